@@ -1,0 +1,241 @@
+//! Reads a GGUF header out of bytes nobody vouches for: any count, length, offset or name in it may be a lie.
+//! What comes out is checked: tensors lie inside the file and take exactly the bytes their type and shape ask for.
+//! Tensor data is not looked at. Overlapping tensors are taken as they are, since reading them harms nobody.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use super::cursor::Cursor;
+use super::{MAGIC, MAX_DIMS, VERSION, align_up, alignment, kind};
+use crate::{Array, Bytes, Dtype, Error, Metadata, Result, Tensor, Unsupported, Value, ggml_layout, tensor};
+
+/// What a GGUF file says about itself.
+#[derive(Debug)]
+pub struct Header {
+    pub version: u32,
+    pub alignment: u32,
+    /// Where tensor data starts in the file.
+    pub data_offset: u64,
+    pub metadata: Metadata,
+    pub tensors: Vec<Tensor>,
+    pub unsupported: Vec<Unsupported>,
+}
+
+/// How deep arrays of arrays may nest: enough for any file seen, little enough for any stack.
+const MAX_ARRAY_DEPTH: usize = 4;
+
+// The least each thing takes in the file, which bounds how many of them there can be.
+const MIN_KEY_BYTES: u64 = 8 + 4 + 1;
+const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
+const MIN_STRING_BYTES: u64 = 8;
+const MIN_ARRAY_BYTES: u64 = 4 + 8;
+
+pub fn parse(bytes: &Bytes) -> Result<Header> {
+    let mut cursor = Cursor::new(bytes);
+    let version = preamble(&mut cursor)?;
+    let n_tensors = cursor.count(MIN_TENSOR_BYTES, format_args!("tensor count"))?;
+    let n_keys = cursor.count(MIN_KEY_BYTES, format_args!("metadata key count"))?;
+
+    let mut metadata = Metadata::new();
+    for key_idx in 0..n_keys {
+        let key = cursor.str(format_args!("metadata key {key_idx}"))?;
+        let value = value(&mut cursor, format_args!("metadata key `{key}`"))?;
+        if metadata.set(key, value).is_some() {
+            let reason = format!("stands twice, the second time as key {key_idx}");
+            return Err(Error::invalid(format_args!("metadata key `{key}`"), reason));
+        }
+    }
+    let alignment = alignment(&metadata)?;
+
+    let mut names = HashSet::with_capacity(n_tensors);
+    let mut entries = Vec::with_capacity(n_tensors);
+    for tensor_idx in 0..n_tensors {
+        let entry = entry(&mut cursor, tensor_idx)?;
+        if !names.insert(entry.name) {
+            let reason = format!("the name stands twice, the second time at tensor {tensor_idx}");
+            return Err(Error::invalid(format_args!("tensor `{}`", entry.name), reason));
+        }
+        entries.push(entry);
+    }
+    let header_end = cursor.at() as u64;
+    let data_offset = align_up(header_end, alignment)
+        .ok_or_else(|| Error::invalid("data offset", format!("{header_end} aligned to {alignment} overflows")))?;
+
+    let mut header = Header { version, alignment, data_offset, metadata, tensors: Vec::new(), unsupported: Vec::new() };
+    for entry in entries {
+        header.place(entry, bytes)?;
+    }
+    Ok(header)
+}
+
+/// Magic and version.
+fn preamble(cursor: &mut Cursor<'_>) -> Result<u32> {
+    let magic = cursor.array(format_args!("magic"))?;
+    if magic != MAGIC {
+        return Err(Error::Magic { found: magic });
+    }
+    let version = cursor.u32(format_args!("version"))?;
+    match version {
+        2..=VERSION => Ok(version),
+        _ if (1..=VERSION).contains(&version.swap_bytes()) => Err(Error::BigEndian { found: version }),
+        _ => Err(Error::Version { found: version }),
+    }
+}
+
+fn value(cursor: &mut Cursor<'_>, field: fmt::Arguments<'_>) -> Result<Value> {
+    let kind = cursor.u32(format_args!("type of {field}"))?;
+    Ok(match kind {
+        kind::U8 => Value::U8(u8::from_le_bytes(cursor.array(field)?)),
+        kind::I8 => Value::I8(i8::from_le_bytes(cursor.array(field)?)),
+        kind::U16 => Value::U16(u16::from_le_bytes(cursor.array(field)?)),
+        kind::I16 => Value::I16(i16::from_le_bytes(cursor.array(field)?)),
+        kind::U32 => Value::U32(u32::from_le_bytes(cursor.array(field)?)),
+        kind::I32 => Value::I32(i32::from_le_bytes(cursor.array(field)?)),
+        kind::U64 => Value::U64(u64::from_le_bytes(cursor.array(field)?)),
+        kind::I64 => Value::I64(i64::from_le_bytes(cursor.array(field)?)),
+        kind::F32 => Value::F32(f32::from_le_bytes(cursor.array(field)?)),
+        kind::F64 => Value::F64(f64::from_le_bytes(cursor.array(field)?)),
+        kind::BOOL => Value::Bool(bool_from(cursor.array::<1>(field)?[0], field)?),
+        kind::STRING => Value::String(cursor.str(field)?.to_owned()),
+        kind::ARRAY => Value::Array(array(cursor, field, 1)?),
+        _ => return Err(Error::invalid(field, format!("value type {kind} is none of 0 to 12"))),
+    })
+}
+
+fn array(cursor: &mut Cursor<'_>, field: fmt::Arguments<'_>, depth: usize) -> Result<Array> {
+    let kind = cursor.u32(format_args!("element type of {field}"))?;
+    Ok(match kind {
+        kind::U8 => Array::U8(numbers(cursor, field, u8::from_le_bytes)?),
+        kind::I8 => Array::I8(numbers(cursor, field, i8::from_le_bytes)?),
+        kind::U16 => Array::U16(numbers(cursor, field, u16::from_le_bytes)?),
+        kind::I16 => Array::I16(numbers(cursor, field, i16::from_le_bytes)?),
+        kind::U32 => Array::U32(numbers(cursor, field, u32::from_le_bytes)?),
+        kind::I32 => Array::I32(numbers(cursor, field, i32::from_le_bytes)?),
+        kind::U64 => Array::U64(numbers(cursor, field, u64::from_le_bytes)?),
+        kind::I64 => Array::I64(numbers(cursor, field, i64::from_le_bytes)?),
+        kind::F32 => Array::F32(numbers(cursor, field, f32::from_le_bytes)?),
+        kind::F64 => Array::F64(numbers(cursor, field, f64::from_le_bytes)?),
+        kind::BOOL => {
+            let n_values = cursor.count(1, format_args!("length of {field}"))?;
+            let bytes = cursor.take(n_values as u64, field)?;
+            Array::Bool(bytes.iter().map(|&byte| bool_from(byte, field)).collect::<Result<_>>()?)
+        }
+        kind::STRING => {
+            let n_values = cursor.count(MIN_STRING_BYTES, format_args!("length of {field}"))?;
+            let mut strings = Vec::with_capacity(n_values);
+            for idx in 0..n_values {
+                strings.push(cursor.str(format_args!("{field} [{idx}]"))?.to_owned());
+            }
+            Array::String(strings)
+        }
+        kind::ARRAY if depth == MAX_ARRAY_DEPTH => {
+            return Err(Error::invalid(field, format!("arrays nest deeper than {MAX_ARRAY_DEPTH}")));
+        }
+        kind::ARRAY => {
+            let n_values = cursor.count(MIN_ARRAY_BYTES, format_args!("length of {field}"))?;
+            let mut arrays = Vec::with_capacity(n_values);
+            for idx in 0..n_values {
+                arrays.push(array(cursor, format_args!("{field} [{idx}]"), depth + 1)?);
+            }
+            Array::Array(arrays)
+        }
+        _ => return Err(Error::invalid(field, format!("element type {kind} is none of 0 to 12"))),
+    })
+}
+
+fn numbers<T, const N: usize>(
+    cursor: &mut Cursor<'_>,
+    field: fmt::Arguments<'_>,
+    from_le_bytes: fn([u8; N]) -> T,
+) -> Result<Vec<T>> {
+    let n_values = cursor.count(N as u64, format_args!("length of {field}"))?;
+    // Cannot overflow: `count` found that many elements of N bytes to fit the file.
+    let bytes = cursor.take((n_values * N) as u64, field)?;
+    Ok(bytes.as_chunks().0.iter().map(|&chunk| from_le_bytes(chunk)).collect())
+}
+
+fn bool_from(byte: u8, field: fmt::Arguments<'_>) -> Result<bool> {
+    match byte {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Error::invalid(field, format!("a bool is 0 or 1, this is {byte}"))),
+    }
+}
+
+/// One row of the tensor table, as the file has it.
+struct Entry<'a> {
+    name: &'a str,
+    /// Innermost first, as in the file.
+    dims: [u64; MAX_DIMS],
+    n_dims: usize,
+    ggml_id: u32,
+    /// From the start of the data.
+    offset: u64,
+}
+
+fn entry<'a>(cursor: &mut Cursor<'a>, tensor_idx: usize) -> Result<Entry<'a>> {
+    let name = cursor.str(format_args!("name of tensor {tensor_idx}"))?;
+    let n_dims = cursor.u32(format_args!("dimension count of tensor `{name}`"))?;
+    if n_dims as usize > MAX_DIMS {
+        let reason = format!("{n_dims} dimensions, at most {MAX_DIMS} are possible");
+        return Err(Error::invalid(format_args!("tensor `{name}`"), reason));
+    }
+    let n_dims = n_dims as usize;
+    let mut dims = [1; MAX_DIMS];
+    for (dim_idx, dim) in dims[..n_dims].iter_mut().enumerate() {
+        *dim = cursor.u64(format_args!("dimension {dim_idx} of tensor `{name}`"))?;
+    }
+    let ggml_id = cursor.u32(format_args!("type of tensor `{name}`"))?;
+    let offset = cursor.u64(format_args!("offset of tensor `{name}`"))?;
+    Ok(Entry { name, dims, n_dims, ggml_id, offset })
+}
+
+impl Header {
+    /// Checks where a tensor says it lies, and files it under what we can and cannot compute with.
+    fn place(&mut self, entry: Entry<'_>, file: &Bytes) -> Result<()> {
+        let Entry { name, ggml_id, offset, .. } = entry;
+        let field = format!("tensor `{name}`");
+        let mut shape = Vec::with_capacity(entry.n_dims);
+        for &dim in entry.dims[..entry.n_dims].iter().rev() {
+            shape.push(usize::try_from(dim).map_err(|_| Error::invalid(&field, format!("dimension {dim} overflows")))?);
+        }
+        if !offset.is_multiple_of(u64::from(self.alignment)) {
+            let reason = format!("offset {offset} is no multiple of the alignment {}", self.alignment);
+            return Err(Error::invalid(field, reason));
+        }
+        let file_bytes = file.len() as u64;
+        let outside = |n_bytes: u64| {
+            let (data, name) = (self.data_offset, ggml_layout(ggml_id).map_or("unknown type", |layout| layout.name));
+            let reason = format!(
+                "{n_bytes} bytes of {name} at offset {offset} of the data, which starts at byte {data}, \
+                 lie past the end of the file of {file_bytes} bytes"
+            );
+            Error::invalid(&field, reason)
+        };
+
+        // A type without a known layout still has to start inside the file.
+        let layout = ggml_layout(ggml_id);
+        let n_bytes = match layout {
+            Some(l) => Some(tensor::layout_bytes(name, l.name, l.block_len, l.block_bytes, &shape)? as u64),
+            None => None,
+        };
+        let least = n_bytes.unwrap_or(0);
+        let start = self.data_offset.checked_add(offset).ok_or_else(|| outside(least))?;
+        let end = start.checked_add(least).ok_or_else(|| outside(least))?;
+        // An empty tensor may stand where a file without padding has already ended.
+        if end > file_bytes && least > 0 {
+            return Err(outside(least));
+        }
+
+        let name = name.to_owned();
+        match Dtype::from_ggml(ggml_id) {
+            Some(dtype) => {
+                let bytes = if least == 0 { file.get(..0) } else { file.get(start as usize..end as usize) };
+                let bytes = bytes.expect("the range was found to lie inside the file");
+                self.tensors.push(Tensor { name, dtype, shape, bytes });
+            }
+            None => self.unsupported.push(Unsupported { name, ggml_id, layout, shape, n_bytes }),
+        }
+        Ok(())
+    }
+}
