@@ -203,28 +203,30 @@ impl Header {
             let reason = format!("offset {offset} is no multiple of the alignment {}", self.alignment);
             return Err(Error::invalid(field, reason));
         }
-        let file_bytes = file.len() as u64;
-        let outside = |n_bytes: u64| {
-            let (data, name) = (self.data_offset, ggml_layout(ggml_id).map_or("unknown type", |layout| layout.name));
-            let reason = format!(
-                "{n_bytes} bytes of {name} at offset {offset} of the data, which starts at byte {data}, \
-                 lie past the end of the file of {file_bytes} bytes"
-            );
-            Error::invalid(&field, reason)
-        };
-
-        // A type without a known layout still has to start inside the file.
         let layout = ggml_layout(ggml_id);
         let n_bytes = match layout {
             Some(l) => Some(tensor::layout_bytes(name, l.name, l.block_len, l.block_bytes, &shape)? as u64),
             None => None,
         };
-        let least = n_bytes.unwrap_or(0);
-        let start = self.data_offset.checked_add(offset).ok_or_else(|| outside(least))?;
-        let end = start.checked_add(least).ok_or_else(|| outside(least))?;
-        // An empty tensor may stand where a file without padding has already ended.
+        let (data, file_bytes) = (self.data_offset, file.len() as u64);
+        let outside = || {
+            let what = match (layout, n_bytes) {
+                (Some(layout), Some(n_bytes)) => format!("{n_bytes} bytes of {}", layout.name),
+                _ => "data of an unknown type".to_owned(),
+            };
+            let reason = format!(
+                "{what} at offset {offset} of the data, which starts at byte {data}, \
+                 lie past the end of the file of {file_bytes} bytes"
+            );
+            Error::invalid(&field, reason)
+        };
+        // Of a type without a known layout, at least the first byte has to be there. An empty tensor needs nothing, not
+        // even a start inside the file: one that ends without padding is no lie.
+        let least = n_bytes.unwrap_or(1);
+        let start = data.checked_add(offset).ok_or_else(outside)?;
+        let end = start.checked_add(least).ok_or_else(outside)?;
         if end > file_bytes && least > 0 {
-            return Err(outside(least));
+            return Err(outside());
         }
 
         let name = name.to_owned();
