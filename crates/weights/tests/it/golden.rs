@@ -51,7 +51,8 @@ fn a_mapped_file_reads_as_the_bytes_in_memory() {
     assert_eq!((mapped.format(), held.path()), ("GGUF v3", None));
     let tensor = mapped.tensor("cube").unwrap();
     assert_eq!((tensor.n_rows(), tensor.n_cols(), tensor.n_elements()), (6, 5, 30));
-    drop(mapped.tensor("no.such").unwrap_err());
+    let missing = mapped.tensor("no.such").unwrap_err().to_string();
+    assert_eq!(missing, format!("{}: tensor `no.such` is not in the file", path.display()));
 }
 
 #[test]
