@@ -91,7 +91,7 @@ fn block_layouts_are_ggmls() {
     let rows = golden("ggml_types.json");
     for row in rows.as_array().unwrap() {
         let ggml_id = row["ggml_id"].as_u64().unwrap() as u32;
-        // The package says 40 bytes here; ggml's own struct has two f16 and 32 bytes since 2024. No file holds it.
+        // The package says 40 bytes here; the struct in ggml-common.h has two f16 and 32 bytes.
         let block_bytes = if row["name"] == "Q8_1" { 36 } else { row["block_bytes"].as_u64().unwrap() };
         let layout = ggml_layout(ggml_id).unwrap();
         assert_eq!(layout.name, row["name"]);
