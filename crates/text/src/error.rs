@@ -1,0 +1,48 @@
+//! Everything that can go wrong in this crate, by what a caller can branch on.
+
+/// A vocabulary that cannot be used, or a chat template that cannot be read or rendered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("tokenizer model `{model}` is not supported (supported: gpt2, that is byte-level BPE)")]
+    UnknownModel { model: String },
+
+    #[error("pre-tokenizer `{pre}` is not supported (supported: {supported})")]
+    UnknownPreTokenizer { pre: String, supported: String },
+
+    #[error("the vocabulary has no tokens")]
+    EmptyVocab,
+
+    #[error("the vocabulary has {n_tokens} tokens, more than the {limit} that ids of 32 bits can name")]
+    TooManyTokens { n_tokens: usize, limit: u32 },
+
+    #[error("the vocabulary has {n_tokens} tokens but {n_other} {what}")]
+    LengthMismatch { what: &'static str, n_tokens: usize, n_other: usize },
+
+    #[error("tokens {first} and {second} have the same text {text:?}")]
+    DuplicateToken { first: u32, second: u32, text: String },
+
+    #[error("merge {index} ({merge:?}): {problem}")]
+    BadMerge { index: usize, merge: String, problem: String },
+
+    #[error("the {role} token is {id}, but the vocabulary has {n_tokens} tokens")]
+    TokenOutOfRange { role: &'static str, id: u32, n_tokens: usize },
+
+    #[error("the vocabulary asks for a {role} token at the {place} of a text but names none")]
+    MissingEndToken { role: &'static str, place: &'static str },
+
+    #[error("the tokenizer cannot be built: {0}")]
+    Build(String),
+
+    /// The template's source is not a template.
+    #[error("the chat template cannot be read: {0}")]
+    TemplateSyntax(String),
+
+    /// The template refused these messages on purpose (`raise_exception`).
+    #[error("the chat template refused the messages: {0}")]
+    TemplateRefused(String),
+
+    /// The template failed while rendering.
+    #[error("the chat template failed: {0}")]
+    TemplateRender(String),
+}

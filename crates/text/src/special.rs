@@ -1,0 +1,99 @@
+//! Finds special tokens written out in a text.
+//!
+//! Longer texts are looked for first, each in whatever text the longer ones left: llama.cpp's order, which
+//! decides ties where special tokens overlap.
+
+use memchr::memmem::Finder;
+
+use crate::vocab::Kind;
+
+/// A stretch of the input: text still to be tokenized, or a token found written out.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Piece<'a> {
+    Text(&'a str),
+    Token(u32),
+}
+
+#[derive(Debug)]
+struct Special {
+    id: u32,
+    finder: Finder<'static>,
+    is_control: bool,
+}
+
+/// The special tokens of a vocabulary, longest text first.
+#[derive(Debug)]
+pub(crate) struct SpecialTokens {
+    tokens: Vec<Special>,
+}
+
+impl SpecialTokens {
+    pub(crate) fn new(tokens: &[String], kinds: &[Kind]) -> Self {
+        let mut specials: Vec<Special> = (0u32..)
+            .zip(tokens.iter().zip(kinds))
+            .filter(|(_, (text, kind))| !text.is_empty() && matches!(kind, Kind::Control | Kind::UserDefined))
+            .map(|(id, (text, kind))| Special {
+                id,
+                finder: Finder::new(text.as_bytes()).into_owned(),
+                is_control: *kind == Kind::Control,
+            })
+            .collect();
+        specials.sort_by_key(|special| std::cmp::Reverse(special.finder.needle().len()));
+        Self { tokens: specials }
+    }
+
+    /// Cuts `text` at the special tokens in it; `with_control` says whether control tokens count.
+    pub(crate) fn split<'a>(&self, text: &'a str, with_control: bool) -> Vec<Piece<'a>> {
+        let mut pieces = vec![Piece::Text(text)];
+        for special in self.tokens.iter().filter(|special| with_control || !special.is_control) {
+            // Most special tokens are not in most texts: look before rebuilding the list.
+            let is_absent = pieces.iter().all(|piece| match piece {
+                Piece::Text(text) => special.finder.find(text.as_bytes()).is_none(),
+                Piece::Token(_) => true,
+            });
+            if is_absent {
+                continue;
+            }
+            let mut finer = Vec::with_capacity(pieces.len() + 2);
+            for piece in pieces {
+                match piece {
+                    Piece::Text(text) => special.cut(text, &mut finer),
+                    Piece::Token(_) => finer.push(piece),
+                }
+            }
+            pieces = finer;
+        }
+        pieces
+    }
+}
+
+impl Special {
+    fn cut<'a>(&self, text: &'a str, out: &mut Vec<Piece<'a>>) {
+        let mut done = 0;
+        for start in self.finder.find_iter(text.as_bytes()) {
+            if start > done {
+                out.push(Piece::Text(&text[done..start]));
+            }
+            out.push(Piece::Token(self.id));
+            done = start + self.finder.needle().len();
+        }
+        if done < text.len() {
+            out.push(Piece::Text(&text[done..]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longer_tokens_win_and_control_is_optional() {
+        let tokens = ["<a", "<a>", "<b>", ""].map(String::from);
+        let specials = SpecialTokens::new(&tokens, &[Kind::UserDefined, Kind::Control, Kind::Control, Kind::Control]);
+        use Piece::{Text, Token};
+        assert_eq!(specials.split("x<a><b><a", true), [Text("x"), Token(1), Token(2), Token(0)]);
+        assert_eq!(specials.split("x<a><b>", false), [Text("x"), Token(0), Text("><b>")]);
+        assert_eq!(specials.split("é", true), [Text("é")]);
+    }
+}

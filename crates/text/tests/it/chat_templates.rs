@@ -1,0 +1,77 @@
+//! Published chat templates over many conversations, as transformers renders them.
+//!
+//! The templates are data of the models named by their files; goldens by testdata/make/by_transformers.py.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+use text::{ChatTemplate, Error, Message, RenderOptions};
+
+use crate::golden::{from_env, read_json, testdata};
+
+/// Noon of 26 July 2024: where the clock stood when the goldens were made.
+fn stopped_clock() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_721_995_200)
+}
+
+fn message(value: &Value) -> Message {
+    // `content` may be null or a list, so all fields go the way of extra ones.
+    let extra = value.as_object().unwrap().clone();
+    match (&value["content"], extra.len()) {
+        (Value::String(content), 2) => Message::new(value["role"].as_str().unwrap(), content),
+        _ => Message { extra, ..Message::default() },
+    }
+}
+
+fn render(source: &str, conversation: &Value) -> Result<String, Error> {
+    let messages: Vec<Message> = conversation["messages"].as_array().unwrap().iter().map(message).collect();
+    let options = RenderOptions {
+        add_generation_prompt: conversation["add_generation_prompt"].as_bool().unwrap(),
+        tools: conversation.get("tools").cloned(),
+        extra: conversation["extra"].as_object().cloned().unwrap_or_default(),
+    };
+    ChatTemplate::new(source, "<BOS>", "<EOS>")?.with_time(stopped_clock())?.render(&messages, &options)
+}
+
+/// What is wrong with a result, if anything.
+fn difference(result: Result<String, Error>, expected: &Value) -> Option<String> {
+    let is_right = match (&result, expected) {
+        (Ok(text), Value::String(expected)) => text == expected,
+        (Err(Error::TemplateRefused(message)), expected) if expected["refused"].is_string() => {
+            message == &expected["refused"]
+        }
+        (Err(Error::TemplateRender(_)), expected) => expected["failed"].is_string(),
+        _ => false,
+    };
+    (!is_right).then(|| match result {
+        Ok(text) => format!("\n  expected {expected}\n  found    {}", Value::from(text)),
+        Err(error) => format!("\n  expected {expected}\n  found    {error}"),
+    })
+}
+
+fn check(folder: &Path, golden: &Value) {
+    let conversations = read_json("conversations.json");
+    let mut wrong = Vec::new();
+    for (name, results) in golden.as_object().unwrap() {
+        let source = std::fs::read_to_string(folder.join(format!("{name}.jinja"))).unwrap();
+        for (conversation, expected) in conversations.as_array().unwrap().iter().zip(results.as_array().unwrap()) {
+            if let Some(what) = difference(render(&source, conversation), expected) {
+                wrong.push(format!("{name}, {}: {what}", conversation["name"]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn published_templates_as_transformers() {
+    check(&testdata("templates"), &read_json("golden/templates.json"));
+}
+
+/// Templates under licences of their own are not kept here; llama.cpp's source package has them.
+#[test]
+fn templates_beside_the_vocabularies_as_transformers() {
+    let Some(folder) = from_env("ROCI_VOCAB_DIR") else { return };
+    check(&folder.join("templates"), &read_json("golden/templates-llama-cpp.json"));
+}
