@@ -1,0 +1,106 @@
+//! The crate's one error. A vendor call's error carries the call, the vendor's own name and text, the
+//! device, and the file and line that asked for it; the rest carry the object and the numbers.
+//!
+//! Errors are `Clone`: a poisoned queue hands its first fault to everyone who comes after.
+
+use std::ffi::c_int;
+use std::panic::Location;
+
+use crate::vendor::Vendor;
+
+/// A vendor call that failed.
+#[derive(Clone, Debug)]
+pub struct CallError {
+    /// The vendor's symbol.
+    pub call: &'static str,
+    pub status: i32,
+    /// The vendor's name for the status, e.g. `hipErrorIllegalAddress`.
+    pub name: String,
+    /// The vendor's words for it.
+    pub text: String,
+    pub device: String,
+    /// What the launcher was doing, where an op said so.
+    pub op: Option<&'static str>,
+    pub at: &'static Location<'static>,
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{device}: {call} failed with {name} ({status}): {text}{during} (at {at})", device = .0.device, call = .0.call,
+            name = .0.name, status = .0.status, text = .0.text, at = .0.at,
+            during = .0.op.map(|op| format!(", during op `{op}`")).unwrap_or_default())]
+    Call(Box<CallError>),
+    #[error("{device}: {waited_ms} ms went by and `{what}` has not finished (at {at})")]
+    Stalled { device: String, what: String, waited_ms: u64, at: &'static Location<'static> },
+    #[error("no {vendor} {role} library could be loaded ({tried})")]
+    NoLibrary { vendor: Vendor, role: &'static str, tried: String },
+    #[error("{library} has no symbol `{symbol}`: too old or too new for this program")]
+    MissingSymbol { symbol: &'static str, library: String },
+    #[error("no {vendor} GPU in this machine, or none this user may open")]
+    NoDevice { vendor: Vendor },
+    #[error("device {vendor} {ordinal}: only {n_devices} there")]
+    NoSuchDevice { vendor: Vendor, ordinal: u32, n_devices: u32 },
+    #[error("{device}: {wanted_bytes} bytes wanted, {free_bytes} of {total_bytes} free (at {at})")]
+    OutOfMemory {
+        device: String,
+        wanted_bytes: usize,
+        free_bytes: usize,
+        total_bytes: usize,
+        at: &'static Location<'static>,
+    },
+    #[error("{what} belongs to queue {owner}, and queue {user} was asked to use it (at {at}): hand it over first")]
+    Foreign { what: &'static str, owner: u64, user: u64, at: &'static Location<'static> },
+    #[error("{what}: {why} (at {at})")]
+    Bounds { what: &'static str, why: String, at: &'static Location<'static> },
+    #[error("kernel `{kernel}`: {why} (at {at})")]
+    Launch { kernel: String, why: String, at: &'static Location<'static> },
+    #[error("program `{program}` does not compile for {arch}: {log}")]
+    Compile { program: String, arch: String, log: String },
+    #[error("capture: {why} (at {at})")]
+    Capture { why: String, at: &'static Location<'static> },
+    #[error("hand-over: {why} (at {at})")]
+    HandOver { why: String, at: &'static Location<'static> },
+    #[error("{library}: {call} answered {status} ({text})")]
+    Blas { library: String, call: &'static str, status: i32, text: String },
+    #[error("no BLAS on {device}: {why}")]
+    NoBlas { device: String, why: String },
+    #[error("kernel cache {path}: {why}")]
+    Cache { path: String, why: String },
+    #[error("probe of {what}: {why}")]
+    Probe { what: String, why: String },
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    #[track_caller]
+    pub(crate) fn call(call: &'static str, status: c_int, (name, text): (String, String), device: &str) -> Self {
+        let at = Location::caller();
+        Error::Call(Box::new(CallError { call, status, name, text, device: device.to_owned(), op: None, at }))
+    }
+
+    pub(crate) fn missing_symbol(symbol: &'static str, library: &str) -> Self {
+        Error::MissingSymbol { symbol, library: library.to_owned() }
+    }
+
+    #[track_caller]
+    pub(crate) fn bounds(what: &'static str, why: impl Into<String>) -> Self {
+        Error::Bounds { what, why: why.into(), at: Location::caller() }
+    }
+
+    /// Name the op under way, unless a deeper one already did.
+    pub(crate) fn during(mut self, op: Option<&'static str>) -> Self {
+        if let Error::Call(inner) = &mut self {
+            inner.op = inner.op.or(op);
+        }
+        self
+    }
+
+    /// The vendor's status number, where a vendor call failed.
+    pub fn status(&self) -> Option<i32> {
+        match self {
+            Error::Call(inner) => Some(inner.status),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,310 @@
+// The only place that knows which compiler reads the kernels: hiprtc, nvrtc, or clang -x hip.
+// No vendor header is included on any path. A kernel never assumes 32 lanes: GPU_WAVE is a
+// compile-time constant (32 on RDNA and NVIDIA, 64 on GCN and CDNA), given by the host.
+#pragma once
+
+#if defined(__HIPCC_RTC__) || defined(__HIP_DEVICE_COMPILE__) || defined(__AMDGCN__) || defined(__HIP__)
+#define GPU_AMD 1
+#elif defined(__CUDACC__) || defined(__CUDACC_RTC__) || defined(__CUDA_ARCH__)
+#define GPU_NVIDIA 1
+#else
+#error "this header is read by hiprtc, nvrtc or clang -x hip"
+#endif
+
+typedef signed char i8;
+typedef unsigned char u8;
+typedef short i16;
+typedef unsigned short u16;
+typedef int i32;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+
+static_assert(sizeof(void *) == 8, "the host passes 64-bit addresses");
+
+// A bfloat16 as stored. f16 is the compiler's own half on AMD and a stored half on NVIDIA; both
+// convert with to_f32 and to_f16, and both are 2 bytes.
+struct alignas(2) bf16 {
+    u16 bits;
+};
+
+#if defined(GPU_AMD)
+
+#if !defined(__HIPCC_RTC__)  // clang without AMD's wrappers: the words CUDA gives for free
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __shared__ __attribute__((shared))
+#endif
+
+#ifndef GPU_WAVE
+#if defined(__GFX8__) || defined(__GFX9__)
+#define GPU_WAVE 64
+#else
+#define GPU_WAVE 32
+#endif
+#endif
+
+typedef _Float16 f16;
+#define DEVICE static __attribute__((device)) inline __attribute__((always_inline))
+
+// Every kernel says how many threads it is launched with at most; without it one spilled 557 registers.
+#define KERNEL(threads) extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, threads))) void
+
+// The same bits as another type.
+template <class To, class From>
+DEVICE To bits_as(From from) {
+    return __builtin_bit_cast(To, from);
+}
+
+DEVICE u32 thread_x() { return __builtin_amdgcn_workitem_id_x(); }
+DEVICE u32 thread_y() { return __builtin_amdgcn_workitem_id_y(); }
+DEVICE u32 block_x() { return __builtin_amdgcn_workgroup_id_x(); }
+DEVICE u32 block_y() { return __builtin_amdgcn_workgroup_id_y(); }
+DEVICE u32 block_z() { return __builtin_amdgcn_workgroup_id_z(); }
+
+DEVICE void barrier() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+DEVICE u32 lane() {
+#if GPU_WAVE == 64
+    return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
+#else
+    return __builtin_amdgcn_mbcnt_lo(~0u, 0u);
+#endif
+}
+
+// The value of another lane; every lane of the wave must take part.
+DEVICE i32 from_lane(i32 value, u32 source) { return __builtin_amdgcn_ds_bpermute((int)(source << 2), value); }
+
+DEVICE float to_f32(f16 h) { return (float)h; }
+DEVICE f16 to_f16(float f) { return (f16)f; }
+DEVICE f16 f16_from_bits(u16 bits) { return bits_as<f16>(bits); }
+DEVICE u16 f16_to_bits(f16 h) { return bits_as<u16>(h); }
+
+DEVICE float fast_exp(float x) { return __builtin_expf(x); }
+DEVICE float fast_log(float x) { return __builtin_logf(x); }
+// The hardware's approximations (1 ulp); write 1/sqrt(x) where the last bit matters.
+DEVICE float fast_rsqrt(float x) { return __builtin_amdgcn_rsqf(x); }
+DEVICE float fast_rcp(float x) { return __builtin_amdgcn_rcpf(x); }
+DEVICE float sqrt_f32(float x) { return __builtin_sqrtf(x); }
+DEVICE float max_f32(float a, float b) { return __builtin_fmaxf(a, b); }
+DEVICE float min_f32(float a, float b) { return __builtin_fminf(a, b); }
+DEVICE float abs_f32(float a) { return __builtin_fabsf(a); }
+DEVICE float round_f32(float a) { return __builtin_rintf(a); }
+DEVICE float fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+#if defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__) || \
+    defined(__gfx950__) || defined(__gfx1011__) || defined(__gfx1012__) || defined(__gfx1030__) ||                    \
+    defined(__gfx1031__) || defined(__gfx1032__) || defined(__gfx1033__) || defined(__gfx1034__) ||                   \
+    defined(__gfx1035__) || defined(__gfx1036__)
+#define GPU_SDOT4 1
+#endif
+
+// c + sum of four signed 8-bit products.
+DEVICE i32 dot4_i8(i32 a, i32 b, i32 c) {
+#if defined(__GFX11__) || defined(__GFX12__)
+    return __builtin_amdgcn_sudot4(true, a, true, b, c, false);
+#elif defined(GPU_SDOT4)
+    return __builtin_amdgcn_sdot4(a, b, c, false);
+#else
+    return c + (i8)a * (i8)b + (i8)(a >> 8) * (i8)(b >> 8) + (i8)(a >> 16) * (i8)(b >> 16) + (i8)(a >> 24) * (i8)(b >> 24);
+#endif
+}
+
+// c + sum of four products of an unsigned and a signed 8-bit number.
+DEVICE i32 dot4_u8_i8(u32 a, i32 b, i32 c) {
+#if defined(__GFX11__) || defined(__GFX12__)
+    return __builtin_amdgcn_sudot4(false, (i32)a, true, b, c, false);
+#else
+    return c + (i32)(u8)a * (i8)b + (i32)(u8)(a >> 8) * (i8)(b >> 8) + (i32)(u8)(a >> 16) * (i8)(b >> 16) +
+           (i32)(u8)(a >> 24) * (i8)(b >> 24);
+#endif
+}
+
+#if defined(__GFX11__) || defined(__GFX12__) || defined(GPU_SDOT4)
+#define GPU_FDOT2 1
+typedef f16 gpu_f16x2 __attribute__((ext_vector_type(2)));
+#endif
+
+// c + a.lo * b.lo + a.hi * b.hi, halves packed in a word, accumulated in f32.
+DEVICE float dot2_f16(u32 a, u32 b, float c) {
+#if defined(GPU_FDOT2)
+    return __builtin_amdgcn_fdot2(__builtin_bit_cast(gpu_f16x2, a), __builtin_bit_cast(gpu_f16x2, b), c, false);
+#else
+    c = fma_f32(to_f32(f16_from_bits((u16)a)), to_f32(f16_from_bits((u16)b)), c);
+    return fma_f32(to_f32(f16_from_bits((u16)(a >> 16))), to_f32(f16_from_bits((u16)(b >> 16))), c);
+#endif
+}
+
+#else  // GPU_NVIDIA
+
+#undef GPU_WAVE
+#define GPU_WAVE 32
+
+struct alignas(2) f16 {
+    u16 bits;
+};
+#define DEVICE static __device__ __forceinline__
+#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+
+template <class To, class From>
+DEVICE To bits_as(From from) {
+    static_assert(sizeof(To) == sizeof(From), "same size");
+    To to;
+    memcpy(&to, &from, sizeof(To));
+    return to;
+}
+
+DEVICE u32 thread_x() { return threadIdx.x; }
+DEVICE u32 thread_y() { return threadIdx.y; }
+DEVICE u32 block_x() { return blockIdx.x; }
+DEVICE u32 block_y() { return blockIdx.y; }
+DEVICE u32 block_z() { return blockIdx.z; }
+
+DEVICE void barrier() { __syncthreads(); }
+
+DEVICE u32 lane() {
+    u32 id;
+    asm("mov.u32 %0, %%laneid;" : "=r"(id));
+    return id;
+}
+
+DEVICE i32 from_lane(i32 value, u32 source) { return __shfl_sync(0xffffffffu, value, (int)source); }
+
+DEVICE float to_f32(f16 h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
+    return f;
+}
+DEVICE f16 to_f16(float f) {
+    f16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));
+    return h;
+}
+DEVICE f16 f16_from_bits(u16 bits) {
+    f16 h;
+    h.bits = bits;
+    return h;
+}
+DEVICE u16 f16_to_bits(f16 h) { return h.bits; }
+
+DEVICE float fast_exp(float x) { return expf(x); }
+DEVICE float fast_log(float x) { return logf(x); }
+DEVICE float fast_rsqrt(float x) { return rsqrtf(x); }
+DEVICE float fast_rcp(float x) { return __frcp_rn(x); }
+DEVICE float sqrt_f32(float x) { return sqrtf(x); }
+DEVICE float max_f32(float a, float b) { return fmaxf(a, b); }
+DEVICE float min_f32(float a, float b) { return fminf(a, b); }
+DEVICE float abs_f32(float a) { return fabsf(a); }
+DEVICE float round_f32(float a) { return rintf(a); }
+DEVICE float fma_f32(float a, float b, float c) { return fmaf(a, b, c); }
+
+DEVICE i32 dot4_i8(i32 a, i32 b, i32 c) {
+    i32 d;
+    asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+DEVICE i32 dot4_u8_i8(u32 a, i32 b, i32 c) {
+    i32 d;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+DEVICE float dot2_f16(u32 a, u32 b, float c) {
+    c = fma_f32(to_f32(f16_from_bits((u16)a)), to_f32(f16_from_bits((u16)b)), c);
+    return fma_f32(to_f32(f16_from_bits((u16)(a >> 16))), to_f32(f16_from_bits((u16)(b >> 16))), c);
+}
+
+#endif
+
+// From here on the same words serve both.
+
+static_assert(sizeof(f16) == 2 && sizeof(bf16) == 2, "stored halves are 2 bytes");
+
+DEVICE float to_f32(bf16 h) { return bits_as<float>((u32)h.bits << 16); }
+// Round to nearest even; a NaN stays a NaN.
+DEVICE bf16 to_bf16(float f) {
+    u32 bits = bits_as<u32>(f);
+    u32 rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    bf16 h;
+    h.bits = (u16)((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded >> 16);
+    return h;
+}
+DEVICE float to_f32(float f) { return f; }
+
+// Round an f32 into whatever the target holds.
+DEVICE void set(float &to, float f) { to = f; }
+DEVICE void set(f16 &to, float f) { to = to_f16(f); }
+DEVICE void set(bf16 &to, float f) { to = to_bf16(f); }
+
+DEVICE float from_lane(float value, u32 source) { return bits_as<float>(from_lane(bits_as<i32>(value), source)); }
+DEVICE float across(float value, u32 mask) { return from_lane(value, lane() ^ mask); }
+DEVICE i32 across(i32 value, u32 mask) { return from_lane(value, lane() ^ mask); }
+
+// The result in every lane of the wave, or of each group of `width` lanes (a power of two).
+template <u32 width = GPU_WAVE>
+DEVICE float wave_sum(float value) {
+#pragma unroll
+    for (u32 mask = width / 2; mask > 0; mask >>= 1) value += across(value, mask);
+    return value;
+}
+template <u32 width = GPU_WAVE>
+DEVICE i32 wave_sum(i32 value) {
+#pragma unroll
+    for (u32 mask = width / 2; mask > 0; mask >>= 1) value += across(value, mask);
+    return value;
+}
+template <u32 width = GPU_WAVE>
+DEVICE float wave_max(float value) {
+#pragma unroll
+    for (u32 mask = width / 2; mask > 0; mask >>= 1) value = max_f32(value, across(value, mask));
+    return value;
+}
+
+// The sum over a block of `threads` threads, in every thread. `scratch` holds a number per wave and may
+// be used again after the call.
+template <u32 threads>
+DEVICE float block_sum(float value, float *scratch) {
+    static_assert(threads % GPU_WAVE == 0, "whole waves");
+    constexpr u32 n_waves = threads / GPU_WAVE;
+    value = wave_sum(value);
+    if (n_waves == 1) return value;
+    if (lane() == 0) scratch[thread_x() / GPU_WAVE] = value;
+    barrier();
+    float total = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < n_waves; ++i) total += scratch[i];
+    barrier();
+    return total;
+}
+template <u32 threads>
+DEVICE float block_max(float value, float *scratch) {
+    static_assert(threads % GPU_WAVE == 0, "whole waves");
+    constexpr u32 n_waves = threads / GPU_WAVE;
+    value = wave_max(value);
+    if (n_waves == 1) return value;
+    if (lane() == 0) scratch[thread_x() / GPU_WAVE] = value;
+    barrier();
+    float most = scratch[0];
+#pragma unroll
+    for (u32 i = 1; i < n_waves; ++i) most = max_f32(most, scratch[i]);
+    barrier();
+    return most;
+}
+
+// N numbers moved with one instruction where the hardware has it (up to 16 bytes). The address must be a
+// multiple of their size together.
+template <class T, u32 N>
+struct alignas(sizeof(T) * N) Pack {
+    T at[N];
+};
+template <u32 N, class T>
+DEVICE Pack<T, N> load(const T *from) {
+    return *(const Pack<T, N> *)from;
+}
+template <u32 N, class T>
+DEVICE void store(T *to, const Pack<T, N> &pack) {
+    *(Pack<T, N> *)to = pack;
+}
