@@ -162,7 +162,7 @@ fn adapted(source: &str) -> String {
     static GENERATION: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}").expect("the expression is fixed"));
     static REVERSED: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"(\w)\[::-1\](\s*[-+]?%\})").expect("the expression is fixed"));
+        LazyLock::new(|| Regex::new(r"([\w\])])\[::-1\](\s*[-+]?%\})").expect("the expression is fixed"));
     let source = GENERATION.replace_all(source, "{%${1} ${2}with ${3}%}");
     REVERSED.replace_all(&source, "${1}|reverse${2}").into_owned()
 }

@@ -93,6 +93,12 @@ fn templates_that_never_end() {
 }
 
 #[test]
+fn a_panic_of_the_engine_is_an_error() {
+    check_template("{{ [][::-1] | list }}", "the chat template failed: the template engine broke on it");
+    assert_eq!(render("{% for m in [][::-1] %}x{% endfor %}{% for m in messages[::-1] %}y{% endfor %}").unwrap(), "y");
+}
+
+#[test]
 fn messages_are_data_and_never_templates() {
     let messages = [Message::new("user", "{{ 1 + 1 }}{% raw %}<b>&amp;")];
     let template = ChatTemplate::new(DEFAULT_TEMPLATE, "", "").unwrap();
