@@ -1,0 +1,101 @@
+//! One step's work as plain arrays. Prefill, decode, chunked prefill and prefix hits are all the same thing here:
+//! rows of tokens at positions, each belonging to a sequence whose context lies in the blocks of its table.
+//! The engine builds a `Batch`; the decoder reads it; nothing in it names a request.
+
+use crate::{BlockId, Error, TokenId};
+
+/// Tokens per KV block.
+pub const BLOCK_TOKENS: usize = 16;
+
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    pub tokens: Vec<TokenId>,
+    /// Position of each row in its own sequence.
+    pub positions: Vec<u32>,
+    /// In row order, without gaps: together they cover every row.
+    pub seqs: Vec<SeqRows>,
+    /// Rows whose logits are wanted, ascending.
+    pub logits_rows: Vec<u32>,
+    /// Rows whose final hidden state is wanted (embeddings), ascending.
+    pub pool_rows: Vec<u32>,
+    pub attention: Attention,
+}
+
+/// The rows of one sequence: contiguous, in order of position.
+#[derive(Clone, Debug, Default)]
+pub struct SeqRows {
+    pub first_row: u32,
+    pub n_rows: u32,
+    /// Row `r` sees `positions[r] + 1` tokens of context, stored in these blocks.
+    pub block_table: Vec<BlockId>,
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub enum Attention {
+    #[default]
+    Causal,
+    Full,
+}
+
+/// What a batch may hold, fixed when the model was loaded.
+#[derive(Copy, Clone, Debug)]
+pub struct Limits {
+    pub n_vocab: usize,
+    pub n_blocks: usize,
+    pub max_batch_tokens: usize,
+    pub max_logits_rows: usize,
+}
+
+impl Batch {
+    pub fn n_rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Everything the decoder relies on without looking again.
+    pub fn validate(&self, limits: &Limits) -> Result<(), Error> {
+        let n_rows = self.n_rows();
+        let bad = |what: String| Err(Error::Batch(what));
+        if n_rows == 0 || n_rows > limits.max_batch_tokens {
+            return bad(format!("{n_rows} rows, the model was loaded for 1 to {}", limits.max_batch_tokens));
+        }
+        if self.positions.len() != n_rows {
+            return bad(format!("{n_rows} tokens but {} positions", self.positions.len()));
+        }
+        if let Some(token) = self.tokens.iter().find(|t| t.0 as usize >= limits.n_vocab) {
+            return bad(format!("token {} is outside the vocabulary of {}", token.0, limits.n_vocab));
+        }
+        let mut next_row = 0;
+        for seq in &self.seqs {
+            if seq.first_row as usize != next_row || seq.n_rows == 0 {
+                return bad(format!("a sequence starts at row {}, expected {next_row}", seq.first_row));
+            }
+            next_row += seq.n_rows as usize;
+            if next_row > n_rows {
+                return bad(format!("sequences cover {next_row} rows of {n_rows}"));
+            }
+            let rows = &self.positions[seq.first_row as usize..next_row];
+            if rows.windows(2).any(|pair| pair[1] != pair[0] + 1) {
+                return bad("the positions of a sequence do not follow each other".into());
+            }
+            let n_context = rows[rows.len() - 1] as usize + 1;
+            if seq.block_table.len() * BLOCK_TOKENS < n_context {
+                return bad(format!("{n_context} tokens of context, room for {}", seq.block_table.len() * BLOCK_TOKENS));
+            }
+            if let Some(block) = seq.block_table.iter().find(|b| b.0 as usize >= limits.n_blocks) {
+                return bad(format!("block {} of a pool of {}", block.0, limits.n_blocks));
+            }
+        }
+        if next_row != n_rows {
+            return bad(format!("sequences cover {next_row} rows of {n_rows}"));
+        }
+        for rows in [&self.logits_rows, &self.pool_rows] {
+            if rows.len() > limits.max_logits_rows {
+                return bad(format!("{} output rows, the model was loaded for {}", rows.len(), limits.max_logits_rows));
+            }
+            if rows.windows(2).any(|pair| pair[1] <= pair[0]) || rows.last().is_some_and(|&r| r as usize >= n_rows) {
+                return bad("output rows must ascend and lie inside the batch".into());
+            }
+        }
+        Ok(())
+    }
+}

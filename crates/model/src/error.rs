@@ -1,0 +1,19 @@
+//! What can go wrong between a checkpoint and its logits.
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Weights(#[from] weights::Error),
+    #[error("architecture `{0}` is not supported (supported: {1})")]
+    Architecture(String, &'static str),
+    #[error("metadata `{key}`: {what}")]
+    Metadata { key: String, what: String },
+    #[error("tensor `{name}`: shape {found:?}, the configuration asks for {expected:?}")]
+    Shape { name: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error("tensor `{name}`: {what}")]
+    Tensor { name: String, what: String },
+    #[error("batch: {0}")]
+    Batch(String),
+    #[error("needs {needed_bytes} bytes of memory for {what}, the system refused")]
+    Memory { what: &'static str, needed_bytes: usize },
+}

@@ -1,0 +1,158 @@
+//! One allocation, carved: the scratch and the KV pool are each taken once and split by name, never per op.
+//!
+//! A [`Tensor`] owns its own part of the arena, so that the borrow checker sees the parts as separate and a view of
+//! one can be read while another is written.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use memmap2::MmapMut;
+use weights::Dtype;
+
+use crate::view::matrix_bytes;
+use crate::{Layout, Place, PlaceMut, View, ViewMut};
+
+/// Cache line and widest vector.
+const ALIGN: usize = 64;
+
+/// Memory of a fixed size whose parts are handed out once each.
+pub struct Arena {
+    block: Arc<Block>,
+    used_bytes: usize,
+}
+
+/// The mapping, and where it starts; the mapping itself is only kept alive.
+struct Block {
+    start: NonNull<u8>,
+    len: usize,
+    _memory: MmapMut,
+}
+
+// SAFETY: `Block` only owns the memory; each byte is reached through exactly one `Region`.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+/// Exclusive owner of one part of an arena.
+struct Region {
+    block: Arc<Block>,
+    offset: usize,
+    len: usize,
+}
+
+/// A named matrix inside an arena.
+pub struct Tensor {
+    dtype: Dtype,
+    shape: [usize; 2],
+    layout: Layout,
+    region: Region,
+}
+
+impl Arena {
+    /// Bytes that a tensor takes in an arena, its padding included.
+    pub fn bytes_for(dtype: Dtype, shape: [usize; 2]) -> usize {
+        Self::padded(matrix_bytes(Layout::Rows, dtype, shape).unwrap_or(usize::MAX))
+    }
+
+    /// `n_bytes` with the padding that keeps the next part aligned.
+    pub fn padded(n_bytes: usize) -> usize {
+        n_bytes.saturating_add(ALIGN - 1) & !(ALIGN - 1)
+    }
+
+    /// Zeroed memory in large pages where the system has them, or `None` if it refuses.
+    pub fn new(n_bytes: usize) -> Option<Self> {
+        let mut memory = MmapMut::map_anon(n_bytes.max(ALIGN)).ok()?;
+        // A hint: without large pages everything is right and reads a fifth slower.
+        #[cfg(target_os = "linux")]
+        let _ = memory.advise(memmap2::Advice::HugePage);
+        let start = NonNull::new(memory.as_mut_ptr())?;
+        Some(Self { block: Arc::new(Block { start, len: memory.len(), _memory: memory }), used_bytes: 0 })
+    }
+
+    /// The next part, as a matrix.
+    ///
+    /// # Panics
+    /// If the arena was planned too small: the plan and the carving disagree, which is a bug.
+    pub fn carve(&mut self, dtype: Dtype, shape: [usize; 2]) -> Tensor {
+        self.carve_as(Layout::Rows, dtype, shape)
+    }
+
+    /// The next part, in a layout of its own. Panics as [`Arena::carve`] does.
+    pub fn carve_as(&mut self, layout: Layout, dtype: Dtype, shape: [usize; 2]) -> Tensor {
+        let len = matrix_bytes(layout, dtype, shape).expect("a shape that fills its blocks");
+        let needed = Self::padded(len);
+        assert!(needed <= self.block.len - self.used_bytes, "the arena was planned too small for {shape:?}");
+        let region = Region { block: Arc::clone(&self.block), offset: self.used_bytes, len };
+        self.used_bytes += needed;
+        Tensor { dtype, shape, layout, region }
+    }
+}
+
+impl Tensor {
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    pub fn view(&self) -> View<'_> {
+        self.rows(self.shape[0])
+    }
+
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        self.rows_mut(self.shape[0])
+    }
+
+    /// The first `n_rows` rows.
+    pub fn rows(&self, n_rows: usize) -> View<'_> {
+        let len = self.first_rows_len(n_rows);
+        let region = &self.region;
+        // SAFETY: carve() gave `offset..offset + len` of the live block to this region alone; `&self` lends it shared.
+        let bytes = unsafe { std::slice::from_raw_parts(region.block.start.as_ptr().add(region.offset), len) };
+        View { dtype: self.dtype, shape: [n_rows, self.shape[1]], layout: self.layout, place: Place::Host(bytes) }
+    }
+
+    pub fn rows_mut(&mut self, n_rows: usize) -> ViewMut<'_> {
+        let len = self.first_rows_len(n_rows);
+        let region = &mut self.region;
+        // SAFETY: as in `rows`; `&mut self` lends it exclusively.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(region.block.start.as_ptr().add(region.offset), len) };
+        ViewMut { dtype: self.dtype, shape: [n_rows, self.shape[1]], layout: self.layout, place: PlaceMut::Host(bytes) }
+    }
+
+    /// The numbers of an f32 tensor on the host.
+    pub fn f32s(&self, n_rows: usize) -> &[f32] {
+        assert_eq!(self.dtype, Dtype::F32, "numbers of an f32 tensor");
+        let crate::Place::Host(bytes) = self.rows(n_rows).place;
+        bytemuck::cast_slice(bytes)
+    }
+
+    fn first_rows_len(&self, n_rows: usize) -> usize {
+        if n_rows == self.shape[0] {
+            return self.region.len;
+        }
+        assert!(n_rows < self.shape[0], "{n_rows} rows of a tensor of {}", self.shape[0]);
+        assert_eq!(self.layout, Layout::Rows, "tiles are taken whole");
+        self.region.len.checked_div(self.shape[0]).unwrap_or(0) * n_rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_aligned_disjoint_and_zeroed() {
+        let shapes = [[3, 5], [1, 1], [7, 16]];
+        let total = shapes.iter().map(|&shape| Arena::bytes_for(Dtype::F32, shape)).sum();
+        let mut arena = Arena::new(total).unwrap();
+        let mut parts: Vec<Tensor> = shapes.iter().map(|&shape| arena.carve(Dtype::F32, shape)).collect();
+        for (i, part) in parts.iter_mut().enumerate() {
+            assert!(part.f32s(part.shape[0]).iter().all(|&x| x == 0.0));
+            part.view_mut().f32s("test", "part").unwrap().fill(i as f32 + 1.0);
+        }
+        for (i, part) in parts.iter().enumerate() {
+            let numbers = part.f32s(part.shape[0]);
+            assert_eq!(numbers.as_ptr() as usize % ALIGN, 0);
+            assert!(numbers.iter().all(|&x| x == i as f32 + 1.0));
+        }
+    }
+}

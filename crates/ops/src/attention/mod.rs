@@ -1,0 +1,347 @@
+//! Attention over the KV pool: paged, ragged, grouped queries, causal or full.
+//!
+//! Work is cut into *units*: some query rows of one sequence, for one KV head and all the query heads that share it.
+//! A unit walks over its context in chunks of keys with a running softmax, so no score is ever written to memory.
+//! Where there are too few units for the threads (decode), the context of a unit is split, and the parts are merged.
+
+mod plain;
+#[cfg(target_arch = "x86_64")]
+mod vector;
+
+use std::cell::RefCell;
+
+use weights::Dtype;
+
+use crate::exp::exp;
+use crate::isa::Isa;
+use crate::kv_store::{KV_BLOCK, MAX_HEAD_DIM};
+use crate::view::Shared;
+use crate::{Error, Exec, Pool, View, ViewMut};
+
+const OP: &str = "attention";
+
+/// Rows (query rows times query heads) of a unit: enough to pay for decoding keys and values once.
+const UNIT_ROWS: usize = 96;
+/// A part of a split context is at least this many blocks.
+const MIN_SPLIT_BLOCKS: usize = 16;
+
+/// One layer's keys and values, laid out as [`kv_store`](crate::kv_store()) does.
+#[derive(Copy, Clone)]
+pub struct Kv<'a> {
+    pub k: View<'a>,
+    pub v: View<'a>,
+}
+
+/// The query rows of one sequence.
+#[derive(Copy, Clone)]
+pub struct QuerySpan<'a> {
+    pub first_row: usize,
+    pub n_rows: usize,
+    /// Position of the first row; the others follow.
+    pub first_position: usize,
+    pub blocks: &'a [u32],
+    /// Whether a row sees only what stands before it, or the whole sequence.
+    pub is_causal: bool,
+}
+
+#[derive(Copy, Clone)]
+pub struct Heads {
+    pub n_heads: usize,
+    pub n_kv_heads: usize,
+    pub head_dim: usize,
+    /// What scores are multiplied with, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+}
+
+/// `out = softmax(scale * q k^T) v`; `q` and `out` are `[n_rows, n_heads * head_dim]` f32.
+pub fn attention(
+    exec: Exec,
+    q: View,
+    kv: Kv,
+    heads: Heads,
+    spans: &[QuerySpan],
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
+    let bad = |what: String| Err(Error::Argument { op: OP, what });
+    if n_kv_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) || head_dim == 0 || head_dim > MAX_HEAD_DIM {
+        return bad(format!("{n_heads} heads over {n_kv_heads} KV heads of {head_dim}"));
+    }
+    q.expect_shape(OP, "q", [q.n_rows(), n_heads * head_dim])?;
+    out.expect_shape(OP, "out", q.shape)?;
+    kv.k.expect_shape(OP, "k", [kv.k.n_rows(), KV_BLOCK * head_dim])?;
+    kv.v.expect_shape(OP, "v", kv.k.shape)?;
+    if kv.k.dtype != kv.v.dtype || !matches!(kv.k.dtype, Dtype::F16 | Dtype::F32) {
+        return Err(Error::Type { op: OP, what: "kv", found: kv.k.dtype, expected: "F16 or F32, both alike" });
+    }
+    let n_blocks = kv.k.n_rows() / n_kv_heads;
+    for span in spans {
+        let n_context = span.first_position + span.n_rows;
+        if span.first_row + span.n_rows > q.n_rows() || span.blocks.len() * KV_BLOCK < n_context {
+            return bad(format!("rows {}+{} with {} blocks", span.first_row, span.n_rows, span.blocks.len()));
+        }
+        if let Some(block) = span.blocks.iter().find(|block| **block as usize >= n_blocks) {
+            return bad(format!("block {block} of a pool of {n_blocks}"));
+        }
+    }
+    let Exec::Cpu(pool) = exec;
+    let input = Input {
+        q: q.f32s(OP, "q")?,
+        k: kv.k.host_bytes(OP, "k")?,
+        v: kv.v.host_bytes(OP, "v")?,
+        dtype: kv.k.dtype,
+        heads,
+        group: n_heads / n_kv_heads,
+    };
+    run(pool, &input, spans, out.f32s(OP, "out")?);
+    Ok(())
+}
+
+struct Input<'a> {
+    q: &'a [f32],
+    k: &'a [u8],
+    v: &'a [u8],
+    dtype: Dtype,
+    heads: Heads,
+    /// Query heads per KV head.
+    group: usize,
+}
+
+/// Some query rows of one sequence for one KV head, over a part of their context.
+struct Unit<'a> {
+    span: QuerySpan<'a>,
+    kv_head: usize,
+    /// Query rows `first..first + n` of the span.
+    first: usize,
+    n: usize,
+    /// Keys `from..to`.
+    from: usize,
+    to: usize,
+    /// Where this unit's part of a split context is kept, if it is split.
+    part: Option<usize>,
+}
+
+impl Unit<'_> {
+    /// Keys that query row `i` of the unit sees, counted from the start of the context.
+    fn n_visible(&self, i: usize) -> usize {
+        let span = &self.span;
+        if span.is_causal { span.first_position + self.first + i + 1 } else { span.first_position + span.n_rows }
+    }
+}
+
+/// The running softmax of a unit: for each row the largest score, the sum of weights and the weighted values.
+#[derive(Default)]
+struct State {
+    max: Vec<f32>,
+    sum: Vec<f32>,
+    /// `[n_rows * group, head_dim]`
+    acc: Vec<f32>,
+}
+
+thread_local! {
+    /// The parts of split contexts, kept between calls; grows once.
+    static PARTS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static STATE: RefCell<(State, Buffers)> = RefCell::default();
+}
+
+/// A thread's panels and scores.
+#[derive(Default)]
+struct Buffers {
+    q: Vec<f32>,
+    scores: Vec<f32>,
+    panel: Vec<f32>,
+}
+
+fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f32]) {
+    let Heads { n_heads, n_kv_heads, head_dim, .. } = input.heads;
+    let tile = (UNIT_ROWS / input.group).max(1);
+    let n_whole: usize = spans.iter().map(|span| span.n_rows.div_ceil(tile) * n_kv_heads).sum();
+    let n_wanted = pool.n_threads() * 4;
+    let mut units = Vec::with_capacity(n_whole.max(n_wanted));
+    let mut merges = Vec::new();
+    let mut n_parts = 0;
+    for span in spans {
+        for first in (0..span.n_rows).step_by(tile) {
+            let n = (span.n_rows - first).min(tile);
+            let n_keys = span.first_position + if span.is_causal { first + n } else { span.n_rows };
+            let n_splits = if pool.n_threads() == 1 || n_whole >= n_wanted {
+                1
+            } else {
+                n_wanted.div_ceil(n_whole).min(n_keys.div_ceil(MIN_SPLIT_BLOCKS * KV_BLOCK)).max(1)
+            };
+            let step = n_keys.div_ceil(n_splits).next_multiple_of(KV_BLOCK);
+            for kv_head in 0..n_kv_heads {
+                let part = |i: usize| (n_splits > 1).then_some(n_parts + i);
+                let whole = Unit { span: *span, kv_head, first, n, from: 0, to: n_keys, part: part(0) };
+                let froms = (0..n_keys).step_by(step);
+                let n_made = froms.len();
+                units.extend(froms.enumerate().map(|(i, from)| Unit {
+                    from,
+                    to: (from + step).min(n_keys),
+                    part: part(i),
+                    ..whole
+                }));
+                if n_splits > 1 {
+                    merges.push((whole, n_made));
+                    n_parts += n_made;
+                }
+            }
+        }
+    }
+    // [part, row of the unit, head_dim + max + sum]
+    let part_len = tile * input.group * (head_dim + 2);
+    PARTS.with_borrow_mut(|parts| {
+        if parts.len() < n_parts * part_len {
+            parts.resize(n_parts * part_len, 0.0);
+        }
+        let out = Shared::new(out);
+        let shared_parts = Shared::new(parts);
+        pool.run(units.len(), |i, _| {
+            let unit = &units[i];
+            STATE.with_borrow_mut(|(state, buffers)| {
+                attend(pool.isa(), input, unit, state, buffers);
+                let n_rows = unit.n * input.group;
+                match unit.part {
+                    // SAFETY: every part has its own place.
+                    Some(part) => {
+                        state.save(unsafe { shared_parts.slice(part * part_len, part_len) }, n_rows, head_dim)
+                    }
+                    None => {
+                        for row in 0..n_rows {
+                            let (query, head) = (row / input.group, row % input.group);
+                            let at = (unit.span.first_row + unit.first + query) * n_heads * head_dim
+                                + (unit.kv_head * input.group + head) * head_dim;
+                            // SAFETY: this row and head belong to this unit alone.
+                            state.finish(row, unsafe { out.slice(at, head_dim) });
+                        }
+                    }
+                }
+            });
+        });
+        for (unit, n_made) in &merges {
+            let first = unit.part.expect("a split unit") * part_len;
+            for row in 0..unit.n * input.group {
+                let (query, head) = (row / input.group, row % input.group);
+                let at = (unit.span.first_row + unit.first + query) * n_heads * head_dim
+                    + (unit.kv_head * input.group + head) * head_dim;
+                // SAFETY: no region runs now, and rows do not overlap.
+                let out = unsafe { out.slice(at, head_dim) };
+                merge(&parts[first..][..n_made * part_len], part_len, row, out);
+            }
+        }
+    });
+}
+
+fn attend(isa: Isa, input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+    let n_rows = unit.n * input.group;
+    state.start(n_rows, input.heads.head_dim);
+    buffers.gather_queries(input, unit);
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx512 => vector::attend(isa, input, unit, state, buffers),
+        _ => plain::attend(input, unit, state, buffers),
+    }
+}
+
+impl Buffers {
+    /// The unit's query rows side by side, `[n * group, head_dim]`, scaled.
+    fn gather_queries(&mut self, input: &Input, unit: &Unit) {
+        let Heads { n_heads, head_dim, scale, .. } = input.heads;
+        self.q.clear();
+        for i in 0..unit.n {
+            let row = unit.span.first_row + unit.first + i;
+            let at = row * n_heads * head_dim + unit.kv_head * input.group * head_dim;
+            self.q.extend(input.q[at..][..input.group * head_dim].iter().map(|q| q * scale));
+        }
+    }
+}
+
+impl State {
+    fn start(&mut self, n_rows: usize, head_dim: usize) {
+        self.max.clear();
+        self.max.resize(n_rows, f32::NEG_INFINITY);
+        self.sum.clear();
+        self.sum.resize(n_rows, 0.0);
+        self.acc.clear();
+        self.acc.resize(n_rows * head_dim, 0.0);
+    }
+
+    /// Turns a row's scores into weights, and what was summed so far into the same scale.
+    #[inline(always)]
+    fn weigh(&mut self, row: usize, scores: &mut [f32]) {
+        let head_dim = self.acc.len() / self.max.len();
+        let largest = largest(scores);
+        if largest > self.max[row] {
+            let factor = exp(self.max[row] - largest);
+            self.max[row] = largest;
+            self.sum[row] *= factor;
+            self.acc[row * head_dim..][..head_dim].iter_mut().for_each(|x| *x *= factor);
+        }
+        let max = self.max[row];
+        if max == f32::NEG_INFINITY {
+            // Nothing of this chunk is visible to this row.
+            scores.fill(0.0);
+            return;
+        }
+        scores.iter_mut().for_each(|score| *score = exp(*score - max));
+        self.sum[row] += total(scores);
+    }
+
+    fn finish(&self, row: usize, out: &mut [f32]) {
+        let inverse = 1.0 / self.sum[row];
+        let acc = &self.acc[row * out.len()..];
+        for (out, x) in out.iter_mut().zip(acc) {
+            *out = x * inverse;
+        }
+    }
+
+    fn save(&self, part: &mut [f32], n_rows: usize, head_dim: usize) {
+        for row in 0..n_rows {
+            let part = &mut part[row * (head_dim + 2)..][..head_dim + 2];
+            part[..head_dim].copy_from_slice(&self.acc[row * head_dim..][..head_dim]);
+            part[head_dim] = self.max[row];
+            part[head_dim + 1] = self.sum[row];
+        }
+    }
+}
+
+/// Numbers that are reduced side by side, so that the compiler can use vectors.
+const LANES: usize = 16;
+
+#[inline(always)]
+fn largest(x: &[f32]) -> f32 {
+    let greater = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let rest = chunks.remainder().iter().copied().fold(f32::NEG_INFINITY, greater);
+    for chunk in chunks {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, &x)| *lane = greater(*lane, x));
+    }
+    lanes.into_iter().fold(rest, greater)
+}
+
+#[inline(always)]
+fn total(x: &[f32]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let rest: f32 = chunks.remainder().iter().sum();
+    for chunk in chunks {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, &x)| *lane += x);
+    }
+    lanes.into_iter().sum::<f32>() + rest
+}
+
+/// Adds up the parts of one row, each in the scale of its own largest score.
+fn merge(parts: &[f32], part_len: usize, row: usize, out: &mut [f32]) {
+    let head_dim = out.len();
+    let rows = || parts.chunks_exact(part_len).map(|part| &part[row * (head_dim + 2)..][..head_dim + 2]);
+    let max = rows().map(|part| part[head_dim]).fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    out.fill(0.0);
+    for part in rows() {
+        let factor = exp(part[head_dim] - max);
+        sum += part[head_dim + 1] * factor;
+        out.iter_mut().zip(part).for_each(|(out, x)| *out += x * factor);
+    }
+    out.iter_mut().for_each(|x| *x /= sum);
+}

@@ -1,0 +1,8 @@
+//! Where an op runs. An op never chooses: it is told, and it has a correct kernel for every place.
+
+use crate::Pool;
+
+#[derive(Copy, Clone)]
+pub enum Exec<'a> {
+    Cpu(&'a Pool),
+}

@@ -1,0 +1,70 @@
+//! Which instructions the CPU kernels may use, chosen once at start.
+//!
+//! `ROCI_ISA=plain|avx2|avx512` asks for less than the machine has, so that each path can be tested on one machine.
+
+use std::fmt;
+
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
+pub enum Isa {
+    /// Portable Rust.
+    Plain,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, VL, DQ and VNNI, besides the above.
+    Avx512,
+}
+
+impl Isa {
+    /// The best set this machine has, or the lesser one that `ROCI_ISA` names.
+    pub fn detect() -> Self {
+        let best = Self::best();
+        match std::env::var("ROCI_ISA").ok().and_then(|name| Self::from_name(&name)) {
+            Some(asked) => asked.min(best),
+            None => best,
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Isa::Plain, Isa::Avx2, Isa::Avx512].into_iter().find(|isa| isa.name() == name)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Plain => "plain",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        }
+    }
+
+    /// Every set this machine can run, for tests.
+    pub fn available() -> Vec<Self> {
+        [Isa::Plain, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= Self::best()).collect()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn best() -> Self {
+        let has_avx2 =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let has_avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vnni");
+        match (has_avx2, has_avx512) {
+            (true, true) => Isa::Avx512,
+            (true, false) => Isa::Avx2,
+            _ => Isa::Plain,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn best() -> Self {
+        Isa::Plain
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,115 @@
+//! Writes the keys and values of new tokens into the KV pool.
+//!
+//! One layer's pool is two matrices with a row per (block, head). A block of 16 tokens keeps its keys turned,
+//! `[head_dim, 16]`, so that one vector holds the same number of sixteen tokens and a score needs no sum across lanes;
+//! its values lie as `[16, head_dim]`.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use weights::Dtype;
+
+use crate::view::Shared;
+use crate::{Error, Exec, Pool, View, ViewMut};
+
+const OP: &str = "kv_store";
+
+/// Tokens of a block.
+pub const KV_BLOCK: usize = 16;
+
+/// The largest head this crate handles.
+pub const MAX_HEAD_DIM: usize = 256;
+
+/// Where a token's keys and values go.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Slot {
+    pub block: u32,
+    /// Below [`KV_BLOCK`].
+    pub token: u32,
+}
+
+/// `k` and `v` are `[n_rows, n_kv_heads * head_dim]` f32, one slot a row; the pools `[n_blocks * n_kv_heads,
+/// 16 * head_dim]`, f16 or f32.
+pub fn kv_store(
+    exec: Exec,
+    k: View,
+    v: View,
+    slots: &[Slot],
+    head_dim: usize,
+    k_pool: &mut ViewMut,
+    v_pool: &mut ViewMut,
+) -> Result<(), Error> {
+    let Exec::Cpu(pool) = exec;
+    let [n_rows, n_cols] = k.shape;
+    v.expect_shape(OP, "v", k.shape)?;
+    if slots.len() != n_rows || head_dim == 0 || head_dim > MAX_HEAD_DIM || !n_cols.is_multiple_of(head_dim) {
+        let what = format!("{n_rows} rows of {n_cols} for {} slots and heads of {head_dim}", slots.len());
+        return Err(Error::Argument { op: OP, what });
+    }
+    let n_heads = n_cols / head_dim;
+    k_pool.expect_shape(OP, "k_pool", [k_pool.shape[0], KV_BLOCK * head_dim])?;
+    v_pool.expect_shape(OP, "v_pool", k_pool.shape)?;
+    let n_blocks = k_pool.shape[0] / n_heads.max(1);
+    if let Some(slot) = slots.iter().find(|s| s.block as usize >= n_blocks || s.token as usize >= KV_BLOCK) {
+        let what = format!("slot {slot:?} of {n_blocks} blocks of {KV_BLOCK}");
+        return Err(Error::Argument { op: OP, what });
+    }
+    if k_pool.dtype != v_pool.dtype {
+        return Err(Error::Type { op: OP, what: "v_pool", found: v_pool.dtype, expected: "the type of k_pool" });
+    }
+    let source = Source { k: k.f32s(OP, "k")?, v: v.f32s(OP, "v")?, slots, n_heads, head_dim };
+    match k_pool.dtype {
+        Dtype::F32 => {
+            let (k_pool, v_pool) = (k_pool.f32s(OP, "k_pool")?, v_pool.f32s(OP, "v_pool")?);
+            source.store(pool, k_pool, v_pool, |from, to| to.copy_from_slice(from));
+        }
+        Dtype::F16 => {
+            let k_pool: &mut [f16] = bytemuck::cast_slice_mut(k_pool.host_bytes(OP, "k_pool")?);
+            let v_pool: &mut [f16] = bytemuck::cast_slice_mut(v_pool.host_bytes(OP, "v_pool")?);
+            source.store(pool, k_pool, v_pool, |from, to| to.convert_from_f32_slice(from));
+        }
+        found => return Err(Error::Type { op: OP, what: "k_pool", found, expected: "F16 or F32" }),
+    }
+    Ok(())
+}
+
+struct Source<'a> {
+    k: &'a [f32],
+    v: &'a [f32],
+    slots: &'a [Slot],
+    n_heads: usize,
+    head_dim: usize,
+}
+
+impl Source<'_> {
+    fn store<T: Copy + Default + Send>(
+        &self,
+        pool: &Pool,
+        k_pool: &mut [T],
+        v_pool: &mut [T],
+        convert: impl Fn(&[f32], &mut [T]) + Sync,
+    ) {
+        let &Self { slots, n_heads, head_dim, .. } = self;
+        let block_len = KV_BLOCK * head_dim;
+        let (k_pool, v_pool) = (Shared::new(k_pool), Shared::new(v_pool));
+        let store_head = |head: usize| {
+            let mut turned = [T::default(); MAX_HEAD_DIM];
+            for (row, slot) in slots.iter().enumerate() {
+                let source = row * n_heads * head_dim + head * head_dim;
+                let start = (slot.block as usize * n_heads + head) * block_len;
+                // SAFETY: a block's part of one head, inside the pools; each head belongs to one task.
+                let (keys, values) = unsafe { (k_pool.slice(start, block_len), v_pool.slice(start, block_len)) };
+                let token = slot.token as usize;
+                convert(&self.k[source..][..head_dim], &mut turned[..head_dim]);
+                for (i, &x) in turned[..head_dim].iter().enumerate() {
+                    keys[i * KV_BLOCK + token] = x;
+                }
+                convert(&self.v[source..][..head_dim], &mut values[token * head_dim..][..head_dim]);
+            }
+        };
+        if slots.len() < 8 {
+            (0..n_heads).for_each(store_head);
+        } else {
+            pool.run(n_heads, |head, _| store_head(head));
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Products of activations with weights: `out[r, o] = sum_k x[r, k] * weight[o, k]`.
+//!
+//! Few rows and many rows are different problems. Few rows (decode) are bound by reading the weights, many rows
+//! (prompts) by arithmetic. Four kernels share the work:
+//! - `strip`: packed weights in tiles, unpacked in registers, 16-bit integers; few rows on AVX2, any number on AVX-512
+//!   (its paired multiply-add does twice the work of f32);
+//! - `panel`: weights decoded to f32 once into a layout for the registers, then used for every row; many rows;
+//! - `dot`: plain numbers (F32, F16, BF16), few rows;
+//! - `plain`: portable Rust for everything else.
+//!
+//! Faithfulness decides the arithmetic: activations are rounded to 16 bits per 32 of them where integers are used,
+//! never to 8 (a model with outliers shows the difference in its text), and weights are never rounded again.
+
+mod activations;
+#[cfg(target_arch = "x86_64")]
+mod dot;
+#[cfg(target_arch = "x86_64")]
+mod panel;
+mod plain;
+#[cfg(target_arch = "x86_64")]
+mod strip;
+
+use std::cell::RefCell;
+
+use weights::Dtype;
+
+use crate::isa::Isa;
+use crate::quant::TILE_ROWS;
+use crate::view::Shared;
+use crate::{Error, Exec, Layout, Pool, View, ViewMut};
+use activations::Activations;
+
+const OP: &str = "matmul";
+
+/// Rows of weights that one task takes: a multiple of every panel width, few enough to balance two threads on the
+/// smallest matrix of a small model.
+const TASK_ROWS: usize = 32;
+
+/// One weight matrix and where its product goes.
+pub struct Product<'w, 'o> {
+    /// `[n_out, n_in]`
+    pub weight: View<'w>,
+    /// `[n_rows, n_out]`, f32
+    pub out: ViewMut<'o>,
+    pub mode: Mode,
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Mode {
+    Write,
+    /// Add to what is there: the residual connection.
+    Add,
+}
+
+/// Several products of the same `x` (`[n_rows, n_in]`, f32) in one parallel region.
+pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error> {
+    let [n_rows, n_in] = x.shape;
+    for product in products.iter_mut() {
+        let n_out = product.weight.n_rows();
+        product.weight.expect_shape(OP, "weight", [n_out, n_in])?;
+        product.out.expect_shape(OP, "out", [n_rows, n_out])?;
+        product.weight.host_bytes(OP, "weight")?;
+        let Exec::Cpu(pool) = exec;
+        if product.weight.layout == Layout::Tiles && pool.isa() == Isa::Plain {
+            return Err(Error::Argument { op: OP, what: "tiles need AVX2".into() });
+        }
+        product.out.f32s(OP, "out")?;
+    }
+    let x = x.f32s(OP, "x")?;
+    if n_rows == 0 || n_in == 0 {
+        return Ok(());
+    }
+    let Exec::Cpu(pool) = exec;
+    matmul_cpu(pool, x, n_rows, n_in, products)
+}
+
+thread_local! {
+    /// The rounded activations of the calling thread; grows to the largest batch once.
+    static ACTIVATIONS: RefCell<Activations> = const { RefCell::new(Activations::new()) };
+}
+
+/// A product as the kernels see it.
+struct Job<'a> {
+    dtype: Dtype,
+    layout: Layout,
+    weight: &'a [u8],
+    /// From one row to the next, or from one strip of sixteen to the next.
+    stride: usize,
+    n_out: usize,
+    out: Shared<f32>,
+    mode: Mode,
+}
+
+/// The left side, in the forms the kernels want.
+struct Input<'a> {
+    isa: Isa,
+    x: &'a [f32],
+    n_rows: usize,
+    n_in: usize,
+    rounded: &'a Activations,
+}
+
+fn matmul_cpu(pool: &Pool, x: &[f32], n_rows: usize, n_in: usize, products: &mut [Product]) -> Result<(), Error> {
+    let needs_rounding = products.iter().any(|p| p.weight.layout == Layout::Tiles && uses_integers(pool.isa(), n_rows));
+    let jobs = products
+        .iter_mut()
+        .map(|p| {
+            let weight = p.weight.host_bytes(OP, "weight")?;
+            let n_out = p.weight.n_rows();
+            let layout = p.weight.layout;
+            let n_units = if layout == Layout::Tiles { n_out.div_ceil(TILE_ROWS) } else { n_out };
+            let stride = weight.len().checked_div(n_units).unwrap_or(0);
+            let out = Shared::new(p.out.f32s(OP, "out")?);
+            Ok(Job { dtype: p.weight.dtype, layout, weight, stride, n_out, out, mode: p.mode })
+        })
+        .collect::<Result<Vec<Job>, Error>>()?;
+    ACTIVATIONS.with_borrow_mut(|rounded| {
+        if needs_rounding {
+            rounded.round(pool, x, n_rows, n_in);
+        }
+        let input = Input { isa: pool.isa(), x, n_rows, n_in, rounded };
+        let n_tasks: usize = jobs.iter().map(|job| job.n_out.div_ceil(TASK_ROWS)).sum();
+        pool.run(n_tasks, |task_idx, _| {
+            let (job, first) = locate(&jobs, task_idx);
+            let rows = first..(first + TASK_ROWS).min(job.n_out);
+            run_task(&input, job, rows);
+        });
+    });
+    Ok(())
+}
+
+/// Which job and which first weight row a task means.
+fn locate<'a, 'j>(jobs: &'j [Job<'a>], mut task_idx: usize) -> (&'j Job<'a>, usize) {
+    for job in jobs {
+        let n_tasks = job.n_out.div_ceil(TASK_ROWS);
+        if task_idx < n_tasks {
+            return (job, task_idx * TASK_ROWS);
+        }
+        task_idx -= n_tasks;
+    }
+    unreachable!("a task past the last job")
+}
+
+/// Whether products with tiles round their activations: always with AVX-512, for few rows with AVX2.
+fn uses_integers(isa: Isa, n_rows: usize) -> bool {
+    match isa {
+        Isa::Plain => false,
+        Isa::Avx2 => n_rows <= FEW_ROWS,
+        Isa::Avx512 => true,
+    }
+}
+
+/// Up to how many rows the kernels for few rows win (Zen 4: 8 rows 61, 16 rows 48 GMAC/s against 49 and 87).
+const FEW_ROWS: usize = 8;
+
+#[cfg(target_arch = "x86_64")]
+fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
+    match (input.isa, job.layout) {
+        (Isa::Plain, Layout::Rows) => plain::rows(input, job, cols),
+        (Isa::Plain, Layout::Tiles) => unreachable!("tiles were refused"),
+        (isa, Layout::Tiles) if uses_integers(isa, input.n_rows) => strip::cols(input, job, cols),
+        (_, Layout::Rows) if job.dtype.block_len() > 1 => plain::rows(input, job, cols),
+        (_, Layout::Rows) if input.n_rows <= FEW_ROWS => dot::cols(input, job, cols),
+        _ => panel::cols(input, job, cols),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
+    plain::rows(input, job, cols)
+}
+
+impl Job<'_> {
+    /// Writes or adds one number of the output.
+    ///
+    /// # Safety
+    /// `row < n_rows`, `col < n_out`, and this task alone owns column `col`.
+    unsafe fn put(&self, row: usize, col: usize, value: f32) {
+        // SAFETY: inside `[n_rows, n_out]`; columns are split over tasks, so no other task touches this element.
+        let out = unsafe { &mut self.out.slice(row * self.n_out + col, 1)[0] };
+        match self.mode {
+            Mode::Write => *out = value,
+            Mode::Add => *out += value,
+        }
+    }
+}

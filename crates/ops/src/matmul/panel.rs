@@ -1,0 +1,156 @@
+//! Products in f32 for many rows: a strip of weight rows is decoded once into a *panel*, where one vector holds the
+//! same `k` of neighbouring rows, and stays in the cache while every activation row passes by.
+//!
+//! Every format can take this road with AVX2; plain numbers take it with AVX-512 too.
+
+use std::arch::x86_64::*;
+use std::cell::RefCell;
+use std::ops::Range;
+
+use super::{Input, Job, Mode, TASK_ROWS};
+use crate::isa::Isa;
+use crate::quant::{Float, Format, GROUP, TILE_ROWS, for_dtype};
+use crate::{Layout, tile};
+
+/// How much of `k` a panel holds: 32 rows of f32 in 128 KiB, a part of the second-level cache of any server or desktop.
+const K_CHUNK: usize = 1024;
+
+thread_local! {
+    /// Each thread's panel, `[TASK_ROWS / width, k, width]`; taken once.
+    static PANEL: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(super) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
+    PANEL.with_borrow_mut(|panel| {
+        panel.resize(TASK_ROWS * K_CHUNK, 0.0);
+        // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape; `cols` are this task's alone.
+        unsafe {
+            if input.isa == Isa::Avx512 {
+                cols_of_width::<{ tile::WIDTH_512 }>(input, job, cols, panel);
+            } else {
+                cols_of_width::<{ tile::WIDTH_256 }>(input, job, cols, panel);
+            }
+        }
+    });
+}
+
+/// # Safety
+/// The CPU has AVX2, FMA and F16C, and AVX-512 for the greater width. `cols` starts at a multiple of `TASK_ROWS`, has
+/// at most as many columns, and no other task writes them.
+unsafe fn cols_of_width<const W: usize>(input: &Input, job: &Job, cols: Range<usize>, panel: &mut [f32]) {
+    // SAFETY: the whole output; this task writes its own columns only.
+    let out = unsafe { job.out.slice(0, input.n_rows * job.n_out) }.as_mut_ptr();
+    for k0 in (0..input.n_in).step_by(K_CHUNK) {
+        let n_k = (input.n_in - k0).min(K_CHUNK);
+        for (part, first) in cols.clone().step_by(W).enumerate() {
+            let panel = &mut panel[part * W * n_k..][..W * n_k];
+            // SAFETY: the caller's promise; k0 is a multiple of every block length.
+            unsafe { decode::<W>(job, first..cols.end.min(first + W), k0, n_k, panel) };
+        }
+        let adds = k0 > 0 || job.mode == Mode::Add;
+        let max_rows = tile::max_rows::<W>();
+        for first_row in (0..input.n_rows).step_by(max_rows) {
+            for (part, first_col) in cols.clone().step_by(W).enumerate() {
+                // SAFETY: rows and columns lie inside input and output.
+                unsafe {
+                    tile::product::<W>(&tile::Product {
+                        n_rows: (input.n_rows - first_row).min(max_rows),
+                        n_k,
+                        x: input.x.as_ptr().add(first_row * input.n_in + k0),
+                        x_stride: input.n_in,
+                        panel: panel[part * W * n_k..].as_ptr(),
+                        out: out.add(first_row * job.n_out + first_col),
+                        out_stride: job.n_out,
+                        n_cols: (cols.end - first_col).min(W),
+                        adds,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Decodes `cols` x `k0..k0 + n_k` to `[n_k, W]`. Columns past the last repeat it; nobody stores their products.
+///
+/// # Safety
+/// As [`cols_of_width`].
+unsafe fn decode<const W: usize>(job: &Job, cols: Range<usize>, k0: usize, n_k: usize, panel: &mut [f32]) {
+    for eight in 0..W / 8 {
+        let out = &mut panel[eight * 8..];
+        if job.layout == Layout::Tiles {
+            let first = (cols.start + eight * 8).min(job.n_out.div_ceil(TILE_ROWS) * TILE_ROWS - 8);
+            let strip = job.weight[first / TILE_ROWS * job.stride..][..job.stride].as_ptr();
+            // SAFETY: a whole strip; k0 and n_k are whole groups.
+            for_dtype!(job.dtype,
+                P => unsafe { decode_tiles::<P, W>(strip, first % TILE_ROWS / 8, k0, n_k, out) },
+                P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
+            );
+        } else {
+            let row = |i: usize| (cols.start + eight * 8 + i).min(cols.end - 1);
+            let rows: [*const u8; 8] = std::array::from_fn(|i| job.weight[row(i) * job.stride..].as_ptr());
+            // SAFETY: each pointer starts a whole row.
+            for_dtype!(job.dtype,
+                P => { let _: Option<P> = None; unreachable!("packed rows take the plain road") },
+                P => unsafe { decode_floats::<P, W>(rows, k0, n_k, out) }
+            );
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has AVX2, FMA and F16C; the strip holds `k0 + n_k` weights a row, whole groups; `half < 2`.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn decode_tiles<P: Format, const W: usize>(
+    strip: *const u8,
+    half: usize,
+    k0: usize,
+    n_k: usize,
+    out: &mut [f32],
+) {
+    for group in 0..n_k / GROUP {
+        let at = k0 / GROUP + group;
+        let (b, g) = (at / (P::LEN / GROUP), at % (P::LEN / GROUP));
+        // SAFETY: block b of the strip.
+        let tile = unsafe { strip.add(b * P::TILE_BYTES) };
+        for eighth in 0..4 {
+            // SAFETY: inside the tile.
+            let ((d, m), pairs) = unsafe {
+                (P::scales_256(tile, g, eighth * 8 / P::PER_SCALE, half), P::pairs_256(tile, g, eighth, half))
+            };
+            for (p, pair) in pairs.into_iter().enumerate() {
+                let both = [_mm256_srai_epi32::<16>(_mm256_slli_epi32::<16>(pair)), _mm256_srai_epi32::<16>(pair)];
+                for (i, q) in both.into_iter().enumerate() {
+                    // A product and a sum, each rounded, as the format's definition has it: no fused add here.
+                    let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(q), d);
+                    let value = if P::HAS_MIN { _mm256_add_ps(scaled, m) } else { scaled };
+                    let at = &mut out[(group * GROUP + eighth * 8 + 2 * p + i) * W..][..8];
+                    // SAFETY: `at` is eight numbers.
+                    unsafe { _mm256_storeu_ps(at.as_mut_ptr(), value) };
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has AVX2 and F16C; the rows hold `k0 + n_k` weights.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn decode_floats<P: Float, const W: usize>(rows: [*const u8; 8], k0: usize, n_k: usize, out: &mut [f32]) {
+    let n_whole = n_k / 8 * 8;
+    for k in (0..n_whole).step_by(8) {
+        // SAFETY: k0 + k + 8 weights lie inside each row.
+        let columns = tile::transpose8(std::array::from_fn(|r| unsafe { P::load8(rows[r].add((k0 + k) * P::BYTES)) }));
+        for (j, column) in columns.into_iter().enumerate() {
+            let at = &mut out[(k + j) * W..][..8];
+            // SAFETY: `at` is eight numbers.
+            unsafe { _mm256_storeu_ps(at.as_mut_ptr(), column) };
+        }
+    }
+    for k in n_whole..n_k {
+        for (r, row) in rows.iter().enumerate() {
+            // SAFETY: weight k0 + k lies inside the row.
+            let bytes = unsafe { std::slice::from_raw_parts(row.add((k0 + k) * P::BYTES), P::BYTES) };
+            out[k * W + r] = P::decode(bytes);
+        }
+    }
+}

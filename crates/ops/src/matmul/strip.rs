@@ -1,0 +1,195 @@
+//! Integer products from tiles: sixteen weight rows against up to twelve activation rows. Weights are unpacked in
+//! registers; every 32-bit lane sums one output, so nothing is added across lanes, and one vector of scales serves
+//! sixteen rows. A strip stays in the first-level cache while the activation rows pass by.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::{Input, Job, Mode};
+use crate::isa::Isa;
+use crate::quant::{Format, GROUP, TILE_ROWS, for_dtype};
+
+/// Rows of a full AVX-512 tile: an integer and a float register each.
+const ROWS_512: usize = 12;
+/// The same for AVX2, which has half the registers.
+const ROWS_256: usize = 4;
+
+pub(super) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
+    let max_rows = if input.isa == Isa::Avx512 { ROWS_512 } else { ROWS_256 };
+    for first_col in cols.step_by(TILE_ROWS) {
+        let strip = &job.weight[first_col / TILE_ROWS * job.stride..][..job.stride];
+        let mut first_row = 0;
+        while first_row < input.n_rows {
+            // Even tiles: 16 rows are 8 + 8 and not 12 + 4.
+            let n_left = input.n_rows - first_row;
+            let n = n_left.div_ceil(n_left.div_ceil(max_rows));
+            let target = Target { strip: strip.as_ptr(), first_row, first_col };
+            // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape and `strip` is a whole strip.
+            for_dtype!(job.dtype,
+                P => unsafe { rows::<P>(input, job, &target, n) },
+                P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
+            );
+            first_row += n;
+        }
+    }
+}
+
+/// Which part of the product a kernel call computes.
+struct Target {
+    strip: *const u8,
+    first_row: usize,
+    first_col: usize,
+}
+
+/// # Safety
+/// As [`rows_512`] or [`rows_256`], whichever the input's instruction set asks for, for `n` rows.
+unsafe fn rows<P: Format>(input: &Input, job: &Job, target: &Target, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (input.isa, n) {
+            (Isa::Avx512, 1) => rows_512::<P, 1>(input, job, target),
+            (Isa::Avx512, 2) => rows_512::<P, 2>(input, job, target),
+            (Isa::Avx512, 3) => rows_512::<P, 3>(input, job, target),
+            (Isa::Avx512, 4) => rows_512::<P, 4>(input, job, target),
+            (Isa::Avx512, 5) => rows_512::<P, 5>(input, job, target),
+            (Isa::Avx512, 6) => rows_512::<P, 6>(input, job, target),
+            (Isa::Avx512, 7) => rows_512::<P, 7>(input, job, target),
+            (Isa::Avx512, 8) => rows_512::<P, 8>(input, job, target),
+            (Isa::Avx512, 9) => rows_512::<P, 9>(input, job, target),
+            (Isa::Avx512, 10) => rows_512::<P, 10>(input, job, target),
+            (Isa::Avx512, 11) => rows_512::<P, 11>(input, job, target),
+            (Isa::Avx512, _) => rows_512::<P, 12>(input, job, target),
+            (_, 1) => rows_256::<P, 1>(input, job, target),
+            (_, 2) => rows_256::<P, 2>(input, job, target),
+            (_, 3) => rows_256::<P, 3>(input, job, target),
+            _ => rows_256::<P, 4>(input, job, target),
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has AVX-512 F, BW, VNNI and F16C. The strip holds `n_in` weights of sixteen rows; `N` activation rows from
+/// `first_row` are rounded; the columns from `first_col` are this task's.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,f16c")]
+unsafe fn rows_512<P: Format, const N: usize>(input: &Input, job: &Job, target: &Target) {
+    let n_groups = input.n_in / GROUP;
+    let q = input.rounded.q[target.first_row * input.n_in..].as_ptr();
+    let scales = input.rounded.scales[target.first_row * n_groups..].as_ptr();
+    let sums = input.rounded.sums[target.first_row * n_groups..].as_ptr();
+    let mut acc = [_mm512_setzero_ps(); N];
+    for b in 0..input.n_in / P::LEN {
+        // SAFETY: block b of the strip.
+        let tile = unsafe { target.strip.add(b * P::TILE_BYTES) };
+        for g in 0..P::LEN / GROUP {
+            let group = b * (P::LEN / GROUP) + g;
+            for part in 0..GROUP / P::PER_SCALE {
+                let mut ints = [_mm512_setzero_si512(); N];
+                for eighth in part * P::PER_SCALE / 8..(part + 1) * P::PER_SCALE / 8 {
+                    // SAFETY: inside the tile; every activation row holds n_in numbers.
+                    unsafe {
+                        let pairs = P::pairs_512(tile, g, eighth);
+                        for (p, pair) in pairs.into_iter().enumerate() {
+                            let k = group * GROUP + eighth * 8 + 2 * p;
+                            for (n, ints) in ints.iter_mut().enumerate() {
+                                let x = q.add(n * input.n_in + k).cast::<i32>().read_unaligned();
+                                *ints = _mm512_dpwssd_epi32(*ints, pair, _mm512_set1_epi32(x));
+                            }
+                        }
+                    }
+                }
+                // SAFETY: inside the tile; scales and sums hold one number a row and group.
+                unsafe {
+                    let (d, m) = P::scales_512(tile, g, part);
+                    for n in 0..N {
+                        let scale = _mm512_mul_ps(d, _mm512_set1_ps(*scales.add(n * n_groups + group)));
+                        acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(ints[n]), scale, acc[n]);
+                        if P::HAS_MIN {
+                            let sum = _mm512_set1_ps(*sums.add(n * n_groups + group));
+                            acc[n] = _mm512_fmadd_ps(m, sum, acc[n]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    for (n, acc) in acc.into_iter().enumerate() {
+        let mut row = [0.0; TILE_ROWS];
+        // SAFETY: `row` holds sixteen numbers; the outputs are this task's.
+        unsafe {
+            _mm512_storeu_ps(row.as_mut_ptr(), acc);
+            put_cols(job, target.first_row + n, target.first_col, &row);
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has AVX2, FMA and F16C. Else as [`rows_512`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn rows_256<P: Format, const N: usize>(input: &Input, job: &Job, target: &Target) {
+    let n_groups = input.n_in / GROUP;
+    let q = input.rounded.q[target.first_row * input.n_in..].as_ptr();
+    let scales = input.rounded.scales[target.first_row * n_groups..].as_ptr();
+    let sums = input.rounded.sums[target.first_row * n_groups..].as_ptr();
+    let mut acc = [[_mm256_setzero_ps(); N]; 2];
+    for b in 0..input.n_in / P::LEN {
+        // SAFETY: block b of the strip.
+        let tile = unsafe { target.strip.add(b * P::TILE_BYTES) };
+        for g in 0..P::LEN / GROUP {
+            let group = b * (P::LEN / GROUP) + g;
+            for part in 0..GROUP / P::PER_SCALE {
+                for (half, acc) in acc.iter_mut().enumerate() {
+                    let mut ints = [_mm256_setzero_si256(); N];
+                    for eighth in part * P::PER_SCALE / 8..(part + 1) * P::PER_SCALE / 8 {
+                        // SAFETY: inside the tile; every activation row holds n_in numbers.
+                        unsafe {
+                            let pairs = P::pairs_256(tile, g, eighth, half);
+                            for (p, pair) in pairs.into_iter().enumerate() {
+                                let k = group * GROUP + eighth * 8 + 2 * p;
+                                for (n, ints) in ints.iter_mut().enumerate() {
+                                    let x = q.add(n * input.n_in + k).cast::<i32>().read_unaligned();
+                                    *ints = _mm256_add_epi32(*ints, _mm256_madd_epi16(pair, _mm256_set1_epi32(x)));
+                                }
+                            }
+                        }
+                    }
+                    // SAFETY: inside the tile; scales and sums hold one number a row and group.
+                    unsafe {
+                        let (d, m) = P::scales_256(tile, g, part, half);
+                        for n in 0..N {
+                            let scale = _mm256_mul_ps(d, _mm256_set1_ps(*scales.add(n * n_groups + group)));
+                            acc[n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(ints[n]), scale, acc[n]);
+                            if P::HAS_MIN {
+                                let sum = _mm256_set1_ps(*sums.add(n * n_groups + group));
+                                acc[n] = _mm256_fmadd_ps(m, sum, acc[n]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    for n in 0..N {
+        let mut row = [0.0; TILE_ROWS];
+        // SAFETY: `row` holds sixteen numbers; the outputs are this task's.
+        unsafe {
+            _mm256_storeu_ps(row.as_mut_ptr(), acc[0][n]);
+            _mm256_storeu_ps(row.as_mut_ptr().add(8), acc[1][n]);
+            put_cols(job, target.first_row + n, target.first_col, &row);
+        }
+    }
+}
+
+/// Writes or adds the columns of a strip that exist.
+///
+/// # Safety
+/// `row < n_rows`, and the columns are this task's.
+#[inline(always)]
+unsafe fn put_cols(job: &Job, row: usize, first_col: usize, values: &[f32; TILE_ROWS]) {
+    let n_cols = (job.n_out - first_col).min(TILE_ROWS);
+    // SAFETY: inside the output; columns are split over tasks.
+    let out = unsafe { job.out.slice(row * job.n_out + first_col, n_cols) };
+    match job.mode {
+        Mode::Write => out.copy_from_slice(&values[..n_cols]),
+        Mode::Add => out.iter_mut().zip(values).for_each(|(out, x)| *out += x),
+    }
+}

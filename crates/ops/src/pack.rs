@@ -1,0 +1,75 @@
+//! Lays weights out for this machine's products, once, when they are loaded.
+//!
+//! Packed formats become tiles of sixteen rows where the CPU has vectors for them; everything else stays in rows.
+//! The copy replaces the file's pages: it lies in large pages, which alone reads a quarter faster than a mapped file
+//! (EPYC Zen 4, 2 threads: 38 against 30 GB/s).
+
+use weights::Dtype;
+
+use crate::isa::Isa;
+use crate::quant::{Format, TILE_ROWS, for_dtype};
+use crate::view::{Shared, matrix_bytes};
+use crate::{Error, Exec, Layout, View, ViewMut};
+
+const OP: &str = "pack";
+
+/// The layout that weights of this type take on this executor, and the bytes it needs.
+pub fn packed(exec: Exec, dtype: Dtype, shape: [usize; 2]) -> Result<(Layout, usize), Error> {
+    let Exec::Cpu(pool) = exec;
+    let layout = if dtype.block_len() > 1 && pool.isa() != Isa::Plain { Layout::Tiles } else { Layout::Rows };
+    match matrix_bytes(layout, dtype, shape) {
+        Some(n_bytes) => Ok((layout, n_bytes)),
+        None => Err(Error::Argument { op: OP, what: format!("{shape:?} of {dtype} is no whole number of blocks") }),
+    }
+}
+
+/// Copies `src`, in rows, to `dst` in `dst`'s layout.
+pub fn pack(exec: Exec, src: View, dst: &mut ViewMut) -> Result<(), Error> {
+    let Exec::Cpu(pool) = exec;
+    dst.expect_shape(OP, "dst", src.shape)?;
+    if src.layout != Layout::Rows {
+        return Err(Error::Argument { op: OP, what: "src must lie in rows".into() });
+    }
+    if src.dtype != dst.dtype {
+        return Err(Error::Argument { op: OP, what: format!("{} cannot become {}", src.dtype, dst.dtype) });
+    }
+    let from = src.host_bytes(OP, "src")?;
+    let (dtype, [n_rows, n_cols], layout) = (src.dtype, src.shape, dst.layout);
+    let to = dst.host_bytes(OP, "dst")?;
+    let n_bytes = to.len();
+    let to = Shared::new(to);
+    if layout == Layout::Rows {
+        pool.run_ranges(n_bytes, 1 << 20, |range, _| {
+            // SAFETY: ranges do not overlap and lie inside both.
+            unsafe { to.slice(range.start, range.len()) }.copy_from_slice(&from[range]);
+        });
+        return Ok(());
+    }
+    let n_strips = n_rows.div_ceil(TILE_ROWS);
+    for_dtype!(dtype,
+        P => {
+            let n_blocks = n_cols / P::LEN;
+            pool.run_ranges(n_strips, 1, |strips, _| {
+                for strip in strips {
+                    // SAFETY: each strip belongs to one range and lies inside dst.
+                    let tiles = unsafe { to.slice(strip * n_blocks * P::TILE_BYTES, n_blocks * P::TILE_BYTES) };
+                    pack_strip::<P>(from, n_rows, n_blocks, strip, tiles);
+                }
+            });
+        },
+        P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles: matrix_bytes refused them") }
+    );
+    Ok(())
+}
+
+fn pack_strip<P: Format>(from: &[u8], n_rows: usize, n_blocks: usize, strip: usize, tiles: &mut [u8]) {
+    const MAX_BYTES: usize = 256;
+    let zeros = [0; MAX_BYTES];
+    for (b, tile) in tiles.chunks_exact_mut(P::TILE_BYTES).enumerate() {
+        let blocks: [&[u8]; TILE_ROWS] = std::array::from_fn(|i| {
+            let row = strip * TILE_ROWS + i;
+            if row < n_rows { &from[(row * n_blocks + b) * P::BYTES..][..P::BYTES] } else { &zeros[..P::BYTES] }
+        });
+        P::pack_tile(&blocks, tile);
+    }
+}

@@ -1,0 +1,88 @@
+//! Q4_0: 32 weights, an f16 scale `d`, nibbles q in 0..16: `d * (q - 8)`. Low nibbles are elements 0 to 15, high
+//! nibbles 16 to 31.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+use super::{Format, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+#[cfg(target_arch = "x86_64")]
+use super::{f16s_256, f16s_512};
+
+pub(crate) enum Q4_0 {}
+
+/// A tile: sixteen scales, then the nibbles. The offset of 8 is a minimum of `-8 d` there, exact in f32.
+const QUANTS: usize = 2 * TILE_ROWS;
+
+impl Format for Q4_0 {
+    const LEN: usize = 32;
+    const BYTES: usize = 18;
+    const HAS_MIN: bool = true;
+    const PER_SCALE: usize = 32;
+    const TILE_BYTES: usize = QUANTS + nibble::BYTES;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let d = f16_at(block, 0);
+        for (i, byte) in block[2..18].iter().enumerate() {
+            out[i] = d * (f32::from(byte & 15) - 8.0);
+            out[i + 16] = d * (f32::from(byte >> 4) - 8.0);
+        }
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        // The value farthest from zero becomes -8, so that the range is used on the side that needs it.
+        let extreme = values.iter().copied().fold(values[0], |a, b| if b.abs() > a.abs() { b } else { a });
+        let d = extreme / -8.0;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        put_f16(block, 0, d);
+        let nibble = |x: f32| ((x * inverse + 8.5).trunc().clamp(0.0, 15.0)) as u8;
+        for i in 0..16 {
+            block[2 + i] = nibble(values[i]) | nibble(values[i + 16]) << 4;
+        }
+    }
+
+    fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
+        pack_f16s(blocks, 0, tile, 0);
+        for (row, block) in blocks.iter().enumerate() {
+            nibble::pack_halves(&block[2..], row, &mut tile[QUANTS..]);
+        }
+    }
+
+    fn unpack_row(tile: &[u8], row: usize, block: &mut [u8]) {
+        block[..2].copy_from_slice(&tile[2 * row..][..2]);
+        nibble::unpack_halves(&tile[QUANTS..], row, &mut block[2..]);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn scales_512(tile: *const u8, _group: usize, _part: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise: the tile starts with sixteen scales.
+        unsafe {
+            let d = f16s_512(tile);
+            (d, _mm512_mul_ps(d, _mm512_set1_ps(-8.0)))
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn pairs_512(tile: *const u8, _group: usize, eighth: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { nibble::pairs_512(tile.add(QUANTS + 64 * eighth)) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn scales_256(tile: *const u8, _group: usize, _part: usize, half: usize) -> (__m256, __m256) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let d = f16s_256(tile.add(16 * half));
+            (d, _mm256_mul_ps(d, _mm256_set1_ps(-8.0)))
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn pairs_256(tile: *const u8, _group: usize, eighth: usize, half: usize) -> [__m256i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { nibble::pairs_256(tile.add(QUANTS + 64 * eighth + 32 * half)) }
+    }
+}

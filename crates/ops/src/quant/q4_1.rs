@@ -1,0 +1,85 @@
+//! Q4_1: 32 weights, f16 scale `d` and minimum `m`, nibbles q in 0..16: `d * q + m`. Nibbles lie as in Q4_0.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+use super::{Format, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+#[cfg(target_arch = "x86_64")]
+use super::{f16s_256, f16s_512};
+
+pub(crate) enum Q4_1 {}
+
+/// A tile: sixteen scales, sixteen minima, then the nibbles.
+const MINS: usize = 2 * TILE_ROWS;
+const QUANTS: usize = 2 * MINS;
+
+impl Format for Q4_1 {
+    const LEN: usize = 32;
+    const BYTES: usize = 20;
+    const HAS_MIN: bool = true;
+    const PER_SCALE: usize = 32;
+    const TILE_BYTES: usize = QUANTS + nibble::BYTES;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let (d, m) = (f16_at(block, 0), f16_at(block, 2));
+        for (i, byte) in block[4..20].iter().enumerate() {
+            out[i] = d * f32::from(byte & 15) + m;
+            out[i + 16] = d * f32::from(byte >> 4) + m;
+        }
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        let low = values.iter().copied().fold(f32::INFINITY, f32::min);
+        let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let d = (high - low) / 15.0;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        put_f16(block, 0, d);
+        put_f16(block, 2, low);
+        let nibble = |x: f32| (((x - low) * inverse + 0.5).trunc().clamp(0.0, 15.0)) as u8;
+        for i in 0..16 {
+            block[4 + i] = nibble(values[i]) | nibble(values[i + 16]) << 4;
+        }
+    }
+
+    fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
+        pack_f16s(blocks, 0, tile, 0);
+        pack_f16s(blocks, 2, tile, MINS);
+        for (row, block) in blocks.iter().enumerate() {
+            nibble::pack_halves(&block[4..], row, &mut tile[QUANTS..]);
+        }
+    }
+
+    fn unpack_row(tile: &[u8], row: usize, block: &mut [u8]) {
+        block[..2].copy_from_slice(&tile[2 * row..][..2]);
+        block[2..4].copy_from_slice(&tile[MINS + 2 * row..][..2]);
+        nibble::unpack_halves(&tile[QUANTS..], row, &mut block[4..]);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn scales_512(tile: *const u8, _group: usize, _part: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise: the tile starts with sixteen scales and sixteen minima.
+        unsafe { (f16s_512(tile), f16s_512(tile.add(MINS))) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn pairs_512(tile: *const u8, _group: usize, eighth: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { nibble::pairs_512(tile.add(QUANTS + 64 * eighth)) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn scales_256(tile: *const u8, _group: usize, _part: usize, half: usize) -> (__m256, __m256) {
+        // SAFETY: the caller's promise.
+        unsafe { (f16s_256(tile.add(16 * half)), f16s_256(tile.add(MINS + 16 * half))) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn pairs_256(tile: *const u8, _group: usize, eighth: usize, half: usize) -> [__m256i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { nibble::pairs_256(tile.add(QUANTS + 64 * eighth + 32 * half)) }
+    }
+}

@@ -1,0 +1,166 @@
+//! Q4_K: 256 weights in eight groups of 32. f16 `d` and `dmin`; each group has a 6-bit scale and a 6-bit minimum,
+//! packed into 12 bytes: `(d * scale) * q - (dmin * min)`. The nibbles of groups 2j and 2j + 1 share 32 bytes: low
+//! nibbles the first, high nibbles the second.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+use super::{Format, GROUP, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+#[cfg(target_arch = "x86_64")]
+use super::{f16s_256, f16s_512};
+
+pub(crate) enum Q4K {}
+
+/// A tile: sixteen `d`, sixteen `dmin`, then eight groups of sixteen scales, sixteen minima (a byte each: 64 bytes
+/// more than packed in 6 bits) and the nibbles.
+const DMINS: usize = 2 * TILE_ROWS;
+const GROUPS: usize = 2 * DMINS;
+const GROUP_BYTES: usize = 2 * TILE_ROWS + nibble::BYTES;
+
+/// The 6-bit scale and minimum of a group.
+fn scale_and_min(packed: &[u8; 12], group_idx: usize) -> (u8, u8) {
+    if group_idx < 4 {
+        (packed[group_idx] & 63, packed[group_idx + 4] & 63)
+    } else {
+        let low = packed[group_idx + 4];
+        ((low & 15) | (packed[group_idx - 4] >> 6) << 4, (low >> 4) | (packed[group_idx] >> 6) << 4)
+    }
+}
+
+/// The inverse of [`scale_and_min`], into bytes that were zero.
+fn put_scale_and_min(block: &mut [u8], g: usize, scale: u8, min: u8) {
+    if g < 4 {
+        block[4 + g] |= scale;
+        block[8 + g] |= min;
+    } else {
+        block[8 + g] = (scale & 15) | (min & 15) << 4;
+        block[g] |= (scale >> 4) << 6;
+        block[4 + g] |= (min >> 4) << 6;
+    }
+}
+
+fn packed_scales(block: &[u8]) -> &[u8; 12] {
+    block[4..16].try_into().expect("twelve bytes")
+}
+
+impl Format for Q4K {
+    const LEN: usize = 256;
+    const BYTES: usize = 144;
+    const HAS_MIN: bool = true;
+    const PER_SCALE: usize = 32;
+    const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        for (g, values) in out.chunks_exact_mut(GROUP).enumerate() {
+            let (scale, min) = scale_and_min(packed_scales(block), g);
+            let (d, m) = (f16_at(block, 0) * f32::from(scale), f16_at(block, 2) * f32::from(min));
+            for (x, byte) in values.iter_mut().zip(&block[16 + g / 2 * GROUP..]) {
+                *x = d * f32::from(byte >> (4 * (g % 2)) & 15) - m;
+            }
+        }
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        let mut scales = [0.0_f32; 8];
+        let mut mins = [0.0_f32; 8];
+        for (g, group) in values.chunks_exact(GROUP).enumerate() {
+            // The minimum is stored without sign: it can only lower the range.
+            let low = group.iter().copied().fold(0.0_f32, f32::min);
+            let high = group.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            scales[g] = (high - low).max(0.0) / 15.0;
+            mins[g] = -low;
+        }
+        put_f16(block, 0, scales.iter().copied().fold(0.0, f32::max) / 63.0);
+        put_f16(block, 2, mins.iter().copied().fold(0.0, f32::max) / 63.0);
+        let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
+        let six_bits = |x: f32, unit: f32| if unit == 0.0 { 0 } else { (x / unit).round().clamp(0.0, 63.0) as u8 };
+        block[4..16].fill(0);
+        for g in 0..8 {
+            put_scale_and_min(block, g, six_bits(scales[g], d), six_bits(mins[g], dmin));
+        }
+        for pair in 0..4 {
+            for i in 0..GROUP {
+                let nibble = |g: usize| {
+                    let (scale, min) = scale_and_min(packed_scales(block), g);
+                    let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
+                    if scale == 0.0 {
+                        0
+                    } else {
+                        ((values[g * GROUP + i] + min) / scale).round().clamp(0.0, 15.0) as u8
+                    }
+                };
+                let byte = nibble(2 * pair) | nibble(2 * pair + 1) << 4;
+                block[16 + pair * GROUP + i] = byte;
+            }
+        }
+    }
+
+    fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
+        pack_f16s(blocks, 0, tile, 0);
+        pack_f16s(blocks, 2, tile, DMINS);
+        for (row, block) in blocks.iter().enumerate() {
+            for g in 0..8 {
+                let tile = &mut tile[GROUPS + g * GROUP_BYTES..][..GROUP_BYTES];
+                (tile[row], tile[TILE_ROWS + row]) = scale_and_min(packed_scales(block), g);
+                for (vector, bytes) in block[16 + g / 2 * GROUP..][..GROUP].chunks_exact(8).enumerate() {
+                    let bytes = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+                    nibble::put_eight(&mut tile[2 * TILE_ROWS..], row, vector, bytes >> (4 * (g % 2)));
+                }
+            }
+        }
+    }
+
+    fn unpack_row(tile: &[u8], row: usize, block: &mut [u8]) {
+        block[..2].copy_from_slice(&tile[2 * row..][..2]);
+        block[2..4].copy_from_slice(&tile[DMINS + 2 * row..][..2]);
+        block[4..].fill(0);
+        for g in 0..8 {
+            let tile = &tile[GROUPS + g * GROUP_BYTES..][..GROUP_BYTES];
+            put_scale_and_min(block, g, tile[row], tile[TILE_ROWS + row]);
+            for k in 0..GROUP {
+                block[16 + g / 2 * GROUP + k] |= nibble::get(&tile[2 * TILE_ROWS..], row, k) << (4 * (g % 2));
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn scales_512(tile: *const u8, group: usize, _part: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise: eight groups stand behind the f16 numbers.
+        unsafe {
+            let at = tile.add(GROUPS + group * GROUP_BYTES);
+            let bytes = |at: *const u8| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(at.cast())));
+            let d = _mm512_mul_ps(f16s_512(tile), bytes(at));
+            let m = _mm512_mul_ps(f16s_512(tile.add(DMINS)), bytes(at.add(TILE_ROWS)));
+            (d, _mm512_sub_ps(_mm512_setzero_ps(), m))
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn pairs_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { nibble::pairs_512(tile.add(GROUPS + group * GROUP_BYTES + 2 * TILE_ROWS + 64 * eighth)) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn scales_256(tile: *const u8, group: usize, _part: usize, half: usize) -> (__m256, __m256) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let at = tile.add(GROUPS + group * GROUP_BYTES + 8 * half);
+            let bytes = |at: *const u8| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast())));
+            let d = _mm256_mul_ps(f16s_256(tile.add(16 * half)), bytes(at));
+            let m = _mm256_mul_ps(f16s_256(tile.add(DMINS + 16 * half)), bytes(at.add(TILE_ROWS)));
+            (d, _mm256_sub_ps(_mm256_setzero_ps(), m))
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn pairs_256(tile: *const u8, group: usize, eighth: usize, half: usize) -> [__m256i; 4] {
+        let offset = GROUPS + group * GROUP_BYTES + 2 * TILE_ROWS + 64 * eighth + 32 * half;
+        // SAFETY: the caller's promise.
+        unsafe { nibble::pairs_256(tile.add(offset)) }
+    }
+}

@@ -1,0 +1,175 @@
+//! Q6_K: 256 weights, an f16 `d`, sixteen 8-bit scales of 16 weights each, 6-bit q: `(d * scale) * (q - 32)`.
+//! Each half of 128 weights has 64 bytes of low nibbles and 32 bytes of high bit pairs: the weight at `32 * part + l`
+//! takes its low nibble from byte `l + 32 * (part % 2)` (high nibble for parts 2 and 3) and its high bits from bit
+//! pair `part` of byte `l`.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+use super::{Format, GROUP, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+#[cfg(target_arch = "x86_64")]
+use super::{f16s_256, f16s_512};
+
+pub(crate) enum Q6K {}
+
+const HIGH: usize = 128;
+const SCALES: usize = 192;
+const D: usize = 208;
+
+/// A tile: sixteen `d`, then eight groups of two times sixteen scales, the low nibbles and the high bit pairs.
+const GROUPS: usize = 2 * TILE_ROWS;
+const LOW_BITS: usize = 2 * TILE_ROWS;
+const HIGH_BITS: usize = LOW_BITS + nibble::BYTES;
+const GROUP_BYTES: usize = HIGH_BITS + nibble::BYTES / 2;
+
+/// Sets the 6-bit q of element `i` in bytes that were zero.
+fn put_q(block: &mut [u8], i: usize, q: u8) {
+    let (half, part, l) = (i / 128, i % 128 / 32, i % 32);
+    block[half * 64 + l + 32 * (part % 2)] |= (q & 15) << (4 * (part / 2));
+    block[HIGH + half * 32 + l] |= (q >> 4) << (2 * part);
+}
+
+/// Where the high bits of weight `k` of a group stand in its part of a tile: two vectors of sixteen weights, bits
+/// `2p..` and `16 + 2p..` of a row's lane for pair p.
+fn high_place(row: usize, k: usize) -> (usize, usize) {
+    let (vector, pair, second) = (k / 16, k % 16 / 2, k % 2);
+    (vector * 64 + row * 4 + second * 2 + pair / 4, 2 * (pair % 4))
+}
+
+/// The integer q - 32 of element `i` of the block.
+fn q_at(block: &[u8], i: usize) -> i16 {
+    let (half, part, l) = (i / 128, i % 128 / 32, i % 32);
+    let low = block[half * 64 + l + 32 * (part % 2)] >> (4 * (part / 2)) & 15;
+    let high = block[HIGH + half * 32 + l] >> (2 * part) & 3;
+    i16::from(low | high << 4) - 32
+}
+
+impl Format for Q6K {
+    const LEN: usize = 256;
+    const BYTES: usize = 210;
+    const HAS_MIN: bool = false;
+    const PER_SCALE: usize = 16;
+    const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let d = f16_at(block, D);
+        for (i, x) in out.iter_mut().enumerate() {
+            *x = (d * f32::from(block[SCALES + i / 16] as i8)) * f32::from(q_at(block, i));
+        }
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        let mut scales = [0.0_f32; 16];
+        for (scale, part) in scales.iter_mut().zip(values.chunks_exact(16)) {
+            let extreme = part.iter().copied().fold(0.0_f32, |a, b| if b.abs() > a.abs() { b } else { a });
+            *scale = extreme / -32.0;
+        }
+        let largest = scales.iter().copied().fold(0.0_f32, |a, b| if b.abs() > a.abs() { b } else { a });
+        put_f16(block, D, largest / -128.0);
+        let d = f16_at(block, D);
+        block[..SCALES].fill(0);
+        for (i, scale) in scales.iter().enumerate() {
+            let scale = if d == 0.0 { 0.0 } else { (scale / d).round().clamp(-128.0, 127.0) };
+            block[SCALES + i] = scale as i8 as u8;
+        }
+        for (i, x) in values.iter().enumerate() {
+            let scale = d * f32::from(block[SCALES + i / 16] as i8);
+            let q = if scale == 0.0 { 32 } else { ((x / scale).round().clamp(-32.0, 31.0) + 32.0) as u8 };
+            put_q(block, i, q);
+        }
+    }
+
+    fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
+        tile.fill(0);
+        pack_f16s(blocks, D, tile, 0);
+        for (row, block) in blocks.iter().enumerate() {
+            for g in 0..8 {
+                let tile = &mut tile[GROUPS + g * GROUP_BYTES..][..GROUP_BYTES];
+                tile[row] = block[SCALES + 2 * g];
+                tile[TILE_ROWS + row] = block[SCALES + 2 * g + 1];
+                let q: [u8; GROUP] = std::array::from_fn(|k| (q_at(block, g * GROUP + k) + 32) as u8);
+                for (vector, bytes) in q.chunks_exact(8).enumerate() {
+                    let bytes = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+                    nibble::put_eight(&mut tile[LOW_BITS..], row, vector, bytes);
+                }
+                for (k, q) in q.iter().enumerate() {
+                    let (byte, shift) = high_place(row, k);
+                    tile[HIGH_BITS + byte] |= (q >> 4) << shift;
+                }
+            }
+        }
+    }
+
+    fn unpack_row(tile: &[u8], row: usize, block: &mut [u8]) {
+        block.fill(0);
+        block[D..].copy_from_slice(&tile[2 * row..][..2]);
+        for g in 0..8 {
+            let tile = &tile[GROUPS + g * GROUP_BYTES..][..GROUP_BYTES];
+            block[SCALES + 2 * g] = tile[row];
+            block[SCALES + 2 * g + 1] = tile[TILE_ROWS + row];
+            for k in 0..GROUP {
+                let (byte, shift) = high_place(row, k);
+                let high = tile[HIGH_BITS + byte] >> shift & 3;
+                put_q(block, g * GROUP + k, nibble::get(&tile[LOW_BITS..], row, k) | high << 4);
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn scales_512(tile: *const u8, group: usize, part: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise: eight groups stand behind the sixteen `d`.
+        unsafe {
+            let scales = tile.add(GROUPS + group * GROUP_BYTES + TILE_ROWS * part);
+            let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(scales.cast())));
+            (_mm512_mul_ps(f16s_512(tile), scales), _mm512_setzero_ps())
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn pairs_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let group = tile.add(GROUPS + group * GROUP_BYTES);
+            let low = nibble::pairs_512(group.add(LOW_BITS + 64 * eighth));
+            let high = _mm512_loadu_si512(group.add(HIGH_BITS + 64 * (eighth / 2)).cast());
+            let high = if eighth.is_multiple_of(2) { high } else { _mm512_srli_epi32::<8>(high) };
+            let mask = _mm512_set1_epi32(0x0030_0030);
+            let high = [_mm512_slli_epi32::<4>(high), _mm512_slli_epi32::<2>(high), high, _mm512_srli_epi32::<2>(high)];
+            std::array::from_fn(|i| {
+                let q = _mm512_or_si512(low[i], _mm512_and_si512(high[i], mask));
+                _mm512_sub_epi16(q, _mm512_set1_epi16(32))
+            })
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn scales_256(tile: *const u8, group: usize, part: usize, half: usize) -> (__m256, __m256) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scales = tile.add(GROUPS + group * GROUP_BYTES + TILE_ROWS * part + 8 * half);
+            let scales = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(scales.cast())));
+            (_mm256_mul_ps(f16s_256(tile.add(16 * half)), scales), _mm256_setzero_ps())
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn pairs_256(tile: *const u8, group: usize, eighth: usize, half: usize) -> [__m256i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let group = tile.add(GROUPS + group * GROUP_BYTES + 32 * half);
+            let low = nibble::pairs_256(group.add(LOW_BITS + 64 * eighth));
+            let high = _mm256_loadu_si256(group.add(HIGH_BITS + 64 * (eighth / 2)).cast());
+            let high = if eighth.is_multiple_of(2) { high } else { _mm256_srli_epi32::<8>(high) };
+            let mask = _mm256_set1_epi32(0x0030_0030);
+            let high = [_mm256_slli_epi32::<4>(high), _mm256_slli_epi32::<2>(high), high, _mm256_srli_epi32::<2>(high)];
+            std::array::from_fn(|i| {
+                let q = _mm256_or_si256(low[i], _mm256_and_si256(high[i], mask));
+                _mm256_sub_epi16(q, _mm256_set1_epi16(32))
+            })
+        }
+    }
+}

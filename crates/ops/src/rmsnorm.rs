@@ -1,0 +1,41 @@
+//! Root-mean-square norm: `out = x / sqrt(mean(x^2) + eps) * weight`, a row at a time.
+
+use crate::view::Shared;
+use crate::{Error, Exec, View, ViewMut};
+
+const OP: &str = "rmsnorm";
+
+/// `x` and `out` are `[n_rows, n_cols]`, `weight` `[1, n_cols]`, all f32.
+pub fn rmsnorm(exec: Exec, x: View, weight: View, eps: f32, out: &mut ViewMut) -> Result<(), Error> {
+    let [n_rows, n_cols] = x.shape;
+    weight.expect_shape(OP, "weight", [1, n_cols])?;
+    out.expect_shape(OP, "out", x.shape)?;
+    let (x, weight) = (x.f32s(OP, "x")?, weight.f32s(OP, "weight")?);
+    let out = Shared::new(out.f32s(OP, "out")?);
+    let Exec::Cpu(pool) = exec;
+    pool.run_ranges(n_rows, 16, |rows, _| {
+        for row in rows {
+            // SAFETY: each row belongs to one range and lies inside `out`.
+            let out = unsafe { out.slice(row * n_cols, n_cols) };
+            norm_row(&x[row * n_cols..][..n_cols], weight, eps, out);
+        }
+    });
+    Ok(())
+}
+
+fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    // Eight sums: the compiler keeps them in one register, and rounding stays far below f32's.
+    let mut sums = [0.0_f64; 8];
+    let chunks = x.chunks_exact(8);
+    let rest: f64 = chunks.remainder().iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+    for chunk in chunks {
+        for (sum, &x) in sums.iter_mut().zip(chunk) {
+            *sum += f64::from(x) * f64::from(x);
+        }
+    }
+    let mean = (sums.iter().sum::<f64>() + rest) / x.len().max(1) as f64;
+    let scale = (1.0 / (mean + f64::from(eps)).sqrt()) as f32;
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * scale * weight;
+    }
+}

@@ -1,0 +1,59 @@
+//! Rotary positions: each pair of a head's numbers is turned by an angle that grows with the token's position.
+//!
+//! The angles come from a table that the model fills per batch, because a table is exact (sines in f64), the same on
+//! every device, and takes any scaling of the frequencies.
+
+use crate::view::Shared;
+use crate::{Error, Exec, View, ViewMut};
+
+const OP: &str = "rope";
+
+/// Which two numbers of a head make a pair.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Pairing {
+    /// Neighbours: (0, 1), (2, 3) ... (GGUF's llama).
+    Adjacent,
+    /// Halves: (0, n/2), (1, n/2 + 1) ...
+    Halves,
+}
+
+/// Turns the first `2 * n_pairs` numbers of every head of `x` (`[n_rows, n_heads * head_dim]`) in place. `angles` is
+/// `[n_rows, 2 * n_pairs]`: cosine and sine of each pair.
+pub fn rope(exec: Exec, x: &mut ViewMut, angles: View, head_dim: usize, pairing: Pairing) -> Result<(), Error> {
+    let [n_rows, n_cols] = x.shape;
+    let n_rot = angles.n_cols();
+    angles.expect_shape(OP, "angles", [n_rows, n_rot])?;
+    if head_dim == 0 || !n_cols.is_multiple_of(head_dim) || n_rot > head_dim || !n_rot.is_multiple_of(2) {
+        let what = format!("{n_cols} columns in heads of {head_dim}, {n_rot} of each turned");
+        return Err(Error::Argument { op: OP, what });
+    }
+    let angles = angles.f32s(OP, "angles")?;
+    let x = Shared::new(x.f32s(OP, "x")?);
+    let Exec::Cpu(pool) = exec;
+    pool.run_ranges(n_rows, 16, |rows, _| {
+        for row in rows {
+            let angles = &angles[row * n_rot..][..n_rot];
+            // SAFETY: each row belongs to one range and lies inside `x`.
+            let x = unsafe { x.slice(row * n_cols, n_cols) };
+            x.chunks_exact_mut(head_dim).for_each(|head| turn(&mut head[..n_rot], angles, pairing));
+        }
+    });
+    Ok(())
+}
+
+fn turn(x: &mut [f32], angles: &[f32], pairing: Pairing) {
+    let rotate = |a: f32, b: f32, angle: &[f32]| (a * angle[0] - b * angle[1], a * angle[1] + b * angle[0]);
+    match pairing {
+        Pairing::Adjacent => {
+            for (pair, angle) in x.chunks_exact_mut(2).zip(angles.chunks_exact(2)) {
+                (pair[0], pair[1]) = rotate(pair[0], pair[1], angle);
+            }
+        }
+        Pairing::Halves => {
+            let (low, high) = x.split_at_mut(x.len() / 2);
+            for ((a, b), angle) in low.iter_mut().zip(high).zip(angles.chunks_exact(2)) {
+                (*a, *b) = rotate(*a, *b, angle);
+            }
+        }
+    }
+}

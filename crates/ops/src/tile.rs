@@ -1,0 +1,146 @@
+//! The f32 product of a few rows with a panel, all sums in registers. `matmul` and `attention` are built on it.
+
+use std::arch::x86_64::*;
+
+/// Panel width with AVX2: 6 x 16 sums in twelve registers.
+pub(crate) const WIDTH_256: usize = 16;
+/// Panel width with AVX-512: 12 x 32 sums in 24 registers.
+pub(crate) const WIDTH_512: usize = 32;
+
+/// Rows of a full tile.
+pub(crate) const fn max_rows<const W: usize>() -> usize {
+    if W == WIDTH_512 { 12 } else { 6 }
+}
+
+/// `out[r, c] (+)= sum_k x[r, k] * panel[k, c]`
+pub(crate) struct Product {
+    pub(crate) n_rows: usize,
+    pub(crate) n_k: usize,
+    pub(crate) x: *const f32,
+    pub(crate) x_stride: usize,
+    /// `[n_k, W]`
+    pub(crate) panel: *const f32,
+    pub(crate) out: *mut f32,
+    pub(crate) out_stride: usize,
+    /// Columns to store, at most `W`.
+    pub(crate) n_cols: usize,
+    pub(crate) adds: bool,
+}
+
+/// # Safety
+/// The CPU has AVX2 and FMA (`W == WIDTH_256`) or AVX-512F (`W == WIDTH_512`); `n_rows <= max_rows::<W>()` rows of
+/// `n_k` numbers, `n_k * W` panel numbers and `n_rows` rows of `n_cols` outputs exist, and nobody else uses the outputs.
+pub(crate) unsafe fn product<const W: usize>(p: &Product) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (W, p.n_rows) {
+            (WIDTH_512, 1) => rows_512::<1>(p),
+            (WIDTH_512, 2) => rows_512::<2>(p),
+            (WIDTH_512, 3) => rows_512::<3>(p),
+            (WIDTH_512, 4) => rows_512::<4>(p),
+            (WIDTH_512, 5) => rows_512::<5>(p),
+            (WIDTH_512, 6) => rows_512::<6>(p),
+            (WIDTH_512, 7) => rows_512::<7>(p),
+            (WIDTH_512, 8) => rows_512::<8>(p),
+            (WIDTH_512, 9) => rows_512::<9>(p),
+            (WIDTH_512, 10) => rows_512::<10>(p),
+            (WIDTH_512, 11) => rows_512::<11>(p),
+            (WIDTH_512, _) => rows_512::<12>(p),
+            (_, 1) => rows_256::<1>(p),
+            (_, 2) => rows_256::<2>(p),
+            (_, 3) => rows_256::<3>(p),
+            (_, 4) => rows_256::<4>(p),
+            (_, 5) => rows_256::<5>(p),
+            _ => rows_256::<6>(p),
+        }
+    }
+}
+
+/// # Safety
+/// As [`product`] with `W == WIDTH_512` and `R` rows.
+#[target_feature(enable = "avx512f")]
+unsafe fn rows_512<const R: usize>(p: &Product) {
+    let mut acc = [[_mm512_setzero_ps(); 2]; R];
+    let mut panel = p.panel;
+    for k in 0..p.n_k {
+        // SAFETY: the panel holds n_k vectors of 32, each row n_k numbers.
+        unsafe {
+            let w = [_mm512_loadu_ps(panel), _mm512_loadu_ps(panel.add(16))];
+            panel = panel.add(WIDTH_512);
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let x = _mm512_set1_ps(*p.x.add(r * p.x_stride + k));
+                acc[0] = _mm512_fmadd_ps(x, w[0], acc[0]);
+                acc[1] = _mm512_fmadd_ps(x, w[1], acc[1]);
+            }
+        }
+    }
+    for (r, acc) in acc.into_iter().enumerate() {
+        let mut row = [0.0; WIDTH_512];
+        // SAFETY: `row` holds 32 numbers, the output row n_cols.
+        unsafe {
+            _mm512_storeu_ps(row.as_mut_ptr(), acc[0]);
+            _mm512_storeu_ps(row.as_mut_ptr().add(16), acc[1]);
+            put_row(p, r, &row);
+        }
+    }
+}
+
+/// # Safety
+/// As [`product`] with `W == WIDTH_256` and `R` rows.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn rows_256<const R: usize>(p: &Product) {
+    let mut acc = [[_mm256_setzero_ps(); 2]; R];
+    let mut panel = p.panel;
+    for k in 0..p.n_k {
+        // SAFETY: the panel holds n_k vectors of 16, each row n_k numbers.
+        unsafe {
+            let w = [_mm256_loadu_ps(panel), _mm256_loadu_ps(panel.add(8))];
+            panel = panel.add(WIDTH_256);
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let x = _mm256_broadcast_ss(&*p.x.add(r * p.x_stride + k));
+                acc[0] = _mm256_fmadd_ps(x, w[0], acc[0]);
+                acc[1] = _mm256_fmadd_ps(x, w[1], acc[1]);
+            }
+        }
+    }
+    for (r, acc) in acc.into_iter().enumerate() {
+        let mut row = [0.0; WIDTH_256];
+        // SAFETY: `row` holds 16 numbers, the output row n_cols.
+        unsafe {
+            _mm256_storeu_ps(row.as_mut_ptr(), acc[0]);
+            _mm256_storeu_ps(row.as_mut_ptr().add(8), acc[1]);
+            put_row(p, r, &row);
+        }
+    }
+}
+
+/// # Safety
+/// Row `r` of the output holds `n_cols <= row.len()` numbers that nobody else uses.
+#[inline(always)]
+unsafe fn put_row(p: &Product, r: usize, row: &[f32]) {
+    // SAFETY: the caller's promise.
+    let out = unsafe { std::slice::from_raw_parts_mut(p.out.add(r * p.out_stride), p.n_cols) };
+    if p.adds {
+        out.iter_mut().zip(row).for_each(|(out, x)| *out += x);
+    } else {
+        out.copy_from_slice(&row[..p.n_cols]);
+    }
+}
+
+#[target_feature(enable = "avx2")]
+pub(crate) fn transpose8(r: [__m256; 8]) -> [__m256; 8] {
+    let pairs = [0, 2, 4, 6].map(|i| (_mm256_unpacklo_ps(r[i], r[i + 1]), _mm256_unpackhi_ps(r[i], r[i + 1])));
+    let quads = [0, 2].map(|i| {
+        let (a, b) = (pairs[i], pairs[i + 1]);
+        [
+            _mm256_shuffle_ps::<0b01_00_01_00>(a.0, b.0),
+            _mm256_shuffle_ps::<0b11_10_11_10>(a.0, b.0),
+            _mm256_shuffle_ps::<0b01_00_01_00>(a.1, b.1),
+            _mm256_shuffle_ps::<0b11_10_11_10>(a.1, b.1),
+        ]
+    });
+    std::array::from_fn(|i| {
+        let (a, b) = (quads[0][i % 4], quads[1][i % 4]);
+        if i < 4 { _mm256_permute2f128_ps::<0x20>(a, b) } else { _mm256_permute2f128_ps::<0x31>(a, b) }
+    })
+}

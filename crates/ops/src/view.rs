@@ -1,0 +1,174 @@
+//! What an op is handed: a typed, shaped look at memory that lies somewhere.
+//!
+//! `View` and `ViewMut` are, besides plain numbers, the only arguments of an op, so that a signature says nothing
+//! about where the bytes live. Everything here is a matrix of rows: `[n_rows, n_cols]`, row-major, packed.
+
+use weights::Dtype;
+
+use crate::Error;
+use crate::quant::{Float, Format, TILE_ROWS, for_dtype};
+
+#[derive(Copy, Clone)]
+pub struct View<'a> {
+    pub dtype: Dtype,
+    /// `[n_rows, n_cols]`
+    pub shape: [usize; 2],
+    pub layout: Layout,
+    pub place: Place<'a>,
+}
+
+/// How the rows lie.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Layout {
+    /// One after another, as in a file.
+    Rows,
+    /// Sixteen interleaved, as [`pack`](crate::pack()) leaves weights for the CPU.
+    Tiles,
+}
+
+/// Where the bytes of a [`View`] lie.
+#[derive(Copy, Clone)]
+pub enum Place<'a> {
+    Host(&'a [u8]),
+}
+
+pub struct ViewMut<'a> {
+    pub dtype: Dtype,
+    pub shape: [usize; 2],
+    pub layout: Layout,
+    pub place: PlaceMut<'a>,
+}
+
+/// Where the bytes of a [`ViewMut`] lie.
+pub enum PlaceMut<'a> {
+    Host(&'a mut [u8]),
+}
+
+impl<'a> View<'a> {
+    pub fn host(dtype: Dtype, shape: [usize; 2], bytes: &'a [u8]) -> Self {
+        Self { dtype, shape, layout: Layout::Rows, place: Place::Host(bytes) }
+    }
+
+    /// A matrix of f32 numbers that the host holds.
+    pub fn of_f32(numbers: &'a [f32], n_cols: usize) -> Self {
+        let shape = [numbers.len().checked_div(n_cols).unwrap_or(0), n_cols];
+        Self::host(Dtype::F32, shape, bytemuck::cast_slice(numbers))
+    }
+
+    pub fn n_rows(&self) -> usize {
+        self.shape[0]
+    }
+
+    pub fn n_cols(&self) -> usize {
+        self.shape[1]
+    }
+
+    /// The bytes, after checking that they are as many as type and shape say.
+    pub(crate) fn host_bytes(&self, op: &'static str, what: &'static str) -> Result<&'a [u8], Error> {
+        let Place::Host(bytes) = self.place;
+        check_bytes(op, what, self.layout, self.dtype, self.shape, bytes.len())?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn f32s(&self, op: &'static str, what: &'static str) -> Result<&'a [f32], Error> {
+        if self.dtype != Dtype::F32 {
+            return Err(Error::Type { op, what, found: self.dtype, expected: "F32" });
+        }
+        bytemuck::try_cast_slice(self.host_bytes(op, what)?).map_err(|e| unaligned(op, what, e))
+    }
+
+    pub(crate) fn expect_shape(&self, op: &'static str, what: &'static str, expected: [usize; 2]) -> Result<(), Error> {
+        if self.shape == expected { Ok(()) } else { Err(Error::Shape { op, what, found: self.shape, expected }) }
+    }
+}
+
+impl<'a> ViewMut<'a> {
+    pub fn host(dtype: Dtype, shape: [usize; 2], bytes: &'a mut [u8]) -> Self {
+        Self { dtype, shape, layout: Layout::Rows, place: PlaceMut::Host(bytes) }
+    }
+
+    pub fn of_f32(numbers: &'a mut [f32], n_cols: usize) -> Self {
+        let shape = [numbers.len().checked_div(n_cols).unwrap_or(0), n_cols];
+        Self::host(Dtype::F32, shape, bytemuck::cast_slice_mut(numbers))
+    }
+
+    pub fn as_view(&self) -> View<'_> {
+        let PlaceMut::Host(bytes) = &self.place;
+        View { dtype: self.dtype, shape: self.shape, layout: self.layout, place: Place::Host(bytes) }
+    }
+
+    pub(crate) fn host_bytes(&mut self, op: &'static str, what: &'static str) -> Result<&mut [u8], Error> {
+        let PlaceMut::Host(bytes) = &mut self.place;
+        check_bytes(op, what, self.layout, self.dtype, self.shape, bytes.len())?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn f32s(&mut self, op: &'static str, what: &'static str) -> Result<&mut [f32], Error> {
+        if self.dtype != Dtype::F32 {
+            return Err(Error::Type { op, what, found: self.dtype, expected: "F32" });
+        }
+        bytemuck::try_cast_slice_mut(self.host_bytes(op, what)?).map_err(|e| unaligned(op, what, e))
+    }
+
+    pub(crate) fn expect_shape(&self, op: &'static str, what: &'static str, expected: [usize; 2]) -> Result<(), Error> {
+        if self.shape == expected { Ok(()) } else { Err(Error::Shape { op, what, found: self.shape, expected }) }
+    }
+}
+
+/// Bytes of a matrix, or `None` if its rows do not fill whole blocks or the size overflows.
+pub(crate) fn matrix_bytes(layout: Layout, dtype: Dtype, shape: [usize; 2]) -> Option<usize> {
+    let row_bytes = dtype.row_bytes(shape[1])?;
+    match layout {
+        Layout::Rows => row_bytes.checked_mul(shape[0]),
+        Layout::Tiles => {
+            let tile_bytes = for_dtype!(dtype, P => P::TILE_BYTES, P => return P::NO_TILES);
+            (shape[1] / dtype.block_len()).checked_mul(tile_bytes)?.checked_mul(shape[0].div_ceil(TILE_ROWS))
+        }
+    }
+}
+
+fn check_bytes(
+    op: &'static str,
+    what: &'static str,
+    layout: Layout,
+    dtype: Dtype,
+    shape: [usize; 2],
+    found: usize,
+) -> Result<(), Error> {
+    match matrix_bytes(layout, dtype, shape) {
+        Some(needed) if needed == found => Ok(()),
+        Some(needed) => Err(Error::Bytes { op, what, found, needed }),
+        None => {
+            let what = format!("{what}: {} columns of {dtype} cannot lie in {layout:?}", shape[1]);
+            Err(Error::Argument { op, what })
+        }
+    }
+}
+
+fn unaligned(op: &'static str, what: &'static str, e: bytemuck::PodCastError) -> Error {
+    Error::Argument { op, what: format!("{what}: {e}") }
+}
+
+/// A raw pointer that tasks of one region may share: each writes rows that no other task touches.
+#[derive(Copy, Clone)]
+pub(crate) struct Shared<T>(*mut T);
+
+// SAFETY: a `Shared` is made from an exclusive slice that outlives the region; who uses it states why its part is
+// disjoint from every other task's.
+unsafe impl<T> Sync for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Send for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub(crate) fn new(slice: &mut [T]) -> Self {
+        Self(slice.as_mut_ptr())
+    }
+
+    /// # Safety
+    /// `start..start + len` lies inside the slice and no other task uses any of it during this region.
+    #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise, stated at each call")]
+    pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
+        // SAFETY: the caller's promise above.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
+    }
+}

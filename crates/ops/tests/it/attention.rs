@@ -1,0 +1,261 @@
+//! Attention and what surrounds it: norm, rope, KV store, SwiGLU, embedding, against f64.
+
+use ops::quant::{dequantize, quantize};
+use ops::{
+    Arena, Error, Exec, Heads, KV_BLOCK, Kv, Layout, Pairing, Pool, QuerySpan, Slot, Tensor, View, ViewMut, attention,
+    embed, kv_store, pack, packed, rmsnorm, rope, swiglu,
+};
+use weights::Dtype;
+
+use crate::support::{Random, assert_close, pools};
+
+/// A KV pool of one layer.
+struct Cache {
+    k: Tensor,
+    v: Tensor,
+}
+
+impl Cache {
+    fn new(dtype: Dtype, n_blocks: usize, heads: &Heads) -> Self {
+        let shape = [n_blocks * heads.n_kv_heads, KV_BLOCK * heads.head_dim];
+        let mut arena = Arena::new(2 * Arena::bytes_for(dtype, shape)).unwrap();
+        Self { k: arena.carve(dtype, shape), v: arena.carve(dtype, shape) }
+    }
+}
+
+struct Sequence {
+    n_past: usize,
+    n_new: usize,
+}
+
+/// Scattered blocks, several sequences at once, the new rows of each after its past.
+fn check_attention(pool: &Pool, dtype: Dtype, heads: Heads, sequences: &[Sequence], is_causal: bool) {
+    let Heads { n_heads, n_kv_heads, head_dim, scale } = heads;
+    let mut random = Random::new((n_heads * 131 + head_dim) as u64);
+    let n_blocks_each = |s: &Sequence| (s.n_past + s.n_new).div_ceil(KV_BLOCK);
+    let n_blocks: usize = sequences.iter().map(n_blocks_each).sum::<usize>() + 3;
+    let mut free: Vec<u32> = (0..n_blocks as u32).collect();
+    let mut cache = Cache::new(dtype, n_blocks, &heads);
+    let (mut tables, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for s in sequences {
+        let table: Vec<u32> =
+            (0..n_blocks_each(s)).map(|_| free.swap_remove(random.bits() as usize % free.len())).collect();
+        let n = s.n_past + s.n_new;
+        let (k, v) = (random.numbers(n * n_kv_heads * head_dim), random.numbers(n * n_kv_heads * head_dim));
+        let slots: Vec<Slot> =
+            (0..n).map(|i| Slot { block: table[i / KV_BLOCK], token: (i % KV_BLOCK) as u32 }).collect();
+        let n_cols = n_kv_heads * head_dim;
+        kv_store(
+            Exec::Cpu(pool),
+            View::of_f32(&k, n_cols),
+            View::of_f32(&v, n_cols),
+            &slots,
+            head_dim,
+            &mut cache.k.view_mut(),
+            &mut cache.v.view_mut(),
+        )
+        .unwrap();
+        // What the pool's type keeps of the numbers is what the truth is computed from.
+        let kept = |x: Vec<f32>| -> Vec<f32> {
+            let mut bytes = vec![0; dtype.row_bytes(x.len()).unwrap()];
+            quantize(dtype, &x, &mut bytes);
+            let mut out = vec![0.0; x.len()];
+            dequantize(dtype, &bytes, &mut out);
+            out
+        };
+        tables.push(table);
+        keys.push(kept(k));
+        values.push(kept(v));
+    }
+    let n_rows: usize = sequences.iter().map(|s| s.n_new).sum();
+    let q: Vec<f32> = random.numbers(n_rows * n_heads * head_dim).iter().map(|x| x * 3.0).collect();
+    let mut out = vec![f32::NAN; q.len()];
+    let mut spans = Vec::new();
+    let mut first_row = 0;
+    for (s, blocks) in sequences.iter().zip(&tables) {
+        spans.push(QuerySpan { first_row, n_rows: s.n_new, first_position: s.n_past, blocks, is_causal });
+        first_row += s.n_new;
+    }
+    let kv = Kv { k: cache.k.view(), v: cache.v.view() };
+    let n_cols = n_heads * head_dim;
+    attention(Exec::Cpu(pool), View::of_f32(&q, n_cols), kv, heads, &spans, &mut ViewMut::of_f32(&mut out, n_cols))
+        .unwrap();
+    let mut truth = Vec::new();
+    for (i, s) in sequences.iter().enumerate() {
+        for row in 0..s.n_new {
+            let n_visible = if is_causal { s.n_past + row + 1 } else { s.n_past + s.n_new };
+            for head in 0..n_heads {
+                let q = &q[(spans[i].first_row + row) * n_cols + head * head_dim..][..head_dim];
+                let at = |t: usize| (t * n_kv_heads + head / (n_heads / n_kv_heads)) * head_dim;
+                let dot = |t: usize| -> f64 {
+                    q.iter().zip(&keys[i][at(t)..]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>()
+                        * f64::from(scale)
+                };
+                let scores: Vec<f64> = (0..n_visible).map(dot).collect();
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                for d in 0..head_dim {
+                    let mixed: f64 = (0..n_visible).map(|t| weights[t] * f64::from(values[i][at(t) + d])).sum();
+                    truth.push(mixed / sum);
+                }
+            }
+        }
+    }
+    let what = format!("attention {dtype} {n_heads}/{n_kv_heads}x{head_dim} {}", pool.isa());
+    assert_close(&what, &out, &truth, 1e-5);
+}
+
+fn heads(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Heads {
+    Heads { n_heads, n_kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() }
+}
+
+#[test]
+fn attention_head_shapes() {
+    for pool in pools() {
+        for dtype in [Dtype::F16, Dtype::F32] {
+            for shape in [(9, 3, 64), (4, 4, 96), (8, 1, 128), (2, 1, 256), (6, 2, 40), (1, 1, 8), (5, 5, 20)] {
+                let mixed =
+                    [(0, 5), (37, 1), (0, 50), (15, 1), (16, 3)].map(|(n_past, n_new)| Sequence { n_past, n_new });
+                check_attention(&pool, dtype, heads(shape.0, shape.1, shape.2), &mixed, true);
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_long_context_is_split_and_merged() {
+    for pool in pools() {
+        for n_past in [300, 511, 512, 1300] {
+            check_attention(&pool, Dtype::F16, heads(9, 3, 64), &[Sequence { n_past, n_new: 1 }], true);
+            check_attention(&pool, Dtype::F16, heads(4, 2, 64), &[Sequence { n_past, n_new: 7 }], true);
+        }
+    }
+}
+
+#[test]
+fn attention_without_a_causal_mask() {
+    for pool in pools() {
+        let spans = [Sequence { n_past: 0, n_new: 33 }, Sequence { n_past: 0, n_new: 1 }];
+        check_attention(&pool, Dtype::F32, heads(4, 2, 32), &spans, false);
+    }
+}
+
+#[test]
+fn attention_refuses_a_short_block_table() {
+    let pool = Pool::new(1);
+    let shape = heads(1, 1, 8);
+    let cache = Cache::new(Dtype::F16, 2, &shape);
+    let (q, mut out) = (vec![0.0; 8], vec![0.0; 8]);
+    let span = QuerySpan { first_row: 0, n_rows: 1, first_position: 16, blocks: &[0], is_causal: true };
+    let kv = Kv { k: cache.k.view(), v: cache.v.view() };
+    let mut out = ViewMut::of_f32(&mut out, 8);
+    let outcome = attention(Exec::Cpu(&pool), View::of_f32(&q, 8), kv, shape, &[span], &mut out);
+    assert!(matches!(outcome, Err(Error::Argument { op: "attention", .. })));
+    let span = QuerySpan { blocks: &[0, 2], ..span };
+    let outcome = attention(Exec::Cpu(&pool), View::of_f32(&q, 8), kv, shape, &[span], &mut out);
+    assert!(outcome.unwrap_err().to_string().contains("block 2 of a pool of 2"));
+}
+
+#[test]
+fn rmsnorm_rows() {
+    let mut random = Random::new(1);
+    for pool in pools() {
+        for (n_rows, n_cols) in [(1, 1), (3, 7), (2, 576), (40, 33)] {
+            let (x, weight) = (random.activations(n_rows * n_cols), random.numbers(n_cols));
+            let mut out = vec![f32::NAN; x.len()];
+            let (x_view, w_view) = (View::of_f32(&x, n_cols), View::of_f32(&weight, n_cols));
+            rmsnorm(Exec::Cpu(&pool), x_view, w_view, 1e-5, &mut ViewMut::of_f32(&mut out, n_cols)).unwrap();
+            let mut truth = Vec::new();
+            for row in x.chunks(n_cols) {
+                let mean = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / n_cols as f64;
+                let scale = 1.0 / (mean + f64::from(1e-5_f32)).sqrt();
+                truth.extend(row.iter().zip(&weight).map(|(x, w)| f64::from(*x) * scale * f64::from(*w)));
+            }
+            assert_close("rmsnorm", &out, &truth, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn rope_turns_pairs() {
+    let mut random = Random::new(2);
+    for pool in pools() {
+        for (pairing, n_rot, head_dim) in
+            [(Pairing::Adjacent, 8, 8), (Pairing::Halves, 8, 8), (Pairing::Adjacent, 4, 10), (Pairing::Halves, 6, 10)]
+        {
+            let (n_rows, n_heads) = (37, 3);
+            let x = random.numbers(n_rows * n_heads * head_dim);
+            let angle = |row: usize, pair: usize| row as f64 * 0.7 + pair as f64;
+            let angles: Vec<f32> = (0..n_rows)
+                .flat_map(|row| {
+                    (0..n_rot / 2).flat_map(move |p| [angle(row, p).cos() as f32, angle(row, p).sin() as f32])
+                })
+                .collect();
+            let mut out = x.clone();
+            let mut view = ViewMut::of_f32(&mut out, n_heads * head_dim);
+            rope(Exec::Cpu(&pool), &mut view, View::of_f32(&angles, n_rot), head_dim, pairing).unwrap();
+            let mut truth: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+            for row in 0..n_rows {
+                for head in 0..n_heads {
+                    let base = (row * n_heads + head) * head_dim;
+                    for pair in 0..n_rot / 2 {
+                        let (a, b) = match pairing {
+                            Pairing::Adjacent => (base + 2 * pair, base + 2 * pair + 1),
+                            Pairing::Halves => (base + pair, base + pair + n_rot / 2),
+                        };
+                        let (sin, cos) = angle(row, pair).sin_cos();
+                        let (x, y) = (f64::from(x[a]), f64::from(x[b]));
+                        (truth[a], truth[b]) = (x * cos - y * sin, x * sin + y * cos);
+                    }
+                }
+            }
+            assert_close("rope", &out, &truth, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn swiglu_gates() {
+    let mut random = Random::new(4);
+    for pool in pools() {
+        let gate: Vec<f32> = random.activations(10_007).iter().map(|x| x * 20.0).collect();
+        let up = random.numbers(gate.len());
+        let mut out = gate.clone();
+        let n = gate.len();
+        swiglu(Exec::Cpu(&pool), &mut ViewMut::of_f32(&mut out, n), View::of_f32(&up, n)).unwrap();
+        let truth: Vec<f64> =
+            gate.iter().zip(&up).map(|(g, u)| f64::from(*g) / (1.0 + (-f64::from(*g)).exp()) * f64::from(*u)).collect();
+        assert_close("swiglu", &out, &truth, 1e-6);
+    }
+}
+
+#[test]
+fn embedding_rows_are_exact_in_rows_and_tiles() {
+    let mut random = Random::new(5);
+    for pool in pools() {
+        for dtype in Dtype::ALL {
+            let (n_vocab, n_embd) = (37, 512);
+            let mut bytes = vec![0; dtype.row_bytes(n_embd).unwrap() * n_vocab];
+            quantize(dtype, &random.numbers(n_vocab * n_embd), &mut bytes);
+            let mut truth = vec![0.0; n_vocab * n_embd];
+            dequantize(dtype, &bytes, &mut truth);
+            let rows = View::host(dtype, [n_vocab, n_embd], &bytes);
+            let (layout, n_bytes) = packed(Exec::Cpu(&pool), dtype, rows.shape).unwrap();
+            let mut table = Arena::new(Arena::padded(n_bytes)).unwrap().carve_as(layout, dtype, rows.shape);
+            pack(Exec::Cpu(&pool), rows, &mut table.view_mut()).unwrap();
+            assert!(layout == Layout::Rows || dtype.block_len() > 1);
+            let tokens: Vec<u32> = (0..n_vocab as u32).rev().collect();
+            for table in [rows, table.view()] {
+                let mut out = vec![f32::NAN; truth.len()];
+                embed(Exec::Cpu(&pool), table, &tokens, &mut ViewMut::of_f32(&mut out, n_embd)).unwrap();
+                for (row, token) in out.chunks(n_embd).zip(&tokens) {
+                    assert_eq!(row, &truth[*token as usize * n_embd..][..n_embd], "{dtype} {token}");
+                }
+            }
+            let mut out = vec![0.0; n_embd];
+            let outcome = embed(Exec::Cpu(&pool), rows, &[37], &mut ViewMut::of_f32(&mut out, n_embd));
+            assert!(matches!(outcome, Err(Error::Argument { op: "embed", .. })));
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Products: every type, few rows and many, odd shapes, each instruction set.
+
+use ops::quant::{dequantize, quantize};
+use ops::{Arena, Error, Exec, Mode, Pool, Product, Tensor, View, ViewMut, matmul, pack, packed};
+use weights::Dtype;
+
+use crate::support::{Random, assert_close, pools};
+
+/// The activations hold outliers a hundred times the rest; rounding them to 8 bits would give near 1e-2.
+const BOUND: f64 = 1e-4;
+
+struct Case {
+    dtype: Dtype,
+    n_rows: usize,
+    n_in: usize,
+    n_out: usize,
+}
+
+fn weight(random: &mut Random, case: &Case) -> (Vec<u8>, Vec<f32>) {
+    let values = random.numbers(case.n_in * case.n_out);
+    let mut bytes = vec![0; case.dtype.row_bytes(case.n_in).unwrap() * case.n_out];
+    quantize(case.dtype, &values, &mut bytes);
+    let mut decoded = vec![0.0; values.len()];
+    dequantize(case.dtype, &bytes, &mut decoded);
+    (bytes, decoded)
+}
+
+/// The weights as a model would hold them on this pool.
+fn lay_out(pool: &Pool, rows: View) -> Tensor {
+    let exec = Exec::Cpu(pool);
+    let (layout, n_bytes) = packed(exec, rows.dtype, rows.shape).unwrap();
+    let mut tensor = Arena::new(Arena::padded(n_bytes)).unwrap().carve_as(layout, rows.dtype, rows.shape);
+    pack(exec, rows, &mut tensor.view_mut()).unwrap();
+    tensor
+}
+
+fn truth(case: &Case, x: &[f32], weight: &[f32], start: &[f32]) -> Vec<f64> {
+    let mut out = Vec::with_capacity(case.n_rows * case.n_out);
+    for row in 0..case.n_rows {
+        for col in 0..case.n_out {
+            let x = &x[row * case.n_in..][..case.n_in];
+            let w = &weight[col * case.n_in..][..case.n_in];
+            let sum: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+            out.push(sum + f64::from(start[row * case.n_out + col]));
+        }
+    }
+    out
+}
+
+fn check(case: &Case) {
+    let mut random = Random::new((case.n_rows * 31 + case.n_in * 7 + case.n_out) as u64);
+    let (bytes, decoded) = weight(&mut random, case);
+    let x = random.activations(case.n_rows * case.n_in);
+    let start = random.numbers(case.n_rows * case.n_out);
+    for pool in pools() {
+        for mode in [Mode::Write, Mode::Add] {
+            let mut out = if mode == Mode::Add { start.clone() } else { vec![f32::NAN; start.len()] };
+            let base = if mode == Mode::Add { start.clone() } else { vec![0.0; start.len()] };
+            let shape = [case.n_out, case.n_in];
+            let laid_out = lay_out(&pool, View::host(case.dtype, shape, &bytes));
+            let weight = laid_out.view();
+            let mut product = [Product { weight, out: ViewMut::of_f32(&mut out, case.n_out), mode }];
+            matmul(Exec::Cpu(&pool), View::of_f32(&x, case.n_in), &mut product).unwrap();
+            let what = format!("{} {}x{}x{} {} {mode:?}", case.dtype, case.n_rows, case.n_in, case.n_out, pool.isa());
+            assert_close(&what, &out, &truth(case, &x, &decoded, &base), BOUND);
+        }
+    }
+}
+
+#[test]
+fn every_type_and_row_count() {
+    for dtype in Dtype::ALL {
+        let n_in = if dtype.block_len() == 256 { 512 } else { 160 };
+        for n_rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17, 25, 33] {
+            check(&Case { dtype, n_rows, n_in, n_out: 45 });
+        }
+    }
+}
+
+#[test]
+fn odd_shapes() {
+    for dtype in Dtype::ALL {
+        let n_in = if dtype.block_len() == 256 { 256 } else { 32 };
+        for n_out in [1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 65] {
+            for n_rows in [1, 2, 19] {
+                check(&Case { dtype, n_rows, n_in, n_out });
+            }
+        }
+    }
+    for n_in in [1, 3, 7, 8, 9, 15, 17, 31, 100] {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
+            check(&Case { dtype, n_rows: 1, n_in, n_out: 5 });
+            check(&Case { dtype, n_rows: 14, n_in, n_out: 19 });
+        }
+    }
+}
+
+#[test]
+fn rows_longer_than_a_panel() {
+    for dtype in Dtype::ALL {
+        check(&Case { dtype, n_rows: 9, n_in: 256 * 17, n_out: 34 });
+        check(&Case { dtype, n_rows: 1, n_in: 256 * 17, n_out: 3 });
+    }
+}
+
+#[test]
+fn several_products_share_a_region() {
+    let mut random = Random::new(3);
+    let (n_rows, n_in) = (10, 64);
+    let x = random.activations(n_rows * n_in);
+    let cases = [(Dtype::Q8_0, 40), (Dtype::F32, 3), (Dtype::Q4_1, 70)].map(|(dtype, n_out)| Case {
+        dtype,
+        n_rows,
+        n_in,
+        n_out,
+    });
+    let weights: Vec<_> = cases.iter().map(|case| weight(&mut random, case)).collect();
+    for pool in pools() {
+        let mut outs: Vec<Vec<f32>> = cases.iter().map(|c| vec![f32::NAN; n_rows * c.n_out]).collect();
+        let laid_out: Vec<Tensor> = cases
+            .iter()
+            .zip(&weights)
+            .map(|(c, w)| lay_out(&pool, View::host(c.dtype, [c.n_out, n_in], &w.0)))
+            .collect();
+        let mut products: Vec<Product> = laid_out
+            .iter()
+            .zip(&cases)
+            .zip(&mut outs)
+            .map(|((w, c), out)| Product { weight: w.view(), out: ViewMut::of_f32(out, c.n_out), mode: Mode::Write })
+            .collect();
+        matmul(Exec::Cpu(&pool), View::of_f32(&x, n_in), &mut products).unwrap();
+        drop(products);
+        for ((c, w), out) in cases.iter().zip(&weights).zip(&outs) {
+            assert_close(c.dtype.name(), out, &truth(c, &x, &w.1, &vec![0.0; out.len()]), BOUND);
+        }
+    }
+}
+
+#[test]
+fn the_largest_integers_do_not_overflow() {
+    // All weights and activations at the end of their range: the sums that come nearest to 32 bits.
+    for dtype in [Dtype::Q8_0, Dtype::Q6K, Dtype::Q4K] {
+        for n_rows in [1, 20] {
+            let case = Case { dtype, n_rows, n_in: 512, n_out: 33 };
+            let mut bytes = vec![0; dtype.row_bytes(512).unwrap() * 33];
+            quantize(dtype, &vec![-1.0; 512 * 33], &mut bytes);
+            if dtype == Dtype::Q6K {
+                // scale -128 and q - 32 = -32: the product 4096 that the format's sums are sized for.
+                for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+                    block[..192].fill(0);
+                    block[192..208].fill(0x80);
+                }
+            }
+            let mut decoded = vec![0.0; 512 * 33];
+            dequantize(dtype, &bytes, &mut decoded);
+            let x = vec![1.0; n_rows * 512];
+            for pool in pools() {
+                let mut out = vec![0.0; n_rows * 33];
+                let laid_out = lay_out(&pool, View::host(dtype, [33, 512], &bytes));
+                let weight = laid_out.view();
+                let mut product = [Product { weight, out: ViewMut::of_f32(&mut out, 33), mode: Mode::Write }];
+                matmul(Exec::Cpu(&pool), View::of_f32(&x, 512), &mut product).unwrap();
+                let truth = truth(&case, &x, &decoded, &vec![0.0; out.len()]);
+                assert_close(&format!("{dtype} {n_rows} {}", pool.isa()), &out, &truth, BOUND);
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_shapes_are_refused() {
+    let pool = &pools()[0];
+    let (x, w, mut out) = (vec![0.0; 64], vec![0.0; 96], vec![0.0; 6]);
+    let mut product = [Product { weight: View::of_f32(&w, 48), out: ViewMut::of_f32(&mut out, 2), mode: Mode::Write }];
+    let outcome = matmul(Exec::Cpu(pool), View::of_f32(&x, 32), &mut product);
+    assert!(matches!(outcome, Err(Error::Shape { what: "weight", found: [2, 48], expected: [2, 32], .. })));
+    let bytes = [0_u8; 17];
+    let weight = View::host(Dtype::Q4_0, [1, 32], &bytes);
+    let mut product = [Product { weight, out: ViewMut::of_f32(&mut out[..2], 1), mode: Mode::Write }];
+    let outcome = matmul(Exec::Cpu(pool), View::of_f32(&x, 32), &mut product);
+    assert!(matches!(outcome, Err(Error::Bytes { found: 17, needed: 18, .. })));
+}
