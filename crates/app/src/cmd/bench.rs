@@ -1,0 +1,278 @@
+//! `roci bench`: how fast a model reads a prompt and generates, on this machine. Drives the model
+//! directly with made-up tokens: no tokenizer, no sampling, no scheduler in the figures.
+
+use crate::drive::{Driver, Span, Want};
+use crate::load::{self, Use};
+use crate::machine::{self, Cpu};
+use crate::options::{Format, LoadArgs, print_json};
+use crate::report::{HintExt, human_bytes};
+use crate::{model_file, store};
+use anyhow::{Context, Result, anyhow};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+use weights::{Checkpoint, Dtype};
+
+const EXAMPLES: &str = "\
+Examples:
+  roci bench smollm2
+  roci bench smollm2 --depth 4096             generation with 4,096 tokens already in the context
+  roci bench smollm2 --batch 16               16 sequences decoded together (tokens/s in all)
+  roci bench --synthetic llama-1b --weights Q4_K --save 1b.gguf    random weights, no model needed
+  roci bench smollm2 --output json
+
+Figures are medians. Tokens are made up; the time to choose them is not included.";
+
+/// Prompt tokens in one step.
+const PROMPT_STEP: usize = 512;
+
+/// Shapes of models that can be made up.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Synthetic {
+    #[value(name = "llama-1b")]
+    Llama1b,
+    #[value(name = "llama-8b")]
+    Llama8b,
+}
+
+/// Measure speed
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A known name, the path of a GGUF file, or hf:OWNER/REPO[:FILE]
+    #[arg(required_unless_present = "synthetic", conflicts_with = "synthetic")]
+    model: Option<String>,
+    /// Tokens of the prompt; 0 leaves that measurement out
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    prompt: usize,
+    /// Tokens to generate; 0 leaves that measurement out
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    generate: usize,
+    /// Tokens that are in the context before
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    depth: usize,
+    /// Sequences decoded together
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_count)]
+    batch: usize,
+    /// How often each measurement is made, after one that does not count
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_count)]
+    repetitions: usize,
+    /// Use random weights of this shape instead of a model
+    #[arg(long, value_enum, requires = "weights")]
+    synthetic: Option<Synthetic>,
+    /// Type of the random weights: F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K
+    #[arg(long, value_name = "TYPE", value_parser = parse_dtype, requires = "synthetic")]
+    weights: Option<Dtype>,
+    /// Write the random model to a GGUF file
+    #[arg(long, value_name = "FILE", requires = "synthetic")]
+    save: Option<PathBuf>,
+    /// What to write to standard output
+    #[arg(long, value_enum, default_value_t)]
+    output: Format,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+fn parse_dtype(text: &str) -> Result<Dtype, String> {
+    let names = || Dtype::ALL.map(Dtype::name).join(", ");
+    Dtype::from_name(text).ok_or_else(|| format!("expected one of {}", names()))
+}
+
+fn parse_count(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a number from 1".to_owned())
+}
+
+/// Tokens per second of one measurement, each time it was made.
+struct Samples {
+    test: String,
+    n_tokens: usize,
+    per_second: Vec<f64>,
+}
+
+impl Samples {
+    fn median(&self) -> f64 {
+        let mut sorted = self.per_second.clone();
+        sorted.sort_by(f64::total_cmp);
+        let mid = sorted.len() / 2;
+        if sorted.len() % 2 == 1 { sorted[mid] } else { (sorted[mid - 1] + sorted[mid]) / 2.0 }
+    }
+
+    fn range(&self) -> (f64, f64) {
+        let fold = |start, f: fn(f64, f64) -> f64| self.per_second.iter().copied().fold(start, f);
+        (fold(f64::INFINITY, f64::min), fold(0.0, f64::max))
+    }
+}
+
+pub fn main(args: &Args) -> Result<()> {
+    let (name, checkpoint) = open(args)?;
+    let start = Instant::now();
+    let n_ctx = args.depth + args.prompt.max(args.generate).max(1);
+    if let Some(asked) = args.load.context.filter(|asked| (*asked as usize) < n_ctx) {
+        return Err(anyhow!("--context {asked} is less than the {n_ctx} tokens of the measurement"))
+            .hint("leave --context out, or use a smaller --depth, --prompt or --generate");
+    }
+    let load_args =
+        LoadArgs { context: Some(u32::try_from(n_ctx).context("--depth is too large")?), ..args.load.clone() };
+    let max_batch_tokens = PROMPT_STEP.max(args.batch);
+    let purpose = Use { n_sequences: args.batch, max_batch_tokens, max_logits_rows: args.batch };
+    let plan = load::plan(&checkpoint, &load_args, purpose)?;
+    let model = load::load(&checkpoint, &plan)?;
+    let load_s = start.elapsed().as_secs_f64();
+    let mut bench =
+        Bench { n_vocab: model.config().n_vocab, driver: Driver::new(model, args.batch, n_ctx, PROMPT_STEP), args };
+    let samples = bench.run()?;
+    let n_threads = plan.options.n_threads;
+    if args.output == Format::Json {
+        let results = samples.iter().map(|samples| {
+            json!({"test": samples.test, "tokens": samples.n_tokens, "tokens_per_second": samples.median(),
+                   "samples": samples.per_second})
+        });
+        return print_json(&json!({
+            "model": name,
+            "file_bytes": checkpoint.file_bytes(),
+            "weights": args.weights.map(Dtype::name),
+            "device": "cpu",
+            "cpu": Cpu::detect().name,
+            "threads": n_threads,
+            "kv_type": format!("{:?}", args.load.kv_type).to_lowercase(),
+            "prompt": args.prompt,
+            "generate": args.generate,
+            "depth": args.depth,
+            "batch": args.batch,
+            "load_s": load_s,
+            "peak_memory_bytes": machine::peak_bytes(),
+            "results": results.collect::<Vec<_>>(),
+        }));
+    }
+    let mut out = std::io::stdout().lock();
+    let size = human_bytes(checkpoint.file_bytes());
+    writeln!(out, "{name}, {size}, cpu with {n_threads} threads, loaded in {load_s:.2} s")?;
+    for samples in &samples {
+        let (low, high) = samples.range();
+        writeln!(out, "{:24} {:>9.1} tokens/s  ({low:.1} to {high:.1})", samples.test, samples.median())?;
+    }
+    Ok(())
+}
+
+fn open(args: &Args) -> Result<(String, Checkpoint)> {
+    let (Some(shape), Some(dtype)) = (args.synthetic, args.weights) else {
+        let spec = args.model.as_deref().unwrap_or_default();
+        return Ok((spec.to_owned(), model_file::open(&store::resolve(spec)?)?));
+    };
+    let (name, kind) = match shape {
+        Synthetic::Llama1b => ("llama-1b", model::Synthetic::Llama1b),
+        Synthetic::Llama8b => ("llama-8b", model::Synthetic::Llama8b),
+    };
+    let spinner = ProgressBar::new_spinner();
+    spinner.set_message(format!("making {name} with random {dtype} weights"));
+    spinner.enable_steady_tick(std::time::Duration::from_millis(120));
+    let checkpoint = model::synthetic(kind, dtype, 1)?;
+    if let Some(path) = &args.save {
+        spinner.set_message(format!("writing {}", path.display()));
+        weights::GgufWriter::copy(path, &checkpoint)?;
+    }
+    spinner.finish_and_clear();
+    Ok((format!("{name} {dtype}"), checkpoint))
+}
+
+struct Bench<'a> {
+    driver: Driver,
+    args: &'a Args,
+    n_vocab: usize,
+}
+
+impl Bench<'_> {
+    fn run(&mut self) -> Result<Vec<Samples>> {
+        let args = self.args;
+        let at = if args.depth > 0 { format!(" at depth {}", args.depth) } else { String::new() };
+        let by = if args.batch > 1 { format!(" x {}", args.batch) } else { String::new() };
+        let samples = |test, n_tokens| Samples { test, n_tokens, per_second: Vec::new() };
+        let mut prompt = samples(format!("prompt {}{at}", args.prompt), args.prompt);
+        let mut generate = samples(format!("generate {}{by}{at}", args.generate), args.generate * args.batch);
+        if args.prompt == 0 && args.generate == 0 {
+            return Ok(Vec::new());
+        }
+        let bar = ProgressBar::new(1 + args.repetitions as u64);
+        let style = "measuring [{bar:24}] {pos}/{len}, {eta} left";
+        bar.set_style(ProgressStyle::with_template(style).expect("a constant template").progress_chars("=> "));
+        bar.tick();
+        // What lies before the depth stays as it is: it is written once.
+        for seq_idx in 0..args.batch {
+            let tokens = self.tokens(args.depth, seq_idx);
+            self.driver.feed(seq_idx, 0, &tokens)?;
+        }
+        for repetition in 0..=args.repetitions {
+            // In turns, so that a machine that gets slower hits both alike.
+            for (samples, is_prompt) in [(&mut prompt, true), (&mut generate, false)] {
+                if samples.n_tokens == 0 {
+                    continue;
+                }
+                let start = Instant::now();
+                if is_prompt {
+                    self.prompt()?
+                } else {
+                    self.generate()?
+                }
+                let per_second = samples.n_tokens as f64 / start.elapsed().as_secs_f64();
+                if repetition > 0 {
+                    samples.per_second.push(per_second);
+                }
+            }
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        Ok([prompt, generate].into_iter().filter(|samples| samples.n_tokens > 0).collect())
+    }
+
+    /// The prompt of one sequence, with the logits of its last token.
+    fn prompt(&mut self) -> Result<()> {
+        let tokens = self.tokens(self.args.prompt, 0);
+        let n_fed = (tokens.len() - 1) / PROMPT_STEP * PROMPT_STEP;
+        self.driver.feed(0, self.args.depth, &tokens[..n_fed])?;
+        let last = Span { seq_idx: 0, start: self.args.depth + n_fed, tokens: &tokens[n_fed..] };
+        self.driver.step(&[last], Want::Last)?;
+        Ok(())
+    }
+
+    /// One token after the other in every sequence, with logits.
+    fn generate(&mut self) -> Result<()> {
+        let tokens: Vec<Vec<u32>> = (0..self.args.batch).map(|seq| self.tokens(self.args.generate, seq)).collect();
+        for i in 0..self.args.generate {
+            let span = |(seq_idx, tokens): (usize, &'_ Vec<u32>)| (seq_idx, [tokens[i]]);
+            let step: Vec<(usize, [u32; 1])> = tokens.iter().enumerate().map(span).collect();
+            let start = self.args.depth + i;
+            let spans: Vec<Span<'_>> =
+                step.iter().map(|(seq_idx, tokens)| Span { seq_idx: *seq_idx, start, tokens }).collect();
+            self.driver.step(&spans, Want::Last)?;
+        }
+        Ok(())
+    }
+
+    /// Made-up tokens, the same in every run.
+    fn tokens(&self, n_tokens: usize, seq_idx: usize) -> Vec<u32> {
+        let mut state = 0x9e37_79b9_u32 ^ seq_idx as u32;
+        let next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((u64::from(state) * self.n_vocab as u64) >> 32) as u32
+        };
+        std::iter::repeat_with(next).take(n_tokens).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        let check = |per_second: &[f64], expected| {
+            let samples = Samples { test: String::new(), n_tokens: 1, per_second: per_second.to_vec() };
+            assert_eq!(samples.median(), expected);
+        };
+        check(&[3.0, 1.0, 2.0], 2.0);
+        check(&[4.0, 1.0, 2.0, 3.0], 2.5);
+        check(&[7.0], 7.0);
+    }
+}

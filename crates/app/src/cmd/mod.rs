@@ -1,0 +1,11 @@
+//! One file per command. Each has its arguments as `Args` and its work as `main`.
+
+pub mod bench;
+pub mod devices;
+pub mod inspect;
+pub mod list;
+pub mod perplexity;
+pub mod pull;
+pub mod rm;
+pub mod run;
+pub mod tokenize;

@@ -1,0 +1,31 @@
+//! `roci pull`: fetch a model now, use it later.
+
+use crate::report::human_bytes;
+use crate::store;
+use anyhow::Result;
+use std::io::Write;
+
+const EXAMPLES: &str = "\
+Examples:
+  roci pull smollm2
+  roci pull hf:OWNER/REPO             the best GGUF file of a hub repository
+  roci pull hf:OWNER/REPO:Q8_0        the one with this word in its name
+  roci pull hf:OWNER/REPO:FILE.gguf   exactly this one
+
+A download that was cut goes on where it stopped. Files lie in $ROCI_HOME, or in ~/.cache/roci.
+Honoured: HTTPS_PROXY, SSL_CERT_FILE, pip's index-url, cert and proxy settings, HF_ENDPOINT, HF_TOKEN.";
+
+/// Fetch a model
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A known name (see `roci list`) or hf:OWNER/REPO[:FILE]
+    model: String,
+}
+
+pub fn main(args: &Args) -> Result<()> {
+    let path = store::resolve(&args.model)?;
+    let n_bytes = std::fs::metadata(&path).map_or(0, |meta| meta.len());
+    writeln!(std::io::stdout(), "{} ({})", path.display(), human_bytes(n_bytes))?;
+    Ok(())
+}

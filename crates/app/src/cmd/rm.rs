@@ -1,0 +1,49 @@
+//! `roci rm`: give the disk space back.
+
+use crate::report::{HintExt, human_bytes};
+use crate::store::{Cache, Entry};
+use anyhow::{Result, anyhow};
+use std::io::Write;
+
+/// Remove fetched models
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  roci rm smollm2\n  roci rm --all    everything, unfinished downloads included")]
+pub struct Args {
+    /// Names as `roci list` shows them
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    names: Vec<String>,
+    /// Remove every model and every unfinished download
+    #[arg(long)]
+    all: bool,
+}
+
+pub fn main(args: &Args) -> Result<()> {
+    let cache = Cache::from_env()?;
+    let mut out = std::io::stdout().lock();
+    if args.all {
+        let n_bytes = cache.remove_all()?;
+        writeln!(out, "removed everything in {} ({})", cache.root().display(), human_bytes(n_bytes))?;
+        return Ok(());
+    }
+    let entries = cache.entries()?;
+    // First all names, then the first removal: a wrong one must not leave half of the work done.
+    let mut chosen: Vec<&Entry> = Vec::new();
+    for name in &args.names {
+        let matching = entries.iter().filter(|entry| is_named(entry, name));
+        let before = chosen.len();
+        chosen.extend(matching);
+        if chosen.len() == before {
+            return Err(anyhow!("`{name}` is not in {}", cache.root().display())).hint("`roci list` shows what is");
+        }
+    }
+    for entry in chosen {
+        let n_bytes = cache.remove(entry)?;
+        writeln!(out, "removed {} ({})", entry.name, human_bytes(n_bytes))?;
+    }
+    Ok(())
+}
+
+/// `hf:owner/repo` stands for all fetched files of the repository.
+fn is_named(entry: &Entry, name: &str) -> bool {
+    entry.name == name || (name.starts_with("hf:") && entry.name.starts_with(&format!("{name}:")))
+}

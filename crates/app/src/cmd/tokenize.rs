@@ -1,0 +1,79 @@
+//! `roci tokenize`: text in, token ids and their text out. Needs the file's vocabulary only.
+
+use crate::options::{Format, print_json};
+use crate::report::HintExt;
+use crate::{model_file, store};
+use anyhow::{Context, Result};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use text::{Ends, Specials};
+
+const EXAMPLES: &str = "\
+Examples:
+  roci tokenize smollm2 \"Hello world\"
+  roci tokenize smollm2 --file notes.txt --output json
+  echo \"Hello\" | roci tokenize smollm2 --file -
+  roci tokenize smollm2 --no-special \"<|im_start|>\"    the text, not the special token";
+
+/// Turn text into tokens
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A known name, the path of a GGUF file, or hf:OWNER/REPO[:FILE]
+    model: String,
+    /// The text
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    text: Option<String>,
+    /// Read the text from a file; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Add no BOS/EOS, and read special-token text as plain text
+    #[arg(long)]
+    no_special: bool,
+    /// What to write to standard output
+    #[arg(long, value_enum, default_value_t)]
+    output: Format,
+}
+
+pub fn main(args: &Args) -> Result<()> {
+    let text = match (&args.text, &args.file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(file)) => read_text(file)?,
+        (None, None) => String::new(),
+    };
+    let path = store::resolve(&args.model)?;
+    let checkpoint = model_file::open(&path)?;
+    let tokenizer = model_file::open_tokenizer(&checkpoint).with_context(|| format!("`{}`", path.display()))?;
+    let ids = if args.no_special {
+        tokenizer.encode_with(&text, Specials::Plain, Ends::None)
+    } else {
+        tokenizer.encode_with(&text, Specials::Parse, Ends::Add)
+    };
+    let pieces = ids.iter().map(|&id| tokenizer.token_text(id));
+    if args.output == Format::Json {
+        let pieces: Vec<String> = pieces.collect();
+        return print_json(&serde_json::json!({"n_tokens": ids.len(), "tokens": ids, "pieces": pieces}));
+    }
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for (id, piece) in ids.iter().zip(pieces) {
+        writeln!(out, "{id:>7}  {piece:?}")?;
+    }
+    writeln!(out, "{} tokens", ids.len())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// The text of a file, or of standard input for `-`.
+pub fn read_text(file: &Path) -> Result<String> {
+    let mut bytes = Vec::new();
+    if file == Path::new("-") {
+        std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
+    } else {
+        bytes = std::fs::read(file)
+            .with_context(|| format!("cannot read `{}`", file.display()))
+            .hint("give the path of a text file, or `-` for standard input")?;
+    }
+    String::from_utf8(bytes)
+        .with_context(|| format!("`{}` is not UTF-8 text", file.display()))
+        .hint("convert it first, for example with iconv")
+}

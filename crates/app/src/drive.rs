@@ -1,0 +1,78 @@
+//! Drives a model directly, without an engine, for the commands that measure: sequences with fixed
+//! block tables, tokens in, logits out. No sampling, no scheduling.
+
+use anyhow::{Context, Result};
+use model::{Attention, BLOCK_TOKENS, Batch, BlockId, Model, SeqRows, TokenId};
+
+/// A model and the blocks of its sequences.
+pub struct Driver {
+    model: Model,
+    /// One table per sequence.
+    tables: Vec<Vec<BlockId>>,
+    max_batch_tokens: usize,
+}
+
+/// Tokens of one sequence that follow each other.
+#[derive(Debug)]
+pub struct Span<'a> {
+    pub seq_idx: usize,
+    /// Position of the first token.
+    pub start: usize,
+    pub tokens: &'a [u32],
+}
+
+/// Which rows give logits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Want {
+    Nothing,
+    /// The last row of each span.
+    Last,
+    All,
+}
+
+impl Driver {
+    /// Gives each of `n_sequences` room for `n_ctx` tokens.
+    pub fn new(model: Model, n_sequences: usize, n_ctx: usize, max_batch_tokens: usize) -> Self {
+        let n_each = n_ctx.div_ceil(BLOCK_TOKENS);
+        assert!(n_each * n_sequences <= model.n_blocks(), "the model was loaded for this use");
+        let table = |seq: usize| (seq * n_each..(seq + 1) * n_each).map(|block| BlockId(block as u32)).collect();
+        Self { model, tables: (0..n_sequences).map(table).collect(), max_batch_tokens }
+    }
+
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// One forward pass over the spans, together; returns the logits asked for, row by row.
+    pub fn step(&mut self, spans: &[Span<'_>], want: Want) -> Result<&[f32]> {
+        let n_rows = spans.iter().map(|span| span.tokens.len()).sum();
+        let mut tokens = Vec::with_capacity(n_rows);
+        let mut positions = Vec::with_capacity(n_rows);
+        let mut seqs = Vec::with_capacity(spans.len());
+        let mut logits_rows = Vec::new();
+        for span in spans {
+            let first_row = tokens.len() as u32;
+            tokens.extend(span.tokens.iter().map(|&token| TokenId(token)));
+            positions.extend((span.start..span.start + span.tokens.len()).map(|position| position as u32));
+            let n_blocks = (span.start + span.tokens.len()).div_ceil(BLOCK_TOKENS);
+            let block_table = self.tables[span.seq_idx][..n_blocks].to_vec();
+            seqs.push(SeqRows { first_row, n_rows: span.tokens.len() as u32, block_table });
+            let end = tokens.len() as u32;
+            match want {
+                Want::Nothing => {}
+                Want::Last => logits_rows.push(end - 1),
+                Want::All => logits_rows.extend(first_row..end),
+            }
+        }
+        let batch = Batch { tokens, positions, seqs, logits_rows, pool_rows: Vec::new(), attention: Attention::Causal };
+        Ok(self.model.forward(&batch).context("the forward pass failed")?.logits)
+    }
+
+    /// Puts tokens of one sequence through the model in steps that fit, without their logits.
+    pub fn feed(&mut self, seq_idx: usize, start: usize, tokens: &[u32]) -> Result<()> {
+        for (i, tokens) in tokens.chunks(self.max_batch_tokens).enumerate() {
+            self.step(&[Span { seq_idx, start: start + i * self.max_batch_tokens, tokens }], Want::Nothing)?;
+        }
+        Ok(())
+    }
+}

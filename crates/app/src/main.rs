@@ -1,0 +1,87 @@
+//! `roci`: parse what was typed, turn it into what was meant, do it. This file is the table of
+//! contents; each command is one file under `cmd`.
+//!
+//! What this crate does not do: arithmetic on weights (ops), scheduling or sampling (engine), tokens
+//! from text (text). It wires them, reads the command line, fetches files and is the only crate that
+//! prints.
+#![forbid(unsafe_code)]
+
+mod chat;
+mod cmd;
+mod drive;
+mod interrupt;
+mod load;
+mod logits_file;
+mod machine;
+mod model_file;
+mod options;
+mod report;
+mod session;
+mod store;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  roci run smollm2 \"Why is the sky blue?\"    answer once (fetches the model the first time)
+  roci run smollm2                           chat
+  git diff | roci run smollm2 --system \"Summarise this change\"
+  roci run ./model.gguf --temperature 0 --output json \"Hello\"
+  roci inspect smollm2                       what is in the file
+  roci bench smollm2                         how fast this machine is
+
+MODEL is a known name (roci list), the path of a GGUF file, or hf:OWNER/REPO[:FILE] for a file
+of the Hugging Face hub. `roci COMMAND --help` explains each command.";
+
+/// Runs large language models on this machine.
+#[derive(Parser)]
+#[command(name = "roci", version, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Ask a model once, or chat with it
+    Run(cmd::run::Args),
+    /// Fetch a model
+    Pull(cmd::pull::Args),
+    /// Show the models that are here
+    List(cmd::list::Args),
+    /// Remove fetched models
+    Rm(cmd::rm::Args),
+    /// Show what is in a model file
+    Inspect(cmd::inspect::Args),
+    /// Turn text into tokens
+    Tokenize(cmd::tokenize::Args),
+    /// Measure speed
+    Bench(cmd::bench::Args),
+    /// Measure how well a model predicts a text
+    Perplexity(cmd::perplexity::Args),
+    /// Show what can compute here
+    Devices(cmd::devices::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => cmd::run::main(&args),
+        Command::Pull(args) => cmd::pull::main(&args),
+        Command::List(args) => cmd::list::main(&args),
+        Command::Rm(args) => cmd::rm::main(&args),
+        Command::Inspect(args) => cmd::inspect::main(&args),
+        Command::Tokenize(args) => cmd::tokenize::main(&args),
+        Command::Bench(args) => cmd::bench::main(&args),
+        Command::Perplexity(args) => cmd::perplexity::main(&args),
+        Command::Devices(args) => cmd::devices::main(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if report::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", report::render(&error));
+            ExitCode::FAILURE
+        }
+    }
+}

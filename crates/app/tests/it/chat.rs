@@ -1,0 +1,101 @@
+//! The chat, driven through a pseudo-terminal as a person would.
+
+use crate::roci::Roci;
+use crate::tiny;
+use rexpect::session::{PtySession, spawn_command};
+
+/// What the line editor sends when it is ready to read (bracketed paste on).
+const READY: &str = "\x1b[?2004h";
+
+fn start(roci: &Roci) -> PtySession {
+    tiny::write(roci.home.path());
+    // The bias makes the tiny model say `x` for ever.
+    let mut command =
+        roci.command(&["run", "tiny.gguf", "--logit-bias", "123=1000", "--max-tokens", "4", "--context", "128"]);
+    command.stdin(std::process::Stdio::inherit()).env("TERM", "xterm");
+    let mut chat = spawn_command(command, Some(60_000)).unwrap();
+    chat.exp_string("say something, or /help").unwrap();
+    chat.exp_string(READY).unwrap();
+    chat
+}
+
+/// Types a line at the prompt, sees the text, and waits for the next prompt.
+fn say(chat: &mut PtySession, line: &str, expected: &str) {
+    chat.send_line(line).unwrap();
+    chat.exp_string(expected).unwrap();
+    chat.exp_string(READY).unwrap();
+}
+
+#[test]
+fn conversation_with_commands() {
+    let roci = Roci::new();
+    let mut chat = start(&roci);
+    say(&mut chat, "/help", "/regen");
+    say(&mut chat, "hello", "xxxx\r\n(ended by max-tokens 4");
+    say(&mut chat, "/stats", "4 generated");
+    say(&mut chat, "/set max-tokens 2", "");
+    say(&mut chat, "/set", "max-tokens 2");
+    say(&mut chat, "/set temperature hot", "`hot` is no value for temperature");
+    say(&mut chat, "/regen", "ended by max-tokens 2");
+    say(&mut chat, "/nonsense", "there is no command /nonsense");
+    say(&mut chat, "/save talk.json", "saved 2 messages");
+    say(&mut chat, "/clear", "");
+    say(&mut chat, "/regen", "nothing was asked yet");
+    say(&mut chat, "/load talk.json", "loaded 2 messages");
+    say(&mut chat, "/load missing.json", "cannot read `missing.json`");
+    chat.send_line("/exit").unwrap();
+    chat.exp_eof().unwrap();
+    let saved = std::fs::read_to_string(roci.home.path().join("talk.json")).unwrap();
+    let saved: serde_json::Value = serde_json::from_str(&saved).unwrap();
+    assert_eq!(saved["messages"][0], serde_json::json!({"role": "user", "content": "hello"}));
+    assert_eq!(saved["messages"][1], serde_json::json!({"role": "assistant", "content": "xx"}));
+    let history = std::fs::read_to_string(roci.cache().join("history")).unwrap();
+    assert!(history.contains("hello"), "{history}");
+}
+
+#[test]
+fn question_that_does_not_fit_keeps_the_chat_alive() {
+    let roci = Roci::new();
+    let mut chat = start(&roci);
+    say(&mut chat, &"a".repeat(200), "the context holds 128");
+    say(&mut chat, "hi", "xxxx");
+    chat.send_control('d').unwrap();
+    chat.exp_eof().unwrap();
+}
+
+#[test]
+fn control_c_stops_the_answer_and_not_the_program() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let args = ["run", "tiny.gguf", "--logit-bias", "123=1000", "--max-tokens", "1000000", "--context", "1000000"];
+    let mut command = roci.command(&args);
+    command.stdin(std::process::Stdio::inherit()).env("TERM", "xterm");
+    let mut chat = spawn_command(command, Some(60_000)).unwrap();
+    chat.exp_string(READY).unwrap();
+    chat.send_line("go on for ever").unwrap();
+    chat.exp_string("xxxxxxxx").unwrap();
+    chat.send_control('c').unwrap();
+    chat.exp_string("(stopped)").unwrap();
+    chat.exp_string(READY).unwrap();
+    // At the prompt it only reminds.
+    chat.send_control('c').unwrap();
+    chat.exp_string("Ctrl-D to leave").unwrap();
+    chat.send_line("/exit").unwrap();
+    chat.exp_eof().unwrap();
+}
+
+#[test]
+fn control_c_ends_a_single_answer_with_its_figures() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let args = ["run", "tiny.gguf", "hi", "--logit-bias", "123=1000", "--max-tokens", "1000000"];
+    let mut command = roci.command(&[&args[..], &["--context", "1000000"]].concat());
+    command.stdin(std::process::Stdio::inherit());
+    let mut answer = spawn_command(command, Some(60_000)).unwrap();
+    answer.exp_string("xxxxxxxx").unwrap();
+    answer.send_control('c').unwrap();
+    answer.exp_string(", stopped, first token after").unwrap();
+    answer.exp_eof().unwrap();
+    let status = format!("{:?}", answer.process().wait().unwrap());
+    assert!(status.starts_with("Exited(") && status.ends_with(", 130)"), "{status}");
+}

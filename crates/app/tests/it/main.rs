@@ -1,0 +1,9 @@
+//! The binary as a user meets it: one test program, one module per subject.
+
+mod chat;
+mod cli;
+mod fetch;
+mod model_run;
+mod roci;
+mod standin;
+mod tiny;
