@@ -218,6 +218,36 @@ impl Program {
     }
 }
 
+/// How far `build` is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    pub program: &'a str,
+    /// Programs done before this one, and in all.
+    pub n_done: usize,
+    pub n_programs: usize,
+    /// Whether the program just done came from the cache; `None` while it is being made.
+    pub was_cached: Option<bool>,
+}
+
+/// Compile many programs, telling of each before and after: a first run without a cache takes a while.
+pub fn build(
+    programs: &[Program],
+    target: &Target,
+    cache: &Cache,
+    mut tell: impl FnMut(Progress<'_>),
+) -> Result<Vec<Code>> {
+    let n_programs = programs.len();
+    let mut codes = Vec::with_capacity(n_programs);
+    for (n_done, program) in programs.iter().enumerate() {
+        let told = Progress { program: &program.name, n_done, n_programs, was_cached: None };
+        tell(told);
+        let code = program.compile(target, cache)?;
+        tell(Progress { was_cached: Some(code.is_cached), ..told });
+        codes.push(code);
+    }
+    Ok(codes)
+}
+
 /// Destroys the compiler's program on every way out.
 struct Guard<'a> {
     rtc: &'a Rtc,

@@ -219,13 +219,13 @@ impl Rtc {
 }
 
 /// dlopen the first candidate that loads. The error lists every name tried, with the loader's words
-/// for a file that exists and does not load.
+/// for a file that is there and does not load.
 pub fn open_first(
     vendor: Vendor,
     role: &'static str,
     candidates: &[PathBuf],
 ) -> Result<(&'static Library, String), Error> {
-    let mut why = Vec::new();
+    let (mut absent, mut broken) = (Vec::new(), Vec::new());
     for path in candidates {
         if path.is_absolute() && !path.exists() {
             continue;
@@ -234,8 +234,19 @@ pub fn open_first(
         // libraries, by soname or from the folders their installer uses.
         match unsafe { Library::new(path) } {
             Ok(library) => return Ok((Box::leak(Box::new(library)), path.display().to_string())),
-            Err(error) => why.push(format!("{}: {error}", path.display())),
+            Err(error) => {
+                let (name, words) = (path.display().to_string(), error.to_string());
+                let is_absent = words.starts_with(&format!("{name}: cannot open shared object file"));
+                if is_absent { absent.push(name) } else { broken.push(words) }
+            }
         }
     }
-    Err(Error::NoLibrary { vendor, role, tried: why.join("; ") })
+    let mut tried = absent.join(", ");
+    if !absent.is_empty() {
+        tried.push_str(": not found");
+    }
+    for words in broken {
+        tried = if tried.is_empty() { words } else { format!("{words}; {tried}") };
+    }
+    Err(Error::NoLibrary { vendor, role, tried })
 }

@@ -35,7 +35,7 @@ pub use args::{Arg, ArgList, Args, Pointer};
 pub use blas::{Blas, Kinds, Layout, Number, Scalar, Shape};
 pub use buffer::{Buffer, Element, Slice, SliceMut};
 pub use cache::{Cache, Entry};
-pub use compile::{Code, Program, Target, compiler};
+pub use compile::{Code, Program, Progress, Target, build, compiler};
 pub use counters::Counters;
 pub use device::{Device, Memory, Properties};
 pub use error::{CallError, Error, Result};

@@ -17,7 +17,7 @@ use crate::raw::{self, Address};
 use crate::vendor::{EVENT_NO_TIMING, STATUS_NOT_READY, STREAM_NON_BLOCKING};
 
 /// A wait polls without sleeping for this long (a decode step is over by then on most cards) ...
-const SPIN: Duration = Duration::from_millis(1);
+const SPIN: Duration = Duration::from_millis(10);
 /// ... and then sleeps between polls, so that a long wait costs no core.
 const NAP: Duration = Duration::from_micros(50);
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
