@@ -1,0 +1,248 @@
+//! Vector memory: global, flat, buffer and scratch instructions.
+//!
+//! Addresses of all live lanes are formed first, so that a load may overwrite its own address registers. A range check
+//! over the whole wave covers the common case; only when it fails is each lane looked at, to name the culprit.
+
+use super::access::{Access, parse};
+use super::inst::{Inst, row};
+use super::scratch::Scratch;
+use super::space::{Space, transfer};
+use super::wave::{Group, PRIVATE_BASE, SHARED_BASE, Wave};
+use super::{Entry, Flow, lds};
+use crate::error::Cause;
+use crate::isa::{Decoded, Encoding, code};
+use crate::memory::{Lease, Memory, load8, load16, load32, store8, store16, store32};
+use crate::sanitize::Touch;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
+    if parse(op) == Access::None {
+        return None;
+    }
+    let run: super::Handler<N> = match d.encoding {
+        Encoding::Global => global,
+        Encoding::Flat => flat,
+        Encoding::Scratch => super::scratch::scratch,
+        Encoding::Mubuf => buffer,
+        _ => return None,
+    };
+    Some(Entry::raw(run))
+}
+
+/// Global memory as a place to load from and store to; every access was or is checked against the allocations.
+pub struct Global<'a> {
+    memory: &'a Memory,
+    lease: &'a mut Lease,
+    base: u64,
+    is_checked: bool,
+    reports_unwritten: bool,
+    /// The whole wave lies in this slot of the lease.
+    slot: Option<usize>,
+}
+
+impl Space for Global<'_> {
+    #[inline(always)]
+    fn check(&mut self, lane: u32, at: u64, n_bytes: u32, how: Touch) -> Result<(), Cause> {
+        if self.slot.is_some() && !self.is_checked {
+            return Ok(());
+        }
+        let Some(slot) = self.memory.covers(self.lease, at, at.wrapping_add(n_bytes as u64)) else {
+            let (is_write, nearest) = (how != Touch::Read, self.memory.nearest(at));
+            return Err(Cause::Global { lane, address: at, n_bytes, is_write, nearest });
+        };
+        if !self.is_checked {
+            return Ok(());
+        }
+        if how == Touch::Write {
+            self.memory.mark_written(self.lease, slot, at, n_bytes);
+        } else if self.memory.is_unwritten(self.lease, slot, at, n_bytes) {
+            // SAFETY: `covers` found the range in a live allocation.
+            let is_zero = (0..n_bytes as u64).all(|k| unsafe { load8(self.base + at + k) } == 0);
+            if is_zero && how == Touch::Read && self.reports_unwritten {
+                let nearest = self.memory.nearest(at);
+                return Err(Cause::Uninitialised { space: "global memory", lane, address: at, n_bytes, nearest });
+            }
+            if how == Touch::Atomic {
+                self.memory.mark_written(self.lease, slot, at, n_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn load8(&self, at: u64) -> u8 {
+        // SAFETY: `check` (or the wave-wide check that set `slot`) found these bytes in a live allocation.
+        unsafe { load8(self.base + at) }
+    }
+    #[inline(always)]
+    fn load16(&self, at: u64) -> u16 {
+        // SAFETY: as for `load8`.
+        unsafe { load16(self.base + at) }
+    }
+    #[inline(always)]
+    fn load32(&self, at: u64) -> u32 {
+        // SAFETY: as for `load8`.
+        unsafe { load32(self.base + at) }
+    }
+    #[inline(always)]
+    fn store8(&mut self, at: u64, value: u8) {
+        // SAFETY: as for `load8`; allocations are writable.
+        unsafe { store8(self.base + at, value) }
+    }
+    #[inline(always)]
+    fn store16(&mut self, at: u64, value: u16) {
+        // SAFETY: as for `store8`.
+        unsafe { store16(self.base + at, value) }
+    }
+    #[inline(always)]
+    fn store32(&mut self, at: u64, value: u32) {
+        // SAFETY: as for `store8`.
+        unsafe { store32(self.base + at, value) }
+    }
+
+    /// Other workgroups run at the same time on other cores, so these are real atomics.
+    fn atomic(&mut self, at: u64, n_words: u8, f: &dyn Fn(u64) -> u64) -> Result<u64, Cause> {
+        let host = self.base + at;
+        if !host.is_multiple_of(4 * n_words as u64) {
+            return Err(Cause::Unsupported(format!("atomic on the unaligned address {at:#x}")));
+        }
+        if n_words == 2 {
+            // SAFETY: checked as for `store8`, aligned by the test above.
+            let cell = unsafe { AtomicU64::from_ptr(host as *mut u64) };
+            return Ok(cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |x| Some(f(x))).unwrap_or_else(|x| x));
+        }
+        // SAFETY: as above.
+        let cell = unsafe { AtomicU32::from_ptr(host as *mut u32) };
+        let old = cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |x| Some(f(x as u64) as u32));
+        Ok(old.unwrap_or_else(|x| x) as u64)
+    }
+}
+
+/// The lowest and highest address of the given lanes.
+#[inline(always)]
+fn bounds<const N: usize>(lanes: u64, at: &[u64; N]) -> (u64, u64) {
+    let (mut lo, mut hi) = (u64::MAX, 0);
+    for (l, a) in at.iter().enumerate() {
+        if lanes >> l & 1 == 1 {
+            lo = lo.min(*a);
+            hi = hi.max(*a);
+        }
+    }
+    (lo, hi)
+}
+
+fn run_global<const N: usize>(
+    w: &mut Wave<N>,
+    i: &Inst<N>,
+    g: &mut Group<'_>,
+    lanes: u64,
+    at: &[u64; N],
+) -> Result<(), Cause> {
+    let access = i.detail.access;
+    let n = access.n_bytes() as u64;
+    let (lo, hi) = bounds(lanes, at);
+    let slot = g.memory.covers(&mut w.lease, lo, hi.wrapping_add(n));
+    let moved = n * lanes.count_ones() as u64;
+    if access.is_write() {
+        w.counters.global_written_bytes += moved;
+    } else {
+        w.counters.global_read_bytes += moved;
+    }
+    let mut space = Global {
+        memory: g.memory,
+        lease: &mut w.lease,
+        base: g.memory.base(),
+        is_checked: g.is_checked,
+        reports_unwritten: g.reports_unwritten,
+        slot,
+    };
+    transfer(&mut w.v, i, lanes, at, &mut space)
+}
+
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+fn global<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow {
+    let lanes = w.exec();
+    if lanes == 0 {
+        return Flow::Next;
+    }
+    let mut at = [0u64; N];
+    let v = i.src[0] as usize;
+    if i.saddr == code::NULL {
+        let (lo, hi) = (&w.v[v], &w.v[v + 1]);
+        for l in 0..N {
+            at[l] = (lo[l] as u64 | (hi[l] as u64) << 32).wrapping_add(i.imm as i64 as u64);
+        }
+    } else {
+        let base = w.scalar64(i.saddr, 0).wrapping_add(i.imm as i64 as u64);
+        let offset = &w.v[v];
+        for l in 0..N {
+            at[l] = base.wrapping_add(offset[l] as u64);
+        }
+    }
+    finish(run_global(w, i, g, lanes, &at), w)
+}
+
+/// Generic addresses: by aperture to LDS, scratch or global memory.
+fn flat<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow {
+    let lanes = w.exec();
+    let v = i.src[0] as usize;
+    let mut at = [0u64; N];
+    let (mut shared, mut private) = (0u64, 0u64);
+    for l in 0..N {
+        at[l] = (w.v[v][l] as u64 | (w.v[v + 1][l] as u64) << 32).wrapping_add(i.imm as i64 as u64);
+        shared |= ((at[l] >> 32 == SHARED_BASE >> 32) as u64) << l;
+        private |= ((at[l] >> 32 == PRIVATE_BASE >> 32) as u64) << l;
+    }
+    let local = at.map(|a| a & 0xffff_ffff);
+    let mut result = Ok(());
+    if lanes & !(shared | private) != 0 {
+        result = run_global(w, i, g, lanes & !(shared | private), &at);
+    }
+    if result.is_ok() && lanes & shared != 0 {
+        result = lds::run(w, i, g, lanes & shared, &local);
+    }
+    if result.is_ok() && lanes & private != 0 {
+        result = Scratch::run(w, i, g, lanes & private, &local);
+    }
+    finish(result, w)
+}
+
+/// Raw buffers: base and size from a descriptor; a read past the end gives zero, a write is dropped.
+fn buffer<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow {
+    let s = i.saddr as usize;
+    let base = w.s[s] as u64 | (w.s[s + 1] as u64 & 0xffff) << 32;
+    let n_records = w.s[s + 2] as u64;
+    let soffset = w.scalar(i.code[2], 0) as u64;
+    let n = i.detail.access.n_bytes() as u64;
+    let mut lanes = w.exec();
+    let mut at = [0u64; N];
+    for (l, to) in at.iter_mut().enumerate() {
+        let voffset = if i.detail.uses_vaddr { w.v[i.src[0] as usize][l] as u64 } else { 0 };
+        let offset = voffset + i.imm as u64;
+        if offset + n > n_records && lanes >> l & 1 == 1 {
+            lanes &= !(1 << l);
+            if !i.detail.access.is_write() {
+                for r in 0..(n as usize).div_ceil(4) {
+                    w.v[i.dst as usize + r][l] = 0;
+                }
+            }
+        }
+        *to = base + soffset + offset;
+    }
+    if lanes == 0 {
+        return Flow::Next;
+    }
+    finish(run_global(w, i, g, lanes, &at), w)
+}
+
+pub fn finish<const N: usize>(result: Result<(), Cause>, w: &mut Wave<N>) -> Flow {
+    match result {
+        Ok(()) => Flow::Next,
+        Err(cause) => w.stop(cause),
+    }
+}
+
+/// The register row that holds an instruction's data operand.
+pub fn data_row<const N: usize>(i: &Inst<N>, k: usize) -> usize {
+    row(i.code[k]).unwrap_or(0) as usize
+}

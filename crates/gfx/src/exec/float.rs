@@ -1,0 +1,211 @@
+//! Floating-point arithmetic, lane by lane, by AMD's pseudocode.
+//!
+//! Reciprocal, root, exponential and logarithm are computed in f64 and rounded once: silicon is allowed an ulp, so
+//! tests above must not depend on the last bit of these. Denormals are kept, as HIP's defaults ask.
+
+use super::lane::lane_ops;
+use super::value::{F16, f64_to_half, half_to_f32};
+
+/// IEEE maxNum with -0 < +0.
+#[inline(always)]
+pub fn max(a: f32, b: f32) -> f32 {
+    if a == b {
+        f32::from_bits(a.to_bits() & b.to_bits())
+    } else if a > b || b.is_nan() {
+        a
+    } else {
+        b
+    }
+}
+
+#[inline(always)]
+pub fn min(a: f32, b: f32) -> f32 {
+    if a == b {
+        f32::from_bits(a.to_bits() | b.to_bits())
+    } else if a < b || b.is_nan() {
+        a
+    } else {
+        b
+    }
+}
+
+#[inline(always)]
+fn max64(a: f64, b: f64) -> f64 {
+    if a > b || b.is_nan() { a } else { b }
+}
+
+#[inline(always)]
+fn min64(a: f64, b: f64) -> f64 {
+    if a < b || b.is_nan() { a } else { b }
+}
+
+#[inline(always)]
+fn med3(a: f32, b: f32, c: f32) -> f32 {
+    if a.is_nan() || b.is_nan() || c.is_nan() {
+        return min(min(a, b), c);
+    }
+    max(min(a, b), min(max(a, b), c))
+}
+
+/// x * 2^e without overflow on the way.
+#[inline(always)]
+pub fn ldexp(x: f32, e: i32) -> f32 {
+    let e = e.clamp(-400, 400);
+    (x as f64 * f64::from_bits(((1023 + e) as u64) << 52)) as f32
+}
+
+fn ldexp64(x: f64, e: i32) -> f64 {
+    let e = e.clamp(-2200, 2200);
+    let half = e / 2;
+    // Two steps (three for the far ends), so that no factor leaves the range of f64.
+    x * 2f64.powi(half) * 2f64.powi(e - half)
+}
+
+/// Exponent such that x = mantissa * 2^e with the mantissa in [0.5, 1).
+fn frexp_exp(x: f64) -> i32 {
+    if x == 0.0 || !x.is_finite() {
+        return 0;
+    }
+    let bits = x.to_bits();
+    match (bits >> 52 & 0x7ff) as i32 {
+        0 => -1021 - (bits << 12).leading_zeros() as i32 - 1,
+        e => e - 1022,
+    }
+}
+
+fn frexp_mant(x: f64) -> f64 {
+    if x == 0.0 || !x.is_finite() { x } else { ldexp64(x, -frexp_exp(x)) }
+}
+
+pub fn exponent(x: f32) -> i32 {
+    (x.to_bits() >> 23 & 0xff) as i32
+}
+
+/// Repairs the last step of a division: special operands, sign, over- and underflow.
+fn div_fixup(q: f32, den: f32, num: f32) -> f32 {
+    let is_negative = den.is_sign_negative() ^ num.is_sign_negative();
+    let signed = |x: f32| if is_negative { -x } else { x };
+    if num.is_nan() {
+        f32::from_bits(num.to_bits() | 0x40_0000)
+    } else if den.is_nan() {
+        f32::from_bits(den.to_bits() | 0x40_0000)
+    } else if (den == 0.0 && num == 0.0) || (den.is_infinite() && num.is_infinite()) {
+        f32::from_bits(0xffc0_0000)
+    } else if den == 0.0 || num.is_infinite() {
+        signed(f32::INFINITY)
+    } else if den.is_infinite() || num == 0.0 || exponent(num) - exponent(den) < -150 {
+        signed(0.0)
+    } else {
+        signed(q.abs())
+    }
+}
+
+fn div_fixup64(q: f64, den: f64, num: f64) -> f64 {
+    let is_negative = den.is_sign_negative() ^ num.is_sign_negative();
+    let signed = |x: f64| if is_negative { -x } else { x };
+    if num.is_nan() || den.is_nan() || (den == 0.0 && num == 0.0) || (den.is_infinite() && num.is_infinite()) {
+        f64::NAN
+    } else if den == 0.0 || num.is_infinite() {
+        signed(f64::INFINITY)
+    } else if den.is_infinite() || num == 0.0 {
+        signed(0.0)
+    } else {
+        signed(q.abs())
+    }
+}
+
+/// Halves multiply exactly in f32 and add in f64; one rounding at the end.
+#[inline(always)]
+pub fn fma16(a: f32, b: f32, c: f32) -> F16 {
+    F16(half_to_f32(f64_to_half(a as f64 * b as f64 + c as f64)))
+}
+
+/// Largest value below one: the fraction of a tiny negative number must not round up to it.
+const BELOW_ONE: f32 = f32::from_bits(0x3f7f_ffff);
+const BELOW_ONE_F16: f32 = 2047.0 / 2048.0;
+
+lane_ops! {
+    /// Arithmetic on f32, f16 and f64.
+    fn find;
+    "v_add_f32" => (a: f32, b: f32) -> f32 { a + b }
+    "v_sub_f32" => (a: f32, b: f32) -> f32 { a - b }
+    "v_subrev_f32" => (a: f32, b: f32) -> f32 { b - a }
+    "v_mul_f32" => (a: f32, b: f32) -> f32 { a * b }
+    "v_mul_dx9_zero_f32" | "v_mul_legacy_f32" => (a: f32, b: f32) -> f32 { if a == 0.0 || b == 0.0 { 0.0 } else { a * b } }
+    "v_fmac_dx9_zero_f32" => (a: f32, b: f32; d: f32) -> f32 { if a == 0.0 || b == 0.0 { d } else { a.mul_add(b, d) } }
+    "v_fma_dx9_zero_f32" => (a: f32, b: f32, c: f32) -> f32 { if a == 0.0 || b == 0.0 { c } else { a.mul_add(b, c) } }
+    "v_max_f32" => (a: f32, b: f32) -> f32 { max(a, b) }
+    "v_min_f32" => (a: f32, b: f32) -> f32 { min(a, b) }
+    "v_fmac_f32" => (a: f32, b: f32; d: f32) -> f32 { a.mul_add(b, d) }
+    "v_fma_f32" | "v_fmamk_f32" | "v_fmaak_f32" => (a: f32, b: f32, c: f32) -> f32 { a.mul_add(b, c) }
+    "v_max3_f32" => (a: f32, b: f32, c: f32) -> f32 { max(max(a, b), c) }
+    "v_min3_f32" => (a: f32, b: f32, c: f32) -> f32 { min(min(a, b), c) }
+    "v_med3_f32" => (a: f32, b: f32, c: f32) -> f32 { med3(a, b, c) }
+    "v_maxmin_f32" => (a: f32, b: f32, c: f32) -> f32 { min(max(a, b), c) }
+    "v_minmax_f32" => (a: f32, b: f32, c: f32) -> f32 { max(min(a, b), c) }
+    "v_rcp_f32" | "v_rcp_iflag_f32" => (a: f32) -> f32 { (1.0 / a as f64) as f32 }
+    "v_rsq_f32" => (a: f32) -> f32 { (1.0 / (a as f64).sqrt()) as f32 }
+    "v_sqrt_f32" => (a: f32) -> f32 { (a as f64).sqrt() as f32 }
+    "v_exp_f32" => (a: f32) -> f32 { (a as f64).exp2() as f32 }
+    "v_log_f32" => (a: f32) -> f32 { (a as f64).log2() as f32 }
+    "v_sin_f32" => (a: f32) -> f32 { (a as f64 * std::f64::consts::TAU).sin() as f32 }
+    "v_cos_f32" => (a: f32) -> f32 { (a as f64 * std::f64::consts::TAU).cos() as f32 }
+    "v_floor_f32" => (a: f32) -> f32 { a.floor() }
+    "v_ceil_f32" => (a: f32) -> f32 { a.ceil() }
+    "v_trunc_f32" => (a: f32) -> f32 { a.trunc() }
+    "v_rndne_f32" => (a: f32) -> f32 { a.round_ties_even() }
+    "v_fract_f32" => (a: f32) -> f32 { min(a - a.floor(), BELOW_ONE) }
+    "v_ldexp_f32" => (a: f32, b: i32) -> f32 { ldexp(a, b) }
+    "v_frexp_mant_f32" => (a: f32) -> f32 { frexp_mant(a as f64) as f32 }
+    "v_frexp_exp_i32_f32" => (a: f32) -> i32 { frexp_exp(a as f64) }
+    "v_div_fixup_f32" => (a: f32, b: f32, c: f32) -> f32 { div_fixup(a, b, c) }
+
+    "v_add_f16" => (a: F16, b: F16) -> F16 { F16(a.0 + b.0) }
+    "v_sub_f16" => (a: F16, b: F16) -> F16 { F16(a.0 - b.0) }
+    "v_subrev_f16" => (a: F16, b: F16) -> F16 { F16(b.0 - a.0) }
+    "v_mul_f16" => (a: F16, b: F16) -> F16 { F16(a.0 * b.0) }
+    "v_max_f16" => (a: F16, b: F16) -> F16 { F16(max(a.0, b.0)) }
+    "v_min_f16" => (a: F16, b: F16) -> F16 { F16(min(a.0, b.0)) }
+    "v_max3_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(max(max(a.0, b.0), c.0)) }
+    "v_min3_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(min(min(a.0, b.0), c.0)) }
+    "v_med3_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(med3(a.0, b.0, c.0)) }
+    "v_maxmin_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(min(max(a.0, b.0), c.0)) }
+    "v_minmax_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(max(min(a.0, b.0), c.0)) }
+    "v_fma_f16" | "v_fmamk_f16" | "v_fmaak_f16" => (a: F16, b: F16, c: F16) -> F16 { fma16(a.0, b.0, c.0) }
+    "v_fmac_f16" => (a: F16, b: F16; d: F16) -> F16 { fma16(a.0, b.0, d.0) }
+    "v_rcp_f16" => (a: F16) -> F16 { F16((1.0 / a.0 as f64) as f32) }
+    "v_rsq_f16" => (a: F16) -> F16 { F16((1.0 / (a.0 as f64).sqrt()) as f32) }
+    "v_sqrt_f16" => (a: F16) -> F16 { F16(a.0.sqrt()) }
+    "v_exp_f16" => (a: F16) -> F16 { F16((a.0 as f64).exp2() as f32) }
+    "v_log_f16" => (a: F16) -> F16 { F16((a.0 as f64).log2() as f32) }
+    "v_sin_f16" => (a: F16) -> F16 { F16((a.0 as f64 * std::f64::consts::TAU).sin() as f32) }
+    "v_cos_f16" => (a: F16) -> F16 { F16((a.0 as f64 * std::f64::consts::TAU).cos() as f32) }
+    "v_floor_f16" => (a: F16) -> F16 { F16(a.0.floor()) }
+    "v_ceil_f16" => (a: F16) -> F16 { F16(a.0.ceil()) }
+    "v_trunc_f16" => (a: F16) -> F16 { F16(a.0.trunc()) }
+    "v_rndne_f16" => (a: F16) -> F16 { F16(a.0.round_ties_even()) }
+    "v_fract_f16" => (a: F16) -> F16 { F16(min(a.0 - a.0.floor(), BELOW_ONE_F16)) }
+    "v_ldexp_f16" => (a: F16, b: i16) -> F16 { F16(ldexp(a.0, b as i32)) }
+    "v_frexp_mant_f16" => (a: F16) -> F16 { F16(frexp_mant(a.0 as f64) as f32) }
+    "v_frexp_exp_i16_f16" => (a: F16) -> i16 { frexp_exp(a.0 as f64) as i16 }
+    "v_div_fixup_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(div_fixup(a.0, b.0, c.0)) }
+
+    "v_add_f64" => (a: f64, b: f64) -> f64 { a + b }
+    "v_mul_f64" => (a: f64, b: f64) -> f64 { a * b }
+    "v_fma_f64" => (a: f64, b: f64, c: f64) -> f64 { a.mul_add(b, c) }
+    "v_fmac_f64" => (a: f64, b: f64; d: f64) -> f64 { a.mul_add(b, d) }
+    "v_max_f64" => (a: f64, b: f64) -> f64 { max64(a, b) }
+    "v_min_f64" => (a: f64, b: f64) -> f64 { min64(a, b) }
+    "v_rcp_f64" => (a: f64) -> f64 { 1.0 / a }
+    "v_rsq_f64" => (a: f64) -> f64 { 1.0 / a.sqrt() }
+    "v_sqrt_f64" => (a: f64) -> f64 { a.sqrt() }
+    "v_floor_f64" => (a: f64) -> f64 { a.floor() }
+    "v_ceil_f64" => (a: f64) -> f64 { a.ceil() }
+    "v_trunc_f64" => (a: f64) -> f64 { a.trunc() }
+    "v_rndne_f64" => (a: f64) -> f64 { a.round_ties_even() }
+    "v_fract_f64" => (a: f64) -> f64 { a - a.floor() }
+    "v_ldexp_f64" => (a: f64, b: i32) -> f64 { ldexp64(a, b) }
+    "v_frexp_mant_f64" => (a: f64) -> f64 { frexp_mant(a) }
+    "v_frexp_exp_i32_f64" => (a: f64) -> i32 { frexp_exp(a) }
+    "v_div_fixup_f64" => (a: f64, b: f64, c: f64) -> f64 { div_fixup64(a, b, c) }
+}

@@ -1,0 +1,55 @@
+//! What the environment asks of the plug-in. Read once, when the model is created.
+
+use crate::chip::Chip;
+use crate::dispatch::Options;
+use crate::error::Error;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub chip: &'static Chip,
+    pub options: Options,
+    /// `GFX_LOG`: every packet and allocation on stderr.
+    pub is_logged: bool,
+    /// `GFX_COUNTERS`: a line of counters per dispatch, to this file (`-` is stderr).
+    pub counters: Option<String>,
+    /// `GFX_SEED`: hostile order.
+    pub seed: Option<u64>,
+    /// `GFX_HANG_AT`, `GFX_FAULT_AT`: the n-th dispatch of a named kernel (from 1) never ends, or faults.
+    pub hang_at: Option<u64>,
+    pub fault_at: Option<u64>,
+}
+
+fn number(name: &str) -> Result<Option<u64>, Error> {
+    match std::env::var(name) {
+        Ok(text) if !text.is_empty() => text.parse().map(Some).map_err(|_| {
+            let source = std::io::Error::other(format!("`{text}` is no whole number"));
+            Error::Io { path: format!("environment variable {name}"), source }
+        }),
+        _ => Ok(None),
+    }
+}
+
+fn is_on(name: &str) -> bool {
+    std::env::var(name).is_ok_and(|v| !v.is_empty() && v != "0")
+}
+
+impl Config {
+    pub fn from_env() -> Result<Self, Error> {
+        let mut options = Options { is_checked: is_on("GFX_SANITIZE"), ..Options::default() };
+        if let Some(n) = number("GFX_THREADS")? {
+            options.n_threads = (n as usize).clamp(1, 256);
+        }
+        if let Some(n) = number("GFX_MAX_INSTRUCTIONS")? {
+            options.max_instructions = n;
+        }
+        Ok(Config {
+            chip: Chip::find(&std::env::var("GFX_CHIP").unwrap_or_else(|_| "gfx1100".into()))?,
+            options,
+            is_logged: is_on("GFX_LOG"),
+            counters: std::env::var("GFX_COUNTERS").ok().filter(|s| !s.is_empty()),
+            seed: number("GFX_SEED")?,
+            hang_at: number("GFX_HANG_AT")?,
+            fault_at: number("GFX_FAULT_AT")?,
+        })
+    }
+}

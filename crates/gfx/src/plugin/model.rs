@@ -1,0 +1,375 @@
+//! The command processor: one thread that takes packets from all queues and runs them on the emulator.
+//!
+//! In the ordinary order queues take turns. With a seed the order is hostile: nothing starts while the host is still
+//! adding packets, and then a random one of all that may run does, across queues and, where no barrier bit forbids it,
+//! within one. Dispatches use every core; packets run one at a time.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::config::Config;
+use super::packet::{Body, Condition, Packet};
+use super::queue::Queue;
+use super::{QueueInfo, SetEvent};
+use crate::emulator::{Emulator, Report};
+use crate::error::Error;
+use crate::memory::Origin;
+
+/// Allocation flags of the kernel driver's interface.
+const FLAG_VRAM: u32 = 1;
+const FLAG_EXECUTABLE: u32 = 1 << 30;
+
+pub struct Model {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    config: Config,
+    emulator: Emulator,
+    queues: Mutex<Vec<Arc<Queue>>>,
+    closed: Condvar,
+    event: Mutex<Option<(SetEvent, usize)>>,
+    is_stopping: AtomicBool,
+    n_queues: AtomicU64,
+    n_dispatches: AtomicU64,
+    n_named: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Model {
+    pub fn start(config: Config) -> Result<Self, Error> {
+        let shared = Arc::new(Shared {
+            emulator: Emulator::new(config.chip, config.options)?,
+            config,
+            queues: Mutex::default(),
+            closed: Condvar::new(),
+            event: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+            n_queues: AtomicU64::new(0),
+            n_dispatches: AtomicU64::new(0),
+            n_named: AtomicU64::new(0),
+        });
+        let worker = shared.clone();
+        let spawn = std::thread::Builder::new().name("gfx-queues".into()).spawn(move || worker.run());
+        let thread = spawn.map_err(|source| Error::Io { path: "a thread for the queues".into(), source })?;
+        Ok(Model { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    pub fn set_aperture(&self, base: u64) {
+        self.shared.emulator.memory.set_base(base);
+    }
+
+    pub fn set_event_function(&self, set: SetEvent, data: usize) {
+        *lock(&self.shared.event) = Some((set, data));
+    }
+
+    pub fn allocated(&self, start: u64, n_bytes: u64, flags: u32) {
+        // Code and its constants are written by the loader; only plain device memory belongs to kernels alone.
+        let is_device = flags & FLAG_VRAM != 0 && flags & FLAG_EXECUTABLE == 0;
+        let origin = if is_device { Origin::Device } else { Origin::Host };
+        // SAFETY: libhsakmt maps the range into the aperture before any packet can name it, and unmaps it only after
+        // the host is done with it.
+        let id = unsafe { self.shared.emulator.memory.insert(start, n_bytes, origin) };
+        self.shared.log(|| format!("allocation {id}: {start:#x}, {n_bytes} bytes, flags {flags:#x}"));
+    }
+
+    pub fn freed(&self, start: u64, n_bytes: u64) {
+        self.shared.emulator.memory.release(start);
+        self.shared.log(|| format!("freed {start:#x}, {n_bytes} bytes"));
+    }
+
+    pub fn add_queue(&self, info: &QueueInfo) -> Arc<Queue> {
+        let id = self.shared.n_queues.fetch_add(1, Ordering::Relaxed) + 1;
+        let queue = Arc::new(Queue::new(id, self.shared.emulator.memory.base(), info));
+        self.shared.log(|| {
+            format!("queue {id}: ring {:#x}, {} bytes, type {}", info.ring_base, info.ring_bytes, info.queue_type)
+        });
+        if queue.is_compute {
+            lock(&self.shared.queues).push(queue.clone());
+        }
+        queue
+    }
+
+    /// Returns when the scheduler will not touch the queue's memory again.
+    pub fn remove_queue(&self, queue: &Arc<Queue>) {
+        queue.is_closing.store(true, Ordering::Release);
+        let mut queues = lock(&self.shared.queues);
+        while queue.is_compute && !queue.is_closed.load(Ordering::Acquire) {
+            queues = self.shared.closed.wait(queues).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(queues);
+        self.shared.log(|| format!("queue {} closed", queue.id));
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A small seeded generator (xorshift64*): same seed, same order.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+    }
+}
+
+/// An event whose waiter may have missed the wake-up: libhsakmt tests and sleeps without holding our lock.
+struct Kick {
+    event: u32,
+    since: Instant,
+    n_sent: usize,
+}
+
+const KICKS: [Duration; 3] = [Duration::from_millis(1), Duration::from_millis(20), Duration::from_millis(200)];
+/// The host counts as busy while packets arrive closer together than this.
+const QUIET: Duration = Duration::from_micros(150);
+
+impl Shared {
+    fn log(&self, text: impl FnOnce() -> String) {
+        if self.config.is_logged {
+            eprintln!("gfx: {}", text());
+        }
+    }
+
+    fn run(&self) {
+        let mut dice = self.config.seed.map(|seed| Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
+        let mut kick: Option<Kick> = None;
+        let mut n_idle = 0u32;
+        let mut turn = 0usize;
+        while !self.is_stopping.load(Ordering::Acquire) {
+            let queues = self.live_queues();
+            if queues.is_empty() {
+                kick = None;
+            }
+            if dice.is_some() {
+                self.wait_for_quiet(&queues);
+            }
+            let mut ready = Vec::new();
+            for (n, queue) in queues.iter().enumerate() {
+                for (index, packet) in queue.candidates(dice.is_some()) {
+                    if self.is_satisfied(&packet.body) {
+                        ready.push((n, index, packet));
+                    }
+                }
+            }
+            if ready.is_empty() {
+                n_idle = n_idle.saturating_add(1);
+                self.send_kicks(&mut kick);
+                rest(n_idle);
+                continue;
+            }
+            n_idle = 0;
+            let chosen = match &mut dice {
+                Some(dice) => dice.roll(ready.len()),
+                None => {
+                    turn = turn.wrapping_add(1);
+                    turn % ready.len()
+                }
+            };
+            let (n, index, packet) = ready.swap_remove(chosen);
+            if let Some(event) = self.carry_out(&queues[n], index, packet) {
+                kick = Some(Kick { event, since: Instant::now(), n_sent: 0 });
+            }
+        }
+    }
+
+    /// Drops queues that are being destroyed and tells their destroyers.
+    fn live_queues(&self) -> Vec<Arc<Queue>> {
+        let mut queues = lock(&self.queues);
+        queues.retain(|q| {
+            let is_open = !q.is_closing.load(Ordering::Acquire);
+            if !is_open {
+                q.is_closed.store(true, Ordering::Release);
+                self.closed.notify_all();
+            }
+            is_open
+        });
+        queues.clone()
+    }
+
+    fn wait_for_quiet(&self, queues: &[Arc<Queue>]) {
+        let count = || queues.iter().map(|q| q.write_index()).sum::<u64>();
+        let mut before = count();
+        loop {
+            std::thread::sleep(QUIET);
+            let now = count();
+            if now == before {
+                return;
+            }
+            before = now;
+        }
+    }
+
+    /// A signal's value, or zero for no signal.
+    fn signal(&self, handle: u64) -> i64 {
+        const VALUE: u64 = 8;
+        if handle == 0 {
+            return 0;
+        }
+        // SAFETY: packets hold handles of live `amd_signal_t`s in memory mapped into the aperture; `value` is an
+        // aligned 64-bit field of it.
+        unsafe { AtomicI64::from_ptr((self.emulator.memory.base() + handle + VALUE) as *mut i64) }
+            .load(Ordering::Acquire)
+    }
+
+    fn is_satisfied(&self, body: &Body) -> bool {
+        match body {
+            Body::Barrier { signals, needs_all: true } => signals.iter().all(|s| self.signal(*s) <= 0),
+            Body::Barrier { signals, needs_all: false } => {
+                signals.iter().all(|s| *s == 0) || signals.iter().any(|s| *s != 0 && self.signal(*s) <= 0)
+            }
+            Body::BarrierValue { signal, value, mask, condition } => {
+                let now = self.signal(*signal) & mask;
+                match condition {
+                    Condition::Equal => now == *value,
+                    Condition::NotEqual => now != *value,
+                    Condition::Less => now < *value,
+                    Condition::GreaterEqual => now >= *value,
+                }
+            }
+            _ => true,
+        }
+    }
+
+    /// Runs one packet; the event it set, if any.
+    fn carry_out(&self, queue: &Queue, index: u64, packet: Packet) -> Option<u32> {
+        let started = now_ns();
+        match packet.body {
+            Body::Dispatch { kernel, mut launch } => {
+                launch.dispatch_id = self.n_dispatches.fetch_add(1, Ordering::Relaxed) + 1;
+                let name = self.emulator.kernel_name(kernel);
+                let is_named = !name.starts_with('?') && !name.starts_with("__amd_rocclr_");
+                let n_named = if is_named { self.n_named.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
+                if is_named && self.config.hang_at == Some(n_named) {
+                    eprintln!("gfx: dispatch {n_named} (`{name}`) hangs, as GFX_HANG_AT asks");
+                    queue.is_hung.store(true, Ordering::Relaxed);
+                    return None;
+                }
+                if is_named && self.config.fault_at == Some(n_named) {
+                    fatal(&format!("kernel `{name}`: memory access fault at dispatch {n_named}, as GFX_FAULT_AT asks"));
+                }
+                match self.emulator.dispatch(kernel, launch) {
+                    Ok(report) => self.note(queue, n_named, &launch.grid, &report),
+                    Err(e) => fatal(&format!("{e} (queue {}, dispatch {})", queue.id, launch.dispatch_id)),
+                }
+            }
+            Body::Unknown { kind, format } => {
+                fatal(&format!("queue {}: a packet of unknown type {kind}, format {format}", queue.id))
+            }
+            _ => self.log(|| format!("queue {} packet {index}: {:?}", queue.id, packet.body)),
+        }
+        let event = self.complete(packet.completion, started);
+        queue.retire(index);
+        event
+    }
+
+    fn note(&self, queue: &Queue, n_named: u64, grid: &[u32; 3], r: &Report) {
+        let c = &r.counters;
+        self.log(|| {
+            format!(
+                "queue {} dispatch {n_named} `{}` grid {grid:?}: {} instructions",
+                queue.id, r.kernel, c.instructions
+            )
+        });
+        let Some(path) = &self.config.counters else { return };
+        let line = super::counters_line(n_named, grid, r);
+        if path == "-" {
+            eprint!("{line}");
+        } else if let Err(e) = append(path, &line) {
+            eprintln!("gfx: {path}: {e}");
+        }
+    }
+
+    /// Completes a signal as the command processor does: times, value, mailbox, event.
+    fn complete(&self, handle: u64, started: u64) -> Option<u32> {
+        if handle == 0 {
+            return None;
+        }
+        let at = self.emulator.memory.base() + handle;
+        // SAFETY: a completion signal is a live `amd_signal_t` mapped into the aperture until it completes; the fields
+        // below lie at fixed, aligned offsets of that 64-byte structure.
+        let (value, mailbox, event, start, end) = unsafe {
+            (
+                AtomicI64::from_ptr((at + 8) as *mut i64),
+                AtomicU64::from_ptr((at + 16) as *mut u64),
+                AtomicU32::from_ptr((at + 24) as *mut u32),
+                AtomicU64::from_ptr((at + 32) as *mut u64),
+                AtomicU64::from_ptr((at + 40) as *mut u64),
+            )
+        };
+        start.store(started, Ordering::Relaxed);
+        end.store(now_ns(), Ordering::Relaxed);
+        // The host may free the signal as soon as its value drops: read the rest first.
+        let (mailbox, event) = (mailbox.load(Ordering::Relaxed), event.load(Ordering::Relaxed));
+        value.fetch_sub(1, Ordering::SeqCst);
+        if event == 0 {
+            return None;
+        }
+        if mailbox != 0 {
+            // SAFETY: the mailbox is a slot of the runtime's event page, which lives as long as the process.
+            unsafe { AtomicU64::from_ptr((self.emulator.memory.base() + mailbox) as *mut u64) }
+                .store(event as u64, Ordering::SeqCst);
+        }
+        self.set_event(event);
+        Some(event)
+    }
+
+    fn set_event(&self, event: u32) {
+        if let Some((set, data)) = *lock(&self.event) {
+            // SAFETY: libhsakmt gave us this function and its data for exactly this call.
+            unsafe { set(data as *mut std::ffi::c_void, event) };
+        }
+    }
+
+    fn send_kicks(&self, kick: &mut Option<Kick>) {
+        let Some(k) = kick else { return };
+        if KICKS.get(k.n_sent).is_some_and(|after| k.since.elapsed() > *after) {
+            self.set_event(k.event);
+            k.n_sent += 1;
+        }
+        if k.n_sent == KICKS.len() {
+            *kick = None;
+        }
+    }
+}
+
+/// Polls eagerly at first, then ever more lazily: a model that idles must not burn a core.
+fn rest(n_idle: u32) {
+    match n_idle {
+        0..=50 => std::thread::yield_now(),
+        51..=500 => std::thread::sleep(Duration::from_micros(20)),
+        _ => std::thread::sleep(Duration::from_micros(200)),
+    }
+}
+
+fn now_ns() -> u64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
+}
+
+fn append(path: &str, line: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    std::fs::OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
+}
+
+/// ROCr's answer to a fault on a card: say what happened and end the process.
+fn fatal(what: &str) -> ! {
+    eprintln!("gfx: {what}");
+    std::process::abort()
+}
