@@ -1,0 +1,359 @@
+//! The loop: takes messages, plans a step, runs the model, chooses tokens, sends events. It owns everything it touches
+//! and lives on one thread; when there is nothing to do it sleeps in `recv`. Whatever goes wrong with a request ends
+//! that request, and the loop goes on.
+
+use std::{
+    collections::HashMap,
+    ops::ControlFlow,
+    sync::mpsc::{Receiver, Sender},
+    time::Instant,
+};
+
+use model::{Attention, Batch, SeqRows, TokenId};
+
+use crate::{
+    forward::{Forward, Rows},
+    handle::{Message, QueueSlot},
+    mask::{Mask, MaskFactory, TokenSet},
+    protocol::{Embed, Event, FailureKind, FinishReason, Pooling, RequestId, Stats, Submit},
+    request::{Ending, Generate, Job, Request, Vector},
+    sampler::{Sampled, Sampler},
+    scheduler::{Arrival, Chunk, Limits, Plan, Reuse, Scheduler},
+    sequence::{Output, SeqId, Sequence},
+};
+
+pub struct Engine {
+    model: Box<dyn Forward>,
+    masks: Option<Box<dyn MaskFactory>>,
+    scheduler: Scheduler,
+    requests: HashMap<SeqId, Request>,
+    by_id: HashMap<RequestId, SeqId>,
+    sampler: Sampler,
+    allowed: TokenSet,
+    batch: Batch,
+    n_vocab: usize,
+    n_ctx: usize,
+    /// Only the counters; the rest is filled in when asked.
+    counters: Stats,
+}
+
+/// Limits of the engine. Those beyond what the model was loaded for are lowered to it.
+#[derive(Copy, Clone, Debug)]
+pub struct EngineOptions {
+    /// Rows in one step.
+    pub max_batch_tokens: usize,
+    /// Sequences in one step.
+    pub max_running: usize,
+    /// Requests that wait for their first step; one more is refused.
+    pub max_queue: usize,
+    /// Prompt tokens in a step that also generates: larger is faster for prompts, smaller for those already talking.
+    pub prefill_chunk: usize,
+    /// Longest sequence; `None` takes the model's own limit.
+    pub n_ctx: Option<usize>,
+    pub reuse: Reuse,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            max_batch_tokens: 512,
+            max_running: 64,
+            max_queue: 1024,
+            prefill_chunk: 256,
+            n_ctx: None,
+            reuse: Reuse::On,
+        }
+    }
+}
+
+/// Where a request's events go, and since when it waits.
+pub(crate) struct Origin {
+    pub seq: SeqId,
+    pub sink: Sender<Event>,
+    pub slot: Option<QueueSlot>,
+    pub at: Instant,
+}
+
+impl Engine {
+    pub(crate) fn new(model: Box<dyn Forward>, options: &EngineOptions, masks: Option<Box<dyn MaskFactory>>) -> Self {
+        let capacity = model.capacity();
+        let limits = Limits {
+            n_blocks: capacity.n_blocks,
+            max_batch_tokens: options.max_batch_tokens.min(capacity.max_batch_tokens),
+            max_output_rows: capacity.max_output_rows,
+            max_running: options.max_running,
+            max_queue: options.max_queue,
+            prefill_chunk: options.prefill_chunk,
+            reuse: options.reuse,
+        };
+        Self {
+            model,
+            masks,
+            scheduler: Scheduler::new(limits),
+            requests: HashMap::new(),
+            by_id: HashMap::new(),
+            sampler: Sampler::new(capacity.n_vocab),
+            allowed: TokenSet::new(capacity.n_vocab),
+            batch: Batch::default(),
+            n_vocab: capacity.n_vocab,
+            // A sequence can never be longer than the whole pool.
+            n_ctx: options.n_ctx.map_or(capacity.n_ctx, |n| n.min(capacity.n_ctx)).min(capacity.n_pool_tokens()),
+            counters: Stats { n_blocks: capacity.n_blocks, ..Stats::default() },
+        }
+    }
+
+    /// Runs until it is told to stop, or until nobody is left to send anything.
+    pub(crate) fn run(mut self, inbox: &Receiver<Message>) {
+        loop {
+            if self.scheduler.is_idle() {
+                let Ok(message) = inbox.recv() else { return };
+                if self.take(message).is_break() {
+                    return self.shut_down(inbox);
+                }
+            }
+            while let Ok(message) = inbox.try_recv() {
+                if self.take(message).is_break() {
+                    return self.shut_down(inbox);
+                }
+            }
+            if !self.scheduler.is_idle() {
+                self.step();
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) -> ControlFlow<()> {
+        match message {
+            Message::Submit(submit, origin) => self.submit(submit, origin),
+            Message::Embed(embed, origin) => self.embed(embed, origin),
+            Message::Stats(sink) => drop(sink.send(Event::Stats(self.stats()))),
+            Message::Gone(seq) => self.end(seq, Ending::Gone),
+            Message::Cancel(id) => {
+                if let Some(&seq) = self.by_id.get(&id) {
+                    self.end(seq, Ending::Finished(FinishReason::Cancelled));
+                }
+            }
+            Message::Shutdown => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn submit(&mut self, submit: Submit, origin: Origin) {
+        let Submit { id, prompt, generated, sampling, max_tokens, stop_tokens, logprobs, priority, constraint } =
+            submit;
+        let mask = constraint.map(|constraint| self.build_mask(&constraint, &generated)).transpose();
+        let (mask, mut ending) = match mask {
+            Ok(mask) => (mask, None),
+            Err(error) => (None, Some(Ending::Failed(FailureKind::Constraint, error))),
+        };
+        let generate = Generate { sampling, max_tokens, stop_tokens, logprobs, mask };
+        let (n_prompt, mut tokens) = (prompt.len(), prompt);
+        tokens.extend(generated);
+        if ending.is_none() {
+            let reason = generate.finish_reason(&tokens[n_prompt..], tokens.len(), self.n_ctx);
+            ending = reason.map(Ending::Finished);
+        }
+        let (output, attention) = (Output::Logits, Attention::Causal);
+        let arrival = Arrival { id: origin.seq, tokens, n_prompt, priority, output, attention };
+        self.add(id, arrival, Job::Generate(generate), origin, ending);
+    }
+
+    fn embed(&mut self, embed: Embed, origin: Origin) {
+        let Embed { id, tokens, pooling, attention, normalize, priority } = embed;
+        let vector = Vector { pooling, normalize, sum: Vec::new(), n_rows: 0 };
+        let (n_prompt, output) = (tokens.len(), Output::Hidden(pooling));
+        let arrival = Arrival { id: origin.seq, tokens, n_prompt, priority, output, attention };
+        self.add(id, arrival, Job::Embed(vector), origin, None);
+    }
+
+    /// Queues a request, or ends it at once with `ending` or because it cannot be queued.
+    fn add(&mut self, id: RequestId, arrival: Arrival, job: Job, origin: Origin, ending: Option<Ending>) {
+        let request = Request::new(id, job, origin.sink, origin.slot, origin.at);
+        let refuse = |text: &str| Ending::Failed(FailureKind::Request, format!("request {}: {text}", id.0));
+        let (ending, seq) = if self.by_id.contains_key(&id) {
+            (refuse("another request with this id is in flight"), None)
+        } else if let Some(ending) = ending {
+            (ending, Some(Sequence::unscheduled(arrival)))
+        } else if let Err(refused) = self.scheduler.add(arrival) {
+            (refuse(&format!("the scheduler refused it: {refused:?}")), None)
+        } else {
+            self.by_id.insert(id, origin.seq);
+            self.requests.insert(origin.seq, request);
+            return;
+        };
+        self.count(&ending);
+        request.end(ending, seq.as_ref());
+    }
+
+    /// A mask that has seen the tokens of an earlier engine.
+    fn build_mask(&mut self, constraint: &str, generated: &[TokenId]) -> Result<Box<dyn Mask>, String> {
+        let factory = self.masks.as_mut().ok_or("this engine was started without support for constraints")?;
+        let mut mask = factory.build(constraint, self.n_vocab)?;
+        generated.iter().try_for_each(|&token| mask.accept(token))?;
+        Ok(mask)
+    }
+
+    fn step(&mut self) {
+        let plan = self.scheduler.plan();
+        assert!(!plan.chunks.is_empty(), "sequences wait and none can run");
+        let now = Instant::now();
+        for seq in &plan.preempted {
+            self.requests.entry(*seq).and_modify(Request::preempt);
+        }
+        for seq in &plan.admitted {
+            self.requests.entry(*seq).and_modify(|request| request.start(now));
+        }
+        fill_batch(&mut self.batch, &plan, &self.scheduler);
+        self.counters.n_steps += 1;
+        let result = self.model.forward(&self.batch).map_err(|error| describe(error.as_ref()));
+        let rows = result.and_then(|rows| check_rows(rows, &self.batch, self.n_vocab));
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(error) => {
+                let seqs: Vec<SeqId> = plan.chunks.iter().map(|chunk| chunk.seq).collect();
+                return seqs.into_iter().for_each(|seq| {
+                    self.end(seq, Ending::Failed(FailureKind::Forward, format!("the forward pass failed: {error}")));
+                });
+            }
+        };
+        self.counters.n_tokens_computed += self.batch.n_rows() as u64;
+        self.scheduler.advance(&plan);
+        let n_embd = rows.hidden.len().checked_div(self.batch.pool_rows.len()).unwrap_or(0);
+        let mut logits = rows.logits.chunks_exact(self.n_vocab.max(1));
+        let mut hidden = rows.hidden;
+        let mut endings = Vec::new();
+        for chunk in &plan.chunks {
+            let request = self.requests.get_mut(&chunk.seq).expect("a planned request is in flight");
+            let seq = self.scheduler.get(chunk.seq).expect("a planned sequence is running");
+            let ending = match &mut request.job {
+                Job::Generate(generate) if chunk.is_last => {
+                    let row = logits.next().expect("a row for each last chunk");
+                    match generate.choose(row, &seq.tokens, &mut self.sampler, &mut self.allowed) {
+                        Ok(sampled) => {
+                            self.counters.n_tokens_generated += 1;
+                            let index = seq.tokens.len() - seq.n_prompt;
+                            let seq = self.scheduler.push_token(chunk.seq, sampled.token);
+                            give_token(request, seq, index, sampled, self.n_ctx)
+                        }
+                        Err(ending) => Some(ending),
+                    }
+                }
+                Job::Generate(_) => None,
+                Job::Embed(vector) => {
+                    let n_rows = n_pool_rows(vector.pooling, chunk);
+                    let (own, rest) = hidden.split_at(n_rows * n_embd);
+                    hidden = rest;
+                    vector.add(own, n_rows);
+                    chunk.is_last.then(|| vector.finish())
+                }
+            };
+            endings.extend(ending.map(|ending| (chunk.seq, ending)));
+        }
+        endings.into_iter().for_each(|(seq, ending)| self.end(seq, ending));
+    }
+
+    /// Takes a request out, releases its blocks, and tells its caller. Unknown ones ended before.
+    fn end(&mut self, seq: SeqId, ending: Ending) {
+        let (Some(request), Some(sequence)) = (self.requests.remove(&seq), self.scheduler.remove(seq)) else { return };
+        self.by_id.remove(&request.id);
+        self.count(&ending);
+        request.end(ending, Some(&sequence));
+    }
+
+    fn count(&mut self, ending: &Ending) {
+        match ending {
+            Ending::Failed(..) => self.counters.n_failed += 1,
+            _ => self.counters.n_finished += 1,
+        }
+    }
+
+    fn shut_down(mut self, inbox: &Receiver<Message>) {
+        // What was sent before the thread ends still gets an answer.
+        while let Ok(message) = inbox.try_recv() {
+            let _ = self.take(message);
+        }
+        let seqs: Vec<SeqId> = self.requests.keys().copied().collect();
+        seqs.into_iter().for_each(|seq| self.end(seq, Ending::Finished(FinishReason::Cancelled)));
+    }
+
+    fn stats(&self) -> Stats {
+        let pool = self.scheduler.pool();
+        Stats {
+            n_running: self.scheduler.running().len(),
+            n_waiting: self.scheduler.n_waiting(),
+            n_blocks_held: pool.n_blocks() - pool.n_available(),
+            n_blocks_cached: pool.n_idle(),
+            n_preemptions: self.scheduler.n_preemptions(),
+            n_tokens_cached: self.scheduler.n_tokens_cached(),
+            ..self.counters.clone()
+        }
+    }
+}
+
+/// Sends a token that was just added to `seq`; says whether it was the last.
+fn give_token(request: &mut Request, seq: &Sequence, index: usize, sampled: Sampled, n_ctx: usize) -> Option<Ending> {
+    if let Err(ending) = request.send_token(index, sampled, Instant::now()) {
+        return Some(ending);
+    }
+    let Job::Generate(generate) = &request.job else { return None };
+    generate.finish_reason(&seq.tokens[seq.n_prompt..], seq.tokens.len(), n_ctx).map(Ending::Finished)
+}
+
+/// Writes the plan as arrays. Buffers are kept from step to step.
+fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
+    let mut tables = std::mem::take(&mut batch.seqs);
+    batch.tokens.clear();
+    batch.positions.clear();
+    batch.logits_rows.clear();
+    batch.pool_rows.clear();
+    batch.attention = plan.attention;
+    tables.truncate(plan.chunks.len());
+    tables.resize_with(plan.chunks.len(), SeqRows::default);
+    for (chunk, table) in plan.chunks.iter().zip(&mut tables) {
+        let seq = scheduler.get(chunk.seq).expect("a planned sequence is running");
+        let (first_row, end) = (batch.tokens.len() as u32, chunk.first + chunk.n_tokens);
+        let last_row = first_row + chunk.n_tokens as u32 - 1;
+        batch.tokens.extend_from_slice(&seq.tokens[chunk.first..end]);
+        batch.positions.extend(chunk.first as u32..end as u32);
+        table.first_row = first_row;
+        table.n_rows = chunk.n_tokens as u32;
+        table.block_table.clear();
+        table.block_table.extend_from_slice(&seq.blocks[..Sequence::blocks_for(end)]);
+        match seq.output {
+            Output::Logits if chunk.is_last => batch.logits_rows.push(last_row),
+            Output::Logits => {}
+            Output::Hidden(Pooling::Mean) => batch.pool_rows.extend(first_row..=last_row),
+            Output::Hidden(Pooling::First) if chunk.first == 0 => batch.pool_rows.push(first_row),
+            Output::Hidden(Pooling::Last) if chunk.is_last => batch.pool_rows.push(last_row),
+            Output::Hidden(_) => {}
+        }
+    }
+    batch.seqs = tables;
+}
+
+/// Rows of hidden state that [`fill_batch`] asked for.
+fn n_pool_rows(pooling: Pooling, chunk: &Chunk) -> usize {
+    match pooling {
+        Pooling::Mean => chunk.n_tokens,
+        Pooling::First => usize::from(chunk.first == 0),
+        Pooling::Last => usize::from(chunk.is_last),
+    }
+}
+
+/// A model that gives back the wrong number of values would have its rows mixed up.
+fn check_rows<'a>(rows: Rows<'a>, batch: &Batch, n_vocab: usize) -> Result<Rows<'a>, String> {
+    let (n_logits, n_pool) = (batch.logits_rows.len(), batch.pool_rows.len());
+    if rows.logits.len() != n_logits * n_vocab {
+        return Err(format!("{} logits for {n_logits} rows of {n_vocab}", rows.logits.len()));
+    }
+    if n_pool > 0 && (rows.hidden.is_empty() || !rows.hidden.len().is_multiple_of(n_pool)) {
+        return Err(format!("{} hidden values for {n_pool} rows", rows.hidden.len()));
+    }
+    Ok(rows)
+}
+
+/// An error with what caused it.
+fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+    std::iter::successors(error.source(), |error| error.source())
+        .fold(error.to_string(), |text, source| format!("{text}: {source}"))
+}

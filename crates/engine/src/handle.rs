@@ -1,0 +1,284 @@
+//! The way in: starts the engine's thread and sends it messages from any other. Requests are checked here, on the
+//! caller's thread, and the bound of the queue is kept here, so that a full engine refuses at once instead of storing.
+
+use std::{
+    cell::Cell,
+    panic::{self, AssertUnwindSafe},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+        mpsc::{self, Receiver, RecvError, RecvTimeoutError, Sender, TryRecvError},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use model::Model;
+
+use crate::{
+    Error, Result,
+    engine::{Engine, EngineOptions, Origin},
+    forward::Forward,
+    mask::MaskFactory,
+    protocol::{Command, Embed, Event, RequestId, Stats, Submit},
+    sequence::SeqId,
+    validate::{self, Bounds, Constraints},
+};
+
+/// Sends commands to an engine. The engine's thread ends when it is told to, or when every handle and every
+/// [`Events`] is gone and the requests in flight are done.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    inbox: Sender<Message>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    bounds: Bounds,
+    queue: Arc<Queue>,
+    next_seq: AtomicU64,
+    next_request: AtomicU64,
+    /// Why the thread ended.
+    stopped: Arc<Mutex<Option<String>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What travels to the engine's thread: commands with the place their events go to.
+pub(crate) enum Message {
+    Submit(Submit, Origin),
+    Embed(Embed, Origin),
+    Stats(Sender<Event>),
+    Cancel(RequestId),
+    Shutdown,
+    /// The receiver of this request was dropped.
+    Gone(SeqId),
+}
+
+/// Requests that wait for their first step, counted where they are sent.
+#[derive(Debug)]
+struct Queue {
+    n_waiting: AtomicUsize,
+    max_queue: usize,
+}
+
+/// One place in the queue, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct QueueSlot(Arc<Queue>);
+
+impl Drop for QueueSlot {
+    fn drop(&mut self) {
+        self.0.n_waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Moves a model to an engine on a thread of its own. The model must have been loaded for as many rows of logits as
+/// sequences shall run together; the engine keeps within what it was loaded for.
+pub fn start(model: Model, options: EngineOptions, masks: Option<Box<dyn MaskFactory>>) -> Handle {
+    start_with(Box::new(model), options, masks)
+}
+
+/// As [`start`], with anything that can run a step.
+pub fn start_with(model: Box<dyn Forward>, options: EngineOptions, masks: Option<Box<dyn MaskFactory>>) -> Handle {
+    let options = EngineOptions { max_queue: options.max_queue.max(1), ..options };
+    let capacity = model.capacity();
+    let bounds = Bounds {
+        n_vocab: capacity.n_vocab,
+        n_ctx: options.n_ctx.map_or(capacity.n_ctx, |n| n.min(capacity.n_ctx)),
+        n_blocks: capacity.n_blocks,
+        max_batch_tokens: capacity.max_batch_tokens.min(options.max_batch_tokens).max(1),
+        max_output_rows: capacity.max_output_rows.max(1),
+        constraints: if masks.is_some() { Constraints::Supported } else { Constraints::None },
+    };
+    let (inbox, messages) = mpsc::channel();
+    let stopped = Arc::new(Mutex::new(None));
+    let why = Arc::clone(&stopped);
+    let spawned = thread::Builder::new().name("engine".into()).spawn(move || {
+        let engine = Engine::new(model, &options, masks);
+        let result = panic::catch_unwind(AssertUnwindSafe(|| engine.run(&messages)));
+        let reason = match result {
+            Ok(()) => "it was shut down".into(),
+            Err(panic) => format!("it failed: {}", panic_text(panic.as_ref())),
+        };
+        // Set before `messages` is dropped, so that whoever cannot send finds the reason.
+        *why.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+    });
+    let thread = match spawned {
+        Ok(thread) => Some(thread),
+        Err(error) => {
+            let reason = format!("its thread could not be started: {error}");
+            *stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+            None
+        }
+    };
+    let queue = Arc::new(Queue { n_waiting: AtomicUsize::new(0), max_queue: options.max_queue });
+    let shared = Shared {
+        bounds,
+        queue,
+        next_seq: AtomicU64::new(0),
+        next_request: AtomicU64::new(0),
+        stopped,
+        thread: Mutex::new(thread),
+    };
+    Handle { inbox, shared: Arc::new(shared) }
+}
+
+impl Handle {
+    /// An id no other call of this gave; ids of one's own work as well.
+    pub fn next_request_id(&self) -> RequestId {
+        RequestId(self.shared.next_request.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Longest prompt plus generated tokens.
+    pub fn n_ctx(&self) -> usize {
+        self.shared.bounds.n_ctx
+    }
+
+    pub fn n_vocab(&self) -> usize {
+        self.shared.bounds.n_vocab
+    }
+
+    pub fn submit(&self, submit: Submit) -> Result<Events> {
+        self.open(Command::Submit(submit))
+    }
+
+    pub fn embed(&self, embed: Embed) -> Result<Events> {
+        self.open(Command::Embed(embed))
+    }
+
+    pub fn cancel(&self, id: RequestId) -> Result<()> {
+        self.send(Command::Cancel(id))
+    }
+
+    /// A command without an answer. Those that answer need [`send_to`](Self::send_to) or a method of their own.
+    pub fn send(&self, command: Command) -> Result<()> {
+        match command {
+            Command::Cancel(id) => self.post(Message::Cancel(id)),
+            Command::Shutdown => self.post(Message::Shutdown),
+            Command::Submit(_) | Command::Embed(_) | Command::Stats => Err(Error::NoReceiver),
+        }
+    }
+
+    /// Any command, with its events to `sink`: one sink may serve many requests, as in a worker process.
+    pub fn send_to(&self, command: Command, sink: &Sender<Event>) -> Result<()> {
+        self.post_to(command, sink.clone(), self.next_seq())
+    }
+
+    /// The engine between two steps.
+    pub fn stats(&self) -> Result<Stats> {
+        let (sink, events) = mpsc::channel();
+        self.post(Message::Stats(sink))?;
+        match events.recv() {
+            Ok(Event::Stats(stats)) => Ok(stats),
+            _ => Err(self.why_stopped()),
+        }
+    }
+
+    /// Ends every request and waits for the engine's thread.
+    pub fn shutdown(&self) {
+        let _ = self.send(Command::Shutdown);
+        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic in it is recorded where the next call finds it.
+            let _ = thread.join();
+        }
+    }
+
+    fn open(&self, command: Command) -> Result<Events> {
+        let (sink, receiver) = mpsc::channel();
+        let seq = self.next_seq();
+        self.post_to(command, sink, seq)?;
+        Ok(Events { receiver, inbox: self.inbox.clone(), seq, is_done: Cell::new(false) })
+    }
+
+    fn post_to(&self, command: Command, sink: Sender<Event>, seq: SeqId) -> Result<()> {
+        let at = Instant::now();
+        let message = match command {
+            Command::Submit(submit) => {
+                validate::submit(&submit, &self.shared.bounds)?;
+                Message::Submit(submit, Origin { seq, sink, slot: Some(self.reserve()?), at })
+            }
+            Command::Embed(embed) => {
+                validate::embed(&embed, &self.shared.bounds)?;
+                Message::Embed(embed, Origin { seq, sink, slot: Some(self.reserve()?), at })
+            }
+            Command::Stats => Message::Stats(sink),
+            Command::Cancel(id) => Message::Cancel(id),
+            Command::Shutdown => Message::Shutdown,
+        };
+        self.post(message)
+    }
+
+    fn reserve(&self) -> Result<QueueSlot> {
+        let queue = &self.shared.queue;
+        let reserved = queue
+            .n_waiting
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < queue.max_queue).then_some(n + 1));
+        match reserved {
+            Ok(_) => Ok(QueueSlot(Arc::clone(queue))),
+            Err(_) => Err(Error::QueueFull { max_queue: queue.max_queue }),
+        }
+    }
+
+    fn next_seq(&self) -> SeqId {
+        SeqId(self.shared.next_seq.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn post(&self, message: Message) -> Result<()> {
+        self.inbox.send(message).map_err(|_| self.why_stopped())
+    }
+
+    fn why_stopped(&self) -> Error {
+        let stopped = self.shared.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        Error::Stopped { reason: stopped.clone().unwrap_or_else(|| "it is going down".into()) }
+    }
+}
+
+/// The events of one request. Dropping it cancels the request, wherever it is.
+#[derive(Debug)]
+pub struct Events {
+    receiver: Receiver<Event>,
+    inbox: Sender<Message>,
+    seq: SeqId,
+    is_done: Cell<bool>,
+}
+
+impl Events {
+    /// Waits for the next event. An error means that the last one was received, or that the engine broke down.
+    pub fn recv(&self) -> std::result::Result<Event, RecvError> {
+        self.receiver.recv().inspect(|event| self.note(event))
+    }
+
+    pub fn try_recv(&self) -> std::result::Result<Event, TryRecvError> {
+        self.receiver.try_recv().inspect(|event| self.note(event))
+    }
+
+    pub fn recv_timeout(&self, timeout: Duration) -> std::result::Result<Event, RecvTimeoutError> {
+        self.receiver.recv_timeout(timeout).inspect(|event| self.note(event))
+    }
+
+    fn note(&self, event: &Event) {
+        self.is_done.set(self.is_done.get() || event.is_last());
+    }
+}
+
+impl Iterator for Events {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        self.recv().ok()
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        if !self.is_done.get() {
+            let _ = self.inbox.send(Message::Gone(self.seq));
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a message")
+}

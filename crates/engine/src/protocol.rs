@@ -1,0 +1,232 @@
+//! What goes into the engine and what comes out of it, as plain data: no channel, no reference, no closure, so that
+//! the same values can cross a process border. Everything a sequence needs to go on elsewhere is in [`Submit`]:
+//! randomness is a function of (seed, position), penalties and masks are rebuilt from the tokens.
+
+use std::time::Duration;
+
+use model::{Attention, TokenId};
+
+/// The caller's name for a request. Two requests in flight may not share one.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Command {
+    Submit(Submit),
+    Embed(Embed),
+    Cancel(RequestId),
+    Stats,
+    /// Ends every request in flight with [`FinishReason::Cancelled`], then the engine's thread.
+    Shutdown,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Submit {
+    pub id: RequestId,
+    pub prompt: Vec<TokenId>,
+    /// Tokens an earlier engine made for this request; generation goes on after them as it would have there.
+    pub generated: Vec<TokenId>,
+    pub sampling: Sampling,
+    /// Counts the tokens in `generated` too.
+    pub max_tokens: usize,
+    /// Generation ends after one of these; the stop token itself is sent as the last [`Event::Token`].
+    pub stop_tokens: Vec<TokenId>,
+    /// `Some(n)`: report the log-probability of each token and of the n most probable ones.
+    pub logprobs: Option<usize>,
+    /// Higher goes first. One point is worth [`AGING_STEPS`](crate::scheduler::AGING_STEPS) steps of waiting.
+    pub priority: i32,
+    /// Handed to the mask factory as it is.
+    pub constraint: Option<String>,
+}
+
+impl Submit {
+    /// A greedy request with defaults for the rest.
+    pub fn new(id: RequestId, prompt: Vec<TokenId>, max_tokens: usize) -> Self {
+        Self {
+            id,
+            prompt,
+            generated: Vec::new(),
+            sampling: Sampling::default(),
+            max_tokens,
+            stop_tokens: Vec::new(),
+            logprobs: None,
+            priority: 0,
+            constraint: None,
+        }
+    }
+}
+
+/// How the next token is chosen. The order is fixed: penalties, bias, mask, top-k, top-p, min-p, temperature.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sampling {
+    /// 0 takes the best token; the truncations below then change nothing.
+    pub temperature: f32,
+    /// Keep the k best; 0 keeps all.
+    pub top_k: usize,
+    /// Keep the fewest best tokens whose probabilities reach this; 1 keeps all.
+    pub top_p: f32,
+    /// Keep tokens at least this fraction as probable as the best; 0 keeps all.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens in the window; 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Subtracted once from tokens in the window.
+    pub presence_penalty: f32,
+    /// Subtracted per occurrence in the window.
+    pub frequency_penalty: f32,
+    /// How many of the latest tokens, prompt included, the penalties look at.
+    pub penalty_window: usize,
+    /// Added to logits; negative infinity forbids a token.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            penalty_window: 64,
+            logit_bias: Vec::new(),
+            seed: 0,
+        }
+    }
+}
+
+/// A request for one vector instead of tokens.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Embed {
+    pub id: RequestId,
+    pub tokens: Vec<TokenId>,
+    pub pooling: Pooling,
+    /// `Full` for encoders; such a request runs in one step and must fit one batch.
+    pub attention: Attention,
+    pub normalize: Normalize,
+    pub priority: i32,
+}
+
+/// Which final hidden states make up the vector.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Pooling {
+    First,
+    Last,
+    Mean,
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Normalize {
+    None,
+    /// To Euclidean length 1.
+    Unit,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    Token {
+        id: RequestId,
+        /// Counts all generated tokens, those of an earlier engine included.
+        index: usize,
+        token: TokenId,
+        /// Natural logarithm of the probability the model gave this token, before penalties, bias, mask and
+        /// truncation. NaN unless [`Submit::logprobs`] asked for it.
+        logprob: f32,
+        /// The most probable tokens by the same measure, best first.
+        top: Vec<(TokenId, f32)>,
+    },
+    Vector {
+        id: RequestId,
+        vector: Vec<f32>,
+        usage: Usage,
+    },
+    Finished {
+        id: RequestId,
+        reason: FinishReason,
+        usage: Usage,
+    },
+    Failed {
+        id: RequestId,
+        kind: FailureKind,
+        error: String,
+    },
+    Stats(Stats),
+}
+
+impl Event {
+    /// No further event of the same request follows.
+    pub fn is_last(&self) -> bool {
+        !matches!(self, Self::Token { .. })
+    }
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum FinishReason {
+    /// A stop token was generated.
+    Stop,
+    /// `max_tokens` is reached.
+    Length,
+    /// The context, or the whole block pool, is full.
+    Context,
+    Cancelled,
+}
+
+/// What a caller can branch on; the text is in [`Event::Failed`].
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum FailureKind {
+    /// The request itself is wrong.
+    Request,
+    /// The constraint could not be built, or allows no token.
+    Constraint,
+    /// The model gave logits or states that are not numbers.
+    Numeric,
+    /// The forward pass failed; the same request may work again.
+    Forward,
+}
+
+#[derive(Clone, Eq, PartialEq, Debug, Default)]
+pub struct Usage {
+    pub n_prompt: usize,
+    /// Prompt tokens that were not computed because their blocks were in the prefix index.
+    pub n_cached_prompt: usize,
+    /// Includes the tokens of an earlier engine.
+    pub n_generated: usize,
+    pub n_preemptions: usize,
+    pub timings: Timings,
+}
+
+#[derive(Clone, Eq, PartialEq, Debug, Default)]
+pub struct Timings {
+    /// From submission to the first step.
+    pub queue: Duration,
+    /// From the first step to the first token.
+    pub prefill: Duration,
+    /// From the first token to the last.
+    pub decode: Duration,
+    /// From submission to the first token.
+    pub ttft: Duration,
+}
+
+/// The engine between two steps, and its counters since the start.
+#[derive(Clone, Eq, PartialEq, Debug, Default)]
+pub struct Stats {
+    pub n_running: usize,
+    /// Not yet started, and preempted.
+    pub n_waiting: usize,
+    pub n_blocks: usize,
+    /// Blocks that a sequence holds.
+    pub n_blocks_held: usize,
+    /// Blocks that nobody holds and the prefix index still knows.
+    pub n_blocks_cached: usize,
+    pub n_steps: u64,
+    pub n_preemptions: u64,
+    /// Rows sent through the model.
+    pub n_tokens_computed: u64,
+    /// Tokens taken from the prefix index instead.
+    pub n_tokens_cached: u64,
+    pub n_tokens_generated: u64,
+    pub n_finished: u64,
+    pub n_failed: u64,
+}

@@ -1,0 +1,193 @@
+//! A request in flight: what the caller asked, where its events go, and when things happened. The scheduler's view of
+//! the same request is its `Sequence`.
+
+use std::{sync::mpsc::Sender, time::Instant};
+
+use model::TokenId;
+
+use crate::{
+    handle::QueueSlot,
+    mask::{Mask, TokenSet},
+    protocol::{Event, FailureKind, FinishReason, Normalize, Pooling, RequestId, Sampling, Timings, Usage},
+    sampler::{SampleError, Sampled, Sampler},
+    sequence::Sequence,
+};
+
+pub(crate) struct Request {
+    pub id: RequestId,
+    pub job: Job,
+    sink: Sender<Event>,
+    /// Its place in the queue, given up when it first runs.
+    slot: Option<QueueSlot>,
+    submitted: Instant,
+    started: Option<Instant>,
+    first_output: Option<Instant>,
+    last_output: Option<Instant>,
+}
+
+pub(crate) enum Job {
+    Generate(Generate),
+    Embed(Vector),
+}
+
+pub(crate) struct Generate {
+    pub sampling: Sampling,
+    pub max_tokens: usize,
+    pub stop_tokens: Vec<TokenId>,
+    pub logprobs: Option<usize>,
+    pub mask: Option<Box<dyn Mask>>,
+}
+
+/// The pooled hidden states so far.
+pub(crate) struct Vector {
+    pub pooling: Pooling,
+    pub normalize: Normalize,
+    pub sum: Vec<f64>,
+    pub n_rows: usize,
+}
+
+/// How a request ends.
+pub(crate) enum Ending {
+    Finished(FinishReason),
+    Vector(Vec<f32>),
+    Failed(FailureKind, String),
+    /// Nobody listens any more.
+    Gone,
+}
+
+impl Request {
+    pub fn new(id: RequestId, job: Job, sink: Sender<Event>, slot: Option<QueueSlot>, submitted: Instant) -> Self {
+        Self { id, job, sink, slot, submitted, started: None, first_output: None, last_output: None }
+    }
+
+    /// It takes part in a step for the first time, or again after a preemption.
+    pub fn start(&mut self, now: Instant) {
+        self.slot = None;
+        self.started.get_or_insert(now);
+    }
+
+    /// Its tokens will be computed again from the first.
+    pub fn preempt(&mut self) {
+        if let Job::Embed(vector) = &mut self.job {
+            vector.sum.clear();
+            vector.n_rows = 0;
+        }
+    }
+
+    pub fn send_token(&mut self, index: usize, sampled: Sampled, now: Instant) -> Result<(), Ending> {
+        self.first_output.get_or_insert(now);
+        self.last_output = Some(now);
+        let Sampled { token, logprob, top } = sampled;
+        self.sink.send(Event::Token { id: self.id, index, token, logprob, top }).map_err(|_| Ending::Gone)
+    }
+
+    /// Sends the last event. Nobody listening is no error here.
+    pub fn end(mut self, ending: Ending, seq: Option<&Sequence>) {
+        let id = self.id;
+        if matches!(ending, Ending::Vector(_)) {
+            self.first_output = Some(Instant::now());
+        }
+        let event = match ending {
+            Ending::Finished(reason) => Event::Finished { id, reason, usage: self.usage(seq) },
+            Ending::Vector(vector) => Event::Vector { id, vector, usage: self.usage(seq) },
+            Ending::Failed(kind, error) => Event::Failed { id, kind, error },
+            Ending::Gone => return,
+        };
+        let _ = self.sink.send(event);
+    }
+
+    fn usage(&self, seq: Option<&Sequence>) -> Usage {
+        let Some(seq) = seq else { return Usage::default() };
+        let since = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
+            (Some(from), Some(to)) => to.saturating_duration_since(from),
+            _ => Default::default(),
+        };
+        let submitted = Some(self.submitted);
+        Usage {
+            n_prompt: seq.n_prompt,
+            n_cached_prompt: seq.n_cached_prompt.unwrap_or(0),
+            n_generated: seq.tokens.len() - seq.n_prompt,
+            n_preemptions: seq.n_preemptions,
+            timings: Timings {
+                queue: since(submitted, self.started),
+                prefill: since(self.started, self.first_output),
+                decode: since(self.first_output, self.last_output),
+                ttft: since(submitted, self.first_output),
+            },
+        }
+    }
+}
+
+impl Generate {
+    /// The next token, given the tokens so far.
+    pub fn choose(
+        &mut self,
+        logits: &[f32],
+        tokens: &[TokenId],
+        sampler: &mut Sampler,
+        allowed: &mut TokenSet,
+    ) -> Result<Sampled, Ending> {
+        let constraint =
+            |text: String| Ending::Failed(FailureKind::Constraint, format!("the constraint failed: {text}"));
+        let allowed = match &mut self.mask {
+            Some(mask) => {
+                allowed.clear();
+                mask.allowed(allowed).map_err(constraint)?;
+                Some(&*allowed)
+            }
+            None => None,
+        };
+        let sampled = sampler.sample(logits, tokens, &self.sampling, allowed, self.logprobs).map_err(|error| {
+            let kind = match error {
+                SampleError::NotNumbers { .. } => FailureKind::Numeric,
+                SampleError::NothingAllowed { .. } => FailureKind::Constraint,
+            };
+            Ending::Failed(kind, error.to_string())
+        })?;
+        if let Some(mask) = &mut self.mask {
+            mask.accept(sampled.token).map_err(constraint)?;
+        }
+        Ok(sampled)
+    }
+
+    /// Whether generation ends here. `generated` is all of it, up to now.
+    pub fn finish_reason(&self, generated: &[TokenId], n_tokens: usize, n_ctx: usize) -> Option<FinishReason> {
+        if generated.last().is_some_and(|token| self.stop_tokens.contains(token)) {
+            Some(FinishReason::Stop)
+        } else if generated.len() >= self.max_tokens {
+            Some(FinishReason::Length)
+        } else if n_tokens >= n_ctx {
+            Some(FinishReason::Context)
+        } else {
+            None
+        }
+    }
+}
+
+impl Vector {
+    /// Adds hidden states, `[n_rows, n_embd]`.
+    pub fn add(&mut self, hidden: &[f32], n_rows: usize) {
+        if n_rows == 0 {
+            return;
+        }
+        let n_embd = hidden.len() / n_rows;
+        self.sum.resize(n_embd, 0.0);
+        for row in hidden.chunks_exact(n_embd) {
+            self.sum.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+        }
+        self.n_rows += n_rows;
+    }
+
+    pub fn finish(&self) -> Ending {
+        let length = self.sum.iter().map(|x| x * x).sum::<f64>().sqrt();
+        if !length.is_finite() {
+            return Ending::Failed(FailureKind::Numeric, "the model gave hidden states that are not numbers".into());
+        }
+        let scale = match self.normalize {
+            Normalize::Unit if length > 0.0 => 1.0 / length,
+            Normalize::Unit => 0.0,
+            Normalize::None => 1.0 / self.n_rows.max(1) as f64,
+        };
+        Ending::Vector(self.sum.iter().map(|x| (x * scale) as f32).collect())
+    }
+}

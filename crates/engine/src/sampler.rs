@@ -1,0 +1,163 @@
+//! From a row of logits to a token. The order is llama.cpp's default: penalties, bias, mask, top-k, top-p, min-p,
+//! temperature; so top-p and min-p look at the distribution before temperature. Log-probabilities are those of the
+//! model, before all of it. The choice is a function of the logits, the tokens so far and (seed, position): no state
+//! survives from one token to the next, only buffers do.
+
+mod penalties;
+mod select;
+mod softmax;
+
+use model::TokenId;
+use select::Candidate;
+
+use crate::{draw, mask::TokenSet, protocol::Sampling};
+
+#[derive(Debug)]
+pub struct Sampler {
+    /// The row after penalties, bias and mask.
+    adjusted: Vec<f32>,
+    candidates: Vec<Candidate>,
+    counts: Vec<u32>,
+    run_sums: Vec<f64>,
+}
+
+/// A chosen token.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sampled {
+    pub token: TokenId,
+    /// NaN unless asked for.
+    pub logprob: f32,
+    pub top: Vec<(TokenId, f32)>,
+}
+
+#[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
+pub enum SampleError {
+    #[error("the model gave logits that are not numbers at position {position}")]
+    NotNumbers { position: usize },
+    #[error("the constraint and the logit bias allow no token at position {position}")]
+    NothingAllowed { position: usize },
+}
+
+impl Sampler {
+    pub fn new(n_vocab: usize) -> Self {
+        Self { adjusted: Vec::new(), candidates: Vec::new(), counts: vec![0; n_vocab], run_sums: Vec::new() }
+    }
+
+    /// The token after `tokens`, from `logits` of one entry per token of the vocabulary.
+    pub fn sample(
+        &mut self,
+        logits: &[f32],
+        tokens: &[TokenId],
+        sampling: &Sampling,
+        allowed: Option<&TokenSet>,
+        n_logprobs: Option<usize>,
+    ) -> Result<Sampled, SampleError> {
+        let position = tokens.len();
+        let max = softmax::finite_max(logits).ok_or(SampleError::NotNumbers { position })?;
+        let token = if penalties::is_active(sampling) || !sampling.logit_bias.is_empty() || allowed.is_some() {
+            self.adjust(logits, tokens, sampling, allowed);
+            // Taken out and put back, so that the buffers can be borrowed apart.
+            let adjusted = std::mem::take(&mut self.adjusted);
+            let max = softmax::finite_max(&adjusted);
+            let token = max.map(|max| self.choose(&adjusted, max, sampling, position));
+            self.adjusted = adjusted;
+            token.ok_or(SampleError::NothingAllowed { position })?
+        } else {
+            self.choose(logits, max, sampling, position)
+        };
+        let Some(n_top) = n_logprobs else { return Ok(Sampled { token, logprob: f32::NAN, top: Vec::new() }) };
+        let log_sum = f64::from(max) + softmax::sum_exp(logits, max, 1.0).ln();
+        let logprob = |logit: f32| (f64::from(logit) - log_sum) as f32;
+        select::best(logits, n_top, &mut self.candidates);
+        let top = self.candidates.iter().map(|c| (c.token, logprob(c.logit))).collect();
+        Ok(Sampled { token, logprob: logprob(logits[token.0 as usize]), top })
+    }
+
+    fn adjust(&mut self, logits: &[f32], tokens: &[TokenId], sampling: &Sampling, allowed: Option<&TokenSet>) {
+        self.adjusted.clear();
+        self.adjusted.extend_from_slice(logits);
+        if penalties::is_active(sampling) {
+            penalties::apply(sampling, tokens, &mut self.adjusted, &mut self.counts);
+        }
+        for &(token, bias) in &sampling.logit_bias {
+            self.adjusted[token.0 as usize] += bias;
+        }
+        if let Some(allowed) = allowed {
+            allowed.forbid_others(&mut self.adjusted);
+        }
+    }
+
+    fn choose(&mut self, logits: &[f32], max: f32, sampling: &Sampling, position: usize) -> TokenId {
+        if sampling.temperature == 0.0 {
+            return select::argmax(logits, max);
+        }
+        let scale = 1.0 / f64::from(sampling.temperature);
+        let u = draw::uniform(sampling.seed, position as u64);
+        let has_top_k = sampling.top_k > 0 && sampling.top_k < logits.len();
+        let min_logit = max + sampling.min_p.ln();
+        if has_top_k || sampling.top_p < 1.0 {
+            if has_top_k {
+                select::best(logits, sampling.top_k, &mut self.candidates);
+                self.truncate_top_p(max, sampling.top_p);
+            } else {
+                self.select_top_p(logits, max, sampling.top_p);
+            }
+            let n_kept = self.candidates.partition_point(|c| c.logit >= min_logit).max(1);
+            self.candidates.truncate(n_kept);
+        } else if sampling.min_p > 0.0 {
+            let tokens = (0..).map(TokenId).zip(logits);
+            self.candidates.clear();
+            self.candidates.extend(
+                tokens.filter(|&(_, &logit)| logit >= min_logit).map(|(token, &logit)| Candidate { logit, token }),
+            );
+        } else {
+            // f32 range: a temperature below 1e-38 is as good as greedy.
+            let scale = scale.min(f64::from(f32::MAX)) as f32;
+            return TokenId(softmax::pick(logits, max, scale, u, &mut self.run_sums) as u32);
+        }
+        let weight = |c: &Candidate| ((f64::from(c.logit) - f64::from(max)) * scale).exp();
+        let total: f64 = self.candidates.iter().map(weight).sum();
+        let chosen = softmax::pick_weight(self.candidates.iter().map(weight), u * total);
+        self.candidates[chosen].token
+    }
+
+    /// The fewest best tokens that reach `top_p` of the whole, found in growing lists: mostly the first is enough.
+    fn select_top_p(&mut self, logits: &[f32], max: f32, top_p: f32) {
+        let total = softmax::sum_exp(logits, max, 1.0);
+        let mut n = 64;
+        loop {
+            select::best(logits, n, &mut self.candidates);
+            if let Some(n_kept) = self.n_reaching(max, f64::from(top_p) * total) {
+                self.candidates.truncate(n_kept);
+                return;
+            }
+            if n >= logits.len() {
+                return;
+            }
+            n = n.saturating_mul(8);
+        }
+    }
+
+    fn truncate_top_p(&mut self, max: f32, top_p: f32) {
+        if top_p < 1.0 {
+            let total: f64 = self.candidates.iter().map(|c| f64::from(c.logit - max).exp()).sum();
+            if let Some(n_kept) = self.n_reaching(max, f64::from(top_p) * total) {
+                self.candidates.truncate(n_kept);
+            }
+        }
+    }
+
+    /// How many candidates, best first, it takes to reach `target`.
+    fn n_reaching(&self, max: f32, target: f64) -> Option<usize> {
+        let mut sum = 0.0;
+        let reached = self.candidates.iter().position(|c| {
+            sum += f64::from(c.logit - max).exp();
+            sum >= target
+        });
+        reached.map(|idx| idx + 1)
+    }
+}
+
+#[cfg(test)]
+#[path = "sampler/tests.rs"]
+mod tests;

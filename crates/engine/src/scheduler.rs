@@ -1,0 +1,403 @@
+//! What the next step computes, and who waits. Pure: no clock, no thread, no randomness, no model; the same calls give
+//! the same plans, so a seeded simulation can drive it. Time is counted in steps.
+//!
+//! Order is by [`Rank`]: priority, then arrival, with every step of waiting worth a fixed fraction of a priority point.
+//! Ranks are fixed at arrival and only worse-ranked sequences are preempted, so the best-ranked one always progresses,
+//! and since everyone becomes the best in time, nobody starves.
+
+use std::collections::{BTreeMap, HashMap};
+
+use model::{Attention, BLOCK_TOKENS, BlockId, TokenId};
+
+use crate::{
+    block_pool::{BlockPool, Origin},
+    prefix::{Chain, PrefixIndex, Registered},
+    protocol::Pooling,
+    sequence::{Output, Rank, SeqId, Sequence},
+};
+
+/// Steps of waiting that outweigh one point of priority.
+pub const AGING_STEPS: i64 = 256;
+
+#[derive(Debug)]
+pub struct Scheduler {
+    limits: Limits,
+    step: i64,
+    waiting: BTreeMap<Rank, Sequence>,
+    /// Sequences in `waiting` that never ran; the preempted ones there do not count against the queue.
+    n_new: usize,
+    /// Best rank first.
+    running: Vec<Sequence>,
+    pool: BlockPool,
+    index: PrefixIndex,
+    last_attention: Attention,
+    n_preemptions: u64,
+    n_tokens_cached: u64,
+}
+
+#[derive(Copy, Clone, Debug)]
+pub struct Limits {
+    pub n_blocks: usize,
+    pub max_batch_tokens: usize,
+    pub max_output_rows: usize,
+    pub max_running: usize,
+    pub max_queue: usize,
+    /// Prompt tokens in a step that also generates: bounds how long the others wait for their next token.
+    pub prefill_chunk: usize,
+    pub reuse: Reuse,
+}
+
+/// Whether computed blocks are kept for later sequences with the same beginning.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub enum Reuse {
+    #[default]
+    On,
+    Off,
+}
+
+/// A sequence to be scheduled.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    pub id: SeqId,
+    pub tokens: Vec<TokenId>,
+    pub n_prompt: usize,
+    pub priority: i32,
+    pub output: Output,
+    pub attention: Attention,
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Refused {
+    QueueFull,
+    /// More blocks or rows than there are in all.
+    TooLarge,
+}
+
+/// One step. The chunks of it are disjoint sequences.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    pub chunks: Vec<Chunk>,
+    pub attention: Attention,
+    /// Sequences that left the queue in this step.
+    pub admitted: Vec<SeqId>,
+    pub preempted: Vec<SeqId>,
+}
+
+/// Tokens `first .. first + n_tokens` of a sequence.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Chunk {
+    pub seq: SeqId,
+    pub first: usize,
+    pub n_tokens: usize,
+    /// After it, computed tokens have caught up with tokens.
+    pub is_last: bool,
+}
+
+struct Budget {
+    n_tokens: usize,
+    n_rows: usize,
+}
+
+impl Scheduler {
+    /// Limits are made consistent: every running sequence must be able to have a row in the same step.
+    pub fn new(mut limits: Limits) -> Self {
+        limits.max_batch_tokens = limits.max_batch_tokens.max(1);
+        limits.max_output_rows = limits.max_output_rows.max(1);
+        limits.max_running = limits.max_running.clamp(1, limits.max_batch_tokens.min(limits.max_output_rows));
+        limits.prefill_chunk = limits.prefill_chunk.max(1);
+        Self {
+            limits,
+            step: 0,
+            waiting: BTreeMap::new(),
+            n_new: 0,
+            running: Vec::new(),
+            pool: BlockPool::new(limits.n_blocks),
+            index: PrefixIndex::new(limits.n_blocks),
+            last_attention: Attention::Causal,
+            n_preemptions: 0,
+            n_tokens_cached: 0,
+        }
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    pub fn index(&self) -> &PrefixIndex {
+        &self.index
+    }
+
+    pub fn running(&self) -> &[Sequence] {
+        &self.running
+    }
+
+    pub fn n_waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn n_preemptions(&self) -> u64 {
+        self.n_preemptions
+    }
+
+    pub fn n_tokens_cached(&self) -> u64 {
+        self.n_tokens_cached
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    pub fn get(&self, id: SeqId) -> Option<&Sequence> {
+        self.running.iter().chain(self.waiting.values()).find(|seq| seq.id == id)
+    }
+
+    pub fn add(&mut self, arrival: Arrival) -> Result<(), Refused> {
+        if self.n_new >= self.limits.max_queue {
+            return Err(Refused::QueueFull);
+        }
+        let virtual_step = self.step - i64::from(arrival.priority) * AGING_STEPS;
+        let mut seq = Sequence::unscheduled(arrival);
+        seq.rank.virtual_step = virtual_step;
+        let n_tokens = seq.tokens.len();
+        let is_too_wide = seq.attention == Attention::Full
+            && (n_tokens > self.limits.max_batch_tokens || seq.n_output_rows(n_tokens) > self.limits.max_output_rows);
+        if n_tokens == 0 || is_too_wide || Sequence::blocks_for(n_tokens) > self.pool.n_blocks() {
+            return Err(Refused::TooLarge);
+        }
+        self.n_new += 1;
+        self.waiting.insert(seq.rank, seq);
+        Ok(())
+    }
+
+    /// Takes a sequence out, finished or not, and releases its blocks.
+    pub fn remove(&mut self, id: SeqId) -> Option<Sequence> {
+        if let Some(idx) = self.running.iter().position(|seq| seq.id == id) {
+            let mut seq = self.running.remove(idx);
+            release_blocks(&mut self.pool, &mut seq);
+            return Some(seq);
+        }
+        let rank = *self.waiting.iter().find(|(_, seq)| seq.id == id)?.0;
+        let seq = self.waiting.remove(&rank)?;
+        self.n_new -= usize::from(seq.n_cached_prompt.is_none());
+        Some(seq)
+    }
+
+    /// The next step. Empty only when there is nothing to do.
+    pub fn plan(&mut self) -> Plan {
+        self.step += 1;
+        let mut plan = Plan::default();
+        let mut budget = Budget { n_tokens: self.limits.max_batch_tokens, n_rows: self.limits.max_output_rows };
+        // One batch has one kind of attention; encoders and decoders take turns.
+        if self.last_attention == Attention::Causal || self.running.is_empty() {
+            self.plan_full(&mut plan, &mut budget);
+        }
+        if plan.chunks.is_empty() {
+            self.plan_decodes(&mut plan, &mut budget);
+            self.plan_prefills(&mut plan, &mut budget);
+        }
+        self.last_attention = plan.attention;
+        plan
+    }
+
+    /// The plan's chunks are computed: counts them, and makes full blocks known.
+    pub fn advance(&mut self, plan: &Plan) {
+        for chunk in &plan.chunks {
+            let Some(seq) = self.running.iter_mut().find(|seq| seq.id == chunk.seq) else { continue };
+            debug_assert_eq!(seq.n_computed, chunk.first);
+            seq.n_computed += chunk.n_tokens;
+            if self.limits.reuse == Reuse::Off || seq.attention == Attention::Full {
+                continue;
+            }
+            while (seq.chain.n_blocks() + 1) * BLOCK_TOKENS <= seq.n_computed {
+                let block_idx = seq.chain.n_blocks();
+                let block = seq.blocks[block_idx];
+                let tokens = &seq.tokens[block_idx * BLOCK_TOKENS..][..BLOCK_TOKENS];
+                let (registered, chain) = self.index.register(seq.chain, tokens, block);
+                if let Registered::New { displaced } = registered {
+                    self.pool.mark_indexed(block);
+                    if let Some(displaced) = displaced {
+                        self.pool.unmark_indexed(displaced);
+                    }
+                }
+                seq.chain = chain;
+            }
+        }
+    }
+
+    /// A sampled token: one more to compute.
+    pub fn push_token(&mut self, id: SeqId, token: TokenId) -> &Sequence {
+        let seq = self.running.iter_mut().find(|seq| seq.id == id).expect("only a running sequence is sampled");
+        seq.tokens.push(token);
+        seq
+    }
+
+    fn plan_full(&mut self, plan: &mut Plan, budget: &mut Budget) {
+        while let Some((_, head)) = self.waiting.first_key_value() {
+            let (n_tokens, n_rows) = (head.tokens.len(), head.n_output_rows(head.tokens.len()));
+            if head.attention != Attention::Full || n_tokens > budget.n_tokens || n_rows > budget.n_rows {
+                break;
+            }
+            let Some(idx) = self.admit_head(plan, budget) else { break };
+            plan.attention = Attention::Full;
+            plan_chunk(&self.running[idx], n_tokens, plan, budget);
+        }
+    }
+
+    /// Sequences that lack one token: generation goes on before any prompt does.
+    fn plan_decodes(&mut self, plan: &mut Plan, budget: &mut Budget) {
+        let mut idx = 0;
+        while idx < self.running.len() {
+            if self.running[idx].n_remaining() == 1 && self.grow(idx, plan) {
+                plan_chunk(&self.running[idx], 1, plan, budget);
+            }
+            idx += 1;
+        }
+    }
+
+    fn plan_prefills(&mut self, plan: &mut Plan, budget: &mut Budget) {
+        let chunk_limit = if plan.chunks.is_empty() { usize::MAX } else { self.limits.prefill_chunk };
+        let mut n_prefill = budget.n_tokens.min(chunk_limit);
+        while let Some((rank, head)) = self.waiting.first_key_value() {
+            // Admitted only if those before it leave it something to compute in this step.
+            let before = self.running.iter().take_while(|seq| seq.rank < *rank);
+            let n_before: usize = before.map(Sequence::n_remaining).filter(|&n| n > 1).sum();
+            if head.attention == Attention::Full || n_before >= n_prefill || self.admit_head(plan, budget).is_none() {
+                break;
+            }
+        }
+        for seq in &self.running {
+            if n_prefill == 0 || budget.n_rows == 0 || budget.n_tokens == 0 {
+                break;
+            }
+            if plan.chunks.iter().any(|chunk| chunk.seq == seq.id) || seq.n_remaining() == 0 {
+                continue;
+            }
+            // A sequence that lacks blocks waits; those it was planned with hold them.
+            let n_room = seq.blocks.len() * BLOCK_TOKENS - seq.n_computed;
+            let mut n_tokens = seq.n_remaining().min(n_prefill).min(budget.n_tokens).min(n_room);
+            if seq.output == Output::Hidden(Pooling::Mean) {
+                n_tokens = n_tokens.min(budget.n_rows);
+            }
+            if n_tokens > 0 {
+                n_prefill -= n_tokens;
+                plan_chunk(seq, n_tokens, plan, budget);
+            }
+        }
+    }
+
+    /// Moves the head of the queue to the running ones, with blocks for all its tokens. Says where it stands there.
+    fn admit_head(&mut self, plan: &mut Plan, budget: &mut Budget) -> Option<usize> {
+        let (rank, head) = self.waiting.first_key_value()?;
+        let rank = *rank;
+        let idx = self.running.partition_point(|seq| seq.rank < rank);
+        let max_reused = if self.limits.reuse == Reuse::On { head.max_reused_blocks() } else { 0 };
+        let (mut blocks, chain) = self.index.lookup(&head.tokens, max_reused);
+        let n_new = Sequence::blocks_for(head.tokens.len()) - blocks.len();
+        // Held before room is made, so that making room cannot evict them.
+        blocks.iter().for_each(|&block| self.pool.share(block));
+        if !self.make_room(idx, n_new, plan, budget) {
+            blocks.iter().rev().for_each(|&block| self.pool.release(block));
+            return None;
+        }
+        blocks.extend((0..n_new).map(|_| self.take_block()));
+        let mut seq = self.waiting.remove(&rank)?;
+        seq.n_computed = chain.n_blocks() * BLOCK_TOKENS;
+        self.n_tokens_cached += seq.n_computed as u64;
+        if seq.n_cached_prompt.is_none() {
+            self.n_new -= 1;
+            seq.n_cached_prompt = Some(seq.n_computed.min(seq.n_prompt));
+        }
+        (seq.blocks, seq.chain) = (blocks, chain);
+        plan.admitted.push(seq.id);
+        self.running.insert(idx, seq);
+        Some(idx)
+    }
+
+    /// Makes a running slot and `n_blocks` blocks available for a sequence of rank `idx`, by preempting worse-ranked
+    /// ones if that is enough; otherwise nobody is preempted.
+    fn make_room(&mut self, idx: usize, n_blocks: usize, plan: &mut Plan, budget: &mut Budget) -> bool {
+        // Those before it keep a block each to grow into, or the newcomer would soon be preempted for them.
+        let n_needed = n_blocks + idx;
+        if idx >= self.limits.max_running {
+            return false;
+        }
+        if self.pool.n_available() < n_needed && self.pool.n_available() + self.n_reclaimable(idx) < n_needed {
+            return false;
+        }
+        while self.pool.n_available() < n_needed || self.running.len() >= self.limits.max_running {
+            let victim = self.preempt_last(plan);
+            if let Some(at) = plan.chunks.iter().position(|chunk| chunk.seq == victim) {
+                let chunk = plan.chunks.remove(at);
+                budget.n_tokens += chunk.n_tokens;
+                budget.n_rows += 1;
+            }
+        }
+        true
+    }
+
+    /// Blocks for the next token of a running sequence, taken from worse-ranked ones if need be.
+    fn grow(&mut self, idx: usize, plan: &mut Plan) -> bool {
+        let n_blocks = Sequence::blocks_for(self.running[idx].n_computed + 1);
+        while self.running[idx].blocks.len() < n_blocks {
+            if self.pool.n_available() == 0 {
+                if idx + 1 == self.running.len() {
+                    return false;
+                }
+                // Decodes are planned in rank order: the last one is not in the plan yet.
+                self.preempt_last(plan);
+                continue;
+            }
+            let block = self.take_block();
+            self.running[idx].blocks.push(block);
+        }
+        true
+    }
+
+    /// Sends the worst-ranked running sequence back to the queue; it keeps its rank and its tokens and will be
+    /// computed again, apart from what the prefix index still knows.
+    fn preempt_last(&mut self, plan: &mut Plan) -> SeqId {
+        let mut seq = self.running.pop().expect("only called with a sequence to preempt");
+        release_blocks(&mut self.pool, &mut seq);
+        seq.n_computed = 0;
+        seq.chain = Chain::ROOT;
+        seq.n_preemptions += 1;
+        self.n_preemptions += 1;
+        let id = seq.id;
+        plan.preempted.push(id);
+        self.waiting.insert(seq.rank, seq);
+        id
+    }
+
+    /// Blocks that would become available if every running sequence from `idx` on were preempted.
+    fn n_reclaimable(&self, idx: usize) -> usize {
+        let mut n_refs: HashMap<BlockId, u32> = HashMap::new();
+        for &block in self.running[idx..].iter().flat_map(|seq| &seq.blocks) {
+            *n_refs.entry(block).or_default() += 1;
+        }
+        n_refs.iter().filter(|&(&block, &n)| self.pool.n_refs(block) == n).count()
+    }
+
+    fn take_block(&mut self) -> BlockId {
+        let taken = self.pool.take().expect("room was made before");
+        if taken.origin == Origin::Evicted {
+            self.index.forget(taken.block);
+        }
+        taken.block
+    }
+}
+
+fn plan_chunk(seq: &Sequence, n_tokens: usize, plan: &mut Plan, budget: &mut Budget) {
+    budget.n_tokens -= n_tokens;
+    budget.n_rows -= seq.n_output_rows(n_tokens);
+    let is_last = n_tokens == seq.n_remaining();
+    plan.chunks.push(Chunk { seq: seq.id, first: seq.n_computed, n_tokens, is_last });
+}
+
+/// Last block first: of a chain that nobody holds, the end is evicted before the beginning.
+fn release_blocks(pool: &mut BlockPool, seq: &mut Sequence) {
+    seq.blocks.drain(..).rev().for_each(|block| pool.release(block));
+}

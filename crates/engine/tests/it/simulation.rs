@@ -1,0 +1,361 @@
+//! The scheduler under thousands of seeded arrivals, cancellations and preemptions, with a shadow of the block store
+//! beside it: after every step, everything that must hold is checked.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use engine::{
+    Pooling, Reuse, draw,
+    scheduler::{AGING_STEPS, Arrival, Limits, Plan, Refused, Scheduler},
+    sequence::{Output, SeqId},
+};
+use model::{Attention, BLOCK_TOKENS, BlockId, TokenId};
+
+struct Random {
+    seed: u64,
+    n: u64,
+}
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.n += 1;
+        (draw::bits(self.seed, self.n) % n.max(1) as u64) as usize
+    }
+}
+
+/// A sequence as the caller sees it.
+struct Job {
+    n_generate: usize,
+    arrived_step: u64,
+}
+
+struct Simulation {
+    scheduler: Scheduler,
+    random: Random,
+    /// What each place of each block holds.
+    store: HashMap<BlockId, [Option<TokenId>; BLOCK_TOKENS]>,
+    jobs: BTreeMap<SeqId, Job>,
+    started: HashSet<SeqId>,
+    next_id: u64,
+    step: u64,
+    longest_life: u64,
+    n_finished: u64,
+}
+
+impl Simulation {
+    fn new(seed: u64, limits: Limits) -> Self {
+        Self {
+            scheduler: Scheduler::new(limits),
+            random: Random { seed, n: 0 },
+            store: HashMap::new(),
+            jobs: BTreeMap::new(),
+            started: HashSet::new(),
+            next_id: 0,
+            step: 0,
+            longest_life: 0,
+            n_finished: 0,
+        }
+    }
+
+    fn n_new(&self) -> usize {
+        self.jobs.keys().filter(|id| !self.started.contains(id)).count()
+    }
+
+    fn arrive(&mut self, priority: i32) -> Result<SeqId, Refused> {
+        let limits = *self.scheduler.limits();
+        let (output, attention) = match self.random.below(12) {
+            0 => (Output::Hidden(Pooling::Mean), Attention::Causal),
+            1 => (Output::Hidden(Pooling::Last), Attention::Causal),
+            2 => (Output::Hidden(Pooling::First), Attention::Full),
+            _ => (Output::Logits, Attention::Causal),
+        };
+        let n_most = match attention {
+            Attention::Causal => limits.n_blocks * BLOCK_TOKENS,
+            Attention::Full => limits.max_batch_tokens.min(limits.n_blocks * BLOCK_TOKENS),
+        };
+        let n_prompt = 1 + self.random.below(n_most.min(120));
+        let n_generate = match output {
+            Output::Logits => 1 + self.random.below((n_most - n_prompt + 1).min(60)),
+            Output::Hidden(_) => 0,
+        };
+        // Few families of prompts, so that many share a beginning.
+        let family = self.random.below(4) as u64;
+        let mut tokens: Vec<_> = (0..n_prompt as u64).map(|i| TokenId((draw::bits(family, i) % 50) as u32)).collect();
+        if self.random.below(2) == 0 {
+            let at = self.random.below(n_prompt);
+            tokens[at] = TokenId(self.random.below(50) as u32);
+        }
+        let id = SeqId(self.next_id);
+        self.next_id += 1;
+        let is_full = self.n_new() >= limits.max_queue;
+        let added = self.scheduler.add(Arrival { id, tokens, n_prompt, priority, output, attention });
+        assert_eq!(added, if is_full { Err(Refused::QueueFull) } else { Ok(()) });
+        if added.is_ok() {
+            self.jobs.insert(id, Job { n_generate, arrived_step: self.step });
+        }
+        added.map(|()| id)
+    }
+
+    fn cancel_one(&mut self) {
+        let nth = self.random.below(self.jobs.len());
+        if let Some(&id) = self.jobs.keys().nth(nth) {
+            assert!(self.scheduler.remove(id).is_some());
+            self.jobs.remove(&id);
+        }
+    }
+
+    /// One step, checked; the "model" writes tokens into the store.
+    fn step(&mut self) {
+        self.step += 1;
+        let plan = self.scheduler.plan();
+        assert_eq!(plan.chunks.is_empty(), self.jobs.is_empty(), "a plan is empty only when nobody is there");
+        self.started.extend(&plan.admitted);
+        self.check_plan(&plan);
+        self.check_blocks();
+        self.write(&plan);
+        // Now and then the model fails: everyone in the step is gone.
+        if self.random.below(97) == 0 {
+            for chunk in &plan.chunks {
+                self.scheduler.remove(chunk.seq).unwrap();
+                self.jobs.remove(&chunk.seq);
+            }
+            return self.check_blocks();
+        }
+        self.scheduler.advance(&plan);
+        for chunk in plan.chunks.iter().filter(|chunk| chunk.is_last) {
+            let mut seq = self.scheduler.get(chunk.seq).unwrap();
+            if seq.output == Output::Logits {
+                let token = TokenId(self.random.below(50) as u32);
+                seq = self.scheduler.push_token(chunk.seq, token);
+            }
+            if seq.tokens.len() - seq.n_prompt >= self.jobs[&chunk.seq].n_generate {
+                self.scheduler.remove(chunk.seq).unwrap();
+                let job = self.jobs.remove(&chunk.seq).unwrap();
+                self.longest_life = self.longest_life.max(self.step - job.arrived_step);
+                self.n_finished += 1;
+            }
+        }
+        self.check_blocks();
+    }
+
+    fn check_plan(&self, plan: &Plan) {
+        let limits = self.scheduler.limits();
+        let n_tokens: usize = plan.chunks.iter().map(|chunk| chunk.n_tokens).sum();
+        assert!(n_tokens <= limits.max_batch_tokens, "{n_tokens} tokens in a step");
+        assert!(self.scheduler.running().len() <= limits.max_running);
+        assert!(self.n_new() <= limits.max_queue);
+        assert!(self.scheduler.running().windows(2).all(|pair| pair[0].rank < pair[1].rank));
+        let (mut n_rows, mut n_decodes, mut n_prefill) = (0, 0, 0);
+        let mut seen = HashSet::new();
+        for chunk in &plan.chunks {
+            assert!(seen.insert(chunk.seq), "two chunks of one sequence");
+            assert!(!plan.preempted.contains(&chunk.seq) || plan.admitted.contains(&chunk.seq));
+            let seq = self.scheduler.running().iter().find(|seq| seq.id == chunk.seq).expect("planned means running");
+            assert!(chunk.n_tokens > 0);
+            assert_eq!(seq.attention, plan.attention);
+            assert_eq!(chunk.first, seq.n_computed);
+            assert_eq!(chunk.is_last, chunk.first + chunk.n_tokens == seq.tokens.len());
+            assert!(seq.attention == Attention::Causal || chunk.is_last, "full attention is never cut");
+            n_rows += if seq.output == Output::Hidden(Pooling::Mean) { chunk.n_tokens } else { 1 };
+            let is_decode = seq.n_remaining() == 1 && !plan.admitted.contains(&seq.id);
+            if is_decode { n_decodes += 1 } else { n_prefill += chunk.n_tokens }
+        }
+        assert!(n_rows <= limits.max_output_rows, "{n_rows} rows of output");
+        if n_decodes > 0 && plan.attention == Attention::Causal {
+            assert!(n_prefill <= limits.prefill_chunk, "{n_prefill} prompt tokens hold up {n_decodes} others");
+        }
+    }
+
+    /// Blocks are conserved, and reference counts are the number of holders.
+    fn check_blocks(&self) {
+        let pool = self.scheduler.pool();
+        pool.check().unwrap();
+        let mut holders: HashMap<BlockId, u32> = HashMap::new();
+        for seq in self.scheduler.running() {
+            assert!(seq.blocks.len() * BLOCK_TOKENS >= seq.n_computed);
+            let distinct: HashSet<_> = seq.blocks.iter().collect();
+            assert_eq!(distinct.len(), seq.blocks.len(), "a sequence holds a block twice");
+            seq.blocks.iter().for_each(|&block| *holders.entry(block).or_default() += 1);
+        }
+        let mut n_indexed = 0;
+        for block in (0..pool.n_blocks() as u32).map(BlockId) {
+            assert_eq!(pool.n_refs(block), holders.get(&block).copied().unwrap_or(0));
+            assert_eq!(pool.is_indexed(block), self.scheduler.index().contains(block));
+            n_indexed += usize::from(pool.is_indexed(block));
+        }
+        assert_eq!(n_indexed, self.scheduler.index().len());
+        assert_eq!(pool.n_available() + holders.len(), pool.n_blocks());
+    }
+
+    /// Writes the plan's tokens, after checking that what comes before them is there and that nobody else reads them.
+    fn write(&mut self, plan: &Plan) {
+        for chunk in &plan.chunks {
+            let seq = self.scheduler.get(chunk.seq).unwrap();
+            for position in 0..chunk.first {
+                let block = seq.blocks[position / BLOCK_TOKENS];
+                let held = self.store.get(&block).and_then(|places| places[position % BLOCK_TOKENS]);
+                assert_eq!(held, Some(seq.tokens[position]), "position {position} of a computed prefix");
+            }
+            for position in chunk.first..chunk.first + chunk.n_tokens {
+                let block = seq.blocks[position / BLOCK_TOKENS];
+                assert_eq!(self.scheduler.pool().n_refs(block), 1, "a shared block is written");
+                assert!(!self.scheduler.pool().is_indexed(block), "an indexed block is written");
+                self.store.entry(block).or_default()[position % BLOCK_TOKENS] = Some(seq.tokens[position]);
+            }
+        }
+    }
+}
+
+const LIMITS: Limits = Limits {
+    n_blocks: 12,
+    max_batch_tokens: 48,
+    max_output_rows: 16,
+    max_running: 6,
+    max_queue: 10,
+    prefill_chunk: 20,
+    reuse: Reuse::On,
+};
+
+fn simulate(seed: u64, limits: Limits, n_steps: usize) -> Simulation {
+    let mut sim = Simulation::new(seed, limits);
+    for _ in 0..n_steps {
+        if sim.random.below(3) == 0 {
+            let priority = sim.random.below(4) as i32 - 2;
+            let _ = sim.arrive(priority);
+        }
+        if sim.random.below(40) == 0 {
+            sim.cancel_one();
+        }
+        sim.step();
+    }
+    let mut n_left = 0;
+    while !sim.jobs.is_empty() {
+        sim.step();
+        n_left += 1;
+        assert!(n_left < 20_000, "{} sequences never finish", sim.jobs.len());
+    }
+    assert!(sim.scheduler.is_idle());
+    assert_eq!(sim.scheduler.pool().n_available(), limits.n_blocks);
+    sim
+}
+
+#[test]
+fn invariants_hold_over_many_seeds_and_limits() {
+    let (mut n_preemptions, mut n_cached, mut n_finished) = (0, 0, 0);
+    for seed in 0..100 {
+        let mut random = Random { seed, n: 1 << 32 };
+        let limits = Limits {
+            n_blocks: 2 + random.below(30),
+            max_batch_tokens: 1 + random.below(80),
+            max_output_rows: 1 + random.below(20),
+            max_running: 1 + random.below(10),
+            max_queue: 1 + random.below(12),
+            prefill_chunk: 1 + random.below(40),
+            reuse: if seed % 5 == 4 { Reuse::Off } else { Reuse::On },
+        };
+        let sim = simulate(seed, limits, 300);
+        n_preemptions += sim.scheduler.n_preemptions();
+        n_cached += sim.scheduler.n_tokens_cached();
+        n_finished += sim.n_finished;
+        assert!(limits.reuse == Reuse::On || sim.scheduler.n_tokens_cached() == 0);
+    }
+    // The simulation is worth something only if all of this happened often.
+    assert!(n_preemptions > 500, "{n_preemptions} preemptions");
+    assert!(n_cached > 5_000, "{n_cached} cached tokens");
+    assert!(n_finished > 2_000, "{n_finished} finished");
+}
+
+#[test]
+fn nobody_starves_under_pressure() {
+    for seed in 100..110 {
+        let sim = simulate(seed, LIMITS, 1500);
+        // Four levels of priority, and a backlog of at most 16 sequences of at most 60 generated tokens, computed
+        // a few at a time.
+        let bound = 4 * AGING_STEPS as u64 + 16 * 120;
+        assert!(sim.longest_life < bound, "seed {seed}: one sequence took {} steps", sim.longest_life);
+        assert!(sim.n_finished > 60, "{} finished", sim.n_finished);
+    }
+}
+
+#[test]
+fn a_flood_of_priority_delays_the_others_only_so_long() {
+    let limits = Limits { max_running: 1, ..LIMITS };
+    let mut sim = Simulation::new(1, limits);
+    let low = sim.arrive(-3).unwrap();
+    let mut n_steps = 0;
+    while sim.jobs.contains_key(&low) || !sim.started.contains(&low) {
+        let _ = sim.arrive(2);
+        sim.step();
+        n_steps += 1;
+        assert!(n_steps < 5 * AGING_STEPS + 11 * 200, "the unimportant one starves");
+    }
+    assert!(sim.n_finished > 10, "the important ones went first");
+}
+
+#[test]
+fn first_come_first_served_at_equal_priority() {
+    let mut scheduler = Scheduler::new(Limits { max_running: 1, ..LIMITS });
+    let arrival = |id, priority| Arrival {
+        id: SeqId(id),
+        tokens: vec![TokenId(id as u32); 4],
+        n_prompt: 4,
+        priority,
+        output: Output::Logits,
+        attention: Attention::Causal,
+    };
+    for (id, priority) in [(0, 0), (1, 0), (2, 1), (3, 0), (4, 1)] {
+        scheduler.add(arrival(id, priority)).unwrap();
+    }
+    let mut order = Vec::new();
+    while !scheduler.is_idle() {
+        let plan = scheduler.plan();
+        scheduler.advance(&plan);
+        for chunk in &plan.chunks {
+            order.push(chunk.seq.0);
+            scheduler.remove(chunk.seq);
+        }
+    }
+    assert_eq!(order, [2, 4, 0, 1, 3]);
+}
+
+#[test]
+fn a_better_ranked_arrival_takes_the_place_of_the_worst() {
+    let mut scheduler = Scheduler::new(Limits { max_running: 2, ..LIMITS });
+    let arrival = |id, priority| Arrival {
+        id: SeqId(id),
+        tokens: vec![TokenId(id as u32); 20],
+        n_prompt: 20,
+        priority,
+        output: Output::Logits,
+        attention: Attention::Causal,
+    };
+    scheduler.add(arrival(0, 0)).unwrap();
+    scheduler.add(arrival(1, 0)).unwrap();
+    let plan = scheduler.plan();
+    scheduler.advance(&plan);
+    assert_eq!(plan.admitted, [SeqId(0), SeqId(1)]);
+    scheduler.push_token(SeqId(0), TokenId(1));
+    scheduler.push_token(SeqId(1), TokenId(1));
+    scheduler.add(arrival(2, 1)).unwrap();
+    let plan = scheduler.plan();
+    assert_eq!((plan.preempted, plan.admitted), (vec![SeqId(1)], vec![SeqId(2)]));
+    assert_eq!(plan.chunks.iter().map(|chunk| chunk.seq.0).collect::<Vec<_>>(), [0, 2]);
+}
+
+#[test]
+fn what_can_never_fit_is_refused() {
+    let mut scheduler = Scheduler::new(LIMITS);
+    let mut arrival = Arrival {
+        id: SeqId(0),
+        tokens: vec![TokenId(0); 12 * BLOCK_TOKENS + 1],
+        n_prompt: 1,
+        priority: 0,
+        output: Output::Logits,
+        attention: Attention::Causal,
+    };
+    assert_eq!(scheduler.add(arrival.clone()), Err(Refused::TooLarge));
+    arrival.tokens.truncate(49);
+    arrival.attention = Attention::Full;
+    assert_eq!(scheduler.add(arrival.clone()), Err(Refused::TooLarge));
+    arrival.tokens.truncate(48);
+    assert_eq!(scheduler.add(arrival), Ok(()));
+}
