@@ -43,8 +43,9 @@ pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, purpose: Use) -> Result<Pl
     let available = Memory::read().map(|memory| memory.available_bytes.saturating_sub(RESERVE_BYTES));
     loop {
         let options = options(args, purpose, n_ctx);
-        let memory = model::plan(&config, &options);
-        let need = checkpoint.file_bytes().saturating_add(memory.kv_bytes).saturating_add(memory.scratch_bytes);
+        let memory = model::plan(checkpoint, &config, &options)
+            .hint("`roci inspect MODEL --tensors` shows what the file holds")?;
+        let need = memory.total_bytes() as u64;
         let Some(available) = available.filter(|available| need > *available) else {
             return Ok(Plan { options, memory, n_ctx, n_ctx_train: config.n_ctx_train });
         };
@@ -54,9 +55,9 @@ pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, purpose: Use) -> Result<Pl
         }
         let error = anyhow!(
             "the model does not fit: weights {} + keys and values {} (context of {n_ctx}) + scratch {} of {} available",
-            human_bytes(checkpoint.file_bytes()),
-            human_bytes(memory.kv_bytes),
-            human_bytes(memory.scratch_bytes),
+            human_bytes(memory.weights_bytes as u64),
+            human_bytes(memory.kv_bytes as u64),
+            human_bytes(memory.scratch_bytes as u64),
             human_bytes(available),
         );
         return Err(error).hint("use a smaller --context, a file with smaller weights, or close other programs");
@@ -80,7 +81,7 @@ fn options(args: &LoadArgs, purpose: Use, n_ctx: usize) -> LoadOptions {
 
 pub fn load(checkpoint: &Checkpoint, plan: &Plan) -> Result<Model> {
     let name = checkpoint.path().map_or_else(|| "the model".to_owned(), |path| format!("`{}`", path.display()));
-    Model::load(checkpoint, plan.options.clone())
+    Model::load(checkpoint, plan.options)
         .with_context(|| format!("cannot load {name}"))
         .hint("`roci inspect MODEL --tensors` shows what the file holds")
 }

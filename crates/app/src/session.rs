@@ -27,7 +27,8 @@ pub struct Session {
     template: Template,
     handle: Handle,
     pub plan: Plan,
-    pub file_bytes: u64,
+    /// Where it computes, in words.
+    pub device: String,
     pub load_time: Duration,
 }
 
@@ -65,6 +66,11 @@ impl Session {
         let checkpoint = model_file::open(path)?;
         let purpose = Use { n_sequences: 1, max_batch_tokens: PROMPT_STEP, max_logits_rows: 1 };
         let plan = load::plan(&checkpoint, args, purpose).with_context(|| format!("`{}`", path.display()))?;
+        if plan.n_ctx > plan.n_ctx_train {
+            let (n_ctx, n_train) = (plan.n_ctx, plan.n_ctx_train);
+            let error = anyhow!("--context {n_ctx} is more than the {n_train} tokens the model was trained for");
+            return Err(error).with_hint(|| format!("use --context {n_train} or less"));
+        }
         // The vocabulary takes about as long to read as the weights: both at once.
         let (tokenizer, model) = std::thread::scope(|scope| {
             let tokenizer = scope.spawn(|| model_file::open_tokenizer(&checkpoint));
@@ -82,9 +88,9 @@ impl Session {
             n_ctx: Some(plan.n_ctx),
             ..engine::EngineOptions::default()
         };
+        let device = model.device();
         let handle = engine::start(model, options, None);
-        let file_bytes = checkpoint.file_bytes();
-        Ok(Self { path: path.to_owned(), tokenizer, template, handle, plan, file_bytes, load_time: start.elapsed() })
+        Ok(Self { path: path.to_owned(), tokenizer, template, handle, plan, device, load_time: start.elapsed() })
     }
 
     /// The conversation as the model was trained to read it, up to where its answer starts.
@@ -185,14 +191,14 @@ impl Session {
     pub fn describe(&self) -> String {
         let plan = &self.plan;
         format!(
-            "{}: weights {}, keys and values {} (context of {}, trained for {}), scratch {}, {} threads{}",
+            "{}: weights {}, keys and values {} (context of {}, trained for {}), scratch {}, {}{}",
             self.path.display(),
-            human_bytes(self.file_bytes),
-            human_bytes(plan.memory.kv_bytes),
+            human_bytes(plan.memory.weights_bytes as u64),
+            human_bytes(plan.memory.kv_bytes as u64),
             plan.n_ctx,
             plan.n_ctx_train,
-            human_bytes(plan.memory.scratch_bytes),
-            plan.options.n_threads,
+            human_bytes(plan.memory.scratch_bytes as u64),
+            self.device,
             if self.is_template_default() { "; the file has no chat template, using ChatML" } else { "" },
         )
     }

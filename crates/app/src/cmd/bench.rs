@@ -13,7 +13,7 @@ use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
-use weights::{Checkpoint, Dtype};
+use weights::Checkpoint;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,6 +35,13 @@ enum Synthetic {
     Llama1b,
     #[value(name = "llama-8b")]
     Llama8b,
+}
+
+/// Types for random weights, under the name that was typed.
+#[derive(Debug, Clone)]
+struct Weights {
+    name: String,
+    recipe: model::Recipe,
 }
 
 /// Measure speed
@@ -62,9 +69,9 @@ pub struct Args {
     /// Use random weights of this shape instead of a model
     #[arg(long, value_enum, requires = "weights")]
     synthetic: Option<Synthetic>,
-    /// Type of the random weights: F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K
-    #[arg(long, value_name = "TYPE", value_parser = parse_dtype, requires = "synthetic")]
-    weights: Option<Dtype>,
+    /// Type of the random weights: F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K, or the mixture Q4_K_M
+    #[arg(long, value_name = "TYPE", value_parser = parse_recipe, requires = "synthetic")]
+    weights: Option<Weights>,
     /// Write the random model to a GGUF file
     #[arg(long, value_name = "FILE", requires = "synthetic")]
     save: Option<PathBuf>,
@@ -75,9 +82,10 @@ pub struct Args {
     load: LoadArgs,
 }
 
-fn parse_dtype(text: &str) -> Result<Dtype, String> {
-    let names = || Dtype::ALL.map(Dtype::name).join(", ");
-    Dtype::from_name(text).ok_or_else(|| format!("expected one of {}", names()))
+fn parse_recipe(text: &str) -> Result<Weights, String> {
+    let recipe =
+        model::Recipe::from_name(text).ok_or("expected F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K or Q4_K_M")?;
+    Ok(Weights { name: text.to_uppercase(), recipe })
 }
 
 fn parse_count(text: &str) -> Result<usize, String> {
@@ -119,6 +127,7 @@ pub fn main(args: &Args) -> Result<()> {
     let purpose = Use { n_sequences: args.batch, max_batch_tokens, max_logits_rows: args.batch };
     let plan = load::plan(&checkpoint, &load_args, purpose)?;
     let model = load::load(&checkpoint, &plan)?;
+    let device = model.device();
     let load_s = start.elapsed().as_secs_f64();
     let mut bench =
         Bench { n_vocab: model.config().n_vocab, driver: Driver::new(model, args.batch, n_ctx, PROMPT_STEP), args };
@@ -132,8 +141,8 @@ pub fn main(args: &Args) -> Result<()> {
         return print_json(&json!({
             "model": name,
             "file_bytes": checkpoint.file_bytes(),
-            "weights": args.weights.map(Dtype::name),
-            "device": "cpu",
+            "weights": args.weights.as_ref().map(|weights| &weights.name),
+            "device": device,
             "cpu": Cpu::detect().name,
             "threads": n_threads,
             "kv_type": format!("{:?}", args.load.kv_type).to_lowercase(),
@@ -148,7 +157,7 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let mut out = std::io::stdout().lock();
     let size = human_bytes(checkpoint.file_bytes());
-    writeln!(out, "{name}, {size}, cpu with {n_threads} threads, loaded in {load_s:.2} s")?;
+    writeln!(out, "{name}, {size}, {device}, loaded in {load_s:.2} s")?;
     for samples in &samples {
         let (low, high) = samples.range();
         writeln!(out, "{:24} {:>9.1} tokens/s  ({low:.1} to {high:.1})", samples.test, samples.median())?;
@@ -157,7 +166,7 @@ pub fn main(args: &Args) -> Result<()> {
 }
 
 fn open(args: &Args) -> Result<(String, Checkpoint)> {
-    let (Some(shape), Some(dtype)) = (args.synthetic, args.weights) else {
+    let (Some(shape), Some(weights)) = (args.synthetic, &args.weights) else {
         let spec = args.model.as_deref().unwrap_or_default();
         return Ok((spec.to_owned(), model_file::open(&store::resolve(spec)?)?));
     };
@@ -166,15 +175,15 @@ fn open(args: &Args) -> Result<(String, Checkpoint)> {
         Synthetic::Llama8b => ("llama-8b", model::Synthetic::Llama8b),
     };
     let spinner = ProgressBar::new_spinner();
-    spinner.set_message(format!("making {name} with random {dtype} weights"));
+    spinner.set_message(format!("making {name} with random {} weights", weights.name));
     spinner.enable_steady_tick(std::time::Duration::from_millis(120));
-    let checkpoint = model::synthetic(kind, dtype, 1)?;
+    let checkpoint = model::synthetic(kind, weights.recipe, 1)?;
     if let Some(path) = &args.save {
         spinner.set_message(format!("writing {}", path.display()));
-        weights::GgufWriter::copy(path, &checkpoint)?;
+        ::weights::GgufWriter::copy(path, &checkpoint)?;
     }
     spinner.finish_and_clear();
-    Ok((format!("{name} {dtype}"), checkpoint))
+    Ok((format!("{name} {}", weights.name), checkpoint))
 }
 
 struct Bench<'a> {

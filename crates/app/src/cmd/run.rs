@@ -144,13 +144,13 @@ pub fn summary(session: &Session, answer: &Answer) -> String {
     };
     let memory = machine::peak_bytes().map(|n| format!(", {} peak memory", human_bytes(n))).unwrap_or_default();
     format!(
-        "{} prompt tokens{cached}{}, {} generated{}{note}, first token after {:.2} s, cpu with {} threads{memory}",
+        "{} prompt tokens{cached}{}, {} generated{}{note}, first token after {:.2} s, {}{memory}",
         usage.n_prompt,
         speed(answer.prompt_speed()),
         usage.n_generated,
         speed(answer.decode_speed()),
         usage.timings.ttft.as_secs_f64(),
-        session.plan.options.n_threads,
+        session.device,
     )
 }
 
@@ -187,7 +187,7 @@ fn answer_json(session: &Session, request: &Request, answer: &Answer, seed: u64)
             "generated_per_second": answer.decode_speed(),
             "first_token_s": timings.ttft.as_secs_f64(),
         },
-        "device": "cpu",
+        "device": session.device,
         "threads": session.plan.options.n_threads,
         "peak_memory_bytes": machine::peak_bytes(),
     })

@@ -67,7 +67,7 @@ fn question_that_does_not_fit_keeps_the_chat_alive() {
 fn control_c_stops_the_answer_and_not_the_program() {
     let roci = Roci::new();
     tiny::write(roci.home.path());
-    let args = ["run", "tiny.gguf", "--logit-bias", "123=1000", "--max-tokens", "1000000", "--context", "1000000"];
+    let args = ["run", "tiny.gguf", "--logit-bias", "123=1000", "--max-tokens", "1000000", "--context", "200000"];
     let mut command = roci.command(&args);
     command.stdin(std::process::Stdio::inherit()).env("TERM", "xterm");
     let mut chat = spawn_command(command, Some(60_000)).unwrap();
@@ -89,7 +89,7 @@ fn control_c_ends_a_single_answer_with_its_figures() {
     let roci = Roci::new();
     tiny::write(roci.home.path());
     let args = ["run", "tiny.gguf", "hi", "--logit-bias", "123=1000", "--max-tokens", "1000000"];
-    let mut command = roci.command(&[&args[..], &["--context", "1000000"]].concat());
+    let mut command = roci.command(&[&args[..], &["--context", "200000"]].concat());
     command.stdin(std::process::Stdio::inherit());
     let mut answer = spawn_command(command, Some(60_000)).unwrap();
     answer.exp_string("xxxxxxxx").unwrap();

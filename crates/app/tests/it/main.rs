@@ -7,3 +7,4 @@ mod model_run;
 mod roci;
 mod standin;
 mod tiny;
+mod truth;

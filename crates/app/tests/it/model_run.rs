@@ -1,4 +1,4 @@
-//! `run`, `bench` and `perplexity` on the tiny model, and on the real one where it is here.
+//! `run`, `bench` and `perplexity` on the tiny model.
 
 use crate::roci::Roci;
 use crate::tiny;
@@ -87,6 +87,16 @@ fn context_ends_the_answer() {
 }
 
 #[test]
+fn more_context_than_the_model_was_trained_for() {
+    let roci = Roci::new();
+    tiny::write_trained_for(roci.home.path(), 1024);
+    let outcome = roci.run(&["run", "tiny.gguf", "hi", "--context", "1025"]);
+    assert_eq!(outcome.code, Some(1));
+    let error = "error: --context 1025 is more than the 1024 tokens the model was trained for\nhint: ";
+    assert!(outcome.stderr.starts_with(error), "{}", outcome.stderr);
+}
+
+#[test]
 fn more_context_than_memory() {
     let roci = with_tiny();
     let outcome = roci.run(&["run", "tiny.gguf", "hi", "--context", "4000000000"]);
@@ -125,24 +135,4 @@ fn bench_measures_what_was_asked() {
     }
     let text = roci.run(&[&args[..], &["--repetitions", "1"]].concat());
     assert!(text.stdout.contains("generate 4 x 3 at depth 30"), "{}", text.stdout);
-}
-
-/// The path in ROCI_SMOLLM2; without it the test is skipped, or fails where ROCI_REQUIRE_MODEL=1.
-fn smollm2() -> Option<String> {
-    let path = std::env::var("ROCI_SMOLLM2").ok();
-    if path.is_none() {
-        assert!(std::env::var("ROCI_REQUIRE_MODEL").as_deref() != Ok("1"), "ROCI_SMOLLM2 names no file");
-        eprintln!("skipped: ROCI_SMOLLM2 names no SmolLM2-135M-Instruct.Q4_1.gguf");
-    }
-    path
-}
-
-#[test]
-fn smollm2_knows_the_capital_of_france() {
-    let Some(path) = smollm2() else { return };
-    let args = ["run", &path, "What is the capital of France?", "--temperature", "0", "--kv-type", "f32"];
-    let answer = Roci::new().run(&[&args[..], &["--output", "json"]].concat()).json();
-    // llama.cpp on the same weights in f32.
-    assert_eq!(answer["text"], "The capital of France is Paris.");
-    assert_eq!((&answer["finish_reason"], answer["tokens"].as_array().unwrap().len()), (&json!("stop"), 8));
 }

@@ -31,7 +31,7 @@ impl Roci {
         command.args(args).stdin(Stdio::null()).current_dir(self.home.path());
         for (key, _) in std::env::vars_os() {
             let name = key.to_string_lossy().to_uppercase();
-            if ["PIP_", "HF_", "ROCI_"].iter().any(|start| name.starts_with(start)) || name.ends_with("_PROXY") {
+            if ["PIP_", "HF_"].iter().any(|start| name.starts_with(start)) || name.ends_with("_PROXY") {
                 command.env_remove(key);
             }
         }

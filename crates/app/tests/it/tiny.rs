@@ -6,14 +6,19 @@ use weights::{Dtype, Metadata, Value};
 
 const SPECIALS: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
-/// Writes the model into the folder and returns its path.
+/// Writes the model into the folder and returns its path. It says it was trained for any context.
 pub fn write(folder: &Path) -> PathBuf {
-    let checkpoint = model::synthetic(model::Synthetic::Tiny, Dtype::F32, 7).unwrap();
+    write_trained_for(folder, u32::MAX)
+}
+
+pub fn write_trained_for(folder: &Path, n_ctx: u32) -> PathBuf {
+    let checkpoint = model::synthetic(model::Synthetic::Tiny, model::Recipe::Uniform(Dtype::F32), 7).unwrap();
     let n_vocab = model::Config::from_metadata(checkpoint.metadata()).unwrap().n_vocab;
     let mut metadata = Metadata::new();
     for (key, value) in checkpoint.metadata().iter().filter(|(key, _)| !key.starts_with("tokenizer.")) {
         metadata.set(key, value.clone());
     }
+    metadata.set("llama.context_length", n_ctx);
     for (key, value) in vocabulary(n_vocab) {
         metadata.set(key, value);
     }
