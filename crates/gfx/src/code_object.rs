@@ -127,16 +127,9 @@ fn dynamic_symbols(image: &[u8], base: u64) -> Option<Vec<Symbol>> {
 pub fn name_in_memory(memory: &Memory, descriptor_at: u64) -> Option<String> {
     const PAGE: u64 = 4096;
     let found = memory.find(descriptor_at, descriptor_at + 64)?;
-    let mut start = descriptor_at / PAGE * PAGE;
-    loop {
-        if start < found.start {
-            return None;
-        }
-        if memory.read_bytes(start, 4).as_deref() == Some(b"\x7fELF") {
-            break;
-        }
-        start = start.checked_sub(PAGE)?;
-    }
+    // The image starts on a page, or where the allocation does.
+    let pages = (found.start / PAGE..=descriptor_at / PAGE).rev().map(|n| n * PAGE).filter(|at| *at >= found.start);
+    let start = pages.chain([found.start]).find(|at| memory.read_bytes(*at, 4).as_deref() == Some(b"\x7fELF"))?;
     let image = memory.read_bytes(start, (found.start + found.n_bytes - start).min(16 << 20) as usize)?;
     let symbols = dynamic_symbols(&image, start)?;
     let kd = symbols.into_iter().find(|s| s.address == descriptor_at - start)?;

@@ -8,6 +8,7 @@
 // A lane number indexes several rows at once, and bit fields read as AMD's manuals write them.
 #![allow(clippy::needless_range_loop, clippy::precedence)]
 
+pub mod bare;
 pub mod chip;
 pub mod code_object;
 pub mod dispatch;

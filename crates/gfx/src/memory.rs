@@ -130,13 +130,15 @@ impl Memory {
         let before = live.range(..=address).next_back().map(|(_, a)| a);
         let after = live.range(address..).next().map(|(_, a)| a);
         let name = |a: &Allocation| format!("allocation {} ({:#x}, {} bytes)", a.id, a.start, a.n_bytes);
-        let past = before.map(|a| (address - a.start - a.n_bytes.min(address - a.start), a));
-        match (past, after) {
-            (Some((0, a)), _) => format!("it starts {} bytes into {}", address - a.start, name(a)),
-            (Some((gap, a)), Some(b)) if b.start - address < gap => {
+        match (before, after) {
+            (Some(a), _) if address - a.start < a.n_bytes => {
+                format!("it starts {} bytes into {}", address - a.start, name(a))
+            }
+            (Some(a), Some(b)) if b.start - address < address - a.start - a.n_bytes => {
+                let gap = address - a.start - a.n_bytes;
                 format!("{} bytes before {} (and {gap} past the end of {})", b.start - address, name(b), a.id)
             }
-            (Some((gap, a)), _) => format!("{gap} bytes past the end of {}", name(a)),
+            (Some(a), _) => format!("{} bytes past the end of {}", address - a.start - a.n_bytes, name(a)),
             (None, Some(b)) => format!("{} bytes before {}", b.start - address, name(b)),
             (None, None) => "nothing is allocated".into(),
         }

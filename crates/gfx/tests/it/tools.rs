@@ -41,3 +41,42 @@ pub fn has_patchelf() -> bool {
     }
     found
 }
+
+/// Builds a HIP source for a chip with Debian's clang; `None` (with a reason) when it is missing.
+pub fn clang(source: &Path, chip: &str, wave: u32) -> Option<Vec<u8>> {
+    let out =
+        std::env::temp_dir().join(format!("gfx-{chip}-{}-{:?}.co", std::process::id(), std::thread::current().id()));
+    let flags =
+        "-x hip --offload-device-only --no-gpu-bundle-output -nogpuinc -nogpulib -O3 -fno-math-errno -std=c++17";
+    let result = Command::new("clang-19")
+        .args(flags.split(' '))
+        .args([format!("--offload-arch={chip}"), format!("-DWAVE={wave}")])
+        .args([source.as_os_str(), "-o".as_ref(), out.as_os_str()])
+        .output();
+    let Ok(result) = result else {
+        skip("clang-19 is missing (apt-get install clang-19)");
+        return None;
+    };
+    assert!(result.status.success(), "clang-19: {}", String::from_utf8_lossy(&result.stderr));
+    let file = std::fs::read(&out).expect("clang wrote its output");
+    let _ = std::fs::remove_file(&out);
+    Some(file)
+}
+
+/// A small seeded generator, so that tests need no dependency.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// In [-1, 1).
+    pub fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
