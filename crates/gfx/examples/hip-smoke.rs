@@ -30,6 +30,7 @@ extern "C" __global__ void add(float* a, const float* b, int n) {
     if (i < n) a[i] += b[i];
 }
 extern "C" __global__ void count(unsigned* c) { atomicAdd(c, 1u); }
+extern "C" __global__ void doubled(unsigned* c) { *c *= 2; }
 "#;
 
 struct Hip {
@@ -146,6 +147,9 @@ fn main() {
     let h =
         Hip { hip: open(&["libamdhip64.so.7", "libamdhip64.so.6"]), rtc: open(&["libhiprtc.so.7", "libhiprtc.so.6"]) };
     let arch = describe(&h);
+    if let Some(n_bytes) = std::env::var("SMOKE_ALLOC").ok().and_then(|v| v.parse().ok()) {
+        h.upload(&vec![0u8; n_bytes]);
+    }
     let module = h.compile(&arch);
     let (n_rows, n) = (4usize, 1024usize);
     let x: Vec<f32> = (0..n_rows * n).map(|i| ((i * 7919 % 1000) as f32 - 500.0) / 100.0).collect();
@@ -212,19 +216,24 @@ fn main() {
 
     graph(&h, module, stream, dy, &x);
 
-    // Two streams ordered by one event: without it, hostile order would show.
+    // Two streams ordered by one event: without it, hostile order shows.
     let mut counter = h.upload(&[0u32]);
-    let count = h.function(module, c"count");
+    let (count, doubled) = (h.function(module, c"count"), h.function(module, c"doubled"));
     h.launch(count, 3, 64, stream, &mut [arg(&mut counter)]);
-    // SAFETY: events and streams were created above.
-    unsafe {
-        h.check("hipEventRecord", record(e1, stream));
-        h.check("hipStreamWaitEvent", wait_event(other, e1, 0));
+    if std::env::var_os("SMOKE_FORGET_EVENT").is_none() {
+        // SAFETY: events and streams were created above.
+        unsafe {
+            h.check("hipEventRecord", record(e1, stream));
+            h.check("hipStreamWaitEvent", wait_event(other, e1, 0));
+        }
     }
-    h.launch(count, 1, 64, other, &mut [arg(&mut counter)]);
+    h.launch(doubled, 1, 1, other, &mut [arg(&mut counter)]);
     // SAFETY: as above.
-    h.check("hipStreamSynchronize", unsafe { sync(other) });
-    assert_eq!(h.download::<u32>(counter, 1), [4 * 64]);
+    unsafe {
+        h.check("hipStreamSynchronize", sync(other));
+        h.check("hipStreamSynchronize", sync(stream));
+    }
+    assert_eq!(h.download::<u32>(counter, 1), [2 * 3 * 64], "two streams");
     println!("two streams and atomics: right");
     println!("ok");
 }

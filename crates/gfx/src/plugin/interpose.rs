@@ -1,7 +1,8 @@
 //! Allocation failures on demand: ROCr's pool allocator, interposed when this library is preloaded.
 //!
-//! The model hook cannot refuse memory. With `LD_PRELOAD` naming this library and `GFX_FAIL_ALLOC=n`, the n-th call of
-//! `hsa_amd_memory_pool_allocate` returns "out of resources"; all others go to AMD's own function.
+//! The model hook cannot refuse memory. With `LD_PRELOAD` naming this library and `GFX_FAIL_ALLOC=n[@bytes]`, the n-th
+//! call of `hsa_amd_memory_pool_allocate` (of at least that many bytes) and all later ones return "out of resources",
+//! as a full card would; everything else goes to AMD's own function.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -15,20 +16,32 @@ const NOT_INITIALIZED: c_int = 0x100b;
 type Allocate = unsafe extern "C" fn(u64, usize, u32, *mut *mut c_void) -> c_int;
 
 unsafe extern "C" {
+    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// glibc's "the next object after mine".
-const RTLD_NEXT: *mut c_void = -1isize as *mut c_void;
+/// glibc: a handle only if the library is loaded already.
+const RTLD_LAZY: c_int = 1;
+const RTLD_NOLOAD: c_int = 4;
 
 fn real() -> Option<Allocate> {
     static REAL: OnceLock<Option<Allocate>> = OnceLock::new();
     *REAL.get_or_init(|| {
-        // SAFETY: the name is a C string; dlsym has no other precondition.
-        let found = unsafe { dlsym(RTLD_NEXT, c"hsa_amd_memory_pool_allocate".as_ptr()) };
+        // ROCr is loaded into a scope of its own, so "the next object" would not find it.
+        // SAFETY: both names are C strings; the handle is used while ROCr, our caller's caller, stays loaded.
+        let found = unsafe {
+            let rocr = dlopen(c"libhsa-runtime64.so.1".as_ptr(), RTLD_LAZY | RTLD_NOLOAD);
+            if rocr.is_null() { rocr } else { dlsym(rocr, c"hsa_amd_memory_pool_allocate".as_ptr()) }
+        };
         // SAFETY: a symbol of this name has this signature in every ROCr (hsa_ext_amd.h).
         (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, Allocate>(found) })
     })
+}
+
+/// `n` or `n@bytes`.
+fn parse(text: &str) -> Option<(u64, usize)> {
+    let (n, min_bytes) = text.split_once('@').unwrap_or((text, "0"));
+    Some((n.parse().ok()?, min_bytes.parse().ok()?))
 }
 
 /// # Safety
@@ -41,16 +54,30 @@ pub unsafe extern "C" fn hsa_amd_memory_pool_allocate(
     to: *mut *mut c_void,
 ) -> c_int {
     static CALLS: AtomicU64 = AtomicU64::new(0);
-    static FAIL_AT: OnceLock<Option<u64>> = OnceLock::new();
-    let fail_at = *FAIL_AT.get_or_init(|| std::env::var("GFX_FAIL_ALLOC").ok().and_then(|v| v.parse().ok()));
-    let n = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
-    if fail_at == Some(n) {
-        eprintln!("gfx: allocation {n} ({n_bytes} bytes) fails, as GFX_FAIL_ALLOC asks");
-        return OUT_OF_RESOURCES;
+    static FAIL_AT: OnceLock<Option<(u64, usize)>> = OnceLock::new();
+    let fail_at = FAIL_AT.get_or_init(|| parse(&std::env::var("GFX_FAIL_ALLOC").ok()?));
+    if let Some((first, min_bytes)) = *fail_at
+        && n_bytes >= min_bytes
+    {
+        let n = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
+        if n >= first {
+            eprintln!("gfx: allocation {n} ({n_bytes} bytes) fails, as GFX_FAIL_ALLOC asks");
+            return OUT_OF_RESOURCES;
+        }
     }
     match real() {
         // SAFETY: the caller's arguments, passed on unchanged.
         Some(real) => unsafe { real(pool, n_bytes, flags, to) },
         None => NOT_INITIALIZED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_request_reads_as_documented() {
+        assert_eq!(super::parse("3"), Some((3, 0)));
+        assert_eq!(super::parse("2@4096"), Some((2, 4096)));
+        assert_eq!(super::parse("many"), None);
     }
 }

@@ -157,16 +157,10 @@ impl Shared {
             if queues.is_empty() {
                 kick = None;
             }
-            if dice.is_some() {
+            let mut ready = self.ready(&queues, dice.is_some());
+            if dice.is_some() && !ready.is_empty() {
                 self.wait_for_quiet(&queues);
-            }
-            let mut ready = Vec::new();
-            for (n, queue) in queues.iter().enumerate() {
-                for (index, packet) in queue.candidates(dice.is_some()) {
-                    if self.is_satisfied(&packet.body) {
-                        ready.push((n, index, packet));
-                    }
-                }
+                ready = self.ready(&queues, true);
             }
             if ready.is_empty() {
                 n_idle = n_idle.saturating_add(1);
@@ -187,6 +181,19 @@ impl Shared {
                 kick = Some(Kick { event, since: Instant::now(), n_sent: 0 });
             }
         }
+    }
+
+    /// Every packet that may run now: queue, index, packet.
+    fn ready(&self, queues: &[Arc<Queue>], may_overtake: bool) -> Vec<(usize, u64, Packet)> {
+        let mut ready = Vec::new();
+        for (n, queue) in queues.iter().enumerate() {
+            for (index, packet) in queue.candidates(may_overtake) {
+                if self.is_satisfied(&packet.body) {
+                    ready.push((n, index, packet));
+                }
+            }
+        }
+        ready
     }
 
     /// Drops queues that are being destroyed and tells their destroyers.

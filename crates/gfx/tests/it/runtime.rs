@@ -12,7 +12,7 @@ fn smoke(env: &[(&str, &str)]) -> Option<Output> {
     }
     let target = tools::target_dir();
     let mut command = Command::new(tools::crate_dir().join("run"));
-    command.arg(target.join("examples/hip-smoke")).env("GFX_MODEL_LIB", target.join("libgfx_model.so"));
+    command.arg(target.join("examples/hip-smoke")).env("GFX_MODEL_LIB", target.join("deps/libgfx_model.so"));
     command.envs(env.iter().copied());
     Some(command.output().expect("the run script starts"))
 }
@@ -28,4 +28,62 @@ fn compile_copy_launch_event_memset_graph() {
     for line in ["(gfx1100)", "rmsnorm: worst", "memset and device copy: right", "replayed 4 times: right", "ok\n"] {
         assert!(text(&out).contains(line), "no `{line}` in {}", text(&out));
     }
+}
+
+#[test]
+fn the_sanitizer_finds_nothing_in_a_right_program() {
+    let Some(out) = smoke(&[("GFX_SANITIZE", "1")]) else { return };
+    assert!(out.status.success() && text(&out).contains("ok\n"), "{}", text(&out));
+}
+
+#[test]
+fn hostile_order_changes_nothing_in_a_right_program() {
+    for seed in ["1", "2", "3"] {
+        let Some(out) = smoke(&[("GFX_SEED", seed)]) else { return };
+        assert!(out.status.success() && text(&out).contains("ok\n"), "seed {seed}: {}", text(&out));
+    }
+}
+
+#[test]
+fn a_missing_event_shows_under_some_hostile_seed() {
+    let mut wrong = 0;
+    for seed in ["1", "2", "3", "4", "5", "6", "7", "8"] {
+        let Some(out) = smoke(&[("GFX_SEED", seed), ("SMOKE_FORGET_EVENT", "1")]) else { return };
+        wrong += !out.status.success() as usize;
+        if wrong > 0 {
+            assert!(text(&out).contains("two streams"), "another failure: {}", text(&out));
+            break;
+        }
+    }
+    assert!(wrong > 0, "eight hostile orders hid an unordered pair of streams");
+}
+
+#[test]
+fn a_fault_on_demand_ends_the_process_with_the_kernels_name() {
+    let Some(out) = smoke(&[("GFX_FAULT_AT", "2")]) else { return };
+    assert!(!out.status.success());
+    assert!(text(&out).contains("kernel `add`: memory access fault at dispatch 2"), "{}", text(&out));
+}
+
+#[test]
+fn a_failed_allocation_reaches_the_program_as_hips_own_error() {
+    let Some(out) = smoke(&[("GFX_FAIL_ALLOC", "1@1000000000")]) else { return };
+    assert!(out.status.success(), "no allocation is that large: {}", text(&out));
+    let Some(out) = smoke(&[("GFX_FAIL_ALLOC", "1@12345678"), ("SMOKE_ALLOC", "12345678")]) else { return };
+    assert!(!out.status.success());
+    assert!(text(&out).contains("hipMalloc: 2 hipErrorOutOfMemory"), "{}", text(&out));
+}
+
+#[test]
+fn counters_are_written_per_dispatch() {
+    let path = std::env::temp_dir().join(format!("gfx-counters-{}.jsonl", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let Some(out) = smoke(&[("GFX_COUNTERS", path.to_str().expect("a plain path"))]) else { return };
+    assert!(out.status.success(), "{}", text(&out));
+    let lines = std::fs::read_to_string(&path).expect("counters were written");
+    let line = lines.lines().find(|l| l.contains("\"kernel\":\"rmsnorm\"")).expect("a line for rmsnorm");
+    for field in ["\"waves\":32,", "\"wave_lanes\":32,", "\"barriers\":32,", "\"vgprs\":", "\"occupancy\":"] {
+        assert!(line.contains(field), "no {field} in {line}");
+    }
+    let _ = std::fs::remove_file(&path);
 }
