@@ -18,7 +18,7 @@ pub struct Sampler {
     adjusted: Vec<f32>,
     candidates: Vec<Candidate>,
     counts: Vec<u32>,
-    run_sums: Vec<f64>,
+    sums: Vec<f64>,
 }
 
 /// A chosen token.
@@ -40,7 +40,7 @@ pub enum SampleError {
 
 impl Sampler {
     pub fn new(n_vocab: usize) -> Self {
-        Self { adjusted: Vec::new(), candidates: Vec::new(), counts: vec![0; n_vocab], run_sums: Vec::new() }
+        Self { adjusted: Vec::new(), candidates: Vec::new(), counts: vec![0; n_vocab], sums: Vec::new() }
     }
 
     /// The token after `tokens`, from `logits` of one entry per token of the vocabulary.
@@ -91,7 +91,8 @@ impl Sampler {
         if sampling.temperature == 0.0 {
             return select::argmax(logits, max);
         }
-        let scale = 1.0 / f64::from(sampling.temperature);
+        // A temperature below 1e-38 is as good as greedy.
+        let scale = (1.0 / sampling.temperature).min(f32::MAX);
         let u = draw::uniform(sampling.seed, position as u64);
         let has_top_k = sampling.top_k > 0 && sampling.top_k < logits.len();
         let min_logit = max + sampling.min_p.ln();
@@ -102,8 +103,7 @@ impl Sampler {
             } else {
                 self.select_top_p(logits, max, sampling.top_p);
             }
-            let n_kept = self.candidates.partition_point(|c| c.logit >= min_logit).max(1);
-            self.candidates.truncate(n_kept);
+            self.candidates.retain(|c| c.logit >= min_logit);
         } else if sampling.min_p > 0.0 {
             let tokens = (0..).map(TokenId).zip(logits);
             self.candidates.clear();
@@ -111,30 +111,22 @@ impl Sampler {
                 tokens.filter(|&(_, &logit)| logit >= min_logit).map(|(token, &logit)| Candidate { logit, token }),
             );
         } else {
-            // f32 range: a temperature below 1e-38 is as good as greedy.
-            let scale = scale.min(f64::from(f32::MAX)) as f32;
-            return TokenId(softmax::pick(logits, max, scale, u, &mut self.run_sums) as u32);
+            return TokenId(softmax::pick(logits, max, scale, u, &mut self.sums) as u32);
         }
-        let weight = |c: &Candidate| ((f64::from(c.logit) - f64::from(max)) * scale).exp();
-        let total: f64 = self.candidates.iter().map(weight).sum();
-        let chosen = softmax::pick_weight(self.candidates.iter().map(weight), u * total);
-        self.candidates[chosen].token
+        self.sums.clear();
+        self.sums.extend(self.candidates.iter().map(|c| f64::from(softmax::exp((c.logit - max) * scale))));
+        let target = u * self.sums.iter().sum::<f64>();
+        self.candidates[softmax::pick_weight(self.sums.iter().copied(), target)].token
     }
 
-    /// The fewest best tokens that reach `top_p` of the whole, found in growing lists: mostly the first is enough.
+    /// The fewest best tokens that reach `top_p` of the whole. Mostly a short list is enough; a flat distribution may
+    /// need half the vocabulary, which is then counted instead of sorted.
     fn select_top_p(&mut self, logits: &[f32], max: f32, top_p: f32) {
         let total = softmax::sum_exp(logits, max, 1.0);
-        let mut n = 64;
-        loop {
-            select::best(logits, n, &mut self.candidates);
-            if let Some(n_kept) = self.n_reaching(max, f64::from(top_p) * total) {
-                self.candidates.truncate(n_kept);
-                return;
-            }
-            if n >= logits.len() {
-                return;
-            }
-            n = n.saturating_mul(8);
+        select::best(logits, 64, &mut self.candidates);
+        match self.n_reaching(max, f64::from(top_p) * total) {
+            Some(n_kept) => self.candidates.truncate(n_kept),
+            None => select::best_until(logits, max, total, top_p, &mut self.candidates, &mut self.sums),
         }
     }
 

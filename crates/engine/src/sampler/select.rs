@@ -5,6 +5,8 @@ use std::cmp::Ordering;
 
 use model::TokenId;
 
+use super::softmax::exp;
+
 /// A token that may still be chosen.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Candidate {
@@ -55,6 +57,42 @@ fn cut(out: &mut Vec<Candidate>, n: usize) {
     out.truncate(n);
 }
 
+/// The fewest best whose e^(logit - max) reach the fraction `top_p` of `total`, the sum over all; in no order of rank.
+/// Logits are counted in narrow bins: every bin before the one in which the sum gets there is taken whole, and only
+/// that one is sorted.
+pub fn best_until(logits: &[f32], max: f32, total: f64, top_p: f32, out: &mut Vec<Candidate>, bins: &mut Vec<f64>) {
+    const BINS_PER_UNIT: f32 = 16.0;
+    // Below this distance `exp` is 0.
+    const N_BINS: usize = 87 * BINS_PER_UNIT as usize;
+    // All tokens below this together weigh less than 1 - top_p: the sum gets there without them.
+    let cutoff = f64::from(max) + ((1.0 - f64::from(top_p)) * total / logits.len() as f64).ln() - 1e-3;
+    let all = (0..).map(TokenId).zip(logits).map(|(token, &logit)| Candidate { logit, token });
+    out.clear();
+    out.extend(all.filter(|c| c.logit > cutoff as f32));
+    let bin = |c: &Candidate| (((max - c.logit) * BINS_PER_UNIT) as usize).min(N_BINS - 1);
+    bins.clear();
+    bins.resize(N_BINS, 0.0);
+    for candidate in out.iter() {
+        bins[bin(candidate)] += f64::from(exp(candidate.logit - max));
+    }
+    let target = f64::from(top_p) * total;
+    let (mut sum, mut border) = (0.0, 0);
+    while border < N_BINS - 1 && sum + bins[border] < target {
+        sum += bins[border];
+        border += 1;
+    }
+    let mut last: Vec<Candidate> = out.iter().copied().filter(|c| bin(c) == border).collect();
+    last.sort_unstable_by(order);
+    out.retain(|c| bin(c) < border);
+    for candidate in last {
+        if sum >= target {
+            break;
+        }
+        sum += f64::from(exp(candidate.logit - max));
+        out.push(candidate);
+    }
+}
+
 /// The first of the best tokens.
 pub fn argmax(logits: &[f32], max: f32) -> TokenId {
     const RUN: usize = 64;
@@ -92,6 +130,32 @@ mod tests {
         let mut out = Vec::new();
         best(&logits, 3, &mut out);
         assert_eq!(out.iter().map(|c| c.token.0).collect::<Vec<_>>(), [9999, 9998, 9997]);
+    }
+
+    #[test]
+    fn as_many_as_reach_the_target_and_no_more() {
+        let logits: Vec<f32> = (0..3000).map(|i| (draw::uniform(5, i) * 12.0) as f32).collect();
+        let mut sorted = Vec::new();
+        best(&logits, usize::MAX, &mut sorted);
+        let max = sorted[0].logit;
+        let total: f64 = sorted.iter().map(|c| f64::from(exp(c.logit - max))).sum();
+        let mut out = Vec::new();
+        for p in [0.001, 0.1, 0.5, 0.9, 0.999] {
+            let mut sum = 0.0;
+            let n = 1 + sorted
+                .iter()
+                .take_while(|c| {
+                    sum += f64::from(exp(c.logit - max));
+                    sum < f64::from(p) * total
+                })
+                .count();
+            best_until(&logits, max, total, p, &mut out, &mut Vec::new());
+            out.sort_unstable_by(order);
+            assert_eq!(out, sorted[..n], "{p} of the whole");
+        }
+        // More than there is, as rounding may ask for: all of it.
+        best_until(&[0.0, f32::NEG_INFINITY, -4.0], 0.0, 1.1, 0.99, &mut out, &mut Vec::new());
+        assert_eq!(out.iter().map(|c| c.token.0).collect::<Vec<_>>(), [0, 2]);
     }
 
     #[test]

@@ -125,7 +125,7 @@ fn truncation_at_the_size_of_a_vocabulary() {
     x.iter_mut().step_by(5000).for_each(|l| *l += 9.0);
     for sampling in [
         Sampling { temperature: 1.0, top_p: 0.5, ..Sampling::default() },
-        // Needs several rounds of growing lists.
+        // Needs far more than a short list.
         Sampling { temperature: 0.1, top_p: 0.95, ..Sampling::default() },
         Sampling { temperature: 0.9, top_k: 64, min_p: 0.01, ..Sampling::default() },
     ] {
