@@ -11,6 +11,7 @@
 mod args;
 mod blas;
 mod blas_library;
+mod budget;
 mod buffer;
 mod cache;
 mod compile;
@@ -33,6 +34,7 @@ mod vendor;
 
 pub use args::{Arg, ArgList, Args, Pointer};
 pub use blas::{Blas, Kinds, Layout, Number, Scalar, Shape};
+pub use budget::{Bound, Budget, Gtt, HostMemory};
 pub use buffer::{Buffer, Element, Slice, SliceMut};
 pub use cache::{Cache, Entry};
 pub use compile::{Code, Program, Progress, Target, build, compiler};

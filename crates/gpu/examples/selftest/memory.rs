@@ -15,6 +15,9 @@ pub fn properties(bench: &Bench) -> Result<Outcome, Failure> {
     ensure!(p.max_threads_per_block >= 256 && p.max_shared_bytes >= 32 << 10, "{p:?}");
     let memory = bench.device.memory()?;
     ensure!(memory.free_bytes > 0 && memory.free_bytes <= memory.total_bytes, "{memory:?}");
+    let budget = gpu::Budget::read(&bench.device)?;
+    ensure!(budget.usable_bytes > 0, "{budget:?}");
+    ensure!(p.is_integrated || budget.bound == gpu::Bound::DeviceFree, "{budget:?}");
     let (library, version) = bench.device.driver_version();
     passed(format!(
         "{} {} wave {} CUs {} shared {} mem {:.1}/{:.1} GiB, {library} {version}, {}",
@@ -166,7 +169,7 @@ pub fn foreign_memory(bench: &Bench) -> Result<Outcome, Failure> {
 pub fn hand_over(bench: &Bench) -> Result<Outcome, Failure> {
     let (mut first, second) = (bench.queue()?, bench.queue()?);
     let small = kernels::small(bench)?;
-    let rounds = 2000;
+    let rounds = 30_000;
     let mut counter = first.buffer_from(&[1u32])?;
     // Work that takes a while, then the buffer crosses: without the event the copy below would come first.
     let spin = Spin { y: counter.all_mut(), rounds };
