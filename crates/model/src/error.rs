@@ -4,6 +4,8 @@
 pub enum Error {
     #[error(transparent)]
     Weights(#[from] weights::Error),
+    #[error(transparent)]
+    Op(#[from] ops::Error),
     #[error("architecture `{0}` is not supported (supported: {1})")]
     Architecture(String, &'static str),
     #[error("metadata `{key}`: {what}")]

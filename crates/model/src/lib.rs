@@ -5,9 +5,22 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod config;
+mod decoder;
 mod error;
 mod ids;
+mod kv_cache;
+mod model;
+mod names;
+mod resident;
+mod rope_table;
+mod scratch;
+mod synthetic;
 
 pub use batch::{Attention, BLOCK_TOKENS, Batch, Limits, SeqRows};
+pub use config::{Config, Family};
 pub use error::Error;
 pub use ids::{BlockId, TokenId};
+pub use kv_cache::KvType;
+pub use model::{LoadOptions, MemoryPlan, Model, Output, Shard, plan};
+pub use synthetic::{Recipe, Synthetic, synthetic};

@@ -125,6 +125,13 @@ impl Tensor {
         bytemuck::cast_slice(bytes)
     }
 
+    /// As [`Tensor::f32s`], to be filled by the host.
+    pub fn f32s_mut(&mut self, n_rows: usize) -> &mut [f32] {
+        assert_eq!(self.dtype, Dtype::F32, "numbers of an f32 tensor");
+        let PlaceMut::Host(bytes) = self.rows_mut(n_rows).place;
+        bytemuck::cast_slice_mut(bytes)
+    }
+
     fn first_rows_len(&self, n_rows: usize) -> usize {
         if n_rows == self.shape[0] {
             return self.region.len;

@@ -18,6 +18,7 @@ pub mod quant;
 mod rmsnorm;
 mod rope;
 mod swiglu;
+mod take_rows;
 #[cfg(target_arch = "x86_64")]
 mod tile;
 mod view;
@@ -35,4 +36,5 @@ pub use pool::Pool;
 pub use rmsnorm::rmsnorm;
 pub use rope::{Pairing, rope};
 pub use swiglu::swiglu;
+pub use take_rows::take_rows;
 pub use view::{Layout, Place, PlaceMut, View, ViewMut};

@@ -2,12 +2,12 @@
 //!
 //! A decode step on a small model has about 200 parallel regions; a general work-stealing pool's wake-ups cost more
 //! than the work in them. Here the workers spin between regions and go to sleep only when a step is long over, so an
-//! idle engine uses no CPU. The caller is thread 0 and works too. Tasks are taken from one counter, so that a slow
-//! thread does not hold the others up.
+//! idle engine uses no CPU. The caller is thread 0 and works too. A region ends when its tasks are done, not when every
+//! worker has looked in: on a busy machine a worker without a core holds nobody up.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, Thread};
 
@@ -15,6 +15,8 @@ use crate::isa::Isa;
 
 /// Turns of the spin loop before a worker sleeps: about half a millisecond, longer than any gap inside a step.
 const SPINS_BEFORE_SLEEP: u32 = 20_000;
+/// Turns before the caller, out of tasks, offers its core to whoever holds the last one.
+const SPINS_BEFORE_YIELD: u32 = 2_000;
 
 pub struct Pool {
     shared: Arc<Shared>,
@@ -30,27 +32,24 @@ struct Worker {
 }
 
 struct Shared {
-    /// Counts regions; a worker runs when it sees a number it has not served.
-    epoch: AtomicU32,
-    next_task: AtomicUsize,
-    n_running: AtomicUsize,
+    /// Tasks that nobody has taken, in the low half; the region's number, so that an old value never looks like a
+    /// new one, in the high half.
+    tickets: AtomicU64,
+    n_tasks: AtomicUsize,
+    n_done: AtomicUsize,
     n_sleeping: AtomicUsize,
     has_panicked: AtomicBool,
     is_closing: AtomicBool,
-    region: UnsafeCell<Region>,
+    body: UnsafeCell<*const (dyn Fn(usize, usize) + Sync)>,
 }
 
-#[derive(Copy, Clone)]
-struct Region {
-    n_tasks: usize,
-    body: *const (dyn Fn(usize, usize) + Sync),
-}
+const UNTAKEN: u64 = u32::MAX as u64;
 
-// SAFETY: `region` is written only by the caller that holds `turn`, while `n_running` is zero, and is published to the
-// workers by the release store of `epoch`. `body` points at a closure that outlives the region, because `run` does not
-// return before every worker has left it.
+// SAFETY: `body` is written only by the caller that holds `turn`, while no task is untaken or running, and is published
+// by the release store of `tickets`. A thread reads it only while it holds a task of that region; the region does not
+// end, and so the closure lives, until that task is counted as done.
 unsafe impl Sync for Shared {}
-// SAFETY: as above; the raw pointer in `region` is never used outside a region.
+// SAFETY: as above; the raw pointer is never used outside a region.
 unsafe impl Send for Shared {}
 
 impl Pool {
@@ -61,13 +60,13 @@ impl Pool {
 
     pub fn with_isa(n_threads: usize, isa: Isa) -> Self {
         let shared = Arc::new(Shared {
-            epoch: AtomicU32::new(0),
-            next_task: AtomicUsize::new(0),
-            n_running: AtomicUsize::new(0),
+            tickets: AtomicU64::new(0),
+            n_tasks: AtomicUsize::new(0),
+            n_done: AtomicUsize::new(0),
             n_sleeping: AtomicUsize::new(0),
             has_panicked: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
-            region: UnsafeCell::new(Region { n_tasks: 0, body: &(|_, _| ()) }),
+            body: UnsafeCell::new(&(|_, _| ())),
         });
         let workers = (1..n_threads.max(1))
             .map_while(|thread_idx| {
@@ -90,7 +89,7 @@ impl Pool {
     }
 
     /// Runs `body(task_idx, thread_idx)` once for every task and returns when all are done. A panic in a task is
-    /// raised again here, after every thread has left the region.
+    /// raised again here, after every task has ended.
     pub fn run(&self, n_tasks: usize, body: impl Fn(usize, usize) + Sync) {
         if n_tasks <= 1 || self.workers.is_empty() {
             for task_idx in 0..n_tasks {
@@ -98,28 +97,27 @@ impl Pool {
             }
             return;
         }
+        assert!(n_tasks as u64 <= UNTAKEN, "{n_tasks} tasks in one region");
         let _turn = self.turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let shared = &*self.shared;
         let body: &(dyn Fn(usize, usize) + Sync) = &body;
-        // SAFETY: only the lifetime changes. The pointer is used inside this region alone, and `leave_region` below
-        // waits for every worker before `body` goes out of scope, also when a task panics.
+        // SAFETY: only the lifetime changes. The pointer is used for tasks of this region alone, and this function does
+        // not return before all of them are done, also when one panics.
         let body: *const (dyn Fn(usize, usize) + Sync) = unsafe { std::mem::transmute(body) };
-        // SAFETY: no worker reads `region` now: the last region ended with `n_running` at zero.
-        unsafe { *shared.region.get() = Region { n_tasks, body } };
-        shared.next_task.store(0, Ordering::Relaxed);
-        shared.n_running.store(self.workers.len(), Ordering::Relaxed);
-        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: no task of the last region is left, so nobody reads `body` now.
+        unsafe { *shared.body.get() = body };
+        shared.n_tasks.store(n_tasks, Ordering::Relaxed);
+        shared.n_done.store(0, Ordering::Relaxed);
+        let region = (shared.tickets.load(Ordering::Relaxed) >> 32).wrapping_add(1) << 32;
+        shared.tickets.store(region | n_tasks as u64, Ordering::SeqCst);
         if shared.n_sleeping.load(Ordering::SeqCst) > 0 {
             for worker in &self.workers {
                 worker.thread.unpark();
             }
         }
-        let outcome = catch_unwind(AssertUnwindSafe(|| shared.take_tasks(0)));
-        shared.leave_region();
-        if let Err(panic) = outcome {
-            std::panic::resume_unwind(panic);
-        }
-        assert!(!shared.has_panicked.swap(false, Ordering::Relaxed), "a task panicked on a worker thread");
+        shared.take_tasks(0);
+        shared.wait_until_done(n_tasks);
+        assert!(!shared.has_panicked.swap(false, Ordering::Relaxed), "a task of a parallel region panicked");
     }
 
     /// Splits `0..n_items` into runs of at least `min_items`, a few per thread so that they balance.
@@ -135,60 +133,57 @@ impl Pool {
 
 impl Shared {
     fn work(&self, thread_idx: usize) {
-        let mut served = 0;
-        loop {
-            let epoch = self.wait_for_epoch_after(served);
-            if self.is_closing.load(Ordering::Relaxed) {
-                return;
-            }
-            served = epoch;
-            if catch_unwind(AssertUnwindSafe(|| self.take_tasks(thread_idx))).is_err() {
-                self.has_panicked.store(true, Ordering::Relaxed);
-            }
-            self.n_running.fetch_sub(1, Ordering::Release);
-        }
-    }
-
-    fn wait_for_epoch_after(&self, served: u32) -> u32 {
         let mut n_spins = 0;
-        loop {
-            let epoch = self.epoch.load(Ordering::Acquire);
-            if epoch != served {
-                return epoch;
+        while !self.is_closing.load(Ordering::Relaxed) {
+            if self.tickets.load(Ordering::Acquire) & UNTAKEN > 0 {
+                self.take_tasks(thread_idx);
+                n_spins = 0;
             }
             std::hint::spin_loop();
             n_spins += 1;
             if n_spins == SPINS_BEFORE_SLEEP {
                 n_spins = 0;
-                // Sequentially consistent with the caller's add and load: one of the two sees the other.
-                self.n_sleeping.fetch_add(1, Ordering::SeqCst);
-                if self.epoch.load(Ordering::SeqCst) == served {
-                    thread::park();
-                }
-                self.n_sleeping.fetch_sub(1, Ordering::SeqCst);
+                self.sleep();
             }
         }
     }
 
+    /// Sequentially consistent with the caller's store and load: one of the two sees the other.
+    fn sleep(&self) {
+        self.n_sleeping.fetch_add(1, Ordering::SeqCst);
+        if self.tickets.load(Ordering::SeqCst) & UNTAKEN == 0 && !self.is_closing.load(Ordering::SeqCst) {
+            thread::park();
+        }
+        self.n_sleeping.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Takes and runs tasks until none is left.
     fn take_tasks(&self, thread_idx: usize) {
-        // SAFETY: written before `epoch` was raised, and not again before this thread leaves the region.
-        let Region { n_tasks, body } = unsafe { *self.region.get() };
-        loop {
-            let task_idx = self.next_task.fetch_add(1, Ordering::Relaxed);
-            if task_idx >= n_tasks {
-                return;
+        let mut seen = self.tickets.load(Ordering::Acquire);
+        while seen & UNTAKEN > 0 {
+            if let Err(now) = self.tickets.compare_exchange_weak(seen, seen - 1, Ordering::AcqRel, Ordering::Acquire) {
+                seen = now;
+                continue;
             }
-            // SAFETY: `body` lives until `run` has seen every thread leave.
-            unsafe { (*body)(task_idx, thread_idx) };
+            // This thread holds a task, so its region cannot end: `n_tasks` and `body` are that region's.
+            let task_idx = self.n_tasks.load(Ordering::Relaxed) - (seen & UNTAKEN) as usize;
+            let task = AssertUnwindSafe(|| {
+                // SAFETY: the closure lives until this task is counted as done.
+                unsafe { (**self.body.get())(task_idx, thread_idx) }
+            });
+            if catch_unwind(task).is_err() {
+                self.has_panicked.store(true, Ordering::Relaxed);
+            }
+            self.n_done.fetch_add(1, Ordering::Release);
+            seen = self.tickets.load(Ordering::Acquire);
         }
     }
 
-    fn leave_region(&self) {
+    fn wait_until_done(&self, n_tasks: usize) {
         let mut n_spins = 0_u32;
-        while self.n_running.load(Ordering::Acquire) > 0 {
+        while self.n_done.load(Ordering::Acquire) < n_tasks {
             n_spins += 1;
-            if n_spins.is_multiple_of(SPINS_BEFORE_SLEEP) {
-                // More threads than cores: let the one that is still at work have this core.
+            if n_spins.is_multiple_of(SPINS_BEFORE_YIELD) {
                 thread::yield_now();
             }
             std::hint::spin_loop();
@@ -198,8 +193,7 @@ impl Shared {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.is_closing.store(true, Ordering::Relaxed);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        self.shared.is_closing.store(true, Ordering::SeqCst);
         for worker in &mut self.workers {
             worker.thread.unpark();
             if let Some(handle) = worker.handle.take() {

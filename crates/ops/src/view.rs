@@ -92,6 +92,12 @@ impl<'a> ViewMut<'a> {
         Self::host(Dtype::F32, shape, bytemuck::cast_slice_mut(numbers))
     }
 
+    /// The same view for a shorter time.
+    pub fn reborrow(&mut self) -> ViewMut<'_> {
+        let PlaceMut::Host(bytes) = &mut self.place;
+        ViewMut { dtype: self.dtype, shape: self.shape, layout: self.layout, place: PlaceMut::Host(bytes) }
+    }
+
     pub fn as_view(&self) -> View<'_> {
         let PlaceMut::Host(bytes) = &self.place;
         View { dtype: self.dtype, shape: self.shape, layout: self.layout, place: Place::Host(bytes) }

@@ -45,6 +45,16 @@ pub struct Product<'w, 'o> {
     pub mode: Mode,
 }
 
+impl<'w, 'o> Product<'w, 'o> {
+    pub fn write(weight: View<'w>, out: ViewMut<'o>) -> Self {
+        Self { weight, out, mode: Mode::Write }
+    }
+
+    pub fn add(weight: View<'w>, out: ViewMut<'o>) -> Self {
+        Self { weight, out, mode: Mode::Add }
+    }
+}
+
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Mode {
     Write,

@@ -187,3 +187,38 @@ unsafe fn f16s_256(at: *const u8) -> __m256 {
     // SAFETY: the caller's promise.
     unsafe { _mm256_cvtph_ps(_mm_loadu_si128(at.cast())) }
 }
+
+/// Fills blocks with random weights of about the given standard deviation, without quantising anything: random bits
+/// for the quants, fixed scales.
+pub fn randomize(dtype: Dtype, std: f32, mut bits: impl FnMut() -> u64, bytes: &mut [u8]) {
+    if dtype.block_len() == 1 {
+        let mut value = [0.0];
+        for bytes in bytes.chunks_exact_mut(dtype.block_bytes()) {
+            // Uniform, so that no table or logarithm is needed: sqrt(3) wide for a deviation of 1.
+            value[0] = ((bits() >> 40) as f32 / (1_u64 << 23) as f32 - 1.0) * std * 1.732;
+            quantize(dtype, &value, bytes);
+        }
+        return;
+    }
+    for chunk in bytes.chunks_mut(8) {
+        let random = bits().to_le_bytes();
+        chunk.copy_from_slice(&random[..chunk.len()]);
+    }
+    for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+        // Sixteen even levels deviate by 4.6, 256 by 74; K-quants multiply with random scales of 6 or 8 bits.
+        match dtype {
+            Dtype::Q4_0 => put_f16(block, 0, std / 4.6),
+            Dtype::Q4_1 => {
+                put_f16(block, 0, std / 4.6);
+                put_f16(block, 2, -7.5 * std / 4.6);
+            }
+            Dtype::Q8_0 => put_f16(block, 0, std / 74.0),
+            Dtype::Q4K => {
+                put_f16(block, 0, std / 4.6 / 32.0);
+                put_f16(block, 2, 7.5 * std / 4.6 / 32.0);
+            }
+            Dtype::Q6K => put_f16(block, 208, std / 18.5 / 74.0),
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 => unreachable!("plain numbers were filled above"),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Storage for keys and values, indexed by block: one allocation for all layers. Who owns a block is decided
+//! elsewhere.
+
+use ops::{Arena, KV_BLOCK, Kv, Slot, Tensor};
+use weights::Dtype;
+
+use crate::{Config, Error};
+
+pub struct KvCache {
+    layers: Vec<Layer>,
+}
+
+/// Both `[n_blocks * n_kv_heads, 16 * head_dim]`.
+pub struct Layer {
+    pub k: Tensor,
+    pub v: Tensor,
+}
+
+/// The type keys and values are kept in.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub enum KvType {
+    #[default]
+    F16,
+    F32,
+}
+
+impl KvType {
+    pub fn dtype(self) -> Dtype {
+        match self {
+            KvType::F16 => Dtype::F16,
+            KvType::F32 => Dtype::F32,
+        }
+    }
+}
+
+impl KvCache {
+    fn shape(config: &Config, n_blocks: usize) -> [usize; 2] {
+        [n_blocks.saturating_mul(config.n_kv_heads), KV_BLOCK * config.head_dim]
+    }
+
+    /// Bytes of the whole pool.
+    pub fn bytes(config: &Config, kv_type: KvType, n_blocks: usize) -> usize {
+        Arena::bytes_for(kv_type.dtype(), Self::shape(config, n_blocks)).saturating_mul(2 * config.n_layers)
+    }
+
+    pub fn new(config: &Config, kv_type: KvType, n_blocks: usize) -> Result<Self, Error> {
+        let needed_bytes = Self::bytes(config, kv_type, n_blocks);
+        let mut arena = Arena::new(needed_bytes).ok_or(Error::Memory { what: "the KV pool", needed_bytes })?;
+        let shape = Self::shape(config, n_blocks);
+        let layers = (0..config.n_layers)
+            .map(|_| Layer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) })
+            .collect();
+        Ok(Self { layers })
+    }
+
+    pub fn layer_mut(&mut self, layer_idx: usize) -> &mut Layer {
+        &mut self.layers[layer_idx]
+    }
+}
+
+impl Layer {
+    pub fn view(&self) -> Kv<'_> {
+        Kv { k: self.k.view(), v: self.v.view() }
+    }
+}
+
+/// Where the token at `position` of a sequence lies.
+pub fn slot(block_table: &[crate::BlockId], position: u32) -> Slot {
+    let position = position as usize;
+    Slot { block: block_table[position / KV_BLOCK].0, token: (position % KV_BLOCK) as u32 }
+}

@@ -1,0 +1,5 @@
+//! The model against other programs' numbers and against itself under other batches.
+
+mod support;
+mod tiny;
+mod truth;
