@@ -46,6 +46,7 @@ struct alignas(2) bf16 {
 
 typedef _Float16 f16;
 #define DEVICE static __attribute__((device)) inline __attribute__((always_inline))
+#define DEVICE_MEMBER __attribute__((device)) inline __attribute__((always_inline))
 
 // Every kernel says how many threads it is launched with at most; without it one spilled 557 registers.
 #define KERNEL(threads) extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, threads))) void
@@ -148,6 +149,7 @@ struct alignas(2) f16 {
     u16 bits;
 };
 #define DEVICE static __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 
 template <class To, class From>

@@ -14,6 +14,7 @@
 mod activations;
 #[cfg(target_arch = "x86_64")]
 mod dot;
+mod launch;
 #[cfg(target_arch = "x86_64")]
 mod panel;
 mod plain;
@@ -69,19 +70,23 @@ pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error
         let n_out = product.weight.n_rows();
         product.weight.expect_shape(OP, "weight", [n_out, n_in])?;
         product.out.expect_shape(OP, "out", [n_rows, n_out])?;
+        let Exec::Cpu(pool) = exec else { continue };
         product.weight.host_bytes(OP, "weight")?;
-        let Exec::Cpu(pool) = exec;
         if product.weight.layout == Layout::Tiles && pool.isa() == Isa::Plain {
             return Err(Error::Argument { op: OP, what: "tiles need AVX2".into() });
         }
+        if product.weight.layout == Layout::Planes {
+            return Err(Error::Argument { op: OP, what: "planes are for a GPU".into() });
+        }
         product.out.f32s(OP, "out")?;
     }
-    let x = x.f32s(OP, "x")?;
     if n_rows == 0 || n_in == 0 {
         return Ok(());
     }
-    let Exec::Cpu(pool) = exec;
-    matmul_cpu(pool, x, n_rows, n_in, products)
+    match exec {
+        Exec::Cpu(pool) => matmul_cpu(pool, x.f32s(OP, "x")?, n_rows, n_in, products),
+        Exec::Gpu(gpu) => launch::launch(gpu, x, products),
+    }
 }
 
 thread_local! {
@@ -168,6 +173,7 @@ fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
     match (input.isa, job.layout) {
         (Isa::Plain, Layout::Rows) => plain::rows(input, job, cols),
         (Isa::Plain, Layout::Tiles) => unreachable!("tiles were refused"),
+        (_, Layout::Planes) => unreachable!("planes were refused"),
         (isa, Layout::Tiles) if uses_integers(isa, input.n_rows) => strip::cols(input, job, cols),
         (_, Layout::Rows) if job.dtype.block_len() > 1 => plain::rows(input, job, cols),
         (_, Layout::Rows) if input.n_rows <= FEW_ROWS => dot::cols(input, job, cols),

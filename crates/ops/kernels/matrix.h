@@ -1,0 +1,1 @@
+// Matrix units; nothing here yet.
