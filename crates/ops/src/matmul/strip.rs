@@ -88,13 +88,11 @@ unsafe fn rows_512<P: Format, const N: usize>(input: &Input, job: &Job, target: 
                     // SAFETY: inside the tile; every activation row holds n_in numbers.
                     unsafe {
                         let pairs = P::pairs_512(tile, g, eighth);
-                        for (p, pair) in pairs.into_iter().enumerate() {
-                            let k = group * GROUP + eighth * 8 + 2 * p;
-                            for (n, ints) in ints.iter_mut().enumerate() {
-                                let x = q.add(n * input.n_in + k).cast::<i32>().read_unaligned();
-                                *ints = _mm512_dpwssd_epi32(*ints, pair, _mm512_set1_epi32(x));
-                            }
-                        }
+                        let q = q.add(group * GROUP + eighth * 8);
+                        add_pair_512(&mut ints, pairs[0], q, input.n_in);
+                        add_pair_512(&mut ints, pairs[1], q.add(2), input.n_in);
+                        add_pair_512(&mut ints, pairs[2], q.add(4), input.n_in);
+                        add_pair_512(&mut ints, pairs[3], q.add(6), input.n_in);
                     }
                 }
                 // SAFETY: inside the tile; scales and sums hold one number a row and group.
@@ -112,12 +110,49 @@ unsafe fn rows_512<P: Format, const N: usize>(input: &Input, job: &Job, target: 
             }
         }
     }
-    for (n, acc) in acc.into_iter().enumerate() {
-        let mut row = [0.0; TILE_ROWS];
-        // SAFETY: `row` holds sixteen numbers; the outputs are this task's.
+    let is_whole = target.first_col + TILE_ROWS <= job.n_out;
+    for n in 0..N {
+        // SAFETY: the outputs are this task's; `row` holds sixteen numbers.
         unsafe {
-            _mm512_storeu_ps(row.as_mut_ptr(), acc);
-            put_cols(job, target.first_row + n, target.first_col, &row);
+            if is_whole {
+                let out = job.out.slice((target.first_row + n) * job.n_out + target.first_col, TILE_ROWS).as_mut_ptr();
+                let old = if job.mode == Mode::Add { _mm512_loadu_ps(out) } else { _mm512_setzero_ps() };
+                _mm512_storeu_ps(out, _mm512_add_ps(old, acc[n]));
+            } else {
+                let mut row = [0.0; TILE_ROWS];
+                _mm512_storeu_ps(row.as_mut_ptr(), acc[n]);
+                put_cols(job, target.first_row + n, target.first_col, &row);
+            }
+        }
+    }
+}
+
+/// One pair of weights of sixteen rows against `N` activation rows, `stride` apart.
+///
+/// # Safety
+/// The CPU has AVX-512 VNNI; each of the rows has two numbers at `q`.
+#[inline(always)]
+unsafe fn add_pair_512<const N: usize>(sums: &mut [__m512i; N], pair: __m512i, q: *const i16, stride: usize) {
+    for n in 0..N {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = _mm512_set1_epi32(q.add(n * stride).cast::<i32>().read_unaligned());
+            sums[n] = _mm512_dpwssd_epi32(sums[n], pair, x);
+        }
+    }
+}
+
+/// As [`add_pair_512`], for eight rows.
+///
+/// # Safety
+/// The CPU has AVX2; each of the rows has two numbers at `q`.
+#[inline(always)]
+unsafe fn add_pair_256<const N: usize>(sums: &mut [__m256i; N], pair: __m256i, q: *const i16, stride: usize) {
+    for n in 0..N {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = _mm256_set1_epi32(q.add(n * stride).cast::<i32>().read_unaligned());
+            sums[n] = _mm256_add_epi32(sums[n], _mm256_madd_epi16(pair, x));
         }
     }
 }
@@ -143,13 +178,11 @@ unsafe fn rows_256<P: Format, const N: usize>(input: &Input, job: &Job, target: 
                         // SAFETY: inside the tile; every activation row holds n_in numbers.
                         unsafe {
                             let pairs = P::pairs_256(tile, g, eighth, half);
-                            for (p, pair) in pairs.into_iter().enumerate() {
-                                let k = group * GROUP + eighth * 8 + 2 * p;
-                                for (n, ints) in ints.iter_mut().enumerate() {
-                                    let x = q.add(n * input.n_in + k).cast::<i32>().read_unaligned();
-                                    *ints = _mm256_add_epi32(*ints, _mm256_madd_epi16(pair, _mm256_set1_epi32(x)));
-                                }
-                            }
+                            let q = q.add(group * GROUP + eighth * 8);
+                            add_pair_256(&mut ints, pairs[0], q, input.n_in);
+                            add_pair_256(&mut ints, pairs[1], q.add(2), input.n_in);
+                            add_pair_256(&mut ints, pairs[2], q.add(4), input.n_in);
+                            add_pair_256(&mut ints, pairs[3], q.add(6), input.n_in);
                         }
                     }
                     // SAFETY: inside the tile; scales and sums hold one number a row and group.
