@@ -112,9 +112,13 @@ impl Device {
     }
 
     pub fn load(&self, file: &[u8]) -> Result<Module, Error> {
-        let object = CodeObject::parse(file)?;
+        Ok(self.load_object(CodeObject::parse(file)?))
+    }
+
+    /// Loads an object that was parsed (and perhaps changed) before.
+    pub fn load_object(&self, object: CodeObject) -> Module {
         let image = self.upload(&object.image);
-        Ok(Module { object, image })
+        Module { object, image }
     }
 
     /// Launches `groups` workgroups of `threads` and waits for the end.

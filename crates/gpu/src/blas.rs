@@ -399,7 +399,7 @@ impl Shape {
 impl Drop for Blas {
     fn drop(&mut self) {
         let shared = &self.workspace.all().allocation().shared;
-        if shared.wait_idle("the last product of a BLAS handle").is_ok() {
+        if shared.wait_so_far("the last product of a BLAS handle").is_ok() {
             // SAFETY: made by `create`, destroyed once, and nothing of it is running.
             unsafe { (self.calls.destroy)(self.handle) };
         }

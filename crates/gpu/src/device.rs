@@ -124,10 +124,7 @@ impl Device {
 
     /// The driver library and its version number, for reports.
     pub fn driver_version(&self) -> (String, i32) {
-        let mut version: c_int = 0;
-        // SAFETY: a valid out pointer. A failure leaves 0, which a report may show.
-        let _ = unsafe { self.driver().runtime_version(&mut version) };
-        (self.driver().library.clone(), version)
+        (self.driver().library.clone(), self.inner.loaded.version().unwrap_or(0))
     }
 
     #[track_caller]

@@ -131,7 +131,6 @@ table! {
     // streams and events
     stream_create     | "hipStreamCreateWithFlags"   | "cuStreamCreate"            | (stream: *mut Stream, flags: c_uint) -> c_int;
     stream_destroy    | "hipStreamDestroy"           | "cuStreamDestroy_v2"        | (stream: Stream) -> c_int;
-    stream_query      | "hipStreamQuery"             | "cuStreamQuery"             | (stream: Stream) -> c_int;
     stream_wait_event | "hipStreamWaitEvent"         | "cuStreamWaitEvent"         | (stream: Stream, event: Event, flags: c_uint) -> c_int;
     event_create      | "hipEventCreateWithFlags"    | "cuEventCreate"             | (event: *mut Event, flags: c_uint) -> c_int;
     event_destroy     | "hipEventDestroy"            | "cuEventDestroy_v2"         | (event: Event) -> c_int;
@@ -186,6 +185,14 @@ impl Loaded {
         cell.get_or_init(|| Self::open(vendor)).as_ref().map_err(Clone::clone)
     }
 
+    /// As the driver counts: 70253211 is HIP 7.2, 12080 is CUDA 12.8.
+    pub fn version(&self) -> Option<c_int> {
+        let mut version: c_int = 0;
+        // SAFETY: a valid out pointer.
+        let reply = unsafe { self.driver.runtime_version(&mut version) };
+        (reply.value == 0 && version > 0).then_some(version)
+    }
+
     fn open(vendor: Vendor) -> Result<Self, Error> {
         let (library, path) = open_first(vendor, "driver", &vendor.driver_libraries())?;
         let driver = Driver::fill(vendor, library, path)?;
@@ -210,7 +217,8 @@ impl Rtc {
             Vendor::Nvidia => &NVIDIA,
         };
         cell.get_or_init(|| {
-            let (library, path) = open_first(vendor, "run-time compiler", &vendor.rtc_libraries())?;
+            let driver_version = Loaded::get(vendor).ok().and_then(Loaded::version);
+            let (library, path) = open_first(vendor, "run-time compiler", &vendor.rtc_libraries(driver_version))?;
             Rtc::fill(vendor, library, path)
         })
         .as_ref()

@@ -111,7 +111,7 @@ impl Graph {
         // SAFETY: a live executable on the queue whose memory it names; the tape keeps that memory.
         self.shared.judge(unsafe { driver.graph_launch(self.exec, self.shared.stream) })?;
         if core.hooks.borrow().is_debug_sync {
-            self.shared.wait_idle("a graph replay")?;
+            self.shared.wait_so_far("a graph replay")?;
         }
         Ok(())
     }
@@ -123,8 +123,8 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        if self.shared.wait_idle("the last replay of a graph").is_ok() {
-            // SAFETY: idle, so not running; destroyed once.
+        if self.shared.wait_so_far("the last replay of a graph").is_ok() {
+            // SAFETY: its last replay is over; destroyed once.
             let _ = unsafe { self.shared.driver().graph_exec_destroy(self.exec) };
         } else if let Some(tape) = self.tape.take() {
             // The device may still read the blobs and write the memory.

@@ -104,7 +104,7 @@ impl<'q> Launcher<'q> {
         let ([x, y, z], [bx, by, bz]) = (grid.blocks, grid.threads);
         // SAFETY: the function's parameters were checked against the argument struct when it was compiled;
         // every address in the list belongs to this queue and to an allocation that is alive, because its
-        // slice is borrowed here and memory is freed only once the queue is idle (a capture keeps it); the
+        // slice is borrowed here and memory is freed only after the work enqueued before (a capture keeps it); the
         // shape was checked; the array and its values stay in place during the call, and in a capture for
         // the graph's life. The argument array is the one form that means the same on both vendors.
         let reply = unsafe {
@@ -188,7 +188,7 @@ impl<'q> Launcher<'q> {
         shared.judge_op(reply, self.op.get())?;
         if self.tape.is_none() && self.core.hooks.borrow().is_debug_sync {
             let what = format!("{} ({})", self.op.get().unwrap_or("unnamed op"), reply.call);
-            shared.wait_idle(&what).map_err(|error| error.during(self.op.get()))?;
+            shared.wait_so_far(&what).map_err(|error| error.during(self.op.get()))?;
         }
         Ok(())
     }

@@ -233,7 +233,7 @@ impl Queue {
     /// Block until everything enqueued so far is done.
     #[track_caller]
     pub fn wait(&self) -> Result<()> {
-        self.core.shared.wait_idle("the queue")
+        self.core.shared.wait_so_far("the queue")
     }
 
     /// Give a buffer to another queue of the same device: the only road between queues. Whatever this

@@ -181,11 +181,18 @@ impl Shared {
         }
     }
 
-    /// Wait until everything enqueued so far is done.
+    /// Wait until everything enqueued so far is done. An event, not the stream's own state: another
+    /// thread may go on enqueueing while this one drops a buffer.
     #[track_caller]
-    pub fn wait_idle(&self, what: &str) -> Result<()> {
-        // SAFETY: the stream lives as long as `self`.
-        self.wait_until(what, |driver| unsafe { driver.stream_query(self.stream) })
+    pub fn wait_so_far(&self, what: &str) -> Result<()> {
+        let driver = self.ready_outside_capture("a wait")?;
+        let event = self.take_event(Timing::Off)?;
+        // SAFETY: an event and a stream of this device, both alive in `self`.
+        self.judge(unsafe { driver.event_record(event, self.stream) })?;
+        // SAFETY: as above.
+        let done = self.wait_until(what, |driver| unsafe { driver.event_query(event) });
+        self.give_event(event, Timing::Off);
+        done
     }
 
     #[track_caller]
@@ -217,11 +224,11 @@ impl Shared {
             lock(&self.deferred).push(block);
             return;
         }
-        let freed = self.wait_idle("work that uses memory being freed").and_then(|()| {
+        let freed = self.wait_so_far("work that uses memory being freed").and_then(|()| {
             let driver = self.ready()?;
             self.judge(match block {
                 // SAFETY: the block came from this driver's allocator, is owned by value and freed once; the queue
-                // is idle, and only this queue was ever given the address.
+                // has done all it was given before, and nobody else was ever given the address.
                 Block::Device { address, .. } => unsafe { driver.free(address) },
                 // SAFETY: as above, and no copy of it is in flight.
                 Block::Host { at, .. } => unsafe { driver.host_free(at) },
@@ -248,7 +255,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.wait_idle("the last work of a queue").is_err() {
+        if self.wait_so_far("the last work of a queue").is_err() {
             // Destroying the stream or its events would wait for the device; the process may still exit.
             return;
         }

@@ -138,11 +138,27 @@ impl Vendor {
     }
 
     /// libamdhip64.so.7 holds no hiprtc symbol; up to 5.x the compiler may live inside libamdhip64.
-    pub fn rtc_libraries(self) -> Vec<PathBuf> {
-        self.candidates(self.pick(
-            &["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libamdhip64.so.6", "libamdhip64.so.5"],
-            &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"],
-        ))
+    /// Where the driver's version is known, compilers whose code it can load come first: HIP's own
+    /// generation, and for CUDA none newer than the driver.
+    pub fn rtc_libraries(self, driver_version: Option<c_int>) -> Vec<PathBuf> {
+        let sonames: &[(c_int, &str)] = match self {
+            Vendor::Amd => &[
+                (7, "libhiprtc.so.7"),
+                (6, "libhiprtc.so.6"),
+                (5, "libhiprtc.so.5"),
+                (6, "libamdhip64.so.6"),
+                (5, "libamdhip64.so.5"),
+            ],
+            Vendor::Nvidia => &[(13, "libnvrtc.so.13"), (12, "libnvrtc.so.12"), (11, "libnvrtc.so.11.2")],
+        };
+        let fits = |major: c_int| match (self, driver_version) {
+            (_, None) => true,
+            (Vendor::Amd, Some(version)) => major == version / 10_000_000,
+            (Vendor::Nvidia, Some(version)) => major <= version / 1000,
+        };
+        let (first, rest): (Vec<_>, Vec<_>) = sonames.iter().partition(|(major, _)| fits(*major));
+        let names = |list: Vec<(c_int, &'static str)>| list.into_iter().map(|(_, name)| name).collect::<Vec<_>>();
+        [self.candidates(&names(first)), self.candidates(&names(rest))].concat()
     }
 
     pub fn ranges_libraries(self) -> Vec<PathBuf> {
@@ -505,5 +521,57 @@ impl Vendor {
     /// BLAS libraries in order of preference.
     pub fn blas_libraries(self) -> &'static [BlasNumbers] {
         self.pick(&[ROCBLAS, HIPBLAS_3, HIPBLAS_OLD], &[CUBLAS])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(vendor: Vendor, driver_version: Option<c_int>) -> Vec<String> {
+        let plain = vendor.rtc_libraries(driver_version).into_iter().filter(|path| path.components().count() == 1);
+        plain.map(|path| path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn the_compiler_fits_the_driver() {
+        assert_eq!(names(Vendor::Nvidia, None), ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"]);
+        assert_eq!(names(Vendor::Nvidia, Some(12080)), ["libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so.13"]);
+        assert_eq!(names(Vendor::Amd, Some(70253211))[0], "libhiprtc.so.7");
+        assert_eq!(names(Vendor::Amd, Some(60443484))[..2], ["libhiprtc.so.6", "libamdhip64.so.6"]);
+        assert_eq!(names(Vendor::Amd, Some(50731921))[..2], ["libhiprtc.so.5", "libamdhip64.so.5"]);
+    }
+
+    #[test]
+    fn only_lost_devices_are_faults() {
+        for vendor in Vendor::ALL {
+            for refusal in [0, 1, 2, 9, 600, 701, 900, 908] {
+                assert!(!vendor.is_fault(refusal), "{refusal}");
+            }
+            for fault in [700, 702, 710, 714, 717, 719, 999] {
+                assert!(vendor.is_fault(fault), "{fault}");
+            }
+        }
+    }
+
+    #[test]
+    fn attributes_are_in_order() {
+        for (i, row) in Attribute::TABLE.iter().enumerate() {
+            assert_eq!(row.0 as usize, i, "{:?}", row.0);
+        }
+    }
+
+    #[test]
+    fn newest_folders_come_first() {
+        let parent = std::env::temp_dir().join(format!("gpu-folders-{}", std::process::id()));
+        for name in ["rocm-6.4.3", "rocm-7.2.0", "rocm-10.0.1", "other-9"] {
+            std::fs::create_dir_all(parent.join(name)).unwrap();
+        }
+        let found: Vec<String> = newest_first(&parent, "rocm-")
+            .iter()
+            .map(|p| p.file_name().unwrap().to_string_lossy().into_owned())
+            .collect();
+        std::fs::remove_dir_all(&parent).unwrap();
+        assert_eq!(found, ["rocm-10.0.1", "rocm-7.2.0", "rocm-6.4.3"]);
     }
 }

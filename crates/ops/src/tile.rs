@@ -67,20 +67,29 @@ unsafe fn rows_512<const R: usize>(p: &Product) {
         unsafe {
             let w = [_mm512_loadu_ps(panel), _mm512_loadu_ps(panel.add(16))];
             panel = panel.add(WIDTH_512);
-            for (r, acc) in acc.iter_mut().enumerate() {
+            for r in 0..R {
                 let x = _mm512_set1_ps(*p.x.add(r * p.x_stride + k));
-                acc[0] = _mm512_fmadd_ps(x, w[0], acc[0]);
-                acc[1] = _mm512_fmadd_ps(x, w[1], acc[1]);
+                acc[r][0] = _mm512_fmadd_ps(x, w[0], acc[r][0]);
+                acc[r][1] = _mm512_fmadd_ps(x, w[1], acc[r][1]);
             }
         }
     }
-    for (r, acc) in acc.into_iter().enumerate() {
-        let mut row = [0.0; WIDTH_512];
-        // SAFETY: `row` holds 32 numbers, the output row n_cols.
+    for r in 0..R {
+        // SAFETY: the output row holds n_cols numbers, `row` 32.
         unsafe {
-            _mm512_storeu_ps(row.as_mut_ptr(), acc[0]);
-            _mm512_storeu_ps(row.as_mut_ptr().add(16), acc[1]);
-            put_row(p, r, &row);
+            if p.n_cols == WIDTH_512 {
+                let out = p.out.add(r * p.out_stride);
+                for half in 0..2 {
+                    let out = out.add(16 * half);
+                    let old = if p.adds { _mm512_loadu_ps(out) } else { _mm512_setzero_ps() };
+                    _mm512_storeu_ps(out, _mm512_add_ps(old, acc[r][half]));
+                }
+            } else {
+                let mut row = [0.0; WIDTH_512];
+                _mm512_storeu_ps(row.as_mut_ptr(), acc[r][0]);
+                _mm512_storeu_ps(row.as_mut_ptr().add(16), acc[r][1]);
+                put_row(p, r, &row);
+            }
         }
     }
 }
@@ -96,20 +105,29 @@ unsafe fn rows_256<const R: usize>(p: &Product) {
         unsafe {
             let w = [_mm256_loadu_ps(panel), _mm256_loadu_ps(panel.add(8))];
             panel = panel.add(WIDTH_256);
-            for (r, acc) in acc.iter_mut().enumerate() {
+            for r in 0..R {
                 let x = _mm256_broadcast_ss(&*p.x.add(r * p.x_stride + k));
-                acc[0] = _mm256_fmadd_ps(x, w[0], acc[0]);
-                acc[1] = _mm256_fmadd_ps(x, w[1], acc[1]);
+                acc[r][0] = _mm256_fmadd_ps(x, w[0], acc[r][0]);
+                acc[r][1] = _mm256_fmadd_ps(x, w[1], acc[r][1]);
             }
         }
     }
-    for (r, acc) in acc.into_iter().enumerate() {
-        let mut row = [0.0; WIDTH_256];
-        // SAFETY: `row` holds 16 numbers, the output row n_cols.
+    for r in 0..R {
+        // SAFETY: the output row holds n_cols numbers, `row` 16.
         unsafe {
-            _mm256_storeu_ps(row.as_mut_ptr(), acc[0]);
-            _mm256_storeu_ps(row.as_mut_ptr().add(8), acc[1]);
-            put_row(p, r, &row);
+            if p.n_cols == WIDTH_256 {
+                let out = p.out.add(r * p.out_stride);
+                for half in 0..2 {
+                    let out = out.add(8 * half);
+                    let old = if p.adds { _mm256_loadu_ps(out) } else { _mm256_setzero_ps() };
+                    _mm256_storeu_ps(out, _mm256_add_ps(old, acc[r][half]));
+                }
+            } else {
+                let mut row = [0.0; WIDTH_256];
+                _mm256_storeu_ps(row.as_mut_ptr(), acc[r][0]);
+                _mm256_storeu_ps(row.as_mut_ptr().add(8), acc[r][1]);
+                put_row(p, r, &row);
+            }
         }
     }
 }
@@ -127,20 +145,41 @@ unsafe fn put_row(p: &Product, r: usize, row: &[f32]) {
     }
 }
 
+/// Rows to columns of eight by eight. Written out: closures would not take over the target feature.
 #[target_feature(enable = "avx2")]
 pub(crate) fn transpose8(r: [__m256; 8]) -> [__m256; 8] {
-    let pairs = [0, 2, 4, 6].map(|i| (_mm256_unpacklo_ps(r[i], r[i + 1]), _mm256_unpackhi_ps(r[i], r[i + 1])));
-    let quads = [0, 2].map(|i| {
-        let (a, b) = (pairs[i], pairs[i + 1]);
-        [
-            _mm256_shuffle_ps::<0b01_00_01_00>(a.0, b.0),
-            _mm256_shuffle_ps::<0b11_10_11_10>(a.0, b.0),
-            _mm256_shuffle_ps::<0b01_00_01_00>(a.1, b.1),
-            _mm256_shuffle_ps::<0b11_10_11_10>(a.1, b.1),
-        ]
-    });
-    std::array::from_fn(|i| {
-        let (a, b) = (quads[0][i % 4], quads[1][i % 4]);
-        if i < 4 { _mm256_permute2f128_ps::<0x20>(a, b) } else { _mm256_permute2f128_ps::<0x31>(a, b) }
-    })
+    let low = [
+        _mm256_unpacklo_ps(r[0], r[1]),
+        _mm256_unpacklo_ps(r[2], r[3]),
+        _mm256_unpacklo_ps(r[4], r[5]),
+        _mm256_unpacklo_ps(r[6], r[7]),
+    ];
+    let high = [
+        _mm256_unpackhi_ps(r[0], r[1]),
+        _mm256_unpackhi_ps(r[2], r[3]),
+        _mm256_unpackhi_ps(r[4], r[5]),
+        _mm256_unpackhi_ps(r[6], r[7]),
+    ];
+    let first = [
+        _mm256_shuffle_ps::<0b01_00_01_00>(low[0], low[1]),
+        _mm256_shuffle_ps::<0b11_10_11_10>(low[0], low[1]),
+        _mm256_shuffle_ps::<0b01_00_01_00>(high[0], high[1]),
+        _mm256_shuffle_ps::<0b11_10_11_10>(high[0], high[1]),
+    ];
+    let second = [
+        _mm256_shuffle_ps::<0b01_00_01_00>(low[2], low[3]),
+        _mm256_shuffle_ps::<0b11_10_11_10>(low[2], low[3]),
+        _mm256_shuffle_ps::<0b01_00_01_00>(high[2], high[3]),
+        _mm256_shuffle_ps::<0b11_10_11_10>(high[2], high[3]),
+    ];
+    [
+        _mm256_permute2f128_ps::<0x20>(first[0], second[0]),
+        _mm256_permute2f128_ps::<0x20>(first[1], second[1]),
+        _mm256_permute2f128_ps::<0x20>(first[2], second[2]),
+        _mm256_permute2f128_ps::<0x20>(first[3], second[3]),
+        _mm256_permute2f128_ps::<0x31>(first[0], second[0]),
+        _mm256_permute2f128_ps::<0x31>(first[1], second[1]),
+        _mm256_permute2f128_ps::<0x31>(first[2], second[2]),
+        _mm256_permute2f128_ps::<0x31>(first[3], second[3]),
+    ]
 }

@@ -17,7 +17,8 @@ pub fn decode(words: &[u32]) -> Result<Decoded, DecodeError> {
     }
     match first >> 26 {
         0x32 => reader.dual(),
-        0x33 => reader.packed(),
+        // 0xcd and 0xce are interpolation, for graphics only.
+        0x33 if first >> 23 == 0x198 => reader.packed(),
         0x35 => reader.long_vector(),
         0x36 => reader.lds(),
         0x37 => reader.memory(),
@@ -215,8 +216,11 @@ impl Reader<'_> {
             _ => Encoding::Global,
         };
         let mut d = self.start(encoding, bits(q, 24, 18), 2)?;
-        // 13 bits, signed.
-        d.imm = ((self.first << 19) as i32) >> 19;
+        // 13 bits, signed except for generic addresses.
+        d.imm = match encoding {
+            Encoding::Flat => (self.first & 0x1fff) as i32,
+            _ => ((self.first << 19) as i32) >> 19,
+        };
         d.src = [code::VGPR + bits(q, 39, 32), code::VGPR + bits(q, 47, 40), code::ZERO];
         d.dst = code::VGPR + bits(q, 63, 56);
         d.saddr = if encoding == Encoding::Flat { code::NULL } else { bits(q, 54, 48) };
@@ -287,7 +291,10 @@ impl Reader<'_> {
             }
             _ => return Err(DecodeError::Encoding { word: self.first }),
         };
-        self.literal(&mut d, 2)?;
+        // A message number is no operand: 255 means no literal here.
+        if !d.op.starts_with("s_sendmsg_rtn") {
+            self.literal(&mut d, 2)?;
+        }
         Ok(d)
     }
 }

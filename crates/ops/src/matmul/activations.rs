@@ -83,14 +83,26 @@ unsafe fn round_row_avx2(x: &[f32], q: &mut [i16], scales: &mut [f32], sums: &mu
         // SAFETY: group_idx * GROUP + 32 <= x.len() == q.len().
         unsafe {
             let x = x.as_ptr().add(group_idx * GROUP);
-            let v = [0, 8, 16, 24].map(|i| _mm256_loadu_ps(x.add(i)));
-            let abs = v.map(|v| _mm256_andnot_ps(sign, v));
-            let max = _mm256_max_ps(_mm256_max_ps(abs[0], abs[1]), _mm256_max_ps(abs[2], abs[3]));
+            // Written out: closures given to `map` would not take over the target feature.
+            let v = [
+                _mm256_loadu_ps(x),
+                _mm256_loadu_ps(x.add(8)),
+                _mm256_loadu_ps(x.add(16)),
+                _mm256_loadu_ps(x.add(24)),
+            ];
+            let low = _mm256_max_ps(_mm256_andnot_ps(sign, v[0]), _mm256_andnot_ps(sign, v[1]));
+            let high = _mm256_max_ps(_mm256_andnot_ps(sign, v[2]), _mm256_andnot_ps(sign, v[3]));
+            let max = _mm256_max_ps(low, high);
             let max = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps::<1>(max));
             let max = _mm_max_ps(max, _mm_movehl_ps(max, max));
             let largest = _mm_cvtss_f32(_mm_max_ss(max, _mm_movehdup_ps(max)));
             let inverse = _mm256_set1_ps(if largest > 0.0 { 32767.0 / largest } else { 0.0 });
-            let i = v.map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, inverse)));
+            let i = [
+                _mm256_cvtps_epi32(_mm256_mul_ps(v[0], inverse)),
+                _mm256_cvtps_epi32(_mm256_mul_ps(v[1], inverse)),
+                _mm256_cvtps_epi32(_mm256_mul_ps(v[2], inverse)),
+                _mm256_cvtps_epi32(_mm256_mul_ps(v[3], inverse)),
+            ];
             let total = _mm256_add_epi32(_mm256_add_epi32(i[0], i[1]), _mm256_add_epi32(i[2], i[3]));
             // Packing works within 128-bit lanes; the permutation puts the quarters back in order.
             let low = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(i[0], i[1]));

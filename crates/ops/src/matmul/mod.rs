@@ -33,9 +33,10 @@ use activations::Activations;
 
 const OP: &str = "matmul";
 
-/// Rows of weights that one task takes: a multiple of every panel width, few enough to balance two threads on the
-/// smallest matrix of a small model.
+/// Rows of weights that a task takes at the least: a multiple of every panel width.
 const TASK_ROWS: usize = 32;
+/// Tasks per thread that balance well; more only cost.
+const TASKS_PER_THREAD: usize = 8;
 
 /// One weight matrix and where its product goes.
 pub struct Product<'w, 'o> {
@@ -134,22 +135,25 @@ fn matmul_cpu(pool: &Pool, x: &[f32], n_rows: usize, n_in: usize, products: &mut
             rounded.round(pool, x, n_rows, n_in);
         }
         let input = Input { isa: pool.isa(), x, n_rows, n_in, rounded };
-        let n_tasks: usize = jobs.iter().map(|job| job.n_out.div_ceil(TASK_ROWS)).sum();
+        let n_out: usize = jobs.iter().map(|job| job.n_out).sum();
+        let rows = n_out.div_ceil(pool.n_threads() * TASKS_PER_THREAD).next_multiple_of(TASK_ROWS);
+        let n_tasks: usize = jobs.iter().map(|job| job.n_out.div_ceil(rows)).sum();
         pool.run(n_tasks, |task_idx, _| {
-            let (job, first) = locate(&jobs, task_idx);
-            let rows = first..(first + TASK_ROWS).min(job.n_out);
-            run_task(&input, job, rows);
+            let (job, first) = locate(&jobs, task_idx, rows);
+            for start in (first..(first + rows).min(job.n_out)).step_by(TASK_ROWS) {
+                run_task(&input, job, start..(start + TASK_ROWS).min(job.n_out));
+            }
         });
     });
     Ok(())
 }
 
 /// Which job and which first weight row a task means.
-fn locate<'a, 'j>(jobs: &'j [Job<'a>], mut task_idx: usize) -> (&'j Job<'a>, usize) {
+fn locate<'a, 'j>(jobs: &'j [Job<'a>], mut task_idx: usize, rows: usize) -> (&'j Job<'a>, usize) {
     for job in jobs {
-        let n_tasks = job.n_out.div_ceil(TASK_ROWS);
+        let n_tasks = job.n_out.div_ceil(rows);
         if task_idx < n_tasks {
-            return (job, task_idx * TASK_ROWS);
+            return (job, task_idx * rows);
         }
         task_idx -= n_tasks;
     }

@@ -117,15 +117,16 @@ unsafe fn decode_tiles<P: Format, const W: usize>(
             let ((d, m), pairs) = unsafe {
                 (P::scales_256(tile, g, eighth * 8 / P::PER_SCALE, half), P::pairs_256(tile, g, eighth, half))
             };
-            for (p, pair) in pairs.into_iter().enumerate() {
-                let both = [_mm256_srai_epi32::<16>(_mm256_slli_epi32::<16>(pair)), _mm256_srai_epi32::<16>(pair)];
-                for (i, q) in both.into_iter().enumerate() {
+            let out = &mut out[(group * GROUP + eighth * 8) * W..][..7 * W + 8];
+            for p in 0..4 {
+                let both =
+                    [_mm256_srai_epi32::<16>(_mm256_slli_epi32::<16>(pairs[p])), _mm256_srai_epi32::<16>(pairs[p])];
+                for i in 0..2 {
                     // A product and a sum, each rounded, as the format's definition has it: no fused add here.
-                    let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(q), d);
+                    let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(both[i]), d);
                     let value = if P::HAS_MIN { _mm256_add_ps(scaled, m) } else { scaled };
-                    let at = &mut out[(group * GROUP + eighth * 8 + 2 * p + i) * W..][..8];
-                    // SAFETY: `at` is eight numbers.
-                    unsafe { _mm256_storeu_ps(at.as_mut_ptr(), value) };
+                    // SAFETY: weight 2p + i of the eight starts at (2p + i) * W and has eight numbers, inside `out`.
+                    unsafe { _mm256_storeu_ps(out.as_mut_ptr().add((2 * p + i) * W), value) };
                 }
             }
         }
@@ -138,12 +139,16 @@ unsafe fn decode_tiles<P: Format, const W: usize>(
 unsafe fn decode_floats<P: Float, const W: usize>(rows: [*const u8; 8], k0: usize, n_k: usize, out: &mut [f32]) {
     let n_whole = n_k / 8 * 8;
     for k in (0..n_whole).step_by(8) {
-        // SAFETY: k0 + k + 8 weights lie inside each row.
-        let columns = tile::transpose8(std::array::from_fn(|r| unsafe { P::load8(rows[r].add((k0 + k) * P::BYTES)) }));
-        for (j, column) in columns.into_iter().enumerate() {
-            let at = &mut out[(k + j) * W..][..8];
-            // SAFETY: `at` is eight numbers.
-            unsafe { _mm256_storeu_ps(at.as_mut_ptr(), column) };
+        let mut eight = [_mm256_setzero_ps(); 8];
+        for r in 0..8 {
+            // SAFETY: k0 + k + 8 weights lie inside each row.
+            eight[r] = unsafe { P::load8(rows[r].add((k0 + k) * P::BYTES)) };
+        }
+        let columns = tile::transpose8(eight);
+        let out = &mut out[k * W..][..7 * W + 8];
+        for j in 0..8 {
+            // SAFETY: column j starts at j * W and has eight numbers, inside `out`.
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(j * W), columns[j]) };
         }
     }
     for k in n_whole..n_k {

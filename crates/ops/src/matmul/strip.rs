@@ -2,6 +2,7 @@
 //! registers; every 32-bit lane sums one output, so nothing is added across lanes, and one vector of scales serves
 //! sixteen rows. A strip stays in the first-level cache while the activation rows pass by.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -67,6 +68,44 @@ unsafe fn rows<P: Format>(input: &Input, job: &Job, target: &Target, n: usize) {
     }
 }
 
+/// One pair of weights of sixteen rows against the pairs at byte `$at` behind `$q` of up to twelve rows, `$stride`
+/// numbers apart.
+///
+/// Assembly, because the compiler takes the intrinsic apart into a product and a sum and loads the broadcast by
+/// itself, three instructions for one. Written out row by row, because a loop around assembly is not unrolled and its
+/// sums would live in memory. Three rows share a base: the addressing mode multiplies the step by 0, 1 or 2.
+macro_rules! add_pair_512 {
+    ($sums:ident, $pair:expr, $q:expr, $stride:expr, $at:literal) => {
+        add_pair_512!(@three $sums, $pair, $q, $stride, $at, 0, 1, 2);
+        add_pair_512!(@three $sums, $pair, $q.wrapping_add(3 * $stride), $stride, $at, 3, 4, 5);
+        add_pair_512!(@three $sums, $pair, $q.wrapping_add(6 * $stride), $stride, $at, 6, 7, 8);
+        add_pair_512!(@three $sums, $pair, $q.wrapping_add(9 * $stride), $stride, $at, 9, 10, 11);
+    };
+    (@three $sums:ident, $pair:expr, $base:expr, $stride:expr, $at:literal, $a:literal, $b:literal, $c:literal) => {
+        add_pair_512!(@row $sums, $pair, $base, $stride, $at, $a, "0");
+        add_pair_512!(@row $sums, $pair, $base, $stride, $at, $b, "1");
+        add_pair_512!(@row $sums, $pair, $base, $stride, $at, $c, "2");
+    };
+    (@row $sums:ident, $pair:expr, $base:expr, $stride:expr, $at:literal, $n:literal, "0") => {
+        if let Some(sum) = $sums.get_mut($n) {
+            asm!(
+                "vpdpwssd {sum}, {pair}, dword ptr [{base} + {at}]{{1to16}}",
+                sum = inout(zmm_reg) *sum, pair = in(zmm_reg) $pair, base = in(reg) $base, at = const $at,
+                options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+    };
+    (@row $sums:ident, $pair:expr, $base:expr, $stride:expr, $at:literal, $n:literal, $times:literal) => {
+        if let Some(sum) = $sums.get_mut($n) {
+            asm!(
+                concat!("vpdpwssd {sum}, {pair}, dword ptr [{base} + {step}*", $times, " + {at}]{{1to16}}"),
+                sum = inout(zmm_reg) *sum, pair = in(zmm_reg) $pair, base = in(reg) $base,
+                step = in(reg) 2 * $stride, at = const $at, options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+    };
+}
+
 /// # Safety
 /// The CPU has AVX-512 F, BW, VNNI and F16C. The strip holds `n_in` weights of sixteen rows; `N` activation rows from
 /// `first_row` are rounded; the columns from `first_col` are this task's.
@@ -88,13 +127,11 @@ unsafe fn rows_512<P: Format, const N: usize>(input: &Input, job: &Job, target: 
                     // SAFETY: inside the tile; every activation row holds n_in numbers.
                     unsafe {
                         let pairs = P::pairs_512(tile, g, eighth);
-                        for (p, pair) in pairs.into_iter().enumerate() {
-                            let k = group * GROUP + eighth * 8 + 2 * p;
-                            for (n, ints) in ints.iter_mut().enumerate() {
-                                let x = q.add(n * input.n_in + k).cast::<i32>().read_unaligned();
-                                *ints = _mm512_dpwssd_epi32(*ints, pair, _mm512_set1_epi32(x));
-                            }
-                        }
+                        let q = q.add(group * GROUP + eighth * 8);
+                        add_pair_512!(ints, pairs[0], q, input.n_in, 0);
+                        add_pair_512!(ints, pairs[1], q, input.n_in, 4);
+                        add_pair_512!(ints, pairs[2], q, input.n_in, 8);
+                        add_pair_512!(ints, pairs[3], q, input.n_in, 12);
                     }
                 }
                 // SAFETY: inside the tile; scales and sums hold one number a row and group.
@@ -112,12 +149,34 @@ unsafe fn rows_512<P: Format, const N: usize>(input: &Input, job: &Job, target: 
             }
         }
     }
-    for (n, acc) in acc.into_iter().enumerate() {
-        let mut row = [0.0; TILE_ROWS];
-        // SAFETY: `row` holds sixteen numbers; the outputs are this task's.
+    let is_whole = target.first_col + TILE_ROWS <= job.n_out;
+    for n in 0..N {
+        // SAFETY: the outputs are this task's; `row` holds sixteen numbers.
         unsafe {
-            _mm512_storeu_ps(row.as_mut_ptr(), acc);
-            put_cols(job, target.first_row + n, target.first_col, &row);
+            if is_whole {
+                let out = job.out.slice((target.first_row + n) * job.n_out + target.first_col, TILE_ROWS).as_mut_ptr();
+                let old = if job.mode == Mode::Add { _mm512_loadu_ps(out) } else { _mm512_setzero_ps() };
+                _mm512_storeu_ps(out, _mm512_add_ps(old, acc[n]));
+            } else {
+                let mut row = [0.0; TILE_ROWS];
+                _mm512_storeu_ps(row.as_mut_ptr(), acc[n]);
+                put_cols(job, target.first_row + n, target.first_col, &row);
+            }
+        }
+    }
+}
+
+/// One pair of weights of eight rows against the pairs at `q` of `N` rows, `stride` numbers apart.
+///
+/// # Safety
+/// The CPU has AVX2; each of the rows has two numbers at `q`.
+#[inline(always)]
+unsafe fn add_pair_256<const N: usize>(sums: &mut [__m256i; N], pair: __m256i, q: *const i16, stride: usize) {
+    for n in 0..N {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = _mm256_set1_epi32(q.add(n * stride).cast::<i32>().read_unaligned());
+            sums[n] = _mm256_add_epi32(sums[n], _mm256_madd_epi16(pair, x));
         }
     }
 }
@@ -143,13 +202,11 @@ unsafe fn rows_256<P: Format, const N: usize>(input: &Input, job: &Job, target: 
                         // SAFETY: inside the tile; every activation row holds n_in numbers.
                         unsafe {
                             let pairs = P::pairs_256(tile, g, eighth, half);
-                            for (p, pair) in pairs.into_iter().enumerate() {
-                                let k = group * GROUP + eighth * 8 + 2 * p;
-                                for (n, ints) in ints.iter_mut().enumerate() {
-                                    let x = q.add(n * input.n_in + k).cast::<i32>().read_unaligned();
-                                    *ints = _mm256_add_epi32(*ints, _mm256_madd_epi16(pair, _mm256_set1_epi32(x)));
-                                }
-                            }
+                            let q = q.add(group * GROUP + eighth * 8);
+                            add_pair_256(&mut ints, pairs[0], q, input.n_in);
+                            add_pair_256(&mut ints, pairs[1], q.add(2), input.n_in);
+                            add_pair_256(&mut ints, pairs[2], q.add(4), input.n_in);
+                            add_pair_256(&mut ints, pairs[3], q.add(6), input.n_in);
                         }
                     }
                     // SAFETY: inside the tile; scales and sums hold one number a row and group.

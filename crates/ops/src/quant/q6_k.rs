@@ -137,10 +137,12 @@ impl Format for Q6K {
             let high = if eighth.is_multiple_of(2) { high } else { _mm512_srli_epi32::<8>(high) };
             let mask = _mm512_set1_epi32(0x0030_0030);
             let high = [_mm512_slli_epi32::<4>(high), _mm512_slli_epi32::<2>(high), high, _mm512_srli_epi32::<2>(high)];
-            std::array::from_fn(|i| {
+            let mut pairs = low;
+            for i in 0..4 {
                 let q = _mm512_or_si512(low[i], _mm512_and_si512(high[i], mask));
-                _mm512_sub_epi16(q, _mm512_set1_epi16(32))
-            })
+                pairs[i] = _mm512_sub_epi16(q, _mm512_set1_epi16(32));
+            }
+            pairs
         }
     }
 
@@ -166,10 +168,12 @@ impl Format for Q6K {
             let high = if eighth.is_multiple_of(2) { high } else { _mm256_srli_epi32::<8>(high) };
             let mask = _mm256_set1_epi32(0x0030_0030);
             let high = [_mm256_slli_epi32::<4>(high), _mm256_slli_epi32::<2>(high), high, _mm256_srli_epi32::<2>(high)];
-            std::array::from_fn(|i| {
+            let mut pairs = low;
+            for i in 0..4 {
                 let q = _mm256_or_si256(low[i], _mm256_and_si256(high[i], mask));
-                _mm256_sub_epi16(q, _mm256_set1_epi16(32))
-            })
+                pairs[i] = _mm256_sub_epi16(q, _mm256_set1_epi16(32));
+            }
+            pairs
         }
     }
 }

