@@ -87,7 +87,16 @@ impl Arena {
 
     /// The next `len` bytes of device memory, for what is no matrix. Panics as [`Arena::carve`] does, and on the host.
     pub fn carve_bytes(&mut self, len: usize) -> gpu::Buffer<u8> {
-        let Source::Device(pool) = &mut self.source else { panic!("bytes are carved from device memory only") };
+        self.carve_plain(len)
+    }
+
+    /// As [`Arena::carve_bytes`], in words.
+    pub fn carve_words(&mut self, len: usize) -> gpu::Buffer<u32> {
+        self.carve_plain(len)
+    }
+
+    fn carve_plain<T: gpu::Element>(&mut self, len: usize) -> gpu::Buffer<T> {
+        let Source::Device(pool) = &mut self.source else { panic!("plain memory is carved on a device only") };
         pool.carve(len).expect("an arena that was planned large enough")
     }
 

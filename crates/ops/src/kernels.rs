@@ -15,7 +15,7 @@ use crate::Error;
 
 const PRELUDE: &str = include_str!("../kernels/prelude.h");
 const QUANT: &str = include_str!("../kernels/quant.h");
-const MATRIX: &str = include_str!("../kernels/matrix.h");
+const ROUND: &str = include_str!("../kernels/round.h");
 
 /// Which translation unit: the op's name and what its defines are made from.
 type Key = (&'static str, [u32; 3]);
@@ -23,14 +23,36 @@ type Key = (&'static str, [u32; 3]);
 pub struct Kernels {
     device: Device,
     cache: Cache,
+    pub(crate) tuning: Tuning,
     loaded: RefCell<HashMap<Key, Box<dyn Any + Send>>>,
     /// Fast paths that were refused, with the reason, each once.
     refused: RefCell<Vec<String>>,
 }
 
+/// Launch parameters that differ between chips.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Tuning {
+    /// Waves of a `matvec` block, and weight rows of a wave, for packed weights and for plain numbers.
+    pub waves: u32,
+    pub packed_outs: u32,
+    pub plain_outs: u32,
+}
+
+impl Tuning {
+    /// `ROCI_TUNING=waves,packed_outs,plain_outs` overrides, to find out what is best.
+    fn of(_device: &Device) -> Self {
+        let asked = std::env::var("ROCI_TUNING").ok().and_then(|text| {
+            let numbers: Vec<u32> = text.split(',').map_while(|n| n.parse().ok()).collect();
+            <[u32; 3]>::try_from(numbers).ok().filter(|numbers| numbers.iter().all(|n| (1..=16).contains(n)))
+        });
+        let [waves, packed_outs, plain_outs] = asked.unwrap_or([4, 2, 2]);
+        Self { waves, packed_outs, plain_outs }
+    }
+}
+
 impl Kernels {
     pub fn new(device: &Device, cache: Cache) -> Self {
-        Self { device: device.clone(), cache, loaded: RefCell::default(), refused: RefCell::default() }
+        Self { device: device.clone(), cache, tuning: Tuning::of(device), loaded: RefCell::default(), refused: RefCell::default() }
     }
 
     pub fn device(&self) -> &Device {
@@ -42,7 +64,8 @@ impl Kernels {
         self.refused.borrow().clone()
     }
 
-    pub(crate) fn refuse(&self, why: String) {
+    /// Takes note of a fast path that cannot be used.
+    pub fn refuse(&self, why: String) {
         let mut refused = self.refused.borrow_mut();
         if !refused.contains(&why) {
             refused.push(why);
@@ -59,7 +82,7 @@ impl Kernels {
         if let Some(kernels) = self.loaded.borrow().get(&key) {
             return Ok(kernels.downcast_ref::<T>().expect("a key names one type").clone());
         }
-        let program = program().header("prelude.h", PRELUDE).header("quant.h", QUANT).header("matrix.h", MATRIX);
+        let program = program().header("prelude.h", PRELUDE).header("quant.h", QUANT).header("round.h", ROUND);
         let kernels = pick(&Module::load(&self.device, &program, &self.cache)?)?;
         self.loaded.borrow_mut().insert(key, Box::new(kernels.clone()));
         Ok(kernels)

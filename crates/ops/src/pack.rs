@@ -27,13 +27,22 @@ gpu::args! {
     }
 }
 
+/// As [`packed`], for any GPU.
+pub fn packed_on_device(dtype: Dtype, shape: [usize; 2]) -> Result<(Layout, usize), Error> {
+    let layout = if dtype.block_len() == 1 { Layout::Rows } else { Layout::Planes };
+    match matrix_bytes(layout, dtype, shape) {
+        Some(n_bytes) => Ok((layout, n_bytes)),
+        None => Err(Error::Argument { op: OP, what: format!("{shape:?} of {dtype} is no whole number of blocks") }),
+    }
+}
+
 /// The layout that weights of this type take on this executor, and the bytes it needs.
 pub fn packed(exec: Exec, dtype: Dtype, shape: [usize; 2]) -> Result<(Layout, usize), Error> {
     let layout = match exec {
         _ if dtype.block_len() == 1 => Layout::Rows,
         Exec::Cpu(pool) if pool.isa() == Isa::Plain => Layout::Rows,
         Exec::Cpu(_) => Layout::Tiles,
-        Exec::Gpu(_) => Layout::Planes,
+        Exec::Gpu(_) => return packed_on_device(dtype, shape),
     };
     match matrix_bytes(layout, dtype, shape) {
         Some(n_bytes) => Ok((layout, n_bytes)),

@@ -24,6 +24,27 @@ pub struct Plan {
     pub n_queries: usize,
     pub n_tiles: usize,
     pub n_splits: usize,
+    /// Whether the matrix units do it: then a tile is 64 rows, of one head.
+    pub uses_matrix_units: bool,
+}
+
+/// Query rows of a tile of the matrix units, and rows in the longest span from which on they are used.
+const FLASH_ROWS: usize = 64;
+const MIN_FLASH_ROWS: usize = 16;
+
+/// What a plan needs to know of the chip and of the KV pool.
+#[derive(Copy, Clone, Debug)]
+pub struct Chip {
+    pub n_multiprocessors: usize,
+    /// Whether attention can use the matrix units here: they need keys and values in f16.
+    pub has_matrix_units: bool,
+}
+
+impl Chip {
+    pub fn of(device: &gpu::Device, kv: weights::Dtype) -> Self {
+        let n_multiprocessors = device.properties().n_multiprocessors as usize;
+        Self { n_multiprocessors, has_matrix_units: device.has_mma() && kv == weights::Dtype::F16 }
+    }
 }
 
 /// The spans of a batch where a GPU reads them, written by [`Plan::write`].
@@ -36,19 +57,25 @@ pub struct DeviceSpans<'a> {
 
 impl Plan {
     /// For spans of these many rows; `n_context` is the longest context that the launch must be good for.
-    pub fn new(span_rows: &[usize], heads: &Heads, n_context: usize, n_multiprocessors: usize) -> Self {
+    pub fn new(span_rows: &[usize], heads: &Heads, n_context: usize, chip: &Chip) -> Self {
+        let longest = span_rows.iter().max().copied().unwrap_or(0);
+        let is_fit = heads.head_dim.is_multiple_of(16) && heads.head_dim <= 128;
+        if chip.has_matrix_units && is_fit && longest >= MIN_FLASH_ROWS {
+            let n_tiles = span_rows.iter().map(|rows| rows.div_ceil(FLASH_ROWS)).sum();
+            return Self { n_queries: FLASH_ROWS, n_tiles, n_splits: 1, uses_matrix_units: true };
+        }
         let group = (heads.n_heads / heads.n_kv_heads).max(1);
         let most = span_rows.iter().max().copied().unwrap_or(1) * group;
         let n_queries = most.next_power_of_two().min(MAX_QUERIES);
         let n_tiles: usize = span_rows.iter().map(|rows| (rows * group).div_ceil(n_queries)).sum();
         let n_units = (n_tiles * heads.n_kv_heads).max(1);
         let unit_bytes = n_units * n_queries * (heads.head_dim + 2) * 4;
-        let n_splits = (n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR)
+        let n_splits = (chip.n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR)
             .div_ceil(n_units)
             .min(n_context.div_ceil(MIN_PART))
             .min(PARTS_BYTES / unit_bytes)
             .max(1);
-        Self { n_queries, n_tiles, n_splits }
+        Self { n_queries, n_tiles, n_splits, uses_matrix_units: false }
     }
 
     /// Words that [`Plan::write`] appends.
@@ -57,7 +84,7 @@ impl Plan {
     }
 
     pub fn write(&self, spans: &[QuerySpan], heads: &Heads, words: &mut Vec<u32>) {
-        let group = (heads.n_heads / heads.n_kv_heads).max(1);
+        let group = if self.uses_matrix_units { 1 } else { (heads.n_heads / heads.n_kv_heads).max(1) };
         for (i, span) in spans.iter().enumerate() {
             for first in (0..span.n_rows * group).step_by(self.n_queries) {
                 words.extend([i as u32, first as u32]);
@@ -114,6 +141,21 @@ gpu::args! {
     }
 }
 
+gpu::args! {
+    struct Flash<'a> {
+        q: Slice<'a, f32>,
+        k_pool: Slice<'a, u8>,
+        v_pool: Slice<'a, u8>,
+        tiles: Slice<'a, u32>,
+        spans: Slice<'a, u32>,
+        tables: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        n_heads: u32,
+        n_kv_heads: u32,
+        scale: f32,
+    }
+}
+
 #[derive(Clone)]
 struct Unit {
     attention: [Kernel<Attention<'static>>; 4],
@@ -149,10 +191,32 @@ pub(super) fn launch(
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
-    let unit = unit(gpu, is_kept_f16(OP, kv.k.dtype)?, heads.head_dim)?;
     let (n_tile_words, n_span_words) = (2 * plan.n_tiles, SPAN_WORDS * spans.len());
     let (tiles, spans) = (words.slice(..n_tile_words)?, words.slice(n_tile_words..n_tile_words + n_span_words)?);
     let tables = words.slice(n_tile_words + n_span_words..)?;
+    if plan.uses_matrix_units {
+        let program = || {
+            let program = kv_program("flash", include_str!("../../kernels/flash.hip"), true);
+            program.define("HEAD_DIM", heads.head_dim).kernel::<Flash>("flash")
+        };
+        let key = ("flash", [heads.head_dim as u32, 0, 0]);
+        let kernel = gpu.kernels.get(key, program, |module| module.kernel::<Flash>("flash"))?;
+        let args = Flash {
+            q: q.device_f32s(OP, "q")?,
+            k_pool: kv.k.device_bytes(OP, "k")?,
+            v_pool: kv.v.device_bytes(OP, "v")?,
+            tiles,
+            spans,
+            tables,
+            out: out.device_f32s(OP, "out")?,
+            n_heads: heads.n_heads as u32,
+            n_kv_heads: heads.n_kv_heads as u32,
+            scale: heads.scale,
+        };
+        let grid = Grid::plane(count(OP, "tiles", plan.n_tiles)?, heads.n_heads as u32, THREADS);
+        return Ok(gpu.launcher.launch(&kernel, grid, &args)?);
+    }
+    let unit = unit(gpu, is_kept_f16(OP, kv.k.dtype)?, heads.head_dim)?;
     let mut workspace = gpu.workspace.borrow_mut();
     let mut parts = workspace.parts.all_mut().cast::<f32>()?;
     let n_parts = plan.n_tiles * heads.n_kv_heads * plan.n_splits * plan.n_queries * (heads.head_dim + 2);

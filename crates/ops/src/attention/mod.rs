@@ -9,7 +9,7 @@ mod plain;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 
-pub use launch::{DeviceSpans, Plan};
+pub use launch::{Chip, DeviceSpans, Plan};
 
 use std::cell::RefCell;
 

@@ -16,11 +16,9 @@ use crate::{Error, Gpu, View};
 /// Rows that one pass of `matvec` takes, and rows up to which passes of it are the way to go.
 const PASS_ROWS: usize = 8;
 const FEW_ROWS: usize = 16;
-/// Waves of a `matvec` block, and weight rows of a wave (kernels/matvec.hip).
-const WAVES: u32 = 4;
-const OUTS: u32 = 2;
 const TILE: usize = 64;
 const THREADS: u32 = 256;
+const NORM_THREADS: u32 = 1024;
 const GROUP: usize = 32;
 /// Activations go through f16 divided by this: outliers stay finite, and small numbers keep their bits.
 const F16_DIVISOR: f32 = 16.0;
@@ -33,6 +31,76 @@ gpu::args! {
         n_groups: u32,
         n_all: u32,
     }
+}
+
+gpu::args! {
+    struct SwigluRound<'a> {
+        gate: Slice<'a, f32>,
+        up: Slice<'a, f32>,
+        q: SliceMut<'a, u8>,
+        scales: SliceMut<'a, f32>,
+        n_groups: u32,
+        n_all: u32,
+    }
+}
+
+gpu::args! {
+    struct RmsnormRound<'a> {
+        x: Slice<'a, f32>,
+        w: Slice<'a, f32>,
+        q: SliceMut<'a, u8>,
+        scales: SliceMut<'a, f32>,
+        n_cols: u32,
+        eps: f32,
+    }
+}
+
+#[derive(Clone)]
+struct RoundUnit {
+    rows: Kernel<RoundRows<'static>>,
+    swiglu: Kernel<SwigluRound<'static>>,
+    rmsnorm: Kernel<RmsnormRound<'static>>,
+}
+
+fn round_unit(gpu: &Gpu) -> Result<RoundUnit, Error> {
+    const ROUND: &str = "round";
+    let program = || {
+        Program::new(ROUND, include_str!("../../kernels/round.hip"))
+            .kernel::<RoundRows>("round_rows")
+            .kernel::<SwigluRound>("swiglu_round")
+            .kernel::<RmsnormRound>("rmsnorm_round")
+    };
+    gpu.kernels.get((ROUND, [0; 3]), program, |module| {
+        Ok(RoundUnit {
+            rows: module.kernel::<RoundRows>("round_rows")?,
+            swiglu: module.kernel::<SwigluRound>("swiglu_round")?,
+            rmsnorm: module.kernel::<RmsnormRound>("rmsnorm_round")?,
+        })
+    })
+}
+
+/// What the left side of a product is made from, where nothing else reads it.
+#[derive(Copy, Clone)]
+pub(super) enum Left<'a> {
+    Plain(View<'a>),
+    /// x, weight, eps
+    Norm(View<'a>, View<'a>, f32),
+    /// gate, up
+    Gated(View<'a>, View<'a>),
+}
+
+impl Left<'_> {
+    fn shape(&self) -> [usize; 2] {
+        match self {
+            Left::Plain(x) | Left::Norm(x, ..) | Left::Gated(x, _) => x.shape,
+        }
+    }
+}
+
+/// Whether the left side can be made on the way into packed products of a few rows.
+pub(super) fn takes_left(left: Left, products: &[Product]) -> bool {
+    let [n_rows, n_in] = left.shape();
+    n_rows <= FEW_ROWS && n_in.is_multiple_of(GROUP) && products.iter().all(|p| p.weight.dtype.block_len() > 1)
 }
 
 gpu::args! {
@@ -97,7 +165,7 @@ pub(super) fn launch(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(),
     }
     let _op = gpu.launcher.op(OP);
     if n_rows <= FEW_ROWS {
-        return few_rows(gpu, x, products);
+        return few_rows(gpu, Left::Plain(x), products);
     }
     for product in products {
         if product.weight.n_rows() == 0 || (gpu.blas.is_some() && vendor(gpu, x, product)?) {
@@ -127,10 +195,23 @@ pub(super) fn launch(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(),
     Ok(())
 }
 
-fn few_rows(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(), Error> {
-    let [n_rows, n_in] = x.shape;
+/// Products whose left side is made on the way; only where [`takes_left`] says so.
+pub(super) fn fused(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error> {
+    for product in products.iter() {
+        expect_device_layout(OP, &product.weight)?;
+    }
+    if left.shape().contains(&0) {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    few_rows(gpu, left, products)
+}
+
+fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error> {
+    let [n_rows, n_in] = left.shape();
     let mut workspace = gpu.workspace.borrow_mut();
     let mut space = workspace.activations.all_mut();
+    let (Left::Plain(x) | Left::Norm(x, ..) | Left::Gated(x, _)) = left;
     let x = x.device_f32s(OP, "x")?;
     let is_packed = |product: &Product| product.weight.dtype.block_len() > 1;
     let n_groups = n_in / GROUP;
@@ -138,7 +219,7 @@ fn few_rows(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(), Error> {
     let rounded = if products.iter().any(is_packed) {
         let (mut q, rest) = space.slice_mut(..q_bytes + s_bytes)?.split_at(q_bytes)?;
         let mut scales = rest.cast::<f32>()?;
-        round(gpu, x, q.reborrow(), scales.reborrow(), n_groups)?;
+        round(gpu, left, q.reborrow(), scales.reborrow())?;
         true
     } else {
         false
@@ -167,14 +248,29 @@ fn few_rows(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(), Error> {
     Ok(())
 }
 
-fn round(gpu: &Gpu, x: Slice<f32>, q: SliceMut<u8>, scales: SliceMut<f32>, n_groups: usize) -> Result<(), Error> {
-    const ROUND: &str = "round";
-    let program =
-        || Program::new(ROUND, include_str!("../../kernels/round.hip")).kernel::<RoundRows>("round_rows");
-    let kernel = gpu.kernels.get((ROUND, [0; 3]), program, |module| module.kernel::<RoundRows>("round_rows"))?;
-    let n_all = count(OP, "groups", x.len() / GROUP)?;
-    let args = RoundRows { x, q, scales, n_groups: count(OP, "groups", n_groups)?, n_all };
-    Ok(gpu.launcher.launch(&kernel, Grid::line((n_all * 32).div_ceil(THREADS), THREADS), &args)?)
+fn round(gpu: &Gpu, left: Left, q: SliceMut<u8>, scales: SliceMut<f32>) -> Result<(), Error> {
+    let [n_rows, n_in] = left.shape();
+    let unit = round_unit(gpu)?;
+    let n_groups = count(OP, "groups", n_in / GROUP)?;
+    let n_all = count(OP, "groups", n_rows * (n_in / GROUP))?;
+    let grid = Grid::line((n_all * 32).div_ceil(THREADS), THREADS);
+    match left {
+        Left::Plain(x) => {
+            let args = RoundRows { x: x.device_f32s(OP, "x")?, q, scales, n_groups, n_all };
+            gpu.launcher.launch(&unit.rows, grid, &args)?;
+        }
+        Left::Gated(gate, up) => {
+            let (gate, up) = (gate.device_f32s(OP, "gate")?, up.device_f32s(OP, "up")?);
+            gpu.launcher.launch(&unit.swiglu, grid, &SwigluRound { gate, up, q, scales, n_groups, n_all })?;
+        }
+        Left::Norm(x, weight, eps) => {
+            let (x, w) = (x.device_f32s(OP, "x")?, weight.device_f32s(OP, "weight")?);
+            let n_cols = count(OP, "columns", n_in)?;
+            let grid = Grid::line(count(OP, "rows", n_rows)?, NORM_THREADS);
+            gpu.launcher.launch(&unit.rmsnorm, grid, &RmsnormRound { x, w, q, scales, n_cols, eps })?;
+        }
+    }
+    Ok(())
 }
 
 /// Up to three products of one type and mode, `rows` of the whole batch.
@@ -188,13 +284,15 @@ fn matvec(
 ) -> Result<(), Error> {
     const NAME: &str = "matvec";
     let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
+    let tuning = gpu.kernels.tuning;
+    let (waves, outs) = (tuning.waves, if dtype.block_len() > 1 { tuning.packed_outs } else { tuning.plain_outs });
     let mut parts = Vec::with_capacity(3);
     let mut n_units = 0;
     for product in products {
         let n_out = product.weight.n_rows();
         let out = product.out.device_f32s(OP, "out")?.into_slice(rows.start * n_out..rows.end * n_out)?;
         let n_out = count(OP, "weight rows", n_out)?;
-        n_units += n_out.div_ceil(OUTS);
+        n_units += n_out.div_ceil(outs);
         parts.push((product.weight.device_bytes(OP, "weight")?, out, n_out));
     }
     if n_units == 0 {
@@ -206,13 +304,13 @@ fn matvec(
     let n_rows = count(OP, "rows", rows.len())?;
     let variant = rows.len().next_power_of_two().trailing_zeros() as usize;
     let wave = gpu.kernels.device().properties().wave_width;
-    let grid = Grid::line(n_units.div_ceil(WAVES), WAVES * wave);
+    let grid = Grid::line(n_units.div_ceil(waves), waves * wave);
     let format = format_number(dtype);
     let program = || {
         Program::new(NAME, include_str!("../../kernels/matvec.hip"))
             .define("FORMAT", format)
-            .define("WAVES", WAVES)
-            .define("OUTS", OUTS)
+            .define("WAVES", waves)
+            .define("OUTS", outs)
     };
     const VARIANTS: [&str; 4] = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
     if let Some(Rounded { q, scales }) = rounded.filter(|_| dtype.block_len() > 1) {

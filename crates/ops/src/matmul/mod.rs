@@ -28,7 +28,7 @@ use weights::Dtype;
 use crate::isa::Isa;
 use crate::quant::TILE_ROWS;
 use crate::view::Shared;
-use crate::{Error, Exec, Layout, Pool, View, ViewMut};
+use crate::{Error, Exec, Layout, Pool, View, ViewMut, rmsnorm, swiglu};
 use activations::Activations;
 
 const OP: &str = "matmul";
@@ -88,6 +88,51 @@ pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error
         Exec::Cpu(pool) => matmul_cpu(pool, x.f32s(OP, "x")?, n_rows, n_in, products),
         Exec::Gpu(gpu) => launch::launch(gpu, x, products),
     }
+}
+
+/// Products of `h = rmsnorm(x)`. Where the device can make `h` on the way into the product it is not written at all:
+/// nobody else may read it.
+pub fn norm_matmul(
+    exec: Exec,
+    x: View,
+    weight: View,
+    eps: f32,
+    h: &mut ViewMut,
+    products: &mut [Product],
+) -> Result<(), Error> {
+    if let Exec::Gpu(gpu) = exec {
+        let left = launch::Left::Norm(x, weight, eps);
+        if launch::takes_left(left, products) {
+            weight.expect_shape(OP, "weight", [1, x.n_cols()])?;
+            check_shapes(x.shape, products)?;
+            return launch::fused(gpu, left, products);
+        }
+    }
+    rmsnorm(exec, x, weight, eps, h)?;
+    matmul(exec, h.as_view(), products)
+}
+
+/// Products of `gate = silu(gate) * up`; else as [`norm_matmul`].
+pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [Product]) -> Result<(), Error> {
+    if let Exec::Gpu(gpu) = exec {
+        let left = launch::Left::Gated(gate.as_view(), up);
+        if launch::takes_left(left, products) {
+            up.expect_shape(OP, "up", gate.shape)?;
+            check_shapes(gate.shape, products)?;
+            return launch::fused(gpu, left, products);
+        }
+    }
+    swiglu(exec, gate, up)?;
+    matmul(exec, gate.as_view(), products)
+}
+
+fn check_shapes([n_rows, n_in]: [usize; 2], products: &[Product]) -> Result<(), Error> {
+    for product in products {
+        let n_out = product.weight.n_rows();
+        product.weight.expect_shape(OP, "weight", [n_out, n_in])?;
+        product.out.expect_shape(OP, "out", [n_rows, n_out])?;
+    }
+    Ok(())
 }
 
 thread_local! {

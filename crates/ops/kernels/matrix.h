@@ -1,1 +1,0 @@
-// Matrix units; nothing here yet.
