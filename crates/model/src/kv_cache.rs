@@ -10,7 +10,7 @@ pub struct KvCache {
     layers: Vec<Layer>,
 }
 
-/// Both `[n_blocks * n_kv_heads, 16 * head_dim]`.
+/// Both `[n_kv_heads * n_blocks, 16 * head_dim]`.
 pub struct Layer {
     pub k: Tensor,
     pub v: Tensor,

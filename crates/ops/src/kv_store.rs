@@ -1,6 +1,7 @@
 //! Writes the keys and values of new tokens into the KV pool.
 //!
-//! One layer's pool is two matrices with a row per (block, head). A block of 16 tokens keeps its keys turned,
+//! One layer's pool is two matrices with a row per (head, block): a head's blocks lie side by side, so that a long
+//! context is read as one stream. A block of 16 tokens keeps its keys turned,
 //! `[head_dim, 16]`, so that one vector holds the same number of sixteen tokens and a score needs no sum across lanes;
 //! its values lie as `[16, head_dim]`.
 
@@ -27,7 +28,7 @@ pub struct Slot {
     pub token: u32,
 }
 
-/// `k` and `v` are `[n_rows, n_kv_heads * head_dim]` f32, one slot a row; the pools `[n_blocks * n_kv_heads,
+/// `k` and `v` are `[n_rows, n_kv_heads * head_dim]` f32, one slot a row; the pools `[n_kv_heads * n_blocks,
 /// 16 * head_dim]`, f16 or f32.
 pub fn kv_store(
     exec: Exec,
@@ -56,7 +57,7 @@ pub fn kv_store(
     if k_pool.dtype != v_pool.dtype {
         return Err(Error::Type { op: OP, what: "v_pool", found: v_pool.dtype, expected: "the type of k_pool" });
     }
-    let source = Source { k: k.f32s(OP, "k")?, v: v.f32s(OP, "v")?, slots, n_heads, head_dim };
+    let source = Source { k: k.f32s(OP, "k")?, v: v.f32s(OP, "v")?, slots, n_heads, n_blocks, head_dim };
     match k_pool.dtype {
         Dtype::F32 => {
             let (k_pool, v_pool) = (k_pool.f32s(OP, "k_pool")?, v_pool.f32s(OP, "v_pool")?);
@@ -77,6 +78,7 @@ struct Source<'a> {
     v: &'a [f32],
     slots: &'a [Slot],
     n_heads: usize,
+    n_blocks: usize,
     head_dim: usize,
 }
 
@@ -88,14 +90,14 @@ impl Source<'_> {
         v_pool: &mut [T],
         convert: impl Fn(&[f32], &mut [T]) + Sync,
     ) {
-        let &Self { slots, n_heads, head_dim, .. } = self;
+        let &Self { slots, n_heads, n_blocks, head_dim, .. } = self;
         let block_len = KV_BLOCK * head_dim;
         let (k_pool, v_pool) = (Shared::new(k_pool), Shared::new(v_pool));
         let store_head = |head: usize| {
             let mut turned = [T::default(); MAX_HEAD_DIM];
             for (row, slot) in slots.iter().enumerate() {
                 let source = row * n_heads * head_dim + head * head_dim;
-                let start = (slot.block as usize * n_heads + head) * block_len;
+                let start = (head * n_blocks + slot.block as usize) * block_len;
                 // SAFETY: a block's part of one head, inside the pools; each head belongs to one task.
                 let (keys, values) = unsafe { (k_pool.slice(start, block_len), v_pool.slice(start, block_len)) };
                 let token = slot.token as usize;
