@@ -216,7 +216,7 @@ fn differences(text: &str, d: &Decoded, n_words: usize) -> Vec<String> {
         found.push(format!("{} words for {n_words}", d.n_words));
     }
     if let Some(dual) = &d.dual {
-        let second = text.split("::").nth(1).unwrap_or("").trim().split_whitespace().next().unwrap_or("").to_string();
+        let second = text.split("::").nth(1).unwrap_or("").split_whitespace().next().unwrap_or("").to_string();
         if second != dual.op {
             found.push(format!("second name {} for {second}", dual.op));
         }
