@@ -45,7 +45,8 @@ impl KvCache {
 
     pub fn new(config: &Config, kv_type: KvType, n_blocks: usize) -> Result<Self, Error> {
         let needed_bytes = Self::bytes(config, kv_type, n_blocks);
-        let mut arena = Arena::new(needed_bytes).ok_or(Error::Memory { what: "the KV pool", needed_bytes })?;
+        // A short context touches a little of every head's part: large pages would clear all of it.
+        let mut arena = Arena::sparse(needed_bytes).ok_or(Error::Memory { what: "the KV pool", needed_bytes })?;
         let shape = Self::shape(config, n_blocks);
         let layers = (0..config.n_layers)
             .map(|_| Layer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) })
