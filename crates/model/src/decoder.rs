@@ -159,7 +159,8 @@ fn feed_forward(
     let n = mixed.n_rows();
     ops::matmul(exec, mixed, &mut [Product::add(layer.attn_out.view(), x.reborrow())])?;
     ops::rmsnorm(exec, x.as_view(), layer.ffn_norm.view(), config.norm_eps, &mut h.rows_mut(n))?;
-    let gate_and_up = &mut [Product::write(layer.gate.view(), gate.rows_mut(n)), Product::write(layer.up.view(), up.rows_mut(n))];
+    let gate_and_up =
+        &mut [Product::write(layer.gate.view(), gate.rows_mut(n)), Product::write(layer.up.view(), up.rows_mut(n))];
     ops::matmul(exec, h.rows(n), gate_and_up)?;
     ops::swiglu(exec, &mut gate.rows_mut(n), up.rows(n))?;
     ops::matmul(exec, gate.rows(n), &mut [Product::add(layer.down.view(), x)])?;

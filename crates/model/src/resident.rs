@@ -72,14 +72,19 @@ impl Resident {
 }
 
 /// Every tensor in the order `load` takes them.
-fn wanted<'a>(exec: Exec, checkpoint: &'a Checkpoint, config: &Config, names: &Names) -> Result<Vec<Wanted<'a>>, Error> {
+fn wanted<'a>(
+    exec: Exec,
+    checkpoint: &'a Checkpoint,
+    config: &Config,
+    names: &Names,
+) -> Result<Vec<Wanted<'a>>, Error> {
     let matrix = |name: &str, shape: [usize; 2]| {
         let source = checkpoint.tensor(name)?;
         if source.shape != shape {
             return Err(Error::Shape { name: name.into(), found: source.shape.clone(), expected: shape.to_vec() });
         }
-        let (layout, bytes) = packed(exec, source.dtype, shape)
-            .map_err(|e| Error::Tensor { name: name.into(), what: e.to_string() })?;
+        let (layout, bytes) =
+            packed(exec, source.dtype, shape).map_err(|e| Error::Tensor { name: name.into(), what: e.to_string() })?;
         Ok(Wanted { source, dtype: source.dtype, shape, layout, bytes })
     };
     // Norm weights are few and are kept as f32 whatever the file has.

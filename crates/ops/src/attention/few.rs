@@ -34,10 +34,7 @@ unsafe fn load16<const IS_F16: bool>(at: *const u8) -> [__m256; 2] {
     // SAFETY: the caller's promise.
     unsafe {
         if IS_F16 {
-            [
-                _mm256_cvtph_ps(_mm_loadu_si128(at.cast())),
-                _mm256_cvtph_ps(_mm_loadu_si128(at.add(16).cast())),
-            ]
+            [_mm256_cvtph_ps(_mm_loadu_si128(at.cast())), _mm256_cvtph_ps(_mm_loadu_si128(at.add(16).cast()))]
         } else {
             [_mm256_loadu_ps(at.cast()), _mm256_loadu_ps(at.add(32).cast())]
         }

@@ -215,9 +215,10 @@ fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f32]) {
                 attend(pool.isa(), input, unit, state, buffers);
                 let n_rows = unit.n * input.group;
                 match unit.part {
-                    // SAFETY: every part has its own place.
                     Some(part) => {
-                        state.save(unsafe { shared_parts.slice(part * part_len, part_len) }, n_rows, head_dim)
+                        // SAFETY: every part has its own place.
+                        let part = unsafe { shared_parts.slice(part * part_len, part_len) };
+                        state.save(part, n_rows, head_dim);
                     }
                     None => {
                         for row in 0..n_rows {

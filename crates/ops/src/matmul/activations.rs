@@ -84,12 +84,8 @@ unsafe fn round_row_avx2(x: &[f32], q: &mut [i16], scales: &mut [f32], sums: &mu
         unsafe {
             let x = x.as_ptr().add(group_idx * GROUP);
             // Written out: closures given to `map` would not take over the target feature.
-            let v = [
-                _mm256_loadu_ps(x),
-                _mm256_loadu_ps(x.add(8)),
-                _mm256_loadu_ps(x.add(16)),
-                _mm256_loadu_ps(x.add(24)),
-            ];
+            let v =
+                [_mm256_loadu_ps(x), _mm256_loadu_ps(x.add(8)), _mm256_loadu_ps(x.add(16)), _mm256_loadu_ps(x.add(24))];
             let low = _mm256_max_ps(_mm256_andnot_ps(sign, v[0]), _mm256_andnot_ps(sign, v[1]));
             let high = _mm256_max_ps(_mm256_andnot_ps(sign, v[2]), _mm256_andnot_ps(sign, v[3]));
             let max = _mm256_max_ps(low, high);

@@ -25,8 +25,8 @@ pub(super) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
             let n_left = input.n_rows - first_row;
             let n = n_left.div_ceil(n_left.div_ceil(max_rows));
             let target = Target { strip: strip.as_ptr(), first_row, first_col };
-            // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape and `strip` is a whole strip.
             for_dtype!(job.dtype,
+                // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape and `strip` is a whole strip.
                 P => unsafe { rows::<P>(input, job, &target, n) },
                 P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
             );
