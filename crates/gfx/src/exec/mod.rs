@@ -5,6 +5,7 @@
 //! waits, clauses and cache controls are no-ops, which is why missing waits cannot be found here.
 
 mod access;
+mod buffer;
 mod compare;
 mod control;
 mod convert;

@@ -2,8 +2,6 @@
 //! operands per lane, runs the instruction and stores the result. Expected values are written from the pseudocode,
 //! not from the emulator.
 
-use std::process::Command;
-
 use gfx_model::bare::{Arg, Device};
 use gfx_model::dispatch::Options;
 
@@ -249,25 +247,6 @@ fn kernel(name: &str, body: &str) -> String {
     )
 }
 
-fn assemble(source: &str, cpu: &str) -> Option<Vec<u8>> {
-    let dir = std::env::temp_dir();
-    let (from, to) =
-        (dir.join(format!("gfx-asm-{}.s", std::process::id())), dir.join(format!("gfx-asm-{}.co", std::process::id())));
-    std::fs::write(&from, source).expect("a temporary file");
-    let out = Command::new("clang-19")
-        .args(["--target=amdgcn-amd-amdhsa", &format!("-mcpu={cpu}"), "-nogpulib"])
-        .args([from.as_os_str(), "-o".as_ref(), to.as_os_str()])
-        .output();
-    let Ok(out) = out else {
-        tools::skip("clang-19 is missing (apt-get install clang-19 lld-19)");
-        return None;
-    };
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let file = std::fs::read(&to).expect("clang wrote its output");
-    let _ = (std::fs::remove_file(&from), std::fs::remove_file(&to));
-    Some(file)
-}
-
 #[test]
 fn vector_instructions_follow_the_pseudocode() {
     let names = |asm: &str| {
@@ -300,7 +279,7 @@ fn vector_instructions_follow_the_pseudocode() {
     };
     let source: String = CASES.iter().enumerate().map(|(n, c)| kernel(&format!("case{n}"), &names(c.asm))).collect();
     let source = format!(".amdgcn_target \"amdgcn-amd-amdhsa--gfx1100\"\n.text\n{source}");
-    let Some(file) = assemble(&source, "gfx1100") else { return };
+    let Some(file) = tools::assemble(&source, "gfx1100") else { return };
     let device = Device::new("gfx1100", Options::default()).expect("an emulator");
     let module = device.load(&file).expect("a code object");
     let n = 32;
@@ -427,7 +406,8 @@ fn scalar_instructions_follow_the_pseudocode() {
             kernel(&format!("case{n}"), &(wrap(names(c.asm)) + fold))
         })
         .collect();
-    let Some(file) = assemble(&format!(".amdgcn_target \"amdgcn-amd-amdhsa--gfx1100\"\n.text\n{source}"), "gfx1100")
+    let Some(file) =
+        tools::assemble(&format!(".amdgcn_target \"amdgcn-amd-amdhsa--gfx1100\"\n.text\n{source}"), "gfx1100")
     else {
         return;
     };
