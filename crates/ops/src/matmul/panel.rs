@@ -112,11 +112,11 @@ unsafe fn decode_tiles<P: Format, const W: usize>(
         let (b, g) = (at / (P::LEN / GROUP), at % (P::LEN / GROUP));
         // SAFETY: block b of the strip.
         let tile = unsafe { strip.add(b * P::TILE_BYTES) };
+        // SAFETY: inside the tile.
+        let (d, m) = unsafe { P::scales_256(tile, g, half) };
         for eighth in 0..4 {
             // SAFETY: inside the tile.
-            let ((d, m), pairs) = unsafe {
-                (P::scales_256(tile, g, eighth * 8 / P::PER_SCALE, half), P::pairs_256(tile, g, eighth, half))
-            };
+            let pairs = unsafe { P::pairs_256(tile, g, eighth, half) };
             let out = &mut out[(group * GROUP + eighth * 8) * W..][..7 * W + 8];
             for p in 0..4 {
                 let both =
