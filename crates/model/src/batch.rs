@@ -79,7 +79,10 @@ impl Batch {
             }
             let n_context = rows[rows.len() - 1] as usize + 1;
             if seq.block_table.len() * BLOCK_TOKENS < n_context {
-                return bad(format!("{n_context} tokens of context, room for {}", seq.block_table.len() * BLOCK_TOKENS));
+                return bad(format!(
+                    "{n_context} tokens of context, room for {}",
+                    seq.block_table.len() * BLOCK_TOKENS
+                ));
             }
             if let Some(block) = seq.block_table.iter().find(|b| b.0 as usize >= limits.n_blocks) {
                 return bad(format!("block {} of a pool of {}", block.0, limits.n_blocks));

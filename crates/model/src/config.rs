@@ -70,7 +70,11 @@ impl Keys<'_> {
 
     fn number(&self, name: &str, default: f32) -> Result<f32, Error> {
         let found = self.metadata.f32(&self.key(name))?.unwrap_or(default);
-        if found.is_finite() && found > 0.0 { Ok(found) } else { Err(self.error(name, format!("{found} is not above zero"))) }
+        if found.is_finite() && found > 0.0 {
+            Ok(found)
+        } else {
+            Err(self.error(name, format!("{found} is not above zero")))
+        }
     }
 
     fn error(&self, name: &str, what: String) -> Error {
@@ -140,7 +144,7 @@ impl Config {
 
 fn rope_factor(keys: &Keys) -> Result<f32, Error> {
     let kind = keys.metadata.string(&keys.key("rope.scaling.type"))?;
-    match kind.as_deref() {
+    match kind {
         None | Some("none" | "") => Ok(1.0),
         Some("linear") => keys.number("rope.scaling.factor", 1.0),
         Some(other) => Err(keys.error("rope.scaling.type", format!("`{other}` is not supported yet"))),

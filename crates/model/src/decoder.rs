@@ -109,7 +109,8 @@ fn feed_forward(
 ) -> Result<(), Error> {
     let n = mixed.n_rows();
     ops::matmul(exec, mixed, &mut [Product::add(layer.attn_out.view(), x.reborrow())])?;
-    let gate_and_up = &mut [Product::write(layer.gate.view(), gate.rows_mut(n)), Product::write(layer.up.view(), up.rows_mut(n))];
+    let gate_and_up =
+        &mut [Product::write(layer.gate.view(), gate.rows_mut(n)), Product::write(layer.up.view(), up.rows_mut(n))];
     ops::norm_matmul(exec, x.as_view(), layer.ffn_norm.view(), config.norm_eps, &mut h.rows_mut(n), gate_and_up)?;
     ops::swiglu_matmul(exec, &mut gate.rows_mut(n), up.rows(n), &mut [Product::add(layer.down.view(), x)])?;
     Ok(())

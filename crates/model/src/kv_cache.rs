@@ -10,7 +10,7 @@ pub struct KvCache {
     layers: Vec<Layer>,
 }
 
-/// Both `[n_blocks * n_kv_heads, 16 * head_dim]`.
+/// Both `[n_kv_heads * n_blocks, 16 * head_dim]`.
 pub struct Layer {
     pub k: Tensor,
     pub v: Tensor,
@@ -52,7 +52,8 @@ impl KvCache {
 
     pub fn new(config: &Config, kv_type: KvType, n_blocks: usize) -> Result<Self, Error> {
         let needed_bytes = Self::bytes(config, kv_type, n_blocks);
-        let mut arena = Arena::new(needed_bytes).ok_or(Error::Memory { what: "the KV pool", needed_bytes })?;
+        // A short context touches a little of every head's part: large pages would clear all of it.
+        let mut arena = Arena::sparse(needed_bytes).ok_or(Error::Memory { what: "the KV pool", needed_bytes })?;
         Ok(Self::carve(config, kv_type, n_blocks, &mut arena))
     }
 

@@ -32,7 +32,10 @@ impl RopeTable {
             return Err(Error::Shape { name: name(), found: tensor.shape.clone(), expected: vec![n_pairs] });
         }
         if tensor.dtype.block_len() != 1 {
-            return Err(Error::Tensor { name: name(), what: format!("{} where {} is expected", tensor.dtype, Dtype::F32) });
+            return Err(Error::Tensor {
+                name: name(),
+                what: format!("{} where {} is expected", tensor.dtype, Dtype::F32),
+            });
         }
         let mut numbers = vec![0.0; n_pairs];
         ops::quant::dequantize(tensor.dtype, &tensor.bytes, &mut numbers);

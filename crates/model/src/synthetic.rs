@@ -78,9 +78,15 @@ impl Synthetic {
         };
         match self {
             Self::Llama1b => llama3,
-            Self::Llama8b => {
-                Shape { name: "llama-8b", n_layers: 32, n_embd: 4096, n_ff: 14_336, head_dim: 128, is_tied: false, ..llama3 }
-            }
+            Self::Llama8b => Shape {
+                name: "llama-8b",
+                n_layers: 32,
+                n_embd: 4096,
+                n_ff: 14_336,
+                head_dim: 128,
+                is_tied: false,
+                ..llama3
+            },
             Self::Tiny => Shape {
                 name: "tiny",
                 n_vocab: 320,
@@ -108,8 +114,9 @@ pub fn synthetic(kind: Synthetic, recipe: Recipe, seed: u64) -> Result<Checkpoin
     let (q_dim, kv_dim) = ((shape.n_heads * shape.head_dim) as usize, (shape.n_kv_heads * shape.head_dim) as usize);
     let mut matrix = |name: String, layer_idx: usize, rows: usize, cols: usize| {
         let dtype = recipe.dtype(&name, layer_idx, shape.n_layers as usize);
-        let n_bytes = dtype.row_bytes(cols).ok_or_else(|| {
-            Error::Tensor { name: name.clone(), what: format!("rows of {cols} do not fill blocks of {dtype}") }
+        let n_bytes = dtype.row_bytes(cols).ok_or_else(|| Error::Tensor {
+            name: name.clone(),
+            what: format!("rows of {cols} do not fill blocks of {dtype}"),
         })? * rows;
         let mut bytes = vec![0; n_bytes];
         n_made += 1;
@@ -177,7 +184,7 @@ fn metadata(shape: &Shape) -> Metadata {
         ("rope.dimension_count", shape.head_dim),
         ("vocab_size", shape.n_vocab),
     ] {
-        metadata.set(&format!("llama.{key}"), Value::U32(value));
+        metadata.set(format!("llama.{key}"), Value::U32(value));
     }
     metadata.set("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5));
     metadata.set("llama.rope.freq_base", Value::F32(shape.rope_base));

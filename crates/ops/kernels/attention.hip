@@ -12,6 +12,7 @@
 #define KV_BLOCK 16
 #define DIMS (HEAD_LANES * 8)
 #define MASKED (-1e30f)
+#define MAX_SPLITS 256
 
 #if defined(KV_F16)
 typedef f16 Kept;
@@ -23,27 +24,37 @@ struct Eight {
     float at[8];
 };
 
-DEVICE Eight load_eight(const Kept *from, u32 d0, u32 head_dim) {
-    Eight out;
-    if (head_dim % 8 == 0) {
-        if (d0 < head_dim) {
-            if constexpr (sizeof(Kept) == 2) {
-                const Pack<Kept, 8> p = load<8>(from + d0);
+// Eight numbers as they lie in the pool: loaded long before they are used.
+struct KeptEight {
+    Kept at[8];
+};
+
+DEVICE KeptEight load_eight(const Kept *from, u32 d0, u32 head_dim) {
+    KeptEight out;
+    if (head_dim % 8 == 0 && d0 < head_dim) {
+        if constexpr (sizeof(Kept) == 2) {
+            const Pack<Kept, 8> p = load<8>(from + d0);
 #pragma unroll
-                for (u32 i = 0; i < 8; ++i) out.at[i] = to_f32(p.at[i]);
-            } else {
-                const Pack<Kept, 4> p = load<4>(from + d0), q = load<4>(from + d0 + 4);
+            for (u32 i = 0; i < 8; ++i) out.at[i] = p.at[i];
+        } else {
+            const Pack<Kept, 4> p = load<4>(from + d0), q = load<4>(from + d0 + 4);
 #pragma unroll
-                for (u32 i = 0; i < 4; ++i) out.at[i] = to_f32(p.at[i]), out.at[4 + i] = to_f32(q.at[i]);
-            }
-            return out;
+            for (u32 i = 0; i < 4; ++i) out.at[i] = p.at[i], out.at[4 + i] = q.at[i];
         }
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i) out.at[i] = 0.0f;
         return out;
     }
 #pragma unroll
-    for (u32 i = 0; i < 8; ++i) out.at[i] = d0 + i < head_dim ? to_f32(from[d0 + i]) : 0.0f;
+    for (u32 i = 0; i < 8; ++i) {
+        set(out.at[i], 0.0f);
+        if (d0 + i < head_dim) out.at[i] = from[d0 + i];
+    }
+    return out;
+}
+
+DEVICE Eight widen(const KeptEight &kept) {
+    Eight out;
+#pragma unroll
+    for (u32 i = 0; i < 8; ++i) out.at[i] = to_f32(kept.at[i]);
     return out;
 }
 
@@ -90,11 +101,28 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     const u32 per_split = (n_blocks + n_splits - 1) / n_splits * KV_BLOCK;
     const u32 from = split * per_split, to = from + per_split < n_keys ? from + per_split : n_keys;
     const Kept *k_pool = (const Kept *)k_bytes, *v_pool = (const Kept *)v_bytes;
-    // Every lane goes round as often as the others: the sums across lanes need them all.
-    for (u32 t0 = from + wave * (GPU_WAVE / HEAD_LANES); t0 < to; t0 += THREADS / HEAD_LANES) {
-        const u32 t = t0 + part, seen = t < to ? t : to - 1;
-        const u64 at = (((u64)tables[tile.table + seen / KV_BLOCK] * n_kv_heads + kv_head) * KV_BLOCK + seen % KV_BLOCK) * head_dim;
-        const Eight key = load_eight(k_pool + at, d0, head_dim), value = load_eight(v_pool + at, d0, head_dim);
+    const auto place = [&](u32 t) {
+        const u32 seen = t < to ? t : to - 1;
+        return (((u64)tables[tile.table + seen / KV_BLOCK] * n_kv_heads + kv_head) * KV_BLOCK + seen % KV_BLOCK) * head_dim;
+    };
+    const u32 step = THREADS / HEAD_LANES;
+    // Every lane goes round as often as the others: the sums across lanes need them all. The next token's numbers are on
+    // their way while this one's are used.
+    u32 t0 = from + wave * (GPU_WAVE / HEAD_LANES);
+    KeptEight next_key, next_value;
+    if (t0 < to) {
+        const u64 at = place(t0 + part);
+        next_key = load_eight(k_pool + at, d0, head_dim);
+        next_value = load_eight(v_pool + at, d0, head_dim);
+    }
+    for (; t0 < to; t0 += step) {
+        const u32 t = t0 + part;
+        const Eight key = widen(next_key), value = widen(next_value);
+        if (t0 + step < to) {
+            const u64 at = place(t + step);
+            next_key = load_eight(k_pool + at, d0, head_dim);
+            next_value = load_eight(v_pool + at, d0, head_dim);
+        }
 #pragma unroll
         for (u32 i = 0; i < N_Q; ++i) {
             float score = 0.0f;
@@ -175,26 +203,34 @@ ATTENTION(2)
 ATTENTION(4)
 ATTENTION(8)
 
-// Adds up the parts of each query of a tile, each in the scale of its own largest score.
+// Adds up the parts of one query, each in the scale of its own largest score. A block a query: block_y is the KV head and
+// block_z the query's number in its tile.
 KERNEL(THREADS)
 attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const float *__restrict__ parts,
                 float *__restrict__ out, u32 n_heads, u32 n_kv_heads, u32 head_dim, u32 n_q, u32 n_splits) {
+    __shared__ float weights[MAX_SPLITS], scratch[WAVES];
     const Tile tile = load_tile(tiles, spans, n_heads / n_kv_heads);
-    const u32 kv_head = block_y();
-    const float *all_parts = parts + ((u64)block_x() * n_kv_heads + kv_head) * n_splits * n_q * (head_dim + 2);
-    for (u32 n = thread_x(); n < n_q * head_dim; n += THREADS) {
-        const u32 i = n / head_dim, d = n % head_dim;
-        if (!tile.has(i)) continue;
-        float largest = MASKED, all = 0.0f, mixed = 0.0f;
-        for (u32 s = 0; s < n_splits; ++s)
-            largest = max_f32(largest, all_parts[((u64)s * n_q + i) * (head_dim + 2) + head_dim]);
-        for (u32 s = 0; s < n_splits; ++s) {
-            const float *part = all_parts + ((u64)s * n_q + i) * (head_dim + 2);
-            const float weight = fast_exp(part[head_dim] - largest);
-            all = fma_f32(part[head_dim + 1], weight, all);
-            mixed = fma_f32(part[d], weight, mixed);
-        }
-        const u64 row = tile.first_row + tile.row(i);
-        out[(row * n_heads + kv_head * tile.group + tile.head(i)) * head_dim + d] = mixed / all;
+    const u32 kv_head = block_y(), i = block_z(), stride = n_q * (head_dim + 2);
+    if (!tile.has(i)) return;
+    const float *first = parts + (((u64)block_x() * n_kv_heads + kv_head) * n_splits * n_q + i) * (head_dim + 2);
+    float largest = MASKED;
+    for (u32 s = thread_x(); s < n_splits; s += THREADS) {
+        weights[s] = first[(u64)s * stride + head_dim];
+        largest = max_f32(largest, weights[s]);
+    }
+    largest = block_max<THREADS>(largest, scratch);
+    float all = 0.0f;
+    for (u32 s = thread_x(); s < n_splits; s += THREADS) {
+        weights[s] = fast_exp(weights[s] - largest);
+        all = fma_f32(first[(u64)s * stride + head_dim + 1], weights[s], all);
+    }
+    all = block_sum<THREADS>(all, scratch);
+    const u64 row = tile.first_row + tile.row(i);
+    float *to = out + (row * n_heads + kv_head * tile.group + tile.head(i)) * head_dim;
+    for (u32 d = thread_x(); d < head_dim; d += THREADS) {
+        float mixed = 0.0f;
+#pragma unroll 8
+        for (u32 s = 0; s < n_splits; ++s) mixed = fma_f32(first[(u64)s * stride + d], weights[s], mixed);
+        to[d] = mixed / all;
     }
 }

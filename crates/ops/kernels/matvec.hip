@@ -1,7 +1,7 @@
 // matvec: out[r, o] (+)= sum_k x[r, k] * w[o, k] for few rows r, on packed weights. Bound by reading the weights.
 //
 // A wave takes OUTS weight rows; each lane takes every GPU_WAVE-th group of 32 weights (or 8 plain numbers), and loads
-// the next groups before it works on the ones it has. Up to three products of one x share a launch.
+// several groups before it works on the first. Up to three products of one x share a launch.
 // Packed weights meet activations of 16 bits (round.hip) in integer dot products; plain numbers meet f32.
 #include "quant.h"
 
@@ -12,6 +12,12 @@
 #define OUTS 2
 #endif
 #define THREADS (WAVES * GPU_WAVE)
+
+// Groups that a lane loads before it works on them; with many rows the sums need the registers.
+template <u32 ROWS>
+struct Depth {
+    static constexpr u32 value = ROWS == 1 ? 4 : ROWS == 2 ? 2 : 1;
+};
 
 struct Job {
     const u8 *w;
@@ -73,30 +79,30 @@ template <u32 ROWS>
 DEVICE void multiply(const Job &job, const float *x, u32 n_in, u32 n_rows, u32 adds) {
     float sum[OUTS][ROWS] = {};
     if (n_in % STEP == 0) {
-        Pack<Number, STEP> next[OUTS];
-        u32 k = lane() * STEP;
-        if (k < n_in) {
+        constexpr u32 depth = Depth<ROWS>::value, stride = GPU_WAVE * STEP;
+        for (u32 k0 = lane() * STEP; k0 < n_in; k0 += stride * depth) {
+            Pack<Number, STEP> now[depth][OUTS];
 #pragma unroll
-            for (u32 o = 0; o < OUTS; ++o) next[o] = load_numbers(job, n_in, o, k);
-        }
-        for (; k < n_in; k += GPU_WAVE * STEP) {
-            Pack<Number, STEP> now[OUTS];
+            for (u32 u = 0; u < depth; ++u) {
+                if (k0 + u * stride < n_in) {
 #pragma unroll
-            for (u32 o = 0; o < OUTS; ++o) now[o] = next[o];
-            if (k + GPU_WAVE * STEP < n_in) {
-#pragma unroll
-                for (u32 o = 0; o < OUTS; ++o) next[o] = load_numbers(job, n_in, o, k + GPU_WAVE * STEP);
+                    for (u32 o = 0; o < OUTS; ++o) now[u][o] = load_numbers(job, n_in, o, k0 + u * stride);
+                }
             }
 #pragma unroll
-            for (u32 r = 0; r < ROWS; ++r) {
-                const float *row = x + (u64)(r < n_rows ? r : 0) * n_in + k;
-                const Pack<float, 4> a = load<4>(row), b = load<4>(row + 4);
+            for (u32 u = 0; u < depth; ++u) {
+                if (k0 + u * stride >= n_in) break;
 #pragma unroll
-                for (u32 o = 0; o < OUTS; ++o) {
+                for (u32 r = 0; r < ROWS; ++r) {
+                    const float *row = x + (u64)(r < n_rows ? r : 0) * n_in + k0 + u * stride;
+                    const Pack<float, 4> a = load<4>(row), b = load<4>(row + 4);
 #pragma unroll
-                    for (u32 i = 0; i < 4; ++i) {
-                        sum[o][r] = fma_f32(to_f32(now[o].at[i]), a.at[i], sum[o][r]);
-                        sum[o][r] = fma_f32(to_f32(now[o].at[4 + i]), b.at[i], sum[o][r]);
+                    for (u32 o = 0; o < OUTS; ++o) {
+#pragma unroll
+                        for (u32 i = 0; i < 4; ++i) {
+                            sum[o][r] = fma_f32(to_f32(now[u][o].at[i]), a.at[i], sum[o][r]);
+                            sum[o][r] = fma_f32(to_f32(now[u][o].at[4 + i]), b.at[i], sum[o][r]);
+                        }
                     }
                 }
             }
@@ -135,49 +141,58 @@ DEVICE void load_groups(Raw (&raw)[OUTS], const Job &job, u32 n_groups, u32 g) {
 }
 
 template <u32 ROWS>
+DEVICE void use_groups(float (&sum)[OUTS][ROWS], const Raw (&raw)[OUTS], const u8 *q, const float *scales, u32 n_groups,
+                       u32 n_rows, u32 g) {
+    Group group[OUTS];
+#pragma unroll
+    for (u32 o = 0; o < OUTS; ++o) group[o] = unpack(raw[o], g);
+#pragma unroll
+    for (u32 r = 0; r < ROWS; ++r) {
+        const u32 row = r < n_rows ? r : 0;
+        const u8 *at = q + (u64)row * n_groups * 64 + g * 16;
+        const u64 plane = (u64)n_groups * 16;
+        Words4 high[2], low[2];
+        high[0] = load<4>((const u32 *)at);
+        high[1] = load<4>((const u32 *)(at + plane));
+        low[0] = load<4>((const u32 *)(at + 2 * plane));
+        low[1] = load<4>((const u32 *)(at + 3 * plane));
+        const Pack<float, 2> scale = load<2>(scales + ((u64)row * n_groups + g) * 2);
+#pragma unroll
+        for (u32 o = 0; o < OUTS; ++o) {
+            i32 h[2] = {0, 0}, l[2] = {0, 0};
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+#pragma unroll
+                for (u32 part = 0; part < 2; ++part) {
+                    h[part] = dot4_i8(group[o].q[part * 4 + i], (i32)high[part].at[i], h[part]);
+                    l[part] = dot4_i8(group[o].q[part * 4 + i], (i32)low[part].at[i], l[part]);
+                }
+            }
+#if FORMAT == FORMAT_Q6_K
+            const float dot = fma_f32(group[o].d0, (float)(h[0] * 256 + l[0]), group[o].d1 * (float)(h[1] * 256 + l[1]));
+#else
+            const float dot = group[o].d0 * (float)((h[0] + h[1]) * 256 + l[0] + l[1]);
+#endif
+            sum[o][r] = fma_f32(dot, scale.at[0], sum[o][r]);
+#if FORMAT != FORMAT_Q8_0 && FORMAT != FORMAT_Q6_K
+            sum[o][r] = fma_f32(group[o].m, scale.at[1], sum[o][r]);
+#endif
+        }
+    }
+}
+
+template <u32 ROWS>
 DEVICE void multiply(const Job &job, const u8 *q, const float *scales, u32 n_groups, u32 n_rows, u32 adds) {
     float sum[OUTS][ROWS] = {};
-    Raw next[OUTS];
-    u32 g = lane();
-    if (g < n_groups) load_groups(next, job, n_groups, g);
-    for (; g < n_groups; g += GPU_WAVE) {
-        Group group[OUTS];
+    constexpr u32 depth = Depth<ROWS>::value;
+    for (u32 g0 = lane(); g0 < n_groups; g0 += GPU_WAVE * depth) {
+        Raw raw[depth][OUTS];
 #pragma unroll
-        for (u32 o = 0; o < OUTS; ++o) group[o] = unpack(next[o], g);
-        if (g + GPU_WAVE < n_groups) load_groups(next, job, n_groups, g + GPU_WAVE);
+        for (u32 u = 0; u < depth; ++u)
+            if (g0 + u * GPU_WAVE < n_groups) load_groups(raw[u], job, n_groups, g0 + u * GPU_WAVE);
 #pragma unroll
-        for (u32 r = 0; r < ROWS; ++r) {
-            const u32 row = r < n_rows ? r : 0;
-            const u8 *at = q + (u64)row * n_groups * 64 + g * 16;
-            const u64 plane = (u64)n_groups * 16;
-            Words4 high[2], low[2];
-            high[0] = load<4>((const u32 *)at);
-            high[1] = load<4>((const u32 *)(at + plane));
-            low[0] = load<4>((const u32 *)(at + 2 * plane));
-            low[1] = load<4>((const u32 *)(at + 3 * plane));
-            const Pack<float, 2> scale = load<2>(scales + ((u64)row * n_groups + g) * 2);
-#pragma unroll
-            for (u32 o = 0; o < OUTS; ++o) {
-                i32 h[2] = {0, 0}, l[2] = {0, 0};
-#pragma unroll
-                for (u32 i = 0; i < 4; ++i) {
-#pragma unroll
-                    for (u32 part = 0; part < 2; ++part) {
-                        h[part] = dot4_i8(group[o].q[part * 4 + i], (i32)high[part].at[i], h[part]);
-                        l[part] = dot4_i8(group[o].q[part * 4 + i], (i32)low[part].at[i], l[part]);
-                    }
-                }
-#if FORMAT == FORMAT_Q6_K
-                const float dot = fma_f32(group[o].d0, (float)(h[0] * 256 + l[0]), group[o].d1 * (float)(h[1] * 256 + l[1]));
-#else
-                const float dot = group[o].d0 * (float)((h[0] + h[1]) * 256 + l[0] + l[1]);
-#endif
-                sum[o][r] = fma_f32(dot, scale.at[0], sum[o][r]);
-#if FORMAT != FORMAT_Q8_0 && FORMAT != FORMAT_Q6_K
-                sum[o][r] = fma_f32(group[o].m, scale.at[1], sum[o][r]);
-#endif
-            }
-        }
+        for (u32 u = 0; u < depth; ++u)
+            if (g0 + u * GPU_WAVE < n_groups) use_groups<ROWS>(sum, raw[u], q, scales, n_groups, n_rows, g0 + u * GPU_WAVE);
     }
     write_sums<ROWS>(job, sum, n_rows, adds);
 }

@@ -39,6 +39,12 @@ unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
+#[derive(Copy, Clone)]
+enum Pages {
+    Large,
+    Small,
+}
+
 /// Exclusive owner of one part of an arena.
 enum Region {
     Host { block: Arc<Block>, offset: usize, len: usize },
@@ -69,12 +75,24 @@ impl Arena {
         n_bytes.saturating_add(gpu::ALIGNMENT - 1) & !(gpu::ALIGNMENT - 1)
     }
 
-    /// Zeroed memory in large pages where the system has them, or `None` if it refuses.
+    /// Zeroed memory in large pages where the system has them, or `None` if it refuses. For what is used as a whole.
     pub fn new(n_bytes: usize) -> Option<Self> {
+        Self::with_pages(n_bytes, Pages::Large)
+    }
+
+    /// Zeroed memory in small pages: only what is touched takes memory. For what is used here and there.
+    pub fn sparse(n_bytes: usize) -> Option<Self> {
+        Self::with_pages(n_bytes, Pages::Small)
+    }
+
+    fn with_pages(n_bytes: usize, pages: Pages) -> Option<Self> {
         let mut memory = MmapMut::map_anon(n_bytes.max(ALIGN)).ok()?;
         // A hint: without large pages everything is right and reads a fifth slower.
         #[cfg(target_os = "linux")]
-        let _ = memory.advise(memmap2::Advice::HugePage);
+        let _ = memory.advise(match pages {
+            Pages::Large => memmap2::Advice::HugePage,
+            Pages::Small => memmap2::Advice::NoHugePage,
+        });
         let start = NonNull::new(memory.as_mut_ptr())?;
         let block = Arc::new(Block { start, len: memory.len(), _memory: memory });
         Some(Self { source: Source::Host(block), used_bytes: 0 })

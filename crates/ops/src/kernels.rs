@@ -45,7 +45,7 @@ impl Tuning {
             let numbers: Vec<u32> = text.split(',').map_while(|n| n.parse().ok()).collect();
             <[u32; 3]>::try_from(numbers).ok().filter(|numbers| numbers.iter().all(|n| (1..=16).contains(n)))
         });
-        let [waves, packed_outs, plain_outs] = asked.unwrap_or([4, 2, 2]);
+        let [waves, packed_outs, plain_outs] = asked.unwrap_or([4, 1, 1]);
         Self { waves, packed_outs, plain_outs }
     }
 }

@@ -1,6 +1,7 @@
 //! Writes the keys and values of new tokens into the KV pool.
 //!
-//! One layer's pool is two matrices with a row per (block, head). A block of 16 tokens keeps its keys turned,
+//! One layer's pool is two matrices with a row per (head, block): a head's blocks lie side by side, so that a long
+//! context is read as one stream. A block of 16 tokens keeps its keys turned,
 //! `[head_dim, 16]`, so that one vector holds the same number of sixteen tokens and a score needs no sum across lanes;
 //! its values lie as `[16, head_dim]`. On a GPU both lie as `[16, head_dim]`.
 
@@ -53,7 +54,8 @@ impl Slot {
     }
 }
 
-/// `slots` are [`Slot::index`]es. `k` and `v` are `[n_rows, n_kv_heads * head_dim]` f32, one slot a row; the pools `[n_blocks * n_kv_heads,
+/// `slots` are [`Slot::index`]es. `k` and `v` are `[n_rows, n_kv_heads * head_dim]` f32, one slot a row; the pools
+/// `[n_kv_heads * n_blocks,
 /// 16 * head_dim]`, f16 or f32.
 pub fn kv_store<'s>(
     exec: Exec,
@@ -86,7 +88,7 @@ pub fn kv_store<'s>(
         Exec::Cpu(pool) => pool,
         Exec::Gpu(gpu) => return launch(gpu, k, v, slots, head_dim, k_pool, v_pool),
     };
-    let source = Source { k: k.f32s(OP, "k")?, v: v.f32s(OP, "v")?, slots: slots.host, n_heads, head_dim };
+    let source = Source { k: k.f32s(OP, "k")?, v: v.f32s(OP, "v")?, slots: slots.host, n_heads, n_blocks, head_dim };
     match k_pool.dtype {
         Dtype::F32 => {
             let (k_pool, v_pool) = (k_pool.f32s(OP, "k_pool")?, v_pool.f32s(OP, "v_pool")?);
@@ -150,6 +152,7 @@ struct Source<'a> {
     v: &'a [f32],
     slots: &'a [u32],
     n_heads: usize,
+    n_blocks: usize,
     head_dim: usize,
 }
 
@@ -161,14 +164,14 @@ impl Source<'_> {
         v_pool: &mut [T],
         convert: impl Fn(&[f32], &mut [T]) + Sync,
     ) {
-        let &Self { slots, n_heads, head_dim, .. } = self;
+        let &Self { slots, n_heads, n_blocks, head_dim, .. } = self;
         let block_len = KV_BLOCK * head_dim;
         let (k_pool, v_pool) = (Shared::new(k_pool), Shared::new(v_pool));
         let store_head = |head: usize| {
             let mut turned = [T::default(); MAX_HEAD_DIM];
             for (row, slot) in slots.iter().map(|index| Slot::of(*index)).enumerate() {
                 let source = row * n_heads * head_dim + head * head_dim;
-                let start = (slot.block as usize * n_heads + head) * block_len;
+                let start = (head * n_blocks + slot.block as usize) * block_len;
                 // SAFETY: a block's part of one head, inside the pools; each head belongs to one task.
                 let (keys, values) = unsafe { (k_pool.slice(start, block_len), v_pool.slice(start, block_len)) };
                 let token = slot.token as usize;

@@ -4,6 +4,11 @@
 //! vendor's name appears here, outside of `kernels/prelude.h`.
 //! This crate knows no model, no file and no request.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "kernels index register arrays with constants; iterators over them are not always unrolled"
+)]
+
 mod arena;
 mod attention;
 mod embed;

@@ -128,23 +128,17 @@ fn carry<const N: usize, const CI: bool, const KIND: u8>(w: &mut Wave<N>, i: &In
     let mut hit = [0u32; N];
     for l in 0..N {
         let c = carry_in[l] & 1;
-        let (value, over) = match KIND {
-            0 => {
-                let t = a[l].wrapping_add(b[l]);
-                let v = t.wrapping_add(c);
-                (v, t < a[l] || v < t)
-            }
-            1 => {
-                let t = a[l].wrapping_sub(b[l]);
-                (t.wrapping_sub(c), a[l] < b[l] || t < c)
-            }
-            _ => {
-                let t = b[l].wrapping_sub(a[l]);
-                (t.wrapping_sub(c), b[l] < a[l] || t < c)
-            }
+        let (x, y) = if KIND == 2 { (b[l], a[l]) } else { (a[l], b[l]) };
+        // The carry (or borrow) out of the top bit, in bit operations that vectorise.
+        let (value, over) = if KIND == 0 {
+            let v = x.wrapping_add(y).wrapping_add(c);
+            (v, x & y | (x | y) & !v)
+        } else {
+            let v = x.wrapping_sub(y).wrapping_sub(c);
+            (v, !x & y | (!x | y) & v)
         };
         out[l] = value;
-        hit[l] = if over { w.live[l] } else { 0 };
+        hit[l] = ((over as i32) >> 31) as u32 & w.live[l];
     }
     let live = w.live;
     let to = &mut w.v[i.dst as usize];
@@ -219,6 +213,10 @@ fn class_of<const N: usize, const BITS: u32>(w: &mut Wave<N>, i: &Inst<N>, _: &m
         };
         hit[l] = if w.v[i.src[1] as usize][l] >> bit & 1 == 1 { w.live[l] } else { 0 };
     }
-    w.set_mask(i.sdst, gather(&hit));
+    let mask = gather(&hit);
+    w.set_mask(i.sdst, mask);
+    if i.detail.sets_exec {
+        w.set_mask(crate::isa::code::EXEC, mask);
+    }
     Flow::Next
 }

@@ -1,4 +1,4 @@
-//! Vector memory: global, flat, buffer and scratch instructions.
+//! Vector memory: global and flat instructions, and the check that buffers share.
 //!
 //! Addresses of all live lanes are formed first, so that a load may overwrite its own address registers. A range check
 //! over the whole wave covers the common case; only when it fails is each lane looked at, to name the culprit.
@@ -23,7 +23,7 @@ pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
         Encoding::Global => global,
         Encoding::Flat => flat,
         Encoding::Scratch => super::scratch::scratch,
-        Encoding::Mubuf => buffer,
+        Encoding::Mubuf => super::buffer::buffer,
         _ => return None,
     };
     Some(Entry::raw(run))
@@ -131,14 +131,16 @@ fn bounds<const N: usize>(lanes: u64, at: &[u64; N]) -> (u64, u64) {
     (lo, hi)
 }
 
-fn run_global<const N: usize>(
+/// Carries out `access`, which is the instruction's own or, for a buffer that ends inside it, its first words.
+#[inline(always)]
+pub fn run_global<const N: usize>(
     w: &mut Wave<N>,
     i: &Inst<N>,
     g: &mut Group<'_>,
+    access: Access,
     lanes: u64,
     at: &[u64; N],
 ) -> Result<(), Cause> {
-    let access = i.detail.access;
     let n = access.n_bytes() as u64;
     let (lo, hi) = bounds(lanes, at);
     let slot = g.memory.covers(&mut w.lease, lo, hi.wrapping_add(n));
@@ -156,7 +158,7 @@ fn run_global<const N: usize>(
         reports_unwritten: g.reports_unwritten,
         slot,
     };
-    transfer(&mut w.v, i, lanes, at, &mut space)
+    transfer(&mut w.v, i, access, lanes, at, &mut space)
 }
 
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
@@ -179,7 +181,7 @@ fn global<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Fl
             at[l] = base.wrapping_add(offset[l] as u64);
         }
     }
-    finish(run_global(w, i, g, lanes, &at), w)
+    finish(run_global(w, i, g, i.detail.access, lanes, &at), w)
 }
 
 /// Generic addresses: by aperture to LDS, scratch or global memory.
@@ -196,7 +198,7 @@ fn flat<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow
     let local = at.map(|a| a & 0xffff_ffff);
     let mut result = Ok(());
     if lanes & !(shared | private) != 0 {
-        result = run_global(w, i, g, lanes & !(shared | private), &at);
+        result = run_global(w, i, g, i.detail.access, lanes & !(shared | private), &at);
     }
     if result.is_ok() && lanes & shared != 0 {
         result = lds::run(w, i, g, lanes & shared, &local);
@@ -205,34 +207,6 @@ fn flat<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow
         result = Scratch::run(w, i, g, lanes & private, &local);
     }
     finish(result, w)
-}
-
-/// Raw buffers: base and size from a descriptor; a read past the end gives zero, a write is dropped.
-fn buffer<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow {
-    let s = i.saddr as usize;
-    let base = w.s[s] as u64 | (w.s[s + 1] as u64 & 0xffff) << 32;
-    let n_records = w.s[s + 2] as u64;
-    let soffset = w.scalar(i.code[2], 0) as u64;
-    let n = i.detail.access.n_bytes() as u64;
-    let mut lanes = w.exec();
-    let mut at = [0u64; N];
-    for (l, to) in at.iter_mut().enumerate() {
-        let voffset = if i.detail.uses_vaddr { w.v[i.src[0] as usize][l] as u64 } else { 0 };
-        let offset = voffset + i.imm as u64;
-        if offset + n > n_records && lanes >> l & 1 == 1 {
-            lanes &= !(1 << l);
-            if !i.detail.access.is_write() {
-                for r in 0..(n as usize).div_ceil(4) {
-                    w.v[i.dst as usize + r][l] = 0;
-                }
-            }
-        }
-        *to = base + soffset + offset;
-    }
-    if lanes == 0 {
-        return Flow::Next;
-    }
-    finish(run_global(w, i, g, lanes, &at), w)
 }
 
 pub fn finish<const N: usize>(result: Result<(), Cause>, w: &mut Wave<N>) -> Flow {

@@ -74,6 +74,8 @@ pub struct Detail {
     pub access: Access,
     /// RDNA's `ds_cmpstore` names the new value first; CDNA's `ds_cmpst` the comparand.
     pub swaps_compare: bool,
+    /// CDNA's `v_cmpx` writes its mask register and exec.
+    pub sets_exec: bool,
     pub cbsz: u8,
     pub abid: u8,
     pub blgp: u8,
@@ -117,6 +119,7 @@ impl<const N: usize> Inst<N> {
             returns_old: false,
             access: Access::None,
             swaps_compare: false,
+            sets_exec: false,
             cbsz: 0,
             abid: 0,
             blgp: 0,
@@ -240,6 +243,7 @@ fn single<const N: usize>(d: &Decoded, offset: u32) -> Result<Inst<N>, Cause> {
         returns_old: d.returns_old,
         access: parse(d.op),
         swaps_compare: d.op.starts_with("ds_cmpst_"),
+        sets_exec: d.family == Family::Cdna3 && d.op.starts_with("v_cmpx"),
         cbsz: d.cbsz,
         abid: d.abid,
         blgp: d.blgp,

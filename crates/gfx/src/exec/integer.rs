@@ -61,7 +61,7 @@ lane_ops! {
     "v_mov_b32" => (a: u32) -> u32 { a }
     "v_mov_b16" => (a: u16) -> u16 { a }
     "v_mov_b64" => (a: u64) -> u64 { a }
-    "v_accvgpr_read_b32" | "v_accvgpr_read" | "v_accvgpr_write_b32" | "v_accvgpr_write" | "v_accvgpr_mov_b32" => (a: u32) -> u32 { a }
+    "v_accvgpr_read_b32" | "v_accvgpr_write_b32" | "v_accvgpr_mov_b32" => (a: u32) -> u32 { a }
     "v_not_b32" => (a: u32) -> u32 { !a }
     "v_not_b16" => (a: u16) -> u16 { !a }
     "v_bfrev_b32" => (a: u32) -> u32 { a.reverse_bits() }

@@ -103,6 +103,9 @@ fn test<const N: usize, O: LaneTest>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group
     }
     let mask = super::wave::gather(&hit);
     w.set_mask(i.sdst, mask);
+    if i.detail.sets_exec {
+        w.set_mask(crate::isa::code::EXEC, mask);
+    }
     Flow::Next
 }
 

@@ -105,7 +105,7 @@ pub fn run<const N: usize>(
 ) -> Result<(), Cause> {
     w.counters.lds_bytes += i.detail.access.n_bytes() as u64 * lanes.count_ones() as u64;
     let id = w.id;
-    transfer(&mut w.v, i, lanes, at, &mut space(id, g))
+    transfer(&mut w.v, i, i.detail.access, lanes, at, &mut space(id, g))
 }
 
 fn one<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow {

@@ -5,6 +5,7 @@
 //! waits, clauses and cache controls are no-ops, which is why missing waits cannot be found here.
 
 mod access;
+mod buffer;
 mod compare;
 mod control;
 mod convert;
@@ -95,8 +96,8 @@ fn rename(op: &str) -> &str {
         "v_subrev_u32" => "v_subrev_nc_u32",
         "v_add_i32" => "v_add_nc_i32",
         "v_sub_i32" => "v_sub_nc_i32",
-        "v_add_u16" => "v_add_nc_u16",
-        "v_sub_u16" => "v_sub_nc_u16",
+        "v_add_u16" | "v_add_i16" => "v_add_nc_u16",
+        "v_sub_u16" | "v_sub_i16" => "v_sub_nc_u16",
         "v_subrev_u16" => "v_subrev_nc_u16",
         "v_addc_co_u32" => "v_add_co_ci_u32",
         "v_subb_co_u32" => "v_sub_co_ci_u32",
@@ -109,9 +110,6 @@ fn rename(op: &str) -> &str {
         "v_cvt_flr_i32_f32" => "v_cvt_floor_i32_f32",
         "v_cvt_pknorm_i16_f32" => "v_cvt_pk_norm_i16_f32",
         "v_cvt_pknorm_u16_f32" => "v_cvt_pk_norm_u16_f32",
-        "v_mad_mix_f32" => "v_fma_mix_f32",
-        "v_mad_mixlo_f16" => "v_fma_mixlo_f16",
-        "v_mad_mixhi_f16" => "v_fma_mixhi_f16",
         "s_andn2_b32" => "s_and_not1_b32",
         "s_andn2_b64" => "s_and_not1_b64",
         "s_orn2_b32" => "s_or_not1_b32",

@@ -21,6 +21,7 @@ pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
         "v_permlanex16_b32" => Some(Entry::raw(permlane::<N, 16>)),
         "v_permlane64_b32" => Some(Entry::raw(permlane64)),
         "v_swap_b32" => Some(Entry::raw(swap)),
+        "v_swap_b16" => Some(Entry::raw(swap_halves)),
         "v_div_scale_f32" => lanes(div_scale, f32x3, Kind::F32),
         "v_div_scale_f64" => lanes(div_scale64, f64x3, Kind::F64),
         "v_div_fmas_f32" => lanes(div_fmas, f32x3, Kind::F32),
@@ -115,6 +116,20 @@ fn swap<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow
     let (a, b) = (w.v[i.src[0] as usize], w.v[i.dst as usize]);
     put(w, i.dst, &a);
     put(w, i.src[0], &b);
+    Flow::Next
+}
+
+/// Swaps two halves; register bit 7 picks the upper one.
+fn swap_halves<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
+    let place = |register: u16| (register as usize & 127, if register & 128 != 0 { 16 } else { 0 });
+    let ((ra, sa), (rb, sb)) = (place(i.src[0]), place(i.dst));
+    for l in 0..N {
+        if w.live[l] != 0 {
+            let (a, b) = (w.v[ra][l] >> sa & 0xffff, w.v[rb][l] >> sb & 0xffff);
+            w.v[ra][l] = w.v[ra][l] & !(0xffff << sa) | b << sa;
+            w.v[rb][l] = w.v[rb][l] & !(0xffff << sb) | a << sb;
+        }
+    }
     Flow::Next
 }
 

@@ -78,6 +78,8 @@ pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
         "v_dot2_u32_u16" => entry(dot_fixed::<N, 16, false>, b32, false),
         "v_dot2_f32_f16" => entry(dot2::<N, 0>, [Kind::F16, Kind::F16, Kind::F32], false),
         "v_dot2_f32_bf16" => entry(dot2::<N, 1>, b32, false),
+        "v_pk_fmac_f16" => entry(packed_fmac, [Kind::F16, Kind::F16, Kind::None], true),
+        "v_dot2acc_f32_bf16" | "v_dot2c_f32_bf16" => entry(dot2::<N, 3>, [Kind::B32, Kind::B32, Kind::None], true),
         "v_dot2acc_f32_f16" | "v_dot2c_f32_f16" => entry(dot2::<N, 2>, [Kind::B32, Kind::B32, Kind::None], true),
         "v_dot4c_i32_i8" => entry(dot4c, [Kind::B32, Kind::B32, Kind::None], true),
         "v_pk_fma_f32" | "v_pk_mul_f32" | "v_pk_add_f32" | "v_pk_mov_b32" => {
@@ -215,19 +217,33 @@ fn dot4c<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flo
     put(w, i.dst, &out)
 }
 
-/// Two products added to a float: halves (0), bfloats (1), or halves into the destination (2).
+/// Both halves fused into the destination; a short form with no selection.
+fn packed_fmac<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
+    let (a, b) = (w.v[i.src[0] as usize], w.v[i.src[1] as usize]);
+    let mut out = w.v[i.dst as usize];
+    for (l, to) in out.iter_mut().enumerate() {
+        let half = |shift: u32| {
+            let get = |x: u32| half_to_f32((x >> shift) as u16);
+            f32_to_half(fma16(get(a[l]), get(b[l]), get(*to)).0) as u32
+        };
+        *to = half(0) | half(16) << 16;
+    }
+    put(w, i.dst, &out)
+}
+
+/// Two products added to a float: halves (0), bfloats (1); into the destination: halves (2), bfloats (3).
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn dot2<const N: usize, const KIND: u8>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let d = &*i.detail;
     let (a, b) = (&w.v[i.src[0] as usize], &w.v[i.src[1] as usize]);
-    let c = &w.v[if KIND == 2 { i.dst } else { i.src[2] } as usize];
-    let is_packed = KIND != 2;
+    let is_packed = KIND < 2;
+    let c = &w.v[if is_packed { i.src[2] } else { i.dst } as usize];
     let flip = |neg: u8, k: u8| if is_packed && neg >> k & 1 == 1 { 0x8000 } else { 0u32 };
     let mut out = [0u32; N];
     for l in 0..N {
         let get = |x: u32, shift: u32, flip: u32| {
             let h = ((x >> shift) as u16) ^ flip as u16;
-            if KIND == 1 { bf16_to_f32(h) } else { half_to_f32(h) }
+            if KIND % 2 == 1 { bf16_to_f32(h) } else { half_to_f32(h) }
         };
         let lo = get(a[l], 0, flip(d.neg, 0)) * get(b[l], 0, flip(d.neg, 1));
         let hi = get(a[l], 16, flip(d.neg_hi, 0)) * get(b[l], 16, flip(d.neg_hi, 1));

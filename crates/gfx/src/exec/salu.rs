@@ -250,6 +250,11 @@ scalar_ops! { sopc, op;
     "s_cmp_gt_f32" => (a: f32, b: f32, _s) -> () { ((), a > b) }
     "s_cmp_ge_f32" => (a: f32, b: f32, _s) -> () { ((), a >= b) }
     "s_cmp_lg_f32" => (a: f32, b: f32, _s) -> () { ((), !(a == b || a.is_nan() || b.is_nan())) }
+    "s_cmp_nge_f32" => (a: f32, b: f32, _s) -> () { ((), a < b || a.is_nan() || b.is_nan()) }
+    "s_cmp_ngt_f32" => (a: f32, b: f32, _s) -> () { ((), a <= b || a.is_nan() || b.is_nan()) }
+    "s_cmp_nle_f32" => (a: f32, b: f32, _s) -> () { ((), a > b || a.is_nan() || b.is_nan()) }
+    "s_cmp_nlt_f32" => (a: f32, b: f32, _s) -> () { ((), a >= b || a.is_nan() || b.is_nan()) }
+    "s_cmp_nlg_f32" => (a: f32, b: f32, _s) -> () { ((), a == b || a.is_nan() || b.is_nan()) }
     "s_cmp_neq_f32" => (a: f32, b: f32, _s) -> () { ((), a != b) }
     "s_cmp_u_f32" => (a: f32, b: f32, _s) -> () { ((), a.is_nan() || b.is_nan()) }
     "s_cmp_o_f32" => (a: f32, b: f32, _s) -> () { ((), !a.is_nan() && !b.is_nan()) }

@@ -19,16 +19,17 @@ pub trait Space {
     fn atomic(&mut self, at: u64, n_words: u8, f: &dyn Fn(u64) -> u64) -> Result<u64, Cause>;
 }
 
-/// Carries out the instruction's access for the given lanes at the given addresses.
+/// Carries out an access of the instruction for the given lanes at the given addresses.
 #[inline(always)]
 pub fn transfer<const N: usize, S: Space>(
     v: &mut [[u32; N]],
     i: &Inst<N>,
+    access: Access,
     lanes: u64,
     at: &[u64; N],
     space: &mut S,
 ) -> Result<(), Cause> {
-    match i.detail.access {
+    match access {
         Access::LoadWords(1) => load_words::<N, S, 1>(v, i.dst as usize, lanes, at, space),
         Access::LoadWords(2) => load_words::<N, S, 2>(v, i.dst as usize, lanes, at, space),
         Access::LoadWords(3) => load_words::<N, S, 3>(v, i.dst as usize, lanes, at, space),

@@ -215,14 +215,30 @@ pub fn spread<const N: usize>(mask: u64) -> [u32; N] {
     rows
 }
 
-/// The reverse: which lanes hold a non-zero word.
+/// The reverse: which lanes hold all ones (others must hold zero).
 #[inline(always)]
 pub fn gather<const N: usize>(rows: &[u32; N]) -> u64 {
-    let mut halves = [0u32; 2];
-    for (lane, value) in rows.iter().enumerate() {
-        halves[lane / 32] |= if *value != 0 { 1 << (lane % 32) } else { 0 };
+    let mut mask = 0;
+    for (n, four) in rows.as_chunks::<4>().0.iter().enumerate() {
+        mask |= (signs(four) as u64) << (4 * n);
     }
-    halves[0] as u64 | (halves[1] as u64) << 32
+    mask
+}
+
+/// The sign bits of four words. The compiler does not find this instruction by itself: a plain loop took a quarter of
+/// the time of a matrix-vector kernel.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn signs(four: &[u32; 4]) -> u32 {
+    use std::arch::x86_64::{_mm_castsi128_ps, _mm_loadu_si128, _mm_movemask_ps};
+    // SAFETY: SSE2 is part of every x86-64; the load reads the sixteen bytes of `four`.
+    unsafe { _mm_movemask_ps(_mm_castsi128_ps(_mm_loadu_si128(four.as_ptr().cast()))) as u32 }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn signs(four: &[u32; 4]) -> u32 {
+    four[0] >> 31 | four[1] >> 31 << 1 | four[2] >> 31 << 2 | four[3] >> 31 << 3
 }
 
 /// Adds what the wave itself does not know.

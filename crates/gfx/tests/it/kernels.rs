@@ -6,7 +6,7 @@ use gfx_model::exec::value::{f32_to_half, half_to_f32};
 
 use crate::tools::{self, Dice};
 
-const CHIPS: [(&str, u32); 1] = [("gfx1100", 32)];
+const CHIPS: [(&str, u32); 2] = [("gfx1100", 32), ("gfx942", 64)];
 
 /// Runs `test` on every chip that can be built for.
 pub fn on_each_chip(is_checked: bool, test: impl Fn(&Device, &Module, u32)) {
@@ -185,7 +185,7 @@ fn matrix_units() {
         let report = device.launch(module, "gemm_f16", groups, [wave, 1, 1], &args(&da, &db, &dc)).unwrap();
         let want: Vec<f64> = (0..m * n).map(|i| (0..k).map(|j| a[i / n * k + j] * b[i % n * k + j]).sum()).collect();
         close(&dc.f32s(), &want, 1e-5, "gemm_f16");
-        assert_eq!(report.counters.matrix, 6 * 4, "one matrix instruction per tile and 16 of k");
+        assert_eq!(report.counters.matrix, 6 * 4, "one matrix instruction per tile and 16 of k, on both families");
 
         let mut dice = Dice(14);
         let a: Vec<u8> = (0..m * k).map(|_| dice.next() as u8).collect();

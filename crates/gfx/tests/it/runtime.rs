@@ -87,3 +87,23 @@ fn counters_are_written_per_dispatch() {
     }
     let _ = std::fs::remove_file(&path);
 }
+
+/// The second family: 64-lane waves, code by AMD's compiler for gfx942.
+#[test]
+fn the_same_program_runs_on_gfx942() {
+    let Some(out) = smoke(&[("GFX_CHIP", "gfx942"), ("GFX_SANITIZE", "1")]) else { return };
+    assert!(out.status.success() && text(&out).contains("(gfx942") && text(&out).contains("ok\n"), "{}", text(&out));
+}
+
+#[test]
+fn no_mirror_is_a_reason_to_skip_and_says_so() {
+    let cache = std::env::temp_dir().join(format!("gfx-no-mirror-{}", std::process::id()));
+    let out = Command::new(tools::crate_dir().join("fetch-rocm"))
+        .env("ROCI_ROCM_CACHE", &cache)
+        .env("ROCI_DEBIAN_MIRROR", "http://127.0.0.1:1/debian")
+        .output()
+        .expect("the script starts");
+    let _ = std::fs::remove_dir_all(&cache);
+    assert_eq!(out.status.code(), Some(3), "{}", text(&out));
+    assert!(text(&out).contains("hint:"), "{}", text(&out));
+}

@@ -2,8 +2,6 @@
 //! operands per lane, runs the instruction and stores the result. Expected values are written from the pseudocode,
 //! not from the emulator.
 
-use std::process::Command;
-
 use gfx_model::bare::{Arg, Device};
 use gfx_model::dispatch::Options;
 
@@ -57,7 +55,7 @@ fn hb(x: f64) -> u64 {
     }
     let (mut lo, mut hi) = (0u64, 0x7bff);
     while lo < hi {
-        let mid = (lo + hi + 1) / 2;
+        let mid = (lo + hi).div_ceil(2);
         if h(mid) <= x { lo = mid } else { hi = mid - 1 }
     }
     let (below, above) = (x - h(lo), h(lo + 1) - x);
@@ -197,7 +195,7 @@ const CASES: &[Case] = cases! {
     "v_dot4_i32_iu8 d, a, b, c neg_lo:[0,1,0]" / 32 => |a, b, c, _| (0..4).fold(c, |s, n| s.wrapping_add((byte(a, n) as i64 * byte(b, n) as i8 as i64) as u64));
     "v_dot4_u32_u8 d, a, b, c" / 32 => |a, b, c, _| (0..4).fold(c, |s, n| s.wrapping_add(byte(a, n) * byte(b, n)));
     "v_pk_add_u16 d, a, b" / 32 => |a, b, _, _| (a.wrapping_add(b) & 0xffff) | ((a >> 16).wrapping_add(b >> 16) & 0xffff) << 16;
-    "v_pk_mul_lo_u16 d, a, b op_sel_hi:[0,1]" / 32 => |a, b, _, _| ((a & 0xffff) * (b & 0xffff) & 0xffff) | ((a & 0xffff) * (b >> 16 & 0xffff) & 0xffff) << 16;
+    "v_pk_mul_lo_u16 d, a, b op_sel_hi:[0,1]" / 32 => |a, b, _, _| (((a & 0xffff) * (b & 0xffff)) & 0xffff) | (((a & 0xffff) * (b >> 16 & 0xffff)) & 0xffff) << 16;
     "v_pk_add_f16 d, a, b neg_lo:[0,1] neg_hi:[0,1]" / 32 => |a, b, _, _| hb(h(a & 0xffff) - h(b & 0xffff)) | hb(h(a >> 16 & 0xffff) - h(b >> 16 & 0xffff)) << 16;
     "v_pk_fma_f16 d, a, b, c" / 32 => |a, b, c, _| hb(h(a & 0xffff) * h(b & 0xffff) + h(c & 0xffff)) | hb(h(a >> 16 & 0xffff) * h(b >> 16 & 0xffff) + h(c >> 16 & 0xffff)) << 16;
     "v_fma_mix_f32 d, a, b, c op_sel:[0,1,0] op_sel_hi:[0,1,0]" / 32 => |a, b, c, _| fb(f(a).mul_add(h(b >> 16 & 0xffff) as f32, f(c)));
@@ -249,25 +247,6 @@ fn kernel(name: &str, body: &str) -> String {
     )
 }
 
-fn assemble(source: &str, cpu: &str) -> Option<Vec<u8>> {
-    let dir = std::env::temp_dir();
-    let (from, to) =
-        (dir.join(format!("gfx-asm-{}.s", std::process::id())), dir.join(format!("gfx-asm-{}.co", std::process::id())));
-    std::fs::write(&from, source).expect("a temporary file");
-    let out = Command::new("clang-19")
-        .args(["--target=amdgcn-amd-amdhsa", &format!("-mcpu={cpu}"), "-nogpulib"])
-        .args([from.as_os_str(), "-o".as_ref(), to.as_os_str()])
-        .output();
-    let Ok(out) = out else {
-        tools::skip("clang-19 is missing (apt-get install clang-19 lld-19)");
-        return None;
-    };
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let file = std::fs::read(&to).expect("clang wrote its output");
-    let _ = (std::fs::remove_file(&from), std::fs::remove_file(&to));
-    Some(file)
-}
-
 #[test]
 fn vector_instructions_follow_the_pseudocode() {
     let names = |asm: &str| {
@@ -300,7 +279,7 @@ fn vector_instructions_follow_the_pseudocode() {
     };
     let source: String = CASES.iter().enumerate().map(|(n, c)| kernel(&format!("case{n}"), &names(c.asm))).collect();
     let source = format!(".amdgcn_target \"amdgcn-amd-amdhsa--gfx1100\"\n.text\n{source}");
-    let Some(file) = assemble(&source, "gfx1100") else { return };
+    let Some(file) = tools::assemble(&source, "gfx1100") else { return };
     let device = Device::new("gfx1100", Options::default()).expect("an emulator");
     let module = device.load(&file).expect("a code object");
     let n = 32;
@@ -350,8 +329,8 @@ const SCALAR: &[Case] = cases! {
     "s_sub_i32 d, a, b" / 32 => |a, b, _, _| i(a).wrapping_sub(i(b)) as u32 as u64 | scc(i(a).checked_sub(i(b)).is_none());
     "s_cmp_eq_u32 a, a\n s_addc_u32 d, a, b" / 32 => |a, b, _, _| sum(a as u32, b as u32, 1);
     "s_mul_i32 d, a, b" / 32 => |a, b, _, _| (a as u32).wrapping_mul(b as u32) as u64;
-    "s_mul_hi_u32 d, a, b" / 32 => |a, b, _, _| (a & 0xffff_ffff) * (b & 0xffff_ffff) >> 32;
-    "s_mul_hi_i32 d, a, b" / 32 => |a, b, _, _| (i(a) as i64 * i(b) as i64 >> 32) as u32 as u64;
+    "s_mul_hi_u32 d, a, b" / 32 => |a, b, _, _| ((a & 0xffff_ffff) * (b & 0xffff_ffff)) >> 32;
+    "s_mul_hi_i32 d, a, b" / 32 => |a, b, _, _| ((i(a) as i64 * i(b) as i64) >> 32) as u32 as u64;
     "s_min_i32 d, a, b" / 32 => |a, b, _, _| i(a).min(i(b)) as u32 as u64 | scc(i(a) < i(b));
     "s_max_u32 d, a, b" / 32 => |a, b, _, _| (a as u32).max(b as u32) as u64 | scc(a as u32 >= b as u32);
     "s_and_b32 d, a, b" / 32 => |a, b, _, _| nonzero(a & b & 0xffff_ffff);
@@ -427,7 +406,8 @@ fn scalar_instructions_follow_the_pseudocode() {
             kernel(&format!("case{n}"), &(wrap(names(c.asm)) + fold))
         })
         .collect();
-    let Some(file) = assemble(&format!(".amdgcn_target \"amdgcn-amd-amdhsa--gfx1100\"\n.text\n{source}"), "gfx1100")
+    let Some(file) =
+        tools::assemble(&format!(".amdgcn_target \"amdgcn-amd-amdhsa--gfx1100\"\n.text\n{source}"), "gfx1100")
     else {
         return;
     };

@@ -63,6 +63,25 @@ pub fn clang(source: &Path, chip: &str, wave: u32) -> Option<Vec<u8>> {
     Some(file)
 }
 
+/// Assembles a source for a chip with Debian's clang; `None` (with a reason) when it is missing.
+pub fn assemble(source: &str, chip: &str) -> Option<Vec<u8>> {
+    let stem = format!("gfx-asm-{}-{:?}", std::process::id(), std::thread::current().id());
+    let (from, to) = (std::env::temp_dir().join(format!("{stem}.s")), std::env::temp_dir().join(format!("{stem}.co")));
+    std::fs::write(&from, source).expect("a temporary file");
+    let out = Command::new("clang-19")
+        .args(["--target=amdgcn-amd-amdhsa", &format!("-mcpu={chip}"), "-nogpulib"])
+        .args([from.as_os_str(), "-o".as_ref(), to.as_os_str()])
+        .output();
+    let Ok(out) = out else {
+        skip("clang-19 is missing (apt-get install clang-19 lld-19)");
+        return None;
+    };
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let file = std::fs::read(&to).expect("clang wrote its output");
+    let _ = (std::fs::remove_file(&from), std::fs::remove_file(&to));
+    Some(file)
+}
+
 /// A small seeded generator, so that tests need no dependency.
 pub struct Dice(pub u64);
 

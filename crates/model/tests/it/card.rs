@@ -48,7 +48,10 @@ fn tiny_models_give_the_cpus_logits() {
             let whole = batch(&tokens, 0, &table(0, 21), true);
             let truth = cpu.forward(&whole).unwrap().logits.to_vec();
             let found = card.forward(&whole).unwrap().logits.to_vec();
-            assert!(distance(&truth, &found) < 2e-2, "{dtype} {}: {}", card.device(), distance(&truth, &found));
+            // 21 rows may go through the vendor's library in f16.
+            let size = truth.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+            let error = distance(&truth, &found) / size;
+            assert!(error < 5e-3, "{dtype} {}: {error}", card.device());
         }
     }
 }

@@ -52,7 +52,11 @@ fn f32_gives_llama_cpp_tokens_and_logprobs() {
             let logprobs = log_softmax(&steps[i].1);
             for (token, truth) in top {
                 let found = logprobs[*token as usize];
-                assert!((found - truth).abs() <= 0.02, "{} step {i} token {token}: {found:.4} for {truth:.4}", run.user);
+                assert!(
+                    (found - truth).abs() <= 0.02,
+                    "{} step {i} token {token}: {found:.4} for {truth:.4}",
+                    run.user
+                );
             }
         }
     }

@@ -12,6 +12,8 @@ const THREADS: u32 = 128;
 const MAX_QUERIES: usize = 8;
 /// A part of a split context is at least this many keys.
 const MIN_PART: usize = 32;
+/// As many as the merging kernel has room for.
+const MAX_SPLITS: usize = 256;
 /// Blocks a multiprocessor should get before splitting stops.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
 /// Words of a span on the device.
@@ -74,6 +76,7 @@ impl Plan {
             .div_ceil(n_units)
             .min(n_context.div_ceil(MIN_PART))
             .min(PARTS_BYTES / unit_bytes)
+            .min(MAX_SPLITS)
             .max(1);
         Self { n_queries, n_tiles, n_splits, uses_matrix_units: false }
     }
@@ -249,7 +252,8 @@ pub(super) fn launch(
         let n_q = plan.n_queries as u32;
         let parts = parts.as_slice();
         let args = Merge { tiles, spans, parts, out, n_heads, n_kv_heads, head_dim, n_q, n_splits };
-        gpu.launcher.launch(&unit.merge, Grid::plane(n_tiles, n_kv_heads, THREADS), &args)?;
+        let grid = Grid { blocks: [n_tiles, n_kv_heads, n_q], threads: [THREADS, 1, 1], shared_bytes: 0 };
+        gpu.launcher.launch(&unit.merge, grid, &args)?;
     }
     Ok(())
 }

@@ -4,6 +4,8 @@
 //! A unit walks over its context in chunks of keys with a running softmax, so no score is ever written to memory.
 //! Where there are too few units for the threads (decode), the context of a unit is split, and the parts are merged.
 
+#[cfg(target_arch = "x86_64")]
+mod few;
 mod launch;
 mod plain;
 #[cfg(target_arch = "x86_64")]
@@ -25,6 +27,8 @@ const OP: &str = "attention";
 
 /// Rows (query rows times query heads) of a unit: enough to pay for decoding keys and values once.
 const UNIT_ROWS: usize = 96;
+/// Units that keep a thread busy to the end: nine over two threads would leave one waiting.
+const UNITS_PER_THREAD: usize = 8;
 /// A part of a split context is at least this many blocks.
 const MIN_SPLIT_BLOCKS: usize = 16;
 
@@ -127,6 +131,7 @@ pub fn attention<'s>(
         dtype: kv.k.dtype,
         heads,
         group: n_heads / n_kv_heads,
+        n_blocks,
     };
     run(pool, &input, spans, out.f32s(OP, "out")?);
     Ok(())
@@ -140,6 +145,14 @@ struct Input<'a> {
     heads: Heads,
     /// Query heads per KV head.
     group: usize,
+    n_blocks: usize,
+}
+
+impl Input<'_> {
+    /// The row of the pool that holds a block of a head.
+    fn pool_row(&self, kv_head: usize, block: u32) -> usize {
+        kv_head * self.n_blocks + block as usize
+    }
 }
 
 /// Some query rows of one sequence for one KV head, over a part of their context.
@@ -191,7 +204,7 @@ fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f32]) {
     let Heads { n_heads, n_kv_heads, head_dim, .. } = input.heads;
     let tile = (UNIT_ROWS / input.group).max(1);
     let n_whole: usize = spans.iter().map(|span| span.n_rows.div_ceil(tile) * n_kv_heads).sum();
-    let n_wanted = pool.n_threads() * 4;
+    let n_wanted = pool.n_threads() * UNITS_PER_THREAD;
     let mut units = Vec::with_capacity(n_whole.max(n_wanted));
     let mut merges = Vec::new();
     let mut n_parts = 0;
@@ -237,9 +250,10 @@ fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f32]) {
                 attend(pool.isa(), input, unit, state, buffers);
                 let n_rows = unit.n * input.group;
                 match unit.part {
-                    // SAFETY: every part has its own place.
                     Some(part) => {
-                        state.save(unsafe { shared_parts.slice(part * part_len, part_len) }, n_rows, head_dim)
+                        // SAFETY: every part has its own place.
+                        let part = unsafe { shared_parts.slice(part * part_len, part_len) };
+                        state.save(part, n_rows, head_dim);
                     }
                     None => {
                         for row in 0..n_rows {
@@ -272,6 +286,10 @@ fn attend(isa: Isa, input: &Input, unit: &Unit, state: &mut State, buffers: &mut
     state.start(n_rows, input.heads.head_dim);
     buffers.gather_queries(input, unit);
     match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx512 if n_rows <= few::MAX_ROWS && input.heads.head_dim.is_multiple_of(32) => {
+            few::attend(input, unit, state, buffers)
+        }
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::Avx512 => vector::attend(isa, input, unit, state, buffers),
         _ => plain::attend(input, unit, state, buffers),

@@ -15,7 +15,7 @@ pub(super) fn attend(input: &Input, unit: &Unit, state: &mut State, buffers: &mu
     };
     buffers.scores.resize(KV_BLOCK, 0.0);
     for start in (unit.from..unit.to).step_by(KV_BLOCK) {
-        let block = unit.span.blocks[start / KV_BLOCK] as usize * input.heads.n_kv_heads + unit.kv_head;
+        let block = input.pool_row(unit.kv_head, unit.span.blocks[start / KV_BLOCK]);
         let first = block * KV_BLOCK * head_dim;
         for row in 0..n_rows {
             let n_keys = (unit.to - start).min(KV_BLOCK).min(unit.n_visible(row / input.group).saturating_sub(start));

@@ -54,7 +54,7 @@ unsafe fn walk<const W: usize>(input: &Input, unit: &Unit, state: &mut State, bu
         let blocks = &unit.span.blocks[start / KV_BLOCK..][..n_keys.div_ceil(KV_BLOCK)];
         for (i, &block) in blocks.iter().enumerate() {
             // [head_dim, 16] of the pool to columns of [head_dim, W].
-            let first = (block as usize * input.heads.n_kv_heads + unit.kv_head) * KV_BLOCK * head_dim;
+            let first = input.pool_row(unit.kv_head, block) * KV_BLOCK * head_dim;
             let (part, column) = (i * KV_BLOCK / W, i * KV_BLOCK % W);
             let panel = &mut panel[part * head_dim * W..][..head_dim * W];
             for d in 0..head_dim {
@@ -88,7 +88,7 @@ unsafe fn walk<const W: usize>(input: &Input, unit: &Unit, state: &mut State, bu
             state.weigh(row, scores);
         }
         for token in 0..n_keys {
-            let block = blocks[token / KV_BLOCK] as usize * input.heads.n_kv_heads + unit.kv_head;
+            let block = input.pool_row(unit.kv_head, blocks[token / KV_BLOCK]);
             let first = block * KV_BLOCK * head_dim + token % KV_BLOCK * head_dim;
             for part in 0..n_value_panels {
                 let n = (head_dim - part * W).min(W);

@@ -26,7 +26,7 @@ use std::cell::RefCell;
 use weights::Dtype;
 
 use crate::isa::Isa;
-use crate::quant::TILE_ROWS;
+use crate::quant::{Float, Format, TILE_ROWS, for_dtype};
 use crate::view::Shared;
 use crate::{Error, Exec, Layout, Pool, View, ViewMut, rmsnorm, swiglu};
 use activations::Activations;
@@ -35,6 +35,8 @@ const OP: &str = "matmul";
 
 /// Rows of weights that a task takes at the least: a multiple of every panel width.
 const TASK_ROWS: usize = 32;
+/// And at the most where many activation rows pass by: these weights stay in the second-level cache meanwhile.
+const MAX_TASK_ROWS: usize = 128;
 /// Tasks per thread that balance well; more only cost.
 const TASKS_PER_THREAD: usize = 8;
 
@@ -177,17 +179,20 @@ fn matmul_cpu(pool: &Pool, x: &[f32], n_rows: usize, n_in: usize, products: &mut
         .collect::<Result<Vec<Job>, Error>>()?;
     ACTIVATIONS.with_borrow_mut(|rounded| {
         if needs_rounding {
-            rounded.round(pool, x, n_rows, n_in);
+            let largest =
+                jobs.iter().map(|job| for_dtype!(job.dtype, P => P::LARGEST_ACTIVATION, P => P::ANY_ACTIVATION));
+            rounded.round(pool, x, n_rows, n_in, largest.fold(f32::INFINITY, f32::min));
         }
         let input = Input { isa: pool.isa(), x, n_rows, n_in, rounded };
         let n_out: usize = jobs.iter().map(|job| job.n_out).sum();
-        let rows = n_out.div_ceil(pool.n_threads() * TASKS_PER_THREAD).next_multiple_of(TASK_ROWS);
+        let mut rows = n_out.div_ceil(pool.n_threads() * TASKS_PER_THREAD).next_multiple_of(TASK_ROWS);
+        if n_rows > FEW_ROWS {
+            rows = rows.min(MAX_TASK_ROWS);
+        }
         let n_tasks: usize = jobs.iter().map(|job| job.n_out.div_ceil(rows)).sum();
         pool.run(n_tasks, |task_idx, _| {
             let (job, first) = locate(&jobs, task_idx, rows);
-            for start in (first..(first + rows).min(job.n_out)).step_by(TASK_ROWS) {
-                run_task(&input, job, start..(start + TASK_ROWS).min(job.n_out));
-            }
+            run_task(&input, job, first..(first + rows).min(job.n_out));
         });
     });
     Ok(())
@@ -226,7 +231,10 @@ fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
         (isa, Layout::Tiles) if uses_integers(isa, input.n_rows) => strip::cols(input, job, cols),
         (_, Layout::Rows) if job.dtype.block_len() > 1 => plain::rows(input, job, cols),
         (_, Layout::Rows) if input.n_rows <= FEW_ROWS => dot::cols(input, job, cols),
-        _ => panel::cols(input, job, cols),
+        _ => cols
+            .clone()
+            .step_by(TASK_ROWS)
+            .for_each(|first| panel::cols(input, job, first..(first + TASK_ROWS).min(cols.end))),
     }
 }
 

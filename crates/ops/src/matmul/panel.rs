@@ -80,17 +80,17 @@ unsafe fn decode<const W: usize>(job: &Job, cols: Range<usize>, k0: usize, n_k: 
         if job.layout == Layout::Tiles {
             let first = (cols.start + eight * 8).min(job.n_out.div_ceil(TILE_ROWS) * TILE_ROWS - 8);
             let strip = job.weight[first / TILE_ROWS * job.stride..][..job.stride].as_ptr();
-            // SAFETY: a whole strip; k0 and n_k are whole groups.
             for_dtype!(job.dtype,
+                // SAFETY: a whole strip; k0 and n_k are whole groups.
                 P => unsafe { decode_tiles::<P, W>(strip, first % TILE_ROWS / 8, k0, n_k, out) },
                 P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
             );
         } else {
             let row = |i: usize| (cols.start + eight * 8 + i).min(cols.end - 1);
             let rows: [*const u8; 8] = std::array::from_fn(|i| job.weight[row(i) * job.stride..].as_ptr());
-            // SAFETY: each pointer starts a whole row.
             for_dtype!(job.dtype,
                 P => { let _: Option<P> = None; unreachable!("packed rows take the plain road") },
+                // SAFETY: each pointer starts a whole row.
                 P => unsafe { decode_floats::<P, W>(rows, k0, n_k, out) }
             );
         }
@@ -112,11 +112,11 @@ unsafe fn decode_tiles<P: Format, const W: usize>(
         let (b, g) = (at / (P::LEN / GROUP), at % (P::LEN / GROUP));
         // SAFETY: block b of the strip.
         let tile = unsafe { strip.add(b * P::TILE_BYTES) };
+        // SAFETY: inside the tile.
+        let (d, m) = unsafe { P::scales_256(tile, g, half) };
         for eighth in 0..4 {
             // SAFETY: inside the tile.
-            let ((d, m), pairs) = unsafe {
-                (P::scales_256(tile, g, eighth * 8 / P::PER_SCALE, half), P::pairs_256(tile, g, eighth, half))
-            };
+            let pairs = unsafe { P::pairs_256(tile, g, eighth, half) };
             let out = &mut out[(group * GROUP + eighth * 8) * W..][..7 * W + 8];
             for p in 0..4 {
                 let both =

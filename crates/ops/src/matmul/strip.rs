@@ -1,6 +1,6 @@
 //! Integer products from tiles: sixteen weight rows against up to twelve activation rows. Weights are unpacked in
 //! registers; every 32-bit lane sums one output, so nothing is added across lanes, and one vector of scales serves
-//! sixteen rows. A strip stays in the first-level cache while the activation rows pass by.
+//! sixteen rows. A few strips stay in the second-level cache while the activation rows pass by.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -15,21 +15,30 @@ const ROWS_512: usize = 12;
 /// The same for AVX2, which has half the registers.
 const ROWS_256: usize = 4;
 
+/// How much of `k` is worked on at a time where there are many rows: eight strips of it and twelve activation rows fit
+/// the second-level cache together. A multiple of every block.
+const K_CHUNK: usize = 2048;
+
 pub(super) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
     let max_rows = if input.isa == Isa::Avx512 { ROWS_512 } else { ROWS_256 };
-    for first_col in cols.step_by(TILE_ROWS) {
-        let strip = &job.weight[first_col / TILE_ROWS * job.stride..][..job.stride];
+    // One tile of rows reads every weight once: then the weights are best read in the order they lie.
+    let k_chunk = if input.n_rows <= max_rows { input.n_in } else { K_CHUNK };
+    for first_k in (0..input.n_in).step_by(k_chunk) {
+        let n_k = (input.n_in - first_k).min(k_chunk);
         let mut first_row = 0;
         while first_row < input.n_rows {
             // Even tiles: 16 rows are 8 + 8 and not 12 + 4.
             let n_left = input.n_rows - first_row;
             let n = n_left.div_ceil(n_left.div_ceil(max_rows));
-            let target = Target { strip: strip.as_ptr(), first_row, first_col };
-            // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape and `strip` is a whole strip.
-            for_dtype!(job.dtype,
-                P => unsafe { rows::<P>(input, job, &target, n) },
-                P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
-            );
+            for first_col in cols.clone().step_by(TILE_ROWS) {
+                let strip = &job.weight[first_col / TILE_ROWS * job.stride..][..job.stride];
+                let target = Target { strip: strip.as_ptr(), first_row, first_col, first_k, n_k };
+                for_dtype!(job.dtype,
+                    // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape and `strip` is a whole strip.
+                    P => unsafe { rows::<P>(input, job, &target, n) },
+                    P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
+                );
+            }
             first_row += n;
         }
     }
@@ -40,6 +49,16 @@ struct Target {
     strip: *const u8,
     first_row: usize,
     first_col: usize,
+    /// Whole blocks.
+    first_k: usize,
+    n_k: usize,
+}
+
+impl Target {
+    /// Whether the outputs hold something to add to: the residual, or an earlier part of `k`.
+    fn adds(&self, job: &Job) -> bool {
+        job.mode == Mode::Add || self.first_k > 0
+    }
 }
 
 /// # Safety
@@ -107,43 +126,42 @@ macro_rules! add_pair_512 {
 }
 
 /// # Safety
-/// The CPU has AVX-512 F, BW, VNNI and F16C. The strip holds `n_in` weights of sixteen rows; `N` activation rows from
-/// `first_row` are rounded; the columns from `first_col` are this task's.
+/// The CPU has AVX-512 F, BW, VNNI and F16C. The strip holds `n_in` weights of sixteen rows, the target's `k` are whole
+/// blocks of them; `N` activation rows from `first_row` are rounded; the columns from `first_col` are this task's.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,f16c")]
 unsafe fn rows_512<P: Format, const N: usize>(input: &Input, job: &Job, target: &Target) {
     let n_groups = input.n_in / GROUP;
-    let q = input.rounded.q[target.first_row * input.n_in..].as_ptr();
+    let stride = input.rounded.stride;
+    let q = input.rounded.q[target.first_row * stride..].as_ptr();
     let scales = input.rounded.scales[target.first_row * n_groups..].as_ptr();
     let sums = input.rounded.sums[target.first_row * n_groups..].as_ptr();
     let mut acc = [_mm512_setzero_ps(); N];
-    for b in 0..input.n_in / P::LEN {
+    for b in target.first_k / P::LEN..(target.first_k + target.n_k) / P::LEN {
         // SAFETY: block b of the strip.
         let tile = unsafe { target.strip.add(b * P::TILE_BYTES) };
         for g in 0..P::LEN / GROUP {
             let group = b * (P::LEN / GROUP) + g;
-            for part in 0..GROUP / P::PER_SCALE {
-                let mut ints = [_mm512_setzero_si512(); N];
-                for eighth in part * P::PER_SCALE / 8..(part + 1) * P::PER_SCALE / 8 {
-                    // SAFETY: inside the tile; every activation row holds n_in numbers.
-                    unsafe {
-                        let pairs = P::pairs_512(tile, g, eighth);
-                        let q = q.add(group * GROUP + eighth * 8);
-                        add_pair_512!(ints, pairs[0], q, input.n_in, 0);
-                        add_pair_512!(ints, pairs[1], q, input.n_in, 4);
-                        add_pair_512!(ints, pairs[2], q, input.n_in, 8);
-                        add_pair_512!(ints, pairs[3], q, input.n_in, 12);
-                    }
-                }
-                // SAFETY: inside the tile; scales and sums hold one number a row and group.
+            let mut ints = [_mm512_setzero_si512(); N];
+            for eighth in 0..4 {
+                // SAFETY: inside the tile; every activation row holds n_in numbers.
                 unsafe {
-                    let (d, m) = P::scales_512(tile, g, part);
-                    for n in 0..N {
-                        let scale = _mm512_mul_ps(d, _mm512_set1_ps(*scales.add(n * n_groups + group)));
-                        acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(ints[n]), scale, acc[n]);
-                        if P::HAS_MIN {
-                            let sum = _mm512_set1_ps(*sums.add(n * n_groups + group));
-                            acc[n] = _mm512_fmadd_ps(m, sum, acc[n]);
-                        }
+                    let pairs = P::pairs_512(tile, g, eighth);
+                    let q = q.add(group * GROUP + eighth * 8);
+                    add_pair_512!(ints, pairs[0], q, stride, 0);
+                    add_pair_512!(ints, pairs[1], q, stride, 4);
+                    add_pair_512!(ints, pairs[2], q, stride, 8);
+                    add_pair_512!(ints, pairs[3], q, stride, 12);
+                }
+            }
+            // SAFETY: inside the tile; scales and sums hold one number a row and group.
+            unsafe {
+                let (d, m) = P::scales_512(tile, g);
+                for n in 0..N {
+                    let scale = _mm512_mul_ps(d, _mm512_set1_ps(*scales.add(n * n_groups + group)));
+                    acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(ints[n]), scale, acc[n]);
+                    if P::HAS_MIN {
+                        let sum = _mm512_set1_ps(*sums.add(n * n_groups + group));
+                        acc[n] = _mm512_fmadd_ps(m, sum, acc[n]);
                     }
                 }
             }
@@ -155,12 +173,12 @@ unsafe fn rows_512<P: Format, const N: usize>(input: &Input, job: &Job, target: 
         unsafe {
             if is_whole {
                 let out = job.out.slice((target.first_row + n) * job.n_out + target.first_col, TILE_ROWS).as_mut_ptr();
-                let old = if job.mode == Mode::Add { _mm512_loadu_ps(out) } else { _mm512_setzero_ps() };
+                let old = if target.adds(job) { _mm512_loadu_ps(out) } else { _mm512_setzero_ps() };
                 _mm512_storeu_ps(out, _mm512_add_ps(old, acc[n]));
             } else {
                 let mut row = [0.0; TILE_ROWS];
                 _mm512_storeu_ps(row.as_mut_ptr(), acc[n]);
-                put_cols(job, target.first_row + n, target.first_col, &row);
+                put_cols(job, target, n, &row);
             }
         }
     }
@@ -186,39 +204,38 @@ unsafe fn add_pair_256<const N: usize>(sums: &mut [__m256i; N], pair: __m256i, q
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows_256<P: Format, const N: usize>(input: &Input, job: &Job, target: &Target) {
     let n_groups = input.n_in / GROUP;
-    let q = input.rounded.q[target.first_row * input.n_in..].as_ptr();
+    let stride = input.rounded.stride;
+    let q = input.rounded.q[target.first_row * stride..].as_ptr();
     let scales = input.rounded.scales[target.first_row * n_groups..].as_ptr();
     let sums = input.rounded.sums[target.first_row * n_groups..].as_ptr();
     let mut acc = [[_mm256_setzero_ps(); N]; 2];
-    for b in 0..input.n_in / P::LEN {
+    for b in target.first_k / P::LEN..(target.first_k + target.n_k) / P::LEN {
         // SAFETY: block b of the strip.
         let tile = unsafe { target.strip.add(b * P::TILE_BYTES) };
         for g in 0..P::LEN / GROUP {
             let group = b * (P::LEN / GROUP) + g;
-            for part in 0..GROUP / P::PER_SCALE {
-                for (half, acc) in acc.iter_mut().enumerate() {
-                    let mut ints = [_mm256_setzero_si256(); N];
-                    for eighth in part * P::PER_SCALE / 8..(part + 1) * P::PER_SCALE / 8 {
-                        // SAFETY: inside the tile; every activation row holds n_in numbers.
-                        unsafe {
-                            let pairs = P::pairs_256(tile, g, eighth, half);
-                            let q = q.add(group * GROUP + eighth * 8);
-                            add_pair_256(&mut ints, pairs[0], q, input.n_in);
-                            add_pair_256(&mut ints, pairs[1], q.add(2), input.n_in);
-                            add_pair_256(&mut ints, pairs[2], q.add(4), input.n_in);
-                            add_pair_256(&mut ints, pairs[3], q.add(6), input.n_in);
-                        }
-                    }
-                    // SAFETY: inside the tile; scales and sums hold one number a row and group.
+            for (half, acc) in acc.iter_mut().enumerate() {
+                let mut ints = [_mm256_setzero_si256(); N];
+                for eighth in 0..4 {
+                    // SAFETY: inside the tile; every activation row holds n_in numbers.
                     unsafe {
-                        let (d, m) = P::scales_256(tile, g, part, half);
-                        for n in 0..N {
-                            let scale = _mm256_mul_ps(d, _mm256_set1_ps(*scales.add(n * n_groups + group)));
-                            acc[n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(ints[n]), scale, acc[n]);
-                            if P::HAS_MIN {
-                                let sum = _mm256_set1_ps(*sums.add(n * n_groups + group));
-                                acc[n] = _mm256_fmadd_ps(m, sum, acc[n]);
-                            }
+                        let pairs = P::pairs_256(tile, g, eighth, half);
+                        let q = q.add(group * GROUP + eighth * 8);
+                        add_pair_256(&mut ints, pairs[0], q, stride);
+                        add_pair_256(&mut ints, pairs[1], q.add(2), stride);
+                        add_pair_256(&mut ints, pairs[2], q.add(4), stride);
+                        add_pair_256(&mut ints, pairs[3], q.add(6), stride);
+                    }
+                }
+                // SAFETY: inside the tile; scales and sums hold one number a row and group.
+                unsafe {
+                    let (d, m) = P::scales_256(tile, g, half);
+                    for n in 0..N {
+                        let scale = _mm256_mul_ps(d, _mm256_set1_ps(*scales.add(n * n_groups + group)));
+                        acc[n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(ints[n]), scale, acc[n]);
+                        if P::HAS_MIN {
+                            let sum = _mm256_set1_ps(*sums.add(n * n_groups + group));
+                            acc[n] = _mm256_fmadd_ps(m, sum, acc[n]);
                         }
                     }
                 }
@@ -231,22 +248,23 @@ unsafe fn rows_256<P: Format, const N: usize>(input: &Input, job: &Job, target: 
         unsafe {
             _mm256_storeu_ps(row.as_mut_ptr(), acc[0][n]);
             _mm256_storeu_ps(row.as_mut_ptr().add(8), acc[1][n]);
-            put_cols(job, target.first_row + n, target.first_col, &row);
+            put_cols(job, target, n, &row);
         }
     }
 }
 
-/// Writes or adds the columns of a strip that exist.
+/// Writes or adds the columns of a strip that exist, for row `n` of the target.
 ///
 /// # Safety
-/// `row < n_rows`, and the columns are this task's.
+/// The row lies inside the output, and the columns are this task's.
 #[inline(always)]
-unsafe fn put_cols(job: &Job, row: usize, first_col: usize, values: &[f32; TILE_ROWS]) {
-    let n_cols = (job.n_out - first_col).min(TILE_ROWS);
+unsafe fn put_cols(job: &Job, target: &Target, n: usize, values: &[f32; TILE_ROWS]) {
+    let n_cols = (job.n_out - target.first_col).min(TILE_ROWS);
     // SAFETY: inside the output; columns are split over tasks.
-    let out = unsafe { job.out.slice(row * job.n_out + first_col, n_cols) };
-    match job.mode {
-        Mode::Write => out.copy_from_slice(&values[..n_cols]),
-        Mode::Add => out.iter_mut().zip(values).for_each(|(out, x)| *out += x),
+    let out = unsafe { job.out.slice((target.first_row + n) * job.n_out + target.first_col, n_cols) };
+    if target.adds(job) {
+        out.iter_mut().zip(values).for_each(|(out, x)| *out += x);
+    } else {
+        out.copy_from_slice(&values[..n_cols]);
     }
 }

@@ -8,7 +8,8 @@
 //!   each row, takes (nearly) the same bytes, and keeps every weight exactly.
 //!
 //! Inside a tile, 32-bit lanes belong to rows. A lane is unpacked into *pairs*: two 16-bit integers, the weights at k
-//! and k + 1, which is what the CPU's paired multiply-add takes. `weight = d * q + m`.
+//! and k + 1, which is what the CPU's paired multiply-add takes. `weight = d * q + m`, with q small enough that a group
+//! of products fits a 32-bit sum.
 
 mod float;
 mod nibble;
@@ -42,9 +43,9 @@ pub(crate) trait Format {
     const BYTES: usize;
     /// Whether `m` can differ from zero.
     const HAS_MIN: bool;
-    /// Weights that share one scale: a whole group or half of one.
-    const PER_SCALE: usize;
     const TILE_BYTES: usize;
+    /// The largest 16-bit activation with which the sum of a group stays below 2^31.
+    const LARGEST_ACTIVATION: f32 = 32_767.0;
 
     fn decode(block: &[u8], out: &mut [f32]);
     fn encode(values: &[f32], block: &mut [u8]);
@@ -54,12 +55,12 @@ pub(crate) trait Format {
     /// The block of one row, taken out of a tile again.
     fn unpack_row(tile: &[u8], row: usize, block: &mut [u8]);
 
-    /// `(d, m)` of sixteen rows, for weights `part * PER_SCALE..` of a group.
+    /// `(d, m)` of sixteen rows for a group.
     ///
     /// # Safety
     /// The CPU has AVX-512F and F16C; `tile` points at `TILE_BYTES` readable bytes; `group < LEN / GROUP`.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn scales_512(tile: *const u8, group: usize, part: usize) -> (__m512, __m512);
+    unsafe fn scales_512(tile: *const u8, group: usize) -> (__m512, __m512);
 
     /// Weights `8 * eighth..8 * eighth + 8` of a group as four vectors of pairs.
     ///
@@ -73,7 +74,7 @@ pub(crate) trait Format {
     /// # Safety
     /// The CPU has AVX2 and F16C; else as [`Format::scales_512`]; `half < 2`.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn scales_256(tile: *const u8, group: usize, part: usize, half: usize) -> (__m256, __m256);
+    unsafe fn scales_256(tile: *const u8, group: usize, half: usize) -> (__m256, __m256);
 
     /// As [`Format::pairs_512`], for rows `8 * half..8 * half + 8`.
     ///

@@ -17,7 +17,6 @@ impl Format for Q4_1 {
     const LEN: usize = 32;
     const BYTES: usize = 20;
     const HAS_MIN: bool = true;
-    const PER_SCALE: usize = 32;
     const TILE_BYTES: usize = QUANTS + nibble::BYTES;
 
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -57,7 +56,7 @@ impl Format for Q4_1 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn scales_512(tile: *const u8, _group: usize, _part: usize) -> (__m512, __m512) {
+    unsafe fn scales_512(tile: *const u8, _group: usize) -> (__m512, __m512) {
         // SAFETY: the caller's promise: the tile starts with sixteen scales and sixteen minima.
         unsafe { (f16s_512(tile), f16s_512(tile.add(MINS))) }
     }
@@ -71,7 +70,7 @@ impl Format for Q4_1 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn scales_256(tile: *const u8, _group: usize, _part: usize, half: usize) -> (__m256, __m256) {
+    unsafe fn scales_256(tile: *const u8, _group: usize, half: usize) -> (__m256, __m256) {
         // SAFETY: the caller's promise.
         unsafe { (f16s_256(tile.add(16 * half)), f16s_256(tile.add(MINS + 16 * half))) }
     }

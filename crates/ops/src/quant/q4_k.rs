@@ -47,7 +47,6 @@ impl Format for Q4K {
     const LEN: usize = 256;
     const BYTES: usize = 144;
     const HAS_MIN: bool = true;
-    const PER_SCALE: usize = 32;
     const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
 
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -125,7 +124,7 @@ impl Format for Q4K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn scales_512(tile: *const u8, group: usize, _part: usize) -> (__m512, __m512) {
+    unsafe fn scales_512(tile: *const u8, group: usize) -> (__m512, __m512) {
         // SAFETY: the caller's promise: eight groups stand behind the f16 numbers.
         unsafe {
             let at = tile.add(GROUPS + group * GROUP_BYTES);
@@ -145,7 +144,7 @@ impl Format for Q4K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn scales_256(tile: *const u8, group: usize, _part: usize, half: usize) -> (__m256, __m256) {
+    unsafe fn scales_256(tile: *const u8, group: usize, half: usize) -> (__m256, __m256) {
         // SAFETY: the caller's promise.
         unsafe {
             let at = tile.add(GROUPS + group * GROUP_BYTES + 8 * half);

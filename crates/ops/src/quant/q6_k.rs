@@ -16,7 +16,8 @@ const HIGH: usize = 128;
 const SCALES: usize = 192;
 const D: usize = 208;
 
-/// A tile: sixteen `d`, then eight groups of two times sixteen scales, the low nibbles and the high bit pairs.
+/// A tile: sixteen `d`, then eight groups of two times sixteen scales, the low nibbles and the high bit pairs. As an
+/// integer a weight is `scale * (q - 32)`, at most 4096: one `d` then serves a whole group.
 const GROUPS: usize = 2 * TILE_ROWS;
 const LOW_BITS: usize = 2 * TILE_ROWS;
 const HIGH_BITS: usize = LOW_BITS + nibble::BYTES;
@@ -48,8 +49,9 @@ impl Format for Q6K {
     const LEN: usize = 256;
     const BYTES: usize = 210;
     const HAS_MIN: bool = false;
-    const PER_SCALE: usize = 16;
     const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
+    // 32 * 4096 * 16383 is below 2^31.
+    const LARGEST_ACTIVATION: f32 = 16_383.0;
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let d = f16_at(block, D);
@@ -117,13 +119,9 @@ impl Format for Q6K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn scales_512(tile: *const u8, group: usize, part: usize) -> (__m512, __m512) {
-        // SAFETY: the caller's promise: eight groups stand behind the sixteen `d`.
-        unsafe {
-            let scales = tile.add(GROUPS + group * GROUP_BYTES + TILE_ROWS * part);
-            let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(scales.cast())));
-            (_mm512_mul_ps(f16s_512(tile), scales), _mm512_setzero_ps())
-        }
+    unsafe fn scales_512(tile: *const u8, _group: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise: the tile starts with sixteen `d`.
+        unsafe { (f16s_512(tile), _mm512_setzero_ps()) }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -132,6 +130,9 @@ impl Format for Q6K {
         // SAFETY: the caller's promise.
         unsafe {
             let group = tile.add(GROUPS + group * GROUP_BYTES);
+            // A row's scale in both halves of its lane.
+            let scales = _mm512_cvtepi8_epi32(_mm_loadu_si128(group.add(TILE_ROWS * (eighth / 2)).cast()));
+            let scales = _mm512_mask_blend_epi16(0xAAAA_AAAA, scales, _mm512_slli_epi32::<16>(scales));
             let low = nibble::pairs_512(group.add(LOW_BITS + 64 * eighth));
             let high = _mm512_loadu_si512(group.add(HIGH_BITS + 64 * (eighth / 2)).cast());
             let high = if eighth.is_multiple_of(2) { high } else { _mm512_srli_epi32::<8>(high) };
@@ -140,7 +141,7 @@ impl Format for Q6K {
             let mut pairs = low;
             for i in 0..4 {
                 let q = _mm512_or_si512(low[i], _mm512_and_si512(high[i], mask));
-                pairs[i] = _mm512_sub_epi16(q, _mm512_set1_epi16(32));
+                pairs[i] = _mm512_mullo_epi16(_mm512_sub_epi16(q, _mm512_set1_epi16(32)), scales);
             }
             pairs
         }
@@ -148,13 +149,9 @@ impl Format for Q6K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn scales_256(tile: *const u8, group: usize, part: usize, half: usize) -> (__m256, __m256) {
+    unsafe fn scales_256(tile: *const u8, _group: usize, half: usize) -> (__m256, __m256) {
         // SAFETY: the caller's promise.
-        unsafe {
-            let scales = tile.add(GROUPS + group * GROUP_BYTES + TILE_ROWS * part + 8 * half);
-            let scales = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(scales.cast())));
-            (_mm256_mul_ps(f16s_256(tile.add(16 * half)), scales), _mm256_setzero_ps())
-        }
+        unsafe { (f16s_256(tile.add(16 * half)), _mm256_setzero_ps()) }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -162,6 +159,9 @@ impl Format for Q6K {
     unsafe fn pairs_256(tile: *const u8, group: usize, eighth: usize, half: usize) -> [__m256i; 4] {
         // SAFETY: the caller's promise.
         unsafe {
+            let scales = tile.add(GROUPS + group * GROUP_BYTES + TILE_ROWS * (eighth / 2) + 8 * half);
+            let scales = _mm256_cvtepi8_epi32(_mm_loadl_epi64(scales.cast()));
+            let scales = _mm256_blend_epi16::<0b1010_1010>(scales, _mm256_slli_epi32::<16>(scales));
             let group = tile.add(GROUPS + group * GROUP_BYTES + 32 * half);
             let low = nibble::pairs_256(group.add(LOW_BITS + 64 * eighth));
             let high = _mm256_loadu_si256(group.add(HIGH_BITS + 64 * (eighth / 2)).cast());
@@ -171,7 +171,7 @@ impl Format for Q6K {
             let mut pairs = low;
             for i in 0..4 {
                 let q = _mm256_or_si256(low[i], _mm256_and_si256(high[i], mask));
-                pairs[i] = _mm256_sub_epi16(q, _mm256_set1_epi16(32));
+                pairs[i] = _mm256_mullo_epi16(_mm256_sub_epi16(q, _mm256_set1_epi16(32)), scales);
             }
             pairs
         }

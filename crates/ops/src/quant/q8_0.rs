@@ -16,7 +16,6 @@ impl Format for Q8_0 {
     const LEN: usize = 32;
     const BYTES: usize = 34;
     const HAS_MIN: bool = false;
-    const PER_SCALE: usize = 32;
     const TILE_BYTES: usize = QUANTS + TILE_ROWS * GROUP;
 
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -54,7 +53,7 @@ impl Format for Q8_0 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn scales_512(tile: *const u8, _group: usize, _part: usize) -> (__m512, __m512) {
+    unsafe fn scales_512(tile: *const u8, _group: usize) -> (__m512, __m512) {
         // SAFETY: the caller's promise: the tile starts with sixteen scales.
         unsafe { (f16s_512(tile), _mm512_setzero_ps()) }
     }
@@ -74,7 +73,7 @@ impl Format for Q8_0 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn scales_256(tile: *const u8, _group: usize, _part: usize, half: usize) -> (__m256, __m256) {
+    unsafe fn scales_256(tile: *const u8, _group: usize, half: usize) -> (__m256, __m256) {
         // SAFETY: the caller's promise.
         unsafe { (f16s_256(tile.add(16 * half)), _mm256_setzero_ps()) }
     }
