@@ -245,9 +245,8 @@ impl<'a> Input<'a> {
         'a: 'd,
     {
         let part = |i: usize| inputs.slice(self.starts[i]..self.starts[i + 1]);
-        let indices = |i: usize, host: &'a [u32]| -> Result<Indices<'d>, Error> {
-            Ok(Indices { host, device: Some(part(i)?) })
-        };
+        let indices =
+            |i: usize, host: &'a [u32]| -> Result<Indices<'d>, Error> { Ok(Indices { host, device: Some(part(i)?) }) };
         let step: &'a Step<'a> = self.step;
         let angles = Place::Device(part(5)?.cast()?);
         let n_rot = step.angles.len() / step.n_rows;

@@ -33,7 +33,10 @@ enum RunsOn {
 pub enum DeviceChoice {
     #[default]
     Cpu,
-    Gpu { vendor: Vendor, ordinal: u32 },
+    Gpu {
+        vendor: Vendor,
+        ordinal: u32,
+    },
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -134,7 +137,12 @@ impl Model {
         }
     }
 
-    fn load_on_gpu(queue: Queue, checkpoint: &Checkpoint, options: LoadOptions, n_threads: usize) -> Result<Self, Error> {
+    fn load_on_gpu(
+        queue: Queue,
+        checkpoint: &Checkpoint,
+        options: LoadOptions,
+        n_threads: usize,
+    ) -> Result<Self, Error> {
         let (config, limits) = Self::check(checkpoint, &options)?;
         let memory = plan(checkpoint, &config, &options)?;
         let LoadOptions { kv_type, n_blocks, max_batch_tokens, max_logits_rows, .. } = options;

@@ -111,8 +111,8 @@ fn wanted<'a>(
         if source.shape != shape {
             return Err(Error::Shape { name: name.into(), found: source.shape.clone(), expected: shape.to_vec() });
         }
-        let (layout, bytes) = layout_of(source.dtype, shape)
-            .map_err(|e| Error::Tensor { name: name.into(), what: e.to_string() })?;
+        let (layout, bytes) =
+            layout_of(source.dtype, shape).map_err(|e| Error::Tensor { name: name.into(), what: e.to_string() })?;
         Ok(Wanted { source, dtype: source.dtype, shape, layout, bytes })
     };
     // Norm weights are few and are kept as f32 whatever the file has.

@@ -59,7 +59,10 @@ impl Scratch {
     /// As [`Scratch::bytes`], on a device.
     pub fn bytes_on_device(config: &Config, max_rows: usize, max_logits_rows: usize) -> usize {
         let shapes = Self::shapes(config, max_rows, max_logits_rows);
-        shapes.into_iter().map(|[rows, cols]| Arena::padded_on_device(rows.saturating_mul(cols).saturating_mul(4))).sum()
+        shapes
+            .into_iter()
+            .map(|[rows, cols]| Arena::padded_on_device(rows.saturating_mul(cols).saturating_mul(4)))
+            .sum()
     }
 
     pub fn new(config: &Config, max_rows: usize, max_logits_rows: usize) -> Result<Self, Error> {

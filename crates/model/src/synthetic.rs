@@ -153,7 +153,8 @@ pub fn synthetic(kind: Synthetic, recipe: Recipe, seed: u64) -> Result<Checkpoin
 fn randomize(dtype: Dtype, std: f32, seed: u64, bytes: &mut [u8]) {
     const PIECE_BLOCKS: usize = 1 << 14;
     let piece_bytes = PIECE_BLOCKS * dtype.block_bytes();
-    let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(bytes.len().div_ceil(piece_bytes)).max(1);
+    let n_threads =
+        std::thread::available_parallelism().map_or(1, usize::from).min(bytes.len().div_ceil(piece_bytes)).max(1);
     let share = bytes.len().div_ceil(n_threads).next_multiple_of(piece_bytes);
     std::thread::scope(|scope| {
         for (thread_idx, share_bytes) in bytes.chunks_mut(share).enumerate() {

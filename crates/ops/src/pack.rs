@@ -99,7 +99,8 @@ pub fn pack(exec: Exec, src: View, dst: &mut ViewMut) -> Result<(), Error> {
 pub fn pack_rows(gpu: &Gpu, src: View, first_row: usize, dst: &mut ViewMut) -> Result<(), Error> {
     let ([n_rows, n_cols], [n_src, n_src_cols]) = (dst.shape, src.shape);
     if n_src_cols != n_cols || first_row.checked_add(n_src).is_none_or(|end| end > n_rows) || src.dtype != dst.dtype {
-        let what = format!("{n_src} rows of {n_src_cols} {} at {first_row} of {:?} {}", src.dtype, dst.shape, dst.dtype);
+        let what =
+            format!("{n_src} rows of {n_src_cols} {} at {first_row} of {:?} {}", src.dtype, dst.shape, dst.dtype);
         return Err(Error::Argument { op: OP, what });
     }
     let from = src.device_bytes(OP, "src")?;

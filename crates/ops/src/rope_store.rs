@@ -57,11 +57,18 @@ pub fn rope_store<'s>(
     }
 }
 
-fn launch(gpu: &Gpu, rows: &mut Projected, slots: Indices, k_pool: &mut ViewMut, v_pool: &mut ViewMut) -> Result<(), Error> {
+fn launch(
+    gpu: &Gpu,
+    rows: &mut Projected,
+    slots: Indices,
+    k_pool: &mut ViewMut,
+    v_pool: &mut ViewMut,
+) -> Result<(), Error> {
     let Projected { q, k, v, angles, head_dim, pairing } = rows;
     let (head_dim, n_rot, [n_rows, n_cols], kv_cols) = (*head_dim, angles.n_cols(), q.shape, k.shape[1]);
     let is_whole = |n: usize| head_dim > 0 && n.is_multiple_of(head_dim);
-    if !is_whole(n_cols) || !is_whole(kv_cols) || n_rot > head_dim || !n_rot.is_multiple_of(2) || slots.len() != n_rows {
+    if !is_whole(n_cols) || !is_whole(kv_cols) || n_rot > head_dim || !n_rot.is_multiple_of(2) || slots.len() != n_rows
+    {
         let what = format!("{n_rows} rows of {n_cols} and {kv_cols} in heads of {head_dim}, {} slots", slots.len());
         return Err(Error::Argument { op: OP, what });
     }

@@ -132,7 +132,11 @@ impl<'a> ViewMut<'a> {
     }
 
     /// As [`ViewMut::host_bytes`], on a device.
-    pub(crate) fn device_bytes(&mut self, op: &'static str, what: &'static str) -> Result<gpu::SliceMut<'_, u8>, Error> {
+    pub(crate) fn device_bytes(
+        &mut self,
+        op: &'static str,
+        what: &'static str,
+    ) -> Result<gpu::SliceMut<'_, u8>, Error> {
         let PlaceMut::Device(bytes) = &mut self.place else {
             return Err(Error::Place { op, what, expected: "device memory" });
         };
@@ -140,7 +144,11 @@ impl<'a> ViewMut<'a> {
         Ok(bytes.reborrow())
     }
 
-    pub(crate) fn device_f32s(&mut self, op: &'static str, what: &'static str) -> Result<gpu::SliceMut<'_, f32>, Error> {
+    pub(crate) fn device_f32s(
+        &mut self,
+        op: &'static str,
+        what: &'static str,
+    ) -> Result<gpu::SliceMut<'_, f32>, Error> {
         expect_f32(op, what, self.dtype)?;
         Ok(self.device_bytes(op, what)?.cast()?)
     }

@@ -135,8 +135,12 @@ pub fn main(args: &Args) -> Result<()> {
     let model = load::load(&checkpoint, &plan)?;
     let device = model.device();
     let load_s = start.elapsed().as_secs_f64();
-    let mut bench =
-        Bench { n_vocab: model.config().n_vocab, driver: Driver::new(model, args.batch, n_ctx, prompt_step), args, prompt_step };
+    let mut bench = Bench {
+        n_vocab: model.config().n_vocab,
+        driver: Driver::new(model, args.batch, n_ctx, prompt_step),
+        args,
+        prompt_step,
+    };
     let samples = bench.run()?;
     let profile = if args.profile { bench.profile()? } else { Vec::new() };
     let notes = bench.driver.model().notes();

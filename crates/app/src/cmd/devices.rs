@@ -8,7 +8,9 @@ use std::io::Write;
 
 /// Show what can compute here
 #[derive(clap::Args)]
-#[command(after_help = "The name in the first column is what --device takes; auto takes the first that is not refused.")]
+#[command(
+    after_help = "The name in the first column is what --device takes; auto takes the first that is not refused."
+)]
 pub struct Args {
     /// What to write to standard output
     #[arg(long, value_enum, default_value_t)]
@@ -39,7 +41,8 @@ pub fn main(args: &Args) -> Result<()> {
             "memory_total_bytes": memory.map(|memory| memory.total_bytes),
             "memory_available_bytes": memory.map(|memory| memory.available_bytes),
         });
-        let absent = found.absent.iter().map(|(vendor, why)| serde_json::json!({"vendor": vendor.to_string(), "why": why}));
+        let absent =
+            found.absent.iter().map(|(vendor, why)| serde_json::json!({"vendor": vendor.to_string(), "why": why}));
         let devices: Vec<_> = std::iter::once(cpu).chain(gpus).collect();
         return print_json(&serde_json::json!({"devices": devices, "absent": absent.collect::<Vec<_>>()}));
     }

@@ -51,7 +51,7 @@ fn tiny_models_give_the_cpus_logits() {
             // 21 rows may go through the vendor's library in f16.
             let size = truth.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
             let error = distance(&truth, &found) / size;
-            assert!(error < 5e-3, "{dtype} {}: {error}", card.device());
+            assert!(error < 1e-2, "{dtype} {}: {error}", card.device());
         }
     }
 }
@@ -121,8 +121,10 @@ fn decoding_allocates_nothing() {
 fn smollm2_gives_the_cpus_tokens() {
     let Some(checkpoint) = smollm2() else { return };
     for device in devices() {
-        let wide = |device| LoadOptions { n_blocks: 40, max_batch_tokens: 512, max_logits_rows: 512, ..options(device) };
-        let mut cpu = Model::load(&checkpoint, LoadOptions { kv_type: KvType::F32, ..wide(DeviceChoice::Cpu) }).unwrap();
+        let wide =
+            |device| LoadOptions { n_blocks: 40, max_batch_tokens: 512, max_logits_rows: 512, ..options(device) };
+        let mut cpu =
+            Model::load(&checkpoint, LoadOptions { kv_type: KvType::F32, ..wide(DeviceChoice::Cpu) }).unwrap();
         let mut card = Model::load(&checkpoint, wide(device)).unwrap();
         // "The capital of France is", without any template.
         let prompt = [504, 3575, 282, 4649, 314];

@@ -95,7 +95,8 @@ impl Plan {
         }
         let mut table = 0;
         for span in spans {
-            let numbers = [span.first_row, span.n_rows, span.first_position, table, usize::from(span.is_causal), 0, 0, 0];
+            let numbers =
+                [span.first_row, span.n_rows, span.first_position, table, usize::from(span.is_causal), 0, 0, 0];
             words.extend(numbers.map(|n| n as u32));
             table += span.n_table();
         }

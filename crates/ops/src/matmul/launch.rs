@@ -315,10 +315,11 @@ fn matvec(
     const VARIANTS: [&str; 4] = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
     if let Some(Rounded { q, scales }) = rounded.filter(|_| dtype.block_len() > 1) {
         let program = || VARIANTS.iter().fold(program(), |program, name| program.kernel::<MatvecPacked>(name));
-        let kernels: [Kernel<MatvecPacked<'static>>; 4] = gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
-            let [a, b, c, d] = VARIANTS.map(|name| module.kernel::<MatvecPacked>(name));
-            Ok([a?, b?, c?, d?])
-        })?;
+        let kernels: [Kernel<MatvecPacked<'static>>; 4] =
+            gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
+                let [a, b, c, d] = VARIANTS.map(|name| module.kernel::<MatvecPacked>(name));
+                Ok([a?, b?, c?, d?])
+            })?;
         let n_groups = count(OP, "groups", n_in / GROUP)?;
         let (q, scales) = (*q, *scales);
         let args = MatvecPacked { q, scales, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_groups, n_rows, adds };
@@ -398,13 +399,7 @@ fn multiply(gpu: &Gpu, blas: &gpu::Blas, x: View, product: &mut Product, is_wide
 }
 
 /// Some rows of a weight matrix as plain numbers.
-fn decode(
-    gpu: &Gpu,
-    weight: View,
-    rows: std::ops::Range<usize>,
-    to: SliceMut<u8>,
-    is_wide: bool,
-) -> Result<(), Error> {
+fn decode(gpu: &Gpu, weight: View, rows: std::ops::Range<usize>, to: SliceMut<u8>, is_wide: bool) -> Result<(), Error> {
     let unit = embed::unit(gpu.kernels, weight.dtype)?;
     let table = weight.device_bytes(OP, "weight")?;
     let [n_rows, n_cols] = [count(OP, "weight rows", weight.n_rows())?, count(OP, "columns", weight.n_cols())?];

@@ -2,8 +2,8 @@
 
 use ops::quant::{dequantize, quantize};
 use ops::{
-    Arena, Error, Exec, Heads, Isa, KV_BLOCK, Kv, Layout, Pairing, Pool, QuerySpan, Slot, Tensor, View, ViewMut, attention,
-    embed, kv_store, pack, packed, rmsnorm, rope, swiglu, take_rows,
+    Arena, Error, Exec, Heads, Isa, KV_BLOCK, Kv, Layout, Pairing, Pool, QuerySpan, Slot, Tensor, View, ViewMut,
+    attention, embed, kv_store, pack, packed, rmsnorm, rope, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -41,9 +41,8 @@ fn check_attention(pool: &Pool, dtype: Dtype, heads: Heads, sequences: &[Sequenc
     let pool_shape = [n_blocks * n_kv_heads, KV_BLOCK * head_dim];
     // Not a number where nothing was written: reading it would show.
     let poison = vec![0xff; dtype.row_bytes(pool_shape[1]).unwrap() * pool_shape[0]];
-    let pools = |card: &crate::card::Card| {
-        (card.tensor(dtype, pool_shape, &poison), card.tensor(dtype, pool_shape, &poison))
-    };
+    let pools =
+        |card: &crate::card::Card| (card.tensor(dtype, pool_shape, &poison), card.tensor(dtype, pool_shape, &poison));
     let mut on_cards: Vec<(Tensor, Tensor)> = cards.iter().map(pools).collect();
     let (mut tables, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for s in sequences {

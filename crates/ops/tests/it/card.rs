@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use gpu::{Blas, Cache, Device, Kinds, Number, Queue, Vendor};
 use ops::{
-    Arena, Chip, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Pairing, Place, PlaceMut, Plan, Product,
-    QuerySpan, Spans, Tensor, View, Workspace, attention, embed, kv_store, matmul, pack, packed_on_device, rmsnorm, rope,
-    swiglu, take_rows,
+    Arena, Chip, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Pairing, Place, PlaceMut, Plan,
+    Product, QuerySpan, Spans, Tensor, View, Workspace, attention, embed, kv_store, matmul, pack, packed_on_device,
+    rmsnorm, rope, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -117,7 +117,8 @@ impl Card {
         through: Through,
     ) -> Vec<Vec<f32>> {
         let x = self.f32s(x, n_in);
-        let held: Vec<Tensor> = weights.iter().map(|(dtype, n, bytes)| self.weights(*dtype, [*n, n_in], bytes)).collect();
+        let held: Vec<Tensor> =
+            weights.iter().map(|(dtype, n, bytes)| self.weights(*dtype, [*n, n_in], bytes)).collect();
         let mut outs: Vec<Tensor> = starts.iter().zip(weights).map(|(s, (_, n, _))| self.f32s(s, *n)).collect();
         let mut products: Vec<Product> = held
             .iter()
@@ -138,7 +139,15 @@ impl Card {
         self.read(&out)
     }
 
-    pub fn rope(&self, x: &[f32], n_cols: usize, angles: &[f32], n_rot: usize, head_dim: usize, pairing: Pairing) -> Vec<f32> {
+    pub fn rope(
+        &self,
+        x: &[f32],
+        n_cols: usize,
+        angles: &[f32],
+        n_rot: usize,
+        head_dim: usize,
+        pairing: Pairing,
+    ) -> Vec<f32> {
         let (mut x, angles) = (self.f32s(x, n_cols), self.f32s(angles, n_rot));
         self.run(None, |exec| rope(exec, &mut x.view_mut(), angles.view(), head_dim, pairing));
         self.read(&x)
