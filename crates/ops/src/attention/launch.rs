@@ -72,12 +72,9 @@ impl Plan {
         let n_tiles: usize = span_rows.iter().map(|rows| (rows * group).div_ceil(n_queries)).sum();
         let n_units = (n_tiles * heads.n_kv_heads).max(1);
         let unit_bytes = n_units * n_queries * (heads.head_dim + 2) * 4;
-        let n_splits = (chip.n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR)
-            .div_ceil(n_units)
-            .min(n_context.div_ceil(MIN_PART))
-            .min(PARTS_BYTES / unit_bytes)
-            .min(MAX_SPLITS)
-            .max(1);
+        let wanted = (chip.n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR).div_ceil(n_units);
+        let most = n_context.div_ceil(MIN_PART).min(PARTS_BYTES / unit_bytes).min(MAX_SPLITS);
+        let n_splits = wanted.min(most).max(1);
         Self { n_queries, n_tiles, n_splits, uses_matrix_units: false }
     }
 
