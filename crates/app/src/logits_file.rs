@@ -1,10 +1,12 @@
 //! Stored predictions of one model over a text, the base that `perplexity --kl-base` compares with.
 //! A format of our own, little-endian, two bytes per vocabulary entry:
 //!
+//! ```text
 //!   8 bytes  "ROCIKLD1"
 //!   u32      n_vocab, n_chunk (tokens per chunk), n_chunks, n_scored (rows per chunk)
 //!   u32      tokens[n_chunks * n_chunk]
 //!   then n_chunks * n_scored rows: f32 low, f32 step, u16 q[n_vocab]; log-probability = low + step * q
+//! ```
 //!
 //! `low` is at most 24 below the best: what is less probable than e^-24 of it is stored as that. One
 //! step is at most 24/65535; once the row adds up to one again, its rounding changes a divergence by

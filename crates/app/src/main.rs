@@ -5,6 +5,7 @@
 //! from text (text). It wires them, reads the command line, fetches files and is the only crate that
 //! prints.
 #![forbid(unsafe_code)]
+#![allow(rustdoc::broken_intra_doc_links, reason = "doc comments of arguments are the help text: hf:OWNER/REPO[:FILE]")]
 
 mod chat;
 mod cmd;

@@ -1,7 +1,8 @@
 //! A small program against AMD's HIP runtime: compile, load, copy, launch, events, memset, graph, check numbers.
 //!
 //! `crates/gfx/run target/debug/examples/hip-smoke` shows a Radeon that is not there; on a machine with a card it runs
-//! as it is. Prints one line per step and fails loudly on the first wrong number.
+//! as it is. Prints one line per step and fails loudly on the first wrong number. SMOKE_DEADLINE_MS gives the first
+//! kernel a deadline (exit code 4 when it passes), SMOKE_ALLOC=bytes one more allocation, SMOKE_FORGET_EVENT a race.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -185,6 +186,12 @@ fn main() {
     // SAFETY: events and stream were created above.
     unsafe {
         h.check("hipEventRecord", record(e1, stream));
+    }
+    if let Some(limit_ms) = std::env::var("SMOKE_DEADLINE_MS").ok().and_then(|v| v.parse().ok()) {
+        wait_until(&h, e1, limit_ms);
+    }
+    // SAFETY: as above.
+    unsafe {
         h.check("hipEventSynchronize", wait(e1));
         h.check("hipEventElapsedTime", elapsed(&mut ms, e0, e1));
     }
@@ -236,6 +243,29 @@ fn main() {
     assert_eq!(h.download::<u32>(counter, 1), [2 * 3 * 64], "two streams");
     println!("two streams and atomics: right");
     println!("ok");
+}
+
+/// Waits for an event as a program with a step deadline does: asks, and leaves when the answer stays "not ready".
+fn wait_until(h: &Hip, event: Ptr, limit_ms: u64) {
+    const NOT_READY: c_int = 600;
+    let query: unsafe extern "C" fn(Ptr) -> c_int = h.get("hipEventQuery");
+    let began = std::time::Instant::now();
+    // SAFETY: a live event.
+    let mut code = unsafe { query(event) };
+    while code == NOT_READY && began.elapsed().as_millis() < limit_ms as u128 {
+        std::thread::yield_now();
+        // SAFETY: as above.
+        code = unsafe { query(event) };
+    }
+    if code != NOT_READY {
+        return h.check("hipEventQuery", code);
+    }
+    println!("hipErrorNotReady after {limit_ms} ms: the device hangs");
+    // HIP's own exit handlers would wait for the device.
+    unsafe extern "C" {
+        safe fn _exit(code: c_int) -> !;
+    }
+    _exit(4)
 }
 
 fn graph(h: &Hip, module: Ptr, stream: Ptr, mut dy: Ptr, x: &[f32]) {

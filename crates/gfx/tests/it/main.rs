@@ -4,6 +4,7 @@
 mod buffers;
 mod coverage;
 mod decode;
+mod faults;
 mod kernels;
 mod mutation;
 mod runtime;

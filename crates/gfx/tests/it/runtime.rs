@@ -1,25 +1,8 @@
-//! AMD's unmodified HIP runtime, ROCr and hiprtc over the plug-in: the whole road, and faults on demand.
+//! AMD's unmodified HIP runtime, ROCr and hiprtc over the plug-in: the whole road.
 
-use std::process::{Command, Output};
+use std::process::Command;
 
-use crate::tools;
-
-/// Runs the smoke program through the run script with extra environment.
-fn smoke(env: &[(&str, &str)]) -> Option<Output> {
-    tools::rocm()?;
-    if !tools::has_patchelf() {
-        return None;
-    }
-    let target = tools::target_dir();
-    let mut command = Command::new(tools::crate_dir().join("run"));
-    command.arg(target.join("examples/hip-smoke")).env("GFX_MODEL_LIB", target.join("deps/libgfx_model.so"));
-    command.envs(env.iter().copied());
-    Some(command.output().expect("the run script starts"))
-}
-
-fn text(out: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
-}
+use crate::tools::{self, smoke, text};
 
 #[test]
 fn compile_copy_launch_event_memset_graph() {
@@ -56,22 +39,6 @@ fn a_missing_event_shows_under_some_hostile_seed() {
         }
     }
     assert!(wrong > 0, "eight hostile orders hid an unordered pair of streams");
-}
-
-#[test]
-fn a_fault_on_demand_ends_the_process_with_the_kernels_name() {
-    let Some(out) = smoke(&[("GFX_FAULT_AT", "2")]) else { return };
-    assert!(!out.status.success());
-    assert!(text(&out).contains("kernel `add`: memory access fault at dispatch 2"), "{}", text(&out));
-}
-
-#[test]
-fn a_failed_allocation_reaches_the_program_as_hips_own_error() {
-    let Some(out) = smoke(&[("GFX_FAIL_ALLOC", "1@1000000000")]) else { return };
-    assert!(out.status.success(), "no allocation is that large: {}", text(&out));
-    let Some(out) = smoke(&[("GFX_FAIL_ALLOC", "1@12345678"), ("SMOKE_ALLOC", "12345678")]) else { return };
-    assert!(!out.status.success());
-    assert!(text(&out).contains("hipMalloc: 2 hipErrorOutOfMemory"), "{}", text(&out));
 }
 
 #[test]

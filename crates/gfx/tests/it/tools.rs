@@ -1,7 +1,7 @@
 //! Finding what other people's programs these tests lean on.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// Skips a test with a reason; under `CI=true` that is a failure.
 pub fn skip(reason: &str) {
@@ -40,6 +40,24 @@ pub fn has_patchelf() -> bool {
         skip("patchelf is missing (apt-get install patchelf)");
     }
     found
+}
+
+/// Runs the smoke program through the run script with extra environment.
+pub fn smoke(env: &[(&str, &str)]) -> Option<Output> {
+    rocm()?;
+    if !has_patchelf() {
+        return None;
+    }
+    let target = target_dir();
+    let mut command = Command::new(crate_dir().join("run"));
+    command.arg(target.join("examples/hip-smoke")).env("GFX_MODEL_LIB", target.join("deps/libgfx_model.so"));
+    command.envs(env.iter().copied());
+    Some(command.output().expect("the run script starts"))
+}
+
+/// Everything a program said.
+pub fn text(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
 
 /// Builds a HIP source for a chip with Debian's clang; `None` (with a reason) when it is missing.
