@@ -10,6 +10,9 @@
 #define THREADS 128
 #define WAVES (THREADS / GPU_WAVE)
 #define KV_BLOCK 16
+#ifndef HEAD_LANES  // the host always says; a compiler run by hand may not
+#define HEAD_LANES 16
+#endif
 #define DIMS (HEAD_LANES * 8)
 #define MASKED (-1e30f)
 #define MAX_SPLITS 256

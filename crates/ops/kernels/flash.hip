@@ -8,6 +8,9 @@
 #define ROWS 64
 #define KEYS 64
 #define KV_BLOCK 16
+#ifndef HEAD_DIM  // the host always says; a compiler run by hand may not
+#define HEAD_DIM 128
+#endif
 #define STRIDE (HEAD_DIM + 8)
 #define MASKED (-1e30f)
 

@@ -21,6 +21,11 @@
 #define FORMAT_Q4_K 6
 #define FORMAT_Q6_K 7
 
+// The host always says; a compiler run by hand may not.
+#ifndef FORMAT
+#define FORMAT FORMAT_Q4_K
+#endif
+
 #define GROUP 32
 #define IS_PLAIN (FORMAT <= FORMAT_BF16)
 
