@@ -78,7 +78,7 @@ fn check_on_cards(case: &Case, bytes: &[u8], decoded: &[f32], x: &[f32], start: 
     for card in cards().iter() {
         for (mode, from, base) in [(Mode::Write, &nothing[..], &zeros[..]), (Mode::Add, start, start)] {
             for (through, bound) in [(Through::Kernels, 2.0 * BOUND), (Through::Library, LIBRARY_BOUND)] {
-                if through == Through::Library && (case.n_rows <= 16 || !card.has_blas()) {
+                if through == Through::Library && (case.n_rows <= 2 || !card.has_blas()) {
                     continue;
                 }
                 let outs = card.matmul(x, case.n_in, &[(case.dtype, case.n_out, bytes)], &[from], mode, through);
