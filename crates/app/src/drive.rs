@@ -45,6 +45,17 @@ impl Driver {
 
     /// One forward pass over the spans, together; returns the logits asked for, row by row.
     pub fn step(&mut self, spans: &[Span<'_>], want: Want) -> Result<&[f32]> {
+        let batch = self.batch(spans, want);
+        Ok(self.model.forward(&batch).context("the forward pass failed")?.logits)
+    }
+
+    /// Device time of each op of one step.
+    pub fn profile(&mut self, spans: &[Span<'_>]) -> Result<Vec<(&'static str, std::time::Duration)>> {
+        let batch = self.batch(spans, Want::Last);
+        Ok(self.model.profile(&batch)?)
+    }
+
+    fn batch(&self, spans: &[Span<'_>], want: Want) -> Batch {
         let n_rows = spans.iter().map(|span| span.tokens.len()).sum();
         let mut tokens = Vec::with_capacity(n_rows);
         let mut positions = Vec::with_capacity(n_rows);
@@ -64,8 +75,7 @@ impl Driver {
                 Want::All => logits_rows.extend(first_row..end),
             }
         }
-        let batch = Batch { tokens, positions, seqs, logits_rows, pool_rows: Vec::new(), attention: Attention::Causal };
-        Ok(self.model.forward(&batch).context("the forward pass failed")?.logits)
+        Batch { tokens, positions, seqs, logits_rows, pool_rows: Vec::new(), attention: Attention::Causal }
     }
 
     /// Puts tokens of one sequence through the model in steps that fit, without their logits.

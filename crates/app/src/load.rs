@@ -6,7 +6,7 @@ use crate::machine::Memory;
 use crate::options::{KvType, LoadArgs};
 use crate::report::{HintExt, human_bytes};
 use anyhow::{Context, Result, anyhow};
-use model::{BLOCK_TOKENS, Config, LoadOptions, MemoryPlan, Model};
+use model::{BLOCK_TOKENS, Config, DeviceChoice, LoadOptions, MemoryPlan, Model};
 use weights::Checkpoint;
 
 /// A context that nobody asked for is at most this.
@@ -40,9 +40,10 @@ pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, purpose: Use) -> Result<Pl
     let config = Config::from_metadata(checkpoint.metadata()).hint("`roci inspect` shows what the file says")?;
     let asked = args.context.map(|n_ctx| n_ctx as usize);
     let mut n_ctx = asked.unwrap_or_else(|| config.n_ctx_train.clamp(1, DEFAULT_CONTEXT));
-    let available = Memory::read().map(|memory| memory.available_bytes.saturating_sub(RESERVE_BYTES));
+    let device = args.choose_device();
+    let available = available_bytes(device)?.map(|bytes| bytes.saturating_sub(RESERVE_BYTES));
     loop {
-        let options = options(args, purpose, n_ctx);
+        let options = LoadOptions { device, ..options(args, purpose, n_ctx) };
         let memory = model::plan(checkpoint, &config, &options)
             .hint("`roci inspect MODEL --tensors` shows what the file holds")?;
         let need = memory.total_bytes() as u64;
@@ -62,6 +63,15 @@ pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, purpose: Use) -> Result<Pl
         );
         return Err(error).hint("use a smaller --context, a file with smaller weights, or close other programs");
     }
+}
+
+/// Memory that a model may take where it will live.
+fn available_bytes(device: DeviceChoice) -> Result<Option<u64>> {
+    let DeviceChoice::Gpu { vendor, ordinal } = device else {
+        return Ok(Memory::read().map(|memory| memory.available_bytes));
+    };
+    let device = gpu::Device::open(vendor, ordinal).hint("`roci devices` shows what can compute here")?;
+    Ok(Some(gpu::Budget::read(&device)?.usable_bytes as u64))
 }
 
 fn options(args: &LoadArgs, purpose: Use, n_ctx: usize) -> LoadOptions {

@@ -66,6 +66,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Discovery asks drivers, which may hang or abort, through a child that is this same program.
+    gpu::discovery::answer_if_asked();
     let outcome = match Cli::parse().command {
         Command::Run(args) => cmd::run::main(&args),
         Command::Pull(args) => cmd::pull::main(&args),

@@ -15,11 +15,40 @@ pub enum Format {
 }
 
 /// Where a model computes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Device {
     #[default]
     Auto,
     Cpu,
+    Gpu {
+        vendor: gpu::Vendor,
+        ordinal: u32,
+    },
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Gpu { vendor, ordinal } => write!(f, "{}:{ordinal}", vendor.word()),
+        }
+    }
+}
+
+fn parse_device(text: &str) -> Result<Device, String> {
+    let gpu = || {
+        let (word, ordinal) = text.split_once(':')?;
+        Some(Device::Gpu { vendor: gpu::Vendor::from_word(word)?, ordinal: ordinal.parse().ok()? })
+    };
+    match text {
+        "auto" => Ok(Device::Auto),
+        "cpu" => Ok(Device::Cpu),
+        _ => gpu().ok_or_else(|| {
+            let words = gpu::Vendor::ALL.map(|vendor| format!("{}:N", vendor.word())).join(", ");
+            format!("expected auto, cpu, {words} (see `roci devices`)")
+        }),
+    }
 }
 
 /// How keys and values are kept.
@@ -35,7 +64,7 @@ pub enum KvType {
 #[command(next_help_heading = "Device and memory")]
 pub struct LoadArgs {
     /// Where to compute; auto takes the best device that is here
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value_t, value_parser = parse_device)]
     pub device: Device,
     /// CPU threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -49,6 +78,21 @@ pub struct LoadArgs {
 }
 
 impl LoadArgs {
+    /// The device that was asked for; `auto` is the best GPU that passes its self-test, else the CPU.
+    pub fn choose_device(&self) -> model::DeviceChoice {
+        match self.device {
+            Device::Cpu => model::DeviceChoice::Cpu,
+            Device::Gpu { vendor, ordinal } => model::DeviceChoice::Gpu { vendor, ordinal },
+            Device::Auto => {
+                let found = gpu::discovery::Probe::this_program().map(|probe| probe.discover()).unwrap_or_default();
+                found.best(None).map_or(model::DeviceChoice::Cpu, |best| model::DeviceChoice::Gpu {
+                    vendor: best.vendor,
+                    ordinal: best.ordinal,
+                })
+            }
+        }
+    }
+
     pub fn n_threads(&self) -> usize {
         self.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
     }

@@ -119,6 +119,14 @@ impl Shape {
     }
 }
 
+/// How a product meets what is there: C = scale * A B + keep * C, C's rows `row_step` elements apart.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Finish {
+    pub scale: f32,
+    pub keep: f32,
+    pub row_step: usize,
+}
+
 pub struct Blas {
     calls: Library,
     handle: raw::Blas,
@@ -213,13 +221,27 @@ impl Blas {
         b: Slice<'_, F>,
         c: SliceMut<'_, P>,
     ) -> Result<()> {
+        self.multiply_into(launcher, shape, a, b, c, Finish { scale: 1.0, keep: 0.0, row_step: shape.n })
+    }
+
+    /// Enqueue C = scale * A B + keep * C, for floats.
+    #[track_caller]
+    pub fn multiply_into<F: Scalar, P: Scalar>(
+        &self,
+        launcher: &Launcher<'_>,
+        shape: Shape,
+        a: Slice<'_, F>,
+        b: Slice<'_, F>,
+        c: SliceMut<'_, P>,
+        finish: Finish,
+    ) -> Result<()> {
         let kinds = Kinds::new(F::NUMBER, P::NUMBER);
         if !self.can(kinds) {
             let reason = self.dropped.borrow().iter().find(|(known, _)| *known == kinds).map(|(_, why)| why.clone());
             let why = format!("{kinds:?} {}", reason.unwrap_or_else(|| "was not asked for".into()));
             return Err(Error::NoBlas { device: launcher.device().label().to_owned(), why });
         }
-        let done = self.enqueue(launcher, shape, a, b, c);
+        let done = self.enqueue(launcher, shape, a, b, c, finish);
         if let Err(error @ Error::Blas { .. }) = &done {
             self.usable.borrow_mut().retain(|usable| *usable != kinds);
             self.dropped.borrow_mut().push((kinds, error.to_string()));
@@ -235,6 +257,7 @@ impl Blas {
         a: Slice<'_, F>,
         b: Slice<'_, F>,
         c: SliceMut<'_, P>,
+        finish: Finish,
     ) -> Result<()> {
         if launcher.queue_id() != self.queue {
             let (owner, user) = (self.queue.0, launcher.queue_id().0);
@@ -243,14 +266,15 @@ impl Blas {
         for allocation in [a.allocation(), b.allocation(), c.allocation(), self.workspace.all().allocation()] {
             launcher.own(allocation)?;
         }
-        let [m, n, k, batch] = shape.check(a.len(), b.len(), c.len())?;
+        let [m, n, k, batch] = shape.check(a.len(), b.len(), c.len(), finish.row_step)?;
+        let ld_c = c_int::try_from(finish.row_step).map_err(|_| Error::bounds("blas", "a row step past 2^31-1"))?;
         // A row-major matrix is the column-major matrix of its transpose, so C' = B' A' with the operands
         // swapped gives row-major C with no copy.
         let numbers = &self.calls.numbers;
         let op = |layout| if layout == Layout::Plain { numbers.op_none } else { numbers.op_transpose };
         let ld_a = if shape.a == Layout::Plain { k } else { m };
         let ld_b = if shape.b == Layout::Plain { n } else { k };
-        let (one_f32, zero_f32, one_i32, zero_i32) = (1f32, 0f32, 1i32, 0i32);
+        let (one_f32, zero_f32, one_i32, zero_i32) = (finish.scale, finish.keep, 1i32, 0i32);
         let is_integer = P::NUMBER == Number::I32;
         let pick = |float: &f32, integer: &i32| -> *const c_void {
             if is_integer { std::ptr::from_ref(integer).cast() } else { std::ptr::from_ref(float).cast() }
@@ -273,7 +297,7 @@ impl Blas {
                 a: Matrix { at: b.address(), kind: factor, ld: ld_b, stride: shape.stride_b as i64 },
                 b: Matrix { at: a.address(), kind: factor, ld: ld_a, stride: shape.stride_a as i64 },
                 beta: zero,
-                c: Matrix { at: c.address(), kind: product, ld: n, stride: shape.stride_c as i64 },
+                c: Matrix { at: c.address(), kind: product, ld: ld_c, stride: shape.stride_c as i64 },
                 batch,
                 compute,
             })
@@ -311,7 +335,8 @@ impl Blas {
         fill(&right, part(1))?;
         let (a, b) = (self.probe_slice::<F>(part(0), N * N)?, self.probe_slice::<F>(part(1), N * N)?);
         let c = self.probe_slice::<P>(part(2), N * N)?;
-        self.enqueue(&queue.launcher(), Shape::rows(N, N, N), a.as_slice(), b.as_slice(), c)?;
+        let finish = Finish { scale: 1.0, keep: 0.0, row_step: N };
+        self.enqueue(&queue.launcher(), Shape::rows(N, N, N), a.as_slice(), b.as_slice(), c, finish)?;
         let got = queue.read(self.probe_slice::<P>(part(2), N * N)?.as_slice())?;
         for (i, got) in got.iter().enumerate() {
             let (row, column) = (i / N, i % N);
@@ -340,24 +365,31 @@ impl Blas {
 impl Shape {
     /// The sizes as the libraries take them, if every matrix lies inside its slice.
     #[track_caller]
-    fn check(&self, a_len: usize, b_len: usize, c_len: usize) -> Result<[c_int; 4]> {
+    fn check(&self, a_len: usize, b_len: usize, c_len: usize, row_step: usize) -> Result<[c_int; 4]> {
         let &Shape { m, n, k, batch, .. } = self;
         let narrow = |value: usize| c_int::try_from(value).ok().filter(|value| *value > 0);
         let (Some(m_), Some(n_), Some(k_), Some(batch_)) = (narrow(m), narrow(n), narrow(k), narrow(batch)) else {
             return Err(Error::bounds("blas", format!("{m} x {n} x {k}, batch {batch}: not 1 to 2^31-1 each")));
         };
         let last = batch - 1;
-        for (name, rows, columns, stride, len) in
-            [("A", m, k, self.stride_a, a_len), ("B", k, n, self.stride_b, b_len), ("C", m, n, self.stride_c, c_len)]
-        {
-            let end = last.checked_mul(stride).and_then(|start| start.checked_add(rows.checked_mul(columns)?));
+        if row_step < n {
+            return Err(Error::bounds("blas", format!("C: rows of {n}, {row_step} apart")));
+        }
+        // C's rows may lie further apart than they are long; the last one ends with its numbers.
+        let c_whole = (m - 1).checked_mul(row_step).and_then(|start| start.checked_add(n));
+        for (name, rows, columns, whole, stride, len) in [
+            ("A", m, k, m.checked_mul(k), self.stride_a, a_len),
+            ("B", k, n, k.checked_mul(n), self.stride_b, b_len),
+            ("C", m, n, c_whole, self.stride_c, c_len),
+        ] {
+            let end = last.checked_mul(stride).and_then(|start| start.checked_add(whole?));
             let is_inside = end.is_some_and(|end| end <= len) && i64::try_from(stride).is_ok();
             if !is_inside {
                 let why = format!("{name}: {batch} of {rows} x {columns} at a stride of {stride} in {len} elements");
                 return Err(Error::bounds("blas", why));
             }
         }
-        if batch > 1 && self.stride_c < m * n {
+        if batch > 1 && self.stride_c < c_whole.unwrap_or(usize::MAX) {
             return Err(Error::bounds("blas", format!("products overlap at a stride of {}", self.stride_c)));
         }
         Ok([m_, n_, k_, batch_])

@@ -122,6 +122,11 @@ impl Device {
         &self.inner.label
     }
 
+    /// Whether the kernels' `mma_16x8x16` exists on this chip (NVIDIA from Ampere on).
+    pub fn has_mma(&self) -> bool {
+        self.vendor().has_mma(&self.properties().arch)
+    }
+
     /// The driver library and its version number, for reports.
     pub fn driver_version(&self) -> (String, i32) {
         (self.driver().library.clone(), self.inner.loaded.version().unwrap_or(0))

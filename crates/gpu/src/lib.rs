@@ -33,7 +33,7 @@ mod shared;
 mod vendor;
 
 pub use args::{Arg, ArgList, Args, Pointer};
-pub use blas::{Blas, Kinds, Layout, Number, Scalar, Shape};
+pub use blas::{Blas, Finish, Kinds, Layout, Number, Scalar, Shape};
 pub use budget::{Bound, Budget, Gtt, HostMemory};
 pub use buffer::{Buffer, Element, Slice, SliceMut};
 pub use cache::{Cache, Entry};

@@ -119,6 +119,12 @@ impl Vendor {
         Self::ALL.into_iter().find(|vendor| vendor.word() == word)
     }
 
+    /// Whether the prelude defines `GPU_HAS_MMA` for this architecture.
+    pub fn has_mma(self, arch: &str) -> bool {
+        let number = arch.strip_prefix("sm_").and_then(|digits| digits.parse::<u32>().ok());
+        self == Vendor::Nvidia && number.is_some_and(|number| number >= 80)
+    }
+
     /// Both APIs say "no device" with either of two numbers.
     pub fn is_no_device(self, status: c_int) -> bool {
         matches!(status, 100 | 101)

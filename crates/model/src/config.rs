@@ -2,7 +2,7 @@
 //!
 //! A family is a row of data; the decoder reads the row and has no branch on a name.
 
-use ops::{MAX_HEAD_DIM, Pairing};
+use ops::{Heads, MAX_HEAD_DIM, Pairing};
 use weights::Metadata;
 
 use crate::Error;
@@ -129,6 +129,11 @@ impl Config {
     /// Columns of the keys and of the values of one token.
     pub fn kv_dim(&self) -> usize {
         self.n_kv_heads * self.head_dim
+    }
+
+    pub fn heads(&self) -> Heads {
+        let scale = 1.0 / (self.head_dim as f32).sqrt();
+        Heads { n_heads: self.n_heads, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim, scale }
     }
 
     /// Columns of the queries of one token.

@@ -16,6 +16,8 @@ pub enum Error {
     Tensor { name: String, what: String },
     #[error("batch: {0}")]
     Batch(String),
+    #[error(transparent)]
+    Gpu(#[from] gpu::Error),
     #[error("needs {needed_bytes} bytes of memory for {what}, the system refused")]
     Memory { what: &'static str, needed_bytes: usize },
 }

@@ -43,15 +43,31 @@ impl KvCache {
         Arena::bytes_for(kv_type.dtype(), Self::shape(config, n_blocks)).saturating_mul(2 * config.n_layers)
     }
 
+    /// As [`KvCache::bytes`], on a device.
+    pub fn bytes_on_device(config: &Config, kv_type: KvType, n_blocks: usize) -> usize {
+        let [rows, cols] = Self::shape(config, n_blocks);
+        let n_bytes = rows.saturating_mul(cols).saturating_mul(kv_type.dtype().block_bytes());
+        Arena::padded_on_device(n_bytes).saturating_mul(2 * config.n_layers)
+    }
+
     pub fn new(config: &Config, kv_type: KvType, n_blocks: usize) -> Result<Self, Error> {
         let needed_bytes = Self::bytes(config, kv_type, n_blocks);
         // A short context touches a little of every head's part: large pages would clear all of it.
         let mut arena = Arena::sparse(needed_bytes).ok_or(Error::Memory { what: "the KV pool", needed_bytes })?;
+        Ok(Self::carve(config, kv_type, n_blocks, &mut arena))
+    }
+
+    /// From an arena that has room for it.
+    pub fn carve(config: &Config, kv_type: KvType, n_blocks: usize, arena: &mut Arena) -> Self {
         let shape = Self::shape(config, n_blocks);
         let layers = (0..config.n_layers)
             .map(|_| Layer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) })
             .collect();
-        Ok(Self { layers })
+        Self { layers }
+    }
+
+    pub fn dtype(&self) -> Dtype {
+        self.layers.first().map_or(Dtype::F16, |layer| layer.k.view().dtype)
     }
 
     pub fn layer_mut(&mut self, layer_idx: usize) -> &mut Layer {

@@ -7,6 +7,7 @@
 mod batch;
 mod config;
 mod decoder;
+mod device;
 mod error;
 mod ids;
 mod kv_cache;
@@ -15,12 +16,14 @@ mod names;
 mod resident;
 mod rope_table;
 mod scratch;
+mod step;
 mod synthetic;
+mod upload;
 
 pub use batch::{Attention, BLOCK_TOKENS, Batch, Limits, SeqRows};
 pub use config::{Config, Family};
 pub use error::Error;
 pub use ids::{BlockId, TokenId};
 pub use kv_cache::KvType;
-pub use model::{LoadOptions, MemoryPlan, Model, Output, Shard, plan};
+pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, Output, Shard, plan};
 pub use synthetic::{Recipe, Synthetic, synthetic};

@@ -1,26 +1,47 @@
 //! A loaded model: its configuration, its weights in memory, its KV pool, and the step that turns a batch into
 //! logits.
 
-use ops::{Exec, Pool};
+use gpu::{Queue, Vendor};
+use ops::{Arena, Exec, Pool};
 use weights::Checkpoint;
 
 use crate::decoder::Decoder;
+use crate::device::{Device, Sizes};
 use crate::kv_cache::{KvCache, KvType};
 use crate::names::GGUF;
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
 use crate::scratch::Scratch;
-use crate::{Batch, Config, Error, Limits};
+use crate::step::Step;
+use crate::upload::Upload;
+use crate::{Batch, Config, Error, Limits, SeqRows};
 
 pub struct Model {
-    pool: Pool,
+    runs_on: RunsOn,
     decoder: Decoder,
     limits: Limits,
     memory: MemoryPlan,
 }
 
+enum RunsOn {
+    Cpu(Pool),
+    Gpu(Box<Device>),
+}
+
+/// Where a model is to live. It never moves by itself.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub enum DeviceChoice {
+    #[default]
+    Cpu,
+    Gpu {
+        vendor: Vendor,
+        ordinal: u32,
+    },
+}
+
 #[derive(Copy, Clone, Debug)]
 pub struct LoadOptions {
+    pub device: DeviceChoice,
     pub kv_type: KvType,
     /// Blocks of the KV pool.
     pub n_blocks: usize,
@@ -36,6 +57,7 @@ pub struct LoadOptions {
 impl Default for LoadOptions {
     fn default() -> Self {
         Self {
+            device: DeviceChoice::Cpu,
             kv_type: KvType::F16,
             n_blocks: 256,
             max_batch_tokens: 512,
@@ -82,6 +104,15 @@ pub struct Output<'a> {
 
 /// What loading would take; touches no weight.
 pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> Result<MemoryPlan, Error> {
+    if let DeviceChoice::Gpu { .. } = options.device {
+        let LoadOptions { kv_type, n_blocks, max_batch_tokens, max_logits_rows, .. } = *options;
+        let sizes = Sizes::new(config, max_batch_tokens, max_logits_rows, n_blocks);
+        return Ok(MemoryPlan {
+            weights_bytes: Resident::plan_bytes_on_device(checkpoint, config, &GGUF)?,
+            kv_bytes: KvCache::bytes_on_device(config, kv_type, n_blocks),
+            scratch_bytes: Scratch::bytes_on_device(config, max_batch_tokens, max_logits_rows) + sizes.bytes(),
+        });
+    }
     // The layout depends on the instruction set, not on the number of threads.
     let pool = Pool::new(1);
     Ok(MemoryPlan {
@@ -97,22 +128,83 @@ impl Model {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         };
-        Self::load_on(Pool::new(n_threads), checkpoint, options)
+        match options.device {
+            DeviceChoice::Cpu => Self::load_on(Pool::new(n_threads), checkpoint, options),
+            DeviceChoice::Gpu { vendor, ordinal } => {
+                let device = gpu::Device::open(vendor, ordinal)?;
+                Self::load_on_gpu(Queue::new(&device)?, checkpoint, options, n_threads)
+            }
+        }
     }
 
-    /// As [`Model::load`], on a pool of the caller's choice (tests pick the instruction set).
-    pub fn load_on(pool: Pool, checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self, Error> {
+    fn load_on_gpu(
+        queue: Queue,
+        checkpoint: &Checkpoint,
+        options: LoadOptions,
+        n_threads: usize,
+    ) -> Result<Self, Error> {
+        let (config, limits) = Self::check(checkpoint, &options)?;
+        let memory = plan(checkpoint, &config, &options)?;
+        let LoadOptions { kv_type, n_blocks, max_batch_tokens, max_logits_rows, .. } = options;
+        // Three allocations, and no others for the model's life: all are taken before anything is copied.
+        let mut weights_arena = Arena::on_device(queue.pool(memory.weights_bytes)?);
+        let mut kv_arena = Arena::on_device(queue.pool(memory.kv_bytes)?);
+        let mut scratch_arena = Arena::on_device(queue.pool(memory.scratch_bytes)?);
+        let scratch = Scratch::carve(&config, max_batch_tokens, max_logits_rows, &mut scratch_arena);
+        let sizes = Sizes::new(&config, max_batch_tokens, max_logits_rows, n_blocks);
+        let device = Device::new(queue, &config, sizes, &mut scratch_arena)?;
+        let mut upload = Upload::new(&device, n_threads)?;
+        let weights = Resident::load_on_device(&mut upload, &mut weights_arena, checkpoint, &config, &GGUF)?;
+        upload.finish()?;
+        let decoder = Decoder {
+            weights,
+            rope: RopeTable::new(&config, checkpoint, &GGUF)?,
+            kv: KvCache::carve(&config, kv_type, n_blocks, &mut kv_arena),
+            scratch,
+            config,
+        };
+        let mut model = Self { runs_on: RunsOn::Gpu(Box::new(device)), decoder, limits, memory };
+        model.warm_up()?;
+        Ok(model)
+    }
+
+    /// Runs a step of each kind on made-up tokens, so that kernels are compiled now and not for the first request.
+    fn warm_up(&mut self) -> Result<(), Error> {
+        if self.limits.n_blocks < 2 || self.limits.max_logits_rows == 0 {
+            return Ok(());
+        }
+        for n_rows in [1, 17.min(self.limits.max_batch_tokens as u32)] {
+            let batch = Batch {
+                tokens: vec![crate::TokenId(0); n_rows as usize],
+                positions: (0..n_rows).collect(),
+                seqs: vec![SeqRows { first_row: 0, n_rows, block_table: vec![crate::BlockId(0), crate::BlockId(1)] }],
+                logits_rows: vec![n_rows - 1],
+                ..Batch::default()
+            };
+            self.forward(&batch)?;
+        }
+        Ok(())
+    }
+
+    fn check(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<(Config, Limits), Error> {
         if options.shard != Shard::WHOLE {
             return Err(Error::Batch(format!("shard {:?}: a model is not split over ranks yet", options.shard)));
         }
         let config = Config::from_metadata(checkpoint.metadata())?;
-        let memory = plan(checkpoint, &config, &options)?;
         let limits = Limits {
             n_vocab: config.n_vocab,
             n_blocks: options.n_blocks,
             max_batch_tokens: options.max_batch_tokens,
             max_logits_rows: options.max_logits_rows,
         };
+        Ok((config, limits))
+    }
+
+    /// As [`Model::load`], on a pool of the caller's choice (tests pick the instruction set).
+    pub fn load_on(pool: Pool, checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self, Error> {
+        let options = LoadOptions { device: DeviceChoice::Cpu, ..options };
+        let (config, limits) = Self::check(checkpoint, &options)?;
+        let memory = plan(checkpoint, &config, &options)?;
         let decoder = Decoder {
             weights: Resident::load(Exec::Cpu(&pool), checkpoint, &config, &GGUF)?,
             rope: RopeTable::new(&config, checkpoint, &GGUF)?,
@@ -120,7 +212,7 @@ impl Model {
             scratch: Scratch::new(&config, options.max_batch_tokens, options.max_logits_rows)?,
             config,
         };
-        Ok(Self { pool, decoder, limits, memory })
+        Ok(Self { runs_on: RunsOn::Cpu(pool), decoder, limits, memory })
     }
 
     pub fn config(&self) -> &Config {
@@ -139,19 +231,52 @@ impl Model {
         self.memory
     }
 
-    /// Threads that compute, and the instructions they use.
+    /// Threads that compute and the instructions they use, or the GPU.
     pub fn device(&self) -> String {
-        format!("cpu ({} threads, {})", self.pool.n_threads(), self.pool.isa())
+        match &self.runs_on {
+            RunsOn::Cpu(pool) => format!("cpu ({} threads, {})", pool.n_threads(), pool.isa()),
+            RunsOn::Gpu(device) => device.queue.device().label().to_owned(),
+        }
+    }
+
+    /// Fast paths that this model does without, with the reasons; and the vendor's library it uses, if any.
+    pub fn notes(&self) -> Vec<String> {
+        let RunsOn::Gpu(device) = &self.runs_on else { return Vec::new() };
+        let used = device.blas().map(|library| format!("large products through {library}"));
+        used.into_iter().chain(device.kernels.refused()).collect()
+    }
+
+    /// What the GPU's driver was asked to do so far, in this process.
+    pub fn counters(&self) -> Option<gpu::Counters> {
+        let RunsOn::Gpu(device) = &self.runs_on else { return None };
+        Some(device.queue.device().counters())
+    }
+
+    /// Device time of each op of one step, in the order they ran. Slower than the step itself.
+    pub fn profile(&mut self, batch: &Batch) -> Result<Vec<(&'static str, std::time::Duration)>, Error> {
+        batch.validate(&self.limits)?;
+        let step = Step::new(batch, &self.decoder.rope);
+        let RunsOn::Gpu(device) = &mut self.runs_on else { return Ok(Vec::new()) };
+        device.profile(&mut self.decoder, &step)
     }
 
     /// One step. Keys and values of every row are stored in the blocks of its sequence.
     pub fn forward(&mut self, batch: &Batch) -> Result<Output<'_>, Error> {
         batch.validate(&self.limits)?;
-        self.decoder.forward(Exec::Cpu(&self.pool), batch)?;
-        let scratch = &self.decoder.scratch;
-        Ok(Output {
-            logits: scratch.logits.f32s(batch.logits_rows.len()),
-            hidden: scratch.pooled.f32s(batch.pool_rows.len()),
-        })
+        let step = Step::new(batch, &self.decoder.rope);
+        let (n_logits, n_pooled) = (batch.logits_rows.len(), batch.pool_rows.len());
+        match &mut self.runs_on {
+            RunsOn::Cpu(pool) => {
+                self.decoder.forward(Exec::Cpu(pool), &step, &step.places())?;
+                let scratch = &self.decoder.scratch;
+                Ok(Output { logits: scratch.logits.f32s(n_logits), hidden: scratch.pooled.f32s(n_pooled) })
+            }
+            RunsOn::Gpu(device) => {
+                device.forward(&mut self.decoder, &step)?;
+                let Config { n_vocab, n_embd, .. } = self.decoder.config;
+                let (logits, hidden) = (device.logits(), device.hidden());
+                Ok(Output { logits: &logits[..n_logits * n_vocab], hidden: &hidden[..n_pooled * n_embd] })
+            }
+        }
     }
 }

@@ -1,9 +1,11 @@
-//! The weights where the products want them: one allocation, filled from the checkpoint, in this machine's layout.
+//! The weights where the products want them: one allocation, filled from the checkpoint, in the layout of the machine
+//! or of the device that holds them.
 
-use ops::{Arena, Exec, Layout, Tensor, View, pack, packed};
+use ops::{Arena, Exec, Layout, Tensor, View, pack, packed, packed_on_device};
 use weights::{Checkpoint, Dtype};
 
 use crate::names::Names;
+use crate::upload::Upload;
 use crate::{Config, Error};
 
 pub struct Resident {
@@ -38,16 +40,42 @@ struct Wanted<'a> {
 impl Resident {
     /// Bytes that [`Resident::load`] will take.
     pub fn plan_bytes(exec: Exec, checkpoint: &Checkpoint, config: &Config, names: &Names) -> Result<usize, Error> {
-        let all = wanted(exec, checkpoint, config, names)?;
+        let all = wanted(|dtype, shape| packed(exec, dtype, shape), checkpoint, config, names)?;
         Ok(all.iter().map(|wanted| Arena::padded(wanted.bytes)).sum())
+    }
+
+    /// Bytes that [`Resident::load_on_device`] will take.
+    pub fn plan_bytes_on_device(checkpoint: &Checkpoint, config: &Config, names: &Names) -> Result<usize, Error> {
+        let all = wanted(packed_on_device, checkpoint, config, names)?;
+        Ok(all.iter().map(|wanted| Arena::padded_on_device(wanted.bytes)).sum())
+    }
+
+    /// Sends every tensor to its place in `arena`, which has room for them.
+    pub fn load_on_device(
+        upload: &mut Upload,
+        arena: &mut Arena,
+        checkpoint: &Checkpoint,
+        config: &Config,
+        names: &Names,
+    ) -> Result<Self, Error> {
+        let all = wanted(packed_on_device, checkpoint, config, names)?;
+        Self::gather(all.into_iter().map(|wanted| wanted.send(upload, arena)), checkpoint, config, names)
     }
 
     /// Copies every tensor into one allocation and lets go of the file's pages behind it.
     pub fn load(exec: Exec, checkpoint: &Checkpoint, config: &Config, names: &Names) -> Result<Self, Error> {
-        let all = wanted(exec, checkpoint, config, names)?;
+        let all = wanted(|dtype, shape| packed(exec, dtype, shape), checkpoint, config, names)?;
         let needed_bytes = all.iter().map(|wanted| Arena::padded(wanted.bytes)).sum();
         let mut arena = Arena::new(needed_bytes).ok_or(Error::Memory { what: "the weights", needed_bytes })?;
-        let mut tensors = all.into_iter().map(|wanted| wanted.load(exec, &mut arena));
+        Self::gather(all.into_iter().map(|wanted| wanted.load(exec, &mut arena)), checkpoint, config, names)
+    }
+
+    fn gather(
+        mut tensors: impl Iterator<Item = Result<Tensor, Error>>,
+        checkpoint: &Checkpoint,
+        config: &Config,
+        names: &Names,
+    ) -> Result<Self, Error> {
         let mut next = || tensors.next().expect("as many tensors as were wanted");
         let embedding = next()?;
         let output_norm = next()?;
@@ -73,7 +101,7 @@ impl Resident {
 
 /// Every tensor in the order `load` takes them.
 fn wanted<'a>(
-    exec: Exec,
+    layout_of: impl Fn(Dtype, [usize; 2]) -> Result<(Layout, usize), ops::Error>,
     checkpoint: &'a Checkpoint,
     config: &Config,
     names: &Names,
@@ -84,7 +112,7 @@ fn wanted<'a>(
             return Err(Error::Shape { name: name.into(), found: source.shape.clone(), expected: shape.to_vec() });
         }
         let (layout, bytes) =
-            packed(exec, source.dtype, shape).map_err(|e| Error::Tensor { name: name.into(), what: e.to_string() })?;
+            layout_of(source.dtype, shape).map_err(|e| Error::Tensor { name: name.into(), what: e.to_string() })?;
         Ok(Wanted { source, dtype: source.dtype, shape, layout, bytes })
     };
     // Norm weights are few and are kept as f32 whatever the file has.
@@ -117,6 +145,20 @@ fn wanted<'a>(
 }
 
 impl Wanted<'_> {
+    fn send(&self, upload: &mut Upload, arena: &mut Arena) -> Result<Tensor, Error> {
+        let mut tensor = arena.carve_as(self.layout, self.dtype, self.shape);
+        if self.dtype == self.source.dtype {
+            upload.send(self.dtype, &self.source.bytes, &mut tensor)?;
+        } else {
+            let mut numbers = vec![0.0_f32; self.shape[1]];
+            ops::quant::dequantize(self.source.dtype, &self.source.bytes, &mut numbers);
+            let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+            upload.send(self.dtype, &bytes, &mut tensor)?;
+        }
+        self.source.bytes.release_pages();
+        Ok(tensor)
+    }
+
     fn load(&self, exec: Exec, arena: &mut Arena) -> Result<Tensor, Error> {
         let mut tensor = arena.carve_as(self.layout, self.dtype, self.shape);
         let failed = |e: ops::Error| Error::Tensor { name: self.source.name.clone(), what: e.to_string() };

@@ -46,6 +46,11 @@ impl RopeTable {
         }
     }
 
+    /// Numbers of a head that are turned.
+    pub fn n_rot(&self) -> usize {
+        2 * self.frequencies.len()
+    }
+
     /// Fills `[n_rows, 2 * n_pairs]` for these positions.
     pub fn fill(&self, positions: &[u32], angles: &mut [f32]) {
         for (position, row) in positions.iter().zip(angles.chunks_exact_mut(2 * self.frequencies.len().max(1))) {

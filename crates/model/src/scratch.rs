@@ -18,8 +18,6 @@ pub struct Scratch {
     /// `[max_rows, n_ff]`
     pub gate: Tensor,
     pub up: Tensor,
-    /// Cosines and sines of the batch's positions, `[max_rows, n_rot]`.
-    pub angles: Tensor,
     /// Rows that are wanted at the end, `[max_out_rows, ..]`: their stream, their attention, their hidden state.
     pub kept_x: Tensor,
     pub kept_mixed: Tensor,
@@ -32,7 +30,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    fn shapes(config: &Config, max_rows: usize, max_logits_rows: usize) -> [[usize; 2]; 15] {
+    fn shapes(config: &Config, max_rows: usize, max_logits_rows: usize) -> [[usize; 2]; 14] {
         // Rows for logits and rows for pooling may be different ones.
         let max_kept = (2 * max_logits_rows).min(max_rows);
         [
@@ -44,7 +42,6 @@ impl Scratch {
             [max_rows, config.q_dim()],
             [max_rows, config.n_ff],
             [max_rows, config.n_ff],
-            [max_rows, config.n_rot],
             [max_kept, config.n_embd],
             [max_kept, config.q_dim()],
             [max_kept, config.n_embd],
@@ -59,11 +56,25 @@ impl Scratch {
         shapes.into_iter().fold(0, |sum: usize, shape| sum.saturating_add(Arena::bytes_for(Dtype::F32, shape)))
     }
 
+    /// As [`Scratch::bytes`], on a device.
+    pub fn bytes_on_device(config: &Config, max_rows: usize, max_logits_rows: usize) -> usize {
+        let shapes = Self::shapes(config, max_rows, max_logits_rows);
+        shapes
+            .into_iter()
+            .map(|[rows, cols]| Arena::padded_on_device(rows.saturating_mul(cols).saturating_mul(4)))
+            .sum()
+    }
+
     pub fn new(config: &Config, max_rows: usize, max_logits_rows: usize) -> Result<Self, Error> {
         let needed_bytes = Self::bytes(config, max_rows, max_logits_rows);
         let mut arena = Arena::new(needed_bytes).ok_or(Error::Memory { what: "activations", needed_bytes })?;
-        let [x, h, q, k, v, mixed, gate, up, angles, kept_x, kept_mixed, hidden, pooled, logits_in, logits] =
+        Ok(Self::carve(config, max_rows, max_logits_rows, &mut arena))
+    }
+
+    /// From an arena that has room for it.
+    pub fn carve(config: &Config, max_rows: usize, max_logits_rows: usize, arena: &mut Arena) -> Self {
+        let [x, h, q, k, v, mixed, gate, up, kept_x, kept_mixed, hidden, pooled, logits_in, logits] =
             Self::shapes(config, max_rows, max_logits_rows).map(|shape| arena.carve(Dtype::F32, shape));
-        Ok(Self { x, h, q, k, v, mixed, gate, up, angles, kept_x, kept_mixed, hidden, pooled, logits_in, logits })
+        Self { x, h, q, k, v, mixed, gate, up, kept_x, kept_mixed, hidden, pooled, logits_in, logits }
     }
 }

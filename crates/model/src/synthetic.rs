@@ -109,7 +109,7 @@ pub fn synthetic(kind: Synthetic, recipe: Recipe, seed: u64) -> Result<Checkpoin
     let shape = kind.shape();
     let Names { embedding, output_norm, output, .. } = GGUF;
     let mut tensors = Vec::new();
-    let mut random = Random(seed);
+    let mut n_made = 0;
     let (n_embd, n_ff, n_vocab) = (shape.n_embd as usize, shape.n_ff as usize, shape.n_vocab as usize);
     let (q_dim, kv_dim) = ((shape.n_heads * shape.head_dim) as usize, (shape.n_kv_heads * shape.head_dim) as usize);
     let mut matrix = |name: String, layer_idx: usize, rows: usize, cols: usize| {
@@ -119,8 +119,9 @@ pub fn synthetic(kind: Synthetic, recipe: Recipe, seed: u64) -> Result<Checkpoin
             what: format!("rows of {cols} do not fill blocks of {dtype}"),
         })? * rows;
         let mut bytes = vec![0; n_bytes];
+        n_made += 1;
         // Rows of unit length, roughly: activations neither fade nor grow.
-        ops::quant::randomize(dtype, 1.0 / (cols as f32).sqrt(), || random.bits(), &mut bytes);
+        randomize(dtype, 1.0 / (cols as f32).sqrt(), seed ^ (n_made << 32), &mut bytes);
         tensors.push(Tensor::new(name, dtype, vec![rows, cols], Bytes::from_vec(bytes))?);
         Ok::<(), Error>(())
     };
@@ -145,6 +146,27 @@ pub fn synthetic(kind: Synthetic, recipe: Recipe, seed: u64) -> Result<Checkpoin
         tensors.push(Tensor::new(name, Dtype::F32, vec![n_embd], Bytes::from_vec(ones))?);
     }
     Ok(Checkpoint::from_parts(metadata(&shape), tensors)?)
+}
+
+/// Fills a matrix with several threads: each piece has a seed of its own, so that the bytes do not depend on how many
+/// there are.
+fn randomize(dtype: Dtype, std: f32, seed: u64, bytes: &mut [u8]) {
+    const PIECE_BLOCKS: usize = 1 << 14;
+    let piece_bytes = PIECE_BLOCKS * dtype.block_bytes();
+    let n_threads =
+        std::thread::available_parallelism().map_or(1, usize::from).min(bytes.len().div_ceil(piece_bytes)).max(1);
+    let share = bytes.len().div_ceil(n_threads).next_multiple_of(piece_bytes);
+    std::thread::scope(|scope| {
+        for (thread_idx, share_bytes) in bytes.chunks_mut(share).enumerate() {
+            scope.spawn(move || {
+                for (i, piece) in share_bytes.chunks_mut(piece_bytes).enumerate() {
+                    let mut random = Random(seed.wrapping_add((thread_idx * (share / piece_bytes) + i) as u64));
+                    random.0 = random.bits();
+                    ops::quant::randomize(dtype, std, || random.bits(), piece);
+                }
+            });
+        }
+    });
 }
 
 fn metadata(shape: &Shape) -> Metadata {

@@ -46,6 +46,7 @@ struct alignas(2) bf16 {
 
 typedef _Float16 f16;
 #define DEVICE static __attribute__((device)) inline __attribute__((always_inline))
+#define DEVICE_MEMBER __attribute__((device)) inline __attribute__((always_inline))
 
 // Every kernel says how many threads it is launched with at most; without it one spilled 557 registers.
 #define KERNEL(threads) extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, threads))) void
@@ -148,6 +149,7 @@ struct alignas(2) f16 {
     u16 bits;
 };
 #define DEVICE static __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 
 template <class To, class From>
@@ -217,6 +219,25 @@ DEVICE float dot2_f16(u32 a, u32 b, float c) {
     return fma_f32(to_f32(f16_from_bits((u16)(a >> 16))), to_f32(f16_from_bits((u16)(b >> 16))), c);
 }
 
+#if __CUDA_ARCH__ >= 800
+#define GPU_HAS_MMA 1
+// c [16, 8] += a [16, 16] b [16, 8], halves in, f32 out. Lane l holds of a: rows l/4 and l/4 + 8, columns 2(l%4).. and
+// 2(l%4) + 8..; of b: rows 2(l%4).. and 2(l%4) + 8.., column l/4; of c: rows l/4 and l/4 + 8, columns 2(l%4)..
+DEVICE void mma_16x8x16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Four 8x8 parts of shared memory, each turned; lanes 8i.. name the rows of part i.
+DEVICE void load_turned(u32 (&out)[4], const f16 *row) {
+    const u32 at = (u32)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(at));
+}
+#endif
+
 #endif
 
 // From here on the same words serve both.
@@ -238,6 +259,11 @@ DEVICE float to_f32(float f) { return f; }
 DEVICE void set(float &to, float f) { to = f; }
 DEVICE void set(f16 &to, float f) { to = to_f16(f); }
 DEVICE void set(bf16 &to, float f) { to = to_bf16(f); }
+
+// Two numbers as halves in a word, the first one low.
+DEVICE u32 pack_halves(float low, float high) {
+    return (u32)f16_to_bits(to_f16(low)) | ((u32)f16_to_bits(to_f16(high)) << 16);
+}
 
 DEVICE float from_lane(float value, u32 source) { return bits_as<float>(from_lane(bits_as<i32>(value), source)); }
 DEVICE float across(float value, u32 mask) { return from_lane(value, lane() ^ mask); }

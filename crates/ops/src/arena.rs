@@ -1,4 +1,5 @@
-//! One allocation, carved: the scratch and the KV pool are each taken once and split by name, never per op.
+//! One allocation, carved: weights, scratch and KV pool are each taken once and split by name, never per op. It lies in
+//! host memory, or in device memory that the caller took.
 //!
 //! A [`Tensor`] owns its own part of the arena, so that the borrow checker sees the parts as separate and a view of
 //! one can be read while another is written.
@@ -17,8 +18,13 @@ const ALIGN: usize = 64;
 
 /// Memory of a fixed size whose parts are handed out once each.
 pub struct Arena {
-    block: Arc<Block>,
+    source: Source,
     used_bytes: usize,
+}
+
+enum Source {
+    Host(Arc<Block>),
+    Device(gpu::Pool),
 }
 
 /// The mapping, and where it starts; the mapping itself is only kept alive.
@@ -40,10 +46,9 @@ enum Pages {
 }
 
 /// Exclusive owner of one part of an arena.
-struct Region {
-    block: Arc<Block>,
-    offset: usize,
-    len: usize,
+enum Region {
+    Host { block: Arc<Block>, offset: usize, len: usize },
+    Device(gpu::Buffer<u8>),
 }
 
 /// A named matrix inside an arena.
@@ -65,6 +70,11 @@ impl Arena {
         n_bytes.saturating_add(ALIGN - 1) & !(ALIGN - 1)
     }
 
+    /// As [`Arena::padded`], on a device.
+    pub fn padded_on_device(n_bytes: usize) -> usize {
+        n_bytes.saturating_add(gpu::ALIGNMENT - 1) & !(gpu::ALIGNMENT - 1)
+    }
+
     /// Zeroed memory in large pages where the system has them, or `None` if it refuses. For what is used as a whole.
     pub fn new(n_bytes: usize) -> Option<Self> {
         Self::with_pages(n_bytes, Pages::Large)
@@ -84,7 +94,28 @@ impl Arena {
             Pages::Small => memmap2::Advice::NoHugePage,
         });
         let start = NonNull::new(memory.as_mut_ptr())?;
-        Some(Self { block: Arc::new(Block { start, len: memory.len(), _memory: memory }), used_bytes: 0 })
+        let block = Arc::new(Block { start, len: memory.len(), _memory: memory });
+        Some(Self { source: Source::Host(block), used_bytes: 0 })
+    }
+
+    /// Device memory that the caller took, carved from its start on.
+    pub fn on_device(pool: gpu::Pool) -> Self {
+        Self { source: Source::Device(pool), used_bytes: 0 }
+    }
+
+    /// The next `len` bytes of device memory, for what is no matrix. Panics as [`Arena::carve`] does, and on the host.
+    pub fn carve_bytes(&mut self, len: usize) -> gpu::Buffer<u8> {
+        self.carve_plain(len)
+    }
+
+    /// As [`Arena::carve_bytes`], in words.
+    pub fn carve_words(&mut self, len: usize) -> gpu::Buffer<u32> {
+        self.carve_plain(len)
+    }
+
+    fn carve_plain<T: gpu::Element>(&mut self, len: usize) -> gpu::Buffer<T> {
+        let Source::Device(pool) = &mut self.source else { panic!("plain memory is carved on a device only") };
+        pool.carve(len).expect("an arena that was planned large enough")
     }
 
     /// The next part, as a matrix.
@@ -98,10 +129,16 @@ impl Arena {
     /// The next part, in a layout of its own. Panics as [`Arena::carve`] does.
     pub fn carve_as(&mut self, layout: Layout, dtype: Dtype, shape: [usize; 2]) -> Tensor {
         let len = matrix_bytes(layout, dtype, shape).expect("a shape that fills its blocks");
-        let needed = Self::padded(len);
-        assert!(needed <= self.block.len - self.used_bytes, "the arena was planned too small for {shape:?}");
-        let region = Region { block: Arc::clone(&self.block), offset: self.used_bytes, len };
-        self.used_bytes += needed;
+        let region = match &mut self.source {
+            Source::Host(block) => {
+                let needed = Self::padded(len);
+                assert!(needed <= block.len - self.used_bytes, "the arena was planned too small for {shape:?}");
+                let offset = self.used_bytes;
+                self.used_bytes += needed;
+                Region::Host { block: Arc::clone(block), offset, len }
+            }
+            Source::Device(pool) => Region::Device(pool.carve(len).expect("an arena that was planned large enough")),
+        };
         Tensor { dtype, shape, layout, region }
     }
 }
@@ -122,41 +159,54 @@ impl Tensor {
     /// The first `n_rows` rows.
     pub fn rows(&self, n_rows: usize) -> View<'_> {
         let len = self.first_rows_len(n_rows);
-        let region = &self.region;
-        // SAFETY: carve() gave `offset..offset + len` of the live block to this region alone; `&self` lends it shared.
-        let bytes = unsafe { std::slice::from_raw_parts(region.block.start.as_ptr().add(region.offset), len) };
-        View { dtype: self.dtype, shape: [n_rows, self.shape[1]], layout: self.layout, place: Place::Host(bytes) }
+        let place = match &self.region {
+            Region::Host { block, offset, .. } => {
+                // SAFETY: carve() gave `offset..offset + len` of the live block to this region alone; `&self` lends it
+                // shared.
+                Place::Host(unsafe { std::slice::from_raw_parts(block.start.as_ptr().add(*offset), len) })
+            }
+            Region::Device(buffer) => Place::Device(buffer.slice(..len).expect("rows of the tensor")),
+        };
+        View { dtype: self.dtype, shape: [n_rows, self.shape[1]], layout: self.layout, place }
     }
 
     pub fn rows_mut(&mut self, n_rows: usize) -> ViewMut<'_> {
         let len = self.first_rows_len(n_rows);
-        let region = &mut self.region;
-        // SAFETY: as in `rows`; `&mut self` lends it exclusively.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(region.block.start.as_ptr().add(region.offset), len) };
-        ViewMut { dtype: self.dtype, shape: [n_rows, self.shape[1]], layout: self.layout, place: PlaceMut::Host(bytes) }
+        let place = match &mut self.region {
+            Region::Host { block, offset, .. } => {
+                // SAFETY: as in `rows`; `&mut self` lends it exclusively.
+                PlaceMut::Host(unsafe { std::slice::from_raw_parts_mut(block.start.as_ptr().add(*offset), len) })
+            }
+            Region::Device(buffer) => PlaceMut::Device(buffer.slice_mut(..len).expect("rows of the tensor")),
+        };
+        ViewMut { dtype: self.dtype, shape: [n_rows, self.shape[1]], layout: self.layout, place }
     }
 
     /// The numbers of an f32 tensor on the host.
     pub fn f32s(&self, n_rows: usize) -> &[f32] {
         assert_eq!(self.dtype, Dtype::F32, "numbers of an f32 tensor");
-        let crate::Place::Host(bytes) = self.rows(n_rows).place;
+        let Place::Host(bytes) = self.rows(n_rows).place else { panic!("the host reads host memory only") };
         bytemuck::cast_slice(bytes)
     }
 
     /// As [`Tensor::f32s`], to be filled by the host.
     pub fn f32s_mut(&mut self, n_rows: usize) -> &mut [f32] {
         assert_eq!(self.dtype, Dtype::F32, "numbers of an f32 tensor");
-        let PlaceMut::Host(bytes) = self.rows_mut(n_rows).place;
+        let PlaceMut::Host(bytes) = self.rows_mut(n_rows).place else { panic!("the host fills host memory only") };
         bytemuck::cast_slice_mut(bytes)
     }
 
     fn first_rows_len(&self, n_rows: usize) -> usize {
+        let whole = match &self.region {
+            Region::Host { len, .. } => *len,
+            Region::Device(buffer) => buffer.len(),
+        };
         if n_rows == self.shape[0] {
-            return self.region.len;
+            return whole;
         }
         assert!(n_rows < self.shape[0], "{n_rows} rows of a tensor of {}", self.shape[0]);
-        assert_eq!(self.layout, Layout::Rows, "tiles are taken whole");
-        self.region.len.checked_div(self.shape[0]).unwrap_or(0) * n_rows
+        assert_eq!(self.layout, Layout::Rows, "tiles and planes are taken whole");
+        whole.checked_div(self.shape[0]).unwrap_or(0) * n_rows
     }
 }
 

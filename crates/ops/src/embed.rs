@@ -1,25 +1,90 @@
 //! Rows of the embedding table, decoded to f32.
 
+use gpu::{Grid, Kernel, Program, Slice, SliceMut};
+use half::f16;
+use weights::Dtype;
+
+use crate::kernels::{count, format_number};
 use crate::quant::{Float, Format, TILE_ROWS, dequantize, for_dtype};
-use crate::{Error, Exec, Layout, View, ViewMut};
+use crate::{Error, Exec, Gpu, Indices, Kernels, Layout, View, ViewMut};
 
 const OP: &str = "embed";
+const THREADS: u32 = 256;
+
+gpu::args! {
+    pub(crate) struct Embed<'a> {
+        table: Slice<'a, u8>,
+        tokens: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        n_vocab: u32,
+        n_cols: u32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct DecodeF16<'a> {
+        pub table: Slice<'a, u8>,
+        pub out: SliceMut<'a, f16>,
+        pub n_rows: u32,
+        pub n_cols: u32,
+        pub first_row: u32,
+        pub n_out_rows: u32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct DecodeF32<'a> {
+        pub table: Slice<'a, u8>,
+        pub out: SliceMut<'a, f32>,
+        pub n_rows: u32,
+        pub n_cols: u32,
+        pub first_row: u32,
+        pub n_out_rows: u32,
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Unit {
+    embed: Kernel<Embed<'static>>,
+    pub decode_f16: Kernel<DecodeF16<'static>>,
+    pub decode_f32: Kernel<DecodeF32<'static>>,
+}
+
+pub(crate) fn unit(kernels: &Kernels, dtype: Dtype) -> Result<Unit, Error> {
+    let program = || {
+        Program::new(OP, include_str!("../kernels/embed.hip"))
+            .define("FORMAT", format_number(dtype))
+            .kernel::<Embed>("embed")
+            .kernel::<DecodeF16>("decode_f16")
+            .kernel::<DecodeF32>("decode_f32")
+    };
+    kernels.get((OP, [format_number(dtype), 0, 0]), program, |module| {
+        Ok(Unit {
+            embed: module.kernel::<Embed>("embed")?,
+            decode_f16: module.kernel::<DecodeF16>("decode_f16")?,
+            decode_f32: module.kernel::<DecodeF32>("decode_f32")?,
+        })
+    })
+}
 
 /// `out[i] = table[tokens[i]]`; `table` is `[n_vocab, n_embd]` in any type and layout, `out` `[n_tokens, n_embd]` f32.
-pub fn embed(exec: Exec, table: View, tokens: &[u32], out: &mut ViewMut) -> Result<(), Error> {
+pub fn embed<'t>(exec: Exec, table: View, tokens: impl Into<Indices<'t>>, out: &mut ViewMut) -> Result<(), Error> {
+    let tokens = tokens.into();
     let [n_vocab, n_embd] = table.shape;
     out.expect_shape(OP, "out", [tokens.len(), n_embd])?;
-    if let Some(token) = tokens.iter().find(|token| **token as usize >= n_vocab) {
+    if let Some(token) = tokens.host.iter().find(|token| **token as usize >= n_vocab) {
         return Err(Error::Argument { op: OP, what: format!("token {token} of a table of {n_vocab}") });
+    }
+    if n_embd == 0 || tokens.is_empty() {
+        return Ok(());
+    }
+    if let Exec::Gpu(gpu) = exec {
+        return launch(gpu, table, tokens, out);
     }
     let bytes = table.host_bytes(OP, "table")?;
     let out = out.f32s(OP, "out")?;
-    let Exec::Cpu(_) = exec;
-    if n_embd == 0 {
-        return Ok(());
-    }
     // A few microseconds a row: not worth waking anybody.
-    for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(n_embd)) {
+    for (&token, out) in tokens.host.iter().zip(out.chunks_exact_mut(n_embd)) {
         match table.layout {
             Layout::Rows => {
                 let row_bytes = bytes.len() / n_vocab;
@@ -29,9 +94,35 @@ pub fn embed(exec: Exec, table: View, tokens: &[u32], out: &mut ViewMut) -> Resu
                 P => row_of_tiles::<P>(bytes, token as usize, out),
                 P => unreachable!("{:?}: plain numbers have no tiles", P::NO_TILES)
             ),
+            Layout::Planes => {
+                return Err(Error::Argument { op: OP, what: "planes are for a GPU".into() });
+            }
         }
     }
     Ok(())
+}
+
+fn launch(gpu: &Gpu, table: View, tokens: Indices, out: &mut ViewMut) -> Result<(), Error> {
+    let _op = gpu.launcher.op(OP);
+    expect_device_layout(OP, &table)?;
+    let args = Embed {
+        table: table.device_bytes(OP, "table")?,
+        tokens: tokens.on_device(OP, "tokens")?,
+        out: out.device_f32s(OP, "out")?,
+        n_vocab: count(OP, "rows", table.n_rows())?,
+        n_cols: count(OP, "columns", table.n_cols())?,
+    };
+    let grid = Grid::line(count(OP, "tokens", tokens.len())?, THREADS);
+    Ok(gpu.launcher.launch(&unit(gpu.kernels, table.dtype)?.embed, grid, &args)?)
+}
+
+/// Packed weights lie in planes on a GPU, plain numbers in rows.
+pub(crate) fn expect_device_layout(op: &'static str, weight: &View) -> Result<(), Error> {
+    let expected = if weight.dtype.block_len() > 1 { Layout::Planes } else { Layout::Rows };
+    if weight.layout == expected {
+        return Ok(());
+    }
+    Err(Error::Argument { op, what: format!("{} in {:?}, a GPU takes {expected:?}", weight.dtype, weight.layout) })
 }
 
 fn row_of_tiles<P: Format>(bytes: &[u8], row: usize, out: &mut [f32]) {

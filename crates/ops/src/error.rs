@@ -1,8 +1,8 @@
-//! Shape and type mistakes an op refuses before it touches memory.
+//! Shape and type mistakes an op refuses before it touches memory, and what a GPU answered.
 
 use weights::Dtype;
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     #[error("{op}: {what} has shape {found:?}, expected {expected:?}")]
     Shape { op: &'static str, what: &'static str, found: [usize; 2], expected: [usize; 2] },
@@ -12,4 +12,9 @@ pub enum Error {
     Bytes { op: &'static str, what: &'static str, found: usize, needed: usize },
     #[error("{op}: {what}")]
     Argument { op: &'static str, what: String },
+    /// An op runs where its memory lies; nothing is moved behind the caller's back.
+    #[error("{op}: {what} does not lie in {expected}")]
+    Place { op: &'static str, what: &'static str, expected: &'static str },
+    #[error(transparent)]
+    Gpu(#[from] gpu::Error),
 }

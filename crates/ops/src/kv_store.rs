@@ -3,16 +3,31 @@
 //! One layer's pool is two matrices with a row per (head, block): a head's blocks lie side by side, so that a long
 //! context is read as one stream. A block of 16 tokens keeps its keys turned,
 //! `[head_dim, 16]`, so that one vector holds the same number of sixteen tokens and a score needs no sum across lanes;
-//! its values lie as `[16, head_dim]`.
+//! its values lie as `[16, head_dim]`. On a GPU both lie as `[16, head_dim]`.
 
+use gpu::{Grid, Program, Slice, SliceMut};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use weights::Dtype;
 
+use crate::kernels::count;
 use crate::view::Shared;
-use crate::{Error, Exec, Pool, View, ViewMut};
+use crate::{Error, Exec, Gpu, Indices, Pool, View, ViewMut};
 
 const OP: &str = "kv_store";
+const THREADS: u32 = 256;
+
+gpu::args! {
+    struct KvStore<'a> {
+        k: Slice<'a, f32>,
+        v: Slice<'a, f32>,
+        slots: Slice<'a, u32>,
+        k_pool: SliceMut<'a, u8>,
+        v_pool: SliceMut<'a, u8>,
+        n_heads: u32,
+        head_dim: u32,
+    }
+}
 
 /// Tokens of a block.
 pub const KV_BLOCK: usize = 16;
@@ -28,18 +43,29 @@ pub struct Slot {
     pub token: u32,
 }
 
-/// `k` and `v` are `[n_rows, n_kv_heads * head_dim]` f32, one slot a row; the pools `[n_kv_heads * n_blocks,
-/// 16 * head_dim]`, f16 or f32.
-pub fn kv_store(
+impl Slot {
+    /// As one number, which is what ops take.
+    pub fn index(self) -> u32 {
+        self.block * KV_BLOCK as u32 + self.token
+    }
+
+    fn of(index: u32) -> Self {
+        Self { block: index / KV_BLOCK as u32, token: index % KV_BLOCK as u32 }
+    }
+}
+
+/// `slots` are [`Slot::index`]es. `k` and `v` are `[n_rows, n_kv_heads * head_dim]` f32, one slot a row; the pools
+/// `[n_kv_heads * n_blocks, 16 * head_dim]`, f16 or f32: on a CPU head by head, on a GPU block by block.
+pub fn kv_store<'s>(
     exec: Exec,
     k: View,
     v: View,
-    slots: &[Slot],
+    slots: impl Into<Indices<'s>>,
     head_dim: usize,
     k_pool: &mut ViewMut,
     v_pool: &mut ViewMut,
 ) -> Result<(), Error> {
-    let Exec::Cpu(pool) = exec;
+    let slots = slots.into();
     let [n_rows, n_cols] = k.shape;
     v.expect_shape(OP, "v", k.shape)?;
     if slots.len() != n_rows || head_dim == 0 || head_dim > MAX_HEAD_DIM || !n_cols.is_multiple_of(head_dim) {
@@ -50,14 +76,18 @@ pub fn kv_store(
     k_pool.expect_shape(OP, "k_pool", [k_pool.shape[0], KV_BLOCK * head_dim])?;
     v_pool.expect_shape(OP, "v_pool", k_pool.shape)?;
     let n_blocks = k_pool.shape[0] / n_heads.max(1);
-    if let Some(slot) = slots.iter().find(|s| s.block as usize >= n_blocks || s.token as usize >= KV_BLOCK) {
+    if let Some(slot) = slots.host.iter().map(|index| Slot::of(*index)).find(|s| s.block as usize >= n_blocks) {
         let what = format!("slot {slot:?} of {n_blocks} blocks of {KV_BLOCK}");
         return Err(Error::Argument { op: OP, what });
     }
     if k_pool.dtype != v_pool.dtype {
         return Err(Error::Type { op: OP, what: "v_pool", found: v_pool.dtype, expected: "the type of k_pool" });
     }
-    let source = Source { k: k.f32s(OP, "k")?, v: v.f32s(OP, "v")?, slots, n_heads, n_blocks, head_dim };
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return launch(gpu, k, v, slots, head_dim, k_pool, v_pool),
+    };
+    let source = Source { k: k.f32s(OP, "k")?, v: v.f32s(OP, "v")?, slots: slots.host, n_heads, n_blocks, head_dim };
     match k_pool.dtype {
         Dtype::F32 => {
             let (k_pool, v_pool) = (k_pool.f32s(OP, "k_pool")?, v_pool.f32s(OP, "v_pool")?);
@@ -73,10 +103,53 @@ pub fn kv_store(
     Ok(())
 }
 
+fn launch(
+    gpu: &Gpu,
+    k: View,
+    v: View,
+    slots: Indices,
+    head_dim: usize,
+    k_pool: &mut ViewMut,
+    v_pool: &mut ViewMut,
+) -> Result<(), Error> {
+    let [n_rows, n_cols] = k.shape;
+    if n_rows == 0 || n_cols == 0 {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    let is_f16 = is_kept_f16(OP, k_pool.dtype)?;
+    let program = || kv_program(OP, include_str!("../kernels/kv_store.hip"), is_f16).kernel::<KvStore>(OP);
+    let kernel = gpu.kernels.get((OP, [u32::from(is_f16), 0, 0]), program, |module| module.kernel::<KvStore>(OP))?;
+    let args = KvStore {
+        k: k.device_f32s(OP, "k")?,
+        v: v.device_f32s(OP, "v")?,
+        slots: slots.on_device(OP, "slots")?,
+        k_pool: k_pool.device_bytes(OP, "k_pool")?,
+        v_pool: v_pool.device_bytes(OP, "v_pool")?,
+        n_heads: count(OP, "heads", n_cols / head_dim)?,
+        head_dim: count(OP, "head size", head_dim)?,
+    };
+    Ok(gpu.launcher.launch(&kernel, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
+}
+
+pub(crate) fn is_kept_f16(op: &'static str, found: Dtype) -> Result<bool, Error> {
+    match found {
+        Dtype::F16 => Ok(true),
+        Dtype::F32 => Ok(false),
+        found => Err(Error::Type { op, what: "kv", found, expected: "F16 or F32" }),
+    }
+}
+
+/// A program for keys and values kept as f16 or f32.
+pub(crate) fn kv_program(name: &str, source: &str, is_f16: bool) -> Program {
+    let program = Program::new(name, source);
+    if is_f16 { program.define("KV_F16", 1) } else { program }
+}
+
 struct Source<'a> {
     k: &'a [f32],
     v: &'a [f32],
-    slots: &'a [Slot],
+    slots: &'a [u32],
     n_heads: usize,
     n_blocks: usize,
     head_dim: usize,
@@ -95,7 +168,7 @@ impl Source<'_> {
         let (k_pool, v_pool) = (Shared::new(k_pool), Shared::new(v_pool));
         let store_head = |head: usize| {
             let mut turned = [T::default(); MAX_HEAD_DIM];
-            for (row, slot) in slots.iter().enumerate() {
+            for (row, slot) in slots.iter().map(|index| Slot::of(*index)).enumerate() {
                 let source = row * n_heads * head_dim + head * head_dim;
                 let start = (head * n_blocks + slot.block as usize) * block_len;
                 // SAFETY: a block's part of one head, inside the pools; each head belongs to one task.

@@ -1,6 +1,7 @@
-//! MATH: one file per op, with its CPU code and its shape checks side by side.
+//! MATH: one file per op, with its CPU code, its launch and its shape checks side by side.
 //!
-//! Absences: an op never allocates device memory, never waits, never reads back, and never decides where it runs.
+//! Absences: an op never allocates device memory, never waits, never reads back, and never decides where it runs. No
+//! vendor's name appears here, outside of `kernels/prelude.h`.
 //! This crate knows no model, no file and no request.
 
 #![allow(
@@ -14,7 +15,9 @@ mod embed;
 mod error;
 mod exec;
 mod exp;
+mod indices;
 mod isa;
+mod kernels;
 mod kv_store;
 mod matmul;
 mod pack;
@@ -22,6 +25,7 @@ mod pool;
 pub mod quant;
 mod rmsnorm;
 mod rope;
+mod rope_store;
 mod swiglu;
 mod take_rows;
 #[cfg(target_arch = "x86_64")]
@@ -29,17 +33,20 @@ mod tile;
 mod view;
 
 pub use arena::{Arena, Tensor};
-pub use attention::{Heads, Kv, QuerySpan, attention};
+pub use attention::{Chip, DeviceSpans, Heads, Kv, Plan, QuerySpan, Spans, attention};
 pub use embed::embed;
 pub use error::Error;
 pub use exec::Exec;
+pub use indices::Indices;
 pub use isa::Isa;
+pub use kernels::{Gpu, Kernels, Workspace};
 pub use kv_store::{KV_BLOCK, MAX_HEAD_DIM, Slot, kv_store};
-pub use matmul::{Mode, Product, matmul};
-pub use pack::{pack, packed};
+pub use matmul::{Mode, Product, matmul, norm_matmul, swiglu_matmul};
+pub use pack::{pack, pack_rows, packed, packed_on_device};
 pub use pool::Pool;
 pub use rmsnorm::rmsnorm;
 pub use rope::{Pairing, rope};
+pub use rope_store::{Projected, rope_store};
 pub use swiglu::swiglu;
 pub use take_rows::take_rows;
 pub use view::{Layout, Place, PlaceMut, View, ViewMut};

@@ -1,18 +1,35 @@
 //! Root-mean-square norm: `out = x / sqrt(mean(x^2) + eps) * weight`, a row at a time.
 
+use gpu::{Grid, Program, Slice, SliceMut};
+
+use crate::kernels::count;
 use crate::view::Shared;
-use crate::{Error, Exec, View, ViewMut};
+use crate::{Error, Exec, Gpu, View, ViewMut};
 
 const OP: &str = "rmsnorm";
+const THREADS: u32 = 256;
+
+gpu::args! {
+    struct Rmsnorm<'a> {
+        x: Slice<'a, f32>,
+        w: Slice<'a, f32>,
+        y: SliceMut<'a, f32>,
+        n_cols: u32,
+        eps: f32,
+    }
+}
 
 /// `x` and `out` are `[n_rows, n_cols]`, `weight` `[1, n_cols]`, all f32.
 pub fn rmsnorm(exec: Exec, x: View, weight: View, eps: f32, out: &mut ViewMut) -> Result<(), Error> {
     let [n_rows, n_cols] = x.shape;
     weight.expect_shape(OP, "weight", [1, n_cols])?;
     out.expect_shape(OP, "out", x.shape)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return launch(gpu, x, weight, eps, out),
+    };
     let (x, weight) = (x.f32s(OP, "x")?, weight.f32s(OP, "weight")?);
     let out = Shared::new(out.f32s(OP, "out")?);
-    let Exec::Cpu(pool) = exec;
     pool.run_ranges(n_rows, 16, |rows, _| {
         for row in rows {
             // SAFETY: each row belongs to one range and lies inside `out`.
@@ -21,6 +38,24 @@ pub fn rmsnorm(exec: Exec, x: View, weight: View, eps: f32, out: &mut ViewMut) -
         }
     });
     Ok(())
+}
+
+fn launch(gpu: &Gpu, x: View, weight: View, eps: f32, out: &mut ViewMut) -> Result<(), Error> {
+    let [n_rows, n_cols] = x.shape;
+    if n_rows == 0 || n_cols == 0 {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    let program = || Program::new(OP, include_str!("../kernels/rmsnorm.hip")).kernel::<Rmsnorm>("rmsnorm_f32");
+    let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Rmsnorm>("rmsnorm_f32"))?;
+    let args = Rmsnorm {
+        x: x.device_f32s(OP, "x")?,
+        w: weight.device_f32s(OP, "weight")?,
+        y: out.device_f32s(OP, "out")?,
+        n_cols: count(OP, "columns", n_cols)?,
+        eps,
+    };
+    Ok(gpu.launcher.launch(&kernel, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
 }
 
 fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {

@@ -3,10 +3,26 @@
 //! The angles come from a table that the model fills per batch, because a table is exact (sines in f64), the same on
 //! every device, and takes any scaling of the frequencies.
 
+use gpu::{Grid, Program, Slice, SliceMut};
+
+use crate::kernels::count;
 use crate::view::Shared;
-use crate::{Error, Exec, View, ViewMut};
+use crate::{Error, Exec, Gpu, View, ViewMut};
 
 const OP: &str = "rope";
+const THREADS: u32 = 256;
+
+gpu::args! {
+    struct Rope<'a> {
+        x: SliceMut<'a, f32>,
+        angles: Slice<'a, f32>,
+        n_all: u32,
+        n_heads: u32,
+        head_dim: u32,
+        n_rot: u32,
+        is_halves: u32,
+    }
+}
 
 /// Which two numbers of a head make a pair.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -27,9 +43,12 @@ pub fn rope(exec: Exec, x: &mut ViewMut, angles: View, head_dim: usize, pairing:
         let what = format!("{n_cols} columns in heads of {head_dim}, {n_rot} of each turned");
         return Err(Error::Argument { op: OP, what });
     }
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return launch(gpu, x, angles, head_dim, pairing),
+    };
     let angles = angles.f32s(OP, "angles")?;
     let x = Shared::new(x.f32s(OP, "x")?);
-    let Exec::Cpu(pool) = exec;
     pool.run_ranges(n_rows, 16, |rows, _| {
         for row in rows {
             let angles = &angles[row * n_rot..][..n_rot];
@@ -39,6 +58,28 @@ pub fn rope(exec: Exec, x: &mut ViewMut, angles: View, head_dim: usize, pairing:
         }
     });
     Ok(())
+}
+
+fn launch(gpu: &Gpu, x: &mut ViewMut, angles: View, head_dim: usize, pairing: Pairing) -> Result<(), Error> {
+    let ([n_rows, n_cols], n_rot) = (x.shape, angles.n_cols());
+    let n_heads = n_cols / head_dim;
+    let n_all = count(OP, "pairs", n_rows * n_heads * n_rot / 2)?;
+    if n_all == 0 {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    let program = || Program::new(OP, include_str!("../kernels/rope.hip")).kernel::<Rope>("rope");
+    let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Rope>("rope"))?;
+    let args = Rope {
+        x: x.device_f32s(OP, "x")?,
+        angles: angles.device_f32s(OP, "angles")?,
+        n_all,
+        n_heads: count(OP, "heads", n_heads)?,
+        head_dim: count(OP, "head size", head_dim)?,
+        n_rot: count(OP, "turned numbers", n_rot)?,
+        is_halves: u32::from(pairing == Pairing::Halves),
+    };
+    Ok(gpu.launcher.launch(&kernel, Grid::line(n_all.div_ceil(THREADS), THREADS), &args)?)
 }
 
 fn turn(x: &mut [f32], angles: &[f32], pairing: Pairing) {

@@ -1,18 +1,33 @@
 //! The gate of the feed-forward block: `gate = silu(gate) * up`.
 
+use gpu::{Grid, Program, Slice, SliceMut};
+
 use crate::exp::exp;
 use crate::isa::Isa;
+use crate::kernels::count;
 use crate::view::Shared;
-use crate::{Error, Exec, View, ViewMut};
+use crate::{Error, Exec, Gpu, View, ViewMut};
 
 const OP: &str = "swiglu";
+const THREADS: u32 = 256;
+
+gpu::args! {
+    struct Swiglu<'a> {
+        gate: SliceMut<'a, f32>,
+        up: Slice<'a, f32>,
+        n: u64,
+    }
+}
 
 /// `gate[i] = gate[i] / (1 + e^-gate[i]) * up[i]`; both `[n_rows, n_cols]` f32.
 pub fn swiglu(exec: Exec, gate: &mut ViewMut, up: View) -> Result<(), Error> {
     up.expect_shape(OP, "up", gate.shape)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return launch(gpu, gate, up),
+    };
     let up = up.f32s(OP, "up")?;
     let gate = Shared::new(gate.f32s(OP, "gate")?);
-    let Exec::Cpu(pool) = exec;
     pool.run_ranges(up.len(), 4096, |range, _| {
         // SAFETY: ranges do not overlap and lie inside `gate`.
         let gate = unsafe { gate.slice(range.start, range.len()) };
@@ -26,6 +41,19 @@ pub fn swiglu(exec: Exec, gate: &mut ViewMut, up: View) -> Result<(), Error> {
         apply(gate, up);
     });
     Ok(())
+}
+
+fn launch(gpu: &Gpu, gate: &mut ViewMut, up: View) -> Result<(), Error> {
+    let n = up.n_rows() * up.n_cols();
+    if n == 0 {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    let program = || Program::new(OP, include_str!("../kernels/swiglu.hip")).kernel::<Swiglu>("swiglu");
+    let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Swiglu>("swiglu"))?;
+    let args = Swiglu { gate: gate.device_f32s(OP, "gate")?, up: up.device_f32s(OP, "up")?, n: n as u64 };
+    let grid = Grid::line(count(OP, "numbers", n.div_ceil(THREADS as usize))?, THREADS);
+    Ok(gpu.launcher.launch(&kernel, grid, &args)?)
 }
 
 #[inline(always)]

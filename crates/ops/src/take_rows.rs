@@ -1,20 +1,79 @@
 //! Picks rows: after the last attention, only the rows that somebody wants go on.
 
-use crate::{Error, Exec, View, ViewMut};
+use gpu::{Grid, Kernel, Program, Slice, SliceMut};
+use half::f16;
+
+use crate::kernels::count;
+use crate::{Error, Exec, Gpu, Indices, Kernels, View, ViewMut};
 
 const OP: &str = "take_rows";
+const THREADS: u32 = 256;
+
+gpu::args! {
+    struct TakeRows<'a> {
+        x: Slice<'a, f32>,
+        rows: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        n_cols: u32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct ToF16<'a> {
+        pub x: Slice<'a, f32>,
+        pub out: SliceMut<'a, f16>,
+        pub n: u64,
+        pub scale: f32,
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Unit {
+    take_rows: Kernel<TakeRows<'static>>,
+    pub to_f16: Kernel<ToF16<'static>>,
+}
+
+pub(crate) fn unit(kernels: &Kernels) -> Result<Unit, Error> {
+    let program = || {
+        Program::new(OP, include_str!("../kernels/take_rows.hip"))
+            .kernel::<TakeRows>("take_rows")
+            .kernel::<ToF16>("to_f16_scaled")
+    };
+    kernels.get((OP, [0; 3]), program, |module| {
+        let take_rows = module.kernel::<TakeRows>("take_rows")?;
+        Ok(Unit { take_rows, to_f16: module.kernel::<ToF16>("to_f16_scaled")? })
+    })
+}
 
 /// `out[i] = x[rows[i]]`, f32.
-pub fn take_rows(exec: Exec, x: View, rows: &[u32], out: &mut ViewMut) -> Result<(), Error> {
+pub fn take_rows<'r>(exec: Exec, x: View, rows: impl Into<Indices<'r>>, out: &mut ViewMut) -> Result<(), Error> {
+    let rows = rows.into();
     let [n_rows, n_cols] = x.shape;
     out.expect_shape(OP, "out", [rows.len(), n_cols])?;
-    if let Some(row) = rows.iter().find(|row| **row as usize >= n_rows) {
+    if let Some(row) = rows.host.iter().find(|row| **row as usize >= n_rows) {
         return Err(Error::Argument { op: OP, what: format!("row {row} of {n_rows}") });
     }
+    if let Exec::Gpu(gpu) = exec {
+        return launch(gpu, x, rows, out);
+    }
     let (x, out) = (x.f32s(OP, "x")?, out.f32s(OP, "out")?);
-    let Exec::Cpu(_) = exec;
-    for (&row, out) in rows.iter().zip(out.chunks_exact_mut(n_cols.max(1))) {
+    for (&row, out) in rows.host.iter().zip(out.chunks_exact_mut(n_cols.max(1))) {
         out.copy_from_slice(&x[row as usize * n_cols..][..n_cols]);
     }
     Ok(())
+}
+
+fn launch(gpu: &Gpu, x: View, rows: Indices, out: &mut ViewMut) -> Result<(), Error> {
+    if rows.is_empty() || x.n_cols() == 0 {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    let args = TakeRows {
+        x: x.device_f32s(OP, "x")?,
+        rows: rows.on_device(OP, "rows")?,
+        out: out.device_f32s(OP, "out")?,
+        n_cols: count(OP, "columns", x.n_cols())?,
+    };
+    let grid = Grid::line(count(OP, "rows", rows.len())?, THREADS);
+    Ok(gpu.launcher.launch(&unit(gpu.kernels)?.take_rows, grid, &args)?)
 }

@@ -24,12 +24,15 @@ pub enum Layout {
     Rows,
     /// Sixteen interleaved, as [`pack`](crate::pack()) leaves weights for the CPU.
     Tiles,
+    /// Quants and scales apart, as [`pack`](crate::pack()) leaves packed weights for a GPU.
+    Planes,
 }
 
 /// Where the bytes of a [`View`] lie.
 #[derive(Copy, Clone)]
 pub enum Place<'a> {
     Host(&'a [u8]),
+    Device(gpu::Slice<'a, u8>),
 }
 
 pub struct ViewMut<'a> {
@@ -42,6 +45,7 @@ pub struct ViewMut<'a> {
 /// Where the bytes of a [`ViewMut`] lie.
 pub enum PlaceMut<'a> {
     Host(&'a mut [u8]),
+    Device(gpu::SliceMut<'a, u8>),
 }
 
 impl<'a> View<'a> {
@@ -65,16 +69,26 @@ impl<'a> View<'a> {
 
     /// The bytes, after checking that they are as many as type and shape say.
     pub(crate) fn host_bytes(&self, op: &'static str, what: &'static str) -> Result<&'a [u8], Error> {
-        let Place::Host(bytes) = self.place;
+        let Place::Host(bytes) = self.place else { return Err(Error::Place { op, what, expected: "host memory" }) };
         check_bytes(op, what, self.layout, self.dtype, self.shape, bytes.len())?;
         Ok(bytes)
     }
 
     pub(crate) fn f32s(&self, op: &'static str, what: &'static str) -> Result<&'a [f32], Error> {
-        if self.dtype != Dtype::F32 {
-            return Err(Error::Type { op, what, found: self.dtype, expected: "F32" });
-        }
+        expect_f32(op, what, self.dtype)?;
         bytemuck::try_cast_slice(self.host_bytes(op, what)?).map_err(|e| unaligned(op, what, e))
+    }
+
+    /// As [`View::host_bytes`], on a device.
+    pub(crate) fn device_bytes(&self, op: &'static str, what: &'static str) -> Result<gpu::Slice<'a, u8>, Error> {
+        let Place::Device(bytes) = self.place else { return Err(Error::Place { op, what, expected: "device memory" }) };
+        check_bytes(op, what, self.layout, self.dtype, self.shape, bytes.len())?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn device_f32s(&self, op: &'static str, what: &'static str) -> Result<gpu::Slice<'a, f32>, Error> {
+        expect_f32(op, what, self.dtype)?;
+        Ok(self.device_bytes(op, what)?.cast()?)
     }
 
     pub(crate) fn expect_shape(&self, op: &'static str, what: &'static str, expected: [usize; 2]) -> Result<(), Error> {
@@ -94,25 +108,53 @@ impl<'a> ViewMut<'a> {
 
     /// The same view for a shorter time.
     pub fn reborrow(&mut self) -> ViewMut<'_> {
-        let PlaceMut::Host(bytes) = &mut self.place;
-        ViewMut { dtype: self.dtype, shape: self.shape, layout: self.layout, place: PlaceMut::Host(bytes) }
+        let place = match &mut self.place {
+            PlaceMut::Host(bytes) => PlaceMut::Host(bytes),
+            PlaceMut::Device(bytes) => PlaceMut::Device(bytes.reborrow()),
+        };
+        ViewMut { dtype: self.dtype, shape: self.shape, layout: self.layout, place }
     }
 
     pub fn as_view(&self) -> View<'_> {
-        let PlaceMut::Host(bytes) = &self.place;
-        View { dtype: self.dtype, shape: self.shape, layout: self.layout, place: Place::Host(bytes) }
+        let place = match &self.place {
+            PlaceMut::Host(bytes) => Place::Host(bytes),
+            PlaceMut::Device(bytes) => Place::Device(bytes.as_slice()),
+        };
+        View { dtype: self.dtype, shape: self.shape, layout: self.layout, place }
     }
 
     pub(crate) fn host_bytes(&mut self, op: &'static str, what: &'static str) -> Result<&mut [u8], Error> {
-        let PlaceMut::Host(bytes) = &mut self.place;
+        let PlaceMut::Host(bytes) = &mut self.place else {
+            return Err(Error::Place { op, what, expected: "host memory" });
+        };
         check_bytes(op, what, self.layout, self.dtype, self.shape, bytes.len())?;
         Ok(bytes)
     }
 
+    /// As [`ViewMut::host_bytes`], on a device.
+    pub(crate) fn device_bytes(
+        &mut self,
+        op: &'static str,
+        what: &'static str,
+    ) -> Result<gpu::SliceMut<'_, u8>, Error> {
+        let PlaceMut::Device(bytes) = &mut self.place else {
+            return Err(Error::Place { op, what, expected: "device memory" });
+        };
+        check_bytes(op, what, self.layout, self.dtype, self.shape, bytes.len())?;
+        Ok(bytes.reborrow())
+    }
+
+    pub(crate) fn device_f32s(
+        &mut self,
+        op: &'static str,
+        what: &'static str,
+    ) -> Result<gpu::SliceMut<'_, f32>, Error> {
+        expect_f32(op, what, self.dtype)?;
+        Ok(self.device_bytes(op, what)?.cast()?)
+    }
+
     pub(crate) fn f32s(&mut self, op: &'static str, what: &'static str) -> Result<&mut [f32], Error> {
-        if self.dtype != Dtype::F32 {
-            return Err(Error::Type { op, what, found: self.dtype, expected: "F32" });
-        }
+        expect_f32(op, what, self.dtype)?;
         bytemuck::try_cast_slice_mut(self.host_bytes(op, what)?).map_err(|e| unaligned(op, what, e))
     }
 
@@ -126,6 +168,9 @@ pub(crate) fn matrix_bytes(layout: Layout, dtype: Dtype, shape: [usize; 2]) -> O
     let row_bytes = dtype.row_bytes(shape[1])?;
     match layout {
         Layout::Rows => row_bytes.checked_mul(shape[0]),
+        // The same bits in another order; plain numbers stay in rows.
+        Layout::Planes if dtype.block_len() > 1 => row_bytes.checked_mul(shape[0]),
+        Layout::Planes => None,
         Layout::Tiles => {
             let tile_bytes = for_dtype!(dtype, P => P::TILE_BYTES, P => return P::NO_TILES);
             (shape[1] / dtype.block_len()).checked_mul(tile_bytes)?.checked_mul(shape[0].div_ceil(TILE_ROWS))
@@ -149,6 +194,10 @@ fn check_bytes(
             Err(Error::Argument { op, what })
         }
     }
+}
+
+fn expect_f32(op: &'static str, what: &'static str, found: Dtype) -> Result<(), Error> {
+    if found == Dtype::F32 { Ok(()) } else { Err(Error::Type { op, what, found, expected: "F32" }) }
 }
 
 fn unaligned(op: &'static str, what: &'static str, e: bytemuck::PodCastError) -> Error {

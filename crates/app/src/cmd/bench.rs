@@ -25,8 +25,9 @@ Examples:
 
 Figures are medians. Tokens are made up; the time to choose them is not included.";
 
-/// Prompt tokens in one step.
+/// Prompt tokens in one step, on a CPU and on a GPU.
 const PROMPT_STEP: usize = 512;
+const GPU_PROMPT_STEP: usize = 2048;
 
 /// Shapes of models that can be made up.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -75,6 +76,9 @@ pub struct Args {
     /// Write the random model to a GGUF file
     #[arg(long, value_name = "FILE", requires = "synthetic")]
     save: Option<PathBuf>,
+    /// Show the device time of each op of one generated token (GPUs)
+    #[arg(long)]
+    profile: bool,
     /// What to write to standard output
     #[arg(long, value_enum, default_value_t)]
     output: Format,
@@ -123,15 +127,23 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let load_args =
         LoadArgs { context: Some(u32::try_from(n_ctx).context("--depth is too large")?), ..args.load.clone() };
-    let max_batch_tokens = PROMPT_STEP.max(args.batch);
+    let is_on_gpu = args.load.choose_device() != model::DeviceChoice::Cpu;
+    let prompt_step = if is_on_gpu { GPU_PROMPT_STEP } else { PROMPT_STEP };
+    let max_batch_tokens = prompt_step.max(args.batch);
     let purpose = Use { n_sequences: args.batch, max_batch_tokens, max_logits_rows: args.batch };
     let plan = load::plan(&checkpoint, &load_args, purpose)?;
     let model = load::load(&checkpoint, &plan)?;
     let device = model.device();
     let load_s = start.elapsed().as_secs_f64();
-    let mut bench =
-        Bench { n_vocab: model.config().n_vocab, driver: Driver::new(model, args.batch, n_ctx, PROMPT_STEP), args };
+    let mut bench = Bench {
+        n_vocab: model.config().n_vocab,
+        driver: Driver::new(model, args.batch, n_ctx, prompt_step),
+        args,
+        prompt_step,
+    };
     let samples = bench.run()?;
+    let profile = if args.profile { bench.profile()? } else { Vec::new() };
+    let notes = bench.driver.model().notes();
     let n_threads = plan.options.n_threads;
     if args.output == Format::Json {
         let results = samples.iter().map(|samples| {
@@ -162,6 +174,12 @@ pub fn main(args: &Args) -> Result<()> {
         let (low, high) = samples.range();
         writeln!(out, "{:24} {:>9.1} tokens/s  ({low:.1} to {high:.1})", samples.test, samples.median())?;
     }
+    for note in notes {
+        writeln!(out, "note: {note}")?;
+    }
+    for (op, n, total_us) in profile {
+        writeln!(out, "  {op:12} {n:>5} times {total_us:>10.1} us")?;
+    }
     Ok(())
 }
 
@@ -189,6 +207,7 @@ fn open(args: &Args) -> Result<(String, Checkpoint)> {
 struct Bench<'a> {
     driver: Driver,
     args: &'a Args,
+    prompt_step: usize,
     n_vocab: usize,
 }
 
@@ -238,7 +257,7 @@ impl Bench<'_> {
     /// The prompt of one sequence, with the logits of its last token.
     fn prompt(&mut self) -> Result<()> {
         let tokens = self.tokens(self.args.prompt, 0);
-        let n_fed = (tokens.len() - 1) / PROMPT_STEP * PROMPT_STEP;
+        let n_fed = (tokens.len() - 1) / self.prompt_step * self.prompt_step;
         self.driver.feed(0, self.args.depth, &tokens[..n_fed])?;
         let last = Span { seq_idx: 0, start: self.args.depth + n_fed, tokens: &tokens[n_fed..] };
         self.driver.step(&[last], Want::Last)?;
@@ -257,6 +276,24 @@ impl Bench<'_> {
             self.driver.step(&spans, Want::Last)?;
         }
         Ok(())
+    }
+
+    /// Calls and device time in microseconds of each op of one decode step, the longest first.
+    fn profile(&mut self) -> Result<Vec<(&'static str, usize, f64)>> {
+        let tokens: Vec<[u32; 1]> = (0..self.args.batch).map(|seq| [self.tokens(1, seq)[0]]).collect();
+        let start = self.args.depth;
+        let spans: Vec<Span<'_>> =
+            tokens.iter().enumerate().map(|(seq_idx, tokens)| Span { seq_idx, start, tokens }).collect();
+        let mut sums: Vec<(&'static str, usize, f64)> = Vec::new();
+        for (op, time) in self.driver.profile(&spans)? {
+            let us = time.as_secs_f64() * 1e6;
+            match sums.iter_mut().find(|(name, ..)| *name == op) {
+                Some(sum) => *sum = (op, sum.1 + 1, sum.2 + us),
+                None => sums.push((op, 1, us)),
+            }
+        }
+        sums.sort_by(|a, b| b.2.total_cmp(&a.2));
+        Ok(sums)
     }
 
     /// Made-up tokens, the same in every run.

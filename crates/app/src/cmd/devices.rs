@@ -8,7 +8,9 @@ use std::io::Write;
 
 /// Show what can compute here
 #[derive(clap::Args)]
-#[command(after_help = "The name in the first column is what --device takes. GPUs are not supported yet.")]
+#[command(
+    after_help = "The name in the first column is what --device takes; auto takes the first that is not refused."
+)]
 pub struct Args {
     /// What to write to standard output
     #[arg(long, value_enum, default_value_t)]
@@ -18,15 +20,31 @@ pub struct Args {
 pub fn main(args: &Args) -> Result<()> {
     let cpu = Cpu::detect();
     let memory = Memory::read();
+    let found = gpu::discovery::Probe::this_program()?.discover();
     if args.output == Format::Json {
-        return print_json(&serde_json::json!({"devices": [{
+        let gpus = found.devices.iter().map(|found| {
+            serde_json::json!({
+                "device": format!("{}:{}", found.vendor.word(), found.ordinal),
+                "name": found.name,
+                "architecture": found.arch,
+                "is_integrated": found.is_integrated,
+                "pci": found.pci,
+                "memory_total_bytes": found.memory_bytes,
+                "refused": found.refused,
+            })
+        });
+        let cpu = serde_json::json!({
             "device": "cpu",
             "name": cpu.name,
             "cores": cpu.n_cores,
             "features": cpu.features,
             "memory_total_bytes": memory.map(|memory| memory.total_bytes),
             "memory_available_bytes": memory.map(|memory| memory.available_bytes),
-        }]}));
+        });
+        let absent =
+            found.absent.iter().map(|(vendor, why)| serde_json::json!({"vendor": vendor.to_string(), "why": why}));
+        let devices: Vec<_> = std::iter::once(cpu).chain(gpus).collect();
+        return print_json(&serde_json::json!({"devices": devices, "absent": absent.collect::<Vec<_>>()}));
     }
     let mut out = std::io::stdout().lock();
     writeln!(out, "cpu  {}", cpu.name.as_deref().unwrap_or(std::env::consts::ARCH))?;
@@ -37,6 +55,12 @@ pub fn main(args: &Args) -> Result<()> {
     if let Some(memory) = memory {
         let (available, total) = (human_bytes(memory.available_bytes), human_bytes(memory.total_bytes));
         writeln!(out, "     memory    {available} available of {total}")?;
+    }
+    for found in &found.devices {
+        writeln!(out, "{found}")?;
+    }
+    for (vendor, why) in &found.absent {
+        writeln!(out, "no {vendor} GPU: {why}")?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The model against other programs' numbers and against itself under other batches.
 
+mod card;
 mod support;
 mod tiny;
 mod truth;

@@ -31,7 +31,9 @@ fn instruction_sets_agree() {
             let mut model = model(dtype, isa);
             let logits = model.forward(&batch(&tokens, 0, &table(0, 21), true)).unwrap().logits.to_vec();
             let truth = truth.get_or_insert_with(|| logits.clone());
-            assert!(distance(truth, &logits) < 5e-3, "{dtype} {isa}: {}", distance(truth, &logits));
+            let largest = truth.iter().fold(1.0, |most: f32, x| most.max(x.abs()));
+            let error = distance(truth, &logits) / largest;
+            assert!(error < 3e-3, "{dtype} {isa}: {error}");
         }
     }
 }

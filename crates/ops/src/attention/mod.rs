@@ -6,9 +6,12 @@
 
 #[cfg(target_arch = "x86_64")]
 mod few;
+mod launch;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod vector;
+
+pub use launch::{Chip, DeviceSpans, Plan};
 
 use std::cell::RefCell;
 
@@ -48,6 +51,31 @@ pub struct QuerySpan<'a> {
     pub is_causal: bool,
 }
 
+/// The spans of a batch; the host's copy is checked, a GPU reads its own.
+#[derive(Copy, Clone)]
+pub struct Spans<'a> {
+    pub host: &'a [QuerySpan<'a>],
+    pub device: Option<DeviceSpans<'a>>,
+}
+
+impl<'a> From<&'a [QuerySpan<'a>]> for Spans<'a> {
+    fn from(host: &'a [QuerySpan<'a>]) -> Self {
+        Self { host, device: None }
+    }
+}
+
+impl<'a, const N: usize> From<&'a [QuerySpan<'a>; N]> for Spans<'a> {
+    fn from(host: &'a [QuerySpan<'a>; N]) -> Self {
+        Self { host, device: None }
+    }
+}
+
+impl<'a> From<&'a Vec<QuerySpan<'a>>> for Spans<'a> {
+    fn from(host: &'a Vec<QuerySpan<'a>>) -> Self {
+        Self { host, device: None }
+    }
+}
+
 #[derive(Copy, Clone)]
 pub struct Heads {
     pub n_heads: usize,
@@ -58,14 +86,15 @@ pub struct Heads {
 }
 
 /// `out = softmax(scale * q k^T) v`; `q` and `out` are `[n_rows, n_heads * head_dim]` f32.
-pub fn attention(
+pub fn attention<'s>(
     exec: Exec,
     q: View,
     kv: Kv,
     heads: Heads,
-    spans: &[QuerySpan],
+    spans: impl Into<Spans<'s>>,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
+    let Spans { host: spans, device } = spans.into();
     let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
     let bad = |what: String| Err(Error::Argument { op: OP, what });
     if n_kv_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) || head_dim == 0 || head_dim > MAX_HEAD_DIM {
@@ -88,7 +117,13 @@ pub fn attention(
             return bad(format!("block {block} of a pool of {n_blocks}"));
         }
     }
-    let Exec::Cpu(pool) = exec;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => {
+            let device = device.ok_or(Error::Place { op: OP, what: "spans", expected: "device memory" })?;
+            return launch::launch(gpu, q, kv, heads, spans, device, out);
+        }
+    };
     let input = Input {
         q: q.f32s(OP, "q")?,
         k: kv.k.host_bytes(OP, "k")?,

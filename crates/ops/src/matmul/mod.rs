@@ -14,6 +14,7 @@
 mod activations;
 #[cfg(target_arch = "x86_64")]
 mod dot;
+mod launch;
 #[cfg(target_arch = "x86_64")]
 mod panel;
 mod plain;
@@ -27,7 +28,7 @@ use weights::Dtype;
 use crate::isa::Isa;
 use crate::quant::{Float, Format, TILE_ROWS, for_dtype};
 use crate::view::Shared;
-use crate::{Error, Exec, Layout, Pool, View, ViewMut};
+use crate::{Error, Exec, Layout, Pool, View, ViewMut, rmsnorm, swiglu};
 use activations::Activations;
 
 const OP: &str = "matmul";
@@ -72,19 +73,68 @@ pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error
         let n_out = product.weight.n_rows();
         product.weight.expect_shape(OP, "weight", [n_out, n_in])?;
         product.out.expect_shape(OP, "out", [n_rows, n_out])?;
+        let Exec::Cpu(pool) = exec else { continue };
         product.weight.host_bytes(OP, "weight")?;
-        let Exec::Cpu(pool) = exec;
         if product.weight.layout == Layout::Tiles && pool.isa() == Isa::Plain {
             return Err(Error::Argument { op: OP, what: "tiles need AVX2".into() });
         }
+        if product.weight.layout == Layout::Planes {
+            return Err(Error::Argument { op: OP, what: "planes are for a GPU".into() });
+        }
         product.out.f32s(OP, "out")?;
     }
-    let x = x.f32s(OP, "x")?;
     if n_rows == 0 || n_in == 0 {
         return Ok(());
     }
-    let Exec::Cpu(pool) = exec;
-    matmul_cpu(pool, x, n_rows, n_in, products)
+    match exec {
+        Exec::Cpu(pool) => matmul_cpu(pool, x.f32s(OP, "x")?, n_rows, n_in, products),
+        Exec::Gpu(gpu) => launch::launch(gpu, x, products),
+    }
+}
+
+/// Products of `h = rmsnorm(x)`. Where the device can make `h` on the way into the product it is not written at all:
+/// nobody else may read it.
+pub fn norm_matmul(
+    exec: Exec,
+    x: View,
+    weight: View,
+    eps: f32,
+    h: &mut ViewMut,
+    products: &mut [Product],
+) -> Result<(), Error> {
+    if let Exec::Gpu(gpu) = exec {
+        let left = launch::Left::Norm(x, weight, eps);
+        if launch::takes_left(left, products) {
+            weight.expect_shape(OP, "weight", [1, x.n_cols()])?;
+            check_shapes(x.shape, products)?;
+            return launch::fused(gpu, left, products);
+        }
+    }
+    rmsnorm(exec, x, weight, eps, h)?;
+    matmul(exec, h.as_view(), products)
+}
+
+/// Products of `gate = silu(gate) * up`; else as [`norm_matmul`].
+pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [Product]) -> Result<(), Error> {
+    if let Exec::Gpu(gpu) = exec {
+        let left = launch::Left::Gated(gate.as_view(), up);
+        if launch::takes_left(left, products) {
+            up.expect_shape(OP, "up", gate.shape)?;
+            check_shapes(gate.shape, products)?;
+            return launch::fused(gpu, left, products);
+        }
+    }
+    swiglu(exec, gate, up)?;
+    matmul(exec, gate.as_view(), products)
+}
+
+fn check_shapes([n_rows, n_in]: [usize; 2], products: &[Product]) -> Result<(), Error> {
+    for product in products {
+        let n_out = product.weight.n_rows();
+        product.weight.expect_shape(OP, "weight", [n_out, n_in])?;
+        product.out.expect_shape(OP, "out", [n_rows, n_out])?;
+    }
+    Ok(())
 }
 
 thread_local! {
@@ -177,6 +227,7 @@ fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
     match (input.isa, job.layout) {
         (Isa::Plain, Layout::Rows) => plain::rows(input, job, cols),
         (Isa::Plain, Layout::Tiles) => unreachable!("tiles were refused"),
+        (_, Layout::Planes) => unreachable!("planes were refused"),
         (isa, Layout::Tiles) if uses_integers(isa, input.n_rows) => strip::cols(input, job, cols),
         (_, Layout::Rows) if job.dtype.block_len() > 1 => plain::rows(input, job, cols),
         (_, Layout::Rows) if input.n_rows <= FEW_ROWS => dot::cols(input, job, cols),

@@ -2,11 +2,12 @@
 
 use ops::quant::{dequantize, quantize};
 use ops::{
-    Arena, Error, Exec, Heads, KV_BLOCK, Kv, Layout, Pairing, Pool, QuerySpan, Slot, Tensor, View, ViewMut, attention,
-    embed, kv_store, pack, packed, rmsnorm, rope, swiglu,
+    Arena, Error, Exec, Heads, Isa, KV_BLOCK, Kv, Layout, Pairing, Pool, QuerySpan, Slot, Tensor, View, ViewMut,
+    attention, embed, kv_store, pack, packed, rmsnorm, rope, swiglu, take_rows,
 };
 use weights::Dtype;
 
+use crate::card::cards;
 use crate::support::{Random, assert_close, pools};
 
 /// A KV pool of one layer.
@@ -36,14 +37,21 @@ fn check_attention(pool: &Pool, dtype: Dtype, heads: Heads, sequences: &[Sequenc
     let n_blocks: usize = sequences.iter().map(n_blocks_each).sum::<usize>() + 3;
     let mut free: Vec<u32> = (0..n_blocks as u32).collect();
     let mut cache = Cache::new(dtype, n_blocks, &heads);
+    let cards = cards();
+    let pool_shape = [n_blocks * n_kv_heads, KV_BLOCK * head_dim];
+    // Not a number where nothing was written: reading it would show.
+    let poison = vec![0xff; dtype.row_bytes(pool_shape[1]).unwrap() * pool_shape[0]];
+    let pools =
+        |card: &crate::card::Card| (card.tensor(dtype, pool_shape, &poison), card.tensor(dtype, pool_shape, &poison));
+    let mut on_cards: Vec<(Tensor, Tensor)> = cards.iter().map(pools).collect();
     let (mut tables, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for s in sequences {
         let table: Vec<u32> =
             (0..n_blocks_each(s)).map(|_| free.swap_remove(random.bits() as usize % free.len())).collect();
         let n = s.n_past + s.n_new;
         let (k, v) = (random.numbers(n * n_kv_heads * head_dim), random.numbers(n * n_kv_heads * head_dim));
-        let slots: Vec<Slot> =
-            (0..n).map(|i| Slot { block: table[i / KV_BLOCK], token: (i % KV_BLOCK) as u32 }).collect();
+        let slot = |i: usize| Slot { block: table[i / KV_BLOCK], token: (i % KV_BLOCK) as u32 }.index();
+        let slots: Vec<u32> = (0..n).map(slot).collect();
         let n_cols = n_kv_heads * head_dim;
         kv_store(
             Exec::Cpu(pool),
@@ -55,6 +63,9 @@ fn check_attention(pool: &Pool, dtype: Dtype, heads: Heads, sequences: &[Sequenc
             &mut cache.v.view_mut(),
         )
         .unwrap();
+        for (card, (k_pool, v_pool)) in cards.iter().zip(&mut on_cards) {
+            card.store(&k, &v, &slots, &heads, (k_pool, v_pool));
+        }
         // What the pool's type keeps of the numbers is what the truth is computed from.
         let kept = |x: Vec<f32>| -> Vec<f32> {
             let mut bytes = vec![0; dtype.row_bytes(x.len()).unwrap()];
@@ -104,6 +115,15 @@ fn check_attention(pool: &Pool, dtype: Dtype, heads: Heads, sequences: &[Sequenc
     }
     let what = format!("attention {dtype} {n_heads}/{n_kv_heads}x{head_dim} {}", pool.isa());
     assert_close(&what, &out, &truth, 1e-5);
+    // Once is enough: the numbers do not depend on the CPU's instruction set.
+    if pool.isa() == Isa::detect() {
+        for (card, (k_pool, v_pool)) in cards.iter().zip(&on_cards) {
+            let out = card.attention(&q, (k_pool, v_pool), heads, &spans);
+            // Matrix units take halves: queries and weights are rounded to eleven bits.
+            let bound = if dtype == Dtype::F16 { 2e-3 } else { 1e-5 };
+            assert_close(&format!("{what} {}", card.name()), &out, &truth, bound);
+        }
+    }
 }
 
 fn heads(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Heads {
@@ -173,6 +193,9 @@ fn rmsnorm_rows() {
                 truth.extend(row.iter().zip(&weight).map(|(x, w)| f64::from(*x) * scale * f64::from(*w)));
             }
             assert_close("rmsnorm", &out, &truth, 1e-6);
+            for card in cards().iter() {
+                assert_close(card.name(), &card.rmsnorm(&x, &weight, 1e-5), &truth, 1e-6);
+            }
         }
     }
 }
@@ -211,6 +234,10 @@ fn rope_turns_pairs() {
                 }
             }
             assert_close("rope", &out, &truth, 1e-6);
+            for card in cards().iter() {
+                let out = card.rope(&x, n_heads * head_dim, &angles, n_rot, head_dim, pairing);
+                assert_close(card.name(), &out, &truth, 1e-6);
+            }
         }
     }
 }
@@ -227,6 +254,9 @@ fn swiglu_gates() {
         let truth: Vec<f64> =
             gate.iter().zip(&up).map(|(g, u)| f64::from(*g) / (1.0 + (-f64::from(*g)).exp()) * f64::from(*u)).collect();
         assert_close("swiglu", &out, &truth, 1e-6);
+        for card in cards().iter() {
+            assert_close(card.name(), &card.swiglu(&gate, &up), &truth, 1e-6);
+        }
     }
 }
 
@@ -253,9 +283,29 @@ fn embedding_rows_are_exact_in_rows_and_tiles() {
                     assert_eq!(row, &truth[*token as usize * n_embd..][..n_embd], "{dtype} {token}");
                 }
             }
+            for card in cards().iter() {
+                let out = card.embed(dtype, rows.shape, &bytes, &tokens);
+                for (row, token) in out.chunks(n_embd).zip(&tokens) {
+                    assert_eq!(row, &truth[*token as usize * n_embd..][..n_embd], "{dtype} {token} {}", card.name());
+                }
+            }
             let mut out = vec![0.0; n_embd];
             let outcome = embed(Exec::Cpu(&pool), rows, &[37], &mut ViewMut::of_f32(&mut out, n_embd));
             assert!(matches!(outcome, Err(Error::Argument { op: "embed", .. })));
         }
+    }
+}
+
+#[test]
+fn taken_rows_are_the_rows() {
+    let x = Random::new(6).numbers(7 * 33);
+    let rows = [6, 0, 3, 3];
+    let truth: Vec<f32> = rows.iter().flat_map(|&row| x[row as usize * 33..][..33].to_vec()).collect();
+    let mut out = vec![f32::NAN; truth.len()];
+    let pool = Pool::new(1);
+    take_rows(Exec::Cpu(&pool), View::of_f32(&x, 33), &rows, &mut ViewMut::of_f32(&mut out, 33)).unwrap();
+    assert_eq!(out, truth);
+    for card in cards().iter() {
+        assert_eq!(card.take_rows(&x, 33, &rows), truth, "{}", card.name());
     }
 }

@@ -1,6 +1,8 @@
-//! The op table: every op, type and odd shape, on each instruction set this machine has, against f64.
+//! The op table: every op, type and odd shape, on each instruction set and each GPU this
+//! machine has, against f64.
 
 mod attention;
+mod card;
 mod matmul;
 mod quant;
 mod support;

@@ -4,6 +4,7 @@ use ops::quant::{dequantize, quantize};
 use ops::{Arena, Error, Exec, Mode, Pool, Product, Tensor, View, ViewMut, matmul, pack, packed};
 use weights::Dtype;
 
+use crate::card::{Through, cards};
 use crate::support::{Random, assert_close, pools};
 
 /// The activations hold outliers a hundred times the rest; rounding them to 8 bits would give near 1e-2.
@@ -63,6 +64,28 @@ fn check(case: &Case) {
             matmul(Exec::Cpu(&pool), View::of_f32(&x, case.n_in), &mut product).unwrap();
             let what = format!("{} {}x{}x{} {} {mode:?}", case.dtype, case.n_rows, case.n_in, case.n_out, pool.isa());
             assert_close(&what, &out, &truth(case, &x, &decoded, &base), BOUND);
+        }
+    }
+    check_on_cards(case, &bytes, &decoded, &x, &start);
+}
+
+/// f16 activations and weights, where the vendor's library multiplies.
+const LIBRARY_BOUND: f64 = 2e-3;
+
+fn check_on_cards(case: &Case, bytes: &[u8], decoded: &[f32], x: &[f32], start: &[f32]) {
+    let nothing = vec![f32::NAN; start.len()];
+    let zeros = vec![0.0; start.len()];
+    for card in cards().iter() {
+        for (mode, from, base) in [(Mode::Write, &nothing[..], &zeros[..]), (Mode::Add, start, start)] {
+            for (through, bound) in [(Through::Kernels, 2.0 * BOUND), (Through::Library, LIBRARY_BOUND)] {
+                if through == Through::Library && (case.n_rows <= 16 || !card.has_blas()) {
+                    continue;
+                }
+                let outs = card.matmul(x, case.n_in, &[(case.dtype, case.n_out, bytes)], &[from], mode, through);
+                let Case { dtype, n_rows, n_in, n_out } = case;
+                let what = format!("{dtype} {n_rows}x{n_in}x{n_out} {} {mode:?} {through:?}", card.name());
+                assert_close(&what, &outs[0], &truth(case, x, decoded, base), bound);
+            }
         }
     }
 }
@@ -132,6 +155,19 @@ fn several_products_share_a_region() {
         drop(products);
         for ((c, w), out) in cases.iter().zip(&weights).zip(&outs) {
             assert_close(c.dtype.name(), out, &truth(c, &x, &w.1, &vec![0.0; out.len()]), BOUND);
+        }
+    }
+    for card in cards().iter() {
+        for n_rows in [3, n_rows] {
+            let x = &x[..n_rows * n_in];
+            let parts: Vec<_> = cases.iter().zip(&weights).map(|(c, w)| (c.dtype, c.n_out, &w.0[..])).collect();
+            let nothing: Vec<Vec<f32>> = cases.iter().map(|c| vec![f32::NAN; n_rows * c.n_out]).collect();
+            let nothing: Vec<&[f32]> = nothing.iter().map(Vec::as_slice).collect();
+            let outs = card.matmul(x, n_in, &parts, &nothing, Mode::Write, Through::Kernels);
+            for ((c, w), out) in cases.iter().zip(&weights).zip(&outs) {
+                let c = Case { n_rows, ..*c };
+                assert_close(card.name(), out, &truth(&c, x, &w.1, &vec![0.0; out.len()]), BOUND);
+            }
         }
     }
 }

@@ -1,0 +1,97 @@
+//! A batch in the form the ops take it, made once a step on the host; and where a device keeps its copy.
+
+use ops::{DeviceSpans, Indices, QuerySpan, View};
+
+use crate::kv_cache::slot;
+use crate::rope_table::RopeTable;
+use crate::{Attention, Batch};
+
+pub struct Step<'a> {
+    pub n_rows: usize,
+    pub tokens: Vec<u32>,
+    /// `ops::Slot::index` of each row.
+    pub slots: Vec<u32>,
+    /// Rows that anybody wants at the end, ascending.
+    pub kept: Vec<u32>,
+    /// Where the rows for pooling and for logits stand among the kept ones.
+    pub pooled: Vec<u32>,
+    pub logits_rows: Vec<u32>,
+    /// `[n_rows, n_rot]`: cosines and sines.
+    pub angles: Vec<f32>,
+    /// Block table of each sequence.
+    blocks: Vec<Vec<u32>>,
+    batch: &'a Batch,
+}
+
+/// Where a device reads the step's inputs.
+pub struct Places<'d> {
+    pub tokens: Indices<'d>,
+    pub slots: Indices<'d>,
+    pub kept: Indices<'d>,
+    pub pooled: Indices<'d>,
+    pub logits_rows: Indices<'d>,
+    pub angles: View<'d>,
+    pub spans: Option<DeviceSpans<'d>>,
+}
+
+impl<'a> Step<'a> {
+    pub fn new(batch: &'a Batch, rope: &RopeTable) -> Self {
+        let mut slots = Vec::with_capacity(batch.n_rows());
+        for seq in &batch.seqs {
+            let rows = seq.first_row as usize..(seq.first_row + seq.n_rows) as usize;
+            slots.extend(batch.positions[rows].iter().map(|&position| slot(&seq.block_table, position).index()));
+        }
+        let mut kept: Vec<u32> = batch.logits_rows.iter().chain(&batch.pool_rows).copied().collect();
+        kept.sort_unstable();
+        kept.dedup();
+        let among_kept = |row: &u32| kept.binary_search(row).expect("a wanted row is kept") as u32;
+        let mut angles = vec![0.0; batch.n_rows() * rope.n_rot()];
+        rope.fill(&batch.positions, &mut angles);
+        Self {
+            n_rows: batch.n_rows(),
+            tokens: batch.tokens.iter().map(|token| token.0).collect(),
+            pooled: batch.pool_rows.iter().map(among_kept).collect(),
+            logits_rows: batch.logits_rows.iter().map(among_kept).collect(),
+            blocks: batch.seqs.iter().map(|seq| seq.block_table.iter().map(|block| block.0).collect()).collect(),
+            slots,
+            kept,
+            angles,
+            batch,
+        }
+    }
+
+    /// The inputs where the host has them.
+    pub fn places(&self) -> Places<'_> {
+        Places {
+            tokens: Indices::from(&self.tokens),
+            slots: Indices::from(&self.slots),
+            kept: Indices::from(&self.kept),
+            pooled: Indices::from(&self.pooled),
+            logits_rows: Indices::from(&self.logits_rows),
+            angles: View::of_f32(&self.angles, self.angles.len() / self.n_rows),
+            spans: None,
+        }
+    }
+
+    pub fn spans(&self) -> Vec<QuerySpan<'_>> {
+        let is_causal = self.batch.attention == Attention::Causal;
+        self.batch
+            .seqs
+            .iter()
+            .zip(&self.blocks)
+            .map(|(seq, blocks)| QuerySpan {
+                first_row: seq.first_row as usize,
+                n_rows: seq.n_rows as usize,
+                first_position: self.batch.positions[seq.first_row as usize] as usize,
+                blocks,
+                is_causal,
+            })
+            .collect()
+    }
+
+    /// One row a sequence, each with logits, nothing pooled: the step that is repeated the most.
+    pub fn only_decodes(&self) -> bool {
+        let n = self.n_rows;
+        self.batch.seqs.len() == n && self.logits_rows.len() == n && self.pooled.is_empty()
+    }
+}

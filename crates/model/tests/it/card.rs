@@ -1,0 +1,151 @@
+//! The model on each GPU that is here: the same tokens and nearly the same numbers as on the CPU.
+
+use gpu::{Device, Vendor};
+use model::{Batch, DeviceChoice, KvType, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId, synthetic};
+use weights::Dtype;
+
+use crate::support::{batch, greedy, log_softmax, smollm2, table};
+
+/// Every GPU of this machine; none is a skip with the reason, or a failure with `ROCI_REQUIRE_GPU=1`.
+fn devices() -> Vec<DeviceChoice> {
+    let (mut devices, mut reasons) = (Vec::new(), Vec::new());
+    for vendor in Vendor::ALL {
+        match Device::count(vendor) {
+            Ok(n) => devices.extend((0..n).map(|ordinal| DeviceChoice::Gpu { vendor, ordinal })),
+            Err(error) => reasons.push(error.to_string()),
+        }
+    }
+    if devices.is_empty() {
+        let is_required = std::env::var("ROCI_REQUIRE_GPU").is_ok_and(|value| value == "1");
+        assert!(!is_required, "ROCI_REQUIRE_GPU=1 and no GPU: {}", reasons.join("; "));
+        eprintln!("skipped on GPUs: {}", reasons.join("; "));
+    }
+    devices
+}
+
+fn options(device: DeviceChoice) -> LoadOptions {
+    LoadOptions { device, n_blocks: 24, max_batch_tokens: 128, n_threads: 2, ..LoadOptions::default() }
+}
+
+fn prompt(seed: u32, n: usize) -> Vec<u32> {
+    (0..n as u32).map(|i| (i * 37 + seed * 101 + 5) % 320).collect()
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    assert!(a.iter().chain(b).all(|x| x.is_finite()));
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn tiny_models_give_the_cpus_logits() {
+    for device in devices() {
+        for dtype in Dtype::ALL {
+            let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 7).unwrap();
+            let mut cpu = Model::load(&checkpoint, options(DeviceChoice::Cpu)).unwrap();
+            let mut card = Model::load(&checkpoint, options(device)).unwrap();
+            let tokens = prompt(1, 21);
+            let whole = batch(&tokens, 0, &table(0, 21), true);
+            let truth = cpu.forward(&whole).unwrap().logits.to_vec();
+            let found = card.forward(&whole).unwrap().logits.to_vec();
+            // 21 rows may go through the vendor's library in f16.
+            let size = truth.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+            let error = distance(&truth, &found) / size;
+            assert!(error < 1e-2, "{dtype} {}: {error}", card.device());
+        }
+    }
+}
+
+/// Decoding goes through an eager step, a captured one and replays; several lengths of context share a capture.
+#[test]
+fn tiny_models_decode_as_on_the_cpu() {
+    for device in devices() {
+        for dtype in [Dtype::F32, Dtype::Q4_1] {
+            let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 3).unwrap();
+            let mut cpu = Model::load(&checkpoint, options(DeviceChoice::Cpu)).unwrap();
+            let mut card = Model::load(&checkpoint, options(device)).unwrap();
+            let truth = greedy(&mut cpu, &prompt(2, 19), 12, u32::MAX);
+            let found = greedy(&mut card, &prompt(2, 19), 12, u32::MAX);
+            for (i, (truth, found)) in truth.iter().zip(&found).enumerate() {
+                assert!(distance(&truth.1, &found.1) < 1e-2, "{dtype} step {i}");
+                assert_eq!(truth.0, found.0, "{dtype} step {i}");
+            }
+        }
+    }
+}
+
+/// Sequences of different lengths in one step, first as prompts and then one token each.
+#[test]
+fn tiny_models_take_mixed_batches() {
+    for device in devices() {
+        let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(Dtype::Q8_0), 5).unwrap();
+        let mut cpu = Model::load(&checkpoint, options(DeviceChoice::Cpu)).unwrap();
+        let mut card = Model::load(&checkpoint, options(device)).unwrap();
+        let lengths = [20, 1, 33];
+        let mut starts = [0; 3];
+        for new in [lengths, [1; 3], [1; 3], [1; 3], [2, 1, 5]] {
+            let mut together = Batch::default();
+            let mut first_block = 0;
+            for (i, n) in new.into_iter().enumerate() {
+                let first_row = together.tokens.len() as u32;
+                together.tokens.extend(prompt(i as u32, n).into_iter().map(TokenId));
+                together.positions.extend(starts[i]..starts[i] + n as u32);
+                let block_table = table(first_block, 64);
+                first_block += 4;
+                together.seqs.push(SeqRows { first_row, n_rows: n as u32, block_table });
+                together.logits_rows.push(first_row + n as u32 - 1);
+                starts[i] += n as u32;
+            }
+            let truth = cpu.forward(&together).unwrap().logits.to_vec();
+            let found = card.forward(&together).unwrap().logits;
+            assert!(distance(&truth, found) < 1e-2, "{new:?}: {}", distance(&truth, found));
+        }
+    }
+}
+
+#[test]
+fn decoding_allocates_nothing() {
+    for device in devices() {
+        let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(Dtype::Q4_0), 1).unwrap();
+        let mut card = Model::load(&checkpoint, options(device)).unwrap();
+        greedy(&mut card, &prompt(1, 4), 4, u32::MAX);
+        let before = card.counters().unwrap();
+        greedy(&mut card, &prompt(1, 4), 16, u32::MAX);
+        let after = card.counters().unwrap();
+        assert_eq!(before.bytes_allocated, after.bytes_allocated);
+    }
+}
+
+/// The shipped file on a GPU follows the CPU's text and stays close to it in divergence.
+#[test]
+fn smollm2_gives_the_cpus_tokens() {
+    let Some(checkpoint) = smollm2() else { return };
+    for device in devices() {
+        let wide =
+            |device| LoadOptions { n_blocks: 40, max_batch_tokens: 512, max_logits_rows: 512, ..options(device) };
+        let mut cpu =
+            Model::load(&checkpoint, LoadOptions { kv_type: KvType::F32, ..wide(DeviceChoice::Cpu) }).unwrap();
+        let mut card = Model::load(&checkpoint, wide(device)).unwrap();
+        // "The capital of France is", without any template.
+        let prompt = [504, 3575, 282, 4649, 314];
+        let (truth, found) = (greedy(&mut cpu, &prompt, 48, 2), greedy(&mut card, &prompt, 48, 2));
+        for (i, (truth, found)) in truth.iter().zip(&found).enumerate() {
+            let mut best = log_softmax(&truth.1);
+            best.sort_by(|a, b| b.total_cmp(a));
+            if truth.0 != found.0 {
+                assert!(best[0] - best[1] <= 0.05, "step {i} differs, gap {:.4}", best[0] - best[1]);
+                println!("step {i} is a near tie and differs");
+                break;
+            }
+        }
+        let tokens: Vec<u32> = truth.iter().map(|step| step.0).chain(prompt).collect();
+        let whole = batch(&tokens, 0, &table(0, tokens.len()), true);
+        let n_vocab = cpu.config().n_vocab;
+        let truth: Vec<Vec<f64>> = cpu.forward(&whole).unwrap().logits.chunks(n_vocab).map(log_softmax).collect();
+        let found: Vec<Vec<f64>> = card.forward(&whole).unwrap().logits.chunks(n_vocab).map(log_softmax).collect();
+        let kl = |(t, f): (&Vec<f64>, &Vec<f64>)| t.iter().zip(f).map(|(t, f)| t.exp() * (t - f)).sum::<f64>();
+        let mean = truth.iter().zip(&found).map(kl).sum::<f64>() / truth.len() as f64;
+        println!("{}: mean KL {mean:.2e} over {} tokens", card.device(), truth.len());
+        assert!(mean <= 0.0005, "mean KL {mean:.2e}");
+    }
+}

@@ -1,0 +1,239 @@
+// attention over the paged KV pool: causal or full, ragged, grouped queries, any head size up to 256.
+//
+// A tile is up to N_Q query vectors of one sequence that share a KV head. A block takes one tile, one KV head and one
+// part of the context. HEAD_LANES lanes share a token, eight numbers each; every group of lanes keeps a running softmax
+// of its own tokens, and the groups are merged at the end. Where the context is split, parts are merged by
+// attention_merge. Masked scores are a large negative number, not infinity: what they add is wiped by the first score
+// that counts, and every query sees at least itself.
+#include "prelude.h"
+
+#define THREADS 128
+#define WAVES (THREADS / GPU_WAVE)
+#define KV_BLOCK 16
+#ifndef HEAD_LANES  // the host always says; a compiler run by hand may not
+#define HEAD_LANES 16
+#endif
+#define DIMS (HEAD_LANES * 8)
+#define MASKED (-1e30f)
+#define MAX_SPLITS 256
+
+#if defined(KV_F16)
+typedef f16 Kept;
+#else
+typedef float Kept;
+#endif
+
+struct Eight {
+    float at[8];
+};
+
+// Eight numbers as they lie in the pool: loaded long before they are used.
+struct KeptEight {
+    Kept at[8];
+};
+
+DEVICE KeptEight load_eight(const Kept *from, u32 d0, u32 head_dim) {
+    KeptEight out;
+    if (head_dim % 8 == 0 && d0 < head_dim) {
+        if constexpr (sizeof(Kept) == 2) {
+            const Pack<Kept, 8> p = load<8>(from + d0);
+#pragma unroll
+            for (u32 i = 0; i < 8; ++i) out.at[i] = p.at[i];
+        } else {
+            const Pack<Kept, 4> p = load<4>(from + d0), q = load<4>(from + d0 + 4);
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) out.at[i] = p.at[i], out.at[4 + i] = q.at[i];
+        }
+        return out;
+    }
+#pragma unroll
+    for (u32 i = 0; i < 8; ++i) {
+        set(out.at[i], 0.0f);
+        if (d0 + i < head_dim) out.at[i] = from[d0 + i];
+    }
+    return out;
+}
+
+DEVICE Eight widen(const KeptEight &kept) {
+    Eight out;
+#pragma unroll
+    for (u32 i = 0; i < 8; ++i) out.at[i] = to_f32(kept.at[i]);
+    return out;
+}
+
+// The queries of a tile and what they may see.
+struct Tile {
+    u32 first_row, n_rows, first_position, table, first_q, is_causal, group;
+    DEVICE_MEMBER bool has(u32 i) const { return first_q + i < n_rows * group; }
+    DEVICE_MEMBER u32 row(u32 i) const { return (first_q + i) / group; }
+    DEVICE_MEMBER u32 head(u32 i) const { return (first_q + i) % group; }
+    DEVICE_MEMBER u32 n_visible(u32 i) const { return first_position + (is_causal ? row(i) + 1 : n_rows); }
+};
+
+// tiles: (span, first query) each. spans: first row, rows, first position, start of the block table, is causal, 3 unused.
+DEVICE Tile load_tile(const u32 *tiles, const u32 *spans, u32 group) {
+    const u32 *tile = tiles + block_x() * 2;
+    const u32 *span = spans + tile[0] * 8;
+    return {span[0], span[1], span[2], span[3], tile[1], span[4], group};
+}
+
+template <u32 N_Q>
+DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u32 *tiles, const u32 *spans,
+                   const u32 *tables, float *out, float *parts, u32 n_heads, u32 n_kv_heads, u32 head_dim, float scale,
+                   u32 n_splits, float *shared) {
+    const u32 kv_head = block_y(), split = block_z(), wave = thread_x() / GPU_WAVE;
+    const Tile tile = load_tile(tiles, spans, n_heads / n_kv_heads);
+    const u32 part = lane() / HEAD_LANES, d0 = lane() % HEAD_LANES * 8;
+    Eight query[N_Q], sum[N_Q];
+    float most[N_Q], total[N_Q];
+    u32 n_visible[N_Q], n_keys = 0;
+#pragma unroll
+    for (u32 i = 0; i < N_Q; ++i) {
+        n_visible[i] = tile.has(i) ? tile.n_visible(i) : 0;
+        n_keys = n_visible[i] > n_keys ? n_visible[i] : n_keys;
+        const u64 at = ((u64)(tile.first_row + tile.row(i)) * n_heads + kv_head * tile.group + tile.head(i)) * head_dim;
+#pragma unroll
+        for (u32 j = 0; j < 8; ++j) {
+            query[i].at[j] = tile.has(i) && d0 + j < head_dim ? q[at + d0 + j] * scale : 0.0f;
+            sum[i].at[j] = 0.0f;
+        }
+        most[i] = MASKED;
+        total[i] = 0.0f;
+    }
+    const u32 n_blocks = (n_keys + KV_BLOCK - 1) / KV_BLOCK;
+    const u32 per_split = (n_blocks + n_splits - 1) / n_splits * KV_BLOCK;
+    const u32 from = split * per_split, to = from + per_split < n_keys ? from + per_split : n_keys;
+    const Kept *k_pool = (const Kept *)k_bytes, *v_pool = (const Kept *)v_bytes;
+    const auto place = [&](u32 t) {
+        const u32 seen = t < to ? t : to - 1;
+        return (((u64)tables[tile.table + seen / KV_BLOCK] * n_kv_heads + kv_head) * KV_BLOCK + seen % KV_BLOCK) * head_dim;
+    };
+    const u32 step = THREADS / HEAD_LANES;
+    // Every lane goes round as often as the others: the sums across lanes need them all. The next token's numbers are on
+    // their way while this one's are used.
+    u32 t0 = from + wave * (GPU_WAVE / HEAD_LANES);
+    KeptEight next_key, next_value;
+    if (t0 < to) {
+        const u64 at = place(t0 + part);
+        next_key = load_eight(k_pool + at, d0, head_dim);
+        next_value = load_eight(v_pool + at, d0, head_dim);
+    }
+    for (; t0 < to; t0 += step) {
+        const u32 t = t0 + part;
+        const Eight key = widen(next_key), value = widen(next_value);
+        if (t0 + step < to) {
+            const u64 at = place(t + step);
+            next_key = load_eight(k_pool + at, d0, head_dim);
+            next_value = load_eight(v_pool + at, d0, head_dim);
+        }
+#pragma unroll
+        for (u32 i = 0; i < N_Q; ++i) {
+            float score = 0.0f;
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) score = fma_f32(query[i].at[j], key.at[j], score);
+            score = wave_sum<HEAD_LANES>(score);
+            const bool counts = t < to && t < n_visible[i];
+            score = counts ? score : MASKED;
+            const float larger = max_f32(most[i], score);
+            const float keep = fast_exp(most[i] - larger), weight = counts ? fast_exp(score - larger) : 0.0f;
+            most[i] = larger;
+            total[i] = fma_f32(total[i], keep, weight);
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) sum[i].at[j] = fma_f32(sum[i].at[j], keep, weight * value.at[j]);
+        }
+    }
+#pragma unroll
+    for (u32 mask = HEAD_LANES; mask < GPU_WAVE; mask <<= 1) {
+#pragma unroll
+        for (u32 i = 0; i < N_Q; ++i) {
+            const float other = across(most[i], mask), larger = max_f32(most[i], other);
+            const float mine = fast_exp(most[i] - larger), theirs = fast_exp(other - larger);
+            total[i] = total[i] * mine + across(total[i], mask) * theirs;
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) sum[i].at[j] = sum[i].at[j] * mine + across(sum[i].at[j], mask) * theirs;
+            most[i] = larger;
+        }
+    }
+    // [WAVES, N_Q, DIMS + 2]
+    if (part == 0) {
+#pragma unroll
+        for (u32 i = 0; i < N_Q; ++i) {
+            float *slot = shared + (wave * N_Q + i) * (DIMS + 2);
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) slot[d0 + j] = sum[i].at[j];
+            if (d0 == 0) slot[DIMS] = most[i], slot[DIMS + 1] = total[i];
+        }
+    }
+    barrier();
+    for (u32 n = thread_x(); n < N_Q * head_dim; n += THREADS) {
+        const u32 i = n / head_dim, d = n % head_dim;
+        if (!tile.has(i)) continue;
+        float largest = MASKED, all = 0.0f, mixed = 0.0f;
+#pragma unroll
+        for (u32 w = 0; w < WAVES; ++w) largest = max_f32(largest, shared[(w * N_Q + i) * (DIMS + 2) + DIMS]);
+#pragma unroll
+        for (u32 w = 0; w < WAVES; ++w) {
+            const float *slot = shared + (w * N_Q + i) * (DIMS + 2);
+            const float weight = fast_exp(slot[DIMS] - largest);
+            all = fma_f32(slot[DIMS + 1], weight, all);
+            mixed = fma_f32(slot[d], weight, mixed);
+        }
+        if (n_splits == 1) {
+            const u64 row = tile.first_row + tile.row(i);
+            out[(row * n_heads + kv_head * tile.group + tile.head(i)) * head_dim + d] = mixed / all;
+        } else {
+            // [tile, kv head, split, N_Q, head_dim + 2]
+            float *at = parts + ((((u64)block_x() * n_kv_heads + kv_head) * n_splits + split) * N_Q + i) * (head_dim + 2);
+            at[d] = mixed;
+            if (d == 0) at[head_dim] = largest, at[head_dim + 1] = all;
+        }
+    }
+}
+
+#define ATTENTION(N_Q)                                                                                                \
+    KERNEL(THREADS)                                                                                                   \
+    attention_##N_Q(const float *__restrict__ q, const u8 *__restrict__ k_pool, const u8 *__restrict__ v_pool,        \
+                    const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const u32 *__restrict__ tables,     \
+                    float *__restrict__ out, float *__restrict__ parts, u32 n_heads, u32 n_kv_heads, u32 head_dim,    \
+                    float scale, u32 n_splits) {                                                                      \
+        __shared__ float shared[WAVES * N_Q * (DIMS + 2)];                                                            \
+        attend<N_Q>(q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, head_dim, scale,        \
+                    n_splits, shared);                                                                                \
+    }
+
+ATTENTION(1)
+ATTENTION(2)
+ATTENTION(4)
+ATTENTION(8)
+
+// Adds up the parts of one query, each in the scale of its own largest score. A block a query: block_y is the KV head and
+// block_z the query's number in its tile.
+KERNEL(THREADS)
+attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const float *__restrict__ parts,
+                float *__restrict__ out, u32 n_heads, u32 n_kv_heads, u32 head_dim, u32 n_q, u32 n_splits) {
+    __shared__ float weights[MAX_SPLITS], scratch[WAVES];
+    const Tile tile = load_tile(tiles, spans, n_heads / n_kv_heads);
+    const u32 kv_head = block_y(), i = block_z(), stride = n_q * (head_dim + 2);
+    if (!tile.has(i)) return;
+    const float *first = parts + (((u64)block_x() * n_kv_heads + kv_head) * n_splits * n_q + i) * (head_dim + 2);
+    float largest = MASKED;
+    for (u32 s = thread_x(); s < n_splits; s += THREADS) {
+        weights[s] = first[(u64)s * stride + head_dim];
+        largest = max_f32(largest, weights[s]);
+    }
+    largest = block_max<THREADS>(largest, scratch);
+    float all = 0.0f;
+    for (u32 s = thread_x(); s < n_splits; s += THREADS) {
+        weights[s] = fast_exp(weights[s] - largest);
+        all = fma_f32(first[(u64)s * stride + head_dim + 1], weights[s], all);
+    }
+    all = block_sum<THREADS>(all, scratch);
+    const u64 row = tile.first_row + tile.row(i);
+    float *to = out + (row * n_heads + kv_head * tile.group + tile.head(i)) * head_dim;
+    for (u32 d = thread_x(); d < head_dim; d += THREADS) {
+        float mixed = 0.0f;
+#pragma unroll 8
+        for (u32 s = 0; s < n_splits; ++s) mixed = fma_f32(first[(u64)s * stride + d], weights[s], mixed);
+        to[d] = mixed / all;
+    }
+}

@@ -1,0 +1,215 @@
+// matvec: out[r, o] (+)= sum_k x[r, k] * w[o, k] for few rows r, on packed weights. Bound by reading the weights.
+//
+// A wave takes OUTS weight rows; each lane takes every GPU_WAVE-th group of 32 weights (or 8 plain numbers), and loads
+// several groups before it works on the first. Up to three products of one x share a launch.
+// Packed weights meet activations of 16 bits (round.hip) in integer dot products; plain numbers meet f32.
+#include "quant.h"
+
+#ifndef WAVES
+#define WAVES 4
+#endif
+#ifndef OUTS
+#define OUTS 2
+#endif
+#define THREADS (WAVES * GPU_WAVE)
+
+// Groups that a lane loads before it works on them; with many rows the sums need the registers.
+template <u32 ROWS>
+struct Depth {
+    static constexpr u32 value = ROWS == 1 ? 4 : ROWS == 2 ? 2 : 1;
+};
+
+struct Job {
+    const u8 *w;
+    float *out;
+    u32 n_out, first;
+};
+
+// Which product, and which of its rows, this wave takes.
+DEVICE bool find_job(Job &job, const u8 *w0, const u8 *w1, const u8 *w2, float *o0, float *o1, float *o2, u32 n0, u32 n1,
+                     u32 n2) {
+    u32 unit = block_x() * WAVES + thread_x() / GPU_WAVE;
+    const u32 u0 = (n0 + OUTS - 1) / OUTS, u1 = (n1 + OUTS - 1) / OUTS, u2 = (n2 + OUTS - 1) / OUTS;
+    if (unit < u0) {
+        job = {w0, o0, n0, unit * OUTS};
+    } else if (unit < u0 + u1) {
+        job = {w1, o1, n1, (unit - u0) * OUTS};
+    } else if (unit < u0 + u1 + u2) {
+        job = {w2, o2, n2, (unit - u0 - u1) * OUTS};
+    } else {
+        return false;
+    }
+    return true;
+}
+
+template <u32 ROWS>
+DEVICE void write_sums(const Job &job, float (&sum)[OUTS][ROWS], u32 n_rows, u32 adds) {
+#pragma unroll
+    for (u32 o = 0; o < OUTS; ++o) {
+#pragma unroll
+        for (u32 r = 0; r < ROWS; ++r) {
+            const float total = wave_sum(sum[o][r]);
+            if (lane() == 0 && job.first + o < job.n_out && r < n_rows) {
+                float *out = job.out + (u64)r * job.n_out + job.first + o;
+                *out = adds ? *out + total : total;
+            }
+        }
+    }
+}
+
+#if IS_PLAIN
+
+#define STEP 8
+
+DEVICE Pack<Number, STEP> load_numbers(const Job &job, u32 n_in, u32 o, u32 k) {
+    const u32 row = job.first + o < job.n_out ? job.first + o : job.n_out - 1;
+    const Number *from = (const Number *)job.w + (u64)row * n_in + k;
+    Pack<Number, STEP> numbers;
+    if constexpr (sizeof(Number) == 2) {
+        numbers = load<STEP>(from);
+    } else {
+        const Pack<Number, 4> a = load<4>(from), b = load<4>(from + 4);
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) numbers.at[i] = a.at[i], numbers.at[4 + i] = b.at[i];
+    }
+    return numbers;
+}
+
+template <u32 ROWS>
+DEVICE void multiply(const Job &job, const float *x, u32 n_in, u32 n_rows, u32 adds) {
+    float sum[OUTS][ROWS] = {};
+    if (n_in % STEP == 0) {
+        constexpr u32 depth = Depth<ROWS>::value, stride = GPU_WAVE * STEP;
+        for (u32 k0 = lane() * STEP; k0 < n_in; k0 += stride * depth) {
+            Pack<Number, STEP> now[depth][OUTS];
+#pragma unroll
+            for (u32 u = 0; u < depth; ++u) {
+                if (k0 + u * stride < n_in) {
+#pragma unroll
+                    for (u32 o = 0; o < OUTS; ++o) now[u][o] = load_numbers(job, n_in, o, k0 + u * stride);
+                }
+            }
+#pragma unroll
+            for (u32 u = 0; u < depth; ++u) {
+                if (k0 + u * stride >= n_in) break;
+#pragma unroll
+                for (u32 r = 0; r < ROWS; ++r) {
+                    const float *row = x + (u64)(r < n_rows ? r : 0) * n_in + k0 + u * stride;
+                    const Pack<float, 4> a = load<4>(row), b = load<4>(row + 4);
+#pragma unroll
+                    for (u32 o = 0; o < OUTS; ++o) {
+#pragma unroll
+                        for (u32 i = 0; i < 4; ++i) {
+                            sum[o][r] = fma_f32(to_f32(now[u][o].at[i]), a.at[i], sum[o][r]);
+                            sum[o][r] = fma_f32(to_f32(now[u][o].at[4 + i]), b.at[i], sum[o][r]);
+                        }
+                    }
+                }
+            }
+        }
+    } else {
+        for (u32 k = lane(); k < n_in; k += GPU_WAVE) {
+#pragma unroll
+            for (u32 o = 0; o < OUTS; ++o) {
+                const u32 row = job.first + o < job.n_out ? job.first + o : job.n_out - 1;
+                const float w = to_f32(((const Number *)job.w)[(u64)row * n_in + k]);
+#pragma unroll
+                for (u32 r = 0; r < ROWS; ++r) sum[o][r] = fma_f32(w, x[(u64)(r < n_rows ? r : 0) * n_in + k], sum[o][r]);
+            }
+        }
+    }
+    write_sums<ROWS>(job, sum, n_rows, adds);
+}
+
+#define MATVEC(ROWS)                                                                                                  \
+    KERNEL(THREADS)                                                                                                   \
+    matvec_##ROWS(const float *__restrict__ x, const u8 *__restrict__ w0, const u8 *__restrict__ w1,                  \
+                  const u8 *__restrict__ w2, float *__restrict__ o0, float *__restrict__ o1, float *__restrict__ o2,  \
+                  u32 n0, u32 n1, u32 n2, u32 n_in, u32 n_rows, u32 adds) {                                           \
+        Job job;                                                                                                      \
+        if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2)) multiply<ROWS>(job, x, n_in, n_rows, adds);             \
+    }
+
+#else
+
+DEVICE void load_groups(Raw (&raw)[OUTS], const Job &job, u32 n_groups, u32 g) {
+#pragma unroll
+    for (u32 o = 0; o < OUTS; ++o) {
+        const u32 row = job.first + o < job.n_out ? job.first + o : job.n_out - 1;
+        raw[o] = load_group(job.w, job.n_out, n_groups, row, g);
+    }
+}
+
+template <u32 ROWS>
+DEVICE void use_groups(float (&sum)[OUTS][ROWS], const Raw (&raw)[OUTS], const u8 *q, const float *scales, u32 n_groups,
+                       u32 n_rows, u32 g) {
+    Group group[OUTS];
+#pragma unroll
+    for (u32 o = 0; o < OUTS; ++o) group[o] = unpack(raw[o], g);
+#pragma unroll
+    for (u32 r = 0; r < ROWS; ++r) {
+        const u32 row = r < n_rows ? r : 0;
+        const u8 *at = q + (u64)row * n_groups * 64 + g * 16;
+        const u64 plane = (u64)n_groups * 16;
+        Words4 high[2], low[2];
+        high[0] = load<4>((const u32 *)at);
+        high[1] = load<4>((const u32 *)(at + plane));
+        low[0] = load<4>((const u32 *)(at + 2 * plane));
+        low[1] = load<4>((const u32 *)(at + 3 * plane));
+        const Pack<float, 2> scale = load<2>(scales + ((u64)row * n_groups + g) * 2);
+#pragma unroll
+        for (u32 o = 0; o < OUTS; ++o) {
+            i32 h[2] = {0, 0}, l[2] = {0, 0};
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+#pragma unroll
+                for (u32 part = 0; part < 2; ++part) {
+                    h[part] = dot4_i8(group[o].q[part * 4 + i], (i32)high[part].at[i], h[part]);
+                    l[part] = dot4_i8(group[o].q[part * 4 + i], (i32)low[part].at[i], l[part]);
+                }
+            }
+#if FORMAT == FORMAT_Q6_K
+            const float dot = fma_f32(group[o].d0, (float)(h[0] * 256 + l[0]), group[o].d1 * (float)(h[1] * 256 + l[1]));
+#else
+            const float dot = group[o].d0 * (float)((h[0] + h[1]) * 256 + l[0] + l[1]);
+#endif
+            sum[o][r] = fma_f32(dot, scale.at[0], sum[o][r]);
+#if FORMAT != FORMAT_Q8_0 && FORMAT != FORMAT_Q6_K
+            sum[o][r] = fma_f32(group[o].m, scale.at[1], sum[o][r]);
+#endif
+        }
+    }
+}
+
+template <u32 ROWS>
+DEVICE void multiply(const Job &job, const u8 *q, const float *scales, u32 n_groups, u32 n_rows, u32 adds) {
+    float sum[OUTS][ROWS] = {};
+    constexpr u32 depth = Depth<ROWS>::value;
+    for (u32 g0 = lane(); g0 < n_groups; g0 += GPU_WAVE * depth) {
+        Raw raw[depth][OUTS];
+#pragma unroll
+        for (u32 u = 0; u < depth; ++u)
+            if (g0 + u * GPU_WAVE < n_groups) load_groups(raw[u], job, n_groups, g0 + u * GPU_WAVE);
+#pragma unroll
+        for (u32 u = 0; u < depth; ++u)
+            if (g0 + u * GPU_WAVE < n_groups) use_groups<ROWS>(sum, raw[u], q, scales, n_groups, n_rows, g0 + u * GPU_WAVE);
+    }
+    write_sums<ROWS>(job, sum, n_rows, adds);
+}
+
+#define MATVEC(ROWS)                                                                                                  \
+    KERNEL(THREADS)                                                                                                   \
+    matvec_##ROWS(const u8 *__restrict__ q, const float *__restrict__ scales, const u8 *__restrict__ w0,              \
+                  const u8 *__restrict__ w1, const u8 *__restrict__ w2, float *__restrict__ o0,                       \
+                  float *__restrict__ o1, float *__restrict__ o2, u32 n0, u32 n1, u32 n2, u32 n_groups, u32 n_rows,   \
+                  u32 adds) {                                                                                         \
+        Job job;                                                                                                      \
+        if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2)) multiply<ROWS>(job, q, scales, n_groups, n_rows, adds); \
+    }
+
+#endif
+
+MATVEC(1)
+MATVEC(2)
+MATVEC(4)
+MATVEC(8)

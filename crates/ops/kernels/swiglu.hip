@@ -1,0 +1,12 @@
+// swiglu: gate = silu(gate) * up, element by element.
+#include "prelude.h"
+
+#define THREADS 256
+
+KERNEL(THREADS)
+swiglu(float *__restrict__ gate, const float *__restrict__ up, u64 n) {
+    const u64 i = (u64)block_x() * THREADS + thread_x();
+    if (i >= n) return;
+    const float g = gate[i];
+    gate[i] = g / (1.0f + fast_exp(-g)) * up[i];
+}

@@ -1,0 +1,257 @@
+//! Attention on a GPU: how a batch becomes tiles, and the launch (kernels/attention.hip says what a tile is).
+
+use gpu::{Grid, Kernel, Slice, SliceMut};
+
+use super::{Heads, Kv, OP, QuerySpan};
+use crate::kernels::{PARTS_BYTES, count};
+use crate::kv_store::{KV_BLOCK, is_kept_f16, kv_program};
+use crate::{Error, Gpu, View, ViewMut};
+
+const THREADS: u32 = 128;
+/// Query vectors of the largest tile.
+const MAX_QUERIES: usize = 8;
+/// A part of a split context is at least this many keys.
+const MIN_PART: usize = 32;
+/// As many as the merging kernel has room for.
+const MAX_SPLITS: usize = 256;
+/// Blocks a multiprocessor should get before splitting stops.
+const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
+/// Words of a span on the device.
+const SPAN_WORDS: usize = 8;
+
+/// How a batch is cut; pure, and all that a launch depends on besides addresses.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+pub struct Plan {
+    /// Query vectors of a tile.
+    pub n_queries: usize,
+    pub n_tiles: usize,
+    pub n_splits: usize,
+    /// Whether the matrix units do it: then a tile is 64 rows, of one head.
+    pub uses_matrix_units: bool,
+}
+
+/// Query rows of a tile of the matrix units, and rows in the longest span from which on they are used.
+const FLASH_ROWS: usize = 64;
+const MIN_FLASH_ROWS: usize = 16;
+
+/// What a plan needs to know of the chip and of the KV pool.
+#[derive(Copy, Clone, Debug)]
+pub struct Chip {
+    pub n_multiprocessors: usize,
+    /// Whether attention can use the matrix units here: they need keys and values in f16.
+    pub has_matrix_units: bool,
+}
+
+impl Chip {
+    pub fn of(device: &gpu::Device, kv: weights::Dtype) -> Self {
+        let n_multiprocessors = device.properties().n_multiprocessors as usize;
+        Self { n_multiprocessors, has_matrix_units: device.has_mma() && kv == weights::Dtype::F16 }
+    }
+}
+
+/// The spans of a batch where a GPU reads them, written by [`Plan::write`].
+#[derive(Copy, Clone)]
+pub struct DeviceSpans<'a> {
+    pub plan: Plan,
+    /// Tiles, then spans, then block tables.
+    pub words: Slice<'a, u32>,
+}
+
+impl Plan {
+    /// For spans of these many rows; `n_context` is the longest context that the launch must be good for.
+    pub fn new(span_rows: &[usize], heads: &Heads, n_context: usize, chip: &Chip) -> Self {
+        let longest = span_rows.iter().max().copied().unwrap_or(0);
+        let is_fit = heads.head_dim.is_multiple_of(16) && heads.head_dim <= 128;
+        if chip.has_matrix_units && is_fit && longest >= MIN_FLASH_ROWS {
+            let n_tiles = span_rows.iter().map(|rows| rows.div_ceil(FLASH_ROWS)).sum();
+            return Self { n_queries: FLASH_ROWS, n_tiles, n_splits: 1, uses_matrix_units: true };
+        }
+        let group = (heads.n_heads / heads.n_kv_heads).max(1);
+        let most = span_rows.iter().max().copied().unwrap_or(1) * group;
+        let n_queries = most.next_power_of_two().min(MAX_QUERIES);
+        let n_tiles: usize = span_rows.iter().map(|rows| (rows * group).div_ceil(n_queries)).sum();
+        let n_units = (n_tiles * heads.n_kv_heads).max(1);
+        let unit_bytes = n_units * n_queries * (heads.head_dim + 2) * 4;
+        let wanted = (chip.n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR).div_ceil(n_units);
+        let most = n_context.div_ceil(MIN_PART).min(PARTS_BYTES / unit_bytes).min(MAX_SPLITS);
+        let n_splits = wanted.min(most).max(1);
+        Self { n_queries, n_tiles, n_splits, uses_matrix_units: false }
+    }
+
+    /// Words that [`Plan::write`] appends.
+    pub fn n_words(&self, spans: &[QuerySpan]) -> usize {
+        2 * self.n_tiles + spans.iter().map(|span| SPAN_WORDS + span.n_table()).sum::<usize>()
+    }
+
+    pub fn write(&self, spans: &[QuerySpan], heads: &Heads, words: &mut Vec<u32>) {
+        let group = if self.uses_matrix_units { 1 } else { (heads.n_heads / heads.n_kv_heads).max(1) };
+        for (i, span) in spans.iter().enumerate() {
+            for first in (0..span.n_rows * group).step_by(self.n_queries) {
+                words.extend([i as u32, first as u32]);
+            }
+        }
+        let mut table = 0;
+        for span in spans {
+            let numbers =
+                [span.first_row, span.n_rows, span.first_position, table, usize::from(span.is_causal), 0, 0, 0];
+            words.extend(numbers.map(|n| n as u32));
+            table += span.n_table();
+        }
+        for span in spans {
+            words.extend(&span.blocks[..span.n_table()]);
+        }
+    }
+}
+
+impl QuerySpan<'_> {
+    /// Entries of the block table that the span's context needs.
+    fn n_table(&self) -> usize {
+        (self.first_position + self.n_rows).div_ceil(KV_BLOCK).min(self.blocks.len())
+    }
+}
+
+gpu::args! {
+    struct Attention<'a> {
+        q: Slice<'a, f32>,
+        k_pool: Slice<'a, u8>,
+        v_pool: Slice<'a, u8>,
+        tiles: Slice<'a, u32>,
+        spans: Slice<'a, u32>,
+        tables: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        parts: SliceMut<'a, f32>,
+        n_heads: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        scale: f32,
+        n_splits: u32,
+    }
+}
+
+gpu::args! {
+    struct Merge<'a> {
+        tiles: Slice<'a, u32>,
+        spans: Slice<'a, u32>,
+        parts: Slice<'a, f32>,
+        out: SliceMut<'a, f32>,
+        n_heads: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        n_q: u32,
+        n_splits: u32,
+    }
+}
+
+gpu::args! {
+    struct Flash<'a> {
+        q: Slice<'a, f32>,
+        k_pool: Slice<'a, u8>,
+        v_pool: Slice<'a, u8>,
+        tiles: Slice<'a, u32>,
+        spans: Slice<'a, u32>,
+        tables: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        n_heads: u32,
+        n_kv_heads: u32,
+        scale: f32,
+    }
+}
+
+#[derive(Clone)]
+struct Unit {
+    attention: [Kernel<Attention<'static>>; 4],
+    merge: Kernel<Merge<'static>>,
+}
+
+fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize) -> Result<Unit, Error> {
+    const VARIANTS: [&str; 4] = ["attention_1", "attention_2", "attention_4", "attention_8"];
+    // Lanes that share a token, eight numbers each.
+    let head_lanes = head_dim.div_ceil(8).next_power_of_two() as u32;
+    let program = || {
+        let program = kv_program(OP, include_str!("../../kernels/attention.hip"), is_f16);
+        let program = program.define("HEAD_LANES", head_lanes).kernel::<Merge>("attention_merge");
+        VARIANTS.iter().fold(program, |program, name| program.kernel::<Attention>(name))
+    };
+    gpu.kernels.get((OP, [u32::from(is_f16), head_lanes, 0]), program, |module| {
+        let [a, b, c, d] = VARIANTS.map(|name| module.kernel::<Attention>(name));
+        Ok(Unit { attention: [a?, b?, c?, d?], merge: module.kernel::<Merge>("attention_merge")? })
+    })
+}
+
+pub(super) fn launch(
+    gpu: &Gpu,
+    q: View,
+    kv: Kv,
+    heads: Heads,
+    spans: &[QuerySpan],
+    device: DeviceSpans,
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    let DeviceSpans { plan, words } = device;
+    if spans.is_empty() {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    let (n_tile_words, n_span_words) = (2 * plan.n_tiles, SPAN_WORDS * spans.len());
+    let (tiles, spans) = (words.slice(..n_tile_words)?, words.slice(n_tile_words..n_tile_words + n_span_words)?);
+    let tables = words.slice(n_tile_words + n_span_words..)?;
+    if plan.uses_matrix_units {
+        let program = || {
+            let program = kv_program("flash", include_str!("../../kernels/flash.hip"), true);
+            program.define("HEAD_DIM", heads.head_dim).kernel::<Flash>("flash")
+        };
+        let key = ("flash", [heads.head_dim as u32, 0, 0]);
+        let kernel = gpu.kernels.get(key, program, |module| module.kernel::<Flash>("flash"))?;
+        let args = Flash {
+            q: q.device_f32s(OP, "q")?,
+            k_pool: kv.k.device_bytes(OP, "k")?,
+            v_pool: kv.v.device_bytes(OP, "v")?,
+            tiles,
+            spans,
+            tables,
+            out: out.device_f32s(OP, "out")?,
+            n_heads: heads.n_heads as u32,
+            n_kv_heads: heads.n_kv_heads as u32,
+            scale: heads.scale,
+        };
+        let grid = Grid::plane(count(OP, "tiles", plan.n_tiles)?, heads.n_heads as u32, THREADS);
+        return Ok(gpu.launcher.launch(&kernel, grid, &args)?);
+    }
+    let unit = unit(gpu, is_kept_f16(OP, kv.k.dtype)?, heads.head_dim)?;
+    let mut workspace = gpu.workspace.borrow_mut();
+    let mut parts = workspace.parts.all_mut().cast::<f32>()?;
+    let n_parts = plan.n_tiles * heads.n_kv_heads * plan.n_splits * plan.n_queries * (heads.head_dim + 2);
+    if plan.n_splits > 1 && n_parts > parts.len() {
+        let what = format!("{n_parts} numbers of split contexts, room for {}", parts.len());
+        return Err(Error::Argument { op: OP, what });
+    }
+    let mut out = out.device_f32s(OP, "out")?;
+    let [n_heads, n_kv_heads] = [heads.n_heads, heads.n_kv_heads].map(|n| n as u32);
+    let (head_dim, n_splits) = (heads.head_dim as u32, count(OP, "splits", plan.n_splits)?);
+    let args = Attention {
+        q: q.device_f32s(OP, "q")?,
+        k_pool: kv.k.device_bytes(OP, "k")?,
+        v_pool: kv.v.device_bytes(OP, "v")?,
+        tiles,
+        spans,
+        tables,
+        out: out.reborrow(),
+        parts: parts.reborrow(),
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        scale: heads.scale,
+        n_splits,
+    };
+    let n_tiles = count(OP, "tiles", plan.n_tiles)?;
+    let grid = Grid { blocks: [n_tiles, n_kv_heads, n_splits], threads: [THREADS, 1, 1], shared_bytes: 0 };
+    gpu.launcher.launch(&unit.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?;
+    if plan.n_splits > 1 {
+        let n_q = plan.n_queries as u32;
+        let parts = parts.as_slice();
+        let args = Merge { tiles, spans, parts, out, n_heads, n_kv_heads, head_dim, n_q, n_splits };
+        let grid = Grid { blocks: [n_tiles, n_kv_heads, n_q], threads: [THREADS, 1, 1], shared_bytes: 0 };
+        gpu.launcher.launch(&unit.merge, grid, &args)?;
+    }
+    Ok(())
+}

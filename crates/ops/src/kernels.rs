@@ -1,0 +1,145 @@
+//! The compiled kernels of one device, and the executor that ops launch them with.
+//!
+//! A translation unit is one op's file with its defines (format, KV type, head size); it is compiled, or taken from the
+//! cache on disk, when something first needs it. A model runs a step while it is being loaded, so that no request waits
+//! for a compiler and no capture meets one.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use gpu::{Blas, Buffer, Cache, Device, Launcher, Module, Program};
+use weights::Dtype;
+
+use crate::Error;
+
+const PRELUDE: &str = include_str!("../kernels/prelude.h");
+const QUANT: &str = include_str!("../kernels/quant.h");
+const ROUND: &str = include_str!("../kernels/round.h");
+
+/// Which translation unit: the op's name and what its defines are made from.
+type Key = (&'static str, [u32; 3]);
+
+pub struct Kernels {
+    device: Device,
+    cache: Cache,
+    pub(crate) tuning: Tuning,
+    loaded: RefCell<HashMap<Key, Box<dyn Any + Send>>>,
+    /// Fast paths that were refused, with the reason, each once.
+    refused: RefCell<Vec<String>>,
+}
+
+/// Launch parameters that differ between chips.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Tuning {
+    /// Waves of a `matvec` block, and weight rows of a wave, for packed weights and for plain numbers.
+    pub waves: u32,
+    pub packed_outs: u32,
+    pub plain_outs: u32,
+}
+
+impl Tuning {
+    /// `ROCI_TUNING=waves,packed_outs,plain_outs` overrides, to find out what is best.
+    fn of(_device: &Device) -> Self {
+        let asked = std::env::var("ROCI_TUNING").ok().and_then(|text| {
+            let numbers: Vec<u32> = text.split(',').map_while(|n| n.parse().ok()).collect();
+            <[u32; 3]>::try_from(numbers).ok().filter(|numbers| numbers.iter().all(|n| (1..=16).contains(n)))
+        });
+        // H200, llama-8b, tokens/s at 4,1,1 | 4,2,2 | 8,1,1: Q4_0 416 414 397, Q4_K_M 343 382 327, Q8_0 286 312 297,
+        // F16 206 204 206.
+        let [waves, packed_outs, plain_outs] = asked.unwrap_or([4, 2, 1]);
+        Self { waves, packed_outs, plain_outs }
+    }
+}
+
+impl Kernels {
+    pub fn new(device: &Device, cache: Cache) -> Self {
+        Self {
+            device: device.clone(),
+            cache,
+            tuning: Tuning::of(device),
+            loaded: RefCell::default(),
+            refused: RefCell::default(),
+        }
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Fast paths that this run does without, and why.
+    pub fn refused(&self) -> Vec<String> {
+        self.refused.borrow().clone()
+    }
+
+    /// Takes note of a fast path that cannot be used.
+    pub fn refuse(&self, why: String) {
+        let mut refused = self.refused.borrow_mut();
+        if !refused.contains(&why) {
+            refused.push(why);
+        }
+    }
+
+    /// The kernels of one unit, made by `program` and `pick` the first time.
+    pub(crate) fn get<T: Clone + Send + 'static>(
+        &self,
+        key: Key,
+        program: impl FnOnce() -> Program,
+        pick: impl FnOnce(&Module) -> gpu::Result<T>,
+    ) -> Result<T, Error> {
+        if let Some(kernels) = self.loaded.borrow().get(&key) {
+            return Ok(kernels.downcast_ref::<T>().expect("a key names one type").clone());
+        }
+        let program = program().header("prelude.h", PRELUDE).header("quant.h", QUANT).header("round.h", ROUND);
+        let kernels = pick(&Module::load(&self.device, &program, &self.cache)?)?;
+        self.loaded.borrow_mut().insert(key, Box::new(kernels.clone()));
+        Ok(kernels)
+    }
+}
+
+/// How an op reaches a GPU: something that launches, kernels to launch, and memory to work in.
+pub struct Gpu<'a> {
+    pub launcher: &'a Launcher<'a>,
+    pub kernels: &'a Kernels,
+    /// The vendor's products, where they work.
+    pub blas: Option<&'a Blas>,
+    pub workspace: &'a RefCell<Workspace>,
+}
+
+/// Memory that ops use inside one call: rounded activations, decoded weights, parts of a split context.
+pub struct Workspace {
+    pub activations: Buffer<u8>,
+    pub weights: Buffer<u8>,
+    pub parts: Buffer<u8>,
+}
+
+impl Workspace {
+    /// `[activations, weights, parts]` in bytes for batches of `max_rows` rows of at most `max_cols` columns.
+    pub fn plan(max_rows: usize, max_cols: usize, largest_weight: usize) -> [usize; 3] {
+        // Rounded: 2 bytes a number and 8 bytes a group of 32. As f32, for products in f32: in place.
+        let activations = max_rows.saturating_mul(max_cols.next_multiple_of(32)).saturating_mul(5) / 2;
+        [activations.max(256), largest_weight.max(256), PARTS_BYTES]
+    }
+}
+
+/// Room for the parts of split contexts: splits are chosen so that they fit.
+pub(crate) const PARTS_BYTES: usize = 32 << 20;
+
+/// A format's number in quant.h.
+pub(crate) fn format_number(dtype: Dtype) -> u32 {
+    match dtype {
+        Dtype::F32 => 0,
+        Dtype::F16 => 1,
+        Dtype::BF16 => 2,
+        Dtype::Q4_0 => 3,
+        Dtype::Q4_1 => 4,
+        Dtype::Q8_0 => 5,
+        Dtype::Q4K => 6,
+        Dtype::Q6K => 7,
+    }
+}
+
+/// A count as kernels take it.
+pub(crate) fn count(op: &'static str, what: &'static str, n: usize) -> Result<u32, Error> {
+    u32::try_from(n).map_err(|_| Error::Argument { op, what: format!("{what}: {n} is more than a kernel counts") })
+}

@@ -1,0 +1,416 @@
+//! Products on a GPU. Three roads, by the number of rows:
+//! - `matvec`: few rows, on packed weights, bound by reading them; up to three products in one launch;
+//! - the vendor's product on f16, where it works and there are enough rows to pay for decoding the weights;
+//! - `matmul_tile`: f32 from tiles in shared memory, for everything else.
+
+use gpu::{Finish, Grid, Kernel, Kinds, Number, Program, Shape, Slice, SliceMut};
+use half::f16;
+use weights::Dtype;
+
+use super::{Mode, OP, Product};
+use crate::embed::{self, DecodeF16, DecodeF32, expect_device_layout};
+use crate::kernels::{count, format_number};
+use crate::take_rows::{self, ToF16};
+use crate::{Error, Gpu, View};
+
+/// Rows that one pass of `matvec` takes, and rows up to which passes of it are the way to go.
+const PASS_ROWS: usize = 8;
+const FEW_ROWS: usize = 16;
+const TILE: usize = 64;
+const THREADS: u32 = 256;
+const NORM_THREADS: u32 = 1024;
+const GROUP: usize = 32;
+/// Activations go through f16 divided by this: outliers stay finite, and small numbers keep their bits.
+const F16_DIVISOR: f32 = 16.0;
+
+gpu::args! {
+    struct RoundRows<'a> {
+        x: Slice<'a, f32>,
+        q: SliceMut<'a, u8>,
+        scales: SliceMut<'a, f32>,
+        n_groups: u32,
+        n_all: u32,
+    }
+}
+
+gpu::args! {
+    struct SwigluRound<'a> {
+        gate: Slice<'a, f32>,
+        up: Slice<'a, f32>,
+        q: SliceMut<'a, u8>,
+        scales: SliceMut<'a, f32>,
+        n_groups: u32,
+        n_all: u32,
+    }
+}
+
+gpu::args! {
+    struct RmsnormRound<'a> {
+        x: Slice<'a, f32>,
+        w: Slice<'a, f32>,
+        q: SliceMut<'a, u8>,
+        scales: SliceMut<'a, f32>,
+        n_cols: u32,
+        eps: f32,
+    }
+}
+
+#[derive(Clone)]
+struct RoundUnit {
+    rows: Kernel<RoundRows<'static>>,
+    swiglu: Kernel<SwigluRound<'static>>,
+    rmsnorm: Kernel<RmsnormRound<'static>>,
+}
+
+fn round_unit(gpu: &Gpu) -> Result<RoundUnit, Error> {
+    const ROUND: &str = "round";
+    let program = || {
+        Program::new(ROUND, include_str!("../../kernels/round.hip"))
+            .kernel::<RoundRows>("round_rows")
+            .kernel::<SwigluRound>("swiglu_round")
+            .kernel::<RmsnormRound>("rmsnorm_round")
+    };
+    gpu.kernels.get((ROUND, [0; 3]), program, |module| {
+        Ok(RoundUnit {
+            rows: module.kernel::<RoundRows>("round_rows")?,
+            swiglu: module.kernel::<SwigluRound>("swiglu_round")?,
+            rmsnorm: module.kernel::<RmsnormRound>("rmsnorm_round")?,
+        })
+    })
+}
+
+/// What the left side of a product is made from, where nothing else reads it.
+#[derive(Copy, Clone)]
+pub(super) enum Left<'a> {
+    Plain(View<'a>),
+    /// x, weight, eps
+    Norm(View<'a>, View<'a>, f32),
+    /// gate, up
+    Gated(View<'a>, View<'a>),
+}
+
+impl Left<'_> {
+    fn shape(&self) -> [usize; 2] {
+        match self {
+            Left::Plain(x) | Left::Norm(x, ..) | Left::Gated(x, _) => x.shape,
+        }
+    }
+}
+
+/// Whether the left side can be made on the way into packed products of a few rows.
+pub(super) fn takes_left(left: Left, products: &[Product]) -> bool {
+    let [n_rows, n_in] = left.shape();
+    n_rows <= FEW_ROWS && n_in.is_multiple_of(GROUP) && products.iter().all(|p| p.weight.dtype.block_len() > 1)
+}
+
+gpu::args! {
+    struct MatvecPacked<'a> {
+        q: Slice<'a, u8>,
+        scales: Slice<'a, f32>,
+        w0: Option<Slice<'a, u8>>,
+        w1: Option<Slice<'a, u8>>,
+        w2: Option<Slice<'a, u8>>,
+        o0: Option<SliceMut<'a, f32>>,
+        o1: Option<SliceMut<'a, f32>>,
+        o2: Option<SliceMut<'a, f32>>,
+        n0: u32,
+        n1: u32,
+        n2: u32,
+        n_groups: u32,
+        n_rows: u32,
+        adds: u32,
+    }
+}
+
+gpu::args! {
+    struct MatvecPlain<'a> {
+        x: Slice<'a, f32>,
+        w0: Option<Slice<'a, u8>>,
+        w1: Option<Slice<'a, u8>>,
+        w2: Option<Slice<'a, u8>>,
+        o0: Option<SliceMut<'a, f32>>,
+        o1: Option<SliceMut<'a, f32>>,
+        o2: Option<SliceMut<'a, f32>>,
+        n0: u32,
+        n1: u32,
+        n2: u32,
+        n_in: u32,
+        n_rows: u32,
+        adds: u32,
+    }
+}
+
+gpu::args! {
+    struct MatmulTile<'a> {
+        x: Slice<'a, f32>,
+        w: Slice<'a, u8>,
+        out: SliceMut<'a, f32>,
+        n_rows: u32,
+        n_in: u32,
+        n_out: u32,
+        adds: u32,
+    }
+}
+
+/// The activations of packed products.
+struct Rounded<'a> {
+    q: Slice<'a, u8>,
+    scales: Slice<'a, f32>,
+}
+
+pub(super) fn launch(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(), Error> {
+    let [n_rows, n_in] = x.shape;
+    for product in products.iter() {
+        expect_device_layout(OP, &product.weight)?;
+    }
+    let _op = gpu.launcher.op(OP);
+    if n_rows <= FEW_ROWS {
+        return few_rows(gpu, Left::Plain(x), products);
+    }
+    for product in products {
+        if product.weight.n_rows() == 0 || (gpu.blas.is_some() && vendor(gpu, x, product)?) {
+            continue;
+        }
+        let args = MatmulTile {
+            x: x.device_f32s(OP, "x")?,
+            w: product.weight.device_bytes(OP, "weight")?,
+            n_rows: count(OP, "rows", n_rows)?,
+            n_in: count(OP, "columns", n_in)?,
+            n_out: count(OP, "weight rows", product.weight.n_rows())?,
+            adds: u32::from(product.mode == Mode::Add),
+            out: product.out.device_f32s(OP, "out")?,
+        };
+        let format = format_number(product.weight.dtype);
+        let program = || {
+            Program::new(OP, include_str!("../../kernels/matmul.hip"))
+                .define("FORMAT", format)
+                .kernel::<MatmulTile>("matmul_tile")
+        };
+        let kernel =
+            gpu.kernels.get((OP, [format, 0, 0]), program, |module| module.kernel::<MatmulTile>("matmul_tile"))?;
+        let blocks = |n: usize| count(OP, "tiles", n.div_ceil(TILE));
+        let grid = Grid::plane(blocks(product.weight.n_rows())?, blocks(n_rows)?, THREADS);
+        gpu.launcher.launch(&kernel, grid, &args)?;
+    }
+    Ok(())
+}
+
+/// Products whose left side is made on the way; only where [`takes_left`] says so.
+pub(super) fn fused(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error> {
+    for product in products.iter() {
+        expect_device_layout(OP, &product.weight)?;
+    }
+    if left.shape().contains(&0) {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    few_rows(gpu, left, products)
+}
+
+fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error> {
+    let [n_rows, n_in] = left.shape();
+    let mut workspace = gpu.workspace.borrow_mut();
+    let mut space = workspace.activations.all_mut();
+    let (Left::Plain(x) | Left::Norm(x, ..) | Left::Gated(x, _)) = left;
+    let x = x.device_f32s(OP, "x")?;
+    let is_packed = |product: &Product| product.weight.dtype.block_len() > 1;
+    let n_groups = n_in / GROUP;
+    let (q_bytes, s_bytes) = (n_rows * n_groups * 64, n_rows * n_groups * 8);
+    let rounded = if products.iter().any(is_packed) {
+        let (mut q, rest) = space.slice_mut(..q_bytes + s_bytes)?.split_at(q_bytes)?;
+        let mut scales = rest.cast::<f32>()?;
+        round(gpu, left, q.reborrow(), scales.reborrow())?;
+        true
+    } else {
+        false
+    };
+    let space = workspace.activations.all();
+    for first in (0..n_rows).step_by(PASS_ROWS) {
+        let rows = first..(first + PASS_ROWS).min(n_rows);
+        let x = x.slice(rows.start * n_in..rows.end * n_in)?;
+        let activations = if rounded {
+            let q = space.slice(rows.start * n_groups * 64..rows.end * n_groups * 64)?;
+            let scales = space.slice(q_bytes + rows.start * n_groups * 8..q_bytes + rows.end * n_groups * 8)?;
+            Some(Rounded { q, scales: scales.cast()? })
+        } else {
+            None
+        };
+        let mut rest = &mut *products;
+        while let Some(lead) = rest.first() {
+            let (dtype, mode) = (lead.weight.dtype, lead.mode);
+            let alike = |p: &&Product| p.weight.dtype == dtype && p.mode == mode;
+            let n = rest.iter().take(3).take_while(alike).count();
+            let (now, later) = rest.split_at_mut(n);
+            matvec(gpu, x, activations.as_ref(), n_in, rows.clone(), now)?;
+            rest = later;
+        }
+    }
+    Ok(())
+}
+
+fn round(gpu: &Gpu, left: Left, q: SliceMut<u8>, scales: SliceMut<f32>) -> Result<(), Error> {
+    let [n_rows, n_in] = left.shape();
+    let unit = round_unit(gpu)?;
+    let n_groups = count(OP, "groups", n_in / GROUP)?;
+    let n_all = count(OP, "groups", n_rows * (n_in / GROUP))?;
+    let grid = Grid::line((n_all * 32).div_ceil(THREADS), THREADS);
+    match left {
+        Left::Plain(x) => {
+            let args = RoundRows { x: x.device_f32s(OP, "x")?, q, scales, n_groups, n_all };
+            gpu.launcher.launch(&unit.rows, grid, &args)?;
+        }
+        Left::Gated(gate, up) => {
+            let (gate, up) = (gate.device_f32s(OP, "gate")?, up.device_f32s(OP, "up")?);
+            gpu.launcher.launch(&unit.swiglu, grid, &SwigluRound { gate, up, q, scales, n_groups, n_all })?;
+        }
+        Left::Norm(x, weight, eps) => {
+            let (x, w) = (x.device_f32s(OP, "x")?, weight.device_f32s(OP, "weight")?);
+            let n_cols = count(OP, "columns", n_in)?;
+            let grid = Grid::line(count(OP, "rows", n_rows)?, NORM_THREADS);
+            gpu.launcher.launch(&unit.rmsnorm, grid, &RmsnormRound { x, w, q, scales, n_cols, eps })?;
+        }
+    }
+    Ok(())
+}
+
+/// Up to three products of one type and mode, `rows` of the whole batch.
+fn matvec(
+    gpu: &Gpu,
+    x: Slice<f32>,
+    rounded: Option<&Rounded>,
+    n_in: usize,
+    rows: std::ops::Range<usize>,
+    products: &mut [Product],
+) -> Result<(), Error> {
+    const NAME: &str = "matvec";
+    let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
+    let tuning = gpu.kernels.tuning;
+    let (waves, outs) = (tuning.waves, if dtype.block_len() > 1 { tuning.packed_outs } else { tuning.plain_outs });
+    let mut parts = Vec::with_capacity(3);
+    let mut n_units = 0;
+    for product in products {
+        let n_out = product.weight.n_rows();
+        let out = product.out.device_f32s(OP, "out")?.into_slice(rows.start * n_out..rows.end * n_out)?;
+        let n_out = count(OP, "weight rows", n_out)?;
+        n_units += n_out.div_ceil(outs);
+        parts.push((product.weight.device_bytes(OP, "weight")?, out, n_out));
+    }
+    if n_units == 0 {
+        return Ok(());
+    }
+    let mut parts = parts.into_iter();
+    let mut next = || parts.next().map_or((None, None, 0), |(w, o, n)| (Some(w), Some(o), n));
+    let [(w0, o0, n0), (w1, o1, n1), (w2, o2, n2)] = [next(), next(), next()];
+    let n_rows = count(OP, "rows", rows.len())?;
+    let variant = rows.len().next_power_of_two().trailing_zeros() as usize;
+    let wave = gpu.kernels.device().properties().wave_width;
+    let grid = Grid::line(n_units.div_ceil(waves), waves * wave);
+    let format = format_number(dtype);
+    let program = || {
+        Program::new(NAME, include_str!("../../kernels/matvec.hip"))
+            .define("FORMAT", format)
+            .define("WAVES", waves)
+            .define("OUTS", outs)
+    };
+    const VARIANTS: [&str; 4] = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
+    if let Some(Rounded { q, scales }) = rounded.filter(|_| dtype.block_len() > 1) {
+        let program = || VARIANTS.iter().fold(program(), |program, name| program.kernel::<MatvecPacked>(name));
+        let kernels: [Kernel<MatvecPacked<'static>>; 4] =
+            gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
+                let [a, b, c, d] = VARIANTS.map(|name| module.kernel::<MatvecPacked>(name));
+                Ok([a?, b?, c?, d?])
+            })?;
+        let n_groups = count(OP, "groups", n_in / GROUP)?;
+        let (q, scales) = (*q, *scales);
+        let args = MatvecPacked { q, scales, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_groups, n_rows, adds };
+        return Ok(gpu.launcher.launch(&kernels[variant], grid, &args)?);
+    }
+    let program = || VARIANTS.iter().fold(program(), |program, name| program.kernel::<MatvecPlain>(name));
+    let kernels: [Kernel<MatvecPlain<'static>>; 4] = gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
+        let [a, b, c, d] = VARIANTS.map(|name| module.kernel::<MatvecPlain>(name));
+        Ok([a?, b?, c?, d?])
+    })?;
+    let n_in = count(OP, "columns", n_in)?;
+    let args = MatvecPlain { x, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_in, n_rows, adds };
+    Ok(gpu.launcher.launch(&kernels[variant], grid, &args)?)
+}
+
+/// Through the vendor's library; `false` if it cannot take this product.
+fn vendor(gpu: &Gpu, x: View, product: &mut Product) -> Result<bool, Error> {
+    let dtype = product.weight.dtype;
+    let is_wide = matches!(dtype, Dtype::F32 | Dtype::BF16);
+    let kinds = if is_wide { Kinds::new(Number::F32, Number::F32) } else { Kinds::new(Number::F16, Number::F32) };
+    let Some(blas) = gpu.blas.filter(|blas| blas.can(kinds)) else {
+        gpu.kernels.refuse(format!("{kinds:?} products through the vendor's library: not usable here"));
+        return Ok(false);
+    };
+    let outcome = multiply(gpu, blas, x, product, is_wide);
+    match outcome {
+        Err(Error::Gpu(error @ gpu::Error::Blas { .. })) => {
+            gpu.kernels.refuse(format!("products through the vendor's library: {error}"));
+            Ok(false)
+        }
+        other => other.map(|()| true),
+    }
+}
+
+fn multiply(gpu: &Gpu, blas: &gpu::Blas, x: View, product: &mut Product, is_wide: bool) -> Result<(), Error> {
+    let ([n_rows, n_in], [n_out, _]) = (x.shape, product.weight.shape);
+    let (dtype, weight) = (product.weight.dtype, product.weight.device_bytes(OP, "weight")?);
+    let keep = if product.mode == Mode::Add { 1.0 } else { 0.0 };
+    let mut workspace = gpu.workspace.borrow_mut();
+    let workspace = &mut *workspace;
+    let x = x.device_f32s(OP, "x")?;
+    let mut x_f16 = None;
+    if !is_wide {
+        let mut halves = workspace.activations.slice_mut(..n_rows * n_in * 2)?.cast::<f16>()?;
+        let n = (n_rows * n_in) as u64;
+        let args = ToF16 { x, out: halves.reborrow(), n, scale: 1.0 / F16_DIVISOR };
+        let grid = Grid::line(count(OP, "numbers", n.div_ceil(u64::from(THREADS)) as usize)?, THREADS);
+        gpu.launcher.launch(&take_rows::unit(gpu.kernels)?.to_f16, grid, &args)?;
+        x_f16 = Some(halves);
+    }
+    let mut out = product.out.device_f32s(OP, "out")?;
+    let number_bytes = if is_wide { 4 } else { 2 };
+    let is_ready = matches!(dtype, Dtype::F32 | Dtype::F16);
+    let room = workspace.weights.len() / (n_in * number_bytes).max(1);
+    let step = if is_ready { n_out } else { room.min(n_out) };
+    if step == 0 {
+        let what = format!("a row of {n_in} decoded weights does not fit the workspace");
+        return Err(Error::Argument { op: OP, what });
+    }
+    for first in (0..n_out).step_by(step) {
+        let n = step.min(n_out - first);
+        if !is_ready {
+            decode(gpu, product.weight, first..first + n, workspace.weights.all_mut(), is_wide)?;
+        }
+        let scale = if is_wide { 1.0 } else { F16_DIVISOR };
+        let finish = Finish { scale, keep, row_step: n_out };
+        let shape = Shape::rows(n_rows, n, n_in);
+        let out = out.slice_mut(first..)?;
+        let decoded = if is_ready { weight } else { workspace.weights.all() };
+        let decoded = decoded.slice(..n * n_in * number_bytes)?;
+        match &x_f16 {
+            Some(x) => blas.multiply_into(gpu.launcher, shape, x.as_slice(), decoded.cast()?, out, finish)?,
+            None => blas.multiply_into::<f32, f32>(gpu.launcher, shape, x, decoded.cast()?, out, finish)?,
+        }
+    }
+    Ok(())
+}
+
+/// Some rows of a weight matrix as plain numbers.
+fn decode(gpu: &Gpu, weight: View, rows: std::ops::Range<usize>, to: SliceMut<u8>, is_wide: bool) -> Result<(), Error> {
+    let unit = embed::unit(gpu.kernels, weight.dtype)?;
+    let table = weight.device_bytes(OP, "weight")?;
+    let [n_rows, n_cols] = [count(OP, "weight rows", weight.n_rows())?, count(OP, "columns", weight.n_cols())?];
+    let (first_row, n_out_rows) = (count(OP, "rows", rows.start)?, count(OP, "rows", rows.len())?);
+    let grid = Grid::line(n_out_rows.div_ceil(4), THREADS);
+    if is_wide {
+        let out = to.cast()?;
+        let args = DecodeF32 { table, out, n_rows, n_cols, first_row, n_out_rows };
+        return Ok(gpu.launcher.launch(&unit.decode_f32, grid, &args)?);
+    }
+    let out = to.cast()?;
+    let args = DecodeF16 { table, out, n_rows, n_cols, first_row, n_out_rows };
+    Ok(gpu.launcher.launch(&unit.decode_f16, grid, &args)?)
+}

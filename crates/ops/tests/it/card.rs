@@ -1,0 +1,227 @@
+//! The same table on every GPU that is here. Without one it is skipped with the reason; `ROCI_REQUIRE_GPU=1` makes that
+//! a failure.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use gpu::{Blas, Cache, Device, Kinds, Number, Queue, Vendor};
+use ops::{
+    Arena, Chip, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Pairing, Place, PlaceMut, Plan,
+    Product, QuerySpan, Spans, Tensor, View, Workspace, attention, embed, kv_store, matmul, pack, packed_on_device,
+    rmsnorm, rope, swiglu, take_rows,
+};
+use weights::Dtype;
+
+pub struct Card {
+    queue: Queue,
+    kernels: Kernels,
+    workspace: RefCell<Workspace>,
+    blas: Option<Blas>,
+}
+
+thread_local! {
+    static CARDS: Rc<Vec<Card>> = Rc::new(find());
+}
+
+/// Every GPU of this machine.
+pub fn cards() -> Rc<Vec<Card>> {
+    CARDS.with(Rc::clone)
+}
+
+fn find() -> Vec<Card> {
+    let (mut cards, mut reasons) = (Vec::new(), Vec::new());
+    for vendor in Vendor::ALL {
+        match Device::count(vendor) {
+            Ok(n) => cards.extend((0..n).map(|ordinal| Card::new(&Device::open(vendor, ordinal).unwrap()))),
+            Err(error) => reasons.push(error.to_string()),
+        }
+    }
+    if cards.is_empty() {
+        let is_required = std::env::var("ROCI_REQUIRE_GPU").is_ok_and(|value| value == "1");
+        assert!(!is_required, "ROCI_REQUIRE_GPU=1 and no GPU: {}", reasons.join("; "));
+        eprintln!("skipped on GPUs: {}", reasons.join("; "));
+    }
+    cards
+}
+
+impl Card {
+    fn new(device: &Device) -> Self {
+        let queue = Queue::new(device).unwrap();
+        let [activations, weights, parts] = Workspace::plan(64, 8192, 1 << 20).map(|len| queue.alloc(len).unwrap());
+        let kinds = [Kinds::new(Number::F16, Number::F32), Kinds::new(Number::F32, Number::F32)];
+        let blas = queue.blas(queue.alloc(8 << 20).unwrap(), &kinds).ok();
+        let workspace = RefCell::new(Workspace { activations, weights, parts });
+        Self { kernels: Kernels::new(device, Cache::of_user()), queue, workspace, blas }
+    }
+
+    pub fn name(&self) -> &str {
+        self.queue.device().label()
+    }
+
+    fn run<T>(&self, blas: Option<&Blas>, body: impl FnOnce(Exec) -> Result<T, ops::Error>) -> T {
+        let launcher = self.queue.launcher();
+        let gpu = Gpu { launcher: &launcher, kernels: &self.kernels, blas, workspace: &self.workspace };
+        body(Exec::Gpu(&gpu)).unwrap_or_else(|error| panic!("{}: {error}", self.name()))
+    }
+
+    /// A matrix on the device, in rows.
+    pub fn tensor(&self, dtype: Dtype, shape: [usize; 2], bytes: &[u8]) -> Tensor {
+        let mut tensor = self.empty(Layout::Rows, dtype, shape);
+        if !bytes.is_empty() {
+            let staged = self.queue.buffer_from(bytes).unwrap();
+            let PlaceMut::Device(to) = tensor.view_mut().place else { unreachable!("carved on the device") };
+            self.queue.launcher().copy(staged.all(), to).unwrap();
+            self.queue.wait().unwrap();
+        }
+        tensor
+    }
+
+    fn empty(&self, layout: Layout, dtype: Dtype, shape: [usize; 2]) -> Tensor {
+        let n_bytes = dtype.row_bytes(shape[1]).unwrap() * shape[0];
+        let pool = self.queue.pool(n_bytes.max(1).next_multiple_of(256)).unwrap();
+        Arena::on_device(pool).carve_as(layout, dtype, shape)
+    }
+
+    pub fn f32s(&self, numbers: &[f32], n_cols: usize) -> Tensor {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        self.tensor(Dtype::F32, [numbers.len() / n_cols, n_cols], &bytes)
+    }
+
+    pub fn read(&self, tensor: &Tensor) -> Vec<f32> {
+        let Place::Device(bytes) = tensor.view().place else { unreachable!("carved on the device") };
+        self.queue.read(bytes.cast().unwrap()).unwrap()
+    }
+
+    /// Weights as a model would hold them here.
+    fn weights(&self, dtype: Dtype, shape: [usize; 2], bytes: &[u8]) -> Tensor {
+        let rows = self.tensor(dtype, shape, bytes);
+        let (layout, _) = packed_on_device(dtype, shape).unwrap();
+        let mut tensor = self.empty(layout, dtype, shape);
+        self.run(None, |exec| pack(exec, rows.view(), &mut tensor.view_mut()));
+        self.queue.wait().unwrap();
+        tensor
+    }
+
+    pub fn has_blas(&self) -> bool {
+        self.blas.is_some()
+    }
+
+    /// Products of one x, each into a copy of its start.
+    pub fn matmul(
+        &self,
+        x: &[f32],
+        n_in: usize,
+        weights: &[(Dtype, usize, &[u8])],
+        starts: &[&[f32]],
+        mode: Mode,
+        through: Through,
+    ) -> Vec<Vec<f32>> {
+        let x = self.f32s(x, n_in);
+        let held: Vec<Tensor> =
+            weights.iter().map(|(dtype, n, bytes)| self.weights(*dtype, [*n, n_in], bytes)).collect();
+        let mut outs: Vec<Tensor> = starts.iter().zip(weights).map(|(s, (_, n, _))| self.f32s(s, *n)).collect();
+        let mut products: Vec<Product> = held
+            .iter()
+            .zip(&mut outs)
+            .map(|(weight, out)| Product { weight: weight.view(), out: out.view_mut(), mode })
+            .collect();
+        let blas = if through == Through::Library { self.blas.as_ref() } else { None };
+        self.run(blas, |exec| matmul(exec, x.view(), &mut products));
+        drop(products);
+        outs.iter().map(|out| self.read(out)).collect()
+    }
+
+    pub fn rmsnorm(&self, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+        let n_cols = weight.len();
+        let (x, weight) = (self.f32s(x, n_cols), self.f32s(weight, n_cols));
+        let mut out = self.f32s(&vec![f32::NAN; x.shape()[0] * n_cols], n_cols);
+        self.run(None, |exec| rmsnorm(exec, x.view(), weight.view(), eps, &mut out.view_mut()));
+        self.read(&out)
+    }
+
+    pub fn rope(
+        &self,
+        x: &[f32],
+        n_cols: usize,
+        angles: &[f32],
+        n_rot: usize,
+        head_dim: usize,
+        pairing: Pairing,
+    ) -> Vec<f32> {
+        let (mut x, angles) = (self.f32s(x, n_cols), self.f32s(angles, n_rot));
+        self.run(None, |exec| rope(exec, &mut x.view_mut(), angles.view(), head_dim, pairing));
+        self.read(&x)
+    }
+
+    pub fn swiglu(&self, gate: &[f32], up: &[f32]) -> Vec<f32> {
+        let (mut gate, up) = (self.f32s(gate, gate.len()), self.f32s(up, up.len()));
+        self.run(None, |exec| swiglu(exec, &mut gate.view_mut(), up.view()));
+        self.read(&gate)
+    }
+
+    pub fn embed(&self, dtype: Dtype, shape: [usize; 2], bytes: &[u8], tokens: &[u32]) -> Vec<f32> {
+        let table = self.weights(dtype, shape, bytes);
+        let on_device = self.queue.buffer_from(tokens).unwrap();
+        let mut out = self.f32s(&vec![f32::NAN; tokens.len() * shape[1]], shape[1]);
+        let indices = Indices { host: tokens, device: Some(on_device.all()) };
+        self.run(None, |exec| embed(exec, table.view(), indices, &mut out.view_mut()));
+        self.read(&out)
+    }
+
+    pub fn take_rows(&self, x: &[f32], n_cols: usize, rows: &[u32]) -> Vec<f32> {
+        let x = self.f32s(x, n_cols);
+        let on_device = self.queue.buffer_from(rows).unwrap();
+        let mut out = self.f32s(&vec![f32::NAN; rows.len() * n_cols], n_cols);
+        let indices = Indices { host: rows, device: Some(on_device.all()) };
+        self.run(None, |exec| take_rows(exec, x.view(), indices, &mut out.view_mut()));
+        self.read(&out)
+    }
+
+    pub fn store(&self, k: &[f32], v: &[f32], slots: &[u32], heads: &Heads, cache: (&mut Tensor, &mut Tensor)) {
+        let n_cols = heads.n_kv_heads * heads.head_dim;
+        let (k, v) = (self.f32s(k, n_cols), self.f32s(v, n_cols));
+        let on_device = self.queue.buffer_from(slots).unwrap();
+        let indices = Indices { host: slots, device: Some(on_device.all()) };
+        let (k_pool, v_pool) = (&mut cache.0.view_mut(), &mut cache.1.view_mut());
+        self.run(None, |exec| kv_store(exec, k.view(), v.view(), indices, heads.head_dim, k_pool, v_pool));
+        self.queue.wait().unwrap();
+    }
+
+    pub fn attention(&self, q: &[f32], cache: (&Tensor, &Tensor), heads: Heads, spans: &[QuerySpan]) -> Vec<f32> {
+        let n_cols = heads.n_heads * heads.head_dim;
+        let q = self.f32s(q, n_cols);
+        let mut out = self.f32s(&vec![f32::NAN; q.shape()[0] * n_cols], n_cols);
+        let rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
+        let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap();
+        let dtype = cache.0.view().dtype;
+        let plan = Plan::new(&rows, &heads, n_context, &Chip::of(self.queue.device(), dtype));
+        let mut words = Vec::new();
+        plan.write(spans, &heads, &mut words);
+        let on_device = self.queue.buffer_from(&words).unwrap();
+        let spans = Spans { host: spans, device: Some(DeviceSpans { plan, words: on_device.all() }) };
+        let kv = Kv { k: cache.0.view(), v: cache.1.view() };
+        self.run(None, |exec| attention(exec, q.view(), kv, heads, spans, &mut out.view_mut()));
+        self.read(&out)
+    }
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Through {
+    /// Kernels of this program only.
+    Kernels,
+    /// The vendor's library, where it takes the product.
+    Library,
+}
+
+#[test]
+fn memory_in_the_wrong_place_is_refused() {
+    for card in cards().iter() {
+        let numbers = [1.0_f32; 8];
+        let on_host = View::of_f32(&numbers, 8);
+        let mut out = card.f32s(&numbers, 8);
+        let launcher = card.queue.launcher();
+        let gpu = Gpu { launcher: &launcher, kernels: &card.kernels, blas: None, workspace: &card.workspace };
+        let outcome = rmsnorm(Exec::Gpu(&gpu), on_host, on_host, 1e-5, &mut out.view_mut());
+        assert!(matches!(outcome, Err(ops::Error::Place { what: "x", .. })), "{outcome:?}");
+    }
+}
