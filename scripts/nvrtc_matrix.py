@@ -4,17 +4,22 @@
   scripts/nvrtc_matrix.py [--nvrtc LIBRARY] [--arch sm_75,sm_90,...] [KERNEL.hip ...]
 
 Run it with a Python that has PyPI's nvidia-cuda-nvrtc-cu12 (scripts/fetch.py python nvidia-cuda-nvrtc-cu12), or
-name the library. The options are those of crates/gpu/src/vendor.rs. Prints registers and spills per kernel file
-and architecture; fails where one does not compile.
+name the library. The options are those of crates/gpu/src/vendor.rs, the defines those of
+crates/ops/kernels/variants.txt. Prints registers and spills per unit and architecture; fails where one does not
+compile.
 """
 
 import argparse
 import ctypes
 import importlib.util
+import multiprocessing
 import re
 import sys
 import time
 from pathlib import Path
+
+sys.dont_write_bytecode = True  # leave nothing beside the sources
+import compile_matrix  # noqa: E402
 
 KERNELS = Path(__file__).resolve().parent.parent / "crates/ops/kernels"
 OLDEST, NEWEST = 75, 120
@@ -57,10 +62,11 @@ class Nvrtc:
         self.call(f"nvrtcGet{what}", program, buffer)
         return buffer.raw
 
-    def compile(self, source: Path, headers: dict[str, bytes], arch: str) -> tuple[bool, str]:
+    def compile(self, source: Path, defines: list[str], headers: dict[str, bytes], arch: str) -> tuple[bool, str]:
         """Whether it made machine code, and what the compiler said."""
         options = [f"--gpu-architecture={arch}", "-std=c++17", "-DGPU_WAVE=32", "--extra-device-vectorization"]
         options.append("--ptxas-options=-v")
+        options += [f"-D{define}" for define in defines]
         program = ctypes.c_void_p()
         n = len(headers)
         texts, names = (ctypes.c_char_p * n)(*headers.values()), (ctypes.c_char_p * n)(*map(str.encode, headers))
@@ -82,35 +88,36 @@ def summary(log: str) -> str:
     return f"{len(registers)} kernels, up to {max(registers, default=0)} registers, {spilled} bytes spilled"
 
 
+def compile_unit(job) -> tuple[bool, str, str, str]:
+    """One unit for one architecture, in a process of its own: (is made, unit, arch, log)."""
+    library, stem, defines, arch = job
+    headers = {path.name: path.read_bytes() for path in sorted(KERNELS.glob("*.h"))}
+    is_made, log = Nvrtc(library).compile(KERNELS / f"{stem}.hip", defines, headers, arch)
+    return is_made, " ".join([stem, *defines]), arch, log
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nvrtc", default=None, metavar="LIBRARY")
     parser.add_argument("--arch", default=None, help="comma-separated; default: all from sm_75 to sm_120")
-    parser.add_argument("kernels", nargs="*", type=Path)
+    parser.add_argument("kernels", nargs="*", help="names of kernel files, without .hip; default: all")
     args = parser.parse_args()
+    library = args.nvrtc or find_library()
     try:
-        nvrtc = Nvrtc(args.nvrtc or find_library())
+        nvrtc = Nvrtc(library)
     except OSError as error:
         print(f"nvrtc_matrix: error: {error}\nhint: name the library with --nvrtc", file=sys.stderr)
         return 1
-    kernels = args.kernels or sorted(KERNELS.glob("*.hip"))
-    if not kernels:
-        print(f"nvrtc_matrix: error: no kernel in {KERNELS}", file=sys.stderr)
-        return 1
-    headers = {path.name: path.read_bytes() for path in sorted(KERNELS.glob("*.h"))}
+    units = compile_matrix.units(KERNELS, args.kernels)
     archs = args.arch.split(",") if args.arch else nvrtc.architectures()
-    print(f"nvrtc {nvrtc.version()}: {len(kernels)} files for {' '.join(archs)}")
+    print(f"nvrtc {nvrtc.version()}: {len(units)} units for {' '.join(archs)}")
     start, n_failed = time.monotonic(), 0
-    for kernel in kernels:
-        for arch in archs:
-            is_made, log = nvrtc.compile(kernel, headers, arch)
+    jobs = [(library, stem, defines, arch) for stem, defines in units for arch in archs]
+    with multiprocessing.Pool() as pool:
+        for is_made, unit, arch, log in pool.imap(compile_unit, jobs):
             n_failed += not is_made
-            if is_made:
-                print(f"{kernel.stem:24} {arch:7} {summary(log)}")
-            else:
-                print(f"{kernel.stem:24} {arch:7} FAILED\n{log}")
-    n_made = len(kernels) * len(archs) - n_failed
-    print(f"{n_made} compiled, {n_failed} failed, {time.monotonic() - start:.0f} s")
+            print(f"{unit:36} {arch:7} {summary(log)}" if is_made else f"{unit:36} {arch:7} FAILED\n{log}")
+    print(f"{len(jobs) - n_failed} compiled, {n_failed} failed, {time.monotonic() - start:.0f} s")
     return 1 if n_failed else 0
 
 
