@@ -204,7 +204,6 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
 ATTENTION(1)
 ATTENTION(2)
 ATTENTION(4)
-ATTENTION(8)
 
 // Adds up the parts of one query, each in the scale of its own largest score. A block a query: block_y is the KV head and
 // block_z the query's number in its tile.

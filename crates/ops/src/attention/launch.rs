@@ -8,8 +8,8 @@ use crate::kv_store::{KV_BLOCK, is_kept_f16, kv_program};
 use crate::{Error, Gpu, View, ViewMut};
 
 const THREADS: u32 = 128;
-/// Query vectors of the largest tile.
-const MAX_QUERIES: usize = 8;
+/// Query vectors of the largest tile: eight spill registers on RDNA.
+const MAX_QUERIES: usize = 4;
 /// A part of a split context is at least this many keys.
 const MIN_PART: usize = 32;
 /// As many as the merging kernel has room for.
@@ -159,12 +159,12 @@ gpu::args! {
 
 #[derive(Clone)]
 struct Unit {
-    attention: [Kernel<Attention<'static>>; 4],
+    attention: [Kernel<Attention<'static>>; 3],
     merge: Kernel<Merge<'static>>,
 }
 
 fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize) -> Result<Unit, Error> {
-    const VARIANTS: [&str; 4] = ["attention_1", "attention_2", "attention_4", "attention_8"];
+    const VARIANTS: [&str; 3] = ["attention_1", "attention_2", "attention_4"];
     // Lanes that share a token, eight numbers each.
     let head_lanes = head_dim.div_ceil(8).next_power_of_two() as u32;
     let program = || {
@@ -173,8 +173,8 @@ fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize) -> Result<Unit, Error> {
         VARIANTS.iter().fold(program, |program, name| program.kernel::<Attention>(name))
     };
     gpu.kernels.get((OP, [u32::from(is_f16), head_lanes, 0]), program, |module| {
-        let [a, b, c, d] = VARIANTS.map(|name| module.kernel::<Attention>(name));
-        Ok(Unit { attention: [a?, b?, c?, d?], merge: module.kernel::<Merge>("attention_merge")? })
+        let [a, b, c] = VARIANTS.map(|name| module.kernel::<Attention>(name));
+        Ok(Unit { attention: [a?, b?, c?], merge: module.kernel::<Merge>("attention_merge")? })
     })
 }
 
