@@ -7,8 +7,11 @@ use weights::Dtype;
 use crate::card::{Through, cards};
 use crate::support::{Random, assert_close, pools};
 
-/// The activations hold outliers a hundred times the rest; rounding them to 8 bits would give near 1e-2.
-const BOUND: f64 = 4e-4;
+/// The activations hold outliers a hundred times the rest, which is what rounding suffers from.
+/// Q6_K leaves activations 15 bits instead of 16, and few products average less.
+fn bound(dtype: Dtype) -> f64 {
+    if dtype == Dtype::Q6K { 4e-4 } else { 1e-4 }
+}
 
 struct Case {
     dtype: Dtype,
@@ -63,7 +66,7 @@ fn check(case: &Case) {
             let mut product = [Product { weight, out: ViewMut::of_f32(&mut out, case.n_out), mode }];
             matmul(Exec::Cpu(&pool), View::of_f32(&x, case.n_in), &mut product).unwrap();
             let what = format!("{} {}x{}x{} {} {mode:?}", case.dtype, case.n_rows, case.n_in, case.n_out, pool.isa());
-            assert_close(&what, &out, &truth(case, &x, &decoded, &base), BOUND);
+            assert_close(&what, &out, &truth(case, &x, &decoded, &base), bound(case.dtype));
         }
     }
     check_on_cards(case, &bytes, &decoded, &x, &start);
@@ -71,13 +74,15 @@ fn check(case: &Case) {
 
 /// f16 activations and weights, where the vendor's library multiplies.
 const LIBRARY_BOUND: f64 = 2e-3;
+/// The kernels sum in another order than the CPU; 1.1e-4 was seen on an H200.
+const KERNEL_BOUND: f64 = 2e-4;
 
 fn check_on_cards(case: &Case, bytes: &[u8], decoded: &[f32], x: &[f32], start: &[f32]) {
     let nothing = vec![f32::NAN; start.len()];
     let zeros = vec![0.0; start.len()];
     for card in cards().iter() {
         for (mode, from, base) in [(Mode::Write, &nothing[..], &zeros[..]), (Mode::Add, start, start)] {
-            for (through, bound) in [(Through::Kernels, 2.0 * BOUND), (Through::Library, LIBRARY_BOUND)] {
+            for (through, bound) in [(Through::Kernels, KERNEL_BOUND), (Through::Library, LIBRARY_BOUND)] {
                 if through == Through::Library && (case.n_rows <= 2 || !card.has_blas()) {
                     continue;
                 }
@@ -154,7 +159,7 @@ fn several_products_share_a_region() {
         matmul(Exec::Cpu(&pool), View::of_f32(&x, n_in), &mut products).unwrap();
         drop(products);
         for ((c, w), out) in cases.iter().zip(&weights).zip(&outs) {
-            assert_close(c.dtype.name(), out, &truth(c, &x, &w.1, &vec![0.0; out.len()]), BOUND);
+            assert_close(c.dtype.name(), out, &truth(c, &x, &w.1, &vec![0.0; out.len()]), bound(c.dtype));
         }
     }
     for card in cards().iter() {
@@ -166,7 +171,7 @@ fn several_products_share_a_region() {
             let outs = card.matmul(x, n_in, &parts, &nothing, Mode::Write, Through::Kernels);
             for ((c, w), out) in cases.iter().zip(&weights).zip(&outs) {
                 let c = Case { n_rows, ..*c };
-                assert_close(card.name(), out, &truth(&c, x, &w.1, &vec![0.0; out.len()]), BOUND);
+                assert_close(card.name(), out, &truth(&c, x, &w.1, &vec![0.0; out.len()]), bound(c.dtype));
             }
         }
     }
@@ -197,7 +202,7 @@ fn the_largest_integers_do_not_overflow() {
                 let mut product = [Product { weight, out: ViewMut::of_f32(&mut out, 33), mode: Mode::Write }];
                 matmul(Exec::Cpu(&pool), View::of_f32(&x, 512), &mut product).unwrap();
                 let truth = truth(&case, &x, &decoded, &vec![0.0; out.len()]);
-                assert_close(&format!("{dtype} {n_rows} {}", pool.isa()), &out, &truth, BOUND);
+                assert_close(&format!("{dtype} {n_rows} {}", pool.isa()), &out, &truth, bound(dtype));
             }
         }
     }
