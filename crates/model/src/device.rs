@@ -4,9 +4,9 @@
 //! that only decode are captured the second time their shape is met, and replayed from then on: what changes between
 //! them lies in the inputs, at fixed addresses.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpu::{Buffer, Graph, Kinds, Launcher, Number, Pinned, Profiling, Queue};
 use ops::{Arena, Chip, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Place, Plan, Tensor, View, Workspace};
@@ -21,6 +21,8 @@ const MAX_CAPTURED: usize = 64;
 /// Contexts are rounded up to powers of two from here on, so that one capture serves many lengths.
 const MIN_CONTEXT: usize = 256;
 const BLAS_BYTES: usize = 64 << 20;
+/// One copy of the measurement of the bus.
+const BUS_BYTES: usize = 32 << 20;
 /// Decoded weights of a product through the vendor's library: a feed-forward matrix of an 8B model as f16.
 const DECODED_BYTES: usize = 128 << 20;
 
@@ -101,6 +103,27 @@ impl Device {
     pub fn with_exec<T>(&self, body: impl FnOnce(&Gpu) -> T) -> T {
         let launcher = self.queue.launcher();
         body(&exec(&launcher, &self.kernels, self.blas.as_ref(), &self.workspace))
+    }
+
+    /// Scratch memory that weights pass through on their way in, before any step uses it.
+    pub fn staging(&self) -> RefMut<'_, Buffer<u8>> {
+        RefMut::map(self.workspace.borrow_mut(), |workspace| &mut workspace.weights)
+    }
+
+    /// Bytes a second from pinned memory to the device.
+    pub fn measure_bus(&self) -> Result<f64, Error> {
+        const N_COPIES: usize = 16;
+        let mut staging = self.staging();
+        let n_bytes = BUS_BYTES.min(staging.len());
+        let mut pinned = self.queue.pinned(n_bytes)?;
+        let mut start = None;
+        for _ in 0..=N_COPIES {
+            pinned = self.queue.upload(pinned, staging.slice_mut(..n_bytes)?)?.wait()?;
+            // The first copy wakes everything up.
+            start.get_or_insert_with(Instant::now);
+        }
+        let seconds = start.map_or(0.0, |start| start.elapsed().as_secs_f64());
+        Ok((N_COPIES * n_bytes) as f64 / seconds.max(1e-9))
     }
 
     /// Runs a step op by op and tells how long each took.

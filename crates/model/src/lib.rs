@@ -27,3 +27,4 @@ pub use ids::{BlockId, TokenId};
 pub use kv_cache::KvType;
 pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, Output, Shard, plan};
 pub use synthetic::{Recipe, Synthetic, synthetic};
+pub use upload::Loaded;

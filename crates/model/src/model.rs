@@ -13,7 +13,7 @@ use crate::resident::Resident;
 use crate::rope_table::RopeTable;
 use crate::scratch::Scratch;
 use crate::step::Step;
-use crate::upload::Upload;
+use crate::upload::Loaded;
 use crate::{Batch, Config, Error, Limits, SeqRows};
 
 pub struct Model {
@@ -21,6 +21,7 @@ pub struct Model {
     decoder: Decoder,
     limits: Limits,
     memory: MemoryPlan,
+    loaded: Option<Loaded>,
 }
 
 enum RunsOn {
@@ -153,9 +154,8 @@ impl Model {
         let scratch = Scratch::carve(&config, max_batch_tokens, max_logits_rows, &mut scratch_arena);
         let sizes = Sizes::new(&config, max_batch_tokens, max_logits_rows, n_blocks);
         let device = Device::new(queue, &config, sizes, &mut scratch_arena)?;
-        let mut upload = Upload::new(&device, n_threads)?;
-        let weights = Resident::load_on_device(&mut upload, &mut weights_arena, checkpoint, &config, &GGUF)?;
-        upload.finish()?;
+        let (weights, loaded) =
+            Resident::load_on_device(&device, n_threads, &mut weights_arena, checkpoint, &config, &GGUF)?;
         let decoder = Decoder {
             weights,
             rope: RopeTable::new(&config, checkpoint, &GGUF)?,
@@ -163,7 +163,8 @@ impl Model {
             scratch,
             config,
         };
-        let mut model = Self { runs_on: RunsOn::Gpu(Box::new(device)), decoder, limits, memory };
+        let runs_on = RunsOn::Gpu(Box::new(device));
+        let mut model = Self { runs_on, decoder, limits, memory, loaded: Some(loaded) };
         model.warm_up()?;
         Ok(model)
     }
@@ -212,7 +213,7 @@ impl Model {
             scratch: Scratch::new(&config, options.max_batch_tokens, options.max_logits_rows)?,
             config,
         };
-        Ok(Self { runs_on: RunsOn::Cpu(pool), decoder, limits, memory })
+        Ok(Self { runs_on: RunsOn::Cpu(pool), decoder, limits, memory, loaded: None })
     }
 
     pub fn config(&self) -> &Config {
@@ -244,6 +245,19 @@ impl Model {
         let RunsOn::Gpu(device) = &self.runs_on else { return Vec::new() };
         let used = device.blas().map(|library| format!("large products through {library}"));
         used.into_iter().chain(device.kernels.refused()).collect()
+    }
+
+    /// How copying the weights to the GPU went.
+    pub fn loaded(&self) -> Option<Loaded> {
+        self.loaded
+    }
+
+    /// Bytes a second that the bus to the GPU takes from pinned memory, measured now.
+    pub fn measure_bus(&self) -> Result<Option<f64>, Error> {
+        match &self.runs_on {
+            RunsOn::Gpu(device) => device.measure_bus().map(Some),
+            RunsOn::Cpu(_) => Ok(None),
+        }
     }
 
     /// What the GPU's driver was asked to do so far, in this process.

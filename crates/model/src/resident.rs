@@ -4,8 +4,9 @@
 use ops::{Arena, Exec, Layout, Tensor, View, pack, packed, packed_on_device};
 use weights::{Checkpoint, Dtype};
 
+use crate::device::Device;
 use crate::names::Names;
-use crate::upload::Upload;
+use crate::upload::{Job, Loaded, Source, upload};
 use crate::{Config, Error};
 
 pub struct Resident {
@@ -52,14 +53,19 @@ impl Resident {
 
     /// Sends every tensor to its place in `arena`, which has room for them.
     pub fn load_on_device(
-        upload: &mut Upload,
+        device: &Device,
+        n_threads: usize,
         arena: &mut Arena,
         checkpoint: &Checkpoint,
         config: &Config,
         names: &Names,
-    ) -> Result<Self, Error> {
+    ) -> Result<(Self, Loaded), Error> {
         let all = wanted(packed_on_device, checkpoint, config, names)?;
-        Self::gather(all.into_iter().map(|wanted| wanted.send(upload, arena)), checkpoint, config, names)
+        let mut tensors: Vec<Tensor> =
+            all.iter().map(|wanted| arena.carve_as(wanted.layout, wanted.dtype, wanted.shape)).collect();
+        let jobs = all.iter().zip(&mut tensors).map(|(wanted, to)| wanted.job(to)).collect();
+        let loaded = upload(device, jobs, n_threads)?;
+        Ok((Self::gather(tensors.into_iter().map(Ok), checkpoint, config, names)?, loaded))
     }
 
     /// Copies every tensor into one allocation and lets go of the file's pages behind it.
@@ -145,18 +151,14 @@ fn wanted<'a>(
 }
 
 impl Wanted<'_> {
-    fn send(&self, upload: &mut Upload, arena: &mut Arena) -> Result<Tensor, Error> {
-        let mut tensor = arena.carve_as(self.layout, self.dtype, self.shape);
+    fn job<'t>(&'t self, to: &'t mut Tensor) -> Job<'t> {
         if self.dtype == self.source.dtype {
-            upload.send(self.dtype, &self.source.bytes, &mut tensor)?;
-        } else {
-            let mut numbers = vec![0.0_f32; self.shape[1]];
-            ops::quant::dequantize(self.source.dtype, &self.source.bytes, &mut numbers);
-            let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-            upload.send(self.dtype, &bytes, &mut tensor)?;
+            return Job { dtype: self.dtype, from: Source::File(&self.source.bytes), to };
         }
-        self.source.bytes.release_pages();
-        Ok(tensor)
+        let mut numbers = vec![0.0_f32; self.shape[1]];
+        ops::quant::dequantize(self.source.dtype, &self.source.bytes, &mut numbers);
+        let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Job { dtype: self.dtype, from: Source::Made(bytes), to }
     }
 
     fn load(&self, exec: Exec, arena: &mut Arena) -> Result<Tensor, Error> {

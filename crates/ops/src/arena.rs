@@ -148,6 +148,10 @@ impl Tensor {
         self.shape
     }
 
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
     pub fn view(&self) -> View<'_> {
         self.rows(self.shape[0])
     }

@@ -23,6 +23,11 @@ fn devices() -> Vec<DeviceChoice> {
     devices
 }
 
+fn counters(device: DeviceChoice) -> gpu::Counters {
+    let DeviceChoice::Gpu { vendor, ordinal } = device else { unreachable!("a GPU") };
+    Device::open(vendor, ordinal).unwrap().counters()
+}
+
 fn options(device: DeviceChoice) -> LoadOptions {
     LoadOptions { device, n_blocks: 24, max_batch_tokens: 128, n_threads: 2, ..LoadOptions::default() }
 }
@@ -104,10 +109,14 @@ fn tiny_models_take_mixed_batches() {
 }
 
 #[test]
-fn decoding_allocates_nothing() {
+fn a_model_takes_three_allocations_and_decoding_none() {
     for device in devices() {
         let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(Dtype::Q4_0), 1).unwrap();
+        let at_start = counters(device);
         let mut card = Model::load(&checkpoint, options(device)).unwrap();
+        let loaded = card.counters().unwrap() - at_start;
+        assert_eq!((loaded.allocations, loaded.frees), (3, 0), "weights, KV pool and scratch, and nothing else");
+        assert_eq!(loaded.bytes_allocated, card.memory().total_bytes() as u64);
         greedy(&mut card, &prompt(1, 4), 4, u32::MAX);
         let before = card.counters().unwrap();
         greedy(&mut card, &prompt(1, 4), 16, u32::MAX);
