@@ -1,7 +1,7 @@
 //! The weights where the products want them: one allocation, filled from the checkpoint, in the layout of the machine
 //! or of the device that holds them.
 
-use ops::{Arena, Exec, Layout, Tensor, View, pack, packed, packed_on_device};
+use ops::{Arena, Exec, Layout, Tensor, View, device_dtype, pack, packed, packed_on_device};
 use weights::{Checkpoint, Dtype};
 
 use crate::device::Device;
@@ -41,13 +41,13 @@ struct Wanted<'a> {
 impl Resident {
     /// Bytes that [`Resident::load`] will take.
     pub fn plan_bytes(exec: Exec, checkpoint: &Checkpoint, config: &Config, names: &Names) -> Result<usize, Error> {
-        let all = wanted(|dtype, shape| packed(exec, dtype, shape), checkpoint, config, names)?;
+        let all = wanted(|dtype, shape| Ok((dtype, packed(exec, dtype, shape)?)), checkpoint, config, names)?;
         Ok(all.iter().map(|wanted| Arena::padded(wanted.bytes)).sum())
     }
 
     /// Bytes that [`Resident::load_on_device`] will take.
     pub fn plan_bytes_on_device(checkpoint: &Checkpoint, config: &Config, names: &Names) -> Result<usize, Error> {
-        let all = wanted(packed_on_device, checkpoint, config, names)?;
+        let all = wanted(on_device, checkpoint, config, names)?;
         Ok(all.iter().map(|wanted| Arena::padded_on_device(wanted.bytes)).sum())
     }
 
@@ -60,7 +60,7 @@ impl Resident {
         config: &Config,
         names: &Names,
     ) -> Result<(Self, Loaded), Error> {
-        let all = wanted(packed_on_device, checkpoint, config, names)?;
+        let all = wanted(on_device, checkpoint, config, names)?;
         let mut tensors: Vec<Tensor> =
             all.iter().map(|wanted| arena.carve_as(wanted.layout, wanted.dtype, wanted.shape)).collect();
         let jobs = all.iter().zip(&mut tensors).map(|(wanted, to)| wanted.job(to)).collect();
@@ -70,7 +70,7 @@ impl Resident {
 
     /// Copies every tensor into one allocation and lets go of the file's pages behind it.
     pub fn load(exec: Exec, checkpoint: &Checkpoint, config: &Config, names: &Names) -> Result<Self, Error> {
-        let all = wanted(|dtype, shape| packed(exec, dtype, shape), checkpoint, config, names)?;
+        let all = wanted(|dtype, shape| Ok((dtype, packed(exec, dtype, shape)?)), checkpoint, config, names)?;
         let needed_bytes = all.iter().map(|wanted| Arena::padded(wanted.bytes)).sum();
         let mut arena = Arena::new(needed_bytes).ok_or(Error::Memory { what: "the weights", needed_bytes })?;
         Self::gather(all.into_iter().map(|wanted| wanted.load(exec, &mut arena)), checkpoint, config, names)
@@ -105,9 +105,15 @@ impl Resident {
     }
 }
 
+/// How a device holds weights of a type: as they are, or in the type its kernels know.
+fn on_device(dtype: Dtype, shape: [usize; 2]) -> Result<(Dtype, (Layout, usize)), ops::Error> {
+    let dtype = device_dtype(dtype);
+    Ok((dtype, packed_on_device(dtype, shape)?))
+}
+
 /// Every tensor in the order `load` takes them.
 fn wanted<'a>(
-    layout_of: impl Fn(Dtype, [usize; 2]) -> Result<(Layout, usize), ops::Error>,
+    layout_of: impl Fn(Dtype, [usize; 2]) -> Result<(Dtype, (Layout, usize)), ops::Error>,
     checkpoint: &'a Checkpoint,
     config: &Config,
     names: &Names,
@@ -117,9 +123,9 @@ fn wanted<'a>(
         if source.shape != shape {
             return Err(Error::Shape { name: name.into(), found: source.shape.clone(), expected: shape.to_vec() });
         }
-        let (layout, bytes) =
+        let (dtype, (layout, bytes)) =
             layout_of(source.dtype, shape).map_err(|e| Error::Tensor { name: name.into(), what: e.to_string() })?;
-        Ok(Wanted { source, dtype: source.dtype, shape, layout, bytes })
+        Ok(Wanted { source, dtype, shape, layout, bytes })
     };
     // Norm weights are few and are kept as f32 whatever the file has.
     let vector = |name: &str, len: usize| {
@@ -155,9 +161,10 @@ impl Wanted<'_> {
         if self.dtype == self.source.dtype {
             return Job { dtype: self.dtype, from: Source::File(&self.source.bytes), to };
         }
-        let mut numbers = vec![0.0_f32; self.shape[1]];
+        let mut numbers = vec![0.0_f32; self.shape[0] * self.shape[1]];
         ops::quant::dequantize(self.source.dtype, &self.source.bytes, &mut numbers);
-        let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let mut bytes = vec![0; numbers.len() * self.dtype.block_bytes()];
+        ops::quant::quantize(self.dtype, &numbers, &mut bytes);
         Job { dtype: self.dtype, from: Source::Made(bytes), to }
     }
 

@@ -51,14 +51,15 @@ pub(crate) struct Unit {
 }
 
 pub(crate) fn unit(kernels: &Kernels, dtype: Dtype) -> Result<Unit, Error> {
+    let format = format_number(dtype)?;
     let program = || {
         Program::new(OP, include_str!("../kernels/embed.hip"))
-            .define("FORMAT", format_number(dtype))
+            .define("FORMAT", format)
             .kernel::<Embed>("embed")
             .kernel::<DecodeF16>("decode_f16")
             .kernel::<DecodeF32>("decode_f32")
     };
-    kernels.get((OP, [format_number(dtype), 0, 0]), program, |module| {
+    kernels.get((OP, [format, 0, 0]), program, |module| {
         Ok(Unit {
             embed: module.kernel::<Embed>("embed")?,
             decode_f16: module.kernel::<DecodeF16>("decode_f16")?,
@@ -92,6 +93,7 @@ pub fn embed<'t>(exec: Exec, table: View, tokens: impl Into<Indices<'t>>, out: &
             }
             Layout::Tiles => for_dtype!(table.dtype,
                 P => row_of_tiles::<P>(bytes, token as usize, out),
+                P => { let _: Option<P> = None; unreachable!("{} has no tiles", table.dtype) },
                 P => unreachable!("{:?}: plain numbers have no tiles", P::NO_TILES)
             ),
             Layout::Planes => {

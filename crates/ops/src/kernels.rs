@@ -125,9 +125,9 @@ impl Workspace {
 /// Room for the parts of split contexts: splits are chosen so that they fit.
 pub(crate) const PARTS_BYTES: usize = 32 << 20;
 
-/// A format's number in quant.h.
-pub(crate) fn format_number(dtype: Dtype) -> u32 {
-    match dtype {
+/// A format's number in quant.h; `None` where the device's kernels do not know it.
+const fn known_format(dtype: Dtype) -> Option<u32> {
+    Some(match dtype {
         Dtype::F32 => 0,
         Dtype::F16 => 1,
         Dtype::BF16 => 2,
@@ -136,6 +136,24 @@ pub(crate) fn format_number(dtype: Dtype) -> u32 {
         Dtype::Q8_0 => 5,
         Dtype::Q4K => 6,
         Dtype::Q6K => 7,
+        _ => return None,
+    })
+}
+
+pub(crate) fn format_number(dtype: Dtype) -> Result<u32, Error> {
+    known_format(dtype).ok_or_else(|| Error::Argument {
+        op: "kernels",
+        what: format!("no kernel of the device reads {dtype}; weights come as {}", device_dtype(dtype)),
+    })
+}
+
+/// The type that weights of `dtype` take on a device: their own, or where its kernels do not know that, F16 for packed
+/// weights and F32 for plain numbers.
+pub const fn device_dtype(dtype: Dtype) -> Dtype {
+    match known_format(dtype) {
+        Some(_) => dtype,
+        None if dtype.is_plain() => Dtype::F32,
+        None => Dtype::F16,
     }
 }
 

@@ -39,7 +39,7 @@ pub use error::Error;
 pub use exec::Exec;
 pub use indices::Indices;
 pub use isa::Isa;
-pub use kernels::{Gpu, Kernels, Workspace};
+pub use kernels::{Gpu, Kernels, Workspace, device_dtype};
 pub use kv_store::{KV_BLOCK, MAX_HEAD_DIM, Slot, kv_store};
 pub use matmul::{Mode, Product, matmul, norm_matmul, swiglu_matmul};
 pub use pack::{pack, pack_rows, packed, packed_on_device};

@@ -1,8 +1,8 @@
 //! The element types weights come in, as block layouts: how many elements a block holds and how many bytes it takes.
 //! Numbers and names are ggml's. What the bits inside a block mean is `ops::quant`'s business.
 //!
-//! `Dtype` is what this engine computes with; `ggml_layout` also knows ggml's other types, so that a file that holds
-//! them can be listed and an error can call them by name.
+//! `Dtype` is what this engine computes with; `ggml_layout` also knows the two types ggml keeps for its own sums (Q8_1,
+//! Q8_K), so that an error can call them by name.
 
 use std::fmt;
 
@@ -13,14 +13,72 @@ pub enum Dtype {
     BF16,
     Q4_0,
     Q4_1,
+    Q5_0,
+    Q5_1,
     Q8_0,
+    Q2K,
+    Q3K,
     Q4K,
+    Q5K,
     Q6K,
+    IQ1S,
+    IQ1M,
+    IQ2XXS,
+    IQ2XS,
+    IQ2S,
+    IQ3XXS,
+    IQ3S,
+    IQ4NL,
+    IQ4XS,
+    TQ1_0,
+    TQ2_0,
+    MXFP4,
+    NVFP4,
+    Q1_0,
+    Q2_0,
+    I8,
+    I16,
+    I32,
+    I64,
+    F64,
 }
 
 impl Dtype {
-    pub const ALL: [Self; 8] =
-        [Self::F32, Self::F16, Self::BF16, Self::Q4_0, Self::Q4_1, Self::Q8_0, Self::Q4K, Self::Q6K];
+    pub const ALL: [Self; 33] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::IQ1S,
+        Self::IQ1M,
+        Self::IQ2XXS,
+        Self::IQ2XS,
+        Self::IQ2S,
+        Self::IQ3XXS,
+        Self::IQ3S,
+        Self::IQ4NL,
+        Self::IQ4XS,
+        Self::TQ1_0,
+        Self::TQ2_0,
+        Self::MXFP4,
+        Self::NVFP4,
+        Self::Q1_0,
+        Self::Q2_0,
+        Self::I8,
+        Self::I16,
+        Self::I32,
+        Self::I64,
+        Self::F64,
+    ];
 
     pub fn from_ggml(id: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.ggml_id() == id)
@@ -30,26 +88,50 @@ impl Dtype {
         match self {
             Self::F32 => 0,
             Self::F16 => 1,
+            Self::BF16 => 30,
             Self::Q4_0 => 2,
             Self::Q4_1 => 3,
+            Self::Q5_0 => 6,
+            Self::Q5_1 => 7,
             Self::Q8_0 => 8,
+            Self::Q2K => 10,
+            Self::Q3K => 11,
             Self::Q4K => 12,
+            Self::Q5K => 13,
             Self::Q6K => 14,
-            Self::BF16 => 30,
+            Self::IQ1S => 19,
+            Self::IQ1M => 29,
+            Self::IQ2XXS => 16,
+            Self::IQ2XS => 17,
+            Self::IQ2S => 22,
+            Self::IQ3XXS => 18,
+            Self::IQ3S => 21,
+            Self::IQ4NL => 20,
+            Self::IQ4XS => 23,
+            Self::TQ1_0 => 34,
+            Self::TQ2_0 => 35,
+            Self::MXFP4 => 39,
+            Self::NVFP4 => 40,
+            Self::Q1_0 => 41,
+            Self::Q2_0 => 42,
+            Self::I8 => 24,
+            Self::I16 => 25,
+            Self::I32 => 26,
+            Self::I64 => 27,
+            Self::F64 => 28,
+        }
+    }
+
+    /// The row of ggml's table. Found while compiling wherever the type is a constant.
+    const fn layout(self) -> BlockLayout {
+        match ggml_layout(self.ggml_id()) {
+            Some(layout) => layout,
+            None => panic!("every type has a row"),
         }
     }
 
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::BF16 => "BF16",
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_1 => "Q4_1",
-            Self::Q8_0 => "Q8_0",
-            Self::Q4K => "Q4_K",
-            Self::Q6K => "Q6_K",
-        }
+        self.layout().name
     }
 
     /// From ggml's spelling, in any case: `Q4_K`, `q4_k`.
@@ -59,27 +141,17 @@ impl Dtype {
 
     /// Elements in a block.
     pub const fn block_len(self) -> usize {
-        match self {
-            Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q4_0 | Self::Q4_1 | Self::Q8_0 => 32,
-            Self::Q4K | Self::Q6K => 256,
-        }
+        self.layout().block_len
     }
 
     /// Bytes of a block.
     pub const fn block_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::BF16 => 2,
-            // An f16 scale, then 32 nibbles; Q4_1 adds an f16 minimum.
-            Self::Q4_0 => 2 + 16,
-            Self::Q4_1 => 2 + 2 + 16,
-            Self::Q8_0 => 2 + 32,
-            // Two f16, eight 6-bit scales and minima, 256 nibbles.
-            Self::Q4K => 2 + 2 + 12 + 128,
-            // Low nibbles, high bit pairs, sixteen 8-bit scales, an f16.
-            Self::Q6K => 128 + 64 + 16 + 2,
-        }
+        self.layout().block_bytes
+    }
+
+    /// One number an element: no scales, no blocks.
+    pub const fn is_plain(self) -> bool {
+        self.block_len() == 1
     }
 
     /// Bytes of a row of `n_cols` elements; `None` where it is no whole number of blocks, or too large to count.
@@ -107,9 +179,16 @@ pub struct BlockLayout {
 }
 
 /// The layout of a ggml type by its number in the file; `None` for numbers ggml has not given out or has taken back.
-pub fn ggml_layout(ggml_id: u32) -> Option<BlockLayout> {
-    let row = GGML_TYPES.iter().find(|row| row.0 == ggml_id)?;
-    Some(BlockLayout { ggml_id: row.0, name: row.1, block_len: row.2, block_bytes: row.3 })
+pub const fn ggml_layout(ggml_id: u32) -> Option<BlockLayout> {
+    let mut row_idx = 0;
+    while row_idx < GGML_TYPES.len() {
+        let (id, name, block_len, block_bytes) = GGML_TYPES[row_idx];
+        if id == ggml_id {
+            return Some(BlockLayout { ggml_id, name, block_len, block_bytes });
+        }
+        row_idx += 1;
+    }
+    None
 }
 
 /// (number, name, elements in a block, bytes of a block)

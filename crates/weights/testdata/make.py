@@ -20,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 QUANT = HERE.parents[1] / "ops" / "testdata" / "quant"
 NAMES = {V.UINT8: "u8", V.INT8: "i8", V.UINT16: "u16", V.INT16: "i16", V.UINT32: "u32", V.INT32: "i32", V.UINT64: "u64",
          V.INT64: "i64", V.FLOAT32: "f32", V.FLOAT64: "f64", V.BOOL: "bool", V.STRING: "string", V.ARRAY: "array"}
+# Types of sums inside ggml; no file holds them.
+NOT_WEIGHTS = [T.Q8_1, T.Q8_K]
 NESTED = {"nested": [[1, 2, 3], [-4]], "nested.strings": [["a", ""], ["ü"]], "nested.deep": [[[1], [2, 3]], [[4]]]}
 
 
@@ -109,12 +111,12 @@ def write_tensors():
     writer.add_tensor("one", np.array([1.5], np.float32))
     writer.add_tensor("cube", rng.standard_normal((2, 3, 5)).astype(np.float16))
     writer.add_tensor("four", rng.standard_normal((2, 1, 2, 3)).astype(np.float32))
-    add_blocks(writer, rng, [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q8_0, T.Q4_K, T.Q6_K])
+    add_blocks(writer, rng, [t for t in gguf.GGML_QUANT_SIZES if t not in NOT_WEIGHTS])
     finish(writer, path)
 
     path = HERE / "unsupported_v3.gguf"
     writer = gguf.GGUFWriter(path, "llama")
-    add_blocks(writer, rng, [T.Q5_0, T.F32, T.Q2_K, T.IQ4_NL, T.Q8_0, T.MXFP4, T.I32])
+    add_blocks(writer, rng, [T.Q8_K, T.F32, T.Q8_0])
     finish(writer, path)
 
 
@@ -145,6 +147,9 @@ def write_types():
 
 # Where the f16 scales stand in a block.
 SCALES = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q8_0: [0], T.Q4_K: [0, 2], T.Q6_K: [208]}
+MORE_SCALES = {T.Q5_0: [0], T.Q5_1: [0, 2], T.Q2_K: [80, 82], T.Q3_K: [108], T.Q5_K: [0, 2], T.IQ1_S: [0], T.IQ1_M: [],
+               T.IQ2_XXS: [0], T.IQ2_XS: [0], T.IQ2_S: [0], T.IQ3_XXS: [0], T.IQ3_S: [0], T.IQ4_NL: [0], T.IQ4_XS: [0],
+               T.TQ1_0: [52], T.TQ2_0: [64], T.MXFP4: [], T.NVFP4: []}
 # Zeros, the subnormal ends, the least normal, one, the greatest; both signs.
 EDGES = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x3C00, 0xBC00, 0x7BFF, 0xFBFF]
 
@@ -172,6 +177,29 @@ def write_dequantized():
     brains = np.concatenate([rng.integers(0, 0x7F80, 1020), rng.integers(0x8000, 0xFF80, 1020),
                              [0x0000, 0x8000, 0x0001, 0x007F, 0x0080, 0x3F80, 0x7F7F, 0x7F80]]).astype(np.uint16)
     save("dequant", T.BF16, brains, gguf.quants.dequantize(brains.view(np.uint8), T.BF16))
+
+
+def write_more_dequantized():
+    """As above with 20 blocks a type: edges, random scales, scales as in real models, extreme quants."""
+    rng = np.random.default_rng(4)
+    for kind, places in MORE_SCALES.items():
+        blocks = rng.integers(0, 256, (20, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
+        blocks[18], blocks[19] = 0x00, 0xFF
+        for place_idx, place in enumerate(places):
+            scales = finite_halves(rng, 20)
+            scales[: len(EDGES)] = EDGES[:: -1 if place_idx else 1]
+            scales[14:] = (rng.standard_normal(6) * 0.01).astype(np.float16).view(np.uint16)
+            blocks[:, place : place + 2] = scales.reshape(20, 1).view(np.uint8)
+        if kind == T.IQ1_M:
+            # Its scale lies in the top nibbles of four 16-bit words; keep it finite.
+            blocks[:, 55] &= 0xBF
+        if kind == T.MXFP4:
+            blocks[:8, 0] = [0, 1, 2, 3, 127, 128, 200, 250]
+            blocks[8:, 0] = rng.integers(0, 250, 12)
+        if kind == T.NVFP4:
+            blocks[:8, :4] = np.arange(0x60, 0x80, dtype=np.uint8).reshape(8, 4)
+            blocks[8, :4] = [0, 1, 7, 8]
+        save("dequant", kind, blocks, gguf.quants.dequantize(blocks, kind))
 
 
 def write_quantized():
@@ -216,6 +244,7 @@ def main():
     write_v2()
     write_types()
     write_dequantized()
+    write_more_dequantized()
     write_quantized()
 
 

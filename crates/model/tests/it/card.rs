@@ -45,7 +45,9 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 #[test]
 fn tiny_models_give_the_cpus_logits() {
     for device in devices() {
-        for dtype in Dtype::ALL {
+        // What a device holds as F16 or F32, one of each will do for.
+        let own = Dtype::ALL.into_iter().filter(|dtype| ops::device_dtype(*dtype) == *dtype);
+        for dtype in own.chain([Dtype::IQ4XS, Dtype::F64]) {
             let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 7).unwrap();
             let mut cpu = Model::load(&checkpoint, options(DeviceChoice::Cpu)).unwrap();
             let mut card = Model::load(&checkpoint, options(device)).unwrap();

@@ -5,14 +5,14 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::{Input, Job};
-use crate::quant::{Float, for_dtype};
+use crate::quant::{Float, for_block};
 
 /// Rows that one pass over the weights serves.
 const MAX_ROWS: usize = 8;
 
 pub(super) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
     for first in (0..input.n_rows).step_by(MAX_ROWS) {
-        for_dtype!(job.dtype,
+        for_block!(job.dtype,
             P => { let _: Option<P> = None; unreachable!("packed formats come in tiles") },
             // SAFETY: `Isa` says that this CPU has AVX2, FMA and F16C; `matmul` checked every shape.
             P => unsafe {

@@ -185,7 +185,7 @@ pub(super) fn launch(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(),
             adds: u32::from(product.mode == Mode::Add),
             out: product.out.device_f32s(OP, "out")?,
         };
-        let format = format_number(product.weight.dtype);
+        let format = format_number(product.weight.dtype)?;
         let program = || {
             Program::new(OP, include_str!("../../kernels/matmul.hip"))
                 .define("FORMAT", format)
@@ -310,7 +310,7 @@ fn matvec(
     let variant = rows.len().next_power_of_two().trailing_zeros() as usize;
     let wave = gpu.kernels.device().properties().wave_width;
     let grid = Grid::line(n_units.div_ceil(waves), waves * wave);
-    let format = format_number(dtype);
+    let format = format_number(dtype)?;
     let program = || {
         Program::new(NAME, include_str!("../../kernels/matvec.hip"))
             .define("FORMAT", format)

@@ -179,8 +179,13 @@ fn matmul_cpu(pool: &Pool, x: &[f32], n_rows: usize, n_in: usize, products: &mut
         .collect::<Result<Vec<Job>, Error>>()?;
     ACTIVATIONS.with_borrow_mut(|rounded| {
         if needs_rounding {
-            let largest =
-                jobs.iter().map(|job| for_dtype!(job.dtype, P => P::LARGEST_ACTIVATION, P => P::ANY_ACTIVATION));
+            let largest = jobs.iter().map(|job| {
+                for_dtype!(job.dtype,
+                    P => P::LARGEST_ACTIVATION,
+                    P => { let _: Option<P> = None; f32::INFINITY },
+                    P => P::ANY_ACTIVATION
+                )
+            });
             rounded.round(pool, x, n_rows, n_in, largest.fold(f32::INFINITY, f32::min));
         }
         let input = Input { isa: pool.isa(), x, n_rows, n_in, rounded };

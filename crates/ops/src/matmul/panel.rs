@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::{Input, Job, Mode, TASK_ROWS};
 use crate::isa::Isa;
-use crate::quant::{Float, Format, GROUP, TILE_ROWS, for_dtype};
+use crate::quant::{Float, Format, GROUP, TILE_ROWS, for_block, for_dtype};
 use crate::{Layout, tile};
 
 /// How much of `k` a panel holds: 32 rows of f32 in 128 KiB, a part of the second-level cache of any server or desktop.
@@ -83,12 +83,13 @@ unsafe fn decode<const W: usize>(job: &Job, cols: Range<usize>, k0: usize, n_k: 
             for_dtype!(job.dtype,
                 // SAFETY: a whole strip; k0 and n_k are whole groups.
                 P => unsafe { decode_tiles::<P, W>(strip, first % TILE_ROWS / 8, k0, n_k, out) },
+                P => { let _: Option<P> = None; unreachable!("{} has no tiles", job.dtype) },
                 P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
             );
         } else {
             let row = |i: usize| (cols.start + eight * 8 + i).min(cols.end - 1);
             let rows: [*const u8; 8] = std::array::from_fn(|i| job.weight[row(i) * job.stride..].as_ptr());
-            for_dtype!(job.dtype,
+            for_block!(job.dtype,
                 P => { let _: Option<P> = None; unreachable!("packed rows take the plain road") },
                 // SAFETY: each pointer starts a whole row.
                 P => unsafe { decode_floats::<P, W>(rows, k0, n_k, out) }

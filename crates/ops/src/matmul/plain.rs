@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::{Input, Job};
-use crate::quant::{Float, Format, for_dtype};
+use crate::quant::{Block, Float, for_block};
 
 pub(super) fn rows(input: &Input, job: &Job, rows: Range<usize>) {
     for col in rows {
@@ -20,7 +20,7 @@ pub(super) fn rows(input: &Input, job: &Job, rows: Range<usize>) {
                     *sum += x.iter().zip(decoded).map(|(x, w)| x * w).sum::<f32>();
                 }
             };
-            for_dtype!(job.dtype,
+            for_block!(job.dtype,
                 P => for (b, block) in weight.chunks_exact(P::BYTES).enumerate() {
                     P::decode(block, &mut decoded[..P::LEN]);
                     add(b * P::LEN, &decoded[..P::LEN]);

@@ -36,6 +36,7 @@ pub(super) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
                 for_dtype!(job.dtype,
                     // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape and `strip` is a whole strip.
                     P => unsafe { rows::<P>(input, job, &target, n) },
+                    P => { let _: Option<P> = None; unreachable!("{} has no tiles", job.dtype) },
                     P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
                 );
             }

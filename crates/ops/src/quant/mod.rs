@@ -1,9 +1,9 @@
 //! Block formats: what the bits inside a block mean. One file per format.
 //!
-//! Each format has three faces:
-//! - `decode`: exact, the truth other programs agree on;
-//! - `encode`: a plain quantiser;
-//! - the *tile*: sixteen neighbouring rows interleaved, so that one vector holds the same weights of sixteen rows.
+//! A format has up to three faces:
+//! - `Block`: `decode`, exact, the truth other programs agree on; every format has it;
+//! - `Encode`: a quantiser;
+//! - `Format`: the *tile*: sixteen neighbouring rows interleaved, so that one vector holds the same weights of sixteen rows.
 //!   Products then need no sum across lanes, and one vector of scales serves sixteen rows. A tile holds one block of
 //!   each row, takes (nearly) the same bytes, and keeps every weight exactly.
 //!
@@ -11,20 +11,65 @@
 //! and k + 1, which is what the CPU's paired multiply-add takes. `weight = d * q + m`, with q small enough that a group
 //! of products fits a 32-bit sum.
 
+mod block;
 mod float;
+mod grids;
+mod integer;
+mod iq1_m;
+mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
 mod nibble;
+mod nvfp4;
+mod q1_0;
+mod q2_0;
+mod q2_k;
+mod q3_k;
 mod q4_0;
 mod q4_1;
 mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
 mod q6_k;
 mod q8_0;
+mod tq1_0;
+mod tq2_0;
 
+pub(crate) use block::{Block, Encode, f16_at, put_f16};
 pub(crate) use float::{Bf16, F16, F32, Float};
+pub(crate) use integer::{F64, I8, I16, I32, I64};
+pub(crate) use iq1_m::Iq1M;
+pub(crate) use iq1_s::Iq1S;
+pub(crate) use iq2_s::Iq2S;
+pub(crate) use iq2_xs::Iq2Xs;
+pub(crate) use iq2_xxs::Iq2Xxs;
+pub(crate) use iq3_s::Iq3S;
+pub(crate) use iq3_xxs::Iq3Xxs;
+pub(crate) use iq4_nl::Iq4Nl;
+pub(crate) use iq4_xs::Iq4Xs;
+pub(crate) use mxfp4::Mxfp4;
+pub(crate) use nvfp4::Nvfp4;
+pub(crate) use q1_0::Q1_0;
+pub(crate) use q2_0::Q2_0;
+pub(crate) use q2_k::Q2K;
+pub(crate) use q3_k::Q3K;
 pub(crate) use q4_0::Q4_0;
 pub(crate) use q4_1::Q4_1;
 pub(crate) use q4_k::Q4K;
+pub(crate) use q5_0::Q5_0;
+pub(crate) use q5_1::Q5_1;
+pub(crate) use q5_k::Q5K;
 pub(crate) use q6_k::Q6K;
 pub(crate) use q8_0::Q8_0;
+pub(crate) use tq1_0::Tq1_0;
+pub(crate) use tq2_0::Tq2_0;
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{__m256, __m256i, __m512, __m512i};
@@ -36,19 +81,13 @@ pub(crate) const GROUP: usize = 32;
 /// Rows of a tile: the 32-bit lanes of the widest vector.
 pub(crate) const TILE_ROWS: usize = 16;
 
-/// A packed format whose blocks are whole groups.
-pub(crate) trait Format {
-    /// Weights of a block.
-    const LEN: usize;
-    const BYTES: usize;
+/// A packed format with tiles; its blocks are whole groups.
+pub(crate) trait Format: Block {
     /// Whether `m` can differ from zero.
     const HAS_MIN: bool;
     const TILE_BYTES: usize;
     /// The largest 16-bit activation with which the sum of a group stays below 2^31.
     const LARGEST_ACTIVATION: f32 = 32_767.0;
-
-    fn decode(block: &[u8], out: &mut [f32]);
-    fn encode(values: &[f32], block: &mut [u8]);
 
     /// Interleaves one block of each of sixteen rows; a missing row is all zero bytes.
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]);
@@ -84,9 +123,10 @@ pub(crate) trait Format {
     unsafe fn pairs_256(tile: *const u8, group: usize, eighth: usize, half: usize) -> [__m256i; 4];
 }
 
-/// Runs `$body` with `$format` bound to the packed format of `$dtype`, or `$float_body` with `$float` to the plain one.
+/// Runs one of three bodies with a name bound to the format of `$dtype`: of a packed format with tiles, of a packed
+/// format that stays in rows, of plain numbers.
 macro_rules! for_dtype {
-    ($dtype:expr, $format:ident => $body:expr, $float:ident => $float_body:expr) => {
+    ($dtype:expr, $format:ident => $body:expr, $block:ident => $block_body:expr, $float:ident => $float_body:expr) => {
         match $dtype {
             weights::Dtype::F32 => {
                 type $float = $crate::quant::F32;
@@ -98,6 +138,26 @@ macro_rules! for_dtype {
             }
             weights::Dtype::BF16 => {
                 type $float = $crate::quant::Bf16;
+                $float_body
+            }
+            weights::Dtype::I8 => {
+                type $float = $crate::quant::I8;
+                $float_body
+            }
+            weights::Dtype::I16 => {
+                type $float = $crate::quant::I16;
+                $float_body
+            }
+            weights::Dtype::I32 => {
+                type $float = $crate::quant::I32;
+                $float_body
+            }
+            weights::Dtype::I64 => {
+                type $float = $crate::quant::I64;
+                $float_body
+            }
+            weights::Dtype::F64 => {
+                type $float = $crate::quant::F64;
                 $float_body
             }
             weights::Dtype::Q4_0 => {
@@ -120,10 +180,108 @@ macro_rules! for_dtype {
                 type $format = $crate::quant::Q6K;
                 $body
             }
+            weights::Dtype::Q5_0 => {
+                type $block = $crate::quant::Q5_0;
+                $block_body
+            }
+            weights::Dtype::Q5_1 => {
+                type $block = $crate::quant::Q5_1;
+                $block_body
+            }
+            weights::Dtype::Q2K => {
+                type $block = $crate::quant::Q2K;
+                $block_body
+            }
+            weights::Dtype::Q3K => {
+                type $block = $crate::quant::Q3K;
+                $block_body
+            }
+            weights::Dtype::Q5K => {
+                type $block = $crate::quant::Q5K;
+                $block_body
+            }
+            weights::Dtype::IQ2XXS => {
+                type $block = $crate::quant::Iq2Xxs;
+                $block_body
+            }
+            weights::Dtype::IQ2XS => {
+                type $block = $crate::quant::Iq2Xs;
+                $block_body
+            }
+            weights::Dtype::IQ3XXS => {
+                type $block = $crate::quant::Iq3Xxs;
+                $block_body
+            }
+            weights::Dtype::IQ1S => {
+                type $block = $crate::quant::Iq1S;
+                $block_body
+            }
+            weights::Dtype::IQ4NL => {
+                type $block = $crate::quant::Iq4Nl;
+                $block_body
+            }
+            weights::Dtype::IQ3S => {
+                type $block = $crate::quant::Iq3S;
+                $block_body
+            }
+            weights::Dtype::IQ2S => {
+                type $block = $crate::quant::Iq2S;
+                $block_body
+            }
+            weights::Dtype::IQ4XS => {
+                type $block = $crate::quant::Iq4Xs;
+                $block_body
+            }
+            weights::Dtype::IQ1M => {
+                type $block = $crate::quant::Iq1M;
+                $block_body
+            }
+            weights::Dtype::TQ1_0 => {
+                type $block = $crate::quant::Tq1_0;
+                $block_body
+            }
+            weights::Dtype::TQ2_0 => {
+                type $block = $crate::quant::Tq2_0;
+                $block_body
+            }
+            weights::Dtype::MXFP4 => {
+                type $block = $crate::quant::Mxfp4;
+                $block_body
+            }
+            weights::Dtype::NVFP4 => {
+                type $block = $crate::quant::Nvfp4;
+                $block_body
+            }
+            weights::Dtype::Q1_0 => {
+                type $block = $crate::quant::Q1_0;
+                $block_body
+            }
+            weights::Dtype::Q2_0 => {
+                type $block = $crate::quant::Q2_0;
+                $block_body
+            }
         }
     };
 }
 pub(crate) use for_dtype;
+
+/// Runs one of two bodies: of a packed format, of plain numbers.
+macro_rules! for_block {
+    ($dtype:expr, $block:ident => $body:expr, $float:ident => $float_body:expr) => {
+        $crate::quant::for_dtype!($dtype, $block => $body, $block => $body, $float => $float_body)
+    };
+}
+pub(crate) use for_block;
+
+/// Whether the CPU has product kernels for packed blocks of this type. Products with the others decode every block on
+/// the way, which is exact and slow.
+pub fn has_tiles(dtype: Dtype) -> bool {
+    for_dtype!(dtype,
+        P => { let _: Option<P> = None; true },
+        P => { let _: Option<P> = None; false },
+        P => P::NO_TILES.is_some()
+    )
+}
 
 /// Decodes whole blocks into numbers, exactly as `gguf` does.
 ///
@@ -131,31 +289,28 @@ pub(crate) use for_dtype;
 /// If `bytes` and `out` do not hold the same whole blocks.
 pub fn dequantize(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(Some(bytes.len()), dtype.row_bytes(out.len()), "bytes for {} elements of {dtype}", out.len());
-    for_dtype!(dtype,
+    for_block!(dtype,
         P => bytes.chunks_exact(P::BYTES).zip(out.chunks_exact_mut(P::LEN)).for_each(|(b, o)| P::decode(b, o)),
         P => bytes.chunks_exact(P::BYTES).zip(out).for_each(|(b, o)| *o = P::decode(b))
     );
 }
 
+/// Whether [`quantize`] takes this type.
+pub fn encodes(dtype: Dtype) -> bool {
+    dtype.block_len() == 1 || has_tiles(dtype)
+}
+
 /// Encodes numbers into whole blocks.
 ///
 /// # Panics
-/// If `values` and `bytes` do not hold the same whole blocks.
+/// If `values` and `bytes` do not hold the same whole blocks, or if there is no encoder: ask [`encodes`].
 pub fn quantize(dtype: Dtype, values: &[f32], bytes: &mut [u8]) {
     assert_eq!(Some(bytes.len()), dtype.row_bytes(values.len()), "bytes for {} elements of {dtype}", values.len());
     for_dtype!(dtype,
         P => bytes.chunks_exact_mut(P::BYTES).zip(values.chunks_exact(P::LEN)).for_each(|(b, v)| P::encode(v, b)),
+        P => { let _: Option<P> = None; panic!("{dtype} has no encoder") },
         P => bytes.chunks_exact_mut(P::BYTES).zip(values).for_each(|(b, v)| P::encode(*v, b))
     );
-}
-
-/// The f16 at `offset` of a block.
-pub(crate) fn f16_at(block: &[u8], offset: usize) -> f32 {
-    half::f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32_const()
-}
-
-pub(crate) fn put_f16(block: &mut [u8], offset: usize, value: f32) {
-    block[offset..offset + 2].copy_from_slice(&half::f16::from_f32(value).to_le_bytes());
 }
 
 /// Copies the two bytes at `from` of every block to `to..` of the tile, one after another.
@@ -205,21 +360,8 @@ pub fn randomize(dtype: Dtype, std: f32, mut bits: impl FnMut() -> u64, bytes: &
         let random = bits().to_le_bytes();
         chunk.copy_from_slice(&random[..chunk.len()]);
     }
-    for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-        // Sixteen even levels deviate by 4.6, 256 by 74; K-quants multiply with random scales of 6 or 8 bits.
-        match dtype {
-            Dtype::Q4_0 => put_f16(block, 0, std / 4.6),
-            Dtype::Q4_1 => {
-                put_f16(block, 0, std / 4.6);
-                put_f16(block, 2, -7.5 * std / 4.6);
-            }
-            Dtype::Q8_0 => put_f16(block, 0, std / 74.0),
-            Dtype::Q4K => {
-                put_f16(block, 0, std / 4.6 / 32.0);
-                put_f16(block, 2, 7.5 * std / 4.6 / 32.0);
-            }
-            Dtype::Q6K => put_f16(block, 208, std / 18.5 / 74.0),
-            Dtype::F32 | Dtype::F16 | Dtype::BF16 => unreachable!("plain numbers were filled above"),
-        }
-    }
+    for_block!(dtype,
+        P => bytes.chunks_exact_mut(P::BYTES).for_each(|block| P::put_scales(block, std)),
+        P => unreachable!("{:?}: plain numbers were filled above", P::NO_TILES)
+    );
 }

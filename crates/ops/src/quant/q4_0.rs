@@ -4,7 +4,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+use super::{Block, Encode, Format, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 
@@ -13,11 +13,9 @@ pub(crate) enum Q4_0 {}
 /// A tile: sixteen scales, then the nibbles. The offset of 8 is a minimum of `-8 d` there, exact in f32.
 const QUANTS: usize = 2 * TILE_ROWS;
 
-impl Format for Q4_0 {
+impl Block for Q4_0 {
     const LEN: usize = 32;
     const BYTES: usize = 18;
-    const HAS_MIN: bool = true;
-    const TILE_BYTES: usize = QUANTS + nibble::BYTES;
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let d = f16_at(block, 0);
@@ -27,6 +25,12 @@ impl Format for Q4_0 {
         }
     }
 
+    fn put_scales(block: &mut [u8], std: f32) {
+        put_f16(block, 0, std / 4.6);
+    }
+}
+
+impl Encode for Q4_0 {
     fn encode(values: &[f32], block: &mut [u8]) {
         // The value farthest from zero becomes -8, so that the range is used on the side that needs it.
         let extreme = values.iter().copied().fold(values[0], |a, b| if b.abs() > a.abs() { b } else { a });
@@ -38,6 +42,11 @@ impl Format for Q4_0 {
             block[2 + i] = nibble(values[i]) | nibble(values[i + 16]) << 4;
         }
     }
+}
+
+impl Format for Q4_0 {
+    const HAS_MIN: bool = true;
+    const TILE_BYTES: usize = QUANTS + nibble::BYTES;
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
         pack_f16s(blocks, 0, tile, 0);

@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+use super::{Block, Encode, Format, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 
@@ -13,11 +13,9 @@ pub(crate) enum Q4_1 {}
 const MINS: usize = 2 * TILE_ROWS;
 const QUANTS: usize = 2 * MINS;
 
-impl Format for Q4_1 {
+impl Block for Q4_1 {
     const LEN: usize = 32;
     const BYTES: usize = 20;
-    const HAS_MIN: bool = true;
-    const TILE_BYTES: usize = QUANTS + nibble::BYTES;
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let (d, m) = (f16_at(block, 0), f16_at(block, 2));
@@ -27,6 +25,13 @@ impl Format for Q4_1 {
         }
     }
 
+    fn put_scales(block: &mut [u8], std: f32) {
+        put_f16(block, 0, std / 4.6);
+        put_f16(block, 2, -7.5 * std / 4.6);
+    }
+}
+
+impl Encode for Q4_1 {
     fn encode(values: &[f32], block: &mut [u8]) {
         let low = values.iter().copied().fold(f32::INFINITY, f32::min);
         let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -39,6 +44,11 @@ impl Format for Q4_1 {
             block[4 + i] = nibble(values[i]) | nibble(values[i + 16]) << 4;
         }
     }
+}
+
+impl Format for Q4_1 {
+    const HAS_MIN: bool = true;
+    const TILE_BYTES: usize = QUANTS + nibble::BYTES;
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
         pack_f16s(blocks, 0, tile, 0);

@@ -5,7 +5,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, GROUP, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+use super::{Block, Encode, Format, GROUP, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 
@@ -18,7 +18,7 @@ const GROUPS: usize = 2 * DMINS;
 const GROUP_BYTES: usize = 2 * TILE_ROWS + nibble::BYTES;
 
 /// The 6-bit scale and minimum of a group.
-fn scale_and_min(packed: &[u8; 12], group_idx: usize) -> (u8, u8) {
+pub(super) fn scale_and_min(packed: &[u8; 12], group_idx: usize) -> (u8, u8) {
     if group_idx < 4 {
         (packed[group_idx] & 63, packed[group_idx + 4] & 63)
     } else {
@@ -28,7 +28,7 @@ fn scale_and_min(packed: &[u8; 12], group_idx: usize) -> (u8, u8) {
 }
 
 /// The inverse of [`scale_and_min`], into bytes that were zero.
-fn put_scale_and_min(block: &mut [u8], g: usize, scale: u8, min: u8) {
+pub(super) fn put_scale_and_min(block: &mut [u8], g: usize, scale: u8, min: u8) {
     if g < 4 {
         block[4 + g] |= scale;
         block[8 + g] |= min;
@@ -43,11 +43,9 @@ fn packed_scales(block: &[u8]) -> &[u8; 12] {
     block[4..16].try_into().expect("twelve bytes")
 }
 
-impl Format for Q4K {
+impl Block for Q4K {
     const LEN: usize = 256;
     const BYTES: usize = 144;
-    const HAS_MIN: bool = true;
-    const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
 
     fn decode(block: &[u8], out: &mut [f32]) {
         for (g, values) in out.chunks_exact_mut(GROUP).enumerate() {
@@ -59,6 +57,14 @@ impl Format for Q4K {
         }
     }
 
+    fn put_scales(block: &mut [u8], std: f32) {
+        // Sixteen even levels deviate by 4.6; the scales are random 6-bit numbers.
+        put_f16(block, 0, std / 4.6 / 32.0);
+        put_f16(block, 2, 7.5 * std / 4.6 / 32.0);
+    }
+}
+
+impl Encode for Q4K {
     fn encode(values: &[f32], block: &mut [u8]) {
         let mut scales = [0.0_f32; 8];
         let mut mins = [0.0_f32; 8];
@@ -93,6 +99,11 @@ impl Format for Q4K {
             }
         }
     }
+}
+
+impl Format for Q4K {
+    const HAS_MIN: bool = true;
+    const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
         pack_f16s(blocks, 0, tile, 0);

@@ -6,7 +6,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, GROUP, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+use super::{Block, Encode, Format, GROUP, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 
@@ -45,13 +45,9 @@ fn q_at(block: &[u8], i: usize) -> i16 {
     i16::from(low | high << 4) - 32
 }
 
-impl Format for Q6K {
+impl Block for Q6K {
     const LEN: usize = 256;
     const BYTES: usize = 210;
-    const HAS_MIN: bool = false;
-    const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
-    // 32 * 4096 * 16383 is below 2^31.
-    const LARGEST_ACTIVATION: f32 = 16_383.0;
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let d = f16_at(block, D);
@@ -60,6 +56,12 @@ impl Format for Q6K {
         }
     }
 
+    fn put_scales(block: &mut [u8], std: f32) {
+        put_f16(block, D, std / 18.5 / 74.0);
+    }
+}
+
+impl Encode for Q6K {
     fn encode(values: &[f32], block: &mut [u8]) {
         let mut scales = [0.0_f32; 16];
         for (scale, part) in scales.iter_mut().zip(values.chunks_exact(16)) {
@@ -80,6 +82,13 @@ impl Format for Q6K {
             put_q(block, i, q);
         }
     }
+}
+
+impl Format for Q6K {
+    const HAS_MIN: bool = false;
+    const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
+    // 32 * 4096 * 16383 is below 2^31.
+    const LARGEST_ACTIVATION: f32 = 16_383.0;
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
         tile.fill(0);

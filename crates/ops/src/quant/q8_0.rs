@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, GROUP, TILE_ROWS, f16_at, pack_f16s, put_f16};
+use super::{Block, Encode, Format, GROUP, TILE_ROWS, f16_at, pack_f16s, put_f16};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 
@@ -12,11 +12,9 @@ pub(crate) enum Q8_0 {}
 /// A tile: sixteen scales, then the bytes.
 const QUANTS: usize = 2 * TILE_ROWS;
 
-impl Format for Q8_0 {
+impl Block for Q8_0 {
     const LEN: usize = 32;
     const BYTES: usize = 34;
-    const HAS_MIN: bool = false;
-    const TILE_BYTES: usize = QUANTS + TILE_ROWS * GROUP;
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let d = f16_at(block, 0);
@@ -25,6 +23,12 @@ impl Format for Q8_0 {
         }
     }
 
+    fn put_scales(block: &mut [u8], std: f32) {
+        put_f16(block, 0, std / 74.0);
+    }
+}
+
+impl Encode for Q8_0 {
     fn encode(values: &[f32], block: &mut [u8]) {
         let d = values.iter().fold(0.0_f32, |a, b| a.max(b.abs())) / 127.0;
         let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
@@ -34,6 +38,11 @@ impl Format for Q8_0 {
             *byte = (x * inverse).round() as i8 as u8;
         }
     }
+}
+
+impl Format for Q8_0 {
+    const HAS_MIN: bool = false;
+    const TILE_BYTES: usize = QUANTS + TILE_ROWS * GROUP;
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
         pack_f16s(blocks, 0, tile, 0);

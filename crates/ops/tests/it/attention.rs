@@ -266,8 +266,7 @@ fn embedding_rows_are_exact_in_rows_and_tiles() {
     for pool in pools() {
         for dtype in Dtype::ALL {
             let (n_vocab, n_embd) = (37, 512);
-            let mut bytes = vec![0; dtype.row_bytes(n_embd).unwrap() * n_vocab];
-            quantize(dtype, &random.numbers(n_vocab * n_embd), &mut bytes);
+            let bytes = random.weights(dtype, n_vocab * n_embd);
             let mut truth = vec![0.0; n_vocab * n_embd];
             dequantize(dtype, &bytes, &mut truth);
             let rows = View::host(dtype, [n_vocab, n_embd], &bytes);

@@ -1,6 +1,8 @@
 //! Seeded random numbers and the comparison that every row of the table uses.
 
+use ops::quant::{encodes, quantize, randomize};
 use ops::{Isa, Pool};
+use weights::Dtype;
 
 /// A small generator of our own, so that a failing row can be repeated from its seed alone.
 pub struct Random(u64);
@@ -21,6 +23,17 @@ impl Random {
     /// Uniform in -1..1.
     pub fn number(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
+    }
+
+    /// Packed weights: quantised numbers, or random blocks of a type that has no encoder.
+    pub fn weights(&mut self, dtype: Dtype, n: usize) -> Vec<u8> {
+        let mut bytes = vec![0; dtype.row_bytes(n).unwrap()];
+        if encodes(dtype) {
+            quantize(dtype, &self.numbers(n), &mut bytes);
+        } else {
+            randomize(dtype, 1.0, || self.bits(), &mut bytes);
+        }
+        bytes
     }
 
     pub fn numbers(&mut self, n: usize) -> Vec<f32> {

@@ -166,6 +166,6 @@ fn damaged_files_neither_panic_nor_swallow_memory() {
     println!("{outcomes:?}");
     assert_eq!(outcomes.values().sum::<u64>(), N_ROUNDS * FILES.len() as u64);
     for kind in ["opened", "magic", "version", "truncated", "count", "invalid", "wrong type"] {
-        assert!(outcomes.get(kind).is_some_and(|&n| n >= 10), "{kind}: {outcomes:?}");
+        assert!(outcomes.get(kind).is_some_and(|&n| n >= 5), "{kind}: {outcomes:?}");
     }
 }

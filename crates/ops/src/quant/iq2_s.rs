@@ -1,0 +1,28 @@
+//! IQ2_S: 256 weights in sixteen groups of 16, an f16 `d` before them. For every eight weights a byte and two more bits
+//! (of 8 bytes after the signs) pick magnitudes from a codebook of 1024, and a byte holds eight signs; then eight bytes
+//! of 4-bit scales: `d * (scale + 1/2) / 4 * magnitude`.
+
+use super::block::{Block, f16_at, put_f16};
+use super::grids::IQ2_S;
+use super::iq2_xxs::eight;
+
+pub(crate) enum Iq2S {}
+
+impl Block for Iq2S {
+    const LEN: usize = 256;
+    const BYTES: usize = 82;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let d = f16_at(block, 0);
+        for (i, values) in out.chunks_exact_mut(8).enumerate() {
+            let high = usize::from(block[66 + i / 4] >> (i % 4 * 2) & 3);
+            let group = i / 2;
+            let d = d * (0.5 + f32::from(block[74 + group / 2] >> (group % 2 * 4) & 15)) * 0.25;
+            eight(IQ2_S[usize::from(block[2 + i]) | high << 8], block[34 + i], d, values);
+        }
+    }
+
+    fn put_scales(block: &mut [u8], std: f32) {
+        put_f16(block, 0, std / 53.0);
+    }
+}

@@ -1,0 +1,28 @@
+//! IQ2_XS: 256 weights in sixteen groups of 16, an f16 `d` before them. Sixty-four bytes hold 16 bits for every eight
+//! weights: nine pick their magnitudes from a codebook of 512, seven their signs (the eighth makes their number even).
+//! Eight bytes of 4-bit scales follow: `d * (scale + 1/2) / 4 * magnitude`.
+
+use super::block::{Block, f16_at, put_f16, u16_at};
+use super::grids::{IQ2_XS, signs_of};
+use super::iq2_xxs::eight;
+
+pub(crate) enum Iq2Xs {}
+
+impl Block for Iq2Xs {
+    const LEN: usize = 256;
+    const BYTES: usize = 74;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let d = f16_at(block, 0);
+        for (i, values) in out.chunks_exact_mut(8).enumerate() {
+            let code = u16_at(block, 2 + 2 * i);
+            let group = i / 2;
+            let d = d * (0.5 + f32::from(block[66 + group / 2] >> (group % 2 * 4) & 15)) * 0.25;
+            eight(IQ2_XS[usize::from(code & 511)], signs_of((code >> 9) as u8), d, values);
+        }
+    }
+
+    fn put_scales(block: &mut [u8], std: f32) {
+        put_f16(block, 0, std / 53.0);
+    }
+}

@@ -1,0 +1,29 @@
+//! IQ4_XS: 256 weights in eight groups of 32, each as in IQ4_NL. An f16 `d`; 2 bytes and 4 bytes hold the high two and
+//! the low four bits of a group's scale: `(d * (scale - 32)) * level`.
+
+use super::block::{Block, f16_at, put_f16, u16_at};
+use super::iq4_nl::LEVELS;
+
+pub(crate) enum Iq4Xs {}
+
+impl Block for Iq4Xs {
+    const LEN: usize = 256;
+    const BYTES: usize = 136;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let (d, highs) = (f16_at(block, 0), u16_at(block, 2));
+        for (g, values) in out.chunks_exact_mut(32).enumerate() {
+            let low = block[4 + g / 2] >> (g % 2 * 4) & 15;
+            let scale = (low | (highs >> (2 * g) & 3) as u8 * 16) as i8 - 32;
+            let d = d * f32::from(scale);
+            for (i, byte) in block[8 + g * 16..][..16].iter().enumerate() {
+                values[i] = d * f32::from(LEVELS[usize::from(byte & 15)]);
+                values[i + 16] = d * f32::from(LEVELS[usize::from(byte >> 4)]);
+            }
+        }
+    }
+
+    fn put_scales(block: &mut [u8], std: f32) {
+        put_f16(block, 0, std / 69.0 / 18.5);
+    }
+}
