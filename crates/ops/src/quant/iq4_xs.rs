@@ -14,7 +14,7 @@ impl Block for Iq4Xs {
         let (d, highs) = (f16_at(block, 0), u16_at(block, 2));
         for (g, values) in out.chunks_exact_mut(32).enumerate() {
             let low = block[4 + g / 2] >> (g % 2 * 4) & 15;
-            let scale = (low | (highs >> (2 * g) & 3) as u8 * 16) as i8 - 32;
+            let scale = (low | ((highs >> (2 * g) & 3) as u8) << 4) as i8 - 32;
             let d = d * f32::from(scale);
             for (i, byte) in block[8 + g * 16..][..16].iter().enumerate() {
                 values[i] = d * f32::from(LEVELS[usize::from(byte & 15)]);

@@ -13,7 +13,7 @@ impl Block for Q5_1 {
         let (d, m, high) = (f16_at(block, 0), f16_at(block, 2), u32_at(block, 4));
         for i in 0..16 {
             let byte = block[8 + i];
-            let q = |low: u8, i: usize| f32::from(low | (high >> i & 1) as u8 * 16);
+            let q = |low: u8, i: usize| f32::from(low | (((high >> i & 1) as u8) << 4));
             out[i] = d * q(byte & 15, i) + m;
             out[i + 16] = d * q(byte >> 4, i + 16) + m;
         }

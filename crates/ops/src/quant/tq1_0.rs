@@ -22,7 +22,7 @@ impl Block for Tq1_0 {
         for (first, n_bytes, n_digits) in PARTS {
             for power in &POWERS[..n_digits] {
                 for (byte, x) in block[first..][..n_bytes].iter().zip(&mut values) {
-                    let digit = u16::from(byte.wrapping_mul(*power)) * 3 >> 8;
+                    let digit = (u16::from(byte.wrapping_mul(*power)) * 3) >> 8;
                     *x = d * f32::from(digit as i8 - 1);
                 }
             }
