@@ -1,5 +1,7 @@
 //! What the environment asks of the plug-in. Read once, when the model is created.
 
+use std::time::Duration;
+
 use crate::chip::Chip;
 use crate::dispatch::Options;
 use crate::error::Error;
@@ -17,6 +19,8 @@ pub struct Config {
     /// `GFX_HANG_AT`, `GFX_FAULT_AT`: the n-th dispatch of a named kernel (from 1) never ends, or faults.
     pub hang_at: Option<u64>,
     pub fault_at: Option<u64>,
+    /// `GFX_LATE_EVENTS`: so many microseconds pass between a signal's value and its event.
+    pub event_delay: Option<Duration>,
 }
 
 fn number(name: &str) -> Result<Option<u64>, Error> {
@@ -50,6 +54,7 @@ impl Config {
             seed: number("GFX_SEED")?,
             hang_at: number("GFX_HANG_AT")?,
             fault_at: number("GFX_FAULT_AT")?,
+            event_delay: number("GFX_LATE_EVENTS")?.map(Duration::from_micros),
         })
     }
 }

@@ -4,14 +4,14 @@
 //! call of `hsa_amd_memory_pool_allocate` (of at least that many bytes) and all later ones return "out of resources",
 //! as a full card would; everything else goes to AMD's own function.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `HSA_STATUS_ERROR_OUT_OF_RESOURCES`.
 const OUT_OF_RESOURCES: c_int = 0x1008;
 /// `HSA_STATUS_ERROR_NOT_INITIALIZED`.
-const NOT_INITIALIZED: c_int = 0x100b;
+pub const NOT_INITIALIZED: c_int = 0x100b;
 
 type Allocate = unsafe extern "C" fn(u64, usize, u32, *mut *mut c_void) -> c_int;
 
@@ -24,17 +24,23 @@ unsafe extern "C" {
 const RTLD_LAZY: c_int = 1;
 const RTLD_NOLOAD: c_int = 4;
 
+/// A function of ROCr itself, where ROCr is loaded.
+pub fn rocr_symbol(name: &CStr) -> Option<*mut c_void> {
+    // ROCr is loaded into a scope of its own, so "the next object" would not find it.
+    // SAFETY: both names are C strings; the handle is used while ROCr, our caller's caller, stays loaded.
+    let found = unsafe {
+        let rocr = dlopen(c"libhsa-runtime64.so.1".as_ptr(), RTLD_LAZY | RTLD_NOLOAD);
+        if rocr.is_null() { rocr } else { dlsym(rocr, name.as_ptr()) }
+    };
+    (!found.is_null()).then_some(found)
+}
+
 fn real() -> Option<Allocate> {
     static REAL: OnceLock<Option<Allocate>> = OnceLock::new();
     *REAL.get_or_init(|| {
-        // ROCr is loaded into a scope of its own, so "the next object" would not find it.
-        // SAFETY: both names are C strings; the handle is used while ROCr, our caller's caller, stays loaded.
-        let found = unsafe {
-            let rocr = dlopen(c"libhsa-runtime64.so.1".as_ptr(), RTLD_LAZY | RTLD_NOLOAD);
-            if rocr.is_null() { rocr } else { dlsym(rocr, c"hsa_amd_memory_pool_allocate".as_ptr()) }
-        };
+        let found = rocr_symbol(c"hsa_amd_memory_pool_allocate")?;
         // SAFETY: a symbol of this name has this signature in every ROCr (hsa_ext_amd.h).
-        (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, Allocate>(found) })
+        Some(unsafe { std::mem::transmute::<*mut c_void, Allocate>(found) })
     })
 }
 

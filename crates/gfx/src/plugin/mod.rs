@@ -9,6 +9,7 @@ mod interpose;
 mod model;
 mod packet;
 mod queue;
+mod shutdown;
 
 pub use config::Config;
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::config::Config;
 use super::packet::{Body, Condition, Packet};
 use super::queue::Queue;
-use super::{QueueInfo, SetEvent};
+use super::{QueueInfo, SetEvent, shutdown};
 use crate::emulator::{Emulator, Report};
 use crate::error::Error;
 use crate::memory::Origin;
@@ -20,6 +20,8 @@ use crate::memory::Origin;
 /// Allocation flags of the kernel driver's interface.
 const FLAG_VRAM: u32 = 1;
 const FLAG_EXECUTABLE: u32 = 1 << 30;
+/// `sizeof(amd_signal_t)`.
+const SIGNAL_BYTES: u64 = 64;
 
 pub struct Model {
     shared: Arc<Shared>,
@@ -80,7 +82,10 @@ impl Model {
     }
 
     pub fn freed(&self, start: u64, n_bytes: u64) {
+        // ROCr frees its signals before it destroys their events: whoever sets an event holds this lock and looks first.
+        let events = lock(&self.shared.event);
         self.shared.emulator.memory.release(start);
+        drop(events);
         self.shared.log(|| format!("freed {start:#x}, {n_bytes} bytes"));
     }
 
@@ -90,8 +95,10 @@ impl Model {
         self.shared.log(|| {
             format!("queue {id}: ring {:#x}, {} bytes, type {}", info.ring_base, info.ring_bytes, info.queue_type)
         });
-        if queue.is_compute {
+        if queue.is_compute && !shutdown::is_making_a_keeper() {
             lock(&self.shared.queues).push(queue.clone());
+        } else {
+            queue.is_closed.store(true, Ordering::Release); // nobody polls it: its destroyer has nobody to wait for
         }
         queue
     }
@@ -100,7 +107,7 @@ impl Model {
     pub fn remove_queue(&self, queue: &Arc<Queue>) {
         queue.is_closing.store(true, Ordering::Release);
         let mut queues = lock(&self.shared.queues);
-        while queue.is_compute && !queue.is_closed.load(Ordering::Acquire) {
+        while !queue.is_closed.load(Ordering::Acquire) {
             queues = self.shared.closed.wait(queues).unwrap_or_else(PoisonError::into_inner);
         }
         drop(queues);
@@ -129,14 +136,28 @@ impl Dice {
     }
 }
 
+/// An event and the allocation its signal lies in, by which its life is known.
+#[derive(Copy, Clone)]
+struct Event {
+    id: u32,
+    signal: u64,
+    allocation: u64,
+}
+
 /// An event whose waiter may have missed the wake-up: libhsakmt tests and sleeps without holding our lock.
 struct Kick {
-    event: u32,
+    event: Event,
     since: Instant,
     n_sent: usize,
 }
 
-const KICKS: [Duration; 3] = [Duration::from_millis(1), Duration::from_millis(20), Duration::from_millis(200)];
+const KICKS: [Duration; 5] = [
+    Duration::from_millis(1),
+    Duration::from_millis(20),
+    Duration::from_millis(200),
+    Duration::from_secs(2),
+    Duration::from_secs(10),
+];
 /// The host counts as busy while packets arrive closer together than this.
 const QUIET: Duration = Duration::from_micros(150);
 
@@ -149,14 +170,11 @@ impl Shared {
 
     fn run(&self) {
         let mut dice = self.config.seed.map(|seed| Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
-        let mut kick: Option<Kick> = None;
+        let mut kicks: Vec<Kick> = Vec::new();
         let mut n_idle = 0u32;
         let mut turn = 0usize;
         while !self.is_stopping.load(Ordering::Acquire) {
             let queues = self.live_queues();
-            if queues.is_empty() {
-                kick = None;
-            }
             let mut ready = self.ready(&queues, dice.is_some());
             if dice.is_some() && !ready.is_empty() {
                 self.wait_for_quiet(&queues);
@@ -164,7 +182,7 @@ impl Shared {
             }
             if ready.is_empty() {
                 n_idle = n_idle.saturating_add(1);
-                self.send_kicks(&mut kick);
+                self.send_kicks(&mut kicks);
                 rest(n_idle);
                 continue;
             }
@@ -178,7 +196,8 @@ impl Shared {
             };
             let (n, index, packet) = ready.swap_remove(chosen);
             if let Some(event) = self.carry_out(&queues[n], index, packet) {
-                kick = Some(Kick { event, since: Instant::now(), n_sent: 0 });
+                kicks.retain(|k| k.event.id != event.id);
+                kicks.push(Kick { event, since: Instant::now(), n_sent: 0 });
             }
         }
     }
@@ -255,7 +274,7 @@ impl Shared {
     }
 
     /// Runs one packet; the event it set, if any.
-    fn carry_out(&self, queue: &Queue, index: u64, packet: Packet) -> Option<u32> {
+    fn carry_out(&self, queue: &Queue, index: u64, packet: Packet) -> Option<Event> {
         let started = now_ns();
         match packet.body {
             Body::Dispatch { kernel, mut launch } => {
@@ -304,7 +323,7 @@ impl Shared {
     }
 
     /// Completes a signal as the command processor does: times, value, mailbox, event.
-    fn complete(&self, handle: u64, started: u64) -> Option<u32> {
+    fn complete(&self, handle: u64, started: u64) -> Option<Event> {
         if handle == 0 {
             return None;
         }
@@ -323,36 +342,45 @@ impl Shared {
         start.store(started, Ordering::Relaxed);
         end.store(now_ns(), Ordering::Relaxed);
         // The host may free the signal as soon as its value drops: read the rest first.
-        let (mailbox, event) = (mailbox.load(Ordering::Relaxed), event.load(Ordering::Relaxed));
+        let (mailbox, id) = (mailbox.load(Ordering::Relaxed), event.load(Ordering::Relaxed));
+        let home = self.emulator.memory.find(handle, handle + SIGNAL_BYTES);
         value.fetch_sub(1, Ordering::SeqCst);
-        if event == 0 {
+        if id == 0 {
             return None;
         }
+        let event = Event { id, signal: handle, allocation: home?.id };
         if mailbox != 0 {
             // SAFETY: the mailbox is a slot of the runtime's event page, which lives as long as the process.
             unsafe { AtomicU64::from_ptr((self.emulator.memory.base() + mailbox) as *mut u64) }
-                .store(event as u64, Ordering::SeqCst);
+                .store(id as u64, Ordering::SeqCst);
+        }
+        if let Some(delay) = self.config.event_delay {
+            std::thread::sleep(delay);
         }
         self.set_event(event);
         Some(event)
     }
 
-    fn set_event(&self, event: u32) {
-        if let Some((set, data)) = *lock(&self.event) {
+    /// Wakes the event's waiters, if it still exists: setting a destroyed one makes libhsakmt abort.
+    fn set_event(&self, event: Event) {
+        let function = lock(&self.event);
+        let home = self.emulator.memory.find(event.signal, event.signal + SIGNAL_BYTES);
+        if let Some((set, data)) = *function
+            && home.is_some_and(|a| a.id == event.allocation)
+        {
             // SAFETY: libhsakmt gave us this function and its data for exactly this call.
-            unsafe { set(data as *mut std::ffi::c_void, event) };
+            unsafe { set(data as *mut std::ffi::c_void, event.id) };
         }
     }
 
-    fn send_kicks(&self, kick: &mut Option<Kick>) {
-        let Some(k) = kick else { return };
-        if KICKS.get(k.n_sent).is_some_and(|after| k.since.elapsed() > *after) {
-            self.set_event(k.event);
-            k.n_sent += 1;
+    fn send_kicks(&self, kicks: &mut Vec<Kick>) {
+        for kick in kicks.iter_mut() {
+            if KICKS.get(kick.n_sent).is_some_and(|after| kick.since.elapsed() > *after) {
+                self.set_event(kick.event);
+                kick.n_sent += 1;
+            }
         }
-        if k.n_sent == KICKS.len() {
-            *kick = None;
-        }
+        kicks.retain(|k| k.n_sent < KICKS.len());
     }
 }
 

@@ -41,6 +41,18 @@ fn a_missing_event_shows_under_some_hostile_seed() {
     assert!(wrong > 0, "eight hostile orders hid an unordered pair of streams");
 }
 
+/// Threads of ROCr that are pre-empted at the worst moment, and events long after their signals: a card would not mind,
+/// and a program that is over must not abort. (ROCr sets its queues' event after the last queue is gone.)
+#[test]
+fn late_threads_and_late_events_end_well() {
+    let late = tools::target_dir().join("examples/liblate_locks.so");
+    let late = late.to_str().expect("a plain path");
+    for env in [[("LD_PRELOAD", late), ("LATE_LOCKS_US", "3000")], [("GFX_LATE_EVENTS", "3000"), ("GFX_SEED", "1")]] {
+        let Some(out) = smoke(&env) else { return };
+        assert!(out.status.success() && text(&out).contains("ok\n"), "{env:?}: {}", text(&out));
+    }
+}
+
 #[test]
 fn counters_are_written_per_dispatch() {
     let path = std::env::temp_dir().join(format!("gfx-counters-{}.jsonl", std::process::id()));
