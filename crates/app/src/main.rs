@@ -17,8 +17,10 @@ mod machine;
 mod model_file;
 mod options;
 mod report;
+mod server;
 mod session;
 mod store;
+mod web;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -29,6 +31,7 @@ Examples:
   roci run smollm2                           chat
   git diff | roci run smollm2 --system \"Summarise this change\"
   roci run ./model.gguf --temperature 0 --output json \"Hello\"
+  roci serve smollm2                         answer OpenAI's clients on http://127.0.0.1:8080
   roci inspect smollm2                       what is in the file
   roci bench smollm2                         how fast this machine is
 
@@ -47,6 +50,8 @@ struct Cli {
 enum Command {
     /// Ask a model once, or chat with it
     Run(cmd::run::Args),
+    /// Serve models over HTTP
+    Serve(cmd::serve::Args),
     /// Fetch a model
     Pull(cmd::pull::Args),
     /// Show the models that are here
@@ -70,6 +75,7 @@ fn main() -> ExitCode {
     gpu::discovery::answer_if_asked();
     let outcome = match Cli::parse().command {
         Command::Run(args) => cmd::run::main(&args),
+        Command::Serve(args) => cmd::serve::main(&args),
         Command::Pull(args) => cmd::pull::main(&args),
         Command::List(args) => cmd::list::main(&args),
         Command::Rm(args) => cmd::rm::main(&args),

@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     ops::ControlFlow,
-    sync::mpsc::{Receiver, Sender},
+    sync::{Arc, Mutex, PoisonError, mpsc::Receiver},
     time::Instant,
 };
 
@@ -13,7 +13,7 @@ use model::{Attention, Batch, SeqRows, TokenId};
 
 use crate::{
     forward::{Forward, Rows},
-    handle::{Message, QueueSlot},
+    handle::{Message, QueueSlot, Sink},
     mask::{Mask, MaskFactory, TokenSet},
     protocol::{Embed, Event, FailureKind, FinishReason, Pooling, RequestId, Stats, Submit},
     request::{Ending, Generate, Job, Request, Vector},
@@ -35,6 +35,8 @@ pub struct Engine {
     n_ctx: usize,
     /// Only the counters; the rest is filled in when asked.
     counters: Stats,
+    /// Where others read the stats without asking.
+    board: Arc<Mutex<Stats>>,
 }
 
 /// Limits of the engine. Those beyond what the model was loaded for are lowered to it.
@@ -69,13 +71,18 @@ impl Default for EngineOptions {
 /// Where a request's events go, and since when it waits.
 pub(crate) struct Origin {
     pub seq: SeqId,
-    pub sink: Sender<Event>,
+    pub sink: Box<dyn Sink>,
     pub slot: Option<QueueSlot>,
     pub at: Instant,
 }
 
 impl Engine {
-    pub(crate) fn new(model: Box<dyn Forward>, options: &EngineOptions, masks: Option<Box<dyn MaskFactory>>) -> Self {
+    pub(crate) fn new(
+        model: Box<dyn Forward>,
+        options: &EngineOptions,
+        masks: Option<Box<dyn MaskFactory>>,
+        board: Arc<Mutex<Stats>>,
+    ) -> Self {
         let capacity = model.capacity();
         let limits = Limits {
             n_blocks: capacity.n_blocks,
@@ -99,6 +106,7 @@ impl Engine {
             // A sequence can never be longer than the whole pool.
             n_ctx: options.n_ctx.map_or(capacity.n_ctx, |n| n.min(capacity.n_ctx)).min(capacity.n_pool_tokens()),
             counters: Stats { n_blocks: capacity.n_blocks, ..Stats::default() },
+            board,
         }
     }
 
@@ -106,6 +114,7 @@ impl Engine {
     pub(crate) fn run(mut self, inbox: &Receiver<Message>) {
         loop {
             if self.scheduler.is_idle() {
+                self.publish();
                 let Ok(message) = inbox.recv() else { return };
                 if self.take(message).is_break() {
                     return self.shut_down(inbox);
@@ -118,8 +127,13 @@ impl Engine {
             }
             if !self.scheduler.is_idle() {
                 self.step();
+                self.publish();
             }
         }
+    }
+
+    fn publish(&self) {
+        *self.board.lock().unwrap_or_else(PoisonError::into_inner) = self.stats();
     }
 
     fn take(&mut self, message: Message) -> ControlFlow<()> {
@@ -139,7 +153,7 @@ impl Engine {
     }
 
     fn submit(&mut self, submit: Submit, origin: Origin) {
-        let Submit { id, prompt, generated, sampling, max_tokens, stop_tokens, logprobs, priority, constraint } =
+        let Submit { id, prompt, generated, sampling, max_tokens, stop_tokens, logprobs, priority, group, constraint } =
             submit;
         let mask = constraint.map(|constraint| self.build_mask(&constraint, &generated)).transpose();
         let (mask, mut ending) = match mask {
@@ -154,15 +168,15 @@ impl Engine {
             ending = reason.map(Ending::Finished);
         }
         let (output, attention) = (Output::Logits, Attention::Causal);
-        let arrival = Arrival { id: origin.seq, tokens, n_prompt, priority, output, attention };
+        let arrival = Arrival { id: origin.seq, tokens, n_prompt, priority, group, output, attention };
         self.add(id, arrival, Job::Generate(generate), origin, ending);
     }
 
     fn embed(&mut self, embed: Embed, origin: Origin) {
-        let Embed { id, tokens, pooling, attention, normalize, priority } = embed;
+        let Embed { id, tokens, pooling, attention, normalize, priority, group } = embed;
         let vector = Vector { pooling, normalize, sum: Vec::new(), n_rows: 0 };
         let (n_prompt, output) = (tokens.len(), Output::Hidden(pooling));
-        let arrival = Arrival { id: origin.seq, tokens, n_prompt, priority, output, attention };
+        let arrival = Arrival { id: origin.seq, tokens, n_prompt, priority, group, output, attention };
         self.add(id, arrival, Job::Embed(vector), origin, None);
     }
 

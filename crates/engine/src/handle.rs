@@ -39,6 +39,7 @@ struct Shared {
     queue: Arc<Queue>,
     next_seq: AtomicU64,
     next_request: AtomicU64,
+    published: Arc<Mutex<Stats>>,
     /// Why the thread ended.
     stopped: Arc<Mutex<Option<String>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -48,11 +49,27 @@ struct Shared {
 pub(crate) enum Message {
     Submit(Submit, Origin),
     Embed(Embed, Origin),
-    Stats(Sender<Event>),
+    Stats(Box<dyn Sink>),
     Cancel(RequestId),
     Shutdown,
     /// The receiver of this request was dropped.
     Gone(SeqId),
+}
+
+/// Where a request's events go. A sink that is dropped without a last event tells that the engine broke down.
+pub trait Sink: Send {
+    /// Never blocks: it is called between two steps of all requests. `Err`: nobody listens any more.
+    fn send(&self, event: Event) -> std::result::Result<(), Closed>;
+}
+
+/// The receiver of a [`Sink`] is gone.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Closed;
+
+impl Sink for Sender<Event> {
+    fn send(&self, event: Event) -> std::result::Result<(), Closed> {
+        Sender::send(self, event).map_err(|_| Closed)
+    }
 }
 
 /// Requests that wait for their first step, counted where they are sent.
@@ -93,8 +110,10 @@ pub fn start_with(model: Box<dyn Forward>, options: EngineOptions, masks: Option
     let (inbox, messages) = mpsc::channel();
     let stopped = Arc::new(Mutex::new(None));
     let why = Arc::clone(&stopped);
+    let published = Arc::new(Mutex::new(Stats { n_blocks: capacity.n_blocks, ..Stats::default() }));
+    let board = Arc::clone(&published);
     let spawned = thread::Builder::new().name("engine".into()).spawn(move || {
-        let engine = Engine::new(model, &options, masks);
+        let engine = Engine::new(model, &options, masks, board);
         let result = panic::catch_unwind(AssertUnwindSafe(|| engine.run(&messages)));
         let reason = match result {
             Ok(()) => "it was shut down".into(),
@@ -117,6 +136,7 @@ pub fn start_with(model: Box<dyn Forward>, options: EngineOptions, masks: Option
         queue,
         next_seq: AtomicU64::new(0),
         next_request: AtomicU64::new(0),
+        published,
         stopped,
         thread: Mutex::new(thread),
     };
@@ -161,13 +181,29 @@ impl Handle {
 
     /// Any command, with its events to `sink`: one sink may serve many requests, as in a worker process.
     pub fn send_to(&self, command: Command, sink: &Sender<Event>) -> Result<()> {
-        self.post_to(command, sink.clone(), self.next_seq())
+        self.send_into(command, Box::new(sink.clone()))
+    }
+
+    /// As [`send_to`](Self::send_to), for receivers that are no channel of the standard library. Whoever drops the
+    /// receiver cancels the request too, or it runs on until it has something to send.
+    pub fn send_into(&self, command: Command, sink: Box<dyn Sink>) -> Result<()> {
+        self.post_to(command, sink, self.next_seq())
+    }
+
+    /// The engine after its latest step, without asking it.
+    pub fn latest_stats(&self) -> Stats {
+        self.shared.published.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Why the engine's thread ended, if it has.
+    pub fn stopped(&self) -> Option<String> {
+        self.shared.stopped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The engine between two steps.
     pub fn stats(&self) -> Result<Stats> {
         let (sink, events) = mpsc::channel();
-        self.post(Message::Stats(sink))?;
+        self.post(Message::Stats(Box::new(sink)))?;
         match events.recv() {
             Ok(Event::Stats(stats)) => Ok(stats),
             _ => Err(self.why_stopped()),
@@ -187,11 +223,11 @@ impl Handle {
     fn open(&self, command: Command) -> Result<Events> {
         let (sink, receiver) = mpsc::channel();
         let seq = self.next_seq();
-        self.post_to(command, sink, seq)?;
+        self.post_to(command, Box::new(sink), seq)?;
         Ok(Events { receiver, inbox: self.inbox.clone(), seq, is_done: Cell::new(false) })
     }
 
-    fn post_to(&self, command: Command, sink: Sender<Event>, seq: SeqId) -> Result<()> {
+    fn post_to(&self, command: Command, sink: Box<dyn Sink>, seq: SeqId) -> Result<()> {
         let at = Instant::now();
         let message = match command {
             Command::Submit(submit) => {

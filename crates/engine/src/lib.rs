@@ -22,7 +22,7 @@ mod validate;
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
 pub use forward::{Capacity, Forward, Rows};
-pub use handle::{Events, Handle, start, start_with};
+pub use handle::{Closed, Events, Handle, Sink, start, start_with};
 pub use mask::{Mask, MaskFactory, TokenSet};
 pub use protocol::*;
 pub use scheduler::Reuse;

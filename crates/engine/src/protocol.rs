@@ -35,6 +35,8 @@ pub struct Submit {
     pub logprobs: Option<usize>,
     /// Higher goes first. One point is worth [`AGING_STEPS`](crate::scheduler::AGING_STEPS) steps of waiting.
     pub priority: i32,
+    /// Requests of one group (a user, a key) take turns with those of other groups.
+    pub group: u64,
     /// Handed to the mask factory as it is.
     pub constraint: Option<String>,
 }
@@ -51,6 +53,7 @@ impl Submit {
             stop_tokens: Vec::new(),
             logprobs: None,
             priority: 0,
+            group: 0,
             constraint: None,
         }
     }
@@ -107,6 +110,7 @@ pub struct Embed {
     pub attention: Attention,
     pub normalize: Normalize,
     pub priority: i32,
+    pub group: u64,
 }
 
 /// Which final hidden states make up the vector.

@@ -1,12 +1,12 @@
 //! A request in flight: what the caller asked, where its events go, and when things happened. The scheduler's view of
 //! the same request is its `Sequence`.
 
-use std::{sync::mpsc::Sender, time::Instant};
+use std::time::Instant;
 
 use model::TokenId;
 
 use crate::{
-    handle::QueueSlot,
+    handle::{QueueSlot, Sink},
     mask::{Mask, TokenSet},
     protocol::{Event, FailureKind, FinishReason, Normalize, Pooling, RequestId, Sampling, Timings, Usage},
     sampler::{SampleError, Sampled, Sampler},
@@ -16,7 +16,7 @@ use crate::{
 pub(crate) struct Request {
     pub id: RequestId,
     pub job: Job,
-    sink: Sender<Event>,
+    sink: Box<dyn Sink>,
     /// Its place in the queue, given up when it first runs.
     slot: Option<QueueSlot>,
     submitted: Instant,
@@ -56,7 +56,7 @@ pub(crate) enum Ending {
 }
 
 impl Request {
-    pub fn new(id: RequestId, job: Job, sink: Sender<Event>, slot: Option<QueueSlot>, submitted: Instant) -> Self {
+    pub fn new(id: RequestId, job: Job, sink: Box<dyn Sink>, slot: Option<QueueSlot>, submitted: Instant) -> Self {
         Self { id, job, sink, slot, submitted, started: None, first_output: None, last_output: None }
     }
 

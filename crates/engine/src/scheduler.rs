@@ -1,7 +1,9 @@
 //! What the next step computes, and who waits. Pure: no clock, no thread, no randomness, no model; the same calls give
 //! the same plans, so a seeded simulation can drive it. Time is counted in steps.
 //!
-//! Order is by [`Rank`]: priority, then arrival, with every step of waiting worth a fixed fraction of a priority point.
+//! Order is by [`Rank`]: priority, then turns, then arrival, with every step of waiting worth a fixed fraction of a
+//! priority point. A group's requests get turns a fixed distance apart (start-time fair queueing), so that whoever sends
+//! a thousand at once waits behind their own and not in front of everybody's.
 //! Ranks are fixed at arrival and only worse-ranked sequences are preempted, so the best-ranked one always progresses,
 //! and since everyone becomes the best in time, nobody starves.
 
@@ -18,11 +20,16 @@ use crate::{
 
 /// Steps of waiting that outweigh one point of priority.
 pub const AGING_STEPS: i64 = 256;
+/// Steps by which each request of a group is put behind the one before it, while others of the group wait.
+pub const TURN_STEPS: i64 = 8;
 
 #[derive(Debug)]
 pub struct Scheduler {
     limits: Limits,
+    /// Virtual time: grows by one a step, and to the turn of whoever is admitted.
     step: i64,
+    /// The last turn given to each group that is still ahead of virtual time.
+    turns: HashMap<u64, i64>,
     waiting: BTreeMap<Rank, Sequence>,
     /// Sequences in `waiting` that never ran; the preempted ones there do not count against the queue.
     n_new: usize,
@@ -62,6 +69,7 @@ pub struct Arrival {
     pub tokens: Vec<TokenId>,
     pub n_prompt: usize,
     pub priority: i32,
+    pub group: u64,
     pub output: Output,
     pub attention: Attention,
 }
@@ -108,6 +116,7 @@ impl Scheduler {
         Self {
             limits,
             step: 0,
+            turns: HashMap::new(),
             waiting: BTreeMap::new(),
             n_new: 0,
             running: Vec::new(),
@@ -159,9 +168,11 @@ impl Scheduler {
         if self.n_new >= self.limits.max_queue {
             return Err(Refused::QueueFull);
         }
-        let virtual_step = self.step - i64::from(arrival.priority) * AGING_STEPS;
+        let (group, priority) = (arrival.group, arrival.priority);
+        let turn = self.turns.get(&group).map_or(self.step, |last| self.step.max(last + TURN_STEPS));
         let mut seq = Sequence::unscheduled(arrival);
-        seq.rank.virtual_step = virtual_step;
+        seq.turn = turn;
+        seq.rank.virtual_step = turn - i64::from(priority) * AGING_STEPS;
         let n_tokens = seq.tokens.len();
         let is_too_wide = seq.attention == Attention::Full
             && (n_tokens > self.limits.max_batch_tokens || seq.n_output_rows(n_tokens) > self.limits.max_output_rows);
@@ -169,6 +180,7 @@ impl Scheduler {
             return Err(Refused::TooLarge);
         }
         self.n_new += 1;
+        self.turns.insert(group, turn);
         self.waiting.insert(seq.rank, seq);
         Ok(())
     }
@@ -189,6 +201,11 @@ impl Scheduler {
     /// The next step. Empty only when there is nothing to do.
     pub fn plan(&mut self) -> Plan {
         self.step += 1;
+        if self.waiting.is_empty() {
+            // A group without a turn ahead of virtual time is as good as new.
+            let now = self.step;
+            self.turns.retain(|_, turn| *turn + TURN_STEPS > now);
+        }
         let mut plan = Plan::default();
         let mut budget = Budget { n_tokens: self.limits.max_batch_tokens, n_rows: self.limits.max_output_rows };
         // One batch has one kind of attention; encoders and decoders take turns.
@@ -309,6 +326,7 @@ impl Scheduler {
         self.n_tokens_cached += seq.n_computed as u64;
         if seq.n_cached_prompt.is_none() {
             self.n_new -= 1;
+            self.step = self.step.max(seq.turn);
             seq.n_cached_prompt = Some(seq.n_computed.min(seq.n_prompt));
         }
         (seq.blocks, seq.chain) = (blocks, chain);

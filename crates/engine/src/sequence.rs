@@ -22,6 +22,8 @@ pub struct Rank {
 pub struct Sequence {
     pub id: SeqId,
     pub rank: Rank,
+    /// Its group's place in virtual time, without the priority.
+    pub turn: i64,
     pub tokens: Vec<TokenId>,
     pub n_prompt: usize,
     /// Tokens whose keys and values are in `blocks`.
@@ -48,10 +50,11 @@ pub enum Output {
 impl Sequence {
     /// As it arrives: nothing computed, no block held.
     pub fn unscheduled(arrival: Arrival) -> Self {
-        let Arrival { id, tokens, n_prompt, priority: _, output, attention } = arrival;
+        let Arrival { id, tokens, n_prompt, priority: _, group: _, output, attention } = arrival;
         Self {
             id,
             rank: Rank { virtual_step: 0, id },
+            turn: 0,
             tokens,
             n_prompt,
             n_computed: 0,

@@ -183,6 +183,7 @@ mod tests {
             attention: Attention::Causal,
             normalize: Normalize::Unit,
             priority: 0,
+            group: 0,
         };
         assert_eq!(embed(&request, &BOUNDS), Ok(()));
         request.attention = Attention::Full;

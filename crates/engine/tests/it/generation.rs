@@ -188,7 +188,7 @@ fn logprobs_come_with_the_tokens_that_asked() {
 
 pub fn vector(handle: &Handle, tokens: &[TokenId], pooling: Pooling, attention: Attention) -> Embed {
     let id = handle.next_request_id();
-    Embed { id, tokens: tokens.to_vec(), pooling, attention, normalize: Normalize::None, priority: 0 }
+    Embed { id, tokens: tokens.to_vec(), pooling, attention, normalize: Normalize::None, priority: 0, group: 0 }
 }
 
 pub fn expected_vector(embed: &Embed) -> Vec<f32> {

@@ -87,7 +87,7 @@ impl Simulation {
         let id = SeqId(self.next_id);
         self.next_id += 1;
         let is_full = self.n_new() >= limits.max_queue;
-        let added = self.scheduler.add(Arrival { id, tokens, n_prompt, priority, output, attention });
+        let added = self.scheduler.add(Arrival { id, tokens, n_prompt, priority, group: 0, output, attention });
         assert_eq!(added, if is_full { Err(Refused::QueueFull) } else { Ok(()) });
         if added.is_ok() {
             self.jobs.insert(id, Job { n_generate, arrived_step: self.step });
@@ -299,6 +299,7 @@ fn first_come_first_served_at_equal_priority() {
         tokens: vec![TokenId(id as u32); 4],
         n_prompt: 4,
         priority,
+        group: 0,
         output: Output::Logits,
         attention: Attention::Causal,
     };
@@ -325,6 +326,7 @@ fn a_better_ranked_arrival_takes_the_place_of_the_worst() {
         tokens: vec![TokenId(id as u32); 20],
         n_prompt: 20,
         priority,
+        group: 0,
         output: Output::Logits,
         attention: Attention::Causal,
     };
@@ -349,6 +351,7 @@ fn what_can_never_fit_is_refused() {
         tokens: vec![TokenId(0); 12 * BLOCK_TOKENS + 1],
         n_prompt: 1,
         priority: 0,
+        group: 0,
         output: Output::Logits,
         attention: Attention::Causal,
     };

@@ -1,0 +1,258 @@
+//! The one road from a request to an answer, for every API family: prompt tokens and settings in, a stream of pieces
+//! (text, reasoning, tool calls) out. Families translate their wire format to [`Request`] and pieces back; what a
+//! model does, and what a dropped connection does, is decided here alone. Dropping an [`Answers`] cancels it.
+
+use super::error::{ApiError, Result};
+use super::loaded::Loaded;
+use super::metrics;
+use super::pieces::{Piece, Splitter};
+use engine::{Command, Event, FailureKind, RequestId, Sampling, Submit};
+use futures_util::FutureExt;
+use futures_util::future::select_all;
+use model::TokenId;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// What to generate, whatever the API it was asked through.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub prompt: Vec<TokenId>,
+    pub sampling: Sampling,
+    /// `None`: until the context is full.
+    pub max_tokens: Option<usize>,
+    pub stop: Vec<String>,
+    /// `Some(n)`: with the log-probabilities of the n best tokens at each step.
+    pub logprobs: Option<usize>,
+    /// Which texts are possible, as the mask factory reads it.
+    pub constraint: Option<String>,
+    /// Answers to the same prompt.
+    pub n: usize,
+    pub caller: Caller,
+}
+
+/// For whom: decides order and fairness.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Caller {
+    pub group: u64,
+    pub priority: i32,
+}
+
+/// Why an answer ended.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Finish {
+    /// The model ended it.
+    End,
+    /// A stop string was found.
+    StopString,
+    /// `max_tokens`, or the context is full.
+    Length,
+    /// The model calls tools.
+    ToolCalls,
+}
+
+/// What an answer cost.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Usage {
+    pub n_prompt: usize,
+    pub n_cached: usize,
+    pub n_generated: usize,
+    pub n_reasoning: usize,
+    pub timings: Timings,
+}
+
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Timings {
+    pub prefill: std::time::Duration,
+    pub decode: std::time::Duration,
+}
+
+/// Something that happened to the answer of index `choice`.
+#[derive(Clone, Debug)]
+pub enum Update {
+    Piece(Piece),
+    Finished { finish: Finish, stop: Option<String>, usage: Usage },
+}
+
+/// The answers to one request, as they grow.
+pub struct Answers {
+    open: Vec<Answer>,
+    pending: VecDeque<(usize, Update)>,
+}
+
+/// One answer being made.
+struct Answer {
+    choice: usize,
+    id: RequestId,
+    model: Arc<Loaded>,
+    events: mpsc::UnboundedReceiver<Event>,
+    splitter: Splitter,
+    n_generated: usize,
+    is_done: bool,
+    submitted: Instant,
+    last_token: Option<Instant>,
+}
+
+/// The engine's side of the channel.
+struct Outlet(mpsc::UnboundedSender<Event>);
+
+impl engine::Sink for Outlet {
+    fn send(&self, event: Event) -> std::result::Result<(), engine::Closed> {
+        self.0.send(event).map_err(|_| engine::Closed)
+    }
+}
+
+/// Submits a request. Everything that can be known to be wrong is an error here, before anything is computed.
+/// `splitters` makes the reader of one answer's text.
+pub fn start(model: &Arc<Loaded>, request: &Request, splitter: &Splitter) -> Result<Answers> {
+    let n_ctx = model.n_ctx();
+    if request.prompt.is_empty() {
+        return Err(ApiError::bad("the prompt is empty"));
+    }
+    if request.prompt.len() >= n_ctx {
+        let text = format!(
+            "this model's context holds {n_ctx} tokens, the prompt has {}; please shorten it",
+            request.prompt.len()
+        );
+        return Err(ApiError::bad(text).code("context_length_exceeded"));
+    }
+    let mut open = Vec::with_capacity(request.n);
+    for choice in 0..request.n {
+        let id = model.handle.next_request_id();
+        let mut submit = Submit::new(id, request.prompt.clone(), request.max_tokens.unwrap_or(n_ctx).min(n_ctx));
+        submit.sampling = request.sampling.clone();
+        submit.sampling.seed = submit.sampling.seed.wrapping_add(choice as u64);
+        submit.stop_tokens = model.tokenizer.end_ids().iter().map(|&id| TokenId(id)).collect();
+        submit.logprobs = request.logprobs;
+        submit.constraint = request.constraint.clone();
+        submit.priority = request.caller.priority;
+        submit.group = request.caller.group;
+        let (sender, events) = mpsc::unbounded_channel();
+        model.handle.send_into(Command::Submit(submit), Box::new(Outlet(sender))).map_err(|error| match error {
+            engine::Error::QueueFull { .. } => {
+                metrics::refused();
+                ApiError { retry_after_s: Some(retry_after_s(model)), ..error.into() }
+            }
+            error => error.into(),
+        })?;
+        open.push(Answer {
+            choice,
+            id,
+            model: Arc::clone(model),
+            events,
+            splitter: splitter.fresh(),
+            n_generated: 0,
+            is_done: false,
+            submitted: Instant::now(),
+            last_token: None,
+        });
+    }
+    Ok(Answers { open, pending: VecDeque::new() })
+}
+
+/// A guess at when the queue has moved: a second for each round of running requests that waits.
+fn retry_after_s(model: &Loaded) -> u64 {
+    let stats = model.handle.latest_stats();
+    (stats.n_waiting / stats.n_running.max(1)).clamp(1, 60) as u64
+}
+
+impl Answers {
+    /// The next thing that happens to any of the answers; `None` when all are finished. An error ends all.
+    pub async fn next(&mut self) -> Result<Option<(usize, Update)>> {
+        loop {
+            if let Some(update) = self.pending.pop_front() {
+                return Ok(Some(update));
+            }
+            let (idx, event) = match self.open.as_mut_slice() {
+                [] => return Ok(None),
+                [only] => (0, only.events.recv().await),
+                many => {
+                    let (event, idx, _) = select_all(many.iter_mut().map(|answer| answer.events.recv().boxed())).await;
+                    (idx, event)
+                }
+            };
+            let answer = &mut self.open[idx];
+            let event = event.ok_or_else(|| {
+                answer.is_done = true;
+                let why = answer.model.handle.stopped().unwrap_or_else(|| "it ended".into());
+                ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, format!("the engine stopped: {why}"))
+            })?;
+            answer.take(event, &mut self.pending)?;
+            if answer.is_done {
+                self.open.remove(idx);
+            }
+        }
+    }
+}
+
+impl Answer {
+    fn take(&mut self, event: Event, out: &mut VecDeque<(usize, Update)>) -> Result<()> {
+        match event {
+            Event::Token { token, logprob, top, .. } => {
+                self.note_token();
+                self.n_generated += 1;
+                let is_stopped = self.splitter.push(token, logprob, top);
+                out.extend(self.splitter.take().map(|piece| (self.choice, Update::Piece(piece))));
+                if is_stopped {
+                    // The engine's last event brings the usage.
+                    self.cancel();
+                }
+            }
+            Event::Finished { reason, usage, .. } => {
+                self.is_done = true;
+                metrics::finished(&usage, reason);
+                self.splitter.finish();
+                out.extend(self.splitter.take().map(|piece| (self.choice, Update::Piece(piece))));
+                let stop = self.splitter.stop_string();
+                let finish = match reason {
+                    _ if self.splitter.has_tool_calls() => Finish::ToolCalls,
+                    _ if stop.is_some() => Finish::StopString,
+                    engine::FinishReason::Stop => Finish::End,
+                    engine::FinishReason::Length | engine::FinishReason::Context => Finish::Length,
+                    engine::FinishReason::Cancelled => Finish::Length,
+                };
+                let timings = Timings { prefill: usage.timings.prefill, decode: usage.timings.decode };
+                let usage = Usage {
+                    n_prompt: usage.n_prompt,
+                    n_cached: usage.n_cached_prompt,
+                    n_generated: self.n_generated,
+                    n_reasoning: self.splitter.n_reasoning_tokens(),
+                    timings,
+                };
+                out.push_back((self.choice, Update::Finished { finish, stop, usage }));
+            }
+            Event::Failed { kind, error, .. } => {
+                self.is_done = true;
+                return Err(match kind {
+                    FailureKind::Request | FailureKind::Constraint => ApiError::bad(error),
+                    FailureKind::Numeric | FailureKind::Forward => ApiError::internal(error),
+                });
+            }
+            Event::Vector { .. } | Event::Stats(_) => {}
+        }
+        Ok(())
+    }
+
+    fn note_token(&mut self) {
+        let now = Instant::now();
+        match self.last_token.replace(now) {
+            None => metrics::first_token(now - self.submitted),
+            Some(last) => metrics::next_token(now - last),
+        }
+    }
+
+    fn cancel(&self) {
+        // An engine that is gone has nothing to cancel.
+        let _ = self.model.handle.cancel(self.id);
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.is_done {
+            metrics::abandoned();
+            self.cancel();
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Request bodies: read up to a limit, parsed with the path of what is wrong. Unknown fields are no error anywhere:
+//! clients send what newer servers know.
+
+use super::error::ApiError;
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+
+/// Limits of a body, put on every request by the router.
+#[derive(Copy, Clone, Debug)]
+pub struct BodyLimits {
+    pub max_bytes: usize,
+    pub time: Duration,
+}
+
+/// A JSON body.
+pub struct Json<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let limits = request.extensions().get::<BodyLimits>().copied();
+        let limits = limits.unwrap_or(BodyLimits { max_bytes: 1 << 20, time: Duration::from_secs(30) });
+        let bytes = read(request.into_body(), limits).await?;
+        parse(&bytes).map(Self)
+    }
+}
+
+async fn read(body: Body, limits: BodyLimits) -> Result<Bytes, ApiError> {
+    let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request's body took too long to arrive");
+    let whole =
+        tokio::time::timeout(limits.time, Limited::new(body, limits.max_bytes).collect()).await.map_err(late)?;
+    whole.map(|body| body.to_bytes()).map_err(|error| match error.is::<LengthLimitError>() {
+        true => {
+            let text = format!("the request's body is larger than {} bytes", limits.max_bytes);
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+        }
+        false => ApiError::bad(format!("the request's body could not be read: {error}")),
+    })
+}
+
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let param = (path != ".").then_some(path);
+        let text = match &param {
+            Some(path) => format!("`{path}`: {}", error.inner()),
+            None => format!("the request's body is not what was expected: {}", error.inner()),
+        };
+        ApiError { param, ..ApiError::bad(text) }
+    })?;
+    let rest = |error| ApiError::bad(format!("the request's body is not what was expected: {error}"));
+    reader.end().map_err(rest)?;
+    Ok(value)
+}

@@ -1,0 +1,37 @@
+//! OpenAI's API: wire types and handlers, one file for each resource. All generate through `server::generation`.
+
+pub mod chat;
+mod chat_stream;
+pub mod messages;
+pub mod models;
+
+use super::generation::{Finish, Usage};
+use serde_json::{Value, json};
+
+pub fn usage(usage: &Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.n_prompt,
+        "completion_tokens": usage.n_generated,
+        "total_tokens": usage.n_prompt + usage.n_generated,
+        "prompt_tokens_details": {"cached_tokens": usage.n_cached, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": usage.n_reasoning, "audio_tokens": 0,
+            "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
+    })
+}
+
+/// The usage of all answers to one request: the prompt counts once.
+pub fn add_usage(total: &mut Usage, one: &Usage) {
+    total.n_prompt = total.n_prompt.max(one.n_prompt);
+    total.n_cached = total.n_cached.max(one.n_cached);
+    total.n_generated += one.n_generated;
+    total.n_reasoning += one.n_reasoning;
+    total.timings = one.timings;
+}
+
+pub fn finish_reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::End | Finish::StopString => "stop",
+        Finish::Length => "length",
+        Finish::ToolCalls => "tool_calls",
+    }
+}
