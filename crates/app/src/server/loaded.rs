@@ -126,7 +126,7 @@ fn plan(checkpoint: &weights::Checkpoint, settings: &LoadSettings) -> Result<Pla
         max_batch_tokens: settings.max_batch_tokens,
         max_logits_rows: settings.max_running,
     };
-    let mut n_sequences = settings.max_running.min(DEFAULT_FULL_CONTEXTS).max(1);
+    let mut n_sequences = settings.max_running.clamp(1, DEFAULT_FULL_CONTEXTS);
     if let Some(n_tokens) = settings.kv_tokens {
         let one = load::plan(checkpoint, &settings.load, purpose(1))?;
         n_sequences = n_tokens.div_ceil(one.n_ctx).max(1);
