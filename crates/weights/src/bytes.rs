@@ -7,7 +7,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::{Bound, Deref, RangeBounds};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use memmap2::Mmap;
 
@@ -21,12 +21,25 @@ pub struct Bytes {
 enum Owner {
     Mapped(Mmap),
     Vec(Vec<u8>),
+    /// Made when they are first looked at.
+    Made {
+        make: Box<dyn Fn() -> Vec<u8> + Send + Sync>,
+        n_bytes: usize,
+        made: OnceLock<Vec<u8>>,
+    },
 }
 
 impl Bytes {
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let len = bytes.len();
         Self { owner: Arc::new(Owner::Vec(bytes)), start: 0, len }
+    }
+
+    /// Bytes that are made when they are first looked at, as where a file's packing is turned into another. `make` must
+    /// give `n_bytes` of them.
+    pub fn made(n_bytes: usize, make: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Self {
+        let owner = Owner::Made { make: Box::new(make), n_bytes, made: OnceLock::new() };
+        Self { owner: Arc::new(owner), start: 0, len: n_bytes }
     }
 
     /// Maps the whole file, read-only. The bytes are read from disk as they are touched.
@@ -99,6 +112,11 @@ impl Deref for Bytes {
         let all: &[u8] = match &*self.owner {
             Owner::Mapped(map) => map,
             Owner::Vec(bytes) => bytes,
+            Owner::Made { make, n_bytes, made } => made.get_or_init(|| {
+                let bytes = make();
+                assert_eq!(bytes.len(), *n_bytes, "bytes made for a tensor");
+                bytes
+            }),
         };
         &all[self.start..self.start + self.len]
     }

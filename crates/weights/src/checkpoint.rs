@@ -1,31 +1,58 @@
-//! The one face of a weights file: metadata, and tensors by name. Where they came from (a mapped GGUF file, or tensors
-//! made in memory) makes no difference to who reads them.
+//! The one face of a model's weights: metadata, and tensors by name. Where they came from (GGUF in one file or several,
+//! safetensors, tensors made in memory) makes no difference to who reads them, except that names and conventions are
+//! those of the format.
 //!
 //! Opening reads and checks the header only; tensor data is paged in as it is touched. A tensor of a type this engine
 //! does not compute with is kept in a list of its own, and becomes an error only when it is asked for.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::{BlockLayout, Bytes, Error, Metadata, Result, Tensor, gguf, tensor};
+use crate::{BlockLayout, Bytes, Error, HubFiles, Metadata, Result, Tensor, gguf, safetensors, source, tensor};
 
 #[derive(Debug)]
 pub struct Checkpoint {
     path: Option<PathBuf>,
-    format: String,
+    format: Format,
+    description: String,
     file_bytes: u64,
     metadata: Metadata,
+    hub: Option<HubFiles>,
+    notes: Vec<String>,
     tensors: Vec<Tensor>,
     by_name: HashMap<String, usize>,
     unsupported: Vec<Unsupported>,
+}
+
+/// Whose names and conventions the tensors follow.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// Also of checkpoints made in memory.
+    Gguf,
+    /// As Hugging Face's models are stored: what the metadata says in GGUF is in `hub`.
+    Safetensors,
+}
+
+/// What a reader found, before it becomes a checkpoint.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub format: Format,
+    pub description: String,
+    pub file_bytes: u64,
+    pub metadata: Metadata,
+    pub hub: Option<HubFiles>,
+    pub notes: Vec<String>,
+    pub tensors: Vec<Tensor>,
+    pub unsupported: Vec<Unsupported>,
 }
 
 /// A tensor that is in the file, of a type this engine does not compute with.
 #[derive(Clone, Debug)]
 pub struct Unsupported {
     pub name: String,
-    pub ggml_id: u32,
+    /// ggml's number of the type; `None` in safetensors.
+    pub ggml_id: Option<u32>,
+    pub type_name: String,
     /// ggml's layout of that type; `None` for a type ggml did not have when this was written.
     pub layout: Option<BlockLayout>,
     /// Outermost first.
@@ -34,42 +61,31 @@ pub struct Unsupported {
     pub n_bytes: Option<u64>,
 }
 
-impl Unsupported {
-    pub fn type_name(&self) -> &'static str {
-        self.layout.map_or("unknown", |layout| layout.name)
-    }
-}
-
 impl Checkpoint {
+    /// Opens a GGUF file (any part of a split one), a safetensors file, or a folder that holds a model.
     pub fn open(path: &Path) -> Result<Self> {
-        let io = |action| move |source| Error::Io { path: path.to_owned(), action, source };
-        let file = File::open(path).map_err(io("open"))?;
-        let kind = file.metadata().map_err(io("read the size of"))?.file_type();
-        if !kind.is_file() {
-            let reason =
-                if kind.is_dir() { "a folder, not a file" } else { "not a regular file, so it cannot be mapped" };
-            return Err(in_file(path, Error::invalid("path", reason)));
-        }
-        let bytes = Bytes::map(&file).map_err(io("map"))?;
-        let mut checkpoint = Self::from_bytes(bytes).map_err(|error| in_file(path, error))?;
+        let mut checkpoint = Self::assemble(source::find(path)?).map_err(|error| in_file(path, error))?;
         checkpoint.path = Some(path.to_owned());
         Ok(checkpoint)
     }
 
-    /// A whole GGUF file that is in memory already.
+    /// A whole GGUF or safetensors file that is in memory already. Of safetensors it knows no configuration.
     pub fn from_bytes(bytes: Bytes) -> Result<Self> {
-        let file_bytes = bytes.len() as u64;
-        let file = gguf::parse(&bytes)?;
-        let by_name = index(&file.tensors)?;
-        Ok(Self {
-            path: None,
-            format: format!("GGUF v{}", file.version),
-            file_bytes,
-            metadata: file.metadata,
-            tensors: file.tensors,
-            by_name,
-            unsupported: file.unsupported,
+        Self::assemble(match safetensors::is_safetensors(&bytes) {
+            true => safetensors::read(&[bytes], None)?,
+            false => gguf::read(&[bytes])?,
         })
+    }
+
+    /// A safetensors file in memory with the files that lie beside it.
+    pub fn from_hub(bytes: Bytes, hub: HubFiles) -> Result<Self> {
+        Self::assemble(safetensors::read(&[bytes], Some(hub))?)
+    }
+
+    fn assemble(found: Found) -> Result<Self> {
+        let Found { format, description, file_bytes, metadata, hub, notes, tensors, unsupported } = found;
+        let by_name = index(&tensors)?;
+        Ok(Self { path: None, format, description, file_bytes, metadata, hub, notes, tensors, by_name, unsupported })
     }
 
     /// A checkpoint made in memory. Refuses two tensors of one name, and bytes that do not match type and shape.
@@ -83,9 +99,16 @@ impl Checkpoint {
             }
             file_bytes += needs as u64;
         }
-        let by_name = index(&tensors)?;
-        let format = "in memory".to_owned();
-        Ok(Self { path: None, format, file_bytes, metadata, tensors, by_name, unsupported: Vec::new() })
+        Self::assemble(Found {
+            format: Format::Gguf,
+            description: "in memory".to_owned(),
+            file_bytes,
+            metadata,
+            hub: None,
+            notes: Vec::new(),
+            tensors,
+            unsupported: Vec::new(),
+        })
     }
 
     pub fn metadata(&self) -> &Metadata {
@@ -98,9 +121,7 @@ impl Checkpoint {
             return Ok(tensor);
         }
         let error = match self.unsupported.iter().find(|tensor| tensor.name == name) {
-            Some(tensor) => {
-                Error::UnsupportedType { tensor: name.to_owned(), ggml_id: tensor.ggml_id, name: tensor.type_name() }
-            }
+            Some(tensor) => tensor.error(),
             None => Error::MissingTensor { tensor: name.to_owned() },
         };
         Err(match &self.path {
@@ -129,14 +150,35 @@ impl Checkpoint {
         self.path.as_deref()
     }
 
-    /// What the checkpoint is stored as, for people: `GGUF v3`.
-    pub fn format(&self) -> &str {
-        &self.format
+    pub fn format(&self) -> Format {
+        self.format
     }
 
-    /// The size of the file; of all tensors together for a checkpoint made in memory.
+    /// What the checkpoint is stored as, for people: `GGUF v3`.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The files that lie beside safetensors: configuration and tokenizer. `None` for GGUF, and where there is no
+    /// `config.json`.
+    pub fn hub(&self) -> Option<&HubFiles> {
+        self.hub.as_ref()
+    }
+
+    /// What was turned into another type on the way, for people.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The size of the file or files; of all tensors together for a checkpoint made in memory.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
+    }
+}
+
+impl Unsupported {
+    pub(crate) fn error(&self) -> Error {
+        Error::UnsupportedType { tensor: self.name.clone(), name: self.type_name.clone() }
     }
 }
 

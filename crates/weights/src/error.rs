@@ -15,10 +15,10 @@ pub enum Error {
     #[error("{}: {source}", path.display())]
     InFile { path: PathBuf, source: Box<Error> },
 
-    #[error("not a GGUF file: it starts with {found:02x?}, not with \"GGUF\"")]
+    #[error("neither GGUF nor safetensors: it starts with {found:02x?}")]
     Magic { found: [u8; 4] },
 
-    #[error("GGUF version {found}: only versions 2 and 3 are read")]
+    #[error("GGUF version {found}: only versions 1 to 3 are read")]
     Version { found: u32 },
 
     #[error("big-endian GGUF (version field {found:#010x}): only little-endian files are read")]
@@ -30,6 +30,12 @@ pub enum Error {
     #[error("{field}: says {count}, but the {left} bytes left in the file hold at most {at_most}")]
     Count { field: String, count: u64, left: u64, at_most: u64 },
 
+    #[error("part `{}` of this model is missing; fetch it into the same folder", path.display())]
+    MissingPart { path: PathBuf },
+
+    #[error("{}: no model in this folder: {reason}", path.display())]
+    Folder { path: PathBuf, reason: String },
+
     #[error("{field}: {reason}")]
     Invalid { field: String, reason: String },
 
@@ -39,8 +45,8 @@ pub enum Error {
     #[error("tensor `{tensor}` is not in the file")]
     MissingTensor { tensor: String },
 
-    #[error("tensor `{tensor}` has type {name} (ggml type {ggml_id}), which is not supported yet")]
-    UnsupportedType { tensor: String, ggml_id: u32, name: &'static str },
+    #[error("tensor `{tensor}` has type {name}, which is not supported yet")]
+    UnsupportedType { tensor: String, name: String },
 
     #[error("metadata key `{key}`: expected {wanted}, found {found}")]
     WrongType { key: String, wanted: &'static str, found: String },

@@ -59,7 +59,7 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     writeln!(out, "file      {}", path.display())?;
-    writeln!(out, "format    {}, {}", checkpoint.format(), human_bytes(checkpoint.file_bytes()))?;
+    writeln!(out, "format    {}, {}", checkpoint.description(), human_bytes(checkpoint.file_bytes()))?;
     writeln!(out, "weights   {}", types_line(&rows))?;
     writeln!(out, "\nmetadata")?;
     let width = checkpoint.metadata().iter().map(|(key, _)| key.len()).max().unwrap_or(0);
@@ -85,7 +85,7 @@ fn rows(checkpoint: &Checkpoint) -> Vec<Row<'_>> {
     });
     let others = checkpoint.unsupported().iter().map(|tensor| Row {
         name: &tensor.name,
-        type_name: tensor.type_name(),
+        type_name: tensor.layout.map_or(tensor.type_name.as_str(), |layout| layout.name),
         shape: &tensor.shape,
         n_bytes: tensor.n_bytes,
         is_supported: false,
@@ -151,7 +151,7 @@ fn print_as_json(checkpoint: &Checkpoint, rows: &[Row<'_>]) -> Result<()> {
     });
     print_json(&json!({
         "path": checkpoint.path(),
-        "format": checkpoint.format(),
+        "format": checkpoint.description(),
         "file_bytes": checkpoint.file_bytes(),
         "types": types.collect::<serde_json::Map<_, _>>(),
         "metadata": metadata,

@@ -8,11 +8,13 @@ use crate::{Error, Result};
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// Whether counts, lengths and dimensions take 32 bits, as in version 1.
+    pub(super) is_narrow: bool,
 }
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self { bytes, at: 0, is_narrow: false }
     }
 
     pub(super) fn at(&self) -> usize {
@@ -50,9 +52,16 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
+    /// A count, a length or a dimension, as wide as the version has them.
+    pub(super) fn size(&mut self, field: fmt::Arguments<'_>) -> Result<u64> {
+        if self.is_narrow { Ok(u64::from(self.u32(field)?)) } else { self.u64(field) }
+    }
+
     /// A count of things of which each takes at least `min_bytes` in the file. What it returns is safe to reserve.
     pub(super) fn count(&mut self, min_bytes: u64, field: fmt::Arguments<'_>) -> Result<usize> {
-        let count = self.u64(field)?;
+        let count = self.size(field)?;
+        // Nothing takes less than half as much where lengths are half as wide.
+        let min_bytes = if self.is_narrow { (min_bytes / 2).max(1) } else { min_bytes };
         let (left, at_most) = (self.left(), self.left() / min_bytes);
         if count > at_most {
             return Err(Error::Count { field: field.to_string(), count, left, at_most });
@@ -62,7 +71,7 @@ impl<'a> Cursor<'a> {
 
     /// A length, then that many bytes of UTF-8.
     pub(super) fn str(&mut self, field: fmt::Arguments<'_>) -> Result<&'a str> {
-        let n_bytes = self.u64(format_args!("length of {field}"))?;
+        let n_bytes = self.size(format_args!("length of {field}"))?;
         let at = self.at;
         let bytes = self.take(n_bytes, field)?;
         std::str::from_utf8(bytes).map_err(|error| {

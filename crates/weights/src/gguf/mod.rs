@@ -1,4 +1,5 @@
-//! The GGUF container, versions 2 and 3, little-endian. The two versions have the same layout.
+//! The GGUF container, versions 1 to 3, little-endian. Versions 2 and 3 have the same layout; in version 1 counts,
+//! lengths and dimensions take 32 bits.
 //!
 //! magic, version, tensor count, key count; the keys with their values; per tensor its name, dimensions (innermost
 //! first), type and offset; then, aligned, the data. Strings and arrays carry 64-bit lengths.
@@ -6,10 +7,12 @@
 //! `reader` trusts nothing it reads; `writer` writes what PyPI's `gguf` and llama.cpp read.
 
 mod cursor;
+mod parts;
 mod reader;
 mod temporary;
 mod writer;
 
+pub(crate) use parts::{part_path, read, split_of};
 pub use reader::{Header, parse};
 pub use writer::{GgufWriter, TensorInfo, write};
 

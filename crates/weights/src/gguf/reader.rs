@@ -1,6 +1,6 @@
 //! Reads a GGUF header out of bytes nobody vouches for: any count, length, offset or name in it may be a lie.
 //! What comes out is checked: tensors lie inside the file and take exactly the bytes their type and shape ask for.
-//! Tensor data is not looked at. Overlapping tensors are taken as they are, since reading them harms nobody.
+//! Tensors that overlap are refused: no honest file has them. Tensor data is not looked at.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -62,9 +62,11 @@ pub fn parse(bytes: &Bytes) -> Result<Header> {
         .ok_or_else(|| Error::invalid("data offset", format!("{header_end} aligned to {alignment} overflows")))?;
 
     let mut header = Header { version, alignment, data_offset, metadata, tensors: Vec::new(), unsupported: Vec::new() };
+    let mut ranges = Vec::with_capacity(entries.len());
     for entry in entries {
-        header.place(entry, bytes)?;
+        ranges.extend(header.place(entry, bytes)?);
     }
+    refuse_overlaps(ranges)?;
     Ok(header)
 }
 
@@ -76,7 +78,10 @@ fn preamble(cursor: &mut Cursor<'_>) -> Result<u32> {
     }
     let version = cursor.u32(format_args!("version"))?;
     match version {
-        2..=VERSION => Ok(version),
+        1..=VERSION => {
+            cursor.is_narrow = version == 1;
+            Ok(version)
+        }
         _ if (1..=VERSION).contains(&version.swap_bytes()) => Err(Error::BigEndian { found: version }),
         _ => Err(Error::Version { found: version }),
     }
@@ -183,7 +188,7 @@ fn entry<'a>(cursor: &mut Cursor<'a>, tensor_idx: usize) -> Result<Entry<'a>> {
     let n_dims = n_dims as usize;
     let mut dims = [1; MAX_DIMS];
     for (dim_idx, dim) in dims[..n_dims].iter_mut().enumerate() {
-        *dim = cursor.u64(format_args!("dimension {dim_idx} of tensor `{name}`"))?;
+        *dim = cursor.size(format_args!("dimension {dim_idx} of tensor `{name}`"))?;
     }
     let ggml_id = cursor.u32(format_args!("type of tensor `{name}`"))?;
     let offset = cursor.u64(format_args!("offset of tensor `{name}`"))?;
@@ -191,8 +196,9 @@ fn entry<'a>(cursor: &mut Cursor<'a>, tensor_idx: usize) -> Result<Entry<'a>> {
 }
 
 impl Header {
-    /// Checks where a tensor says it lies, and files it under what we can and cannot compute with.
-    fn place(&mut self, entry: Entry<'_>, file: &Bytes) -> Result<()> {
+    /// Checks where a tensor says it lies, and files it under what we can and cannot compute with. Hands back the range
+    /// of the file it takes.
+    fn place<'a>(&mut self, entry: Entry<'a>, file: &Bytes) -> Result<Option<(u64, u64, &'a str)>> {
         let Entry { name, ggml_id, offset, .. } = entry;
         let field = format!("tensor `{name}`");
         let mut shape = Vec::with_capacity(entry.n_dims);
@@ -229,6 +235,7 @@ impl Header {
             return Err(outside());
         }
 
+        let range = (least > 0).then_some((start, end, name));
         let name = name.to_owned();
         match Dtype::from_ggml(ggml_id) {
             Some(dtype) => {
@@ -236,8 +243,26 @@ impl Header {
                 let bytes = bytes.expect("the range was found to lie inside the file");
                 self.tensors.push(Tensor { name, dtype, shape, bytes });
             }
-            None => self.unsupported.push(Unsupported { name, ggml_id, layout, shape, n_bytes }),
+            None => {
+                let type_name = match layout {
+                    Some(layout) => format!("{} (ggml type {ggml_id})", layout.name),
+                    None => format!("unknown (ggml type {ggml_id})"),
+                };
+                self.unsupported.push(Unsupported { name, ggml_id: Some(ggml_id), type_name, layout, shape, n_bytes });
+            }
         }
-        Ok(())
+        Ok(range)
     }
+}
+
+fn refuse_overlaps(mut ranges: Vec<(u64, u64, &str)>) -> Result<()> {
+    ranges.sort_unstable();
+    for pair in ranges.windows(2) {
+        let ((_, end, first), (start, _, second)) = (pair[0], pair[1]);
+        if start < end {
+            let reason = format!("starts at byte {start}, inside tensor `{first}`, which ends at byte {end}");
+            return Err(Error::invalid(format_args!("tensor `{second}`"), reason));
+        }
+    }
+    Ok(())
 }

@@ -79,8 +79,7 @@ impl GgufWriter {
     /// Writes a checkpoint as it is. Tensors of unsupported types cannot be carried over, and are an error.
     pub fn copy(path: &Path, checkpoint: &Checkpoint) -> Result<()> {
         if let Some(tensor) = checkpoint.unsupported().first() {
-            let (ggml_id, name) = (tensor.ggml_id, tensor.type_name());
-            return Err(Error::UnsupportedType { tensor: tensor.name.clone(), ggml_id, name });
+            return Err(tensor.error());
         }
         let tensors = checkpoint.tensors().iter().cloned();
         write(path, checkpoint.metadata(), tensors.map(|t| (t.name, t.dtype, t.shape, t.bytes)))

@@ -48,7 +48,7 @@ fn a_mapped_file_reads_as_the_bytes_in_memory() {
     }
     assert_eq!(mapped.path(), Some(path.as_path()));
     assert_eq!(mapped.file_bytes(), std::fs::metadata(&path).unwrap().len());
-    assert_eq!((mapped.format(), held.path()), ("GGUF v3", None));
+    assert_eq!((mapped.description(), held.path()), ("GGUF v3", None));
     let tensor = mapped.tensor("cube").unwrap();
     assert_eq!((tensor.n_rows(), tensor.n_cols(), tensor.n_elements()), (6, 5, 30));
     let missing = mapped.tensor("no.such").unwrap_err().to_string();
@@ -68,7 +68,7 @@ fn tensors_of_other_types_are_listed_and_refused_by_name() {
         }
         let listed = &checkpoint.unsupported()[n_unsupported];
         n_unsupported += 1;
-        assert_eq!((listed.name.as_str(), listed.type_name()), (name, kind));
+        assert_eq!((listed.name.as_str(), listed.layout.unwrap().name), (name, kind));
         assert_eq!(serde_json::json!(listed.shape), row["shape"]);
         assert_eq!(listed.n_bytes, row["n_bytes"].as_u64());
         assert!(checkpoint.find(name).is_none());

@@ -22,10 +22,10 @@ fn tensor(dims: &[u64], ggml_id: u32, offset: u64) -> Raw {
 fn preamble() {
     check(Raw(vec![]), "magic: needs 4 bytes at byte 0, the file has 0 left");
     check(Raw(b"GG".to_vec()), "magic: needs 4 bytes at byte 0, the file has 2 left");
-    check(Raw(b"PK\x03\x04".to_vec()), "not a GGUF file: it starts with [50, 4b, 03, 04], not with \"GGUF\"");
+    check(Raw(b"PK\x03\x04".to_vec()), "neither GGUF nor safetensors: it starts with [50, 4b, 03, 04]");
     check(Raw(b"GGUF\x03".to_vec()), "version: needs 4 bytes at byte 4, the file has 1 left");
-    check(Raw::header(1, 0, 0), "GGUF version 1: only versions 2 and 3 are read");
-    check(Raw::header(4, 0, 0), "GGUF version 4: only versions 2 and 3 are read");
+    check(Raw::header(0, 0, 0), "GGUF version 0: only versions 1 to 3 are read");
+    check(Raw::header(4, 0, 0), "GGUF version 4: only versions 1 to 3 are read");
     check(Raw::header(3 << 24, 0, 0), "big-endian GGUF (version field 0x03000000): only little-endian files are read");
 }
 
@@ -129,9 +129,15 @@ fn data_past_the_end() {
 }
 
 #[test]
+fn overlapping_tensors() {
+    let overlapping = Raw::header(2, 2, 0).tensor("a", &[16], 0, 0).tensor("b", &[4], 0, 32).data(64);
+    check(overlapping, "tensor `b`: starts at byte 128, inside tensor `a`, which ends at byte 160");
+}
+
+#[test]
 fn odd_but_true() {
-    let overlapping = Raw::header(2, 2, 0).tensor("a", &[8], 0, 0).tensor("b", &[4], 0, 0).data(32);
-    assert_eq!(overlapping.open().unwrap().tensors().len(), 2);
+    let side_by_side = Raw::header(2, 2, 0).tensor("a", &[8], 0, 32).tensor("b", &[8], 0, 0).data(64);
+    assert_eq!(side_by_side.open().unwrap().tensors().len(), 2);
     let scalar = tensor(&[], 0, 0).data(4).open().unwrap();
     assert_eq!((scalar.tensors()[0].n_elements(), scalar.tensors()[0].bytes.len()), (1, 4));
     let empty = tensor(&[0, 3], 0, 0).open().unwrap();
@@ -166,7 +172,8 @@ fn paths_that_are_no_file() {
     let missing = Checkpoint::open(&folder.join("missing.gguf")).unwrap_err();
     assert!(matches!(&missing, Error::Io { action: "open", .. }), "{missing}");
     let is_folder = Checkpoint::open(&folder).unwrap_err().to_string();
-    assert_eq!(is_folder, format!("{}: path: a folder, not a file", folder.display()));
+    let nothing = "no model in this folder: it holds neither .safetensors nor .gguf files";
+    assert_eq!(is_folder, format!("{}: {nothing}", folder.display()));
     let empty = folder.join("empty.gguf");
     std::fs::write(&empty, []).unwrap();
     let error = Checkpoint::open(&empty).unwrap_err();

@@ -4,6 +4,7 @@
 mod described;
 mod golden;
 mod heap;
+mod hub;
 mod lies;
 mod mutation;
 mod raw;
