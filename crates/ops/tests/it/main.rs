@@ -4,5 +4,6 @@
 mod attention;
 mod card;
 mod matmul;
+mod packed;
 mod quant;
 mod support;

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use ::safetensors::SafeTensors;
 use ::safetensors::tensor::Dtype as Kind;
 
+use super::packed::{Unpacked, unpack};
 use crate::checkpoint::{Format, Found};
 use crate::{Bytes, Dtype, Error, HubFiles, Metadata, Result, Tensor, Unsupported, tensor};
 
@@ -42,17 +43,18 @@ pub(crate) fn read(files: &[Bytes], hub: Option<HubFiles>) -> Result<Found> {
         1 => "safetensors".to_owned(),
         n => format!("safetensors, {n} files"),
     };
+    let Unpacked { tensors, rest, notes } = unpack(stored, hub.as_ref())?;
     let mut found = Found {
         format: Format::Safetensors,
         description,
         file_bytes: files.iter().map(|file| file.len() as u64).sum(),
         metadata: Metadata::new(),
         hub,
-        notes: Vec::new(),
-        tensors: Vec::with_capacity(stored.len()),
+        notes,
+        tensors,
         unsupported: Vec::new(),
     };
-    for tensor in stored {
+    for tensor in rest {
         found.take(tensor)?;
     }
     Ok(found)
