@@ -44,7 +44,8 @@ def gptq(folder):
         n_groups = n_in // group
         scales = (torch.rand(n_out, n_groups) * 0.02 + 0.01).half()
         middle = 2 ** (bits - 1)
-        zeros = torch.full((n_out, n_groups), middle) if sym else torch.randint(0, 2**bits, (n_out, n_groups))
+        # Not 0: the first format cannot hold it, and its readers differ in what they make of it.
+        zeros = torch.full((n_out, n_groups), middle) if sym else torch.randint(1, 2**bits, (n_out, n_groups))
         quant = layer(bits, group, n_in, n_out, False)
         quant.pack(linear, scales.float(), zeros.float(), g_idx)
         quant.eval()
