@@ -25,10 +25,19 @@ OPTIONS = {
 }
 
 
-def build() -> Path:
+# What a build for less than this CPU has changes: an AVX2 machine's instructions on a newer one.
+ISAS = {
+    "native": {},
+    "avx2": {"GGML_NATIVE": "OFF", "GGML_AVX": "ON", "GGML_AVX2": "ON", "GGML_FMA": "ON", "GGML_F16C": "ON",
+             "GGML_BMI2": "ON"},
+}
+
+
+def build(isa: str = "native") -> Path:
     """The folder of llama.cpp's programs; the first time this takes some 8 minutes on 2 cores."""
+    options = {**OPTIONS, **ISAS[isa]}
     # A native build serves one kind of CPU, and a cache may outlive its machine.
-    key = hashlib.sha256(repr((cpu_flags(), OPTIONS)).encode()).hexdigest()[:12]
+    key = hashlib.sha256(repr((cpu_flags(), options)).encode()).hexdigest()[:12]
     source = fetch.llama_cpp()
     folder = fetch.cache() / f"build-{source.name.removeprefix('llama.cpp-')}-{key}"
     programs = folder / "bin"
@@ -36,7 +45,7 @@ def build() -> Path:
         return programs
     bin_folder = fetch.python(["cmake", "ninja"]).parent
     ninja = bin_folder / "ninja"
-    defines = [f"-D{name}={value}" for name, value in OPTIONS.items()]
+    defines = [f"-D{name}={value}" for name, value in options.items()]
     print(f"building llama.cpp in {folder}, once; this takes minutes", file=sys.stderr)
     with fetch.lock("build"):
         where = ["-S", source, "-B", folder, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]

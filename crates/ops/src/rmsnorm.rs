@@ -58,7 +58,7 @@ fn launch(gpu: &Gpu, x: View, weight: View, eps: f32, out: &mut ViewMut) -> Resu
     Ok(gpu.launcher.launch(&kernel, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
 }
 
-fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+pub(crate) fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     // Eight sums: the compiler keeps them in one register, and rounding stays far below f32's.
     let mut sums = [0.0_f64; 8];
     let chunks = x.chunks_exact(8);

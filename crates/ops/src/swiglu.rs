@@ -31,16 +31,21 @@ pub fn swiglu(exec: Exec, gate: &mut ViewMut, up: View) -> Result<(), Error> {
     pool.run_ranges(up.len(), 4096, |range, _| {
         // SAFETY: ranges do not overlap and lie inside `gate`.
         let gate = unsafe { gate.slice(range.start, range.len()) };
-        let up = &up[range];
-        #[cfg(target_arch = "x86_64")]
-        if pool.isa() >= Isa::Avx2 {
-            // SAFETY: the CPU has AVX2 and FMA.
-            unsafe { apply_avx2(gate, up) };
-            return;
-        }
-        apply(gate, up);
+        gate_numbers(pool.isa(), gate, &up[range]);
     });
     Ok(())
+}
+
+/// `gate = silu(gate) * up` for as many numbers as both have.
+pub(crate) fn gate_numbers(isa: Isa, gate: &mut [f32], up: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if isa >= Isa::Avx2 {
+        // SAFETY: the CPU has AVX2 and FMA.
+        unsafe { apply_avx2(gate, up) };
+        return;
+    }
+    let _ = isa;
+    apply(gate, up);
 }
 
 fn launch(gpu: &Gpu, gate: &mut ViewMut, up: View) -> Result<(), Error> {

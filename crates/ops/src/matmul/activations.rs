@@ -2,93 +2,160 @@
 //!
 //! The error is at most 2^-16 of the group's largest value, 256 times below that of 8 bits (2^-15 for a format whose
 //! sums need the bit).
+//!
+//! The rows of a *tile* lie interleaved by groups: a group of a row is one cache line, the same group of the tile's
+//! other rows follows. A kernel then walks over one stream, with every row at a fixed distance.
 
+use std::cell::RefCell;
+
+use super::left::Left;
 use crate::Pool;
 use crate::quant::GROUP;
 use crate::view::Shared;
 
+/// A group of a row: one cache line.
+#[derive(Copy, Clone)]
+#[repr(C, align(64))]
+pub(crate) struct Line([i16; GROUP]);
+
 pub(crate) struct Activations {
-    /// `[n_rows, stride]`
-    pub(crate) q: Vec<i16>,
-    /// From one row of q to the next: `n_in` and a cache line more, because the rows of a tile are read side by side
-    /// and at a power of two they would all want the same place in the cache.
-    pub(crate) stride: usize,
-    /// `[n_rows, n_in / GROUP]`: what a unit of q is worth.
-    pub(crate) scales: Vec<f32>,
-    /// `[n_rows, n_in / GROUP]`: the sum of the group, for formats with a minimum.
-    pub(crate) sums: Vec<f32>,
+    /// `[n_tiles, n_groups, tile_rows]`
+    lines: Vec<Line>,
+    /// As `lines`: what a unit of a line is worth.
+    scales: Vec<f32>,
+    /// As `lines`: the sum of the group, for formats with a minimum.
+    sums: Vec<f32>,
+    n_groups: usize,
+    tile_rows: usize,
+}
+
+/// A tile's activations from one group on.
+#[derive(Copy, Clone)]
+pub(super) struct Tile {
+    /// `[n_groups, tile_rows, GROUP]`
+    pub(super) q: *const i16,
+    /// `[n_groups, tile_rows]`
+    pub(super) scales: *const f32,
+    /// `[n_groups, tile_rows]`
+    pub(super) sums: *const f32,
 }
 
 impl Activations {
     pub(crate) const fn new() -> Self {
-        Self { q: Vec::new(), stride: 0, scales: Vec::new(), sums: Vec::new() }
+        Self { lines: Vec::new(), scales: Vec::new(), sums: Vec::new(), n_groups: 0, tile_rows: 1 }
     }
 
-    pub(crate) fn round(&mut self, pool: &Pool, x: &[f32], n_rows: usize, n_in: usize, largest: f32) {
+    /// Rows of a tile; the last one is filled up with rows that mean nothing.
+    pub(crate) fn tile_rows(&self) -> usize {
+        self.tile_rows
+    }
+
+    /// A tile from group `first_group` on.
+    pub(super) fn tile(&self, tile_idx: usize, first_group: usize) -> Tile {
+        let at = (tile_idx * self.n_groups + first_group) * self.tile_rows;
+        Tile {
+            q: self.lines[at..].as_ptr().cast(),
+            scales: self.scales[at..].as_ptr(),
+            sums: self.sums[at..].as_ptr(),
+        }
+    }
+
+    /// Rounds the rows of `left`, `[n_rows, n_in]`, into tiles of `tile_rows` rows.
+    pub(super) fn round(
+        &mut self,
+        pool: &Pool,
+        left: &Left,
+        [n_rows, n_in]: [usize; 2],
+        tile_rows: usize,
+        largest: f32,
+    ) {
         let n_groups = n_in / GROUP;
-        let stride = n_in + GROUP;
-        self.stride = stride;
-        if self.q.len() < n_rows * stride {
-            self.q.resize(n_rows * stride, 0);
+        (self.n_groups, self.tile_rows) = (n_groups, tile_rows);
+        let n_lines = n_rows.next_multiple_of(tile_rows) * n_groups;
+        if self.lines.len() < n_lines {
+            self.lines.resize(n_lines, Line([0; GROUP]));
+            self.scales.resize(n_lines, 0.0);
+            self.sums.resize(n_lines, 0.0);
         }
-        if self.scales.len() < n_rows * n_groups {
-            self.scales.resize(n_rows * n_groups, 0.0);
-            self.sums.resize(n_rows * n_groups, 0.0);
-        }
-        let (q, scales, sums) = (Shared::new(&mut self.q), Shared::new(&mut self.scales), Shared::new(&mut self.sums));
-        let rows = |range: std::ops::Range<usize>| {
-            for row in range {
-                // SAFETY: each row belongs to one range, and all three hold n_rows rows.
-                let (q, scales, sums) = unsafe {
+        let lines = Shared::new(&mut self.lines);
+        let (scales, sums) = (Shared::new(&mut self.scales), Shared::new(&mut self.sums));
+        let tiles = |range: std::ops::Range<usize>| {
+            for tile_idx in range {
+                let first = tile_idx * tile_rows;
+                let at = first * n_groups;
+                // SAFETY: each tile belongs to one range, and all three hold every tile.
+                let (lines, scales, sums) = unsafe {
                     (
-                        q.slice(row * stride, n_groups * GROUP),
-                        scales.slice(row * n_groups, n_groups),
-                        sums.slice(row * n_groups, n_groups),
+                        lines.slice(at, tile_rows * n_groups),
+                        scales.slice(at, tile_rows * n_groups),
+                        sums.slice(at, tile_rows * n_groups),
                     )
                 };
-                round_row(pool, &x[row * n_in..][..n_groups * GROUP], largest, q, scales, sums);
+                MADE.with_borrow_mut(|made| {
+                    for row in first..n_rows.min(first + tile_rows) {
+                        let x = left.row(pool.isa(), row, n_in, made);
+                        round_row(pool, x, largest, &mut Row { lines, scales, sums, at: row - first, step: tile_rows });
+                    }
+                });
             }
         };
+        let n_tiles = n_rows.div_ceil(tile_rows);
         if n_rows <= 4 {
-            rows(0..n_rows);
+            tiles(0..n_tiles);
         } else {
-            pool.run_ranges(n_rows, 4, |range, _| rows(range));
+            pool.run_ranges(n_tiles, 1, |range, _| tiles(range));
         }
     }
 }
 
-fn round_row(pool: &Pool, x: &[f32], limit: f32, q: &mut [i16], scales: &mut [f32], sums: &mut [f32]) {
+thread_local! {
+    /// A row that is made where it is rounded.
+    static MADE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Where a row of a tile goes: groups `at`, `at + step` and so on.
+struct Row<'a> {
+    lines: &'a mut [Line],
+    scales: &'a mut [f32],
+    sums: &'a mut [f32],
+    at: usize,
+    step: usize,
+}
+
+fn round_row(pool: &Pool, x: &[f32], limit: f32, row: &mut Row) {
     #[cfg(target_arch = "x86_64")]
     if pool.isa() >= crate::Isa::Avx2 {
-        // SAFETY: the CPU has AVX2 and FMA; the slices hold the same number of whole groups.
-        unsafe { round_row_avx2(x, limit, q, scales, sums) };
+        // SAFETY: the CPU has AVX2 and FMA; the tile holds as many groups a row as `x`.
+        unsafe { round_row_avx2(x, limit, row) };
         return;
     }
     let _ = pool;
-    for (group_idx, (x, q)) in x.chunks_exact(GROUP).zip(q.chunks_exact_mut(GROUP)).enumerate() {
+    for (group_idx, x) in x.chunks_exact(GROUP).enumerate() {
+        let at = row.at + group_idx * row.step;
         let largest = x.iter().fold(0.0_f32, |a, b| a.max(b.abs()));
         let inverse = if largest > 0.0 { limit / largest } else { 0.0 };
         let mut sum = 0;
-        for (q, x) in q.iter_mut().zip(x) {
+        for (q, x) in row.lines[at].0.iter_mut().zip(x) {
             *q = (x * inverse).round_ties_even() as i16;
             sum += i32::from(*q);
         }
-        scales[group_idx] = largest / limit;
-        sums[group_idx] = sum as f32 * scales[group_idx];
+        row.scales[at] = largest / limit;
+        row.sums[at] = sum as f32 * row.scales[at];
     }
 }
 
 /// # Safety
-/// The CPU has AVX2 and FMA. The slices hold the same number of whole groups.
+/// The CPU has AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn round_row_avx2(x: &[f32], limit: f32, q: &mut [i16], scales: &mut [f32], sums: &mut [f32]) {
+unsafe fn round_row_avx2(x: &[f32], limit: f32, row: &mut Row) {
     use std::arch::x86_64::*;
     let sign = _mm256_set1_ps(-0.0);
-    for group_idx in 0..scales.len() {
-        // SAFETY: group_idx * GROUP + 32 <= x.len() == q.len().
+    for (group_idx, x) in x.chunks_exact(GROUP).enumerate() {
+        let at = row.at + group_idx * row.step;
+        // SAFETY: 32 numbers of `x`, 32 numbers of a line.
         unsafe {
-            let x = x.as_ptr().add(group_idx * GROUP);
+            let x = x.as_ptr();
             // Written out: closures given to `map` would not take over the target feature.
             let v =
                 [_mm256_loadu_ps(x), _mm256_loadu_ps(x.add(8)), _mm256_loadu_ps(x.add(16)), _mm256_loadu_ps(x.add(24))];
@@ -109,14 +176,14 @@ unsafe fn round_row_avx2(x: &[f32], limit: f32, q: &mut [i16], scales: &mut [f32
             // Packing works within 128-bit lanes; the permutation puts the quarters back in order.
             let low = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(i[0], i[1]));
             let high = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(i[2], i[3]));
-            let q = q.as_mut_ptr().add(group_idx * GROUP);
+            let q = row.lines[at].0.as_mut_ptr();
             _mm256_storeu_si256(q.cast(), low);
             _mm256_storeu_si256(q.add(16).cast(), high);
             let total = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256::<1>(total));
             let total = _mm_add_epi32(total, _mm_unpackhi_epi64(total, total));
             let total = _mm_cvtsi128_si32(_mm_add_epi32(total, _mm_shuffle_epi32::<1>(total)));
-            scales[group_idx] = largest / limit;
-            sums[group_idx] = total as f32 * scales[group_idx];
+            row.scales[at] = largest / limit;
+            row.sums[at] = total as f32 * row.scales[at];
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Products of activations with weights: `out[r, o] = sum_k x[r, k] * weight[o, k]`.
 //!
 //! Few rows and many rows are different problems. Few rows (decode) are bound by reading the weights, many rows
-//! (prompts) by arithmetic. Four kernels share the work:
-//! - `strip`: packed weights in tiles, unpacked in registers, 16-bit integers; few rows on AVX2, any number on AVX-512
-//!   (its paired multiply-add does twice the work of f32);
-//! - `panel`: weights decoded to f32 once into a layout for the registers, then used for every row; many rows;
+//! (prompts) by arithmetic. Five kernels share the work:
+//! - `strip`: packed weights in tiles, unpacked in registers, 16-bit integers; some rows;
+//! - `unpacked`: the same weights unpacked once into pairs of 16 bits, then used for every row; many rows;
+//! - `panel`: plain numbers as f32 in a layout for the registers, used for every row; many rows;
 //! - `dot`: plain numbers (F32, F16, BF16), few rows;
 //! - `plain`: portable Rust for everything else.
 //!
@@ -15,11 +15,14 @@ mod activations;
 #[cfg(target_arch = "x86_64")]
 mod dot;
 mod launch;
+mod left;
 #[cfg(target_arch = "x86_64")]
 mod panel;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod strip;
+#[cfg(target_arch = "x86_64")]
+mod unpacked;
 
 use std::cell::RefCell;
 
@@ -30,13 +33,14 @@ use crate::quant::{Float, Format, TILE_ROWS, for_dtype};
 use crate::view::Shared;
 use crate::{Error, Exec, Layout, Pool, View, ViewMut, rmsnorm, swiglu};
 use activations::Activations;
+use left::Left;
 
 const OP: &str = "matmul";
 
-/// Rows of weights that a task takes at the least: a multiple of every panel width.
+/// Rows of weights that a task takes at the least, a *part*: a multiple of every panel width.
 const TASK_ROWS: usize = 32;
-/// And at the most where many activation rows pass by: these weights stay in the second-level cache meanwhile.
-const MAX_TASK_ROWS: usize = 128;
+/// Parts of a task at the most where many activation rows pass by: these weights stay in the second-level cache meanwhile.
+const MAX_TASK_PARTS: usize = 4;
 /// Tasks per thread that balance well; more only cost.
 const TASKS_PER_THREAD: usize = 8;
 
@@ -87,13 +91,13 @@ pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error
         return Ok(());
     }
     match exec {
-        Exec::Cpu(pool) => matmul_cpu(pool, x.f32s(OP, "x")?, n_rows, n_in, products),
+        Exec::Cpu(pool) => matmul_cpu(pool, Left::Plain(x.f32s(OP, "x")?), n_rows, n_in, products),
         Exec::Gpu(gpu) => launch::launch(gpu, x, products),
     }
 }
 
-/// Products of `h = rmsnorm(x)`. Where the device can make `h` on the way into the product it is not written at all:
-/// nobody else may read it.
+/// Products of `h = rmsnorm(x)`. Where `h` can be made on the way into the product it is not written at all: nobody else
+/// may read it.
 pub fn norm_matmul(
     exec: Exec,
     x: View,
@@ -110,6 +114,14 @@ pub fn norm_matmul(
             return launch::fused(gpu, left, products);
         }
     }
+    if let Exec::Cpu(pool) = exec
+        && left::fuses(x.shape, products)
+    {
+        weight.expect_shape(OP, "weight", [1, x.n_cols()])?;
+        check_shapes(x.shape, products)?;
+        let left = Left::Norm { x: x.f32s(OP, "x")?, weight: weight.f32s(OP, "weight")?, eps };
+        return matmul_cpu(pool, left, x.n_rows(), x.n_cols(), products);
+    }
     rmsnorm(exec, x, weight, eps, h)?;
     matmul(exec, h.as_view(), products)
 }
@@ -123,6 +135,15 @@ pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [P
             check_shapes(gate.shape, products)?;
             return launch::fused(gpu, left, products);
         }
+    }
+    if let Exec::Cpu(pool) = exec
+        && left::fuses(gate.shape, products)
+    {
+        up.expect_shape(OP, "up", gate.shape)?;
+        check_shapes(gate.shape, products)?;
+        let [n_rows, n_in] = gate.shape;
+        let left = Left::Gated { gate: gate.f32s(OP, "gate")?, up: up.f32s(OP, "up")? };
+        return matmul_cpu(pool, left, n_rows, n_in, products);
     }
     swiglu(exec, gate, up)?;
     matmul(exec, gate.as_view(), products)
@@ -163,8 +184,8 @@ struct Input<'a> {
     rounded: &'a Activations,
 }
 
-fn matmul_cpu(pool: &Pool, x: &[f32], n_rows: usize, n_in: usize, products: &mut [Product]) -> Result<(), Error> {
-    let needs_rounding = products.iter().any(|p| p.weight.layout == Layout::Tiles && uses_integers(pool.isa(), n_rows));
+fn matmul_cpu(pool: &Pool, left: Left, n_rows: usize, n_in: usize, products: &mut [Product]) -> Result<(), Error> {
+    let needs_rounding = products.iter().any(|p| p.weight.layout == Layout::Tiles);
     let jobs = products
         .iter_mut()
         .map(|p| {
@@ -186,47 +207,62 @@ fn matmul_cpu(pool: &Pool, x: &[f32], n_rows: usize, n_in: usize, products: &mut
                     P => P::ANY_ACTIVATION
                 )
             });
-            rounded.round(pool, x, n_rows, n_in, largest.fold(f32::INFINITY, f32::min));
+            let tile_rows = tile_rows(pool.isa(), n_rows);
+            rounded.round(pool, &left, [n_rows, n_in], tile_rows, largest.fold(f32::INFINITY, f32::min));
         }
-        let input = Input { isa: pool.isa(), x, n_rows, n_in, rounded };
-        let n_out: usize = jobs.iter().map(|job| job.n_out).sum();
-        let mut rows = n_out.div_ceil(pool.n_threads() * TASKS_PER_THREAD).next_multiple_of(TASK_ROWS);
-        if n_rows > FEW_ROWS {
-            rows = rows.min(MAX_TASK_ROWS);
-        }
-        let n_tasks: usize = jobs.iter().map(|job| job.n_out.div_ceil(rows)).sum();
-        pool.run(n_tasks, |task_idx, _| {
-            let (job, first) = locate(&jobs, task_idx, rows);
-            run_task(&input, job, first..(first + rows).min(job.n_out));
+        let input = Input { isa: pool.isa(), x: left.plain(), n_rows, n_in, rounded };
+        let tasks = tasks(&jobs, pool.n_threads(), n_rows);
+        pool.run(tasks.len(), |task_idx, _| {
+            let Task { job_idx, cols } = &tasks[task_idx];
+            run_task(&input, &jobs[*job_idx], cols.clone());
         });
     });
     Ok(())
 }
 
-/// Which job and which first weight row a task means.
-fn locate<'a, 'j>(jobs: &'j [Job<'a>], mut task_idx: usize, rows: usize) -> (&'j Job<'a>, usize) {
-    for job in jobs {
-        let n_tasks = job.n_out.div_ceil(rows);
-        if task_idx < n_tasks {
-            return (job, task_idx * rows);
+/// Some columns of one product.
+struct Task {
+    job_idx: usize,
+    cols: std::ops::Range<usize>,
+}
+
+/// Cuts the products into tasks. Few rows: equal ones. Many rows: large ones first, small ones at the end, so that the
+/// threads end together.
+fn tasks(jobs: &[Job], n_threads: usize, n_rows: usize) -> Vec<Task> {
+    let parts = |n: usize| n.div_ceil(TASK_ROWS);
+    let mut n_left: usize = jobs.iter().map(|job| parts(job.n_out)).sum();
+    let equal = n_left.div_ceil(n_threads * TASKS_PER_THREAD);
+    let mut tasks = Vec::with_capacity(2 * n_threads * TASKS_PER_THREAD);
+    for (job_idx, job) in jobs.iter().enumerate() {
+        let mut first = 0;
+        while first < job.n_out {
+            let n = match n_rows {
+                0..=FEW_ROWS => equal,
+                _ => (n_left / (2 * n_threads)).clamp(1, MAX_TASK_PARTS),
+            };
+            let end = (first + n * TASK_ROWS).min(job.n_out);
+            n_left -= parts(end - first);
+            tasks.push(Task { job_idx, cols: first..end });
+            first = end;
         }
-        task_idx -= n_tasks;
     }
-    unreachable!("a task past the last job")
+    tasks
 }
 
-/// Whether products with tiles round their activations: always with AVX-512, for few rows with AVX2.
-fn uses_integers(isa: Isa, n_rows: usize) -> bool {
-    match isa {
-        Isa::Plain => false,
-        Isa::Avx2 => n_rows <= FEW_ROWS,
-        Isa::Avx512 => true,
-    }
-}
-
-/// Up to how many rows the kernels for few rows are used (AVX2 on Zen 4: 8 rows 66 GMAC/s here, 16 rows as much in
-/// panels).
+/// Up to how many rows the kernels for few rows are used.
 const FEW_ROWS: usize = 8;
+/// Up to how many rows weights are unpacked anew for every tile of activations.
+const SOME_ROWS: usize = 24;
+
+#[cfg(target_arch = "x86_64")]
+fn tile_rows(isa: Isa, n_rows: usize) -> usize {
+    strip::tile_rows(isa, n_rows)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn tile_rows(_isa: Isa, _n_rows: usize) -> usize {
+    1
+}
 
 #[cfg(target_arch = "x86_64")]
 fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
@@ -234,7 +270,8 @@ fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
         (Isa::Plain, Layout::Rows) => plain::rows(input, job, cols),
         (Isa::Plain, Layout::Tiles) => unreachable!("tiles were refused"),
         (_, Layout::Planes) => unreachable!("planes were refused"),
-        (isa, Layout::Tiles) if uses_integers(isa, input.n_rows) => strip::cols(input, job, cols),
+        (_, Layout::Tiles) if input.n_rows <= SOME_ROWS => strip::cols(input, job, cols),
+        (_, Layout::Tiles) => unpacked::cols(input, job, cols),
         (_, Layout::Rows) if job.dtype.block_len() > 1 => plain::rows(input, job, cols),
         (_, Layout::Rows) if input.n_rows <= FEW_ROWS => dot::cols(input, job, cols),
         _ => cols

@@ -10,7 +10,7 @@ use super::{f16s_256, f16s_512};
 
 pub(crate) enum Q4_0 {}
 
-/// A tile: sixteen scales, then the nibbles. The offset of 8 is a minimum of `-8 d` there, exact in f32.
+/// A tile: sixteen scales, then the nibbles.
 const QUANTS: usize = 2 * TILE_ROWS;
 
 impl Block for Q4_0 {
@@ -45,7 +45,7 @@ impl Encode for Q4_0 {
 }
 
 impl Format for Q4_0 {
-    const HAS_MIN: bool = true;
+    const HAS_MIN: bool = false;
     const TILE_BYTES: usize = QUANTS + nibble::BYTES;
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
@@ -64,33 +64,39 @@ impl Format for Q4_0 {
     #[inline(always)]
     unsafe fn scales_512(tile: *const u8, _group: usize) -> (__m512, __m512) {
         // SAFETY: the caller's promise: the tile starts with sixteen scales.
-        unsafe {
-            let d = f16s_512(tile);
-            (d, _mm512_mul_ps(d, _mm512_set1_ps(-8.0)))
-        }
+        unsafe { (f16s_512(tile), _mm512_setzero_ps()) }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn pairs_512(tile: *const u8, _group: usize, eighth: usize) -> [__m512i; 4] {
         // SAFETY: the caller's promise.
-        unsafe { nibble::pairs_512(tile.add(QUANTS + 64 * eighth)) }
+        unsafe {
+            let mut pairs = nibble::pairs_512(tile.add(QUANTS + 64 * eighth));
+            for pair in &mut pairs {
+                *pair = _mm512_sub_epi16(*pair, _mm512_set1_epi16(8));
+            }
+            pairs
+        }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn scales_256(tile: *const u8, _group: usize, half: usize) -> (__m256, __m256) {
         // SAFETY: the caller's promise.
-        unsafe {
-            let d = f16s_256(tile.add(16 * half));
-            (d, _mm256_mul_ps(d, _mm256_set1_ps(-8.0)))
-        }
+        unsafe { (f16s_256(tile.add(16 * half)), _mm256_setzero_ps()) }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn pairs_256(tile: *const u8, _group: usize, eighth: usize, half: usize) -> [__m256i; 4] {
         // SAFETY: the caller's promise.
-        unsafe { nibble::pairs_256(tile.add(QUANTS + 64 * eighth + 32 * half)) }
+        unsafe {
+            let mut pairs = nibble::pairs_256(tile.add(QUANTS + 64 * eighth + 32 * half));
+            for pair in &mut pairs {
+                *pair = _mm256_sub_epi16(*pair, _mm256_set1_epi16(8));
+            }
+            pairs
+        }
     }
 }

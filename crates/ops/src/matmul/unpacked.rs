@@ -1,0 +1,219 @@
+//! Integer products for many rows: a few strips of weights are unpacked once into pairs of 16 bits, which stay in the
+//! second-level cache while every tile of activation rows passes by. One kernel serves every format, and an expensive
+//! unpacking costs little.
+
+use std::arch::x86_64::*;
+use std::cell::RefCell;
+use std::ops::Range;
+
+use super::activations::Tile;
+use super::strip::{Target, add_pair_512, put_256, put_512};
+use super::{Input, Job, Mode};
+use crate::isa::Isa;
+use crate::quant::{Format, GROUP, TILE_ROWS, for_dtype};
+
+/// How much of `k` is unpacked at a time: twelve activation rows of it fit the first-level cache.
+const K_CHUNK: usize = 1024;
+/// Strips unpacked together: so often are activations used that were read from afar.
+const STRIPS: usize = 8;
+/// Pairs of a group.
+const PAIRS: usize = GROUP / 2;
+
+/// A group of sixteen rows: the pair at `2 * p` of every row in one vector.
+#[derive(Copy, Clone)]
+#[repr(C, align(64))]
+struct Group {
+    pairs: [[i32; TILE_ROWS]; PAIRS],
+    d: [f32; TILE_ROWS],
+    m: [f32; TILE_ROWS],
+}
+
+thread_local! {
+    /// Each thread's unpacked strips, `[STRIPS, K_CHUNK / GROUP]`; taken once.
+    static GROUPS: RefCell<Vec<Group>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(super) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
+    GROUPS.with_borrow_mut(|groups| {
+        let zero = Group { pairs: [[0; TILE_ROWS]; PAIRS], d: [0.0; TILE_ROWS], m: [0.0; TILE_ROWS] };
+        groups.resize(STRIPS * K_CHUNK / GROUP, zero);
+        for first_col in cols.clone().step_by(STRIPS * TILE_ROWS) {
+            let cols = first_col..cols.end.min(first_col + STRIPS * TILE_ROWS);
+            for_dtype!(job.dtype,
+                P => some_cols::<P>(input, job, cols, groups),
+                P => { let _: Option<P> = None; unreachable!("{} has no tiles", job.dtype) },
+                P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
+            );
+        }
+    });
+}
+
+fn some_cols<P: Format>(input: &Input, job: &Job, cols: Range<usize>, groups: &mut [Group]) {
+    let tile_rows = input.rounded.tile_rows();
+    for first_k in (0..input.n_in).step_by(K_CHUNK) {
+        let n_groups = (input.n_in - first_k).min(K_CHUNK) / GROUP;
+        for (first_col, groups) in cols.clone().step_by(TILE_ROWS).zip(groups.chunks_exact_mut(n_groups)) {
+            let strip = &job.weight[first_col / TILE_ROWS * job.stride..][..job.stride];
+            let tiles = &strip[first_k / P::LEN * P::TILE_BYTES..];
+            // SAFETY: `Isa` says what this CPU has.
+            unsafe {
+                match input.isa {
+                    Isa::Avx512 => unpack_512::<P>(tiles, groups),
+                    _ => unpack_256::<P>(tiles, groups),
+                }
+            }
+        }
+        for (tile_idx, first_row) in (0..input.n_rows).step_by(tile_rows).enumerate() {
+            let tile = input.rounded.tile(tile_idx, first_k / GROUP);
+            let n_rows = (input.n_rows - first_row).min(tile_rows);
+            let adds = job.mode == Mode::Add || first_k > 0;
+            for (first_col, groups) in cols.clone().step_by(TILE_ROWS).zip(groups.chunks_exact(n_groups)) {
+                let target = Target { first_row, n_rows, first_col, adds };
+                // SAFETY: `Isa` says what this CPU has; the tile holds these groups; columns are this task's.
+                unsafe { rows::<P>(input.isa, tile_rows, groups, tile, job, &target) };
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has AVX-512 F, BW and F16C; `tiles` starts at a block.
+#[target_feature(enable = "avx512f,avx512bw,avx2,f16c")]
+unsafe fn unpack_512<P: Format>(tiles: &[u8], groups: &mut [Group]) {
+    for (groups, tile) in groups.chunks_exact_mut(P::LEN / GROUP).zip(tiles.chunks_exact(P::TILE_BYTES)) {
+        for (g, group) in groups.iter_mut().enumerate() {
+            // SAFETY: inside the tile; the group's vectors hold sixteen numbers each.
+            unsafe {
+                for eighth in 0..4 {
+                    let pairs = P::pairs_512(tile.as_ptr(), g, eighth);
+                    for p in 0..4 {
+                        _mm512_store_si512(group.pairs[4 * eighth + p].as_mut_ptr().cast(), pairs[p]);
+                    }
+                }
+                let (d, m) = P::scales_512(tile.as_ptr(), g);
+                _mm512_store_ps(group.d.as_mut_ptr(), d);
+                _mm512_store_ps(group.m.as_mut_ptr(), m);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has AVX2 and F16C; `tiles` starts at a block.
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn unpack_256<P: Format>(tiles: &[u8], groups: &mut [Group]) {
+    for (groups, tile) in groups.chunks_exact_mut(P::LEN / GROUP).zip(tiles.chunks_exact(P::TILE_BYTES)) {
+        for (g, group) in groups.iter_mut().enumerate() {
+            for half in 0..2 {
+                // SAFETY: inside the tile; half of a vector is eight numbers.
+                unsafe {
+                    for eighth in 0..4 {
+                        let pairs = P::pairs_256(tile.as_ptr(), g, eighth, half);
+                        for p in 0..4 {
+                            let to = group.pairs[4 * eighth + p].as_mut_ptr().add(8 * half);
+                            _mm256_store_si256(to.cast(), pairs[p]);
+                        }
+                    }
+                    let (d, m) = P::scales_256(tile.as_ptr(), g, half);
+                    _mm256_store_ps(group.d.as_mut_ptr().add(8 * half), d);
+                    _mm256_store_ps(group.m.as_mut_ptr().add(8 * half), m);
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`rows_512`] or [`rows_256`], whichever the instruction set asks for, for `tile_rows` rows.
+unsafe fn rows<P: Format>(isa: Isa, tile_rows: usize, groups: &[Group], x: Tile, job: &Job, target: &Target) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (isa, tile_rows, P::HAS_MIN) {
+            (Isa::Avx512, 9, false) => rows_512::<9, false>(groups, x, job, target),
+            (Isa::Avx512, 10, false) => rows_512::<10, false>(groups, x, job, target),
+            (Isa::Avx512, 11, false) => rows_512::<11, false>(groups, x, job, target),
+            (Isa::Avx512, _, false) => rows_512::<12, false>(groups, x, job, target),
+            (Isa::Avx512, 9, true) => rows_512::<9, true>(groups, x, job, target),
+            (Isa::Avx512, 10, true) => rows_512::<10, true>(groups, x, job, target),
+            (Isa::Avx512, 11, true) => rows_512::<11, true>(groups, x, job, target),
+            (Isa::Avx512, _, true) => rows_512::<12, true>(groups, x, job, target),
+            (_, 3, false) => rows_256::<3, false>(groups, x, job, target),
+            (_, _, false) => rows_256::<4, false>(groups, x, job, target),
+            (_, 3, true) => rows_256::<3, true>(groups, x, job, target),
+            (_, _, true) => rows_256::<4, true>(groups, x, job, target),
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has AVX-512 F and VNNI; the tile holds as many groups of `N` rows; the target's columns are this task's.
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn rows_512<const N: usize, const HAS_MIN: bool>(groups: &[Group], x: Tile, job: &Job, target: &Target) {
+    let mut acc = [_mm512_setzero_ps(); N];
+    let Tile { mut q, mut scales, mut sums } = x;
+    target.prefetch(job);
+    for group in groups {
+        let mut ints = [_mm512_setzero_si512(); N];
+        macro_rules! add_pairs {
+            ($($p:literal $at:literal)*) => {
+                $({
+                    let pair = _mm512_load_si512(group.pairs[$p].as_ptr().cast());
+                    add_pair_512!(ints, pair, q, $at);
+                })*
+            };
+        }
+        // SAFETY: a group of N activation rows is N lines; scales and sums hold one number a row and group.
+        unsafe {
+            add_pairs!(0 0 1 4 2 8 3 12 4 16 5 20 6 24 7 28 8 32 9 36 10 40 11 44 12 48 13 52 14 56 15 60);
+            let d = _mm512_load_ps(group.d.as_ptr());
+            let m = _mm512_load_ps(group.m.as_ptr());
+            for n in 0..N {
+                let scale = _mm512_mul_ps(d, _mm512_set1_ps(*scales.add(n)));
+                acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(ints[n]), scale, acc[n]);
+                if HAS_MIN {
+                    acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(*sums.add(n)), acc[n]);
+                }
+            }
+            (q, scales, sums) = (q.add(N * GROUP), scales.add(N), sums.add(N));
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { put_512(&acc, job, target) };
+}
+
+/// # Safety
+/// The CPU has AVX2 and FMA; else as [`rows_512`].
+#[target_feature(enable = "avx2,fma")]
+unsafe fn rows_256<const N: usize, const HAS_MIN: bool>(groups: &[Group], x: Tile, job: &Job, target: &Target) {
+    let mut acc = [[_mm256_setzero_ps(); N]; 2];
+    let Tile { mut q, mut scales, mut sums } = x;
+    target.prefetch(job);
+    for group in groups {
+        let mut ints = [[_mm256_setzero_si256(); N]; 2];
+        // SAFETY: a group of N activation rows is N lines; scales and sums hold one number a row and group.
+        unsafe {
+            for (p, pairs) in group.pairs.iter().enumerate() {
+                let w = [_mm256_load_si256(pairs.as_ptr().cast()), _mm256_load_si256(pairs.as_ptr().add(8).cast())];
+                for n in 0..N {
+                    let x = _mm256_set1_epi32(q.add(n * GROUP + 2 * p).cast::<i32>().read());
+                    ints[0][n] = _mm256_add_epi32(ints[0][n], _mm256_madd_epi16(w[0], x));
+                    ints[1][n] = _mm256_add_epi32(ints[1][n], _mm256_madd_epi16(w[1], x));
+                }
+            }
+            for half in 0..2 {
+                let d = _mm256_load_ps(group.d.as_ptr().add(8 * half));
+                let m = _mm256_load_ps(group.m.as_ptr().add(8 * half));
+                for n in 0..N {
+                    let scale = _mm256_mul_ps(d, _mm256_set1_ps(*scales.add(n)));
+                    acc[half][n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(ints[half][n]), scale, acc[half][n]);
+                    if HAS_MIN {
+                        acc[half][n] = _mm256_fmadd_ps(m, _mm256_set1_ps(*sums.add(n)), acc[half][n]);
+                    }
+                }
+            }
+            (q, scales, sums) = (q.add(N * GROUP), scales.add(N), sums.add(N));
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { put_256(&acc, job, target) };
+}
