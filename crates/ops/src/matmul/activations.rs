@@ -53,11 +53,7 @@ impl Activations {
     /// A tile from group `first_group` on.
     pub(super) fn tile(&self, tile_idx: usize, first_group: usize) -> Tile {
         let at = (tile_idx * self.n_groups + first_group) * self.tile_rows;
-        Tile {
-            q: self.lines[at..].as_ptr().cast(),
-            scales: self.scales[at..].as_ptr(),
-            sums: self.sums[at..].as_ptr(),
-        }
+        Tile { q: self.lines[at..].as_ptr().cast(), scales: self.scales[at..].as_ptr(), sums: self.sums[at..].as_ptr() }
     }
 
     /// Rounds the rows of `left`, `[n_rows, n_in]`, into tiles of `tile_rows` rows.

@@ -1,7 +1,7 @@
 //! Products in f32 for many rows: a strip of weight rows is decoded once into a *panel*, where one vector holds the
 //! same `k` of neighbouring rows, and stays in the cache while every activation row passes by.
 //!
-//! Every format can take this road with AVX2; plain numbers take it with AVX-512 too.
+//! Plain numbers take this road; packed ones become integers in `unpacked`.
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use super::{Input, Job, Mode, TASK_ROWS};
 use crate::isa::Isa;
-use crate::quant::{Float, Format, GROUP, TILE_ROWS, for_block, for_dtype};
-use crate::{Layout, tile};
+use crate::quant::{Float, for_block};
+use crate::tile;
 
 /// How much of `k` a panel holds: 32 rows of f32 in 128 KiB, a part of the second-level cache of any server or desktop.
 const K_CHUNK: usize = 1024;
@@ -77,60 +77,13 @@ unsafe fn cols_of_width<const W: usize>(input: &Input, job: &Job, cols: Range<us
 unsafe fn decode<const W: usize>(job: &Job, cols: Range<usize>, k0: usize, n_k: usize, panel: &mut [f32]) {
     for eight in 0..W / 8 {
         let out = &mut panel[eight * 8..];
-        if job.layout == Layout::Tiles {
-            let first = (cols.start + eight * 8).min(job.n_out.div_ceil(TILE_ROWS) * TILE_ROWS - 8);
-            let strip = job.weight[first / TILE_ROWS * job.stride..][..job.stride].as_ptr();
-            for_dtype!(job.dtype,
-                // SAFETY: a whole strip; k0 and n_k are whole groups.
-                P => unsafe { decode_tiles::<P, W>(strip, first % TILE_ROWS / 8, k0, n_k, out) },
-                P => { let _: Option<P> = None; unreachable!("{} has no tiles", job.dtype) },
-                P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
-            );
-        } else {
-            let row = |i: usize| (cols.start + eight * 8 + i).min(cols.end - 1);
-            let rows: [*const u8; 8] = std::array::from_fn(|i| job.weight[row(i) * job.stride..].as_ptr());
-            for_block!(job.dtype,
-                P => { let _: Option<P> = None; unreachable!("packed rows take the plain road") },
-                // SAFETY: each pointer starts a whole row.
-                P => unsafe { decode_floats::<P, W>(rows, k0, n_k, out) }
-            );
-        }
-    }
-}
-
-/// # Safety
-/// The CPU has AVX2, FMA and F16C; the strip holds `k0 + n_k` weights a row, whole groups; `half < 2`.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn decode_tiles<P: Format, const W: usize>(
-    strip: *const u8,
-    half: usize,
-    k0: usize,
-    n_k: usize,
-    out: &mut [f32],
-) {
-    for group in 0..n_k / GROUP {
-        let at = k0 / GROUP + group;
-        let (b, g) = (at / (P::LEN / GROUP), at % (P::LEN / GROUP));
-        // SAFETY: block b of the strip.
-        let tile = unsafe { strip.add(b * P::TILE_BYTES) };
-        // SAFETY: inside the tile.
-        let (d, m) = unsafe { P::scales_256(tile, g, half) };
-        for eighth in 0..4 {
-            // SAFETY: inside the tile.
-            let pairs = unsafe { P::pairs_256(tile, g, eighth, half) };
-            let out = &mut out[(group * GROUP + eighth * 8) * W..][..7 * W + 8];
-            for p in 0..4 {
-                let both =
-                    [_mm256_srai_epi32::<16>(_mm256_slli_epi32::<16>(pairs[p])), _mm256_srai_epi32::<16>(pairs[p])];
-                for i in 0..2 {
-                    // A product and a sum, each rounded, as the format's definition has it: no fused add here.
-                    let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(both[i]), d);
-                    let value = if P::HAS_MIN { _mm256_add_ps(scaled, m) } else { scaled };
-                    // SAFETY: weight 2p + i of the eight starts at (2p + i) * W and has eight numbers, inside `out`.
-                    unsafe { _mm256_storeu_ps(out.as_mut_ptr().add((2 * p + i) * W), value) };
-                }
-            }
-        }
+        let row = |i: usize| (cols.start + eight * 8 + i).min(cols.end - 1);
+        let rows: [*const u8; 8] = std::array::from_fn(|i| job.weight[row(i) * job.stride..].as_ptr());
+        for_block!(job.dtype,
+            P => { let _: Option<P> = None; unreachable!("packed rows take the plain road") },
+            // SAFETY: each pointer starts a whole row.
+            P => unsafe { decode_floats::<P, W>(rows, k0, n_k, out) }
+        );
     }
 }
 
