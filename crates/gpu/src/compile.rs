@@ -24,6 +24,7 @@ pub struct Program {
     headers: Vec<(String, String)>,
     defines: Vec<(String, String)>,
     kernels: Vec<(String, String)>,
+    is_overlapping: bool,
 }
 
 /// What to compile for.
@@ -66,7 +67,19 @@ impl Target {
 impl Program {
     pub fn new(name: &str, source: &str) -> Self {
         let (headers, defines, kernels) = (Vec::new(), Vec::new(), Vec::new());
-        Self { name: name.to_owned(), source: source.to_owned(), headers, defines, kernels }
+        Self { name: name.to_owned(), source: source.to_owned(), headers, defines, kernels, is_overlapping: false }
+    }
+
+    /// Every kernel of this program calls `wait_for_inputs` before it touches what earlier work made, so it may be
+    /// launched early where the driver can.
+    #[must_use]
+    pub fn overlapping(mut self) -> Self {
+        self.is_overlapping = true;
+        self
+    }
+
+    pub(crate) fn is_overlapping(&self) -> bool {
+        self.is_overlapping
     }
 
     /// A header the source includes by this name.

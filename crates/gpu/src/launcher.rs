@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::mem::size_of;
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::args::{ArgList, Args};
 use crate::buffer::{Allocation, Element, Slice, SliceMut};
@@ -15,6 +16,7 @@ use crate::driver::Reply;
 use crate::error::{Error, Result};
 use crate::event::{Event, Timed};
 use crate::module::{Grid, Kernel};
+use crate::overlap::Shape;
 use crate::queue::{Core, QueueId, Span};
 
 /// What a capture must keep alive for as long as its graph: captured launches point at their arguments
@@ -102,13 +104,22 @@ impl<'q> Launcher<'q> {
     fn launch_list(&self, function: &crate::module::Function, grid: Grid, list: &mut ArgList) -> Result<()> {
         let driver = self.core.shared.ready()?;
         let ([x, y, z], [bx, by, bz]) = (grid.blocks, grid.threads);
+        let stream = self.core.shared.stream;
+        if function.overlaps {
+            let shape = Shape { grid: grid.blocks, block: grid.threads, shared_bytes: grid.shared_bytes, stream };
+            // SAFETY: as below; and its program says that every kernel waits before it touches earlier work.
+            let reply = unsafe { self.device().extras().launch_early(function.raw, shape, list.as_array()) };
+            if let Some(reply) = reply {
+                driver.counts.launch.fetch_add(1, Ordering::Relaxed);
+                return self.enqueued(reply);
+            }
+        }
         // SAFETY: the function's parameters were checked against the argument struct when it was compiled;
         // every address in the list belongs to this queue and to an allocation that is alive, because its
         // slice is borrowed here and memory is freed only after the work enqueued before (a capture keeps it); the
         // shape was checked; the array and its values stay in place during the call, and in a capture for
         // the graph's life. The argument array is the one form that means the same on both vendors.
         let reply = unsafe {
-            let stream = self.core.shared.stream;
             let extra = std::ptr::null_mut();
             driver.launch(function.raw, x, y, z, bx, by, bz, grid.shared_bytes, stream, list.as_array(), extra)
         };

@@ -24,6 +24,7 @@ mod event;
 mod graph;
 mod launcher;
 mod module;
+mod overlap;
 mod pinned;
 mod pool;
 mod queue;

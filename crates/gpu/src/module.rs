@@ -15,6 +15,7 @@ use crate::cache::Cache;
 use crate::compile::{Code, Program, Target};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::overlap;
 use crate::raw;
 use crate::vendor::{
     CUDA_SHARED_DEFAULT, FUNCTION_LOCAL_BYTES, FUNCTION_MAX_THREADS, FUNCTION_REGISTERS, FUNCTION_SHARED_BYTES,
@@ -75,7 +76,9 @@ impl Module {
             registers: number(FUNCTION_REGISTERS)?,
         };
         let allowed_shared = AtomicU32::new(CUDA_SHARED_DEFAULT);
-        let function = Function { device: self.device.clone(), name: name.to_owned(), raw, resources, allowed_shared };
+        let overlaps = self.program.is_overlapping() && overlap::is_possible(&self.device);
+        let (device, name) = (self.device.clone(), name.to_owned());
+        let function = Function { device, name, raw, resources, allowed_shared, overlaps };
         Ok(Kernel { function: Arc::new(function), args: PhantomData })
     }
 }
@@ -98,6 +101,8 @@ pub(crate) struct Function {
     resources: Resources,
     /// Dynamic shared memory the driver was told to allow (NVIDIA only).
     allowed_shared: AtomicU32,
+    /// Whether it may be launched before the work in front of it is over.
+    pub overlaps: bool,
 }
 
 /// A kernel that takes `A`.

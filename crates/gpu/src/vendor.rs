@@ -11,6 +11,7 @@ use libloading::Library;
 
 use crate::driver::{Driver, Reply};
 use crate::error::Error;
+use crate::overlap::{self, LaunchEx};
 use crate::raw::{Context, Function};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -262,6 +263,8 @@ pub enum Extras {
         error_name: unsafe extern "C" fn(c_int, *mut *const c_char) -> Status,
         error_text: unsafe extern "C" fn(c_int, *mut *const c_char) -> Status,
         set_function_attribute: unsafe extern "C" fn(Function, c_int, c_int) -> Status,
+        /// Since CUDA 11.8.
+        launch_ex: Option<LaunchEx>,
     },
 }
 
@@ -294,6 +297,7 @@ impl Extras {
                 error_name: symbol!("cuGetErrorName")?,
                 error_text: symbol!("cuGetErrorString")?,
                 set_function_attribute: symbol!("cuFuncSetAttribute")?,
+                launch_ex: symbol!("cuLaunchKernelEx").ok(),
             },
         })
     }
@@ -374,6 +378,26 @@ impl Extras {
                 Ok(format!("sm_{}{}", capability[0], capability[1]))
             }
         }
+    }
+
+    pub fn can_overlap(&self) -> bool {
+        matches!(self, Extras::Nvidia { launch_ex: Some(_), .. })
+    }
+
+    /// A launch that may begin before the work in front of it is over; `None` where there is no such thing.
+    ///
+    /// # Safety
+    /// As [`overlap::launch`].
+    pub unsafe fn launch_early(
+        &self,
+        function: Function,
+        shape: overlap::Shape,
+        arguments: *mut *mut c_void,
+    ) -> Option<Reply<c_int>> {
+        let Extras::Nvidia { launch_ex: Some(call), .. } = self else { return None };
+        // SAFETY: the caller's.
+        let value = unsafe { overlap::launch(*call, function, shape, arguments) };
+        Some(Reply { call: "cuLaunchKernelEx", value })
     }
 
     /// Let a kernel use more dynamic shared memory than the default. HIP needs no opting in (and its

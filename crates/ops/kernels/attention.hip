@@ -192,11 +192,13 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
 
 #define ATTENTION(N_Q)                                                                                                \
     KERNEL(THREADS)                                                                                                   \
-    attention_##N_Q(const float *__restrict__ q, const u8 *__restrict__ k_pool, const u8 *__restrict__ v_pool,        \
+    attention_##N_Q(const float *ARRIVING q, const u8 *ARRIVING k_pool, const u8 *ARRIVING v_pool,                    \
                     const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const u32 *__restrict__ tables,     \
                     float *__restrict__ out, float *__restrict__ parts, u32 n_heads, u32 n_kv_heads, u32 head_dim,    \
                     float scale, u32 n_splits) {                                                                      \
         __shared__ float shared[WAVES * N_Q * (DIMS + 2)];                                                            \
+        let_next_start();                                                                                             \
+        wait_for_inputs();                                                                                            \
         attend<N_Q>(q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, head_dim, scale,        \
                     n_splits, shared);                                                                                \
     }
@@ -208,9 +210,11 @@ ATTENTION(4)
 // Adds up the parts of one query, each in the scale of its own largest score. A block a query: block_y is the KV head and
 // block_z the query's number in its tile.
 KERNEL(THREADS)
-attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const float *__restrict__ parts,
+attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const float *ARRIVING parts,
                 float *__restrict__ out, u32 n_heads, u32 n_kv_heads, u32 head_dim, u32 n_q, u32 n_splits) {
     __shared__ float weights[MAX_SPLITS], scratch[WAVES];
+    let_next_start();
+    wait_for_inputs();
     const Tile tile = load_tile(tiles, spans, n_heads / n_kv_heads);
     const u32 kv_head = block_y(), i = block_z(), stride = n_q * (head_dim + 2);
     if (!tile.has(i)) return;

@@ -30,7 +30,9 @@ DEVICE void decode_row(const u8 *table, u32 n_rows, u32 n_cols, u32 row, u32 fir
 
 // out[i] = table[tokens[i]], one block a token.
 KERNEL(THREADS)
-embed(const u8 *__restrict__ table, const u32 *__restrict__ tokens, float *__restrict__ out, u32 n_vocab, u32 n_cols) {
+embed(const u8 *__restrict__ table, const u32 *ARRIVING tokens, float *__restrict__ out, u32 n_vocab, u32 n_cols) {
+    let_next_start();
+    wait_for_inputs();
     const u32 token = tokens[block_x()];
     decode_row(table, n_vocab, n_cols, token, thread_x(), THREADS, out + (u64)block_x() * n_cols);
 }
@@ -38,6 +40,8 @@ embed(const u8 *__restrict__ table, const u32 *__restrict__ tokens, float *__res
 // Rows first_row.. as f16: four rows a block, a quarter of the threads each.
 KERNEL(THREADS)
 decode_f16(const u8 *__restrict__ table, f16 *__restrict__ out, u32 n_rows, u32 n_cols, u32 first_row, u32 n_out_rows) {
+    let_next_start();
+    wait_for_inputs();
     const u32 row = block_x() * 4 + thread_x() / 64;
     if (row < n_out_rows)
         decode_row(table, n_rows, n_cols, first_row + row, thread_x() % 64, 64, out + (u64)row * n_cols);
@@ -45,6 +49,8 @@ decode_f16(const u8 *__restrict__ table, f16 *__restrict__ out, u32 n_rows, u32 
 
 KERNEL(THREADS)
 decode_f32(const u8 *__restrict__ table, float *__restrict__ out, u32 n_rows, u32 n_cols, u32 first_row, u32 n_out_rows) {
+    let_next_start();
+    wait_for_inputs();
     const u32 row = block_x() * 4 + thread_x() / 64;
     if (row < n_out_rows)
         decode_row(table, n_rows, n_cols, first_row + row, thread_x() % 64, 64, out + (u64)row * n_cols);

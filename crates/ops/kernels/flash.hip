@@ -32,10 +32,12 @@ DEVICE void load_tokens(f16 *to, const f16 *pool, const u32 *table, u32 n_kv_hea
 
 // tiles: (span, first row in it) each; spans as in attention.hip.
 KERNEL(THREADS)
-flash(const float *__restrict__ q, const u8 *__restrict__ k_bytes, const u8 *__restrict__ v_bytes,
+flash(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIVING v_bytes,
       const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const u32 *__restrict__ tables,
       float *__restrict__ out, u32 n_heads, u32 n_kv_heads, float scale) {
     __shared__ f16 keys[KEYS * STRIDE], values[KEYS * STRIDE];
+    let_next_start();
+    wait_for_inputs();
     const u32 *span = spans + tiles[block_x() * 2] * 8;
     const u32 first = tiles[block_x() * 2 + 1], first_row = span[0], n_rows = span[1], position = span[2];
     const u32 *table = tables + span[3];

@@ -80,8 +80,8 @@ DEVICE void multiply(const Job &job, const float *x, u32 n_in, u32 n_rows, u32 a
     float sum[OUTS][ROWS] = {};
     if (n_in % STEP == 0) {
         constexpr u32 depth = Depth<ROWS>::value, stride = GPU_WAVE * STEP;
-        for (u32 k0 = lane() * STEP; k0 < n_in; k0 += stride * depth) {
-            Pack<Number, STEP> now[depth][OUTS];
+        Pack<Number, STEP> now[depth][OUTS];
+        const auto fetch = [&](u32 k0) {
 #pragma unroll
             for (u32 u = 0; u < depth; ++u) {
                 if (k0 + u * stride < n_in) {
@@ -89,6 +89,11 @@ DEVICE void multiply(const Job &job, const float *x, u32 n_in, u32 n_rows, u32 a
                     for (u32 o = 0; o < OUTS; ++o) now[u][o] = load_numbers(job, n_in, o, k0 + u * stride);
                 }
             }
+        };
+        fetch(lane() * STEP);
+        wait_for_inputs();
+        for (u32 k0 = lane() * STEP; k0 < n_in; k0 += stride * depth) {
+            if (k0 >= stride) fetch(k0);
 #pragma unroll
             for (u32 u = 0; u < depth; ++u) {
                 if (k0 + u * stride >= n_in) break;
@@ -108,6 +113,7 @@ DEVICE void multiply(const Job &job, const float *x, u32 n_in, u32 n_rows, u32 a
             }
         }
     } else {
+        wait_for_inputs();
         for (u32 k = lane(); k < n_in; k += GPU_WAVE) {
 #pragma unroll
             for (u32 o = 0; o < OUTS; ++o) {
@@ -123,9 +129,10 @@ DEVICE void multiply(const Job &job, const float *x, u32 n_in, u32 n_rows, u32 a
 
 #define MATVEC(ROWS)                                                                                                  \
     KERNEL(THREADS)                                                                                                   \
-    matvec_##ROWS(const float *__restrict__ x, const u8 *__restrict__ w0, const u8 *__restrict__ w1,                  \
+    matvec_##ROWS(const float *ARRIVING x, const u8 *__restrict__ w0, const u8 *__restrict__ w1,                      \
                   const u8 *__restrict__ w2, float *__restrict__ o0, float *__restrict__ o1, float *__restrict__ o2,  \
                   u32 n0, u32 n1, u32 n2, u32 n_in, u32 n_rows, u32 adds) {                                           \
+        let_next_start();                                                                                             \
         Job job;                                                                                                      \
         if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2)) multiply<ROWS>(job, x, n_in, n_rows, adds);             \
     }
@@ -185,11 +192,17 @@ template <u32 ROWS>
 DEVICE void multiply(const Job &job, const u8 *q, const float *scales, u32 n_groups, u32 n_rows, u32 adds) {
     float sum[OUTS][ROWS] = {};
     constexpr u32 depth = Depth<ROWS>::value;
-    for (u32 g0 = lane(); g0 < n_groups; g0 += GPU_WAVE * depth) {
-        Raw raw[depth][OUTS];
+    Raw raw[depth][OUTS];
+    const auto fetch = [&](u32 g0) {
 #pragma unroll
         for (u32 u = 0; u < depth; ++u)
             if (g0 + u * GPU_WAVE < n_groups) load_groups(raw[u], job, n_groups, g0 + u * GPU_WAVE);
+    };
+    // The weights are on their way before the activations are there.
+    fetch(lane());
+    wait_for_inputs();
+    for (u32 g0 = lane(); g0 < n_groups; g0 += GPU_WAVE * depth) {
+        if (g0 >= GPU_WAVE) fetch(g0);
 #pragma unroll
         for (u32 u = 0; u < depth; ++u)
             if (g0 + u * GPU_WAVE < n_groups) use_groups<ROWS>(sum, raw[u], q, scales, n_groups, n_rows, g0 + u * GPU_WAVE);
@@ -199,10 +212,11 @@ DEVICE void multiply(const Job &job, const u8 *q, const float *scales, u32 n_gro
 
 #define MATVEC(ROWS)                                                                                                  \
     KERNEL(THREADS)                                                                                                   \
-    matvec_##ROWS(const u8 *__restrict__ q, const float *__restrict__ scales, const u8 *__restrict__ w0,              \
+    matvec_##ROWS(const u8 *ARRIVING q, const float *ARRIVING scales, const u8 *__restrict__ w0,                      \
                   const u8 *__restrict__ w1, const u8 *__restrict__ w2, float *__restrict__ o0,                       \
                   float *__restrict__ o1, float *__restrict__ o2, u32 n0, u32 n1, u32 n2, u32 n_groups, u32 n_rows,   \
                   u32 adds) {                                                                                         \
+        let_next_start();                                                                                             \
         Job job;                                                                                                      \
         if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2)) multiply<ROWS>(job, q, scales, n_groups, n_rows, adds); \
     }

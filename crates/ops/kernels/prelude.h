@@ -57,6 +57,12 @@ DEVICE To bits_as(From from) {
     return __builtin_bit_cast(To, from);
 }
 
+// What work before this kernel made, where the kernel may have started early (below): not restrict, or the compiler
+// would read it ahead of the wait.
+#define ARRIVING __restrict__
+DEVICE void let_next_start() {}
+DEVICE void wait_for_inputs() {}
+
 DEVICE u32 thread_x() { return __builtin_amdgcn_workitem_id_x(); }
 DEVICE u32 thread_y() { return __builtin_amdgcn_workitem_id_y(); }
 DEVICE u32 block_x() { return __builtin_amdgcn_workgroup_id_x(); }
@@ -151,6 +157,8 @@ struct alignas(2) f16 {
 #define DEVICE static __device__ __forceinline__
 #define DEVICE_MEMBER __device__ __forceinline__
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+// The same, with so many blocks on a multiprocessor at once.
+#define KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 
 template <class To, class From>
 DEVICE To bits_as(From from) {
@@ -159,6 +167,17 @@ DEVICE To bits_as(From from) {
     memcpy(&to, &from, sizeof(To));
     return to;
 }
+
+// From sm_90 on a kernel may be launched while the one before it still runs (gpu's overlap.rs). Before wait_for_inputs it
+// may only read what nothing in the step writes: weights, and what was uploaded with the step.
+#define ARRIVING
+#if __CUDA_ARCH__ >= 900
+DEVICE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+DEVICE void wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+DEVICE void let_next_start() {}
+DEVICE void wait_for_inputs() {}
+#endif
 
 DEVICE u32 thread_x() { return threadIdx.x; }
 DEVICE u32 thread_y() { return threadIdx.y; }
@@ -228,6 +247,42 @@ DEVICE void mma_16x8x16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
                  "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// 16 bytes from global to shared memory without registers in between; they have arrived after wait_copies.
+DEVICE void copy_16(u32 *to, const u32 *from) {
+    const u32 at = (u32)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+DEVICE void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most `still` of the groups that end_copies closed are on their way.
+template <u32 still>
+DEVICE void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(still) : "memory");
+}
+// Two halves at once.
+DEVICE u32 sub_halves(u32 a, u32 b) {
+    u32 d;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+DEVICE u32 mul_halves(u32 a, u32 b) {
+    u32 d;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+DEVICE u32 fma_halves(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+// The low halves of two words as one word, and the high ones.
+DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
+DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
+// 2^x, to 2 ulp.
+DEVICE float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 // Four 8x8 parts of shared memory, each turned; lanes 8i.. name the rows of part i.
 DEVICE void load_turned(u32 (&out)[4], const f16 *row) {

@@ -5,8 +5,10 @@
 #define THREADS 256
 
 KERNEL(THREADS)
-rmsnorm_f32(const float *__restrict__ x, const float *__restrict__ w, float *__restrict__ y, u32 n_cols, float eps) {
+rmsnorm_f32(const float *ARRIVING x, const float *__restrict__ w, float *__restrict__ y, u32 n_cols, float eps) {
     __shared__ float scratch[THREADS / GPU_WAVE];
+    let_next_start();
+    wait_for_inputs();
     const float *row = x + (u64)block_x() * n_cols;  // [n_cols]
     float *out = y + (u64)block_x() * n_cols;        // [n_cols]
     const u32 t = thread_x();

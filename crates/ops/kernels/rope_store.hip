@@ -12,9 +12,10 @@ typedef float Kept;
 #endif
 
 KERNEL(THREADS)
-rope_store(float *__restrict__ q, const float *__restrict__ k, const float *__restrict__ v,
+rope_store(float *__restrict__ q, const float *ARRIVING k, const float *ARRIVING v,
            const float *__restrict__ angles, const u32 *__restrict__ slots, u8 *__restrict__ k_pool,
            u8 *__restrict__ v_pool, u32 n_heads, u32 n_kv_heads, u32 head_dim, u32 n_rot, u32 is_halves) {
+    let_next_start();
     const u32 row = block_x(), i = block_y() * THREADS + thread_x(), half = head_dim / 2, n_pairs = n_rot / 2;
     const u32 head = i / half, pair = i % half;
     if (head >= n_heads + 2 * n_kv_heads) return;
@@ -24,6 +25,7 @@ rope_store(float *__restrict__ q, const float *__restrict__ k, const float *__re
     const u32 b = !is_turned ? 2 * pair + 1 : is_halves ? pair + n_pairs : 2 * pair + 1;
     const float c = is_turned ? angles[(u64)row * n_rot + 2 * pair] : 1.0f;
     const float s = is_turned ? angles[(u64)row * n_rot + 2 * pair + 1] : 0.0f;
+    wait_for_inputs();
     if (head < n_heads) {
         float *at = q + ((u64)row * n_heads + head) * head_dim;
         const float x = at[a], y = at[b];

@@ -54,6 +54,7 @@ pub(crate) fn unit(kernels: &Kernels, dtype: Dtype) -> Result<Unit, Error> {
     let format = format_number(dtype)?;
     let program = || {
         Program::new(OP, include_str!("../kernels/embed.hip"))
+            .overlapping()
             .define("FORMAT", format)
             .kernel::<Embed>("embed")
             .kernel::<DecodeF16>("decode_f16")

@@ -36,6 +36,13 @@ pub(crate) struct Tuning {
     pub waves: u32,
     pub packed_outs: u32,
     pub plain_outs: u32,
+    /// Rows from which and up to which products go through `matmul_mma`, for packed weights and for f16.
+    pub mma_from: usize,
+    pub mma_to: usize,
+    pub mma_f16_from: usize,
+    pub mma_f16_to: usize,
+    /// Blocks of it on a multiprocessor at once.
+    pub mma_blocks: usize,
 }
 
 impl Tuning {
@@ -48,7 +55,12 @@ impl Tuning {
         // H200, llama-8b, tokens/s at 4,1,1 | 4,2,2 | 8,1,1: Q4_0 416 414 397, Q4_K_M 343 382 327, Q8_0 286 312 297,
         // F16 206 204 206.
         let [waves, packed_outs, plain_outs] = asked.unwrap_or([4, 2, 1]);
-        Self { waves, packed_outs, plain_outs }
+        let asked = std::env::var("ROCI_MMA").ok().and_then(|text| {
+            let numbers: Vec<usize> = text.split(',').map_while(|n| n.parse().ok()).collect();
+            <[usize; 5]>::try_from(numbers).ok()
+        });
+        let [mma_from, mma_to, mma_f16_from, mma_f16_to, mma_blocks] = asked.unwrap_or([9, 256, 2, 128, 2]);
+        Self { waves, packed_outs, plain_outs, mma_from, mma_to, mma_f16_from, mma_f16_to, mma_blocks }
     }
 }
 
@@ -117,7 +129,9 @@ impl Workspace {
     /// `[activations, weights, parts]` in bytes for batches of `max_rows` rows of at most `max_cols` columns.
     pub fn plan(max_rows: usize, max_cols: usize, largest_weight: usize) -> [usize; 3] {
         // Rounded: 2 bytes a number and 8 bytes a group of 32. As f32, for products in f32: in place.
-        let activations = max_rows.saturating_mul(max_cols.next_multiple_of(32)).saturating_mul(5) / 2;
+        // As halves for the matrix units: rows in blocks of 64, columns in steps of 128.
+        let n_rows = max_rows.next_multiple_of(64);
+        let activations = n_rows.saturating_mul(max_cols.next_multiple_of(128)).saturating_mul(5) / 2;
         [activations.max(256), largest_weight.max(256), PARTS_BYTES]
     }
 }

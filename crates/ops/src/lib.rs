@@ -33,7 +33,7 @@ mod tile;
 mod view;
 
 pub use arena::{Arena, Tensor};
-pub use attention::{Chip, DeviceSpans, Heads, Kv, Plan, QuerySpan, Spans, attention};
+pub use attention::{Chip, DeviceSpans, Heads, Kv, Plan, QuerySpan, Road, Spans, attention};
 pub use embed::embed;
 pub use error::Error;
 pub use exec::Exec;

@@ -46,7 +46,8 @@ fn launch(gpu: &Gpu, x: View, weight: View, eps: f32, out: &mut ViewMut) -> Resu
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
-    let program = || Program::new(OP, include_str!("../kernels/rmsnorm.hip")).kernel::<Rmsnorm>("rmsnorm_f32");
+    let program =
+        || Program::new(OP, include_str!("../kernels/rmsnorm.hip")).overlapping().kernel::<Rmsnorm>("rmsnorm_f32");
     let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Rmsnorm>("rmsnorm_f32"))?;
     let args = Rmsnorm {
         x: x.device_f32s(OP, "x")?,

@@ -87,7 +87,8 @@ fn launch(
     }
     let _op = gpu.launcher.op(OP);
     let is_f16 = is_kept_f16(OP, k_pool.dtype)?;
-    let program = || kv_program(OP, include_str!("../kernels/rope_store.hip"), is_f16).kernel::<RopeStore>(OP);
+    let program =
+        || kv_program(OP, include_str!("../kernels/rope_store.hip"), is_f16).overlapping().kernel::<RopeStore>(OP);
     let kernel = gpu.kernels.get((OP, [u32::from(is_f16), 0, 0]), program, |module| module.kernel::<RopeStore>(OP))?;
     let args = RopeStore {
         q: q.device_f32s(OP, "q")?,

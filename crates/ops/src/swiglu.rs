@@ -54,7 +54,7 @@ fn launch(gpu: &Gpu, gate: &mut ViewMut, up: View) -> Result<(), Error> {
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
-    let program = || Program::new(OP, include_str!("../kernels/swiglu.hip")).kernel::<Swiglu>("swiglu");
+    let program = || Program::new(OP, include_str!("../kernels/swiglu.hip")).overlapping().kernel::<Swiglu>("swiglu");
     let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Swiglu>("swiglu"))?;
     let args = Swiglu { gate: gate.device_f32s(OP, "gate")?, up: up.device_f32s(OP, "up")?, n: n as u64 };
     let grid = Grid::line(count(OP, "numbers", n.div_ceil(THREADS as usize))?, THREADS);

@@ -36,6 +36,7 @@ pub(crate) struct Unit {
 pub(crate) fn unit(kernels: &Kernels) -> Result<Unit, Error> {
     let program = || {
         Program::new(OP, include_str!("../kernels/take_rows.hip"))
+            .overlapping()
             .kernel::<TakeRows>("take_rows")
             .kernel::<ToF16>("to_f16_scaled")
     };

@@ -220,6 +220,17 @@ fn the_cuda_column_matches_nvidias_headers() {
     text.push_str(&shape_check("cuGetErrorName", 4, &[4, 8]));
     text.push_str(&shape_check("cuGetErrorString", 4, &[4, 8]));
     text.push_str(&shape_check("cuFuncSetAttribute", 4, &[8, 4, 4]));
+    text.push_str(&shape_check("cuLaunchKernelEx", 4, &[8, 8, 8, 8]));
+    // overlap.rs: the structs of cuLaunchKernelEx.
+    text.push_str("static_assert(sizeof(CUlaunchAttribute) == 72 && offsetof(CUlaunchAttribute, value) == 8);\n");
+    text.push_str("static_assert(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, blockDimX) == 12);\n");
+    text.push_str(
+        "static_assert(offsetof(CUlaunchConfig, sharedMemBytes) == 24 && offsetof(CUlaunchConfig, hStream) == 32);\n",
+    );
+    text.push_str(
+        "static_assert(offsetof(CUlaunchConfig, attrs) == 40 && offsetof(CUlaunchConfig, numAttrs) == 48);\n",
+    );
+    text.push_str(&number_check("CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION", 6));
     for (_, _, _, name, number) in Attribute::TABLE {
         text.push_str(&number_check(&format!("CU_DEVICE_ATTRIBUTE_{name}"), number));
     }

@@ -16,6 +16,8 @@ const MIN_PART: usize = 32;
 const MAX_SPLITS: usize = 256;
 /// Blocks a multiprocessor should get before splitting stops.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
+/// Blocks of flash_few.hip that a multiprocessor of an H200 holds at once.
+const FEW_BLOCKS: usize = 3;
 /// Words of a span on the device.
 const SPAN_WORDS: usize = 8;
 
@@ -26,13 +28,27 @@ pub struct Plan {
     pub n_queries: usize,
     pub n_tiles: usize,
     pub n_splits: usize,
-    /// Whether the matrix units do it: then a tile is 64 rows, of one head.
-    pub uses_matrix_units: bool,
+    pub road: Road,
+}
+
+/// Which kernel attends.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+pub enum Road {
+    /// attention.hip: any chip, head size and type of keys and values.
+    Vector,
+    /// flash_few.hip: few query vectors on the matrix units.
+    Few,
+    /// flash.hip: many rows on the matrix units; a tile is 64 rows, of one head.
+    Flash,
 }
 
 /// Query rows of a tile of the matrix units, and rows in the longest span from which on they are used.
 const FLASH_ROWS: usize = 64;
 const MIN_FLASH_ROWS: usize = 16;
+/// Head sizes that flash_few.hip takes, the largest of them with tiles of eight queries only.
+const FEW_HEAD_DIMS: [usize; 3] = [64, 128, 256];
+/// A part of a context that is split for it: a block of keys a wave.
+const MIN_FEW_PART: usize = 4 * KV_BLOCK;
 
 /// What a plan needs to know of the chip and of the KV pool.
 #[derive(Copy, Clone, Debug)]
@@ -40,12 +56,17 @@ pub struct Chip {
     pub n_multiprocessors: usize,
     /// Whether attention can use the matrix units here: they need keys and values in f16.
     pub has_matrix_units: bool,
+    /// Blocks of [`Road::Few`] on a multiprocessor at once.
+    pub few_blocks: usize,
 }
 
 impl Chip {
     pub fn of(device: &gpu::Device, kv: weights::Dtype) -> Self {
         let n_multiprocessors = device.properties().n_multiprocessors as usize;
-        Self { n_multiprocessors, has_matrix_units: device.has_mma() && kv == weights::Dtype::F16 }
+        let asked = std::env::var("ROCI_FEW_BLOCKS").ok().and_then(|text| text.parse().ok());
+        let few_blocks = asked.unwrap_or(FEW_BLOCKS);
+        let has_matrix_units = device.has_mma() && kv == weights::Dtype::F16;
+        Self { n_multiprocessors, has_matrix_units, few_blocks }
     }
 }
 
@@ -64,18 +85,27 @@ impl Plan {
         let is_fit = heads.head_dim.is_multiple_of(16) && heads.head_dim <= 128;
         if chip.has_matrix_units && is_fit && longest >= MIN_FLASH_ROWS {
             let n_tiles = span_rows.iter().map(|rows| rows.div_ceil(FLASH_ROWS)).sum();
-            return Self { n_queries: FLASH_ROWS, n_tiles, n_splits: 1, uses_matrix_units: true };
+            return Self { n_queries: FLASH_ROWS, n_tiles, n_splits: 1, road: Road::Flash };
         }
         let group = (heads.n_heads / heads.n_kv_heads).max(1);
-        let most = span_rows.iter().max().copied().unwrap_or(1) * group;
-        let n_queries = most.next_power_of_two().min(MAX_QUERIES);
+        let most = longest.max(1) * group;
+        let is_few = chip.has_matrix_units && FEW_HEAD_DIMS.contains(&heads.head_dim);
+        let (road, n_queries, min_part) = match is_few {
+            true if most > 8 && heads.head_dim <= 128 => (Road::Few, 16, MIN_FEW_PART),
+            true => (Road::Few, 8, MIN_FEW_PART),
+            false => (Road::Vector, most.next_power_of_two().min(MAX_QUERIES), MIN_PART),
+        };
         let n_tiles: usize = span_rows.iter().map(|rows| (rows * group).div_ceil(n_queries)).sum();
         let n_units = (n_tiles * heads.n_kv_heads).max(1);
         let unit_bytes = n_units * n_queries * (heads.head_dim + 2) * 4;
-        let wanted = (chip.n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR).div_ceil(n_units);
-        let most = n_context.div_ceil(MIN_PART).min(PARTS_BYTES / unit_bytes).min(MAX_SPLITS);
+        let wanted = match road {
+            // As many as run at once, in even parts.
+            Road::Few => 1 << (chip.n_multiprocessors * chip.few_blocks / n_units).max(1).ilog2(),
+            _ => (chip.n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR).div_ceil(n_units),
+        };
+        let most = n_context.div_ceil(min_part).min(PARTS_BYTES / unit_bytes).min(MAX_SPLITS);
         let n_splits = wanted.min(most).max(1);
-        Self { n_queries, n_tiles, n_splits, uses_matrix_units: false }
+        Self { n_queries, n_tiles, n_splits, road }
     }
 
     /// Words that [`Plan::write`] appends.
@@ -84,7 +114,7 @@ impl Plan {
     }
 
     pub fn write(&self, spans: &[QuerySpan], heads: &Heads, words: &mut Vec<u32>) {
-        let group = if self.uses_matrix_units { 1 } else { (heads.n_heads / heads.n_kv_heads).max(1) };
+        let group = if self.road == Road::Flash { 1 } else { (heads.n_heads / heads.n_kv_heads).max(1) };
         for (i, span) in spans.iter().enumerate() {
             for first in (0..span.n_rows * group).step_by(self.n_queries) {
                 words.extend([i as u32, first as u32]);
@@ -123,6 +153,23 @@ gpu::args! {
         n_heads: u32,
         n_kv_heads: u32,
         head_dim: u32,
+        scale: f32,
+        n_splits: u32,
+    }
+}
+
+gpu::args! {
+    struct FlashFew<'a> {
+        q: Slice<'a, f32>,
+        k_pool: Slice<'a, u8>,
+        v_pool: Slice<'a, u8>,
+        tiles: Slice<'a, u32>,
+        spans: Slice<'a, u32>,
+        tables: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        parts: SliceMut<'a, f32>,
+        n_heads: u32,
+        n_kv_heads: u32,
         scale: f32,
         n_splits: u32,
     }
@@ -168,7 +215,7 @@ fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize) -> Result<Unit, Error> {
     // Lanes that share a token, eight numbers each.
     let head_lanes = head_dim.div_ceil(8).next_power_of_two() as u32;
     let program = || {
-        let program = kv_program(OP, include_str!("../../kernels/attention.hip"), is_f16);
+        let program = kv_program(OP, include_str!("../../kernels/attention.hip"), is_f16).overlapping();
         let program = program.define("HEAD_LANES", head_lanes).kernel::<Merge>("attention_merge");
         VARIANTS.iter().fold(program, |program, name| program.kernel::<Attention>(name))
     };
@@ -176,6 +223,16 @@ fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize) -> Result<Unit, Error> {
         let [a, b, c] = VARIANTS.map(|name| module.kernel::<Attention>(name));
         Ok(Unit { attention: [a?, b?, c?], merge: module.kernel::<Merge>("attention_merge")? })
     })
+}
+
+fn few_kernel(gpu: &Gpu, head_dim: usize, n_queries: usize) -> Result<Kernel<FlashFew<'static>>, Error> {
+    let name = if n_queries == 8 { "flash_few_8" } else { "flash_few_16" };
+    let program = || {
+        let program = kv_program("flash_few", include_str!("../../kernels/flash_few.hip"), true).overlapping();
+        program.define("HEAD_DIM", head_dim).kernel::<FlashFew>(name)
+    };
+    let key = ("flash_few", [head_dim as u32, n_queries as u32, 0]);
+    gpu.kernels.get(key, program, |module| module.kernel::<FlashFew>(name))
 }
 
 pub(super) fn launch(
@@ -195,9 +252,9 @@ pub(super) fn launch(
     let (n_tile_words, n_span_words) = (2 * plan.n_tiles, SPAN_WORDS * spans.len());
     let (tiles, spans) = (words.slice(..n_tile_words)?, words.slice(n_tile_words..n_tile_words + n_span_words)?);
     let tables = words.slice(n_tile_words + n_span_words..)?;
-    if plan.uses_matrix_units {
+    if plan.road == Road::Flash {
         let program = || {
-            let program = kv_program("flash", include_str!("../../kernels/flash.hip"), true);
+            let program = kv_program("flash", include_str!("../../kernels/flash.hip"), true).overlapping();
             program.define("HEAD_DIM", heads.head_dim).kernel::<Flash>("flash")
         };
         let key = ("flash", [heads.head_dim as u32, 0, 0]);
@@ -228,24 +285,43 @@ pub(super) fn launch(
     let mut out = out.device_f32s(OP, "out")?;
     let [n_heads, n_kv_heads] = [heads.n_heads, heads.n_kv_heads].map(|n| n as u32);
     let (head_dim, n_splits) = (heads.head_dim as u32, count(OP, "splits", plan.n_splits)?);
-    let args = Attention {
-        q: q.device_f32s(OP, "q")?,
-        k_pool: kv.k.device_bytes(OP, "k")?,
-        v_pool: kv.v.device_bytes(OP, "v")?,
-        tiles,
-        spans,
-        tables,
-        out: out.reborrow(),
-        parts: parts.reborrow(),
-        n_heads,
-        n_kv_heads,
-        head_dim,
-        scale: heads.scale,
-        n_splits,
-    };
     let n_tiles = count(OP, "tiles", plan.n_tiles)?;
     let grid = Grid { blocks: [n_tiles, n_kv_heads, n_splits], threads: [THREADS, 1, 1], shared_bytes: 0 };
-    gpu.launcher.launch(&unit.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?;
+    let (q, k_pool, v_pool) = (q.device_f32s(OP, "q")?, kv.k.device_bytes(OP, "k")?, kv.v.device_bytes(OP, "v")?);
+    if plan.road == Road::Few {
+        let args = FlashFew {
+            q,
+            k_pool,
+            v_pool,
+            tiles,
+            spans,
+            tables,
+            out: out.reborrow(),
+            parts: parts.reborrow(),
+            n_heads,
+            n_kv_heads,
+            scale: heads.scale,
+            n_splits,
+        };
+        gpu.launcher.launch(&few_kernel(gpu, heads.head_dim, plan.n_queries)?, grid, &args)?;
+    } else {
+        let args = Attention {
+            q,
+            k_pool,
+            v_pool,
+            tiles,
+            spans,
+            tables,
+            out: out.reborrow(),
+            parts: parts.reborrow(),
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            scale: heads.scale,
+            n_splits,
+        };
+        gpu.launcher.launch(&unit.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?;
+    }
     if plan.n_splits > 1 {
         let n_q = plan.n_queries as u32;
         let parts = parts.as_slice();

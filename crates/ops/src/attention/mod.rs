@@ -11,7 +11,7 @@ mod plain;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 
-pub use launch::{Chip, DeviceSpans, Plan};
+pub use launch::{Chip, DeviceSpans, Plan, Road};
 
 use std::cell::RefCell;
 

@@ -1,5 +1,6 @@
-//! Products on a GPU. Three roads, by the number of rows:
+//! Products on a GPU. Four roads, by the number of rows:
 //! - `matvec`: few rows, on packed weights, bound by reading them; up to three products in one launch;
+//! - `mma`: some to a few hundred rows on packed or f16 weights, where the chip has such matrix units;
 //! - the vendor's product on f16, where it works and there are enough rows to pay for decoding the weights;
 //! - `matmul_tile`: f32 from tiles in shared memory, for everything else.
 
@@ -7,7 +8,7 @@ use gpu::{Finish, Grid, Kernel, Kinds, Number, Program, Shape, Slice, SliceMut};
 use half::f16;
 use weights::Dtype;
 
-use super::{Mode, OP, Product};
+use super::{Mode, OP, Product, mma};
 use crate::embed::{self, DecodeF16, DecodeF32, expect_device_layout};
 use crate::kernels::{count, format_number};
 use crate::take_rows::{self, ToF16};
@@ -17,7 +18,7 @@ use crate::{Error, Gpu, View};
 const PASS_ROWS: usize = 8;
 const FEW_ROWS: usize = 16;
 /// As [`FEW_ROWS`], where the vendor's library takes the weights without decoding.
-const FEW_READY_ROWS: usize = 2;
+const FEW_READY_ROWS: usize = 1;
 const TILE: usize = 64;
 const THREADS: u32 = 256;
 const NORM_THREADS: u32 = 1024;
@@ -68,6 +69,7 @@ fn round_unit(gpu: &Gpu) -> Result<RoundUnit, Error> {
     const ROUND: &str = "round";
     let program = || {
         Program::new(ROUND, include_str!("../../kernels/round.hip"))
+            .overlapping()
             .kernel::<RoundRows>("round_rows")
             .kernel::<SwigluRound>("swiglu_round")
             .kernel::<RmsnormRound>("rmsnorm_round")
@@ -92,17 +94,19 @@ pub(super) enum Left<'a> {
 }
 
 impl Left<'_> {
-    fn shape(&self) -> [usize; 2] {
+    pub(super) fn shape(&self) -> [usize; 2] {
         match self {
             Left::Plain(x) | Left::Norm(x, ..) | Left::Gated(x, _) => x.shape,
         }
     }
 }
 
-/// Whether the left side can be made on the way into packed products of a few rows.
-pub(super) fn takes_left(left: Left, products: &[Product]) -> bool {
+/// Whether the left side can be made on the way into the products.
+pub(super) fn takes_left(gpu: &Gpu, left: Left, products: &[Product]) -> bool {
     let [n_rows, n_in] = left.shape();
-    n_rows <= FEW_ROWS && n_in.is_multiple_of(GROUP) && products.iter().all(|p| p.weight.dtype.block_len() > 1)
+    let is_packed = |p: &Product| p.weight.dtype.block_len() > 1;
+    mma::takes([n_rows, n_in], products, gpu)
+        || n_rows <= FEW_ROWS && n_in.is_multiple_of(GROUP) && products.iter().all(is_packed)
 }
 
 gpu::args! {
@@ -166,14 +170,18 @@ pub(super) fn launch(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(),
         expect_device_layout(OP, &product.weight)?;
     }
     let _op = gpu.launcher.op(OP);
+    if mma::takes(x.shape, products, gpu) {
+        return mma::launch(gpu, Left::Plain(x), products);
+    }
     // H200, F16 llama-8b, 8 sequences: 378 tokens/s by matvec. The library reads such weights as they are.
     let halves = Kinds::new(Number::F16, Number::F32);
     let is_ready = products.iter().all(|p| p.weight.dtype == Dtype::F16) && gpu.blas.is_some_and(|b| b.can(halves));
     if n_rows <= if is_ready { FEW_READY_ROWS } else { FEW_ROWS } {
         return few_rows(gpu, Left::Plain(x), products);
     }
+    let mut halves = None;
     for product in products {
-        if product.weight.n_rows() == 0 || (gpu.blas.is_some() && vendor(gpu, x, product)?) {
+        if product.weight.n_rows() == 0 || (gpu.blas.is_some() && vendor(gpu, x, &mut halves, product)?) {
             continue;
         }
         let args = MatmulTile {
@@ -209,6 +217,9 @@ pub(super) fn fused(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
+    if mma::takes(left.shape(), products, gpu) {
+        return mma::launch(gpu, left, products);
+    }
     few_rows(gpu, left, products)
 }
 
@@ -313,6 +324,7 @@ fn matvec(
     let format = format_number(dtype)?;
     let program = || {
         Program::new(NAME, include_str!("../../kernels/matvec.hip"))
+            .overlapping()
             .define("FORMAT", format)
             .define("WAVES", waves)
             .define("OUTS", outs)
@@ -340,8 +352,11 @@ fn matvec(
     Ok(gpu.launcher.launch(&kernels[variant], grid, &args)?)
 }
 
+/// The left side as f16, kept in the workspace from one product to the next.
+struct Halves;
+
 /// Through the vendor's library; `false` if it cannot take this product.
-fn vendor(gpu: &Gpu, x: View, product: &mut Product) -> Result<bool, Error> {
+fn vendor(gpu: &Gpu, x: View, halves: &mut Option<Halves>, product: &mut Product) -> Result<bool, Error> {
     let dtype = product.weight.dtype;
     let is_wide = matches!(dtype, Dtype::F32 | Dtype::BF16);
     let kinds = if is_wide { Kinds::new(Number::F32, Number::F32) } else { Kinds::new(Number::F16, Number::F32) };
@@ -349,7 +364,7 @@ fn vendor(gpu: &Gpu, x: View, product: &mut Product) -> Result<bool, Error> {
         gpu.kernels.refuse(format!("{kinds:?} products through the vendor's library: not usable here"));
         return Ok(false);
     };
-    let outcome = multiply(gpu, blas, x, product, is_wide);
+    let outcome = multiply(gpu, blas, x, halves, product, is_wide);
     match outcome {
         Err(Error::Gpu(error @ gpu::Error::Blas { .. })) => {
             gpu.kernels.refuse(format!("products through the vendor's library: {error}"));
@@ -359,7 +374,14 @@ fn vendor(gpu: &Gpu, x: View, product: &mut Product) -> Result<bool, Error> {
     }
 }
 
-fn multiply(gpu: &Gpu, blas: &gpu::Blas, x: View, product: &mut Product, is_wide: bool) -> Result<(), Error> {
+fn multiply(
+    gpu: &Gpu,
+    blas: &gpu::Blas,
+    x: View,
+    made: &mut Option<Halves>,
+    product: &mut Product,
+    is_wide: bool,
+) -> Result<(), Error> {
     let ([n_rows, n_in], [n_out, _]) = (x.shape, product.weight.shape);
     let (dtype, weight) = (product.weight.dtype, product.weight.device_bytes(OP, "weight")?);
     let keep = if product.mode == Mode::Add { 1.0 } else { 0.0 };
@@ -370,9 +392,12 @@ fn multiply(gpu: &Gpu, blas: &gpu::Blas, x: View, product: &mut Product, is_wide
     if !is_wide {
         let mut halves = workspace.activations.slice_mut(..n_rows * n_in * 2)?.cast::<f16>()?;
         let n = (n_rows * n_in) as u64;
-        let args = ToF16 { x, out: halves.reborrow(), n, scale: 1.0 / F16_DIVISOR };
-        let grid = Grid::line(count(OP, "numbers", n.div_ceil(u64::from(THREADS)) as usize)?, THREADS);
-        gpu.launcher.launch(&take_rows::unit(gpu.kernels)?.to_f16, grid, &args)?;
+        if made.is_none() {
+            let args = ToF16 { x, out: halves.reborrow(), n, scale: 1.0 / F16_DIVISOR };
+            let grid = Grid::line(count(OP, "numbers", n.div_ceil(u64::from(THREADS)) as usize)?, THREADS);
+            gpu.launcher.launch(&take_rows::unit(gpu.kernels)?.to_f16, grid, &args)?;
+            *made = Some(Halves);
+        }
         x_f16 = Some(halves);
     }
     let mut out = product.out.device_f32s(OP, "out")?;

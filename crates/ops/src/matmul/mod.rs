@@ -16,6 +16,7 @@ mod activations;
 mod dot;
 mod launch;
 mod left;
+mod mma;
 #[cfg(target_arch = "x86_64")]
 mod panel;
 mod plain;
@@ -108,7 +109,7 @@ pub fn norm_matmul(
 ) -> Result<(), Error> {
     if let Exec::Gpu(gpu) = exec {
         let left = launch::Left::Norm(x, weight, eps);
-        if launch::takes_left(left, products) {
+        if launch::takes_left(gpu, left, products) {
             weight.expect_shape(OP, "weight", [1, x.n_cols()])?;
             check_shapes(x.shape, products)?;
             return launch::fused(gpu, left, products);
@@ -130,7 +131,7 @@ pub fn norm_matmul(
 pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [Product]) -> Result<(), Error> {
     if let Exec::Gpu(gpu) = exec {
         let left = launch::Left::Gated(gate.as_view(), up);
-        if launch::takes_left(left, products) {
+        if launch::takes_left(gpu, left, products) {
             up.expect_shape(OP, "up", gate.shape)?;
             check_shapes(gate.shape, products)?;
             return launch::fused(gpu, left, products);

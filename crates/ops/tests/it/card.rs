@@ -47,7 +47,7 @@ fn find() -> Vec<Card> {
 impl Card {
     fn new(device: &Device) -> Self {
         let queue = Queue::new(device).unwrap();
-        let [activations, weights, parts] = Workspace::plan(64, 8192, 1 << 20).map(|len| queue.alloc(len).unwrap());
+        let [activations, weights, parts] = Workspace::plan(128, 8192, 1 << 20).map(|len| queue.alloc(len).unwrap());
         let kinds = [Kinds::new(Number::F16, Number::F32), Kinds::new(Number::F32, Number::F32)];
         let blas = queue.blas(queue.alloc(8 << 20).unwrap(), &kinds).ok();
         let workspace = RefCell::new(Workspace { activations, weights, parts });
@@ -100,6 +100,10 @@ impl Card {
         self.run(None, |exec| pack(exec, rows.view(), &mut tensor.view_mut()));
         self.queue.wait().unwrap();
         tensor
+    }
+
+    pub fn has_mma(&self) -> bool {
+        self.queue.device().has_mma()
     }
 
     pub fn has_blas(&self) -> bool {

@@ -1,0 +1,213 @@
+// flash_few: attention of a few query vectors on the matrix units: decode, with the queries that share a KV head together.
+// f16 keys and values, f32 sums. Causal or full, paged; bound by reading keys and values.
+//
+// A tile is up to N_Q query vectors of one sequence that share a KV head. A block takes one tile, one KV head and one part
+// of the context; its waves take KV blocks of 16 tokens in turns, straight from memory to registers. The units sum in any
+// order, so lane t of a quad takes eight neighbouring numbers of a key at a time, and queries are held to match. Of the
+// values a lane holds two tokens side by side. Parts are merged by attention_merge.
+#include "prelude.h"
+
+#define THREADS 128
+#define WAVES 4
+#define KV_BLOCK 16
+#ifndef HEAD_DIM  // the host always says; a compiler run by hand may not
+#define HEAD_DIM 128
+#endif
+#define CHUNKS (HEAD_DIM / 32)
+#define UNITS (HEAD_DIM / 64)
+#define MASKED (-1e30f)
+#define LOG2_E 1.44269504f
+
+#if defined(GPU_HAS_MMA)
+
+typedef Pack<u32, 4> Words4;
+
+// tiles and spans as in attention.hip.
+struct Tile {
+    u32 first_row, n_rows, first_position, table, first_q, is_causal, group;
+    DEVICE_MEMBER bool has(u32 i) const { return first_q + i < n_rows * group; }
+    DEVICE_MEMBER u32 row(u32 i) const { return (first_q + i) / group; }
+    DEVICE_MEMBER u32 head(u32 i) const { return (first_q + i) % group; }
+    DEVICE_MEMBER u32 n_visible(u32 i) const { return first_position + (is_causal ? row(i) + 1 : n_rows); }
+};
+
+template <u32 N_Q>
+DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u32 *tiles, const u32 *spans,
+                   const u32 *tables, float *out, float *parts, u32 n_heads, u32 n_kv_heads, float scale, u32 n_splits,
+                   float *shared) {
+    constexpr u32 HALVES = N_Q / 8;  // rows of the units that are used: eight or sixteen
+    const u32 kv_head = block_y(), split = block_z(), wave = thread_x() / 32, l = lane(), quad = l / 4, within = l % 4;
+    const u32 *span = spans + tiles[block_x() * 2] * 8;
+    const Tile tile = {span[0], span[1], span[2], span[3], tiles[block_x() * 2 + 1], span[4], n_heads / n_kv_heads};
+    const u32 n_q = tile.n_rows * tile.group - tile.first_q < N_Q ? tile.n_rows * tile.group - tile.first_q : N_Q;
+    const u32 n_keys = tile.n_visible(n_q - 1);  // the last query sees the most
+    u32 n_visible[HALVES];
+#pragma unroll
+    for (u32 h = 0; h < HALVES; ++h) {
+        const u32 i = quad + 8 * h;
+        n_visible[h] = tile.has(i) ? tile.n_visible(i) : 0;
+    }
+    const u32 n_blocks = (n_keys + KV_BLOCK - 1) / KV_BLOCK, per_split = (n_blocks + n_splits - 1) / n_splits;
+    const u32 from = split * per_split, to = from + per_split < n_blocks ? from + per_split : n_blocks;
+    const u32 *table = tables + tile.table;
+    wait_for_inputs();
+    u32 query[CHUNKS][2][4];
+#pragma unroll
+    for (u32 c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+        for (u32 h = 0; h < HALVES; ++h) {
+            const u32 i = quad + 8 * h;
+            const float *at =
+                q + ((u64)(tile.first_row + tile.row(i)) * n_heads + kv_head * tile.group + tile.head(i)) * HEAD_DIM;
+            float eight[8] = {};
+            if (tile.has(i)) {
+                const Pack<float, 4> a = load<4>(at + c * 32 + within * 8), b = load<4>(at + c * 32 + within * 8 + 4);
+#pragma unroll
+                for (u32 k = 0; k < 4; ++k) eight[k] = a.at[k] * scale, eight[4 + k] = b.at[k] * scale;
+            }
+#pragma unroll
+            for (u32 k = 0; k < 2; ++k) {
+                query[c][k][h] = pack_halves(eight[4 * k], eight[4 * k + 1]);
+                query[c][k][2 + h] = pack_halves(eight[4 * k + 2], eight[4 * k + 3]);
+            }
+        }
+        if constexpr (HALVES == 1) {
+#pragma unroll
+            for (u32 k = 0; k < 2; ++k) query[c][k][1] = query[c][k][3] = 0;
+        }
+    }
+    float sum[HEAD_DIM / 8][4] = {};
+    float most[2] = {MASKED, MASKED}, total[2] = {0.0f, 0.0f};
+    u32 ids = 0;
+    for (u32 n = 0, b = from + wave; b < to; ++n, b += WAVES) {
+        // Where the next 32 blocks of this wave lie, one a lane.
+        if (n % 32 == 0) ids = b + l * WAVES < to ? table[b + l * WAVES] : 0;
+        const u64 base = ((u64)(u32)from_lane((i32)ids, n % 32) * n_kv_heads + kv_head) * (KV_BLOCK * HEAD_DIM);
+        const u32 *k_block = (const u32 *)((const f16 *)k_bytes + base), *v_block = (const u32 *)((const f16 *)v_bytes + base);
+        Words4 key[2][CHUNKS];
+#pragma unroll
+        for (u32 part = 0; part < 2; ++part)
+#pragma unroll
+            for (u32 c = 0; c < CHUNKS; ++c)
+                key[part][c] = load<4>(k_block + ((part * 8 + quad) * HEAD_DIM + c * 32 + within * 8) / 2);
+        // Tokens 2t, 2t + 1, 2t + 8, 2t + 9; eight numbers of each. What was never written may hold anything, and 0 * NaN
+        // would count: such tokens are read from the first one instead, which is there.
+        const auto load_values = [&](Words4(&value)[4], u32 unit) {
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                const u32 t = within * 2 + i % 2 + i / 2 * 8, there = b * KV_BLOCK + t < n_keys ? t : 0;
+                value[i] = load<4>(v_block + (there * HEAD_DIM + unit * 64 + quad * 8) / 2);
+            }
+        };
+        Words4 value[UNITS][4];
+        if constexpr (HEAD_DIM <= 128) {
+#pragma unroll
+            for (u32 u = 0; u < UNITS; ++u) load_values(value[u], u);
+        }
+        float score[2][4] = {};
+#pragma unroll
+        for (u32 c = 0; c < CHUNKS; ++c)
+#pragma unroll
+            for (u32 k = 0; k < 2; ++k)
+#pragma unroll
+                for (u32 part = 0; part < 2; ++part)
+                    mma_16x8x16(score[part], query[c][k], key[part][c].at[2 * k], key[part][c].at[2 * k + 1]);
+        float weight[2][4] = {};
+#pragma unroll
+        for (u32 h = 0; h < HALVES; ++h) {
+            float largest = most[h];
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                const u32 t = b * KV_BLOCK + i / 2 * 8 + within * 2 + i % 2;
+                float &s = score[i / 2][2 * h + i % 2];
+                s = t < n_visible[h] ? s * LOG2_E : MASKED;
+                largest = max_f32(largest, s);
+            }
+            largest = max_f32(largest, across(largest, 1));
+            largest = max_f32(largest, across(largest, 2));
+            const float keep = fast_exp2(most[h] - largest);
+            most[h] = largest;
+            total[h] *= keep;
+#pragma unroll
+            for (u32 d = 0; d < HEAD_DIM / 8; ++d) {
+                sum[d][2 * h] *= keep;
+                sum[d][2 * h + 1] *= keep;
+            }
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                const float s = score[i / 2][2 * h + i % 2];
+                weight[i / 2][2 * h + i % 2] = s <= MASKED ? 0.0f : fast_exp2(s - largest);
+                total[h] += weight[i / 2][2 * h + i % 2];
+            }
+        }
+        const u32 a[4] = {pack_halves(weight[0][0], weight[0][1]), pack_halves(weight[0][2], weight[0][3]),
+                          pack_halves(weight[1][0], weight[1][1]), pack_halves(weight[1][2], weight[1][3])};
+#pragma unroll
+        for (u32 u = 0; u < UNITS; ++u) {
+            if constexpr (HEAD_DIM > 128) load_values(value[u], u);
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j) {
+                const u32 *v[4] = {value[u][0].at, value[u][1].at, value[u][2].at, value[u][3].at};
+                mma_16x8x16(sum[u * 8 + 2 * j], a, low_halves(v[0][j], v[1][j]), low_halves(v[2][j], v[3][j]));
+                mma_16x8x16(sum[u * 8 + 2 * j + 1], a, high_halves(v[0][j], v[1][j]), high_halves(v[2][j], v[3][j]));
+            }
+        }
+    }
+    // [WAVES, N_Q, HEAD_DIM + 2]
+#pragma unroll
+    for (u32 h = 0; h < HALVES; ++h) {
+        total[h] += across(total[h], 1);
+        total[h] += across(total[h], 2);
+        float *slot = shared + (wave * N_Q + quad + 8 * h) * (HEAD_DIM + 2);
+        if (within == 0) slot[HEAD_DIM] = most[h], slot[HEAD_DIM + 1] = total[h];
+#pragma unroll
+        for (u32 u = 0; u < UNITS; ++u)
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j)
+#pragma unroll
+                for (u32 i = 0; i < 2; ++i)
+                    slot[u * 64 + (within * 2 + i) * 8 + j] = sum[u * 8 + j][2 * h + i];
+    }
+    barrier();
+    for (u32 n = thread_x(); n < N_Q * HEAD_DIM; n += THREADS) {
+        const u32 i = n / HEAD_DIM, d = n % HEAD_DIM;
+        if (!tile.has(i)) break;
+        float largest = MASKED, all = 0.0f, mixed = 0.0f;
+#pragma unroll
+        for (u32 w = 0; w < WAVES; ++w) largest = max_f32(largest, shared[(w * N_Q + i) * (HEAD_DIM + 2) + HEAD_DIM]);
+#pragma unroll
+        for (u32 w = 0; w < WAVES; ++w) {
+            const float *slot = shared + (w * N_Q + i) * (HEAD_DIM + 2);
+            const float share = fast_exp2(slot[HEAD_DIM] - largest);
+            all = fma_f32(slot[HEAD_DIM + 1], share, all);
+            mixed = fma_f32(slot[d], share, mixed);
+        }
+        if (n_splits == 1) {
+            const u64 row = tile.first_row + tile.row(i);
+            out[(row * n_heads + kv_head * tile.group + tile.head(i)) * HEAD_DIM + d] = mixed / all;
+        } else {
+            // [tile, kv head, split, N_Q, HEAD_DIM + 2]; the merging kernel's scores are to the base e.
+            float *at = parts + ((((u64)block_x() * n_kv_heads + kv_head) * n_splits + split) * N_Q + i) * (HEAD_DIM + 2);
+            at[d] = mixed;
+            if (d == 0) at[HEAD_DIM] = largest <= MASKED ? MASKED : largest / LOG2_E, at[HEAD_DIM + 1] = all;
+        }
+    }
+}
+
+#define FLASH_FEW(N_Q)                                                                                                \
+    KERNEL_BLOCKS(THREADS, HEAD_DIM <= 128 ? 3 : 1)                                                                   \
+    flash_few_##N_Q(const float *ARRIVING q, const u8 *k_pool, const u8 *v_pool, const u32 *__restrict__ tiles,       \
+                    const u32 *__restrict__ spans, const u32 *__restrict__ tables, float *__restrict__ out,           \
+                    float *__restrict__ parts, u32 n_heads, u32 n_kv_heads, float scale, u32 n_splits) {              \
+        __shared__ float shared[WAVES * N_Q * (HEAD_DIM + 2)];                                                        \
+        let_next_start();                                                                                             \
+        attend<N_Q>(q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, scale, n_splits,        \
+                    shared);                                                                                          \
+    }
+
+FLASH_FEW(8)
+#if HEAD_DIM <= 128
+FLASH_FEW(16)
+#endif
+
+#endif
