@@ -33,10 +33,17 @@ pub enum Want {
 impl Driver {
     /// Gives each of `n_sequences` room for `n_ctx` tokens.
     pub fn new(model: Model, n_sequences: usize, n_ctx: usize, max_batch_tokens: usize) -> Self {
+        let mut driver = Self { model, tables: Vec::new(), max_batch_tokens };
+        driver.deal(n_sequences, n_ctx);
+        driver
+    }
+
+    /// Deals the blocks out anew: what was in them counts no more.
+    pub fn deal(&mut self, n_sequences: usize, n_ctx: usize) {
         let n_each = n_ctx.div_ceil(BLOCK_TOKENS);
-        assert!(n_each * n_sequences <= model.n_blocks(), "the model was loaded for this use");
+        assert!(n_each * n_sequences <= self.model.n_blocks(), "the model was loaded for this use");
         let table = |seq: usize| (seq * n_each..(seq + 1) * n_each).map(|block| BlockId(block as u32)).collect();
-        Self { model, tables: (0..n_sequences).map(table).collect(), max_batch_tokens }
+        self.tables = (0..n_sequences).map(table).collect();
     }
 
     pub fn model(&self) -> &Model {

@@ -19,6 +19,7 @@ mod options;
 mod report;
 mod server;
 mod session;
+mod soak;
 mod store;
 mod web;
 

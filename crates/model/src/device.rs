@@ -17,7 +17,7 @@ use crate::step::{Places, Step};
 use crate::{Config, Error};
 
 /// Sequences up to which a decode step is captured; more of them hide the cost of launching by themselves.
-const MAX_CAPTURED: usize = 64;
+const MAX_CAPTURED: usize = 128;
 /// Contexts are rounded up to powers of two from here on, so that one capture serves many lengths.
 const MIN_CONTEXT: usize = 256;
 const BLAS_BYTES: usize = 64 << 20;

@@ -20,6 +20,7 @@ Examples:
   roci bench smollm2
   roci bench smollm2 --depth 4096             generation with 4,096 tokens already in the context
   roci bench smollm2 --batch 16               16 sequences decoded together (tokens/s in all)
+  roci bench smollm2 --points 1@0,1@4096,32@512    several of these, SEQUENCES@DEPTH, with one model
   roci bench --synthetic llama-1b --weights Q4_K --save 1b.gguf    random weights, no model needed
   roci bench smollm2 --output json
 
@@ -64,6 +65,12 @@ pub struct Args {
     /// Sequences decoded together
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_count)]
     batch: usize,
+    /// Several batches and depths with the same model, as SEQUENCES@DEPTH,...
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_point, conflicts_with_all = ["batch", "depth"])]
+    points: Vec<Point>,
+    /// Decode so many steps with a batch that changes, and check that the device's memory stays as it is
+    #[arg(long, value_name = "STEPS")]
+    soak: Option<usize>,
     /// How often each measurement is made, after one that does not count
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_count)]
     repetitions: usize,
@@ -90,6 +97,26 @@ fn parse_recipe(text: &str) -> Result<Weights, String> {
     let recipe =
         model::Recipe::from_name(text).ok_or("expected F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K or Q4_K_M")?;
     Ok(Weights { name: text.to_uppercase(), recipe })
+}
+
+/// Sequences decoded together, and the tokens each of them has before.
+#[derive(Debug, Clone, Copy)]
+struct Point {
+    batch: usize,
+    depth: usize,
+}
+
+impl Point {
+    /// Tokens of a sequence at the end of the measurement.
+    fn n_ctx(self, args: &Args) -> usize {
+        self.depth + args.prompt.max(args.generate).max(1)
+    }
+}
+
+fn parse_point(text: &str) -> Result<Point, String> {
+    let (batch, depth) = text.split_once('@').unwrap_or((text, "0"));
+    let depth = depth.parse().map_err(|_| "expected SEQUENCES@DEPTH, such as 8@512".to_owned())?;
+    Ok(Point { batch: parse_count(batch)?, depth })
 }
 
 fn parse_count(text: &str) -> Result<usize, String> {
@@ -120,7 +147,12 @@ impl Samples {
 pub fn main(args: &Args) -> Result<()> {
     let (name, checkpoint) = open(args)?;
     let start = Instant::now();
-    let n_ctx = args.depth + args.prompt.max(args.generate).max(1);
+    let one = [Point { batch: args.batch, depth: args.depth }];
+    let points = if args.points.is_empty() { &one[..] } else { &args.points };
+    let max_batch = points.iter().map(|point| point.batch).max().unwrap_or(1);
+    // The pool is shared: enough for the point that needs the most.
+    let n_blocks = points.iter().map(|point| point.batch * point.n_ctx(args).div_ceil(model::BLOCK_TOKENS)).max();
+    let n_ctx = n_blocks.unwrap_or(1).div_ceil(max_batch) * model::BLOCK_TOKENS;
     if let Some(asked) = args.load.context.filter(|asked| (*asked as usize) < n_ctx) {
         return Err(anyhow!("--context {asked} is less than the {n_ctx} tokens of the measurement"))
             .hint("leave --context out, or use a smaller --depth, --prompt or --generate");
@@ -129,20 +161,33 @@ pub fn main(args: &Args) -> Result<()> {
         LoadArgs { context: Some(u32::try_from(n_ctx).context("--depth is too large")?), ..args.load.clone() };
     let is_on_gpu = args.load.choose_device() != model::DeviceChoice::Cpu;
     let prompt_step = if is_on_gpu { GPU_PROMPT_STEP } else { PROMPT_STEP };
-    let max_batch_tokens = prompt_step.max(args.batch);
-    let purpose = Use { n_sequences: args.batch, max_batch_tokens, max_logits_rows: args.batch };
+    let max_batch_tokens = prompt_step.max(max_batch);
+    let purpose = Use { n_sequences: max_batch, max_batch_tokens, max_logits_rows: max_batch };
     let plan = load::plan(&checkpoint, &load_args, purpose)?;
     let model = load::load(&checkpoint, &plan)?;
     let device = model.device();
     let load_s = start.elapsed().as_secs_f64();
     let mut bench = Bench {
         n_vocab: model.config().n_vocab,
-        driver: Driver::new(model, args.batch, n_ctx, prompt_step),
+        driver: Driver::new(model, max_batch, n_ctx, prompt_step),
         args,
         prompt_step,
+        point: points[0],
     };
-    let samples = bench.run()?;
-    let profile = if args.profile { bench.profile()? } else { Vec::new() };
+    let (mut samples, mut profile) = (Vec::new(), Vec::new());
+    for point in points {
+        bench.point = *point;
+        bench.driver.deal(point.batch, point.n_ctx(args));
+        samples.extend(bench.run()?);
+        if args.profile {
+            profile.push((*point, bench.profile()?));
+        }
+    }
+    if let Some(n_steps) = args.soak {
+        bench.driver.deal(max_batch, n_ctx);
+        let soaked = crate::soak::run(&mut bench.driver, args.load.choose_device(), n_steps, max_batch, n_ctx)?;
+        eprintln!("{soaked}");
+    }
     let notes = bench.driver.model().notes();
     let n_threads = plan.options.n_threads;
     if args.output == Format::Json {
@@ -160,8 +205,8 @@ pub fn main(args: &Args) -> Result<()> {
             "kv_type": format!("{:?}", args.load.kv_type).to_lowercase(),
             "prompt": args.prompt,
             "generate": args.generate,
-            "depth": args.depth,
-            "batch": args.batch,
+            "depth": points[0].depth,
+            "batch": points[0].batch,
             "load_s": load_s,
             "peak_memory_bytes": machine::peak_bytes(),
             "results": results.collect::<Vec<_>>(),
@@ -177,8 +222,11 @@ pub fn main(args: &Args) -> Result<()> {
     for note in notes {
         writeln!(out, "note: {note}")?;
     }
-    for (op, n, total_us) in profile {
-        writeln!(out, "  {op:12} {n:>5} times {total_us:>10.1} us")?;
+    for (Point { batch, depth }, ops) in profile {
+        writeln!(out, "one step of {batch} at depth {depth}:")?;
+        for (op, n, total_us) in ops {
+            writeln!(out, "  {op:12} {n:>5} times {total_us:>10.1} us")?;
+        }
     }
     Ok(())
 }
@@ -209,17 +257,20 @@ struct Bench<'a> {
     args: &'a Args,
     prompt_step: usize,
     n_vocab: usize,
+    point: Point,
 }
 
 impl Bench<'_> {
     fn run(&mut self) -> Result<Vec<Samples>> {
         let args = self.args;
-        let at = if args.depth > 0 { format!(" at depth {}", args.depth) } else { String::new() };
-        let by = if args.batch > 1 { format!(" x {}", args.batch) } else { String::new() };
+        let Point { batch, depth } = self.point;
+        let at = if depth > 0 { format!(" at depth {depth}") } else { String::new() };
+        let by = if batch > 1 { format!(" x {batch}") } else { String::new() };
         let samples = |test, n_tokens| Samples { test, n_tokens, per_second: Vec::new() };
-        let mut prompt = samples(format!("prompt {}{at}", args.prompt), args.prompt);
-        let mut generate = samples(format!("generate {}{by}{at}", args.generate), args.generate * args.batch);
-        if args.prompt == 0 && args.generate == 0 {
+        let n_prompt = if batch == 1 { args.prompt } else { 0 };
+        let mut prompt = samples(format!("prompt {n_prompt}{at}"), n_prompt);
+        let mut generate = samples(format!("generate {}{by}{at}", args.generate), args.generate * batch);
+        if n_prompt == 0 && args.generate == 0 {
             return Ok(Vec::new());
         }
         let bar = ProgressBar::new(1 + args.repetitions as u64);
@@ -227,8 +278,8 @@ impl Bench<'_> {
         bar.set_style(ProgressStyle::with_template(style).expect("a constant template").progress_chars("=> "));
         bar.tick();
         // What lies before the depth stays as it is: it is written once.
-        for seq_idx in 0..args.batch {
-            let tokens = self.tokens(args.depth, seq_idx);
+        for seq_idx in 0..batch {
+            let tokens = self.tokens(depth, seq_idx);
             self.driver.feed(seq_idx, 0, &tokens)?;
         }
         for repetition in 0..=args.repetitions {
@@ -258,19 +309,19 @@ impl Bench<'_> {
     fn prompt(&mut self) -> Result<()> {
         let tokens = self.tokens(self.args.prompt, 0);
         let n_fed = (tokens.len() - 1) / self.prompt_step * self.prompt_step;
-        self.driver.feed(0, self.args.depth, &tokens[..n_fed])?;
-        let last = Span { seq_idx: 0, start: self.args.depth + n_fed, tokens: &tokens[n_fed..] };
+        self.driver.feed(0, self.point.depth, &tokens[..n_fed])?;
+        let last = Span { seq_idx: 0, start: self.point.depth + n_fed, tokens: &tokens[n_fed..] };
         self.driver.step(&[last], Want::Last)?;
         Ok(())
     }
 
     /// One token after the other in every sequence, with logits.
     fn generate(&mut self) -> Result<()> {
-        let tokens: Vec<Vec<u32>> = (0..self.args.batch).map(|seq| self.tokens(self.args.generate, seq)).collect();
+        let tokens: Vec<Vec<u32>> = (0..self.point.batch).map(|seq| self.tokens(self.args.generate, seq)).collect();
         for i in 0..self.args.generate {
             let span = |(seq_idx, tokens): (usize, &'_ Vec<u32>)| (seq_idx, [tokens[i]]);
             let step: Vec<(usize, [u32; 1])> = tokens.iter().enumerate().map(span).collect();
-            let start = self.args.depth + i;
+            let start = self.point.depth + i;
             let spans: Vec<Span<'_>> =
                 step.iter().map(|(seq_idx, tokens)| Span { seq_idx: *seq_idx, start, tokens }).collect();
             self.driver.step(&spans, Want::Last)?;
@@ -280,8 +331,8 @@ impl Bench<'_> {
 
     /// Calls and device time in microseconds of each op of one decode step, the longest first.
     fn profile(&mut self) -> Result<Vec<(&'static str, usize, f64)>> {
-        let tokens: Vec<[u32; 1]> = (0..self.args.batch).map(|seq| [self.tokens(1, seq)[0]]).collect();
-        let start = self.args.depth;
+        let tokens: Vec<[u32; 1]> = (0..self.point.batch).map(|seq| [self.tokens(1, seq)[0]]).collect();
+        let start = self.point.depth;
         let spans: Vec<Span<'_>> =
             tokens.iter().enumerate().map(|(seq_idx, tokens)| Span { seq_idx, start, tokens }).collect();
         let mut sums: Vec<(&'static str, usize, f64)> = Vec::new();
