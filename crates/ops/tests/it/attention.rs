@@ -282,7 +282,8 @@ fn embedding_rows_are_exact_in_rows_and_tiles() {
                     assert_eq!(row, &truth[*token as usize * n_embd..][..n_embd], "{dtype} {token}");
                 }
             }
-            for card in cards().iter() {
+            // What a device holds as F16 or F32 is tested as that.
+            for card in cards().iter().filter(|_| ops::device_dtype(dtype) == dtype) {
                 let out = card.embed(dtype, rows.shape, &bytes, &tokens);
                 for (row, token) in out.chunks(n_embd).zip(&tokens) {
                     assert_eq!(row, &truth[*token as usize * n_embd..][..n_embd], "{dtype} {token} {}", card.name());
