@@ -34,7 +34,7 @@ function blocks(lines, out) {
     let found;
     if ((found = FENCE.exec(line))) at = fence(lines, at, found, out);
     else if ((found = HEADING.exec(line))) {
-      out.append(inlineInto(element(`h${Math.min(found[1].length + 2, 6)}`), found[2]));
+      out.append(inlineInto(element(`h${Math.min(found[1].length + 1, 6)}`), found[2]));
       at += 1;
     } else if (RULE.test(line)) {
       out.append(element("hr"));
