@@ -20,7 +20,7 @@ mod stream;
 use crate::web;
 use axum::Router;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -69,7 +69,14 @@ async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
 fn asset(path: &str) -> Response {
     match web::asset(path) {
         Some(asset) => {
-            ([(header::CONTENT_TYPE, HeaderValue::from_static(asset.content_type))], asset.bytes).into_response()
+            let headers = [
+                (header::CONTENT_TYPE, asset.content_type),
+                (header::CONTENT_SECURITY_POLICY, web::CONTENT_SECURITY_POLICY),
+                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+                // A new version of the program brings new pages.
+                (header::CACHE_CONTROL, "no-cache"),
+            ];
+            (headers, asset.bytes).into_response()
         }
         None => StatusCode::NOT_FOUND.into_response(),
     }

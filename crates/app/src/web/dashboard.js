@@ -22,21 +22,21 @@ const share = (part, whole) => (old, now) => {
 };
 
 const CHARTS = [
-  { title: "Tokens a second", unit: "", lines: [["generated", rate("roci_generation_tokens_total")], ["prompt", rate("roci_prompt_tokens_total")]] },
+  { title: "Tokens a second", unit: "", lines: [["generated", rate("roci_generated_tokens_total")], ["prompt", rate("roci_prompt_tokens_total")]] },
   { title: "Requests", unit: "", lines: [["running", gauge("roci_requests_running")], ["waiting", gauge("roci_requests_waiting")]] },
   { title: "Time to first token", unit: " s", lines: [["median", spread("roci_time_to_first_token_seconds", 0.5)], ["95 %", spread("roci_time_to_first_token_seconds", 0.95)]] },
   { title: "Between tokens", unit: " s", lines: [["median", spread("roci_inter_token_seconds", 0.5)], ["95 %", spread("roci_inter_token_seconds", 0.95)]] },
-  { title: "Time in the queue", unit: " s", lines: [["median", spread("roci_queue_seconds", 0.5)], ["95 %", spread("roci_queue_seconds", 0.95)]] },
-  { title: "KV cache in use", unit: " %", max: 100, lines: [["blocks", gauge("roci_kv_usage_ratio", 100)]] },
+  { title: "Time in the queue", unit: " s", lines: [["median", spread("roci_queue_time_seconds", 0.5)], ["95 %", spread("roci_queue_time_seconds", 0.95)]] },
+  { title: "KV cache in use", unit: " %", max: 100, lines: [["blocks", gauge("roci_kv_used_ratio", 100)]] },
   { title: "Prompt tokens from the prefix cache", unit: " %", max: 100, lines: [["hits", share("roci_prefix_hit_tokens_total", "roci_prompt_tokens_total")]] },
-  { title: "Memory", unit: " MB", lines: [["process", gauge("process_resident_memory_bytes", 1e-6)]] },
+  { title: "Memory", unit: " MB", lines: [["process", gauge("roci_memory_resident_bytes", 1e-6)]] },
 ];
 const TILES = [
   ["tokens/s generated", () => last(0, 0), 1, ""],
   ["running", () => last(1, 0), 0, ""],
   ["waiting", () => last(1, 1), 0, ""],
-  ["requests in all", () => previous && total(previous.samples, "roci_requests_total"), 0, ""],
-  ["tokens generated in all", () => previous && total(previous.samples, "roci_generation_tokens_total"), 0, ""],
+  ["answers in all", () => previous && total(previous.samples, "roci_answers_total"), 0, ""],
+  ["tokens generated in all", () => previous && total(previous.samples, "roci_generated_tokens_total"), 0, ""],
   ["KV cache", () => last(5, 0), 0, " %"],
 ];
 

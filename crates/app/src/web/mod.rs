@@ -4,8 +4,9 @@
 //! relative addresses, so that they work behind a proxy under any path.
 
 /// One file of the pages.
+#[derive(Copy, Clone, Debug)]
 pub struct Asset {
-    pub mime: &'static str,
+    pub content_type: &'static str,
     pub bytes: &'static [u8],
 }
 
@@ -17,15 +18,15 @@ const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 macro_rules! assets {
-    ($($path:literal => $mime:expr, $file:literal;)*) => {
+    ($($path:literal => $type:expr, $file:literal;)*) => {
         /// Every path the pages consist of.
         #[cfg(test)]
         const PATHS: &[&str] = &[$($path),*];
 
-        /// The file at this path of the server, if it is one of the pages'.
+        /// The file at a path below `/`, without the leading slash.
         pub fn asset(path: &str) -> Option<Asset> {
             match path {
-                $($path => Some(Asset { mime: $mime, bytes: include_bytes!($file) }),)*
+                $($path => Some(Asset { content_type: $type, bytes: include_bytes!($file) }),)*
                 _ => None,
             }
         }
@@ -33,23 +34,23 @@ macro_rules! assets {
 }
 
 assets! {
-    "/" => HTML, "index.html";
-    "/dashboard" => HTML, "dashboard.html";
-    "/assets/icon.svg" => "image/svg+xml", "icon.svg";
-    "/assets/style.css" => "text/css; charset=utf-8", "style.css";
-    "/assets/theme.js" => SCRIPT, "theme.js";
-    "/assets/main.js" => SCRIPT, "main.js";
-    "/assets/api.js" => SCRIPT, "api.js";
-    "/assets/store.js" => SCRIPT, "store.js";
-    "/assets/conversation.js" => SCRIPT, "conversation.js";
-    "/assets/view.js" => SCRIPT, "view.js";
-    "/assets/sidebar.js" => SCRIPT, "sidebar.js";
-    "/assets/settings.js" => SCRIPT, "settings.js";
-    "/assets/attachments.js" => SCRIPT, "attachments.js";
-    "/assets/markdown.js" => SCRIPT, "markdown.js";
-    "/assets/highlight.js" => SCRIPT, "highlight.js";
-    "/assets/dashboard.js" => SCRIPT, "dashboard.js";
-    "/assets/prometheus.js" => SCRIPT, "prometheus.js";
+    "index.html" => HTML, "index.html";
+    "dashboard" => HTML, "dashboard.html";
+    "assets/icon.svg" => "image/svg+xml", "icon.svg";
+    "assets/style.css" => "text/css; charset=utf-8", "style.css";
+    "assets/theme.js" => SCRIPT, "theme.js";
+    "assets/main.js" => SCRIPT, "main.js";
+    "assets/api.js" => SCRIPT, "api.js";
+    "assets/store.js" => SCRIPT, "store.js";
+    "assets/conversation.js" => SCRIPT, "conversation.js";
+    "assets/view.js" => SCRIPT, "view.js";
+    "assets/sidebar.js" => SCRIPT, "sidebar.js";
+    "assets/settings.js" => SCRIPT, "settings.js";
+    "assets/attachments.js" => SCRIPT, "attachments.js";
+    "assets/markdown.js" => SCRIPT, "markdown.js";
+    "assets/highlight.js" => SCRIPT, "highlight.js";
+    "assets/dashboard.js" => SCRIPT, "dashboard.js";
+    "assets/prometheus.js" => SCRIPT, "prometheus.js";
 }
 
 #[cfg(test)]
@@ -63,10 +64,10 @@ mod tests {
             let text = String::from_utf8_lossy(asset(path).expect("listed").bytes).into_owned();
             let names = text.split(['"', '\'']).filter(|part| part.starts_with("./") && part.ends_with(".js"));
             for name in names.map(|n| n.trim_start_matches("./")) {
-                assert!(asset(&format!("/assets/{name}")).is_some(), "{path} imports {name}");
+                assert!(asset(&format!("assets/{name}")).is_some(), "{path} imports {name}");
             }
             for name in text.split('"').filter(|part| part.starts_with("assets/")) {
-                assert!(asset(&format!("/{name}")).is_some(), "{path} links {name}");
+                assert!(asset(name).is_some(), "{path} links {name}");
             }
         }
     }
