@@ -37,7 +37,7 @@ pub struct Plan {
 
 /// Decides the context and checks the memory; touches no weights.
 pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, purpose: Use) -> Result<Plan> {
-    let config = Config::from_metadata(checkpoint.metadata()).hint("`roci inspect` shows what the file says")?;
+    let config = Config::from_checkpoint(checkpoint).hint("`roci inspect` shows what the file says")?;
     let asked = args.context.map(|n_ctx| n_ctx as usize);
     let mut n_ctx = asked.unwrap_or_else(|| config.n_ctx_train.clamp(1, DEFAULT_CONTEXT));
     let device = args.choose_device();
@@ -85,6 +85,7 @@ fn options(args: &LoadArgs, purpose: Use, n_ctx: usize) -> LoadOptions {
         max_batch_tokens: purpose.max_batch_tokens,
         max_logits_rows: purpose.max_logits_rows,
         n_threads: args.n_threads(),
+        n_ctx,
         ..LoadOptions::default()
     }
 }

@@ -1,31 +1,26 @@
 //! What a checkpoint says about its model, checked once: after this, sizes can be trusted.
 //!
-//! A family is a row of data; the decoder reads the row and has no branch on a name.
+//! GGUF says it in metadata. What `config.json` says is translated into the same keys first (`hub.rs`), so that there
+//! is one reader.
 
-use ops::{Heads, MAX_HEAD_DIM, Pairing};
-use weights::Metadata;
+use ops::{Gating, Heads, MAX_HEAD_DIM, Pairing, Routing};
+use weights::{Checkpoint, Metadata};
 
-use crate::Error;
-
-/// What differs between families of dense decoders.
-#[derive(Copy, Clone, Debug)]
-pub struct Family {
-    /// `general.architecture`, also the prefix of its keys.
-    pub name: &'static str,
-    /// Which numbers of a head rope turns together, in GGUF's order of rows.
-    pub pairing: Pairing,
-}
-
-const FAMILIES: [Family; 1] = [Family { name: "llama", pairing: Pairing::Adjacent }];
-const SUPPORTED: &str = "llama";
+use crate::family::{FAMILIES, Family, Kind, Windows, supported};
+use crate::keys::Keys;
+use crate::names::{At, Format, Names};
+use crate::rope_scaling::Scaling;
+use crate::{Error, hub};
 
 /// Larger counts than any model has: a lie in a file must not become an allocation.
 const MAX_LAYERS: usize = 1024;
 const MAX_WIDTH: usize = 1 << 20;
+const MAX_EXPERTS: usize = 4096;
 
 #[derive(Clone, Debug)]
 pub struct Config {
     pub family: Family,
+    pub format: Format,
     pub name: String,
     pub n_vocab: usize,
     /// The context the model was trained for.
@@ -35,94 +30,197 @@ pub struct Config {
     pub n_ff: usize,
     pub n_heads: usize,
     pub n_kv_heads: usize,
+    /// Numbers of a head as the KV pool keeps it.
     pub head_dim: usize,
     pub norm_eps: f32,
-    /// Numbers of a head that rope turns.
+    pub rope: Rope,
+    /// Numbers of a head that rope turns; 0 where positions are learned.
     pub n_rot: usize,
-    pub rope_base: f32,
-    /// Positions are divided by this (linear scaling; 1 without).
-    pub rope_factor: f32,
+    /// What scores are multiplied with.
+    pub attn_scale: f32,
+    pub attn_softcap: Option<f32>,
+    pub logits_softcap: Option<f32>,
+    pub embedding_scale: f32,
+    pub residual_scale: f32,
+    pub logits_scale: f32,
+    /// How far back the layers look that have a window.
+    pub window: Option<usize>,
+    /// Of each layer: whether it has the window.
+    pub is_windowed: Vec<bool>,
+    pub experts: Option<Experts>,
+    pub mla: Option<Mla>,
+    /// Learned positions that stand before the first.
+    pub position_offset: usize,
 }
 
-/// Reads typed numbers under a family's prefix.
-struct Keys<'a> {
-    metadata: &'a Metadata,
-    prefix: &'a str,
+/// How positions become angles.
+#[derive(Clone, Debug)]
+pub struct Rope {
+    pub pairing: Pairing,
+    pub base: f32,
+    /// Of the layers with a window, where it differs. Those are never scaled.
+    pub local_base: Option<f32>,
+    pub scaling: Scaling,
 }
 
-impl Keys<'_> {
-    fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.prefix)
-    }
+/// A mixture of experts.
+#[derive(Copy, Clone, Debug)]
+pub struct Experts {
+    pub n: usize,
+    pub routing: Routing,
+    pub n_ff: usize,
+    /// Width of the expert that every token goes to; 0 without one.
+    pub n_ff_shared: usize,
+}
 
-    fn count(&self, name: &str) -> Result<Option<usize>, Error> {
-        Ok(self.metadata.u64(&self.key(name))?.map(|n| usize::try_from(n).unwrap_or(usize::MAX)))
-    }
-
-    fn count_in(&self, name: &str, default: Option<usize>, max: usize) -> Result<usize, Error> {
-        let found = self.count(name)?.or(default);
-        match found {
-            Some(n) if (1..=max).contains(&n) => Ok(n),
-            Some(n) => Err(self.error(name, format!("{n} is not between 1 and {max}"))),
-            None => Err(self.error(name, "missing".into())),
-        }
-    }
-
-    fn number(&self, name: &str, default: f32) -> Result<f32, Error> {
-        let found = self.metadata.f32(&self.key(name))?.unwrap_or(default);
-        if found.is_finite() && found > 0.0 {
-            Ok(found)
-        } else {
-            Err(self.error(name, format!("{found} is not above zero")))
-        }
-    }
-
-    fn error(&self, name: &str, what: String) -> Error {
-        Error::Metadata { key: self.key(name), what }
-    }
+/// Compressed attention: keys and values are kept as one vector a token, shared by all heads.
+#[derive(Copy, Clone, Debug)]
+pub struct Mla {
+    /// Queries go through this many numbers, if they do.
+    pub q_rank: Option<usize>,
+    pub kv_rank: usize,
+    /// Numbers of a head's key that rope leaves alone, and of its value.
+    pub nope_dim: usize,
+    pub v_dim: usize,
 }
 
 impl Config {
+    /// From whatever form the checkpoint has.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, Error> {
+        let mut config = match checkpoint.hub() {
+            Some(hub) => Self::from_hub(&hub.config)?,
+            None => Self::from_metadata(checkpoint.metadata())?,
+        };
+        let names = Names { checkpoint, format: config.format, family: &config.family };
+        if let Some(experts) = &mut config.experts {
+            let has_bias = (0..config.n_layers).any(|i| names.find(At::Layer(i), "exp_probs_b", "bias").is_some());
+            if has_bias && experts.routing.gating == Gating::Softmax {
+                // A bias for the choice came with sigmoids; files from before the key existed do not say so.
+                experts.routing.gating = Gating::Sigmoid;
+            }
+        }
+        if config.n_vocab == 0 {
+            let table = names.tensor(At::Model, "token_embd")?;
+            config.n_vocab = table.shape[0];
+        }
+        Ok(config)
+    }
+
+    /// From the text of `config.json`.
+    pub fn from_hub(json: &serde_json::Value) -> Result<Self, Error> {
+        let translated = hub::translate(json)?;
+        let mut config = Self::read(&translated.metadata, translated.family, Format::Hub)?;
+        config.rope.scaling = translated.scaling;
+        if let Some(is_windowed) = translated.is_windowed.filter(|layers| layers.len() == config.n_layers) {
+            config.is_windowed = is_windowed;
+        }
+        config.position_offset = translated.position_offset;
+        config.n_ctx_train = config.n_ctx_train.saturating_sub(translated.position_offset).max(1);
+        if let (Some(factor), Some(_)) = (config.rope.scaling.attention_factor(), config.mla) {
+            config.attn_scale *= factor * factor;
+        }
+        Ok(config)
+    }
+
     pub fn from_metadata(metadata: &Metadata) -> Result<Self, Error> {
         let architecture = metadata.string("general.architecture")?.unwrap_or_default();
         let Some(family) = FAMILIES.iter().find(|family| family.name == architecture) else {
-            return Err(Error::Architecture(architecture.to_string(), SUPPORTED));
+            return Err(Error::Architecture(architecture.to_string(), supported()));
         };
+        let mut config = Self::read(metadata, *family, Format::Gguf)?;
         let keys = Keys { metadata, prefix: family.name };
-        if keys.count("expert_count")?.is_some_and(|n| n > 0) {
-            return Err(keys.error("expert_count", "mixtures of experts are not supported yet".into()));
+        config.rope.scaling = Scaling::from_keys(&keys, config.mla.is_some())?;
+        if let (Some(_), Some(factor)) = (config.mla, config.rope.scaling.attention_factor()) {
+            config.attn_scale *= factor * factor;
         }
+        Ok(config)
+    }
+
+    fn read(metadata: &Metadata, family: Family, format: Format) -> Result<Self, Error> {
+        let keys = Keys { metadata, prefix: family.name };
+        let n_layers = keys.count_in("block_count", None, MAX_LAYERS)?;
         let n_embd = keys.count_in("embedding_length", None, MAX_WIDTH)?;
         let n_heads = keys.count_in("attention.head_count", None, MAX_WIDTH)?;
-        let n_kv_heads = keys.count_in("attention.head_count_kv", Some(n_heads), n_heads)?;
-        let head_dim = keys.count_in("attention.key_length", Some(n_embd / n_heads), MAX_HEAD_DIM)?;
-        if keys.count("attention.value_length")?.is_some_and(|n| n != head_dim) {
-            return Err(keys.error("attention.value_length", format!("differs from the key length {head_dim}")));
-        }
+        let mla = mla(&keys)?;
+        let n_kv_heads = match mla {
+            Some(_) => 1,
+            None => keys.count_in("attention.head_count_kv", Some(n_heads), n_heads)?,
+        };
         if !n_heads.is_multiple_of(n_kv_heads) {
             let what = format!("{n_heads} heads cannot share {n_kv_heads} KV heads");
             return Err(keys.error("attention.head_count_kv", what));
         }
-        let n_rot = keys.count_in("rope.dimension_count", Some(head_dim), head_dim)?;
+        let n_rot_max = MAX_HEAD_DIM;
+        let (head_dim, key_dim, n_rot) = match mla {
+            Some(Mla { kv_rank, nope_dim, .. }) => {
+                let n_rot = keys.count_in("rope.dimension_count", None, n_rot_max)?;
+                (kv_rank + n_rot, nope_dim + n_rot, n_rot)
+            }
+            None => {
+                let head_dim = keys.count_in("attention.key_length", Some(n_embd / n_heads), MAX_HEAD_DIM)?;
+                if keys.count("attention.value_length")?.is_some_and(|n| n != head_dim) {
+                    let what = format!("differs from the key length {head_dim}");
+                    return Err(keys.error("attention.value_length", what));
+                }
+                (head_dim, head_dim, keys.count_in("rope.dimension_count", Some(head_dim), head_dim)?)
+            }
+        };
+        if head_dim > MAX_HEAD_DIM {
+            return Err(keys.error("attention.kv_lora_rank", format!("heads of {head_dim} are above {MAX_HEAD_DIM}")));
+        }
+        // BERT learns its positions.
+        let n_rot = if family.name == "bert" { 0 } else { n_rot };
         if !n_rot.is_multiple_of(2) {
             return Err(keys.error("rope.dimension_count", format!("{n_rot} is odd")));
         }
+        let experts = experts(&keys, &family)?;
+        let n_ff = keys.count_in("feed_forward_length", experts.map(|experts| experts.n_ff), MAX_WIDTH)?;
+        let experts = experts.map(|mut experts| {
+            experts.n_ff = if experts.n_ff == 0 { n_ff } else { experts.n_ff };
+            experts
+        });
+        let eps = match family.norm {
+            ops::NormKind::Rms => "attention.layer_norm_rms_epsilon",
+            ops::NormKind::Layer => "attention.layer_norm_epsilon",
+        };
+        let (window, is_windowed) = windows(&keys, &family, n_layers)?;
         let n_tokens = metadata.strings("tokenizer.ggml.tokens")?.map(<[_]>::len);
         Ok(Self {
-            family: *family,
+            format,
             name: metadata.string("general.name")?.unwrap_or(family.name).to_string(),
-            n_vocab: keys.count_in("vocab_size", n_tokens, u32::MAX as usize)?,
+            // 0: to be counted in the embedding.
+            n_vocab: keys.count("vocab_size")?.or(n_tokens).unwrap_or(0).min(u32::MAX as usize),
             n_ctx_train: keys.count_in("context_length", None, u32::MAX as usize)?,
-            n_layers: keys.count_in("block_count", None, MAX_LAYERS)?,
+            n_layers,
             n_embd,
-            n_ff: keys.count_in("feed_forward_length", None, MAX_WIDTH)?,
+            n_ff,
             n_heads,
             n_kv_heads,
             head_dim,
-            norm_eps: keys.number("attention.layer_norm_rms_epsilon", 1e-5)?,
+            norm_eps: keys.number(eps, 1e-5)?,
+            rope: Rope {
+                pairing: if format == Format::Gguf { family.pairing } else { family.hub_pairing },
+                base: keys.number("rope.freq_base", 10_000.0)?,
+                local_base: local_base(&keys, &family)?,
+                scaling: Scaling::None,
+            },
             n_rot,
-            rope_base: keys.number("rope.freq_base", 10_000.0)?,
-            rope_factor: rope_factor(&keys)?,
+            attn_scale: attention_scale(&keys, &family, key_dim, (n_layers, n_embd / n_heads))?,
+            attn_softcap: keys.positive("attn_logit_softcapping")?,
+            logits_softcap: keys.positive("final_logit_softcapping")?,
+            embedding_scale: match family.scales_embedding {
+                // The original rounds it to bf16, or not, as the weights are: what the converter's users see is f32.
+                true => (n_embd as f32).sqrt(),
+                false => keys.number("embedding_scale", 1.0)?,
+            },
+            residual_scale: keys.number("residual_scale", 1.0)?,
+            logits_scale: 1.0 / keys.number("logit_scale", 1.0)?,
+            window,
+            is_windowed,
+            experts,
+            mla,
+            position_offset: 0,
+            family,
         })
     }
 
@@ -132,21 +230,92 @@ impl Config {
     }
 
     pub fn heads(&self) -> Heads {
-        let scale = 1.0 / (self.head_dim as f32).sqrt();
-        Heads { n_heads: self.n_heads, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim, scale }
+        Heads { n_heads: self.n_heads, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim, scale: self.attn_scale }
     }
 
     /// Columns of the queries of one token.
     pub fn q_dim(&self) -> usize {
         self.n_heads * self.head_dim
     }
+
+    pub fn is_encoder(&self) -> bool {
+        self.family.kind == Kind::Encoder
+    }
 }
 
-fn rope_factor(keys: &Keys) -> Result<f32, Error> {
-    let kind = keys.metadata.string(&keys.key("rope.scaling.type"))?;
-    match kind {
-        None | Some("none" | "") => Ok(1.0),
-        Some("linear") => keys.number("rope.scaling.factor", 1.0),
-        Some(other) => Err(keys.error("rope.scaling.type", format!("`{other}` is not supported yet"))),
+fn mla(keys: &Keys) -> Result<Option<Mla>, Error> {
+    let Some(kv_rank) = keys.count("attention.kv_lora_rank")?.filter(|n| *n > 0) else { return Ok(None) };
+    let n_rot = keys.count_in("rope.dimension_count", None, MAX_HEAD_DIM)?;
+    // Files from before the keys of compressed attention existed have the plain ones.
+    let length = |name: &str, old: &str| -> Result<usize, Error> {
+        let old = keys.count(old)?;
+        keys.count_in(name, old, MAX_WIDTH)
+    };
+    let key_dim = length("attention.key_length_mla", "attention.key_length")?;
+    if key_dim <= n_rot {
+        return Err(keys.error("attention.key_length_mla", format!("{key_dim} is not above rope's {n_rot}")));
     }
+    Ok(Some(Mla {
+        q_rank: keys.count("attention.q_lora_rank")?.filter(|n| *n > 0),
+        kv_rank: kv_rank.min(MAX_WIDTH),
+        nope_dim: key_dim - n_rot,
+        v_dim: length("attention.value_length_mla", "attention.value_length")?,
+    }))
+}
+
+fn experts(keys: &Keys, family: &Family) -> Result<Option<Experts>, Error> {
+    if keys.count("expert_count")?.unwrap_or(0) == 0 {
+        return Ok(None);
+    }
+    let n = keys.count_in("expert_count", None, MAX_EXPERTS)?;
+    let n_ff = keys.count("expert_feed_forward_length")?.unwrap_or(0).min(MAX_WIDTH);
+    let n_shared = keys.count("expert_shared_count")?.unwrap_or(0).min(MAX_EXPERTS);
+    let gating = match keys.count("expert_gating_func")? {
+        None | Some(0) => family.gating,
+        Some(1) => Gating::Softmax,
+        Some(2) => Gating::Sigmoid,
+        Some(3) => Gating::SoftmaxOfBest,
+        Some(other) => return Err(keys.error("expert_gating_func", format!("{other} is not known"))),
+    };
+    let n_groups = keys.count("expert_group_count")?.unwrap_or(1).max(1);
+    let routing = Routing {
+        n_used: keys.count_in("expert_used_count", None, n)?,
+        gating,
+        is_normalized: keys.flag("expert_weights_norm")?.unwrap_or(family.normalizes_experts),
+        scale: match keys.number_or_zero("expert_weights_scale")? {
+            0.0 => 1.0,
+            scale => scale,
+        },
+        n_groups,
+        n_groups_used: keys.count_in("expert_group_used_count", Some(n_groups), n_groups)?,
+    };
+    let shared = keys.count("expert_shared_feed_forward_length")?.unwrap_or(0).min(MAX_WIDTH);
+    let n_ff_shared = if shared > 0 { shared } else { n_shared * n_ff };
+    Ok(Some(Experts { n, routing, n_ff, n_ff_shared }))
+}
+
+fn windows(keys: &Keys, family: &Family, n_layers: usize) -> Result<(Option<usize>, Vec<bool>), Error> {
+    let window = keys.count("attention.sliding_window")?.filter(|n| *n > 0);
+    let is_windowed = |layer_idx: usize| match family.windows {
+        Windows::All => true,
+        Windows::AllBut(n) => !(layer_idx + 1).is_multiple_of(n),
+    };
+    Ok((window, (0..n_layers).map(|layer_idx| window.is_some() && is_windowed(layer_idx)).collect()))
+}
+
+fn local_base(keys: &Keys, family: &Family) -> Result<Option<f32>, Error> {
+    let default = (family.name == "gemma3").then_some(10_000.0);
+    Ok(keys.positive("rope.freq_base_swa")?.or(default))
+}
+
+/// Gemma's largest models scale by another width than their heads', which GGUF does not say.
+fn attention_scale(keys: &Keys, family: &Family, key_dim: usize, gemma: (usize, usize)) -> Result<f32, Error> {
+    if let Some(scale) = keys.positive("attention.scale")? {
+        return Ok(scale);
+    }
+    let width = match (family.name, gemma) {
+        ("gemma2", (46, per_head)) | ("gemma3", (62, per_head)) => per_head,
+        _ => key_dim,
+    };
+    Ok(1.0 / (width as f32).sqrt())
 }

@@ -1,13 +1,15 @@
-//! The forward pass of a dense decoder: one step for a batch of rows, whatever they are (prefill, decode, both).
+//! The forward pass: one step for a batch of rows, whatever they are (prefill, decode, both, or texts for an encoder).
+//! What a family does differently is in its row and in which parts its checkpoint has; every line here is an op.
 
-use ops::{Exec, Product, Projected, Spans, View, ViewMut};
+use ops::{Exec, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
 
 use crate::kv_cache::KvCache;
-use crate::resident::{LayerWeights, Resident};
+use crate::parts::{AttentionParts, LayerParts, Linear, Norm};
+use crate::resident::Resident;
 use crate::rope_table::RopeTable;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, Work};
 use crate::step::{Places, Step};
-use crate::{Config, Error};
+use crate::{Config, Error, feed_forward, mla};
 
 /// Everything a step touches.
 pub struct Decoder {
@@ -16,102 +18,266 @@ pub struct Decoder {
     pub rope: RopeTable,
     pub kv: KvCache,
     pub scratch: Scratch,
+    /// For layers with a window, where they turn by another base.
+    local_rope: Option<RopeTable>,
+    local_angles: Vec<f32>,
+    /// Which experts the rows of a layer go to.
+    routes: Routes,
+}
+
+/// What the blocks of a layer read.
+#[derive(Copy, Clone)]
+pub struct Context<'a> {
+    pub exec: Exec<'a>,
+    pub config: &'a Config,
+    pub weights: &'a Resident,
 }
 
 impl Decoder {
+    pub fn new(config: Config, weights: Resident, rope: RopeTable, kv: KvCache, scratch: Scratch) -> Self {
+        let local_rope = RopeTable::local(&config);
+        Self { config, weights, rope, kv, scratch, local_rope, local_angles: Vec::new(), routes: Routes::default() }
+    }
+
     /// Runs a step whose inputs lie at `places`. Afterwards `scratch.logits` and `scratch.pooled` hold the wanted rows.
     pub fn forward(&mut self, exec: Exec, step: &Step, places: &Places) -> Result<(), Error> {
-        let s = &mut self.scratch;
-        ops::embed(exec, self.weights.embedding.view(), places.tokens, &mut s.x.rows_mut(step.n_rows))?;
-        let n_layers = self.weights.layers.len();
+        self.embed(exec, step, places)?;
+        if let Some(rope) = &self.local_rope {
+            self.local_angles.resize(step.n_rows * rope.n_rot(), 0.0);
+            rope.fill(step.positions(), &mut self.local_angles);
+        }
+        let n_layers = self.weights.parts.layers.len();
         for layer_idx in 0..n_layers {
             self.attend(exec, layer_idx, step, places)?;
-            let layer = &self.weights.layers[layer_idx];
-            let (config, s) = (&self.config, &mut self.scratch);
+            let context = Context { exec, config: &self.config, weights: &self.weights };
+            let layer = &self.weights.parts.layers[layer_idx];
+            let s = &mut self.scratch;
             if layer_idx + 1 < n_layers {
-                let (x, mixed) = (s.x.rows_mut(step.n_rows), s.mixed.rows(step.n_rows));
-                feed_forward(exec, config, layer, mixed, x, &mut s.h, &mut s.gate, &mut s.up)?;
+                let (mut x, mixed) = (s.x.rows_mut(step.n_rows), s.mixed.rows(step.n_rows));
+                join_attention(context, layer, mixed, &mut x, &mut s.work)?;
+                feed_forward::run(context, layer, &mut x, &mut s.work, &mut self.routes)?;
             } else {
                 // After the last attention only the wanted rows matter.
                 let n = step.kept.len();
                 ops::take_rows(exec, s.x.rows(step.n_rows), places.kept, &mut s.kept_x.rows_mut(n))?;
                 ops::take_rows(exec, s.mixed.rows(step.n_rows), places.kept, &mut s.kept_mixed.rows_mut(n))?;
-                let (x, mixed) = (s.kept_x.rows_mut(n), s.kept_mixed.rows(n));
-                feed_forward(exec, config, layer, mixed, x, &mut s.h, &mut s.gate, &mut s.up)?;
+                let (mut x, mixed) = (s.kept_x.rows_mut(n), s.kept_mixed.rows(n));
+                join_attention(context, layer, mixed, &mut x, &mut s.work)?;
+                feed_forward::run(context, layer, &mut x, &mut s.work, &mut self.routes)?;
             }
         }
         self.finish(exec, places)
     }
 
+    /// From tokens to the stream.
+    fn embed(&mut self, exec: Exec, step: &Step, places: &Places) -> Result<(), Error> {
+        let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
+        let (parts, n) = (&weights.parts, step.n_rows);
+        let mut x = s.x.rows_mut(n);
+        ops::embed(exec, weights.view(parts.embedding), places.tokens, &mut x)?;
+        if config.embedding_scale != 1.0 {
+            ops::scale(exec, &mut x, config.embedding_scale)?;
+        }
+        if let Some(table) = parts.positions {
+            let offset = config.position_offset as u32;
+            let rows: Vec<u32> = step.positions().iter().map(|position| position + offset).collect();
+            ops::embed(exec, weights.view(table), &rows, &mut s.work.h.rows_mut(n))?;
+            ops::add_scaled(exec, &mut x, s.work.h.rows(n), 1.0)?;
+        }
+        if let Some(row) = parts.token_type {
+            ops::add_bias(exec, &mut x, weights.view(row))?;
+        }
+        if let Some(norm) = parts.embedding_norm {
+            Context { exec, config, weights }.norm_in_place(norm, &mut x)?;
+        }
+        Ok(())
+    }
+
     /// Attention of one layer: from the stream `x` to `mixed`, with the new keys and values stored.
     fn attend(&mut self, exec: Exec, layer_idx: usize, step: &Step, places: &Places) -> Result<(), Error> {
-        let (config, layer, s) = (&self.config, &self.weights.layers[layer_idx], &mut self.scratch);
-        let n = step.n_rows;
-        ops::norm_matmul(
-            exec,
-            s.x.rows(n),
-            layer.attn_norm.view(),
-            config.norm_eps,
-            &mut s.h.rows_mut(n),
-            &mut [
-                Product::write(layer.q.view(), s.q.rows_mut(n)),
-                Product::write(layer.k.view(), s.k.rows_mut(n)),
-                Product::write(layer.v.view(), s.v.rows_mut(n)),
-            ],
-        )?;
+        let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
+        let context = Context { exec, config, weights };
+        let layer = &weights.parts.layers[layer_idx];
+        let (n, is_windowed) = (step.n_rows, config.is_windowed[layer_idx]);
+        let angles = match &self.local_rope {
+            Some(rope) if is_windowed => View::of_f32(&self.local_angles, rope.n_rot()),
+            _ => places.angles,
+        };
+        let sinks = match &layer.attention {
+            AttentionParts::Plain { q, k, v, q_norm, k_norm, sinks } => {
+                let mut products = [
+                    Product::write(weights.view(q.weight), s.q.rows_mut(n)),
+                    Product::write(weights.view(k.weight), s.k.rows_mut(n)),
+                    Product::write(weights.view(v.weight), s.v.rows_mut(n)),
+                ];
+                context.norm_products(layer.attn_norm, s.x.rows(n), &mut s.work.h.rows_mut(n), &mut products)?;
+                for (linear, rows) in [(q, &mut s.q), (k, &mut s.k), (v, &mut s.v)] {
+                    context.add_bias(linear, &mut rows.rows_mut(n))?;
+                }
+                for (norm, rows) in [(q_norm, &mut s.q), (k_norm, &mut s.k)] {
+                    if let Some(norm) = norm {
+                        let norm = weights.view(*norm);
+                        ops::norm_heads(exec, &mut rows.rows_mut(n), norm, config.family.norm, config.norm_eps)?;
+                    }
+                }
+                *sinks
+            }
+            AttentionParts::Compressed(parts) => {
+                mla::project(context, layer, parts, angles, n, s)?;
+                None
+            }
+        };
         let kv = self.kv.layer_mut(layer_idx);
         let (mut k_pool, mut v_pool) = (kv.k.view_mut(), kv.v.view_mut());
-        let projected = Projected {
-            q: s.q.rows_mut(n),
-            k: s.k.rows_mut(n),
-            v: s.v.rows(n),
-            angles: places.angles,
-            head_dim: config.head_dim,
-            pairing: config.family.pairing,
-        };
-        ops::rope_store(exec, projected, places.slots, &mut k_pool, &mut v_pool)?;
+        if config.n_rot == 0 || config.mla.is_some() {
+            // Nothing to turn, or turned already.
+            let (k, v) = (s.k.rows(n), s.v.rows(n));
+            ops::kv_store(exec, k, v, places.slots, config.head_dim, &mut k_pool, &mut v_pool)?;
+        } else {
+            let projected = Projected {
+                q: s.q.rows_mut(n),
+                k: s.k.rows_mut(n),
+                v: s.v.rows(n),
+                angles,
+                head_dim: config.head_dim,
+                pairing: config.rope.pairing,
+            };
+            ops::rope_store(exec, projected, places.slots, &mut k_pool, &mut v_pool)?;
+        }
         let spans = step.spans();
         let spans = Spans { host: &spans, device: places.spans };
-        ops::attention(exec, s.q.rows(n), kv.view(), config.heads(), spans, &mut s.mixed.rows_mut(n))?;
+        let shaping = Shaping {
+            // A window that no context of this model outgrows changes nothing.
+            window: config.window.filter(|window| is_windowed && *window < config.n_ctx_train),
+            softcap: config.attn_softcap,
+            sinks: sinks.map(|sinks| weights.view(sinks)),
+        };
+        let (q, heads) = (s.q.rows(n), config.heads());
+        ops::attention_with(exec, q, kv.view(), heads, spans, shaping, &mut s.mixed.rows_mut(n))?;
         Ok(())
     }
 
     /// The last norm and the output layer, for the rows that want them.
     fn finish(&mut self, exec: Exec, places: &Places) -> Result<(), Error> {
-        let (weights, s) = (&self.weights, &mut self.scratch);
+        let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
         let n = places.kept.len();
-        let norm = weights.output_norm.view();
-        ops::rmsnorm(exec, s.kept_x.rows(n), norm, self.config.norm_eps, &mut s.hidden.rows_mut(n))?;
+        let hidden = match weights.parts.output_norm {
+            Some(norm) => {
+                Context { exec, config, weights }.norm(norm, s.kept_x.rows(n), &mut s.hidden.rows_mut(n))?;
+                s.hidden.rows(n)
+            }
+            None => s.kept_x.rows(n),
+        };
         let (pooled, rows) = (places.pooled, places.logits_rows);
-        ops::take_rows(exec, s.hidden.rows(n), pooled, &mut s.pooled.rows_mut(pooled.len()))?;
+        ops::take_rows(exec, hidden, pooled, &mut s.pooled.rows_mut(pooled.len()))?;
         if rows.is_empty() {
             return Ok(());
         }
-        ops::take_rows(exec, s.hidden.rows(n), rows, &mut s.logits_in.rows_mut(rows.len()))?;
-        let weight = weights.output.as_ref().unwrap_or(&weights.embedding).view();
-        let out = s.logits.rows_mut(rows.len());
-        ops::matmul(exec, s.logits_in.rows(rows.len()), &mut [Product::write(weight, out)])?;
+        ops::take_rows(exec, hidden, rows, &mut s.logits_in.rows_mut(rows.len()))?;
+        let weight = weights.view(weights.parts.output.unwrap_or(weights.parts.embedding));
+        let mut out = s.logits.rows_mut(rows.len());
+        ops::matmul(exec, s.logits_in.rows(rows.len()), &mut [Product::write(weight, out.reborrow())])?;
+        if config.logits_scale != 1.0 {
+            ops::scale(exec, &mut out, config.logits_scale)?;
+        }
+        if let Some(cap) = config.logits_softcap {
+            ops::softcap(exec, &mut out, cap)?;
+        }
         Ok(())
     }
 }
 
-/// `x += attention's output`, then `x += ffn(norm(x))`.
-#[allow(clippy::too_many_arguments, reason = "the scratch's parts, borrowed apart from the rest of it")]
-fn feed_forward(
-    exec: Exec,
-    config: &Config,
-    layer: &LayerWeights,
+/// `x += attention's output`, normed where the family does.
+fn join_attention(
+    context: Context,
+    layer: &LayerParts,
     mixed: View,
-    mut x: ViewMut,
-    h: &mut ops::Tensor,
-    gate: &mut ops::Tensor,
-    up: &mut ops::Tensor,
+    x: &mut ViewMut,
+    work: &mut Work,
 ) -> Result<(), Error> {
     let n = mixed.n_rows();
-    ops::matmul(exec, mixed, &mut [Product::add(layer.attn_out.view(), x.reborrow())])?;
-    let gate_and_up =
-        &mut [Product::write(layer.gate.view(), gate.rows_mut(n)), Product::write(layer.up.view(), up.rows_mut(n))];
-    ops::norm_matmul(exec, x.as_view(), layer.ffn_norm.view(), config.norm_eps, &mut h.rows_mut(n), gate_and_up)?;
-    ops::swiglu_matmul(exec, &mut gate.rows_mut(n), up.rows(n), &mut [Product::add(layer.down.view(), x)])?;
-    Ok(())
+    if let AttentionParts::Compressed(parts) = &layer.attention {
+        mla::expand(context, parts, mixed, work)?;
+        let Work { branch, compressed, .. } = work;
+        let values = compressed.values.rows(n);
+        context.join(values, &layer.attn_out, layer.post_attn_norm, x, &mut branch.rows_mut(n))?;
+    } else {
+        context.join(mixed, &layer.attn_out, layer.post_attn_norm, x, &mut work.branch.rows_mut(n))?;
+    }
+    match layer.attn_sum_norm {
+        Some(norm) => context.norm_in_place(norm, x),
+        None => Ok(()),
+    }
+}
+
+impl Context<'_> {
+    pub fn add_bias(&self, linear: &Linear, x: &mut ViewMut) -> Result<(), Error> {
+        match linear.bias {
+            Some(bias) => Ok(ops::add_bias(self.exec, x, self.weights.view(bias))?),
+            None => Ok(()),
+        }
+    }
+
+    pub fn norm(&self, norm: Norm, x: View, out: &mut ViewMut) -> Result<(), Error> {
+        let (weight, eps) = (self.weights.view(norm.weight), self.config.norm_eps);
+        let bias = norm.bias.map(|bias| self.weights.view(bias));
+        match self.config.family.norm {
+            ops::NormKind::Rms => ops::rmsnorm(self.exec, x, weight, eps, out)?,
+            ops::NormKind::Layer => ops::layernorm(self.exec, x, weight, bias, eps, out)?,
+        }
+        Ok(())
+    }
+
+    pub fn norm_in_place(&self, norm: Norm, x: &mut ViewMut) -> Result<(), Error> {
+        let weight = self.weights.view(norm.weight);
+        ops::norm_heads(self.exec, x, weight, self.config.family.norm, self.config.norm_eps)?;
+        if let Some(bias) = norm.bias {
+            ops::add_bias(self.exec, x, self.weights.view(bias))?;
+        }
+        Ok(())
+    }
+
+    /// Products of `norm(x)`, or of `x` where the family norms elsewhere.
+    pub fn norm_products(
+        &self,
+        norm: Option<Norm>,
+        x: View,
+        h: &mut ViewMut,
+        products: &mut [Product],
+    ) -> Result<(), Error> {
+        let Some(norm) = norm else { return Ok(ops::matmul(self.exec, x, products)?) };
+        if self.config.family.norm == ops::NormKind::Rms {
+            let weight = self.weights.view(norm.weight);
+            return Ok(ops::norm_matmul(self.exec, x, weight, self.config.norm_eps, h, products)?);
+        }
+        self.norm(norm, x, h)?;
+        Ok(ops::matmul(self.exec, h.as_view(), products)?)
+    }
+
+    /// `x += y * linear`, with what the family does between.
+    pub fn join(
+        &self,
+        y: View,
+        linear: &Linear,
+        norm: Option<Norm>,
+        x: &mut ViewMut,
+        branch: &mut ViewMut,
+    ) -> Result<(), Error> {
+        let weight = self.weights.view(linear.weight);
+        let is_plain = linear.bias.is_none() && norm.is_none() && self.config.residual_scale == 1.0;
+        if is_plain {
+            return Ok(ops::matmul(self.exec, y, &mut [Product::add(weight, x.reborrow())])?);
+        }
+        ops::matmul(self.exec, y, &mut [Product::write(weight, branch.reborrow())])?;
+        self.add_bias(linear, branch)?;
+        self.join_branch(norm, x, branch)
+    }
+
+    /// `x += branch`, normed and scaled as the family does.
+    pub fn join_branch(&self, norm: Option<Norm>, x: &mut ViewMut, branch: &mut ViewMut) -> Result<(), Error> {
+        if let Some(norm) = norm {
+            self.norm_in_place(norm, branch)?;
+        }
+        Ok(ops::add_scaled(self.exec, x, branch.as_view(), self.config.residual_scale)?)
+    }
 }

@@ -7,7 +7,9 @@ pub enum Error {
     #[error(transparent)]
     Op(#[from] ops::Error),
     #[error("architecture `{0}` is not supported (supported: {1})")]
-    Architecture(String, &'static str),
+    Architecture(String, String),
+    #[error("family {family} is not yet supported on a GPU: op `{op}`; --device cpu runs it")]
+    NotOnDevice { family: &'static str, op: &'static str },
     #[error("metadata `{key}`: {what}")]
     Metadata { key: String, what: String },
     #[error("tensor `{name}`: shape {found:?}, the configuration asks for {expected:?}")]

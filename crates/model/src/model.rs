@@ -7,8 +7,9 @@ use weights::Checkpoint;
 
 use crate::decoder::Decoder;
 use crate::device::{Device, Sizes};
+use crate::head::Head;
 use crate::kv_cache::{KvCache, KvType};
-use crate::names::GGUF;
+use crate::names::Names;
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
 use crate::scratch::Scratch;
@@ -22,6 +23,7 @@ pub struct Model {
     limits: Limits,
     memory: MemoryPlan,
     loaded: Option<Loaded>,
+    head: Option<Head>,
 }
 
 enum RunsOn {
@@ -52,6 +54,9 @@ pub struct LoadOptions {
     pub max_logits_rows: usize,
     /// 0 means as many as the machine has cores.
     pub n_threads: usize,
+    /// Tokens that a sequence may hold, as far as is known: some models turn otherwise in a long context. 0 means what
+    /// the model was trained for.
+    pub n_ctx: usize,
     pub shard: Shard,
 }
 
@@ -64,6 +69,7 @@ impl Default for LoadOptions {
             max_batch_tokens: 512,
             max_logits_rows: 64,
             n_threads: 0,
+            n_ctx: 0,
             shard: Shard::WHOLE,
         }
     }
@@ -105,11 +111,12 @@ pub struct Output<'a> {
 
 /// What loading would take; touches no weight.
 pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> Result<MemoryPlan, Error> {
+    let names = names(checkpoint, config);
     if let DeviceChoice::Gpu { .. } = options.device {
         let LoadOptions { kv_type, n_blocks, max_batch_tokens, max_logits_rows, .. } = *options;
         let sizes = Sizes::new(config, max_batch_tokens, max_logits_rows, n_blocks);
         return Ok(MemoryPlan {
-            weights_bytes: Resident::plan_bytes_on_device(checkpoint, config, &GGUF)?,
+            weights_bytes: Resident::plan_bytes_on_device(names, config)?,
             kv_bytes: KvCache::bytes_on_device(config, kv_type, n_blocks),
             scratch_bytes: Scratch::bytes_on_device(config, max_batch_tokens, max_logits_rows) + sizes.bytes(),
         });
@@ -117,10 +124,19 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
     // The layout depends on the instruction set, not on the number of threads.
     let pool = Pool::new(1);
     Ok(MemoryPlan {
-        weights_bytes: Resident::plan_bytes(Exec::Cpu(&pool), checkpoint, config, &GGUF)?,
+        weights_bytes: Resident::plan_bytes(Exec::Cpu(&pool), names, config)?,
         kv_bytes: KvCache::bytes(config, options.kv_type, options.n_blocks),
         scratch_bytes: Scratch::bytes(config, options.max_batch_tokens, options.max_logits_rows),
     })
+}
+
+/// The context that decides how long sequences are turned.
+fn limits_context(config: &Config, options: &LoadOptions) -> usize {
+    if options.n_ctx == 0 { config.n_ctx_train } else { options.n_ctx }
+}
+
+fn names<'a>(checkpoint: &'a Checkpoint, config: &'a Config) -> Names<'a> {
+    Names { checkpoint, format: config.format, family: &config.family }
 }
 
 impl Model {
@@ -154,17 +170,14 @@ impl Model {
         let scratch = Scratch::carve(&config, max_batch_tokens, max_logits_rows, &mut scratch_arena);
         let sizes = Sizes::new(&config, max_batch_tokens, max_logits_rows, n_blocks);
         let device = Device::new(queue, &config, sizes, &mut scratch_arena)?;
-        let (weights, loaded) =
-            Resident::load_on_device(&device, n_threads, &mut weights_arena, checkpoint, &config, &GGUF)?;
-        let decoder = Decoder {
-            weights,
-            rope: RopeTable::new(&config, checkpoint, &GGUF)?,
-            kv: KvCache::carve(&config, kv_type, n_blocks, &mut kv_arena),
-            scratch,
-            config,
-        };
+        let names = names(checkpoint, &config);
+        let (weights, loaded) = Resident::load_on_device(&device, n_threads, &mut weights_arena, names, &config)?;
+        let rope = RopeTable::new(&config, &names, limits_context(&config, &options))?;
+        let head = Head::open(&config, &names)?;
+        let kv = KvCache::carve(&config, kv_type, n_blocks, &mut kv_arena);
+        let decoder = Decoder::new(config.clone(), weights, rope, kv, scratch);
         let runs_on = RunsOn::Gpu(Box::new(device));
-        let mut model = Self { runs_on, decoder, limits, memory, loaded: Some(loaded) };
+        let mut model = Self { runs_on, decoder, limits, memory, loaded: Some(loaded), head };
         model.warm_up()?;
         Ok(model)
     }
@@ -191,7 +204,7 @@ impl Model {
         if options.shard != Shard::WHOLE {
             return Err(Error::Batch(format!("shard {:?}: a model is not split over ranks yet", options.shard)));
         }
-        let config = Config::from_metadata(checkpoint.metadata())?;
+        let config = Config::from_checkpoint(checkpoint)?;
         let limits = Limits {
             n_vocab: config.n_vocab,
             n_blocks: options.n_blocks,
@@ -206,14 +219,14 @@ impl Model {
         let options = LoadOptions { device: DeviceChoice::Cpu, ..options };
         let (config, limits) = Self::check(checkpoint, &options)?;
         let memory = plan(checkpoint, &config, &options)?;
-        let decoder = Decoder {
-            weights: Resident::load(Exec::Cpu(&pool), checkpoint, &config, &GGUF)?,
-            rope: RopeTable::new(&config, checkpoint, &GGUF)?,
-            kv: KvCache::new(&config, options.kv_type, options.n_blocks)?,
-            scratch: Scratch::new(&config, options.max_batch_tokens, options.max_logits_rows)?,
-            config,
-        };
-        Ok(Self { runs_on: RunsOn::Cpu(pool), decoder, limits, memory, loaded: None })
+        let names = names(checkpoint, &config);
+        let weights = Resident::load(Exec::Cpu(&pool), names, &config)?;
+        let rope = RopeTable::new(&config, &names, limits_context(&config, &options))?;
+        let head = Head::open(&config, &names)?;
+        let kv = KvCache::new(&config, options.kv_type, options.n_blocks)?;
+        let scratch = Scratch::new(&config, options.max_batch_tokens, options.max_logits_rows)?;
+        let decoder = Decoder::new(config.clone(), weights, rope, kv, scratch);
+        Ok(Self { runs_on: RunsOn::Cpu(pool), decoder, limits, memory, loaded: None, head })
     }
 
     pub fn config(&self) -> &Config {
@@ -274,9 +287,28 @@ impl Model {
         device.profile(&mut self.decoder, &step)
     }
 
+    /// Whether it can score a text (or a pair) by the hidden state of its first token.
+    pub fn has_head(&self) -> bool {
+        self.head.is_some()
+    }
+
+    /// What a reranker makes of the hidden state of the first token; `None` for other models.
+    pub fn score(&self, hidden: &[f32]) -> Option<Vec<f32>> {
+        let is_whole = hidden.len() == self.decoder.config.n_embd;
+        self.head.as_ref().filter(|_| is_whole).map(|head| head.score(hidden))
+    }
+
     /// One step. Keys and values of every row are stored in the blocks of its sequence.
     pub fn forward(&mut self, batch: &Batch) -> Result<Output<'_>, Error> {
         batch.validate(&self.limits)?;
+        if self.decoder.config.is_encoder() {
+            if batch.attention != crate::Attention::Full {
+                return Err(Error::Batch("an encoder reads a text as a whole: its attention is full".into()));
+            }
+            if !batch.logits_rows.is_empty() {
+                return Err(Error::Batch("an encoder has no logits; ask for hidden states".into()));
+            }
+        }
         let step = Step::new(batch, &self.decoder.rope);
         let (n_logits, n_pooled) = (batch.logits_rows.len(), batch.pool_rows.len());
         match &mut self.runs_on {

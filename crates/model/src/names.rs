@@ -1,45 +1,183 @@
-//! Names of tensors in a checkpoint, as data: another container or family is another row.
+//! Names of tensors in a checkpoint, as data. GGUF's names are the ones this crate speaks; a safetensors folder has a
+//! table from them to its own, llama's with what a family renames.
 
-#[derive(Copy, Clone, Debug)]
-pub struct Names {
-    pub embedding: &'static str,
-    pub output_norm: &'static str,
-    /// Missing where the output is tied to the embedding.
-    pub output: &'static str,
-    /// Optional divisors of rope's frequencies.
-    pub rope_factors: &'static str,
-    /// Names inside a layer stand between `layer_prefix`, the layer's number and a dot, and `.weight`.
-    pub layer_prefix: &'static str,
-    pub attn_norm: &'static str,
-    pub q: &'static str,
-    pub k: &'static str,
-    pub v: &'static str,
-    pub attn_out: &'static str,
-    pub ffn_norm: &'static str,
-    pub gate: &'static str,
-    pub up: &'static str,
-    pub down: &'static str,
+use weights::{Checkpoint, Tensor};
+
+use crate::Family;
+
+/// GGUF's name, and the one in safetensors. Neither holds the layer or `.weight`.
+pub type Rename = (&'static str, &'static str);
+
+/// How a checkpoint spells its tensors.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Format {
+    Gguf,
+    /// Safetensors as transformers writes them.
+    Hub,
 }
 
-pub const GGUF: Names = Names {
-    embedding: "token_embd.weight",
-    output_norm: "output_norm.weight",
-    output: "output.weight",
-    rope_factors: "rope_freqs.weight",
-    layer_prefix: "blk.",
-    attn_norm: "attn_norm",
-    q: "attn_q",
-    k: "attn_k",
-    v: "attn_v",
-    attn_out: "attn_output",
-    ffn_norm: "ffn_norm",
-    gate: "ffn_gate",
-    up: "ffn_up",
-    down: "ffn_down",
-};
+/// What may stand before a name, depending on which class of transformers wrote it.
+const HUB_PREFIXES: [&str; 6] = ["model.", "", "language_model.model.", "model.language_model.", "bert.", "roberta."];
 
-impl Names {
-    pub fn in_layer(&self, layer_idx: usize, name: &str) -> String {
-        format!("{}{layer_idx}.{name}.weight", self.layer_prefix)
+const LLAMA: &[Rename] = &[
+    ("token_embd", "embed_tokens"),
+    ("output_norm", "norm"),
+    ("output", "lm_head"),
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_qkv", "self_attn.qkv_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("attn_output", "self_attn.o_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("cls.output", "score"),
+];
+pub const MIXTRAL: &[Rename] = &[
+    ("ffn_gate_inp", "block_sparse_moe.gate"),
+    ("ffn_gate_exps", "block_sparse_moe.experts.{}.w1"),
+    ("ffn_up_exps", "block_sparse_moe.experts.{}.w3"),
+    ("ffn_down_exps", "block_sparse_moe.experts.{}.w2"),
+];
+pub const QWEN_MOE: &[Rename] = &[
+    ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.{}.up_proj"),
+    ("ffn_down_exps", "mlp.experts.{}.down_proj"),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+];
+pub const GEMMA2: &[Rename] = &[
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+];
+pub const PHI3: &[Rename] = &[("ffn_up", "mlp.gate_up_proj")];
+pub const OLMO2: &[Rename] = &[
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+    ("ffn_norm", ""),
+];
+pub const STABLELM: &[Rename] =
+    &[("attn_q_norm", "self_attn.q_layernorm.norms.{}"), ("attn_k_norm", "self_attn.k_layernorm.norms.{}")];
+pub const GLM4: &[Rename] = &[
+    ("post_attention_norm", "post_self_attn_layernorm"),
+    ("post_ffw_norm", "post_mlp_layernorm"),
+    ("ffn_up", "mlp.gate_up_proj"),
+];
+pub const DEEPSEEK: &[Rename] = &[
+    ("attn_q_a", "self_attn.q_a_proj"),
+    ("attn_q_a_norm", "self_attn.q_a_layernorm"),
+    ("attn_q_b", "self_attn.q_b_proj"),
+    ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+    ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+    ("attn_kv_b", "self_attn.kv_b_proj"),
+    ("ffn_gate_inp", "mlp.gate"),
+    ("exp_probs_b", "mlp.gate.e_score_correction"),
+    ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.{}.up_proj"),
+    ("ffn_down_exps", "mlp.experts.{}.down_proj"),
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+];
+pub const GPT_OSS: &[Rename] = &[
+    ("attn_sinks", "self_attn.sinks"),
+    ("ffn_gate_inp", "mlp.router"),
+    ("ffn_gate_up_exps", "mlp.experts.gate_up_proj"),
+    ("ffn_down_exps", "mlp.experts.down_proj"),
+];
+pub const BERT: &[Rename] = &[
+    ("token_embd", "embeddings.word_embeddings"),
+    ("position_embd", "embeddings.position_embeddings"),
+    ("token_types", "embeddings.token_type_embeddings"),
+    ("token_embd_norm", "embeddings.LayerNorm"),
+    ("attn_q", "attention.self.query"),
+    ("attn_k", "attention.self.key"),
+    ("attn_v", "attention.self.value"),
+    ("attn_output", "attention.output.dense"),
+    ("attn_output_norm", "attention.output.LayerNorm"),
+    ("ffn_up", "intermediate.dense"),
+    ("ffn_down", "output.dense"),
+    ("layer_output_norm", "output.LayerNorm"),
+];
+pub const NOMIC: &[Rename] = &[
+    ("token_embd", "embeddings.word_embeddings"),
+    ("token_types", "embeddings.token_type_embeddings"),
+    ("token_embd_norm", "emb_ln"),
+    ("attn_qkv", "attn.Wqkv"),
+    ("attn_output", "attn.out_proj"),
+    ("attn_output_norm", "norm1"),
+    ("ffn_up", "mlp.fc11"),
+    ("ffn_gate", "mlp.fc12"),
+    ("ffn_down", "mlp.fc2"),
+    ("layer_output_norm", "norm2"),
+];
+/// Folders that hold the layers, in the order they are looked for.
+const HUB_LAYERS: [&str; 3] = ["layers.", "encoder.layer.", "encoder.layers."];
+
+/// Finds tensors by GGUF's names.
+#[derive(Copy, Clone)]
+pub struct Names<'a> {
+    pub checkpoint: &'a Checkpoint,
+    pub format: Format,
+    pub family: &'a Family,
+}
+
+/// Where a tensor stands.
+#[derive(Copy, Clone, Debug)]
+pub enum At {
+    Model,
+    Layer(usize),
+    /// One expert, or one head, of a layer, where each has tensors of its own.
+    Part(usize, usize),
+}
+
+impl<'a> Names<'a> {
+    /// The tensor `name` at `at`; `suffix` is `weight` or `bias`.
+    pub fn find(&self, at: At, name: &str, suffix: &str) -> Option<&'a Tensor> {
+        self.spellings(at, name, suffix).into_iter().find_map(|name| self.checkpoint.find(&name))
+    }
+
+    /// As [`Names::find`]; what is missing is named as the format would spell it.
+    pub fn tensor(&self, at: At, name: &str) -> Result<&'a Tensor, weights::Error> {
+        let spellings = self.spellings(at, name, "weight");
+        match spellings.iter().find_map(|name| self.checkpoint.find(name)) {
+            Some(tensor) => Ok(tensor),
+            None => self.checkpoint.tensor(spellings.first().map_or(name, String::as_str)),
+        }
+    }
+
+    fn spellings(&self, at: At, name: &str, suffix: &str) -> Vec<String> {
+        if self.format == Format::Gguf {
+            return vec![match at {
+                At::Model => format!("{name}.{suffix}"),
+                At::Layer(layer) => format!("blk.{layer}.{name}.{suffix}"),
+                // Experts in files from before they were stacked.
+                At::Part(layer, part) => format!("blk.{layer}.{}.{part}.{suffix}", name.trim_end_matches("_exps")),
+            }];
+        }
+        let find = |table: &'static [Rename]| table.iter().find(|row| row.0 == name).map(|row| row.1);
+        let Some(stem) = find(self.family.renames).or_else(|| find(LLAMA)) else { return Vec::new() };
+        let (middles, stem): (&[&str], String) = match at {
+            At::Model => (&[""], stem.to_owned()),
+            At::Layer(layer) => (&HUB_LAYERS, format!("{layer}.{stem}")),
+            At::Part(layer, part) => (&HUB_LAYERS, format!("{layer}.{}", stem.replace("{}", &part.to_string()))),
+        };
+        let middle_first = middles.iter().flat_map(|middle| HUB_PREFIXES.iter().map(move |prefix| (prefix, middle)));
+        middle_first
+            .flat_map(|(prefix, middle)| {
+                let full = format!("{prefix}{middle}{stem}");
+                // Some parameters are no layers of their own and have no suffix, or one of another kind.
+                let bare = if suffix == "bias" { format!("{full}_bias") } else { full.clone() };
+                [format!("{full}.{suffix}"), bare]
+            })
+            .collect()
     }
 }

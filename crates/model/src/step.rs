@@ -73,6 +73,11 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// Position of each row in its own sequence.
+    pub fn positions(&self) -> &[u32] {
+        &self.batch.positions
+    }
+
     pub fn spans(&self) -> Vec<QuerySpan<'_>> {
         let is_causal = self.batch.attention == Attention::Causal;
         self.batch

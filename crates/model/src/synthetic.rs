@@ -6,7 +6,6 @@
 use weights::{Bytes, Checkpoint, Dtype, Metadata, Tensor, Value};
 
 use crate::Error;
-use crate::names::{GGUF, Names};
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Synthetic {
@@ -34,8 +33,8 @@ impl Recipe {
 
     fn dtype(self, name: &str, layer_idx: usize, n_layers: usize) -> Dtype {
         let Self::Uniform(dtype) = self else {
-            let is_output = name == GGUF.embedding || name == GGUF.output;
-            let is_delicate = name.contains(GGUF.v) || name.contains(GGUF.down);
+            let is_output = name == "token_embd.weight" || name == "output.weight";
+            let is_delicate = name.contains("attn_v") || name.contains("ffn_down");
             let is_chosen = layer_idx < n_layers / 8 || layer_idx >= 7 * n_layers / 8 || layer_idx % 3 == 2;
             return if is_output || (is_delicate && is_chosen) { Dtype::Q6K } else { Dtype::Q4K };
         };
@@ -107,7 +106,6 @@ impl Synthetic {
 /// A checkpoint in memory. The same seed gives the same bytes.
 pub fn synthetic(kind: Synthetic, recipe: Recipe, seed: u64) -> Result<Checkpoint, Error> {
     let shape = kind.shape();
-    let Names { embedding, output_norm, output, .. } = GGUF;
     let mut tensors = Vec::new();
     let mut n_made = 0;
     let (n_embd, n_ff, n_vocab) = (shape.n_embd as usize, shape.n_ff as usize, shape.n_vocab as usize);
@@ -125,21 +123,21 @@ pub fn synthetic(kind: Synthetic, recipe: Recipe, seed: u64) -> Result<Checkpoin
         tensors.push(Tensor::new(name, dtype, vec![rows, cols], Bytes::from_vec(bytes))?);
         Ok::<(), Error>(())
     };
-    matrix(embedding.into(), 0, n_vocab, n_embd)?;
+    matrix("token_embd.weight".into(), 0, n_vocab, n_embd)?;
     if !shape.is_tied {
-        matrix(output.into(), 0, n_vocab, n_embd)?;
+        matrix("output.weight".into(), 0, n_vocab, n_embd)?;
     }
-    let mut norms = vec![output_norm.to_string()];
+    let mut norms = vec!["output_norm.weight".to_string()];
     for layer_idx in 0..shape.n_layers as usize {
-        let name = |name| GGUF.in_layer(layer_idx, name);
-        norms.extend([name(GGUF.attn_norm), name(GGUF.ffn_norm)]);
-        matrix(name(GGUF.q), layer_idx, q_dim, n_embd)?;
-        matrix(name(GGUF.k), layer_idx, kv_dim, n_embd)?;
-        matrix(name(GGUF.v), layer_idx, kv_dim, n_embd)?;
-        matrix(name(GGUF.attn_out), layer_idx, n_embd, q_dim)?;
-        matrix(name(GGUF.gate), layer_idx, n_ff, n_embd)?;
-        matrix(name(GGUF.up), layer_idx, n_ff, n_embd)?;
-        matrix(name(GGUF.down), layer_idx, n_embd, n_ff)?;
+        let name = |name| format!("blk.{layer_idx}.{name}.weight");
+        norms.extend([name("attn_norm"), name("ffn_norm")]);
+        matrix(name("attn_q"), layer_idx, q_dim, n_embd)?;
+        matrix(name("attn_k"), layer_idx, kv_dim, n_embd)?;
+        matrix(name("attn_v"), layer_idx, kv_dim, n_embd)?;
+        matrix(name("attn_output"), layer_idx, n_embd, q_dim)?;
+        matrix(name("ffn_gate"), layer_idx, n_ff, n_embd)?;
+        matrix(name("ffn_up"), layer_idx, n_ff, n_embd)?;
+        matrix(name("ffn_down"), layer_idx, n_embd, n_ff)?;
     }
     for name in norms {
         let ones: Vec<u8> = (0..n_embd).flat_map(|_| 1.0_f32.to_le_bytes()).collect();

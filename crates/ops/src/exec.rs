@@ -1,9 +1,20 @@
-//! Where an op runs. An op never chooses: it is told, and it has a correct kernel for every place.
+//! Where an op runs. An op never chooses: it is told, and it has a correct kernel for every place, or refuses.
 
-use crate::{Gpu, Pool};
+use crate::{Error, Gpu, Pool};
 
 #[derive(Copy, Clone)]
 pub enum Exec<'a> {
     Cpu(&'a Pool),
     Gpu(&'a Gpu<'a>),
+}
+
+impl<'a> Exec<'a> {
+    /// For ops that have no kernel for GPUs yet. Models look at what they need before they load, so nobody meets this
+    /// in a step.
+    pub(crate) fn cpu_only(self, op: &'static str) -> Result<&'a Pool, Error> {
+        match self {
+            Self::Cpu(pool) => Ok(pool),
+            Self::Gpu(_) => Err(Error::Argument { op, what: "not yet on a GPU".into() }),
+        }
+    }
 }

@@ -32,8 +32,9 @@ gpu::args! {
 /// Tokens of a block.
 pub const KV_BLOCK: usize = 16;
 
-/// The largest head this crate handles.
-pub const MAX_HEAD_DIM: usize = 256;
+/// The largest head this crate handles: compressed keys with their rope part. GPUs take up to [`MAX_GPU_HEAD_DIM`].
+pub const MAX_HEAD_DIM: usize = 576;
+pub const MAX_GPU_HEAD_DIM: usize = 256;
 
 /// Where a token's keys and values go.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

@@ -106,6 +106,20 @@ impl<'a> ViewMut<'a> {
         Self::host(Dtype::F32, shape, bytemuck::cast_slice_mut(numbers))
     }
 
+    /// Some rows of a matrix of plain numbers that the host holds.
+    pub fn range(self, rows: std::ops::Range<usize>) -> Result<Self, Error> {
+        let PlaceMut::Host(bytes) = self.place else {
+            return Err(Error::Place { op: "range", what: "rows", expected: "host memory" });
+        };
+        let row_bytes = bytes.len().checked_div(self.shape[0]).unwrap_or(0);
+        if self.layout != Layout::Rows || rows.end > self.shape[0] || rows.start > rows.end {
+            return Err(Error::Argument { op: "range", what: format!("rows {rows:?} of {:?}", self.shape) });
+        }
+        let shape = [rows.len(), self.shape[1]];
+        let place = PlaceMut::Host(&mut bytes[rows.start * row_bytes..rows.end * row_bytes]);
+        Ok(Self { shape, place, ..self })
+    }
+
     /// The same view for a shorter time.
     pub fn reborrow(&mut self) -> ViewMut<'_> {
         let place = match &mut self.place {

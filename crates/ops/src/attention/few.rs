@@ -75,8 +75,7 @@ unsafe fn walk<const IS_F16: bool>(input: &Input, unit: &Unit, state: &mut State
         }
         for row in 0..n_rows {
             let scores = &mut scores[row * CHUNK..][..n_keys];
-            let n_visible = unit.n_visible(row / input.group).saturating_sub(start).min(n_keys);
-            scores[n_visible..].fill(f32::NEG_INFINITY);
+            input.shape_scores(unit, row, start, scores);
             state.weigh(row, scores);
         }
         for (i, &block) in blocks.iter().enumerate() {

@@ -20,6 +20,7 @@ use weights::Dtype;
 use crate::exp::exp;
 use crate::isa::Isa;
 use crate::kv_store::{KV_BLOCK, MAX_HEAD_DIM};
+use crate::softcap::cap_all;
 use crate::view::Shared;
 use crate::{Error, Exec, Pool, View, ViewMut};
 
@@ -85,6 +86,17 @@ pub struct Heads {
     pub scale: f32,
 }
 
+/// What some families do to scores besides scaling them. The default is nothing, and costs nothing.
+#[derive(Copy, Clone, Default)]
+pub struct Shaping<'a> {
+    /// A row sees itself and the tokens before it, this many in all.
+    pub window: Option<usize>,
+    /// Scores are bent towards this bound.
+    pub softcap: Option<f32>,
+    /// `[1, n_heads]` f32: a score for each head that takes its part of the softmax and has no value.
+    pub sinks: Option<View<'a>>,
+}
+
 /// `out = softmax(scale * q k^T) v`; `q` and `out` are `[n_rows, n_heads * head_dim]` f32.
 pub fn attention<'s>(
     exec: Exec,
@@ -92,6 +104,19 @@ pub fn attention<'s>(
     kv: Kv,
     heads: Heads,
     spans: impl Into<Spans<'s>>,
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    attention_with(exec, q, kv, heads, spans, Shaping::default(), out)
+}
+
+/// As [`attention`], with scores shaped.
+pub fn attention_with<'s>(
+    exec: Exec,
+    q: View,
+    kv: Kv,
+    heads: Heads,
+    spans: impl Into<Spans<'s>>,
+    shaping: Shaping,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
     let Spans { host: spans, device } = spans.into();
@@ -117,8 +142,21 @@ pub fn attention<'s>(
             return bad(format!("block {block} of a pool of {n_blocks}"));
         }
     }
+    let Shaping { window, softcap, sinks } = shaping;
+    if window == Some(0) || softcap.is_some_and(|cap| cap.is_nan() || cap <= 0.0) {
+        return bad(format!("a window of {window:?}, a cap of {softcap:?}"));
+    }
+    if window.is_some() && spans.iter().any(|span| !span.is_causal) {
+        return bad("a window over a context that is not causal".into());
+    }
+    if let Some(sinks) = sinks {
+        sinks.expect_shape(OP, "sinks", [1, n_heads])?;
+    }
     let pool = match exec {
         Exec::Cpu(pool) => pool,
+        Exec::Gpu(_) if window.is_some() || softcap.is_some() || sinks.is_some() => {
+            return bad("windows, caps and sinks are not yet on a GPU".into());
+        }
         Exec::Gpu(gpu) => {
             let device = device.ok_or(Error::Place { op: OP, what: "spans", expected: "device memory" })?;
             return launch::launch(gpu, q, kv, heads, spans, device, out);
@@ -132,6 +170,9 @@ pub fn attention<'s>(
         heads,
         group: n_heads / n_kv_heads,
         n_blocks,
+        window,
+        softcap,
+        sinks: sinks.map(|sinks| sinks.f32s(OP, "sinks")).transpose()?,
     };
     run(pool, &input, spans, out.f32s(OP, "out")?);
     Ok(())
@@ -146,9 +187,30 @@ struct Input<'a> {
     /// Query heads per KV head.
     group: usize,
     n_blocks: usize,
+    window: Option<usize>,
+    softcap: Option<f32>,
+    sinks: Option<&'a [f32]>,
 }
 
 impl Input<'_> {
+    /// Bends a row's scores of keys `start..` and hides what the row does not see.
+    #[inline(always)]
+    fn shape_scores(&self, unit: &Unit, row: usize, start: usize, scores: &mut [f32]) {
+        if let Some(cap) = self.softcap {
+            cap_all(scores, cap);
+        }
+        let n_visible = unit.n_visible(row / self.group);
+        let n_hidden = self.window.map_or(0, |window| n_visible.saturating_sub(window));
+        let n = scores.len();
+        scores[n_visible.saturating_sub(start).min(n)..].fill(f32::NEG_INFINITY);
+        scores[..n_hidden.saturating_sub(start).min(n)].fill(f32::NEG_INFINITY);
+    }
+
+    /// The sink of a unit's row, if this model has them.
+    fn sink(&self, unit: &Unit, row: usize) -> Option<f32> {
+        self.sinks.map(|sinks| sinks[unit.kv_head * self.group + row % self.group])
+    }
+
     /// The row of the pool that holds a block of a head.
     fn pool_row(&self, kv_head: usize, block: u32) -> usize {
         kv_head * self.n_blocks + block as usize
@@ -212,16 +274,19 @@ fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f32]) {
         for first in (0..span.n_rows).step_by(tile) {
             let n = (span.n_rows - first).min(tile);
             let n_keys = span.first_position + if span.is_causal { first + n } else { span.n_rows };
+            // What lies before the window of the first row is not read at all.
+            let hidden = input.window.map_or(0, |window| (span.first_position + first + 1).saturating_sub(window));
+            let begin = hidden / KV_BLOCK * KV_BLOCK;
             let n_splits = if pool.n_threads() == 1 || n_whole >= n_wanted {
                 1
             } else {
-                n_wanted.div_ceil(n_whole).min(n_keys.div_ceil(MIN_SPLIT_BLOCKS * KV_BLOCK)).max(1)
+                n_wanted.div_ceil(n_whole).min((n_keys - begin).div_ceil(MIN_SPLIT_BLOCKS * KV_BLOCK)).max(1)
             };
-            let step = n_keys.div_ceil(n_splits).next_multiple_of(KV_BLOCK);
+            let step = (n_keys - begin).div_ceil(n_splits).next_multiple_of(KV_BLOCK);
             for kv_head in 0..n_kv_heads {
                 let part = |i: usize| (n_splits > 1).then_some(n_parts + i);
-                let whole = Unit { span: *span, kv_head, first, n, from: 0, to: n_keys, part: part(0) };
-                let froms = (0..n_keys).step_by(step);
+                let whole = Unit { span: *span, kv_head, first, n, from: begin, to: n_keys, part: part(0) };
+                let froms = (begin..n_keys).step_by(step);
                 let n_made = froms.len();
                 units.extend(froms.enumerate().map(|(i, from)| Unit {
                     from,
@@ -261,7 +326,7 @@ fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f32]) {
                             let at = (unit.span.first_row + unit.first + query) * n_heads * head_dim
                                 + (unit.kv_head * input.group + head) * head_dim;
                             // SAFETY: this row and head belong to this unit alone.
-                            state.finish(row, unsafe { out.slice(at, head_dim) });
+                            state.finish(row, input.sink(unit, row), unsafe { out.slice(at, head_dim) });
                         }
                     }
                 }
@@ -275,7 +340,7 @@ fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f32]) {
                     + (unit.kv_head * input.group + head) * head_dim;
                 // SAFETY: no region runs now, and rows do not overlap.
                 let out = unsafe { out.slice(at, head_dim) };
-                merge(&parts[first..][..n_made * part_len], part_len, row, out);
+                merge(&parts[first..][..n_made * part_len], part_len, row, input.sink(unit, row), out);
             }
         }
     });
@@ -340,8 +405,8 @@ impl State {
         self.sum[row] += total(scores);
     }
 
-    fn finish(&self, row: usize, out: &mut [f32]) {
-        let inverse = 1.0 / self.sum[row];
+    fn finish(&self, row: usize, sink: Option<f32>, out: &mut [f32]) {
+        let inverse = 1.0 / (self.sum[row] + sink.map_or(0.0, |sink| exp(sink - self.max[row])));
         let acc = &self.acc[row * out.len()..];
         for (out, x) in out.iter_mut().zip(acc) {
             *out = x * inverse;
@@ -385,11 +450,11 @@ fn total(x: &[f32]) -> f32 {
 }
 
 /// Adds up the parts of one row, each in the scale of its own largest score.
-fn merge(parts: &[f32], part_len: usize, row: usize, out: &mut [f32]) {
+fn merge(parts: &[f32], part_len: usize, row: usize, sink: Option<f32>, out: &mut [f32]) {
     let head_dim = out.len();
     let rows = || parts.chunks_exact(part_len).map(|part| &part[row * (head_dim + 2)..][..head_dim + 2]);
     let max = rows().map(|part| part[head_dim]).fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0;
+    let mut sum = sink.map_or(0.0, |sink| exp(sink - max));
     out.fill(0.0);
     for part in rows() {
         let factor = exp(part[head_dim] - max);

@@ -18,12 +18,13 @@ pub(super) fn attend(input: &Input, unit: &Unit, state: &mut State, buffers: &mu
         let block = input.pool_row(unit.kv_head, unit.span.blocks[start / KV_BLOCK]);
         let first = block * KV_BLOCK * head_dim;
         for row in 0..n_rows {
-            let n_keys = (unit.to - start).min(KV_BLOCK).min(unit.n_visible(row / input.group).saturating_sub(start));
+            let n_keys = (unit.to - start).min(KV_BLOCK);
             let scores = &mut buffers.scores[..n_keys];
             let q = &buffers.q[row * head_dim..][..head_dim];
             for (token, score) in scores.iter_mut().enumerate() {
                 *score = (0..head_dim).map(|i| q[i] * number(input.k, first + i * KV_BLOCK + token)).sum();
             }
+            input.shape_scores(unit, row, start, scores);
             state.weigh(row, scores);
             let acc = &mut state.acc[row * head_dim..][..head_dim];
             for (token, weight) in scores.iter().enumerate() {

@@ -14,6 +14,7 @@
 mod activations;
 #[cfg(target_arch = "x86_64")]
 mod dot;
+mod groups;
 mod launch;
 mod left;
 mod mma;
@@ -24,6 +25,8 @@ mod plain;
 mod strip;
 #[cfg(target_arch = "x86_64")]
 mod unpacked;
+
+pub use groups::{Group, group_matmul};
 
 use std::cell::RefCell;
 

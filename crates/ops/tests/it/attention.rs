@@ -2,8 +2,8 @@
 
 use ops::quant::{dequantize, quantize};
 use ops::{
-    Arena, Error, Exec, Heads, Isa, KV_BLOCK, Kv, Layout, Pairing, Pool, QuerySpan, Slot, Tensor, View, ViewMut,
-    attention, embed, kv_store, pack, packed, rmsnorm, rope, swiglu, take_rows,
+    Arena, Error, Exec, Heads, Isa, KV_BLOCK, Kv, Layout, Pairing, Pool, QuerySpan, Shaping, Slot, Tensor, View,
+    ViewMut, attention, attention_with, embed, kv_store, pack, packed, rmsnorm, rope, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -29,8 +29,27 @@ struct Sequence {
     n_new: usize,
 }
 
-/// Scattered blocks, several sequences at once, the new rows of each after its past.
 fn check_attention(pool: &Pool, dtype: Dtype, heads: Heads, sequences: &[Sequence], is_causal: bool) {
+    check_shaped(pool, dtype, heads, sequences, is_causal, Scores::default());
+}
+
+/// What is done to scores.
+#[derive(Copy, Clone, Default)]
+struct Scores {
+    window: Option<usize>,
+    softcap: Option<f32>,
+    has_sinks: bool,
+}
+
+/// Scattered blocks, several sequences at once, the new rows of each after its past.
+fn check_shaped(
+    pool: &Pool,
+    dtype: Dtype,
+    heads: Heads,
+    sequences: &[Sequence],
+    is_causal: bool,
+    Scores { window, softcap, has_sinks }: Scores,
+) {
     let Heads { n_heads, n_kv_heads, head_dim, scale } = heads;
     let mut random = Random::new((n_heads * 131 + head_dim) as u64);
     let n_blocks_each = |s: &Sequence| (s.n_past + s.n_new).div_ceil(KV_BLOCK);
@@ -89,8 +108,10 @@ fn check_attention(pool: &Pool, dtype: Dtype, heads: Heads, sequences: &[Sequenc
     }
     let kv = Kv { k: cache.k.view(), v: cache.v.view() };
     let n_cols = n_heads * head_dim;
-    attention(Exec::Cpu(pool), View::of_f32(&q, n_cols), kv, heads, &spans, &mut ViewMut::of_f32(&mut out, n_cols))
-        .unwrap();
+    let sinks: Vec<f32> = random.numbers(n_heads).iter().map(|x| x * 4.0).collect();
+    let shaping = Shaping { window, softcap, sinks: has_sinks.then(|| View::of_f32(&sinks, n_heads)) };
+    let mut to = ViewMut::of_f32(&mut out, n_cols);
+    attention_with(Exec::Cpu(pool), View::of_f32(&q, n_cols), kv, heads, &spans, shaping, &mut to).unwrap();
     let mut truth = Vec::new();
     for (i, s) in sequences.iter().enumerate() {
         for row in 0..s.n_new {
@@ -102,10 +123,14 @@ fn check_attention(pool: &Pool, dtype: Dtype, heads: Heads, sequences: &[Sequenc
                     q.iter().zip(&keys[i][at(t)..]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>()
                         * f64::from(scale)
                 };
-                let scores: Vec<f64> = (0..n_visible).map(dot).collect();
+                let cap = |s: f64| softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh());
+                let is_seen = |t: usize| window.is_none_or(|window| t + window >= n_visible);
+                let score = |t: usize| if is_seen(t) { cap(dot(t)) } else { f64::NEG_INFINITY };
+                let scores: Vec<f64> = (0..n_visible).map(score).collect();
                 let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-                let sum: f64 = weights.iter().sum();
+                let sink = if has_sinks { (f64::from(sinks[head]) - max).exp() } else { 0.0 };
+                let sum: f64 = weights.iter().sum::<f64>() + sink;
                 for d in 0..head_dim {
                     let mixed: f64 = (0..n_visible).map(|t| weights[t] * f64::from(values[i][at(t) + d])).sum();
                     truth.push(mixed / sum);
@@ -116,7 +141,7 @@ fn check_attention(pool: &Pool, dtype: Dtype, heads: Heads, sequences: &[Sequenc
     let what = format!("attention {dtype} {n_heads}/{n_kv_heads}x{head_dim} {}", pool.isa());
     assert_close(&what, &out, &truth, 1e-5);
     // Once is enough: the numbers do not depend on the CPU's instruction set.
-    if pool.isa() == Isa::detect() {
+    if pool.isa() == Isa::detect() && window.is_none() && softcap.is_none() && !has_sinks {
         for (card, (k_pool, v_pool)) in cards.iter().zip(&on_cards) {
             let out = card.attention(&q, (k_pool, v_pool), heads, &spans);
             // Matrix units take halves: queries and weights are rounded to eleven bits.
@@ -149,6 +174,27 @@ fn attention_long_context_is_split_and_merged() {
         for n_past in [300, 511, 512, 1300] {
             check_attention(&pool, Dtype::F16, heads(9, 3, 64), &[Sequence { n_past, n_new: 1 }], true);
             check_attention(&pool, Dtype::F16, heads(4, 2, 64), &[Sequence { n_past, n_new: 7 }], true);
+        }
+    }
+}
+
+#[test]
+fn attention_with_windows_caps_and_sinks() {
+    let shapes = [(4, 2, 64), (3, 1, 40), (2, 2, 256), (4, 1, 576)];
+    let scores = [
+        Scores { window: Some(1), ..Scores::default() },
+        Scores { window: Some(20), ..Scores::default() },
+        Scores { softcap: Some(1.5), ..Scores::default() },
+        Scores { has_sinks: true, ..Scores::default() },
+        Scores { window: Some(130), softcap: Some(3.0), has_sinks: true },
+    ];
+    for pool in pools() {
+        for (i, scores) in scores.into_iter().enumerate() {
+            let (a, b, c) = shapes[i % shapes.len()];
+            let mixed = [(0, 5), (37, 1), (0, 50), (15, 1), (16, 3)].map(|(n_past, n_new)| Sequence { n_past, n_new });
+            check_shaped(&pool, Dtype::F16, heads(a, b, c), &mixed, true, scores);
+            check_shaped(&pool, Dtype::F16, heads(9, 3, 64), &[Sequence { n_past: 700, n_new: 1 }], true, scores);
+            check_shaped(&pool, Dtype::F32, heads(9, 3, 64), &[Sequence { n_past: 700, n_new: 9 }], true, scores);
         }
     }
 }

@@ -1,0 +1,143 @@
+//! The feed-forward block of a layer: one of it, or a mixture of experts.
+
+use ops::{Activation, Group, Product, Routes, Tensor, View, ViewMut};
+
+use crate::Error;
+use crate::decoder::Context;
+use crate::parts::{Dense, ExpertParts, FfnParts, LayerParts, Linear};
+use crate::scratch::Work;
+
+/// `x += ffn(norm(x))`.
+pub fn run(
+    context: Context,
+    layer: &LayerParts,
+    x: &mut ViewMut,
+    work: &mut Work,
+    routes: &mut Routes,
+) -> Result<(), Error> {
+    let n = x.shape[0];
+    match &layer.ffn {
+        FfnParts::Dense(dense) => dense_block(context, layer, dense, x, work)?,
+        FfnParts::Experts(parts) => {
+            match layer.ffn_norm {
+                Some(norm) => context.norm(norm, x.as_view(), &mut work.h.rows_mut(n))?,
+                None => ops::take_columns(context.exec, x.as_view(), &mut work.h.rows_mut(n))?,
+            }
+            mixture(context, parts, n, work, routes)?;
+            context.join_branch(layer.post_ffn_norm, x, &mut work.branch.rows_mut(n))?;
+        }
+    }
+    match layer.ffn_sum_norm {
+        Some(norm) => context.norm_in_place(norm, x),
+        None => Ok(()),
+    }
+}
+
+fn dense_block(
+    context: Context,
+    layer: &LayerParts,
+    dense: &Dense,
+    x: &mut ViewMut,
+    work: &mut Work,
+) -> Result<(), Error> {
+    let Context { exec, config, weights } = context;
+    let Work { h, gate: gate_out, up: up_out, branch, .. } = work;
+    let (n, activation) = (x.shape[0], config.family.activation);
+    let (mut h, mut branch) = (h.rows_mut(n), branch.rows_mut(n));
+    let Dense { gate, up, down } = dense;
+    let Some(gate) = gate else {
+        let product = &mut [Product::write(weights.view(up.weight), up_out.rows_mut(n))];
+        context.norm_products(layer.ffn_norm, x.as_view(), &mut h, product)?;
+        context.add_bias(up, &mut up_out.rows_mut(n))?;
+        ops::activate(exec, activation, &mut up_out.rows_mut(n))?;
+        return context.join(up_out.rows(n), down, layer.post_ffn_norm, x, &mut branch);
+    };
+    let products = &mut [
+        Product::write(weights.view(gate.weight), gate_out.rows_mut(n)),
+        Product::write(weights.view(up.weight), up_out.rows_mut(n)),
+    ];
+    context.norm_products(layer.ffn_norm, x.as_view(), &mut h, products)?;
+    context.add_bias(gate, &mut gate_out.rows_mut(n))?;
+    context.add_bias(up, &mut up_out.rows_mut(n))?;
+    let (mut gate_rows, up_rows) = (gate_out.rows_mut(n), up_out.rows(n));
+    let is_plain = down.bias.is_none() && layer.post_ffn_norm.is_none() && config.residual_scale == 1.0;
+    if activation == Activation::Silu && is_plain {
+        // Where the device can, the gate is made on the way into the product.
+        let product = &mut [Product::add(weights.view(down.weight), x.reborrow())];
+        return Ok(ops::swiglu_matmul(exec, &mut gate_rows, up_rows, product)?);
+    }
+    ops::glu(exec, activation, &mut gate_rows, up_rows)?;
+    context.join(gate_rows.as_view(), down, layer.post_ffn_norm, x, &mut branch)
+}
+
+/// `work.branch = experts(work.h)`, for the first `n` rows.
+fn mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work, routes: &mut Routes) -> Result<(), Error> {
+    let Context { exec, config, weights } = context;
+    let experts = config.experts.expect("a mixture has its numbers");
+    let Work { h, shared_gate: gate, shared_up: up, branch, router, pairs, .. } = work;
+    let h = h.rows(n);
+    ops::matmul(exec, h, &mut [Product::write(weights.view(parts.router.weight), router.rows_mut(n))])?;
+    context.add_bias(&parts.router, &mut router.rows_mut(n))?;
+    let bias = parts.choice_bias.map(|bias| weights.view(bias));
+    ops::route(exec, router.rows(n), bias, &experts.routing, routes)?;
+
+    let n_pairs = routes.n_pairs();
+    ops::take_rows(exec, h, &routes.rows, &mut pairs.x.rows_mut(n_pairs))?;
+    let all = |of: fn(&Dense) -> Linear| -> Vec<(std::ops::Range<usize>, Linear)> {
+        let groups = parts.experts.iter().enumerate().map(|(i, expert)| (routes.of(i), of(expert)));
+        groups.filter(|(rows, _)| !rows.is_empty()).collect()
+    };
+    let activation = config.family.activation;
+    products(context, pairs.x.rows(n_pairs), &all(|expert| expert.gate.unwrap_or(expert.up)), &mut pairs.gate)?;
+    products(context, pairs.x.rows(n_pairs), &all(|expert| expert.up), &mut pairs.up)?;
+    ops::glu(exec, activation, &mut pairs.gate.rows_mut(n_pairs), pairs.up.rows(n_pairs))?;
+    products(context, pairs.gate.rows(n_pairs), &all(|expert| expert.down), &mut pairs.y)?;
+
+    let mut out = branch.rows_mut(n);
+    ops::scale(exec, &mut out, 0.0)?;
+    ops::add_rows(exec, pairs.y.rows(n_pairs), &routes.rows, &routes.weights, &mut out)?;
+    let Some(shared) = &parts.shared else { return Ok(()) };
+    let shared_gate = shared.gate.unwrap_or(shared.up);
+    let widths = &mut [
+        Product::write(weights.view(shared_gate.weight), gate.rows_mut(n)),
+        Product::write(weights.view(shared.up.weight), up.rows_mut(n)),
+    ];
+    ops::matmul(exec, h, widths)?;
+    ops::glu(exec, activation, &mut gate.rows_mut(n), up.rows(n))?;
+    let Some(weight) = parts.shared_gate else {
+        let product = Product::add(weights.view(shared.down.weight), out);
+        return Ok(ops::matmul(exec, gate.rows(n), &mut [product])?);
+    };
+    // Each row's part is weighed by a gate of its own.
+    let mut scores = router_column(router, n);
+    ops::matmul(exec, h, &mut [Product::write(weights.view(weight), scores.reborrow())])?;
+    let scores: Vec<f32> = router.f32s(router.shape()[0])[..n].iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect();
+    let product = Product::write(weights.view(shared.down.weight), pairs.y.rows_mut(n));
+    ops::matmul(exec, gate.rows(n), &mut [product])?;
+    let rows: Vec<u32> = (0..n as u32).collect();
+    Ok(ops::add_rows(exec, pairs.y.rows(n), &rows, &scores, &mut out)?)
+}
+
+/// The first `n` numbers of the router's memory as a column.
+fn router_column(router: &mut Tensor, n: usize) -> ViewMut<'_> {
+    ViewMut::of_f32(&mut router.f32s_mut(router.shape()[0])[..n], 1)
+}
+
+/// Each expert's rows through its matrix, with its bias.
+fn products(
+    context: Context,
+    x: View,
+    groups: &[(std::ops::Range<usize>, Linear)],
+    out: &mut Tensor,
+) -> Result<(), Error> {
+    let n = x.n_rows();
+    let of_weights: Vec<Group> = groups
+        .iter()
+        .map(|(rows, linear)| Group { rows: rows.clone(), weight: context.weights.view(linear.weight) })
+        .collect();
+    ops::group_matmul(context.exec, x, &of_weights, &mut out.rows_mut(n))?;
+    for (rows, linear) in groups.iter().filter(|(_, linear)| linear.bias.is_some()) {
+        context.add_bias(linear, &mut out.rows_mut(n).range(rows.clone())?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! Reads typed numbers of a checkpoint's metadata under a family's prefix.
+
+use weights::Metadata;
+
+use crate::Error;
+
+pub struct Keys<'a> {
+    pub metadata: &'a Metadata,
+    pub prefix: &'a str,
+}
+
+impl Keys<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.prefix)
+    }
+
+    pub fn count(&self, name: &str) -> Result<Option<usize>, Error> {
+        Ok(self.metadata.u64(&self.key(name))?.map(|n| usize::try_from(n).unwrap_or(usize::MAX)))
+    }
+
+    pub fn count_in(&self, name: &str, default: Option<usize>, max: usize) -> Result<usize, Error> {
+        let found = self.count(name)?.or(default);
+        match found {
+            Some(n) if (1..=max).contains(&n) => Ok(n),
+            Some(n) => Err(self.error(name, format!("{n} is not between 1 and {max}"))),
+            None => Err(self.error(name, "missing".into())),
+        }
+    }
+
+    /// A number above zero.
+    pub fn number(&self, name: &str, default: f32) -> Result<f32, Error> {
+        let found = self.metadata.f32(&self.key(name))?.unwrap_or(default);
+        if found.is_finite() && found > 0.0 {
+            Ok(found)
+        } else {
+            Err(self.error(name, format!("{found} is not above zero")))
+        }
+    }
+
+    /// A number that is not below zero; 0 where there is none.
+    pub fn number_or_zero(&self, name: &str) -> Result<f32, Error> {
+        let found = self.metadata.f32(&self.key(name))?.unwrap_or(0.0);
+        if found.is_finite() && found >= 0.0 {
+            Ok(found)
+        } else {
+            Err(self.error(name, format!("{found} is below zero")))
+        }
+    }
+
+    /// A number above zero, where 0 means none.
+    pub fn positive(&self, name: &str) -> Result<Option<f32>, Error> {
+        Ok(Some(self.number_or_zero(name)?).filter(|x| *x > 0.0))
+    }
+
+    pub fn flag(&self, name: &str) -> Result<Option<bool>, Error> {
+        Ok(self.metadata.bool(&self.key(name))?)
+    }
+
+    pub fn word(&self, name: &str) -> Result<Option<&str>, Error> {
+        Ok(self.metadata.string(&self.key(name))?)
+    }
+
+    pub fn error(&self, name: &str, what: String) -> Error {
+        Error::Metadata { key: self.key(name), what }
+    }
+}

@@ -1,0 +1,119 @@
+//! Every family against transformers: tiny random checkpoints, as safetensors and as GGUF made by llama.cpp's
+//! converter, with the logits (or hidden states) that transformers computes from them in f32.
+//! `scripts/make_families.py` makes the data.
+
+use std::path::{Path, PathBuf};
+
+use model::{Attention, Config, KvType, LoadOptions, Model};
+use ops::{Isa, Pool};
+use weights::Checkpoint;
+
+use crate::support::{batch, table};
+
+/// `|found - truth| / |truth|` that passes, in f32.
+const BOUND: f64 = 1e-3;
+
+pub struct Golden {
+    pub tokens: Vec<u32>,
+    /// One row a token; of a reranker one score.
+    pub rows: Vec<f32>,
+    pub what: What,
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum What {
+    Logits,
+    Hidden,
+    Score,
+}
+
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/families")
+}
+
+/// Names of all checkpoints, in order.
+pub fn names() -> Vec<String> {
+    let files = std::fs::read_dir(folder().join("golden")).unwrap().map(|file| file.unwrap().path());
+    let mut names: Vec<String> = files.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    assert!(names.len() > 20, "the checkpoints are in the repository");
+    names
+}
+
+pub fn golden(name: &str) -> Golden {
+    let file = Checkpoint::open(&folder().join("golden").join(format!("{name}.safetensors"))).unwrap();
+    let what = [("logits", What::Logits), ("hidden", What::Hidden), ("score", What::Score)];
+    let (rows, what) = what.into_iter().find_map(|(key, what)| Some((file.find(key)?, what))).unwrap();
+    let tokens = file.tensor("tokens").unwrap();
+    let words = |bytes: &[u8]| bytes.chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]).collect::<Vec<_>>();
+    Golden {
+        tokens: words(&tokens.bytes).into_iter().map(|b| f32::from_le_bytes(b) as u32).collect(),
+        rows: words(&rows.bytes).into_iter().map(f32::from_le_bytes).collect(),
+        what,
+    }
+}
+
+/// The forms of a checkpoint that exist.
+pub fn forms(name: &str) -> Vec<(&'static str, Checkpoint)> {
+    let gguf = folder().join(format!("{name}.gguf"));
+    let mut forms = vec![("safetensors", Checkpoint::open(&folder().join(name)).unwrap())];
+    if gguf.exists() {
+        forms.push(("GGUF", Checkpoint::open(&gguf).unwrap()));
+    }
+    forms
+}
+
+pub fn load(checkpoint: &Checkpoint, isa: Isa) -> Model {
+    let options = LoadOptions { kv_type: KvType::F32, n_blocks: 8, max_batch_tokens: 64, ..LoadOptions::default() };
+    Model::load_on(Pool::with_isa(2, isa), checkpoint, options).unwrap()
+}
+
+/// What the model makes of the golden tokens, in one step.
+pub fn run(model: &mut Model, golden: &Golden) -> Vec<f32> {
+    let n = golden.tokens.len();
+    let mut whole = batch(&golden.tokens, 0, &table(0, n), golden.what == What::Logits);
+    if golden.what != What::Logits {
+        whole.logits_rows.clear();
+        whole.pool_rows = (0..n as u32).collect();
+        whole.attention = Attention::Full;
+    }
+    let output = model.forward(&whole).unwrap();
+    match golden.what {
+        What::Logits => output.logits.to_vec(),
+        What::Hidden => output.hidden.to_vec(),
+        What::Score => {
+            let first = output.hidden[..output.hidden.len() / n].to_vec();
+            model.score(&first).unwrap()
+        }
+    }
+}
+
+pub fn distance(found: &[f32], truth: &[f32]) -> f64 {
+    assert_eq!(found.len(), truth.len());
+    let norm = truth.iter().map(|t| f64::from(*t).powi(2)).sum::<f64>().sqrt();
+    let error = found.iter().zip(truth).map(|(f, t)| (f64::from(*f) - f64::from(*t)).powi(2)).sum::<f64>().sqrt();
+    error / norm
+}
+
+#[test]
+fn every_family_equals_transformers() {
+    let mut failures = Vec::new();
+    for name in names() {
+        let golden = golden(&name);
+        for (form, checkpoint) in forms(&name) {
+            if let Err(error) = Config::from_checkpoint(&checkpoint) {
+                failures.push(format!("{name} {form}: {error}"));
+                continue;
+            }
+            for isa in Isa::available() {
+                let mut model = load(&checkpoint, isa);
+                let error = distance(&run(&mut model, &golden), &golden.rows);
+                println!("{name:20} {form:12} {isa}: {error:.2e}");
+                if error.is_nan() || error > BOUND {
+                    failures.push(format!("{name} {form} {isa}: relative error {error:.2e}"));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

@@ -1,0 +1,154 @@
+//! Activations of the feed-forward block, gated (`gate = act(gate) * up`) or plain (`x = act(x)`).
+//!
+//! SwiGLU has a file of its own: it is the common one, and devices fuse it into the next product.
+
+use crate::exp::exp;
+use crate::view::Shared;
+use crate::{Error, Exec, View, ViewMut, swiglu};
+
+const OP: &str = "glu";
+
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum Activation {
+    Silu,
+    /// The approximation by a hyperbolic tangent.
+    GeluTanh,
+    /// By the error function.
+    Gelu,
+    /// `gate * sigmoid(alpha * gate) * (up + 1)`, with `gate` at most and `up` within `limit`.
+    ClampedSwiglu {
+        alpha: f32,
+        limit: f32,
+    },
+}
+
+/// `gate = act(gate) * up`; both `[n_rows, n_cols]` f32.
+pub fn glu(exec: Exec, activation: Activation, gate: &mut ViewMut, up: View) -> Result<(), Error> {
+    if activation == Activation::Silu {
+        return swiglu(exec, gate, up);
+    }
+    up.expect_shape(OP, "up", gate.shape)?;
+    let pool = exec.cpu_only(OP)?;
+    let up = up.f32s(OP, "up")?;
+    let gate = Shared::new(gate.f32s(OP, "gate")?);
+    pool.run_ranges(up.len(), 4096, |range, _| {
+        // SAFETY: ranges do not overlap and lie inside `gate`.
+        let gate = unsafe { gate.slice(range.start, range.len()) };
+        let up = &up[range];
+        #[cfg(target_arch = "x86_64")]
+        if pool.isa() >= crate::Isa::Avx2 {
+            // SAFETY: the CPU has AVX2 and FMA.
+            unsafe { apply_avx2(activation, gate, up) };
+            return;
+        }
+        apply(activation, gate, up);
+    });
+    Ok(())
+}
+
+#[inline(always)]
+fn apply(activation: Activation, gate: &mut [f32], up: &[f32]) {
+    let pairs = gate.iter_mut().zip(up);
+    match activation {
+        Activation::Silu => pairs.for_each(|(gate, up)| *gate = silu(*gate) * up),
+        Activation::GeluTanh => pairs.for_each(|(gate, up)| *gate = gelu_tanh(*gate) * up),
+        Activation::Gelu => pairs.for_each(|(gate, up)| *gate = gelu(*gate) * up),
+        Activation::ClampedSwiglu { alpha, limit } => pairs.for_each(|(gate, up)| {
+            let g = gate.min(limit);
+            *gate = g / (1.0 + exp(-alpha * g)) * (up.clamp(-limit, limit) + 1.0);
+        }),
+    }
+}
+
+/// # Safety
+/// The CPU has AVX2 and FMA.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn apply_avx2(activation: Activation, gate: &mut [f32], up: &[f32]) {
+    apply(activation, gate, up);
+}
+
+/// `x = act(x)`; `x` is `[n_rows, n_cols]` f32.
+pub fn activate(exec: Exec, activation: Activation, x: &mut ViewMut) -> Result<(), Error> {
+    let f = match activation {
+        Activation::Silu => silu,
+        Activation::GeluTanh => gelu_tanh,
+        Activation::Gelu => gelu,
+        Activation::ClampedSwiglu { .. } => {
+            return Err(Error::Argument { op: OP, what: format!("{activation:?} needs a gate") });
+        }
+    };
+    let pool = exec.cpu_only(OP)?;
+    let x = x.f32s(OP, "x")?;
+    let n = x.len();
+    let x = Shared::new(x);
+    pool.run_ranges(n, 4096, |range, _| {
+        // SAFETY: ranges do not overlap and lie inside `x`.
+        unsafe { x.slice(range.start, range.len()) }.iter_mut().for_each(|x| *x = f(*x));
+    });
+    Ok(())
+}
+
+#[inline(always)]
+fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// `x / 2 * (1 + tanh(u))` is `x * sigmoid(2 u)`, which has no branch.
+#[inline(always)]
+fn gelu_tanh(x: f32) -> f32 {
+    const TWICE_ROOT: f32 = 1.595_769_2; // 2 * sqrt(2 / pi)
+    x / (1.0 + exp(-TWICE_ROOT * (x + 0.044_715 * x * x * x)))
+}
+
+#[inline(always)]
+fn gelu(x: f32) -> f32 {
+    0.5 * x * (1.0 + erf(f64::from(x) * std::f64::consts::FRAC_1_SQRT_2) as f32)
+}
+
+/// The error function: its series near zero, a continued fraction of the complement beyond. Within 1e-12.
+fn erf(x: f64) -> f64 {
+    let size = x.abs();
+    if size > 6.0 {
+        return 1.0_f64.copysign(x);
+    }
+    if size < 2.0 {
+        let (mut term, mut sum) = (x, x);
+        for n in 1..60 {
+            term *= -x * x / f64::from(n);
+            let part = term / f64::from(2 * n + 1);
+            sum += part;
+            if part.abs() < 1e-17 {
+                break;
+            }
+        }
+        return sum * std::f64::consts::FRAC_2_SQRT_PI;
+    }
+    let mut fraction = size;
+    for n in (1..60).rev() {
+        fraction = size + 0.5 * f64::from(n) / fraction;
+    }
+    let rest = (-size * size).exp() / (fraction * std::f64::consts::PI.sqrt());
+    (1.0 - rest).copysign(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gelus_are_what_pytorch_gives() {
+        // torch.nn.functional.gelu in f64.
+        for (x, exact, by_tanh) in [
+            (-3.0, -0.004_049_694_094_9, -0.003_637_392_081_8),
+            (-0.5, -0.154_268_769_363_0, -0.154_285_990_174_9),
+            (0.0, 0.0, 0.0),
+            (0.1, 0.053_982_783_727_7, 0.053_982_751_045_4),
+            (1.0, 0.841_344_746_068_5, 0.841_191_990_608_3),
+            (4.0, 3.999_873_315_032_7, 3.999_929_754_051_8),
+        ] {
+            assert!((f64::from(gelu(x as f32)) - exact).abs() < 3e-7, "gelu({x})");
+            assert!((f64::from(gelu_tanh(x as f32)) - by_tanh).abs() < 3e-7, "gelu_tanh({x})");
+        }
+    }
+}
