@@ -217,8 +217,11 @@ def write_quantized():
     blocks[8] *= np.float32(1e-7) / abs(blocks[8]).max()
     blocks[9] *= np.float32(60000) / abs(blocks[9]).max()
     blocks[10] = 2.5 + blocks[10] * 1e-3
-    for kind in [T.Q4_0, T.Q4_1, T.Q8_0]:
+    for kind in [T.Q4_0, T.Q4_1, T.Q8_0, T.Q5_0, T.Q5_1, T.MXFP4]:
         save("quant", kind, gguf.quants.quantize(blocks, kind), blocks)
+    wide = blocks.reshape(8, 256)
+    for kind in [T.TQ1_0, T.TQ2_0]:
+        save("quant", kind, gguf.quants.quantize(wide, kind), wide)
     # Rounding to 16 bits: random values of any size, ties, and what overflows to infinity.
     bits = np.concatenate([rng.integers(0, 0x7F800000, 1020), rng.integers(0x80000000, 0xFF800000, 1020),
                            [0x3F808000, 0x3F818000, 0x3F801000, 0x3F803000, 0x477FF000, 0x477FEFFF, 0x33000000, 0x7F7FFFFF]])

@@ -13,11 +13,6 @@ pub(crate) trait Block {
     fn put_scales(block: &mut [u8], std: f32);
 }
 
-/// A packed format that this crate also writes.
-pub(crate) trait Encode: Block {
-    fn encode(values: &[f32], block: &mut [u8]);
-}
-
 /// The f16 at `offset` of a block.
 pub(crate) fn f16_at(block: &[u8], offset: usize) -> f32 {
     half::f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32_const()

@@ -2,7 +2,7 @@
 //!
 //! A format has up to three faces:
 //! - `Block`: `decode`, exact, the truth other programs agree on; every format has it;
-//! - `Encode`: a quantiser;
+//! - `Encode`: a quantiser (`encode/`);
 //! - `Format`: the *tile*: sixteen neighbouring rows interleaved, so that one vector holds the same weights of sixteen rows.
 //!   Products then need no sum across lanes, and one vector of scales serves sixteen rows. A tile holds one block of
 //!   each row, takes (nearly) the same bytes, and keeps every weight exactly.
@@ -12,6 +12,7 @@
 //! of products fits a 32-bit sum.
 
 mod block;
+mod encode;
 mod float;
 mod grids;
 mod integer;
@@ -42,7 +43,8 @@ mod q8_0;
 mod tq1_0;
 mod tq2_0;
 
-pub(crate) use block::{Block, Encode, f16_at, put_f16};
+pub(crate) use block::{Block, f16_at, put_f16};
+pub use encode::{quantize, quantize_for};
 pub(crate) use float::{Bf16, F16, F32, Float};
 pub(crate) use integer::{F64, I8, I16, I32, I64};
 pub(crate) use iq1_m::Iq1M;
@@ -292,24 +294,6 @@ pub fn dequantize(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     for_block!(dtype,
         P => bytes.chunks_exact(P::BYTES).zip(out.chunks_exact_mut(P::LEN)).for_each(|(b, o)| P::decode(b, o)),
         P => bytes.chunks_exact(P::BYTES).zip(out).for_each(|(b, o)| *o = P::decode(b))
-    );
-}
-
-/// Whether [`quantize`] takes this type.
-pub fn encodes(dtype: Dtype) -> bool {
-    dtype.block_len() == 1 || has_tiles(dtype)
-}
-
-/// Encodes numbers into whole blocks.
-///
-/// # Panics
-/// If `values` and `bytes` do not hold the same whole blocks, or if there is no encoder: ask [`encodes`].
-pub fn quantize(dtype: Dtype, values: &[f32], bytes: &mut [u8]) {
-    assert_eq!(Some(bytes.len()), dtype.row_bytes(values.len()), "bytes for {} elements of {dtype}", values.len());
-    for_dtype!(dtype,
-        P => bytes.chunks_exact_mut(P::BYTES).zip(values.chunks_exact(P::LEN)).for_each(|(b, v)| P::encode(v, b)),
-        P => { let _: Option<P> = None; panic!("{dtype} has no encoder") },
-        P => bytes.chunks_exact_mut(P::BYTES).zip(values).for_each(|(b, v)| P::encode(*v, b))
     );
 }
 

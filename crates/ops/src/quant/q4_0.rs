@@ -4,7 +4,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Block, Encode, Format, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+use super::{Block, Format, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 
@@ -27,20 +27,6 @@ impl Block for Q4_0 {
 
     fn put_scales(block: &mut [u8], std: f32) {
         put_f16(block, 0, std / 4.6);
-    }
-}
-
-impl Encode for Q4_0 {
-    fn encode(values: &[f32], block: &mut [u8]) {
-        // The value farthest from zero becomes -8, so that the range is used on the side that needs it.
-        let extreme = values.iter().copied().fold(values[0], |a, b| if b.abs() > a.abs() { b } else { a });
-        let d = extreme / -8.0;
-        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-        put_f16(block, 0, d);
-        let nibble = |x: f32| ((x * inverse + 8.5).trunc().clamp(0.0, 15.0)) as u8;
-        for i in 0..16 {
-            block[2 + i] = nibble(values[i]) | nibble(values[i + 16]) << 4;
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Block, Encode, Format, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+use super::{Block, Format, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 
@@ -28,21 +28,6 @@ impl Block for Q4_1 {
     fn put_scales(block: &mut [u8], std: f32) {
         put_f16(block, 0, std / 4.6);
         put_f16(block, 2, -7.5 * std / 4.6);
-    }
-}
-
-impl Encode for Q4_1 {
-    fn encode(values: &[f32], block: &mut [u8]) {
-        let low = values.iter().copied().fold(f32::INFINITY, f32::min);
-        let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let d = (high - low) / 15.0;
-        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-        put_f16(block, 0, d);
-        put_f16(block, 2, low);
-        let nibble = |x: f32| (((x - low) * inverse + 0.5).trunc().clamp(0.0, 15.0)) as u8;
-        for i in 0..16 {
-            block[4 + i] = nibble(values[i]) | nibble(values[i + 16]) << 4;
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Block, Encode, Format, GROUP, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+use super::{Block, Format, GROUP, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 
@@ -61,43 +61,6 @@ impl Block for Q4K {
         // Sixteen even levels deviate by 4.6; the scales are random 6-bit numbers.
         put_f16(block, 0, std / 4.6 / 32.0);
         put_f16(block, 2, 7.5 * std / 4.6 / 32.0);
-    }
-}
-
-impl Encode for Q4K {
-    fn encode(values: &[f32], block: &mut [u8]) {
-        let mut scales = [0.0_f32; 8];
-        let mut mins = [0.0_f32; 8];
-        for (g, group) in values.chunks_exact(GROUP).enumerate() {
-            // The minimum is stored without sign: it can only lower the range.
-            let low = group.iter().copied().fold(0.0_f32, f32::min);
-            let high = group.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            scales[g] = (high - low).max(0.0) / 15.0;
-            mins[g] = -low;
-        }
-        put_f16(block, 0, scales.iter().copied().fold(0.0, f32::max) / 63.0);
-        put_f16(block, 2, mins.iter().copied().fold(0.0, f32::max) / 63.0);
-        let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
-        let six_bits = |x: f32, unit: f32| if unit == 0.0 { 0 } else { (x / unit).round().clamp(0.0, 63.0) as u8 };
-        block[4..16].fill(0);
-        for g in 0..8 {
-            put_scale_and_min(block, g, six_bits(scales[g], d), six_bits(mins[g], dmin));
-        }
-        for pair in 0..4 {
-            for i in 0..GROUP {
-                let nibble = |g: usize| {
-                    let (scale, min) = scale_and_min(packed_scales(block), g);
-                    let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
-                    if scale == 0.0 {
-                        0
-                    } else {
-                        ((values[g * GROUP + i] + min) / scale).round().clamp(0.0, 15.0) as u8
-                    }
-                };
-                let byte = nibble(2 * pair) | nibble(2 * pair + 1) << 4;
-                block[16 + pair * GROUP + i] = byte;
-            }
-        }
     }
 }
 

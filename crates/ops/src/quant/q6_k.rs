@@ -6,7 +6,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Block, Encode, Format, GROUP, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
+use super::{Block, Format, GROUP, TILE_ROWS, f16_at, nibble, pack_f16s, put_f16};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 
@@ -58,29 +58,6 @@ impl Block for Q6K {
 
     fn put_scales(block: &mut [u8], std: f32) {
         put_f16(block, D, std / 18.5 / 74.0);
-    }
-}
-
-impl Encode for Q6K {
-    fn encode(values: &[f32], block: &mut [u8]) {
-        let mut scales = [0.0_f32; 16];
-        for (scale, part) in scales.iter_mut().zip(values.chunks_exact(16)) {
-            let extreme = part.iter().copied().fold(0.0_f32, |a, b| if b.abs() > a.abs() { b } else { a });
-            *scale = extreme / -32.0;
-        }
-        let largest = scales.iter().copied().fold(0.0_f32, |a, b| if b.abs() > a.abs() { b } else { a });
-        put_f16(block, D, largest / -128.0);
-        let d = f16_at(block, D);
-        block[..SCALES].fill(0);
-        for (i, scale) in scales.iter().enumerate() {
-            let scale = if d == 0.0 { 0.0 } else { (scale / d).round().clamp(-128.0, 127.0) };
-            block[SCALES + i] = scale as i8 as u8;
-        }
-        for (i, x) in values.iter().enumerate() {
-            let scale = d * f32::from(block[SCALES + i / 16] as i8);
-            let q = if scale == 0.0 { 32 } else { ((x / scale).round().clamp(-32.0, 31.0) + 32.0) as u8 };
-            put_q(block, i, q);
-        }
     }
 }
 

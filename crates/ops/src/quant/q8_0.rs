@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Block, Encode, Format, GROUP, TILE_ROWS, f16_at, pack_f16s, put_f16};
+use super::{Block, Format, GROUP, TILE_ROWS, f16_at, pack_f16s, put_f16};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 
@@ -25,18 +25,6 @@ impl Block for Q8_0 {
 
     fn put_scales(block: &mut [u8], std: f32) {
         put_f16(block, 0, std / 74.0);
-    }
-}
-
-impl Encode for Q8_0 {
-    fn encode(values: &[f32], block: &mut [u8]) {
-        let d = values.iter().fold(0.0_f32, |a, b| a.max(b.abs())) / 127.0;
-        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-        put_f16(block, 0, d);
-        for (byte, x) in block[2..34].iter_mut().zip(values) {
-            // Half away from zero, as ggml rounds.
-            *byte = (x * inverse).round() as i8 as u8;
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Seeded random numbers and the comparison that every row of the table uses.
 
-use ops::quant::{encodes, quantize, randomize};
+use ops::quant::{quantize, randomize};
 use ops::{Isa, Pool};
 use weights::Dtype;
 
@@ -25,10 +25,10 @@ impl Random {
         (self.bits() >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
     }
 
-    /// Packed weights: quantised numbers, or random blocks of a type that has no encoder.
+    /// Packed weights: random numbers, or for most packed types, whose encoders take their time, random blocks.
     pub fn weights(&mut self, dtype: Dtype, n: usize) -> Vec<u8> {
         let mut bytes = vec![0; dtype.row_bytes(n).unwrap()];
-        if encodes(dtype) {
+        if dtype.is_plain() || [Dtype::Q4_0, Dtype::Q4_1, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K].contains(&dtype) {
             quantize(dtype, &self.numbers(n), &mut bytes);
         } else {
             randomize(dtype, 1.0, || self.bits(), &mut bytes);
