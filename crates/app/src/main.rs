@@ -53,6 +53,8 @@ enum Command {
     Run(cmd::run::Args),
     /// Serve models over HTTP
     Serve(cmd::serve::Args),
+    /// Make API keys for `serve`
+    Key(cmd::key::Args),
     /// Fetch a model
     Pull(cmd::pull::Args),
     /// Show the models that are here
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => cmd::run::main(&args),
         Command::Serve(args) => cmd::serve::main(&args),
+        Command::Key(args) => cmd::key::main(&args),
         Command::Pull(args) => cmd::pull::main(&args),
         Command::List(args) => cmd::list::main(&args),
         Command::Rm(args) => cmd::rm::main(&args),

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod devices;
 pub mod inspect;
+pub mod key;
 pub mod list;
 pub mod perplexity;
 pub mod pull;

@@ -1,57 +1,291 @@
-//! `roci serve`: models behind an HTTP API.
+//! `roci serve`: models behind an HTTP API. What was typed, the environment and the settings file become one
+//! [`Args`]; what it means for the server is built here, and `server` runs it.
 
 use crate::options::LoadArgs;
 use crate::report::HintExt;
+use crate::server::gate::Gate;
+use crate::server::json::BodyLimits;
+use crate::server::keys::Keys;
+use crate::server::listen::{Listen, Tls};
 use crate::server::loaded::LoadSettings;
 use crate::server::models::{Registry, open_entry};
+use crate::server::openai::store::{Store, Unknown};
 use crate::server::sampling::Defaults;
-use crate::server::{self, App};
-use anyhow::{Context, Result};
+use crate::server::{self, App, config, log, metrics};
+use anyhow::{Context, Result, anyhow};
+use clap::{Args as _, FromArgMatches};
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci serve smollm2                        http://127.0.0.1:8080, for OpenAI's clients under /v1
-  roci serve chat=./a.gguf code=./b.gguf    two models by name, loaded when asked for";
+  roci serve smollm2                        http://127.0.0.1:8080: a page to chat, OpenAI's API under /v1
+  roci serve chat=./a.gguf code=./b.gguf    two models by name, loaded when asked for
+  roci key new --name alice --file keys.txt && roci serve smollm2 --api-key-file keys.txt --host 0.0.0.0
+  roci serve --config roci.toml             settings from a file: the flags' names without the dashes
+  roci serve smollm2 --print-config         the settings that hold, as such a file
+
+Every flag can be given as a variable: --max-queue is ROCI_MAX_QUEUE. A flag is stronger than a variable,
+a variable stronger than the file. docs/serving.md and docs/operators.md say more.";
 
 /// Serve models over HTTP
-#[derive(clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// What to serve: a known name, the path of a GGUF file or hf:OWNER/REPO[:FILE], each as NAME=MODEL for another name
-    #[arg(required = true)]
     pub models: Vec<String>,
-    /// Address to listen on
+    /// Address to listen on; one that others can reach needs --api-key-file
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub host: IpAddr,
     /// Port to listen on; 0 takes a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub port: u16,
+    /// Settings in TOML
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Show the settings that hold and end
+    #[arg(long)]
+    pub print_config: bool,
+    #[command(flatten)]
+    pub models_args: ModelsArgs,
     #[command(flatten)]
     pub load: LoadArgs,
+    #[command(flatten)]
+    pub scheduling: SchedulingArgs,
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub sampling: DefaultsArgs,
+    #[command(flatten)]
+    pub logs: LogArgs,
 }
 
-pub fn main(args: &Args) -> Result<()> {
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Models")]
+pub struct ModelsArgs {
+    /// Models in memory at once; the one unused longest leaves for another
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub max_loaded: usize,
+    /// Unload a model that nobody used for so many seconds; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub idle_unload: u64,
+    /// A model's name must be one of those served; without it a single model answers to any name
+    #[arg(long)]
+    pub strict_model_names: bool,
+    /// Stored responses that are kept in memory for /v1/responses
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub max_stored: usize,
+    /// What to do with a previous_response_id that is not known
+    #[arg(long, value_enum, default_value_t)]
+    pub unknown_responses: Unknown,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Scheduling")]
+pub struct SchedulingArgs {
+    /// Requests that generate at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = positive)]
+    pub max_running: usize,
+    /// Requests that may wait; one more is answered with 429
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    pub max_queue: usize,
+    /// Tokens in one step of the model
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
+    pub max_batch_tokens: usize,
+    /// Prompt tokens in a step that also generates: smaller keeps streams even, larger reads prompts faster
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
+    pub prefill_chunk: usize,
+    /// Tokens in the pool of keys and values that all requests share [default: eight contexts, less if memory is short]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub kv_tokens: Option<usize>,
+    /// A request that runs longer ends with what it has
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub request_timeout: u64,
+    /// How long requests in flight may go on after SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub drain_timeout: u64,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Access")]
+pub struct AccessArgs {
+    /// Clients must send one of the keys in this file (see `roci key new`)
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Listen where others can reach it without asking for keys
+    #[arg(long)]
+    pub allow_anyone: bool,
+    /// Show /metrics without a key
+    #[arg(long)]
+    pub open_metrics: bool,
+    /// Requests a minute of one key that has no rate of its own [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
+    /// Requests at once of one key that has no such limit of its own [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub concurrent: Option<u32>,
+    /// Certificate chain in PEM, for HTTPS
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Web pages from this origin may ask; may be repeated; `*`: any [default: none]
+    #[arg(long, value_name = "ORIGIN")]
+    pub cors_origin: Vec<String>,
+    /// Largest body of a request, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = positive)]
+    pub max_body: usize,
+    /// How long a request's headers, and then its body, may take to arrive
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub read_timeout: u64,
+    /// Connections at once
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
+    pub max_connections: usize,
+    /// Serve no page to browsers
+    #[arg(long)]
+    pub no_web: bool,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "For requests that do not say")]
+pub struct DefaultsArgs {
+    /// Temperature
+    #[arg(long, value_name = "T", default_value_t = 1.0)]
+    pub default_temperature: f32,
+    /// Nucleus: the fewest tokens whose probabilities add up to P; 1: all
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub default_top_p: f32,
+    /// The K most probable tokens only; 0: all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub default_top_k: usize,
+    /// Drop tokens less probable than P times the best; 0: none
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub default_min_p: f32,
+    /// Longest answer [default: until the context is full]
+    #[arg(long, value_name = "TOKENS")]
+    pub default_max_tokens: Option<usize>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Logs")]
+pub struct LogArgs {
+    /// Which messages: error, warn, info, debug, or a filter of tracing
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: String,
+    /// How they look
+    #[arg(long, value_enum, default_value_t)]
+    pub log_format: log::Format,
+    /// Write prompts and answers into the log too
+    #[arg(long)]
+    pub log_prompts: bool,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a number from 1".to_owned())
+}
+
+pub fn main(typed: &Args) -> Result<()> {
+    let command = Args::augment_args(clap::Command::new("roci serve")).no_binary_name(true).args_override_self(true);
+    let file = typed.config.clone().or_else(|| std::env::var_os("ROCI_CONFIG").map(PathBuf::from));
+    let mut arguments = config::arguments(&command, file.as_deref(), &|name| std::env::var_os(name))?;
+    let own: Vec<OsString> = std::env::args_os().skip_while(|arg| arg != "serve").skip(1).collect();
+    if !typed.models.is_empty() {
+        // Models that were typed stand instead of the file's.
+        arguments.retain(|argument| argument.to_string_lossy().starts_with("--"));
+    }
+    arguments.extend(own);
+    let matches = command.clone().try_get_matches_from(arguments).unwrap_or_else(|error| error.exit());
+    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if args.print_config {
+        print!("{}", config::print(&command, &matches));
+        return Ok(());
+    }
+    serve(&args)
+}
+
+fn serve(args: &Args) -> Result<()> {
+    if args.models.is_empty() {
+        return Err(anyhow!("there is nothing to serve")).hint("roci serve MODEL..., or `models = [...]` in --config");
+    }
+    let listen = listen(args)?;
+    let keys = args.access.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
+    if !args.host.is_loopback() && keys.all().is_empty() && !args.access.allow_anyone {
+        return Err(anyhow!("{} can be reached by others, and no key is asked for", args.host)).hint(
+            "make a key with `roci key new --name NAME --file keys.txt` and add --api-key-file keys.txt, or add \
+             --allow-anyone",
+        );
+    }
+    log::install(&args.logs.log_level, args.logs.log_format)?;
     let entries = args.models.iter().map(|model| open_entry(model)).collect::<Result<Vec<_>>>()?;
+    for (i, entry) in entries.iter().enumerate() {
+        if entries[..i].iter().any(|other| other.name == entry.name) {
+            return Err(anyhow!("two models are named `{}`", entry.name)).hint("give one another name: NAME=MODEL");
+        }
+    }
+    let scheduling = &args.scheduling;
     let settings = LoadSettings {
         load: args.load.clone(),
-        max_running: 64,
-        max_queue: 1024,
-        max_batch_tokens: 512,
-        prefill_chunk: 256,
-        kv_tokens: None,
+        max_running: scheduling.max_running,
+        max_queue: scheduling.max_queue,
+        max_batch_tokens: scheduling.max_batch_tokens.max(scheduling.max_running),
+        prefill_chunk: scheduling.prefill_chunk,
+        kv_tokens: scheduling.kv_tokens,
     };
-    let defaults = Defaults { temperature: 1.0, top_p: 1.0, top_k: 0, min_p: 0.0, max_tokens: None };
-    let registry = Registry::new(entries, settings, 1, false);
-    let app = Arc::new(App::new(registry, defaults));
+    let models = Registry::new(entries, settings, args.models_args.max_loaded, args.models_args.strict_model_names);
+    let mut gate = Gate::new(keys, args.access.rate, args.access.concurrent);
+    gate.metrics_need_key = !args.access.open_metrics;
+    let app = Arc::new(App {
+        models,
+        gate,
+        defaults: defaults(&args.sampling),
+        fingerprint: format!("roci-{}", env!("CARGO_PKG_VERSION")),
+        body: BodyLimits { max_bytes: args.access.max_body << 20, time: Duration::from_secs(args.access.read_timeout) },
+        request_time: Duration::from_secs(args.scheduling.request_timeout.max(1)),
+        log_prompts: args.logs.log_prompts,
+        has_page: !args.access.no_web,
+        cors_origins: args.access.cors_origin.clone(),
+        store: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
+        metrics: Some(metrics::install()?),
+        state: server::health::State::default(),
+    });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
-    runtime.block_on(async {
+    let idle = (args.models_args.idle_unload > 0).then(|| Duration::from_secs(args.models_args.idle_unload));
+    let outcome = runtime.block_on(async {
         let first = app.models.entries()[0].name.clone();
         if let Err(error) = app.models.get(&first).await {
-            return Err(anyhow::anyhow!(error.message)).hint("`roci inspect MODEL` shows what the file holds");
+            return Err(anyhow!(error.message)).hint("`roci inspect MODEL` shows what the file holds");
         }
-        server::run(app, SocketAddr::new(args.host, args.port), Duration::from_secs(30)).await
+        server::run(Arc::clone(&app), listen, idle).await
+    });
+    // Whatever still runs after the drain is not waited for.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    outcome
+}
+
+fn listen(args: &Args) -> Result<Listen> {
+    let tls = match (&args.access.tls_cert, &args.access.tls_key) {
+        (Some(cert), Some(key)) => Some(Tls::open(cert, key)?),
+        _ => None,
+    };
+    Ok(Listen {
+        address: SocketAddr::new(args.host, args.port),
+        tls,
+        read_time: Duration::from_secs(args.access.read_timeout.max(1)),
+        max_connections: args.access.max_connections,
+        drain: Duration::from_secs(args.scheduling.drain_timeout),
     })
+}
+
+fn defaults(args: &DefaultsArgs) -> Defaults {
+    Defaults {
+        temperature: args.default_temperature,
+        top_p: args.default_top_p,
+        top_k: args.default_top_k,
+        min_p: args.default_min_p,
+        max_tokens: args.default_max_tokens,
+    }
 }

@@ -4,8 +4,8 @@
 
 use super::error::{ApiError, Result};
 use super::loaded::Loaded;
-use super::metrics;
 use super::pieces::{Piece, Splitter};
+use super::{App, metrics};
 use engine::{Command, Event, FailureKind, RequestId, Sampling, Submit};
 use futures_util::FutureExt;
 use futures_util::future::select_all;
@@ -22,7 +22,6 @@ pub struct Request {
     pub sampling: Sampling,
     /// `None`: until the context is full.
     pub max_tokens: Option<usize>,
-    pub stop: Vec<String>,
     /// `Some(n)`: with the log-probabilities of the n best tokens at each step.
     pub logprobs: Option<usize>,
     /// Which texts are possible, as the mask factory reads it.
@@ -79,6 +78,8 @@ pub enum Update {
 pub struct Answers {
     open: Vec<Answer>,
     pending: VecDeque<(usize, Update)>,
+    /// When they end with what they have.
+    deadline: tokio::time::Instant,
 }
 
 /// One answer being made.
@@ -104,8 +105,8 @@ impl engine::Sink for Outlet {
 }
 
 /// Submits a request. Everything that can be known to be wrong is an error here, before anything is computed.
-/// `splitters` makes the reader of one answer's text.
-pub fn start(model: &Arc<Loaded>, request: &Request, splitter: &Splitter) -> Result<Answers> {
+/// `splitter` is the reader of an answer's text, of which each answer gets its own.
+pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Splitter) -> Result<Answers> {
     let n_ctx = model.n_ctx();
     if request.prompt.is_empty() {
         return Err(ApiError::bad("the prompt is empty"));
@@ -148,7 +149,7 @@ pub fn start(model: &Arc<Loaded>, request: &Request, splitter: &Splitter) -> Res
             last_token: None,
         });
     }
-    Ok(Answers { open, pending: VecDeque::new() })
+    Ok(Answers { open, pending: VecDeque::new(), deadline: tokio::time::Instant::now() + app.request_time })
 }
 
 /// A guess at when the queue has moved: a second for each round of running requests that waits.
@@ -158,19 +159,32 @@ fn retry_after_s(model: &Loaded) -> u64 {
 }
 
 impl Answers {
+    /// Several prompts, `n` answers to each, as one: the answers are counted through.
+    pub fn join(all: Vec<Self>, n: usize) -> Option<Self> {
+        let mut all = all.into_iter();
+        let mut joined = all.next()?;
+        for (i, mut answers) in all.enumerate() {
+            answers.open.iter_mut().for_each(|answer| answer.choice += (i + 1) * n);
+            joined.open.append(&mut answers.open);
+        }
+        Some(joined)
+    }
+
     /// The next thing that happens to any of the answers; `None` when all are finished. An error ends all.
     pub async fn next(&mut self) -> Result<Option<(usize, Update)>> {
         loop {
             if let Some(update) = self.pending.pop_front() {
                 return Ok(Some(update));
             }
-            let (idx, event) = match self.open.as_mut_slice() {
-                [] => return Ok(None),
-                [only] => (0, only.events.recv().await),
-                many => {
-                    let (event, idx, _) = select_all(many.iter_mut().map(|answer| answer.events.recv().boxed())).await;
-                    (idx, event)
-                }
+            if self.open.is_empty() {
+                return Ok(None);
+            }
+            let next = tokio::time::timeout_at(self.deadline, next_event(&mut self.open)).await;
+            let Ok((idx, event)) = next else {
+                self.open.iter().for_each(Answer::cancel);
+                // Once: the engine answers with the usage.
+                self.deadline += std::time::Duration::from_secs(60);
+                continue;
             };
             let answer = &mut self.open[idx];
             let event = event.ok_or_else(|| {
@@ -184,6 +198,15 @@ impl Answers {
             }
         }
     }
+}
+
+/// The next event of any answer.
+async fn next_event(answers: &mut [Answer]) -> (usize, Option<Event>) {
+    if let [only] = answers {
+        return (0, only.events.recv().await);
+    }
+    let (event, idx, _) = select_all(answers.iter_mut().map(|answer| answer.events.recv().boxed())).await;
+    (idx, event)
 }
 
 impl Answer {
@@ -201,7 +224,7 @@ impl Answer {
             }
             Event::Finished { reason, usage, .. } => {
                 self.is_done = true;
-                metrics::finished(&usage, reason);
+                metrics::finished(&self.model.name, &usage, reason);
                 self.splitter.finish();
                 out.extend(self.splitter.take().map(|piece| (self.choice, Update::Piece(piece))));
                 let stop = self.splitter.stop_string();
@@ -237,8 +260,8 @@ impl Answer {
     fn note_token(&mut self) {
         let now = Instant::now();
         match self.last_token.replace(now) {
-            None => metrics::first_token(now - self.submitted),
-            Some(last) => metrics::next_token(now - last),
+            None => metrics::first_token(&self.model.name, now - self.submitted),
+            Some(last) => metrics::next_token(&self.model.name, now - last),
         }
     }
 

@@ -32,6 +32,7 @@ pub struct Loaded {
     pub device: String,
     /// `general.architecture`, quantisation and size, as clients are told.
     pub architecture: String,
+    pub quantization: String,
     pub template_source: String,
     pub n_params: u64,
 }
@@ -70,9 +71,15 @@ impl Loaded {
             plan,
             device,
             architecture: metadata.string("general.architecture")?.unwrap_or("unknown").to_owned(),
+            quantization: commonest_type(&checkpoint),
             template_source: metadata.string("tokenizer.chat_template")?.unwrap_or(text::DEFAULT_TEMPLATE).to_owned(),
             n_params,
         })
+    }
+
+    /// Whether its chat template says anything about tools.
+    pub fn knows_tools(&self) -> bool {
+        self.template_source.contains("tools")
     }
 
     /// Whether its engine still runs.
@@ -97,6 +104,17 @@ impl Loaded {
     /// The text as it is, with the BOS that the vocabulary asks for.
     pub fn encode_raw(&self, text: &str) -> Vec<TokenId> {
         ids(self.tokenizer.encode_with(text, Specials::Parse, Ends::Add))
+    }
+
+    /// What a text begins with: BOS where the vocabulary has one, else the token that ends texts.
+    pub fn encode_start(&self) -> Vec<TokenId> {
+        let first = self.tokenizer.bos().or(self.tokenizer.eos()).or(self.tokenizer.end_ids().first().copied());
+        first.map(TokenId).into_iter().collect()
+    }
+
+    /// BOS where the vocabulary adds one by itself.
+    pub fn encode_start_or_nothing(&self) -> Vec<TokenId> {
+        ids(self.tokenizer.encode_with("", Specials::Parse, Ends::Add)).into_iter().take(1).collect()
     }
 
     pub fn describe(&self) -> String {
@@ -149,4 +167,13 @@ const DEFAULT_FULL_CONTEXTS: usize = 8;
 
 pub fn ids(tokens: Vec<u32>) -> Vec<TokenId> {
     tokens.into_iter().map(TokenId).collect()
+}
+
+/// The type that most of the weights have.
+fn commonest_type(checkpoint: &weights::Checkpoint) -> String {
+    let mut sizes = std::collections::BTreeMap::<String, usize>::new();
+    for tensor in checkpoint.tensors() {
+        *sizes.entry(tensor.dtype.to_string()).or_default() += tensor.bytes.len();
+    }
+    sizes.into_iter().max_by_key(|&(_, size)| size).map_or_else(String::new, |(name, _)| name)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use text::{Detokenizer, StopMatcher, Tokenizer};
 
 /// A part of an answer.
+#[allow(dead_code, reason = "tools and reasoning are read by parsers that are being added")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
     Text {
@@ -47,6 +48,11 @@ pub struct Splitter {
 }
 
 impl Splitter {
+    /// For text that is only text.
+    pub fn plain(tokenizer: &Arc<Tokenizer>, stop: Vec<String>, has_logprobs: bool) -> Self {
+        Self::new(Arc::clone(tokenizer), stop, has_logprobs)
+    }
+
     pub fn new(tokenizer: Arc<Tokenizer>, stop: Vec<String>, has_logprobs: bool) -> Self {
         Self {
             detokenizer: Detokenizer::new(Arc::clone(&tokenizer)),

@@ -1,7 +1,7 @@
 //! Chat completions as a stream of chunks.
 
 use super::chat::logprobs;
-use super::{add_usage, finish_reason, usage};
+use super::{finish_reason, total, usage};
 use crate::server::error::ApiError;
 use crate::server::generation::{Update, Usage};
 use crate::server::loaded::Loaded;
@@ -17,12 +17,12 @@ pub struct ChatEncoder {
     model: Arc<Loaded>,
     n: usize,
     include_usage: bool,
-    total: Usage,
+    usages: Vec<Usage>,
 }
 
 impl ChatEncoder {
     pub fn new(id: String, created: u64, name: String, model: Arc<Loaded>, n: usize, include_usage: bool) -> Self {
-        Self { id, created, name, model, n, include_usage, total: Usage::default() }
+        Self { id, created, name, model, n, include_usage, usages: vec![Usage::default(); n] }
     }
 
     fn chunk(&self, choices: Value) -> Message {
@@ -64,7 +64,7 @@ impl Encoder for ChatEncoder {
                 (json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]}), Value::Null)
             }
             Update::Finished { finish, usage, .. } => {
-                add_usage(&mut self.total, &usage);
+                self.usages[choice] = usage;
                 return vec![self.delta(choice, json!({}), Value::Null, Some(finish_reason(finish)))];
             }
         };
@@ -76,7 +76,7 @@ impl Encoder for ChatEncoder {
             return Vec::new();
         }
         let mut message = self.chunk(json!([]));
-        message.data["usage"] = usage(&self.total);
+        message.data["usage"] = usage(&total(self.usages.iter().copied(), self.n));
         vec![message]
     }
 

@@ -2,8 +2,15 @@
 
 pub mod chat;
 mod chat_stream;
+pub mod completions;
+pub mod embeddings;
 pub mod messages;
 pub mod models;
+mod response_format;
+pub mod responses;
+mod responses_input;
+mod responses_stream;
+pub mod store;
 
 use super::generation::{Finish, Usage};
 use serde_json::{Value, json};
@@ -19,13 +26,18 @@ pub fn usage(usage: &Usage) -> Value {
     })
 }
 
-/// The usage of all answers to one request: the prompt counts once.
-pub fn add_usage(total: &mut Usage, one: &Usage) {
-    total.n_prompt = total.n_prompt.max(one.n_prompt);
-    total.n_cached = total.n_cached.max(one.n_cached);
-    total.n_generated += one.n_generated;
-    total.n_reasoning += one.n_reasoning;
-    total.timings = one.timings;
+/// The usage of all answers, `n` to each prompt: a prompt counts once.
+pub fn total(usages: impl Iterator<Item = Usage>, n: usize) -> Usage {
+    usages.enumerate().fold(Usage::default(), |mut total, (i, one)| {
+        if i % n.max(1) == 0 {
+            total.n_prompt += one.n_prompt;
+            total.n_cached += one.n_cached;
+        }
+        total.n_generated += one.n_generated;
+        total.n_reasoning += one.n_reasoning;
+        total.timings = one.timings;
+        total
+    })
 }
 
 pub fn finish_reason(finish: Finish) -> &'static str {

@@ -1,0 +1,112 @@
+//! How much one client may ask: a bucket of requests that fills by the minute, and a number of requests at once. Pure
+//! but for the clock that is passed in.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// One client's limits and where it stands.
+#[derive(Debug)]
+pub struct Limiter {
+    rate: Option<u32>,
+    concurrent: Option<u32>,
+    bucket: Mutex<Bucket>,
+    n_running: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    level: f64,
+    filled: Instant,
+}
+
+/// A running request's place; given back when dropped.
+#[derive(Debug)]
+pub struct Place(Arc<Limiter>);
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Refused {
+    /// Requests a minute, and seconds until the next one is free.
+    Rate {
+        rate: u32,
+        retry_after_s: u64,
+    },
+    Concurrent(u32),
+}
+
+impl Limiter {
+    /// A full bucket: the first minute's requests may come at once.
+    pub fn new(rate: Option<u32>, concurrent: Option<u32>, now: Instant) -> Self {
+        let level = f64::from(rate.unwrap_or(0));
+        Self { rate, concurrent, bucket: Mutex::new(Bucket { level, filled: now }), n_running: AtomicU32::new(0) }
+    }
+
+    pub fn enter(self: &Arc<Self>, now: Instant) -> Result<Place, Refused> {
+        let max = self.concurrent.unwrap_or(u32::MAX);
+        let entered = self.n_running.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < max).then_some(n + 1));
+        if entered.is_err() {
+            return Err(Refused::Concurrent(max));
+        }
+        let place = Place(Arc::clone(self));
+        if let Some(rate) = self.rate {
+            let per_second = f64::from(rate) / 60.0;
+            let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+            let seconds = now.saturating_duration_since(bucket.filled).as_secs_f64();
+            bucket.level = (bucket.level + seconds * per_second).min(f64::from(rate));
+            bucket.filled = now;
+            if bucket.level < 1.0 {
+                let retry_after_s = ((1.0 - bucket.level) / per_second).ceil() as u64;
+                return Err(Refused::Rate { rate, retry_after_s });
+            }
+            bucket.level -= 1.0;
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.n_running.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_bucket_empties_and_fills() {
+        let start = Instant::now();
+        let limiter = Arc::new(Limiter::new(Some(6), None, start));
+        for _ in 0..6 {
+            limiter.enter(start).unwrap();
+        }
+        assert_eq!(limiter.enter(start).unwrap_err(), Refused::Rate { rate: 6, retry_after_s: 10 });
+        let later = start + Duration::from_secs(4);
+        assert_eq!(limiter.enter(later).unwrap_err(), Refused::Rate { rate: 6, retry_after_s: 6 });
+        limiter.enter(start + Duration::from_secs(10)).unwrap();
+        let much_later = start + Duration::from_secs(3600);
+        assert_eq!((0..10).filter(|_| limiter.enter(much_later).is_ok()).count(), 6, "no more than a minute's worth");
+    }
+
+    #[test]
+    fn places_come_back() {
+        let now = Instant::now();
+        let limiter = Arc::new(Limiter::new(None, Some(2), now));
+        let first = limiter.enter(now).unwrap();
+        let _second = limiter.enter(now).unwrap();
+        assert_eq!(limiter.enter(now).unwrap_err(), Refused::Concurrent(2));
+        drop(first);
+        assert!(limiter.enter(now).is_ok());
+    }
+
+    #[test]
+    fn a_refused_request_holds_no_place() {
+        let now = Instant::now();
+        let limiter = Arc::new(Limiter::new(Some(1), Some(1), now));
+        drop(limiter.enter(now).unwrap());
+        assert!(matches!(limiter.enter(now), Err(Refused::Rate { .. })));
+        assert!(limiter.enter(now + Duration::from_secs(60)).is_ok());
+    }
+}

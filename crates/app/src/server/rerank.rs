@@ -1,0 +1,75 @@
+//! `/rerank`, `/v1/rerank`: texts in the order in which they fit a question, as Jina's and Cohere's clients ask for it.
+
+use super::App;
+use super::error::{ApiError, Result};
+use super::generation::Caller;
+use super::json::Json;
+use super::vectors::{self, cosine};
+use axum::Extension;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const MAX_DOCUMENTS: usize = 256;
+
+#[derive(Debug, Deserialize)]
+pub struct RerankRequest {
+    #[serde(default)]
+    pub model: String,
+    pub query: String,
+    #[serde(alias = "texts")]
+    pub documents: Vec<Document>,
+    #[serde(default)]
+    pub top_n: Option<usize>,
+    #[serde(default)]
+    pub return_documents: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Document {
+    Text(String),
+    Object { text: String },
+}
+
+impl Document {
+    fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Object { text } => text,
+        }
+    }
+}
+
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Json(body): Json<RerankRequest>,
+) -> Result<axum::Json<Value>> {
+    if body.documents.is_empty() || body.documents.len() > MAX_DOCUMENTS {
+        let text = format!("{} documents, expected 1 to {MAX_DOCUMENTS}", body.documents.len());
+        return Err(ApiError::bad(text).param("documents"));
+    }
+    let model = app.models.get(&body.model).await?;
+    let texts = std::iter::once(body.query.as_str()).chain(body.documents.iter().map(Document::text));
+    let texts: Vec<_> = texts.map(|text| model.encode_raw(text)).collect();
+    if texts.iter().any(Vec::is_empty) {
+        return Err(ApiError::bad("the query and the documents must not be empty").param("documents"));
+    }
+    let (vectors, n_tokens) = vectors::embed(&model, texts, caller).await?;
+    let scores = vectors[1..].iter().map(|vector| cosine(&vectors[0], vector));
+    let mut ranked: Vec<(usize, f32)> = scores.enumerate().collect();
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    ranked.truncate(body.top_n.unwrap_or(ranked.len()));
+    let results = ranked.into_iter().map(|(i, score)| {
+        let mut result = json!({"index": i, "relevance_score": score});
+        if body.return_documents == Some(true) {
+            result["document"] = json!({"text": body.documents[i].text()});
+        }
+        result
+    });
+    let results: Vec<Value> = results.collect();
+    let name = if body.model.is_empty() { &model.name } else { &body.model };
+    let usage = json!({"prompt_tokens": n_tokens, "total_tokens": n_tokens});
+    Ok(axum::Json(json!({"object": "list", "model": name, "results": results, "usage": usage})))
+}

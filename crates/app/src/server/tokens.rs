@@ -1,0 +1,74 @@
+//! `/tokenize` and `/detokenize`.
+
+use super::App;
+use super::error::{ApiError, Result};
+use super::json::Json;
+use super::openai::chat::{self, ChatRequest};
+use super::{ask, openai::messages::ChatMessage};
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use text::{Detokenizer, Ends, Specials};
+
+#[derive(Debug, Deserialize)]
+pub struct TokenizeRequest {
+    #[serde(default)]
+    pub model: String,
+    /// The text, under llama.cpp's and vLLM's names.
+    #[serde(default, alias = "prompt")]
+    pub content: Option<String>,
+    /// Or a conversation.
+    #[serde(default)]
+    pub messages: Option<Vec<ChatMessage>>,
+    /// BOS and EOS as the vocabulary wants them.
+    #[serde(default, alias = "add_special_tokens")]
+    pub add_special: Option<bool>,
+    #[serde(default)]
+    pub parse_special: Option<bool>,
+    #[serde(default, alias = "return_token_strs")]
+    pub with_pieces: Option<bool>,
+}
+
+pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequest>) -> Result<axum::Json<Value>> {
+    let model = app.models.get(&body.model).await?;
+    let work = move || -> Result<Value> {
+        let ids: Vec<u32> = match (&body.content, &body.messages) {
+            (Some(text), _) => {
+                let specials = if body.parse_special == Some(false) { Specials::Plain } else { Specials::Parse };
+                let ends = if body.add_special == Some(true) { Ends::Add } else { Ends::None };
+                model.tokenizer.encode_with(text, specials, ends)
+            }
+            (None, Some(messages)) => {
+                let request = ChatRequest::of(messages.clone());
+                let text = ask::render(&model, &chat::to_ask(&request)?)?;
+                model.encode_rendered(&text).into_iter().map(|token| token.0).collect()
+            }
+            (None, None) => return Err(ApiError::bad("there is no `content`").param("content")),
+        };
+        let pieces = (body.with_pieces == Some(true))
+            .then(|| ids.iter().map(|&id| model.tokenizer.token_text(id)).collect::<Vec<_>>());
+        Ok(json!({"tokens": ids, "count": ids.len(), "max_model_len": model.n_ctx(), "pieces": pieces}))
+    };
+    let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
+    done.map(axum::Json)
+}
+
+#[derive(Debug, Deserialize)]
+pub struct DetokenizeRequest {
+    #[serde(default)]
+    pub model: String,
+    pub tokens: Vec<u32>,
+}
+
+pub async fn detokenize(State(app): State<Arc<App>>, Json(body): Json<DetokenizeRequest>) -> Result<axum::Json<Value>> {
+    let model = app.models.get(&body.model).await?;
+    if let Some(id) = body.tokens.iter().find(|&&id| id as usize >= model.tokenizer.n_vocab()) {
+        let text = format!("there is no token {id}: the vocabulary has {}", model.tokenizer.n_vocab());
+        return Err(ApiError::bad(text).param("tokens"));
+    }
+    let mut detokenizer = Detokenizer::new(Arc::clone(&model.tokenizer));
+    let mut text: String = body.tokens.iter().map(|&id| detokenizer.push(id)).collect();
+    text.push_str(&detokenizer.finish());
+    Ok(axum::Json(json!({"content": text, "prompt": text})))
+}

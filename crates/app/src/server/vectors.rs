@@ -1,0 +1,77 @@
+//! Vectors of texts, for the embedding endpoints of all families and for reranking.
+
+use super::error::{ApiError, Result};
+use super::generation::Caller;
+use super::loaded::Loaded;
+use engine::{Command, Embed, Event, Normalize, Pooling};
+use futures_util::future::join_all;
+use model::{Attention, TokenId};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// The engine's side of the channel.
+struct Outlet(mpsc::UnboundedSender<Event>);
+
+impl engine::Sink for Outlet {
+    fn send(&self, event: Event) -> std::result::Result<(), engine::Closed> {
+        self.0.send(event).map_err(|_| engine::Closed)
+    }
+}
+
+/// Vectors of length 1, in the order of the texts, and how many tokens they took.
+pub async fn embed(model: &Arc<Loaded>, texts: Vec<Vec<TokenId>>, caller: Caller) -> Result<(Vec<Vec<f32>>, usize)> {
+    let n_tokens = texts.iter().map(Vec::len).sum();
+    if let Some(text) = texts.iter().find(|text| text.len() > model.n_ctx()) {
+        let text = format!("this model's context holds {} tokens, the input has {}", model.n_ctx(), text.len());
+        return Err(ApiError::bad(text).code("context_length_exceeded").param("input"));
+    }
+    let vectors = join_all(texts.into_iter().map(|tokens| one(model, tokens, caller))).await;
+    Ok((vectors.into_iter().collect::<Result<_>>()?, n_tokens))
+}
+
+async fn one(model: &Arc<Loaded>, tokens: Vec<TokenId>, caller: Caller) -> Result<Vec<f32>> {
+    let (sender, mut events) = mpsc::unbounded_channel();
+    let embed = Embed {
+        id: model.handle.next_request_id(),
+        tokens,
+        pooling: Pooling::Mean,
+        attention: Attention::Causal,
+        normalize: Normalize::Unit,
+        priority: caller.priority,
+        group: caller.group,
+    };
+    let mut cancel = Cancel { model: Arc::clone(model), id: embed.id, is_done: false };
+    model.handle.send_into(Command::Embed(embed), Box::new(Outlet(sender)))?;
+    while let Some(event) = events.recv().await {
+        match event {
+            Event::Vector { vector, .. } => {
+                cancel.is_done = true;
+                return Ok(vector);
+            }
+            Event::Failed { kind: engine::FailureKind::Request, error, .. } => return Err(ApiError::bad(error)),
+            Event::Failed { error, .. } => return Err(ApiError::internal(error)),
+            _ => {}
+        }
+    }
+    Err(ApiError::internal("the engine stopped"))
+}
+
+/// Takes the request back when whoever asked is gone.
+struct Cancel {
+    model: Arc<Loaded>,
+    id: engine::RequestId,
+    is_done: bool,
+}
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let _ = self.model.handle.cancel(self.id);
+        }
+    }
+}
+
+/// Of two vectors of length 1.
+pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
