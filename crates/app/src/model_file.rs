@@ -5,7 +5,7 @@ use crate::report::HintExt;
 use anyhow::{Context, Result, anyhow};
 use std::path::Path;
 use text::{ChatTemplate, Tokenizer, Vocab};
-use weights::{Checkpoint, Metadata};
+use weights::{Array, Checkpoint, Metadata, Value};
 
 const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 
@@ -25,24 +25,38 @@ pub fn open_tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer> {
     let kind = format!("{}/{}", vocab.model, vocab.pre);
     Tokenizer::new(vocab)
         .with_context(|| format!("tokenizer `{kind}`"))
-        .hint("supported: byte-level BPE (gpt2) with the pre-tokenizers smollm, llama-bpe and qwen2")
+        .hint("`roci inspect MODEL` shows what the file says; please report the kind that is missing")
 }
 
 fn read_vocab(metadata: &Metadata) -> Result<Vocab> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let pre = metadata.string(&key("pre"))?.unwrap_or("default").to_owned();
+    let id = |name: &str| metadata.u32(&key(&format!("{name}_token_id")));
+    let flag = |name: &str| metadata.bool(&key(name));
+    let name = metadata.string("general.name")?.unwrap_or_default().to_lowercase();
     Ok(Vocab {
         model: metadata.string(&key("model"))?.unwrap_or_default().to_owned(),
+        pre: metadata.string(&key("pre"))?.unwrap_or_default().to_owned(),
         tokens: metadata.strings(&key("tokens"))?.unwrap_or_default().to_vec(),
         types: metadata.i32s(&key("token_type"))?.map(|types| types.into_owned()).unwrap_or_default(),
         merges: metadata.strings(&key("merges"))?.unwrap_or_default().to_vec(),
         scores: metadata.f32s(&key("scores"))?.unwrap_or_default().to_vec(),
-        bos: metadata.u32(&key("bos_token_id"))?,
-        eos: metadata.u32(&key("eos_token_id"))?,
-        eot: metadata.u32(&key("eot_token_id"))?,
-        add_bos: metadata.bool(&key("add_bos_token"))?.unwrap_or_else(|| text::adds_bos_by_default(&pre)),
-        add_eos: metadata.bool(&key("add_eos_token"))?.unwrap_or(false),
-        pre,
+        bos: id("bos")?,
+        eos: id("eos")?,
+        eot: id("eot")?,
+        unk: id("unknown")?,
+        sep: id("seperator")?,
+        add_bos: flag("add_bos_token")?,
+        add_eos: flag("add_eos_token")?,
+        add_space_prefix: flag("add_space_prefix")?,
+        remove_extra_whitespaces: flag("remove_extra_whitespaces")?.unwrap_or(false),
+        precompiled_charsmap: match metadata.get(&key("precompiled_charsmap")) {
+            Some(Value::Array(Array::U8(bytes))) => bytes.clone(),
+            Some(Value::Array(Array::I8(bytes))) => bytes.iter().map(|&byte| byte as u8).collect(),
+            _ => Vec::new(),
+        },
+        lowercase: flag("normalizer.lowercase")?,
+        // The file does not say it; Phi-3's own tokenizer does it.
+        strips_after_specials: name.contains("phi-3") || name.contains("phi3"),
     })
 }
 

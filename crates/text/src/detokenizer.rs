@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::Tokenizer;
+use crate::{Specials, Tokenizer};
 
 /// The state of one answer being turned into text.
 #[derive(Debug)]
@@ -13,20 +13,42 @@ pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     /// The beginning of a character, at most three bytes between calls.
     pending: Vec<u8>,
+    /// The next token's leading space is the vocabulary's, not the text's.
+    drops_space: bool,
+    /// Special tokens that show as their names.
+    shown: Vec<u32>,
 }
 
 impl Detokenizer {
+    /// For tokens that go on after a prompt: a word's leading space is part of the text.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
-        Self { tokenizer, pending: Vec::new() }
+        Self { tokenizer, pending: Vec::new(), drops_space: false, shown: Vec::new() }
+    }
+
+    /// For the tokens of a whole text: the space that SentencePiece puts before it is dropped again.
+    pub fn from_start(tokenizer: Arc<Tokenizer>) -> Self {
+        let drops_space = tokenizer.adds_space();
+        Self { tokenizer, pending: Vec::new(), drops_space, shown: Vec::new() }
+    }
+
+    /// Shows special tokens that are part of these texts by their names: the marks that
+    /// [`answer::Parser`](crate::answer::Parser) looks for.
+    pub fn showing(mut self, marks: &[&str]) -> Self {
+        let ids = marks.iter().flat_map(|mark| self.tokenizer.encode(mark, Specials::Parse));
+        self.shown = ids.filter(|&id| self.tokenizer.is_special(id)).collect();
+        self
     }
 
     /// Adds a token and returns the text that is now whole. Special tokens, and ids the vocabulary does not
     /// have, are no text.
     pub fn push(&mut self, id: u32) -> String {
-        if self.tokenizer.is_special(id) {
+        if self.tokenizer.is_special(id) && !self.shown.contains(&id) {
             return String::new();
         }
-        self.pending.extend_from_slice(self.tokenizer.token_bytes(id).unwrap_or_default());
+        let bytes = self.tokenizer.token_bytes(id).unwrap_or_default();
+        let n_dropped = usize::from(self.drops_space && bytes.first() == Some(&b' '));
+        self.drops_space &= bytes.is_empty();
+        self.pending.extend_from_slice(&bytes[n_dropped..]);
         take_whole(&mut self.pending)
     }
 

@@ -4,8 +4,8 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("tokenizer model `{model}` is not supported (supported: gpt2, that is byte-level BPE)")]
-    UnknownModel { model: String },
+    #[error("tokenizer model `{model}` is not supported (supported: {supported})")]
+    UnknownModel { model: String, supported: String },
 
     #[error("pre-tokenizer `{pre}` is not supported (supported: {supported})")]
     UnknownPreTokenizer { pre: String, supported: String },
@@ -31,8 +31,21 @@ pub enum Error {
     #[error("the vocabulary asks for a {role} token at the {place} of a text but names none")]
     MissingEndToken { role: &'static str, place: &'static str },
 
+    #[error("the vocabulary's table of normalisations cannot be read: {0}")]
+    BadCharsMap(String),
+
+    #[error("tokenizer.json cannot be read: {0}")]
+    Json(String),
+
+    #[error("the {role} token {text:?} is not in the vocabulary")]
+    NoSuchToken { role: &'static str, text: String },
+
     #[error("the tokenizer cannot be built: {0}")]
     Build(String),
+
+    /// A schema, an expression or a grammar that cannot be followed.
+    #[error("the constraint cannot be used: {0}")]
+    Constraint(String),
 
     /// The template's source is not a template.
     #[error("the chat template cannot be read: {0}")]

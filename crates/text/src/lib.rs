@@ -1,4 +1,5 @@
-//! Tokens to text and back: tokenizer, incremental detokenizer, stop strings, chat templates.
+//! Tokens to text and back: tokenizer, incremental detokenizer, stop strings, chat templates, constrained output, and
+//! answers taken apart into reasoning, text and calls of tools.
 //!
 //! What this crate does not know and must never learn: files and file formats (a [`Vocab`] is plain data
 //! that the caller fills), devices, models, logits, requests, HTTP, async. It reads no clock except when a
@@ -6,23 +7,34 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answer;
+mod bpe;
 mod byte_level;
+mod charsmap;
 mod chat_template;
+pub mod constraint;
 mod detokenizer;
 mod error;
+mod families;
+mod longest_match;
 mod pre_tokenizer;
+mod prefixes;
 mod python;
+mod sentence_piece;
 mod special;
 mod stop;
 mod tokenizer;
+mod tokenizer_json;
+mod unigram;
 mod vocab;
+mod word_piece;
 
 pub use chat_template::{ChatTemplate, DEFAULT_TEMPLATE, Message, RenderOptions};
 pub use detokenizer::Detokenizer;
 pub use error::Error;
-pub use pre_tokenizer::adds_bos_by_default;
 pub use stop::{StopMatcher, StopStep};
 pub use tokenizer::{Ends, Specials, Tokenizer};
+pub use tokenizer_json::JsonConfig;
 pub use vocab::Vocab;
 
 /// What this crate's fallible functions return.

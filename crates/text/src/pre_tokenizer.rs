@@ -1,108 +1,33 @@
 //! Cuts text into the words inside which merges may happen, as `tokenizer.ggml.pre` names it.
 //!
-//! A family is a row of [`FAMILIES`]: names, regular expressions applied one after the other (each cuts what
-//! the one before left), and the two habits that go with the name. The published expressions end in
+//! A family is a row of [`FAMILIES`](crate::families): names, regular expressions applied one after the other
+//! (each cuts what the one before left), and the habits that go with the name. The published expressions end in
 //! `\s+(?!\S)|\s+`; a look-ahead needs a backtracking engine, which gives up on long runs, so the rows end in
-//! `\s+` and [`Rule::Lookahead`] says what the look-ahead would have done. No Unicode normalisation is done.
+//! `\s+` and [`Rule`] says what the look-ahead would have done. No Unicode normalisation is done.
 
 use regex::Regex;
 
+use crate::families::{FAMILIES, Family, family};
 use crate::{Error, Result};
 
 /// How a match of a row's expression becomes a word.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum Rule {
+pub(crate) enum Rule {
     /// A match is a word.
     Plain,
     /// A match made by the last branch, `\s+`, that stops before text gives its last character back to it.
     /// A match that ends in a line break comes from that branch only if no earlier branch takes line breaks.
     Lookahead { has_newline_branch: bool },
-}
-
-struct Family {
-    names: &'static [&'static str],
-    cuts: &'static [(&'static str, Rule)],
-    /// A word that is a token by itself is taken whole, whatever the merges say.
-    ignores_merges: bool,
-    /// Whether texts begin with BOS when the file does not say.
-    adds_bos: bool,
-}
-
-const GPT2: (&str, Rule) = (
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+",
-    Rule::Lookahead { has_newline_branch: false },
-);
-const WITH_NEWLINES: Rule = Rule::Lookahead { has_newline_branch: true };
-
-const FAMILIES: &[Family] = &[
-    Family {
-        names: &["llama-bpe", "llama3", "llama-v3"],
-        cuts: &[(
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
-            WITH_NEWLINES,
-        )],
-        ignores_merges: true,
-        adds_bos: true,
-    },
-    Family {
-        names: &["qwen2", "deepseek-r1-qwen", "stablelm2"],
-        cuts: &[(
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
-            WITH_NEWLINES,
-        )],
-        ignores_merges: false,
-        adds_bos: false,
-    },
-    Family {
-        names: &["qwen35"],
-        cuts: &[(
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
-            WITH_NEWLINES,
-        )],
-        ignores_merges: false,
-        adds_bos: false,
-    },
-    Family {
-        names: &["smollm", "starcoder", "refact", "command-r", "codeshell"],
-        cuts: &[(r"\p{N}", Rule::Plain), GPT2],
-        ignores_merges: false,
-        adds_bos: false,
-    },
-    Family { names: &["gpt-2", "mpt", "olmo", "phi-2"], cuts: &[GPT2], ignores_merges: false, adds_bos: false },
-    Family {
-        names: &["falcon"],
-        cuts: &[(r"[\p{P}\$\+<=>\^~\|`]+", Rule::Plain), GPT2, (r"[0-9][0-9][0-9]", Rule::Plain)],
-        ignores_merges: false,
-        adds_bos: false,
-    },
-    Family {
-        names: &["default"],
-        cuts: &[
-            (r"[\p{P}\$\+<=>\^~\|]+", Rule::Plain),
-            GPT2,
-            (r"\p{N}+", Rule::Plain),
-            (r"[0-9][0-9][0-9]", Rule::Plain),
-        ],
-        ignores_merges: false,
-        adds_bos: false,
-    },
-];
-
-fn family(pre: &str) -> Option<&'static Family> {
-    let pre = if pre.is_empty() { "default" } else { pre };
-    FAMILIES.iter().find(|family| family.names.contains(&pre))
-}
-
-/// Whether texts begin with BOS where the file has no `tokenizer.ggml.add_bos_token`.
-pub fn adds_bos_by_default(pre: &str) -> bool {
-    family(pre).is_some_and(|family| family.adds_bos)
+    /// As `Lookahead` with a newline branch, and a run of white space is then cut into powers of two, at most 512.
+    SpacesByPowers,
+    /// A match is a run of digits, cut into threes from its end.
+    ThreesFromEnd,
 }
 
 /// The compiled expressions of one family.
-#[derive(Debug)]
 pub(crate) struct PreTokenizer {
     cuts: Vec<(Regex, Rule)>,
-    ignores_merges: bool,
+    family: &'static Family,
 }
 
 impl PreTokenizer {
@@ -117,11 +42,11 @@ impl PreTokenizer {
             .map(|&(pattern, rule)| Regex::new(pattern).map(|regex| (regex, rule)))
             .collect::<std::result::Result<_, _>>()
             .map_err(|error| Error::Build(error.to_string()))?;
-        Ok(Self { cuts, ignores_merges: family.ignores_merges })
+        Ok(Self { cuts, family })
     }
 
-    pub(crate) fn ignores_merges(&self) -> bool {
-        self.ignores_merges
+    pub(crate) fn family(&self) -> &'static Family {
+        self.family
     }
 
     /// The words of `text` in order; together they are the whole of it.
@@ -142,21 +67,55 @@ impl PreTokenizer {
 fn cut<'a>(text: &'a str, regex: &Regex, rule: Rule, out: &mut Vec<&'a str>) {
     let mut done = 0;
     while done < text.len() {
-        let Some(found) = regex.find_at(text, done) else { break };
-        let end = match rule {
-            Rule::Plain => found.end(),
-            Rule::Lookahead { has_newline_branch } => {
-                found.end() - given_back(found.as_str(), found.end() == text.len(), has_newline_branch)
-            }
+        let Some(found) = regex.find_at(text, done).filter(|found| !found.is_empty()) else { break };
+        let is_at_end = found.end() == text.len();
+        let n_back = match rule {
+            Rule::Plain | Rule::ThreesFromEnd => 0,
+            Rule::Lookahead { has_newline_branch } => given_back(found.as_str(), is_at_end, has_newline_branch),
+            Rule::SpacesByPowers => given_back(found.as_str(), is_at_end, true),
         };
+        let end = found.end() - n_back;
         if found.start() > done {
             out.push(&text[done..found.start()]);
         }
-        out.push(&text[found.start()..end]);
+        let word = &text[found.start()..end];
+        match rule {
+            Rule::ThreesFromEnd => cut_threes(word, out),
+            Rule::SpacesByPowers if word.chars().all(|c| c.is_whitespace() && !matches!(c, '\r' | '\n')) => {
+                cut_powers(word, out);
+            }
+            _ => out.push(word),
+        }
         done = end;
     }
     if done < text.len() {
         out.push(&text[done..]);
+    }
+}
+
+/// Cuts a word after its first `n % 3` characters and then after every third.
+fn cut_threes<'a>(word: &'a str, out: &mut Vec<&'a str>) {
+    let n_chars = word.chars().count();
+    let mut start = 0;
+    for (char_idx, (at, _)) in word.char_indices().enumerate().skip(1) {
+        if (n_chars - char_idx).is_multiple_of(3) {
+            out.push(&word[start..at]);
+            start = at;
+        }
+    }
+    out.push(&word[start..]);
+}
+
+/// Cuts a run into pieces of 512, 256, ... 2, 1 characters, as many of the larger ones as fit.
+fn cut_powers<'a>(word: &'a str, out: &mut Vec<&'a str>) {
+    let mut rest = word;
+    let mut n_left = word.chars().count();
+    while n_left > 0 {
+        let n_piece = (1usize << n_left.ilog2()).min(512);
+        let end = rest.char_indices().nth(n_piece).map_or(rest.len(), |(at, _)| at);
+        out.push(&rest[..end]);
+        rest = &rest[end..];
+        n_left -= n_piece;
     }
 }
 
@@ -198,6 +157,26 @@ mod tests {
     }
 
     #[test]
+    fn digits_in_threes_from_the_end() {
+        check("superbpe", "1234567", &["1", "234", "567"]);
+        check("superbpe", "123", &["123"]);
+        check("afmoe", "a12345", &["a", "12", "345"]);
+        check("tiny_aya", "x 1234", &["x", " ", "1", "234"]);
+        // No word ends after these digits, so the general expression cuts them.
+        check("tiny_aya", "1234a", &["123", "4", "a"]);
+    }
+
+    #[test]
+    fn runs_of_spaces_in_powers_of_two() {
+        let lengths = |text: &str| -> Vec<usize> {
+            PreTokenizer::new("jais-2").unwrap().split(text).iter().map(|word| word.len()).collect()
+        };
+        assert_eq!(lengths(&format!("a{}", " ".repeat(7))), [1, 4, 2, 1]);
+        assert_eq!(lengths(&format!("a{}b", " ".repeat(8))), [1, 4, 2, 1, 2]);
+        assert_eq!(lengths(&" ".repeat(1100)), [512, 512, 64, 8, 4]);
+    }
+
+    #[test]
     fn a_million_spaces_are_one_word() {
         let text = format!("{}x", " ".repeat(1_000_000));
         let words = PreTokenizer::new("qwen2").unwrap().split(&text);
@@ -206,7 +185,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
-        let message = PreTokenizer::new("nope").unwrap_err().to_string();
+        let message = PreTokenizer::new("nope").err().unwrap().to_string();
         assert!(message.contains("`nope`") && message.contains("smollm"), "{message}");
     }
 }

@@ -19,6 +19,8 @@ struct Special {
     id: u32,
     finder: Finder<'static>,
     is_control: bool,
+    /// White space after it belongs to it.
+    strips_after: bool,
 }
 
 /// The special tokens of a vocabulary, longest text first.
@@ -28,7 +30,8 @@ pub(crate) struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    pub(crate) fn new(tokens: &[String], kinds: &[Kind]) -> Self {
+    /// `strips_after`: control tokens swallow the white space after them.
+    pub(crate) fn new(tokens: &[String], kinds: &[Kind], strips_after: bool) -> Self {
         let mut specials: Vec<Special> = (0u32..)
             .zip(tokens.iter().zip(kinds))
             .filter(|(_, (text, kind))| !text.is_empty() && matches!(kind, Kind::Control | Kind::UserDefined))
@@ -36,6 +39,8 @@ impl SpecialTokens {
                 id,
                 finder: Finder::new(text.as_bytes()).into_owned(),
                 is_control: *kind == Kind::Control,
+                // The marks of texts and unknown words are older than this habit and do not have it.
+                strips_after: strips_after && !matches!(text.as_str(), "<unk>" | "<s>" | "<|endoftext|>"),
             })
             .collect();
         specials.sort_by_key(|special| std::cmp::Reverse(special.finder.needle().len()));
@@ -76,6 +81,9 @@ impl Special {
             }
             out.push(Piece::Token(self.id));
             done = start + self.finder.needle().len();
+            if self.strips_after {
+                done = text.len() - text[done..].trim_start_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']).len();
+            }
         }
         if done < text.len() {
             out.push(Piece::Text(&text[done..]));
@@ -90,7 +98,8 @@ mod tests {
     #[test]
     fn longer_tokens_win_and_control_is_optional() {
         let tokens = ["<a", "<a>", "<b>", ""].map(String::from);
-        let specials = SpecialTokens::new(&tokens, &[Kind::UserDefined, Kind::Control, Kind::Control, Kind::Control]);
+        let specials =
+            SpecialTokens::new(&tokens, &[Kind::UserDefined, Kind::Control, Kind::Control, Kind::Control], false);
         use Piece::{Text, Token};
         assert_eq!(specials.split("x<a><b><a", true), [Text("x"), Token(1), Token(2), Token(0)]);
         assert_eq!(specials.split("x<a><b>", false), [Text("x"), Token(0), Text("><b>")]);

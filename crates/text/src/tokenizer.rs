@@ -1,20 +1,33 @@
-//! Byte-level BPE over a [`Vocab`]: text to token ids, ids to bytes.
+//! A vocabulary at work: text to token ids, ids to bytes.
 //!
-//! The merging is Hugging Face's `tokenizers`; what surrounds it (special tokens, words, the byte alphabet)
-//! follows llama.cpp, whose files these are. [`crate::Detokenizer`] turns a stream of ids into text.
+//! What surrounds the algorithm is the same for all kinds: special tokens are found first, the text between them
+//! goes to one [`Encode`], and BOS and EOS go around the whole. A `tokenizer.json` brings its own rules for all of
+//! that ([`JsonTokenizer`]). [`crate::Detokenizer`] turns a stream of ids into text.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use ahash::AHashMap;
-use tokenizers::Model as _;
-use tokenizers::models::bpe::BPE;
 
+use crate::bpe::Bpe;
 use crate::byte_level;
-use crate::pre_tokenizer::PreTokenizer;
+use crate::families::Spelling;
+use crate::longest_match::{LongestMatch, unescape};
+use crate::sentence_piece::{SPACE, SentencePiece, parse_byte};
 use crate::special::{Piece, SpecialTokens};
-use crate::vocab::Kind;
+use crate::tokenizer_json::{JsonConfig, JsonTokenizer};
+use crate::unigram::Unigram;
+use crate::vocab::{Around, Kind};
+use crate::word_piece::WordPiece;
 use crate::{Error, Result, Vocab};
+
+/// One way of cutting text without special tokens.
+pub(crate) trait Encode: Send + Sync {
+    fn encode(&self, text: &str, out: &mut Vec<u32>);
+
+    /// The token with exactly this text, as the vocabulary spells it.
+    fn token_id(&self, text: &str) -> Option<u32>;
+}
 
 /// Tokens that end an answer whatever the file says, by their text: the turn and text ends of the families
 /// in use, and the fill-in-the-middle separators, after which no answer goes on.
@@ -71,37 +84,109 @@ pub enum Ends {
 
 /// A tokenizer for one vocabulary. Cheap to share behind an `Arc`; encoding takes `&self`.
 pub struct Tokenizer {
-    bpe: BPE,
-    pre: PreTokenizer,
-    specials: SpecialTokens,
+    encoder: Encoder,
+    pub(crate) pieces: Pieces,
+    end_ids: Vec<u32>,
+    around: Around,
+}
+
+enum Encoder {
+    Vocab { algorithm: Box<dyn Encode>, specials: SpecialTokens },
+    Json(Box<JsonTokenizer>),
+}
+
+/// What each token is and stands for.
+pub(crate) struct Pieces {
     kinds: Vec<Kind>,
     /// The bytes of all tokens end to end; token `id` is `bytes[starts[id]..starts[id + 1]]`.
     bytes: Vec<u8>,
     starts: Vec<usize>,
-    end_ids: Vec<u32>,
-    bos: Option<u32>,
-    eos: Option<u32>,
-    add_bos: bool,
-    add_eos: bool,
+}
+
+impl Pieces {
+    /// `spell` appends the bytes that a token of this text and kind stands for.
+    pub(crate) fn new(tokens: &[String], kinds: Vec<Kind>, spell: impl Fn(&str, Kind, &mut Vec<u8>)) -> Self {
+        let mut bytes = Vec::with_capacity(tokens.iter().map(String::len).sum());
+        let mut starts = Vec::with_capacity(tokens.len() + 1);
+        for (text, &kind) in tokens.iter().zip(&kinds) {
+            starts.push(bytes.len());
+            match kind {
+                Kind::Control | Kind::UserDefined | Kind::Unused => bytes.extend_from_slice(text.as_bytes()),
+                Kind::Byte => match parse_byte(text) {
+                    Some(byte) => bytes.push(byte),
+                    None => bytes.extend_from_slice(text.as_bytes()),
+                },
+                Kind::Normal => spell(text, kind, &mut bytes),
+            }
+        }
+        starts.push(bytes.len());
+        Self { kinds, bytes, starts }
+    }
+
+    fn get(&self, id: u32) -> Option<&[u8]> {
+        let start = *self.starts.get(id as usize)?;
+        let end = *self.starts.get(id as usize + 1)?;
+        Some(&self.bytes[start..end])
+    }
 }
 
 impl Tokenizer {
-    pub fn new(vocab: Vocab) -> Result<Self> {
-        vocab.validate()?;
-        let pre = PreTokenizer::new(&vocab.pre)?;
+    /// From the vocabulary of a GGUF file.
+    pub fn new(mut vocab: Vocab) -> Result<Self> {
+        let around = vocab.resolve()?;
         let ids = index(&vocab.tokens)?;
-        let end_ids = end_ids(&vocab, &ids);
+        let end_ids = end_ids(|text| ids.get(text).copied(), &vocab);
         let kinds = kinds(&vocab, &end_ids);
-        let specials = SpecialTokens::new(&vocab.tokens, &kinds);
-        let (bytes, starts) = bytes(&vocab.tokens, &kinds);
-        let merges = merges(&vocab.merges, &ids)?;
-        let bpe = BPE::builder()
-            .vocab_and_merges(ids, merges)
-            .ignore_merges(pre.ignores_merges())
-            .build()
-            .map_err(|error| Error::Build(error.to_string()))?;
-        let Vocab { bos, eos, add_bos, add_eos, .. } = vocab;
-        Ok(Self { bpe, pre, specials, kinds, bytes, starts, end_ids, bos, eos, add_bos, add_eos })
+        let specials = SpecialTokens::new(&vocab.tokens, &kinds, vocab.strips_after_specials);
+        let spaced = |text: &str, _, out: &mut Vec<u8>| out.extend_from_slice(text.replace(SPACE, " ").as_bytes());
+        let (algorithm, pieces): (Box<dyn Encode>, Pieces) = match vocab.model.as_str() {
+            "llama" => {
+                let scores = std::mem::take(&mut vocab.scores);
+                let algorithm = SentencePiece::new(ids, scores, &kinds, vocab.unk);
+                (Box::new(algorithm), Pieces::new(&vocab.tokens, kinds, spaced))
+            }
+            "t5" => {
+                let algorithm = Unigram::new(&vocab, ids, &kinds, around.add_space_prefix)?;
+                (Box::new(algorithm), Pieces::new(&vocab.tokens, kinds, spaced))
+            }
+            "bert" => {
+                let algorithm = WordPiece::new(ids, vocab.lowercase.unwrap_or(true), vocab.unk);
+                (Box::new(algorithm), Pieces::new(&vocab.tokens, kinds, spaced))
+            }
+            "rwkv" => {
+                let algorithm = LongestMatch::new(&vocab.tokens, ids, vocab.unk);
+                let spell = |text: &str, _, out: &mut Vec<u8>| out.extend(unescape(text));
+                (Box::new(algorithm), Pieces::new(&vocab.tokens, kinds, spell))
+            }
+            _ => {
+                let algorithm = Bpe::new(&vocab, ids)?;
+                let pieces = match algorithm.spelling() {
+                    Spelling::Metaspace => Pieces::new(&vocab.tokens, kinds, spaced),
+                    Spelling::ByteLevel => {
+                        Pieces::new(&vocab.tokens, kinds, |text, _, out| byte_level::decode_into(text, out))
+                    }
+                };
+                (Box::new(algorithm), pieces)
+            }
+        };
+        Ok(Self { encoder: Encoder::Vocab { algorithm, specials }, pieces, end_ids, around })
+    }
+
+    /// From a `tokenizer.json`, by Hugging Face's `tokenizers`.
+    pub fn from_json(json: &[u8], config: &JsonConfig) -> Result<Self> {
+        let (tokenizer, tokens, kinds, spelling) = JsonTokenizer::new(json)?;
+        let (bos, eos) = (config.id(config.bos.as_deref(), &tokenizer)?, config.id(config.eos.as_deref(), &tokenizer)?);
+        // Named as the end, or known by its text; only special ones, so that no word ends an answer.
+        let is_control = |id: &u32| kinds.get(*id as usize) == Some(&Kind::Control);
+        let types = (0..).take(kinds.len()).map(|id| if is_control(&id) { 3 } else { 1 }).collect();
+        let vocab = Vocab { eos, types, ..Vocab::default() };
+        let mut ends = end_ids(|text| tokenizer.token_id(text).filter(is_control), &vocab);
+        ends.extend(config.end_ids.iter().copied().filter(|&id| (id as usize) < tokens.len()));
+        ends.sort_unstable();
+        ends.dedup();
+        let pieces = Pieces::new(&tokens, kinds, |text, kind, out| spelling.decode_into(text, kind, out));
+        let around = Around { bos, eos, add_space_prefix: tokenizer.adds_space(), ..Around::default() };
+        Ok(Self { encoder: Encoder::Json(Box::new(tokenizer)), pieces, end_ids: ends, around })
     }
 
     /// The tokens of `text`, with no BOS or EOS added.
@@ -109,40 +194,49 @@ impl Tokenizer {
         self.encode_with(text, specials, Ends::None)
     }
 
-    /// The tokens of `text`. A byte for which the vocabulary has no token is left out.
+    /// The tokens of `text`. What the vocabulary has no token for becomes its unknown token, or is left out.
     pub fn encode_with(&self, text: &str, specials: Specials, ends: Ends) -> Vec<u32> {
+        let (algorithm, special_tokens) = match &self.encoder {
+            Encoder::Json(tokenizer) => return tokenizer.encode(text, specials, ends),
+            Encoder::Vocab { algorithm, specials } => (algorithm, specials),
+        };
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
-        if ends == Ends::Add && self.add_bos {
-            out.extend(self.bos);
+        if ends == Ends::Add && self.around.add_bos {
+            out.extend(self.around.bos);
         }
-        for piece in self.specials.split(text, specials == Specials::Parse) {
+        // SentencePiece sees a space before the first word, and before the first one after a special token.
+        let mut needs_space = self.around.add_space_prefix;
+        for piece in special_tokens.split(text, specials == Specials::Parse) {
             match piece {
-                Piece::Token(id) => out.push(id),
-                Piece::Text(text) => self.encode_text(text, &mut out),
+                Piece::Token(id) => {
+                    out.push(id);
+                    needs_space = self.around.add_space_prefix;
+                }
+                Piece::Text("") => {}
+                Piece::Text(text) if needs_space => {
+                    algorithm.encode(&format!(" {text}"), &mut out);
+                    needs_space = false;
+                }
+                Piece::Text(text) => algorithm.encode(text, &mut out),
             }
         }
-        if ends == Ends::Add && self.add_eos {
-            out.extend(self.eos);
+        if ends == Ends::Add {
+            out.extend(self.around.last);
         }
         out
     }
 
-    fn encode_text(&self, text: &str, out: &mut Vec<u32>) {
-        let mut spelt = String::new();
-        for word in self.pre.split(text) {
-            spelt.clear();
-            byte_level::encode_into(word, &mut spelt);
-            // The model fails only for a missing unknown token or for dropout, and it has neither.
-            let tokens = self.bpe.tokenize(&spelt).expect("byte-level BPE without an unknown token cannot fail");
-            out.extend(tokens.iter().map(|token| token.id));
-        }
+    /// The text of a whole list of tokens: what [`encode`](Self::encode) was given, as far as the vocabulary keeps it.
+    pub fn decode(self: &std::sync::Arc<Self>, ids: &[u32]) -> String {
+        let mut detokenizer = crate::Detokenizer::from_start(self.clone());
+        let mut text: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
+        text.push_str(&detokenizer.finish());
+        text
     }
 
     /// The bytes a token stands for; those of a special token are its name. Half a character is possible.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
-        let start = *self.starts.get(id as usize)?;
-        let end = *self.starts.get(id as usize + 1)?;
-        Some(&self.bytes[start..end])
+        self.pieces.get(id)
     }
 
     /// The token's bytes as text, for people: what is no whole character shows as U+FFFD.
@@ -161,25 +255,33 @@ impl Tokenizer {
     }
 
     pub fn n_vocab(&self) -> usize {
-        self.kinds.len()
+        self.pieces.kinds.len()
     }
 
     /// Whether the token is a mark rather than text: it is never shown.
     pub fn is_special(&self, id: u32) -> bool {
-        matches!(self.kinds.get(id as usize), Some(Kind::Control | Kind::Unused))
+        matches!(self.pieces.kinds.get(id as usize), Some(Kind::Control | Kind::Unused))
     }
 
     pub fn bos(&self) -> Option<u32> {
-        self.bos
+        self.around.bos
     }
 
     pub fn eos(&self) -> Option<u32> {
-        self.eos
+        self.around.eos
+    }
+
+    /// Whether a whole text begins with a space that the vocabulary put there.
+    pub(crate) fn adds_space(&self) -> bool {
+        self.around.add_space_prefix
     }
 
     /// The token with exactly this text, as the vocabulary spells it.
     pub fn token_id(&self, text: &str) -> Option<u32> {
-        self.bpe.token_to_id(text)
+        match &self.encoder {
+            Encoder::Vocab { algorithm, .. } => algorithm.token_id(text),
+            Encoder::Json(tokenizer) => tokenizer.token_id(text),
+        }
     }
 }
 
@@ -200,18 +302,18 @@ fn index(tokens: &[String]) -> Result<AHashMap<String, u32>> {
     Ok(ids)
 }
 
-fn end_ids(vocab: &Vocab, ids: &AHashMap<String, u32>) -> Vec<u32> {
-    let mut found: BTreeSet<u32> = END_TEXTS.iter().filter_map(|&text| ids.get(text)).copied().collect();
+fn end_ids(id: impl Fn(&str) -> Option<u32>, vocab: &Vocab) -> Vec<u32> {
+    let mut found: BTreeSet<u32> = END_TEXTS.iter().filter_map(|&text| id(text)).collect();
     found.extend(vocab.eos);
     found.extend(vocab.eot);
     // Elsewhere `</s>` is a closing tag of HTML: it counts only where the file calls it a control token.
-    let is_control = |id: &&u32| vocab.types.get(**id as usize) == Some(&3);
-    found.extend(ids.get("</s>").filter(is_control));
-    let has = |text: &str| ids.contains_key(text);
+    let is_control = |id: &u32| vocab.types.get(*id as usize) == Some(&3);
+    found.extend(id("</s>").filter(is_control));
+    let has = |text: &str| id(text).is_some();
     // Where an answer has parts (`<|return|>` and `<|call|>`, or `<|flush|>`), `<|end|>` ends only a part.
     let end_is_inner = has("<|call|>") || has("<|calls|>");
     if end_is_inner && (has("<|return|>") || has("<|flush|>")) {
-        found.retain(|id| ids.get("<|end|>") != Some(id));
+        found.retain(|&end| id("<|end|>") != Some(end));
     }
     found.into_iter().collect()
 }
@@ -227,40 +329,4 @@ fn kinds(vocab: &Vocab, end_ids: &[u32]) -> Vec<Kind> {
         kinds[id as usize] = Kind::Control;
     }
     kinds
-}
-
-fn bytes(tokens: &[String], kinds: &[Kind]) -> (Vec<u8>, Vec<usize>) {
-    let mut bytes = Vec::with_capacity(tokens.iter().map(String::len).sum());
-    let mut starts = Vec::with_capacity(tokens.len() + 1);
-    for (text, kind) in tokens.iter().zip(kinds) {
-        starts.push(bytes.len());
-        match kind {
-            Kind::Normal => byte_level::decode_into(text, &mut bytes),
-            Kind::Control | Kind::UserDefined | Kind::Unused => bytes.extend_from_slice(text.as_bytes()),
-        }
-    }
-    starts.push(bytes.len());
-    (bytes, starts)
-}
-
-/// Splits and checks the merges here: the model below copies into a buffer as long as the longest token, so a
-/// merge that makes a longer one must not reach it.
-fn merges(merges: &[String], ids: &AHashMap<String, u32>) -> Result<Vec<(String, String)>> {
-    let mut product = String::new();
-    let bad = |index: usize, merge: &str, problem: String| Error::BadMerge { index, merge: merge.to_owned(), problem };
-    let mut pairs = Vec::with_capacity(merges.len());
-    for (index, merge) in merges.iter().enumerate() {
-        let Some((left, right)) = merge.split_once(' ').filter(|(left, right)| !left.is_empty() && !right.is_empty())
-        else {
-            return Err(bad(index, merge, "it is not two tokens with a space between".to_owned()));
-        };
-        product.clear();
-        product.push_str(left);
-        product.push_str(right);
-        if let Some(part) = [left, right, &product].into_iter().find(|&part| !ids.contains_key(part)) {
-            return Err(bad(index, merge, format!("{part:?} is not a token")));
-        }
-        pairs.push((left.to_owned(), right.to_owned()));
-    }
-    Ok(pairs)
 }

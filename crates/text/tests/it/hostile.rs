@@ -25,14 +25,17 @@ fn check_vocab(change: impl FnOnce(&mut Vocab), expected: &str) {
 fn vocabularies_that_lie() {
     Tokenizer::new(small()).unwrap();
     check_vocab(
-        |v| v.model = "llama".to_owned(),
-        "tokenizer model `llama` is not supported (supported: gpt2, that is byte-level BPE)",
+        |v| v.model = "plamo2".to_owned(),
+        "tokenizer model `plamo2` is not supported (supported: gpt2, gemma4, llama, t5, bert, rwkv)",
     );
     check_vocab(|v| v.tokens.clear(), "the vocabulary has no tokens");
     check_vocab(|v| v.types = vec![1; 3], "the vocabulary has 4 tokens but 3 token types");
     check_vocab(|v| v.scores = vec![0.0; 9], "the vocabulary has 4 tokens but 9 scores");
     check_vocab(|v| v.eos = Some(4), "the eos token is 4, but the vocabulary has 4 tokens");
-    check_vocab(|v| v.add_bos = true, "the vocabulary asks for a bos token at the beginning of a text but names none");
+    check_vocab(
+        |v| v.add_bos = Some(true),
+        "the vocabulary asks for a bos token at the beginning of a text but names none",
+    );
     check_vocab(|v| v.tokens[1] = "a".to_owned(), "tokens 0 and 1 have the same text \"a\"");
     // Longer than every token: the buffer of the model below would be too short for it.
     check_vocab(|v| v.merges.push("ab ab".to_owned()), "merge 1 (\"ab ab\"): \"abab\" is not a token");

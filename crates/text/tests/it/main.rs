@@ -5,6 +5,7 @@
 //! here and are skipped with a reason where those are not given (see vocabularies.rs).
 
 mod chat_templates;
+mod constraints;
 mod golden;
 mod hostile;
 mod properties;

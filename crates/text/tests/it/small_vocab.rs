@@ -70,7 +70,8 @@ fn ends_are_added_only_on_request() {
     let golden = read_json("golden/small.json");
     let plain = Tokenizer::new(vocab(&golden, "smollm")).unwrap();
     let (bos, eos) = (plain.token_id("<|im_start|>"), plain.token_id("<|im_end|>"));
-    let with = Tokenizer::new(Vocab { bos, eos, add_bos: true, add_eos: true, ..vocab(&golden, "smollm") }).unwrap();
+    let with = Tokenizer::new(Vocab { bos, eos, add_bos: Some(true), add_eos: Some(true), ..vocab(&golden, "smollm") })
+        .unwrap();
     let middle = plain.encode("the word", Specials::Parse);
     let whole: Vec<u32> = bos.into_iter().chain(middle.clone()).chain(eos).collect();
     assert_eq!(with.encode("the word", Specials::Parse), middle);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use text::{Ends, Specials, Tokenizer, Vocab, adds_bos_by_default};
+use text::{Ends, Specials, Tokenizer, Vocab};
 
 use crate::golden::{check_rows, detokenize, from_env, ids, read_json, texts};
 
@@ -19,6 +19,7 @@ fn open(path: &Path) -> Arc<Tokenizer> {
     let id = |key: &str| meta.u32(&format!("tokenizer.ggml.{key}_token_id")).unwrap();
     let pre = meta.string("tokenizer.ggml.pre").unwrap().unwrap_or_default().to_owned();
     let strings = |key: &str| meta.strings(key).unwrap().unwrap_or_default().to_vec();
+    let flag = |key: &str| meta.bool(&format!("tokenizer.ggml.{key}")).unwrap();
     let vocab = Vocab {
         model: meta.string("tokenizer.ggml.model").unwrap().unwrap_or_default().to_owned(),
         tokens: strings("tokenizer.ggml.tokens"),
@@ -28,8 +29,18 @@ fn open(path: &Path) -> Arc<Tokenizer> {
         bos: id("bos"),
         eos: id("eos"),
         eot: id("eot"),
-        add_bos: meta.bool("tokenizer.ggml.add_bos_token").unwrap().unwrap_or(adds_bos_by_default(&pre)),
-        add_eos: meta.bool("tokenizer.ggml.add_eos_token").unwrap().unwrap_or(false),
+        unk: id("unknown"),
+        sep: id("seperator"),
+        add_bos: flag("add_bos_token"),
+        add_eos: flag("add_eos_token"),
+        add_space_prefix: flag("add_space_prefix"),
+        remove_extra_whitespaces: flag("remove_extra_whitespaces").unwrap_or(false),
+        precompiled_charsmap: match meta.get("tokenizer.ggml.precompiled_charsmap") {
+            Some(weights::Value::Array(weights::Array::U8(bytes))) => bytes.clone(),
+            _ => Vec::new(),
+        },
+        lowercase: flag("normalizer.lowercase"),
+        strips_after_specials: meta.string("general.name").unwrap().is_some_and(|name| name.contains("Phi-3")),
         pre,
     };
     Arc::new(Tokenizer::new(vocab).unwrap())
@@ -112,6 +123,12 @@ vocabularies! {
     refact: "refact" inp_out,
     command_r: "command-r" inp_out,
     falcon: "falcon" inp_out,
+    deepseek_coder: "deepseek-coder" inp_out,
+    deepseek_llm: "deepseek-llm" inp_out,
+    gemma_4: "gemma-4" inp_out,
+    llama_spm: "llama-spm" inp_out,
+    phi_3: "phi-3" inp_out,
+    bert_bge: "bert-bge" inp_out,
     // Aquila names no pre-tokenizer and comes without texts of its own.
     default_words: "aquila" golden,
 }

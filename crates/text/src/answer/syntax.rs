@@ -1,0 +1,322 @@
+//! How each family writes its calls and its reasoning: rows of data, and which row a chat template belongs to.
+
+use super::channels::ChannelKind;
+
+/// How a model writes: its reasoning, its calls.
+#[derive(Clone, Debug, Default)]
+pub struct Format {
+    /// The marks around reasoning.
+    pub(crate) reasoning: Option<(&'static str, &'static str)>,
+    pub(crate) tools: Option<&'static Syntax>,
+    pub(crate) channels: Option<ChannelKind>,
+    /// Marks that mean nothing to a reader.
+    pub(crate) dropped: &'static [&'static str],
+}
+
+/// How a family writes calls.
+#[derive(Debug)]
+pub(crate) struct Syntax {
+    pub name: &'static str,
+    /// A template that holds all of these belongs to the family.
+    pub signs: &'static [&'static str],
+    /// The marks around all calls of an answer.
+    pub section: Option<(&'static str, &'static str)>,
+    /// The marks around one call. The first may be empty inside a section.
+    pub call: (&'static str, &'static str),
+    pub body: Body,
+    /// A JSON object at the beginning of an answer is a call even without a mark.
+    pub is_bare: bool,
+    /// The tool that takes what is no JSON after the mark: a program.
+    pub code: Option<&'static str>,
+    /// What the model itself writes around a name and its arguments, where both are JSON.
+    pub spelt: (&'static str, &'static str),
+    /// The calls stand in a list.
+    pub is_list: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// An object with a name and arguments, or a list of them.
+    Json(&'static Keys),
+    /// A name, one of these marks, and the arguments as JSON.
+    Named(&'static [&'static str]),
+    Tagged(&'static Tags),
+}
+
+/// The keys of an object that is a call.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    pub name: &'static [&'static str],
+    pub arguments: &'static [&'static str],
+    pub id: &'static [&'static str],
+}
+
+/// The marks of a call written as tags.
+#[derive(Debug)]
+pub(crate) struct Tags {
+    /// One of these ends the name.
+    pub name_ends: &'static [&'static str],
+    pub key: (&'static str, &'static str),
+    pub value: (&'static str, &'static str),
+    /// Ends the parameters.
+    pub end: &'static str,
+}
+
+impl Tags {
+    /// Whether what ended the name begins something else too.
+    pub(crate) fn keeps_name_end(&self, mark: &str) -> bool {
+        mark == self.key.0 || mark == self.end
+    }
+}
+
+pub(crate) const KEYS: Keys = Keys {
+    name: &["name", "tool_name"],
+    arguments: &["arguments", "parameters", "args"],
+    id: &["id", "tool_call_id"],
+};
+
+const BASE: Syntax = Syntax {
+    name: "",
+    signs: &[],
+    section: None,
+    call: ("", ""),
+    body: Body::Json(&KEYS),
+    is_bare: false,
+    code: None,
+    spelt: ("{\"name\": ", ", \"arguments\": "),
+    is_list: false,
+};
+
+const TOOL_NAME: (&str, &str) = ("{\"tool_name\": ", ", \"parameters\": ");
+
+const PARAMETERS: Tags = Tags {
+    name_ends: &[">"],
+    key: ("<parameter=", ">"),
+    value: ("", "</parameter>"),
+    end: "</function>",
+};
+
+/// Families in the order they are tried: the more particular first.
+pub(crate) const SYNTAXES: &[Syntax] = &[
+    Syntax {
+        name: "deepseek-v3",
+        signs: &["<｜tool▁sep｜>", "```json"],
+        section: Some(("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),
+        call: ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "```<｜tool▁call▁end｜>"),
+        body: Body::Named(&["\n```json\n"]),
+        ..BASE
+    },
+    Syntax {
+        name: "deepseek-v3.1",
+        signs: &["<｜tool▁sep｜>"],
+        section: Some(("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),
+        call: ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+        body: Body::Named(&["<｜tool▁sep｜>"]),
+        ..BASE
+    },
+    Syntax {
+        name: "kimi-k2",
+        signs: &["<|tool_calls_section_begin|>"],
+        section: Some(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")),
+        call: ("<|tool_call_begin|>", "<|tool_call_end|>"),
+        body: Body::Named(&["<|tool_call_argument_begin|>"]),
+        ..BASE
+    },
+    Syntax {
+        name: "glm-4",
+        signs: &["<arg_key>"],
+        call: ("<tool_call>", "</tool_call>"),
+        body: Body::Tagged(&Tags {
+            name_ends: &["\n", "<arg_key>", "</tool_call>"],
+            key: ("<arg_key>", "</arg_key>"),
+            value: ("<arg_value>", "</arg_value>"),
+            end: "</tool_call>",
+        }),
+        ..BASE
+    },
+    Syntax {
+        name: "minimax",
+        signs: &["<minimax:tool_call>"],
+        section: Some(("<minimax:tool_call>", "</minimax:tool_call>")),
+        call: ("<invoke name=", "</invoke>"),
+        body: Body::Tagged(&Tags {
+            name_ends: &[">"],
+            key: ("<parameter name=", ">"),
+            value: ("", "</parameter>"),
+            end: "</invoke>",
+        }),
+        ..BASE
+    },
+    Syntax {
+        name: "seed-oss",
+        signs: &["<seed:tool_call>"],
+        section: Some(("<seed:tool_call>", "</seed:tool_call>")),
+        call: ("<function=", "</function>"),
+        body: Body::Tagged(&PARAMETERS),
+        ..BASE
+    },
+    Syntax {
+        name: "qwen3-coder",
+        signs: &["<tool_call>", "<function=", "<parameter="],
+        section: Some(("<tool_call>", "</tool_call>")),
+        call: ("<function=", "</function>"),
+        body: Body::Tagged(&PARAMETERS),
+        ..BASE
+    },
+    Syntax {
+        name: "functionary-v3.1",
+        signs: &["<function="],
+        call: ("<function=", "</function>"),
+        body: Body::Named(&[">"]),
+        ..BASE
+    },
+    Syntax {
+        name: "hermes",
+        signs: &["<tool_call>"],
+        call: ("<tool_call>", "</tool_call>"),
+        ..BASE
+    },
+    Syntax {
+        name: "mistral",
+        signs: &["[TOOL_CALLS]"],
+        call: ("[TOOL_CALLS]", ""),
+        body: Body::Named(&["[ARGS]"]),
+        ..BASE
+    },
+    Syntax {
+        name: "command-r7b",
+        signs: &["<|START_ACTION|>"],
+        call: ("<|START_ACTION|>", "<|END_ACTION|>"),
+        spelt: ("{\"tool_call_id\": \"0\", \"tool_name\": ", ", \"parameters\": "),
+        is_list: true,
+        ..BASE
+    },
+    Syntax {
+        name: "command-r",
+        signs: &["Action:", "```json"],
+        call: ("Action: ```json", "```"),
+        spelt: TOOL_NAME,
+        is_list: true,
+        ..BASE
+    },
+    Syntax {
+        // Granite 3 and Phi-4-mini; only the latter closes it.
+        name: "granite",
+        signs: &["<|tool_call|>"],
+        call: ("<|tool_call|>", "<|/tool_call|>"),
+        is_list: true,
+        ..BASE
+    },
+    Syntax {
+        name: "apertus",
+        signs: &["<|tools_prefix|>"],
+        call: ("<|tools_prefix|>", "<|tools_suffix|>"),
+        ..BASE
+    },
+    Syntax {
+        name: "firefunction",
+        signs: &[" functools["],
+        call: ("functools", ""),
+        is_list: true,
+        ..BASE
+    },
+    Syntax {
+        name: "llama-3",
+        signs: &["<|start_header_id|>", "Environment: ipython"],
+        call: ("<|python_tag|>", ""),
+        is_bare: true,
+        code: Some("python"),
+        spelt: ("{\"name\": ", ", \"parameters\": "),
+        ..BASE
+    },
+];
+
+/// Marks around reasoning, by what stands in the template.
+const REASONINGS: &[(&str, &str)] = &[
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<|channel>thought\n", "<channel|>"),
+];
+
+impl Format {
+    /// The format of the model that this chat template belongs to.
+    pub fn detect(template: &str) -> Self {
+        if template.contains("<|channel|>") && template.contains("<|message|>") {
+            return Self { channels: Some(ChannelKind::Harmony), ..Self::default() };
+        }
+        if template.contains(">>>all") {
+            return Self { channels: Some(ChannelKind::Functionary), ..Self::default() };
+        }
+        let holds = |signs: &[&str]| signs.iter().all(|sign| template.contains(sign));
+        let reasoning = REASONINGS.iter().find(|(open, close)| {
+            template.contains(close) || template.contains(open.trim_end())
+        });
+        Self {
+            reasoning: reasoning.copied(),
+            tools: SYNTAXES.iter().find(|syntax| holds(syntax.signs)),
+            channels: None,
+            dropped: match template.contains("<|START_RESPONSE|>") {
+                true => &["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
+                false => &[],
+            },
+        }
+    }
+
+    /// The same without calls: for a request that brings no tools, where JSON and tags are only text.
+    pub fn without_tools(&self) -> Self {
+        Self { tools: None, ..self.clone() }
+    }
+
+    pub fn has_tools(&self) -> bool {
+        self.tools.is_some() || self.channels.is_some()
+    }
+
+    pub fn has_reasoning(&self) -> bool {
+        self.reasoning.is_some() || self.channels == Some(ChannelKind::Harmony)
+    }
+
+    /// The family's name for its way of writing calls.
+    pub fn name(&self) -> &'static str {
+        match (self.channels, self.tools) {
+            (Some(ChannelKind::Harmony), _) => "harmony",
+            (Some(ChannelKind::Functionary), _) => "functionary-v3.2",
+            (None, Some(syntax)) => syntax.name,
+            (None, None) => "none",
+        }
+    }
+
+    /// Marks that must be seen by a [`super::Parser`] though the vocabulary may call them special.
+    pub fn marks(&self) -> Vec<&'static str> {
+        let mut marks: Vec<&'static str> = self.dropped.to_vec();
+        marks.extend(self.reasoning.into_iter().flat_map(|(open, close)| [open, close]));
+        if self.channels == Some(ChannelKind::Harmony) {
+            marks.extend(["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"]);
+        }
+        if let Some(syntax) = self.tools {
+            marks.extend(syntax.section.into_iter().flat_map(|(open, close)| [open, close]));
+            marks.extend([syntax.call.0, syntax.call.1]);
+            match &syntax.body {
+                Body::Json(_) => {}
+                Body::Named(after) => marks.extend_from_slice(after),
+                Body::Tagged(tags) => marks.extend([tags.key.0, tags.key.1, tags.value.0, tags.value.1, tags.end]),
+            }
+        }
+        marks.retain(|mark| !mark.is_empty());
+        marks
+    }
+
+    /// The marks that end text.
+    pub(crate) fn openers(&self) -> Vec<&'static str> {
+        let mut marks: Vec<&'static str> = self.dropped.to_vec();
+        marks.extend(self.reasoning.map(|(open, _)| open));
+        if let Some(syntax) = self.tools {
+            marks.extend(syntax.section.map(|(open, _)| open));
+            marks.push(syntax.call.0);
+        }
+        marks.retain(|mark| !mark.is_empty());
+        marks
+    }
+}

@@ -1,0 +1,241 @@
+//! Constrained output: which tokens may come next so that an answer follows a JSON schema, a regular expression or a
+//! grammar. The work is done by llguidance over a trie of the vocabulary.
+//!
+//! A [`Constraint`] is what a caller asks for; as a string ([`Constraint::to_spec`]) it travels through the engine's
+//! protocol. A [`Compiler`] belongs to one tokenizer and keeps what it compiled; a [`Matcher`] follows one answer.
+//! This module knows no engine: whoever starts one puts a thin `MaskFactory` around the compiler.
+
+mod gbnf;
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
+use llguidance::{Matcher as Parser, ParserFactory};
+use serde_json::{Value, json};
+
+use crate::tokenizer::Specials;
+use crate::{Error, Result, Tokenizer};
+
+/// Compiled constraints that are kept; the one used longest ago goes first.
+const N_KEPT: usize = 64;
+/// White space between two parts of JSON: enough for any indentation, not enough to go on for ever.
+const JSON_SPACE: &str = r"[\x20\x09\x0A\x0D]{1,40}";
+
+/// What an answer must be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constraint {
+    /// Any JSON object.
+    Json,
+    /// JSON of this schema.
+    JsonSchema(Value),
+    /// A text that this expression matches from its first to its last character.
+    Regex(String),
+    /// A grammar in llguidance's dialect of Lark; its first rule is `start`.
+    Lark(String),
+    /// A grammar as llama.cpp writes it; its first rule is `root`.
+    Gbnf(String),
+}
+
+impl Constraint {
+    /// As a string for `Submit::constraint`.
+    pub fn to_spec(&self) -> String {
+        match self {
+            Self::Json => json!({"json": true}),
+            Self::JsonSchema(schema) => json!({"json_schema": schema}),
+            Self::Regex(regex) => json!({"regex": regex}),
+            Self::Lark(grammar) => json!({"lark": grammar}),
+            Self::Gbnf(grammar) => json!({"gbnf": grammar}),
+        }
+        .to_string()
+    }
+
+    pub fn from_spec(spec: &str) -> Result<Self> {
+        let bad =
+            || Error::Constraint("expected a JSON object with one of: json, json_schema, regex, lark, gbnf".to_owned());
+        let value: Value = serde_json::from_str(spec).map_err(|_| bad())?;
+        let (kind, value) = value.as_object().and_then(|object| object.iter().next()).ok_or_else(bad)?;
+        let text = || value.as_str().map(str::to_owned).ok_or_else(bad);
+        Ok(match kind.as_str() {
+            "json" => Self::Json,
+            "json_schema" => Self::JsonSchema(value.clone()),
+            "regex" => Self::Regex(text()?),
+            "lark" => Self::Lark(text()?),
+            "gbnf" => Self::Gbnf(text()?),
+            _ => return Err(bad()),
+        })
+    }
+
+    /// A grammar in the dialect of Lark or of llama.cpp, told apart by how a rule is written.
+    pub fn grammar(source: &str) -> Self {
+        if source.contains("::=") { Self::Gbnf(source.to_owned()) } else { Self::Lark(source.to_owned()) }
+    }
+
+    fn to_grammar(&self) -> Result<TopLevelGrammar> {
+        Ok(match self {
+            Self::Json => TopLevelGrammar::from_json_schema(spaced(json!({"type": "object"}))),
+            Self::JsonSchema(schema) => {
+                if !schema.is_object() && !schema.is_boolean() {
+                    return Err(Error::Constraint("a JSON schema is an object, true or false".to_owned()));
+                }
+                TopLevelGrammar::from_json_schema(spaced(schema.clone()))
+            }
+            Self::Regex(regex) => TopLevelGrammar::from_regex(regex),
+            Self::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+            Self::Gbnf(grammar) => TopLevelGrammar::from_lark(gbnf::to_lark(grammar)?),
+        })
+    }
+}
+
+/// The schema with a bound on white space, unless it brings a rule of its own.
+pub(crate) fn spaced(schema: Value) -> Value {
+    let mut object = match schema {
+        Value::Object(object) => object,
+        Value::Bool(false) => return Value::Bool(false),
+        _ => serde_json::Map::new(),
+    };
+    object.entry("x-guidance").or_insert_with(|| json!({"whitespace_pattern": JSON_SPACE}));
+    object.into()
+}
+
+/// Compiles constraints for one tokenizer. Cheap to clone; clones share what they compiled.
+#[derive(Clone)]
+pub struct Compiler {
+    factory: Arc<ParserFactory>,
+    kept: Arc<Mutex<VecDeque<(String, Parser)>>>,
+}
+
+impl std::fmt::Debug for Compiler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compiler").finish_non_exhaustive()
+    }
+}
+
+impl Compiler {
+    /// `n_vocab` counts the model's logits, which may be more than the vocabulary has tokens.
+    pub fn new(tokenizer: &Arc<Tokenizer>, n_vocab: usize) -> Result<Self> {
+        let bad = |error: &dyn std::fmt::Display| Error::Constraint(error.to_string());
+        let n_vocab = n_vocab.max(tokenizer.n_vocab());
+        let Some(&end) = tokenizer.end_ids().first() else {
+            return Err(Error::Constraint("the vocabulary has no token that ends an answer".to_owned()));
+        };
+        let n_ids = u32::try_from(n_vocab).map_err(|error| bad(&error))?;
+        let words: Vec<Vec<u8>> = (0..n_ids).map(|id| trie_bytes(tokenizer, id)).collect();
+        let trie = TokTrie::from(&TokRxInfo::new(n_ids, end), &words).with_eos_tokens(tokenizer.end_ids());
+        let env: TokEnv = Arc::new(Environment { tokenizer: tokenizer.clone(), trie });
+        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+        let mut factory =
+            ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|error| bad(&error))?;
+        factory.quiet();
+        factory.limits_mut().verbose_errors = false;
+        Ok(Self { factory: Arc::new(factory), kept: Arc::default() })
+    }
+
+    /// A matcher that has seen nothing yet.
+    pub fn build(&self, constraint: &Constraint) -> Result<Matcher> {
+        let spec = constraint.to_spec();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = kept.iter().position(|(key, _)| *key == spec)
+            && let Some(entry) = kept.remove(at)
+        {
+            let parser = entry.1.clone();
+            kept.push_back(entry);
+            return Ok(Matcher { parser });
+        }
+        drop(kept);
+        let parser = self.compile(constraint)?;
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= N_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back((spec, parser.clone()));
+        Ok(Matcher { parser })
+    }
+
+    fn compile(&self, constraint: &Constraint) -> Result<Parser> {
+        let grammar = constraint.to_grammar()?;
+        // A grammar comes from anybody; what breaks the compiler must not break the engine.
+        let parser = catch_unwind(AssertUnwindSafe(|| self.factory.create_parser(grammar)));
+        let parser = match parser {
+            Ok(Ok(parser)) => Parser::new(Ok(parser)),
+            Ok(Err(error)) => return Err(Error::Constraint(format!("{error:#}"))),
+            Err(_) => return Err(Error::Constraint("the compiler broke on it".to_owned())),
+        };
+        match parser.get_error() {
+            Some(error) => Err(Error::Constraint(error)),
+            None => Ok(parser),
+        }
+    }
+}
+
+/// The state of one answer under a constraint.
+pub struct Matcher {
+    parser: Parser,
+}
+
+impl std::fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Matcher").field("is_done", &self.parser.is_stopped()).finish()
+    }
+}
+
+impl Matcher {
+    /// Hands `take` the tokens that may come next: token `i` is bit `i % 32` of word `i / 32`. Once the answer is
+    /// complete these are the tokens that end it.
+    pub fn allowed(&mut self, take: impl FnOnce(&[u32])) -> Result<()> {
+        let mask = self.parser.compute_mask_or_eos().map_err(|error| Error::Constraint(error.to_string()))?;
+        take(mask.as_slice());
+        Ok(())
+    }
+
+    /// `token` was generated.
+    pub fn accept(&mut self, token: u32) -> Result<()> {
+        if self.is_done() {
+            return Ok(());
+        }
+        self.parser.consume_token(token).map_err(|error| Error::Constraint(error.to_string()))
+    }
+
+    /// Whether the answer may end here.
+    pub fn may_end(&mut self) -> bool {
+        self.is_done() || self.parser.is_accepting().unwrap_or(false)
+    }
+
+    /// Whether nothing more may follow.
+    pub fn is_done(&self) -> bool {
+        self.parser.is_stopped() && !self.parser.is_error()
+    }
+}
+
+/// A token as the trie holds it: its bytes, or a mark no text contains and the name of a special token.
+fn trie_bytes(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
+    let bytes = tokenizer.token_bytes(id).unwrap_or_default();
+    if !tokenizer.is_special(id) && !tokenizer.is_end(id) {
+        return bytes.to_vec();
+    }
+    let mut marked = vec![TokTrie::SPECIAL_TOKEN_MARKER];
+    marked.extend_from_slice(bytes);
+    marked
+}
+
+struct Environment {
+    tokenizer: Arc<Tokenizer>,
+    trie: TokTrie,
+}
+
+impl TokenizerEnv for Environment {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
+        self.trie.tokenize_with_greedy_fallback(bytes, |text| self.tokenizer.encode(text, Specials::Plain))
+    }
+
+    /// Text in the middle of an answer is not cut as it would be at the beginning of one.
+    fn tokenize_is_canonical(&self) -> bool {
+        false
+    }
+}
