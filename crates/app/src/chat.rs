@@ -3,8 +3,8 @@
 
 use crate::cmd::run::{self, Args};
 use crate::interrupt;
-use crate::options::SamplingArgs;
 use crate::report::{self, HintExt};
+use crate::sampling_args::SamplingArgs;
 use crate::session::{Answer, Session};
 use crate::store::Cache;
 use anyhow::{Context, Result, anyhow, bail};
@@ -184,8 +184,8 @@ impl<'a> Chat<'a> {
             return Err(anyhow!("the conversation has {n_tokens} tokens, the context holds {n_ctx}"))
                 .hint("/clear or /undo forgets some of it; --context at the start makes more room");
         }
-        let mut request = run::request(self.args, prompt, seed);
-        request.sampling = self.sampling.sampling(seed);
+        let mut request = run::request(self.session, self.args, prompt, seed)?;
+        request.sampling = self.sampling.sampling(seed, &self.session.tokenizer);
         request.max_tokens = self.sampling.max_tokens;
         let guard = interrupt::arm()?;
         let mut out = std::io::stdout().lock();

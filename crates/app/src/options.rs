@@ -3,7 +3,6 @@
 use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
-use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 
 /// What a command writes to standard output.
@@ -96,89 +95,6 @@ impl LoadArgs {
     pub fn n_threads(&self) -> usize {
         self.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
     }
-}
-
-/// How the next token is chosen.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Choosing tokens")]
-pub struct SamplingArgs {
-    /// 0 always takes the most probable token; higher is more varied
-    #[arg(long, value_name = "T", default_value_t = 0.7, allow_negative_numbers = true, value_parser = parse_from_zero)]
-    pub temperature: f32,
-    /// Choose among the K most probable tokens only; 0: all
-    #[arg(long, value_name = "K", default_value_t = 40)]
-    pub top_k: usize,
-    /// Choose among the fewest tokens whose probabilities add up to P; 1: all
-    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true, value_parser = parse_fraction)]
-    pub top_p: f32,
-    /// Drop tokens less probable than P times the best; 0: none
-    #[arg(long, value_name = "P", default_value_t = 0.05, allow_negative_numbers = true, value_parser = parse_fraction)]
-    pub min_p: f32,
-    /// Make tokens of the last 64 less probable by this factor; 1: off
-    #[arg(long, value_name = "F", default_value_t = 1.0, allow_negative_numbers = true, value_parser = parse_from_zero)]
-    pub repeat_penalty: f32,
-    /// Subtract X from the logit of each token that occurred in the last 64
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = parse_number)]
-    pub presence_penalty: f32,
-    /// Subtract X for each time a token occurred in the last 64
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = parse_number)]
-    pub frequency_penalty: f32,
-    /// Add BIAS to the logit of the token ID (see `roci tokenize`); -inf forbids it; may be repeated
-    #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
-    pub logit_bias: Vec<(u32, f32)>,
-    /// The same seed gives the same answer [default: another one each time]
-    #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
-    /// Stop after so many tokens
-    #[arg(long, value_name = "N", default_value_t = 2048)]
-    pub max_tokens: usize,
-    /// Stop before this text appears; may be repeated
-    #[arg(long, value_name = "TEXT")]
-    pub stop: Vec<String>,
-}
-
-impl SamplingArgs {
-    pub fn sampling(&self, seed: u64) -> engine::Sampling {
-        engine::Sampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repeat_penalty,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            logit_bias: self.logit_bias.iter().map(|&(id, bias)| (model::TokenId(id), bias)).collect(),
-            seed,
-            ..engine::Sampling::default()
-        }
-    }
-
-    /// The seed that was asked for, or a fresh one.
-    pub fn pick_seed(&self) -> u64 {
-        // std seeds its hash maps from the system's randomness.
-        self.seed.unwrap_or_else(|| RandomState::new().hash_one("seed") >> 1)
-    }
-}
-
-fn parse_number(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(value) if value.is_finite() => Ok(value),
-        _ => Err("expected a number".to_owned()),
-    }
-}
-
-fn parse_from_zero(text: &str) -> Result<f32, String> {
-    parse_number(text).and_then(|v| if v >= 0.0 { Ok(v) } else { Err("expected a number from 0".to_owned()) })
-}
-
-fn parse_fraction(text: &str) -> Result<f32, String> {
-    let in_range = |v| if (0.0..=1.0).contains(&v) { Ok(v) } else { Err("expected a number from 0 to 1".to_owned()) };
-    parse_number(text).and_then(in_range)
-}
-
-fn parse_bias(text: &str) -> Result<(u32, f32), String> {
-    let parts = text.split_once('=').and_then(|(id, bias)| Some((id.parse().ok()?, bias.parse::<f32>().ok()?)));
-    parts.filter(|(_, bias)| !bias.is_nan()).ok_or_else(|| "expected ID=BIAS, as in 42=-1.5 or 42=-inf".to_owned())
 }
 
 /// JSON on standard output, for people and programs alike.

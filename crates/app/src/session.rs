@@ -3,6 +3,7 @@
 
 use crate::interrupt;
 use crate::load::{self, Plan, Use};
+use crate::masks;
 use crate::model_file::{self, Template};
 use crate::options::LoadArgs;
 use crate::report::{HintExt, human_bytes};
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
+use text::constraint::Constraint;
 use text::{Detokenizer, Ends, Message, RenderOptions, Specials, StopMatcher, Tokenizer};
 
 /// Tokens of a prompt that go through the model in one step.
@@ -40,6 +42,8 @@ pub struct Request {
     pub max_tokens: usize,
     pub stop: Vec<String>,
     pub logprobs: Option<usize>,
+    /// The form the answer must have.
+    pub constraint: Option<Constraint>,
 }
 
 /// One generated token.
@@ -89,7 +93,7 @@ impl Session {
             ..engine::EngineOptions::default()
         };
         let device = model.device();
-        let handle = engine::start(model, options, None);
+        let handle = engine::start(model, options, Some(masks::factory(Arc::clone(&tokenizer))));
         Ok(Self { path: path.to_owned(), tokenizer, template, handle, plan, device, load_time: start.elapsed() })
     }
 
@@ -128,6 +132,7 @@ impl Session {
         submit.sampling = request.sampling.clone();
         submit.stop_tokens = self.tokenizer.end_ids().iter().map(|&id| TokenId(id)).collect();
         submit.logprobs = request.logprobs;
+        submit.constraint = request.constraint.as_ref().map(Constraint::to_spec);
         let id = submit.id;
         let events = self.handle.submit(submit)?;
 

@@ -17,7 +17,7 @@ use crate::{
     mask::{Mask, MaskFactory, TokenSet},
     protocol::{Embed, Event, FailureKind, FinishReason, Pooling, RequestId, Stats, Submit},
     request::{Ending, Generate, Job, Request, Vector},
-    sampler::{Sampled, Sampler},
+    sampler::{Sampled, Sampler, State},
     scheduler::{Arrival, Chunk, Limits, Plan, Reuse, Scheduler},
     sequence::{Output, SeqId, Sequence},
 };
@@ -155,19 +155,24 @@ impl Engine {
     fn submit(&mut self, submit: Submit, origin: Origin) {
         let Submit { id, prompt, generated, sampling, max_tokens, stop_tokens, logprobs, priority, group, constraint } =
             submit;
-        let mask = constraint.map(|constraint| self.build_mask(&constraint, &generated)).transpose();
+        // Mirostat's state follows from every choice so far, so those are looked at again one by one.
+        let is_replay = sampling.mirostat.is_some() && !generated.is_empty();
+        let seen: &[TokenId] = if is_replay { &[] } else { &generated };
+        let mask = constraint.map(|constraint| self.build_mask(&constraint, seen)).transpose();
         let (mask, mut ending) = match mask {
             Ok(mask) => (mask, None),
             Err(error) => (None, Some(Ending::Failed(FailureKind::Constraint, error))),
         };
-        let generate = Generate { sampling, max_tokens, stop_tokens, logprobs, mask };
         let (n_prompt, mut tokens) = (prompt.len(), prompt);
+        let state = State::new(&sampling);
+        let generate = Generate { sampling, max_tokens, stop_tokens, logprobs, mask, state, n_prompt, n_replayed: 0 };
         tokens.extend(generated);
         if ending.is_none() {
             let reason = generate.finish_reason(&tokens[n_prompt..], tokens.len(), self.n_ctx);
             ending = reason.map(Ending::Finished);
         }
-        let (output, attention) = (Output::Logits, Attention::Causal);
+        let output = if is_replay { Output::Replay } else { Output::Logits };
+        let attention = Attention::Causal;
         let arrival = Arrival { id: origin.seq, tokens, n_prompt, priority, group, output, attention };
         self.add(id, arrival, Job::Generate(generate), origin, ending);
     }
@@ -239,6 +244,24 @@ impl Engine {
         for chunk in &plan.chunks {
             let request = self.requests.get_mut(&chunk.seq).expect("a planned request is in flight");
             let seq = self.scheduler.get(chunk.seq).expect("a planned sequence is running");
+            if let (Job::Generate(generate), Output::Replay) = (&mut request.job, seq.output) {
+                let first = chunk.first + replay_offset(seq, chunk);
+                let end = (chunk.first + chunk.n_tokens).min(seq.tokens.len() - 1);
+                let mut result = Ok(());
+                for at in first..end {
+                    let row = logits.next().expect("a row for each token looked at again");
+                    let (tokens, token) = (&seq.tokens[..=at], seq.tokens[at + 1]);
+                    result =
+                        result.and_then(|()| generate.replay(row, tokens, token, &mut self.sampler, &mut self.allowed));
+                }
+                if let Err(ending) = result {
+                    if chunk.is_last {
+                        logits.next();
+                    }
+                    endings.push((chunk.seq, ending));
+                    continue;
+                }
+            }
             let ending = match &mut request.job {
                 Job::Generate(generate) if chunk.is_last => {
                     let row = logits.next().expect("a row for each last chunk");
@@ -336,6 +359,7 @@ fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
         match seq.output {
             Output::Logits if chunk.is_last => batch.logits_rows.push(last_row),
             Output::Logits => {}
+            Output::Replay => batch.logits_rows.extend(first_row + replay_offset(seq, chunk) as u32..=last_row),
             Output::Hidden(Pooling::Mean) => batch.pool_rows.extend(first_row..=last_row),
             Output::Hidden(Pooling::First) if chunk.first == 0 => batch.pool_rows.push(first_row),
             Output::Hidden(Pooling::Last) if chunk.is_last => batch.pool_rows.push(last_row),
@@ -343,6 +367,11 @@ fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
         }
     }
     batch.seqs = tables;
+}
+
+/// How many rows of a chunk come before the first whose logits a replay looks at.
+fn replay_offset(seq: &Sequence, chunk: &Chunk) -> usize {
+    (seq.n_prompt.saturating_sub(1)).saturating_sub(chunk.first).min(chunk.n_tokens)
 }
 
 /// Rows of hidden state that [`fill_batch`] asked for.

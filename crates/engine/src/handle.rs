@@ -46,6 +46,7 @@ struct Shared {
 }
 
 /// What travels to the engine's thread: commands with the place their events go to.
+#[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
 pub(crate) enum Message {
     Submit(Submit, Origin),
     Embed(Embed, Origin),

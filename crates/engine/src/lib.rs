@@ -15,6 +15,7 @@ pub mod prefix;
 pub mod protocol;
 mod request;
 pub mod sampler;
+mod sampling;
 pub mod scheduler;
 pub mod sequence;
 mod validate;

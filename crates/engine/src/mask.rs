@@ -45,6 +45,18 @@ impl TokenSet {
         }
     }
 
+    pub fn remove(&mut self, token: TokenId) {
+        if (token.0 as usize) < self.n_vocab {
+            self.words[token.0 as usize / 32] &= !(1 << (token.0 % 32));
+        }
+    }
+
+    /// Takes in every token.
+    pub fn fill(&mut self) {
+        self.words.fill(u32::MAX);
+        self.cut();
+    }
+
     pub fn contains(&self, token: TokenId) -> bool {
         (token.0 as usize) < self.n_vocab && self.words[token.0 as usize / 32] & (1 << (token.0 % 32)) != 0
     }
@@ -54,6 +66,11 @@ impl TokenSet {
         self.clear();
         let n = words.len().min(self.words.len());
         self.words[..n].copy_from_slice(&words[..n]);
+        self.cut();
+    }
+
+    /// Clears the bits beyond the vocabulary.
+    fn cut(&mut self) {
         if !self.n_vocab.is_multiple_of(32)
             && let Some(last) = self.words.last_mut()
         {
@@ -113,5 +130,10 @@ mod tests {
         assert_eq!(set.len(), 2);
         set.set_words(&[]);
         assert!(set.is_empty());
+        set.fill();
+        assert_eq!(set.len(), 33);
+        set.remove(TokenId(32));
+        set.remove(TokenId(99));
+        assert_eq!((set.len(), set.contains(TokenId(32))), (32, false));
     }
 }

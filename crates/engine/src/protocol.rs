@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use model::{Attention, TokenId};
 
+pub use crate::sampling::{Dry, Mirostat, Sampling, Stage, Xtc};
+
 /// The caller's name for a request. Two requests in flight may not share one.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct RequestId(pub u64);
 
+#[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
 #[derive(Clone, PartialEq, Debug)]
 pub enum Command {
     Submit(Submit),
@@ -55,47 +58,6 @@ impl Submit {
             priority: 0,
             group: 0,
             constraint: None,
-        }
-    }
-}
-
-/// How the next token is chosen. The order is fixed: penalties, bias, mask, top-k, top-p, min-p, temperature.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Sampling {
-    /// 0 takes the best token; the truncations below then change nothing.
-    pub temperature: f32,
-    /// Keep the k best; 0 keeps all.
-    pub top_k: usize,
-    /// Keep the fewest best tokens whose probabilities reach this; 1 keeps all.
-    pub top_p: f32,
-    /// Keep tokens at least this fraction as probable as the best; 0 keeps all.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens in the window; 1 changes nothing.
-    pub repetition_penalty: f32,
-    /// Subtracted once from tokens in the window.
-    pub presence_penalty: f32,
-    /// Subtracted per occurrence in the window.
-    pub frequency_penalty: f32,
-    /// How many of the latest tokens, prompt included, the penalties look at.
-    pub penalty_window: usize,
-    /// Added to logits; negative infinity forbids a token.
-    pub logit_bias: Vec<(TokenId, f32)>,
-    pub seed: u64,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            penalty_window: 64,
-            logit_bias: Vec::new(),
-            seed: 0,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     handle::{QueueSlot, Sink},
     mask::{Mask, TokenSet},
     protocol::{Event, FailureKind, FinishReason, Normalize, Pooling, RequestId, Sampling, Timings, Usage},
-    sampler::{SampleError, Sampled, Sampler},
+    sampler::{SampleError, Sampled, Sampler, State},
     sequence::Sequence,
 };
 
@@ -25,6 +25,7 @@ pub(crate) struct Request {
     last_output: Option<Instant>,
 }
 
+#[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
 pub(crate) enum Job {
     Generate(Generate),
     Embed(Vector),
@@ -36,6 +37,10 @@ pub(crate) struct Generate {
     pub stop_tokens: Vec<TokenId>,
     pub logprobs: Option<usize>,
     pub mask: Option<Box<dyn Mask>>,
+    pub state: State,
+    pub n_prompt: usize,
+    /// Tokens of an earlier engine that `state` has seen.
+    pub n_replayed: usize,
 }
 
 /// The pooled hidden states so far.
@@ -127,27 +132,62 @@ impl Generate {
         sampler: &mut Sampler,
         allowed: &mut TokenSet,
     ) -> Result<Sampled, Ending> {
-        let constraint =
-            |text: String| Ending::Failed(FailureKind::Constraint, format!("the constraint failed: {text}"));
-        let allowed = match &mut self.mask {
-            Some(mask) => {
-                allowed.clear();
-                mask.allowed(allowed).map_err(constraint)?;
-                Some(&*allowed)
-            }
-            None => None,
-        };
-        let sampled = sampler.sample(logits, tokens, &self.sampling, allowed, self.logprobs).map_err(|error| {
-            let kind = match error {
-                SampleError::NotNumbers { .. } => FailureKind::Numeric,
-                SampleError::NothingAllowed { .. } => FailureKind::Constraint,
-            };
-            Ending::Failed(kind, error.to_string())
-        })?;
+        let allowed = self.allowed(tokens.len(), allowed).map_err(constraint_failed)?;
+        let sampled = sampler
+            .sample_with(&mut self.state, logits, tokens, &self.sampling, allowed, self.logprobs)
+            .map_err(|error| {
+                let kind = match error {
+                    SampleError::NotNumbers { .. } => FailureKind::Numeric,
+                    SampleError::NothingAllowed { .. } => FailureKind::Constraint,
+                };
+                Ending::Failed(kind, error.to_string())
+            })?;
         if let Some(mask) = &mut self.mask {
-            mask.accept(sampled.token).map_err(constraint)?;
+            mask.accept(sampled.token).map_err(constraint_failed)?;
         }
         Ok(sampled)
+    }
+
+    /// What may come at this position: the mask, and no stop token while the answer is too short.
+    fn allowed<'a>(&mut self, position: usize, set: &'a mut TokenSet) -> Result<Option<&'a TokenSet>, String> {
+        let is_early = position - self.n_prompt < self.sampling.min_tokens;
+        match &mut self.mask {
+            Some(mask) => {
+                set.clear();
+                mask.allowed(set)?;
+            }
+            None if is_early => set.fill(),
+            None => return Ok(None),
+        }
+        // A constraint that allows nothing but the end goes before.
+        let has_others =
+            |set: &TokenSet| set.len() > self.stop_tokens.iter().filter(|&&token| set.contains(token)).count();
+        if is_early && has_others(set) {
+            self.stop_tokens.iter().for_each(|&token| set.remove(token));
+        }
+        Ok(Some(set))
+    }
+
+    /// The next token of an earlier engine, which chose it after `tokens` from these logits.
+    pub fn replay(
+        &mut self,
+        logits: &[f32],
+        tokens: &[TokenId],
+        token: TokenId,
+        sampler: &mut Sampler,
+        allowed: &mut TokenSet,
+    ) -> Result<(), Ending> {
+        // Computed again after a preemption.
+        if tokens.len() - self.n_prompt < self.n_replayed {
+            return Ok(());
+        }
+        self.n_replayed += 1;
+        let allowed = self.allowed(tokens.len(), allowed).map_err(constraint_failed)?;
+        sampler.replay(&mut self.state, logits, tokens, &self.sampling, allowed, token);
+        match &mut self.mask {
+            Some(mask) => mask.accept(token).map_err(constraint_failed),
+            None => Ok(()),
+        }
     }
 
     /// Whether generation ends here. `generated` is all of it, up to now.
@@ -162,6 +202,10 @@ impl Generate {
             None
         }
     }
+}
+
+fn constraint_failed(text: String) -> Ending {
+    Ending::Failed(FailureKind::Constraint, format!("the constraint failed: {text}"))
 }
 
 impl Vector {

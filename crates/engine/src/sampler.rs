@@ -1,11 +1,14 @@
-//! From a row of logits to a token. The order is llama.cpp's default: penalties, bias, mask, top-k, top-p, min-p,
-//! temperature; so top-p and min-p look at the distribution before temperature. Log-probabilities are those of the
-//! model, before all of it. The choice is a function of the logits, the tokens so far and (seed, position): no state
-//! survives from one token to the next, only buffers do.
+//! From a row of logits to a token: bias, bans and mask first, then the stages of [`Sampling::order`], then a draw. The
+//! usual order is llama.cpp's, so top-p and min-p look at the distribution before temperature. Log-probabilities are
+//! those of the model, before all of it. The choice is a function of the logits, the tokens so far and (seed,
+//! position); only mirostat carries a number from one token to the next, in [`State`].
 
+mod dry;
+mod mirostat;
 mod penalties;
 mod select;
 mod softmax;
+mod stages;
 
 use model::TokenId;
 use select::Candidate;
@@ -21,6 +24,20 @@ pub struct Sampler {
     sums: Vec<f64>,
 }
 
+/// What one answer carries from token to token.
+#[derive(Clone, PartialEq, Debug)]
+pub struct State {
+    /// Mirostat's bound on surprise, in bits.
+    mu: f64,
+}
+
+impl State {
+    /// Before the first token.
+    pub fn new(sampling: &Sampling) -> Self {
+        Self { mu: sampling.mirostat.map_or(0.0, mirostat::start) }
+    }
+}
+
 /// A chosen token.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sampled {
@@ -34,7 +51,7 @@ pub struct Sampled {
 pub enum SampleError {
     #[error("the model gave logits that are not numbers at position {position}")]
     NotNumbers { position: usize },
-    #[error("the constraint and the logit bias allow no token at position {position}")]
+    #[error("the constraint, the bans and the logit bias allow no token at position {position}")]
     NothingAllowed { position: usize },
 }
 
@@ -43,7 +60,7 @@ impl Sampler {
         Self { adjusted: Vec::new(), candidates: Vec::new(), counts: vec![0; n_vocab], sums: Vec::new() }
     }
 
-    /// The token after `tokens`, from `logits` of one entry per token of the vocabulary.
+    /// The token after `tokens`, from `logits` of one entry per token of the vocabulary, as the first of an answer.
     pub fn sample(
         &mut self,
         logits: &[f32],
@@ -52,10 +69,39 @@ impl Sampler {
         allowed: Option<&TokenSet>,
         n_logprobs: Option<usize>,
     ) -> Result<Sampled, SampleError> {
+        self.sample_with(&mut State::new(sampling), logits, tokens, sampling, allowed, n_logprobs)
+    }
+
+    /// As [`sample`](Self::sample), in the middle of an answer.
+    pub fn sample_with(
+        &mut self,
+        state: &mut State,
+        logits: &[f32],
+        tokens: &[TokenId],
+        sampling: &Sampling,
+        allowed: Option<&TokenSet>,
+        n_logprobs: Option<usize>,
+    ) -> Result<Sampled, SampleError> {
         let position = tokens.len();
         let max = softmax::finite_max(logits).ok_or(SampleError::NotNumbers { position })?;
-        let token = if penalties::is_active(sampling) || !sampling.logit_bias.is_empty() || allowed.is_some() {
-            self.adjust(logits, tokens, sampling, allowed);
+        let token = if !sampling.is_usual() {
+            self.adjust(logits, sampling, allowed);
+            self.list_candidates();
+            if self.candidates.is_empty() {
+                return Err(SampleError::NothingAllowed { position });
+            }
+            stages::run(&mut self.candidates, sampling, tokens, &mut self.counts);
+            let u = draw::uniform(sampling.seed, position as u64);
+            let picked = match sampling.mirostat {
+                Some(settings) => stages::pick_mirostat(&mut self.candidates, settings, &mut state.mu, u),
+                None => stages::pick(&self.candidates, u),
+            };
+            self.candidates[picked].token
+        } else if sampling.has_penalties() || has_bans(sampling) || allowed.is_some() {
+            self.adjust(logits, sampling, allowed);
+            if sampling.has_penalties() {
+                penalties::apply(sampling, tokens, &mut self.adjusted, &mut self.counts);
+            }
             // Taken out and put back, so that the buffers can be borrowed apart.
             let adjusted = std::mem::take(&mut self.adjusted);
             let max = softmax::finite_max(&adjusted);
@@ -73,18 +119,57 @@ impl Sampler {
         Ok(Sampled { token, logprob: logprob(logits[token.0 as usize]), top })
     }
 
-    fn adjust(&mut self, logits: &[f32], tokens: &[TokenId], sampling: &Sampling, allowed: Option<&TokenSet>) {
+    /// Brings `state` to where it was after an earlier engine chose `token` after `tokens` from these logits.
+    pub fn replay(
+        &mut self,
+        state: &mut State,
+        logits: &[f32],
+        tokens: &[TokenId],
+        sampling: &Sampling,
+        allowed: Option<&TokenSet>,
+        token: TokenId,
+    ) {
+        let Some(settings) = sampling.mirostat else { return };
+        if softmax::finite_max(logits).is_none() {
+            return;
+        }
+        self.adjust(logits, sampling, allowed);
+        self.list_candidates();
+        if self.candidates.is_empty() {
+            return;
+        }
+        stages::run(&mut self.candidates, sampling, tokens, &mut self.counts);
+        mirostat::replay(&mut self.candidates, settings, &mut state.mu, token);
+    }
+
+    /// Bias, bans and mask.
+    fn adjust(&mut self, logits: &[f32], sampling: &Sampling, allowed: Option<&TokenSet>) {
         self.adjusted.clear();
         self.adjusted.extend_from_slice(logits);
-        if penalties::is_active(sampling) {
-            penalties::apply(sampling, tokens, &mut self.adjusted, &mut self.counts);
-        }
         for &(token, bias) in &sampling.logit_bias {
             self.adjusted[token.0 as usize] += bias;
+        }
+        for token in &sampling.banned {
+            self.adjusted[token.0 as usize] = f32::NEG_INFINITY;
+        }
+        if let Some(only) = &sampling.allowed {
+            let mut kept: Vec<(usize, f32)> =
+                only.iter().map(|token| (token.0 as usize, self.adjusted[token.0 as usize])).collect();
+            self.adjusted.fill(f32::NEG_INFINITY);
+            kept.drain(..).for_each(|(id, logit)| self.adjusted[id] = logit);
         }
         if let Some(allowed) = allowed {
             allowed.forbid_others(&mut self.adjusted);
         }
+    }
+
+    /// Every token that is not forbidden.
+    fn list_candidates(&mut self) {
+        let all = (0..).map(TokenId).zip(&self.adjusted);
+        self.candidates.clear();
+        self.candidates.extend(
+            all.filter(|&(_, &logit)| logit > f32::NEG_INFINITY).map(|(token, &logit)| Candidate { logit, token }),
+        );
     }
 
     fn choose(&mut self, logits: &[f32], max: f32, sampling: &Sampling, position: usize) -> TokenId {
@@ -148,6 +233,10 @@ impl Sampler {
         });
         reached.map(|idx| idx + 1)
     }
+}
+
+fn has_bans(sampling: &Sampling) -> bool {
+    !sampling.logit_bias.is_empty() || !sampling.banned.is_empty() || sampling.allowed.is_some()
 }
 
 #[cfg(test)]

@@ -282,7 +282,10 @@ impl Scheduler {
             // Admitted only if those before it leave it something to compute in this step.
             let before = self.running.iter().take_while(|seq| seq.rank < *rank);
             let n_before: usize = before.map(Sequence::n_remaining).filter(|&n| n > 1).sum();
-            if head.attention == Attention::Full || n_before >= n_prefill || self.admit_head(plan, budget).is_none() {
+            if head.attention == Attention::Full || n_before >= n_prefill || self.waits_for_twin(*rank, head) {
+                break;
+            }
+            if self.admit_head(plan, budget).is_none() {
                 break;
             }
         }
@@ -296,7 +299,7 @@ impl Scheduler {
             // A sequence that lacks blocks waits; those it was planned with hold them.
             let n_room = seq.blocks.len() * BLOCK_TOKENS - seq.n_computed;
             let mut n_tokens = seq.n_remaining().min(n_prefill).min(budget.n_tokens).min(n_room);
-            if seq.output == Output::Hidden(Pooling::Mean) {
+            if matches!(seq.output, Output::Hidden(Pooling::Mean) | Output::Replay) {
                 n_tokens = n_tokens.min(budget.n_rows);
             }
             if n_tokens > 0 {
@@ -304,6 +307,17 @@ impl Scheduler {
                 plan_chunk(seq, n_tokens, plan, budget);
             }
         }
+    }
+
+    /// Whether one that goes before is still computing blocks that this one can share: several answers to one prompt
+    /// are several sequences, and waiting a step is cheaper than computing the prompt again.
+    fn waits_for_twin(&self, rank: Rank, head: &Sequence) -> bool {
+        let max_shared = if self.limits.reuse == Reuse::On { head.max_reused_blocks() } else { 0 };
+        let before = self.running.iter().take_while(|seq| seq.rank < rank && max_shared > 0);
+        before.filter(|seq| seq.attention == Attention::Causal && seq.n_remaining() > 1).any(|seq| {
+            let n_same = seq.tokens.iter().zip(&head.tokens).take_while(|(a, b)| a == b).count();
+            (n_same / BLOCK_TOKENS).min(max_shared) * BLOCK_TOKENS > seq.n_computed
+        })
     }
 
     /// Moves the head of the queue to the running ones, with blocks for all its tokens. Says where it stands there.

@@ -43,6 +43,9 @@ pub struct Sequence {
 pub enum Output {
     /// Logits after the last token.
     Logits,
+    /// Logits after the last token of the prompt and after every later one: an earlier engine's choices are looked at
+    /// again.
+    Replay,
     /// Hidden states of these tokens.
     Hidden(Pooling),
 }
@@ -83,6 +86,7 @@ impl Sequence {
             (Output::Logits | Output::Hidden(Pooling::Last), Attention::Causal) => {
                 self.tokens.len().saturating_sub(1) / BLOCK_TOKENS
             }
+            (Output::Replay, Attention::Causal) => self.n_prompt.saturating_sub(1) / BLOCK_TOKENS,
             _ => 0,
         }
     }
@@ -90,7 +94,7 @@ impl Sequence {
     /// Rows of output that computing `n_tokens` more would take.
     pub fn n_output_rows(&self, n_tokens: usize) -> usize {
         match self.output {
-            Output::Hidden(Pooling::Mean) => n_tokens,
+            Output::Hidden(Pooling::Mean) | Output::Replay => n_tokens,
             _ => 1,
         }
     }

@@ -30,7 +30,10 @@ pub fn submit(submit: &Submit, bounds: &Bounds) -> Result<()> {
     let id = submit.id;
     check_tokens(id, "the prompt", submit.prompt.iter().copied(), bounds)?;
     check_tokens(id, "`generated`", submit.generated.iter().copied(), bounds)?;
-    check_tokens(id, "logit_bias", submit.sampling.logit_bias.iter().map(|&(token, _)| token), bounds)?;
+    let sampling = &submit.sampling;
+    check_tokens(id, "logit_bias", sampling.logit_bias.iter().map(|&(token, _)| token), bounds)?;
+    check_tokens(id, "the list of banned tokens", sampling.banned.iter().copied(), bounds)?;
+    check_tokens(id, "the list of allowed tokens", sampling.allowed.iter().flatten().copied(), bounds)?;
     check_size(id, submit.prompt.len(), 1, bounds)?;
     check_sampling(id, &submit.sampling)?;
     if let Some(n) = submit.logprobs.filter(|&n| n > bounds.n_vocab) {
@@ -100,6 +103,28 @@ fn check_sampling(id: RequestId, sampling: &Sampling) -> Result<()> {
     check("repetition_penalty", repetition_penalty, is_repetition, "a number above 0 and up to 10000")?;
     for (field, value) in [("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty)] {
         check(field, value, value.abs() <= LARGEST, "a number from -10000 to 10000")?;
+    }
+    let Sampling { typical_p, top_n_sigma, dynatemp_range, dynatemp_exponent, xtc, .. } = *sampling;
+    check("typical_p", typical_p, typical_p > 0.0 && typical_p <= 1.0, "a number above 0 and up to 1")?;
+    check("xtc probability", xtc.probability, (0.0..=1.0).contains(&xtc.probability), "a number from 0 to 1")?;
+    check("xtc threshold", xtc.threshold, (0.0..=1.0).contains(&xtc.threshold), "a number from 0 to 1")?;
+    let (dry, mirostat) = (&sampling.dry, sampling.mirostat.unwrap_or_default());
+    for (field, value) in [
+        ("top_n_sigma", top_n_sigma),
+        ("dynatemp_range", dynatemp_range),
+        ("dynatemp_exponent", dynatemp_exponent),
+        ("dry multiplier", dry.multiplier),
+        ("mirostat tau", mirostat.tau),
+        ("mirostat eta", mirostat.eta),
+    ] {
+        check(field, value, (0.0..=LARGEST).contains(&value), "a number from 0 to 10000")?;
+    }
+    check("dry base", dry.base, (1.0..=LARGEST).contains(&dry.base), "a number from 1 to 10000")?;
+    for (at, stage) in sampling.order.iter().enumerate() {
+        if sampling.order[..at].contains(stage) {
+            let expected = "each stage at most once";
+            return Err(Error::Sampling { id, field: "order", value: stage.name().into(), expected });
+        }
     }
     for &(_, bias) in &sampling.logit_bias {
         let is_bias = bias.abs() <= LARGEST || bias == f32::NEG_INFINITY;

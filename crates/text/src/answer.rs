@@ -28,9 +28,16 @@ pub enum Delta {
     Reasoning(String),
     Text(String),
     /// A call begins; calls are counted from 0. `id` only where the model wrote one before the name.
-    Call { index: usize, name: String, id: Option<String> },
+    Call {
+        index: usize,
+        name: String,
+        id: Option<String>,
+    },
     /// More of the JSON text of a call's arguments.
-    Arguments { index: usize, text: String },
+    Arguments {
+        index: usize,
+        text: String,
+    },
 }
 
 /// A whole answer.

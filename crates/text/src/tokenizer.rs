@@ -244,6 +244,13 @@ impl Tokenizer {
         String::from_utf8_lossy(self.token_bytes(id).unwrap_or_default()).into_owned()
     }
 
+    /// The tokens whose text holds one of these, ascending.
+    pub fn ids_holding(&self, texts: &[&str]) -> Vec<u32> {
+        let holds = |bytes: &[u8]| texts.iter().any(|text| memchr::memmem::find(bytes, text.as_bytes()).is_some());
+        let n_vocab = u32::try_from(self.n_vocab()).unwrap_or(u32::MAX);
+        (0..n_vocab).filter(|&id| !self.is_special(id) && self.token_bytes(id).is_some_and(holds)).collect()
+    }
+
     /// Whether the token ends an answer.
     pub fn is_end(&self, id: u32) -> bool {
         self.end_ids.binary_search(&id).is_ok()

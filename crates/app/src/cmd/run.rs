@@ -4,8 +4,9 @@
 use crate::chat;
 use crate::interrupt;
 use crate::machine;
-use crate::options::{Format, LoadArgs, SamplingArgs, print_json};
+use crate::options::{Format, LoadArgs, print_json};
 use crate::report::{HintExt, human_bytes};
+use crate::sampling_args::SamplingArgs;
 use crate::session::{Answer, Request, Session};
 use crate::store;
 use anyhow::{Context, Result, anyhow};
@@ -22,6 +23,7 @@ Examples:
   roci run smollm2 --raw \"Once upon a time\"          go on with this text, no chat template
   roci run smollm2 --temperature 0 \"2+2=\"            the most probable answer, always the same
   roci run smollm2 --output json --logprobs 5 \"Hi\"   tokens, log-probabilities and timings
+  roci run smollm2 --json-schema person.json \"Ada\"   an answer of this form
 
 Ctrl-C stops the answer; in a chat the program goes on.";
 
@@ -83,7 +85,7 @@ pub fn main(args: &Args) -> Result<()> {
         session.encode_chat(&system.chain([Message::new("user", prompt)]).collect::<Vec<_>>())?
     };
     let seed = args.sampling.pick_seed();
-    let request = request(args, tokens, seed);
+    let request = request(&session, args, tokens, seed)?;
     let guard = interrupt::arm()?;
     let mut out = std::io::stdout().lock();
     let is_json = args.output == Format::Json;
@@ -110,14 +112,15 @@ pub fn main(args: &Args) -> Result<()> {
     Ok(())
 }
 
-pub fn request(args: &Args, prompt: Vec<TokenId>, seed: u64) -> Request {
-    Request {
+pub fn request(session: &Session, args: &Args, prompt: Vec<TokenId>, seed: u64) -> Result<Request> {
+    Ok(Request {
         prompt,
-        sampling: args.sampling.sampling(seed),
+        sampling: args.sampling.sampling(seed, &session.tokenizer),
         max_tokens: args.sampling.max_tokens,
         stop: args.sampling.stop.clone(),
         logprobs: args.logprobs.map(|n| n as usize),
-    }
+        constraint: args.sampling.form.constraint()?,
+    })
 }
 
 fn read_stdin() -> Result<String> {

@@ -1,6 +1,7 @@
 //! One model in memory, as the server needs it: engine, tokenizer, chat template, and what clients ask about it.
 
 use crate::load::{self, Plan, Use};
+use crate::masks;
 use crate::model_file::{self, Template};
 use crate::options::LoadArgs;
 use crate::report::human_bytes;
@@ -60,7 +61,7 @@ impl Loaded {
             ..EngineOptions::default()
         };
         let device = model.device();
-        let handle = engine::start(model, options, None);
+        let handle = engine::start(model, options, Some(masks::factory(Arc::clone(&tokenizer))));
         let metadata = checkpoint.metadata();
         let n_params = checkpoint.tensors().iter().map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum();
         Ok(Self {

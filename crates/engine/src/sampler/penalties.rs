@@ -5,11 +5,6 @@ use model::TokenId;
 
 use crate::protocol::Sampling;
 
-pub fn is_active(sampling: &Sampling) -> bool {
-    let Sampling { repetition_penalty, presence_penalty, frequency_penalty, penalty_window, .. } = *sampling;
-    penalty_window > 0 && (repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0)
-}
-
 /// Changes the logits of the tokens in the window. `counts` is all zero before and after, one entry per token.
 pub fn apply(sampling: &Sampling, tokens: &[TokenId], logits: &mut [f32], counts: &mut [u32]) {
     let window = &tokens[tokens.len().saturating_sub(sampling.penalty_window)..];
@@ -21,11 +16,15 @@ pub fn apply(sampling: &Sampling, tokens: &[TokenId], logits: &mut [f32], counts
         if count == 0 {
             continue;
         }
-        let logit = &mut logits[token.0 as usize];
-        // Dividing a negative logit would make the token more likely.
-        *logit = if *logit > 0.0 { *logit / sampling.repetition_penalty } else { *logit * sampling.repetition_penalty };
-        *logit -= count as f32 * sampling.frequency_penalty + sampling.presence_penalty;
+        apply_one(sampling, count, &mut logits[token.0 as usize]);
     }
+}
+
+/// Changes the logit of a token that occurs `count` times in the window.
+pub fn apply_one(sampling: &Sampling, count: u32, logit: &mut f32) {
+    // Dividing a negative logit would make the token more likely.
+    *logit = if *logit > 0.0 { *logit / sampling.repetition_penalty } else { *logit * sampling.repetition_penalty };
+    *logit -= count as f32 * sampling.frequency_penalty + sampling.presence_penalty;
 }
 
 #[cfg(test)]
@@ -41,7 +40,7 @@ mod tests {
             penalty_window: 4,
             ..Sampling::default()
         };
-        assert!(is_active(&sampling));
+        assert!(sampling.has_penalties());
         // Token 3 lies before the window.
         let tokens = [3, 0, 1, 1, 0].map(TokenId);
         let mut logits = [4.0, -1.0, 5.0, 6.0];
@@ -57,6 +56,6 @@ mod tests {
         let mut logits = [0.0; 3];
         apply(&sampling, &[TokenId(2)], &mut logits, &mut [0; 3]);
         assert_eq!(logits, [0.0, 0.0, -1.0]);
-        assert!(!is_active(&Sampling { penalty_window: 0, ..sampling }));
+        assert!(!Sampling { penalty_window: 0, ..sampling }.has_penalties());
     }
 }

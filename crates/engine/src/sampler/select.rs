@@ -15,7 +15,7 @@ pub struct Candidate {
 }
 
 /// Better first. The logits are numbers: `finite_max` was asked before.
-fn order(a: &Candidate, b: &Candidate) -> Ordering {
+pub fn order(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
 }
 

@@ -1,53 +1,91 @@
 //! The sampler against the definitions: exact distributions by full sorts in f64, and a chi-square test of many draws.
 
 use super::*;
+use crate::sampling::{Dry, Mirostat, Stage, Xtc};
 
-/// The distribution `Sampling` defines, straight from the definitions.
+/// The distribution `Sampling` defines, straight from the definitions: full lists, in f64, stage by stage.
 fn exact(logits: &[f32], tokens: &[TokenId], sampling: &Sampling, allowed: Option<&TokenSet>) -> Vec<f64> {
     let mut x: Vec<f64> = logits.iter().map(|&l| f64::from(l)).collect();
-    let window = &tokens[tokens.len().saturating_sub(sampling.penalty_window)..];
     for (id, x) in x.iter_mut().enumerate() {
-        let count = window.iter().filter(|t| t.0 as usize == id).count();
-        if count > 0 {
-            let r = f64::from(sampling.repetition_penalty);
-            *x = if *x > 0.0 { *x / r } else { *x * r };
-            *x -= count as f64 * f64::from(sampling.frequency_penalty) + f64::from(sampling.presence_penalty);
-        }
-        for (token, bias) in &sampling.logit_bias {
-            if token.0 as usize == id {
-                *x += f64::from(*bias);
-            }
-        }
-        if allowed.is_some_and(|set| !set.contains(TokenId(id as u32))) {
+        let token = TokenId(id as u32);
+        *x += sampling.logit_bias.iter().filter(|(t, _)| *t == token).map(|&(_, bias)| f64::from(bias)).sum::<f64>();
+        let is_allowed = sampling.allowed.as_ref().is_none_or(|only| only.contains(&token));
+        if sampling.banned.contains(&token) || !is_allowed || allowed.is_some_and(|set| !set.contains(token)) {
             *x = f64::NEG_INFINITY;
         }
     }
-    let mut order: Vec<usize> = (0..x.len()).collect();
-    order.sort_by(|&a, &b| x[b].total_cmp(&x[a]).then(a.cmp(&b)));
-    if sampling.top_k > 0 {
-        order.truncate(sampling.top_k);
+    // What is left, best first.
+    let mut left: Vec<usize> = (0..x.len()).filter(|&i| x[i].is_finite()).collect();
+    for stage in &sampling.order {
+        left.sort_by(|&a, &b| x[b].total_cmp(&x[a]).then(a.cmp(&b)));
+        let p = softmax_of(&x, &left);
+        let reaching = |p: &[f64], limit: f32| {
+            let mut sum = 0.0;
+            let reached = p.iter().position(|p| {
+                sum += p;
+                sum >= f64::from(limit)
+            });
+            reached.map_or(p.len(), |at| at + 1)
+        };
+        match stage {
+            Stage::Penalties => {
+                let window = &tokens[tokens.len().saturating_sub(sampling.penalty_window)..];
+                for &i in &left {
+                    let count = window.iter().filter(|t| t.0 as usize == i).count();
+                    if count > 0 {
+                        let r = f64::from(sampling.repetition_penalty);
+                        x[i] = if x[i] > 0.0 { x[i] / r } else { x[i] * r };
+                        x[i] -=
+                            count as f64 * f64::from(sampling.frequency_penalty) + f64::from(sampling.presence_penalty);
+                    }
+                }
+            }
+            // Tested against its definition where it is.
+            Stage::Dry => {}
+            Stage::TopNSigma if sampling.top_n_sigma > 0.0 => {
+                let mean = left.iter().map(|&i| x[i]).sum::<f64>() / left.len() as f64;
+                let variance = left.iter().map(|&i| (x[i] - mean).powi(2)).sum::<f64>() / left.len() as f64;
+                let lowest = x[left[0]] - f64::from(sampling.top_n_sigma) * variance.sqrt();
+                left.retain(|&i| x[i] >= lowest);
+            }
+            Stage::TopK if sampling.top_k > 0 => left.truncate(sampling.top_k),
+            Stage::TypicalP if sampling.typical_p < 1.0 => {
+                let expected: f64 = p.iter().map(|p| -p * p.ln()).sum();
+                let mut ranked: Vec<(usize, f64)> = left.iter().copied().zip(p).collect();
+                ranked.sort_by(|a, b| (-a.1.ln() - expected).abs().total_cmp(&(-b.1.ln() - expected).abs()));
+                let n = reaching(&ranked.iter().map(|&(_, p)| p).collect::<Vec<_>>(), sampling.typical_p);
+                left = ranked[..n].iter().map(|&(i, _)| i).collect();
+            }
+            Stage::TopP if sampling.top_p < 1.0 => left.truncate(reaching(&p, sampling.top_p)),
+            Stage::MinP => {
+                let n = p.iter().take_while(|&&q| q >= f64::from(sampling.min_p) * p[0] * (1.0 - 1e-9)).count();
+                left.truncate(n.max(1));
+            }
+            Stage::Temperature => {
+                let mut t = f64::from(sampling.temperature);
+                if sampling.dynatemp_range > 0.0 {
+                    let range = f64::from(sampling.dynatemp_range);
+                    let spread = p.iter().map(|p| -p * p.ln()).sum::<f64>() / (p.len() as f64).ln();
+                    let low = (t - range).max(0.0);
+                    t = low + (t + range - low) * spread.powf(f64::from(sampling.dynatemp_exponent));
+                }
+                left.iter().for_each(|&i| x[i] /= t);
+            }
+            _ => {}
+        }
     }
-    let softmax = |order: &[usize], scale: f64| -> Vec<f64> {
-        let weights: Vec<f64> = order.iter().map(|&i| ((x[i] - x[order[0]]) * scale).exp()).collect();
-        let total: f64 = weights.iter().sum();
-        weights.iter().map(|w| w / total).collect()
-    };
-    if sampling.top_p < 1.0 {
-        let mut sum = 0.0;
-        let reached = softmax(&order, 1.0).iter().position(|p| {
-            sum += p;
-            sum >= f64::from(sampling.top_p)
-        });
-        order.truncate(reached.map_or(order.len(), |idx| idx + 1));
-    }
-    let p = softmax(&order, 1.0);
-    let n_kept = p.iter().take_while(|&&q| q >= f64::from(sampling.min_p) * p[0]).count();
-    order.truncate(n_kept.max(1));
     let mut out = vec![0.0; x.len()];
-    for (&i, p) in order.iter().zip(softmax(&order, 1.0 / f64::from(sampling.temperature))) {
+    for (&i, p) in left.iter().zip(softmax_of(&x, &left)) {
         out[i] = p;
     }
     out
+}
+
+fn softmax_of(x: &[f64], left: &[usize]) -> Vec<f64> {
+    let max = left.iter().map(|&i| x[i]).fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = left.iter().map(|&i| (x[i] - max).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    weights.iter().map(|w| w / total).collect()
 }
 
 fn logits(seed: u64, n: u64) -> Vec<f32> {
@@ -57,6 +95,17 @@ fn logits(seed: u64, n: u64) -> Vec<f32> {
 /// Draws many tokens with different seeds and compares their counts with the exact distribution.
 fn check(name: &str, logits: &[f32], tokens: &[TokenId], sampling: Sampling, allowed: Option<&TokenSet>) {
     let p = exact(logits, tokens, &sampling, allowed);
+    check_against(name, logits, tokens, sampling, allowed, p);
+}
+
+fn check_against(
+    name: &str,
+    logits: &[f32],
+    tokens: &[TokenId],
+    sampling: Sampling,
+    allowed: Option<&TokenSet>,
+    p: Vec<f64>,
+) {
     assert!((p.iter().sum::<f64>() - 1.0).abs() < 1e-9);
     let n_draws = 8_000;
     let mut sampler = Sampler::new(logits.len());
@@ -201,4 +250,142 @@ fn the_choice_depends_on_seed_and_position_alone() {
     backward.reverse();
     assert_eq!(forward, backward);
     assert!(forward.iter().collect::<std::collections::HashSet<_>>().len() > 32);
+}
+
+#[test]
+fn the_other_stages_follow_their_definitions() {
+    let x = logits(5, 300);
+    let tokens: Vec<TokenId> = (0..100).map(|i| TokenId(i * 7 % 30)).collect();
+    let base = Sampling { temperature: 1.0, ..Sampling::default() };
+    check("typical-p", &x, &tokens, Sampling { typical_p: 0.4, ..base.clone() }, None);
+    check("typical-p, narrow", &x, &tokens, Sampling { typical_p: 0.05, ..base.clone() }, None);
+    check("top-n-sigma", &x, &tokens, Sampling { top_n_sigma: 1.0, ..base.clone() }, None);
+    check("top-n-sigma, wide", &x, &tokens, Sampling { top_n_sigma: 2.5, temperature: 1.5, ..base.clone() }, None);
+    let dynamic = Sampling { temperature: 0.8, dynatemp_range: 0.6, dynatemp_exponent: 1.5, ..base.clone() };
+    check("dynamic temperature", &x, &tokens, dynamic.clone(), None);
+    check("dynamic temperature after top-k", &x, &tokens, Sampling { top_k: 12, ..dynamic }, None);
+    check("banned", &x, &tokens, Sampling { banned: (0..150).map(TokenId).collect(), ..base.clone() }, None);
+    let only = Some(vec![TokenId(3), TokenId(5), TokenId(250)]);
+    check("allowed", &x, &tokens, Sampling { allowed: only, top_k: 2, ..base.clone() }, None);
+    let all = Sampling {
+        top_n_sigma: 2.2,
+        top_k: 80,
+        typical_p: 0.9,
+        top_p: 0.95,
+        min_p: 0.05,
+        repetition_penalty: 1.2,
+        presence_penalty: 0.3,
+        penalty_window: 30,
+        ..base.clone()
+    };
+    check("everything together", &x, &tokens, all.clone(), None);
+    use Stage::{MinP, Penalties, Temperature, TopK, TopP, TypicalP};
+    for order in [
+        vec![Temperature, TopP, TopK],
+        vec![MinP, Temperature, TopP, Penalties],
+        vec![TopK, Penalties, TypicalP],
+        vec![],
+    ] {
+        let sampling = Sampling { temperature: 0.6, order: order.clone(), ..all.clone() };
+        check(&format!("{order:?}"), &x, &tokens, sampling, None);
+    }
+}
+
+#[test]
+fn the_order_of_stages_matters() {
+    // At temperature 3 the distribution is flat, and top-p keeps more of it.
+    let x = logits(6, 300);
+    let n_kept = |order: &[Stage]| {
+        let sampling = Sampling { temperature: 3.0, top_p: 0.5, order: order.to_vec(), ..Sampling::default() };
+        exact(&x, &[], &sampling, None).iter().filter(|&&p| p > 0.0).count()
+    };
+    assert!(n_kept(&[Stage::Temperature, Stage::TopP]) > 2 * n_kept(&[Stage::TopP, Stage::Temperature]));
+}
+
+#[test]
+fn xtc_excludes_the_top_choices_as_often_as_asked() {
+    // Probabilities 0.4, 0.3, 0.2, 0.1: two lie above 0.25, so the first goes.
+    let x: Vec<f32> = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln).to_vec();
+    let sampling = Sampling { temperature: 1.0, xtc: Xtc { probability: 0.5, threshold: 0.25 }, ..Sampling::default() };
+    let cut = [0.0, 0.3 / 0.6, 0.2 / 0.6, 0.1 / 0.6];
+    let p = [0.4, 0.3, 0.2, 0.1].iter().zip(cut).map(|(whole, cut)| 0.5 * whole + 0.5 * cut).collect();
+    check_against("xtc", &x, &[], sampling.clone(), None, p);
+    let always = Sampling { xtc: Xtc { probability: 1.0, threshold: 0.15 }, ..sampling.clone() };
+    check_against("xtc always", &x, &[], always, None, vec![0.0, 0.0, 2.0 / 3.0, 1.0 / 3.0]);
+    // Only one is probable enough: nothing to exclude.
+    let one = Sampling { xtc: Xtc { probability: 1.0, threshold: 0.35 }, ..sampling };
+    check_against("xtc with one", &x, &[], one, None, vec![0.4, 0.3, 0.2, 0.1]);
+}
+
+#[test]
+fn dry_makes_a_repetition_end() {
+    // The model only ever wants to repeat 1 2 3; each round costs more, until another token wins.
+    let mut sampler = Sampler::new(6);
+    let dry = Dry { multiplier: 1.0, base: 2.0, allowed_length: 2, ..Dry::default() };
+    let sampling = Sampling { dry, ..Sampling::default() };
+    let mut tokens = [1, 2, 3].map(TokenId).to_vec();
+    for _ in 0..40 {
+        let mut x = [0.0; 6];
+        let next = match tokens.last().unwrap().0 {
+            1 => 2,
+            2 => 3,
+            _ => 1,
+        };
+        x[next] = 10.0;
+        tokens.push(sampler.sample(&x, &tokens, &sampling, None, None).unwrap().token);
+    }
+    let n_rounds = tokens.chunks(3).take_while(|chunk| *chunk == [1, 2, 3].map(TokenId)).count();
+    // Going on with a repetition of L costs 2^(L - 2): 8 at five tokens, 16 at six, where the other logits win.
+    assert_eq!((n_rounds, tokens[9] == TokenId(1)), (3, false), "{tokens:?}");
+}
+
+#[test]
+fn mirostat_keeps_the_surprise_near_its_target() {
+    let n = 2000u64;
+    let x: Vec<f32> = (1..=n).map(|rank| -1.1 * (rank as f32).ln()).collect();
+    let p = softmax_of(&x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>(), &(0..n as usize).collect::<Vec<_>>());
+    for tau in [2.0, 4.0] {
+        let mut sampler = Sampler::new(x.len());
+        let mirostat = Some(Mirostat { tau, eta: 0.1 });
+        let sampling = Sampling { temperature: 1.0, mirostat, seed: 7, ..Sampling::default() };
+        let mut state = State::new(&sampling);
+        let mut tokens = Vec::new();
+        let mut surprise = 0.0;
+        for step in 0..3000 {
+            let sampled = sampler.sample_with(&mut state, &x, &tokens, &sampling, None, None).unwrap();
+            tokens.push(sampled.token);
+            // Among the tokens that were kept, as the algorithm measures it.
+            if step >= 1000 {
+                let kept: f64 = sampler.candidates.iter().map(|c| p[c.token.0 as usize]).sum();
+                surprise -= (p[sampled.token.0 as usize] / kept).log2();
+            }
+        }
+        let mean = surprise / 2000.0;
+        assert!((mean - f64::from(tau)).abs() < 0.15, "target {tau}, mean {mean:.3}");
+    }
+}
+
+#[test]
+fn mirostat_is_rebuilt_from_the_tokens() {
+    let sampling = Sampling {
+        temperature: 0.9,
+        mirostat: Some(Mirostat { tau: 3.0, eta: 0.2 }),
+        presence_penalty: 0.5,
+        seed: 3,
+        ..Sampling::default()
+    };
+    let row = |tokens: &[TokenId]| logits(100 + tokens.len() as u64, 200);
+    let mut sampler = Sampler::new(200);
+    let mut state = State::new(&sampling);
+    let mut tokens = vec![TokenId(1)];
+    for _ in 0..30 {
+        let sampled = sampler.sample_with(&mut state, &row(&tokens), &tokens, &sampling, None, None).unwrap();
+        tokens.push(sampled.token);
+        let mut again = State::new(&sampling);
+        for at in 1..tokens.len() {
+            let seen = &tokens[..at];
+            sampler.replay(&mut again, &row(seen), seen, &sampling, None, tokens[at]);
+        }
+        assert_eq!(again, state);
+    }
 }

@@ -348,7 +348,7 @@ fn masks_are_kept_and_rebuilt() {
     let (kind, error) = fail("none", vec![]);
     assert_eq!(
         (kind, error.as_str()),
-        (FailureKind::Constraint, "the constraint and the logit bias allow no token at position 10")
+        (FailureKind::Constraint, "the constraint, the bans and the logit bias allow no token at position 10")
     );
     let handle = start_with(Box::new(Toy::new(4)), EngineOptions::default(), None);
     assert_eq!(handle.submit(submit).unwrap_err(), Error::NoConstraints { id: RequestId(0) });

@@ -2,8 +2,8 @@
 //! reused from the prefix index, or taken up by another engine half-way.
 
 use engine::{
-    Embed, EngineOptions, Event, Events, FinishReason, Handle, Normalize, Pooling, RequestId, Reuse, Sampling, Submit,
-    Usage, start_with,
+    Dry, Embed, EngineOptions, Event, Events, FinishReason, Handle, Mirostat, Normalize, Pooling, RequestId, Reuse,
+    Sampling, Submit, Usage, start_with,
 };
 use model::{Attention, TokenId};
 
@@ -30,8 +30,15 @@ pub fn collect(events: Events) -> (Vec<TokenId>, FinishReason, Usage) {
 }
 
 fn sampling(seed: u64) -> Sampling {
-    match seed % 3 {
+    match seed % 4 {
         0 => Sampling::default(),
+        3 => Sampling {
+            temperature: 0.8,
+            mirostat: Some(Mirostat { tau: 3.0, eta: 0.3 }),
+            dry: Dry { multiplier: 0.8, ..Dry::default() },
+            seed,
+            ..Sampling::default()
+        },
         1 => Sampling { temperature: 0.9, seed, ..Sampling::default() },
         _ => Sampling {
             temperature: 1.3,
@@ -164,6 +171,44 @@ fn many_at_once_share_a_prefix() {
         assert_eq!(tokens, toy::expected(&submit.prompt, 30, &submit.sampling));
         assert_eq!(usage.n_cached_prompt, 64);
     }
+}
+
+#[test]
+fn several_answers_share_the_blocks_of_their_prompt() {
+    let handle = start(64, EngineOptions::default());
+    let prompt = toy::prompt(9, 100);
+    let answers: Vec<_> = (0..4)
+        .map(|seed| {
+            let sampling = Sampling { temperature: 1.0, seed, ..Sampling::default() };
+            let submit = Submit { sampling, ..Submit::new(handle.next_request_id(), prompt.clone(), 20) };
+            handle.submit(submit).unwrap()
+        })
+        .collect();
+    let mut n_cached = Vec::new();
+    for (seed, events) in (0..).zip(answers) {
+        let (tokens, _, usage) = collect(events);
+        let sampling = Sampling { temperature: 1.0, seed, ..Sampling::default() };
+        assert_eq!(tokens, toy::expected(&prompt, 20, &sampling));
+        n_cached.push(usage.n_cached_prompt);
+    }
+    // Six full blocks of the prompt's 100 tokens; the first answer computes them, whichever that is.
+    n_cached.sort_unstable();
+    assert_eq!(n_cached, [0, 96, 96, 96]);
+    assert_eq!(handle.stats().unwrap().n_tokens_computed, 100 + 3 * 4 + 4 * 19);
+}
+
+#[test]
+fn a_stop_token_waits_for_the_shortest_answer() {
+    let handle = start(64, EngineOptions::default());
+    let free = toy::expected(&toy::prompt(4, 20), 30, &Sampling::default());
+    let mut submit = Submit::new(handle.next_request_id(), toy::prompt(4, 20), 30);
+    submit.stop_tokens = free.clone();
+    assert_eq!(collect(handle.submit(submit.clone()).unwrap()).0.len(), 1);
+    submit.sampling.min_tokens = 12;
+    submit.id = handle.next_request_id();
+    let (tokens, reason, _) = collect(handle.submit(submit).unwrap());
+    assert!(tokens[..12].iter().all(|token| !free.contains(token)), "{tokens:?}");
+    assert!(reason == FinishReason::Stop && tokens.len() >= 13 || tokens.len() == 30, "{tokens:?}");
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl Simulation {
         };
         let n_prompt = 1 + self.random.below(n_most.min(120));
         let n_generate = match output {
-            Output::Logits => 1 + self.random.below((n_most - n_prompt + 1).min(60)),
+            Output::Logits | Output::Replay => 1 + self.random.below((n_most - n_prompt + 1).min(60)),
             Output::Hidden(_) => 0,
         };
         // Few families of prompts, so that many share a beginning.

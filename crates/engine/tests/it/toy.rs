@@ -8,7 +8,10 @@ use std::sync::{
     mpsc::Receiver,
 };
 
-use engine::{Capacity, Forward, Rows, Sampling, draw, sampler::Sampler};
+use engine::{
+    Capacity, Forward, Rows, Sampling, draw,
+    sampler::{Sampler, State},
+};
 use model::{Attention, BLOCK_TOKENS, Batch, Limits, TokenId};
 
 pub const N_VOCAB: usize = 97;
@@ -118,9 +121,10 @@ pub fn hidden(hash: u64) -> impl Iterator<Item = f32> {
 pub fn expected(prompt: &[TokenId], n: usize, sampling: &Sampling) -> Vec<TokenId> {
     let mut sampler = Sampler::new(N_VOCAB);
     let mut tokens = prompt.to_vec();
+    let mut state = State::new(sampling);
     for _ in 0..n {
         let row: Vec<f32> = logits(hash(tokens.iter().copied())).collect();
-        let sampled = sampler.sample(&row, &tokens, sampling, None, None).unwrap();
+        let sampled = sampler.sample_with(&mut state, &row, &tokens, sampling, None, None).unwrap();
         tokens.push(sampled.token);
     }
     tokens.split_off(prompt.len())

@@ -55,9 +55,7 @@ impl Channels {
                 break;
             }
         }
-        if is_last
-            && let (Place::Arguments, Some(index), true) = (self.place, self.index, self.is_fresh)
-        {
+        if is_last && let (Place::Arguments, Some(index), true) = (self.place, self.index, self.is_fresh) {
             out.push(Delta::Arguments { index, text: "{}".to_owned() });
         }
     }

@@ -35,7 +35,7 @@ struct Tool<'a> {
 }
 
 impl Format {
-    /// The constraint for `tool_choice`. `tools` is the list as OpenAI's API writes it; `prompt` what was rendered.
+    /// The constraint for `tool_choice`; read the answer with [`Format::forced`]. `tools` is the list as OpenAI's API writes it; `prompt` what was rendered.
     pub fn constraint(
         &self,
         tools: &Value,
@@ -57,7 +57,9 @@ impl Format {
             }
             (None, Some(syntax)) => writer.calls(syntax, &tools, is_many),
             // No way of its own: JSON, in the words most models were trained on.
-            (None, None) => writer.options(&tools, |writer, tool| writer.object("{\"name\": ", ", \"arguments\": ", tool)),
+            (None, None) => {
+                writer.options(&tools, |writer, tool| writer.object("{\"name\": ", ", \"arguments\": ", tool))
+            }
         };
         let before = writer.reasoning(self, prompt);
         Ok(Constraint::Lark(format!("start: {before}({body})\n{}", writer.rules)))
@@ -214,11 +216,8 @@ impl Writer<'_> {
                 }
             };
             let open = [tags.key.0, &quoted(key), tags.key.1].map(|part| self.mark(part)).join(" ");
-            let value_open = if tags.value.0.is_empty() {
-                String::new()
-            } else {
-                format!("\"\\n\"? {}", self.mark(tags.value.0))
-            };
+            let value_open =
+                if tags.value.0.is_empty() { String::new() } else { format!("\"\\n\"? {}", self.mark(tags.value.0)) };
             let parameter = format!("\"\\n\"? {open} {value_open} \"\\n\"? {value}");
             let mark = if required.iter().any(|name| name == key) { "" } else { "?" };
             _ = write!(out, " ({parameter}){mark}");
@@ -229,7 +228,8 @@ impl Writer<'_> {
 
     fn harmony(&mut self, tools: &[Tool]) -> Result<String> {
         let thought = self.text_until("<|end|>");
-        let before = format!("({} {thought} {})?", self.mark("<|channel|>analysis<|message|>"), self.mark("<|start|>assistant"));
+        let before =
+            format!("({} {thought} {})?", self.mark("<|channel|>analysis<|message|>"), self.mark("<|start|>assistant"));
         let call = self.options(tools, |writer, tool| {
             let head = format!("<|channel|>commentary to=functions.{} <|constrain|>json<|message|>", tool.name);
             format!("{} {}", writer.mark(&head), json_rule(&tool.parameters))

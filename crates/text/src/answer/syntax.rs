@@ -69,11 +69,8 @@ impl Tags {
     }
 }
 
-pub(crate) const KEYS: Keys = Keys {
-    name: &["name", "tool_name"],
-    arguments: &["arguments", "parameters", "args"],
-    id: &["id", "tool_call_id"],
-};
+pub(crate) const KEYS: Keys =
+    Keys { name: &["name", "tool_name"], arguments: &["arguments", "parameters", "args"], id: &["id", "tool_call_id"] };
 
 const BASE: Syntax = Syntax {
     name: "",
@@ -89,12 +86,8 @@ const BASE: Syntax = Syntax {
 
 const TOOL_NAME: (&str, &str) = ("{\"tool_name\": ", ", \"parameters\": ");
 
-const PARAMETERS: Tags = Tags {
-    name_ends: &[">"],
-    key: ("<parameter=", ">"),
-    value: ("", "</parameter>"),
-    end: "</function>",
-};
+const PARAMETERS: Tags =
+    Tags { name_ends: &[">"], key: ("<parameter=", ">"), value: ("", "</parameter>"), end: "</function>" };
 
 /// Families in the order they are tried: the more particular first.
 pub(crate) const SYNTAXES: &[Syntax] = &[
@@ -170,12 +163,7 @@ pub(crate) const SYNTAXES: &[Syntax] = &[
         body: Body::Named(&[">"]),
         ..BASE
     },
-    Syntax {
-        name: "hermes",
-        signs: &["<tool_call>"],
-        call: ("<tool_call>", "</tool_call>"),
-        ..BASE
-    },
+    Syntax { name: "hermes", signs: &["<tool_call>"], call: ("<tool_call>", "</tool_call>"), ..BASE },
     Syntax {
         name: "mistral",
         signs: &["[TOOL_CALLS]"],
@@ -207,19 +195,8 @@ pub(crate) const SYNTAXES: &[Syntax] = &[
         is_list: true,
         ..BASE
     },
-    Syntax {
-        name: "apertus",
-        signs: &["<|tools_prefix|>"],
-        call: ("<|tools_prefix|>", "<|tools_suffix|>"),
-        ..BASE
-    },
-    Syntax {
-        name: "firefunction",
-        signs: &[" functools["],
-        call: ("functools", ""),
-        is_list: true,
-        ..BASE
-    },
+    Syntax { name: "apertus", signs: &["<|tools_prefix|>"], call: ("<|tools_prefix|>", "<|tools_suffix|>"), ..BASE },
+    Syntax { name: "firefunction", signs: &[" functools["], call: ("functools", ""), is_list: true, ..BASE },
     Syntax {
         name: "llama-3",
         signs: &["<|start_header_id|>", "Environment: ipython"],
@@ -251,9 +228,8 @@ impl Format {
             return Self { channels: Some(ChannelKind::Functionary), ..Self::default() };
         }
         let holds = |signs: &[&str]| signs.iter().all(|sign| template.contains(sign));
-        let reasoning = REASONINGS.iter().find(|(open, close)| {
-            template.contains(close) || template.contains(open.trim_end())
-        });
+        let reasoning =
+            REASONINGS.iter().find(|(open, close)| template.contains(close) || template.contains(open.trim_end()));
         Self {
             reasoning: reasoning.copied(),
             tools: SYNTAXES.iter().find(|syntax| holds(syntax.signs)),
@@ -262,6 +238,15 @@ impl Format {
                 true => &["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
                 false => &[],
             },
+        }
+    }
+
+    /// The same for an answer that must be a call: a family that has no way of its own then writes JSON.
+    pub fn forced(&self) -> Self {
+        const JSON: &Syntax = &Syntax { name: "json", is_bare: true, ..BASE };
+        match self.has_tools() {
+            true => self.clone(),
+            false => Self { tools: Some(JSON), ..self.clone() },
         }
     }
 
@@ -293,7 +278,15 @@ impl Format {
         let mut marks: Vec<&'static str> = self.dropped.to_vec();
         marks.extend(self.reasoning.into_iter().flat_map(|(open, close)| [open, close]));
         if self.channels == Some(ChannelKind::Harmony) {
-            marks.extend(["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"]);
+            marks.extend([
+                "<|start|>",
+                "<|channel|>",
+                "<|constrain|>",
+                "<|message|>",
+                "<|end|>",
+                "<|call|>",
+                "<|return|>",
+            ]);
         }
         if let Some(syntax) = self.tools {
             marks.extend(syntax.section.into_iter().flat_map(|(open, close)| [open, close]));

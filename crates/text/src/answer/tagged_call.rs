@@ -26,13 +26,7 @@ impl TaggedCall {
         self.index + usize::from(self.is_done)
     }
 
-    pub(crate) fn read(
-        &mut self,
-        held: &mut String,
-        raw: &mut String,
-        tools: &Value,
-        out: &mut Vec<Delta>,
-    ) -> Step {
+    pub(crate) fn read(&mut self, held: &mut String, raw: &mut String, tools: &Value, out: &mut Vec<Delta>) -> Step {
         loop {
             let step = match (&self.name, &self.key) {
                 (None, _) => self.read_name(held, raw, out),
@@ -148,9 +142,10 @@ fn to_json(value: &str, schema: &Value) -> String {
     let parsed = serde_json::from_str::<Value>(value.trim()).ok();
     let is_known = !schema["type"].is_null();
     match parsed {
-        // Where a string is wanted and nothing else, it is one, even if it looks like a number.
+        Some(Value::Null) if !is_known || takes("null") => "null".to_owned(),
         Some(Value::String(_)) if !is_known => value.trim().to_owned(),
-        Some(parsed) if !parsed.is_string() && !(takes("string") && !takes("null")) => value.trim().to_owned(),
+        // Where a string is wanted it is one, even if it looks like a number.
+        Some(parsed) if !parsed.is_string() && !takes("string") => value.trim().to_owned(),
         _ => Value::from(value).to_string(),
     }
 }

@@ -4,6 +4,7 @@
 //! scripts that made them stand in testdata/make. Tests over whole vocabularies need files too large to keep
 //! here and are skipped with a reason where those are not given (see vocabularies.rs).
 
+mod answers;
 mod chat_templates;
 mod constraints;
 mod golden;

@@ -1,0 +1,240 @@
+//! How an answer is chosen, as it is typed: temperature and truncation, what to avoid repeating, the form it must have.
+
+use crate::cmd::tokenize::read_text;
+use crate::report::HintExt;
+use anyhow::{Context, Result, anyhow};
+use engine::{Dry, Mirostat, Sampling, Stage, Xtc};
+use model::TokenId;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use text::Tokenizer;
+use text::constraint::Constraint;
+
+/// How the next token is chosen.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Choosing tokens")]
+pub struct SamplingArgs {
+    /// 0 always takes the most probable token; higher is more varied
+    #[arg(long, value_name = "T", default_value_t = 0.7, allow_negative_numbers = true, value_parser = parse_from_zero)]
+    pub temperature: f32,
+    /// Choose among the K most probable tokens only; 0: all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub top_k: usize,
+    /// Choose among the fewest tokens whose probabilities add up to P; 1: all
+    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true, value_parser = parse_fraction)]
+    pub top_p: f32,
+    /// Drop tokens less probable than P times the best; 0: none
+    #[arg(long, value_name = "P", default_value_t = 0.05, allow_negative_numbers = true, value_parser = parse_fraction)]
+    pub min_p: f32,
+    /// Make tokens of the last 64 less probable by this factor; 1: off
+    #[arg(long, value_name = "F", default_value_t = 1.0, allow_negative_numbers = true, value_parser = parse_from_zero)]
+    pub repeat_penalty: f32,
+    /// Subtract X from the logit of each token that occurred in the last 64
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = parse_number)]
+    pub presence_penalty: f32,
+    /// Subtract X for each time a token occurred in the last 64
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = parse_number)]
+    pub frequency_penalty: f32,
+    /// Add BIAS to the logit of the token ID (see `roci tokenize`); -inf forbids it; may be repeated
+    #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The same seed gives the same answer [default: another one each time]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Stop after so many tokens
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub max_tokens: usize,
+    /// Stop before this text appears; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    #[command(flatten)]
+    pub more: MoreSamplingArgs,
+    #[command(flatten)]
+    pub form: FormArgs,
+}
+
+/// The less usual ways.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Choosing tokens, finer")]
+pub struct MoreSamplingArgs {
+    /// The stages in order, as in penalties;dry;top_n_sigma;top_k;typical_p;top_p;min_p;xtc;temperature (the default);
+    /// one that is left out does nothing
+    #[arg(long, value_name = "NAMES", value_parser = parse_order)]
+    pub samplers: Option<Order>,
+    /// Keep the tokens whose surprise is nearest to the expected, up to this probability; 1: all
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = parse_fraction)]
+    pub typical_p: f32,
+    /// Keep logits within N standard deviations of the best; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = parse_from_zero)]
+    pub top_n_sigma: f32,
+    /// How often the most probable tokens are excluded; 0: never
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = parse_fraction)]
+    pub xtc_probability: f32,
+    /// Tokens from this probability on count as the most probable ones
+    #[arg(long, value_name = "P", default_value_t = 0.1, value_parser = parse_fraction)]
+    pub xtc_threshold: f32,
+    /// Penalise going on with a repetition by this, times a base for each token of it; 0: off
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = parse_from_zero)]
+    pub dry_multiplier: f32,
+    #[arg(long, value_name = "X", default_value_t = 1.75, value_parser = parse_from_zero, hide = true)]
+    pub dry_base: f32,
+    /// Repetitions of up to so many tokens are free
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub dry_allowed_length: usize,
+    /// A repetition does not reach over this text; may be repeated [default: a line break, `:`, `"` and `*`]
+    #[arg(long, value_name = "TEXT")]
+    pub dry_breaker: Vec<String>,
+    /// Let the temperature move by up to X with how sure the model is; 0: fixed
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = parse_from_zero)]
+    pub dynatemp_range: f32,
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = parse_from_zero, hide = true)]
+    pub dynatemp_exponent: f32,
+    /// Keep the surprise of the answer near this many bits (mirostat 2), instead of truncating
+    #[arg(long, value_name = "BITS", value_parser = parse_from_zero)]
+    pub mirostat: Option<f32>,
+    /// How fast mirostat corrects itself
+    #[arg(long, value_name = "X", default_value_t = 0.1, value_parser = parse_from_zero)]
+    pub mirostat_rate: f32,
+    /// How many of the latest tokens the penalties look at
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub penalty_window: usize,
+    /// Do not end before so many tokens
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub min_tokens: usize,
+    /// Never choose the token ID; may be repeated
+    #[arg(long, value_name = "ID")]
+    pub ban_token: Vec<u32>,
+    /// Choose among these tokens only; may be repeated
+    #[arg(long, value_name = "ID")]
+    pub allow_token: Vec<u32>,
+}
+
+/// The form an answer must have.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Form of the answer")]
+#[group(id = "form", multiple = false)]
+pub struct FormArgs {
+    /// A JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// JSON of this schema: a file, or the schema itself
+    #[arg(long, value_name = "FILE|JSON")]
+    pub json_schema: Option<String>,
+    /// A text of this grammar, in Lark's or llama.cpp's words: a file, or the grammar itself
+    #[arg(long, value_name = "FILE|TEXT")]
+    pub grammar: Option<String>,
+    /// A text that this expression matches as a whole
+    #[arg(long, value_name = "REGEX")]
+    pub regex: Option<String>,
+}
+
+/// Stages in the order they are run.
+#[derive(Debug, Clone)]
+pub struct Order(pub Vec<Stage>);
+
+impl SamplingArgs {
+    /// The tokenizer knows which tokens hold the breakers of repetitions.
+    pub fn sampling(&self, seed: u64, tokenizer: &Tokenizer) -> Sampling {
+        let more = &self.more;
+        let ids = |list: &[u32]| list.iter().map(|&id| TokenId(id)).collect::<Vec<_>>();
+        Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            typical_p: more.typical_p.max(f32::MIN_POSITIVE),
+            top_n_sigma: more.top_n_sigma,
+            xtc: Xtc { probability: more.xtc_probability, threshold: more.xtc_threshold },
+            dry: Dry {
+                multiplier: more.dry_multiplier,
+                base: more.dry_base,
+                allowed_length: more.dry_allowed_length,
+                breakers: if more.dry_multiplier > 0.0 { self.breakers(tokenizer) } else { Vec::new() },
+                ..Dry::default()
+            },
+            dynatemp_range: more.dynatemp_range,
+            dynatemp_exponent: more.dynatemp_exponent,
+            mirostat: more.mirostat.map(|tau| Mirostat { tau, eta: more.mirostat_rate }),
+            repetition_penalty: self.repeat_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            penalty_window: more.penalty_window,
+            logit_bias: self.logit_bias.iter().map(|&(id, bias)| (TokenId(id), bias)).collect(),
+            banned: ids(&more.ban_token),
+            allowed: (!more.allow_token.is_empty()).then(|| ids(&more.allow_token)),
+            min_tokens: more.min_tokens,
+            order: more.samplers.clone().map_or_else(|| Stage::DEFAULT_ORDER.to_vec(), |order| order.0),
+            seed,
+        }
+    }
+
+    fn breakers(&self, tokenizer: &Tokenizer) -> Vec<TokenId> {
+        const USUAL: [&str; 4] = ["\n", ":", "\"", "*"];
+        let given: Vec<&str> = self.more.dry_breaker.iter().map(String::as_str).collect();
+        let texts = if given.is_empty() { &USUAL[..] } else { &given };
+        tokenizer.ids_holding(texts).into_iter().map(TokenId).collect()
+    }
+
+    /// The seed that was asked for, or a fresh one.
+    pub fn pick_seed(&self) -> u64 {
+        // std seeds its hash maps from the system's randomness.
+        self.seed.unwrap_or_else(|| RandomState::new().hash_one("seed") >> 1)
+    }
+}
+
+impl FormArgs {
+    /// What was asked for, if anything. Files are read here.
+    pub fn constraint(&self) -> Result<Option<Constraint>> {
+        if self.json {
+            return Ok(Some(Constraint::Json));
+        }
+        if let Some(given) = &self.json_schema {
+            let text = if given.trim_start().starts_with(['{', 't', 'f'])
+                && serde_json::from_str::<serde_json::Value>(given).is_ok()
+            {
+                given.clone()
+            } else if given.trim_start().starts_with('{') {
+                let error = serde_json::from_str::<serde_json::Value>(given).err().map(|e| e.to_string());
+                return Err(anyhow!("--json-schema is no JSON: {}", error.unwrap_or_default()))
+                    .hint("quote it for the shell: '{\"type\": \"object\"}'");
+            } else {
+                read_text(Path::new(given)).context("--json-schema")?
+            };
+            let schema = serde_json::from_str(&text)
+                .with_context(|| format!("`{given}` is no JSON"))
+                .hint("--json-schema takes a file with a JSON schema, or the schema itself")?;
+            return Ok(Some(Constraint::JsonSchema(schema)));
+        }
+        if let Some(given) = &self.grammar {
+            let is_text = given.contains("::=") || given.contains('\n') || given.contains(": ");
+            let text = if is_text { given.clone() } else { read_text(Path::new(given)).context("--grammar")? };
+            return Ok(Some(Constraint::grammar(&text)));
+        }
+        Ok(self.regex.clone().map(Constraint::Regex))
+    }
+}
+
+fn parse_order(text: &str) -> Result<Order, String> {
+    Stage::parse_order(text).map(Order)
+}
+
+fn parse_number(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if value.is_finite() => Ok(value),
+        _ => Err("expected a number".to_owned()),
+    }
+}
+
+fn parse_from_zero(text: &str) -> Result<f32, String> {
+    parse_number(text).and_then(|v| if v >= 0.0 { Ok(v) } else { Err("expected a number from 0".to_owned()) })
+}
+
+fn parse_fraction(text: &str) -> Result<f32, String> {
+    let in_range = |v| if (0.0..=1.0).contains(&v) { Ok(v) } else { Err("expected a number from 0 to 1".to_owned()) };
+    parse_number(text).and_then(in_range)
+}
+
+fn parse_bias(text: &str) -> Result<(u32, f32), String> {
+    let parts = text.split_once('=').and_then(|(id, bias)| Some((id.parse().ok()?, bias.parse::<f32>().ok()?)));
+    parts.filter(|(_, bias)| !bias.is_nan()).ok_or_else(|| "expected ID=BIAS, as in 42=-1.5 or 42=-inf".to_owned())
+}
