@@ -98,7 +98,7 @@ impl Forward for Toy {
                 }
             }
         }
-        Ok(Rows { logits: &self.logits, hidden: &self.hidden })
+        Ok(Rows { logits: &self.logits, hidden: &self.hidden, ..Rows::default() })
     }
 }
 
