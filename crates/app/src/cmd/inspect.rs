@@ -17,7 +17,7 @@ Examples:
   roci inspect model.gguf --tensors          every tensor
   roci inspect model.gguf --output json      everything, for scripts
   roci inspect model.gguf --key tokenizer.chat_template
-  roci inspect model.gguf --plan --device rocm:0 --context 32768    would it fit, and with what to spare";
+  roci inspect model.gguf --plan --device rocm:0 --context 32768    would it fit?";
 
 /// Elements of a long array that are shown.
 const N_SHOWN: usize = 4;
