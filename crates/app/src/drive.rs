@@ -2,7 +2,7 @@
 //! block tables, tokens in, logits out. No sampling, no scheduling.
 
 use anyhow::{Context, Result};
-use model::{Attention, BLOCK_TOKENS, Batch, BlockId, Model, SeqRows, TokenId};
+use model::{BLOCK_TOKENS, Batch, BlockId, Model, SeqRows, TokenId};
 
 /// A model and the blocks of its sequences.
 pub struct Driver {
@@ -56,8 +56,8 @@ impl Driver {
         Ok(self.model.forward(&batch).context("the forward pass failed")?.logits)
     }
 
-    /// Device time of each op of one step.
-    pub fn profile(&mut self, spans: &[Span<'_>]) -> Result<Vec<(&'static str, std::time::Duration)>> {
+    /// Device time of each op of one step; `None` on a CPU.
+    pub fn profile(&mut self, spans: &[Span<'_>]) -> Result<Option<(model::StepProfile, model::DeviceLimits)>> {
         let batch = self.batch(spans, Want::Last);
         Ok(self.model.profile(&batch)?)
     }
@@ -82,7 +82,7 @@ impl Driver {
                 Want::All => logits_rows.extend(first_row..end),
             }
         }
-        Batch { tokens, positions, seqs, logits_rows, pool_rows: Vec::new(), attention: Attention::Causal }
+        Batch { tokens, positions, seqs, logits_rows, ..Batch::default() }
     }
 
     /// Puts tokens of one sequence through the model in steps that fit, without their logits.

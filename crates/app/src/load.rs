@@ -2,19 +2,17 @@
 //! the machine has), then loads. A context that was not asked for shrinks until it fits; one that was
 //! is an error with the numbers.
 
-use crate::machine::Memory;
+use crate::memory_plan::{self, Context, Fit, Room};
 use crate::options::{KvType, LoadArgs};
 use crate::report::{HintExt, human_bytes};
-use anyhow::{Context, Result, anyhow};
-use model::{BLOCK_TOKENS, Config, DeviceChoice, LoadOptions, MemoryPlan, Model};
+use anyhow::{Context as _, Result};
+use model::{BLOCK_TOKENS, Config, LoadOptions, MemoryPlan, Model};
 use weights::Checkpoint;
 
 /// A context that nobody asked for is at most this.
 const DEFAULT_CONTEXT: usize = 8192;
-/// One that had to shrink is at least this.
-const MIN_CONTEXT: usize = 512;
-/// Left to the system and to this program's own small things.
-const RESERVE_BYTES: u64 = 200 << 20;
+/// Tokens of a prompt that go through the model in one step.
+pub const PROMPT_STEP: usize = 512;
 
 /// What the caller will do with the model.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +23,11 @@ pub struct Use {
     pub max_logits_rows: usize,
 }
 
+impl Use {
+    /// `roci run`: one conversation, its prompt in steps of [`PROMPT_STEP`].
+    pub const ONE_SEQUENCE: Self = Self { n_sequences: 1, max_batch_tokens: PROMPT_STEP, max_logits_rows: 1 };
+}
+
 /// A plan that fits this machine.
 #[derive(Debug)]
 pub struct Plan {
@@ -33,45 +36,38 @@ pub struct Plan {
     /// Tokens each sequence can hold.
     pub n_ctx: usize,
     pub n_ctx_train: usize,
+    pub fit: Fit,
+    n_sequences: usize,
+}
+
+impl Plan {
+    /// The memory plan, a line for each part.
+    pub fn lines(&self) -> String {
+        self.fit.lines(self.n_sequences, &format!("{:?}", self.options.kv_type).to_lowercase())
+    }
 }
 
 /// Decides the context and checks the memory; touches no weights.
 pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, purpose: Use) -> Result<Plan> {
     let config = Config::from_checkpoint(checkpoint).hint("`roci inspect` shows what the file says")?;
-    let asked = args.context.map(|n_ctx| n_ctx as usize);
-    let mut n_ctx = asked.unwrap_or_else(|| config.n_ctx_train.clamp(1, DEFAULT_CONTEXT));
-    let device = args.choose_device();
-    let available = available_bytes(device)?.map(|bytes| bytes.saturating_sub(RESERVE_BYTES));
-    loop {
-        let options = LoadOptions { device, ..options(args, purpose, n_ctx) };
-        let memory = model::plan(checkpoint, &config, &options)
-            .hint("`roci inspect MODEL --tensors` shows what the file holds")?;
-        let need = memory.total_bytes() as u64;
-        let Some(available) = available.filter(|available| need > *available) else {
-            return Ok(Plan { options, memory, n_ctx, n_ctx_train: config.n_ctx_train });
-        };
-        if asked.is_none() && n_ctx / 2 >= MIN_CONTEXT {
-            n_ctx /= 2;
-            continue;
-        }
-        let error = anyhow!(
-            "the model does not fit: weights {} + keys and values {} (context of {n_ctx}) + scratch {} of {} available",
-            human_bytes(memory.weights_bytes as u64),
-            human_bytes(memory.kv_bytes as u64),
-            human_bytes(memory.scratch_bytes as u64),
-            human_bytes(available),
-        );
-        return Err(error).hint("use a smaller --context, a file with smaller weights, or close other programs");
-    }
-}
-
-/// Memory that a model may take where it will live.
-fn available_bytes(device: DeviceChoice) -> Result<Option<u64>> {
-    let DeviceChoice::Gpu { vendor, ordinal } = device else {
-        return Ok(Memory::read().map(|memory| memory.available_bytes));
+    let context = match args.context {
+        Some(n_ctx) => Context::Asked(n_ctx as usize),
+        None => Context::AtMost(config.n_ctx_train.clamp(1, DEFAULT_CONTEXT)),
     };
-    let device = gpu::Device::open(vendor, ordinal).hint("`roci devices` shows what can compute here")?;
-    Ok(Some(gpu::Budget::read(&device)?.usable_bytes as u64))
+    let device = args.choose_device();
+    let options_for = |n_ctx| LoadOptions { device, ..options(args, purpose, n_ctx) };
+    let fit = memory_plan::decide(Room::read(device)?, context, &|n_ctx| {
+        model::plan(checkpoint, &config, &options_for(n_ctx))
+            .hint("`roci inspect MODEL --tensors` shows what the file holds")
+    })?;
+    Ok(Plan {
+        options: options_for(fit.n_ctx),
+        memory: fit.memory,
+        n_ctx: fit.n_ctx,
+        n_ctx_train: config.n_ctx_train,
+        n_sequences: purpose.n_sequences,
+        fit,
+    })
 }
 
 fn options(args: &LoadArgs, purpose: Use, n_ctx: usize) -> LoadOptions {
@@ -86,6 +82,7 @@ fn options(args: &LoadArgs, purpose: Use, n_ctx: usize) -> LoadOptions {
         max_logits_rows: purpose.max_logits_rows,
         n_threads: args.n_threads(),
         n_ctx,
+        watch: args.watch(),
         ..LoadOptions::default()
     }
 }
@@ -95,4 +92,18 @@ pub fn load(checkpoint: &Checkpoint, plan: &Plan) -> Result<Model> {
     Model::load(checkpoint, plan.options)
         .with_context(|| format!("cannot load {name}"))
         .hint("`roci inspect MODEL --tensors` shows what the file holds")
+}
+
+/// How copying the weights to a GPU went, against what its bus does; `None` on a CPU. Measures, so for `-v` only.
+pub fn describe_loading(model: &Model) -> Result<Option<String>> {
+    let (Some(loaded), Some(bus)) = (model.loaded(), model.measure_bus()?) else { return Ok(None) };
+    let rate = loaded.n_bytes as f64 / loaded.time.as_secs_f64().max(1e-9);
+    Ok(Some(format!(
+        "weights of {} loaded in {:.2} s: {}/s, {:.0} % of the {}/s that the bus takes from pinned memory",
+        human_bytes(loaded.n_bytes as u64),
+        loaded.time.as_secs_f64(),
+        human_bytes(rate as u64),
+        100.0 * rate / bus,
+        human_bytes(bus as u64),
+    )))
 }

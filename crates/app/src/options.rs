@@ -74,9 +74,24 @@ pub struct LoadArgs {
     /// Type of the stored keys and values
     #[arg(long, value_enum, default_value_t)]
     pub kv_type: KvType,
+    /// Wait after every op on a GPU and name the first that fails or stalls; slow
+    #[arg(long)]
+    pub debug_sync: bool,
+    /// Name every op to rocprof or nsys (roctx, NVTX); without it only while such a tool is attached, and not in graphs
+    #[arg(long, conflicts_with = "debug_sync")]
+    pub ranges: bool,
 }
 
 impl LoadArgs {
+    /// How closely the model's steps are watched.
+    pub fn watch(&self) -> model::Watch {
+        match (self.debug_sync, self.ranges) {
+            (true, _) => model::Watch::DebugSync,
+            (_, true) => model::Watch::Ranges,
+            _ => model::Watch::Off,
+        }
+    }
+
     /// The device that was asked for; `auto` is the best GPU that passes its self-test, else the CPU.
     pub fn choose_device(&self) -> model::DeviceChoice {
         match self.device {

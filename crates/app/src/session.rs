@@ -2,11 +2,11 @@
 //! `engine` and `text`; knows nothing of terminals.
 
 use crate::interrupt;
-use crate::load::{self, Plan, Use};
+use crate::load::{self, PROMPT_STEP, Plan, Use};
 use crate::masks;
 use crate::model_file::{self, Template};
 use crate::options::LoadArgs;
-use crate::report::{HintExt, human_bytes};
+use crate::report::HintExt;
 use anyhow::{Context, Result, anyhow, bail};
 use engine::{Event, FinishReason, Handle, Sampling, Submit, Usage};
 use model::TokenId;
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 use text::constraint::Constraint;
 use text::{Detokenizer, Ends, Message, RenderOptions, Specials, StopMatcher, Tokenizer};
 
-/// Tokens of a prompt that go through the model in one step.
-const PROMPT_STEP: usize = 512;
 /// How often Ctrl-C is looked for while the model is silent.
 const INTERRUPT_POLL: Duration = Duration::from_millis(20);
 
@@ -32,6 +30,24 @@ pub struct Session {
     /// Where it computes, in words.
     pub device: String,
     pub load_time: Duration,
+    /// How loading went and which fast paths are missing, if asked for.
+    notes: Vec<String>,
+    /// The times of every op, if asked for.
+    profiler: Option<model::Profiler>,
+}
+
+/// How much a session says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    Little,
+    Much,
+}
+
+/// Whether ops take their times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profiling {
+    Off,
+    EachOp,
 }
 
 /// What to generate.
@@ -65,15 +81,22 @@ pub struct Answer {
 }
 
 impl Session {
-    pub fn open(path: &Path, args: &LoadArgs) -> Result<Self> {
+    pub fn open(path: &Path, args: &LoadArgs, detail: Detail, profiling: Profiling) -> Result<Self> {
         let start = Instant::now();
         let checkpoint = model_file::open(path)?;
-        let purpose = Use { n_sequences: 1, max_batch_tokens: PROMPT_STEP, max_logits_rows: 1 };
-        let plan = load::plan(&checkpoint, args, purpose).with_context(|| format!("`{}`", path.display()))?;
+        let mut plan =
+            load::plan(&checkpoint, args, Use::ONE_SEQUENCE).with_context(|| format!("`{}`", path.display()))?;
         if plan.n_ctx > plan.n_ctx_train {
             let (n_ctx, n_train) = (plan.n_ctx, plan.n_ctx_train);
             let error = anyhow!("--context {n_ctx} is more than the {n_train} tokens the model was trained for");
             return Err(error).with_hint(|| format!("use --context {n_train} or less"));
+        }
+        if profiling == Profiling::EachOp {
+            if plan.options.device == model::DeviceChoice::Cpu {
+                return Err(anyhow!("--profile takes the times of ops on a GPU, and this model runs on the CPU"))
+                    .hint("`roci devices` shows what can compute here; --device chooses");
+            }
+            plan.options.watch = model::Watch::Profile;
         }
         // The vocabulary takes about as long to read as the weights: both at once.
         let (tokenizer, model) = std::thread::scope(|scope| {
@@ -93,8 +116,15 @@ impl Session {
             ..engine::EngineOptions::default()
         };
         let device = model.device();
+        let mut notes = Vec::new();
+        if detail == Detail::Much {
+            notes.extend(load::describe_loading(&model)?);
+            notes.extend(model.notes());
+        }
+        let profiler = model.profiler();
         let handle = engine::start(model, options, Some(masks::factory(Arc::clone(&tokenizer))));
-        Ok(Self { path: path.to_owned(), tokenizer, template, handle, plan, device, load_time: start.elapsed() })
+        let load_time = start.elapsed();
+        Ok(Self { path: path.to_owned(), tokenizer, template, handle, plan, device, load_time, notes, profiler })
     }
 
     /// The conversation as the model was trained to read it, up to where its answer starts.
@@ -113,6 +143,11 @@ impl Session {
     /// The text as it is, with the BOS that the vocabulary asks for.
     pub fn encode_raw(&self, text: &str) -> Vec<TokenId> {
         ids(self.tokenizer.encode_with(text, Specials::Parse, Ends::Add))
+    }
+
+    /// The steps since the last call, with what the device can do at most.
+    pub fn take_profile(&self) -> Option<(Vec<model::StepProfile>, model::DeviceLimits)> {
+        self.profiler.as_ref().map(|profiler| (profiler.take(), profiler.limits))
     }
 
     /// Whether the file had no chat template of its own.
@@ -192,20 +227,18 @@ impl Session {
         })
     }
 
-    /// The memory plan, for `-v`.
+    /// The memory plan and how loading went, for `-v`.
     pub fn describe(&self) -> String {
         let plan = &self.plan;
-        format!(
-            "{}: weights {}, keys and values {} (context of {}, trained for {}), scratch {}, {}{}",
-            self.path.display(),
-            human_bytes(plan.memory.weights_bytes as u64),
-            human_bytes(plan.memory.kv_bytes as u64),
-            plan.n_ctx,
-            plan.n_ctx_train,
-            human_bytes(plan.memory.scratch_bytes as u64),
-            self.device,
-            if self.is_template_default() { "; the file has no chat template, using ChatML" } else { "" },
-        )
+        let mut lines = vec![
+            format!("{}: {}, trained for {} tokens", self.path.display(), self.device, plan.n_ctx_train),
+            plan.lines(),
+        ];
+        lines.extend(self.notes.iter().cloned());
+        if self.is_template_default() {
+            lines.push("the file has no chat template, using ChatML".to_owned());
+        }
+        lines.join("\n")
     }
 }
 

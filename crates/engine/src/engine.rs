@@ -17,7 +17,7 @@ use crate::{
     mask::{Mask, MaskFactory, TokenSet},
     protocol::{Embed, Event, FailureKind, FinishReason, Pooling, RequestId, Stats, Submit},
     request::{Ending, Generate, Job, Request, Vector},
-    sampler::{Sampled, Sampler, State},
+    sampler::{SampleError, Sampled, Sampler, State},
     scheduler::{Arrival, Chunk, Limits, Plan, Reuse, Scheduler},
     sequence::{Output, SeqId, Sequence},
 };
@@ -223,6 +223,7 @@ impl Engine {
             self.requests.entry(*seq).and_modify(|request| request.start(now));
         }
         fill_batch(&mut self.batch, &plan, &self.scheduler);
+        self.fill_choices(&plan);
         self.counters.n_steps += 1;
         let result = self.model.forward(&self.batch).map_err(|error| describe(error.as_ref()));
         let rows = result.and_then(|rows| check_rows(rows, &self.batch, self.n_vocab));
@@ -239,6 +240,7 @@ impl Engine {
         self.scheduler.advance(&plan);
         let n_embd = rows.hidden.len().checked_div(self.batch.pool_rows.len()).unwrap_or(0);
         let mut logits = rows.logits.chunks_exact(self.n_vocab.max(1));
+        let mut chosen = rows.chosen.iter();
         let mut hidden = rows.hidden;
         let mut endings = Vec::new();
         for chunk in &plan.chunks {
@@ -264,8 +266,14 @@ impl Engine {
             }
             let ending = match &mut request.job {
                 Job::Generate(generate) if chunk.is_last => {
-                    let row = logits.next().expect("a row for each last chunk");
-                    match generate.choose(row, &seq.tokens, &mut self.sampler, &mut self.allowed) {
+                    let outcome = match chosen.next() {
+                        Some(&token) => take_chosen(token, seq.tokens.len()),
+                        None => {
+                            let row = logits.next().expect("a row for each last chunk");
+                            generate.choose(row, &seq.tokens, &mut self.sampler, &mut self.allowed)
+                        }
+                    };
+                    match outcome {
                         Ok(sampled) => {
                             self.counters.n_tokens_generated += 1;
                             let index = seq.tokens.len() - seq.n_prompt;
@@ -287,6 +295,22 @@ impl Engine {
             endings.extend(ending.map(|ending| (chunk.seq, ending)));
         }
         endings.into_iter().for_each(|(seq, ending)| self.end(seq, ending));
+    }
+
+    /// Lets the model choose the tokens, where it can and every request of the step allows it.
+    fn fill_choices(&mut self, plan: &Plan) {
+        self.batch.choices.clear();
+        if !self.model.chooses() {
+            return;
+        }
+        for chunk in plan.chunks.iter().filter(|chunk| chunk.is_last) {
+            let (request, seq) = (&self.requests[&chunk.seq], self.scheduler.get(chunk.seq));
+            let (Job::Generate(generate), Some(seq)) = (&request.job, seq) else { continue };
+            match generate.choice(seq.tokens.len()) {
+                Some(choice) => self.batch.choices.push(choice),
+                None => return self.batch.choices.clear(),
+            }
+        }
     }
 
     /// Takes a request out, releases its blocks, and tells its caller. Unknown ones ended before.
@@ -334,6 +358,15 @@ fn give_token(request: &mut Request, seq: &Sequence, index: usize, sampled: Samp
     }
     let Job::Generate(generate) = &request.job else { return None };
     generate.finish_reason(&seq.tokens[seq.n_prompt..], seq.tokens.len(), n_ctx).map(Ending::Finished)
+}
+
+/// A token that the model chose for the place after `position` tokens.
+fn take_chosen(token: TokenId, position: usize) -> Result<Sampled, Ending> {
+    if token.0 == model::NOT_NUMBERS {
+        let error = SampleError::NotNumbers { position };
+        return Err(Ending::Failed(FailureKind::Numeric, error.to_string()));
+    }
+    Ok(Sampled { token, logprob: f32::NAN, top: Vec::new() })
 }
 
 /// Writes the plan as arrays. Buffers are kept from step to step.
@@ -386,7 +419,12 @@ fn n_pool_rows(pooling: Pooling, chunk: &Chunk) -> usize {
 /// A model that gives back the wrong number of values would have its rows mixed up.
 fn check_rows<'a>(rows: Rows<'a>, batch: &Batch, n_vocab: usize) -> Result<Rows<'a>, String> {
     let (n_logits, n_pool) = (batch.logits_rows.len(), batch.pool_rows.len());
-    if rows.logits.len() != n_logits * n_vocab {
+    if !batch.choices.is_empty() {
+        let is_token = |token: &TokenId| (token.0 as usize) < n_vocab || token.0 == model::NOT_NUMBERS;
+        if rows.chosen.len() != n_logits || !rows.chosen.iter().all(is_token) {
+            return Err(format!("{} tokens of {n_vocab} for {n_logits} rows", rows.chosen.len()));
+        }
+    } else if rows.logits.len() != n_logits * n_vocab {
         return Err(format!("{} logits for {n_logits} rows of {n_vocab}", rows.logits.len()));
     }
     if n_pool > 0 && (rows.hidden.is_empty() || !rows.hidden.len().is_multiple_of(n_pool)) {

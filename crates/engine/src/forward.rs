@@ -1,11 +1,16 @@
 //! What the engine asks of a model: its limits, and one step. A model in this process, one in a worker process and one
 //! spread over several devices all fit behind it; the loop sees no difference.
 
-use model::{BLOCK_TOKENS, Batch, Limits, Model};
+use model::{BLOCK_TOKENS, Batch, Limits, Model, TokenId};
 
 /// Runs one step. A failed step leaves the model usable: the engine fails the requests in it and goes on.
 pub trait Forward: Send {
     fn capacity(&self) -> Capacity;
+
+    /// Whether a batch may carry choices, which are answered with tokens instead of logits.
+    fn chooses(&self) -> bool {
+        false
+    }
 
     fn forward(&mut self, batch: &Batch) -> Result<Rows<'_>, Box<dyn std::error::Error + Send + Sync>>;
 }
@@ -22,10 +27,12 @@ pub struct Capacity {
 }
 
 /// What a step gave back, borrowed from the model's own memory.
-#[derive(Copy, Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Rows<'a> {
-    /// `[logits_rows, n_vocab]`
+    /// `[logits_rows, n_vocab]`; empty where tokens were chosen.
     pub logits: &'a [f32],
+    /// `[logits_rows]`, where the batch carried choices; `NOT_NUMBERS` where the logits were not numbers.
+    pub chosen: Vec<TokenId>,
     /// `[pool_rows, n_embd]`
     pub hidden: &'a [f32],
 }
@@ -43,8 +50,13 @@ impl Forward for Model {
         Capacity { n_vocab, n_ctx, n_blocks, max_batch_tokens, max_output_rows: max_logits_rows }
     }
 
+    fn chooses(&self) -> bool {
+        Model::chooses(self)
+    }
+
     fn forward(&mut self, batch: &Batch) -> Result<Rows<'_>, Box<dyn std::error::Error + Send + Sync>> {
         let output = Model::forward(self, batch)?;
-        Ok(Rows { logits: output.logits, hidden: output.hidden })
+        let chosen = (0..batch.choices.len()).filter_map(|row_idx| output.token(row_idx)).collect();
+        Ok(Rows { logits: output.logits, hidden: output.hidden, chosen })
     }
 }

@@ -3,13 +3,13 @@
 
 use std::time::Instant;
 
-use model::TokenId;
+use model::{Choice, TokenId};
 
 use crate::{
     handle::{QueueSlot, Sink},
     mask::{Mask, TokenSet},
     protocol::{Event, FailureKind, FinishReason, Normalize, Pooling, RequestId, Sampling, Timings, Usage},
-    sampler::{SampleError, Sampled, Sampler, State},
+    sampler::{self, SampleError, Sampled, Sampler, State},
     sequence::Sequence,
 };
 
@@ -124,6 +124,12 @@ impl Request {
 }
 
 impl Generate {
+    /// How the model may choose the token after `position` tokens, if nothing about it needs the logits here.
+    pub fn choice(&self, position: usize) -> Option<Choice> {
+        let is_plain = self.mask.is_none() && self.logprobs.is_none();
+        is_plain.then(|| sampler::choice(&self.sampling, position)).flatten()
+    }
+
     /// The next token, given the tokens so far.
     pub fn choose(
         &mut self,

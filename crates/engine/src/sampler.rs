@@ -10,7 +10,7 @@ mod select;
 mod softmax;
 mod stages;
 
-use model::TokenId;
+use model::{Choice, TokenId};
 use select::Candidate;
 
 use crate::{draw, mask::TokenSet, protocol::Sampling};
@@ -45,6 +45,20 @@ pub struct Sampled {
     /// NaN unless asked for.
     pub logprob: f32,
     pub top: Vec<(TokenId, f32)>,
+}
+
+/// The same choice as plain numbers, for a model that chooses by itself; `None` where penalties or biases come first.
+pub fn choice(sampling: &Sampling, position: usize) -> Option<Choice> {
+    if penalties::is_active(sampling) || !sampling.logit_bias.is_empty() {
+        return None;
+    }
+    Some(Choice {
+        temperature: sampling.temperature,
+        top_k: u32::try_from(sampling.top_k).unwrap_or(u32::MAX),
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        draw: draw::uniform(sampling.seed, position as u64),
+    })
 }
 
 #[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
@@ -198,6 +212,8 @@ impl Sampler {
         } else {
             return TokenId(softmax::pick(logits, max, scale, u, &mut self.sums) as u32);
         }
+        // Drawn in the order of token ids, however they were found, so that every sampler draws the same.
+        self.candidates.sort_unstable_by_key(|c| c.token);
         self.sums.clear();
         self.sums.extend(self.candidates.iter().map(|c| f64::from(softmax::exp((c.logit - max) * scale))));
         let target = u * self.sums.iter().sum::<f64>();

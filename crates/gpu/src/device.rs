@@ -122,6 +122,11 @@ impl Device {
         &self.inner.label
     }
 
+    /// Whether the kernels' tile of matrix units exists on this chip.
+    pub fn has_matrix_units(&self) -> bool {
+        self.vendor().has_matrix_units(&self.properties().arch)
+    }
+
     /// Whether the kernels' `mma_16x8x16` exists on this chip (NVIDIA from Ampere on).
     pub fn has_mma(&self) -> bool {
         self.vendor().has_mma(&self.properties().arch)

@@ -37,19 +37,29 @@ impl Tape {
     }
 }
 
+/// What an op has to do at least, for its share of the device's limits.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub struct Work {
+    /// Read and written.
+    pub bytes: u64,
+    /// Multiplications and additions.
+    pub flops: u64,
+}
+
 pub struct Launcher<'q> {
     core: &'q Core,
     tape: Option<&'q RefCell<Tape>>,
     op: Cell<Option<&'static str>>,
+    work: Cell<Work>,
 }
 
 impl<'q> Launcher<'q> {
     pub(crate) fn live(core: &'q Core) -> Self {
-        Self { core, tape: None, op: Cell::new(None) }
+        Self { core, tape: None, op: Cell::new(None), work: Cell::default() }
     }
 
     pub(crate) fn capturing(core: &'q Core, tape: &'q RefCell<Tape>) -> Self {
-        Self { core, tape: Some(tape), op: Cell::new(None) }
+        Self { core, tape: Some(tape), op: Cell::new(None), work: Cell::default() }
     }
 
     pub fn device(&self) -> &Device {
@@ -75,6 +85,12 @@ impl<'q> Launcher<'q> {
         let is_timed = self.tape.is_none() && self.core.hooks.borrow().profile.is_some();
         let start = is_timed.then(|| self.keep_error(Event::record(&self.core.shared))).flatten();
         Op { launcher: self, name, before, start }
+    }
+
+    /// Adds to the work of the op that ends next.
+    pub fn count(&self, work: Work) {
+        let so_far = self.work.get();
+        self.work.set(Work { bytes: so_far.bytes + work.bytes, flops: so_far.flops + work.flops });
     }
 
     #[track_caller]
@@ -221,11 +237,12 @@ pub struct Op<'a, 'q> {
 impl Drop for Op<'_, '_> {
     fn drop(&mut self) {
         let core = self.launcher.core;
+        let work = self.launcher.work.take();
         if let Some(start) = self.start.take()
             && let Some(stop) = self.launcher.keep_error(Event::record(&core.shared))
             && let Some(profile) = &mut core.hooks.borrow_mut().profile
         {
-            profile.push(Span { name: self.name, start, stop });
+            profile.push(Span { name: self.name, start, stop, work });
         }
         if let Some(ranges) = core.hooks.borrow().ranges {
             ranges.pop();

@@ -44,11 +44,12 @@ pub use device::{Device, Memory, Properties};
 pub use error::{CallError, Error, Result};
 pub use event::{Event, Kind, Order, Timed};
 pub use graph::Graph;
-pub use launcher::{Launcher, Op};
+pub use launcher::{Launcher, Op, Work};
 pub use module::{Grid, Kernel, Module, Resources};
 pub use pinned::{Pending, Pinned};
 pub use pool::{ALIGNMENT, Pool};
-pub use queue::{DebugSync, Profiling, Queue, QueueId};
+pub use queue::{DebugSync, OpTime, Profiling, Queue, QueueId};
+pub use ranges::is_tool_attached;
 pub use shared::Leak;
 pub use vendor::Vendor;
 

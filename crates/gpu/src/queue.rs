@@ -19,7 +19,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::{Event, Kind, Order, Timed};
 use crate::graph::Graph;
-use crate::launcher::Launcher;
+use crate::launcher::{Launcher, Work};
 use crate::pinned::{Pending, Pinned};
 use crate::pool::Pool;
 use crate::ranges::Ranges;
@@ -66,6 +66,17 @@ pub(crate) struct Span {
     pub name: &'static str,
     pub start: Event<Timed>,
     pub stop: Event<Timed>,
+    pub work: Work,
+}
+
+/// One op as it ran.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct OpTime {
+    pub name: &'static str,
+    /// From the start of the first op that was taken with it.
+    pub start: Duration,
+    pub time: Duration,
+    pub work: Work,
 }
 
 impl Queue {
@@ -118,9 +129,14 @@ impl Queue {
 
     /// The device time of each named op since the last call. Waits for them.
     #[track_caller]
-    pub fn take_profile(&self) -> Result<Vec<(&'static str, Duration)>> {
+    pub fn take_profile(&self) -> Result<Vec<OpTime>> {
         let spans = self.core.hooks.borrow_mut().profile.as_mut().map(std::mem::take).unwrap_or_default();
-        spans.into_iter().map(|span| Ok((span.name, span.stop.since(&span.start)?))).collect()
+        let Some(first) = spans.first() else { return Ok(Vec::new()) };
+        let op_time = |span: &Span| -> Result<OpTime> {
+            let (start, time) = (span.start.since(&first.start)?, span.stop.since(&span.start)?);
+            Ok(OpTime { name: span.name, start, time, work: span.work })
+        };
+        spans.iter().map(op_time).collect()
     }
 
     /// `len` elements whose contents are whatever was there.

@@ -126,6 +126,14 @@ impl Vendor {
         self == Vendor::Nvidia && number.is_some_and(|number| number >= 80)
     }
 
+    /// Whether the prelude defines `GPU_HAS_TILES` for this architecture.
+    pub fn has_matrix_units(self, arch: &str) -> bool {
+        let arch = arch.split(':').next().unwrap_or(arch);
+        let is_cdna = matches!(arch, "gfx908" | "gfx90a" | "gfx940" | "gfx942" | "gfx950");
+        let is_rdna = arch.len() == 7 && (arch.starts_with("gfx11") || arch.starts_with("gfx12"));
+        self.has_mma(arch) || (self == Vendor::Amd && (is_cdna || is_rdna))
+    }
+
     /// Both APIs say "no device" with either of two numbers.
     pub fn is_no_device(self, status: c_int) -> bool {
         matches!(status, 100 | 101)

@@ -2,7 +2,7 @@
 //! rows of tokens at positions, each belonging to a sequence whose context lies in the blocks of its table.
 //! The engine builds a `Batch`; the decoder reads it; nothing in it names a request.
 
-use crate::{BlockId, Error, TokenId};
+use crate::{BlockId, Choice, Error, TokenId};
 
 /// Tokens per KV block.
 pub const BLOCK_TOKENS: usize = 16;
@@ -18,6 +18,9 @@ pub struct Batch {
     pub logits_rows: Vec<u32>,
     /// Rows whose final hidden state is wanted (embeddings), ascending.
     pub pool_rows: Vec<u32>,
+    /// How to choose the token of each row with logits: then a model that can ([`Model::chooses`](crate::Model::chooses))
+    /// gives tokens instead of logits. Empty where logits are wanted.
+    pub choices: Vec<Choice>,
     pub attention: Attention,
 }
 
@@ -90,6 +93,9 @@ impl Batch {
         }
         if next_row != n_rows {
             return bad(format!("sequences cover {next_row} rows of {n_rows}"));
+        }
+        if !self.choices.is_empty() && self.choices.len() != self.logits_rows.len() {
+            return bad(format!("{} choices for {} rows", self.choices.len(), self.logits_rows.len()));
         }
         for rows in [&self.logits_rows, &self.pool_rows] {
             if rows.len() > limits.max_logits_rows {

@@ -183,6 +183,10 @@ impl Decoder {
         if let Some(cap) = config.logits_softcap {
             ops::softcap(exec, &mut out, cap)?;
         }
+        if !places.choices.is_empty() {
+            let n = rows.len();
+            ops::sample(exec, s.logits.rows(n), places.choices, &mut s.chosen.rows_mut(n))?;
+        }
         Ok(())
     }
 }

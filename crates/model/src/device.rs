@@ -8,12 +8,14 @@ use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use gpu::{Buffer, Graph, Kinds, Launcher, Number, Pinned, Profiling, Queue};
+use gpu::{Buffer, DebugSync, Graph, Kinds, Launcher, Number, Pinned, Profiling, Queue, Timed};
 use ops::{Arena, Chip, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Place, Plan, Tensor, View, Workspace};
 use weights::Dtype;
 
 use crate::decoder::Decoder;
+use crate::scratch::Scratch;
 use crate::step::{Places, Step};
+use crate::watch::{DeviceLimits, Profiler, StepProfile, Watch};
 use crate::{Config, Error};
 
 /// Sequences up to which a decode step is captured; more of them hide the cost of launching by themselves.
@@ -23,6 +25,8 @@ const MIN_CONTEXT: usize = 256;
 const BLAS_BYTES: usize = 64 << 20;
 /// One copy of the measurement of the bus.
 const BUS_BYTES: usize = 32 << 20;
+/// An op that takes longer than this counts as stalled where each is waited for.
+const STALL: Duration = Duration::from_secs(30);
 /// Decoded weights of a product through the vendor's library: a feed-forward matrix of an 8B model as f16.
 const DECODED_BYTES: usize = 128 << 20;
 
@@ -36,7 +40,11 @@ pub struct Device {
     inputs: Buffer<u32>,
     logits: Option<Pinned<f32>>,
     hidden: Option<Pinned<f32>>,
+    /// Tokens that were chosen here, as bits.
+    chosen: Option<Pinned<f32>>,
     graphs: HashMap<Shape, Option<Graph>>,
+    is_watched: bool,
+    profiler: Option<Profiler>,
 }
 
 /// What a captured decode step depends on.
@@ -44,6 +52,7 @@ pub struct Device {
 struct Shape {
     n_seqs: usize,
     plan: Plan,
+    is_chosen: bool,
 }
 
 /// Sizes of what the device works in, besides activations.
@@ -60,7 +69,8 @@ impl Sizes {
         let max_tables = n_blocks.saturating_mul(max_rows.min(64));
         // Rows: token, slot, kept, pooled, logits, angles; spans and tiles of attention.
         let group = config.n_heads / config.n_kv_heads;
-        let n_input_words = max_rows * (5 + config.n_rot + 8 + 2 * group) + max_tables + 64;
+        let n_input_words =
+            max_rows * (5 + config.n_rot + 8 + 2 * group) + max_tables + 64 + max_logits_rows * ops::Choice::WORDS;
         Self { n_input_words, workspace: Workspace::plan(max_rows, widest, DECODED_BYTES), max_logits_rows }
     }
 
@@ -90,8 +100,11 @@ impl Device {
             staged: Some(queue.pinned(sizes.n_input_words)?),
             logits: Some(queue.pinned(sizes.max_logits_rows * config.n_vocab)?),
             hidden: Some(queue.pinned(sizes.max_logits_rows * config.n_embd)?),
+            chosen: Some(queue.pinned(sizes.max_logits_rows)?),
             workspace: RefCell::new(Workspace { activations, weights, parts }),
             graphs: HashMap::new(),
+            is_watched: false,
+            profiler: None,
             queue,
             kernels,
             blas,
@@ -126,19 +139,88 @@ impl Device {
         Ok((N_COPIES * n_bytes) as f64 / seconds.max(1e-9))
     }
 
+    /// What this device can do at most: what is known of the chip, else what a copy does now.
+    fn measure_limits(&self) -> Result<DeviceLimits, Error> {
+        let tuning = self.kernels.tuning();
+        let memory_bytes_per_s = match tuning.memory_gb_s {
+            0 => self.measure_memory()?,
+            known => f64::from(known) * 1e9,
+        };
+        Ok(DeviceLimits { memory_bytes_per_s, matrix_flops_per_s: f64::from(tuning.matrix_tflops) * 1e12 })
+    }
+
+    fn measure_memory(&self) -> Result<f64, Error> {
+        const N_COPIES: usize = 8;
+        let mut staging = self.staging();
+        let half = staging.len() / 2;
+        let copy = |staging: &mut Buffer<u8>| -> Result<(), Error> {
+            let (to, from) = staging.slice_mut(..2 * half)?.split_at(half)?;
+            Ok(self.queue.launcher().copy(from.as_slice(), to)?)
+        };
+        copy(&mut staging)?;
+        let start = self.queue.record::<Timed>()?;
+        for _ in 0..N_COPIES {
+            copy(&mut staging)?;
+        }
+        let time = self.queue.record::<Timed>()?.since(&start)?;
+        // A clock that stands still (the software GPU's) tells nothing.
+        Ok(if time.is_zero() { 0.0 } else { (2 * N_COPIES * half) as f64 / time.as_secs_f64() })
+    }
+
+    /// Watches every step from now on.
+    pub fn watch(&mut self, watch: Watch) -> Result<(), Error> {
+        self.is_watched = watch != Watch::Off;
+        match watch {
+            // A tool that is attached sees what it can; asked for, every op is shown.
+            Watch::Off if gpu::is_tool_attached(self.queue.device().vendor()) => {
+                if let Err(error) = self.queue.show_ranges() {
+                    self.kernels.refuse(format!("ranges for the profiler: {error}"));
+                }
+            }
+            Watch::Off => {}
+            Watch::Ranges => self.queue.show_ranges()?,
+            Watch::DebugSync => {
+                self.queue.set_debug_sync(DebugSync::EachOp);
+                self.queue.set_deadline(STALL);
+            }
+            Watch::Profile => {
+                self.profiler = Some(Profiler::new(self.measure_limits()?));
+                self.queue.set_profiling(Profiling::EachOp);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn profiler(&self) -> Option<Profiler> {
+        self.profiler.clone()
+    }
+
     /// Runs a step op by op and tells how long each took.
-    pub fn profile(&mut self, decoder: &mut Decoder, step: &Step) -> Result<Vec<(&'static str, Duration)>, Error> {
+    pub fn profile(&mut self, decoder: &mut Decoder, step: &Step) -> Result<(StepProfile, DeviceLimits), Error> {
+        let limits = self.measure_limits()?;
         self.queue.set_profiling(Profiling::EachOp);
         let outcome = self.run(decoder, step, Capture::Never);
-        let profile = self.queue.take_profile();
-        self.queue.set_profiling(Profiling::Off);
+        let ops = self.queue.take_profile();
+        if self.profiler.is_none() {
+            self.queue.set_profiling(Profiling::Off);
+        }
         outcome?;
-        Ok(profile?)
+        let (n_rows, n_seqs) = (step.n_rows, step.spans().len());
+        Ok((StepProfile { n_rows, n_seqs, start: Duration::ZERO, ops: ops? }, limits))
     }
 
     /// Runs a step and brings the wanted rows back.
     pub fn forward(&mut self, decoder: &mut Decoder, step: &Step) -> Result<(), Error> {
-        self.run(decoder, step, Capture::WhereItPays)
+        if !self.is_watched {
+            return self.run(decoder, step, Capture::WhereItPays);
+        }
+        let start = self.profiler.as_ref().map(Profiler::now).unwrap_or_default();
+        self.run(decoder, step, Capture::Never)?;
+        if let Some(profiler) = &self.profiler {
+            let (n_rows, n_seqs) = (step.n_rows, step.spans().len());
+            profiler.push(StepProfile { n_rows, n_seqs, start, ops: self.queue.take_profile()? });
+        }
+        Ok(())
     }
 
     fn run(&mut self, decoder: &mut Decoder, step: &Step, capture: Capture) -> Result<(), Error> {
@@ -154,7 +236,7 @@ impl Device {
 
         let Self { queue, kernels, blas, workspace, inputs, graphs, .. } = self;
         let places = input.places(inputs, plan)?;
-        let shape = Shape { n_seqs: spans.len(), plan };
+        let shape = Shape { n_seqs: spans.len(), plan, is_chosen: !step.choices.is_empty() };
         let run = |launcher: &Launcher, decoder: &mut Decoder| {
             let gpu = exec(launcher, kernels, blas.as_ref(), workspace);
             decoder.forward(Exec::Gpu(&gpu), step, &places)
@@ -174,8 +256,13 @@ impl Device {
                 }
             }
         }
-        let (logits, pooled) = (&decoder.scratch.logits, &decoder.scratch.pooled);
-        self.logits = Some(read(&self.queue, logits, step.logits_rows.len(), self.logits.take())?);
+        let Scratch { logits, pooled, chosen, .. } = &decoder.scratch;
+        let n_logits = step.logits_rows.len();
+        if step.choices.is_empty() {
+            self.logits = Some(read(&self.queue, logits, n_logits, self.logits.take())?);
+        } else {
+            self.chosen = Some(read(&self.queue, chosen, n_logits, self.chosen.take())?);
+        }
         if !step.pooled.is_empty() {
             self.hidden = Some(read(&self.queue, pooled, step.pooled.len(), self.hidden.take())?);
         }
@@ -200,6 +287,11 @@ impl Device {
 
     pub fn logits(&self) -> &[f32] {
         self.logits.as_deref().unwrap_or_default()
+    }
+
+    /// The tokens of the last step that was asked to choose, as bits.
+    pub fn chosen(&self) -> &[f32] {
+        self.chosen.as_deref().unwrap_or_default()
     }
 
     pub fn hidden(&self) -> &[f32] {
@@ -244,21 +336,21 @@ fn exec<'a>(
 struct Input<'a> {
     step: &'a Step<'a>,
     words: Vec<u32>,
-    starts: [usize; 7],
+    starts: [usize; 8],
 }
 
 impl<'a> Input<'a> {
     fn new(step: &'a Step, plan: Plan, heads: &Heads) -> Self {
         let mut words = Vec::new();
-        let mut starts = [0; 7];
-        let parts = [&step.tokens, &step.slots, &step.kept, &step.pooled, &step.logits_rows];
+        let mut starts = [0; 8];
+        let parts = [&step.tokens, &step.slots, &step.kept, &step.pooled, &step.logits_rows, &step.choices];
         for (start, part) in starts.iter_mut().zip(parts) {
             *start = words.len();
             words.extend_from_slice(part);
         }
-        starts[5] = words.len();
-        words.extend(step.angles.iter().map(|angle| angle.to_bits()));
         starts[6] = words.len();
+        words.extend(step.angles.iter().map(|angle| angle.to_bits()));
+        starts[7] = words.len();
         plan.write(&step.spans(), heads, &mut words);
         Self { step, words, starts }
     }
@@ -271,7 +363,7 @@ impl<'a> Input<'a> {
         let indices =
             |i: usize, host: &'a [u32]| -> Result<Indices<'d>, Error> { Ok(Indices { host, device: Some(part(i)?) }) };
         let step: &'a Step<'a> = self.step;
-        let angles = Place::Device(part(5)?.cast()?);
+        let angles = Place::Device(part(6)?.cast()?);
         let n_rot = step.angles.len() / step.n_rows;
         Ok(Places {
             tokens: indices(0, &step.tokens)?,
@@ -279,8 +371,9 @@ impl<'a> Input<'a> {
             kept: indices(2, &step.kept)?,
             pooled: indices(3, &step.pooled)?,
             logits_rows: indices(4, &step.logits_rows)?,
+            choices: indices(5, &step.choices)?,
             angles: View { dtype: Dtype::F32, shape: [step.n_rows, n_rot], layout: ops::Layout::Rows, place: angles },
-            spans: Some(DeviceSpans { plan, words: inputs.slice(self.starts[6]..)? }),
+            spans: Some(DeviceSpans { plan, words: inputs.slice(self.starts[7]..)? }),
         })
     }
 }

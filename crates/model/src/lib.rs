@@ -27,6 +27,7 @@ mod scratch;
 mod step;
 mod synthetic;
 mod upload;
+mod watch;
 
 pub use batch::{Attention, BLOCK_TOKENS, Batch, Limits, SeqRows};
 pub use config::{Config, Experts, Mla, Rope};
@@ -36,6 +37,8 @@ pub use ids::{BlockId, TokenId};
 pub use kv_cache::KvType;
 pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, Output, Shard, plan};
 pub use names::Format;
+pub use ops::{Choice, NOT_NUMBERS};
 pub use rope_scaling::{Scaling, Yarn};
 pub use synthetic::{Recipe, Synthetic, synthetic};
 pub use upload::Loaded;
+pub use watch::{DeviceLimits, Profiler, StepProfile, Watch};

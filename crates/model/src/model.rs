@@ -15,6 +15,7 @@ use crate::rope_table::RopeTable;
 use crate::scratch::Scratch;
 use crate::step::Step;
 use crate::upload::Loaded;
+use crate::watch::{DeviceLimits, Profiler, StepProfile, Watch};
 use crate::{Batch, Config, Error, Limits, SeqRows};
 
 pub struct Model {
@@ -58,6 +59,8 @@ pub struct LoadOptions {
     /// the model was trained for.
     pub n_ctx: usize,
     pub shard: Shard,
+    /// On a GPU only.
+    pub watch: Watch,
 }
 
 impl Default for LoadOptions {
@@ -71,6 +74,7 @@ impl Default for LoadOptions {
             n_threads: 0,
             n_ctx: 0,
             shard: Shard::WHOLE,
+            watch: Watch::Off,
         }
     }
 }
@@ -103,10 +107,19 @@ impl MemoryPlan {
 /// What a step leaves behind.
 #[derive(Copy, Clone, Debug)]
 pub struct Output<'a> {
-    /// `[logits_rows.len(), n_vocab]`
+    /// `[logits_rows.len(), n_vocab]`; empty where tokens were chosen instead.
     pub logits: &'a [f32],
+    /// `[logits_rows.len()]` tokens as bits ([`Output::token`]), where the batch asked for them and the model chooses.
+    chosen: &'a [f32],
     /// `[pool_rows.len(), n_embd]`, after the last norm.
     pub hidden: &'a [f32],
+}
+
+impl Output<'_> {
+    /// The token that was chosen for a row of logits; [`NOT_NUMBERS`](crate::NOT_NUMBERS) where they were not numbers.
+    pub fn token(&self, row_idx: usize) -> Option<crate::TokenId> {
+        self.chosen.get(row_idx).map(|bits| crate::TokenId(bits.to_bits()))
+    }
 }
 
 /// What loading would take; touches no weight.
@@ -169,7 +182,10 @@ impl Model {
         let mut scratch_arena = Arena::on_device(queue.pool(memory.scratch_bytes)?);
         let scratch = Scratch::carve(&config, max_batch_tokens, max_logits_rows, &mut scratch_arena);
         let sizes = Sizes::new(&config, max_batch_tokens, max_logits_rows, n_blocks);
-        let device = Device::new(queue, &config, sizes, &mut scratch_arena)?;
+        let mut device = Device::new(queue, &config, sizes, &mut scratch_arena)?;
+        if options.watch != Watch::Profile {
+            device.watch(options.watch)?;
+        }
         let names = names(checkpoint, &config);
         let (weights, loaded) = Resident::load_on_device(&device, n_threads, &mut weights_arena, names, &config)?;
         let rope = RopeTable::new(&config, &names, limits_context(&config, &options))?;
@@ -179,6 +195,10 @@ impl Model {
         let runs_on = RunsOn::Gpu(Box::new(device));
         let mut model = Self { runs_on, decoder, limits, memory, loaded: Some(loaded), head };
         model.warm_up()?;
+        // Loading is not part of a profile.
+        if let (Watch::Profile, RunsOn::Gpu(device)) = (options.watch, &mut model.runs_on) {
+            device.watch(options.watch)?;
+        }
         Ok(model)
     }
 
@@ -196,6 +216,8 @@ impl Model {
                 ..Batch::default()
             };
             self.forward(&batch)?;
+            let greedy = ops::Choice { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
+            self.forward(&Batch { choices: vec![greedy], ..batch })?;
         }
         Ok(())
     }
@@ -279,12 +301,23 @@ impl Model {
         Some(device.queue.device().counters())
     }
 
-    /// Device time of each op of one step, in the order they ran. Slower than the step itself.
-    pub fn profile(&mut self, batch: &Batch) -> Result<Vec<(&'static str, std::time::Duration)>, Error> {
+    /// The times of the steps from now on, if the model was loaded to be profiled.
+    pub fn profiler(&self) -> Option<Profiler> {
+        let RunsOn::Gpu(device) = &self.runs_on else { return None };
+        device.profiler()
+    }
+
+    /// Device time of each op of one step, in the order they ran; `None` on a CPU. Slower than the step itself.
+    pub fn profile(&mut self, batch: &Batch) -> Result<Option<(StepProfile, DeviceLimits)>, Error> {
         batch.validate(&self.limits)?;
-        let step = Step::new(batch, &self.decoder.rope);
-        let RunsOn::Gpu(device) = &mut self.runs_on else { return Ok(Vec::new()) };
-        device.profile(&mut self.decoder, &step)
+        let step = Step::new(batch, &self.decoder.rope, self.decoder.config.n_vocab);
+        let RunsOn::Gpu(device) = &mut self.runs_on else { return Ok(None) };
+        device.profile(&mut self.decoder, &step).map(Some)
+    }
+
+    /// Whether steps can choose tokens by themselves, so that no logits travel.
+    pub fn chooses(&self) -> bool {
+        matches!(self.runs_on, RunsOn::Gpu(_))
     }
 
     /// Whether it can score a text (or a pair) by the hidden state of its first token.
@@ -309,19 +342,24 @@ impl Model {
                 return Err(Error::Batch("an encoder has no logits; ask for hidden states".into()));
             }
         }
-        let step = Step::new(batch, &self.decoder.rope);
+        let step = Step::new(batch, &self.decoder.rope, self.decoder.config.n_vocab);
         let (n_logits, n_pooled) = (batch.logits_rows.len(), batch.pool_rows.len());
         match &mut self.runs_on {
             RunsOn::Cpu(pool) => {
                 self.decoder.forward(Exec::Cpu(pool), &step, &step.places())?;
                 let scratch = &self.decoder.scratch;
-                Ok(Output { logits: scratch.logits.f32s(n_logits), hidden: scratch.pooled.f32s(n_pooled) })
+                let (logits, hidden) = (scratch.logits.f32s(n_logits), scratch.pooled.f32s(n_pooled));
+                Ok(Output { logits, hidden, chosen: &[] })
             }
             RunsOn::Gpu(device) => {
                 device.forward(&mut self.decoder, &step)?;
                 let Config { n_vocab, n_embd, .. } = self.decoder.config;
                 let (logits, hidden) = (device.logits(), device.hidden());
-                Ok(Output { logits: &logits[..n_logits * n_vocab], hidden: &hidden[..n_pooled * n_embd] })
+                let hidden = &hidden[..n_pooled * n_embd];
+                if batch.choices.is_empty() {
+                    return Ok(Output { logits: &logits[..n_logits * n_vocab], hidden, chosen: &[] });
+                }
+                Ok(Output { logits: &[], hidden, chosen: &device.chosen()[..n_logits] })
             }
         }
     }

@@ -23,6 +23,8 @@ pub struct Scratch {
     /// `[max_logits_rows, n_embd]` and `[max_logits_rows, n_vocab]`
     pub logits_in: Tensor,
     pub logits: Tensor,
+    /// `[max_logits_rows, 1]`: tokens, as bits.
+    pub chosen: Tensor,
 }
 
 /// What the blocks of a layer work in.
@@ -113,6 +115,7 @@ fn shapes<T: Taker>(config: &Config, max_rows: usize, max_logits_rows: usize, mu
         [max_logits_rows, n_embd],
         [max_logits_rows, n_embd],
         [max_logits_rows, config.n_vocab],
+        [max_logits_rows, 1],
     ];
     let (n_experts, n_pairs, n_ff_expert, n_ff_shared) = match config.experts {
         Some(experts) => (experts.n, max_rows * experts.routing.n_used, experts.n_ff, experts.n_ff_shared),
@@ -186,6 +189,7 @@ impl Scratch {
             pooled: next(),
             logits_in: next(),
             logits: next(),
+            chosen: next(),
             work: Work {
                 h: next(),
                 branch: next(),

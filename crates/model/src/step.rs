@@ -16,6 +16,8 @@ pub struct Step<'a> {
     /// Where the rows for pooling and for logits stand among the kept ones.
     pub pooled: Vec<u32>,
     pub logits_rows: Vec<u32>,
+    /// `ops::Choice::words` of each row with logits, or nothing.
+    pub choices: Vec<u32>,
     /// `[n_rows, n_rot]`: cosines and sines.
     pub angles: Vec<f32>,
     /// Block table of each sequence.
@@ -30,12 +32,13 @@ pub struct Places<'d> {
     pub kept: Indices<'d>,
     pub pooled: Indices<'d>,
     pub logits_rows: Indices<'d>,
+    pub choices: Indices<'d>,
     pub angles: View<'d>,
     pub spans: Option<DeviceSpans<'d>>,
 }
 
 impl<'a> Step<'a> {
-    pub fn new(batch: &'a Batch, rope: &RopeTable) -> Self {
+    pub fn new(batch: &'a Batch, rope: &RopeTable, n_vocab: usize) -> Self {
         let mut slots = Vec::with_capacity(batch.n_rows());
         for seq in &batch.seqs {
             let rows = seq.first_row as usize..(seq.first_row + seq.n_rows) as usize;
@@ -52,6 +55,7 @@ impl<'a> Step<'a> {
             tokens: batch.tokens.iter().map(|token| token.0).collect(),
             pooled: batch.pool_rows.iter().map(among_kept).collect(),
             logits_rows: batch.logits_rows.iter().map(among_kept).collect(),
+            choices: batch.choices.iter().flat_map(|choice| choice.words(n_vocab)).collect(),
             blocks: batch.seqs.iter().map(|seq| seq.block_table.iter().map(|block| block.0).collect()).collect(),
             slots,
             kept,
@@ -68,6 +72,8 @@ impl<'a> Step<'a> {
             kept: Indices::from(&self.kept),
             pooled: Indices::from(&self.pooled),
             logits_rows: Indices::from(&self.logits_rows),
+            // The engine's own sampler is faster on a CPU.
+            choices: Indices::default(),
             angles: View::of_f32(&self.angles, self.angles.len() / self.n_rows),
             spans: None,
         }

@@ -103,6 +103,24 @@ DEVICE float abs_f32(float a) { return __builtin_fabsf(a); }
 DEVICE float round_f32(float a) { return __builtin_rintf(a); }
 DEVICE float fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
+// A sum and a product that are never fused into one operation: for numbers that must be the host's.
+DEVICE float add_exact(float a, float b) {
+#pragma clang fp contract(off)
+    return a + b;
+}
+DEVICE float mul_exact(float a, float b) {
+#pragma clang fp contract(off)
+    return a * b;
+}
+
+// On shared memory, by any thread of the block.
+DEVICE void shared_add(u64 *at, u64 value) {
+    __hip_atomic_fetch_add(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+DEVICE void shared_min(u32 *at, u32 value) {
+    __hip_atomic_fetch_min(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+
 #if defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__) || \
     defined(__gfx950__) || defined(__gfx1011__) || defined(__gfx1012__) || defined(__gfx1030__) ||                    \
     defined(__gfx1031__) || defined(__gfx1032__) || defined(__gfx1033__) || defined(__gfx1034__) ||                   \
@@ -145,6 +163,64 @@ DEVICE float dot2_f16(u32 a, u32 b, float c) {
     return fma_f32(to_f32(f16_from_bits((u16)(a >> 16))), to_f32(f16_from_bits((u16)(b >> 16))), c);
 #endif
 }
+
+// A tile of the matrix units, one face for all of them: sum [16, 16] += a [16, 16] b [16, 16]^T, halves in, f32 sums, by
+// one wave. Both factors are rows of 16 halves in shared memory, each row on 16 bytes. Which lane holds what differs from
+// chip to chip; element i of a lane's sums stands at row mma_row(i) and column mma_column(i).
+#if defined(__GFX11__)
+#define GPU_HAS_TILES 1
+#define MMA_SUMS 8
+typedef f16 gpu_f16x8 __attribute__((ext_vector_type(8)));
+typedef f16 gpu_f16x16 __attribute__((ext_vector_type(16)));
+typedef float gpu_f32xn __attribute__((ext_vector_type(8)));
+typedef gpu_f16x16 MmaFactor;
+// A lane holds a whole row; the second half of the wave holds the rows once more.
+DEVICE MmaFactor mma_load(const f16 *rows, u32 stride) {
+    const gpu_f16x8 *at = (const gpu_f16x8 *)(rows + lane() % 16 * stride);
+    return __builtin_shufflevector(at[0], at[1], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+DEVICE void mma_add(gpu_f32xn &sum, const MmaFactor &a, const MmaFactor &b) {
+    sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, sum);
+}
+DEVICE u32 mma_row(u32 i) { return 2 * i + lane() / 16; }
+DEVICE u32 mma_column(u32) { return lane() % 16; }
+#elif defined(__GFX12__)
+#define GPU_HAS_TILES 1
+#define MMA_SUMS 8
+typedef f16 gpu_f16x8 __attribute__((ext_vector_type(8)));
+typedef float gpu_f32xn __attribute__((ext_vector_type(8)));
+typedef gpu_f16x8 MmaFactor;
+DEVICE MmaFactor mma_load(const f16 *rows, u32 stride) {
+    return *(const gpu_f16x8 *)(rows + lane() % 16 * stride + lane() / 16 * 8);
+}
+DEVICE void mma_add(gpu_f32xn &sum, const MmaFactor &a, const MmaFactor &b) {
+    sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, sum);
+}
+DEVICE u32 mma_row(u32 i) { return i + lane() / 16 * 8; }
+DEVICE u32 mma_column(u32) { return lane() % 16; }
+#elif defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__) || defined(__gfx950__)
+#define GPU_HAS_TILES 1
+#define MMA_SUMS 4
+typedef f16 gpu_f16x4 __attribute__((ext_vector_type(4)));
+typedef float gpu_f32xn __attribute__((ext_vector_type(4)));
+typedef gpu_f16x4 MmaFactor;
+DEVICE MmaFactor mma_load(const f16 *rows, u32 stride) {
+    return *(const gpu_f16x4 *)(rows + lane() % 16 * stride + lane() / 16 * 4);
+}
+DEVICE void mma_add(gpu_f32xn &sum, const MmaFactor &a, const MmaFactor &b) {
+    sum = __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, sum, 0, 0, 0);
+}
+DEVICE u32 mma_row(u32 i) { return i + lane() / 16 * 4; }
+DEVICE u32 mma_column(u32) { return lane() % 16; }
+#endif
+#if defined(GPU_HAS_TILES)
+struct MmaSum {
+    gpu_f32xn at;
+};
+DEVICE void mma_clear(MmaSum &sum) { sum.at = (gpu_f32xn)(0.0f); }
+DEVICE void mma(MmaSum &sum, const MmaFactor &a, const MmaFactor &b) { mma_add(sum.at, a, b); }
+DEVICE float mma_sum(const MmaSum &sum, u32 i) { return sum.at[i]; }
+#endif
 
 #else  // GPU_NVIDIA
 
@@ -223,6 +299,12 @@ DEVICE float abs_f32(float a) { return fabsf(a); }
 DEVICE float round_f32(float a) { return rintf(a); }
 DEVICE float fma_f32(float a, float b, float c) { return fmaf(a, b, c); }
 
+DEVICE float add_exact(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float mul_exact(float a, float b) { return __fmul_rn(a, b); }
+
+DEVICE void shared_add(u64 *at, u64 value) { atomicAdd(at, value); }
+DEVICE void shared_min(u32 *at, u32 value) { atomicMin(at, value); }
+
 DEVICE i32 dot4_i8(i32 a, i32 b, i32 c) {
     i32 d;
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -291,6 +373,34 @@ DEVICE void load_turned(u32 (&out)[4], const f16 *row) {
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                  : "r"(at));
 }
+
+// The same face as AMD's matrix units above: a tile is two products of 16 by 8.
+#define GPU_HAS_TILES 1
+#define MMA_SUMS 8
+struct MmaFactor {
+    u32 at[4];
+};
+struct MmaSum {
+    float at[2][4];
+};
+DEVICE MmaFactor mma_load(const f16 *rows, u32 stride) {
+    MmaFactor factor;
+    const u32 row = lane() / 4, column = lane() % 4 * 2;
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) factor.at[i] = *(const u32 *)(rows + (row + i % 2 * 8) * stride + column + i / 2 * 8);
+    return factor;
+}
+DEVICE void mma_clear(MmaSum &sum) {
+#pragma unroll
+    for (u32 i = 0; i < 8; ++i) sum.at[i / 4][i % 4] = 0.0f;
+}
+DEVICE void mma(MmaSum &sum, const MmaFactor &a, const MmaFactor &b) {
+    mma_16x8x16(sum.at[0], a.at, b.at[0], b.at[2]);
+    mma_16x8x16(sum.at[1], a.at, b.at[1], b.at[3]);
+}
+DEVICE float mma_sum(const MmaSum &sum, u32 i) { return sum.at[i / 4][i % 4]; }
+DEVICE u32 mma_row(u32 i) { return lane() / 4 + i % 4 / 2 * 8; }
+DEVICE u32 mma_column(u32 i) { return i / 4 * 8 + lane() % 4 * 2 + i % 2; }
 #endif
 
 #endif

@@ -107,6 +107,7 @@ pub fn embed<'t>(exec: Exec, table: View, tokens: impl Into<Indices<'t>>, out: &
 
 fn launch(gpu: &Gpu, table: View, tokens: Indices, out: &mut ViewMut) -> Result<(), Error> {
     let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 8 * (tokens.len() * table.n_cols()) as u64, flops: 0 });
     expect_device_layout(OP, &table)?;
     let args = Embed {
         table: table.device_bytes(OP, "table")?,

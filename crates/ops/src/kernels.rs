@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use gpu::{Blas, Buffer, Cache, Device, Launcher, Module, Program};
 use weights::Dtype;
 
-use crate::Error;
+use crate::{Error, Tuning};
 
 const PRELUDE: &str = include_str!("../kernels/prelude.h");
 const QUANT: &str = include_str!("../kernels/quant.h");
@@ -29,50 +29,16 @@ pub struct Kernels {
     refused: RefCell<Vec<String>>,
 }
 
-/// Launch parameters that differ between chips.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Tuning {
-    /// Waves of a `matvec` block, and weight rows of a wave, for packed weights and for plain numbers.
-    pub waves: u32,
-    pub packed_outs: u32,
-    pub plain_outs: u32,
-    /// Rows from which and up to which products go through `matmul_mma`, for packed weights and for f16.
-    pub mma_from: usize,
-    pub mma_to: usize,
-    pub mma_f16_from: usize,
-    pub mma_f16_to: usize,
-    /// Blocks of it on a multiprocessor at once.
-    pub mma_blocks: usize,
-}
-
-impl Tuning {
-    /// `ROCI_TUNING=waves,packed_outs,plain_outs` overrides, to find out what is best.
-    fn of(_device: &Device) -> Self {
-        let asked = std::env::var("ROCI_TUNING").ok().and_then(|text| {
-            let numbers: Vec<u32> = text.split(',').map_while(|n| n.parse().ok()).collect();
-            <[u32; 3]>::try_from(numbers).ok().filter(|numbers| numbers.iter().all(|n| (1..=16).contains(n)))
-        });
-        // H200, llama-8b, tokens/s at 4,1,1 | 4,2,2 | 8,1,1: Q4_0 416 414 397, Q4_K_M 343 382 327, Q8_0 286 312 297,
-        // F16 206 204 206.
-        let [waves, packed_outs, plain_outs] = asked.unwrap_or([4, 2, 1]);
-        let asked = std::env::var("ROCI_MMA").ok().and_then(|text| {
-            let numbers: Vec<usize> = text.split(',').map_while(|n| n.parse().ok()).collect();
-            <[usize; 5]>::try_from(numbers).ok()
-        });
-        let [mma_from, mma_to, mma_f16_from, mma_f16_to, mma_blocks] = asked.unwrap_or([9, 256, 2, 128, 2]);
-        Self { waves, packed_outs, plain_outs, mma_from, mma_to, mma_f16_from, mma_f16_to, mma_blocks }
-    }
-}
-
 impl Kernels {
     pub fn new(device: &Device, cache: Cache) -> Self {
-        Self {
-            device: device.clone(),
-            cache,
-            tuning: Tuning::of(device),
-            loaded: RefCell::default(),
-            refused: RefCell::default(),
-        }
+        let (tuning, refused) = Tuning::of(device);
+        let refused = RefCell::new(refused.into_iter().collect());
+        Self { device: device.clone(), cache, tuning, loaded: RefCell::default(), refused }
+    }
+
+    /// Launch parameters of this chip, and its limits where they are known.
+    pub fn tuning(&self) -> Tuning {
+        self.tuning
     }
 
     pub fn device(&self) -> &Device {

@@ -118,6 +118,7 @@ fn launch(
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 12 * (n_rows * n_cols) as u64, flops: 0 });
     let is_f16 = is_kept_f16(OP, k_pool.dtype)?;
     let program = || kv_program(OP, include_str!("../kernels/kv_store.hip"), is_f16).kernel::<KvStore>(OP);
     let kernel = gpu.kernels.get((OP, [u32::from(is_f16), 0, 0]), program, |module| module.kernel::<KvStore>(OP))?;

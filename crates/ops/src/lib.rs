@@ -1,7 +1,7 @@
 //! MATH: one file per op, with its CPU code, its launch and its shape checks side by side.
 //!
 //! Absences: an op never allocates device memory, never waits, never reads back, and never decides where it runs. No
-//! vendor's name appears here, outside of `kernels/prelude.h`.
+//! vendor's name appears here, outside of `kernels/prelude.h` and `tuning/`.
 //! This crate knows no model, no file and no request.
 
 #![allow(
@@ -34,12 +34,14 @@ mod rmsnorm;
 mod rope;
 mod rope_store;
 mod route;
+mod sample;
 mod scale;
 mod softcap;
 mod swiglu;
 mod take_rows;
 #[cfg(target_arch = "x86_64")]
 mod tile;
+mod tuning;
 mod view;
 
 pub use add_bias::add_bias;
@@ -65,8 +67,10 @@ pub use rmsnorm::rmsnorm;
 pub use rope::{Pairing, rope};
 pub use rope_store::{Projected, rope_store};
 pub use route::{Gating, Routes, Routing, route};
+pub use sample::{Choice, NOT_NUMBERS, sample};
 pub use scale::scale;
 pub use softcap::softcap;
 pub use swiglu::swiglu;
 pub use take_rows::take_rows;
+pub use tuning::Tuning;
 pub use view::{Layout, Place, PlaceMut, View, ViewMut};

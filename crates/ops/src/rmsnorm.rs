@@ -46,6 +46,7 @@ fn launch(gpu: &Gpu, x: View, weight: View, eps: f32, out: &mut ViewMut) -> Resu
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 8 * (n_rows * n_cols) as u64, flops: 0 });
     let program =
         || Program::new(OP, include_str!("../kernels/rmsnorm.hip")).overlapping().kernel::<Rmsnorm>("rmsnorm_f32");
     let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Rmsnorm>("rmsnorm_f32"))?;

@@ -68,6 +68,7 @@ fn launch(gpu: &Gpu, x: &mut ViewMut, angles: View, head_dim: usize, pairing: Pa
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 8 * (n_rows * n_cols) as u64, flops: 0 });
     let program = || Program::new(OP, include_str!("../kernels/rope.hip")).kernel::<Rope>("rope");
     let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Rope>("rope"))?;
     let args = Rope {

@@ -86,6 +86,7 @@ fn launch(
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 8 * (n_rows * (n_cols + 2 * kv_cols)) as u64, flops: 0 });
     let is_f16 = is_kept_f16(OP, k_pool.dtype)?;
     let program =
         || kv_program(OP, include_str!("../kernels/rope_store.hip"), is_f16).overlapping().kernel::<RopeStore>(OP);

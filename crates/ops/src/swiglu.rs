@@ -54,6 +54,7 @@ fn launch(gpu: &Gpu, gate: &mut ViewMut, up: View) -> Result<(), Error> {
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 12 * n as u64, flops: 0 });
     let program = || Program::new(OP, include_str!("../kernels/swiglu.hip")).overlapping().kernel::<Swiglu>("swiglu");
     let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Swiglu>("swiglu"))?;
     let args = Swiglu { gate: gate.device_f32s(OP, "gate")?, up: up.device_f32s(OP, "up")?, n: n as u64 };

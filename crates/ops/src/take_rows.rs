@@ -69,6 +69,7 @@ fn launch(gpu: &Gpu, x: View, rows: Indices, out: &mut ViewMut) -> Result<(), Er
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 8 * (rows.len() * x.n_cols()) as u64, flops: 0 });
     let args = TakeRows {
         x: x.device_f32s(OP, "x")?,
         rows: rows.on_device(OP, "rows")?,

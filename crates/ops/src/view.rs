@@ -67,6 +67,14 @@ impl<'a> View<'a> {
         self.shape[1]
     }
 
+    /// Bytes it covers.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        match self.place {
+            Place::Host(bytes) => bytes.len() as u64,
+            Place::Device(bytes) => bytes.len() as u64,
+        }
+    }
+
     /// The bytes, after checking that they are as many as type and shape say.
     pub(crate) fn host_bytes(&self, op: &'static str, what: &'static str) -> Result<&'a [u8], Error> {
         let Place::Host(bytes) = self.place else { return Err(Error::Place { op, what, expected: "host memory" }) };

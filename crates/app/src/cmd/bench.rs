@@ -6,7 +6,7 @@ use crate::load::{self, Use};
 use crate::machine::{self, Cpu};
 use crate::options::{Format, LoadArgs, print_json};
 use crate::report::{HintExt, human_bytes};
-use crate::{model_file, store};
+use crate::{model_file, profile, store};
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -83,12 +83,15 @@ pub struct Args {
     /// Write the random model to a GGUF file
     #[arg(long, value_name = "FILE", requires = "synthetic")]
     save: Option<PathBuf>,
-    /// Show the device time of each op of one generated token (GPUs)
-    #[arg(long)]
-    profile: bool,
+    /// Show the device time of each op of one generated token (GPUs); write a file for chrome://tracing
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = profile::FILE)]
+    profile: Option<PathBuf>,
     /// What to write to standard output
     #[arg(long, value_enum, default_value_t)]
     output: Format,
+    /// Show the memory plan and how loading went, on standard error
+    #[arg(short, long)]
+    verbose: bool,
     #[command(flatten)]
     load: LoadArgs,
 }
@@ -167,6 +170,12 @@ pub fn main(args: &Args) -> Result<()> {
     let model = load::load(&checkpoint, &plan)?;
     let device = model.device();
     let load_s = start.elapsed().as_secs_f64();
+    if args.verbose {
+        eprintln!("{}", plan.lines());
+        if let Some(line) = load::describe_loading(&model)? {
+            eprintln!("{line}");
+        }
+    }
     let mut bench = Bench {
         n_vocab: model.config().n_vocab,
         driver: Driver::new(model, max_batch, n_ctx, prompt_step),
@@ -174,14 +183,18 @@ pub fn main(args: &Args) -> Result<()> {
         prompt_step,
         point: points[0],
     };
-    let (mut samples, mut profile) = (Vec::new(), Vec::new());
+    let (mut samples, mut profiled) = (Vec::new(), Vec::new());
     for point in points {
         bench.point = *point;
         bench.driver.deal(point.batch, point.n_ctx(args));
         samples.extend(bench.run()?);
-        if args.profile {
-            profile.push((*point, bench.profile()?));
+        if args.profile.is_some() {
+            profiled.extend(bench.profile()?);
         }
+    }
+    if let (Some(path), Some((_, limits))) = (&args.profile, profiled.first()) {
+        let steps: Vec<_> = profiled.iter().map(|(step, _)| step.clone()).collect();
+        profile::write_trace(path, &steps, limits)?;
     }
     if let Some(n_steps) = args.soak {
         bench.driver.deal(max_batch, n_ctx);
@@ -222,11 +235,8 @@ pub fn main(args: &Args) -> Result<()> {
     for note in notes {
         writeln!(out, "note: {note}")?;
     }
-    for (Point { batch, depth }, ops) in profile {
-        writeln!(out, "one step of {batch} at depth {depth}:")?;
-        for (op, n, total_us) in ops {
-            writeln!(out, "  {op:12} {n:>5} times {total_us:>10.1} us")?;
-        }
+    for (step, limits) in profiled {
+        writeln!(out, "{}", profile::table(&[step], &limits))?;
     }
     Ok(())
 }
@@ -329,22 +339,13 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Calls and device time in microseconds of each op of one decode step, the longest first.
-    fn profile(&mut self) -> Result<Vec<(&'static str, usize, f64)>> {
+    /// One decode step, op by op.
+    fn profile(&mut self) -> Result<Option<(model::StepProfile, model::DeviceLimits)>> {
         let tokens: Vec<[u32; 1]> = (0..self.point.batch).map(|seq| [self.tokens(1, seq)[0]]).collect();
         let start = self.point.depth;
         let spans: Vec<Span<'_>> =
             tokens.iter().enumerate().map(|(seq_idx, tokens)| Span { seq_idx, start, tokens }).collect();
-        let mut sums: Vec<(&'static str, usize, f64)> = Vec::new();
-        for (op, time) in self.driver.profile(&spans)? {
-            let us = time.as_secs_f64() * 1e6;
-            match sums.iter_mut().find(|(name, ..)| *name == op) {
-                Some(sum) => *sum = (op, sum.1 + 1, sum.2 + us),
-                None => sums.push((op, 1, us)),
-            }
-        }
-        sums.sort_by(|a, b| b.2.total_cmp(&a.2));
-        Ok(sums)
+        self.driver.profile(&spans)
     }
 
     /// Made-up tokens, the same in every run.

@@ -1,7 +1,8 @@
 //! `roci inspect`: what a model file says about itself. Reads the header only, so it is instant for any
 //! size, and shows tensors of types that roci cannot run yet.
 
-use crate::options::{Format, print_json};
+use crate::load::{self, Use};
+use crate::options::{Format, LoadArgs, print_json};
 use crate::report::{HintExt, human_bytes};
 use crate::{model_file, store};
 use anyhow::{Result, anyhow};
@@ -15,7 +16,8 @@ Examples:
   roci inspect smollm2
   roci inspect model.gguf --tensors          every tensor
   roci inspect model.gguf --output json      everything, for scripts
-  roci inspect model.gguf --key tokenizer.chat_template";
+  roci inspect model.gguf --key tokenizer.chat_template
+  roci inspect model.gguf --plan --device rocm:0 --context 32768    would it fit?";
 
 /// Elements of a long array that are shown.
 const N_SHOWN: usize = 4;
@@ -33,9 +35,14 @@ pub struct Args {
     /// Print one metadata value, whole
     #[arg(long, value_name = "KEY", conflicts_with = "tensors")]
     key: Option<String>,
+    /// Show what loading it would take of the device's memory, instead; loads nothing
+    #[arg(long, conflicts_with_all = ["key", "tensors"])]
+    plan: bool,
     /// What to write to standard output
     #[arg(long, value_enum, default_value_t)]
     output: Format,
+    #[command(flatten)]
+    load: LoadArgs,
 }
 
 /// One line of the tensor table, whether roci can run its type or not.
@@ -52,6 +59,9 @@ pub fn main(args: &Args) -> Result<()> {
     let checkpoint = model_file::open(&path)?;
     if let Some(key) = &args.key {
         return print_key(&checkpoint, key, args.output);
+    }
+    if args.plan {
+        return print_plan(&checkpoint, args);
     }
     let rows = rows(&checkpoint);
     if args.output == Format::Json {
@@ -125,6 +135,14 @@ fn write_tensors(out: &mut impl Write, rows: &[Row<'_>]) -> Result<()> {
         writeln!(out, "{:width$}  {:7}  {:shape_width$}  {size:>8}", row.name, row.type_name, shape(row))?;
     }
     Ok(())
+}
+
+fn print_plan(checkpoint: &Checkpoint, args: &Args) -> Result<()> {
+    let plan = load::plan(checkpoint, &args.load, Use::ONE_SEQUENCE)?;
+    match args.output {
+        Format::Text => Ok(writeln!(std::io::stdout(), "{}", plan.lines())?),
+        Format::Json => print_json(&plan.fit.json()),
+    }
 }
 
 fn print_key(checkpoint: &Checkpoint, key: &str, format: Format) -> Result<()> {

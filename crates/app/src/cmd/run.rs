@@ -5,14 +5,16 @@ use crate::chat;
 use crate::interrupt;
 use crate::machine;
 use crate::options::{Format, LoadArgs, print_json};
+use crate::profile;
 use crate::report::{HintExt, human_bytes};
 use crate::sampling_args::SamplingArgs;
-use crate::session::{Answer, Request, Session};
+use crate::session::{Answer, Detail, Profiling, Request, Session};
 use crate::store;
 use anyhow::{Context, Result, anyhow};
 use model::TokenId;
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
+use std::path::PathBuf;
 use text::Message;
 
 const EXAMPLES: &str = "\
@@ -22,6 +24,7 @@ Examples:
   cat notes.txt | roci run smollm2 --system \"Summarise\"
   roci run smollm2 --raw \"Once upon a time\"          go on with this text, no chat template
   roci run smollm2 --temperature 0 \"2+2=\"            the most probable answer, always the same
+  roci run smollm2 --profile=trace.json \"Hi\"          device time of every op
   roci run smollm2 --output json --logprobs 5 \"Hi\"   tokens, log-probabilities and timings
   roci run smollm2 --json-schema person.json \"Ada\"   an answer of this form
 
@@ -47,9 +50,13 @@ pub struct Args {
     /// What to write to standard output
     #[arg(long, value_enum, default_value_t)]
     pub output: Format,
-    /// Say more about what is done, on standard error
+    /// Say more on standard error: the memory plan, how loading went, fast paths that are missing
     #[arg(short, long)]
     pub verbose: bool,
+    /// Take the device time of every op (GPUs): a table on standard error, and a file for chrome://tracing
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = profile::FILE,
+          conflicts_with_all = ["debug_sync", "ranges"])]
+    pub profile: Option<PathBuf>,
     #[command(flatten)]
     pub load: LoadArgs,
     #[command(flatten)]
@@ -71,12 +78,15 @@ pub fn main(args: &Args) -> Result<()> {
         return Err(anyhow!("the prompt is empty"))
             .hint("give it as an argument or on standard input; at a terminal, leave it out for a chat");
     }
-    let session = Session::open(&path, &args.load)?;
+    let detail = if args.verbose { Detail::Much } else { Detail::Little };
+    let profiling = if args.profile.is_some() { Profiling::EachOp } else { Profiling::Off };
+    let session = Session::open(&path, &args.load, detail, profiling)?;
     if args.verbose {
         eprintln!("{}", session.describe());
     }
     if is_chat {
-        return chat::Chat::new(&session, args).run();
+        chat::Chat::new(&session, args).run()?;
+        return report_profile(&session, args);
     }
     let tokens = if args.raw {
         session.encode_raw(&prompt)
@@ -105,10 +115,18 @@ pub fn main(args: &Args) -> Result<()> {
         }
         eprintln!("{}", summary(&session, &answer));
     }
+    report_profile(&session, args)?;
     if guard.is_hit() {
         drop(session);
         std::process::exit(i32::from(interrupt::EXIT_STATUS));
     }
+    Ok(())
+}
+
+fn report_profile(session: &Session, args: &Args) -> Result<()> {
+    let (Some(path), Some((steps, limits))) = (&args.profile, session.take_profile()) else { return Ok(()) };
+    profile::write_trace(path, &steps, &limits)?;
+    eprintln!("{}\n  {} for chrome://tracing", profile::table(&steps, &limits), path.display());
     Ok(())
 }
 

@@ -101,7 +101,7 @@ impl Forward for Toy {
                 }
             }
         }
-        Ok(Rows { logits: &self.logits, hidden: &self.hidden })
+        Ok(Rows { logits: &self.logits, hidden: &self.hidden, ..Rows::default() })
     }
 }
 

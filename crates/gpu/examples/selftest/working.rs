@@ -235,9 +235,9 @@ pub fn profile(bench: &Bench) -> Result<Outcome, Failure> {
         }
     }
     let profile = queue.take_profile()?;
-    let names: Vec<&str> = profile.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = profile.iter().map(|op| op.name).collect();
     ensure!(names == ["add", "again", "layer"], "{names:?}");
-    ensure!(profile[2].1 >= profile[0].1, "a part took longer than the whole: {profile:?}");
+    ensure!(profile[2].time >= profile[0].time, "a part took longer than the whole: {profile:?}");
     queue.set_profiling(Profiling::Off);
     ensure!(queue.take_profile()?.is_empty(), "spans were kept after profiling was turned off");
     passed(match ranges {

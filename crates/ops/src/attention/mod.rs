@@ -97,6 +97,20 @@ pub struct Shaping<'a> {
     pub sinks: Option<View<'a>>,
 }
 
+/// The keys and values that are seen, once for each sequence; two products of each query row with them.
+fn work(heads: &Heads, dtype: Dtype, spans: &[QuerySpan]) -> gpu::Work {
+    let number_bytes = if dtype == Dtype::F16 { 2 } else { 4 };
+    let mut work = gpu::Work::default();
+    for span in spans {
+        let n_context = span.first_position + span.n_rows;
+        let n_seen = if span.is_causal { span.first_position + span.n_rows.div_ceil(2) } else { n_context };
+        work.bytes += (2 * n_context * heads.n_kv_heads * heads.head_dim * number_bytes) as u64;
+        work.bytes += (8 * span.n_rows * heads.n_heads * heads.head_dim) as u64;
+        work.flops += 4 * (span.n_rows * n_seen * heads.n_heads) as u64 * heads.head_dim as u64;
+    }
+    work
+}
+
 /// `out = softmax(scale * q k^T) v`; `q` and `out` are `[n_rows, n_heads * head_dim]` f32.
 pub fn attention<'s>(
     exec: Exec,
@@ -159,6 +173,7 @@ pub fn attention_with<'s>(
         }
         Exec::Gpu(gpu) => {
             let device = device.ok_or(Error::Place { op: OP, what: "spans", expected: "device memory" })?;
+            gpu.launcher.count(work(&heads, kv.k.dtype, spans));
             return launch::launch(gpu, q, kv, heads, spans, device, out);
         }
     };

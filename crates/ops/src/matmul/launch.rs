@@ -1,14 +1,15 @@
-//! Products on a GPU. Four roads, by the number of rows:
+//! Products on a GPU. Five roads, by the number of rows:
 //! - `matvec`: few rows, on packed weights, bound by reading them; up to three products in one launch;
 //! - `mma`: some to a few hundred rows on packed or f16 weights, where the chip has such matrix units;
 //! - the vendor's product on f16, where it works and there are enough rows to pay for decoding the weights;
+//! - `matmul_units`: the matrix units from f16 tiles, where the chip has them (`units.rs`);
 //! - `matmul_tile`: f32 from tiles in shared memory, for everything else.
 
 use gpu::{Finish, Grid, Kernel, Kinds, Number, Program, Shape, Slice, SliceMut};
 use half::f16;
 use weights::Dtype;
 
-use super::{Mode, OP, Product, mma};
+use super::{Mode, OP, Product, mma, units};
 use crate::embed::{self, DecodeF16, DecodeF32, expect_device_layout};
 use crate::kernels::{count, format_number};
 use crate::take_rows::{self, ToF16};
@@ -147,14 +148,14 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct MatmulTile<'a> {
-        x: Slice<'a, f32>,
-        w: Slice<'a, u8>,
-        out: SliceMut<'a, f32>,
-        n_rows: u32,
-        n_in: u32,
-        n_out: u32,
-        adds: u32,
+    pub(super) struct MatmulTile<'a> {
+        pub x: Slice<'a, f32>,
+        pub w: Slice<'a, u8>,
+        pub out: SliceMut<'a, f32>,
+        pub n_rows: u32,
+        pub n_in: u32,
+        pub n_out: u32,
+        pub adds: u32,
     }
 }
 
@@ -181,7 +182,17 @@ pub(super) fn launch(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(),
     }
     let mut halves = None;
     for product in products {
-        if product.weight.n_rows() == 0 || (gpu.blas.is_some() && vendor(gpu, x, &mut halves, product)?) {
+        if product.weight.n_rows() == 0 {
+            continue;
+        }
+        let on_units = units::takes(gpu, x.shape, product.weight.dtype);
+        let blas_rows = gpu.kernels.tuning.blas_rows as usize;
+        let by_library = gpu.blas.is_some() && (!on_units || (blas_rows > 0 && n_rows >= blas_rows));
+        if by_library && vendor(gpu, x, &mut halves, product)? {
+            continue;
+        }
+        if on_units {
+            units::launch(gpu, x, product)?;
             continue;
         }
         let args = MatmulTile {

@@ -23,6 +23,7 @@ mod panel;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod strip;
+mod units;
 #[cfg(target_arch = "x86_64")]
 mod unpacked;
 
@@ -96,7 +97,10 @@ pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error
     }
     match exec {
         Exec::Cpu(pool) => matmul_cpu(pool, Left::Plain(x.f32s(OP, "x")?), n_rows, n_in, products),
-        Exec::Gpu(gpu) => launch::launch(gpu, x, products),
+        Exec::Gpu(gpu) => {
+            gpu.launcher.count(work(x.shape, products));
+            launch::launch(gpu, x, products)
+        }
     }
 }
 
@@ -115,6 +119,7 @@ pub fn norm_matmul(
         if launch::takes_left(gpu, left, products) {
             weight.expect_shape(OP, "weight", [1, x.n_cols()])?;
             check_shapes(x.shape, products)?;
+            gpu.launcher.count(work(x.shape, products));
             return launch::fused(gpu, left, products);
         }
     }
@@ -137,6 +142,7 @@ pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [P
         if launch::takes_left(gpu, left, products) {
             up.expect_shape(OP, "up", gate.shape)?;
             check_shapes(gate.shape, products)?;
+            gpu.launcher.count(work(gate.shape, products));
             return launch::fused(gpu, left, products);
         }
     }
@@ -160,6 +166,16 @@ fn check_shapes([n_rows, n_in]: [usize; 2], products: &[Product]) -> Result<(), 
         product.out.expect_shape(OP, "out", [n_rows, n_out])?;
     }
     Ok(())
+}
+
+/// The weights once, what goes in and what comes out; two operations a weight and row.
+fn work([n_rows, n_in]: [usize; 2], products: &[Product]) -> gpu::Work {
+    let n_out: usize = products.iter().map(|product| product.weight.n_rows()).sum();
+    let weights: u64 = products.iter().map(|product| product.weight.n_bytes()).sum();
+    gpu::Work {
+        bytes: weights + 4 * (n_rows * (n_in + n_out)) as u64,
+        flops: 2 * n_rows as u64 * n_in as u64 * n_out as u64,
+    }
 }
 
 thread_local! {

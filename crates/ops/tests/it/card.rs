@@ -8,7 +8,7 @@ use gpu::{Blas, Cache, Device, Kinds, Number, Queue, Vendor};
 use ops::{
     Arena, Chip, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Pairing, Place, PlaceMut, Plan,
     Product, QuerySpan, Spans, Tensor, View, Workspace, attention, embed, kv_store, matmul, pack, packed_on_device,
-    rmsnorm, rope, swiglu, take_rows,
+    rmsnorm, rope, sample, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -170,6 +170,15 @@ impl Card {
         let indices = Indices { host: tokens, device: Some(on_device.all()) };
         self.run(None, |exec| embed(exec, table.view(), indices, &mut out.view_mut()));
         self.read(&out)
+    }
+
+    pub fn sample(&self, logits: &[f32], n_vocab: usize, words: &[u32]) -> Vec<u32> {
+        let logits = self.f32s(logits, n_vocab);
+        let on_device = self.queue.buffer_from(words).unwrap();
+        let mut out = self.f32s(&vec![f32::NAN; logits.shape()[0]], 1);
+        let choices = Indices { host: words, device: Some(on_device.all()) };
+        self.run(None, |exec| sample(exec, logits.view(), choices, &mut out.view_mut()));
+        self.read(&out).into_iter().map(f32::to_bits).collect()
     }
 
     pub fn take_rows(&self, x: &[f32], n_cols: usize, rows: &[u32]) -> Vec<f32> {

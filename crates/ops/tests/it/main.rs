@@ -6,4 +6,5 @@ mod card;
 mod matmul;
 mod packed;
 mod quant;
+mod sample;
 mod support;

@@ -70,7 +70,7 @@ fn check(case: &Case) {
     check_on_cards(case, &bytes, &decoded, &x, &start);
 }
 
-/// f16 activations and weights, where the vendor's library multiplies.
+/// f16 activations and weights, where the vendor's library or the matrix units multiply.
 const LIBRARY_BOUND: f64 = 2e-3;
 /// The same, decoded on the way into the matrix units of this program's kernels.
 const MATRIX_BOUND: f64 = 1e-3;
@@ -95,6 +95,8 @@ fn check_on_cards(case: &Case, bytes: &[u8], decoded: &[f32], x: &[f32], start: 
                 let outs = card.matmul(x, case.n_in, &[(case.dtype, case.n_out, bytes)], &[from], mode, through);
                 let Case { dtype, n_rows, n_in, n_out } = case;
                 let what = format!("{dtype} {n_rows}x{n_in}x{n_out} {} {mode:?} {through:?}", card.name());
+                // Many rows go through the matrix units, where there are any.
+                let bound = if *n_rows > 16 && *dtype != Dtype::F32 { LIBRARY_BOUND } else { bound };
                 assert_close(&what, &outs[0], &truth(case, x, decoded, base), bound);
             }
         }
