@@ -8,9 +8,10 @@ use crate::card::{Through, cards};
 use crate::support::{Random, assert_close, pools};
 
 /// The activations hold outliers a hundred times the rest, which is what rounding suffers from.
-/// Q6_K leaves activations 15 bits instead of 16, and few products average less.
+/// Q6_K and IQ4_XS leave activations 15 bits instead of 16, the minima of random Q2_K blocks take away most of what is
+/// summed, and few products average less.
 fn bound(dtype: Dtype) -> f64 {
-    if dtype == Dtype::Q6K { 4e-4 } else { 1e-4 }
+    if matches!(dtype, Dtype::Q6K | Dtype::IQ4XS | Dtype::Q2K) { 4e-4 } else { 1e-4 }
 }
 
 struct Case {
@@ -133,6 +134,7 @@ fn odd_shapes() {
 fn rows_longer_than_a_panel() {
     for dtype in Dtype::ALL {
         check(&Case { dtype, n_rows: 9, n_in: 256 * 17, n_out: 34 });
+        check(&Case { dtype, n_rows: 26, n_in: 256 * 17, n_out: 34 });
         check(&Case { dtype, n_rows: 1, n_in: 256 * 17, n_out: 3 });
     }
 }
