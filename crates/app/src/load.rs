@@ -35,6 +35,22 @@ pub struct Plan {
     pub n_ctx_train: usize,
 }
 
+impl Plan {
+    /// What the weights take, and what they take in the file where that is clearly less: a type whose blocks are laid
+    /// out anew for this machine's products.
+    pub fn weights(&self) -> String {
+        describe_weights(&self.memory)
+    }
+}
+
+fn describe_weights(memory: &MemoryPlan) -> String {
+    let weights = human_bytes(memory.weights_bytes as u64);
+    if memory.weights_bytes <= memory.stored_bytes.saturating_add(memory.stored_bytes / 16) {
+        return weights;
+    }
+    format!("{weights} (laid out for this machine; {} in the file)", human_bytes(memory.stored_bytes as u64))
+}
+
 /// Decides the context and checks the memory; touches no weights.
 pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, purpose: Use) -> Result<Plan> {
     let config = Config::from_checkpoint(checkpoint).hint("`roci inspect` shows what the file says")?;
@@ -56,7 +72,7 @@ pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, purpose: Use) -> Result<Pl
         }
         let error = anyhow!(
             "the model does not fit: weights {} + keys and values {} (context of {n_ctx}) + scratch {} of {} available",
-            human_bytes(memory.weights_bytes as u64),
+            describe_weights(&memory),
             human_bytes(memory.kv_bytes as u64),
             human_bytes(memory.scratch_bytes as u64),
             human_bytes(available),

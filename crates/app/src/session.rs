@@ -193,7 +193,7 @@ impl Session {
         format!(
             "{}: weights {}, keys and values {} (context of {}, trained for {}), scratch {}, {}{}",
             self.path.display(),
-            human_bytes(plan.memory.weights_bytes as u64),
+            plan.weights(),
             human_bytes(plan.memory.kv_bytes as u64),
             plan.n_ctx,
             plan.n_ctx_train,

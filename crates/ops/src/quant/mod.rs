@@ -132,10 +132,9 @@ pub(crate) trait Format: Block {
     unsafe fn pairs_256(tile: *const u8, group: usize, eighth: usize, half: usize) -> [__m256i; 4];
 }
 
-/// Runs one of three bodies with a name bound to the format of `$dtype`: of a packed format that this crate also writes,
-/// of one that it only reads, of plain numbers.
-macro_rules! for_dtype {
-    ($dtype:expr, $format:ident => $body:expr, $block:ident => $block_body:expr, $float:ident => $float_body:expr) => {
+/// Runs one of two bodies with a name bound to the format of `$dtype`: of a packed format, of plain numbers.
+macro_rules! for_block {
+    ($dtype:expr, $block:ident => $body:expr, $float:ident => $float_body:expr) => {
         match $dtype {
             weights::Dtype::F32 => {
                 type $float = $crate::quant::F32;
@@ -170,114 +169,106 @@ macro_rules! for_dtype {
                 $float_body
             }
             weights::Dtype::Q4_0 => {
-                type $format = $crate::quant::Q4_0;
+                type $block = $crate::quant::Q4_0;
                 $body
             }
             weights::Dtype::Q4_1 => {
-                type $format = $crate::quant::Q4_1;
+                type $block = $crate::quant::Q4_1;
                 $body
             }
             weights::Dtype::Q8_0 => {
-                type $format = $crate::quant::Q8_0;
+                type $block = $crate::quant::Q8_0;
                 $body
             }
             weights::Dtype::Q4K => {
-                type $format = $crate::quant::Q4K;
+                type $block = $crate::quant::Q4K;
                 $body
             }
             weights::Dtype::Q6K => {
-                type $format = $crate::quant::Q6K;
+                type $block = $crate::quant::Q6K;
                 $body
             }
             weights::Dtype::Q5_0 => {
                 type $block = $crate::quant::Q5_0;
-                $block_body
+                $body
             }
             weights::Dtype::Q5_1 => {
                 type $block = $crate::quant::Q5_1;
-                $block_body
+                $body
             }
             weights::Dtype::Q2K => {
                 type $block = $crate::quant::Q2K;
-                $block_body
+                $body
             }
             weights::Dtype::Q3K => {
                 type $block = $crate::quant::Q3K;
-                $block_body
+                $body
             }
             weights::Dtype::Q5K => {
                 type $block = $crate::quant::Q5K;
-                $block_body
+                $body
             }
             weights::Dtype::IQ2XXS => {
                 type $block = $crate::quant::Iq2Xxs;
-                $block_body
+                $body
             }
             weights::Dtype::IQ2XS => {
                 type $block = $crate::quant::Iq2Xs;
-                $block_body
+                $body
             }
             weights::Dtype::IQ3XXS => {
                 type $block = $crate::quant::Iq3Xxs;
-                $block_body
+                $body
             }
             weights::Dtype::IQ1S => {
                 type $block = $crate::quant::Iq1S;
-                $block_body
+                $body
             }
             weights::Dtype::IQ4NL => {
                 type $block = $crate::quant::Iq4Nl;
-                $block_body
+                $body
             }
             weights::Dtype::IQ3S => {
                 type $block = $crate::quant::Iq3S;
-                $block_body
+                $body
             }
             weights::Dtype::IQ2S => {
                 type $block = $crate::quant::Iq2S;
-                $block_body
+                $body
             }
             weights::Dtype::IQ4XS => {
                 type $block = $crate::quant::Iq4Xs;
-                $block_body
+                $body
             }
             weights::Dtype::IQ1M => {
                 type $block = $crate::quant::Iq1M;
-                $block_body
+                $body
             }
             weights::Dtype::TQ1_0 => {
                 type $block = $crate::quant::Tq1_0;
-                $block_body
+                $body
             }
             weights::Dtype::TQ2_0 => {
                 type $block = $crate::quant::Tq2_0;
-                $block_body
+                $body
             }
             weights::Dtype::MXFP4 => {
                 type $block = $crate::quant::Mxfp4;
-                $block_body
+                $body
             }
             weights::Dtype::NVFP4 => {
                 type $block = $crate::quant::Nvfp4;
-                $block_body
+                $body
             }
             weights::Dtype::Q1_0 => {
                 type $block = $crate::quant::Q1_0;
-                $block_body
+                $body
             }
             weights::Dtype::Q2_0 => {
                 type $block = $crate::quant::Q2_0;
-                $block_body
+                $body
             }
         }
-    };
-}
-pub(crate) use for_dtype;
-
-/// Runs one of two bodies: of a packed format, of plain numbers.
-macro_rules! for_block {
-    ($dtype:expr, $block:ident => $body:expr, $float:ident => $float_body:expr) => {
-        $crate::quant::for_dtype!($dtype, $block => $body, $block => $body, $float => $float_body)
     };
 }
 pub(crate) use for_block;
