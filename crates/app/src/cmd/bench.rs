@@ -94,8 +94,8 @@ pub struct Args {
 }
 
 fn parse_recipe(text: &str) -> Result<Weights, String> {
-    let recipe =
-        model::Recipe::from_name(text).ok_or("expected a type of GGUF (F16, Q4_0, Q6_K, IQ2_XXS and so on) or Q4_K_M")?;
+    let recipe = model::Recipe::from_name(text)
+        .ok_or("expected a type of GGUF (F16, Q4_0, Q6_K, IQ2_XXS and so on) or Q4_K_M")?;
     Ok(Weights { name: text.to_uppercase(), recipe })
 }
 
