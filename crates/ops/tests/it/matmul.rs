@@ -8,10 +8,14 @@ use crate::card::{Through, cards};
 use crate::support::{Random, assert_close, pools};
 
 /// The activations hold outliers a hundred times the rest, which is what rounding suffers from.
-/// Q6_K and IQ4_XS leave activations 15 bits instead of 16, the minima of random Q2_K blocks take away most of what is
-/// summed, and few products average less.
+/// Q6_K and IQ4_XS leave activations 15 bits instead of 16.
 fn bound(dtype: Dtype) -> f64 {
-    if matches!(dtype, Dtype::Q6K | Dtype::IQ4XS | Dtype::Q2K) { 4e-4 } else { 1e-4 }
+    if matches!(dtype, Dtype::Q6K | Dtype::IQ4XS) { 4e-4 } else { 1e-4 }
+}
+
+/// What a case allows: where there are only a few sums, one whose terms cancel each other weighs more.
+fn bound_of(case: &Case) -> f64 {
+    if case.n_rows * case.n_out < 64 { 4.0 * bound(case.dtype) } else { bound(case.dtype) }
 }
 
 struct Case {
@@ -65,7 +69,7 @@ fn check(case: &Case) {
             let mut product = [Product { weight, out: ViewMut::of_f32(&mut out, case.n_out), mode }];
             matmul(Exec::Cpu(&pool), View::of_f32(&x, case.n_in), &mut product).unwrap();
             let what = format!("{} {}x{}x{} {} {mode:?}", case.dtype, case.n_rows, case.n_in, case.n_out, pool.isa());
-            assert_close(&what, &out, &truth(case, &x, &decoded, &base), bound(case.dtype));
+            assert_close(&what, &out, &truth(case, &x, &decoded, &base), bound_of(case));
         }
     }
     check_on_cards(case, &bytes, &decoded, &x, &start);
