@@ -8,6 +8,7 @@ first: a machine that gets slower hits both alike. Run it on a machine that does
 
 import argparse
 import json
+import os
 import shlex
 import statistics
 import subprocess
@@ -33,6 +34,13 @@ SMOLLM2 = {
 }
 # SmolLM2's rows of 576 hold no blocks of 256, so K-quants are measured on a shape that does.
 LLAMA_1B = {"q4_k_m": (1.2, 1.0), "q6_k": (1.2, 1.0)}
+# Every other type that a file may hold: `--models all`.
+OTHER_SMOLLM2 = {name: (1.2, 1.0) for name in ["q5_0", "q5_1", "iq4_nl"]}
+OTHER_LLAMA_1B = {name: (1.2, 1.0) for name in [
+    "q2_k", "q3_k", "q5_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "tq1_0",
+    "tq2_0", "mxfp4", "nvfp4", "q1_0", "q2_0"]}
+ON_SMOLLM2 = {**SMOLLM2, **OTHER_SMOLLM2}
+ON_LLAMA_1B = {**LLAMA_1B, **OTHER_LLAMA_1B}
 # The long context and the batch are about attention and scheduling; two types are enough.
 WITH_DEPTH_AND_BATCH = ["q4_1", "q4_0"]
 DEPTH_RATIO, BATCH_RATIO = 2.0, 1.5
@@ -85,10 +93,13 @@ class Row:
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [*SMOLLM2, *LLAMA_1B]
+    names = [*ON_SMOLLM2, *ON_LLAMA_1B]
     parser.add_argument("--output", choices=["text", "json"], default="text")
-    default = [name for name in names if name != "f32"]
-    parser.add_argument("--models", default=",".join(default), help=f"of {','.join(names)} (default: all but f32)")
+    default = [name for name in [*SMOLLM2, *LLAMA_1B] if name != "f32"]
+    parser.add_argument("--models", "--types", default=",".join(default),
+                        help=f"of {','.join(names)}, or all (default: {','.join(default)})")
+    parser.add_argument("--isa", choices=[*llama_cpp.ISAS], default="native",
+                        help="what both engines may use: all this CPU has, or AVX2 alone")
     parser.add_argument("--tests", default="prompt,generate,depth,batch,start", help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=None, help="default: 5, or 2 with --quick")
@@ -98,7 +109,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--roci", type=Path, default=None, help="a built roci (default: cargo build --release)")
     parser.add_argument("--smollm2", type=Path, default=None, help="SmolLM2-135M-Instruct.Q4_1.gguf (default: fetched)")
     args = parser.parse_args()
-    args.models, args.tests = args.models.split(","), args.tests.split(",")
+    args.models = names if args.models == "all" else args.models.split(",")
+    args.tests = args.tests.split(",")
     if unknown := [name for name in args.models if name not in names]:
         parser.error(f"unknown model {unknown[0]}; there are {', '.join(names)}")
     args.rounds = args.rounds or (2 if args.quick else 5)
@@ -134,8 +146,8 @@ def plan(args: argparse.Namespace, files: dict[str, Path]) -> list[Row]:
     batch = Test(f"generate {n_together} x 16 at depth 128", generate=n_together, depth=128, batch=16)
     rows = []
     for name, file in files.items():
-        for_prompt, for_generate = {**SMOLLM2, **LLAMA_1B}[name]
-        label = f"SmolLM2 {name.upper()}" if name in SMOLLM2 else f"llama-1b {name.upper()}"
+        for_prompt, for_generate = {**ON_SMOLLM2, **ON_LLAMA_1B}[name]
+        label = f"SmolLM2 {name.upper()}" if name in ON_SMOLLM2 else f"llama-1b {name.upper()}"
         wanted = [("prompt", prompt, for_prompt), ("generate", generate, for_generate)]
         if name in WITH_DEPTH_AND_BATCH:
             wanted += [("depth", depth, DEPTH_RATIO), ("batch", batch, BATCH_RATIO)]
@@ -194,7 +206,7 @@ def verdict(required, is_ok: bool) -> str:
 def print_text(report: dict) -> None:
     host, versions = report["machine"], report["versions"]
     print(f"{host['date']}  {host['cpu']}, {host['cores']} cores, {' '.join(host['cpu_flags'])}")
-    print(f"{report['threads']} threads, {report['rounds']} rounds, medians; load before: {host['load_before']:.2f}")
+    print(f"{report['isa']} instructions, {report['threads']} threads, {report['rounds']} rounds, medians; load before: {host['load_before']:.2f}")
     print(f"{versions['roci']}; llama.cpp {versions['llama_cpp']}; {host['compiler']}; {host['rustc']}")
     print(f"main memory is read at {report['read_bytes_per_s'] / 1e9:.1f} GB/s\n")
     columns = "{:18} {:32} {:>9} {:>9} {:>7} {:>8} {:5} {:>12}"
@@ -216,10 +228,12 @@ def print_text(report: dict) -> None:
 
 def main() -> int:
     args = parse_args()
-    programs = llama_cpp.build()
+    programs = llama_cpp.build(args.isa)
     binary = args.roci or build_roci()
     shipped = args.smollm2 or fetch.smollm2()
-    files = {name: llama_1b(binary, name) if name in LLAMA_1B else llama_cpp.smollm2(programs, name, shipped)
+    if args.isa != "native":
+        os.environ["ROCI_ISA"] = args.isa
+    files = {name: llama_1b(binary, name) if name in ON_LLAMA_1B else llama_cpp.smollm2(programs, name, shipped)
              for name in args.models}
     # Round robin: under plain FIFO two programs that spin at their barriers can starve each other.
     prefix = ["chrt", "-r", "10"] if args.realtime else []
@@ -237,6 +251,7 @@ def main() -> int:
         "machine": host,
         "versions": {"roci": f"{machine.first_line([binary, '--version'])} at {host['commit']}",
                      "llama_cpp": f"{peer.build} of {fetch.SDIST}"},
+        "isa": args.isa,
         "threads": args.threads,
         "rounds": args.rounds,
         "quick": args.quick,

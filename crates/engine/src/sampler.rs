@@ -47,9 +47,9 @@ pub struct Sampled {
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// The same choice as plain numbers, for a model that chooses by itself; `None` where penalties or biases come first.
+/// The same choice as plain numbers, for a model that chooses by itself; `None` where it takes more than a row of logits.
 pub fn choice(sampling: &Sampling, position: usize) -> Option<Choice> {
-    if penalties::is_active(sampling) || !sampling.logit_bias.is_empty() {
+    if !sampling.is_simple() {
         return None;
     }
     Some(Choice {

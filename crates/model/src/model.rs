@@ -94,6 +94,8 @@ impl Shard {
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct MemoryPlan {
     pub weights_bytes: usize,
+    /// What the same weights take in the checkpoint.
+    pub stored_bytes: usize,
     pub kv_bytes: usize,
     pub scratch_bytes: usize,
 }
@@ -125,11 +127,13 @@ impl Output<'_> {
 /// What loading would take; touches no weight.
 pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> Result<MemoryPlan, Error> {
     let names = names(checkpoint, config);
+    let stored_bytes = checkpoint.tensors().iter().map(|tensor| tensor.bytes.len()).sum();
     if let DeviceChoice::Gpu { .. } = options.device {
         let LoadOptions { kv_type, n_blocks, max_batch_tokens, max_logits_rows, .. } = *options;
         let sizes = Sizes::new(config, max_batch_tokens, max_logits_rows, n_blocks);
         return Ok(MemoryPlan {
             weights_bytes: Resident::plan_bytes_on_device(names, config)?,
+            stored_bytes,
             kv_bytes: KvCache::bytes_on_device(config, kv_type, n_blocks),
             scratch_bytes: Scratch::bytes_on_device(config, max_batch_tokens, max_logits_rows) + sizes.bytes(),
         });
@@ -138,6 +142,7 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
     let pool = Pool::new(1);
     Ok(MemoryPlan {
         weights_bytes: Resident::plan_bytes(Exec::Cpu(&pool), names, config)?,
+        stored_bytes,
         kv_bytes: KvCache::bytes(config, options.kv_type, options.n_blocks),
         scratch_bytes: Scratch::bytes(config, options.max_batch_tokens, options.max_logits_rows),
     })

@@ -5,7 +5,7 @@ use half::f16;
 use weights::Dtype;
 
 use crate::kernels::{count, format_number};
-use crate::quant::{Float, Format, TILE_ROWS, dequantize, for_dtype};
+use crate::quant::{Float, Format, TILE_ROWS, dequantize, for_block};
 use crate::{Error, Exec, Gpu, Indices, Kernels, Layout, View, ViewMut};
 
 const OP: &str = "embed";
@@ -92,9 +92,8 @@ pub fn embed<'t>(exec: Exec, table: View, tokens: impl Into<Indices<'t>>, out: &
                 let row_bytes = bytes.len() / n_vocab;
                 dequantize(table.dtype, &bytes[token as usize * row_bytes..][..row_bytes], out);
             }
-            Layout::Tiles => for_dtype!(table.dtype,
+            Layout::Tiles => for_block!(table.dtype,
                 P => row_of_tiles::<P>(bytes, token as usize, out),
-                P => { let _: Option<P> = None; unreachable!("{} has no tiles", table.dtype) },
                 P => unreachable!("{:?}: plain numbers have no tiles", P::NO_TILES)
             ),
             Layout::Planes => {
@@ -132,9 +131,7 @@ pub(crate) fn expect_device_layout(op: &'static str, weight: &View) -> Result<()
 fn row_of_tiles<P: Format>(bytes: &[u8], row: usize, out: &mut [f32]) {
     let strip_bytes = out.len() / P::LEN * P::TILE_BYTES;
     let strip = &bytes[row / TILE_ROWS * strip_bytes..][..strip_bytes];
-    let mut block = [0; 256];
     for (tile, out) in strip.chunks_exact(P::TILE_BYTES).zip(out.chunks_exact_mut(P::LEN)) {
-        P::unpack_row(tile, row % TILE_ROWS, &mut block[..P::BYTES]);
-        P::decode(&block[..P::BYTES], out);
+        P::decode_row(tile, row % TILE_ROWS, out);
     }
 }

@@ -10,7 +10,7 @@ use weights::Dtype;
 
 use crate::isa::Isa;
 use crate::kernels::{count, format_number};
-use crate::quant::{Block, Format, TILE_ROWS, for_dtype, has_tiles};
+use crate::quant::{Block, Format, TILE_ROWS, for_block, has_tiles};
 use crate::view::{Shared, matrix_bytes};
 use crate::{Error, Exec, Gpu, Layout, View, ViewMut};
 
@@ -80,7 +80,7 @@ pub fn pack(exec: Exec, src: View, dst: &mut ViewMut) -> Result<(), Error> {
         return Ok(());
     }
     let n_strips = n_rows.div_ceil(TILE_ROWS);
-    for_dtype!(dtype,
+    for_block!(dtype,
         P => {
             let n_blocks = n_cols / P::LEN;
             pool.run_ranges(n_strips, 1, |strips, _| {
@@ -91,7 +91,6 @@ pub fn pack(exec: Exec, src: View, dst: &mut ViewMut) -> Result<(), Error> {
                 }
             });
         },
-        P => { let _: Option<P> = None; unreachable!("{dtype} has no tiles: matrix_bytes refused it") },
         P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles: matrix_bytes refused them") }
     );
     Ok(())

@@ -6,7 +6,7 @@
 use weights::Dtype;
 
 use crate::Error;
-use crate::quant::{Float, Format, TILE_ROWS, for_dtype};
+use crate::quant::{Float, Format, TILE_ROWS, for_block};
 
 #[derive(Copy, Clone)]
 pub struct View<'a> {
@@ -194,11 +194,7 @@ pub(crate) fn matrix_bytes(layout: Layout, dtype: Dtype, shape: [usize; 2]) -> O
         Layout::Planes if dtype.block_len() > 1 => row_bytes.checked_mul(shape[0]),
         Layout::Planes => None,
         Layout::Tiles => {
-            let tile_bytes = for_dtype!(dtype,
-                P => P::TILE_BYTES,
-                P => { let _: Option<P> = None; return None },
-                P => return P::NO_TILES
-            );
+            let tile_bytes = for_block!(dtype, P => P::TILE_BYTES, P => return P::NO_TILES);
             (shape[1] / dtype.block_len()).checked_mul(tile_bytes)?.checked_mul(shape[0].div_ceil(TILE_ROWS))
         }
     }

@@ -77,7 +77,7 @@ pub struct Args {
     /// Use random weights of this shape instead of a model
     #[arg(long, value_enum, requires = "weights")]
     synthetic: Option<Synthetic>,
-    /// Type of the random weights: F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K, or the mixture Q4_K_M
+    /// Type of the random weights, any that GGUF has: F16, Q4_0, Q6_K, IQ2_XXS and so on, or the mixture Q4_K_M
     #[arg(long, value_name = "TYPE", value_parser = parse_recipe, requires = "synthetic")]
     weights: Option<Weights>,
     /// Write the random model to a GGUF file
@@ -97,8 +97,8 @@ pub struct Args {
 }
 
 fn parse_recipe(text: &str) -> Result<Weights, String> {
-    let recipe =
-        model::Recipe::from_name(text).ok_or("expected F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K or Q4_K_M")?;
+    let recipe = model::Recipe::from_name(text)
+        .ok_or("expected a type of GGUF (F16, Q4_0, Q6_K, IQ2_XXS and so on) or Q4_K_M")?;
     Ok(Weights { name: text.to_uppercase(), recipe })
 }
 

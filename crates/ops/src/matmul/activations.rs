@@ -25,6 +25,8 @@ pub(crate) struct Activations {
     scales: Vec<f32>,
     /// As `lines`: the sum of the group, for formats with a minimum.
     sums: Vec<f32>,
+    /// `[n_tiles, n_groups, 2, tile_rows]`: the sums of both halves of the group, for formats with a minimum for each.
+    halves: Vec<f32>,
     n_groups: usize,
     tile_rows: usize,
 }
@@ -38,11 +40,13 @@ pub(super) struct Tile {
     pub(super) scales: *const f32,
     /// `[n_groups, tile_rows]`
     pub(super) sums: *const f32,
+    /// `[n_groups, 2, tile_rows]`
+    pub(super) halves: *const f32,
 }
 
 impl Activations {
     pub(crate) const fn new() -> Self {
-        Self { lines: Vec::new(), scales: Vec::new(), sums: Vec::new(), n_groups: 0, tile_rows: 1 }
+        Self { lines: Vec::new(), scales: Vec::new(), sums: Vec::new(), halves: Vec::new(), n_groups: 0, tile_rows: 1 }
     }
 
     /// Rows of a tile; the last one is filled up with rows that mean nothing.
@@ -53,7 +57,12 @@ impl Activations {
     /// A tile from group `first_group` on.
     pub(super) fn tile(&self, tile_idx: usize, first_group: usize) -> Tile {
         let at = (tile_idx * self.n_groups + first_group) * self.tile_rows;
-        Tile { q: self.lines[at..].as_ptr().cast(), scales: self.scales[at..].as_ptr(), sums: self.sums[at..].as_ptr() }
+        Tile {
+            q: self.lines[at..].as_ptr().cast(),
+            scales: self.scales[at..].as_ptr(),
+            sums: self.sums[at..].as_ptr(),
+            halves: self.halves[2 * at..].as_ptr(),
+        }
     }
 
     /// Rounds the rows of `left`, `[n_rows, n_in]`, into tiles of `tile_rows` rows.
@@ -72,25 +81,29 @@ impl Activations {
             self.lines.resize(n_lines, Line([0; GROUP]));
             self.scales.resize(n_lines, 0.0);
             self.sums.resize(n_lines, 0.0);
+            self.halves.resize(2 * n_lines, 0.0);
         }
         let lines = Shared::new(&mut self.lines);
         let (scales, sums) = (Shared::new(&mut self.scales), Shared::new(&mut self.sums));
+        let halves = Shared::new(&mut self.halves);
         let tiles = |range: std::ops::Range<usize>| {
             for tile_idx in range {
                 let first = tile_idx * tile_rows;
                 let at = first * n_groups;
-                // SAFETY: each tile belongs to one range, and all three hold every tile.
-                let (lines, scales, sums) = unsafe {
+                // SAFETY: each tile belongs to one range, and all four hold every tile.
+                let (lines, scales, sums, halves) = unsafe {
                     (
                         lines.slice(at, tile_rows * n_groups),
                         scales.slice(at, tile_rows * n_groups),
                         sums.slice(at, tile_rows * n_groups),
+                        halves.slice(2 * at, 2 * tile_rows * n_groups),
                     )
                 };
                 MADE.with_borrow_mut(|made| {
                     for row in first..n_rows.min(first + tile_rows) {
                         let x = left.row(pool.isa(), row, n_in, made);
-                        round_row(pool, x, largest, &mut Row { lines, scales, sums, at: row - first, step: tile_rows });
+                        let mut to = Row { lines, scales, sums, halves, at: row - first, step: tile_rows };
+                        round_row(pool, x, largest, &mut to);
                     }
                 });
             }
@@ -114,8 +127,21 @@ struct Row<'a> {
     lines: &'a mut [Line],
     scales: &'a mut [f32],
     sums: &'a mut [f32],
+    halves: &'a mut [f32],
     at: usize,
     step: usize,
+}
+
+impl Row<'_> {
+    #[inline(always)]
+    fn put_sums(&mut self, group_idx: usize, scale: f32, sums: [i32; 2]) {
+        let at = self.at + group_idx * self.step;
+        self.scales[at] = scale;
+        self.sums[at] = (sums[0] + sums[1]) as f32 * scale;
+        let at = self.at + 2 * group_idx * self.step;
+        self.halves[at] = sums[0] as f32 * scale;
+        self.halves[at + self.step] = sums[1] as f32 * scale;
+    }
 }
 
 fn round_row(pool: &Pool, x: &[f32], limit: f32, row: &mut Row) {
@@ -130,13 +156,12 @@ fn round_row(pool: &Pool, x: &[f32], limit: f32, row: &mut Row) {
         let at = row.at + group_idx * row.step;
         let largest = x.iter().fold(0.0_f32, |a, b| a.max(b.abs()));
         let inverse = if largest > 0.0 { limit / largest } else { 0.0 };
-        let mut sum = 0;
-        for (q, x) in row.lines[at].0.iter_mut().zip(x) {
+        let mut sums = [0; 2];
+        for (i, (q, x)) in row.lines[at].0.iter_mut().zip(x).enumerate() {
             *q = (x * inverse).round_ties_even() as i16;
-            sum += i32::from(*q);
+            sums[i / 16] += i32::from(*q);
         }
-        row.scales[at] = largest / limit;
-        row.sums[at] = sum as f32 * row.scales[at];
+        row.put_sums(group_idx, largest / limit, sums);
     }
 }
 
@@ -168,18 +193,20 @@ unsafe fn round_row_avx2(x: &[f32], limit: f32, row: &mut Row) {
                 _mm256_cvtps_epi32(_mm256_mul_ps(v[2], inverse)),
                 _mm256_cvtps_epi32(_mm256_mul_ps(v[3], inverse)),
             ];
-            let total = _mm256_add_epi32(_mm256_add_epi32(i[0], i[1]), _mm256_add_epi32(i[2], i[3]));
+            // Two horizontal steps leave the sum of the first sixteen in lane 0, of the others in lane 1.
+            let first = _mm256_add_epi32(i[0], i[1]);
+            let second = _mm256_add_epi32(i[2], i[3]);
+            let first = _mm_add_epi32(_mm256_castsi256_si128(first), _mm256_extracti128_si256::<1>(first));
+            let second = _mm_add_epi32(_mm256_castsi256_si128(second), _mm256_extracti128_si256::<1>(second));
+            let both = _mm_hadd_epi32(first, second);
+            let both = _mm_hadd_epi32(both, both);
             // Packing works within 128-bit lanes; the permutation puts the quarters back in order.
             let low = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(i[0], i[1]));
             let high = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(i[2], i[3]));
             let q = row.lines[at].0.as_mut_ptr();
             _mm256_storeu_si256(q.cast(), low);
             _mm256_storeu_si256(q.add(16).cast(), high);
-            let total = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256::<1>(total));
-            let total = _mm_add_epi32(total, _mm_unpackhi_epi64(total, total));
-            let total = _mm_cvtsi128_si32(_mm_add_epi32(total, _mm_shuffle_epi32::<1>(total)));
-            row.scales[at] = largest / limit;
-            row.sums[at] = total as f32 * row.scales[at];
+            row.put_sums(group_idx, largest / limit, [_mm_cvtsi128_si32(both), _mm_extract_epi32::<1>(both)]);
         }
     }
 }

@@ -34,7 +34,7 @@ use std::cell::RefCell;
 use weights::Dtype;
 
 use crate::isa::Isa;
-use crate::quant::{Float, Format, TILE_ROWS, for_dtype};
+use crate::quant::{Float, Format, TILE_ROWS, for_block};
 use crate::view::Shared;
 use crate::{Error, Exec, Layout, Pool, View, ViewMut, rmsnorm, swiglu};
 use activations::Activations;
@@ -220,13 +220,8 @@ fn matmul_cpu(pool: &Pool, left: Left, n_rows: usize, n_in: usize, products: &mu
         .collect::<Result<Vec<Job>, Error>>()?;
     ACTIVATIONS.with_borrow_mut(|rounded| {
         if needs_rounding {
-            let largest = jobs.iter().map(|job| {
-                for_dtype!(job.dtype,
-                    P => P::LARGEST_ACTIVATION,
-                    P => { let _: Option<P> = None; f32::INFINITY },
-                    P => P::ANY_ACTIVATION
-                )
-            });
+            let largest =
+                jobs.iter().map(|job| for_block!(job.dtype, P => P::LARGEST_ACTIVATION, P => P::ANY_ACTIVATION));
             let tile_rows = tile_rows(pool.isa(), n_rows);
             rounded.round(pool, &left, [n_rows, n_in], tile_rows, largest.fold(f32::INFINITY, f32::min));
         }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::activations::Tile;
 use super::{Input, Job, Mode};
 use crate::isa::Isa;
-use crate::quant::{Format, GROUP, TILE_ROWS, for_dtype};
+use crate::quant::{Format, GROUP, TILE_ROWS, for_block};
 
 /// Rows of a full AVX-512 tile: an integer and a float register each.
 const ROWS_512: usize = 12;
@@ -29,10 +29,9 @@ pub(super) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
         for (tile_idx, first_row) in (0..input.n_rows).step_by(tile_rows).enumerate() {
             let n_rows = (input.n_rows - first_row).min(tile_rows);
             let target = Target { first_row, n_rows, first_col, adds: job.mode == Mode::Add };
-            for_dtype!(job.dtype,
+            for_block!(job.dtype,
                 // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape and `strip` is a whole strip.
                 P => unsafe { rows::<P>(input, job, strip, tile_idx, &target) },
-                P => { let _: Option<P> = None; unreachable!("{} has no tiles", job.dtype) },
                 P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
             );
         }
@@ -111,6 +110,18 @@ macro_rules! add_pair_512 {
 }
 pub(super) use add_pair_512;
 
+impl Tile {
+    /// The sums of `N` rows that belong to a span of a group.
+    #[inline(always)]
+    fn sums_of<P: Format, const N: usize>(&self, group: usize, span: usize) -> *const f32 {
+        if P::SPAN == GROUP {
+            self.sums.wrapping_add(group * N)
+        } else {
+            self.halves.wrapping_add((2 * group + span % 2) * N)
+        }
+    }
+}
+
 /// # Safety
 /// The CPU has AVX-512 F, BW, VNNI and F16C. The strip holds sixteen rows of as many weights as the tile `N` rows of
 /// activations; the columns of the target are this task's.
@@ -118,10 +129,12 @@ pub(super) use add_pair_512;
 unsafe fn rows_512<P: Format, const N: usize>(strip: &[u8], x: Tile, job: &Job, target: &Target) {
     let mut acc = [_mm512_setzero_ps(); N];
     for (b, tile) in strip.chunks_exact(P::TILE_BYTES).enumerate() {
-        for g in 0..P::LEN / GROUP {
+        for span in 0..P::LEN / P::SPAN {
+            let g = span * P::SPAN / GROUP;
             let group = b * (P::LEN / GROUP) + g;
+            let first = span * P::SPAN % GROUP / 8;
             let mut ints = [_mm512_setzero_si512(); N];
-            for eighth in 0..4 {
+            for eighth in first..first + P::SPAN / 8 {
                 // SAFETY: inside the tile; a group of N activation rows is N lines.
                 unsafe {
                     let pairs = P::pairs_512(tile.as_ptr(), g, eighth);
@@ -134,12 +147,13 @@ unsafe fn rows_512<P: Format, const N: usize>(strip: &[u8], x: Tile, job: &Job, 
             }
             // SAFETY: inside the tile; scales and sums hold one number a row and group.
             unsafe {
-                let (d, m) = P::scales_512(tile.as_ptr(), g);
+                let (d, m) = P::scales_512(tile.as_ptr(), span);
+                let sums = x.sums_of::<P, N>(group, span);
                 for n in 0..N {
                     let scale = _mm512_mul_ps(d, _mm512_set1_ps(*x.scales.add(group * N + n)));
                     acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(ints[n]), scale, acc[n]);
                     if P::HAS_MIN {
-                        acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(*x.sums.add(group * N + n)), acc[n]);
+                        acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(*sums.add(n)), acc[n]);
                     }
                 }
             }
@@ -177,11 +191,13 @@ unsafe fn rows_256<P: Format, const N: usize>(strip: &[u8], x: Tile, job: &Job, 
     let mut acc = [[_mm256_setzero_ps(); N]; 2];
     for (b, tile) in strip.chunks_exact(P::TILE_BYTES).enumerate() {
         let tile = tile.as_ptr();
-        for g in 0..P::LEN / GROUP {
+        for span in 0..P::LEN / P::SPAN {
+            let g = span * P::SPAN / GROUP;
             let group = b * (P::LEN / GROUP) + g;
+            let first = span * P::SPAN % GROUP / 8;
             for (half, acc) in acc.iter_mut().enumerate() {
                 let mut ints = [_mm256_setzero_si256(); N];
-                for eighth in 0..4 {
+                for eighth in first..first + P::SPAN / 8 {
                     // SAFETY: inside the tile; a group of N activation rows is N lines.
                     unsafe {
                         let pairs = P::pairs_256(tile, g, eighth, half);
@@ -194,12 +210,13 @@ unsafe fn rows_256<P: Format, const N: usize>(strip: &[u8], x: Tile, job: &Job, 
                 }
                 // SAFETY: inside the tile; scales and sums hold one number a row and group.
                 unsafe {
-                    let (d, m) = P::scales_256(tile, g, half);
+                    let (d, m) = P::scales_256(tile, span, half);
+                    let sums = x.sums_of::<P, N>(group, span);
                     for n in 0..N {
                         let scale = _mm256_mul_ps(d, _mm256_set1_ps(*x.scales.add(group * N + n)));
                         acc[n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(ints[n]), scale, acc[n]);
                         if P::HAS_MIN {
-                            acc[n] = _mm256_fmadd_ps(m, _mm256_set1_ps(*x.sums.add(group * N + n)), acc[n]);
+                            acc[n] = _mm256_fmadd_ps(m, _mm256_set1_ps(*sums.add(n)), acc[n]);
                         }
                     }
                 }

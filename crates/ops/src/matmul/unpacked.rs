@@ -10,7 +10,7 @@ use super::activations::Tile;
 use super::strip::{Target, add_pair_512, put_256, put_512};
 use super::{Input, Job, Mode};
 use crate::isa::Isa;
-use crate::quant::{Format, GROUP, TILE_ROWS, for_dtype};
+use crate::quant::{Format, GROUP, TILE_ROWS, for_block};
 
 /// How much of `k` is unpacked at a time: twelve activation rows of it fit the first-level cache.
 const K_CHUNK: usize = 1024;
@@ -24,8 +24,9 @@ const PAIRS: usize = GROUP / 2;
 #[repr(C, align(64))]
 struct Group {
     pairs: [[i32; TILE_ROWS]; PAIRS],
-    d: [f32; TILE_ROWS],
-    m: [f32; TILE_ROWS],
+    /// Of the group, or of its halves.
+    d: [[f32; TILE_ROWS]; 2],
+    m: [[f32; TILE_ROWS]; 2],
 }
 
 thread_local! {
@@ -35,13 +36,12 @@ thread_local! {
 
 pub(super) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
     GROUPS.with_borrow_mut(|groups| {
-        let zero = Group { pairs: [[0; TILE_ROWS]; PAIRS], d: [0.0; TILE_ROWS], m: [0.0; TILE_ROWS] };
+        let zero = Group { pairs: [[0; TILE_ROWS]; PAIRS], d: [[0.0; TILE_ROWS]; 2], m: [[0.0; TILE_ROWS]; 2] };
         groups.resize(STRIPS * K_CHUNK / GROUP, zero);
         for first_col in cols.clone().step_by(STRIPS * TILE_ROWS) {
             let cols = first_col..cols.end.min(first_col + STRIPS * TILE_ROWS);
-            for_dtype!(job.dtype,
+            for_block!(job.dtype,
                 P => some_cols::<P>(input, job, cols, groups),
-                P => { let _: Option<P> = None; unreachable!("{} has no tiles", job.dtype) },
                 P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
             );
         }
@@ -90,9 +90,11 @@ unsafe fn unpack_512<P: Format>(tiles: &[u8], groups: &mut [Group]) {
                         _mm512_store_si512(group.pairs[4 * eighth + p].as_mut_ptr().cast(), pairs[p]);
                     }
                 }
-                let (d, m) = P::scales_512(tile.as_ptr(), g);
-                _mm512_store_ps(group.d.as_mut_ptr(), d);
-                _mm512_store_ps(group.m.as_mut_ptr(), m);
+                for i in 0..GROUP / P::SPAN {
+                    let (d, m) = P::scales_512(tile.as_ptr(), g * GROUP / P::SPAN + i);
+                    _mm512_store_ps(group.d[i].as_mut_ptr(), d);
+                    _mm512_store_ps(group.m[i].as_mut_ptr(), m);
+                }
             }
         }
     }
@@ -114,9 +116,11 @@ unsafe fn unpack_256<P: Format>(tiles: &[u8], groups: &mut [Group]) {
                             _mm256_store_si256(to.cast(), pairs[p]);
                         }
                     }
-                    let (d, m) = P::scales_256(tile.as_ptr(), g, half);
-                    _mm256_store_ps(group.d.as_mut_ptr().add(8 * half), d);
-                    _mm256_store_ps(group.m.as_mut_ptr().add(8 * half), m);
+                    for i in 0..GROUP / P::SPAN {
+                        let (d, m) = P::scales_256(tile.as_ptr(), g * GROUP / P::SPAN + i, half);
+                        _mm256_store_ps(group.d[i].as_mut_ptr().add(8 * half), d);
+                        _mm256_store_ps(group.m[i].as_mut_ptr().add(8 * half), m);
+                    }
                 }
             }
         }
@@ -128,19 +132,34 @@ unsafe fn unpack_256<P: Format>(tiles: &[u8], groups: &mut [Group]) {
 unsafe fn rows<P: Format>(isa: Isa, tile_rows: usize, groups: &[Group], x: Tile, job: &Job, target: &Target) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (isa, tile_rows, P::HAS_MIN) {
-            (Isa::Avx512, 9, false) => rows_512::<9, false>(groups, x, job, target),
-            (Isa::Avx512, 10, false) => rows_512::<10, false>(groups, x, job, target),
-            (Isa::Avx512, 11, false) => rows_512::<11, false>(groups, x, job, target),
-            (Isa::Avx512, _, false) => rows_512::<12, false>(groups, x, job, target),
-            (Isa::Avx512, 9, true) => rows_512::<9, true>(groups, x, job, target),
-            (Isa::Avx512, 10, true) => rows_512::<10, true>(groups, x, job, target),
-            (Isa::Avx512, 11, true) => rows_512::<11, true>(groups, x, job, target),
-            (Isa::Avx512, _, true) => rows_512::<12, true>(groups, x, job, target),
-            (_, 3, false) => rows_256::<3, false>(groups, x, job, target),
-            (_, _, false) => rows_256::<4, false>(groups, x, job, target),
-            (_, 3, true) => rows_256::<3, true>(groups, x, job, target),
-            (_, _, true) => rows_256::<4, true>(groups, x, job, target),
+        match (P::HAS_MIN, P::SPAN == GROUP) {
+            (false, true) => rows_of::<false, 1>(isa, tile_rows, groups, x, job, target),
+            (true, true) => rows_of::<true, 1>(isa, tile_rows, groups, x, job, target),
+            (false, false) => rows_of::<false, 2>(isa, tile_rows, groups, x, job, target),
+            (true, false) => rows_of::<true, 2>(isa, tile_rows, groups, x, job, target),
+        }
+    }
+}
+
+/// # Safety
+/// As [`rows`].
+unsafe fn rows_of<const HAS_MIN: bool, const SPANS: usize>(
+    isa: Isa,
+    tile_rows: usize,
+    groups: &[Group],
+    x: Tile,
+    job: &Job,
+    target: &Target,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (isa, tile_rows) {
+            (Isa::Avx512, 9) => rows_512::<9, HAS_MIN, SPANS>(groups, x, job, target),
+            (Isa::Avx512, 10) => rows_512::<10, HAS_MIN, SPANS>(groups, x, job, target),
+            (Isa::Avx512, 11) => rows_512::<11, HAS_MIN, SPANS>(groups, x, job, target),
+            (Isa::Avx512, _) => rows_512::<12, HAS_MIN, SPANS>(groups, x, job, target),
+            (_, 3) => rows_256::<3, HAS_MIN, SPANS>(groups, x, job, target),
+            (_, _) => rows_256::<4, HAS_MIN, SPANS>(groups, x, job, target),
         }
     }
 }
@@ -148,9 +167,14 @@ unsafe fn rows<P: Format>(isa: Isa, tile_rows: usize, groups: &[Group], x: Tile,
 /// # Safety
 /// The CPU has AVX-512 F and VNNI; the tile holds as many groups of `N` rows; the target's columns are this task's.
 #[target_feature(enable = "avx512f,avx512vnni")]
-unsafe fn rows_512<const N: usize, const HAS_MIN: bool>(groups: &[Group], x: Tile, job: &Job, target: &Target) {
+unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const SPANS: usize>(
+    groups: &[Group],
+    x: Tile,
+    job: &Job,
+    target: &Target,
+) {
     let mut acc = [_mm512_setzero_ps(); N];
-    let Tile { mut q, mut scales, mut sums } = x;
+    let Tile { mut q, mut scales, mut sums, mut halves } = x;
     target.prefetch(job);
     for group in groups {
         let mut ints = [_mm512_setzero_si512(); N];
@@ -162,19 +186,34 @@ unsafe fn rows_512<const N: usize, const HAS_MIN: bool>(groups: &[Group], x: Til
                 })*
             };
         }
+        macro_rules! flush {
+            ($span:literal, $sums:expr) => {
+                let d = _mm512_load_ps(group.d[$span].as_ptr());
+                let m = _mm512_load_ps(group.m[$span].as_ptr());
+                for n in 0..N {
+                    let scale = _mm512_mul_ps(d, _mm512_set1_ps(*scales.add(n)));
+                    acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(ints[n]), scale, acc[n]);
+                    if HAS_MIN {
+                        acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(*$sums.add(n)), acc[n]);
+                    }
+                }
+            };
+        }
         // SAFETY: a group of N activation rows is N lines; scales and sums hold one number a row and group.
         unsafe {
-            add_pairs!(0 0 1 4 2 8 3 12 4 16 5 20 6 24 7 28 8 32 9 36 10 40 11 44 12 48 13 52 14 56 15 60);
-            let d = _mm512_load_ps(group.d.as_ptr());
-            let m = _mm512_load_ps(group.m.as_ptr());
-            for n in 0..N {
-                let scale = _mm512_mul_ps(d, _mm512_set1_ps(*scales.add(n)));
-                acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(ints[n]), scale, acc[n]);
-                if HAS_MIN {
-                    acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(*sums.add(n)), acc[n]);
-                }
+            add_pairs!(0 0 1 4 2 8 3 12 4 16 5 20 6 24 7 28);
+            if SPANS == 2 {
+                flush!(0, halves);
+                ints = [_mm512_setzero_si512(); N];
             }
-            (q, scales, sums) = (q.add(N * GROUP), scales.add(N), sums.add(N));
+            add_pairs!(8 32 9 36 10 40 11 44 12 48 13 52 14 56 15 60);
+            if SPANS == 2 {
+                flush!(1, halves.add(N));
+            } else {
+                flush!(0, sums);
+            }
+            (q, scales) = (q.add(N * GROUP), scales.add(N));
+            (sums, halves) = (sums.wrapping_add(N), halves.wrapping_add(2 * N));
         }
     }
     // SAFETY: the caller's promise.
@@ -184,35 +223,45 @@ unsafe fn rows_512<const N: usize, const HAS_MIN: bool>(groups: &[Group], x: Til
 /// # Safety
 /// The CPU has AVX2 and FMA; else as [`rows_512`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn rows_256<const N: usize, const HAS_MIN: bool>(groups: &[Group], x: Tile, job: &Job, target: &Target) {
+unsafe fn rows_256<const N: usize, const HAS_MIN: bool, const SPANS: usize>(
+    groups: &[Group],
+    x: Tile,
+    job: &Job,
+    target: &Target,
+) {
     let mut acc = [[_mm256_setzero_ps(); N]; 2];
-    let Tile { mut q, mut scales, mut sums } = x;
+    let Tile { mut q, mut scales, mut sums, mut halves } = x;
     target.prefetch(job);
     for group in groups {
-        let mut ints = [[_mm256_setzero_si256(); N]; 2];
-        // SAFETY: a group of N activation rows is N lines; scales and sums hold one number a row and group.
-        unsafe {
-            for (p, pairs) in group.pairs.iter().enumerate() {
-                let w = [_mm256_load_si256(pairs.as_ptr().cast()), _mm256_load_si256(pairs.as_ptr().add(8).cast())];
-                for n in 0..N {
-                    let x = _mm256_set1_epi32(q.add(n * GROUP + 2 * p).cast::<i32>().read());
-                    ints[0][n] = _mm256_add_epi32(ints[0][n], _mm256_madd_epi16(w[0], x));
-                    ints[1][n] = _mm256_add_epi32(ints[1][n], _mm256_madd_epi16(w[1], x));
+        for (span, pairs) in group.pairs.chunks_exact(PAIRS / SPANS).enumerate() {
+            let mut ints = [[_mm256_setzero_si256(); N]; 2];
+            // SAFETY: a group of N activation rows is N lines; scales and sums hold one number a row and span.
+            unsafe {
+                let q = q.add(span * GROUP / SPANS);
+                let sums = if SPANS == 2 { halves.wrapping_add(span * N) } else { sums };
+                for (p, pairs) in pairs.iter().enumerate() {
+                    let w = [_mm256_load_si256(pairs.as_ptr().cast()), _mm256_load_si256(pairs.as_ptr().add(8).cast())];
+                    for n in 0..N {
+                        let x = _mm256_set1_epi32(q.add(n * GROUP + 2 * p).cast::<i32>().read());
+                        ints[0][n] = _mm256_add_epi32(ints[0][n], _mm256_madd_epi16(w[0], x));
+                        ints[1][n] = _mm256_add_epi32(ints[1][n], _mm256_madd_epi16(w[1], x));
+                    }
                 }
-            }
-            for half in 0..2 {
-                let d = _mm256_load_ps(group.d.as_ptr().add(8 * half));
-                let m = _mm256_load_ps(group.m.as_ptr().add(8 * half));
-                for n in 0..N {
-                    let scale = _mm256_mul_ps(d, _mm256_set1_ps(*scales.add(n)));
-                    acc[half][n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(ints[half][n]), scale, acc[half][n]);
-                    if HAS_MIN {
-                        acc[half][n] = _mm256_fmadd_ps(m, _mm256_set1_ps(*sums.add(n)), acc[half][n]);
+                for half in 0..2 {
+                    let d = _mm256_load_ps(group.d[span].as_ptr().add(8 * half));
+                    let m = _mm256_load_ps(group.m[span].as_ptr().add(8 * half));
+                    for n in 0..N {
+                        let scale = _mm256_mul_ps(d, _mm256_set1_ps(*scales.add(n)));
+                        acc[half][n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(ints[half][n]), scale, acc[half][n]);
+                        if HAS_MIN {
+                            acc[half][n] = _mm256_fmadd_ps(m, _mm256_set1_ps(*sums.add(n)), acc[half][n]);
+                        }
                     }
                 }
             }
-            (q, scales, sums) = (q.add(N * GROUP), scales.add(N), sums.add(N));
         }
+        (q, scales) = (q.wrapping_add(N * GROUP), scales.wrapping_add(N));
+        (sums, halves) = (sums.wrapping_add(N), halves.wrapping_add(2 * N));
     }
     // SAFETY: the caller's promise.
     unsafe { put_256(&acc, job, target) };

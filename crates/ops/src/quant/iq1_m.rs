@@ -4,6 +4,7 @@
 //! `d * (2 scale + 1) * (level + 1/8)`, or minus an eighth.
 
 use super::block::{Block, u16_at};
+use super::coded::{Coded, coded};
 use super::grids::IQ1_S;
 use super::iq1_s::{DELTA, eight};
 
@@ -11,13 +12,17 @@ pub(crate) enum Iq1M {}
 
 const SCALES: usize = 48;
 
+/// The bits of `d`, a quarter of them from each of the four scales.
+fn scale_bits(block: &[u8]) -> u16 {
+    (0..4).fold(0, |bits, i| bits | (u16_at(block, SCALES + 2 * i) >> 12) << (4 * i))
+}
+
 impl Block for Iq1M {
     const LEN: usize = 256;
     const BYTES: usize = 56;
 
     fn decode(block: &[u8], out: &mut [f32]) {
-        let bits = (0..4).fold(0, |bits, i| bits | (u16_at(block, SCALES + 2 * i) >> 12) << (4 * i));
-        let d = half::f16::from_bits(bits).to_f32_const();
+        let d = half::f16::from_bits(scale_bits(block)).to_f32_const();
         for (i, values) in out.chunks_exact_mut(8).enumerate() {
             let group = i / 2;
             let scale = u16_at(block, SCALES + group / 4 * 2) >> (group % 4 * 3) & 7;
@@ -36,3 +41,15 @@ impl Block for Iq1M {
         }
     }
 }
+
+impl Coded for Iq1M {
+    const UNIT: f32 = DELTA;
+    const LEVELS: [i8; 16] = [-9, -7, -1, 1, 7, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+
+    fn scales(block: &[u8]) -> (u16, [i8; 16]) {
+        let scale = |i: usize| 2 * (u16_at(block, SCALES + i / 4 * 2) >> (i % 4 * 3) & 7) as i8 + 1;
+        (scale_bits(block), std::array::from_fn(scale))
+    }
+}
+
+coded!(Iq1M, 32_767.0);

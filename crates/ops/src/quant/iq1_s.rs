@@ -3,6 +3,7 @@
 //! `d * (2 scale + 1) * (level + 1/8)`, or minus an eighth.
 
 use super::block::{Block, f16_at, put_f16, u16_at};
+use super::coded::{Coded, coded};
 use super::grids::{IQ1_S, LEVELS_1, code_2};
 
 pub(crate) enum Iq1S {}
@@ -35,3 +36,14 @@ impl Block for Iq1S {
         put_f16(block, 0, std / 7.0);
     }
 }
+
+impl Coded for Iq1S {
+    const UNIT: f32 = DELTA;
+    const LEVELS: [i8; 16] = [-9, -7, -1, 1, 7, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+
+    fn scales(block: &[u8]) -> (u16, [i8; 16]) {
+        (u16_at(block, 0), std::array::from_fn(|i| 2 * (u16_at(block, 34 + 2 * (i / 2)) >> 12 & 7) as i8 + 1))
+    }
+}
+
+coded!(Iq1S, 32_767.0);

@@ -2,7 +2,8 @@
 //! (of 8 bytes after the signs) pick magnitudes from a codebook of 1024, and a byte holds eight signs; then eight bytes
 //! of 4-bit scales: `d * (scale + 1/2) / 4 * magnitude`.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{Block, f16_at, put_f16, u16_at};
+use super::coded::{Coded, coded};
 use super::grids::IQ2_S;
 use super::iq2_xxs::eight;
 
@@ -26,3 +27,14 @@ impl Block for Iq2S {
         put_f16(block, 0, std / 53.0);
     }
 }
+
+impl Coded for Iq2S {
+    const UNIT: f32 = 0.125;
+    const LEVELS: [i8; 16] = [8, 25, 43, -8, -25, -43, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8];
+
+    fn scales(block: &[u8]) -> (u16, [i8; 16]) {
+        (u16_at(block, 0), std::array::from_fn(|i| 2 * (block[74 + i / 2] >> (i % 2 * 4) & 15) as i8 + 1))
+    }
+}
+
+coded!(Iq2S, 32_767.0);

@@ -3,6 +3,7 @@
 //! Eight bytes of 4-bit scales follow: `d * (scale + 1/2) / 4 * magnitude`.
 
 use super::block::{Block, f16_at, put_f16, u16_at};
+use super::coded::{Coded, coded};
 use super::grids::{IQ2_XS, signs_of};
 use super::iq2_xxs::eight;
 
@@ -26,3 +27,14 @@ impl Block for Iq2Xs {
         put_f16(block, 0, std / 53.0);
     }
 }
+
+impl Coded for Iq2Xs {
+    const UNIT: f32 = 0.125;
+    const LEVELS: [i8; 16] = [8, 25, 43, -8, -25, -43, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8];
+
+    fn scales(block: &[u8]) -> (u16, [i8; 16]) {
+        (u16_at(block, 0), std::array::from_fn(|i| 2 * (block[66 + i / 2] >> (i % 2 * 4) & 15) as i8 + 1))
+    }
+}
+
+coded!(Iq2Xs, 32_767.0);

@@ -2,7 +2,8 @@
 //! eight magnitudes each from a codebook of 256, then 32 bits: four times seven for signs (the eighth sign makes their
 //! number even) and a 4-bit scale on top: `d * (scale + 1/2) / 4 * magnitude`.
 
-use super::block::{Block, f16_at, put_f16, u32_at};
+use super::block::{Block, f16_at, put_f16, u16_at, u32_at};
+use super::coded::{Coded, coded};
 use super::grids::{IQ2_XXS, LEVELS_2, code_2, signs_of};
 
 pub(crate) enum Iq2Xxs {}
@@ -35,3 +36,15 @@ impl Block for Iq2Xxs {
         put_f16(block, 0, std / 53.0);
     }
 }
+
+impl Coded for Iq2Xxs {
+    const UNIT: f32 = 0.125;
+    const LEVELS: [i8; 16] = [8, 25, 43, -8, -25, -43, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8];
+
+    fn scales(block: &[u8]) -> (u16, [i8; 16]) {
+        // (scale + 1/2) / 4 is (2 scale + 1) / 8.
+        (u16_at(block, 0), std::array::from_fn(|i| 2 * (u32_at(block, 6 + 8 * (i / 2)) >> 28) as i8 + 1))
+    }
+}
+
+coded!(Iq2Xxs, 32_767.0);

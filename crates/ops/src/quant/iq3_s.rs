@@ -2,7 +2,8 @@
 //! 8 bytes after them) pick magnitudes from a codebook of 512; then 32 bytes of signs and 4 bytes of 4-bit scales:
 //! `d * (1 + 2 scale) * magnitude`.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{Block, f16_at, put_f16, u16_at};
+use super::coded::{Coded, coded};
 use super::grids::{IQ3_S, LEVELS_3_S};
 use super::iq3_xxs::four;
 
@@ -28,3 +29,14 @@ impl Block for Iq3S {
         put_f16(block, 0, std / 165.0);
     }
 }
+
+impl Coded for Iq3S {
+    const UNIT: f32 = 1.0;
+    const LEVELS: [i8; 16] = [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15];
+
+    fn scales(block: &[u8]) -> (u16, [i8; 16]) {
+        (u16_at(block, 0), std::array::from_fn(|i| 2 * (block[106 + i / 4] >> (i / 2 % 2 * 4) & 15) as i8 + 1))
+    }
+}
+
+coded!(Iq3S, 32_767.0);

@@ -2,7 +2,8 @@
 //! a codebook of 256; then 32 bits a group: four times seven for signs (the eighth makes their number even) and a 4-bit
 //! scale on top: `d * (scale + 1/2) / 2 * magnitude`.
 
-use super::block::{Block, f16_at, put_f16, u32_at};
+use super::block::{Block, f16_at, put_f16, u16_at, u32_at};
+use super::coded::{Coded, coded};
 use super::grids::{IQ3_XXS, LEVELS_3_XXS, code_3, signs_of};
 
 pub(crate) enum Iq3Xxs {}
@@ -33,3 +34,15 @@ impl Block for Iq3Xxs {
         put_f16(block, 0, std / 120.0);
     }
 }
+
+impl Coded for Iq3Xxs {
+    const UNIT: f32 = 0.25;
+    const LEVELS: [i8; 16] = [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62];
+
+    fn scales(block: &[u8]) -> (u16, [i8; 16]) {
+        // (scale + 1/2) / 2 is (2 scale + 1) / 4.
+        (u16_at(block, 0), std::array::from_fn(|i| 2 * (u32_at(block, 66 + 4 * (i / 2)) >> 28) as i8 + 1))
+    }
+}
+
+coded!(Iq3Xxs, 32_767.0);

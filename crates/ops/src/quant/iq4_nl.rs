@@ -2,6 +2,7 @@
 //! elements 0 to 15, high nibbles 16 to 31.
 
 use super::block::{Block, f16_at, put_f16};
+use super::leveled::{Kind, Leveled, leveled};
 
 pub(crate) enum Iq4Nl {}
 
@@ -24,3 +25,15 @@ impl Block for Iq4Nl {
         put_f16(block, 0, std / 69.0);
     }
 }
+
+impl Leveled for Iq4Nl {
+    const LEVELS: [i8; 16] = LEVELS;
+    const SPAN: usize = 32;
+    const KIND: Kind = Kind::F16;
+
+    fn scale(block: &[u8], _span: usize) -> f32 {
+        f16_at(block, 0)
+    }
+}
+
+leveled!(Iq4Nl);

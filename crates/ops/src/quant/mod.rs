@@ -3,16 +3,20 @@
 //! A format has up to three faces:
 //! - `Block`: `decode`, exact, the truth other programs agree on; every format has it;
 //! - `Encode`: a quantiser (`encode/`);
-//! - `Format`: the *tile*: sixteen neighbouring rows interleaved, so that one vector holds the same weights of sixteen rows.
-//!   Products then need no sum across lanes, and one vector of scales serves sixteen rows. A tile holds one block of
-//!   each row, takes (nearly) the same bytes, and keeps every weight exactly.
+//! - `Format`: the *tile*: sixteen neighbouring rows interleaved, so that one vector holds the same weights of sixteen
+//!   rows. Products then need no sum across lanes, and one vector of scales serves sixteen rows. A tile holds one block
+//!   of each row and keeps every weight exactly. Many formats share a kind of tile: `coded` and `leveled` (4 bits that
+//!   pick a level), `five` and `crumb` (5 and 2 bits); what a codebook packs tighter than that takes more bytes here.
 //!
 //! Inside a tile, 32-bit lanes belong to rows. A lane is unpacked into *pairs*: two 16-bit integers, the weights at k
 //! and k + 1, which is what the CPU's paired multiply-add takes. `weight = d * q + m`, with q small enough that a group
 //! of products fits a 32-bit sum.
 
 mod block;
+mod coded;
+mod crumb;
 mod encode;
+mod five;
 mod float;
 mod grids;
 mod integer;
@@ -25,6 +29,7 @@ mod iq3_s;
 mod iq3_xxs;
 mod iq4_nl;
 mod iq4_xs;
+mod leveled;
 mod mxfp4;
 mod nibble;
 mod nvfp4;
@@ -88,25 +93,27 @@ pub(crate) trait Format: Block {
     /// Whether `m` can differ from zero.
     const HAS_MIN: bool;
     const TILE_BYTES: usize;
+    /// Weights that share `d` and `m`: a group, or half of one.
+    const SPAN: usize = GROUP;
     /// The largest 16-bit activation with which the sum of a group stays below 2^31.
     const LARGEST_ACTIVATION: f32 = 32_767.0;
 
     /// Interleaves one block of each of sixteen rows; a missing row is all zero bytes.
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]);
-    /// The block of one row, taken out of a tile again.
-    fn unpack_row(tile: &[u8], row: usize, block: &mut [u8]);
+    /// The weights of one row of a tile, as `decode` gives them.
+    fn decode_row(tile: &[u8], row: usize, out: &mut [f32]);
 
-    /// `(d, m)` of sixteen rows for a group.
+    /// `(d, m)` of sixteen rows for a span.
     ///
     /// # Safety
-    /// The CPU has AVX-512F and F16C; `tile` points at `TILE_BYTES` readable bytes; `group < LEN / GROUP`.
+    /// The CPU has AVX-512F and F16C; `tile` points at `TILE_BYTES` readable bytes; `span < LEN / SPAN`.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn scales_512(tile: *const u8, group: usize) -> (__m512, __m512);
+    unsafe fn scales_512(tile: *const u8, span: usize) -> (__m512, __m512);
 
     /// Weights `8 * eighth..8 * eighth + 8` of a group as four vectors of pairs.
     ///
     /// # Safety
-    /// The CPU has AVX-512BW; else as [`Format::scales_512`]; `eighth < 4`.
+    /// The CPU has AVX-512BW; else as [`Format::scales_512`]; `group < LEN / GROUP`, `eighth < 4`.
     #[cfg(target_arch = "x86_64")]
     unsafe fn pairs_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4];
 
@@ -115,7 +122,7 @@ pub(crate) trait Format: Block {
     /// # Safety
     /// The CPU has AVX2 and F16C; else as [`Format::scales_512`]; `half < 2`.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn scales_256(tile: *const u8, group: usize, half: usize) -> (__m256, __m256);
+    unsafe fn scales_256(tile: *const u8, span: usize, half: usize) -> (__m256, __m256);
 
     /// As [`Format::pairs_512`], for rows `8 * half..8 * half + 8`.
     ///
@@ -125,10 +132,9 @@ pub(crate) trait Format: Block {
     unsafe fn pairs_256(tile: *const u8, group: usize, eighth: usize, half: usize) -> [__m256i; 4];
 }
 
-/// Runs one of three bodies with a name bound to the format of `$dtype`: of a packed format with tiles, of a packed
-/// format that stays in rows, of plain numbers.
-macro_rules! for_dtype {
-    ($dtype:expr, $format:ident => $body:expr, $block:ident => $block_body:expr, $float:ident => $float_body:expr) => {
+/// Runs one of two bodies with a name bound to the format of `$dtype`: of a packed format, of plain numbers.
+macro_rules! for_block {
+    ($dtype:expr, $block:ident => $body:expr, $float:ident => $float_body:expr) => {
         match $dtype {
             weights::Dtype::F32 => {
                 type $float = $crate::quant::F32;
@@ -163,126 +169,113 @@ macro_rules! for_dtype {
                 $float_body
             }
             weights::Dtype::Q4_0 => {
-                type $format = $crate::quant::Q4_0;
+                type $block = $crate::quant::Q4_0;
                 $body
             }
             weights::Dtype::Q4_1 => {
-                type $format = $crate::quant::Q4_1;
+                type $block = $crate::quant::Q4_1;
                 $body
             }
             weights::Dtype::Q8_0 => {
-                type $format = $crate::quant::Q8_0;
+                type $block = $crate::quant::Q8_0;
                 $body
             }
             weights::Dtype::Q4K => {
-                type $format = $crate::quant::Q4K;
+                type $block = $crate::quant::Q4K;
                 $body
             }
             weights::Dtype::Q6K => {
-                type $format = $crate::quant::Q6K;
+                type $block = $crate::quant::Q6K;
                 $body
             }
             weights::Dtype::Q5_0 => {
                 type $block = $crate::quant::Q5_0;
-                $block_body
+                $body
             }
             weights::Dtype::Q5_1 => {
                 type $block = $crate::quant::Q5_1;
-                $block_body
+                $body
             }
             weights::Dtype::Q2K => {
                 type $block = $crate::quant::Q2K;
-                $block_body
+                $body
             }
             weights::Dtype::Q3K => {
                 type $block = $crate::quant::Q3K;
-                $block_body
+                $body
             }
             weights::Dtype::Q5K => {
                 type $block = $crate::quant::Q5K;
-                $block_body
+                $body
             }
             weights::Dtype::IQ2XXS => {
                 type $block = $crate::quant::Iq2Xxs;
-                $block_body
+                $body
             }
             weights::Dtype::IQ2XS => {
                 type $block = $crate::quant::Iq2Xs;
-                $block_body
+                $body
             }
             weights::Dtype::IQ3XXS => {
                 type $block = $crate::quant::Iq3Xxs;
-                $block_body
+                $body
             }
             weights::Dtype::IQ1S => {
                 type $block = $crate::quant::Iq1S;
-                $block_body
+                $body
             }
             weights::Dtype::IQ4NL => {
                 type $block = $crate::quant::Iq4Nl;
-                $block_body
+                $body
             }
             weights::Dtype::IQ3S => {
                 type $block = $crate::quant::Iq3S;
-                $block_body
+                $body
             }
             weights::Dtype::IQ2S => {
                 type $block = $crate::quant::Iq2S;
-                $block_body
+                $body
             }
             weights::Dtype::IQ4XS => {
                 type $block = $crate::quant::Iq4Xs;
-                $block_body
+                $body
             }
             weights::Dtype::IQ1M => {
                 type $block = $crate::quant::Iq1M;
-                $block_body
+                $body
             }
             weights::Dtype::TQ1_0 => {
                 type $block = $crate::quant::Tq1_0;
-                $block_body
+                $body
             }
             weights::Dtype::TQ2_0 => {
                 type $block = $crate::quant::Tq2_0;
-                $block_body
+                $body
             }
             weights::Dtype::MXFP4 => {
                 type $block = $crate::quant::Mxfp4;
-                $block_body
+                $body
             }
             weights::Dtype::NVFP4 => {
                 type $block = $crate::quant::Nvfp4;
-                $block_body
+                $body
             }
             weights::Dtype::Q1_0 => {
                 type $block = $crate::quant::Q1_0;
-                $block_body
+                $body
             }
             weights::Dtype::Q2_0 => {
                 type $block = $crate::quant::Q2_0;
-                $block_body
+                $body
             }
         }
     };
 }
-pub(crate) use for_dtype;
-
-/// Runs one of two bodies: of a packed format, of plain numbers.
-macro_rules! for_block {
-    ($dtype:expr, $block:ident => $body:expr, $float:ident => $float_body:expr) => {
-        $crate::quant::for_dtype!($dtype, $block => $body, $block => $body, $float => $float_body)
-    };
-}
 pub(crate) use for_block;
 
-/// Whether the CPU has product kernels for packed blocks of this type. Products with the others decode every block on
-/// the way, which is exact and slow.
+/// Whether weights of this type can lie in tiles: all but plain numbers.
 pub fn has_tiles(dtype: Dtype) -> bool {
-    for_dtype!(dtype,
-        P => { let _: Option<P> = None; true },
-        P => { let _: Option<P> = None; false },
-        P => P::NO_TILES.is_some()
-    )
+    dtype.block_len() > 1
 }
 
 /// Decodes whole blocks into numbers, exactly as `gguf` does.

@@ -4,6 +4,7 @@
 //! The levels below are doubled to be integers, and the scale is halved for it.
 
 use super::block::Block;
+use super::leveled::{Kind, Leveled, leveled};
 
 pub(crate) enum Mxfp4 {}
 
@@ -32,3 +33,15 @@ impl Block for Mxfp4 {
         block[0] = ((std / 2.95).log2().round() + 127.0).clamp(0.0, 254.0) as u8;
     }
 }
+
+impl Leveled for Mxfp4 {
+    const LEVELS: [i8; 16] = LEVELS;
+    const SPAN: usize = 32;
+    const KIND: Kind = Kind::Bf16;
+
+    fn scale(block: &[u8], _span: usize) -> f32 {
+        half_power(block[0])
+    }
+}
+
+leveled!(Mxfp4);

@@ -27,6 +27,13 @@ pub(super) fn put_eight(tile: &mut [u8], row: usize, vector: usize, bytes: u64) 
     tile[vector * 64 + row * 4..][..4].copy_from_slice(&lane.to_le_bytes());
 }
 
+/// Sets the 32 weights of a row in a group's part of a tile to the low nibbles of as many bytes.
+pub(super) fn put_codes(tile: &mut [u8], row: usize, codes: &[u8]) {
+    for (vector, bytes) in codes.chunks_exact(8).enumerate() {
+        put_eight(tile, row, vector, u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+    }
+}
+
 pub(super) fn get(tile: &[u8], row: usize, k: usize) -> u8 {
     let (byte, shift) = place(row, k);
     tile[byte] >> shift & 15

@@ -2,6 +2,7 @@
 //! eight bytes of 4-bit floats a group: low nibbles are its elements 0 to 7, high nibbles 8 to 15.
 
 use super::block::Block;
+use super::leveled::{Kind, Leveled, leveled};
 use super::mxfp4::LEVELS;
 
 pub(crate) enum Nvfp4 {}
@@ -37,3 +38,15 @@ impl Block for Nvfp4 {
         block[..4].fill(nearest.expect("some scale"));
     }
 }
+
+impl Leveled for Nvfp4 {
+    const LEVELS: [i8; 16] = LEVELS;
+    const SPAN: usize = 16;
+    const KIND: Kind = Kind::F16;
+
+    fn scale(block: &[u8], span: usize) -> f32 {
+        half_scale(block[span])
+    }
+}
+
+leveled!(Nvfp4);

@@ -1,6 +1,7 @@
 //! Q1_0: 128 weights, an f16 scale `d`, one bit each: `d` where it is set, else `-d`.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{Block, f16_at, put_f16, u16_at};
+use super::crumb::{Few, few};
 
 pub(crate) enum Q1_0 {}
 
@@ -19,3 +20,11 @@ impl Block for Q1_0 {
         put_f16(block, 0, std);
     }
 }
+
+impl Few for Q1_0 {
+    fn scale(block: &[u8]) -> u16 {
+        u16_at(block, 0)
+    }
+}
+
+few!(Q1_0);

@@ -1,6 +1,7 @@
 //! Q2_0: 64 weights, an f16 scale `d`, two bits each: `(q - 1) * d`, so -1, 0, 1 or 2 times the scale.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{Block, f16_at, put_f16, u16_at};
+use super::crumb::{Few, few};
 
 pub(crate) enum Q2_0 {}
 
@@ -19,3 +20,11 @@ impl Block for Q2_0 {
         put_f16(block, 0, std / 1.2);
     }
 }
+
+impl Few for Q2_0 {
+    fn scale(block: &[u8]) -> u16 {
+        u16_at(block, 0)
+    }
+}
+
+few!(Q2_0);

@@ -2,7 +2,8 @@
 //! 12 bytes sixteen 6-bit scales (minus 32), then an f16 `d`: `(d * scale) * q` with q in -4..4. A third bit that is
 //! not set takes 4 away.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{Block, f16_at, put_f16, u16_at};
+use super::coded::{Coded, coded};
 
 pub(crate) enum Q3K {}
 
@@ -34,3 +35,14 @@ impl Block for Q3K {
         put_f16(block, 108, std / 43.0);
     }
 }
+
+impl Coded for Q3K {
+    const UNIT: f32 = 1.0;
+    const LEVELS: [i8; 16] = [-4, -3, -2, -1, 0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    fn scales(block: &[u8]) -> (u16, [i8; 16]) {
+        (u16_at(block, 108), std::array::from_fn(|i| scale(&block[96..108], i)))
+    }
+}
+
+coded!(Q3K, 32_767.0);

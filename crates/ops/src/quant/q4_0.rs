@@ -41,9 +41,11 @@ impl Format for Q4_0 {
         }
     }
 
-    fn unpack_row(tile: &[u8], row: usize, block: &mut [u8]) {
+    fn decode_row(tile: &[u8], row: usize, out: &mut [f32]) {
+        let mut block = [0; Self::BYTES];
         block[..2].copy_from_slice(&tile[2 * row..][..2]);
         nibble::unpack_halves(&tile[QUANTS..], row, &mut block[2..]);
+        Self::decode(&block, out);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -43,10 +43,12 @@ impl Format for Q4_1 {
         }
     }
 
-    fn unpack_row(tile: &[u8], row: usize, block: &mut [u8]) {
+    fn decode_row(tile: &[u8], row: usize, out: &mut [f32]) {
+        let mut block = [0; Self::BYTES];
         block[..2].copy_from_slice(&tile[2 * row..][..2]);
         block[2..4].copy_from_slice(&tile[MINS + 2 * row..][..2]);
         nibble::unpack_halves(&tile[QUANTS..], row, &mut block[4..]);
+        Self::decode(&block, out);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -83,17 +83,19 @@ impl Format for Q4K {
         }
     }
 
-    fn unpack_row(tile: &[u8], row: usize, block: &mut [u8]) {
+    fn decode_row(tile: &[u8], row: usize, out: &mut [f32]) {
+        let mut block = [0; Self::BYTES];
         block[..2].copy_from_slice(&tile[2 * row..][..2]);
         block[2..4].copy_from_slice(&tile[DMINS + 2 * row..][..2]);
         block[4..].fill(0);
         for g in 0..8 {
             let tile = &tile[GROUPS + g * GROUP_BYTES..][..GROUP_BYTES];
-            put_scale_and_min(block, g, tile[row], tile[TILE_ROWS + row]);
+            put_scale_and_min(&mut block, g, tile[row], tile[TILE_ROWS + row]);
             for k in 0..GROUP {
                 block[16 + g / 2 * GROUP + k] |= nibble::get(&tile[2 * TILE_ROWS..], row, k) << (4 * (g % 2));
             }
         }
+        Self::decode(&block, out);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -88,7 +88,8 @@ impl Format for Q6K {
         }
     }
 
-    fn unpack_row(tile: &[u8], row: usize, block: &mut [u8]) {
+    fn decode_row(tile: &[u8], row: usize, out: &mut [f32]) {
+        let mut block = [0; Self::BYTES];
         block.fill(0);
         block[D..].copy_from_slice(&tile[2 * row..][..2]);
         for g in 0..8 {
@@ -98,9 +99,10 @@ impl Format for Q6K {
             for k in 0..GROUP {
                 let (byte, shift) = high_place(row, k);
                 let high = tile[HIGH_BITS + byte] >> shift & 3;
-                put_q(block, g * GROUP + k, nibble::get(&tile[LOW_BITS..], row, k) | high << 4);
+                put_q(&mut block, g * GROUP + k, nibble::get(&tile[LOW_BITS..], row, k) | high << 4);
             }
         }
+        Self::decode(&block, out);
     }
 
     #[cfg(target_arch = "x86_64")]

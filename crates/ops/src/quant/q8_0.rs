@@ -41,11 +41,13 @@ impl Format for Q8_0 {
         }
     }
 
-    fn unpack_row(tile: &[u8], row: usize, block: &mut [u8]) {
+    fn decode_row(tile: &[u8], row: usize, out: &mut [f32]) {
+        let mut block = [0; Self::BYTES];
         block[..2].copy_from_slice(&tile[2 * row..][..2]);
         for (k, byte) in block[2..].iter_mut().enumerate() {
             *byte = tile[place(row, k)];
         }
+        Self::decode(&block, out);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -4,7 +4,8 @@
 //! A byte is a fixed-point fraction: times 3 and above the point stands its first digit. Digit n of 32 neighbouring
 //! bytes are 32 neighbouring weights (of 16 bytes and of 4 in the later parts).
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{Block, f16_at, put_f16, u16_at};
+use super::crumb::{Few, few};
 
 pub(crate) enum Tq1_0 {}
 
@@ -33,3 +34,11 @@ impl Block for Tq1_0 {
         put_f16(block, 52, std / 0.82);
     }
 }
+
+impl Few for Tq1_0 {
+    fn scale(block: &[u8]) -> u16 {
+        u16_at(block, 52)
+    }
+}
+
+few!(Tq1_0);

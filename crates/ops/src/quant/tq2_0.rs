@@ -1,7 +1,8 @@
 //! TQ2_0: 256 weights in 64 bytes of two bits each, an f16 scale `d` at the end: `d * (q - 1)`. The bytes of each half
 //! hold four runs of 32 weights, two bits of every byte each.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{Block, f16_at, put_f16, u16_at};
+use super::crumb::{Few, few};
 
 pub(crate) enum Tq2_0 {}
 
@@ -22,3 +23,11 @@ impl Block for Tq2_0 {
         put_f16(block, 64, std / 1.2);
     }
 }
+
+impl Few for Tq2_0 {
+    fn scale(block: &[u8]) -> u16 {
+        u16_at(block, 64)
+    }
+}
+
+few!(Tq2_0);

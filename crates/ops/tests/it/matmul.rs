@@ -8,9 +8,14 @@ use crate::card::{Through, cards};
 use crate::support::{Random, assert_close, pools};
 
 /// The activations hold outliers a hundred times the rest, which is what rounding suffers from.
-/// Q6_K leaves activations 15 bits instead of 16, and few products average less.
+/// Q6_K and IQ4_XS leave activations 15 bits instead of 16.
 fn bound(dtype: Dtype) -> f64 {
-    if dtype == Dtype::Q6K { 4e-4 } else { 1e-4 }
+    if matches!(dtype, Dtype::Q6K | Dtype::IQ4XS) { 4e-4 } else { 1e-4 }
+}
+
+/// What a case allows: where there are only a few sums, one whose terms cancel each other weighs more.
+fn bound_of(case: &Case) -> f64 {
+    if case.n_rows * case.n_out < 64 { 4.0 * bound(case.dtype) } else { bound(case.dtype) }
 }
 
 struct Case {
@@ -64,7 +69,7 @@ fn check(case: &Case) {
             let mut product = [Product { weight, out: ViewMut::of_f32(&mut out, case.n_out), mode }];
             matmul(Exec::Cpu(&pool), View::of_f32(&x, case.n_in), &mut product).unwrap();
             let what = format!("{} {}x{}x{} {} {mode:?}", case.dtype, case.n_rows, case.n_in, case.n_out, pool.isa());
-            assert_close(&what, &out, &truth(case, &x, &decoded, &base), bound(case.dtype));
+            assert_close(&what, &out, &truth(case, &x, &decoded, &base), bound_of(case));
         }
     }
     check_on_cards(case, &bytes, &decoded, &x, &start);
@@ -135,6 +140,7 @@ fn odd_shapes() {
 fn rows_longer_than_a_panel() {
     for dtype in Dtype::ALL {
         check(&Case { dtype, n_rows: 9, n_in: 256 * 17, n_out: 34 });
+        check(&Case { dtype, n_rows: 26, n_in: 256 * 17, n_out: 34 });
         check(&Case { dtype, n_rows: 1, n_in: 256 * 17, n_out: 3 });
     }
 }
