@@ -17,6 +17,7 @@ mod machine;
 mod masks;
 mod model_file;
 mod options;
+mod quantize;
 mod report;
 mod sampling_args;
 mod server;
@@ -71,6 +72,8 @@ enum Command {
     Bench(cmd::bench::Args),
     /// Measure how well a model predicts a text
     Perplexity(cmd::perplexity::Args),
+    /// Write a model with smaller weights
+    Quantize(cmd::quantize::Args),
     /// Show what can compute here
     Devices(cmd::devices::Args),
 }
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Tokenize(args) => cmd::tokenize::main(&args),
         Command::Bench(args) => cmd::bench::main(&args),
         Command::Perplexity(args) => cmd::perplexity::main(&args),
+        Command::Quantize(args) => cmd::quantize::main(&args),
         Command::Devices(args) => cmd::devices::main(&args),
     };
     match outcome {

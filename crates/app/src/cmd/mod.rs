@@ -7,6 +7,7 @@ pub mod key;
 pub mod list;
 pub mod perplexity;
 pub mod pull;
+pub mod quantize;
 pub mod rm;
 pub mod run;
 pub mod serve;
