@@ -74,6 +74,8 @@ enum Command {
     Perplexity(cmd::perplexity::Args),
     /// Write a model with smaller weights
     Quantize(cmd::quantize::Args),
+    /// Measure which weights matter, for `roci quantize`
+    Imatrix(cmd::imatrix::Args),
     /// Show what can compute here
     Devices(cmd::devices::Args),
 }
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => cmd::bench::main(&args),
         Command::Perplexity(args) => cmd::perplexity::main(&args),
         Command::Quantize(args) => cmd::quantize::main(&args),
+        Command::Imatrix(args) => cmd::imatrix::main(&args),
         Command::Devices(args) => cmd::devices::main(&args),
     };
     match outcome {

@@ -74,6 +74,9 @@ pub struct LoadArgs {
     /// Type of the stored keys and values
     #[arg(long, value_enum, default_value_t)]
     pub kv_type: KvType,
+    /// Make the weights smaller while loading: Q8_0 Q6_K Q4_K_M ... (an unknown name lists them all)
+    #[arg(long, value_name = "TYPE", value_parser = crate::cmd::quantize::parse_mix)]
+    pub quantize: Option<&'static str>,
 }
 
 impl LoadArgs {

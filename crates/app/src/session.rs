@@ -67,7 +67,7 @@ pub struct Answer {
 impl Session {
     pub fn open(path: &Path, args: &LoadArgs) -> Result<Self> {
         let start = Instant::now();
-        let checkpoint = model_file::open(path)?;
+        let checkpoint = load::open(path, args)?;
         let purpose = Use { n_sequences: 1, max_batch_tokens: PROMPT_STEP, max_logits_rows: 1 };
         let plan = load::plan(&checkpoint, args, purpose).with_context(|| format!("`{}`", path.display()))?;
         if plan.n_ctx > plan.n_ctx_train {

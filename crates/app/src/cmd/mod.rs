@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod devices;
+pub mod imatrix;
 pub mod inspect;
 pub mod key;
 pub mod list;

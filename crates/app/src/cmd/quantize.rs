@@ -92,11 +92,10 @@ pub fn main(args: &Args) -> Result<()> {
     let mut writer = GgufWriter::create(&args.out, &metadata, &infos)?;
     let n_threads =
         args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
-    let row_bytes = |info: &TensorInfo| {
-        let n_cols = info.shape.last().copied().unwrap_or(1);
-        (info.shape.iter().product::<usize>() / info.dtype.block_len() * info.dtype.block_bytes(), n_cols).0 as u64
+    let n_bytes = |info: &TensorInfo| {
+        (info.shape.iter().product::<usize>() / info.dtype.block_len() * info.dtype.block_bytes()) as u64
     };
-    let total: u64 = infos.iter().map(row_bytes).sum();
+    let total: u64 = infos.iter().map(n_bytes).sum();
     let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes}  {eta} left  {msg}")?;
     let bar = ProgressBar::new(total).with_style(style);
     for (tensor, &dtype) in checkpoint.tensors().iter().zip(&plan.types) {

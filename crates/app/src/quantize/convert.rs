@@ -54,21 +54,14 @@ pub fn tensor(
 }
 
 /// The same checkpoint in memory with its tensors in the plan's types.
-pub fn checkpoint(
-    from: &Checkpoint,
-    plan: &Plan,
-    importance: Option<&Importance>,
-    n_threads: usize,
-    tick: impl Fn(u64) + Sync,
-) -> Result<Checkpoint> {
+pub fn checkpoint(from: &Checkpoint, plan: &Plan, n_threads: usize) -> Result<Checkpoint> {
     let mut tensors = Vec::with_capacity(from.tensors().len());
     for (old, &dtype) in from.tensors().iter().zip(&plan.types) {
         if dtype == old.dtype {
-            tick(old.bytes.len() as u64);
             tensors.push(old.clone());
             continue;
         }
-        let bytes = tensor(old, dtype, importance, n_threads, &tick);
+        let bytes = tensor(old, dtype, None, n_threads, |_| ());
         old.bytes.release_pages();
         tensors.push(Tensor::new(old.name.clone(), dtype, old.shape.clone(), Bytes::from_vec(bytes))?);
     }

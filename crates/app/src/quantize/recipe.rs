@@ -20,7 +20,7 @@ enum Role {
     Other,
 }
 
-const ROLES: [(&str, Role); 10] = [
+const ROLES: [(&str, Role); 19] = [
     ("attn_qkv.weight", Role::AttnQkv),
     ("attn_kv_b.weight", Role::AttnV),
     ("attn_v.weight", Role::AttnV),
@@ -31,10 +31,20 @@ const ROLES: [(&str, Role); 10] = [
     ("ffn_gate", Role::Gate),
     ("ffn_down", Role::Down),
     ("per_layer_token_embd.weight", Role::Embedding),
+    // In safetensors.
+    ("embed_tokens.weight", Role::Embedding),
+    ("lm_head.weight", Role::Output),
+    ("v_proj.weight", Role::AttnV),
+    ("k_proj.weight", Role::AttnK),
+    ("q_proj.weight", Role::AttnQ),
+    ("o_proj.weight", Role::AttnOut),
+    ("up_proj", Role::Up),
+    ("gate_proj", Role::Gate),
+    ("down_proj", Role::Down),
 ];
 
 /// Small, or not to be rounded: left as they are.
-const KEPT: [&str; 9] = [
+const KEPT: [&str; 12] = [
     "_norm.weight",
     "ffn_gate_inp.weight",
     "altup",
@@ -44,6 +54,9 @@ const KEPT: [&str; 9] = [
     "token_types",
     "ssm_conv1d",
     "shortconv.conv.weight",
+    "position_embeddings",
+    ".gate.weight",
+    "router",
 ];
 
 /// Where a tensor stands.
@@ -401,13 +414,18 @@ impl Facts {
     fn of(checkpoint: &Checkpoint) -> Self {
         let metadata = checkpoint.metadata();
         let family = metadata.string("general.architecture").ok().flatten().unwrap_or_default();
-        let count = |key: &str| metadata.u64(&format!("{family}.{key}")).ok().flatten().unwrap_or(0) as usize;
-        let heads = count("attention.head_count");
+        let config = checkpoint.hub().map(|hub| &hub.config);
+        let count = |key: &str, hub_key: &str| {
+            let stored = metadata.u64(&format!("{family}.{key}")).ok().flatten();
+            stored.or_else(|| config?[hub_key].as_u64()).unwrap_or(0) as usize
+        };
+        let heads = count("attention.head_count", "num_attention_heads");
+        let kv_heads = count("attention.head_count_kv", "num_key_value_heads");
         Self {
-            n_layers: count("block_count"),
-            n_experts: count("expert_count"),
-            n_shared: heads.checked_div(count("attention.head_count_kv")).unwrap_or(1),
-            is_tied: checkpoint.find("output.weight").is_none(),
+            n_layers: count("block_count", "num_hidden_layers"),
+            n_experts: count("expert_count", "num_local_experts"),
+            n_shared: heads.checked_div(kv_heads).unwrap_or(1),
+            is_tied: checkpoint.find("output.weight").is_none() && checkpoint.find("lm_head.weight").is_none(),
         }
     }
 
@@ -417,7 +435,8 @@ impl Facts {
             "token_embd.weight" => Role::Embedding,
             _ => ROLES.iter().find(|(part, _)| name.contains(part)).map_or(Role::Other, |(_, role)| *role),
         };
-        let number = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()).and_then(|n| n.parse().ok());
+        // The first number of a name is its layer's, in either format.
+        let number = name.split('.').find_map(|part| part.parse().ok());
         let (n_layers, n_experts, n_shared) = (self.n_layers, self.n_experts, self.n_shared);
         Place { role, layer: number.unwrap_or(0), n_layers, n_experts, n_shared, has_importance }
     }
