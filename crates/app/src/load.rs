@@ -3,10 +3,13 @@
 //! is an error with the numbers.
 
 use crate::memory_plan::{self, Context, Fit, Room};
+use crate::model_file;
 use crate::options::{KvType, LoadArgs};
+use crate::quantize::{Mix, convert};
 use crate::report::{HintExt, human_bytes};
 use anyhow::{Context as _, Result};
 use model::{BLOCK_TOKENS, Config, LoadOptions, MemoryPlan, Model};
+use std::path::Path;
 use weights::Checkpoint;
 
 /// A context that nobody asked for is at most this.
@@ -45,6 +48,21 @@ impl Plan {
     pub fn lines(&self) -> String {
         self.fit.lines(self.n_sequences, &format!("{:?}", self.options.kv_type).to_lowercase())
     }
+}
+
+/// Opens a model's files, and makes its weights smaller where that was asked for.
+pub fn open(path: &Path, args: &LoadArgs) -> Result<Checkpoint> {
+    let checkpoint = model_file::open(path)?;
+    for note in checkpoint.notes() {
+        eprintln!("note: {note}");
+    }
+    let Some(mix) = args.quantize.and_then(Mix::find) else { return Ok(checkpoint) };
+    let plan = mix.plan(&checkpoint, false);
+    let start = std::time::Instant::now();
+    let smaller = convert::checkpoint(&checkpoint, &plan, args.n_threads())?;
+    let (from, to) = (human_bytes(checkpoint.file_bytes()), human_bytes(smaller.file_bytes()));
+    eprintln!("note: weights as {}: {from} -> {to} in {:.1} s", mix.name, start.elapsed().as_secs_f64());
+    Ok(smaller)
 }
 
 /// Decides the context and checks the memory; touches no weights.

@@ -19,6 +19,7 @@ mod memory_plan;
 mod model_file;
 mod options;
 mod profile;
+mod quantize;
 mod report;
 mod sampling_args;
 mod server;
@@ -73,6 +74,10 @@ enum Command {
     Bench(cmd::bench::Args),
     /// Measure how well a model predicts a text
     Perplexity(cmd::perplexity::Args),
+    /// Write a model with smaller weights
+    Quantize(cmd::quantize::Args),
+    /// Measure which weights matter, for `roci quantize`
+    Imatrix(cmd::imatrix::Args),
     /// Show what can compute here
     Devices(cmd::devices::Args),
 }
@@ -91,6 +96,8 @@ fn main() -> ExitCode {
         Command::Tokenize(args) => cmd::tokenize::main(&args),
         Command::Bench(args) => cmd::bench::main(&args),
         Command::Perplexity(args) => cmd::perplexity::main(&args),
+        Command::Quantize(args) => cmd::quantize::main(&args),
+        Command::Imatrix(args) => cmd::imatrix::main(&args),
         Command::Devices(args) => cmd::devices::main(&args),
     };
     match outcome {

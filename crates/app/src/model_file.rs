@@ -11,7 +11,8 @@ const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 
 /// Maps the file and reads its header.
 pub fn open(path: &Path) -> Result<Checkpoint> {
-    Checkpoint::open(path).hint("roci reads GGUF files (v2 and v3); a download that was cut must be fetched again")
+    Checkpoint::open(path)
+        .hint("roci reads GGUF and safetensors, files and folders; a download that was cut must be fetched again")
 }
 
 /// Builds the tokenizer that the file describes.

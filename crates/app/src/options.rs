@@ -80,6 +80,9 @@ pub struct LoadArgs {
     /// Name every op to rocprof or nsys (roctx, NVTX); without it only while such a tool is attached, and not in graphs
     #[arg(long, conflicts_with = "debug_sync")]
     pub ranges: bool,
+    /// Make the weights smaller while loading: Q8_0 Q6_K Q4_K_M ... (an unknown name lists them all)
+    #[arg(long, value_name = "TYPE", value_parser = crate::cmd::quantize::parse_mix)]
+    pub quantize: Option<&'static str>,
 }
 
 impl LoadArgs {

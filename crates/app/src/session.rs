@@ -83,7 +83,7 @@ pub struct Answer {
 impl Session {
     pub fn open(path: &Path, args: &LoadArgs, detail: Detail, profiling: Profiling) -> Result<Self> {
         let start = Instant::now();
-        let checkpoint = model_file::open(path)?;
+        let checkpoint = load::open(path, args)?;
         let mut plan =
             load::plan(&checkpoint, args, Use::ONE_SEQUENCE).with_context(|| format!("`{}`", path.display()))?;
         if plan.n_ctx > plan.n_ctx_train {

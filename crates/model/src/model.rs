@@ -256,6 +256,11 @@ impl Model {
         Ok(Self { runs_on: RunsOn::Cpu(pool), decoder, limits, memory, loaded: None, head })
     }
 
+    /// Where each weight lies on the host, and which matrix of which of the checkpoint's tensors it is; empty on a device.
+    pub fn addresses(&self) -> Vec<(usize, &str, usize)> {
+        self.decoder.weights.addresses()
+    }
+
     pub fn config(&self) -> &Config {
         &self.decoder.config
     }

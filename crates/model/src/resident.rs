@@ -2,8 +2,9 @@
 //! or of the device that holds them.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
-use ops::{Arena, Exec, Layout, Tensor, View, device_dtype, pack, packed, packed_on_device};
+use ops::{Arena, Exec, Layout, Place, Tensor, View, device_dtype, pack, packed, packed_on_device};
 use weights::Dtype;
 
 use crate::device::Device;
@@ -15,6 +16,8 @@ use crate::{Config, Error};
 pub struct Resident {
     pub parts: Parts,
     tensors: Vec<Tensor>,
+    /// The tensor of the checkpoint that each came from, and which matrix of it.
+    sources: Vec<(String, usize)>,
 }
 
 impl Resident {
@@ -46,7 +49,8 @@ impl Resident {
             all.iter().map(|wanted| arena.carve_as(wanted.layout, wanted.dtype, wanted.shape)).collect();
         let jobs = all.iter().zip(&mut tensors).map(|(wanted, to)| wanted.job(to)).collect();
         let loaded = upload(device, jobs, n_threads)?;
-        Ok((Self { parts, tensors }, loaded))
+        let sources = sources(&all);
+        Ok((Self { parts, tensors, sources }, loaded))
     }
 
     /// Copies every tensor into one allocation and lets go of the file's pages behind it.
@@ -55,12 +59,36 @@ impl Resident {
         let needed_bytes = all.iter().map(|wanted| Arena::padded(wanted.n_bytes)).sum();
         let mut arena = Arena::new(needed_bytes).ok_or(Error::Memory { what: "the weights", needed_bytes })?;
         let tensors = all.iter().map(|wanted| wanted.load(exec, &mut arena)).collect::<Result<_, _>>()?;
-        Ok(Self { parts, tensors })
+        let sources = sources(&all);
+        Ok(Self { parts, tensors, sources })
+    }
+
+    /// Where each tensor lies on the host, and which matrix of which of the checkpoint's tensors it is.
+    pub fn addresses(&self) -> Vec<(usize, &str, usize)> {
+        let all = self.tensors.iter().zip(&self.sources);
+        let host = all.filter_map(|(tensor, (name, matrix))| match tensor.view().place {
+            Place::Host(bytes) => Some((bytes.as_ptr().addr(), name.as_str(), *matrix)),
+            Place::Device(_) => None,
+        });
+        host.collect()
     }
 
     pub fn view(&self, id: TensorId) -> View<'_> {
         self.tensors[id.0].view()
     }
+}
+
+/// Experts are taken out of one tensor in order; other cuts of a tensor see the same input and count as one.
+fn sources(all: &[Wanted]) -> Vec<(String, usize)> {
+    let mut n_seen: HashMap<&str, usize> = HashMap::new();
+    let mut sources = Vec::with_capacity(all.len());
+    for wanted in all {
+        let is_experts = wanted.source.shape.len() > 2;
+        let n = n_seen.entry(wanted.source.name.as_str()).or_default();
+        sources.push((wanted.source.name.clone(), if is_experts { *n } else { 0 }));
+        *n += 1;
+    }
+    sources
 }
 
 /// How a device holds weights of a type: as they are, or in the type its kernels know.

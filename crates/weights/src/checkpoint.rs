@@ -111,6 +111,14 @@ impl Checkpoint {
         })
     }
 
+    /// The same checkpoint with other tensors, as after quantising them.
+    pub fn with_tensors(&self, tensors: Vec<Tensor>) -> Result<Self> {
+        let made = Self::from_parts(self.metadata.clone(), tensors)?;
+        let (path, description) = (self.path.clone(), format!("{}, quantised", self.description));
+        let (format, hub, notes) = (self.format, self.hub.clone(), self.notes.clone());
+        Ok(Self { path, format, description, hub, notes, ..made })
+    }
+
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }

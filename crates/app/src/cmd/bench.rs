@@ -6,7 +6,7 @@ use crate::load::{self, Use};
 use crate::machine::{self, Cpu};
 use crate::options::{Format, LoadArgs, print_json};
 use crate::report::{HintExt, human_bytes};
-use crate::{model_file, profile, store};
+use crate::{profile, store};
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -244,7 +244,7 @@ pub fn main(args: &Args) -> Result<()> {
 fn open(args: &Args) -> Result<(String, Checkpoint)> {
     let (Some(shape), Some(weights)) = (args.synthetic, &args.weights) else {
         let spec = args.model.as_deref().unwrap_or_default();
-        return Ok((spec.to_owned(), model_file::open(&store::resolve(spec)?)?));
+        return Ok((spec.to_owned(), load::open(&store::resolve(spec)?, &args.load)?));
     };
     let (name, kind) = match shape {
         Synthetic::Llama1b => ("llama-1b", model::Synthetic::Llama1b),

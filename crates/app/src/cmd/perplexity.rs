@@ -157,7 +157,7 @@ impl Divergence {
 pub fn main(args: &Args) -> Result<()> {
     let text = super::tokenize::read_text(&args.file)?;
     let path = store::resolve(&args.model)?;
-    let checkpoint = model_file::open(&path)?;
+    let checkpoint = load::open(&path, &args.load)?;
     let tokenizer = model_file::open_tokenizer(&checkpoint).with_context(|| format!("`{}`", path.display()))?;
     let chunks = Chunks::of(&text, &tokenizer, args)?;
     let load_args = LoadArgs { context: Some(args.chunk), ..args.load.clone() };

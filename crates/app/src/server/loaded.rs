@@ -40,7 +40,7 @@ pub struct Loaded {
 
 impl Loaded {
     pub fn open(name: &str, path: &Path, settings: &LoadSettings) -> Result<Self> {
-        let checkpoint = model_file::open(path)?;
+        let checkpoint = load::open(path, &settings.load)?;
         let plan = plan(&checkpoint, settings).with_context(|| format!("`{}`", path.display()))?;
         if plan.n_ctx > plan.n_ctx_train {
             bail!("--context {} is more than the {} tokens it was trained for", plan.n_ctx, plan.n_ctx_train);

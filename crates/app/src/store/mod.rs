@@ -42,7 +42,8 @@ impl Meaning {
         let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
         let is_path_like = spec.contains(['/', '\\']) || spec.ends_with(".gguf");
         match (path.is_dir(), is_path_like) {
-            (true, _) => Err(anyhow!("`{spec}` is a folder")).hint("give the path of a .gguf file in it"),
+            // What is in it, the weights' reader finds out.
+            (true, _) => Ok(Self::File(PathBuf::from(spec))),
             (_, true) => Err(anyhow!("there is no file `{spec}`")).with_hint(|| {
                 format!("give the path of a GGUF file, a known name ({}) or hf:OWNER/REPO[:FILE]", names.join(", "))
             }),

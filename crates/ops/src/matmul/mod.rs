@@ -36,7 +36,7 @@ use weights::Dtype;
 use crate::isa::Isa;
 use crate::quant::{Float, Format, TILE_ROWS, for_block};
 use crate::view::Shared;
-use crate::{Error, Exec, Layout, Pool, View, ViewMut, rmsnorm, swiglu};
+use crate::{Error, Exec, Layout, Pool, View, ViewMut, observe, rmsnorm, swiglu};
 use activations::Activations;
 use left::Left;
 
@@ -96,7 +96,11 @@ pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error
         return Ok(());
     }
     match exec {
-        Exec::Cpu(pool) => matmul_cpu(pool, Left::Plain(x.f32s(OP, "x")?), n_rows, n_in, products),
+        Exec::Cpu(pool) => {
+            let x = x.f32s(OP, "x")?;
+            observe::see(x, n_in, products.iter().filter_map(|product| product.weight.host_bytes(OP, "weight").ok()));
+            matmul_cpu(pool, Left::Plain(x), n_rows, n_in, products)
+        }
         Exec::Gpu(gpu) => {
             gpu.launcher.count(work(x.shape, products));
             launch::launch(gpu, x, products)
@@ -125,6 +129,7 @@ pub fn norm_matmul(
     }
     if let Exec::Cpu(pool) = exec
         && left::fuses(x.shape, products)
+        && !observe::is_on()
     {
         weight.expect_shape(OP, "weight", [1, x.n_cols()])?;
         check_shapes(x.shape, products)?;
@@ -148,6 +153,7 @@ pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [P
     }
     if let Exec::Cpu(pool) = exec
         && left::fuses(gate.shape, products)
+        && !observe::is_on()
     {
         up.expect_shape(OP, "up", gate.shape)?;
         check_shapes(gate.shape, products)?;

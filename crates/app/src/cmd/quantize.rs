@@ -1,0 +1,117 @@
+//! `roci quantize`: the same model in a smaller type, as a GGUF file that llama.cpp reads too.
+
+use crate::model_file;
+use crate::quantize::{Importance, Mix, convert};
+use crate::report::{HintExt, human_bytes};
+use crate::store;
+use anyhow::{Context, Result, anyhow};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::PathBuf;
+use std::time::Instant;
+use weights::gguf::TensorInfo;
+use weights::{Format, GgufWriter};
+
+const EXAMPLES: &str = "\
+Examples:
+  roci quantize model-f16.gguf model-q4_k_m.gguf --type Q4_K_M
+  roci quantize model-f16.gguf small.gguf --type IQ3_XXS --imatrix model.imatrix.gguf
+
+A type is a recipe: most tensors take the type of that name, and those that suffer most from
+rounding a larger one. Rows that fill no whole blocks of a type take the nearest that fits.";
+
+/// Write a model with smaller weights
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A known name, the path of a GGUF file, or hf:OWNER/REPO[:FILE]
+    model: String,
+    /// The file to write
+    out: PathBuf,
+    /// Q4_K_M Q5_K_M Q6_K Q8_0 IQ4_XS ... (an unknown name lists them all)
+    #[arg(long = "type", value_name = "TYPE", value_parser = parse_mix)]
+    mix: &'static str,
+    /// How much each column matters (`roci imatrix`)
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// CPU threads [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+/// The recipe's own spelling of a name.
+pub fn parse_mix(name: &str) -> Result<&'static str, String> {
+    Mix::find(name).map(|mix| mix.name).ok_or_else(|| format!("expected one of: {}", Mix::names()))
+}
+
+pub fn main(args: &Args) -> Result<()> {
+    let path = store::resolve(&args.model)?;
+    let checkpoint = model_file::open(&path)?;
+    if checkpoint.format() != Format::Gguf {
+        return Err(anyhow!("`{}` is {}", path.display(), checkpoint.description()))
+            .hint("only GGUF is written from GGUF; `--quantize TYPE` of run and serve takes safetensors too");
+    }
+    if let Some(tensor) = checkpoint.unsupported().first() {
+        return Err(anyhow!("tensor `{}` has type {}", tensor.name, tensor.type_name))
+            .hint("this file cannot be read in full, so it cannot be written in another type");
+    }
+    if args.out.canonicalize().is_ok_and(|out| path.canonicalize().is_ok_and(|path| path == out)) {
+        return Err(anyhow!("`{}` is both read and written", args.out.display())).hint("name another file to write");
+    }
+    let mix = Mix::find(args.mix).expect("the argument was parsed to a known name");
+    let importance = args.imatrix.as_deref().map(Importance::read).transpose()?;
+    let plan = mix.plan(&checkpoint, importance.is_some());
+    if plan.n_blind > 0 {
+        eprintln!("note: {} tensors take types that want --imatrix; expect them to be worse without", plan.n_blind);
+    }
+    if plan.n_fallback > 0 {
+        eprintln!(
+            "note: {} tensors have rows that fill no blocks of their type and take a larger one",
+            plan.n_fallback
+        );
+    }
+
+    let mut metadata = checkpoint.metadata().clone();
+    metadata.set("general.file_type", mix.file_type);
+    metadata.set("general.quantization_version", 2u32);
+    if let (Some(importance), Some(file)) = (&importance, &args.imatrix) {
+        metadata.set("quantize.imatrix.file", file.display().to_string());
+        metadata.set("quantize.imatrix.entries_count", importance.by_name.len() as u32);
+        metadata.set("quantize.imatrix.chunks_count", importance.n_chunks);
+    }
+    // A model that came in parts is written whole.
+    let metadata = metadata.iter().filter(|(key, _)| !key.starts_with("split."));
+    let metadata = metadata.map(|(key, value)| (key.to_owned(), value.clone())).collect();
+    let infos: Vec<TensorInfo> = checkpoint
+        .tensors()
+        .iter()
+        .zip(&plan.types)
+        .map(|(tensor, &dtype)| TensorInfo { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() })
+        .collect();
+
+    let start = Instant::now();
+    let mut writer = GgufWriter::create(&args.out, &metadata, &infos)?;
+    let n_threads =
+        args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
+    let n_bytes = |info: &TensorInfo| {
+        (info.shape.iter().product::<usize>() / info.dtype.block_len() * info.dtype.block_bytes()) as u64
+    };
+    let total: u64 = infos.iter().map(n_bytes).sum();
+    let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes}  {eta} left  {msg}")?;
+    let bar = ProgressBar::new(total).with_style(style);
+    for (tensor, &dtype) in checkpoint.tensors().iter().zip(&plan.types) {
+        bar.set_message(tensor.name.clone());
+        if dtype == tensor.dtype {
+            writer.tensor(&tensor.bytes)?;
+            bar.inc(tensor.bytes.len() as u64);
+        } else {
+            let bytes = convert::tensor(tensor, dtype, importance.as_ref(), n_threads, |n| bar.inc(n));
+            writer.tensor(&bytes)?;
+        }
+        tensor.bytes.release_pages();
+    }
+    writer.finish().with_context(|| format!("cannot write `{}`", args.out.display()))?;
+    bar.finish_and_clear();
+    let (from, to) = (human_bytes(checkpoint.file_bytes()), human_bytes(std::fs::metadata(&args.out)?.len()));
+    println!("{}: {from} -> {to} as {} in {:.1} s", args.out.display(), mix.name, start.elapsed().as_secs_f64());
+    Ok(())
+}
