@@ -36,10 +36,15 @@ pub struct Plan {
 }
 
 /// Decides the context and checks the memory; touches no weights.
-pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, purpose: Use) -> Result<Plan> {
+pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, mut purpose: Use) -> Result<Plan> {
     let config = Config::from_checkpoint(checkpoint).hint("`roci inspect` shows what the file says")?;
     let asked = args.context.map(|n_ctx| n_ctx as usize);
     let mut n_ctx = asked.unwrap_or_else(|| config.n_ctx_train.clamp(1, DEFAULT_CONTEXT));
+    if config.is_encoder() {
+        // It reads a text as a whole, and any of its tokens may be wanted.
+        purpose.max_batch_tokens = purpose.max_batch_tokens.max(n_ctx);
+        purpose.max_logits_rows = purpose.max_batch_tokens;
+    }
     let device = args.choose_device();
     let available = available_bytes(device)?.map(|bytes| bytes.saturating_sub(RESERVE_BYTES));
     loop {

@@ -261,9 +261,19 @@ impl Engine {
                     chunk.is_last.then(|| vector.finish())
                 }
             };
-            endings.extend(ending.map(|ending| (chunk.seq, ending)));
+            let is_scored = matches!(&request.job, Job::Embed(vector) if vector.pooling == Pooling::Score);
+            endings.extend(ending.map(|ending| (chunk.seq, ending, is_scored)));
         }
-        endings.into_iter().for_each(|(seq, ending)| self.end(seq, ending));
+        for (seq, ending, is_scored) in endings {
+            let ending = match ending {
+                Ending::Vector(hidden) if is_scored => match self.model.score(&hidden) {
+                    Some(scores) => Ending::Vector(scores),
+                    None => Ending::Failed(FailureKind::Request, "this model has no head to score texts with".into()),
+                },
+                ending => ending,
+            };
+            self.end(seq, ending);
+        }
     }
 
     /// Takes a request out, releases its blocks, and tells its caller. Unknown ones ended before.
@@ -337,7 +347,7 @@ fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
             Output::Logits if chunk.is_last => batch.logits_rows.push(last_row),
             Output::Logits => {}
             Output::Hidden(Pooling::Mean) => batch.pool_rows.extend(first_row..=last_row),
-            Output::Hidden(Pooling::First) if chunk.first == 0 => batch.pool_rows.push(first_row),
+            Output::Hidden(Pooling::First | Pooling::Score) if chunk.first == 0 => batch.pool_rows.push(first_row),
             Output::Hidden(Pooling::Last) if chunk.is_last => batch.pool_rows.push(last_row),
             Output::Hidden(_) => {}
         }
@@ -349,7 +359,7 @@ fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
 fn n_pool_rows(pooling: Pooling, chunk: &Chunk) -> usize {
     match pooling {
         Pooling::Mean => chunk.n_tokens,
-        Pooling::First => usize::from(chunk.first == 0),
+        Pooling::First | Pooling::Score => usize::from(chunk.first == 0),
         Pooling::Last => usize::from(chunk.is_last),
     }
 }

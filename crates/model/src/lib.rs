@@ -29,12 +29,12 @@ mod synthetic;
 mod upload;
 
 pub use batch::{Attention, BLOCK_TOKENS, Batch, Limits, SeqRows};
-pub use config::{Config, Experts, Mla, Rope};
+pub use config::{Config, Experts, Mla, Pooling, Rope};
 pub use error::Error;
 pub use family::{FAMILIES, Family, Kind, Placement, Windows};
 pub use ids::{BlockId, TokenId};
 pub use kv_cache::KvType;
-pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, Output, Shard, plan};
+pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, Output, Shard, missing_on_device, plan};
 pub use names::Format;
 pub use rope_scaling::{Scaling, Yarn};
 pub use synthetic::{Recipe, Synthetic, synthetic};

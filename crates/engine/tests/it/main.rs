@@ -1,5 +1,6 @@
 //! The engine from outside: the scheduler under a seeded simulation, and the whole loop on a toy and on a small real model.
 
+mod encoders;
 mod engine_loop;
 mod generation;
 mod simulation;
