@@ -66,12 +66,18 @@ pub fn open(path: &Path, args: &LoadArgs) -> Result<Checkpoint> {
 }
 
 /// Decides the context and checks the memory; touches no weights.
-pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, purpose: Use) -> Result<Plan> {
+pub fn plan(checkpoint: &Checkpoint, args: &LoadArgs, mut purpose: Use) -> Result<Plan> {
     let config = Config::from_checkpoint(checkpoint).hint("`roci inspect` shows what the file says")?;
     let context = match args.context {
         Some(n_ctx) => Context::Asked(n_ctx as usize),
         None => Context::AtMost(config.n_ctx_train.clamp(1, DEFAULT_CONTEXT)),
     };
+    if config.is_encoder() {
+        // It reads a text as a whole, and any of its tokens may be wanted.
+        let n_ctx = args.context.map_or(config.n_ctx_train.clamp(1, DEFAULT_CONTEXT), |n_ctx| n_ctx as usize);
+        purpose.max_batch_tokens = purpose.max_batch_tokens.max(n_ctx);
+        purpose.max_logits_rows = purpose.max_batch_tokens;
+    }
     let device = args.choose_device();
     let options_for = |n_ctx| LoadOptions { device, ..options(args, purpose, n_ctx) };
     let fit = memory_plan::decide(Room::read(device)?, context, &|n_ctx| {

@@ -70,6 +70,10 @@ enum Command {
     Inspect(cmd::inspect::Args),
     /// Turn text into tokens
     Tokenize(cmd::tokenize::Args),
+    /// Turn texts into vectors
+    Embed(cmd::embed::Args),
+    /// Put texts in the order in which they fit a question
+    Rerank(cmd::rerank::Args),
     /// Measure speed
     Bench(cmd::bench::Args),
     /// Measure how well a model predicts a text
@@ -94,6 +98,8 @@ fn main() -> ExitCode {
         Command::Rm(args) => cmd::rm::main(&args),
         Command::Inspect(args) => cmd::inspect::main(&args),
         Command::Tokenize(args) => cmd::tokenize::main(&args),
+        Command::Embed(args) => cmd::embed::main(&args),
+        Command::Rerank(args) => cmd::rerank::main(&args),
         Command::Bench(args) => cmd::bench::main(&args),
         Command::Perplexity(args) => cmd::perplexity::main(&args),
         Command::Quantize(args) => cmd::quantize::main(&args),

@@ -108,7 +108,7 @@ impl Session {
         let (tokenizer, model) = (Arc::new(tokenizer?), model?);
         let template = model_file::open_template(&checkpoint, &tokenizer)?;
         let options = engine::EngineOptions {
-            max_batch_tokens: PROMPT_STEP,
+            max_batch_tokens: plan.options.max_batch_tokens,
             // One sequence at a time: nobody else waits for the step.
             prefill_chunk: PROMPT_STEP,
             max_running: 1,
@@ -125,6 +125,11 @@ impl Session {
         let handle = engine::start(model, options, Some(masks::factory(Arc::clone(&tokenizer))));
         let load_time = start.elapsed();
         Ok(Self { path: path.to_owned(), tokenizer, template, handle, plan, device, load_time, notes, profiler })
+    }
+
+    /// Where requests for vectors go.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
     }
 
     /// The conversation as the model was trained to read it, up to where its answer starts.

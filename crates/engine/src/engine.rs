@@ -292,9 +292,19 @@ impl Engine {
                     chunk.is_last.then(|| vector.finish())
                 }
             };
-            endings.extend(ending.map(|ending| (chunk.seq, ending)));
+            let is_scored = matches!(&request.job, Job::Embed(vector) if vector.pooling == Pooling::Score);
+            endings.extend(ending.map(|ending| (chunk.seq, ending, is_scored)));
         }
-        endings.into_iter().for_each(|(seq, ending)| self.end(seq, ending));
+        for (seq, ending, is_scored) in endings {
+            let ending = match ending {
+                Ending::Vector(hidden) if is_scored => match self.model.score(&hidden) {
+                    Some(scores) => Ending::Vector(scores),
+                    None => Ending::Failed(FailureKind::Request, "this model has no head to score texts with".into()),
+                },
+                ending => ending,
+            };
+            self.end(seq, ending);
+        }
     }
 
     /// Lets the model choose the tokens, where it can and every request of the step allows it.
@@ -394,7 +404,7 @@ fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
             Output::Logits => {}
             Output::Replay => batch.logits_rows.extend(first_row + replay_offset(seq, chunk) as u32..=last_row),
             Output::Hidden(Pooling::Mean) => batch.pool_rows.extend(first_row..=last_row),
-            Output::Hidden(Pooling::First) if chunk.first == 0 => batch.pool_rows.push(first_row),
+            Output::Hidden(Pooling::First | Pooling::Score) if chunk.first == 0 => batch.pool_rows.push(first_row),
             Output::Hidden(Pooling::Last) if chunk.is_last => batch.pool_rows.push(last_row),
             Output::Hidden(_) => {}
         }
@@ -411,7 +421,7 @@ fn replay_offset(seq: &Sequence, chunk: &Chunk) -> usize {
 fn n_pool_rows(pooling: Pooling, chunk: &Chunk) -> usize {
     match pooling {
         Pooling::Mean => chunk.n_tokens,
-        Pooling::First => usize::from(chunk.first == 0),
+        Pooling::First | Pooling::Score => usize::from(chunk.first == 0),
         Pooling::Last => usize::from(chunk.is_last),
     }
 }

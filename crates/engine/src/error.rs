@@ -27,6 +27,8 @@ pub enum Error {
     NoConstraints { id: RequestId },
     #[error("this command answers with events: use submit, embed, stats or send_to")]
     NoReceiver,
+    #[error("no vector: {reason}")]
+    NoVector { reason: String },
     #[error("the engine has stopped: {reason}")]
     Stopped { reason: String },
 }

@@ -1,7 +1,9 @@
 //! What the engine asks of a model: its limits, and one step. A model in this process, one in a worker process and one
 //! spread over several devices all fit behind it; the loop sees no difference.
 
-use model::{BLOCK_TOKENS, Batch, Limits, Model, TokenId};
+use model::{Attention, BLOCK_TOKENS, Batch, Limits, Model, TokenId};
+
+use crate::protocol::Pooling;
 
 /// Runs one step. A failed step leaves the model usable: the engine fails the requests in it and goes on.
 pub trait Forward: Send {
@@ -13,6 +15,25 @@ pub trait Forward: Send {
     }
 
     fn forward(&mut self, batch: &Batch) -> Result<Rows<'_>, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// How it makes vectors of texts.
+    fn embeds(&self) -> Embeds {
+        Embeds { attention: Attention::Causal, pooling: Pooling::Mean, has_head: false }
+    }
+
+    /// What a reranker's head makes of the hidden state of the first token.
+    fn score(&self, _hidden: &[f32]) -> Option<Vec<f32>> {
+        None
+    }
+}
+
+/// How a model was trained to make a vector of a text.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Embeds {
+    pub attention: Attention,
+    pub pooling: Pooling,
+    /// Whether it can score texts, [`Pooling::Score`].
+    pub has_head: bool,
 }
 
 /// What a step may hold, fixed when the model was loaded.
@@ -58,5 +79,20 @@ impl Forward for Model {
         let output = Model::forward(self, batch)?;
         let chosen = (0..batch.choices.len()).filter_map(|row_idx| output.token(row_idx)).collect();
         Ok(Rows { logits: output.logits, hidden: output.hidden, chosen })
+    }
+
+    fn embeds(&self) -> Embeds {
+        let config = self.config();
+        let attention = if config.is_encoder() { Attention::Full } else { Attention::Causal };
+        let pooling = match config.pooling {
+            Some(model::Pooling::First) => Pooling::First,
+            Some(model::Pooling::Last) => Pooling::Last,
+            Some(model::Pooling::Mean) | None => Pooling::Mean,
+        };
+        Embeds { attention, pooling, has_head: self.has_head() }
+    }
+
+    fn score(&self, hidden: &[f32]) -> Option<Vec<f32>> {
+        Model::score(self, hidden)
     }
 }

@@ -13,14 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::Model;
+use model::{Model, TokenId};
 
 use crate::{
     Error, Result,
     engine::{Engine, EngineOptions, Origin},
-    forward::Forward,
+    forward::{Embeds, Forward},
     mask::MaskFactory,
-    protocol::{Command, Embed, Event, RequestId, Stats, Submit},
+    protocol::{Command, Embed, Event, Normalize, Pooling, RequestId, Stats, Submit},
     sequence::SeqId,
     validate::{self, Bounds, Constraints},
 };
@@ -36,6 +36,7 @@ pub struct Handle {
 #[derive(Debug)]
 struct Shared {
     bounds: Bounds,
+    embeds: Embeds,
     queue: Arc<Queue>,
     next_seq: AtomicU64,
     next_request: AtomicU64,
@@ -99,7 +100,7 @@ pub fn start(model: Model, options: EngineOptions, masks: Option<Box<dyn MaskFac
 /// As [`start`], with anything that can run a step.
 pub fn start_with(model: Box<dyn Forward>, options: EngineOptions, masks: Option<Box<dyn MaskFactory>>) -> Handle {
     let options = EngineOptions { max_queue: options.max_queue.max(1), ..options };
-    let capacity = model.capacity();
+    let (capacity, embeds) = (model.capacity(), model.embeds());
     let bounds = Bounds {
         n_vocab: capacity.n_vocab,
         n_ctx: options.n_ctx.map_or(capacity.n_ctx, |n| n.min(capacity.n_ctx)),
@@ -134,6 +135,7 @@ pub fn start_with(model: Box<dyn Forward>, options: EngineOptions, masks: Option
     let queue = Arc::new(Queue { n_waiting: AtomicUsize::new(0), max_queue: options.max_queue });
     let shared = Shared {
         bounds,
+        embeds,
         queue,
         next_seq: AtomicU64::new(0),
         next_request: AtomicU64::new(0),
@@ -153,6 +155,35 @@ impl Handle {
     /// Longest prompt plus generated tokens.
     pub fn n_ctx(&self) -> usize {
         self.shared.bounds.n_ctx
+    }
+
+    /// How the model makes vectors of texts.
+    pub fn embeds(&self) -> Embeds {
+        self.shared.embeds
+    }
+
+    /// The request for a vector of these tokens, as the model was trained to make it, of length 1.
+    pub fn embed_request(&self, tokens: Vec<TokenId>) -> Embed {
+        let Embeds { attention, pooling, .. } = self.shared.embeds;
+        let id = self.next_request_id();
+        Embed { id, tokens, pooling, attention, normalize: Normalize::Unit, priority: 0, group: 0 }
+    }
+
+    /// The request for a reranker's score of these tokens: a question and a text, as the model wants them joined.
+    pub fn score_request(&self, tokens: Vec<TokenId>) -> Embed {
+        Embed { pooling: Pooling::Score, normalize: Normalize::None, ..self.embed_request(tokens) }
+    }
+
+    /// Sends all requests and waits for their vectors, in the same order.
+    pub fn vectors(&self, requests: Vec<Embed>) -> Result<Vec<Vec<f32>>> {
+        let all = requests.into_iter().map(|request| self.embed(request)).collect::<Result<Vec<_>>>()?;
+        all.into_iter()
+            .map(|mut events| match events.next() {
+                Some(Event::Vector { vector, .. }) => Ok(vector),
+                Some(Event::Failed { error, .. }) => Err(Error::NoVector { reason: error }),
+                _ => Err(self.why_stopped()),
+            })
+            .collect()
     }
 
     pub fn n_vocab(&self) -> usize {

@@ -22,7 +22,7 @@ mod validate;
 
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
-pub use forward::{Capacity, Forward, Rows};
+pub use forward::{Capacity, Embeds, Forward, Rows};
 pub use handle::{Closed, Events, Handle, Sink, start, start_with};
 pub use mask::{Mask, MaskFactory, TokenSet};
 pub use protocol::*;

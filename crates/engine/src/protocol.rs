@@ -81,6 +81,8 @@ pub enum Pooling {
     First,
     Last,
     Mean,
+    /// No vector but what the head of a reranker makes of the first token's state: one score, or one a class.
+    Score,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

@@ -51,6 +51,15 @@ pub struct Config {
     pub mla: Option<Mla>,
     /// Learned positions that stand before the first.
     pub position_offset: usize,
+    /// Which hidden states make the vector of a text, where the checkpoint says it.
+    pub pooling: Option<Pooling>,
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Pooling {
+    First,
+    Last,
+    Mean,
 }
 
 /// How positions become angles.
@@ -88,7 +97,11 @@ impl Config {
     /// From whatever form the checkpoint has.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, Error> {
         let mut config = match checkpoint.hub() {
-            Some(hub) => Self::from_hub(&hub.config)?,
+            Some(hub) => {
+                let mut config = Self::from_hub(&hub.config)?;
+                config.pooling = hub.pooling.as_ref().and_then(hub::pooling);
+                config
+            }
             None => Self::from_metadata(checkpoint.metadata())?,
         };
         let names = Names { checkpoint, format: config.format, family: &config.family };
@@ -220,6 +233,12 @@ impl Config {
             experts,
             mla,
             position_offset: 0,
+            pooling: match keys.count("pooling_type")? {
+                Some(1) => Some(Pooling::Mean),
+                Some(2) => Some(Pooling::First),
+                Some(3) => Some(Pooling::Last),
+                _ => None,
+            },
             family,
         })
     }

@@ -4,9 +4,9 @@
 use serde_json::Value as Json;
 use weights::{Metadata, Value};
 
-use crate::Error;
 use crate::family::{FAMILIES, Family, supported};
 use crate::rope_scaling::{Scaling, Yarn, long_magnitude, mscale};
+use crate::{Error, Pooling};
 
 pub struct Translated {
     pub family: Family,
@@ -98,6 +98,17 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
     let context = number("max_position_embeddings").unwrap_or(0) as f64;
     let scaling = scaling(rope.scaling, context, &family)?;
     Ok(Translated { family, scaling, is_windowed, position_offset, metadata })
+}
+
+/// From `1_Pooling/config.json`, as sentence-transformers writes it.
+pub fn pooling(json: &Json) -> Option<Pooling> {
+    let is_set = |name: &str| json.get(name).and_then(Json::as_bool) == Some(true);
+    let modes = [
+        ("pooling_mode_cls_token", Pooling::First),
+        ("pooling_mode_lasttoken", Pooling::Last),
+        ("pooling_mode_mean_tokens", Pooling::Mean),
+    ];
+    modes.into_iter().find(|(name, _)| is_set(name)).map(|(_, pooling)| pooling)
 }
 
 /// Negative numbers and texts are no sizes; the reader says what is missing.

@@ -30,12 +30,12 @@ mod upload;
 mod watch;
 
 pub use batch::{Attention, BLOCK_TOKENS, Batch, Limits, SeqRows};
-pub use config::{Config, Experts, Mla, Rope};
+pub use config::{Config, Experts, Mla, Pooling, Rope};
 pub use error::Error;
 pub use family::{FAMILIES, Family, Kind, Placement, Windows};
 pub use ids::{BlockId, TokenId};
 pub use kv_cache::KvType;
-pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, Output, Shard, plan};
+pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, Output, Shard, missing_on_device, plan};
 pub use names::Format;
 pub use ops::{Choice, NOT_NUMBERS};
 pub use rope_scaling::{Scaling, Yarn};

@@ -157,6 +157,15 @@ fn names<'a>(checkpoint: &'a Checkpoint, config: &'a Config) -> Names<'a> {
     Names { checkpoint, format: config.format, family: &config.family }
 }
 
+/// The op that keeps this model from a GPU, if one does; touches no weight.
+pub fn missing_on_device(checkpoint: &Checkpoint, config: &Config) -> Result<Option<&'static str>, Error> {
+    match Resident::plan_bytes_on_device(names(checkpoint, config), config) {
+        Ok(_) => Ok(None),
+        Err(Error::NotOnDevice { op, .. }) => Ok(Some(op)),
+        Err(error) => Err(error),
+    }
+}
+
 impl Model {
     pub fn load(checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self, Error> {
         let n_threads = match options.n_threads {

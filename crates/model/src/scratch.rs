@@ -114,7 +114,8 @@ fn shapes<T: Taker>(config: &Config, max_rows: usize, max_logits_rows: usize, mu
         [max_kept, n_embd],
         [max_logits_rows, n_embd],
         [max_logits_rows, n_embd],
-        [max_logits_rows, config.n_vocab],
+        // An encoder has no logits.
+        [if config.is_encoder() { 0 } else { max_logits_rows }, config.n_vocab],
         [max_logits_rows, 1],
     ];
     let (n_experts, n_pairs, n_ff_expert, n_ff_shared) = match config.experts {

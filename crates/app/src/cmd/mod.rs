@@ -3,12 +3,14 @@
 pub mod bench;
 pub mod devices;
 pub mod imatrix;
+pub mod embed;
 pub mod inspect;
 pub mod key;
 pub mod list;
 pub mod perplexity;
 pub mod pull;
 pub mod quantize;
+pub mod rerank;
 pub mod rm;
 pub mod run;
 pub mod serve;

@@ -53,7 +53,8 @@ impl Loaded {
         let (tokenizer, model) = (Arc::new(tokenizer?), model?);
         let template = model_file::open_template(&checkpoint, &tokenizer)?;
         let options = EngineOptions {
-            max_batch_tokens: settings.max_batch_tokens,
+            // An encoder was given room for whole texts.
+            max_batch_tokens: settings.max_batch_tokens.max(plan.options.max_batch_tokens),
             prefill_chunk: settings.prefill_chunk,
             max_running: settings.max_running,
             max_queue: settings.max_queue,

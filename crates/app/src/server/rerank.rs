@@ -5,6 +5,7 @@ use super::error::{ApiError, Result};
 use super::generation::Caller;
 use super::json::Json;
 use super::vectors::{self, cosine};
+use crate::cmd::rerank::pair;
 use axum::Extension;
 use axum::extract::State;
 use serde::Deserialize;
@@ -56,9 +57,14 @@ pub async fn create(
     if texts.iter().any(Vec::is_empty) {
         return Err(ApiError::bad("the query and the documents must not be empty").param("documents"));
     }
-    let (vectors, n_tokens) = vectors::embed(&model, texts, caller).await?;
-    let scores = vectors[1..].iter().map(|vector| cosine(&vectors[0], vector));
-    let mut ranked: Vec<(usize, f32)> = scores.enumerate().collect();
+    let (scores, n_tokens): (Vec<f32>, usize) = if model.handle.embeds().has_head {
+        let pairs = body.documents.iter().map(|document| pair(&model.tokenizer, &body.query, document.text()));
+        vectors::score(&model, pairs.collect(), caller).await?
+    } else {
+        let (vectors, n_tokens) = vectors::embed(&model, texts, caller).await?;
+        (vectors[1..].iter().map(|vector| cosine(&vectors[0], vector)).collect(), n_tokens)
+    };
+    let mut ranked: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
     ranked.truncate(body.top_n.unwrap_or(ranked.len()));
     let results = ranked.into_iter().map(|(i, score)| {

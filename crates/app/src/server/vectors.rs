@@ -3,9 +3,9 @@
 use super::error::{ApiError, Result};
 use super::generation::Caller;
 use super::loaded::Loaded;
-use engine::{Command, Embed, Event, Normalize, Pooling};
+use engine::{Command, Embed, Event};
 use futures_util::future::join_all;
-use model::{Attention, TokenId};
+use model::TokenId;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -25,21 +25,23 @@ pub async fn embed(model: &Arc<Loaded>, texts: Vec<Vec<TokenId>>, caller: Caller
         let text = format!("this model's context holds {} tokens, the input has {}", model.n_ctx(), text.len());
         return Err(ApiError::bad(text).code("context_length_exceeded").param("input"));
     }
-    let vectors = join_all(texts.into_iter().map(|tokens| one(model, tokens, caller))).await;
+    let requests = texts.into_iter().map(|tokens| model.handle.embed_request(tokens));
+    let vectors = join_all(requests.map(|request| one(model, request, caller))).await;
     Ok((vectors.into_iter().collect::<Result<_>>()?, n_tokens))
 }
 
-async fn one(model: &Arc<Loaded>, tokens: Vec<TokenId>, caller: Caller) -> Result<Vec<f32>> {
+/// What a reranker's head makes of texts that hold a question and a document each, and how many tokens they took.
+pub async fn score(model: &Arc<Loaded>, pairs: Vec<Vec<TokenId>>, caller: Caller) -> Result<(Vec<f32>, usize)> {
+    let n_tokens = pairs.iter().map(Vec::len).sum();
+    let requests = pairs.into_iter().map(|tokens| model.handle.score_request(tokens));
+    let scores = join_all(requests.map(|request| one(model, request, caller))).await;
+    let first = |scores: Vec<f32>| scores.first().copied().unwrap_or(f32::NAN);
+    Ok((scores.into_iter().map(|scores| scores.map(first)).collect::<Result<_>>()?, n_tokens))
+}
+
+async fn one(model: &Arc<Loaded>, request: Embed, caller: Caller) -> Result<Vec<f32>> {
     let (sender, mut events) = mpsc::unbounded_channel();
-    let embed = Embed {
-        id: model.handle.next_request_id(),
-        tokens,
-        pooling: Pooling::Mean,
-        attention: Attention::Causal,
-        normalize: Normalize::Unit,
-        priority: caller.priority,
-        group: caller.group,
-    };
+    let embed = Embed { priority: caller.priority, group: caller.group, ..request };
     let mut cancel = Cancel { model: Arc::clone(model), id: embed.id, is_done: false };
     model.handle.send_into(Command::Embed(embed), Box::new(Outlet(sender)))?;
     while let Some(event) = events.recv().await {

@@ -2,6 +2,9 @@
 
 mod card;
 mod families;
+mod models_page;
+mod real;
 mod support;
 mod tiny;
 mod truth;
+mod wide;

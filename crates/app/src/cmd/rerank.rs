@@ -1,0 +1,67 @@
+//! `roci rerank`: a question and texts in, the texts' scores out, best first. Needs a model with a head for it.
+
+use crate::options::{LoadArgs, print_json};
+use crate::report::HintExt;
+use crate::session::Session;
+use crate::store;
+use anyhow::{Result, anyhow};
+use model::TokenId;
+use text::{Ends, Specials, Tokenizer};
+
+const EXAMPLES: &str = "\
+Examples:
+  roci rerank ./bge-reranker-v2-m3.gguf \"What is a panda?\" \"A bear.\" \"A planet.\"";
+
+/// Put texts in the order in which they fit a question
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A known name, the path of a model, or hf:OWNER/REPO[:FILE]
+    model: String,
+    /// The question
+    query: String,
+    /// The texts
+    #[arg(required = true)]
+    documents: Vec<String>,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+/// JSON: `{"model", "results": [{"index", "score"}]}`, best first.
+pub fn main(args: &Args) -> Result<()> {
+    let path = store::resolve(&args.model)?;
+    let session = Session::open(&path, &args.load)?;
+    let handle = session.handle();
+    if !handle.embeds().has_head {
+        return Err(anyhow!("`{}` cannot score texts: it has no head for that", path.display()))
+            .hint("use a reranker, for example bge-reranker-v2-m3; `roci embed` makes vectors with any model");
+    }
+    let pairs = args.documents.iter().map(|document| pair(&session.tokenizer, &args.query, document));
+    let requests = pairs.map(|tokens| handle.score_request(tokens)).collect();
+    let scores = handle.vectors(requests).hint("a longer --context holds longer texts")?;
+    let mut results: Vec<(usize, f32)> =
+        scores.iter().map(|s| s.first().copied().unwrap_or(f32::NAN)).enumerate().collect();
+    results.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let results: Vec<_> =
+        results.into_iter().map(|(index, score)| serde_json::json!({"index": index, "score": score})).collect();
+    print_json(&serde_json::json!({"model": args.model, "results": results}))
+}
+
+/// A question and a text as encoders are trained to read them: the second without its own start, and RoBERTa's kin
+/// with two ends between.
+pub fn pair(tokenizer: &Tokenizer, query: &str, document: &str) -> Vec<TokenId> {
+    let encode = |text: &str| tokenizer.encode_with(text, Specials::Plain, Ends::Add);
+    let (mut ids, document) = (encode(query), encode(document));
+    let (bos, eos) = (tokenizer.bos(), tokenizer.eos());
+    let skip = usize::from(bos.is_some() && document.first().copied() == bos);
+    if let Some(eos) = eos.filter(|&eos| tokenizer.token_text(eos) == "</s>" || is_roberta_end(tokenizer, eos)) {
+        ids.push(eos);
+    }
+    ids.extend(&document[skip..]);
+    ids.into_iter().map(TokenId).collect()
+}
+
+/// Special tokens may show as nothing; their bytes tell.
+fn is_roberta_end(tokenizer: &Tokenizer, eos: u32) -> bool {
+    tokenizer.token_bytes(eos).is_some_and(|bytes| bytes == b"</s>")
+}

@@ -1,0 +1,77 @@
+//! Real weights of more families against llama.cpp: its greedy tokens and its log-probabilities, token by token along
+//! its own text. llama.cpp rounds activations to 8 bits, so close calls may fall the other way; far ones may not.
+
+use model::{KvType, LoadOptions, Model};
+use serde_json::Value;
+use weights::Checkpoint;
+
+use crate::support::{argmax, batch, log_softmax, table};
+
+/// Natural logarithms: two tokens closer than this are a close call.
+const CLOSE: f64 = 0.35;
+
+/// The file that an environment variable names; `ROCI_REQUIRE_MODEL=1` makes its absence a failure.
+fn open(variable: &str) -> Option<Checkpoint> {
+    match std::env::var(variable) {
+        Ok(path) => Some(Checkpoint::open(path.as_ref()).expect("the file that the variable names")),
+        Err(_) if std::env::var("ROCI_REQUIRE_MODEL").is_ok_and(|v| v == "1") => panic!("{variable} is not set"),
+        Err(_) => {
+            eprintln!("skipped: {variable} names no model file");
+            None
+        }
+    }
+}
+
+/// The first `n_runs` texts; `bound` is for the mean distance of log-probabilities from llama.cpp's.
+fn check(variable: &str, golden: &str, n_runs: usize, bound: f64) {
+    let Some(checkpoint) = open(variable) else { return };
+    let options =
+        LoadOptions { kv_type: KvType::F16, n_blocks: 40, max_logits_rows: 64, n_threads: 2, ..LoadOptions::default() };
+    let mut model = Model::load(&checkpoint, options).unwrap();
+    let golden: Value = serde_json::from_str(golden).unwrap();
+    let ids = |v: &Value| v.as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect::<Vec<u32>>();
+    let (mut n, mut sum, mut n_far) = (0, 0.0, 0);
+    for run in golden["runs"].as_array().unwrap().iter().take(n_runs) {
+        let (prompt, out) = (ids(&run["prompt_ids"]), ids(&run["out_ids"]));
+        let tokens: Vec<u32> = prompt.iter().chain(&out[..out.len() - 1]).copied().collect();
+        let mut whole = batch(&tokens, 0, &table(0, tokens.len()), true);
+        whole.logits_rows.drain(..prompt.len() - 1);
+        let n_vocab = model.config().n_vocab;
+        let logits = model.forward(&whole).unwrap().logits.to_vec();
+        for (i, (row, expected)) in logits.chunks(n_vocab).zip(&out).enumerate() {
+            let logprobs = log_softmax(row);
+            let gap = logprobs[argmax(row) as usize] - logprobs[*expected as usize];
+            if gap > CLOSE {
+                n_far += 1;
+                println!("{} step {i}: llama.cpp's token is {gap:.3} below the best", run["user"]);
+            }
+            let top = run["top10"].get(i).and_then(Value::as_array).into_iter().flatten();
+            for pair in top {
+                let (token, truth) = (pair[0].as_u64().unwrap() as usize, pair[1].as_f64().unwrap());
+                sum += (logprobs[token] - truth).abs();
+                n += 1;
+            }
+        }
+    }
+    let mean = sum / f64::from(n);
+    println!("{variable}: mean distance {mean:.4} over {n} log-probabilities, {n_far} far tokens");
+    assert!(n >= 100 * n_runs as i32, "{n} log-probabilities");
+    assert!(mean <= bound, "mean distance {mean:.4}");
+    assert!(n_far <= 3, "{n_far} tokens differ by more than a close call");
+}
+
+#[test]
+fn gemma3_270m() {
+    check("ROCI_GEMMA3", include_str!("../../testdata/gemma3-270m-golden.json"), 6, 0.15);
+}
+
+#[test]
+fn tinyllama_in_two_bits() {
+    check("ROCI_TINYLLAMA", include_str!("../../testdata/tinyllama-1.1b-golden.json"), 2, 0.15);
+}
+
+#[test]
+#[ignore = "1.1 GB"]
+fn qwen25_coder() {
+    check("ROCI_QWEN25_CODER", include_str!("../../testdata/qwen2.5-coder-1.5b-golden.json"), 6, 0.15);
+}
