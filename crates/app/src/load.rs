@@ -86,6 +86,7 @@ fn options(args: &LoadArgs, purpose: Use, n_ctx: usize) -> LoadOptions {
         max_logits_rows: purpose.max_logits_rows,
         n_threads: args.n_threads(),
         n_ctx,
+        step_deadline: std::time::Duration::from_secs(args.step_deadline.into()),
         ..LoadOptions::default()
     }
 }

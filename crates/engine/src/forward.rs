@@ -3,11 +3,17 @@
 
 use model::{BLOCK_TOKENS, Batch, Limits, Model};
 
-/// Runs one step. A failed step leaves the model usable: the engine fails the requests in it and goes on.
+/// Runs one step. A failed step leaves the model usable, unless [`fault`](Self::fault) says otherwise: the engine fails
+/// the requests in it and goes on.
 pub trait Forward: Send {
     fn capacity(&self) -> Capacity;
 
     fn forward(&mut self, batch: &Batch) -> Result<Rows<'_>, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// Why no step will ever work again (a device that hangs or faulted). The engine then fails every request and ends.
+    fn fault(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What a step may hold, fixed when the model was loaded.
@@ -46,5 +52,9 @@ impl Forward for Model {
     fn forward(&mut self, batch: &Batch) -> Result<Rows<'_>, Box<dyn std::error::Error + Send + Sync>> {
         let output = Model::forward(self, batch)?;
         Ok(Rows { logits: output.logits, hidden: output.hidden })
+    }
+
+    fn fault(&self) -> Option<String> {
+        Model::fault(self)
     }
 }

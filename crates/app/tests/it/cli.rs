@@ -36,7 +36,7 @@ fn errors_say_what_happened_and_what_to_do() {
     snapshot!("error_logit_bias", ["run", "smollm2", "hi", "--logit-bias", "x"]);
     snapshot!("error_logprobs", ["run", "smollm2", "hi", "--logprobs", "3"]);
     snapshot!("error_rm", ["rm", "smollm2"]);
-    snapshot!("error_bench_weights", ["bench", "--synthetic", "llama-1b", "--weights", "Q5_K"]);
+    snapshot!("error_bench_weights", ["bench", "--synthetic", "llama-1b", "--weights", "Q9_K"]);
     snapshot!("error_no_command", [] as [&str; 0]);
 }
 
