@@ -22,9 +22,13 @@ fn script() -> Option<String> {
 
 /// The same command on the software GPU, with more environment.
 fn on_card(roci: &Roci, script: &str, args: &[&str], env: &[(&str, &str)]) -> Outcome {
+    on_card_as(roci, script, &[env!("CARGO_BIN_EXE_roci")], args, env)
+}
+
+fn on_card_as(roci: &Roci, script: &str, program: &[&str], args: &[&str], env: &[(&str, &str)]) -> Outcome {
     let plain = roci.command(args);
     let mut command = Command::new(script);
-    command.arg(plain.get_program()).args(args).current_dir(roci.home.path()).stdin(std::process::Stdio::null());
+    command.args(program).args(args).current_dir(roci.home.path()).stdin(std::process::Stdio::null());
     for (key, value) in plain.get_envs() {
         match value {
             Some(value) => command.env(key, value),
@@ -101,6 +105,41 @@ fn smollm2_gives_the_cpus_tokens() {
     println!("{n_prompt} prompt tokens and 3 more: {:.1} s", start.elapsed().as_secs_f64());
     assert_eq!(tokens(&found), tokens(&truth));
     assert_eq!(found["text"], truth["text"]);
+}
+
+/// HIP 5.2, 5.7, 6.4 and 7.2 as Debian ships them, on a machine without a card. (About 200 MB of downloads.)
+#[test]
+#[ignore = "fetches three older HIP versions"]
+fn every_hip_without_a_card_says_so() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    let binary = env!("CARGO_BIN_EXE_roci");
+    for suite in ["bookworm", "trixie", "sid", "experimental"] {
+        let ask = |args: &[&str]| on_card_as(&roci, &script, &["--suite", suite, binary], args, &[]);
+        let devices = ask(&["devices"]);
+        let none = "no AMD GPU in this machine, or none this user may open";
+        assert!(devices.code == Some(0) && devices.stdout.contains(none), "{suite}: {}", devices.show());
+        let run = ask(&["run", "tiny.gguf", "hi", "--device", "rocm"]);
+        assert!(run.code == Some(1) && run.stderr.contains(none), "{suite}: {}", run.show());
+        assert!(run.stderr.contains("hint: `roci devices`"), "{suite}: {}", run.show());
+    }
+}
+
+/// Counted where AMD's runtime asks for memory: sixteen more tokens take none.
+#[test]
+fn generating_takes_no_memory_at_the_hook() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    let n_allocations = |max_tokens: &str| {
+        let mut args = [&TINY[..], &["--device", "rocm"]].concat();
+        args[7] = max_tokens;
+        let outcome = on_card(&roci, &script, &args, &[("GFX_LOG", "1")]);
+        assert_eq!(tokens(&outcome.json()).as_array().unwrap().len().to_string(), max_tokens);
+        outcome.stderr.lines().filter(|line| line.starts_with("gfx: allocation ")).count()
+    };
+    let few = n_allocations("8");
+    assert!(few > 3, "{few}");
+    assert_eq!(n_allocations("24"), few);
 }
 
 /// After any fault a new process works, and soon.
