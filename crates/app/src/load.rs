@@ -107,6 +107,7 @@ fn options(args: &LoadArgs, purpose: Use, n_ctx: usize) -> LoadOptions {
         n_threads: args.n_threads(),
         n_ctx,
         watch: args.watch(),
+        step_deadline: std::time::Duration::from_secs(args.step_deadline.into()),
         ..LoadOptions::default()
     }
 }

@@ -37,14 +37,14 @@ impl std::fmt::Display for Device {
 
 fn parse_device(text: &str) -> Result<Device, String> {
     let gpu = || {
-        let (word, ordinal) = text.split_once(':')?;
+        let (word, ordinal) = text.split_once(':').unwrap_or((text, "0"));
         Some(Device::Gpu { vendor: gpu::Vendor::from_word(word)?, ordinal: ordinal.parse().ok()? })
     };
     match text {
         "auto" => Ok(Device::Auto),
         "cpu" => Ok(Device::Cpu),
         _ => gpu().ok_or_else(|| {
-            let words = gpu::Vendor::ALL.map(|vendor| format!("{}:N", vendor.word())).join(", ");
+            let words = gpu::Vendor::ALL.map(|vendor| format!("{}[:N]", vendor.word())).join(", ");
             format!("expected auto, cpu, {words} (see `roci devices`)")
         }),
     }
@@ -83,6 +83,9 @@ pub struct LoadArgs {
     /// Make the weights smaller while loading: Q8_0 Q6_K Q4_K_M ... (an unknown name lists them all)
     #[arg(long, value_name = "TYPE", value_parser = crate::cmd::quantize::parse_mix)]
     pub quantize: Option<&'static str>,
+    /// A GPU that takes longer for one step counts as hung
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..))]
+    pub step_deadline: u32,
 }
 
 impl LoadArgs {

@@ -110,24 +110,31 @@ impl Engine {
         }
     }
 
-    /// Runs until it is told to stop, or until nobody is left to send anything.
-    pub(crate) fn run(mut self, inbox: &Receiver<Message>) {
+    /// Runs until it is told to stop, until nobody is left to send anything, or until its device is dead: then the
+    /// answer is why.
+    pub(crate) fn run(mut self, inbox: &Receiver<Message>) -> Option<String> {
         loop {
             if self.scheduler.is_idle() {
                 self.publish();
-                let Ok(message) = inbox.recv() else { return };
+                let Ok(message) = inbox.recv() else { return None };
                 if self.take(message).is_break() {
-                    return self.shut_down(inbox);
+                    self.shut_down(inbox);
+                    return None;
                 }
             }
             while let Ok(message) = inbox.try_recv() {
                 if self.take(message).is_break() {
-                    return self.shut_down(inbox);
+                    self.shut_down(inbox);
+                    return None;
                 }
             }
             if !self.scheduler.is_idle() {
-                self.step();
+                let broken = self.step().err();
                 self.publish();
+                if let Some(fault) = broken {
+                    self.break_down(inbox, &fault);
+                    return Some(fault);
+                }
             }
         }
     }
@@ -212,7 +219,8 @@ impl Engine {
         Ok(mask)
     }
 
-    fn step(&mut self) {
+    /// An error is the end of the device.
+    fn step(&mut self) -> Result<(), String> {
         let plan = self.scheduler.plan();
         assert!(!plan.chunks.is_empty(), "sequences wait and none can run");
         let now = Instant::now();
@@ -231,9 +239,10 @@ impl Engine {
             Ok(rows) => rows,
             Err(error) => {
                 let seqs: Vec<SeqId> = plan.chunks.iter().map(|chunk| chunk.seq).collect();
-                return seqs.into_iter().for_each(|seq| {
+                for seq in seqs {
                     self.end(seq, Ending::Failed(FailureKind::Forward, format!("the forward pass failed: {error}")));
-                });
+                }
+                return self.model.fault().map_or(Ok(()), Err);
             }
         };
         self.counters.n_tokens_computed += self.batch.n_rows() as u64;
@@ -305,6 +314,7 @@ impl Engine {
             };
             self.end(seq, ending);
         }
+        Ok(())
     }
 
     /// Lets the model choose the tokens, where it can and every request of the step allows it.
@@ -336,6 +346,16 @@ impl Engine {
             Ending::Failed(..) => self.counters.n_failed += 1,
             _ => self.counters.n_finished += 1,
         }
+    }
+
+    /// Every request, also those that only wait, ends with the reason.
+    fn break_down(mut self, inbox: &Receiver<Message>, fault: &str) {
+        while let Ok(message) = inbox.try_recv() {
+            let _ = self.take(message);
+        }
+        let seqs: Vec<SeqId> = self.requests.keys().copied().collect();
+        let error = format!("the device is lost: {fault}");
+        seqs.into_iter().for_each(|seq| self.end(seq, Ending::Failed(FailureKind::Forward, error.clone())));
     }
 
     fn shut_down(mut self, inbox: &Receiver<Message>) {

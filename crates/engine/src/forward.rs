@@ -5,7 +5,8 @@ use model::{Attention, BLOCK_TOKENS, Batch, Limits, Model, TokenId};
 
 use crate::protocol::Pooling;
 
-/// Runs one step. A failed step leaves the model usable: the engine fails the requests in it and goes on.
+/// Runs one step. A failed step leaves the model usable, unless [`fault`](Self::fault) says otherwise: the engine fails
+/// the requests in it and goes on.
 pub trait Forward: Send {
     fn capacity(&self) -> Capacity;
 
@@ -15,6 +16,11 @@ pub trait Forward: Send {
     }
 
     fn forward(&mut self, batch: &Batch) -> Result<Rows<'_>, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// Why no step will ever work again (a device that hangs or faulted). The engine then fails every request and ends.
+    fn fault(&self) -> Option<String> {
+        None
+    }
 
     /// How it makes vectors of texts.
     fn embeds(&self) -> Embeds {
@@ -94,5 +100,9 @@ impl Forward for Model {
 
     fn score(&self, hidden: &[f32]) -> Option<Vec<f32>> {
         Model::score(self, hidden)
+    }
+
+    fn fault(&self) -> Option<String> {
+        Model::fault(self)
     }
 }

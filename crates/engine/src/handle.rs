@@ -118,7 +118,8 @@ pub fn start_with(model: Box<dyn Forward>, options: EngineOptions, masks: Option
         let engine = Engine::new(model, &options, masks, board);
         let result = panic::catch_unwind(AssertUnwindSafe(|| engine.run(&messages)));
         let reason = match result {
-            Ok(()) => "it was shut down".into(),
+            Ok(None) => "it was shut down".into(),
+            Ok(Some(fault)) => format!("the device is lost: {fault}"),
             Err(panic) => format!("it failed: {}", panic_text(panic.as_ref())),
         };
         // Set before `messages` is dropped, so that whoever cannot send finds the reason.

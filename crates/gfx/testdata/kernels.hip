@@ -303,3 +303,31 @@ KERNEL count_tickets(u32* counter, u32* last, int n_groups) {
         if (t == (u32)n_groups - 1) *last = GROUP + 1;
     }
 }
+
+// Pairs of floats, one register of each pair picked by op_sel; plain code where the chip has no such instruction.
+#if defined(__gfx942__)
+#define PK_MOV(d, a, b, sel) asm volatile("v_pk_mov_b32 %0, %1, %2 op_sel:" sel : "=v"(d) : "v"(a), "v"(b))
+#define PK_FMA(d, a, b, c) \
+    asm volatile("v_pk_fma_f32 %0, %1, %2, %3 op_sel:[0,1,0] op_sel_hi:[0,0,1]" : "=v"(d) : "v"(a), "v"(b), "v"(c))
+#else
+#define PICK(x, n) ((n) == '1' ? (x) >> 32 : (x) & 0xffffffffull)
+#define PK_MOV(d, a, b, sel) d = PICK(a, sel[1]) | PICK(b, sel[3]) << 32
+DEVICE u64 pack_floats(float lo, float hi) { return (u64)__builtin_bit_cast(u32, hi) << 32 | __builtin_bit_cast(u32, lo); }
+DEVICE float float_of(u64 x) { return __builtin_bit_cast(float, (u32)x); }
+#define PK_FMA(d, a, b, c) \
+    d = pack_floats(__builtin_fmaf(float_of(a), float_of((b) >> 32), float_of(c)), \
+                    __builtin_fmaf(float_of(a), float_of(b), float_of((c) >> 32)))
+#endif
+KERNEL pairs(const u64* a, const u64* b, const u64* c, u64* out) {
+    u64 x = a[TID], y = b[TID], z = c[TID], d;
+    PK_MOV(d, x, y, "[0,0]");
+    out[TID * 5] = d;
+    PK_MOV(d, x, y, "[1,0]");
+    out[TID * 5 + 1] = d;
+    PK_MOV(d, x, y, "[0,1]");
+    out[TID * 5 + 2] = d;
+    PK_MOV(d, x, y, "[1,1]");
+    out[TID * 5 + 3] = d;
+    PK_FMA(d, x, y, z);
+    out[TID * 5 + 4] = d;
+}

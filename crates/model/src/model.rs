@@ -1,6 +1,8 @@
 //! A loaded model: its configuration, its weights in memory, its KV pool, and the step that turns a batch into
 //! logits.
 
+use std::time::Duration;
+
 use gpu::{Queue, Vendor};
 use ops::{Arena, Exec, Pool};
 use weights::Checkpoint;
@@ -58,6 +60,8 @@ pub struct LoadOptions {
     /// Tokens that a sequence may hold, as far as is known: some models turn otherwise in a long context. 0 means what
     /// the model was trained for.
     pub n_ctx: usize,
+    /// A GPU that takes longer for a step counts as hung.
+    pub step_deadline: Duration,
     pub shard: Shard,
     /// On a GPU only.
     pub watch: Watch,
@@ -73,6 +77,7 @@ impl Default for LoadOptions {
             max_logits_rows: 64,
             n_threads: 0,
             n_ctx: 0,
+            step_deadline: Duration::from_secs(120),
             shard: Shard::WHOLE,
             watch: Watch::Off,
         }
@@ -176,7 +181,9 @@ impl Model {
             DeviceChoice::Cpu => Self::load_on(Pool::new(n_threads), checkpoint, options),
             DeviceChoice::Gpu { vendor, ordinal } => {
                 let device = gpu::Device::open(vendor, ordinal)?;
-                Self::load_on_gpu(Queue::new(&device)?, checkpoint, options, n_threads)
+                let queue = Queue::new(&device)?;
+                queue.set_deadline(options.step_deadline);
+                Self::load_on_gpu(queue, checkpoint, options, n_threads)
             }
         }
     }
@@ -299,6 +306,15 @@ impl Model {
         let RunsOn::Gpu(device) = &self.runs_on else { return Vec::new() };
         let used = device.blas().map(|library| format!("large products through {library}"));
         used.into_iter().chain(device.kernels.refused()).collect()
+    }
+
+    /// Why this model can run no more: the first fault of its GPU, and the memory that was given up for it. A new
+    /// process, or the same model loaded again on another GPU, goes on.
+    pub fn fault(&self) -> Option<String> {
+        let RunsOn::Gpu(device) = &self.runs_on else { return None };
+        let fault = device.queue.fault()?;
+        let leaked: usize = device.queue.leaks().iter().map(|leak| leak.bytes).sum();
+        Some(if leaked == 0 { fault.to_string() } else { format!("{fault}; {leaked} bytes in flight were given up") })
     }
 
     /// How copying the weights to the GPU went.

@@ -5,6 +5,7 @@ mod cli;
 mod fetch;
 mod model_run;
 mod roci;
+mod rocm;
 mod standin;
 mod tiny;
 mod truth;

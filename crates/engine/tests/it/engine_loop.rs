@@ -205,6 +205,33 @@ fn a_failed_step_fails_its_requests_and_no_others() {
     }
 }
 
+/// The request of the fatal step, one that runs beside it and one that only waits all hear of it; so does the next.
+#[test]
+fn a_lost_device_fails_everyone_and_ends_the_engine() {
+    let (permit, gate) = mpsc::channel();
+    let mut toy = Toy::new(16);
+    (toy.gate, toy.poison) = (Some(gate), Some((TokenId(96), Poison::Fault)));
+    let n_steps = Arc::clone(&toy.n_steps);
+    let options = EngineOptions { max_running: 1, ..EngineOptions::default() };
+    let handle = start_with(Box::new(toy), options, None);
+    let mut bad = plain(&handle, 0, 3, 5);
+    bad.prompt = vec![TokenId(96)];
+    let mut bad = handle.submit(bad).unwrap();
+    let mut waiting = handle.submit(plain(&handle, 7, 9, 1)).unwrap();
+    (0..5).for_each(|_| permit.send(()).unwrap());
+    let (kind, error) = failure(bad.next());
+    assert_eq!(
+        (kind, error.as_str()),
+        (FailureKind::Forward, "the forward pass failed: the toy was told to lose its device")
+    );
+    let (kind, error) = failure(waiting.next());
+    assert_eq!((kind, error.as_str()), (FailureKind::Forward, "the device is lost: the toy lost its device"));
+    handle.shutdown();
+    assert_eq!(n_steps.load(Ordering::SeqCst), 1, "no step follows the fatal one");
+    let reason = "the device is lost: the toy lost its device".to_owned();
+    assert_eq!(handle.submit(plain(&handle, 0, 3, 1)).map(drop).unwrap_err(), Error::Stopped { reason });
+}
+
 #[test]
 fn bad_logits_of_one_request_leave_its_neighbours_alone() {
     let (permit, gate) = mpsc::channel();

@@ -27,6 +27,7 @@ pub struct Toy {
     /// A batch that holds this token fails, breaks its logits, or panics.
     pub poison: Option<(TokenId, Poison)>,
     pub n_steps: Arc<AtomicU64>,
+    fault: Option<String>,
 }
 
 #[derive(Copy, Clone)]
@@ -34,6 +35,8 @@ pub enum Poison {
     Error,
     NaN,
     Panic,
+    /// The step fails, and so would every later one.
+    Fault,
 }
 
 impl Toy {
@@ -47,6 +50,7 @@ impl Toy {
             gate: None,
             poison: None,
             n_steps: Arc::default(),
+            fault: None,
         }
     }
 }
@@ -66,6 +70,10 @@ impl Forward for Toy {
         let poison = self.poison.filter(|(token, _)| batch.tokens.contains(token)).map(|(_, poison)| poison);
         match poison {
             Some(Poison::Error) => return Err("the toy was told to fail".into()),
+            Some(Poison::Fault) => {
+                self.fault = Some("the toy lost its device".into());
+                return Err("the toy was told to lose its device".into());
+            }
             Some(Poison::Panic) => panic!("the toy was told to panic"),
             Some(Poison::NaN) | None => {}
         }
@@ -102,6 +110,10 @@ impl Forward for Toy {
             }
         }
         Ok(Rows { logits: &self.logits, hidden: &self.hidden, ..Rows::default() })
+    }
+
+    fn fault(&self) -> Option<String> {
+        self.fault.clone()
     }
 }
 

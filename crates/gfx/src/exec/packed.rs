@@ -259,6 +259,8 @@ fn packed32<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> 
     let mut out = [[0u32; N]; 2];
     for (part, to) in out.iter_mut().enumerate() {
         let (sel, neg) = if part == 0 { (d.op_sel, d.neg) } else { (d.op_sel_hi, d.neg_hi) };
+        // The move has one choice per source, not per result.
+        let sel = if i.op == "v_pk_mov_b32" { d.op_sel } else { sel };
         let read = |k: usize| -> [u32; N] {
             let second = (sel >> k & 1) as usize;
             let flip = if neg >> k & 1 == 1 { 1u32 << 31 } else { 0 };

@@ -24,6 +24,16 @@ unsafe extern "C" {
 const RTLD_LAZY: c_int = 1;
 const RTLD_NOLOAD: c_int = 4;
 
+/// glibc: the next object that defines the symbol.
+const RTLD_NEXT: *mut c_void = -1isize as *mut c_void;
+
+/// What the C library, or another preloaded library, defines under a name that this one defines too.
+pub fn next_symbol(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: the name is a C string.
+    let found = unsafe { dlsym(RTLD_NEXT, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
 /// A function of ROCr itself, where ROCr is loaded.
 pub fn rocr_symbol(name: &CStr) -> Option<*mut c_void> {
     // ROCr is loaded into a scope of its own, so "the next object" would not find it.

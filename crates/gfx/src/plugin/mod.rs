@@ -10,6 +10,7 @@ mod model;
 mod packet;
 mod queue;
 mod shutdown;
+mod threads;
 
 pub use config::Config;
 

@@ -199,6 +199,35 @@ fn matrix_units() {
     });
 }
 
+/// op_sel on pairs of registers, by AMD's pseudocode: the move picks one register of each source.
+#[test]
+fn pairs_of_floats() {
+    on_each_chip(true, |device, module, wave| {
+        let pair = |seed| -> Vec<u64> {
+            let parts = floats(2 * wave as usize, seed);
+            parts.chunks(2).map(|p| u64::from(p[1].to_bits()) << 32 | u64::from(p[0].to_bits())).collect()
+        };
+        let (a, b, c) = (pair(21), pair(22), pair(23));
+        let upload = |x: &[u64]| device.upload(&x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+        let (da, db, dc, out) = (upload(&a), upload(&b), upload(&c), device.alloc(wave as usize * 40));
+        let args = [Arg::Buffer(&da), Arg::Buffer(&db), Arg::Buffer(&dc), Arg::Buffer(&out)];
+        device.launch(module, "pairs", [1, 1, 1], [wave, 1, 1], &args).unwrap();
+        let word = |x: u64, n: u64| x >> (32 * n) & 0xffff_ffff;
+        let float = |x: u64, n: u64| f32::from_bits(word(x, n) as u32);
+        let mut want = Vec::new();
+        for l in 0..wave as usize {
+            for (s0, s1) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+                want.push(word(a[l], s0) | word(b[l], s1) << 32);
+            }
+            let lo = float(a[l], 0).mul_add(float(b[l], 1), float(c[l], 0));
+            let hi = float(a[l], 0).mul_add(float(b[l], 0), float(c[l], 1));
+            want.push(u64::from(hi.to_bits()) << 32 | u64::from(lo.to_bits()));
+        }
+        let found: Vec<u64> = out.bytes().chunks(8).map(|x| u64::from_le_bytes(x.try_into().unwrap())).collect();
+        assert_eq!(found, want);
+    });
+}
+
 #[test]
 fn scratch_integers_doubles_atomics() {
     on_each_chip(true, |device, module, _| {

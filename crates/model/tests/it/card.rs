@@ -121,9 +121,13 @@ fn a_model_takes_three_allocations_and_decoding_none() {
         assert_eq!(loaded.bytes_allocated, card.memory().total_bytes() as u64);
         greedy(&mut card, &prompt(1, 4), 4, u32::MAX);
         let before = card.counters().unwrap();
-        greedy(&mut card, &prompt(1, 4), 16, u32::MAX);
-        let after = card.counters().unwrap();
-        assert_eq!(before.bytes_allocated, after.bytes_allocated);
+        let n_steps = greedy(&mut card, &prompt(1, 4), 16, u32::MAX).len() as u64;
+        let cost = card.counters().unwrap() - before;
+        assert_eq!((cost.bytes_allocated, cost.allocations, cost.host_allocations, cost.frees), (0, 0, 0, 0));
+        assert_eq!((cost.read_backs, cost.copies_to_device), (n_steps, n_steps), "one of each a step");
+        // The read-back and the inputs it left behind; the driver table holds no wait for a whole device.
+        assert!(cost.waits <= 2 * n_steps, "{} waits in {n_steps} steps", cost.waits);
+        assert_eq!((cost.events_created, cost.modules_loaded), (0, 0), "all made before");
     }
 }
 

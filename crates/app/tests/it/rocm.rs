@@ -1,0 +1,199 @@
+//! The binary on AMD's runtime over the software GPU: the CPU's tokens, hostile orders, and faults on demand.
+//!
+//! `ROCI_GFX_RUN` names the script that runs a program there (`./check amd` sets it); without it these are skipped, or
+//! fail with `ROCI_REQUIRE_GPU=1`. Kernels are compiled once, into a cache that all of them share.
+
+use crate::roci::{Outcome, Roci};
+use crate::tiny;
+use serde_json::Value;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The script, or a skip with the reason.
+fn script() -> Option<String> {
+    let script = std::env::var("ROCI_GFX_RUN").ok();
+    if script.is_none() {
+        let is_required = std::env::var("ROCI_REQUIRE_GPU").is_ok_and(|value| value == "1");
+        assert!(!is_required, "ROCI_REQUIRE_GPU=1 and ROCI_GFX_RUN names no script");
+        eprintln!("skipped: ROCI_GFX_RUN names no script that runs a program on the software GPU");
+    }
+    script
+}
+
+/// The same command on the software GPU, with more environment.
+fn on_card(roci: &Roci, script: &str, args: &[&str], env: &[(&str, &str)]) -> Outcome {
+    on_card_as(roci, script, &[env!("CARGO_BIN_EXE_roci")], args, env)
+}
+
+fn on_card_as(roci: &Roci, script: &str, program: &[&str], args: &[&str], env: &[(&str, &str)]) -> Outcome {
+    let plain = roci.command(args);
+    let mut command = Command::new(script);
+    command.args(program).args(args).current_dir(roci.home.path()).stdin(std::process::Stdio::null());
+    for (key, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
+    }
+    // The caches stay the machine's: AMD's packages, and compiled kernels.
+    if let Some(home) = std::env::var_os("HOME") {
+        let rocm = std::env::var_os("ROCI_ROCM_CACHE")
+            .unwrap_or_else(|| std::path::Path::new(&home).join(".cache/roci-rocm").into());
+        command.env("ROCI_ROCM_CACHE", rocm);
+    }
+    command.env("XDG_CACHE_HOME", std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rocm-cache"));
+    command.envs(env.iter().copied());
+    Outcome::of(command.output().unwrap(), roci.home.path())
+}
+
+fn with_tiny() -> Roci {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    roci
+}
+
+const TINY: [&str; 11] =
+    ["run", "tiny.gguf", "hi", "--raw", "--temperature", "0", "--max-tokens", "8", "--context", "64", "--output=json"];
+
+fn tiny_on_card(roci: &Roci, script: &str, env: &[(&str, &str)]) -> Outcome {
+    on_card(roci, script, &[&TINY[..], &["--device", "rocm"]].concat(), env)
+}
+
+fn tokens(answer: &Value) -> &Value {
+    assert!(answer["tokens"].as_array().is_some_and(|tokens| !tokens.is_empty()), "{answer}");
+    &answer["tokens"]
+}
+
+#[test]
+fn a_radeon_that_is_not_there() {
+    let Some(script) = script() else { return };
+    let outcome = on_card(&Roci::new(), &script, &["devices"], &[]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(outcome.stdout.contains("rocm:0") && outcome.stdout.contains("gfx"), "{}", outcome.stdout);
+}
+
+#[test]
+fn tiny_model_gives_the_cpus_tokens_in_ten_hostile_orders() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    let truth = roci.run(&TINY).json();
+    let plain = tiny_on_card(&roci, &script, &[]).json();
+    assert_eq!(tokens(&plain), tokens(&truth));
+    for seed in 1..=10 {
+        let found = tiny_on_card(&roci, &script, &[("GFX_SEED", &seed.to_string())]).json();
+        assert_eq!(tokens(&found), tokens(&truth), "seed {seed}");
+    }
+}
+
+/// A prompt of 37 tokens and three more, as a person would ask.
+#[test]
+fn smollm2_gives_the_cpus_tokens() {
+    let Some(script) = script() else { return };
+    let Ok(model) = std::env::var("ROCI_SMOLLM2") else {
+        let is_required = std::env::var("ROCI_REQUIRE_MODEL").is_ok_and(|value| value == "1");
+        assert!(!is_required, "ROCI_REQUIRE_MODEL=1 and ROCI_SMOLLM2 names no file");
+        return eprintln!("skipped: ROCI_SMOLLM2 names no model file");
+    };
+    let roci = Roci::new();
+    let prompt = "What is the capital of France?";
+    let args = ["run", &model, prompt, "--temperature", "0", "--max-tokens", "3", "--context", "256", "--output=json"];
+    let truth = roci.run(&args).json();
+    let start = Instant::now();
+    let found = on_card(&roci, &script, &[&args[..], &["--device", "rocm", "--step-deadline", "600"]].concat(), &[]);
+    let found = found.json();
+    let n_prompt = found["prompt_tokens"].as_array().map_or(0, Vec::len);
+    println!("{n_prompt} prompt tokens and 3 more: {:.1} s", start.elapsed().as_secs_f64());
+    assert_eq!(tokens(&found), tokens(&truth));
+    assert_eq!(found["text"], truth["text"]);
+}
+
+/// HIP 5.2, 5.7, 6.4 and 7.2 as Debian ships them, on a machine without a card. (About 200 MB of downloads.)
+#[test]
+#[ignore = "fetches three older HIP versions"]
+fn every_hip_without_a_card_says_so() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    let binary = env!("CARGO_BIN_EXE_roci");
+    for suite in ["bookworm", "trixie", "sid", "experimental"] {
+        let ask = |args: &[&str]| on_card_as(&roci, &script, &["--suite", suite, binary], args, &[]);
+        let devices = ask(&["devices"]);
+        let none = "no AMD GPU in this machine, or none this user may open";
+        assert!(devices.code == Some(0) && devices.stdout.contains(none), "{suite}: {}", devices.show());
+        let run = ask(&["run", "tiny.gguf", "hi", "--device", "rocm"]);
+        assert!(run.code == Some(1) && run.stderr.contains(none), "{suite}: {}", run.show());
+        assert!(run.stderr.contains("hint: `roci devices`"), "{suite}: {}", run.show());
+    }
+}
+
+/// Counted where AMD's runtime asks for memory: sixteen more tokens take none.
+#[test]
+fn generating_takes_no_memory_at_the_hook() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    let n_allocations = |max_tokens: &str| {
+        let mut args = [&TINY[..], &["--device", "rocm"]].concat();
+        args[7] = max_tokens;
+        let outcome = on_card(&roci, &script, &args, &[("GFX_LOG", "1")]);
+        assert_eq!(tokens(&outcome.json()).as_array().unwrap().len().to_string(), max_tokens);
+        outcome.stderr.lines().filter(|line| line.starts_with("gfx: allocation ")).count()
+    };
+    let few = n_allocations("8");
+    assert!(few > 3, "{few}");
+    assert_eq!(n_allocations("24"), few);
+}
+
+/// After any fault a new process works, and soon.
+fn check_recovery(roci: &Roci, script: &str) {
+    let start = Instant::now();
+    tiny_on_card(roci, script, &[]).json();
+    println!("a new process answered after {:.1} s", start.elapsed().as_secs_f64());
+}
+
+/// The dispatch that hangs is one of generation, not of loading: the error reaches the request.
+#[test]
+fn a_hang_is_caught_by_the_step_deadline() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    check_recovery(&roci, &script);
+    let counters = roci.home.path().join("counters.jsonl");
+    let counted = [("GFX_COUNTERS", counters.to_str().unwrap())];
+    tiny_on_card(&roci, &script, &counted).json();
+    let n_dispatches = std::fs::read_to_string(&counters).unwrap().lines().count();
+    // Half of all dispatches belong to AMD's copies; the last named ones are of the answer.
+    let named = std::fs::read_to_string(&counters).unwrap().lines().filter(|l| !l.contains("\"dispatch\":0,")).count();
+    assert!(named > 20, "{n_dispatches} dispatches, {named} of ours");
+    let at = (named - 3).to_string();
+    let args = [&TINY[..], &["--device", "rocm", "--step-deadline", "3"]].concat();
+    let start = Instant::now();
+    let outcome = on_card(&roci, &script, &args, &[("GFX_HANG_AT", &at)]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.show());
+    let said = &outcome.stderr;
+    assert!(said.contains("as GFX_HANG_AT asks"), "{said}");
+    assert!(said.contains("error: generation failed") && said.contains("has not finished"), "{said}");
+    assert!(said.contains("rocm:0"), "the device is named: {said}");
+    // A run that waits for the device again at its end would need as long as the deadline of another.
+    assert!(start.elapsed() < Duration::from_secs(60), "it took {:?}", start.elapsed());
+    check_recovery(&roci, &script);
+}
+
+#[test]
+fn a_page_fault_names_the_kernel_and_ends_the_process() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    let outcome = tiny_on_card(&roci, &script, &[("GFX_FAULT_AT", "5")]);
+    assert_ne!(outcome.code, Some(0), "{}", outcome.show());
+    assert!(outcome.stderr.contains("memory access fault at dispatch 5"), "{}", outcome.stderr);
+    check_recovery(&roci, &script);
+}
+
+#[test]
+fn a_full_card_is_an_error_with_the_numbers() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    // The weights are small; the scratch memory is not.
+    let outcome = tiny_on_card(&roci, &script, &[("GFX_FAIL_ALLOC", "1@100000000")]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.show());
+    let said = &outcome.stderr;
+    assert!(said.contains("bytes wanted") && said.contains("free"), "{said}");
+    check_recovery(&roci, &script);
+}
