@@ -3,6 +3,8 @@
 // A wave takes OUTS weight rows; each lane takes every GPU_WAVE-th group of 32 weights (or 8 plain numbers), and loads
 // several groups before it works on the first. Up to three products of one x share a launch.
 // Packed weights meet activations of 16 bits (round.hip) in integer dot products; plain numbers meet f32.
+// Where x is to be normed first, x times the norm's weights goes in, and the sums are divided by the root of the mean
+// square at the end: every wave sees the whole row anyway.
 #include "quant.h"
 
 #ifndef WAVES
@@ -42,6 +44,18 @@ DEVICE bool find_job(Job &job, const u8 *w0, const u8 *w1, const u8 *w2, float *
     return true;
 }
 
+// `squares` are sums over the lane's columns; `eps` < 0 where nothing is normed.
+template <u32 ROWS>
+DEVICE void norm_sums(float (&sum)[OUTS][ROWS], const float (&squares)[ROWS], u32 n_in, float eps) {
+    if (eps < 0.0f) return;
+#pragma unroll
+    for (u32 r = 0; r < ROWS; ++r) {
+        const float scale = 1.0f / sqrt_f32(wave_sum(squares[r]) / (float)n_in + eps);
+#pragma unroll
+        for (u32 o = 0; o < OUTS; ++o) sum[o][r] *= scale;
+    }
+}
+
 template <u32 ROWS>
 DEVICE void write_sums(const Job &job, float (&sum)[OUTS][ROWS], u32 n_rows, u32 adds) {
 #pragma unroll
@@ -75,9 +89,9 @@ DEVICE Pack<Number, STEP> load_numbers(const Job &job, u32 n_in, u32 o, u32 k) {
     return numbers;
 }
 
-template <u32 ROWS>
-DEVICE void multiply(const Job &job, const float *x, u32 n_in, u32 n_rows, u32 adds) {
-    float sum[OUTS][ROWS] = {};
+template <u32 ROWS, bool IS_NORMED>
+DEVICE void multiply(const Job &job, const float *x, const float *norm, u32 n_in, u32 n_rows, u32 adds, float eps) {
+    float sum[OUTS][ROWS] = {}, squares[ROWS] = {};
     if (n_in % STEP == 0) {
         constexpr u32 depth = Depth<ROWS>::value, stride = GPU_WAVE * STEP;
         Pack<Number, STEP> now[depth][OUTS];
@@ -100,7 +114,16 @@ DEVICE void multiply(const Job &job, const float *x, u32 n_in, u32 n_rows, u32 a
 #pragma unroll
                 for (u32 r = 0; r < ROWS; ++r) {
                     const float *row = x + (u64)(r < n_rows ? r : 0) * n_in + k0 + u * stride;
-                    const Pack<float, 4> a = load<4>(row), b = load<4>(row + 4);
+                    Pack<float, 4> a = load<4>(row), b = load<4>(row + 4);
+                    if constexpr (IS_NORMED) {
+                        const Pack<float, 4> c = load<4>(norm + k0 + u * stride), d = load<4>(norm + k0 + u * stride + 4);
+#pragma unroll
+                        for (u32 i = 0; i < 4; ++i) {
+                            squares[r] = fma_f32(a.at[i], a.at[i], fma_f32(b.at[i], b.at[i], squares[r]));
+                            a.at[i] *= c.at[i];
+                            b.at[i] *= d.at[i];
+                        }
+                    }
 #pragma unroll
                     for (u32 o = 0; o < OUTS; ++o) {
 #pragma unroll
@@ -115,27 +138,39 @@ DEVICE void multiply(const Job &job, const float *x, u32 n_in, u32 n_rows, u32 a
     } else {
         wait_for_inputs();
         for (u32 k = lane(); k < n_in; k += GPU_WAVE) {
+            const float weight = IS_NORMED ? norm[k] : 1.0f;
+            float numbers[ROWS];
+#pragma unroll
+            for (u32 r = 0; r < ROWS; ++r) {
+                numbers[r] = x[(u64)(r < n_rows ? r : 0) * n_in + k];
+                squares[r] = fma_f32(numbers[r], numbers[r], squares[r]);
+                numbers[r] *= weight;
+            }
 #pragma unroll
             for (u32 o = 0; o < OUTS; ++o) {
                 const u32 row = job.first + o < job.n_out ? job.first + o : job.n_out - 1;
                 const float w = to_f32(((const Number *)job.w)[(u64)row * n_in + k]);
 #pragma unroll
-                for (u32 r = 0; r < ROWS; ++r) sum[o][r] = fma_f32(w, x[(u64)(r < n_rows ? r : 0) * n_in + k], sum[o][r]);
+                for (u32 r = 0; r < ROWS; ++r) sum[o][r] = fma_f32(w, numbers[r], sum[o][r]);
             }
         }
     }
+    if constexpr (IS_NORMED) norm_sums<ROWS>(sum, squares, n_in, eps);
     write_sums<ROWS>(job, sum, n_rows, adds);
 }
 
-#define MATVEC(ROWS)                                                                                                  \
+#define MATVEC_PLAIN(NAME, ROWS, IS_NORMED)                                                                           \
     KERNEL(THREADS)                                                                                                   \
-    matvec_##ROWS(const float *ARRIVING x, const u8 *__restrict__ w0, const u8 *__restrict__ w1,                      \
-                  const u8 *__restrict__ w2, float *__restrict__ o0, float *__restrict__ o1, float *__restrict__ o2,  \
-                  u32 n0, u32 n1, u32 n2, u32 n_in, u32 n_rows, u32 adds) {                                           \
+    NAME(const float *ARRIVING x, const float *__restrict__ norm, const u8 *__restrict__ w0,                          \
+         const u8 *__restrict__ w1, const u8 *__restrict__ w2, float *__restrict__ o0, float *__restrict__ o1,        \
+         float *__restrict__ o2, u32 n0, u32 n1, u32 n2, u32 n_in, u32 n_rows, u32 adds, float eps) {                 \
         let_next_start();                                                                                             \
         Job job;                                                                                                      \
-        if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2)) multiply<ROWS>(job, x, n_in, n_rows, adds);             \
+        if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2))                                                        \
+            multiply<ROWS, IS_NORMED>(job, x, norm, n_in, n_rows, adds, eps);                                         \
     }
+#define MATVEC(ROWS) MATVEC_PLAIN(matvec_##ROWS, ROWS, false)
+MATVEC_PLAIN(matvec_norm_1, 1, true)
 
 #else
 
@@ -148,7 +183,7 @@ DEVICE void load_groups(Raw (&raw)[OUTS], const Job &job, u32 n_groups, u32 g) {
 }
 
 template <u32 ROWS>
-DEVICE void use_groups(float (&sum)[OUTS][ROWS], const Raw (&raw)[OUTS], const u8 *q, const float *scales, u32 n_groups,
+DEVICE void use_groups(float (&sum)[OUTS][ROWS], float (&squares)[ROWS], const Raw (&raw)[OUTS], const u8 *q, const float *scales, u32 n_groups,
                        u32 n_rows, u32 g) {
     Group group[OUTS];
 #pragma unroll
@@ -163,7 +198,8 @@ DEVICE void use_groups(float (&sum)[OUTS][ROWS], const Raw (&raw)[OUTS], const u
         high[1] = load<4>((const u32 *)(at + plane));
         low[0] = load<4>((const u32 *)(at + 2 * plane));
         low[1] = load<4>((const u32 *)(at + 3 * plane));
-        const Pack<float, 2> scale = load<2>(scales + ((u64)row * n_groups + g) * 2);
+        const Pack<float, 4> scale = load<4>(scales + ((u64)row * n_groups + g) * 4);
+        squares[r] += scale.at[2];
 #pragma unroll
         for (u32 o = 0; o < OUTS; ++o) {
             i32 h[2] = {0, 0}, l[2] = {0, 0};
@@ -189,8 +225,8 @@ DEVICE void use_groups(float (&sum)[OUTS][ROWS], const Raw (&raw)[OUTS], const u
 }
 
 template <u32 ROWS>
-DEVICE void multiply(const Job &job, const u8 *q, const float *scales, u32 n_groups, u32 n_rows, u32 adds) {
-    float sum[OUTS][ROWS] = {};
+DEVICE void multiply(const Job &job, const u8 *q, const float *scales, u32 n_groups, u32 n_rows, u32 adds, float eps) {
+    float sum[OUTS][ROWS] = {}, squares[ROWS] = {};
     constexpr u32 depth = Depth<ROWS>::value;
     Raw raw[depth][OUTS];
     const auto fetch = [&](u32 g0) {
@@ -205,8 +241,9 @@ DEVICE void multiply(const Job &job, const u8 *q, const float *scales, u32 n_gro
         if (g0 >= GPU_WAVE) fetch(g0);
 #pragma unroll
         for (u32 u = 0; u < depth; ++u)
-            if (g0 + u * GPU_WAVE < n_groups) use_groups<ROWS>(sum, raw[u], q, scales, n_groups, n_rows, g0 + u * GPU_WAVE);
+            if (g0 + u * GPU_WAVE < n_groups) use_groups<ROWS>(sum, squares, raw[u], q, scales, n_groups, n_rows, g0 + u * GPU_WAVE);
     }
+    norm_sums<ROWS>(sum, squares, n_groups * GROUP, eps);
     write_sums<ROWS>(job, sum, n_rows, adds);
 }
 
@@ -215,10 +252,11 @@ DEVICE void multiply(const Job &job, const u8 *q, const float *scales, u32 n_gro
     matvec_##ROWS(const u8 *ARRIVING q, const float *ARRIVING scales, const u8 *__restrict__ w0,                      \
                   const u8 *__restrict__ w1, const u8 *__restrict__ w2, float *__restrict__ o0,                       \
                   float *__restrict__ o1, float *__restrict__ o2, u32 n0, u32 n1, u32 n2, u32 n_groups, u32 n_rows,   \
-                  u32 adds) {                                                                                         \
+                  u32 adds, float eps) {                                                                              \
         let_next_start();                                                                                             \
         Job job;                                                                                                      \
-        if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2)) multiply<ROWS>(job, q, scales, n_groups, n_rows, adds); \
+        if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2))                                                        \
+            multiply<ROWS>(job, q, scales, n_groups, n_rows, adds, eps);                                              \
     }
 
 #endif
