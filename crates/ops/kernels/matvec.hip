@@ -80,9 +80,9 @@ DEVICE Pack<Number, STEP> load_numbers(const Job &job, u32 n_in, u32 o, u32 k) {
     const Number *from = (const Number *)job.w + (u64)row * n_in + k;
     Pack<Number, STEP> numbers;
     if constexpr (sizeof(Number) == 2) {
-        numbers = load<STEP>(from);
+        numbers = load_once<STEP>(from);
     } else {
-        const Pack<Number, 4> a = load<4>(from), b = load<4>(from + 4);
+        const Pack<Number, 4> a = load_once<4>(from), b = load_once<4>(from + 4);
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) numbers.at[i] = a.at[i], numbers.at[4 + i] = b.at[i];
     }
