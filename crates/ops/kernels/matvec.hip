@@ -25,6 +25,7 @@ struct Job {
     const u8 *w;
     float *out;
     u32 n_out, first;
+    const u8 *w_up;  // the other matrix of a gated product
 };
 
 // Which product, and which of its rows, this wave takes.
@@ -33,11 +34,11 @@ DEVICE bool find_job(Job &job, const u8 *w0, const u8 *w1, const u8 *w2, float *
     u32 unit = block_x() * WAVES + thread_x() / GPU_WAVE;
     const u32 u0 = (n0 + OUTS - 1) / OUTS, u1 = (n1 + OUTS - 1) / OUTS, u2 = (n2 + OUTS - 1) / OUTS;
     if (unit < u0) {
-        job = {w0, o0, n0, unit * OUTS};
+        job = {w0, o0, n0, unit * OUTS, nullptr};
     } else if (unit < u0 + u1) {
-        job = {w1, o1, n1, (unit - u0) * OUTS};
+        job = {w1, o1, n1, (unit - u0) * OUTS, nullptr};
     } else if (unit < u0 + u1 + u2) {
-        job = {w2, o2, n2, (unit - u0 - u1) * OUTS};
+        job = {w2, o2, n2, (unit - u0 - u1) * OUTS, nullptr};
     } else {
         return false;
     }
@@ -45,14 +46,14 @@ DEVICE bool find_job(Job &job, const u8 *w0, const u8 *w1, const u8 *w2, float *
 }
 
 // `squares` are sums over the lane's columns; `eps` < 0 where nothing is normed.
-template <u32 ROWS>
-DEVICE void norm_sums(float (&sum)[OUTS][ROWS], const float (&squares)[ROWS], u32 n_in, float eps) {
+template <u32 N, u32 ROWS>
+DEVICE void norm_sums(float (&sum)[N][ROWS], const float (&squares)[ROWS], u32 n_in, float eps) {
     if (eps < 0.0f) return;
 #pragma unroll
     for (u32 r = 0; r < ROWS; ++r) {
         const float scale = 1.0f / sqrt_f32(wave_sum(squares[r]) / (float)n_in + eps);
 #pragma unroll
-        for (u32 o = 0; o < OUTS; ++o) sum[o][r] *= scale;
+        for (u32 o = 0; o < N; ++o) sum[o][r] *= scale;
     }
 }
 
@@ -75,9 +76,15 @@ DEVICE void write_sums(const Job &job, float (&sum)[OUTS][ROWS], u32 n_rows, u32
 
 #define STEP 8
 
-DEVICE Pack<Number, STEP> load_numbers(const Job &job, u32 n_in, u32 o, u32 k) {
+// Row `o` of the wave's, or the same row of the gate (0) and of what it lets through (1).
+template <bool IS_GATED>
+DEVICE const Number *row_of(const Job &job, u32 n_in, u32 o) {
+    if constexpr (IS_GATED) return (const Number *)(o == 0 ? job.w : job.w_up) + (u64)job.first * n_in;
     const u32 row = job.first + o < job.n_out ? job.first + o : job.n_out - 1;
-    const Number *from = (const Number *)job.w + (u64)row * n_in + k;
+    return (const Number *)job.w + (u64)row * n_in;
+}
+
+DEVICE Pack<Number, STEP> load_numbers(const Number *from) {
     Pack<Number, STEP> numbers;
     if constexpr (sizeof(Number) == 2) {
         numbers = load_once<STEP>(from);
@@ -89,18 +96,18 @@ DEVICE Pack<Number, STEP> load_numbers(const Job &job, u32 n_in, u32 o, u32 k) {
     return numbers;
 }
 
-template <u32 ROWS, bool IS_NORMED>
+template <u32 N, u32 ROWS, bool IS_NORMED, bool IS_GATED>
 DEVICE void multiply(const Job &job, const float *x, const float *norm, u32 n_in, u32 n_rows, u32 adds, float eps) {
-    float sum[OUTS][ROWS] = {}, squares[ROWS] = {};
+    float sum[N][ROWS] = {}, squares[ROWS] = {};
     if (n_in % STEP == 0) {
         constexpr u32 depth = Depth<ROWS>::value, stride = GPU_WAVE * STEP;
-        Pack<Number, STEP> now[depth][OUTS];
+        Pack<Number, STEP> now[depth][N];
         const auto fetch = [&](u32 k0) {
 #pragma unroll
             for (u32 u = 0; u < depth; ++u) {
                 if (k0 + u * stride < n_in) {
 #pragma unroll
-                    for (u32 o = 0; o < OUTS; ++o) now[u][o] = load_numbers(job, n_in, o, k0 + u * stride);
+                    for (u32 o = 0; o < N; ++o) now[u][o] = load_numbers(row_of<IS_GATED>(job, n_in, o) + k0 + u * stride);
                 }
             }
         };
@@ -125,7 +132,7 @@ DEVICE void multiply(const Job &job, const float *x, const float *norm, u32 n_in
                         }
                     }
 #pragma unroll
-                    for (u32 o = 0; o < OUTS; ++o) {
+                    for (u32 o = 0; o < N; ++o) {
 #pragma unroll
                         for (u32 i = 0; i < 4; ++i) {
                             sum[o][r] = fma_f32(to_f32(now[u][o].at[i]), a.at[i], sum[o][r]);
@@ -147,16 +154,20 @@ DEVICE void multiply(const Job &job, const float *x, const float *norm, u32 n_in
                 numbers[r] *= weight;
             }
 #pragma unroll
-            for (u32 o = 0; o < OUTS; ++o) {
-                const u32 row = job.first + o < job.n_out ? job.first + o : job.n_out - 1;
-                const float w = to_f32(((const Number *)job.w)[(u64)row * n_in + k]);
+            for (u32 o = 0; o < N; ++o) {
+                const float w = to_f32(row_of<IS_GATED>(job, n_in, o)[k]);
 #pragma unroll
                 for (u32 r = 0; r < ROWS; ++r) sum[o][r] = fma_f32(w, numbers[r], sum[o][r]);
             }
         }
     }
-    if constexpr (IS_NORMED) norm_sums<ROWS>(sum, squares, n_in, eps);
-    write_sums<ROWS>(job, sum, n_rows, adds);
+    if constexpr (IS_NORMED) norm_sums<N, ROWS>(sum, squares, n_in, eps);
+    if constexpr (IS_GATED) {
+        const float gate = wave_sum(sum[0][0]), up = wave_sum(sum[1][0]);
+        if (lane() == 0) job.out[job.first] = gate / (1.0f + fast_exp(-gate)) * up;
+    } else {
+        write_sums<ROWS>(job, sum, n_rows, adds);
+    }
 }
 
 #define MATVEC_PLAIN(NAME, ROWS, IS_NORMED)                                                                           \
@@ -167,10 +178,20 @@ DEVICE void multiply(const Job &job, const float *x, const float *norm, u32 n_in
         let_next_start();                                                                                             \
         Job job;                                                                                                      \
         if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2))                                                        \
-            multiply<ROWS, IS_NORMED>(job, x, norm, n_in, n_rows, adds, eps);                                         \
+            multiply<OUTS, ROWS, IS_NORMED, false>(job, x, norm, n_in, n_rows, adds, eps);                            \
     }
 #define MATVEC(ROWS) MATVEC_PLAIN(matvec_##ROWS, ROWS, false)
 MATVEC_PLAIN(matvec_norm_1, 1, true)
+
+// o0 = silu(normed x * w0) * (normed x * w1), one row; the rest is not used.
+KERNEL(THREADS)
+matvec_gated_1(const float *ARRIVING x, const float *__restrict__ norm, const u8 *__restrict__ w0,
+               const u8 *__restrict__ w1, const u8 *__restrict__, float *__restrict__ o0, float *__restrict__,
+               float *__restrict__, u32 n0, u32, u32, u32 n_in, u32, u32, float eps) {
+    let_next_start();
+    const u32 row = block_x() * WAVES + thread_x() / GPU_WAVE;
+    if (row < n0) multiply<2, 1, true, true>({w0, o0, n0, row, w1}, x, norm, n_in, 1, 0, eps);
+}
 
 #else
 
@@ -243,7 +264,7 @@ DEVICE void multiply(const Job &job, const u8 *q, const float *scales, u32 n_gro
         for (u32 u = 0; u < depth; ++u)
             if (g0 + u * GPU_WAVE < n_groups) use_groups<ROWS>(sum, squares, raw[u], q, scales, n_groups, n_rows, g0 + u * GPU_WAVE);
     }
-    norm_sums<ROWS>(sum, squares, n_groups * GROUP, eps);
+    norm_sums<OUTS, ROWS>(sum, squares, n_groups * GROUP, eps);
     write_sums<ROWS>(job, sum, n_rows, adds);
 }
 

@@ -182,6 +182,8 @@ struct Few<'a> {
     eps: f32,
     n_in: usize,
     rows: std::ops::Range<usize>,
+    /// Two products become `silu(first) * second`, into the first one's place.
+    is_gated: bool,
 }
 
 pub(super) fn launch(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(), Error> {
@@ -253,6 +255,22 @@ pub(super) fn fused(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(
     few_rows(gpu, left, products)
 }
 
+/// `gate = silu(normed x * gate's weights) * (normed x * up's)` in one launch; `false` where there is no kernel for it.
+pub(super) fn gated(gpu: &Gpu, x: View, norm: View, eps: f32, products: &mut [Product; 2]) -> Result<bool, Error> {
+    let [n_rows, n_in] = x.shape;
+    let (a, b) = (&products[0].weight, &products[1].weight);
+    if n_rows != 1 || n_in == 0 || a.dtype != b.dtype || a.shape != b.shape || a.dtype.block_len() > 1 {
+        return Ok(false);
+    }
+    for product in products.iter() {
+        expect_device_layout(OP, &product.weight)?;
+    }
+    let _op = gpu.launcher.op(OP);
+    let (x, norm) = (x.device_f32s(OP, "x")?, Some(norm.device_f32s(OP, "norm")?));
+    matvec(gpu, &Few { x, rounded: None, norm, eps, n_in, rows: 0..1, is_gated: true }, products)?;
+    Ok(true)
+}
+
 fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
     let mut workspace = gpu.workspace.borrow_mut();
@@ -286,7 +304,7 @@ fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error
         } else {
             None
         };
-        let few = Few { x, rounded: activations, norm, eps, n_in, rows };
+        let few = Few { x, rounded: activations, norm, eps, n_in, rows, is_gated: false };
         let mut rest = &mut *products;
         while let Some(lead) = rest.first() {
             let (dtype, mode) = (lead.weight.dtype, lead.mode);
@@ -325,7 +343,7 @@ fn round(gpu: &Gpu, left: Left, q: SliceMut<u8>, scales: SliceMut<f32>) -> Resul
 
 /// Up to three products of one type and mode, some rows of the whole batch.
 fn matvec(gpu: &Gpu, few: &Few, products: &mut [Product]) -> Result<(), Error> {
-    let Few { x, rounded, norm, eps, n_in, rows } = few;
+    let Few { x, rounded, norm, eps, n_in, rows, .. } = few;
     let (x, norm, eps, n_in) = (*x, *norm, *eps, *n_in);
     const NAME: &str = "matvec";
     let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
@@ -372,8 +390,13 @@ fn matvec(gpu: &Gpu, few: &Few, products: &mut [Product]) -> Result<(), Error> {
         return Ok(gpu.launcher.launch(&kernels[variant], grid, &args)?);
     }
     const NORMED: usize = VARIANTS.len();
-    let variant = if norm.is_some() { NORMED } else { variant };
-    let names = || VARIANTS.iter().chain(&["matvec_norm_1"]);
+    let variant = match norm {
+        Some(_) if few.is_gated => NORMED + 1,
+        Some(_) => NORMED,
+        None => variant,
+    };
+    let grid = if few.is_gated { Grid::line(n0.div_ceil(waves), waves * wave) } else { grid };
+    let names = || VARIANTS.iter().chain(&["matvec_norm_1", "matvec_gated_1"]);
     let program = || names().fold(program(), |program, name| program.kernel::<MatvecPlain>(name));
     let kernels: Vec<Kernel<MatvecPlain<'static>>> = gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
         names().map(|name| module.kernel::<MatvecPlain>(name)).collect()
