@@ -26,7 +26,7 @@ DEVICE Raw load_group(const u8 *w, u32, u32 n_groups, u32 row, u32 g) {
     Raw raw;
     const u32 *from = (const u32 *)(w + ((u64)row * n_groups + g) * 64);
 #pragma unroll
-    for (u32 i = 0; i < 4; ++i) raw.q[i] = load_once<4>(from + 4 * i);
+    for (u32 i = 0; i < 4; ++i) raw.q[i] = load<4>(from + 4 * i);
     return raw;
 }
 struct Scale {};

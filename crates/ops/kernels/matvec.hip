@@ -76,12 +76,13 @@ DEVICE void write_sums(const Job &job, float (&sum)[OUTS][ROWS], u32 n_rows, u32
 
 #define STEP 8
 
-// Row `o` of the wave's, or the same row of the gate (0) and of what it lets through (1).
+#define GATED 2  // gates of a wave
+
+// Row `o` of the wave's; where it is gated, the gate's rows and then the same rows of what it lets through.
 template <bool IS_GATED>
 DEVICE const Number *row_of(const Job &job, u32 n_in, u32 o) {
-    if constexpr (IS_GATED) return (const Number *)(o == 0 ? job.w : job.w_up) + (u64)job.first * n_in;
-    const u32 row = job.first + o < job.n_out ? job.first + o : job.n_out - 1;
-    return (const Number *)job.w + (u64)row * n_in;
+    const u32 i = IS_GATED ? o % GATED : o, row = job.first + i < job.n_out ? job.first + i : job.n_out - 1;
+    return (const Number *)(IS_GATED && o >= GATED ? job.w_up : job.w) + (u64)row * n_in;
 }
 
 DEVICE Pack<Number, STEP> load_numbers(const Number *from) {
@@ -163,8 +164,11 @@ DEVICE void multiply(const Job &job, const float *x, const float *norm, u32 n_in
     }
     if constexpr (IS_NORMED) norm_sums<N, ROWS>(sum, squares, n_in, eps);
     if constexpr (IS_GATED) {
-        const float gate = wave_sum(sum[0][0]), up = wave_sum(sum[1][0]);
-        if (lane() == 0) job.out[job.first] = gate / (1.0f + fast_exp(-gate)) * up;
+#pragma unroll
+        for (u32 o = 0; o < GATED; ++o) {
+            const float gate = wave_sum(sum[o][0]), up = wave_sum(sum[GATED + o][0]);
+            if (lane() == 0 && job.first + o < job.n_out) job.out[job.first + o] = gate / (1.0f + fast_exp(-gate)) * up;
+        }
     } else {
         write_sums<ROWS>(job, sum, n_rows, adds);
     }
@@ -189,8 +193,8 @@ matvec_gated_1(const float *ARRIVING x, const float *__restrict__ norm, const u8
                const u8 *__restrict__ w1, const u8 *__restrict__, float *__restrict__ o0, float *__restrict__,
                float *__restrict__, u32 n0, u32, u32, u32 n_in, u32, u32, float eps) {
     let_next_start();
-    const u32 row = block_x() * WAVES + thread_x() / GPU_WAVE;
-    if (row < n0) multiply<2, 1, true, true>({w0, o0, n0, row, w1}, x, norm, n_in, 1, 0, eps);
+    const u32 row = (block_x() * WAVES + thread_x() / GPU_WAVE) * GATED;
+    if (row < n0) multiply<2 * GATED, 1, true, true>({w0, o0, n0, row, w1}, x, norm, n_in, 1, 0, eps);
 }
 
 #else

@@ -7,9 +7,6 @@
 #define GPU_AMD 1
 #elif defined(__CUDACC__) || defined(__CUDACC_RTC__) || defined(__CUDA_ARCH__)
 #define GPU_NVIDIA 1
-#ifndef STREAM
-#define STREAM 1
-#endif
 #else
 #error "this header is read by hiprtc, nvrtc or clang -x hip"
 #endif
@@ -501,7 +498,7 @@ DEVICE Pack<T, N> load(const T *from) {
 // The same for what is read once: it leaves the first cache to what is read again.
 template <u32 N, class T>
 DEVICE Pack<T, N> load_once(const T *from) {
-#if defined(GPU_NVIDIA) && __CUDA_ARCH__ >= 800 && STREAM
+#if defined(GPU_NVIDIA) && __CUDA_ARCH__ >= 800
     static_assert(sizeof(T) * N == 16 || sizeof(T) * N == 8, "8 or 16 bytes");
     Pack<T, N> pack;
     u32 *to = (u32 *)&pack;

@@ -73,11 +73,11 @@ DEVICE Raw load_group(const u8 *w, u32 n_rows, u32 n_groups, u32 row, u32 g) {
     Raw raw;
     const u64 at = (u64)row * n_groups + g, all = (u64)n_rows * n_groups;
 #if FORMAT == FORMAT_Q8_0
-    raw.q = load_once<4>((const u32 *)(w + at * 32));
-    raw.q2 = load_once<4>((const u32 *)(w + at * 32 + 16));
+    raw.q = load<4>((const u32 *)(w + at * 32));
+    raw.q2 = load<4>((const u32 *)(w + at * 32 + 16));
     raw.d = ((const u16 *)(w + all * 32))[at];
 #else
-    raw.q = load_once<4>((const u32 *)(w + at * 16));
+    raw.q = load<4>((const u32 *)(w + at * 16));
 #if FORMAT == FORMAT_Q4_0
     raw.d = ((const u16 *)(w + all * 16))[at];
 #elif FORMAT == FORMAT_Q4_1
@@ -85,7 +85,7 @@ DEVICE Raw load_group(const u8 *w, u32 n_rows, u32 n_groups, u32 row, u32 g) {
 #elif FORMAT == FORMAT_Q4_K
     raw.head = load<4>((const u32 *)(w + all * 16 + at / 8 * 16));
 #elif FORMAT == FORMAT_Q6_K
-    raw.high = load_once<2>((const u32 *)(w + all * 16 + at * 8));
+    raw.high = load<2>((const u32 *)(w + all * 16 + at * 8));
     raw.scales = ((const u16 *)(w + all * 24))[at];
     raw.d = ((const u16 *)(w + all * 26))[at / 8];
 #endif

@@ -23,6 +23,8 @@ const FEW_READY_ROWS: usize = 1;
 const TILE: usize = 64;
 const THREADS: u32 = 256;
 const GROUP: usize = 32;
+/// Gates that a wave of `matvec_gated_1` takes.
+const GATED: u32 = 2;
 /// Activations go through f16 divided by this: outliers stay finite, and small numbers keep their bits.
 const F16_DIVISOR: f32 = 16.0;
 
@@ -395,7 +397,7 @@ fn matvec(gpu: &Gpu, few: &Few, products: &mut [Product]) -> Result<(), Error> {
         Some(_) => NORMED,
         None => variant,
     };
-    let grid = if few.is_gated { Grid::line(n0.div_ceil(waves), waves * wave) } else { grid };
+    let grid = if few.is_gated { Grid::line(n0.div_ceil(GATED * waves), waves * wave) } else { grid };
     let names = || VARIANTS.iter().chain(&["matvec_norm_1", "matvec_gated_1"]);
     let program = || names().fold(program(), |program, name| program.kernel::<MatvecPlain>(name));
     let kernels: Vec<Kernel<MatvecPlain<'static>>> = gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {

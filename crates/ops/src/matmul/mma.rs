@@ -20,9 +20,9 @@ const BLOCK_OUTS: usize = 128;
 const MIN_PART_STEPS: usize = 2;
 const MAX_PARTS: usize = 16;
 /// Names of the variants, rows of x of a block in tiles of eight, stages of x in shared memory, and blocks that a
-/// multiprocessor of an H200 has registers for.
+/// multiprocessor should get (H200, Q4_K_M llama-8b: 10,140 tokens/s with 3 and 10,653 with 4 at 128 rows).
 const VARIANTS: [(&str, usize, usize, usize); 4] =
-    [("matmul_mma_1", 1, 4, 4), ("matmul_mma_2", 2, 4, 4), ("matmul_mma_4", 4, 3, 3), ("matmul_mma_8", 8, 3, 2)];
+    [("matmul_mma_1", 1, 4, 4), ("matmul_mma_2", 2, 4, 4), ("matmul_mma_4", 4, 3, 3), ("matmul_mma_8", 8, 3, 4)];
 
 gpu::args! {
     struct HalvesRows<'a> {
