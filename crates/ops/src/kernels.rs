@@ -68,12 +68,7 @@ impl Kernels {
         if let Some(kernels) = self.loaded.borrow().get(&key) {
             return Ok(kernels.downcast_ref::<T>().expect("a key names one type").clone());
         }
-        let program = program();
-        let program = match std::env::var("ROCI_STREAM") {
-            Ok(value) => program.define("STREAM", value),
-            Err(_) => program,
-        };
-        let program = program.header("prelude.h", PRELUDE).header("quant.h", QUANT).header("round.h", ROUND);
+        let program = program().header("prelude.h", PRELUDE).header("quant.h", QUANT).header("round.h", ROUND);
         let kernels = pick(&Module::load(&self.device, &program, &self.cache)?)?;
         self.loaded.borrow_mut().insert(key, Box::new(kernels.clone()));
         Ok(kernels)
