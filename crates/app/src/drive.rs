@@ -2,7 +2,7 @@
 //! block tables, tokens in, logits out. No sampling, no scheduling.
 
 use anyhow::{Context, Result};
-use model::{BLOCK_TOKENS, Batch, BlockId, Model, SeqRows, TokenId};
+use model::{BLOCK_TOKENS, Batch, BlockId, Choice, Model, SeqRows, TokenId};
 
 /// A model and the blocks of its sequences.
 pub struct Driver {
@@ -27,6 +27,8 @@ pub enum Want {
     Nothing,
     /// The last row of each span.
     Last,
+    /// The best token of the last row of each span: where the device can choose it, no logits come back.
+    Best,
     All,
 }
 
@@ -78,11 +80,14 @@ impl Driver {
             let end = tokens.len() as u32;
             match want {
                 Want::Nothing => {}
-                Want::Last => logits_rows.push(end - 1),
+                Want::Last | Want::Best => logits_rows.push(end - 1),
                 Want::All => logits_rows.extend(first_row..end),
             }
         }
-        Batch { tokens, positions, seqs, logits_rows, ..Batch::default() }
+        let best = Choice { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
+        let is_chosen = want == Want::Best && self.model.chooses();
+        let choices = if is_chosen { vec![best; logits_rows.len()] } else { Vec::new() };
+        Batch { tokens, positions, seqs, logits_rows, choices, ..Batch::default() }
     }
 
     /// Puts tokens of one sequence through the model in steps that fit, without their logits.

@@ -65,7 +65,7 @@ pub fn run(
             .enumerate()
             .map(|(seq_idx, tokens)| Span { seq_idx, start: positions[seq_idx], tokens })
             .collect();
-        driver.step(&spans, Want::Last)?;
+        driver.step(&spans, Want::Best)?;
         for position in &mut positions[..batch] {
             *position = (*position + 1) % n_ctx;
         }

@@ -219,23 +219,30 @@ attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, co
     const u32 kv_head = block_y(), i = block_z(), stride = n_q * (head_dim + 2);
     if (!tile.has(i)) return;
     const float *first = parts + (((u64)block_x() * n_kv_heads + kv_head) * n_splits * n_q + i) * (head_dim + 2);
-    float largest = MASKED;
-    for (u32 s = thread_x(); s < n_splits; s += THREADS) {
-        weights[s] = first[(u64)s * stride + head_dim];
-        largest = max_f32(largest, weights[s]);
+    // MAX_SPLITS is twice THREADS: two parts a thread at the most, and both their numbers are asked for at once.
+    float most[2], sums[2], largest = MASKED;
+#pragma unroll
+    for (u32 k = 0; k < 2; ++k) {
+        const u32 s = k * THREADS + thread_x();
+        most[k] = s < n_splits ? first[(u64)s * stride + head_dim] : MASKED;
+        sums[k] = s < n_splits ? first[(u64)s * stride + head_dim + 1] : 0.0f;
+        largest = max_f32(largest, most[k]);
     }
     largest = block_max<THREADS>(largest, scratch);
     float all = 0.0f;
-    for (u32 s = thread_x(); s < n_splits; s += THREADS) {
-        weights[s] = fast_exp(weights[s] - largest);
-        all = fma_f32(first[(u64)s * stride + head_dim + 1], weights[s], all);
+#pragma unroll
+    for (u32 k = 0; k < 2; ++k) {
+        const u32 s = k * THREADS + thread_x();
+        const float weight = fast_exp(most[k] - largest);
+        if (s < n_splits) weights[s] = weight;
+        all = fma_f32(sums[k], weight, all);
     }
     all = block_sum<THREADS>(all, scratch);
     const u64 row = tile.first_row + tile.row(i);
     float *to = out + (row * n_heads + kv_head * tile.group + tile.head(i)) * head_dim;
     for (u32 d = thread_x(); d < head_dim; d += THREADS) {
         float mixed = 0.0f;
-#pragma unroll 8
+#pragma unroll 16
         for (u32 s = 0; s < n_splits; ++s) mixed = fma_f32(first[(u64)s * stride + d], weights[s], mixed);
         to[d] = mixed / all;
     }

@@ -50,7 +50,37 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     const u32 n_blocks = (n_keys + KV_BLOCK - 1) / KV_BLOCK, per_split = (n_blocks + n_splits - 1) / n_splits;
     const u32 from = split * per_split, to = from + per_split < n_blocks ? from + per_split : n_blocks;
     const u32 *table = tables + tile.table;
+    const u64 block_numbers = (u64)n_kv_heads * (KV_BLOCK * HEAD_DIM), head_start = (u64)kv_head * (KV_BLOCK * HEAD_DIM);
+    Words4 key[2][CHUNKS], value[UNITS][4];
+    // Tokens 2t, 2t + 1, 2t + 8, 2t + 9; eight numbers of each. What was never written may hold anything, and 0 * NaN
+    // would count: such tokens are read from the first one of their block instead, which is there.
+    const auto load_values = [&](Words4(&to)[4], u32 b, u32 id, u32 unit) {
+        const f16 *block = (const f16 *)v_bytes + id * block_numbers + head_start;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            const u32 t = within * 2 + i % 2 + i / 2 * 8, there = b * KV_BLOCK + t < n_keys ? t : 0;
+            to[i] = load<4>((const u32 *)(block + there * HEAD_DIM + unit * 64 + quad * 8));
+        }
+    };
+    const auto fetch = [&](u32 b, u32 id) {
+        const f16 *block = (const f16 *)k_bytes + id * block_numbers + head_start;
+#pragma unroll
+        for (u32 part = 0; part < 2; ++part)
+#pragma unroll
+            for (u32 c = 0; c < CHUNKS; ++c)
+                key[part][c] = load<4>((const u32 *)(block + (part * 8 + quad) * HEAD_DIM + c * 32 + within * 8));
+        if constexpr (HEAD_DIM <= 128) {
+#pragma unroll
+            for (u32 u = 0; u < UNITS; ++u) load_values(value[u], b, id, u);
+        }
+    };
+    // Where the next 32 blocks of this wave lie, one a lane. Blocks of earlier steps are complete: the first of them is on
+    // its way before this step's keys are there.
+    u32 b = from + wave, ids = b + l * WAVES < to ? table[b + l * WAVES] : 0, id = (u32)from_lane((i32)ids, 0);
+    const bool is_early = b < to && (b + 1) * KV_BLOCK <= tile.first_position;
+    if (is_early) fetch(b, id);
     wait_for_inputs();
+    if (b < to && !is_early) fetch(b, id);
     u32 query[CHUNKS][2][4];
 #pragma unroll
     for (u32 c = 0; c < CHUNKS; ++c) {
@@ -76,34 +106,10 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
             for (u32 k = 0; k < 2; ++k) query[c][k][1] = query[c][k][3] = 0;
         }
     }
-    float sum[HEAD_DIM / 8][4] = {};
+    // Turned: [dims, queries], so that eight queries fill the units. Lane t of a quad holds queries 2t and 2t + 1.
+    float sum[HALVES][HEAD_DIM / 16][4] = {};
     float most[2] = {MASKED, MASKED}, total[2] = {0.0f, 0.0f};
-    u32 ids = 0;
-    for (u32 n = 0, b = from + wave; b < to; ++n, b += WAVES) {
-        // Where the next 32 blocks of this wave lie, one a lane.
-        if (n % 32 == 0) ids = b + l * WAVES < to ? table[b + l * WAVES] : 0;
-        const u64 base = ((u64)(u32)from_lane((i32)ids, n % 32) * n_kv_heads + kv_head) * (KV_BLOCK * HEAD_DIM);
-        const u32 *k_block = (const u32 *)((const f16 *)k_bytes + base), *v_block = (const u32 *)((const f16 *)v_bytes + base);
-        Words4 key[2][CHUNKS];
-#pragma unroll
-        for (u32 part = 0; part < 2; ++part)
-#pragma unroll
-            for (u32 c = 0; c < CHUNKS; ++c)
-                key[part][c] = load<4>(k_block + ((part * 8 + quad) * HEAD_DIM + c * 32 + within * 8) / 2);
-        // Tokens 2t, 2t + 1, 2t + 8, 2t + 9; eight numbers of each. What was never written may hold anything, and 0 * NaN
-        // would count: such tokens are read from the first one instead, which is there.
-        const auto load_values = [&](Words4(&value)[4], u32 unit) {
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) {
-                const u32 t = within * 2 + i % 2 + i / 2 * 8, there = b * KV_BLOCK + t < n_keys ? t : 0;
-                value[i] = load<4>(v_block + (there * HEAD_DIM + unit * 64 + quad * 8) / 2);
-            }
-        };
-        Words4 value[UNITS][4];
-        if constexpr (HEAD_DIM <= 128) {
-#pragma unroll
-            for (u32 u = 0; u < UNITS; ++u) load_values(value[u], u);
-        }
+    for (u32 n = 1; b < to; ++n) {
         float score[2][4] = {};
 #pragma unroll
         for (u32 c = 0; c < CHUNKS; ++c)
@@ -128,10 +134,13 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
             const float keep = fast_exp2(most[h] - largest);
             most[h] = largest;
             total[h] *= keep;
+            const float keep0 = from_lane(keep, within * 8), keep1 = from_lane(keep, within * 8 + 4);
 #pragma unroll
-            for (u32 d = 0; d < HEAD_DIM / 8; ++d) {
-                sum[d][2 * h] *= keep;
-                sum[d][2 * h + 1] *= keep;
+            for (u32 d = 0; d < HEAD_DIM / 16; ++d) {
+                sum[h][d][0] *= keep0;
+                sum[h][d][1] *= keep1;
+                sum[h][d][2] *= keep0;
+                sum[h][d][3] *= keep1;
             }
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
@@ -140,33 +149,43 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
                 total[h] += weight[i / 2][2 * h + i % 2];
             }
         }
-        const u32 a[4] = {pack_halves(weight[0][0], weight[0][1]), pack_halves(weight[0][2], weight[0][3]),
-                          pack_halves(weight[1][0], weight[1][1]), pack_halves(weight[1][2], weight[1][3])};
 #pragma unroll
         for (u32 u = 0; u < UNITS; ++u) {
-            if constexpr (HEAD_DIM > 128) load_values(value[u], u);
+            if constexpr (HEAD_DIM > 128) load_values(value[u], b, id, u);
 #pragma unroll
             for (u32 j = 0; j < 4; ++j) {
-                const u32 *v[4] = {value[u][0].at, value[u][1].at, value[u][2].at, value[u][3].at};
-                mma_16x8x16(sum[u * 8 + 2 * j], a, low_halves(v[0][j], v[1][j]), low_halves(v[2][j], v[3][j]));
-                mma_16x8x16(sum[u * 8 + 2 * j + 1], a, high_halves(v[0][j], v[1][j]), high_halves(v[2][j], v[3][j]));
+                const Words4(&v)[4] = value[u];
+                const u32 a[4] = {low_halves(v[0].at[j], v[1].at[j]), high_halves(v[0].at[j], v[1].at[j]),
+                                  low_halves(v[2].at[j], v[3].at[j]), high_halves(v[2].at[j], v[3].at[j])};
+#pragma unroll
+                for (u32 h = 0; h < HALVES; ++h)
+                    mma_16x8x16(sum[h][u * 4 + j], a, pack_halves(weight[0][2 * h], weight[0][2 * h + 1]),
+                                pack_halves(weight[1][2 * h], weight[1][2 * h + 1]));
             }
         }
+        b += WAVES;
+        if (n % 32 == 0) ids = b + l * WAVES < to ? table[b + l * WAVES] : 0;
+        id = (u32)from_lane((i32)ids, n % 32);
+        if (b < to) fetch(b, id);
     }
     // [WAVES, N_Q, HEAD_DIM + 2]
 #pragma unroll
     for (u32 h = 0; h < HALVES; ++h) {
         total[h] += across(total[h], 1);
         total[h] += across(total[h], 2);
-        float *slot = shared + (wave * N_Q + quad + 8 * h) * (HEAD_DIM + 2);
-        if (within == 0) slot[HEAD_DIM] = most[h], slot[HEAD_DIM + 1] = total[h];
+        float *slots = shared + (wave * N_Q + 8 * h) * (HEAD_DIM + 2);
+        if (within == 0) {
+            slots[quad * (HEAD_DIM + 2) + HEAD_DIM] = most[h];
+            slots[quad * (HEAD_DIM + 2) + HEAD_DIM + 1] = total[h];
+        }
 #pragma unroll
         for (u32 u = 0; u < UNITS; ++u)
 #pragma unroll
-            for (u32 j = 0; j < 8; ++j)
+            for (u32 j = 0; j < 4; ++j)
 #pragma unroll
-                for (u32 i = 0; i < 2; ++i)
-                    slot[u * 64 + (within * 2 + i) * 8 + j] = sum[u * 8 + j][2 * h + i];
+                for (u32 i = 0; i < 4; ++i)
+                    slots[(within * 2 + i % 2) * (HEAD_DIM + 2) + u * 64 + quad * 8 + 2 * j + i / 2] =
+                        sum[h][u * 4 + j][i];
     }
     barrier();
     for (u32 n = thread_x(); n < N_Q * HEAD_DIM; n += THREADS) {
@@ -195,7 +214,7 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
 }
 
 #define FLASH_FEW(N_Q)                                                                                                \
-    KERNEL_BLOCKS(THREADS, HEAD_DIM <= 128 ? 3 : 1)                                                                   \
+    KERNEL_BLOCKS(THREADS, HEAD_DIM > 128 ? 1 : N_Q == 8 ? 3 : 2)                                                     \
     flash_few_##N_Q(const float *ARRIVING q, const u8 *k_pool, const u8 *v_pool, const u32 *__restrict__ tiles,       \
                     const u32 *__restrict__ spans, const u32 *__restrict__ tables, float *__restrict__ out,           \
                     float *__restrict__ parts, u32 n_heads, u32 n_kv_heads, float scale, u32 n_splits) {              \

@@ -2,14 +2,15 @@
 // split into two signed bytes: q = 256 * high + low. |q| stays under 127 * 256, so that both fit.
 //
 // A row of n_groups groups lies as four planes of 16 bytes a group: high bytes 0-15, high 16-31, low 0-15, low 16-31;
-// the scales lie behind all rows, (d, d * sum of q) a group.
+// the scales lie behind all rows, four numbers a group: d, d * sum of q, the sum of squares of what a norm is made of
+// (where there is one), and nothing.
 #pragma once
 #include "prelude.h"
 
 #define ROUND_LARGEST 32512.0f
 
 // Number `k` of group `i` (counted over all rows); the 32 lanes of a group must come together, also past the end.
-DEVICE void round_number(float value, u32 i, u32 k, u32 n_groups, bool is_inside, u8 *q, float *scales) {
+DEVICE void round_number(float value, float squares, u32 i, u32 k, u32 n_groups, bool is_inside, u8 *q, float *scales) {
     const float most = wave_max<32>(abs_f32(value));
     const float d = most / ROUND_LARGEST, inverse = most > 0.0f ? ROUND_LARGEST / most : 0.0f;
     const i32 n = (i32)round_f32(value * inverse);
@@ -21,7 +22,7 @@ DEVICE void round_number(float value, u32 i, u32 k, u32 n_groups, bool is_inside
     to[0] = (u8)high;
     to[(u64)n_groups * 32] = (u8)low;
     if (k == 0) {
-        scales[(u64)i * 2] = d;
-        scales[(u64)i * 2 + 1] = d * (float)sum;
+        const Pack<float, 4> scale = {{d, d * (float)sum, squares, 0.0f}};
+        store<4>(scales + (u64)i * 4, scale);
     }
 }

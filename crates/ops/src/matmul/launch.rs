@@ -22,8 +22,9 @@ const FEW_ROWS: usize = 16;
 const FEW_READY_ROWS: usize = 1;
 const TILE: usize = 64;
 const THREADS: u32 = 256;
-const NORM_THREADS: u32 = 1024;
 const GROUP: usize = 32;
+/// Gates that a wave of `matvec_gated_1` takes.
+const GATED: u32 = 2;
 /// Activations go through f16 divided by this: outliers stay finite, and small numbers keep their bits.
 const F16_DIVISOR: f32 = 16.0;
 
@@ -49,13 +50,13 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct RmsnormRound<'a> {
+    struct NormRound<'a> {
         x: Slice<'a, f32>,
         w: Slice<'a, f32>,
         q: SliceMut<'a, u8>,
         scales: SliceMut<'a, f32>,
-        n_cols: u32,
-        eps: f32,
+        n_groups: u32,
+        n_all: u32,
     }
 }
 
@@ -63,7 +64,7 @@ gpu::args! {
 struct RoundUnit {
     rows: Kernel<RoundRows<'static>>,
     swiglu: Kernel<SwigluRound<'static>>,
-    rmsnorm: Kernel<RmsnormRound<'static>>,
+    norm: Kernel<NormRound<'static>>,
 }
 
 fn round_unit(gpu: &Gpu) -> Result<RoundUnit, Error> {
@@ -73,13 +74,13 @@ fn round_unit(gpu: &Gpu) -> Result<RoundUnit, Error> {
             .overlapping()
             .kernel::<RoundRows>("round_rows")
             .kernel::<SwigluRound>("swiglu_round")
-            .kernel::<RmsnormRound>("rmsnorm_round")
+            .kernel::<NormRound>("norm_round")
     };
     gpu.kernels.get((ROUND, [0; 3]), program, |module| {
         Ok(RoundUnit {
             rows: module.kernel::<RoundRows>("round_rows")?,
             swiglu: module.kernel::<SwigluRound>("swiglu_round")?,
-            rmsnorm: module.kernel::<RmsnormRound>("rmsnorm_round")?,
+            norm: module.kernel::<NormRound>("norm_round")?,
         })
     })
 }
@@ -106,8 +107,13 @@ impl Left<'_> {
 pub(super) fn takes_left(gpu: &Gpu, left: Left, products: &[Product]) -> bool {
     let [n_rows, n_in] = left.shape();
     let is_packed = |p: &Product| p.weight.dtype.block_len() > 1;
-    mma::takes([n_rows, n_in], products, gpu)
-        || n_rows <= FEW_ROWS && n_in.is_multiple_of(GROUP) && products.iter().all(is_packed)
+    if mma::takes([n_rows, n_in], products, gpu) {
+        return true;
+    }
+    if products.iter().all(is_packed) {
+        return n_rows <= FEW_ROWS && n_in.is_multiple_of(GROUP);
+    }
+    matches!(left, Left::Norm(..)) && n_rows == 1 && !products.iter().any(is_packed)
 }
 
 gpu::args! {
@@ -126,12 +132,14 @@ gpu::args! {
         n_groups: u32,
         n_rows: u32,
         adds: u32,
+        eps: f32,
     }
 }
 
 gpu::args! {
     struct MatvecPlain<'a> {
         x: Slice<'a, f32>,
+        norm: Option<Slice<'a, f32>>,
         w0: Option<Slice<'a, u8>>,
         w1: Option<Slice<'a, u8>>,
         w2: Option<Slice<'a, u8>>,
@@ -144,6 +152,7 @@ gpu::args! {
         n_in: u32,
         n_rows: u32,
         adds: u32,
+        eps: f32,
     }
 }
 
@@ -163,6 +172,20 @@ gpu::args! {
 struct Rounded<'a> {
     q: Slice<'a, u8>,
     scales: Slice<'a, f32>,
+}
+
+/// The left side of `matvec`.
+struct Few<'a> {
+    x: Slice<'a, f32>,
+    rounded: Option<Rounded<'a>>,
+    /// The norm's weights, where `matvec` itself multiplies with them.
+    norm: Option<Slice<'a, f32>>,
+    /// Less than nothing where there is no norm.
+    eps: f32,
+    n_in: usize,
+    rows: std::ops::Range<usize>,
+    /// Two products become `silu(first) * second`, into the first one's place.
+    is_gated: bool,
 }
 
 pub(super) fn launch(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(), Error> {
@@ -234,6 +257,22 @@ pub(super) fn fused(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(
     few_rows(gpu, left, products)
 }
 
+/// `gate = silu(normed x * gate's weights) * (normed x * up's)` in one launch; `false` where there is no kernel for it.
+pub(super) fn gated(gpu: &Gpu, x: View, norm: View, eps: f32, products: &mut [Product; 2]) -> Result<bool, Error> {
+    let [n_rows, n_in] = x.shape;
+    let (a, b) = (&products[0].weight, &products[1].weight);
+    if n_rows != 1 || n_in == 0 || a.dtype != b.dtype || a.shape != b.shape || a.dtype.block_len() > 1 {
+        return Ok(false);
+    }
+    for product in products.iter() {
+        expect_device_layout(OP, &product.weight)?;
+    }
+    let _op = gpu.launcher.op(OP);
+    let (x, norm) = (x.device_f32s(OP, "x")?, Some(norm.device_f32s(OP, "norm")?));
+    matvec(gpu, &Few { x, rounded: None, norm, eps, n_in, rows: 0..1, is_gated: true }, products)?;
+    Ok(true)
+}
+
 fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
     let mut workspace = gpu.workspace.borrow_mut();
@@ -242,7 +281,7 @@ fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error
     let x = x.device_f32s(OP, "x")?;
     let is_packed = |product: &Product| product.weight.dtype.block_len() > 1;
     let n_groups = n_in / GROUP;
-    let (q_bytes, s_bytes) = (n_rows * n_groups * 64, n_rows * n_groups * 8);
+    let (q_bytes, s_bytes) = (n_rows * n_groups * 64, n_rows * n_groups * 16);
     let rounded = if products.iter().any(is_packed) {
         let (mut q, rest) = space.slice_mut(..q_bytes + s_bytes)?.split_at(q_bytes)?;
         let mut scales = rest.cast::<f32>()?;
@@ -252,23 +291,29 @@ fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error
         false
     };
     let space = workspace.activations.all();
+    let (norm, eps) = match left {
+        Left::Norm(_, weight, eps) if !rounded => (Some(weight.device_f32s(OP, "weight")?), eps),
+        Left::Norm(_, _, eps) => (None, eps),
+        _ => (None, -1.0),
+    };
     for first in (0..n_rows).step_by(PASS_ROWS) {
         let rows = first..(first + PASS_ROWS).min(n_rows);
         let x = x.slice(rows.start * n_in..rows.end * n_in)?;
         let activations = if rounded {
             let q = space.slice(rows.start * n_groups * 64..rows.end * n_groups * 64)?;
-            let scales = space.slice(q_bytes + rows.start * n_groups * 8..q_bytes + rows.end * n_groups * 8)?;
+            let scales = space.slice(q_bytes + rows.start * n_groups * 16..q_bytes + rows.end * n_groups * 16)?;
             Some(Rounded { q, scales: scales.cast()? })
         } else {
             None
         };
+        let few = Few { x, rounded: activations, norm, eps, n_in, rows, is_gated: false };
         let mut rest = &mut *products;
         while let Some(lead) = rest.first() {
             let (dtype, mode) = (lead.weight.dtype, lead.mode);
             let alike = |p: &&Product| p.weight.dtype == dtype && p.mode == mode;
             let n = rest.iter().take(3).take_while(alike).count();
             let (now, later) = rest.split_at_mut(n);
-            matvec(gpu, x, activations.as_ref(), n_in, rows.clone(), now)?;
+            matvec(gpu, &few, now)?;
             rest = later;
         }
     }
@@ -290,25 +335,18 @@ fn round(gpu: &Gpu, left: Left, q: SliceMut<u8>, scales: SliceMut<f32>) -> Resul
             let (gate, up) = (gate.device_f32s(OP, "gate")?, up.device_f32s(OP, "up")?);
             gpu.launcher.launch(&unit.swiglu, grid, &SwigluRound { gate, up, q, scales, n_groups, n_all })?;
         }
-        Left::Norm(x, weight, eps) => {
+        Left::Norm(x, weight, _) => {
             let (x, w) = (x.device_f32s(OP, "x")?, weight.device_f32s(OP, "weight")?);
-            let n_cols = count(OP, "columns", n_in)?;
-            let grid = Grid::line(count(OP, "rows", n_rows)?, NORM_THREADS);
-            gpu.launcher.launch(&unit.rmsnorm, grid, &RmsnormRound { x, w, q, scales, n_cols, eps })?;
+            gpu.launcher.launch(&unit.norm, grid, &NormRound { x, w, q, scales, n_groups, n_all })?;
         }
     }
     Ok(())
 }
 
-/// Up to three products of one type and mode, `rows` of the whole batch.
-fn matvec(
-    gpu: &Gpu,
-    x: Slice<f32>,
-    rounded: Option<&Rounded>,
-    n_in: usize,
-    rows: std::ops::Range<usize>,
-    products: &mut [Product],
-) -> Result<(), Error> {
+/// Up to three products of one type and mode, some rows of the whole batch.
+fn matvec(gpu: &Gpu, few: &Few, products: &mut [Product]) -> Result<(), Error> {
+    let Few { x, rounded, norm, eps, n_in, rows, .. } = few;
+    let (x, norm, eps, n_in) = (*x, *norm, *eps, *n_in);
     const NAME: &str = "matvec";
     let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
     let tuning = gpu.kernels.tuning;
@@ -341,7 +379,7 @@ fn matvec(
             .define("OUTS", outs)
     };
     const VARIANTS: [&str; 4] = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
-    if let Some(Rounded { q, scales }) = rounded.filter(|_| dtype.block_len() > 1) {
+    if let Some(Rounded { q, scales }) = rounded.as_ref().filter(|_| dtype.block_len() > 1) {
         let program = || VARIANTS.iter().fold(program(), |program, name| program.kernel::<MatvecPacked>(name));
         let kernels: [Kernel<MatvecPacked<'static>>; 4] =
             gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
@@ -350,16 +388,23 @@ fn matvec(
             })?;
         let n_groups = count(OP, "groups", n_in / GROUP)?;
         let (q, scales) = (*q, *scales);
-        let args = MatvecPacked { q, scales, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_groups, n_rows, adds };
+        let args = MatvecPacked { q, scales, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_groups, n_rows, adds, eps };
         return Ok(gpu.launcher.launch(&kernels[variant], grid, &args)?);
     }
-    let program = || VARIANTS.iter().fold(program(), |program, name| program.kernel::<MatvecPlain>(name));
-    let kernels: [Kernel<MatvecPlain<'static>>; 4] = gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
-        let [a, b, c, d] = VARIANTS.map(|name| module.kernel::<MatvecPlain>(name));
-        Ok([a?, b?, c?, d?])
+    const NORMED: usize = VARIANTS.len();
+    let variant = match norm {
+        Some(_) if few.is_gated => NORMED + 1,
+        Some(_) => NORMED,
+        None => variant,
+    };
+    let grid = if few.is_gated { Grid::line(n0.div_ceil(GATED * waves), waves * wave) } else { grid };
+    let names = || VARIANTS.iter().chain(&["matvec_norm_1", "matvec_gated_1"]);
+    let program = || names().fold(program(), |program, name| program.kernel::<MatvecPlain>(name));
+    let kernels: Vec<Kernel<MatvecPlain<'static>>> = gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
+        names().map(|name| module.kernel::<MatvecPlain>(name)).collect()
     })?;
     let n_in = count(OP, "columns", n_in)?;
-    let args = MatvecPlain { x, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_in, n_rows, adds };
+    let args = MatvecPlain { x, norm, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_in, n_rows, adds, eps };
     Ok(gpu.launcher.launch(&kernels[variant], grid, &args)?)
 }
 

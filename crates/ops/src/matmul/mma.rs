@@ -148,7 +148,7 @@ struct Rows {
 
 impl Rows {
     fn of(n_rows: usize) -> Self {
-        let variant = VARIANTS.iter().position(|(_, tiles, _)| n_rows <= 8 * tiles).unwrap_or(VARIANTS.len() - 1);
+        let variant = VARIANTS.iter().position(|(_, tiles, ..)| n_rows <= 8 * tiles).unwrap_or(VARIANTS.len() - 1);
         let block_rows = 8 * VARIANTS[variant].1;
         let n_blocks = n_rows.div_ceil(block_rows);
         Self { variant, n_blocks, n_padded: n_blocks * block_rows }
