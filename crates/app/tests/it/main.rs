@@ -5,6 +5,8 @@ mod cli;
 mod fetch;
 mod model_run;
 mod roci;
+mod serve;
+mod server;
 mod standin;
 mod tiny;
 mod truth;
