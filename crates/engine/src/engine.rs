@@ -269,7 +269,7 @@ impl Engine {
                     if chunk.is_last {
                         logits.next();
                     }
-                    endings.push((chunk.seq, ending));
+                    endings.push((chunk.seq, ending, false));
                     continue;
                 }
             }

