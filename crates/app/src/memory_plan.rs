@@ -171,7 +171,13 @@ impl Fit {
         let mut out = String::new();
         let device = self.room.as_ref().map_or("this machine", |room| &room.device);
         let _ = writeln!(out, "memory plan for {device}");
-        let _ = writeln!(out, "  weights  {}", bytes(self.memory.weights_bytes as u64));
+        let MemoryPlan { weights_bytes, stored_bytes, .. } = self.memory;
+        let _ = write!(out, "  weights  {}", bytes(weights_bytes as u64));
+        // A type whose blocks are laid out anew for this machine's products.
+        if weights_bytes > stored_bytes.saturating_add(stored_bytes / 16) {
+            let _ = write!(out, "  laid out for this machine; {} in the file", human_bytes(stored_bytes as u64));
+        }
+        out.push('\n');
         let kv = bytes(self.memory.kv_bytes as u64);
         let _ = writeln!(out, "  KV pool  {kv}  context of {}{many}, {kv_type}{shrunk}", self.n_ctx);
         let _ = writeln!(out, "  scratch  {}", bytes(self.memory.scratch_bytes as u64));
@@ -216,7 +222,7 @@ mod tests {
     /// 4 GB of weights, 1 MB a token, 1 GB of scratch.
     fn plan(n_ctx: usize) -> Result<MemoryPlan> {
         let gb = GB as usize;
-        Ok(MemoryPlan { weights_bytes: 4 * gb, kv_bytes: n_ctx << 20, scratch_bytes: gb })
+        Ok(MemoryPlan { weights_bytes: 4 * gb, stored_bytes: 4 * gb, kv_bytes: n_ctx << 20, scratch_bytes: gb })
     }
 
     #[test]

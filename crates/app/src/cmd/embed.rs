@@ -2,7 +2,7 @@
 
 use crate::options::{LoadArgs, print_json};
 use crate::report::HintExt;
-use crate::session::Session;
+use crate::session::{Detail, Profiling, Session};
 use crate::store;
 use anyhow::Result;
 use model::TokenId;
@@ -28,7 +28,7 @@ pub struct Args {
 /// JSON: `{"model", "n_tokens", "n_dimensions", "embeddings"}`, each vector of length 1.
 pub fn main(args: &Args) -> Result<()> {
     let path = store::resolve(&args.model)?;
-    let session = Session::open(&path, &args.load)?;
+    let session = Session::open(&path, &args.load, Detail::Little, Profiling::Off)?;
     let texts: Vec<Vec<TokenId>> = args.texts.iter().map(|text| session.encode_raw(text)).collect();
     let n_tokens: usize = texts.iter().map(Vec::len).sum();
     let handle = session.handle();

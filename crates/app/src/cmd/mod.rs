@@ -2,8 +2,8 @@
 
 pub mod bench;
 pub mod devices;
-pub mod imatrix;
 pub mod embed;
+pub mod imatrix;
 pub mod inspect;
 pub mod key;
 pub mod list;

@@ -2,7 +2,7 @@
 
 use crate::options::{LoadArgs, print_json};
 use crate::report::HintExt;
-use crate::session::Session;
+use crate::session::{Detail, Profiling, Session};
 use crate::store;
 use anyhow::{Result, anyhow};
 use model::TokenId;
@@ -30,7 +30,7 @@ pub struct Args {
 /// JSON: `{"model", "results": [{"index", "score"}]}`, best first.
 pub fn main(args: &Args) -> Result<()> {
     let path = store::resolve(&args.model)?;
-    let session = Session::open(&path, &args.load)?;
+    let session = Session::open(&path, &args.load, Detail::Little, Profiling::Off)?;
     let handle = session.handle();
     if !handle.embeds().has_head {
         return Err(anyhow!("`{}` cannot score texts: it has no head for that", path.display()))

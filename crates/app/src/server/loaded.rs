@@ -123,7 +123,7 @@ impl Loaded {
         let plan = &self.plan;
         format!(
             "weights {}, keys and values {} ({} tokens, {} a request), scratch {}, {}",
-            plan.weights(),
+            human_bytes(plan.memory.weights_bytes as u64),
             human_bytes(plan.memory.kv_bytes as u64),
             plan.options.n_blocks * model::BLOCK_TOKENS,
             plan.n_ctx,
