@@ -2,29 +2,39 @@
 
 use engine::{Mask, MaskFactory, TokenSet};
 use model::TokenId;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use text::Tokenizer;
 use text::constraint::{Compiler, Constraint, Matcher};
 
 /// Masks for the vocabulary of this tokenizer. The trie behind them is built with the first constraint.
 pub fn factory(tokenizer: Arc<Tokenizer>) -> Box<dyn MaskFactory> {
-    Box::new(Factory { tokenizer, compiler: None })
+    Box::new(Masks::new(tokenizer))
 }
 
-struct Factory {
+/// A factory that others than the engine can ask too: what one has compiled, its clones know.
+#[derive(Clone)]
+pub struct Masks {
     tokenizer: Arc<Tokenizer>,
-    compiler: Option<Compiler>,
+    compiler: Arc<OnceLock<Result<Compiler, String>>>,
 }
 
-impl MaskFactory for Factory {
+impl Masks {
+    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        Self { tokenizer, compiler: Arc::default() }
+    }
+
+    /// Compiles a constraint, or finds it compiled.
+    pub fn compile(&self, constraint: &Constraint, n_vocab: usize) -> Result<Matcher, String> {
+        let make = || Compiler::new(&self.tokenizer, n_vocab).map_err(|error| error.to_string());
+        let compiler = self.compiler.get_or_init(make).as_ref().map_err(Clone::clone)?;
+        compiler.build(constraint).map_err(|error| error.to_string())
+    }
+}
+
+impl MaskFactory for Masks {
     fn build(&mut self, constraint: &str, n_vocab: usize) -> Result<Box<dyn Mask>, String> {
         let constraint = Constraint::from_spec(constraint).map_err(|error| error.to_string())?;
-        if self.compiler.is_none() {
-            self.compiler = Some(Compiler::new(&self.tokenizer, n_vocab).map_err(|error| error.to_string())?);
-        }
-        let compiler = self.compiler.as_ref().expect("it was made above");
-        let matcher = compiler.build(&constraint).map_err(|error| error.to_string())?;
-        Ok(Box::new(TextMask(matcher)))
+        Ok(Box::new(TextMask(self.compile(&constraint, n_vocab)?)))
     }
 }
 

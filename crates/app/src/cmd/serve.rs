@@ -78,6 +78,9 @@ pub struct ModelsArgs {
     /// Stored responses that are kept in memory for /v1/responses
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub max_stored: usize,
+    /// Send embeddings as numbers also to clients that ask for base64
+    #[arg(long)]
+    pub no_base64: bool,
     /// What to do with a previous_response_id that is not known
     #[arg(long, value_enum, default_value_t)]
     pub unknown_responses: Unknown,
@@ -246,6 +249,7 @@ fn serve(args: &Args) -> Result<()> {
         body: BodyLimits { max_bytes: args.access.max_body << 20, time: Duration::from_secs(args.access.read_timeout) },
         request_time: Duration::from_secs(args.scheduling.request_timeout.max(1)),
         log_prompts: args.logs.log_prompts,
+        has_base64: !args.models_args.no_base64,
         has_page: !args.access.no_web,
         cors_origins: args.access.cors_origin.clone(),
         store: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),

@@ -83,7 +83,9 @@ pub fn render(model: &Loaded, ask: &Ask) -> Result<String> {
         all => (all, ""),
     };
     let mut extra = ask.extra.clone();
-    if let Some(thinking) = ask.thinking {
+    // A constraint holds from the first token on: there is no room to think.
+    let thinking = if ask.shape == Shape::Text { ask.thinking } else { Some(false) };
+    if let Some(thinking) = thinking {
         // The names that templates use for it.
         for name in ["enable_thinking", "thinking"] {
             extra.entry(name).or_insert(thinking.into());

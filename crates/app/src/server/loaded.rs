@@ -1,7 +1,7 @@
 //! One model in memory, as the server needs it: engine, tokenizer, chat template, and what clients ask about it.
 
 use crate::load::{self, Plan, Use};
-use crate::masks;
+use crate::masks::Masks;
 use crate::model_file::{self, Template};
 use crate::options::LoadArgs;
 use crate::report::human_bytes;
@@ -10,6 +10,8 @@ use engine::{EngineOptions, Handle};
 use model::TokenId;
 use std::path::Path;
 use std::sync::Arc;
+use text::answer::Format;
+use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
 
 /// How models are loaded and scheduled; the same for all.
@@ -36,6 +38,10 @@ pub struct Loaded {
     pub quantization: String,
     pub template_source: String,
     pub n_params: u64,
+    /// Compiles constraints; the engine has a clone.
+    masks: Masks,
+    /// How the model writes its reasoning and its calls of tools.
+    pub format: Format,
 }
 
 impl Loaded {
@@ -62,9 +68,11 @@ impl Loaded {
             ..EngineOptions::default()
         };
         let device = model.device();
-        let handle = engine::start(model, options, Some(masks::factory(Arc::clone(&tokenizer))));
+        let masks = Masks::new(Arc::clone(&tokenizer));
+        let handle = engine::start(model, options, Some(Box::new(masks.clone())));
         let metadata = checkpoint.metadata();
         let n_params = checkpoint.tensors().iter().map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum();
+        let template_source = metadata.string("tokenizer.chat_template")?.unwrap_or(text::DEFAULT_TEMPLATE).to_owned();
         Ok(Self {
             name: name.to_owned(),
             tokenizer,
@@ -74,14 +82,21 @@ impl Loaded {
             device,
             architecture: metadata.string("general.architecture")?.unwrap_or("unknown").to_owned(),
             quantization: commonest_type(&checkpoint),
-            template_source: metadata.string("tokenizer.chat_template")?.unwrap_or(text::DEFAULT_TEMPLATE).to_owned(),
             n_params,
+            masks,
+            format: Format::detect(&template_source),
+            template_source,
         })
     }
 
     /// Whether its chat template says anything about tools.
     pub fn knows_tools(&self) -> bool {
-        self.template_source.contains("tools")
+        self.template_source.contains("tools") && self.format.has_tools()
+    }
+
+    /// Whether answers can be held to this, and what is wrong if not.
+    pub fn check(&self, constraint: &Constraint) -> std::result::Result<(), String> {
+        self.masks.compile(constraint, self.handle.n_vocab()).map(drop)
     }
 
     /// Whether its engine still runs.

@@ -55,6 +55,8 @@ pub struct App {
     /// After which an answer ends with what it has.
     pub request_time: Duration,
     pub log_prompts: bool,
+    /// Embeddings may be sent as base64, which strict clients do not take.
+    pub has_base64: bool,
     pub has_page: bool,
     pub cors_origins: Vec<String>,
     pub store: openai::store::Store,

@@ -1,12 +1,14 @@
 //! From tokens to what a client is shown: whole characters, stop strings held back, reasoning and tool calls kept apart
 //! from the text, log-probabilities with the text they belong to.
 
+use super::ids;
 use model::TokenId;
+use serde_json::Value;
 use std::sync::Arc;
+use text::answer::{Delta, Format, Parser};
 use text::{Detokenizer, StopMatcher, Tokenizer};
 
 /// A part of an answer.
-#[allow(dead_code, reason = "tools and reasoning are read by parsers that are being added")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
     Text {
@@ -34,42 +36,88 @@ pub struct TokenLogprob {
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// Reads one answer.
-pub struct Splitter {
+/// How answers are read; the same for all answers to one request.
+#[derive(Clone)]
+struct Manner {
     tokenizer: Arc<Tokenizer>,
     stop: Vec<String>,
+    has_logprobs: bool,
+    /// `None`: text is only text.
+    format: Option<Format>,
+    /// The end of what was rendered: it may have opened the reasoning.
+    prompt: String,
+    tools: Value,
+}
+
+/// Reads one answer.
+pub struct Splitter {
+    manner: Manner,
     detokenizer: Detokenizer,
     matcher: StopMatcher,
+    parser: Option<Parser>,
+    /// All of the text, where stop strings are looked for.
+    seen: String,
     logprobs: Vec<TokenLogprob>,
     ready: Vec<Piece>,
     is_stopped: bool,
-    has_logprobs: bool,
+    n_calls: usize,
     n_reasoning: usize,
 }
 
 impl Splitter {
     /// For text that is only text.
     pub fn plain(tokenizer: &Arc<Tokenizer>, stop: Vec<String>, has_logprobs: bool) -> Self {
-        Self::new(Arc::clone(tokenizer), stop, has_logprobs)
+        let tokenizer = Arc::clone(tokenizer);
+        Self::of(Manner { tokenizer, stop, has_logprobs, format: None, prompt: String::new(), tools: Value::Null })
     }
 
-    pub fn new(tokenizer: Arc<Tokenizer>, stop: Vec<String>, has_logprobs: bool) -> Self {
-        Self {
-            detokenizer: Detokenizer::new(Arc::clone(&tokenizer)),
-            matcher: StopMatcher::new(stop.clone()),
-            tokenizer,
+    /// For an answer that may reason and call tools in the model's own way.
+    pub fn new(
+        tokenizer: &Arc<Tokenizer>,
+        stop: Vec<String>,
+        has_logprobs: bool,
+        format: Format,
+        prompt: &str,
+        tools: &[Value],
+    ) -> Self {
+        let format = (format.has_tools() || format.has_reasoning()).then_some(format);
+        let end = prompt.char_indices().rev().nth(200).map_or(0, |(at, _)| at);
+        Self::of(Manner {
+            tokenizer: Arc::clone(tokenizer),
             stop,
+            has_logprobs,
+            format,
+            prompt: prompt[end..].to_owned(),
+            tools: tools.to_vec().into(),
+        })
+    }
+
+    fn of(manner: Manner) -> Self {
+        let detokenizer = Detokenizer::new(Arc::clone(&manner.tokenizer));
+        let (detokenizer, parser) = match &manner.format {
+            Some(format) => {
+                let parser = Parser::new(format, &manner.prompt, &manner.tools);
+                (detokenizer.showing(&format.marks()), Some(parser))
+            }
+            None => (detokenizer, None),
+        };
+        Self {
+            detokenizer,
+            matcher: StopMatcher::new(manner.stop.clone()),
+            parser,
+            manner,
+            seen: String::new(),
             logprobs: Vec::new(),
             ready: Vec::new(),
             is_stopped: false,
-            has_logprobs,
+            n_calls: 0,
             n_reasoning: 0,
         }
     }
 
     /// One for another answer to the same request.
     pub fn fresh(&self) -> Self {
-        Self::new(Arc::clone(&self.tokenizer), self.stop.clone(), self.has_logprobs)
+        Self::of(self.manner.clone())
     }
 
     /// Adds a token; says whether a stop string is complete now.
@@ -77,35 +125,66 @@ impl Splitter {
         if self.is_stopped {
             return false;
         }
-        if self.has_logprobs && !self.tokenizer.is_end(token.0) {
+        if self.manner.has_logprobs && !self.manner.tokenizer.is_end(token.0) {
             self.logprobs.push(TokenLogprob { token, logprob, top });
         }
         let text = self.detokenizer.push(token.0);
-        self.show(&text)
+        let n_before = self.ready.len();
+        let is_stopped = self.show(&text);
+        let is_reasoning = |piece: &Piece| matches!(piece, Piece::Reasoning(_));
+        self.n_reasoning += usize::from(self.ready[n_before..].iter().any(is_reasoning));
+        is_stopped
     }
 
     /// The answer is over: what was held back is text.
     pub fn finish(&mut self) {
-        if self.is_stopped {
-            return;
+        if !self.is_stopped {
+            let rest = self.detokenizer.finish();
+            if !self.show(&rest) {
+                let held = self.matcher.finish();
+                self.read(&held);
+            }
         }
-        let rest = self.detokenizer.finish();
-        if !self.show(&rest) {
-            let held = self.matcher.finish();
-            self.emit(held);
+        if let Some(parser) = &mut self.parser {
+            let deltas = parser.finish();
+            self.emit(deltas);
         }
     }
 
     fn show(&mut self, text: &str) -> bool {
+        if !self.manner.stop.is_empty() {
+            self.seen.push_str(text);
+        }
         let step = self.matcher.push(text);
         self.is_stopped = step.is_stopped;
-        self.emit(step.text);
+        self.read(&step.text);
         step.is_stopped
     }
 
-    fn emit(&mut self, text: String) {
-        if !text.is_empty() {
-            self.ready.push(Piece::Text { text, logprobs: std::mem::take(&mut self.logprobs) });
+    fn read(&mut self, text: &str) {
+        let deltas = match &mut self.parser {
+            Some(parser) => parser.push(text),
+            None if text.is_empty() => Vec::new(),
+            None => vec![Delta::Text(text.to_owned())],
+        };
+        self.emit(deltas);
+    }
+
+    fn emit(&mut self, deltas: Vec<Delta>) {
+        for delta in deltas {
+            let piece = match delta {
+                Delta::Text(text) => Piece::Text { text, logprobs: std::mem::take(&mut self.logprobs) },
+                Delta::Reasoning(text) => Piece::Reasoning(text),
+                Delta::Call { index, name, id } => {
+                    self.n_calls += 1;
+                    Piece::ToolCall { index, id: id.unwrap_or_else(|| ids::new("call_")), name }
+                }
+                Delta::Arguments { index, text } => Piece::ToolArguments { index, text },
+            };
+            if !matches!(piece, Piece::Text { .. }) {
+                self.logprobs.clear();
+            }
+            self.ready.push(piece);
         }
     }
 
@@ -116,11 +195,15 @@ impl Splitter {
 
     /// The stop string that ended the answer.
     pub fn stop_string(&self) -> Option<String> {
-        self.is_stopped.then(|| self.stop.first().cloned().unwrap_or_default())
+        if !self.is_stopped {
+            return None;
+        }
+        let ends = self.manner.stop.iter().filter_map(|stop| Some((self.seen.find(stop.as_str())? + stop.len(), stop)));
+        ends.min_by_key(|&(end, stop)| (end, usize::MAX - stop.len())).map(|(_, stop)| stop.clone())
     }
 
     pub fn has_tool_calls(&self) -> bool {
-        false
+        self.n_calls > 0
     }
 
     pub fn n_reasoning_tokens(&self) -> usize {

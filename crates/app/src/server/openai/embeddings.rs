@@ -33,7 +33,7 @@ pub async fn create(
 ) -> Result<axum::Json<Value>> {
     let is_base64 = match body.encoding_format.as_deref() {
         None | Some("float") => false,
-        Some("base64") => true,
+        Some("base64") => app.has_base64,
         Some(other) => {
             let text = format!("`{other}` is no encoding: float, base64");
             return Err(ApiError::bad(text).param("encoding_format"));
