@@ -84,6 +84,8 @@ enum Command {
     Imatrix(cmd::imatrix::Args),
     /// Show what can compute here
     Devices(cmd::devices::Args),
+    /// Make, show or remove compiled GPU kernels
+    Kernels(cmd::kernels::Args),
 }
 
 fn main() -> ExitCode {
@@ -105,6 +107,7 @@ fn main() -> ExitCode {
         Command::Quantize(args) => cmd::quantize::main(&args),
         Command::Imatrix(args) => cmd::imatrix::main(&args),
         Command::Devices(args) => cmd::devices::main(&args),
+        Command::Kernels(args) => cmd::kernels::main(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

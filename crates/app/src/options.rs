@@ -35,7 +35,7 @@ impl std::fmt::Display for Device {
     }
 }
 
-fn parse_device(text: &str) -> Result<Device, String> {
+pub fn parse_device(text: &str) -> Result<Device, String> {
     let gpu = || {
         let (word, ordinal) = text.split_once(':').unwrap_or((text, "0"));
         Some(Device::Gpu { vendor: gpu::Vendor::from_word(word)?, ordinal: ordinal.parse().ok()? })

@@ -64,6 +64,20 @@ impl Cache {
         Ok(entries)
     }
 
+    /// Removes every kernel, with what an interrupted compilation left; how many, and their bytes.
+    pub fn clear(&self) -> Result<(usize, u64)> {
+        let entries = self.entries()?;
+        let Some(folder) = self.folder().filter(|folder| folder.is_dir()) else { return Ok((0, 0)) };
+        for file in fs::read_dir(folder).map_err(|error| failed(folder, &error))?.flatten() {
+            let path = file.path();
+            let is_ours = path.extension().is_some_and(|end| end == "co" || end == "lock" || end == "part");
+            if is_ours {
+                fs::remove_file(&path).map_err(|error| failed(&path, &error))?;
+            }
+        }
+        Ok((entries.len(), entries.iter().map(|entry| entry.bytes).sum()))
+    }
+
     /// The payload kept under `stem`, or what `make` gives, kept from now on. The flag says which.
     /// A cache that cannot be written is no reason to stop: the payload is used and not kept.
     pub(crate) fn get_or_make(&self, stem: &str, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<(Vec<u8>, bool)> {
@@ -136,6 +150,9 @@ mod tests {
         let (second, was_there) = cache.get_or_make("k-gfx1100-00", || panic!("already kept")).unwrap();
         assert_eq!((second.as_slice(), was_there), ([1, 2, 3].as_slice(), true));
         assert_eq!(cache.entries().unwrap(), [Entry { name: "k-gfx1100-00".into(), bytes: HEADER as u64 + 3 }]);
+        fs::write(cache.folder().unwrap().join("notes.txt"), "not ours").unwrap();
+        assert_eq!(cache.clear().unwrap(), (1, HEADER as u64 + 3));
+        assert!(cache.entries().unwrap().is_empty() && cache.folder().unwrap().join("notes.txt").exists());
         fs::remove_dir_all(cache.folder().unwrap()).unwrap();
     }
 

@@ -5,6 +5,7 @@ pub mod devices;
 pub mod embed;
 pub mod imatrix;
 pub mod inspect;
+pub mod kernels;
 pub mod key;
 pub mod list;
 pub mod perplexity;

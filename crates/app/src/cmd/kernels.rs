@@ -1,0 +1,140 @@
+//! `roci kernels`: the compiled kernels that are kept on disk. They are made on first need; this makes the common ones
+//! before, and shows or removes what is there.
+
+use crate::options::{self, Device, Format, print_json};
+use crate::report::{HintExt, human_bytes};
+use anyhow::{Context, Result, anyhow};
+use gpu::Cache;
+use indicatif::{ProgressBar, ProgressStyle};
+use model::{DeviceChoice, KvType, LoadOptions, Model, Recipe, Synthetic};
+use serde_json::json;
+use std::io::Write;
+use std::path::Path;
+use weights::Dtype;
+
+const EXAMPLES: &str = "\
+Examples:
+  roci kernels build        for the best GPU that is here
+  roci kernels list
+  roci kernels clear
+
+They lie under ROCI_KERNEL_CACHE, by default ~/.cache/rocinante/kernels. A key of source, options, architecture and
+compiler version names each: those of another version are never used.";
+
+/// Weight types that kernels read; others become one of these when they are loaded.
+const TYPES: [Dtype; 8] =
+    [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K];
+
+/// Make, show or remove compiled GPU kernels
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Compile what models of every weight type need, by loading tiny ones; head sizes follow on first use
+    Build(Build),
+    /// Show what is there
+    List(List),
+    /// Remove all of it
+    Clear,
+}
+
+#[derive(clap::Args)]
+struct Build {
+    /// The GPU to compile for; auto takes the best one that is here
+    #[arg(long, default_value_t, value_parser = options::parse_device)]
+    device: Device,
+}
+
+#[derive(clap::Args)]
+struct List {
+    /// What to write to standard output
+    #[arg(long, value_enum, default_value_t)]
+    output: Format,
+}
+
+pub fn main(args: &Args) -> Result<()> {
+    let cache = Cache::of_user();
+    let folder = cache.folder().ok_or_else(|| anyhow!("there is no folder to keep kernels in"));
+    let folder = folder.hint("set ROCI_KERNEL_CACHE")?;
+    match &args.command {
+        Command::Build(build) => make(build.device, &cache),
+        Command::List(list) => show(list, &cache, folder),
+        Command::Clear => {
+            let (n, n_bytes) = cache.clear()?;
+            let bytes = human_bytes(n_bytes);
+            Ok(writeln!(std::io::stdout(), "removed {n} kernels, {bytes}, from {}", folder.display())?)
+        }
+    }
+}
+
+fn make(device: Device, cache: &Cache) -> Result<()> {
+    let device = match device {
+        Device::Gpu { vendor, ordinal } => DeviceChoice::Gpu { vendor, ordinal },
+        Device::Cpu => return Err(anyhow!("kernels are for GPUs")).hint("leave --device out, or name a GPU"),
+        Device::Auto => {
+            let found = gpu::discovery::Probe::this_program()?.discover();
+            let best = found.best(None).ok_or_else(|| anyhow!("no GPU was found")).hint("`roci devices` says why")?;
+            DeviceChoice::Gpu { vendor: best.vendor, ordinal: best.ordinal }
+        }
+    };
+    let n_before = cache.entries()?.len();
+    let kv_types = [KvType::F16, KvType::F32];
+    let bar = ProgressBar::new((TYPES.len() * kv_types.len()) as u64);
+    let style = "compiling [{bar:24}] {pos}/{len} {msg}";
+    bar.set_style(ProgressStyle::with_template(style).expect("a constant template").progress_chars("=> "));
+    for kv_type in kv_types {
+        for dtype in TYPES {
+            bar.set_message(format!("for {dtype} weights"));
+            let checkpoint = model::synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 1)?;
+            let options = LoadOptions { device, kv_type, n_blocks: 8, max_batch_tokens: 64, ..LoadOptions::default() };
+            // Loading runs a step of each kind.
+            Model::load(&checkpoint, options).with_context(|| format!("cannot compile for {dtype} weights"))?;
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    let n = cache.entries()?.len();
+    Ok(writeln!(std::io::stdout(), "{} kernels compiled, {n} are kept", n.saturating_sub(n_before))?)
+}
+
+fn show(args: &List, cache: &Cache, folder: &Path) -> Result<()> {
+    let entries = cache.entries()?;
+    if args.output == Format::Json {
+        let kernels = entries.iter().map(|entry| {
+            let (unit, arch) = parts(&entry.name);
+            json!({"name": unit, "architecture": arch, "bytes": entry.bytes, "file": format!("{}.co", entry.name)})
+        });
+        return print_json(&json!({"folder": folder, "kernels": kernels.collect::<Vec<_>>()}));
+    }
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for entry in &entries {
+        let (unit, arch) = parts(&entry.name);
+        writeln!(out, "{unit:16} {arch:24} {:>9}", human_bytes(entry.bytes))?;
+    }
+    let n_bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
+    writeln!(out, "{} kernels, {} in {}", entries.len(), human_bytes(n_bytes), folder.display())?;
+    Ok(out.flush()?)
+}
+
+/// A kernel's name on disk is unit-architecture-key.
+fn parts(name: &str) -> (&str, &str) {
+    let (front, _key) = name.rsplit_once('-').unwrap_or((name, ""));
+    front.rsplit_once('-').unwrap_or((front, "?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_on_disk_are_taken_apart() {
+        assert_eq!(parts("matmul_units-gfx1100-1b51c8"), ("matmul_units", "gfx1100"));
+        assert_eq!(parts("flash-few-sm_90-00"), ("flash-few", "sm_90"));
+        assert_eq!(parts("odd"), ("odd", "?"));
+    }
+}
