@@ -277,7 +277,8 @@ impl Bench<'_> {
         let at = if depth > 0 { format!(" at depth {depth}") } else { String::new() };
         let by = if batch > 1 { format!(" x {batch}") } else { String::new() };
         let samples = |test, n_tokens| Samples { test, n_tokens, per_second: Vec::new() };
-        let n_prompt = if batch == 1 { args.prompt } else { 0 };
+        // Among several points, the prompt is measured where one sequence has the machine for itself.
+        let n_prompt = if args.points.is_empty() || batch == 1 { args.prompt } else { 0 };
         let mut prompt = samples(format!("prompt {n_prompt}{at}"), n_prompt);
         let mut generate = samples(format!("generate {}{by}{at}", args.generate), args.generate * batch);
         if n_prompt == 0 && args.generate == 0 {
