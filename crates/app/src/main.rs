@@ -14,7 +14,6 @@ mod interrupt;
 mod load;
 mod logits_file;
 mod machine;
-mod masks;
 mod memory_plan;
 mod model_file;
 mod options;

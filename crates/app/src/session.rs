@@ -3,7 +3,6 @@
 
 use crate::interrupt;
 use crate::load::{self, PROMPT_STEP, Plan, Use};
-use crate::masks;
 use crate::model_file::{self, Template};
 use crate::options::LoadArgs;
 use crate::report::HintExt;
@@ -122,7 +121,7 @@ impl Session {
             notes.extend(model.notes());
         }
         let profiler = model.profiler();
-        let handle = engine::start(model, options, Some(masks::factory(Arc::clone(&tokenizer))));
+        let handle = engine::start(model, options, Some(rocinante::masks::factory(Arc::clone(&tokenizer))));
         let load_time = start.elapsed();
         Ok(Self { path: path.to_owned(), tokenizer, template, handle, plan, device, load_time, notes, profiler })
     }

@@ -1,13 +1,13 @@
 //! One model in memory, as the server needs it: engine, tokenizer, chat template, and what clients ask about it.
 
 use crate::load::{self, Plan, Use};
-use crate::masks::Masks;
 use crate::model_file::{self, Template};
 use crate::options::LoadArgs;
 use crate::report::human_bytes;
 use anyhow::{Context, Result, anyhow, bail};
 use engine::{EngineOptions, Handle};
 use model::TokenId;
+use rocinante::masks::Masks;
 use std::path::Path;
 use std::sync::Arc;
 use text::answer::Format;
