@@ -158,7 +158,7 @@ def main() -> int:
 
     if {"openai", "anthropic", "schema"} & set(parts):
         # Short answers; ids that only a mock server knows are passed over; strict clients want plain numbers.
-        short = ["--default-max-tokens", "4", "--unknown-responses", "ignore", "--no-base64", "--context", "2048"]
+        short = ["--default-max-tokens", "4", "--unknown-responses", "ignore", "--no-base64", "--context", "256"]
         with Server(args.roci, model, *short) as server:
             leave = " or ".join(f"({words})" for words in NOT_OURS)
             part("openai", lambda: suite(python, fetch.sdk("openai"), f"{server.url}/v1", OPENAI, leave))
