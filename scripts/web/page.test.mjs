@@ -5,11 +5,13 @@
 // ROCI is the binary, MODEL what `roci serve` takes. CHROMIUM names the browser (default /usr/bin/chromium). Each test
 // is a function below; the first that fails is named and the exit status is 1.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { chromium } from "playwright-core";
 
 const [roci, model, option, shots] = process.argv.slice(2);
@@ -308,13 +310,16 @@ const tests = {
   },
 
   async "a key is asked for, and works"() {
-    const other = await Server.start(await freePort(), "--api-key", "secret-for-the-test");
+    const folder = mkdtempSync(join(tmpdir(), "roci-page-"));
+    const file = join(folder, "keys.txt");
+    const key = execFileSync(roci, ["key", "new", "--name", "test", "--file", file], { encoding: "utf8" }).trim();
+    const other = await Server.start(await freePort(), "--api-key-file", file);
     try {
       const page = await newPage();
       await page.goto(other.address);
       await page.getByText("This server asks for an API key.").waitFor();
       await page.getByRole("button", { name: "Enter the key" }).click();
-      await page.getByLabel("API key").fill("secret-for-the-test");
+      await page.getByLabel("API key").fill(key);
       await page.getByRole("button", { name: "Save" }).click();
       await page.locator("#model option").first().waitFor({ state: "attached" });
       await limit(page, 3);
@@ -323,6 +328,7 @@ const tests = {
       return page;
     } finally {
       await other.stop();
+      rmSync(folder, { recursive: true });
     }
   },
 
