@@ -56,18 +56,11 @@ fn dense_block(
         Product::write(weights.view(gate.weight), gate_out.rows_mut(n)),
         Product::write(weights.view(up.weight), up_out.rows_mut(n)),
     ];
-    let is_plain = down.bias.is_none() && layer.post_ffn_norm.is_none() && config.residual_scale == 1.0;
-    let is_bare = gate.bias.is_none() && up.bias.is_none() && config.family.norm == ops::NormKind::Rms;
-    if let Some(norm) = layer.ffn_norm.filter(|_| activation == Activation::Silu && is_plain && is_bare)
-        && ops::norm_gate(exec, x.as_view(), weights.view(norm.weight), config.norm_eps, products)?
-    {
-        let product = &mut [Product::add(weights.view(down.weight), x.reborrow())];
-        return Ok(ops::matmul(exec, gate_out.rows(n), product)?);
-    }
     context.norm_products(layer.ffn_norm, x.as_view(), &mut h, products)?;
     context.add_bias(gate, &mut gate_out.rows_mut(n))?;
     context.add_bias(up, &mut up_out.rows_mut(n))?;
     let (mut gate_rows, up_rows) = (gate_out.rows_mut(n), up_out.rows(n));
+    let is_plain = down.bias.is_none() && layer.post_ffn_norm.is_none() && config.residual_scale == 1.0;
     if activation == Activation::Silu && is_plain {
         // Where the device can, the gate is made on the way into the product.
         let product = &mut [Product::add(weights.view(down.weight), x.reborrow())];

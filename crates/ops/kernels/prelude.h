@@ -495,24 +495,6 @@ template <u32 N, class T>
 DEVICE Pack<T, N> load(const T *from) {
     return *(const Pack<T, N> *)from;
 }
-// The same for what is read once: it leaves the first cache to what is read again.
-template <u32 N, class T>
-DEVICE Pack<T, N> load_once(const T *from) {
-#if defined(GPU_NVIDIA) && __CUDA_ARCH__ >= 800
-    static_assert(sizeof(T) * N == 16 || sizeof(T) * N == 8, "8 or 16 bytes");
-    Pack<T, N> pack;
-    u32 *to = (u32 *)&pack;
-    if constexpr (sizeof(T) * N == 16)
-        asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "l"(from));
-    else
-        asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
-    return pack;
-#else
-    return load<N>(from);
-#endif
-}
 template <u32 N, class T>
 DEVICE void store(T *to, const Pack<T, N> &pack) {
     *(Pack<T, N> *)to = pack;

@@ -60,7 +60,7 @@ pub use isa::Isa;
 pub use kernels::{Gpu, Kernels, Workspace, device_dtype};
 pub use kv_store::{KV_BLOCK, MAX_GPU_HEAD_DIM, MAX_HEAD_DIM, Slot, kv_store};
 pub use layernorm::layernorm;
-pub use matmul::{Group, Mode, Product, group_matmul, matmul, norm_gate, norm_matmul, swiglu_matmul};
+pub use matmul::{Group, Mode, Product, group_matmul, matmul, norm_matmul, swiglu_matmul};
 pub use norm_heads::{NormKind, norm_heads};
 pub use observe::{Seen, observe, observed};
 pub use pack::{pack, pack_rows, packed, packed_on_device};

@@ -23,8 +23,6 @@ const FEW_READY_ROWS: usize = 1;
 const TILE: usize = 64;
 const THREADS: u32 = 256;
 const GROUP: usize = 32;
-/// Gates that a wave of `matvec_gated_1` takes.
-const GATED: u32 = 2;
 /// Activations go through f16 divided by this: outliers stay finite, and small numbers keep their bits.
 const F16_DIVISOR: f32 = 16.0;
 
@@ -110,10 +108,7 @@ pub(super) fn takes_left(gpu: &Gpu, left: Left, products: &[Product]) -> bool {
     if mma::takes([n_rows, n_in], products, gpu) {
         return true;
     }
-    if products.iter().all(is_packed) {
-        return n_rows <= FEW_ROWS && n_in.is_multiple_of(GROUP);
-    }
-    matches!(left, Left::Norm(..)) && n_rows == 1 && !products.iter().any(is_packed)
+    n_rows <= FEW_ROWS && n_in.is_multiple_of(GROUP) && products.iter().all(is_packed)
 }
 
 gpu::args! {
@@ -139,7 +134,6 @@ gpu::args! {
 gpu::args! {
     struct MatvecPlain<'a> {
         x: Slice<'a, f32>,
-        norm: Option<Slice<'a, f32>>,
         w0: Option<Slice<'a, u8>>,
         w1: Option<Slice<'a, u8>>,
         w2: Option<Slice<'a, u8>>,
@@ -152,7 +146,6 @@ gpu::args! {
         n_in: u32,
         n_rows: u32,
         adds: u32,
-        eps: f32,
     }
 }
 
@@ -178,14 +171,10 @@ struct Rounded<'a> {
 struct Few<'a> {
     x: Slice<'a, f32>,
     rounded: Option<Rounded<'a>>,
-    /// The norm's weights, where `matvec` itself multiplies with them.
-    norm: Option<Slice<'a, f32>>,
     /// Less than nothing where there is no norm.
     eps: f32,
     n_in: usize,
     rows: std::ops::Range<usize>,
-    /// Two products become `silu(first) * second`, into the first one's place.
-    is_gated: bool,
 }
 
 pub(super) fn launch(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(), Error> {
@@ -257,22 +246,6 @@ pub(super) fn fused(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(
     few_rows(gpu, left, products)
 }
 
-/// `gate = silu(normed x * gate's weights) * (normed x * up's)` in one launch; `false` where there is no kernel for it.
-pub(super) fn gated(gpu: &Gpu, x: View, norm: View, eps: f32, products: &mut [Product; 2]) -> Result<bool, Error> {
-    let [n_rows, n_in] = x.shape;
-    let (a, b) = (&products[0].weight, &products[1].weight);
-    if n_rows != 1 || n_in == 0 || a.dtype != b.dtype || a.shape != b.shape || a.dtype.block_len() > 1 {
-        return Ok(false);
-    }
-    for product in products.iter() {
-        expect_device_layout(OP, &product.weight)?;
-    }
-    let _op = gpu.launcher.op(OP);
-    let (x, norm) = (x.device_f32s(OP, "x")?, Some(norm.device_f32s(OP, "norm")?));
-    matvec(gpu, &Few { x, rounded: None, norm, eps, n_in, rows: 0..1, is_gated: true }, products)?;
-    Ok(true)
-}
-
 fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
     let mut workspace = gpu.workspace.borrow_mut();
@@ -291,11 +264,7 @@ fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error
         false
     };
     let space = workspace.activations.all();
-    let (norm, eps) = match left {
-        Left::Norm(_, weight, eps) if !rounded => (Some(weight.device_f32s(OP, "weight")?), eps),
-        Left::Norm(_, _, eps) => (None, eps),
-        _ => (None, -1.0),
-    };
+    let eps = if let Left::Norm(_, _, eps) = left { eps } else { -1.0 };
     for first in (0..n_rows).step_by(PASS_ROWS) {
         let rows = first..(first + PASS_ROWS).min(n_rows);
         let x = x.slice(rows.start * n_in..rows.end * n_in)?;
@@ -306,7 +275,7 @@ fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error
         } else {
             None
         };
-        let few = Few { x, rounded: activations, norm, eps, n_in, rows, is_gated: false };
+        let few = Few { x, rounded: activations, eps, n_in, rows };
         let mut rest = &mut *products;
         while let Some(lead) = rest.first() {
             let (dtype, mode) = (lead.weight.dtype, lead.mode);
@@ -345,8 +314,8 @@ fn round(gpu: &Gpu, left: Left, q: SliceMut<u8>, scales: SliceMut<f32>) -> Resul
 
 /// Up to three products of one type and mode, some rows of the whole batch.
 fn matvec(gpu: &Gpu, few: &Few, products: &mut [Product]) -> Result<(), Error> {
-    let Few { x, rounded, norm, eps, n_in, rows, .. } = few;
-    let (x, norm, eps, n_in) = (*x, *norm, *eps, *n_in);
+    let Few { x, rounded, eps, n_in, rows } = few;
+    let (x, eps, n_in) = (*x, *eps, *n_in);
     const NAME: &str = "matvec";
     let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
     let tuning = gpu.kernels.tuning;
@@ -391,20 +360,13 @@ fn matvec(gpu: &Gpu, few: &Few, products: &mut [Product]) -> Result<(), Error> {
         let args = MatvecPacked { q, scales, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_groups, n_rows, adds, eps };
         return Ok(gpu.launcher.launch(&kernels[variant], grid, &args)?);
     }
-    const NORMED: usize = VARIANTS.len();
-    let variant = match norm {
-        Some(_) if few.is_gated => NORMED + 1,
-        Some(_) => NORMED,
-        None => variant,
-    };
-    let grid = if few.is_gated { Grid::line(n0.div_ceil(GATED * waves), waves * wave) } else { grid };
-    let names = || VARIANTS.iter().chain(&["matvec_norm_1", "matvec_gated_1"]);
-    let program = || names().fold(program(), |program, name| program.kernel::<MatvecPlain>(name));
-    let kernels: Vec<Kernel<MatvecPlain<'static>>> = gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
-        names().map(|name| module.kernel::<MatvecPlain>(name)).collect()
+    let program = || VARIANTS.iter().fold(program(), |program, name| program.kernel::<MatvecPlain>(name));
+    let kernels: [Kernel<MatvecPlain<'static>>; 4] = gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
+        let [a, b, c, d] = VARIANTS.map(|name| module.kernel::<MatvecPlain>(name));
+        Ok([a?, b?, c?, d?])
     })?;
     let n_in = count(OP, "columns", n_in)?;
-    let args = MatvecPlain { x, norm, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_in, n_rows, adds, eps };
+    let args = MatvecPlain { x, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_in, n_rows, adds };
     Ok(gpu.launcher.launch(&kernels[variant], grid, &args)?)
 }
 

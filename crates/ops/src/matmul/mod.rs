@@ -140,14 +140,6 @@ pub fn norm_matmul(
     matmul(exec, h.as_view(), products)
 }
 
-/// Makes `silu(gate) * up` of the normed `x` in the gate's place, where the device does it in one go; tells whether.
-pub fn norm_gate(exec: Exec, x: View, norm: View, eps: f32, products: &mut [Product; 2]) -> Result<bool, Error> {
-    let Exec::Gpu(gpu) = exec else { return Ok(false) };
-    norm.expect_shape(OP, "norm", [1, x.n_cols()])?;
-    check_shapes(x.shape, products)?;
-    launch::gated(gpu, x, norm, eps, products)
-}
-
 /// Products of `gate = silu(gate) * up`; else as [`norm_matmul`].
 pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [Product]) -> Result<(), Error> {
     if let Exec::Gpu(gpu) = exec {
