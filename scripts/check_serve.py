@@ -26,7 +26,7 @@ import fetch  # noqa: E402
 PACKAGES = [
     "openai[aiohttp]==3.49.0", "anthropic[aiohttp]==2.8.0", "ollama==0.6.3", "langchain-openai==1.7.3", "schemathesis==4.32.5",
     "pytest==9.2.0", "pytest-asyncio==1.4.1.post1", "pytest-xdist==3.8.0", "pytest-timeout==2.4.0", "respx==0.23.1",
-    "time-machine==3.6.0", "dirty-equals==0.11", "nest-asyncio==1.6.0", "rich==15.0.0", "inline-snapshot==0.36.1",
+    "http-snapshot[httpx]==0.1.9", "time-machine==3.6.0", "dirty-equals==0.11", "nest-asyncio==1.6.0", "rich==15.0.0", "inline-snapshot==0.36.1",
 ]
 # What openai's suite asks besides creating: it expects objects under names of its own, as its mock server has them.
 NOT_OURS = (
