@@ -78,7 +78,7 @@ fn chosen<'a>(tools: &'a Value, choice: &ToolChoice) -> Result<Vec<Tool<'a>>> {
                 Value::Object(_) => function["parameters"].clone(),
                 _ => json!({"type": "object"}),
             };
-            is_chosen.then_some(Tool { name, parameters })
+            is_chosen.then_some(Tool { name, parameters: closed(parameters) })
         })
         .collect();
     match (found.is_empty(), choice) {
@@ -86,6 +86,18 @@ fn chosen<'a>(tools: &'a Value, choice: &ToolChoice) -> Result<Vec<Tool<'a>>> {
         (true, ToolChoice::Named(name)) => Err(Error::Constraint(format!("no tool is named `{name}`"))),
         (true, _) => Err(Error::Constraint("a call is required, but there are no tools".to_owned())),
     }
+}
+
+/// An object that names its properties and says nothing of others gets no others: a forced call has to come to an end.
+fn closed(mut schema: Value) -> Value {
+    const SAYS_MORE: [&str; 6] = ["additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"];
+    if let Some(object) = schema.as_object_mut()
+        && object.contains_key("properties")
+        && !SAYS_MORE.iter().any(|key| object.contains_key(*key))
+    {
+        object.insert("additionalProperties".to_owned(), Value::Bool(false));
+    }
+    schema
 }
 
 /// Text as a terminal of Lark.
@@ -235,5 +247,19 @@ impl Writer<'_> {
             format!("{} {}", writer.mark(&head), json_rule(&tool.parameters))
         });
         Ok(format!("{before} {call}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forced_call_has_the_properties_it_names() {
+        let named = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+        assert_eq!(closed(named.clone())["additionalProperties"], json!(false));
+        for open in [json!({"type": "object"}), json!({"properties": {}, "additionalProperties": true})] {
+            assert_eq!(closed(open.clone()), open);
+        }
     }
 }

@@ -66,7 +66,9 @@ fn python() -> Option<PathBuf> {
 fn pypi_gguf_reads_what_we_write() {
     let Some(python) = python() else { return };
     let path = scratch("pypi_gguf_reads_what_we_write").join("ours.gguf");
-    let (metadata, tensors) = (rich_metadata(), samples());
+    let (metadata, mut tensors) = (rich_metadata(), samples());
+    // The newest type, which that package does not know yet.
+    tensors.retain(|(_, dtype, ..)| *dtype != Dtype::Q2_0);
     gguf::write(&path, &metadata, tensors.clone()).unwrap();
 
     let output = Command::new(python).arg(testdata("make.py")).arg("--read").arg(&path).output().unwrap();
