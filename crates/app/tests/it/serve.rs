@@ -58,10 +58,10 @@ fn answers_whole_and_in_pieces() {
     let shown: String =
         pieces.filter_map(|piece| piece["choices"][0]["delta"]["content"].as_str().map(str::to_owned)).collect();
     assert_eq!(shown, "xxx");
-    let message = json!({"max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]});
+    let message = json!({"max_tokens": 2, "temperature": 0, "messages": [{"role": "user", "content": "hi"}]});
     let answer = server.post("/v1/messages", &message);
     assert_eq!((answer.status, &answer.json["stop_reason"]), (200, &json!("max_tokens")), "{}", answer.text);
-    let generate = json!({"model": "tiny", "prompt": "hi", "options": {"num_predict": 2}});
+    let generate = json!({"model": "tiny", "prompt": "hi", "options": {"num_predict": 2, "temperature": 0}});
     let lines = server.post("/api/generate", &generate).text;
     let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
     assert_eq!((&last["done"], &last["eval_count"]), (&json!(true), &json!(2)));
