@@ -1,5 +1,6 @@
 //! What a model is made of: which tensor of the checkpoint stands where, how it is cut, and how it will lie in memory.
-//! Nothing is read here; `resident.rs` follows the list.
+//! Nothing is read here; `resident.rs` follows the list. Long, because the list of a layer's parts is one table that is
+//! best read as a whole.
 
 use ops::Layout;
 use weights::{Bytes, Dtype, Tensor};
