@@ -210,6 +210,25 @@ impl<'a, T: Element> Slice<'a, T> {
         Ok(Slice { allocation: self.allocation, start: self.start, len, element: PhantomData })
     }
 
+    /// Parts of one allocation that are alike and lie evenly spaced, as one range, and the bytes from each to the next.
+    /// `None` where they are not.
+    pub fn evenly(parts: &[Slice<'a, T>]) -> Option<(Slice<'a, T>, usize)> {
+        let (first, last) = (parts.first()?, parts.last()?);
+        let step = match parts.get(1) {
+            Some(second) => second.start.checked_sub(first.start)?,
+            None => first.bytes(),
+        };
+        let is_even = |(i, part): (usize, &Slice<T>)| {
+            let is_same = Arc::ptr_eq(part.allocation, first.allocation) && part.len == first.len;
+            is_same && part.start == first.start + i * step
+        };
+        if step < first.bytes() || !step.is_multiple_of(size_of::<T>()) || !parts.iter().enumerate().all(is_even) {
+            return None;
+        }
+        let len = (last.start - first.start) / size_of::<T>() + last.len;
+        Some((Slice { len, ..*first }, step))
+    }
+
     pub(crate) fn address(&self) -> Address {
         self.allocation.address + self.start as Address
     }

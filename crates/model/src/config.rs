@@ -252,6 +252,12 @@ impl Config {
         Heads { n_heads: self.n_heads, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim, scale: self.attn_scale }
     }
 
+    /// How far back a layer looks, where that is less than everything. A window that no context of this model outgrows
+    /// changes nothing.
+    pub fn window_of(&self, layer_idx: usize) -> Option<usize> {
+        self.window.filter(|window| self.is_windowed[layer_idx] && *window < self.n_ctx_train)
+    }
+
     /// Columns of the queries of one token.
     pub fn q_dim(&self) -> usize {
         self.n_heads * self.head_dim

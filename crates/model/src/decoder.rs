@@ -19,8 +19,9 @@ pub struct Decoder {
     pub kv: KvCache,
     pub scratch: Scratch,
     /// For layers with a window, where they turn by another base.
-    local_rope: Option<RopeTable>,
-    local_angles: Vec<f32>,
+    pub local_rope: Option<RopeTable>,
+    /// Whether any layer has a window, a cap or sinks.
+    pub is_shaped: bool,
     /// Which experts the rows of a layer go to.
     routes: Routes,
 }
@@ -36,16 +37,16 @@ pub struct Context<'a> {
 impl Decoder {
     pub fn new(config: Config, weights: Resident, rope: RopeTable, kv: KvCache, scratch: Scratch) -> Self {
         let local_rope = RopeTable::local(&config);
-        Self { config, weights, rope, kv, scratch, local_rope, local_angles: Vec::new(), routes: Routes::default() }
+        let has_sinks = |layer: &LayerParts| matches!(layer.attention, AttentionParts::Plain { sinks: Some(_), .. });
+        let is_shaped = config.attn_softcap.is_some()
+            || (0..config.n_layers).any(|layer_idx| config.window_of(layer_idx).is_some())
+            || weights.parts.layers.iter().any(has_sinks);
+        Self { config, weights, rope, kv, scratch, local_rope, is_shaped, routes: Routes::default() }
     }
 
     /// Runs a step whose inputs lie at `places`. Afterwards `scratch.logits` and `scratch.pooled` hold the wanted rows.
     pub fn forward(&mut self, exec: Exec, step: &Step, places: &Places) -> Result<(), Error> {
         self.embed(exec, step, places)?;
-        if let Some(rope) = &self.local_rope {
-            self.local_angles.resize(step.n_rows * rope.n_rot(), 0.0);
-            rope.fill(step.positions(), &mut self.local_angles);
-        }
         let n_layers = self.weights.parts.layers.len();
         for layer_idx in 0..n_layers {
             self.attend(exec, layer_idx, step, places)?;
@@ -79,9 +80,7 @@ impl Decoder {
             ops::scale(exec, &mut x, config.embedding_scale)?;
         }
         if let Some(table) = parts.positions {
-            let offset = config.position_offset as u32;
-            let rows: Vec<u32> = step.positions().iter().map(|position| position + offset).collect();
-            ops::embed(exec, weights.view(table), &rows, &mut s.work.h.rows_mut(n))?;
+            ops::embed(exec, weights.view(table), places.position_rows, &mut s.work.h.rows_mut(n))?;
             ops::add_scaled(exec, &mut x, s.work.h.rows(n), 1.0)?;
         }
         if let Some(row) = parts.token_type {
@@ -100,7 +99,7 @@ impl Decoder {
         let layer = &weights.parts.layers[layer_idx];
         let (n, is_windowed) = (step.n_rows, config.is_windowed[layer_idx]);
         let angles = match &self.local_rope {
-            Some(rope) if is_windowed => View::of_f32(&self.local_angles, rope.n_rot()),
+            Some(_) if is_windowed => places.local_angles,
             _ => places.angles,
         };
         let sinks = match &layer.attention {
@@ -147,8 +146,7 @@ impl Decoder {
         let spans = step.spans();
         let spans = Spans { host: &spans, device: places.spans };
         let shaping = Shaping {
-            // A window that no context of this model outgrows changes nothing.
-            window: config.window.filter(|window| is_windowed && *window < config.n_ctx_train),
+            window: config.window_of(layer_idx),
             softcap: config.attn_softcap,
             sinks: sinks.map(|sinks| weights.view(sinks)),
         };

@@ -67,11 +67,17 @@ impl Sizes {
     pub fn new(config: &Config, max_rows: usize, max_logits_rows: usize, n_blocks: usize) -> Self {
         let widest = config.n_embd.max(config.n_ff).max(config.q_dim());
         let max_tables = n_blocks.saturating_mul(max_rows.min(64));
-        // Rows: token, slot, kept, pooled, logits, angles; spans and tiles of attention.
+        // Rows: token, slot, kept, pooled, logits, learned position, two kinds of angles; spans and tiles of attention.
         let group = config.n_heads / config.n_kv_heads;
         let n_input_words =
-            max_rows * (5 + config.n_rot + 8 + 2 * group) + max_tables + 64 + max_logits_rows * ops::Choice::WORDS;
-        Self { n_input_words, workspace: Workspace::plan(max_rows, widest, DECODED_BYTES), max_logits_rows }
+            max_rows * (6 + 2 * config.n_rot + 8 + 2 * group) + max_tables + 64 + max_logits_rows * ops::Choice::WORDS;
+        let mut workspace = Workspace::plan(max_rows, widest, DECODED_BYTES);
+        if let Some(experts) = &config.experts {
+            // A row for each expert that a row goes to.
+            let [activations, ..] = Workspace::plan(max_rows * experts.routing.n_used, experts.n_ff, DECODED_BYTES);
+            workspace[0] = workspace[0].max(activations);
+        }
+        Self { n_input_words, workspace, max_logits_rows }
     }
 
     pub fn bytes(&self) -> usize {
@@ -228,7 +234,7 @@ impl Device {
         let spans = step.spans();
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap_or(1);
         let n_context = n_context.next_power_of_two().max(MIN_CONTEXT);
-        let chip = Chip::of(self.queue.device(), decoder.kv.dtype());
+        let chip = Chip::of(self.queue.device(), decoder.kv.dtype(), decoder.is_shaped);
         let span_rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
         let plan = Plan::new(&span_rows, &heads, n_context, &chip);
         let input = Input::new(step, plan, &heads);
@@ -331,26 +337,31 @@ fn exec<'a>(
     Gpu { launcher, kernels, blas, workspace }
 }
 
+/// Parts of a step's inputs before the block tables.
+const N_PARTS: usize = 9;
+
 /// A step's inputs as one array, and where each part starts. Block tables come last, so that everything else stands at
 /// the same place in every step of the same shape.
 struct Input<'a> {
     step: &'a Step<'a>,
     words: Vec<u32>,
-    starts: [usize; 8],
+    starts: [usize; N_PARTS + 1],
 }
 
 impl<'a> Input<'a> {
     fn new(step: &'a Step, plan: Plan, heads: &Heads) -> Self {
         let mut words = Vec::new();
-        let mut starts = [0; 8];
-        let parts = [&step.tokens, &step.slots, &step.kept, &step.pooled, &step.logits_rows, &step.choices];
+        let mut starts = [0; N_PARTS + 1];
+        let Step { tokens, slots, kept, pooled, logits_rows, choices, position_rows, angles, local_angles, .. } = step;
+        let [angles, local_angles] =
+            [angles, local_angles].map(|all| all.iter().map(|angle| angle.to_bits()).collect::<Vec<u32>>());
+        let parts: [&[u32]; N_PARTS] =
+            [tokens, slots, kept, pooled, logits_rows, choices, position_rows, &angles, &local_angles];
         for (start, part) in starts.iter_mut().zip(parts) {
             *start = words.len();
             words.extend_from_slice(part);
         }
-        starts[6] = words.len();
-        words.extend(step.angles.iter().map(|angle| angle.to_bits()));
-        starts[7] = words.len();
+        starts[N_PARTS] = words.len();
         plan.write(&step.spans(), heads, &mut words);
         Self { step, words, starts }
     }
@@ -363,8 +374,10 @@ impl<'a> Input<'a> {
         let indices =
             |i: usize, host: &'a [u32]| -> Result<Indices<'d>, Error> { Ok(Indices { host, device: Some(part(i)?) }) };
         let step: &'a Step<'a> = self.step;
-        let angles = Place::Device(part(6)?.cast()?);
-        let n_rot = step.angles.len() / step.n_rows;
+        let angles = |i: usize, host: &[f32]| -> Result<View<'d>, Error> {
+            let shape = [step.n_rows, host.len() / step.n_rows];
+            Ok(View { dtype: Dtype::F32, shape, layout: ops::Layout::Rows, place: Place::Device(part(i)?.cast()?) })
+        };
         Ok(Places {
             tokens: indices(0, &step.tokens)?,
             slots: indices(1, &step.slots)?,
@@ -372,8 +385,10 @@ impl<'a> Input<'a> {
             pooled: indices(3, &step.pooled)?,
             logits_rows: indices(4, &step.logits_rows)?,
             choices: indices(5, &step.choices)?,
-            angles: View { dtype: Dtype::F32, shape: [step.n_rows, n_rot], layout: ops::Layout::Rows, place: angles },
-            spans: Some(DeviceSpans { plan, words: inputs.slice(self.starts[7]..)? }),
+            position_rows: indices(6, &step.position_rows)?,
+            angles: angles(7, &step.angles)?,
+            local_angles: angles(8, &step.local_angles)?,
+            spans: Some(DeviceSpans { plan, words: inputs.slice(self.starts[N_PARTS]..)? }),
         })
     }
 }

@@ -1,11 +1,11 @@
 //! The feed-forward block of a layer: one of it, or a mixture of experts.
 
-use ops::{Activation, Group, Product, Routes, Tensor, View, ViewMut};
+use ops::{Activation, Exec, Group, Product, Routes, Tensor, View, ViewMut};
 
 use crate::Error;
 use crate::decoder::Context;
 use crate::parts::{Dense, ExpertParts, FfnParts, LayerParts, Linear};
-use crate::scratch::Work;
+use crate::scratch::{Pairs, Work};
 
 /// `x += ffn(norm(x))`.
 pub fn run(
@@ -23,7 +23,10 @@ pub fn run(
                 Some(norm) => context.norm(norm, x.as_view(), &mut work.h.rows_mut(n))?,
                 None => ops::take_columns(context.exec, x.as_view(), &mut work.h.rows_mut(n))?,
             }
-            mixture(context, parts, n, work, routes)?;
+            match context.exec {
+                Exec::Cpu(_) => mixture(context, parts, n, work, routes)?,
+                Exec::Gpu(_) => device_mixture(context, parts, n, work)?,
+            }
             context.join_branch(layer.post_ffn_norm, x, &mut work.branch.rows_mut(n))?;
         }
     }
@@ -109,8 +112,7 @@ fn mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work, rou
         return Ok(ops::matmul(exec, gate.rows(n), &mut [product])?);
     };
     // Each row's part is weighed by a gate of its own.
-    let mut scores = router_column(router, n);
-    ops::matmul(exec, h, &mut [Product::write(weights.view(weight), scores.reborrow())])?;
+    ops::matmul(exec, h, &mut [Product::write(weights.view(weight), router.column_mut(n))])?;
     let scores: Vec<f32> = router.f32s(router.shape()[0])[..n].iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect();
     let product = Product::write(weights.view(shared.down.weight), pairs.y.rows_mut(n));
     ops::matmul(exec, gate.rows(n), &mut [product])?;
@@ -118,9 +120,49 @@ fn mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work, rou
     Ok(ops::add_rows(exec, pairs.y.rows(n), &rows, &scores, &mut out)?)
 }
 
-/// The first `n` numbers of the router's memory as a column.
-fn router_column(router: &mut Tensor, n: usize) -> ViewMut<'_> {
-    ViewMut::of_f32(&mut router.f32s_mut(router.shape()[0])[..n], 1)
+/// As [`mixture`], where the choice stays on the device: no step waits for it.
+fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work) -> Result<(), Error> {
+    let Context { exec, config, weights } = context;
+    let experts = config.experts.expect("a mixture has its numbers");
+    let Work { h, shared_gate: gate, shared_up: up, branch, router, pairs, .. } = work;
+    let h = h.rows(n);
+    ops::matmul(exec, h, &mut [Product::write(weights.view(parts.router.weight), router.rows_mut(n))])?;
+    context.add_bias(&parts.router, &mut router.rows_mut(n))?;
+    let bias = parts.choice_bias.map(|bias| weights.view(bias));
+    let n_pairs = n * experts.routing.n_used;
+    let Pairs { gate: pair_gate, up: pair_up, y, chosen, weights: shares, .. } = pairs;
+    let (mut chosen_rows, mut share_rows) = (chosen.rows_mut(n_pairs), shares.rows_mut(n_pairs));
+    ops::choose_experts(exec, router.rows(n), bias, &experts.routing, &mut chosen_rows, &mut share_rows)?;
+
+    let (activation, chosen) = (config.family.activation, chosen.rows(n_pairs));
+    let multiply = |x: View, of: fn(&Dense) -> Linear, out: &mut ViewMut| -> Result<(), Error> {
+        let linears = parts.experts.iter().map(of);
+        let matrices: Vec<View> = linears.clone().map(|linear| weights.view(linear.weight)).collect();
+        let biases: Vec<View> = linears.filter_map(|linear| linear.bias).map(|bias| weights.view(bias)).collect();
+        Ok(ops::expert_matmul(exec, x, &matrices, &biases, chosen, out)?)
+    };
+    multiply(h, |expert| expert.gate.unwrap_or(expert.up), &mut pair_gate.rows_mut(n_pairs))?;
+    multiply(h, |expert| expert.up, &mut pair_up.rows_mut(n_pairs))?;
+    ops::glu(exec, activation, &mut pair_gate.rows_mut(n_pairs), pair_up.rows(n_pairs))?;
+    multiply(pair_gate.rows(n_pairs), |expert| expert.down, &mut y.rows_mut(n_pairs))?;
+    let mut out = branch.rows_mut(n);
+    ops::sum_experts(exec, y.rows(n_pairs), shares.rows(n_pairs), &mut out)?;
+
+    let Some(shared) = &parts.shared else { return Ok(()) };
+    let shared_gate = shared.gate.unwrap_or(shared.up);
+    let widths = &mut [
+        Product::write(weights.view(shared_gate.weight), gate.rows_mut(n)),
+        Product::write(weights.view(shared.up.weight), up.rows_mut(n)),
+    ];
+    ops::matmul(exec, h, widths)?;
+    ops::glu(exec, activation, &mut gate.rows_mut(n), up.rows(n))?;
+    let Some(weight) = parts.shared_gate else {
+        let product = Product::add(weights.view(shared.down.weight), out);
+        return Ok(ops::matmul(exec, gate.rows(n), &mut [product])?);
+    };
+    ops::matmul(exec, h, &mut [Product::write(weights.view(weight), router.column_mut(n))])?;
+    ops::matmul(exec, gate.rows(n), &mut [Product::write(weights.view(shared.down.weight), y.rows_mut(n))])?;
+    Ok(ops::add_gated(exec, y.rows(n), router.column_mut(n).as_view(), &mut out)?)
 }
 
 /// Each expert's rows through its matrix, with its bias.

@@ -236,6 +236,11 @@ impl Model {
                 logits_rows: vec![n_rows - 1],
                 ..Batch::default()
             };
+            if self.config().is_encoder() {
+                let (pool_rows, attention) = (batch.logits_rows.clone(), crate::Attention::Full);
+                self.forward(&Batch { logits_rows: Vec::new(), pool_rows, attention, ..batch })?;
+                continue;
+            }
             self.forward(&batch)?;
             let greedy = ops::Choice { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
             self.forward(&Batch { choices: vec![greedy], ..batch })?;
@@ -345,7 +350,7 @@ impl Model {
     /// Device time of each op of one step, in the order they ran; `None` on a CPU. Slower than the step itself.
     pub fn profile(&mut self, batch: &Batch) -> Result<Option<(StepProfile, DeviceLimits)>, Error> {
         batch.validate(&self.limits)?;
-        let step = Step::new(batch, &self.decoder.rope, self.decoder.config.n_vocab);
+        let step = Step::new(batch, &self.decoder);
         let RunsOn::Gpu(device) = &mut self.runs_on else { return Ok(None) };
         device.profile(&mut self.decoder, &step).map(Some)
     }
@@ -377,7 +382,7 @@ impl Model {
                 return Err(Error::Batch("an encoder has no logits; ask for hidden states".into()));
             }
         }
-        let step = Step::new(batch, &self.decoder.rope, self.decoder.config.n_vocab);
+        let step = Step::new(batch, &self.decoder);
         let (n_logits, n_pooled) = (batch.logits_rows.len(), batch.pool_rows.len());
         match &mut self.runs_on {
             RunsOn::Cpu(pool) => {

@@ -502,27 +502,17 @@ impl<'a> List<'a, '_> {
 impl Parts {
     /// An op that this model needs and GPUs do not have yet.
     pub fn missing_on_device(&self, config: &Config) -> Option<&'static str> {
-        let first = |is_needed: bool, op: &'static str| is_needed.then_some(op);
-        let of_layer = |layer: &LayerParts| {
-            let AttentionParts::Plain { q, k, v, q_norm, k_norm, sinks } = &layer.attention else {
-                return Some("compressed attention");
-            };
-            let FfnParts::Dense(Dense { gate, up, down }) = &layer.ffn else { return Some("route") };
-            let linears = [Some(*q), Some(*k), Some(*v), Some(layer.attn_out), *gate, Some(*up), Some(*down)];
-            first(linears.into_iter().flatten().any(|linear| linear.bias.is_some()), "add_bias")
-                .or(first(q_norm.is_some() || k_norm.is_some(), "norm_heads"))
-                .or(first(sinks.is_some(), "attention with sinks"))
-                .or(first(gate.is_none(), "activate"))
-                .or(first(layer.post_attn_norm.is_some() || layer.post_ffn_norm.is_some(), "add_scaled"))
-        };
-        first(config.family.norm == ops::NormKind::Layer, "layernorm")
-            .or(first(self.positions.is_some() || self.token_type.is_some(), "embed with positions"))
-            .or(first(config.family.activation != ops::Activation::Silu, "glu"))
-            .or(first(config.window.is_some_and(|window| window < config.n_ctx_train), "attention with a window"))
-            .or(first(config.attn_softcap.is_some() || config.logits_softcap.is_some(), "softcap"))
-            .or(first(config.embedding_scale != 1.0 || config.logits_scale != 1.0, "scale"))
-            .or(first(config.residual_scale != 1.0, "add_scaled"))
-            .or_else(|| self.layers.iter().find_map(of_layer))
-            .or(first(config.head_dim > ops::MAX_GPU_HEAD_DIM, "attention with such wide heads"))
+        let has = |is_so: fn(&crate::config::Experts) -> bool| config.experts.as_ref().is_some_and(is_so);
+        if config.mla.is_some() {
+            Some("compressed attention")
+        } else if has(|experts| experts.routing.n_groups > 1) {
+            Some("experts in groups")
+        } else if has(|experts| experts.n > ops::MAX_GPU_EXPERTS) {
+            Some("so many experts")
+        } else if config.head_dim > ops::MAX_GPU_HEAD_DIM {
+            Some("attention with such wide heads")
+        } else {
+            None
+        }
     }
 }

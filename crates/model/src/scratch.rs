@@ -51,6 +51,9 @@ pub struct Pairs {
     pub gate: Tensor,
     pub up: Tensor,
     pub y: Tensor,
+    /// Where a device keeps which expert a pair goes to (as bits), and with which weight; `[.., 1]`.
+    pub chosen: Tensor,
+    pub weights: Tensor,
 }
 
 /// Compressed attention.
@@ -134,6 +137,8 @@ fn shapes<T: Taker>(config: &Config, max_rows: usize, max_logits_rows: usize, mu
         [n_pairs, n_ff_expert],
         [n_pairs, n_ff_expert],
         [n_pairs, n_embd],
+        [n_pairs, 1],
+        [n_pairs, 1],
     ]);
     let (q_rank, kv_rank, nope, v_dim, rows) = match config.mla {
         Some(mla) => (mla.q_rank.unwrap_or(0), mla.kv_rank, mla.nope_dim, mla.v_dim, max_rows),
@@ -199,7 +204,7 @@ impl Scratch {
                 shared_gate: next(),
                 shared_up: next(),
                 router: next(),
-                pairs: Pairs { x: next(), gate: next(), up: next(), y: next() },
+                pairs: Pairs { x: next(), gate: next(), up: next(), y: next(), chosen: next(), weights: next() },
                 compressed: Compressed {
                     q_a: next(),
                     q_a_normed: next(),

@@ -2,6 +2,7 @@
 
 use ops::{DeviceSpans, Indices, QuerySpan, View};
 
+use crate::decoder::Decoder;
 use crate::kv_cache::slot;
 use crate::rope_table::RopeTable;
 use crate::{Attention, Batch};
@@ -20,6 +21,10 @@ pub struct Step<'a> {
     pub choices: Vec<u32>,
     /// `[n_rows, n_rot]`: cosines and sines.
     pub angles: Vec<f32>,
+    /// The same for layers with a window, where they turn by another base; else nothing.
+    pub local_angles: Vec<f32>,
+    /// Rows of the table of learned positions, where there is one.
+    pub position_rows: Vec<u32>,
     /// Block table of each sequence.
     blocks: Vec<Vec<u32>>,
     batch: &'a Batch,
@@ -34,11 +39,14 @@ pub struct Places<'d> {
     pub logits_rows: Indices<'d>,
     pub choices: Indices<'d>,
     pub angles: View<'d>,
+    pub local_angles: View<'d>,
+    pub position_rows: Indices<'d>,
     pub spans: Option<DeviceSpans<'d>>,
 }
 
 impl<'a> Step<'a> {
-    pub fn new(batch: &'a Batch, rope: &RopeTable, n_vocab: usize) -> Self {
+    pub fn new(batch: &'a Batch, decoder: &Decoder) -> Self {
+        let Decoder { config, rope, local_rope, .. } = decoder;
         let mut slots = Vec::with_capacity(batch.n_rows());
         for seq in &batch.seqs {
             let rows = seq.first_row as usize..(seq.first_row + seq.n_rows) as usize;
@@ -48,18 +56,27 @@ impl<'a> Step<'a> {
         kept.sort_unstable();
         kept.dedup();
         let among_kept = |row: &u32| kept.binary_search(row).expect("a wanted row is kept") as u32;
-        let mut angles = vec![0.0; batch.n_rows() * rope.n_rot()];
-        rope.fill(&batch.positions, &mut angles);
+        let angles = |rope: &RopeTable| {
+            let mut angles = vec![0.0; batch.n_rows() * rope.n_rot()];
+            rope.fill(&batch.positions, &mut angles);
+            angles
+        };
+        let position_rows = match decoder.weights.parts.positions {
+            Some(_) => batch.positions.iter().map(|position| position + config.position_offset as u32).collect(),
+            None => Vec::new(),
+        };
         Self {
             n_rows: batch.n_rows(),
             tokens: batch.tokens.iter().map(|token| token.0).collect(),
             pooled: batch.pool_rows.iter().map(among_kept).collect(),
             logits_rows: batch.logits_rows.iter().map(among_kept).collect(),
-            choices: batch.choices.iter().flat_map(|choice| choice.words(n_vocab)).collect(),
+            choices: batch.choices.iter().flat_map(|choice| choice.words(config.n_vocab)).collect(),
             blocks: batch.seqs.iter().map(|seq| seq.block_table.iter().map(|block| block.0).collect()).collect(),
             slots,
             kept,
-            angles,
+            angles: angles(rope),
+            local_angles: local_rope.as_ref().map(angles).unwrap_or_default(),
+            position_rows,
             batch,
         }
     }
@@ -75,13 +92,10 @@ impl<'a> Step<'a> {
             // The engine's own sampler is faster on a CPU.
             choices: Indices::default(),
             angles: View::of_f32(&self.angles, self.angles.len() / self.n_rows),
+            local_angles: View::of_f32(&self.local_angles, self.local_angles.len() / self.n_rows),
+            position_rows: Indices::from(&self.position_rows),
             spans: None,
         }
-    }
-
-    /// Position of each row in its own sequence.
-    pub fn positions(&self) -> &[u32] {
-        &self.batch.positions
     }
 
     pub fn spans(&self) -> Vec<QuerySpan<'_>> {

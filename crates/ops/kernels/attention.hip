@@ -5,7 +5,8 @@
 // of its own tokens, and the groups are merged at the end. Where the context is split, parts are merged by
 // attention_merge. Masked scores are a large negative number, not infinity: what they add is wiped by the first score
 // that counts, and every query sees at least itself.
-#include "prelude.h"
+// With SHAPED, queries see only a window, scores are bent towards a cap, and a sink takes part of each sum.
+#include "functions.h"
 
 #define THREADS 128
 #define WAVES (THREADS / GPU_WAVE)
@@ -16,6 +17,12 @@
 #define DIMS (HEAD_LANES * 8)
 #define MASKED (-1e30f)
 #define MAX_SPLITS 256
+
+#if defined(SHAPED)
+#define IS_SHAPED true
+#else
+#define IS_SHAPED false
+#endif
 
 #if defined(KV_F16)
 typedef f16 Kept;
@@ -77,20 +84,39 @@ DEVICE Tile load_tile(const u32 *tiles, const u32 *spans, u32 group) {
     return {span[0], span[1], span[2], span[3], tile[1], span[4], group};
 }
 
+// How scores are shaped; 0 and null where they are not.
+struct Shaping {
+    u32 window;
+    float cap;
+    const float *sinks;  // [n_heads]
+    DEVICE_MEMBER u32 n_hidden(u32 n_visible) const { return window && n_visible > window ? n_visible - window : 0; }
+};
+
+// A sum of weights and a sum of weighted values, both in the scale of `largest`.
+DEVICE float finish(const Shaping &shaping, u32 head, float largest, float all, float mixed) {
+    if (IS_SHAPED && shaping.sinks) {
+        const float sink = shaping.sinks[head], most = max_f32(largest, sink), factor = fast_exp(largest - most);
+        return mixed * factor / (all * factor + fast_exp(sink - most));
+    }
+    return mixed / all;
+}
+
 template <u32 N_Q>
 DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u32 *tiles, const u32 *spans,
                    const u32 *tables, float *out, float *parts, u32 n_heads, u32 n_kv_heads, u32 head_dim, float scale,
-                   u32 n_splits, float *shared) {
+                   u32 n_splits, const Shaping &shaping, float *shared) {
     const u32 kv_head = block_y(), split = block_z(), wave = thread_x() / GPU_WAVE;
     const Tile tile = load_tile(tiles, spans, n_heads / n_kv_heads);
     const u32 part = lane() / HEAD_LANES, d0 = lane() % HEAD_LANES * 8;
     Eight query[N_Q], sum[N_Q];
     float most[N_Q], total[N_Q];
-    u32 n_visible[N_Q], n_keys = 0;
+    u32 n_visible[N_Q], n_hidden[N_Q], n_keys = 0, begin = 0xffffffffu;
 #pragma unroll
     for (u32 i = 0; i < N_Q; ++i) {
         n_visible[i] = tile.has(i) ? tile.n_visible(i) : 0;
         n_keys = n_visible[i] > n_keys ? n_visible[i] : n_keys;
+        n_hidden[i] = IS_SHAPED ? shaping.n_hidden(n_visible[i]) : 0;
+        if (tile.has(i)) begin = n_hidden[i] < begin ? n_hidden[i] : begin;
         const u64 at = ((u64)(tile.first_row + tile.row(i)) * n_heads + kv_head * tile.group + tile.head(i)) * head_dim;
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) {
@@ -100,9 +126,11 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
         most[i] = MASKED;
         total[i] = 0.0f;
     }
-    const u32 n_blocks = (n_keys + KV_BLOCK - 1) / KV_BLOCK;
+    // What lies before every query's window is not read.
+    begin = IS_SHAPED ? begin / KV_BLOCK * KV_BLOCK : 0;
+    const u32 n_blocks = (n_keys - begin + KV_BLOCK - 1) / KV_BLOCK;
     const u32 per_split = (n_blocks + n_splits - 1) / n_splits * KV_BLOCK;
-    const u32 from = split * per_split, to = from + per_split < n_keys ? from + per_split : n_keys;
+    const u32 from = begin + split * per_split, to = from + per_split < n_keys ? from + per_split : n_keys;
     const Kept *k_pool = (const Kept *)k_bytes, *v_pool = (const Kept *)v_bytes;
     const auto place = [&](u32 t) {
         const u32 seen = t < to ? t : to - 1;
@@ -132,7 +160,8 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) score = fma_f32(query[i].at[j], key.at[j], score);
             score = wave_sum<HEAD_LANES>(score);
-            const bool counts = t < to && t < n_visible[i];
+            if (IS_SHAPED && shaping.cap > 0.0f) score = shaping.cap * tanh_f32(score / shaping.cap);
+            const bool counts = t < to && t < n_visible[i] && (!IS_SHAPED || t >= n_hidden[i]);
             score = counts ? score : MASKED;
             const float larger = max_f32(most[i], score);
             const float keep = fast_exp(most[i] - larger), weight = counts ? fast_exp(score - larger) : 0.0f;
@@ -180,7 +209,8 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
         }
         if (n_splits == 1) {
             const u64 row = tile.first_row + tile.row(i);
-            out[(row * n_heads + kv_head * tile.group + tile.head(i)) * head_dim + d] = mixed / all;
+            const u32 head = kv_head * tile.group + tile.head(i);
+            out[(row * n_heads + head) * head_dim + d] = finish(shaping, head, largest, all, mixed);
         } else {
             // [tile, kv head, split, N_Q, head_dim + 2]
             float *at = parts + ((((u64)block_x() * n_kv_heads + kv_head) * n_splits + split) * N_Q + i) * (head_dim + 2);
@@ -195,12 +225,12 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     attention_##N_Q(const float *ARRIVING q, const u8 *ARRIVING k_pool, const u8 *ARRIVING v_pool,                    \
                     const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const u32 *__restrict__ tables,     \
                     float *__restrict__ out, float *__restrict__ parts, u32 n_heads, u32 n_kv_heads, u32 head_dim,    \
-                    float scale, u32 n_splits) {                                                                      \
+                    float scale, u32 n_splits, u32 window, float cap, const float *__restrict__ sinks) {              \
         __shared__ float shared[WAVES * N_Q * (DIMS + 2)];                                                            \
         let_next_start();                                                                                             \
         wait_for_inputs();                                                                                            \
         attend<N_Q>(q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, head_dim, scale,        \
-                    n_splits, shared);                                                                                \
+                    n_splits, Shaping{window, cap, sinks}, shared);                                                   \
     }
 
 ATTENTION(1)
@@ -211,7 +241,8 @@ ATTENTION(4)
 // block_z the query's number in its tile.
 KERNEL(THREADS)
 attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const float *ARRIVING parts,
-                float *__restrict__ out, u32 n_heads, u32 n_kv_heads, u32 head_dim, u32 n_q, u32 n_splits) {
+                float *__restrict__ out, u32 n_heads, u32 n_kv_heads, u32 head_dim, u32 n_q, u32 n_splits,
+                const float *__restrict__ sinks) {
     __shared__ float weights[MAX_SPLITS], scratch[WAVES];
     let_next_start();
     wait_for_inputs();
@@ -239,11 +270,12 @@ attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, co
     }
     all = block_sum<THREADS>(all, scratch);
     const u64 row = tile.first_row + tile.row(i);
-    float *to = out + (row * n_heads + kv_head * tile.group + tile.head(i)) * head_dim;
+    const u32 head = kv_head * tile.group + tile.head(i);
+    float *to = out + (row * n_heads + head) * head_dim;
     for (u32 d = thread_x(); d < head_dim; d += THREADS) {
         float mixed = 0.0f;
 #pragma unroll 16
         for (u32 s = 0; s < n_splits; ++s) mixed = fma_f32(first[(u64)s * stride + d], weights[s], mixed);
-        to[d] = mixed / all;
+        to[d] = finish(Shaping{0, 0.0f, sinks}, head, largest, all, mixed);
     }
 }

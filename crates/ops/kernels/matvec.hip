@@ -141,6 +141,17 @@ DEVICE void multiply(const Job &job, const float *x, u32 n_in, u32 n_rows, u32 a
         if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2)) multiply<ROWS>(job, x, n_in, n_rows, adds);             \
     }
 
+// out[p] = x[p / share] * the matrix of p's expert, for each pair p; matrices lie `step` bytes apart. block_y is the pair.
+KERNEL(THREADS)
+matvec_expert(const float *ARRIVING x, const u8 *__restrict__ w, float *__restrict__ out, const u32 *ARRIVING chosen, u64 step,
+              u32 n_out, u32 n_in, u32 share) {
+    let_next_start();
+    wait_for_inputs();
+    const u64 pair = block_y();
+    const Job job = {w + chosen[pair] * step, out + pair * n_out, n_out, (block_x() * WAVES + thread_x() / GPU_WAVE) * OUTS};
+    if (job.first < n_out) multiply<1>(job, x + pair / share * n_in, n_in, 1, 0);
+}
+
 #else
 
 // `squares` are sums over the lane's columns; `eps` < 0 where nothing is normed.
@@ -239,6 +250,17 @@ DEVICE void multiply(const Job &job, const u8 *q, const float *scales, u32 n_gro
         if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2))                                                        \
             multiply<ROWS>(job, q, scales, n_groups, n_rows, adds, eps);                                              \
     }
+
+// As above, with rounded activations.
+KERNEL(THREADS)
+matvec_expert(const u8 *ARRIVING q, const float *ARRIVING scales, const u8 *__restrict__ w, float *__restrict__ out,
+              const u32 *ARRIVING chosen, u64 step, u32 n_out, u32 n_groups, u32 share) {
+    let_next_start();
+    wait_for_inputs();
+    const u64 pair = block_y(), row = pair / share;
+    const Job job = {w + chosen[pair] * step, out + pair * n_out, n_out, (block_x() * WAVES + thread_x() / GPU_WAVE) * OUTS};
+    if (job.first < n_out) multiply<1>(job, q + row * n_groups * 64, scales + row * n_groups * 4, n_groups, 1, 0, -1.0f);
+}
 
 #endif
 

@@ -1,7 +1,7 @@
 //! Adds the same row to every row: biases of products, and the one embedding that all tokens of an encoder share.
 
 use crate::view::Shared;
-use crate::{Error, Exec, View, ViewMut};
+use crate::{Error, Exec, View, ViewMut, numbers};
 
 const OP: &str = "add_bias";
 
@@ -9,7 +9,10 @@ const OP: &str = "add_bias";
 pub fn add_bias(exec: Exec, x: &mut ViewMut, bias: View) -> Result<(), Error> {
     let [n_rows, n_cols] = x.shape;
     bias.expect_shape(OP, "bias", [1, n_cols])?;
-    let pool = exec.cpu_only(OP)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return numbers::add_bias(gpu, OP, x, bias),
+    };
     let bias = bias.f32s(OP, "bias")?;
     let x = Shared::new(x.f32s(OP, "x")?);
     pool.run_ranges(n_rows, 32, |rows, _| {

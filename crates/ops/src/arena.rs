@@ -186,6 +186,18 @@ impl Tensor {
         ViewMut { dtype: self.dtype, shape: [n_rows, self.shape[1]], layout: self.layout, place }
     }
 
+    /// The first `n` numbers of an f32 tensor as a column: a row's number of something that needs no memory of its own.
+    pub fn column_mut(&mut self, n: usize) -> ViewMut<'_> {
+        assert_eq!(self.dtype, Dtype::F32, "numbers of an f32 tensor");
+        let n_rows = n.div_ceil(self.shape[1].max(1));
+        let whole = self.rows_mut(n_rows);
+        let place = match whole.place {
+            PlaceMut::Host(bytes) => PlaceMut::Host(&mut bytes[..n * 4]),
+            PlaceMut::Device(bytes) => PlaceMut::Device(bytes.into_slice(..n * 4).expect("numbers of the tensor")),
+        };
+        ViewMut { dtype: Dtype::F32, shape: [n, 1], layout: Layout::Rows, place }
+    }
+
     /// The numbers of an f32 tensor on the host.
     pub fn f32s(&self, n_rows: usize) -> &[f32] {
         assert_eq!(self.dtype, Dtype::F32, "numbers of an f32 tensor");

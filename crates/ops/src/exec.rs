@@ -9,6 +9,14 @@ pub enum Exec<'a> {
 }
 
 impl<'a> Exec<'a> {
+    /// For ops of a road that only GPUs take.
+    pub(crate) fn gpu_only(self, op: &'static str) -> Result<&'a Gpu<'a>, Error> {
+        match self {
+            Self::Gpu(gpu) => Ok(gpu),
+            Self::Cpu(_) => Err(Error::Argument { op, what: "only on a GPU".into() }),
+        }
+    }
+
     /// For ops that have no kernel for GPUs yet. Models look at what they need before they load, so nobody meets this
     /// in a step.
     pub(crate) fn cpu_only(self, op: &'static str) -> Result<&'a Pool, Error> {

@@ -4,7 +4,7 @@
 
 use crate::exp::exp;
 use crate::view::Shared;
-use crate::{Error, Exec, View, ViewMut, swiglu};
+use crate::{Error, Exec, View, ViewMut, numbers, swiglu};
 
 const OP: &str = "glu";
 
@@ -22,13 +22,28 @@ pub enum Activation {
     },
 }
 
+impl Activation {
+    /// Its number in kernels/numbers.hip, alpha and limit.
+    fn as_kernels_take_it(self) -> (u32, f32, f32) {
+        match self {
+            Self::Silu => (0, 0.0, 0.0),
+            Self::GeluTanh => (1, 0.0, 0.0),
+            Self::Gelu => (2, 0.0, 0.0),
+            Self::ClampedSwiglu { alpha, limit } => (3, alpha, limit),
+        }
+    }
+}
+
 /// `gate = act(gate) * up`; both `[n_rows, n_cols]` f32.
 pub fn glu(exec: Exec, activation: Activation, gate: &mut ViewMut, up: View) -> Result<(), Error> {
     if activation == Activation::Silu {
         return swiglu(exec, gate, up);
     }
     up.expect_shape(OP, "up", gate.shape)?;
-    let pool = exec.cpu_only(OP)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return numbers::glu(gpu, OP, gate, up, activation.as_kernels_take_it()),
+    };
     let up = up.f32s(OP, "up")?;
     let gate = Shared::new(gate.f32s(OP, "gate")?);
     pool.run_ranges(up.len(), 4096, |range, _| {
@@ -78,7 +93,10 @@ pub fn activate(exec: Exec, activation: Activation, x: &mut ViewMut) -> Result<(
             return Err(Error::Argument { op: OP, what: format!("{activation:?} needs a gate") });
         }
     };
-    let pool = exec.cpu_only(OP)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return numbers::activate(gpu, OP, x, activation.as_kernels_take_it().0),
+    };
     let x = x.f32s(OP, "x")?;
     let n = x.len();
     let x = Shared::new(x);

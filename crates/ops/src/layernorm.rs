@@ -1,7 +1,11 @@
 //! Layer norm: `out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias`, a row at a time.
 
+use gpu::Grid;
+
+use crate::kernels::count;
+use crate::norm_heads::{self, LayerNorm};
 use crate::view::Shared;
-use crate::{Error, Exec, View, ViewMut};
+use crate::{Error, Exec, Gpu, View, ViewMut};
 
 const OP: &str = "layernorm";
 
@@ -20,7 +24,10 @@ pub fn layernorm(
         bias.expect_shape(OP, "bias", [1, n_cols])?;
     }
     out.expect_shape(OP, "out", x.shape)?;
-    let pool = exec.cpu_only(OP)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return launch(gpu, x, weight, bias, eps, out),
+    };
     let (x, weight) = (x.f32s(OP, "x")?, weight.f32s(OP, "weight")?);
     let bias = bias.map(|bias| bias.f32s(OP, "bias")).transpose()?;
     let out = Shared::new(out.f32s(OP, "out")?);
@@ -33,6 +40,25 @@ pub fn layernorm(
         }
     });
     Ok(())
+}
+
+fn launch(gpu: &Gpu, x: View, weight: View, bias: Option<View>, eps: f32, out: &mut ViewMut) -> Result<(), Error> {
+    let [n_rows, n_cols] = x.shape;
+    if n_rows == 0 || n_cols == 0 {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 8 * (n_rows * n_cols) as u64, flops: 0 });
+    let args = LayerNorm {
+        x: x.device_f32s(OP, "x")?,
+        w: weight.device_f32s(OP, "weight")?,
+        bias: bias.map(|bias| bias.device_f32s(OP, "bias")).transpose()?,
+        y: out.device_f32s(OP, "out")?,
+        n_cols: count(OP, "columns", n_cols)?,
+        eps,
+    };
+    let grid = Grid::line(count(OP, "rows", n_rows)?, norm_heads::THREADS);
+    Ok(gpu.launcher.launch(&norm_heads::unit(gpu)?.layernorm, grid, &args)?)
 }
 
 /// In place, for the norms of heads too.

@@ -27,6 +27,7 @@ mod kv_store;
 mod layernorm;
 mod matmul;
 mod norm_heads;
+mod numbers;
 mod observe;
 mod pack;
 mod pool;
@@ -60,7 +61,10 @@ pub use isa::Isa;
 pub use kernels::{Gpu, Kernels, Workspace, device_dtype};
 pub use kv_store::{KV_BLOCK, MAX_GPU_HEAD_DIM, MAX_HEAD_DIM, Slot, kv_store};
 pub use layernorm::layernorm;
-pub use matmul::{Group, Mode, Product, group_matmul, matmul, norm_matmul, swiglu_matmul};
+pub use matmul::{
+    Group, MAX_GPU_EXPERTS, Mode, Product, add_gated, choose_experts, expert_matmul, group_matmul, matmul, norm_matmul,
+    sum_experts, swiglu_matmul,
+};
 pub use norm_heads::{NormKind, norm_heads};
 pub use observe::{Seen, observe, observed};
 pub use pack::{pack, pack_rows, packed, packed_on_device};

@@ -1,9 +1,57 @@
 //! Norms of queries and keys, in place: each head by itself, or all heads of a row together.
 
+use gpu::{Grid, Kernel, Program, Slice, SliceMut};
+
+use crate::kernels::count;
 use crate::view::Shared;
-use crate::{Error, Exec, View, ViewMut, layernorm};
+use crate::{Error, Exec, Gpu, View, ViewMut, layernorm};
 
 const OP: &str = "norm_heads";
+pub(crate) const THREADS: u32 = 128;
+
+gpu::args! {
+    struct NormHeads<'a> {
+        x: SliceMut<'a, f32>,
+        w: Slice<'a, f32>,
+        group: u32,
+        n_groups: u32,
+        n_weights: u32,
+        kind: u32,
+        eps: f32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct LayerNorm<'a> {
+        pub x: Slice<'a, f32>,
+        pub w: Slice<'a, f32>,
+        pub bias: Option<Slice<'a, f32>>,
+        pub y: SliceMut<'a, f32>,
+        pub n_cols: u32,
+        pub eps: f32,
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Unit {
+    norm_heads: Kernel<NormHeads<'static>>,
+    pub layernorm: Kernel<LayerNorm<'static>>,
+}
+
+pub(crate) fn unit(gpu: &Gpu) -> Result<Unit, Error> {
+    let program = || {
+        Program::new(OP, include_str!("../kernels/norm_heads.hip"))
+            .overlapping()
+            .kernel::<NormHeads>("norm_heads")
+            .kernel::<LayerNorm>("layernorm")
+    };
+    gpu.kernels.get((OP, [0; 3]), program, |module| {
+        Ok(Unit {
+            norm_heads: module.kernel::<NormHeads>("norm_heads")?,
+            layernorm: module.kernel::<LayerNorm>("layernorm")?,
+        })
+    })
+}
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum NormKind {
@@ -22,7 +70,10 @@ pub fn norm_heads(exec: Exec, x: &mut ViewMut, weight: View, kind: NormKind, eps
         let what = format!("{n_cols} columns in groups of {group}, {n_weights} weights");
         return Err(Error::Argument { op: OP, what });
     }
-    let pool = exec.cpu_only(OP)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return launch(gpu, x, weight, kind, eps),
+    };
     let weight = weight.f32s(OP, "weight")?;
     let x = Shared::new(x.f32s(OP, "x")?);
     pool.run_ranges(n_rows, 8, |rows, _| {
@@ -39,6 +90,27 @@ pub fn norm_heads(exec: Exec, x: &mut ViewMut, weight: View, kind: NormKind, eps
         }
     });
     Ok(())
+}
+
+fn launch(gpu: &Gpu, x: &mut ViewMut, weight: View, kind: NormKind, eps: f32) -> Result<(), Error> {
+    let ([n_rows, n_cols], [n_weights, group]) = (x.shape, weight.shape);
+    if n_rows == 0 || n_cols == 0 {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 8 * (n_rows * n_cols) as u64, flops: 0 });
+    let n_groups = count(OP, "groups", n_cols / group)?;
+    let args = NormHeads {
+        x: x.device_f32s(OP, "x")?,
+        w: weight.device_f32s(OP, "weight")?,
+        group: count(OP, "columns", group)?,
+        n_groups,
+        n_weights: count(OP, "weights", n_weights)?,
+        kind: u32::from(kind == NormKind::Layer),
+        eps,
+    };
+    let grid = Grid::plane(count(OP, "rows", n_rows)?, n_groups, THREADS);
+    Ok(gpu.launcher.launch(&unit(gpu)?.norm_heads, grid, &args)?)
 }
 
 fn rms(x: &mut [f32], weight: &[f32], eps: f32) {

@@ -1,13 +1,16 @@
 //! `x *= factor`: some families scale their embeddings or their logits.
 
 use crate::view::Shared;
-use crate::{Error, Exec, ViewMut};
+use crate::{Error, Exec, ViewMut, numbers};
 
 const OP: &str = "scale";
 
 /// `x` is `[n_rows, n_cols]`, f32. A factor of zero clears, whatever was there.
 pub fn scale(exec: Exec, x: &mut ViewMut, factor: f32) -> Result<(), Error> {
-    let pool = exec.cpu_only(OP)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return numbers::scale(gpu, OP, x, factor),
+    };
     let x = x.f32s(OP, "x")?;
     let n = x.len();
     let x = Shared::new(x);

@@ -2,7 +2,7 @@
 
 use crate::exp::exp;
 use crate::view::Shared;
-use crate::{Error, Exec, ViewMut};
+use crate::{Error, Exec, ViewMut, numbers};
 
 const OP: &str = "softcap";
 
@@ -11,7 +11,10 @@ pub fn softcap(exec: Exec, x: &mut ViewMut, cap: f32) -> Result<(), Error> {
     if cap.is_nan() || cap <= 0.0 {
         return Err(Error::Argument { op: OP, what: format!("a cap of {cap}") });
     }
-    let pool = exec.cpu_only(OP)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return numbers::softcap(gpu, OP, x, cap),
+    };
     let x = x.f32s(OP, "x")?;
     let n = x.len();
     let x = Shared::new(x);

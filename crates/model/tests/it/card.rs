@@ -4,7 +4,11 @@ use gpu::{Device, Vendor};
 use model::{Batch, DeviceChoice, KvType, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId, synthetic};
 use weights::Dtype;
 
+use crate::families;
 use crate::support::{batch, greedy, log_softmax, smollm2, table};
+
+/// Checkpoints whose families need what GPUs do not have yet.
+const NOT_ON_DEVICES: [&str; 2] = ["deepseek2", "deepseek3"];
 
 /// Every GPU of this machine; none is a skip with the reason, or a failure with `ROCI_REQUIRE_GPU=1`.
 fn devices() -> Vec<DeviceChoice> {
@@ -128,6 +132,45 @@ fn a_model_takes_three_allocations_and_decoding_none() {
         // The read-back and the inputs it left behind; the driver table holds no wait for a whole device.
         assert!(cost.waits <= 2 * n_steps, "{} waits in {n_steps} steps", cost.waits);
         assert_eq!((cost.events_created, cost.modules_loaded), (0, 0), "all made before");
+    }
+}
+
+/// Every family that a device has the ops for, against transformers' numbers: all rows at once, then token by token
+/// through an eager step, a captured one and replays.
+#[test]
+fn families_equal_transformers_on_a_device() {
+    for device in devices() {
+        let (mut failures, mut refused) = (Vec::new(), Vec::new());
+        for name in families::names() {
+            let golden = families::golden(&name);
+            let (_, checkpoint) = families::forms(&name).pop().unwrap();
+            let options = LoadOptions { kv_type: KvType::F32, n_blocks: 8, max_batch_tokens: 64, ..options(device) };
+            let mut model = match Model::load(&checkpoint, options) {
+                Ok(model) => model,
+                Err(model::Error::NotOnDevice { .. }) => {
+                    refused.push(name);
+                    continue;
+                }
+                Err(error) => panic!("{name}: {error}"),
+            };
+            let error = families::distance(&families::run(&mut model, &golden), &golden.rows);
+            if error.is_nan() || error > 1e-3 {
+                failures.push(format!("{name}: relative error {error:.2e}"));
+            }
+            if golden.what != families::What::Logits {
+                continue;
+            }
+            let n_vocab = golden.rows.len() / golden.tokens.len();
+            for (i, truth) in golden.rows.chunks(n_vocab).enumerate() {
+                let one = batch(&golden.tokens[i..=i], i, &table(0, golden.tokens.len()), true);
+                let error = families::distance(model.forward(&one).unwrap().logits, truth);
+                if error.is_nan() || error > 1e-3 {
+                    failures.push(format!("{name} token {i}: relative error {error:.2e}"));
+                }
+            }
+        }
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+        assert_eq!(refused, NOT_ON_DEVICES, "families that a device refuses by name");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 
-use super::{Heads, Kv, OP, QuerySpan};
+use super::{Heads, Kv, OP, QuerySpan, Shaping};
 use crate::kernels::{PARTS_BYTES, count};
 use crate::kv_store::{KV_BLOCK, is_kept_f16, kv_program};
 use crate::{Error, Gpu, View, ViewMut};
@@ -55,14 +55,15 @@ const MIN_FEW_PART: usize = 4 * KV_BLOCK;
 #[derive(Copy, Clone, Debug)]
 pub struct Chip {
     pub n_multiprocessors: usize,
-    /// Whether attention can use the matrix units here: they need keys and values in f16.
+    /// Whether attention can use the matrix units here: they need keys and values in f16, and scores as they are.
     pub has_matrix_units: bool,
 }
 
 impl Chip {
-    pub fn of(device: &gpu::Device, kv: weights::Dtype) -> Self {
+    /// `is_shaped`: whether any layer has a window, a cap or sinks.
+    pub fn of(device: &gpu::Device, kv: weights::Dtype, is_shaped: bool) -> Self {
         let n_multiprocessors = device.properties().n_multiprocessors as usize;
-        let has_matrix_units = device.has_mma() && kv == weights::Dtype::F16;
+        let has_matrix_units = device.has_mma() && kv == weights::Dtype::F16 && !is_shaped;
         Self { n_multiprocessors, has_matrix_units }
     }
 }
@@ -152,6 +153,9 @@ gpu::args! {
         head_dim: u32,
         scale: f32,
         n_splits: u32,
+        window: u32,
+        cap: f32,
+        sinks: Option<Slice<'a, f32>>,
     }
 }
 
@@ -183,6 +187,7 @@ gpu::args! {
         head_dim: u32,
         n_q: u32,
         n_splits: u32,
+        sinks: Option<Slice<'a, f32>>,
     }
 }
 
@@ -207,16 +212,17 @@ struct Unit {
     merge: Kernel<Merge<'static>>,
 }
 
-fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize) -> Result<Unit, Error> {
+fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize, is_shaped: bool) -> Result<Unit, Error> {
     const VARIANTS: [&str; 3] = ["attention_1", "attention_2", "attention_4"];
     // Lanes that share a token, eight numbers each.
     let head_lanes = head_dim.div_ceil(8).next_power_of_two() as u32;
     let program = || {
         let program = kv_program(OP, include_str!("../../kernels/attention.hip"), is_f16).overlapping();
         let program = program.define("HEAD_LANES", head_lanes).kernel::<Merge>("attention_merge");
+        let program = if is_shaped { program.define("SHAPED", 1) } else { program };
         VARIANTS.iter().fold(program, |program, name| program.kernel::<Attention>(name))
     };
-    gpu.kernels.get((OP, [u32::from(is_f16), head_lanes, 0]), program, |module| {
+    gpu.kernels.get((OP, [u32::from(is_f16), head_lanes, u32::from(is_shaped)]), program, |module| {
         let [a, b, c] = VARIANTS.map(|name| module.kernel::<Attention>(name));
         Ok(Unit { attention: [a?, b?, c?], merge: module.kernel::<Merge>("attention_merge")? })
     })
@@ -239,9 +245,15 @@ pub(super) fn launch(
     heads: Heads,
     spans: &[QuerySpan],
     device: DeviceSpans,
+    shaping: Shaping,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
     let DeviceSpans { plan, words } = device;
+    if plan.road != Road::Vector && shaping.is_any() {
+        let what =
+            format!("{:?} does not shape scores; a plan for shaped scores goes without the matrix units", plan.road);
+        return Err(Error::Argument { op: OP, what });
+    }
     if spans.is_empty() {
         return Ok(());
     }
@@ -271,7 +283,8 @@ pub(super) fn launch(
         let grid = Grid::plane(count(OP, "tiles", plan.n_tiles)?, heads.n_heads as u32, THREADS);
         return Ok(gpu.launcher.launch(&kernel, grid, &args)?);
     }
-    let unit = unit(gpu, is_kept_f16(OP, kv.k.dtype)?, heads.head_dim)?;
+    let unit = unit(gpu, is_kept_f16(OP, kv.k.dtype)?, heads.head_dim, shaping.is_any())?;
+    let sinks = shaping.sinks.map(|sinks| sinks.device_f32s(OP, "sinks")).transpose()?;
     let mut workspace = gpu.workspace.borrow_mut();
     let mut parts = workspace.parts.all_mut().cast::<f32>()?;
     let n_parts = plan.n_tiles * heads.n_kv_heads * plan.n_splits * plan.n_queries * (heads.head_dim + 2);
@@ -316,13 +329,16 @@ pub(super) fn launch(
             head_dim,
             scale: heads.scale,
             n_splits,
+            window: count(OP, "window", shaping.window.unwrap_or(0))?,
+            cap: shaping.softcap.unwrap_or(0.0),
+            sinks,
         };
         gpu.launcher.launch(&unit.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?;
     }
     if plan.n_splits > 1 {
         let n_q = plan.n_queries as u32;
         let parts = parts.as_slice();
-        let args = Merge { tiles, spans, parts, out, n_heads, n_kv_heads, head_dim, n_q, n_splits };
+        let args = Merge { tiles, spans, parts, out, n_heads, n_kv_heads, head_dim, n_q, n_splits, sinks };
         let grid = Grid { blocks: [n_tiles, n_kv_heads, n_q], threads: [THREADS, 1, 1], shared_bytes: 0 };
         gpu.launcher.launch(&unit.merge, grid, &args)?;
     }

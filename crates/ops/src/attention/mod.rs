@@ -97,6 +97,12 @@ pub struct Shaping<'a> {
     pub sinks: Option<View<'a>>,
 }
 
+impl Shaping<'_> {
+    fn is_any(&self) -> bool {
+        self.window.is_some() || self.softcap.is_some() || self.sinks.is_some()
+    }
+}
+
 /// The keys and values that are seen, once for each sequence; two products of each query row with them.
 fn work(heads: &Heads, dtype: Dtype, spans: &[QuerySpan]) -> gpu::Work {
     let number_bytes = if dtype == Dtype::F16 { 2 } else { 4 };
@@ -168,13 +174,10 @@ pub fn attention_with<'s>(
     }
     let pool = match exec {
         Exec::Cpu(pool) => pool,
-        Exec::Gpu(_) if window.is_some() || softcap.is_some() || sinks.is_some() => {
-            return bad("windows, caps and sinks are not yet on a GPU".into());
-        }
         Exec::Gpu(gpu) => {
             let device = device.ok_or(Error::Place { op: OP, what: "spans", expected: "device memory" })?;
             gpu.launcher.count(work(&heads, kv.k.dtype, spans));
-            return launch::launch(gpu, q, kv, heads, spans, device, out);
+            return launch::launch(gpu, q, kv, heads, spans, device, shaping, out);
         }
     };
     let input = Input {

@@ -5,10 +5,11 @@
 //! - `matmul_units`: the matrix units from f16 tiles, where the chip has them (`units.rs`);
 //! - `matmul_tile`: f32 from tiles in shared memory, for everything else.
 
-use gpu::{Finish, Grid, Kernel, Kinds, Number, Program, Shape, Slice, SliceMut};
+use gpu::{Args, Finish, Grid, Kernel, Kinds, Number, Program, Shape, Slice, SliceMut};
 use half::f16;
 use weights::Dtype;
 
+use super::experts::{ExpertPacked, ExpertPlain};
 use super::{Mode, OP, Product, mma, units};
 use crate::embed::{self, DecodeF16, DecodeF32, expect_device_layout};
 use crate::kernels::{count, format_number};
@@ -21,8 +22,8 @@ const FEW_ROWS: usize = 16;
 /// As [`FEW_ROWS`], where the vendor's library takes the weights without decoding.
 const FEW_READY_ROWS: usize = 1;
 const TILE: usize = 64;
-const THREADS: u32 = 256;
-const GROUP: usize = 32;
+pub(super) const THREADS: u32 = 256;
+pub(super) const GROUP: usize = 32;
 /// Activations go through f16 divided by this: outliers stay finite, and small numbers keep their bits.
 const F16_DIVISOR: f32 = 16.0;
 
@@ -112,7 +113,7 @@ pub(super) fn takes_left(gpu: &Gpu, left: Left, products: &[Product]) -> bool {
 }
 
 gpu::args! {
-    struct MatvecPacked<'a> {
+    pub(super) struct MatvecPacked<'a> {
         q: Slice<'a, u8>,
         scales: Slice<'a, f32>,
         w0: Option<Slice<'a, u8>>,
@@ -132,7 +133,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct MatvecPlain<'a> {
+    pub(super) struct MatvecPlain<'a> {
         x: Slice<'a, f32>,
         w0: Option<Slice<'a, u8>>,
         w1: Option<Slice<'a, u8>>,
@@ -289,7 +290,7 @@ fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error
     Ok(())
 }
 
-fn round(gpu: &Gpu, left: Left, q: SliceMut<u8>, scales: SliceMut<f32>) -> Result<(), Error> {
+pub(super) fn round(gpu: &Gpu, left: Left, q: SliceMut<u8>, scales: SliceMut<f32>) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
     let unit = round_unit(gpu)?;
     let n_groups = count(OP, "groups", n_in / GROUP)?;
@@ -316,10 +317,8 @@ fn round(gpu: &Gpu, left: Left, q: SliceMut<u8>, scales: SliceMut<f32>) -> Resul
 fn matvec(gpu: &Gpu, few: &Few, products: &mut [Product]) -> Result<(), Error> {
     let Few { x, rounded, eps, n_in, rows } = few;
     let (x, eps, n_in) = (*x, *eps, *n_in);
-    const NAME: &str = "matvec";
     let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
-    let tuning = gpu.kernels.tuning;
-    let (waves, outs) = (tuning.waves, if dtype.block_len() > 1 { tuning.packed_outs } else { tuning.plain_outs });
+    let (waves, outs) = waves_and_outs(gpu, dtype);
     let mut parts = Vec::with_capacity(3);
     let mut n_units = 0;
     for product in products {
@@ -339,35 +338,55 @@ fn matvec(gpu: &Gpu, few: &Few, products: &mut [Product]) -> Result<(), Error> {
     let variant = rows.len().next_power_of_two().trailing_zeros() as usize;
     let wave = gpu.kernels.device().properties().wave_width;
     let grid = Grid::line(n_units.div_ceil(waves), waves * wave);
+    if let Some(Rounded { q, scales }) = rounded.as_ref().filter(|_| dtype.block_len() > 1) {
+        let unit = matvec_unit::<MatvecPacked, ExpertPacked>(gpu, dtype)?;
+        let n_groups = count(OP, "groups", n_in / GROUP)?;
+        let (q, scales) = (*q, *scales);
+        let args = MatvecPacked { q, scales, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_groups, n_rows, adds, eps };
+        return Ok(gpu.launcher.launch(&unit.few[variant], grid, &args)?);
+    }
+    let unit = matvec_unit::<MatvecPlain, ExpertPlain>(gpu, dtype)?;
+    let n_in = count(OP, "columns", n_in)?;
+    let args = MatvecPlain { x, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_in, n_rows, adds };
+    Ok(gpu.launcher.launch(&unit.few[variant], grid, &args)?)
+}
+
+/// The kernels of matvec.hip for one type of weights: for 1, 2, 4 and 8 rows, and for pairs of row and expert.
+pub(super) struct MatvecUnit<F, E> {
+    few: [Kernel<F>; 4],
+    pub expert: Kernel<E>,
+}
+
+impl<F, E> Clone for MatvecUnit<F, E> {
+    fn clone(&self) -> Self {
+        Self { few: self.few.clone(), expert: self.expert.clone() }
+    }
+}
+
+pub(super) fn matvec_unit<F: Args, E: Args>(gpu: &Gpu, dtype: Dtype) -> Result<MatvecUnit<F::Key, E::Key>, Error> {
+    const NAME: &str = "matvec";
+    const VARIANTS: [&str; 4] = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
     let format = format_number(dtype)?;
+    let (waves, outs) = waves_and_outs(gpu, dtype);
     let program = || {
-        Program::new(NAME, include_str!("../../kernels/matvec.hip"))
+        let program = Program::new(NAME, include_str!("../../kernels/matvec.hip"))
             .overlapping()
             .define("FORMAT", format)
             .define("WAVES", waves)
             .define("OUTS", outs)
+            .kernel::<E>("matvec_expert");
+        VARIANTS.iter().fold(program, |program, name| program.kernel::<F>(name))
     };
-    const VARIANTS: [&str; 4] = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
-    if let Some(Rounded { q, scales }) = rounded.as_ref().filter(|_| dtype.block_len() > 1) {
-        let program = || VARIANTS.iter().fold(program(), |program, name| program.kernel::<MatvecPacked>(name));
-        let kernels: [Kernel<MatvecPacked<'static>>; 4] =
-            gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
-                let [a, b, c, d] = VARIANTS.map(|name| module.kernel::<MatvecPacked>(name));
-                Ok([a?, b?, c?, d?])
-            })?;
-        let n_groups = count(OP, "groups", n_in / GROUP)?;
-        let (q, scales) = (*q, *scales);
-        let args = MatvecPacked { q, scales, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_groups, n_rows, adds, eps };
-        return Ok(gpu.launcher.launch(&kernels[variant], grid, &args)?);
-    }
-    let program = || VARIANTS.iter().fold(program(), |program, name| program.kernel::<MatvecPlain>(name));
-    let kernels: [Kernel<MatvecPlain<'static>>; 4] = gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
-        let [a, b, c, d] = VARIANTS.map(|name| module.kernel::<MatvecPlain>(name));
-        Ok([a?, b?, c?, d?])
-    })?;
-    let n_in = count(OP, "columns", n_in)?;
-    let args = MatvecPlain { x, w0, w1, w2, o0, o1, o2, n0, n1, n2, n_in, n_rows, adds };
-    Ok(gpu.launcher.launch(&kernels[variant], grid, &args)?)
+    gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
+        let [a, b, c, d] = VARIANTS.map(|name| module.kernel::<F>(name));
+        Ok(MatvecUnit { few: [a?, b?, c?, d?], expert: module.kernel::<E>("matvec_expert")? })
+    })
+}
+
+/// Waves of a block and weight rows of a wave, as matvec.hip is compiled for this chip.
+pub(super) fn waves_and_outs(gpu: &Gpu, dtype: Dtype) -> (u32, u32) {
+    let tuning = gpu.kernels.tuning;
+    (tuning.waves, if dtype.block_len() > 1 { tuning.packed_outs } else { tuning.plain_outs })
 }
 
 /// The left side as f16, kept in the workspace from one product to the next.

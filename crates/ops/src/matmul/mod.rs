@@ -14,6 +14,7 @@
 mod activations;
 #[cfg(target_arch = "x86_64")]
 mod dot;
+mod experts;
 mod groups;
 mod launch;
 mod left;
@@ -27,6 +28,7 @@ mod units;
 #[cfg(target_arch = "x86_64")]
 mod unpacked;
 
+pub use experts::{MAX_GPU_EXPERTS, add_gated, choose_experts, expert_matmul, sum_experts};
 pub use groups::{Group, group_matmul};
 
 use std::cell::RefCell;

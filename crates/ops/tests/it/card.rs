@@ -7,8 +7,9 @@ use std::rc::Rc;
 use gpu::{Blas, Cache, Device, Kinds, Number, Queue, Vendor};
 use ops::{
     Arena, Chip, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Pairing, Place, PlaceMut, Plan,
-    Product, QuerySpan, Spans, Tensor, View, Workspace, attention, embed, kv_store, matmul, pack, packed_on_device,
-    rmsnorm, rope, sample, swiglu, take_rows,
+    Product, QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, attention_with, choose_experts,
+    embed, expert_matmul, kv_store, layernorm, matmul, pack, packed_on_device, rmsnorm, rope, sample, sum_experts,
+    swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -200,20 +201,101 @@ impl Card {
         self.queue.wait().unwrap();
     }
 
-    pub fn attention(&self, q: &[f32], cache: (&Tensor, &Tensor), heads: Heads, spans: &[QuerySpan]) -> Vec<f32> {
+    /// An op that changes `x` in place, with another matrix beside it.
+    pub fn change(
+        &self,
+        (x, n_cols): (&[f32], usize),
+        (y, n_y_cols): (&[f32], usize),
+        op: impl FnOnce(Exec, &mut ViewMut, View) -> Result<(), ops::Error>,
+    ) -> Vec<f32> {
+        let (mut x, y) = (self.f32s(x, n_cols), self.f32s(y, n_y_cols));
+        self.run(None, |exec| op(exec, &mut x.view_mut(), y.view()));
+        self.read(&x)
+    }
+
+    pub fn layernorm(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Vec<f32> {
+        let n_cols = weight.len();
+        let (x, weight) = (self.f32s(x, n_cols), self.f32s(weight, n_cols));
+        let bias = bias.map(|bias| self.f32s(bias, n_cols));
+        let mut out = self.f32s(&vec![f32::NAN; x.shape()[0] * n_cols], n_cols);
+        let bias = bias.as_ref().map(Tensor::view);
+        self.run(None, |exec| layernorm(exec, x.view(), weight.view(), bias, eps, &mut out.view_mut()));
+        self.read(&out)
+    }
+
+    /// Which experts each row goes to, with which weights, and the product of each pair with its expert's matrix.
+    pub fn experts(
+        &self,
+        (x, n_in): (&[f32], usize),
+        (scores, choice_bias): (&[f32], Option<&[f32]>),
+        routing: &Routing,
+        (dtype, n_out, matrices): (Dtype, usize, &[Vec<u8>]),
+        biases: &[Vec<f32>],
+    ) -> (Vec<u32>, Vec<f32>, Vec<f32>, Vec<f32>) {
+        let n_experts = matrices.len();
+        let (n_rows, shape) = (scores.len() / n_experts, [n_out, n_in]);
+        let n_pairs = n_rows * routing.n_used;
+        let (x, scores) = (self.f32s(x, n_in), self.f32s(scores, n_experts));
+        let choice_bias = choice_bias.map(|bias| self.f32s(bias, n_experts));
+        // All in one allocation, with something between them.
+        let (layout, n_bytes) = packed_on_device(dtype, shape).unwrap();
+        let mut arena = Arena::on_device(self.queue.pool((n_bytes + 1024 + 4 * n_out + 1024) * n_experts).unwrap());
+        let held: Vec<(Tensor, Tensor)> = (0..n_experts)
+            .map(|i| {
+                let (mut matrix, mut bias) =
+                    (arena.carve_as(layout, dtype, shape), arena.carve(Dtype::F32, [1, n_out]));
+                let rows = self.tensor(dtype, shape, &matrices[i]);
+                self.run(None, |exec| pack(exec, rows.view(), &mut matrix.view_mut()));
+                if let Some(numbers) = biases.get(i) {
+                    let from = self.f32s(numbers, n_out);
+                    let rows = self.queue.buffer_from(&[0_u32]).unwrap();
+                    let indices = Indices { host: &[0], device: Some(rows.all()) };
+                    self.run(None, |exec| take_rows(exec, from.view(), indices, &mut bias.view_mut()));
+                }
+                self.queue.wait().unwrap();
+                (matrix, bias)
+            })
+            .collect();
+        let matrices: Vec<View> = held.iter().map(|pair| pair.0.view()).collect();
+        let biases: Vec<View> = held.iter().map(|pair| pair.1.view()).take(biases.len()).collect();
+        let empty = |n: usize, n_cols: usize| self.f32s(&vec![f32::NAN; n * n_cols], n_cols);
+        let (mut chosen, mut weights) = (empty(n_pairs, 1), empty(n_pairs, 1));
+        let (mut out, mut sum) = (empty(n_pairs, n_out), empty(n_rows, n_out));
+        self.run(None, |exec| {
+            let bias = choice_bias.as_ref().map(Tensor::view);
+            choose_experts(exec, scores.view(), bias, routing, &mut chosen.view_mut(), &mut weights.view_mut())?;
+            expert_matmul(exec, x.view(), &matrices, &biases, chosen.view(), &mut out.view_mut())?;
+            sum_experts(exec, out.view(), weights.view(), &mut sum.view_mut())
+        });
+        let chosen = self.read(&chosen).into_iter().map(f32::to_bits).collect();
+        (chosen, self.read(&weights), self.read(&out), self.read(&sum))
+    }
+
+    /// `sinks` replaces those of the shaping, which lie on the host.
+    pub fn attention(
+        &self,
+        q: &[f32],
+        cache: (&Tensor, &Tensor),
+        heads: Heads,
+        spans: &[QuerySpan],
+        (shaping, sinks): (Shaping, Option<&[f32]>),
+    ) -> Vec<f32> {
+        let sinks = sinks.map(|sinks| self.f32s(sinks, sinks.len()));
+        let shaping = Shaping { sinks: sinks.as_ref().map(Tensor::view), ..shaping };
+        let is_shaped = shaping.window.is_some() || shaping.softcap.is_some() || shaping.sinks.is_some();
         let n_cols = heads.n_heads * heads.head_dim;
         let q = self.f32s(q, n_cols);
         let mut out = self.f32s(&vec![f32::NAN; q.shape()[0] * n_cols], n_cols);
         let rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap();
         let dtype = cache.0.view().dtype;
-        let plan = Plan::new(&rows, &heads, n_context, &Chip::of(self.queue.device(), dtype));
+        let plan = Plan::new(&rows, &heads, n_context, &Chip::of(self.queue.device(), dtype, is_shaped));
         let mut words = Vec::new();
         plan.write(spans, &heads, &mut words);
         let on_device = self.queue.buffer_from(&words).unwrap();
         let spans = Spans { host: spans, device: Some(DeviceSpans { plan, words: on_device.all() }) };
         let kv = Kv { k: cache.0.view(), v: cache.1.view() };
-        self.run(None, |exec| attention(exec, q.view(), kv, heads, spans, &mut out.view_mut()));
+        self.run(None, |exec| attention_with(exec, q.view(), kv, heads, spans, shaping, &mut out.view_mut()));
         self.read(&out)
     }
 }

@@ -3,6 +3,7 @@
 
 mod attention;
 mod card;
+mod families;
 mod matmul;
 mod packed;
 mod quant;

@@ -1,0 +1,21 @@
+// Functions that few kernels need, where no compiler brings them.
+#pragma once
+#include "prelude.h"
+
+// Never beyond 1; near zero the quotient would lose its digits.
+DEVICE float tanh_f32(float x) {
+    const float square = x * x;
+    const float near = x * (1.0f + square * (-1.0f / 3.0f + square * (2.0f / 15.0f)));
+    const float e = fast_exp(-2.0f * abs_f32(x));
+    const float far = (1.0f - e) / (1.0f + e);
+    return abs_f32(x) < 0.04f ? near : x < 0.0f ? -far : far;
+}
+
+// Abramowitz and Stegun 7.1.26: within 1.5e-7.
+DEVICE float erf_f32(float x) {
+    const float size = abs_f32(x);
+    const float t = 1.0f / (1.0f + 0.3275911f * size);
+    const float rest = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    const float value = 1.0f - rest * fast_exp(-size * size);
+    return x < 0.0f ? -value : value;
+}

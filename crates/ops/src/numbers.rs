@@ -1,0 +1,159 @@
+//! The launches of ops that change every number by itself: one translation unit for all of them (kernels/numbers.hip).
+
+use gpu::{Grid, Kernel, Program, Slice, SliceMut};
+
+use crate::kernels::count;
+use crate::{Error, Gpu, View, ViewMut};
+
+const THREADS: u32 = 256;
+
+gpu::args! {
+    pub(crate) struct Scale<'a> {
+        x: SliceMut<'a, f32>,
+        n: u64,
+        factor: f32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct AddScaled<'a> {
+        x: SliceMut<'a, f32>,
+        y: Slice<'a, f32>,
+        n: u64,
+        factor: f32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct AddBias<'a> {
+        x: SliceMut<'a, f32>,
+        bias: Slice<'a, f32>,
+        n: u64,
+        n_cols: u32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct Activate<'a> {
+        x: SliceMut<'a, f32>,
+        n: u64,
+        kind: u32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct Glu<'a> {
+        gate: SliceMut<'a, f32>,
+        up: Slice<'a, f32>,
+        n: u64,
+        kind: u32,
+        alpha: f32,
+        limit: f32,
+    }
+}
+
+#[derive(Clone)]
+struct Unit {
+    scale: Kernel<Scale<'static>>,
+    softcap: Kernel<Scale<'static>>,
+    add_scaled: Kernel<AddScaled<'static>>,
+    add_bias: Kernel<AddBias<'static>>,
+    activate: Kernel<Activate<'static>>,
+    glu: Kernel<Glu<'static>>,
+}
+
+fn unit(gpu: &Gpu) -> Result<Unit, Error> {
+    const NAME: &str = "numbers";
+    let program = || {
+        Program::new(NAME, include_str!("../kernels/numbers.hip"))
+            .overlapping()
+            .kernel::<Scale>("scale")
+            .kernel::<Scale>("softcap")
+            .kernel::<AddScaled>("add_scaled")
+            .kernel::<AddBias>("add_bias")
+            .kernel::<Activate>("activate")
+            .kernel::<Glu>("glu")
+    };
+    gpu.kernels.get((NAME, [0; 3]), program, |module| {
+        Ok(Unit {
+            scale: module.kernel::<Scale>("scale")?,
+            softcap: module.kernel::<Scale>("softcap")?,
+            add_scaled: module.kernel::<AddScaled>("add_scaled")?,
+            add_bias: module.kernel::<AddBias>("add_bias")?,
+            activate: module.kernel::<Activate>("activate")?,
+            glu: module.kernel::<Glu>("glu")?,
+        })
+    })
+}
+
+/// A thread a number, and what it moves: the numbers in and out, and `others` more of each.
+fn grid(gpu: &Gpu, op: &'static str, shape: [usize; 2], others: u64) -> Result<(Grid, u64), Error> {
+    let n = (shape[0] * shape[1]) as u64;
+    gpu.launcher.count(gpu::Work { bytes: (8 + 4 * others) * n, flops: 0 });
+    Ok((Grid::line(count(op, "numbers", n.div_ceil(u64::from(THREADS)) as usize)?, THREADS), n))
+}
+
+pub(crate) fn scale(gpu: &Gpu, op: &'static str, x: &mut ViewMut, factor: f32) -> Result<(), Error> {
+    if x.shape.contains(&0) {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(op);
+    let (grid, n) = grid(gpu, op, x.shape, 0)?;
+    Ok(gpu.launcher.launch(&unit(gpu)?.scale, grid, &Scale { x: x.device_f32s(op, "x")?, n, factor })?)
+}
+
+pub(crate) fn softcap(gpu: &Gpu, op: &'static str, x: &mut ViewMut, cap: f32) -> Result<(), Error> {
+    if x.shape.contains(&0) {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(op);
+    let (grid, n) = grid(gpu, op, x.shape, 0)?;
+    Ok(gpu.launcher.launch(&unit(gpu)?.softcap, grid, &Scale { x: x.device_f32s(op, "x")?, n, factor: cap })?)
+}
+
+pub(crate) fn add_scaled(gpu: &Gpu, op: &'static str, x: &mut ViewMut, y: View, factor: f32) -> Result<(), Error> {
+    if x.shape.contains(&0) {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(op);
+    let (grid, n) = grid(gpu, op, x.shape, 1)?;
+    let args = AddScaled { x: x.device_f32s(op, "x")?, y: y.device_f32s(op, "y")?, n, factor };
+    Ok(gpu.launcher.launch(&unit(gpu)?.add_scaled, grid, &args)?)
+}
+
+pub(crate) fn add_bias(gpu: &Gpu, op: &'static str, x: &mut ViewMut, bias: View) -> Result<(), Error> {
+    if x.shape.contains(&0) {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(op);
+    let (grid, n) = grid(gpu, op, x.shape, 0)?;
+    let n_cols = count(op, "columns", x.shape[1])?;
+    let args = AddBias { x: x.device_f32s(op, "x")?, bias: bias.device_f32s(op, "bias")?, n, n_cols };
+    Ok(gpu.launcher.launch(&unit(gpu)?.add_bias, grid, &args)?)
+}
+
+pub(crate) fn activate(gpu: &Gpu, op: &'static str, x: &mut ViewMut, kind: u32) -> Result<(), Error> {
+    if x.shape.contains(&0) {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(op);
+    let (grid, n) = grid(gpu, op, x.shape, 0)?;
+    Ok(gpu.launcher.launch(&unit(gpu)?.activate, grid, &Activate { x: x.device_f32s(op, "x")?, n, kind })?)
+}
+
+/// `(kind, alpha, limit)` as the kernel takes them.
+pub(crate) fn glu(
+    gpu: &Gpu,
+    op: &'static str,
+    gate: &mut ViewMut,
+    up: View,
+    (kind, alpha, limit): (u32, f32, f32),
+) -> Result<(), Error> {
+    if gate.shape.contains(&0) {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(op);
+    let (grid, n) = grid(gpu, op, gate.shape, 1)?;
+    let args = Glu { gate: gate.device_f32s(op, "gate")?, up: up.device_f32s(op, "up")?, n, kind, alpha, limit };
+    Ok(gpu.launcher.launch(&unit(gpu)?.glu, grid, &args)?)
+}
