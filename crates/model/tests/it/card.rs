@@ -141,21 +141,24 @@ fn a_model_takes_three_allocations_and_decoding_none() {
 fn families_equal_transformers_on_a_device() {
     for device in devices() {
         let (mut failures, mut refused) = (Vec::new(), Vec::new());
-        for name in families::names() {
+        let all = families::names().into_iter().flat_map(|name| {
+            families::forms(&name).into_iter().map(move |(form, checkpoint)| (name.clone(), form, checkpoint))
+        });
+        for (name, form, checkpoint) in all {
             let golden = families::golden(&name);
-            let (_, checkpoint) = families::forms(&name).pop().unwrap();
             let options = LoadOptions { kv_type: KvType::F32, n_blocks: 8, max_batch_tokens: 64, ..options(device) };
             let mut model = match Model::load(&checkpoint, options) {
                 Ok(model) => model,
                 Err(model::Error::NotOnDevice { .. }) => {
                     refused.push(name);
+                    refused.dedup();
                     continue;
                 }
-                Err(error) => panic!("{name}: {error}"),
+                Err(error) => panic!("{name} {form}: {error}"),
             };
             let error = families::distance(&families::run(&mut model, &golden), &golden.rows);
             if error.is_nan() || error > 1e-3 {
-                failures.push(format!("{name}: relative error {error:.2e}"));
+                failures.push(format!("{name} {form}: relative error {error:.2e}"));
             }
             if golden.what != families::What::Logits {
                 continue;
@@ -165,7 +168,7 @@ fn families_equal_transformers_on_a_device() {
                 let one = batch(&golden.tokens[i..=i], i, &table(0, golden.tokens.len()), true);
                 let error = families::distance(model.forward(&one).unwrap().logits, truth);
                 if error.is_nan() || error > 1e-3 {
-                    failures.push(format!("{name} token {i}: relative error {error:.2e}"));
+                    failures.push(format!("{name} {form} token {i}: relative error {error:.2e}"));
                 }
             }
         }

@@ -26,7 +26,8 @@ This page is written by a test (`model::it models_page`), and each cell was run 
   in f32, within 1e-3 of their size. GGUF forms are made by llama.cpp's converter.
 - The **types**: the family with random weights of that type gives what f32 arithmetic gives on the same weights. A row
   that does not fill the blocks of a type is Q8_0, as in other programs.
-- **GPU**: whether the family runs on a GPU, or the op that is missing there. Nothing falls back in silence: such a
+- **GPU**: whether the family runs on a GPU (`model::it card` compares it with transformers on each that is here, the
+  software GPU in every run), or the op that is missing there. Nothing falls back in silence: such a
   model is refused before it is loaded, and runs with `--device cpu`.
 
 Kin that need no row of their own: Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; XLM-RoBERTa is `bert` in GGUF. RoPE
