@@ -121,10 +121,10 @@ fn show(args: &List, cache: &Cache, folder: &Path) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// A kernel's name on disk is unit-architecture-key.
+/// A kernel's name on disk is unit-architecture-key; an architecture may have minus signs of its own.
 fn parts(name: &str) -> (&str, &str) {
     let (front, _key) = name.rsplit_once('-').unwrap_or((name, ""));
-    front.rsplit_once('-').unwrap_or((front, "?"))
+    front.split_once('-').unwrap_or((front, "?"))
 }
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn names_on_disk_are_taken_apart() {
         assert_eq!(parts("matmul_units-gfx1100-1b51c8"), ("matmul_units", "gfx1100"));
-        assert_eq!(parts("flash-few-sm_90-00"), ("flash-few", "sm_90"));
+        assert_eq!(parts("take_rows-gfx942_sramecc-_xnack--00"), ("take_rows", "gfx942_sramecc-_xnack-"));
         assert_eq!(parts("odd"), ("odd", "?"));
     }
 }
