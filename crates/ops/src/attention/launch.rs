@@ -41,6 +41,8 @@ pub enum Road {
     Few,
     /// flash.hip: many rows on the matrix units; a tile is 64 rows, of one head.
     Flash,
+    /// flash_units.hip: the same for chips whose units take whole tiles; shapes scores, too.
+    Units,
 }
 
 /// Query rows of a tile of the matrix units, and rows in the longest span from which on they are used.
@@ -48,6 +50,8 @@ const FLASH_ROWS: usize = 64;
 const MIN_FLASH_ROWS: usize = 16;
 /// Head sizes that flash_few.hip takes, the largest of them with tiles of eight queries only.
 const FEW_HEAD_DIMS: [usize; 3] = [64, 128, 256];
+/// Waves of a block of flash_units.hip, sixteen rows each.
+const UNITS_WAVES: u32 = 4;
 /// A part of a context that is split for it: a block of keys a wave.
 const MIN_FEW_PART: usize = 4 * KV_BLOCK;
 
@@ -57,6 +61,8 @@ pub struct Chip {
     pub n_multiprocessors: usize,
     /// Whether attention can use the matrix units here: they need keys and values in f16, and scores as they are.
     pub has_matrix_units: bool,
+    /// As above, by whole tiles; scores may be shaped.
+    pub has_tiles: bool,
 }
 
 impl Chip {
@@ -64,7 +70,8 @@ impl Chip {
     pub fn of(device: &gpu::Device, kv: weights::Dtype, is_shaped: bool) -> Self {
         let n_multiprocessors = device.properties().n_multiprocessors as usize;
         let has_matrix_units = device.has_mma() && kv == weights::Dtype::F16 && !is_shaped;
-        Self { n_multiprocessors, has_matrix_units }
+        let has_tiles = device.has_matrix_units() && !device.has_mma() && kv == weights::Dtype::F16;
+        Self { n_multiprocessors, has_matrix_units, has_tiles }
     }
 }
 
@@ -81,9 +88,10 @@ impl Plan {
     pub fn new(span_rows: &[usize], heads: &Heads, n_context: usize, chip: &Chip) -> Self {
         let longest = span_rows.iter().max().copied().unwrap_or(0);
         let is_fit = heads.head_dim.is_multiple_of(16) && heads.head_dim <= 128;
-        if chip.has_matrix_units && is_fit && longest >= MIN_FLASH_ROWS {
+        if (chip.has_matrix_units || chip.has_tiles) && is_fit && longest >= MIN_FLASH_ROWS {
             let n_tiles = span_rows.iter().map(|rows| rows.div_ceil(FLASH_ROWS)).sum();
-            return Self { n_queries: FLASH_ROWS, n_tiles, n_splits: 1, road: Road::Flash };
+            let road = if chip.has_matrix_units { Road::Flash } else { Road::Units };
+            return Self { n_queries: FLASH_ROWS, n_tiles, n_splits: 1, road };
         }
         let group = (heads.n_heads / heads.n_kv_heads).max(1);
         let most = longest.max(1) * group;
@@ -112,7 +120,8 @@ impl Plan {
     }
 
     pub fn write(&self, spans: &[QuerySpan], heads: &Heads, words: &mut Vec<u32>) {
-        let group = if self.road == Road::Flash { 1 } else { (heads.n_heads / heads.n_kv_heads).max(1) };
+        let group =
+            if matches!(self.road, Road::Flash | Road::Units) { 1 } else { (heads.n_heads / heads.n_kv_heads).max(1) };
         for (i, span) in spans.iter().enumerate() {
             for first in (0..span.n_rows * group).step_by(self.n_queries) {
                 words.extend([i as u32, first as u32]);
@@ -206,6 +215,24 @@ gpu::args! {
     }
 }
 
+gpu::args! {
+    struct FlashUnits<'a> {
+        q: Slice<'a, f32>,
+        k_pool: Slice<'a, u8>,
+        v_pool: Slice<'a, u8>,
+        tiles: Slice<'a, u32>,
+        spans: Slice<'a, u32>,
+        tables: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        n_heads: u32,
+        n_kv_heads: u32,
+        scale: f32,
+        window: u32,
+        cap: f32,
+        sinks: Option<Slice<'a, f32>>,
+    }
+}
+
 #[derive(Clone)]
 struct Unit {
     attention: [Kernel<Attention<'static>>; 3],
@@ -226,6 +253,17 @@ fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize, is_shaped: bool) -> Result<Uni
         let [a, b, c] = VARIANTS.map(|name| module.kernel::<Attention>(name));
         Ok(Unit { attention: [a?, b?, c?], merge: module.kernel::<Merge>("attention_merge")? })
     })
+}
+
+fn units_kernel(gpu: &Gpu, head_dim: usize, is_shaped: bool) -> Result<Kernel<FlashUnits<'static>>, Error> {
+    const NAME: &str = "flash_units";
+    let program = || {
+        let program = kv_program(NAME, include_str!("../../kernels/flash_units.hip"), true);
+        let program = program.define("HEAD_DIM", head_dim).kernel::<FlashUnits>(NAME);
+        if is_shaped { program.define("SHAPED", 1) } else { program }
+    };
+    let key = (NAME, [head_dim as u32, u32::from(is_shaped), 0]);
+    gpu.kernels.get(key, program, |module| module.kernel::<FlashUnits>(NAME))
 }
 
 fn few_kernel(gpu: &Gpu, head_dim: usize, n_queries: usize) -> Result<Kernel<FlashFew<'static>>, Error> {
@@ -249,7 +287,7 @@ pub(super) fn launch(
     out: &mut ViewMut,
 ) -> Result<(), Error> {
     let DeviceSpans { plan, words } = device;
-    if plan.road != Road::Vector && shaping.is_any() {
+    if !matches!(plan.road, Road::Vector | Road::Units) && shaping.is_any() {
         let what =
             format!("{:?} does not shape scores; a plan for shaped scores goes without the matrix units", plan.road);
         return Err(Error::Argument { op: OP, what });
@@ -283,8 +321,30 @@ pub(super) fn launch(
         let grid = Grid::plane(count(OP, "tiles", plan.n_tiles)?, heads.n_heads as u32, THREADS);
         return Ok(gpu.launcher.launch(&kernel, grid, &args)?);
     }
-    let unit = unit(gpu, is_kept_f16(OP, kv.k.dtype)?, heads.head_dim, shaping.is_any())?;
     let sinks = shaping.sinks.map(|sinks| sinks.device_f32s(OP, "sinks")).transpose()?;
+    let window = count(OP, "window", shaping.window.unwrap_or(0))?;
+    let cap = shaping.softcap.unwrap_or(0.0);
+    if plan.road == Road::Units {
+        let args = FlashUnits {
+            q: q.device_f32s(OP, "q")?,
+            k_pool: kv.k.device_bytes(OP, "k")?,
+            v_pool: kv.v.device_bytes(OP, "v")?,
+            tiles,
+            spans,
+            tables,
+            out: out.device_f32s(OP, "out")?,
+            n_heads: heads.n_heads as u32,
+            n_kv_heads: heads.n_kv_heads as u32,
+            scale: heads.scale,
+            window,
+            cap,
+            sinks,
+        };
+        let threads = UNITS_WAVES * gpu.kernels.device().properties().wave_width;
+        let grid = Grid::plane(count(OP, "tiles", plan.n_tiles)?, heads.n_heads as u32, threads);
+        return Ok(gpu.launcher.launch(&units_kernel(gpu, heads.head_dim, shaping.is_any())?, grid, &args)?);
+    }
+    let unit = unit(gpu, is_kept_f16(OP, kv.k.dtype)?, heads.head_dim, shaping.is_any())?;
     let mut workspace = gpu.workspace.borrow_mut();
     let mut parts = workspace.parts.all_mut().cast::<f32>()?;
     let n_parts = plan.n_tiles * heads.n_kv_heads * plan.n_splits * plan.n_queries * (heads.head_dim + 2);
@@ -329,8 +389,8 @@ pub(super) fn launch(
             head_dim,
             scale: heads.scale,
             n_splits,
-            window: count(OP, "window", shaping.window.unwrap_or(0))?,
-            cap: shaping.softcap.unwrap_or(0.0),
+            window,
+            cap,
             sinks,
         };
         gpu.launcher.launch(&unit.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?;
