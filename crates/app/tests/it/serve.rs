@@ -8,17 +8,17 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
 /// The tiny model says `x` for ever.
-fn chat(text: &str, max_tokens: usize) -> Value {
+pub fn chat(text: &str, max_tokens: usize) -> Value {
     json!({"messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, "logit_bias": {"123": 1000}})
 }
 
-fn streamed(text: &str, max_tokens: usize) -> Value {
+pub fn streamed(text: &str, max_tokens: usize) -> Value {
     let mut body = chat(text, max_tokens);
     body["stream"] = true.into();
     body
 }
 
-fn start(args: &[&str]) -> (Roci, Server) {
+pub fn start(args: &[&str]) -> (Roci, Server) {
     let roci = Roci::new();
     tiny::write(roci.home.path());
     let mut all = vec!["serve", "tiny.gguf"];
@@ -28,14 +28,14 @@ fn start(args: &[&str]) -> (Roci, Server) {
 }
 
 /// A gauge or counter of `/metrics`.
-fn metric(server: &Server, name: &str) -> f64 {
+pub fn metric(server: &Server, name: &str) -> f64 {
     let text = server.get("/metrics").text;
     let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 /// Looks again until it is so.
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "in vain: {what}");
