@@ -100,7 +100,7 @@ fn mistakes_are_told_in_the_shape_of_the_family() {
     check("/v1/responses", json!({"previous_response_id": "resp_x"}), 404, "previous_response_not_found");
     check("/detokenize", json!({"tokens": [4_000_000]}), 400, "there is no token 4000000");
     check(chat_path, chat(&"a".repeat(2 << 20), 1), 413, "larger than 1048576 bytes");
-    let answer = server.get("/v1/chat/completions");
+    let answer = server.get("/v1/completions");
     assert_eq!((answer.status, answer.json["error"]["type"].as_str()), (405, Some("invalid_request_error")));
     assert_eq!(server.get("/v1/nothing").status, 404);
 }

@@ -138,7 +138,7 @@ fn encoders_make_vectors_and_no_text() {
     assert_eq!(ranked["results"][0]["index"], 1);
     assert!((ranked["results"][0]["relevance_score"].as_f64().unwrap() - 1.0).abs() < 1e-3, "{ranked}");
     for (path, body) in [
-        ("/v1/chat/completions", chat("w10", 1)),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "w10"}]})),
         ("/v1/completions", json!({"prompt": "w10"})),
         ("/v1/responses", json!({"input": "w10"})),
         ("/v1/messages", json!({"max_tokens": 1, "messages": [{"role": "user", "content": "w10"}]})),
