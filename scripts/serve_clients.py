@@ -160,6 +160,49 @@ def openai_responses() -> None:
         pass
 
 
+def openai_background() -> None:
+    made = client().responses.create(model="smollm2", input=CAPITAL, temperature=0, max_output_tokens=20, background=True)
+    assert made.status in ("queued", "in_progress"), made
+    events = list(client().responses.retrieve(made.id, stream=True))
+    assert events[-1].type == "response.completed" and "Paris" in events[-1].response.output_text, events[-1]
+    later = list(client().responses.retrieve(made.id, stream=True, starting_after=events[3].sequence_number))
+    assert [event.sequence_number for event in later] == [event.sequence_number for event in events[4:]]
+    assert client().responses.retrieve(made.id).status == "completed"
+    long = client().responses.create(model="smollm2", input="Count to ten thousand.", max_output_tokens=3000, background=True)
+    assert client().responses.cancel(long.id).status in ("cancelled", "completed")
+    streamed = list(client().responses.create(
+        model="smollm2", input=CAPITAL, temperature=0, max_output_tokens=20, background=True, stream=True,
+    ))
+    assert streamed[-1].type == "response.completed", streamed[-1]
+
+
+def openai_kept() -> None:
+    made = [
+        client().chat.completions.create(
+            model="smollm2", messages=[{"role": "user", "content": CAPITAL}], temperature=0, max_tokens=20, store=True,
+            metadata={"city": city},
+        )
+        for city in ("Paris", "Rome")
+    ]
+    kept = client().chat.completions
+    assert [one.id for one in kept.list(metadata={"city": "Rome"})] == [made[1].id]
+    assert [one.id for one in kept.list(limit=1)] == [made[0].id, made[1].id], "pages follow each other"
+    assert kept.retrieve(made[0].id).choices[0].message.content == made[0].choices[0].message.content
+    assert kept.update(made[0].id, metadata={"city": "Lyon"}).id == made[0].id
+    assert [one.content for one in kept.messages.list(made[0].id)] == [CAPITAL]
+    assert all(kept.delete(one.id).deleted for one in made) and not list(kept.list())
+
+
+def openai_scores() -> None:
+    text = "The capital of France is"
+    made = client().completions.create(model="smollm2", prompt=text, temperature=0, max_tokens=1, logprobs=1).choices[0]
+    echo = client().completions.create(model="smollm2", prompt=text + made.text, max_tokens=0, echo=True, logprobs=1).choices[0]
+    assert echo.text == text + made.text and echo.logprobs.token_logprobs[0] is None
+    assert abs(echo.logprobs.token_logprobs[-1] - made.logprobs.token_logprobs[0]) < 0.05, (made, echo)
+    best = client().completions.create(model="smollm2", prompt=text, max_tokens=6, n=2, best_of=5, seed=1)
+    assert len(best.choices) == 2 and best.usage.completion_tokens > 12
+
+
 def openai_others() -> None:
     answer = client().completions.create(model="smollm2", prompt="One, two, three,", temperature=0, max_tokens=4, echo=True)
     assert answer.choices[0].text.startswith("One, two, three, four"), answer
@@ -255,7 +298,7 @@ def langchain() -> None:
 
 CHECKS = [
     openai_chat, openai_stream, openai_several, openai_stop_and_bias, openai_schema, openai_tools, openai_responses,
-    openai_others, anthropic_messages, ollama_client, langchain,
+    openai_background, openai_kept, openai_scores, openai_others, anthropic_messages, ollama_client, langchain,
 ]
 
 

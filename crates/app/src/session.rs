@@ -201,7 +201,7 @@ impl Session {
                 }
                 Ok(Event::Finished { reason, usage, .. }) => break (reason, usage),
                 Ok(Event::Failed { error, .. }) => bail!("generation failed: {error}"),
-                Ok(Event::Vector { .. } | Event::Stats(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Prompt { .. } | Event::Vector { .. } | Event::Stats(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("the engine ended in the middle of the answer"),
             }
         };

@@ -160,8 +160,9 @@ impl Engine {
     }
 
     fn submit(&mut self, submit: Submit, origin: Origin) {
-        let Submit { id, prompt, generated, sampling, max_tokens, stop_tokens, logprobs, priority, group, constraint } =
-            submit;
+        let (priority, group, constraint) = (submit.priority, submit.group, submit.constraint);
+        let is_scored = submit.prompt_logprobs;
+        let Submit { id, prompt, generated, sampling, max_tokens, stop_tokens, logprobs, .. } = submit;
         // Mirostat's state follows from every choice so far, so those are looked at again one by one.
         let is_replay = sampling.mirostat.is_some() && !generated.is_empty();
         let seen: &[TokenId] = if is_replay { &[] } else { &generated };
@@ -172,13 +173,20 @@ impl Engine {
         };
         let (n_prompt, mut tokens) = (prompt.len(), prompt);
         let state = State::new(&sampling);
-        let generate = Generate { sampling, max_tokens, stop_tokens, logprobs, mask, state, n_prompt, n_replayed: 0 };
+        let scores = is_scored.then(Vec::new);
+        let generate =
+            Generate { sampling, max_tokens, stop_tokens, logprobs, scores, mask, state, n_prompt, n_replayed: 0 };
         tokens.extend(generated);
-        if ending.is_none() {
+        // With nothing to generate there is still a prompt to score.
+        if ending.is_none() && (!is_scored || max_tokens > tokens.len() - n_prompt) {
             let reason = generate.finish_reason(&tokens[n_prompt..], tokens.len(), self.n_ctx);
             ending = reason.map(Ending::Finished);
         }
-        let output = if is_replay { Output::Replay } else { Output::Logits };
+        let output = match (is_scored, is_replay) {
+            (true, _) => Output::LogitsFrom(0),
+            (false, true) => Output::LogitsFrom(n_prompt - 1),
+            (false, false) => Output::Logits,
+        };
         let attention = Attention::Causal;
         let arrival = Arrival { id: origin.seq, tokens, n_prompt, priority, group, output, attention };
         self.add(id, arrival, Job::Generate(generate), origin, ending);
@@ -255,16 +263,19 @@ impl Engine {
         for chunk in &plan.chunks {
             let request = self.requests.get_mut(&chunk.seq).expect("a planned request is in flight");
             let seq = self.scheduler.get(chunk.seq).expect("a planned sequence is running");
-            if let (Job::Generate(generate), Output::Replay) = (&mut request.job, seq.output) {
-                let first = chunk.first + replay_offset(seq, chunk);
+            if let (Job::Generate(generate), Output::LogitsFrom(from)) = (&mut request.job, seq.output) {
+                let first = chunk.first + offset_of(from, chunk);
                 let end = (chunk.first + chunk.n_tokens).min(seq.tokens.len() - 1);
                 let mut result = Ok(());
                 for at in first..end {
                     let row = logits.next().expect("a row for each token looked at again");
                     let (tokens, token) = (&seq.tokens[..=at], seq.tokens[at + 1]);
-                    result =
-                        result.and_then(|()| generate.replay(row, tokens, token, &mut self.sampler, &mut self.allowed));
+                    result = result.and_then(|()| match at + 1 < seq.n_prompt {
+                        true => generate.score(row, tokens, token, &mut self.sampler),
+                        false => generate.replay(row, tokens, token, &mut self.sampler, &mut self.allowed),
+                    });
                 }
+                let result = result.and_then(|()| request.send_prompt());
                 if let Err(ending) = result {
                     if chunk.is_last {
                         logits.next();
@@ -274,6 +285,11 @@ impl Engine {
                 }
             }
             let ending = match &mut request.job {
+                Job::Generate(generate) if chunk.is_last && seq.tokens.len() - seq.n_prompt >= generate.max_tokens => {
+                    // Only the prompt was to be scored.
+                    logits.next();
+                    Some(Ending::Finished(FinishReason::Length))
+                }
                 Job::Generate(generate) if chunk.is_last => {
                     let outcome = match chosen.next() {
                         Some(&token) => take_chosen(token, seq.tokens.len()),
@@ -323,9 +339,15 @@ impl Engine {
         if !self.model.chooses() {
             return;
         }
-        for chunk in plan.chunks.iter().filter(|chunk| chunk.is_last) {
+        for chunk in &plan.chunks {
             let (request, seq) = (&self.requests[&chunk.seq], self.scheduler.get(chunk.seq));
             let (Job::Generate(generate), Some(seq)) = (&request.job, seq) else { continue };
+            if matches!(seq.output, Output::LogitsFrom(_)) {
+                return self.batch.choices.clear();
+            }
+            if !chunk.is_last {
+                continue;
+            }
             match generate.choice(seq.tokens.len()) {
                 Some(choice) => self.batch.choices.push(choice),
                 None => return self.batch.choices.clear(),
@@ -422,7 +444,7 @@ fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
         match seq.output {
             Output::Logits if chunk.is_last => batch.logits_rows.push(last_row),
             Output::Logits => {}
-            Output::Replay => batch.logits_rows.extend(first_row + replay_offset(seq, chunk) as u32..=last_row),
+            Output::LogitsFrom(from) => batch.logits_rows.extend(first_row + offset_of(from, chunk) as u32..=last_row),
             Output::Hidden(Pooling::Mean) => batch.pool_rows.extend(first_row..=last_row),
             Output::Hidden(Pooling::First | Pooling::Score) if chunk.first == 0 => batch.pool_rows.push(first_row),
             Output::Hidden(Pooling::Last) if chunk.is_last => batch.pool_rows.push(last_row),
@@ -432,9 +454,9 @@ fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
     batch.seqs = tables;
 }
 
-/// How many rows of a chunk come before the first whose logits a replay looks at.
-fn replay_offset(seq: &Sequence, chunk: &Chunk) -> usize {
-    (seq.n_prompt.saturating_sub(1)).saturating_sub(chunk.first).min(chunk.n_tokens)
+/// How many rows of a chunk come before the first whose logits are wanted, where those from token `from` on are.
+fn offset_of(from: usize, chunk: &Chunk) -> usize {
+    from.saturating_sub(chunk.first).min(chunk.n_tokens)
 }
 
 /// Rows of hidden state that [`fill_batch`] asked for.

@@ -36,7 +36,10 @@ pub struct Submit {
     pub stop_tokens: Vec<TokenId>,
     /// `Some(n)`: report the log-probability of each token and of the n most probable ones.
     pub logprobs: Option<usize>,
-    /// Higher goes first. One point is worth [`AGING_STEPS`](crate::scheduler::AGING_STEPS) steps of waiting.
+    /// Report the prompt's tokens as [`Submit::logprobs`] asks, in one [`Event::Prompt`] before the first token; with
+    /// `max_tokens` 0 nothing else is computed. Such a prompt is not taken from the prefix index.
+    pub prompt_logprobs: bool,
+    /// Higher goes first. One point is worth [`AGING_TURNS`](crate::scheduler::AGING_TURNS) turns.
     pub priority: i32,
     /// Requests of one group (a user, a key) take turns with those of other groups.
     pub group: u64,
@@ -55,6 +58,7 @@ impl Submit {
             max_tokens,
             stop_tokens: Vec::new(),
             logprobs: None,
+            prompt_logprobs: false,
             priority: 0,
             group: 0,
             constraint: None,
@@ -105,6 +109,11 @@ pub enum Event {
         /// The most probable tokens by the same measure, best first.
         top: Vec<(TokenId, f32)>,
     },
+    /// The prompt's tokens from the second on: nothing comes before the first.
+    Prompt {
+        id: RequestId,
+        tokens: Vec<Scored>,
+    },
     Vector {
         id: RequestId,
         vector: Vec<f32>,
@@ -126,8 +135,16 @@ pub enum Event {
 impl Event {
     /// No further event of the same request follows.
     pub fn is_last(&self) -> bool {
-        !matches!(self, Self::Token { .. })
+        !matches!(self, Self::Token { .. } | Self::Prompt { .. })
     }
+}
+
+/// A token that was given, with what [`Event::Token`] says of one that was chosen.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Scored {
+    pub token: TokenId,
+    pub logprob: f32,
+    pub top: Vec<(TokenId, f32)>,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

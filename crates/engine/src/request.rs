@@ -8,7 +8,7 @@ use model::{Choice, TokenId};
 use crate::{
     handle::{QueueSlot, Sink},
     mask::{Mask, TokenSet},
-    protocol::{Event, FailureKind, FinishReason, Normalize, Pooling, RequestId, Sampling, Timings, Usage},
+    protocol::{Event, FailureKind, FinishReason, Normalize, Pooling, RequestId, Sampling, Scored, Timings, Usage},
     sampler::{self, SampleError, Sampled, Sampler, State},
     sequence::Sequence,
 };
@@ -36,6 +36,8 @@ pub(crate) struct Generate {
     pub max_tokens: usize,
     pub stop_tokens: Vec<TokenId>,
     pub logprobs: Option<usize>,
+    /// The scores of the prompt's tokens so far, where they are asked for.
+    pub scores: Option<Vec<Scored>>,
     pub mask: Option<Box<dyn Mask>>,
     pub state: State,
     pub n_prompt: usize,
@@ -84,6 +86,16 @@ impl Request {
         self.last_output = Some(now);
         let Sampled { token, logprob, top } = sampled;
         self.sink.send(Event::Token { id: self.id, index, token, logprob, top }).map_err(|_| Ending::Gone)
+    }
+
+    /// Sends the scores of the prompt, if they are complete and not sent yet.
+    pub fn send_prompt(&mut self) -> Result<(), Ending> {
+        let Job::Generate(generate) = &mut self.job else { return Ok(()) };
+        let n_scored = generate.n_prompt - 1;
+        match generate.scores.take_if(|scores| scores.len() == n_scored) {
+            Some(tokens) => self.sink.send(Event::Prompt { id: self.id, tokens }).map_err(|_| Ending::Gone),
+            None => Ok(()),
+        }
     }
 
     /// Sends the last event. Nobody listening is no error here.
@@ -172,6 +184,26 @@ impl Generate {
             self.stop_tokens.iter().for_each(|&token| set.remove(token));
         }
         Ok(Some(set))
+    }
+
+    /// The next token of the prompt, given those before.
+    pub fn score(
+        &mut self,
+        logits: &[f32],
+        tokens: &[TokenId],
+        token: TokenId,
+        sampler: &mut Sampler,
+    ) -> Result<(), Ending> {
+        let Some(scores) = &mut self.scores else { return Ok(()) };
+        // Computed again after a preemption.
+        if tokens.len() <= scores.len() {
+            return Ok(());
+        }
+        let scored = sampler.score(logits, token, self.logprobs.unwrap_or(0), tokens.len());
+        let Sampled { token, logprob, top } =
+            scored.map_err(|error| Ending::Failed(FailureKind::Numeric, error.to_string()))?;
+        scores.push(Scored { token, logprob, top });
+        Ok(())
     }
 
     /// The next token of an earlier engine, which chose it after `tokens` from these logits.

@@ -125,12 +125,30 @@ impl Sampler {
         } else {
             self.choose(logits, max, sampling, position)
         };
-        let Some(n_top) = n_logprobs else { return Ok(Sampled { token, logprob: f32::NAN, top: Vec::new() }) };
+        match n_logprobs {
+            Some(n_top) => Ok(self.describe(logits, max, token, n_top)),
+            None => Ok(Sampled { token, logprob: f32::NAN, top: Vec::new() }),
+        }
+    }
+
+    /// What the model thought of a token that was given, and which `n_top` it thought best.
+    pub fn score(
+        &mut self,
+        logits: &[f32],
+        token: TokenId,
+        n_top: usize,
+        position: usize,
+    ) -> Result<Sampled, SampleError> {
+        let max = softmax::finite_max(logits).ok_or(SampleError::NotNumbers { position })?;
+        Ok(self.describe(logits, max, token, n_top))
+    }
+
+    fn describe(&mut self, logits: &[f32], max: f32, token: TokenId, n_top: usize) -> Sampled {
         let log_sum = f64::from(max) + softmax::sum_exp(logits, max, 1.0).ln();
         let logprob = |logit: f32| (f64::from(logit) - log_sum) as f32;
         select::best(logits, n_top, &mut self.candidates);
         let top = self.candidates.iter().map(|c| (c.token, logprob(c.logit))).collect();
-        Ok(Sampled { token, logprob: logprob(logits[token.0 as usize]), top })
+        Sampled { token, logprob: logprob(logits[token.0 as usize]), top }
     }
 
     /// Brings `state` to where it was after an earlier engine chose `token` after `tokens` from these logits.

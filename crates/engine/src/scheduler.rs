@@ -1,9 +1,10 @@
 //! What the next step computes, and who waits. Pure: no clock, no thread, no randomness, no model; the same calls give
-//! the same plans, so a seeded simulation can drive it. Time is counted in steps.
+//! the same plans, so a seeded simulation can drive it.
 //!
-//! Order is by [`Rank`]: priority, then turns, then arrival, with every step of waiting worth a fixed fraction of a
-//! priority point. A group's requests get turns a fixed distance apart (start-time fair queueing), so that whoever sends
-//! a thousand at once waits behind their own and not in front of everybody's.
+//! Order is by [`Rank`]: priority, then turns, then arrival. Time is counted in turns (start-time fair queueing): it
+//! stands at the turn of whoever was admitted last, a newcomer takes that turn, and each further request of its group
+//! the next one. So whoever sends a thousand at once waits behind their own and not in front of everybody's, however
+//! long each takes. A point of priority is worth a fixed number of turns.
 //! Ranks are fixed at arrival and only worse-ranked sequences are preempted, so the best-ranked one always progresses,
 //! and since everyone becomes the best in time, nobody starves.
 
@@ -18,17 +19,15 @@ use crate::{
     sequence::{Output, Rank, SeqId, Sequence},
 };
 
-/// Steps of waiting that outweigh one point of priority.
-pub const AGING_STEPS: i64 = 256;
-/// Steps by which each request of a group is put behind the one before it, while others of the group wait.
-pub const TURN_STEPS: i64 = 8;
+/// Turns that outweigh one point of priority: so many requests of one busy group go before, and no more.
+pub const AGING_TURNS: i64 = 16;
 
 #[derive(Debug)]
 pub struct Scheduler {
     limits: Limits,
-    /// Virtual time: grows by one a step, and to the turn of whoever is admitted.
-    step: i64,
-    /// The last turn given to each group that is still ahead of virtual time.
+    /// Virtual time: the latest turn that was admitted.
+    now: i64,
+    /// The last turn given to each group that is not behind virtual time.
     turns: HashMap<u64, i64>,
     waiting: BTreeMap<Rank, Sequence>,
     /// Sequences in `waiting` that never ran; the preempted ones there do not count against the queue.
@@ -115,7 +114,7 @@ impl Scheduler {
         limits.prefill_chunk = limits.prefill_chunk.max(1);
         Self {
             limits,
-            step: 0,
+            now: 0,
             turns: HashMap::new(),
             waiting: BTreeMap::new(),
             n_new: 0,
@@ -169,10 +168,10 @@ impl Scheduler {
             return Err(Refused::QueueFull);
         }
         let (group, priority) = (arrival.group, arrival.priority);
-        let turn = self.turns.get(&group).map_or(self.step, |last| self.step.max(last + TURN_STEPS));
+        let turn = self.turns.get(&group).map_or(self.now, |last| self.now.max(last + 1));
         let mut seq = Sequence::unscheduled(arrival);
         seq.turn = turn;
-        seq.rank.virtual_step = turn - i64::from(priority) * AGING_STEPS;
+        seq.rank.virtual_turn = turn - i64::from(priority) * AGING_TURNS;
         let n_tokens = seq.tokens.len();
         let is_too_wide = seq.attention == Attention::Full
             && (n_tokens > self.limits.max_batch_tokens || seq.n_output_rows(n_tokens) > self.limits.max_output_rows);
@@ -200,11 +199,10 @@ impl Scheduler {
 
     /// The next step. Empty only when there is nothing to do.
     pub fn plan(&mut self) -> Plan {
-        self.step += 1;
         if self.waiting.is_empty() {
-            // A group without a turn ahead of virtual time is as good as new.
-            let now = self.step;
-            self.turns.retain(|_, turn| *turn + TURN_STEPS > now);
+            // A group whose last turn is past is as good as new.
+            let now = self.now;
+            self.turns.retain(|_, turn| *turn >= now);
         }
         let mut plan = Plan::default();
         let mut budget = Budget { n_tokens: self.limits.max_batch_tokens, n_rows: self.limits.max_output_rows };
@@ -299,7 +297,7 @@ impl Scheduler {
             // A sequence that lacks blocks waits; those it was planned with hold them.
             let n_room = seq.blocks.len() * BLOCK_TOKENS - seq.n_computed;
             let mut n_tokens = seq.n_remaining().min(n_prefill).min(budget.n_tokens).min(n_room);
-            if matches!(seq.output, Output::Hidden(Pooling::Mean) | Output::Replay) {
+            if matches!(seq.output, Output::Hidden(Pooling::Mean) | Output::LogitsFrom(_)) {
                 n_tokens = n_tokens.min(budget.n_rows);
             }
             if n_tokens > 0 {
@@ -340,7 +338,7 @@ impl Scheduler {
         self.n_tokens_cached += seq.n_computed as u64;
         if seq.n_cached_prompt.is_none() {
             self.n_new -= 1;
-            self.step = self.step.max(seq.turn);
+            self.now = self.now.max(seq.turn);
             seq.n_cached_prompt = Some(seq.n_computed.min(seq.n_prompt));
         }
         (seq.blocks, seq.chain) = (blocks, chain);

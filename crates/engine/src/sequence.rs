@@ -13,8 +13,8 @@ pub struct SeqId(pub u64);
 /// of all always makes progress.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
 pub struct Rank {
-    /// The step of arrival, less the steps the priority is worth.
-    pub virtual_step: i64,
+    /// The turn given at arrival, less the turns the priority is worth.
+    pub virtual_turn: i64,
     pub id: SeqId,
 }
 
@@ -43,9 +43,9 @@ pub struct Sequence {
 pub enum Output {
     /// Logits after the last token.
     Logits,
-    /// Logits after the last token of the prompt and after every later one: an earlier engine's choices are looked at
-    /// again.
-    Replay,
+    /// Logits after the token of this index and after every later one: a prompt is scored, or an earlier engine's
+    /// choices are looked at again.
+    LogitsFrom(usize),
     /// Hidden states of these tokens.
     Hidden(Pooling),
 }
@@ -56,7 +56,7 @@ impl Sequence {
         let Arrival { id, tokens, n_prompt, priority: _, group: _, output, attention } = arrival;
         Self {
             id,
-            rank: Rank { virtual_step: 0, id },
+            rank: Rank { virtual_turn: 0, id },
             turn: 0,
             tokens,
             n_prompt,
@@ -86,7 +86,7 @@ impl Sequence {
             (Output::Logits | Output::Hidden(Pooling::Last), Attention::Causal) => {
                 self.tokens.len().saturating_sub(1) / BLOCK_TOKENS
             }
-            (Output::Replay, Attention::Causal) => self.n_prompt.saturating_sub(1) / BLOCK_TOKENS,
+            (Output::LogitsFrom(first), Attention::Causal) => first / BLOCK_TOKENS,
             _ => 0,
         }
     }
@@ -94,7 +94,7 @@ impl Sequence {
     /// Rows of output that computing `n_tokens` more would take.
     pub fn n_output_rows(&self, n_tokens: usize) -> usize {
         match self.output {
-            Output::Hidden(Pooling::Mean) | Output::Replay => n_tokens,
+            Output::Hidden(Pooling::Mean) | Output::LogitsFrom(_) => n_tokens,
             _ => 1,
         }
     }

@@ -131,7 +131,7 @@ impl Answer {
                 Ok(Some(last.text + &self.matcher.finish()))
             }
             Event::Failed { error, .. } => Err(Error::Failed(error)),
-            Event::Vector { .. } | Event::Stats(_) => Ok(Some(String::new())),
+            Event::Prompt { .. } | Event::Vector { .. } | Event::Stats(_) => Ok(Some(String::new())),
         }
     }
 }

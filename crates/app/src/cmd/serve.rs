@@ -11,6 +11,7 @@ use crate::server::loaded::LoadSettings;
 use crate::server::models::{Registry, open_entry};
 use crate::server::openai::store::{Store, Unknown};
 use crate::server::sampling::Defaults;
+use crate::server::traces::{self, Collector};
 use crate::server::{self, App, config, log, metrics};
 use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
@@ -75,7 +76,7 @@ pub struct ModelsArgs {
     /// A model's name must be one of those served; without it a single model answers to any name
     #[arg(long)]
     pub strict_model_names: bool,
-    /// Stored responses that are kept in memory for /v1/responses
+    /// Responses, and as many chat completions, that are kept in memory
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub max_stored: usize,
     /// Send embeddings as numbers also to clients that ask for base64
@@ -174,7 +175,7 @@ pub struct DefaultsArgs {
 }
 
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Logs")]
+#[command(next_help_heading = "Logs and traces")]
 pub struct LogArgs {
     /// Which messages: error, warn, info, debug, or a filter of tracing
     #[arg(long, value_name = "LEVEL", default_value = "info")]
@@ -185,6 +186,9 @@ pub struct LogArgs {
     /// Write prompts and answers into the log too
     #[arg(long)]
     pub log_prompts: bool,
+    /// Send spans to the OpenTelemetry collector at this address (OTLP over HTTP), such as http://127.0.0.1:4318
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
 }
 
 fn positive(text: &str) -> Result<usize, String> {
@@ -223,6 +227,9 @@ fn serve(args: &Args) -> Result<()> {
         );
     }
     log::install(&args.logs.log_level, args.logs.log_format)?;
+    if let Some(collector) = Collector::from_env(args.logs.otlp_endpoint.as_deref(), &|name| std::env::var(name).ok()) {
+        traces::install(collector);
+    }
     let entries = args.models.iter().map(|model| open_entry(model)).collect::<Result<Vec<_>>>()?;
     for (i, entry) in entries.iter().enumerate() {
         if entries[..i].iter().any(|other| other.name == entry.name) {
@@ -253,6 +260,7 @@ fn serve(args: &Args) -> Result<()> {
         has_page: !args.access.no_web,
         cors_origins: args.access.cors_origin.clone(),
         store: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
+        chats: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
         metrics: Some(metrics::install()?),
         state: server::health::State::default(),
     });
@@ -267,6 +275,7 @@ fn serve(args: &Args) -> Result<()> {
     });
     // Whatever still runs after the drain is not waited for.
     runtime.shutdown_timeout(Duration::from_secs(2));
+    traces::shut_down();
     outcome
 }
 

@@ -10,6 +10,8 @@ pub struct Whole {
     pub reasoning: String,
     pub tool_calls: Vec<ToolCall>,
     pub logprobs: Vec<TokenLogprob>,
+    /// Of the prompt's tokens from the second on.
+    pub prompt: Vec<TokenLogprob>,
     pub finish: Finish,
     pub stop: Option<String>,
     pub usage: Usage,
@@ -30,6 +32,7 @@ impl Default for Whole {
             reasoning: String::new(),
             tool_calls: Vec::new(),
             logprobs: Vec::new(),
+            prompt: Vec::new(),
             finish: Finish::Length,
             stop: None,
             usage: Usage::default(),
@@ -53,6 +56,7 @@ impl Whole {
                     call.arguments.push_str(&text);
                 }
             }
+            Update::Prompt(tokens) => self.prompt = tokens,
             Update::Finished { finish, stop, usage } => {
                 (self.finish, self.stop, self.usage) = (finish, stop, usage);
             }

@@ -72,7 +72,19 @@ pub async fn prepare(app: &App, model: &Arc<Loaded>, ask: Ask, caller: Caller) -
     let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
     let (ask, prompt, constraint, splitter) = done?;
     let max_tokens = ask.max_tokens.or(app.defaults.max_tokens);
-    Ok((Request { prompt, sampling, max_tokens, logprobs: ask.logprobs, constraint, n: ask.n, caller }, splitter))
+    Ok((
+        Request {
+            prompt,
+            sampling,
+            max_tokens,
+            logprobs: ask.logprobs,
+            prompt_logprobs: false,
+            constraint,
+            n: ask.n,
+            caller,
+        },
+        splitter,
+    ))
 }
 
 /// The conversation as the model reads it, up to where its answer begins.

@@ -6,6 +6,7 @@ use super::error::ApiError;
 use super::generation::Caller;
 use super::keys::Keys;
 use super::limits::{Limiter, Place, Refused};
+use super::traces::{self, Span};
 use super::{App, ids, metrics};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
@@ -74,6 +75,9 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
     let id = request_id(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let route = request.extensions().get::<MatchedPath>().map_or("none", |path| path.as_str()).to_owned();
+    let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
+    let is_watched = !is_sign_of_life(&route);
+    let mut span = is_watched.then(|| traces::request(|| format!("{method} {route}"), traceparent)).flatten();
     let mut key_name = None;
     let mut place = None;
     let admitted = if is_open(&app, &method, &path) || method == Method::OPTIONS {
@@ -81,7 +85,7 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
     } else {
         app.gate.identify(request.headers()).and_then(|(caller, name, limiter)| {
             key_name = name;
-            place = Some(limiter.enter(start).map_err(refuse)?);
+            place = Some(Arc::new(limiter.enter(start).map_err(refuse)?));
             Ok(caller)
         })
     };
@@ -90,7 +94,11 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
         Ok(caller) => {
             request.extensions_mut().insert(app.body);
             request.extensions_mut().insert(caller);
-            next.run(request).await
+            // For work that goes on after the answer.
+            if let Some(place) = &place {
+                request.extensions_mut().insert(Arc::clone(place));
+            }
+            traces::within(span.as_ref().map(Span::context), next.run(request)).await
         }
     };
     if let Ok(value) = HeaderValue::from_str(&id) {
@@ -99,7 +107,17 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
         response.headers_mut().insert("request-id", value);
     }
     let status = response.status();
-    let record = Record { start, id, method, path, route, status, key_name, _place: place, is_whole: false };
+    if let Some(span) = &mut span {
+        span.text("http.request.method", method.as_str());
+        span.text("http.route", &route);
+        span.text("url.path", &path);
+        span.number("http.response.status_code", status.as_u16().into());
+        span.text("roci.request_id", &id);
+        if status.is_server_error() {
+            span.fail(status.canonical_reason().unwrap_or_default());
+        }
+    }
+    let record = Record { start, id, method, path, route, status, key_name, _place: place, is_whole: false, span };
     response.map(|body| Body::new(Recorded { body, record }))
 }
 
@@ -131,16 +149,25 @@ struct Record {
     route: String,
     status: StatusCode,
     key_name: Option<String>,
-    _place: Option<Place>,
+    _place: Option<Arc<Place>>,
     /// All of the answer was sent.
     is_whole: bool,
+    span: Option<Span>,
+}
+
+/// Asked all the time, and of no interest.
+fn is_sign_of_life(route: &str) -> bool {
+    matches!(route, "/health" | "/ready" | "/metrics")
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
         let (elapsed, status) = (self.start.elapsed(), self.status.as_u16());
         metrics::request(&self.route, status, elapsed);
-        if matches!(self.route.as_str(), "/health" | "/ready" | "/metrics") {
+        if let Some(span) = self.span.take() {
+            span.end();
+        }
+        if is_sign_of_life(&self.route) {
             return;
         }
         tracing::info!(

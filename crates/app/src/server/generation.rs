@@ -4,7 +4,8 @@
 
 use super::error::{ApiError, Result};
 use super::loaded::Loaded;
-use super::pieces::{Piece, Splitter};
+use super::pieces::{Piece, Splitter, TokenLogprob};
+use super::traces::{self, Span};
 use super::{App, metrics};
 use engine::{Command, Event, FailureKind, RequestId, Sampling, Submit};
 use futures_util::FutureExt;
@@ -24,6 +25,8 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// `Some(n)`: with the log-probabilities of the n best tokens at each step.
     pub logprobs: Option<usize>,
+    /// The same for the tokens of the prompt.
+    pub prompt_logprobs: bool,
     /// Which texts are possible, as the mask factory reads it.
     pub constraint: Option<String>,
     /// Answers to the same prompt.
@@ -71,7 +74,13 @@ pub struct Timings {
 #[derive(Clone, Debug)]
 pub enum Update {
     Piece(Piece),
-    Finished { finish: Finish, stop: Option<String>, usage: Usage },
+    /// The prompt's tokens from the second on, where they were asked for.
+    Prompt(Vec<TokenLogprob>),
+    Finished {
+        finish: Finish,
+        stop: Option<String>,
+        usage: Usage,
+    },
 }
 
 /// The answers to one request, as they grow.
@@ -93,6 +102,7 @@ struct Answer {
     is_done: bool,
     submitted: Instant,
     last_token: Option<Instant>,
+    span: Option<Span>,
 }
 
 /// The engine's side of the channel.
@@ -107,6 +117,10 @@ impl engine::Sink for Outlet {
 /// Submits a request. Everything that can be known to be wrong is an error here, before anything is computed.
 /// `splitter` is the reader of an answer's text, of which each answer gets its own.
 pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Splitter) -> Result<Answers> {
+    if model.is_encoder() {
+        let text = format!("`{}` is an encoder: it makes vectors and scores of texts, and writes none", model.name);
+        return Err(ApiError::bad(text).code("unsupported_model").param("model"));
+    }
     let n_ctx = model.n_ctx();
     if request.prompt.is_empty() {
         return Err(ApiError::bad("the prompt is empty"));
@@ -125,7 +139,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         submit.sampling = request.sampling.clone();
         submit.sampling.seed = submit.sampling.seed.wrapping_add(choice as u64);
         submit.stop_tokens = model.tokenizer.end_ids().iter().map(|&id| TokenId(id)).collect();
-        submit.logprobs = request.logprobs;
+        (submit.logprobs, submit.prompt_logprobs) = (request.logprobs, request.prompt_logprobs);
         submit.constraint = request.constraint.clone();
         submit.priority = request.caller.priority;
         submit.group = request.caller.group;
@@ -147,6 +161,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             is_done: false,
             submitted: Instant::now(),
             last_token: None,
+            span: traces::child(|| format!("generate {}", model.name)),
         });
     }
     Ok(Answers { open, pending: VecDeque::new(), deadline: tokio::time::Instant::now() + app.request_time })
@@ -222,9 +237,14 @@ impl Answer {
                     self.cancel();
                 }
             }
+            Event::Prompt { tokens, .. } => {
+                let one = |engine::Scored { token, logprob, top }| TokenLogprob { token, logprob, top };
+                out.push_back((self.choice, Update::Prompt(tokens.into_iter().map(one).collect())));
+            }
             Event::Finished { reason, usage, .. } => {
                 self.is_done = true;
                 metrics::finished(&self.model.name, &usage, reason);
+                self.end_span(&usage, reason);
                 self.splitter.finish();
                 out.extend(self.splitter.take().map(|piece| (self.choice, Update::Piece(piece))));
                 let stop = self.splitter.stop_string();
@@ -247,6 +267,10 @@ impl Answer {
             }
             Event::Failed { kind, error, .. } => {
                 self.is_done = true;
+                if let Some(mut span) = self.span.take() {
+                    span.fail(&error);
+                    span.end();
+                }
                 return Err(match kind {
                     FailureKind::Request | FailureKind::Constraint => ApiError::bad(error),
                     FailureKind::Numeric | FailureKind::Forward => ApiError::internal(error),
@@ -255,6 +279,23 @@ impl Answer {
             Event::Vector { .. } | Event::Stats(_) => {}
         }
         Ok(())
+    }
+
+    fn end_span(&mut self, usage: &engine::Usage, reason: engine::FinishReason) {
+        let Some(mut span) = self.span.take() else { return };
+        let finish = match reason {
+            engine::FinishReason::Stop => "stop",
+            engine::FinishReason::Length | engine::FinishReason::Context => "length",
+            engine::FinishReason::Cancelled => "cancelled",
+        };
+        span.text("gen_ai.request.model", &self.model.name);
+        span.texts("gen_ai.response.finish_reasons", &[finish]);
+        span.number("gen_ai.usage.input_tokens", usage.n_prompt as u64);
+        span.number("gen_ai.usage.output_tokens", usage.n_generated as u64);
+        span.number("roci.cached_tokens", usage.n_cached_prompt as u64);
+        span.seconds("gen_ai.server.time_to_first_token", usage.timings.ttft);
+        span.seconds("roci.queue_seconds", usage.timings.queue);
+        span.end();
     }
 
     fn note_token(&mut self) {
@@ -275,6 +316,10 @@ impl Drop for Answer {
     fn drop(&mut self) {
         if !self.is_done {
             metrics::abandoned();
+            if let Some(mut span) = self.span.take() {
+                span.fail("the client went away");
+                span.end();
+            }
             self.cancel();
         }
     }

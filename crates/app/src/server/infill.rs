@@ -76,7 +76,16 @@ pub async fn create(
     let stop = body.stop.as_ref().map(Stop::texts).transpose()?.unwrap_or_default();
     let max_tokens = body.n_predict.and_then(|n| usize::try_from(n).ok()).or(app.defaults.max_tokens);
     let sampling = knobs.sampling(&model, &app.defaults)?;
-    let request = Request { prompt, sampling, max_tokens, logprobs: None, constraint: None, n: 1, caller };
+    let request = Request {
+        prompt,
+        sampling,
+        max_tokens,
+        logprobs: None,
+        prompt_logprobs: false,
+        constraint: None,
+        n: 1,
+        caller,
+    };
     let answers = generation::start(&app, &model, &request, &Splitter::plain(&model.tokenizer, stop, false))?;
     let whole = answer::collect(answers, 1).await?.remove(0);
     Ok(axum::Json(json!({"content": whole.text, "model": model.name, "stop": true,

@@ -23,14 +23,15 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        let limits = request.extensions().get::<BodyLimits>().copied();
-        let limits = limits.unwrap_or(BodyLimits { max_bytes: 1 << 20, time: Duration::from_secs(30) });
-        let bytes = read(request.into_body(), limits).await?;
-        parse(&bytes).map(Self)
+        parse(&read(request).await?).map(Self)
     }
 }
 
-async fn read(body: Body, limits: BodyLimits) -> Result<Bytes, ApiError> {
+/// The whole body, within the limits.
+pub async fn read(request: Request) -> Result<Bytes, ApiError> {
+    let limits = request.extensions().get::<BodyLimits>().copied();
+    let limits = limits.unwrap_or(BodyLimits { max_bytes: 1 << 20, time: Duration::from_secs(30) });
+    let body: Body = request.into_body();
     let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request's body took too long to arrive");
     let whole =
         tokio::time::timeout(limits.time, Limited::new(body, limits.max_bytes).collect()).await.map_err(late)?;

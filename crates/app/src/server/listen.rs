@@ -68,7 +68,7 @@ pub async fn run(app: Arc<App>, listen: Listen, idle_unload: Option<Duration>) -
     let places = Arc::new(Semaphore::new(listen.max_connections));
     let graceful = GracefulShutdown::new();
     let mut stop = std::pin::pin!(stop_signal());
-    let mut tick = tokio::time::interval(Duration::from_secs(5));
+    let house = tokio::spawn(keep_house(Arc::clone(&app), idle_unload));
     let scheme = if listen.tls.is_some() { "https" } else { "http" };
     eprintln!("listening on {scheme}://{address}");
     loop {
@@ -82,10 +82,6 @@ pub async fn run(app: Arc<App>, listen: Listen, idle_unload: Option<Duration>) -
                     continue;
                 }
             },
-            _ = tick.tick() => {
-                keep_house(&app, idle_unload).await;
-                continue;
-            }
             () = &mut stop => break,
         };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
@@ -111,6 +107,7 @@ pub async fn run(app: Arc<App>, listen: Listen, idle_unload: Option<Duration>) -
         });
     }
     drop(listener);
+    house.abort();
     app.state.drain();
     tracing::info!("stopping: requests in flight may go on for {} s", listen.drain.as_secs());
     if tokio::time::timeout(listen.drain, graceful.shutdown()).await.is_err() {
@@ -140,13 +137,18 @@ where
     watcher.watch(connection.into_owned()).await
 }
 
-/// What has to be done now and then.
-async fn keep_house(app: &Arc<App>, idle_unload: Option<Duration>) {
-    if let Some(metrics) = &app.metrics {
-        metrics.run_upkeep();
-    }
-    if let Some(idle) = idle_unload {
-        app.models.unload_idle(idle).await;
+/// What has to be done now and then. A task of its own: it may wait for a model that is being loaded.
+async fn keep_house(app: Arc<App>, idle_unload: Option<Duration>) {
+    let often = Duration::from_secs(5);
+    let mut tick = tokio::time::interval(idle_unload.map_or(often, |idle| (idle / 2).min(often)));
+    loop {
+        tick.tick().await;
+        if let Some(metrics) = &app.metrics {
+            metrics.run_upkeep();
+        }
+        if let Some(idle) = idle_unload {
+            app.models.unload_idle(idle).await;
+        }
     }
 }
 

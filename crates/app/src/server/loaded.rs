@@ -99,6 +99,11 @@ impl Loaded {
         self.masks.compile(constraint, self.handle.n_vocab()).map(drop)
     }
 
+    /// Whether it reads texts as a whole and makes vectors of them, and writes none.
+    pub fn is_encoder(&self) -> bool {
+        self.handle.embeds().attention == model::Attention::Full
+    }
+
     /// Whether its engine still runs.
     pub fn is_alive(&self) -> bool {
         self.handle.stopped().is_none()

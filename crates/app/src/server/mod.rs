@@ -28,6 +28,7 @@ pub mod sampling;
 mod stream;
 mod tokens;
 mod tools;
+pub mod traces;
 mod vectors;
 
 use crate::web;
@@ -59,7 +60,9 @@ pub struct App {
     pub has_base64: bool,
     pub has_page: bool,
     pub cors_origins: Vec<String>,
+    /// Responses that are kept, and chat completions.
     pub store: openai::store::Store,
+    pub chats: openai::store::Store,
     pub metrics: Option<PrometheusHandle>,
     pub state: health::State,
 }
@@ -68,7 +71,12 @@ pub fn router(app: Arc<App>) -> Router {
     let openai = Router::new()
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*name}", get(openai::models::retrieve).delete(openai::models::delete))
-        .route("/v1/chat/completions", post(openai::chat::create))
+        .route("/v1/chat/completions", post(openai::chat::create).get(openai::chat_store::list))
+        .route(
+            "/v1/chat/completions/{id}",
+            get(openai::chat_store::retrieve).post(openai::chat_store::update).delete(openai::chat_store::delete),
+        )
+        .route("/v1/chat/completions/{id}/messages", get(openai::chat_store::messages))
         .route("/v1/chat/completions/render", post(openai::chat::render))
         .route("/v1/completions", post(openai::completions::create))
         .route("/v1/completions/render", post(openai::completions::render))
@@ -76,6 +84,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/responses", post(openai::responses::create))
         .route("/v1/responses/input_tokens", post(openai::responses::input_tokens))
         .route("/v1/responses/{id}", get(openai::responses::retrieve).delete(openai::responses::delete))
+        .route("/v1/responses/{id}/cancel", post(openai::responses::cancel))
         .route("/v1/responses/{id}/input_items", get(openai::responses::input_items));
     let anthropic = Router::new()
         .route("/v1/messages", post(anthropic::create))

@@ -73,6 +73,11 @@ impl Entry {
         loaded.as_ref().is_some_and(|model| Arc::strong_count(model) == 1)
     }
 
+    fn is_in_use(&self) -> bool {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.as_ref().is_some_and(|model| Arc::strong_count(model) > 1)
+    }
+
     fn last_used(&self) -> Duration {
         Duration::from_millis(self.last_used_ms.load(Ordering::Relaxed))
     }
@@ -180,6 +185,10 @@ impl Registry {
     pub async fn unload_idle(&self, idle: Duration) {
         let _change = self.change.lock().await;
         let now = self.start.elapsed();
+        // Time counts from the end of the last request.
+        for entry in self.entries.iter().filter(|entry| entry.is_in_use()) {
+            entry.last_used_ms.store(now.as_millis() as u64, Ordering::Relaxed);
+        }
         for entry in self.entries.iter().filter(|entry| entry.is_idle() && now >= entry.last_used() + idle) {
             tracing::info!(model = entry.name, "unloaded: nobody used it");
             drop_elsewhere(entry.set(None));

@@ -17,8 +17,9 @@ const MAX_BIASES: usize = 1024;
 const MAX_CHOICES: u32 = 64;
 pub const MAX_TOP_LOGPROBS: u32 = 20;
 
-/// What a client asked; what it left out is `None`.
-#[derive(Clone, Debug, Default)]
+/// What a client asked; what it left out is `None`. Read from the wire as OpenAI, vLLM and llama.cpp name it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
 pub struct Knobs {
     pub temperature: Option<f32>,
     pub top_p: Option<f32>,
@@ -26,6 +27,7 @@ pub struct Knobs {
     pub min_p: Option<f32>,
     pub presence_penalty: Option<f32>,
     pub frequency_penalty: Option<f32>,
+    #[serde(alias = "repeat_penalty")]
     pub repetition_penalty: Option<f32>,
     pub seed: Option<i64>,
     pub logit_bias: Option<BTreeMap<String, f32>>,

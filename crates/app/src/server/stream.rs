@@ -61,7 +61,11 @@ pub fn respond<E: Encoder>(answers: Answers, encoder: E, framing: Framing) -> Re
     let body = stream::unfold(state, |mut state| async move {
         state.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), state))
     });
-    let mut response = Response::new(Body::from_stream(body));
+    with_headers(Body::from_stream(body), framing)
+}
+
+pub fn with_headers(body: Body, framing: Framing) -> Response {
+    let mut response = Response::new(body);
     let kind = match framing {
         Framing::Lines => "application/x-ndjson",
         Framing::Events | Framing::EventsWithDone => "text/event-stream",
@@ -116,7 +120,7 @@ impl<E: Encoder> State<E> {
     }
 }
 
-fn frame(message: &Message, framing: Framing) -> Bytes {
+pub fn frame(message: &Message, framing: Framing) -> Bytes {
     let text = match (framing, message.event) {
         (Framing::Lines, _) => format!("{}\n", message.data),
         (_, Some(event)) => format!("event: {event}\ndata: {}\n\n", message.data),

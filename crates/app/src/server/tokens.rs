@@ -3,7 +3,8 @@
 use super::App;
 use super::error::{ApiError, Result};
 use super::json::Json;
-use super::openai::chat::{self, ChatRequest};
+use super::openai::chat;
+use super::openai::fields::Asked;
 use super::{ask, openai::messages::ChatMessage};
 use axum::extract::State;
 use serde::Deserialize;
@@ -40,7 +41,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequ
                 model.tokenizer.encode_with(text, specials, ends)
             }
             (None, Some(messages)) => {
-                let request = ChatRequest::of(messages.clone());
+                let request = Asked::of(messages.clone());
                 let text = ask::render(&model, &chat::to_ask(&request)?)?;
                 model.encode_rendered(&text).into_iter().map(|token| token.0).collect()
             }

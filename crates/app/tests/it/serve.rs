@@ -8,17 +8,17 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
 /// The tiny model says `x` for ever.
-fn chat(text: &str, max_tokens: usize) -> Value {
+pub fn chat(text: &str, max_tokens: usize) -> Value {
     json!({"messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, "logit_bias": {"123": 1000}})
 }
 
-fn streamed(text: &str, max_tokens: usize) -> Value {
+pub fn streamed(text: &str, max_tokens: usize) -> Value {
     let mut body = chat(text, max_tokens);
     body["stream"] = true.into();
     body
 }
 
-fn start(args: &[&str]) -> (Roci, Server) {
+pub fn start(args: &[&str]) -> (Roci, Server) {
     let roci = Roci::new();
     tiny::write(roci.home.path());
     let mut all = vec!["serve", "tiny.gguf"];
@@ -28,14 +28,14 @@ fn start(args: &[&str]) -> (Roci, Server) {
 }
 
 /// A gauge or counter of `/metrics`.
-fn metric(server: &Server, name: &str) -> f64 {
+pub fn metric(server: &Server, name: &str) -> f64 {
     let text = server.get("/metrics").text;
     let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 /// Looks again until it is so.
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "in vain: {what}");
@@ -100,7 +100,7 @@ fn mistakes_are_told_in_the_shape_of_the_family() {
     check("/v1/responses", json!({"previous_response_id": "resp_x"}), 404, "previous_response_not_found");
     check("/detokenize", json!({"tokens": [4_000_000]}), 400, "there is no token 4000000");
     check(chat_path, chat(&"a".repeat(2 << 20), 1), 413, "larger than 1048576 bytes");
-    let answer = server.get("/v1/chat/completions");
+    let answer = server.get("/v1/completions");
     assert_eq!((answer.status, answer.json["error"]["type"].as_str()), (405, Some("invalid_request_error")));
     assert_eq!(server.get("/v1/nothing").status, 404);
 }

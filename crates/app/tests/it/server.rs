@@ -34,7 +34,8 @@ impl Server {
         let mut before = String::new();
         let address = loop {
             let line = lines.next().unwrap_or_else(|| panic!("it ended: {before}")).unwrap();
-            match line.strip_prefix("listening on http://") {
+            let address = line.strip_prefix("listening on http://").or(line.strip_prefix("listening on https://"));
+            match address {
                 Some(address) => break address.to_owned(),
                 None => before.push_str(&(line + "\n")),
             }
@@ -60,7 +61,16 @@ impl Server {
     }
 
     pub fn get(&self, path: &str) -> Answer {
-        Answer::read(self.send("GET", path, "", ""))
+        self.ask("GET", path, "")
+    }
+
+    pub fn ask(&self, method: &str, path: &str, headers: &str) -> Answer {
+        Answer::read(self.send(method, path, "", headers))
+    }
+
+    /// `127.0.0.1:PORT`
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Answer {
@@ -109,7 +119,7 @@ impl Drop for Server {
 }
 
 impl Answer {
-    fn read(mut stream: TcpStream) -> Self {
+    pub fn read(mut stream: TcpStream) -> Self {
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
         let all = String::from_utf8_lossy(&bytes).into_owned();

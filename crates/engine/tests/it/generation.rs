@@ -231,6 +231,40 @@ fn logprobs_come_with_the_tokens_that_asked() {
     assert_eq!(tokens.len(), 8);
 }
 
+/// The prompt's tokens as the toy itself scores them, alone and among others that push them out on the way.
+#[test]
+fn prompts_are_scored() {
+    for n_blocks in [20, 400] {
+        let options = EngineOptions { max_batch_tokens: 50, prefill_chunk: 13, ..EngineOptions::default() };
+        let handle = start(n_blocks, options);
+        let others: Vec<_> = (0..6).map(|seed| handle.submit(request(&handle, seed, 30, 60)).unwrap()).collect();
+        for (n_prompt, max_tokens) in [(1, 0), (1, 2), (40, 0), (100, 3)] {
+            let mut submit = Submit::new(handle.next_request_id(), toy::prompt(9, n_prompt), max_tokens);
+            (submit.logprobs, submit.prompt_logprobs) = (Some(2), true);
+            let (mut scored, mut n_tokens) = (None, 0);
+            for event in handle.submit(submit.clone()).unwrap() {
+                match event {
+                    Event::Prompt { tokens, .. } => assert!(scored.replace(tokens).is_none() && n_tokens == 0),
+                    Event::Token { .. } => n_tokens += 1,
+                    Event::Finished { reason, .. } => assert_eq!(reason, FinishReason::Length),
+                    other => panic!("unexpected {other:?}"),
+                }
+            }
+            let scored = scored.expect("the prompt was not scored");
+            assert_eq!((scored.len(), n_tokens), (n_prompt - 1, max_tokens));
+            for (at, one) in scored.iter().enumerate() {
+                let row: Vec<f32> = toy::logits(toy::hash(submit.prompt[..=at].iter().copied())).collect();
+                let total: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
+                let truth = |token: TokenId| (f64::from(row[token.0 as usize]).exp() / total).ln();
+                assert_eq!((one.token, one.top.len()), (submit.prompt[at + 1], 2));
+                assert!((f64::from(one.logprob) - truth(one.token)).abs() < 1e-5);
+                assert!((f64::from(one.top[0].1) - truth(one.top[0].0)).abs() < 1e-5);
+            }
+        }
+        assert_eq!(others.into_iter().map(|events| collect(events).0.len()).sum::<usize>(), 6 * 60);
+    }
+}
+
 pub fn vector(handle: &Handle, tokens: &[TokenId], pooling: Pooling, attention: Attention) -> Embed {
     let id = handle.next_request_id();
     Embed { id, tokens: tokens.to_vec(), pooling, attention, normalize: Normalize::None, priority: 0, group: 0 }

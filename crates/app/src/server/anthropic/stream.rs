@@ -83,6 +83,7 @@ impl Encoder for MessageEncoder {
             Update::Piece(Piece::ToolArguments { text, .. }) => {
                 out.push(self.grow(json!({"type": "input_json_delta", "partial_json": text})));
             }
+            Update::Prompt(_) => {}
             Update::Finished { finish, stop, usage: used } => {
                 self.close(&mut out);
                 let delta = json!({"stop_reason": stop_reason(finish), "stop_sequence": stop});

@@ -279,7 +279,8 @@ async fn prepare(
     let sampling = options.knobs().sampling(model, &app.defaults)?;
     let max_tokens = options.max_tokens().or(app.defaults.max_tokens);
     let constraint = crate::server::tools::shape_constraint(model, &shape)?;
-    let request = Request { prompt, sampling, max_tokens, logprobs: None, constraint, n: 1, caller };
+    let request =
+        Request { prompt, sampling, max_tokens, logprobs: None, prompt_logprobs: false, constraint, n: 1, caller };
     Ok((request, Splitter::plain(&model.tokenizer, options.stops()?, false)))
 }
 
@@ -351,6 +352,7 @@ impl Encoder for LineEncoder {
                 }
                 Vec::new()
             }
+            Update::Prompt(_) => Vec::new(),
             Update::Finished { finish, usage, .. } => {
                 let mut lines = Vec::new();
                 if !self.calls.is_empty() && self.kind == Kind::Chat {

@@ -59,8 +59,9 @@ pub async fn show(State(app): State<Arc<App>>, Json(body): Json<ShowRequest>) ->
     info.insert("general.architecture".into(), arch.as_str().into());
     info.insert("general.parameter_count".into(), model.n_params.into());
     info.insert(format!("{arch}.context_length"), model.plan.n_ctx_train.into());
-    let mut capabilities = vec!["completion", "embedding"];
-    capabilities.extend(model.knows_tools().then_some("tools"));
+    let mut capabilities = vec!["embedding"];
+    capabilities.extend((!model.is_encoder()).then_some("completion"));
+    capabilities.extend((!model.is_encoder() && model.knows_tools()).then_some("tools"));
     Ok(axum::Json(json!({"modelfile": "", "parameters": "", "template": model.template_source,
         "details": details(Some(&model)), "model_info": info, "capabilities": capabilities,
         "modified_at": timestamp(entry.created_s)})))

@@ -1,6 +1,8 @@
 //! `/v1/chat/completions`.
 
+use super::chat_store::{Keeper, check_metadata};
 use super::chat_stream::ChatEncoder;
+use super::fields::{Asked, count};
 use super::messages::{self, ChatMessage};
 use super::response_format::ResponseFormat;
 use super::{finish_reason, total, usage};
@@ -8,57 +10,26 @@ use crate::server::App;
 use crate::server::answer::{self, Whole};
 use crate::server::ask::{self, Ask, Shape, ToolChoice};
 use crate::server::error::{ApiError, Result};
-use crate::server::generation::{self, Caller, Request};
+use crate::server::generation::{self, Caller};
 use crate::server::ids;
-use crate::server::json::Json;
 use crate::server::loaded::Loaded;
 use crate::server::models::now_s;
 use crate::server::pieces::TokenLogprob;
-use crate::server::sampling::{Knobs, MAX_TOP_LOGPROBS, Stop, check_n};
+use crate::server::sampling::{MAX_TOP_LOGPROBS, check_n};
 use crate::server::stream::{self, Framing};
 use axum::Extension;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct ChatRequest {
-    #[serde(default)]
-    pub model: String,
     pub messages: Vec<ChatMessage>,
-    #[serde(default)]
-    pub stream: Option<bool>,
-    #[serde(default)]
-    pub stream_options: Option<StreamOptions>,
-    #[serde(default)]
-    pub max_tokens: Option<u64>,
+    /// The newer name of `max_tokens`.
     #[serde(default)]
     pub max_completion_tokens: Option<u64>,
-    #[serde(default)]
-    pub n: Option<u32>,
-    #[serde(default)]
-    pub temperature: Option<f32>,
-    #[serde(default)]
-    pub top_p: Option<f32>,
-    #[serde(default)]
-    pub top_k: Option<i64>,
-    #[serde(default)]
-    pub min_p: Option<f32>,
-    #[serde(default)]
-    pub presence_penalty: Option<f32>,
-    #[serde(default)]
-    pub frequency_penalty: Option<f32>,
-    #[serde(default, alias = "repeat_penalty")]
-    pub repetition_penalty: Option<f32>,
-    #[serde(default)]
-    pub seed: Option<i64>,
-    #[serde(default)]
-    pub logit_bias: Option<BTreeMap<String, f32>>,
-    #[serde(default)]
-    pub stop: Option<Stop>,
     #[serde(default)]
     pub logprobs: Option<bool>,
     #[serde(default)]
@@ -75,7 +46,7 @@ pub struct ChatRequest {
     pub reasoning_effort: Option<String>,
     /// Further variables for the chat template, as vLLM and llama.cpp take them.
     #[serde(default)]
-    pub chat_template_kwargs: Option<serde_json::Map<String, Value>>,
+    pub chat_template_kwargs: Option<Map<String, Value>>,
     /// The last message is the beginning of the answer, as vLLM takes it.
     #[serde(default)]
     pub continue_final_message: Option<bool>,
@@ -84,12 +55,18 @@ pub struct ChatRequest {
     pub guided_regex: Option<String>,
     #[serde(default, alias = "guided_grammar")]
     pub grammar: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct StreamOptions {
+    /// Keep the answer, with `metadata`, to be asked for later.
     #[serde(default)]
-    pub include_usage: Option<bool>,
+    pub store: Option<bool>,
+    #[serde(default)]
+    pub metadata: Option<Map<String, Value>>,
+    #[serde(default)]
+    pub modalities: Option<Vec<String>>,
+    /// What tools were before.
+    #[serde(default)]
+    pub functions: Option<Vec<Value>>,
+    #[serde(default)]
+    pub function_call: Option<Value>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -107,38 +84,102 @@ pub enum Choice {
     Object(Value),
 }
 
-impl ChatRequest {
+impl Asked<ChatRequest> {
     /// Messages and nothing else.
     pub fn of(messages: Vec<ChatMessage>) -> Self {
-        Self { messages, ..Self::default() }
+        Self { own: ChatRequest { messages, ..ChatRequest::default() }, ..Self::default() }
     }
 }
 
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    Json(body): Json<ChatRequest>,
+    body: Asked<ChatRequest>,
 ) -> Result<Response> {
-    let model = app.models.get(&body.model).await?;
-    let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
-    let is_stream = body.stream == Some(true);
-    let include_usage = body.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false);
+    let model = app.models.get(&body.fields.model).await?;
     let (request, splitter) = ask::prepare(&app, &model, to_ask(&body)?, caller).await?;
     let answers = generation::start(&app, &model, &request, &splitter)?;
-    let (id, created) = (ids::new("chatcmpl-"), now_s());
-    if is_stream {
-        let encoder = ChatEncoder::new(id, created, name, Arc::clone(&model), request.n, include_usage);
+    let keeper = (body.own.store == Some(true)).then(|| Keeper::new(&app, &body.own, caller));
+    let frame = Frame {
+        id: ids::new("chatcmpl-"),
+        created: now_s(),
+        name: body.fields.name(&model),
+        model,
+        n: request.n,
+        has_logprobs: request.logprobs.is_some(),
+        fingerprint: app.fingerprint.clone(),
+    };
+    if body.fields.is_stream() {
+        let encoder = ChatEncoder::new(frame, body.fields.include_usage(), keeper);
         return Ok(stream::respond(answers, encoder, Framing::EventsWithDone));
     }
-    let whole = answer::collect(answers, request.n).await?;
-    let total = total(whole.iter().map(|one| one.usage), request.n);
-    let choices: Vec<Value> = whole.iter().enumerate().map(|(i, one)| choice(i, one, &model, &request)).collect();
-    let value = json!({"id": id, "object": "chat.completion", "created": created, "model": name, "choices": choices,
-        "usage": usage(&total), "service_tier": "default", "system_fingerprint": app.fingerprint});
+    let value = frame.completion(&answer::collect(answers, request.n).await?);
+    if let Some(keeper) = keeper {
+        keeper.keep(&value);
+    }
     Ok(axum::Json(value).into_response())
 }
 
-pub fn to_ask(body: &ChatRequest) -> Result<Ask> {
+/// What is known of an answer before there is one.
+pub struct Frame {
+    pub id: String,
+    pub created: u64,
+    pub name: String,
+    pub model: Arc<Loaded>,
+    pub n: usize,
+    pub has_logprobs: bool,
+    pub fingerprint: String,
+}
+
+impl Frame {
+    /// The answer as a whole.
+    pub fn completion(&self, whole: &[Whole]) -> Value {
+        let total = total(whole.iter().map(|one| one.usage), self.n);
+        let choices: Vec<Value> = whole.iter().enumerate().map(|(i, one)| self.choice(i, one)).collect();
+        json!({"id": self.id, "object": "chat.completion", "created": self.created, "model": self.name,
+            "choices": choices, "usage": usage(&total), "service_tier": "default",
+            "system_fingerprint": self.fingerprint})
+    }
+
+    fn choice(&self, index: usize, answer: &Whole) -> Value {
+        let has_content = !answer.text.is_empty() || answer.tool_calls.is_empty();
+        let mut message = json!({"role": "assistant", "content": has_content.then_some(&answer.text), "refusal": null});
+        if !answer.reasoning.is_empty() {
+            message["reasoning_content"] = answer.reasoning.as_str().into();
+        }
+        if !answer.tool_calls.is_empty() {
+            let call = |call: &answer::ToolCall| {
+                let function = json!({"name": call.name, "arguments": call.arguments});
+                json!({"id": call.id, "type": "function", "function": function})
+            };
+            message["tool_calls"] = answer.tool_calls.iter().map(call).collect();
+        }
+        let content = self.has_logprobs.then(|| logprobs(&answer.logprobs, &self.model));
+        json!({
+            "index": index,
+            "message": message,
+            "logprobs": content.map(|content| json!({"content": content, "refusal": null})),
+            "finish_reason": finish_reason(answer.finish),
+        })
+    }
+}
+
+/// What would be asked in vain is refused, not passed over.
+fn check_offered(body: &ChatRequest) -> Result<()> {
+    check_metadata(body.metadata.as_ref().unwrap_or(&Map::new()))?;
+    if body.modalities.iter().flatten().any(|kind| kind != "text") {
+        return Err(ApiError::bad("answers are text only: modalities may be [\"text\"]").param("modalities"));
+    }
+    let is_off = body.function_call.as_ref().is_some_and(|call| call == "none");
+    if body.functions.as_ref().is_some_and(|functions| !functions.is_empty()) && !is_off && body.tools.is_none() {
+        return Err(ApiError::bad("`functions` is not known here any more; please send `tools`").param("functions"));
+    }
+    Ok(())
+}
+
+pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
+    let (fields, body) = (&asked.fields, &asked.own);
+    check_offered(body)?;
     let logprobs = match (body.logprobs, body.top_logprobs) {
         (_, Some(top)) if top > MAX_TOP_LOGPROBS => {
             let text = format!("top_logprobs is {top}, expected at most {MAX_TOP_LOGPROBS}");
@@ -165,21 +206,11 @@ pub fn to_ask(body: &ChatRequest) -> Result<Ask> {
         thinking: body.reasoning_effort.as_deref().map(|effort| !matches!(effort, "none" | "minimal")),
         continues: body.continue_final_message.unwrap_or(false),
         extra: body.chat_template_kwargs.clone().unwrap_or_default(),
-        knobs: Knobs {
-            temperature: body.temperature,
-            top_p: body.top_p,
-            top_k: body.top_k,
-            min_p: body.min_p,
-            presence_penalty: body.presence_penalty,
-            frequency_penalty: body.frequency_penalty,
-            repetition_penalty: body.repetition_penalty,
-            seed: body.seed,
-            logit_bias: body.logit_bias.clone(),
-        },
-        stop: body.stop.as_ref().map(Stop::texts).transpose()?.unwrap_or_default(),
+        knobs: asked.knobs.clone(),
+        stop: fields.stops()?,
         logprobs,
-        n: check_n(body.n)?,
-        max_tokens: body.max_completion_tokens.or(body.max_tokens).map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+        n: check_n(fields.n)?,
+        max_tokens: body.max_completion_tokens.or(fields.max_tokens).map(count),
     })
 }
 
@@ -236,28 +267,6 @@ impl Choice {
     }
 }
 
-fn choice(index: usize, answer: &Whole, model: &Loaded, request: &Request) -> Value {
-    let has_content = !answer.text.is_empty() || answer.tool_calls.is_empty();
-    let mut message = json!({"role": "assistant", "content": has_content.then_some(&answer.text), "refusal": null});
-    if !answer.reasoning.is_empty() {
-        message["reasoning_content"] = answer.reasoning.as_str().into();
-    }
-    if !answer.tool_calls.is_empty() {
-        let call = |call: &answer::ToolCall| {
-            let function = json!({"name": call.name, "arguments": call.arguments});
-            json!({"id": call.id, "type": "function", "function": function})
-        };
-        message["tool_calls"] = answer.tool_calls.iter().map(call).collect();
-    }
-    let content = request.logprobs.map(|_| logprobs(&answer.logprobs, model));
-    json!({
-        "index": index,
-        "message": message,
-        "logprobs": content.map(|content| json!({"content": content, "refusal": null})),
-        "finish_reason": finish_reason(answer.finish),
-    })
-}
-
 pub fn logprobs(tokens: &[TokenLogprob], model: &Loaded) -> Vec<Value> {
     let show = |token: model::TokenId, logprob: f32| {
         let bytes = model.tokenizer.token_bytes(token.0).unwrap_or_default();
@@ -274,8 +283,8 @@ pub fn logprobs(tokens: &[TokenLogprob], model: &Loaded) -> Vec<Value> {
 }
 
 /// `/v1/chat/completions/render`: what the model would read, and nothing is generated.
-pub async fn render(State(app): State<Arc<App>>, Json(body): Json<ChatRequest>) -> Result<Response> {
-    let model = app.models.get(&body.model).await?;
+pub async fn render(State(app): State<Arc<App>>, body: Asked<ChatRequest>) -> Result<Response> {
+    let model = app.models.get(&body.fields.model).await?;
     let ask = to_ask(&body)?;
     let text = ask::render(&model, &ask)?;
     let tokens: Vec<u32> = model.encode_rendered(&text).into_iter().map(|token| token.0).collect();

@@ -1,33 +1,32 @@
 //! Chat completions as a stream of chunks.
 
-use super::chat::logprobs;
+use super::chat::{Frame, logprobs};
+use super::chat_store::Keeper;
 use super::{finish_reason, total, usage};
+use crate::server::answer::Whole;
 use crate::server::error::ApiError;
 use crate::server::generation::{Update, Usage};
-use crate::server::loaded::Loaded;
 use crate::server::pieces::Piece;
 use crate::server::stream::{Encoder, Message};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 pub struct ChatEncoder {
-    id: String,
-    created: u64,
-    name: String,
-    model: Arc<Loaded>,
-    n: usize,
+    frame: Frame,
     include_usage: bool,
     usages: Vec<Usage>,
+    /// Who keeps the answers, and the answers so far.
+    keeper: Option<(Keeper, Vec<Whole>)>,
 }
 
 impl ChatEncoder {
-    pub fn new(id: String, created: u64, name: String, model: Arc<Loaded>, n: usize, include_usage: bool) -> Self {
-        Self { id, created, name, model, n, include_usage, usages: vec![Usage::default(); n] }
+    pub fn new(frame: Frame, include_usage: bool, keeper: Option<Keeper>) -> Self {
+        let keeper = keeper.map(|keeper| (keeper, vec![Whole::default(); frame.n]));
+        Self { usages: vec![Usage::default(); frame.n], frame, include_usage, keeper }
     }
 
     fn chunk(&self, choices: Value) -> Message {
-        let mut value = json!({"id": self.id, "object": "chat.completion.chunk", "created": self.created,
-            "model": self.name, "choices": choices});
+        let mut value = json!({"id": self.frame.id, "object": "chat.completion.chunk", "created": self.frame.created,
+            "model": self.frame.name, "choices": choices});
         if self.include_usage {
             value["usage"] = Value::Null;
         }
@@ -42,15 +41,18 @@ impl ChatEncoder {
 impl Encoder for ChatEncoder {
     fn start(&mut self) -> Vec<Message> {
         let delta = || json!({"role": "assistant", "content": "", "refusal": null});
-        (0..self.n).map(|choice| self.delta(choice, delta(), Value::Null, None)).collect()
+        (0..self.frame.n).map(|choice| self.delta(choice, delta(), Value::Null, None)).collect()
     }
 
     fn update(&mut self, choice: usize, update: Update) -> Vec<Message> {
+        if let Some((_, whole)) = &mut self.keeper {
+            whole[choice].add(update.clone());
+        }
         let (delta, shown) = match update {
             Update::Piece(Piece::Text { text, logprobs: tokens }) => {
                 let shown = match tokens.is_empty() {
                     true => Value::Null,
-                    false => json!({"content": logprobs(&tokens, &self.model), "refusal": null}),
+                    false => json!({"content": logprobs(&tokens, &self.frame.model), "refusal": null}),
                 };
                 (json!({"content": text}), shown)
             }
@@ -63,6 +65,7 @@ impl Encoder for ChatEncoder {
             Update::Piece(Piece::ToolArguments { index, text }) => {
                 (json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]}), Value::Null)
             }
+            Update::Prompt(_) => return Vec::new(),
             Update::Finished { finish, usage, .. } => {
                 self.usages[choice] = usage;
                 return vec![self.delta(choice, json!({}), Value::Null, Some(finish_reason(finish)))];
@@ -72,11 +75,14 @@ impl Encoder for ChatEncoder {
     }
 
     fn end(&mut self) -> Vec<Message> {
+        if let Some((keeper, whole)) = self.keeper.take() {
+            keeper.keep(&self.frame.completion(&whole));
+        }
         if !self.include_usage {
             return Vec::new();
         }
         let mut message = self.chunk(json!([]));
-        message.data["usage"] = usage(&total(self.usages.iter().copied(), self.n));
+        message.data["usage"] = usage(&total(self.usages.iter().copied(), self.frame.n));
         vec![message]
     }
 

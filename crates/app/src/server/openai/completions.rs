@@ -1,25 +1,25 @@
 //! `/v1/completions`: text that goes on, without a chat template.
 
+use super::completions_stream::{CompletionEncoder, Echoes, Lists};
+use super::fields::{Asked, count};
 use super::{finish_reason, total, usage};
 use crate::server::App;
-use crate::server::answer;
+use crate::server::answer::{self, Whole};
 use crate::server::error::{ApiError, Result};
-use crate::server::generation::{self, Answers, Caller, Request, Update, Usage};
+use crate::server::generation::{self, Answers, Caller, Request};
 use crate::server::ids;
 use crate::server::infill;
-use crate::server::json::Json;
 use crate::server::loaded::{Loaded, ids as to_ids};
 use crate::server::models::now_s;
-use crate::server::pieces::{Piece, Splitter, TokenLogprob};
-use crate::server::sampling::{Knobs, MAX_TOP_LOGPROBS, Stop, check_n};
-use crate::server::stream::{self, Encoder, Framing, Message};
+use crate::server::pieces::Splitter;
+use crate::server::sampling::{MAX_TOP_LOGPROBS, check_n};
+use crate::server::stream::{self, Framing};
 use axum::Extension;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use model::TokenId;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Prompts in one request.
@@ -27,44 +27,17 @@ const MAX_PROMPTS: usize = 64;
 /// Tokens of an answer whose length nobody gave, as OpenAI has it.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub struct CompletionRequest {
-    #[serde(default)]
-    pub model: String,
     #[serde(default)]
     pub prompt: Option<Prompt>,
     #[serde(default)]
     pub suffix: Option<String>,
     #[serde(default)]
     pub echo: Option<bool>,
+    /// Answers to choose the `n` likeliest from.
     #[serde(default)]
-    pub stream: Option<bool>,
-    #[serde(default)]
-    pub stream_options: Option<super::chat::StreamOptions>,
-    #[serde(default)]
-    pub max_tokens: Option<u64>,
-    #[serde(default)]
-    pub n: Option<u32>,
-    #[serde(default)]
-    pub temperature: Option<f32>,
-    #[serde(default)]
-    pub top_p: Option<f32>,
-    #[serde(default)]
-    pub top_k: Option<i64>,
-    #[serde(default)]
-    pub min_p: Option<f32>,
-    #[serde(default)]
-    pub presence_penalty: Option<f32>,
-    #[serde(default)]
-    pub frequency_penalty: Option<f32>,
-    #[serde(default, alias = "repeat_penalty")]
-    pub repetition_penalty: Option<f32>,
-    #[serde(default)]
-    pub seed: Option<i64>,
-    #[serde(default)]
-    pub logit_bias: Option<BTreeMap<String, f32>>,
-    #[serde(default)]
-    pub stop: Option<Stop>,
+    pub best_of: Option<u32>,
     #[serde(default)]
     pub logprobs: Option<u32>,
 }
@@ -107,79 +80,101 @@ struct Prepared {
     splitter: Splitter,
     /// What is shown before each answer.
     echoes: Vec<String>,
+    /// Answers shown to each prompt; the request may make more, to choose from.
+    n: usize,
+    has_logprobs: bool,
 }
 
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    Json(body): Json<CompletionRequest>,
+    body: Asked<CompletionRequest>,
 ) -> Result<Response> {
-    let model = app.models.get(&body.model).await?;
-    let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
-    let (is_stream, options) = (body.stream == Some(true), body.stream_options.clone());
+    let model = app.models.get(&body.fields.model).await?;
+    let (is_stream, include_usage) = (body.fields.is_stream(), body.fields.include_usage());
+    let name = body.fields.name(&model);
     let (shared, owner) = (Arc::clone(&app), Arc::clone(&model));
     let prepared = tokio::task::spawn_blocking(move || prepare(&shared, &owner, &body, caller)).await;
-    let Prepared { prompts, request, splitter, echoes } =
+    let Prepared { prompts, request, splitter, echoes, n, has_logprobs } =
         prepared.map_err(|error| ApiError::internal(error.to_string()))??;
-    let n = request.n;
     let start = |prompt: &Vec<TokenId>| {
         generation::start(&app, &model, &Request { prompt: prompt.clone(), ..request.clone() }, &splitter)
     };
     let answers = prompts.iter().map(start).collect::<Result<Vec<_>>>()?;
-    let answers = Answers::join(answers, n).ok_or_else(|| ApiError::bad("there is no prompt").param("prompt"))?;
+    let made = request.n;
+    let answers = Answers::join(answers, made).ok_or_else(|| ApiError::bad("there is no prompt").param("prompt"))?;
     let (id, created) = (ids::new("cmpl-"), now_s());
-    let n_choices = n * prompts.len();
+    let first_tokens = prompts.iter().map(|prompt| prompt[0]).collect();
+    let echoes = Echoes { texts: echoes, first_tokens, is_scored: request.prompt_logprobs, n };
     if is_stream {
-        let include_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
-        let usages = vec![Usage::default(); n_choices];
-        let encoder = CompletionEncoder { id, created, name, model, n, include_usage, usages, echoes };
+        let encoder = CompletionEncoder::new(id, created, name, model, include_usage, echoes);
         return Ok(stream::respond(answers, encoder, Framing::EventsWithDone));
     }
-    let whole = answer::collect(answers, n_choices).await?;
-    let choice = |(i, one): (usize, &answer::Whole)| {
-        let logprobs = request.logprobs.map(|_| logprobs(&one.logprobs, &model, echoes[i / n].len()));
-        json!({"index": i, "text": format!("{}{}", echoes[i / n], one.text), "logprobs": logprobs,
+    let mut whole = answer::collect(answers, made * prompts.len()).await?;
+    let total = total(whole.iter().map(|one| one.usage), made);
+    if made > n {
+        let likeliest = |chunk: &[Whole]| {
+            let mut chunk = chunk.to_vec();
+            chunk.sort_by(|a, b| mean_logprob(b).total_cmp(&mean_logprob(a)));
+            chunk.truncate(n);
+            chunk
+        };
+        whole = whole.chunks(made).flat_map(likeliest).collect();
+    }
+    let choice = |(i, one): (usize, &Whole)| {
+        let logprobs = has_logprobs.then(|| {
+            let mut lists = Lists::default();
+            match request.prompt_logprobs {
+                true => lists.add_prompt(echoes.first_tokens[i / n], &one.prompt, &model),
+                false => lists.skip(&echoes.texts[i / n]),
+            }
+            one.logprobs.iter().for_each(|token| lists.add(token, &model));
+            lists.take()
+        });
+        json!({"index": i, "text": format!("{}{}", echoes.texts[i / n], one.text), "logprobs": logprobs,
             "finish_reason": finish_reason(one.finish)})
     };
     let choices: Vec<Value> = whole.iter().enumerate().map(choice).collect();
-    let total = total(whole.iter().map(|one| one.usage), n);
     let value = json!({"id": id, "object": "text_completion", "created": created, "model": name, "choices": choices,
         "usage": usage(&total), "system_fingerprint": app.fingerprint});
     Ok(axum::Json(value).into_response())
 }
 
-fn prepare(app: &App, model: &Loaded, body: &CompletionRequest, caller: Caller) -> Result<Prepared> {
-    let knobs = Knobs {
-        temperature: body.temperature,
-        top_p: body.top_p,
-        top_k: body.top_k,
-        min_p: body.min_p,
-        presence_penalty: body.presence_penalty,
-        frequency_penalty: body.frequency_penalty,
-        repetition_penalty: body.repetition_penalty,
-        seed: body.seed,
-        logit_bias: body.logit_bias.clone(),
-    };
+/// How likely the model found its own answer, a token.
+fn mean_logprob(answer: &Whole) -> f64 {
+    let sum: f64 = answer.logprobs.iter().map(|token| f64::from(token.logprob)).sum();
+    sum / answer.logprobs.len().max(1) as f64
+}
+
+fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: Caller) -> Result<Prepared> {
+    let Asked { fields, knobs, own } = body;
     let sampling = knobs.sampling(model, &app.defaults)?;
-    if let Some(top) = body.logprobs.filter(|&top| top > MAX_TOP_LOGPROBS) {
+    if let Some(top) = own.logprobs.filter(|&top| top > MAX_TOP_LOGPROBS) {
         let text = format!("logprobs is {top}, expected at most {MAX_TOP_LOGPROBS}");
         return Err(ApiError::bad(text).param("logprobs"));
     }
-    let stop = body.stop.as_ref().map(Stop::texts).transpose()?.unwrap_or_default();
-    let prompts = encode(model, body)?;
+    let n = check_n(fields.n)?;
+    let made = own.best_of.map_or(Ok(n), |best_of| check_n(Some(best_of)))?;
+    if made < n || (made > n && fields.is_stream()) {
+        let text = format!("best_of is {made}, expected at least n ({n}), and no more than that in a stream");
+        return Err(ApiError::bad(text).param("best_of"));
+    }
+    let prompts = encode(model, own)?;
     let show = |prompt: &Vec<TokenId>| {
         let mut detokenizer = text::Detokenizer::new(Arc::clone(&model.tokenizer));
         let text: String = prompt.iter().map(|token| detokenizer.push(token.0)).collect();
         text + &detokenizer.finish()
     };
-    let echoes = prompts.iter().map(|prompt| if body.echo == Some(true) { show(prompt) } else { String::new() });
-    let echoes = echoes.collect();
-    let logprobs = body.logprobs.map(|n| n as usize);
-    let n = check_n(body.n)?;
-    let max_tokens = body.max_tokens.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-    let max_tokens = max_tokens.or(app.defaults.max_tokens).or(Some(DEFAULT_MAX_TOKENS));
-    let request = Request { prompt: Vec::new(), sampling, max_tokens, logprobs, constraint: None, n, caller };
-    Ok(Prepared { prompts, request, splitter: Splitter::plain(&model.tokenizer, stop, logprobs.is_some()), echoes })
+    let has_echo = own.echo == Some(true);
+    let echoes = prompts.iter().map(|prompt| if has_echo { show(prompt) } else { String::new() }).collect();
+    let max_tokens = fields.max_tokens.map(count).or(app.defaults.max_tokens).or(Some(DEFAULT_MAX_TOKENS));
+    let has_logprobs = own.logprobs.is_some();
+    let logprobs = own.logprobs.map(|n| n as usize).or((made > n).then_some(0));
+    let prompt_logprobs = has_echo && has_logprobs;
+    let splitter = Splitter::plain(&model.tokenizer, fields.stops()?, logprobs.is_some());
+    let (prompt, constraint) = (Vec::new(), None);
+    let request = Request { prompt, sampling, max_tokens, logprobs, prompt_logprobs, constraint, n: made, caller };
+    Ok(Prepared { prompts, request, splitter, echoes, n, has_logprobs })
 }
 
 fn encode(model: &Loaded, body: &CompletionRequest) -> Result<Vec<Vec<TokenId>>> {
@@ -194,96 +189,12 @@ fn encode(model: &Loaded, body: &CompletionRequest) -> Result<Vec<Vec<TokenId>>>
 }
 
 /// `/v1/completions/render`: the tokens the model would read.
-pub async fn render(State(app): State<Arc<App>>, Json(body): Json<CompletionRequest>) -> Result<Response> {
-    let model = app.models.get(&body.model).await?;
-    let shown = encode(&model, &body)?.into_iter().map(|tokens| {
+pub async fn render(State(app): State<Arc<App>>, body: Asked<CompletionRequest>) -> Result<Response> {
+    let model = app.models.get(&body.fields.model).await?;
+    let shown = encode(&model, &body.own)?.into_iter().map(|tokens| {
         let text: String = tokens.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
         let tokens: Vec<u32> = tokens.into_iter().map(|token| token.0).collect();
         json!({"prompt": text, "n_tokens": tokens.len(), "tokens": tokens})
     });
     Ok(axum::Json(json!({"prompts": shown.collect::<Vec<_>>()})).into_response())
-}
-
-fn logprobs(tokens: &[TokenLogprob], model: &Loaded, mut offset: usize) -> Value {
-    let text = |token: TokenId| model.tokenizer.token_text(token.0);
-    let finite = |logprob: f32| if logprob.is_finite() { logprob } else { -9999.0 };
-    let mut offsets = Vec::new();
-    for token in tokens {
-        offsets.push(offset);
-        offset += text(token.token).chars().count();
-    }
-    let top = |token: &TokenLogprob| -> Value {
-        token
-            .top
-            .iter()
-            .map(|&(token, logprob)| (text(token), Value::from(finite(logprob))))
-            .collect::<serde_json::Map<_, _>>()
-            .into()
-    };
-    json!({
-        "tokens": tokens.iter().map(|token| text(token.token)).collect::<Vec<_>>(),
-        "token_logprobs": tokens.iter().map(|token| finite(token.logprob)).collect::<Vec<_>>(),
-        "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
-        "text_offset": offsets,
-    })
-}
-
-struct CompletionEncoder {
-    id: String,
-    created: u64,
-    name: String,
-    model: Arc<Loaded>,
-    n: usize,
-    include_usage: bool,
-    usages: Vec<Usage>,
-    echoes: Vec<String>,
-}
-
-impl CompletionEncoder {
-    fn chunk(&self, choices: Value) -> Value {
-        let mut value = json!({"id": self.id, "object": "text_completion", "created": self.created,
-            "model": self.name, "choices": choices});
-        if self.include_usage {
-            value["usage"] = Value::Null;
-        }
-        value
-    }
-
-    fn text(&self, choice: usize, text: &str, logprobs: Value, finish: Option<&str>) -> Message {
-        self.chunk(json!([{"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish}])).into()
-    }
-}
-
-impl Encoder for CompletionEncoder {
-    fn start(&mut self) -> Vec<Message> {
-        let shown = (0..self.usages.len()).filter(|i| !self.echoes[i / self.n].is_empty());
-        shown.map(|i| self.text(i, &self.echoes[i / self.n], Value::Null, None)).collect()
-    }
-
-    fn update(&mut self, choice: usize, update: Update) -> Vec<Message> {
-        match update {
-            Update::Piece(Piece::Text { text, logprobs: tokens }) => {
-                let shown = if tokens.is_empty() { Value::Null } else { logprobs(&tokens, &self.model, 0) };
-                vec![self.text(choice, &text, shown, None)]
-            }
-            Update::Piece(_) => Vec::new(),
-            Update::Finished { finish, usage, .. } => {
-                self.usages[choice] = usage;
-                vec![self.text(choice, "", Value::Null, Some(finish_reason(finish)))]
-            }
-        }
-    }
-
-    fn end(&mut self) -> Vec<Message> {
-        if !self.include_usage {
-            return Vec::new();
-        }
-        let mut value = self.chunk(json!([]));
-        value["usage"] = usage(&total(self.usages.iter().copied(), self.n));
-        vec![value.into()]
-    }
-
-    fn error(&mut self, error: &ApiError) -> Vec<Message> {
-        vec![error.openai().into()]
-    }
 }

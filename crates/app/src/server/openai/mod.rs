@@ -1,9 +1,13 @@
 //! OpenAI's API: wire types and handlers, one file for each resource. All generate through `server::generation`.
 
+mod background;
 pub mod chat;
+pub mod chat_store;
 mod chat_stream;
 pub mod completions;
+mod completions_stream;
 pub mod embeddings;
+pub mod fields;
 pub mod messages;
 pub mod models;
 mod response_format;

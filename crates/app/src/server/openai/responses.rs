@@ -1,7 +1,10 @@
-//! `/v1/responses`: create, stream, retrieve, delete, list the input. A response is kept so that another can go on
-//! from it.
+//! `/v1/responses`: create, stream, retrieve, cancel, delete, list the input. A response is kept so that another can go
+//! on from it.
 
+use super::background;
 use super::chat::{Choice, function_tool};
+use super::chat_store::{check_metadata, page};
+use super::fields::count;
 use super::response_format::ResponseFormat;
 use super::responses_input::{self, Input};
 use super::responses_stream::ResponseEncoder;
@@ -13,15 +16,17 @@ use crate::server::error::{ApiError, Result};
 use crate::server::generation::{self, Caller, Finish};
 use crate::server::ids;
 use crate::server::json::Json;
+use crate::server::limits::Place;
 use crate::server::loaded::Loaded;
 use crate::server::models::now_s;
 use crate::server::sampling::{Knobs, MAX_TOP_LOGPROBS};
 use crate::server::stream::{self, Framing};
 use axum::Extension;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 use std::sync::Arc;
 use text::Message;
 
@@ -63,6 +68,14 @@ pub struct ResponseRequest {
     pub metadata: Option<Map<String, Value>>,
     #[serde(default)]
     pub user: Option<String>,
+    /// Nobody waits for the answer.
+    #[serde(default)]
+    pub background: Option<bool>,
+    /// Conversations and prompts that would be kept here; none are.
+    #[serde(default)]
+    pub conversation: Option<Value>,
+    #[serde(default)]
+    pub prompt: Option<Value>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -91,6 +104,7 @@ pub struct Frame {
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
+    place: Option<Extension<Arc<Place>>>,
     Json(body): Json<ResponseRequest>,
 ) -> Result<Response> {
     let name = body.model.clone().unwrap_or_default();
@@ -100,6 +114,11 @@ pub async fn create(
     let has_logprobs = ask.logprobs.is_some();
     let (request, splitter) = ask::prepare(&app, &model, ask, caller).await?;
     let answers = generation::start(&app, &model, &request, &splitter)?;
+    if body.background == Some(true) {
+        let fields = frame.fields.clone();
+        let job = background::start(&app, model, frame, answers, has_logprobs, place.map(|Extension(place)| place));
+        return Ok(if body.stream == Some(true) { job.stream(0) } else { axum::Json(fields).into_response() });
+    }
     if body.stream == Some(true) {
         let encoder = ResponseEncoder::new(frame, Arc::clone(&app), model, has_logprobs);
         return Ok(stream::respond(answers, encoder, Framing::Events));
@@ -110,7 +129,24 @@ pub async fn create(
     Ok(axum::Json(response).into_response())
 }
 
+/// What would be asked in vain is refused, not passed over.
+fn check_offered(app: &App, body: &ResponseRequest) -> Result<()> {
+    check_metadata(body.metadata.as_ref().unwrap_or(&Map::new()))?;
+    if body.background == Some(true) && body.store == Some(false) {
+        return Err(ApiError::bad("a background response is kept: store cannot be false").param("background"));
+    }
+    let kept = [("conversation", &body.conversation), ("prompt", &body.prompt)];
+    match kept.iter().find(|(_, value)| value.is_some()) {
+        Some((what, _)) if app.store.unknown == Unknown::Refuse => {
+            let hint = "please send the messages in `input`, or `previous_response_id`";
+            Err(ApiError::bad(format!("{what}s are not kept here; {hint}")).param(*what))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> {
+    check_offered(app, body)?;
     let mut messages = Vec::new();
     if let Some(text) = &body.instructions {
         messages.push(Message::new("system", text.as_str()));
@@ -155,7 +191,7 @@ fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> {
         knobs: Knobs { temperature: body.temperature, top_p: body.top_p, ..Knobs::default() },
         logprobs: wants_logprobs.then(|| body.top_logprobs.unwrap_or(0) as usize),
         n: 1,
-        max_tokens: body.max_output_tokens.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+        max_tokens: body.max_output_tokens.map(count),
         ..Ask::default()
     })
 }
@@ -183,8 +219,10 @@ fn frame(body: &ResponseRequest, ask: &Ask, model: &Loaded, caller: Caller) -> F
         _ => json!({"type": "text"}),
     };
     let name = body.model.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| model.name.clone());
+    let is_background = body.background == Some(true);
     let fields = json!({
-        "id": id, "object": "response", "created_at": now_s(), "status": "in_progress", "background": false,
+        "id": id, "object": "response", "created_at": now_s(),
+        "status": if is_background { "queued" } else { "in_progress" }, "background": is_background,
         "error": null, "incomplete_details": null, "instructions": body.instructions, "model": name, "output": [],
         "max_output_tokens": body.max_output_tokens, "metadata": body.metadata.clone().unwrap_or_default(),
         "parallel_tool_calls": ask.is_parallel, "previous_response_id": body.previous_response_id,
@@ -274,7 +312,7 @@ pub fn keep(app: &App, frame: Frame, response: &Value, answer: &Whole) {
         message.extra.insert("tool_calls".into(), calls.collect());
     }
     messages.push(message);
-    let stored = Stored { response: response.clone(), input: frame.input, messages, group: frame.group };
+    let stored = Stored { response: response.clone(), input: frame.input, messages, group: frame.group, job: None };
     app.store.insert(&frame.id, stored);
 }
 
@@ -286,8 +324,34 @@ pub async fn retrieve(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Response> {
+    let stored = app.store.get(&id, caller.group).ok_or_else(|| missing(&id))?;
+    if query.get("stream").is_none_or(|value| value != "true") {
+        return Ok(axum::Json(stored.response).into_response());
+    }
+    let job =
+        stored.job.ok_or_else(|| ApiError::bad("only background responses can be streamed again").param("stream"))?;
+    let after = query.get("starting_after").map(|text| text.parse::<usize>()).transpose();
+    let after = after.map_err(|_| ApiError::bad("starting_after is the number of an event").param("starting_after"))?;
+    Ok(job.stream(after.map_or(0, |n| n.saturating_add(1))))
+}
+
+/// `/v1/responses/{id}/cancel`: a background response ends with what it has.
+pub async fn cancel(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
 ) -> Result<axum::Json<Value>> {
-    app.store.get(&id, caller.group).map(|stored| axum::Json(stored.response)).ok_or_else(|| missing(&id))
+    let stored = app.store.get(&id, caller.group).ok_or_else(|| missing(&id))?;
+    let only = || ApiError::bad("only background responses can be cancelled").param("response_id");
+    stored.job.ok_or_else(only)?.cancel();
+    let changed = app.store.update(&id, caller.group, |stored| {
+        if matches!(stored.response["status"].as_str(), Some("queued" | "in_progress")) {
+            stored.response["status"] = "cancelled".into();
+        }
+    });
+    changed.map(|stored| axum::Json(stored.response)).ok_or_else(|| missing(&id))
 }
 
 pub async fn delete(
@@ -295,21 +359,23 @@ pub async fn delete(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<axum::Json<Value>> {
-    match app.store.remove(&id, caller.group) {
-        true => Ok(axum::Json(json!({"id": id, "object": "response", "deleted": true}))),
-        false => Err(missing(&id)),
+    let stored = app.store.remove(&id, caller.group).ok_or_else(|| missing(&id))?;
+    if let Some(job) = stored.job {
+        job.cancel();
     }
+    Ok(axum::Json(json!({"id": id, "object": "response", "deleted": true})))
 }
 
 pub async fn input_items(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    Query(mut query): Query<HashMap<String, String>>,
 ) -> Result<axum::Json<Value>> {
     let items = app.store.get(&id, caller.group).ok_or_else(|| missing(&id))?.input;
-    let id_of = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
-    let (first, last) = (id_of(items.first()), id_of(items.last()));
-    Ok(axum::Json(json!({"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": false})))
+    // The latest first, unlike the lists of chat completions.
+    query.entry("order".into()).or_insert_with(|| "desc".into());
+    page(items, &query).map(axum::Json)
 }
 
 /// `/v1/responses/input_tokens`: how long the prompt would be.

@@ -164,6 +164,7 @@ impl Encoder for ResponseEncoder {
                 self.begin(Kind::Call { call_id: id, name }, &mut out);
             }
             Update::Piece(Piece::ToolArguments { text, .. }) => self.grow(&text, Vec::new(), &mut out),
+            Update::Prompt(_) => {}
             Update::Finished { .. } => {
                 if self.output.is_empty() && self.open.is_none() {
                     self.begin(Kind::Message, &mut out);
