@@ -12,6 +12,7 @@ mod model;
 mod packet;
 mod queue;
 mod shutdown;
+mod startup;
 mod threads;
 
 pub use config::Config;
