@@ -129,6 +129,24 @@ fn the_same_program_runs_on_three_generations_of_hip() {
 }
 
 #[test]
+fn wrong_arguments_of_the_script_get_a_hint() {
+    for (args, hint) in [
+        (&["--hip", "4.0", "true"][..], "--hip 7.2, 6.4 or 5.7"),
+        (&["--chip", "gfx9", "true"], "--chip gfx1100 or --chip gfx942"),
+        (&["no-such-program"], "no program"),
+        (&[], "crates/gfx/run PROGRAM"),
+    ] {
+        let out = Command::new(tools::crate_dir().join("run"))
+            .args(args)
+            .env("GFX_MODEL_LIB", tools::target_dir().join("deps/libgfx_model.so"))
+            .output()
+            .expect("the script starts");
+        let is_skip = !out.status.success() && text(&out).contains("fetch-rocm: error");
+        assert!(!out.status.success() && (is_skip || text(&out).contains(hint)), "{args:?}: {}", text(&out));
+    }
+}
+
+#[test]
 fn no_mirror_is_a_reason_to_skip_and_says_so() {
     let cache = std::env::temp_dir().join(format!("gfx-no-mirror-{}", std::process::id()));
     let out = Command::new(tools::crate_dir().join("fetch-rocm"))
