@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Compiles every kernel for AMD chips with no GPU: by Debian's clang-19 and by AMD's own hiprtc.
 
-  scripts/compile_matrix.py [--all] [--arch gfx1100,...] [--compiler clang,hiprtc] [--table FILE] [KERNEL ...]
+  scripts/compile_matrix.py [--all] [--arch gfx1100,...] [--compiler clang,7.2,...] [--table FILE] [KERNEL ...]
 
 Reports vector and scalar registers, LDS and spills per kernel, from the metadata of the code objects; fails where one
 does not compile, spills, or uses scratch memory. The options are those of crates/gpu/src/vendor.rs; what each kernel
-file is compiled with is in crates/ops/kernels/variants.txt. hiprtc comes from crates/gfx/fetch-rocm; an architecture
-it does not know aborts the process, so each runs in a child.
+file is compiled with is in crates/ops/kernels/variants.txt. hiprtc comes from crates/gfx/fetch-rocm, 7.2's and with
+--all those of HIP 6.4, 5.7 and 5.2 too; an architecture it does not know aborts the process, so each runs in a child.
+With --keep what was compiled before from the same sources is not compiled again: a run of --all may be broken off.
 """
 
 import argparse
 import concurrent.futures
 import ctypes
+import hashlib
 import itertools
 import json
 import os
@@ -30,6 +32,13 @@ MORE = (
     "gfx803 gfx900 gfx906 gfx908 gfx950 gfx1010 gfx1012 gfx1030 gfx1031 gfx1032 gfx1101 gfx1102 gfx1103 "
     "gfx1150 gfx1151 gfx1152 gfx1200"
 ).split()
+# HIP versions whose hiprtc compiles: Debian's suite, and the library that holds it.
+HIPRTC = {
+    "7.2": (None, "libhiprtc.so.7"),
+    "6.4": ("sid", "libamdhip64.so.6"),
+    "5.7": ("trixie", "libamdhip64.so.5"),
+    "5.2": ("bookworm", "libamdhip64.so.5"),
+}
 EMPTY = 'extern "C" __attribute__((global)) void nothing() {}\n'
 
 
@@ -152,6 +161,7 @@ def uses(kernel: dict) -> dict[str, int]:
 
 class Clang:
     name = "clang"
+    knows_today = True
 
     def __init__(self, program: str):
         self.program = program
@@ -187,15 +197,20 @@ class Clang:
 class Hiprtc:
     name = "hiprtc"
 
-    def __init__(self, libraries: Path):
-        self.libraries = libraries
+    @property
+    def knows_today(self) -> bool:
+        """Whether it must know every chip that is tested every day; older ones know the chips of their time."""
+        return self.soname == HIPRTC["7.2"][1]
+
+    def __init__(self, libraries: Path, soname: str):
+        self.libraries, self.soname = libraries, soname
         # The package's version; hiprtcVersion has a count of its own.
-        self.version = (libraries / "libhiprtc.so.7").resolve().name.partition(".so.")[2]
+        self.version = (libraries / soname).resolve().name.partition(".so.")[2]
 
     def child(self, job: dict) -> subprocess.CompletedProcess:
         loader = [str(self.libraries / "ld-linux-x86-64.so.2"), "--library-path", str(self.libraries)]
         python = os.path.realpath(sys.executable)
-        environment = os.environ | {"COMPILE_MATRIX_JOB": "1"}
+        environment = os.environ | {"COMPILE_MATRIX_JOB": self.soname}
         command = [*loader, python, __file__]
         return subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, env=environment)
 
@@ -218,7 +233,7 @@ class Hiprtc:
 
 def hiprtc_child() -> None:
     """In AMD's loader: compiles what the parent names, one line of answer each, an empty kernel first."""
-    library = ctypes.CDLL("libhiprtc.so.7")
+    library = ctypes.CDLL(os.environ["COMPILE_MATRIX_JOB"])
     job = json.load(sys.stdin)
     folder, arch = Path(job["folder"]), job["arch"]
     headers = {path.name.encode(): path.read_bytes() for path in sorted(folder.glob("*.h"))}
@@ -264,8 +279,33 @@ def cell(use: dict | None) -> str:
     return f"{registers} / {use['sgprs']} / {use['lds']}"
 
 
-def table(compiler, archs: list[str], what: list, results: dict) -> str:
-    lines = [f"\n## {compiler.name} {compiler.version}\n"]
+# Chips of one table, so that a row stays readable.
+N_COLUMNS = 7
+
+
+def summary(found: dict) -> str:
+    """What is most in any kernel, chip by compiler."""
+    names = list(found)
+    lines = ["\n## Every chip, every compiler\n", "The most that any kernel uses. `-`: this compiler does not know the chip.\n"]
+    lines += ["| chip | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    for arch in dict.fromkeys(itertools.chain.from_iterable(found.values())):
+        cells = []
+        for results in found.values():
+            uses = [use for status, kernels in results.get(arch, []) if status == "made" for use in kernels.values()]
+            most = {key: max(use[key] for use in uses) for key in uses[0]} if uses else None
+            cells.append(f"{cell(most)} ({len(uses)} kernels)" if most else "-")
+        lines.append(f"| {arch} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def tables(compiler, what: list, results: dict) -> str:
+    archs = list(results)
+    parts = [archs[k : k + N_COLUMNS] for k in range(0, len(archs), N_COLUMNS)]
+    return f"\n## {compiler.name} {compiler.version}\n" + "".join(table(part, what, results) for part in parts)
+
+
+def table(archs: list[str], what: list, results: dict) -> str:
+    lines = [""]
     lines += ["| file | defines | kernel | " + " | ".join(archs) + " |", "|---|---|---|" + "---|" * len(archs)]
     for index, (stem, defines) in enumerate(what):
         found = {arch: results[arch][index][1] for arch in archs if results[arch][index][0] == "made"}
@@ -306,18 +346,44 @@ def compilers(words: list[str], clang: str) -> tuple[list, list[str]]:
             found.append(Clang(clang))
         except OSError as error:
             missing.append(f"{clang}: {error.strerror} (apt-get install clang-19 lld-19)")
-    if "hiprtc" in words:
-        fetched = subprocess.run([ROOT / "crates/gfx/fetch-rocm"], capture_output=True, text=True)
+    for version in words:
+        if version == "clang":
+            continue
+        if version not in HIPRTC:
+            sys.exit(f"compile_matrix: error: no compiler {version}; clang, {', '.join(HIPRTC)}")
+        suite, soname = HIPRTC[version]
+        command = [ROOT / "crates/gfx/fetch-rocm", *(["--suite", suite] if suite else [])]
+        fetched = subprocess.run(command, capture_output=True, text=True)
         if fetched.returncode:
-            missing.append(f"AMD's packages: {fetched.stderr.strip()}")
+            missing.append(f"AMD's packages of HIP {version}: {fetched.stderr.strip()}")
         else:
-            found.append(Hiprtc(Path(fetched.stdout.splitlines()[-1])))
+            found.append(Hiprtc(Path(fetched.stdout.splitlines()[-1]), soname))
     return found, missing
+
+
+class Kept:
+    """Answers of earlier runs in a folder, by compiler, chip and everything that was compiled."""
+
+    def __init__(self, folder: Path | None, kernels: Path, what: list):
+        texts = [path.read_bytes() for path in sorted(kernels.glob("*.h")) + sorted(kernels.glob("*.hip"))]
+        texts += [json.dumps(what).encode(), Path(__file__).read_bytes()]
+        self.folder, self.key = folder, hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
+
+    def all(self, compiler, kernels: Path, arch: str, what: list) -> list[tuple[str, object]] | None:
+        if not self.folder:
+            return compiler.all(kernels, arch, what)
+        path = self.folder / f"{compiler.name}-{compiler.version}-{arch}-{self.key}.json"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_suffix(f".{os.getpid()}")
+            fresh.write_text(json.dumps(compiler.all(kernels, arch, what)))
+            fresh.rename(path)
+        return json.loads(path.read_text())
 
 
 HEAD = """# What the kernels use on AMD chips
 
-Made by `scripts/compile_matrix.py --table docs/kernels-amd.md`; not for editing. Each cell: VGPRs (+ AGPRs) / SGPRs /
+Made by `scripts/compile_matrix.py --all --table docs/kernels-amd.md`; not for editing. Each cell: VGPRs (+ AGPRs) / SGPRs /
 bytes of LDS. Nothing spills and nothing uses scratch memory: the script fails otherwise.
 """
 
@@ -326,7 +392,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every architecture named by the project")
     parser.add_argument("--arch", default=None, help=f"comma-separated; default: {','.join(DEFAULT)}")
-    parser.add_argument("--compiler", default="clang,hiprtc", help="default: clang,hiprtc")
+    parser.add_argument("--compiler", default=None, help=f"of clang,{','.join(HIPRTC)}; default: clang,7.2, or all with --all")
+    parser.add_argument("--keep", default=None, type=Path, metavar="FOLDER", help="keep answers there, and use those kept")
     parser.add_argument("--clang", default="clang-19", metavar="PROGRAM")
     parser.add_argument("--kernels", default=KERNELS, type=Path, metavar="FOLDER")
     parser.add_argument("--table", default=None, type=Path, metavar="FILE", help="write registers and LDS as Markdown")
@@ -335,30 +402,38 @@ def main() -> int:
     archs = args.arch.split(",") if args.arch else DEFAULT + (MORE if args.all else [])
     what = units(args.kernels, [Path(name).stem for name in args.kernel])
     problems = undeclared(args.kernels)
-    found, missing = compilers(args.compiler.split(","), args.clang)
+    words = args.compiler.split(",") if args.compiler else ["clang", *(HIPRTC if args.all else ["7.2"])]
+    found, missing = compilers(words, args.clang)
+    kept = Kept(args.keep, args.kernels, what)
     for reason in missing:
         print(f"skipped: {reason}")
     if not found:
         return 3
-    start, n_failed, text = time.monotonic(), len(problems), HEAD
+    start, n_failed, details, by_compiler = time.monotonic(), len(problems), "", {}
     for problem in problems:
         print(f"FAILED {problem}")
     for compiler in found:
         print(f"{compiler.name} {compiler.version}: {len(what)} units")
         results = {}
         for arch in archs:
-            answers = compiler.all(args.kernels, arch, what)
+            answers = kept.all(compiler, args.kernels, arch, what)
             if answers is not None:
                 results[arch] = answers
                 n_failed += judge(compiler, arch, what, answers)
-            elif arch in DEFAULT:
+            elif arch in DEFAULT and compiler.knows_today:
                 n_failed += 1
                 print(f"FAILED {compiler.name} does not know {arch}")
             else:
                 print(f"{compiler.name:7} {arch:8} skipped: this compiler does not know it")
-        text += table(compiler, list(results), what, results)
+        by_compiler[f"{compiler.name} {compiler.version}"] = results
+        if compiler.knows_today:
+            details += tables(compiler, what, results)
+    unknown = [arch for arch in archs if not any(arch in results for results in by_compiler.values())]
+    for arch in unknown:
+        n_failed += 1
+        print(f"FAILED no compiler knows {arch}")
     if args.table:
-        args.table.write_text(text)
+        args.table.write_text(HEAD + summary(by_compiler) + details)
     print(f"{n_failed} failed, {time.monotonic() - start:.0f} s")
     return 1 if n_failed else 3 if missing else 0
 

@@ -121,21 +121,27 @@ fn arg<T>(value: &mut T) -> Ptr {
     (value as *mut T).cast()
 }
 
-/// Architecture name from the device properties (the R0600 layout of HIP 6 and 7).
+/// Architecture name from the device properties: the R0600 layout of HIP 6 and 7, or the one before.
 fn describe(h: &Hip) -> String {
     let count: unsafe extern "C" fn(*mut c_int) -> c_int = h.get("hipGetDeviceCount");
-    let properties: unsafe extern "C" fn(*mut u8, c_int) -> c_int = h.get("hipGetDevicePropertiesR0600");
+    type Properties = unsafe extern "C" fn(*mut u8, c_int) -> c_int;
+    // SAFETY: only looked up, under the name and type of AMD's header.
+    let is_new = unsafe { h.hip.get::<Properties>(b"hipGetDevicePropertiesR0600") }.is_ok();
+    let (name, arch_at) = if is_new { ("hipGetDevicePropertiesR0600", 1160) } else { ("hipGetDeviceProperties", 396) };
+    let properties: Properties = h.get(name);
+    let version: unsafe extern "C" fn(*mut c_int) -> c_int = h.get("hipRuntimeGetVersion");
     let init: unsafe extern "C" fn(c_uint) -> c_int = h.get("hipInit");
-    let (mut n, mut p) = (0, vec![0u8; 4096]);
-    // SAFETY: the structure is 1472 bytes; 4096 are given.
+    let (mut n, mut v, mut p) = (0, 0, vec![0u8; 4096]);
+    // SAFETY: the structure is at most 1472 bytes; 4096 are given.
     unsafe {
         h.check("hipInit", init(0));
+        h.check("hipRuntimeGetVersion", version(&mut v));
         h.check("hipGetDeviceCount", count(&mut n));
         h.check("hipGetDeviceProperties", properties(p.as_mut_ptr(), 0));
     }
     let text = |o: usize| String::from_utf8_lossy(p[o..].split(|b| *b == 0).next().unwrap_or(&[])).into_owned();
-    let arch = text(1160);
-    println!("{n} device: {} ({arch})", text(0));
+    let arch = text(arch_at);
+    println!("HIP {}.{}, {n} device: {} ({arch})", v / 10_000_000, v / 100_000 % 100, text(0));
     arch
 }
 
@@ -145,8 +151,9 @@ fn main() {
         let load = |name: &&str| unsafe { Library::new(name) }.ok();
         names.iter().find_map(load).unwrap_or_else(|| panic!("none of {names:?} loads"))
     };
-    let h =
-        Hip { hip: open(&["libamdhip64.so.7", "libamdhip64.so.6"]), rtc: open(&["libhiprtc.so.7", "libhiprtc.so.6"]) };
+    // Up to HIP 6 the compiler may live in the runtime's own library.
+    let hips = ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"];
+    let h = Hip { hip: open(&hips), rtc: open(&["libhiprtc.so.7", "libhiprtc.so.6", hips[1], hips[2]]) };
     let arch = describe(&h);
     if let Some(n_bytes) = std::env::var("SMOKE_ALLOC").ok().and_then(|v| v.parse().ok()) {
         h.upload(&vec![0u8; n_bytes]);
@@ -207,6 +214,7 @@ fn main() {
     }
     println!("rmsnorm: worst error {worst:.1e}, {ms:.3} ms by events");
     assert!(worst < 1e-5);
+    assert!(ms > 0.0 && ms < 60_000.0, "the events' time is {ms} ms");
 
     let memset: unsafe extern "C" fn(Ptr, c_int, usize, Ptr) -> c_int = h.get("hipMemsetAsync");
     // SAFETY: `dy` holds n_rows * n floats.

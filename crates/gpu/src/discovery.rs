@@ -47,6 +47,8 @@ pub struct Found {
     pub memory_bytes: usize,
     pub is_integrated: bool,
     pub pci: String,
+    /// The driver's generation: `HIP 7.2`, `CUDA 12.9`.
+    pub driver: String,
     /// Why it is not used, if it is not.
     pub refused: Option<String>,
 }
@@ -64,11 +66,12 @@ impl fmt::Display for Found {
         let name = if self.name.is_empty() { "unnamed" } else { &self.name };
         write!(
             f,
-            "{}:{} {name} ({}, {kind}, {:.1} GiB)",
+            "{}:{} {name} ({}, {kind}, {:.1} GiB, {})",
             self.vendor.word(),
             self.ordinal,
             self.arch,
-            gib / 2f64.powi(30)
+            gib / 2f64.powi(30),
+            self.driver
         )?;
         self.refused.as_ref().map_or(Ok(()), |why| write!(f, ": refused, {why}"))
     }
@@ -236,6 +239,7 @@ fn parse(vendor: Vendor, line: &str) -> Option<Found> {
         memory_bytes: fields.next()?.parse().ok()?,
         is_integrated: fields.next()?.parse().ok()?,
         pci: fields.next()?.to_owned(),
+        driver: fields.next()?.to_owned(),
         name: fields.next()?.to_owned(),
         refused: None,
     };
@@ -288,7 +292,8 @@ fn describe(vendor: Vendor, ordinal: u32) -> Result<String> {
     let device = Device::open(vendor, ordinal)?;
     let p = device.properties();
     let name = p.name.replace('\t', " ");
-    Ok(format!("{ordinal}\t{}\t{}\t{}\t{}\t{name}", p.arch, p.memory_bytes, p.is_integrated, p.pci))
+    let driver = vendor.driver_words(device.driver_version().1);
+    Ok(format!("{ordinal}\t{}\t{}\t{}\t{}\t{driver}\t{name}", p.arch, p.memory_bytes, p.is_integrated, p.pci))
 }
 
 crate::args! {
@@ -344,6 +349,7 @@ mod tests {
             memory_bytes: gib << 30,
             is_integrated,
             pci: String::new(),
+            driver: "HIP 7.2".into(),
             refused: refused.map(str::to_owned),
         }
     }
@@ -367,8 +373,9 @@ mod tests {
 
     #[test]
     fn a_broken_answer_is_no_device() {
-        assert!(parse(Vendor::Amd, "0\tgfx1100\t17\tfalse\t0000:03:00.0\tRadeon").is_some());
-        for line in ["", "0", "x\tgfx1100\t17\tfalse\tp\tn", "0\tg\t17\tmaybe\tp\tn", "0\tg\t17\ttrue\tp\tn\textra"] {
+        assert!(parse(Vendor::Amd, "0\tgfx1100\t17\tfalse\t0000:03:00.0\tHIP 7.2\tRadeon").is_some());
+        for line in ["", "0", "x\tg\t17\tfalse\tp\td\tn", "0\tg\t17\tmaybe\tp\td\tn", "0\tg\t17\ttrue\tp\td\tn\textra"]
+        {
             assert!(parse(Vendor::Amd, line).is_none(), "{line:?}");
         }
     }

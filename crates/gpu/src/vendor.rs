@@ -145,6 +145,14 @@ impl Vendor {
         !matches!(status, 0 | 1 | 2 | 9 | 98 | 209 | 400 | 500 | 600 | 701 | 801 | 900..=908)
     }
 
+    /// A driver's version number as people write it.
+    pub fn driver_words(self, version: c_int) -> String {
+        match self {
+            Vendor::Amd => format!("HIP {}.{}", version / 10_000_000, version / 100_000 % 100),
+            Vendor::Nvidia => format!("CUDA {}.{}", version / 1000, version % 1000 / 10),
+        }
+    }
+
     pub fn driver_libraries(self) -> Vec<PathBuf> {
         match self {
             Vendor::Amd => self.candidates(&["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"]),
@@ -565,6 +573,13 @@ impl Vendor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn driver_versions_as_people_write_them() {
+        assert_eq!(Vendor::Amd.driver_words(70253211), "HIP 7.2");
+        assert_eq!(Vendor::Amd.driver_words(50731921), "HIP 5.7");
+        assert_eq!(Vendor::Nvidia.driver_words(12090), "CUDA 12.9");
+    }
 
     fn names(vendor: Vendor, driver_version: Option<c_int>) -> Vec<String> {
         let plain = vendor.rtc_libraries(driver_version).into_iter().filter(|path| path.components().count() == 1);

@@ -29,6 +29,7 @@ pub fn main(args: &Args) -> Result<()> {
                 "architecture": found.arch,
                 "is_integrated": found.is_integrated,
                 "pci": found.pci,
+                "driver": found.driver,
                 "memory_total_bytes": found.memory_bytes,
                 "refused": found.refused,
             })

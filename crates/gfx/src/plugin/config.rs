@@ -33,8 +33,13 @@ fn number(name: &str) -> Result<Option<u64>, Error> {
     }
 }
 
-fn is_on(name: &str) -> bool {
+pub fn is_on(name: &str) -> bool {
     std::env::var(name).is_ok_and(|v| !v.is_empty() && v != "0")
+}
+
+/// `GFX_CHIP`, or the Radeon.
+pub fn chip() -> Result<&'static Chip, Error> {
+    Chip::find(&std::env::var("GFX_CHIP").unwrap_or_else(|_| "gfx1100".into()))
 }
 
 impl Config {
@@ -47,7 +52,7 @@ impl Config {
             options.max_instructions = n;
         }
         Ok(Config {
-            chip: Chip::find(&std::env::var("GFX_CHIP").unwrap_or_else(|_| "gfx1100".into()))?,
+            chip: chip()?,
             options,
             is_logged: is_on("GFX_LOG"),
             counters: std::env::var("GFX_COUNTERS").ok().filter(|s| !s.is_empty()),

@@ -8,6 +8,9 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub const SUCCESS: c_int = 0;
+/// `HSA_STATUS_INFO_BREAK`: iterate no further.
+pub const BREAK: c_int = 1;
 /// `HSA_STATUS_ERROR_OUT_OF_RESOURCES`.
 const OUT_OF_RESOURCES: c_int = 0x1008;
 /// `HSA_STATUS_ERROR_NOT_INITIALIZED`.
@@ -34,8 +37,15 @@ pub fn next_symbol(name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// A function of ROCr itself, where ROCr is loaded.
-pub fn rocr_symbol(name: &CStr) -> Option<*mut c_void> {
+/// A function of ROCr itself, where ROCr is loaded, as type `F`.
+pub fn rocr_function<F: Copy>(name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) }
+    // SAFETY: each caller names a function of ROCr's public headers together with that function's type, and `F` is as
+    // wide as a pointer.
+    rocr_symbol(name).map(|at| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&at) })
+}
+
+fn rocr_symbol(name: &CStr) -> Option<*mut c_void> {
     // ROCr is loaded into a scope of its own, so "the next object" would not find it.
     // SAFETY: both names are C strings; the handle is used while ROCr, our caller's caller, stays loaded.
     let found = unsafe {
@@ -47,11 +57,7 @@ pub fn rocr_symbol(name: &CStr) -> Option<*mut c_void> {
 
 fn real() -> Option<Allocate> {
     static REAL: OnceLock<Option<Allocate>> = OnceLock::new();
-    *REAL.get_or_init(|| {
-        let found = rocr_symbol(c"hsa_amd_memory_pool_allocate")?;
-        // SAFETY: a symbol of this name has this signature in every ROCr (hsa_ext_amd.h).
-        Some(unsafe { std::mem::transmute::<*mut c_void, Allocate>(found) })
-    })
+    *REAL.get_or_init(|| rocr_function(c"hsa_amd_memory_pool_allocate"))
 }
 
 /// `n` or `n@bytes`.

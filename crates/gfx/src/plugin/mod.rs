@@ -4,12 +4,15 @@
 //! `HSA_MODEL_TOPOLOGY`, and from then on tells it about memory and queues. Device address x is host address
 //! aperture + x. No call may unwind into C: everything here is caught or cannot fail.
 
+mod agent;
+mod clock;
 mod config;
 mod interpose;
 mod model;
 mod packet;
 mod queue;
 mod shutdown;
+mod startup;
 mod threads;
 
 pub use config::Config;

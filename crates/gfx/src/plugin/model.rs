@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::clock::{self, now_ns};
 use super::config::Config;
 use super::packet::{Body, Condition, Packet};
 use super::queue::Queue;
@@ -335,8 +336,8 @@ impl Shared {
                 AtomicI64::from_ptr((at + 8) as *mut i64),
                 AtomicU64::from_ptr((at + 16) as *mut u64),
                 AtomicU32::from_ptr((at + 24) as *mut u32),
-                AtomicU64::from_ptr((at + 32) as *mut u64),
-                AtomicU64::from_ptr((at + 40) as *mut u64),
+                AtomicU64::from_ptr((at + clock::START) as *mut u64),
+                AtomicU64::from_ptr((at + clock::END) as *mut u64),
             )
         };
         start.store(started, Ordering::Relaxed);
@@ -391,11 +392,6 @@ fn rest(n_idle: u32) {
         51..=500 => std::thread::sleep(Duration::from_micros(20)),
         _ => std::thread::sleep(Duration::from_micros(200)),
     }
-}
-
-fn now_ns() -> u64 {
-    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
 fn append(path: &str, line: &str) -> std::io::Result<()> {

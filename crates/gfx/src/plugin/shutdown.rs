@@ -4,10 +4,11 @@
 //! A kernel driver answers a late call with an error that nobody reads; libhsakmt's model calls `abort`. The event lives
 //! as long as there is a queue: so before AMD's own function runs, one more queue is made, which nobody uses or ends.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::interpose::{NOT_INITIALIZED, rocr_symbol};
+use super::agent::{DEVICE_GPU, INFO_DEVICE};
+use super::interpose::{BREAK, NOT_INITIALIZED, SUCCESS, rocr_function};
 
 type Agent = u64;
 type Visit = unsafe extern "C" fn(Agent, *mut c_void) -> c_int;
@@ -17,12 +18,6 @@ type AgentGetInfo = unsafe extern "C" fn(Agent, c_int, *mut c_void) -> c_int;
 type QueueCreate =
     unsafe extern "C" fn(Agent, u32, u32, *const c_void, *mut c_void, u32, u32, *mut *mut c_void) -> c_int;
 
-const SUCCESS: c_int = 0;
-/// `HSA_STATUS_INFO_BREAK`: iterate no further.
-const BREAK: c_int = 1;
-/// `HSA_AGENT_INFO_DEVICE`, and a GPU's answer.
-const INFO_DEVICE: c_int = 17;
-const DEVICE_GPU: u32 = 1;
 const QUEUE_TYPE_MULTI: u32 = 0;
 const N_PACKETS: u32 = 64;
 
@@ -33,15 +28,10 @@ pub fn is_making_a_keeper() -> bool {
     IS_MAKING.load(Ordering::Acquire)
 }
 
-fn symbol<F: Copy>(name: &CStr) -> Option<F> {
-    // SAFETY: each caller names a function of ROCr's public header (hsa.h) together with that function's type.
-    rocr_symbol(name).map(|at| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&at) })
-}
-
 /// Makes a queue on the first GPU, once.
 unsafe extern "C" fn visit(agent: Agent, _: *mut c_void) -> c_int {
     let (Some(info), Some(create)) =
-        (symbol::<AgentGetInfo>(c"hsa_agent_get_info"), symbol::<QueueCreate>(c"hsa_queue_create"))
+        (rocr_function::<AgentGetInfo>(c"hsa_agent_get_info"), rocr_function::<QueueCreate>(c"hsa_queue_create"))
     else {
         return BREAK;
     };
@@ -72,8 +62,8 @@ unsafe extern "C" fn visit(agent: Agent, _: *mut c_void) -> c_int {
 /// As ROCr's own function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hsa_shut_down() -> c_int {
-    let Some(real) = symbol::<ShutDown>(c"hsa_shut_down") else { return NOT_INITIALIZED };
-    if let Some(iterate) = symbol::<IterateAgents>(c"hsa_iterate_agents") {
+    let Some(real) = rocr_function::<ShutDown>(c"hsa_shut_down") else { return NOT_INITIALIZED };
+    if let Some(iterate) = rocr_function::<IterateAgents>(c"hsa_iterate_agents") {
         IS_MAKING.store(true, Ordering::Release);
         // SAFETY: ROCr is open until `real` runs; `visit` unwinds nowhere.
         unsafe { iterate(visit, std::ptr::null_mut()) };

@@ -8,7 +8,13 @@ use crate::tools::{self, smoke, text};
 fn compile_copy_launch_event_memset_graph() {
     let Some(out) = smoke(&[]) else { return };
     assert!(out.status.success(), "{}", text(&out));
-    for line in ["(gfx1100)", "rmsnorm: worst", "memset and device copy: right", "replayed 4 times: right", "ok\n"] {
+    for line in [
+        "Radeon RX 7900 XTX (software model) (gfx1100)",
+        "rmsnorm: worst",
+        "memset and device copy: right",
+        "replayed 4 times: right",
+        "ok\n",
+    ] {
         assert!(text(&out).contains(line), "no `{line}` in {}", text(&out));
     }
 }
@@ -72,6 +78,72 @@ fn counters_are_written_per_dispatch() {
 fn the_same_program_runs_on_gfx942() {
     let Some(out) = smoke(&[("GFX_CHIP", "gfx942"), ("GFX_SANITIZE", "1")]) else { return };
     assert!(out.status.success() && text(&out).contains("(gfx942") && text(&out).contains("ok\n"), "{}", text(&out));
+}
+
+/// A copy of every program that was ever built would fill the disk.
+#[test]
+fn copies_of_programs_long_unused_are_dropped() {
+    let Some(rocm) = tools::rocm() else { return };
+    if !tools::has_patchelf() {
+        return;
+    }
+    let packages = rocm.ancestors().nth(3).expect("root/usr/lib/x86_64-linux-gnu");
+    let cache = std::env::temp_dir().join(format!("gfx-prune-{}", std::process::id()));
+    let programs = cache.join("programs");
+    std::fs::create_dir_all(&programs).expect("a folder of our own");
+    std::os::unix::fs::symlink(packages, cache.join("root")).expect("a link");
+    let make = |name: &str, hours: u64| {
+        let folder = programs.join(name);
+        std::fs::create_dir(&folder).expect("a folder of our own");
+        let used = std::time::SystemTime::now() - std::time::Duration::from_secs(3600 * hours);
+        std::fs::File::open(&folder).and_then(|f| f.set_modified(used)).expect("our own folder's time");
+    };
+    (0..40).for_each(|n| make(&format!("old-{n}"), 100 + n));
+    (0..30).for_each(|n| make(&format!("busy-{n}"), 0));
+    let out = Command::new(tools::crate_dir().join("run"))
+        .args(["--suite", "experimental", "true"])
+        .env("ROCI_ROCM_CACHE", &cache)
+        .output()
+        .expect("the script starts");
+    let count = |stem: &str| {
+        let names = std::fs::read_dir(&programs).expect("our own folder").flatten();
+        names.filter(|e| e.file_name().to_string_lossy().starts_with(stem)).count()
+    };
+    let left = (count("old-"), count("busy-"));
+    let _ = std::fs::remove_dir_all(&cache);
+    assert!(out.status.success(), "{}", text(&out));
+    assert_eq!(left, (0, 30), "old ones go, those in use stay");
+}
+
+/// AMD's older runtimes, over the ROCr that has the hook.
+#[test]
+#[ignore = "fetches two older HIP versions"]
+fn the_same_program_runs_on_three_generations_of_hip() {
+    for hip in ["5.7", "6.4", "7.2"] {
+        for env in [("GFX_SANITIZE", "1"), ("GFX_SEED", "7")] {
+            let Some(out) = tools::smoke_on(&["--hip", hip], &[env]) else { return };
+            let said = text(&out);
+            assert!(out.status.success() && said.contains(&format!("HIP {hip},")) && said.contains("ok\n"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments_of_the_script_get_a_hint() {
+    for (args, hint) in [
+        (&["--hip", "4.0", "true"][..], "--hip 7.2, 6.4 or 5.7"),
+        (&["--chip", "gfx9", "true"], "--chip gfx1100 or --chip gfx942"),
+        (&["no-such-program"], "no program"),
+        (&[], "crates/gfx/run PROGRAM"),
+    ] {
+        let out = Command::new(tools::crate_dir().join("run"))
+            .args(args)
+            .env("GFX_MODEL_LIB", tools::target_dir().join("deps/libgfx_model.so"))
+            .output()
+            .expect("the script starts");
+        let is_skip = !out.status.success() && text(&out).contains("fetch-rocm: error");
+        assert!(!out.status.success() && (is_skip || text(&out).contains(hint)), "{args:?}: {}", text(&out));
+    }
 }
 
 #[test]

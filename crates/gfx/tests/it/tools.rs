@@ -44,13 +44,21 @@ pub fn has_patchelf() -> bool {
 
 /// Runs the smoke program through the run script with extra environment.
 pub fn smoke(env: &[(&str, &str)]) -> Option<Output> {
+    smoke_on(&[], env)
+}
+
+/// The same with more arguments for the script.
+pub fn smoke_on(options: &[&str], env: &[(&str, &str)]) -> Option<Output> {
     rocm()?;
     if !has_patchelf() {
         return None;
     }
     let target = target_dir();
     let mut command = Command::new(crate_dir().join("run"));
-    command.arg(target.join("examples/hip-smoke")).env("GFX_MODEL_LIB", target.join("deps/libgfx_model.so"));
+    command
+        .args(options)
+        .arg(target.join("examples/hip-smoke"))
+        .env("GFX_MODEL_LIB", target.join("deps/libgfx_model.so"));
     command.envs(env.iter().copied());
     Some(command.output().expect("the run script starts"))
 }
