@@ -281,12 +281,10 @@ pub(super) fn launch(
     q: View,
     kv: Kv,
     heads: Heads,
-    spans: &[QuerySpan],
-    device: DeviceSpans,
+    (spans, DeviceSpans { plan, words }): (&[QuerySpan], DeviceSpans),
     shaping: Shaping,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
-    let DeviceSpans { plan, words } = device;
     if !matches!(plan.road, Road::Vector | Road::Units) && shaping.is_any() {
         let what =
             format!("{:?} does not shape scores; a plan for shaped scores goes without the matrix units", plan.road);

@@ -177,7 +177,7 @@ pub fn attention_with<'s>(
         Exec::Gpu(gpu) => {
             let device = device.ok_or(Error::Place { op: OP, what: "spans", expected: "device memory" })?;
             gpu.launcher.count(work(&heads, kv.k.dtype, spans));
-            return launch::launch(gpu, q, kv, heads, spans, device, shaping, out);
+            return launch::launch(gpu, q, kv, heads, (spans, device), shaping, out);
         }
     };
     let input = Input {
