@@ -306,11 +306,16 @@ impl Model {
         }
     }
 
-    /// Fast paths that this model does without, with the reasons; and the vendor's library it uses, if any.
+    /// The vendor's library that this model uses, if any, weights that are held in another type than the file's, and
+    /// fast paths it does without, with the reasons.
     pub fn notes(&self) -> Vec<String> {
         let RunsOn::Gpu(device) = &self.runs_on else { return Vec::new() };
         let used = device.blas().map(|library| format!("large products through {library}"));
-        used.into_iter().chain(device.kernels.refused()).collect()
+        let refused = device.kernels.refused().into_iter().map(|(why, n)| match n {
+            1 => why,
+            n => format!("{why} ({n} times)"),
+        });
+        used.into_iter().chain(self.decoder.weights.conversions()).chain(refused).collect()
     }
 
     /// Why this model can run no more: the first fault of its GPU, and the memory that was given up for it. A new

@@ -18,6 +18,8 @@ pub struct Resident {
     tensors: Vec<Tensor>,
     /// The tensor of the checkpoint that each came from, and which matrix of it.
     sources: Vec<(String, usize)>,
+    /// What is held in another type than the file's: from, to, tensors.
+    converted: Vec<(Dtype, Dtype, usize)>,
 }
 
 impl Resident {
@@ -49,8 +51,8 @@ impl Resident {
             all.iter().map(|wanted| arena.carve_as(wanted.layout, wanted.dtype, wanted.shape)).collect();
         let jobs = all.iter().zip(&mut tensors).map(|(wanted, to)| wanted.job(to)).collect();
         let loaded = upload(device, jobs, n_threads)?;
-        let sources = sources(&all);
-        Ok((Self { parts, tensors, sources }, loaded))
+        let (sources, converted) = (sources(&all), converted(&all));
+        Ok((Self { parts, tensors, sources, converted }, loaded))
     }
 
     /// Copies every tensor into one allocation and lets go of the file's pages behind it.
@@ -59,8 +61,8 @@ impl Resident {
         let needed_bytes = all.iter().map(|wanted| Arena::padded(wanted.n_bytes)).sum();
         let mut arena = Arena::new(needed_bytes).ok_or(Error::Memory { what: "the weights", needed_bytes })?;
         let tensors = all.iter().map(|wanted| wanted.load(exec, &mut arena)).collect::<Result<_, _>>()?;
-        let sources = sources(&all);
-        Ok(Self { parts, tensors, sources })
+        let (sources, converted) = (sources(&all), converted(&all));
+        Ok(Self { parts, tensors, sources, converted })
     }
 
     /// Where each tensor lies on the host, and which matrix of which of the checkpoint's tensors it is.
@@ -71,6 +73,13 @@ impl Resident {
             Place::Device(_) => None,
         });
         host.collect()
+    }
+
+    /// A sentence for each type of matrices that this place cannot hold as the file has them.
+    pub fn conversions(&self) -> Vec<String> {
+        let all = self.converted.iter();
+        all.map(|(from, to, n)| format!("{n} matrices of {from} are held as {to}: no kernel here reads {from}"))
+            .collect()
     }
 
     pub fn view(&self, id: TensorId) -> View<'_> {
@@ -89,6 +98,20 @@ fn sources(all: &[Wanted]) -> Vec<(String, usize)> {
         *n += 1;
     }
     sources
+}
+
+/// Packed matrices that take another type, counted. Vectors are f32 everywhere, and nobody need be told.
+fn converted(all: &[Wanted]) -> Vec<(Dtype, Dtype, usize)> {
+    let mut counts: Vec<(Dtype, Dtype, usize)> = Vec::new();
+    for wanted in all.iter().filter(|wanted| wanted.source.dtype.block_len() > 1) {
+        let (from, to) = (wanted.source.dtype, wanted.dtype);
+        match counts.iter_mut().find(|(a, b, _)| (*a, *b) == (from, to)) {
+            _ if from == to => {}
+            Some((.., n)) => *n += 1,
+            None => counts.push((from, to, 1)),
+        }
+    }
+    counts
 }
 
 /// How a device holds weights of a type: as they are, or in the type its kernels know.

@@ -26,14 +26,14 @@ pub struct Kernels {
     cache: Cache,
     pub(crate) tuning: Tuning,
     loaded: RefCell<HashMap<Key, Box<dyn Any + Send>>>,
-    /// Fast paths that were refused, with the reason, each once.
-    refused: RefCell<Vec<String>>,
+    /// Fast paths that were refused, with the reason and how often.
+    refused: RefCell<Vec<(String, u64)>>,
 }
 
 impl Kernels {
     pub fn new(device: &Device, cache: Cache) -> Self {
         let (tuning, refused) = Tuning::of(device);
-        let refused = RefCell::new(refused.into_iter().collect());
+        let refused = RefCell::new(refused.into_iter().map(|why| (why, 1)).collect());
         Self { device: device.clone(), cache, tuning, loaded: RefCell::default(), refused }
     }
 
@@ -46,16 +46,17 @@ impl Kernels {
         &self.device
     }
 
-    /// Fast paths that this run does without, and why.
-    pub fn refused(&self) -> Vec<String> {
+    /// Fast paths that this run does without, why, and how often they were asked for.
+    pub fn refused(&self) -> Vec<(String, u64)> {
         self.refused.borrow().clone()
     }
 
     /// Takes note of a fast path that cannot be used.
     pub fn refuse(&self, why: String) {
         let mut refused = self.refused.borrow_mut();
-        if !refused.contains(&why) {
-            refused.push(why);
+        match refused.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, n)) => *n += 1,
+            None => refused.push((why, 1)),
         }
     }
 

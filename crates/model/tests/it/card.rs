@@ -55,6 +55,8 @@ fn tiny_models_give_the_cpus_logits() {
             let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 7).unwrap();
             let mut cpu = Model::load(&checkpoint, options(DeviceChoice::Cpu)).unwrap();
             let mut card = Model::load(&checkpoint, options(device)).unwrap();
+            let is_told = card.notes().iter().any(|note| note.contains("are held as F16"));
+            assert_eq!(is_told, dtype == Dtype::IQ4XS, "{dtype}: {:?}", card.notes());
             let tokens = prompt(1, 21);
             let whole = batch(&tokens, 0, &table(0, 21), true);
             let truth = cpu.forward(&whole).unwrap().logits.to_vec();
