@@ -154,7 +154,8 @@ fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: C
         return Err(ApiError::bad(text).param("logprobs"));
     }
     let n = check_n(fields.n)?;
-    let made = own.best_of.map_or(Ok(n), |best_of| check_n(Some(best_of)))?;
+    // OpenAI takes 0 for not given.
+    let made = own.best_of.filter(|&best_of| best_of > 0).map_or(Ok(n), |best_of| check_n(Some(best_of)))?;
     if made < n || (made > n && fields.is_stream()) {
         let text = format!("best_of is {made}, expected at least n ({n}), and no more than that in a stream");
         return Err(ApiError::bad(text).param("best_of"));

@@ -45,9 +45,10 @@ impl Lists {
         self.push(text(token.token), finite(token.logprob).into(), top);
     }
 
-    /// The first token has nothing before it to be likely after.
+    /// The first token has nothing before it to be likely after: it is given, and 0 is the logarithm of that. Typed
+    /// clients take no null here.
     pub fn add_prompt(&mut self, first: TokenId, rest: &[TokenLogprob], model: &Loaded) {
-        self.push(model.tokenizer.token_text(first.0), Value::Null, Value::Null);
+        self.push(model.tokenizer.token_text(first.0), 0.0.into(), json!({}));
         rest.iter().for_each(|token| self.add(token, model));
     }
 
