@@ -362,23 +362,37 @@ def compilers(words: list[str], clang: str) -> tuple[list, list[str]]:
 
 
 class Kept:
-    """Answers of earlier runs in a folder, by compiler, chip and everything that was compiled."""
+    """Answers of earlier runs, in a folder: one file a compiler and chip, one entry for what a unit is made of."""
 
-    def __init__(self, folder: Path | None, kernels: Path, what: list):
-        texts = [path.read_bytes() for path in sorted(kernels.glob("*.h")) + sorted(kernels.glob("*.hip"))]
-        texts += [json.dumps(what).encode(), Path(__file__).read_bytes()]
-        self.folder, self.key = folder, hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
+    def __init__(self, folder: Path | None):
+        self.folder = folder
 
     def all(self, compiler, kernels: Path, arch: str, what: list) -> list[tuple[str, object]] | None:
         if not self.folder:
             return compiler.all(kernels, arch, what)
-        path = self.folder / f"{compiler.name}-{compiler.version}-{arch}-{self.key}.json"
-        if not path.exists():
+        path = self.folder / f"{compiler.name}-{compiler.version}-{arch}.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        keys = [key(kernels, *unit) for unit in what]
+        missing = [unit for unit, one in zip(what, keys) if one not in known]
+        if missing:
+            answers = compiler.all(kernels, arch, missing)
+            # A compiler that does not know the chip says so for every unit.
+            known |= zip((key(kernels, *unit) for unit in missing), answers or [None] * len(missing))
             self.folder.mkdir(parents=True, exist_ok=True)
             fresh = path.with_suffix(f".{os.getpid()}")
-            fresh.write_text(json.dumps(compiler.all(kernels, arch, what)))
+            fresh.write_text(json.dumps(known))
             fresh.rename(path)
-        return json.loads(path.read_text())
+        answers = [known[one] for one in keys]
+        return None if None in answers else answers
+
+
+def key(kernels: Path, stem: str, defines: list[str]) -> str:
+    """What a unit is made of: its text, the headers it includes, its defines."""
+    texts, names = [], [f"{stem}.hip"]
+    for name in names:
+        texts.append((kernels / name).read_text())
+        names += [one for one in re.findall(r'#include "([^"]+)"', texts[-1]) if one not in names]
+    return hashlib.sha256("\0".join(texts + defines).encode()).hexdigest()[:24]
 
 
 HEAD = """# What the kernels use on AMD chips
@@ -404,7 +418,7 @@ def main() -> int:
     problems = undeclared(args.kernels)
     words = args.compiler.split(",") if args.compiler else ["clang", *(HIPRTC if args.all else ["7.2"])]
     found, missing = compilers(words, args.clang)
-    kept = Kept(args.keep, args.kernels, what)
+    kept = Kept(args.keep)
     for reason in missing:
         print(f"skipped: {reason}")
     if not found:

@@ -163,11 +163,16 @@ fn generating_takes_no_memory_at_the_hook() {
     assert_eq!(n_allocations("24"), few);
 }
 
-/// After any fault a new process works, and soon.
+/// After any fault a new process works, and within 10 s. It takes one or two; kernels may have to be compiled first, and
+/// other tests share the machine, so the best of three counts.
 fn check_recovery(roci: &Roci, script: &str) {
-    let start = Instant::now();
-    tiny_on_card(roci, script, &[]).json();
-    println!("a new process answered after {:.1} s", start.elapsed().as_secs_f64());
+    let seconds = |_| {
+        let start = Instant::now();
+        tiny_on_card(roci, script, &[]).json();
+        start.elapsed().as_secs_f64()
+    };
+    let soon = (0..3).map(seconds).find(|seconds| *seconds < 10.0);
+    println!("a new process answered after {:.1} s", soon.expect("a new process needs more than 10 s"));
 }
 
 /// The dispatch that hangs is one of generation, not of loading: the error reaches the request.

@@ -23,13 +23,24 @@ pub struct Config {
     pub event_delay: Option<Duration>,
 }
 
+fn wrong(name: &str, why: String) -> Error {
+    Error::Io { path: format!("environment variable {name}"), source: std::io::Error::other(why) }
+}
+
 fn number(name: &str) -> Result<Option<u64>, Error> {
     match std::env::var(name) {
-        Ok(text) if !text.is_empty() => text.parse().map(Some).map_err(|_| {
-            let source = std::io::Error::other(format!("`{text}` is no whole number"));
-            Error::Io { path: format!("environment variable {name}"), source }
-        }),
+        Ok(text) if !text.is_empty() => {
+            text.parse().map(Some).map_err(|_| wrong(name, format!("`{text}` is no whole number")))
+        }
         _ => Ok(None),
+    }
+}
+
+/// The n-th of something, counted from 1.
+fn nth(name: &str) -> Result<Option<u64>, Error> {
+    match number(name)? {
+        Some(0) => Err(wrong(name, "dispatches are counted from 1".into())),
+        n => Ok(n),
     }
 }
 
@@ -44,6 +55,12 @@ pub fn chip() -> Result<&'static Chip, Error> {
 
 impl Config {
     pub fn from_env() -> Result<Self, Error> {
+        if let Ok(text) = std::env::var("GFX_FAIL_ALLOC")
+            && !text.is_empty()
+            && super::interpose::parse(&text).is_none()
+        {
+            return Err(wrong("GFX_FAIL_ALLOC", format!("`{text}` is neither a count nor count@bytes")));
+        }
         let mut options = Options { is_checked: is_on("GFX_SANITIZE"), ..Options::default() };
         if let Some(n) = number("GFX_THREADS")? {
             options.n_threads = (n as usize).clamp(1, 256);
@@ -57,8 +74,8 @@ impl Config {
             is_logged: is_on("GFX_LOG"),
             counters: std::env::var("GFX_COUNTERS").ok().filter(|s| !s.is_empty()),
             seed: number("GFX_SEED")?,
-            hang_at: number("GFX_HANG_AT")?,
-            fault_at: number("GFX_FAULT_AT")?,
+            hang_at: nth("GFX_HANG_AT")?,
+            fault_at: nth("GFX_FAULT_AT")?,
             event_delay: number("GFX_LATE_EVENTS")?.map(Duration::from_micros),
         })
     }

@@ -61,7 +61,7 @@ fn real() -> Option<Allocate> {
 }
 
 /// `n` or `n@bytes`.
-fn parse(text: &str) -> Option<(u64, usize)> {
+pub fn parse(text: &str) -> Option<(u64, usize)> {
     let (n, min_bytes) = text.split_once('@').unwrap_or((text, "0"));
     Some((n.parse().ok()?, min_bytes.parse().ok()?))
 }

@@ -58,3 +58,14 @@ fn a_failed_allocation_is_hips_own_error_and_a_new_process_works() {
     assert!(text(&out).contains("hipMalloc: 2 hipErrorOutOfMemory"), "{}", text(&out));
     works_again();
 }
+
+/// A request that cannot be read is no request for nothing.
+#[test]
+fn a_misspelt_request_is_refused() {
+    for (name, value) in [("GFX_SEED", "abc"), ("GFX_HANG_AT", "0"), ("GFX_FAIL_ALLOC", "many"), ("GFX_THREADS", "-1")]
+    {
+        let Some(out) = smoke(&[(name, value)]) else { return };
+        let said = text(&out);
+        assert!(!out.status.success() && said.contains(&format!("environment variable {name}")), "{said}");
+    }
+}
