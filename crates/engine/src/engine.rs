@@ -317,7 +317,8 @@ impl Engine {
                     chunk.is_last.then(|| vector.finish())
                 }
             };
-            let is_scored = matches!(&request.job, Job::Embed(vector) if vector.pooling == Pooling::Score);
+            let is_scored =
+                matches!(&request.job, Job::Embed(vector) if matches!(vector.pooling, Pooling::Score { .. }));
             endings.extend(ending.map(|ending| (chunk.seq, ending, is_scored)));
         }
         for (seq, ending, is_scored) in endings {
@@ -426,6 +427,7 @@ fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
     let mut tables = std::mem::take(&mut batch.seqs);
     batch.tokens.clear();
     batch.positions.clear();
+    batch.token_types.clear();
     batch.logits_rows.clear();
     batch.pool_rows.clear();
     batch.attention = plan.attention;
@@ -437,6 +439,11 @@ fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
         let last_row = first_row + chunk.n_tokens as u32 - 1;
         batch.tokens.extend_from_slice(&seq.tokens[chunk.first..end]);
         batch.positions.extend(chunk.first as u32..end as u32);
+        let n_first = match seq.output {
+            Output::Hidden(Pooling::Score { n_first }) => n_first,
+            _ => usize::MAX,
+        };
+        batch.token_types.extend((chunk.first..end).map(|i| u32::from(i >= n_first)));
         table.first_row = first_row;
         table.n_rows = chunk.n_tokens as u32;
         table.block_table.clear();
@@ -446,7 +453,9 @@ fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
             Output::Logits => {}
             Output::LogitsFrom(from) => batch.logits_rows.extend(first_row + offset_of(from, chunk) as u32..=last_row),
             Output::Hidden(Pooling::Mean) => batch.pool_rows.extend(first_row..=last_row),
-            Output::Hidden(Pooling::First | Pooling::Score) if chunk.first == 0 => batch.pool_rows.push(first_row),
+            Output::Hidden(Pooling::First | Pooling::Score { .. }) if chunk.first == 0 => {
+                batch.pool_rows.push(first_row)
+            }
             Output::Hidden(Pooling::Last) if chunk.is_last => batch.pool_rows.push(last_row),
             Output::Hidden(_) => {}
         }
@@ -463,7 +472,7 @@ fn offset_of(from: usize, chunk: &Chunk) -> usize {
 fn n_pool_rows(pooling: Pooling, chunk: &Chunk) -> usize {
     match pooling {
         Pooling::Mean => chunk.n_tokens,
-        Pooling::First | Pooling::Score => usize::from(chunk.first == 0),
+        Pooling::First | Pooling::Score { .. } => usize::from(chunk.first == 0),
         Pooling::Last => usize::from(chunk.is_last),
     }
 }

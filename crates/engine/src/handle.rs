@@ -170,9 +170,10 @@ impl Handle {
         Embed { id, tokens, pooling, attention, normalize: Normalize::Unit, priority: 0, group: 0 }
     }
 
-    /// The request for a reranker's score of these tokens: a question and a text, as the model wants them joined.
-    pub fn score_request(&self, tokens: Vec<TokenId>) -> Embed {
-        Embed { pooling: Pooling::Score, normalize: Normalize::None, ..self.embed_request(tokens) }
+    /// The request for a reranker's score of these tokens: a question and a text, as the model wants them joined; the
+    /// first `n_first` are the question's.
+    pub fn score_request(&self, tokens: Vec<TokenId>, n_first: usize) -> Embed {
+        Embed { pooling: Pooling::Score { n_first }, normalize: Normalize::None, ..self.embed_request(tokens) }
     }
 
     /// Sends all requests and waits for their vectors, in the same order.

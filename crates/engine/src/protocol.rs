@@ -85,8 +85,11 @@ pub enum Pooling {
     First,
     Last,
     Mean,
-    /// No vector but what the head of a reranker makes of the first token's state: one score, or one a class.
-    Score,
+    /// No vector but what the head of a reranker makes of the first token's state: one score, or one a class. The
+    /// tokens from `n_first` on are the second text of a pair, for models that tell them apart.
+    Score {
+        n_first: usize,
+    },
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

@@ -53,7 +53,7 @@ pub fn embed(embed: &Embed, bounds: &Bounds) -> Result<()> {
     // Full attention sees all tokens at once, so they cannot be cut into steps.
     let max_rows = match embed.pooling {
         Pooling::Mean => bounds.max_batch_tokens.min(bounds.max_output_rows),
-        Pooling::First | Pooling::Last | Pooling::Score => bounds.max_batch_tokens,
+        Pooling::First | Pooling::Last | Pooling::Score { .. } => bounds.max_batch_tokens,
     };
     if embed.attention == Attention::Full && n_tokens > max_rows {
         return Err(Error::StepTooSmall { id, n_rows: n_tokens, max_rows });

@@ -12,6 +12,8 @@ pub struct Batch {
     pub tokens: Vec<TokenId>,
     /// Position of each row in its own sequence.
     pub positions: Vec<u32>,
+    /// Of each row, for encoders that tell the texts of a pair apart: 0, or 1 in the second text. Empty: all are 0.
+    pub token_types: Vec<u32>,
     /// In row order, without gaps: together they cover every row.
     pub seqs: Vec<SeqRows>,
     /// Rows whose logits are wanted, ascending.
@@ -63,6 +65,9 @@ impl Batch {
         }
         if self.positions.len() != n_rows {
             return bad(format!("{n_rows} tokens but {} positions", self.positions.len()));
+        }
+        if !self.token_types.is_empty() && self.token_types.len() != n_rows {
+            return bad(format!("{n_rows} tokens but {} token types", self.token_types.len()));
         }
         if let Some(token) = self.tokens.iter().find(|t| t.0 as usize >= limits.n_vocab) {
             return bad(format!("token {} is outside the vocabulary of {}", token.0, limits.n_vocab));

@@ -83,8 +83,9 @@ impl Decoder {
             ops::embed(exec, weights.view(table), places.position_rows, &mut s.work.h.rows_mut(n))?;
             ops::add_scaled(exec, &mut x, s.work.h.rows(n), 1.0)?;
         }
-        if let Some(row) = parts.token_type {
-            ops::add_bias(exec, &mut x, weights.view(row))?;
+        if let Some((table, _)) = parts.token_types {
+            ops::embed(exec, weights.view(table), places.type_rows, &mut s.work.h.rows_mut(n))?;
+            ops::add_scaled(exec, &mut x, s.work.h.rows(n), 1.0)?;
         }
         if let Some(norm) = parts.embedding_norm {
             Context { exec, config, weights }.norm_in_place(norm, &mut x)?;

@@ -338,7 +338,7 @@ fn exec<'a>(
 }
 
 /// Parts of a step's inputs before the block tables.
-const N_PARTS: usize = 9;
+const N_PARTS: usize = 10;
 
 /// A step's inputs as one array, and where each part starts. Block tables come last, so that everything else stands at
 /// the same place in every step of the same shape.
@@ -352,11 +352,23 @@ impl<'a> Input<'a> {
     fn new(step: &'a Step, plan: Plan, heads: &Heads) -> Self {
         let mut words = Vec::new();
         let mut starts = [0; N_PARTS + 1];
-        let Step { tokens, slots, kept, pooled, logits_rows, choices, position_rows, angles, local_angles, .. } = step;
+        let Step {
+            tokens,
+            slots,
+            kept,
+            pooled,
+            logits_rows,
+            choices,
+            position_rows,
+            type_rows,
+            angles,
+            local_angles,
+            ..
+        } = step;
         let [angles, local_angles] =
             [angles, local_angles].map(|all| all.iter().map(|angle| angle.to_bits()).collect::<Vec<u32>>());
         let parts: [&[u32]; N_PARTS] =
-            [tokens, slots, kept, pooled, logits_rows, choices, position_rows, &angles, &local_angles];
+            [tokens, slots, kept, pooled, logits_rows, choices, position_rows, type_rows, &angles, &local_angles];
         for (start, part) in starts.iter_mut().zip(parts) {
             *start = words.len();
             words.extend_from_slice(part);
@@ -386,8 +398,9 @@ impl<'a> Input<'a> {
             logits_rows: indices(4, &step.logits_rows)?,
             choices: indices(5, &step.choices)?,
             position_rows: indices(6, &step.position_rows)?,
-            angles: angles(7, &step.angles)?,
-            local_angles: angles(8, &step.local_angles)?,
+            type_rows: indices(7, &step.type_rows)?,
+            angles: angles(8, &step.angles)?,
+            local_angles: angles(9, &step.local_angles)?,
             spans: Some(DeviceSpans { plan, words: inputs.slice(self.starts[N_PARTS]..)? }),
         })
     }

@@ -25,6 +25,8 @@ pub struct Step<'a> {
     pub local_angles: Vec<f32>,
     /// Rows of the table of learned positions, where there is one.
     pub position_rows: Vec<u32>,
+    /// Rows of the table of token types, where the model has one.
+    pub type_rows: Vec<u32>,
     /// Block table of each sequence.
     blocks: Vec<Vec<u32>>,
     batch: &'a Batch,
@@ -41,6 +43,7 @@ pub struct Places<'d> {
     pub angles: View<'d>,
     pub local_angles: View<'d>,
     pub position_rows: Indices<'d>,
+    pub type_rows: Indices<'d>,
     pub spans: Option<DeviceSpans<'d>>,
 }
 
@@ -65,6 +68,12 @@ impl<'a> Step<'a> {
             Some(_) => batch.positions.iter().map(|position| position + config.position_offset as u32).collect(),
             None => Vec::new(),
         };
+        // A model with one type has nothing else for the second text.
+        let type_rows = match decoder.weights.parts.token_types {
+            Some((_, n)) if n > 1 && !batch.token_types.is_empty() => batch.token_types.clone(),
+            Some(_) => vec![0; batch.n_rows()],
+            None => Vec::new(),
+        };
         Self {
             n_rows: batch.n_rows(),
             tokens: batch.tokens.iter().map(|token| token.0).collect(),
@@ -77,6 +86,7 @@ impl<'a> Step<'a> {
             angles: angles(rope),
             local_angles: local_rope.as_ref().map(angles).unwrap_or_default(),
             position_rows,
+            type_rows,
             batch,
         }
     }
@@ -94,6 +104,7 @@ impl<'a> Step<'a> {
             angles: View::of_f32(&self.angles, self.angles.len() / self.n_rows),
             local_angles: View::of_f32(&self.local_angles, self.local_angles.len() / self.n_rows),
             position_rows: Indices::from(&self.position_rows),
+            type_rows: Indices::from(&self.type_rows),
             spans: None,
         }
     }

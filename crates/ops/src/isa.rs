@@ -1,6 +1,6 @@
 //! Which instructions the CPU kernels may use, chosen once at start.
 //!
-//! `ROCI_ISA=plain|avx2|avx512` asks for less than the machine has, so that each path can be tested on one machine.
+//! `ROCI_ISA=plain|neon|avx2|avx512` asks for less than the machine has, so that each path can be tested on one machine.
 
 use std::fmt;
 
@@ -8,6 +8,8 @@ use std::fmt;
 pub enum Isa {
     /// Portable Rust.
     Plain,
+    /// What every 64-bit ARM has.
+    Neon,
     /// AVX2, FMA and F16C.
     Avx2,
     /// AVX-512 F, BW, VL, DQ and VNNI, besides the above.
@@ -15,6 +17,12 @@ pub enum Isa {
 }
 
 impl Isa {
+    /// Those of this kind of machine, each with all the ones before it.
+    #[cfg(target_arch = "aarch64")]
+    const ALL: [Self; 2] = [Isa::Plain, Isa::Neon];
+    #[cfg(not(target_arch = "aarch64"))]
+    const ALL: [Self; 3] = [Isa::Plain, Isa::Avx2, Isa::Avx512];
+
     /// The best set this machine has, or the lesser one that `ROCI_ISA` names.
     pub fn detect() -> Self {
         let best = Self::best();
@@ -25,12 +33,13 @@ impl Isa {
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
-        [Isa::Plain, Isa::Avx2, Isa::Avx512].into_iter().find(|isa| isa.name() == name)
+        Self::ALL.into_iter().find(|isa| isa.name() == name)
     }
 
     pub fn name(self) -> &'static str {
         match self {
             Isa::Plain => "plain",
+            Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
         }
@@ -38,7 +47,7 @@ impl Isa {
 
     /// Every set this machine can run, for tests.
     pub fn available() -> Vec<Self> {
-        [Isa::Plain, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= Self::best()).collect()
+        Self::ALL.into_iter().filter(|isa| *isa <= Self::best()).collect()
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -57,7 +66,12 @@ impl Isa {
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    fn best() -> Self {
+        Isa::Neon
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn best() -> Self {
         Isa::Plain
     }

@@ -41,7 +41,7 @@ pub fn packed_on_device(dtype: Dtype, shape: [usize; 2]) -> Result<(Layout, usiz
 /// The layout that weights of this type take on this executor, and the bytes it needs.
 pub fn packed(exec: Exec, dtype: Dtype, shape: [usize; 2]) -> Result<(Layout, usize), Error> {
     let layout = match exec {
-        Exec::Cpu(pool) if pool.isa() == Isa::Plain || !has_tiles(dtype) => Layout::Rows,
+        Exec::Cpu(pool) if pool.isa() < Isa::Avx2 || !has_tiles(dtype) => Layout::Rows,
         Exec::Cpu(_) => Layout::Tiles,
         Exec::Gpu(_) => return packed_on_device(dtype, shape),
     };

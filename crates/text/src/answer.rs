@@ -9,6 +9,7 @@ mod channels;
 mod grammar;
 mod json_call;
 mod markers;
+mod python_call;
 mod syntax;
 mod tagged_call;
 
@@ -18,6 +19,7 @@ use channels::Channels;
 pub use grammar::ToolChoice;
 use json_call::JsonCall;
 use markers::{Found, find};
+use python_call::PythonCall;
 pub use syntax::Format;
 use syntax::{Body, Syntax};
 use tagged_call::TaggedCall;
@@ -117,6 +119,7 @@ enum State {
 #[derive(Debug)]
 enum Reader {
     Json(JsonCall),
+    Python(PythonCall),
     Tagged(TaggedCall),
 }
 
@@ -156,6 +159,7 @@ impl Parser {
         if let State::Call(reader) = &mut self.state {
             let is_announced = match reader {
                 Reader::Json(call) => call.finish(&mut self.out),
+                Reader::Python(call) => call.finish(&mut self.out),
                 Reader::Tagged(call) => call.finish(&mut self.out),
             };
             if !is_announced {
@@ -236,9 +240,11 @@ impl Parser {
         }
     }
 
-    /// Whether the text so far may be a call without any mark: a JSON object right at the beginning.
+    /// Whether the text so far may be a call without any mark: a JSON object, or a Python list, right at the beginning.
     fn may_begin_bare(&self) -> bool {
-        self.held.trim_start().chars().next().is_none_or(|c| c == '{')
+        let is_python = self.format.tools.is_some_and(|syntax| matches!(syntax.body, Body::Python));
+        let first = if is_python { '[' } else { '{' };
+        self.held.trim_start().chars().next().is_none_or(|c| c == first)
     }
 
     fn begin_call(&mut self, mark: String) -> bool {
@@ -247,6 +253,7 @@ impl Parser {
         let reader = match syntax.body {
             Body::Json(keys) => Reader::Json(JsonCall::object(keys, syntax, self.n_calls)),
             Body::Named(_) => Reader::Json(JsonCall::named(syntax, self.n_calls)),
+            Body::Python => Reader::Python(PythonCall::new(self.n_calls)),
             Body::Tagged(tags) => Reader::Tagged(TaggedCall::new(tags, self.n_calls)),
         };
         self.state = State::Call(reader);
@@ -327,6 +334,10 @@ impl Parser {
         let n_before = self.out.len();
         let (step, n_calls) = match reader {
             Reader::Json(call) => {
+                let step = call.read(&mut self.held, &mut self.raw, &mut self.out);
+                (step, call.n_calls())
+            }
+            Reader::Python(call) => {
                 let step = call.read(&mut self.held, &mut self.raw, &mut self.out);
                 (step, call.n_calls())
             }

@@ -37,7 +37,7 @@ pub fn main(args: &Args) -> Result<()> {
             .hint("use a reranker, for example bge-reranker-v2-m3; `roci embed` makes vectors with any model");
     }
     let pairs = args.documents.iter().map(|document| pair(&session.tokenizer, &args.query, document));
-    let requests = pairs.map(|tokens| handle.score_request(tokens)).collect();
+    let requests = pairs.map(|(tokens, n_first)| handle.score_request(tokens, n_first)).collect();
     let scores = handle.vectors(requests).hint("a longer --context holds longer texts")?;
     let mut results: Vec<(usize, f32)> =
         scores.iter().map(|s| s.first().copied().unwrap_or(f32::NAN)).enumerate().collect();
@@ -48,20 +48,25 @@ pub fn main(args: &Args) -> Result<()> {
 }
 
 /// A question and a text as encoders are trained to read them: the second without its own start, and RoBERTa's kin
-/// with two ends between.
-pub fn pair(tokenizer: &Tokenizer, query: &str, document: &str) -> Vec<TokenId> {
+/// with two ends between. Also how many tokens come before the text's own.
+pub fn pair(tokenizer: &Tokenizer, query: &str, document: &str) -> (Vec<TokenId>, usize) {
     let encode = |text: &str| tokenizer.encode_with(text, Specials::Plain, Ends::Add);
-    let (mut ids, document) = (encode(query), encode(document));
-    let (bos, eos) = (tokenizer.bos(), tokenizer.eos());
-    let skip = usize::from(bos.is_some() && document.first().copied() == bos);
-    if let Some(eos) = eos.filter(|&eos| tokenizer.token_text(eos) == "</s>" || is_roberta_end(tokenizer, eos)) {
-        ids.push(eos);
+    let (mut ids, document, nothing) = (encode(query), encode(document), encode(""));
+    // What the vocabulary puts around nothing: a start and an end, where it has both.
+    let (start, end) = match nothing[..] {
+        [start, .., end] => (Some(start), Some(end)),
+        _ => (None, tokenizer.eos()),
+    };
+    let skip = usize::from(start.is_some() && document.first().copied() == start);
+    if let Some(end) = end.filter(|&end| is_roberta_end(tokenizer, end)) {
+        ids.push(end);
     }
+    let n_first = ids.len();
     ids.extend(&document[skip..]);
-    ids.into_iter().map(TokenId).collect()
+    (ids.into_iter().map(TokenId).collect(), n_first)
 }
 
-/// Special tokens may show as nothing; their bytes tell.
-fn is_roberta_end(tokenizer: &Tokenizer, eos: u32) -> bool {
-    tokenizer.token_bytes(eos).is_some_and(|bytes| bytes == b"</s>")
+/// Special tokens may show as nothing; then their bytes tell.
+fn is_roberta_end(tokenizer: &Tokenizer, end: u32) -> bool {
+    tokenizer.token_text(end) == "</s>" || tokenizer.token_bytes(end).is_some_and(|bytes| bytes == b"</s>")
 }

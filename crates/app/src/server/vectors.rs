@@ -31,9 +31,13 @@ pub async fn embed(model: &Arc<Loaded>, texts: Vec<Vec<TokenId>>, caller: Caller
 }
 
 /// What a reranker's head makes of texts that hold a question and a document each, and how many tokens they took.
-pub async fn score(model: &Arc<Loaded>, pairs: Vec<Vec<TokenId>>, caller: Caller) -> Result<(Vec<f32>, usize)> {
-    let n_tokens = pairs.iter().map(Vec::len).sum();
-    let requests = pairs.into_iter().map(|tokens| model.handle.score_request(tokens));
+pub async fn score(
+    model: &Arc<Loaded>,
+    pairs: Vec<(Vec<TokenId>, usize)>,
+    caller: Caller,
+) -> Result<(Vec<f32>, usize)> {
+    let n_tokens = pairs.iter().map(|(tokens, _)| tokens.len()).sum();
+    let requests = pairs.into_iter().map(|(tokens, n_first)| model.handle.score_request(tokens, n_first));
     let scores = join_all(requests.map(|request| one(model, request, caller))).await;
     let first = |scores: Vec<f32>| scores.first().copied().unwrap_or(f32::NAN);
     Ok((scores.into_iter().map(|scores| scores.map(first)).collect::<Result<_>>()?, n_tokens))

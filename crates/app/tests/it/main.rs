@@ -4,6 +4,8 @@ mod chat;
 mod cli;
 mod fetch;
 mod model_run;
+mod perplexity;
+mod rerank;
 mod roci;
 mod rocm;
 mod serve;

@@ -51,15 +51,15 @@ fn an_encoder_gives_the_mean_of_its_states() {
 fn a_reranker_scores_and_others_say_that_they_cannot() {
     let (reranker, tokens) = handle("xlm-roberta-rerank");
     assert!(reranker.embeds().has_head);
-    let scores = reranker.vectors(vec![reranker.score_request(tokens)]).unwrap();
+    let scores = reranker.vectors(vec![reranker.score_request(tokens, usize::MAX)]).unwrap();
     let truth = numbers("xlm-roberta-rerank", "score");
     assert!((scores[0][0] - truth[0]).abs() < 1e-3 * truth[0].abs().max(1.0), "{scores:?} for {truth:?}");
     reranker.shutdown();
 
     let (encoder, tokens) = handle("bert");
     assert!(!encoder.embeds().has_head);
-    let request = encoder.score_request(tokens);
-    assert_eq!(request.pooling, Pooling::Score);
+    let request = encoder.score_request(tokens, 3);
+    assert_eq!(request.pooling, Pooling::Score { n_first: 3 });
     assert!(matches!(encoder.vectors(vec![request]), Err(Error::NoVector { .. })));
     encoder.shutdown();
 }

@@ -279,7 +279,7 @@ pub fn expected_vector(embed: &Embed) -> Vec<f32> {
         })
         .collect();
     match embed.pooling {
-        Pooling::First | Pooling::Score => states[0].clone(),
+        Pooling::First | Pooling::Score { .. } => states[0].clone(),
         Pooling::Last => states[n - 1].clone(),
         Pooling::Mean => (0..toy::N_EMBD)
             .map(|d| (states.iter().map(|state| f64::from(state[d])).sum::<f64>() / n as f64) as f32)

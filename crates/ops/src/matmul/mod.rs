@@ -1,11 +1,12 @@
 //! Products of activations with weights: `out[r, o] = sum_k x[r, k] * weight[o, k]`.
 //!
 //! Few rows and many rows are different problems. Few rows (decode) are bound by reading the weights, many rows
-//! (prompts) by arithmetic. Five kernels share the work:
+//! (prompts) by arithmetic. Six kernels share the work:
 //! - `strip`: packed weights in tiles, unpacked in registers, 16-bit integers; some rows;
 //! - `unpacked`: the same weights unpacked once into pairs of 16 bits, then used for every row; many rows;
 //! - `panel`: plain numbers as f32 in a layout for the registers, used for every row; many rows;
 //! - `dot`: plain numbers (F32, F16, BF16), few rows;
+//! - `neon`: all of these on 64-bit ARM, from rows;
 //! - `plain`: portable Rust for everything else.
 //!
 //! Faithfulness decides the arithmetic: activations are rounded to 16 bits per 32 of them where integers are used,
@@ -19,6 +20,8 @@ mod groups;
 mod launch;
 mod left;
 mod mma;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod panel;
 mod plain;
@@ -86,7 +89,7 @@ pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error
         product.out.expect_shape(OP, "out", [n_rows, n_out])?;
         let Exec::Cpu(pool) = exec else { continue };
         product.weight.host_bytes(OP, "weight")?;
-        if product.weight.layout == Layout::Tiles && pool.isa() == Isa::Plain {
+        if product.weight.layout == Layout::Tiles && pool.isa() < Isa::Avx2 {
             return Err(Error::Argument { op: OP, what: "tiles need AVX2".into() });
         }
         if product.weight.layout == Layout::Planes {
@@ -213,7 +216,7 @@ struct Input<'a> {
 }
 
 fn matmul_cpu(pool: &Pool, left: Left, n_rows: usize, n_in: usize, products: &mut [Product]) -> Result<(), Error> {
-    let needs_rounding = products.iter().any(|p| p.weight.layout == Layout::Tiles);
+    let needs_rounding = products.iter().any(|p| takes_rounded(pool.isa(), &p.weight));
     let jobs = products
         .iter_mut()
         .map(|p| {
@@ -304,16 +307,31 @@ fn tile_rows(isa: Isa, n_rows: usize) -> usize {
     strip::tile_rows(isa, n_rows)
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+fn tile_rows(_isa: Isa, n_rows: usize) -> usize {
+    neon::tile_rows(n_rows)
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn tile_rows(_isa: Isa, _n_rows: usize) -> usize {
     1
+}
+
+/// Whether the kernel for these weights wants activations in 16 bits.
+fn takes_rounded(isa: Isa, weight: &View) -> bool {
+    #[cfg(target_arch = "aarch64")]
+    if isa == Isa::Neon {
+        return neon::rounds(weight.dtype);
+    }
+    let _ = isa;
+    weight.layout == Layout::Tiles
 }
 
 #[cfg(target_arch = "x86_64")]
 fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
     match (input.isa, job.layout) {
-        (Isa::Plain, Layout::Rows) => plain::rows(input, job, cols),
-        (Isa::Plain, Layout::Tiles) => unreachable!("tiles were refused"),
+        (Isa::Plain | Isa::Neon, Layout::Rows) => plain::rows(input, job, cols),
+        (Isa::Plain | Isa::Neon, Layout::Tiles) => unreachable!("tiles were refused"),
         (_, Layout::Planes) => unreachable!("planes were refused"),
         (_, Layout::Tiles) if input.n_rows <= SOME_ROWS => strip::cols(input, job, cols),
         (_, Layout::Tiles) => unpacked::cols(input, job, cols),
@@ -326,7 +344,12 @@ fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
+    if input.isa == Isa::Neon { neon::cols(input, job, cols) } else { plain::rows(input, job, cols) }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
     plain::rows(input, job, cols)
 }

@@ -31,6 +31,8 @@ mod iq4_nl;
 mod iq4_xs;
 mod leveled;
 mod mxfp4;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 mod nibble;
 mod nvfp4;
 mod q1_0;

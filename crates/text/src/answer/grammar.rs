@@ -34,6 +34,41 @@ struct Tool<'a> {
     parameters: Value,
 }
 
+impl Tool<'_> {
+    /// The schema of one property by itself: references point at the root of the tool's own schema.
+    fn property(&self, schema: &Value) -> Value {
+        let mut schema = schema.clone();
+        for defs in ["$defs", "definitions"] {
+            if let (Some(object), Some(found)) = (schema.as_object_mut(), self.parameters.get(defs)) {
+                object.entry(defs).or_insert_with(|| found.clone());
+            }
+        }
+        schema
+    }
+}
+
+/// A call as Python, with values as JSON, which the reader takes too: first what is required, then the rest.
+fn python(tool: &Tool) -> String {
+    let required = tool.parameters["required"].as_array().cloned().unwrap_or_default();
+    let none = serde_json::Map::new();
+    let properties = tool.parameters["properties"].as_object().unwrap_or(&none);
+    let (first, rest): (Vec<_>, Vec<_>) = properties.iter().partition(|(key, _)| required.iter().any(|r| r == *key));
+    let write = |(key, schema): &(&String, &Value)| {
+        format!("{} {}", literal(&format!("{key}=")), json_rule(&tool.property(schema)))
+    };
+    let optional = |list: &[(&String, &Value)]| -> String {
+        list.iter().map(|property| format!(" (\", \" {})?", write(property))).collect()
+    };
+    let parameters = if first.is_empty() {
+        let from = |i: usize| format!("{}{}", write(&rest[i]), optional(&rest[i + 1..]));
+        let options: Vec<String> = (0..rest.len()).map(from).collect();
+        if options.is_empty() { String::new() } else { format!("({})?", options.join(" | ")) }
+    } else {
+        first.iter().map(write).collect::<Vec<_>>().join(" \", \" ") + &optional(&rest)
+    };
+    format!("{} {parameters} \")\"", literal(&format!("{}(", tool.name)))
+}
+
 impl Format {
     /// The constraint for `tool_choice`; read the answer with [`Format::forced`]. `tools` is the list as OpenAI's API writes it; `prompt` what was rendered.
     pub fn constraint(
@@ -177,11 +212,15 @@ impl Writer<'_> {
                 };
                 format!("{name} {} {}", writer.mark(after[0]), json_rule(&tool.parameters))
             }),
+            Body::Python => self.options(tools, |_, tool| python(tool)),
             Body::Tagged(_) => self.options(tools, |writer, tool| writer.tagged(syntax, tool)),
         };
         let call = if syntax.is_list {
             let more = if is_many { format!("(\", \" {one})*") } else { String::new() };
             format!("{open} \"[\" {one} {more} \"]\" {}", if syntax.name == "granite" { "" } else { &close })
+        } else if syntax.is_bare && matches!(syntax.body, Body::Python) {
+            let more = if is_many { format!("(\", \" {one})*") } else { String::new() };
+            format!("\"[\" {one} {more} \"]\"")
         } else if syntax.is_bare {
             one
         } else {
@@ -216,16 +255,7 @@ impl Writer<'_> {
                     format!("({}) {}", texts.map(literal).collect::<Vec<_>>().join(" | "), self.mark(tags.value.1))
                 }
                 Some("string") => self.text_until(tags.value.1),
-                // References point at the root of the tool's own schema.
-                _ => {
-                    let mut schema = schema.clone();
-                    for defs in ["$defs", "definitions"] {
-                        if let (Some(object), Some(found)) = (schema.as_object_mut(), tool.parameters.get(defs)) {
-                            object.entry(defs).or_insert_with(|| found.clone());
-                        }
-                    }
-                    format!("{} \"\\n\"? {}", json_rule(&schema), self.mark(tags.value.1))
-                }
+                _ => format!("{} \"\\n\"? {}", json_rule(&tool.property(schema)), self.mark(tags.value.1)),
             };
             let open = [tags.key.0, &quoted(key), tags.key.1].map(|part| self.mark(part)).join(" ");
             let value_open =

@@ -40,6 +40,8 @@ pub(crate) enum Body {
     Json(&'static Keys),
     /// A name, one of these marks, and the arguments as JSON.
     Named(&'static [&'static str]),
+    /// A list of Python calls.
+    Python,
     Tagged(&'static Tags),
 }
 
@@ -195,6 +197,23 @@ pub(crate) const SYNTAXES: &[Syntax] = &[
         is_list: true,
         ..BASE
     },
+    Syntax {
+        name: "lfm2",
+        signs: &["<|tool_call_start|>"],
+        call: ("<|tool_call_start|>", "<|tool_call_end|>"),
+        body: Body::Python,
+        is_list: true,
+        ..BASE
+    },
+    Syntax {
+        // Llama 3.2 and 4, by what their templates tell the model to write; only the latter has marks.
+        name: "pythonic",
+        signs: &["[func_name1(params_name1=params_value1"],
+        call: ("<|python_start|>", "<|python_end|>"),
+        body: Body::Python,
+        is_bare: true,
+        ..BASE
+    },
     Syntax { name: "apertus", signs: &["<|tools_prefix|>"], call: ("<|tools_prefix|>", "<|tools_suffix|>"), ..BASE },
     Syntax { name: "firefunction", signs: &[" functools["], call: ("functools", ""), is_list: true, ..BASE },
     Syntax {
@@ -292,7 +311,7 @@ impl Format {
             marks.extend(syntax.section.into_iter().flat_map(|(open, close)| [open, close]));
             marks.extend([syntax.call.0, syntax.call.1]);
             match &syntax.body {
-                Body::Json(_) => {}
+                Body::Json(_) | Body::Python => {}
                 Body::Named(after) => marks.extend_from_slice(after),
                 Body::Tagged(tags) => marks.extend([tags.key.0, tags.key.1, tags.value.0, tags.value.1, tags.end]),
             }

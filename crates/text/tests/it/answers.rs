@@ -34,6 +34,36 @@ const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "lfm2",
+        template: "<|tool_call_start|>",
+        text: "I look.\n<|tool_call_start|>[get_weather(city=\"Paris\", days=3), now()]<|tool_call_end|>",
+        shown: "I look.",
+        calls: TWO,
+        ..CASE
+    },
+    Case {
+        name: "pythonic",
+        template: "[func_name1(params_name1=params_value1",
+        text: " [get_weather(city='Paris', days=3), now()]",
+        calls: TWO,
+        ..CASE
+    },
+    Case {
+        name: "pythonic with marks and values of all kinds",
+        template: "[func_name1(params_name1=params_value1",
+        text: "<|python_start|>[f(a=[1, (2, 3)], b={'k': \"a, b) = 'c'\"}, c=None, d=-0.5, e=x+1,)]<|python_end|> Done.",
+        calls: &[("f", r#"{"a": [1,[2,3]], "b": {"k":"a, b) = 'c'"}, "c": null, "d": -0.5, "e": "x+1"}"#)],
+        shown: "Done.",
+        ..CASE
+    },
+    Case {
+        name: "a list that begins no call",
+        template: "[func_name1(params_name1=params_value1",
+        text: "[1, 2] is a list, and [so(x=1)] is this.",
+        shown: "[1, 2] is a list, and [so(x=1)] is this.",
+        ..CASE
+    },
+    Case {
         name: "hermes with reasoning",
         template: "<tool_call> </think>",
         text: "<think>\nThe user wants weather.\n\nI call it.\n</think>\n\n<tool_call>{\"arguments\": {\"city\": \"Paris\", \"days\": 3}, \"name\": \"get_weather\"}</tool_call>",
@@ -416,6 +446,7 @@ fn families_are_known_by_their_templates() {
         ("Kimi-K2-Instruct", "kimi-k2", false),
         ("MiniMax-M2", "minimax", true),
         ("ByteDance-Seed-OSS", "seed-oss", true),
+        ("LFM2.5-8B-A1B", "lfm2", true),
         ("HuggingFaceTB-SmolLM3-3B", "none", true),
         ("microsoft-Phi-3.5-mini-instruct", "none", false),
         ("google-gemma-2-2b-it", "none", false),

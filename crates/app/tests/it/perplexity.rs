@@ -1,0 +1,63 @@
+//! `roci perplexity` on real weights against llama.cpp's llama-perplexity: the same text, chunks and scored half. The
+//! figures are llama.cpp's (testdata/README.md): on the packed file, where it rounds activations to 8 bits, and with
+//! f32 arithmetic on the same weights, which is the truth.
+
+use crate::roci::Roci;
+use serde_json::Value;
+use std::path::PathBuf;
+
+const GOLDEN: &str = include_str!("../../testdata/perplexity.json");
+/// Parts of the whole by which a perplexity may differ.
+const FROM_PACKED: f64 = 0.005;
+const FROM_F32: f64 = 0.002;
+
+/// A path that an environment variable names; its absence skips the test, or fails it where ROCI_REQUIRE_MODEL=1.
+fn path(variable: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).map(PathBuf::from);
+    if path.is_none() {
+        assert!(std::env::var("ROCI_REQUIRE_MODEL").as_deref() != Ok("1"), "{variable} names no file");
+        eprintln!("skipped: {variable} names no file");
+    }
+    path
+}
+
+fn check(variable: &str) {
+    let (Some(model), Some(folder)) = (path(variable), path("ROCI_VOCAB_DIR")) else { return };
+    let golden: Value = serde_json::from_str(GOLDEN).unwrap();
+    let text = folder.parent().unwrap().join(golden["text"].as_str().unwrap());
+    let n_chunks = golden["chunks"].to_string();
+    let args = ["perplexity", model.to_str().unwrap(), text.to_str().unwrap(), "--chunks", &n_chunks];
+    let found =
+        Roci::new().run(&[&args[..], &["--chunk", "512", "--device", "cpu", "--output", "json"]].concat()).json();
+    let perplexity = found["perplexity"].as_f64().unwrap();
+    let by_llama_cpp = &golden["models"][variable];
+    for (arithmetic, bound) in [("packed", FROM_PACKED), ("f32", FROM_F32)] {
+        let Some(expected) = by_llama_cpp[arithmetic].as_f64() else { continue };
+        let distance = perplexity / expected - 1.0;
+        println!("{variable}: {perplexity:.4}, llama.cpp ({arithmetic}) {expected:.4}: {:+.3} %", 100.0 * distance);
+        assert!(distance.abs() <= bound, "{variable} {arithmetic}: {perplexity:.4} for {expected:.4}");
+    }
+    assert!(by_llama_cpp["packed"].is_number(), "{variable} has no figure");
+}
+
+#[test]
+fn smollm2_is_as_good_as_by_llama_cpp() {
+    check("ROCI_SMOLLM2");
+}
+
+#[test]
+fn gemma3_is_as_good_as_by_llama_cpp() {
+    check("ROCI_GEMMA3");
+}
+
+#[test]
+#[ignore = "npm has the file, and its two bits are slow"]
+fn tinyllama_is_as_good_as_by_llama_cpp() {
+    check("ROCI_TINYLLAMA");
+}
+
+#[test]
+#[ignore = "1.1 GB"]
+fn qwen25_coder_is_as_good_as_by_llama_cpp() {
+    check("ROCI_QWEN25_CODER");
+}

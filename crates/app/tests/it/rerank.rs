@@ -1,0 +1,34 @@
+//! Tiny rerankers with vocabularies, made with transformers (`scripts/make_rerankers.py`): `roci rerank` must give the
+//! scores that transformers gives to the same question and texts.
+
+use crate::roci::Roci;
+use serde_json::Value;
+use std::path::Path;
+
+fn check(name: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/rerankers");
+    let golden: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("scores.json")).unwrap()).unwrap();
+    let documents: Vec<&str> = golden["documents"].as_array().unwrap().iter().map(|d| d.as_str().unwrap()).collect();
+    let model = folder.join(name);
+    let args = ["rerank", model.to_str().unwrap(), golden["query"].as_str().unwrap()];
+    let found = Roci::new().run(&[&args[..], &documents[..]].concat()).json();
+    let results = found["results"].as_array().unwrap();
+    assert_eq!(results.len(), documents.len());
+    let scores: Vec<f64> = results.iter().map(|result| result["score"].as_f64().unwrap()).collect();
+    assert!(scores.is_sorted_by(|a, b| a >= b), "best first: {scores:?}");
+    for result in results {
+        let index = result["index"].as_u64().unwrap() as usize;
+        let (score, expected) = (result["score"].as_f64().unwrap(), golden[name]["scores"][index].as_f64().unwrap());
+        assert!((score - expected).abs() <= 1e-3, "{name}, {:?}: {score} for {expected}", documents[index]);
+    }
+}
+
+#[test]
+fn bert_tells_the_question_from_the_text() {
+    check("bert");
+}
+
+#[test]
+fn xlm_roberta() {
+    check("xlm-roberta");
+}

@@ -1,0 +1,104 @@
+//! The feed-forward block of a layer: dense, or a mixture whose experts stand in a stack, fused, or each by itself.
+
+use super::list::{Cut, List, rows_and_cols};
+use super::{Dense, ExpertParts, Linear};
+use crate::names::{At, Format};
+use crate::{Config, Error};
+
+impl<'a> List<'a, '_> {
+    pub(super) fn dense(&mut self, at: At, [gate, up, down]: [&str; 3], n_ff: usize) -> Result<Dense, Error> {
+        let n_embd = self.config.n_embd;
+        let down = self.linear(at, down, [n_embd, n_ff])?;
+        if self.names.find(at, gate, "weight").is_some() {
+            let gate = Some(self.linear(at, gate, [n_ff, n_embd])?);
+            return Ok(Dense { gate, up: self.linear(at, up, [n_ff, n_embd])?, down });
+        }
+        let source = self.names.tensor(at, up)?;
+        if rows_and_cols(source)[0] == 2 * n_ff {
+            // Both in one, the gate first.
+            self.expect(source, [2 * n_ff, n_embd])?;
+            let bias = self.names.find(at, up, "bias");
+            let mut part = |first: usize| -> Result<Linear, Error> {
+                let weight = self.push(source, Cut::rows(first, n_ff), [n_ff, n_embd])?;
+                Ok(Linear { weight, bias: bias.map(|bias| self.vector(bias, first, n_ff, 0.0)).transpose()? })
+            };
+            return Ok(Dense { gate: Some(part(0)?), up: part(n_ff)?, down });
+        }
+        Ok(Dense { gate: None, up: self.linear(at, up, [n_ff, n_embd])?, down })
+    }
+
+    pub(super) fn experts(&mut self, at: At) -> Result<ExpertParts, Error> {
+        let config = self.config;
+        let experts = config.experts.expect("asked for a mixture only");
+        let At::Layer(layer_idx) = at else { unreachable!("experts stand in a layer") };
+        let router = self.linear(at, "ffn_gate_inp", [experts.n, config.n_embd])?;
+        let choice_bias = match self.names.find(at, "exp_probs_b", "bias") {
+            Some(source) => Some(self.vector(source, 0, experts.n, 0.0)?),
+            None => None,
+        };
+        let all = (0..experts.n).map(|i| self.expert(layer_idx, i)).collect::<Result<_, _>>()?;
+        let has_shared = self.names.find(at, "ffn_up_shexp", "weight").is_some();
+        let shared_names = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
+        let shared = has_shared.then(|| self.dense(at, shared_names, experts.n_ff_shared)).transpose()?;
+        let shared_gate = match self.names.find(at, "ffn_gate_inp_shexp", "weight") {
+            Some(source) => Some(self.vector(source, 0, config.n_embd, 0.0)?),
+            None => None,
+        };
+        Ok(ExpertParts { router, choice_bias, experts: all, shared, shared_gate })
+    }
+
+    fn expert(&mut self, layer_idx: usize, i: usize) -> Result<Dense, Error> {
+        let Config { n_embd, .. } = *self.config;
+        let n_ff = self.config.experts.expect("asked for a mixture only").n_ff;
+        let (gate, up) = if self.names.find(At::Layer(layer_idx), "ffn_gate_up_exps", "weight").is_some() {
+            self.fused_expert(layer_idx, i, n_ff)?
+        } else {
+            let gate = self.stacked(layer_idx, i, "ffn_gate_exps", [n_ff, n_embd])?;
+            (gate, self.stacked(layer_idx, i, "ffn_up_exps", [n_ff, n_embd])?)
+        };
+        Ok(Dense { gate: Some(gate), up, down: self.stacked(layer_idx, i, "ffn_down_exps", [n_embd, n_ff])? })
+    }
+
+    /// One expert of a stack, or one that has a tensor of its own.
+    fn stacked(&mut self, layer_idx: usize, i: usize, name: &str, shape: [usize; 2]) -> Result<Linear, Error> {
+        let at = At::Layer(layer_idx);
+        let Some(stack) = self.names.find(at, name, "weight") else {
+            return self.linear(At::Part(layer_idx, i), name, shape);
+        };
+        let n = self.config.experts.expect("asked for a mixture only").n;
+        let weight = if self.names.format == Format::Hub && stack.dtype.block_len() == 1 {
+            // Kept the other way round.
+            self.expect(stack, [n * shape[1], shape[0]])?;
+            self.push(stack, Cut::turned(i * shape[1], shape[1]), shape)?
+        } else {
+            self.expect(stack, [n * shape[0], shape[1]])?;
+            self.push(stack, Cut::rows(i * shape[0], shape[0]), shape)?
+        };
+        let bias = self.names.find(at, name, "bias");
+        let bias = bias.map(|bias| self.vector(bias, i * shape[0], shape[0], 0.0)).transpose()?;
+        Ok(Linear { weight, bias })
+    }
+
+    /// Gate and up of one expert from a tensor that holds both: in GGUF one after the other, in safetensors (gpt-oss)
+    /// row by row in turns, and there plain numbers are kept the other way round.
+    fn fused_expert(&mut self, layer_idx: usize, i: usize, n_ff: usize) -> Result<(Linear, Linear), Error> {
+        let (at, n_embd) = (At::Layer(layer_idx), self.config.n_embd);
+        let both = self.names.tensor(at, "ffn_gate_up_exps")?;
+        let bias = self.names.find(at, "ffn_gate_up_exps", "bias");
+        let n = self.config.experts.expect("asked for a mixture only").n;
+        let is_hub = self.names.format == Format::Hub;
+        let is_turned = is_hub && both.dtype.block_len() == 1;
+        let (len, step) = if is_hub { (1, 2) } else { (n_ff, n_ff) };
+        let n_blocks = n_ff / len;
+        self.expect(both, if is_turned { [n * n_embd, 2 * n_ff] } else { [n * 2 * n_ff, n_embd] })?;
+        let mut part = |which: usize| -> Result<Linear, Error> {
+            let first = i * 2 * n_ff + which * if is_hub { 1 } else { n_ff };
+            let cut = Cut { first, len, step, n: n_blocks, turned: None };
+            let turned = Cut { turned: Some((which, 2)), ..Cut::rows(i * n_embd, n_embd) };
+            let weight = self.push(both, if is_turned { turned } else { cut }, [n_ff, n_embd])?;
+            let bias = bias.map(|bias| self.floats(bias, cut, [1, n_ff], 0.0)).transpose()?;
+            Ok(Linear { weight, bias })
+        };
+        Ok((part(0)?, part(1)?))
+    }
+}

@@ -1,0 +1,137 @@
+//! A layer's norms and its attention, plain or compressed, as the checkpoint names and cuts them.
+
+use super::list::{Cut, List, rows_and_cols};
+use super::{AttentionParts, FfnParts, LayerParts, Linear, MlaParts, TensorId};
+use crate::Error;
+use crate::family::Placement;
+use crate::names::At;
+
+impl<'a> List<'a, '_> {
+    pub(super) fn layer(&mut self, at: At) -> Result<LayerParts, Error> {
+        let config = self.config;
+        let n_embd = config.n_embd;
+        let placement = config.family.placement;
+        let (is_before, is_after) = (
+            matches!(placement, Placement::Before | Placement::Around),
+            matches!(placement, Placement::After | Placement::Around),
+        );
+        let attn_norm = is_before.then(|| self.norm(at, "attn_norm", n_embd)).transpose()?;
+        let attention = match config.mla {
+            Some(_) => AttentionParts::Compressed(Box::new(self.compressed(at)?)),
+            None => self.attention(at)?,
+        };
+        let out_dim = config.mla.map_or(config.q_dim(), |mla| config.n_heads * mla.v_dim);
+        let attn_out = self.linear(at, "attn_output", [n_embd, out_dim])?;
+        let post_attn_norm = is_after.then(|| self.norm(at, "post_attention_norm", n_embd)).transpose()?;
+        // gpt-oss calls it by the name of another.
+        let ffn_norm_name = match self.names.find(at, "ffn_norm", "weight") {
+            None if self.names.find(at, "post_attention_norm", "weight").is_some() => "post_attention_norm",
+            _ => "ffn_norm",
+        };
+        let ffn_norm = is_before.then(|| self.norm(at, ffn_norm_name, n_embd)).transpose()?;
+        let ffn = match (&config.experts, self.names.find(at, "ffn_gate_inp", "weight")) {
+            (Some(_), Some(_)) => FfnParts::Experts(Box::new(self.experts(at)?)),
+            _ => FfnParts::Dense(self.dense(at, ["ffn_gate", "ffn_up", "ffn_down"], config.n_ff)?),
+        };
+        let is_of_sum = placement == Placement::OfSum;
+        Ok(LayerParts {
+            attn_norm,
+            attention,
+            attn_out,
+            post_attn_norm,
+            ffn_norm,
+            ffn,
+            post_ffn_norm: is_after.then(|| self.norm(at, "post_ffw_norm", n_embd)).transpose()?,
+            attn_sum_norm: is_of_sum.then(|| self.norm(at, "attn_output_norm", n_embd)).transpose()?,
+            ffn_sum_norm: is_of_sum.then(|| self.norm(at, "layer_output_norm", n_embd)).transpose()?,
+        })
+    }
+
+    fn attention(&mut self, at: At) -> Result<AttentionParts, Error> {
+        let config = self.config;
+        let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
+        let [q, k, v] = if let Some(fused) = self.names.find(at, "attn_qkv", "weight") {
+            let bias = self.names.find(at, "attn_qkv", "bias");
+            self.expect(fused, [q_dim + 2 * kv_dim, config.n_embd])?;
+            let mut part = |first: usize, n: usize| -> Result<Linear, Error> {
+                let weight = self.push(fused, Cut::rows(first, n), [n, config.n_embd])?;
+                let bias = bias.map(|bias| self.vector(bias, first, n, 0.0)).transpose()?;
+                Ok(Linear { weight, bias })
+            };
+            [part(0, q_dim)?, part(q_dim, kv_dim)?, part(q_dim + kv_dim, kv_dim)?]
+        } else {
+            [
+                self.linear(at, "attn_q", [q_dim, config.n_embd])?,
+                self.linear(at, "attn_k", [kv_dim, config.n_embd])?,
+                self.linear(at, "attn_v", [kv_dim, config.n_embd])?,
+            ]
+        };
+        let q_norm = self.head_norm(at, "attn_q_norm", q_dim)?;
+        let k_norm = self.head_norm(at, "attn_k_norm", kv_dim)?;
+        let sinks = match self.names.find(at, "attn_sinks", "weight") {
+            Some(source) => Some(self.vector(source, 0, config.n_heads, 0.0)?),
+            None => None,
+        };
+        Ok(AttentionParts::Plain { q, k, v, q_norm, k_norm, sinks })
+    }
+
+    /// Norms of queries or keys: of each head with the same weights, of each with its own, or of all together.
+    fn head_norm(&mut self, at: At, name: &str, n_cols: usize) -> Result<Option<TensorId>, Error> {
+        let Some(source) = self.names.find(at, name, "weight") else { return Ok(None) };
+        let head_dim = self.config.head_dim;
+        let shape = match rows_and_cols(source) {
+            [1, n] if n == head_dim || n == n_cols => [1, n],
+            [n, width] if width == head_dim && n * width == n_cols => [n, width],
+            _ => {
+                let (found, expected) = (source.shape.clone(), vec![head_dim]);
+                return Err(Error::Shape { name: source.name.clone(), found, expected });
+            }
+        };
+        let offset = self.norm_offset();
+        self.floats(source, Cut::rows(0, shape[0] * shape[1]), shape, offset).map(Some)
+    }
+
+    fn compressed(&mut self, at: At) -> Result<MlaParts, Error> {
+        let config = self.config;
+        let mla = config.mla.expect("asked for compressed attention only");
+        let (n_heads, n_rot, kv_rank) = (config.n_heads, config.n_rot, mla.kv_rank);
+        let key_dim = mla.nope_dim + n_rot;
+        let (q_a, q_name, q_in) = match mla.q_rank {
+            Some(rank) => {
+                let weight = self.matrix(at, "attn_q_a", [rank, config.n_embd])?;
+                (Some((weight, self.norm(at, "attn_q_a_norm", rank)?)), "attn_q_b", rank)
+            }
+            None => (None, "attn_q", config.n_embd),
+        };
+        let q = self.names.tensor(at, q_name)?;
+        self.expect(q, [n_heads * key_dim, q_in])?;
+        let of_heads = |first, len| Cut { first, len, step: key_dim, n: n_heads, turned: None };
+        let q_nope = self.push(q, of_heads(0, mla.nope_dim), [n_heads * mla.nope_dim, q_in])?;
+        let q_rope = self.push(q, of_heads(mla.nope_dim, n_rot), [n_heads * n_rot, q_in])?;
+        let kv_a = self.names.tensor(at, "attn_kv_a_mqa")?;
+        self.expect(kv_a, [kv_rank + n_rot, config.n_embd])?;
+        let kv = self.push(kv_a, Cut::rows(0, kv_rank), [kv_rank, config.n_embd])?;
+        let k_rope = self.push(kv_a, Cut::rows(kv_rank, n_rot), [n_rot, config.n_embd])?;
+        let kv_norm = self.norm(at, "attn_kv_a_norm", kv_rank)?;
+        let (mut k_b, mut v_b) = (Vec::new(), Vec::new());
+        if let Some(keys) = self.names.find(at, "attn_k_b", "weight") {
+            let values = self.names.tensor(at, "attn_v_b")?;
+            self.expect(keys, [n_heads * kv_rank, mla.nope_dim])?;
+            self.expect(values, [n_heads * mla.v_dim, kv_rank])?;
+            for head in 0..n_heads {
+                k_b.push(self.push(keys, Cut::rows(head * kv_rank, kv_rank), [kv_rank, mla.nope_dim])?);
+                v_b.push(self.push(values, Cut::rows(head * mla.v_dim, mla.v_dim), [mla.v_dim, kv_rank])?);
+            }
+        } else {
+            let both = self.names.tensor(at, "attn_kv_b")?;
+            let each = mla.nope_dim + mla.v_dim;
+            self.expect(both, [n_heads * each, kv_rank])?;
+            for head in 0..n_heads {
+                let keys = Cut::turned(head * each, mla.nope_dim);
+                k_b.push(self.push(both, keys, [kv_rank, mla.nope_dim])?);
+                v_b.push(self.push(both, Cut::rows(head * each + mla.nope_dim, mla.v_dim), [mla.v_dim, kv_rank])?);
+            }
+        }
+        Ok(MlaParts { q_a, q_nope, q_rope, kv, k_rope, kv_norm, k_b, v_b })
+    }
+}

@@ -1,0 +1,162 @@
+//! The list of tensors that a model wants: for each, which rows of which tensor of the checkpoint, and how they will lie.
+//! The parts of a layer (`layer.rs`, `ffn.rs`) are added here one by one; shapes are checked on the way.
+
+use ops::Layout;
+use weights::{Bytes, Dtype, Tensor};
+
+use super::{Linear, Norm, TensorId};
+use crate::names::{At, Format, Names};
+use crate::{Config, Error};
+
+/// Some rows of a tensor of the checkpoint and how they will lie.
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    pub source: &'a Tensor,
+    /// The rows (or, of vectors, the numbers) from the first wanted one to the last.
+    pub bytes: Bytes,
+    pub n_source_cols: usize,
+    /// Counted from the start of `bytes`.
+    pub cut: Cut,
+    pub dtype: Dtype,
+    pub shape: [usize; 2],
+    pub layout: Layout,
+    /// What they will take.
+    pub n_bytes: usize,
+    /// Added to every number.
+    pub offset: f32,
+}
+
+/// Rows of a tensor: `len` from `first` on, then again every `step`, `n` times in all.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Cut {
+    pub first: usize,
+    pub len: usize,
+    pub step: usize,
+    pub n: usize,
+    /// The rows become columns; of the rows that makes, those from the first number on, in steps of the second.
+    pub turned: Option<(usize, usize)>,
+}
+
+impl Cut {
+    pub fn rows(first: usize, len: usize) -> Self {
+        Self { first, len, step: len, n: 1, turned: None }
+    }
+
+    pub(super) fn turned(first: usize, len: usize) -> Self {
+        Self { turned: Some((0, 1)), ..Self::rows(first, len) }
+    }
+
+    pub(super) fn n_rows(&self) -> usize {
+        self.len * self.n
+    }
+}
+
+/// Decides how a matrix of a type and shape will lie, and the bytes it takes; a device may take another type.
+pub type LayoutOf<'f> = &'f dyn Fn(Dtype, [usize; 2]) -> Result<(Dtype, (Layout, usize)), ops::Error>;
+
+pub(super) struct List<'a, 'f> {
+    pub(super) names: Names<'a>,
+    pub(super) config: &'f Config,
+    pub(super) layout_of: LayoutOf<'f>,
+    pub(super) wanted: Vec<Wanted<'a>>,
+}
+
+/// A tensor of any rank as a matrix: all but the last dimension are rows.
+pub(super) fn rows_and_cols(tensor: &Tensor) -> [usize; 2] {
+    let n_cols = tensor.shape.last().copied().unwrap_or(1);
+    [tensor.shape.iter().rev().skip(1).product(), n_cols]
+}
+
+impl<'a> List<'a, '_> {
+    pub(super) fn linear(&mut self, at: At, name: &str, shape: [usize; 2]) -> Result<Linear, Error> {
+        let weight = self.matrix(at, name, shape)?;
+        let bias = self.names.find(at, name, "bias");
+        Ok(Linear { weight, bias: bias.map(|bias| self.vector(bias, 0, shape[0], 0.0)).transpose()? })
+    }
+
+    pub(super) fn matrix(&mut self, at: At, name: &str, shape: [usize; 2]) -> Result<TensorId, Error> {
+        let source = self.names.tensor(at, name)?;
+        self.expect(source, shape)?;
+        self.push(source, Cut::rows(0, shape[0]), shape)
+    }
+
+    pub(super) fn norm(&mut self, at: At, name: &str, len: usize) -> Result<Norm, Error> {
+        let source = self.names.tensor(at, name)?;
+        let bias = self.names.find(at, name, "bias");
+        let weight = self.vector(source, 0, len, self.norm_offset())?;
+        Ok(Norm { weight, bias: bias.map(|bias| self.vector(bias, 0, len, 0.0)).transpose()? })
+    }
+
+    pub(super) fn norm_if_there(&mut self, at: At, name: &str, len: usize) -> Result<Option<Norm>, Error> {
+        self.names.find(at, name, "weight").is_some().then(|| self.norm(at, name, len)).transpose()
+    }
+
+    pub(super) fn norm_offset(&self) -> f32 {
+        if self.names.format == Format::Hub { self.config.family.hub_norm_offset } else { 0.0 }
+    }
+
+    /// Some numbers of a tensor as one row.
+    pub(super) fn vector(
+        &mut self,
+        source: &'a Tensor,
+        first: usize,
+        len: usize,
+        offset: f32,
+    ) -> Result<TensorId, Error> {
+        self.floats(source, Cut::rows(first, len), [1, len], offset)
+    }
+
+    /// Norms and biases are few and are kept as f32 whatever the file has. The cut counts numbers.
+    pub(super) fn floats(
+        &mut self,
+        source: &'a Tensor,
+        cut: Cut,
+        shape: [usize; 2],
+        offset: f32,
+    ) -> Result<TensorId, Error> {
+        let n: usize = source.shape.iter().product();
+        let is_whole = source.shape.len() > 1 || n == cut.n_rows() || cut.first > 0 || cut.n > 1;
+        if cut.end() > n || !is_whole {
+            let expected = vec![shape[0] * shape[1]];
+            return Err(Error::Shape { name: source.name.clone(), found: source.shape.clone(), expected });
+        }
+        if source.dtype.block_len() > 1 {
+            let what = format!("{} where plain numbers are expected", source.dtype);
+            return Err(Error::Tensor { name: source.name.clone(), what });
+        }
+        let bytes = source.bytes.slice(..cut.end() * source.dtype.block_bytes());
+        let (dtype, layout, n_bytes) = (Dtype::F32, Layout::Rows, 4 * shape[0] * shape[1]);
+        self.add(Wanted { source, bytes, n_source_cols: 1, cut, dtype, shape, layout, n_bytes, offset })
+    }
+
+    pub(super) fn push(&mut self, source: &'a Tensor, cut: Cut, shape: [usize; 2]) -> Result<TensorId, Error> {
+        let failed = |what: String| Error::Tensor { name: source.name.clone(), what };
+        let [n_rows, n_source_cols] = rows_and_cols(source);
+        if cut.end() > n_rows {
+            return Err(failed(format!("{:?} has no rows {}..{}", source.shape, cut.first, cut.end())));
+        }
+        // Packed rows cannot be turned as they are.
+        let dtype = match cut.turned {
+            Some(_) if source.dtype.block_len() > 1 => Dtype::F32,
+            _ => source.dtype,
+        };
+        let (dtype, (layout, n_bytes)) = (self.layout_of)(dtype, shape).map_err(|e| failed(e.to_string()))?;
+        let row_bytes = source.bytes.len() / n_rows.max(1);
+        let bytes = source.bytes.slice(cut.first * row_bytes..cut.end() * row_bytes);
+        let cut = Cut { first: 0, ..cut };
+        self.add(Wanted { source, bytes, n_source_cols, cut, dtype, shape, layout, n_bytes, offset: 0.0 })
+    }
+
+    fn add(&mut self, wanted: Wanted<'a>) -> Result<TensorId, Error> {
+        self.wanted.push(wanted);
+        Ok(TensorId(self.wanted.len() - 1))
+    }
+
+    pub(super) fn expect(&self, source: &Tensor, shape: [usize; 2]) -> Result<(), Error> {
+        if rows_and_cols(source) == shape {
+            return Ok(());
+        }
+        let (name, found) = (source.name.clone(), source.shape.clone());
+        Err(Error::Shape { name, found, expected: shape.to_vec() })
+    }
+}
