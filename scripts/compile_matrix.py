@@ -279,21 +279,23 @@ def cell(use: dict | None) -> str:
     return f"{registers} / {use['sgprs']} / {use['lds']}"
 
 
+LEGEND = "The most that any kernel uses. `-`: this compiler does not know the chip; empty: not compiled.\n"
+
 # Chips of one table, so that a row stays readable.
 N_COLUMNS = 7
 
 
-def summary(found: dict) -> str:
+def summary(archs: list[str], found: dict, absent: dict) -> str:
     """What is most in any kernel, chip by compiler."""
     names = list(found)
-    lines = ["\n## Every chip, every compiler\n", "The most that any kernel uses. `-`: this compiler does not know the chip.\n"]
+    lines = ["\n## Every chip, every compiler\n", LEGEND]
     lines += ["| chip | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
-    for arch in dict.fromkeys(itertools.chain.from_iterable(found.values())):
+    for arch in archs:
         cells = []
-        for results in found.values():
+        for name, results in found.items():
             uses = [use for status, kernels in results.get(arch, []) if status == "made" for use in kernels.values()]
             most = {key: max(use[key] for use in uses) for key in uses[0]} if uses else None
-            cells.append(f"{cell(most)} ({len(uses)} kernels)" if most else "-")
+            cells.append(f"{cell(most)} ({len(uses)} kernels)" if most else absent[name].get(arch, "-"))
         lines.append(f"| {arch} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -362,10 +364,11 @@ def compilers(words: list[str], clang: str) -> tuple[list, list[str]]:
 
 
 class Kept:
-    """Answers of earlier runs, in a folder: one file a compiler and chip, one entry for what a unit is made of."""
+    """Answers of earlier runs, in a folder: one file a compiler and chip, one entry for what a unit is made of.
+    With `is_only` nothing is compiled, and a chip with anything missing has no answers."""
 
-    def __init__(self, folder: Path | None):
-        self.folder = folder
+    def __init__(self, folder: Path | None, is_only: bool):
+        self.folder, self.is_only = folder, is_only
 
     def all(self, compiler, kernels: Path, arch: str, what: list) -> list[tuple[str, object]] | None:
         if not self.folder:
@@ -374,6 +377,8 @@ class Kept:
         known = json.loads(path.read_text()) if path.exists() else {}
         keys = [key(kernels, *unit) for unit in what]
         missing = [unit for unit, one in zip(what, keys) if one not in known]
+        if missing and self.is_only:
+            return []
         if missing:
             answers = compiler.all(kernels, arch, missing)
             # A compiler that does not know the chip says so for every unit.
@@ -408,6 +413,7 @@ def main() -> int:
     parser.add_argument("--arch", default=None, help=f"comma-separated; default: {','.join(DEFAULT)}")
     parser.add_argument("--compiler", default=None, help=f"of clang,{','.join(HIPRTC)}; default: clang,7.2, or all with --all")
     parser.add_argument("--keep", default=None, type=Path, metavar="FOLDER", help="keep answers there, and use those kept")
+    parser.add_argument("--kept-only", action="store_true", help="compile nothing: report what --keep has")
     parser.add_argument("--clang", default="clang-19", metavar="PROGRAM")
     parser.add_argument("--kernels", default=KERNELS, type=Path, metavar="FOLDER")
     parser.add_argument("--table", default=None, type=Path, metavar="FILE", help="write registers and LDS as Markdown")
@@ -418,20 +424,23 @@ def main() -> int:
     problems = undeclared(args.kernels)
     words = args.compiler.split(",") if args.compiler else ["clang", *(HIPRTC if args.all else ["7.2"])]
     found, missing = compilers(words, args.clang)
-    kept = Kept(args.keep)
+    kept = Kept(args.keep, args.kept_only)
     for reason in missing:
         print(f"skipped: {reason}")
     if not found:
         return 3
-    start, n_failed, details, by_compiler = time.monotonic(), len(problems), "", {}
+    start, n_failed, details, by_compiler, by_absence = time.monotonic(), len(problems), "", {}, {}
     for problem in problems:
         print(f"FAILED {problem}")
     for compiler in found:
         print(f"{compiler.name} {compiler.version}: {len(what)} units")
-        results = {}
+        results, absent = {}, by_absence.setdefault(f"{compiler.name} {compiler.version}", {})
         for arch in archs:
             answers = kept.all(compiler, args.kernels, arch, what)
-            if answers is not None:
+            if answers == []:
+                print(f"{compiler.name:7} {arch:8} not compiled yet")
+                absent[arch] = " "
+            elif answers is not None:
                 results[arch] = answers
                 n_failed += judge(compiler, arch, what, answers)
             elif arch in DEFAULT and compiler.knows_today:
@@ -442,12 +451,13 @@ def main() -> int:
         by_compiler[f"{compiler.name} {compiler.version}"] = results
         if compiler.knows_today:
             details += tables(compiler, what, results)
-    unknown = [arch for arch in archs if not any(arch in results for results in by_compiler.values())]
-    for arch in unknown:
+    for arch in archs if not args.kept_only else []:
+        if any(arch in results for results in by_compiler.values()):
+            continue
         n_failed += 1
         print(f"FAILED no compiler knows {arch}")
     if args.table:
-        args.table.write_text(HEAD + summary(by_compiler) + details)
+        args.table.write_text(HEAD + summary(archs, by_compiler, by_absence) + details)
     print(f"{n_failed} failed, {time.monotonic() - start:.0f} s")
     return 1 if n_failed else 3 if missing else 0
 
