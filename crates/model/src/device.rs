@@ -67,10 +67,10 @@ impl Sizes {
     pub fn new(config: &Config, max_rows: usize, max_logits_rows: usize, n_blocks: usize) -> Self {
         let widest = config.n_embd.max(config.n_ff).max(config.q_dim());
         let max_tables = n_blocks.saturating_mul(max_rows.min(64));
-        // Rows: token, slot, kept, pooled, logits, learned position, two kinds of angles; spans and tiles of attention.
+        // Rows: token, slot, kept, pooled, logits, learned position, type, two kinds of angles; spans and tiles of attention.
         let group = config.n_heads / config.n_kv_heads;
         let n_input_words =
-            max_rows * (6 + 2 * config.n_rot + 8 + 2 * group) + max_tables + 64 + max_logits_rows * ops::Choice::WORDS;
+            max_rows * (7 + 2 * config.n_rot + 8 + 2 * group) + max_tables + 64 + max_logits_rows * ops::Choice::WORDS;
         let mut workspace = Workspace::plan(max_rows, widest, DECODED_BYTES);
         if let Some(experts) = &config.experts {
             // A row for each expert that a row goes to.
