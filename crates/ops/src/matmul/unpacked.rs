@@ -6,16 +6,18 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::activations::Tile;
+use super::activations::{Scaling, Tile};
 use super::strip::{Target, add_pair_512, put_256, put_512};
 use super::{Input, Job, Mode};
 use crate::isa::Isa;
 use crate::quant::{Format, GROUP, TILE_ROWS, for_block};
 
-/// How much of `k` is unpacked at a time: twelve activation rows of it fit the first-level cache.
-const K_CHUNK: usize = 1024;
-/// Strips unpacked together: so often are activations used that were read from afar.
-const STRIPS: usize = 8;
+/// How much of `k` is unpacked at a time: the longer, the less often sums are put away. Zen 4, 512 rows, 8192 to 2048:
+/// 205 GMAC/s with 1024, 212 with 2048.
+const K_CHUNK: usize = 2048;
+/// Strips unpacked together: so often are activations used that were read from afar. With what they are unpacked from,
+/// four fit the second-level cache.
+const STRIPS: usize = 4;
 /// Pairs of a group.
 const PAIRS: usize = GROUP / 2;
 
@@ -70,7 +72,7 @@ fn some_cols<P: Format>(input: &Input, job: &Job, cols: Range<usize>, groups: &m
             for (first_col, groups) in cols.clone().step_by(TILE_ROWS).zip(groups.chunks_exact(n_groups)) {
                 let target = Target { first_row, n_rows, first_col, adds };
                 // SAFETY: `Isa` says what this CPU has; the tile holds these groups; columns are this task's.
-                unsafe { rows::<P>(input.isa, tile_rows, groups, tile, job, &target) };
+                unsafe { rows::<P>(input, groups, tile, job, &target) };
             }
         }
     }
@@ -93,7 +95,9 @@ unsafe fn unpack_512<P: Format>(tiles: &[u8], groups: &mut [Group]) {
                 for i in 0..GROUP / P::SPAN {
                     let (d, m) = P::scales_512(tile.as_ptr(), g * GROUP / P::SPAN + i);
                     _mm512_store_ps(group.d[i].as_mut_ptr(), d);
-                    _mm512_store_ps(group.m[i].as_mut_ptr(), m);
+                    if P::HAS_MIN {
+                        _mm512_store_ps(group.m[i].as_mut_ptr(), m);
+                    }
                 }
             }
         }
@@ -127,25 +131,31 @@ unsafe fn unpack_256<P: Format>(tiles: &[u8], groups: &mut [Group]) {
     }
 }
 
+/// How often sums of integers are turned into numbers.
+const EVERY_HALF: usize = 0;
+const EVERY_GROUP: usize = 1;
+const EVERY_TWO: usize = 2;
+
 /// # Safety
-/// As [`rows_512`] or [`rows_256`], whichever the instruction set asks for, for `tile_rows` rows.
-unsafe fn rows<P: Format>(isa: Isa, tile_rows: usize, groups: &[Group], x: Tile, job: &Job, target: &Target) {
+/// As [`rows_512`] or [`rows_256`], whichever the instruction set asks for, for the tile's rows.
+unsafe fn rows<P: Format>(input: &Input, groups: &[Group], x: Tile, job: &Job, target: &Target) {
+    let is_wide = input.rounded.scaling() == Scaling::Wide;
     // SAFETY: the caller's promise.
     unsafe {
         match (P::HAS_MIN, P::SPAN == GROUP) {
-            (false, true) => rows_of::<false, 1>(isa, tile_rows, groups, x, job, target),
-            (true, true) => rows_of::<true, 1>(isa, tile_rows, groups, x, job, target),
-            (false, false) => rows_of::<false, 2>(isa, tile_rows, groups, x, job, target),
-            (true, false) => rows_of::<true, 2>(isa, tile_rows, groups, x, job, target),
+            (false, true) if is_wide => rows_of::<false, EVERY_TWO>(input, groups, x, job, target),
+            (false, true) => rows_of::<false, EVERY_GROUP>(input, groups, x, job, target),
+            (true, true) => rows_of::<true, EVERY_GROUP>(input, groups, x, job, target),
+            (false, false) => rows_of::<false, EVERY_HALF>(input, groups, x, job, target),
+            (true, false) => rows_of::<true, EVERY_HALF>(input, groups, x, job, target),
         }
     }
 }
 
 /// # Safety
 /// As [`rows`].
-unsafe fn rows_of<const HAS_MIN: bool, const SPANS: usize>(
-    isa: Isa,
-    tile_rows: usize,
+unsafe fn rows_of<const HAS_MIN: bool, const EVERY: usize>(
+    input: &Input,
     groups: &[Group],
     x: Tile,
     job: &Job,
@@ -153,68 +163,87 @@ unsafe fn rows_of<const HAS_MIN: bool, const SPANS: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (isa, tile_rows) {
-            (Isa::Avx512, 9) => rows_512::<9, HAS_MIN, SPANS>(groups, x, job, target),
-            (Isa::Avx512, 10) => rows_512::<10, HAS_MIN, SPANS>(groups, x, job, target),
-            (Isa::Avx512, 11) => rows_512::<11, HAS_MIN, SPANS>(groups, x, job, target),
-            (Isa::Avx512, _) => rows_512::<12, HAS_MIN, SPANS>(groups, x, job, target),
-            (_, 3) => rows_256::<3, HAS_MIN, SPANS>(groups, x, job, target),
-            (_, _) => rows_256::<4, HAS_MIN, SPANS>(groups, x, job, target),
+        match (input.isa, input.rounded.tile_rows()) {
+            (Isa::Avx512, 9) => rows_512::<9, HAS_MIN, EVERY>(groups, x, job, target),
+            (Isa::Avx512, 10) => rows_512::<10, HAS_MIN, EVERY>(groups, x, job, target),
+            (Isa::Avx512, 11) => rows_512::<11, HAS_MIN, EVERY>(groups, x, job, target),
+            (Isa::Avx512, _) => rows_512::<12, HAS_MIN, EVERY>(groups, x, job, target),
+            (_, 3) => rows_256::<3, HAS_MIN, EVERY>(groups, x, job, target),
+            (_, _) => rows_256::<4, HAS_MIN, EVERY>(groups, x, job, target),
         }
     }
 }
 
+/// Scales are powers of two here: the port that adds applies them, and those that multiply have one thing less to do.
+///
 /// # Safety
-/// The CPU has AVX-512 F and VNNI; the tile holds as many groups of `N` rows; the target's columns are this task's.
+/// The CPU has AVX-512 F and VNNI; the tile holds as many groups of `N` rows, with shifts; the target's columns are this
+/// task's. With `EVERY_TWO` the groups are pairs, and those of a pair have the same `d` and the same shifts.
 #[target_feature(enable = "avx512f,avx512vnni")]
-unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const SPANS: usize>(
+unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const EVERY: usize>(
     groups: &[Group],
     x: Tile,
     job: &Job,
     target: &Target,
 ) {
     let mut acc = [_mm512_setzero_ps(); N];
-    let Tile { mut q, mut scales, mut sums, mut halves } = x;
+    let Tile { mut q, mut shifts, mut sums, mut halves, .. } = x;
     target.prefetch(job);
-    for group in groups {
-        let mut ints = [_mm512_setzero_si512(); N];
-        macro_rules! add_pairs {
-            ($($p:literal $at:literal)*) => {
-                $({
-                    let pair = _mm512_load_si512(group.pairs[$p].as_ptr().cast());
-                    add_pair_512!(ints, pair, q, $at);
-                })*
-            };
-        }
-        macro_rules! flush {
-            ($span:literal, $sums:expr) => {
-                let d = _mm512_load_ps(group.d[$span].as_ptr());
-                let m = _mm512_load_ps(group.m[$span].as_ptr());
-                for n in 0..N {
-                    let scale = _mm512_mul_ps(d, _mm512_set1_ps(*scales.add(n)));
-                    acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(ints[n]), scale, acc[n]);
-                    if HAS_MIN {
-                        acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(*$sums.add(n)), acc[n]);
-                    }
+    macro_rules! add_pairs {
+        ($ints:ident, $group:expr, $q:expr, $($p:literal $at:literal)*) => {
+            $({
+                let pair = _mm512_load_si512($group.pairs[$p].as_ptr().cast());
+                add_pair_512!($ints, pair, $q, $at);
+            })*
+        };
+    }
+    macro_rules! flush {
+        ($ints:ident, $group:expr, $span:literal, $sums:expr) => {
+            let d = _mm512_load_ps($group.d[$span].as_ptr());
+            let m = _mm512_load_ps($group.m[$span].as_ptr());
+            for n in 0..N {
+                // A zero becomes a number too small to be seen: shifts are never below zero.
+                let bits = _mm512_castps_si512(_mm512_cvtepi32_ps($ints[n]));
+                let units = _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(*shifts.add(n))));
+                acc[n] = _mm512_fmadd_ps(units, d, acc[n]);
+                if HAS_MIN {
+                    acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(*$sums.add(n)), acc[n]);
                 }
-            };
-        }
-        // SAFETY: a group of N activation rows is N lines; scales and sums hold one number a row and group.
+            }
+        };
+    }
+    let n_together = if EVERY == EVERY_TWO { 2 } else { 1 };
+    for groups in groups.chunks_exact(n_together) {
+        let mut ints = [_mm512_setzero_si512(); N];
+        // SAFETY: a group of N activation rows is N lines; shifts and sums hold one number a row and group.
         unsafe {
-            add_pairs!(0 0 1 4 2 8 3 12 4 16 5 20 6 24 7 28);
-            if SPANS == 2 {
-                flush!(0, halves);
+            add_pairs!(ints, groups[0], q, 0 0 1 4 2 8 3 12 4 16 5 20 6 24 7 28);
+            if EVERY == EVERY_HALF {
+                flush!(ints, groups[0], 0, halves);
                 ints = [_mm512_setzero_si512(); N];
             }
-            add_pairs!(8 32 9 36 10 40 11 44 12 48 13 52 14 56 15 60);
-            if SPANS == 2 {
-                flush!(1, halves.add(N));
-            } else {
-                flush!(0, sums);
+            add_pairs!(ints, groups[0], q, 8 32 9 36 10 40 11 44 12 48 13 52 14 56 15 60);
+            match EVERY {
+                EVERY_HALF => {
+                    flush!(ints, groups[0], 1, halves.add(N));
+                }
+                EVERY_GROUP => {
+                    flush!(ints, groups[0], 0, sums);
+                }
+                _ => {
+                    let q = q.add(N * GROUP);
+                    add_pairs!(ints, groups[1], q, 0 0 1 4 2 8 3 12 4 16 5 20 6 24 7 28);
+                    add_pairs!(ints, groups[1], q, 8 32 9 36 10 40 11 44 12 48 13 52 14 56 15 60);
+                    flush!(ints, groups[0], 0, sums);
+                }
             }
-            (q, scales) = (q.add(N * GROUP), scales.add(N));
-            (sums, halves) = (sums.wrapping_add(N), halves.wrapping_add(2 * N));
         }
+        (q, shifts) = (q.wrapping_add(n_together * N * GROUP), shifts.wrapping_add(n_together * N));
+        (sums, halves) = (sums.wrapping_add(N), halves.wrapping_add(2 * N));
+    }
+    for n in 0..N {
+        // SAFETY: one base a row of the tile.
+        acc[n] = _mm512_mul_ps(acc[n], _mm512_set1_ps(unsafe { *x.bases.add(n) }));
     }
     // SAFETY: the caller's promise.
     unsafe { put_512(&acc, job, target) };
@@ -223,22 +252,23 @@ unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const SPANS: usize>(
 /// # Safety
 /// The CPU has AVX2 and FMA; else as [`rows_512`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn rows_256<const N: usize, const HAS_MIN: bool, const SPANS: usize>(
+unsafe fn rows_256<const N: usize, const HAS_MIN: bool, const EVERY: usize>(
     groups: &[Group],
     x: Tile,
     job: &Job,
     target: &Target,
 ) {
     let mut acc = [[_mm256_setzero_ps(); N]; 2];
-    let Tile { mut q, mut scales, mut sums, mut halves } = x;
+    let Tile { mut q, mut scales, mut sums, mut halves, .. } = x;
     target.prefetch(job);
+    let n_spans = if EVERY == EVERY_HALF { 2 } else { 1 };
     for group in groups {
-        for (span, pairs) in group.pairs.chunks_exact(PAIRS / SPANS).enumerate() {
+        for (span, pairs) in group.pairs.chunks_exact(PAIRS / n_spans).enumerate() {
             let mut ints = [[_mm256_setzero_si256(); N]; 2];
             // SAFETY: a group of N activation rows is N lines; scales and sums hold one number a row and span.
             unsafe {
-                let q = q.add(span * GROUP / SPANS);
-                let sums = if SPANS == 2 { halves.wrapping_add(span * N) } else { sums };
+                let q = q.add(span * GROUP / n_spans);
+                let sums = if EVERY == EVERY_HALF { halves.wrapping_add(span * N) } else { sums };
                 for (p, pairs) in pairs.iter().enumerate() {
                     let w = [_mm256_load_si256(pairs.as_ptr().cast()), _mm256_load_si256(pairs.as_ptr().add(8).cast())];
                     for n in 0..N {

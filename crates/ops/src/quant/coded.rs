@@ -170,6 +170,7 @@ macro_rules! coded {
             const HAS_MIN: bool = false;
             const TILE_BYTES: usize = super::coded::TILE_BYTES;
             const LARGEST_ACTIVATION: f32 = $largest;
+            const LARGEST_WIDE: Option<f32> = Some($largest / 2.0 - 0.5);
 
             fn pack_tile(blocks: &[&[u8]; super::TILE_ROWS], tile: &mut [u8]) {
                 super::coded::pack_tile::<Self>(blocks, tile);

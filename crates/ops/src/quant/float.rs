@@ -6,8 +6,6 @@ pub(crate) trait Float {
     const BYTES: usize;
     /// Plain numbers stay in rows: there is no tile to measure.
     const NO_TILES: Option<usize> = None;
-    /// Products with plain numbers run in f32 and round nothing.
-    const ANY_ACTIVATION: f32 = f32::INFINITY;
     fn decode(bytes: &[u8]) -> f32;
     fn encode(value: f32, bytes: &mut [u8]);
 

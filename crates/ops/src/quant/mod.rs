@@ -97,6 +97,8 @@ pub(crate) trait Format: Block {
     const SPAN: usize = GROUP;
     /// The largest 16-bit activation with which the sum of a group stays below 2^31.
     const LARGEST_ACTIVATION: f32 = 32_767.0;
+    /// The same for the sum of two groups, for formats whose `d` is that of 64 weights at least and which have no `m`.
+    const LARGEST_WIDE: Option<f32> = None;
 
     /// Interleaves one block of each of sixteen rows; a missing row is all zero bytes.
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]);

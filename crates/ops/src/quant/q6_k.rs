@@ -66,6 +66,7 @@ impl Format for Q6K {
     const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
     // 32 * 4096 * 16383 is below 2^31.
     const LARGEST_ACTIVATION: f32 = 16_383.0;
+    const LARGEST_WIDE: Option<f32> = Some(8_191.0);
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
         tile.fill(0);

@@ -7,10 +7,14 @@ use weights::Dtype;
 use crate::card::{Through, cards};
 use crate::support::{Random, assert_close, pools};
 
-/// The activations hold outliers a hundred times the rest, which is what rounding suffers from.
-/// Q6_K and IQ4_XS leave activations 15 bits instead of 16.
+/// The activations hold outliers a hundred times the rest, which is what rounding suffers from. Scales that are powers of
+/// two cost up to a bit, those for 64 numbers another one where the sums need it, and more outliers share a scale; Q6_K
+/// and IQ4_XS have one bit less from the start.
 fn bound(dtype: Dtype) -> f64 {
-    if matches!(dtype, Dtype::Q6K | Dtype::IQ4XS) { 4e-4 } else { 1e-4 }
+    match dtype {
+        Dtype::Q6K | Dtype::IQ4XS => 8e-4,
+        _ => 4e-4,
+    }
 }
 
 struct Case {
