@@ -91,7 +91,8 @@ fn the_shipped_file_gives_the_f32_text() {
 fn every_type_stays_close_to_f32() {
     let Some(checkpoint) = smollm2() else { return };
     let tokens = text_of_golden(512);
-    for dtype in [Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q8_0] {
+    // Of the last two the rows of 576 hold none: they are Q8_0 there, and whole in the tests below.
+    for dtype in [Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K] {
         let other = (dtype != Dtype::Q4_1).then(|| with_dtype(&checkpoint, dtype));
         stays_close(other.as_ref().unwrap_or(&checkpoint), dtype, &tokens);
     }
@@ -99,6 +100,7 @@ fn every_type_stays_close_to_f32() {
 
 /// The others, most of them in blocks of 256: the same model in a width that holds them.
 #[test]
+#[ignore = "thirteen encodings of the whole model"]
 fn every_wide_type_stays_close_to_f32() {
     let types = [
         Dtype::Q5_0,
@@ -117,7 +119,7 @@ fn every_wide_type_stays_close_to_f32() {
     ];
     let Some(wide) = smollm2().map(|checkpoint| widened(&checkpoint)) else { return };
     let tokens = text_of_golden(128);
-    types.into_iter().for_each(|dtype| stays_close(&with_dtype(&wide, dtype), dtype, &tokens));
+    types.into_iter().for_each(|dtype| stays_close_in_whole(&with_dtype(&wide, dtype), dtype, &tokens));
 }
 
 #[test]
@@ -136,7 +138,7 @@ fn every_searched_type_stays_close_to_f32() {
     ];
     let Some(wide) = smollm2().map(|checkpoint| widened(&checkpoint)) else { return };
     let tokens = text_of_golden(128);
-    types.into_iter().for_each(|dtype| stays_close(&with_dtype(&wide, dtype), dtype, &tokens));
+    types.into_iter().for_each(|dtype| stays_close_in_whole(&with_dtype(&wide, dtype), dtype, &tokens));
 }
 
 #[test]
@@ -154,8 +156,12 @@ fn text_of_golden(n_tokens: usize) -> Vec<u32> {
     tokens.take(n_tokens).collect()
 }
 
-fn stays_close(quantised: &Checkpoint, dtype: Dtype, tokens: &[u32]) {
+fn stays_close_in_whole(quantised: &Checkpoint, dtype: Dtype, tokens: &[u32]) {
     assert!(quantised.tensors().iter().all(|tensor| tensor.shape.len() < 2 || tensor.dtype == dtype));
+    stays_close(quantised, dtype, tokens);
+}
+
+fn stays_close(quantised: &Checkpoint, dtype: Dtype, tokens: &[u32]) {
     let truth = logits(&mut load(&with_dtype(quantised, Dtype::F32), KvType::F32), tokens);
     let found = logits(&mut load(quantised, KvType::F16), tokens);
     let divergences: Vec<f64> = truth.iter().zip(&found).map(|(t, f)| kl_divergence(t, f)).collect();
