@@ -166,8 +166,9 @@ pub struct DefaultsArgs {
     /// The K most probable tokens only; 0: all
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub default_top_k: usize,
-    /// Drop tokens less probable than P times the best; 0: none
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    /// Drop tokens less probable than P times the best; 0: none. Small models at OpenAI's temperature of 1 lose their
+    /// thread without it
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
     pub default_min_p: f32,
     /// Longest answer [default: until the context is full]
     #[arg(long, value_name = "TOKENS")]
