@@ -55,3 +55,9 @@ fn gemma3_is_as_good_as_by_llama_cpp() {
 fn tinyllama_is_as_good_as_by_llama_cpp() {
     check("ROCI_TINYLLAMA");
 }
+
+#[test]
+#[ignore = "1.1 GB"]
+fn qwen25_coder_is_as_good_as_by_llama_cpp() {
+    check("ROCI_QWEN25_CODER");
+}

@@ -94,7 +94,7 @@ fn every_type_stays_close_to_f32() {
     // Of the last two the rows of 576 hold none: they are Q8_0 there, and whole in the tests below.
     for dtype in [Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K] {
         let other = (dtype != Dtype::Q4_1).then(|| with_dtype(&checkpoint, dtype));
-        stays_close(other.as_ref().unwrap_or(&checkpoint), dtype, &tokens);
+        stays_close(other.as_ref().unwrap_or(&checkpoint), dtype, &tokens, KvType::F16);
     }
 }
 
@@ -156,14 +156,16 @@ fn text_of_golden(n_tokens: usize) -> Vec<u32> {
     tokens.take(n_tokens).collect()
 }
 
+/// With keys and values in f32: what one or two bits leave of this model (a perplexity of millions for Q2_0) amplifies
+/// even the rounding of f16 ones, and it is the products that are looked at.
 fn stays_close_in_whole(quantised: &Checkpoint, dtype: Dtype, tokens: &[u32]) {
     assert!(quantised.tensors().iter().all(|tensor| tensor.shape.len() < 2 || tensor.dtype == dtype));
-    stays_close(quantised, dtype, tokens);
+    stays_close(quantised, dtype, tokens, KvType::F32);
 }
 
-fn stays_close(quantised: &Checkpoint, dtype: Dtype, tokens: &[u32]) {
+fn stays_close(quantised: &Checkpoint, dtype: Dtype, tokens: &[u32], kv_type: KvType) {
     let truth = logits(&mut load(&with_dtype(quantised, Dtype::F32), KvType::F32), tokens);
-    let found = logits(&mut load(quantised, KvType::F16), tokens);
+    let found = logits(&mut load(quantised, kv_type), tokens);
     let divergences: Vec<f64> = truth.iter().zip(&found).map(|(t, f)| kl_divergence(t, f)).collect();
     let mean = divergences.iter().sum::<f64>() / divergences.len() as f64;
     let worst = divergences.iter().copied().fold(0.0, f64::max);
