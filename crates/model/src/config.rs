@@ -136,7 +136,9 @@ impl Config {
     }
 
     pub fn from_metadata(metadata: &Metadata) -> Result<Self, Error> {
-        let architecture = metadata.string("general.architecture")?.unwrap_or_default();
+        let Some(architecture) = metadata.string("general.architecture")? else {
+            return Err(Error::NoArchitecture("general.architecture", supported()));
+        };
         let Some(family) = FAMILIES.iter().find(|family| family.name == architecture) else {
             return Err(Error::Architecture(architecture.to_string(), supported()));
         };

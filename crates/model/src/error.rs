@@ -8,6 +8,8 @@ pub enum Error {
     Op(#[from] ops::Error),
     #[error("architecture `{0}` is not supported (supported: {1})")]
     Architecture(String, String),
+    #[error("`{0}` is missing: it names the family of the model (supported: {1})")]
+    NoArchitecture(&'static str, String),
     #[error("family {family} is not yet supported on a GPU: op `{op}`; --device cpu runs it")]
     NotOnDevice { family: &'static str, op: &'static str },
     #[error("metadata `{key}`: {what}")]

@@ -54,7 +54,9 @@ const NUMBERS: &[(&str, &[&str])] = &[
 pub fn translate(json: &Json) -> Result<Translated, Error> {
     // Models that also see keep the language model's settings in a part of their own.
     let json = json.get("text_config").filter(|part| part.get("hidden_size").is_some()).unwrap_or(json);
-    let kind = json.get("model_type").and_then(Json::as_str).unwrap_or_default();
+    let Some(kind) = json.get("model_type").and_then(Json::as_str) else {
+        return Err(Error::NoArchitecture("model_type", supported()));
+    };
     let Some(family) = FAMILIES.iter().find(|family| family.hub_types.contains(&kind)).copied() else {
         return Err(Error::Architecture(kind.to_owned(), supported()));
     };
@@ -196,5 +198,16 @@ fn scaling(json: Option<&Json>, context: f64, family: &Family) -> Result<Scaling
             Ok(Scaling::Long { short: list("short_factor")?, long: list("long_factor")?, original, magnitude })
         }
         other => Err(error(format!("`{other}` is not supported"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_config_without_a_type_is_told_what_is_missing() {
+        let error = translate(&serde_json::json!({"hidden_size": 64})).err().unwrap().to_string();
+        assert!(error.starts_with("`model_type` is missing: it names the family"), "{error}");
     }
 }

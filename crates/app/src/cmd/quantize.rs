@@ -89,7 +89,8 @@ pub fn main(args: &Args) -> Result<()> {
         .collect();
 
     let start = Instant::now();
-    let mut writer = GgufWriter::create(&args.out, &metadata, &infos)?;
+    let mut writer =
+        GgufWriter::create(&args.out, &metadata, &infos).hint("is its folder there, and may you write to it?")?;
     let n_threads =
         args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     let n_bytes = |info: &TensorInfo| {
