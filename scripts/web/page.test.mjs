@@ -292,10 +292,11 @@ const tests = {
     await limit(page, 5);
     await server.stop();
     await say(page, "Are you there?");
-    await page.getByText("The server does not answer. Is it still running?").first().waitFor();
+    await page.locator(".failed", { hasText: "The server does not answer. Is it still running?" }).waitFor();
     await shot(page, "chat-error");
     server = await Server.start(port);
-    await page.getByRole("button", { name: "Try again" }).first().click();
+    // The list of models may have been on its way, too: then a button of the same name stands above the messages.
+    await page.locator(".message .tools").getByRole("button", { name: "Try again" }).click();
     await page.waitForFunction(() => !document.querySelector(".failed"));
     await finished(page);
     // Killed in the middle of an answer: what came stays, and the break is said.
