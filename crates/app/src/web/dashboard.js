@@ -7,9 +7,10 @@ const EVERY_MS = 2000;
 const KEEP = 150;
 const $ = (id) => document.getElementById(id);
 
+// A counter appears with its first count: what is not there yet was zero.
 const rate = (name) => (old, now, seconds) => {
-  const [a, b] = [total(old, name), total(now, name)];
-  return a === undefined || b === undefined ? undefined : Math.max(0, b - a) / seconds;
+  const [a, b] = [total(old, name) ?? 0, total(now, name)];
+  return b === undefined ? undefined : Math.max(0, b - a) / seconds;
 };
 const gauge = (name, scale = 1) => (_, now) => {
   const value = total(now, name);
