@@ -14,6 +14,7 @@ mod mask;
 pub mod prefix;
 pub mod protocol;
 mod request;
+mod rows;
 pub mod sampler;
 mod sampling;
 pub mod scheduler;

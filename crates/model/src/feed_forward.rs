@@ -77,7 +77,7 @@ fn dense_block(
 fn mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work, routes: &mut Routes) -> Result<(), Error> {
     let Context { exec, config, weights } = context;
     let experts = config.experts.expect("a mixture has its numbers");
-    let Work { h, shared_gate: gate, shared_up: up, branch, router, pairs, .. } = work;
+    let Work { h, branch, router, pairs, .. } = &mut *work;
     let h = h.rows(n);
     ops::matmul(exec, h, &mut [Product::write(weights.view(parts.router.weight), router.rows_mut(n))])?;
     context.add_bias(&parts.router, &mut router.rows_mut(n))?;
@@ -99,32 +99,37 @@ fn mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work, rou
     let mut out = branch.rows_mut(n);
     ops::scale(exec, &mut out, 0.0)?;
     ops::add_rows(exec, pairs.y.rows(n_pairs), &routes.rows, &routes.weights, &mut out)?;
+    shared_expert(context, parts, n, work)
+}
+
+/// `work.branch += the expert that every row goes to`, weighed by a gate of its own where there is one.
+fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut Work) -> Result<(), Error> {
+    let Context { exec, config, weights } = context;
     let Some(shared) = &parts.shared else { return Ok(()) };
+    let Work { h, shared_gate: gate, shared_up: up, branch, router, pairs, .. } = work;
+    let (h, mut out) = (h.rows(n), branch.rows_mut(n));
     let shared_gate = shared.gate.unwrap_or(shared.up);
     let widths = &mut [
         Product::write(weights.view(shared_gate.weight), gate.rows_mut(n)),
         Product::write(weights.view(shared.up.weight), up.rows_mut(n)),
     ];
     ops::matmul(exec, h, widths)?;
-    ops::glu(exec, activation, &mut gate.rows_mut(n), up.rows(n))?;
+    ops::glu(exec, config.family.activation, &mut gate.rows_mut(n), up.rows(n))?;
     let Some(weight) = parts.shared_gate else {
         let product = Product::add(weights.view(shared.down.weight), out);
         return Ok(ops::matmul(exec, gate.rows(n), &mut [product])?);
     };
-    // Each row's part is weighed by a gate of its own.
+    // The scores of the choice are used; their memory serves once more.
     ops::matmul(exec, h, &mut [Product::write(weights.view(weight), router.column_mut(n))])?;
-    let scores: Vec<f32> = router.f32s(router.shape()[0])[..n].iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect();
-    let product = Product::write(weights.view(shared.down.weight), pairs.y.rows_mut(n));
-    ops::matmul(exec, gate.rows(n), &mut [product])?;
-    let rows: Vec<u32> = (0..n as u32).collect();
-    Ok(ops::add_rows(exec, pairs.y.rows(n), &rows, &scores, &mut out)?)
+    ops::matmul(exec, gate.rows(n), &mut [Product::write(weights.view(shared.down.weight), pairs.y.rows_mut(n))])?;
+    Ok(ops::add_gated(exec, pairs.y.rows(n), router.column_mut(n).as_view(), &mut out)?)
 }
 
 /// As [`mixture`], where the choice stays on the device: no step waits for it.
 fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work) -> Result<(), Error> {
     let Context { exec, config, weights } = context;
     let experts = config.experts.expect("a mixture has its numbers");
-    let Work { h, shared_gate: gate, shared_up: up, branch, router, pairs, .. } = work;
+    let Work { h, branch, router, pairs, .. } = &mut *work;
     let h = h.rows(n);
     ops::matmul(exec, h, &mut [Product::write(weights.view(parts.router.weight), router.rows_mut(n))])?;
     context.add_bias(&parts.router, &mut router.rows_mut(n))?;
@@ -148,21 +153,7 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Wo
     let mut out = branch.rows_mut(n);
     ops::sum_experts(exec, y.rows(n_pairs), shares.rows(n_pairs), &mut out)?;
 
-    let Some(shared) = &parts.shared else { return Ok(()) };
-    let shared_gate = shared.gate.unwrap_or(shared.up);
-    let widths = &mut [
-        Product::write(weights.view(shared_gate.weight), gate.rows_mut(n)),
-        Product::write(weights.view(shared.up.weight), up.rows_mut(n)),
-    ];
-    ops::matmul(exec, h, widths)?;
-    ops::glu(exec, activation, &mut gate.rows_mut(n), up.rows(n))?;
-    let Some(weight) = parts.shared_gate else {
-        let product = Product::add(weights.view(shared.down.weight), out);
-        return Ok(ops::matmul(exec, gate.rows(n), &mut [product])?);
-    };
-    ops::matmul(exec, h, &mut [Product::write(weights.view(weight), router.column_mut(n))])?;
-    ops::matmul(exec, gate.rows(n), &mut [Product::write(weights.view(shared.down.weight), y.rows_mut(n))])?;
-    Ok(ops::add_gated(exec, y.rows(n), router.column_mut(n).as_view(), &mut out)?)
+    shared_expert(context, parts, n, work)
 }
 
 /// Each expert's rows through its matrix, with its bias.

@@ -2,6 +2,7 @@
 //
 // A block takes 64 query rows of one sequence and one head, 16 a wave, and walks over the context 64 keys at a time: keys
 // and values go through shared memory, scores stay in registers, with a running softmax. HEAD_DIM is a multiple of 16.
+// The last three parameters are flash_units.hip's window, cap and sinks: one face for both. This kernel shapes nothing.
 #include "prelude.h"
 
 #define THREADS 128
@@ -34,7 +35,7 @@ DEVICE void load_tokens(f16 *to, const f16 *pool, const u32 *table, u32 n_kv_hea
 KERNEL(THREADS)
 flash(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIVING v_bytes,
       const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const u32 *__restrict__ tables,
-      float *__restrict__ out, u32 n_heads, u32 n_kv_heads, float scale) {
+      float *__restrict__ out, u32 n_heads, u32 n_kv_heads, float scale, u32, float, const float *) {
     __shared__ f16 keys[KEYS * STRIDE], values[KEYS * STRIDE];
     let_next_start();
     wait_for_inputs();

@@ -454,35 +454,28 @@ DEVICE float wave_max(float value) {
     return value;
 }
 
-// The sum over a block of `threads` threads, in every thread. `scratch` holds a number per wave and may
-// be used again after the call.
-template <u32 threads>
-DEVICE float block_sum(float value, float *scratch) {
+// The waves' values of a block of `threads` threads combined, in every thread. `scratch` holds a number per wave and may be
+// used again after the call.
+template <u32 threads, class Combine>
+DEVICE float over_waves(float value, float *scratch, Combine combine) {
     static_assert(threads % GPU_WAVE == 0, "whole waves");
     constexpr u32 n_waves = threads / GPU_WAVE;
-    value = wave_sum(value);
     if (n_waves == 1) return value;
     if (lane() == 0) scratch[thread_x() / GPU_WAVE] = value;
     barrier();
-    float total = 0.0f;
+    float all = scratch[0];
 #pragma unroll
-    for (u32 i = 0; i < n_waves; ++i) total += scratch[i];
+    for (u32 i = 1; i < n_waves; ++i) all = combine(all, scratch[i]);
     barrier();
-    return total;
+    return all;
+}
+template <u32 threads>
+DEVICE float block_sum(float value, float *scratch) {
+    return over_waves<threads>(wave_sum(value), scratch, [](float a, float b) { return a + b; });
 }
 template <u32 threads>
 DEVICE float block_max(float value, float *scratch) {
-    static_assert(threads % GPU_WAVE == 0, "whole waves");
-    constexpr u32 n_waves = threads / GPU_WAVE;
-    value = wave_max(value);
-    if (n_waves == 1) return value;
-    if (lane() == 0) scratch[thread_x() / GPU_WAVE] = value;
-    barrier();
-    float most = scratch[0];
-#pragma unroll
-    for (u32 i = 1; i < n_waves; ++i) most = max_f32(most, scratch[i]);
-    barrier();
-    return most;
+    return over_waves<threads>(wave_max(value), scratch, [](float a, float b) { return max_f32(a, b); });
 }
 
 // N numbers moved with one instruction where the hardware has it (up to 16 bytes). The address must be a

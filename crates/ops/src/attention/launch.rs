@@ -50,8 +50,8 @@ const FLASH_ROWS: usize = 64;
 const MIN_FLASH_ROWS: usize = 16;
 /// Head sizes that flash_few.hip takes, the largest of them with tiles of eight queries only.
 const FEW_HEAD_DIMS: [usize; 3] = [64, 128, 256];
-/// Waves of a block of flash_units.hip, sixteen rows each.
-const UNITS_WAVES: u32 = 4;
+/// Waves of a block of flash.hip and flash_units.hip, sixteen rows each.
+const FLASH_WAVES: u32 = 4;
 /// A part of a context that is split for it: a block of keys a wave.
 const MIN_FEW_PART: usize = 4 * KV_BLOCK;
 
@@ -212,21 +212,6 @@ gpu::args! {
         n_heads: u32,
         n_kv_heads: u32,
         scale: f32,
-    }
-}
-
-gpu::args! {
-    struct FlashUnits<'a> {
-        q: Slice<'a, f32>,
-        k_pool: Slice<'a, u8>,
-        v_pool: Slice<'a, u8>,
-        tiles: Slice<'a, u32>,
-        spans: Slice<'a, u32>,
-        tables: Slice<'a, u32>,
-        out: SliceMut<'a, f32>,
-        n_heads: u32,
-        n_kv_heads: u32,
-        scale: f32,
         window: u32,
         cap: f32,
         sinks: Option<Slice<'a, f32>>,
@@ -255,15 +240,18 @@ fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize, is_shaped: bool) -> Result<Uni
     })
 }
 
-fn units_kernel(gpu: &Gpu, head_dim: usize, is_shaped: bool) -> Result<Kernel<FlashUnits<'static>>, Error> {
-    const NAME: &str = "flash_units";
-    let program = || {
-        let program = kv_program(NAME, include_str!("../../kernels/flash_units.hip"), true);
-        let program = program.define("HEAD_DIM", head_dim).kernel::<FlashUnits>(NAME);
-        if is_shaped { program.define("SHAPED", 1) } else { program }
+fn flash_kernel(gpu: &Gpu, road: Road, head_dim: usize, is_shaped: bool) -> Result<Kernel<Flash<'static>>, Error> {
+    let (name, source) = match road {
+        Road::Units => ("flash_units", include_str!("../../kernels/flash_units.hip")),
+        _ => ("flash", include_str!("../../kernels/flash.hip")),
     };
-    let key = (NAME, [head_dim as u32, u32::from(is_shaped), 0]);
-    gpu.kernels.get(key, program, |module| module.kernel::<FlashUnits>(NAME))
+    let program = || {
+        let program = kv_program(name, source, true).define("HEAD_DIM", head_dim).kernel::<Flash>(name);
+        let program = if is_shaped { program.define("SHAPED", 1) } else { program };
+        if road == Road::Flash { program.overlapping() } else { program }
+    };
+    let key = (name, [head_dim as u32, u32::from(is_shaped), 0]);
+    gpu.kernels.get(key, program, |module| module.kernel::<Flash>(name))
 }
 
 fn few_kernel(gpu: &Gpu, head_dim: usize, n_queries: usize) -> Result<Kernel<FlashFew<'static>>, Error> {
@@ -297,33 +285,11 @@ pub(super) fn launch(
     let (n_tile_words, n_span_words) = (2 * plan.n_tiles, SPAN_WORDS * spans.len());
     let (tiles, spans) = (words.slice(..n_tile_words)?, words.slice(n_tile_words..n_tile_words + n_span_words)?);
     let tables = words.slice(n_tile_words + n_span_words..)?;
-    if plan.road == Road::Flash {
-        let program = || {
-            let program = kv_program("flash", include_str!("../../kernels/flash.hip"), true).overlapping();
-            program.define("HEAD_DIM", heads.head_dim).kernel::<Flash>("flash")
-        };
-        let key = ("flash", [heads.head_dim as u32, 0, 0]);
-        let kernel = gpu.kernels.get(key, program, |module| module.kernel::<Flash>("flash"))?;
-        let args = Flash {
-            q: q.device_f32s(OP, "q")?,
-            k_pool: kv.k.device_bytes(OP, "k")?,
-            v_pool: kv.v.device_bytes(OP, "v")?,
-            tiles,
-            spans,
-            tables,
-            out: out.device_f32s(OP, "out")?,
-            n_heads: heads.n_heads as u32,
-            n_kv_heads: heads.n_kv_heads as u32,
-            scale: heads.scale,
-        };
-        let grid = Grid::plane(count(OP, "tiles", plan.n_tiles)?, heads.n_heads as u32, THREADS);
-        return Ok(gpu.launcher.launch(&kernel, grid, &args)?);
-    }
     let sinks = shaping.sinks.map(|sinks| sinks.device_f32s(OP, "sinks")).transpose()?;
     let window = count(OP, "window", shaping.window.unwrap_or(0))?;
     let cap = shaping.softcap.unwrap_or(0.0);
-    if plan.road == Road::Units {
-        let args = FlashUnits {
+    if matches!(plan.road, Road::Flash | Road::Units) {
+        let args = Flash {
             q: q.device_f32s(OP, "q")?,
             k_pool: kv.k.device_bytes(OP, "k")?,
             v_pool: kv.v.device_bytes(OP, "v")?,
@@ -338,9 +304,10 @@ pub(super) fn launch(
             cap,
             sinks,
         };
-        let threads = UNITS_WAVES * gpu.kernels.device().properties().wave_width;
-        let grid = Grid::plane(count(OP, "tiles", plan.n_tiles)?, heads.n_heads as u32, threads);
-        return Ok(gpu.launcher.launch(&units_kernel(gpu, heads.head_dim, shaping.is_any())?, grid, &args)?);
+        let wave = gpu.kernels.device().properties().wave_width;
+        let grid = Grid::plane(count(OP, "tiles", plan.n_tiles)?, heads.n_heads as u32, FLASH_WAVES * wave);
+        let kernel = flash_kernel(gpu, plan.road, heads.head_dim, shaping.is_any())?;
+        return Ok(gpu.launcher.launch(&kernel, grid, &args)?);
     }
     let unit = unit(gpu, is_kept_f16(OP, kv.k.dtype)?, heads.head_dim, shaping.is_any())?;
     let mut workspace = gpu.workspace.borrow_mut();

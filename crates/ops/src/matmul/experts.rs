@@ -301,13 +301,20 @@ pub fn sum_experts(exec: Exec, y: View, weights: View, out: &mut ViewMut) -> Res
 /// `out[r] += sigmoid(scores[r]) * y[r]`; `scores` is `[n_rows, 1]`.
 pub fn add_gated(exec: Exec, y: View, scores: View, out: &mut ViewMut) -> Result<(), Error> {
     const OP: &str = "add_gated";
-    let gpu = exec.gpu_only(OP)?;
     let [n_rows, n_cols] = out.shape;
     y.expect_shape(OP, "y", out.shape)?;
     scores.expect_shape(OP, "scores", [n_rows, 1])?;
     if n_rows == 0 || n_cols == 0 {
         return Ok(());
     }
+    let Exec::Gpu(gpu) = exec else {
+        let (y, scores, out) = (y.f32s(OP, "y")?, scores.f32s(OP, "scores")?, out.f32s(OP, "out")?);
+        for ((y, score), out) in y.chunks_exact(n_cols).zip(scores).zip(out.chunks_exact_mut(n_cols)) {
+            let gate = 1.0 / (1.0 + (-score).exp());
+            out.iter_mut().zip(y).for_each(|(out, y)| *out += gate * y);
+        }
+        return Ok(());
+    };
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 12 * (n_rows * n_cols) as u64, flops: 0 });
     let args = AddGated {
