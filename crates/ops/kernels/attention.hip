@@ -237,45 +237,73 @@ ATTENTION(1)
 ATTENTION(2)
 ATTENTION(4)
 
+#define MERGE_GROUPS 4
+#define MERGE_THREADS (MERGE_GROUPS * 128)
+#define PARTS_AT_ONCE 12
+
 // Adds up the parts of one query, each in the scale of its own largest score. A block a query: block_y is the KV head and
-// block_z the query's number in its tile.
-KERNEL(THREADS)
+// block_z the query's number in its tile. A group of 128 threads takes every fourth part; the first of them are asked for
+// before their weights are known. Every wave finds the largest score by itself.
+KERNEL(MERGE_THREADS)
 attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const float *ARRIVING parts,
                 float *__restrict__ out, u32 n_heads, u32 n_kv_heads, u32 head_dim, u32 n_q, u32 n_splits,
                 const float *__restrict__ sinks) {
-    __shared__ float weights[MAX_SPLITS], scratch[WAVES];
+    __shared__ float weights[MAX_SPLITS], sums[MERGE_THREADS];
     let_next_start();
-    wait_for_inputs();
     const Tile tile = load_tile(tiles, spans, n_heads / n_kv_heads);
     const u32 kv_head = block_y(), i = block_z(), stride = n_q * (head_dim + 2);
+    const u32 group = thread_x() / 128, column = thread_x() % 128;
+    wait_for_inputs();
     if (!tile.has(i)) return;
     const float *first = parts + (((u64)block_x() * n_kv_heads + kv_head) * n_splits * n_q + i) * (head_dim + 2);
-    // MAX_SPLITS is twice THREADS: two parts a thread at the most, and both their numbers are asked for at once.
-    float most[2], sums[2], largest = MASKED;
+    const auto fetch = [&](float (&to)[PARTS_AT_ONCE], u32 s0, u32 d) {
 #pragma unroll
-    for (u32 k = 0; k < 2; ++k) {
-        const u32 s = k * THREADS + thread_x();
+        for (u32 j = 0; j < PARTS_AT_ONCE; ++j) {
+            const u32 s = s0 + j * MERGE_GROUPS + group;
+            to[j] = s < n_splits && d < head_dim ? first[(u64)s * stride + d] : 0.0f;
+        }
+    };
+    float some[PARTS_AT_ONCE];
+    fetch(some, 0, column);
+    constexpr u32 N = MAX_SPLITS / GPU_WAVE;
+    float most[N], total[N], largest = MASKED, all = 0.0f;
+#pragma unroll
+    for (u32 k = 0; k < N; ++k) {
+        const u32 s = k * GPU_WAVE + lane();
         most[k] = s < n_splits ? first[(u64)s * stride + head_dim] : MASKED;
-        sums[k] = s < n_splits ? first[(u64)s * stride + head_dim + 1] : 0.0f;
+        total[k] = s < n_splits ? first[(u64)s * stride + head_dim + 1] : 0.0f;
         largest = max_f32(largest, most[k]);
     }
-    largest = block_max<THREADS>(largest, scratch);
-    float all = 0.0f;
+    largest = wave_max(largest);
 #pragma unroll
-    for (u32 k = 0; k < 2; ++k) {
-        const u32 s = k * THREADS + thread_x();
+    for (u32 k = 0; k < N; ++k) {
+        const u32 s = k * GPU_WAVE + lane();
         const float weight = fast_exp(most[k] - largest);
-        if (s < n_splits) weights[s] = weight;
-        all = fma_f32(sums[k], weight, all);
+        if (thread_x() < GPU_WAVE && s < n_splits) weights[s] = weight;
+        all = fma_f32(total[k], weight, all);
     }
-    all = block_sum<THREADS>(all, scratch);
+    all = wave_sum(all);
+    barrier();
     const u64 row = tile.first_row + tile.row(i);
     const u32 head = kv_head * tile.group + tile.head(i);
-    float *to = out + (row * n_heads + head) * head_dim;
-    for (u32 d = thread_x(); d < head_dim; d += THREADS) {
+    for (u32 d0 = 0; d0 < head_dim; d0 += 128) {
+        const u32 d = d0 + column;
         float mixed = 0.0f;
-#pragma unroll 16
-        for (u32 s = 0; s < n_splits; ++s) mixed = fma_f32(first[(u64)s * stride + d], weights[s], mixed);
-        to[d] = finish(Shaping{0, 0.0f, sinks}, head, largest, all, mixed);
+        for (u32 s0 = 0; s0 < n_splits; s0 += PARTS_AT_ONCE * MERGE_GROUPS) {
+            if (s0 + d0 > 0) fetch(some, s0, d);
+#pragma unroll
+            for (u32 j = 0; j < PARTS_AT_ONCE; ++j) {
+                const u32 s = s0 + j * MERGE_GROUPS + group;
+                if (s < n_splits) mixed = fma_f32(some[j], weights[s], mixed);
+            }
+        }
+        sums[thread_x()] = mixed;
+        barrier();
+        if (group == 0 && d < head_dim) {
+#pragma unroll
+            for (u32 k = 1; k < MERGE_GROUPS; ++k) mixed += sums[k * 128 + column];
+            out[(row * n_heads + head) * head_dim + d] = finish(Shaping{0, 0.0f, sinks}, head, largest, all, mixed);
+        }
+        barrier();
     }
 }

@@ -51,7 +51,9 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     const u32 from = split * per_split, to = from + per_split < n_blocks ? from + per_split : n_blocks;
     const u32 *table = tables + tile.table;
     const u64 block_numbers = (u64)n_kv_heads * (KV_BLOCK * HEAD_DIM), head_start = (u64)kv_head * (KV_BLOCK * HEAD_DIM);
-    Words4 key[2][CHUNKS], value[UNITS][4];
+    // Two blocks at a time where there are registers: the next one is on its way while this one is used.
+    constexpr u32 AHEAD = N_Q == 8 && HEAD_DIM <= 128 ? 2 : 1;
+    Words4 key[AHEAD][2][CHUNKS], value[AHEAD][UNITS][4];
     // Tokens 2t, 2t + 1, 2t + 8, 2t + 9; eight numbers of each. What was never written may hold anything, and 0 * NaN
     // would count: such tokens are read from the first one of their block instead, which is there.
     const auto load_values = [&](Words4(&to)[4], u32 b, u32 id, u32 unit) {
@@ -62,25 +64,31 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
             to[i] = load<4>((const u32 *)(block + there * HEAD_DIM + unit * 64 + quad * 8));
         }
     };
-    const auto fetch = [&](u32 b, u32 id) {
+    const auto fetch = [&](u32 at, u32 b, u32 id) {
         const f16 *block = (const f16 *)k_bytes + id * block_numbers + head_start;
 #pragma unroll
         for (u32 part = 0; part < 2; ++part)
 #pragma unroll
             for (u32 c = 0; c < CHUNKS; ++c)
-                key[part][c] = load<4>((const u32 *)(block + (part * 8 + quad) * HEAD_DIM + c * 32 + within * 8));
+                key[at][part][c] = load<4>((const u32 *)(block + (part * 8 + quad) * HEAD_DIM + c * 32 + within * 8));
         if constexpr (HEAD_DIM <= 128) {
 #pragma unroll
-            for (u32 u = 0; u < UNITS; ++u) load_values(value[u], b, id, u);
+            for (u32 u = 0; u < UNITS; ++u) load_values(value[at][u], b, id, u);
         }
     };
-    // Where the next 32 blocks of this wave lie, one a lane. Blocks of earlier steps are complete: the first of them is on
-    // its way before this step's keys are there.
-    u32 b = from + wave, ids = b + l * WAVES < to ? table[b + l * WAVES] : 0, id = (u32)from_lane((i32)ids, 0);
-    const bool is_early = b < to && (b + 1) * KV_BLOCK <= tile.first_position;
-    if (is_early) fetch(b, id);
+    // Where the next 32 blocks of this wave lie, one a lane. Blocks of earlier steps are complete: the first of them are on
+    // their way before this step's keys are there.
+    u32 b = from + wave, ids = b + l * WAVES < to ? table[b + l * WAVES] : 0;
+    const auto fetch_first = [&](bool is_early) {
+#pragma unroll
+        for (u32 n = 0; n < AHEAD; ++n) {
+            const u32 at = b + n * WAVES, id = (u32)from_lane((i32)ids, n);
+            if (at < to && ((at + 1) * KV_BLOCK <= tile.first_position) == is_early) fetch(n, at, id);
+        }
+    };
+    fetch_first(true);
     wait_for_inputs();
-    if (b < to && !is_early) fetch(b, id);
+    fetch_first(false);
     u32 query[CHUNKS][2][4];
 #pragma unroll
     for (u32 c = 0; c < CHUNKS; ++c) {
@@ -109,7 +117,8 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     // Turned: [dims, queries], so that eight queries fill the units. Lane t of a quad holds queries 2t and 2t + 1.
     float sum[HALVES][HEAD_DIM / 16][4] = {};
     float most[2] = {MASKED, MASKED}, total[2] = {0.0f, 0.0f};
-    for (u32 n = 1; b < to; ++n) {
+    u32 id = (u32)from_lane((i32)ids, 0);
+    const auto use = [&](u32 at) {
         float score[2][4] = {};
 #pragma unroll
         for (u32 c = 0; c < CHUNKS; ++c)
@@ -117,7 +126,7 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
             for (u32 k = 0; k < 2; ++k)
 #pragma unroll
                 for (u32 part = 0; part < 2; ++part)
-                    mma_16x8x16(score[part], query[c][k], key[part][c].at[2 * k], key[part][c].at[2 * k + 1]);
+                    mma_16x8x16(score[part], query[c][k], key[at][part][c].at[2 * k], key[at][part][c].at[2 * k + 1]);
         float weight[2][4] = {};
 #pragma unroll
         for (u32 h = 0; h < HALVES; ++h) {
@@ -151,10 +160,10 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
         }
 #pragma unroll
         for (u32 u = 0; u < UNITS; ++u) {
-            if constexpr (HEAD_DIM > 128) load_values(value[u], b, id, u);
+            if constexpr (HEAD_DIM > 128) load_values(value[at][u], b, id, u);
 #pragma unroll
             for (u32 j = 0; j < 4; ++j) {
-                const Words4(&v)[4] = value[u];
+                const Words4(&v)[4] = value[at][u];
                 const u32 a[4] = {low_halves(v[0].at[j], v[1].at[j]), high_halves(v[0].at[j], v[1].at[j]),
                                   low_halves(v[2].at[j], v[3].at[j]), high_halves(v[2].at[j], v[3].at[j])};
 #pragma unroll
@@ -163,10 +172,22 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
                                 pack_halves(weight[1][2 * h], weight[1][2 * h + 1]));
             }
         }
-        b += WAVES;
-        if (n % 32 == 0) ids = b + l * WAVES < to ? table[b + l * WAVES] : 0;
-        id = (u32)from_lane((i32)ids, n % 32);
-        if (b < to) fetch(b, id);
+    };
+    // The place of block n of this wave; the numbers of 32 of them are at hand.
+    const auto place = [&](u32 n, u32 first) {
+        if (n % 32 == 0) ids = first + l * WAVES < to ? table[first + l * WAVES] : 0;
+        return (u32)from_lane((i32)ids, n % 32);
+    };
+    for (u32 n = 0; b < to; n += AHEAD) {
+#pragma unroll
+        for (u32 at = 0; at < AHEAD; ++at) {
+            if (b >= to) break;
+            use(at);
+            const u32 next = b + AHEAD * WAVES;
+            id = place(n + at + AHEAD, next);
+            if (next < to) fetch(at, next, id);
+            b += WAVES;
+        }
     }
     // [WAVES, N_Q, HEAD_DIM + 2]
 #pragma unroll
@@ -214,7 +235,7 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
 }
 
 #define FLASH_FEW(N_Q)                                                                                                \
-    KERNEL_BLOCKS(THREADS, HEAD_DIM > 128 ? 1 : N_Q == 8 ? 3 : 2)                                                     \
+    KERNEL_BLOCKS(THREADS, HEAD_DIM > 128 ? 1 : 2)                                                                   \
     flash_few_##N_Q(const float *ARRIVING q, const u8 *k_pool, const u8 *v_pool, const u32 *__restrict__ tiles,       \
                     const u32 *__restrict__ spans, const u32 *__restrict__ tables, float *__restrict__ out,           \
                     float *__restrict__ parts, u32 n_heads, u32 n_kv_heads, float scale, u32 n_splits) {              \

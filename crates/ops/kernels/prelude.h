@@ -50,6 +50,9 @@ typedef _Float16 f16;
 
 // Every kernel says how many threads it is launched with at most; without it one spilled 557 registers.
 #define KERNEL(threads) extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, threads))) void
+// With so many blocks on a multiprocessor at once where registers would allow more: NVIDIA's compiler has to be told that
+// they are better spent on loads.
+#define KERNEL_BLOCKS(threads, blocks) KERNEL(threads)
 
 // The same bits as another type.
 template <class To, class From>
@@ -233,7 +236,6 @@ struct alignas(2) f16 {
 #define DEVICE static __device__ __forceinline__
 #define DEVICE_MEMBER __device__ __forceinline__
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
-// The same, with so many blocks on a multiprocessor at once.
 #define KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 
 template <class To, class From>
@@ -341,6 +343,8 @@ template <u32 still>
 DEVICE void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(still) : "memory");
 }
+// Asks for the 128 bytes around an address: they come into the second cache.
+DEVICE void bring_near(const u8 *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 // Two halves at once.
 DEVICE u32 sub_halves(u32 a, u32 b) {
     u32 d;
@@ -429,6 +433,14 @@ DEVICE void set(bf16 &to, float f) { to = to_bf16(f); }
 DEVICE u32 pack_halves(float low, float high) {
     return (u32)f16_to_bits(to_f16(low)) | ((u32)f16_to_bits(to_f16(high)) << 16);
 }
+DEVICE void unpack_halves(u32 word, float &low, float &high) {
+#if defined(GPU_NVIDIA)
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(low), "=f"(high) : "r"(word));
+#else
+    low = to_f32(f16_from_bits((u16)word));
+    high = to_f32(f16_from_bits((u16)(word >> 16)));
+#endif
+}
 
 DEVICE float from_lane(float value, u32 source) { return bits_as<float>(from_lane(bits_as<i32>(value), source)); }
 DEVICE float across(float value, u32 mask) { return from_lane(value, lane() ^ mask); }
@@ -487,6 +499,20 @@ struct alignas(sizeof(T) * N) Pack {
 template <u32 N, class T>
 DEVICE Pack<T, N> load(const T *from) {
     return *(const Pack<T, N> *)from;
+}
+// The same for what is read once: it does not push anything out of the first cache. Never moved across a wait.
+template <u32 N, class T>
+DEVICE Pack<T, N> load_once(const T *from) {
+#if defined(GPU_NVIDIA)
+    if constexpr (sizeof(T) * N == 16) {
+        Pack<u32, 4> words;
+        asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words.at[0]), "=r"(words.at[1]), "=r"(words.at[2]), "=r"(words.at[3])
+                     : "l"(from));
+        return bits_as<Pack<T, N>>(words);
+    }
+#endif
+    return load<N>(from);
 }
 template <u32 N, class T>
 DEVICE void store(T *to, const Pack<T, N> &pack) {

@@ -69,6 +69,11 @@ struct Group {
 DEVICE float half_bits(u32 bits) { return to_f32(f16_from_bits((u16)bits)); }
 
 // Group `g` (of `n_groups` a row) of a row.
+// How weights are read; a kernel in which other blocks read them too says nothing.
+#ifndef LOAD_WEIGHTS
+#define LOAD_WEIGHTS load
+#endif
+
 DEVICE Raw load_group(const u8 *w, u32 n_rows, u32 n_groups, u32 row, u32 g) {
     Raw raw;
     const u64 at = (u64)row * n_groups + g, all = (u64)n_rows * n_groups;
@@ -77,15 +82,15 @@ DEVICE Raw load_group(const u8 *w, u32 n_rows, u32 n_groups, u32 row, u32 g) {
     raw.q2 = load<4>((const u32 *)(w + at * 32 + 16));
     raw.d = ((const u16 *)(w + all * 32))[at];
 #else
-    raw.q = load<4>((const u32 *)(w + at * 16));
+    raw.q = LOAD_WEIGHTS<4>((const u32 *)(w + at * 16));
 #if FORMAT == FORMAT_Q4_0
     raw.d = ((const u16 *)(w + all * 16))[at];
 #elif FORMAT == FORMAT_Q4_1
     raw.d = ((const u32 *)(w + all * 16))[at];
 #elif FORMAT == FORMAT_Q4_K
-    raw.head = load<4>((const u32 *)(w + all * 16 + at / 8 * 16));
+    raw.head = LOAD_WEIGHTS<4>((const u32 *)(w + all * 16 + at / 8 * 16));
 #elif FORMAT == FORMAT_Q6_K
-    raw.high = load<2>((const u32 *)(w + all * 16 + at * 8));
+    raw.high = LOAD_WEIGHTS<2>((const u32 *)(w + all * 16 + at * 8));
     raw.scales = ((const u16 *)(w + all * 24))[at];
     raw.d = ((const u16 *)(w + all * 26))[at / 8];
 #endif

@@ -6,7 +6,7 @@
 // host's, operation for operation, with no fused ones.
 #include "prelude.h"
 
-#define THREADS 512
+#define THREADS 1024
 #define N_WAVES (THREADS / GPU_WAVE)
 #define NOT_NUMBERS 0xffffffffu
 #define CHOICE_WORDS 8
@@ -78,6 +78,21 @@ struct Row {
 
 enum Measure { COUNT, MASS };
 
+// use(logit, token) for every `step`-th token from `first` on. Many are asked for at once: one after the other, a block
+// would wait hundreds of times for memory.
+template <class Use>
+DEVICE void each_logit(const float *logits, u32 first, u32 end, u32 step, Use use) {
+    constexpr u32 AT_ONCE = 8;
+    for (u32 i0 = first; i0 < end; i0 += step * AT_ONCE) {
+        float x[AT_ONCE];
+#pragma unroll
+        for (u32 j = 0; j < AT_ONCE; ++j) x[j] = i0 + j * step < end ? logits[i0 + j * step] : 0.0f;
+#pragma unroll
+        for (u32 j = 0; j < AT_ONCE; ++j)
+            if (i0 + j * step < end) use(x[j], i0 + j * step);
+    }
+}
+
 // The fewest best tokens that are `target` many, or weigh `target`; there is as much.
 DEVICE Border find_border(const Row &row, Measure measure, u64 target, u64 *bins, u64 *found) {
     u32 key = 0, id = 0;
@@ -87,15 +102,14 @@ DEVICE Border find_border(const Row &row, Measure measure, u64 target, u64 *bins
         const u32 shift = 24 - 8 * (level % 4);
         for (u32 b = thread_x(); b < 256; b += THREADS) bins[b] = 0;
         barrier();
-        for (u32 i = thread_x(); i < row.n; i += THREADS) {
-            const float x = row.logits[i];
-            if (!(x >= row.lowest)) continue;
+        each_logit(row.logits, thread_x(), row.n, THREADS, [&](float x, u32 i) {
+            if (!(x >= row.lowest)) return;
             const u32 own = by_key ? order_key(x) : ~i, so_far = by_key ? key : id;
-            if (!by_key && order_key(x) != key) continue;
-            if (shift < 24 && own >> (shift + 8) != so_far >> (shift + 8)) continue;
+            if (!by_key && order_key(x) != key) return;
+            if (shift < 24 && own >> (shift + 8) != so_far >> (shift + 8)) return;
             const u64 amount = measure == COUNT || !by_key ? 1 : weight_of(add_exact(x, -row.max));
             if (amount) shared_add(&bins[own >> shift & 255], amount);
-        }
+        });
         barrier();
         if (thread_x() == 0) {
             u32 b = 255;
@@ -137,13 +151,11 @@ DEVICE void pick(const Row &row, const Border &border, float scale, u64 u, u64 *
     const u32 wave = thread_x() / GPU_WAVE, l = lane();
     const u32 per_wave = ((row.n + N_WAVES - 1) / N_WAVES + GPU_WAVE - 1) / GPU_WAVE * GPU_WAVE;
     const u32 first = wave * per_wave, end = first + per_wave < row.n ? first + per_wave : row.n;
-    auto weight = [&](u32 i) -> u64 {
-        const float x = i < end ? row.logits[i] : row.lowest;
-        if (i >= end || !is_kept(x, i, border, row.lowest)) return 0;
-        return weight_of(mul_exact(add_exact(x, -row.max), scale));
+    auto weight = [&](float x, u32 i) -> u64 {
+        return is_kept(x, i, border, row.lowest) ? weight_of(mul_exact(add_exact(x, -row.max), scale)) : 0;
     };
     u64 own = 0;
-    for (u32 i = first + l; i < end; i += GPU_WAVE) own += weight(i);
+    each_logit(row.logits, first + l, end, GPU_WAVE, [&](float x, u32 i) { own += weight(x, i); });
 #pragma unroll
     for (u32 mask = GPU_WAVE / 2; mask > 0; mask >>= 1) own += from_lane_u64(own, l ^ mask);
     if (l == 0) scratch[wave] = own;
@@ -157,7 +169,7 @@ DEVICE void pick(const Row &row, const Border &border, float scale, u64 u, u64 *
     if (!(target >= before && target - before < own)) return;
     u64 left = target - before;
     for (u32 i0 = first; i0 < end; i0 += GPU_WAVE) {
-        const u64 here = weight(i0 + l);
+        const u64 here = i0 + l < end ? weight(row.logits[i0 + l], i0 + l) : 0;
         u64 sum = here;
 #pragma unroll
         for (u32 step = 1; step < GPU_WAVE; step *= 2) {
@@ -182,11 +194,11 @@ sample(const float *__restrict__ logits, const u32 *__restrict__ choices, u32 *_
     Row row = {logits + (u64)block_x() * n_vocab, n_vocab, 0.0f, 0.0f};
     const float least = bits_as<float>(0xff800000u);
     float own_max = least, is_bad = 0.0f;
-    for (u32 i = t; i < n_vocab; i += THREADS) {
-        const float x = row.logits[i];
+    u32 own_best = 0;
+    each_logit(row.logits, t, n_vocab, THREADS, [&](float x, u32 i) {
         if (x != x) is_bad = 1.0f;
-        own_max = x > own_max ? x : own_max;
-    }
+        if (x > own_max) own_max = x, own_best = i;
+    });
     row.max = block_max<THREADS>(own_max, floats);
     is_bad = block_max<THREADS>(is_bad, floats);
     if (is_bad != 0.0f || row.max == least || row.max == -least) {
@@ -198,11 +210,7 @@ sample(const float *__restrict__ logits, const u32 *__restrict__ choices, u32 *_
         // The first of the best.
         if (t == 0) found[0] = n_vocab;
         barrier();
-        if (own_max == row.max) {
-            u32 i = t;
-            while (row.logits[i] != row.max) i += THREADS;
-            shared_min((u32 *)&found[0], i);
-        }
+        if (own_max == row.max) shared_min((u32 *)&found[0], own_best);
         barrier();
         if (t == 0) out[block_x()] = *(u32 *)&found[0];
         return;
@@ -230,10 +238,9 @@ sample(const float *__restrict__ logits, const u32 *__restrict__ choices, u32 *_
     }
     if (top_p) {
         u64 own = 0;
-        for (u32 i = t; i < n_vocab; i += THREADS) {
-            const float x = row.logits[i];
+        each_logit(row.logits, t, n_vocab, THREADS, [&](float x, u32 i) {
             if (is_kept(x, i, border, row.lowest)) own += weight_of(add_exact(x, -row.max));
-        }
+        });
         const u64 total = block_sum_u64(own, scratch), target = fraction_of(top_p, total) + 1;
         if (!has_top_k) row.lowest = add_exact(row.max, bits_as<float>(choice[5]));
         border = find_border(row, MASS, target < total ? target : total, bins, found);

@@ -17,6 +17,7 @@ const PRELUDE: &str = include_str!("../kernels/prelude.h");
 const QUANT: &str = include_str!("../kernels/quant.h");
 const FUNCTIONS: &str = include_str!("../kernels/functions.h");
 const ROUND: &str = include_str!("../kernels/round.h");
+const RMSNORM: &str = include_str!("../kernels/rmsnorm.h");
 
 /// Which translation unit: the op's name and what its defines are made from.
 type Key = (&'static str, [u32; 3]);
@@ -70,7 +71,13 @@ impl Kernels {
         if let Some(kernels) = self.loaded.borrow().get(&key) {
             return Ok(kernels.downcast_ref::<T>().expect("a key names one type").clone());
         }
-        let headers = [("prelude.h", PRELUDE), ("functions.h", FUNCTIONS), ("quant.h", QUANT), ("round.h", ROUND)];
+        let headers = [
+            ("prelude.h", PRELUDE),
+            ("functions.h", FUNCTIONS),
+            ("quant.h", QUANT),
+            ("round.h", ROUND),
+            ("rmsnorm.h", RMSNORM),
+        ];
         let program = headers.into_iter().fold(program(), |program, (name, text)| program.header(name, text));
         let kernels = pick(&Module::load(&self.device, &program, &self.cache)?)?;
         self.loaded.borrow_mut().insert(key, Box::new(kernels.clone()));

@@ -7,7 +7,7 @@ use crate::view::Shared;
 use crate::{Error, Exec, Gpu, View, ViewMut};
 
 const OP: &str = "rmsnorm";
-const THREADS: u32 = 256;
+const THREADS: u32 = 512;
 
 gpu::args! {
     struct Rmsnorm<'a> {

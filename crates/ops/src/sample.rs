@@ -10,7 +10,7 @@ use crate::kernels::count;
 use crate::{Error, Exec, Gpu, Indices, View, ViewMut};
 
 const OP: &str = "sample";
-const THREADS: u32 = 512;
+const THREADS: u32 = 1024;
 /// In place of a token, where a row holds what is no number.
 pub const NOT_NUMBERS: u32 = u32::MAX;
 

@@ -1,10 +1,9 @@
 //! Picks rows: after the last attention, only the rows that somebody wants go on.
 
-use gpu::{Grid, Kernel, Program, Slice, SliceMut};
-use half::f16;
+use gpu::{Grid, Program, Slice, SliceMut};
 
 use crate::kernels::count;
-use crate::{Error, Exec, Gpu, Indices, Kernels, View, ViewMut};
+use crate::{Error, Exec, Gpu, Indices, View, ViewMut};
 
 const OP: &str = "take_rows";
 const THREADS: u32 = 256;
@@ -16,34 +15,6 @@ gpu::args! {
         out: SliceMut<'a, f32>,
         n_cols: u32,
     }
-}
-
-gpu::args! {
-    pub(crate) struct ToF16<'a> {
-        pub x: Slice<'a, f32>,
-        pub out: SliceMut<'a, f16>,
-        pub n: u64,
-        pub scale: f32,
-    }
-}
-
-#[derive(Clone)]
-pub(crate) struct Unit {
-    take_rows: Kernel<TakeRows<'static>>,
-    pub to_f16: Kernel<ToF16<'static>>,
-}
-
-pub(crate) fn unit(kernels: &Kernels) -> Result<Unit, Error> {
-    let program = || {
-        Program::new(OP, include_str!("../kernels/take_rows.hip"))
-            .overlapping()
-            .kernel::<TakeRows>("take_rows")
-            .kernel::<ToF16>("to_f16_scaled")
-    };
-    kernels.get((OP, [0; 3]), program, |module| {
-        let take_rows = module.kernel::<TakeRows>("take_rows")?;
-        Ok(Unit { take_rows, to_f16: module.kernel::<ToF16>("to_f16_scaled")? })
-    })
 }
 
 /// `out[i] = x[rows[i]]`, f32.
@@ -76,6 +47,9 @@ fn launch(gpu: &Gpu, x: View, rows: Indices, out: &mut ViewMut) -> Result<(), Er
         out: out.device_f32s(OP, "out")?,
         n_cols: count(OP, "columns", x.n_cols())?,
     };
+    let program =
+        || Program::new(OP, include_str!("../kernels/take_rows.hip")).overlapping().kernel::<TakeRows>("take_rows");
+    let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<TakeRows>("take_rows"))?;
     let grid = Grid::line(count(OP, "rows", rows.len())?, THREADS);
-    Ok(gpu.launcher.launch(&unit(gpu.kernels)?.take_rows, grid, &args)?)
+    Ok(gpu.launcher.launch(&kernel, grid, &args)?)
 }

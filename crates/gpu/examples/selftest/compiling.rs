@@ -13,7 +13,7 @@ pub fn rmsnorm(bench: &Bench) -> Result<Outcome, Failure> {
     let module = Module::load(&bench.device, &kernels::rmsnorm_program(), &bench.cache)?;
     let kernel = module.kernel::<Rmsnorm>("rmsnorm_f32")?;
     let (mut numbers, mut worst, eps) = (Numbers::new(1), 0f64, 1e-5f32);
-    for (n_rows, n_cols) in [(1, 1), (3, 7), (2, 255), (5, 576), (4, 1024), (2, 4097)] {
+    for (n_rows, n_cols) in [(1, 1), (3, 7), (2, 255), (5, 576), (4, 1024), (2, 4097), (2, 4100), (1, 9216)] {
         let (x, w) = (numbers.f32s(n_rows * n_cols), numbers.f32s(n_cols));
         let (dx, dw) = (queue.buffer_from(&x)?, queue.buffer_from(&w)?);
         // Room on both sides, which must stay as it was.
@@ -21,7 +21,7 @@ pub fn rmsnorm(bench: &Bench) -> Result<Outcome, Failure> {
         queue.launcher().fill(dy.all_mut(), -77.0)?;
         let y = dy.slice_mut(4..4 + n_rows * n_cols)?;
         let args = Rmsnorm { x: dx.all(), w: dw.all(), y, n_cols: n_cols as u32, eps };
-        queue.launcher().launch(&kernel, Grid::line(n_rows as u32, 256), &args)?;
+        queue.launcher().launch(&kernel, Grid::line(n_rows as u32, kernels::NORM_THREADS), &args)?;
         let got = queue.read(dy.all())?;
         let (before, after) = (&got[..4], &got[4 + n_rows * n_cols..]);
         ensure!(before == [-77.0; 4] && after == [-77.0; 4], "{n_rows} x {n_cols}: wrote outside its rows");
@@ -36,7 +36,7 @@ pub fn rmsnorm(bench: &Bench) -> Result<Outcome, Failure> {
     }
     let used = kernel.resources();
     ensure!(used.local_bytes == 0, "it spills: {used:?}");
-    ensure!(kernel.blocks_per_multiprocessor(256, 0)? >= 1, "it does not fit on a multiprocessor");
+    ensure!(kernel.blocks_per_multiprocessor(kernels::NORM_THREADS, 0)? >= 1, "it does not fit on a multiprocessor");
     passed(format!("worst relative error {worst:.1e}, {} registers", used.registers))
 }
 
@@ -126,8 +126,10 @@ gpu::args! {
 }
 
 pub fn wrong_host_side(bench: &Bench) -> Result<Outcome, Failure> {
-    let program =
-        Program::new("rmsnorm", kernels::RMSNORM).header("prelude.h", PRELUDE).kernel::<Crooked>("rmsnorm_f32");
+    let program = Program::new("rmsnorm", kernels::RMSNORM)
+        .header("prelude.h", PRELUDE)
+        .header("rmsnorm.h", kernels::NORM_ROW)
+        .kernel::<Crooked>("rmsnorm_f32");
     let Err(Error::Compile { log, .. }) = Module::load(&bench.device, &program, &Cache::off()).map(drop) else {
         return Err(Failure("a kernel compiled against the wrong argument struct".into()));
     };

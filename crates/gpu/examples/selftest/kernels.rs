@@ -8,6 +8,9 @@ use super::Bench;
 
 pub const PRELUDE: &str = include_str!("../../../ops/kernels/prelude.h");
 pub const RMSNORM: &str = include_str!("../../../ops/kernels/rmsnorm.hip");
+pub const NORM_ROW: &str = include_str!("../../../ops/kernels/rmsnorm.h");
+/// Threads of a row.
+pub const NORM_THREADS: u32 = 512;
 pub const PRELUDE_CHECK: &str = include_str!("../../../ops/kernels/prelude_check.hip");
 
 gpu::args! {
@@ -137,7 +140,10 @@ pub fn small(bench: &Bench) -> gpu::Result<Small> {
 }
 
 pub fn rmsnorm_program() -> Program {
-    Program::new("rmsnorm", RMSNORM).header("prelude.h", PRELUDE).kernel::<Rmsnorm>("rmsnorm_f32")
+    Program::new("rmsnorm", RMSNORM)
+        .header("prelude.h", PRELUDE)
+        .header("rmsnorm.h", NORM_ROW)
+        .kernel::<Rmsnorm>("rmsnorm_f32")
 }
 
 pub fn prelude_program() -> Program {

@@ -8,6 +8,7 @@ use crate::kv_store::{KV_BLOCK, is_kept_f16, kv_program};
 use crate::{Error, Gpu, View, ViewMut};
 
 const THREADS: u32 = 128;
+const MERGE_THREADS: u32 = 512;
 /// Query vectors of the largest tile: eight spill registers on RDNA.
 const MAX_QUERIES: usize = 4;
 /// A part of a split context is at least this many keys.
@@ -18,7 +19,7 @@ const MAX_SPLITS: usize = 256;
 const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
 /// Blocks of flash_few.hip that a multiprocessor gets. H200, Q4_0 llama-8b at depth 4096: 2, 3, 6 give 465, 467, 436
 /// tokens/s.
-const FEW_BLOCKS: usize = 3;
+const FEW_BLOCKS: usize = 2;
 /// Words of a span on the device.
 const SPAN_WORDS: usize = 8;
 
@@ -105,8 +106,8 @@ impl Plan {
         let n_units = (n_tiles * heads.n_kv_heads).max(1);
         let unit_bytes = n_units * n_queries * (heads.head_dim + 2) * 4;
         let wanted = match road {
-            // As many as run at once, in even parts.
-            Road::Few => 1 << (chip.n_multiprocessors * FEW_BLOCKS / n_units).max(1).ilog2(),
+            // As many as run at once: one more part would wait for all the others.
+            Road::Few => chip.n_multiprocessors * FEW_BLOCKS / n_units,
             _ => (chip.n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR).div_ceil(n_units),
         };
         let most = n_context.div_ceil(min_part).min(PARTS_BYTES / unit_bytes).min(MAX_SPLITS);
@@ -364,7 +365,7 @@ pub(super) fn launch(
         let n_q = plan.n_queries as u32;
         let parts = parts.as_slice();
         let args = Merge { tiles, spans, parts, out, n_heads, n_kv_heads, head_dim, n_q, n_splits, sinks };
-        let grid = Grid { blocks: [n_tiles, n_kv_heads, n_q], threads: [THREADS, 1, 1], shared_bytes: 0 };
+        let grid = Grid { blocks: [n_tiles, n_kv_heads, n_q], threads: [MERGE_THREADS, 1, 1], shared_bytes: 0 };
         gpu.launcher.launch(&unit.merge, grid, &args)?;
     }
     Ok(())

@@ -1,19 +1,17 @@
 //! Products on a GPU. Five roads, by the number of rows:
 //! - `matvec`: few rows, on packed weights, bound by reading them; up to three products in one launch;
 //! - `mma`: some to a few hundred rows on packed or f16 weights, where the chip has such matrix units;
-//! - the vendor's product on f16, where it works and there are enough rows to pay for decoding the weights;
+//! - `vendor`: its library, where it works and there are enough rows to pay for decoding the weights;
 //! - `matmul_units`: the matrix units from f16 tiles, where the chip has them (`units.rs`);
 //! - `matmul_tile`: f32 from tiles in shared memory, for everything else.
 
-use gpu::{Args, Finish, Grid, Kernel, Kinds, Number, Program, Shape, Slice, SliceMut};
-use half::f16;
+use gpu::{Args, Grid, Kernel, Program, Slice, SliceMut};
 use weights::Dtype;
 
 use super::experts::{ExpertPacked, ExpertPlain};
-use super::{Mode, OP, Product, mma, units};
-use crate::embed::{self, DecodeF16, DecodeF32, expect_device_layout};
+use super::{Mode, OP, Product, mma, units, vendor};
+use crate::embed::expect_device_layout;
 use crate::kernels::{count, format_number};
-use crate::take_rows::{self, ToF16};
 use crate::{Error, Gpu, View};
 
 /// Rows that one pass of `matvec` takes, and rows up to which passes of it are the way to go.
@@ -24,8 +22,6 @@ const FEW_READY_ROWS: usize = 1;
 const TILE: usize = 64;
 pub(super) const THREADS: u32 = 256;
 pub(super) const GROUP: usize = 32;
-/// Activations go through f16 divided by this: outliers stay finite, and small numbers keep their bits.
-const F16_DIVISOR: f32 = 16.0;
 
 gpu::args! {
     struct RoundRows<'a> {
@@ -102,6 +98,13 @@ impl Left<'_> {
     }
 }
 
+/// Rows up to which `matvec` is the way to go.
+fn few(gpu: &Gpu, products: &[Product]) -> usize {
+    // H200, F16 llama-8b, 8 sequences: 378 tokens/s by matvec. The library reads such weights as they are.
+    let is_ready = products.iter().all(|p| p.weight.dtype == Dtype::F16) && vendor::can(gpu, vendor::HALVES);
+    if is_ready { FEW_READY_ROWS } else { FEW_ROWS }
+}
+
 /// Whether the left side can be made on the way into the products.
 pub(super) fn takes_left(gpu: &Gpu, left: Left, products: &[Product]) -> bool {
     let [n_rows, n_in] = left.shape();
@@ -109,7 +112,10 @@ pub(super) fn takes_left(gpu: &Gpu, left: Left, products: &[Product]) -> bool {
     if mma::takes([n_rows, n_in], products, gpu) {
         return true;
     }
-    n_rows <= FEW_ROWS && n_in.is_multiple_of(GROUP) && products.iter().all(is_packed)
+    if n_rows > few(gpu, products) {
+        return products.iter().all(|p| vendor::takes_left(gpu, left, p));
+    }
+    n_in.is_multiple_of(GROUP) && products.iter().all(is_packed)
 }
 
 gpu::args! {
@@ -187,24 +193,18 @@ pub(super) fn launch(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(),
     if mma::takes(x.shape, products, gpu) {
         return mma::launch(gpu, Left::Plain(x), products);
     }
-    // H200, F16 llama-8b, 8 sequences: 378 tokens/s by matvec. The library reads such weights as they are.
-    let halves = Kinds::new(Number::F16, Number::F32);
-    let is_ready = products.iter().all(|p| p.weight.dtype == Dtype::F16) && gpu.blas.is_some_and(|b| b.can(halves));
-    if n_rows <= if is_ready { FEW_READY_ROWS } else { FEW_ROWS } {
+    if n_rows <= few(gpu, products) {
         return few_rows(gpu, Left::Plain(x), products);
     }
-    let mut halves = None;
+    let mut made = vendor::Made::default();
     for product in products {
         if product.weight.n_rows() == 0 {
             continue;
         }
-        let on_units = units::takes(gpu, x.shape, product.weight.dtype);
-        let blas_rows = gpu.kernels.tuning.blas_rows as usize;
-        let by_library = gpu.blas.is_some() && (!on_units || (blas_rows > 0 && n_rows >= blas_rows));
-        if by_library && vendor(gpu, x, &mut halves, product)? {
+        if vendor::is_wanted(gpu, x.shape, product) && vendor::launch(gpu, Left::Plain(x), &mut made, product)? {
             continue;
         }
-        if on_units {
+        if units::takes(gpu, x.shape, product.weight.dtype) {
             units::launch(gpu, x, product)?;
             continue;
         }
@@ -232,19 +232,29 @@ pub(super) fn launch(gpu: &Gpu, x: View, products: &mut [Product]) -> Result<(),
     Ok(())
 }
 
-/// Products whose left side is made on the way; only where [`takes_left`] says so.
-pub(super) fn fused(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error> {
+/// Products whose left side is made on the way; only where [`takes_left`] says so. `false` where the vendor's library
+/// failed: they are still to be made.
+pub(super) fn fused(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<bool, Error> {
     for product in products.iter() {
         expect_device_layout(OP, &product.weight)?;
     }
     if left.shape().contains(&0) {
-        return Ok(());
+        return Ok(true);
     }
     let _op = gpu.launcher.op(OP);
     if mma::takes(left.shape(), products, gpu) {
-        return mma::launch(gpu, left, products);
+        mma::launch(gpu, left, products)?;
+    } else if left.shape()[0] <= few(gpu, products) {
+        few_rows(gpu, left, products)?;
+    } else {
+        let mut made = vendor::Made::default();
+        for product in products {
+            if !vendor::launch(gpu, left, &mut made, product)? {
+                return Ok(false);
+            }
+        }
     }
-    few_rows(gpu, left, products)
+    Ok(true)
 }
 
 fn few_rows(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error> {
@@ -387,97 +397,4 @@ pub(super) fn matvec_unit<F: Args, E: Args>(gpu: &Gpu, dtype: Dtype) -> Result<M
 pub(super) fn waves_and_outs(gpu: &Gpu, dtype: Dtype) -> (u32, u32) {
     let tuning = gpu.kernels.tuning;
     (tuning.waves, if dtype.block_len() > 1 { tuning.packed_outs } else { tuning.plain_outs })
-}
-
-/// The left side as f16, kept in the workspace from one product to the next.
-struct Halves;
-
-/// Through the vendor's library; `false` if it cannot take this product.
-fn vendor(gpu: &Gpu, x: View, halves: &mut Option<Halves>, product: &mut Product) -> Result<bool, Error> {
-    let dtype = product.weight.dtype;
-    let is_wide = matches!(dtype, Dtype::F32 | Dtype::BF16);
-    let kinds = if is_wide { Kinds::new(Number::F32, Number::F32) } else { Kinds::new(Number::F16, Number::F32) };
-    let Some(blas) = gpu.blas.filter(|blas| blas.can(kinds)) else {
-        gpu.kernels.refuse(format!("{kinds:?} products through the vendor's library: not usable here"));
-        return Ok(false);
-    };
-    let outcome = multiply(gpu, blas, x, halves, product, is_wide);
-    match outcome {
-        Err(Error::Gpu(error @ gpu::Error::Blas { .. })) => {
-            gpu.kernels.refuse(format!("products through the vendor's library: {error}"));
-            Ok(false)
-        }
-        other => other.map(|()| true),
-    }
-}
-
-fn multiply(
-    gpu: &Gpu,
-    blas: &gpu::Blas,
-    x: View,
-    made: &mut Option<Halves>,
-    product: &mut Product,
-    is_wide: bool,
-) -> Result<(), Error> {
-    let ([n_rows, n_in], [n_out, _]) = (x.shape, product.weight.shape);
-    let (dtype, weight) = (product.weight.dtype, product.weight.device_bytes(OP, "weight")?);
-    let keep = if product.mode == Mode::Add { 1.0 } else { 0.0 };
-    let mut workspace = gpu.workspace.borrow_mut();
-    let workspace = &mut *workspace;
-    let x = x.device_f32s(OP, "x")?;
-    let mut x_f16 = None;
-    if !is_wide {
-        let mut halves = workspace.activations.slice_mut(..n_rows * n_in * 2)?.cast::<f16>()?;
-        let n = (n_rows * n_in) as u64;
-        if made.is_none() {
-            let args = ToF16 { x, out: halves.reborrow(), n, scale: 1.0 / F16_DIVISOR };
-            let grid = Grid::line(count(OP, "numbers", n.div_ceil(u64::from(THREADS)) as usize)?, THREADS);
-            gpu.launcher.launch(&take_rows::unit(gpu.kernels)?.to_f16, grid, &args)?;
-            *made = Some(Halves);
-        }
-        x_f16 = Some(halves);
-    }
-    let mut out = product.out.device_f32s(OP, "out")?;
-    let number_bytes = if is_wide { 4 } else { 2 };
-    let is_ready = matches!(dtype, Dtype::F32 | Dtype::F16);
-    let room = workspace.weights.len() / (n_in * number_bytes).max(1);
-    let step = if is_ready { n_out } else { room.min(n_out) };
-    if step == 0 {
-        let what = format!("a row of {n_in} decoded weights does not fit the workspace");
-        return Err(Error::Argument { op: OP, what });
-    }
-    for first in (0..n_out).step_by(step) {
-        let n = step.min(n_out - first);
-        if !is_ready {
-            decode(gpu, product.weight, first..first + n, workspace.weights.all_mut(), is_wide)?;
-        }
-        let scale = if is_wide { 1.0 } else { F16_DIVISOR };
-        let finish = Finish { scale, keep, row_step: n_out };
-        let shape = Shape::rows(n_rows, n, n_in);
-        let out = out.slice_mut(first..)?;
-        let decoded = if is_ready { weight } else { workspace.weights.all() };
-        let decoded = decoded.slice(..n * n_in * number_bytes)?;
-        match &x_f16 {
-            Some(x) => blas.multiply_into(gpu.launcher, shape, x.as_slice(), decoded.cast()?, out, finish)?,
-            None => blas.multiply_into::<f32, f32>(gpu.launcher, shape, x, decoded.cast()?, out, finish)?,
-        }
-    }
-    Ok(())
-}
-
-/// Some rows of a weight matrix as plain numbers.
-fn decode(gpu: &Gpu, weight: View, rows: std::ops::Range<usize>, to: SliceMut<u8>, is_wide: bool) -> Result<(), Error> {
-    let unit = embed::unit(gpu.kernels, weight.dtype)?;
-    let table = weight.device_bytes(OP, "weight")?;
-    let [n_rows, n_cols] = [count(OP, "weight rows", weight.n_rows())?, count(OP, "columns", weight.n_cols())?];
-    let (first_row, n_out_rows) = (count(OP, "rows", rows.start)?, count(OP, "rows", rows.len())?);
-    let grid = Grid::line(n_out_rows.div_ceil(4), THREADS);
-    if is_wide {
-        let out = to.cast()?;
-        let args = DecodeF32 { table, out, n_rows, n_cols, first_row, n_out_rows };
-        return Ok(gpu.launcher.launch(&unit.decode_f32, grid, &args)?);
-    }
-    let out = to.cast()?;
-    let args = DecodeF16 { table, out, n_rows, n_cols, first_row, n_out_rows };
-    Ok(gpu.launcher.launch(&unit.decode_f16, grid, &args)?)
 }

@@ -30,6 +30,7 @@ mod strip;
 mod units;
 #[cfg(target_arch = "x86_64")]
 mod unpacked;
+mod vendor;
 
 pub use experts::{MAX_GPU_EXPERTS, add_gated, choose_experts, expert_matmul, sum_experts};
 pub use groups::{Group, group_matmul};
@@ -129,7 +130,9 @@ pub fn norm_matmul(
             weight.expect_shape(OP, "weight", [1, x.n_cols()])?;
             check_shapes(x.shape, products)?;
             gpu.launcher.count(work(x.shape, products));
-            return launch::fused(gpu, left, products);
+            if launch::fused(gpu, left, products)? {
+                return Ok(());
+            }
         }
     }
     if let Exec::Cpu(pool) = exec
@@ -153,7 +156,9 @@ pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [P
             up.expect_shape(OP, "up", gate.shape)?;
             check_shapes(gate.shape, products)?;
             gpu.launcher.count(work(gate.shape, products));
-            return launch::fused(gpu, left, products);
+            if launch::fused(gpu, left, products)? {
+                return Ok(());
+            }
         }
     }
     if let Exec::Cpu(pool) = exec
