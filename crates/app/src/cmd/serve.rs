@@ -29,8 +29,8 @@ Examples:
   roci serve --config roci.toml             settings from a file: the flags' names without the dashes
   roci serve smollm2 --print-config         the settings that hold, as such a file
 
-Every flag can be given as a variable: --max-queue is ROCI_MAX_QUEUE. A flag is stronger than a variable,
-a variable stronger than the file. docs/serving.md and docs/operators.md say more.";
+Every flag can be given as a variable: --max-queue is ROCI_MAX_QUEUE, and ROCI_MODELS names models with commas
+between. A flag is stronger than a variable, a variable stronger than the file. docs/serving.md and docs/operators.md say more.";
 
 /// Serve models over HTTP
 #[derive(Debug, Clone, clap::Args)]
@@ -202,7 +202,7 @@ pub fn main(typed: &Args) -> Result<()> {
     let mut arguments = config::arguments(&command, file.as_deref(), &|name| std::env::var_os(name))?;
     let own: Vec<OsString> = std::env::args_os().skip_while(|arg| arg != "serve").skip(1).collect();
     if !typed.models.is_empty() {
-        // Models that were typed stand instead of the file's.
+        // Models that were typed stand instead of the others.
         arguments.retain(|argument| argument.to_string_lossy().starts_with("--"));
     }
     arguments.extend(own);
@@ -268,11 +268,12 @@ fn serve(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
     let idle = (args.models_args.idle_unload > 0).then(|| Duration::from_secs(args.models_args.idle_unload));
     let outcome = runtime.block_on(async {
+        let listener = server::listen::bind(listen.address).await?;
         let first = app.models.entries()[0].name.clone();
         if let Err(error) = app.models.get(&first).await {
             return Err(anyhow!(error.message)).hint("`roci inspect MODEL` shows what the file holds");
         }
-        server::run(Arc::clone(&app), listen, idle).await
+        server::run(Arc::clone(&app), listener, listen, idle).await
     });
     // Whatever still runs after the drain is not waited for.
     runtime.shutdown_timeout(Duration::from_secs(2));

@@ -144,13 +144,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         submit.priority = request.caller.priority;
         submit.group = request.caller.group;
         let (sender, events) = mpsc::unbounded_channel();
-        model.handle.send_into(Command::Submit(submit), Box::new(Outlet(sender))).map_err(|error| match error {
-            engine::Error::QueueFull { .. } => {
-                metrics::refused();
-                ApiError { retry_after_s: Some(retry_after_s(model)), ..error.into() }
-            }
-            error => error.into(),
-        })?;
+        self::submit(model, Command::Submit(submit), Box::new(Outlet(sender)))?;
         open.push(Answer {
             choice,
             id,
@@ -165,6 +159,17 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         });
     }
     Ok(Answers { open, pending: VecDeque::new(), deadline: tokio::time::Instant::now() + app.request_time })
+}
+
+/// Gives the engine something to do. A queue that is full is told with a time to come back.
+pub fn submit(model: &Loaded, command: Command, sink: Box<dyn engine::Sink>) -> Result<()> {
+    model.handle.send_into(command, sink).map_err(|error| match error {
+        engine::Error::QueueFull { .. } => {
+            metrics::refused();
+            ApiError { retry_after_s: Some(retry_after_s(model)), ..error.into() }
+        }
+        error => error.into(),
+    })
 }
 
 /// A guess at when the queue has moved: a second for each round of running requests that waits.
@@ -249,7 +254,8 @@ impl Answer {
                 out.extend(self.splitter.take().map(|piece| (self.choice, Update::Piece(piece))));
                 let stop = self.splitter.stop_string();
                 let finish = match reason {
-                    _ if self.splitter.has_tool_calls() => Finish::ToolCalls,
+                    // A call that was cut is told as a length.
+                    _ if self.splitter.has_whole_tool_calls() => Finish::ToolCalls,
                     _ if stop.is_some() => Finish::StopString,
                     engine::FinishReason::Stop => Finish::End,
                     engine::FinishReason::Length | engine::FinishReason::Context => Finish::Length,
