@@ -23,14 +23,16 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci serve smollm2                        http://127.0.0.1:8080: a page to chat, OpenAI's API under /v1
-  roci serve chat=./a.gguf code=./b.gguf    two models by name, loaded when asked for
-  roci key new --name alice --file keys.txt && roci serve smollm2 --api-key-file keys.txt --host 0.0.0.0
-  roci serve --config roci.toml             settings from a file: the flags' names without the dashes
-  roci serve smollm2 --print-config         the settings that hold, as such a file
+  roci serve smollm2                       then open http://127.0.0.1:8080; programs ask /v1
+  roci serve chat=a.gguf code=b.gguf       two models by name, loaded when asked for
+  roci key new --name alice --file keys    a key for others, and a server that asks for it:
+  roci serve smollm2 --api-key-file keys --host 0.0.0.0
+  roci serve --config roci.toml            settings from a file: the flags without dashes
+  roci serve smollm2 --print-config        the settings that hold, as such a file
 
-Every flag can be given as a variable: --max-queue is ROCI_MAX_QUEUE, and ROCI_MODELS names models with commas
-between. A flag is stronger than a variable, a variable stronger than the file. docs/serving.md and docs/operators.md say more.";
+Every flag can be given as a variable: --max-queue is ROCI_MAX_QUEUE; ROCI_MODELS names models
+with commas between. A flag is stronger than a variable, a variable stronger than the file.
+More: docs/serving.md, docs/operators.md.";
 
 /// Serve models over HTTP
 #[derive(Debug, Clone, clap::Args)]
@@ -83,7 +85,7 @@ pub struct ModelsArgs {
     #[arg(long)]
     pub no_base64: bool,
     /// What to do with a previous_response_id that is not known
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub unknown_responses: Unknown,
 }
 
@@ -182,7 +184,7 @@ pub struct LogArgs {
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
     /// How they look
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub log_format: log::Format,
     /// Write prompts and answers into the log too
     #[arg(long)]
@@ -269,8 +271,7 @@ fn serve(args: &Args) -> Result<()> {
     let idle = (args.models_args.idle_unload > 0).then(|| Duration::from_secs(args.models_args.idle_unload));
     let outcome = runtime.block_on(async {
         let listener = server::listen::bind(listen.address).await?;
-        let first = app.models.entries()[0].name.clone();
-        if let Err(error) = app.models.get(&first).await {
+        if let Err(error) = app.models.load_first().await {
             return Err(anyhow!(error.message)).hint("`roci inspect MODEL` shows what the file holds");
         }
         server::run(Arc::clone(&app), listener, listen, idle).await

@@ -160,7 +160,21 @@ impl Registry {
         entry.last_used_ms.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
         match entry.loaded() {
             Some(model) if model.is_alive() => Ok(model),
-            _ => self.load(entry).await,
+            _ => {
+                let loaded = self.load(entry).await;
+                if let Err(error) = loaded.as_ref().map_err(|error| &error.message) {
+                    tracing::error!(model = entry.name, error, "not in memory");
+                }
+                loaded
+            }
+        }
+    }
+
+    /// Loads the model that was named first. Who started the server hears what is wrong with it, not the log.
+    pub async fn load_first(&self) -> Result<()> {
+        match self.entries.first() {
+            Some(first) => self.load(first).await.map(drop),
+            None => Ok(()),
         }
     }
 
@@ -177,7 +191,6 @@ impl Registry {
         let start = Instant::now();
         let loaded = tokio::task::spawn_blocking(move || Loaded::open(&name, &path, &settings)).await;
         let failed = |text: String| {
-            tracing::error!(model = entry.name, error = text, "loading failed");
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("`{}` cannot be loaded: {text}", entry.name))
         };
         let model = match loaded {
