@@ -103,6 +103,8 @@ struct Answer {
     submitted: Instant,
     last_token: Option<Instant>,
     span: Option<Span>,
+    /// All of it, where answers are written into the log.
+    said: Option<String>,
 }
 
 /// The engine's side of the channel.
@@ -132,6 +134,10 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         );
         return Err(ApiError::bad(text).code("context_length_exceeded"));
     }
+    if app.log_prompts {
+        let text: String = request.prompt.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
+        tracing::info!(model = model.name, prompt = text, "prompt");
+    }
     let mut open = Vec::with_capacity(request.n);
     for choice in 0..request.n {
         let id = model.handle.next_request_id();
@@ -156,6 +162,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             submitted: Instant::now(),
             last_token: None,
             span: traces::child(|| format!("generate {}", model.name)),
+            said: app.log_prompts.then(String::new),
         });
     }
     Ok(Answers { open, pending: VecDeque::new(), deadline: tokio::time::Instant::now() + app.request_time })
@@ -236,7 +243,7 @@ impl Answer {
                 self.note_token();
                 self.n_generated += 1;
                 let is_stopped = self.splitter.push(token, logprob, top);
-                out.extend(self.splitter.take().map(|piece| (self.choice, Update::Piece(piece))));
+                self.show(out);
                 if is_stopped {
                     // The engine's last event brings the usage.
                     self.cancel();
@@ -251,7 +258,10 @@ impl Answer {
                 metrics::finished(&self.model.name, &usage, reason);
                 self.end_span(&usage, reason);
                 self.splitter.finish();
-                out.extend(self.splitter.take().map(|piece| (self.choice, Update::Piece(piece))));
+                self.show(out);
+                if let Some(said) = self.said.take() {
+                    tracing::info!(model = self.model.name, answer = said, "answer");
+                }
                 let stop = self.splitter.stop_string();
                 let finish = match reason {
                     // A call that was cut is told as a length.
@@ -285,6 +295,21 @@ impl Answer {
             Event::Vector { .. } | Event::Stats(_) => {}
         }
         Ok(())
+    }
+
+    /// What of the answer can be shown now.
+    fn show(&mut self, out: &mut VecDeque<(usize, Update)>) {
+        for piece in self.splitter.take() {
+            if let Some(said) = &mut self.said {
+                match &piece {
+                    Piece::Text { text, .. } | Piece::Reasoning(text) | Piece::ToolArguments { text, .. } => {
+                        said.push_str(text);
+                    }
+                    Piece::ToolCall { name, .. } => said.push_str(name),
+                }
+            }
+            out.push_back((self.choice, Update::Piece(piece)));
+        }
     }
 
     fn end_span(&mut self, usage: &engine::Usage, reason: engine::FinishReason) {

@@ -291,6 +291,19 @@ fn metrics_and_logs() {
 }
 
 #[test]
+fn prompts_and_answers_are_logged_where_that_was_asked_for() {
+    let (_roci, mut server) = start(&["--context", "256", "--log-prompts"]);
+    server.post("/v1/chat/completions", &chat("a plain word", 4));
+    server.post("/v1/completions", &json!({"prompt": "another word", "max_tokens": 1}));
+    server.terminate();
+    server.wait();
+    let log = server.log();
+    for part in ["a plain word", "answer=\"xxxx\"", "prompt=\"another word\""] {
+        assert!(log.contains(part), "no {part} in {log}");
+    }
+}
+
+#[test]
 fn settings_from_three_places() {
     let roci = Roci::new();
     std::fs::write(roci.home.path().join("roci.toml"), "models = [\"m.gguf\"]\nport = 1\nmax-queue = 7\n").unwrap();
