@@ -213,6 +213,77 @@ const tests = {
     return page;
   },
 
+  async "several files go along at once"() {
+    const page = await openChat();
+    await limit(page, 3);
+    await page.locator("#attach-input").setInputFiles(
+      ["a.py", "b.csv", "c.md"].map((name) => ({ name, mimeType: "text/plain", buffer: Buffer.from(`the text of ${name}`) })),
+    );
+    await page.getByText("c.md · 16 B").waitFor();
+    await page.getByRole("button", { name: "Remove b.csv" }).click();
+    const [request] = await Promise.all([page.waitForRequest("**/v1/chat/completions"), say(page, "What are these?")]);
+    const said = request.postDataJSON().messages.at(-1).content;
+    assert.ok(said.includes("the text of a.py") && said.includes("the text of c.md") && !said.includes("b.csv"), said);
+    await finished(page);
+    return page;
+  },
+
+  async "a reload in the middle of an answer keeps what was written"() {
+    const page = await openChat();
+    await limit(page, 2000);
+    await say(page, "Write a very long story about a ship.");
+    const body = () => page.evaluate(() => document.querySelector(".message.assistant .body").textContent.length);
+    await page.waitForFunction(() => document.querySelector(".message.assistant .body").textContent.length > 200);
+    const before = await body();
+    await page.reload();
+    await finished(page);
+    assert.ok((await body()) >= before, `${await body()} of ${before} characters`);
+    await page.getByText("Stopped.", { exact: false }).first().waitFor();
+    await page.waitForFunction(async () => /^roci_requests_running(\{.*\})? 0$/m.test(await (await fetch("metrics")).text()), null, { polling: 200 });
+    return page;
+  },
+
+  async "who reads above is left there, and who has a keyboard keeps it"() {
+    const page = await openChat({ viewport: { width: 1200, height: 360 } });
+    await limit(page, 2000);
+    await say(page, "Write a very long story about a ship.");
+    await page.waitForFunction(() => document.querySelector("#log").scrollHeight > document.querySelector("#log").clientHeight + 200);
+    await page.locator("#log").evaluate((log) => (log.scrollTop = 0));
+    await page.keyboard.press("Escape");
+    await finished(page);
+    assert.equal(await page.locator("#log").evaluate((log) => log.scrollTop), 0);
+    await limit(page, 5);
+    await page.getByRole("button", { name: "Regenerate" }).focus();
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.activeElement.id === "composer-text");
+    await finished(page);
+    assert.equal(await page.evaluate(() => document.activeElement.id), "composer-text");
+    return page;
+  },
+
+  async "two tabs show the same conversations"() {
+    const page = await openChat();
+    await limit(page, 3);
+    await say(page, "In the first tab");
+    await finished(page);
+    const other = await page.context().newPage();
+    await other.goto(`${server.address}#${new URL(page.url()).hash.slice(1)}`);
+    await other.locator("#model option").first().waitFor({ state: "attached" });
+    await say(other, "In the second tab");
+    await finished(other);
+    await page.getByText("In the second tab").waitFor();
+    await page.waitForFunction(() => document.querySelectorAll(".message.assistant").length === 2);
+    await other.getByRole("button", { name: "New chat" }).click();
+    await limit(other, 3);
+    await say(other, "Another one");
+    await finished(other);
+    await page.getByRole("button", { name: "Another one", exact: true }).waitFor();
+    await other.getByRole("button", { name: "Delete In the first tab" }).click();
+    await other.locator("#confirm").getByRole("button", { name: "Delete" }).click();
+    await page.getByText("What shall we talk about?").waitFor();
+    return page;
+  },
+
   async "conversations: new, switch, rename, search, delete"() {
     const page = await openChat();
     await limit(page, 2);
@@ -281,6 +352,7 @@ const tests = {
     await shot(page, "chat-dark");
     await page.setViewportSize({ width: 390, height: 780 });
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "no sideways scrolling");
+    await readable(page);
     await page.getByRole("button", { name: "Conversations" }).click();
     await page.getByRole("button", { name: "Hello there", exact: true }).click();
     await shot(page, "chat-phone");
@@ -307,6 +379,18 @@ const tests = {
     await page.locator(".failed").waitFor();
     assert.ok((await finished(page)).length > 30);
     server = await Server.start(port);
+    return page;
+  },
+
+  async "a page that finds no server looks again by itself"() {
+    const page = await newPage();
+    let isAway = true;
+    await page.route("**/v1/models", (route) => (isAway ? route.abort() : route.continue()));
+    await page.goto(server.address);
+    await page.getByText("The server does not answer.", { exact: false }).waitFor();
+    isAway = false;
+    await page.locator("#model option").first().waitFor({ state: "attached" });
+    await page.waitForFunction(() => document.querySelector("#banner").hidden);
     return page;
   },
 

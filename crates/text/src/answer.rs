@@ -155,6 +155,9 @@ impl Parser {
 
     /// Ends the answer: what was held back is what it looks like.
     pub fn finish(&mut self) -> Vec<Delta> {
+        if self.n_calls > 0 && self.holds_cut_mark() {
+            self.held.clear();
+        }
         self.run(true);
         if let State::Call(reader) = &mut self.state {
             let is_announced = match reader {
@@ -162,8 +165,9 @@ impl Parser {
                 Reader::Python(call) => call.finish(&mut self.out),
                 Reader::Tagged(call) => call.finish(&mut self.out),
             };
-            if !is_announced {
-                let raw = std::mem::take(&mut self.raw);
+            let raw = std::mem::take(&mut self.raw);
+            // Behind a call it is another one, cut before it had a name.
+            if !is_announced && self.n_calls == 0 {
                 self.text(&raw);
             }
         }
@@ -174,6 +178,17 @@ impl Parser {
         }
         self.state = State::Text;
         std::mem::take(&mut self.out)
+    }
+
+    /// What is held back is the beginning of a mark, and nothing else.
+    fn holds_cut_mark(&self) -> bool {
+        let mut marks = self.format.openers();
+        if let Some(syntax) = self.format.tools {
+            marks.push(syntax.call.1);
+            marks.extend(syntax.section.map(|(_, close)| close));
+        }
+        marks.retain(|mark| !mark.is_empty());
+        matches!(find(&self.held, &marks, false), Found::Partial { start: 0 })
     }
 
     /// The whole of an answer at once.

@@ -21,8 +21,9 @@ use crate::{Error, Result, Tokenizer};
 
 /// Compiled constraints that are kept; the one used longest ago goes first.
 const N_KEPT: usize = 64;
-/// White space between two parts of JSON: enough for any indentation, not enough to go on for ever.
-const JSON_SPACE: &str = r"[\x20\x09\x0A\x0D]{1,40}";
+/// White space between two parts of JSON: a space or two, or a line's end with the next one's indentation. Enough for
+/// any layout that people use; a small model that is undecided goes on with blanks as long as it may.
+const JSON_SPACE: &str = r"[\x20\x09]{1,2}|\x0D?\x0A[\x20\x09]{0,40}";
 
 /// What an answer must be.
 #[derive(Clone, Debug, PartialEq)]

@@ -23,14 +23,16 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci serve smollm2                        http://127.0.0.1:8080: a page to chat, OpenAI's API under /v1
-  roci serve chat=./a.gguf code=./b.gguf    two models by name, loaded when asked for
-  roci key new --name alice --file keys.txt && roci serve smollm2 --api-key-file keys.txt --host 0.0.0.0
-  roci serve --config roci.toml             settings from a file: the flags' names without the dashes
-  roci serve smollm2 --print-config         the settings that hold, as such a file
+  roci serve smollm2                       then open http://127.0.0.1:8080; programs ask /v1
+  roci serve chat=a.gguf code=b.gguf       two models by name, loaded when asked for
+  roci key new --name alice --file keys    a key for others, and a server that asks for it:
+  roci serve smollm2 --api-key-file keys --host 0.0.0.0
+  roci serve --config roci.toml            settings from a file: the flags without dashes
+  roci serve smollm2 --print-config        the settings that hold, as such a file
 
-Every flag can be given as a variable: --max-queue is ROCI_MAX_QUEUE. A flag is stronger than a variable,
-a variable stronger than the file. docs/serving.md and docs/operators.md say more.";
+Every flag can be given as a variable: --max-queue is ROCI_MAX_QUEUE; ROCI_MODELS names models
+with commas between. A flag is stronger than a variable, a variable stronger than the file.
+More: docs/serving.md, docs/operators.md.";
 
 /// Serve models over HTTP
 #[derive(Debug, Clone, clap::Args)]
@@ -83,7 +85,7 @@ pub struct ModelsArgs {
     #[arg(long)]
     pub no_base64: bool,
     /// What to do with a previous_response_id that is not known
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub unknown_responses: Unknown,
 }
 
@@ -182,7 +184,7 @@ pub struct LogArgs {
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
     /// How they look
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub log_format: log::Format,
     /// Write prompts and answers into the log too
     #[arg(long)]
@@ -202,7 +204,7 @@ pub fn main(typed: &Args) -> Result<()> {
     let mut arguments = config::arguments(&command, file.as_deref(), &|name| std::env::var_os(name))?;
     let own: Vec<OsString> = std::env::args_os().skip_while(|arg| arg != "serve").skip(1).collect();
     if !typed.models.is_empty() {
-        // Models that were typed stand instead of the file's.
+        // Models that were typed stand instead of the others.
         arguments.retain(|argument| argument.to_string_lossy().starts_with("--"));
     }
     arguments.extend(own);
@@ -268,11 +270,11 @@ fn serve(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
     let idle = (args.models_args.idle_unload > 0).then(|| Duration::from_secs(args.models_args.idle_unload));
     let outcome = runtime.block_on(async {
-        let first = app.models.entries()[0].name.clone();
-        if let Err(error) = app.models.get(&first).await {
+        let listener = server::listen::bind(listen.address).await?;
+        if let Err(error) = app.models.load_first().await {
             return Err(anyhow!(error.message)).hint("`roci inspect MODEL` shows what the file holds");
         }
-        server::run(Arc::clone(&app), listen, idle).await
+        server::run(Arc::clone(&app), listener, listen, idle).await
     });
     // Whatever still runs after the drain is not waited for.
     runtime.shutdown_timeout(Duration::from_secs(2));

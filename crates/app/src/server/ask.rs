@@ -58,12 +58,9 @@ pub enum Shape {
 /// Renders and tokenizes on a thread that may take its time, and checks all settings.
 pub async fn prepare(app: &App, model: &Arc<Loaded>, ask: Ask, caller: Caller) -> Result<(Request, Splitter)> {
     let sampling = ask.knobs.sampling(model, &app.defaults)?;
-    let (owned, log_prompts) = (Arc::clone(model), app.log_prompts);
+    let owned = Arc::clone(model);
     let work = move || -> Result<_> {
         let text = render(&owned, &ask)?;
-        if log_prompts {
-            tracing::info!(prompt = text, "prompt");
-        }
         let prompt = owned.encode_rendered(&text);
         let constraint = tools::constraint(&owned, &ask, &text)?;
         let splitter = tools::splitter(&owned, &ask, &text);

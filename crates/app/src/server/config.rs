@@ -10,6 +10,8 @@ use std::path::Path;
 
 /// The argument that names models; it has no flag.
 const MODELS: &str = "models";
+/// Its variable: names or paths with commas between.
+const MODELS_VARIABLE: &str = "ROCI_MODELS";
 
 /// Arguments from the file and the environment, weakest first, to be put before those that were typed.
 pub fn arguments(
@@ -20,23 +22,46 @@ pub fn arguments(
     let mut arguments = Vec::new();
     if let Some(path) = file {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))?;
-        arguments.extend(from_toml(command, &text).with_context(|| format!("`{}`", path.display()))?);
+        let named = || format!("`{}`", path.display());
+        arguments.extend(from_toml(command, &text).with_context(named)?);
+        check_values(command, &arguments).with_context(named)?;
     }
     for arg in command.get_arguments() {
         let (Some(long), Some(value)) = (arg.get_long(), env(&variable(arg))) else { continue };
         if matches!(arg.get_action(), ArgAction::SetTrue) {
             match value.to_string_lossy().as_ref() {
                 "1" | "true" | "yes" => arguments.push(format!("--{long}").into()),
-                "" | "0" | "false" | "no" => {}
+                "" => {}
+                // Stronger than the file's.
+                "0" | "false" | "no" => arguments.retain(|argument| *argument != *format!("--{long}")),
                 other => bail!("{}=`{other}`: expected 1 or 0", variable(arg)),
             }
         } else if !value.is_empty() {
             let mut argument = OsString::from(format!("--{long}="));
             argument.push(value);
+            check_values(command, std::slice::from_ref(&argument)).with_context(|| variable(arg))?;
             arguments.push(argument);
         }
     }
+    if let Some(models) = env(MODELS_VARIABLE).filter(|models| !models.is_empty()) {
+        let models = models.into_string().map_err(|_| anyhow!("{MODELS_VARIABLE} is no text"))?;
+        arguments.retain(|argument| argument.to_string_lossy().starts_with("--"));
+        arguments.extend(models.split(',').map(|model| OsString::from(model.trim())));
+    }
     Ok(arguments)
+}
+
+/// A value that no flag would take is told with where it stands; what only all places together can show is not.
+fn check_values(command: &Command, arguments: &[OsString]) -> Result<()> {
+    use clap::error::{ContextKind, ErrorKind};
+    let Err(error) = command.clone().try_get_matches_from(arguments) else { return Ok(()) };
+    if !matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) {
+        return Ok(());
+    }
+    let part = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (flag, value) = (part(ContextKind::InvalidArg), part(ContextKind::InvalidValue));
+    let why = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+    Err(anyhow!("`{value}` is no value for {flag}{why}")).hint("`roci serve --help` explains each setting")
 }
 
 /// `--max-queue` is `ROCI_MAX_QUEUE`.
@@ -129,7 +154,7 @@ mod tests {
             .no_binary_name(true)
             .args_override_self(true)
             .arg(Arg::new("models").action(ArgAction::Append))
-            .arg(Arg::new("port").long("port").default_value("8080"))
+            .arg(Arg::new("port").long("port").default_value("8080").value_parser(clap::value_parser!(u16)))
             .arg(Arg::new("cors").long("cors-origin").action(ArgAction::Append))
             .arg(Arg::new("strict").long("strict-model-names").action(ArgAction::SetTrue))
     }
@@ -151,6 +176,9 @@ mod tests {
         assert_eq!(parse(file, &[], &[]).unwrap(), plain);
         assert!(parse(file, &[("ROCI_PORT", "2")], &[]).unwrap().contains("port = 2\n"));
         assert!(parse(file, &[("ROCI_PORT", "2")], &["--port", "3"]).unwrap().contains("port = 3\n"));
+        assert!(parse(file, &[("ROCI_STRICT_MODEL_NAMES", "0")], &[]).unwrap().contains("strict-model-names = false"));
+        let models = parse(file, &[("ROCI_MODELS", "c, d=/e.gguf")], &[]).unwrap();
+        assert!(models.starts_with("models = [\"c\", \"d=/e.gguf\"]\nport = 1\n"), "{models}");
         assert!(
             parse("", &[("ROCI_STRICT_MODEL_NAMES", "yes")], &["m"]).unwrap().contains("strict-model-names = true")
         );
@@ -170,5 +198,7 @@ mod tests {
         check("models = \"a\"", &[], "`models` is a list");
         check("strict-model-names = 1", &[], "is true or false");
         check("", &[("ROCI_STRICT_MODEL_NAMES", "perhaps")], "expected 1 or 0");
+        check("port = 70000", &[], "roci.toml`: `70000` is no value for --port <port>: 70000 is not in 0..=65535");
+        check("", &[("ROCI_PORT", "many")], "ROCI_PORT: `many` is no value for --port <port>: invalid digit");
     }
 }

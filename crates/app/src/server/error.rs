@@ -1,11 +1,9 @@
 //! What a client reads when a request cannot be served. One type for all API families; each family has its own shape
-//! on the wire, chosen by the path in [`shape`], so that handlers and middleware never need to know whom they answer.
+//! on the wire, chosen by the path in [`shape`], so that handlers never need to know whom they answer.
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::Request;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::Next;
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -104,25 +102,29 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The outermost layer of the routes: gives errors the shape that the path's family reads, also those of the router
-/// itself (no such path, wrong method), which have no body.
-pub async fn shape(request: Request, next: Next) -> Response {
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let mut response = next.run(request).await;
+/// Gives errors the shape that the path's family reads, also those of the router itself (no such path, wrong method),
+/// which have no body.
+pub fn shape(response: &mut Response, method: &Method, path: &str, route: &str) {
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {
-        return response;
+        return;
     }
     let known = response.extensions_mut().remove::<ApiError>();
     let error = match (known, status) {
         (Some(error), _) => error,
-        (None, StatusCode::NOT_FOUND) => ApiError::not_found(format!("there is no {path} here")),
+        (None, StatusCode::NOT_FOUND) => missing(path),
+        // Only files of the page have such a path, and they can only be read.
+        (None, StatusCode::METHOD_NOT_ALLOWED) if route == super::ANY_PATH => {
+            *response.status_mut() = StatusCode::NOT_FOUND;
+            response.headers_mut().remove(header::ALLOW);
+            missing(path)
+        }
         (None, StatusCode::METHOD_NOT_ALLOWED) => ApiError::new(status, format!("{path} does not take {method}")),
         (None, StatusCode::REQUEST_TIMEOUT) => ApiError::new(status, "the request took too long to arrive"),
         // A handler with an answer of its own, as /health.
-        _ => return response,
+        _ => return,
     };
-    let body = match path.as_str() {
+    let body = match path {
         path if path.starts_with("/v1/messages") => error.anthropic(),
         path if path.starts_with("/api/") => error.ollama(),
         _ => error.openai(),
@@ -131,7 +133,18 @@ pub async fn shape(request: Request, next: Next) -> Response {
     headers.remove(header::CONTENT_LENGTH);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     *response.body_mut() = Body::from(body.to_string());
-    response
+}
+
+/// Many forget the `/v1` of a base address, and some write it twice.
+fn missing(path: &str) -> ApiError {
+    const UNDER_V1: [&str; 6] =
+        ["/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"];
+    let text = match path.strip_prefix("/v1").unwrap_or(path) {
+        plain if UNDER_V1.contains(&plain) => format!("there is no {path} here; there is /v1{plain}"),
+        twice if twice.starts_with("/v1/") => format!("there is no {path} here: /v1 stands in it twice"),
+        _ => format!("there is no {path} here"),
+    };
+    ApiError::not_found(text)
 }
 
 impl From<engine::Error> for ApiError {

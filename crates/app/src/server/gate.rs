@@ -2,7 +2,7 @@
 //! (a place among its key's requests, the log line) it holds until the last byte of the answer is sent or the client
 //! is gone.
 
-use super::error::ApiError;
+use super::error::{self, ApiError};
 use super::generation::Caller;
 use super::keys::Keys;
 use super::limits::{Limiter, Place, Refused};
@@ -101,6 +101,7 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
             traces::within(span.as_ref().map(Span::context), next.run(request)).await
         }
     };
+    error::shape(&mut response, &method, &path, &route);
     if let Ok(value) = HeaderValue::from_str(&id) {
         // Anthropic's clients read the second name.
         response.headers_mut().insert("x-request-id", value.clone());

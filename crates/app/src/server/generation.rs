@@ -103,6 +103,8 @@ struct Answer {
     submitted: Instant,
     last_token: Option<Instant>,
     span: Option<Span>,
+    /// All of it, where answers are written into the log.
+    said: Option<String>,
 }
 
 /// The engine's side of the channel.
@@ -132,6 +134,10 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         );
         return Err(ApiError::bad(text).code("context_length_exceeded"));
     }
+    if app.log_prompts {
+        let text: String = request.prompt.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
+        tracing::info!(model = model.name, prompt = text, "prompt");
+    }
     let mut open = Vec::with_capacity(request.n);
     for choice in 0..request.n {
         let id = model.handle.next_request_id();
@@ -144,13 +150,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         submit.priority = request.caller.priority;
         submit.group = request.caller.group;
         let (sender, events) = mpsc::unbounded_channel();
-        model.handle.send_into(Command::Submit(submit), Box::new(Outlet(sender))).map_err(|error| match error {
-            engine::Error::QueueFull { .. } => {
-                metrics::refused();
-                ApiError { retry_after_s: Some(retry_after_s(model)), ..error.into() }
-            }
-            error => error.into(),
-        })?;
+        self::submit(model, Command::Submit(submit), Box::new(Outlet(sender)))?;
         open.push(Answer {
             choice,
             id,
@@ -162,9 +162,21 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             submitted: Instant::now(),
             last_token: None,
             span: traces::child(|| format!("generate {}", model.name)),
+            said: app.log_prompts.then(String::new),
         });
     }
     Ok(Answers { open, pending: VecDeque::new(), deadline: tokio::time::Instant::now() + app.request_time })
+}
+
+/// Gives the engine something to do. A queue that is full is told with a time to come back.
+pub fn submit(model: &Loaded, command: Command, sink: Box<dyn engine::Sink>) -> Result<()> {
+    model.handle.send_into(command, sink).map_err(|error| match error {
+        engine::Error::QueueFull { .. } => {
+            metrics::refused();
+            ApiError { retry_after_s: Some(retry_after_s(model)), ..error.into() }
+        }
+        error => error.into(),
+    })
 }
 
 /// A guess at when the queue has moved: a second for each round of running requests that waits.
@@ -231,7 +243,7 @@ impl Answer {
                 self.note_token();
                 self.n_generated += 1;
                 let is_stopped = self.splitter.push(token, logprob, top);
-                out.extend(self.splitter.take().map(|piece| (self.choice, Update::Piece(piece))));
+                self.show(out);
                 if is_stopped {
                     // The engine's last event brings the usage.
                     self.cancel();
@@ -246,10 +258,14 @@ impl Answer {
                 metrics::finished(&self.model.name, &usage, reason);
                 self.end_span(&usage, reason);
                 self.splitter.finish();
-                out.extend(self.splitter.take().map(|piece| (self.choice, Update::Piece(piece))));
+                self.show(out);
+                if let Some(said) = self.said.take() {
+                    tracing::info!(model = self.model.name, answer = said, "answer");
+                }
                 let stop = self.splitter.stop_string();
                 let finish = match reason {
-                    _ if self.splitter.has_tool_calls() => Finish::ToolCalls,
+                    // A call that was cut is told as a length.
+                    _ if self.splitter.has_whole_tool_calls() => Finish::ToolCalls,
                     _ if stop.is_some() => Finish::StopString,
                     engine::FinishReason::Stop => Finish::End,
                     engine::FinishReason::Length | engine::FinishReason::Context => Finish::Length,
@@ -279,6 +295,21 @@ impl Answer {
             Event::Vector { .. } | Event::Stats(_) => {}
         }
         Ok(())
+    }
+
+    /// What of the answer can be shown now.
+    fn show(&mut self, out: &mut VecDeque<(usize, Update)>) {
+        for piece in self.splitter.take() {
+            if let Some(said) = &mut self.said {
+                match &piece {
+                    Piece::Text { text, .. } | Piece::Reasoning(text) | Piece::ToolArguments { text, .. } => {
+                        said.push_str(text);
+                    }
+                    Piece::ToolCall { name, .. } => said.push_str(name),
+                }
+            }
+            out.push_back((self.choice, Update::Piece(piece)));
+        }
     }
 
     fn end_span(&mut self, usage: &engine::Usage, reason: engine::FinishReason) {

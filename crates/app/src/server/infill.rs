@@ -3,17 +3,18 @@
 use super::App;
 use super::answer;
 use super::error::{ApiError, Result};
-use super::generation::{self, Caller, Request};
+use super::generation::{self, Caller, Finish, Request, Update, Usage};
 use super::json::Json;
 use super::loaded::Loaded;
-use super::pieces::Splitter;
+use super::pieces::{Piece, Splitter};
 use super::sampling::{Knobs, Stop};
+use super::stream::{Encoder, Framing, Message, respond};
 use axum::Extension;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use model::TokenId;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use text::Specials;
 
@@ -26,6 +27,9 @@ const MARKS: [(&str, &str, &str); 6] = [
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),
     ("<PRE>", "<SUF>", "<MID>"),
 ];
+
+/// What they put between files.
+const FILE_MARKS: [&str; 2] = ["<|file_sep|>", "<file_sep>"];
 
 #[derive(Debug, Deserialize)]
 pub struct InfillRequest {
@@ -52,6 +56,18 @@ pub struct InfillRequest {
     pub seed: Option<i64>,
     #[serde(default)]
     pub stop: Option<Stop>,
+    #[serde(default)]
+    pub stream: Option<bool>,
+    /// Other files, as the editors' plugins send them.
+    #[serde(default)]
+    pub input_extra: Vec<Extra>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Extra {
+    #[serde(default)]
+    pub filename: Option<String>,
+    pub text: String,
 }
 
 pub async fn create(
@@ -61,7 +77,7 @@ pub async fn create(
 ) -> Result<Response> {
     let model = app.models.get(&body.model).await?;
     let before = format!("{}{}", body.input_prefix, body.prompt);
-    let prompt = encode(&model, &before, &body.input_suffix).ok_or_else(|| {
+    let mut prompt = encode(&model, &before, &body.input_suffix).ok_or_else(|| {
         ApiError::bad(format!("`{}` was not trained to fill in: its vocabulary has no marks for it", model.name))
             .code("unsupported_model")
     })?;
@@ -76,6 +92,7 @@ pub async fn create(
     let stop = body.stop.as_ref().map(Stop::texts).transpose()?.unwrap_or_default();
     let max_tokens = body.n_predict.and_then(|n| usize::try_from(n).ok()).or(app.defaults.max_tokens);
     let sampling = knobs.sampling(&model, &app.defaults)?;
+    add_extra(&model, &body.input_extra, &mut prompt, max_tokens);
     let request = Request {
         prompt,
         sampling,
@@ -87,11 +104,65 @@ pub async fn create(
         caller,
     };
     let answers = generation::start(&app, &model, &request, &Splitter::plain(&model.tokenizer, stop, false))?;
+    if body.stream == Some(true) {
+        return Ok(respond(answers, InfillEncoder { model: model.name.clone() }, Framing::Events));
+    }
     let whole = answer::collect(answers, 1).await?.remove(0);
-    Ok(axum::Json(json!({"content": whole.text, "model": model.name, "stop": true,
-        "tokens_evaluated": whole.usage.n_prompt, "tokens_cached": whole.usage.n_cached,
-        "tokens_predicted": whole.usage.n_generated}))
-    .into_response())
+    Ok(axum::Json(last(&model.name, &whole.text, &whole.usage, whole.finish)).into_response())
+}
+
+/// What stands at the end of an answer, or is all of it.
+fn last(model: &str, text: &str, usage: &Usage, finish: Finish) -> Value {
+    let why = match finish {
+        Finish::Length => "limit",
+        Finish::StopString => "word",
+        Finish::End | Finish::ToolCalls => "eos",
+    };
+    json!({"content": text, "model": model, "stop": true, "stop_type": why, "tokens_evaluated": usage.n_prompt,
+        "tokens_cached": usage.n_cached, "tokens_predicted": usage.n_generated})
+}
+
+struct InfillEncoder {
+    model: String,
+}
+
+impl Encoder for InfillEncoder {
+    fn start(&mut self) -> Vec<Message> {
+        Vec::new()
+    }
+
+    fn update(&mut self, _choice: usize, update: Update) -> Vec<Message> {
+        match update {
+            Update::Piece(Piece::Text { text, .. }) => vec![json!({"content": text, "stop": false}).into()],
+            Update::Finished { finish, usage, .. } => vec![last(&self.model, "", &usage, finish).into()],
+            Update::Piece(_) | Update::Prompt(_) => Vec::new(),
+        }
+    }
+
+    fn end(&mut self) -> Vec<Message> {
+        Vec::new()
+    }
+
+    fn error(&mut self, error: &ApiError) -> Vec<Message> {
+        vec![error.openai().into()]
+    }
+}
+
+/// Puts other files before the one to fill in, for models that were trained with several: each after a mark, with its
+/// name. What does not fit is left out from the front, since editors send the latest last; for other models all of it.
+fn add_extra(model: &Loaded, files: &[Extra], prompt: &mut Vec<TokenId>, max_tokens: Option<usize>) {
+    let Some(separator) = FILE_MARKS.iter().find_map(|mark| model.tokenizer.token_id(mark)) else { return };
+    let texts = files.iter().map(|file| format!("{}\n{}\n", file.filename.as_deref().unwrap_or("file"), file.text));
+    let mut tokens = Vec::new();
+    for text in texts.chain((!files.is_empty()).then(|| "this\n".to_owned())) {
+        tokens.push(TokenId(separator));
+        tokens.extend(model.tokenizer.encode(&text, Specials::Plain).into_iter().map(TokenId));
+    }
+    let answer = max_tokens.unwrap_or(usize::MAX).min(model.n_ctx() / 4) + 1;
+    let room = model.n_ctx().saturating_sub(prompt.len() + answer);
+    tokens.drain(..tokens.len().saturating_sub(room));
+    let at = model.encode_start_or_nothing().len();
+    prompt.splice(at..at, tokens);
 }
 
 /// Beginning, end, and the mark after which the model writes what is between. `None`: the model knows no such marks.

@@ -3,7 +3,7 @@
 
 use super::{App, router};
 use crate::report::HintExt;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -42,6 +42,10 @@ impl Tls {
             .and_then(Iterator::collect)
             .with_context(|| format!("the certificate `{}`", cert.display()))
             .hint("--tls-cert is a PEM file with the certificate and those that vouch for it")?;
+        if chain.is_empty() {
+            return Err(anyhow!("the certificate `{}`: there is none in the file", cert.display()))
+                .hint("--tls-cert is a PEM file with the certificate and those that vouch for it");
+        }
         let key = PrivateKeyDer::from_pem_file(key)
             .with_context(|| format!("the private key `{}`", key.display()))
             .hint("--tls-key is a PEM file with the certificate's private key")?;
@@ -56,13 +60,16 @@ impl Tls {
     }
 }
 
-/// Serves until told to stop, then for at most `drain` longer.
-pub async fn run(app: Arc<App>, listen: Listen, idle_unload: Option<Duration>) -> Result<()> {
-    let address = listen.address;
-    let listener = TcpListener::bind(address)
+/// Takes the address, before anything is loaded. Who connects now waits.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address}"))
-        .hint("--port 0 takes a free port")?;
+        .hint("--port 0 takes a free port, --host another address")
+}
+
+/// Serves until told to stop, then for at most `drain` longer; told once more, no longer.
+pub async fn run(app: Arc<App>, listener: TcpListener, listen: Listen, idle_unload: Option<Duration>) -> Result<()> {
     let address = listener.local_addr()?;
     let service = router(Arc::clone(&app));
     let places = Arc::new(Semaphore::new(listen.max_connections));
@@ -110,8 +117,12 @@ pub async fn run(app: Arc<App>, listen: Listen, idle_unload: Option<Duration>) -
     house.abort();
     app.state.drain();
     tracing::info!("stopping: requests in flight may go on for {} s", listen.drain.as_secs());
-    if tokio::time::timeout(listen.drain, graceful.shutdown()).await.is_err() {
-        tracing::warn!("requests still ran after {} s and were cut", listen.drain.as_secs());
+    tokio::select! {
+        () = graceful.shutdown() => {}
+        () = tokio::time::sleep(listen.drain) => {
+            tracing::warn!("requests still ran after {} s and were cut", listen.drain.as_secs());
+        }
+        () = stop_signal() => tracing::warn!("told to stop once more: requests still ran and were cut"),
     }
     Ok(())
 }

@@ -3,18 +3,56 @@
 //! vLLM's names too.
 
 use super::App;
-use metrics::{counter, gauge, histogram};
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_util::MetricKindMask;
 use std::time::Duration;
 
 const SECONDS: [f64; 19] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
 
+/// A gauge that was not set for so long belongs to a model that left memory, and is not shown any more.
+const GAUGE_LIFE: Duration = Duration::from_secs(1);
+
 /// Starts recording; once in a process.
 pub fn install() -> anyhow::Result<PrometheusHandle> {
     let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?;
-    Ok(builder.install_recorder()?)
+    let handle = builder.idle_timeout(MetricKindMask::GAUGE, Some(GAUGE_LIFE)).install_recorder()?;
+    describe();
+    Ok(handle)
+}
+
+/// What stands above each metric on the page. Those under vLLM's names are described by vLLM.
+fn describe() {
+    describe_histogram!("roci_time_to_first_token_seconds", "From a request's arrival to its first token");
+    describe_histogram!("roci_inter_token_seconds", "Between two tokens of an answer");
+    describe_histogram!("roci_queue_time_seconds", "From a request's arrival to its first step");
+    describe_histogram!("roci_http_request_seconds", "From a request's headers to the last byte of its answer");
+    describe_counter!("roci_http_requests_total", "Requests that were answered, by route and status");
+    describe_counter!("roci_requests_refused_total", "Requests that were told to come back later");
+    describe_counter!("roci_answers_abandoned_total", "Answers whose client went away");
+    describe_counter!("roci_answers_total", "Answers that ended, by why");
+    describe_counter!("roci_prompt_tokens_total", "Tokens of prompts, cached ones too");
+    describe_counter!("roci_generated_tokens_total", "Tokens of answers");
+    describe_counter!("roci_prefix_hit_tokens_total", "Tokens of prompts that were in the cache");
+    describe_counter!("roci_engine_steps_total", "Passes through the model");
+    describe_counter!("roci_engine_tokens_computed_total", "Tokens that went through the model");
+    describe_counter!("roci_engine_tokens_reused_total", "Tokens that were in the cache instead");
+    describe_counter!("roci_engine_preemptions_total", "Requests put back for others, to be computed again");
+    describe_counter!("roci_engine_failures_total", "Requests that the engine could not finish");
+    describe_gauge!("roci_requests_running", "Requests in the engine's steps now");
+    describe_gauge!("roci_requests_waiting", "Requests in the queue now");
+    describe_gauge!("roci_kv_used_ratio", "Part of the blocks of keys and values that requests hold, 0 to 1");
+    describe_gauge!("roci_kv_blocks", "Blocks of keys and values there are");
+    describe_gauge!("roci_kv_blocks_held", "Blocks that requests hold");
+    describe_gauge!("roci_kv_blocks_cached", "Blocks that are kept for prompts that begin alike");
+    describe_gauge!("roci_weights_bytes", "Memory of the model's weights");
+    describe_gauge!("roci_kv_bytes", "Memory of its keys and values");
+    describe_gauge!("roci_scratch_bytes", "Memory for its steps");
+    describe_gauge!("roci_memory_resident_bytes", "Memory of this process that is in RAM");
+    describe_gauge!("roci_models_loaded", "Models in memory");
+    describe_gauge!("roci_info", "The version of this program");
 }
 
 /// A request was told to come back later.
@@ -95,6 +133,16 @@ pub fn render(app: &App) -> String {
         ] {
             gauge!(name, &labels()).set(value);
         }
+        let config = [
+            ("model_name", name.clone()),
+            ("block_size", model::BLOCK_TOKENS.to_string()),
+            ("num_gpu_blocks", stats.n_blocks.to_string()),
+        ];
+        gauge!("vllm:cache_config_info", &config).set(1.0);
+    }
+    for entry in app.models.entries() {
+        let stats = entry.counters();
+        let labels = || [("model_name", entry.name.clone())];
         for (name, value) in [
             ("roci_engine_steps_total", stats.n_steps),
             ("roci_engine_tokens_computed_total", stats.n_tokens_computed),
@@ -105,12 +153,6 @@ pub fn render(app: &App) -> String {
         ] {
             counter!(name, &labels()).absolute(value);
         }
-        let config = [
-            ("model_name", name.clone()),
-            ("block_size", model::BLOCK_TOKENS.to_string()),
-            ("num_gpu_blocks", stats.n_blocks.to_string()),
-        ];
-        gauge!("vllm:cache_config_info", &config).set(1.0);
     }
     handle.run_upkeep();
     handle.render()

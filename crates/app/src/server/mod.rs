@@ -45,6 +45,9 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 pub use listen::run;
 
+/// The route of what no other takes: files of the page.
+const ANY_PATH: &str = "/{*path}";
+
 /// What every handler sees.
 pub struct App {
     pub models: models::Registry,
@@ -109,13 +112,12 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/openapi.json", get(openapi::document));
     let page =
         Router::new().route("/", get(|State(app): State<Arc<App>>| async move { asset(&app, "index.html") })).route(
-            "/{*path}",
+            ANY_PATH,
             get(|State(app): State<Arc<App>>, Path(path): Path<String>| async move { asset(&app, &path) }),
         );
     let routes = openai.merge(anthropic).merge(ollama).merge(others).merge(page);
     let routes = routes
         .layer(middleware::from_fn_with_state(Arc::clone(&app), gate::admit))
-        .layer(middleware::from_fn(error::shape))
         .layer(middleware::from_fn(gate::harden));
     match cors(&app.cors_origins) {
         Some(layer) => routes.layer(layer).with_state(app),

@@ -5,10 +5,12 @@ use super::error::{ApiError, Result};
 use super::loaded::{LoadSettings, Loaded};
 use crate::store;
 use axum::http::StatusCode;
+use engine::Stats;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::task::JoinHandle;
 
 /// Requests for a model that has no room wait this long before they are told to come back.
 const WAIT_FOR_ROOM: Duration = Duration::from_secs(30);
@@ -32,6 +34,8 @@ pub struct Entry {
     pub created_s: u64,
     pub file_bytes: u64,
     loaded: Mutex<Option<Arc<Loaded>>>,
+    /// What engines of this model counted that are gone.
+    past: Arc<Mutex<Stats>>,
     /// Milliseconds since the registry's start.
     last_used_ms: AtomicU64,
 }
@@ -54,6 +58,7 @@ pub fn open_entry(argument: &str) -> anyhow::Result<Entry> {
         created_s: created.unwrap_or_default().as_secs(),
         file_bytes: metadata.len(),
         loaded: Mutex::new(None),
+        past: Arc::default(),
         last_used_ms: AtomicU64::new(0),
     })
 }
@@ -65,6 +70,26 @@ impl Entry {
 
     fn set(&self, model: Option<Arc<Loaded>>) -> Option<Arc<Loaded>> {
         std::mem::replace(&mut *self.loaded.lock().unwrap_or_else(PoisonError::into_inner), model)
+    }
+
+    /// Takes the model out of memory. The last reference ends the engine's thread, which is waited for: not on a thread
+    /// that serves.
+    fn unload(&self) -> Option<JoinHandle<()>> {
+        let (model, past) = (self.set(None)?, Arc::clone(&self.past));
+        Some(tokio::task::spawn_blocking(move || {
+            let stats = model.handle.stats().unwrap_or_else(|_| model.handle.latest_stats());
+            add_counters(&mut past.lock().unwrap_or_else(PoisonError::into_inner), &stats);
+            drop(model);
+        }))
+    }
+
+    /// What its engines counted since the server's start. Only the counters mean anything.
+    pub fn counters(&self) -> Stats {
+        let mut sum = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(model) = self.loaded() {
+            add_counters(&mut sum, &model.handle.latest_stats());
+        }
+        sum
     }
 
     /// Nobody but the registry holds it.
@@ -81,6 +106,14 @@ impl Entry {
     fn last_used(&self) -> Duration {
         Duration::from_millis(self.last_used_ms.load(Ordering::Relaxed))
     }
+}
+
+fn add_counters(sum: &mut Stats, stats: &Stats) {
+    sum.n_steps += stats.n_steps;
+    sum.n_tokens_computed += stats.n_tokens_computed;
+    sum.n_tokens_cached += stats.n_tokens_cached;
+    sum.n_preemptions += stats.n_preemptions;
+    sum.n_failed += stats.n_failed;
 }
 
 impl Registry {
@@ -127,7 +160,21 @@ impl Registry {
         entry.last_used_ms.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
         match entry.loaded() {
             Some(model) if model.is_alive() => Ok(model),
-            _ => self.load(entry).await,
+            _ => {
+                let loaded = self.load(entry).await;
+                if let Err(error) = loaded.as_ref().map_err(|error| &error.message) {
+                    tracing::error!(model = entry.name, error, "not in memory");
+                }
+                loaded
+            }
+        }
+    }
+
+    /// Loads the model that was named first. Who started the server hears what is wrong with it, not the log.
+    pub async fn load_first(&self) -> Result<()> {
+        match self.entries.first() {
+            Some(first) => self.load(first).await.map(drop),
+            None => Ok(()),
         }
     }
 
@@ -136,7 +183,7 @@ impl Registry {
         match entry.loaded() {
             Some(model) if model.is_alive() => return Ok(model),
             // Its engine broke down: a new one takes its place.
-            Some(_) => drop_elsewhere(entry.set(None)),
+            Some(_) => drop(entry.unload()),
             None => {}
         }
         self.make_room().await?;
@@ -144,7 +191,6 @@ impl Registry {
         let start = Instant::now();
         let loaded = tokio::task::spawn_blocking(move || Loaded::open(&name, &path, &settings)).await;
         let failed = |text: String| {
-            tracing::error!(model = entry.name, error = text, "loading failed");
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("`{}` cannot be loaded: {text}", entry.name))
         };
         let model = match loaded {
@@ -167,8 +213,8 @@ impl Registry {
             let oldest = self.entries.iter().filter(|entry| entry.is_idle()).min_by_key(|entry| entry.last_used());
             if let Some(entry) = oldest {
                 tracing::info!(model = entry.name, "unloaded to make room");
-                if let Some(model) = entry.set(None) {
-                    let _ = tokio::task::spawn_blocking(move || drop(model)).await;
+                if let Some(unloading) = entry.unload() {
+                    let _ = unloading.await;
                 }
                 continue;
             }
@@ -191,21 +237,14 @@ impl Registry {
         }
         for entry in self.entries.iter().filter(|entry| entry.is_idle() && now >= entry.last_used() + idle) {
             tracing::info!(model = entry.name, "unloaded: nobody used it");
-            drop_elsewhere(entry.set(None));
+            drop(entry.unload());
         }
     }
 
     /// Takes a model out of memory on request; a model in use goes when its last request ends.
     pub async fn unload(&self, entry: &Entry) {
         let _change = self.change.lock().await;
-        drop_elsewhere(entry.set(None));
-    }
-}
-
-/// The last reference ends the engine's thread, which is waited for: not on a thread that serves.
-fn drop_elsewhere(model: Option<Arc<Loaded>>) {
-    if model.is_some() {
-        drop(tokio::task::spawn_blocking(move || drop(model)));
+        drop(entry.unload());
     }
 }
 

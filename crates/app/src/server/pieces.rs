@@ -60,7 +60,8 @@ pub struct Splitter {
     logprobs: Vec<TokenLogprob>,
     ready: Vec<Piece>,
     is_stopped: bool,
-    n_calls: usize,
+    /// What the call that came last was given so far; `None` before the first.
+    last_arguments: Option<String>,
     n_reasoning: usize,
 }
 
@@ -110,7 +111,7 @@ impl Splitter {
             logprobs: Vec::new(),
             ready: Vec::new(),
             is_stopped: false,
-            n_calls: 0,
+            last_arguments: None,
             n_reasoning: 0,
         }
     }
@@ -176,10 +177,15 @@ impl Splitter {
                 Delta::Text(text) => Piece::Text { text, logprobs: std::mem::take(&mut self.logprobs) },
                 Delta::Reasoning(text) => Piece::Reasoning(text),
                 Delta::Call { index, name, id } => {
-                    self.n_calls += 1;
+                    self.last_arguments = Some(String::new());
                     Piece::ToolCall { index, id: id.unwrap_or_else(|| ids::new("call_")), name }
                 }
-                Delta::Arguments { index, text } => Piece::ToolArguments { index, text },
+                Delta::Arguments { index, text } => {
+                    if let Some(arguments) = &mut self.last_arguments {
+                        arguments.push_str(&text);
+                    }
+                    Piece::ToolArguments { index, text }
+                }
             };
             if !matches!(piece, Piece::Text { .. }) {
                 self.logprobs.clear();
@@ -202,8 +208,9 @@ impl Splitter {
         ends.min_by_key(|&(end, stop)| (end, usize::MAX - stop.len())).map(|(_, stop)| stop.clone())
     }
 
-    pub fn has_tool_calls(&self) -> bool {
-        self.n_calls > 0
+    /// There are calls, and the last of them is complete.
+    pub fn has_whole_tool_calls(&self) -> bool {
+        self.last_arguments.as_deref().is_some_and(|text| serde_json::from_str::<Value>(text).is_ok())
     }
 
     pub fn n_reasoning_tokens(&self) -> usize {

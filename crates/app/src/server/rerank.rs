@@ -12,15 +12,20 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-const MAX_DOCUMENTS: usize = 256;
+const MAX_DOCUMENTS: usize = 1024;
 
 #[derive(Debug, Deserialize)]
 pub struct RerankRequest {
     #[serde(default)]
     pub model: String,
     pub query: String,
-    #[serde(alias = "texts")]
+    #[serde(default)]
     pub documents: Vec<Document>,
+    /// The documents under the name that text-embeddings-inference has for them, whose answer is a plain list.
+    #[serde(default)]
+    pub texts: Vec<Document>,
+    #[serde(default)]
+    pub return_text: Option<bool>,
     #[serde(default)]
     pub top_n: Option<usize>,
     #[serde(default)]
@@ -45,8 +50,10 @@ impl Document {
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    Json(body): Json<RerankRequest>,
+    Json(mut body): Json<RerankRequest>,
 ) -> Result<axum::Json<Value>> {
+    let is_plain = body.documents.is_empty() && !body.texts.is_empty();
+    body.documents.append(&mut body.texts);
     if body.documents.is_empty() || body.documents.len() > MAX_DOCUMENTS {
         let text = format!("{} documents, expected 1 to {MAX_DOCUMENTS}", body.documents.len());
         return Err(ApiError::bad(text).param("documents"));
@@ -67,6 +74,13 @@ pub async fn create(
     let mut ranked: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
     ranked.truncate(body.top_n.unwrap_or(ranked.len()));
+    if is_plain {
+        let result = |(i, score): (usize, f32)| match body.return_text {
+            Some(true) => json!({"index": i, "score": score, "text": body.documents[i].text()}),
+            _ => json!({"index": i, "score": score}),
+        };
+        return Ok(axum::Json(ranked.into_iter().map(result).collect()));
+    }
     let results = ranked.into_iter().map(|(i, score)| {
         let mut result = json!({"index": i, "relevance_score": score});
         if body.return_documents == Some(true) {

@@ -10,7 +10,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use text::{Detokenizer, Ends, Specials};
+use text::{Detokenizer, Ends, Specials, Tokenizer};
 
 #[derive(Debug, Deserialize)]
 pub struct TokenizeRequest {
@@ -27,8 +27,11 @@ pub struct TokenizeRequest {
     pub add_special: Option<bool>,
     #[serde(default)]
     pub parse_special: Option<bool>,
-    #[serde(default, alias = "return_token_strs")]
+    /// Each token with its text: in llama.cpp's way, and in vLLM's.
+    #[serde(default)]
     pub with_pieces: Option<bool>,
+    #[serde(default)]
+    pub return_token_strs: Option<bool>,
 }
 
 pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequest>) -> Result<axum::Json<Value>> {
@@ -47,12 +50,23 @@ pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequ
             }
             (None, None) => return Err(ApiError::bad("there is no `content`").param("content")),
         };
-        let pieces = (body.with_pieces == Some(true))
-            .then(|| ids.iter().map(|&id| model.tokenizer.token_text(id)).collect::<Vec<_>>());
-        Ok(json!({"tokens": ids, "count": ids.len(), "max_model_len": model.n_ctx(), "pieces": pieces}))
+        let mut value = json!({"tokens": ids, "count": ids.len(), "max_model_len": model.n_ctx()});
+        if body.with_pieces == Some(true) {
+            value["tokens"] = ids.iter().map(|&id| json!({"id": id, "piece": piece(&model.tokenizer, id)})).collect();
+        }
+        if body.return_token_strs == Some(true) {
+            value["token_strs"] = ids.iter().map(|&id| model.tokenizer.token_text(id)).collect();
+        }
+        Ok(value)
     };
     let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
     done.map(axum::Json)
+}
+
+/// A token's text; its bytes, where they are no text of their own.
+fn piece(tokenizer: &Tokenizer, id: u32) -> Value {
+    let bytes = tokenizer.token_bytes(id).unwrap_or_default();
+    std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), Value::from)
 }
 
 #[derive(Debug, Deserialize)]
@@ -68,7 +82,11 @@ pub async fn detokenize(State(app): State<Arc<App>>, Json(body): Json<Detokenize
         let text = format!("there is no token {id}: the vocabulary has {}", model.tokenizer.n_vocab());
         return Err(ApiError::bad(text).param("tokens"));
     }
-    let mut detokenizer = Detokenizer::new(Arc::clone(&model.tokenizer));
+    // Control tokens are shown, so that what was tokenized comes back.
+    let specials = body.tokens.iter().filter(|&&id| model.tokenizer.is_special(id));
+    let specials: Vec<String> = specials.map(|&id| model.tokenizer.token_text(id)).collect();
+    let specials: Vec<&str> = specials.iter().map(String::as_str).collect();
+    let mut detokenizer = Detokenizer::new(Arc::clone(&model.tokenizer)).showing(&specials);
     let mut text: String = body.tokens.iter().map(|&id| detokenizer.push(id)).collect();
     text.push_str(&detokenizer.finish());
     Ok(axum::Json(json!({"content": text, "prompt": text})))

@@ -1,13 +1,18 @@
 //! Vectors of texts, for the embedding endpoints of all families and for reranking.
 
 use super::error::{ApiError, Result};
-use super::generation::Caller;
+use super::generation::{self, Caller};
 use super::loaded::Loaded;
 use engine::{Command, Embed, Event};
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use model::TokenId;
 use std::sync::Arc;
 use tokio::sync::mpsc;
+
+/// Texts in one request, as OpenAI has it.
+pub const MAX_TEXTS: usize = 2048;
+/// Of those, how many are with the engine at a time: enough to fill its steps, and the queue stays open for others.
+const MAX_AT_ONCE: usize = 32;
 
 /// The engine's side of the channel.
 struct Outlet(mpsc::UnboundedSender<Event>);
@@ -26,8 +31,7 @@ pub async fn embed(model: &Arc<Loaded>, texts: Vec<Vec<TokenId>>, caller: Caller
         return Err(ApiError::bad(text).code("context_length_exceeded").param("input"));
     }
     let requests = texts.into_iter().map(|tokens| model.handle.embed_request(tokens));
-    let vectors = join_all(requests.map(|request| one(model, request, caller))).await;
-    Ok((vectors.into_iter().collect::<Result<_>>()?, n_tokens))
+    Ok((all(model, requests, caller).await?, n_tokens))
 }
 
 /// What a reranker's head makes of texts that hold a question and a document each, and how many tokens they took.
@@ -38,16 +42,21 @@ pub async fn score(
 ) -> Result<(Vec<f32>, usize)> {
     let n_tokens = pairs.iter().map(|(tokens, _)| tokens.len()).sum();
     let requests = pairs.into_iter().map(|(tokens, n_first)| model.handle.score_request(tokens, n_first));
-    let scores = join_all(requests.map(|request| one(model, request, caller))).await;
     let first = |scores: Vec<f32>| scores.first().copied().unwrap_or(f32::NAN);
-    Ok((scores.into_iter().map(|scores| scores.map(first)).collect::<Result<_>>()?, n_tokens))
+    Ok((all(model, requests, caller).await?.into_iter().map(first).collect(), n_tokens))
+}
+
+/// The results in the order of the requests. The first error ends the rest.
+async fn all(model: &Arc<Loaded>, requests: impl Iterator<Item = Embed>, caller: Caller) -> Result<Vec<Vec<f32>>> {
+    let waiting = stream::iter(requests.map(|request| one(model, request, caller)));
+    waiting.buffered(MAX_AT_ONCE).try_collect().await
 }
 
 async fn one(model: &Arc<Loaded>, request: Embed, caller: Caller) -> Result<Vec<f32>> {
     let (sender, mut events) = mpsc::unbounded_channel();
     let embed = Embed { priority: caller.priority, group: caller.group, ..request };
     let mut cancel = Cancel { model: Arc::clone(model), id: embed.id, is_done: false };
-    model.handle.send_into(Command::Embed(embed), Box::new(Outlet(sender)))?;
+    generation::submit(model, Command::Embed(embed), Box::new(Outlet(sender)))?;
     while let Some(event) = events.recv().await {
         match event {
             Event::Vector { vector, .. } => {
@@ -74,6 +83,15 @@ impl Drop for Cancel {
         if !self.is_done {
             let _ = self.model.handle.cancel(self.id);
         }
+    }
+}
+
+/// Only the first numbers of a vector, of length 1 again.
+pub fn shorten(vector: &mut Vec<f32>, n: usize) {
+    vector.truncate(n);
+    let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|x| *x /= length);
     }
 }
 

@@ -14,7 +14,8 @@ export class Attachments {
     this.#say = say;
     button.addEventListener("click", () => input.click());
     input.addEventListener("change", () => {
-      this.#add(input.files);
+      // A copy: the list is emptied with the field.
+      this.#add([...input.files]);
       input.value = "";
     });
     target.addEventListener("dragover", (event) => {
@@ -25,12 +26,12 @@ export class Attachments {
     target.addEventListener("drop", (event) => {
       event.preventDefault();
       target.classList.remove("drop");
-      this.#add(event.dataTransfer.files);
+      this.#add([...event.dataTransfer.files]);
     });
     target.addEventListener("paste", (event) => {
       if (event.clipboardData.files.length) {
         event.preventDefault();
-        this.#add(event.clipboardData.files);
+        this.#add([...event.clipboardData.files]);
       }
     });
   }

@@ -29,6 +29,9 @@ let conversations = [];
 let now; // the conversation on screen
 let running; // { controller, conversation } while an answer streams
 let contexts = new Map();
+let retry; // the next look at a server that did not answer
+const SAVE_EVERY_MS = 1000; // while an answer grows
+const RETRY_EVERY_MS = 5000;
 
 // ---------------------------------------------------------------- server
 
@@ -47,6 +50,7 @@ function banner(text, action) {
 
 async function loadModels() {
   const select = $("model");
+  clearTimeout(retry);
   try {
     const found = await api.models();
     contexts = new Map(found.map((m) => [m.id, m.context]));
@@ -60,6 +64,7 @@ async function loadModels() {
       banner("This server asks for an API key.", { label: "Enter the key", run: () => openSettings("api-key") });
     } else {
       banner(error.message, { label: "Try again", run: loadModels });
+      if (!error.status) retry = setTimeout(loadModels, RETRY_EVERY_MS);
     }
   }
   drawContext();
@@ -67,12 +72,27 @@ async function loadModels() {
 
 // ---------------------------------------------------------------- conversations
 
-async function save(conversation) {
+async function save(conversation, isPart) {
   try {
-    await store.put(conversation.toPlain());
+    await store.put(conversation.toPlain(), isPart);
   } catch {
     banner("This browser could not store the conversation; it will be lost on reload.");
   }
+}
+
+/** Another tab changed something: it is shown here, too, but never over an answer that is being made here. */
+async function takeUp() {
+  const kept = (await store.all()).map((plain) => {
+    if (running?.conversation.id === plain.id) return running.conversation;
+    if (plain.id === now.id && plain.updated === now.updated) return now;
+    // What is being written there is shown when it is whole.
+    return new Conversation({ ...plain, messages: plain.messages.filter((m) => !m.isRunning) });
+  });
+  conversations = kept;
+  const again = kept.find((c) => c.id === now.id);
+  if (again && again !== now) show(again);
+  else if (!again && now.messages.length && running?.conversation !== now) newChat();
+  else drawSidebar();
 }
 
 function drawSidebar() {
@@ -181,17 +201,23 @@ async function answer() {
   const message = conversation.addAnswer();
   show(conversation);
   view.scrollToEnd();
+  keepFocus();
   await save(conversation);
 
   const started = performance.now();
   let first;
   let pieces = 0;
+  let saved = started;
   try {
     const result = await api.streamChat(conversation.toRequest(), controller.signal, (delta) => {
       first ??= performance.now();
       pieces += 1;
       message.content += delta.text;
       message.reasoning += delta.reasoning;
+      if (performance.now() - saved > SAVE_EVERY_MS) {
+        saved = performance.now();
+        save(conversation, true);
+      }
       if (now === conversation) {
         view.update(message);
         drawSpeed({ tokens: pieces, seconds: (performance.now() - first) / 1000 });
@@ -218,9 +244,17 @@ async function answer() {
     drawSpeed();
     drawContext();
     announce(message);
+    keepFocus();
   }
   drawButtons();
   drawSidebar();
+  // A model that was loaded for this answer tells its context only now.
+  if (!message.error && !contexts.get(conversation.model)) await loadModels();
+}
+
+/** A button that was pressed may be gone: whoever has a keyboard goes on in the message box. */
+function keepFocus() {
+  if (document.activeElement === document.body && matchMedia("(pointer: fine)").matches) $("composer-text").focus();
 }
 
 function describe(error) {
@@ -228,7 +262,8 @@ function describe(error) {
     const wait = error.retryAfter ? ` Try again in ${error.retryAfter} s.` : " Try again in a moment.";
     return `The server is busy.${wait}`;
   }
-  return error.message || String(error);
+  const text = error.message || String(error);
+  return text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }
 
 function announce(message) {
@@ -252,9 +287,18 @@ function drawSpeed(live) {
     const rate = live.seconds > 0.2 ? ` · ${((live.tokens - 1) / live.seconds).toFixed(1)} tokens/s` : "";
     text = `${live.tokens} tokens${rate}`;
   } else if (last?.speed) {
-    text = `${last.usage?.completion_tokens ?? ""} tokens · ${last.speed.toFixed(1)} tokens/s · first after ${last.firstToken.toFixed(2)} s`;
+    text = `${last.usage?.completion_tokens ?? ""} tokens · ${last.speed.toFixed(1)} tokens/s`;
   }
   $("speed").textContent = text;
+  if (!live && last?.speed) $("speed").append(roomy(` · first after ${last.firstToken.toFixed(2)} s`));
+}
+
+/** Text that is left out where there is little room. */
+function roomy(text) {
+  const made = document.createElement("span");
+  made.className = "roomy";
+  made.textContent = text;
+  return made;
 }
 
 function drawContext() {
@@ -262,7 +306,8 @@ function drawContext() {
   const size = contexts.get($("model").value);
   $("context").hidden = !used;
   if (!used) return;
-  $("context-text").textContent = size ? `${used} of ${size} context tokens` : `${used} context tokens`;
+  $("context-text").textContent = size ? `${used} of ${size}` : String(used);
+  $("context-text").append(roomy(" context tokens"));
   $("context-meter").hidden = !size;
   if (size) $("context-meter").value = Math.min(1, used / size);
 }
@@ -327,6 +372,8 @@ document.addEventListener("keydown", (event) => {
   else return;
   event.preventDefault();
 });
+// A page that goes away has no time for the database: what it has of an answer waits for its reload elsewhere.
+addEventListener("pagehide", () => running && store.keepPart(running.conversation.toPlain()));
 addEventListener("hashchange", () => {
   const id = location.hash.slice(1);
   if (id && id !== now?.id) open(id);
@@ -338,6 +385,7 @@ try {
 } catch {
   conversations = [];
 }
+store.onChange(takeUp);
 if (!store.isKept) banner("This browser keeps nothing for this page: conversations are lost on reload.");
 const wanted = conversations.find((c) => c.id === location.hash.slice(1));
 show(wanted ?? new Conversation({ settings: defaults() }));

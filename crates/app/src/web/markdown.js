@@ -117,7 +117,7 @@ function list(lines, at, out) {
     if (!found || found[1].length > firstIndent.length + 1 || /\d/.test(found[2]) !== isOrdered) break;
     if (found[1].length < firstIndent.length) break;
     const width = found[1].length + found[2].length + Math.min(found[3].length || 1, 4);
-    const inner = [found[4]];
+    const inner = [found[4].replace(/^\[([ xX])\] /, (_, mark) => (mark === " " ? "☐ " : "☑ "))];
     at += 1;
     // The item goes on while lines are indented under it, or are plain text right after it.
     while (at < lines.length) {

@@ -3,7 +3,9 @@
 
 const NAME = "rocinante";
 const STORE = "conversations";
+const PART = "roci.part";
 const memory = new Map();
+const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel(NAME) : undefined;
 let database;
 export let isKept = true;
 
@@ -22,6 +24,12 @@ export async function start() {
     database = await open();
   } catch {
     isKept = false;
+    return;
+  }
+  try {
+    await takePart();
+  } catch {
+    // What was saved last stays.
   }
 }
 
@@ -35,24 +43,54 @@ function run(mode, action) {
   });
 }
 
+/** Keeps a conversation at once, over a reload of this tab. */
+export function keepPart(conversation) {
+  try {
+    sessionStorage.setItem(PART, JSON.stringify(conversation));
+  } catch {
+    // No storage, or too little: what was saved last stays.
+  }
+}
+
+/** Takes up what `keepPart` kept. */
+async function takePart() {
+  const kept = sessionStorage.getItem(PART);
+  if (!kept) return;
+  sessionStorage.removeItem(PART);
+  await run("readwrite", (s) => s.put(JSON.parse(kept)));
+}
+
 /** All conversations, newest first. */
 export async function all() {
   const found = database ? await run("readonly", (s) => s.getAll()) : [...memory.values()];
   return found.sort((a, b) => b.updated - a.updated);
 }
 
-export async function put(conversation) {
+/** `isPart`: an answer is still growing, and other tabs need not look. */
+export async function put(conversation, isPart = false) {
   const copy = structuredClone(conversation);
   if (database) await run("readwrite", (s) => s.put(copy));
   else memory.set(copy.id, copy);
+  if (!isPart) tell();
+}
+
+/** `action` is called when another tab of this page has changed something. */
+export function onChange(action) {
+  if (channel) channel.onmessage = action;
+}
+
+function tell() {
+  if (database) channel?.postMessage("changed");
 }
 
 export async function remove(id) {
   if (database) await run("readwrite", (s) => s.delete(id));
   else memory.delete(id);
+  tell();
 }
 
 export async function clear() {
   if (database) await run("readwrite", (s) => s.clear());
   else memory.clear();
+  tell();
 }

@@ -51,8 +51,11 @@ export class View {
     if (this.#frame) cancelAnimationFrame(this.#frame);
     this.#frame = undefined;
     this.#redraw(message, false);
+    const top = this.#isAtEnd() ? undefined : this.#log.scrollTop;
     // The buttons of earlier messages come back.
     this.show(this.#conversation, false);
+    // A reader who looks at something else is left there.
+    if (top !== undefined) this.#log.scrollTop = top;
   }
 
   scrollToEnd() {

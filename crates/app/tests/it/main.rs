@@ -10,6 +10,7 @@ mod roci;
 mod rocm;
 mod serve;
 mod serve_fairness;
+mod serve_families;
 mod serve_kept;
 mod serve_models;
 mod serve_outside;

@@ -234,6 +234,32 @@ fn sigterm_lets_requests_end() {
 }
 
 #[test]
+fn a_second_signal_waits_for_nobody() {
+    let (_roci, mut server) = start(&["--context", "100000", "--drain-timeout", "600"]);
+    let mut connection = server.open("/v1/chat/completions", &streamed("hi", 1_000_000), "");
+    wait_until("it runs", || metric(&server, "roci_requests_running") == 1.0);
+    server.terminate();
+    wait_until("it drains", || server.log().contains("stopping"));
+    // Read on: a stream that nobody reads would stand still.
+    let reader = std::thread::spawn(move || connection.read_to_end(&mut Vec::new()));
+    server.terminate();
+    assert_eq!(server.wait(), Some(0));
+    let _ = reader.join().unwrap();
+    assert!(server.log().contains("told to stop once more"), "{}", server.log());
+}
+
+/// Before the model is loaded, which may take minutes.
+#[test]
+fn an_address_that_is_taken_is_said_at_once() {
+    let (roci, server) = start(&["--context", "64"]);
+    std::fs::write(roci.home.path().join("broken.gguf"), "no model").unwrap();
+    let port = server.address().rsplit(':').next().unwrap();
+    let outcome = roci.run(&["serve", "broken.gguf", "--port", port]);
+    assert!(outcome.stderr.contains("cannot listen on 127.0.0.1:"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("hint: --port 0"), "{}", outcome.stderr);
+}
+
+#[test]
 fn metrics_and_logs() {
     let (_roci, mut server) = start(&["--context", "256", "--log-format", "json"]);
     server.post_with("/v1/chat/completions", &chat("a secret word", 4), "X-Request-Id: my-own-id\r\n");
@@ -253,6 +279,7 @@ fn metrics_and_logs() {
     ] {
         assert!(text.contains(name), "no {name} in {text}");
     }
+    assert!(text.contains("# HELP roci_requests_waiting "), "{text}");
     assert_eq!(metric(&server, "roci_generated_tokens_total"), 4.0);
     server.terminate();
     server.wait();
@@ -261,6 +288,19 @@ fn metrics_and_logs() {
     let line: Value = serde_json::from_str(line).unwrap();
     assert_eq!((&line["status"], &line["path"]), (&json!(200), &json!("/v1/chat/completions")));
     assert!(!log.contains("secret"), "{log}");
+}
+
+#[test]
+fn prompts_and_answers_are_logged_where_that_was_asked_for() {
+    let (_roci, mut server) = start(&["--context", "256", "--log-prompts"]);
+    server.post("/v1/chat/completions", &chat("a plain word", 4));
+    server.post("/v1/completions", &json!({"prompt": "another word", "max_tokens": 1}));
+    server.terminate();
+    server.wait();
+    let log = server.log();
+    for part in ["a plain word", "answer=\"xxxx\"", "prompt=\"another word\""] {
+        assert!(log.contains(part), "no {part} in {log}");
+    }
 }
 
 #[test]

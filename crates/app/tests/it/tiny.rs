@@ -12,6 +12,17 @@ pub fn write(folder: &Path) -> PathBuf {
 }
 
 pub fn write_trained_for(folder: &Path, n_ctx: u32) -> PathBuf {
+    write_with(folder, n_ctx, None)
+}
+
+/// With a chat template that opens the reasoning itself.
+pub fn write_thinker(folder: &Path) -> PathBuf {
+    let template = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+                    {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+    write_with(folder, u32::MAX, Some(template))
+}
+
+fn write_with(folder: &Path, n_ctx: u32, template: Option<&str>) -> PathBuf {
     let checkpoint = model::synthetic(model::Synthetic::Tiny, model::Recipe::Uniform(Dtype::F32), 7).unwrap();
     let n_vocab = model::Config::from_metadata(checkpoint.metadata()).unwrap().n_vocab;
     let mut metadata = Metadata::new();
@@ -21,6 +32,9 @@ pub fn write_trained_for(folder: &Path, n_ctx: u32) -> PathBuf {
     metadata.set("llama.context_length", n_ctx);
     for (key, value) in vocabulary(n_vocab) {
         metadata.set(key, value);
+    }
+    if let Some(template) = template {
+        metadata.set("tokenizer.chat_template", template);
     }
     let tensors = checkpoint.tensors().iter().map(|t| (t.name.clone(), t.dtype, t.shape.clone(), t.bytes.clone()));
     let checkpoint_path = folder.join("tiny.gguf");

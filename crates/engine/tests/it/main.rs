@@ -4,6 +4,7 @@ mod card;
 mod encoders;
 mod engine_loop;
 mod generation;
+mod leaving;
 mod simulation;
 mod tiny_model;
 mod toy;

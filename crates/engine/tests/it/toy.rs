@@ -5,7 +5,7 @@
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
-    mpsc::Receiver,
+    mpsc::{Receiver, Sender},
 };
 
 use engine::{
@@ -24,6 +24,8 @@ pub struct Toy {
     hidden: Vec<f32>,
     /// Each step waits for a permit, where there is a gate.
     pub gate: Option<Receiver<()>>,
+    /// Told before that how many sequences the step computes.
+    pub announce: Option<Sender<usize>>,
     /// A batch that holds this token fails, breaks its logits, or panics.
     pub poison: Option<(TokenId, Poison)>,
     pub n_steps: Arc<AtomicU64>,
@@ -48,6 +50,7 @@ impl Toy {
             logits: Vec::new(),
             hidden: Vec::new(),
             gate: None,
+            announce: None,
             poison: None,
             n_steps: Arc::default(),
             fault: None,
@@ -61,6 +64,9 @@ impl Forward for Toy {
     }
 
     fn forward(&mut self, batch: &Batch) -> Result<Rows<'_>, Box<dyn std::error::Error + Send + Sync>> {
+        if let Some(announce) = &self.announce {
+            announce.send(batch.seqs.len())?;
+        }
         if let Some(gate) = &self.gate {
             gate.recv()?;
         }

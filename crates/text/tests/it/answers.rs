@@ -34,6 +34,35 @@ const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "hermes, cut in the mark that ends a call",
+        template: "<tool_call>",
+        text: "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}\n</tool_",
+        calls: WEATHER,
+        ..CASE
+    },
+    Case {
+        name: "hermes, cut in the mark of another call",
+        template: "<tool_call>",
+        text: "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}\n</tool_call>\n<tool_c",
+        calls: WEATHER,
+        ..CASE
+    },
+    Case {
+        name: "hermes, cut before another call has a name",
+        template: "<tool_call>",
+        text: "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}\n</tool_call>\n<tool_call>\n{\"na",
+        calls: WEATHER,
+        ..CASE
+    },
+    Case {
+        name: "text after a call that only looks like a mark's beginning",
+        template: "<tool_call>",
+        text: "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}\n</tool_call>\n5 < 6 <to",
+        shown: "5 < 6",
+        calls: WEATHER,
+        ..CASE
+    },
+    Case {
         name: "lfm2",
         template: "<|tool_call_start|>",
         text: "I look.\n<|tool_call_start|>[get_weather(city=\"Paris\", days=3), now()]<|tool_call_end|>",

@@ -100,6 +100,31 @@ fn json_follows_its_schema() {
     }
 }
 
+/// Layouts that people use are possible; blanks without end are not.
+#[test]
+fn white_space_in_json_is_bounded() {
+    let (tokenizer, compiler) = (tokenizer(), compiler());
+    let schema = json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}},
+        "required": ["a"], "additionalProperties": false});
+    let is_taken = |text: &str| {
+        let mut matcher = compiler.build(&Constraint::JsonSchema(schema.clone())).unwrap();
+        let ids = tokenizer.encode(text, text::Specials::Plain);
+        ids.into_iter().all(|id| allowed(&mut matcher).contains(&id) && matcher.accept(id).is_ok())
+    };
+    for layout in [
+        "{\"a\":[1,2]}",
+        "{\"a\": [1, 2]}",
+        "{ \"a\" : [ 1 , 2 ] }",
+        "{\n  \"a\": [\n    1,\n    2\n  ]\n}",
+        "{\r\n\t\"a\": [\r\n\t\t1\r\n\t]\r\n}",
+    ] {
+        assert!(is_taken(layout), "{layout:?}");
+    }
+    for layout in ["{\n\n\"a\"", "{    \"a\"", "{\"a\": \n"] {
+        assert!(!is_taken(layout), "{layout:?}");
+    }
+}
+
 #[test]
 fn any_json_is_an_object() {
     check(&compiler(), &Constraint::Json, |answer| match serde_json::from_str(answer) {

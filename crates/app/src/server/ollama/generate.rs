@@ -1,5 +1,6 @@
 //! `/api/chat` and `/api/generate`.
 
+use super::keep_alive::{KeepAlive, Leaving};
 use super::{add_figures, timestamp};
 use crate::server::App;
 use crate::server::answer::{self, Whole};
@@ -44,6 +45,8 @@ pub struct ChatRequest {
     tools: Option<Vec<Value>>,
     #[serde(default)]
     think: Option<Value>,
+    #[serde(default)]
+    keep_alive: KeepAlive,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -84,6 +87,8 @@ pub struct GenerateRequest {
     think: Option<Value>,
     #[serde(default)]
     images: Option<Vec<Value>>,
+    #[serde(default)]
+    keep_alive: KeepAlive,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -161,6 +166,14 @@ fn no_images(images: &Option<Vec<Value>>) -> Result<()> {
     }
 }
 
+/// Ollama's way to ask that a model be loaded, or that it leave.
+fn nothing_to_say(mut value: Value, leaving: Option<&Leaving>) -> Response {
+    value["created_at"] = timestamp(now_s()).into();
+    value["done"] = true.into();
+    value["done_reason"] = if leaving.is_some() { "unload" } else { "load" }.into();
+    axum::Json(value).into_response()
+}
+
 pub async fn chat(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -169,12 +182,10 @@ pub async fn chat(
     let start = Instant::now();
     let model = app.models.get(&body.model).await?;
     let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
+    let leaving = body.keep_alive.leaving(&app, &body.model)?;
     if body.messages.is_empty() {
-        // Ollama's way to ask that a model be loaded.
         let message = json!({"role": "assistant", "content": ""});
-        return Ok(axum::Json(json!({"model": name, "created_at": timestamp(now_s()), "message": message,
-            "done": true, "done_reason": "load"}))
-        .into_response());
+        return Ok(nothing_to_say(json!({"model": name, "message": message}), leaving.as_ref()));
     }
     let options = body.options.clone().unwrap_or_default();
     let tool = |(i, tool): (usize, &Value)| {
@@ -194,7 +205,7 @@ pub async fn chat(
     };
     let (request, splitter) = ask::prepare(&app, &model, ask, caller).await?;
     let answers = generation::start(&app, &model, &request, &splitter)?;
-    let mut encoder = LineEncoder { name, start, kind: Kind::Chat, calls: Vec::new() };
+    let mut encoder = LineEncoder { name, start, kind: Kind::Chat, calls: Vec::new(), _leaving: leaving };
     if body.stream != Some(false) {
         return Ok(respond(answers, encoder, Framing::Lines));
     }
@@ -233,14 +244,13 @@ pub async fn generate(
     no_images(&body.images)?;
     let model = app.models.get(&body.model).await?;
     let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
+    let leaving = body.keep_alive.leaving(&app, &body.model)?;
     if body.prompt.is_empty() && body.suffix.is_none() {
-        return Ok(axum::Json(json!({"model": name, "created_at": timestamp(now_s()), "response": "", "done": true,
-            "done_reason": "load"}))
-        .into_response());
+        return Ok(nothing_to_say(json!({"model": name, "response": ""}), leaving.as_ref()));
     }
     let (request, splitter) = prepare(&app, &model, &body, caller).await?;
     let answers = generation::start(&app, &model, &request, &splitter)?;
-    let mut encoder = LineEncoder { name, start, kind: Kind::Generate, calls: Vec::new() };
+    let mut encoder = LineEncoder { name, start, kind: Kind::Generate, calls: Vec::new(), _leaving: leaving };
     if body.stream != Some(false) {
         return Ok(respond(answers, encoder, Framing::Lines));
     }
@@ -297,6 +307,8 @@ struct LineEncoder {
     kind: Kind,
     /// Calls are sent whole: their arguments are an object here.
     calls: Vec<answer::ToolCall>,
+    /// Takes the model out of memory when the answer is over.
+    _leaving: Option<Leaving>,
 }
 
 impl LineEncoder {

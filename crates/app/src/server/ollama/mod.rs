@@ -1,6 +1,7 @@
 //! Ollama's API under `/api`: chat and generate (streaming unless told not to), embed, and what is here.
 
 mod generate;
+mod keep_alive;
 mod listing;
 
 pub use generate::{chat, generate};
@@ -24,6 +25,11 @@ pub struct EmbedRequest {
     #[serde(default)]
     model: String,
     input: Prompt,
+    /// A text that is too long is cut, unless this is false.
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    dimensions: Option<usize>,
 }
 
 pub async fn embed(
@@ -33,7 +39,14 @@ pub async fn embed(
 ) -> Result<axum::Json<Value>> {
     let start = Instant::now();
     let model = app.models.get(&body.model).await?;
-    let (vectors, n_tokens) = vectors::embed(&model, body.input.encode(&model, "input")?, caller).await?;
+    let mut texts = body.input.encode(&model, "input", vectors::MAX_TEXTS)?;
+    if body.truncate != Some(false) {
+        texts.iter_mut().for_each(|text| text.truncate(model.n_ctx()));
+    }
+    let (mut vectors, n_tokens) = vectors::embed(&model, texts, caller).await?;
+    if let Some(n) = body.dimensions.filter(|&n| n > 0) {
+        vectors.iter_mut().for_each(|vector| vectors::shorten(vector, n));
+    }
     let name = if body.model.is_empty() { &model.name } else { &body.model };
     Ok(axum::Json(json!({"model": name, "embeddings": vectors, "total_duration": start.elapsed().as_nanos() as u64,
         "load_duration": 0, "prompt_eval_count": n_tokens})))

@@ -55,6 +55,9 @@ pub struct ChatRequest {
     pub guided_regex: Option<String>,
     #[serde(default, alias = "guided_grammar")]
     pub grammar: Option<String>,
+    /// A schema for the answer, as they name it.
+    #[serde(default, alias = "guided_json")]
+    pub json_schema: Option<Value>,
     /// Keep the answer, with `metadata`, to be asked for later.
     #[serde(default)]
     pub store: Option<bool>,
@@ -191,15 +194,17 @@ pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
         }
         _ => None,
     };
-    let shape = match (&body.response_format, &body.guided_regex, &body.grammar) {
-        (_, Some(regex), _) => Shape::Regex(regex.clone()),
-        (_, _, Some(grammar)) => Shape::Grammar(grammar.clone()),
+    let shape = match (&body.response_format, &body.guided_regex, &body.grammar, &body.json_schema) {
+        (_, Some(regex), ..) => Shape::Regex(regex.clone()),
+        (_, _, Some(grammar), _) => Shape::Grammar(grammar.clone()),
+        (_, _, _, Some(schema)) => Shape::Schema(schema.clone()),
         (Some(format), ..) => format.shape("response_format")?,
         (None, ..) => Shape::Text,
     };
+    let tools = body.tools.iter().flatten().enumerate().map(|(i, tool)| tool.checked(i)).collect::<Result<_>>()?;
     Ok(Ask {
         messages: messages::to_template(&body.messages)?,
-        tools: body.tools.iter().flatten().enumerate().map(|(i, tool)| tool.checked(i)).collect::<Result<_>>()?,
+        tools: Choice::allowed(body.tool_choice.as_ref(), tools)?,
         choice: body.tool_choice.as_ref().map_or(Ok(ToolChoice::Auto), Choice::read)?,
         is_parallel: body.parallel_tool_calls.unwrap_or(true),
         shape,
@@ -264,6 +269,29 @@ impl Choice {
                 }
             }
         }
+    }
+}
+
+impl Choice {
+    /// The tools the model may call now: with `allowed_tools` those that it names.
+    pub fn allowed(choice: Option<&Self>, mut tools: Vec<Value>) -> Result<Vec<Value>> {
+        let Some(Self::Object(value)) = choice.filter(|choice| choice.is_list()) else { return Ok(tools) };
+        let bad = |text: String| ApiError::bad(text).param("tool_choice");
+        let listed = value["allowed_tools"]["tools"].as_array().or_else(|| value["tools"].as_array());
+        let listed = listed.ok_or_else(|| bad("`allowed_tools` needs a list of `tools`".into()))?;
+        let name = |tool: &Value| tool["function"]["name"].as_str().or(tool["name"].as_str()).map(str::to_owned);
+        let names: Vec<String> = listed.iter().filter_map(name).collect();
+        if let Some(missing) =
+            names.iter().find(|allowed| !tools.iter().any(|tool| name(tool).as_ref() == Some(allowed)))
+        {
+            return Err(bad(format!("there is no tool `{missing}` to allow")));
+        }
+        tools.retain(|tool| name(tool).is_some_and(|name| names.contains(&name)));
+        Ok(tools)
+    }
+
+    fn is_list(&self) -> bool {
+        matches!(self, Self::Object(value) if value["type"] == "allowed_tools")
     }
 }
 

@@ -53,16 +53,22 @@ pub enum Prompt {
 }
 
 impl Prompt {
-    pub fn encode(&self, model: &Loaded, param: &str) -> Result<Vec<Vec<TokenId>>> {
+    /// The tokens of each; more than `max` are an error.
+    pub fn encode(&self, model: &Loaded, param: &str, max: usize) -> Result<Vec<Vec<TokenId>>> {
+        let n = match self {
+            Self::Text(_) | Self::Tokens(_) => 1,
+            Self::Texts(texts) => texts.len(),
+            Self::TokenLists(lists) => lists.len(),
+        };
+        if n == 0 || n > max {
+            return Err(ApiError::bad(format!("{n} texts, expected 1 to {max}")).param(param));
+        }
         let prompts = match self {
             Self::Text(text) => vec![model.encode_raw(text)],
             Self::Tokens(tokens) => vec![to_ids(tokens.clone())],
             Self::Texts(texts) => texts.iter().map(|text| model.encode_raw(text)).collect(),
             Self::TokenLists(lists) => lists.iter().cloned().map(to_ids).collect(),
         };
-        if prompts.is_empty() || prompts.len() > MAX_PROMPTS {
-            return Err(ApiError::bad(format!("{} prompts, expected 1 to {MAX_PROMPTS}", prompts.len())).param(param));
-        }
         let n_vocab = model.handle.n_vocab();
         if let Some(token) = prompts.iter().flatten().find(|token| token.0 as usize >= n_vocab) {
             return Err(
@@ -183,7 +189,7 @@ fn encode(model: &Loaded, body: &CompletionRequest) -> Result<Vec<Vec<TokenId>>>
         (Some(Prompt::Text(before)), Some(after)) if !after.is_empty() => Ok(vec![
             infill::encode(model, before, after).unwrap_or_else(|| infill::encode_in_words(model, before, after)),
         ]),
-        (Some(prompt), _) => prompt.encode(model, "prompt"),
+        (Some(prompt), _) => prompt.encode(model, "prompt", MAX_PROMPTS),
         // Nothing to go on from: the beginning of a text.
         (None, _) => Ok(vec![model.encode_start()]),
     }

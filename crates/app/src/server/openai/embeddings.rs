@@ -43,14 +43,14 @@ pub async fn create(
         return Err(ApiError::bad("dimensions is 0").param("dimensions"));
     }
     let model = app.models.get(&body.model).await?;
-    let texts = body.input.encode(&model, "input")?;
+    let texts = body.input.encode(&model, "input", vectors::MAX_TEXTS)?;
     if texts.iter().any(Vec::is_empty) {
         return Err(ApiError::bad("a text is empty").param("input"));
     }
     let (vectors, n_tokens) = vectors::embed(&model, texts, caller).await?;
     let data = vectors.into_iter().enumerate().map(|(i, mut vector)| {
         if let Some(n) = body.dimensions {
-            shorten(&mut vector, n);
+            vectors::shorten(&mut vector, n);
         }
         let shown = match is_base64 {
             true => {
@@ -65,12 +65,4 @@ pub async fn create(
     let name = if body.model.is_empty() { &model.name } else { &body.model };
     Ok(axum::Json(json!({"object": "list", "data": data, "model": name,
         "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens}})))
-}
-
-fn shorten(vector: &mut Vec<f32>, n: usize) {
-    vector.truncate(n);
-    let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-    if length > 0.0 {
-        vector.iter_mut().for_each(|x| *x /= length);
-    }
 }

@@ -16,6 +16,10 @@ pub struct ResponseFormat {
     #[serde(default)]
     pub schema: Option<Value>,
     #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default)]
+    pub strict: Option<bool>,
+    #[serde(default)]
     pub grammar: Option<String>,
 }
 

@@ -183,7 +183,10 @@ fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> {
     let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
     Ok(Ask {
         messages,
-        tools: body.tools.iter().flatten().enumerate().map(tool).collect::<Result<_>>()?,
+        tools: Choice::allowed(
+            body.tool_choice.as_ref(),
+            body.tools.iter().flatten().enumerate().map(tool).collect::<Result<_>>()?,
+        )?,
         choice: body.tool_choice.as_ref().map_or(Ok(ToolChoice::Auto), Choice::read)?,
         is_parallel: body.parallel_tool_calls.unwrap_or(true),
         shape: format.map_or(Ok(Shape::Text), |format| format.shape("text.format"))?,
@@ -198,26 +201,26 @@ fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> {
 
 fn frame(body: &ResponseRequest, ask: &Ask, model: &Loaded, caller: Caller) -> Frame {
     let id = ids::new("resp_");
-    let tools: Vec<Value> = ask
-        .tools
-        .iter()
-        .map(|tool| {
-            let function = &tool["function"];
-            json!({"type": "function", "name": function["name"], "description": function["description"],
-                "parameters": function["parameters"], "strict": false})
-        })
-        .collect();
+    let told = |tool: &Value| {
+        json!({"type": "function", "name": tool["name"], "description": tool["description"],
+            "parameters": tool["parameters"], "strict": tool["strict"].as_bool().unwrap_or(false)})
+    };
+    let tools: Vec<Value> = body.tools.iter().flatten().map(told).collect();
     let choice = match &ask.choice {
         ToolChoice::Auto => json!("auto"),
         ToolChoice::None => json!("none"),
         ToolChoice::Required => json!("required"),
         ToolChoice::Named(name) => json!({"type": "function", "name": name}),
     };
+    let asked = body.text.as_ref().and_then(|text| text.format.as_ref());
     let format = match &ask.shape {
         Shape::Json => json!({"type": "json_object"}),
-        Shape::Schema(schema) => json!({"type": "json_schema", "name": "answer", "schema": schema}),
+        Shape::Schema(schema) => json!({"type": "json_schema", "schema": schema,
+            "name": asked.and_then(|format| format.name.as_deref()).unwrap_or("answer"),
+            "strict": asked.and_then(|format| format.strict)}),
         _ => json!({"type": "text"}),
     };
+    let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
     let name = body.model.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| model.name.clone());
     let is_background = body.background == Some(true);
     let fields = json!({
@@ -226,7 +229,7 @@ fn frame(body: &ResponseRequest, ask: &Ask, model: &Loaded, caller: Caller) -> F
         "error": null, "incomplete_details": null, "instructions": body.instructions, "model": name, "output": [],
         "max_output_tokens": body.max_output_tokens, "metadata": body.metadata.clone().unwrap_or_default(),
         "parallel_tool_calls": ask.is_parallel, "previous_response_id": body.previous_response_id,
-        "reasoning": {"effort": null, "summary": null}, "store": body.store.unwrap_or(true),
+        "reasoning": {"effort": effort, "summary": null}, "store": body.store.unwrap_or(true),
         "temperature": body.temperature.unwrap_or(1.0), "top_p": body.top_p.unwrap_or(1.0), "text": {"format": format},
         "tool_choice": choice, "tools": tools, "truncation": "disabled", "usage": null, "user": body.user,
         "service_tier": "default",
@@ -258,7 +261,16 @@ pub fn output(answer: &Whole, model: &Loaded, has_logprobs: bool) -> Vec<Value> 
             .iter()
             .map(|call| call_item(&ids::new("fc_"), &call.id, &call.name, &call.arguments, "completed")),
     );
+    // Only the last one can be cut.
+    if let Some(last) = items.last_mut().filter(|last| last.get("status").is_some()) {
+        last["status"] = status(answer.finish).into();
+    }
     items
+}
+
+/// Of an answer, and of the item that grew last.
+pub fn status(finish: Finish) -> &'static str {
+    if finish == Finish::Length { "incomplete" } else { "completed" }
 }
 
 pub fn message_item(id: &str, text: &str, logprobs: Vec<Value>, status: &str) -> Value {
@@ -280,7 +292,7 @@ pub fn finished(frame: &Frame, output: Vec<Value>, answer: &Whole) -> Value {
     let mut response = frame.fields.clone();
     response["output"] = output.into();
     let is_cut = answer.finish == Finish::Length;
-    response["status"] = if is_cut { "incomplete" } else { "completed" }.into();
+    response["status"] = status(answer.finish).into();
     if is_cut {
         response["incomplete_details"] = json!({"reason": "max_output_tokens"});
     } else {

@@ -1,6 +1,6 @@
 //! Responses as a stream of named events: items and their parts open, grow and close, in order.
 
-use super::responses::{Frame, call_item, finished, keep, message_item, reasoning_item};
+use super::responses::{Frame, call_item, finished, keep, message_item, reasoning_item, status};
 use crate::server::App;
 use crate::server::answer::Whole;
 use crate::server::error::ApiError;
@@ -56,7 +56,7 @@ impl ResponseEncoder {
         if self.open.as_ref().is_some_and(|open| open.kind == kind) {
             return;
         }
-        self.close(out);
+        self.close(Finish::End, out);
         let (id, item) = match &kind {
             Kind::Message => {
                 let id = ids::new("msg_");
@@ -104,7 +104,8 @@ impl ResponseEncoder {
         out.push(self.event(name, data));
     }
 
-    fn close(&mut self, out: &mut Vec<Message>) {
+    /// `finish`: how the answer ended, if this is its last item.
+    fn close(&mut self, finish: Finish, out: &mut Vec<Message>) {
         let Some(Open { id, kind, text, logprobs }) = self.open.take() else { return };
         let idx = self.output.len();
         let at = || json!({"item_id": id, "output_index": idx, "content_index": 0});
@@ -114,7 +115,7 @@ impl ResponseEncoder {
         };
         let item = match &kind {
             Kind::Message => {
-                let item = message_item(&id, &text, logprobs.clone(), "completed");
+                let item = message_item(&id, &text, logprobs.clone(), status(finish));
                 let data = with(with(at(), "text", text.into()), "logprobs", logprobs.into());
                 out.push(self.event("response.output_text.done", data));
                 out.push(self.event("response.content_part.done", with(at(), "part", item["content"][0].clone())));
@@ -127,7 +128,7 @@ impl ResponseEncoder {
                 item
             }
             Kind::Call { call_id, name } => {
-                let item = call_item(&id, call_id, name, &text, "completed");
+                let item = call_item(&id, call_id, name, &text, status(finish));
                 let data = json!({"item_id": id, "output_index": idx, "name": name, "arguments": text});
                 out.push(self.event("response.function_call_arguments.done", data));
                 item
@@ -165,11 +166,11 @@ impl Encoder for ResponseEncoder {
             }
             Update::Piece(Piece::ToolArguments { text, .. }) => self.grow(&text, Vec::new(), &mut out),
             Update::Prompt(_) => {}
-            Update::Finished { .. } => {
+            Update::Finished { finish, .. } => {
                 if self.output.is_empty() && self.open.is_none() {
                     self.begin(Kind::Message, &mut out);
                 }
-                self.close(&mut out);
+                self.close(finish, &mut out);
             }
         }
         out
