@@ -96,8 +96,8 @@ fn npm_config(env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
 
 /// The line `registry=ADDRESS` of an npm configuration; lines for one scope (`@scope:registry`) are others.
 fn npm_registry(text: &str) -> Option<String> {
-    let lines = text.lines().filter_map(|line| line.split_once('='));
-    let found = lines.filter(|(key, _)| key.trim() == "registry").last()?.1.trim();
+    let mut lines = text.lines().rev().filter_map(|line| line.split_once('='));
+    let found = lines.find(|(key, _)| key.trim() == "registry")?.1.trim();
     let found = found.trim_matches('"').trim_end_matches('/');
     (!found.is_empty()).then(|| found.to_owned())
 }
