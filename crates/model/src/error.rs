@@ -18,6 +18,8 @@ pub enum Error {
     Shape { name: String, found: Vec<usize>, expected: Vec<usize> },
     #[error("tensor `{name}`: {what}")]
     Tensor { name: String, what: String },
+    #[error("this model cannot be written as GGUF: {what}")]
+    NotInGguf { what: String },
     #[error("batch: {0}")]
     Batch(String),
     #[error(transparent)]

@@ -1,6 +1,6 @@
 //! The feed-forward block of a layer: one of it, or a mixture of experts.
 
-use ops::{Activation, Exec, Group, Product, Routes, Tensor, View, ViewMut};
+use ops::{Activation, Exec, Group, GroupProduct, Product, Routes, Tensor, View, ViewMut};
 
 use crate::Error;
 use crate::decoder::Context;
@@ -86,19 +86,20 @@ fn mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work, rou
 
     let n_pairs = routes.n_pairs();
     ops::take_rows(exec, h, &routes.rows, &mut pairs.x.rows_mut(n_pairs))?;
-    let all = |of: fn(&Dense) -> Linear| -> Vec<(std::ops::Range<usize>, Linear)> {
+    let all = |of: fn(&Dense) -> Linear| -> Chosen {
         let groups = parts.experts.iter().enumerate().map(|(i, expert)| (routes.of(i), of(expert)));
         groups.filter(|(rows, _)| !rows.is_empty()).collect()
     };
     let activation = config.family.activation;
-    products(context, pairs.x.rows(n_pairs), &all(|expert| expert.gate.unwrap_or(expert.up)), &mut pairs.gate)?;
-    products(context, pairs.x.rows(n_pairs), &all(|expert| expert.up), &mut pairs.up)?;
-    ops::glu(exec, activation, &mut pairs.gate.rows_mut(n_pairs), pairs.up.rows(n_pairs))?;
-    products(context, pairs.gate.rows(n_pairs), &all(|expert| expert.down), &mut pairs.y)?;
+    let Pairs { x, gate, up, y, .. } = pairs;
+    let (gates, ups) = (all(|expert| expert.gate.unwrap_or(expert.up)), all(|expert| expert.up));
+    products(context, x.rows(n_pairs), &mut [(&gates, gate), (&ups, up)])?;
+    ops::glu(exec, activation, &mut gate.rows_mut(n_pairs), up.rows(n_pairs))?;
+    products(context, gate.rows(n_pairs), &mut [(&all(|expert| expert.down), y)])?;
 
     let mut out = branch.rows_mut(n);
     ops::scale(exec, &mut out, 0.0)?;
-    ops::add_rows(exec, pairs.y.rows(n_pairs), &routes.rows, &routes.weights, &mut out)?;
+    ops::add_rows(exec, y.rows(n_pairs), &routes.rows, &routes.weights, &mut out)?;
     shared_expert(context, parts, n, work)
 }
 
@@ -156,21 +157,25 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Wo
     shared_expert(context, parts, n, work)
 }
 
-/// Each expert's rows through its matrix, with its bias.
-fn products(
-    context: Context,
-    x: View,
-    groups: &[(std::ops::Range<usize>, Linear)],
-    out: &mut Tensor,
-) -> Result<(), Error> {
+/// The rows of each expert that has any, and one of its matrices.
+type Chosen = Vec<(std::ops::Range<usize>, Linear)>;
+
+/// Each expert's rows through its matrices, with their biases.
+fn products(context: Context, x: View, sets: &mut [(&Chosen, &mut Tensor)]) -> Result<(), Error> {
     let n = x.n_rows();
-    let of_weights: Vec<Group> = groups
-        .iter()
-        .map(|(rows, linear)| Group { rows: rows.clone(), weight: context.weights.view(linear.weight) })
+    let group = |(rows, linear): &(std::ops::Range<usize>, Linear)| Group {
+        rows: rows.clone(),
+        weight: context.weights.view(linear.weight),
+    };
+    let mut all: Vec<GroupProduct> = sets
+        .iter_mut()
+        .map(|(chosen, out)| GroupProduct { groups: chosen.iter().map(group).collect(), out: out.rows_mut(n) })
         .collect();
-    ops::group_matmul(context.exec, x, &of_weights, &mut out.rows_mut(n))?;
-    for (rows, linear) in groups.iter().filter(|(_, linear)| linear.bias.is_some()) {
-        context.add_bias(linear, &mut out.rows_mut(n).range(rows.clone())?)?;
+    ops::group_matmul(context.exec, x, &mut all)?;
+    for (chosen, out) in sets {
+        for (rows, linear) in chosen.iter().filter(|(_, linear)| linear.bias.is_some()) {
+            context.add_bias(linear, &mut out.rows_mut(n).range(rows.clone())?)?;
+        }
     }
     Ok(())
 }

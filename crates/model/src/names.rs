@@ -154,6 +154,18 @@ impl<'a> Names<'a> {
         }
     }
 
+    /// GGUF's names of everything a family of safetensors may hold, each once.
+    pub fn stems(&self) -> impl Iterator<Item = &'static str> {
+        let renamed = self.family.renames;
+        let others = LLAMA.iter().filter(|row| renamed.iter().all(|other| other.0 != row.0));
+        renamed.iter().chain(others).filter(|row| !row.1.is_empty()).map(|row| row.0)
+    }
+
+    /// Whether safetensors have a tensor for each part of it.
+    pub fn is_of_parts(&self, name: &str) -> bool {
+        self.family.renames.iter().any(|row| row.0 == name && row.1.contains("{}"))
+    }
+
     fn spellings(&self, at: At, name: &str, suffix: &str) -> Vec<String> {
         if self.format == Format::Gguf {
             return vec![match at {

@@ -66,6 +66,48 @@ pub fn vocab(metadata: &Metadata) -> Result<Vocab> {
     })
 }
 
+/// What GGUF says about text in its metadata, from the files of a Hugging Face folder, for a model with `n_rows`
+/// embeddings: vocabulary and chat template.
+pub fn text_metadata(hub: &weights::HubFiles, n_rows: usize) -> Result<Metadata> {
+    let Some(json) = &hub.tokenizer_json else {
+        return Err(Error::NoVocabulary("the folder has no tokenizer.json"));
+    };
+    let vocab = Vocab::from_json(json, &json_config(hub), n_rows)?;
+    let mut metadata = Metadata::new();
+    let mut set = |name: &str, value: Value| metadata.set(format!("tokenizer.ggml.{name}"), value);
+    set("model", vocab.model.into());
+    if !vocab.pre.is_empty() {
+        set("pre", vocab.pre.into());
+    }
+    set("tokens", vocab.tokens.into());
+    set("token_type", vocab.types.into());
+    if !vocab.scores.is_empty() {
+        set("scores", vocab.scores.into());
+    }
+    if !vocab.merges.is_empty() {
+        set("merges", vocab.merges.into());
+    }
+    for (name, id) in [("bos", vocab.bos), ("eos", vocab.eos), ("eot", vocab.eot), ("unknown", vocab.unk)] {
+        if let Some(id) = id {
+            set(&format!("{name}_token_id"), id.into());
+        }
+    }
+    let flags = [
+        ("add_bos_token", vocab.add_bos),
+        ("add_eos_token", vocab.add_eos),
+        ("add_space_prefix", vocab.add_space_prefix),
+    ];
+    for (name, flag) in flags {
+        if let Some(flag) = flag {
+            set(name, flag.into());
+        }
+    }
+    if let Some(template) = &hub.chat_template {
+        metadata.set("tokenizer.chat_template", template.clone());
+    }
+    Ok(metadata)
+}
+
 /// The source of the model's chat template, if it has one.
 pub fn template_source(checkpoint: &Checkpoint) -> Result<Option<String>> {
     match checkpoint.hub() {

@@ -37,6 +37,10 @@ pub enum Error {
     #[error("tokenizer.json cannot be read: {0}")]
     Json(String),
 
+    /// A `tokenizer.json` that plain vocabulary data cannot hold.
+    #[error("this tokenizer.json cannot be written as a GGUF vocabulary: {0}")]
+    NotPlain(String),
+
     #[error("the {role} token {text:?} is not in the vocabulary")]
     NoSuchToken { role: &'static str, text: String },
 

@@ -27,6 +27,7 @@ mod tokenizer;
 mod tokenizer_json;
 mod unigram;
 mod vocab;
+mod vocab_of_json;
 mod word_piece;
 
 pub use chat_template::{ChatTemplate, DEFAULT_TEMPLATE, Message, RenderOptions};

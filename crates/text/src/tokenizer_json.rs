@@ -152,6 +152,10 @@ impl JsonTokenizer {
         self.adds_space
     }
 
+    pub(crate) fn pre_tokenizer(&self) -> Option<&tokenizers::PreTokenizerWrapper> {
+        self.parse.get_pre_tokenizer()
+    }
+
     pub(crate) fn encode(&self, text: &str, specials: Specials, ends: Ends) -> Vec<u32> {
         let tokenizer = match specials {
             Specials::Parse => &self.parse,

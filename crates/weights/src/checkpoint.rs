@@ -148,6 +148,11 @@ impl Checkpoint {
         &self.tensors
     }
 
+    /// As [`tensors`](Self::tensors), for whoever lets go of each when it has served.
+    pub fn into_tensors(self) -> Vec<Tensor> {
+        self.tensors
+    }
+
     /// The tensors that are in the file but of a type this engine does not compute with, in file order.
     pub fn unsupported(&self) -> &[Unsupported] {
         &self.unsupported

@@ -1,7 +1,7 @@
 //! `roci quantize`: the same model in a smaller type, as a GGUF file that llama.cpp reads too.
 
 use crate::model_file;
-use crate::quantize::{Importance, Mix, convert};
+use crate::quantize::{Importance, Mix, convert, export};
 use crate::report::{HintExt, human_bytes};
 use crate::store;
 use anyhow::{Context, Result, anyhow};
@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   roci quantize model-f16.gguf model-q4_k_m.gguf --type Q4_K_M
   roci quantize model-f16.gguf small.gguf --type IQ3_XXS --imatrix model.imatrix.gguf
+  roci quantize folder-of-safetensors model-q4_k_m.gguf --type Q4_K_M
 
 A type is a recipe: most tensors take the type of that name, and those that suffer most from
 rounding a larger one. Rows that fill no whole blocks of a type take the nearest that fits.";
@@ -23,7 +24,7 @@ rounding a larger one. Rows that fill no whole blocks of a type take the nearest
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, the path of a GGUF file, or hf:OWNER/REPO[:FILE]
+    /// A known name, the path of a GGUF file or of a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The file to write
     out: PathBuf,
@@ -46,10 +47,7 @@ pub fn parse_mix(name: &str) -> Result<&'static str, String> {
 pub fn main(args: &Args) -> Result<()> {
     let path = store::resolve(&args.model)?;
     let checkpoint = model_file::open(&path)?;
-    if checkpoint.format() != Format::Gguf {
-        return Err(anyhow!("`{}` is {}", path.display(), checkpoint.description()))
-            .hint("only GGUF is written from GGUF; `--quantize TYPE` of run and serve takes safetensors too");
-    }
+    let n_source_bytes = checkpoint.file_bytes();
     if let Some(tensor) = checkpoint.unsupported().first() {
         return Err(anyhow!("tensor `{}` has type {}", tensor.name, tensor.type_name))
             .hint("this file cannot be read in full, so it cannot be written in another type");
@@ -57,6 +55,10 @@ pub fn main(args: &Args) -> Result<()> {
     if args.out.canonicalize().is_ok_and(|out| path.canonicalize().is_ok_and(|path| path == out)) {
         return Err(anyhow!("`{}` is both read and written", args.out.display())).hint("name another file to write");
     }
+    let checkpoint = match checkpoint.format() {
+        Format::Gguf => checkpoint,
+        Format::Safetensors => export::as_gguf(&checkpoint, &path)?,
+    };
     let mix = Mix::find(args.mix).expect("the argument was parsed to a known name");
     let importance = args.imatrix.as_deref().map(Importance::read).transpose()?;
     let plan = mix.plan(&checkpoint, importance.is_some());
@@ -99,20 +101,21 @@ pub fn main(args: &Args) -> Result<()> {
     let total: u64 = infos.iter().map(n_bytes).sum();
     let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes}  {eta} left  {msg}")?;
     let bar = ProgressBar::new(total).with_style(style);
-    for (tensor, &dtype) in checkpoint.tensors().iter().zip(&plan.types) {
+    // Each is let go of when it is written: one that was made from others takes memory of its own.
+    for (tensor, &dtype) in checkpoint.into_tensors().into_iter().zip(&plan.types) {
         bar.set_message(tensor.name.clone());
         if dtype == tensor.dtype {
             writer.tensor(&tensor.bytes)?;
             bar.inc(tensor.bytes.len() as u64);
         } else {
-            let bytes = convert::tensor(tensor, dtype, importance.as_ref(), n_threads, |n| bar.inc(n));
+            let bytes = convert::tensor(&tensor, dtype, importance.as_ref(), n_threads, |n| bar.inc(n));
             writer.tensor(&bytes)?;
         }
         tensor.bytes.release_pages();
     }
     writer.finish().with_context(|| format!("cannot write `{}`", args.out.display()))?;
     bar.finish_and_clear();
-    let (from, to) = (human_bytes(checkpoint.file_bytes()), human_bytes(std::fs::metadata(&args.out)?.len()));
+    let (from, to) = (human_bytes(n_source_bytes), human_bytes(std::fs::metadata(&args.out)?.len()));
     println!("{}: {from} -> {to} as {} in {:.1} s", args.out.display(), mix.name, start.elapsed().as_secs_f64());
     Ok(())
 }

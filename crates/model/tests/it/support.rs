@@ -27,11 +27,22 @@ pub fn with_dtype(checkpoint: &Checkpoint, dtype: Dtype) -> Checkpoint {
         ops::quant::dequantize(tensor.dtype, &tensor.bytes, &mut numbers);
         // A row that does not fill the blocks of a K-quant becomes Q8_0, as llama-quantize falls back too.
         let dtype = if n_cols.is_multiple_of(dtype.block_len()) { dtype } else { Dtype::Q8_0 };
-        let mut bytes = vec![0; dtype.row_bytes(numbers.len()).unwrap()];
-        ops::quant::quantize(dtype, &numbers, &mut bytes);
+        let bytes = encoded(dtype, n_cols, &numbers);
         Tensor::new(tensor.name.clone(), dtype, tensor.shape.clone(), Bytes::from_vec(bytes)).unwrap()
     });
     Checkpoint::from_parts(checkpoint.metadata().clone(), tensors.collect()).unwrap()
+}
+
+/// Rows in a type, by two threads: some encoders search for minutes.
+fn encoded(dtype: Dtype, n_cols: usize, numbers: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; dtype.row_bytes(numbers.len()).unwrap()];
+    let n_first = numbers.len() / n_cols / 2 * n_cols;
+    let (first, second) = bytes.split_at_mut(dtype.row_bytes(n_first).unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| ops::quant::quantize(dtype, &numbers[..n_first], first));
+        ops::quant::quantize(dtype, &numbers[n_first..], second);
+    });
+    bytes
 }
 
 /// Blocks `first..` for a sequence.

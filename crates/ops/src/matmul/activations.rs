@@ -50,6 +50,15 @@ pub(super) struct Rounding {
     pub(super) has_halves: bool,
 }
 
+/// Who rounds.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum By {
+    /// The pool, where there are rows enough.
+    Pool,
+    /// The calling thread, which may be one of the pool's.
+    Caller,
+}
+
 /// How the scales of a row are chosen.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Scaling {
@@ -125,6 +134,7 @@ impl Activations {
     pub(super) fn round(
         &mut self,
         pool: &Pool,
+        by: By,
         left: &Left,
         [n_rows, n_in]: [usize; 2],
         tile_rows: usize,
@@ -172,7 +182,7 @@ impl Activations {
             }
         };
         let n_tiles = n_rows.div_ceil(tile_rows);
-        if n_rows <= 4 {
+        if by == By::Caller || n_rows <= 4 {
             tiles(0..n_tiles);
         } else {
             pool.run_ranges(n_tiles, 1, |range, _| tiles(range));

@@ -33,7 +33,7 @@ mod unpacked;
 mod vendor;
 
 pub use experts::{MAX_GPU_EXPERTS, add_gated, choose_experts, expert_matmul, sum_experts};
-pub use groups::{Group, group_matmul};
+pub use groups::{Group, GroupProduct, group_matmul};
 
 use std::cell::RefCell;
 
@@ -43,7 +43,7 @@ use crate::isa::Isa;
 use crate::quant::{Format, GROUP, TILE_ROWS, for_block};
 use crate::view::Shared;
 use crate::{Error, Exec, Layout, Pool, View, ViewMut, observe, rmsnorm, swiglu};
-use activations::{Activations, Rounding, Scaling};
+use activations::{Activations, By, Rounding, Scaling};
 use left::Left;
 
 const OP: &str = "matmul";
@@ -89,13 +89,7 @@ pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error
         product.weight.expect_shape(OP, "weight", [n_out, n_in])?;
         product.out.expect_shape(OP, "out", [n_rows, n_out])?;
         let Exec::Cpu(pool) = exec else { continue };
-        product.weight.host_bytes(OP, "weight")?;
-        if product.weight.layout == Layout::Tiles && pool.isa() < Isa::Avx2 {
-            return Err(Error::Argument { op: OP, what: "tiles need AVX2".into() });
-        }
-        if product.weight.layout == Layout::Planes {
-            return Err(Error::Argument { op: OP, what: "planes are for a GPU".into() });
-        }
+        check_weight(pool, &product.weight)?;
         product.out.f32s(OP, "out")?;
     }
     if n_rows == 0 || n_in == 0 {
@@ -111,6 +105,16 @@ pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error
             gpu.launcher.count(work(x.shape, products));
             launch::launch(gpu, x, products)
         }
+    }
+}
+
+/// Whether the CPU's kernels can read these weights.
+fn check_weight(pool: &Pool, weight: &View) -> Result<(), Error> {
+    weight.host_bytes(OP, "weight")?;
+    match weight.layout {
+        Layout::Tiles if pool.isa() < Isa::Avx2 => Err(Error::Argument { op: OP, what: "tiles need AVX2".into() }),
+        Layout::Planes => Err(Error::Argument { op: OP, what: "planes are for a GPU".into() }),
+        _ => Ok(()),
     }
 }
 
@@ -224,20 +228,12 @@ fn matmul_cpu(pool: &Pool, left: Left, n_rows: usize, n_in: usize, products: &mu
     let needs_rounding = products.iter().any(|p| takes_rounded(pool.isa(), &p.weight));
     let jobs = products
         .iter_mut()
-        .map(|p| {
-            let weight = p.weight.host_bytes(OP, "weight")?;
-            let n_out = p.weight.n_rows();
-            let layout = p.weight.layout;
-            let n_units = if layout == Layout::Tiles { n_out.div_ceil(TILE_ROWS) } else { n_out };
-            let stride = weight.len().checked_div(n_units).unwrap_or(0);
-            let out = Shared::new(p.out.f32s(OP, "out")?);
-            Ok(Job { dtype: p.weight.dtype, layout, weight, stride, n_out, out, mode: p.mode })
-        })
+        .map(|p| Job::new(p.weight, Shared::new(p.out.f32s(OP, "out")?), p.mode))
         .collect::<Result<Vec<Job>, Error>>()?;
     ACTIVATIONS.with_borrow_mut(|rounded| {
         if needs_rounding {
             let rounding = rounding(pool.isa(), &jobs, [n_rows, n_in]);
-            rounded.round(pool, &left, [n_rows, n_in], tile_rows(pool.isa(), n_rows), rounding);
+            rounded.round(pool, By::Pool, &left, [n_rows, n_in], tile_rows(pool.isa(), n_rows), rounding);
         }
         let input = Input { isa: pool.isa(), x: left.plain(), n_rows, n_in, rounded };
         let tasks = tasks(&jobs, pool.n_threads(), n_rows);
@@ -359,7 +355,16 @@ fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
     plain::rows(input, job, cols)
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    /// `out` is `[n_rows, n_out]`.
+    fn new(weight: View<'a>, out: Shared<f32>, mode: Mode) -> Result<Self, Error> {
+        let (dtype, layout, n_out) = (weight.dtype, weight.layout, weight.n_rows());
+        let weight = weight.host_bytes(OP, "weight")?;
+        let n_units = if layout == Layout::Tiles { n_out.div_ceil(TILE_ROWS) } else { n_out };
+        let stride = weight.len().checked_div(n_units).unwrap_or(0);
+        Ok(Self { dtype, layout, weight, stride, n_out, out, mode })
+    }
+
     /// Writes or adds one number of the output.
     ///
     /// # Safety

@@ -4,6 +4,7 @@
 mod attention;
 mod card;
 mod families;
+mod groups;
 mod matmul;
 mod packed;
 mod quant;

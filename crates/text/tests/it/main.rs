@@ -9,6 +9,7 @@ mod chat_templates;
 mod constraints;
 mod golden;
 mod hostile;
+mod json_kinds;
 mod properties;
 mod small_vocab;
 mod vocabularies;

@@ -1,0 +1,117 @@
+//! The metadata of an exported checkpoint. Most of it is what `hub.rs` reads `config.json` as, in the widths that
+//! llama.cpp insists on; rope's scaling is spelt out again, and some of it becomes tensors.
+
+use weights::{Bytes, Dtype, HubFiles, Metadata, Tensor, Value};
+
+use crate::family::Windows;
+use crate::hub::translate;
+use crate::rope_scaling::{Scaling, mscale};
+use crate::{Config, Error};
+
+/// Keys that hold f32 in GGUF, also where `config.json` has a whole number.
+const FLOATS: [&str; 10] = [
+    "attention.layer_norm_rms_epsilon",
+    "attention.layer_norm_epsilon",
+    "attention.scale",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "embedding_scale",
+    "residual_scale",
+    "logit_scale",
+    "expert_weights_scale",
+    "rope.freq_base",
+];
+
+pub fn metadata(hub: &HubFiles, config: &Config, name: &str) -> Result<Metadata, Error> {
+    let translated = translate(&hub.config)?;
+    let prefix = config.family.name;
+    let mut out = Metadata::new();
+    out.set("general.architecture", prefix);
+    out.set("general.type", "model");
+    out.set("general.name", name);
+    for (key, value) in translated.metadata.iter() {
+        let bare = key.strip_prefix(prefix).map_or(key, |rest| rest.trim_start_matches('.'));
+        let value = match value {
+            Value::U64(n) if FLOATS.contains(&bare) => Value::F32(*n as f32),
+            Value::U64(n) => Value::U32(u32::try_from(*n).map_err(|_| Error::Metadata {
+                key: key.to_owned(),
+                what: format!("{n} does not fit GGUF's 32 bits"),
+            })?),
+            Value::F64(x) => Value::F32(*x as f32),
+            other => other.clone(),
+        };
+        // No window is said by leaving it out.
+        if bare != "attention.sliding_window" || value.as_integer() != Some(0) {
+            out.set(key, value);
+        }
+    }
+    let mut set = |key: &str, value: Value| out.set(format!("{prefix}.{key}"), value);
+    set("attention.key_length", Value::U32(config.head_dim as u32));
+    set("attention.value_length", Value::U32(config.head_dim as u32));
+    set("rope.dimension_count", Value::U32(config.n_rot as u32));
+    set("vocab_size", Value::U32(config.n_vocab as u32));
+    check_windows(config)?;
+    match &config.rope.scaling {
+        Scaling::None | Scaling::Llama3 { .. } => {}
+        Scaling::Linear { factor } => {
+            set("rope.scaling.type", Value::String("linear".into()));
+            set("rope.scaling.factor", Value::F32(*factor as f32));
+        }
+        Scaling::Yarn(yarn) => {
+            set("rope.scaling.type", Value::String("yarn".into()));
+            set("rope.scaling.factor", Value::F32(yarn.factor as f32));
+            set("rope.scaling.original_context_length", Value::U32(yarn.original as u32));
+            set("rope.scaling.yarn_beta_fast", Value::F32(yarn.beta_fast as f32));
+            set("rope.scaling.yarn_beta_slow", Value::F32(yarn.beta_slow as f32));
+            let usual = mscale(yarn.factor, 1.0);
+            if yarn.magnitude != usual {
+                set("rope.scaling.attn_factor", Value::F32((yarn.magnitude / usual) as f32));
+            }
+        }
+        Scaling::Long { original, magnitude, .. } => {
+            set("rope.scaling.original_context_length", Value::U32(*original as u32));
+            set("rope.scaling.attn_factor", Value::F32(*magnitude as f32));
+        }
+        Scaling::Dynamic { .. } => {
+            return Err(Error::NotInGguf { what: "GGUF has no word for dynamic rope scaling".into() });
+        }
+    }
+    Ok(out)
+}
+
+/// GGUF does not list the layers that look back only so far: the family's pattern must be the configuration's.
+fn check_windows(config: &Config) -> Result<(), Error> {
+    let is_windowed = |layer_idx: usize| match config.family.windows {
+        Windows::All => true,
+        Windows::AllBut(n) => !(layer_idx + 1).is_multiple_of(n),
+    };
+    let differs = |(layer_idx, found): (usize, &bool)| *found != is_windowed(layer_idx);
+    match config.is_windowed.iter().enumerate().position(differs) {
+        Some(layer_idx) if config.window.is_some() => Err(Error::NotInGguf {
+            what: format!("layer {layer_idx} has another window than GGUF's pattern for {}", config.family.name),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Divisors of rope's frequencies, where GGUF keeps them as tensors.
+pub fn rope_tensors(config: &Config) -> Result<Vec<Tensor>, Error> {
+    let tensor = |name: &str, numbers: Vec<f32>| {
+        let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Tensor::new(name, Dtype::F32, vec![numbers.len()], Bytes::from_vec(bytes))
+    };
+    match &config.rope.scaling {
+        scaling @ Scaling::Llama3 { .. } => {
+            let base = f64::from(config.rope.base);
+            let plain = Scaling::None.frequencies(base, config.n_rot, 0);
+            let scaled = scaling.frequencies(base, config.n_rot, 0);
+            let divisors = plain.iter().zip(scaled).map(|(plain, scaled)| (plain / scaled) as f32).collect();
+            Ok(vec![tensor("rope_freqs.weight", divisors)?])
+        }
+        Scaling::Long { short, long, .. } => Ok(vec![
+            tensor("rope_factors_long.weight", long.clone())?,
+            tensor("rope_factors_short.weight", short.clone())?,
+        ]),
+        _ => Ok(Vec::new()),
+    }
+}

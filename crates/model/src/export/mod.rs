@@ -1,0 +1,34 @@
+//! A checkpoint from safetensors in GGUF's words and conventions: names, metadata, the order of rows that GGUF's rope
+//! wants, norms with their offset, experts in stacks. What llama.cpp's converter writes is the measure
+//! (`tests/it/export.rs` compares tensor by tensor). Tokenizers are not looked at here.
+//!
+//! Numbers that must be moved are moved when they are first read, one tensor at a time.
+
+mod keys;
+mod tensors;
+
+use weights::Checkpoint;
+
+use crate::names::{Format, Names};
+use crate::{Config, Error, Kind};
+
+/// The same model as a GGUF checkpoint in memory, without a vocabulary. `name` becomes `general.name`.
+pub fn export(checkpoint: &Checkpoint, name: &str) -> Result<Checkpoint, Error> {
+    let refused = |what: String| Err(Error::NotInGguf { what });
+    let Some(hub) = checkpoint.hub() else {
+        return refused("there is no config.json beside the weights".into());
+    };
+    let config = Config::from_checkpoint(checkpoint)?;
+    let family = config.family.name;
+    if config.family.kind == Kind::Encoder || config.mla.is_some() || family == "gpt-oss" {
+        return refused(format!("the family `{family}` is read from safetensors, but not turned into GGUF yet"));
+    }
+    if let Some(tensor) = checkpoint.unsupported().first() {
+        return refused(format!("tensor `{}` has type {}", tensor.name, tensor.type_name));
+    }
+    let names = Names { checkpoint, format: Format::Hub, family: &config.family };
+    let metadata = keys::metadata(hub, &config, name)?;
+    let mut tensors = tensors::list(&names, &config)?;
+    tensors.extend(keys::rope_tensors(&config)?);
+    Ok(Checkpoint::from_parts(metadata, tensors)?)
+}
