@@ -3,7 +3,7 @@
 //! The error is at most 2^-16 of the group's largest value, 256 times below that of 8 bits (2^-15 for a format whose
 //! sums need the bit).
 //!
-//! For the kernel of many rows scales are powers of two, which may serve two groups: applying one to a sum is then an
+//! For the kernel of many rows scales are powers of two, which may serve several groups: applying one to a sum is then an
 //! addition to its exponent, which the ports that multiply have nothing to do with.
 //!
 //! The rows of a *tile* lie interleaved by groups: a group of a row is one cache line, the same group of the tile's
@@ -37,7 +37,7 @@ pub(crate) struct Activations {
     halves: Vec<f32>,
     n_groups: usize,
     tile_rows: usize,
-    scaling: Scaling,
+    together: usize,
 }
 
 /// How rows are rounded, as the formats and the kernel want them.
@@ -45,6 +45,8 @@ pub(crate) struct Activations {
 pub(super) struct Rounding {
     pub(super) largest: f32,
     pub(super) scaling: Scaling,
+    /// Groups that share a scale: sums of integers then run over so many.
+    pub(super) together: usize,
     /// Whether a format has a minimum for a group, and whether one has it for half of a group.
     pub(super) has_sums: bool,
     pub(super) has_halves: bool,
@@ -62,12 +64,10 @@ pub(super) enum By {
 /// How the scales of a row are chosen.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Scaling {
-    /// One a group, so that its largest number becomes the largest integer.
+    /// So that the largest number becomes the largest integer.
     Exact,
-    /// One a group, a power of two.
+    /// A power of two.
     Power,
-    /// A power of two for two groups: sums of integers then run over 64 weights.
-    Wide,
 }
 
 /// The binary orders that the scales of a row span. What is smaller than that below its largest number is nothing, and
@@ -104,7 +104,7 @@ impl Activations {
             halves: Vec::new(),
             n_groups: 0,
             tile_rows: 1,
-            scaling: Scaling::Exact,
+            together: 1,
         }
     }
 
@@ -113,8 +113,9 @@ impl Activations {
         self.tile_rows
     }
 
-    pub(super) fn scaling(&self) -> Scaling {
-        self.scaling
+    /// Groups that share a scale.
+    pub(super) fn together(&self) -> usize {
+        self.together
     }
 
     /// A tile from group `first_group` on.
@@ -141,7 +142,7 @@ impl Activations {
         rounding: Rounding,
     ) {
         let n_groups = n_in / GROUP;
-        (self.n_groups, self.tile_rows, self.scaling) = (n_groups, tile_rows, rounding.scaling);
+        (self.n_groups, self.tile_rows, self.together) = (n_groups, tile_rows, rounding.together);
         let n_all_rows = n_rows.next_multiple_of(tile_rows);
         let n_lines = n_all_rows * n_groups;
         if self.lines.len() < n_lines || self.bases.len() < n_all_rows {
@@ -270,23 +271,17 @@ fn round_row(pool: &Pool, x: &[f32], rounding: Rounding, row: &mut Row) {
     #[cfg(target_arch = "x86_64")]
     if pool.isa() >= crate::Isa::Avx2 {
         // SAFETY: the CPU has AVX2 and FMA; the tile holds as many groups a row as `x`.
-        unsafe {
-            match rounding.scaling {
-                Scaling::Wide => round_row_avx2::<2>(x, rounding, row),
-                _ => round_row_avx2::<1>(x, rounding, row),
-            }
-        }
+        unsafe { round_row_avx2(x, rounding, row) };
         return;
     }
     let _ = pool;
-    let n_together = if rounding.scaling == Scaling::Wide { 2 } else { 1 };
     let mut largest_scale = 0.0_f32;
-    for (i, x) in x.chunks(n_together * GROUP).enumerate() {
+    for (i, x) in x.chunks(rounding.together * GROUP).enumerate() {
         let largest = x.iter().fold(0.0_f32, |a, b| a.max(b.abs()));
         let (scale, inverse) = scale_of(largest, rounding.largest, rounding.scaling);
         largest_scale = largest_scale.max(scale);
         for (k, x) in x.chunks_exact(GROUP).enumerate() {
-            let group_idx = i * n_together + k;
+            let group_idx = i * rounding.together + k;
             let mut sums = [0; 2];
             for (i, (q, x)) in row.line(group_idx).iter_mut().zip(x).enumerate() {
                 *q = (x * inverse).round_ties_even() as i16;
@@ -303,28 +298,22 @@ fn round_row(pool: &Pool, x: &[f32], rounding: Rounding, row: &mut Row) {
     }
 }
 
-/// `TOGETHER` groups share a scale.
-///
 /// # Safety
 /// The CPU has AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn round_row_avx2<const TOGETHER: usize>(x: &[f32], rounding: Rounding, row: &mut Row) {
+unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut Row) {
     use std::arch::x86_64::*;
     let sign = _mm256_set1_ps(-0.0);
     let mut largest_scale = 0.0_f32;
-    for (i, x) in x.chunks_exact(TOGETHER * GROUP).enumerate() {
-        let x = x.as_ptr();
-        // SAFETY: `TOGETHER` times 32 numbers of `x`, 32 numbers of a line.
+    for (i, x) in x.chunks_exact(rounding.together * GROUP).enumerate() {
+        // SAFETY: 32 numbers of a group of `x`, 32 numbers of a line.
         unsafe {
-            let mut v = [[_mm256_setzero_ps(); 4]; TOGETHER];
             let mut max = _mm256_setzero_ps();
-            for group in 0..TOGETHER {
-                for part in 0..4 {
-                    v[group][part] = _mm256_loadu_ps(x.add(group * GROUP + part * 8));
-                }
-                let low = _mm256_max_ps(_mm256_andnot_ps(sign, v[group][0]), _mm256_andnot_ps(sign, v[group][1]));
-                let high = _mm256_max_ps(_mm256_andnot_ps(sign, v[group][2]), _mm256_andnot_ps(sign, v[group][3]));
+            for x in x.chunks_exact(GROUP) {
+                let v: [__m256; 4] = std::array::from_fn(|part| _mm256_loadu_ps(x.as_ptr().add(part * 8)));
+                let low = _mm256_max_ps(_mm256_andnot_ps(sign, v[0]), _mm256_andnot_ps(sign, v[1]));
+                let high = _mm256_max_ps(_mm256_andnot_ps(sign, v[2]), _mm256_andnot_ps(sign, v[3]));
                 max = _mm256_max_ps(max, _mm256_max_ps(low, high));
             }
             let max = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps::<1>(max));
@@ -333,11 +322,11 @@ unsafe fn round_row_avx2<const TOGETHER: usize>(x: &[f32], rounding: Rounding, r
             let (scale, inverse) = scale_of(largest, rounding.largest, rounding.scaling);
             largest_scale = largest_scale.max(scale);
             let inverse = _mm256_set1_ps(inverse);
-            for group in 0..TOGETHER {
-                let group_idx = i * TOGETHER + group;
+            for (group, x) in x.chunks_exact(GROUP).enumerate() {
+                let group_idx = i * rounding.together + group;
                 let mut q = [_mm256_setzero_si256(); 4];
                 for part in 0..4 {
-                    q[part] = _mm256_cvtps_epi32(_mm256_mul_ps(v[group][part], inverse));
+                    q[part] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x.as_ptr().add(part * 8)), inverse));
                 }
                 // Packing works within 128-bit lanes; the permutation puts the quarters back in order.
                 let low = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(q[0], q[1]));

@@ -124,7 +124,7 @@ fn run(pool: &Pool, n_in: usize, groups: &[GroupJobs]) {
             // SAFETY: one of the list for each group, and each group is rounded once.
             let rounded = unsafe { &mut shared.slice(i, 1)[0] };
             let shape = [group.n_rows, n_in];
-            let rounding = rounding(pool.isa(), &group.jobs, shape);
+            let rounding = rounding(pool.isa(), &group.jobs, group.n_rows);
             let tile_rows = tile_rows(pool.isa(), group.n_rows);
             rounded.round(pool, By::Caller, &Left::Plain(group.x), shape, tile_rows, rounding);
         };

@@ -40,7 +40,7 @@ use std::cell::RefCell;
 use weights::Dtype;
 
 use crate::isa::Isa;
-use crate::quant::{Format, GROUP, TILE_ROWS, for_block};
+use crate::quant::{Format, GROUP, TILE_ROWS, for_block, largest_activation};
 use crate::view::Shared;
 use crate::{Error, Exec, Layout, Pool, View, ViewMut, observe, rmsnorm, swiglu};
 use activations::{Activations, By, Rounding, Scaling};
@@ -232,7 +232,7 @@ fn matmul_cpu(pool: &Pool, left: Left, n_rows: usize, n_in: usize, products: &mu
         .collect::<Result<Vec<Job>, Error>>()?;
     ACTIVATIONS.with_borrow_mut(|rounded| {
         if needs_rounding {
-            let rounding = rounding(pool.isa(), &jobs, [n_rows, n_in]);
+            let rounding = rounding(pool.isa(), &jobs, n_rows);
             rounded.round(pool, By::Pool, &left, [n_rows, n_in], tile_rows(pool.isa(), n_rows), rounding);
         }
         let input = Input { isa: pool.isa(), x: left.plain(), n_rows, n_in, rounded };
@@ -246,25 +246,29 @@ fn matmul_cpu(pool: &Pool, left: Left, n_rows: usize, n_in: usize, products: &mu
 }
 
 /// How the left side is rounded for these jobs: as the kernel wants it, with what every format needs.
-fn rounding(isa: Isa, jobs: &[Job], [n_rows, n_in]: [usize; 2]) -> Rounding {
-    let mut rounding = Rounding { largest: f32::INFINITY, scaling: Scaling::Exact, has_sums: false, has_halves: false };
-    let mut wide = Some(f32::INFINITY);
-    for job in jobs.iter().filter(|job| job.layout == Layout::Tiles) {
+fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
+    let mut rounding =
+        Rounding { largest: f32::INFINITY, scaling: Scaling::Exact, together: 1, has_sums: false, has_halves: false };
+    let packed = || jobs.iter().filter(|job| job.layout == Layout::Tiles);
+    if isa == Isa::Avx512 && n_rows > SOME_ROWS {
+        rounding.scaling = Scaling::Power;
+        let together = packed().map(|job| {
+            for_block!(job.dtype,
+                P => P::SUM_GROUPS,
+                P => { let _: Option<P> = None; 1 }
+            )
+        });
+        rounding.together = together.min().unwrap_or(1);
+    }
+    for job in packed() {
         for_block!(job.dtype,
             P => {
-                rounding.largest = rounding.largest.min(P::LARGEST_ACTIVATION);
-                wide = wide.and_then(|wide| Some(f32::min(wide, P::LARGEST_WIDE?)));
+                rounding.largest = rounding.largest.min(largest_activation::<P>(rounding.together) as f32);
                 rounding.has_sums |= P::HAS_MIN;
                 rounding.has_halves |= P::HAS_MIN && P::SPAN < GROUP;
             },
             P => { let _: Option<P> = None; }
         );
-    }
-    if isa == Isa::Avx512 && n_rows > SOME_ROWS {
-        rounding.scaling = Scaling::Power;
-        if let Some(largest) = wide.filter(|_| n_in.is_multiple_of(2 * GROUP)) {
-            (rounding.largest, rounding.scaling) = (largest, Scaling::Wide);
-        }
     }
     rounding
 }

@@ -66,7 +66,7 @@ fn integer_rows<P: Unpack, const N: usize>(
 ) {
     let x = input.rounded.tile(tile_idx, 0);
     // SAFETY: `rounded` was made with N rows a tile and as many groups a row as the weights have; all else is register
-    // arithmetic. 32-bit sums hold: `LARGEST_ACTIVATION` bounds a group, and a lane sums an eighth of one.
+    // arithmetic. 32-bit sums hold: `largest_activation` bounds a group, and a lane sums an eighth of one.
     let (mut acc, mut mins) = unsafe { ([vdupq_n_f32(0.0); N], [0.0_f32; N]) };
     for (b, block) in weight.chunks_exact(P::BYTES).enumerate() {
         for g in 0..P::LEN / GROUP {

@@ -6,17 +6,21 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::activations::Tile;
-use super::{Input, Job, Mode};
+use super::{Input, Job, Mode, SOME_ROWS};
 use crate::isa::Isa;
 use crate::quant::{Format, GROUP, TILE_ROWS, for_block};
 
 /// Rows of a full AVX-512 tile: an integer and a float register each.
-const ROWS_512: usize = 12;
+pub(super) const ROWS_512: usize = 12;
 /// The same for AVX2, which has half the registers.
 const ROWS_256: usize = 4;
 
-/// Rows of an activation tile for so many rows: even tiles, so that 16 rows are 8 + 8 and not 12 + 4.
+/// Rows of an activation tile for so many rows: even tiles, so that 16 rows are 8 + 8 and not 12 + 4. The kernel of many
+/// rows cuts its last tile short instead.
 pub(super) fn tile_rows(isa: Isa, n_rows: usize) -> usize {
+    if isa == Isa::Avx512 && n_rows > SOME_ROWS {
+        return ROWS_512;
+    }
     let max_rows = if isa == Isa::Avx512 { ROWS_512 } else { ROWS_256 };
     n_rows.div_ceil(n_rows.div_ceil(max_rows))
 }

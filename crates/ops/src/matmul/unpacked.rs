@@ -6,8 +6,8 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::activations::{Scaling, Tile};
-use super::strip::{Target, add_pair_512, put_256, put_512};
+use super::activations::Tile;
+use super::strip::{ROWS_512, Target, add_pair_512, put_256, put_512};
 use super::{Input, Job, Mode};
 use crate::isa::Isa;
 use crate::quant::{Format, GROUP, TILE_ROWS, for_block};
@@ -87,13 +87,13 @@ unsafe fn unpack_512<P: Format>(tiles: &[u8], groups: &mut [Group]) {
             // SAFETY: inside the tile; the group's vectors hold sixteen numbers each.
             unsafe {
                 for eighth in 0..4 {
-                    let pairs = P::pairs_512(tile.as_ptr(), g, eighth);
+                    let pairs = P::folded_512(tile.as_ptr(), g, eighth);
                     for p in 0..4 {
                         _mm512_store_si512(group.pairs[4 * eighth + p].as_mut_ptr().cast(), pairs[p]);
                     }
                 }
                 for i in 0..GROUP / P::SPAN {
-                    let (d, m) = P::scales_512(tile.as_ptr(), g * GROUP / P::SPAN + i);
+                    let (d, m) = P::folded_scales_512(tile.as_ptr(), g * GROUP / P::SPAN + i);
                     _mm512_store_ps(group.d[i].as_mut_ptr(), d);
                     if P::HAS_MIN {
                         _mm512_store_ps(group.m[i].as_mut_ptr(), m);
@@ -131,23 +131,25 @@ unsafe fn unpack_256<P: Format>(tiles: &[u8], groups: &mut [Group]) {
     }
 }
 
-/// How often sums of integers are turned into numbers.
+/// How often sums of integers are turned into numbers: after half of a group, or after so many groups.
 const EVERY_HALF: usize = 0;
-const EVERY_GROUP: usize = 1;
-const EVERY_TWO: usize = 2;
 
 /// # Safety
 /// As [`rows_512`] or [`rows_256`], whichever the instruction set asks for, for the tile's rows.
 unsafe fn rows<P: Format>(input: &Input, groups: &[Group], x: Tile, job: &Job, target: &Target) {
-    let is_wide = input.rounded.scaling() == Scaling::Wide;
+    let every = if P::SPAN == GROUP { input.rounded.together() } else { EVERY_HALF };
     // SAFETY: the caller's promise.
     unsafe {
-        match (P::HAS_MIN, P::SPAN == GROUP) {
-            (false, true) if is_wide => rows_of::<false, EVERY_TWO>(input, groups, x, job, target),
-            (false, true) => rows_of::<false, EVERY_GROUP>(input, groups, x, job, target),
-            (true, true) => rows_of::<true, EVERY_GROUP>(input, groups, x, job, target),
-            (false, false) => rows_of::<false, EVERY_HALF>(input, groups, x, job, target),
-            (true, false) => rows_of::<true, EVERY_HALF>(input, groups, x, job, target),
+        match (P::HAS_MIN, every) {
+            (false, EVERY_HALF) => rows_of::<false, EVERY_HALF>(input, groups, x, job, target),
+            (false, 1) => rows_of::<false, 1>(input, groups, x, job, target),
+            (false, 2) => rows_of::<false, 2>(input, groups, x, job, target),
+            (false, 4) => rows_of::<false, 4>(input, groups, x, job, target),
+            (false, _) => rows_of::<false, 8>(input, groups, x, job, target),
+            (true, EVERY_HALF) => rows_of::<true, EVERY_HALF>(input, groups, x, job, target),
+            (true, 1) => rows_of::<true, 1>(input, groups, x, job, target),
+            (true, 2) => rows_of::<true, 2>(input, groups, x, job, target),
+            (true, _) => rows_of::<true, 4>(input, groups, x, job, target),
         }
     }
 }
@@ -164,21 +166,24 @@ unsafe fn rows_of<const HAS_MIN: bool, const EVERY: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         match (input.isa, input.rounded.tile_rows()) {
-            (Isa::Avx512, 9) => rows_512::<9, HAS_MIN, EVERY>(groups, x, job, target),
-            (Isa::Avx512, 10) => rows_512::<10, HAS_MIN, EVERY>(groups, x, job, target),
-            (Isa::Avx512, 11) => rows_512::<11, HAS_MIN, EVERY>(groups, x, job, target),
-            (Isa::Avx512, _) => rows_512::<12, HAS_MIN, EVERY>(groups, x, job, target),
+            (Isa::Avx512, _) => match target.n_rows {
+                1..=4 => rows_512::<4, HAS_MIN, EVERY>(groups, x, job, target),
+                5..=8 => rows_512::<8, HAS_MIN, EVERY>(groups, x, job, target),
+                _ => rows_512::<ROWS_512, HAS_MIN, EVERY>(groups, x, job, target),
+            },
             (_, 3) => rows_256::<3, HAS_MIN, EVERY>(groups, x, job, target),
             (_, _) => rows_256::<4, HAS_MIN, EVERY>(groups, x, job, target),
         }
     }
 }
 
-/// Scales are powers of two here: the port that adds applies them, and those that multiply have one thing less to do.
+/// The first `N` rows of a tile. Scales are powers of two here: the port that adds applies them, and those that multiply
+/// have one thing less to do.
 ///
 /// # Safety
-/// The CPU has AVX-512 F and VNNI; the tile holds as many groups of `N` rows, with shifts; the target's columns are this
-/// task's. With `EVERY_TWO` the groups are pairs, and those of a pair have the same `d` and the same shifts.
+/// The CPU has AVX-512 F and VNNI; the tile holds as many groups of `ROWS_512` rows, with shifts; the target's columns are
+/// this task's, and of its rows `N` at the most exist. Where sums run over several groups, these have the same `d` and the
+/// same shifts.
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const EVERY: usize>(
     groups: &[Group],
@@ -198,48 +203,56 @@ unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const EVERY: usize>(
         };
     }
     macro_rules! flush {
-        ($ints:ident, $group:expr, $span:literal, $sums:expr) => {
+        ($ints:ident, $group:expr, $span:literal) => {
             let d = _mm512_load_ps($group.d[$span].as_ptr());
-            let m = _mm512_load_ps($group.m[$span].as_ptr());
             for n in 0..N {
                 // A zero becomes a number too small to be seen: shifts are never below zero.
                 let bits = _mm512_castps_si512(_mm512_cvtepi32_ps($ints[n]));
                 let units = _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(*shifts.add(n))));
                 acc[n] = _mm512_fmadd_ps(units, d, acc[n]);
-                if HAS_MIN {
+            }
+        };
+    }
+    macro_rules! add_mins {
+        ($group:expr, $span:literal, $sums:expr) => {
+            if HAS_MIN {
+                let m = _mm512_load_ps($group.m[$span].as_ptr());
+                for n in 0..N {
                     acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(*$sums.add(n)), acc[n]);
                 }
             }
         };
     }
-    let n_together = if EVERY == EVERY_TWO { 2 } else { 1 };
-    for groups in groups.chunks_exact(n_together) {
+    for groups in groups.chunks_exact(EVERY.max(1)) {
         let mut ints = [_mm512_setzero_si512(); N];
-        // SAFETY: a group of N activation rows is N lines; shifts and sums hold one number a row and group.
-        unsafe {
-            add_pairs!(ints, groups[0], q, 0 0 1 4 2 8 3 12 4 16 5 20 6 24 7 28);
-            if EVERY == EVERY_HALF {
-                flush!(ints, groups[0], 0, halves);
-                ints = [_mm512_setzero_si512(); N];
+        for group in groups {
+            // SAFETY: a group of activation rows is ROWS_512 lines; shifts and sums hold one number a row and group.
+            unsafe {
+                add_pairs!(ints, group, q, 0 0 1 4 2 8 3 12 4 16 5 20 6 24 7 28);
+                if EVERY == EVERY_HALF {
+                    flush!(ints, group, 0);
+                    add_mins!(group, 0, halves);
+                    ints = [_mm512_setzero_si512(); N];
+                }
+                add_pairs!(ints, group, q, 8 32 9 36 10 40 11 44 12 48 13 52 14 56 15 60);
             }
-            add_pairs!(ints, groups[0], q, 8 32 9 36 10 40 11 44 12 48 13 52 14 56 15 60);
-            match EVERY {
-                EVERY_HALF => {
-                    flush!(ints, groups[0], 1, halves.add(N));
-                }
-                EVERY_GROUP => {
-                    flush!(ints, groups[0], 0, sums);
-                }
-                _ => {
-                    let q = q.add(N * GROUP);
-                    add_pairs!(ints, groups[1], q, 0 0 1 4 2 8 3 12 4 16 5 20 6 24 7 28);
-                    add_pairs!(ints, groups[1], q, 8 32 9 36 10 40 11 44 12 48 13 52 14 56 15 60);
-                    flush!(ints, groups[0], 0, sums);
+            q = q.wrapping_add(ROWS_512 * GROUP);
+        }
+        // SAFETY: as above.
+        unsafe {
+            if EVERY == EVERY_HALF {
+                flush!(ints, groups[0], 1);
+                add_mins!(groups[0], 1, halves.add(ROWS_512));
+            } else {
+                flush!(ints, groups[0], 0);
+                for group in groups {
+                    add_mins!(group, 0, sums);
+                    sums = sums.wrapping_add(ROWS_512);
                 }
             }
         }
-        (q, shifts) = (q.wrapping_add(n_together * N * GROUP), shifts.wrapping_add(n_together * N));
-        (sums, halves) = (sums.wrapping_add(N), halves.wrapping_add(2 * N));
+        shifts = shifts.wrapping_add(groups.len() * ROWS_512);
+        halves = halves.wrapping_add(2 * ROWS_512);
     }
     for n in 0..N {
         // SAFETY: one base a row of the tile.

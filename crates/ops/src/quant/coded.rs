@@ -163,14 +163,15 @@ pub(super) unsafe fn high_levels_256(levels: &[i8; 16], codes: __m256i) -> __m25
     }
 }
 
-/// Gives a format these tiles.
+/// Gives a format these tiles: with the largest scale times the largest level, and [`super::Format::SUM_GROUPS`], as many as
+/// leave activations 14 bits.
 macro_rules! coded {
-    ($format:ty, $largest:expr) => {
+    ($format:ty, $largest:expr, $sum_groups:expr) => {
         impl super::Format for $format {
             const HAS_MIN: bool = false;
             const TILE_BYTES: usize = super::coded::TILE_BYTES;
-            const LARGEST_ACTIVATION: f32 = $largest;
-            const LARGEST_WIDE: Option<f32> = Some($largest / 2.0 - 0.5);
+            const LARGEST: i32 = $largest;
+            const SUM_GROUPS: usize = $sum_groups;
 
             fn pack_tile(blocks: &[&[u8]; super::TILE_ROWS], tile: &mut [u8]) {
                 super::coded::pack_tile::<Self>(blocks, tile);

@@ -161,7 +161,7 @@ macro_rules! few {
         impl super::Format for $format {
             const HAS_MIN: bool = false;
             const TILE_BYTES: usize = super::crumb::tile_bytes::<Self>();
-            const LARGEST_WIDE: Option<f32> = Some(32_767.0);
+            const SUM_GROUPS: usize = 2;
 
             fn pack_tile(blocks: &[&[u8]; super::TILE_ROWS], tile: &mut [u8]) {
                 super::crumb::pack_tile::<Self>(blocks, tile);

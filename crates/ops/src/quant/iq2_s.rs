@@ -37,4 +37,4 @@ impl Coded for Iq2S {
     }
 }
 
-coded!(Iq2S, 32_767.0);
+coded!(Iq2S, 31 * 43, 4);

@@ -42,5 +42,4 @@ impl Coded for Iq4Xs {
     }
 }
 
-// 32 * (32 * 127) * 16383 is below 2^31.
-coded!(Iq4Xs, 16_383.0);
+coded!(Iq4Xs, 32 * 127, 2);

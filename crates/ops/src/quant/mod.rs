@@ -97,10 +97,11 @@ pub(crate) trait Format: Block {
     const TILE_BYTES: usize;
     /// Weights that share `d` and `m`: a group, or half of one.
     const SPAN: usize = GROUP;
-    /// The largest 16-bit activation with which the sum of a group stays below 2^31.
-    const LARGEST_ACTIVATION: f32 = 32_767.0;
-    /// The same for the sum of two groups, for formats whose `d` is that of 64 weights at least and which have no `m`.
-    const LARGEST_WIDE: Option<f32> = None;
+    /// The largest integer, of either sign, that the pairs hold.
+    const LARGEST: i32 = 128;
+    /// Groups that one sum of integers may run over where there are many rows. They lie in one block and share its `d`
+    /// once [`Format::folded_512`] has put their scales into the integers.
+    const SUM_GROUPS: usize = 1;
 
     /// Interleaves one block of each of sixteen rows; a missing row is all zero bytes.
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]);
@@ -121,6 +122,29 @@ pub(crate) trait Format: Block {
     #[cfg(target_arch = "x86_64")]
     unsafe fn pairs_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4];
 
+    /// As [`Format::pairs_512`], for many rows, which pay for more work on a weight: a group's own scale is in the integers,
+    /// so that sums can run over several groups.
+    ///
+    /// # Safety
+    /// As [`Format::pairs_512`].
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn folded_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { Self::pairs_512(tile, group, eighth) }
+    }
+
+    /// `(d, m)` that belong to [`Format::folded_512`].
+    ///
+    /// # Safety
+    /// As [`Format::scales_512`].
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn folded_scales_512(tile: *const u8, span: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::scales_512(tile, span) }
+    }
+
     /// As [`Format::scales_512`], for rows `8 * half..8 * half + 8`.
     ///
     /// # Safety
@@ -134,6 +158,11 @@ pub(crate) trait Format: Block {
     /// The CPU has AVX2; else as [`Format::pairs_512`]; `half < 2`.
     #[cfg(target_arch = "x86_64")]
     unsafe fn pairs_256(tile: *const u8, group: usize, eighth: usize, half: usize) -> [__m256i; 4];
+}
+
+/// The largest 16-bit activation with which the sum of so many groups stays below 2^31.
+pub(crate) fn largest_activation<P: Format>(n_groups: usize) -> i32 {
+    (i32::MAX / ((n_groups * GROUP) as i32 * P::LARGEST)).min(i32::from(i16::MAX))
 }
 
 /// Runs one of two bodies with a name bound to the format of `$dtype`: of a packed format, of plain numbers.

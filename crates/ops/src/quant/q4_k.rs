@@ -17,6 +17,9 @@ const DMINS: usize = 2 * TILE_ROWS;
 const GROUPS: usize = 2 * DMINS;
 const GROUP_BYTES: usize = 2 * TILE_ROWS + nibble::BYTES;
 
+/// What is taken off a nibble before its group's scale goes into it: half of the range, so that integers are small.
+const CENTER: i32 = 8;
+
 /// The 6-bit scale and minimum of a group.
 pub(super) fn scale_and_min(packed: &[u8; 12], group_idx: usize) -> (u8, u8) {
     if group_idx < 4 {
@@ -43,6 +46,33 @@ fn packed_scales(block: &[u8]) -> &[u8; 12] {
     block[4..16].try_into().expect("twelve bytes")
 }
 
+/// `(pair - center) * scale`, with sixteen scales of a byte each at `scales`.
+///
+/// # Safety
+/// The CPU has AVX-512BW; sixteen bytes are readable.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn fold_512(pairs: [__m512i; 4], center: i32, scales: *const u8) -> [__m512i; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let scales = _mm512_cvtepu8_epi32(_mm_loadu_si128(scales.cast()));
+        let scales = _mm512_or_si512(scales, _mm512_slli_epi32::<16>(scales));
+        let center = _mm512_set1_epi16(center as i16);
+        pairs.map(|pair| _mm512_mullo_epi16(_mm512_sub_epi16(pair, center), scales))
+    }
+}
+
+/// `(d, m)` for what [`fold_512`] makes, from those for quants as they are, `[d * scale, m]`, and a tile's `d`.
+///
+/// # Safety
+/// The CPU has AVX-512F and F16C; `tile` starts with sixteen `d`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn folded_scales_512((d, m): (__m512, __m512), center: i32, tile: *const u8) -> (__m512, __m512) {
+    // SAFETY: the caller's promise.
+    unsafe { (f16s_512(tile), _mm512_fmadd_ps(d, _mm512_set1_ps(center as f32), m)) }
+}
+
 impl Block for Q4K {
     const LEN: usize = 256;
     const BYTES: usize = 144;
@@ -66,6 +96,8 @@ impl Block for Q4K {
 
 impl Format for Q4K {
     const HAS_MIN: bool = true;
+    const LARGEST: i32 = 63 * CENTER;
+    const SUM_GROUPS: usize = 4;
     const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
@@ -116,6 +148,20 @@ impl Format for Q4K {
     unsafe fn pairs_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
         // SAFETY: the caller's promise.
         unsafe { nibble::pairs_512(tile.add(GROUPS + group * GROUP_BYTES + 2 * TILE_ROWS + 64 * eighth)) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn folded_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { fold_512(Self::pairs_512(tile, group, eighth), CENTER, tile.add(GROUPS + group * GROUP_BYTES)) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn folded_scales_512(tile: *const u8, group: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { folded_scales_512(Self::scales_512(tile, group), CENTER, tile) }
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -6,6 +6,8 @@ use std::arch::x86_64::*;
 
 use super::block::{Block, f16_at, put_f16};
 use super::q4_k::scale_and_min;
+#[cfg(target_arch = "x86_64")]
+use super::q4_k::{fold_512, folded_scales_512};
 use super::{Format, GROUP, TILE_ROWS, five, pack_f16s};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
@@ -38,10 +40,14 @@ impl Block for Q5K {
 const DMINS: usize = 2 * TILE_ROWS;
 const GROUPS: usize = 2 * DMINS;
 const GROUP_BYTES: usize = 2 * TILE_ROWS + five::BYTES;
+/// As Q4_K's, for five bits.
+const CENTER: i32 = 16;
 const TILE: usize = GROUPS + 8 * GROUP_BYTES;
 
 impl Format for Q5K {
     const HAS_MIN: bool = true;
+    const LARGEST: i32 = 63 * CENTER;
+    const SUM_GROUPS: usize = 4;
     const TILE_BYTES: usize = TILE;
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
@@ -87,6 +93,20 @@ impl Format for Q5K {
     unsafe fn pairs_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
         // SAFETY: the caller's promise.
         unsafe { five::pairs_512(tile.add(GROUPS + group * GROUP_BYTES + 2 * TILE_ROWS), eighth) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn folded_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { fold_512(Self::pairs_512(tile, group, eighth), CENTER, tile.add(GROUPS + group * GROUP_BYTES)) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn folded_scales_512(tile: *const u8, span: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { folded_scales_512(Self::scales_512(tile, span), CENTER, tile) }
     }
 
     #[cfg(target_arch = "x86_64")]

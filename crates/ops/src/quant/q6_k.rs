@@ -64,9 +64,9 @@ impl Block for Q6K {
 impl Format for Q6K {
     const HAS_MIN: bool = false;
     const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
-    // 32 * 4096 * 16383 is below 2^31.
-    const LARGEST_ACTIVATION: f32 = 16_383.0;
-    const LARGEST_WIDE: Option<f32> = Some(8_191.0);
+    const LARGEST: i32 = 4096;
+    // Leaves activations 13 bits. Zen 4, 512 rows: 2 % faster than 64 weights and 14 bits.
+    const SUM_GROUPS: usize = 4;
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
         tile.fill(0);
