@@ -54,11 +54,17 @@ pub fn ldexp(x: f32, e: i32) -> f32 {
     (x as f64 * f64::from_bits(((1023 + e) as u64) << 52)) as f32
 }
 
+/// The same for doubles, with one rounding: only the last factor may take the result below the normal range.
 fn ldexp64(x: f64, e: i32) -> f64 {
-    let e = e.clamp(-2200, 2200);
-    let half = e / 2;
-    // Two steps (three for the far ends), so that no factor leaves the range of f64.
-    x * 2f64.powi(half) * 2f64.powi(e - half)
+    if x == 0.0 || !x.is_finite() {
+        return x;
+    }
+    let from = frexp_exp(x);
+    let to = (from as i64 + e as i64).clamp(-1100, 1100) as i32;
+    // The mantissa in [0.5, 1), exactly; 2^1023 is the largest power there is.
+    let mantissa = x * 2f64.powi(-from / 2) * 2f64.powi(-from - -from / 2);
+    let step = to.clamp(-1000, 1000);
+    mantissa * 2f64.powi(step) * 2f64.powi(to - step)
 }
 
 /// Exponent such that x = mantissa * 2^e with the mantissa in [0.5, 1).
@@ -81,7 +87,12 @@ pub fn exponent(x: f32) -> i32 {
     (x.to_bits() >> 23 & 0xff) as i32
 }
 
-/// Repairs the last step of a division: special operands, sign, over- and underflow.
+fn exponent64(x: f64) -> i32 {
+    (x.to_bits() >> 52 & 0x7ff) as i32
+}
+
+/// Repairs the last step of a division: special operands, sign, over- and underflow. Between numbers an estimate that
+/// is no number has overflowed on its way (AMD's text leaves that out; others measured it).
 fn div_fixup(q: f32, den: f32, num: f32) -> f32 {
     let is_negative = den.is_sign_negative() ^ num.is_sign_negative();
     let signed = |x: f32| if is_negative { -x } else { x };
@@ -95,6 +106,8 @@ fn div_fixup(q: f32, den: f32, num: f32) -> f32 {
         signed(f32::INFINITY)
     } else if den.is_infinite() || num == 0.0 || exponent(num) - exponent(den) < -150 {
         signed(0.0)
+    } else if q.is_nan() {
+        signed(f32::INFINITY)
     } else {
         signed(q.abs())
     }
@@ -107,8 +120,10 @@ fn div_fixup64(q: f64, den: f64, num: f64) -> f64 {
         f64::NAN
     } else if den == 0.0 || num.is_infinite() {
         signed(f64::INFINITY)
-    } else if den.is_infinite() || num == 0.0 {
+    } else if den.is_infinite() || num == 0.0 || exponent64(num) - exponent64(den) < -1075 {
         signed(0.0)
+    } else if q.is_nan() {
+        signed(f64::INFINITY)
     } else {
         signed(q.abs())
     }
@@ -123,6 +138,7 @@ pub fn fma16(a: f32, b: f32, c: f32) -> F16 {
 /// Largest value below one: the fraction of a tiny negative number must not round up to it.
 const BELOW_ONE: f32 = f32::from_bits(0x3f7f_ffff);
 const BELOW_ONE_F16: f32 = 2047.0 / 2048.0;
+const BELOW_ONE_F64: f64 = f64::from_bits(0x3fef_ffff_ffff_ffff);
 
 lane_ops! {
     /// Arithmetic on f32, f16 and f64.
@@ -203,7 +219,7 @@ lane_ops! {
     "v_ceil_f64" => (a: f64) -> f64 { a.ceil() }
     "v_trunc_f64" => (a: f64) -> f64 { a.trunc() }
     "v_rndne_f64" => (a: f64) -> f64 { a.round_ties_even() }
-    "v_fract_f64" => (a: f64) -> f64 { a - a.floor() }
+    "v_fract_f64" => (a: f64) -> f64 { min64(a - a.floor(), BELOW_ONE_F64) }
     "v_ldexp_f64" => (a: f64, b: i32) -> f64 { ldexp64(a, b) }
     "v_frexp_mant_f64" => (a: f64) -> f64 { frexp_mant(a) }
     "v_frexp_exp_i32_f64" => (a: f64) -> i32 { frexp_exp(a) }

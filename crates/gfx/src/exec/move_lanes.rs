@@ -229,7 +229,8 @@ fn div_scale64<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) 
     Flow::Next
 }
 
-/// The division's last fused step, with the scaling that `div_scale` asked for through vcc.
+/// The division's last fused step, with the scaling that `div_scale` asked for through vcc: up where the denominator was
+/// scaled (a large quotient), down where the numerator was. (AMD's text has one factor of 2^32, which undoes neither.)
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn div_fmas<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let scaled: [u32; N] = spread(w.mask(code::VCC));
@@ -237,7 +238,8 @@ fn div_fmas<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> 
     let mut out = [0u32; N];
     for l in 0..N {
         let r = f32::from_bits(a[l]).mul_add(f32::from_bits(b[l]), f32::from_bits(c[l]));
-        out[l] = if scaled[l] != 0 { r * 4294967296.0 } else { r }.to_bits();
+        let factor = if exponent(f32::from_bits(c[l])) > 127 { 2f32.powi(64) } else { 2f32.powi(-64) };
+        out[l] = if scaled[l] != 0 { r * factor } else { r }.to_bits();
     }
     put(w, i.dst, &out);
     Flow::Next
@@ -254,7 +256,8 @@ fn div_fmas64<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -
             x[k] = f64::from_bits(w.v[r][l] as u64 | (w.v[r + 1][l] as u64) << 32);
         }
         let r = x[0].mul_add(x[1], x[2]);
-        let r = if scaled[l] != 0 { r * 2f64.powi(64) } else { r };
+        let factor = if x[2].to_bits() >> 52 & 0x7ff > 1023 { 2f64.powi(128) } else { 2f64.powi(-128) };
+        let r = if scaled[l] != 0 { r * factor } else { r };
         lo[l] = r.to_bits() as u32;
         hi[l] = (r.to_bits() >> 32) as u32;
     }

@@ -84,6 +84,14 @@ const OUT_OF_SCOPE: &[&str] = &[
     "v_permlane16_swap",
 ];
 
+/// Whether the emulator knows what an opcode does: tried on random operands.
+pub fn has_meaning(family: Family, encoding: Encoding, number: u16, name: &str) -> bool {
+    let mut dice = crate::tools::Dice(number as u64);
+    let words = (0..8).filter_map(|_| crate::decode::random_words(family, encoding, number, &mut dice));
+    let mut decoded = words.filter_map(|w| isa::decode(family, &[w[0], w[1], 0, 0]).ok());
+    decoded.any(|d| d.op == name && find::<64>(&d).is_some())
+}
+
 fn missing(family: Family) -> BTreeSet<&'static str> {
     let mut missing = BTreeSet::new();
     for (encoding, number, name) in isa::opcodes(family) {

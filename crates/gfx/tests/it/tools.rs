@@ -91,11 +91,17 @@ pub fn clang(source: &Path, chip: &str, wave: u32) -> Option<Vec<u8>> {
 
 /// Assembles a source for a chip with Debian's clang; `None` (with a reason) when it is missing.
 pub fn assemble(source: &str, chip: &str) -> Option<Vec<u8>> {
+    assemble_with(source, chip, &[])
+}
+
+/// The same with more options.
+pub fn assemble_with(source: &str, chip: &str, options: &[&str]) -> Option<Vec<u8>> {
     let stem = format!("gfx-asm-{}-{:?}", std::process::id(), std::thread::current().id());
     let (from, to) = (std::env::temp_dir().join(format!("{stem}.s")), std::env::temp_dir().join(format!("{stem}.co")));
     std::fs::write(&from, source).expect("a temporary file");
     let out = Command::new("clang-19")
         .args(["--target=amdgcn-amd-amdhsa", &format!("-mcpu={chip}"), "-nogpulib"])
+        .args(options)
         .args([from.as_os_str(), "-o".as_ref(), to.as_os_str()])
         .output();
     let Ok(out) = out else {
