@@ -114,9 +114,12 @@ fn options(args: &LoadArgs, purpose: Use, n_ctx: usize) -> LoadOptions {
 
 pub fn load(checkpoint: &Checkpoint, plan: &Plan) -> Result<Model> {
     let name = checkpoint.path().map_or_else(|| "the model".to_owned(), |path| format!("`{}`", path.display()));
-    Model::load(checkpoint, plan.options)
-        .with_context(|| format!("cannot load {name}"))
-        .hint("`roci inspect MODEL --tensors` shows what the file holds")
+    let loaded = Model::load(checkpoint, plan.options);
+    let hint = match &loaded {
+        Err(model::Error::Gpu(_)) => "`roci devices` shows the device; --device cpu does without it",
+        _ => "`roci inspect MODEL --tensors` shows what the file holds",
+    };
+    loaded.with_context(|| format!("cannot load {name}")).hint(hint)
 }
 
 /// How copying the weights to a GPU went, against what its bus does; `None` on a CPU. Measures, so for `-v` only.

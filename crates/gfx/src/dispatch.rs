@@ -260,8 +260,10 @@ impl<const N: usize> Run<N> {
         tally(&mut wave.counters, n, &class);
         if wave.n_run > self.options.max_instructions && matches!(result, Ok(Flow::Next)) {
             let cause = Cause::Endless { n_instructions: wave.n_run };
-            let offset = program.insts.get(wave.next as usize).map_or(0, |i| i.offset as i64);
-            return Err(fault(cause, offset, "s_branch", Vec::new(), group.id, wave.id));
+            return Err(match program.insts.get(wave.next as usize) {
+                Some(next) => self.fault(cause, next, program, group, wave),
+                None => fault(cause, 0, "?", Vec::new(), group.id, wave.id),
+            });
         }
         result
     }

@@ -221,5 +221,30 @@ fn a_full_card_is_an_error_with_the_numbers() {
     assert_eq!(outcome.code, Some(1), "{}", outcome.show());
     let said = &outcome.stderr;
     assert!(said.contains("bytes wanted") && said.contains("free"), "{said}");
+    // The weights' allocation, the first of that size; and the small one that the host shares with the card.
+    for (ask, want) in [("1@4500000", "bytes wanted"), ("10", "out of memory")] {
+        let outcome = tiny_on_card(&roci, &script, &[("GFX_FAIL_ALLOC", ask)]);
+        assert_eq!(outcome.code, Some(1), "{ask}: {}", outcome.show());
+        let said = &outcome.stderr;
+        assert!(said.contains("cannot load `tiny.gguf`: rocm:0") && said.contains(want), "{ask}: {said}");
+        assert!(said.contains("hint: `roci devices` shows the device"), "{ask}: {said}");
+    }
+    check_recovery(&roci, &script);
+}
+
+/// While the model is loaded, in the prompt and in the answer: each time the call, the wait and the device.
+#[test]
+fn a_hang_is_caught_wherever_it_is() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    for (at, want) in
+        [("1", "error: cannot load `tiny.gguf`"), ("5", "error: cannot load"), ("200", "error: generation failed")]
+    {
+        let args = [&TINY[..], &["--device", "rocm", "--step-deadline", "2"]].concat();
+        let outcome = on_card(&roci, &script, &args, &[("GFX_HANG_AT", at)]);
+        let said = &outcome.stderr;
+        assert_eq!(outcome.code, Some(1), "{at}: {}", outcome.show());
+        assert!(said.contains(want) && said.contains("has not finished") && said.contains("rocm:0"), "{at}: {said}");
+    }
     check_recovery(&roci, &script);
 }

@@ -1,8 +1,8 @@
 //! The command processor: one thread that takes packets from all queues and runs them on the emulator.
 //!
 //! In the ordinary order queues take turns. With a seed the order is hostile: nothing starts while the host is still
-//! adding packets, and then a random one of all that may run does, across queues and, where no barrier bit forbids it,
-//! within one. Dispatches use every core; packets run one at a time.
+//! adding packets, and then of all that may run the one that the seed puts first does, across queues and, where no barrier
+//! bit forbids it, within one. Dispatches use every core; packets run one at a time.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -125,15 +125,24 @@ impl Drop for Model {
     }
 }
 
-/// A small seeded generator (xorshift64*): same seed, same order.
-struct Dice(u64);
+/// A hostile order: every packet has a place in it that follows from the seed and from which packet it is, whatever else
+/// is waiting and however long the host took. So of two packets that may both run, the same one goes first in every run.
+struct Order {
+    seed: u64,
+}
 
-impl Dice {
-    fn roll(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+impl Order {
+    /// `ordinal`: the queue's dispatches before it. Barriers do not count, because the host leaves out those whose
+    /// signals it finds done, which is a matter of time.
+    fn place(&self, queue: u64, ordinal: u64, is_dispatch: bool) -> u64 {
+        let mut x = self.seed;
+        for part in [queue, ordinal, is_dispatch as u64] {
+            x = (x ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            x ^= x >> 31;
+        }
+        x
     }
 }
 
@@ -170,14 +179,14 @@ impl Shared {
     }
 
     fn run(&self) {
-        let mut dice = self.config.seed.map(|seed| Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
+        let order = self.config.seed.map(|seed| Order { seed });
         let mut kicks: Vec<Kick> = Vec::new();
         let mut n_idle = 0u32;
         let mut turn = 0usize;
         while !self.is_stopping.load(Ordering::Acquire) {
             let queues = self.live_queues();
-            let mut ready = self.ready(&queues, dice.is_some());
-            if dice.is_some() && !ready.is_empty() {
+            let mut ready = self.ready(&queues, order.is_some());
+            if order.is_some() && !ready.is_empty() {
                 self.wait_for_quiet(&queues);
                 ready = self.ready(&queues, true);
             }
@@ -188,8 +197,14 @@ impl Shared {
                 continue;
             }
             n_idle = 0;
-            let chosen = match &mut dice {
-                Some(dice) => dice.roll(ready.len()),
+            let chosen = match &order {
+                Some(order) => {
+                    let place = |(n, index, packet): &(usize, u64, Packet)| {
+                        let is_dispatch = matches!(packet.body, Body::Dispatch { .. });
+                        order.place(queues[*n].id, queues[*n].ordinal(*index), is_dispatch)
+                    };
+                    (0..ready.len()).min_by_key(|k| place(&ready[*k])).unwrap_or(0)
+                }
                 None => {
                     turn = turn.wrapping_add(1);
                     turn % ready.len()
@@ -301,8 +316,9 @@ impl Shared {
             }
             _ => self.log(|| format!("queue {} packet {index}: {:?}", queue.id, packet.body)),
         }
+        let is_dispatch = matches!(packet.body, Body::Dispatch { .. });
         let event = self.complete(packet.completion, started);
-        queue.retire(index);
+        queue.retire(index, is_dispatch);
         event
     }
 
@@ -403,4 +419,40 @@ fn append(path: &str, line: &str) -> std::io::Result<()> {
 fn fatal(what: &str) -> ! {
     eprintln!("gfx: {what}");
     std::process::abort()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order_of(seed: u64, packets: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut packets = packets.to_vec();
+        packets.sort_by_key(|(queue, ordinal)| Order { seed }.place(*queue, *ordinal, true));
+        packets
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_order_whatever_else_waits() {
+        let all: Vec<(u64, u64)> = (1..4).flat_map(|queue| (0..20).map(move |n| (queue, n))).collect();
+        for seed in [0, 1, 2, 48_151, u64::MAX] {
+            let whole = order_of(seed, &all);
+            let backwards: Vec<_> = all.iter().rev().copied().collect();
+            assert_eq!(whole, order_of(seed, &backwards));
+            let some: Vec<_> = all.iter().filter(|(queue, n)| (queue + n) % 3 != 0).copied().collect();
+            let kept: Vec<_> = whole.iter().filter(|p| some.contains(p)).copied().collect();
+            assert_eq!(order_of(seed, &some), kept, "what is missing moves nothing else");
+        }
+    }
+
+    #[test]
+    fn seeds_differ_and_queues_are_mixed() {
+        let all: Vec<(u64, u64)> = (1..3).flat_map(|queue| (0..20).map(move |n| (queue, n))).collect();
+        let orders: Vec<_> = (0..50).map(|seed| order_of(seed, &all)).collect();
+        assert!(orders.windows(2).all(|pair| pair[0] != pair[1]));
+        // Either queue goes first about as often, and neither runs to its end before the other starts.
+        let first = orders.iter().filter(|order| order[0].0 == 1).count();
+        assert!((10..40).contains(&first), "{first} of 50");
+        let changes = |order: &Vec<(u64, u64)>| order.windows(2).filter(|pair| pair[0].0 != pair[1].0).count();
+        assert!(orders.iter().all(|order| changes(order) > 5));
+    }
 }

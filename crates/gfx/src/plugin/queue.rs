@@ -24,6 +24,8 @@ pub struct Queue {
     pub is_hung: AtomicBool,
     /// Packets done ahead of the read index.
     done: Mutex<BTreeSet<u64>>,
+    /// Packets done that were no dispatches.
+    n_others: AtomicU64,
 }
 
 impl Queue {
@@ -40,6 +42,7 @@ impl Queue {
             is_closed: AtomicBool::new(false),
             is_hung: AtomicBool::new(false),
             done: Mutex::default(),
+            n_others: AtomicU64::new(0),
         }
     }
 
@@ -108,8 +111,17 @@ impl Queue {
         found
     }
 
+    /// How many dispatches stand before a candidate: other packets never run ahead of their turn, so that those before
+    /// it are done.
+    pub fn ordinal(&self, index: u64) -> u64 {
+        index - self.n_others.load(Ordering::Relaxed)
+    }
+
     /// Frees the slot and moves the read index over everything that is done.
-    pub fn retire(&self, index: u64) {
+    pub fn retire(&self, index: u64, is_dispatch: bool) {
+        if !is_dispatch {
+            self.n_others.fetch_add(1, Ordering::Relaxed);
+        }
         let mut done = self.done();
         // Only the header goes back to "invalid"; the producer rewrites the rest.
         let header = self.cell(self.slot(index));

@@ -216,41 +216,53 @@ pub fn words64(buffer: &Buffer) -> Vec<u64> {
     buffer.bytes().as_chunks::<8>().0.iter().map(|c| u64::from_le_bytes(*c)).collect()
 }
 
-/// Runs every case on every target and compares with `is_right(case, got, want)`.
+/// Runs every case on every target and compares with `is_right(case, got, want)`; says which cases are wrong, and how.
 pub fn check_vector(cases: &[Case], is_right: fn(&Case, u64, u64) -> bool) {
+    let mut wrong = Vec::new();
     for target in TARGETS {
         let (known, source) = vector_source(&target, cases);
         let Some((device, module)) = target.load(&source) else { return };
         for k in known {
-            let case = &cases[k];
-            for round in 0..6 {
-                let n = target.n_lanes;
-                let x: Vec<Vec<u64>> = (0..4).map(|s| numbers::operands(k as u64 * 64 + round * 8 + s, n)).collect();
-                let b: Vec<_> = x.iter().map(|v| upload(&device, v)).collect();
-                let args: Vec<_> = b.iter().map(Arg::Buffer).collect();
-                device
-                    .launch(&module, &format!("case{k}"), [1, 1, 1], [n as u32, 1, 1], &args)
-                    .unwrap_or_else(|e| panic!("{}: {e}", case.asm));
-                for (l, got) in words64(&b[3]).into_iter().enumerate() {
-                    let (a, b, c, d) = (x[0][l], x[1][l], x[2][l], x[3][l]);
-                    let mut want = (case.want)(a, b, c, d);
-                    let mut mask = if case.bits == 64 { !0 } else { (1u64 << case.bits) - 1 };
-                    if case.bits == HALF {
-                        let kept = if target.family == Family::Rdna3 { d & 0xffff_0000 } else { 0 };
-                        (want, mask) = (want & 0xffff | kept, 0xffff_ffff);
-                    }
-                    assert!(
-                        is_right(case, got & mask, want & mask),
-                        "`{}` on {} with {n} lanes, of {a:#x} {b:#x} {c:#x} {d:#x}: {:#x}, the pseudocode says {:#x}",
-                        case.asm,
-                        target.chip,
-                        got & mask,
-                        want & mask,
-                    );
-                }
-            }
+            let run = |round| run_case(&target, (&device, &module), k, &cases[k], round, is_right);
+            wrong.extend((0..6).find_map(|round| run(round).err()));
         }
     }
+    assert!(wrong.is_empty(), "{} cases are wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// One case on a wave of operands; the first lane that is wrong.
+fn run_case(
+    target: &Target,
+    (device, module): (&Device, &Module),
+    k: usize,
+    case: &Case,
+    round: u64,
+    is_right: fn(&Case, u64, u64) -> bool,
+) -> Result<(), String> {
+    let n = target.n_lanes;
+    let x: Vec<Vec<u64>> = (0..4).map(|s| numbers::operands(k as u64 * 64 + round * 8 + s, n)).collect();
+    let b: Vec<_> = x.iter().map(|v| upload(device, v)).collect();
+    let args: Vec<_> = b.iter().map(Arg::Buffer).collect();
+    device
+        .launch(module, &format!("case{k}"), [1, 1, 1], [n as u32, 1, 1], &args)
+        .map_err(|e| format!("{}: {e}", case.asm))?;
+    for (l, got) in words64(&b[3]).into_iter().enumerate() {
+        let (a, b, c, d) = (x[0][l], x[1][l], x[2][l], x[3][l]);
+        let mut want = (case.want)(a, b, c, d);
+        let mut mask = if case.bits == 64 { !0 } else { (1u64 << case.bits) - 1 };
+        if case.bits == HALF {
+            let kept = if target.family == Family::Rdna3 { d & 0xffff_0000 } else { 0 };
+            (want, mask) = (want & 0xffff | kept, 0xffff_ffff);
+        }
+        let (got, want) = (got & mask, want & mask);
+        if !is_right(case, got, want) {
+            let (asm, chip) = (case.asm, target.chip);
+            return Err(format!(
+                "`{asm}` on {chip} with {n} lanes, of {a:#x} {b:#x} {c:#x} {d:#x}: {got:#x}, the pseudocode says {want:#x}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Instructions with a meaning that no table runs, and why.
