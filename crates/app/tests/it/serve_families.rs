@@ -1,5 +1,5 @@
-//! What the API families promise beyond plain answers, on the tiny model: reasoning apart, tools by choice, Ollama's ways
-//! with models and vectors, tokens that come back.
+//! What the API families promise beyond plain answers, on the tiny model: reasoning apart, tools by choice, Ollama's
+//! ways with models and vectors, tokens that come back.
 
 use crate::roci::Roci;
 use crate::serve::{chat, metric, start};

@@ -1,4 +1,4 @@
-//! `keep_alive`: how long a model stays in memory after an answer. Here the operator says that (`--idle-unload`), for all
+//! `keep_alive`: how long a model stays in memory after an answer. Here the operator says that (`--idle-unload`) for all
 //! clients; what one of them may say is that it leaves now.
 
 use crate::server::App;

@@ -270,9 +270,7 @@ impl Choice {
             }
         }
     }
-}
 
-impl Choice {
     /// The tools the model may call now: with `allowed_tools` those that it names.
     pub fn allowed(choice: Option<&Self>, mut tools: Vec<Value>) -> Result<Vec<Value>> {
         let Some(Self::Object(value)) = choice.filter(|choice| choice.is_list()) else { return Ok(tools) };
