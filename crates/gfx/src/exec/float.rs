@@ -31,12 +31,24 @@ pub fn min(a: f32, b: f32) -> f32 {
 
 #[inline(always)]
 fn max64(a: f64, b: f64) -> f64 {
-    if a > b || b.is_nan() { a } else { b }
+    if a == b {
+        f64::from_bits(a.to_bits() & b.to_bits())
+    } else if a > b || b.is_nan() {
+        a
+    } else {
+        b
+    }
 }
 
 #[inline(always)]
 fn min64(a: f64, b: f64) -> f64 {
-    if a < b || b.is_nan() { a } else { b }
+    if a == b {
+        f64::from_bits(a.to_bits() | b.to_bits())
+    } else if a < b || b.is_nan() {
+        a
+    } else {
+        b
+    }
 }
 
 #[inline(always)]

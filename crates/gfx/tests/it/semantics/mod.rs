@@ -240,7 +240,14 @@ fn run_case(
     is_right: fn(&Case, u64, u64) -> bool,
 ) -> Result<(), String> {
     let n = target.n_lanes;
-    let x: Vec<Vec<u64>> = (0..4).map(|s| numbers::operands(k as u64 * 64 + round * 8 + s, n)).collect();
+    let mut x: Vec<Vec<u64>> = (0..4).map(|s| numbers::operands(k as u64 * 64 + round * 8 + s, n)).collect();
+    if round == 0 {
+        // Zeros of either sign against each other, as floats, doubles and halves.
+        for l in 0..24 {
+            let negative = [1 << 31, 1 << 63, 1 << 15][l / 8];
+            x.iter_mut().enumerate().for_each(|(s, x)| x[l] = if l >> s & 1 == 1 { negative } else { 0 });
+        }
+    }
     let b: Vec<_> = x.iter().map(|v| upload(device, v)).collect();
     let args: Vec<_> = b.iter().map(Arg::Buffer).collect();
     device
