@@ -144,7 +144,9 @@ impl Decoder {
             };
             ops::rope_store(exec, projected, places.slots, &mut k_pool, &mut v_pool)?;
         }
-        let spans = step.spans();
+        // Only the wanted rows of the last layer go on. A device has the spans of all rows, once a step.
+        let is_last = layer_idx + 1 == weights.parts.layers.len();
+        let spans = if is_last && places.spans.is_none() { step.kept_spans() } else { step.spans() };
         let spans = Spans { host: &spans, device: places.spans };
         let shaping = Shaping {
             window: config.window_of(layer_idx),

@@ -125,6 +125,29 @@ impl<'a> Step<'a> {
             .collect()
     }
 
+    /// As [`Step::spans`], for the kept rows alone where rows do not see what follows them.
+    pub fn kept_spans(&self) -> Vec<QuerySpan<'_>> {
+        if self.batch.attention != Attention::Causal {
+            return self.spans();
+        }
+        let mut spans: Vec<QuerySpan> = Vec::with_capacity(self.batch.seqs.len());
+        for (seq, blocks) in self.batch.seqs.iter().zip(&self.blocks) {
+            let n_before = spans.len();
+            let place = |row: u32| self.kept.partition_point(|kept| *kept < row);
+            let kept = &self.kept[place(seq.first_row)..place(seq.first_row + seq.n_rows)];
+            for row in kept.iter().map(|&row| row as usize) {
+                match spans[n_before..].last_mut() {
+                    Some(span) if span.first_row + span.n_rows == row => span.n_rows += 1,
+                    _ => {
+                        let first_position = self.batch.positions[row] as usize;
+                        spans.push(QuerySpan { first_row: row, n_rows: 1, first_position, blocks, is_causal: true });
+                    }
+                }
+            }
+        }
+        spans
+    }
+
     /// One row a sequence, each with logits, nothing pooled: the step that is repeated the most.
     pub fn only_decodes(&self) -> bool {
         let n = self.n_rows;
