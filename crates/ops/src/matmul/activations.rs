@@ -3,7 +3,8 @@
 //! The error is at most 2^-16 of the group's largest value, 256 times below that of 8 bits (2^-15 for a format whose
 //! sums need the bit).
 //!
-//! For the kernel of many rows scales are powers of two, which may serve several groups: applying one to a sum is then an
+//! For the kernel of many rows scales are powers of two, which may serve several groups (then `largest` is smaller, as
+//! the sums run over more products, and the error up to 2^-12 of the largest value): applying one to a sum is then an
 //! addition to its exponent, which the ports that multiply have nothing to do with.
 //!
 //! The rows of a *tile* lie interleaved by groups: a group of a row is one cache line, the same group of the tile's
