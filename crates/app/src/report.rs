@@ -48,6 +48,14 @@ impl<T, E: Into<anyhow::Error>> HintExt<T> for Result<T, E> {
     }
 }
 
+/// Names the file that an error is about, where the error does not do so itself.
+pub fn about(path: &std::path::Path) -> impl Fn(anyhow::Error) -> anyhow::Error {
+    move |error| match one_line(&error).contains(&*path.to_string_lossy()) {
+        true => error,
+        false => error.context(format!("`{}`", path.display())),
+    }
+}
+
 /// The error with its causes on one line, for messages that are themselves one line.
 pub fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();

@@ -5,7 +5,7 @@ use crate::interrupt;
 use crate::load::{self, PROMPT_STEP, Plan, Use};
 use crate::model_file::{self, Template};
 use crate::options::LoadArgs;
-use crate::report::HintExt;
+use crate::report::{self, HintExt};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::{Event, FinishReason, Handle, Sampling, Submit, Usage};
 use model::TokenId;
@@ -83,8 +83,7 @@ impl Session {
     pub fn open(path: &Path, args: &LoadArgs, detail: Detail, profiling: Profiling) -> Result<Self> {
         let start = Instant::now();
         let checkpoint = load::open(path, args)?;
-        let mut plan =
-            load::plan(&checkpoint, args, Use::ONE_SEQUENCE).with_context(|| format!("`{}`", path.display()))?;
+        let mut plan = load::plan(&checkpoint, args, Use::ONE_SEQUENCE).map_err(report::about(path))?;
         if plan.n_ctx > plan.n_ctx_train {
             let (n_ctx, n_train) = (plan.n_ctx, plan.n_ctx_train);
             let error = anyhow!("--context {n_ctx} is more than the {n_train} tokens the model was trained for");
@@ -200,7 +199,16 @@ impl Session {
                     }
                 }
                 Ok(Event::Finished { reason, usage, .. }) => break (reason, usage),
-                Ok(Event::Failed { error, .. }) => bail!("generation failed: {error}"),
+                Ok(Event::Failed { error, .. }) => {
+                    let is_form = error.contains("the constraint cannot be used");
+                    let failed = anyhow!("generation failed: {error}");
+                    return match is_form {
+                        true => {
+                            Err(failed).hint("look at --json-schema, --grammar or --regex again; see `roci run --help`")
+                        }
+                        false => Err(failed),
+                    };
+                }
                 Ok(Event::Prompt { .. } | Event::Vector { .. } | Event::Stats(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("the engine ended in the middle of the answer"),
             }

@@ -19,6 +19,14 @@ fn file(path: &Path) -> Result<Found> {
     let bytes = map(path)?;
     let inside = |error| in_file(path, error);
     if safetensors::is_safetensors(&bytes) {
+        // A shard stands for its model, as a part of a split GGUF file does.
+        if let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            let list = parent.join(index::FILE);
+            if list.is_file() && index::shards(&list)?.iter().any(|shard| shard == name) {
+                return folder(parent);
+            }
+        }
         let hub = path.parent().map(in_folder).transpose()?.flatten();
         return safetensors::read(&[bytes], hub).map_err(inside);
     }

@@ -4,7 +4,7 @@
 use crate::drive::{Driver, Span, Want};
 use crate::load::{self, Use};
 use crate::options::{Device, LoadArgs};
-use crate::quantize::{Importance, importance::Column};
+use crate::quantize::{Importance, export, importance::Column};
 use crate::report::HintExt;
 use crate::{model_file, store};
 use anyhow::{Context, Result, anyhow};
@@ -45,6 +45,11 @@ pub fn main(args: &Args) -> Result<()> {
     let path = store::resolve(&args.model)?;
     let load_args = LoadArgs { context: Some(args.chunk), device: Device::Cpu, ..args.load.clone() };
     let checkpoint = load::open(&path, &load_args)?;
+    // Matrices go by GGUF's names, as `roci quantize` looks for them.
+    let checkpoint = match checkpoint.format() {
+        weights::Format::Gguf => checkpoint,
+        weights::Format::Safetensors => export::as_gguf(&checkpoint, &path)?,
+    };
     let tokenizer = model_file::open_tokenizer(&checkpoint).with_context(|| format!("`{}`", path.display()))?;
     let tokens = tokenizer.encode_with(&text, Specials::Plain, Ends::Add);
     let n_chunk = args.chunk as usize;

@@ -62,6 +62,13 @@ pub fn main(args: &Args) -> Result<()> {
     let mix = Mix::find(args.mix).expect("the argument was parsed to a known name");
     let importance = args.imatrix.as_deref().map(Importance::read).transpose()?;
     let plan = mix.plan(&checkpoint, importance.is_some());
+    if let (Some(importance), Some(file)) = (&importance, &args.imatrix) {
+        let is_known = |tensor: &weights::Tensor| importance.by_name.contains_key(&tensor.name);
+        if !checkpoint.tensors().iter().any(is_known) {
+            return Err(anyhow!("`{}` names none of this model's tensors", file.display()))
+                .hint("make one from this model: roci imatrix MODEL TEXT OUT");
+        }
+    }
     if plan.n_blind > 0 {
         eprintln!("note: {} tensors take types that want --imatrix; expect them to be worse without", plan.n_blind);
     }

@@ -4,7 +4,7 @@ use crate::load::{self, Plan, Use};
 use crate::model_file::{self, Template};
 use crate::options::LoadArgs;
 use crate::report::human_bytes;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use engine::{EngineOptions, Handle};
 use model::TokenId;
 use rocinante::masks::Masks;
@@ -47,7 +47,7 @@ pub struct Loaded {
 impl Loaded {
     pub fn open(name: &str, path: &Path, settings: &LoadSettings) -> Result<Self> {
         let checkpoint = load::open(path, &settings.load)?;
-        let plan = plan(&checkpoint, settings).with_context(|| format!("`{}`", path.display()))?;
+        let plan = plan(&checkpoint, settings).map_err(crate::report::about(path))?;
         if plan.n_ctx > plan.n_ctx_train {
             bail!("--context {} is more than the {} tokens it was trained for", plan.n_ctx, plan.n_ctx_train);
         }

@@ -94,6 +94,44 @@ fn a_folder_of_shards_becomes_one_gguf_that_says_the_same() {
 }
 
 #[test]
+fn importance_of_a_folder_fits_the_file_made_from_it() {
+    let roci = Roci::new();
+    let folder = write_folder(roci.home.path(), |_| ());
+    let folder = folder.to_str().unwrap();
+    fs::write(roci.home.path().join("text.txt"), "the words and the numbers 1 2 3 ".repeat(20)).unwrap();
+    let made = roci.run(&["imatrix", folder, "text.txt", "imatrix.gguf", "--chunk", "32", "--chunks", "2"]);
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    let with = |imatrix: &str| roci.run(&["quantize", folder, "out.gguf", "--type", "Q4_0", "--imatrix", imatrix]);
+    assert_eq!(with("imatrix.gguf").code, Some(0), "{}", with("imatrix.gguf").stderr);
+    // One that knows none of the tensors would change nothing in silence.
+    let other = weights::Metadata::from_iter([("general.type".to_owned(), weights::Value::from("imatrix"))]);
+    weights::gguf::write(&roci.home.path().join("other.gguf"), &other, []).unwrap();
+    let refused = with("other.gguf");
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("names none of this model's tensors\nhint: "), "{}", refused.stderr);
+}
+
+#[test]
+fn a_form_that_cannot_be_followed_is_an_error_with_a_hint() {
+    let roci = Roci::new();
+    let folder = write_folder(roci.home.path(), |_| ());
+    let model = folder.join("model-00002-of-00002.safetensors");
+    let run = |flag: &str, form: &str| {
+        roci.run(&["run", model.to_str().unwrap(), "a", flag, form, "--device", "cpu", "--max-tokens", "4"])
+    };
+    for (flag, form) in
+        [("--regex", "["), ("--json-schema", r#"{"type": "nonsense"}"#), ("--grammar", "root ::= other")]
+    {
+        let outcome = run(flag, form);
+        assert_eq!(outcome.code, Some(1), "{flag}: {}", outcome.stdout);
+        let text = &outcome.stderr;
+        assert!(text.contains("the constraint cannot be used") && text.contains("\nhint: "), "{flag}: {text}");
+    }
+    let outcome = run("--regex", "(yes|no)");
+    assert!(["yes\n", "no\n"].contains(&outcome.stdout.as_str()), "{}{}", outcome.stdout, outcome.stderr);
+}
+
+#[test]
 fn what_gguf_cannot_say_is_an_error_with_a_way_out() {
     let check = |change: &dyn Fn(&mut Value), wanted: &str| {
         let roci = Roci::new();

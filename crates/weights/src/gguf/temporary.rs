@@ -31,7 +31,7 @@ impl Temporary {
                 Ok(file) => return Ok((Self { path, is_kept: false }, file)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(source) => {
-                    return Err(Error::Io { path: target.to_owned(), action: "create a file for", source });
+                    return Err(Error::Io { path: target.to_owned(), action: "be written", source });
                 }
             }
         }

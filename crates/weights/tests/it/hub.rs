@@ -95,6 +95,21 @@ fn a_split_model_opens_by_any_part() {
 }
 
 #[test]
+fn a_sharded_model_opens_by_any_shard() {
+    let whole = Checkpoint::open(&testdata("hub_many")).unwrap();
+    for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+        let checkpoint = Checkpoint::open(&testdata("hub_many").join(shard)).unwrap();
+        assert_eq!(checkpoint.tensors().len(), whole.tensors().len(), "{shard}");
+        assert_eq!(checkpoint.hub().unwrap().config, whole.hub().unwrap().config);
+    }
+    // One that the index does not name is a file by itself.
+    let folder = scratch("loose_shard");
+    copy_but(&testdata("hub_many"), &folder, "");
+    std::fs::copy(folder.join("model-00001-of-00002.safetensors"), folder.join("loose.safetensors")).unwrap();
+    assert!(Checkpoint::open(&folder.join("loose.safetensors")).unwrap().tensors().len() < whole.tensors().len());
+}
+
+#[test]
 fn version_1_reads() {
     let checkpoint = Checkpoint::open(&testdata("old_v1.gguf")).unwrap();
     assert_eq!(checkpoint.description(), "GGUF v1");

@@ -194,6 +194,6 @@ fn a_target_that_cannot_be_written_is_an_error_with_its_path() {
     let folder = scratch("a_target_that_cannot_be_written_is_an_error_with_its_path");
     let path = folder.join("no such folder").join("model.gguf");
     let error = GgufWriter::create(&path, &Metadata::new(), &[]).unwrap_err().to_string();
-    assert!(error.starts_with(&format!("{}: cannot create a file for: ", path.display())), "{error}");
+    assert!(error.starts_with(&format!("{}: cannot be written: ", path.display())), "{error}");
     assert!(GgufWriter::create(Path::new("/"), &Metadata::new(), &[]).is_err());
 }
