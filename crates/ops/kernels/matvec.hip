@@ -18,10 +18,16 @@
 // Sixteen waves with 128 registers each on NVIDIA, or twice as many: loads in flight count for more than waves.
 #define BLOCKS ((OUTS == 1 && IS_PLAIN ? 32 : 16) / WAVES)
 
-// Groups that a lane loads before it works on them; with many rows the sums need the registers.
+// Groups that a lane loads before it works on them; with many rows the sums need the registers, and on chips without dot
+// products the bytes that are taken apart.
+#if defined(GPU_AMD) && !defined(GPU_FDOT2)
+#define MOST_DEPTH 2
+#else
+#define MOST_DEPTH 4
+#endif
 template <u32 ROWS>
 struct Depth {
-    static constexpr u32 value = (ROWS == 1 ? 4 : ROWS == 2 ? 2 : 1) / (ROWS <= 2 && FORMAT == FORMAT_F32 ? 2 : 1);
+    static constexpr u32 value = (ROWS == 1 ? MOST_DEPTH : ROWS == 2 ? 2 : 1) / (ROWS <= 2 && FORMAT == FORMAT_F32 ? 2 : 1);
 };
 
 struct Job {
