@@ -1,7 +1,8 @@
 //! All that differs between AMD's HIP and NVIDIA's CUDA driver API, in one place.
 //!
 //! Library names and folders, attribute numbers, architecture names, compile options, the few calls
-//! without a twin, BLAS numbers: long, because being the one file is the point. Every other file of this crate is the same for both vendors.
+//! without a twin, BLAS numbers: long, because being the one file is the point. Every other file of this
+//! crate is the same for both vendors.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;

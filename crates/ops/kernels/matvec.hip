@@ -1,10 +1,10 @@
 // matvec: out[r, o] (+)= sum_k x[r, k] * w[o, k] for few rows r, on packed weights. Bound by reading the weights.
 //
 // A wave takes OUTS weight rows; each lane takes every GPU_WAVE-th group of 32 weights (or 8 plain numbers), and loads
-// several groups before it works on the first. Up to three products of one x share a launch.
+// several groups before it works on the first, the next ones while it does. Up to three products of one x share a launch.
 // Packed weights meet activations of 16 bits (round.hip) in integer dot products; plain numbers meet f32.
-// Where x is to be normed first and weights are packed, x times the norm's weights goes in, and the sums are divided by the root of the mean
-// square at the end: every wave sees the whole row anyway.
+// Where x is to be normed first and weights are packed, x times the norm's weights goes in, and the sums are divided by
+// the root of the mean square at the end: every wave sees the whole row anyway.
 #define LOAD_WEIGHTS load_once
 #include "quant.h"
 

@@ -1,4 +1,5 @@
-// The only place that knows which compiler reads the kernels: hiprtc, nvrtc, or clang -x hip.
+// The only place that knows which compiler reads the kernels: hiprtc, nvrtc, or clang -x hip. Long, because being the one
+// place is the point: AMD's words, then NVIDIA's, then what both share.
 // No vendor header is included on any path. A kernel never assumes 32 lanes: GPU_WAVE is a
 // compile-time constant (32 on RDNA and NVIDIA, 64 on GCN and CDNA), given by the host.
 #pragma once
