@@ -49,15 +49,15 @@ fn dense_block(
     let (mut h, mut branch) = (h.rows_mut(n), branch.rows_mut(n));
     let Dense { gate, up, down } = dense;
     let Some(gate) = gate else {
-        let product = &mut [Product::write(weights.view(up.weight), up_out.rows_mut(n))];
+        let product = &mut [Product::write(weights.view(up.weight), up_out.rows_mut(n)).coarse()];
         context.norm_products(layer.ffn_norm, x.as_view(), &mut h, product)?;
         context.add_bias(up, &mut up_out.rows_mut(n))?;
         ops::activate(exec, activation, &mut up_out.rows_mut(n))?;
         return context.join(up_out.rows(n), down, layer.post_ffn_norm, x, &mut branch);
     };
     let products = &mut [
-        Product::write(weights.view(gate.weight), gate_out.rows_mut(n)),
-        Product::write(weights.view(up.weight), up_out.rows_mut(n)),
+        Product::write(weights.view(gate.weight), gate_out.rows_mut(n)).coarse(),
+        Product::write(weights.view(up.weight), up_out.rows_mut(n)).coarse(),
     ];
     context.norm_products(layer.ffn_norm, x.as_view(), &mut h, products)?;
     context.add_bias(gate, &mut gate_out.rows_mut(n))?;
@@ -66,7 +66,7 @@ fn dense_block(
     let is_plain = down.bias.is_none() && layer.post_ffn_norm.is_none() && config.residual_scale == 1.0;
     if activation == Activation::Silu && is_plain {
         // Where the device can, the gate is made on the way into the product.
-        let product = &mut [Product::add(weights.view(down.weight), x.reborrow())];
+        let product = &mut [Product::add(weights.view(down.weight), x.reborrow()).coarse()];
         return Ok(ops::swiglu_matmul(exec, &mut gate_rows, up_rows, product)?);
     }
     ops::glu(exec, activation, &mut gate_rows, up_rows)?;

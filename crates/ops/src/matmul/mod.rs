@@ -1,19 +1,25 @@
 //! Products of activations with weights: `out[r, o] = sum_k x[r, k] * weight[o, k]`.
 //!
 //! Few rows and many rows are different problems. Few rows (decode) are bound by reading the weights, many rows
-//! (prompts) by arithmetic. Six kernels share the work:
+//! (prompts) by arithmetic. Seven kernels share the work:
 //! - `strip`: packed weights in tiles, unpacked in registers, 16-bit integers; some rows;
 //! - `unpacked`: the same weights unpacked once into pairs of 16 bits, then used for every row; many rows;
+//! - `bytes`: packed weights of some types against bytes and outliers, with AVX-512; still more rows;
 //! - `panel`: plain numbers as f32 in a layout for the registers, used for every row; many rows;
 //! - `dot`: plain numbers (F32, F16, BF16), few rows;
 //! - `neon`: all of these on 64-bit ARM, from rows;
 //! - `plain`: portable Rust for everything else.
 //!
 //! Faithfulness decides the arithmetic: activations are rounded to 16 bits per 32 of them where integers are used (many
-//! rows with AVX-512: 13 to 16 bits per up to 256 of them), never to 8 (a model with outliers shows the difference in its
-//! text), and weights are never rounded again.
+//! rows with AVX-512: 13 to 16 bits per up to 256 of them), never plainly to 8 (a model with outliers shows the difference
+//! in its text): the types that 16 bits cannot serve fast enough get bytes for what is small and f32 for what is not
+//! (`clipped`), where a product may be coarse. Weights are never rounded again.
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod clipped;
 #[cfg(target_arch = "x86_64")]
 mod dot;
 mod experts;
@@ -63,15 +69,23 @@ pub struct Product<'w, 'o> {
     /// `[n_rows, n_out]`, f32
     pub out: ViewMut<'o>,
     pub mode: Mode,
+    /// Whether activations may go in bytes, outliers apart, where the type of the weights gains by it.
+    pub may_be_coarse: bool,
 }
 
 impl<'w, 'o> Product<'w, 'o> {
     pub fn write(weight: View<'w>, out: ViewMut<'o>) -> Self {
-        Self { weight, out, mode: Mode::Write }
+        Self { weight, out, mode: Mode::Write, may_be_coarse: false }
     }
 
     pub fn add(weight: View<'w>, out: ViewMut<'o>) -> Self {
-        Self { weight, out, mode: Mode::Add }
+        Self { weight, out, mode: Mode::Add, may_be_coarse: false }
+    }
+
+    /// For products that are most of a prompt's work and little of its error: those of a feed-forward layer, which make 80 %
+    /// of the one and half of the other.
+    pub fn coarse(self) -> Self {
+        Self { may_be_coarse: true, ..self }
     }
 }
 
@@ -100,7 +114,7 @@ pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error
         Exec::Cpu(pool) => {
             let x = x.f32s(OP, "x")?;
             observe::see(x, n_in, products.iter().filter_map(|product| product.weight.host_bytes(OP, "weight").ok()));
-            matmul_cpu(pool, Left::Plain(x), n_rows, n_in, products)
+            matmul_cpu(pool, Left::Plain(x), [n_rows, n_in], products)
         }
         Exec::Gpu(gpu) => {
             gpu.launcher.count(work(x.shape, products));
@@ -147,7 +161,7 @@ pub fn norm_matmul(
         weight.expect_shape(OP, "weight", [1, x.n_cols()])?;
         check_shapes(x.shape, products)?;
         let left = Left::Norm { x: x.f32s(OP, "x")?, weight: weight.f32s(OP, "weight")?, eps };
-        return matmul_cpu(pool, left, x.n_rows(), x.n_cols(), products);
+        return matmul_cpu(pool, left, x.shape, products);
     }
     rmsnorm(exec, x, weight, eps, h)?;
     matmul(exec, h.as_view(), products)
@@ -172,9 +186,9 @@ pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [P
     {
         up.expect_shape(OP, "up", gate.shape)?;
         check_shapes(gate.shape, products)?;
-        let [n_rows, n_in] = gate.shape;
+        let shape = gate.shape;
         let left = Left::Gated { gate: gate.f32s(OP, "gate")?, up: up.f32s(OP, "up")? };
-        return matmul_cpu(pool, left, n_rows, n_in, products);
+        return matmul_cpu(pool, left, shape, products);
     }
     swiglu(exec, gate, up)?;
     matmul(exec, gate.as_view(), products)
@@ -202,6 +216,9 @@ fn work([n_rows, n_in]: [usize; 2], products: &[Product]) -> gpu::Work {
 thread_local! {
     /// The rounded activations of the calling thread; grows to the largest batch once.
     static ACTIVATIONS: RefCell<Activations> = const { RefCell::new(Activations::new()) };
+    /// The same in bytes.
+    #[cfg(target_arch = "x86_64")]
+    static CLIPPED: RefCell<clipped::Clipped> = const { RefCell::new(clipped::Clipped::new()) };
 }
 
 /// A product as the kernels see it.
@@ -225,12 +242,42 @@ struct Input<'a> {
     rounded: &'a Activations,
 }
 
-fn matmul_cpu(pool: &Pool, left: Left, n_rows: usize, n_in: usize, products: &mut [Product]) -> Result<(), Error> {
+/// Where all of these products go in bytes: one in how many numbers is left out of them.
+#[cfg(target_arch = "x86_64")]
+fn outliers(isa: Isa, jobs: &[Job], n_rows: usize) -> Option<usize> {
+    if isa != Isa::Avx512 || n_rows < MANY_ROWS {
+        return None;
+    }
+    let of_job = |job: &Job| match job.layout {
+        Layout::Tiles => for_block!(job.dtype,
+            P => P::OUTLIERS,
+            P => { let _: Option<P> = None; None }
+        ),
+        _ => None,
+    };
+    jobs.iter().map(of_job).try_fold(usize::MAX, |least, outliers| Some(least.min(outliers?)))
+}
+
+fn matmul_cpu(pool: &Pool, left: Left, [n_rows, n_in]: [usize; 2], products: &mut [Product]) -> Result<(), Error> {
     let needs_rounding = products.iter().any(|p| takes_rounded(pool.isa(), &p.weight));
+    #[cfg(target_arch = "x86_64")]
+    let may_be_coarse = products.iter().all(|p| p.may_be_coarse);
     let jobs = products
         .iter_mut()
         .map(|p| Job::new(p.weight, Shared::new(p.out.f32s(OP, "out")?), p.mode))
         .collect::<Result<Vec<Job>, Error>>()?;
+    #[cfg(target_arch = "x86_64")]
+    if may_be_coarse && let Some(outliers) = outliers(pool.isa(), &jobs, n_rows) {
+        return CLIPPED.with_borrow_mut(|clipped| {
+            clipped.round(pool, &left, [n_rows, n_in], outliers, bytes::K_CHUNK);
+            let tasks = tasks(&jobs, pool.n_threads(), n_rows);
+            pool.run(tasks.len(), |task_idx, _| {
+                let Task { job_idx, cols } = &tasks[task_idx];
+                bytes::cols(clipped, n_rows, n_in, &jobs[*job_idx], cols.clone());
+            });
+            Ok(())
+        });
+    }
     ACTIVATIONS.with_borrow_mut(|rounded| {
         if needs_rounding {
             let rounding = rounding(pool.isa(), &jobs, n_rows);
@@ -307,6 +354,9 @@ fn tasks(jobs: &[Job], n_threads: usize, n_rows: usize) -> Vec<Task> {
 const FEW_ROWS: usize = 8;
 /// Up to how many rows weights are unpacked anew for every tile of activations.
 const SOME_ROWS: usize = 24;
+/// From how many rows on bytes and outliers pay for weights that are unpacked twice.
+#[cfg(target_arch = "x86_64")]
+const MANY_ROWS: usize = 64;
 
 #[cfg(target_arch = "x86_64")]
 fn tile_rows(isa: Isa, n_rows: usize) -> usize {

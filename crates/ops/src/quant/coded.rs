@@ -28,6 +28,17 @@ const CODES: usize = 2 * TILE_ROWS;
 const GROUP_BYTES: usize = CODES + nibble::BYTES;
 pub(super) const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
 
+/// The largest level, of either sign.
+pub(super) const fn largest_level(levels: &[i8; 16]) -> i32 {
+    let (mut largest, mut i) = (0, 0);
+    while i < 16 {
+        let level = (levels[i] as i32).abs();
+        largest = if level > largest { level } else { largest };
+        i += 1;
+    }
+    largest
+}
+
 /// The code of every level from -128 to 127.
 pub(super) const fn codes_of(levels: &[i8; 16]) -> [u8; 256] {
     let mut codes = [0; 256];
@@ -103,19 +114,52 @@ pub(super) unsafe fn scales_512<B: Coded>(tile: *const u8) -> (__m512, __m512) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) unsafe fn pairs_512<B: Coded>(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let at = tile.add(GROUPS + group * GROUP_BYTES + TILE_ROWS * (eighth / 2));
+        // A row's scale in both halves of its lane.
+        let scales = _mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast()));
+        let scales = _mm512_mask_blend_epi16(0xAAAA_AAAA, scales, _mm512_slli_epi32::<16>(scales));
+        let mut pairs = small_512::<B>(tile, group, eighth);
+        for pair in &mut pairs {
+            *pair = _mm512_mullo_epi16(*pair, scales);
+        }
+        pairs
+    }
+}
+
+/// The levels alone.
+///
+/// # Safety
+/// As [`pairs_512`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn small_512<B: Coded>(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
     let levels = const { &wide(&B::LEVELS) };
     // SAFETY: the caller's promise.
     unsafe {
-        let group = tile.add(GROUPS + group * GROUP_BYTES);
-        // A row's scale in both halves of its lane.
-        let scales = _mm512_cvtepi8_epi32(_mm_loadu_si128(group.add(TILE_ROWS * (eighth / 2)).cast()));
-        let scales = _mm512_mask_blend_epi16(0xAAAA_AAAA, scales, _mm512_slli_epi32::<16>(scales));
         let levels = _mm512_loadu_si512(levels.as_ptr().cast());
-        let mut pairs = nibble::pairs_512(group.add(CODES + 64 * eighth));
+        let mut pairs = nibble::pairs_512(tile.add(GROUPS + group * GROUP_BYTES + CODES + 64 * eighth));
         for pair in &mut pairs {
-            *pair = _mm512_mullo_epi16(_mm512_permutexvar_epi16(*pair, levels), scales);
+            *pair = _mm512_permutexvar_epi16(*pair, levels);
         }
         pairs
+    }
+}
+
+/// What a level of 1 is worth in 16 weights.
+///
+/// # Safety
+/// As [`scales_512`]; `sixteen < 16`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn small_scales_512<B: Coded>(tile: *const u8, sixteen: usize) -> (__m512, __m512) {
+    // SAFETY: the caller's promise: two times sixteen scales start a group.
+    unsafe {
+        let at = tile.add(GROUPS + sixteen / 2 * GROUP_BYTES + TILE_ROWS * (sixteen % 2));
+        let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast())));
+        let (d, zero) = scales_512::<B>(tile);
+        (_mm512_mul_ps(d, scales), zero)
     }
 }
 
@@ -163,15 +207,18 @@ pub(super) unsafe fn high_levels_256(levels: &[i8; 16], codes: __m256i) -> __m25
     }
 }
 
-/// Gives a format these tiles: with the largest scale times the largest level, and [`super::Format::SUM_GROUPS`], as many as
-/// leave activations 14 bits.
+/// Gives a format these tiles: with the largest scale times the largest level, [`super::Format::SUM_GROUPS`], as many as
+/// leave activations 14 bits, how many weights share a scale, and [`super::Format::OUTLIERS`].
 macro_rules! coded {
-    ($format:ty, $largest:expr, $sum_groups:expr) => {
+    ($format:ty, $largest:expr, $sum_groups:expr, $span:expr, $outliers:expr) => {
         impl super::Format for $format {
             const HAS_MIN: bool = false;
             const TILE_BYTES: usize = super::coded::TILE_BYTES;
             const LARGEST: i32 = $largest;
             const SUM_GROUPS: usize = $sum_groups;
+            const OUTLIERS: Option<usize> = $outliers;
+            const SMALL_SPAN: usize = $span;
+            const SMALL_LARGEST: i32 = super::coded::largest_level(&<Self as super::coded::Coded>::LEVELS);
 
             fn pack_tile(blocks: &[&[u8]; super::TILE_ROWS], tile: &mut [u8]) {
                 super::coded::pack_tile::<Self>(blocks, tile);
@@ -193,6 +240,20 @@ macro_rules! coded {
             unsafe fn pairs_512(tile: *const u8, group: usize, eighth: usize) -> [super::__m512i; 4] {
                 // SAFETY: the caller's promise.
                 unsafe { super::coded::pairs_512::<Self>(tile, group, eighth) }
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[inline(always)]
+            unsafe fn small_512(tile: *const u8, group: usize, eighth: usize) -> [super::__m512i; 4] {
+                // SAFETY: the caller's promise.
+                unsafe { super::coded::small_512::<Self>(tile, group, eighth) }
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[inline(always)]
+            unsafe fn small_scales_512(tile: *const u8, span: usize) -> (super::__m512, super::__m512) {
+                // SAFETY: the caller's promise.
+                unsafe { super::coded::small_scales_512::<Self>(tile, span * $span / 16) }
             }
 
             #[cfg(target_arch = "x86_64")]

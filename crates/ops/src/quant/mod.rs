@@ -102,6 +102,14 @@ pub(crate) trait Format: Block {
     /// Groups that one sum of integers may run over where there are many rows. They lie in one block and share its `d`
     /// once [`Format::folded_512`] has put their scales into the integers.
     const SUM_GROUPS: usize = 1;
+    /// Many rows go in bytes against these weights (`matmul::bytes`), where the CPU has the instruction: one in so many
+    /// numbers of a row is left out of the bytes. The fewer bits a weight has the more a model makes of an error, and of one
+    /// or two bits so much that they stay with activations in 16.
+    const OUTLIERS: Option<usize> = None;
+    /// Weights that share the scales of [`Format::small_512`]: a group, or half of one.
+    const SMALL_SPAN: usize = Self::SPAN;
+    /// The largest integer, of either sign, that they hold.
+    const SMALL_LARGEST: i32 = 128;
 
     /// Interleaves one block of each of sixteen rows; a missing row is all zero bytes.
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]);
@@ -141,6 +149,28 @@ pub(crate) trait Format: Block {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn folded_scales_512(tile: *const u8, span: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::scales_512(tile, span) }
+    }
+
+    /// As [`Format::pairs_512`], with integers that fit a byte with a sign.
+    ///
+    /// # Safety
+    /// As [`Format::pairs_512`]; the format is one of those in bytes.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn small_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { Self::pairs_512(tile, group, eighth) }
+    }
+
+    /// `(d, m)` that belong to [`Format::small_512`], for a span of its own.
+    ///
+    /// # Safety
+    /// As [`Format::scales_512`]; `span < LEN / SMALL_SPAN`.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn small_scales_512(tile: *const u8, span: usize) -> (__m512, __m512) {
         // SAFETY: the caller's promise.
         unsafe { Self::scales_512(tile, span) }
     }

@@ -48,6 +48,8 @@ impl Format for Q5K {
     const HAS_MIN: bool = true;
     const LARGEST: i32 = 63 * CENTER;
     const SUM_GROUPS: usize = 4;
+    const OUTLIERS: Option<usize> = Some(32);
+    const SMALL_LARGEST: i32 = 31;
     const TILE_BYTES: usize = TILE;
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {

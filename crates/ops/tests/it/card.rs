@@ -128,7 +128,7 @@ impl Card {
         let mut products: Vec<Product> = held
             .iter()
             .zip(&mut outs)
-            .map(|(weight, out)| Product { weight: weight.view(), out: out.view_mut(), mode })
+            .map(|(weight, out)| Product { weight: weight.view(), out: out.view_mut(), mode, may_be_coarse: true })
             .collect();
         let blas = if through == Through::Library { self.blas.as_ref() } else { None };
         self.run(blas, |exec| matmul(exec, x.view(), &mut products));
