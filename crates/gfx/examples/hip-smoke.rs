@@ -250,7 +250,34 @@ fn main() {
     }
     assert_eq!(h.download::<u32>(counter, 1), [2 * 3 * 64], "two streams");
     println!("two streams and atomics: right");
+    streams_without_order(&h, module);
     println!("ok");
+}
+
+/// Three streams that have nothing to do with each other: whichever goes first, the numbers are the same.
+fn streams_without_order(h: &Hip, module: Ptr) {
+    let new_stream: unsafe extern "C" fn(*mut Ptr, c_uint) -> c_int = h.get("hipStreamCreateWithFlags");
+    let sync: unsafe extern "C" fn(Ptr) -> c_int = h.get("hipStreamSynchronize");
+    let add = h.function(module, c"add");
+    let (mut one, mut n) = (h.upload(&[1.0f32; 64]), 64i32);
+    let mut lanes: Vec<(Ptr, Ptr)> = Vec::new();
+    for _ in 0..3 {
+        let mut stream = null_mut();
+        // SAFETY: `stream` is a live local.
+        h.check("hipStreamCreate", unsafe { new_stream(&mut stream, 1) });
+        lanes.push((stream, h.upload(&[0.0f32; 64])));
+    }
+    for _ in 0..6 {
+        for (stream, sum) in &mut lanes {
+            h.launch(add, 1, 64, *stream, &mut [arg(sum), arg(&mut one), arg(&mut n)]);
+        }
+    }
+    for (stream, sum) in lanes {
+        // SAFETY: a live stream.
+        h.check("hipStreamSynchronize", unsafe { sync(stream) });
+        assert_eq!(h.download::<f32>(sum, 64), [6.0; 64]);
+    }
+    println!("three streams without order: right");
 }
 
 /// Waits for an event as a program with a step deadline does: asks, and leaves when the answer stays "not ready".

@@ -22,8 +22,14 @@
 // products the bytes that are taken apart.
 #if defined(GPU_AMD) && !defined(GPU_FDOT2)
 #define MOST_DEPTH 2
+// Before each row: bytes that were taken apart once for all rows would need more registers than there are.
+DEVICE i32 as_if_new(i32 word) {
+    asm volatile("" : "+v"(word));
+    return word;
+}
 #else
 #define MOST_DEPTH 4
+DEVICE i32 as_if_new(i32 word) { return word; }
 #endif
 template <u32 ROWS>
 struct Depth {
@@ -262,8 +268,9 @@ DEVICE void use_groups(float (&sum)[OUTS][ROWS], float (&squares)[ROWS], const R
             for (u32 i = 0; i < 4; ++i) {
 #pragma unroll
                 for (u32 part = 0; part < 2; ++part) {
-                    h[part] = dot4_i8(group[o].q[part * 4 + i], (i32)high[part].at[i], h[part]);
-                    l[part] = dot4_i8(group[o].q[part * 4 + i], (i32)low[part].at[i], l[part]);
+                    const i32 four = as_if_new(group[o].q[part * 4 + i]);
+                    h[part] = dot4_i8(four, as_if_new((i32)high[part].at[i]), h[part]);
+                    l[part] = dot4_i8(four, as_if_new((i32)low[part].at[i]), l[part]);
                 }
             }
 #if FORMAT == FORMAT_Q6_K

@@ -52,12 +52,24 @@ DEVICE u64 from_lane_u64(u64 value, u32 source) {
     return (u64)high << 32 | low;
 }
 
+// The sum over this lane and those before it.
+DEVICE u64 sum_so_far(u64 value) {
+    const u32 l = lane();
+#pragma unroll
+    for (u32 step = 1; step < GPU_WAVE; step *= 2) {
+        const u64 other = from_lane_u64(value, l >= step ? l - step : l);
+        if (l >= step) value += other;
+    }
+    return value;
+}
+
 DEVICE u64 block_sum_u64(u64 value, u64 *scratch) {
 #pragma unroll
     for (u32 mask = GPU_WAVE / 2; mask > 0; mask >>= 1) value += from_lane_u64(value, lane() ^ mask);
     if (lane() == 0) scratch[thread_x() / GPU_WAVE] = value;
     barrier();
     u64 total = 0;
+#pragma unroll 8
     for (u32 i = 0; i < N_WAVES; ++i) total += scratch[i];
     barrier();
     return total;
@@ -93,6 +105,27 @@ DEVICE void each_logit(const float *logits, u32 first, u32 end, u32 step, Use us
     }
 }
 
+// By one wave: from bin 255 down, the first bin at which the sum reaches `target`; what is missing before it, and what
+// it holds.
+DEVICE void find_bin(u64 target, const u64 *bins, u64 *found) {
+    constexpr u32 EACH = 256 / GPU_WAVE;
+    const u32 top = 255 - lane() * EACH;
+    u64 bin[EACH], own = 0;
+#pragma unroll
+    for (u32 j = 0; j < EACH; ++j) own += bin[j] = bins[top - j];
+    const u64 sum = sum_so_far(own), before = sum - own;
+    if (!(before < target && (target <= sum || lane() == GPU_WAVE - 1))) return;
+    u64 left = target - before, in_bin = bin[0];
+    u32 at = 0;
+#pragma unroll
+    for (u32 j = 1; j < EACH; ++j) {
+        if (at == j - 1 && in_bin < left) left -= in_bin, in_bin = bin[j], at = j;
+    }
+    found[0] = top - at;
+    found[1] = left;
+    found[2] = in_bin;
+}
+
 // The fewest best tokens that are `target` many, or weigh `target`; there is as much.
 DEVICE Border find_border(const Row &row, Measure measure, u64 target, u64 *bins, u64 *found) {
     u32 key = 0, id = 0;
@@ -111,14 +144,7 @@ DEVICE Border find_border(const Row &row, Measure measure, u64 target, u64 *bins
             if (amount) shared_add(&bins[own >> shift & 255], amount);
         });
         barrier();
-        if (thread_x() == 0) {
-            u32 b = 255;
-            u64 left = target;
-            while (b > 0 && bins[b] < left) left -= bins[b--];
-            found[0] = b;
-            found[1] = left;
-            found[2] = bins[b];
-        }
+        if (thread_x() < GPU_WAVE) find_bin(target, bins, found);
         barrier();
         target = found[1];
         const u32 digit = (u32)found[0] << shift;
@@ -161,6 +187,7 @@ DEVICE void pick(const Row &row, const Border &border, float scale, u64 u, u64 *
     if (l == 0) scratch[wave] = own;
     barrier();
     u64 total = 0, before = 0;
+#pragma unroll 8
     for (u32 i = 0; i < N_WAVES; ++i) {
         if (i == wave) before = total;
         total += scratch[i];
@@ -170,12 +197,7 @@ DEVICE void pick(const Row &row, const Border &border, float scale, u64 u, u64 *
     u64 left = target - before;
     for (u32 i0 = first; i0 < end; i0 += GPU_WAVE) {
         const u64 here = i0 + l < end ? weight(row.logits[i0 + l], i0 + l) : 0;
-        u64 sum = here;
-#pragma unroll
-        for (u32 step = 1; step < GPU_WAVE; step *= 2) {
-            const u64 other = from_lane_u64(sum, l >= step ? l - step : l);
-            if (l >= step) sum += other;
-        }
+        const u64 sum = sum_so_far(here);
         if (here && left < sum && left + here >= sum) *out = i0 + l;
         const u64 all = from_lane_u64(sum, GPU_WAVE - 1);
         if (left < all) return;
@@ -227,7 +249,11 @@ sample(const float *__restrict__ logits, const u32 *__restrict__ choices, u32 *_
             floats[t] = own_max;
             barrier();
             u32 n_before = 0;
-            for (u32 i = 0; i < THREADS; ++i) n_before += floats[i] > own_max || (floats[i] == own_max && i < t);
+#if defined(GPU_AMD)
+            // Many at once, as the compiler would have it, take more scalar registers than there are.
+#pragma clang loop vectorize(disable) interleave(disable) unroll_count(4)
+#endif
+            for (u32 i = 0; i < THREADS; ++i) n_before += (floats[i] > own_max) | ((floats[i] == own_max) & (i < t));
             barrier();
             if (n_before == k - 1) floats[0] = own_max;
             barrier();

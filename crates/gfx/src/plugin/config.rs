@@ -6,6 +6,9 @@ use crate::chip::Chip;
 use crate::dispatch::Options;
 use crate::error::Error;
 
+/// The host counts as busy while packets arrive closer together than this.
+const QUIET: Duration = Duration::from_micros(150);
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub chip: &'static Chip,
@@ -16,6 +19,8 @@ pub struct Config {
     pub counters: Option<String>,
     /// `GFX_SEED`: hostile order.
     pub seed: Option<u64>,
+    /// `GFX_QUIET`: in hostile order, so long no packet must have come before one is chosen.
+    pub quiet: Duration,
     /// `GFX_HANG_AT`, `GFX_FAULT_AT`: the n-th dispatch of a named kernel (from 1) never ends, or faults.
     pub hang_at: Option<u64>,
     pub fault_at: Option<u64>,
@@ -74,6 +79,7 @@ impl Config {
             is_logged: is_on("GFX_LOG"),
             counters: std::env::var("GFX_COUNTERS").ok().filter(|s| !s.is_empty()),
             seed: number("GFX_SEED")?,
+            quiet: number("GFX_QUIET")?.map_or(QUIET, Duration::from_micros),
             hang_at: nth("GFX_HANG_AT")?,
             fault_at: nth("GFX_FAULT_AT")?,
             event_delay: number("GFX_LATE_EVENTS")?.map(Duration::from_micros),

@@ -168,8 +168,9 @@ const KICKS: [Duration; 5] = [
     Duration::from_secs(2),
     Duration::from_secs(10),
 ];
-/// The host counts as busy while packets arrive closer together than this.
-const QUIET: Duration = Duration::from_micros(150);
+/// How often the host is looked at while it is waited for. Looks are counted, not the time between them: a process that
+/// was stopped meanwhile has not been quiet.
+const LOOK: Duration = Duration::from_micros(150);
 
 impl Shared {
     fn log(&self, text: impl FnOnce() -> String) {
@@ -183,11 +184,13 @@ impl Shared {
         let mut kicks: Vec<Kick> = Vec::new();
         let mut n_idle = 0u32;
         let mut turn = 0usize;
+        // What the host had written when it last was quiet; `None` once it may have been woken since.
+        let mut quiet_at = None;
         while !self.is_stopping.load(Ordering::Acquire) {
             let queues = self.live_queues();
             let mut ready = self.ready(&queues, order.is_some());
-            if order.is_some() && !ready.is_empty() {
-                self.wait_for_quiet(&queues);
+            if order.is_some() && !ready.is_empty() && quiet_at != Some(n_written(&queues)) {
+                quiet_at = Some(self.wait_for_quiet(&queues));
                 ready = self.ready(&queues, true);
             }
             if ready.is_empty() {
@@ -211,6 +214,9 @@ impl Shared {
                 }
             };
             let (n, index, packet) = ready.swap_remove(chosen);
+            if packet.completion != 0 {
+                quiet_at = None;
+            }
             if let Some(event) = self.carry_out(&queues[n], index, packet) {
                 kicks.retain(|k| k.event.id != event.id);
                 kicks.push(Kick { event, since: Instant::now(), n_sent: 0 });
@@ -245,17 +251,17 @@ impl Shared {
         queues.clone()
     }
 
-    fn wait_for_quiet(&self, queues: &[Arc<Queue>]) {
-        let count = || queues.iter().map(|q| q.write_index()).sum::<u64>();
-        let mut before = count();
-        loop {
-            std::thread::sleep(QUIET);
-            let now = count();
-            if now == before {
-                return;
-            }
+    /// What the host has written when it has added nothing for a while.
+    fn wait_for_quiet(&self, queues: &[Arc<Queue>]) -> u64 {
+        let n_looks = self.config.quiet.as_micros().div_ceil(LOOK.as_micros());
+        let (mut before, mut n_quiet) = (n_written(queues), 0);
+        while n_quiet < n_looks {
+            std::thread::sleep(LOOK);
+            let now = n_written(queues);
+            n_quiet = if now == before { n_quiet + 1 } else { 0 };
             before = now;
         }
+        before
     }
 
     /// A signal's value, or zero for no signal.
@@ -399,6 +405,11 @@ impl Shared {
         }
         kicks.retain(|k| k.n_sent < KICKS.len());
     }
+}
+
+/// Packets that the host has written, in all queues.
+fn n_written(queues: &[Arc<Queue>]) -> u64 {
+    queues.iter().map(|q| q.write_index()).sum()
 }
 
 /// Polls eagerly at first, then ever more lazily: a model that idles must not burn a core.

@@ -33,6 +33,29 @@ fn hostile_order_changes_nothing_in_a_right_program() {
     }
 }
 
+/// Which queue's kernel ran, one after the other, of three streams with no order between them. The host is given time to
+/// add all its packets: what waits together is then the same in every run.
+fn order_of_streams(seed: &str) -> Option<Vec<u64>> {
+    let out = smoke(&[("GFX_SEED", seed), ("GFX_QUIET", "10000"), ("GFX_LOG", "1")])?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && text(&out).contains("three streams without order: right"), "{}", text(&out));
+    let queue = |line: &str| {
+        let (queue, rest) = line.strip_prefix("gfx: queue ")?.split_once(" dispatch ")?;
+        rest.contains("`add` grid [64,").then(|| queue.parse().expect("a queue's number"))
+    };
+    Some(said.lines().filter_map(queue).collect())
+}
+
+#[test]
+fn the_same_seed_gives_the_same_order_of_kernels() {
+    let Some(first) = order_of_streams("5") else { return };
+    assert_eq!(first.len(), 18, "three streams of six kernels: {first:?}");
+    assert!(!first.is_sorted(), "the queues are not mixed: {first:?}");
+    assert_eq!(order_of_streams("5"), Some(first.clone()));
+    let others = ["6", "7"].map(order_of_streams);
+    assert!(others.iter().all(|other| other.as_ref() != Some(&first)), "{others:?}");
+}
+
 #[test]
 fn a_missing_event_shows_under_some_hostile_seed() {
     let mut wrong = 0;
