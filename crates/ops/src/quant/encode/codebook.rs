@@ -1,21 +1,14 @@
 //! Encoding with codebooks: the IQ1, IQ2 and IQ3 formats, whose weights come in groups of eight or four that a table
 //! lists.
 //!
-//! The error of an entry is a sum over its weights, so the sums of its two halves are tabled once and every entry costs
-//! two lookups and an addition.
+//! Every group is tried at many scales, and each time `nearest_entry.rs` finds the entry with the least error.
 
 use super::fit::{MAX_LEN, as_f16, nearest};
-
-/// A codebook: entries of `len` codes of `bits` bits each.
-pub(super) struct Codebook {
-    pub entries: &'static [u16],
-    pub bits: usize,
-    pub len: usize,
-}
+use super::nearest_entry::{Codebook, Levels};
 
 /// What a format asks for: groups of `group_len` share a scale `d * (first + step * code)`, code below `n_codes`.
-pub(super) struct Layout {
-    pub book: Codebook,
+pub(super) struct Layout<const LEN: usize, const RADIX: usize> {
+    pub book: Codebook<LEN, RADIX>,
     pub group_len: usize,
     pub first: f32,
     pub step: f32,
@@ -29,58 +22,14 @@ pub(super) struct Coded {
     pub entries: [u16; 64],
 }
 
-impl Codebook {
-    /// The entry with the least error for `scale`, and what it makes of `w x level` and `w level level`.
-    fn search(&self, x: &[f32], w: &[f32], levels: &[f32], scale: f32) -> (u16, f32, f32) {
-        // Costs of one half's codes: at most 8 bits of them.
-        let mut costs = [[0.0_f32; 256]; 2];
-        let (half, n_half) = (self.len / 2, 1 << (self.bits * self.len / 2));
-        let mask = (1 << self.bits) - 1;
-        for (h, costs) in costs.iter_mut().enumerate() {
-            let mut n_filled = 1;
-            costs[0] = 0.0;
-            for i in 0..half {
-                let (x, w) = (x[h * half + i], w[h * half + i]);
-                let of = |code: usize| {
-                    let level = levels.get(code).copied().unwrap_or(0.0) * scale;
-                    w * level * (level - 2.0 * x)
-                };
-                let by_code: [f32; 8] = std::array::from_fn(of);
-                // From the back, so that what is read was not overwritten.
-                for code in (0..=mask).rev() {
-                    for low in 0..n_filled {
-                        costs[code * n_filled + low] = costs[low] + by_code[code];
-                    }
-                }
-                n_filled *= mask + 1;
-            }
-        }
-        let (mut best, mut least) = (0, f32::INFINITY);
-        for (idx, &entry) in self.entries.iter().enumerate() {
-            let entry = usize::from(entry);
-            let cost = costs[0][entry & (n_half - 1)] + costs[1][entry / n_half];
-            if cost < least {
-                (best, least) = (idx, cost);
-            }
-        }
-        let (mut xl, mut ll) = (0.0, 0.0);
-        for i in 0..self.len {
-            let level = levels[usize::from(self.entries[best]) >> (self.bits * i) & mask];
-            xl += w[i] * x[i] * level;
-            ll += w[i] * level * level;
-        }
-        (best as u16, xl, ll)
-    }
-}
-
-impl Layout {
+impl<const LEN: usize, const RADIX: usize> Layout<LEN, RADIX> {
     fn factor(&self, code: usize) -> f32 {
         self.first + self.step * code as f32
     }
 
     /// Encodes `x`; `levels_of` gives the levels of the weights from an index on (the IQ1 formats move theirs).
-    pub(super) fn encode(&self, x: &[f32], w: &[f32], levels_of: impl Fn(usize) -> [f32; 8]) -> Coded {
-        let (n_groups, len) = (x.len() / self.group_len, self.book.len);
+    pub(super) fn encode(&self, x: &[f32], w: &[f32], levels_of: impl Fn(usize) -> Levels<RADIX>) -> Coded {
+        let n_groups = x.len() / self.group_len;
         let mut scales = [0.0_f32; 16];
         for g in 0..n_groups {
             scales[g] = self.group_scale(x, w, g, &levels_of);
@@ -100,18 +49,18 @@ impl Layout {
                     let scale = out.d * self.factor(code);
                     let mut entries = [0; 8];
                     let mut sums = (0.0, 0.0);
-                    for (k, entry) in entries[..self.group_len / len].iter_mut().enumerate() {
-                        let at = g * self.group_len + k * len;
-                        let found = self.book.search(&x[at..], &w[at..], &levels_of(at), scale);
-                        *entry = found.0;
-                        sums = (sums.0 + found.1, sums.1 + found.2);
+                    for (k, entry) in entries[..self.group_len / LEN].iter_mut().enumerate() {
+                        let at = g * self.group_len + k * LEN;
+                        let found = self.book.search(few(x, at), few(w, at), &levels_of(at), scale);
+                        *entry = found.entry;
+                        sums = (sums.0 + found.xl, sums.1 + found.ll);
                     }
                     let error = scale * (scale * sums.1 - 2.0 * sums.0);
                     if error < best.0 {
                         best = (error, code, entries, sums);
                     }
                 }
-                let n = self.group_len / len;
+                let n = self.group_len / LEN;
                 (out.codes[g], _) = (best.1, out.entries[g * n..][..n].copy_from_slice(&best.2[..n]));
                 let factor = self.factor(best.1);
                 xl += factor * best.3.0;
@@ -125,7 +74,7 @@ impl Layout {
     }
 
     /// The best scale of a group by itself.
-    fn group_scale(&self, x: &[f32], w: &[f32], g: usize, levels_of: &impl Fn(usize) -> [f32; 8]) -> f32 {
+    fn group_scale(&self, x: &[f32], w: &[f32], g: usize, levels_of: &impl Fn(usize) -> Levels<RADIX>) -> f32 {
         let first = g * self.group_len;
         let range = first..first + self.group_len;
         let most = x[range.clone()].iter().fold(0.0_f32, |most, x| most.max(x.abs()));
@@ -135,10 +84,10 @@ impl Layout {
         let reach = levels_of(first).iter().fold(0.0_f32, |most, level| most.max(level.abs()));
         let attempt = |scale: f32, (best, best_gain): (f32, f32)| {
             let (mut xl, mut ll) = (0.0, 0.0);
-            for at in range.clone().step_by(self.book.len) {
-                let found = self.book.search(&x[at..], &w[at..], &levels_of(at), scale);
-                xl += found.1;
-                ll += found.2;
+            for at in range.clone().step_by(LEN) {
+                let found = self.book.search(few(x, at), few(w, at), &levels_of(at), scale);
+                xl += found.xl;
+                ll += found.ll;
             }
             if ll > 0.0 && xl > 0.0 && xl * xl > best_gain * ll { (xl / ll, xl * xl / ll) } else { (best, best_gain) }
         };
@@ -151,6 +100,10 @@ impl Layout {
         }
         best.0
     }
+}
+
+fn few<const LEN: usize>(of: &[f32], at: usize) -> &[f32; LEN] {
+    of[at..].first_chunk().expect("whole groups")
 }
 
 /// Magnitudes and signs of weights, in runs of eight. Where a format keeps seven signs, the eighth makes their number

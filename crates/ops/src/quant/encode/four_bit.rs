@@ -18,17 +18,30 @@ impl Levels for NonLinear {
     }
 }
 
-/// The nearest of sixteen rising levels.
-fn level_idx(x: f32) -> usize {
-    let above = iq4_nl::LEVELS.iter().take_while(|level| f32::from(**level) <= x).count();
-    match above {
-        0 => 0,
-        16 => 15,
-        at => {
-            let (low, high) = (f32::from(iq4_nl::LEVELS[at - 1]), f32::from(iq4_nl::LEVELS[at]));
-            if x - low <= high - x { at - 1 } else { at }
+/// For each whole number from the lowest level on: the level nearest to it, and where the next one begins to be nearer.
+/// No two of those borders lie between the same whole numbers.
+static NEAREST: [(u8, f32); 256] = {
+    let mut table = [(15, f32::INFINITY); 256];
+    let mut idx = 0;
+    let mut at = 0;
+    while at < 256 && idx < 15 {
+        let border = (iq4_nl::LEVELS[idx] as f32 + iq4_nl::LEVELS[idx + 1] as f32) / 2.0;
+        let from = at as f32 + NonLinear::LOW;
+        if from > border {
+            idx += 1;
+            continue;
         }
+        table[at] = (idx as u8, border);
+        at += 1;
     }
+    table
+};
+
+/// The nearest of sixteen rising levels, the lower of equals.
+fn level_idx(x: f32) -> usize {
+    let from = (x - NonLinear::LOW).clamp(0.0, 255.0);
+    let (idx, border) = NEAREST[from as usize];
+    usize::from(idx) + usize::from(x > border)
 }
 
 impl Encode for Iq4Nl {

@@ -2,18 +2,20 @@
 //!
 //! Which way a group's levels are moved is chosen first, by the error of rounding to them freely at its best scale.
 
+use std::sync::LazyLock;
+
 use super::super::block::put_f16;
 use super::super::{Iq1M, Iq1S, grids, iq1_s};
 use super::Encode;
-use super::codebook::{Codebook, Layout};
+use super::codebook::Layout;
 use super::fit::{Levels, error_weights, scale};
+use super::nearest_entry::Codebook;
 
-const IQ1_S: Layout = layout(32);
-const IQ1_M: Layout = layout(16);
+static IQ1_S: LazyLock<Layout<8, 3>> = LazyLock::new(|| layout(32));
+static IQ1_M: LazyLock<Layout<8, 3>> = LazyLock::new(|| layout(16));
 
-const fn layout(group_len: usize) -> Layout {
-    let book = Codebook { entries: &grids::IQ1_S, bits: 2, len: 8 };
-    Layout { book, group_len, first: 1.0, step: 2.0, n_codes: 8 }
+fn layout(group_len: usize) -> Layout<8, 3> {
+    Layout { book: Codebook::new(&grids::IQ1_S), group_len, first: 1.0, step: 2.0, n_codes: 8 }
 }
 
 struct Up;
@@ -52,11 +54,9 @@ fn is_down(x: &[f32], w: &[f32]) -> bool {
     error::<Down>(x, w) < error::<Up>(x, w)
 }
 
-fn levels(is_down: bool) -> [f32; 8] {
+fn levels(is_down: bool) -> [f32; 3] {
     let delta = if is_down { -iq1_s::DELTA } else { iq1_s::DELTA };
-    let mut levels = [0.0; 8];
-    levels.iter_mut().zip(grids::LEVELS_1).for_each(|(to, from)| *to = f32::from(from) + delta);
-    levels
+    grids::LEVELS_1.map(|level| f32::from(level) + delta)
 }
 
 impl Encode for Iq1S {

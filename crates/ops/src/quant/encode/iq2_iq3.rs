@@ -1,42 +1,45 @@
 //! Encoders of the IQ2 and IQ3 formats: magnitudes from a codebook, signs apart.
 
+use std::sync::LazyLock;
+
 use super::super::block::put_f16;
 use super::super::{Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, grids};
 use super::Encode;
-use super::codebook::{Codebook, Coded, Layout, magnitudes};
+use super::codebook::{Coded, Layout, magnitudes};
 use super::fit::error_weights;
+use super::nearest_entry::Codebook;
 
-const IQ2_XXS: Layout = two_bit(&grids::IQ2_XXS, 32);
-const IQ2_XS: Layout = two_bit(&grids::IQ2_XS, 16);
-const IQ2_S: Layout = two_bit(&grids::IQ2_S, 16);
-const IQ3_XXS: Layout = Layout {
-    book: Codebook { entries: &grids::IQ3_XXS, bits: 3, len: 4 },
+static IQ2_XXS: LazyLock<Layout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_XXS, 32));
+static IQ2_XS: LazyLock<Layout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_XS, 16));
+static IQ2_S: LazyLock<Layout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_S, 16));
+static IQ3_XXS: LazyLock<Layout<4, 8>> = LazyLock::new(|| Layout {
+    book: Codebook::new(&grids::IQ3_XXS),
     group_len: 32,
     first: 0.25,
     step: 0.5,
     n_codes: 16,
-};
-const IQ3_S: Layout = Layout {
-    book: Codebook { entries: &grids::IQ3_S, bits: 3, len: 4 },
-    group_len: 32,
-    first: 1.0,
-    step: 2.0,
-    n_codes: 16,
-};
+});
+static IQ3_S: LazyLock<Layout<4, 8>> =
+    LazyLock::new(|| Layout { book: Codebook::new(&grids::IQ3_S), group_len: 32, first: 1.0, step: 2.0, n_codes: 16 });
 
-const fn two_bit(entries: &'static [u16], group_len: usize) -> Layout {
-    Layout { book: Codebook { entries, bits: 2, len: 8 }, group_len, first: 0.125, step: 0.25, n_codes: 16 }
+fn two_bit(entries: &[u16], group_len: usize) -> Layout<8, 3> {
+    Layout { book: Codebook::new(entries), group_len, first: 0.125, step: 0.25, n_codes: 16 }
 }
 
 /// Signs and codes of a block. Where `is_even`, a format keeps seven of eight signs.
-fn fit(layout: &Layout, levels: &[u8], values: &[f32], importance: Option<&[f32]>, is_even: bool) -> (Coded, [u8; 32]) {
+fn fit<const LEN: usize, const RADIX: usize>(
+    layout: &Layout<LEN, RADIX>,
+    levels: [u8; RADIX],
+    values: &[f32],
+    importance: Option<&[f32]>,
+    is_even: bool,
+) -> (Coded, [u8; 32]) {
     let mut w = [0.0; 256];
     error_weights(values, importance, &mut w);
     let mut x = [0.0; 256];
     let signs = magnitudes(values, &w, is_even, &mut x);
-    let mut table = [0.0; 8];
-    table.iter_mut().zip(levels).for_each(|(to, from)| *to = f32::from(*from));
-    (layout.encode(&x, &w, |_| table), signs)
+    let levels = levels.map(f32::from);
+    (layout.encode(&x, &w, |_| levels), signs)
 }
 
 /// Four runs of seven signs and a scale in 32 bits.
@@ -52,7 +55,7 @@ fn put_codes(codes: &[usize], bytes: &mut [u8]) {
 
 impl Encode for Iq2Xxs {
     fn encode(values: &[f32], importance: Option<&[f32]>, block: &mut [u8]) {
-        let (fit, signs) = fit(&IQ2_XXS, &grids::LEVELS_2, values, importance, true);
+        let (fit, signs) = fit(&IQ2_XXS, grids::LEVELS_2, values, importance, true);
         put_f16(block, 0, fit.d);
         for g in 0..8 {
             let part = &mut block[2 + 8 * g..][..8];
@@ -64,7 +67,7 @@ impl Encode for Iq2Xxs {
 
 impl Encode for Iq2Xs {
     fn encode(values: &[f32], importance: Option<&[f32]>, block: &mut [u8]) {
-        let (fit, signs) = fit(&IQ2_XS, &grids::LEVELS_2, values, importance, true);
+        let (fit, signs) = fit(&IQ2_XS, grids::LEVELS_2, values, importance, true);
         put_f16(block, 0, fit.d);
         for i in 0..32 {
             let word = fit.entries[i] | u16::from(signs[i] & 127) << 9;
@@ -76,7 +79,7 @@ impl Encode for Iq2Xs {
 
 impl Encode for Iq2S {
     fn encode(values: &[f32], importance: Option<&[f32]>, block: &mut [u8]) {
-        let (fit, signs) = fit(&IQ2_S, &grids::LEVELS_2, values, importance, false);
+        let (fit, signs) = fit(&IQ2_S, grids::LEVELS_2, values, importance, false);
         put_f16(block, 0, fit.d);
         block[66..74].fill(0);
         for i in 0..32 {
@@ -90,7 +93,7 @@ impl Encode for Iq2S {
 
 impl Encode for Iq3Xxs {
     fn encode(values: &[f32], importance: Option<&[f32]>, block: &mut [u8]) {
-        let (fit, signs) = fit(&IQ3_XXS, &grids::LEVELS_3_XXS, values, importance, true);
+        let (fit, signs) = fit(&IQ3_XXS, grids::LEVELS_3_XXS, values, importance, true);
         put_f16(block, 0, fit.d);
         for i in 0..64 {
             block[2 + i] = fit.entries[i] as u8;
@@ -103,7 +106,7 @@ impl Encode for Iq3Xxs {
 
 impl Encode for Iq3S {
     fn encode(values: &[f32], importance: Option<&[f32]>, block: &mut [u8]) {
-        let (fit, signs) = fit(&IQ3_S, &grids::LEVELS_3_S, values, importance, false);
+        let (fit, signs) = fit(&IQ3_S, grids::LEVELS_3_S, values, importance, false);
         put_f16(block, 0, fit.d);
         block[66..74].fill(0);
         for i in 0..64 {

@@ -9,6 +9,7 @@ mod four_bit;
 mod iq1;
 mod iq2_iq3;
 mod k_quants;
+mod nearest_entry;
 mod plain;
 mod superblock;
 mod ternary;
