@@ -376,13 +376,14 @@ class Kept:
         path = self.folder / f"{compiler.name}-{compiler.version}-{arch}.json"
         known = json.loads(path.read_text()) if path.exists() else {}
         keys = [key(kernels, *unit) for unit in what]
-        missing = [unit for unit, one in zip(what, keys) if one not in known]
+        # Taken once, before anything is compiled: a source that changes meanwhile keeps nothing under its new text.
+        missing = [(unit, one) for unit, one in zip(what, keys) if one not in known]
         if missing and self.is_only:
             return []
         if missing:
-            answers = compiler.all(kernels, arch, missing)
+            answers = compiler.all(kernels, arch, [unit for unit, _ in missing])
             # A compiler that does not know the chip says so for every unit.
-            known |= zip((key(kernels, *unit) for unit in missing), answers or [None] * len(missing))
+            known |= zip((one for _, one in missing), answers or [None] * len(missing))
             self.folder.mkdir(parents=True, exist_ok=True)
             fresh = path.with_suffix(f".{os.getpid()}")
             fresh.write_text(json.dumps(known))

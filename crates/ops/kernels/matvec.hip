@@ -27,9 +27,15 @@ DEVICE i32 as_if_new(i32 word) {
     asm volatile("" : "+v"(word));
     return word;
 }
+// A place that the compiler cannot know before `done` is: what is loaded there is not loaded long ahead.
+DEVICE u32 after(u32 place, float &done) {
+    asm volatile("" : "+v"(place), "+v"(done));
+    return place;
+}
 #else
 #define MOST_DEPTH 4
 DEVICE i32 as_if_new(i32 word) { return word; }
+DEVICE u32 after(u32 place, float &) { return place; }
 #endif
 template <u32 ROWS>
 struct Depth {
@@ -251,7 +257,7 @@ DEVICE void use_groups(float (&sum)[OUTS][ROWS], float (&squares)[ROWS], const R
     for (u32 o = 0; o < OUTS; ++o) group[o] = unpack(raw[o], g);
 #pragma unroll
     for (u32 r = 0; r < ROWS; ++r) {
-        const u32 row = r < n_rows ? r : 0;
+        const u32 own = r < n_rows ? r : 0, row = r > 0 && FORMAT == FORMAT_Q8_0 ? after(own, sum[OUTS - 1][r - 1]) : own;
         const u8 *at = q + (u64)row * n_groups * 64 + g * 16;
         const u64 plane = (u64)n_groups * 16;
         Words4 high[2], low[2];

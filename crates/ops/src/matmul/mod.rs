@@ -298,7 +298,7 @@ fn matmul_cpu(pool: &Pool, left: Left, [n_rows, n_in]: [usize; 2], products: &mu
 fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
     let mut rounding =
         Rounding { largest: f32::INFINITY, scaling: Scaling::Exact, together: 1, has_sums: false, has_halves: false };
-    let packed = || jobs.iter().filter(|job| job.layout == Layout::Tiles);
+    let packed = || jobs.iter().filter(|job| is_rounded(isa, job.dtype, job.layout));
     if isa == Isa::Avx512 && n_rows > SOME_ROWS {
         rounding.scaling = Scaling::Power;
         let together = packed().map(|job| {
@@ -376,12 +376,16 @@ fn tile_rows(_isa: Isa, _n_rows: usize) -> usize {
 
 /// Whether the kernel for these weights wants activations in 16 bits.
 fn takes_rounded(isa: Isa, weight: &View) -> bool {
+    is_rounded(isa, weight.dtype, weight.layout)
+}
+
+fn is_rounded(isa: Isa, dtype: Dtype, layout: Layout) -> bool {
     #[cfg(target_arch = "aarch64")]
     if isa == Isa::Neon {
-        return neon::rounds(weight.dtype);
+        return neon::rounds(dtype);
     }
-    let _ = isa;
-    weight.layout == Layout::Tiles
+    let _ = (isa, dtype);
+    layout == Layout::Tiles
 }
 
 #[cfg(target_arch = "x86_64")]
