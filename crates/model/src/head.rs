@@ -13,6 +13,10 @@ pub struct Head {
     output: Layer,
 }
 
+/// The layers in safetensors, by what writes them: transformers' RoBERTa, its BERT.
+pub const HUB_SPELLINGS: [(&str, &str); 2] =
+    [("classifier.dense", "classifier.out_proj"), ("bert.pooler.dense", "classifier")];
+
 struct Layer {
     /// `[bias.len(), n_in]`
     weight: Vec<f32>,
@@ -26,10 +30,7 @@ impl Head {
             Format::Gguf => names.find(At::Model, name, suffix),
             Format::Hub => names.checkpoint.find(&format!("{name}.{suffix}")),
         };
-        // Layers by what writes them: llama.cpp, transformers' RoBERTa, its BERT.
-        let spellings =
-            [("cls", "cls.output"), ("classifier.dense", "classifier.out_proj"), ("bert.pooler.dense", "classifier")];
-        for (dense, output) in spellings {
+        for (dense, output) in [("cls", "cls.output")].into_iter().chain(HUB_SPELLINGS) {
             let Some(weight) = find(output, "weight") else { continue };
             let n_classes = weight.shape.first().copied().unwrap_or(1);
             let dense = match find(dense, "weight") {

@@ -84,10 +84,25 @@ pub fn text_metadata(hub: &weights::HubFiles, n_rows: usize) -> Result<Metadata>
     if !vocab.scores.is_empty() {
         set("scores", vocab.scores.into());
     }
+    if vocab.remove_extra_whitespaces {
+        set("remove_extra_whitespaces", true.into());
+    }
+    if !vocab.precompiled_charsmap.is_empty() {
+        set("precompiled_charsmap", Value::Array(Array::U8(vocab.precompiled_charsmap)));
+    }
+    if let Some(lowercase) = vocab.lowercase {
+        set("normalizer.lowercase", lowercase.into());
+    }
+    // How many kinds of text the embeddings of encoders tell apart.
+    if let Some(n) = hub.config["type_vocab_size"].as_u64() {
+        set("token_type_count", (n as u32).into());
+    }
     if !vocab.merges.is_empty() {
         set("merges", vocab.merges.into());
     }
-    for (name, id) in [("bos", vocab.bos), ("eos", vocab.eos), ("eot", vocab.eot), ("unknown", vocab.unk)] {
+    for (name, id) in
+        [("bos", vocab.bos), ("eos", vocab.eos), ("eot", vocab.eot), ("unknown", vocab.unk), ("seperator", vocab.sep)]
+    {
         if let Some(id) = id {
             set(&format!("{name}_token_id"), id.into());
         }

@@ -1,7 +1,7 @@
 //! A `tokenizer.json` as plain vocabulary data, for a file that keeps tokenizers that way.
 //!
 //! Of BPE over bytes the name of the pre-tokenizer is found by comparing how texts are cut; of BPE over characters the
-//! scores follow from the order of the merges. What was made is then tried against the original on texts of many
+//! scores follow from the order of the merges. WordPiece and Unigram are spelt another way. What was made is then tried against the original on texts of many
 //! kinds: a tokenizer that would come out otherwise is an error, not a model that reads a little differently.
 
 use serde_json::Value;
@@ -40,10 +40,12 @@ impl Vocab {
         let file: Value = serde_json::from_slice(json).map_err(|error| Error::Json(error.to_string()))?;
         let (tokenizer, mut tokens, mut kinds, spelling) = JsonTokenizer::new(json)?;
         let model = &file["model"];
-        let is_bpe = model["type"] == "BPE" || (model["type"].is_null() && model["merges"].is_array());
-        if !is_bpe {
-            let kind = model["type"].as_str().unwrap_or("unnamed");
-            return Err(Error::NotPlain(format!("its model is {kind}, and only BPE is turned into another form yet")));
+        let kind = match model["type"].as_str() {
+            None if model["merges"].is_array() => "BPE",
+            kind => kind.unwrap_or("unnamed"),
+        };
+        if !["BPE", "WordPiece", "Unigram"].contains(&kind) {
+            return Err(Error::NotPlain(format!("its model is {kind}, which has no plain form")));
         }
         tokens.truncate(n_rows);
         kinds.truncate(n_rows);
@@ -57,8 +59,15 @@ impl Vocab {
         let id =
             |text: Option<&str>| text.and_then(|text| tokenizer.token_id(text)).filter(|id| (*id as usize) < n_rows);
         let unk = id(model["unk_token"].as_str());
-        let (bos, eos) = (id(config.bos.as_deref()), id(config.eos.as_deref()));
+        let unk = unk.or_else(|| model["unk_id"].as_u64().and_then(|id| u32::try_from(id).ok()));
         let around = tokenizer.encode("x", Specials::Parse, Ends::Add);
+        // Encoders often name no tokens for the ends, but put them there.
+        let is_control = |id: &&u32| kinds.get(**id as usize) == Some(&Kind::Control);
+        let end = |named: Option<&str>, seen: Option<&u32>| {
+            id(named).or_else(|| seen.filter(is_control).copied().filter(|_| kind != "BPE"))
+        };
+        let bos = end(config.bos.as_deref(), around.first());
+        let eos = end(config.eos.as_deref(), around.last().filter(|_| around.len() > 1));
         let mut vocab = Self {
             types: kinds.iter().enumerate().map(|(id, kind)| number(*kind, unk == Some(id as u32))).collect(),
             bos,
@@ -70,12 +79,17 @@ impl Vocab {
             add_eos: Some(eos.is_some() && around.last().copied() == eos),
             ..Self::default()
         };
-        let merges = merges(model)?;
-        if spelling == JsonSpelling::ByteLevel {
+        if kind == "WordPiece" {
+            vocab.word_piece(&file, &mut tokens, &kinds);
+        } else if kind == "Unigram" {
+            vocab.unigram(&file, &tokenizer, tokens.len())?;
+        } else if spelling == JsonSpelling::ByteLevel {
+            let merges = merges(model)?;
             vocab.model = "gpt2".into();
             vocab.pre = pre_of(&tokenizer, model["ignore_merges"] == true, vocab.add_bos == Some(true))?.to_owned();
             vocab.merges = merges.into_iter().map(|(left, right)| format!("{left} {right}")).collect();
         } else {
+            let merges = merges(model)?;
             vocab.model = "llama".into();
             vocab.scores = scores(&tokens, &kinds, &merges);
             vocab.add_space_prefix = Some(tokenizer.adds_space());
@@ -87,11 +101,48 @@ impl Vocab {
         Ok(vocab)
     }
 
+    /// As in BERT's vocabularies: what begins a word gets the mark, what goes on with one loses its own.
+    fn word_piece(&mut self, file: &Value, tokens: &mut [String], kinds: &[Kind]) {
+        let prefix = file["model"]["continuing_subword_prefix"].as_str().unwrap_or("##");
+        for (text, _) in tokens.iter_mut().zip(kinds).filter(|(_, kind)| **kind == Kind::Normal) {
+            *text = match text.strip_prefix(prefix) {
+                Some(rest) => rest.to_owned(),
+                None => format!("{SPACE}{text}"),
+            };
+        }
+        self.model = "bert".into();
+        self.lowercase = Some(file["normalizer"]["lowercase"].as_bool().unwrap_or(false));
+        self.sep = self.eos;
+    }
+
+    /// As in T5's and XLM-RoBERTa's vocabularies.
+    fn unigram(&mut self, file: &Value, tokenizer: &JsonTokenizer, n_tokens: usize) -> Result<()> {
+        /// Of an id that the file gives none: nothing is cut that way.
+        const UNSCORED: f32 = -10_000.0;
+        let list = file["model"]["vocab"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let score = |id: usize| list.get(id).and_then(|row| row[1].as_f64()).map_or(UNSCORED, |score| score as f32);
+        self.model = "t5".into();
+        self.scores = (0..n_tokens).map(score).collect();
+        self.add_space_prefix = Some(tokenizer.adds_space());
+        let ids = |text: &str| tokenizer.encode(text, Specials::Parse, Ends::None);
+        self.remove_extra_whitespaces = ids("a  b") == ids("a b");
+        let normalizer = &file["normalizer"];
+        let mut parts = normalizer["normalizers"].as_array().map(Vec::as_slice).unwrap_or_default().iter();
+        let mut parts = std::iter::once(normalizer).chain(&mut parts);
+        if let Some(table) = parts.find_map(|part| part["precompiled_charsmap"].as_str()) {
+            self.precompiled_charsmap =
+                base64(table).ok_or_else(|| Error::BadCharsMap("its base64 is broken".to_owned()))?;
+        }
+        Ok(())
+    }
+
     fn expect_same(&self, original: &JsonTokenizer) -> Result<()> {
         let made = Tokenizer::new(self.clone())?;
         for probe in PROBES {
             // Before a text that begins with a space some put no other one; plain data cannot say so.
             let probe = if self.add_space_prefix == Some(true) { probe.trim_start_matches(' ') } else { probe };
+            // Where runs of spaces count as one, those at the ends count as none.
+            let probe = if self.remove_extra_whitespaces { probe.trim() } else { probe };
             let expected = original.encode(probe, Specials::Parse, Ends::Add);
             let found = made.encode_with(probe, Specials::Parse, Ends::Add);
             if found != expected {
@@ -117,6 +168,29 @@ fn number(kind: Kind, is_unknown: bool) -> i32 {
         Kind::Unused => 5,
         Kind::Byte => 6,
     }
+}
+
+/// Bytes from the usual alphabet of 64 letters; `None` for any other one.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut n_bits) = (0_u32, 0);
+    for byte in text.bytes().filter(|byte| *byte != b'=') {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        n_bits += 6;
+        if n_bits >= 8 {
+            n_bits -= 8;
+            out.push((bits >> n_bits) as u8);
+        }
+    }
+    Some(out)
 }
 
 /// Pairs, from either way of writing them.

@@ -6,7 +6,7 @@ use weights::{Bytes, Dtype, HubFiles, Metadata, Tensor, Value};
 use crate::family::Windows;
 use crate::hub::translate;
 use crate::rope_scaling::{Scaling, mscale};
-use crate::{Config, Error};
+use crate::{Config, Error, Kind, Pooling};
 
 /// Keys that hold f32 in GGUF, also where `config.json` has a whole number.
 const FLOATS: [&str; 10] = [
@@ -48,7 +48,23 @@ pub fn metadata(hub: &HubFiles, config: &Config, name: &str) -> Result<Metadata,
     let mut set = |key: &str, value: Value| out.set(format!("{prefix}.{key}"), value);
     set("attention.key_length", Value::U32(config.head_dim as u32));
     set("attention.value_length", Value::U32(config.head_dim as u32));
-    set("rope.dimension_count", Value::U32(config.n_rot as u32));
+    set("context_length", Value::U32(config.n_ctx_train as u32));
+    if config.family.kind == Kind::Encoder {
+        set("attention.causal", Value::Bool(false));
+        if let Some(pooling) = config.pooling {
+            let number = match pooling {
+                Pooling::Mean => 1,
+                Pooling::First => 2,
+                Pooling::Last => 3,
+            };
+            set("pooling_type", Value::U32(number));
+        }
+        if let Some(labels) = labels(hub) {
+            set("classifier.output_labels", labels.into());
+        }
+    } else {
+        set("rope.dimension_count", Value::U32(config.n_rot as u32));
+    }
     set("vocab_size", Value::U32(config.n_vocab as u32));
     check_windows(config)?;
     match &config.rope.scaling {
@@ -77,6 +93,14 @@ pub fn metadata(hub: &HubFiles, config: &Config, name: &str) -> Result<Metadata,
         }
     }
     Ok(out)
+}
+
+/// What an encoder's classes are called, in the order of their numbers; two that transformers made up are none.
+fn labels(hub: &HubFiles) -> Option<Vec<String>> {
+    let by_number = hub.config.get("id2label")?.as_object()?;
+    let labels: Option<Vec<String>> =
+        (0..by_number.len()).map(|n| Some(by_number.get(&n.to_string())?.as_str()?.to_owned())).collect();
+    labels.filter(|labels| !labels.is_empty() && (labels.len() != 2 || labels[0] != "LABEL_0"))
 }
 
 /// GGUF does not list the layers that look back only so far: the family's pattern must be the configuration's.

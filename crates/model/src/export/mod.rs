@@ -10,7 +10,7 @@ mod tensors;
 use weights::Checkpoint;
 
 use crate::names::{Format, Names};
-use crate::{Config, Error, Kind};
+use crate::{Config, Error};
 
 /// The same model as a GGUF checkpoint in memory, without a vocabulary. `name` becomes `general.name`.
 pub fn export(checkpoint: &Checkpoint, name: &str) -> Result<Checkpoint, Error> {
@@ -20,7 +20,7 @@ pub fn export(checkpoint: &Checkpoint, name: &str) -> Result<Checkpoint, Error> 
     };
     let config = Config::from_checkpoint(checkpoint)?;
     let family = config.family.name;
-    if config.family.kind == Kind::Encoder || config.mla.is_some() || family == "gpt-oss" {
+    if config.mla.is_some() || family == "gpt-oss" {
         return refused(format!("the family `{family}` is read from safetensors, but not turned into GGUF yet"));
     }
     if let Some(tensor) = checkpoint.unsupported().first() {

@@ -5,21 +5,27 @@ use std::collections::HashSet;
 use ops::Pairing;
 use weights::{Bytes, Dtype, Tensor};
 
+use crate::head::HUB_SPELLINGS;
 use crate::names::{At, Names};
-use crate::{Config, Error};
+use crate::{Config, Error, Kind};
 
+/// What is there once, not in every layer.
+const ONCE: [&str; 6] = ["token_embd", "position_embd", "token_types", "token_embd_norm", "output_norm", "output"];
 /// Matrices that programs of GGUF want as f32, as they do vectors and norms.
-const PLAIN: [&str; 2] = ["ffn_gate_inp", "_norm"];
-/// What some writers store besides the weights, and nobody needs.
-const IDLE: [&str; 3] = ["rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias"];
+const PLAIN: [&str; 4] = ["ffn_gate_inp", "_norm", "position_embd", "token_types"];
+/// What some writers store besides the weights, and nobody needs: an encoder's pooling layer is for classifying only.
+const IDLE: [&str; 5] =
+    ["rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", "pooler.dense.", "embeddings.position_ids"];
 
 pub fn list(names: &Names, config: &Config) -> Result<Vec<Tensor>, Error> {
     let mut list = List { names, config, used: HashSet::new(), tensors: Vec::new() };
-    for stem in ["token_embd", "output_norm", "output"] {
+    for stem in ONCE {
         list.place(At::Model, stem, stem)?;
     }
-    let stems: Vec<&str> =
-        names.stems().filter(|stem| !["token_embd", "output_norm", "output"].contains(stem)).collect();
+    if config.family.kind == Kind::Encoder {
+        list.place_head()?;
+    }
+    let stems: Vec<&str> = names.stems().filter(|stem| !ONCE.contains(stem)).collect();
     for layer_idx in 0..config.n_layers {
         for stem in &stems {
             list.place(At::Layer(layer_idx), stem, &format!("blk.{layer_idx}.{stem}"))?;
@@ -65,6 +71,25 @@ impl List<'_> {
         Ok(())
     }
 
+    /// The layers that classify, where an encoder has them.
+    fn place_head(&mut self) -> Result<(), Error> {
+        let find = |name: &str, suffix: &str| self.names.checkpoint.find(&format!("{name}.{suffix}"));
+        let Some((dense, output)) = HUB_SPELLINGS.into_iter().find(|(_, output)| find(output, "weight").is_some())
+        else {
+            return Ok(());
+        };
+        for (from, to) in [(dense, "cls"), (output, "cls.output")] {
+            for suffix in ["weight", "bias"] {
+                if let Some(source) = self.names.checkpoint.find(&format!("{from}.{suffix}")) {
+                    self.used.insert(source.name.clone());
+                    let tensor = self.tensor(format!("{to}.{suffix}"), to, std::slice::from_ref(source))?;
+                    self.tensors.push(tensor);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The tensor of that name, or those of all its parts (experts, heads), one after the other.
     fn sources(&self, at: At, stem: &str, suffix: &str) -> Vec<Tensor> {
         if let Some(source) = self.names.find(at, stem, suffix) {
@@ -80,6 +105,9 @@ impl List<'_> {
     fn tensor(&self, name: String, stem: &str, sources: &[Tensor]) -> Result<Tensor, Error> {
         let first = &sources[0];
         let mut shape: Vec<usize> = first.shape.clone();
+        // GGUF counts positions from zero.
+        let n_skipped = if stem == "position_embd" { self.config.position_offset } else { 0 };
+        shape[0] = shape[0].saturating_sub(n_skipped);
         if sources.len() > 1 {
             shape.insert(0, sources.len());
         }
@@ -103,7 +131,8 @@ impl List<'_> {
             let what = format!("{} rows are no pairs of {n} heads", first.shape[0]);
             return Err(Error::Tensor { name: first.name.clone(), what });
         }
-        let is_as_it_is = sources.len() == 1 && n_heads.is_none() && dtype == first.dtype && offset == 0.0;
+        let is_as_it_is =
+            sources.len() == 1 && n_heads.is_none() && dtype == first.dtype && offset == 0.0 && n_skipped == 0;
         let bytes = if is_as_it_is {
             first.bytes.clone()
         } else {
@@ -116,6 +145,7 @@ impl List<'_> {
                 for part in &parts {
                     let rows = n_heads.map(|n_heads| paired(part, n_rows, n_heads));
                     let rows = rows.as_deref().unwrap_or(part);
+                    let rows = &rows[rows.len() / n_rows.max(1) * n_skipped.min(n_rows)..];
                     if dtype == from && offset == 0.0 {
                         all.extend_from_slice(rows);
                     } else {

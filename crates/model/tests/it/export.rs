@@ -6,8 +6,9 @@ use weights::{Checkpoint, Value};
 use crate::families::{folder, names};
 
 /// Read from safetensors, but not exported.
-const REFUSED: [&str; 8] =
-    ["bert", "bert-rerank", "deepseek2", "deepseek3", "gpt-oss", "nomic-bert", "xlm-roberta", "xlm-roberta-rerank"];
+const REFUSED: [&str; 3] = ["deepseek2", "deepseek3", "gpt-oss"];
+/// A head that llama.cpp's converter leaves half of behind.
+const NO_TRUTH: [&str; 1] = ["bert-rerank"];
 /// Keys that say nothing: how many weights there are, and settings that are off.
 const SKIPPED: [&str; 4] =
     ["general.size_label", "stablelm.use_parallel_residual", "phi3.attention.sliding_window", "tokenizer.ggml.model"];
@@ -15,9 +16,10 @@ const SKIPPED: [&str; 4] =
 const LATER: [&str; 2] = ["general.file_type", "general.quantization_version"];
 
 #[test]
-fn every_decoder_is_what_llama_cpps_converter_makes() {
+fn every_export_is_what_llama_cpps_converter_makes() {
     let mut n_compared = 0;
-    for name in names().iter().filter(|name| !REFUSED.contains(&name.as_str())) {
+    let is_compared = |name: &&String| !REFUSED.contains(&name.as_str()) && !NO_TRUTH.contains(&name.as_str());
+    for name in names().iter().filter(is_compared) {
         let truth = Checkpoint::open(&folder().join(format!("{name}.gguf"))).unwrap();
         let source = Checkpoint::open(&folder().join(name)).unwrap();
         let found = model::export(&source, name).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -46,4 +46,4 @@ impl Coded for Iq1S {
     }
 }
 
-coded!(Iq1S, 15 * 9, 8, 32, None);
+coded!(Iq1S, 15 * 9, 2, 32, None);

@@ -59,16 +59,37 @@ fn check_plain(kind: &str, model: &str, pre: &str) {
     };
     // They put a space before every text, also before one that begins with a space, and after special tokens.
     let is_plain = |text: &str| !text.starts_with(' ') && !text.contains("<s>") && !text.contains("</s>");
+    // A word of more than 100 letters is unknown by its length in `tokenizer.json` alone.
+    let is_short = |text: &str| text.split_whitespace().all(|word| word.chars().count() <= 100);
+    // Spaces at the ends are gone where runs of them count as one; and the table of normalisations is searched for the
+    // longest entry, where `tokenizers` takes a letter with all its accents and joiners.
+    let is_seen = |text: &str| {
+        !text.contains(['\u{200B}', '\u{200D}', '\u{FE0F}', '\u{FEFF}', '\u{FFFD}']) && !text.contains("<unk>")
+    };
+    let is_trimmed = |text: &str| is_plain(text) && is_composed(text) && is_seen(text) && text.trim() == text;
     let mut n = 0;
     for (text, row) in texts().iter().zip(golden["rows"].as_array().unwrap()) {
-        if (kind != "qwen2" || is_composed(text)) && (kind != "mistral" || is_plain(text)) {
+        let is_same = match kind {
+            "qwen2" => is_composed(text),
+            "mistral" => is_plain(text),
+            "wordpiece" => is_short(text),
+            "unigram" => is_trimmed(text),
+            _ => true,
+        };
+        if is_same {
             assert_eq!(made.encode(text, Specials::Parse), ids(&row[0]), "{kind}: {text:?}");
             n += 1;
         }
     }
-    assert!(n > 300, "{kind}: {n} texts");
+    assert!(n > 200, "{kind}: {n} texts");
     let with_ends = texts().into_iter().zip(golden["ends"].as_array().unwrap());
-    for (text, row) in with_ends.filter(|(text, _)| kind != "mistral" || is_plain(text)) {
+    let is_same = |text: &str| match kind {
+        "mistral" => is_plain(text),
+        "wordpiece" => is_short(text),
+        "unigram" => is_trimmed(text),
+        _ => true,
+    };
+    for (text, row) in with_ends.filter(|(text, _)| is_same(text)) {
         let text = text.as_str();
         assert_eq!(made.encode_with(text, Specials::Parse, Ends::Add), ids(row), "{kind}: {text:?}");
     }
@@ -110,12 +131,18 @@ fn files_of_characters_as_plain_data() {
 }
 
 #[test]
+fn files_of_words_as_plain_data() {
+    check_plain("wordpiece", "bert", "");
+    check_plain("unigram", "t5", "");
+}
+
+#[test]
 fn what_plain_data_cannot_hold_is_refused() {
     let message = |json: &[u8], kind: &str| Vocab::from_json(json, &config(kind), 1000).err().unwrap().to_string();
-    for (kind, model) in [("unigram", "Unigram"), ("wordpiece", "WordPiece")] {
-        let found = message(&file(kind), kind);
-        assert!(found.contains("cannot be written as a GGUF vocabulary") && found.contains(model), "{found}");
-    }
+    let mut other: Value = serde_json::from_slice(&file("gpt2")).unwrap();
+    other["model"] = serde_json::json!({"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"});
+    let found = message(&serde_json::to_vec(&other).unwrap(), "gpt2");
+    assert!(found.contains("cannot be written as a GGUF vocabulary") && found.contains("WordLevel"), "{found}");
     // Words cut at every letter `e`: no pre-tokenizer with a name does that.
     let mut odd: Value = serde_json::from_slice(&file("llama3")).unwrap();
     odd["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "e|[^e]+".into();

@@ -9,17 +9,39 @@ use super::nearest_entry::{Codebook, Levels};
 /// What a format asks for: groups of `group_len` share a scale `d * (first + step * code)`, code below `n_codes`.
 pub(super) struct Layout<const LEN: usize, const RADIX: usize> {
     pub book: Codebook<LEN, RADIX>,
+    /// What the codes are worth: one list, or several of which every `choice_len` weights take one.
+    pub levels: &'static [Levels<RADIX>],
+    pub choice_len: usize,
     pub group_len: usize,
     pub first: f32,
     pub step: f32,
     pub n_codes: usize,
+    /// Where scales are first looked for: the first one that is tried, as a part of what the largest weight asks for.
+    pub from: f32,
 }
 
-/// A block: the f16, a code for each group, an entry for each few weights.
+/// A block: the f16, a code for each group, an entry for each few weights and which list of levels it takes.
 pub(super) struct Coded {
     pub d: f32,
     pub codes: [usize; 16],
     pub entries: [u16; 64],
+    pub choices: [u8; 64],
+}
+
+/// A group's entries at some scale, and what they make of `w x level` and `w level level`.
+#[derive(Clone, Copy, Default)]
+struct Group {
+    entries: [u16; 8],
+    choices: [u8; 8],
+    xl: f32,
+    ll: f32,
+}
+
+impl Group {
+    /// The error beyond that of all zeros.
+    fn error(&self, scale: f32) -> f32 {
+        scale * (scale * self.ll - 2.0 * self.xl)
+    }
 }
 
 impl<const LEN: usize, const RADIX: usize> Layout<LEN, RADIX> {
@@ -27,15 +49,15 @@ impl<const LEN: usize, const RADIX: usize> Layout<LEN, RADIX> {
         self.first + self.step * code as f32
     }
 
-    /// Encodes `x`; `levels_of` gives the levels of the weights from an index on (the IQ1 formats move theirs).
-    pub(super) fn encode(&self, x: &[f32], w: &[f32], levels_of: impl Fn(usize) -> Levels<RADIX>) -> Coded {
+    pub(super) fn encode(&self, x: &[f32], w: &[f32]) -> Coded {
         let n_groups = x.len() / self.group_len;
         let mut scales = [0.0_f32; 16];
         for g in 0..n_groups {
-            scales[g] = self.group_scale(x, w, g, &levels_of);
+            scales[g] = self.group_scale(x, w, g);
         }
         let largest = scales.iter().copied().fold(0.0, f32::max);
-        let mut out = Coded { d: as_f16(largest / self.factor(self.n_codes - 1)), codes: [0; 16], entries: [0; 64] };
+        let d = as_f16(largest / self.factor(self.n_codes - 1));
+        let mut out = Coded { d, codes: [0; 16], entries: [0; 64], choices: [0; 64] };
         if out.d == 0.0 {
             return out;
         }
@@ -44,27 +66,22 @@ impl<const LEN: usize, const RADIX: usize> Layout<LEN, RADIX> {
             for g in 0..n_groups {
                 let wanted = (scales[g] / out.d - self.first) / self.step;
                 let middle = nearest(wanted).clamp(0.0, (self.n_codes - 1) as f32) as usize;
-                let mut best = (f32::INFINITY, 0, [0; 8], (0.0, 0.0));
+                let mut best = (f32::INFINITY, 0, Group::default());
                 for code in middle.saturating_sub(1)..=(middle + 1).min(self.n_codes - 1) {
                     let scale = out.d * self.factor(code);
-                    let mut entries = [0; 8];
-                    let mut sums = (0.0, 0.0);
-                    for (k, entry) in entries[..self.group_len / LEN].iter_mut().enumerate() {
-                        let at = g * self.group_len + k * LEN;
-                        let found = self.book.search(few(x, at), few(w, at), &levels_of(at), scale);
-                        *entry = found.entry;
-                        sums = (sums.0 + found.xl, sums.1 + found.ll);
-                    }
-                    let error = scale * (scale * sums.1 - 2.0 * sums.0);
-                    if error < best.0 {
-                        best = (error, code, entries, sums);
+                    let group = self.group(x, w, g, scale);
+                    if group.error(scale) < best.0 {
+                        best = (group.error(scale), code, group);
                     }
                 }
+                let (_, code, group) = best;
                 let n = self.group_len / LEN;
-                (out.codes[g], _) = (best.1, out.entries[g * n..][..n].copy_from_slice(&best.2[..n]));
-                let factor = self.factor(best.1);
-                xl += factor * best.3.0;
-                ll += factor * factor * best.3.1;
+                out.codes[g] = code;
+                out.entries[g * n..][..n].copy_from_slice(&group.entries[..n]);
+                out.choices[g * n..][..n].copy_from_slice(&group.choices[..n]);
+                let factor = self.factor(code);
+                xl += factor * group.xl;
+                ll += factor * factor * group.ll;
             }
             if round == 0 && ll > 0.0 && as_f16(xl / ll) > 0.0 {
                 out.d = as_f16(xl / ll);
@@ -74,31 +91,53 @@ impl<const LEN: usize, const RADIX: usize> Layout<LEN, RADIX> {
     }
 
     /// The best scale of a group by itself.
-    fn group_scale(&self, x: &[f32], w: &[f32], g: usize, levels_of: &impl Fn(usize) -> Levels<RADIX>) -> f32 {
-        let first = g * self.group_len;
-        let range = first..first + self.group_len;
-        let most = x[range.clone()].iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+    fn group_scale(&self, x: &[f32], w: &[f32], g: usize) -> f32 {
+        let range = g * self.group_len..(g + 1) * self.group_len;
+        let most = x[range].iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         if most < 1e-30 {
             return 0.0;
         }
-        let reach = levels_of(first).iter().fold(0.0_f32, |most, level| most.max(level.abs()));
+        let reach = self.levels[0].iter().fold(0.0_f32, |most, level| most.max(level.abs()));
         let attempt = |scale: f32, (best, best_gain): (f32, f32)| {
-            let (mut xl, mut ll) = (0.0, 0.0);
-            for at in range.clone().step_by(LEN) {
-                let found = self.book.search(few(x, at), few(w, at), &levels_of(at), scale);
-                xl += found.xl;
-                ll += found.ll;
-            }
+            let Group { xl, ll, .. } = self.group(x, w, g, scale);
             if ll > 0.0 && xl > 0.0 && xl * xl > best_gain * ll { (xl / ll, xl * xl / ll) } else { (best, best_gain) }
         };
         let mut best = (0.0, 0.0);
         for k in 0..7 {
-            best = attempt(most / reach * (0.55 + 0.1 * k as f32), best);
+            best = attempt(most / reach * (self.from + 0.1 * k as f32), best);
         }
         if best.0 > 0.0 {
             best = attempt(best.0, best);
         }
         best.0
+    }
+
+    /// The best entries of a group for a scale.
+    fn group(&self, x: &[f32], w: &[f32], g: usize, scale: f32) -> Group {
+        let mut all = Group::default();
+        let n = self.choice_len.min(self.group_len) / LEN;
+        for first in (0..self.group_len / LEN).step_by(n) {
+            let mut best = (f32::INFINITY, Group::default());
+            for (choice, levels) in self.levels.iter().enumerate() {
+                let mut part = Group { choices: [choice as u8; 8], ..Group::default() };
+                for k in first..first + n {
+                    let at = g * self.group_len + k * LEN;
+                    let found = self.book.search(few(x, at), few(w, at), levels, scale);
+                    part.entries[k] = found.entry;
+                    part.xl += found.xl;
+                    part.ll += found.ll;
+                }
+                if self.levels.len() == 1 || part.error(scale) < best.0 {
+                    best = (part.error(scale), part);
+                }
+            }
+            let part = best.1;
+            all.entries[first..first + n].copy_from_slice(&part.entries[first..first + n]);
+            all.choices[first..first + n].copy_from_slice(&part.choices[first..first + n]);
+            all.xl += part.xl;
+            all.ll += part.ll;
+        }
+        all
     }
 }
 

@@ -12,24 +12,37 @@ use super::nearest_entry::Codebook;
 static IQ2_XXS: LazyLock<Layout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_XXS, 32));
 static IQ2_XS: LazyLock<Layout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_XS, 16));
 static IQ2_S: LazyLock<Layout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_S, 16));
-static IQ3_XXS: LazyLock<Layout<4, 8>> = LazyLock::new(|| Layout {
-    book: Codebook::new(&grids::IQ3_XXS),
-    group_len: 32,
-    first: 0.25,
-    step: 0.5,
-    n_codes: 16,
-});
-static IQ3_S: LazyLock<Layout<4, 8>> =
-    LazyLock::new(|| Layout { book: Codebook::new(&grids::IQ3_S), group_len: 32, first: 1.0, step: 2.0, n_codes: 16 });
+static IQ3_XXS: LazyLock<Layout<4, 8>> = LazyLock::new(|| three_bit(&grids::IQ3_XXS, &LEVELS_3_XXS, 0.25));
+static IQ3_S: LazyLock<Layout<4, 8>> = LazyLock::new(|| three_bit(&grids::IQ3_S, &LEVELS_3_S, 1.0));
+
+static LEVELS_2: [[f32; 3]; 1] = [floats(grids::LEVELS_2)];
+static LEVELS_3_XXS: [[f32; 8]; 1] = [floats(grids::LEVELS_3_XXS)];
+static LEVELS_3_S: [[f32; 8]; 1] = [floats(grids::LEVELS_3_S)];
+
+const fn floats<const N: usize>(levels: [u8; N]) -> [f32; N] {
+    let mut out = [0.0; N];
+    let mut i = 0;
+    while i < N {
+        out[i] = levels[i] as f32;
+        i += 1;
+    }
+    out
+}
 
 fn two_bit(entries: &[u16], group_len: usize) -> Layout<8, 3> {
-    Layout { book: Codebook::new(entries), group_len, first: 0.125, step: 0.25, n_codes: 16 }
+    let (book, levels) = (Codebook::new(entries), LEVELS_2.as_slice());
+    Layout { book, levels, choice_len: group_len, group_len, first: 0.125, step: 0.25, n_codes: 16, from: 0.55 }
+}
+
+/// Scales that are odd multiples of the first one.
+fn three_bit(entries: &[u16], levels: &'static [[f32; 8]], first: f32) -> Layout<4, 8> {
+    let book = Codebook::new(entries);
+    Layout { book, levels, choice_len: 32, group_len: 32, first, step: 2.0 * first, n_codes: 16, from: 0.55 }
 }
 
 /// Signs and codes of a block. Where `is_even`, a format keeps seven of eight signs.
 fn fit<const LEN: usize, const RADIX: usize>(
     layout: &Layout<LEN, RADIX>,
-    levels: [u8; RADIX],
     values: &[f32],
     importance: Option<&[f32]>,
     is_even: bool,
@@ -38,8 +51,7 @@ fn fit<const LEN: usize, const RADIX: usize>(
     error_weights(values, importance, &mut w);
     let mut x = [0.0; 256];
     let signs = magnitudes(values, &w, is_even, &mut x);
-    let levels = levels.map(f32::from);
-    (layout.encode(&x, &w, |_| levels), signs)
+    (layout.encode(&x, &w), signs)
 }
 
 /// Four runs of seven signs and a scale in 32 bits.
@@ -55,7 +67,7 @@ fn put_codes(codes: &[usize], bytes: &mut [u8]) {
 
 impl Encode for Iq2Xxs {
     fn encode(values: &[f32], importance: Option<&[f32]>, block: &mut [u8]) {
-        let (fit, signs) = fit(&IQ2_XXS, grids::LEVELS_2, values, importance, true);
+        let (fit, signs) = fit(&IQ2_XXS, values, importance, true);
         put_f16(block, 0, fit.d);
         for g in 0..8 {
             let part = &mut block[2 + 8 * g..][..8];
@@ -67,7 +79,7 @@ impl Encode for Iq2Xxs {
 
 impl Encode for Iq2Xs {
     fn encode(values: &[f32], importance: Option<&[f32]>, block: &mut [u8]) {
-        let (fit, signs) = fit(&IQ2_XS, grids::LEVELS_2, values, importance, true);
+        let (fit, signs) = fit(&IQ2_XS, values, importance, true);
         put_f16(block, 0, fit.d);
         for i in 0..32 {
             let word = fit.entries[i] | u16::from(signs[i] & 127) << 9;
@@ -79,7 +91,7 @@ impl Encode for Iq2Xs {
 
 impl Encode for Iq2S {
     fn encode(values: &[f32], importance: Option<&[f32]>, block: &mut [u8]) {
-        let (fit, signs) = fit(&IQ2_S, grids::LEVELS_2, values, importance, false);
+        let (fit, signs) = fit(&IQ2_S, values, importance, false);
         put_f16(block, 0, fit.d);
         block[66..74].fill(0);
         for i in 0..32 {
@@ -93,7 +105,7 @@ impl Encode for Iq2S {
 
 impl Encode for Iq3Xxs {
     fn encode(values: &[f32], importance: Option<&[f32]>, block: &mut [u8]) {
-        let (fit, signs) = fit(&IQ3_XXS, grids::LEVELS_3_XXS, values, importance, true);
+        let (fit, signs) = fit(&IQ3_XXS, values, importance, true);
         put_f16(block, 0, fit.d);
         for i in 0..64 {
             block[2 + i] = fit.entries[i] as u8;
@@ -106,7 +118,7 @@ impl Encode for Iq3Xxs {
 
 impl Encode for Iq3S {
     fn encode(values: &[f32], importance: Option<&[f32]>, block: &mut [u8]) {
-        let (fit, signs) = fit(&IQ3_S, grids::LEVELS_3_S, values, importance, false);
+        let (fit, signs) = fit(&IQ3_S, values, importance, false);
         put_f16(block, 0, fit.d);
         block[66..74].fill(0);
         for i in 0..64 {
