@@ -13,8 +13,8 @@
 //! Faithfulness decides the arithmetic: activations are rounded to 16 bits per 32 of them where integers are used (many
 //! rows with AVX-512: 13 to 16 bits per up to 256 of them), never plainly to 8 (a model with outliers shows the difference
 //! in its text): the types that 16 bits cannot serve fast enough get bytes for what is small and f32 for what is not
-//! (`clipped`), where a product may be coarse. Weights are
-//! never rounded again, but for those that meet an outlier there: to 15 bits of a row's largest.
+//! (`clipped`), where a product may be coarse. Weights are never rounded again, but for those that meet an outlier there:
+//! to 15 bits of a row's largest.
 
 mod activations;
 #[cfg(target_arch = "x86_64")]
