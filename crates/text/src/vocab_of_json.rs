@@ -1,8 +1,9 @@
 //! A `tokenizer.json` as plain vocabulary data, for a file that keeps tokenizers that way.
 //!
 //! Of BPE over bytes the name of the pre-tokenizer is found by comparing how texts are cut; of BPE over characters the
-//! scores follow from the order of the merges. WordPiece and Unigram are spelt another way. What was made is then tried against the original on texts of many
-//! kinds: a tokenizer that would come out otherwise is an error, not a model that reads a little differently.
+//! scores follow from the order of the merges. WordPiece and Unigram are spelt another way. What was made is then tried
+//! against the original on texts of many kinds: a tokenizer that would come out otherwise is an error, not a model that
+//! reads a little differently.
 
 use serde_json::Value;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};

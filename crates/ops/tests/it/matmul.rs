@@ -22,7 +22,7 @@ fn bound(dtype: Dtype, isa: Isa, n_rows: usize) -> f64 {
     let is_exact = isa != Isa::Avx512 || n_rows <= EXACT_ROWS;
     match dtype {
         _ if dtype.block_len() == 1 => 1e-5,
-        // A step is an eightieth of the mean size of the numbers that are no outliers.
+        // Outliers are exact and most of the terms' size; a step is about a fiftieth of the mean size of the rest.
         _ if isa == Isa::Avx512 && n_rows >= COARSE_ROWS && COARSE.contains(&dtype) => 1e-3,
         Dtype::Q6K | Dtype::IQ4XS if is_exact => 4e-4,
         Dtype::IQ4XS => 8e-4,
