@@ -1,6 +1,6 @@
 //! Which instructions the CPU kernels may use, chosen once at start.
 //!
-//! `ROCI_ISA=plain|neon|avx2|avx512` asks for less than the machine has, so that each path can be tested on one machine.
+//! `ROCI_ISA=plain|neon|avx2|avx512|zen4` asks for less than the machine has, so that each path can be tested on one machine.
 
 use std::fmt;
 
@@ -14,6 +14,9 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, VL, DQ and VNNI, besides the above.
     Avx512,
+    /// The same on a core that adds vectors while it multiplies others, as AMD's do from Zen 4 on: an addition more is
+    /// cheaper there than a product.
+    Zen4,
 }
 
 impl Isa {
@@ -21,7 +24,7 @@ impl Isa {
     #[cfg(target_arch = "aarch64")]
     const ALL: [Self; 2] = [Isa::Plain, Isa::Neon];
     #[cfg(not(target_arch = "aarch64"))]
-    const ALL: [Self; 3] = [Isa::Plain, Isa::Avx2, Isa::Avx512];
+    const ALL: [Self; 4] = [Isa::Plain, Isa::Avx2, Isa::Avx512, Isa::Zen4];
 
     /// The best set this machine has, or the lesser one that `ROCI_ISA` names.
     pub fn detect() -> Self {
@@ -42,6 +45,7 @@ impl Isa {
             Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Zen4 => "zen4",
         }
     }
 
@@ -60,6 +64,7 @@ impl Isa {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni");
         match (has_avx2, has_avx512) {
+            (true, true) if is_amd() => Isa::Zen4,
             (true, true) => Isa::Avx512,
             (true, false) => Isa::Avx2,
             _ => Isa::Plain,
@@ -75,6 +80,14 @@ impl Isa {
     fn best() -> Self {
         Isa::Plain
     }
+}
+
+/// Whether AMD made this CPU, by the name it gives.
+#[cfg(target_arch = "x86_64")]
+fn is_amd() -> bool {
+    let name = std::arch::x86_64::__cpuid(0);
+    let words = [name.ebx, name.edx, name.ecx].map(u32::to_le_bytes);
+    words.as_flattened() == b"AuthenticAMD"
 }
 
 impl fmt::Display for Isa {

@@ -370,11 +370,11 @@ fn attend(isa: Isa, input: &Input, unit: &Unit, state: &mut State, buffers: &mut
     buffers.gather_queries(input, unit);
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 if n_rows <= few::MAX_ROWS && input.heads.head_dim.is_multiple_of(32) => {
+        Isa::Avx2 | Isa::Avx512 | Isa::Zen4 if n_rows <= few::MAX_ROWS && input.heads.head_dim.is_multiple_of(32) => {
             few::attend(input, unit, state, buffers)
         }
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 => vector::attend(isa, input, unit, state, buffers),
+        Isa::Avx2 | Isa::Avx512 | Isa::Zen4 => vector::attend(isa, input, unit, state, buffers),
         _ => plain::attend(input, unit, state, buffers),
     }
 }

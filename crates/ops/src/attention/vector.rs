@@ -15,7 +15,7 @@ const CHUNK: usize = 64;
 pub(super) fn attend(isa: Isa, input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
     // SAFETY: `Isa` says what this CPU has; `attention` checked shapes, spans and blocks.
     unsafe {
-        if isa == Isa::Avx512 {
+        if isa >= Isa::Avx512 {
             attend_512(input, unit, state, buffers);
         } else {
             attend_256(input, unit, state, buffers);

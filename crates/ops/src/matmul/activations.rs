@@ -12,6 +12,8 @@
 
 use std::cell::RefCell;
 
+#[cfg(target_arch = "x86_64")]
+use super::crossed;
 use super::left::Left;
 use crate::Pool;
 use crate::quant::GROUP;
@@ -30,6 +32,8 @@ pub(crate) struct Activations {
     /// As `lines`: what to add to the bits of a number, not below zero, to turn units of a line into units of `bases`.
     /// Powers of two only.
     shifts: Vec<i32>,
+    /// As `lines`, in the first of the groups that share a scale: what their sums start from. Crossed only.
+    starts: Vec<i32>,
     /// `[n_rows]`: what `shifts`, `sums` and `halves` count in. Powers of two only.
     bases: Vec<f32>,
     /// As `lines`: the sum of the group, for formats with a minimum.
@@ -39,6 +43,7 @@ pub(crate) struct Activations {
     n_groups: usize,
     tile_rows: usize,
     together: usize,
+    is_crossed: bool,
 }
 
 /// How rows are rounded, as the formats and the kernel want them.
@@ -48,6 +53,8 @@ pub(super) struct Rounding {
     pub(super) scaling: Scaling,
     /// Groups that share a scale: sums of integers then run over so many.
     pub(super) together: usize,
+    /// Whether lines are made for `crossed`. Powers of two only.
+    pub(super) is_crossed: bool,
     /// Whether a format has a minimum for a group, and whether one has it for half of a group.
     pub(super) has_sums: bool,
     pub(super) has_halves: bool,
@@ -86,6 +93,8 @@ pub(super) struct Tile {
     pub(super) scales: *const f32,
     /// `[n_groups, tile_rows]`
     pub(super) shifts: *const i32,
+    /// `[n_groups, tile_rows]`
+    pub(super) starts: *const i32,
     /// `[tile_rows]`
     pub(super) bases: *const f32,
     /// `[n_groups, tile_rows]`
@@ -100,12 +109,14 @@ impl Activations {
             lines: Vec::new(),
             scales: Vec::new(),
             shifts: Vec::new(),
+            starts: Vec::new(),
             bases: Vec::new(),
             sums: Vec::new(),
             halves: Vec::new(),
             n_groups: 0,
             tile_rows: 1,
             together: 1,
+            is_crossed: false,
         }
     }
 
@@ -119,6 +130,11 @@ impl Activations {
         self.together
     }
 
+    /// Whether lines are as `crossed` wants them.
+    pub(super) fn is_crossed(&self) -> bool {
+        self.is_crossed
+    }
+
     /// A tile from group `first_group` on.
     pub(super) fn tile(&self, tile_idx: usize, first_group: usize) -> Tile {
         let at = (tile_idx * self.n_groups + first_group) * self.tile_rows;
@@ -126,6 +142,7 @@ impl Activations {
             q: self.lines[at..].as_ptr().cast(),
             scales: self.scales[at..].as_ptr(),
             shifts: self.shifts[at..].as_ptr(),
+            starts: self.starts[at..].as_ptr(),
             bases: self.bases[tile_idx * self.tile_rows..].as_ptr(),
             sums: self.sums[at..].as_ptr(),
             halves: self.halves[2 * at..].as_ptr(),
@@ -143,31 +160,35 @@ impl Activations {
         rounding: Rounding,
     ) {
         let n_groups = n_in / GROUP;
-        (self.n_groups, self.tile_rows, self.together) = (n_groups, tile_rows, rounding.together);
+        (self.n_groups, self.tile_rows) = (n_groups, tile_rows);
+        (self.together, self.is_crossed) = (rounding.together, rounding.is_crossed);
         let n_all_rows = n_rows.next_multiple_of(tile_rows);
         let n_lines = n_all_rows * n_groups;
         if self.lines.len() < n_lines || self.bases.len() < n_all_rows {
             self.lines.resize(n_lines, Line([0; GROUP]));
             self.scales.resize(n_lines, 0.0);
             self.shifts.resize(n_lines, 0);
+            self.starts.resize(n_lines, 0);
             self.bases.resize(n_all_rows, 1.0);
             self.sums.resize(n_lines, 0.0);
             self.halves.resize(2 * n_lines, 0.0);
         }
         let lines = Shared::new(&mut self.lines);
         let (scales, shifts) = (Shared::new(&mut self.scales), Shared::new(&mut self.shifts));
+        let starts = Shared::new(&mut self.starts);
         let (bases, sums) = (Shared::new(&mut self.bases), Shared::new(&mut self.sums));
         let halves = Shared::new(&mut self.halves);
         let tiles = |range: std::ops::Range<usize>| {
             for tile_idx in range {
                 let first = tile_idx * tile_rows;
                 let at = first * n_groups;
-                // SAFETY: each tile belongs to one range, and all six hold every tile.
-                let (lines, scales, shifts, bases, sums, halves) = unsafe {
+                // SAFETY: each tile belongs to one range, and all seven hold every tile.
+                let (lines, scales, shifts, starts, bases, sums, halves) = unsafe {
                     (
                         lines.slice(at, tile_rows * n_groups),
                         scales.slice(at, tile_rows * n_groups),
                         shifts.slice(at, tile_rows * n_groups),
+                        starts.slice(at, tile_rows * n_groups),
                         bases.slice(first, tile_rows),
                         sums.slice(at, tile_rows * n_groups),
                         halves.slice(2 * at, 2 * tile_rows * n_groups),
@@ -177,7 +198,7 @@ impl Activations {
                     for row in first..n_rows.min(first + tile_rows) {
                         let x = left.row(pool.isa(), row, n_in, made);
                         let (at, step) = (row - first, tile_rows);
-                        let mut to = Row { lines, scales, shifts, bases, sums, halves, at, step };
+                        let mut to = Row { lines, scales, shifts, starts, bases, sums, halves, at, step };
                         round_row(pool, x, rounding, &mut to);
                     }
                 });
@@ -202,6 +223,7 @@ struct Row<'a> {
     lines: &'a mut [Line],
     scales: &'a mut [f32],
     shifts: &'a mut [i32],
+    starts: &'a mut [i32],
     bases: &'a mut [f32],
     sums: &'a mut [f32],
     halves: &'a mut [f32],
@@ -323,6 +345,7 @@ unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut Row) {
             let (scale, inverse) = scale_of(largest, rounding.largest, rounding.scaling);
             largest_scale = largest_scale.max(scale);
             let inverse = _mm256_set1_ps(inverse);
+            let mut taken = 0_i32;
             for (group, x) in x.chunks_exact(GROUP).enumerate() {
                 let group_idx = i * rounding.together + group;
                 let mut q = [_mm256_setzero_si256(); 4];
@@ -335,6 +358,9 @@ unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut Row) {
                 let line = row.line(group_idx).as_mut_ptr();
                 _mm256_storeu_si256(line.cast(), low);
                 _mm256_storeu_si256(line.add(16).cast(), high);
+                if rounding.is_crossed {
+                    taken = taken.wrapping_add(crossed::taken_by(row.line(group_idx)));
+                }
                 row.put_scale(group_idx, scale, rounding.scaling);
                 if rounding.has_sums {
                     // Two horizontal steps leave the sum of the first sixteen in lane 0, of the others in lane 1.
@@ -347,6 +373,9 @@ unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut Row) {
                     let sums = [_mm_cvtsi128_si32(both), _mm_extract_epi32::<1>(both)];
                     row.put_sums(group_idx, scale, sums, rounding);
                 }
+            }
+            if rounding.is_crossed {
+                row.starts[row.at + i * rounding.together * row.step] = taken.wrapping_neg();
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Products in bytes for many rows, with AVX-512: weights that are small integers with a scale for 16 or 32 of them, times
+//! Products in bytes for many rows, with AVX-512: weights that are small integers with a scale for 32 of them, times
 //! activations in bytes, four products a lane where 16 bits make two. What does not fit a byte is left out of the
 //! activations (`clipped`) and multiplied in f32, number by number, with a second copy of the weights in 16 bits.
 //!
@@ -26,9 +26,8 @@ const FOURS: usize = GROUP / 4;
 #[repr(C, align(64))]
 struct Group {
     fours: [[u8; 4 * TILE_ROWS]; FOURS],
-    /// Of the group, or of its halves.
-    d: [[f32; TILE_ROWS]; 2],
-    m: [[f32; TILE_ROWS]; 2],
+    d: [f32; TILE_ROWS],
+    m: [f32; TILE_ROWS],
 }
 
 /// The weights at one `k` of two strips, in units of 2^-16 of `units`: the first strip's as the whole word, the second's as
@@ -77,8 +76,7 @@ thread_local! {
 /// Some columns of a product with `[n_rows, n_in]` clipped activations.
 pub(super) fn cols(clipped: &Clipped, n_rows: usize, n_in: usize, job: &Job, cols: Range<usize>) {
     UNPACKED.with_borrow_mut(|unpacked| {
-        let zeros = [[0.0; TILE_ROWS]; 2];
-        let zero = Group { fours: [[0; 4 * TILE_ROWS]; FOURS], d: zeros, m: zeros };
+        let zero = Group { fours: [[0; 4 * TILE_ROWS]; FOURS], d: [0.0; TILE_ROWS], m: [0.0; TILE_ROWS] };
         unpacked.groups.resize(STRIPS * K_CHUNK / GROUP, zero);
         unpacked.words.resize(STRIPS / 2 * K_CHUNK, Words([0; TILE_ROWS]));
         unpacked.mins.iter_mut().for_each(|mins| mins.pairs.resize(K_CHUNK / GROUP / 2, Words([0; TILE_ROWS])));
@@ -132,7 +130,13 @@ fn some_cols<P: Format>(
             for (first_col, (groups, mins)) in cols.clone().step_by(TILE_ROWS).zip(strips) {
                 let target = Target { first_row, n_rows, first_col, adds };
                 // SAFETY: the CPU has AVX-512; the tile holds these groups; columns are this task's.
-                unsafe { rows::<P>(groups, mins, tile, job, &target) };
+                unsafe {
+                    if P::HAS_MIN {
+                        rows::<true>(groups, mins, tile, job, &target);
+                    } else {
+                        rows::<false>(groups, mins, tile, job, &target);
+                    }
+                }
             }
             for row in first_row..first_row + n_rows {
                 let (values, places) = clipped.outliers(row, chunk);
@@ -164,13 +168,11 @@ unsafe fn unpack<P: Format>(tiles: &[u8], groups: &mut [Group], units: &mut [f32
         for (g, group) in groups.iter_mut().enumerate() {
             // SAFETY: inside the tile; the group's vectors hold sixteen numbers each.
             unsafe {
-                for half in 0..2 {
-                    let (d, m) = P::small_scales_512(tile, (2 * g + half) * (GROUP / 2) / P::SMALL_SPAN);
-                    _mm512_store_ps(group.d[half].as_mut_ptr(), d);
-                    _mm512_store_ps(group.m[half].as_mut_ptr(), m);
-                    let most = _mm512_set1_ps(P::SMALL_LARGEST as f32);
-                    largest = _mm512_max_ps(largest, _mm512_fmadd_ps(_mm512_abs_ps(d), most, _mm512_abs_ps(m)));
-                }
+                let (d, m) = P::small_scales_512(tile, g);
+                _mm512_store_ps(group.d.as_mut_ptr(), d);
+                _mm512_store_ps(group.m.as_mut_ptr(), m);
+                let most = _mm512_set1_ps(P::SMALL_LARGEST as f32);
+                largest = _mm512_max_ps(largest, _mm512_fmadd_ps(_mm512_abs_ps(d), most, _mm512_abs_ps(m)));
                 for eighth in 0..4 {
                     let pairs = P::small_512(tile, g, eighth);
                     for i in 0..2 {
@@ -198,7 +200,7 @@ unsafe fn pair_mins(groups: &[Group], mins: &mut Mins) {
     let mut largest = _mm512_setzero_ps();
     for group in groups {
         // SAFETY: sixteen numbers.
-        largest = _mm512_max_ps(largest, _mm512_abs_ps(unsafe { _mm512_load_ps(group.m[0].as_ptr()) }));
+        largest = _mm512_max_ps(largest, _mm512_abs_ps(unsafe { _mm512_load_ps(group.m.as_ptr()) }));
     }
     let unit = _mm512_mul_ps(largest, _mm512_set1_ps(1.0 / MOST_MIN_UNITS));
     let is_something = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(unit, _mm512_set1_ps(f32::MIN_POSITIVE));
@@ -206,7 +208,7 @@ unsafe fn pair_mins(groups: &[Group], mins: &mut Mins) {
     for (two, pair) in groups.chunks_exact(2).zip(&mut mins.pairs) {
         // SAFETY: sixteen numbers.
         unsafe {
-            let units = |group: &Group| _mm512_mul_ps(_mm512_load_ps(group.m[0].as_ptr()), inverse);
+            let units = |group: &Group| _mm512_mul_ps(_mm512_load_ps(group.m.as_ptr()), inverse);
             let low = _mm512_and_si512(_mm512_cvtps_epi32(units(&two[0])), _mm512_set1_epi32(0xFFFF));
             let high = _mm512_slli_epi32::<16>(_mm512_cvtps_epi32(units(&two[1])));
             _mm512_store_si512(pair.0.as_mut_ptr().cast(), _mm512_or_si512(low, high));
@@ -239,8 +241,8 @@ unsafe fn widen<'a, P: Format, const WHICH: u8>(
             for eighth in 0..4 {
                 // SAFETY: inside the tile; vectors of sixteen numbers.
                 unsafe {
-                    let d = _mm512_mul_ps(_mm512_load_ps(group.d[eighth / 2].as_ptr()), inverse);
-                    let m = _mm512_mul_ps(_mm512_load_ps(group.m[eighth / 2].as_ptr()), inverse);
+                    let d = _mm512_mul_ps(_mm512_load_ps(group.d.as_ptr()), inverse);
+                    let m = _mm512_mul_ps(_mm512_load_ps(group.m.as_ptr()), inverse);
                     for pair in P::small_512(tile.as_ptr(), g, eighth) {
                         let first = _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(pair));
                         for q in [first, _mm512_srai_epi32::<16>(pair)] {
@@ -268,33 +270,13 @@ unsafe fn widen<'a, P: Format, const WHICH: u8>(
 
 /// # Safety
 /// As [`rows_512`].
-unsafe fn rows<P: Format>(groups: &[Group], mins: &Mins, x: Tile, job: &Job, target: &Target) {
-    const { assert!(P::OUTLIERS.is_none() || !P::HAS_MIN || P::SMALL_SPAN == GROUP, "halves have no minima here") };
-    // SAFETY: the caller's promise.
-    unsafe {
-        match (P::HAS_MIN, P::SMALL_SPAN == GROUP) {
-            (false, false) => rows_of::<false, false>(groups, mins, x, job, target),
-            (false, true) => rows_of::<false, true>(groups, mins, x, job, target),
-            (true, _) => rows_of::<true, true>(groups, mins, x, job, target),
-        }
-    }
-}
-
-/// # Safety
-/// As [`rows_512`].
-unsafe fn rows_of<const HAS_MIN: bool, const WHOLE: bool>(
-    groups: &[Group],
-    mins: &Mins,
-    x: Tile,
-    job: &Job,
-    target: &Target,
-) {
+unsafe fn rows<const HAS_MIN: bool>(groups: &[Group], mins: &Mins, x: Tile, job: &Job, target: &Target) {
     // SAFETY: the caller's promise.
     unsafe {
         match target.n_rows {
-            1..=4 => rows_512::<4, HAS_MIN, WHOLE>(groups, mins, x, job, target),
-            5..=8 => rows_512::<8, HAS_MIN, WHOLE>(groups, mins, x, job, target),
-            _ => rows_512::<ROWS_512, HAS_MIN, WHOLE>(groups, mins, x, job, target),
+            1..=4 => rows_512::<4, HAS_MIN>(groups, mins, x, job, target),
+            5..=8 => rows_512::<8, HAS_MIN>(groups, mins, x, job, target),
+            _ => rows_512::<ROWS_512, HAS_MIN>(groups, mins, x, job, target),
         }
     }
 }
@@ -322,7 +304,7 @@ macro_rules! add_four_512 {
 /// The CPU has AVX-512 F and VNNI; the tile holds as many groups; the target's columns are this task's, and of its rows
 /// `N` at the most exist.
 #[target_feature(enable = "avx512f,avx512vnni")]
-unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const WHOLE: bool>(
+unsafe fn rows_512<const N: usize, const HAS_MIN: bool>(
     groups: &[Group],
     mins: &Mins,
     x: Tile,
@@ -331,20 +313,10 @@ unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const WHOLE: bool>(
 ) {
     let mut acc = [_mm512_setzero_ps(); N];
     let mut ints = [_mm512_setzero_si512(); N];
-    let Tile { mut q, mut wholes, mut halves, .. } = x;
+    let Tile { mut q, mut wholes, .. } = x;
     target.prefetch(job);
     // Assembly that stays in its order: the compiler would begin the next sums before it ends these, with registers that
     // there are not.
-    macro_rules! begin {
-        ($from:expr) => {
-            for n in 0..N {
-                std::arch::asm!(
-                    "vpbroadcastd {sum}, dword ptr [{from}]",
-                    sum = out(zmm_reg) ints[n], from = in(reg) $from.add(n), options(readonly, nostack, preserves_flags)
-                );
-            }
-        };
-    }
     macro_rules! add_fours {
         ($group:expr, $($i:literal $at:literal)*) => {
             $({
@@ -353,9 +325,17 @@ unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const WHOLE: bool>(
             })*
         };
     }
-    macro_rules! end {
-        ($group:expr, $half:literal) => {
-            let d = _mm512_load_ps($group.d[$half].as_ptr());
+    for group in groups {
+        // SAFETY: a group of activation rows is ROWS_512 lines, and as many sums of it.
+        unsafe {
+            for n in 0..N {
+                std::arch::asm!(
+                    "vpbroadcastd {sum}, dword ptr [{from}]",
+                    sum = out(zmm_reg) ints[n], from = in(reg) wholes.add(n), options(readonly, nostack, preserves_flags)
+                );
+            }
+            add_fours!(group, 0 0 1 4 2 8 3 12 4 16 5 20 6 24 7 28);
+            let d = _mm512_load_ps(group.d.as_ptr());
             for n in 0..N {
                 std::arch::asm!(
                     "vcvtdq2ps {sum}, {sum}",
@@ -363,25 +343,6 @@ unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const WHOLE: bool>(
                     sum = inout(zmm_reg) ints[n] => _, acc = inout(zmm_reg) acc[n], d = in(zmm_reg) d,
                     options(nomem, nostack, preserves_flags)
                 );
-            }
-        };
-    }
-    for group in groups {
-        // SAFETY: a group of activation rows is ROWS_512 lines, and as many sums of it and of its halves.
-        unsafe {
-            if WHOLE {
-                begin!(wholes);
-                add_fours!(group, 0 0 1 4 2 8 3 12 4 16 5 20 6 24 7 28);
-                end!(group, 0);
-            } else {
-                begin!(halves);
-                add_fours!(group, 0 0 1 4 2 8 3 12);
-                end!(group, 0);
-                halves = halves.add(ROWS_512);
-                begin!(halves);
-                add_fours!(group, 4 16 5 20 6 24 7 28);
-                end!(group, 1);
-                halves = halves.add(ROWS_512);
             }
         }
         q = q.wrapping_add(ROWS_512 * GROUP);

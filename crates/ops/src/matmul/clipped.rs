@@ -1,4 +1,4 @@
-//! Activations in bytes, for many rows: one step a row, small enough that a few numbers do not fit. Those, 3 to 6 % as the
+//! Activations in bytes, for many rows: one step a row, small enough that a few numbers do not fit. Those, 3 or 4 % as the
 //! type of the weights wants it, are zero among the bytes and stand in a list beside them, exactly.
 //!
 //! A byte is enough where the largest numbers do not stretch its step: they are what makes 8 bits a row or a group too
@@ -33,8 +33,6 @@ pub(super) struct Clipped {
     /// `[n_tiles, n_groups, ROWS_512]`: minus `WEIGHT_OFFSET` times the sum of the group, what a sum of products with
     /// weights that were moved starts from.
     wholes: Vec<i32>,
-    /// `[n_tiles, n_groups, 2, ROWS_512]`: the same for halves of the group.
-    halves: Vec<i32>,
     /// `[n_all_rows]`: what a unit of the bytes is worth.
     steps: Vec<f32>,
     /// `[n_tiles, n_groups / 2, ROWS_512]`: the sums of two groups, 16 bits each, for formats with a minimum.
@@ -56,8 +54,6 @@ pub(super) struct Tile {
     pub(super) q: *const i8,
     /// `[n_groups, ROWS_512]`
     pub(super) wholes: *const i32,
-    /// `[n_groups, 2, ROWS_512]`
-    pub(super) halves: *const i32,
     /// `[n_groups / 2, ROWS_512]`
     pub(super) sums: *const i32,
     /// `[ROWS_512]`
@@ -69,7 +65,6 @@ impl Clipped {
         Self {
             lines: Vec::new(),
             wholes: Vec::new(),
-            halves: Vec::new(),
             steps: Vec::new(),
             sums: Vec::new(),
             values: Vec::new(),
@@ -86,7 +81,6 @@ impl Clipped {
         Tile {
             q: self.lines[at..].as_ptr().cast(),
             wholes: self.wholes[at..].as_ptr(),
-            halves: self.halves[2 * at..].as_ptr(),
             sums: self.sums[at / 2..].as_ptr(),
             steps: self.steps[tile_idx * ROWS_512..].as_ptr(),
         }
@@ -109,14 +103,13 @@ impl Clipped {
         outliers: usize,
         k_chunk: usize,
     ) {
-        assert_eq!(pool.isa(), crate::Isa::Avx512, "bytes are for AVX-512");
+        assert!(pool.isa() >= crate::Isa::Avx512, "bytes are for AVX-512");
         assert_eq!(n_in % (2 * GROUP), 0, "rows of whole pairs of groups");
         let n_all_rows = n_rows.next_multiple_of(ROWS_512);
         (self.n_groups, self.n_chunks) = (n_in / GROUP, n_in.div_ceil(k_chunk));
         self.stride = room(n_in, outliers) + SLACK;
         grow(&mut self.lines, n_all_rows * self.n_groups, Line([0; GROUP]));
         grow(&mut self.wholes, n_all_rows * self.n_groups, 0);
-        grow(&mut self.halves, 2 * n_all_rows * self.n_groups, 0);
         grow(&mut self.steps, n_all_rows, 0.0);
         grow(&mut self.sums, n_all_rows * self.n_groups / 2, 0);
         grow(&mut self.values, n_all_rows * self.stride, 0.0);
@@ -124,7 +117,7 @@ impl Clipped {
         grow(&mut self.starts, n_all_rows * (self.n_chunks + 1), 0);
         let (n_groups, n_starts, stride) = (self.n_groups, self.n_chunks + 1, self.stride);
         let (lines, wholes) = (Shared::new(&mut self.lines), Shared::new(&mut self.wholes));
-        let (halves, steps) = (Shared::new(&mut self.halves), Shared::new(&mut self.steps));
+        let steps = Shared::new(&mut self.steps);
         let (values, places) = (Shared::new(&mut self.values), Shared::new(&mut self.places));
         let (starts, sums) = (Shared::new(&mut self.starts), Shared::new(&mut self.sums));
         pool.run_ranges(n_rows.div_ceil(ROWS_512), 1, |tiles: Range<usize>, _| {
@@ -138,7 +131,6 @@ impl Clipped {
                         let mut to = Row {
                             lines: lines.slice(first, ROWS_512 * n_groups),
                             wholes: wholes.slice(first, ROWS_512 * n_groups),
-                            halves: halves.slice(2 * first, 2 * ROWS_512 * n_groups),
                             sums: sums.slice(first / 2, ROWS_512 * n_groups / 2),
                             step: &mut steps.slice(row, 1)[0],
                             values: values.slice(row * stride, stride),
@@ -174,7 +166,6 @@ thread_local! {
 struct Row<'a> {
     lines: &'a mut [Line],
     wholes: &'a mut [i32],
-    halves: &'a mut [i32],
     sums: &'a mut [i32],
     step: &'a mut f32,
     values: &'a mut [f32],
@@ -198,8 +189,8 @@ unsafe fn round_row(x: &[f32], outliers: usize, k_chunk: usize, row: &mut Row) {
         for (g, x) in x.chunks_exact(GROUP).enumerate() {
             let group = chunk * (k_chunk / GROUP) + g;
             let at = group * ROWS_512 + row.at;
-            let mut sums = [0; 2];
-            for (half, sum) in sums.iter_mut().enumerate() {
+            let mut sum = 0;
+            for half in 0..2 {
                 // SAFETY: sixteen numbers of the group, half of a line, and as much room in the lists as is asked for.
                 unsafe {
                     let v = _mm512_loadu_ps(x.as_ptr().add(16 * half));
@@ -208,7 +199,7 @@ unsafe fn round_row(x: &[f32], outliers: usize, k_chunk: usize, row: &mut Row) {
                     let q = _mm512_maskz_cvtps_epi32(!out, _mm512_mul_ps(v, _mm512_set1_ps(inverse)));
                     let line = row.lines[at].0.as_mut_ptr().add(16 * half);
                     _mm_storeu_si128(line.cast(), _mm512_cvtsepi32_epi8(q));
-                    *sum = _mm512_reduce_add_epi32(q);
+                    sum += _mm512_reduce_add_epi32(q);
                     if n + SLACK <= row.values.len() {
                         let first = (group * GROUP + 16 * half) as i32;
                         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -221,10 +212,7 @@ unsafe fn round_row(x: &[f32], outliers: usize, k_chunk: usize, row: &mut Row) {
                     }
                 }
             }
-            let sum = sums[0] + sums[1];
             row.wholes[at] = -WEIGHT_OFFSET * sum;
-            row.halves[2 * group * ROWS_512 + row.at] = -WEIGHT_OFFSET * sums[0];
-            row.halves[(2 * group + 1) * ROWS_512 + row.at] = -WEIGHT_OFFSET * sums[1];
             let two = &mut row.sums[group / 2 * ROWS_512 + row.at];
             *two = if group.is_multiple_of(2) { sum & 0xFFFF } else { *two | sum << 16 };
         }

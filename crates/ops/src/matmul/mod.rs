@@ -1,10 +1,11 @@
 //! Products of activations with weights: `out[r, o] = sum_k x[r, k] * weight[o, k]`.
 //!
 //! Few rows and many rows are different problems. Few rows (decode) are bound by reading the weights, many rows
-//! (prompts) by arithmetic. Seven kernels share the work:
+//! (prompts) by arithmetic. Eight kernels share the work:
 //! - `strip`: packed weights in tiles, unpacked in registers, 16-bit integers; some rows;
 //! - `unpacked`: the same weights unpacked once into pairs of 16 bits, then used for every row; many rows;
-//! - `bytes`: packed weights of some types against bytes and outliers, with AVX-512; still more rows;
+//! - `crossed`: as `unpacked` with half the multiplications, on AMD's cores;
+//! - `bytes`: packed weights of two types against bytes and outliers, with AVX-512; still more rows;
 //! - `panel`: plain numbers as f32 in a layout for the registers, used for every row; many rows;
 //! - `dot`: plain numbers (F32, F16, BF16), few rows;
 //! - `neon`: all of these on 64-bit ARM, from rows;
@@ -21,6 +22,8 @@ mod activations;
 mod bytes;
 #[cfg(target_arch = "x86_64")]
 mod clipped;
+#[cfg(target_arch = "x86_64")]
+mod crossed;
 #[cfg(target_arch = "x86_64")]
 mod dot;
 mod experts;
@@ -246,7 +249,7 @@ struct Input<'a> {
 /// Where all of these products go in bytes: one in how many numbers is left out of them.
 #[cfg(target_arch = "x86_64")]
 fn outliers(isa: Isa, jobs: &[Job], n_rows: usize) -> Option<usize> {
-    if isa != Isa::Avx512 || n_rows < MANY_ROWS {
+    if isa < Isa::Avx512 || n_rows < MANY_ROWS {
         return None;
     }
     let of_job = |job: &Job| match job.layout {
@@ -296,10 +299,16 @@ fn matmul_cpu(pool: &Pool, left: Left, [n_rows, n_in]: [usize; 2], products: &mu
 
 /// How the left side is rounded for these jobs: as the kernel wants it, with what every format needs.
 fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
-    let mut rounding =
-        Rounding { largest: f32::INFINITY, scaling: Scaling::Exact, together: 1, has_sums: false, has_halves: false };
+    let mut rounding = Rounding {
+        largest: f32::INFINITY,
+        scaling: Scaling::Exact,
+        together: 1,
+        is_crossed: false,
+        has_sums: false,
+        has_halves: false,
+    };
     let packed = || jobs.iter().filter(|job| is_rounded(isa, job.dtype, job.layout));
-    if isa == Isa::Avx512 && n_rows > SOME_ROWS {
+    if isa >= Isa::Avx512 && n_rows > SOME_ROWS {
         rounding.scaling = Scaling::Power;
         let together = packed().map(|job| {
             for_block!(job.dtype,
@@ -308,11 +317,16 @@ fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
             )
         });
         rounding.together = together.min().unwrap_or(1);
+        rounding.is_crossed = isa == Isa::Zen4 && packed().all(|job| sums_whole_groups(job.dtype));
     }
     for job in packed() {
         for_block!(job.dtype,
             P => {
                 rounding.largest = rounding.largest.min(largest_activation::<P>(rounding.together) as f32);
+                #[cfg(target_arch = "x86_64")]
+                if rounding.is_crossed {
+                    rounding.largest = rounding.largest.min(crossed::largest_activation(P::LARGEST) as f32);
+                }
                 rounding.has_sums |= P::HAS_MIN;
                 rounding.has_halves |= P::HAS_MIN && P::SPAN < GROUP;
             },
@@ -320,6 +334,14 @@ fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
         );
     }
     rounding
+}
+
+/// Whether a group of weights has one scale.
+fn sums_whole_groups(dtype: Dtype) -> bool {
+    for_block!(dtype,
+        P => P::SPAN == GROUP,
+        P => { let _: Option<P> = None; false }
+    )
 }
 
 /// Some columns of one product.

@@ -25,7 +25,7 @@ pub(super) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
         panel.resize(TASK_ROWS * K_CHUNK, 0.0);
         // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape; `cols` are this task's alone.
         unsafe {
-            if input.isa == Isa::Avx512 {
+            if input.isa >= Isa::Avx512 {
                 cols_of_width::<{ tile::WIDTH_512 }>(input, job, cols, panel);
             } else {
                 cols_of_width::<{ tile::WIDTH_256 }>(input, job, cols, panel);

@@ -18,10 +18,10 @@ const ROWS_256: usize = 4;
 /// Rows of an activation tile for so many rows: even tiles, so that 16 rows are 8 + 8 and not 12 + 4. The kernel of many
 /// rows cuts its last tile short instead.
 pub(super) fn tile_rows(isa: Isa, n_rows: usize) -> usize {
-    if isa == Isa::Avx512 && n_rows > SOME_ROWS {
+    if isa >= Isa::Avx512 && n_rows > SOME_ROWS {
         return ROWS_512;
     }
-    let max_rows = if isa == Isa::Avx512 { ROWS_512 } else { ROWS_256 };
+    let max_rows = if isa >= Isa::Avx512 { ROWS_512 } else { ROWS_256 };
     n_rows.div_ceil(n_rows.div_ceil(max_rows))
 }
 
@@ -73,18 +73,18 @@ unsafe fn rows<P: Format>(input: &Input, job: &Job, strip: &[u8], tile_idx: usiz
     // SAFETY: the caller's promise.
     unsafe {
         match (input.isa, input.rounded.tile_rows()) {
-            (Isa::Avx512, 1) => rows_512::<P, 1>(strip, tile, job, target),
-            (Isa::Avx512, 2) => rows_512::<P, 2>(strip, tile, job, target),
-            (Isa::Avx512, 3) => rows_512::<P, 3>(strip, tile, job, target),
-            (Isa::Avx512, 4) => rows_512::<P, 4>(strip, tile, job, target),
-            (Isa::Avx512, 5) => rows_512::<P, 5>(strip, tile, job, target),
-            (Isa::Avx512, 6) => rows_512::<P, 6>(strip, tile, job, target),
-            (Isa::Avx512, 7) => rows_512::<P, 7>(strip, tile, job, target),
-            (Isa::Avx512, 8) => rows_512::<P, 8>(strip, tile, job, target),
-            (Isa::Avx512, 9) => rows_512::<P, 9>(strip, tile, job, target),
-            (Isa::Avx512, 10) => rows_512::<P, 10>(strip, tile, job, target),
-            (Isa::Avx512, 11) => rows_512::<P, 11>(strip, tile, job, target),
-            (Isa::Avx512, _) => rows_512::<P, 12>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, 1) => rows_512::<P, 1>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, 2) => rows_512::<P, 2>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, 3) => rows_512::<P, 3>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, 4) => rows_512::<P, 4>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, 5) => rows_512::<P, 5>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, 6) => rows_512::<P, 6>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, 7) => rows_512::<P, 7>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, 8) => rows_512::<P, 8>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, 9) => rows_512::<P, 9>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, 10) => rows_512::<P, 10>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, 11) => rows_512::<P, 11>(strip, tile, job, target),
+            (Isa::Avx512 | Isa::Zen4, _) => rows_512::<P, 12>(strip, tile, job, target),
             (_, 1) => rows_256::<P, 1>(strip, tile, job, target),
             (_, 2) => rows_256::<P, 2>(strip, tile, job, target),
             (_, 3) => rows_256::<P, 3>(strip, tile, job, target),

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::activations::Tile;
 use super::strip::{ROWS_512, Target, add_pair_512, put_256, put_512};
-use super::{Input, Job, Mode};
+use super::{Input, Job, Mode, crossed};
 use crate::isa::Isa;
 use crate::quant::{Format, GROUP, TILE_ROWS, for_block};
 
@@ -24,11 +24,13 @@ const PAIRS: usize = GROUP / 2;
 /// A group of sixteen rows: the pair at `2 * p` of every row in one vector.
 #[derive(Copy, Clone)]
 #[repr(C, align(64))]
-struct Group {
-    pairs: [[i32; TILE_ROWS]; PAIRS],
+pub(super) struct Group {
+    pub(super) pairs: [[i32; TILE_ROWS]; PAIRS],
     /// Of the group, or of its halves.
-    d: [[f32; TILE_ROWS]; 2],
-    m: [[f32; TILE_ROWS]; 2],
+    pub(super) d: [[f32; TILE_ROWS]; 2],
+    pub(super) m: [[f32; TILE_ROWS]; 2],
+    /// What sums that begin with this group start from. Crossed only.
+    pub(super) start: [i32; TILE_ROWS],
 }
 
 thread_local! {
@@ -38,7 +40,8 @@ thread_local! {
 
 pub(super) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
     GROUPS.with_borrow_mut(|groups| {
-        let zero = Group { pairs: [[0; TILE_ROWS]; PAIRS], d: [[0.0; TILE_ROWS]; 2], m: [[0.0; TILE_ROWS]; 2] };
+        let zeros = [[0.0; TILE_ROWS]; 2];
+        let zero = Group { pairs: [[0; TILE_ROWS]; PAIRS], d: zeros, m: zeros, start: [0; TILE_ROWS] };
         groups.resize(STRIPS * K_CHUNK / GROUP, zero);
         for first_col in cols.clone().step_by(STRIPS * TILE_ROWS) {
             let cols = first_col..cols.end.min(first_col + STRIPS * TILE_ROWS);
@@ -59,9 +62,13 @@ fn some_cols<P: Format>(input: &Input, job: &Job, cols: Range<usize>, groups: &m
             let tiles = &strip[first_k / P::LEN * P::TILE_BYTES..];
             // SAFETY: `Isa` says what this CPU has.
             unsafe {
-                match input.isa {
-                    Isa::Avx512 => unpack_512::<P>(tiles, groups),
-                    _ => unpack_256::<P>(tiles, groups),
+                if input.isa >= Isa::Avx512 {
+                    unpack_512::<P>(tiles, groups);
+                } else {
+                    unpack_256::<P>(tiles, groups);
+                }
+                if input.rounded.is_crossed() {
+                    crossed::start_sums(groups, input.rounded.together());
                 }
             }
         }
@@ -166,7 +173,12 @@ unsafe fn rows_of<const HAS_MIN: bool, const EVERY: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         match (input.isa, input.rounded.tile_rows()) {
-            (Isa::Avx512, _) => match target.n_rows {
+            _ if EVERY != EVERY_HALF && input.rounded.is_crossed() => match target.n_rows {
+                1..=4 => crossed::rows_512::<4, HAS_MIN, EVERY>(groups, x, job, target),
+                5..=8 => crossed::rows_512::<8, HAS_MIN, EVERY>(groups, x, job, target),
+                _ => crossed::rows_512::<ROWS_512, HAS_MIN, EVERY>(groups, x, job, target),
+            },
+            (Isa::Avx512 | Isa::Zen4, _) => match target.n_rows {
                 1..=4 => rows_512::<4, HAS_MIN, EVERY>(groups, x, job, target),
                 5..=8 => rows_512::<8, HAS_MIN, EVERY>(groups, x, job, target),
                 _ => rows_512::<ROWS_512, HAS_MIN, EVERY>(groups, x, job, target),

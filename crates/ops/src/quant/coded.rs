@@ -53,8 +53,9 @@ pub(super) const fn codes_of(levels: &[i8; 16]) -> [u8; 256] {
 /// Codes of the weights of a block, found from their values: `unit` is what a level of 1 is worth.
 pub(super) fn find_codes(table: &[u8; 256], values: &[f32], unit: f32, codes: &mut [u8]) {
     for (code, value) in codes.iter_mut().zip(values) {
-        // Where the unit is zero every code is right, and the cast makes one of what is not a number.
-        *code = table[((value / unit).round_ties_even() as i32).clamp(-128, 127).wrapping_add(128) as usize];
+        // All but an integer, so that half of one rounds it. Where the unit is zero every code is right, and the cast makes
+        // one of what is not a number.
+        *code = table[usize::from((value / unit + 128.5) as u8)];
     }
 }
 
@@ -147,16 +148,16 @@ pub(super) unsafe fn small_512<B: Coded>(tile: *const u8, group: usize, eighth: 
     }
 }
 
-/// What a level of 1 is worth in 16 weights.
+/// What a level of 1 is worth in a group whose halves have one scale.
 ///
 /// # Safety
-/// As [`scales_512`]; `sixteen < 16`.
+/// As [`scales_512`]; `group < 8`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) unsafe fn small_scales_512<B: Coded>(tile: *const u8, sixteen: usize) -> (__m512, __m512) {
+pub(super) unsafe fn small_scales_512<B: Coded>(tile: *const u8, group: usize) -> (__m512, __m512) {
     // SAFETY: the caller's promise: two times sixteen scales start a group.
     unsafe {
-        let at = tile.add(GROUPS + sixteen / 2 * GROUP_BYTES + TILE_ROWS * (sixteen % 2));
+        let at = tile.add(GROUPS + group * GROUP_BYTES);
         let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast())));
         let (d, zero) = scales_512::<B>(tile);
         (_mm512_mul_ps(d, scales), zero)
@@ -208,16 +209,15 @@ pub(super) unsafe fn high_levels_256(levels: &[i8; 16], codes: __m256i) -> __m25
 }
 
 /// Gives a format these tiles: with the largest scale times the largest level, [`super::Format::SUM_GROUPS`], as many as
-/// leave activations 14 bits, how many weights share a scale, and [`super::Format::OUTLIERS`].
+/// leave activations 14 bits, and [`super::Format::OUTLIERS`].
 macro_rules! coded {
-    ($format:ty, $largest:expr, $sum_groups:expr, $span:expr, $outliers:expr) => {
+    ($format:ty, $largest:expr, $sum_groups:expr, $outliers:expr) => {
         impl super::Format for $format {
             const HAS_MIN: bool = false;
             const TILE_BYTES: usize = super::coded::TILE_BYTES;
             const LARGEST: i32 = $largest;
             const SUM_GROUPS: usize = $sum_groups;
             const OUTLIERS: Option<usize> = $outliers;
-            const SMALL_SPAN: usize = $span;
             const SMALL_LARGEST: i32 = super::coded::largest_level(&<Self as super::coded::Coded>::LEVELS);
 
             fn pack_tile(blocks: &[&[u8]; super::TILE_ROWS], tile: &mut [u8]) {
@@ -251,9 +251,9 @@ macro_rules! coded {
 
             #[cfg(target_arch = "x86_64")]
             #[inline(always)]
-            unsafe fn small_scales_512(tile: *const u8, span: usize) -> (super::__m512, super::__m512) {
+            unsafe fn small_scales_512(tile: *const u8, group: usize) -> (super::__m512, super::__m512) {
                 // SAFETY: the caller's promise.
-                unsafe { super::coded::small_scales_512::<Self>(tile, span * $span / 16) }
+                unsafe { super::coded::small_scales_512::<Self>(tile, group) }
             }
 
             #[cfg(target_arch = "x86_64")]

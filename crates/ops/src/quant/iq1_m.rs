@@ -52,4 +52,4 @@ impl Coded for Iq1M {
     }
 }
 
-coded!(Iq1M, 15 * 9, 8, 16, None);
+coded!(Iq1M, 15 * 9, 8, None);

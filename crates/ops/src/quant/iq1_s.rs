@@ -46,5 +46,4 @@ impl Coded for Iq1S {
     }
 }
 
-// Sums over two groups only: what a bit leaves of a model amplifies the rounding of activations.
-coded!(Iq1S, 15 * 9, 2, 32, None);
+coded!(Iq1S, 15 * 9, 8, None);

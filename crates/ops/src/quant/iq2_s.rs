@@ -37,4 +37,4 @@ impl Coded for Iq2S {
     }
 }
 
-coded!(Iq2S, 31 * 43, 4, 16, None);
+coded!(Iq2S, 31 * 43, 4, None);

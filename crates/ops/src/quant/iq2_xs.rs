@@ -37,4 +37,4 @@ impl Coded for Iq2Xs {
     }
 }
 
-coded!(Iq2Xs, 31 * 43, 4, 16, None);
+coded!(Iq2Xs, 31 * 43, 4, None);

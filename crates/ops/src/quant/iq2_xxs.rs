@@ -47,4 +47,4 @@ impl Coded for Iq2Xxs {
     }
 }
 
-coded!(Iq2Xxs, 31 * 43, 4, 32, None);
+coded!(Iq2Xxs, 31 * 43, 4, None);

@@ -39,4 +39,4 @@ impl Coded for Iq3S {
     }
 }
 
-coded!(Iq3S, 31 * 15, 8, 32, None);
+coded!(Iq3S, 31 * 15, 8, None);

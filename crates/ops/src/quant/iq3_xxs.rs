@@ -45,4 +45,4 @@ impl Coded for Iq3Xxs {
     }
 }
 
-coded!(Iq3Xxs, 31 * 62, 2, 32, None);
+coded!(Iq3Xxs, 31 * 62, 4, None);

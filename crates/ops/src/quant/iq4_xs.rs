@@ -42,4 +42,4 @@ impl Coded for Iq4Xs {
     }
 }
 
-coded!(Iq4Xs, 32 * 127, 2, 32, Some(25));
+coded!(Iq4Xs, 32 * 127, 2, Some(25));

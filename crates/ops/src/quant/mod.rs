@@ -104,11 +104,9 @@ pub(crate) trait Format: Block {
     const SUM_GROUPS: usize = 1;
     /// Many rows go in bytes against these weights (`matmul::bytes`), where the CPU has the instruction: one in so many
     /// numbers of a row is left out of the bytes. The fewer bits a weight has the more a model makes of an error, and of one
-    /// or two bits so much that they stay with activations in 16.
+    /// to three bits so much that they stay with activations in 16.
     const OUTLIERS: Option<usize> = None;
-    /// Weights that share the scales of [`Format::small_512`]: a group, or half of one.
-    const SMALL_SPAN: usize = Self::SPAN;
-    /// The largest integer, of either sign, that they hold.
+    /// The largest integer, of either sign, that [`Format::small_512`] holds.
     const SMALL_LARGEST: i32 = 128;
 
     /// Interleaves one block of each of sixteen rows; a missing row is all zero bytes.
@@ -164,15 +162,15 @@ pub(crate) trait Format: Block {
         unsafe { Self::pairs_512(tile, group, eighth) }
     }
 
-    /// `(d, m)` that belong to [`Format::small_512`], for a span of its own.
+    /// `(d, m)` that belong to [`Format::small_512`], for a group.
     ///
     /// # Safety
-    /// As [`Format::scales_512`]; `span < LEN / SMALL_SPAN`.
+    /// As [`Format::scales_512`]; `group < LEN / GROUP`; the format is one of those in bytes.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn small_scales_512(tile: *const u8, span: usize) -> (__m512, __m512) {
+    unsafe fn small_scales_512(tile: *const u8, group: usize) -> (__m512, __m512) {
         // SAFETY: the caller's promise.
-        unsafe { Self::scales_512(tile, span) }
+        unsafe { Self::scales_512(tile, group) }
     }
 
     /// As [`Format::scales_512`], for rows `8 * half..8 * half + 8`.

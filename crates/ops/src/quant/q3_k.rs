@@ -45,4 +45,4 @@ impl Coded for Q3K {
     }
 }
 
-coded!(Q3K, 32 * 4, 8, 16, Some(16));
+coded!(Q3K, 32 * 4, 8, None);

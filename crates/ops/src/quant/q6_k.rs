@@ -67,9 +67,6 @@ impl Format for Q6K {
     const LARGEST: i32 = 4096;
     // Leaves activations 13 bits. Zen 4, 512 rows: 2 % faster than 64 weights and 14 bits.
     const SUM_GROUPS: usize = 4;
-    const OUTLIERS: Option<usize> = Some(25);
-    const SMALL_SPAN: usize = GROUP / 2;
-    const SMALL_LARGEST: i32 = 32;
 
     fn pack_tile(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
         tile.fill(0);
@@ -121,24 +118,10 @@ impl Format for Q6K {
     unsafe fn pairs_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
         // SAFETY: the caller's promise.
         unsafe {
-            let at = tile.add(GROUPS + group * GROUP_BYTES + TILE_ROWS * (eighth / 2));
-            // A row's scale in both halves of its lane.
-            let scales = _mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast()));
-            let scales = _mm512_mask_blend_epi16(0xAAAA_AAAA, scales, _mm512_slli_epi32::<16>(scales));
-            let mut pairs = Self::small_512(tile, group, eighth);
-            for pair in &mut pairs {
-                *pair = _mm512_mullo_epi16(*pair, scales);
-            }
-            pairs
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn small_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
-        // SAFETY: the caller's promise.
-        unsafe {
             let group = tile.add(GROUPS + group * GROUP_BYTES);
+            // A row's scale in both halves of its lane.
+            let scales = _mm512_cvtepi8_epi32(_mm_loadu_si128(group.add(TILE_ROWS * (eighth / 2)).cast()));
+            let scales = _mm512_mask_blend_epi16(0xAAAA_AAAA, scales, _mm512_slli_epi32::<16>(scales));
             let low = nibble::pairs_512(group.add(LOW_BITS + 64 * eighth));
             let high = _mm512_loadu_si512(group.add(HIGH_BITS + 64 * (eighth / 2)).cast());
             let high = if eighth.is_multiple_of(2) { high } else { _mm512_srli_epi32::<8>(high) };
@@ -147,20 +130,9 @@ impl Format for Q6K {
             let mut pairs = low;
             for i in 0..4 {
                 let q = _mm512_or_si512(low[i], _mm512_and_si512(high[i], mask));
-                pairs[i] = _mm512_sub_epi16(q, _mm512_set1_epi16(32));
+                pairs[i] = _mm512_mullo_epi16(_mm512_sub_epi16(q, _mm512_set1_epi16(32)), scales);
             }
             pairs
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn small_scales_512(tile: *const u8, span: usize) -> (__m512, __m512) {
-        // SAFETY: the caller's promise: two times sixteen scales start a group.
-        unsafe {
-            let at = tile.add(GROUPS + span / 2 * GROUP_BYTES + TILE_ROWS * (span % 2));
-            let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast())));
-            (_mm512_mul_ps(f16s_512(tile), scales), _mm512_setzero_ps())
         }
     }
 

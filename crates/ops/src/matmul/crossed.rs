@@ -1,0 +1,146 @@
+//! Products with half the multiplications, for many rows on cores that add while they multiply (`Isa::Zen4`).
+//!
+//! Winograd's identity for inner products (1968): `x0 w0 + x2 w2 = (x0 + w2) (x2 + w0) - x0 x2 - w0 w2`. What is taken away
+//! depends on the row of activations or on the row of weights alone, so it is summed once for each, and sums start from
+//! there. Four products of 16 bits take one multiply-add and two additions instead of two multiply-adds: where two of four
+//! pipes multiply and all of them add, that is three halves of a cycle instead of two. Integers are exact, and sums that
+//! run over 2^32 on the way come back.
+
+use std::arch::x86_64::*;
+
+use super::Job;
+use super::activations::Tile;
+use super::strip::{ROWS_512, Target, put_512};
+use super::unpacked::Group;
+use crate::quant::GROUP;
+
+/// The largest activation whose sum with a weight up to `largest_weight` has 16 bits.
+pub(super) const fn largest_activation(largest_weight: i32) -> i32 {
+    i16::MAX as i32 - largest_weight
+}
+
+/// Notes what sums over `together` groups of these weights start from.
+///
+/// # Safety
+/// The CPU has AVX-512 F and BW.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn start_sums(groups: &mut [Group], together: usize) {
+    for groups in groups.chunks_mut(together) {
+        let mut start = _mm512_setzero_si512();
+        for group in groups.iter() {
+            for [first, second] in group.pairs.as_chunks::<2>().0 {
+                // SAFETY: sixteen pairs each.
+                let products = unsafe {
+                    let (first, second) = (first.as_ptr().cast(), second.as_ptr().cast());
+                    _mm512_madd_epi16(_mm512_load_si512(first), _mm512_load_si512(second))
+                };
+                start = _mm512_sub_epi32(start, products);
+            }
+        }
+        // SAFETY: sixteen numbers.
+        unsafe { _mm512_store_si512(groups[0].start.as_mut_ptr().cast(), start) };
+    }
+}
+
+/// What a group of activations takes away.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn taken_by(line: &[i16; GROUP]) -> i32 {
+    let mut taken = _mm256_setzero_si256();
+    for half in line.as_chunks::<16>().0 {
+        // SAFETY: sixteen numbers.
+        let pairs = unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
+        // Of every two pairs the second stands in the first one's place, and nothing in its own.
+        let second = _mm256_srli_epi64::<32>(pairs);
+        taken = _mm256_add_epi32(taken, _mm256_madd_epi16(pairs, second));
+    }
+    let taken = _mm_add_epi32(_mm256_castsi256_si128(taken), _mm256_extracti128_si256::<1>(taken));
+    let taken = _mm_add_epi32(taken, _mm_srli_si128::<8>(taken));
+    _mm_cvtsi128_si32(taken)
+}
+
+/// Two pairs of weights of sixteen rows against the two pairs at byte `$at` of up to twelve lines from `$q` on. Assembly for
+/// the same reasons as `add_pair_512`.
+macro_rules! add_crossed_512 {
+    ($sums:ident, $pairs:expr, $q:expr, $at:literal) => {
+        add_crossed_512!(@rows $sums, $pairs, $q, $at, 0 1 2 3 4 5 6 7 8 9 10 11);
+    };
+    (@rows $sums:ident, $pairs:expr, $q:expr, $at:literal, $($n:literal)*) => {
+        $(if let Some(sum) = $sums.get_mut($n) {
+            std::arch::asm!(
+                "vpbroadcastd {a}, dword ptr [{q} + {at}]",
+                "vpbroadcastd {b}, dword ptr [{q} + {at} + 4]",
+                "vpaddw {a}, {a}, {second}",
+                "vpaddw {b}, {b}, {first}",
+                "vpdpwssd {sum}, {a}, {b}",
+                sum = inout(zmm_reg) *sum, first = in(zmm_reg) $pairs[0], second = in(zmm_reg) $pairs[1],
+                a = out(zmm_reg) _, b = out(zmm_reg) _, q = in(reg) $q, at = const 64 * $n + $at,
+                options(pure, readonly, nostack, preserves_flags)
+            );
+        })*
+    };
+}
+
+/// The first `N` rows of a tile, with sums over `EVERY` groups.
+///
+/// # Safety
+/// As `unpacked::rows_512`; weights and activations know what sums over `EVERY` groups start from.
+#[target_feature(enable = "avx512f,avx512vnni")]
+pub(super) unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const EVERY: usize>(
+    groups: &[Group],
+    x: Tile,
+    job: &Job,
+    target: &Target,
+) {
+    let mut acc = [_mm512_setzero_ps(); N];
+    let Tile { mut q, mut shifts, mut starts, mut sums, .. } = x;
+    target.prefetch(job);
+    macro_rules! add_twos {
+        ($ints:ident, $group:expr, $($p:literal $at:literal)*) => {
+            $({
+                let first = _mm512_load_si512($group.pairs[$p].as_ptr().cast());
+                let second = _mm512_load_si512($group.pairs[$p + 1].as_ptr().cast());
+                add_crossed_512!($ints, [first, second], q, $at);
+            })*
+        };
+    }
+    for groups in groups.chunks_exact(EVERY) {
+        // SAFETY: a group of activation rows is ROWS_512 lines; starts, shifts and sums hold one number a row and group;
+        // vectors of sixteen numbers.
+        unsafe {
+            let start = _mm512_load_si512(groups[0].start.as_ptr().cast());
+            let mut ints: [__m512i; N] =
+                std::array::from_fn(|n| _mm512_add_epi32(start, _mm512_set1_epi32(*starts.add(n))));
+            for group in groups {
+                add_twos!(ints, group, 0 0 2 8 4 16 6 24 8 32 10 40 12 48 14 56);
+                q = q.wrapping_add(ROWS_512 * GROUP);
+            }
+            let d = _mm512_load_ps(groups[0].d[0].as_ptr());
+            for n in 0..N {
+                // A zero becomes a number too small to be seen: shifts are never below zero.
+                let bits = _mm512_castps_si512(_mm512_cvtepi32_ps(ints[n]));
+                let units = _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(*shifts.add(n))));
+                acc[n] = _mm512_fmadd_ps(units, d, acc[n]);
+            }
+            if HAS_MIN {
+                for group in groups {
+                    let m = _mm512_load_ps(group.m[0].as_ptr());
+                    for n in 0..N {
+                        acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(*sums.add(n)), acc[n]);
+                    }
+                    sums = sums.wrapping_add(ROWS_512);
+                }
+            }
+        }
+        shifts = shifts.wrapping_add(groups.len() * ROWS_512);
+        starts = starts.wrapping_add(groups.len() * ROWS_512);
+    }
+    for n in 0..N {
+        // SAFETY: one base a row of the tile.
+        acc[n] = _mm512_mul_ps(acc[n], _mm512_set1_ps(unsafe { *x.bases.add(n) }));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { put_512(&acc, job, target) };
+}
