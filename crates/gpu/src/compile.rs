@@ -128,6 +128,9 @@ impl Program {
     fn options(&self, target: &Target, spelling: &str) -> Vec<String> {
         let mut options = target.vendor.compile_options(spelling, target.wave_width);
         options.extend(self.defines.iter().map(|(name, value)| format!("-D{name}={value}")));
+        // For tests and experiments: `-U__gfx942__` makes an older chip of it.
+        let more = std::env::var("ROCI_COMPILE_OPTIONS").unwrap_or_default();
+        options.extend(more.split_whitespace().map(str::to_owned));
         options
     }
 
