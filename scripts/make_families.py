@@ -10,6 +10,9 @@ or the hidden states of every one of them, in f32.
 
 Weights are rounded to bf16 before anything is computed, so that both forms hold exactly the weights of the golden
 numbers. Norms, biases and gates are random too: a forgotten one shows.
+
+`gpt-oss-mxfp4` goes to `crates/model/testdata/exports/`, folder and GGUF only: experts of random blocks, as the published
+checkpoints keep them.
 """
 
 import argparse
@@ -28,6 +31,7 @@ from safetensors.torch import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "crates/model/testdata/families"
+EXPORTS = ROOT / "crates/model/testdata/exports"
 N_TOKENS = 40
 
 SMALL = dict(
@@ -356,6 +360,34 @@ def convert(name, folder, gguf, source):
         )
 
 
+def pack(name, source):
+    """A gpt-oss whose experts are MXFP4 blocks and scales, [experts, outputs, groups, 16] and [experts, outputs, groups]."""
+    settings = dict(FAMILIES["gpt-oss"][1], hidden_size=64)
+    config = tf.GptOssConfig(**settings)
+    TRANSPOSED.update(("gate_up_proj", "down_proj"))
+    model = tf.AutoModelForCausalLM.from_config(config).float()
+    randomize(model, zlib.crc32(name.encode()))
+    generator = torch.Generator().manual_seed(11)
+    tensors = {}
+    for key, value in model.to(torch.bfloat16).state_dict().items():
+        if key.endswith(("gate_up_proj", "down_proj")):
+            n, n_in, n_out = value.shape
+            random = lambda low, high, *shape: torch.randint(low, high, shape, generator=generator, dtype=torch.uint8)
+            tensors[f"{key}_blocks"] = random(0, 256, n, n_out, n_in // 32, 16)
+            tensors[f"{key}_scales"] = random(120, 126, n, n_out, n_in // 32)
+        else:
+            tensors[key] = value.contiguous()
+    folder = EXPORTS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    config.architectures = ["GptOssForCausalLM"]
+    config.quantization_config = {"quant_method": "mxfp4"}
+    config.save_pretrained(folder)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    run = convert(name, folder, EXPORTS / f"{name}.gguf", source)
+    if run.returncode != 0:
+        sys.exit(f"{name}: converter: {run.stderr}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
@@ -363,7 +395,11 @@ def main():
     args = parser.parse_args()
     (OUT / "golden").mkdir(parents=True, exist_ok=True)
     failed = []
-    for name in args.names or FAMILIES:
+    for name in args.names or [*FAMILIES, "gpt-oss-mxfp4"]:
+        if name == "gpt-oss-mxfp4":
+            if args.convert:
+                pack(name, args.convert)
+            continue
         model = build(name)
         save_file(golden(name, model), OUT / "golden" / f"{name}.safetensors")
         folder = OUT / name

@@ -41,6 +41,7 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ("expert_feed_forward_length", &["moe_intermediate_size"]),
     ("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
     ("expert_shared_count", &["n_shared_experts"]),
+    ("leading_dense_block_count", &["first_k_dense_replace"]),
     ("expert_weights_scale", &["routed_scaling_factor"]),
     ("expert_weights_norm", &["norm_topk_prob"]),
     ("expert_group_count", &["n_group"]),

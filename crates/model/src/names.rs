@@ -89,6 +89,8 @@ pub const DEEPSEEK: &[Rename] = &[
 ];
 pub const GPT_OSS: &[Rename] = &[
     ("attn_sinks", "self_attn.sinks"),
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", ""),
     ("ffn_gate_inp", "mlp.router"),
     ("ffn_gate_up_exps", "mlp.experts.gate_up_proj"),
     ("ffn_down_exps", "mlp.experts.down_proj"),
@@ -176,7 +178,9 @@ impl<'a> Names<'a> {
             }];
         }
         let find = |table: &'static [Rename]| table.iter().find(|row| row.0 == name).map(|row| row.1);
-        let Some(stem) = find(self.family.renames).or_else(|| find(LLAMA)) else { return Vec::new() };
+        let Some(stem) = find(self.family.renames).or_else(|| find(LLAMA)).filter(|stem| !stem.is_empty()) else {
+            return Vec::new();
+        };
         let (middles, stem): (&[&str], String) = match at {
             At::Model => (&[""], stem.to_owned()),
             At::Layer(layer) => (&HUB_LAYERS, format!("{layer}.{stem}")),

@@ -1,13 +1,15 @@
 //! What a model is made of: which tensor of the checkpoint stands where, how it is cut, and how it will lie in memory.
 //! Nothing is read here; `resident.rs` follows the list.
 
+mod cut;
 mod ffn;
 mod layer;
 mod list;
 
 use crate::names::{At, Names};
 use crate::{Config, Error};
-pub use list::{Cut, LayoutOf, Wanted};
+pub use cut::Cut;
+pub use list::{LayoutOf, Wanted};
 use list::{List, rows_and_cols};
 
 /// A tensor in memory, by its place in the list.

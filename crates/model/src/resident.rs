@@ -9,7 +9,7 @@ use weights::Dtype;
 
 use crate::device::Device;
 use crate::names::Names;
-use crate::parts::{Cut, Parts, TensorId, Wanted, parts};
+use crate::parts::{Parts, TensorId, Wanted, parts};
 use crate::upload::{Job, Loaded, Source, upload};
 use crate::{Config, Error};
 
@@ -173,27 +173,6 @@ impl Wanted<'_> {
     /// The wanted rows without decoding them.
     fn picked_bytes(&self) -> Vec<u8> {
         let row_bytes = self.bytes.len() / self.cut.end().max(1);
-        let rows: Vec<&[u8]> = self.cut.picked().map(|row| &self.bytes[row * row_bytes..][..row_bytes]).collect();
-        let Some((first, step)) = self.cut.turned else { return rows.concat() };
-        let size = self.source.dtype.block_bytes();
-        let columns = (first..self.n_source_cols).step_by(step);
-        columns.flat_map(|col| rows.iter().flat_map(move |row| &row[col * size..][..size])).copied().collect()
-    }
-}
-
-impl Cut {
-    /// Rows or numbers that it reaches over.
-    pub fn end(&self) -> usize {
-        self.first + self.step * self.n.saturating_sub(1) + self.len
-    }
-
-    fn is_whole(&self) -> bool {
-        self.turned.is_none() && self.first == 0 && (self.n == 1 || self.step == self.len)
-    }
-
-    /// The indices it means, in order.
-    fn picked(&self) -> impl Iterator<Item = usize> + use<> {
-        let Cut { first, len, step, n, .. } = *self;
-        (0..n).flat_map(move |i| (0..len).map(move |j| first + i * step + j))
+        self.cut.pick_bytes(&self.bytes, row_bytes, self.source.dtype.block_bytes())
     }
 }

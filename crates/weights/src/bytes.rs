@@ -53,6 +53,15 @@ impl Bytes {
         Ok(Self { owner: Arc::new(Owner::Mapped(map)), start: 0, len })
     }
 
+    /// Known without making them: the length of the slice would have to look.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     pub fn is_mapped(&self) -> bool {
         matches!(*self.owner, Owner::Mapped(_))
     }
@@ -143,7 +152,11 @@ impl fmt::Debug for Bytes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::Bytes;
+    use crate::{Dtype, Tensor};
 
     #[test]
     fn slices_nest_and_share_one_owner() {
@@ -154,6 +167,22 @@ mod tests {
         assert_eq!(&*part.slice(6..), &[] as &[u8]);
         drop(all);
         assert_eq!(part[0], 2);
+    }
+
+    #[test]
+    fn bytes_are_made_when_they_are_looked_at_and_not_before() {
+        let n_made = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&n_made);
+        let bytes = Bytes::made(8, move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+            vec![7; 8]
+        });
+        let tensor = Tensor::new("x", Dtype::F32, vec![2], bytes).unwrap();
+        let second = tensor.bytes.slice(4..);
+        assert_eq!((tensor.bytes.len(), second.len(), second.is_empty()), (8, 4, false));
+        assert_eq!(n_made.load(Ordering::Relaxed), 0);
+        assert_eq!(&*second, &[7; 4]);
+        assert_eq!((tensor.bytes[0], n_made.load(Ordering::Relaxed)), (7, 1));
     }
 
     #[test]

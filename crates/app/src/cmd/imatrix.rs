@@ -48,7 +48,7 @@ pub fn main(args: &Args) -> Result<()> {
     // Matrices go by GGUF's names, as `roci quantize` looks for them.
     let checkpoint = match checkpoint.format() {
         weights::Format::Gguf => checkpoint,
-        weights::Format::Safetensors => export::as_gguf(&checkpoint, &path)?,
+        weights::Format::Safetensors => export::as_gguf(checkpoint, &path)?,
     };
     let tokenizer = model_file::open_tokenizer(&checkpoint).with_context(|| format!("`{}`", path.display()))?;
     let tokens = tokenizer.encode_with(&text, Specials::Plain, Ends::Add);

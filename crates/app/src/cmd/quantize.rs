@@ -57,7 +57,7 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let checkpoint = match checkpoint.format() {
         Format::Gguf => checkpoint,
-        Format::Safetensors => export::as_gguf(&checkpoint, &path)?,
+        Format::Safetensors => export::as_gguf(checkpoint, &path)?,
     };
     let mix = Mix::find(args.mix).expect("the argument was parsed to a known name");
     let importance = args.imatrix.as_deref().map(Importance::read).transpose()?;

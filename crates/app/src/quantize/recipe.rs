@@ -1,7 +1,7 @@
 //! Mixes: which type each tensor takes. The choices are llama.cpp's, so that a name means the same here and there; they
 //! are facts in a table, and the first row that fits a tensor wins.
 
-use weights::{Checkpoint, Dtype};
+use weights::{Checkpoint, Dtype, Tensor};
 
 /// What a tensor does in a model, by its name in GGUF.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -371,7 +371,7 @@ impl Mix {
         let facts = Facts::of(checkpoint);
         let mut plan = Plan { types: Vec::new(), n_fallback: 0, n_blind: 0 };
         for tensor in checkpoint.tensors() {
-            if !is_rounded(&tensor.name, &tensor.shape) {
+            if !is_rounded(tensor, self.base) {
                 plan.types.push(tensor.dtype);
                 continue;
             }
@@ -442,9 +442,13 @@ impl Facts {
     }
 }
 
-fn is_rounded(name: &str, shape: &[usize]) -> bool {
-    // ggml does not count dimensions of one at the outer end.
-    let n_dims = shape.iter().skip_while(|dim| **dim == 1).count();
+fn is_rounded(tensor: &Tensor, base: Dtype) -> bool {
+    let (name, shape) = (&tensor.name, &tensor.shape);
+    // ggml does not count dimensions of one at the outer end. Its converter does: no other half precision stays behind.
+    let n_dims = match tensor.dtype {
+        Dtype::F16 | Dtype::BF16 if base.is_plain() => shape.len(),
+        _ => shape.iter().skip_while(|dim| **dim == 1).count(),
+    };
     n_dims >= 2 && name.ends_with("weight") && !KEPT.iter().any(|part| name.contains(part))
 }
 

@@ -143,6 +143,8 @@ fn what_gguf_cannot_say_is_an_error_with_a_way_out() {
     };
     let dynamic = json!({"rope_type": "dynamic", "factor": 2.0});
     check(&|config| config["rope_scaling"] = dynamic.clone(), "no word for dynamic rope scaling");
-    check(&|config| config["model_type"] = "gpt_oss".into(), "gpt-oss");
+    let yarn = json!({"rope_type": "yarn", "factor": 2.0, "truncate": false});
+    check(&|config| config["rope_scaling"] = yarn.clone(), "no word for YaRN's `truncate`");
     check(&|config| config["num_hidden_layers"] = 1.into(), "has no name in GGUF");
+    check(&|config| config["num_hidden_layers"] = 3.into(), "blk.2.");
 }

@@ -1,12 +1,13 @@
 //! The metadata of an exported checkpoint. Most of it is what `hub.rs` reads `config.json` as, in the widths that
 //! llama.cpp insists on; rope's scaling is spelt out again, and some of it becomes tensors.
 
+use ops::Gating;
 use weights::{Bytes, Dtype, HubFiles, Metadata, Tensor, Value};
 
 use crate::family::Windows;
 use crate::hub::translate;
 use crate::rope_scaling::{Scaling, mscale};
-use crate::{Config, Error, Kind, Pooling};
+use crate::{Config, Error, Experts, Kind, Pooling};
 
 /// Keys that hold f32 in GGUF, also where `config.json` has a whole number.
 const FLOATS: [&str; 10] = [
@@ -45,9 +46,23 @@ pub fn metadata(hub: &HubFiles, config: &Config, name: &str) -> Result<Metadata,
             out.set(key, value);
         }
     }
-    let mut set = |key: &str, value: Value| out.set(format!("{prefix}.{key}"), value);
+    let mut set = |key: &str, value: Value| drop(out.set(format!("{prefix}.{key}"), value));
     set("attention.key_length", Value::U32(config.head_dim as u32));
-    set("attention.value_length", Value::U32(config.head_dim as u32));
+    // Compressed attention is attention of one head, whose values are the compressed vector.
+    set("attention.value_length", Value::U32(config.mla.map_or(config.head_dim, |mla| mla.kv_rank) as u32));
+    if config.mla.is_some() {
+        set("attention.head_count_kv", Value::U32(config.n_kv_heads as u32));
+        // llama.cpp asks for it where there are none, too.
+        if translated.metadata.get(&format!("{prefix}.expert_shared_count")).is_none() {
+            set("expert_shared_count", Value::U32(0));
+        }
+    }
+    if let Some(experts) = &config.experts {
+        set("expert_feed_forward_length", Value::U32(experts.n_ff as u32));
+        if let Some(number) = gating_number(experts, config) {
+            set("expert_gating_func", Value::U32(number));
+        }
+    }
     set("context_length", Value::U32(config.n_ctx_train as u32));
     if config.family.kind == Kind::Encoder {
         set("attention.causal", Value::Bool(false));
@@ -67,6 +82,12 @@ pub fn metadata(hub: &HubFiles, config: &Config, name: &str) -> Result<Metadata,
     }
     set("vocab_size", Value::U32(config.n_vocab as u32));
     check_windows(config)?;
+    scaling(config, set)?;
+    Ok(out)
+}
+
+/// Rope's scaling, where it is not in tensors.
+fn scaling(config: &Config, mut set: impl FnMut(&str, Value)) -> Result<(), Error> {
     match &config.rope.scaling {
         Scaling::None | Scaling::Llama3 { .. } => {}
         Scaling::Linear { factor } => {
@@ -74,13 +95,25 @@ pub fn metadata(hub: &HubFiles, config: &Config, name: &str) -> Result<Metadata,
             set("rope.scaling.factor", Value::F32(*factor as f32));
         }
         Scaling::Yarn(yarn) => {
+            if yarn.truncates != config.family.yarn_truncates {
+                let what = format!("GGUF has no word for YaRN's `truncate`, here {}", yarn.truncates);
+                return Err(Error::NotInGguf { what });
+            }
             set("rope.scaling.type", Value::String("yarn".into()));
             set("rope.scaling.factor", Value::F32(yarn.factor as f32));
             set("rope.scaling.original_context_length", Value::U32(yarn.original as u32));
             set("rope.scaling.yarn_beta_fast", Value::F32(yarn.beta_fast as f32));
             set("rope.scaling.yarn_beta_slow", Value::F32(yarn.beta_slow as f32));
-            let usual = mscale(yarn.factor, 1.0);
-            if yarn.magnitude != usual {
+            // What compressed attention is multiplied with leaves the angles as they are.
+            let attention = yarn.attention.filter(|_| config.mla.is_some() && yarn.factor > 1.0);
+            let usual = if attention.is_some() { 1.0 } else { mscale(yarn.factor, 1.0) };
+            if let Some(attention) = attention {
+                if yarn.magnitude != usual {
+                    return Err(Error::NotInGguf { what: "`mscale` and `mscale_all_dim` differ".into() });
+                }
+                let multiplier = (attention - 1.0) / yarn.factor.ln();
+                set("rope.scaling.yarn_log_multiplier", Value::F32(multiplier as f32));
+            } else if yarn.magnitude != usual {
                 set("rope.scaling.attn_factor", Value::F32((yarn.magnitude / usual) as f32));
             }
         }
@@ -92,7 +125,17 @@ pub fn metadata(hub: &HubFiles, config: &Config, name: &str) -> Result<Metadata,
             return Err(Error::NotInGguf { what: "GGUF has no word for dynamic rope scaling".into() });
         }
     }
-    Ok(out)
+    Ok(())
+}
+
+/// How experts are weighed, where the family's name does not say it: DeepSeek's second and third version differ.
+fn gating_number(experts: &Experts, config: &Config) -> Option<u32> {
+    let number = match experts.routing.gating {
+        Gating::Softmax => 1,
+        Gating::Sigmoid => 2,
+        Gating::SoftmaxOfBest => 3,
+    };
+    (experts.routing.gating != config.family.gating).then_some(number)
 }
 
 /// What an encoder's classes are called, in the order of their numbers; two that transformers made up are none.

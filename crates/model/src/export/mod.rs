@@ -5,11 +5,14 @@
 //! Numbers that must be moved are moved when they are first read, one tensor at a time.
 
 mod keys;
+mod split;
 mod tensors;
 
+use ops::Layout;
 use weights::Checkpoint;
 
 use crate::names::{Format, Names};
+use crate::parts::parts;
 use crate::{Config, Error};
 
 /// The same model as a GGUF checkpoint in memory, without a vocabulary. `name` becomes `general.name`.
@@ -19,10 +22,6 @@ pub fn export(checkpoint: &Checkpoint, name: &str) -> Result<Checkpoint, Error> 
         return refused("there is no config.json beside the weights".into());
     };
     let config = Config::from_checkpoint(checkpoint)?;
-    let family = config.family.name;
-    if config.mla.is_some() || family == "gpt-oss" {
-        return refused(format!("the family `{family}` is read from safetensors, but not turned into GGUF yet"));
-    }
     if let Some(tensor) = checkpoint.unsupported().first() {
         return refused(format!("tensor `{}` has type {}", tensor.name, tensor.type_name));
     }
@@ -30,5 +29,14 @@ pub fn export(checkpoint: &Checkpoint, name: &str) -> Result<Checkpoint, Error> 
     let metadata = keys::metadata(hub, &config, name)?;
     let mut tensors = tensors::list(&names, &config)?;
     tensors.extend(keys::rope_tensors(&config)?);
-    Ok(Checkpoint::from_parts(metadata, tensors)?)
+    let exported = Checkpoint::from_parts(metadata, tensors)?;
+    check_whole(&exported)?;
+    Ok(exported)
+}
+
+/// Whether everything is there that loading would ask for, in the shapes it asks for.
+fn check_whole(exported: &Checkpoint) -> Result<(), Error> {
+    let config = Config::from_checkpoint(exported)?;
+    let names = Names { checkpoint: exported, format: Format::Gguf, family: &config.family };
+    parts(names, &config, &|dtype, _| Ok((dtype, (Layout::Rows, 0)))).map(drop)
 }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use ops::Pairing;
 use weights::{Bytes, Dtype, Tensor};
 
+use super::split::pieces;
 use crate::head::HUB_SPELLINGS;
 use crate::names::{At, Names};
 use crate::{Config, Error, Kind};
@@ -31,14 +32,24 @@ pub fn list(names: &Names, config: &Config) -> Result<Vec<Tensor>, Error> {
             list.place(At::Layer(layer_idx), stem, &format!("blk.{layer_idx}.{stem}"))?;
         }
     }
-    let is_left =
-        |tensor: &&Tensor| !list.used.contains(&tensor.name) && !IDLE.iter().any(|part| tensor.name.contains(part));
+    let is_left = |tensor: &&Tensor| {
+        let is_idle = IDLE.iter().any(|part| tensor.name.contains(part)) || is_of_later_layers(names, config, tensor);
+        !is_idle && !list.used.contains(&tensor.name)
+    };
     match names.checkpoint.tensors().iter().find(is_left) {
         Some(tensor) => Err(Error::NotInGguf {
             what: format!("tensor `{}` has no name in GGUF for the family {}", tensor.name, config.family.name),
         }),
         None => Ok(list.tensors),
     }
+}
+
+/// DeepSeek's checkpoints have layers after the last one that guess more tokens at once; GGUF of this family goes without.
+fn is_of_later_layers(names: &Names, config: &Config, tensor: &Tensor) -> bool {
+    let hub = names.checkpoint.hub();
+    let n_later = hub.and_then(|hub| hub.config.get("num_nextn_predict_layers")?.as_u64()).unwrap_or(0) as usize;
+    let number = tensor.name.split_once("layers.").and_then(|(_, rest)| rest.split('.').next()?.parse::<usize>().ok());
+    number.is_some_and(|number| (config.n_layers..config.n_layers.saturating_add(n_later)).contains(&number))
 }
 
 struct List<'a> {
@@ -57,6 +68,16 @@ impl List<'_> {
             self.used.extend(sources.iter().map(|source| source.name.clone()));
             // A tied output is the embedding again.
             if stem == "output" && self.config.family.scales_embedding {
+                continue;
+            }
+            if let [source] = sources.as_slice()
+                && let Some(pieces) = pieces(self.config, stem, suffix, source)?
+            {
+                let place = name.strip_suffix(stem).unwrap_or_default();
+                for piece in pieces {
+                    let name = format!("{place}{}.{suffix}", piece.stem);
+                    self.tensors.push(piece.tensor(name, source)?);
+                }
                 continue;
             }
             let name = format!("{name}.{suffix}");
@@ -119,7 +140,8 @@ impl List<'_> {
         };
         let is_norm = stem.ends_with("_norm");
         let offset = if is_norm { self.config.family.hub_norm_offset } else { 0.0 };
-        let is_plain = first.shape.len() < 2 || PLAIN.iter().any(|part| stem.contains(part));
+        let is_bias = name.ends_with(".bias");
+        let is_plain = is_bias || first.shape.len() < 2 || PLAIN.iter().any(|part| stem.contains(part));
         let dtype = if is_plain { Dtype::F32 } else { first.dtype };
         if is_plain && first.dtype.block_len() > 1 {
             let what = format!("{} where plain numbers are expected", first.dtype);
@@ -160,7 +182,7 @@ impl List<'_> {
     }
 }
 
-fn floats(dtype: Dtype, bytes: &[u8], offset: f32) -> Vec<f32> {
+pub fn floats(dtype: Dtype, bytes: &[u8], offset: f32) -> Vec<f32> {
     let mut numbers = vec![0.0; bytes.len() / dtype.block_bytes() * dtype.block_len()];
     ops::quant::dequantize(dtype, bytes, &mut numbers);
     numbers.iter_mut().for_each(|x| *x += offset);

@@ -1,7 +1,7 @@
 //! The feed-forward block of a layer: dense, or a mixture whose experts stand in a stack, fused, or each by itself.
 
-use super::list::{Cut, List, rows_and_cols};
-use super::{Dense, ExpertParts, Linear};
+use super::list::{List, rows_and_cols};
+use super::{Cut, Dense, ExpertParts, Linear};
 use crate::names::{At, Format};
 use crate::{Config, Error};
 
@@ -88,15 +88,15 @@ impl<'a> List<'a, '_> {
         let n = self.config.experts.expect("asked for a mixture only").n;
         let is_hub = self.names.format == Format::Hub;
         let is_turned = is_hub && both.dtype.block_len() == 1;
-        let (len, step) = if is_hub { (1, 2) } else { (n_ff, n_ff) };
-        let n_blocks = n_ff / len;
         self.expect(both, if is_turned { [n * n_embd, 2 * n_ff] } else { [n * 2 * n_ff, n_embd] })?;
         let mut part = |which: usize| -> Result<Linear, Error> {
-            let first = i * 2 * n_ff + which * if is_hub { 1 } else { n_ff };
-            let cut = Cut { first, len, step, n: n_blocks, turned: None };
-            let turned = Cut { turned: Some((which, 2)), ..Cut::rows(i * n_embd, n_embd) };
-            let weight = self.push(both, if is_turned { turned } else { cut }, [n_ff, n_embd])?;
-            let bias = bias.map(|bias| self.floats(bias, cut, [1, n_ff], 0.0)).transpose()?;
+            let in_rows = match is_hub {
+                true => Cut::in_turns(i, which, n_ff),
+                false => Cut::rows((2 * i + which) * n_ff, n_ff),
+            };
+            let cut = if is_turned { Cut::in_turns_turned(i, which, n_embd) } else { in_rows };
+            let weight = self.push(both, cut, [n_ff, n_embd])?;
+            let bias = bias.map(|bias| self.floats(bias, in_rows, [1, n_ff], 0.0)).transpose()?;
             Ok(Linear { weight, bias })
         };
         Ok((part(0)?, part(1)?))

@@ -1,7 +1,7 @@
 //! A layer's norms and its attention, plain or compressed, as the checkpoint names and cuts them.
 
-use super::list::{Cut, List, rows_and_cols};
-use super::{AttentionParts, FfnParts, LayerParts, Linear, MlaParts, TensorId};
+use super::list::{List, rows_and_cols};
+use super::{AttentionParts, Cut, FfnParts, LayerParts, Linear, MlaParts, TensorId};
 use crate::Error;
 use crate::family::Placement;
 use crate::names::At;
@@ -124,12 +124,10 @@ impl<'a> List<'a, '_> {
             }
         } else {
             let both = self.names.tensor(at, "attn_kv_b")?;
-            let each = mla.nope_dim + mla.v_dim;
-            self.expect(both, [n_heads * each, kv_rank])?;
+            self.expect(both, [n_heads * (mla.nope_dim + mla.v_dim), kv_rank])?;
             for head in 0..n_heads {
-                let keys = Cut::turned(head * each, mla.nope_dim);
-                k_b.push(self.push(both, keys, [kv_rank, mla.nope_dim])?);
-                v_b.push(self.push(both, Cut::rows(head * each + mla.nope_dim, mla.v_dim), [mla.v_dim, kv_rank])?);
+                k_b.push(self.push(both, Cut::keys_of(head, &mla), [kv_rank, mla.nope_dim])?);
+                v_b.push(self.push(both, Cut::values_of(head, &mla), [mla.v_dim, kv_rank])?);
             }
         }
         Ok(MlaParts { q_a, q_nope, q_rope, kv, k_rope, kv_norm, k_b, v_b })

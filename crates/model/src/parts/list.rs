@@ -4,7 +4,7 @@
 use ops::Layout;
 use weights::{Bytes, Dtype, Tensor};
 
-use super::{Linear, Norm, TensorId};
+use super::{Cut, Linear, Norm, TensorId};
 use crate::names::{At, Format, Names};
 use crate::{Config, Error};
 
@@ -24,31 +24,6 @@ pub struct Wanted<'a> {
     pub n_bytes: usize,
     /// Added to every number.
     pub offset: f32,
-}
-
-/// Rows of a tensor: `len` from `first` on, then again every `step`, `n` times in all.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct Cut {
-    pub first: usize,
-    pub len: usize,
-    pub step: usize,
-    pub n: usize,
-    /// The rows become columns; of the rows that makes, those from the first number on, in steps of the second.
-    pub turned: Option<(usize, usize)>,
-}
-
-impl Cut {
-    pub fn rows(first: usize, len: usize) -> Self {
-        Self { first, len, step: len, n: 1, turned: None }
-    }
-
-    pub(super) fn turned(first: usize, len: usize) -> Self {
-        Self { turned: Some((0, 1)), ..Self::rows(first, len) }
-    }
-
-    pub(super) fn n_rows(&self) -> usize {
-        self.len * self.n
-    }
 }
 
 /// Decides how a matrix of a type and shape will lie, and the bytes it takes; a device may take another type.
