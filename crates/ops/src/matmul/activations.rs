@@ -13,7 +13,7 @@
 use std::cell::RefCell;
 
 #[cfg(target_arch = "x86_64")]
-use super::crossed;
+use super::crossed::{self, Crossing};
 use super::left::Left;
 use crate::Pool;
 use crate::quant::GROUP;
@@ -43,7 +43,8 @@ pub(crate) struct Activations {
     n_groups: usize,
     tile_rows: usize,
     together: usize,
-    is_crossed: bool,
+    #[cfg(target_arch = "x86_64")]
+    crossing: Option<Crossing>,
 }
 
 /// How rows are rounded, as the formats and the kernel want them.
@@ -53,8 +54,9 @@ pub(super) struct Rounding {
     pub(super) scaling: Scaling,
     /// Groups that share a scale: sums of integers then run over so many.
     pub(super) together: usize,
-    /// Whether lines are made for `crossed`. Powers of two only.
-    pub(super) is_crossed: bool,
+    /// Lines are made for `crossed`. Powers of two only.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) crossing: Option<Crossing>,
     /// Whether a format has a minimum for a group, and whether one has it for half of a group.
     pub(super) has_sums: bool,
     pub(super) has_halves: bool,
@@ -116,7 +118,8 @@ impl Activations {
             n_groups: 0,
             tile_rows: 1,
             together: 1,
-            is_crossed: false,
+            #[cfg(target_arch = "x86_64")]
+            crossing: None,
         }
     }
 
@@ -130,9 +133,10 @@ impl Activations {
         self.together
     }
 
-    /// Whether lines are as `crossed` wants them.
-    pub(super) fn is_crossed(&self) -> bool {
-        self.is_crossed
+    /// Whether lines are as `crossed` wants them, and which way.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn crossing(&self) -> Option<Crossing> {
+        self.crossing
     }
 
     /// A tile from group `first_group` on.
@@ -160,8 +164,11 @@ impl Activations {
         rounding: Rounding,
     ) {
         let n_groups = n_in / GROUP;
-        (self.n_groups, self.tile_rows) = (n_groups, tile_rows);
-        (self.together, self.is_crossed) = (rounding.together, rounding.is_crossed);
+        (self.n_groups, self.tile_rows, self.together) = (n_groups, tile_rows, rounding.together);
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.crossing = rounding.crossing;
+        }
         let n_all_rows = n_rows.next_multiple_of(tile_rows);
         let n_lines = n_all_rows * n_groups;
         if self.lines.len() < n_lines || self.bases.len() < n_all_rows {
@@ -358,8 +365,8 @@ unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut Row) {
                 let line = row.line(group_idx).as_mut_ptr();
                 _mm256_storeu_si256(line.cast(), low);
                 _mm256_storeu_si256(line.add(16).cast(), high);
-                if rounding.is_crossed {
-                    taken = taken.wrapping_add(crossed::taken_by(row.line(group_idx)));
+                if let Some(crossing) = rounding.crossing {
+                    taken = taken.wrapping_add(crossed::cross_line(row.line(group_idx), crossing));
                 }
                 row.put_scale(group_idx, scale, rounding.scaling);
                 if rounding.has_sums {
@@ -374,7 +381,7 @@ unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut Row) {
                     row.put_sums(group_idx, scale, sums, rounding);
                 }
             }
-            if rounding.is_crossed {
+            if rounding.crossing.is_some() {
                 row.starts[row.at + i * rounding.together * row.step] = taken.wrapping_neg();
             }
         }

@@ -55,6 +55,8 @@ use crate::quant::{Format, GROUP, TILE_ROWS, for_block, largest_activation};
 use crate::view::Shared;
 use crate::{Error, Exec, Layout, Pool, View, ViewMut, observe, rmsnorm, swiglu};
 use activations::{Activations, By, Rounding, Scaling};
+#[cfg(target_arch = "x86_64")]
+use crossed::Crossing;
 use left::Left;
 
 const OP: &str = "matmul";
@@ -303,7 +305,8 @@ fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
         largest: f32::INFINITY,
         scaling: Scaling::Exact,
         together: 1,
-        is_crossed: false,
+        #[cfg(target_arch = "x86_64")]
+        crossing: None,
         has_sums: false,
         has_halves: false,
     };
@@ -317,31 +320,38 @@ fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
             )
         });
         rounding.together = together.min().unwrap_or(1);
-        rounding.is_crossed = isa == Isa::Zen4 && packed().all(|job| sums_whole_groups(job.dtype));
     }
     for job in packed() {
         for_block!(job.dtype,
             P => {
                 rounding.largest = rounding.largest.min(largest_activation::<P>(rounding.together) as f32);
-                #[cfg(target_arch = "x86_64")]
-                if rounding.is_crossed {
-                    rounding.largest = rounding.largest.min(crossed::largest_activation(P::LARGEST) as f32);
-                }
                 rounding.has_sums |= P::HAS_MIN;
                 rounding.has_halves |= P::HAS_MIN && P::SPAN < GROUP;
             },
             P => { let _: Option<P> = None; }
         );
     }
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Zen4
+        && rounding.scaling == Scaling::Power
+        && let Some(largest_weight) = largest_to_cross(packed().map(|job| job.dtype))
+    {
+        let crossing = Crossing::of(rounding.largest, largest_weight);
+        rounding.largest = rounding.largest.min(crossing.largest_activation(largest_weight) as f32);
+        rounding.crossing = Some(crossing);
+    }
     rounding
 }
 
-/// Whether a group of weights has one scale.
-fn sums_whole_groups(dtype: Dtype) -> bool {
-    for_block!(dtype,
-        P => P::SPAN == GROUP,
-        P => { let _: Option<P> = None; false }
-    )
+/// The largest integer of these formats, if a group has one scale in each.
+#[cfg(target_arch = "x86_64")]
+fn largest_to_cross(mut dtypes: impl Iterator<Item = Dtype>) -> Option<i32> {
+    dtypes.try_fold(0, |largest, dtype| {
+        for_block!(dtype,
+            P => (P::SPAN == GROUP).then_some(largest.max(P::LARGEST)),
+            P => { let _: Option<P> = None; None }
+        )
+    })
 }
 
 /// Some columns of one product.

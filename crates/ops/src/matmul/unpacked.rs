@@ -67,8 +67,8 @@ fn some_cols<P: Format>(input: &Input, job: &Job, cols: Range<usize>, groups: &m
                 } else {
                     unpack_256::<P>(tiles, groups);
                 }
-                if input.rounded.is_crossed() {
-                    crossed::start_sums(groups, input.rounded.together());
+                if let Some(crossing) = input.rounded.crossing() {
+                    crossed::cross(groups, input.rounded.together(), crossing);
                 }
             }
         }
@@ -172,12 +172,12 @@ unsafe fn rows_of<const HAS_MIN: bool, const EVERY: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
+        if EVERY != EVERY_HALF
+            && let Some(crossing) = input.rounded.crossing()
+        {
+            return crossed::rows::<HAS_MIN, EVERY>(crossing, groups, x, job, target);
+        }
         match (input.isa, input.rounded.tile_rows()) {
-            _ if EVERY != EVERY_HALF && input.rounded.is_crossed() => match target.n_rows {
-                1..=4 => crossed::rows_512::<4, HAS_MIN, EVERY>(groups, x, job, target),
-                5..=8 => crossed::rows_512::<8, HAS_MIN, EVERY>(groups, x, job, target),
-                _ => crossed::rows_512::<ROWS_512, HAS_MIN, EVERY>(groups, x, job, target),
-            },
             (Isa::Avx512 | Isa::Zen4, _) => match target.n_rows {
                 1..=4 => rows_512::<4, HAS_MIN, EVERY>(groups, x, job, target),
                 5..=8 => rows_512::<8, HAS_MIN, EVERY>(groups, x, job, target),
