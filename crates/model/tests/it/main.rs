@@ -4,6 +4,7 @@ mod card;
 mod export;
 mod faithful;
 mod families;
+mod gpu_runs;
 mod models_page;
 mod real;
 mod support;
