@@ -2,6 +2,7 @@
 
 mod chat;
 mod cli;
+mod docs;
 mod fetch;
 mod model_run;
 mod perplexity;

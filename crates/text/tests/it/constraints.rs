@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use test_support::fetched;
 use text::Tokenizer;
 use text::constraint::{Compiler, Constraint, Matcher};
 
-use crate::golden::{from_env, read_json};
+use crate::golden::read_json;
 use crate::small_vocab;
 
 fn tokenizer() -> Arc<Tokenizer> {
@@ -165,7 +166,7 @@ fn grammars_of_both_dialects() {
 /// llama.cpp's own grammar files.
 #[test]
 fn published_gbnf_grammars() {
-    let Some(models) = from_env("ROCI_VOCAB_DIR") else { return };
+    let Some(models) = fetched::path(fetched::VOCABULARIES) else { return };
     let folder = models.parent().unwrap().join("grammars");
     let compiler = compiler();
     let read = |name: &str| Constraint::Gbnf(std::fs::read_to_string(folder.join(name)).unwrap());
