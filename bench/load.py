@@ -73,7 +73,8 @@ class Header:
             kind, n = self.number("<I"), self.number("<Q")
             if kind == 8:
                 for _ in range(n):
-                    self.at += self.number("<Q")
+                    length = self.number("<Q")
+                    self.at += length
             else:
                 self.at += SIZES[kind] * n
         else:

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod devices;
+pub mod doctor;
 pub mod embed;
 pub mod imatrix;
 pub mod inspect;
