@@ -96,6 +96,8 @@ enum Command {
 fn main() -> ExitCode {
     // Discovery asks drivers, which may hang or abort, through a child that is this same program.
     gpu::discovery::answer_if_asked();
+    // So are constraints tried out that might take all memory.
+    server::constraint_probe::answer_if_asked();
     let outcome = match Cli::parse().command {
         Command::Run(args) => cmd::run::main(&args),
         Command::Serve(args) => cmd::serve::main(&args),

@@ -31,6 +31,7 @@ mod norm_heads;
 mod numbers;
 mod observe;
 mod pack;
+mod plan;
 mod rmsnorm;
 mod rope;
 mod rope_store;

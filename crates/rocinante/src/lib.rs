@@ -25,6 +25,7 @@
 mod answer;
 mod error;
 pub mod files;
+mod mask_pool;
 pub mod masks;
 mod model;
 

@@ -1,5 +1,7 @@
 //! One model in memory, as the server needs it: engine, tokenizer, chat template, and what clients ask about it.
 
+use super::constraint_probe;
+use super::error::{ApiError, Result as ApiResult};
 use crate::load::{self, Plan, Use};
 use crate::model_file::{self, Template};
 use crate::options::LoadArgs;
@@ -13,6 +15,9 @@ use std::sync::Arc;
 use text::answer::Format;
 use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
+
+/// Texts of more bytes per token of the context are looked at piece by piece.
+const USUAL_TOKEN_BYTES: usize = 8;
 
 /// How models are loaded and scheduled; the same for all.
 #[derive(Clone, Debug)]
@@ -68,7 +73,7 @@ impl Loaded {
             ..EngineOptions::default()
         };
         let device = model.device();
-        let masks = Masks::new(Arc::clone(&tokenizer));
+        let masks = Masks::guarded(Arc::clone(&tokenizer), Arc::new(constraint_probe::check));
         let handle = engine::start(model, options, Some(Box::new(masks.clone())));
         let metadata = checkpoint.metadata();
         let n_params = checkpoint.tensors().iter().map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum();
@@ -119,13 +124,35 @@ impl Loaded {
     }
 
     /// The tokens of rendered text: the template wrote BOS itself.
-    pub fn encode_rendered(&self, text: &str) -> Vec<TokenId> {
-        ids(self.tokenizer.encode_with(text, Specials::Parse, Ends::None))
+    pub fn encode_rendered(&self, text: &str) -> ApiResult<Vec<TokenId>> {
+        self.encode(text, Specials::Parse, Ends::None)
     }
 
     /// The text as it is, with the BOS that the vocabulary asks for.
-    pub fn encode_raw(&self, text: &str) -> Vec<TokenId> {
-        ids(self.tokenizer.encode_with(text, Specials::Parse, Ends::Add))
+    pub fn encode_raw(&self, text: &str) -> ApiResult<Vec<TokenId>> {
+        self.encode(text, Specials::Parse, Ends::Add)
+    }
+
+    /// The tokens of a text. One that is far too long is refused by its beginning: tokenizing takes time and memory.
+    pub fn encode(&self, text: &str, specials: Specials, ends: Ends) -> ApiResult<Vec<TokenId>> {
+        let encode = |text: &str| self.tokenizer.encode_with(text, specials, ends);
+        let n_ctx = self.n_ctx();
+        let mut n_bytes = n_ctx * USUAL_TOKEN_BYTES;
+        while n_bytes < text.len() {
+            let end = (0..=n_bytes).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+            let n_tokens = encode(&text[..end]).len();
+            // The cut may change a few tokens before it.
+            if n_tokens > n_ctx + 64 {
+                let text = format!(
+                    "this model's context holds {n_ctx} tokens, the text of {} bytes has more than {n_tokens}; please \
+                     shorten it",
+                    text.len()
+                );
+                return Err(ApiError::bad(text).code("context_length_exceeded"));
+            }
+            n_bytes *= 4;
+        }
+        Ok(ids(encode(text)))
     }
 
     /// What a text begins with: BOS where the vocabulary has one, else the token that ends texts.

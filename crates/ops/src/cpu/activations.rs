@@ -12,7 +12,7 @@
 
 use std::cell::RefCell;
 
-use super::left::Left;
+use super::left::HostLeft;
 #[cfg(target_arch = "x86_64")]
 use super::x86::winograd::{self, Crossing};
 use crate::Pool;
@@ -158,7 +158,7 @@ impl Activations {
         &mut self,
         pool: &Pool,
         by: By,
-        left: &Left,
+        left: &HostLeft,
         [n_rows, n_in]: [usize; 2],
         tile_rows: usize,
         rounding: Rounding,

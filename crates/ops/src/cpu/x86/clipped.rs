@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::strip::ROWS_512;
 use crate::Pool;
-use crate::cpu::left::Left;
+use crate::cpu::left::HostLeft;
 use crate::tiles::GROUP;
 use crate::view::Shared;
 
@@ -98,7 +98,7 @@ impl Clipped {
     pub(crate) fn round(
         &mut self,
         pool: &Pool,
-        left: &Left,
+        left: &HostLeft,
         [n_rows, n_in]: [usize; 2],
         outliers: usize,
         k_chunk: usize,

@@ -5,7 +5,7 @@ use engine::{EngineOptions, Sampling, Submit, sampler, sampler::Sampler, start};
 use model::{Batch, BlockId, DeviceChoice, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId, synthetic};
 use weights::Dtype;
 
-use crate::generation::collect;
+use crate::support::collect;
 
 fn models() -> Vec<Model> {
     let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(Dtype::Q8_0), 7).unwrap();
@@ -67,7 +67,7 @@ fn a_device_chooses_what_the_sampler_chooses() {
         batch.choices = choices.collect();
         let output = model.forward(&batch).unwrap();
         assert!(output.logits.is_empty(), "no logits travel");
-        let found: Vec<TokenId> = (0..60).map(|row| output.token(row).unwrap()).collect();
+        let found: Vec<TokenId> = output.chosen.iter().map(|token| token.unwrap()).collect();
         assert_eq!(found, truth);
     }
 }

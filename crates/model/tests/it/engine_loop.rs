@@ -5,7 +5,7 @@ use engine::{EngineOptions, Handle, Reuse, Sampling, Submit, draw, sampler::Samp
 use model::{BLOCK_TOKENS, Batch, BlockId, KvType, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId, synthetic};
 use weights::Dtype;
 
-use crate::generation::collect;
+use crate::support::collect;
 
 fn load(n_blocks: usize) -> Model {
     let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(Dtype::F32), 7).unwrap();

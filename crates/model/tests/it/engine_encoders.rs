@@ -7,7 +7,7 @@ use model::{Attention, KvType, LoadOptions, Model, TokenId};
 use weights::Checkpoint;
 
 fn families() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/families")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/families")
 }
 
 fn numbers(name: &str, key: &str) -> Vec<f32> {
