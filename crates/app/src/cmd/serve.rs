@@ -11,6 +11,7 @@ use crate::server::listen::{Listen, Tls};
 use crate::server::loaded::LoadSettings;
 use crate::server::models::{Registry, open_entry};
 use crate::server::openai::store::{Store, Unknown};
+use crate::server::origin::Policy;
 use crate::server::sampling::Defaults;
 use crate::server::traces::{self, Collector};
 use crate::server::{self, App, config, log, metrics};
@@ -143,6 +144,10 @@ pub struct AccessArgs {
     /// Web pages from this origin may ask; may be repeated; `*`: any [default: none]
     #[arg(long, value_name = "ORIGIN")]
     pub cors_origin: Vec<String>,
+    /// Serve requests that address this host by NAME, where no key is asked for; may be repeated; `*`: any [default:
+    /// addresses, names without a dot, .localhost, .local and .internal]
+    #[arg(long, value_name = "NAME")]
+    pub allowed_host: Vec<String>,
     /// Largest body of a request, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = positive)]
     pub max_body: usize,
@@ -259,6 +264,11 @@ fn serve(args: &Args) -> Result<()> {
         kv_tokens: scheduling.kv_tokens,
     };
     let models = Registry::new(entries, settings, args.models_args.max_loaded, args.models_args.strict_model_names);
+    let pages = Policy {
+        has_keys: !keys.all().is_empty(),
+        hosts: args.access.allowed_host.clone(),
+        origins: args.access.cors_origin.clone(),
+    };
     let mut gate = Gate::new(keys, args.access.rate, args.access.concurrent);
     gate.metrics_need_key = !args.access.open_metrics;
     let app = Arc::new(App {
@@ -271,7 +281,7 @@ fn serve(args: &Args) -> Result<()> {
         log_prompts: args.logs.log_prompts,
         has_base64: !args.models_args.no_base64,
         has_page: !args.access.no_web,
-        cors_origins: args.access.cors_origin.clone(),
+        pages,
         store: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
         chats: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
         metrics: Some(metrics::install()?),

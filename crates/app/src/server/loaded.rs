@@ -2,6 +2,7 @@
 
 use super::constraint_probe;
 use super::error::{ApiError, Result as ApiResult};
+use super::shares::Shares;
 use crate::load::{self, Plan, Use};
 use crate::model_file::{self, Template};
 use crate::options::LoadArgs;
@@ -47,6 +48,8 @@ pub struct Loaded {
     masks: Masks,
     /// How the model writes its reasoning and its calls of tools.
     pub format: Format,
+    /// Who waits for it.
+    pub shares: Arc<Shares>,
 }
 
 impl Loaded {
@@ -90,6 +93,7 @@ impl Loaded {
             n_params,
             masks,
             format: Format::detect(&template_source),
+            shares: Shares::new(settings.max_queue + settings.max_running),
             template_source,
         })
     }
