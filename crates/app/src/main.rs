@@ -11,18 +11,14 @@ mod chat;
 mod cmd;
 mod drive;
 mod interrupt;
-mod load;
 mod logits_file;
 mod machine;
-mod memory_plan;
 mod model_file;
 mod options;
 mod profile;
-mod quantize;
 mod report;
 mod sampling_args;
 mod server;
-mod session;
 mod soak;
 mod store;
 mod web;
@@ -89,7 +85,7 @@ enum Command {
 
 fn main() -> ExitCode {
     // Discovery asks drivers, which may hang or abort, through a child that is this same program.
-    gpu::discovery::answer_if_asked();
+    rocinante::answer_if_asked();
     let outcome = match Cli::parse().command {
         Command::Run(args) => cmd::run::main(&args),
         Command::Serve(args) => cmd::serve::main(&args),

@@ -19,6 +19,7 @@ pub struct Masks {
 }
 
 impl Masks {
+    /// Compiles nothing yet.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         Self { tokenizer, compiler: Arc::default() }
     }
@@ -28,6 +29,12 @@ impl Masks {
         let make = || Compiler::new(&self.tokenizer, n_vocab).map_err(|error| error.to_string());
         let compiler = self.compiler.get_or_init(make).as_ref().map_err(Clone::clone)?;
         compiler.build(constraint).map_err(|error| error.to_string())
+    }
+}
+
+impl std::fmt::Debug for Masks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Masks").field("is_built", &self.compiler.get().is_some()).finish_non_exhaustive()
     }
 }
 

@@ -3,6 +3,8 @@
 mod chat;
 mod cli;
 mod fetch;
+#[path = "../../../rocinante/tests/it/folder.rs"]
+mod folder;
 mod model_run;
 mod perplexity;
 mod quantize;
