@@ -9,6 +9,8 @@
 
 mod chat;
 mod cmd;
+#[cfg(test)]
+mod documented_commands;
 mod drive;
 mod interrupt;
 mod logits_file;
@@ -23,7 +25,7 @@ mod soak;
 mod store;
 mod web;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -81,11 +83,17 @@ enum Command {
     Devices(cmd::devices::Args),
     /// Make, show or remove compiled GPU kernels
     Kernels(cmd::kernels::Args),
+    /// Print a completion script for a shell
+    Completions(cmd::completions::Args),
+    /// Write man pages to a folder
+    Man(cmd::man::Args),
 }
 
 fn main() -> ExitCode {
     // Discovery asks drivers, which may hang or abort, through a child that is this same program.
     rocinante::answer_if_asked();
+    // So are constraints tried out that might take all memory.
+    server::constraint_probe::answer_if_asked();
     let outcome = match Cli::parse().command {
         Command::Run(args) => cmd::run::main(&args),
         Command::Serve(args) => cmd::serve::main(&args),
@@ -103,6 +111,8 @@ fn main() -> ExitCode {
         Command::Imatrix(args) => cmd::imatrix::main(&args),
         Command::Devices(args) => cmd::devices::main(&args),
         Command::Kernels(args) => cmd::kernels::main(&args),
+        Command::Completions(args) => cmd::completions::main(&args, Cli::command()),
+        Command::Man(args) => cmd::man::main(&args, Cli::command()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

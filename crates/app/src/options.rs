@@ -87,6 +87,7 @@ impl LoadArgs {
             watch: self.watch(),
             step_deadline: std::time::Duration::from_secs(self.step_deadline.into()),
             measures_loading: false,
+            constraint_guard: None,
             workload,
         }
     }

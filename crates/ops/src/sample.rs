@@ -4,9 +4,10 @@
 //! On the host this is the plain definition, in f64, for tests; the engine has a faster one. On a device it spares
 //! reading the logits back.
 
-use gpu::{Grid, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 
-use crate::kernels::count;
+use crate::gpu::count;
+use crate::gpu::unit::kernels;
 use crate::{Error, Exec, Gpu, Indices, View, ViewMut};
 
 const OP: &str = "sample";
@@ -86,11 +87,17 @@ impl Choice {
 }
 
 gpu::args! {
-    struct Sample<'a> {
+    pub(crate) struct Sample<'a> {
         logits: Slice<'a, f32>,
         choices: Slice<'a, u32>,
         out: SliceMut<'a, u32>,
         n_vocab: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct SampleKernels in "sample" {
+        sample: Kernel<Sample<'static>> = ["sample"],
     }
 }
 
@@ -133,22 +140,18 @@ impl Choice {
     }
 }
 
-pub(crate) fn program() -> Program {
-    Program::new(OP, include_str!("../kernels/sample.hip")).kernel::<Sample>(OP)
-}
-
 fn launch(gpu: &Gpu, logits: View, choices: Indices, out: &mut ViewMut) -> Result<(), Error> {
     let [n_rows, n_vocab] = logits.shape;
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 4 * (n_rows * n_vocab) as u64, flops: 0 });
-    let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Sample>(OP))?;
+    let kernels = SampleKernels::get(gpu.kernels, &[])?;
     let args = Sample {
         logits: logits.device_f32s(OP, "logits")?,
         choices: choices.on_device(OP, "choices")?,
         out: out.device_f32s(OP, "out")?.cast()?,
         n_vocab: count(OP, "tokens", n_vocab)?,
     };
-    Ok(gpu.launcher.launch(&kernel, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
+    Ok(gpu.launcher.launch(&kernels.sample, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
 }
 
 #[cfg(test)]

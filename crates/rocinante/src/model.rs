@@ -86,7 +86,7 @@ impl Model {
             n_ctx: Some(plan.n_ctx()),
             ..EngineOptions::default()
         };
-        let masks = Masks::new(Arc::clone(&tokenizer));
+        let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
         let handle = engine::start(model, engine, Some(Box::new(masks.clone())));
         Ok(Self {
             path: files.path().to_owned(),

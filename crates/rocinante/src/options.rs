@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::model::{KvType, Watch};
 
 use crate::Device;
+use crate::masks::ConstraintGuard;
 use crate::quantize::Mix;
 
 /// Where and how a model is loaded.
@@ -36,6 +37,8 @@ pub struct Options {
     pub step_deadline: Duration,
     /// Measures the bus to the GPU, so that the notes say how well loading used it.
     pub measures_loading: bool,
+    /// Asked about every constraint before it is compiled.
+    pub constraint_guard: Option<ConstraintGuard>,
     /// What the model is loaded for.
     pub workload: Workload,
 }
@@ -51,6 +54,7 @@ impl Default for Options {
             watch: Watch::Off,
             step_deadline: Duration::from_secs(120),
             measures_loading: false,
+            constraint_guard: None,
             workload: Workload::Conversation,
         }
     }

@@ -76,8 +76,12 @@ impl Template {
 
     /// The tokens of rendered text. A template writes BOS itself where the model wants one.
     pub fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Vec<TokenId> {
-        let ends = if self.is_base() { Ends::Add } else { Ends::None };
-        ids(tokenizer.encode_with(text, Specials::Parse, ends))
+        ids(tokenizer.encode_with(text, Specials::Parse, self.ends()))
+    }
+
+    /// Whether rendered text still needs the tokens that start a text.
+    pub fn ends(&self) -> Ends {
+        if self.is_base() { Ends::Add } else { Ends::None }
     }
 }
 

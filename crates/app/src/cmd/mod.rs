@@ -1,6 +1,7 @@
 //! One file per command. Each has its arguments as `Args` and its work as `main`.
 
 pub mod bench;
+pub mod completions;
 pub mod devices;
 pub mod embed;
 pub mod imatrix;
@@ -8,6 +9,7 @@ pub mod inspect;
 pub mod kernels;
 pub mod key;
 pub mod list;
+pub mod man;
 pub mod perplexity;
 pub mod pull;
 pub mod quantize;

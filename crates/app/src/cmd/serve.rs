@@ -3,6 +3,7 @@
 
 use crate::options::LoadArgs;
 use crate::report::HintExt;
+use crate::server::connection::Times;
 use crate::server::gate::Gate;
 use crate::server::json::BodyLimits;
 use crate::server::keys::Keys;
@@ -150,9 +151,18 @@ pub struct AccessArgs {
     /// How long a request's headers, and then its body, may take to arrive
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub read_timeout: u64,
-    /// Connections at once
+    /// How long a connection may stay open without a request
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub idle_timeout: u64,
+    /// A client that reads nothing of its answer for so long is cut off
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub write_timeout: u64,
+    /// Connections at once; those that have been idle longest make room for new ones
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub max_connections: usize,
+    /// Connections at once from one address [default: half of --max-connections]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_connections_per_peer: Option<usize>,
     /// Serve no page to browsers
     #[arg(long)]
     pub no_web: bool,
@@ -258,7 +268,7 @@ fn serve(args: &Args) -> Result<()> {
         gate,
         defaults: defaults(&args.sampling),
         fingerprint: format!("roci-{}", env!("CARGO_PKG_VERSION")),
-        body: BodyLimits { max_bytes: args.access.max_body << 20, time: Duration::from_secs(args.access.read_timeout) },
+        body: BodyLimits::new(args.access.max_body << 20, Duration::from_secs(args.access.read_timeout)),
         request_time: Duration::from_secs(args.scheduling.request_timeout.max(1)),
         log_prompts: args.logs.log_prompts,
         has_base64: !args.models_args.no_base64,
@@ -292,8 +302,13 @@ fn listen(args: &Args) -> Result<Listen> {
     Ok(Listen {
         address: SocketAddr::new(args.host, args.port),
         tls,
-        read_time: Duration::from_secs(args.access.read_timeout.max(1)),
+        times: Times {
+            read: Duration::from_secs(args.access.read_timeout.max(1)),
+            idle: Duration::from_secs(args.access.idle_timeout.max(1)),
+            write: Duration::from_secs(args.access.write_timeout.max(1)),
+        },
         max_connections: args.access.max_connections,
+        max_per_peer: args.access.max_connections_per_peer.unwrap_or_else(|| args.access.max_connections.div_ceil(2)),
         drain: Duration::from_secs(args.scheduling.drain_timeout),
     })
 }

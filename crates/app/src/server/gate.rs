@@ -4,6 +4,7 @@
 
 use super::error::{self, ApiError};
 use super::generation::Caller;
+use super::json::Share;
 use super::keys::Keys;
 use super::limits::{Limiter, Place, Refused};
 use super::traces::{self, Span};
@@ -80,6 +81,7 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
     let mut span = is_watched.then(|| traces::request(|| format!("{method} {route}"), traceparent)).flatten();
     let mut key_name = None;
     let mut place = None;
+    let share = Share::default();
     let admitted = if is_open(&app, &method, &path) || method == Method::OPTIONS {
         Ok(Caller::default())
     } else {
@@ -92,7 +94,8 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
     let mut response = match admitted {
         Err(error) => error.into_response(),
         Ok(caller) => {
-            request.extensions_mut().insert(app.body);
+            request.extensions_mut().insert(app.body.clone());
+            request.extensions_mut().insert(share.clone());
             request.extensions_mut().insert(caller);
             // For work that goes on after the answer.
             if let Some(place) = &place {
@@ -118,7 +121,19 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
             span.fail(status.canonical_reason().unwrap_or_default());
         }
     }
-    let record = Record { start, id, method, path, route, status, key_name, _place: place, is_whole: false, span };
+    let record = Record {
+        start,
+        id,
+        method,
+        path,
+        route,
+        status,
+        key_name,
+        _place: place,
+        _share: share,
+        is_whole: false,
+        span,
+    };
     response.map(|body| Body::new(Recorded { body, record }))
 }
 
@@ -151,6 +166,7 @@ struct Record {
     status: StatusCode,
     key_name: Option<String>,
     _place: Option<Arc<Place>>,
+    _share: Share,
     /// All of the answer was sent.
     is_whole: bool,
     span: Option<Span>,

@@ -1,14 +1,19 @@
 //! One model in memory, as the server needs it: engine, tokenizer, chat template, and what clients ask about it.
 
+use super::constraint_probe;
+use super::error::{ApiError, Result as ApiResult};
 use crate::report::human_bytes;
 use engine::Handle;
 use model::TokenId;
-use rocinante::{LoadPlan, Model, Options};
+use rocinante::{ConstraintGuard, LoadPlan, Model, Options};
 use std::path::Path;
 use std::sync::Arc;
 use text::answer::Format;
 use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
+
+/// Texts of more bytes per token of the context are looked at piece by piece.
+const USUAL_TOKEN_BYTES: usize = 8;
 
 pub struct Loaded {
     pub name: String,
@@ -27,7 +32,8 @@ pub struct Loaded {
 
 impl Loaded {
     pub fn open(name: &str, path: &Path, options: &Options) -> rocinante::Result<Self> {
-        let model = Model::open_with(path, options)?;
+        let guard = ConstraintGuard::new(constraint_probe::check);
+        let model = Model::open_with(path, &Options { constraint_guard: Some(guard), ..options.clone() })?;
         let info = model.info().clone();
         Ok(Self {
             name: name.to_owned(),
@@ -76,13 +82,35 @@ impl Loaded {
     }
 
     /// The tokens of rendered text: the template wrote BOS itself.
-    pub fn encode_rendered(&self, text: &str) -> Vec<TokenId> {
-        self.model.encode_rendered(text)
+    pub fn encode_rendered(&self, text: &str) -> ApiResult<Vec<TokenId>> {
+        self.encode(text, Specials::Parse, self.model.template().ends())
     }
 
     /// The text as it is, with the BOS that the vocabulary asks for.
-    pub fn encode_raw(&self, text: &str) -> Vec<TokenId> {
-        self.model.encode_raw(text)
+    pub fn encode_raw(&self, text: &str) -> ApiResult<Vec<TokenId>> {
+        self.encode(text, Specials::Parse, Ends::Add)
+    }
+
+    /// The tokens of a text. One that is far too long is refused by its beginning: tokenizing takes time and memory.
+    pub fn encode(&self, text: &str, specials: Specials, ends: Ends) -> ApiResult<Vec<TokenId>> {
+        let encode = |text: &str| self.tokenizer.encode_with(text, specials, ends);
+        let n_ctx = self.n_ctx();
+        let mut n_bytes = n_ctx * USUAL_TOKEN_BYTES;
+        while n_bytes < text.len() {
+            let end = (0..=n_bytes).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+            let n_tokens = encode(&text[..end]).len();
+            // The cut may change a few tokens before it.
+            if n_tokens > n_ctx + 64 {
+                let text = format!(
+                    "this model's context holds {n_ctx} tokens, the text of {} bytes has more than {n_tokens}; please \
+                     shorten it",
+                    text.len()
+                );
+                return Err(ApiError::bad(text).code("context_length_exceeded"));
+            }
+            n_bytes *= 4;
+        }
+        Ok(ids(encode(text)))
     }
 
     /// What a text begins with: BOS where the vocabulary has one, else the token that ends texts.

@@ -51,6 +51,7 @@ fn describe() {
     describe_gauge!("roci_kv_bytes", "Memory of its keys and values");
     describe_gauge!("roci_scratch_bytes", "Memory for its steps");
     describe_gauge!("roci_memory_resident_bytes", "Memory of this process that is in RAM");
+    describe_gauge!("roci_body_bytes", "What large request bodies are reckoned to take now");
     describe_gauge!("roci_models_loaded", "Models in memory");
     describe_gauge!("roci_info", "The version of this program");
 }
@@ -112,6 +113,7 @@ pub fn render(app: &App) -> String {
     let Some(handle) = &app.metrics else { return String::new() };
     gauge!("roci_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     gauge!("roci_memory_resident_bytes").set(resident_bytes() as f64);
+    gauge!("roci_body_bytes").set(app.body.used_bytes() as f64);
     gauge!("roci_models_loaded").set(app.models.loaded().count() as f64);
     for model in app.models.loaded() {
         let (stats, name) = (model.handle.latest_stats(), model.name.clone());

@@ -5,6 +5,8 @@ mod answer;
 mod anthropic;
 mod ask;
 pub mod config;
+pub mod connection;
+pub mod constraint_probe;
 mod error;
 pub mod gate;
 mod generation;

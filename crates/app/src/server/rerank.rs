@@ -60,7 +60,7 @@ pub async fn create(
     }
     let model = app.models.get(&body.model).await?;
     let texts = std::iter::once(body.query.as_str()).chain(body.documents.iter().map(Document::text));
-    let texts: Vec<_> = texts.map(|text| model.encode_raw(text)).collect();
+    let texts: Vec<_> = texts.map(|text| model.encode_raw(text)).collect::<Result<_>>()?;
     if texts.iter().any(Vec::is_empty) {
         return Err(ApiError::bad("the query and the documents must not be empty").param("documents"));
     }

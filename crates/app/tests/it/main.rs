@@ -2,6 +2,7 @@
 
 mod chat;
 mod cli;
+mod docs;
 mod fetch;
 #[path = "../../../rocinante/tests/it/folder.rs"]
 mod folder;
@@ -14,6 +15,7 @@ mod rocm;
 mod serve;
 mod serve_fairness;
 mod serve_families;
+mod serve_hostile;
 mod serve_kept;
 mod serve_models;
 mod serve_outside;

@@ -1,0 +1,22 @@
+//! What runs on GPUs: the compiled kernels of a device, its launch parameters, and the launches of products and attention.
+
+pub(crate) mod attention;
+pub(crate) mod blas;
+mod experts;
+#[cfg(test)]
+mod files;
+pub(crate) mod formats;
+mod kernels;
+pub(crate) mod matmul;
+mod matrix_tiles;
+mod matvec;
+pub(crate) mod mma;
+mod tuning;
+pub(crate) mod unit;
+
+pub use experts::{MAX_GPU_EXPERTS, add_gated, choose_experts, expert_matmul, sum_experts};
+pub use formats::device_dtype;
+pub(crate) use formats::format_number;
+pub use kernels::{Gpu, Kernels, Workspace};
+pub(crate) use kernels::{PARTS_BYTES, count};
+pub use tuning::Tuning;

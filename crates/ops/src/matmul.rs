@@ -1,0 +1,172 @@
+//! Products of activations with weights: `out[r, o] = sum_k x[r, k] * weight[o, k]`.
+//!
+//! Few rows and many rows are different problems. Few rows (decode) are bound by reading the weights, many rows
+//! (prompts) by arithmetic. Which kernel takes which is decided in `plan.rs`; the kernels are in `cpu/` and `gpu/`.
+//!
+//! Faithfulness decides the arithmetic: activations are rounded to 16 bits per 32 of them where integers are used (many
+//! rows with AVX-512: 13 to 16 bits per up to 256 of them), never plainly to 8 (a model with outliers shows the difference
+//! in its text): the types that 16 bits cannot serve fast enough get bytes for what is small and f32 for what is not
+//! (`clipped`), where a product may be coarse. Weights are never rounded again, but for those that meet an outlier there:
+//! to 15 bits of a row's largest.
+
+use crate::cpu::left::HostLeft;
+use crate::cpu::matmul::{check_weight, matmul_cpu};
+use crate::gpu::matmul::{self as launch, DeviceLeft};
+use crate::plan::{self, Machine, ProductPlan, ProductShape, Weight};
+use crate::{Error, Exec, View, ViewMut, observe, rmsnorm, swiglu};
+
+pub(crate) const OP: &str = "matmul";
+
+/// One weight matrix and where its product goes.
+pub struct Product<'w, 'o> {
+    /// `[n_out, n_in]`
+    pub weight: View<'w>,
+    /// `[n_rows, n_out]`, f32
+    pub out: ViewMut<'o>,
+    pub mode: Mode,
+    /// Whether activations may go in bytes, outliers apart, where the type of the weights gains by it.
+    pub may_be_coarse: bool,
+}
+
+impl<'w, 'o> Product<'w, 'o> {
+    pub fn write(weight: View<'w>, out: ViewMut<'o>) -> Self {
+        Self { weight, out, mode: Mode::Write, may_be_coarse: false }
+    }
+
+    pub fn add(weight: View<'w>, out: ViewMut<'o>) -> Self {
+        Self { weight, out, mode: Mode::Add, may_be_coarse: false }
+    }
+
+    /// For products that are most of a prompt's work and little of its error: those of a feed-forward layer, which make 80 %
+    /// of the one and half of the other.
+    pub fn coarse(self) -> Self {
+        Self { may_be_coarse: true, ..self }
+    }
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Mode {
+    Write,
+    /// Add to what is there: the residual connection.
+    Add,
+}
+
+/// Several products of the same `x` (`[n_rows, n_in]`, f32) in one parallel region.
+pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error> {
+    check_shapes(x.shape, products)?;
+    for product in products.iter_mut() {
+        let Exec::Cpu(pool) = exec else { continue };
+        check_weight(pool, &product.weight)?;
+        product.out.f32s(OP, "out")?;
+    }
+    let [n_rows, n_in] = x.shape;
+    if n_rows == 0 || n_in == 0 {
+        return Ok(());
+    }
+    let plan = plan_of(exec, x.shape, products);
+    match exec {
+        Exec::Cpu(pool) => {
+            let x = x.f32s(OP, "x")?;
+            observe::see(x, n_in, products.iter().filter_map(|product| product.weight.host_bytes(OP, "weight").ok()));
+            matmul_cpu(pool, HostLeft::Rows(x), [n_rows, n_in], products, &plan)
+        }
+        Exec::Gpu(gpu) => {
+            gpu.launcher.count(work(x.shape, products));
+            launch::launch(gpu, DeviceLeft::Rows(x), products, &plan).map(|_| ())
+        }
+    }
+}
+
+/// Products of `h = rmsnorm(x)`. Where `h` can be computed on the way into the product it is not written at all: nobody
+/// else may read it.
+pub fn norm_matmul(
+    exec: Exec,
+    x: View,
+    weight: View,
+    eps: f32,
+    h: &mut ViewMut,
+    products: &mut [Product],
+) -> Result<(), Error> {
+    let plan = plan_of(exec, x.shape, products);
+    if fuses(exec, &plan) {
+        weight.expect_shape(OP, "weight", [1, x.n_cols()])?;
+        check_shapes(x.shape, products)?;
+        match exec {
+            Exec::Cpu(pool) => {
+                let left = HostLeft::Norm { x: x.f32s(OP, "x")?, weight: weight.f32s(OP, "weight")?, eps };
+                return matmul_cpu(pool, left, x.shape, products, &plan);
+            }
+            Exec::Gpu(gpu) => {
+                gpu.launcher.count(work(x.shape, products));
+                if launch::launch(gpu, DeviceLeft::Norm { x, weight, eps }, products, &plan)? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+    rmsnorm(exec, x, weight, eps, h)?;
+    matmul(exec, h.as_view(), products)
+}
+
+/// Products of `gate = silu(gate) * up`; otherwise as [`norm_matmul`].
+pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [Product]) -> Result<(), Error> {
+    let shape = gate.shape;
+    let plan = plan_of(exec, shape, products);
+    if fuses(exec, &plan) {
+        up.expect_shape(OP, "up", shape)?;
+        check_shapes(shape, products)?;
+        match exec {
+            Exec::Cpu(pool) => {
+                let left = HostLeft::Gated { gate: gate.f32s(OP, "gate")?, up: up.f32s(OP, "up")? };
+                return matmul_cpu(pool, left, shape, products, &plan);
+            }
+            Exec::Gpu(gpu) => {
+                gpu.launcher.count(work(shape, products));
+                if launch::launch(gpu, DeviceLeft::Gated { gate: gate.as_view(), up }, products, &plan)? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+    swiglu(exec, gate, up)?;
+    matmul(exec, gate.as_view(), products)
+}
+
+/// What each product's kernel depends on.
+pub(crate) fn weights_of(products: &[Product]) -> Vec<Weight> {
+    products.iter().map(|product| product.weight.kind()).collect()
+}
+
+fn plan_of(exec: Exec, [n_rows, n_in]: [usize; 2], products: &[Product]) -> ProductPlan {
+    let weights = weights_of(products);
+    let may_be_coarse = products.iter().all(|product| product.may_be_coarse);
+    let machine = match exec {
+        Exec::Cpu(pool) => Machine::Cpu(pool.isa()),
+        Exec::Gpu(gpu) => Machine::Gpu(launch::chip(gpu)),
+    };
+    plan::plan(machine, &ProductShape { n_rows, n_in, weights: &weights, may_be_coarse })
+}
+
+/// A norm that is computed on the way is never written, so whoever observes activations on a CPU goes without.
+fn fuses(exec: Exec, plan: &ProductPlan) -> bool {
+    plan.fuses_left && !(matches!(exec, Exec::Cpu(_)) && observe::is_on())
+}
+
+fn check_shapes([n_rows, n_in]: [usize; 2], products: &[Product]) -> Result<(), Error> {
+    for product in products {
+        let n_out = product.weight.n_rows();
+        product.weight.expect_shape(OP, "weight", [n_out, n_in])?;
+        product.out.expect_shape(OP, "out", [n_rows, n_out])?;
+    }
+    Ok(())
+}
+
+/// The weights once, what goes in and what comes out; two operations a weight and row.
+fn work([n_rows, n_in]: [usize; 2], products: &[Product]) -> gpu::Work {
+    let n_out: usize = products.iter().map(|product| product.weight.n_rows()).sum();
+    let weights: u64 = products.iter().map(|product| product.weight.n_bytes()).sum();
+    gpu::Work {
+        bytes: weights + 4 * (n_rows * (n_in + n_out)) as u64,
+        flops: 2 * n_rows as u64 * n_in as u64 * n_out as u64,
+    }
+}
