@@ -14,18 +14,14 @@ mod doctor;
 mod documented_commands;
 mod drive;
 mod interrupt;
-mod load;
 mod logits_file;
 mod machine;
-mod memory_plan;
 mod model_file;
 mod options;
 mod profile;
-mod quantize;
 mod report;
 mod sampling_args;
 mod server;
-mod session;
 mod soak;
 mod store;
 mod web;
@@ -98,7 +94,7 @@ enum Command {
 
 fn main() -> ExitCode {
     // Discovery asks drivers, which may hang or abort, through a child that is this same program.
-    gpu::discovery::answer_if_asked();
+    rocinante::answer_if_asked();
     // So are constraints tried out that might take all memory.
     server::constraint_probe::answer_if_asked();
     let outcome = match Cli::parse().command {

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use model::DeviceChoice;
+use rocinante::HostMemory;
 
 use crate::doctor::selftest::{self, Tested};
 use crate::doctor::{self, Section, Severity, System};
-use crate::machine::{Cpu, Memory};
+use crate::machine::Cpu;
 use crate::options::{Format, print_json};
 use crate::report::{HintExt, human_bytes};
 
@@ -127,7 +128,8 @@ fn print_text(sections: &[Section], gpus: Option<&Gpus>, system: &System) -> Res
     writeln!(out, "roci {} doctor", env!("CARGO_PKG_VERSION"))?;
     if system.is_live() {
         let cpu = Cpu::detect();
-        let memory = Memory::read().map_or_else(String::new, |memory| format!(", {}", human_bytes(memory.total_bytes)));
+        let memory =
+            HostMemory::read().map_or_else(String::new, |memory| format!(", {}", human_bytes(memory.total_bytes)));
         let name = cpu.name.as_deref().unwrap_or(std::env::consts::ARCH);
         writeln!(out, "{name}, {} cores{memory}", cpu.n_cores)?;
     }

@@ -148,9 +148,9 @@ pub fn render(app: &App) -> String {
             ("roci_kv_blocks", stats.n_blocks as f64),
             ("roci_kv_blocks_held", stats.n_blocks_held as f64),
             ("roci_kv_blocks_cached", stats.n_blocks_cached as f64),
-            ("roci_weights_bytes", model.plan.memory.weights_bytes as f64),
-            ("roci_kv_bytes", model.plan.memory.kv_bytes as f64),
-            ("roci_scratch_bytes", model.plan.memory.scratch_bytes as f64),
+            ("roci_weights_bytes", model.plan.memory().weights_bytes as f64),
+            ("roci_kv_bytes", model.plan.memory().kv_bytes as f64),
+            ("roci_scratch_bytes", model.plan.memory().scratch_bytes as f64),
         ] {
             gauge!(name, &labels()).set(value);
         }

@@ -1,9 +1,11 @@
 //! The work: a tensor's numbers out of its type and into another, rows side by side on all threads.
 
-use super::{Importance, Plan};
-use anyhow::{Context, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
 use weights::{Bytes, Checkpoint, Dtype, Tensor};
+
+use super::{Importance, TypePlan};
+use crate::Result;
 
 /// Rows a thread takes at a time: small enough to balance, large enough to be worth taking.
 const NUMBERS_EACH: usize = 1 << 16;
@@ -54,7 +56,7 @@ pub fn tensor(
 }
 
 /// The same checkpoint in memory with its tensors in the plan's types.
-pub fn checkpoint(from: &Checkpoint, plan: &Plan, n_threads: usize) -> Result<Checkpoint> {
+pub fn checkpoint(from: &Checkpoint, plan: &TypePlan, n_threads: usize) -> Result<Checkpoint> {
     let mut tensors = Vec::with_capacity(from.tensors().len());
     for (old, &dtype) in from.tensors().iter().zip(&plan.types) {
         if dtype == old.dtype {
@@ -65,5 +67,5 @@ pub fn checkpoint(from: &Checkpoint, plan: &Plan, n_threads: usize) -> Result<Ch
         old.bytes.release_pages();
         tensors.push(Tensor::new(old.name.clone(), dtype, old.shape.clone(), Bytes::from_vec(bytes))?);
     }
-    from.with_tensors(tensors).context("the quantised weights")
+    Ok(from.with_tensors(tensors)?)
 }

@@ -2,9 +2,10 @@
 //! (`importance`), the work itself (`convert`), and safetensors turned into GGUF first (`export`).
 
 pub mod convert;
-pub mod export;
-pub mod importance;
-pub mod recipe;
+mod export;
+mod importance;
+mod recipe;
 
-pub use importance::Importance;
-pub use recipe::{Mix, Plan};
+pub use export::as_gguf;
+pub use importance::{Column, Importance};
+pub use recipe::{Mix, TypePlan};

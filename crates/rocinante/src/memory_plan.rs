@@ -3,19 +3,19 @@
 //!
 //! A context that nobody asked for shrinks until it fits; one that was asked for is refused with the numbers.
 
-use crate::machine;
-use crate::report::{HintExt, human_bytes};
-use anyhow::{Result, anyhow};
-use model::{BLOCK_TOKENS, DeviceChoice, MemoryPlan};
+use std::fmt::{self, Write};
+
+use ::model::{BLOCK_TOKENS, DeviceChoice, MemoryPlan};
 use serde_json::{Value as Json, json};
-use std::fmt::Write;
+
+use crate::{Error, HostMemory, Result, human_bytes};
 
 /// A context that had to shrink is at least this.
 pub const MIN_CONTEXT: usize = 512;
 
 /// What memory is, to the reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MemoryKind {
     /// Main memory, for a model on the CPU.
     Host,
     /// A card's own.
@@ -26,10 +26,14 @@ pub enum Kind {
 
 /// What a device has, and which of the limits around it counts.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Room {
+pub struct DeviceMemory {
+    /// The device, for people.
     pub device: String,
-    pub kind: Kind,
+    /// Whose memory it is.
+    pub kind: MemoryKind,
+    /// All there is.
     pub total_bytes: u64,
+    /// What may be taken now.
     pub usable_bytes: u64,
     /// What sets `usable_bytes`.
     pub bound: &'static str,
@@ -39,10 +43,14 @@ pub struct Room {
 
 /// A plan that fits.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fit {
-    pub room: Option<Room>,
+pub struct MemoryFit {
+    /// What there is; `None` where the system does not say.
+    pub room: Option<DeviceMemory>,
+    /// What the model takes of it.
     pub memory: MemoryPlan,
+    /// What is left to others.
     pub reserve_bytes: u64,
+    /// Tokens that one sequence can hold.
     pub n_ctx: usize,
     /// The context it would have had with more memory.
     pub shrunk_from: Option<usize>,
@@ -50,33 +58,35 @@ pub struct Fit {
 
 /// The context that is wanted, and whether less will do.
 #[derive(Debug, Clone, Copy)]
-pub enum Context {
+pub enum WantedContext {
+    /// This many tokens, or an error.
     Asked(usize),
+    /// Fewer if memory is short.
     AtMost(usize),
 }
 
-impl Room {
+impl DeviceMemory {
     /// Reads what there is where the model will live; `None` where the system does not say.
     pub fn read(choice: DeviceChoice) -> Result<Option<Self>> {
         let DeviceChoice::Gpu { vendor, ordinal } = choice else {
-            return Ok(machine::Memory::read().map(|memory| Self {
+            return Ok(HostMemory::read().map(|memory| Self {
                 device: "cpu".to_owned(),
-                kind: Kind::Host,
+                kind: MemoryKind::Host,
                 total_bytes: memory.total_bytes,
                 usable_bytes: memory.available_bytes,
                 bound: "available memory",
                 limits: vec![("available memory", memory.available_bytes)],
             }));
         };
-        let device = gpu::Device::open(vendor, ordinal).hint("`roci devices` shows what can compute here")?;
+        let device = gpu::Device::open(vendor, ordinal)?;
         let budget = gpu::Budget::read(&device)?;
-        let kind = if device.properties().is_integrated { Kind::Shared } else { Kind::Card };
+        let kind = if device.properties().is_integrated { MemoryKind::Shared } else { MemoryKind::Card };
         Ok(Some(Self::of_budget(device.label().to_owned(), kind, &budget)))
     }
 
-    fn of_budget(device: String, kind: Kind, budget: &gpu::Budget) -> Self {
+    fn of_budget(device: String, kind: MemoryKind, budget: &gpu::Budget) -> Self {
         let mut limits = vec![("free on the device", budget.device.free_bytes as u64)];
-        if kind == Kind::Shared {
+        if kind == MemoryKind::Shared {
             let gtt = budget.gtt.map(|gtt| gtt.total_bytes.saturating_sub(gtt.used_bytes));
             let others = [
                 ("free GTT", gtt),
@@ -100,31 +110,36 @@ impl Room {
     pub fn reserve_bytes(&self) -> u64 {
         const MB: u64 = 1 << 20;
         match self.kind {
-            Kind::Host => 200 * MB,
-            Kind::Card => 256 * MB + self.total_bytes / 50,
-            Kind::Shared => (512 * MB).max(self.total_bytes / 20),
+            MemoryKind::Host => 200 * MB,
+            MemoryKind::Card => 256 * MB + self.total_bytes / 50,
+            MemoryKind::Shared => (512 * MB).max(self.total_bytes / 20),
         }
     }
 }
 
 /// The largest context that fits, up to what is wanted. `plan` says what a context takes; more tokens take more.
-pub fn decide(room: Option<Room>, context: Context, plan: &dyn Fn(usize) -> Result<MemoryPlan>) -> Result<Fit> {
-    let (Context::Asked(wanted) | Context::AtMost(wanted)) = context;
-    let reserve_bytes = room.as_ref().map_or(0, Room::reserve_bytes);
+pub fn decide(
+    room: Option<DeviceMemory>,
+    context: WantedContext,
+    plan: &dyn Fn(usize) -> Result<MemoryPlan>,
+) -> Result<MemoryFit> {
+    let (WantedContext::Asked(wanted) | WantedContext::AtMost(wanted)) = context;
+    let reserve_bytes = room.as_ref().map_or(0, DeviceMemory::reserve_bytes);
     let fits = |memory: &MemoryPlan| match &room {
         Some(room) => (memory.total_bytes() as u64).saturating_add(reserve_bytes) <= room.usable_bytes,
         None => true,
     };
     let memory = plan(wanted)?;
     if fits(&memory) {
-        return Ok(Fit { room, memory, reserve_bytes, n_ctx: wanted, shrunk_from: None });
+        return Ok(MemoryFit { room, memory, reserve_bytes, n_ctx: wanted, shrunk_from: None });
     }
     // In whole blocks: `low` fits, `high` does not.
     let (mut low, mut high) = (MIN_CONTEXT / BLOCK_TOKENS, wanted.div_ceil(BLOCK_TOKENS));
-    let may_shrink = matches!(context, Context::AtMost(_)) && low < high;
+    let may_shrink = matches!(context, WantedContext::AtMost(_)) && low < high;
     if !may_shrink || !fits(&plan(low * BLOCK_TOKENS)?) {
         let n_ctx = if may_shrink { low * BLOCK_TOKENS } else { wanted };
-        return refuse(room.as_ref(), n_ctx, reserve_bytes, plan(n_ctx)?);
+        let memory = plan(n_ctx)?;
+        return Err(Error::DoesNotFit(Box::new(NoRoom { room, memory, reserve_bytes, n_ctx })));
     }
     while high - low > 1 {
         let middle = low.midpoint(high);
@@ -136,34 +151,54 @@ pub fn decide(room: Option<Room>, context: Context, plan: &dyn Fn(usize) -> Resu
     }
     let n_ctx = low * BLOCK_TOKENS;
     let memory = plan(n_ctx)?;
-    Ok(Fit { room, memory, reserve_bytes, n_ctx, shrunk_from: Some(wanted) })
+    Ok(MemoryFit { room, memory, reserve_bytes, n_ctx, shrunk_from: Some(wanted) })
 }
 
-fn refuse(room: Option<&Room>, n_ctx: usize, reserve_bytes: u64, memory: MemoryPlan) -> Result<Fit> {
-    let (usable, bound, device) =
-        room.map_or((0, "memory", ""), |room| (room.usable_bytes, room.bound, room.device.as_str()));
-    let error = anyhow!(
-        "the model does not fit: weights {} + keys and values {} (context of {n_ctx}) + scratch {} + reserve {} of {} \
-         {bound} ({device})",
-        human_bytes(memory.weights_bytes as u64),
-        human_bytes(memory.kv_bytes as u64),
-        human_bytes(memory.scratch_bytes as u64),
-        human_bytes(reserve_bytes),
-        human_bytes(usable),
-    );
-    Err(error).hint("use a smaller --context, a file with smaller weights, another --device, or close other programs")
+/// Why a model does not fit, with the numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NoRoom {
+    /// What there is; `None` where the system does not say.
+    pub room: Option<DeviceMemory>,
+    /// What was asked of it.
+    pub memory: MemoryPlan,
+    /// What is left to others.
+    pub reserve_bytes: u64,
+    /// The context that was tried: what was asked for, or the smallest that makes sense.
+    pub n_ctx: usize,
 }
 
-impl Fit {
-    fn free_bytes(&self) -> Option<u64> {
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (usable, bound, device) =
+            self.room.as_ref().map_or((0, "memory", ""), |room| (room.usable_bytes, room.bound, room.device.as_str()));
+        write!(
+            f,
+            "the model does not fit: weights {} + keys and values {} (context of {}) + scratch {} + reserve {} of {} \
+             {bound} ({device})",
+            human_bytes(self.memory.weights_bytes as u64),
+            human_bytes(self.memory.kv_bytes as u64),
+            self.n_ctx,
+            human_bytes(self.memory.scratch_bytes as u64),
+            human_bytes(self.reserve_bytes),
+            human_bytes(usable),
+        )
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+impl MemoryFit {
+    /// What is left after the plan and the reserve; `None` where the system does not say what there is.
+    pub fn free_bytes(&self) -> Option<u64> {
         let room = self.room.as_ref()?;
         Some(room.usable_bytes.saturating_sub(self.memory.total_bytes() as u64).saturating_sub(self.reserve_bytes))
     }
 
     /// A line for each part, for people.
-    pub fn lines(&self, n_sequences: usize, kv_type: &str) -> String {
+    pub fn lines(&self, n_pool_tokens: usize, kv_type: &str) -> String {
         let bytes = |n: u64| format!("{:>8}", human_bytes(n));
-        let many = if n_sequences == 1 { String::new() } else { format!(" x {n_sequences} sequences") };
+        let is_one = n_pool_tokens.div_ceil(BLOCK_TOKENS) <= self.n_ctx.div_ceil(BLOCK_TOKENS);
+        let many = if is_one { String::new() } else { format!(" ({n_pool_tokens} tokens shared by all requests)") };
         let shrunk = match self.shrunk_from {
             Some(wanted) => format!(", shrunk from {wanted} to fit"),
             None => String::new(),
@@ -182,7 +217,8 @@ impl Fit {
         let _ = writeln!(out, "  KV pool  {kv}  context of {}{many}, {kv_type}{shrunk}", self.n_ctx);
         let _ = writeln!(out, "  scratch  {}", bytes(self.memory.scratch_bytes as u64));
         if let (Some(room), Some(free)) = (&self.room, self.free_bytes()) {
-            let others = if room.kind == Kind::Card { "the desktop, other programs and the driver" } else { "others" };
+            let others =
+                if room.kind == MemoryKind::Card { "the desktop, other programs and the driver" } else { "others" };
             let _ = writeln!(out, "  reserve  {}  for {others}", bytes(self.reserve_bytes));
             let (usable, total) = (human_bytes(room.usable_bytes), human_bytes(room.total_bytes));
             let _ = write!(out, "  free     {}  of {usable} {} ({total} in all)", bytes(free), room.bound);
@@ -195,6 +231,7 @@ impl Fit {
         out
     }
 
+    /// The same for programs.
     pub fn json(&self) -> Json {
         let room = self.room.as_ref().map(|room| {
             json!({"device": room.device, "total_bytes": room.total_bytes, "usable_bytes": room.usable_bytes,
@@ -213,10 +250,10 @@ mod tests {
 
     const GB: u64 = 1 << 30;
 
-    fn room(kind: Kind, usable: u64) -> Option<Room> {
+    fn room(kind: MemoryKind, usable: u64) -> Option<DeviceMemory> {
         let limits = vec![("free on the device", usable)];
         let bound = "free on the device";
-        Some(Room { device: "card".into(), kind, total_bytes: 16 * GB, usable_bytes: usable, bound, limits })
+        Some(DeviceMemory { device: "card".into(), kind, total_bytes: 16 * GB, usable_bytes: usable, bound, limits })
     }
 
     /// 4 GB of weights, 1 MB a token, 1 GB of scratch.
@@ -227,7 +264,7 @@ mod tests {
 
     #[test]
     fn what_fits_stays_as_it_is() {
-        let fit = decide(room(Kind::Card, 15 * GB), Context::AtMost(8192), &plan).unwrap();
+        let fit = decide(room(MemoryKind::Card, 15 * GB), WantedContext::AtMost(8192), &plan).unwrap();
         assert_eq!((fit.n_ctx, fit.shrunk_from), (8192, None));
         // 256 MB and a fiftieth of 16 GB.
         assert_eq!(fit.reserve_bytes, (256 << 20) + 16 * GB / 50);
@@ -236,29 +273,32 @@ mod tests {
 
     #[test]
     fn a_context_nobody_asked_for_shrinks_to_the_last_block_that_fits() {
-        let fit = decide(room(Kind::Card, 8 * GB), Context::AtMost(8192), &plan).unwrap();
+        let fit = decide(room(MemoryKind::Card, 8 * GB), WantedContext::AtMost(8192), &plan).unwrap();
         let left = 8 * GB - 5 * GB - fit.reserve_bytes;
         let expected = (left >> 20) as usize / BLOCK_TOKENS * BLOCK_TOKENS;
         assert_eq!((fit.n_ctx, fit.shrunk_from), (expected, Some(8192)));
         assert!(fit.free_bytes().unwrap() < (BLOCK_TOKENS << 20) as u64);
-        assert!(fit.lines(1, "f16").contains("shrunk from 8192"));
+        assert!(fit.lines(0, "f16").contains("shrunk from 8192"));
     }
 
     #[test]
     fn what_was_asked_for_is_refused_with_the_numbers() {
-        let error = decide(room(Kind::Card, 8 * GB), Context::Asked(8192), &plan).unwrap_err();
-        let text = crate::report::render(&error);
-        for part in ["weights 4.29 GB", "keys and values 8.59 GB", "context of 8192", "of 8.59 GB", "hint:"] {
+        let error = decide(room(MemoryKind::Card, 8 * GB), WantedContext::Asked(8192), &plan).unwrap_err();
+        assert!(matches!(&error, Error::DoesNotFit(why) if why.n_ctx == 8192));
+        let text = error.to_string();
+        for part in ["weights 4.29 GB", "keys and values 8.59 GB", "context of 8192", "of 8.59 GB"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let error = decide(room(Kind::Card, 5 * GB), Context::AtMost(8192), &plan).unwrap_err();
+        let error = decide(room(MemoryKind::Card, 5 * GB), WantedContext::AtMost(8192), &plan).unwrap_err();
         assert!(error.to_string().contains("context of 512"), "{error}");
     }
 
     #[test]
     fn shared_memory_keeps_more_for_others() {
         let bytes = |kind| room(kind, GB).unwrap().reserve_bytes();
-        assert!(bytes(Kind::Shared) > bytes(Kind::Card) && bytes(Kind::Card) > bytes(Kind::Host));
+        assert!(
+            bytes(MemoryKind::Shared) > bytes(MemoryKind::Card) && bytes(MemoryKind::Card) > bytes(MemoryKind::Host)
+        );
     }
 
     #[test]
@@ -268,10 +308,10 @@ mod tests {
         let host =
             gpu::HostMemory { available_bytes: Some(20 * GB as usize), cgroup_left_bytes: Some(12 * GB as usize) };
         let budget = gpu::Budget::decide(true, memory, Some(gtt), host);
-        let room = Room::of_budget("apu".into(), Kind::Shared, &budget);
+        let room = DeviceMemory::of_budget("apu".into(), MemoryKind::Shared, &budget);
         assert_eq!((room.usable_bytes, room.bound, room.total_bytes), (12 * GB, "left in the cgroup", 30 * GB));
-        let fit = decide(Some(room), Context::AtMost(16384), &plan).unwrap();
-        let lines = fit.lines(1, "f16");
+        let fit = decide(Some(room), WantedContext::AtMost(16384), &plan).unwrap();
+        let lines = fit.lines(0, "f16");
         for part in ["free GTT", "MemAvailable", "left in the cgroup", "free on the device"] {
             assert!(lines.contains(part), "{part}: {lines}");
         }
@@ -280,7 +320,7 @@ mod tests {
 
     #[test]
     fn nothing_known_is_nothing_refused() {
-        let fit = decide(None, Context::Asked(1 << 20), &plan).unwrap();
+        let fit = decide(None, WantedContext::Asked(1 << 20), &plan).unwrap();
         assert_eq!((fit.n_ctx, fit.reserve_bytes, fit.free_bytes()), (1 << 20, 0, None));
     }
 }

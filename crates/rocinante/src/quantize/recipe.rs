@@ -87,13 +87,17 @@ impl Place {
     }
 }
 
+#[derive(Debug)]
 struct Rule(Role, fn(&Place) -> bool, Dtype);
 
 /// A named recipe.
+#[derive(Debug)]
 pub struct Mix {
+    /// As llama.cpp spells it.
     pub name: &'static str,
     /// llama.cpp's number, kept in `general.file_type`.
     pub file_type: u32,
+    /// The type of most tensors.
     pub base: Dtype,
     /// Of the output, and of an embedding that is tied to it.
     output: Option<Dtype>,
@@ -164,7 +168,7 @@ const EXPERT_V: Rule = Rule(Role::AttnV, |p| p.n_experts == 8, Dtype::Q8_0);
 const EXPERT_K: Rule = Rule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q8_0);
 const EXPERT_OUT: Rule = Rule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K);
 
-pub const MIXES: &[Mix] = &[
+const MIXES: &[Mix] = &[
     mix("F32", 0, Dtype::F32, None, &[]),
     mix("F16", 1, Dtype::F16, None, &[]),
     mix("BF16", 32, Dtype::BF16, None, &[]),
@@ -349,7 +353,9 @@ pub const MIXES: &[Mix] = &[
 ];
 
 /// What becomes of each tensor, in the checkpoint's order.
-pub struct Plan {
+#[derive(Debug)]
+pub struct TypePlan {
+    /// The type each tensor takes.
     pub types: Vec<Dtype>,
     /// Tensors whose rows fill no blocks of the type the recipe names.
     pub n_fallback: usize,
@@ -363,13 +369,15 @@ impl Mix {
         MIXES.iter().find(|mix| mix.name.eq_ignore_ascii_case(name))
     }
 
+    /// All names, with spaces between.
     pub fn names() -> String {
         MIXES.iter().map(|mix| mix.name).collect::<Vec<_>>().join(" ")
     }
 
-    pub fn plan(&self, checkpoint: &Checkpoint, has_importance: bool) -> Plan {
+    /// Which type each tensor of this checkpoint takes.
+    pub fn plan(&self, checkpoint: &Checkpoint, has_importance: bool) -> TypePlan {
         let facts = Facts::of(checkpoint);
-        let mut plan = Plan { types: Vec::new(), n_fallback: 0, n_blind: 0 };
+        let mut plan = TypePlan { types: Vec::new(), n_fallback: 0, n_blind: 0 };
         for tensor in checkpoint.tensors() {
             if !is_rounded(tensor, self.base) {
                 plan.types.push(tensor.dtype);
