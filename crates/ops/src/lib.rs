@@ -17,6 +17,7 @@
 mod add_bias;
 mod add_rows;
 mod add_scaled;
+mod adjust;
 mod arena;
 mod attention;
 mod columns;
@@ -58,6 +59,7 @@ pub use self::gpu::{
 pub use add_bias::add_bias;
 pub use add_rows::add_rows;
 pub use add_scaled::add_scaled;
+pub use adjust::{Adjustments, RowAdjustment, RowPenalties, adjust};
 pub use arena::{Arena, Tensor};
 pub use attention::{Heads, Kv, QuerySpan, Shaping, Spans, attention, attention_with};
 pub use columns::{join_columns, take_columns};
@@ -78,7 +80,7 @@ pub use rmsnorm::rmsnorm;
 pub use rope::{Pairing, rope};
 pub use rope_store::{Projected, rope_store};
 pub use route::{Gating, Routes, Routing, route};
-pub use sample::{Choice, NOT_NUMBERS, sample};
+pub use sample::{Choice, DESCRIBED_WORDS, MAX_TOP, NOT_ASKED, NOT_NUMBERS, describe, sample};
 pub use scale::scale;
 pub use softcap::softcap;
 pub use swiglu::swiglu;
