@@ -8,8 +8,8 @@ use gpu::{Blas, Cache, Device, Kinds, Number, Queue};
 use ops::{
     Arena, Chip, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Pairing, Place, PlaceMut, Plan,
     Product, QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, attention_with, choose_experts,
-    embed, expert_matmul, kv_store, layernorm, matmul, pack, packed_on_device, rmsnorm, rope, sample, sum_experts,
-    swiglu, take_rows,
+    embed, expert_matmul, feed, kv_store, layernorm, matmul, pack, packed_on_device, rmsnorm, rope, sample,
+    sum_experts, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -167,6 +167,17 @@ impl Card {
         let mut out = self.f32s(&vec![f32::NAN; logits.shape()[0]], 1);
         let choices = Indices { host: words, device: Some(on_device.all()) };
         self.run(None, |exec| sample(exec, logits.view(), choices, &mut out.view_mut()));
+        self.read(&out).into_iter().map(f32::to_bits).collect()
+    }
+
+    pub fn feed(&self, given: &[u32], sources: &[u32], chosen: &[u32]) -> Vec<u32> {
+        let bits: Vec<f32> = chosen.iter().map(|&token| f32::from_bits(token)).collect();
+        let chosen = self.f32s(&bits, 1);
+        let mut out = self.f32s(&vec![f32::NAN; given.len()], 1);
+        let (tokens, from) = (self.queue.buffer_from(given).unwrap(), self.queue.buffer_from(sources).unwrap());
+        let given = Indices { host: given, device: Some(tokens.all()) };
+        let sources = Indices { host: sources, device: Some(from.all()) };
+        self.run(None, |exec| feed(exec, given, sources, chosen.view(), &mut out.view_mut()));
         self.read(&out).into_iter().map(f32::to_bits).collect()
     }
 

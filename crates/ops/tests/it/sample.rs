@@ -1,6 +1,6 @@
 //! Tokens chosen on a GPU against the plain definition on the host: every kind of choice, odd sizes, ties.
 
-use ops::{Choice, Exec, Indices, NOT_NUMBERS, Pool, View, ViewMut, sample};
+use ops::{Choice, Exec, GIVEN, Indices, NOT_NUMBERS, Pool, View, ViewMut, feed, sample};
 
 use crate::card::cards;
 use crate::support::Random;
@@ -68,5 +68,35 @@ fn sampling_without_numbers() {
         check("no numbers", &logits, n_vocab, &[choice; 4]);
         let words: Vec<u32> = [choice; 4].iter().flat_map(|choice| choice.words(n_vocab)).collect();
         assert_eq!(on_cpu(&logits, n_vocab, &words), [NOT_NUMBERS, NOT_NUMBERS, NOT_NUMBERS, 300]);
+    }
+}
+
+/// Tokens of the next step: given ones, chosen ones, and one whose choice failed.
+#[test]
+fn feeding() {
+    let chosen = [7, NOT_NUMBERS, 300, 0];
+    let mut random = Random::new(3);
+    for n_rows in [1, 5, 256, 700] {
+        let given: Vec<u32> = (0..n_rows).map(|i| i * 3 + 1).collect();
+        let source = |bits: u64| if bits.is_multiple_of(3) { GIVEN } else { (bits % 4) as u32 };
+        let sources: Vec<u32> = (0..n_rows).map(|_| source(random.bits() >> 8)).collect();
+        let expected = given.iter().zip(&sources).map(|(&given, &source)| match source {
+            GIVEN => given,
+            1 => 0,
+            source => chosen[source as usize],
+        });
+        let expected: Vec<u32> = expected.collect();
+        let (pool, bits) = (Pool::new(1), chosen.map(f32::from_bits));
+        let mut out = vec![0.0; given.len()];
+        let (tokens, from) = (Indices::from(&given), Indices::from(&sources));
+        feed(Exec::Cpu(&pool), tokens, from, View::of_f32(&bits, 1), &mut ViewMut::of_f32(&mut out, 1)).unwrap();
+        assert_eq!(out.into_iter().map(f32::to_bits).collect::<Vec<_>>(), expected);
+        for card in cards().iter() {
+            assert_eq!(card.feed(&given, &sources, &chosen), expected, "{n_rows} rows on {}", card.name());
+        }
+        let (given, bad, mut out) = ([0; 1], [4; 1], [0.0]);
+        let (tokens, from) = (Indices::from(&given), Indices::from(&bad));
+        let out = &mut ViewMut::of_f32(&mut out, 1);
+        assert!(feed(Exec::Cpu(&pool), tokens, from, View::of_f32(&bits, 1), out).is_err());
     }
 }
