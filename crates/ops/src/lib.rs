@@ -1,8 +1,13 @@
-//! MATH: one file per op, with its CPU code, its launch and its shape checks side by side.
+//! All the math: one file per op, with its CPU code, its launch and its shape checks side by side. Products, attention and
+//! the weight formats, whose code differs from machine to machine, are split by where it runs: `cpu/` (x86, arm, portable)
+//! and `gpu/`; `plan.rs` decides which kernel multiplies.
 //!
-//! Absences: an op never allocates device memory, never waits, never reads back, and never decides where it runs. No
-//! vendor's name appears here, outside of `kernels/prelude.h` and `tuning/`.
-//! This crate knows no model, no file and no request.
+//! - `formats/`: block formats, decoded exactly; `encode/`: numbers into blocks; `tiles/`: blocks as a CPU's vectors want
+//!   them; `kernels/quant.h`: blocks as a GPU wants them.
+//! - `kernels/`: one source for both vendors; `tuning/`: launch parameters per chip, as data.
+//!
+//! Absences: an op never allocates device memory, never waits, never reads back, and never decides where it runs. This
+//! crate knows no model, no file and no request.
 
 #![allow(
     clippy::needless_range_loop,

@@ -34,14 +34,33 @@ pub struct Masks {
     guard: Option<Arc<Guard>>,
 }
 
+/// Whether a constraint may be compiled in this process; it is asked before each one. A server tries them out where
+/// they can do no harm.
+#[derive(Clone)]
+pub struct ConstraintGuard(Arc<Guard>);
+
+impl ConstraintGuard {
+    /// `check` says why a constraint may not be compiled.
+    pub fn new(check: impl Fn(&Constraint) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(check))
+    }
+}
+
+impl std::fmt::Debug for ConstraintGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ConstraintGuard")
+    }
+}
+
 impl Masks {
+    /// Compiles nothing yet.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         Self { tokenizer, compiler: Arc::default(), guard: None }
     }
 
     /// Asks `guard` about every constraint before it is compiled.
-    pub fn guarded(tokenizer: Arc<Tokenizer>, guard: Arc<Guard>) -> Self {
-        Self { guard: Some(guard), ..Self::new(tokenizer) }
+    pub fn guarded(tokenizer: Arc<Tokenizer>, guard: Option<ConstraintGuard>) -> Self {
+        Self { guard: guard.map(|guard| guard.0), ..Self::new(tokenizer) }
     }
 
     /// Compiles a constraint, or finds it compiled.
@@ -55,6 +74,12 @@ impl Masks {
         };
         let compiler = self.compiler.get_or_init(make).as_ref().map_err(Clone::clone)?;
         compiler.build(constraint).map_err(|error| error.to_string())
+    }
+}
+
+impl std::fmt::Debug for Masks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Masks").field("is_built", &self.compiler.get().is_some()).finish_non_exhaustive()
     }
 }
 

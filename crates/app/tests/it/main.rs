@@ -4,6 +4,8 @@ mod chat;
 mod cli;
 mod docs;
 mod fetch;
+#[path = "../../../rocinante/tests/it/folder.rs"]
+mod folder;
 mod model_run;
 mod perplexity;
 mod quantize;

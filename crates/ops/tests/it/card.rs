@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use gpu::{Blas, Cache, Device, Kinds, Number, Queue, Vendor};
+use gpu::{Blas, Cache, Device, Kinds, Number, Queue};
 use ops::{
     Arena, Chip, DESCRIBED_WORDS, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Pairing, Place,
     PlaceMut, Plan, Product, QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, adjust,
@@ -30,19 +30,7 @@ pub fn cards() -> Rc<Vec<Card>> {
 }
 
 fn find() -> Vec<Card> {
-    let (mut cards, mut reasons) = (Vec::new(), Vec::new());
-    for vendor in Vendor::ALL {
-        match Device::count(vendor) {
-            Ok(n) => cards.extend((0..n).map(|ordinal| Card::new(&Device::open(vendor, ordinal).unwrap()))),
-            Err(error) => reasons.push(error.to_string()),
-        }
-    }
-    if cards.is_empty() {
-        let is_required = std::env::var("ROCI_REQUIRE_GPU").is_ok_and(|value| value == "1");
-        assert!(!is_required, "ROCI_REQUIRE_GPU=1 and no GPU: {}", reasons.join("; "));
-        eprintln!("skipped on GPUs: {}", reasons.join("; "));
-    }
-    cards
+    test_support::gpus::open().iter().map(Card::new).collect()
 }
 
 impl Card {
