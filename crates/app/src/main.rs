@@ -9,6 +9,7 @@
 
 mod chat;
 mod cmd;
+mod doctor;
 #[cfg(test)]
 mod documented_commands;
 mod drive;
@@ -80,6 +81,8 @@ enum Command {
     Imatrix(cmd::imatrix::Args),
     /// Show what can compute here
     Devices(cmd::devices::Args),
+    /// Find out what keeps a GPU from working, and test it
+    Doctor(cmd::doctor::Args),
     /// Make, show or remove compiled GPU kernels
     Kernels(cmd::kernels::Args),
     /// Print a completion script for a shell
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         Command::Quantize(args) => cmd::quantize::main(&args),
         Command::Imatrix(args) => cmd::imatrix::main(&args),
         Command::Devices(args) => cmd::devices::main(&args),
+        Command::Doctor(args) => cmd::doctor::main(&args),
         Command::Kernels(args) => cmd::kernels::main(&args),
         Command::Completions(args) => cmd::completions::main(&args, Cli::command()),
         Command::Man(args) => cmd::man::main(&args, Cli::command()),

@@ -4,6 +4,8 @@
 
 use super::error::{ApiError, Result};
 use super::loaded::Loaded;
+use super::shares::Turn;
+use super::tally::{self, Tally};
 use super::traces::{self, Span};
 use super::{App, metrics};
 use futures_util::FutureExt;
@@ -38,6 +40,10 @@ pub struct Request {
 pub struct Caller {
     pub group: u64,
     pub priority: i32,
+    /// There are other keys, which want their share of the queue.
+    pub has_rivals: bool,
+    /// Models do not leave memory for this caller.
+    pub keeps_models: bool,
 }
 
 /// The answers to one request, as they grow.
@@ -58,6 +64,11 @@ struct Choice {
     span: Option<Span>,
     /// All of it, where answers are written into the log.
     said: Option<String>,
+    /// Its place in the queue, until its first token.
+    turn: Option<Turn>,
+    n_prompt: usize,
+    n_generated: usize,
+    tally: Option<Arc<Tally>>,
 }
 
 /// Submits a request. Everything that can be known to be wrong is an error here, before anything is computed.
@@ -80,6 +91,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             ..rocinante::Request::default()
         };
         wanted.sampling.seed = wanted.sampling.seed.wrapping_add(index as u64);
+        let turn = take_turn(model, request.caller)?;
         let answer = model.answer(request.prompt.clone(), &wanted, splitter.fresh());
         open.push(Choice {
             index,
@@ -90,9 +102,25 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             last_token: None,
             span: traces::child(|| format!("generate {}", model.name)),
             said: app.log_prompts.then(String::new),
+            turn,
+            n_prompt: request.prompt.len(),
+            n_generated: 0,
+            tally: tally::current(),
         });
     }
     Ok(Answers { open, deadline: tokio::time::Instant::now() + app.request_time })
+}
+
+/// A place in the queue, where keys share it.
+pub fn take_turn(model: &Loaded, caller: Caller) -> Result<Option<Turn>> {
+    if !caller.has_rivals {
+        return Ok(None);
+    }
+    model.shares.enter(caller.group).map(Some).map_err(|n| {
+        metrics::refused();
+        let text = format!("{n} requests of this key wait already, and others share the queue");
+        ApiError::busy(text, retry_after_s(model)).code("queue_full")
+    })
 }
 
 /// Why the runtime did not take a request. A queue that is full is told with a time to come back.
@@ -176,6 +204,7 @@ async fn next_event(choices: &mut [Choice]) -> (usize, Option<rocinante::Result<
 impl Choice {
     /// Counts, logs and traces what happened.
     fn note(&mut self, event: rocinante::Result<AnswerEvent>) -> Result<AnswerEvent> {
+        self.turn = None;
         let event = event.map_err(|error| {
             self.is_done = true;
             if let Some(mut span) = self.span.take() {
@@ -186,6 +215,7 @@ impl Choice {
         })?;
         Ok(match event {
             AnswerEvent::Token(token) => {
+                self.n_generated += 1;
                 self.note_token();
                 AnswerEvent::Token(token)
             }
@@ -196,6 +226,9 @@ impl Choice {
             AnswerEvent::Finished(finished) => {
                 self.is_done = true;
                 metrics::finished(&self.model.name, &finished);
+                if let Some(tally) = &self.tally {
+                    tally.add(finished.usage.n_prompt, finished.usage.n_generated);
+                }
                 self.end_span(&finished);
                 if let Some(said) = self.said.take() {
                     tracing::info!(model = self.model.name, answer = said, "answer");
@@ -244,7 +277,12 @@ impl Choice {
 impl Drop for Choice {
     fn drop(&mut self) {
         if !self.is_done {
-            metrics::abandoned();
+            // With the first token all of the prompt was computed; before it, nobody knows here how much.
+            let n_prompt = if self.n_generated > 0 { self.n_prompt } else { 0 };
+            metrics::abandoned(&self.model.name, n_prompt, self.n_generated);
+            if let Some(tally) = &self.tally {
+                tally.add(n_prompt, self.n_generated);
+            }
             if let Some(mut span) = self.span.take() {
                 span.fail("the client went away");
                 span.end();

@@ -203,7 +203,7 @@ mod tests {
         let check = |text: &str, expected: usize| assert_eq!(count_values(text.as_bytes()), expected, "{text}");
         check("0", 1);
         check("[0,0,0]", 4);
-        check(r#"{"a": [1, 2], "b": "c"}"#, 6);
+        check(r#"{"a": [1, 2], "b": "c"}"#, 7);
         check(r#"{"a": "[,:{\",:[\\"}"#, 3);
     }
 

@@ -27,9 +27,12 @@ pub mod models;
 mod ollama;
 pub mod openai;
 mod openapi;
+pub mod origin;
 mod rerank;
 pub mod sampling;
+mod shares;
 mod stream;
+mod tally;
 mod tokens;
 mod tools;
 pub mod traces;
@@ -67,7 +70,8 @@ pub struct App {
     /// Embeddings may be sent as base64, which strict clients do not take.
     pub has_base64: bool,
     pub has_page: bool,
-    pub cors_origins: Vec<String>,
+    /// Which web pages may ask.
+    pub pages: origin::Policy,
     /// Responses that are kept, and chat completions.
     pub store: openai::store::Store,
     pub chats: openai::store::Store,
@@ -124,7 +128,7 @@ pub fn router(app: Arc<App>) -> Router {
     let routes = routes
         .layer(middleware::from_fn_with_state(Arc::clone(&app), gate::admit))
         .layer(middleware::from_fn(gate::harden));
-    match cors(&app.cors_origins) {
+    match cors(&app.pages.origins) {
         Some(layer) => routes.layer(layer).with_state(app),
         None => routes.with_state(app),
     }

@@ -2,6 +2,7 @@
 
 use super::constraint_probe;
 use super::error::{ApiError, Result};
+use super::shares::Shares;
 use rocinante::{ConstraintGuard, Model, Options, TokenId, human_bytes};
 use std::ops::Deref;
 use std::path::Path;
@@ -16,6 +17,8 @@ const USUAL_TOKEN_BYTES: usize = 8;
 pub struct Loaded {
     pub name: String,
     pub tokenizer: Arc<Tokenizer>,
+    /// Who waits for it.
+    pub shares: Arc<Shares>,
     model: Model,
 }
 
@@ -32,7 +35,13 @@ impl Loaded {
     pub fn open(name: &str, path: &Path, options: &Options) -> rocinante::Result<Self> {
         let guard = ConstraintGuard::new(constraint_probe::check);
         let model = Model::open_with(path, &Options { constraint_guard: Some(guard), ..options.clone() })?;
-        Ok(Self { name: name.to_owned(), tokenizer: Arc::clone(model.tokenizer()), model })
+        let schedule = model.plan().schedule;
+        Ok(Self {
+            name: name.to_owned(),
+            tokenizer: Arc::clone(model.tokenizer()),
+            shares: Shares::new(schedule.max_queue + schedule.max_running),
+            model,
+        })
     }
 
     /// Whether its chat template says anything about tools.

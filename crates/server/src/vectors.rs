@@ -3,6 +3,7 @@
 use super::error::{ApiError, Result};
 use super::generation::{self, Caller};
 use super::loaded::Loaded;
+use super::tally;
 use engine::Embed;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use rocinante::TokenId;
@@ -44,8 +45,14 @@ async fn all(model: &Arc<Loaded>, requests: impl Iterator<Item = Embed>, caller:
 
 async fn one(model: &Arc<Loaded>, request: Embed, caller: Caller) -> Result<Vec<f32>> {
     let embed = Embed { priority: caller.priority, group: caller.group, ..request };
+    let n_tokens = embed.tokens.len();
+    let _turn = generation::take_turn(model, caller)?;
     let pending = model.vector(embed).map_err(|error| generation::refused(model, error))?;
-    Ok(pending.await?)
+    let vector = pending.await?;
+    if let Some(tally) = tally::current() {
+        tally.add(n_tokens, 0);
+    }
+    Ok(vector)
 }
 
 /// Only the first numbers of a vector, of length 1 again.

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod completions;
 pub mod devices;
+pub mod doctor;
 pub mod embed;
 pub mod imatrix;
 pub mod inspect;

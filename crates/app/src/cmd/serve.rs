@@ -14,6 +14,7 @@ use server::keys::Keys;
 use server::listen::{Listen, Tls};
 use server::models::{Entry, Registry};
 use server::openai::store::{Store, Unknown};
+use server::origin::Policy;
 use server::sampling::Defaults;
 use server::traces::{self, Collector};
 use server::{App, log, metrics};
@@ -146,6 +147,10 @@ pub struct AccessArgs {
     /// Web pages from this origin may ask; may be repeated; `*`: any [default: none]
     #[arg(long, value_name = "ORIGIN")]
     pub cors_origin: Vec<String>,
+    /// Serve requests that address this host by NAME, where no key is asked for; may be repeated; `*`: any [default:
+    /// addresses, names without a dot, .localhost, .local and .internal]
+    #[arg(long, value_name = "NAME")]
+    pub allowed_host: Vec<String>,
     /// Largest body of a request, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = positive)]
     pub max_body: usize,
@@ -262,6 +267,11 @@ fn serve(args: &Args) -> Result<()> {
         n_models: args.models_args.max_loaded.min(entries.len()),
     }));
     let models = Registry::new(entries, options, args.models_args.max_loaded, args.models_args.strict_model_names);
+    let pages = Policy {
+        has_keys: !keys.all().is_empty(),
+        hosts: args.access.allowed_host.clone(),
+        origins: args.access.cors_origin.clone(),
+    };
     let mut gate = Gate::new(keys, args.access.rate, args.access.concurrent);
     gate.metrics_need_key = !args.access.open_metrics;
     let app = Arc::new(App {
@@ -274,7 +284,7 @@ fn serve(args: &Args) -> Result<()> {
         log_prompts: args.logs.log_prompts,
         has_base64: !args.models_args.no_base64,
         has_page: !args.access.no_web,
-        cors_origins: args.access.cors_origin.clone(),
+        pages,
         store: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
         chats: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
         metrics: Some(metrics::install()?),

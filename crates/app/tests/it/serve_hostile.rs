@@ -184,3 +184,49 @@ fn an_ambiguous_grammar_fails_alone() {
         }
     });
 }
+
+/// A request with headers of one's own, the host's name included.
+fn raw(server: &Server, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+    let mut connection = server.connect();
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
+    connection.write_all((head + body).as_bytes()).unwrap();
+    Answer::read(connection)
+}
+
+#[test]
+fn pages_of_others_cannot_ask() {
+    let (_roci, server) = start(&["--context", "64", "--allowed-host", "llm.example.org"]);
+    let host = format!("Host: {}\r\n", server.address());
+    let unload = r#"{"model":"tiny","keep_alive":0}"#;
+    let foreign = format!("{host}Origin: https://evil.example\r\nContent-Type: text/plain\r\n");
+    let refused = raw(&server, "POST", "/api/generate", &foreign, unload);
+    assert_eq!(refused.status, 403, "{}", refused.text);
+    assert_eq!(server.get("/api/ps").json["models"][0]["name"], "tiny", "it is still in memory");
+    let own = format!("{host}Origin: http://{}\r\nContent-Type: text/plain\r\n", server.address());
+    assert_eq!(raw(&server, "POST", "/api/generate", &own, unload).status, 415);
+    let rebound = raw(&server, "GET", "/v1/chat/completions", "Host: evil.example:8080\r\n", "");
+    assert_eq!((rebound.status, rebound.json["error"]["code"].as_str()), (403, Some("unknown_host")));
+    for host in [host.as_str(), "Host: llm.example.org\r\n", "Host: localhost\r\n"] {
+        assert_eq!(raw(&server, "GET", "/v1/models", host, "").status, 200, "{host}");
+    }
+    assert_eq!(raw(&server, "GET", "/health", "Host: evil.example\r\n", "").status, 200);
+    let own = format!("{host}Origin: http://{}\r\nContent-Type: application/json\r\n", server.address());
+    assert_eq!(raw(&server, "POST", "/api/generate", &own, unload).status, 200);
+}
+
+#[test]
+fn who_gives_up_is_written_down() {
+    let (_roci, server) = start(&["--context", "100000"]);
+    let connection = server.open("/v1/chat/completions", &chat("hi", 1_000_000), "");
+    wait_until("it runs", || metric(&server, "roci_requests_running") == 1.0);
+    wait_until("it writes", || metric(&server, "vllm:inter_token_latency_seconds_count") > 10.0);
+    drop(connection);
+    wait_until("it is in the log", || server.log().contains("status=499"));
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("status=499")).unwrap();
+    assert!(line.contains("peer=127.0.0.1") || line.contains("peer=\"127.0.0.1\""), "{line}");
+    assert!(!line.contains("generated_tokens=0") && line.contains("generated_tokens="), "{line}");
+    assert!(metric(&server, "roci_generated_tokens_total") > 10.0);
+    assert_eq!(metric(&server, "roci_answers_abandoned_total"), 1.0);
+}

@@ -1,6 +1,6 @@
 //! The writer: byte for byte what PyPI's `gguf` writes, read back by that package, and never half a file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value as Json;
