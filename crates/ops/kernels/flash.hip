@@ -2,7 +2,7 @@
 //
 // A block takes 64 query rows of one sequence and one head, 16 a wave, and walks over the context 64 keys at a time: keys
 // and values go through shared memory, scores stay in registers, with a running softmax. HEAD_DIM is a multiple of 16.
-// The last three parameters are flash_units.hip's window, cap and sinks: one face for both. This kernel shapes nothing.
+// The last three parameters are flash_units.hip's window, cap and sinks: one interface for both. This kernel shapes nothing.
 #include "prelude.h"
 
 #define THREADS 128

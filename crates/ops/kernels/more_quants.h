@@ -13,7 +13,7 @@
     (FORMAT == FORMAT_IQ4_NL || FORMAT == FORMAT_IQ4_XS || FORMAT == FORMAT_MXFP4 || FORMAT == FORMAT_NVFP4)
 #define HAS_PAIRS (FORMAT == FORMAT_Q2_K || FORMAT == FORMAT_Q3_K || FORMAT == FORMAT_TQ2_0)
 
-// A group as it lies in memory: loaded long before it is used.
+// A group as it lies in memory: loaded long before it is used. Words only: smaller fields went to scratch memory on AMD.
 struct Raw {
 #if HAS_NIBBLES
     Words4 q;
@@ -29,33 +29,22 @@ struct Raw {
 #elif FORMAT == FORMAT_IQ3_XXS || FORMAT == FORMAT_IQ3_S || FORMAT == FORMAT_IQ2_S
     u32 signs;
 #elif FORMAT == FORMAT_IQ1_S || FORMAT == FORMAT_IQ1_M
-    u16 high;
+    u32 high;
 #endif
 #if FORMAT == FORMAT_IQ3_S || FORMAT == FORMAT_IQ2_S
-    u8 high;
+    u32 high;
 #endif
 #if FORMAT == FORMAT_Q5_K
     Words4 head;
 #elif FORMAT == FORMAT_IQ4_XS || FORMAT == FORMAT_IQ1_M
     Words2 head;
-#elif FORMAT == FORMAT_Q5_1
-    u32 d;
-#elif FORMAT == FORMAT_Q2_K
-    u16 scales;
-    u32 d;
-#elif FORMAT == FORMAT_Q3_K
-    u32 scales[3];
-    u16 d;
-#elif FORMAT == FORMAT_IQ3_S
-    u32 scales;
-    u16 d;
-#elif FORMAT == FORMAT_IQ2_XS || FORMAT == FORMAT_IQ2_S
-    u8 scales;
-    u16 d;
-#elif FORMAT == FORMAT_MXFP4
-    u8 d;
 #else
-    u16 d;
+#if FORMAT == FORMAT_Q3_K
+    u32 scales[3];
+#elif FORMAT == FORMAT_Q2_K || FORMAT == FORMAT_IQ3_S || FORMAT == FORMAT_IQ2_XS || FORMAT == FORMAT_IQ2_S
+    u32 scales;
+#endif
+    u32 d;
 #endif
 };
 
@@ -133,7 +122,10 @@ DEVICE u32 spread_2(u32 bits) {
     const u32 b = bits & 255u;
     return (b | (b << 6) | (b << 12) | (b << 18)) & 0x03030303u;
 }
-DEVICE u32 spread_3(u32 bits) { return (bits | (bits << 5) | (bits << 10) | (bits << 15)) & 0x07070707u; }
+DEVICE u32 spread_3(u32 bits) {
+    const u32 twos = (bits & 0x3fu) | ((bits & 0xfc0u) << 10);
+    return (twos | (twos << 5)) & 0x07070707u;
+}
 
 // Four numbers, none of them zero, with signs: a bit each.
 DEVICE u32 with_signs(u32 bytes, u32 signs) {

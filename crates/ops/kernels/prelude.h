@@ -390,7 +390,7 @@ DEVICE void load_turned(u32 (&out)[4], const f16 *row) {
                  : "r"(at));
 }
 
-// The same face as AMD's matrix units above: a tile is two products of 16 by 8.
+// The same interface as AMD's matrix units above: a tile is two products of 16 by 8.
 #define GPU_HAS_TILES 1
 #define MMA_SUMS 8
 struct MmaFactor {

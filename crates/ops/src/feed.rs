@@ -1,9 +1,10 @@
 //! The tokens of a step, some of which only the device knows: the step before chose them, and the host has not read
 //! them yet.
 
-use gpu::{Grid, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
+use crate::gpu::unit::kernels;
 use crate::{Error, Exec, Gpu, Indices, NOT_NUMBERS, View, ViewMut};
 
 const OP: &str = "feed";
@@ -12,12 +13,18 @@ const THREADS: u32 = 256;
 pub const GIVEN: u32 = u32::MAX;
 
 gpu::args! {
-    struct Feed<'a> {
+    pub(crate) struct Feed<'a> {
         given: Slice<'a, u32>,
         sources: Slice<'a, u32>,
         chosen: Slice<'a, u32>,
         out: SliceMut<'a, u32>,
         n_rows: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct FeedKernels in "feed" {
+        feed: Kernel<Feed<'static>> = ["feed"],
     }
 }
 
@@ -48,8 +55,7 @@ pub fn feed(exec: Exec, given: Indices, sources: Indices, chosen: View, out: &mu
 fn launch(gpu: &Gpu, given: Indices, sources: Indices, chosen: View, out: &mut ViewMut) -> Result<(), Error> {
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 16 * given.len() as u64, flops: 0 });
-    let program = || Program::new(OP, include_str!("../kernels/feed.hip")).kernel::<Feed>(OP);
-    let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Feed>(OP))?;
+    let kernels = FeedKernels::get(gpu.kernels, &[])?;
     let n_rows = count(OP, "tokens", given.len())?;
     let args = Feed {
         given: given.on_device(OP, "given")?,
@@ -58,5 +64,5 @@ fn launch(gpu: &Gpu, given: Indices, sources: Indices, chosen: View, out: &mut V
         out: out.device_f32s(OP, "out")?.cast()?,
         n_rows,
     };
-    Ok(gpu.launcher.launch(&kernel, Grid::line(n_rows.div_ceil(THREADS), THREADS), &args)?)
+    Ok(gpu.launcher.launch(&kernels.feed, Grid::line(n_rows.div_ceil(THREADS), THREADS), &args)?)
 }

@@ -22,7 +22,7 @@ Examples:
 Kernels are kept in ROCI_KERNEL_CACHE, by default ~/.cache/rocinante/kernels, under a key of source, options,
 architecture and compiler version: kernels of another version are never used.";
 
-/// Weight types that kernels read; others become one of these when they are loaded.
+/// The common weight types; kernels of the others are compiled when a model first needs them.
 const TYPES: [Dtype; 8] =
     [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K];
 

@@ -10,7 +10,7 @@ use super::arm::products as neon;
 use super::left::HostLeft;
 use super::portable::products as plain;
 #[cfg(target_arch = "x86_64")]
-use super::x86::winograd::Crossing;
+use super::x86::winograd::PairSum;
 #[cfg(target_arch = "x86_64")]
 use super::x86::{bytes, clipped, dot, panel, strip, unpacked};
 use crate::formats::for_block;
@@ -117,7 +117,7 @@ pub(crate) fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
         scaling: Scaling::Exact,
         together: 1,
         #[cfg(target_arch = "x86_64")]
-        crossing: None,
+        pair_sum: None,
         has_sums: false,
         has_halves: false,
     };
@@ -145,9 +145,9 @@ pub(crate) fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
     #[cfg(target_arch = "x86_64")]
     if packed().any(|job| job.kernel == ProductKernel::Winograd) {
         let largest_weight = packed().map(|job| largest_weight(job.dtype)).max().unwrap_or(0);
-        let crossing = Crossing::of(rounding.largest, largest_weight);
-        rounding.largest = rounding.largest.min(crossing.largest_activation(largest_weight) as f32);
-        rounding.crossing = Some(crossing);
+        let pair_sum = PairSum::of(rounding.largest, largest_weight);
+        rounding.largest = rounding.largest.min(pair_sum.largest_activation(largest_weight) as f32);
+        rounding.pair_sum = Some(pair_sum);
     }
     rounding
 }

@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use gpu::{Blas, Cache, Device, Kinds, Number, Queue};
 use ops::{
-    Arena, Chip, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Pairing, Place, PlaceMut, Plan,
-    Product, QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, attention_with, choose_experts,
-    embed, expert_matmul, feed, kv_store, layernorm, matmul, pack, packed_on_device, rmsnorm, rope, sample,
-    sum_experts, swiglu, take_rows,
+    Arena, Chip, DESCRIBED_WORDS, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Pairing, Place,
+    PlaceMut, Plan, Product, QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, adjust,
+    attention_with, choose_experts, describe, embed, expert_matmul, feed, kv_store, layernorm, matmul, pack,
+    packed_on_device, rmsnorm, rope, sample, sum_experts, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -179,6 +179,25 @@ impl Card {
         let sources = Indices { host: sources, device: Some(from.all()) };
         self.run(None, |exec| feed(exec, given, sources, chosen.view(), &mut out.view_mut()));
         self.read(&out).into_iter().map(f32::to_bits).collect()
+    }
+
+    pub fn adjust(&self, logits: &[f32], n_vocab: usize, words: &[u32], tokens: &[u32]) -> Vec<f32> {
+        let bits: Vec<f32> = tokens.iter().map(|&token| f32::from_bits(token)).collect();
+        let (mut logits, tokens) = (self.f32s(logits, n_vocab), self.f32s(&bits, 1));
+        let on_device = self.queue.buffer_from(words).unwrap();
+        let words = Indices { host: words, device: Some(on_device.all()) };
+        self.run(None, |exec| adjust(exec, words, tokens.view(), &mut logits.view_mut()));
+        self.read(&logits)
+    }
+
+    pub fn describe(&self, logits: &[f32], n_vocab: usize, chosen: &[u32], wanted: &[u32]) -> Vec<f32> {
+        let bits: Vec<f32> = chosen.iter().map(|&token| f32::from_bits(token)).collect();
+        let (logits, chosen) = (self.f32s(logits, n_vocab), self.f32s(&bits, 1));
+        let mut out = self.f32s(&vec![0.0; wanted.len() * DESCRIBED_WORDS], DESCRIBED_WORDS);
+        let on_device = self.queue.buffer_from(wanted).unwrap();
+        let wanted = Indices { host: wanted, device: Some(on_device.all()) };
+        self.run(None, |exec| describe(exec, logits.view(), chosen.view(), wanted, &mut out.view_mut()));
+        self.read(&out)
     }
 
     pub fn take_rows(&self, x: &[f32], n_cols: usize, rows: &[u32]) -> Vec<f32> {
