@@ -41,9 +41,9 @@ Ctrl-C stops the answer; a chat continues.";
 pub struct Args {
     /// A known name (see `roci list`), a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     pub model: String,
-    /// What to say to the model, after the text of a pipe and of --file; without any of them: a chat
+    /// The prompt, appended to piped text and --file; without any of them, start a chat
     pub prompt: Option<String>,
-    /// Put the text of a file before the prompt; may be repeated
+    /// Put the text of a file before the prompt; repeatable
     #[arg(long, value_name = "FILE")]
     pub file: Vec<PathBuf>,
     /// System prompt

@@ -107,8 +107,7 @@ pub struct SchedulingArgs {
     /// [default: 128 on a CPU, up to 8192 on a GPU]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub prefill_chunk: Option<usize>,
-    /// Tokens in the pool of keys and values that all requests share [default: eight contexts on a CPU, what is free on
-    /// a GPU]
+    /// Size of the shared KV cache in tokens [default: eight contexts on a CPU, what is free on a GPU]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub kv_tokens: Option<usize>,
     /// End a request after this time with what it has
@@ -146,8 +145,8 @@ pub struct AccessArgs {
     /// Allow web pages from this origin; repeatable; `*`: any [default: none]
     #[arg(long, value_name = "ORIGIN")]
     pub cors_origin: Vec<String>,
-    /// Serve requests that address this host by NAME, where no key is asked for; may be repeated; `*`: any [default:
-    /// addresses, names without a dot, .localhost, .local and .internal]
+    /// Without keys, also accept requests addressed to this host name; repeatable; `*`: any [default: addresses, names
+    /// without a dot, .localhost, .local and .internal]
     #[arg(long, value_name = "NAME")]
     pub allowed_host: Vec<String>,
     /// Maximum size of a request body, in MiB
@@ -159,7 +158,7 @@ pub struct AccessArgs {
     /// How long a connection may stay open without a request
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub idle_timeout: u64,
-    /// A client that reads nothing of its answer for so long is cut off
+    /// Disconnect a client that reads nothing of its answer for this long
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub write_timeout: u64,
     /// Maximum number of connections; those that have been idle longest make room for new ones
