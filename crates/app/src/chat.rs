@@ -15,18 +15,18 @@ use std::io::Write;
 
 const HELP: &str = "\
 /help               this list
-/system [TEXT]      show or set how the model should behave (starts anew)
+/system [TEXT]      show or set the system prompt (starts over)
 /clear              forget the conversation
-/regen              make the last answer again, with another seed
+/regen              regenerate the last answer with another seed
 /undo               forget the last question and answer
 /set                show the settings
 /set NAME VALUE     change one: temperature, top-k, top-p, min-p, repeat-penalty,
                     presence-penalty, frequency-penalty, max-tokens, seed (a number or `random`)
 /save FILE          write the conversation to a JSON file
-/load FILE          go on with one that was saved
-/stats              figures of the last answer
+/load FILE          continue a saved conversation
+/stats              statistics of the last answer
 /exit               leave (also Ctrl-D)
-A line that ends with \\ goes on in the next one. Ctrl-C stops an answer.";
+A line that ends with \\ continues on the next. Ctrl-C stops an answer.";
 
 /// A conversation under way.
 pub struct Chat<'a> {
@@ -248,7 +248,7 @@ impl<'a> Chat<'a> {
         }
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read `{file}`"))?;
         let saved: Saved = serde_json::from_str(&text)
-            .with_context(|| format!("`{file}` is no saved conversation"))
+            .with_context(|| format!("`{file}` is not a saved conversation"))
             .hint("/save writes one")?;
         self.system = saved.system;
         self.messages = saved.messages.into_iter().map(|m| Message::new(m.role, m.content)).collect();
@@ -310,7 +310,7 @@ fn set(sampling: &mut SamplingArgs, rest: &str) -> Result<()> {
     let parsed = <Parser as clap::Parser>::try_parse_from([format!("--{name}={value}")]);
     let new = match parsed {
         Ok(parsed) => parsed.sampling,
-        Err(_) => return Err(anyhow!("`{value}` is no value for {name}")).hint("`roci run --help` shows the limits"),
+        Err(_) => return Err(anyhow!("invalid value `{value}` for {name}")).hint("`roci run --help` shows the limits"),
     };
     match name {
         "temperature" => sampling.temperature = new.temperature,

@@ -28,7 +28,7 @@ pub fn arm() -> Result<Guard> {
             }
         });
     });
-    installed.context("cannot watch for Ctrl-C")?;
+    installed.context("cannot handle Ctrl-C")?;
     STATE.store(ARMED, Ordering::SeqCst);
     Ok(Guard(()))
 }

@@ -105,7 +105,7 @@ impl Reader {
         let mut head = [0; 24];
         let is_whole = file.read_exact(&mut head).is_ok() && head.starts_with(MAGIC);
         if !is_whole {
-            bail!("`{}` is no file of stored logits", path.display());
+            bail!("`{}` is not a file of stored logits", path.display());
         }
         let mut numbers = head[8..].chunks_exact(4).map(u32_of).map(|n| n as usize);
         let mut next = || numbers.next().unwrap_or(0);
@@ -171,8 +171,8 @@ mod tests {
             let error = Reader::open(&path).err().expect("must fail").to_string();
             assert!(error.contains(message), "{error}");
         };
-        check(b"ROCIKLD1", "no file of stored logits");
-        check(&[0; 64], "no file of stored logits");
+        check(b"ROCIKLD1", "not a file of stored logits");
+        check(&[0; 64], "not a file of stored logits");
         let mut lying = MAGIC.to_vec();
         lying.extend([0xff; 16]);
         check(&lying, "has 24 bytes");

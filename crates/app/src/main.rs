@@ -30,16 +30,16 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci run smollm2 \"Why is the sky blue?\"    answer once (fetches the model the first time)
+  roci run smollm2 \"Why is the sky blue?\"    answer once (downloads the model the first time)
   roci run smollm2                           chat
   git diff | roci run smollm2 --system \"Summarise this change\"
   roci run ./model.gguf --temperature 0 --output json \"Hello\"
-  roci serve smollm2                         answer OpenAI's clients on http://127.0.0.1:8080
+  roci serve smollm2                         serve OpenAI clients on http://127.0.0.1:8080
   roci inspect smollm2                       what is in the file
   roci bench smollm2                         how fast this machine is
 
-MODEL is a known name (roci list), the path of a GGUF file, or hf:OWNER/REPO[:FILE] for a file
-of the Hugging Face hub. `roci COMMAND --help` explains each command.";
+MODEL is a known name (roci list), a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+from the Hugging Face hub. `roci COMMAND --help` explains each command.";
 
 /// Runs large language models on this machine.
 #[derive(Parser)]
@@ -55,35 +55,35 @@ enum Command {
     Run(cmd::run::Args),
     /// Serve models over HTTP
     Serve(cmd::serve::Args),
-    /// Make API keys for `serve`
+    /// Create API keys for `roci serve`
     Key(cmd::key::Args),
-    /// Fetch a model
+    /// Download a model
     Pull(cmd::pull::Args),
-    /// Show the models that are here
+    /// List downloaded models
     List(cmd::list::Args),
-    /// Remove fetched models
+    /// Remove downloaded models
     Rm(cmd::rm::Args),
     /// Show what is in a model file
     Inspect(cmd::inspect::Args),
     /// Turn text into tokens
     Tokenize(cmd::tokenize::Args),
-    /// Turn texts into vectors
+    /// Compute embeddings
     Embed(cmd::embed::Args),
-    /// Put texts in the order in which they fit a question
+    /// Rank texts by how well they answer a question
     Rerank(cmd::rerank::Args),
     /// Measure speed
     Bench(cmd::bench::Args),
     /// Measure how well a model predicts a text
     Perplexity(cmd::perplexity::Args),
-    /// Write a model with smaller weights
+    /// Quantize a model
     Quantize(cmd::quantize::Args),
-    /// Measure which weights matter, for `roci quantize`
+    /// Compute an importance matrix for `roci quantize`
     Imatrix(cmd::imatrix::Args),
-    /// Show what can compute here
+    /// List devices, and why a GPU was refused
     Devices(cmd::devices::Args),
     /// Find out what keeps a GPU from working, and test it
     Doctor(cmd::doctor::Args),
-    /// Make, show or remove compiled GPU kernels
+    /// Build, list or clear compiled GPU kernels
     Kernels(cmd::kernels::Args),
     /// Print a completion script for a shell
     Completions(cmd::completions::Args),

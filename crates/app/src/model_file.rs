@@ -57,14 +57,12 @@ pub fn hinted(path: &Path, error: Error) -> anyhow::Error {
 /// What to do about it.
 fn hint(error: &Error) -> Option<String> {
     let hint = match error {
-        Error::File(_) => {
-            "roci reads GGUF and safetensors, files and folders; a download that was cut must be fetched again"
-        }
+        Error::File(_) => "roci reads GGUF and safetensors files and folders; download an incomplete file again",
         Error::NoVocabulary(_) => {
             "it may be a part of a model, or made for tests; use a file that carries its tokenizer"
         }
         Error::Text(_) => "`roci inspect MODEL` shows what the file says; please report the kind that is missing",
-        Error::Template(_) | Error::Conversation(_) => "--raw sends the prompt as it is, without a template",
+        Error::Template(_) | Error::Conversation(_) => "--raw sends the prompt as is, without a template",
         Error::Gpu(_) | Error::Model(model::Error::Gpu(_)) => {
             "`roci devices` shows the device; --device cpu does without it"
         }
@@ -83,13 +81,13 @@ fn hint(error: &Error) -> Option<String> {
                 false => format!("shorten it: the model was trained for {n_ctx_train} tokens"),
             });
         }
-        Error::Constraint(_) => "look at --json-schema, --grammar or --regex again; see `roci run --help`",
+        Error::Constraint(_) => "check --json-schema, --grammar or --regex; see `roci run --help`",
         Error::NoProfile => "`roci devices` shows what can compute here; --device chooses",
         Error::NoScores => "use a reranker, for example bge-reranker-v2-m3; `roci embed` makes vectors with any model",
         Error::Encoder => "`roci embed` makes vectors of texts, `roci rerank` puts them in order",
         Error::Importance { .. } => "an importance matrix is made by `roci imatrix` or llama.cpp's llama-imatrix",
         Error::Engine(engine::Error::ContextTooSmall { .. } | engine::Error::StepTooSmall { .. }) => {
-            "a longer --context holds longer texts"
+            "use a larger --context for longer texts"
         }
         _ => return None,
     };

@@ -37,28 +37,28 @@ pub enum KvType {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Device and memory")]
 pub struct LoadArgs {
-    /// Where to compute; auto takes the best device that is here
+    /// Where to compute; auto picks the best device available
     #[arg(long, default_value_t, value_parser = parse_device)]
     pub device: Device,
     /// CPU threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Tokens the model can look back on [default: what it was trained for, at most 8192, less if memory is short]
+    /// Context length in tokens [default: the model's own, at most 8192, less if memory is short]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..))]
     pub context: Option<u32>,
-    /// Type of the stored keys and values
+    /// Type of the KV cache
     #[arg(long, value_enum, default_value_t)]
     pub kv_type: KvType,
-    /// Wait after every op on a GPU and name the first that fails or stalls; slow
+    /// Wait after every GPU op and name the first that fails or stalls (slow)
     #[arg(long)]
     pub debug_sync: bool,
-    /// Name every op to rocprof or nsys (roctx, NVTX); without it only while such a tool is attached, and not in graphs
+    /// Name every op for rocprof or nsys (roctx, NVTX)
     #[arg(long, conflicts_with = "debug_sync")]
     pub ranges: bool,
-    /// Make the weights smaller while loading: Q8_0 Q6_K Q4_K_M ... (an unknown name lists them all)
+    /// Quantize the weights while loading: Q8_0, Q6_K, Q4_K_M, ... (an unknown name lists all)
     #[arg(long, value_name = "TYPE", value_parser = parse_mix)]
     pub quantize: Option<&'static str>,
-    /// A GPU that takes longer for one step counts as hung
+    /// Treat a GPU as hung after a step of this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..))]
     pub step_deadline: u32,
 }

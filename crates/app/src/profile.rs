@@ -109,7 +109,7 @@ pub fn write_trace(path: &Path, steps: &[StepProfile], limits: &DeviceLimits) ->
         serde_json::to_writer(&mut file, &json!({"traceEvents": events, "displayTimeUnit": "ns"}))?;
         Ok(file.flush()?)
     };
-    write().with_context(|| format!("cannot write `{}`", path.display())).hint("name another file: --profile=FILE")
+    write().with_context(|| format!("cannot write `{}`", path.display())).hint("use another file: --profile=FILE")
 }
 
 #[cfg(test)]

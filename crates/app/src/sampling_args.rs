@@ -12,39 +12,39 @@ use text::constraint::Constraint;
 
 /// How the next token is chosen.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Choosing tokens")]
+#[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// 0 always takes the most probable token; higher is more varied
+    /// Randomness; 0 always picks the most probable token
     #[arg(long, value_name = "T", default_value_t = 0.7, allow_negative_numbers = true, value_parser = parse_from_zero)]
     pub temperature: f32,
-    /// Choose among the K most probable tokens only; 0: all
+    /// Sample from the K most probable tokens; 0: all
     #[arg(long, value_name = "K", default_value_t = 40)]
     pub top_k: usize,
-    /// Choose among the fewest tokens whose probabilities add up to P; 1: all
+    /// Sample from the smallest set of tokens whose probabilities add up to P; 1: all
     #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true, value_parser = parse_fraction)]
     pub top_p: f32,
-    /// Drop tokens less probable than P times the best; 0: none
+    /// Drop tokens less probable than P times the most probable one; 0: none
     #[arg(long, value_name = "P", default_value_t = 0.05, allow_negative_numbers = true, value_parser = parse_fraction)]
     pub min_p: f32,
-    /// Make tokens of the last 64 less probable by this factor; 1: off
+    /// Penalize recent tokens by this factor; 1: off
     #[arg(long, value_name = "F", default_value_t = 1.0, allow_negative_numbers = true, value_parser = parse_from_zero)]
     pub repeat_penalty: f32,
-    /// Subtract X from the logit of each token that occurred in the last 64
+    /// Subtract X from the logit of every recent token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = parse_number)]
     pub presence_penalty: f32,
-    /// Subtract X for each time a token occurred in the last 64
+    /// Subtract X from a token's logit for each recent occurrence
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = parse_number)]
     pub frequency_penalty: f32,
-    /// Add BIAS to the logit of the token ID (see `roci tokenize`); -inf forbids it; may be repeated
+    /// Add BIAS to the logit of token ID (see `roci tokenize`); -inf forbids it; repeatable
     #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
     pub logit_bias: Vec<(u32, f32)>,
-    /// The same seed gives the same answer [default: another one each time]
+    /// Seed; the same seed gives the same answer [default: random]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Stop after so many tokens
+    /// Maximum number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = 2048)]
     pub max_tokens: usize,
-    /// Stop before this text appears; may be repeated
+    /// Stop before this text; repeatable
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
     #[command(flatten)]
@@ -55,75 +55,75 @@ pub struct SamplingArgs {
 
 /// The less usual ways.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Choosing tokens, finer")]
+#[command(next_help_heading = "Advanced sampling")]
 pub struct MoreSamplingArgs {
-    /// The stages in order, as in penalties;dry;top_n_sigma;top_k;typical_p;top_p;min_p;xtc;temperature (the default);
-    /// one that is left out does nothing
+    /// Order of the stages, by default penalties;dry;top_n_sigma;top_k;typical_p;top_p;min_p;xtc;temperature;
+    /// stages left out are skipped
     #[arg(long, value_name = "NAMES", value_parser = parse_order)]
     pub samplers: Option<Order>,
-    /// Keep the tokens whose surprise is nearest to the expected, up to this probability; 1: all
+    /// Typical sampling: keep the tokens closest to the expected surprise, up to this probability; 1: all
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = parse_fraction)]
     pub typical_p: f32,
-    /// Keep logits within N standard deviations of the best; 0: all
+    /// Keep tokens whose logits are within N standard deviations of the best; 0: all
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = parse_from_zero)]
     pub top_n_sigma: f32,
-    /// How often the most probable tokens are excluded; 0: never
+    /// XTC: probability of excluding the most probable tokens; 0: never
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = parse_fraction)]
     pub xtc_probability: f32,
-    /// Tokens from this probability on count as the most probable ones
+    /// XTC: exclude only tokens at least this probable
     #[arg(long, value_name = "P", default_value_t = 0.1, value_parser = parse_fraction)]
     pub xtc_threshold: f32,
-    /// Penalise going on with a repetition by this, times a base for each token of it; 0: off
+    /// DRY: penalty for continuing a repetition, growing with its length; 0: off
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = parse_from_zero)]
     pub dry_multiplier: f32,
     #[arg(long, value_name = "X", default_value_t = 1.75, value_parser = parse_from_zero, hide = true)]
     pub dry_base: f32,
-    /// Repetitions of up to so many tokens are free
+    /// DRY: repetitions of up to this many tokens are free
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub dry_allowed_length: usize,
-    /// A repetition does not reach over this text; may be repeated [default: a line break, `:`, `"` and `*`]
+    /// DRY: text that ends a repetition; repeatable [default: a line break, `:`, `"` and `*`]
     #[arg(long, value_name = "TEXT")]
     pub dry_breaker: Vec<String>,
-    /// Let the temperature move by up to X with how sure the model is; 0: fixed
+    /// Vary the temperature by up to X with the model's confidence; 0: fixed
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = parse_from_zero)]
     pub dynatemp_range: f32,
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = parse_from_zero, hide = true)]
     pub dynatemp_exponent: f32,
-    /// Keep the surprise of the answer near this many bits (mirostat 2), instead of truncating
+    /// Mirostat 2: aim for this many bits of surprise per token, instead of truncating
     #[arg(long, value_name = "BITS", value_parser = parse_from_zero)]
     pub mirostat: Option<f32>,
-    /// How fast mirostat corrects itself
+    /// Mirostat's learning rate
     #[arg(long, value_name = "X", default_value_t = 0.1, value_parser = parse_from_zero)]
     pub mirostat_rate: f32,
-    /// How many of the latest tokens the penalties look at
+    /// How many recent tokens the penalties consider
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub penalty_window: usize,
-    /// Do not end before so many tokens
+    /// Minimum number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub min_tokens: usize,
-    /// Never choose the token ID; may be repeated
+    /// Never choose token ID; repeatable
     #[arg(long, value_name = "ID")]
     pub ban_token: Vec<u32>,
-    /// Choose among these tokens only; may be repeated
+    /// Choose only among these tokens; repeatable
     #[arg(long, value_name = "ID")]
     pub allow_token: Vec<u32>,
 }
 
 /// The form an answer must have.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "Form of the answer")]
+#[command(next_help_heading = "Constrained output")]
 #[group(id = "form", multiple = false)]
 pub struct FormArgs {
-    /// A JSON object
+    /// Answer with a JSON object
     #[arg(long)]
     pub json: bool,
-    /// JSON of this schema: a file, or the schema itself
+    /// Answer with JSON that matches this schema: a file, or the schema itself
     #[arg(long, value_name = "FILE|JSON")]
     pub json_schema: Option<String>,
-    /// A text of this grammar, in Lark's or llama.cpp's words: a file, or the grammar itself
+    /// Answer with text of this grammar (Lark or GBNF): a file, or the grammar itself
     #[arg(long, value_name = "FILE|TEXT")]
     pub grammar: Option<String>,
-    /// A text that this expression matches as a whole
+    /// Answer with text that this expression matches in full
     #[arg(long, value_name = "REGEX")]
     pub regex: Option<String>,
 }
@@ -195,13 +195,13 @@ impl FormArgs {
                 given.clone()
             } else if given.trim_start().starts_with('{') {
                 let error = serde_json::from_str::<serde_json::Value>(given).err().map(|e| e.to_string());
-                return Err(anyhow!("--json-schema is no JSON: {}", error.unwrap_or_default()))
+                return Err(anyhow!("--json-schema is not valid JSON: {}", error.unwrap_or_default()))
                     .hint("quote it for the shell: '{\"type\": \"object\"}'");
             } else {
                 read_text(Path::new(given)).context("--json-schema")?
             };
             let schema = serde_json::from_str(&text)
-                .with_context(|| format!("`{given}` is no JSON"))
+                .with_context(|| format!("`{given}` is not valid JSON"))
                 .hint("--json-schema takes a file with a JSON schema, or the schema itself")?;
             return Ok(Some(Constraint::JsonSchema(schema)));
         }

@@ -61,7 +61,7 @@ fn check_values(command: &Command, arguments: &[OsString]) -> Result<()> {
     let part = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let (flag, value) = (part(ContextKind::InvalidArg), part(ContextKind::InvalidValue));
     let why = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-    Err(anyhow!("`{value}` is no value for {flag}{why}")).hint("`roci serve --help` explains each setting")
+    Err(anyhow!("invalid value `{value}` for {flag}{why}")).hint("`roci serve --help` explains each setting")
 }
 
 /// `--max-queue` is `ROCI_MAX_QUEUE`.
@@ -75,9 +75,9 @@ fn from_toml(command: &Command, text: &str) -> Result<Vec<OsString>> {
     let mut models = Vec::new();
     for (key, value) in &table {
         if key == MODELS {
-            let list = value.as_array().context("`models` is a list of texts")?;
+            let list = value.as_array().context("`models` must be a list of strings")?;
             for model in list {
-                models.push(OsString::from(model.as_str().context("`models` is a list of texts")?));
+                models.push(OsString::from(model.as_str().context("`models` must be a list of strings")?));
             }
             continue;
         }
@@ -94,12 +94,12 @@ fn from_toml(command: &Command, text: &str) -> Result<Vec<OsString>> {
             match (value, arg.get_action()) {
                 (toml::Value::Boolean(true), ArgAction::SetTrue) => arguments.push(format!("--{key}").into()),
                 (toml::Value::Boolean(false), ArgAction::SetTrue) => {}
-                (_, ArgAction::SetTrue) => bail!("`{key}` is true or false"),
+                (_, ArgAction::SetTrue) => bail!("`{key}` must be true or false"),
                 (toml::Value::String(text), _) => arguments.push(format!("--{key}={text}").into()),
                 (toml::Value::Integer(_) | toml::Value::Float(_), _) => {
                     arguments.push(format!("--{key}={value}").into());
                 }
-                _ => bail!("`{key}` is a text, a number or a list of them"),
+                _ => bail!("`{key}` must be a string, a number or a list of them"),
             }
         }
     }
@@ -196,9 +196,9 @@ mod tests {
         check("port = [", &[], "this is no TOML");
         check("port = true", &[], "`port` is a text, a number");
         check("models = \"a\"", &[], "`models` is a list");
-        check("strict-model-names = 1", &[], "is true or false");
+        check("strict-model-names = 1", &[], "must be true or false");
         check("", &[("ROCI_STRICT_MODEL_NAMES", "perhaps")], "expected 1 or 0");
-        check("port = 70000", &[], "roci.toml`: `70000` is no value for --port <port>: 70000 is not in 0..=65535");
-        check("", &[("ROCI_PORT", "many")], "ROCI_PORT: `many` is no value for --port <port>: invalid digit");
+        check("port = 70000", &[], "roci.toml`: invalid value `70000` for --port <port>: 70000 is not in 0..=65535");
+        check("", &[("ROCI_PORT", "many")], "ROCI_PORT: invalid value `many` for --port <port>: invalid digit");
     }
 }

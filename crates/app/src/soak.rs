@@ -80,7 +80,7 @@ pub fn run(
     let device = gpu.is_some().then_some((memory, counted.allocations, counted.graphs_built));
     let soaked = Soaked { n_steps, n_tokens, seconds, device };
     if counted.allocations > 0 || memory[2] < memory[1] {
-        bail!("device memory did not stay as it was: {soaked}");
+        bail!("device memory changed: {soaked}");
     }
     Ok(soaked)
 }

@@ -1,5 +1,5 @@
 //! Microseconds to choose a token from a row of logits, by kind of sampling and size of the vocabulary.
-//! `cargo bench -p engine`
+//! `cargo bench -p roci-engine`
 
 use std::{hint::black_box, time::Instant};
 

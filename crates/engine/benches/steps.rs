@@ -1,5 +1,5 @@
 //! Tokens a second of the engine's loop alone: a model that takes no time, greedy requests, a thread for every few
-//! receivers. `cargo bench -p engine --bench steps`
+//! receivers. `cargo bench -p roci-engine --bench steps`
 
 use std::{
     collections::VecDeque,

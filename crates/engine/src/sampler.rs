@@ -65,7 +65,7 @@ fn last_choice(sampling: &Sampling, position: usize) -> Choice {
 
 #[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
 pub enum SampleError {
-    #[error("the model gave logits that are not numbers at position {position}")]
+    #[error("the model gave logits that are NaN or infinite at position {position}")]
     NotNumbers { position: usize },
     #[error("the constraint, the bans and the logit bias allow no token at position {position}")]
     NothingAllowed { position: usize },

@@ -1,6 +1,6 @@
 //! How fast the emulator is: packed matrix-vector products, in multiply-adds per second.
 //!
-//! `cargo run -p gfx --example matvec-speed`; clang-19 builds the kernels: the small ones of the tests, with activations of
+//! `cargo run -p roci-gfx --example matvec-speed`; clang-19 builds the kernels: the small ones of the tests, with activations of
 //! 8 bits, and those that models run on (crates/ops/kernels/matvec.hip), with activations of 16 bits, that is two integer
 //! products for each weight.
 

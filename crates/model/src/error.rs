@@ -10,7 +10,7 @@ pub enum Error {
     Architecture(String, String),
     #[error("`{0}` is missing: it names the family of the model (supported: {1})")]
     NoArchitecture(&'static str, String),
-    #[error("family {family} is not yet supported on a GPU: op `{op}`; --device cpu runs it")]
+    #[error("family {family} is not supported on GPUs yet (missing op: {op}); use --device cpu")]
     NotOnDevice { family: &'static str, op: &'static str },
     #[error("metadata `{key}`: {what}")]
     Metadata { key: String, what: String },

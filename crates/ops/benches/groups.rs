@@ -1,4 +1,4 @@
-//! A mixture's products on this machine: `cargo bench -p ops --bench groups`. The experts of a batch in one region
+//! A mixture's products on this machine: `cargo bench -p roci-ops --bench groups`. The experts of a batch in one region
 //! (`group_matmul`) against a region for each expert; the best of many rounds each.
 
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Rates of the products on this machine: `cargo bench -p ops [-- FILTER]`. Best of several timed rounds each.
+//! Rates of the products on this machine: `cargo bench -p roci-ops [-- FILTER]`. Best of several timed rounds each.
 
 use std::time::Instant;
 

@@ -27,7 +27,7 @@ pub enum Error {
     #[error("the model has no vocabulary: {0}")]
     NoVocabulary(&'static str),
     /// A device's name that is none.
-    #[error("`{0}` is no device: expected {names}", names = crate::device_names())]
+    #[error("unknown device `{0}`: expected {names}", names = crate::device_names())]
     Device(String),
     /// Weights, keys and values and scratch are more than the device has.
     #[error(transparent)]
@@ -66,7 +66,7 @@ pub enum Error {
     #[error("this model is an encoder: it makes vectors and scores of texts, and writes none")]
     Encoder,
     /// The model has no head that scores texts.
-    #[error("this model cannot score texts: it has no head for that")]
+    #[error("this model is not a reranker: it has no scoring head")]
     NoScores,
     /// An importance matrix that cannot be read or written.
     #[error("`{path}`: {why}", path = path.display())]

@@ -36,7 +36,7 @@ const GPU_SCRATCH_SHARE: u64 = 16;
 /// What an engine will do in one step.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Schedule {
-    /// Requests that generate at once.
+    /// Maximum number of requests generating at once.
     pub max_running: usize,
     /// Requests that may wait.
     pub max_queue: usize,

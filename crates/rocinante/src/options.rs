@@ -33,7 +33,7 @@ pub struct Options {
     pub quantize: Option<&'static Mix>,
     /// How closely a GPU's steps are watched.
     pub watch: Watch,
-    /// A GPU that takes longer for one step counts as hung.
+    /// Treat a GPU as hung after a step of this many seconds.
     pub step_deadline: Duration,
     /// Measures the bus to the GPU, so that the notes say how well loading used it.
     pub measures_loading: bool,
@@ -86,11 +86,11 @@ pub enum Workload {
 /// How an engine shares out its steps. `None` is chosen by the device, its free memory and the model.
 #[derive(Copy, Clone, Debug)]
 pub struct Scheduling {
-    /// Requests that generate at once.
+    /// Maximum number of requests generating at once.
     pub max_running: Option<usize>,
     /// Requests that may wait; one more is refused.
     pub max_queue: usize,
-    /// Tokens in one step of the model.
+    /// Maximum number of tokens in one step.
     pub max_batch_tokens: Option<usize>,
     /// Prompt tokens in a step that also generates.
     pub prefill_chunk: Option<usize>,

@@ -56,8 +56,8 @@ impl Gate {
         });
         let denied = |text: &str| ApiError::new(StatusCode::UNAUTHORIZED, text).code("invalid_api_key");
         let sent = bearer.or_else(|| text("x-api-key")).or_else(|| text("api-key"));
-        let sent = sent.ok_or_else(|| denied("an API key is needed: Authorization: Bearer KEY"))?;
-        let idx = self.keys.find(sent.as_bytes()).ok_or_else(|| denied("this API key is not known here"))?;
+        let sent = sent.ok_or_else(|| denied("an API key is required: Authorization: Bearer KEY"))?;
+        let idx = self.keys.find(sent.as_bytes()).ok_or_else(|| denied("unknown API key"))?;
         let key = &self.keys.all()[idx];
         let caller = Caller {
             group: idx as u64 + 1,

@@ -78,7 +78,7 @@ pub async fn create(
     let model = app.models.get(&body.model).await?;
     let before = format!("{}{}", body.input_prefix, body.prompt);
     let mut prompt = encode(&model, &before, &body.input_suffix)?.ok_or_else(|| {
-        ApiError::bad(format!("`{}` was not trained to fill in: its vocabulary has no marks for it", model.name))
+        ApiError::bad(format!("`{}` cannot fill in the middle: its vocabulary has no tokens for it", model.name))
             .code("unsupported_model")
     })?;
     let knobs = Knobs {

@@ -34,7 +34,7 @@ impl Keys {
             .hint("`roci key new --name NAME --file FILE` makes one")?;
         let keys = Self::parse(&text).with_context(|| format!("`{}`", path.display()))?;
         match keys.0.is_empty() {
-            true => Err(anyhow!("`{}` holds no key", path.display())).hint("`roci key new --name NAME --file FILE`"),
+            true => Err(anyhow!("`{}` contains no key", path.display())).hint("`roci key new --name NAME --file FILE`"),
             false => Ok(keys),
         }
     }
@@ -87,7 +87,7 @@ fn parse_line(line: &str) -> Result<Key> {
     for word in words {
         let (what, value) = word.split_once('=').with_context(|| format!("`{word}` is not NAME=VALUE"))?;
         let number = || value.parse::<u32>().ok().filter(|&n| n > 0);
-        let bad = || anyhow!("`{word}`: expected a number from 1");
+        let bad = || anyhow!("`{word}`: expected a number of at least 1");
         match what {
             "rate" => key.rate = Some(number().ok_or_else(bad)?),
             "concurrent" => key.concurrent = Some(number().ok_or_else(bad)?),
@@ -153,7 +153,7 @@ mod tests {
         check("alone", "line 1: expected NAME SHA256");
         check("a 1234", "64 hexadecimal digits");
         check(&format!("a {}é", "0".repeat(62)), "64 hexadecimal digits");
-        check(&format!("a {hash} rate=0"), "expected a number from 1");
+        check(&format!("a {hash} rate=0"), "expected a number of at least 1");
         check(&format!("a {hash} speed=1"), "`speed` is unknown");
         check(&format!("a {hash} unload=perhaps"), "expected yes or no");
         check(&format!("a {hash}\na {hash}"), "line 2: a second key named `a`");

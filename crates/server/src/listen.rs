@@ -47,10 +47,10 @@ impl Tls {
         let chain: Vec<CertificateDer> = CertificateDer::pem_file_iter(cert)
             .and_then(Iterator::collect)
             .with_context(|| format!("the certificate `{}`", cert.display()))
-            .hint("--tls-cert is a PEM file with the certificate and those that vouch for it")?;
+            .hint("--tls-cert is a PEM file with the certificate chain")?;
         if chain.is_empty() {
             return Err(anyhow!("the certificate `{}`: there is none in the file", cert.display()))
-                .hint("--tls-cert is a PEM file with the certificate and those that vouch for it");
+                .hint("--tls-cert is a PEM file with the certificate chain");
         }
         let key = PrivateKeyDer::from_pem_file(key)
             .with_context(|| format!("the private key `{}`", key.display()))
@@ -60,7 +60,7 @@ impl Tls {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(chain, key)
-            .context("the certificate and the key do not go together")?;
+            .context("the certificate and the key do not match")?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
@@ -71,7 +71,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address}"))
-        .hint("--port 0 takes a free port, --host another address")
+        .hint("--port 0 picks a free port, --host another address")
 }
 
 /// Serves until told to stop, then for at most `drain` longer; told once more, no longer.

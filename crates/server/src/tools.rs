@@ -59,7 +59,7 @@ pub fn shape_constraint(model: &Loaded, shape: &Shape) -> Result<Option<Constrai
         Shape::Regex(regex) => Constraint::Regex(regex.clone()),
         Shape::Grammar(grammar) => Constraint::grammar(grammar),
     };
-    let bad = |text: String| ApiError::bad(format!("the answer cannot be held to this: {text}"));
+    let bad = |text: String| ApiError::bad(format!("this constraint cannot be used: {text}"));
     model.check(&constraint).map_err(|text| bad(text).param("response_format"))?;
     Ok(Some(constraint))
 }

@@ -18,12 +18,12 @@ const EXAMPLES: &str = "\
 Examples:
   roci bench smollm2
   roci bench smollm2 --depth 4096             generation with 4,096 tokens already in the context
-  roci bench smollm2 --batch 16               16 sequences decoded together (tokens/s in all)
-  roci bench smollm2 --points 1@0,1@4096,32@512    several of these, SEQUENCES@DEPTH, with one model
+  roci bench smollm2 --batch 16               16 sequences decoded together (total tokens/s)
+  roci bench smollm2 --points 1@0,1@4096,32@512    several of these, as SEQUENCES@DEPTH
   roci bench --synthetic llama-1b --weights Q4_K --save 1b.gguf    random weights, no model needed
   roci bench smollm2 --output json
 
-Figures are medians. Tokens are made up; a GPU also chooses the best one in every step of generation.";
+Figures are medians over random tokens. A GPU also picks the best token in every generation step.";
 
 /// Prompt tokens in one step, on a CPU and on a GPU.
 const PROMPT_STEP: usize = 512;
@@ -49,16 +49,16 @@ struct Weights {
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, the path of a GGUF file, or hf:OWNER/REPO[:FILE]
+    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     #[arg(required_unless_present = "synthetic", conflicts_with = "synthetic")]
     model: Option<String>,
-    /// Tokens of the prompt; 0 leaves that measurement out
+    /// Prompt tokens; 0 skips this measurement
     #[arg(long, value_name = "N", default_value_t = 512)]
     prompt: usize,
-    /// Tokens to generate; 0 leaves that measurement out
+    /// Tokens to generate; 0 skips this measurement
     #[arg(long, value_name = "N", default_value_t = 128)]
     generate: usize,
-    /// Tokens that are in the context before
+    /// Tokens already in the context
     #[arg(long, value_name = "N", default_value_t = 0)]
     depth: usize,
     /// Sequences decoded together
@@ -67,28 +67,28 @@ pub struct Args {
     /// Several batches and depths with the same model, as SEQUENCES@DEPTH,...
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_point, conflicts_with_all = ["batch", "depth"])]
     points: Vec<Point>,
-    /// Decode so many steps with a batch that changes, and check that the device's memory stays as it is
+    /// Decode this many steps with a changing batch, and check that device memory does not grow
     #[arg(long, value_name = "STEPS")]
     soak: Option<usize>,
-    /// How often each measurement is made, after one that does not count
+    /// Repetitions of each measurement, after one warm-up
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_count)]
     repetitions: usize,
     /// Use random weights of this shape instead of a model
     #[arg(long, value_enum, requires = "weights")]
     synthetic: Option<Synthetic>,
-    /// Type of the random weights, any that GGUF has: F16, Q4_0, Q6_K, IQ2_XXS and so on, or the mixture Q4_K_M
+    /// Type of the random weights: any GGUF type (F16, Q4_0, Q6_K, IQ2_XXS, ...) or Q4_K_M
     #[arg(long, value_name = "TYPE", value_parser = parse_recipe, requires = "synthetic")]
     weights: Option<Weights>,
     /// Write the random model to a GGUF file
     #[arg(long, value_name = "FILE", requires = "synthetic")]
     save: Option<PathBuf>,
-    /// Show the device time of each op of one generated token (GPUs); write a file for chrome://tracing
+    /// Measure the device time of each op for one generated token (GPUs), and write a trace file for chrome://tracing
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = profile::FILE)]
     profile: Option<PathBuf>,
-    /// What to write to standard output
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Format,
-    /// Show the memory plan and how loading went, on standard error
+    /// Print the memory plan and load times to standard error
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -96,8 +96,8 @@ pub struct Args {
 }
 
 fn parse_recipe(text: &str) -> Result<Weights, String> {
-    let recipe = model::Recipe::from_name(text)
-        .ok_or("expected a type of GGUF (F16, Q4_0, Q6_K, IQ2_XXS and so on) or Q4_K_M")?;
+    let recipe =
+        model::Recipe::from_name(text).ok_or("expected a GGUF type (F16, Q4_0, Q6_K, IQ2_XXS, ...) or Q4_K_M")?;
     Ok(Weights { name: text.to_uppercase(), recipe })
 }
 
@@ -122,7 +122,7 @@ fn parse_point(text: &str) -> Result<Point, String> {
 }
 
 fn parse_count(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a number from 1".to_owned())
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a number of at least 1".to_owned())
 }
 
 /// Tokens per second of one measurement, each time it was made.
@@ -157,7 +157,7 @@ pub fn main(args: &Args) -> Result<()> {
     let n_ctx = n_blocks.unwrap_or(1).div_ceil(max_batch) * model::BLOCK_TOKENS;
     if let Some(asked) = args.load.context.filter(|asked| (*asked as usize) < n_ctx) {
         return Err(anyhow!("--context {asked} is less than the {n_ctx} tokens of the measurement"))
-            .hint("leave --context out, or use a smaller --depth, --prompt or --generate");
+            .hint("omit --context, or use a smaller --depth, --prompt or --generate");
     }
     let load_args =
         LoadArgs { context: Some(u32::try_from(n_ctx).context("--depth is too large")?), ..args.load.clone() };

@@ -7,13 +7,11 @@ use anyhow::Result;
 use rocinante::HostMemory;
 use std::io::Write;
 
-/// Show what can compute here
+/// List devices, and why a GPU was refused
 #[derive(clap::Args)]
-#[command(
-    after_help = "The name in the first column is what --device takes; auto takes the first that is not refused."
-)]
+#[command(after_help = "The first column is what --device takes. `auto` picks the first GPU that is not refused.")]
 pub struct Args {
-    /// What to write to standard output
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Format,
 }

@@ -26,7 +26,7 @@ Examples:
   roci doctor --record machine.txt     write down everything that was read
   roci doctor --machine machine.txt    examine a recording of another machine")]
 pub struct Args {
-    /// What to write to standard output
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Format,
     /// Examine only, without running anything on a GPU

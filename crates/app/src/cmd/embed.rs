@@ -12,11 +12,11 @@ Examples:
   roci embed ./bge-small.gguf \"one text\" \"another\" | jq .embeddings[0][:3]
   roci embed ./bge-small.gguf - < notes.txt          one text, from standard input";
 
-/// Turn texts into vectors
+/// Compute embeddings
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, the path of a model, or hf:OWNER/REPO[:FILE]
+    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The texts; `-` is standard input as one text
     #[arg(required = true)]

@@ -18,19 +18,19 @@ Examples:
   roci imatrix model-f16.gguf book.txt model.imatrix.gguf
   roci quantize model-f16.gguf small.gguf --type IQ3_XXS --imatrix model.imatrix.gguf
 
-Use the largest weights there are, and a text like those the model will meet; 50,000 tokens are plenty.";
+Use the most precise weights you have, and text like what the model will see; 50,000 tokens are plenty.";
 
-/// Measure which weights matter, for `roci quantize`
+/// Compute an importance matrix for `roci quantize`
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, the path of a model, or hf:OWNER/REPO[:FILE]
+    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The text; `-` is standard input
     file: PathBuf,
     /// The file to write
     out: PathBuf,
-    /// Tokens per chunk; each starts anew
+    /// Tokens per chunk; each starts with an empty context
     #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     chunk: u32,
     /// Use the first N chunks only

@@ -27,18 +27,18 @@ const MAX_SHOWN_CHARS: usize = 72;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, the path of a GGUF file, or hf:OWNER/REPO[:FILE]
+    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// List every tensor
     #[arg(long)]
     tensors: bool,
-    /// Print one metadata value, whole
+    /// Print one metadata value in full
     #[arg(long, value_name = "KEY", conflicts_with = "tensors")]
     key: Option<String>,
-    /// Show what loading it would take of the device's memory, instead; loads nothing
+    /// Show how much device memory loading would take, without loading
     #[arg(long, conflicts_with_all = ["key", "tensors"])]
     plan: bool,
-    /// What to write to standard output
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Format,
     #[command(flatten)]
@@ -151,7 +151,7 @@ fn print_plan(files: &ModelFiles, args: &Args) -> Result<()> {
 
 fn print_key(checkpoint: &Checkpoint, key: &str, format: Format) -> Result<()> {
     let Some(value) = checkpoint.metadata().get(key) else {
-        return Err(anyhow!("the file has no metadata key `{key}`")).hint("`roci inspect MODEL` shows the keys");
+        return Err(anyhow!("no metadata key `{key}` in the file")).hint("`roci inspect MODEL` shows the keys");
     };
     match (format, value) {
         (Format::Text, Value::String(text)) => Ok(writeln!(std::io::stdout(), "{text}")?),

@@ -15,18 +15,18 @@ use weights::Dtype;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci kernels build        for the best GPU that is here
+  roci kernels build        for the best GPU available
   roci kernels list
   roci kernels clear
 
-They lie under ROCI_KERNEL_CACHE, by default ~/.cache/rocinante/kernels. A key of source, options, architecture and
-compiler version names each: those of another version are never used.";
+Kernels are kept in ROCI_KERNEL_CACHE, by default ~/.cache/rocinante/kernels, under a key of source, options,
+architecture and compiler version: kernels of another version are never used.";
 
 /// The common weight types; kernels of the others are compiled when a model first needs them.
 const TYPES: [Dtype; 8] =
     [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K];
 
-/// Make, show or remove compiled GPU kernels
+/// Build, list or clear compiled GPU kernels
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -36,24 +36,24 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Compile what models of every weight type need, by loading tiny ones; head sizes follow on first use
+    /// Compile what models of every weight type need, by loading tiny models; other head sizes follow on first use
     Build(Build),
-    /// Show what is there
+    /// List compiled kernels
     List(List),
-    /// Remove all of it
+    /// Remove all compiled kernels
     Clear,
 }
 
 #[derive(clap::Args)]
 struct Build {
-    /// The GPU to compile for; auto takes the best one that is here
+    /// The GPU to compile for; auto picks the best one available
     #[arg(long, default_value_t, value_parser = options::parse_device)]
     device: Device,
 }
 
 #[derive(clap::Args)]
 struct List {
-    /// What to write to standard output
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Format,
 }
@@ -76,7 +76,7 @@ pub fn main(args: &Args) -> Result<()> {
 fn make(device: Device, cache: &Cache) -> Result<()> {
     let device = match device {
         Device::Gpu { vendor, ordinal } => DeviceChoice::Gpu { vendor, ordinal },
-        Device::Cpu => return Err(anyhow!("kernels are for GPUs")).hint("leave --device out, or name a GPU"),
+        Device::Cpu => return Err(anyhow!("only GPUs have kernels to compile")).hint("omit --device, or name a GPU"),
         Device::Auto => {
             let found = gpu::discovery::Probe::this_program()?.discover();
             let best = found.best(None).ok_or_else(|| anyhow!("no GPU was found")).hint("`roci devices` says why")?;
@@ -100,7 +100,7 @@ fn make(device: Device, cache: &Cache) -> Result<()> {
     }
     bar.finish_and_clear();
     let n = cache.entries()?.len();
-    Ok(writeln!(std::io::stdout(), "{} kernels compiled, {n} are kept", n.saturating_sub(n_before))?)
+    Ok(writeln!(std::io::stdout(), "{} kernels compiled, {n} in the cache", n.saturating_sub(n_before))?)
 }
 
 fn show(args: &List, cache: &Cache, folder: &Path) -> Result<()> {

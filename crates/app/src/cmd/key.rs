@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci key new --name alice --file keys.txt                       prints the key once; the file gets its hash
+  roci key new --name alice --file keys.txt                       prints the key once; only its hash is stored
   roci key new --name batch --file keys.txt --rate 60 --priority -1
   roci serve smollm2 --api-key-file keys.txt --host 0.0.0.0";
 
-/// Make API keys for `roci serve`
+/// Create API keys for `roci serve`
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -22,25 +22,25 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Make a key: the key goes to standard output, its hash into the file
+    /// Create a key: prints the key, stores its hash in the file
     New(New),
 }
 
 #[derive(clap::Args)]
 struct New {
-    /// Whose key it is, as logs show it
+    /// Name of the key's owner, as shown in logs
     #[arg(long)]
     name: String,
-    /// The key file; without it the line is shown on standard error
+    /// Key file; without it the line is printed to standard error
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Requests a minute
+    /// Requests per minute
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
-    /// Requests at once
+    /// Concurrent requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     concurrent: Option<u32>,
-    /// Higher goes first [default: 0]
+    /// Higher is served first [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i32>,
 }

@@ -6,11 +6,11 @@ use crate::store::{self, Cache};
 use anyhow::Result;
 use std::io::Write;
 
-/// Show the models that are here
+/// List downloaded models
 #[derive(clap::Args)]
-#[command(after_help = "Files lie in $ROCI_HOME, or in ~/.cache/roci. `roci rm NAME` removes one.")]
+#[command(after_help = "Models are kept in $ROCI_HOME, or in ~/.cache/roci. `roci rm NAME` removes one.")]
 pub struct Args {
-    /// What to write to standard output
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Format,
 }

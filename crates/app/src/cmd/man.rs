@@ -18,7 +18,7 @@ pub fn main(args: &Args, command: clap::Command) -> Result<()> {
     std::fs::create_dir_all(folder)
         .and_then(|()| clap_mangen::generate_to(command, folder))
         .with_context(|| format!("cannot write man pages to `{}`", folder.display()))
-        .hint("name a folder you may write to")?;
+        .hint("use a folder you can write to")?;
     let n_pages = std::fs::read_dir(folder)?.filter_map(Result::ok).filter(is_ours).count();
     Ok(writeln!(std::io::stdout(), "{n_pages} man pages in {}", folder.display())?)
 }

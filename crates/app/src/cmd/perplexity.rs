@@ -31,7 +31,7 @@ const LOGITS_STEP: usize = 64;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, the path of a GGUF file, or hf:OWNER/REPO[:FILE]
+    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The text; `-` is standard input
     file: PathBuf,
@@ -47,7 +47,7 @@ pub struct Args {
     /// Store the predictions, to compare other models with
     #[arg(long, value_name = "FILE")]
     save_logits: Option<PathBuf>,
-    /// What to write to standard output
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Format,
     #[command(flatten)]
@@ -131,8 +131,8 @@ impl Divergence {
     fn open(path: &Path, chunks: &Chunks, n_vocab: usize) -> Result<Self> {
         let base = Reader::open(path).hint("`roci perplexity MODEL FILE --save-logits BASE` makes one")?;
         if base.shape != shape(chunks, n_vocab) || base.tokens != chunks.tokens {
-            let error = anyhow!("`{}` was made from another text, vocabulary or --chunk", path.display());
-            return Err(error).hint("make it again from the same text with the same settings");
+            let error = anyhow!("`{}` was created from another text, vocabulary or --chunk", path.display());
+            return Err(error).hint("create it again from the same text with the same settings");
         }
         let row = vec![0.0; n_vocab];
         Ok(Self { base, row, values: Vec::new(), n_same_top: 0, base_score: Score::default() })
@@ -229,7 +229,7 @@ fn log_softmax(logits: &[f32], out: &mut [f32]) -> Result<()> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from((logit - max).exp())).sum();
     if !max.is_finite() || !sum.is_finite() {
-        bail!("the model gave logits that are not numbers");
+        bail!("the model gave logits that are NaN or infinite");
     }
     let log_sum = f64::from(max) + sum.ln();
     for (out, &logit) in out.iter_mut().zip(logits) {

@@ -12,10 +12,10 @@ Examples:
   roci pull hf:OWNER/REPO:Q8_0        the one with this word in its name
   roci pull hf:OWNER/REPO:FILE.gguf   exactly this one
 
-A download that was cut goes on where it stopped. Files lie in $ROCI_HOME, or in ~/.cache/roci.
-Honoured: HTTPS_PROXY, SSL_CERT_FILE, pip's index-url, cert and proxy settings, HF_ENDPOINT, HF_TOKEN.";
+An interrupted download resumes. Models are kept in $ROCI_HOME, or in ~/.cache/roci.
+Respects HTTPS_PROXY, SSL_CERT_FILE, pip's index-url, cert and proxy settings, HF_ENDPOINT, HF_TOKEN.";
 
-/// Fetch a model
+/// Download a model
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -17,14 +17,14 @@ Examples:
   roci quantize model-f16.gguf small.gguf --type IQ3_XXS --imatrix model.imatrix.gguf
   roci quantize folder-of-safetensors model-q4_k_m.gguf --type Q4_K_M
 
-A type is a recipe: most tensors take the type of that name, and those that suffer most from
-rounding a larger one. Rows that fill no whole blocks of a type take the nearest that fits.";
+A type is a recipe: most tensors get the type of that name, and the most sensitive ones a larger
+type. Rows that do not fill whole blocks get the nearest type that fits.";
 
-/// Write a model with smaller weights
+/// Quantize a model
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, the path of a GGUF file or of a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The file to write
     out: PathBuf,
@@ -37,7 +37,7 @@ pub struct Args {
     /// Overwrite the file if it exists
     #[arg(long)]
     force: bool,
-    /// How much each column matters (`roci imatrix`)
+    /// Importance matrix (see `roci imatrix`)
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
     /// CPU threads [default: one per core]
@@ -51,10 +51,11 @@ pub fn main(args: &Args) -> Result<()> {
     let n_source_bytes = checkpoint.file_bytes();
     if let Some(tensor) = checkpoint.unsupported().first() {
         return Err(anyhow!("tensor `{}` has type {}", tensor.name, tensor.type_name))
-            .hint("this file cannot be read in full, so it cannot be written in another type");
+            .hint("a file that cannot be read in full cannot be quantized");
     }
     if args.out.canonicalize().is_ok_and(|out| path.canonicalize().is_ok_and(|path| path == out)) {
-        return Err(anyhow!("`{}` is both read and written", args.out.display())).hint("name another file to write");
+        return Err(anyhow!("`{}` is both the input and the output", args.out.display()))
+            .hint("name another output file");
     }
     if args.out.exists() && !args.force {
         return Err(anyhow!("`{}` exists", args.out.display())).hint("--force overwrites it");
@@ -88,8 +89,8 @@ pub fn main(args: &Args) -> Result<()> {
     if let (Some(importance), Some(file)) = (&importance, &args.imatrix) {
         let is_known = |tensor: &weights::Tensor| importance.by_name.contains_key(&tensor.name);
         if !checkpoint.tensors().iter().any(is_known) {
-            return Err(anyhow!("`{}` names none of this model's tensors", file.display()))
-                .hint("make one from this model: roci imatrix MODEL TEXT OUT");
+            return Err(anyhow!("`{}` contains none of this model's tensors", file.display()))
+                .hint("create one from this model: roci imatrix MODEL TEXT OUT");
         }
     }
     if plan.n_blind > 0 {
@@ -122,7 +123,7 @@ pub fn main(args: &Args) -> Result<()> {
 
     let start = Instant::now();
     let mut writer =
-        GgufWriter::create(&args.out, &metadata, &infos).hint("is its folder there, and may you write to it?")?;
+        GgufWriter::create(&args.out, &metadata, &infos).hint("check that its folder exists and is writable")?;
     let n_threads = bounded_threads(args.threads);
     let n_bytes = |info: &TensorInfo| {
         (info.shape.iter().product::<usize>() / info.dtype.block_len() * info.dtype.block_bytes()) as u64

@@ -9,11 +9,11 @@ const EXAMPLES: &str = "\
 Examples:
   roci rerank ./bge-reranker-v2-m3.gguf \"What is a panda?\" \"A bear.\" \"A planet.\"";
 
-/// Put texts in the order in which they fit a question
+/// Rank texts by how well they answer a question
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, the path of a model, or hf:OWNER/REPO[:FILE]
+    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The question
     query: String,

@@ -5,7 +5,7 @@ use crate::store::{Cache, Entry};
 use anyhow::{Result, anyhow};
 use std::io::Write;
 
-/// Remove fetched models
+/// Remove downloaded models
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  roci rm smollm2\n  roci rm --all    everything, unfinished downloads included")]
 pub struct Args {

@@ -27,41 +27,41 @@ Examples:
   roci run smollm2                                   chat; /help shows the commands
   cat notes.txt | roci run smollm2 \"Summarise this\"   text from a pipe stands before the prompt
   roci run smollm2 --file a.rs --file b.rs \"What differs?\"
-  roci run smollm2 --raw \"Once upon a time\"          go on with this text, no chat template
-  roci run smollm2 --temperature 0 \"2+2=\"            the most probable answer, always the same
+  roci run smollm2 --raw \"Once upon a time\"          continue this text, without a chat template
+  roci run smollm2 --temperature 0 \"2+2=\"            always the most probable answer
   roci run smollm2 --profile=trace.json \"Hi\"          device time of every op
   roci run smollm2 --output json --logprobs 5 \"Hi\"   tokens, log-probabilities and timings
-  roci run smollm2 --json-schema person.json \"Ada\"   an answer of this form
+  roci run smollm2 --json-schema person.json \"Ada\"   an answer that matches this schema
 
-Ctrl-C stops the answer; in a chat the program goes on.";
+Ctrl-C stops the answer; a chat continues.";
 
 /// Ask a model once, or chat with it
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name (see `roci list`), the path of a GGUF file, or hf:OWNER/REPO[:FILE]
+    /// A known name (see `roci list`), a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     pub model: String,
-    /// What to say to the model, after the text of a pipe and of --file; without any of them: a chat
+    /// The prompt, appended to piped text and --file; without any of them, start a chat
     pub prompt: Option<String>,
-    /// Put the text of a file before the prompt; may be repeated
+    /// Put the text of a file before the prompt; repeatable
     #[arg(long, value_name = "FILE")]
     pub file: Vec<PathBuf>,
-    /// How the model should behave
+    /// System prompt
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
-    /// Send the prompt as it is, without the model's chat template
+    /// Send the prompt as is, without the chat template
     #[arg(long, conflicts_with = "system")]
     pub raw: bool,
-    /// Report log-probabilities, with those of the N best tokens at each step (needs --output json)
+    /// Report log-probabilities, including the N best tokens at each step (needs --output json)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub logprobs: Option<u32>,
-    /// What to write to standard output
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     pub output: Format,
-    /// Say more on standard error: the memory plan, how loading went, fast paths that are missing
+    /// Print the memory plan, load times and missing fast paths to standard error
     #[arg(short, long)]
     pub verbose: bool,
-    /// Take the device time of every op (GPUs): a table on standard error, and a file for chrome://tracing
+    /// Measure the device time of every op (GPUs): a table on standard error, and a trace file for chrome://tracing
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = profile::FILE,
           conflicts_with_all = ["debug_sync", "ranges"])]
     pub profile: Option<PathBuf>,
@@ -73,13 +73,13 @@ pub struct Args {
 
 pub fn main(args: &Args) -> Result<()> {
     if args.logprobs.is_some() && args.output != Format::Json {
-        return Err(anyhow!("--logprobs has nowhere to go")).hint("add --output json");
+        return Err(anyhow!("--logprobs needs JSON output")).hint("add --output json");
     }
     let path = store::resolve(&args.model)?;
     let prompt = prompt(args)?;
     if prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty()) {
         return Err(anyhow!("the prompt is empty"))
-            .hint("give it as an argument or on standard input; at a terminal, leave it out for a chat");
+            .hint("pass it as an argument or on standard input; at a terminal, omit it to chat");
     }
     let mut options = args.load.options(Workload::Conversation);
     options.measures_loading = args.verbose;

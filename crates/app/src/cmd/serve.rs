@@ -26,33 +26,33 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci serve smollm2                       then open http://127.0.0.1:8080; programs ask /v1
-  roci serve chat=a.gguf code=b.gguf       two models by name, loaded when asked for
-  roci key new --name alice --file keys    a key for others, and a server that asks for it:
+  roci serve smollm2                       open http://127.0.0.1:8080; programs use /v1
+  roci serve chat=a.gguf code=b.gguf       two models by name, loaded on first use
+  roci key new --name alice --file keys    create a key, then require it:
   roci serve smollm2 --api-key-file keys --host 0.0.0.0
-  roci serve --config roci.toml            settings from a file: the flags without dashes
-  roci serve smollm2 --print-config        the settings that hold, as such a file
+  roci serve --config roci.toml            settings from a file (flags without dashes)
+  roci serve smollm2 --print-config        print the settings in effect as such a file
 
-Every flag can be given as a variable: --max-queue is ROCI_MAX_QUEUE; ROCI_MODELS names models
-with commas between. A flag is stronger than a variable, a variable stronger than the file.
-More: docs/serving.md, docs/operators.md.";
+Every flag can be set as a variable: --max-queue is ROCI_MAX_QUEUE; ROCI_MODELS lists models,
+separated by commas. Flags override variables, and variables override the file.
+See docs/user/serve.md and docs/operator/server.md.";
 
 /// Serve models over HTTP
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to serve: a known name, the path of a GGUF file or hf:OWNER/REPO[:FILE], each as NAME=MODEL for another name
+    /// Models to serve: a known name, a file, a folder of safetensors or hf:OWNER/REPO[:FILE]; NAME=MODEL renames one
     pub models: Vec<String>,
-    /// Address to listen on; one that others can reach needs --api-key-file
+    /// Address to listen on; one that others can reach requires --api-key-file
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub host: IpAddr,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 picks a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub port: u16,
-    /// Settings in TOML
+    /// Settings file (TOML)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Show the settings that hold and end
+    /// Print the settings in effect and exit
     #[arg(long)]
     pub print_config: bool,
     #[command(flatten)]
@@ -72,22 +72,22 @@ pub struct Args {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Models")]
 pub struct ModelsArgs {
-    /// Models in memory at once; the one unused longest leaves for another
+    /// Maximum number of models in memory; the least recently used is unloaded first
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub max_loaded: usize,
-    /// Unload a model that nobody used for so many seconds; 0: never
+    /// Unload a model after this many seconds without requests; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub idle_unload: u64,
-    /// A model's name must be one of those served; without it a single model answers to any name
+    /// Reject unknown model names; otherwise a single model answers to any name
     #[arg(long)]
     pub strict_model_names: bool,
-    /// Responses, and as many chat completions, that are kept in memory
+    /// Maximum number of stored responses, and of stored chat completions
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub max_stored: usize,
-    /// Send embeddings as numbers also to clients that ask for base64
+    /// Send embeddings as numbers even to clients that ask for base64
     #[arg(long)]
     pub no_base64: bool,
-    /// What to do with a previous_response_id that is not known
+    /// What to do with an unknown previous_response_id
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub unknown_responses: Unknown,
 }
@@ -95,27 +95,26 @@ pub struct ModelsArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Scheduling")]
 pub struct SchedulingArgs {
-    /// Requests that generate at once [default: 64 on a CPU, 256 on a GPU]
+    /// Maximum number of requests generating at once [default: 64 on a CPU, 256 on a GPU]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_running: Option<usize>,
-    /// Requests that may wait; one more is answered with 429
+    /// Maximum number of waiting requests; further ones get 429
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     pub max_queue: usize,
-    /// Tokens in one step of the model [default: 512 on a CPU, up to 8448 on a GPU, by its memory]
+    /// Maximum number of tokens in one step [default: 512 on a CPU, up to 8448 on a GPU, by its memory]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_batch_tokens: Option<usize>,
-    /// Prompt tokens in a step that also generates: smaller keeps streams even, larger reads prompts faster
+    /// Maximum number of prompt tokens in a step that also generates: smaller gives smoother streams, larger faster prompts
     /// [default: 128 on a CPU, up to 8192 on a GPU]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub prefill_chunk: Option<usize>,
-    /// Tokens in the pool of keys and values that all requests share [default: eight contexts on a CPU, what is free on
-    /// a GPU]
+    /// Size of the shared KV cache in tokens [default: eight contexts on a CPU, what is free on a GPU]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub kv_tokens: Option<usize>,
-    /// A request that runs longer ends with what it has
+    /// End a request after this time with what it has
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub request_timeout: u64,
-    /// How long requests in flight may go on after SIGTERM
+    /// Time that requests in flight get after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_timeout: u64,
 }
@@ -123,74 +122,74 @@ pub struct SchedulingArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Access")]
 pub struct AccessArgs {
-    /// Clients must send one of the keys in this file (see `roci key new`)
+    /// Require one of the keys in this file (see `roci key new`)
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Listen where others can reach it without asking for keys
+    /// Allow others to connect without a key
     #[arg(long)]
     pub allow_anyone: bool,
-    /// Show /metrics without a key
+    /// Serve /metrics without a key
     #[arg(long)]
     pub open_metrics: bool,
-    /// Requests a minute of one key that has no rate of its own [default: no limit]
+    /// Requests per minute for keys without their own limit [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
-    /// Requests at once of one key that has no such limit of its own [default: no limit]
+    /// Concurrent requests for keys without their own limit [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub concurrent: Option<u32>,
-    /// Certificate chain in PEM, for HTTPS
+    /// Certificate chain (PEM), for HTTPS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Private key in PEM
+    /// Private key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Web pages from this origin may ask; may be repeated; `*`: any [default: none]
+    /// Allow web pages from this origin; repeatable; `*`: any [default: none]
     #[arg(long, value_name = "ORIGIN")]
     pub cors_origin: Vec<String>,
-    /// Serve requests that address this host by NAME, where no key is asked for; may be repeated; `*`: any [default:
-    /// addresses, names without a dot, .localhost, .local and .internal]
+    /// Without keys, also accept requests addressed to this host name; repeatable; `*`: any [default: addresses, names
+    /// without a dot, .localhost, .local and .internal]
     #[arg(long, value_name = "NAME")]
     pub allowed_host: Vec<String>,
-    /// Largest body of a request, in MiB
+    /// Maximum size of a request body, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = positive)]
     pub max_body: usize,
-    /// How long a request's headers, and then its body, may take to arrive
+    /// Time limit for a request's headers, and again for its body
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub read_timeout: u64,
     /// How long a connection may stay open without a request
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub idle_timeout: u64,
-    /// A client that reads nothing of its answer for so long is cut off
+    /// Disconnect a client that reads nothing of its answer for this long
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub write_timeout: u64,
-    /// Connections at once; those that have been idle longest make room for new ones
+    /// Maximum number of connections; those that have been idle longest make room for new ones
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub max_connections: usize,
-    /// Connections at once from one address [default: half of --max-connections]
+    /// Maximum number of connections from one address [default: half of --max-connections]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_connections_per_peer: Option<usize>,
-    /// Serve no page to browsers
+    /// Do not serve the web pages
     #[arg(long)]
     pub no_web: bool,
 }
 
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "For requests that do not say")]
+#[command(next_help_heading = "Defaults for requests")]
 pub struct DefaultsArgs {
     /// Temperature
     #[arg(long, value_name = "T", default_value_t = 1.0)]
     pub default_temperature: f32,
-    /// Nucleus: the fewest tokens whose probabilities add up to P; 1: all
+    /// Sample from the smallest set of tokens whose probabilities add up to P; 1: all
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     pub default_top_p: f32,
-    /// The K most probable tokens only; 0: all
+    /// Sample from the K most probable tokens; 0: all
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub default_top_k: usize,
-    /// Drop tokens less probable than P times the best; 0: none. Small models at OpenAI's temperature of 1 lose their
-    /// thread without it
+    /// Drop tokens less probable than P times the most probable one; 0: none. Without it, small models derail at
+    /// OpenAI's temperature of 1
     #[arg(long, value_name = "P", default_value_t = 0.05)]
     pub default_min_p: f32,
-    /// Longest answer [default: until the context is full]
+    /// Maximum length of an answer [default: until the context is full]
     #[arg(long, value_name = "TOKENS")]
     pub default_max_tokens: Option<usize>,
 }
@@ -198,13 +197,13 @@ pub struct DefaultsArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Logs and traces")]
 pub struct LogArgs {
-    /// Which messages: error, warn, info, debug, or a filter of tracing
+    /// Log level: error, warn, info, debug, or a tracing filter
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
-    /// How they look
+    /// Log format
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub log_format: log::Format,
-    /// Write prompts and answers into the log too
+    /// Log prompts and answers too
     #[arg(long)]
     pub log_prompts: bool,
     /// Send spans to the OpenTelemetry collector at this address (OTLP over HTTP), such as http://127.0.0.1:4318
@@ -213,7 +212,7 @@ pub struct LogArgs {
 }
 
 fn positive(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a number from 1".to_owned())
+    text.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a number of at least 1".to_owned())
 }
 
 pub fn main(typed: &Args) -> Result<()> {
@@ -237,13 +236,13 @@ pub fn main(typed: &Args) -> Result<()> {
 
 fn serve(args: &Args) -> Result<()> {
     if args.models.is_empty() {
-        return Err(anyhow!("there is nothing to serve")).hint("roci serve MODEL..., or `models = [...]` in --config");
+        return Err(anyhow!("no model to serve")).hint("roci serve MODEL..., or `models = [...]` in --config");
     }
     let listen = listen(args)?;
     let keys = args.access.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
     if !args.host.is_loopback() && keys.all().is_empty() && !args.access.allow_anyone {
-        return Err(anyhow!("{} can be reached by others, and no key is asked for", args.host)).hint(
-            "make a key with `roci key new --name NAME --file keys.txt` and add --api-key-file keys.txt, or add \
+        return Err(anyhow!("{} can be reached by others, but no key is required", args.host)).hint(
+            "create a key with `roci key new --name NAME --file keys.txt` and add --api-key-file keys.txt, or add \
              --allow-anyone",
         );
     }
@@ -254,7 +253,7 @@ fn serve(args: &Args) -> Result<()> {
     let entries = args.models.iter().map(|model| open_entry(model)).collect::<Result<Vec<_>>>()?;
     for (i, entry) in entries.iter().enumerate() {
         if entries[..i].iter().any(|other| other.name == entry.name) {
-            return Err(anyhow!("two models are named `{}`", entry.name)).hint("give one another name: NAME=MODEL");
+            return Err(anyhow!("two models are named `{}`", entry.name)).hint("rename one: NAME=MODEL");
         }
     }
     let scheduling = &args.scheduling;

@@ -19,7 +19,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, the path of a GGUF file, or hf:OWNER/REPO[:FILE]
+    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The text [default: standard input]
     #[arg(conflicts_with = "file")]
@@ -27,10 +27,10 @@ pub struct Args {
     /// Read the text from a file; `-` is standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Add no BOS/EOS, and read special-token text as plain text
+    /// Add no BOS or EOS, and treat special tokens in the text as plain text
     #[arg(long)]
     no_special: bool,
-    /// What to write to standard output
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Format,
 }

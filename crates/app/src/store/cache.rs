@@ -41,7 +41,7 @@ impl Cache {
         match root {
             Some(root) => Ok(Self { root }),
             None => Err(anyhow::anyhow!("no folder for models: HOME is not set"))
-                .hint("set ROCI_HOME to a folder with room for models"),
+                .hint("set ROCI_HOME to a folder for models"),
         }
     }
 
@@ -76,7 +76,7 @@ impl Cache {
         let parent = path.parent().unwrap_or(&self.root);
         fs::create_dir_all(parent)
             .with_context(|| format!("cannot create the folder `{}`", parent.display()))
-            .hint("set ROCI_HOME to a folder you may write to")
+            .hint("set ROCI_HOME to a writable folder")
     }
 
     /// Waits until no other process fetches the same thing, and says so.
@@ -97,8 +97,7 @@ impl Cache {
         let path = self.downloads().join(format!("{}.lock", file_name_of(key)));
         self.create_parent(&path)?;
         let file = File::options().write(true).create(true).truncate(false).open(&path);
-        file.with_context(|| format!("cannot open `{}`", path.display()))
-            .hint("set ROCI_HOME to a folder you may write to")
+        file.with_context(|| format!("cannot open `{}`", path.display())).hint("set ROCI_HOME to a writable folder")
     }
 
     /// Everything that is here, by name.
@@ -135,7 +134,7 @@ impl Cache {
         let key = key.as_str();
         let guard = self.open_lock(key)?;
         match guard.try_lock() {
-            Err(TryLockError::WouldBlock) => bail!("`{key}` is being fetched by another roci"),
+            Err(TryLockError::WouldBlock) => bail!("`{key}` is being downloaded by another roci"),
             other => other.with_context(|| format!("cannot lock `{key}`"))?,
         }
         // In the hub's layout the name is a link; the bytes lie under `blobs`.

@@ -39,7 +39,8 @@ impl Client {
             .timeout_per_read(Some(SILENCE_LIMIT));
         if let Some(proxy) = &settings.proxy {
             // Names the setting, not the value: a proxy address may hold a password.
-            config = config.proxy(Some(Proxy::new(proxy).context("the `proxy` setting of pip is no proxy address")?));
+            config =
+                config.proxy(Some(Proxy::new(proxy).context("pip's `proxy` setting is not a valid proxy address")?));
         }
         Ok(Self { agent: config.build().new_agent() })
     }

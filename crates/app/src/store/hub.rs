@@ -42,7 +42,7 @@ impl Spec {
         let is_repo = matches!(repo.split_once('/'), Some((owner, name)) if is_name(owner) && is_name(name));
         let is_file = file.is_none_or(|file| !file.is_empty() && !file.split('/').any(|part| part == ".."));
         if !is_repo || revision.is_empty() || revision.contains("..") || !is_file {
-            return Err(anyhow!("`hf:{text}` names no repository"))
+            return Err(anyhow!("`hf:{text}` does not name a repository"))
                 .hint("write it as hf:OWNER/REPO or hf:OWNER/REPO:FILE.gguf");
         }
         Ok(Self { repo: repo.to_owned(), revision: revision.to_owned(), file: file.map(str::to_owned) })
@@ -119,7 +119,7 @@ impl Spec {
         match response.status().as_u16() {
             200 => {}
             401 | 403 => {
-                return Err(anyhow!("the hub does not show `{}` to you ({})", self.repo, response.status())).hint(
+                return Err(anyhow!("the hub denies access to `{}` ({})", self.repo, response.status())).hint(
                     "check the name; for a private or gated repository set HF_TOKEN to a token that may read it",
                 );
             }
@@ -179,7 +179,7 @@ fn choose(names: &[String], wanted: Option<&str>) -> Result<String> {
         let best = PREFERRED.iter().find_map(|kind| files.iter().find(|name| is_whole(name) && has_tag(name, kind)));
         return match best {
             Some(best) => Ok((*best).clone()),
-            None => Err(anyhow!("has {} GGUF files and none of a usual kind", files.len()))
+            None => Err(anyhow!("has {} GGUF files, none with a common quantization in its name", files.len()))
                 .with_hint(|| format!("name one after a colon:{}", list())),
         };
     };

@@ -65,7 +65,7 @@ fn read_page(client: &Client, url: &str) -> Result<Option<String>> {
 pub fn add_member(whole: &mut Assembly, tarball: &Path, member: &str) -> Result<()> {
     let file = File::open(tarball).with_context(|| format!("cannot open `{}`", tarball.display()))?;
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(BufReader::new(file)));
-    let bad = || format!("`{}` is no tarball of npm", tarball.display());
+    let bad = || format!("`{}` is not an npm tarball", tarball.display());
     for entry in archive.entries().with_context(bad)? {
         let entry = entry.with_context(bad)?;
         if entry.path().is_ok_and(|path| path == Path::new(member)) {

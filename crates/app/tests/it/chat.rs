@@ -35,7 +35,7 @@ fn conversation_with_commands() {
     say(&mut chat, "/stats", "4 generated");
     say(&mut chat, "/set max-tokens 2", "");
     say(&mut chat, "/set", "max-tokens 2");
-    say(&mut chat, "/set temperature hot", "`hot` is no value for temperature");
+    say(&mut chat, "/set temperature hot", "invalid value `hot` for temperature");
     say(&mut chat, "/regen", "ended by max-tokens 2");
     say(&mut chat, "/nonsense", "there is no command /nonsense");
     say(&mut chat, "/save talk.json", "saved 2 messages");

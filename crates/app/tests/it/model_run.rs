@@ -162,7 +162,7 @@ fn perplexity_and_divergence() {
     assert!(compared["kl"]["mean"].as_f64().unwrap().abs() < 1e-6, "{compared}");
     assert_eq!(compared["kl"]["same_top"], 1.0);
     let other = roci.run(&["perplexity", "tiny.gguf", "text.txt", "--chunk", "32", "--kl-base", "base.kld"]);
-    assert!(other.stderr.starts_with("error: `base.kld` was made from another text"), "{}", other.stderr);
+    assert!(other.stderr.starts_with("error: `base.kld` was created from another text"), "{}", other.stderr);
     let short = roci.run(&["perplexity", "tiny.gguf", "text.txt"]);
     assert!(short.stderr.starts_with("error: the text has 540 tokens, 1024 are needed"), "{}", short.stderr);
 }

@@ -4,25 +4,15 @@
 
 use crate::roci::Roci;
 use serde_json::Value;
-use std::path::PathBuf;
+use test_support::fetched;
 
 const GOLDEN: &str = include_str!("../../testdata/perplexity.json");
 /// Parts of the whole by which a perplexity may differ.
 const FROM_PACKED: f64 = 0.005;
 const FROM_F32: f64 = 0.002;
 
-/// A path that an environment variable names; its absence skips the test, or fails it where ROCI_REQUIRE_MODEL=1.
-fn path(variable: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).map(PathBuf::from);
-    if path.is_none() {
-        assert!(std::env::var("ROCI_REQUIRE_MODEL").as_deref() != Ok("1"), "{variable} names no file");
-        eprintln!("skipped: {variable} names no file");
-    }
-    path
-}
-
 fn check(variable: &str) {
-    let (Some(model), Some(folder)) = (path(variable), path("ROCI_VOCAB_DIR")) else { return };
+    let (Some(model), Some(folder)) = (fetched::path(variable), fetched::path(fetched::VOCABULARIES)) else { return };
     let golden: Value = serde_json::from_str(GOLDEN).unwrap();
     let text = folder.parent().unwrap().join(golden["text"].as_str().unwrap());
     let n_chunks = golden["chunks"].to_string();

@@ -52,7 +52,7 @@ fn importance_of_a_folder_fits_the_file_made_from_it() {
     weights::gguf::write(&roci.home.path().join("other.gguf"), &other, []).unwrap();
     let refused = with("other.gguf");
     assert_eq!(refused.code, Some(1));
-    assert!(refused.stderr.contains("names none of this model's tensors\nhint: "), "{}", refused.stderr);
+    assert!(refused.stderr.contains("contains none of this model's tensors\nhint: "), "{}", refused.stderr);
 }
 
 #[test]

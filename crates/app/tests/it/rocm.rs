@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 fn script() -> Option<String> {
     let script = std::env::var("ROCI_GFX_RUN").ok();
     if script.is_none() {
-        let is_required = std::env::var("ROCI_REQUIRE_GPU").is_ok_and(|value| value == "1");
-        assert!(!is_required, "ROCI_REQUIRE_GPU=1 and ROCI_GFX_RUN names no script");
-        eprintln!("skipped: ROCI_GFX_RUN names no script that runs a program on the software GPU");
+        let reason = "ROCI_GFX_RUN names no script that runs a program on the software GPU";
+        test_support::skip(reason, "ROCI_REQUIRE_GPU");
     }
     script
 }
@@ -90,11 +89,7 @@ fn tiny_model_gives_the_cpus_tokens_in_ten_hostile_orders() {
 #[test]
 fn smollm2_gives_the_cpus_tokens() {
     let Some(script) = script() else { return };
-    let Ok(model) = std::env::var("ROCI_SMOLLM2") else {
-        let is_required = std::env::var("ROCI_REQUIRE_MODEL").is_ok_and(|value| value == "1");
-        assert!(!is_required, "ROCI_REQUIRE_MODEL=1 and ROCI_SMOLLM2 names no file");
-        return eprintln!("skipped: ROCI_SMOLLM2 names no model file");
-    };
+    let Some(model) = crate::truth::smollm2() else { return };
     let roci = Roci::new();
     let prompt = "What is the capital of France?";
     let args = ["run", &model, prompt, "--temperature", "0", "--max-tokens", "3", "--context", "256", "--output=json"];

@@ -96,7 +96,7 @@ fn mistakes_are_told_in_the_shape_of_the_family() {
         400,
         r#"{"type":"error","error":{"type":"invalid_"#,
     );
-    check("/api/chat", json!({"messages": [{"role": "x"}]}), 400, r#"{"error":"`x` is no role"#);
+    check("/api/chat", json!({"messages": [{"role": "x"}]}), 400, r#"{"error":"unknown role `x`"#);
     check("/v1/responses", json!({"previous_response_id": "resp_x"}), 404, "previous_response_not_found");
     check("/detokenize", json!({"tokens": [4_000_000]}), 400, "there is no token 4000000");
     check(chat_path, chat(&"a".repeat(2 << 20), 1), 413, "larger than 1048576 bytes");
@@ -188,7 +188,7 @@ fn others_are_not_let_in_without_a_key() {
     let outcome = roci.run(&["serve", "tiny.gguf", "--host", "0.0.0.0", "--port", "0"]);
     assert_eq!(outcome.code, Some(1));
     assert!(
-        outcome.stderr.contains("no key is asked for") && outcome.stderr.contains("roci key new"),
+        outcome.stderr.contains("no key is required") && outcome.stderr.contains("roci key new"),
         "{}",
         outcome.stderr
     );

@@ -65,7 +65,7 @@ fn wrong_certificates_are_named() {
     for (cert, key, expected) in [
         ("nothing.pem", "key.pem", "nothing.pem"),
         ("cert.pem", "empty.pem", "empty.pem"),
-        ("cert.pem", "other.pem", "do not go together"),
+        ("cert.pem", "other.pem", "do not match"),
     ] {
         let outcome = roci.run(&["serve", "tiny.gguf", "--port", "0", "--tls-cert", cert, "--tls-key", key]);
         assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);

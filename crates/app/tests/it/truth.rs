@@ -18,12 +18,7 @@ const MAX_MEAN_DIVERGENCE: f64 = 0.0005;
 
 /// The path in ROCI_SMOLLM2; without it the test is skipped, or fails where ROCI_REQUIRE_MODEL=1.
 pub fn smollm2() -> Option<String> {
-    let path = std::env::var("ROCI_SMOLLM2").ok();
-    if path.is_none() {
-        assert!(std::env::var("ROCI_REQUIRE_MODEL").as_deref() != Ok("1"), "ROCI_SMOLLM2 names no file");
-        eprintln!("skipped: ROCI_SMOLLM2 names no SmolLM2-135M-Instruct.Q4_1.gguf");
-    }
-    path
+    test_support::fetched::path(test_support::fetched::SMOLLM2).map(|path| path.to_str().unwrap().to_owned())
 }
 
 /// Writes the same weights as F32.

@@ -187,7 +187,7 @@ fn one_sink_can_serve_many_requests() {
 fn a_failed_step_fails_its_requests_and_no_others() {
     for (poison, expected) in [
         (Poison::Error, (FailureKind::Forward, "the forward pass failed: the toy was told to fail")),
-        (Poison::NaN, (FailureKind::Numeric, "the model gave logits that are not numbers at position 3")),
+        (Poison::NaN, (FailureKind::Numeric, "the model gave logits that are NaN or infinite at position 3")),
     ] {
         let mut toy = Toy::new(16);
         // A token that the good prompt does not hold.

@@ -84,7 +84,7 @@ fn read_gguf(bytes: Vec<u8>) -> Parsed<Importance> {
     let file = Checkpoint::from_bytes(Bytes::from_vec(bytes)).map_err(said)?;
     let metadata = file.metadata();
     if metadata.string("general.type").map_err(said)? != Some("imatrix") {
-        return Err("a GGUF file, but no importance matrix (`general.type` is not `imatrix`)".to_owned());
+        return Err("a GGUF file, but not an importance matrix (`general.type` is not `imatrix`)".to_owned());
     }
     let floats = |name: &str| -> Parsed<Vec<f32>> {
         let tensor = file.tensor(name).map_err(said)?;
@@ -129,7 +129,7 @@ fn read_plain(bytes: &[u8]) -> Parsed<Importance> {
         out.by_name.insert(name, Column { sums, counts: vec![n_calls.max(1) as f32] });
     }
     if out.by_name.is_empty() {
-        return Err("neither form of an importance matrix".to_owned());
+        return Err("not an importance matrix in any known format".to_owned());
     }
     if let Ok(chunks) = take(4) {
         out.n_chunks = u32::try_from(number(chunks)).unwrap_or(0);

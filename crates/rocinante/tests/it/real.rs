@@ -4,12 +4,7 @@
 use rocinante::{Constraint, Message, Model, Request};
 
 fn smollm2() -> Option<Model> {
-    let Some(path) = std::env::var_os("ROCI_SMOLLM2") else {
-        assert!(std::env::var("ROCI_REQUIRE_MODEL").as_deref() != Ok("1"), "ROCI_SMOLLM2 names no file");
-        eprintln!("skipped: ROCI_SMOLLM2 names no SmolLM2-135M-Instruct.Q4_1.gguf");
-        return None;
-    };
-    Some(Model::open(path).unwrap())
+    test_support::fetched::path(test_support::fetched::SMOLLM2).map(|path| Model::open(path).unwrap())
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub fn to_template(input: &[InputMessage], messages: &mut Vec<Message>) -> Resul
             ("user" | "system", Content::Blocks(blocks)) => user(i, &message.role, blocks, messages)?,
             ("assistant", Content::Blocks(blocks)) => assistant(i, blocks, messages)?,
             (role, _) => {
-                let text = format!("`{role}` is no role: user, assistant");
+                let text = format!("unknown role `{role}`: expected user or assistant");
                 return Err(ApiError::bad(text).param(format!("messages.{i}.role")));
             }
         }

@@ -88,7 +88,7 @@ pub async fn create(
     Json(body): Json<MessagesRequest>,
 ) -> Result<Response> {
     if body.max_tokens.is_none() {
-        return Err(ApiError::bad("max_tokens is needed").param("max_tokens"));
+        return Err(ApiError::bad("max_tokens is required").param("max_tokens"));
     }
     let model = app.models.get(&body.model).await?;
     let ask = to_ask(&body)?;
@@ -125,7 +125,7 @@ fn to_ask(body: &MessagesRequest) -> Result<Ask> {
                     "parameters": tool["input_schema"]});
                 function_tool(&function).map_err(bad)
             }
-            Some(kind) => Err(bad(format!("tools of type `{kind}` are not known here: custom"))),
+            Some(kind) => Err(bad(format!("tools of type `{kind}` are not supported: only custom"))),
         }
     };
     let tools = body.tools.iter().flatten().enumerate().map(tool).collect::<Result<Vec<_>>>()?;

@@ -218,7 +218,9 @@ impl InputMessage {
         no_images(&self.images)?;
         let role = match self.role.as_str() {
             role @ ("system" | "user" | "assistant" | "tool") => role,
-            role => return Err(ApiError::bad(format!("`{role}` is no role: system, user, assistant, tool"))),
+            role => {
+                return Err(ApiError::bad(format!("unknown role `{role}`: expected system, user, assistant or tool")));
+            }
         };
         let mut extra = Map::new();
         if let Some(calls) = self.tool_calls.as_ref().filter(|calls| !calls.is_empty()) {

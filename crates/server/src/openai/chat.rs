@@ -174,7 +174,7 @@ fn check_offered(body: &ChatRequest) -> Result<()> {
     }
     let is_off = body.function_call.as_ref().is_some_and(|call| call == "none");
     if body.functions.as_ref().is_some_and(|functions| !functions.is_empty()) && !is_off && body.tools.is_none() {
-        return Err(ApiError::bad("`functions` is not known here any more; please send `tools`").param("functions"));
+        return Err(ApiError::bad("`functions` is no longer supported; send `tools` instead").param("functions"));
     }
     Ok(())
 }
@@ -225,7 +225,7 @@ impl Tool {
         match (self.kind.as_deref().unwrap_or("function"), &self.function) {
             ("function", Some(function)) => function_tool(function).map_err(bad),
             ("function", None) => Err(bad("a tool of type `function` needs a `function`".into())),
-            (kind, _) => Err(bad(format!("tools of type `{kind}` are not known here: function"))),
+            (kind, _) => Err(bad(format!("tools of type `{kind}` are not supported: only function"))),
         }
     }
 }

@@ -78,12 +78,12 @@ pub fn page(mut all: Vec<Value>, query: &HashMap<String, String>) -> Result<Valu
     match query.get("order").map(String::as_str) {
         None | Some("asc") => {}
         Some("desc") => all.reverse(),
-        Some(_) => return Err(ApiError::bad("order is asc or desc").param("order")),
+        Some(_) => return Err(ApiError::bad("order must be asc or desc").param("order")),
     }
     let limit = match query.get("limit").map(|text| text.parse()) {
         None => DEFAULT_LIMIT,
         Some(Ok(n @ 1..=MAX_LIMIT)) => n,
-        Some(_) => return Err(ApiError::bad(format!("limit is 1 to {MAX_LIMIT}")).param("limit")),
+        Some(_) => return Err(ApiError::bad(format!("limit must be 1 to {MAX_LIMIT}")).param("limit")),
     };
     if let Some(after) = query.get("after") {
         let at = all.iter().position(|item| item["id"] == **after);

@@ -90,7 +90,7 @@ fn one(i: usize, message: &ChatMessage) -> Result<Message> {
         "function" => "tool",
         role @ ("system" | "user" | "assistant" | "tool") => role,
         role => {
-            let text = format!("`{role}` is no role: system, developer, user, assistant, tool");
+            let text = format!("unknown role `{role}`: expected system, developer, user, assistant or tool");
             return Err(ApiError::bad(text).param(format!("messages[{i}].role")));
         }
     };
@@ -127,7 +127,7 @@ fn arguments(value: &Value) -> std::result::Result<Value, String> {
     match value {
         Value::String(text) if text.trim().is_empty() => Ok(json!({})),
         Value::String(text) => {
-            serde_json::from_str(text).map_err(|error| format!("the arguments are no JSON: {error}"))
+            serde_json::from_str(text).map_err(|error| format!("the arguments are not valid JSON: {error}"))
         }
         Value::Null => Ok(json!({})),
         other => Ok(other.clone()),

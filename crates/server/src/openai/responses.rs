@@ -133,7 +133,7 @@ pub async fn create(
 fn check_offered(app: &App, body: &ResponseRequest) -> Result<()> {
     check_metadata(body.metadata.as_ref().unwrap_or(&Map::new()))?;
     if body.background == Some(true) && body.store == Some(false) {
-        return Err(ApiError::bad("a background response is kept: store cannot be false").param("background"));
+        return Err(ApiError::bad("background responses are stored: store cannot be false").param("background"));
     }
     let kept = [("conversation", &body.conversation), ("prompt", &body.prompt)];
     match kept.iter().find(|(_, value)| value.is_some()) {
@@ -176,7 +176,7 @@ fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> {
         let bad = |text: String| ApiError::bad(text).param(format!("tools[{i}]"));
         match tool["type"].as_str() {
             Some("function") => function_tool(tool).map_err(bad),
-            kind => Err(bad(format!("tools of type `{}` are not known here: function", kind.unwrap_or_default()))),
+            kind => Err(bad(format!("tools of type `{}` are not supported: only function", kind.unwrap_or_default()))),
         }
     };
     let format = body.text.as_ref().and_then(|text| text.format.as_ref());
@@ -342,10 +342,10 @@ pub async fn retrieve(
     if query.get("stream").is_none_or(|value| value != "true") {
         return Ok(axum::Json(stored.response).into_response());
     }
-    let job =
-        stored.job.ok_or_else(|| ApiError::bad("only background responses can be streamed again").param("stream"))?;
+    let job = stored.job.ok_or_else(|| ApiError::bad("only background responses can be replayed").param("stream"))?;
     let after = query.get("starting_after").map(|text| text.parse::<usize>()).transpose();
-    let after = after.map_err(|_| ApiError::bad("starting_after is the number of an event").param("starting_after"))?;
+    let after =
+        after.map_err(|_| ApiError::bad("starting_after must be the number of an event").param("starting_after"))?;
     Ok(job.stream(after.map_or(0, |n| n.saturating_add(1))))
 }
 

@@ -53,7 +53,7 @@ fn one(i: usize, item: &Item, messages: &mut Vec<Message>) -> Result<()> {
                 "developer" => "system",
                 role @ ("system" | "user" | "assistant") => role,
                 role => {
-                    let text = format!("`{role}` is no role: system, developer, user, assistant");
+                    let text = format!("unknown role `{role}`: expected system, developer, user or assistant");
                     return Err(ApiError::bad(text).param(format!("input[{i}].role")));
                 }
             };
@@ -64,7 +64,8 @@ fn one(i: usize, item: &Item, messages: &mut Vec<Message>) -> Result<()> {
             let name = item.name.as_deref().ok_or_else(|| missing("name"))?;
             let text = item.arguments.as_deref().unwrap_or("{}");
             let arguments: Value = serde_json::from_str(text).map_err(|error| {
-                ApiError::bad(format!("the arguments are no JSON: {error}")).param(format!("input[{i}].arguments"))
+                ApiError::bad(format!("the arguments are not valid JSON: {error}"))
+                    .param(format!("input[{i}].arguments"))
             })?;
             let function = json!({"name": name, "arguments": arguments});
             let call = json!({"id": item.call_id, "type": "function", "function": function});
@@ -93,7 +94,7 @@ fn one(i: usize, item: &Item, messages: &mut Vec<Message>) -> Result<()> {
         // What was thought before is not told again.
         "reasoning" | "item_reference" => {}
         kind => {
-            let text = format!("items of type `{kind}` are not known here");
+            let text = format!("items of type `{kind}` are not supported");
             return Err(ApiError::bad(text).param(format!("input[{i}].type")));
         }
     }

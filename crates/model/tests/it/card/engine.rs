@@ -12,23 +12,12 @@ use crate::support::collect;
 
 fn models(dtype: Dtype, kv_type: KvType, n_blocks: usize) -> Vec<Model> {
     let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 7).unwrap();
-    let (mut models, mut reasons) = (Vec::new(), Vec::new());
-    for vendor in gpu::Vendor::ALL {
-        match gpu::Device::count(vendor) {
-            Ok(n) => models.extend((0..n).map(|ordinal| {
-                let device = DeviceChoice::Gpu { vendor, ordinal };
-                let options = LoadOptions { device, kv_type, n_blocks, max_batch_tokens: 64, ..LoadOptions::default() };
-                Model::load(&checkpoint, options).unwrap()
-            })),
-            Err(error) => reasons.push(error.to_string()),
-        }
-    }
-    if models.is_empty() {
-        let is_required = std::env::var("ROCI_REQUIRE_GPU").is_ok_and(|value| value == "1");
-        assert!(!is_required, "ROCI_REQUIRE_GPU=1 and no GPU: {}", reasons.join("; "));
-        eprintln!("skipped on GPUs: {}", reasons.join("; "));
-    }
-    models
+    let load = |(vendor, ordinal)| {
+        let device = DeviceChoice::Gpu { vendor, ordinal };
+        let options = LoadOptions { device, kv_type, n_blocks, max_batch_tokens: 64, ..LoadOptions::default() };
+        Model::load(&checkpoint, options).unwrap()
+    };
+    test_support::gpus::all().into_iter().map(load).collect()
 }
 
 /// A model that is given one step at a time.
