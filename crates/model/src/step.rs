@@ -5,11 +5,13 @@ use ops::{DeviceSpans, Indices, QuerySpan, View};
 use crate::decoder::Decoder;
 use crate::kv_cache::slot;
 use crate::rope_table::RopeTable;
-use crate::{Attention, Batch};
+use crate::{Attention, Batch, Choice};
 
 pub struct Step<'a> {
     pub n_rows: usize,
     pub tokens: Vec<u32>,
+    /// Of each row: which choice of the step before is its token, or `ops::GIVEN`.
+    pub sources: Vec<u32>,
     /// `ops::Slot::index` of each row.
     pub slots: Vec<u32>,
     /// Rows that anybody wants at the end, ascending.
@@ -17,7 +19,7 @@ pub struct Step<'a> {
     /// Where the rows for pooling and for logits stand among the kept ones.
     pub pooled: Vec<u32>,
     pub logits_rows: Vec<u32>,
-    /// `ops::Choice::words` of each row with logits, or nothing.
+    /// `ops::Choice::words` of the last rows with logits.
     pub choices: Vec<u32>,
     /// `[n_rows, n_rot]`: cosines and sines.
     pub angles: Vec<f32>,
@@ -35,6 +37,8 @@ pub struct Step<'a> {
 /// Where a device reads the step's inputs.
 pub struct Places<'d> {
     pub tokens: Indices<'d>,
+    /// Empty where every token is known.
+    pub sources: Indices<'d>,
     pub slots: Indices<'d>,
     pub kept: Indices<'d>,
     pub pooled: Indices<'d>,
@@ -55,6 +59,8 @@ impl<'a> Step<'a> {
             let rows = seq.first_row as usize..(seq.first_row + seq.n_rows) as usize;
             slots.extend(batch.positions[rows].iter().map(|&position| slot(&seq.block_table, position).index()));
         }
+        let mut sources = vec![ops::GIVEN; batch.n_rows()];
+        batch.fed.iter().for_each(|fed| sources[fed.row as usize] = fed.choice_idx);
         let mut kept: Vec<u32> = batch.logits_rows.iter().chain(&batch.pool_rows).copied().collect();
         kept.sort_unstable();
         kept.dedup();
@@ -79,8 +85,9 @@ impl<'a> Step<'a> {
             tokens: batch.tokens.iter().map(|token| token.0).collect(),
             pooled: batch.pool_rows.iter().map(among_kept).collect(),
             logits_rows: batch.logits_rows.iter().map(among_kept).collect(),
-            choices: batch.choices.iter().flat_map(|choice| choice.words(config.n_vocab)).collect(),
+            choices: batch.choices.iter().flat_map(|choice| choice_words(choice, config.n_vocab)).collect(),
             blocks: batch.seqs.iter().map(|seq| seq.block_table.iter().map(|block| block.0).collect()).collect(),
+            sources,
             slots,
             kept,
             angles: angles(rope),
@@ -91,10 +98,22 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// Rows whose token is chosen here.
+    pub fn n_choices(&self) -> usize {
+        self.batch.choices.len()
+    }
+
+    /// Rows whose logits are given back: those before the ones that are chosen.
+    pub fn n_logits(&self) -> usize {
+        self.batch.n_logits()
+    }
+
     /// The inputs where the host has them.
     pub fn places(&self) -> Places<'_> {
         Places {
             tokens: Indices::from(&self.tokens),
+            // Where the host is the device, it knows every token.
+            sources: Indices::default(),
             slots: Indices::from(&self.slots),
             kept: Indices::from(&self.kept),
             pooled: Indices::from(&self.pooled),
@@ -153,4 +172,9 @@ impl<'a> Step<'a> {
         let n = self.n_rows;
         self.batch.seqs.len() == n && self.logits_rows.len() == n && self.pooled.is_empty()
     }
+}
+
+fn choice_words(choice: &Choice, n_vocab: usize) -> [u32; ops::Choice::WORDS] {
+    let Choice { temperature, top_k, top_p, min_p, draw } = *choice;
+    ops::Choice { temperature, top_k, top_p, min_p, draw }.words(n_vocab)
 }

@@ -1,12 +1,13 @@
 //! `roci kernels`: the compiled kernels that are kept on disk. They are made on first need; this makes the common ones
 //! before, and shows or removes what is there.
 
-use crate::options::{self, Device, Format, print_json};
+use crate::options::{self, Format, print_json};
 use crate::report::{HintExt, human_bytes};
 use anyhow::{Context, Result, anyhow};
 use gpu::Cache;
 use indicatif::{ProgressBar, ProgressStyle};
 use model::{DeviceChoice, KvType, LoadOptions, Model, Recipe, Synthetic};
+use rocinante::Device;
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;

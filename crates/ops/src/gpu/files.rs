@@ -2,13 +2,17 @@
 
 use super::unit::KernelFile;
 use super::{attention, blas, experts, matmul, matrix_tiles, matvec, mma};
-use crate::{embed, kv_store, norm_heads, numbers, pack, rmsnorm, rope, rope_store, sample, swiglu, take_rows};
+use crate::{
+    adjust, embed, feed, kv_store, norm_heads, numbers, pack, rmsnorm, rope, rope_store, sample, swiglu, take_rows,
+};
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 24] = [
+pub(crate) const FILES: [&KernelFile; 26] = [
+    &adjust::AdjustKernels::FILE,
     &attention::ATTENTION,
     &embed::EmbedKernels::FILE,
     &experts::ExpertKernels::FILE,
+    &feed::FeedKernels::FILE,
     &attention::FLASH,
     &attention::FLASH_FEW,
     &attention::FLASH_UNITS,

@@ -19,7 +19,7 @@ use crate::tiles::GROUP;
 pub(crate) enum PairSum {
     /// Word by word.
     Words,
-    /// As one number, which loads and adds in one instruction: 4 % faster in a sketch of the loop (docs/performance.md). It
+    /// As one number, which loads and adds in one instruction: 4 % faster in a sketch of the loop (docs/developer/notebook.md). It
     /// carries from the lower into the higher word, so the lower activations are moved by [`OFFSET`] and never negative, nor is their sum with a weight, and a
     /// pair of weights is the number it makes: `low + 2^16 high`. That leaves activations 14 bits.
     Numbers,

@@ -1,0 +1,159 @@
+//! On each GPU that is here: tokens that the model chooses there are those that the engine's own sampler chooses from
+//! its logits. None is a skip with the reason, or a failure with `ROCI_REQUIRE_GPU=1`.
+
+use engine::{
+    Capacity, EngineOptions, Event, Forward, Rows, Sampling, StepError, Submit, Ticket, sampler, sampler::Sampler,
+    start,
+};
+use model::{Batch, BlockId, DeviceChoice, KvType, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId, synthetic};
+use weights::Dtype;
+
+use crate::support::collect;
+
+fn models(dtype: Dtype, kv_type: KvType, n_blocks: usize) -> Vec<Model> {
+    let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 7).unwrap();
+    let (mut models, mut reasons) = (Vec::new(), Vec::new());
+    for vendor in gpu::Vendor::ALL {
+        match gpu::Device::count(vendor) {
+            Ok(n) => models.extend((0..n).map(|ordinal| {
+                let device = DeviceChoice::Gpu { vendor, ordinal };
+                let options = LoadOptions { device, kv_type, n_blocks, max_batch_tokens: 64, ..LoadOptions::default() };
+                Model::load(&checkpoint, options).unwrap()
+            })),
+            Err(error) => reasons.push(error.to_string()),
+        }
+    }
+    if models.is_empty() {
+        let is_required = std::env::var("ROCI_REQUIRE_GPU").is_ok_and(|value| value == "1");
+        assert!(!is_required, "ROCI_REQUIRE_GPU=1 and no GPU: {}", reasons.join("; "));
+        eprintln!("skipped on GPUs: {}", reasons.join("; "));
+    }
+    models
+}
+
+/// A model that is given one step at a time.
+struct OneAtATime(Model);
+
+impl Forward for OneAtATime {
+    fn capacity(&self) -> Capacity {
+        Forward::capacity(&self.0)
+    }
+
+    fn chooses(&self) -> bool {
+        self.0.chooses()
+    }
+
+    fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {
+        Forward::submit(&mut self.0, batch)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, StepError> {
+        Forward::wait(&mut self.0, ticket)
+    }
+}
+
+fn samplings() -> Vec<Sampling> {
+    let base = Sampling { temperature: 0.9, ..Sampling::default() };
+    let kinds = [
+        Sampling::default(),
+        base.clone(),
+        Sampling { top_k: 40, ..base.clone() },
+        Sampling { top_p: 0.8, ..base.clone() },
+        Sampling { min_p: 0.2, ..base.clone() },
+        Sampling { top_k: 40, top_p: 0.95, min_p: 0.05, temperature: 0.7, ..base },
+    ];
+    (0..60).map(|seed| Sampling { seed, ..kinds[seed as usize % kinds.len()].clone() }).collect()
+}
+
+#[test]
+fn a_device_chooses_what_the_sampler_chooses() {
+    for mut model in models(Dtype::Q8_0, KvType::F16, 24) {
+        let tokens: Vec<TokenId> = (0..60).map(|i| TokenId(i * 37 % 320)).collect();
+        let samplings = samplings();
+        let choices = samplings.iter().enumerate().map(|(row, sampling)| sampler::choice(sampling, row + 1).unwrap());
+        let mut batch = Batch {
+            tokens: tokens.clone(),
+            positions: (0..60).collect(),
+            seqs: vec![SeqRows { first_row: 0, n_rows: 60, block_table: (0..4).map(BlockId).collect() }],
+            logits_rows: (0..60).collect(),
+            ..Batch::default()
+        };
+        let n_vocab = model.config().n_vocab;
+        let mut own = Sampler::new(n_vocab);
+        let output = model.forward(&batch).unwrap();
+        let truth: Vec<TokenId> = output
+            .logits
+            .chunks(n_vocab)
+            .zip(&samplings)
+            .enumerate()
+            .map(|(row, (logits, sampling))| own.sample(logits, &tokens[..=row], sampling, None, None).unwrap().token)
+            .collect();
+        batch.choices = choices.collect();
+        let output = model.forward(&batch).unwrap();
+        assert!(output.logits.is_empty(), "no logits travel");
+        let found: Vec<TokenId> = output.chosen.iter().map(|token| token.unwrap()).collect();
+        assert_eq!(found, truth);
+    }
+}
+
+/// The loop itself: a decode step reads back one word a sequence and nothing else.
+#[test]
+fn a_step_reads_one_token_back() {
+    for model in models(Dtype::Q8_0, KvType::F16, 24) {
+        let (device, vocab_bytes) = (model.device(), 4 * model.config().n_vocab as u64);
+        let before = model.counters().unwrap();
+        let counters = |handle: &engine::Handle| handle.stats().unwrap();
+        let handle = start(model, EngineOptions::default(), None);
+        let submit = Submit::new(handle.next_request_id(), vec![TokenId(5), TokenId(9)], 8);
+        let (tokens, ..) = collect(handle.submit(submit).unwrap());
+        assert_eq!((tokens.len(), counters(&handle).n_tokens_generated), (8, 8));
+        drop(handle);
+        let vendor = gpu::Vendor::ALL.into_iter().find(|vendor| device.starts_with(vendor.word())).unwrap();
+        let after = gpu::Device::open(vendor, 0).unwrap().counters();
+        let moved = (after - before).bytes_to_host;
+        assert!(moved <= 8 * 4, "{moved} bytes came back for 8 tokens, a row of logits has {vocab_bytes}");
+    }
+}
+
+/// Mixed requests in a pool that is too small for them: some that only the host can choose for, some that stop, one
+/// that is cancelled. Overlapped steps say what single steps say.
+#[test]
+fn overlapped_steps_say_what_single_steps_say() {
+    // Best tokens of exact numbers: a difference means a block or a row mixed up, not rounding.
+    let load = || models(Dtype::F32, KvType::F32, 11);
+    for (single, overlapped) in load().into_iter().zip(load()) {
+        assert_eq!(overlapped.max_in_flight(), 2);
+        let options = EngineOptions { prefill_chunk: 20, ..EngineOptions::default() };
+        let said = |handle: &engine::Handle| {
+            let all: Vec<_> = (0..8)
+                .map(|seed| {
+                    let prompt = (0..9 + 3 * seed).map(|i| TokenId((i * 37 + seed * 11) % 320)).collect();
+                    let mut submit = Submit::new(handle.next_request_id(), prompt, 40);
+                    submit.stop_tokens = (0..320).filter(|token| seed == 3 && token % 7 == 0).map(TokenId).collect();
+                    if seed % 4 == 1 {
+                        submit.sampling.repetition_penalty = 1.2;
+                    }
+                    handle.submit(submit).unwrap()
+                })
+                .collect();
+            let mut answers = Vec::new();
+            for (seed, mut events) in all.into_iter().enumerate() {
+                if seed == 6 {
+                    let first = events.next();
+                    assert!(matches!(first, Some(Event::Token { .. })), "{first:?}");
+                    continue;
+                }
+                let (tokens, reason, usage) = collect(events);
+                answers.push((tokens, reason));
+                assert!(usage.n_generated == 40 || seed == 3);
+            }
+            let stats = handle.stats().unwrap();
+            assert_eq!((stats.n_running, stats.n_blocks_held), (0, 0));
+            (answers, stats.n_preemptions)
+        };
+        let truth = said(&start(OneAtATime(single), options, None));
+        let found = said(&start(overlapped, options, None));
+        assert_eq!(found.0, truth.0);
+        assert!(found.1 > 0, "the pool was meant to be too small");
+    }
+}
