@@ -83,6 +83,9 @@ pub struct ModelsArgs {
     /// Responses, and as many chat completions, that are kept in memory
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub max_stored: usize,
+    /// What they may take together, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = positive)]
+    pub max_stored_size: usize,
     /// Send embeddings as numbers also to clients that ask for base64
     #[arg(long)]
     pub no_base64: bool,
@@ -151,6 +154,9 @@ pub struct AccessArgs {
     /// Largest body of a request, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = positive)]
     pub max_body: usize,
+    /// A field of a request that is not known is an error; without it the answer's header x-ignored-fields names it
+    #[arg(long)]
+    pub strict_fields: bool,
     /// How long a request's headers, and then its body, may take to arrive
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub read_timeout: u64,
@@ -271,19 +277,22 @@ fn serve(args: &Args) -> Result<()> {
     };
     let mut gate = Gate::new(keys, args.access.rate, args.access.concurrent);
     gate.metrics_need_key = !args.access.open_metrics;
+    // One half for responses, one for chats.
+    let kept_bytes = args.models_args.max_stored_size << 19;
     let app = Arc::new(App {
         models,
         gate,
         defaults: defaults(&args.sampling),
         fingerprint: format!("roci-{}", env!("CARGO_PKG_VERSION")),
-        body: BodyLimits::new(args.access.max_body << 20, Duration::from_secs(args.access.read_timeout)),
+        body: BodyLimits::new(args.access.max_body << 20, Duration::from_secs(args.access.read_timeout))
+            .strict(args.access.strict_fields),
         request_time: Duration::from_secs(args.scheduling.request_timeout.max(1)),
         log_prompts: args.logs.log_prompts,
         has_base64: !args.models_args.no_base64,
         has_page: !args.access.no_web,
         pages,
-        store: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
-        chats: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
+        store: Store::new(args.models_args.max_stored, kept_bytes, args.models_args.unknown_responses),
+        chats: Store::new(args.models_args.max_stored, kept_bytes, args.models_args.unknown_responses),
         metrics: Some(metrics::install()?),
         state: server::health::State::default(),
     });

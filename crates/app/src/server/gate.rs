@@ -142,6 +142,9 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
         response.headers_mut().insert("x-request-id", value.clone());
         response.headers_mut().insert("request-id", value);
     }
+    if let Some(fields) = record.tally.ignored() {
+        response.headers_mut().insert("x-ignored-fields", fields);
+    }
     record.status = response.status();
     response.map(|body| Body::new(Recorded { body, record }))
 }

@@ -108,6 +108,11 @@ impl Loaded {
         self.masks.compile(constraint, self.handle.n_vocab()).map(drop)
     }
 
+    /// What compiled constraints are reckoned to take.
+    pub fn constraint_bytes(&self) -> usize {
+        self.masks.kept_bytes()
+    }
+
     /// Whether it reads texts as a whole and makes vectors of them, and writes none.
     pub fn is_encoder(&self) -> bool {
         self.handle.embeds().attention == model::Attention::Full
@@ -127,9 +132,9 @@ impl Loaded {
         self.template.template.render(messages, options)
     }
 
-    /// The tokens of rendered text: the template wrote BOS itself.
+    /// The tokens of rendered text: the template wrote BOS itself, and control tokens that users wrote are shielded.
     pub fn encode_rendered(&self, text: &str) -> ApiResult<Vec<TokenId>> {
-        self.encode(text, Specials::Parse, Ends::None)
+        self.encode_by(text, |text| self.tokenizer.encode_shielded(text))
     }
 
     /// The text as it is, with the BOS that the vocabulary asks for.
@@ -137,9 +142,12 @@ impl Loaded {
         self.encode(text, Specials::Parse, Ends::Add)
     }
 
-    /// The tokens of a text. One that is far too long is refused by its beginning: tokenizing takes time and memory.
     pub fn encode(&self, text: &str, specials: Specials, ends: Ends) -> ApiResult<Vec<TokenId>> {
-        let encode = |text: &str| self.tokenizer.encode_with(text, specials, ends);
+        self.encode_by(text, |text| self.tokenizer.encode_with(text, specials, ends))
+    }
+
+    /// The tokens of a text. One that is far too long is refused by its beginning: tokenizing takes time and memory.
+    fn encode_by(&self, text: &str, encode: impl Fn(&str) -> Vec<u32>) -> ApiResult<Vec<TokenId>> {
         let n_ctx = self.n_ctx();
         let mut n_bytes = n_ctx * USUAL_TOKEN_BYTES;
         while n_bytes < text.len() {

@@ -53,7 +53,7 @@ fn describe() {
     describe_gauge!("roci_memory_resident_bytes", "Memory of this process that is in RAM");
     describe_counter!("roci_key_tokens_total", "Tokens that the requests of a key took");
     describe_counter!("roci_key_requests_total", "Requests of a key");
-    describe_gauge!("roci_body_bytes", "What large request bodies are reckoned to take now");
+    describe_gauge!("roci_kept_bytes", "What the server keeps for clients, reckoned");
     describe_gauge!("roci_models_loaded", "Models in memory");
     describe_gauge!("roci_info", "The version of this program");
 }
@@ -132,7 +132,15 @@ pub fn render(app: &App) -> String {
     let Some(handle) = &app.metrics else { return String::new() };
     gauge!("roci_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     gauge!("roci_memory_resident_bytes").set(resident_bytes() as f64);
-    gauge!("roci_body_bytes").set(app.body.used_bytes() as f64);
+    let constraints: usize = app.models.loaded().map(|model| model.constraint_bytes()).sum();
+    for (what, n_bytes) in [
+        ("responses", app.store.n_bytes()),
+        ("chats", app.chats.n_bytes()),
+        ("constraints", constraints),
+        ("bodies", app.body.used_bytes()),
+    ] {
+        gauge!("roci_kept_bytes", "what" => what).set(n_bytes as f64);
+    }
     gauge!("roci_models_loaded").set(app.models.loaded().count() as f64);
     for model in app.models.loaded() {
         let (stats, name) = (model.handle.latest_stats(), model.name.clone());
