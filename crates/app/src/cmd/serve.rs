@@ -115,6 +115,9 @@ pub struct SchedulingArgs {
     /// A request that runs longer ends with what it has
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub request_timeout: u64,
+    /// How long /ready says no after SIGTERM before connections are refused: for those who send requests here
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub drain_notice: u64,
     /// How long requests in flight may go on after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_timeout: u64,
@@ -326,6 +329,7 @@ fn listen(args: &Args) -> Result<Listen> {
         },
         max_connections: args.access.max_connections,
         max_per_peer: args.access.max_connections_per_peer.unwrap_or_else(|| args.access.max_connections.div_ceil(2)),
+        notice: Duration::from_secs(args.scheduling.drain_notice),
         drain: Duration::from_secs(args.scheduling.drain_timeout),
     })
 }

@@ -74,7 +74,7 @@ fn is_open(app: &App, method: &Method, path: &str) -> bool {
     match path {
         "/health" | "/ready" | "/openapi.json" => true,
         "/metrics" => !app.gate.metrics_need_key,
-        _ => method == Method::GET && !is_api,
+        _ => matches!(*method, Method::GET | Method::HEAD) && !is_api,
     }
 }
 

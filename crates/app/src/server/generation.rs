@@ -95,6 +95,8 @@ pub struct Answers {
     pending: VecDeque<(usize, Update)>,
     /// When they end with what they have.
     deadline: tokio::time::Instant,
+    /// Whether the server waits for nobody any more.
+    is_cut: tokio::sync::watch::Receiver<bool>,
 }
 
 /// One answer being made.
@@ -153,7 +155,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         let id = model.handle.next_request_id();
         let mut submit = Submit::new(id, request.prompt.clone(), request.max_tokens.unwrap_or(n_ctx).min(n_ctx));
         submit.sampling = request.sampling.clone();
-        submit.sampling.seed = submit.sampling.seed.wrapping_add(choice as u64);
+        submit.sampling.seed = seed_of(submit.sampling.seed, choice);
         submit.stop_tokens = model.tokenizer.end_ids().iter().map(|&id| TokenId(id)).collect();
         (submit.logprobs, submit.prompt_logprobs) = (request.logprobs, request.prompt_logprobs);
         submit.constraint = request.constraint.clone();
@@ -179,7 +181,14 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             tally: tally::current(),
         });
     }
-    Ok(Answers { open, pending: VecDeque::new(), deadline: tokio::time::Instant::now() + app.request_time })
+    let deadline = tokio::time::Instant::now() + app.request_time;
+    Ok(Answers { open, pending: VecDeque::new(), deadline, is_cut: app.state.cut_signal() })
+}
+
+/// The seed of one of several answers: the first has the one that was asked for, the others none that a neighbouring
+/// seed leads to.
+fn seed_of(seed: u64, choice: usize) -> u64 {
+    seed.wrapping_add((choice as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// A place in the queue, where keys share it.
@@ -232,7 +241,13 @@ impl Answers {
             if self.open.is_empty() {
                 return Ok(None);
             }
-            let next = tokio::time::timeout_at(self.deadline, next_event(&mut self.open)).await;
+            let next = tokio::select! {
+                next = tokio::time::timeout_at(self.deadline, next_event(&mut self.open)) => next,
+                Ok(_) = self.is_cut.wait_for(|&is_cut| is_cut) => {
+                    let status = axum::http::StatusCode::SERVICE_UNAVAILABLE;
+                    return Err(ApiError::new(status, "the server is stopping").code("server_stopping"));
+                }
+            };
             let Ok((idx, event)) = next else {
                 self.open.iter().for_each(Answer::cancel);
                 // Once: the engine answers with the usage.
