@@ -21,10 +21,9 @@ mod options;
 mod profile;
 mod report;
 mod sampling_args;
-mod server;
+mod serve_config;
 mod soak;
 mod store;
-mod web;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;

@@ -278,7 +278,6 @@ impl Planner<'_> {
             n_ctx,
             watch: self.options.watch,
             step_deadline: self.options.step_deadline,
-            ..LoadOptions::default()
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `roci key`: keys for `roci serve`.
 
-use crate::server::keys;
 use anyhow::{Context, Result, bail};
+use server::keys;
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, Write};
 use std::path::PathBuf;

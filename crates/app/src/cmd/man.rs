@@ -19,7 +19,7 @@ pub fn main(args: &Args, command: clap::Command) -> Result<()> {
         .and_then(|()| clap_mangen::generate_to(command, folder))
         .with_context(|| format!("cannot write man pages to `{}`", folder.display()))
         .hint("use a folder you can write to")?;
-    let n_pages = std::fs::read_dir(folder)?.filter_map(Result::ok).filter(|entry| is_ours(entry)).count();
+    let n_pages = std::fs::read_dir(folder)?.filter_map(Result::ok).filter(is_ours).count();
     Ok(writeln!(std::io::stdout(), "{n_pages} man pages in {}", folder.display())?)
 }
 

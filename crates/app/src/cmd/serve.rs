@@ -3,20 +3,21 @@
 
 use crate::options::LoadArgs;
 use crate::report::HintExt;
-use crate::server::connection::Times;
-use crate::server::gate::Gate;
-use crate::server::json::BodyLimits;
-use crate::server::keys::Keys;
-use crate::server::listen::{Listen, Tls};
-use crate::server::models::{Registry, open_entry};
-use crate::server::openai::store::{Store, Unknown};
-use crate::server::origin::Policy;
-use crate::server::sampling::Defaults;
-use crate::server::traces::{self, Collector};
-use crate::server::{self, App, config, log, metrics};
+use crate::{serve_config as config, store};
 use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
 use rocinante::{Scheduling, Workload};
+use server::connection::Times;
+use server::gate::Gate;
+use server::json::BodyLimits;
+use server::keys::Keys;
+use server::listen::{Listen, Tls};
+use server::models::{Entry, Registry};
+use server::openai::store::{Store, Unknown};
+use server::origin::Policy;
+use server::sampling::Defaults;
+use server::traces::{self, Collector};
+use server::{App, log, metrics};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -301,6 +302,19 @@ fn serve(args: &Args) -> Result<()> {
     runtime.shutdown_timeout(Duration::from_secs(2));
     traces::shut_down();
     outcome
+}
+
+/// What to serve: `NAME=SPEC` or `SPEC`, whose own name is then taken.
+fn open_entry(argument: &str) -> Result<Entry> {
+    let (name, spec) = match argument.split_once('=') {
+        Some((name, spec)) if !name.is_empty() && !name.contains(['/', '\\']) => (Some(name), spec),
+        _ => (None, argument),
+    };
+    let path = store::resolve(spec)?;
+    let stem = || path.file_stem().map_or_else(|| spec.to_owned(), |stem| stem.to_string_lossy().into_owned());
+    let is_path = spec.ends_with(".gguf") || spec.contains(['/', '\\']);
+    let name = name.map_or_else(|| if is_path { stem() } else { spec.to_owned() }, str::to_owned);
+    Ok(Entry::new(name, path)?)
 }
 
 fn listen(args: &Args) -> Result<Listen> {

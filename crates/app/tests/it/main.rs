@@ -15,6 +15,7 @@ mod rocm;
 mod serve;
 mod serve_fairness;
 mod serve_families;
+mod serve_folder;
 mod serve_hostile;
 mod serve_kept;
 mod serve_models;

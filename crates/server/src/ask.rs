@@ -1,0 +1,113 @@
+//! What a chat request of any API family comes down to: a conversation, tools, the shape of the answer, and settings.
+//! Families fill an [`Ask`]; [`prepare`] turns it into tokens, a constraint and the reader of the answer.
+
+use super::App;
+use super::error::{ApiError, Result};
+use super::generation::{Caller, Request};
+use super::loaded::Loaded;
+use super::sampling::Knobs;
+use super::tools;
+use rocinante::Splitter;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use text::{Message, RenderOptions};
+
+/// A chat, whatever the wire format it came in.
+#[derive(Clone, Debug, Default)]
+pub struct Ask {
+    pub messages: Vec<Message>,
+    /// As OpenAI writes them: `{"type": "function", "function": {"name", "description", "parameters"}}`.
+    pub tools: Vec<Value>,
+    pub choice: ToolChoice,
+    pub is_parallel: bool,
+    pub shape: Shape,
+    /// Whether the model should think first, where its template can say so.
+    pub thinking: Option<bool>,
+    /// The last message is the beginning of the answer.
+    pub continues: bool,
+    /// Further variables for the template.
+    pub extra: Map<String, Value>,
+    pub knobs: Knobs,
+    pub stop: Vec<String>,
+    pub logprobs: Option<usize>,
+    pub n: usize,
+    pub max_tokens: Option<usize>,
+}
+
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum ToolChoice {
+    #[default]
+    Auto,
+    None,
+    Required,
+    Named(String),
+}
+
+/// What the text of an answer must be.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Shape {
+    #[default]
+    Text,
+    Json,
+    Schema(Value),
+    Regex(String),
+    /// Lark, or GBNF as llama.cpp has it.
+    Grammar(String),
+}
+
+/// Renders and tokenizes on a thread that may take its time, and checks all settings.
+pub async fn prepare(app: &App, model: &Arc<Loaded>, ask: Ask, caller: Caller) -> Result<(Request, Splitter)> {
+    let sampling = ask.knobs.sampling(model, &app.defaults)?;
+    let owned = Arc::clone(model);
+    let work = move || -> Result<_> {
+        let text = render(&owned, &ask)?;
+        let prompt = owned.encode_rendered(&text)?;
+        let constraint = tools::constraint(&owned, &ask, &text)?;
+        let splitter = tools::splitter(&owned, &ask, &text);
+        Ok((ask, prompt, constraint, splitter))
+    };
+    let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
+    let (ask, prompt, constraint, splitter) = done?;
+    let max_tokens = ask.max_tokens.or(app.defaults.max_tokens);
+    Ok((
+        Request {
+            prompt,
+            sampling,
+            max_tokens,
+            logprobs: ask.logprobs,
+            prompt_logprobs: false,
+            constraint,
+            n: ask.n,
+            caller,
+        },
+        splitter,
+    ))
+}
+
+/// The conversation as the model reads it, up to where its answer begins.
+pub fn render(model: &Loaded, ask: &Ask) -> Result<String> {
+    let (messages, beginning) = match ask.messages.as_slice() {
+        [] => return Err(ApiError::bad("there are no messages").param("messages")),
+        [before @ .., last] if ask.continues && last.role == "assistant" => (before, last.content.trim_end()),
+        all => (all, ""),
+    };
+    let mut extra = ask.extra.clone();
+    // A constraint holds from the first token on: there is no room to think.
+    let thinking = if ask.shape == Shape::Text { ask.thinking } else { Some(false) };
+    if let Some(thinking) = thinking {
+        // The names that templates use for it.
+        for name in ["enable_thinking", "thinking"] {
+            extra.entry(name).or_insert(thinking.into());
+        }
+    }
+    let is_told = !ask.tools.is_empty() && ask.choice != ToolChoice::None;
+    let told = is_told && !model.knows_tools();
+    let messages = if told { &tools::spell_out(messages, &ask.tools) } else { messages };
+    let tools = (is_told && !told).then(|| Value::Array(ask.tools.clone()));
+    let options = RenderOptions { add_generation_prompt: true, tools, extra };
+    let mut text = model.render(messages, &options).map_err(|error| {
+        ApiError::bad(format!("the model's chat template refused the conversation: {error}")).param("messages")
+    })?;
+    text.push_str(beginning);
+    Ok(text)
+}

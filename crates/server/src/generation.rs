@@ -1,0 +1,292 @@
+//! The one way from a request to an answer, for every API family: prompt tokens and settings in, the runtime's stream of
+//! events out. Families translate their wire format to [`Request`] and events back; what is counted, logged and traced
+//! of an answer, and what a dropped connection does, is decided here alone. Dropping an [`Answers`] cancels it.
+
+use super::error::{ApiError, Result};
+use super::loaded::Loaded;
+use super::shares::Turn;
+use super::tally::{self, Tally};
+use super::traces::{self, Span};
+use super::{App, metrics};
+use futures_util::FutureExt;
+use futures_util::future::select_all;
+use rocinante::{Answer, AnswerEvent, Constraint, Finish, Finished, Piece, Sampling, Splitter, TokenId};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// After a deadline, the engine has this long to answer with the usage.
+const TIME_TO_END: Duration = Duration::from_secs(60);
+
+/// What to generate, whatever the API it was asked through.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub prompt: Vec<TokenId>,
+    pub sampling: Sampling,
+    /// `None`: until the context is full.
+    pub max_tokens: Option<usize>,
+    /// `Some(n)`: with the log-probabilities of the n best tokens at each step.
+    pub logprobs: Option<usize>,
+    /// The same for the tokens of the prompt.
+    pub prompt_logprobs: bool,
+    /// Which texts are possible.
+    pub constraint: Option<Constraint>,
+    /// Answers to the same prompt.
+    pub n: usize,
+    pub caller: Caller,
+}
+
+/// For whom: decides order and fairness.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Caller {
+    pub group: u64,
+    pub priority: i32,
+    /// There are other keys, which want their share of the queue.
+    pub has_rivals: bool,
+    /// Models do not leave memory for this caller.
+    pub keeps_models: bool,
+}
+
+/// The answers to one request, as they grow.
+pub struct Answers {
+    open: Vec<Choice>,
+    /// When they end with what they have.
+    deadline: tokio::time::Instant,
+}
+
+/// One answer being made.
+struct Choice {
+    index: usize,
+    model: Arc<Loaded>,
+    answer: Answer,
+    is_done: bool,
+    submitted: Instant,
+    last_token: Option<Instant>,
+    span: Option<Span>,
+    /// All of it, where answers are written into the log.
+    said: Option<String>,
+    /// Its place in the queue, until its first token.
+    turn: Option<Turn>,
+    n_prompt: usize,
+    n_generated: usize,
+    tally: Option<Arc<Tally>>,
+}
+
+/// Submits a request. Everything that can be known to be wrong is an error here, before anything is computed.
+/// `splitter` is the reader of an answer's text, of which each answer gets its own.
+pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Splitter) -> Result<Answers> {
+    if app.log_prompts {
+        let text: String = request.prompt.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
+        tracing::info!(model = model.name, prompt = text, "prompt");
+    }
+    let mut open = Vec::with_capacity(request.n);
+    for index in 0..request.n {
+        let mut wanted = rocinante::Request {
+            sampling: request.sampling.clone(),
+            max_tokens: request.max_tokens,
+            constraint: request.constraint.clone(),
+            logprobs: request.logprobs,
+            prompt_logprobs: request.prompt_logprobs,
+            priority: request.caller.priority,
+            group: request.caller.group,
+            ..rocinante::Request::default()
+        };
+        wanted.sampling.seed = wanted.sampling.seed.wrapping_add(index as u64);
+        let turn = take_turn(model, request.caller)?;
+        let answer = model.answer(request.prompt.clone(), &wanted, splitter.fresh());
+        open.push(Choice {
+            index,
+            model: Arc::clone(model),
+            answer: answer.map_err(|error| refused(model, error))?,
+            is_done: false,
+            submitted: Instant::now(),
+            last_token: None,
+            span: traces::child(|| format!("generate {}", model.name)),
+            said: app.log_prompts.then(String::new),
+            turn,
+            n_prompt: request.prompt.len(),
+            n_generated: 0,
+            tally: tally::current(),
+        });
+    }
+    Ok(Answers { open, deadline: tokio::time::Instant::now() + app.request_time })
+}
+
+/// A place in the queue, where keys share it.
+pub fn take_turn(model: &Loaded, caller: Caller) -> Result<Option<Turn>> {
+    if !caller.has_rivals {
+        return Ok(None);
+    }
+    model.shares.enter(caller.group).map(Some).map_err(|n| {
+        metrics::refused();
+        let text = format!("{n} requests of this key wait already, and others share the queue");
+        ApiError::busy(text, retry_after_s(model)).code("queue_full")
+    })
+}
+
+/// Why the runtime did not take a request. A queue that is full is told with a time to come back.
+pub fn refused(model: &Loaded, error: rocinante::Error) -> ApiError {
+    use rocinante::Error as E;
+    match error {
+        E::Encoder => {
+            let text = format!("`{}` is an encoder: it makes vectors and scores of texts, and writes none", model.name);
+            ApiError::bad(text).code("unsupported_model").param("model")
+        }
+        E::PromptTooLong { n_prompt, n_ctx, .. } => {
+            let text =
+                format!("this model's context holds {n_ctx} tokens, the prompt has {n_prompt}; please shorten it");
+            ApiError::bad(text).code("context_length_exceeded")
+        }
+        E::Engine(engine::Error::QueueFull { .. }) => {
+            metrics::refused();
+            ApiError { retry_after_s: Some(retry_after_s(model)), ..error.into() }
+        }
+        error => error.into(),
+    }
+}
+
+/// A guess at when the queue has moved: a second for each round of running requests that waits.
+fn retry_after_s(model: &Loaded) -> u64 {
+    let stats = model.engine().latest_stats();
+    (stats.n_waiting / stats.n_running.max(1)).clamp(1, 60) as u64
+}
+
+impl Answers {
+    /// Several prompts, `n` answers to each, as one: the answers are counted through.
+    pub fn join(all: Vec<Self>, n: usize) -> Option<Self> {
+        let mut all = all.into_iter();
+        let mut joined = all.next()?;
+        for (i, mut answers) in all.enumerate() {
+            answers.open.iter_mut().for_each(|choice| choice.index += (i + 1) * n);
+            joined.open.append(&mut answers.open);
+        }
+        Some(joined)
+    }
+
+    /// The next thing that happens to any of the answers, with its index; `None` when all are finished. An error ends
+    /// all.
+    pub async fn next(&mut self) -> Result<Option<(usize, AnswerEvent)>> {
+        while !self.open.is_empty() {
+            let next = tokio::time::timeout_at(self.deadline, next_event(&mut self.open)).await;
+            let Ok((idx, event)) = next else {
+                self.open.iter().for_each(|choice| choice.answer.cancel());
+                // Once: the engine answers with the usage.
+                self.deadline += TIME_TO_END;
+                continue;
+            };
+            let choice = &mut self.open[idx];
+            let Some(event) = event else {
+                self.open.remove(idx);
+                continue;
+            };
+            let event = choice.note(event)?;
+            let index = choice.index;
+            if choice.is_done {
+                self.open.remove(idx);
+            }
+            // Tokens are counted; clients are told of the text they become.
+            if !matches!(event, AnswerEvent::Token(_)) {
+                return Ok(Some((index, event)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The next event of any answer.
+async fn next_event(choices: &mut [Choice]) -> (usize, Option<rocinante::Result<AnswerEvent>>) {
+    if let [only] = choices {
+        return (0, only.answer.next_event().await);
+    }
+    let (event, idx, _) = select_all(choices.iter_mut().map(|choice| choice.answer.next_event().boxed())).await;
+    (idx, event)
+}
+
+impl Choice {
+    /// Counts, logs and traces what happened.
+    fn note(&mut self, event: rocinante::Result<AnswerEvent>) -> Result<AnswerEvent> {
+        self.turn = None;
+        let event = event.map_err(|error| {
+            self.is_done = true;
+            if let Some(mut span) = self.span.take() {
+                span.fail(&error.to_string());
+                span.end();
+            }
+            ApiError::from(error)
+        })?;
+        Ok(match event {
+            AnswerEvent::Token(token) => {
+                self.n_generated += 1;
+                self.note_token();
+                AnswerEvent::Token(token)
+            }
+            AnswerEvent::Piece(piece) => {
+                self.note_piece(&piece);
+                AnswerEvent::Piece(piece)
+            }
+            AnswerEvent::Finished(finished) => {
+                self.is_done = true;
+                metrics::finished(&self.model.name, &finished);
+                if let Some(tally) = &self.tally {
+                    tally.add(finished.usage.n_prompt, finished.usage.n_generated);
+                }
+                self.end_span(&finished);
+                if let Some(said) = self.said.take() {
+                    tracing::info!(model = self.model.name, answer = said, "answer");
+                }
+                // No API has a word for the context's end, or for a deadline.
+                let is_cut = matches!(finished.finish, Finish::Context | Finish::Cancelled);
+                let finish = if is_cut { Finish::Length } else { finished.finish };
+                AnswerEvent::Finished(Finished { finish, ..finished })
+            }
+            event => event,
+        })
+    }
+
+    fn note_token(&mut self) {
+        let now = Instant::now();
+        match self.last_token.replace(now) {
+            None => metrics::first_token(&self.model.name, now - self.submitted),
+            Some(last) => metrics::next_token(&self.model.name, now - last),
+        }
+    }
+
+    fn note_piece(&mut self, piece: &Piece) {
+        let Some(said) = &mut self.said else { return };
+        match piece {
+            Piece::Text { text, .. } | Piece::Reasoning(text) | Piece::ToolArguments { text, .. } => {
+                said.push_str(text)
+            }
+            Piece::ToolCall { name, .. } => said.push_str(name),
+        }
+    }
+
+    fn end_span(&mut self, finished: &Finished) {
+        let Some(mut span) = self.span.take() else { return };
+        let usage = &finished.usage;
+        span.text("gen_ai.request.model", &self.model.name);
+        span.texts("gen_ai.response.finish_reasons", &[metrics::reason(finished.finish)]);
+        span.number("gen_ai.usage.input_tokens", usage.n_prompt as u64);
+        span.number("gen_ai.usage.output_tokens", usage.n_generated as u64);
+        span.number("roci.cached_tokens", usage.n_cached as u64);
+        span.seconds("gen_ai.server.time_to_first_token", usage.timings.ttft);
+        span.seconds("roci.queue_seconds", usage.timings.queue);
+        span.end();
+    }
+}
+
+impl Drop for Choice {
+    fn drop(&mut self) {
+        if !self.is_done {
+            // With the first token all of the prompt was computed; before it, nobody knows here how much.
+            let n_prompt = if self.n_generated > 0 { self.n_prompt } else { 0 };
+            metrics::abandoned(&self.model.name, n_prompt, self.n_generated);
+            if let Some(tally) = &self.tally {
+                tally.add(n_prompt, self.n_generated);
+            }
+            if let Some(mut span) = self.span.take() {
+                span.fail("the client went away");
+                span.end();
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What to do next, carried inside an anyhow chain: any layer can attach a `hint:` where it knows the remedy, and
+//! whoever prints the error finds the innermost one.
+
+use std::fmt;
+
+/// An error together with the next step for the user.
+#[derive(Debug)]
+struct Hinted {
+    hint: String,
+    error: anyhow::Error,
+}
+
+impl fmt::Display for Hinted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl std::error::Error for Hinted {
+    // The display is the inner error's own, so the chain goes on below it.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.chain().nth(1)
+    }
+}
+
+/// Attaches a `hint:` line to a failure.
+pub trait HintExt<T> {
+    fn hint(self, hint: impl Into<String>) -> anyhow::Result<T>;
+    fn with_hint(self, hint: impl FnOnce() -> String) -> anyhow::Result<T>;
+}
+
+impl<T, E: Into<anyhow::Error>> HintExt<T> for Result<T, E> {
+    fn hint(self, hint: impl Into<String>) -> anyhow::Result<T> {
+        self.with_hint(|| hint.into())
+    }
+
+    fn with_hint(self, hint: impl FnOnce() -> String) -> anyhow::Result<T> {
+        self.map_err(|error| {
+            let error: anyhow::Error = error.into();
+            // The hint from deeper down knows more.
+            match error.chain().any(|cause| cause.is::<Hinted>()) {
+                true => error,
+                false => anyhow::Error::new(Hinted { hint: hint(), error }),
+            }
+        })
+    }
+}
+
+/// The error with its causes on one line, for messages that are themselves one line.
+pub fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        // Many libraries repeat their source in their own display.
+        if line.ends_with(&cause) {
+            continue;
+        }
+        if !line.is_empty() {
+            line.push_str(": ");
+        }
+        line.push_str(&cause);
+    }
+    line.replace('\n', " ")
+}
+
+/// The hint that an error carries.
+pub fn hint_of(error: &anyhow::Error) -> Option<&str> {
+    error.chain().find_map(|error| error.downcast_ref::<Hinted>()).map(|hinted| hinted.hint.as_str())
+}

@@ -1,0 +1,169 @@
+//! HTTP in front of the runtime: the API families (OpenAI, Anthropic, Ollama, llama.cpp's), keys and limits, metrics and
+//! traces, and the pages. Handlers translate between a family's wire format and `generation`; nothing here computes.
+//!
+//! What this crate does not know: commands and their arguments, names of models and where they are fetched from. It is
+//! given files under names ([`models::Entry`]) and options of the runtime.
+
+#![forbid(unsafe_code)]
+
+mod anthropic;
+mod ask;
+pub mod connection;
+pub mod constraint_probe;
+mod error;
+pub mod gate;
+mod generation;
+pub mod health;
+pub mod hint;
+mod infill;
+pub mod json;
+pub mod keys;
+mod limits;
+pub mod listen;
+pub mod loaded;
+pub mod log;
+pub mod metrics;
+pub mod models;
+mod ollama;
+pub mod openai;
+mod openapi;
+pub mod origin;
+mod rerank;
+pub mod sampling;
+mod shares;
+mod stream;
+mod tally;
+mod tokens;
+mod tools;
+pub mod traces;
+mod vectors;
+pub mod web;
+mod whole;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use metrics_exporter_prometheus::PrometheusHandle;
+use std::sync::Arc;
+use std::time::Duration;
+use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+
+pub use listen::run;
+
+/// The route of what no other takes: files of the page.
+const ANY_PATH: &str = "/{*path}";
+
+/// What every handler sees.
+pub struct App {
+    pub models: models::Registry,
+    pub gate: gate::Gate,
+    pub defaults: sampling::Defaults,
+    /// Changes when answers to the same seed may.
+    pub fingerprint: String,
+    pub body: json::BodyLimits,
+    /// After which an answer ends with what it has.
+    pub request_time: Duration,
+    pub log_prompts: bool,
+    /// Embeddings may be sent as base64, which strict clients do not take.
+    pub has_base64: bool,
+    pub has_page: bool,
+    /// Which web pages may ask.
+    pub pages: origin::Policy,
+    /// Responses that are kept, and chat completions.
+    pub store: openai::store::Store,
+    pub chats: openai::store::Store,
+    pub metrics: Option<PrometheusHandle>,
+    pub state: health::State,
+}
+
+pub fn router(app: Arc<App>) -> Router {
+    let openai = Router::new()
+        .route("/v1/models", get(openai::models::list))
+        .route("/v1/models/{*name}", get(openai::models::retrieve).delete(openai::models::delete))
+        .route("/v1/chat/completions", post(openai::chat::create).get(openai::chat_store::list))
+        .route(
+            "/v1/chat/completions/{id}",
+            get(openai::chat_store::retrieve).post(openai::chat_store::update).delete(openai::chat_store::delete),
+        )
+        .route("/v1/chat/completions/{id}/messages", get(openai::chat_store::messages))
+        .route("/v1/chat/completions/render", post(openai::chat::render))
+        .route("/v1/completions", post(openai::completions::create))
+        .route("/v1/completions/render", post(openai::completions::render))
+        .route("/v1/embeddings", post(openai::embeddings::create))
+        .route("/v1/responses", post(openai::responses::create))
+        .route("/v1/responses/input_tokens", post(openai::responses::input_tokens))
+        .route("/v1/responses/{id}", get(openai::responses::retrieve).delete(openai::responses::delete))
+        .route("/v1/responses/{id}/cancel", post(openai::responses::cancel))
+        .route("/v1/responses/{id}/input_items", get(openai::responses::input_items));
+    let anthropic = Router::new()
+        .route("/v1/messages", post(anthropic::create))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens));
+    let ollama = Router::new()
+        .route("/api/chat", post(ollama::chat))
+        .route("/api/generate", post(ollama::generate))
+        .route("/api/embed", post(ollama::embed))
+        .route("/api/tags", get(ollama::tags))
+        .route("/api/ps", get(ollama::ps))
+        .route("/api/show", post(ollama::show))
+        .route("/api/version", get(ollama::version));
+    let others = Router::new()
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/infill", post(infill::create))
+        .route("/rerank", post(rerank::create))
+        .route("/v1/rerank", post(rerank::create))
+        .route("/health", get(health::health))
+        .route("/ready", get(health::ready))
+        .route("/metrics", get(show_metrics))
+        .route("/openapi.json", get(openapi::document));
+    let page =
+        Router::new().route("/", get(|State(app): State<Arc<App>>| async move { asset(&app, "index.html") })).route(
+            ANY_PATH,
+            get(|State(app): State<Arc<App>>, Path(path): Path<String>| async move { asset(&app, &path) }),
+        );
+    let routes = openai.merge(anthropic).merge(ollama).merge(others).merge(page);
+    let routes = routes
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), gate::admit))
+        .layer(middleware::from_fn(gate::harden));
+    match cors(&app.pages.origins) {
+        Some(layer) => routes.layer(layer).with_state(app),
+        None => routes.with_state(app),
+    }
+}
+
+/// No other page may ask, unless the operator named it.
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    let layer = CorsLayer::new().allow_methods([Method::GET, Method::POST, Method::DELETE]).allow_headers(Any);
+    match origins {
+        [] => None,
+        _ if origins.iter().any(|origin| origin == "*") => Some(layer.allow_origin(Any)),
+        _ => {
+            let origins = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
+            Some(layer.allow_origin(AllowOrigin::list(origins)))
+        }
+    }
+}
+
+async fn show_metrics(State(app): State<Arc<App>>) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::render(&app)).into_response()
+}
+
+/// A file of the web page, which is part of this program.
+fn asset(app: &App, path: &str) -> Response {
+    match web::asset(path).filter(|_| app.has_page) {
+        Some(asset) => {
+            let headers = [
+                (header::CONTENT_TYPE, asset.content_type),
+                (header::CONTENT_SECURITY_POLICY, web::CONTENT_SECURITY_POLICY),
+                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+                // A new version of the program brings new pages.
+                (header::CACHE_CONTROL, "no-cache"),
+            ];
+            (headers, asset.bytes).into_response()
+        }
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}

@@ -1,0 +1,128 @@
+//! One model in memory, as the server needs it: engine, tokenizer, chat template, and what clients ask about it.
+
+use super::constraint_probe;
+use super::error::{ApiError, Result};
+use super::shares::Shares;
+use rocinante::{ConstraintGuard, Model, Options, TokenId, human_bytes};
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+use text::constraint::Constraint;
+use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
+
+/// Texts of more bytes per token of the context are looked at piece by piece.
+const USUAL_TOKEN_BYTES: usize = 8;
+
+/// A model of the runtime under the name that clients call it by.
+pub struct Loaded {
+    pub name: String,
+    pub tokenizer: Arc<Tokenizer>,
+    /// Who waits for it.
+    pub shares: Arc<Shares>,
+    model: Model,
+}
+
+impl Deref for Loaded {
+    type Target = Model;
+
+    fn deref(&self) -> &Model {
+        &self.model
+    }
+}
+
+impl Loaded {
+    /// Loads it; constraints are tried out in a child process first.
+    pub fn open(name: &str, path: &Path, options: &Options) -> rocinante::Result<Self> {
+        let guard = ConstraintGuard::new(constraint_probe::check);
+        let model = Model::open_with(path, &Options { constraint_guard: Some(guard), ..options.clone() })?;
+        let schedule = model.plan().schedule;
+        Ok(Self {
+            name: name.to_owned(),
+            tokenizer: Arc::clone(model.tokenizer()),
+            shares: Shares::new(schedule.max_queue + schedule.max_running),
+            model,
+        })
+    }
+
+    /// Whether its chat template says anything about tools.
+    pub fn knows_tools(&self) -> bool {
+        self.template().knows_tools()
+    }
+
+    /// Whether answers can be held to this, and what is wrong if not.
+    pub fn check(&self, constraint: &Constraint) -> std::result::Result<(), String> {
+        self.model.check(constraint).map_err(|error| error.to_string())
+    }
+
+    pub fn n_ctx(&self) -> usize {
+        self.context()
+    }
+
+    /// The conversation as the model was trained to read it.
+    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> rocinante::Result<String> {
+        self.template().render(messages, options)
+    }
+
+    /// The tokens of rendered text: the template wrote BOS itself.
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<TokenId>> {
+        self.encode(text, Specials::Parse, self.template().ends())
+    }
+
+    /// The text as it is, with the BOS that the vocabulary asks for.
+    pub fn encode_raw(&self, text: &str) -> Result<Vec<TokenId>> {
+        self.encode(text, Specials::Parse, Ends::Add)
+    }
+
+    /// The tokens of a text. One that is far too long is refused by its beginning: tokenizing takes time and memory.
+    pub fn encode(&self, text: &str, specials: Specials, ends: Ends) -> Result<Vec<TokenId>> {
+        let encode = |text: &str| self.tokenizer.encode_with(text, specials, ends);
+        let n_ctx = self.n_ctx();
+        let mut n_bytes = n_ctx * USUAL_TOKEN_BYTES;
+        while n_bytes < text.len() {
+            let end = (0..=n_bytes).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+            let n_tokens = encode(&text[..end]).len();
+            // The cut may change a few tokens before it.
+            if n_tokens > n_ctx + 64 {
+                let text = format!(
+                    "this model's context holds {n_ctx} tokens, the text of {} bytes has more than {n_tokens}; please \
+                     shorten it",
+                    text.len()
+                );
+                return Err(ApiError::bad(text).code("context_length_exceeded"));
+            }
+            n_bytes *= 4;
+        }
+        Ok(ids(encode(text)))
+    }
+
+    /// What a text begins with: BOS where the vocabulary has one, else the token that ends texts.
+    pub fn encode_start(&self) -> Vec<TokenId> {
+        let first = self.tokenizer.bos().or(self.tokenizer.eos()).or(self.tokenizer.end_ids().first().copied());
+        first.map(TokenId).into_iter().collect()
+    }
+
+    /// BOS where the vocabulary adds one by itself.
+    pub fn encode_start_or_nothing(&self) -> Vec<TokenId> {
+        ids(self.tokenizer.encode_with("", Specials::Parse, Ends::Add)).into_iter().take(1).collect()
+    }
+
+    /// What stands in the log when it is loaded.
+    pub fn describe(&self) -> String {
+        let (plan, memory) = (self.plan(), self.plan().memory());
+        format!(
+            "weights {}, keys and values {} ({} tokens, {} a request), scratch {}, {}, {}",
+            human_bytes(memory.weights_bytes as u64),
+            human_bytes(memory.kv_bytes as u64),
+            plan.n_pool_tokens(),
+            plan.n_ctx(),
+            human_bytes(memory.scratch_bytes as u64),
+            plan.schedule,
+            self.device(),
+        )
+    }
+}
+
+/// Token ids of the runtime's type.
+pub fn ids(tokens: Vec<u32>) -> Vec<TokenId> {
+    tokens.into_iter().map(TokenId).collect()
+}

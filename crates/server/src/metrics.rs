@@ -1,0 +1,192 @@
+//! What an operator sees at `/metrics`: counters and histograms as requests go by, gauges read from the engines when
+//! asked. The figures that routers of several servers read (llm-d, the Gateway API's inference extension) stand under
+//! vLLM's names too.
+
+use super::App;
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_util::MetricKindMask;
+use rocinante::{Finish, Finished};
+use std::time::Duration;
+
+const SECONDS: [f64; 19] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+];
+
+/// A gauge that was not set for so long belongs to a model that left memory, and is not shown any more.
+const GAUGE_LIFE: Duration = Duration::from_secs(1);
+
+/// Starts recording; once in a process.
+pub fn install() -> anyhow::Result<PrometheusHandle> {
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?;
+    let handle = builder.idle_timeout(MetricKindMask::GAUGE, Some(GAUGE_LIFE)).install_recorder()?;
+    describe();
+    Ok(handle)
+}
+
+/// What stands above each metric on the page. Those under vLLM's names are described by vLLM.
+fn describe() {
+    describe_histogram!("roci_time_to_first_token_seconds", "From a request's arrival to its first token");
+    describe_histogram!("roci_inter_token_seconds", "Between two tokens of an answer");
+    describe_histogram!("roci_queue_time_seconds", "From a request's arrival to its first step");
+    describe_histogram!("roci_http_request_seconds", "From a request's headers to the last byte of its answer");
+    describe_counter!("roci_http_requests_total", "Requests that were answered, by route and status");
+    describe_counter!("roci_requests_refused_total", "Requests that were told to come back later");
+    describe_counter!("roci_answers_abandoned_total", "Answers whose client went away");
+    describe_counter!("roci_answers_total", "Answers that ended, by why");
+    describe_counter!("roci_prompt_tokens_total", "Tokens of prompts, cached ones too");
+    describe_counter!("roci_generated_tokens_total", "Tokens of answers");
+    describe_counter!("roci_prefix_hit_tokens_total", "Tokens of prompts that were in the cache");
+    describe_counter!("roci_engine_steps_total", "Passes through the model");
+    describe_counter!("roci_engine_tokens_computed_total", "Tokens that went through the model");
+    describe_counter!("roci_engine_tokens_reused_total", "Tokens that were in the cache instead");
+    describe_counter!("roci_engine_preemptions_total", "Requests put back for others, to be computed again");
+    describe_counter!("roci_engine_failures_total", "Requests that the engine could not finish");
+    describe_gauge!("roci_requests_running", "Requests in the engine's steps now");
+    describe_gauge!("roci_requests_waiting", "Requests in the queue now");
+    describe_gauge!("roci_kv_used_ratio", "Part of the blocks of keys and values that requests hold, 0 to 1");
+    describe_gauge!("roci_kv_blocks", "Blocks of keys and values there are");
+    describe_gauge!("roci_kv_blocks_held", "Blocks that requests hold");
+    describe_gauge!("roci_kv_blocks_cached", "Blocks that are kept for prompts that begin alike");
+    describe_gauge!("roci_weights_bytes", "Memory of the model's weights");
+    describe_gauge!("roci_kv_bytes", "Memory of its keys and values");
+    describe_gauge!("roci_scratch_bytes", "Memory for its steps");
+    describe_gauge!("roci_memory_resident_bytes", "Memory of this process that is in RAM");
+    describe_counter!("roci_key_tokens_total", "Tokens that the requests of a key took");
+    describe_counter!("roci_key_requests_total", "Requests of a key");
+    describe_gauge!("roci_body_bytes", "What large request bodies are reckoned to take now");
+    describe_gauge!("roci_models_loaded", "Models in memory");
+    describe_gauge!("roci_info", "The version of this program");
+}
+
+/// A request was told to come back later.
+pub fn refused() {
+    counter!("roci_requests_refused_total").increment(1);
+}
+
+/// A client went away before its answer was whole.
+pub fn abandoned(model: &str, n_prompt: usize, n_generated: usize) {
+    counter!("roci_answers_abandoned_total").increment(1);
+    for name in ["roci_prompt_tokens_total", "vllm:prompt_tokens_total"] {
+        counter!(name, "model_name" => model.to_owned()).increment(n_prompt as u64);
+    }
+    for name in ["roci_generated_tokens_total", "vllm:generation_tokens_total"] {
+        counter!(name, "model_name" => model.to_owned()).increment(n_generated as u64);
+    }
+}
+
+/// Tokens that a key's requests took, those its clients gave up included.
+pub fn key_tokens(key: &str, n_prompt: usize, n_generated: usize) {
+    for (kind, n) in [("prompt", n_prompt), ("generated", n_generated)] {
+        counter!("roci_key_tokens_total", "key" => key.to_owned(), "kind" => kind).increment(n as u64);
+    }
+}
+
+pub fn key_request(key: &str, status: u16) {
+    counter!("roci_key_requests_total", "key" => key.to_owned(), "status" => status.to_string()).increment(1);
+}
+
+pub fn first_token(model: &str, after: Duration) {
+    let model = model.to_owned();
+    histogram!("roci_time_to_first_token_seconds", "model_name" => model.clone()).record(after);
+    histogram!("vllm:time_to_first_token_seconds", "model_name" => model).record(after);
+}
+
+pub fn next_token(model: &str, after: Duration) {
+    let model = model.to_owned();
+    histogram!("roci_inter_token_seconds", "model_name" => model.clone()).record(after);
+    histogram!("vllm:inter_token_latency_seconds", "model_name" => model).record(after);
+}
+
+/// Why an answer ended, as operators are told.
+pub fn reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::End | Finish::StopString | Finish::ToolCalls => "stop",
+        Finish::Length | Finish::Context => "length",
+        Finish::Cancelled => "cancelled",
+    }
+}
+
+pub fn finished(model: &str, finished: &Finished) {
+    let (model, reason, usage) = (model.to_owned(), reason(finished.finish), &finished.usage);
+    counter!("roci_answers_total", "model_name" => model.clone(), "finished_reason" => reason).increment(1);
+    counter!("vllm:request_success_total", "model_name" => model.clone(), "finished_reason" => reason).increment(1);
+    for name in ["roci_prompt_tokens_total", "vllm:prompt_tokens_total"] {
+        counter!(name, "model_name" => model.clone()).increment(usage.n_prompt as u64);
+    }
+    for name in ["roci_generated_tokens_total", "vllm:generation_tokens_total"] {
+        counter!(name, "model_name" => model.clone()).increment(usage.n_generated as u64);
+    }
+    for name in ["roci_prefix_hit_tokens_total", "vllm:prefix_cache_hits_total"] {
+        counter!(name, "model_name" => model.clone()).increment(usage.n_cached as u64);
+    }
+    counter!("vllm:prefix_cache_queries_total", "model_name" => model.clone()).increment(usage.n_prompt as u64);
+    for name in ["roci_queue_time_seconds", "vllm:request_queue_time_seconds"] {
+        histogram!(name, "model_name" => model.clone()).record(usage.timings.queue);
+    }
+}
+
+pub fn request(route: &str, status: u16, elapsed: Duration) {
+    let (route, status) = (route.to_owned(), status.to_string());
+    counter!("roci_http_requests_total", "route" => route.clone(), "status" => status).increment(1);
+    histogram!("roci_http_request_seconds", "route" => route).record(elapsed);
+}
+
+/// The page for Prometheus: the gauges as they are now, and everything recorded.
+pub fn render(app: &App) -> String {
+    let Some(handle) = &app.metrics else { return String::new() };
+    gauge!("roci_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    gauge!("roci_memory_resident_bytes").set(resident_bytes() as f64);
+    gauge!("roci_body_bytes").set(app.body.used_bytes() as f64);
+    gauge!("roci_models_loaded").set(app.models.loaded().count() as f64);
+    for model in app.models.loaded() {
+        let (stats, name) = (model.engine().latest_stats(), model.name.clone());
+        let labels = || [("model_name", name.clone())];
+        let used = stats.n_blocks_held as f64 / stats.n_blocks.max(1) as f64;
+        for (name, value) in [
+            ("roci_requests_running", stats.n_running as f64),
+            ("vllm:num_requests_running", stats.n_running as f64),
+            ("roci_requests_waiting", stats.n_waiting as f64),
+            ("vllm:num_requests_waiting", stats.n_waiting as f64),
+            ("roci_kv_used_ratio", used),
+            ("vllm:kv_cache_usage_perc", used),
+            ("roci_kv_blocks", stats.n_blocks as f64),
+            ("roci_kv_blocks_held", stats.n_blocks_held as f64),
+            ("roci_kv_blocks_cached", stats.n_blocks_cached as f64),
+            ("roci_weights_bytes", model.plan().memory().weights_bytes as f64),
+            ("roci_kv_bytes", model.plan().memory().kv_bytes as f64),
+            ("roci_scratch_bytes", model.plan().memory().scratch_bytes as f64),
+        ] {
+            gauge!(name, &labels()).set(value);
+        }
+        let config = [
+            ("model_name", name.clone()),
+            ("block_size", model::BLOCK_TOKENS.to_string()),
+            ("num_gpu_blocks", stats.n_blocks.to_string()),
+        ];
+        gauge!("vllm:cache_config_info", &config).set(1.0);
+    }
+    for entry in app.models.entries() {
+        let stats = entry.counters();
+        let labels = || [("model_name", entry.name.clone())];
+        for (name, value) in [
+            ("roci_engine_steps_total", stats.n_steps),
+            ("roci_engine_tokens_computed_total", stats.n_tokens_computed),
+            ("roci_engine_tokens_reused_total", stats.n_tokens_cached),
+            ("roci_engine_preemptions_total", stats.n_preemptions),
+            ("vllm:num_preemptions_total", stats.n_preemptions),
+            ("roci_engine_failures_total", stats.n_failed),
+        ] {
+            counter!(name, &labels()).absolute(value);
+        }
+    }
+    handle.run_upkeep();
+    handle.render()
+}
+
+/// Memory of this process that is in RAM.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * 4096
+}

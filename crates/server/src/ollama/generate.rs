@@ -1,0 +1,397 @@
+//! `/api/chat` and `/api/generate`.
+
+use super::keep_alive::{KeepAlive, Leaving};
+use super::{add_figures, timestamp};
+use crate::App;
+use crate::ask::{self, Ask, Shape};
+use crate::error::{ApiError, Result};
+use crate::generation::{self, Caller, Request};
+use crate::infill;
+use crate::json::Json;
+use crate::loaded::Loaded;
+use crate::models::now_s;
+use crate::openai::chat::function_tool;
+use crate::sampling::{Knobs, Stop};
+use crate::stream::{Encoder, Framing, Message as Line, respond};
+use crate::whole;
+use axum::Extension;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use rocinante::{AnswerEvent, Finished, Piece, Splitter, ToolCall, WholeAnswer};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use std::time::Instant;
+use text::Message;
+
+/// Ollama's own defaults.
+const TEMPERATURE: f32 = 0.8;
+const TOP_K: i64 = 40;
+const TOP_P: f32 = 0.9;
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct ChatRequest {
+    #[serde(default)]
+    model: String,
+    #[serde(default)]
+    messages: Vec<InputMessage>,
+    #[serde(default)]
+    stream: Option<bool>,
+    #[serde(default)]
+    format: Option<Value>,
+    #[serde(default)]
+    options: Option<Options>,
+    #[serde(default)]
+    tools: Option<Vec<Value>>,
+    #[serde(default)]
+    think: Option<Value>,
+    #[serde(default)]
+    keep_alive: KeepAlive,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct InputMessage {
+    role: String,
+    #[serde(default)]
+    content: Option<String>,
+    #[serde(default)]
+    thinking: Option<String>,
+    #[serde(default)]
+    tool_calls: Option<Vec<Value>>,
+    #[serde(default, alias = "name")]
+    tool_name: Option<String>,
+    #[serde(default)]
+    images: Option<Vec<Value>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct GenerateRequest {
+    #[serde(default)]
+    model: String,
+    #[serde(default)]
+    prompt: String,
+    #[serde(default)]
+    suffix: Option<String>,
+    #[serde(default)]
+    system: Option<String>,
+    /// Without the chat template.
+    #[serde(default)]
+    raw: Option<bool>,
+    #[serde(default)]
+    stream: Option<bool>,
+    #[serde(default)]
+    format: Option<Value>,
+    #[serde(default)]
+    options: Option<Options>,
+    #[serde(default)]
+    think: Option<Value>,
+    #[serde(default)]
+    images: Option<Vec<Value>>,
+    #[serde(default)]
+    keep_alive: KeepAlive,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Options {
+    #[serde(default)]
+    temperature: Option<f32>,
+    #[serde(default)]
+    top_p: Option<f32>,
+    #[serde(default)]
+    top_k: Option<i64>,
+    #[serde(default)]
+    min_p: Option<f32>,
+    #[serde(default)]
+    repeat_penalty: Option<f32>,
+    #[serde(default)]
+    presence_penalty: Option<f32>,
+    #[serde(default)]
+    frequency_penalty: Option<f32>,
+    #[serde(default)]
+    seed: Option<i64>,
+    /// -1: until it ends.
+    #[serde(default)]
+    num_predict: Option<i64>,
+    #[serde(default)]
+    stop: Option<Stop>,
+}
+
+impl Options {
+    fn knobs(&self) -> Knobs {
+        Knobs {
+            temperature: self.temperature.or(Some(TEMPERATURE)),
+            top_p: self.top_p.or(Some(TOP_P)),
+            top_k: self.top_k.or(Some(TOP_K)),
+            min_p: self.min_p,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            repetition_penalty: self.repeat_penalty,
+            seed: self.seed,
+            logit_bias: None,
+        }
+    }
+
+    fn stops(&self) -> Result<Vec<String>> {
+        self.stop.as_ref().map_or(Ok(Vec::new()), Stop::texts)
+    }
+
+    fn max_tokens(&self) -> Option<usize> {
+        self.num_predict.and_then(|n| usize::try_from(n).ok())
+    }
+}
+
+fn shape(format: &Option<Value>) -> Result<Shape> {
+    match format {
+        None | Some(Value::Null) => Ok(Shape::Text),
+        Some(Value::String(word)) if word.is_empty() => Ok(Shape::Text),
+        Some(Value::String(word)) if word == "json" => Ok(Shape::Json),
+        Some(schema @ Value::Object(_)) => Ok(Shape::Schema(schema.clone())),
+        Some(_) => Err(ApiError::bad("format is \"json\" or a JSON schema").param("format")),
+    }
+}
+
+/// `true`, `false`, or a word for how hard.
+fn thinking(think: &Option<Value>) -> Option<bool> {
+    match think {
+        Some(Value::Bool(think)) => Some(*think),
+        Some(Value::String(_)) => Some(true),
+        _ => None,
+    }
+}
+
+fn no_images(images: &Option<Vec<Value>>) -> Result<()> {
+    match images.as_ref().is_some_and(|images| !images.is_empty()) {
+        true => Err(ApiError::bad("this model reads text only, not images").param("images")),
+        false => Ok(()),
+    }
+}
+
+/// Ollama's way to ask that a model be loaded, or that it leave.
+fn nothing_to_say(mut value: Value, leaving: Option<&Leaving>) -> Response {
+    value["created_at"] = timestamp(now_s()).into();
+    value["done"] = true.into();
+    value["done_reason"] = if leaving.is_some() { "unload" } else { "load" }.into();
+    axum::Json(value).into_response()
+}
+
+pub async fn chat(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Json(body): Json<ChatRequest>,
+) -> Result<Response> {
+    let start = Instant::now();
+    let model = app.models.get(&body.model).await?;
+    let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
+    let leaving = body.keep_alive.leaving(&app, &body.model, caller)?;
+    if body.messages.is_empty() {
+        let message = json!({"role": "assistant", "content": ""});
+        return Ok(nothing_to_say(json!({"model": name, "message": message}), leaving.as_ref()));
+    }
+    let options = body.options.clone().unwrap_or_default();
+    let tool = |(i, tool): (usize, &Value)| {
+        function_tool(&tool["function"]).map_err(|text| ApiError::bad(text).param(format!("tools[{i}]")))
+    };
+    let ask = Ask {
+        messages: body.messages.iter().map(InputMessage::to_template).collect::<Result<_>>()?,
+        tools: body.tools.iter().flatten().enumerate().map(tool).collect::<Result<_>>()?,
+        is_parallel: true,
+        shape: shape(&body.format)?,
+        thinking: thinking(&body.think),
+        knobs: options.knobs(),
+        stop: options.stops()?,
+        n: 1,
+        max_tokens: options.max_tokens(),
+        ..Ask::default()
+    };
+    let (request, splitter) = ask::prepare(&app, &model, ask, caller).await?;
+    let answers = generation::start(&app, &model, &request, &splitter)?;
+    let mut encoder = LineEncoder { name, start, kind: Kind::Chat, calls: Vec::new(), _leaving: leaving };
+    if body.stream != Some(false) {
+        return Ok(respond(answers, encoder, Framing::Lines));
+    }
+    let whole = whole::collect(answers, 1).await?.remove(0);
+    Ok(axum::Json(encoder.whole(&whole)).into_response())
+}
+
+impl InputMessage {
+    fn to_template(&self) -> Result<Message> {
+        no_images(&self.images)?;
+        let role = match self.role.as_str() {
+            role @ ("system" | "user" | "assistant" | "tool") => role,
+            role => {
+                return Err(ApiError::bad(format!("unknown role `{role}`: expected system, user, assistant or tool")));
+            }
+        };
+        let mut extra = Map::new();
+        if let Some(calls) = self.tool_calls.as_ref().filter(|calls| !calls.is_empty()) {
+            let calls = calls.iter().map(|call| json!({"type": "function", "function": call["function"]}));
+            extra.insert("tool_calls".into(), calls.collect());
+        }
+        if let Some(name) = &self.tool_name {
+            extra.insert("name".into(), name.as_str().into());
+        }
+        if let Some(text) = &self.thinking {
+            extra.insert("reasoning_content".into(), text.as_str().into());
+        }
+        Ok(Message { role: role.to_owned(), content: self.content.clone().unwrap_or_default(), extra })
+    }
+}
+
+pub async fn generate(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Json(body): Json<GenerateRequest>,
+) -> Result<Response> {
+    let start = Instant::now();
+    no_images(&body.images)?;
+    let model = app.models.get(&body.model).await?;
+    let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
+    let leaving = body.keep_alive.leaving(&app, &body.model, caller)?;
+    if body.prompt.is_empty() && body.suffix.is_none() {
+        return Ok(nothing_to_say(json!({"model": name, "response": ""}), leaving.as_ref()));
+    }
+    let (request, splitter) = prepare(&app, &model, &body, caller).await?;
+    let answers = generation::start(&app, &model, &request, &splitter)?;
+    let mut encoder = LineEncoder { name, start, kind: Kind::Generate, calls: Vec::new(), _leaving: leaving };
+    if body.stream != Some(false) {
+        return Ok(respond(answers, encoder, Framing::Lines));
+    }
+    let whole = whole::collect(answers, 1).await?.remove(0);
+    Ok(axum::Json(encoder.whole(&whole)).into_response())
+}
+
+async fn prepare(
+    app: &App,
+    model: &Arc<Loaded>,
+    body: &GenerateRequest,
+    caller: Caller,
+) -> Result<(Request, Splitter)> {
+    let options = body.options.clone().unwrap_or_default();
+    let shape = shape(&body.format)?;
+    let suffix = body.suffix.as_deref().filter(|suffix| !suffix.is_empty());
+    if body.raw != Some(true) && suffix.is_none() {
+        let system = body.system.iter().map(|text| Message::new("system", text.as_str()));
+        let ask = Ask {
+            messages: system.chain([Message::new("user", body.prompt.as_str())]).collect(),
+            shape,
+            thinking: thinking(&body.think),
+            knobs: options.knobs(),
+            stop: options.stops()?,
+            n: 1,
+            max_tokens: options.max_tokens(),
+            ..Ask::default()
+        };
+        return ask::prepare(app, model, ask, caller).await;
+    }
+    let (owned, text, after) = (Arc::clone(model), body.prompt.clone(), suffix.map(str::to_owned));
+    let work = move || -> Result<_> {
+        let prompt = match after {
+            Some(after) => infill::encode(&owned, &text, &after)?
+                .ok_or_else(|| ApiError::bad(format!("`{}` does not support insert", owned.name)).param("suffix"))?,
+            None => owned.encode_raw(&text)?,
+        };
+        Ok((prompt, crate::tools::shape_constraint(&owned, &shape)?))
+    };
+    let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
+    let (prompt, constraint) = done?;
+    let sampling = options.knobs().sampling(model, &app.defaults)?;
+    let max_tokens = options.max_tokens().or(app.defaults.max_tokens);
+    let request =
+        Request { prompt, sampling, max_tokens, logprobs: None, prompt_logprobs: false, constraint, n: 1, caller };
+    Ok((request, Splitter::plain(&model.tokenizer, options.stops()?, false)))
+}
+
+#[derive(Copy, Clone, Eq, PartialEq)]
+enum Kind {
+    Chat,
+    Generate,
+}
+
+/// One JSON object a line.
+struct LineEncoder {
+    name: String,
+    start: Instant,
+    kind: Kind,
+    /// Calls are sent whole: their arguments are an object here.
+    calls: Vec<ToolCall>,
+    /// Takes the model out of memory when the answer is over.
+    _leaving: Option<Leaving>,
+}
+
+impl LineEncoder {
+    fn line(&self, text: &str, thinking: &str) -> Value {
+        let mut value = json!({"model": self.name, "created_at": timestamp(now_s()), "done": false});
+        let target = match self.kind {
+            Kind::Chat => {
+                value["message"] = json!({"role": "assistant", "content": text});
+                &mut value["message"]
+            }
+            Kind::Generate => {
+                value["response"] = text.into();
+                &mut value
+            }
+        };
+        if !thinking.is_empty() {
+            target["thinking"] = thinking.into();
+        }
+        value
+    }
+
+    fn whole(&mut self, answer: &WholeAnswer) -> Value {
+        let mut value = self.line(&answer.text, &answer.reasoning);
+        if self.kind == Kind::Chat && !answer.tool_calls.is_empty() {
+            value["message"]["tool_calls"] = answer.tool_calls.iter().map(call).collect();
+        }
+        add_figures(&mut value, answer.finish, &answer.usage, self.start);
+        value
+    }
+}
+
+fn call(call: &ToolCall) -> Value {
+    let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+    json!({"function": {"name": call.name, "arguments": arguments}})
+}
+
+impl Encoder for LineEncoder {
+    fn start(&mut self) -> Vec<Line> {
+        Vec::new()
+    }
+
+    fn update(&mut self, _choice: usize, update: AnswerEvent) -> Vec<Line> {
+        match update {
+            AnswerEvent::Piece(Piece::Text { text, .. }) => vec![self.line(&text, "").into()],
+            AnswerEvent::Piece(Piece::Reasoning(text)) => vec![self.line("", &text).into()],
+            AnswerEvent::Piece(Piece::ToolCall { id, name, .. }) => {
+                self.calls.push(ToolCall { id, name, arguments: String::new() });
+                Vec::new()
+            }
+            AnswerEvent::Piece(Piece::ToolArguments { text, .. }) => {
+                if let Some(call) = self.calls.last_mut() {
+                    call.arguments.push_str(&text);
+                }
+                Vec::new()
+            }
+            AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => Vec::new(),
+            AnswerEvent::Finished(Finished { finish, usage, .. }) => {
+                let mut lines = Vec::new();
+                if !self.calls.is_empty() && self.kind == Kind::Chat {
+                    let mut value = self.line("", "");
+                    value["message"]["tool_calls"] = self.calls.iter().map(call).collect();
+                    lines.push(value.into());
+                }
+                let mut value = self.line("", "");
+                add_figures(&mut value, finish, &usage, self.start);
+                lines.push(value.into());
+                lines
+            }
+        }
+    }
+
+    fn end(&mut self) -> Vec<Line> {
+        Vec::new()
+    }
+
+    fn error(&mut self, error: &ApiError) -> Vec<Line> {
+        vec![error.ollama().into()]
+    }
+}

@@ -1,0 +1,53 @@
+//! OpenAI's API: wire types and handlers, one file for each resource. All generate through `server::generation`.
+
+mod background;
+pub mod chat;
+pub mod chat_store;
+mod chat_stream;
+pub mod completions;
+mod completions_stream;
+pub mod embeddings;
+pub mod fields;
+pub mod messages;
+pub mod models;
+mod response_format;
+pub mod responses;
+mod responses_input;
+mod responses_stream;
+pub mod store;
+
+use rocinante::{AnswerUsage, Finish};
+use serde_json::{Value, json};
+
+pub fn usage(usage: &AnswerUsage) -> Value {
+    json!({
+        "prompt_tokens": usage.n_prompt,
+        "completion_tokens": usage.n_generated,
+        "total_tokens": usage.n_prompt + usage.n_generated,
+        "prompt_tokens_details": {"cached_tokens": usage.n_cached, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": usage.n_reasoning, "audio_tokens": 0,
+            "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
+    })
+}
+
+/// The usage of all answers, `n` to each prompt: a prompt counts once.
+pub fn total<'a>(usages: impl Iterator<Item = &'a AnswerUsage>, n: usize) -> AnswerUsage {
+    usages.enumerate().fold(AnswerUsage::default(), |mut total, (i, one)| {
+        if i % n.max(1) == 0 {
+            total.n_prompt += one.n_prompt;
+            total.n_cached += one.n_cached;
+        }
+        total.n_generated += one.n_generated;
+        total.n_reasoning += one.n_reasoning;
+        total.timings = one.timings.clone();
+        total
+    })
+}
+
+pub fn finish_reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::End | Finish::StopString => "stop",
+        Finish::Length | Finish::Context | Finish::Cancelled => "length",
+        Finish::ToolCalls => "tool_calls",
+    }
+}

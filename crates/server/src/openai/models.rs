@@ -1,0 +1,51 @@
+//! `/v1/models`: what can be asked for.
+
+use crate::App;
+use crate::error::{ApiError, Result};
+use crate::generation::Caller;
+use crate::models::Entry;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+    let data: Vec<Value> = app.models.entries().iter().map(|entry| describe(entry, &entry.name)).collect();
+    Json(json!({"object": "list", "data": data}))
+}
+
+pub async fn retrieve(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>> {
+    Ok(Json(describe(app.models.find(&name)?, &name)))
+}
+
+/// Files are not removed over the network: the model only leaves memory.
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>> {
+    let entry = app.models.find(&name)?;
+    if caller.keeps_models {
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "this key may not take models out of memory (unload=yes)"));
+    }
+    let was_loaded = entry.name == name && entry.loaded().is_some();
+    if was_loaded {
+        app.models.unload(entry).await;
+    }
+    Ok(Json(json!({"id": name, "object": "model", "deleted": was_loaded})))
+}
+
+fn describe(entry: &Entry, name: &str) -> Value {
+    let loaded = entry.loaded();
+    json!({
+        "id": name,
+        "object": "model",
+        "created": entry.created_s,
+        "owned_by": "roci",
+        "max_model_len": loaded.as_ref().map(|model| model.n_ctx()),
+        "meta": {"is_loaded": loaded.is_some(), "file_bytes": entry.file_bytes,
+            "n_params": loaded.as_ref().map(|model| model.info().n_params),
+            "n_ctx_train": loaded.as_ref().map(|model| model.plan().n_ctx_train)},
+    })
+}
