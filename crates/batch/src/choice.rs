@@ -16,6 +16,8 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// How many of the best tokens a model reports with the chosen one.
+    pub const MAX_TOP: usize = 20;
     /// The best token.
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
 }

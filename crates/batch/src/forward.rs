@@ -98,6 +98,17 @@ pub struct Rows<'a> {
     pub logits: &'a [f32],
     /// One for each of [`Batch::choices`]; `None` where the logits were not numbers.
     pub chosen: Vec<Option<TokenId>>,
+    /// One for each choice, where [`Batch::described`] asks for any.
+    pub described: Vec<Option<Described>>,
     /// `[pool_rows, n_embd]`, after the last norm.
     pub hidden: &'a [f32],
+}
+
+/// Natural logarithms of the probabilities that the model itself gave.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Described {
+    /// Of the chosen token.
+    pub logprob: f32,
+    /// The best tokens, best first.
+    pub top: Vec<(TokenId, f32)>,
 }

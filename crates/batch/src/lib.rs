@@ -4,12 +4,14 @@
 //! neither needs the other to be built or tested.
 #![forbid(unsafe_code)]
 
+mod adjustment;
 mod choice;
 mod forward;
 mod ids;
 mod step;
 
+pub use adjustment::{Adjustment, Penalties};
 pub use choice::Choice;
-pub use forward::{Capacity, Embeds, Forward, Pooling, Rows, StepError, Ticket};
+pub use forward::{Capacity, Described, Embeds, Forward, Pooling, Rows, StepError, Ticket};
 pub use ids::{BlockId, TokenId};
 pub use step::{Attention, BLOCK_TOKENS, Batch, FedRow, InvalidBatch, SeqRows, StepLimits};

@@ -2,7 +2,7 @@
 //! rows of tokens at positions, each belonging to a sequence whose context lies in the blocks of its table.
 //! The engine builds a `Batch`; the model reads it; nothing in it names a request.
 
-use crate::{BlockId, Choice, TokenId};
+use crate::{Adjustment, BlockId, Choice, TokenId};
 
 /// Tokens per KV block.
 pub const BLOCK_TOKENS: usize = 16;
@@ -23,6 +23,11 @@ pub struct Batch {
     /// How to choose the tokens of the last rows of `logits_rows`, for a model that
     /// [chooses](crate::Forward::chooses): it gives tokens for them, and logits for those before.
     pub choices: Vec<Choice>,
+    /// Of each choice: what is done to the logits before. Empty: nothing.
+    pub adjustments: Vec<Option<Adjustment>>,
+    /// Of each choice: with how many of the best tokens its log-probability is reported. Empty: none is. A row is
+    /// either described or adjusted, since what is reported are the model's own numbers.
+    pub described: Vec<Option<u32>>,
     /// Rows whose token was not known when the batch was made, ascending; `tokens` holds any valid one there.
     pub fed: Vec<FedRow>,
     pub attention: Attention,
@@ -96,6 +101,7 @@ impl Batch {
         if self.choices.len() > self.logits_rows.len() {
             return bad(format!("{} choices for {} rows", self.choices.len(), self.logits_rows.len()));
         }
+        self.validate_choices(limits)?;
         if self.fed.windows(2).any(|pair| pair[1].row <= pair[0].row) {
             return bad("fed rows must ascend".into());
         }
@@ -110,6 +116,40 @@ impl Batch {
             }
             if rows.windows(2).any(|pair| pair[1] <= pair[0]) || rows.last().is_some_and(|&r| r as usize >= n_rows) {
                 return bad("output rows must ascend and lie inside the batch".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// What is asked of the rows whose token is chosen by the model.
+    fn validate_choices(&self, limits: &StepLimits) -> Result<(), InvalidBatch> {
+        let bad = |what: String| Err(InvalidBatch(what));
+        let n = self.choices.len();
+        for (what, len) in [("adjustments", self.adjustments.len()), ("descriptions", self.described.len())] {
+            if len != 0 && len != n {
+                return bad(format!("{len} {what} for {n} choices"));
+            }
+        }
+        if self.described.iter().flatten().any(|&n_top| n_top as usize > Choice::MAX_TOP) {
+            return bad(format!("a choice is reported with at most {} others", Choice::MAX_TOP));
+        }
+        if self.adjustments.iter().flatten().count() > Adjustment::MAX_ROWS {
+            return bad(format!("more than {} rows are adjusted", Adjustment::MAX_ROWS));
+        }
+        for (idx, adjustment) in self.adjustments.iter().enumerate() {
+            let Some(Adjustment { bias, allowed, penalties }) = adjustment else { continue };
+            if self.described.get(idx).is_some_and(Option::is_some) {
+                return bad(format!("choice {idx} is both adjusted and described"));
+            }
+            let counts = penalties.as_ref().map_or(&[][..], |penalties| &penalties.counts);
+            let mut tokens = bias.iter().map(|(token, _)| token).chain(counts.iter().map(|(token, _)| token));
+            let n_words = limits.n_vocab.div_ceil(32);
+            if bias.len() > Adjustment::MAX_BIAS
+                || counts.len() > Adjustment::MAX_COUNTS
+                || allowed.as_ref().is_some_and(|allowed| allowed.len() != n_words)
+                || tokens.any(|token| token.0 as usize >= limits.n_vocab)
+            {
+                return bad(format!("the adjustment of choice {idx} is too large or names tokens that do not exist"));
             }
         }
         Ok(())

@@ -2,12 +2,19 @@
 //! engine hands it a factory. A mask never crosses a process border: it is rebuilt from the request's constraint and
 //! the tokens generated so far.
 
+use std::time::Duration;
+
 use batch::TokenId;
 
 /// The state of one request's constraint.
 pub trait Mask: Send {
     /// Writes the tokens that may come next into `allowed`, which comes in empty.
     fn allowed(&mut self, allowed: &mut TokenSet) -> Result<(), String>;
+
+    /// Waits until [`allowed`](Self::allowed) would not, but no longer than this; says whether it is so.
+    fn is_ready_within(&mut self, _limit: Duration) -> bool {
+        true
+    }
 
     /// `token` was generated.
     fn accept(&mut self, token: TokenId) -> Result<(), String>;
@@ -78,6 +85,16 @@ impl TokenSet {
         }
     }
 
+    /// The set as bits, token `i` in bit `i % 32` of word `i / 32`.
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+
+    /// Leaves only what is in `other` too.
+    pub fn intersect(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
+    }
+
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
@@ -135,5 +152,9 @@ mod tests {
         set.remove(TokenId(32));
         set.remove(TokenId(99));
         assert_eq!((set.len(), set.contains(TokenId(32))), (32, false));
+        let mut other = TokenSet::new(33);
+        other.set_words(&[6, 1]);
+        set.intersect(&other);
+        assert_eq!(set.words(), [6, 0]);
     }
 }

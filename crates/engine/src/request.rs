@@ -1,14 +1,15 @@
 //! A request in flight: what the caller asked, where its events go, and when things happened. The scheduler's view of
 //! the same request is its `Sequence`.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
-use batch::{Choice, TokenId};
+use batch::{Adjustment, Choice, Penalties, TokenId};
 
 use crate::{
     handle::{QueueSlot, Sink},
     mask::{Mask, TokenSet},
     protocol::{Event, FailureKind, FinishReason, Normalize, Pooling, RequestId, Sampling, Scored, Timings, Usage},
+    rows::ModelChoice,
     sampler::{self, SampleError, Sampled, Sampler, SamplerState},
     sequence::Sequence,
 };
@@ -152,10 +153,91 @@ impl Request {
 }
 
 impl Generate {
-    /// How the model may choose the token after `position` tokens, if nothing about it needs the logits here.
-    pub fn choice(&self, position: usize) -> Option<Choice> {
-        let is_plain = self.mask.is_none() && self.logprobs.is_none();
-        is_plain.then(|| sampler::choice(&self.sampling, position)).flatten()
+    /// Whether what its constraint allows is known by then; without one it always is.
+    pub fn has_mask_until(&mut self, until: Instant) -> bool {
+        let limit = until.saturating_duration_since(Instant::now());
+        self.mask.as_mut().is_none_or(|mask| mask.is_ready_within(limit))
+    }
+
+    /// How the model may choose the token after `position` tokens, of which `tokens` are known; `None` where the logits
+    /// are needed here.
+    pub fn model_choice(&mut self, tokens: &[TokenId], position: usize, chooser: &mut Chooser) -> Option<ModelChoice> {
+        let choice = sampler::choice(&self.sampling, position)?;
+        let n_top = self.logprobs.map(|n| n as u32);
+        if n_top.is_some_and(|n| n as usize > Choice::MAX_TOP) {
+            return None;
+        }
+        let adjustment = self.adjustment(tokens, position, chooser)?;
+        let adjustment = (adjustment != Adjustment::default()).then_some(adjustment);
+        // What is reported are the model's own numbers, which an adjustment changes.
+        let is_possible = adjustment.is_none() || n_top.is_none();
+        is_possible.then_some(ModelChoice { choice, adjustment, n_top })
+    }
+
+    /// Bias, bans, mask and penalties as the model takes them; `None` where they are too much for it, or where nothing
+    /// is allowed, which is told on the way through the host.
+    fn adjustment(&mut self, tokens: &[TokenId], position: usize, chooser: &mut Chooser) -> Option<Adjustment> {
+        let mut bias = BTreeMap::new();
+        for &(token, value) in &self.sampling.logit_bias {
+            if bias.insert(token, value).is_some() {
+                return None;
+            }
+        }
+        bias.extend(self.sampling.banned.iter().map(|&token| (token, f32::NEG_INFINITY)));
+        let n_vocab = chooser.n_vocab();
+        let mut allowed = self.allowed(position, &mut chooser.allowed).ok()?.cloned();
+        if let Some(only) = &self.sampling.allowed {
+            let mut set = TokenSet::new(n_vocab);
+            only.iter().for_each(|&token| set.insert(token));
+            if let Some(allowed) = &allowed {
+                set.intersect(allowed);
+            }
+            allowed = Some(set);
+        }
+        let counts = self.sampling.has_penalties().then(|| self.counts(tokens, position));
+        let is_small = bias.len() <= Adjustment::MAX_BIAS
+            && counts.as_ref().is_none_or(|counts| counts.len() <= Adjustment::MAX_COUNTS)
+            && allowed.as_ref().is_none_or(|allowed| !allowed.is_empty());
+        let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;
+        is_small.then(|| Adjustment {
+            bias: bias.into_iter().collect(),
+            allowed: allowed.map(|allowed| allowed.words().to_vec()),
+            penalties: counts.map(|counts| Penalties {
+                repetition: repetition_penalty,
+                presence: presence_penalty,
+                frequency: frequency_penalty,
+                counts,
+                counts_own: position > tokens.len(),
+            }),
+        })
+    }
+
+    /// How often each known token occurs in the window before `position`.
+    fn counts(&self, tokens: &[TokenId], position: usize) -> Vec<(TokenId, u32)> {
+        let n_known = self.sampling.penalty_window.saturating_sub(position - tokens.len());
+        let mut counts: BTreeMap<TokenId, u32> = BTreeMap::new();
+        for &token in &tokens[tokens.len().saturating_sub(n_known)..] {
+            *counts.entry(token).or_default() += 1;
+        }
+        counts.into_iter().collect()
+    }
+
+    /// A token that the model chose.
+    pub fn accept(&mut self, token: TokenId) -> Result<(), Ending> {
+        match &mut self.mask {
+            Some(mask) => mask.accept(token).map_err(constraint_failed),
+            None => Ok(()),
+        }
+    }
+
+    /// The model found no token to choose: nothing was left, or the logits were not numbers.
+    pub fn nothing_chosen(&self, position: usize) -> Ending {
+        let Sampling { logit_bias, banned, allowed, .. } = &self.sampling;
+        let is_restricted = self.mask.is_some() || !logit_bias.is_empty() || !banned.is_empty() || allowed.is_some();
+        sample_failed(match is_restricted {
+            true => SampleError::NothingAllowed { position },
+            false => SampleError::NotNumbers { position },
+        })
     }
 
     /// The next token, given the tokens so far.
@@ -164,16 +246,8 @@ impl Generate {
         let sampled = chooser
             .sampler
             .sample_with(&mut self.state, logits, tokens, &self.sampling, allowed, self.logprobs)
-            .map_err(|error| {
-                let kind = match error {
-                    SampleError::NotNumbers { .. } => FailureKind::Numeric,
-                    SampleError::NothingAllowed { .. } => FailureKind::Constraint,
-                };
-                Ending::Failed(kind, error.to_string())
-            })?;
-        if let Some(mask) = &mut self.mask {
-            mask.accept(sampled.token).map_err(constraint_failed)?;
-        }
+            .map_err(sample_failed)?;
+        self.accept(sampled.token)?;
         Ok(sampled)
     }
 
@@ -250,6 +324,14 @@ impl Generate {
             None
         }
     }
+}
+
+fn sample_failed(error: SampleError) -> Ending {
+    let kind = match error {
+        SampleError::NotNumbers { .. } => FailureKind::Numeric,
+        SampleError::NothingAllowed { .. } => FailureKind::Constraint,
+    };
+    Ending::Failed(kind, error.to_string())
 }
 
 fn constraint_failed(text: String) -> Ending {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use batch::{Batch, Choice, FedRow, Rows, SeqRows, TokenId};
+use batch::{Adjustment, Batch, Choice, Described, FedRow, Rows, SeqRows, TokenId};
 
 use crate::{
     protocol::Pooling,
@@ -21,6 +21,15 @@ pub struct RowRanges {
     pub hidden: Range<usize>,
 }
 
+/// How the model chooses a token.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ModelChoice {
+    pub choice: Choice,
+    pub adjustment: Option<Adjustment>,
+    /// With how many of the best tokens its log-probability is reported.
+    pub n_top: Option<u32>,
+}
+
 /// What a step gave for one chunk.
 #[derive(Copy, Clone, Debug)]
 pub struct ChunkRows<'a> {
@@ -28,17 +37,19 @@ pub struct ChunkRows<'a> {
     pub logits: &'a [f32],
     /// Outer `None`: nothing was chosen; inner: the logits were not numbers.
     pub chosen: Option<Option<TokenId>>,
+    pub described: Option<&'a Described>,
     /// `[n_hidden, n_embd]`
     pub hidden: &'a [f32],
     pub n_hidden: usize,
 }
 
 impl RowRanges {
-    pub fn of<'a>(&self, rows: &Rows<'a>, n_vocab: usize, n_embd: usize) -> ChunkRows<'a> {
+    pub fn of<'a>(&self, rows: &'a Rows<'_>, n_vocab: usize, n_embd: usize) -> ChunkRows<'a> {
         let scaled = |range: &Range<usize>, n: usize| range.start * n..range.end * n;
         ChunkRows {
             logits: &rows.logits[scaled(&self.logits, n_vocab)],
             chosen: self.chosen.map(|idx| rows.chosen[idx]),
+            described: self.chosen.and_then(|idx| rows.described.get(idx)).and_then(Option::as_ref),
             hidden: &rows.hidden[scaled(&self.hidden, n_embd)],
             n_hidden: self.hidden.len(),
         }
@@ -51,7 +62,7 @@ pub fn fill_batch(
     batch: &mut Batch,
     plan: &StepPlan,
     scheduler: &Scheduler,
-    choices: &[Option<Choice>],
+    choices: Vec<Option<ModelChoice>>,
 ) -> Vec<RowRanges> {
     let mut tables = std::mem::take(&mut batch.seqs);
     let Batch { tokens, positions, token_types, logits_rows, pool_rows, choices: _, fed, .. } = &mut *batch;
@@ -59,6 +70,8 @@ pub fn fill_batch(
     tokens.clear();
     fed.clear();
     batch.choices.clear();
+    batch.adjustments.clear();
+    batch.described.clear();
     batch.attention = plan.attention;
     tables.resize_with(plan.chunks.len(), SeqRows::default);
     let mut ranges = Vec::with_capacity(plan.chunks.len());
@@ -70,7 +83,7 @@ pub fn fill_batch(
         table.n_rows = chunk.n_tokens as u32;
         table.block_table.clear();
         table.block_table.extend_from_slice(&seq.blocks[..Sequence::blocks_for(chunk.end())]);
-        ranges.push(fill_outputs(batch, chunk, seq.wanted, first_row, *choice));
+        ranges.push(fill_outputs(batch, chunk, seq.wanted, first_row, choice));
     }
     batch.seqs = tables;
     ranges
@@ -94,7 +107,13 @@ fn fill_rows(batch: &mut Batch, chunk: &Chunk, seq: &Sequence) {
 }
 
 /// The rows that are wanted of a chunk whose first row is `first_row`.
-fn fill_outputs(batch: &mut Batch, chunk: &Chunk, wanted: Wanted, first_row: u32, choice: Option<Choice>) -> RowRanges {
+fn fill_outputs(
+    batch: &mut Batch,
+    chunk: &Chunk,
+    wanted: Wanted,
+    first_row: u32,
+    choice: Option<ModelChoice>,
+) -> RowRanges {
     let end_row = first_row + chunk.n_tokens as u32;
     let (n_logits, n_hidden, n_chosen) = (batch.logits_rows.len(), batch.pool_rows.len(), batch.choices.len());
     match wanted {
@@ -109,8 +128,10 @@ fn fill_outputs(batch: &mut Batch, chunk: &Chunk, wanted: Wanted, first_row: u32
     }
     let hidden = n_hidden..batch.pool_rows.len();
     match choice {
-        Some(choice) => {
+        Some(ModelChoice { choice, adjustment, n_top }) => {
             batch.choices.push(choice);
+            batch.adjustments.push(adjustment);
+            batch.described.push(n_top);
             RowRanges { chosen: Some(n_chosen), hidden, ..RowRanges::default() }
         }
         None => RowRanges { logits: n_logits..batch.logits_rows.len(), hidden, chosen: None },
@@ -146,6 +167,9 @@ impl RowCounts {
         let is_token = |token: &Option<TokenId>| token.is_none_or(|token| (token.0 as usize) < n_vocab);
         if rows.chosen.len() != n_chosen || !rows.chosen.iter().all(is_token) {
             return Err(format!("{} tokens of {n_vocab} for {n_chosen} rows", rows.chosen.len()));
+        }
+        if !rows.described.is_empty() && rows.described.len() != n_chosen {
+            return Err(format!("{} descriptions for {n_chosen} rows", rows.described.len()));
         }
         if rows.logits.len() != n_logits * n_vocab {
             return Err(format!("{} logits for {n_logits} rows of {n_vocab}", rows.logits.len()));

@@ -47,12 +47,12 @@ pub struct Sampled {
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// The same choice as plain numbers, for a model that chooses by itself; `None` where it takes more than a row of logits.
+/// What is left to do after bias, bans, mask and penalties, as plain numbers, for a model that chooses by itself; `None`
+/// where it takes more than temperature, top-k, top-p and min-p.
 pub fn choice(sampling: &Sampling, position: usize) -> Option<Choice> {
-    sampling.is_simple().then(|| last_choice(sampling, position))
+    sampling.is_usual().then(|| last_choice(sampling, position))
 }
 
-/// What is left to do after penalties, bias, bans and mask, where only the usual stages are asked for.
 fn last_choice(sampling: &Sampling, position: usize) -> Choice {
     Choice {
         temperature: sampling.temperature,

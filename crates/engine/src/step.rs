@@ -5,19 +5,23 @@
 //! What ends in the meantime (a stop token, a cancel, a failure) leaves rows in a step under way that nobody owns any
 //! more. They are dropped when that step is distributed: their tokens are not sent and their blocks are not published.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use batch::{Choice, Ticket};
+use batch::{Adjustment, Ticket};
 
 use crate::{
     engine::Engine,
     protocol::{FailureKind, FinishReason, Pooling},
     request::{Chooser, Ending, Generate, Job, Request},
-    rows::{ChunkRows, RowCounts, RowRanges, fill_batch, offset_of},
-    sampler::{SampleError, Sampled},
+    rows::{ChunkRows, ModelChoice, RowCounts, RowRanges, fill_batch, offset_of},
+    sampler::Sampled,
     scheduler::{Chunk, Scheduler, StepPlan},
     sequence::{SeqId, Sequence, Wanted},
 };
+
+/// How long a step waits for the masks of all its requests together. Masks that take longer are asked for when its
+/// logits are here.
+const MASKS_WAIT: Duration = Duration::from_millis(2);
 
 /// A step that was submitted.
 pub(crate) struct StepInFlight {
@@ -32,7 +36,7 @@ pub(crate) struct StepInFlight {
 /// A planned step: what the scheduler wants, and how the model is to choose the token after each chunk.
 pub(crate) struct PlannedStep {
     plan: StepPlan,
-    choices: Vec<Option<Choice>>,
+    choices: Vec<Option<ModelChoice>>,
 }
 
 impl Engine {
@@ -64,7 +68,14 @@ impl Engine {
         for seq in &plan.admitted {
             self.requests.entry(*seq).and_modify(|request| request.start(now));
         }
-        let mut choices: Vec<_> = plan.chunks.iter().map(|chunk| (*chunk, self.choice(chunk))).collect();
+        let (mut n_adjusted, masks_until) = (0, now + MASKS_WAIT);
+        let mut choices: Vec<_> = Vec::with_capacity(plan.chunks.len());
+        for chunk in &plan.chunks {
+            let mut choice = self.choice(chunk, masks_until);
+            n_adjusted += usize::from(choice.as_ref().is_some_and(|choice| choice.adjustment.is_some()));
+            choice = choice.filter(|choice| choice.adjustment.is_none() || n_adjusted <= Adjustment::MAX_ROWS);
+            choices.push((*chunk, choice));
+        }
         // Rows that are read back come first, so that they are one piece.
         choices.sort_by_key(|(_, choice)| choice.is_some());
         plan.chunks = choices.iter().map(|(chunk, _)| *chunk).collect();
@@ -73,11 +84,14 @@ impl Engine {
     }
 
     /// How the model may choose the token after a chunk, if it can and the request needs no look at the logits.
-    fn choice(&self, chunk: &Chunk) -> Option<Choice> {
+    fn choice(&mut self, chunk: &Chunk, masks_until: Instant) -> Option<ModelChoice> {
         let is_asked = chunk.is_last && self.model.chooses();
         let seq = self.scheduler.get(chunk.seq).filter(|seq| is_asked && seq.wanted == Wanted::Logits)?;
-        match &self.requests.get(&seq.id)?.job {
-            Job::Generate(generate) => generate.choice(chunk.end()),
+        match &mut self.requests.get_mut(&seq.id)?.job {
+            Job::Generate(generate) => match generate.has_mask_until(masks_until) {
+                true => generate.model_choice(&seq.tokens, chunk.end(), &mut self.chooser),
+                false => None,
+            },
             Job::Embed(_) => None,
         }
     }
@@ -85,7 +99,7 @@ impl Engine {
     /// Submits a step. One that the model refuses fails its requests, after they got what steps under way have for them.
     fn forward(&mut self, step: PlannedStep) -> Result<(), String> {
         let PlannedStep { plan, choices } = step;
-        let ranges = fill_batch(&mut self.batch, &plan, &self.scheduler, &choices);
+        let ranges = fill_batch(&mut self.batch, &plan, &self.scheduler, choices);
         self.counters.n_steps += 1;
         let ticket = match self.model.submit(&self.batch) {
             Ok(ticket) => ticket,
@@ -99,10 +113,12 @@ impl Engine {
         self.scheduler.commit(&plan);
         let can_feed = self.model.max_in_flight() > 1;
         for (chunk, ranges) in plan.chunks.iter().zip(&ranges) {
-            if let Job::Generate(_) = &self.requests[&chunk.seq].job
+            if let Job::Generate(generate) = &self.requests[&chunk.seq].job
                 && chunk.is_last
             {
-                let fed_by = ranges.chosen.filter(|_| can_feed).map(|idx| idx as u32);
+                // What a constraint allows next is known when its token is.
+                let is_fed = can_feed && generate.mask.is_none();
+                let fed_by = ranges.chosen.filter(|_| is_fed).map(|idx| idx as u32);
                 self.scheduler.expect_token(chunk.seq, fed_by);
             }
         }
@@ -237,11 +253,12 @@ impl Chooser {
             return Err(Ending::Finished(FinishReason::Length));
         }
         match (rows.chosen, logits.next()) {
-            (Some(Some(token)), _) => Ok(Some(Sampled { token, logprob: f32::NAN, top: Vec::new() })),
-            (Some(None), _) => {
-                let error = SampleError::NotNumbers { position: seq.tokens.len() };
-                Err(Ending::Failed(FailureKind::Numeric, error.to_string()))
+            (Some(Some(token)), _) => {
+                generate.accept(token)?;
+                let (logprob, top) = rows.described.map_or((f32::NAN, Vec::new()), |d| (d.logprob, d.top.clone()));
+                Ok(Some(Sampled { token, logprob, top }))
             }
+            (Some(None), _) => Err(generate.nothing_chosen(seq.tokens.len())),
             (None, Some(row)) => generate.choose(row, &seq.tokens, self).map(Some),
             (None, None) => unreachable!("a row for each last chunk"),
         }

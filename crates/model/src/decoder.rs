@@ -1,7 +1,7 @@
 //! The forward pass: one step for a batch of rows, whatever they are (prefill, decode, both, or texts for an encoder).
 //! What a family does differently is in its row and in which parts its checkpoint has; every line here is an op.
 
-use ops::{Exec, Place, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
+use ops::{Exec, Place, PlaceMut, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
 
 use crate::kv_cache::KvCache;
 use crate::parts::{AttentionParts, LayerParts, Linear, Norm};
@@ -193,8 +193,23 @@ impl Decoder {
         }
         let n_choices = places.choices.len() / ops::Choice::WORDS;
         if n_choices > 0 {
-            let logits = last_rows(s.logits.rows(rows.len()), n_choices)?;
-            ops::sample(exec, logits, places.choices, &mut s.chosen.rows_mut(n_choices))?;
+            self.choose(exec, places, n_choices)?;
+        }
+        Ok(())
+    }
+
+    /// Tokens for the last `n` rows of logits.
+    fn choose(&mut self, exec: Exec, places: &Places, n: usize) -> Result<(), Error> {
+        let (s, n_rows) = (&mut self.scratch, places.logits_rows.len());
+        if !places.adjustments.is_empty() {
+            let mut logits = last_rows_mut(s.logits.rows_mut(n_rows), n)?;
+            ops::adjust(exec, places.adjustments, s.tokens.rows(places.tokens.len()), &mut logits)?;
+        }
+        let logits = last_rows(s.logits.rows(n_rows), n)?;
+        ops::sample(exec, logits, places.choices, &mut s.chosen.rows_mut(n))?;
+        if !places.described.is_empty() {
+            let chosen = s.chosen.rows(n);
+            ops::describe(exec, logits, chosen, places.described, &mut s.described.rows_mut(n))?;
         }
         Ok(())
     }
@@ -209,6 +224,17 @@ fn last_rows(view: View, n: usize) -> Result<View, Error> {
         Place::Device(bytes) => Place::Device(bytes.slice(start..)?),
     };
     Ok(View { shape: [n, n_cols], place, ..view })
+}
+
+/// As [`last_rows`], to be changed.
+fn last_rows_mut(view: ViewMut, n: usize) -> Result<ViewMut, Error> {
+    let [n_rows, n_cols] = view.shape;
+    let start = (n_rows - n) * n_cols * size_of::<f32>();
+    let place = match view.place {
+        PlaceMut::Host(bytes) => PlaceMut::Host(&mut bytes[start..]),
+        PlaceMut::Device(bytes) => PlaceMut::Device(bytes.into_slice(start..)?),
+    };
+    Ok(ViewMut { shape: [n, n_cols], place, ..view })
 }
 
 /// `x += attention's output`, normed where the family does.

@@ -19,7 +19,7 @@ pub use self::run::InFlight;
 use self::run::{Outputs, PinnedSet};
 use crate::scratch::MaxRows;
 use crate::watch::{Profiler, Watch};
-use crate::{Config, Error};
+use crate::{Adjustment, Config, Error};
 
 /// Sequences up to which a decode step is captured; more of them hide the cost of launching by themselves.
 const MAX_CAPTURED: usize = 128;
@@ -37,10 +37,13 @@ pub struct Device {
     blas: Option<gpu::Blas>,
     workspace: RefCell<Workspace>,
     inputs: Buffer<u32>,
+    adjustments: Buffer<u32>,
     /// Host side of the inputs, and of what steps give.
     staged: PinnedSet<u32>,
+    staged_adjustments: PinnedSet<u32>,
     logits: PinnedSet<f32>,
     chosen: PinnedSet<f32>,
+    described: PinnedSet<f32>,
     hidden: PinnedSet<f32>,
     /// What the step that was waited for last gave.
     read: Outputs<Pinned<f32>>,
@@ -55,12 +58,15 @@ struct GraphKey {
     n_seqs: usize,
     plan: Plan,
     n_chosen: usize,
+    is_adjusted: bool,
+    is_described: bool,
 }
 
 /// Sizes of what the device works in, besides activations.
 #[derive(Copy, Clone)]
 pub struct DeviceSizes {
     n_input_words: usize,
+    n_adjustment_words: usize,
     workspace: [usize; 3],
     max_logits_rows: usize,
 }
@@ -75,12 +81,22 @@ impl DeviceSizes {
             let [activations, ..] = Workspace::plan(n_pairs, experts.n_ff, DECODED_BYTES);
             workspace[0] = workspace[0].max(activations);
         }
-        Self { n_input_words: n_input_words(config, rows, n_blocks), workspace, max_logits_rows: rows.logits }
+        let n_adjusted = rows.logits.min(Adjustment::MAX_ROWS);
+        let (max_bias, max_counts) = (Adjustment::MAX_BIAS, Adjustment::MAX_COUNTS);
+        Self {
+            n_input_words: n_input_words(config, rows, n_blocks),
+            // A word for every row, and the lists of those that are adjusted.
+            n_adjustment_words: rows.logits
+                + ops::Adjustments::max_words(n_adjusted, config.n_vocab, max_bias, max_counts),
+            workspace,
+            max_logits_rows: rows.logits,
+        }
     }
 
     pub fn bytes(&self) -> usize {
         let workspace: usize = self.workspace.map(Arena::padded_on_device).iter().sum();
-        workspace + Arena::padded_on_device(self.n_input_words * size_of::<u32>()) + BLAS_BYTES
+        let words = [self.n_input_words, self.n_adjustment_words];
+        workspace + words.map(|n| Arena::padded_on_device(n * size_of::<u32>())).iter().sum::<usize>() + BLAS_BYTES
     }
 }
 
@@ -96,7 +112,7 @@ fn n_input_words(config: &Config, rows: MaxRows, n_blocks: usize) -> usize {
     let angles = 2 * config.n_rot;
     let spans = SPAN_WORDS + 2 * (config.n_heads / config.n_kv_heads);
     let tables = n_blocks.saturating_mul(rows.batch.min(WHOLE_TABLES));
-    rows.batch * (INDICES + angles + spans) + PLAN_WORDS + tables + rows.logits * ops::Choice::WORDS
+    rows.batch * (INDICES + angles + spans) + PLAN_WORDS + tables + rows.logits * (ops::Choice::WORDS + 1)
 }
 
 impl Device {
@@ -105,6 +121,7 @@ impl Device {
         let kernels = Kernels::new(queue.device(), gpu::Cache::of_user());
         let [activations, weights, parts] = sizes.workspace.map(|len| scratch.carve_bytes(len));
         let inputs = scratch.carve_words(sizes.n_input_words);
+        let adjustments = scratch.carve_words(sizes.n_adjustment_words);
         let wanted = [Kinds::new(Number::F16, Number::F32), Kinds::new(Number::F32, Number::F32)];
         // Never required: without it the kernels of this program do all the work, and say so.
         let blas = match queue.blas(scratch.carve_bytes(BLAS_BYTES), &wanted) {
@@ -120,6 +137,8 @@ impl Device {
             logits: PinnedSet::new(&queue, sizes.max_logits_rows * config.n_vocab)?,
             hidden: PinnedSet::new(&queue, sizes.max_logits_rows * config.n_embd)?,
             chosen: PinnedSet::new(&queue, sizes.max_logits_rows)?,
+            described: PinnedSet::empty(sizes.max_logits_rows * ops::DESCRIBED_WORDS),
+            staged_adjustments: PinnedSet::empty(sizes.n_adjustment_words),
             read: Outputs::default(),
             workspace: RefCell::new(Workspace { activations, weights, parts }),
             graphs: HashMap::new(),
@@ -129,6 +148,7 @@ impl Device {
             kernels,
             blas,
             inputs,
+            adjustments,
         })
     }
 

@@ -26,6 +26,8 @@ struct Submitted {
     n_logits: usize,
     n_chosen: usize,
     n_pooled: usize,
+    /// `Step::described`.
+    described: Vec<u32>,
     /// On a GPU.
     in_flight: Option<InFlight>,
 }
@@ -64,7 +66,7 @@ impl Model {
     /// Queues a step.
     pub fn submit(&mut self, batch: &Batch) -> Result<Ticket, Error> {
         self.check_batch(batch)?;
-        let step = Step::new(batch, &self.decoder);
+        let mut step = Step::new(batch, &self.decoder);
         let in_flight = match &mut self.runs_on {
             RunsOn::Cpu(pool) => {
                 self.decoder.forward(Exec::Cpu(pool), &step, &step.places())?;
@@ -76,7 +78,8 @@ impl Model {
         let number = self.steps.n_submitted;
         let (n_logits, n_chosen, n_pooled) = (batch.n_logits(), batch.choices.len(), batch.pool_rows.len());
         self.steps.n_choices_before = n_chosen;
-        self.steps.submitted.push_back(Submitted { number, n_logits, n_chosen, n_pooled, in_flight });
+        let described = std::mem::take(&mut step.described);
+        self.steps.submitted.push_back(Submitted { number, n_logits, n_chosen, n_pooled, described, in_flight });
         Ok(Ticket(number))
     }
 
@@ -84,7 +87,7 @@ impl Model {
     pub fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, Error> {
         let is_oldest = self.steps.submitted.front().is_some_and(|step| step.number == ticket.0);
         let oldest = if is_oldest { self.steps.submitted.pop_front() } else { None };
-        let Some(Submitted { n_logits, n_chosen, n_pooled, in_flight, .. }) = oldest else {
+        let Some(Submitted { n_logits, n_chosen, n_pooled, described, in_flight, .. }) = oldest else {
             return Err(Error::Batch(format!("step {} is not the oldest under way", ticket.0)));
         };
         match (&mut self.runs_on, in_flight) {
@@ -95,13 +98,14 @@ impl Model {
                 Ok(Rows {
                     logits: &logits[..n_logits * n_vocab],
                     chosen: device.chosen(n_chosen),
+                    described: device.described(&described),
                     hidden: &hidden[..n_pooled * n_embd],
                 })
             }
             _ => {
                 let scratch = &self.decoder.scratch;
                 let (logits, hidden) = (scratch.logits.f32s(n_logits), scratch.pooled.f32s(n_pooled));
-                Ok(Rows { logits, hidden, chosen: Vec::new() })
+                Ok(Rows { logits, hidden, ..Rows::default() })
             }
         }
     }

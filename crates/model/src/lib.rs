@@ -31,7 +31,8 @@ mod upload;
 mod watch;
 
 pub use batch::{
-    Attention, BLOCK_TOKENS, Batch, BlockId, Choice, FedRow, Forward, Pooling, Rows, SeqRows, StepLimits, TokenId,
+    Adjustment, Attention, BLOCK_TOKENS, Batch, BlockId, Choice, Described, FedRow, Forward, Pooling, Rows, SeqRows,
+    StepLimits, TokenId,
 };
 pub use config::{Config, Experts, Mla, Rope};
 pub use error::Error;

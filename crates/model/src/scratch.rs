@@ -29,6 +29,8 @@ pub struct Scratch<T = Tensor> {
     pub logits: T,
     /// `[max_logits_rows, 1]`: tokens, as bits.
     pub chosen: T,
+    /// How probable they were, `[max_logits_rows, DESCRIBED_WORDS]` as bits.
+    pub described: T,
 }
 
 /// What the blocks of a layer work in.
@@ -110,6 +112,7 @@ impl<T> Scratch<T> {
             logits_in: take([max_logits_rows, n_embd]),
             logits: take([n_logits_rows, config.n_vocab]),
             chosen: take([max_logits_rows, 1]),
+            described: take([max_logits_rows, ops::DESCRIBED_WORDS]),
             work: Work::lay_out(config, max_rows, &mut take),
         }
     }

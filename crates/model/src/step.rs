@@ -1,11 +1,11 @@
 //! A batch in the form the ops take it, made once a step on the host; and where a device keeps its copy.
 
-use ops::{DeviceSpans, Indices, QuerySpan, View};
+use ops::{Adjustments, DeviceSpans, Indices, QuerySpan, RowAdjustment, RowPenalties, View};
 
 use crate::decoder::Decoder;
 use crate::kv_cache::slot;
 use crate::rope_table::RopeTable;
-use crate::{Attention, Batch, Choice};
+use crate::{Adjustment, Attention, Batch, Choice};
 
 pub struct Step<'a> {
     pub n_rows: usize,
@@ -21,6 +21,10 @@ pub struct Step<'a> {
     pub logits_rows: Vec<u32>,
     /// `ops::Choice::words` of the last rows with logits.
     pub choices: Vec<u32>,
+    /// Of each choice: with how many of the best tokens it is described, or `ops::NOT_ASKED`. Empty where none is.
+    pub described: Vec<u32>,
+    /// `ops::Adjustments` of the choices; empty where none is adjusted.
+    pub adjustments: Vec<u32>,
     /// `[n_rows, n_rot]`: cosines and sines.
     pub angles: Vec<f32>,
     /// The same for layers with a window, where they turn by another base; else nothing.
@@ -44,6 +48,8 @@ pub struct Places<'d> {
     pub pooled: Indices<'d>,
     pub logits_rows: Indices<'d>,
     pub choices: Indices<'d>,
+    pub described: Indices<'d>,
+    pub adjustments: Indices<'d>,
     pub angles: View<'d>,
     pub local_angles: View<'d>,
     pub position_rows: Indices<'d>,
@@ -86,6 +92,8 @@ impl<'a> Step<'a> {
             pooled: batch.pool_rows.iter().map(among_kept).collect(),
             logits_rows: batch.logits_rows.iter().map(among_kept).collect(),
             choices: batch.choices.iter().flat_map(|choice| choice_words(choice, config.n_vocab)).collect(),
+            described: described(batch),
+            adjustments: adjustments(batch),
             blocks: batch.seqs.iter().map(|seq| seq.block_table.iter().map(|block| block.0).collect()).collect(),
             sources,
             slots,
@@ -120,6 +128,8 @@ impl<'a> Step<'a> {
             logits_rows: Indices::from(&self.logits_rows),
             // The engine's own sampler is faster on a CPU.
             choices: Indices::default(),
+            described: Indices::default(),
+            adjustments: Indices::default(),
             angles: View::of_f32(&self.angles, self.angles.len() / self.n_rows),
             local_angles: View::of_f32(&self.local_angles, self.local_angles.len() / self.n_rows),
             position_rows: Indices::from(&self.position_rows),
@@ -177,4 +187,34 @@ impl<'a> Step<'a> {
 fn choice_words(choice: &Choice, n_vocab: usize) -> [u32; ops::Choice::WORDS] {
     let Choice { temperature, top_k, top_p, min_p, draw } = *choice;
     ops::Choice { temperature, top_k, top_p, min_p, draw }.words(n_vocab)
+}
+
+fn described(batch: &Batch) -> Vec<u32> {
+    match batch.described.iter().flatten().next() {
+        Some(_) => batch.described.iter().map(|n_top| n_top.unwrap_or(ops::NOT_ASKED)).collect(),
+        None => Vec::new(),
+    }
+}
+
+fn adjustments(batch: &Batch) -> Vec<u32> {
+    if batch.adjustments.iter().flatten().next().is_none() {
+        return Vec::new();
+    }
+    let mut lists = Adjustments::new(batch.choices.len());
+    for (idx, adjustment) in batch.adjustments.iter().enumerate() {
+        let Some(Adjustment { bias, allowed, penalties }) = adjustment else { continue };
+        let bias: Vec<(u32, f32)> = bias.iter().map(|&(token, bias)| (token.0, bias)).collect();
+        let counts = penalties.iter().flat_map(|penalties| &penalties.counts);
+        let counts: Vec<(u32, u32)> = counts.map(|&(token, count)| (token.0, count)).collect();
+        let own_row = batch.logits_rows[batch.n_logits() + idx];
+        let penalties = penalties.as_ref().map(|penalties| RowPenalties {
+            repetition: penalties.repetition,
+            presence: penalties.presence,
+            frequency: penalties.frequency,
+            counts: &counts,
+            token_row: penalties.counts_own.then_some(own_row),
+        });
+        lists.set(idx, RowAdjustment { bias: &bias, mask: allowed.as_deref(), penalties });
+    }
+    lists.words().to_vec()
 }

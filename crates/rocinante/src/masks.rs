@@ -200,6 +200,19 @@ impl Mask for TextMask {
         }
     }
 
+    fn is_ready_within(&mut self, limit: Duration) -> bool {
+        let asked = Instant::now();
+        let mut state = self.0.lock();
+        while state.ready.is_none() {
+            let left = limit.saturating_sub(asked.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
     /// A token that does not fit is told with the next mask.
     fn accept(&mut self, token: TokenId) -> Result<(), String> {
         let mut state = self.0.lock();

@@ -31,6 +31,12 @@ pub struct Args {
     /// Q4_K_M Q5_K_M Q6_K Q8_0 IQ4_XS ... (an unknown name lists them all)
     #[arg(long = "type", value_name = "TYPE", value_parser = parse_mix)]
     mix: &'static str,
+    /// Start from weights that are packed already, and lose what two roundings lose
+    #[arg(long)]
+    allow_requantize: bool,
+    /// Overwrite the file if it exists
+    #[arg(long)]
+    force: bool,
     /// Importance matrix (see `roci imatrix`)
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
@@ -51,6 +57,23 @@ pub fn main(args: &Args) -> Result<()> {
         return Err(anyhow!("`{}` is both the input and the output", args.out.display()))
             .hint("name another output file");
     }
+    if args.out.exists() && !args.force {
+        return Err(anyhow!("`{}` exists", args.out.display())).hint("--force overwrites it");
+    }
+    let mix = Mix::find(args.mix).expect("the argument was parsed to a known name");
+    let is_packed = |tensor: &weights::Tensor| !tensor.dtype.is_plain() && tensor.dtype != mix.base;
+    if let Some(tensor) = checkpoint.tensors().iter().find(|tensor| is_packed(tensor))
+        && !mix.base.is_plain()
+        && !args.allow_requantize
+    {
+        return Err(anyhow!(
+            "`{}` is packed already: tensor `{}` is {}",
+            path.display(),
+            tensor.name,
+            tensor.dtype.name()
+        ))
+        .hint("start from F16, BF16 or F32 weights, or add --allow-requantize and accept the loss");
+    }
     let checkpoint = match checkpoint.format() {
         Format::Gguf => checkpoint,
         Format::Safetensors => {
@@ -59,7 +82,6 @@ pub fn main(args: &Args) -> Result<()> {
                 .hint("`--quantize TYPE` of run and serve takes safetensors as they are")?
         }
     };
-    let mix = Mix::find(args.mix).expect("the argument was parsed to a known name");
     let importance =
         args.imatrix.as_deref().map(|file| Importance::read(file).map_err(|error| model_file::hinted(file, error)));
     let importance = importance.transpose()?;
@@ -123,7 +145,11 @@ pub fn main(args: &Args) -> Result<()> {
     }
     writer.finish().with_context(|| format!("cannot write `{}`", args.out.display()))?;
     bar.finish_and_clear();
-    let (from, to) = (human_bytes(n_source_bytes), human_bytes(std::fs::metadata(&args.out)?.len()));
+    let n_bytes_out = std::fs::metadata(&args.out)?.len();
+    let (from, to) = (human_bytes(n_source_bytes), human_bytes(n_bytes_out));
+    if n_source_bytes < n_bytes_out {
+        eprintln!("note: the result is larger than its source ({to} from {from})");
+    }
     println!("{}: {from} -> {to} as {} in {:.1} s", args.out.display(), mix.name, start.elapsed().as_secs_f64());
     Ok(())
 }

@@ -156,7 +156,7 @@ fn measure_bandwidth(device: DeviceChoice) -> Result<f64> {
     let DeviceChoice::Gpu { vendor, ordinal } = device else { return Err(anyhow!("not a GPU")) };
     let device = gpu::Device::open(vendor, ordinal)?;
     // A quarter of what is free at the most, and less where a software model copies.
-    let n_bytes = COPY_BYTES.min(device.memory()?.free_bytes / 4).min(usize::MAX);
+    let n_bytes = COPY_BYTES.min(device.memory()?.free_bytes / 4);
     let queue = gpu::Queue::new(&device)?;
     let (from, mut to) = (queue.alloc_zeroed::<u8>(n_bytes)?, queue.alloc_zeroed::<u8>(n_bytes)?);
     queue.launcher().copy(from.all(), to.all_mut())?;

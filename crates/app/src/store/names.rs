@@ -62,7 +62,7 @@ pub const KNOWN: &[Known] = &[
     },
     Known {
         name: "gemma3-270m",
-        about: "Gemma 3 270M, Q4_K_M (a base model: use --raw)",
+        about: "Gemma 3 270M, Q4_K_M (a base model: it continues text)",
         file: "gemma-3-270m-q4_k_m.gguf",
         sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         n_bytes: 253_113_024,

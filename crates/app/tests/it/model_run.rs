@@ -68,6 +68,51 @@ fn prompt_from_stdin() {
     assert!(empty.stderr.starts_with("error: the prompt is empty\nhint: "), "{}", empty.stderr);
 }
 
+/// What `roci tokenize` makes of the same text.
+fn tokens(roci: &Roci, text: &str) -> serde_json::Value {
+    roci.run_with_stdin(&["tokenize", "tiny.gguf", "--output", "json"], text.as_bytes()).json()["tokens"].clone()
+}
+
+#[test]
+fn files_pipe_and_prompt_are_joined() {
+    let roci = with_tiny();
+    std::fs::write(roci.home.path().join("a.txt"), "file a\n").unwrap();
+    std::fs::write(roci.home.path().join("b.txt"), "file b").unwrap();
+    let args = ["run", "tiny.gguf", "--raw", "--max-tokens", "1", "--output", "json", "ask"];
+    let piped = roci.run_with_stdin(&args, b"from the pipe\n").json();
+    assert_eq!(piped["prompt_tokens"], tokens(&roci, "from the pipe\n\nask"));
+    let all = roci.run_with_stdin(&[&args[..], &["--file", "a.txt", "--file", "b.txt"]].concat(), b"pipe").json();
+    assert_eq!(all["prompt_tokens"], tokens(&roci, "file a\n\nfile b\n\npipe\n\nask"));
+    let missing = roci.run(&["run", "tiny.gguf", "--file", "c.txt", "ask"]);
+    assert!(missing.stderr.starts_with("error: cannot read `c.txt`"), "{}", missing.stderr);
+    let embed = roci.run_with_stdin(&["embed", "tiny.gguf", "-", "plain"], b"plain\n").json();
+    assert_eq!(embed["embeddings"][0], embed["embeddings"][1]);
+}
+
+#[test]
+fn a_base_model_continues_the_prompt_and_says_so() {
+    let roci = Roci::new();
+    crate::folder::write(roci.home.path(), None, |_| ());
+    let args = ["run", "little-llama", "The 12 words", "--max-tokens", "1", "--output", "json"];
+    let chat = roci.run(&args);
+    assert!(chat.stderr.contains("note: a base model without a chat template"), "{}", chat.stderr);
+    let raw = roci.run(&[&args[..], &["--raw"]].concat());
+    assert_eq!(chat.json()["prompt_tokens"], raw.json()["prompt_tokens"]);
+    assert!(!raw.stderr.contains("base model"), "{}", raw.stderr);
+}
+
+#[test]
+fn what_cannot_run_is_not_planned_and_threads_are_bounded() {
+    let roci = Roci::new();
+    tiny::write_trained_for(roci.home.path(), 1024);
+    let plan = roci.run(&["inspect", "tiny.gguf", "--plan", "--context", "99999", "--device", "cpu"]);
+    let run = roci.run(&["run", "tiny.gguf", "hi", "--context", "99999", "--device", "cpu"]);
+    assert_eq!((plan.code, &plan.stderr), (Some(1), &run.stderr));
+    let many = roci.run(&["run", "tiny.gguf", "hi", "--max-tokens", "1", "--threads", "1000", "--output", "json"]);
+    assert!(many.stderr.starts_with("warning: --threads 1000 is more than"), "{}", many.stderr);
+    assert!(many.json()["threads"].as_u64().unwrap() < 1000);
+}
+
 #[test]
 fn prompt_that_does_not_fit() {
     let roci = with_tiny();

@@ -44,7 +44,8 @@ fn importance_of_a_folder_fits_the_file_made_from_it() {
     fs::write(roci.home.path().join("text.txt"), "the words and the numbers 1 2 3 ".repeat(20)).unwrap();
     let made = roci.run(&["imatrix", folder, "text.txt", "imatrix.gguf", "--chunk", "32", "--chunks", "2"]);
     assert_eq!(made.code, Some(0), "{}", made.stderr);
-    let with = |imatrix: &str| roci.run(&["quantize", folder, "out.gguf", "--type", "Q4_0", "--imatrix", imatrix]);
+    let with =
+        |imatrix: &str| roci.run(&["quantize", folder, "out.gguf", "--type", "Q4_0", "--force", "--imatrix", imatrix]);
     assert_eq!(with("imatrix.gguf").code, Some(0), "{}", with("imatrix.gguf").stderr);
     // One that knows none of the tensors would change nothing in silence.
     let other = weights::Metadata::from_iter([("general.type".to_owned(), weights::Value::from("imatrix"))]);
@@ -90,4 +91,26 @@ fn what_gguf_cannot_say_is_an_error_with_a_way_out() {
     check(&|config| config["rope_scaling"] = yarn.clone(), "no word for YaRN's `truncate`");
     check(&|config| config["num_hidden_layers"] = 1.into(), "has no name in GGUF");
     check(&|config| config["num_hidden_layers"] = 3.into(), "blk.2.");
+}
+
+#[test]
+fn nothing_is_overwritten_or_rounded_twice_by_mistake() {
+    let roci = Roci::new();
+    let folder = write_folder(roci.home.path(), |_| ());
+    let run = |from: &str, out: &str, mix: &str, more: &[&str]| {
+        roci.run(&[&["quantize", from, out, "--type", mix], more].concat())
+    };
+    let folder = folder.to_str().unwrap();
+    assert_eq!(run(folder, "a.gguf", "Q4_0", &[]).code, Some(0));
+    let before = fs::read(roci.home.path().join("a.gguf")).unwrap();
+    let refused = run(folder, "a.gguf", "Q8_0", &[]);
+    assert!(refused.stderr.starts_with("error: `a.gguf` exists\nhint: --force"), "{}", refused.stderr);
+    assert_eq!(fs::read(roci.home.path().join("a.gguf")).unwrap(), before);
+    let refused = run("a.gguf", "b.gguf", "Q8_0", &[]);
+    assert!(refused.stderr.contains("is packed already") && refused.code == Some(1), "{}", refused.stderr);
+    assert!(!roci.home.path().join("b.gguf").exists());
+    let made = run("a.gguf", "b.gguf", "Q8_0", &["--allow-requantize"]);
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    assert!(made.stderr.contains("larger than its source"), "{}", made.stderr);
+    assert_eq!(run(folder, "a.gguf", "F16", &["--force"]).code, Some(0));
 }

@@ -1,7 +1,7 @@
 // GGUF's block formats: decoding, rows by index, and products with activations that are f32 or rounded to 8 bits (q8_1).
 //
-// A format says how its block decodes (`value`), and what 32 of its weights give with 32 activations (`dot`): a sum of
-// integer products, scaled, minus what the format's minimum takes away. A row of weights is made by 32 threads, each taking
+// A format says how 32 of its weights decode (`group`); `value` and `dot` follow from that: a sum of integer products,
+// scaled, minus what the format's zero point or minimum takes away. A row of weights is made by 32 threads, each taking
 // every 32nd group, so that a result does not depend on how many columns are made with it, nor on the width of a wave.
 
 DEVICE u32 half_at(const u8 *at) { return *(const u16 *)at; }
@@ -30,8 +30,8 @@ DEVICE Column column_at(const u8 *block) {
     return y;
 }
 
-// 32 weights as eight words of four bytes, with their scale, and what takes the place of a zero point:
-// w = d * q - m. `with_sums` says that m times the activations' own sum is meant, else their rounded sum.
+// 32 weights as eight words of four bytes: w = d * (q - zero) - m, with a scale and a minimum for each half. Formats
+// `with_sums` take the zero point and the minimum times the activations' own sum, the others times the rounded ones'.
 struct Group {
     i32 q[8];
     f32 d[2], m[2];
@@ -40,19 +40,20 @@ struct Group {
 struct q4_0 {
     static constexpr u32 size = 32, bytes = 18;
     static constexpr bool with_sums = true;
+    static constexpr u32 zero = 8;
     DEVICE_MEMBER static void group(const u8 *b, u32, Group &g) {
-        const f32 d = f16_at(b);
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             const u32 w = word_at(b + 2 + 4 * i);
             g.q[i] = (i32)(w & 0x0f0f0f0fu), g.q[i + 4] = (i32)((w >> 4) & 0x0f0f0f0fu);
         }
-        g.d[0] = g.d[1] = d, g.m[0] = g.m[1] = 8.0f * d;
+        g.d[0] = g.d[1] = f16_at(b), g.m[0] = g.m[1] = 0.0f;
     }
 };
 struct q4_1 {
     static constexpr u32 size = 32, bytes = 20;
     static constexpr bool with_sums = true;
+    static constexpr u32 zero = 0;
     DEVICE_MEMBER static void group(const u8 *b, u32, Group &g) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
@@ -65,8 +66,8 @@ struct q4_1 {
 struct q5_0 {
     static constexpr u32 size = 32, bytes = 22;
     static constexpr bool with_sums = true;
+    static constexpr u32 zero = 16;
     DEVICE_MEMBER static void group(const u8 *b, u32, Group &g) {
-        const f32 d = f16_at(b);
         const u32 high = word_at(b + 2);
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
@@ -74,12 +75,13 @@ struct q5_0 {
             g.q[i] = (i32)((w & 0x0f0f0f0fu) | fifth_bits(high >> (4 * i)));
             g.q[i + 4] = (i32)(((w >> 4) & 0x0f0f0f0fu) | fifth_bits(high >> (16 + 4 * i)));
         }
-        g.d[0] = g.d[1] = d, g.m[0] = g.m[1] = 16.0f * d;
+        g.d[0] = g.d[1] = f16_at(b), g.m[0] = g.m[1] = 0.0f;
     }
 };
 struct q5_1 {
     static constexpr u32 size = 32, bytes = 24;
     static constexpr bool with_sums = true;
+    static constexpr u32 zero = 0;
     DEVICE_MEMBER static void group(const u8 *b, u32, Group &g) {
         const u32 high = word_at(b + 4);
 #pragma unroll
@@ -94,6 +96,7 @@ struct q5_1 {
 struct q8_0 {
     static constexpr u32 size = 32, bytes = 34;
     static constexpr bool with_sums = false;
+    static constexpr u32 zero = 0;
     DEVICE_MEMBER static void group(const u8 *b, u32, Group &g) {
 #pragma unroll
         for (u32 i = 0; i < 8; ++i) g.q[i] = (i32)word_at(b + 2 + 4 * i);
@@ -104,6 +107,7 @@ struct q8_0 {
 struct q2_K {
     static constexpr u32 size = 256, bytes = 84;
     static constexpr bool with_sums = false;
+    static constexpr u32 zero = 0;
     DEVICE_MEMBER static void group(const u8 *b, u32 i32th, Group &g) {
         const u8 *qs = b + 16 + i32th / 4 * 32;
         const u32 shift = i32th % 4 * 2;
@@ -121,6 +125,7 @@ struct q2_K {
 struct q3_K {
     static constexpr u32 size = 256, bytes = 110;
     static constexpr bool with_sums = false;
+    static constexpr u32 zero = 0;
     DEVICE_MEMBER static void group(const u8 *b, u32 i32th, Group &g) {
         const u8 *qs = b + 32 + i32th / 4 * 32, *scales = b + 96;
         const u32 shift = i32th % 4 * 2;
@@ -151,6 +156,7 @@ DEVICE void scale_and_min(const u8 *s, u32 j, u32 &scale, u32 &minimum) {
 struct q4_K {
     static constexpr u32 size = 256, bytes = 144;
     static constexpr bool with_sums = false;
+    static constexpr u32 zero = 0;
     DEVICE_MEMBER static void group(const u8 *b, u32 i32th, Group &g) {
         const u8 *qs = b + 16 + i32th / 2 * 32;
         const u32 shift = i32th % 2 * 4;
@@ -164,6 +170,7 @@ struct q4_K {
 struct q5_K {
     static constexpr u32 size = 256, bytes = 176;
     static constexpr bool with_sums = false;
+    static constexpr u32 zero = 0;
     DEVICE_MEMBER static void group(const u8 *b, u32 i32th, Group &g) {
         const u8 *qs = b + 48 + i32th / 2 * 32, *high = b + 16;
         const u32 shift = i32th % 2 * 4;
@@ -180,6 +187,7 @@ struct q5_K {
 struct q6_K {
     static constexpr u32 size = 256, bytes = 210;
     static constexpr bool with_sums = false;
+    static constexpr u32 zero = 0;
     DEVICE_MEMBER static void group(const u8 *b, u32 i32th, Group &g) {
         const u32 half = i32th / 4, j = i32th % 4;
         const u8 *low = b + half * 64 + j % 2 * 32, *high = b + 128 + half * 32;
@@ -197,6 +205,7 @@ struct q6_K {
 struct q8_K {
     static constexpr u32 size = 256, bytes = 292;
     static constexpr bool with_sums = false;
+    static constexpr u32 zero = 0;
     DEVICE_MEMBER static void group(const u8 *b, u32 i32th, Group &g) {
 #pragma unroll
         for (u32 i = 0; i < 8; ++i) g.q[i] = (i32)word_at(b + 4 + i32th * 32 + 4 * i);
@@ -214,43 +223,71 @@ DEVICE f32 value(const u8 *row, u32 i) {
 #pragma unroll
     for (u32 j = 1; j < 8; ++j) q = in_group / 4 == j ? g.q[j] : q;
     // Bytes are signed only where the format's are; the others stay below 128.
-    return mul_exactly(g.d[h], (f32)(i8)(q >> (8 * (in_group % 4)))) - g.m[h];
+    const i32 byte = (i8)(q >> (8 * (in_group % 4)));
+    return mul_exactly(g.d[h], (f32)(byte - (i32)Q::zero)) - g.m[h];
 }
 
-// 32 weights times 32 activations.
+// What sums of integer products are worth: of all 32, or of half a group, whose share of the sum of activations is half.
 template <class Q>
-DEVICE f32 dot(const Group &g, const Column &y) {
+DEVICE f32 worth(const Group &g, u32 h, const Column &y, i32 sum, i32 ones, f32 share) {
+    if (Q::with_sums) return g.d[h] * ((f32)sum * y.d - (share * (f32)Q::zero) * y.s) - g.m[h] * (share * y.s);
+    return y.d * (g.d[h] * (f32)sum - g.m[h] * (f32)ones);
+}
+// 32 weights times 32 activations, as two halves: of formats with one scale the words of a block's first and second 8
+// bytes, of the others the first and the second 16 weights.
+template <class Q>
+DEVICE void dot_halves(const Group &g, const Column &y, f32 (&to)[2]) {
     i32 sum[2] = {0, 0}, ones[2] = {0, 0};
 #pragma unroll
     for (u32 i = 0; i < 8; ++i) {
-        sum[i / 4] = dot4_i8(g.q[i], y.q[i], sum[i / 4]);
-        if (!Q::with_sums) ones[i / 4] = dot4_i8(0x01010101, y.q[i], ones[i / 4]);
+        const u32 h = Q::size == 32 ? i / 2 % 2 : i / 4;
+        sum[h] = dot4_i8(g.q[i], y.q[i], sum[h]);
+        if (!Q::with_sums) ones[h] = dot4_i8(0x01010101, y.q[i], ones[h]);
     }
+#pragma unroll
+    for (u32 h = 0; h < 2; ++h) to[h] = worth<Q>(g, h, y, sum[h], ones[h], 0.5f);
+}
+template <class Q>
+DEVICE f32 dot(const Group &g, const Column &y) {
     if (Q::size == 32) {
-        const f32 product = g.d[0] * y.d * (f32)(sum[0] + sum[1]);
-        return Q::with_sums ? product - g.m[0] * y.s : product;
+        i32 sum = 0;
+#pragma unroll
+        for (u32 i = 0; i < 8; ++i) sum = dot4_i8(g.q[i], y.q[i], sum);
+        return worth<Q>(g, 0, y, sum, 0, 1.0f);
     }
-    return y.d * (g.d[0] * (f32)sum[0] - g.m[0] * (f32)ones[0] + (g.d[1] * (f32)sum[1] - g.m[1] * (f32)ones[1]));
+    f32 halves[2];
+    dot_halves<Q>(g, y, halves);
+    return halves[0] + halves[1];
 }
 
 DEVICE f32 sum_of_32(f32 x) { return wave_sum<32>(x); }
 
 // One row of weights by up to N columns, by 32 threads: the sums in every one of them. A column is `column_bytes` long.
-template <class Q, u32 N>
+// Halves may be summed apart and added last: a little closer, and twice the exchanges at the end.
+template <class Q, u32 N, bool apart>
 DEVICE void row_by_columns(const u8 *row, const u8 *columns, usize column_bytes, u32 n_columns, u32 n_weights,
                            f32 (&sum)[N]) {
+    f32 halves[N][2];
 #pragma unroll
-    for (u32 c = 0; c < N; ++c) sum[c] = 0.0f;
+    for (u32 c = 0; c < N; ++c) halves[c][0] = halves[c][1] = 0.0f;
     for (u32 at = thread_x(); at < n_weights / 32; at += 32) {
         Group g;
         Q::group(row + (usize)(at / (Q::size / 32)) * Q::bytes, at % (Q::size / 32), g);
 #pragma unroll
         for (u32 c = 0; c < N; ++c) {
-            if (c < n_columns) sum[c] += dot<Q>(g, column_at(columns + c * column_bytes + (usize)at * Q8_1_BYTES));
+            if (c >= n_columns) break;
+            const Column y = column_at(columns + c * column_bytes + (usize)at * Q8_1_BYTES);
+            if (apart) {
+                f32 more[2];
+                dot_halves<Q>(g, y, more);
+                halves[c][0] += more[0], halves[c][1] += more[1];
+            } else {
+                halves[c][0] += dot<Q>(g, y);
+            }
         }
     }
 #pragma unroll
-    for (u32 c = 0; c < N; ++c) sum[c] = sum_of_32(sum[c]);
+    for (u32 c = 0; c < N; ++c) sum[c] = apart ? sum_of_32(halves[c][0]) + sum_of_32(halves[c][1]) : sum_of_32(halves[c][0]);
 }
 
 // Rows of up to eight columns: 32 by 4 threads make four rows. `step_y` counts blocks from column to column.
@@ -261,35 +298,30 @@ DEVICE void row_by_columns(const u8 *row, const u8 *columns, usize column_bytes,
         if (row >= (u32)n_rows) return;                                                                                \
         f32 sum[N];                                                                                                    \
         const usize row_bytes = (usize)((u32)n_weights / Q::size) * Q::bytes;                                          \
-        row_by_columns<Q, N>(x + row * row_bytes, y, (usize)step_y * Q8_1_BYTES, N, (u32)n_weights, sum);              \
+        row_by_columns<Q, N, false>(x + row * row_bytes, y, (usize)step_y * Q8_1_BYTES, N, (u32)n_weights, sum);       \
         if (thread_x() == 0) {                                                                                         \
             for (u32 c = 0; c < N; ++c) dst[(usize)c * step_dst + row] = down<T>(sum[c]);                              \
         }                                                                                                              \
     }
 
 // Any number of columns, eight at a time.
-template <class Q>
-DEVICE void rows_by_eight(const u8 *x, const u8 *y, f32 *dst, u32 n_weights, usize row_bytes, u32 row, u32 column,
-                          u32 n_columns, u32 step_y, u32 step_dst) {
-    f32 sum[8];
-    const u32 n = n_columns - column < 8 ? n_columns - column : 8;
-    const usize column_bytes = (usize)step_y * Q8_1_BYTES;
-    row_by_columns<Q, 8>(x + row * row_bytes, y + column * column_bytes, column_bytes, n, n_weights, sum);
-    if (thread_x() != 0) return;
-    for (u32 c = 0; c < n; ++c) dst[(usize)(column + c) * step_dst + row] = sum[c];
-}
 #define MMQ(Q)                                                                                                         \
     KERNEL(128)                                                                                                        \
     mmq_##Q(const u8 *x, const u8 *y, f32 *dst, i32 n_weights, i32 n_rows, i32 n_columns, i32 step_x, i32 step_y,      \
             i32 step_dst) {                                                                                            \
         const u32 row = block_x() * 4 + thread_y(), column = block_y() * 8;                                            \
         if (row >= (u32)n_rows) return;                                                                                \
-        rows_by_eight<Q>(x, y, dst, (u32)n_weights, (usize)step_x * Q::bytes, row, column, (u32)n_columns,             \
-                         (u32)step_y, (u32)step_dst);                                                                  \
+        f32 sum[8];                                                                                                    \
+        const u32 n = (u32)n_columns - column < 8 ? (u32)n_columns - column : 8;                                       \
+        const usize column_bytes = (usize)step_y * Q8_1_BYTES, row_bytes = (usize)step_x * Q::bytes;                   \
+        row_by_columns<Q, 8, true>(x + row * row_bytes, y + column * column_bytes, column_bytes, n, (u32)n_weights,    \
+                                   sum);                                                                               \
+        if (thread_x() != 0) return;                                                                                   \
+        for (u32 c = 0; c < n; ++c) dst[(usize)(column + c) * step_dst + row] = sum[c];                                \
     }
 
 // The same by the names and shapes of Candle's older path: `n_y` is a column's padded length, a block makes one row of one
-// column or two rows of several, or a tile of w rows by v columns.
+// column or two rows of several, or a tile of ROWS by COLUMNS, of which a thread makes whole sums.
 #define MUL_MAT_VEC(Q, N, ROWS)                                                                                        \
     KERNEL(128)                                                                                                        \
     mul_mat_vec_##Q##_q8_1_cuda##N(const u8 *x, const u8 *y, f32 *dst, i32 n_weights, i32 n_rows, i32 n_y, i32 n_dst) { \
@@ -297,7 +329,7 @@ DEVICE void rows_by_eight(const u8 *x, const u8 *y, f32 *dst, u32 n_weights, usi
         if (thread_y() >= ROWS || row >= (u32)n_rows) return;                                                          \
         f32 sum[N];                                                                                                    \
         const usize row_bytes = (usize)((u32)n_weights / Q::size) * Q::bytes;                                          \
-        row_by_columns<Q, N>(x + row * row_bytes, y, (usize)(n_y / 32) * Q8_1_BYTES, N, (u32)n_weights, sum);          \
+        row_by_columns<Q, N, true>(x + row * row_bytes, y, (usize)(n_y / 32) * Q8_1_BYTES, N, (u32)n_weights, sum);    \
         if (thread_x() == 0) {                                                                                         \
             for (u32 c = 0; c < N; ++c) dst[(usize)c * n_dst + row] = sum[c];                                          \
         }                                                                                                              \
@@ -306,11 +338,16 @@ DEVICE void rows_by_eight(const u8 *x, const u8 *y, f32 *dst, u32 n_weights, usi
     KERNEL(128)                                                                                                        \
     mul_mat_##Q(const u8 *x, const u8 *y, f32 *dst, i32 n_weights, i32 n_rows, i32 n_columns, i32 n_y, i32 n_dst) {    \
         const usize row_bytes = (usize)((u32)n_weights / Q::size) * Q::bytes;                                          \
-        for (u32 r = thread_y(); r < ROWS && block_x() * ROWS + r < (u32)n_rows; r += 4) {                             \
-            for (u32 c = block_y() * COLUMNS; c < (block_y() + 1) * COLUMNS && c < (u32)n_columns; c += 8) {           \
-                rows_by_eight<Q>(x, y, dst, (u32)n_weights, row_bytes, block_x() * ROWS + r, c, (u32)n_columns,        \
-                                 (u32)n_y / 32, (u32)n_dst);                                                           \
+        for (u32 i = thread_y() * 32 + thread_x(); i < ROWS * COLUMNS; i += 128) {                                     \
+            const u32 row = block_x() * ROWS + i % ROWS, column = block_y() * COLUMNS + i / ROWS;                      \
+            if (row >= (u32)n_rows || column >= (u32)n_columns) continue;                                              \
+            f32 sum = 0.0f;                                                                                            \
+            for (u32 at = 0; at < (u32)n_weights / Q::size * (Q::size / 32); ++at) {                                   \
+                Group g;                                                                                               \
+                Q::group(x + row * row_bytes + at / (Q::size / 32) * Q::bytes, at % (Q::size / 32), g);                \
+                sum += dot<Q>(g, column_at(y + ((usize)column * ((u32)n_y / 32) + at) * Q8_1_BYTES));                  \
             }                                                                                                          \
+            dst[(usize)column * n_dst + row] = sum;                                                                    \
         }                                                                                                              \
     }
 
@@ -324,7 +361,8 @@ DEVICE void rows_by_eight(const u8 *x, const u8 *y, f32 *dst, u32 n_weights, usi
         const usize row_bytes = (usize)((u32)k / Q::size) * Q::bytes, y_bytes = (usize)(k_padded / 32) * Q8_1_BYTES;   \
         const u32 column = token * (u32)y_places + (y_places == 1 ? 0 : place);                                        \
         f32 sum[1];                                                                                                    \
-        row_by_columns<Q, 1>(x + ((usize)ids[pair] * n + row) * row_bytes, y + column * y_bytes, 0, 1, (u32)k, sum);   \
+        row_by_columns<Q, 1, false>(x + ((usize)ids[pair] * n + row) * row_bytes,                                      \
+                                    y + column * y_bytes, 0, 1, (u32)k, sum);                                          \
         if (thread_x() == 0) dst[(usize)pair * n + row] = sum[0];                                                      \
     }
 
@@ -340,7 +378,8 @@ DEVICE void rows_by_eight(const u8 *x, const u8 *y, f32 *dst, u32 n_weights, usi
         const usize row_bytes = (usize)((u32)k / Q::size) * Q::bytes, y_bytes = (usize)(k_padded / 32) * Q8_1_BYTES;   \
         const u32 column = weights != nullptr ? pair : pair / (u32)n_places;                                           \
         f32 sum[1];                                                                                                    \
-        row_by_columns<Q, 1>(x + ((usize)expert * n + row) * row_bytes, y + column * y_bytes, 0, 1, (u32)k, sum);      \
+        row_by_columns<Q, 1, false>(x + ((usize)expert * n + row) * row_bytes,                                         \
+                                    y + column * y_bytes, 0, 1, (u32)k, sum);                                          \
         if (thread_x() == 0) dst[(usize)pair * n + row] = weights != nullptr ? sum[0] * weights[pair] : sum[0];        \
     }
 #define MOE_HALVES(T)                                                                                                  \

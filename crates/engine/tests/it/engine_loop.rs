@@ -1,10 +1,13 @@
 //! How requests begin and end: limits, refusals, cancellation, failures of the model, masks, shutdown. Steps are held
 //! at a gate where the order of things matters, so nothing here depends on time.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-    mpsc::{self, Sender},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Sender},
+    },
+    time::Duration,
 };
 
 use batch::{Attention, TokenId};
@@ -322,9 +325,15 @@ fn a_model_that_panics_ends_the_engine_with_its_reason() {
 /// Allows every other token, beginning with the parity of the constraint, and turns after each.
 struct Parity {
     odd: u32,
+    n_seen: u32,
 }
 
 impl Mask for Parity {
+    /// Every third is late, and asked for when the logits are here.
+    fn is_ready_within(&mut self, _: Duration) -> bool {
+        self.n_seen % 3 != 2
+    }
+
     fn allowed(&mut self, allowed: &mut TokenSet) -> Result<(), String> {
         (0..allowed.n_vocab() as u32).filter(|i| i % 2 == self.odd).for_each(|i| allowed.insert(TokenId(i)));
         Ok(())
@@ -335,18 +344,19 @@ impl Mask for Parity {
             return Err(format!("token {} has the wrong parity", token.0));
         }
         self.odd = 1 - self.odd;
+        self.n_seen += 1;
         Ok(())
     }
 }
 
-struct Parities;
+pub struct Parities;
 
 impl MaskFactory for Parities {
     fn build(&mut self, constraint: &str, _: usize) -> Result<Box<dyn Mask>, String> {
         match constraint {
-            "even" => Ok(Box::new(Parity { odd: 0 })),
-            "odd" => Ok(Box::new(Parity { odd: 1 })),
-            "none" => Ok(Box::new(Parity { odd: 2 })),
+            "even" => Ok(Box::new(Parity { odd: 0, n_seen: 0 })),
+            "odd" => Ok(Box::new(Parity { odd: 1, n_seen: 0 })),
+            "none" => Ok(Box::new(Parity { odd: 2, n_seen: 0 })),
             other => Err(format!("`{other}` is no parity")),
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{
     mpsc::{Receiver, Sender},
 };
 
-use batch::{Attention, BLOCK_TOKENS, Batch, StepLimits, TokenId};
+use batch::{Attention, BLOCK_TOKENS, Batch, Described, StepLimits, TokenId};
 use engine::{
     Capacity, Forward, Rows, Sampling, StepError, Ticket, draw,
     sampler::{Sampler, SamplerState},
@@ -45,6 +45,7 @@ pub struct Toy {
 struct Outputs {
     logits: Vec<f32>,
     chosen: Vec<Option<TokenId>>,
+    described: Vec<Option<Described>>,
     hidden: Vec<f32>,
 }
 
@@ -137,8 +138,21 @@ impl Toy {
         }
         let to_choose = all_logits.split_off(batch.n_logits());
         outputs.logits = all_logits.concat();
-        outputs.chosen =
-            to_choose.iter().zip(&batch.choices).map(|(row, choice)| self.sampler.choose(row, choice)).collect();
+        for (idx, mut row) in to_choose.into_iter().enumerate() {
+            let raw = row.clone();
+            if let Some(Some(adjustment)) = batch.adjustments.get(idx) {
+                let own = batch.logits_rows[batch.n_logits() + idx];
+                adjustment.apply(&mut row, batch.tokens[own as usize]);
+            }
+            let chosen = self.sampler.choose(&row, &batch.choices[idx]);
+            let n_top = batch.described.get(idx).copied().flatten();
+            let describe = |(token, n_top): (TokenId, u32)| {
+                let scored = self.sampler.score(&raw, token, n_top as usize, 0).unwrap();
+                Described { logprob: scored.logprob, top: scored.top }
+            };
+            outputs.described.push(chosen.zip(n_top).map(describe));
+            outputs.chosen.push(chosen);
+        }
         Ok(outputs)
     }
 }
@@ -182,7 +196,8 @@ impl Forward for Toy {
     fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, StepError> {
         assert_eq!(ticket.0 + self.under_way.len() as u64, self.n_submitted + 1, "steps are waited for in order");
         self.read = self.under_way.pop_front().expect("a step under way")?;
-        Ok(Rows { logits: &self.read.logits, chosen: self.read.chosen.clone(), hidden: &self.read.hidden })
+        let Outputs { logits, chosen, described, hidden } = &self.read;
+        Ok(Rows { logits, chosen: chosen.clone(), described: described.clone(), hidden })
     }
 
     fn fault(&self) -> Option<String> {

@@ -20,6 +20,7 @@ enum Part {
     Pooled,
     LogitsRows,
     Choices,
+    Described,
     PositionRows,
     TypeRows,
     Angles,
@@ -47,6 +48,7 @@ impl<'a> Input<'a> {
         input.push(Part::Pooled, &step.pooled);
         input.push(Part::LogitsRows, &step.logits_rows);
         input.push(Part::Choices, &step.choices);
+        input.push(Part::Described, &step.described);
         input.push(Part::PositionRows, &step.position_rows);
         input.push(Part::TypeRows, &step.type_rows);
         let bits = |angles: &[f32]| angles.iter().map(|angle| angle.to_bits()).collect::<Vec<u32>>();
@@ -68,7 +70,13 @@ impl<'a> Input<'a> {
         start..self.ends[part as usize]
     }
 
-    pub fn places<'d>(&self, inputs: &'d Buffer<u32>, plan: Plan) -> Result<Places<'d>, Error>
+    /// `adjustments` have a buffer of their own: they are long, and few steps have any.
+    pub fn places<'d>(
+        &self,
+        inputs: &'d Buffer<u32>,
+        adjustments: &'d Buffer<u32>,
+        plan: Plan,
+    ) -> Result<Places<'d>, Error>
     where
         'a: 'd,
     {
@@ -89,6 +97,8 @@ impl<'a> Input<'a> {
             pooled: indices(Part::Pooled, &step.pooled)?,
             logits_rows: indices(Part::LogitsRows, &step.logits_rows)?,
             choices: indices(Part::Choices, &step.choices)?,
+            described: indices(Part::Described, &step.described)?,
+            adjustments: Indices { host: &step.adjustments, device: Some(adjustments.all()) },
             position_rows: indices(Part::PositionRows, &step.position_rows)?,
             type_rows: indices(Part::TypeRows, &step.type_rows)?,
             angles: angles(Part::Angles, &step.angles)?,

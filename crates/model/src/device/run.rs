@@ -13,11 +13,12 @@ use crate::decoder::Decoder;
 use crate::scratch::Scratch;
 use crate::step::Step;
 use crate::watch::{DeviceLimits, Profiler, StepProfile};
-use crate::{Error, TokenId};
+use crate::{Described, Error, TokenId};
 
 /// A step under way: its copies, each with its host memory.
 pub struct InFlight {
     inputs: Pending<u32>,
+    adjustments: Option<Pending<u32>>,
     outputs: Outputs<Pending<f32>>,
 }
 
@@ -25,12 +26,13 @@ pub struct InFlight {
 pub struct Outputs<T> {
     logits: Option<T>,
     chosen: Option<T>,
+    described: Option<T>,
     hidden: Option<T>,
 }
 
 impl<T> Default for Outputs<T> {
     fn default() -> Self {
-        Self { logits: None, chosen: None, hidden: None }
+        Self { logits: None, chosen: None, described: None, hidden: None }
     }
 }
 
@@ -43,6 +45,11 @@ pub struct PinnedSet<T: Element> {
 impl<T: Element> PinnedSet<T> {
     pub fn new(queue: &Queue, len: usize) -> Result<Self, Error> {
         Ok(Self { free: vec![queue.pinned(len)?], len })
+    }
+
+    /// For copies that may never be asked for.
+    pub fn empty(len: usize) -> Self {
+        Self { free: Vec::new(), len }
     }
 
     /// Allocates for the second copy in flight, and after a failed one, whose memory is gone.
@@ -97,13 +104,17 @@ impl Device {
     pub fn wait(&mut self, step: InFlight) -> Result<(), Error> {
         self.logits.give_back(self.read.logits.take());
         self.chosen.give_back(self.read.chosen.take());
+        self.described.give_back(self.read.described.take());
         self.hidden.give_back(self.read.hidden.take());
-        let Outputs { logits, chosen, hidden } = step.outputs;
+        let Outputs { logits, chosen, described, hidden } = step.outputs;
         self.read.logits = logits.map(Pending::wait).transpose()?;
         self.read.chosen = chosen.map(Pending::wait).transpose()?;
+        self.read.described = described.map(Pending::wait).transpose()?;
         self.read.hidden = hidden.map(Pending::wait).transpose()?;
         let staged = step.inputs.wait()?;
         self.staged.give_back(Some(staged));
+        let staged = step.adjustments.map(Pending::wait).transpose()?;
+        self.staged_adjustments.give_back(staged);
         Ok(())
     }
 
@@ -122,6 +133,19 @@ impl Device {
         bits.iter().take(n).map(token).collect()
     }
 
+    /// How probable the chosen tokens were, where any is described; nothing is said of one that is not, or that failed.
+    pub fn described(&self, n_tops: &[u32]) -> Vec<Option<Described>> {
+        let Some(words) = self.read.described.as_deref() else { return Vec::new() };
+        let describe = |(words, (n_top, token)): (&[f32], (&u32, Option<TokenId>))| {
+            token.filter(|_| *n_top != ops::NOT_ASKED)?;
+            let pairs = words[2..].chunks_exact(2).take(words[1].to_bits() as usize);
+            let top = pairs.map(|pair| (TokenId(pair[0].to_bits()), pair[1])).collect();
+            Some(Described { logprob: words[0], top })
+        };
+        let rows = words.chunks_exact(ops::DESCRIBED_WORDS);
+        rows.zip(n_tops.iter().zip(self.chosen(n_tops.len()))).map(describe).collect()
+    }
+
     fn enqueue(&mut self, decoder: &mut Decoder, step: &Step, capture: Capture) -> Result<InFlight, Error> {
         let heads = decoder.config.heads();
         let spans = step.spans();
@@ -132,18 +156,26 @@ impl Device {
         let plan = Plan::new(&span_rows, &heads, n_context, &chip);
         let input = Input::new(step, plan, &heads);
         let inputs = self.upload(&input.words)?;
-        let key = GraphKey { n_seqs: spans.len(), plan, n_chosen: step.n_choices() };
+        let adjustments = self.upload_adjustments(&step.adjustments)?;
+        let key = GraphKey {
+            n_seqs: spans.len(),
+            plan,
+            n_chosen: step.n_choices(),
+            is_adjusted: !step.adjustments.is_empty(),
+            is_described: !step.described.is_empty(),
+        };
         let is_captured = capture == Capture::WhereItPays && step.only_decodes() && spans.len() <= MAX_CAPTURED;
         self.run(decoder, &input, plan, is_captured.then_some(key))?;
 
-        let Self { queue, logits, chosen, hidden, .. } = self;
+        let Self { queue, logits, chosen, described, hidden, .. } = self;
         let scratch: &Scratch = &decoder.scratch;
         let outputs = Outputs {
             logits: read(queue, &scratch.logits, step.n_logits(), logits)?,
             chosen: read(queue, &scratch.chosen, step.n_choices(), chosen)?,
+            described: read(queue, &scratch.described, step.described.len(), described)?,
             hidden: read(queue, &scratch.pooled, step.pooled.len(), hidden)?,
         };
-        Ok(InFlight { inputs, outputs })
+        Ok(InFlight { inputs, adjustments, outputs })
     }
 
     /// Launches the step's ops, or the graph of them. A shape that is met for the second time is captured.
@@ -154,8 +186,8 @@ impl Device {
         plan: Plan,
         captured_as: Option<GraphKey>,
     ) -> Result<(), Error> {
-        let Self { queue, kernels, blas, workspace, inputs, graphs, .. } = self;
-        let places = input.places(inputs, plan)?;
+        let Self { queue, kernels, blas, workspace, inputs, adjustments, graphs, .. } = self;
+        let places = input.places(inputs, adjustments, plan)?;
         let run = |launcher: &Launcher, decoder: &mut Decoder| {
             let gpu = exec(launcher, kernels, blas.as_ref(), workspace);
             decoder.forward(Exec::Gpu(&gpu), input.step, &places)
@@ -185,6 +217,17 @@ impl Device {
         let mut staged = self.staged.take(&self.queue)?;
         staged[..words.len()].copy_from_slice(words);
         Ok(self.queue.upload_part(staged, 0..words.len(), self.inputs.slice_mut(..words.len())?)?)
+    }
+
+    /// Nothing is copied where no row is adjusted.
+    fn upload_adjustments(&mut self, words: &[u32]) -> Result<Option<Pending<u32>>, Error> {
+        if words.is_empty() {
+            return Ok(None);
+        }
+        let mut staged = self.staged_adjustments.take(&self.queue)?;
+        staged[..words.len()].copy_from_slice(words);
+        let to = self.adjustments.slice_mut(..words.len())?;
+        Ok(Some(self.queue.upload_part(staged, 0..words.len(), to)?))
     }
 }
 

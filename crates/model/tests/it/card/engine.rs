@@ -146,3 +146,63 @@ fn overlapped_steps_say_what_single_steps_say() {
         assert!(found.1 > 0, "the pool was meant to be too small");
     }
 }
+
+/// Penalties, bias, bans, allowed tokens and log-probabilities: a model that chooses by itself says what the engine's own
+/// sampler says, and no row of logits travels.
+#[test]
+fn wishes_are_granted_on_the_device() {
+    let base = Sampling::default();
+    let wishes = [
+        (Sampling { repetition_penalty: 1.4, ..base.clone() }, None),
+        (Sampling { frequency_penalty: 0.8, presence_penalty: 0.3, penalty_window: 5, ..base.clone() }, None),
+        (Sampling { logit_bias: vec![(TokenId(5), 3.0), (TokenId(9), -8.0)], ..base.clone() }, None),
+        (Sampling { banned: (0..100).map(TokenId).collect(), ..base.clone() }, None),
+        (Sampling { allowed: Some((50..90).map(TokenId).collect()), presence_penalty: 2.0, ..base.clone() }, None),
+        (Sampling { min_tokens: 4, ..base.clone() }, None),
+        (base.clone(), Some(3)),
+        (base, None),
+    ];
+    for model in models(Dtype::F32, KvType::F32, 48) {
+        let vocab_bytes = 4 * model.config().n_vocab as u64;
+        let ask = |handle: &engine::Handle| -> Vec<Vec<Event>> {
+            let submit = |(seed, (sampling, logprobs)): (u32, &(Sampling, Option<usize>))| {
+                let prompt = (0..9 + 3 * seed).map(|i| TokenId((i * 37 + seed * 11) % 320)).collect();
+                let mut submit = Submit::new(handle.next_request_id(), prompt, 12);
+                (submit.sampling, submit.logprobs) = (sampling.clone(), *logprobs);
+                submit.stop_tokens = (0..320).filter(|token| token % 5 == 0 && seed == 5).map(TokenId).collect();
+                handle.submit(submit).unwrap()
+            };
+            let all: Vec<_> = (0..).zip(&wishes).map(submit).collect();
+            all.into_iter().map(|events| events.filter(|event| !event.is_last()).collect()).collect()
+        };
+        let cpu = {
+            let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(Dtype::F32), 7).unwrap();
+            let options = LoadOptions { kv_type: KvType::F32, n_blocks: 48, n_threads: 1, ..LoadOptions::default() };
+            Model::load(&checkpoint, options).unwrap()
+        };
+        let truth = ask(&start(cpu, EngineOptions::default(), None));
+        let (device, before) = (model.device(), model.counters().unwrap());
+        let handle = start(model, EngineOptions::default(), None);
+        let found = ask(&handle);
+        drop(handle);
+        for (found, truth) in found.iter().flatten().zip(truth.iter().flatten()) {
+            let (
+                Event::Token { index, token, logprob, top, .. },
+                Event::Token { index: true_index, token: true_token, logprob: true_logprob, top: true_top, .. },
+            ) = (found, truth)
+            else {
+                panic!("unexpected {found:?} {truth:?}")
+            };
+            assert_eq!((index, token), (true_index, true_token));
+            let is_near = logprob.is_nan() && true_logprob.is_nan() || (logprob - true_logprob).abs() < 1e-3;
+            assert!(is_near, "{logprob} {true_logprob}");
+            assert_eq!(top.len(), true_top.len());
+            let pairs = top.iter().zip(true_top);
+            pairs.for_each(|(a, b)| assert!(a.0 == b.0 && (a.1 - b.1).abs() < 1e-3, "{a:?} {b:?}"));
+        }
+        assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), truth.iter().map(Vec::len).collect::<Vec<_>>());
+        let vendor = gpu::Vendor::ALL.into_iter().find(|vendor| device.starts_with(vendor.word())).unwrap();
+        let moved = (gpu::Device::open(vendor, 0).unwrap().counters() - before).bytes_to_host;
+        assert!(moved < 12 * 8 * vocab_bytes / 2, "{moved} bytes came back, a row of logits has {vocab_bytes}");
+    }
+}
