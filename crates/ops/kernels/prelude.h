@@ -121,6 +121,9 @@ DEVICE float mul_exact(float a, float b) {
 DEVICE void shared_add(u64 *at, u64 value) {
     __hip_atomic_fetch_add(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
+DEVICE void shared_add(u32 *at, u32 value) {
+    __hip_atomic_fetch_add(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
 DEVICE void shared_min(u32 *at, u32 value) {
     __hip_atomic_fetch_min(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
@@ -306,6 +309,7 @@ DEVICE float add_exact(float a, float b) { return __fadd_rn(a, b); }
 DEVICE float mul_exact(float a, float b) { return __fmul_rn(a, b); }
 
 DEVICE void shared_add(u64 *at, u64 value) { atomicAdd(at, value); }
+DEVICE void shared_add(u32 *at, u32 value) { atomicAdd(at, value); }
 DEVICE void shared_min(u32 *at, u32 value) { atomicMin(at, value); }
 
 DEVICE i32 dot4_i8(i32 a, i32 b, i32 c) {

@@ -18,6 +18,10 @@ const QUANT: &str = include_str!("../kernels/quant.h");
 const FUNCTIONS: &str = include_str!("../kernels/functions.h");
 const ROUND: &str = include_str!("../kernels/round.h");
 const RMSNORM: &str = include_str!("../kernels/rmsnorm.h");
+const GATE: &str = include_str!("../kernels/gate.h");
+const EXPERTS: &str = include_str!("../kernels/experts.h");
+const MMA_WEIGHTS: &str = include_str!("../kernels/mma_weights.h");
+const UNIT_WEIGHTS: &str = include_str!("../kernels/unit_weights.h");
 
 /// Which translation unit: the op's name and what its defines are made from.
 type Key = (&'static str, [u32; 3]);
@@ -77,6 +81,10 @@ impl Kernels {
             ("quant.h", QUANT),
             ("round.h", ROUND),
             ("rmsnorm.h", RMSNORM),
+            ("gate.h", GATE),
+            ("experts.h", EXPERTS),
+            ("mma_weights.h", MMA_WEIGHTS),
+            ("unit_weights.h", UNIT_WEIGHTS),
         ];
         let program = headers.into_iter().fold(program(), |program, (name, text)| program.header(name, text));
         let kernels = pick(&Module::load(&self.device, &program, &self.cache)?)?;

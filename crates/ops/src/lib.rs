@@ -62,8 +62,8 @@ pub use kernels::{Gpu, Kernels, Workspace, device_dtype};
 pub use kv_store::{KV_BLOCK, MAX_GPU_HEAD_DIM, MAX_HEAD_DIM, Slot, kv_store};
 pub use layernorm::layernorm;
 pub use matmul::{
-    Group, GroupProduct, MAX_GPU_EXPERTS, Mode, Product, add_gated, choose_experts, expert_matmul, group_matmul,
-    matmul, norm_matmul, sum_experts, swiglu_matmul,
+    ExpertMatrices, Group, GroupProduct, MAX_GPU_EXPERTS, Mode, Product, add_gated, choose_experts, expert_matmul,
+    group_matmul, grouped_experts, matmul, norm_matmul, sum_experts, swiglu_matmul,
 };
 pub use norm_heads::{NormKind, norm_heads};
 pub use observe::{Seen, observe, observed};

@@ -27,6 +27,7 @@ mod crossed;
 #[cfg(target_arch = "x86_64")]
 mod dot;
 mod experts;
+mod grouped;
 mod groups;
 mod launch;
 mod left;
@@ -44,6 +45,7 @@ mod unpacked;
 mod vendor;
 
 pub use experts::{MAX_GPU_EXPERTS, add_gated, choose_experts, expert_matmul, sum_experts};
+pub use grouped::{ExpertMatrices, grouped_experts};
 pub use groups::{Group, GroupProduct, group_matmul};
 
 use std::cell::RefCell;
