@@ -436,7 +436,13 @@ DEVICE void set(bf16 &to, float f) { to = to_bf16(f); }
 
 // Two numbers as halves in a word, the first one low.
 DEVICE u32 pack_halves(float low, float high) {
+#if defined(GPU_HAS_MMA)
+    u32 word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+#else
     return (u32)f16_to_bits(to_f16(low)) | ((u32)f16_to_bits(to_f16(high)) << 16);
+#endif
 }
 DEVICE void unpack_halves(u32 word, float &low, float &high) {
 #if defined(GPU_NVIDIA)
