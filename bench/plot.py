@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws the speed tables of docs/performance.md as one SVG: bars of roci's tokens a second over llama.cpp's.
+"""Draws the speed tables of docs/developer/performance.md as one SVG: bars of roci's tokens a second over llama.cpp's.
 
-  bench/plot.py [docs/performance.md] [docs/performance.svg]
+  bench/plot.py [docs/developer/performance.md] [docs/images/performance.svg]
 
 Every table with the columns `roci` and `llama.cpp` is drawn, under the heading it stands in; the other columns before
 those two name the row. Where a table has a `limit` column, a tick shows how far the limit is. Tables whose headings end
@@ -128,8 +128,8 @@ def draw(groups: list[tuple[str, list[Row]]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, nargs="?", default=ROOT / "docs/performance.md")
-    parser.add_argument("target", type=Path, nargs="?", default=ROOT / "docs/performance.svg")
+    parser.add_argument("source", type=Path, nargs="?", default=ROOT / "docs/developer/performance.md")
+    parser.add_argument("target", type=Path, nargs="?", default=ROOT / "docs/images/performance.svg")
     parser.add_argument("--check", action="store_true", help="draw nothing; is the file up to date?")
     args = parser.parse_args()
     groups = tables(args.source.read_text())

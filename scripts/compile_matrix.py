@@ -403,7 +403,7 @@ def key(kernels: Path, stem: str, defines: list[str]) -> str:
 
 HEAD = """# What the kernels use on AMD chips
 
-Made by `scripts/compile_matrix.py --all --table docs/kernels-amd.md`; not for editing. Each cell: VGPRs (+ AGPRs) / SGPRs /
+Made by `scripts/compile_matrix.py --all --table FILE`; not for editing. Each cell: VGPRs (+ AGPRs) / SGPRs /
 bytes of LDS. Nothing spills and nothing uses scratch memory: the script fails otherwise.
 """
 

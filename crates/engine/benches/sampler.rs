@@ -3,8 +3,8 @@
 
 use std::{hint::black_box, time::Instant};
 
+use batch::TokenId;
 use engine::{Sampling, draw, sampler::Sampler};
-use model::TokenId;
 
 fn main() {
     let base = Sampling { temperature: 0.8, ..Sampling::default() };

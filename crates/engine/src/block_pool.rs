@@ -2,7 +2,7 @@
 //! knows, kept in the order they were let go. This alone decides ownership; it never sees a token, a hash or the bytes
 //! of a block. The scheduler is its only caller.
 
-use model::BlockId;
+use batch::BlockId;
 
 /// Marks the end of the list of idle blocks.
 const NONE: u32 = u32::MAX;
@@ -30,11 +30,11 @@ struct Slot {
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Taken {
     pub block: BlockId,
-    pub origin: Origin,
+    pub provenance: Provenance,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Origin {
+pub enum Provenance {
     Free,
     /// The block held an indexed prefix until now: the index must forget it.
     Evicted,
@@ -82,12 +82,12 @@ impl BlockPool {
     /// A block with one reference and no index entry, or `None` when every block is held.
     pub fn take(&mut self) -> Option<Taken> {
         let taken = if let Some(block) = self.free.pop() {
-            Taken { block, origin: Origin::Free }
+            Taken { block, provenance: Provenance::Free }
         } else if self.oldest != NONE {
             let block = BlockId(self.oldest);
             self.unlink(block);
             self.slots[block.0 as usize].is_indexed = false;
-            Taken { block, origin: Origin::Evicted }
+            Taken { block, provenance: Provenance::Evicted }
         } else {
             return None;
         };
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!((pool.n_free(), pool.n_idle()), (0, 3));
         pool.share(blocks[0]);
         pool.check().unwrap();
-        assert_eq!(pool.take(), Some(Taken { block: blocks[1], origin: Origin::Evicted }));
+        assert_eq!(pool.take(), Some(Taken { block: blocks[1], provenance: Provenance::Evicted }));
         pool.release(blocks[0]);
         assert_eq!(pool.take().unwrap().block, blocks[2]);
         assert_eq!(pool.take().unwrap().block, blocks[0]);

@@ -13,12 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{Model, TokenId};
+use batch::{Embeds, Forward, TokenId};
 
 use crate::{
     Error, Result,
-    engine::{Engine, EngineOptions, Origin},
-    forward::{Embeds, Forward},
+    engine::{Engine, EngineOptions, ReplyTo},
     mask::MaskFactory,
     protocol::{Command, Embed, Event, Normalize, Pooling, RequestId, Stats, Submit},
     sequence::SeqId,
@@ -49,8 +48,8 @@ struct Shared {
 /// What travels to the engine's thread: commands with the place their events go to.
 #[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
 pub(crate) enum Message {
-    Submit(Submit, Origin),
-    Embed(Embed, Origin),
+    Submit(Submit, ReplyTo),
+    Embed(Embed, ReplyTo),
     Stats(Box<dyn Sink>),
     Cancel(RequestId),
     Shutdown,
@@ -93,12 +92,8 @@ impl Drop for QueueSlot {
 
 /// Moves a model to an engine on a thread of its own. The model must have been loaded for as many rows of logits as
 /// sequences shall run together; the engine keeps within what it was loaded for.
-pub fn start(model: Model, options: EngineOptions, masks: Option<Box<dyn MaskFactory>>) -> Handle {
-    start_with(Box::new(model), options, masks)
-}
-
-/// As [`start`], with anything that can run a step.
-pub fn start_with(model: Box<dyn Forward>, options: EngineOptions, masks: Option<Box<dyn MaskFactory>>) -> Handle {
+pub fn start(model: impl Forward + 'static, options: EngineOptions, masks: Option<Box<dyn MaskFactory>>) -> Handle {
+    let model: Box<dyn Forward> = Box::new(model);
     let options = EngineOptions { max_queue: options.max_queue.max(1), ..options };
     let (capacity, embeds) = (model.capacity(), model.embeds());
     let bounds = Bounds {
@@ -266,11 +261,11 @@ impl Handle {
         let message = match command {
             Command::Submit(submit) => {
                 validate::submit(&submit, &self.shared.bounds)?;
-                Message::Submit(submit, Origin { seq, sink, slot: Some(self.reserve()?), at })
+                Message::Submit(submit, ReplyTo { seq, sink, slot: Some(self.reserve()?), at })
             }
             Command::Embed(embed) => {
                 validate::embed(&embed, &self.shared.bounds)?;
-                Message::Embed(embed, Origin { seq, sink, slot: Some(self.reserve()?), at })
+                Message::Embed(embed, ReplyTo { seq, sink, slot: Some(self.reserve()?), at })
             }
             Command::Stats => Message::Stats(sink),
             Command::Cancel(id) => Message::Cancel(id),

@@ -2,7 +2,7 @@
 //! engine hands it a factory. A mask never crosses a process border: it is rebuilt from the request's constraint and
 //! the tokens generated so far.
 
-use model::TokenId;
+use batch::TokenId;
 
 /// The state of one request's constraint.
 pub trait Mask: Send {

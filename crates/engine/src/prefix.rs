@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use model::{BLOCK_TOKENS, BlockId, TokenId};
+use batch::{BLOCK_TOKENS, BlockId, TokenId};
 
 use crate::draw::mix;
 

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use model::{Attention, TokenId};
+pub use batch::Pooling;
+use batch::{Attention, TokenId};
 
 pub use crate::sampling::{Dry, Mirostat, Sampling, Stage, Xtc};
 
@@ -77,19 +78,6 @@ pub struct Embed {
     pub normalize: Normalize,
     pub priority: i32,
     pub group: u64,
-}
-
-/// Which final hidden states make up the vector.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Pooling {
-    First,
-    Last,
-    Mean,
-    /// No vector but what the head of a reranker makes of the first token's state: one score, or one a class. The
-    /// tokens from `n_first` on are the second text of a pair, for models that tell them apart.
-    Score {
-        n_first: usize,
-    },
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

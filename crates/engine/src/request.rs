@@ -3,13 +3,13 @@
 
 use std::time::Instant;
 
-use model::{Choice, TokenId};
+use batch::{Choice, TokenId};
 
 use crate::{
     handle::{QueueSlot, Sink},
     mask::{Mask, TokenSet},
     protocol::{Event, FailureKind, FinishReason, Normalize, Pooling, RequestId, Sampling, Scored, Timings, Usage},
-    sampler::{self, SampleError, Sampled, Sampler, State},
+    sampler::{self, SampleError, Sampled, Sampler, SamplerState},
     sequence::Sequence,
 };
 
@@ -39,10 +39,26 @@ pub(crate) struct Generate {
     /// The scores of the prompt's tokens so far, where they are asked for.
     pub scores: Option<Vec<Scored>>,
     pub mask: Option<Box<dyn Mask>>,
-    pub state: State,
+    pub state: SamplerState,
     pub n_prompt: usize,
     /// Tokens of an earlier engine that `state` has seen.
     pub n_replayed: usize,
+}
+
+/// What choosing a token works in: one for all requests, since one at a time is chosen for.
+pub(crate) struct Chooser {
+    sampler: Sampler,
+    allowed: TokenSet,
+}
+
+impl Chooser {
+    pub fn new(n_vocab: usize) -> Self {
+        Self { sampler: Sampler::new(n_vocab), allowed: TokenSet::new(n_vocab) }
+    }
+
+    pub fn n_vocab(&self) -> usize {
+        self.allowed.n_vocab()
+    }
 }
 
 /// The pooled hidden states so far.
@@ -143,15 +159,10 @@ impl Generate {
     }
 
     /// The next token, given the tokens so far.
-    pub fn choose(
-        &mut self,
-        logits: &[f32],
-        tokens: &[TokenId],
-        sampler: &mut Sampler,
-        allowed: &mut TokenSet,
-    ) -> Result<Sampled, Ending> {
-        let allowed = self.allowed(tokens.len(), allowed).map_err(constraint_failed)?;
-        let sampled = sampler
+    pub fn choose(&mut self, logits: &[f32], tokens: &[TokenId], chooser: &mut Chooser) -> Result<Sampled, Ending> {
+        let allowed = self.allowed(tokens.len(), &mut chooser.allowed).map_err(constraint_failed)?;
+        let sampled = chooser
+            .sampler
             .sample_with(&mut self.state, logits, tokens, &self.sampling, allowed, self.logprobs)
             .map_err(|error| {
                 let kind = match error {
@@ -192,14 +203,14 @@ impl Generate {
         logits: &[f32],
         tokens: &[TokenId],
         token: TokenId,
-        sampler: &mut Sampler,
+        chooser: &mut Chooser,
     ) -> Result<(), Ending> {
         let Some(scores) = &mut self.scores else { return Ok(()) };
         // Computed again after a preemption.
         if tokens.len() <= scores.len() {
             return Ok(());
         }
-        let scored = sampler.score(logits, token, self.logprobs.unwrap_or(0), tokens.len());
+        let scored = chooser.sampler.score(logits, token, self.logprobs.unwrap_or(0), tokens.len());
         let Sampled { token, logprob, top } =
             scored.map_err(|error| Ending::Failed(FailureKind::Numeric, error.to_string()))?;
         scores.push(Scored { token, logprob, top });
@@ -212,16 +223,15 @@ impl Generate {
         logits: &[f32],
         tokens: &[TokenId],
         token: TokenId,
-        sampler: &mut Sampler,
-        allowed: &mut TokenSet,
+        chooser: &mut Chooser,
     ) -> Result<(), Ending> {
         // Computed again after a preemption.
         if tokens.len() - self.n_prompt < self.n_replayed {
             return Ok(());
         }
         self.n_replayed += 1;
-        let allowed = self.allowed(tokens.len(), allowed).map_err(constraint_failed)?;
-        sampler.replay(&mut self.state, logits, tokens, &self.sampling, allowed, token);
+        let allowed = self.allowed(tokens.len(), &mut chooser.allowed).map_err(constraint_failed)?;
+        chooser.sampler.replay(&mut self.state, logits, tokens, &self.sampling, allowed, token);
         match &mut self.mask {
             Some(mask) => mask.accept(token).map_err(constraint_failed),
             None => Ok(()),

@@ -1,53 +1,120 @@
-//! From a plan to the arrays a model takes, and whether the rows it gives back are those that were asked for.
+//! From a plan to the arrays a model takes, and back: which of the rows it gives belong to whom.
 
-use model::{Batch, SeqRows, TokenId};
+use std::ops::Range;
+
+use batch::{Batch, Choice, FedRow, Rows, SeqRows, TokenId};
 
 use crate::{
-    forward::Rows,
     protocol::Pooling,
-    scheduler::{Chunk, Plan, Scheduler},
-    sequence::{Output, Sequence},
+    scheduler::{Chunk, Scheduler, StepPlan},
+    sequence::{Sequence, Wanted},
 };
 
-/// Writes the plan as arrays. Buffers are kept from step to step.
-pub fn fill_batch(batch: &mut Batch, plan: &Plan, scheduler: &Scheduler) {
+/// Where a chunk's rows stand among what the step gives.
+#[derive(Clone, Eq, PartialEq, Debug, Default)]
+pub struct RowRanges {
+    /// Among the rows of logits.
+    pub logits: Range<usize>,
+    /// Which of the tokens that the model chooses.
+    pub chosen: Option<usize>,
+    /// Among the rows of hidden states.
+    pub hidden: Range<usize>,
+}
+
+/// What a step gave for one chunk.
+#[derive(Copy, Clone, Debug)]
+pub struct ChunkRows<'a> {
+    /// `[n, n_vocab]`
+    pub logits: &'a [f32],
+    /// Outer `None`: nothing was chosen; inner: the logits were not numbers.
+    pub chosen: Option<Option<TokenId>>,
+    /// `[n_hidden, n_embd]`
+    pub hidden: &'a [f32],
+    pub n_hidden: usize,
+}
+
+impl RowRanges {
+    pub fn of<'a>(&self, rows: &Rows<'a>, n_vocab: usize, n_embd: usize) -> ChunkRows<'a> {
+        let scaled = |range: &Range<usize>, n: usize| range.start * n..range.end * n;
+        ChunkRows {
+            logits: &rows.logits[scaled(&self.logits, n_vocab)],
+            chosen: self.chosen.map(|idx| rows.chosen[idx]),
+            hidden: &rows.hidden[scaled(&self.hidden, n_embd)],
+            n_hidden: self.hidden.len(),
+        }
+    }
+}
+
+/// Writes the plan as arrays, and says where each chunk's rows will be. Buffers are kept from step to step. Chunks
+/// whose logits are wanted stand before those whose token the model chooses, as `choices` says.
+pub fn fill_batch(
+    batch: &mut Batch,
+    plan: &StepPlan,
+    scheduler: &Scheduler,
+    choices: &[Option<Choice>],
+) -> Vec<RowRanges> {
     let mut tables = std::mem::take(&mut batch.seqs);
-    batch.tokens.clear();
-    batch.positions.clear();
-    batch.token_types.clear();
-    batch.logits_rows.clear();
-    batch.pool_rows.clear();
+    let Batch { tokens, positions, token_types, logits_rows, pool_rows, choices: _, fed, .. } = &mut *batch;
+    [positions, token_types, logits_rows, pool_rows].into_iter().for_each(Vec::clear);
+    tokens.clear();
+    fed.clear();
+    batch.choices.clear();
     batch.attention = plan.attention;
-    tables.truncate(plan.chunks.len());
     tables.resize_with(plan.chunks.len(), SeqRows::default);
-    for (chunk, table) in plan.chunks.iter().zip(&mut tables) {
-        let seq = scheduler.get(chunk.seq).expect("a planned sequence is running");
-        let (first_row, end) = (batch.tokens.len() as u32, chunk.first + chunk.n_tokens);
-        let last_row = first_row + chunk.n_tokens as u32 - 1;
-        batch.tokens.extend_from_slice(&seq.tokens[chunk.first..end]);
-        batch.positions.extend(chunk.first as u32..end as u32);
-        let n_first = match seq.output {
-            Output::Hidden(Pooling::Score { n_first }) => n_first,
-            _ => usize::MAX,
-        };
-        batch.token_types.extend((chunk.first..end).map(|i| u32::from(i >= n_first)));
+    let mut ranges = Vec::with_capacity(plan.chunks.len());
+    for ((chunk, table), choice) in plan.chunks.iter().zip(&mut tables).zip(choices) {
+        let seq = scheduler.get(chunk.seq).expect("a planned sequence is in flight");
+        let first_row = batch.tokens.len() as u32;
+        fill_rows(batch, chunk, seq);
         table.first_row = first_row;
         table.n_rows = chunk.n_tokens as u32;
         table.block_table.clear();
-        table.block_table.extend_from_slice(&seq.blocks[..Sequence::blocks_for(end)]);
-        match seq.output {
-            Output::Logits if chunk.is_last => batch.logits_rows.push(last_row),
-            Output::Logits => {}
-            Output::LogitsFrom(from) => batch.logits_rows.extend(first_row + offset_of(from, chunk) as u32..=last_row),
-            Output::Hidden(Pooling::Mean) => batch.pool_rows.extend(first_row..=last_row),
-            Output::Hidden(Pooling::First | Pooling::Score { .. }) if chunk.first == 0 => {
-                batch.pool_rows.push(first_row)
-            }
-            Output::Hidden(Pooling::Last) if chunk.is_last => batch.pool_rows.push(last_row),
-            Output::Hidden(_) => {}
-        }
+        table.block_table.extend_from_slice(&seq.blocks[..Sequence::blocks_for(chunk.end())]);
+        ranges.push(fill_outputs(batch, chunk, seq.wanted, first_row, *choice));
     }
     batch.seqs = tables;
+    ranges
+}
+
+/// The chunk's tokens and positions. A token under way is taken from where the step before leaves it.
+fn fill_rows(batch: &mut Batch, chunk: &Chunk, seq: &Sequence) {
+    let known = &seq.tokens[chunk.first..chunk.end().min(seq.tokens.len())];
+    batch.tokens.extend_from_slice(known);
+    if known.len() < chunk.n_tokens {
+        let choice_idx = seq.fed_by.expect("only a token that can be fed is planned before it is known");
+        batch.fed.push(FedRow { row: batch.tokens.len() as u32, choice_idx });
+        batch.tokens.push(TokenId(0));
+    }
+    batch.positions.extend(chunk.first as u32..chunk.end() as u32);
+    let n_first = match seq.wanted {
+        Wanted::Hidden(Pooling::Score { n_first }) => n_first,
+        _ => usize::MAX,
+    };
+    batch.token_types.extend((chunk.first..chunk.end()).map(|i| u32::from(i >= n_first)));
+}
+
+/// The rows that are wanted of a chunk whose first row is `first_row`.
+fn fill_outputs(batch: &mut Batch, chunk: &Chunk, wanted: Wanted, first_row: u32, choice: Option<Choice>) -> RowRanges {
+    let end_row = first_row + chunk.n_tokens as u32;
+    let (n_logits, n_hidden, n_chosen) = (batch.logits_rows.len(), batch.pool_rows.len(), batch.choices.len());
+    match wanted {
+        Wanted::Logits if chunk.is_last => batch.logits_rows.push(end_row - 1),
+        Wanted::LogitsFrom(from) => {
+            batch.logits_rows.extend(first_row + offset_of(from, chunk) as u32..end_row);
+        }
+        Wanted::Hidden(Pooling::Mean) => batch.pool_rows.extend(first_row..end_row),
+        Wanted::Hidden(Pooling::First | Pooling::Score { .. }) if chunk.first == 0 => batch.pool_rows.push(first_row),
+        Wanted::Hidden(Pooling::Last) if chunk.is_last => batch.pool_rows.push(end_row - 1),
+        Wanted::Logits | Wanted::Hidden(_) => {}
+    }
+    let hidden = n_hidden..batch.pool_rows.len();
+    match choice {
+        Some(choice) => {
+            batch.choices.push(choice);
+            RowRanges { chosen: Some(n_chosen), hidden, ..RowRanges::default() }
+        }
+        None => RowRanges { logits: n_logits..batch.logits_rows.len(), hidden, chosen: None },
+    }
 }
 
 /// How many rows of a chunk come before the first whose logits are wanted, where those from token `from` on are.
@@ -55,28 +122,37 @@ pub fn offset_of(from: usize, chunk: &Chunk) -> usize {
     from.saturating_sub(chunk.first).min(chunk.n_tokens)
 }
 
-/// Rows of hidden state that [`fill_batch`] asked for.
-pub fn n_pool_rows(pooling: Pooling, chunk: &Chunk) -> usize {
-    match pooling {
-        Pooling::Mean => chunk.n_tokens,
-        Pooling::First | Pooling::Score { .. } => usize::from(chunk.first == 0),
-        Pooling::Last => usize::from(chunk.is_last),
-    }
+/// How many rows of each kind a step was asked for.
+#[derive(Copy, Clone, Debug)]
+pub struct RowCounts {
+    n_logits: usize,
+    n_chosen: usize,
+    n_hidden: usize,
 }
 
-/// A model that gives back the wrong number of values would have its rows mixed up.
-pub fn check_rows<'a>(rows: Rows<'a>, batch: &Batch, n_vocab: usize) -> Result<Rows<'a>, String> {
-    let (n_logits, n_pool) = (batch.logits_rows.len(), batch.pool_rows.len());
-    if !batch.choices.is_empty() {
-        let is_token = |token: &TokenId| (token.0 as usize) < n_vocab || token.0 == model::NOT_NUMBERS;
-        if rows.chosen.len() != n_logits || !rows.chosen.iter().all(is_token) {
-            return Err(format!("{} tokens of {n_vocab} for {n_logits} rows", rows.chosen.len()));
+impl RowCounts {
+    pub fn of(batch: &Batch) -> Self {
+        Self { n_logits: batch.n_logits(), n_chosen: batch.choices.len(), n_hidden: batch.pool_rows.len() }
+    }
+
+    /// Numbers of one row of hidden state.
+    pub fn n_embd(&self, rows: &Rows) -> usize {
+        rows.hidden.len().checked_div(self.n_hidden).unwrap_or(0)
+    }
+
+    /// A model that gives back the wrong number of values would have its rows mixed up.
+    pub fn check(&self, rows: &Rows, n_vocab: usize) -> Result<(), String> {
+        let Self { n_logits, n_chosen, n_hidden } = *self;
+        let is_token = |token: &Option<TokenId>| token.is_none_or(|token| (token.0 as usize) < n_vocab);
+        if rows.chosen.len() != n_chosen || !rows.chosen.iter().all(is_token) {
+            return Err(format!("{} tokens of {n_vocab} for {n_chosen} rows", rows.chosen.len()));
         }
-    } else if rows.logits.len() != n_logits * n_vocab {
-        return Err(format!("{} logits for {n_logits} rows of {n_vocab}", rows.logits.len()));
+        if rows.logits.len() != n_logits * n_vocab {
+            return Err(format!("{} logits for {n_logits} rows of {n_vocab}", rows.logits.len()));
+        }
+        if n_hidden > 0 && (rows.hidden.is_empty() || !rows.hidden.len().is_multiple_of(n_hidden)) {
+            return Err(format!("{} hidden values for {n_hidden} rows", rows.hidden.len()));
+        }
+        Ok(())
     }
-    if n_pool > 0 && (rows.hidden.is_empty() || !rows.hidden.len().is_multiple_of(n_pool)) {
-        return Err(format!("{} hidden values for {n_pool} rows", rows.hidden.len()));
-    }
-    Ok(rows)
 }

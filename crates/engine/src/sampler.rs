@@ -1,7 +1,7 @@
 //! From a row of logits to a token: bias, bans and mask first, then the stages of [`Sampling::order`], then a draw. The
 //! usual order is llama.cpp's, so top-p and min-p look at the distribution before temperature. Log-probabilities are
 //! those of the model, before all of it. The choice is a function of the logits, the tokens so far and (seed,
-//! position); only mirostat carries a number from one token to the next, in [`State`].
+//! position); only mirostat carries a number from one token to the next, in [`SamplerState`].
 
 mod dry;
 mod mirostat;
@@ -10,7 +10,7 @@ mod select;
 mod softmax;
 mod stages;
 
-use model::{Choice, TokenId};
+use batch::{Choice, TokenId};
 use select::Candidate;
 
 use crate::{draw, mask::TokenSet, protocol::Sampling};
@@ -26,12 +26,12 @@ pub struct Sampler {
 
 /// What one answer carries from token to token.
 #[derive(Clone, PartialEq, Debug)]
-pub struct State {
+pub struct SamplerState {
     /// Mirostat's bound on surprise, in bits.
     mu: f64,
 }
 
-impl State {
+impl SamplerState {
     /// Before the first token.
     pub fn new(sampling: &Sampling) -> Self {
         Self { mu: sampling.mirostat.map_or(0.0, mirostat::start) }
@@ -49,16 +49,18 @@ pub struct Sampled {
 
 /// The same choice as plain numbers, for a model that chooses by itself; `None` where it takes more than a row of logits.
 pub fn choice(sampling: &Sampling, position: usize) -> Option<Choice> {
-    if !sampling.is_simple() {
-        return None;
-    }
-    Some(Choice {
+    sampling.is_simple().then(|| last_choice(sampling, position))
+}
+
+/// What is left to do after penalties, bias, bans and mask, where only the usual stages are asked for.
+fn last_choice(sampling: &Sampling, position: usize) -> Choice {
+    Choice {
         temperature: sampling.temperature,
         top_k: u32::try_from(sampling.top_k).unwrap_or(u32::MAX),
         top_p: sampling.top_p,
         min_p: sampling.min_p,
         draw: draw::uniform(sampling.seed, position as u64),
-    })
+    }
 }
 
 #[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
@@ -83,13 +85,13 @@ impl Sampler {
         allowed: Option<&TokenSet>,
         n_logprobs: Option<usize>,
     ) -> Result<Sampled, SampleError> {
-        self.sample_with(&mut State::new(sampling), logits, tokens, sampling, allowed, n_logprobs)
+        self.sample_with(&mut SamplerState::new(sampling), logits, tokens, sampling, allowed, n_logprobs)
     }
 
     /// As [`sample`](Self::sample), in the middle of an answer.
     pub fn sample_with(
         &mut self,
-        state: &mut State,
+        state: &mut SamplerState,
         logits: &[f32],
         tokens: &[TokenId],
         sampling: &Sampling,
@@ -118,12 +120,11 @@ impl Sampler {
             }
             // Taken out and put back, so that the buffers can be borrowed apart.
             let adjusted = std::mem::take(&mut self.adjusted);
-            let max = softmax::finite_max(&adjusted);
-            let token = max.map(|max| self.choose(&adjusted, max, sampling, position));
+            let token = self.choose(&adjusted, &last_choice(sampling, position));
             self.adjusted = adjusted;
             token.ok_or(SampleError::NothingAllowed { position })?
         } else {
-            self.choose(logits, max, sampling, position)
+            self.choose(logits, &last_choice(sampling, position)).ok_or(SampleError::NotNumbers { position })?
         };
         match n_logprobs {
             Some(n_top) => Ok(self.describe(logits, max, token, n_top)),
@@ -154,7 +155,7 @@ impl Sampler {
     /// Brings `state` to where it was after an earlier engine chose `token` after `tokens` from these logits.
     pub fn replay(
         &mut self,
-        state: &mut State,
+        state: &mut SamplerState,
         logits: &[f32],
         tokens: &[TokenId],
         sampling: &Sampling,
@@ -204,24 +205,31 @@ impl Sampler {
         );
     }
 
-    fn choose(&mut self, logits: &[f32], max: f32, sampling: &Sampling, position: usize) -> TokenId {
-        if sampling.temperature == 0.0 {
+    /// A token by numbers alone, as a model that chooses by itself does it; `None` where the logits are not numbers.
+    pub fn choose(&mut self, logits: &[f32], choice: &Choice) -> Option<TokenId> {
+        let max = softmax::finite_max(logits)?;
+        Some(self.choose_below(logits, max, choice))
+    }
+
+    /// As [`choose`](Self::choose); `max` is the largest of the logits.
+    fn choose_below(&mut self, logits: &[f32], max: f32, choice: &Choice) -> TokenId {
+        if choice.temperature == 0.0 {
             return select::argmax(logits, max);
         }
         // A temperature below 1e-38 is as good as greedy.
-        let scale = (1.0 / sampling.temperature).min(f32::MAX);
-        let u = draw::uniform(sampling.seed, position as u64);
-        let has_top_k = sampling.top_k > 0 && sampling.top_k < logits.len();
-        let min_logit = max + sampling.min_p.ln();
-        if has_top_k || sampling.top_p < 1.0 {
+        let scale = (1.0 / choice.temperature).min(f32::MAX);
+        let (u, top_k) = (choice.draw, choice.top_k as usize);
+        let has_top_k = top_k > 0 && top_k < logits.len();
+        let min_logit = max + choice.min_p.ln();
+        if has_top_k || choice.top_p < 1.0 {
             if has_top_k {
-                select::best(logits, sampling.top_k, &mut self.candidates);
-                self.truncate_top_p(max, sampling.top_p);
+                select::best(logits, top_k, &mut self.candidates);
+                self.truncate_top_p(max, choice.top_p);
             } else {
-                self.select_top_p(logits, max, sampling.top_p);
+                self.select_top_p(logits, max, choice.top_p);
             }
             self.candidates.retain(|c| c.logit >= min_logit);
-        } else if sampling.min_p > 0.0 {
+        } else if choice.min_p > 0.0 {
             let tokens = (0..).map(TokenId).zip(logits);
             self.candidates.clear();
             self.candidates.extend(

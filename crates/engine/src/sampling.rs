@@ -1,6 +1,6 @@
 //! How the next token is chosen, as plain data. The meaning of each number is in [`sampler`](crate::sampler).
 
-use model::TokenId;
+use batch::TokenId;
 
 /// How the next token is chosen. Bias, bans and masks come before everything else; then the stages of `order`, each on
 /// what the one before left; then a draw.

@@ -8,15 +8,15 @@
 //! Ranks are fixed at arrival and only worse-ranked sequences are preempted, so the best-ranked one always progresses,
 //! and since everyone becomes the best in time, nobody starves.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use model::{Attention, BLOCK_TOKENS, BlockId, TokenId};
+use batch::{Attention, BLOCK_TOKENS, BlockId, TokenId};
 
 use crate::{
-    block_pool::{BlockPool, Origin},
+    block_pool::{BlockPool, Provenance},
     prefix::{Chain, PrefixIndex, Registered},
     protocol::Pooling,
-    sequence::{Output, Rank, SeqId, Sequence},
+    sequence::{Rank, SeqId, Sequence, Wanted},
 };
 
 /// Turns that outweigh one point of priority: so many requests of one busy group go before, and no more.
@@ -24,11 +24,13 @@ pub const AGING_TURNS: i64 = 16;
 
 #[derive(Debug)]
 pub struct Scheduler {
-    limits: Limits,
+    limits: ScheduleLimits,
     /// Virtual time: the latest turn that was admitted.
     now: i64,
     /// The last turn given to each group that is not behind virtual time.
     turns: HashMap<u64, i64>,
+    /// Where each sequence stands, waiting or running.
+    ranks: HashMap<SeqId, Rank>,
     waiting: BTreeMap<Rank, Sequence>,
     /// Sequences in `waiting` that never ran; the preempted ones there do not count against the queue.
     n_new: usize,
@@ -42,7 +44,7 @@ pub struct Scheduler {
 }
 
 #[derive(Copy, Clone, Debug)]
-pub struct Limits {
+pub struct ScheduleLimits {
     pub n_blocks: usize,
     pub max_batch_tokens: usize,
     pub max_output_rows: usize,
@@ -67,9 +69,11 @@ pub struct Arrival {
     pub id: SeqId,
     pub tokens: Vec<TokenId>,
     pub n_prompt: usize,
+    /// With so many tokens it is complete, whatever they are: nothing is computed after the last.
+    pub max_len: usize,
     pub priority: i32,
     pub group: u64,
-    pub output: Output,
+    pub wanted: Wanted,
     pub attention: Attention,
 }
 
@@ -82,7 +86,7 @@ pub enum Refused {
 
 /// One step. The chunks of it are disjoint sequences.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct StepPlan {
     pub chunks: Vec<Chunk>,
     pub attention: Attention,
     /// Sequences that left the queue in this step.
@@ -98,6 +102,15 @@ pub struct Chunk {
     pub n_tokens: usize,
     /// After it, computed tokens have caught up with tokens.
     pub is_last: bool,
+    /// The sequence had been preempted so often: later, what the chunk stored is no longer its own.
+    pub n_preemptions: usize,
+}
+
+impl Chunk {
+    /// Tokens of the sequence that are computed after it.
+    pub fn end(&self) -> usize {
+        self.first + self.n_tokens
+    }
 }
 
 struct Budget {
@@ -107,7 +120,7 @@ struct Budget {
 
 impl Scheduler {
     /// Limits are made consistent: every running sequence must be able to have a row in the same step.
-    pub fn new(mut limits: Limits) -> Self {
+    pub fn new(mut limits: ScheduleLimits) -> Self {
         limits.max_batch_tokens = limits.max_batch_tokens.max(1);
         limits.max_output_rows = limits.max_output_rows.max(1);
         limits.max_running = limits.max_running.clamp(1, limits.max_batch_tokens.min(limits.max_output_rows));
@@ -116,6 +129,7 @@ impl Scheduler {
             limits,
             now: 0,
             turns: HashMap::new(),
+            ranks: HashMap::new(),
             waiting: BTreeMap::new(),
             n_new: 0,
             running: Vec::new(),
@@ -127,7 +141,7 @@ impl Scheduler {
         }
     }
 
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &ScheduleLimits {
         &self.limits
     }
 
@@ -160,7 +174,23 @@ impl Scheduler {
     }
 
     pub fn get(&self, id: SeqId) -> Option<&Sequence> {
-        self.running.iter().chain(self.waiting.values()).find(|seq| seq.id == id)
+        let rank = self.ranks.get(&id)?;
+        match self.running_idx(*rank) {
+            Some(idx) => Some(&self.running[idx]),
+            None => self.waiting.get(rank),
+        }
+    }
+
+    fn get_mut(&mut self, id: SeqId) -> Option<&mut Sequence> {
+        let rank = self.ranks.get(&id)?;
+        match self.running_idx(*rank) {
+            Some(idx) => Some(&mut self.running[idx]),
+            None => self.waiting.get_mut(rank),
+        }
+    }
+
+    fn running_idx(&self, rank: Rank) -> Option<usize> {
+        self.running.binary_search_by_key(&rank, |seq| seq.rank).ok()
     }
 
     pub fn add(&mut self, arrival: Arrival) -> Result<(), Refused> {
@@ -180,77 +210,101 @@ impl Scheduler {
         }
         self.n_new += 1;
         self.turns.insert(group, turn);
+        self.ranks.insert(seq.id, seq.rank);
         self.waiting.insert(seq.rank, seq);
         Ok(())
     }
 
-    /// Takes a sequence out, finished or not, and releases its blocks.
+    /// Takes a sequence out, finished or not, and releases its blocks. A step under way may still write into them: a
+    /// step that gives them to another sequence comes after it.
     pub fn remove(&mut self, id: SeqId) -> Option<Sequence> {
-        if let Some(idx) = self.running.iter().position(|seq| seq.id == id) {
+        let rank = self.ranks.remove(&id)?;
+        if let Some(idx) = self.running_idx(rank) {
             let mut seq = self.running.remove(idx);
             release_blocks(&mut self.pool, &mut seq);
             return Some(seq);
         }
-        let rank = *self.waiting.iter().find(|(_, seq)| seq.id == id)?.0;
         let seq = self.waiting.remove(&rank)?;
         self.n_new -= usize::from(seq.n_cached_prompt.is_none());
         Some(seq)
     }
 
-    /// The next step. Empty only when there is nothing to do.
-    pub fn plan(&mut self) -> Plan {
+    /// The next step. Empty only when there is nothing to do, or nothing before a step under way is done.
+    pub fn plan(&mut self) -> StepPlan {
         if self.waiting.is_empty() {
             // A group whose last turn is past is as good as new.
             let now = self.now;
             self.turns.retain(|_, turn| *turn >= now);
         }
-        let mut plan = Plan::default();
+        let mut plan = StepPlan::default();
         let mut budget = Budget { n_tokens: self.limits.max_batch_tokens, n_rows: self.limits.max_output_rows };
         // One batch has one kind of attention; encoders and decoders take turns.
-        if self.last_attention == Attention::Causal || self.running.is_empty() {
+        let is_full_first = self.last_attention == Attention::Causal || self.running.is_empty();
+        if is_full_first {
             self.plan_full(&mut plan, &mut budget);
         }
         if plan.chunks.is_empty() {
             self.plan_decodes(&mut plan, &mut budget);
             self.plan_prefills(&mut plan, &mut budget);
         }
+        if plan.chunks.is_empty() && !is_full_first {
+            self.plan_full(&mut plan, &mut budget);
+        }
         self.last_attention = plan.attention;
         plan
     }
 
-    /// The plan's chunks are computed: counts them, and makes full blocks known.
-    pub fn advance(&mut self, plan: &Plan) {
+    /// The plan is submitted: its tokens count as computed, since every later step comes after it.
+    pub fn commit(&mut self, plan: &StepPlan) {
         for chunk in &plan.chunks {
-            let Some(seq) = self.running.iter_mut().find(|seq| seq.id == chunk.seq) else { continue };
+            let Some(seq) = self.get_mut(chunk.seq) else { continue };
             debug_assert_eq!(seq.n_computed, chunk.first);
             seq.n_computed += chunk.n_tokens;
-            if self.limits.reuse == Reuse::Off || seq.attention == Attention::Full {
-                continue;
-            }
-            while (seq.chain.n_blocks() + 1) * BLOCK_TOKENS <= seq.n_computed {
-                let block_idx = seq.chain.n_blocks();
-                let block = seq.blocks[block_idx];
-                let tokens = &seq.tokens[block_idx * BLOCK_TOKENS..][..BLOCK_TOKENS];
-                let (registered, chain) = self.index.register(seq.chain, tokens, block);
-                if let Registered::New { displaced } = registered {
-                    self.pool.mark_indexed(block);
-                    if let Some(displaced) = displaced {
-                        self.pool.unmark_indexed(displaced);
-                    }
+        }
+    }
+
+    /// A step under way will give this sequence a token. `fed_by`: which of the step's choices that is, if the next
+    /// step can take it from there.
+    pub fn expect_token(&mut self, id: SeqId, fed_by: Option<u32>) {
+        if let Some(seq) = self.get_mut(id) {
+            seq.n_pending += 1;
+            seq.fed_by = fed_by;
+        }
+    }
+
+    /// The step of this chunk is done: makes the blocks it filled known to the prefix index. Its tokens are known by
+    /// now, and a sequence that ended in the meantime has left nothing behind.
+    pub fn publish(&mut self, chunk: &Chunk) {
+        let Some(idx) = self.ranks.get(&chunk.seq).and_then(|rank| self.running_idx(*rank)) else { return };
+        let seq = &mut self.running[idx];
+        let is_indexed = self.limits.reuse == Reuse::On && seq.attention == Attention::Causal;
+        if !is_indexed || seq.n_preemptions != chunk.n_preemptions {
+            return;
+        }
+        while (seq.chain.n_blocks() + 1) * BLOCK_TOKENS <= chunk.end() {
+            let block_idx = seq.chain.n_blocks();
+            let block = seq.blocks[block_idx];
+            let tokens = &seq.tokens[block_idx * BLOCK_TOKENS..][..BLOCK_TOKENS];
+            let (registered, chain) = self.index.register(seq.chain, tokens, block);
+            if let Registered::New { displaced } = registered {
+                self.pool.mark_indexed(block);
+                if let Some(displaced) = displaced {
+                    self.pool.unmark_indexed(displaced);
                 }
-                seq.chain = chain;
             }
+            seq.chain = chain;
         }
     }
 
     /// A sampled token: one more to compute.
     pub fn push_token(&mut self, id: SeqId, token: TokenId) -> &Sequence {
-        let seq = self.running.iter_mut().find(|seq| seq.id == id).expect("only a running sequence is sampled");
+        let seq = self.get_mut(id).expect("only a sequence in flight is sampled");
         seq.tokens.push(token);
+        seq.n_pending = seq.n_pending.saturating_sub(1);
         seq
     }
 
-    fn plan_full(&mut self, plan: &mut Plan, budget: &mut Budget) {
+    fn plan_full(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
         while let Some((_, head)) = self.waiting.first_key_value() {
             let (n_tokens, n_rows) = (head.tokens.len(), head.n_output_rows(head.tokens.len()));
             if head.attention != Attention::Full || n_tokens > budget.n_tokens || n_rows > budget.n_rows {
@@ -263,41 +317,45 @@ impl Scheduler {
     }
 
     /// Sequences that lack one token: generation goes on before any prompt does.
-    fn plan_decodes(&mut self, plan: &mut Plan, budget: &mut Budget) {
+    fn plan_decodes(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
         let mut idx = 0;
         while idx < self.running.len() {
-            if self.running[idx].n_remaining() == 1 && self.grow(idx, plan) {
+            let seq = &self.running[idx];
+            if seq.n_remaining() == 1 && seq.is_ready() && self.grow(idx, plan) {
                 plan_chunk(&self.running[idx], 1, plan, budget);
             }
             idx += 1;
         }
     }
 
-    fn plan_prefills(&mut self, plan: &mut Plan, budget: &mut Budget) {
+    fn plan_prefills(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
         let chunk_limit = if plan.chunks.is_empty() { usize::MAX } else { self.limits.prefill_chunk };
         let mut n_prefill = budget.n_tokens.min(chunk_limit);
         while let Some((rank, head)) = self.waiting.first_key_value() {
             // Admitted only if those before it leave it something to compute in this step.
             let before = self.running.iter().take_while(|seq| seq.rank < *rank);
             let n_before: usize = before.map(Sequence::n_remaining).filter(|&n| n > 1).sum();
-            if head.attention == Attention::Full || n_before >= n_prefill || self.waits_for_twin(*rank, head) {
+            // One that was preempted while its token was under way comes back when that is known.
+            let is_blocked = head.attention == Attention::Full || head.n_pending > 0;
+            if is_blocked || n_before >= n_prefill || self.waits_for_twin(*rank, head) {
                 break;
             }
             if self.admit_head(plan, budget).is_none() {
                 break;
             }
         }
+        let planned: HashSet<SeqId> = plan.chunks.iter().map(|chunk| chunk.seq).collect();
         for seq in &self.running {
             if n_prefill == 0 || budget.n_rows == 0 || budget.n_tokens == 0 {
                 break;
             }
-            if plan.chunks.iter().any(|chunk| chunk.seq == seq.id) || seq.n_remaining() == 0 {
+            if seq.n_remaining() == 0 || !seq.is_ready() || planned.contains(&seq.id) {
                 continue;
             }
             // A sequence that lacks blocks waits; those it was planned with hold them.
             let n_room = seq.blocks.len() * BLOCK_TOKENS - seq.n_computed;
             let mut n_tokens = seq.n_remaining().min(n_prefill).min(budget.n_tokens).min(n_room);
-            if matches!(seq.output, Output::Hidden(Pooling::Mean) | Output::LogitsFrom(_)) {
+            if matches!(seq.wanted, Wanted::Hidden(Pooling::Mean) | Wanted::LogitsFrom(_)) {
                 n_tokens = n_tokens.min(budget.n_rows);
             }
             if n_tokens > 0 {
@@ -312,14 +370,14 @@ impl Scheduler {
     fn waits_for_twin(&self, rank: Rank, head: &Sequence) -> bool {
         let max_shared = if self.limits.reuse == Reuse::On { head.max_reused_blocks() } else { 0 };
         let before = self.running.iter().take_while(|seq| seq.rank < rank && max_shared > 0);
-        before.filter(|seq| seq.attention == Attention::Causal && seq.n_remaining() > 1).any(|seq| {
+        before.filter(|seq| seq.attention == Attention::Causal && seq.is_filling_blocks()).any(|seq| {
             let n_same = seq.tokens.iter().zip(&head.tokens).take_while(|(a, b)| a == b).count();
-            (n_same / BLOCK_TOKENS).min(max_shared) * BLOCK_TOKENS > seq.n_computed
+            (n_same / BLOCK_TOKENS).min(max_shared) > seq.chain.n_blocks()
         })
     }
 
     /// Moves the head of the queue to the running ones, with blocks for all its tokens. Says where it stands there.
-    fn admit_head(&mut self, plan: &mut Plan, budget: &mut Budget) -> Option<usize> {
+    fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut Budget) -> Option<usize> {
         let (rank, head) = self.waiting.first_key_value()?;
         let rank = *rank;
         let idx = self.running.partition_point(|seq| seq.rank < rank);
@@ -349,7 +407,7 @@ impl Scheduler {
 
     /// Makes a running slot and `n_blocks` blocks available for a sequence of rank `idx`, by preempting worse-ranked
     /// ones if that is enough; otherwise nobody is preempted.
-    fn make_room(&mut self, idx: usize, n_blocks: usize, plan: &mut Plan, budget: &mut Budget) -> bool {
+    fn make_room(&mut self, idx: usize, n_blocks: usize, plan: &mut StepPlan, budget: &mut Budget) -> bool {
         // Those before it keep a block each to grow into, or the newcomer would soon be preempted for them.
         let n_needed = n_blocks + idx;
         if idx >= self.limits.max_running {
@@ -370,7 +428,7 @@ impl Scheduler {
     }
 
     /// Blocks for the next token of a running sequence, taken from worse-ranked ones if need be.
-    fn grow(&mut self, idx: usize, plan: &mut Plan) -> bool {
+    fn grow(&mut self, idx: usize, plan: &mut StepPlan) -> bool {
         let n_blocks = Sequence::blocks_for(self.running[idx].n_computed + 1);
         while self.running[idx].blocks.len() < n_blocks {
             if self.pool.n_available() == 0 {
@@ -389,7 +447,7 @@ impl Scheduler {
 
     /// Sends the worst-ranked running sequence back to the queue; it keeps its rank and its tokens and will be
     /// computed again, apart from what the prefix index still knows.
-    fn preempt_last(&mut self, plan: &mut Plan) -> SeqId {
+    fn preempt_last(&mut self, plan: &mut StepPlan) -> SeqId {
         let mut seq = self.running.pop().expect("only called with a sequence to preempt");
         release_blocks(&mut self.pool, &mut seq);
         seq.n_computed = 0;
@@ -413,18 +471,19 @@ impl Scheduler {
 
     fn take_block(&mut self) -> BlockId {
         let taken = self.pool.take().expect("room was made before");
-        if taken.origin == Origin::Evicted {
+        if taken.provenance == Provenance::Evicted {
             self.index.forget(taken.block);
         }
         taken.block
     }
 }
 
-fn plan_chunk(seq: &Sequence, n_tokens: usize, plan: &mut Plan, budget: &mut Budget) {
+fn plan_chunk(seq: &Sequence, n_tokens: usize, plan: &mut StepPlan, budget: &mut Budget) {
     budget.n_tokens -= n_tokens;
     budget.n_rows -= seq.n_output_rows(n_tokens);
     let is_last = n_tokens == seq.n_remaining();
-    plan.chunks.push(Chunk { seq: seq.id, first: seq.n_computed, n_tokens, is_last });
+    let (first, n_preemptions) = (seq.n_computed, seq.n_preemptions);
+    plan.chunks.push(Chunk { seq: seq.id, first, n_tokens, is_last, n_preemptions });
 }
 
 /// Last block first: of a chain that nobody holds, the end is evicted before the beginning.

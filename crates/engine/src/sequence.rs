@@ -1,7 +1,7 @@
 //! A sequence as the scheduler sees it: tokens, how many of them the model has computed, and the blocks that hold
 //! them. There is no state for "prefill" or "decode": computed tokens catch up with tokens, and that is all.
 
-use model::{Attention, BLOCK_TOKENS, BlockId, TokenId};
+use batch::{Attention, BLOCK_TOKENS, BlockId, TokenId};
 
 use crate::{prefix::Chain, protocol::Pooling, scheduler::Arrival};
 
@@ -26,10 +26,17 @@ pub struct Sequence {
     pub turn: i64,
     pub tokens: Vec<TokenId>,
     pub n_prompt: usize,
-    /// Tokens whose keys and values are in `blocks`.
+    /// Tokens that steps under way will add to `tokens`.
+    pub n_pending: usize,
+    /// Where the latest of those tokens will be, if a step can take it from there: which of the choices of the step
+    /// that was submitted last.
+    pub fed_by: Option<u32>,
+    /// With so many tokens it is complete, whatever they are.
+    pub max_len: usize,
+    /// Tokens whose keys and values are in `blocks` once every step under way is done.
     pub n_computed: usize,
     pub blocks: Vec<BlockId>,
-    pub output: Output,
+    pub wanted: Wanted,
     pub attention: Attention,
     /// How far the blocks are known to the prefix index.
     pub chain: Chain,
@@ -40,7 +47,7 @@ pub struct Sequence {
 
 /// What is wanted from the model.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Output {
+pub enum Wanted {
     /// Logits after the last token.
     Logits,
     /// Logits after the token of this index and after every later one: a prompt is scored, or an earlier engine's
@@ -53,16 +60,19 @@ pub enum Output {
 impl Sequence {
     /// As it arrives: nothing computed, no block held.
     pub fn unscheduled(arrival: Arrival) -> Self {
-        let Arrival { id, tokens, n_prompt, priority: _, group: _, output, attention } = arrival;
+        let Arrival { id, tokens, n_prompt, max_len, priority: _, group: _, wanted, attention } = arrival;
         Self {
             id,
             rank: Rank { virtual_turn: 0, id },
             turn: 0,
             tokens,
             n_prompt,
+            n_pending: 0,
+            fed_by: None,
+            max_len,
             n_computed: 0,
             blocks: Vec::new(),
-            output,
+            wanted,
             attention,
             chain: Chain::ROOT,
             n_cached_prompt: None,
@@ -70,8 +80,24 @@ impl Sequence {
         }
     }
 
+    /// Known tokens and those under way.
+    pub fn n_tokens(&self) -> usize {
+        self.tokens.len() + self.n_pending
+    }
+
     pub fn n_remaining(&self) -> usize {
-        self.tokens.len() - self.n_computed
+        self.n_tokens() - self.n_computed
+    }
+
+    /// Whether its remaining tokens can be computed now: all are known, or the last will be where the device finds it.
+    /// One that the token under way completes is done.
+    pub fn is_ready(&self) -> bool {
+        self.n_pending == 0 || self.n_pending == 1 && self.fed_by.is_some() && self.n_tokens() < self.max_len
+    }
+
+    /// Whether blocks of known tokens will be published soon: it is still behind, or a step of it is under way.
+    pub fn is_filling_blocks(&self) -> bool {
+        self.n_remaining() != 1 || self.n_pending > 0
     }
 
     /// Blocks that `n_tokens` tokens of this sequence need.
@@ -82,19 +108,19 @@ impl Sequence {
     /// Leading blocks a prefix hit may supply. The last token is always computed, because its logits are wanted, and it
     /// is computed into a block of its own, because others may read the shared one.
     pub fn max_reused_blocks(&self) -> usize {
-        match (self.output, self.attention) {
-            (Output::Logits | Output::Hidden(Pooling::Last), Attention::Causal) => {
+        match (self.wanted, self.attention) {
+            (Wanted::Logits | Wanted::Hidden(Pooling::Last), Attention::Causal) => {
                 self.tokens.len().saturating_sub(1) / BLOCK_TOKENS
             }
-            (Output::LogitsFrom(first), Attention::Causal) => first / BLOCK_TOKENS,
+            (Wanted::LogitsFrom(first), Attention::Causal) => first / BLOCK_TOKENS,
             _ => 0,
         }
     }
 
     /// Rows of output that computing `n_tokens` more would take.
     pub fn n_output_rows(&self, n_tokens: usize) -> usize {
-        match self.output {
-            Output::Hidden(Pooling::Mean) | Output::LogitsFrom(_) => n_tokens,
+        match self.wanted {
+            Wanted::Hidden(Pooling::Mean) | Wanted::LogitsFrom(_) => n_tokens,
             _ => 1,
         }
     }

@@ -1,7 +1,7 @@
 //! What a request must be before it costs anything. Pure; the handle asks on the caller's thread, so that a bad
 //! request never reaches the engine.
 
-use model::{Attention, TokenId};
+use batch::{Attention, TokenId};
 
 use crate::{
     Error, Result,

@@ -6,11 +6,11 @@
 use ops::{Gating, Heads, MAX_HEAD_DIM, Pairing, Routing};
 use weights::{Checkpoint, Metadata};
 
-use crate::family::{FAMILIES, Family, Kind, Windows, supported};
+use crate::family::{FAMILIES, Family, FamilyKind, Windows, supported};
 use crate::keys::Keys;
 use crate::names::{At, Format, Names};
 use crate::rope_scaling::Scaling;
-use crate::{Error, hub};
+use crate::{Error, Pooling, hub};
 
 /// Larger counts than any model has: a lie in a file must not become an allocation.
 const MAX_LAYERS: usize = 1024;
@@ -53,13 +53,6 @@ pub struct Config {
     pub position_offset: usize,
     /// Which hidden states make the vector of a text, where the checkpoint says it.
     pub pooling: Option<Pooling>,
-}
-
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Pooling {
-    First,
-    Last,
-    Mean,
 }
 
 /// How positions become angles.
@@ -266,7 +259,7 @@ impl Config {
     }
 
     pub fn is_encoder(&self) -> bool {
-        self.family.kind == Kind::Encoder
+        self.family.kind == FamilyKind::Encoder
     }
 }
 

@@ -1,7 +1,7 @@
 //! The forward pass: one step for a batch of rows, whatever they are (prefill, decode, both, or texts for an encoder).
 //! What a family does differently is in its row and in which parts its checkpoint has; every line here is an op.
 
-use ops::{Exec, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
+use ops::{Exec, Place, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
 
 use crate::kv_cache::KvCache;
 use crate::parts::{AttentionParts, LayerParts, Linear, Norm};
@@ -184,12 +184,24 @@ impl Decoder {
         if let Some(cap) = config.logits_softcap {
             ops::softcap(exec, &mut out, cap)?;
         }
-        if !places.choices.is_empty() {
-            let n = rows.len();
-            ops::sample(exec, s.logits.rows(n), places.choices, &mut s.chosen.rows_mut(n))?;
+        let n_choices = places.choices.len() / ops::Choice::WORDS;
+        if n_choices > 0 {
+            let logits = last_rows(s.logits.rows(rows.len()), n_choices)?;
+            ops::sample(exec, logits, places.choices, &mut s.chosen.rows_mut(n_choices))?;
         }
         Ok(())
     }
+}
+
+/// The last `n` rows of f32 numbers.
+fn last_rows(view: View, n: usize) -> Result<View, Error> {
+    let [n_rows, n_cols] = view.shape;
+    let start = (n_rows - n) * n_cols * size_of::<f32>();
+    let place = match view.place {
+        Place::Host(bytes) => Place::Host(&bytes[start..]),
+        Place::Device(bytes) => Place::Device(bytes.slice(start..)?),
+    };
+    Ok(View { shape: [n, n_cols], place, ..view })
 }
 
 /// `x += attention's output`, normed where the family does.

@@ -27,3 +27,9 @@ pub enum Error {
     #[error("needs {needed_bytes} bytes of memory for {what}, the system refused")]
     Memory { what: &'static str, needed_bytes: usize },
 }
+
+impl From<batch::InvalidBatch> for Error {
+    fn from(invalid: batch::InvalidBatch) -> Self {
+        Self::Batch(invalid.0)
+    }
+}

@@ -30,7 +30,7 @@ pub struct Family {
     pub normalizes_experts: bool,
     /// Whether YaRN's range of pairs is rounded to whole pairs.
     pub yarn_truncates: bool,
-    pub kind: Kind,
+    pub kind: FamilyKind,
     /// Tensor names in safetensors that differ from llama's.
     pub renames: &'static [Rename],
 }
@@ -57,7 +57,7 @@ pub enum Windows {
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Kind {
+pub enum FamilyKind {
     /// Tokens see what stands before them; the model gives logits.
     Decoder,
     /// Tokens see each other; the model gives hidden states.
@@ -78,7 +78,7 @@ const LLAMA: Family = Family {
     gating: Gating::Softmax,
     normalizes_experts: true,
     yarn_truncates: true,
-    kind: Kind::Decoder,
+    kind: FamilyKind::Decoder,
     renames: &[],
 };
 /// As llama, but the rows of queries and keys are in the same order everywhere.
@@ -95,7 +95,7 @@ const ENCODER: Family = Family {
     norm: NormKind::Layer,
     placement: Placement::OfSum,
     activation: Activation::Gelu,
-    kind: Kind::Encoder,
+    kind: FamilyKind::Encoder,
     renames: BERT,
     ..HALVES
 };

@@ -1,10 +1,10 @@
-//! GRAPH: from a `Batch` of tokens to rows of logits.
+//! GRAPH: from a `Batch` of tokens to rows of logits. `Batch`, its ids and [`Forward`] are the crate `batch`'s, given on
+//! from here.
 //!
 //! Absences: this crate knows no request, no text, no sampling, no file format beyond `weights::Checkpoint`, and
 //! decides nothing about who owns a KV block.
 #![forbid(unsafe_code)]
 
-mod batch;
 mod config;
 mod decoder;
 mod device;
@@ -12,9 +12,9 @@ mod error;
 mod export;
 mod family;
 mod feed_forward;
+mod forward;
 mod head;
 mod hub;
-mod ids;
 mod keys;
 mod kv_cache;
 mod mla;
@@ -30,16 +30,16 @@ mod synthetic;
 mod upload;
 mod watch;
 
-pub use batch::{Attention, BLOCK_TOKENS, Batch, Limits, SeqRows};
-pub use config::{Config, Experts, Mla, Pooling, Rope};
+pub use batch::{
+    Attention, BLOCK_TOKENS, Batch, BlockId, Choice, FedRow, Forward, Pooling, Rows, SeqRows, StepLimits, TokenId,
+};
+pub use config::{Config, Experts, Mla, Rope};
 pub use error::Error;
 pub use export::export;
-pub use family::{FAMILIES, Family, Kind, Placement, Windows};
-pub use ids::{BlockId, TokenId};
+pub use family::{FAMILIES, Family, FamilyKind, Placement, Windows};
 pub use kv_cache::KvType;
-pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, Output, Shard, missing_on_device, plan};
+pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, missing_on_device, plan};
 pub use names::Format;
-pub use ops::{Choice, NOT_NUMBERS};
 pub use rope_scaling::{Scaling, Yarn};
 pub use synthetic::{Recipe, Synthetic, synthetic};
 pub use upload::Loaded;

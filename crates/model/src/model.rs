@@ -8,28 +8,30 @@ use ops::{Arena, Exec, Pool};
 use weights::Checkpoint;
 
 use crate::decoder::Decoder;
-use crate::device::{Device, Sizes};
+use crate::device::{Device, DeviceSizes};
+use crate::forward::Steps;
 use crate::head::Head;
 use crate::kv_cache::{KvCache, KvType};
 use crate::names::Names;
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
-use crate::scratch::Scratch;
+use crate::scratch::{MaxRows, Scratch};
 use crate::step::Step;
 use crate::upload::Loaded;
 use crate::watch::{DeviceLimits, Profiler, StepProfile, Watch};
-use crate::{Batch, Config, Error, Limits, SeqRows};
+use crate::{Batch, Choice, Config, Error, SeqRows, StepLimits};
 
 pub struct Model {
-    runs_on: RunsOn,
-    decoder: Decoder,
-    limits: Limits,
+    pub(crate) runs_on: RunsOn,
+    pub(crate) decoder: Decoder,
+    pub(crate) limits: StepLimits,
+    pub(crate) head: Option<Head>,
+    pub(crate) steps: Steps,
     memory: MemoryPlan,
     loaded: Option<Loaded>,
-    head: Option<Head>,
 }
 
-enum RunsOn {
+pub(crate) enum RunsOn {
     Cpu(Pool),
     Gpu(Box<Device>),
 }
@@ -62,7 +64,6 @@ pub struct LoadOptions {
     pub n_ctx: usize,
     /// A GPU that takes longer for a step counts as hung.
     pub step_deadline: Duration,
-    pub shard: Shard,
     /// On a GPU only.
     pub watch: Watch,
 }
@@ -78,21 +79,15 @@ impl Default for LoadOptions {
             n_threads: 0,
             n_ctx: 0,
             step_deadline: Duration::from_secs(120),
-            shard: Shard::WHOLE,
             watch: Watch::Off,
         }
     }
 }
 
-/// Which part of a model a rank holds.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct Shard {
-    pub rank: usize,
-    pub n: usize,
-}
-
-impl Shard {
-    pub const WHOLE: Self = Self { rank: 0, n: 1 };
+impl LoadOptions {
+    fn max_rows(&self) -> MaxRows {
+        MaxRows { batch: self.max_batch_tokens, logits: self.max_logits_rows }
+    }
 }
 
 /// Bytes a model takes, known before anything is taken.
@@ -111,36 +106,18 @@ impl MemoryPlan {
     }
 }
 
-/// What a step leaves behind.
-#[derive(Copy, Clone, Debug)]
-pub struct Output<'a> {
-    /// `[logits_rows.len(), n_vocab]`; empty where tokens were chosen instead.
-    pub logits: &'a [f32],
-    /// `[logits_rows.len()]` tokens as bits ([`Output::token`]), where the batch asked for them and the model chooses.
-    chosen: &'a [f32],
-    /// `[pool_rows.len(), n_embd]`, after the last norm.
-    pub hidden: &'a [f32],
-}
-
-impl Output<'_> {
-    /// The token that was chosen for a row of logits; [`NOT_NUMBERS`](crate::NOT_NUMBERS) where they were not numbers.
-    pub fn token(&self, row_idx: usize) -> Option<crate::TokenId> {
-        self.chosen.get(row_idx).map(|bits| crate::TokenId(bits.to_bits()))
-    }
-}
-
 /// What loading would take; touches no weight.
 pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> Result<MemoryPlan, Error> {
     let names = names(checkpoint, config);
     let stored_bytes = checkpoint.tensors().iter().map(|tensor| tensor.bytes.len()).sum();
     if let DeviceChoice::Gpu { .. } = options.device {
-        let LoadOptions { kv_type, n_blocks, max_batch_tokens, max_logits_rows, .. } = *options;
-        let sizes = Sizes::new(config, max_batch_tokens, max_logits_rows, n_blocks);
+        let LoadOptions { kv_type, n_blocks, .. } = *options;
+        let sizes = DeviceSizes::new(config, options.max_rows(), n_blocks);
         return Ok(MemoryPlan {
             weights_bytes: Resident::plan_bytes_on_device(names, config)?,
             stored_bytes,
             kv_bytes: KvCache::bytes_on_device(config, kv_type, n_blocks),
-            scratch_bytes: Scratch::bytes_on_device(config, max_batch_tokens, max_logits_rows) + sizes.bytes(),
+            scratch_bytes: Scratch::bytes_on_device(config, options.max_rows()) + sizes.bytes(),
         });
     }
     // The layout depends on the instruction set, not on the number of threads.
@@ -149,7 +126,7 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
         weights_bytes: Resident::plan_bytes(Exec::Cpu(&pool), names, config)?,
         stored_bytes,
         kv_bytes: KvCache::bytes(config, options.kv_type, options.n_blocks),
-        scratch_bytes: Scratch::bytes(config, options.max_batch_tokens, options.max_logits_rows),
+        scratch_bytes: Scratch::bytes(config, options.max_rows()),
     })
 }
 
@@ -196,13 +173,13 @@ impl Model {
     ) -> Result<Self, Error> {
         let (config, limits) = Self::check(checkpoint, &options)?;
         let memory = plan(checkpoint, &config, &options)?;
-        let LoadOptions { kv_type, n_blocks, max_batch_tokens, max_logits_rows, .. } = options;
+        let LoadOptions { kv_type, n_blocks, .. } = options;
         // Three allocations, and no others for the model's life: all are taken before anything is copied.
         let mut weights_arena = Arena::on_device(queue.pool(memory.weights_bytes)?);
         let mut kv_arena = Arena::on_device(queue.pool(memory.kv_bytes)?);
         let mut scratch_arena = Arena::on_device(queue.pool(memory.scratch_bytes)?);
-        let scratch = Scratch::carve(&config, max_batch_tokens, max_logits_rows, &mut scratch_arena);
-        let sizes = Sizes::new(&config, max_batch_tokens, max_logits_rows, n_blocks);
+        let scratch = Scratch::carve(&config, options.max_rows(), &mut scratch_arena);
+        let sizes = DeviceSizes::new(&config, options.max_rows(), n_blocks);
         let mut device = Device::new(queue, &config, sizes, &mut scratch_arena)?;
         if options.watch != Watch::Profile {
             device.watch(options.watch)?;
@@ -214,7 +191,7 @@ impl Model {
         let kv = KvCache::carve(&config, kv_type, n_blocks, &mut kv_arena);
         let decoder = Decoder::new(config.clone(), weights, rope, kv, scratch);
         let runs_on = RunsOn::Gpu(Box::new(device));
-        let mut model = Self { runs_on, decoder, limits, memory, loaded: Some(loaded), head };
+        let mut model = Self { runs_on, decoder, limits, memory, loaded: Some(loaded), head, steps: Steps::default() };
         model.warm_up()?;
         // Loading is not part of a profile.
         if let (Watch::Profile, RunsOn::Gpu(device)) = (options.watch, &mut model.runs_on) {
@@ -242,18 +219,14 @@ impl Model {
                 continue;
             }
             self.forward(&batch)?;
-            let greedy = ops::Choice { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
-            self.forward(&Batch { choices: vec![greedy], ..batch })?;
+            self.forward(&Batch { choices: vec![Choice::GREEDY], ..batch })?;
         }
         Ok(())
     }
 
-    fn check(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<(Config, Limits), Error> {
-        if options.shard != Shard::WHOLE {
-            return Err(Error::Batch(format!("shard {:?}: a model is not split over ranks yet", options.shard)));
-        }
+    fn check(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<(Config, StepLimits), Error> {
         let config = Config::from_checkpoint(checkpoint)?;
-        let limits = Limits {
+        let limits = StepLimits {
             n_vocab: config.n_vocab,
             n_blocks: options.n_blocks,
             max_batch_tokens: options.max_batch_tokens,
@@ -272,9 +245,9 @@ impl Model {
         let rope = RopeTable::new(&config, &names, limits_context(&config, &options))?;
         let head = Head::open(&config, &names)?;
         let kv = KvCache::new(&config, options.kv_type, options.n_blocks)?;
-        let scratch = Scratch::new(&config, options.max_batch_tokens, options.max_logits_rows)?;
+        let scratch = Scratch::new(&config, options.max_rows())?;
         let decoder = Decoder::new(config.clone(), weights, rope, kv, scratch);
-        Ok(Self { runs_on: RunsOn::Cpu(pool), decoder, limits, memory, loaded: None, head })
+        Ok(Self { runs_on: RunsOn::Cpu(pool), decoder, limits, memory, loaded: None, head, steps: Steps::default() })
     }
 
     /// Where each weight lies on the host, and which matrix of which of the checkpoint's tensors it is; empty on a device.
@@ -286,7 +259,7 @@ impl Model {
         &self.decoder.config
     }
 
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> StepLimits {
         self.limits
     }
 
@@ -358,54 +331,5 @@ impl Model {
         let step = Step::new(batch, &self.decoder);
         let RunsOn::Gpu(device) = &mut self.runs_on else { return Ok(None) };
         device.profile(&mut self.decoder, &step).map(Some)
-    }
-
-    /// Whether steps can choose tokens by themselves, so that no logits travel.
-    pub fn chooses(&self) -> bool {
-        matches!(self.runs_on, RunsOn::Gpu(_))
-    }
-
-    /// Whether it can score a text (or a pair) by the hidden state of its first token.
-    pub fn has_head(&self) -> bool {
-        self.head.is_some()
-    }
-
-    /// What a reranker makes of the hidden state of the first token; `None` for other models.
-    pub fn score(&self, hidden: &[f32]) -> Option<Vec<f32>> {
-        let is_whole = hidden.len() == self.decoder.config.n_embd;
-        self.head.as_ref().filter(|_| is_whole).map(|head| head.score(hidden))
-    }
-
-    /// One step. Keys and values of every row are stored in the blocks of its sequence.
-    pub fn forward(&mut self, batch: &Batch) -> Result<Output<'_>, Error> {
-        batch.validate(&self.limits)?;
-        if self.decoder.config.is_encoder() {
-            if batch.attention != crate::Attention::Full {
-                return Err(Error::Batch("an encoder reads a text as a whole: its attention is full".into()));
-            }
-            if !batch.logits_rows.is_empty() {
-                return Err(Error::Batch("an encoder has no logits; ask for hidden states".into()));
-            }
-        }
-        let step = Step::new(batch, &self.decoder);
-        let (n_logits, n_pooled) = (batch.logits_rows.len(), batch.pool_rows.len());
-        match &mut self.runs_on {
-            RunsOn::Cpu(pool) => {
-                self.decoder.forward(Exec::Cpu(pool), &step, &step.places())?;
-                let scratch = &self.decoder.scratch;
-                let (logits, hidden) = (scratch.logits.f32s(n_logits), scratch.pooled.f32s(n_pooled));
-                Ok(Output { logits, hidden, chosen: &[] })
-            }
-            RunsOn::Gpu(device) => {
-                device.forward(&mut self.decoder, &step)?;
-                let Config { n_vocab, n_embd, .. } = self.decoder.config;
-                let (logits, hidden) = (device.logits(), device.hidden());
-                let hidden = &hidden[..n_pooled * n_embd];
-                if batch.choices.is_empty() {
-                    return Ok(Output { logits: &logits[..n_logits * n_vocab], hidden, chosen: &[] });
-                }
-                Ok(Output { logits: &[], hidden, chosen: &device.chosen()[..n_logits] })
-            }
-        }
     }
 }

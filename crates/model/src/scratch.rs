@@ -5,221 +5,199 @@ use weights::Dtype;
 
 use crate::{Config, Error};
 
-pub struct Scratch {
+/// A tensor is bound to its shape once, by name, in `lay_out`. `T` is what stands for a tensor: itself, or nothing where
+/// only sizes are added up.
+pub struct Scratch<T = Tensor> {
     /// The residual stream, `[max_rows, n_embd]`.
-    pub x: Tensor,
-    pub q: Tensor,
-    pub k: Tensor,
-    pub v: Tensor,
+    pub x: T,
+    pub q: T,
+    pub k: T,
+    pub v: T,
     /// What attention gives, `[max_rows, q_dim]`.
-    pub mixed: Tensor,
-    pub work: Work,
+    pub mixed: T,
+    pub work: Work<T>,
     /// Rows that are wanted at the end, `[max_out_rows, ..]`: their stream, their attention, their hidden state.
-    pub kept_x: Tensor,
-    pub kept_mixed: Tensor,
-    pub hidden: Tensor,
+    pub kept_x: T,
+    pub kept_mixed: T,
+    pub hidden: T,
     /// The hidden states that pooling asked for, `[max_logits_rows, n_embd]`.
-    pub pooled: Tensor,
+    pub pooled: T,
     /// `[max_logits_rows, n_embd]` and `[max_logits_rows, n_vocab]`
-    pub logits_in: Tensor,
-    pub logits: Tensor,
+    pub logits_in: T,
+    pub logits: T,
     /// `[max_logits_rows, 1]`: tokens, as bits.
-    pub chosen: Tensor,
+    pub chosen: T,
 }
 
 /// What the blocks of a layer work in.
-pub struct Work {
+pub struct Work<T = Tensor> {
     /// What a norm makes of the stream, `[max_rows, n_embd]`.
-    pub h: Tensor,
+    pub h: T,
     /// What a block gives before it joins the stream, `[max_rows, n_embd]`.
-    pub branch: Tensor,
+    pub branch: T,
     /// `[max_rows, n_ff]`
-    pub gate: Tensor,
-    pub up: Tensor,
+    pub gate: T,
+    pub up: T,
     /// The expert that every token goes to, `[max_rows, n_ff_shared]`.
-    pub shared_gate: Tensor,
-    pub shared_up: Tensor,
+    pub shared_gate: T,
+    pub shared_up: T,
     /// Scores of experts, `[max_rows, n_experts]`.
-    pub router: Tensor,
-    pub pairs: Pairs,
-    pub compressed: Compressed,
+    pub router: T,
+    pub pairs: Pairs<T>,
+    pub compressed: Compressed<T>,
 }
 
 /// A row for each expert that a row goes to, `[max_rows * n_used, ..]`.
-pub struct Pairs {
-    pub x: Tensor,
-    pub gate: Tensor,
-    pub up: Tensor,
-    pub y: Tensor,
+pub struct Pairs<T = Tensor> {
+    pub x: T,
+    pub gate: T,
+    pub up: T,
+    pub y: T,
     /// Where a device keeps which expert a pair goes to (as bits), and with which weight; `[.., 1]`.
-    pub chosen: Tensor,
-    pub weights: Tensor,
+    pub chosen: T,
+    pub weights: T,
 }
 
 /// Compressed attention.
-pub struct Compressed {
-    pub q_a: Tensor,
-    pub q_a_normed: Tensor,
-    pub q_nope: Tensor,
-    pub q_rope: Tensor,
-    pub kv: Tensor,
-    pub kv_normed: Tensor,
-    pub k_rope: Tensor,
+pub struct Compressed<T = Tensor> {
+    pub q_a: T,
+    pub q_a_normed: T,
+    pub q_nope: T,
+    pub q_rope: T,
+    pub kv: T,
+    pub kv_normed: T,
+    pub k_rope: T,
     /// `[max_rows * n_heads, kv_rank]`, row by row and head by head.
-    pub by_row: Tensor,
-    pub by_head: Tensor,
-    pub nope_by_head: Tensor,
-    pub v_by_head: Tensor,
+    pub by_row: T,
+    pub by_head: T,
+    pub nope_by_head: T,
+    pub v_by_head: T,
     /// `[max_rows, n_heads * v_dim]`
-    pub values: Tensor,
+    pub values: T,
 }
 
-/// Either adds up what would be taken, or takes it.
-trait Taker {
-    type Part;
-    fn take(&mut self, shape: [usize; 2]) -> Self::Part;
+/// Rows that a step may have.
+#[derive(Copy, Clone, Debug)]
+pub struct MaxRows {
+    pub batch: usize,
+    /// Rows with logits, and as many for pooling.
+    pub logits: usize,
 }
 
-struct Sum {
-    padded: fn(usize) -> usize,
-    bytes: usize,
-}
-
-impl Taker for Sum {
-    type Part = ();
-    fn take(&mut self, [rows, cols]: [usize; 2]) {
-        let bytes = (self.padded)(rows.saturating_mul(cols).saturating_mul(4));
-        self.bytes = self.bytes.saturating_add(bytes);
-    }
-}
-
-impl Taker for &mut Arena {
-    type Part = Tensor;
-    fn take(&mut self, shape: [usize; 2]) -> Tensor {
-        self.carve(Dtype::F32, shape)
-    }
-}
-
-/// The shapes, in the order the parts are taken.
-fn shapes<T: Taker>(config: &Config, max_rows: usize, max_logits_rows: usize, mut taker: T) -> (Vec<T::Part>, T) {
-    // Rows for logits and rows for pooling may be different ones.
-    let max_kept = (2 * max_logits_rows).min(max_rows);
-    let Config { n_embd, n_ff, n_heads, n_rot, .. } = *config;
-    let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
-    let mut all = vec![
-        [max_rows, n_embd],
-        [max_rows, q_dim],
-        [max_rows, kv_dim],
-        [max_rows, kv_dim],
-        [max_rows, q_dim],
-        [max_kept, n_embd],
-        [max_kept, q_dim],
-        [max_kept, n_embd],
-        [max_logits_rows, n_embd],
-        [max_logits_rows, n_embd],
+impl<T> Scratch<T> {
+    /// Every tensor with its shape; `take` either adds up what it would need, or takes it.
+    fn lay_out(config: &Config, rows: MaxRows, mut take: impl FnMut([usize; 2]) -> T) -> Self {
+        // Rows for logits and rows for pooling may be different ones.
+        let max_kept = (2 * rows.logits).min(rows.batch);
+        let MaxRows { batch: max_rows, logits: max_logits_rows } = rows;
+        let n_embd = config.n_embd;
+        let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
         // An encoder has no logits.
-        [if config.is_encoder() { 0 } else { max_logits_rows }, config.n_vocab],
-        [max_logits_rows, 1],
-    ];
-    let (n_experts, n_pairs, n_ff_expert, n_ff_shared) = match config.experts {
-        Some(experts) => (experts.n, max_rows * experts.routing.n_used, experts.n_ff, experts.n_ff_shared),
-        None => (0, 0, 0, 0),
-    };
-    all.extend([
-        [max_rows, n_embd],
-        [max_rows, n_embd],
-        [max_rows, n_ff],
-        [max_rows, n_ff],
-        [max_rows, n_ff_shared],
-        [max_rows, n_ff_shared],
-        [max_rows, n_experts],
-        [n_pairs, n_embd],
-        [n_pairs, n_ff_expert],
-        [n_pairs, n_ff_expert],
-        [n_pairs, n_embd],
-        [n_pairs, 1],
-        [n_pairs, 1],
-    ]);
-    let (q_rank, kv_rank, nope, v_dim, rows) = match config.mla {
-        Some(mla) => (mla.q_rank.unwrap_or(0), mla.kv_rank, mla.nope_dim, mla.v_dim, max_rows),
-        None => (0, 0, 0, 0, 0),
-    };
-    all.extend([
-        [rows, q_rank],
-        [rows, q_rank],
-        [rows, n_heads * nope],
-        [rows, n_heads * n_rot],
-        [rows, kv_rank],
-        [rows, kv_rank],
-        [rows, n_rot],
-        [rows * n_heads, kv_rank],
-        [rows * n_heads, kv_rank],
-        [rows * n_heads, nope],
-        [rows * n_heads, v_dim],
-        [rows, n_heads * v_dim],
-    ]);
-    let parts = all.into_iter().map(|shape| taker.take(shape)).collect();
-    (parts, taker)
+        let n_logits_rows = if config.is_encoder() { 0 } else { max_logits_rows };
+        Self {
+            x: take([max_rows, n_embd]),
+            q: take([max_rows, q_dim]),
+            k: take([max_rows, kv_dim]),
+            v: take([max_rows, kv_dim]),
+            mixed: take([max_rows, q_dim]),
+            kept_x: take([max_kept, n_embd]),
+            kept_mixed: take([max_kept, q_dim]),
+            hidden: take([max_kept, n_embd]),
+            pooled: take([max_logits_rows, n_embd]),
+            logits_in: take([max_logits_rows, n_embd]),
+            logits: take([n_logits_rows, config.n_vocab]),
+            chosen: take([max_logits_rows, 1]),
+            work: Work::lay_out(config, max_rows, &mut take),
+        }
+    }
+}
+
+impl<T> Work<T> {
+    fn lay_out(config: &Config, max_rows: usize, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
+        let Config { n_embd, n_ff, .. } = *config;
+        let (n_experts, n_ff_shared) = config.experts.map_or((0, 0), |experts| (experts.n, experts.n_ff_shared));
+        Self {
+            h: take([max_rows, n_embd]),
+            branch: take([max_rows, n_embd]),
+            gate: take([max_rows, n_ff]),
+            up: take([max_rows, n_ff]),
+            shared_gate: take([max_rows, n_ff_shared]),
+            shared_up: take([max_rows, n_ff_shared]),
+            router: take([max_rows, n_experts]),
+            pairs: Pairs::lay_out(config, max_rows, take),
+            compressed: Compressed::lay_out(config, max_rows, take),
+        }
+    }
+}
+
+impl<T> Pairs<T> {
+    fn lay_out(config: &Config, max_rows: usize, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
+        let n_embd = config.n_embd;
+        let (n_pairs, n_ff) = match config.experts {
+            Some(experts) => (max_rows * experts.routing.n_used, experts.n_ff),
+            None => (0, 0),
+        };
+        Self {
+            x: take([n_pairs, n_embd]),
+            gate: take([n_pairs, n_ff]),
+            up: take([n_pairs, n_ff]),
+            y: take([n_pairs, n_embd]),
+            chosen: take([n_pairs, 1]),
+            weights: take([n_pairs, 1]),
+        }
+    }
+}
+
+impl<T> Compressed<T> {
+    fn lay_out(config: &Config, max_rows: usize, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
+        let Config { n_heads, n_rot, .. } = *config;
+        let (q_rank, kv_rank, nope, v_dim, rows) = match config.mla {
+            Some(mla) => (mla.q_rank.unwrap_or(0), mla.kv_rank, mla.nope_dim, mla.v_dim, max_rows),
+            None => (0, 0, 0, 0, 0),
+        };
+        Self {
+            q_a: take([rows, q_rank]),
+            q_a_normed: take([rows, q_rank]),
+            q_nope: take([rows, n_heads * nope]),
+            q_rope: take([rows, n_heads * n_rot]),
+            kv: take([rows, kv_rank]),
+            kv_normed: take([rows, kv_rank]),
+            k_rope: take([rows, n_rot]),
+            by_row: take([rows * n_heads, kv_rank]),
+            by_head: take([rows * n_heads, kv_rank]),
+            nope_by_head: take([rows * n_heads, nope]),
+            v_by_head: take([rows * n_heads, v_dim]),
+            values: take([rows, n_heads * v_dim]),
+        }
+    }
 }
 
 impl Scratch {
-    pub fn bytes(config: &Config, max_rows: usize, max_logits_rows: usize) -> usize {
-        shapes(config, max_rows, max_logits_rows, Sum { padded: Arena::padded, bytes: 0 }).1.bytes
+    pub fn bytes(config: &Config, rows: MaxRows) -> usize {
+        Self::sum(config, rows, Arena::padded)
     }
 
     /// As [`Scratch::bytes`], on a device.
-    pub fn bytes_on_device(config: &Config, max_rows: usize, max_logits_rows: usize) -> usize {
-        shapes(config, max_rows, max_logits_rows, Sum { padded: Arena::padded_on_device, bytes: 0 }).1.bytes
+    pub fn bytes_on_device(config: &Config, rows: MaxRows) -> usize {
+        Self::sum(config, rows, Arena::padded_on_device)
     }
 
-    pub fn new(config: &Config, max_rows: usize, max_logits_rows: usize) -> Result<Self, Error> {
-        let needed_bytes = Self::bytes(config, max_rows, max_logits_rows);
+    fn sum(config: &Config, rows: MaxRows, padded: fn(usize) -> usize) -> usize {
+        let mut bytes = 0usize;
+        Scratch::lay_out(config, rows, |[n_rows, n_cols]| {
+            bytes = bytes.saturating_add(padded(n_rows.saturating_mul(n_cols).saturating_mul(4)));
+        });
+        bytes
+    }
+
+    pub fn new(config: &Config, rows: MaxRows) -> Result<Self, Error> {
+        let needed_bytes = Self::bytes(config, rows);
         let mut arena = Arena::new(needed_bytes).ok_or(Error::Memory { what: "activations", needed_bytes })?;
-        Ok(Self::carve(config, max_rows, max_logits_rows, &mut arena))
+        Ok(Self::carve(config, rows, &mut arena))
     }
 
     /// From an arena that has room for it.
-    pub fn carve(config: &Config, max_rows: usize, max_logits_rows: usize, arena: &mut Arena) -> Self {
-        let (parts, _) = shapes(config, max_rows, max_logits_rows, arena);
-        let mut parts = parts.into_iter();
-        let mut next = || parts.next().expect("as many parts as shapes");
-        Self {
-            x: next(),
-            q: next(),
-            k: next(),
-            v: next(),
-            mixed: next(),
-            kept_x: next(),
-            kept_mixed: next(),
-            hidden: next(),
-            pooled: next(),
-            logits_in: next(),
-            logits: next(),
-            chosen: next(),
-            work: Work {
-                h: next(),
-                branch: next(),
-                gate: next(),
-                up: next(),
-                shared_gate: next(),
-                shared_up: next(),
-                router: next(),
-                pairs: Pairs { x: next(), gate: next(), up: next(), y: next(), chosen: next(), weights: next() },
-                compressed: Compressed {
-                    q_a: next(),
-                    q_a_normed: next(),
-                    q_nope: next(),
-                    q_rope: next(),
-                    kv: next(),
-                    kv_normed: next(),
-                    k_rope: next(),
-                    by_row: next(),
-                    by_head: next(),
-                    nope_by_head: next(),
-                    v_by_head: next(),
-                    values: next(),
-                },
-            },
-        }
+    pub fn carve(config: &Config, rows: MaxRows, arena: &mut Arena) -> Self {
+        Self::lay_out(config, rows, |shape| arena.carve(Dtype::F32, shape))
     }
 }

@@ -5,7 +5,7 @@ use ops::{DeviceSpans, Indices, QuerySpan, View};
 use crate::decoder::Decoder;
 use crate::kv_cache::slot;
 use crate::rope_table::RopeTable;
-use crate::{Attention, Batch};
+use crate::{Attention, Batch, Choice};
 
 pub struct Step<'a> {
     pub n_rows: usize,
@@ -17,7 +17,7 @@ pub struct Step<'a> {
     /// Where the rows for pooling and for logits stand among the kept ones.
     pub pooled: Vec<u32>,
     pub logits_rows: Vec<u32>,
-    /// `ops::Choice::words` of each row with logits, or nothing.
+    /// `ops::Choice::words` of the last rows with logits.
     pub choices: Vec<u32>,
     /// `[n_rows, n_rot]`: cosines and sines.
     pub angles: Vec<f32>,
@@ -79,7 +79,7 @@ impl<'a> Step<'a> {
             tokens: batch.tokens.iter().map(|token| token.0).collect(),
             pooled: batch.pool_rows.iter().map(among_kept).collect(),
             logits_rows: batch.logits_rows.iter().map(among_kept).collect(),
-            choices: batch.choices.iter().flat_map(|choice| choice.words(config.n_vocab)).collect(),
+            choices: batch.choices.iter().flat_map(|choice| choice_words(choice, config.n_vocab)).collect(),
             blocks: batch.seqs.iter().map(|seq| seq.block_table.iter().map(|block| block.0).collect()).collect(),
             slots,
             kept,
@@ -89,6 +89,16 @@ impl<'a> Step<'a> {
             type_rows,
             batch,
         }
+    }
+
+    /// Rows whose token is chosen here.
+    pub fn n_choices(&self) -> usize {
+        self.batch.choices.len()
+    }
+
+    /// Rows whose logits are given back: those before the ones that are chosen.
+    pub fn n_logits(&self) -> usize {
+        self.batch.n_logits()
     }
 
     /// The inputs where the host has them.
@@ -153,4 +163,9 @@ impl<'a> Step<'a> {
         let n = self.n_rows;
         self.batch.seqs.len() == n && self.logits_rows.len() == n && self.pooled.is_empty()
     }
+}
+
+fn choice_words(choice: &Choice, n_vocab: usize) -> [u32; ops::Choice::WORDS] {
+    let Choice { temperature, top_k, top_p, min_p, draw } = *choice;
+    ops::Choice { temperature, top_k, top_p, min_p, draw }.words(n_vocab)
 }

@@ -10,9 +10,12 @@
 #include "mma_weights.h"
 #include "wgmma.h"
 
-// Positions of a tile, in eights: the host always says; a compiler run by hand may not.
+// Positions of a tile, in eights, and the activation: the host always says; a compiler run by hand may not.
 #ifndef TILES
 #define TILES 8
+#endif
+#ifndef ACT
+#define ACT SILU
 #endif
 // With so many, Hopper's units take x straight from shared memory.
 #define IS_WIDE (TILES > 8)
@@ -124,6 +127,8 @@ DEVICE void multiply_wide(float (&sum)[2][TILES][4], const Left &left, const Fac
         for (u32 quarter = 0; quarter < 4; ++quarter) {
             u32 a[2][2][4];
             factors_of(a, raw, scale, quarter);
+            hold(a[0]);
+            hold(a[1]);
             units_begin();
 #pragma unroll
             for (u32 half = 0; half < 2; ++half)
@@ -246,7 +251,7 @@ KERNEL(THREADS)
 experts_gated(const u32 *ARRIVING x, const u8 *__restrict__ w0, const u8 *__restrict__ w1, const float *__restrict__ b0,
               const float *__restrict__ b1, const u32 *ARRIVING order, const u32 *ARRIVING tiles, f16 *__restrict__ out,
               u64 step0, u64 step1, u64 bias_step0, u64 bias_step1, u32 n_out, u32 n_groups, u32 row_words, u32 out_words,
-              u32 share, u32 layout, u32 kind, float alpha, float limit) {
+              u32 share, u32 layout, float alpha, float limit) {
     extern __shared__ u32 shared[];
     let_next_start();
     wait_for_inputs();
@@ -273,7 +278,7 @@ experts_gated(const u32 *ARRIVING x, const u8 *__restrict__ w0, const u8 *__rest
             const u32 at = n / 2 * 8 + within * 2 + n % 2;
             const float gate = sum[0][n / 2][half * 2 + n % 2] * X_DIVISOR + gate_bias;
             const float up = sum[1][n / 2][half * 2 + n % 2] * X_DIVISOR + up_bias;
-            const float value = is_there ? gated({kind, alpha, limit}, gate, up) * (1.0f / X_DIVISOR) : 0.0f;
+            const float value = is_there ? soon_rounded({ACT, alpha, limit}, gate, up) * (1.0f / X_DIVISOR) : 0.0f;
             if (at < tile.n) to[(u64)(tile.first + at) * out_words * 2] = to_f16(value);
         }
     }

@@ -9,9 +9,12 @@
 #include "gate.h"
 #include "unit_weights.h"
 
-// Positions of a tile, in eights: the host always says; a compiler run by hand may not.
+// Positions of a tile, in eights, and the activation: the host always says; a compiler run by hand may not.
 #ifndef TILES
 #define TILES 8
+#endif
+#ifndef ACT
+#define ACT SILU
 #endif
 #define ROWS (TILES * 8)
 #define THREADS 256
@@ -83,7 +86,7 @@ KERNEL(THREADS)
 experts_gated(const u32 *__restrict__ x, const u8 *__restrict__ w0, const u8 *__restrict__ w1, const float *__restrict__ b0,
               const float *__restrict__ b1, const u32 *__restrict__ order, const u32 *__restrict__ tiles,
               f16 *__restrict__ out, u64 step0, u64 step1, u64 bias_step0, u64 bias_step1, u32 n_out, u32 n_groups,
-              u32 row_words, u32 out_words, u32 share, u32, u32 kind, float alpha, float limit) {
+              u32 row_words, u32 out_words, u32 share, u32, float alpha, float limit) {
     __shared__ Pack<u32, 4> x_words[ROWS * STRIDE / 8], w_words[2 * SET_OUTS * STRIDE / 8];
     if (block_x() >= tiles[0]) return;
     const ExpertTile tile = tile_at(tiles, block_x());
@@ -104,7 +107,7 @@ experts_gated(const u32 *__restrict__ x, const u8 *__restrict__ w0, const u8 *__
                 const float up_bias = b1 ? b1[tile.expert * bias_step1 + o] : 0.0f;
                 const float gate = mma_sum(sum[0][r], i) * X_DIVISOR + gate_bias;
                 const float up = mma_sum(sum[1][r], i) * X_DIVISOR + up_bias;
-                value = gated({kind, alpha, limit}, gate, up) * (1.0f / X_DIVISOR);
+                value = soon_rounded({ACT, alpha, limit}, gate, up) * (1.0f / X_DIVISOR);
             }
             out[(u64)(tile.first + row) * out_words * 2 + o] = to_f16(value);
         }

@@ -141,12 +141,12 @@ DEVICE void soften(float (&score)[KEYS / 8][4], Running &running, u32 t0, const 
 // tiles: (span, first row in it) each; spans as in attention.hip.
 KERNEL_BLOCKS(THREADS, 1)
 flash_wgmma(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIVING v_bytes, const u32 *__restrict__ tiles,
-            const u32 *__restrict__ spans, const u32 *__restrict__ tables, float *__restrict__ out, u32 n_tiles,
-            u32 n_heads, u32 n_kv_heads, float scale, u32 window, float cap, const float *__restrict__ sinks) {
+            const u32 *__restrict__ spans, const u32 *__restrict__ tables, float *__restrict__ out, u32 n_heads,
+            u32 n_kv_heads, float scale, u32 window, float cap, const float *__restrict__ sinks) {
     extern __shared__ __align__(1024) u8 shared[];
     let_next_start();
     wait_for_inputs();
-    const u32 tile = n_tiles - 1 - block_x();
+    const u32 tile = n_blocks_x() - 1 - block_x();
     const u32 *span = spans + tiles[tile * 2] * 8;
     const u32 first = tiles[tile * 2 + 1], first_row = span[0], n_rows = span[1], position = span[2];
     const bool is_causal = span[4] != 0;
@@ -224,6 +224,7 @@ flash_wgmma(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIV
         barrier();
         hold(score);
         hold(sum);
+        hold(weight);
         units_begin();
         begin_scores(score, queries, key_factor + (j + 1) % 2 * (TILE_BYTES >> 4));
         begin_values(sum, weight, value_factor + j % 2 * (TILE_BYTES >> 4));
@@ -244,6 +245,7 @@ flash_wgmma(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIV
     show_units();
     barrier();
     hold(sum);
+    hold(weight);
     units_begin();
     begin_values(sum, weight, value_factor + (n - 1) % 2 * (TILE_BYTES >> 4));
     units_wait<0>();

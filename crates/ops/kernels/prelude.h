@@ -375,6 +375,12 @@ DEVICE float fast_exp2(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+// 1 / x, to 1 ulp; zero for what is larger than 2^126.
+DEVICE float quick_rcp(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 // Four 8x8 parts of shared memory, each turned; lanes 8i.. name the rows of part i.
 DEVICE void load_turned(u32 (&out)[4], const f16 *row) {
     const u32 at = (u32)__cvta_generic_to_shared(row);

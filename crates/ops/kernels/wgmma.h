@@ -9,6 +9,8 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define GPU_HAS_WGMMA 1
 
+DEVICE u32 n_blocks_x() { return gridDim.x; }
+
 // Before the first product, and after registers that products use were written.
 DEVICE void units_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void units_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -19,11 +21,17 @@ DEVICE void units_wait() {
 }
 // What this thread wrote to shared memory is there for the units, after the next barrier.
 DEVICE void show_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Keeps the compiler from using sums before a wait, or from moving them while they are made.
+// Keeps the compiler from using sums before a wait, and from making factors in registers after units_begin.
 template <u32 N>
 DEVICE void hold(float (&sum)[N][4]) {
 #pragma unroll
     for (u32 i = 0; i < N * 4; ++i) asm volatile("" : "+f"(sum[i / 4][i % 4])::"memory");
+}
+
+template <u32 N>
+DEVICE void hold(u32 (&factor)[N][4]) {
+#pragma unroll
+    for (u32 i = 0; i < N * 4; ++i) asm volatile("" : "+r"(factor[i / 4][i % 4])::"memory");
 }
 
 // Where a piece of a row lies in a sheet.

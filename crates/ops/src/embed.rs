@@ -4,8 +4,9 @@ use gpu::{Grid, Kernel, Program, Slice, SliceMut};
 use half::f16;
 use weights::Dtype;
 
-use crate::kernels::{count, format_number};
-use crate::quant::{Float, Format, TILE_ROWS, dequantize, for_block};
+use crate::formats::{Float, dequantize, for_block};
+use crate::gpu::{count, format_number};
+use crate::tiles::{Format, TILE_ROWS};
 use crate::{Error, Exec, Gpu, Indices, Kernels, Layout, View, ViewMut};
 
 const OP: &str = "embed";

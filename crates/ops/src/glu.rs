@@ -2,7 +2,7 @@
 //!
 //! SwiGLU has a file of its own: it is the common one, and devices fuse it into the next product.
 
-use crate::exp::exp;
+use crate::cpu::exp::exp;
 use crate::view::Shared;
 use crate::{Error, Exec, View, ViewMut, numbers, swiglu};
 

@@ -10,7 +10,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use weights::Dtype;
 
-use crate::kernels::count;
+use crate::gpu::count;
 use crate::view::Shared;
 use crate::{Error, Exec, Gpu, Indices, Pool, View, ViewMut};
 

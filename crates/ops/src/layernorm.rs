@@ -2,7 +2,7 @@
 
 use gpu::Grid;
 
-use crate::kernels::count;
+use crate::gpu::count;
 use crate::norm_heads::{self, LayerNorm};
 use crate::view::Shared;
 use crate::{Error, Exec, Gpu, View, ViewMut};

@@ -15,14 +15,15 @@ mod add_scaled;
 mod arena;
 mod attention;
 mod columns;
+mod cpu;
 mod embed;
+mod encode;
 mod error;
 mod exec;
-mod exp;
+mod formats;
 mod glu;
+mod gpu;
 mod indices;
-mod isa;
-mod kernels;
 mod kv_store;
 mod layernorm;
 mod matmul;
@@ -30,8 +31,6 @@ mod norm_heads;
 mod numbers;
 mod observe;
 mod pack;
-mod pool;
-pub mod quant;
 mod rmsnorm;
 mod rope;
 mod rope_store;
@@ -41,34 +40,32 @@ mod scale;
 mod softcap;
 mod swiglu;
 mod take_rows;
-#[cfg(target_arch = "x86_64")]
-mod tile;
-mod tuning;
+mod tiles;
 mod view;
 
+pub use self::gpu::attention::{Chip, DeviceSpans, Plan, Road};
+pub use self::gpu::{
+    ExpertMatrices, Gpu, Kernels, MAX_GPU_EXPERTS, Tuning, Workspace, add_gated, choose_experts, device_dtype,
+    expert_matmul, grouped_experts, sum_experts,
+};
 pub use add_bias::add_bias;
 pub use add_rows::add_rows;
 pub use add_scaled::add_scaled;
 pub use arena::{Arena, Tensor};
-pub use attention::{Chip, DeviceSpans, Heads, Kv, Plan, QuerySpan, Road, Shaping, Spans, attention, attention_with};
+pub use attention::{Heads, Kv, QuerySpan, Shaping, Spans, attention, attention_with};
 pub use columns::{join_columns, take_columns};
+pub use cpu::{Group, GroupProduct, Isa, Pool, group_matmul};
 pub use embed::embed;
 pub use error::Error;
 pub use exec::Exec;
 pub use glu::{Activation, activate, glu};
 pub use indices::Indices;
-pub use isa::Isa;
-pub use kernels::{Gpu, Kernels, Workspace, device_dtype};
 pub use kv_store::{KV_BLOCK, MAX_GPU_HEAD_DIM, MAX_HEAD_DIM, Slot, kv_store};
 pub use layernorm::layernorm;
-pub use matmul::{
-    ExpertMatrices, Group, GroupProduct, MAX_GPU_EXPERTS, Mode, Product, add_gated, choose_experts, expert_matmul,
-    group_matmul, grouped_experts, matmul, norm_matmul, sum_experts, swiglu_matmul,
-};
+pub use matmul::{Mode, Product, matmul, norm_matmul, swiglu_matmul};
 pub use norm_heads::{NormKind, norm_heads};
 pub use observe::{Seen, observe, observed};
 pub use pack::{pack, pack_rows, packed, packed_on_device};
-pub use pool::Pool;
 pub use rmsnorm::rmsnorm;
 pub use rope::{Pairing, rope};
 pub use rope_store::{Projected, rope_store};
@@ -78,5 +75,11 @@ pub use scale::scale;
 pub use softcap::softcap;
 pub use swiglu::swiglu;
 pub use take_rows::take_rows;
-pub use tuning::Tuning;
 pub use view::{Layout, Place, PlaceMut, View, ViewMut};
+
+/// Block formats for those who read and write files: from blocks to numbers and back.
+pub mod quant {
+    pub use crate::encode::{quantize, quantize_for};
+    pub use crate::formats::{dequantize, randomize};
+    pub use crate::tiles::has_tiles;
+}

@@ -2,7 +2,7 @@
 
 use gpu::{Grid, Kernel, Program, Slice, SliceMut};
 
-use crate::kernels::count;
+use crate::gpu::count;
 use crate::view::Shared;
 use crate::{Error, Exec, Gpu, View, ViewMut, layernorm};
 

@@ -2,7 +2,7 @@
 
 use gpu::{Grid, Kernel, Program, Slice, SliceMut};
 
-use crate::kernels::count;
+use crate::gpu::count;
 use crate::{Error, Gpu, View, ViewMut};
 
 const THREADS: u32 = 256;

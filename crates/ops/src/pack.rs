@@ -8,9 +8,10 @@
 use gpu::{Grid, Program, Slice, SliceMut};
 use weights::Dtype;
 
-use crate::isa::Isa;
-use crate::kernels::{count, format_number};
-use crate::quant::{Block, Format, TILE_ROWS, for_block, has_tiles};
+use crate::Isa;
+use crate::formats::{Block, for_block};
+use crate::gpu::{count, format_number};
+use crate::tiles::{Format, TILE_ROWS, has_tiles};
 use crate::view::{Shared, matrix_bytes};
 use crate::{Error, Exec, Gpu, Layout, View, ViewMut};
 

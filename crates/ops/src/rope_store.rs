@@ -3,7 +3,7 @@
 
 use gpu::{Grid, Slice, SliceMut};
 
-use crate::kernels::count;
+use crate::gpu::count;
 use crate::kv_store::{is_kept_f16, kv_program};
 use crate::{Error, Exec, Gpu, Indices, Pairing, View, ViewMut, kv_store, rope};
 

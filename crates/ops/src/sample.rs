@@ -6,7 +6,7 @@
 
 use gpu::{Grid, Program, Slice, SliceMut};
 
-use crate::kernels::count;
+use crate::gpu::count;
 use crate::{Error, Exec, Gpu, Indices, View, ViewMut};
 
 const OP: &str = "sample";

@@ -1,6 +1,6 @@
 //! A soft bound: `x = cap * tanh(x / cap)` keeps small numbers and bends large ones towards the cap.
 
-use crate::exp::exp;
+use crate::cpu::exp::exp;
 use crate::view::Shared;
 use crate::{Error, Exec, ViewMut, numbers};
 

@@ -2,9 +2,9 @@
 
 use gpu::{Grid, Program, Slice, SliceMut};
 
-use crate::exp::exp;
-use crate::isa::Isa;
-use crate::kernels::count;
+use crate::Isa;
+use crate::cpu::exp::exp;
+use crate::gpu::count;
 use crate::view::Shared;
 use crate::{Error, Exec, Gpu, View, ViewMut};
 

@@ -6,7 +6,8 @@
 use weights::Dtype;
 
 use crate::Error;
-use crate::quant::{Float, Format, TILE_ROWS, for_block};
+use crate::formats::{Float, for_block};
+use crate::tiles::{Format, TILE_ROWS};
 
 #[derive(Copy, Clone)]
 pub struct View<'a> {

@@ -4,7 +4,7 @@
 //! token. It is found for all tokens at once by the Z function of the text read backwards: z[i] says for how many
 //! tokens the text ending i tokens ago agrees with the text ending now.
 
-use model::TokenId;
+use batch::TokenId;
 
 use super::select::Candidate;
 use crate::sampling::Dry;

@@ -2,7 +2,7 @@
 //! the tokens that were chosen so that it stays near a target. `mu` is the only state of the sampler; it follows from
 //! the logits and tokens so far, so a sequence taken up elsewhere gets it back by looking at both again.
 
-use model::TokenId;
+use batch::TokenId;
 
 use super::select::{Candidate, order};
 use super::stages::probabilities;

@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use model::TokenId;
+use batch::TokenId;
 
 use super::softmax::exp;
 

@@ -1,7 +1,7 @@
-//! The stages one after the other, on a list of candidates that each may change or shorten. This is the general road,
+//! The stages one after the other, on a list of candidates that each may change or shorten. This is the general case,
 //! for any order and any stage; the usual four stages have a shorter one in the parent module.
 
-use model::TokenId;
+use batch::TokenId;
 
 use super::select::{Candidate, order};
 use super::{dry, mirostat};

@@ -348,7 +348,7 @@ fn mirostat_keeps_the_surprise_near_its_target() {
         let mut sampler = Sampler::new(x.len());
         let mirostat = Some(Mirostat { tau, eta: 0.1 });
         let sampling = Sampling { temperature: 1.0, mirostat, seed: 7, ..Sampling::default() };
-        let mut state = State::new(&sampling);
+        let mut state = SamplerState::new(&sampling);
         let mut tokens = Vec::new();
         let mut surprise = 0.0;
         for step in 0..3000 {
@@ -376,12 +376,12 @@ fn mirostat_is_rebuilt_from_the_tokens() {
     };
     let row = |tokens: &[TokenId]| logits(100 + tokens.len() as u64, 200);
     let mut sampler = Sampler::new(200);
-    let mut state = State::new(&sampling);
+    let mut state = SamplerState::new(&sampling);
     let mut tokens = vec![TokenId(1)];
     for _ in 0..30 {
         let sampled = sampler.sample_with(&mut state, &row(&tokens), &tokens, &sampling, None, None).unwrap();
         tokens.push(sampled.token);
-        let mut again = State::new(&sampling);
+        let mut again = SamplerState::new(&sampling);
         for at in 1..tokens.len() {
             let seen = &tokens[..at];
             sampler.replay(&mut again, &row(seen), seen, &sampling, None, tokens[at]);

@@ -7,11 +7,11 @@ use std::sync::{
     mpsc::{self, Sender},
 };
 
+use batch::{Attention, TokenId};
 use engine::{
     Command, EngineOptions, Error, Event, FailureKind, FinishReason, Handle, Mask, MaskFactory, Pooling, RequestId,
-    Submit, TokenSet, start_with,
+    Submit, TokenSet,
 };
-use model::{Attention, TokenId};
 
 use crate::{
     generation::{collect, expected_vector, start, vector},
@@ -24,7 +24,7 @@ fn gated(n_blocks: usize, options: EngineOptions) -> (Handle, Sender<()>, Arc<At
     let mut toy = Toy::new(n_blocks);
     toy.gate = Some(gate);
     let n_steps = Arc::clone(&toy.n_steps);
-    (start_with(Box::new(toy), options, None), permit, n_steps)
+    (engine::start(toy, options, None), permit, n_steps)
 }
 
 fn failure(event: Option<Event>) -> (FailureKind, String) {
@@ -43,7 +43,7 @@ fn requests_that_are_over_at_once_cost_no_step() {
     let mut toy = Toy::new(4);
     // A gate that nobody opens: any step would fail.
     toy.gate = Some(mpsc::channel().1);
-    let handle = start_with(Box::new(toy), EngineOptions::default(), None);
+    let handle = engine::start(toy, EngineOptions::default(), None);
     let (tokens, reason, usage) = collect(handle.submit(plain(&handle, 0, 5, 0)).unwrap());
     assert_eq!((tokens, reason, usage.n_prompt, usage.n_generated), (vec![], FinishReason::Length, 5, 0));
     let check = |change: fn(&mut Submit), expected| {
@@ -190,7 +190,7 @@ fn a_failed_step_fails_its_requests_and_no_others() {
         // A token that the good prompt does not hold.
         let bad = TokenId(96);
         toy.poison = Some((bad, poison));
-        let handle = start_with(Box::new(toy), EngineOptions::default(), None);
+        let handle = engine::start(toy, EngineOptions::default(), None);
         let mut submit = plain(&handle, 0, 3, 5);
         submit.prompt = vec![TokenId(1), TokenId(2), bad];
         let (kind, error) = failure(handle.submit(submit.clone()).unwrap().next());
@@ -213,7 +213,7 @@ fn a_lost_device_fails_everyone_and_ends_the_engine() {
     (toy.gate, toy.poison) = (Some(gate), Some((TokenId(96), Poison::Fault)));
     let n_steps = Arc::clone(&toy.n_steps);
     let options = EngineOptions { max_running: 1, ..EngineOptions::default() };
-    let handle = start_with(Box::new(toy), options, None);
+    let handle = engine::start(toy, options, None);
     let mut bad = plain(&handle, 0, 3, 5);
     bad.prompt = vec![TokenId(96)];
     let mut bad = handle.submit(bad).unwrap();
@@ -237,7 +237,7 @@ fn bad_logits_of_one_request_leave_its_neighbours_alone() {
     let (permit, gate) = mpsc::channel();
     let mut toy = Toy::new(16);
     (toy.gate, toy.poison) = (Some(gate), Some((TokenId(96), Poison::NaN)));
-    let handle = start_with(Box::new(toy), EngineOptions::default(), None);
+    let handle = engine::start(toy, EngineOptions::default(), None);
     let first = handle.submit(plain(&handle, 5, 4, 1)).unwrap();
     let mut bad = plain(&handle, 0, 3, 5);
     bad.prompt = vec![TokenId(96)];
@@ -309,7 +309,7 @@ fn shutdown_answers_everyone() {
 fn a_model_that_panics_ends_the_engine_with_its_reason() {
     let mut toy = Toy::new(16);
     toy.poison = Some((TokenId(96), Poison::Panic));
-    let handle = start_with(Box::new(toy), EngineOptions::default(), None);
+    let handle = engine::start(toy, EngineOptions::default(), None);
     let mut submit = plain(&handle, 0, 3, 5);
     submit.prompt = vec![TokenId(96)];
     let mut events = handle.submit(submit).unwrap();
@@ -354,7 +354,7 @@ impl MaskFactory for Parities {
 
 #[test]
 fn masks_are_kept_and_rebuilt() {
-    let start = || start_with(Box::new(Toy::new(16)), EngineOptions::default(), Some(Box::new(Parities)));
+    let start = || engine::start(Toy::new(16), EngineOptions::default(), Some(Box::new(Parities)));
     let handle = start();
     let mut submit = plain(&handle, 1, 10, 20);
     submit.sampling.temperature = 1.0;
@@ -377,6 +377,6 @@ fn masks_are_kept_and_rebuilt() {
         (kind, error.as_str()),
         (FailureKind::Constraint, "the constraint, the bans and the logit bias allow no token at position 10")
     );
-    let handle = start_with(Box::new(Toy::new(4)), EngineOptions::default(), None);
+    let handle = engine::start(Toy::new(4), EngineOptions::default(), None);
     assert_eq!(handle.submit(submit).unwrap_err(), Error::NoConstraints { id: RequestId(0) });
 }

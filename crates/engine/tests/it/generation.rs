@@ -1,16 +1,16 @@
 //! The tokens that come out: the same as the model alone would give, whoever shares the batch, whatever is preempted,
 //! reused from the prefix index, or taken up by another engine half-way.
 
+use batch::{Attention, TokenId};
 use engine::{
     Dry, Embed, EngineOptions, Event, Events, FinishReason, Handle, Mirostat, Normalize, Pooling, RequestId, Reuse,
-    Sampling, Submit, Usage, start_with,
+    Sampling, Submit, Usage,
 };
-use model::{Attention, TokenId};
 
 use crate::toy::{self, Toy};
 
 pub fn start(n_blocks: usize, options: EngineOptions) -> Handle {
-    start_with(Box::new(Toy::new(n_blocks)), options, None)
+    engine::start(Toy::new(n_blocks), options, None)
 }
 
 /// All tokens of a request, and how it ended.

@@ -3,8 +3,8 @@
 
 use std::sync::mpsc::{self, Receiver, Sender};
 
-use engine::{Command, EngineOptions, Event, Handle, Pooling, Stats, Submit, start_with};
-use model::{Attention, BLOCK_TOKENS};
+use batch::{Attention, BLOCK_TOKENS};
+use engine::{Command, EngineOptions, Event, Handle, Pooling, Stats, Submit};
 
 use crate::{
     generation::vector,
@@ -23,7 +23,7 @@ impl Steps {
         let ((permit, gate), (announce, began)) = (mpsc::channel(), mpsc::channel());
         let mut toy = Toy::new(64);
         (toy.gate, toy.announce) = (Some(gate), Some(announce));
-        Self { handle: start_with(Box::new(toy), EngineOptions::default(), None), began, permit }
+        Self { handle: engine::start(toy, EngineOptions::default(), None), began, permit }
     }
 
     fn submit(&self, n_prompt: usize) -> Submit {

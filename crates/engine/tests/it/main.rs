@@ -1,10 +1,9 @@
-//! The engine from outside: the scheduler under a seeded simulation, and the whole loop on a toy and on a small real model.
+//! The engine from outside: the scheduler under a seeded simulation, and the whole loop on a toy. The loop on real models is tested
+//! where those are, in `model`.
 
-mod card;
-mod encoders;
 mod engine_loop;
 mod generation;
 mod leaving;
+mod overlap;
 mod simulation;
-mod tiny_model;
 mod toy;

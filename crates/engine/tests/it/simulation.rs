@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use batch::{Attention, BLOCK_TOKENS, BlockId, TokenId};
 use engine::{
     Pooling, Reuse, draw,
-    scheduler::{AGING_TURNS, Arrival, Limits, Plan, Refused, Scheduler},
-    sequence::{Output, SeqId},
+    scheduler::{AGING_TURNS, Arrival, Refused, ScheduleLimits, Scheduler, StepPlan},
+    sequence::{SeqId, Wanted},
 };
-use model::{Attention, BLOCK_TOKENS, BlockId, TokenId};
 
 struct Random {
     seed: u64,
@@ -20,6 +20,12 @@ impl Random {
         self.n += 1;
         (draw::bits(self.seed, self.n) % n.max(1) as u64) as usize
     }
+}
+
+/// The plan is submitted and done.
+fn finish(scheduler: &mut Scheduler, plan: &StepPlan) {
+    scheduler.commit(plan);
+    plan.chunks.iter().for_each(|chunk| scheduler.publish(chunk));
 }
 
 /// A sequence as the caller sees it.
@@ -42,7 +48,7 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn new(seed: u64, limits: Limits) -> Self {
+    fn new(seed: u64, limits: ScheduleLimits) -> Self {
         Self {
             scheduler: Scheduler::new(limits),
             random: Random { seed, n: 0 },
@@ -62,20 +68,20 @@ impl Simulation {
 
     fn arrive(&mut self, priority: i32) -> Result<SeqId, Refused> {
         let limits = *self.scheduler.limits();
-        let (output, attention) = match self.random.below(12) {
-            0 => (Output::Hidden(Pooling::Mean), Attention::Causal),
-            1 => (Output::Hidden(Pooling::Last), Attention::Causal),
-            2 => (Output::Hidden(Pooling::First), Attention::Full),
-            _ => (Output::Logits, Attention::Causal),
+        let (wanted, attention) = match self.random.below(12) {
+            0 => (Wanted::Hidden(Pooling::Mean), Attention::Causal),
+            1 => (Wanted::Hidden(Pooling::Last), Attention::Causal),
+            2 => (Wanted::Hidden(Pooling::First), Attention::Full),
+            _ => (Wanted::Logits, Attention::Causal),
         };
         let n_most = match attention {
             Attention::Causal => limits.n_blocks * BLOCK_TOKENS,
             Attention::Full => limits.max_batch_tokens.min(limits.n_blocks * BLOCK_TOKENS),
         };
         let n_prompt = 1 + self.random.below(n_most.min(120));
-        let n_generate = match output {
-            Output::Logits | Output::LogitsFrom(_) => 1 + self.random.below((n_most - n_prompt + 1).min(60)),
-            Output::Hidden(_) => 0,
+        let n_generate = match wanted {
+            Wanted::Logits | Wanted::LogitsFrom(_) => 1 + self.random.below((n_most - n_prompt + 1).min(60)),
+            Wanted::Hidden(_) => 0,
         };
         // Few families of prompts, so that many share a beginning.
         let family = self.random.below(4) as u64;
@@ -87,7 +93,16 @@ impl Simulation {
         let id = SeqId(self.next_id);
         self.next_id += 1;
         let is_full = self.n_new() >= limits.max_queue;
-        let added = self.scheduler.add(Arrival { id, tokens, n_prompt, priority, group: 0, output, attention });
+        let added = self.scheduler.add(Arrival {
+            id,
+            tokens,
+            n_prompt,
+            max_len: usize::MAX,
+            priority,
+            group: 0,
+            wanted,
+            attention,
+        });
         assert_eq!(added, if is_full { Err(Refused::QueueFull) } else { Ok(()) });
         if added.is_ok() {
             self.jobs.insert(id, Job { n_generate, arrived_step: self.step });
@@ -120,10 +135,10 @@ impl Simulation {
             }
             return self.check_blocks();
         }
-        self.scheduler.advance(&plan);
+        finish(&mut self.scheduler, &plan);
         for chunk in plan.chunks.iter().filter(|chunk| chunk.is_last) {
             let mut seq = self.scheduler.get(chunk.seq).unwrap();
-            if seq.output == Output::Logits {
+            if seq.wanted == Wanted::Logits {
                 let token = TokenId(self.random.below(50) as u32);
                 seq = self.scheduler.push_token(chunk.seq, token);
             }
@@ -137,7 +152,7 @@ impl Simulation {
         self.check_blocks();
     }
 
-    fn check_plan(&self, plan: &Plan) {
+    fn check_plan(&self, plan: &StepPlan) {
         let limits = self.scheduler.limits();
         let n_tokens: usize = plan.chunks.iter().map(|chunk| chunk.n_tokens).sum();
         assert!(n_tokens <= limits.max_batch_tokens, "{n_tokens} tokens in a step");
@@ -155,7 +170,7 @@ impl Simulation {
             assert_eq!(chunk.first, seq.n_computed);
             assert_eq!(chunk.is_last, chunk.first + chunk.n_tokens == seq.tokens.len());
             assert!(seq.attention == Attention::Causal || chunk.is_last, "full attention is never cut");
-            n_rows += if seq.output == Output::Hidden(Pooling::Mean) { chunk.n_tokens } else { 1 };
+            n_rows += if seq.wanted == Wanted::Hidden(Pooling::Mean) { chunk.n_tokens } else { 1 };
             let is_decode = seq.n_remaining() == 1 && !plan.admitted.contains(&seq.id);
             if is_decode { n_decodes += 1 } else { n_prefill += chunk.n_tokens }
         }
@@ -187,7 +202,7 @@ impl Simulation {
     }
 
     /// Writes the plan's tokens, after checking that what comes before them is there and that nobody else reads them.
-    fn write(&mut self, plan: &Plan) {
+    fn write(&mut self, plan: &StepPlan) {
         for chunk in &plan.chunks {
             let seq = self.scheduler.get(chunk.seq).unwrap();
             for position in 0..chunk.first {
@@ -205,7 +220,7 @@ impl Simulation {
     }
 }
 
-const LIMITS: Limits = Limits {
+const LIMITS: ScheduleLimits = ScheduleLimits {
     n_blocks: 12,
     max_batch_tokens: 48,
     max_output_rows: 16,
@@ -215,7 +230,7 @@ const LIMITS: Limits = Limits {
     reuse: Reuse::On,
 };
 
-fn simulate(seed: u64, limits: Limits, n_steps: usize) -> Simulation {
+fn simulate(seed: u64, limits: ScheduleLimits, n_steps: usize) -> Simulation {
     let mut sim = Simulation::new(seed, limits);
     for _ in 0..n_steps {
         if sim.random.below(3) == 0 {
@@ -243,7 +258,7 @@ fn invariants_hold_over_many_seeds_and_limits() {
     let (mut n_preemptions, mut n_cached, mut n_finished) = (0, 0, 0);
     for seed in 0..100 {
         let mut random = Random { seed, n: 1 << 32 };
-        let limits = Limits {
+        let limits = ScheduleLimits {
             n_blocks: 2 + random.below(30),
             max_batch_tokens: 1 + random.below(80),
             max_output_rows: 1 + random.below(20),
@@ -278,7 +293,7 @@ fn nobody_starves_under_pressure() {
 
 #[test]
 fn a_flood_of_priority_delays_the_others_only_so_long() {
-    let limits = Limits { max_running: 1, ..LIMITS };
+    let limits = ScheduleLimits { max_running: 1, ..LIMITS };
     let mut sim = Simulation::new(1, limits);
     let low = sim.arrive(-3).unwrap();
     let mut n_steps = 0;
@@ -293,14 +308,15 @@ fn a_flood_of_priority_delays_the_others_only_so_long() {
 
 #[test]
 fn first_come_first_served_at_equal_priority() {
-    let mut scheduler = Scheduler::new(Limits { max_running: 1, ..LIMITS });
+    let mut scheduler = Scheduler::new(ScheduleLimits { max_running: 1, ..LIMITS });
     let arrival = |id, priority| Arrival {
         id: SeqId(id),
         tokens: vec![TokenId(id as u32); 4],
         n_prompt: 4,
         priority,
         group: 0,
-        output: Output::Logits,
+        wanted: Wanted::Logits,
+        max_len: usize::MAX,
         attention: Attention::Causal,
     };
     for (id, priority) in [(0, 0), (1, 0), (2, 1), (3, 0), (4, 1)] {
@@ -309,7 +325,7 @@ fn first_come_first_served_at_equal_priority() {
     let mut order = Vec::new();
     while !scheduler.is_idle() {
         let plan = scheduler.plan();
-        scheduler.advance(&plan);
+        finish(&mut scheduler, &plan);
         for chunk in &plan.chunks {
             order.push(chunk.seq.0);
             scheduler.remove(chunk.seq);
@@ -321,14 +337,15 @@ fn first_come_first_served_at_equal_priority() {
 /// However long requests take: a group that comes late waits for the one that runs, not for a backlog that came before.
 #[test]
 fn a_group_with_a_backlog_takes_turns_with_one_that_comes_late() {
-    let mut scheduler = Scheduler::new(Limits { max_running: 1, ..LIMITS });
+    let mut scheduler = Scheduler::new(ScheduleLimits { max_running: 1, ..LIMITS });
     let arrival = |id, group| Arrival {
         id: SeqId(id),
         tokens: vec![TokenId(id as u32); 4],
         n_prompt: 4,
         priority: 0,
         group,
-        output: Output::Logits,
+        wanted: Wanted::Logits,
+        max_len: usize::MAX,
         attention: Attention::Causal,
     };
     (0..8).for_each(|id| scheduler.add(arrival(id, 1)).unwrap());
@@ -337,14 +354,14 @@ fn a_group_with_a_backlog_takes_turns_with_one_that_comes_late() {
         // Each runs for a hundred steps; the second group comes in the middle of the first one's, with two.
         let first = scheduler.plan();
         let running = first.chunks[0].seq;
-        scheduler.advance(&first);
+        finish(&mut scheduler, &first);
         for step in 0..100 {
             if order.is_empty() && step == 50 {
                 (8..10).for_each(|id| scheduler.add(arrival(id, 2)).unwrap());
             }
             scheduler.push_token(running, TokenId(0));
             let plan = scheduler.plan();
-            scheduler.advance(&plan);
+            finish(&mut scheduler, &plan);
         }
         scheduler.remove(running);
         order.push(running.0);
@@ -354,20 +371,21 @@ fn a_group_with_a_backlog_takes_turns_with_one_that_comes_late() {
 
 #[test]
 fn a_better_ranked_arrival_takes_the_place_of_the_worst() {
-    let mut scheduler = Scheduler::new(Limits { max_running: 2, ..LIMITS });
+    let mut scheduler = Scheduler::new(ScheduleLimits { max_running: 2, ..LIMITS });
     let arrival = |id, priority| Arrival {
         id: SeqId(id),
         tokens: vec![TokenId(id as u32); 20],
         n_prompt: 20,
         priority,
         group: 0,
-        output: Output::Logits,
+        wanted: Wanted::Logits,
+        max_len: usize::MAX,
         attention: Attention::Causal,
     };
     scheduler.add(arrival(0, 0)).unwrap();
     scheduler.add(arrival(1, 0)).unwrap();
     let plan = scheduler.plan();
-    scheduler.advance(&plan);
+    finish(&mut scheduler, &plan);
     assert_eq!(plan.admitted, [SeqId(0), SeqId(1)]);
     scheduler.push_token(SeqId(0), TokenId(1));
     scheduler.push_token(SeqId(1), TokenId(1));
@@ -386,7 +404,8 @@ fn what_can_never_fit_is_refused() {
         n_prompt: 1,
         priority: 0,
         group: 0,
-        output: Output::Logits,
+        wanted: Wanted::Logits,
+        max_len: usize::MAX,
         attention: Attention::Causal,
     };
     assert_eq!(scheduler.add(arrival.clone()), Err(Refused::TooLarge));

@@ -1,27 +1,36 @@
 //! A toy in place of a model, for tests of the loop: no arithmetic, but a real block store. Each row writes its token
 //! into its block; logits and hidden states are a hash of all tokens read back through the block table. So a block
-//! that is overwritten, mixed up or reused wrongly changes the text, as it would with a real model.
+//! that is overwritten, mixed up or reused wrongly changes the text, as it would with a real model. As a device it
+//! chooses tokens by itself and takes a second step before the first is read.
 
+use std::collections::VecDeque;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
     mpsc::{Receiver, Sender},
 };
 
+use batch::{Attention, BLOCK_TOKENS, Batch, StepLimits, TokenId};
 use engine::{
-    Capacity, Forward, Rows, Sampling, draw,
-    sampler::{Sampler, State},
+    Capacity, Forward, Rows, Sampling, StepError, Ticket, draw,
+    sampler::{Sampler, SamplerState},
 };
-use model::{Attention, BLOCK_TOKENS, Batch, Limits, TokenId};
 
 pub const N_VOCAB: usize = 97;
 pub const N_EMBD: usize = 4;
 
 pub struct Toy {
     pub capacity: Capacity,
+    /// More than one: it is a device.
+    pub max_in_flight: usize,
     blocks: Vec<[Option<TokenId>; BLOCK_TOKENS]>,
-    logits: Vec<f32>,
-    hidden: Vec<f32>,
+    sampler: Sampler,
+    /// What the steps under way gave, oldest first; a failed one is an error of its `wait`.
+    under_way: VecDeque<Result<Outputs, String>>,
+    /// What the latest step chose: what the next is fed from.
+    chosen: Vec<Option<TokenId>>,
+    read: Outputs,
+    n_submitted: u64,
     /// Each step waits for a permit, where there is a gate.
     pub gate: Option<Receiver<()>>,
     /// Told before that how many sequences the step computes.
@@ -30,6 +39,13 @@ pub struct Toy {
     pub poison: Option<(TokenId, Poison)>,
     pub n_steps: Arc<AtomicU64>,
     fault: Option<String>,
+}
+
+#[derive(Default)]
+struct Outputs {
+    logits: Vec<f32>,
+    chosen: Vec<Option<TokenId>>,
+    hidden: Vec<f32>,
 }
 
 #[derive(Copy, Clone)]
@@ -46,9 +62,13 @@ impl Toy {
         let capacity = Capacity { n_vocab: N_VOCAB, n_ctx: 4096, n_blocks, max_batch_tokens: 64, max_output_rows: 24 };
         Self {
             capacity,
+            max_in_flight: 1,
             blocks: vec![[None; BLOCK_TOKENS]; n_blocks],
-            logits: Vec::new(),
-            hidden: Vec::new(),
+            sampler: Sampler::new(N_VOCAB),
+            under_way: VecDeque::new(),
+            chosen: Vec::new(),
+            read: Outputs::default(),
+            n_submitted: 0,
             gate: None,
             announce: None,
             poison: None,
@@ -56,23 +76,23 @@ impl Toy {
             fault: None,
         }
     }
-}
 
-impl Forward for Toy {
-    fn capacity(&self) -> Capacity {
-        self.capacity
+    /// A toy that chooses tokens and takes two steps at once.
+    pub fn device(n_blocks: usize) -> Self {
+        Self { max_in_flight: 2, ..Self::new(n_blocks) }
     }
 
-    fn forward(&mut self, batch: &Batch) -> Result<Rows<'_>, Box<dyn std::error::Error + Send + Sync>> {
-        if let Some(announce) = &self.announce {
-            announce.send(batch.seqs.len())?;
+    /// The batch with the tokens that the step before chose; any where that chose none.
+    fn fed(&self, batch: &Batch) -> Batch {
+        let mut batch = batch.clone();
+        for fed in std::mem::take(&mut batch.fed) {
+            let chosen = self.chosen[fed.choice_idx as usize];
+            batch.tokens[fed.row as usize] = chosen.unwrap_or(TokenId(0));
         }
-        if let Some(gate) = &self.gate {
-            gate.recv()?;
-        }
-        self.n_steps.fetch_add(1, Ordering::SeqCst);
-        let Capacity { n_vocab, n_blocks, max_batch_tokens, max_output_rows, .. } = self.capacity;
-        batch.validate(&Limits { n_vocab, n_blocks, max_batch_tokens, max_logits_rows: max_output_rows })?;
+        batch
+    }
+
+    fn run(&mut self, batch: &Batch) -> Result<Outputs, String> {
         let poison = self.poison.filter(|(token, _)| batch.tokens.contains(token)).map(|(_, poison)| poison);
         match poison {
             Some(Poison::Error) => return Err("the toy was told to fail".into()),
@@ -83,8 +103,7 @@ impl Forward for Toy {
             Some(Poison::Panic) => panic!("the toy was told to panic"),
             Some(Poison::NaN) | None => {}
         }
-        self.logits.clear();
-        self.hidden.clear();
+        let (mut all_logits, mut outputs) = (Vec::new(), Outputs::default());
         for seq in &batch.seqs {
             let rows = seq.first_row as usize..(seq.first_row + seq.n_rows) as usize;
             for row in rows.clone() {
@@ -105,17 +124,65 @@ impl Forward for Toy {
                 let hash = hash(seen);
                 if batch.logits_rows.contains(&(row as u32)) {
                     let is_broken = matches!(poison, Some(Poison::NaN)) && batch.tokens[row] == self.poison.unwrap().0;
-                    self.logits.extend(logits(hash));
+                    let mut row: Vec<f32> = logits(hash).collect();
                     if is_broken {
-                        *self.logits.last_mut().unwrap() = f32::NAN;
+                        *row.last_mut().unwrap() = f32::NAN;
                     }
+                    all_logits.push(row);
                 }
                 if batch.pool_rows.contains(&(row as u32)) {
-                    self.hidden.extend(hidden(hash));
+                    outputs.hidden.extend(hidden(hash));
                 }
             }
         }
-        Ok(Rows { logits: &self.logits, hidden: &self.hidden, ..Rows::default() })
+        let to_choose = all_logits.split_off(batch.n_logits());
+        outputs.logits = all_logits.concat();
+        outputs.chosen =
+            to_choose.iter().zip(&batch.choices).map(|(row, choice)| self.sampler.choose(row, choice)).collect();
+        Ok(outputs)
+    }
+}
+
+impl Forward for Toy {
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn max_in_flight(&self) -> usize {
+        self.max_in_flight
+    }
+
+    fn chooses(&self) -> bool {
+        self.max_in_flight > 1
+    }
+
+    fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {
+        if let Some(announce) = &self.announce {
+            announce.send(batch.seqs.len())?;
+        }
+        if let Some(gate) = &self.gate {
+            gate.recv()?;
+        }
+        self.n_steps.fetch_add(1, Ordering::SeqCst);
+        assert!(self.under_way.len() < self.max_in_flight);
+        let Capacity { n_vocab, n_blocks, max_batch_tokens, max_output_rows, .. } = self.capacity;
+        batch.validate(&StepLimits { n_vocab, n_blocks, max_batch_tokens, max_logits_rows: max_output_rows })?;
+        let batch = self.fed(batch);
+        let outputs = self.run(&batch);
+        if let Ok(outputs) = &outputs
+            && !outputs.chosen.is_empty()
+        {
+            self.chosen = outputs.chosen.clone();
+        }
+        self.under_way.push_back(outputs);
+        self.n_submitted += 1;
+        Ok(Ticket(self.n_submitted))
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, StepError> {
+        assert_eq!(ticket.0 + self.under_way.len() as u64, self.n_submitted + 1, "steps are waited for in order");
+        self.read = self.under_way.pop_front().expect("a step under way")?;
+        Ok(Rows { logits: &self.read.logits, chosen: self.read.chosen.clone(), hidden: &self.read.hidden })
     }
 
     fn fault(&self) -> Option<String> {
@@ -139,7 +206,7 @@ pub fn hidden(hash: u64) -> impl Iterator<Item = f32> {
 pub fn expected(prompt: &[TokenId], n: usize, sampling: &Sampling) -> Vec<TokenId> {
     let mut sampler = Sampler::new(N_VOCAB);
     let mut tokens = prompt.to_vec();
-    let mut state = State::new(sampling);
+    let mut state = SamplerState::new(sampling);
     for _ in 0..n {
         let row: Vec<f32> = logits(hash(tokens.iter().copied())).collect();
         let sampled = sampler.sample_with(&mut state, &row, &tokens, sampling, None, None).unwrap();

@@ -7,7 +7,7 @@ use weights::{Bytes, Dtype, HubFiles, Metadata, Tensor, Value};
 use crate::family::Windows;
 use crate::hub::translate;
 use crate::rope_scaling::{Scaling, mscale};
-use crate::{Config, Error, Experts, Kind, Pooling};
+use crate::{Config, Error, Experts, FamilyKind, Pooling};
 
 /// Keys that hold f32 in GGUF, also where `config.json` has a whole number.
 const FLOATS: [&str; 10] = [
@@ -64,13 +64,14 @@ pub fn metadata(hub: &HubFiles, config: &Config, name: &str) -> Result<Metadata,
         }
     }
     set("context_length", Value::U32(config.n_ctx_train as u32));
-    if config.family.kind == Kind::Encoder {
+    if config.family.kind == FamilyKind::Encoder {
         set("attention.causal", Value::Bool(false));
         if let Some(pooling) = config.pooling {
             let number = match pooling {
                 Pooling::Mean => 1,
                 Pooling::First => 2,
                 Pooling::Last => 3,
+                Pooling::Score { .. } => 4,
             };
             set("pooling_type", Value::U32(number));
         }

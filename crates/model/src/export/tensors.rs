@@ -8,7 +8,7 @@ use weights::{Bytes, Dtype, Tensor};
 use super::split::pieces;
 use crate::head::HUB_SPELLINGS;
 use crate::names::{At, Names};
-use crate::{Config, Error, Kind};
+use crate::{Config, Error, FamilyKind};
 
 /// What is there once, not in every layer.
 const ONCE: [&str; 6] = ["token_embd", "position_embd", "token_types", "token_embd_norm", "output_norm", "output"];
@@ -23,7 +23,7 @@ pub fn list(names: &Names, config: &Config) -> Result<Vec<Tensor>, Error> {
     for stem in ONCE {
         list.place(At::Model, stem, stem)?;
     }
-    if config.family.kind == Kind::Encoder {
+    if config.family.kind == FamilyKind::Encoder {
         list.place_head()?;
     }
     let stems: Vec<&str> = names.stems().filter(|stem| !ONCE.contains(stem)).collect();

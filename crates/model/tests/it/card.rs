@@ -1,5 +1,7 @@
 //! The model on each GPU that is here: the same tokens and nearly the same numbers as on the CPU.
 
+mod engine;
+
 use gpu::{Device, Vendor};
 use model::{Batch, DeviceChoice, KvType, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId, synthetic};
 use weights::Dtype;

@@ -3,7 +3,7 @@
 //! and not what the type lost. llama.cpp's 8-bit activations give 0.0026 on Q4_1; the bound is a fifth of it.
 //!
 //! Each type is a test of its own, because some encoders search for minutes; a line per type is printed for the table
-//! in `docs/weights.md`. A folder named by `ROCI_FAITHFUL_CACHE` keeps the encoded models, for whoever changes products
+//! in `docs/developer/accuracy.md`. A folder named by `ROCI_FAITHFUL_CACHE` keeps the encoded models, for whoever changes products
 //! and not encoders.
 
 use std::path::PathBuf;

@@ -1,6 +1,9 @@
-//! The model against other programs' numbers and against itself under other batches.
+//! The model against other programs' numbers and against itself under other batches, alone and behind the
+//! engine.
 
 mod card;
+mod engine_encoders;
+mod engine_loop;
 mod export;
 mod faithful;
 mod families;

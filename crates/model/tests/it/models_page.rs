@@ -1,4 +1,4 @@
-//! Writes `docs/models.md`: every family in every form, and in every weight type, run. `ROCI_WRITE_DOCS=1` writes the
+//! Writes `docs/user/models.md`: every family in every form, and in every weight type, run. `ROCI_WRITE_DOCS=1` writes the
 //! page; without it the test fails where the page says something else than what was run.
 
 use std::fmt::Write as _;
@@ -81,12 +81,12 @@ fn every_family_and_type_and_the_page_says_so() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(!page.contains("| no |"), "a form of a family differs from transformers:\n{page}");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/models.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/user/models.md");
     if std::env::var("ROCI_WRITE_DOCS").is_ok_and(|v| v == "1") {
         std::fs::write(&path, &page).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(written, page, "docs/models.md differs from what was run; ROCI_WRITE_DOCS=1 writes it");
+    assert_eq!(written, page, "docs/user/models.md differs from what was run; ROCI_WRITE_DOCS=1 writes it");
     assert!(folder().exists());
 }
 

@@ -87,3 +87,16 @@ pub fn greedy(model: &mut Model, prompt: &[u32], n_tokens: usize, end: u32) -> V
     }
     steps
 }
+
+/// All tokens of a request to an engine, and its usage.
+pub fn collect(events: engine::Events) -> (Vec<TokenId>, engine::FinishReason, engine::Usage) {
+    let mut tokens = Vec::new();
+    for event in events {
+        match event {
+            engine::Event::Token { token, .. } => tokens.push(token),
+            engine::Event::Finished { reason, usage, .. } => return (tokens, reason, usage),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    panic!("the events end without a last one");
+}

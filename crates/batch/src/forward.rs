@@ -1,0 +1,103 @@
+//! What the engine asks of a model: its limits, and steps. A model in this process, one in a worker process and one
+//! spread over several devices all fit behind it; the loop sees no difference.
+//!
+//! A step has two phases, so that the host can prepare the next one while a device works: `submit` queues it, `wait`
+//! gives its rows. Where the host is the device, `submit` does the work.
+
+use crate::{Attention, BLOCK_TOKENS, Batch, TokenId};
+
+/// Why a step failed.
+pub type StepError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs steps. A failed step leaves the model usable, unless [`fault`](Self::fault) says otherwise: the engine fails
+/// the requests in it and goes on.
+pub trait Forward: Send {
+    fn capacity(&self) -> Capacity;
+
+    /// Steps that may be submitted before the oldest is waited for. More than one means that a batch may hold
+    /// [fed rows](Batch::fed).
+    fn max_in_flight(&self) -> usize {
+        1
+    }
+
+    /// Whether a batch may carry choices, which are answered with tokens instead of logits.
+    fn chooses(&self) -> bool {
+        false
+    }
+
+    /// Queues a step. The batch may be changed as soon as this returns.
+    fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError>;
+
+    /// What a step gave. Steps are waited for in the order they were submitted.
+    fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, StepError>;
+
+    /// Why no step will ever work again (a device that hangs or faulted). The engine then fails every request and ends.
+    fn fault(&self) -> Option<String> {
+        None
+    }
+
+    /// How it makes vectors of texts.
+    fn embeds(&self) -> Embeds {
+        Embeds { attention: Attention::Causal, pooling: Pooling::Mean, has_head: false }
+    }
+
+    /// What a reranker's head makes of the hidden state of the first token.
+    fn score(&self, _hidden: &[f32]) -> Option<Vec<f32>> {
+        None
+    }
+}
+
+/// A submitted step, to be waited for once.
+#[derive(Debug)]
+#[must_use = "a step that is not waited for holds up the ones after it"]
+pub struct Ticket(pub u64);
+
+/// How a model was trained to make a vector of a text.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Embeds {
+    pub attention: Attention,
+    pub pooling: Pooling,
+    /// Whether it can score texts, [`Pooling::Score`].
+    pub has_head: bool,
+}
+
+/// Which final hidden states make up the vector of a text.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Pooling {
+    First,
+    Last,
+    Mean,
+    /// No vector but what the head of a reranker makes of the first token's state: one score, or one a class. The
+    /// tokens from `n_first` on are the second text of a pair, for models that tell them apart.
+    Score {
+        n_first: usize,
+    },
+}
+
+/// What a step may hold, fixed when the model was loaded.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Capacity {
+    pub n_vocab: usize,
+    pub n_ctx: usize,
+    pub n_blocks: usize,
+    pub max_batch_tokens: usize,
+    /// Rows whose logits, and rows whose hidden states, one step may ask for.
+    pub max_output_rows: usize,
+}
+
+impl Capacity {
+    pub fn n_pool_tokens(&self) -> usize {
+        self.n_blocks.saturating_mul(BLOCK_TOKENS)
+    }
+}
+
+/// What a step gave, borrowed from the model's own memory.
+#[derive(Clone, Debug, Default)]
+pub struct Rows<'a> {
+    /// `[n, n_vocab]`: the rows of [`Batch::logits_rows`] that have no choice.
+    pub logits: &'a [f32],
+    /// One for each of [`Batch::choices`]; `None` where the logits were not numbers.
+    pub chosen: Vec<Option<TokenId>>,
+    /// `[pool_rows, n_embd]`, after the last norm.
+    pub hidden: &'a [f32],
+}

@@ -1,0 +1,151 @@
+//! One step's work as plain arrays. Prefill, decode, chunked prefill and prefix hits are all the same thing here:
+//! rows of tokens at positions, each belonging to a sequence whose context lies in the blocks of its table.
+//! The engine builds a `Batch`; the model reads it; nothing in it names a request.
+
+use crate::{BlockId, Choice, TokenId};
+
+/// Tokens per KV block.
+pub const BLOCK_TOKENS: usize = 16;
+
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    pub tokens: Vec<TokenId>,
+    /// Position of each row in its own sequence.
+    pub positions: Vec<u32>,
+    /// Of each row, for encoders that tell the texts of a pair apart: 0, or 1 in the second text. Empty: all are 0.
+    pub token_types: Vec<u32>,
+    /// In row order, without gaps: together they cover every row.
+    pub seqs: Vec<SeqRows>,
+    /// Rows whose logits are wanted, ascending.
+    pub logits_rows: Vec<u32>,
+    /// Rows whose final hidden state is wanted (embeddings), ascending.
+    pub pool_rows: Vec<u32>,
+    /// How to choose the tokens of the last rows of `logits_rows`, for a model that
+    /// [chooses](crate::Forward::chooses): it gives tokens for them, and logits for those before.
+    pub choices: Vec<Choice>,
+    /// Rows whose token was not known when the batch was made, ascending; `tokens` holds any valid one there.
+    pub fed: Vec<FedRow>,
+    pub attention: Attention,
+}
+
+/// The rows of one sequence: contiguous, in order of position.
+#[derive(Clone, Debug, Default)]
+pub struct SeqRows {
+    pub first_row: u32,
+    pub n_rows: u32,
+    /// Row `r` sees `positions[r] + 1` tokens of context, stored in these blocks.
+    pub block_table: Vec<BlockId>,
+}
+
+/// A row that takes the token that the step before chose.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct FedRow {
+    pub row: u32,
+    /// Which of the choices of the step before.
+    pub choice_idx: u32,
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub enum Attention {
+    #[default]
+    Causal,
+    Full,
+}
+
+/// What a batch may hold, fixed when the model was loaded.
+#[derive(Copy, Clone, Debug)]
+pub struct StepLimits {
+    pub n_vocab: usize,
+    pub n_blocks: usize,
+    pub max_batch_tokens: usize,
+    pub max_logits_rows: usize,
+}
+
+/// A batch that no model can run, and why.
+#[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidBatch(pub String);
+
+impl Batch {
+    pub fn n_rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Rows of [`logits_rows`](Self::logits_rows) whose logits are given back.
+    pub fn n_logits(&self) -> usize {
+        self.logits_rows.len().saturating_sub(self.choices.len())
+    }
+
+    /// Everything a model relies on without looking again.
+    pub fn validate(&self, limits: &StepLimits) -> Result<(), InvalidBatch> {
+        let n_rows = self.n_rows();
+        let bad = |what: String| Err(InvalidBatch(what));
+        if n_rows == 0 || n_rows > limits.max_batch_tokens {
+            return bad(format!("{n_rows} rows, the model was loaded for 1 to {}", limits.max_batch_tokens));
+        }
+        if self.positions.len() != n_rows {
+            return bad(format!("{n_rows} tokens but {} positions", self.positions.len()));
+        }
+        if !self.token_types.is_empty() && self.token_types.len() != n_rows {
+            return bad(format!("{n_rows} tokens but {} token types", self.token_types.len()));
+        }
+        if let Some(token) = self.tokens.iter().find(|t| t.0 as usize >= limits.n_vocab) {
+            return bad(format!("token {} is outside the vocabulary of {}", token.0, limits.n_vocab));
+        }
+        self.validate_seqs(limits)?;
+        if self.choices.len() > self.logits_rows.len() {
+            return bad(format!("{} choices for {} rows", self.choices.len(), self.logits_rows.len()));
+        }
+        if self.fed.windows(2).any(|pair| pair[1].row <= pair[0].row) {
+            return bad("fed rows must ascend".into());
+        }
+        if let Some(fed) =
+            self.fed.iter().find(|fed| fed.row as usize >= n_rows || fed.choice_idx as usize >= limits.max_logits_rows)
+        {
+            return bad(format!("row {} of {n_rows} is fed from choice {}", fed.row, fed.choice_idx));
+        }
+        for rows in [&self.logits_rows, &self.pool_rows] {
+            if rows.len() > limits.max_logits_rows {
+                return bad(format!("{} output rows, the model was loaded for {}", rows.len(), limits.max_logits_rows));
+            }
+            if rows.windows(2).any(|pair| pair[1] <= pair[0]) || rows.last().is_some_and(|&r| r as usize >= n_rows) {
+                return bad("output rows must ascend and lie inside the batch".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Sequences cover the rows in order, and their blocks hold their context.
+    fn validate_seqs(&self, limits: &StepLimits) -> Result<(), InvalidBatch> {
+        let n_rows = self.n_rows();
+        let bad = |what: String| Err(InvalidBatch(what));
+        let mut next_row = 0;
+        for seq in &self.seqs {
+            if seq.first_row as usize != next_row || seq.n_rows == 0 {
+                return bad(format!("a sequence starts at row {}, expected {next_row}", seq.first_row));
+            }
+            next_row += seq.n_rows as usize;
+            if next_row > n_rows {
+                return bad(format!("sequences cover {next_row} rows of {n_rows}"));
+            }
+            let rows = &self.positions[seq.first_row as usize..next_row];
+            if rows.windows(2).any(|pair| pair[1] != pair[0] + 1) {
+                return bad("the positions of a sequence do not follow each other".into());
+            }
+            let n_context = rows[rows.len() - 1] as usize + 1;
+            if seq.block_table.len() * BLOCK_TOKENS < n_context {
+                return bad(format!(
+                    "{n_context} tokens of context, room for {}",
+                    seq.block_table.len() * BLOCK_TOKENS
+                ));
+            }
+            if let Some(block) = seq.block_table.iter().find(|b| b.0 as usize >= limits.n_blocks) {
+                return bad(format!("block {} of a pool of {}", block.0, limits.n_blocks));
+            }
+        }
+        if next_row != n_rows {
+            return bad(format!("sequences cover {next_row} rows of {n_rows}"));
+        }
+        Ok(())
+    }
+}

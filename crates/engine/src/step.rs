@@ -1,0 +1,264 @@
+//! One step: plan, forward, distribute. A model that takes several steps at once gets the next before the last is read,
+//! so that the device never waits for the host: sequences go on with tokens that only the device knows, and the host
+//! learns them one step late.
+//!
+//! What ends in the meantime (a stop token, a cancel, a failure) leaves rows in a step under way that nobody owns any
+//! more. They are dropped when that step is distributed: their tokens are not sent and their blocks are not published.
+
+use std::time::Instant;
+
+use batch::{Choice, Ticket};
+
+use crate::{
+    engine::Engine,
+    protocol::{FailureKind, FinishReason, Pooling},
+    request::{Chooser, Ending, Generate, Job, Request},
+    rows::{ChunkRows, RowCounts, RowRanges, fill_batch, offset_of},
+    sampler::{SampleError, Sampled},
+    scheduler::{Chunk, Scheduler, StepPlan},
+    sequence::{SeqId, Sequence, Wanted},
+};
+
+/// A step that was submitted.
+pub(crate) struct StepInFlight {
+    ticket: Ticket,
+    plan: StepPlan,
+    /// Of each chunk of the plan.
+    ranges: Vec<RowRanges>,
+    counts: RowCounts,
+    n_rows: usize,
+}
+
+/// A planned step: what the scheduler wants, and how the model is to choose the token after each chunk.
+pub(crate) struct PlannedStep {
+    plan: StepPlan,
+    choices: Vec<Option<Choice>>,
+}
+
+impl Engine {
+    /// Submits the next step if there is one, and distributes the oldest where the model takes no more or nothing else
+    /// is left to do. An error is the end of the device.
+    pub(crate) fn step(&mut self) -> Result<(), String> {
+        let planned = self.plan();
+        let is_planned = planned.is_some();
+        if let Some(step) = planned {
+            self.forward(step)?;
+        }
+        if !is_planned || self.in_flight.len() >= self.model.max_in_flight().max(1) {
+            self.distribute_oldest()?;
+        }
+        Ok(())
+    }
+
+    /// What the next step computes; `None` while everything depends on steps under way.
+    fn plan(&mut self) -> Option<PlannedStep> {
+        let mut plan = self.scheduler.plan();
+        assert!(
+            !plan.chunks.is_empty() || !self.in_flight.is_empty() || self.scheduler.is_idle(),
+            "sequences wait and none can run"
+        );
+        let now = Instant::now();
+        for seq in &plan.preempted {
+            self.requests.entry(*seq).and_modify(Request::preempt);
+        }
+        for seq in &plan.admitted {
+            self.requests.entry(*seq).and_modify(|request| request.start(now));
+        }
+        let mut choices: Vec<_> = plan.chunks.iter().map(|chunk| (*chunk, self.choice(chunk))).collect();
+        // Rows that are read back come first, so that they are one piece.
+        choices.sort_by_key(|(_, choice)| choice.is_some());
+        plan.chunks = choices.iter().map(|(chunk, _)| *chunk).collect();
+        let choices = choices.into_iter().map(|(_, choice)| choice).collect();
+        (!plan.chunks.is_empty()).then_some(PlannedStep { plan, choices })
+    }
+
+    /// How the model may choose the token after a chunk, if it can and the request needs no look at the logits.
+    fn choice(&self, chunk: &Chunk) -> Option<Choice> {
+        let is_asked = chunk.is_last && self.model.chooses();
+        let seq = self.scheduler.get(chunk.seq).filter(|seq| is_asked && seq.wanted == Wanted::Logits)?;
+        match &self.requests.get(&seq.id)?.job {
+            Job::Generate(generate) => generate.choice(chunk.end()),
+            Job::Embed(_) => None,
+        }
+    }
+
+    /// Submits a step. One that the model refuses fails its requests, after they got what steps under way have for them.
+    fn forward(&mut self, step: PlannedStep) -> Result<(), String> {
+        let PlannedStep { plan, choices } = step;
+        let ranges = fill_batch(&mut self.batch, &plan, &self.scheduler, &choices);
+        self.counters.n_steps += 1;
+        let ticket = match self.model.submit(&self.batch) {
+            Ok(ticket) => ticket,
+            Err(error) => {
+                while !self.in_flight.is_empty() {
+                    self.distribute_oldest()?;
+                }
+                return self.fail(&plan, &describe(error.as_ref()));
+            }
+        };
+        self.scheduler.commit(&plan);
+        let can_feed = self.model.max_in_flight() > 1;
+        for (chunk, ranges) in plan.chunks.iter().zip(&ranges) {
+            if let Job::Generate(_) = &self.requests[&chunk.seq].job
+                && chunk.is_last
+            {
+                let fed_by = ranges.chosen.filter(|_| can_feed).map(|idx| idx as u32);
+                self.scheduler.expect_token(chunk.seq, fed_by);
+            }
+        }
+        let (counts, n_rows) = (RowCounts::of(&self.batch), self.batch.n_rows());
+        self.in_flight.push_back(StepInFlight { ticket, plan, ranges, counts, n_rows });
+        Ok(())
+    }
+
+    /// Waits for the oldest step, and gives everyone what it has for them.
+    pub(crate) fn distribute_oldest(&mut self) -> Result<(), String> {
+        let Some(step) = self.in_flight.pop_front() else { return Ok(()) };
+        let StepInFlight { ticket, plan, ranges, counts, n_rows } = step;
+        let rows = self.model.wait(ticket).map_err(|error| describe(error.as_ref()));
+        let rows = rows.and_then(|rows| counts.check(&rows, self.n_vocab).map(|()| rows));
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(error) => return self.fail(&plan, &error),
+        };
+        self.counters.n_tokens_computed += n_rows as u64;
+        let (n_vocab, n_embd) = (self.n_vocab, counts.n_embd(&rows));
+        let mut endings = Vec::new();
+        for (chunk, ranges) in plan.chunks.iter().zip(&ranges) {
+            self.scheduler.publish(chunk);
+            let Some(request) = self.requests.get_mut(&chunk.seq) else { continue };
+            let rows = ranges.of(&rows, n_vocab, n_embd);
+            let taker = Taker { scheduler: &mut self.scheduler, chooser: &mut self.chooser, n_ctx: self.n_ctx };
+            let ending = match &request.job {
+                Job::Generate(_) => taker.take_logits(request, chunk, rows, &mut self.counters.n_tokens_generated),
+                Job::Embed(_) => taker.take_hidden(request, chunk, rows),
+            };
+            endings.extend(ending.map(|ending| (chunk.seq, ending)));
+        }
+        for (seq, ending) in endings {
+            let ending = self.score(seq, ending);
+            self.end(seq, ending);
+        }
+        Ok(())
+    }
+
+    /// A reranker's answer is what its head makes of the vector.
+    fn score(&self, seq: SeqId, ending: Ending) -> Ending {
+        let is_score = self.requests.get(&seq).is_some_and(
+            |request| matches!(&request.job, Job::Embed(vector) if matches!(vector.pooling, Pooling::Score { .. })),
+        );
+        match ending {
+            Ending::Vector(hidden) if is_score => match self.model.score(&hidden) {
+                Some(scores) => Ending::Vector(scores),
+                None => Ending::Failed(FailureKind::Request, "this model has no head to score texts with".into()),
+            },
+            ending => ending,
+        }
+    }
+
+    /// Fails everyone in a step. An error is the end of the device.
+    fn fail(&mut self, plan: &StepPlan, error: &str) -> Result<(), String> {
+        for chunk in &plan.chunks {
+            let text = format!("the forward pass failed: {error}");
+            self.end(chunk.seq, Ending::Failed(FailureKind::Forward, text));
+        }
+        self.model.fault().map_or(Ok(()), Err)
+    }
+}
+
+/// What taking the rows of one chunk needs, besides the request itself.
+struct Taker<'a> {
+    scheduler: &'a mut Scheduler,
+    chooser: &'a mut Chooser,
+    n_ctx: usize,
+}
+
+impl Taker<'_> {
+    fn take_hidden(self, request: &mut Request, chunk: &Chunk, rows: ChunkRows) -> Option<Ending> {
+        let Job::Embed(vector) = &mut request.job else { return None };
+        // A sequence that was preempted is pooled from its start again.
+        let n_preemptions = self.scheduler.get(chunk.seq).map(|seq| seq.n_preemptions);
+        if n_preemptions != Some(chunk.n_preemptions) {
+            return None;
+        }
+        vector.add(rows.hidden, rows.n_hidden);
+        chunk.is_last.then(|| vector.finish())
+    }
+
+    /// Logits are good also for a sequence that was preempted meanwhile.
+    fn take_logits(
+        self,
+        request: &mut Request,
+        chunk: &Chunk,
+        rows: ChunkRows,
+        n_generated: &mut u64,
+    ) -> Option<Ending> {
+        let seq = self.scheduler.get(chunk.seq)?;
+        let sampled = match self.chooser.sampled(request, seq, chunk, rows) {
+            Ok(sampled) => sampled?,
+            Err(ending) => return Some(ending),
+        };
+        *n_generated += 1;
+        let index = seq.tokens.len() - seq.n_prompt;
+        let seq = self.scheduler.push_token(chunk.seq, sampled.token);
+        if let Err(ending) = request.send_token(index, sampled, Instant::now()) {
+            return Some(ending);
+        }
+        let Job::Generate(generate) = &request.job else { return None };
+        generate.finish_reason(&seq.tokens[seq.n_prompt..], seq.tokens.len(), self.n_ctx).map(Ending::Finished)
+    }
+}
+
+impl Chooser {
+    /// Looks again at tokens that are given, then takes or chooses the one after the chunk, if it is the last.
+    fn sampled(
+        &mut self,
+        request: &mut Request,
+        seq: &Sequence,
+        chunk: &Chunk,
+        rows: ChunkRows,
+    ) -> Result<Option<Sampled>, Ending> {
+        let Job::Generate(generate) = &mut request.job else { return Ok(None) };
+        let mut logits = rows.logits.chunks_exact(self.n_vocab().max(1));
+        if let Wanted::LogitsFrom(from) = seq.wanted {
+            let first = chunk.first + offset_of(from, chunk);
+            let end = chunk.end().min(seq.tokens.len() - 1);
+            for (at, row) in (first..end).zip(&mut logits) {
+                self.look_again(generate, row, seq, at)?;
+            }
+            request.send_prompt()?;
+        }
+        let Job::Generate(generate) = &mut request.job else { return Ok(None) };
+        if !chunk.is_last {
+            return Ok(None);
+        }
+        if seq.tokens.len() - seq.n_prompt >= generate.max_tokens {
+            // Only the prompt was to be scored.
+            return Err(Ending::Finished(FinishReason::Length));
+        }
+        match (rows.chosen, logits.next()) {
+            (Some(Some(token)), _) => Ok(Some(Sampled { token, logprob: f32::NAN, top: Vec::new() })),
+            (Some(None), _) => {
+                let error = SampleError::NotNumbers { position: seq.tokens.len() };
+                Err(Ending::Failed(FailureKind::Numeric, error.to_string()))
+            }
+            (None, Some(row)) => generate.choose(row, &seq.tokens, self).map(Some),
+            (None, None) => unreachable!("a row for each last chunk"),
+        }
+    }
+
+    /// The token after index `at` is given: a prompt is scored, or the choice of an earlier engine is repeated.
+    fn look_again(&mut self, generate: &mut Generate, row: &[f32], seq: &Sequence, at: usize) -> Result<(), Ending> {
+        let (tokens, token) = (&seq.tokens[..=at], seq.tokens[at + 1]);
+        match at + 1 < seq.n_prompt {
+            true => generate.score(row, tokens, token, self),
+            false => generate.replay(row, tokens, token, self),
+        }
+    }
+}
+
+/// An error with what caused it.
+fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+    std::iter::successors(error.source(), |error| error.source())
+        .fold(error.to_string(), |text, source| format!("{text}: {source}"))
+}

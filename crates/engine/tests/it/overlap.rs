@@ -1,0 +1,273 @@
+//! Steps that overlap: an engine over a toy that is a device (it chooses tokens, and takes a step before the last is
+//! read) says what an engine over a toy that is not says, whoever stops, leaves or is pushed out in between.
+
+use std::collections::HashMap;
+
+use batch::{Attention, TokenId};
+use engine::{
+    Embed, EngineOptions, Event, FailureKind, FinishReason, Handle, Mirostat, Normalize, Pooling, Reuse, Sampling,
+    Stats, Submit, draw,
+};
+
+use crate::{
+    generation::{collect, expected_vector},
+    toy::{self, N_VOCAB, Poison, Toy},
+};
+
+struct Random {
+    seed: u64,
+    n: u64,
+}
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.n += 1;
+        (draw::bits(self.seed, self.n) % n.max(1) as u64) as usize
+    }
+}
+
+/// One request of a scenario, and after how many tokens its client leaves.
+#[derive(Clone)]
+enum Ask {
+    Tokens { submit: Box<Submit>, leaves_after: Option<Leave> },
+    Vector(Embed),
+}
+
+#[derive(Copy, Clone)]
+struct Leave {
+    n_tokens: usize,
+    how: How,
+}
+
+#[derive(Copy, Clone)]
+enum How {
+    Cancel,
+    Drop,
+}
+
+/// What a client saw of one request.
+#[derive(PartialEq, Debug)]
+enum Seen {
+    Tokens(Vec<TokenId>, Option<FinishReason>),
+    Vector(Vec<f32>),
+}
+
+fn sampling(random: &mut Random) -> Sampling {
+    let base = Sampling { temperature: 0.9, seed: random.below(1000) as u64, ..Sampling::default() };
+    match random.below(8) {
+        0 | 1 => Sampling::default(),
+        2 => base,
+        3 => Sampling { top_k: 20, top_p: 0.9, ..base },
+        4 => Sampling { min_p: 0.1, ..base },
+        // What only the host can do.
+        5 => Sampling { mirostat: Some(Mirostat { tau: 3.0, eta: 0.3 }), ..base },
+        6 => Sampling { repetition_penalty: 1.3, frequency_penalty: 0.2, ..base },
+        _ => Sampling { typical_p: 0.8, ..base },
+    }
+}
+
+fn scenario(random: &mut Random, handle: &Handle) -> Vec<Ask> {
+    // Few beginnings, so that blocks are shared.
+    let prompt = |random: &mut Random| {
+        let mut prompt = toy::prompt(random.below(3) as u64, 40);
+        prompt.truncate(1 + random.below(40));
+        let n_more = random.below(30);
+        prompt.extend(toy::prompt(random.below(100) as u64, n_more));
+        prompt
+    };
+    (0..30)
+        .map(|_| {
+            if random.below(8) == 0 {
+                let pooling = [Pooling::Mean, Pooling::Last, Pooling::First][random.below(3)];
+                let (mut tokens, attention) = (prompt(random), Attention::Causal);
+                let attention = if random.below(2) == 0 { Attention::Full } else { attention };
+                tokens.truncate(20);
+                let (id, normalize) = (handle.next_request_id(), Normalize::None);
+                return Ask::Vector(Embed { id, tokens, pooling, attention, normalize, priority: 0, group: 0 });
+            }
+            let max_tokens = 1 + random.below(60);
+            let mut submit = Submit::new(handle.next_request_id(), prompt(random), max_tokens);
+            submit.sampling = sampling(random);
+            submit.priority = random.below(3) as i32;
+            submit.logprobs = (random.below(6) == 0).then_some(2);
+            submit.prompt_logprobs = random.below(12) == 0;
+            submit.stop_tokens = (0..random.below(3)).map(|_| TokenId(random.below(N_VOCAB) as u32)).collect();
+            let how = if random.below(2) == 0 { How::Cancel } else { How::Drop };
+            let leaves_after = (random.below(4) == 0).then(|| Leave { n_tokens: random.below(max_tokens), how });
+            Ask::Tokens { submit: Box::new(submit), leaves_after }
+        })
+        .collect()
+}
+
+/// Sends everything, reads it all on as many threads, and looks at the engine afterwards.
+fn play(handle: &Handle, asks: &[Ask]) -> (Vec<Seen>, Stats) {
+    let seen = std::thread::scope(|scope| {
+        let clients: Vec<_> = asks
+            .iter()
+            .map(|ask| match ask.clone() {
+                Ask::Vector(embed) => {
+                    let mut events = handle.embed(embed).unwrap();
+                    scope.spawn(move || match events.next() {
+                        Some(Event::Vector { vector, .. }) => Seen::Vector(vector),
+                        other => panic!("unexpected {other:?}"),
+                    })
+                }
+                Ask::Tokens { submit, leaves_after } => {
+                    let id = submit.id;
+                    let events = handle.submit(*submit).unwrap();
+                    scope.spawn(move || read(handle, id, events, leaves_after))
+                }
+            })
+            .collect();
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    (seen, handle.stats().unwrap())
+}
+
+fn read(handle: &Handle, id: engine::RequestId, events: engine::Events, leave: Option<Leave>) -> Seen {
+    let mut tokens = Vec::new();
+    let mut is_cancelled = false;
+    while let Ok(event) = events.recv() {
+        match event {
+            Event::Token { index, token, .. } => {
+                assert_eq!(index, tokens.len(), "no token is left out or sent twice");
+                tokens.push(token);
+                match leave {
+                    Some(Leave { n_tokens, how: How::Cancel }) if tokens.len() > n_tokens && !is_cancelled => {
+                        handle.cancel(id).unwrap();
+                        is_cancelled = true;
+                    }
+                    Some(Leave { n_tokens, how: How::Drop }) if tokens.len() > n_tokens => break,
+                    _ => {}
+                }
+            }
+            Event::Prompt { .. } => assert!(tokens.is_empty()),
+            Event::Finished { reason, .. } => {
+                assert!(events.recv().is_err(), "nothing comes after the end");
+                return Seen::Tokens(tokens, Some(reason));
+            }
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    Seen::Tokens(tokens, None)
+}
+
+#[test]
+fn overlapped_steps_say_what_single_steps_say() {
+    let (mut n_preemptions, mut n_cut, mut n_left) = (0, 0, 0);
+    for seed in 0..40 {
+        let mut random = Random { seed, n: 0 };
+        // From hardly enough for one sequence to enough for a few.
+        let (n_blocks, n_ctx) = (8 + random.below(20), 75 + random.below(70));
+        let reuse = if random.below(4) == 0 { Reuse::Off } else { Reuse::On };
+        let prefill_chunk = 5 + random.below(30);
+        let options = EngineOptions {
+            max_batch_tokens: 40,
+            max_running: 1 + random.below(24),
+            prefill_chunk,
+            n_ctx: Some(n_ctx),
+            reuse,
+            ..EngineOptions::default()
+        };
+        let single = engine::start(Toy::new(n_blocks), options, None);
+        let overlapped = engine::start(Toy::device(n_blocks), options, None);
+        let asks = scenario(&mut random, &single);
+        let (truth, _) = play(&single, &asks);
+        let (found, stats) = play(&overlapped, &asks);
+        n_preemptions += stats.n_preemptions;
+        for ((ask, truth), found) in asks.iter().zip(&truth).zip(&found) {
+            match (ask, truth, found) {
+                (Ask::Vector(embed), _, Seen::Vector(found)) => {
+                    for (a, b) in found.iter().zip(expected_vector(embed)) {
+                        assert!((a - b).abs() < 1e-6, "seed {seed}: {embed:?}");
+                    }
+                }
+                (Ask::Tokens { leaves_after: None, .. }, truth, found) => {
+                    n_cut += usize::from(matches!(found, Seen::Tokens(_, Some(FinishReason::Stop))));
+                    assert_eq!(found, truth, "seed {seed}: {ask:?}", ask = describe(ask));
+                }
+                // How far it gets before it is noticed is a matter of time: one is the beginning of the other.
+                (Ask::Tokens { .. }, Seen::Tokens(truth, _), Seen::Tokens(found, _)) => {
+                    n_left += 1;
+                    let n = truth.len().min(found.len());
+                    assert_eq!(found[..n], truth[..n], "seed {seed}: {ask:?}", ask = describe(ask));
+                }
+                other => panic!("seed {seed}: unexpected {:?}", (other.1, other.2)),
+            }
+        }
+        assert_eq!((stats.n_running, stats.n_waiting, stats.n_blocks_held), (0, 0, 0), "seed {seed}");
+    }
+    assert!(n_preemptions > 50 && n_cut > 50 && n_left > 50, "{n_preemptions} {n_cut} {n_left}");
+}
+
+fn describe(ask: &Ask) -> String {
+    match ask {
+        Ask::Tokens { submit, .. } => format!("{submit:?}"),
+        Ask::Vector(embed) => format!("{embed:?}"),
+    }
+}
+
+/// What a stopped sequence left in the pool serves the next one with the same beginning, and nothing beyond the stop
+/// does: the row that was computed after it is not published.
+#[test]
+fn nothing_beyond_a_stop_is_published() {
+    for n_prompt in 20..40 {
+        let handle = engine::start(Toy::device(64), EngineOptions::default(), None);
+        let prompt = toy::prompt(n_prompt as u64, n_prompt);
+        let all = toy::expected(&prompt, 30, &Sampling::default());
+        let stop = all[11];
+        let n = all.iter().position(|&token| token == stop).unwrap() + 1;
+        let mut submit = Submit::new(handle.next_request_id(), prompt.clone(), 30);
+        submit.stop_tokens = vec![stop];
+        let (tokens, reason, usage) = collect(handle.submit(submit).unwrap());
+        assert_eq!((tokens.as_slice(), reason, usage.n_generated), (&all[..n], FinishReason::Stop, n));
+        let mut longer: Vec<TokenId> = prompt.iter().chain(&all).copied().collect();
+        longer.extend(toy::prompt(77, 9));
+        let n_computed = n_prompt + n - 1;
+        let submit = Submit::new(handle.next_request_id(), longer.clone(), 10);
+        let (tokens, _, usage) = collect(handle.submit(submit).unwrap());
+        assert_eq!(usage.n_cached_prompt, n_computed / 16 * 16, "prompt of {n_prompt}, stopped after {n}");
+        assert_eq!(tokens, toy::expected(&longer, 10, &Sampling::default()));
+    }
+}
+
+/// A request that ends by its own count of tokens, or by the context, has no row computed in vain.
+#[test]
+fn known_ends_cost_no_row() {
+    for max_tokens in [1, 2, 17] {
+        let handle = engine::start(Toy::device(64), EngineOptions::default(), None);
+        let submit = Submit::new(handle.next_request_id(), toy::prompt(3, 10), max_tokens);
+        let (tokens, reason, _) = collect(handle.submit(submit).unwrap());
+        assert_eq!((tokens.len(), reason), (max_tokens, FinishReason::Length));
+        assert_eq!(handle.stats().unwrap().n_tokens_computed, (10 + max_tokens - 1) as u64);
+    }
+}
+
+/// A step that fails ends its own requests, with the tokens of the step before, and the rest goes on.
+#[test]
+fn a_failed_step_among_overlapped_ones_fails_its_requests_only() {
+    for (poison, expected) in [(Poison::Error, FailureKind::Forward), (Poison::NaN, FailureKind::Numeric)] {
+        let prompt = toy::prompt(5, 10);
+        let all = toy::expected(&prompt, 20, &Sampling::default());
+        // A token that comes up for the first time in the middle.
+        let at = (8..20).find(|&at| !prompt.contains(&all[at]) && !all[..at].contains(&all[at])).unwrap();
+        let mut toy = Toy::device(64);
+        toy.poison = Some((all[at], poison));
+        let handle = engine::start(toy, EngineOptions::default(), None);
+        let events = handle.submit(Submit::new(handle.next_request_id(), prompt.clone(), 20)).unwrap();
+        let mut seen = HashMap::new();
+        let mut failure = None;
+        for event in events {
+            match event {
+                Event::Token { index, token, .. } => drop(seen.insert(index, token)),
+                Event::Failed { kind, .. } => failure = Some(kind),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+        assert_eq!(failure, Some(expected));
+        assert_eq!((0..=at).map(|i| seen[&i]).collect::<Vec<_>>(), all[..=at], "every token before the failure");
+        assert_eq!(seen.len(), at + 1);
+        let stats = handle.stats().unwrap();
+        assert_eq!((stats.n_running, stats.n_blocks_held), (0, 0));
+    }
+}

@@ -1,0 +1,205 @@
+//! A step on a device: queued by `submit`, read back by `wait`.
+//!
+//! Everything is enqueued on one stream, so a step may be queued while the one before it still runs: its inputs are
+//! copied after that one has read its own, and the tokens that one chose are where this one reads them. Only host memory
+//! of copies in flight must not be shared, which is why it is taken and given back.
+
+use gpu::{Element, Launcher, Pending, Pinned, Queue};
+use ops::{Chip, Exec, Place, Plan, Tensor};
+
+use super::input::Input;
+use super::{Device, GraphKey, MAX_CAPTURED, MIN_CONTEXT, exec};
+use crate::decoder::Decoder;
+use crate::scratch::Scratch;
+use crate::step::Step;
+use crate::watch::{DeviceLimits, Profiler, StepProfile};
+use crate::{Error, TokenId};
+
+/// A step under way: its copies, each with its host memory.
+pub struct InFlight {
+    inputs: Pending<u32>,
+    outputs: Outputs<Pending<f32>>,
+}
+
+/// What is read back from a step; tokens are bits.
+pub struct Outputs<T> {
+    logits: Option<T>,
+    chosen: Option<T>,
+    hidden: Option<T>,
+}
+
+impl<T> Default for Outputs<T> {
+    fn default() -> Self {
+        Self { logits: None, chosen: None, hidden: None }
+    }
+}
+
+/// Pinned memory of one size, for copies that may be in flight at once.
+pub struct PinnedSet<T: Element> {
+    free: Vec<Pinned<T>>,
+    len: usize,
+}
+
+impl<T: Element> PinnedSet<T> {
+    pub fn new(queue: &Queue, len: usize) -> Result<Self, Error> {
+        Ok(Self { free: vec![queue.pinned(len)?], len })
+    }
+
+    /// Allocates for the second copy in flight, and after a failed one, whose memory is gone.
+    fn take(&mut self, queue: &Queue) -> Result<Pinned<T>, Error> {
+        match self.free.pop() {
+            Some(memory) => Ok(memory),
+            None => Ok(queue.pinned(self.len)?),
+        }
+    }
+
+    fn give_back(&mut self, memory: Option<Pinned<T>>) {
+        self.free.extend(memory);
+    }
+}
+
+#[derive(Copy, Clone, Eq, PartialEq)]
+enum Capture {
+    WhereItPays,
+    Never,
+}
+
+impl Device {
+    /// Runs a step op by op and tells how long each took.
+    pub fn profile(&mut self, decoder: &mut Decoder, step: &Step) -> Result<(StepProfile, DeviceLimits), Error> {
+        let limits = self.measure_limits()?;
+        self.queue.set_profiling(gpu::Profiling::EachOp);
+        let outcome = self.enqueue(decoder, step, Capture::Never).and_then(|step| self.wait(step));
+        let ops = self.queue.take_profile();
+        if self.profiler.is_none() {
+            self.queue.set_profiling(gpu::Profiling::Off);
+        }
+        outcome?;
+        let (n_rows, n_seqs) = (step.n_rows, step.spans().len());
+        Ok((StepProfile { n_rows, n_seqs, start: std::time::Duration::ZERO, ops: ops? }, limits))
+    }
+
+    /// Queues a step.
+    pub fn submit(&mut self, decoder: &mut Decoder, step: &Step) -> Result<InFlight, Error> {
+        if !self.is_watched {
+            return self.enqueue(decoder, step, Capture::WhereItPays);
+        }
+        let start = self.profiler.as_ref().map(Profiler::now).unwrap_or_default();
+        let queued = self.enqueue(decoder, step, Capture::Never)?;
+        if let Some(profiler) = &self.profiler {
+            let (n_rows, n_seqs) = (step.n_rows, step.spans().len());
+            profiler.push(StepProfile { n_rows, n_seqs, start, ops: self.queue.take_profile()? });
+        }
+        Ok(queued)
+    }
+
+    /// Waits for a step; then its rows are here until the next wait.
+    pub fn wait(&mut self, step: InFlight) -> Result<(), Error> {
+        self.logits.give_back(self.read.logits.take());
+        self.chosen.give_back(self.read.chosen.take());
+        self.hidden.give_back(self.read.hidden.take());
+        let Outputs { logits, chosen, hidden } = step.outputs;
+        self.read.logits = logits.map(Pending::wait).transpose()?;
+        self.read.chosen = chosen.map(Pending::wait).transpose()?;
+        self.read.hidden = hidden.map(Pending::wait).transpose()?;
+        let staged = step.inputs.wait()?;
+        self.staged.give_back(Some(staged));
+        Ok(())
+    }
+
+    pub fn logits(&self) -> &[f32] {
+        self.read.logits.as_deref().unwrap_or_default()
+    }
+
+    pub fn hidden(&self) -> &[f32] {
+        self.read.hidden.as_deref().unwrap_or_default()
+    }
+
+    /// The tokens that were chosen; `None` where the logits were not numbers.
+    pub fn chosen(&self, n: usize) -> Vec<Option<TokenId>> {
+        let bits = self.read.chosen.as_deref().unwrap_or_default();
+        let token = |bits: &f32| (bits.to_bits() != ops::NOT_NUMBERS).then(|| TokenId(bits.to_bits()));
+        bits.iter().take(n).map(token).collect()
+    }
+
+    fn enqueue(&mut self, decoder: &mut Decoder, step: &Step, capture: Capture) -> Result<InFlight, Error> {
+        let heads = decoder.config.heads();
+        let spans = step.spans();
+        let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap_or(1);
+        let n_context = n_context.next_power_of_two().max(MIN_CONTEXT);
+        let chip = Chip::of(self.queue.device(), decoder.kv.dtype(), decoder.is_shaped);
+        let span_rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
+        let plan = Plan::new(&span_rows, &heads, n_context, &chip);
+        let input = Input::new(step, plan, &heads);
+        let inputs = self.upload(&input.words)?;
+        let key = GraphKey { n_seqs: spans.len(), plan, n_chosen: step.n_choices() };
+        let is_captured = capture == Capture::WhereItPays && step.only_decodes() && spans.len() <= MAX_CAPTURED;
+        self.run(decoder, &input, plan, is_captured.then_some(key))?;
+
+        let Self { queue, logits, chosen, hidden, .. } = self;
+        let scratch: &Scratch = &decoder.scratch;
+        let outputs = Outputs {
+            logits: read(queue, &scratch.logits, step.n_logits(), logits)?,
+            chosen: read(queue, &scratch.chosen, step.n_choices(), chosen)?,
+            hidden: read(queue, &scratch.pooled, step.pooled.len(), hidden)?,
+        };
+        Ok(InFlight { inputs, outputs })
+    }
+
+    /// Launches the step's ops, or the graph of them. A shape that is met for the second time is captured.
+    fn run(
+        &mut self,
+        decoder: &mut Decoder,
+        input: &Input,
+        plan: Plan,
+        captured_as: Option<GraphKey>,
+    ) -> Result<(), Error> {
+        let Self { queue, kernels, blas, workspace, inputs, graphs, .. } = self;
+        let places = input.places(inputs, plan)?;
+        let run = |launcher: &Launcher, decoder: &mut Decoder| {
+            let gpu = exec(launcher, kernels, blas.as_ref(), workspace);
+            decoder.forward(Exec::Gpu(&gpu), input.step, &places)
+        };
+        let Some(key) = captured_as else { return run(&queue.launcher(), decoder) };
+        match graphs.get(&key) {
+            Some(Some(graph)) => queue.replay(graph)?,
+            Some(None) => {
+                let graph = queue.capture(|launcher| run(launcher, decoder))?;
+                queue.replay(&graph)?;
+                graphs.insert(key, Some(graph));
+            }
+            None => {
+                run(&queue.launcher(), decoder)?;
+                graphs.insert(key, None);
+            }
+        }
+        Ok(())
+    }
+
+    fn upload(&mut self, words: &[u32]) -> Result<Pending<u32>, Error> {
+        let room = self.inputs.len();
+        if words.len() > room {
+            let what = format!("the block tables of this step need {} words, there is room for {room}", words.len());
+            return Err(Error::Batch(what));
+        }
+        let mut staged = self.staged.take(&self.queue)?;
+        staged[..words.len()].copy_from_slice(words);
+        Ok(self.queue.upload_part(staged, 0..words.len(), self.inputs.slice_mut(..words.len())?)?)
+    }
+}
+
+/// Starts to copy the first rows of a tensor to the host; nothing where there are none.
+fn read(
+    queue: &Queue,
+    from: &Tensor,
+    n_rows: usize,
+    memory: &mut PinnedSet<f32>,
+) -> Result<Option<Pending<f32>>, Error> {
+    if n_rows == 0 {
+        return Ok(None);
+    }
+    let Place::Device(bytes) = from.rows(n_rows).place else {
+        unreachable!("a model on a device keeps its scratch there")
+    };
+    Ok(Some(queue.download(bytes.cast()?, memory.take(queue)?)?))
+}

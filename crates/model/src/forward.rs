@@ -1,0 +1,163 @@
+//! Steps of a loaded model: what a batch must be, how it is queued, and where its rows are found afterwards.
+//!
+//! A CPU runs a step while it is submitted. A GPU is given the next one before the last is read.
+
+use std::collections::VecDeque;
+
+use batch::{Capacity, Embeds, Forward, StepError, Ticket};
+use ops::Exec;
+
+use crate::device::InFlight;
+use crate::model::RunsOn;
+use crate::step::Step;
+use crate::{Attention, Batch, Config, Error, Model, Pooling, Rows, StepLimits};
+
+/// Steps that were submitted and not waited for, oldest first.
+#[derive(Default)]
+pub(crate) struct Steps {
+    submitted: VecDeque<Submitted>,
+    n_submitted: u64,
+}
+
+struct Submitted {
+    number: u64,
+    n_logits: usize,
+    n_chosen: usize,
+    n_pooled: usize,
+    /// On a GPU.
+    in_flight: Option<InFlight>,
+}
+
+impl Model {
+    /// Whether steps can choose tokens by themselves, so that no logits travel.
+    pub fn chooses(&self) -> bool {
+        matches!(self.runs_on, RunsOn::Gpu(_))
+    }
+
+    /// Whether it can score a text (or a pair) by the hidden state of its first token.
+    pub fn has_head(&self) -> bool {
+        self.head.is_some()
+    }
+
+    /// What a reranker makes of the hidden state of the first token; `None` for other models.
+    pub fn score(&self, hidden: &[f32]) -> Option<Vec<f32>> {
+        let is_whole = hidden.len() == self.decoder.config.n_embd;
+        self.head.as_ref().filter(|_| is_whole).map(|head| head.score(hidden))
+    }
+
+    /// One step, from beginning to end. Keys and values of every row are stored in the blocks of its sequence.
+    pub fn forward(&mut self, batch: &Batch) -> Result<Rows<'_>, Error> {
+        let ticket = self.submit(batch)?;
+        self.wait(ticket)
+    }
+
+    /// Steps that may be under way at once.
+    pub fn max_in_flight(&self) -> usize {
+        1
+    }
+
+    /// Queues a step.
+    pub fn submit(&mut self, batch: &Batch) -> Result<Ticket, Error> {
+        self.check_batch(batch)?;
+        let step = Step::new(batch, &self.decoder);
+        let in_flight = match &mut self.runs_on {
+            RunsOn::Cpu(pool) => {
+                self.decoder.forward(Exec::Cpu(pool), &step, &step.places())?;
+                None
+            }
+            RunsOn::Gpu(device) => Some(device.submit(&mut self.decoder, &step)?),
+        };
+        self.steps.n_submitted += 1;
+        let number = self.steps.n_submitted;
+        let (n_logits, n_chosen, n_pooled) = (batch.n_logits(), batch.choices.len(), batch.pool_rows.len());
+        self.steps.submitted.push_back(Submitted { number, n_logits, n_chosen, n_pooled, in_flight });
+        Ok(Ticket(number))
+    }
+
+    /// What a step gave.
+    pub fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, Error> {
+        let is_oldest = self.steps.submitted.front().is_some_and(|step| step.number == ticket.0);
+        let oldest = if is_oldest { self.steps.submitted.pop_front() } else { None };
+        let Some(Submitted { n_logits, n_chosen, n_pooled, in_flight, .. }) = oldest else {
+            return Err(Error::Batch(format!("step {} is not the oldest under way", ticket.0)));
+        };
+        match (&mut self.runs_on, in_flight) {
+            (RunsOn::Gpu(device), Some(in_flight)) => {
+                device.wait(in_flight)?;
+                let Config { n_vocab, n_embd, .. } = self.decoder.config;
+                let (logits, hidden) = (device.logits(), device.hidden());
+                Ok(Rows {
+                    logits: &logits[..n_logits * n_vocab],
+                    chosen: device.chosen(n_chosen),
+                    hidden: &hidden[..n_pooled * n_embd],
+                })
+            }
+            _ => {
+                let scratch = &self.decoder.scratch;
+                let (logits, hidden) = (scratch.logits.f32s(n_logits), scratch.pooled.f32s(n_pooled));
+                Ok(Rows { logits, hidden, chosen: Vec::new() })
+            }
+        }
+    }
+
+    fn check_batch(&self, batch: &Batch) -> Result<(), Error> {
+        batch.validate(&self.limits)?;
+        let bad = |what: &str| Err(Error::Batch(what.into()));
+        if self.steps.submitted.len() >= self.max_in_flight() {
+            return bad("as many steps as this model takes are under way");
+        }
+        if !self.chooses() && !batch.choices.is_empty() {
+            return bad("on a CPU the caller chooses the tokens");
+        }
+        if self.max_in_flight() == 1 && !batch.fed.is_empty() {
+            return bad("this model takes no tokens from the step before");
+        }
+        if self.decoder.config.is_encoder() {
+            if batch.attention != Attention::Full {
+                return bad("an encoder reads a text as a whole: its attention is full");
+            }
+            if !batch.logits_rows.is_empty() {
+                return bad("an encoder has no logits; ask for hidden states");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Forward for Model {
+    fn capacity(&self) -> Capacity {
+        let StepLimits { n_vocab, n_blocks, max_batch_tokens, max_logits_rows } = self.limits();
+        let n_ctx = self.config().n_ctx_train;
+        Capacity { n_vocab, n_ctx, n_blocks, max_batch_tokens, max_output_rows: max_logits_rows }
+    }
+
+    fn max_in_flight(&self) -> usize {
+        Model::max_in_flight(self)
+    }
+
+    fn chooses(&self) -> bool {
+        Model::chooses(self)
+    }
+
+    fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {
+        Ok(Model::submit(self, batch)?)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, StepError> {
+        Ok(Model::wait(self, ticket)?)
+    }
+
+    fn fault(&self) -> Option<String> {
+        Model::fault(self)
+    }
+
+    fn embeds(&self) -> Embeds {
+        let config = self.config();
+        let attention = if config.is_encoder() { Attention::Full } else { Attention::Causal };
+        Embeds { attention, pooling: config.pooling.unwrap_or(Pooling::Mean), has_head: self.has_head() }
+    }
+
+    fn score(&self, hidden: &[f32]) -> Option<Vec<f32>> {
+        Model::score(self, hidden)
+    }
+}

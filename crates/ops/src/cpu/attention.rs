@@ -1,0 +1,312 @@
+//! Attention on a CPU.
+//!
+//! Work is cut into *units*: some query rows of one sequence, for one KV head and all the query heads that share it.
+//! A unit walks over its context in chunks of keys with a running softmax, so no score is ever written to memory.
+//! Where there are too few units for the threads (decode), the context of a unit is split, and the parts are merged.
+
+use std::cell::RefCell;
+
+use weights::Dtype;
+
+use super::exp::exp;
+use super::portable::attention as plain;
+#[cfg(target_arch = "x86_64")]
+use super::x86::{attention as vector, attention_few as few};
+use crate::attention::{Heads, QuerySpan};
+use crate::kv_store::KV_BLOCK;
+use crate::softcap::cap_all;
+use crate::view::Shared;
+use crate::{Isa, Pool};
+
+/// Rows (query rows times query heads) of a unit: enough to pay for decoding keys and values once.
+pub(crate) const UNIT_ROWS: usize = 96;
+/// Units that keep a thread busy to the end: nine over two threads would leave one waiting.
+pub(crate) const UNITS_PER_THREAD: usize = 8;
+/// A part of a split context is at least this many blocks.
+pub(crate) const MIN_SPLIT_BLOCKS: usize = 16;
+
+pub(crate) struct Input<'a> {
+    pub(crate) q: &'a [f32],
+    pub(crate) k: &'a [u8],
+    pub(crate) v: &'a [u8],
+    pub(crate) dtype: Dtype,
+    pub(crate) heads: Heads,
+    /// Query heads per KV head.
+    pub(crate) group: usize,
+    pub(crate) n_blocks: usize,
+    pub(crate) window: Option<usize>,
+    pub(crate) softcap: Option<f32>,
+    pub(crate) sinks: Option<&'a [f32]>,
+}
+
+impl Input<'_> {
+    /// Bends a row's scores of keys `start..` and hides what the row does not see.
+    #[inline(always)]
+    pub(crate) fn shape_scores(&self, unit: &Unit, row: usize, start: usize, scores: &mut [f32]) {
+        if let Some(cap) = self.softcap {
+            cap_all(scores, cap);
+        }
+        let n_visible = unit.n_visible(row / self.group);
+        let n_hidden = self.window.map_or(0, |window| n_visible.saturating_sub(window));
+        let n = scores.len();
+        scores[n_visible.saturating_sub(start).min(n)..].fill(f32::NEG_INFINITY);
+        scores[..n_hidden.saturating_sub(start).min(n)].fill(f32::NEG_INFINITY);
+    }
+
+    /// The sink of a unit's row, if this model has them.
+    pub(crate) fn sink(&self, unit: &Unit, row: usize) -> Option<f32> {
+        self.sinks.map(|sinks| sinks[unit.kv_head * self.group + row % self.group])
+    }
+
+    /// The row of the pool that holds a block of a head.
+    pub(crate) fn pool_row(&self, kv_head: usize, block: u32) -> usize {
+        kv_head * self.n_blocks + block as usize
+    }
+}
+
+/// Some query rows of one sequence for one KV head, over a part of their context.
+pub(crate) struct Unit<'a> {
+    pub(crate) span: QuerySpan<'a>,
+    pub(crate) kv_head: usize,
+    /// Query rows `first..first + n` of the span.
+    pub(crate) first: usize,
+    pub(crate) n: usize,
+    /// Keys `from..to`.
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// Where this unit's part of a split context is kept, if it is split.
+    pub(crate) part: Option<usize>,
+}
+
+impl Unit<'_> {
+    /// Keys that query row `i` of the unit sees, counted from the start of the context.
+    pub(crate) fn n_visible(&self, i: usize) -> usize {
+        let span = &self.span;
+        if span.is_causal { span.first_position + self.first + i + 1 } else { span.first_position + span.n_rows }
+    }
+}
+
+/// The running softmax of a unit: for each row the largest score, the sum of weights and the weighted values.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) max: Vec<f32>,
+    pub(crate) sum: Vec<f32>,
+    /// `[n_rows * group, head_dim]`
+    pub(crate) acc: Vec<f32>,
+}
+
+thread_local! {
+    /// The parts of split contexts, kept between calls; grows once.
+    static PARTS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static STATE: RefCell<(State, Buffers)> = RefCell::default();
+}
+
+/// A thread's panels and scores.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    pub(crate) q: Vec<f32>,
+    pub(crate) scores: Vec<f32>,
+    pub(crate) panel: Vec<f32>,
+}
+
+pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f32]) {
+    let Heads { n_heads, n_kv_heads, head_dim, .. } = input.heads;
+    let tile = (UNIT_ROWS / input.group).max(1);
+    let n_whole: usize = spans.iter().map(|span| span.n_rows.div_ceil(tile) * n_kv_heads).sum();
+    let n_wanted = pool.n_threads() * UNITS_PER_THREAD;
+    let mut units = Vec::with_capacity(n_whole.max(n_wanted));
+    let mut merges = Vec::new();
+    let mut n_parts = 0;
+    for span in spans {
+        for first in (0..span.n_rows).step_by(tile) {
+            let n = (span.n_rows - first).min(tile);
+            let n_keys = span.first_position + if span.is_causal { first + n } else { span.n_rows };
+            // What lies before the window of the first row is not read at all.
+            let hidden = input.window.map_or(0, |window| (span.first_position + first + 1).saturating_sub(window));
+            let begin = hidden / KV_BLOCK * KV_BLOCK;
+            let n_splits = if pool.n_threads() == 1 || n_whole >= n_wanted {
+                1
+            } else {
+                n_wanted.div_ceil(n_whole).min((n_keys - begin).div_ceil(MIN_SPLIT_BLOCKS * KV_BLOCK)).max(1)
+            };
+            let step = (n_keys - begin).div_ceil(n_splits).next_multiple_of(KV_BLOCK);
+            for kv_head in 0..n_kv_heads {
+                let part = |i: usize| (n_splits > 1).then_some(n_parts + i);
+                let whole = Unit { span: *span, kv_head, first, n, from: begin, to: n_keys, part: part(0) };
+                let froms = (begin..n_keys).step_by(step);
+                let n_made = froms.len();
+                units.extend(froms.enumerate().map(|(i, from)| Unit {
+                    from,
+                    to: (from + step).min(n_keys),
+                    part: part(i),
+                    ..whole
+                }));
+                if n_splits > 1 {
+                    merges.push((whole, n_made));
+                    n_parts += n_made;
+                }
+            }
+        }
+    }
+    // [part, row of the unit, head_dim + max + sum]
+    let part_len = tile * input.group * (head_dim + 2);
+    PARTS.with_borrow_mut(|parts| {
+        if parts.len() < n_parts * part_len {
+            parts.resize(n_parts * part_len, 0.0);
+        }
+        let out = Shared::new(out);
+        let shared_parts = Shared::new(parts);
+        pool.run(units.len(), |i, _| {
+            let unit = &units[i];
+            STATE.with_borrow_mut(|(state, buffers)| {
+                attend(pool.isa(), input, unit, state, buffers);
+                let n_rows = unit.n * input.group;
+                match unit.part {
+                    Some(part) => {
+                        // SAFETY: every part has its own place.
+                        let part = unsafe { shared_parts.slice(part * part_len, part_len) };
+                        state.save(part, n_rows, head_dim);
+                    }
+                    None => {
+                        for row in 0..n_rows {
+                            let (query, head) = (row / input.group, row % input.group);
+                            let at = (unit.span.first_row + unit.first + query) * n_heads * head_dim
+                                + (unit.kv_head * input.group + head) * head_dim;
+                            // SAFETY: this row and head belong to this unit alone.
+                            state.finish(row, input.sink(unit, row), unsafe { out.slice(at, head_dim) });
+                        }
+                    }
+                }
+            });
+        });
+        for (unit, n_made) in &merges {
+            let first = unit.part.expect("a split unit") * part_len;
+            for row in 0..unit.n * input.group {
+                let (query, head) = (row / input.group, row % input.group);
+                let at = (unit.span.first_row + unit.first + query) * n_heads * head_dim
+                    + (unit.kv_head * input.group + head) * head_dim;
+                // SAFETY: no region runs now, and rows do not overlap.
+                let out = unsafe { out.slice(at, head_dim) };
+                merge(&parts[first..][..n_made * part_len], part_len, row, input.sink(unit, row), out);
+            }
+        }
+    });
+}
+
+pub(crate) fn attend(isa: Isa, input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+    let n_rows = unit.n * input.group;
+    state.start(n_rows, input.heads.head_dim);
+    buffers.gather_queries(input, unit);
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx512 | Isa::Zen4 if n_rows <= few::MAX_ROWS && input.heads.head_dim.is_multiple_of(32) => {
+            few::attend(input, unit, state, buffers)
+        }
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx512 | Isa::Zen4 => vector::attend(isa, input, unit, state, buffers),
+        _ => plain::attend(input, unit, state, buffers),
+    }
+}
+
+impl Buffers {
+    /// The unit's query rows side by side, `[n * group, head_dim]`, scaled.
+    pub(crate) fn gather_queries(&mut self, input: &Input, unit: &Unit) {
+        let Heads { n_heads, head_dim, scale, .. } = input.heads;
+        self.q.clear();
+        for i in 0..unit.n {
+            let row = unit.span.first_row + unit.first + i;
+            let at = row * n_heads * head_dim + unit.kv_head * input.group * head_dim;
+            self.q.extend(input.q[at..][..input.group * head_dim].iter().map(|q| q * scale));
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn start(&mut self, n_rows: usize, head_dim: usize) {
+        self.max.clear();
+        self.max.resize(n_rows, f32::NEG_INFINITY);
+        self.sum.clear();
+        self.sum.resize(n_rows, 0.0);
+        self.acc.clear();
+        self.acc.resize(n_rows * head_dim, 0.0);
+    }
+
+    /// Turns a row's scores into weights, and what was summed so far into the same scale.
+    #[inline(always)]
+    pub(crate) fn weigh(&mut self, row: usize, scores: &mut [f32]) {
+        let head_dim = self.acc.len() / self.max.len();
+        let largest = largest(scores);
+        if largest > self.max[row] {
+            let factor = exp(self.max[row] - largest);
+            self.max[row] = largest;
+            self.sum[row] *= factor;
+            self.acc[row * head_dim..][..head_dim].iter_mut().for_each(|x| *x *= factor);
+        }
+        let max = self.max[row];
+        if max == f32::NEG_INFINITY {
+            // Nothing of this chunk is visible to this row.
+            scores.fill(0.0);
+            return;
+        }
+        scores.iter_mut().for_each(|score| *score = exp(*score - max));
+        self.sum[row] += total(scores);
+    }
+
+    pub(crate) fn finish(&self, row: usize, sink: Option<f32>, out: &mut [f32]) {
+        let inverse = 1.0 / (self.sum[row] + sink.map_or(0.0, |sink| exp(sink - self.max[row])));
+        let acc = &self.acc[row * out.len()..];
+        for (out, x) in out.iter_mut().zip(acc) {
+            *out = x * inverse;
+        }
+    }
+
+    pub(crate) fn save(&self, part: &mut [f32], n_rows: usize, head_dim: usize) {
+        for row in 0..n_rows {
+            let part = &mut part[row * (head_dim + 2)..][..head_dim + 2];
+            part[..head_dim].copy_from_slice(&self.acc[row * head_dim..][..head_dim]);
+            part[head_dim] = self.max[row];
+            part[head_dim + 1] = self.sum[row];
+        }
+    }
+}
+
+/// Numbers that are reduced side by side, so that the compiler can use vectors.
+pub(crate) const LANES: usize = 16;
+
+#[inline(always)]
+pub(crate) fn largest(x: &[f32]) -> f32 {
+    let greater = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let rest = chunks.remainder().iter().copied().fold(f32::NEG_INFINITY, greater);
+    for chunk in chunks {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, &x)| *lane = greater(*lane, x));
+    }
+    lanes.into_iter().fold(rest, greater)
+}
+
+#[inline(always)]
+pub(crate) fn total(x: &[f32]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let rest: f32 = chunks.remainder().iter().sum();
+    for chunk in chunks {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, &x)| *lane += x);
+    }
+    lanes.into_iter().sum::<f32>() + rest
+}
+
+/// Adds up the parts of one row, each in the scale of its own largest score.
+pub(crate) fn merge(parts: &[f32], part_len: usize, row: usize, sink: Option<f32>, out: &mut [f32]) {
+    let head_dim = out.len();
+    let rows = || parts.chunks_exact(part_len).map(|part| &part[row * (head_dim + 2)..][..head_dim + 2]);
+    let max = rows().map(|part| part[head_dim]).fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = sink.map_or(0.0, |sink| exp(sink - max));
+    out.fill(0.0);
+    for part in rows() {
+        let factor = exp(part[head_dim] - max);
+        sum += part[head_dim + 1] * factor;
+        out.iter_mut().zip(part).for_each(|(out, x)| *out += x * factor);
+    }
+    out.iter_mut().for_each(|x| *x /= sum);
+}

@@ -1,0 +1,54 @@
+//! The left side of a product: rows of numbers, or rows that are made on the way into it.
+//!
+//! A row that is made where it is rounded never leaves the cache of the thread that made it, and a step has fewer
+//! parallel regions.
+
+use crate::matmul::Product;
+use crate::{Isa, Layout, rmsnorm, swiglu};
+
+#[derive(Copy, Clone)]
+pub(crate) enum Left<'a> {
+    /// `[n_rows, n_in]`
+    Plain(&'a [f32]),
+    /// `rmsnorm(x, weight)`
+    Norm { x: &'a [f32], weight: &'a [f32], eps: f32 },
+    /// `silu(gate) * up`
+    Gated { gate: &'a [f32], up: &'a [f32] },
+}
+
+/// Whether every product takes rounded rows, which are all that [`Left`] can make.
+pub(crate) fn fuses([n_rows, n_in]: [usize; 2], products: &[Product]) -> bool {
+    n_rows > 0 && n_in > 0 && products.iter().all(|p| p.weight.layout == Layout::Tiles)
+}
+
+impl<'a> Left<'a> {
+    /// The rows as they lie, for kernels that round nothing; none where rows are made.
+    pub(crate) fn plain(&self) -> &'a [f32] {
+        match *self {
+            Left::Plain(x) => x,
+            _ => &[],
+        }
+    }
+
+    /// Row `row`; `made` is room for one that has to be made.
+    pub(crate) fn row<'b>(&self, isa: Isa, row: usize, n_in: usize, made: &'b mut Vec<f32>) -> &'b [f32]
+    where
+        'a: 'b,
+    {
+        let at = row * n_in;
+        match *self {
+            Left::Plain(x) => &x[at..][..n_in],
+            Left::Norm { x, weight, eps } => {
+                made.resize(n_in, 0.0);
+                rmsnorm::norm_row(&x[at..][..n_in], weight, eps, made);
+                made
+            }
+            Left::Gated { gate, up } => {
+                made.clear();
+                made.extend_from_slice(&gate[at..][..n_in]);
+                swiglu::gate_numbers(isa, made, &up[at..][..n_in]);
+                made
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Products on a CPU: how they are cut into tasks, how activations are rounded for them, and which kernel runs a task.
+
+use std::cell::RefCell;
+
+use weights::Dtype;
+
+use super::activations::{Activations, By, Rounding, Scaling};
+#[cfg(target_arch = "aarch64")]
+use super::arm::products as neon;
+use super::left::Left;
+use super::portable::products as plain;
+#[cfg(target_arch = "x86_64")]
+use super::x86::winograd::Crossing;
+#[cfg(target_arch = "x86_64")]
+use super::x86::{bytes, clipped, dot, panel, strip, unpacked};
+use crate::formats::for_block;
+use crate::matmul::{Mode, OP, Product};
+use crate::tiles::{Format, GROUP, TILE_ROWS, largest_activation};
+use crate::view::Shared;
+use crate::{Error, Isa, Layout, Pool, View};
+
+/// Rows of weights that a task takes at the least, a *part*: a multiple of every panel width.
+pub(crate) const TASK_ROWS: usize = 32;
+/// Parts of a task at the most where many activation rows pass by: these weights stay in the second-level cache meanwhile.
+pub(crate) const MAX_TASK_PARTS: usize = 4;
+/// Tasks per thread that balance well; more only cost.
+pub(crate) const TASKS_PER_THREAD: usize = 8;
+
+/// Whether the CPU's kernels can read these weights.
+pub(crate) fn check_weight(pool: &Pool, weight: &View) -> Result<(), Error> {
+    weight.host_bytes(OP, "weight")?;
+    match weight.layout {
+        Layout::Tiles if pool.isa() < Isa::Avx2 => Err(Error::Argument { op: OP, what: "tiles need AVX2".into() }),
+        Layout::Planes => Err(Error::Argument { op: OP, what: "planes are for a GPU".into() }),
+        _ => Ok(()),
+    }
+}
+
+thread_local! {
+    /// The rounded activations of the calling thread; grows to the largest batch once.
+    static ACTIVATIONS: RefCell<Activations> = const { RefCell::new(Activations::new()) };
+    /// The same in bytes.
+    #[cfg(target_arch = "x86_64")]
+    static CLIPPED: RefCell<clipped::Clipped> = const { RefCell::new(clipped::Clipped::new()) };
+}
+
+/// A product as the kernels see it.
+pub(crate) struct Job<'a> {
+    pub(crate) dtype: Dtype,
+    pub(crate) layout: Layout,
+    pub(crate) weight: &'a [u8],
+    /// From one row to the next, or from one strip of sixteen to the next.
+    pub(crate) stride: usize,
+    pub(crate) n_out: usize,
+    pub(crate) out: Shared<f32>,
+    pub(crate) mode: Mode,
+}
+
+/// The left side, in the forms the kernels want.
+pub(crate) struct Input<'a> {
+    pub(crate) isa: Isa,
+    pub(crate) x: &'a [f32],
+    pub(crate) n_rows: usize,
+    pub(crate) n_in: usize,
+    pub(crate) rounded: &'a Activations,
+}
+
+/// Where all of these products go in bytes: one in how many numbers is left out of them.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn outliers(isa: Isa, jobs: &[Job], n_rows: usize) -> Option<usize> {
+    if isa < Isa::Avx512 || n_rows < MANY_ROWS {
+        return None;
+    }
+    let of_job = |job: &Job| match job.layout {
+        Layout::Tiles => for_block!(job.dtype,
+            P => P::OUTLIERS,
+            P => { let _: Option<P> = None; None }
+        ),
+        _ => None,
+    };
+    jobs.iter().map(of_job).try_fold(usize::MAX, |least, outliers| Some(least.min(outliers?)))
+}
+
+pub(crate) fn matmul_cpu(
+    pool: &Pool,
+    left: Left,
+    [n_rows, n_in]: [usize; 2],
+    products: &mut [Product],
+) -> Result<(), Error> {
+    let needs_rounding = products.iter().any(|p| takes_rounded(pool.isa(), &p.weight));
+    #[cfg(target_arch = "x86_64")]
+    let may_be_coarse = products.iter().all(|p| p.may_be_coarse);
+    let jobs = products
+        .iter_mut()
+        .map(|p| Job::new(p.weight, Shared::new(p.out.f32s(OP, "out")?), p.mode))
+        .collect::<Result<Vec<Job>, Error>>()?;
+    #[cfg(target_arch = "x86_64")]
+    if may_be_coarse && let Some(outliers) = outliers(pool.isa(), &jobs, n_rows) {
+        return CLIPPED.with_borrow_mut(|clipped| {
+            clipped.round(pool, &left, [n_rows, n_in], outliers, bytes::K_CHUNK);
+            let tasks = tasks(&jobs, pool.n_threads(), n_rows);
+            pool.run(tasks.len(), |task_idx, _| {
+                let Task { job_idx, cols } = &tasks[task_idx];
+                bytes::cols(clipped, n_rows, n_in, &jobs[*job_idx], cols.clone());
+            });
+            Ok(())
+        });
+    }
+    ACTIVATIONS.with_borrow_mut(|rounded| {
+        if needs_rounding {
+            let rounding = rounding(pool.isa(), &jobs, n_rows);
+            rounded.round(pool, By::Pool, &left, [n_rows, n_in], tile_rows(pool.isa(), n_rows), rounding);
+        }
+        let input = Input { isa: pool.isa(), x: left.plain(), n_rows, n_in, rounded };
+        let tasks = tasks(&jobs, pool.n_threads(), n_rows);
+        pool.run(tasks.len(), |task_idx, _| {
+            let Task { job_idx, cols } = &tasks[task_idx];
+            run_task(&input, &jobs[*job_idx], cols.clone());
+        });
+    });
+    Ok(())
+}
+
+/// How the left side is rounded for these jobs: as the kernel wants it, with what every format needs.
+pub(crate) fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
+    let mut rounding = Rounding {
+        largest: f32::INFINITY,
+        scaling: Scaling::Exact,
+        together: 1,
+        #[cfg(target_arch = "x86_64")]
+        crossing: None,
+        has_sums: false,
+        has_halves: false,
+    };
+    let packed = || jobs.iter().filter(|job| is_rounded(isa, job.dtype, job.layout));
+    if isa >= Isa::Avx512 && n_rows > SOME_ROWS {
+        rounding.scaling = Scaling::Power;
+        let together = packed().map(|job| {
+            for_block!(job.dtype,
+                P => P::SUM_GROUPS,
+                P => { let _: Option<P> = None; 1 }
+            )
+        });
+        rounding.together = together.min().unwrap_or(1);
+    }
+    for job in packed() {
+        for_block!(job.dtype,
+            P => {
+                rounding.largest = rounding.largest.min(largest_activation::<P>(rounding.together) as f32);
+                rounding.has_sums |= P::HAS_MIN;
+                rounding.has_halves |= P::HAS_MIN && P::SPAN < GROUP;
+            },
+            P => { let _: Option<P> = None; }
+        );
+    }
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Zen4
+        && rounding.scaling == Scaling::Power
+        && let Some(largest_weight) = largest_to_cross(packed().map(|job| job.dtype))
+    {
+        let crossing = Crossing::of(rounding.largest, largest_weight);
+        rounding.largest = rounding.largest.min(crossing.largest_activation(largest_weight) as f32);
+        rounding.crossing = Some(crossing);
+    }
+    rounding
+}
+
+/// The largest integer of these formats, if a group has one scale in each.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn largest_to_cross(mut dtypes: impl Iterator<Item = Dtype>) -> Option<i32> {
+    dtypes.try_fold(0, |largest, dtype| {
+        for_block!(dtype,
+            P => (P::SPAN == GROUP).then_some(largest.max(P::LARGEST)),
+            P => { let _: Option<P> = None; None }
+        )
+    })
+}
+
+/// Some columns of one product.
+pub(crate) struct Task {
+    pub(crate) job_idx: usize,
+    pub(crate) cols: std::ops::Range<usize>,
+}
+
+/// Cuts the products into tasks. Few rows: equal ones. Many rows: large ones first, small ones at the end, so that the
+/// threads end together.
+pub(crate) fn tasks(jobs: &[Job], n_threads: usize, n_rows: usize) -> Vec<Task> {
+    let parts = |n: usize| n.div_ceil(TASK_ROWS);
+    let mut n_left: usize = jobs.iter().map(|job| parts(job.n_out)).sum();
+    let equal = n_left.div_ceil(n_threads * TASKS_PER_THREAD);
+    let mut tasks = Vec::with_capacity(2 * n_threads * TASKS_PER_THREAD);
+    for (job_idx, job) in jobs.iter().enumerate() {
+        let mut first = 0;
+        while first < job.n_out {
+            let n = match n_rows {
+                0..=FEW_ROWS => equal,
+                _ => (n_left / (2 * n_threads)).clamp(1, MAX_TASK_PARTS),
+            };
+            let end = (first + n * TASK_ROWS).min(job.n_out);
+            n_left -= parts(end - first);
+            tasks.push(Task { job_idx, cols: first..end });
+            first = end;
+        }
+    }
+    tasks
+}
+
+/// Up to how many rows the kernels for few rows are used.
+pub(crate) const FEW_ROWS: usize = 8;
+/// Up to how many rows weights are unpacked anew for every tile of activations.
+pub(crate) const SOME_ROWS: usize = 24;
+/// From how many rows on bytes and outliers pay for weights that are unpacked twice.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const MANY_ROWS: usize = 64;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn tile_rows(isa: Isa, n_rows: usize) -> usize {
+    strip::tile_rows(isa, n_rows)
+}
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) fn tile_rows(_isa: Isa, n_rows: usize) -> usize {
+    neon::tile_rows(n_rows)
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(crate) fn tile_rows(_isa: Isa, _n_rows: usize) -> usize {
+    1
+}
+
+/// Whether the kernel for these weights wants activations in 16 bits.
+pub(crate) fn takes_rounded(isa: Isa, weight: &View) -> bool {
+    is_rounded(isa, weight.dtype, weight.layout)
+}
+
+pub(crate) fn is_rounded(isa: Isa, dtype: Dtype, layout: Layout) -> bool {
+    #[cfg(target_arch = "aarch64")]
+    if isa == Isa::Neon {
+        return neon::rounds(dtype);
+    }
+    let _ = (isa, dtype);
+    layout == Layout::Tiles
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
+    match (input.isa, job.layout) {
+        (Isa::Plain | Isa::Neon, Layout::Rows) => plain::rows(input, job, cols),
+        (Isa::Plain | Isa::Neon, Layout::Tiles) => unreachable!("tiles were refused"),
+        (_, Layout::Planes) => unreachable!("planes were refused"),
+        (_, Layout::Tiles) if input.n_rows <= SOME_ROWS => strip::cols(input, job, cols),
+        (_, Layout::Tiles) => unpacked::cols(input, job, cols),
+        (_, Layout::Rows) if job.dtype.block_len() > 1 => plain::rows(input, job, cols),
+        (_, Layout::Rows) if input.n_rows <= FEW_ROWS => dot::cols(input, job, cols),
+        _ => cols
+            .clone()
+            .step_by(TASK_ROWS)
+            .for_each(|first| panel::cols(input, job, first..(first + TASK_ROWS).min(cols.end))),
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
+    if input.isa == Isa::Neon { neon::cols(input, job, cols) } else { plain::rows(input, job, cols) }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(crate) fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
+    plain::rows(input, job, cols)
+}
+
+impl<'a> Job<'a> {
+    /// `out` is `[n_rows, n_out]`.
+    pub(crate) fn new(weight: View<'a>, out: Shared<f32>, mode: Mode) -> Result<Self, Error> {
+        let (dtype, layout, n_out) = (weight.dtype, weight.layout, weight.n_rows());
+        let weight = weight.host_bytes(OP, "weight")?;
+        let n_units = if layout == Layout::Tiles { n_out.div_ceil(TILE_ROWS) } else { n_out };
+        let stride = weight.len().checked_div(n_units).unwrap_or(0);
+        Ok(Self { dtype, layout, weight, stride, n_out, out, mode })
+    }
+
+    /// Writes or adds one number of the output.
+    ///
+    /// # Safety
+    /// `row < n_rows`, `col < n_out`, and this task alone owns column `col`.
+    pub(crate) unsafe fn put(&self, row: usize, col: usize, value: f32) {
+        // SAFETY: inside `[n_rows, n_out]`; columns are split over tasks, so no other task touches this element.
+        let out = unsafe { &mut self.out.slice(row * self.n_out + col, 1)[0] };
+        match self.mode {
+            Mode::Write => *out = value,
+            Mode::Add => *out += value,
+        }
+    }
+}

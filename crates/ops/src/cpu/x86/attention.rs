@@ -1,0 +1,168 @@
+//! The vector walk over a context: 64 keys at a time are decoded to f32 panels, then both products are tiles.
+
+use std::arch::x86_64::*;
+
+use weights::Dtype;
+
+use crate::Isa;
+use crate::cpu::attention::{Buffers, Input, State, Unit};
+use crate::cpu::x86::tile;
+use crate::kv_store::KV_BLOCK;
+
+/// Keys of a chunk: four blocks, two panels of the greater width.
+const CHUNK: usize = 64;
+
+pub(crate) fn attend(isa: Isa, input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+    // SAFETY: `Isa` says what this CPU has; `attention` checked shapes, spans and blocks.
+    unsafe {
+        if isa >= Isa::Avx512 {
+            attend_512(input, unit, state, buffers);
+        } else {
+            attend_256(input, unit, state, buffers);
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has AVX-512F, AVX2, FMA and F16C.
+#[target_feature(enable = "avx512f,avx2,fma,f16c")]
+unsafe fn attend_512(input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+    // SAFETY: the caller's promise.
+    unsafe { walk::<{ tile::WIDTH_512 }>(input, unit, state, buffers) };
+}
+
+/// # Safety
+/// The CPU has AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn attend_256(input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+    // SAFETY: the caller's promise.
+    unsafe { walk::<{ tile::WIDTH_256 }>(input, unit, state, buffers) };
+}
+
+/// # Safety
+/// As [`attend_512`] or [`attend_256`], by the width.
+#[inline(always)]
+unsafe fn walk<const W: usize>(input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+    let head_dim = input.heads.head_dim;
+    let n_rows = unit.n * input.group;
+    let n_value_panels = head_dim.div_ceil(W);
+    let Buffers { q, scores, panel } = buffers;
+    scores.resize(n_rows * CHUNK, 0.0);
+    panel.resize((CHUNK * head_dim).max(n_value_panels * CHUNK * W), 0.0);
+    for start in (unit.from..unit.to).step_by(CHUNK) {
+        let n_keys = (unit.to - start).min(CHUNK);
+        let blocks = &unit.span.blocks[start / KV_BLOCK..][..n_keys.div_ceil(KV_BLOCK)];
+        for (i, &block) in blocks.iter().enumerate() {
+            // [head_dim, 16] of the pool to columns of [head_dim, W].
+            let first = input.pool_row(unit.kv_head, block) * KV_BLOCK * head_dim;
+            let (part, column) = (i * KV_BLOCK / W, i * KV_BLOCK % W);
+            let panel = &mut panel[part * head_dim * W..][..head_dim * W];
+            for d in 0..head_dim {
+                // SAFETY: sixteen numbers of the block; sixteen columns of the panel.
+                unsafe { decode(input.dtype, input.k, first + d * KV_BLOCK, &mut panel[d * W + column..][..KV_BLOCK]) };
+            }
+        }
+        for first in (0..n_keys).step_by(W) {
+            // SAFETY: `q`, `scores` and the panel hold these rows and columns.
+            unsafe {
+                rows_of_tiles::<W>(
+                    n_rows,
+                    &tile::Product {
+                        n_rows: 0,
+                        n_k: head_dim,
+                        x: q.as_ptr(),
+                        x_stride: head_dim,
+                        panel: panel[first / W * head_dim * W..].as_ptr(),
+                        out: scores.as_mut_ptr().add(first),
+                        out_stride: CHUNK,
+                        n_cols: (n_keys - first).min(W),
+                        adds: false,
+                    },
+                );
+            }
+        }
+        for row in 0..n_rows {
+            let scores = &mut scores[row * CHUNK..][..n_keys];
+            input.shape_scores(unit, row, start, scores);
+            state.weigh(row, scores);
+        }
+        for token in 0..n_keys {
+            let block = input.pool_row(unit.kv_head, blocks[token / KV_BLOCK]);
+            let first = block * KV_BLOCK * head_dim + token % KV_BLOCK * head_dim;
+            for part in 0..n_value_panels {
+                let n = (head_dim - part * W).min(W);
+                let panel = &mut panel[part * CHUNK * W + token * W..][..n];
+                // SAFETY: n numbers of the block's row.
+                unsafe { decode(input.dtype, input.v, first + part * W, panel) };
+            }
+        }
+        for part in 0..n_value_panels {
+            // SAFETY: the weights of n_keys tokens, their values, and rows of head_dim sums.
+            unsafe {
+                rows_of_tiles::<W>(
+                    n_rows,
+                    &tile::Product {
+                        n_rows: 0,
+                        n_k: n_keys,
+                        x: scores.as_ptr(),
+                        x_stride: CHUNK,
+                        panel: panel[part * CHUNK * W..].as_ptr(),
+                        out: state.acc.as_mut_ptr().add(part * W),
+                        out_stride: head_dim,
+                        n_cols: (head_dim - part * W).min(W),
+                        adds: true,
+                    },
+                );
+            }
+        }
+    }
+}
+
+/// Runs a product over `n_rows` rows, a full tile at a time.
+///
+/// # Safety
+/// As [`tile::product`], for all rows.
+#[inline(always)]
+unsafe fn rows_of_tiles<const W: usize>(n_rows: usize, product: &tile::Product) {
+    let mut first = 0;
+    while first < n_rows {
+        let n = (n_rows - first).min(tile::max_rows::<W>());
+        // SAFETY: the caller's promise.
+        unsafe {
+            tile::product::<W>(&tile::Product {
+                n_rows: n,
+                x: product.x.add(first * product.x_stride),
+                out: product.out.add(first * product.out_stride),
+                ..*product
+            });
+        }
+        first += n;
+    }
+}
+
+/// Numbers `first..` of the pool as f32.
+///
+/// # Safety
+/// The CPU has AVX2 and F16C.
+#[inline(always)]
+unsafe fn decode(dtype: Dtype, pool: &[u8], first: usize, out: &mut [f32]) {
+    if dtype == Dtype::F32 {
+        let bytes = &pool[4 * first..][..4 * out.len()];
+        // Unaligned and little-endian: a plain copy on this architecture.
+        // SAFETY: as many bytes on both sides.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.as_mut_ptr().cast(), bytes.len()) };
+        return;
+    }
+    let bytes = &pool[2 * first..][..2 * out.len()];
+    let n_whole = out.len() / 8 * 8;
+    for i in (0..n_whole).step_by(8) {
+        // SAFETY: eight numbers on both sides.
+        unsafe {
+            let eight = _mm256_cvtph_ps(_mm_loadu_si128(bytes.as_ptr().add(2 * i).cast()));
+            _mm256_storeu_ps(out.as_mut_ptr().add(i), eight);
+        }
+    }
+    for i in n_whole..out.len() {
+        out[i] = half::f16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32_const();
+    }
+}

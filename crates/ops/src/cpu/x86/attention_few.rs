@@ -1,0 +1,182 @@
+//! The walk over a context for few rows (decode): keys and values are converted in registers and used at once, because
+//! reading them is all the work there is. 256-bit vectors on every machine: they already ask for more than memory
+//! gives.
+
+use std::arch::x86_64::*;
+
+use weights::Dtype;
+
+use crate::cpu::attention::{Buffers, Input, State, Unit};
+use crate::kv_store::KV_BLOCK;
+
+/// Rows up to which this walk is faster than panels.
+pub(crate) const MAX_ROWS: usize = 8;
+/// Keys between two looks at the running softmax.
+const CHUNK: usize = 64;
+
+pub(crate) fn attend(input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+    // SAFETY: the caller chose this walk because the CPU has AVX2, FMA and F16C; `attention` checked shapes, spans and
+    // blocks, and `head_dim` is a multiple of 32.
+    unsafe {
+        match input.dtype {
+            Dtype::F16 => walk::<true>(input, unit, state, buffers),
+            _ => walk::<false>(input, unit, state, buffers),
+        }
+    }
+}
+
+/// Sixteen numbers of the pool.
+///
+/// # Safety
+/// The CPU has AVX2 and F16C; sixteen numbers lie at `at`.
+#[inline(always)]
+unsafe fn load16<const IS_F16: bool>(at: *const u8) -> [__m256; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if IS_F16 {
+            [_mm256_cvtph_ps(_mm_loadu_si128(at.cast())), _mm256_cvtph_ps(_mm_loadu_si128(at.add(16).cast()))]
+        } else {
+            [_mm256_loadu_ps(at.cast()), _mm256_loadu_ps(at.add(32).cast())]
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has AVX2, FMA and F16C; the pools hold f16 numbers if `IS_F16`, else f32; `head_dim` is a multiple of 32.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn walk<const IS_F16: bool>(input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+    let head_dim = input.heads.head_dim;
+    let n_rows = unit.n * input.group;
+    let block_bytes = KV_BLOCK * head_dim * if IS_F16 { 2 } else { 4 };
+    let offset = |block: u32| input.pool_row(unit.kv_head, block) * block_bytes;
+    let Buffers { q, scores, .. } = buffers;
+    scores.resize(n_rows * CHUNK, 0.0);
+    for start in (unit.from..unit.to).step_by(CHUNK) {
+        let n_keys = (unit.to - start).min(CHUNK);
+        let first_block = start / KV_BLOCK;
+        let blocks = &unit.span.blocks[first_block..][..n_keys.div_ceil(KV_BLOCK)];
+        // The chunk after this one, or this one again at the end: asked for while this one is computed.
+        let ahead = |i: usize| *unit.span.blocks.get(first_block + CHUNK / KV_BLOCK + i).unwrap_or(&blocks[i]);
+        for (i, &block) in blocks.iter().enumerate() {
+            let keys = input.k[offset(block)..][..block_bytes].as_ptr();
+            let next = input.k[offset(ahead(i))..][..block_bytes].as_ptr();
+            for first in (0..n_rows).step_by(4) {
+                let (q, scores) = (&q[first * head_dim..], &mut scores[first * CHUNK + i * KV_BLOCK..]);
+                // SAFETY: a whole block of keys; the rows exist in `q` and `scores`.
+                unsafe {
+                    match n_rows - first {
+                        1 => score::<IS_F16, 1>(head_dim, q, keys, next, scores),
+                        2 => score::<IS_F16, 2>(head_dim, q, keys, next, scores),
+                        3 => score::<IS_F16, 3>(head_dim, q, keys, next, scores),
+                        _ => score::<IS_F16, 4>(head_dim, q, keys, next, scores),
+                    }
+                }
+            }
+        }
+        for row in 0..n_rows {
+            let scores = &mut scores[row * CHUNK..][..n_keys];
+            input.shape_scores(unit, row, start, scores);
+            state.weigh(row, scores);
+        }
+        for (i, &block) in blocks.iter().enumerate() {
+            let values = input.v[offset(block)..][..block_bytes].as_ptr();
+            let next = input.v[offset(ahead(i))..][..block_bytes].as_ptr();
+            let n = (n_keys - i * KV_BLOCK).min(KV_BLOCK);
+            for first in (0..n_rows).step_by(4) {
+                let weights = &scores[first * CHUNK + i * KV_BLOCK..];
+                let acc = &mut state.acc[first * head_dim..];
+                // SAFETY: a whole block of values; the rows exist in `scores` and `acc`.
+                unsafe {
+                    match n_rows - first {
+                        1 => mix::<IS_F16, 1>(head_dim, n, weights, values, next, acc),
+                        2 => mix::<IS_F16, 2>(head_dim, n, weights, values, next, acc),
+                        3 => mix::<IS_F16, 3>(head_dim, n, weights, values, next, acc),
+                        _ => mix::<IS_F16, 4>(head_dim, n, weights, values, next, acc),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Scores of sixteen keys for `R` rows: `scores[r, t] = sum_d q[r, d] * keys[d, t]`.
+///
+/// # Safety
+/// As [`walk`]; `q` holds `R` rows of `head_dim`, `keys` a block, `scores` `R` rows of 16, `CHUNK` apart.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn score<const IS_F16: bool, const R: usize>(
+    head_dim: usize,
+    q: &[f32],
+    keys: *const u8,
+    next: *const u8,
+    scores: &mut [f32],
+) {
+    let row_bytes = KV_BLOCK * if IS_F16 { 2 } else { 4 };
+    let q: [&[f32]; R] = std::array::from_fn(|r| &q[r * head_dim..][..head_dim]);
+    let mut acc = [[_mm256_setzero_ps(); 2]; R];
+    for d in 0..head_dim {
+        // SAFETY: d < head_dim; prefetching touches nothing.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(next.add(d * row_bytes).cast());
+            let k = load16::<IS_F16>(keys.add(d * row_bytes));
+            for r in 0..R {
+                let q = _mm256_set1_ps(*q[r].get_unchecked(d));
+                acc[r][0] = _mm256_fmadd_ps(q, k[0], acc[r][0]);
+                acc[r][1] = _mm256_fmadd_ps(q, k[1], acc[r][1]);
+            }
+        }
+    }
+    for r in 0..R {
+        let out = &mut scores[r * CHUNK..][..KV_BLOCK];
+        // SAFETY: sixteen numbers.
+        unsafe {
+            _mm256_storeu_ps(out.as_mut_ptr(), acc[r][0]);
+            _mm256_storeu_ps(out.as_mut_ptr().add(8), acc[r][1]);
+        }
+    }
+}
+
+/// Adds `n` weighted values to `R` rows: `acc[r, d] += sum_t weights[r, t] * values[t, d]`.
+///
+/// # Safety
+/// As [`walk`]; `weights` holds `R` rows of `n <= 16`, `CHUNK` apart, `values` a block, `acc` `R` rows of `head_dim`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn mix<const IS_F16: bool, const R: usize>(
+    head_dim: usize,
+    n: usize,
+    weights: &[f32],
+    values: *const u8,
+    next: *const u8,
+    acc: &mut [f32],
+) {
+    let number_bytes = if IS_F16 { 2 } else { 4 };
+    let weights: [&[f32]; R] = std::array::from_fn(|r| &weights[r * CHUNK..][..n]);
+    // 16 columns of four rows are eight registers, and leave room to convert the next ones.
+    for d in (0..head_dim).step_by(16) {
+        let mut sums = [[_mm256_setzero_ps(); 2]; R];
+        for t in 0..n {
+            let at = (t * head_dim + d) * number_bytes;
+            // SAFETY: t < n <= 16 and d + 16 <= head_dim; prefetching touches nothing.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(next.add(at).cast());
+                let v = load16::<IS_F16>(values.add(at));
+                for r in 0..R {
+                    let weight = _mm256_set1_ps(*weights[r].get_unchecked(t));
+                    sums[r][0] = _mm256_fmadd_ps(weight, v[0], sums[r][0]);
+                    sums[r][1] = _mm256_fmadd_ps(weight, v[1], sums[r][1]);
+                }
+            }
+        }
+        for r in 0..R {
+            let acc = &mut acc[r * head_dim + d..][..16];
+            // SAFETY: sixteen numbers.
+            unsafe {
+                let old = [_mm256_loadu_ps(acc.as_ptr()), _mm256_loadu_ps(acc.as_ptr().add(8))];
+                _mm256_storeu_ps(acc.as_mut_ptr(), _mm256_add_ps(old[0], sums[r][0]));
+                _mm256_storeu_ps(acc.as_mut_ptr().add(8), _mm256_add_ps(old[1], sums[r][1]));
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Products of many rows through the vendor's library: the left side as f16, weights as f16 too, decoded where they are
+//! packed; sums in f32. Weights that f16 cannot hold (F32, BF16) go as f32 on both sides.
+//!
+//! The left side is made as f16 in one pass over what it is made of (kernels/left_f16.hip).
+
+use gpu::{Blas, Finish, Grid, Kernel, Kinds, Number, Program, Shape, Slice, SliceMut};
+use half::f16;
+use weights::Dtype;
+
+use super::matmul::{Left, THREADS};
+use super::units;
+use crate::embed::{self, DecodeF16, DecodeF32};
+use crate::gpu::count;
+use crate::matmul::{Mode, OP, Product};
+use crate::{Error, Gpu, View};
+
+pub(crate) const HALVES: Kinds = Kinds::new(Number::F16, Number::F32);
+const WIDE: Kinds = Kinds::new(Number::F32, Number::F32);
+/// Activations go through f16 divided by this: outliers stay finite, and small numbers keep their bits.
+const F16_DIVISOR: f32 = 16.0;
+/// Threads of a row that is normed.
+const NORM_THREADS: u32 = 512;
+/// Numbers of a thread, elsewhere.
+const AT_ONCE: u64 = 8;
+
+gpu::args! {
+    struct ToF16<'a> {
+        x: Slice<'a, f32>,
+        out: SliceMut<'a, f16>,
+        n: u64,
+        scale: f32,
+    }
+}
+
+gpu::args! {
+    struct SwigluF16<'a> {
+        gate: Slice<'a, f32>,
+        up: Slice<'a, f32>,
+        out: SliceMut<'a, f16>,
+        n: u64,
+        scale: f32,
+    }
+}
+
+gpu::args! {
+    struct RmsnormF16<'a> {
+        x: Slice<'a, f32>,
+        w: Slice<'a, f32>,
+        out: SliceMut<'a, f16>,
+        n_cols: u32,
+        eps: f32,
+        scale: f32,
+    }
+}
+
+#[derive(Clone)]
+struct Unit {
+    plain: Kernel<ToF16<'static>>,
+    swiglu: Kernel<SwigluF16<'static>>,
+    rmsnorm: Kernel<RmsnormF16<'static>>,
+}
+
+fn unit(gpu: &Gpu) -> Result<Unit, Error> {
+    const NAME: &str = "left_f16";
+    let program = || {
+        Program::new(NAME, include_str!("../../kernels/left_f16.hip"))
+            .overlapping()
+            .kernel::<ToF16>("rows_f16")
+            .kernel::<SwigluF16>("swiglu_f16")
+            .kernel::<RmsnormF16>("rmsnorm_f16")
+    };
+    gpu.kernels.get((NAME, [0; 3]), program, |module| {
+        Ok(Unit {
+            plain: module.kernel::<ToF16>("rows_f16")?,
+            swiglu: module.kernel::<SwigluF16>("swiglu_f16")?,
+            rmsnorm: module.kernel::<RmsnormF16>("rmsnorm_f16")?,
+        })
+    })
+}
+
+/// Whether the left side lies in the workspace as f16 already: products of one left side come after each other.
+#[derive(Default)]
+pub(crate) struct Made(bool);
+
+fn kinds(dtype: Dtype) -> Kinds {
+    if matches!(dtype, Dtype::F32 | Dtype::BF16) { WIDE } else { HALVES }
+}
+
+pub(crate) fn can(gpu: &Gpu, kinds: Kinds) -> bool {
+    gpu.blas.is_some_and(|blas| blas.can(kinds))
+}
+
+/// Whether a product of so many rows should go through the library.
+pub(crate) fn is_wanted(gpu: &Gpu, shape: [usize; 2], product: &Product) -> bool {
+    let blas_rows = gpu.kernels.tuning.blas_rows as usize;
+    let is_large = blas_rows > 0 && shape[0] >= blas_rows;
+    gpu.blas.is_some() && (is_large || !units::takes(gpu, shape, product.weight.dtype))
+}
+
+/// Whether it takes a left side that is made on the way.
+pub(crate) fn takes_left(gpu: &Gpu, left: Left, product: &Product) -> bool {
+    kinds(product.weight.dtype) == HALVES && can(gpu, HALVES) && is_wanted(gpu, left.shape(), product)
+}
+
+/// `false` if the library cannot take this product.
+pub(crate) fn launch(gpu: &Gpu, left: Left, made: &mut Made, product: &mut Product) -> Result<bool, Error> {
+    let kinds = kinds(product.weight.dtype);
+    let Some(blas) = gpu.blas.filter(|blas| blas.can(kinds)) else {
+        gpu.kernels.refuse(format!("{kinds:?} products through the vendor's library: not usable here"));
+        return Ok(false);
+    };
+    match multiply(gpu, blas, left, made, product) {
+        Err(Error::Gpu(error @ gpu::Error::Blas { .. })) => {
+            gpu.kernels.refuse(format!("products through the vendor's library: {error}"));
+            Ok(false)
+        }
+        other => other.map(|()| true),
+    }
+}
+
+fn multiply(gpu: &Gpu, blas: &Blas, left: Left, made: &mut Made, product: &mut Product) -> Result<(), Error> {
+    let ([n_rows, n_in], [n_out, _]) = (left.shape(), product.weight.shape);
+    let (dtype, weight) = (product.weight.dtype, product.weight.device_bytes(OP, "weight")?);
+    let is_wide = kinds(dtype) == WIDE;
+    let keep = if product.mode == Mode::Add { 1.0 } else { 0.0 };
+    let mut workspace = gpu.workspace.borrow_mut();
+    let workspace = &mut *workspace;
+    let mut x_f16 = None;
+    if !is_wide {
+        let mut halves = workspace.activations.slice_mut(..n_rows * n_in * 2)?.cast::<f16>()?;
+        if !made.0 {
+            make(gpu, left, halves.reborrow())?;
+            made.0 = true;
+        }
+        x_f16 = Some(halves);
+    }
+    let mut out = product.out.device_f32s(OP, "out")?;
+    let number_bytes = if is_wide { 4 } else { 2 };
+    let is_ready = matches!(dtype, Dtype::F32 | Dtype::F16);
+    let room = workspace.weights.len() / (n_in * number_bytes).max(1);
+    let step = if is_ready { n_out } else { room.min(n_out) };
+    if step == 0 {
+        let what = format!("a row of {n_in} decoded weights does not fit the workspace");
+        return Err(Error::Argument { op: OP, what });
+    }
+    for first in (0..n_out).step_by(step) {
+        let n = step.min(n_out - first);
+        if !is_ready {
+            decode(gpu, product.weight, first..first + n, workspace.weights.all_mut(), is_wide)?;
+        }
+        let scale = if is_wide { 1.0 } else { F16_DIVISOR };
+        let finish = Finish { scale, keep, row_step: n_out };
+        let shape = Shape::rows(n_rows, n, n_in);
+        let out = out.slice_mut(first..)?;
+        let decoded = if is_ready { weight } else { workspace.weights.all() };
+        let decoded = decoded.slice(..n * n_in * number_bytes)?;
+        match (&x_f16, left) {
+            (Some(x), _) => blas.multiply_into(gpu.launcher, shape, x.as_slice(), decoded.cast()?, out, finish)?,
+            (None, Left::Plain(x)) => {
+                let x = x.device_f32s(OP, "x")?;
+                blas.multiply_into::<f32, f32>(gpu.launcher, shape, x, decoded.cast()?, out, finish)?;
+            }
+            (None, _) => {
+                let what = "a left side that is made on the way needs weights that fit f16".to_owned();
+                return Err(Error::Argument { op: OP, what });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The left side as f16.
+fn make(gpu: &Gpu, left: Left, out: SliceMut<f16>) -> Result<(), Error> {
+    let [n_rows, n_in] = left.shape();
+    let (n, scale, unit) = ((n_rows * n_in) as u64, 1.0 / F16_DIVISOR, unit(gpu)?);
+    let n_blocks = n.div_ceil(AT_ONCE).div_ceil(u64::from(THREADS));
+    let grid = Grid::line(count(OP, "numbers", n_blocks as usize)?, THREADS);
+    match left {
+        Left::Plain(x) => {
+            let args = ToF16 { x: x.device_f32s(OP, "x")?, out, n, scale };
+            gpu.launcher.launch(&unit.plain, grid, &args)?;
+        }
+        Left::Gated(gate, up) => {
+            let (gate, up) = (gate.device_f32s(OP, "gate")?, up.device_f32s(OP, "up")?);
+            gpu.launcher.launch(&unit.swiglu, grid, &SwigluF16 { gate, up, out, n, scale })?;
+        }
+        Left::Norm(x, weight, eps) => {
+            let (x, w) = (x.device_f32s(OP, "x")?, weight.device_f32s(OP, "weight")?);
+            let args = RmsnormF16 { x, w, out, n_cols: count(OP, "columns", n_in)?, eps, scale };
+            gpu.launcher.launch(&unit.rmsnorm, Grid::line(count(OP, "rows", n_rows)?, NORM_THREADS), &args)?;
+        }
+    }
+    Ok(())
+}
+
+/// Some rows of a weight matrix as plain numbers.
+fn decode(gpu: &Gpu, weight: View, rows: std::ops::Range<usize>, to: SliceMut<u8>, is_wide: bool) -> Result<(), Error> {
+    let unit = embed::unit(gpu.kernels, weight.dtype)?;
+    let table = weight.device_bytes(OP, "weight")?;
+    let [n_rows, n_cols] = [count(OP, "weight rows", weight.n_rows())?, count(OP, "columns", weight.n_cols())?];
+    let (first_row, n_out_rows) = (count(OP, "rows", rows.start)?, count(OP, "rows", rows.len())?);
+    let grid = Grid::line(n_out_rows.div_ceil(4), THREADS);
+    if is_wide {
+        let out = to.cast()?;
+        let args = DecodeF32 { table, out, n_rows, n_cols, first_row, n_out_rows };
+        return Ok(gpu.launcher.launch(&unit.decode_f32, grid, &args)?);
+    }
+    let out = to.cast()?;
+    let args = DecodeF16 { table, out, n_rows, n_cols, first_row, n_out_rows };
+    Ok(gpu.launcher.launch(&unit.decode_f16, grid, &args)?)
+}

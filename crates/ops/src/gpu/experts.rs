@@ -1,0 +1,328 @@
+//! A mixture of experts on a GPU: the choice is made there and nothing comes back, so a step with experts can be
+//! captured like any other. Row r's j-th expert is pair `r * n_used + j`.
+//!
+//! Here each pair reads its expert's matrix by itself: right for one token at a time, where every pair has an expert of
+//! its own. More rows are grouped by expert first (`grouped.rs`), where the chip has matrix units.
+
+use gpu::{Grid, Kernel, Program, Slice, SliceMut};
+
+use super::matmul::{GROUP, Left, MatvecPacked, MatvecPlain, THREADS, matvec_unit, round, waves_and_outs};
+use crate::embed::expect_device_layout;
+use crate::gpu::count;
+use crate::matmul::OP;
+use crate::route::{Gating, Routing};
+use crate::{Error, Exec, Gpu, View, ViewMut};
+
+const CHOOSE: &str = "choose_experts";
+/// As many as the kernel has room for.
+pub const MAX_GPU_EXPERTS: usize = 1024;
+/// The most blocks in the second direction of a grid, with room to spare.
+const MAX_PAIRS: usize = 1 << 15;
+
+gpu::args! {
+    struct ChooseExperts<'a> {
+        scores: Slice<'a, f32>,
+        bias: Option<Slice<'a, f32>>,
+        chosen: SliceMut<'a, u32>,
+        weights: SliceMut<'a, f32>,
+        n_experts: u32,
+        n_used: u32,
+        gating: u32,
+        is_normalized: u32,
+        scale: f32,
+    }
+}
+
+gpu::args! {
+    struct AddExpertBias<'a> {
+        out: SliceMut<'a, f32>,
+        bias: Slice<'a, f32>,
+        chosen: Slice<'a, u32>,
+        step: u64,
+        n_cols: u32,
+        n: u64,
+    }
+}
+
+gpu::args! {
+    struct SumExperts<'a> {
+        y: Slice<'a, f32>,
+        weights: Slice<'a, f32>,
+        out: SliceMut<'a, f32>,
+        n_cols: u32,
+        n_used: u32,
+        n: u64,
+    }
+}
+
+gpu::args! {
+    struct AddGated<'a> {
+        y: Slice<'a, f32>,
+        scores: Slice<'a, f32>,
+        out: SliceMut<'a, f32>,
+        n_cols: u32,
+        n: u64,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct ExpertPacked<'a> {
+        q: Slice<'a, u8>,
+        scales: Slice<'a, f32>,
+        w: Slice<'a, u8>,
+        out: SliceMut<'a, f32>,
+        chosen: Slice<'a, u32>,
+        step: u64,
+        n_out: u32,
+        n_groups: u32,
+        share: u32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct ExpertPlain<'a> {
+        x: Slice<'a, f32>,
+        w: Slice<'a, u8>,
+        out: SliceMut<'a, f32>,
+        chosen: Slice<'a, u32>,
+        step: u64,
+        n_out: u32,
+        n_in: u32,
+        share: u32,
+    }
+}
+
+#[derive(Clone)]
+struct Unit {
+    choose: Kernel<ChooseExperts<'static>>,
+    add_bias: Kernel<AddExpertBias<'static>>,
+    sum: Kernel<SumExperts<'static>>,
+    add_gated: Kernel<AddGated<'static>>,
+}
+
+fn unit(gpu: &Gpu) -> Result<Unit, Error> {
+    const NAME: &str = "experts";
+    let program = || {
+        Program::new(NAME, include_str!("../../kernels/experts.hip"))
+            .overlapping()
+            .kernel::<ChooseExperts>("choose_experts")
+            .kernel::<AddExpertBias>("add_expert_bias")
+            .kernel::<SumExperts>("sum_experts")
+            .kernel::<AddGated>("add_gated")
+    };
+    gpu.kernels.get((NAME, [0; 3]), program, |module| {
+        Ok(Unit {
+            choose: module.kernel::<ChooseExperts>("choose_experts")?,
+            add_bias: module.kernel::<AddExpertBias>("add_expert_bias")?,
+            sum: module.kernel::<SumExperts>("sum_experts")?,
+            add_gated: module.kernel::<AddGated>("add_gated")?,
+        })
+    })
+}
+
+fn numbers(op: &'static str, n: usize) -> Result<Grid, Error> {
+    Ok(Grid::line(count(op, "numbers", n.div_ceil(THREADS as usize))?, THREADS))
+}
+
+/// The matrices of all experts as one range of memory, and how many bytes lie from each to the next.
+pub(super) fn evenly<'a>(op: &'static str, all: &[View<'a>]) -> Result<(Slice<'a, u8>, usize), Error> {
+    let slices = all.iter().map(|view| view.device_bytes(op, "weight")).collect::<Result<Vec<_>, _>>()?;
+    Slice::evenly(&slices)
+        .ok_or_else(|| Error::Argument { op, what: "the experts' matrices do not lie evenly spaced".into() })
+}
+
+/// Which experts each row goes to and with which weights: `chosen` (expert numbers, as bits) and `weights` are
+/// `[n_rows * n_used, 1]`, `scores` `[n_rows, n_experts]`; `bias` is added for choosing only.
+pub fn choose_experts(
+    exec: Exec,
+    scores: View,
+    bias: Option<View>,
+    routing: &Routing,
+    chosen: &mut ViewMut,
+    weights: &mut ViewMut,
+) -> Result<(), Error> {
+    let gpu = exec.gpu_only(CHOOSE)?;
+    let [n_rows, n_experts] = scores.shape;
+    let Routing { n_used, gating, is_normalized, scale, n_groups, .. } = *routing;
+    if n_used == 0 || n_used > n_experts || n_experts > MAX_GPU_EXPERTS || n_groups > 1 {
+        let what = format!("{n_used} of {n_experts} experts in {n_groups} groups; at most {MAX_GPU_EXPERTS} in one");
+        return Err(Error::Argument { op: CHOOSE, what });
+    }
+    if let Some(bias) = bias {
+        bias.expect_shape(CHOOSE, "bias", [1, n_experts])?;
+    }
+    chosen.expect_shape(CHOOSE, "chosen", [n_rows * n_used, 1])?;
+    weights.expect_shape(CHOOSE, "weights", [n_rows * n_used, 1])?;
+    if n_rows == 0 {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(CHOOSE);
+    let args = ChooseExperts {
+        scores: scores.device_f32s(CHOOSE, "scores")?,
+        bias: bias.map(|bias| bias.device_f32s(CHOOSE, "bias")).transpose()?,
+        chosen: chosen.device_bytes(CHOOSE, "chosen")?.cast()?,
+        weights: weights.device_f32s(CHOOSE, "weights")?,
+        n_experts: n_experts as u32,
+        n_used: n_used as u32,
+        gating: match gating {
+            Gating::Softmax => 0,
+            Gating::Sigmoid => 1,
+            Gating::SoftmaxOfBest => 2,
+        },
+        is_normalized: u32::from(is_normalized),
+        scale,
+    };
+    let wave = gpu.kernels.device().properties().wave_width;
+    Ok(gpu.launcher.launch(&unit(gpu)?.choose, Grid::line(count(CHOOSE, "rows", n_rows)?, wave), &args)?)
+}
+
+/// `out[p] = x[p / share] * matrices[chosen[p]]` for every pair: `x` has a row a pair, or one for all pairs of a row.
+pub fn expert_matmul(
+    exec: Exec,
+    x: View,
+    matrices: &[View],
+    biases: &[View],
+    chosen: View,
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    let gpu = exec.gpu_only(OP)?;
+    let ([n_rows, n_in], [n_pairs, n_out]) = (x.shape, out.shape);
+    chosen.expect_shape(OP, "chosen", [n_pairs, 1])?;
+    let Some(first) = matrices.first() else {
+        return Err(Error::Argument { op: OP, what: "no experts".into() });
+    };
+    if n_pairs == 0 || n_out == 0 {
+        return Ok(());
+    }
+    if n_rows == 0 || !n_pairs.is_multiple_of(n_rows) {
+        return Err(Error::Argument { op: OP, what: format!("{n_pairs} pairs of {n_rows} rows") });
+    }
+    for matrix in matrices {
+        matrix.expect_shape(OP, "weight", [n_out, n_in])?;
+        expect_device_layout(OP, matrix)?;
+        if (matrix.dtype, matrix.layout) != (first.dtype, first.layout) {
+            return Err(Error::Argument { op: OP, what: "experts of different types".into() });
+        }
+    }
+    let _op = gpu.launcher.op(OP);
+    gpu.launcher
+        .count(gpu::Work { bytes: n_pairs as u64 * first.n_bytes(), flops: 2 * (n_pairs * n_out * n_in) as u64 });
+    multiply(gpu, x, matrices, chosen, out)?;
+    if biases.is_empty() {
+        return Ok(());
+    }
+    let (bias, step) = evenly(OP, biases)?;
+    let args = AddExpertBias {
+        bias: bias.cast()?,
+        chosen: chosen.device_bytes(OP, "chosen")?.cast()?,
+        step: (step / 4) as u64,
+        n_cols: count(OP, "columns", n_out)?,
+        n: (n_pairs * n_out) as u64,
+        out: out.device_f32s(OP, "out")?,
+    };
+    Ok(gpu.launcher.launch(&unit(gpu)?.add_bias, numbers(OP, n_pairs * n_out)?, &args)?)
+}
+
+fn multiply(gpu: &Gpu, x: View, matrices: &[View], chosen: View, out: &mut ViewMut) -> Result<(), Error> {
+    let ([n_rows, n_in], [n_pairs, n_out]) = (x.shape, out.shape);
+    let (dtype, share) = (matrices[0].dtype, n_pairs / n_rows);
+    let (w, step) = evenly(OP, matrices)?;
+    let (is_packed, (waves, outs)) = (dtype.block_len() > 1, waves_and_outs(gpu, dtype));
+    let n_blocks = count(OP, "weight rows", n_out)?.div_ceil(outs).div_ceil(waves);
+    let threads = waves * gpu.kernels.device().properties().wave_width;
+    let (chosen, mut out) = (chosen.device_bytes(OP, "chosen")?.cast::<u32>()?, out.device_f32s(OP, "out")?);
+    let n_out_words = count(OP, "weight rows", n_out)?;
+    let most = (MAX_PAIRS / share).max(1) * share;
+    let mut workspace = gpu.workspace.borrow_mut();
+    let n_groups = n_in / GROUP;
+    let (q_bytes, s_bytes) = (n_rows * n_groups * 64, n_rows * n_groups * 16);
+    if is_packed {
+        let (q, scales) = workspace.activations.slice_mut(..q_bytes + s_bytes)?.split_at(q_bytes)?;
+        round(gpu, Left::Plain(x), q, scales.cast()?)?;
+    }
+    let space = workspace.activations.all();
+    for first in (0..n_pairs).step_by(most) {
+        let pairs = first..(first + most).min(n_pairs);
+        let rows = pairs.start / share..pairs.end / share;
+        let grid = Grid::plane(n_blocks, count(OP, "pairs", pairs.len())?, threads);
+        let (chosen, step, share) = (chosen.slice(pairs.clone())?, step as u64, share as u32);
+        let out = out.slice_mut(pairs.start * n_out..pairs.end * n_out)?;
+        if is_packed {
+            let args = ExpertPacked {
+                q: space.slice(rows.start * n_groups * 64..rows.end * n_groups * 64)?,
+                scales: space
+                    .slice(q_bytes + rows.start * n_groups * 16..q_bytes + rows.end * n_groups * 16)?
+                    .cast()?,
+                w,
+                out,
+                chosen,
+                step,
+                n_out: n_out_words,
+                n_groups: count(OP, "groups", n_groups)?,
+                share,
+            };
+            gpu.launcher.launch(&matvec_unit::<MatvecPacked, ExpertPacked>(gpu, dtype)?.expert, grid, &args)?;
+        } else {
+            let x = x.device_f32s(OP, "x")?.slice(rows.start * n_in..rows.end * n_in)?;
+            let n_in = count(OP, "columns", n_in)?;
+            let args = ExpertPlain { x, w, out, chosen, step, n_out: n_out_words, n_in, share };
+            gpu.launcher.launch(&matvec_unit::<MatvecPlain, ExpertPlain>(gpu, dtype)?.expert, grid, &args)?;
+        }
+    }
+    Ok(())
+}
+
+/// `out[r] = sum of weights[p] * y[p]` over the pairs of row r.
+pub fn sum_experts(exec: Exec, y: View, weights: View, out: &mut ViewMut) -> Result<(), Error> {
+    const OP: &str = "sum_experts";
+    let gpu = exec.gpu_only(OP)?;
+    let ([n_rows, n_cols], n_pairs) = (out.shape, y.n_rows());
+    y.expect_shape(OP, "y", [n_pairs, n_cols])?;
+    weights.expect_shape(OP, "weights", [n_pairs, 1])?;
+    if n_rows == 0 || n_cols == 0 {
+        return Ok(());
+    }
+    if !n_pairs.is_multiple_of(n_rows) {
+        return Err(Error::Argument { op: OP, what: format!("{n_pairs} pairs of {n_rows} rows") });
+    }
+    let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 4 * ((n_pairs + n_rows) * n_cols) as u64, flops: 0 });
+    let args = SumExperts {
+        y: y.device_f32s(OP, "y")?,
+        weights: weights.device_f32s(OP, "weights")?,
+        out: out.device_f32s(OP, "out")?,
+        n_cols: count(OP, "columns", n_cols)?,
+        n_used: count(OP, "experts", n_pairs / n_rows)?,
+        n: (n_rows * n_cols) as u64,
+    };
+    Ok(gpu.launcher.launch(&unit(gpu)?.sum, numbers(OP, n_rows * n_cols)?, &args)?)
+}
+
+/// `out[r] += sigmoid(scores[r]) * y[r]`; `scores` is `[n_rows, 1]`.
+pub fn add_gated(exec: Exec, y: View, scores: View, out: &mut ViewMut) -> Result<(), Error> {
+    const OP: &str = "add_gated";
+    let [n_rows, n_cols] = out.shape;
+    y.expect_shape(OP, "y", out.shape)?;
+    scores.expect_shape(OP, "scores", [n_rows, 1])?;
+    if n_rows == 0 || n_cols == 0 {
+        return Ok(());
+    }
+    let Exec::Gpu(gpu) = exec else {
+        let (y, scores, out) = (y.f32s(OP, "y")?, scores.f32s(OP, "scores")?, out.f32s(OP, "out")?);
+        for ((y, score), out) in y.chunks_exact(n_cols).zip(scores).zip(out.chunks_exact_mut(n_cols)) {
+            let gate = 1.0 / (1.0 + (-score).exp());
+            out.iter_mut().zip(y).for_each(|(out, y)| *out += gate * y);
+        }
+        return Ok(());
+    };
+    let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 12 * (n_rows * n_cols) as u64, flops: 0 });
+    let args = AddGated {
+        y: y.device_f32s(OP, "y")?,
+        scores: scores.device_f32s(OP, "scores")?,
+        out: out.device_f32s(OP, "out")?,
+        n_cols: count(OP, "columns", n_cols)?,
+        n: (n_rows * n_cols) as u64,
+    };
+    Ok(gpu.launcher.launch(&unit(gpu)?.add_gated, numbers(OP, n_rows * n_cols)?, &args)?)
+}

@@ -1,0 +1,116 @@
+//! Launch parameters that differ between chips: small files under `tuning/`, from the general to the particular. What
+//! each means stands in `tuning/README.md`.
+
+/// Name and text of each file.
+const FILES: &[(&str, &str)] = &[
+    ("default", include_str!("../../tuning/default.txt")),
+    ("rocm", include_str!("../../tuning/rocm.txt")),
+    ("gfx1100", include_str!("../../tuning/gfx1100.txt")),
+    ("gfx1151", include_str!("../../tuning/gfx1151.txt")),
+    ("gfx1201", include_str!("../../tuning/gfx1201.txt")),
+    ("gfx90a", include_str!("../../tuning/gfx90a.txt")),
+    ("gfx942", include_str!("../../tuning/gfx942.txt")),
+    ("sm_90", include_str!("../../tuning/sm_90.txt")),
+];
+
+const ENV: &str = "ROCI_TUNING";
+
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub struct Tuning {
+    pub waves: u32,
+    pub packed_outs: u32,
+    pub plain_outs: u32,
+    pub units_rows: u32,
+    pub mma_from: usize,
+    pub mma_to: usize,
+    pub mma_f16_from: usize,
+    pub mma_f16_to: usize,
+    pub mma_blocks: usize,
+    pub experts_from: usize,
+    pub blas_rows: u32,
+    pub memory_gb_s: u32,
+    pub matrix_tflops: u32,
+}
+
+impl Tuning {
+    /// For a device, with what the environment overrides; overrides that make no sense are left out, with the reason.
+    pub(crate) fn of(device: &gpu::Device) -> (Self, Option<String>) {
+        let (vendor, arch) = (device.vendor().word(), device.properties().arch.as_str());
+        let overrides = std::env::var(ENV).unwrap_or_default();
+        match Self::with(vendor, arch, &overrides) {
+            Ok(tuning) => (tuning, None),
+            Err(why) => (Self::with(vendor, arch, "").expect("the program's own files were tested"), Some(why)),
+        }
+    }
+
+    /// `arch` as a device reports it: `gfx942:sramecc+`, `sm_90`.
+    fn with(vendor: &str, arch: &str, overrides: &str) -> Result<Self, String> {
+        let arch = arch.split(':').next().unwrap_or(arch);
+        // gfx1100 -> gfx11, gfx942 -> gfx9: the last two digits are the chip.
+        let family = arch.len().checked_sub(2).and_then(|end| arch.get(..end)).unwrap_or(arch);
+        let mut tuning = Self::default();
+        for name in ["default", vendor, family, arch] {
+            let Some((_, text)) = FILES.iter().find(|(file, _)| *file == name) else { continue };
+            let lines = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
+            for line in lines.filter(|line| !line.is_empty()) {
+                tuning.set(line).map_err(|what| format!("tuning/{name}.txt: {what}"))?;
+            }
+        }
+        for part in overrides.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            tuning.set(part).map_err(|what| format!("{ENV}: {what}"))?;
+        }
+        Ok(tuning)
+    }
+
+    /// Takes one `name = number`.
+    fn set(&mut self, line: &str) -> Result<(), String> {
+        let parts = line.split_once('=').map(|(name, number)| (name.trim(), number.trim().parse::<u32>()));
+        let Some((name, Ok(number))) = parts else { return Err(format!("`{line}` is no `name = number`")) };
+        let small = |number| if (1..=16).contains(&number) { Ok(number) } else { Err(format!("`{line}`: 1 to 16")) };
+        match name {
+            "waves" => self.waves = small(number)?,
+            "packed_outs" => self.packed_outs = small(number)?,
+            "plain_outs" => self.plain_outs = small(number)?,
+            "units_rows" => self.units_rows = number,
+            "mma_from" => self.mma_from = number as usize,
+            "mma_to" => self.mma_to = number as usize,
+            "mma_f16_from" => self.mma_f16_from = number as usize,
+            "mma_f16_to" => self.mma_f16_to = number as usize,
+            "mma_blocks" => self.mma_blocks = small(number)? as usize,
+            "experts_from" => self.experts_from = number as usize,
+            "blas_rows" => self.blas_rows = number,
+            "memory_gb_s" => self.memory_gb_s = number,
+            "matrix_tflops" => self.matrix_tflops = number,
+            _ => return Err(format!("`{name}` is no launch parameter")),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_read_and_the_particular_wins() {
+        for (name, _) in FILES {
+            Tuning::with(name, "none", "").unwrap();
+        }
+        let (card, h200) = (Tuning::with("rocm", "gfx1100", "").unwrap(), Tuning::with("cuda", "sm_90", "").unwrap());
+        assert_eq!((card.blas_rows, card.memory_gb_s, card.waves), (2048, 960, 4));
+        assert_eq!((h200.blas_rows, h200.matrix_tflops), (17, 800));
+        let cdna = Tuning::with("rocm", "gfx942:sramecc+:xnack-", "").unwrap();
+        assert_eq!(cdna.blas_rows, 256);
+        let unknown = Tuning::with("rocm", "gfx9999", "").unwrap();
+        assert_eq!((unknown.waves, unknown.memory_gb_s), (4, 0));
+    }
+
+    #[test]
+    fn the_environment_wins_and_nonsense_is_refused() {
+        let tuning = Tuning::with("rocm", "gfx1100", "waves=8, units_rows=1").unwrap();
+        assert_eq!((tuning.waves, tuning.units_rows, tuning.packed_outs), (8, 1, 2));
+        for wrong in ["waves", "waves=many", "waves=0", "waves=17", "speed=9", "waves=-1"] {
+            assert!(Tuning::with("rocm", "gfx1100", wrong).is_err(), "{wrong}");
+        }
+    }
+}
