@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use gpu::Buffer;
-use ops::{DeviceSpans, Heads, Indices, Place, Plan, View};
+use ops::{AttentionPlan, DeviceSpans, Heads, Indices, Place, View};
 use weights::Dtype;
 
 use crate::Error;
@@ -38,7 +38,7 @@ pub struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    pub fn new(step: &'a Step, plan: Plan, heads: &Heads) -> Self {
+    pub fn new(step: &'a Step, plan: AttentionPlan, heads: &Heads) -> Self {
         let mut input = Self { step, words: Vec::new(), ends: [0; N_PARTS] };
         input.push(Part::Tokens, &step.tokens);
         input.push(Part::Sources, &step.sources);
@@ -68,7 +68,7 @@ impl<'a> Input<'a> {
         start..self.ends[part as usize]
     }
 
-    pub fn places<'d>(&self, inputs: &'d Buffer<u32>, plan: Plan) -> Result<Places<'d>, Error>
+    pub fn places<'d>(&self, inputs: &'d Buffer<u32>, plan: AttentionPlan) -> Result<Places<'d>, Error>
     where
         'a: 'd,
     {
