@@ -1,5 +1,5 @@
 // How many 16-bit products a core makes a second, in a loop of nothing else: plainly, and with half the multiplications as
-// additions (crates/ops/src/matmul/crossed.rs), word by word and as numbers. Twelve sums of sixteen, as the kernels have.
+// additions (crates/ops/src/cpu/x86/winograd.rs), word by word and as numbers. Twelve sums of sixteen, as the kernels have.
 //   cc -O1 -mavx512f -mavx512bw -mavx512vnni bench/multiply_rate.c -o multiply_rate && taskset -c 1 ./multiply_rate
 #include <stdio.h>
 #include <stdlib.h>

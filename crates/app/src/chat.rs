@@ -3,16 +3,15 @@
 
 use crate::cmd::run::{self, Args};
 use crate::interrupt;
+use crate::model_file;
 use crate::report::{self, HintExt};
 use crate::sampling_args::SamplingArgs;
-use crate::session::{Answer, Session};
 use crate::store::Cache;
 use anyhow::{Context, Result, anyhow, bail};
-use engine::FinishReason;
+use rocinante::{Finish, Message, Model, WholeAnswer};
 use rustyline::error::ReadlineError;
 use rustyline::{DefaultEditor, history::DefaultHistory};
 use std::io::Write;
-use text::Message;
 
 const HELP: &str = "\
 /help               this list
@@ -31,13 +30,13 @@ A line that ends with \\ goes on in the next one. Ctrl-C stops an answer.";
 
 /// A conversation under way.
 pub struct Chat<'a> {
-    session: &'a Session,
+    model: &'a Model,
     args: &'a Args,
     sampling: SamplingArgs,
     system: Option<String>,
     /// Questions and answers, without the system message.
     messages: Vec<Message>,
-    last_answer: Option<Answer>,
+    last_answer: Option<WholeAnswer>,
 }
 
 /// What a line asks for.
@@ -74,9 +73,9 @@ enum Next {
 }
 
 impl<'a> Chat<'a> {
-    pub fn new(session: &'a Session, args: &'a Args) -> Self {
+    pub fn new(model: &'a Model, args: &'a Args) -> Self {
         let (sampling, system) = (args.sampling.clone(), args.system.clone());
-        Self { session, args, sampling, system, messages: Vec::new(), last_answer: None }
+        Self { model, args, sampling, system, messages: Vec::new(), last_answer: None }
     }
 
     pub fn run(&mut self) -> Result<()> {
@@ -86,7 +85,7 @@ impl<'a> Chat<'a> {
             // There is none before the first chat.
             let _ = editor.load_history(history);
         }
-        let name = self.session.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let name = self.model.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
         eprintln!("{name}: say something, or /help");
         loop {
             let text = match read_entry(&mut editor) {
@@ -140,7 +139,7 @@ impl<'a> Chat<'a> {
             "set" if rest.is_empty() => eprintln!("{}", self.describe_settings()),
             "set" => set(&mut self.sampling, rest)?,
             "stats" => match &self.last_answer {
-                Some(answer) => eprintln!("{}", run::summary(self.session, answer)),
+                Some(answer) => eprintln!("{}", run::summary(self.model, answer)),
                 None => eprintln!("nothing was said yet"),
             },
             "save" => self.save(rest)?,
@@ -176,40 +175,39 @@ impl<'a> Chat<'a> {
         let system = self.system.iter().map(|system| Message::new("system", system.as_str()));
         let messages: Vec<Message> = system.chain(self.messages.iter().cloned()).collect();
         let prompt = match self.args.raw {
-            true => self.session.encode_raw(&self.messages.last().map(|m| m.content.clone()).unwrap_or_default()),
-            false => self.session.encode_chat(&messages)?,
+            true => self.model.encode_raw(&self.messages.last().map(|m| m.content.clone()).unwrap_or_default()),
+            false => {
+                let prompt = self.model.chat_prompt(&messages);
+                prompt.map_err(|error| model_file::hinted(self.model.path(), error))?.tokens
+            }
         };
-        if prompt.len() >= self.session.plan.n_ctx {
-            let (n_tokens, n_ctx) = (prompt.len(), self.session.plan.n_ctx);
+        let n_ctx = self.model.context();
+        if prompt.len() >= n_ctx {
+            let n_tokens = prompt.len();
             return Err(anyhow!("the conversation has {n_tokens} tokens, the context holds {n_ctx}"))
                 .hint("/clear or /undo forgets some of it; --context at the start makes more room");
         }
-        let mut request = run::request(self.session, self.args, prompt, seed)?;
-        request.sampling = self.sampling.sampling(seed, &self.session.tokenizer);
-        request.max_tokens = self.sampling.max_tokens;
+        let request = run::request(self.model, &self.sampling, None, seed)?;
         let guard = interrupt::arm()?;
         let mut out = std::io::stdout().lock();
-        let answer = self.session.generate(&request, &guard, &mut |text| {
+        let answer = run::generate(self.model, prompt, &request, &guard, &mut |text| {
             out.write_all(text.as_bytes())?;
             Ok(out.flush()?)
         })?;
         if !answer.text.ends_with('\n') {
             writeln!(out)?;
         }
-        match answer.reason {
-            FinishReason::Stop => {}
-            FinishReason::Cancelled => eprintln!("(stopped)"),
-            FinishReason::Length => eprintln!("(ended by max-tokens {}: /set changes it)", self.sampling.max_tokens),
-            FinishReason::Context => {
-                eprintln!(
-                    "(the context of {} tokens is full: /clear forgets the conversation)",
-                    self.session.plan.n_ctx
-                );
+        match answer.finish {
+            Finish::End | Finish::StopString | Finish::ToolCalls => {}
+            Finish::Cancelled => eprintln!("(stopped)"),
+            Finish::Length => eprintln!("(ended by max-tokens {}: /set changes it)", self.sampling.max_tokens),
+            Finish::Context => {
+                eprintln!("(the context of {n_ctx} tokens is full: /clear forgets the conversation)");
             }
         }
         self.messages.push(Message::new("assistant", answer.text.as_str()));
         if self.args.verbose {
-            eprintln!("{}", run::summary(self.session, &answer));
+            eprintln!("{}", run::summary(self.model, &answer));
         }
         self.last_answer = Some(answer);
         Ok(())

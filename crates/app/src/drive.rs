@@ -1,8 +1,10 @@
 //! Drives a model directly, without an engine, for the commands that measure: sequences with fixed
 //! block tables, tokens in, logits out. No sampling, no scheduling.
 
+use crate::model_file;
 use anyhow::{Context, Result};
 use model::{BLOCK_TOKENS, Batch, BlockId, Choice, Model, SeqRows, TokenId};
+use rocinante::{LoadPlan, ModelFiles, Options};
 
 /// A model and the blocks of its sequences.
 pub struct Driver {
@@ -33,6 +35,15 @@ pub enum Want {
 }
 
 impl Driver {
+    /// Plans and loads a model, for options with `Workload::Steps`.
+    pub fn load(files: &ModelFiles, options: &Options, n_sequences: usize, n_ctx: usize) -> Result<(Self, LoadPlan)> {
+        let hinted = |error| model_file::hinted(files.path(), error);
+        let plan = files.plan(options).map_err(hinted)?;
+        let model = files.load(&plan).map_err(hinted)?;
+        let max_batch_tokens = plan.options.max_batch_tokens;
+        Ok((Self::new(model, n_sequences, n_ctx, max_batch_tokens), plan))
+    }
+
     /// Gives each of `n_sequences` room for `n_ctx` tokens.
     pub fn new(model: Model, n_sequences: usize, n_ctx: usize, max_batch_tokens: usize) -> Self {
         let mut driver = Self { model, tables: Vec::new(), max_batch_tokens };

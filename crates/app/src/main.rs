@@ -9,25 +9,24 @@
 
 mod chat;
 mod cmd;
+mod doctor;
+#[cfg(test)]
+mod documented_commands;
 mod drive;
 mod interrupt;
-mod load;
 mod logits_file;
 mod machine;
-mod memory_plan;
 mod model_file;
 mod options;
 mod profile;
-mod quantize;
 mod report;
 mod sampling_args;
 mod server;
-mod session;
 mod soak;
 mod store;
 mod web;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -83,13 +82,21 @@ enum Command {
     Imatrix(cmd::imatrix::Args),
     /// Show what can compute here
     Devices(cmd::devices::Args),
+    /// Find out what keeps a GPU from working, and test it
+    Doctor(cmd::doctor::Args),
     /// Make, show or remove compiled GPU kernels
     Kernels(cmd::kernels::Args),
+    /// Print a completion script for a shell
+    Completions(cmd::completions::Args),
+    /// Write man pages to a folder
+    Man(cmd::man::Args),
 }
 
 fn main() -> ExitCode {
     // Discovery asks drivers, which may hang or abort, through a child that is this same program.
-    gpu::discovery::answer_if_asked();
+    rocinante::answer_if_asked();
+    // So are constraints tried out that might take all memory.
+    server::constraint_probe::answer_if_asked();
     let outcome = match Cli::parse().command {
         Command::Run(args) => cmd::run::main(&args),
         Command::Serve(args) => cmd::serve::main(&args),
@@ -106,7 +113,10 @@ fn main() -> ExitCode {
         Command::Quantize(args) => cmd::quantize::main(&args),
         Command::Imatrix(args) => cmd::imatrix::main(&args),
         Command::Devices(args) => cmd::devices::main(&args),
+        Command::Doctor(args) => cmd::doctor::main(&args),
         Command::Kernels(args) => cmd::kernels::main(&args),
+        Command::Completions(args) => cmd::completions::main(&args, Cli::command()),
+        Command::Man(args) => cmd::man::main(&args, Cli::command()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

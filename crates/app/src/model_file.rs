@@ -1,40 +1,97 @@
-//! A model file as the commands need it: opened, and its tokenizer and chat template made by `rocinante`, with a hint
-//! for whoever reads the error.
+//! Models for commands: opened, planned and loaded by `rocinante`, with a hint for whoever reads the error. The one
+//! place that turns the runtime's errors into what a person should do next.
 
-use crate::report::HintExt;
-use anyhow::{Context, Result};
 use std::path::Path;
-use text::{ChatTemplate, Tokenizer};
-use weights::Checkpoint;
 
-/// Maps the file and reads its header.
-pub fn open(path: &Path) -> Result<Checkpoint> {
-    Checkpoint::open(path)
-        .hint("roci reads GGUF and safetensors, files and folders; a download that was cut must be fetched again")
+use anyhow::{Result, anyhow};
+use rocinante::{Error, Model, ModelFiles, Options};
+use text::Tokenizer;
+
+use crate::report::{self, HintExt};
+
+/// Maps a model's files and reads their headers.
+pub fn open(path: &Path) -> Result<ModelFiles> {
+    ModelFiles::open(path).map_err(|error| hinted(path, error))
 }
 
-/// Builds the tokenizer that the file describes.
-pub fn open_tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer> {
-    let tokenizer = rocinante::files::tokenizer(checkpoint);
-    let hint = match &tokenizer {
-        Err(rocinante::Error::NoVocabulary(_)) => {
+/// As [`open`], with what the options ask for, and says what was converted.
+pub fn open_with(path: &Path, options: &Options) -> Result<ModelFiles> {
+    let files = ModelFiles::open_with(path, options).map_err(|error| hinted(path, error))?;
+    files.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    Ok(files)
+}
+
+/// The tokenizer that the files describe.
+pub fn tokenizer(files: &ModelFiles) -> Result<Tokenizer> {
+    files.tokenizer().map_err(|error| hinted(files.path(), error))
+}
+
+/// A model that is ready to answer. What a person should know about how it was loaded goes to standard error.
+pub fn load(path: &Path, options: &Options) -> Result<Model> {
+    let files = ModelFiles::open_with(path, options).map_err(|error| hinted(path, error))?;
+    let model = Model::load(&files, options).map_err(|error| hinted(path, error))?;
+    model.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    Ok(model)
+}
+
+/// The error with what to do next, and the file it is about where it does not say so itself.
+pub fn hinted(path: &Path, error: Error) -> anyhow::Error {
+    let hint = hint(&error);
+    let is_about_file = matches!(
+        error,
+        Error::NoVocabulary(_) | Error::Text(_) | Error::Template(_) | Error::Model(_) | Error::DoesNotFit(_)
+    );
+    let error = match error {
+        Error::ContextTooLong { n_ctx, n_ctx_train } => {
+            anyhow!("--context {n_ctx} is more than the {n_ctx_train} tokens the model was trained for")
+        }
+        error => error.into(),
+    };
+    let error = if is_about_file { report::about(path)(error) } else { error };
+    match hint {
+        Some(hint) => Err::<(), _>(error).hint(hint).expect_err("an error stays one"),
+        None => error,
+    }
+}
+
+/// What to do about it.
+fn hint(error: &Error) -> Option<String> {
+    let hint = match error {
+        Error::File(_) => {
+            "roci reads GGUF and safetensors, files and folders; a download that was cut must be fetched again"
+        }
+        Error::NoVocabulary(_) => {
             "it may be a part of a model, or made for tests; use a file that carries its tokenizer"
         }
-        _ => "`roci inspect MODEL` shows what the file says; please report the kind that is missing",
+        Error::Text(_) => "`roci inspect MODEL` shows what the file says; please report the kind that is missing",
+        Error::Template(_) | Error::Conversation(_) => "--raw sends the prompt as it is, without a template",
+        Error::Gpu(_) | Error::Model(model::Error::Gpu(_)) => {
+            "`roci devices` shows the device; --device cpu does without it"
+        }
+        Error::Model(model::Error::Architecture(..) | model::Error::NoArchitecture(..)) => {
+            "`roci inspect` shows what the file says"
+        }
+        Error::Model(_) => "`roci inspect MODEL --tensors` shows what the file holds",
+        Error::DoesNotFit(_) => {
+            "use a smaller --context, a file with smaller weights, another --device, or close other programs"
+        }
+        Error::ContextTooLong { n_ctx_train, .. } => return Some(format!("use --context {n_ctx_train} or less")),
+        Error::EmptyPrompt => "give some text to start from",
+        Error::PromptTooLong { n_prompt, n_ctx_train, .. } => {
+            return Some(match n_prompt < n_ctx_train {
+                true => format!("shorten it, or use --context up to {n_ctx_train} (what the model was trained for)"),
+                false => format!("shorten it: the model was trained for {n_ctx_train} tokens"),
+            });
+        }
+        Error::Constraint(_) => "look at --json-schema, --grammar or --regex again; see `roci run --help`",
+        Error::NoProfile => "`roci devices` shows what can compute here; --device chooses",
+        Error::NoScores => "use a reranker, for example bge-reranker-v2-m3; `roci embed` makes vectors with any model",
+        Error::Encoder => "`roci embed` makes vectors of texts, `roci rerank` puts them in order",
+        Error::Importance { .. } => "an importance matrix is made by `roci imatrix` or llama.cpp's llama-imatrix",
+        Error::Engine(engine::Error::ContextTooSmall { .. } | engine::Error::StepTooSmall { .. }) => {
+            "a longer --context holds longer texts"
+        }
+        _ => return None,
     };
-    tokenizer.hint(hint)
-}
-
-/// The file's chat template, or ChatML where it has none.
-pub struct Template {
-    pub template: ChatTemplate,
-    pub is_default: bool,
-}
-
-pub fn open_template(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Result<Template> {
-    let source = rocinante::files::template_source(checkpoint)?;
-    let template = rocinante::files::template(source.as_deref(), tokenizer)
-        .context("the file's chat template cannot be read")
-        .hint("--raw sends the prompt as it is, without a template")?;
-    Ok(Template { template, is_default: source.is_none() })
+    Some(hint.to_owned())
 }

@@ -2,6 +2,8 @@
 
 use anyhow::Result;
 use clap::ValueEnum;
+use rocinante::quantize::Mix;
+use rocinante::{Device, Options, Workload, n_cores};
 use serde::Serialize;
 use std::io::Write;
 
@@ -13,41 +15,14 @@ pub enum Format {
     Json,
 }
 
-/// Where a model computes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Device {
-    #[default]
-    Auto,
-    Cpu,
-    Gpu {
-        vendor: gpu::Vendor,
-        ordinal: u32,
-    },
-}
-
-impl std::fmt::Display for Device {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Auto => f.write_str("auto"),
-            Self::Cpu => f.write_str("cpu"),
-            Self::Gpu { vendor, ordinal } => write!(f, "{}:{ordinal}", vendor.word()),
-        }
-    }
-}
-
+/// A device as it is typed.
 pub fn parse_device(text: &str) -> Result<Device, String> {
-    let gpu = || {
-        let (word, ordinal) = text.split_once(':').unwrap_or((text, "0"));
-        Some(Device::Gpu { vendor: gpu::Vendor::from_word(word)?, ordinal: ordinal.parse().ok()? })
-    };
-    match text {
-        "auto" => Ok(Device::Auto),
-        "cpu" => Ok(Device::Cpu),
-        _ => gpu().ok_or_else(|| {
-            let words = gpu::Vendor::ALL.map(|vendor| format!("{}[:N]", vendor.word())).join(", ");
-            format!("expected auto, cpu, {words} (see `roci devices`)")
-        }),
-    }
+    text.parse().map_err(|_| format!("expected {} (see `roci devices`)", rocinante::device_names()))
+}
+
+/// The recipe's own spelling of a name.
+pub fn parse_mix(name: &str) -> Result<&'static str, String> {
+    Mix::find(name).map(|mix| mix.name).ok_or_else(|| format!("expected one of: {}", Mix::names()))
 }
 
 /// How keys and values are kept.
@@ -81,7 +56,7 @@ pub struct LoadArgs {
     #[arg(long, conflicts_with = "debug_sync")]
     pub ranges: bool,
     /// Make the weights smaller while loading: Q8_0 Q6_K Q4_K_M ... (an unknown name lists them all)
-    #[arg(long, value_name = "TYPE", value_parser = crate::cmd::quantize::parse_mix)]
+    #[arg(long, value_name = "TYPE", value_parser = parse_mix)]
     pub quantize: Option<&'static str>,
     /// A GPU that takes longer for one step counts as hung
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..))]
@@ -98,24 +73,40 @@ impl LoadArgs {
         }
     }
 
-    /// The device that was asked for; `auto` is the best GPU that passes its self-test, else the CPU.
-    pub fn choose_device(&self) -> model::DeviceChoice {
-        match self.device {
-            Device::Cpu => model::DeviceChoice::Cpu,
-            Device::Gpu { vendor, ordinal } => model::DeviceChoice::Gpu { vendor, ordinal },
-            Device::Auto => {
-                let found = gpu::discovery::Probe::this_program().map(|probe| probe.discover()).unwrap_or_default();
-                found.best(None).map_or(model::DeviceChoice::Cpu, |best| model::DeviceChoice::Gpu {
-                    vendor: best.vendor,
-                    ordinal: best.ordinal,
-                })
-            }
+    /// What was typed, as the runtime takes it.
+    pub fn options(&self, workload: Workload) -> Options {
+        Options {
+            device: self.device,
+            context: self.context.map(|n_ctx| n_ctx as usize),
+            kv_type: match self.kv_type {
+                KvType::F16 => rocinante::KvType::F16,
+                KvType::F32 => rocinante::KvType::F32,
+            },
+            n_threads: Some(self.n_threads()),
+            quantize: self.quantize.and_then(Mix::find),
+            watch: self.watch(),
+            step_deadline: std::time::Duration::from_secs(self.step_deadline.into()),
+            measures_loading: false,
+            constraint_guard: None,
+            workload,
         }
     }
 
+    /// Threads that compute. More than there are cores would wait for each other at every op: they are bounded, with
+    /// a warning.
     pub fn n_threads(&self) -> usize {
-        self.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
+        bounded_threads(self.threads)
     }
+}
+
+/// As many threads as were asked for, at most one per core.
+pub fn bounded_threads(asked: Option<u16>) -> usize {
+    let n_cores = n_cores();
+    let asked = asked.map_or(n_cores, usize::from);
+    if asked > n_cores {
+        eprintln!("warning: --threads {asked} is more than the {n_cores} cores here; using {n_cores}");
+    }
+    asked.min(n_cores)
 }
 
 /// JSON on standard output, for people and programs alike.

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Cause, Error, Fault};
+use crate::exec::relative::{self, INDEXED};
 use crate::exec::wave::fault;
-use crate::exec::{Counters, Flow, Group, Wave, finish, prepare};
-use crate::isa::Encoding;
+use crate::exec::{Class, Counters, FIX_BEFORE, FIX_RESULT, Flow, Group, Inst, Wave, finish, prepare};
+use crate::isa::code;
 use crate::kernel::Kernel;
 use crate::memory::Memory;
 use crate::pool::Pool;
@@ -214,68 +215,40 @@ impl<const N: usize> Run<N> {
 
     /// Runs one wave for a turn.
     fn run(&self, wave: &mut Wave<N>, program: &mut Arc<Program<N>>, group: &mut Group<'_>) -> Result<Flow, Fault> {
-        let mut n = 0u64;
-        let mut class = [0u64; CLASSES];
-        let result = loop {
-            let Some(inst) = program.insts.get(wave.next as usize) else {
-                let cause = Cause::BadJump(wave.code_base);
-                break Err(fault(cause, 0, "?", Vec::new(), group.id, wave.id));
+        let end = wave.n_run + TURN;
+        loop {
+            let flow = match wave.mode & INDEXED {
+                0 => steps::<N, false>(wave, &program.insts, group, end),
+                _ => steps::<N, true>(wave, &program.insts, group, end),
             };
-            wave.next += 1;
-            n += 1;
-            class[class_of(inst.encoding)] += 1;
-            if inst.fix & 15 != 0 {
-                prepare(wave, inst);
-            }
-            // SAFETY: `Emulator::new` refused CPUs without the features handlers are compiled for.
-            let flow = unsafe { (inst.run)(wave, inst, group) };
-            match flow {
-                Flow::Next => {
-                    if inst.fix & 16 != 0 {
-                        finish(wave, inst);
-                    }
-                }
-                Flow::Branch => {
-                    wave.next = inst.target;
-                    if n > TURN {
-                        break Ok(Flow::Next);
-                    }
-                }
+            // `next` has moved past the instruction that stopped, but for a turn that ended with a branch.
+            let mut at = (wave.next as usize).saturating_sub(1);
+            let cause = match flow {
                 Flow::Far => match self.kernel.jump(wave.far, group.memory) {
                     Ok((to, idx)) => {
                         wave.next = idx;
                         wave.code_base = to.base;
                         *program = to;
+                        continue;
                     }
-                    Err(cause) => break Err(self.fault(cause, inst, program, group, wave)),
+                    Err(cause) => cause,
                 },
-                Flow::Barrier | Flow::End => break Ok(flow),
-                Flow::Fault => {
-                    let cause = wave.fault.take().unwrap_or(Cause::Unsupported(inst.op.to_string()));
-                    break Err(self.fault(cause, inst, program, group, wave));
+                Flow::Fault => wave.fault.take().unwrap_or(Cause::BadJump(wave.code_base)),
+                Flow::Mode | Flow::Next | Flow::Branch if wave.n_run > self.options.max_instructions => {
+                    at = wave.next as usize;
+                    Cause::Endless { n_instructions: wave.n_run }
                 }
-            }
-        };
-        wave.n_run += n;
-        tally(&mut wave.counters, n, &class);
-        if wave.n_run > self.options.max_instructions && matches!(result, Ok(Flow::Next)) {
-            let cause = Cause::Endless { n_instructions: wave.n_run };
-            return Err(match program.insts.get(wave.next as usize) {
-                Some(next) => self.fault(cause, next, program, group, wave),
+                Flow::Mode if wave.n_run < end => continue,
+                flow => return Ok(flow),
+            };
+            return Err(match program.insts.get(at) {
+                Some(inst) => self.fault(cause, inst, program, group, wave),
                 None => fault(cause, 0, "?", Vec::new(), group.id, wave.id),
             });
         }
-        result
     }
 
-    fn fault(
-        &self,
-        cause: Cause,
-        inst: &crate::exec::Inst<N>,
-        program: &Program<N>,
-        group: &Group<'_>,
-        wave: &Wave<N>,
-    ) -> Fault {
+    fn fault(&self, cause: Cause, inst: &Inst<N>, program: &Program<N>, group: &Group<'_>, wave: &Wave<N>) -> Fault {
         let offset = inst.offset as i64 + program.base as i64 - self.kernel.entry as i64;
         fault(cause, offset, inst.op, program.words(inst), group.id, wave.id)
     }
@@ -323,6 +296,60 @@ impl<const N: usize> Run<N> {
     }
 }
 
+/// Carries out instructions until one does more than fall through or branch, or the turn ends at a branch.
+fn steps<const N: usize, const IS_INDEXED: bool>(
+    wave: &mut Wave<N>,
+    insts: &[Inst<N>],
+    group: &mut Group<'_>,
+    end: u64,
+) -> Flow {
+    let mut n = 0u64;
+    let mut class = [0u64; CLASSES];
+    let turn = end.saturating_sub(wave.n_run);
+    let flow = loop {
+        let Some(mut inst) = insts.get(wave.next as usize) else {
+            wave.next = u32::MAX;
+            break wave.stop(Cause::BadJump(wave.code_base));
+        };
+        wave.next += 1;
+        n += 1;
+        class[inst.class as usize % CLASSES] += 1;
+        let moved;
+        if IS_INDEXED && inst.class == Class::Vector {
+            match relative::indexed(inst, wave.s[code::M0 as usize]) {
+                Some(m) => moved = m,
+                None => break wave.stop(Cause::Unsupported(format!("{} in indexed mode", inst.op))),
+            }
+            inst = &moved;
+        }
+        // SAFETY: `Emulator::new` refused CPUs without the features handlers are compiled for, and lowering gave this
+        // instruction rows of the register file only.
+        let flow = unsafe {
+            if inst.fix & FIX_BEFORE != 0 {
+                prepare(wave, inst);
+            }
+            let flow = (inst.run)(wave, inst, group);
+            if inst.fix & FIX_RESULT != 0 {
+                finish(wave, inst);
+            }
+            flow
+        };
+        match flow {
+            Flow::Next => {}
+            Flow::Branch => {
+                wave.next = inst.target;
+                if n > turn {
+                    break Flow::Branch;
+                }
+            }
+            other => break other,
+        }
+    };
+    wave.n_run += n;
+    tally(&mut wave.counters, n, &class);
+    flow
+}
+
 /// AMD's own copy and fill kernels move whatever they are told to, written or not.
 fn is_runtime_kernel(name: &str) -> bool {
     name.is_empty() || name.starts_with("__amd_rocclr_") || name.starts_with('?')
@@ -330,25 +357,13 @@ fn is_runtime_kernel(name: &str) -> bool {
 
 const CLASSES: usize = 8;
 
-fn class_of(encoding: Encoding) -> usize {
-    match encoding {
-        Encoding::Sop1 | Encoding::Sop2 | Encoding::Sopc | Encoding::Sopk => 0,
-        Encoding::Sopp => 1,
-        Encoding::Smem => 2,
-        Encoding::Ds => 3,
-        Encoding::Global | Encoding::Flat | Encoding::Mubuf => 4,
-        Encoding::Scratch => 5,
-        _ => 6,
-    }
-}
-
 fn tally(counters: &mut Counters, n: u64, class: &[u64; CLASSES]) {
     counters.instructions += n;
-    counters.scalar += class[0];
-    counters.branches += class[1];
-    counters.scalar_memory += class[2];
-    counters.lds += class[3];
-    counters.global += class[4];
-    counters.scratch += class[5];
-    counters.vector += class[6];
+    counters.scalar += class[Class::Scalar as usize];
+    counters.branches += class[Class::Control as usize];
+    counters.scalar_memory += class[Class::ScalarMemory as usize];
+    counters.lds += class[Class::Lds as usize];
+    counters.global += class[Class::Global as usize];
+    counters.scratch += class[Class::Scratch as usize];
+    counters.vector += class[Class::Vector as usize];
 }

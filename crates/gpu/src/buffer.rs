@@ -70,6 +70,14 @@ impl Allocation {
         counters::add(&Meter::of(shared.device.vendor()).bytes_allocated, bytes);
         Ok(Self { shared: shared.clone(), address, bytes })
     }
+
+    /// The address alone: whoever takes it frees it.
+    pub fn into_address(self) -> Address {
+        let allocation = std::mem::ManuallyDrop::new(self);
+        // SAFETY: read once, from a value that is not dropped: the queue's count goes down as it should.
+        drop(unsafe { std::ptr::read(&allocation.shared) });
+        allocation.address
+    }
 }
 
 impl Drop for Allocation {

@@ -66,6 +66,8 @@ pub enum Error {
     NoBlas { device: String, why: String },
     #[error("kernel cache {path}: {why}")]
     Cache { path: String, why: String },
+    #[error("{what}: {why}")]
+    Late { what: String, why: String },
     #[error("probe of {what}: {why}")]
     Probe { what: String, why: String },
 }

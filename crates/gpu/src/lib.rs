@@ -6,7 +6,8 @@
 //!
 //! What this crate does not know and must never learn: tensors, shapes of models, weights, tokens.
 //! There is no default stream, no synchronous copy, no device-wide wait, no way to name a stream above
-//! it, and no async. It never prints.
+//! it, and no async. It never prints. Raw addresses and streams have one door, [`unchecked`], for code
+//! that stands in for another GPU layer.
 
 mod args;
 mod blas;
@@ -31,6 +32,8 @@ mod queue;
 mod ranges;
 mod raw;
 mod shared;
+pub mod unchecked;
+mod unchecked_blas;
 mod vendor;
 
 pub use args::{Arg, ArgList, Args, Pointer};

@@ -4,7 +4,7 @@
 //! model's code is a few megabytes. A kernel is typed with its arguments, and its launch shape is
 //! checked against what the compiler and the device allow before the driver sees it.
 
-use std::ffi::{CString, c_int};
+use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::Arc;
@@ -59,27 +59,31 @@ impl Module {
             return Err(fail(why));
         }
         let symbol = CString::new(name).map_err(|_| fail("a NUL byte in its name".into()))?;
-        self.device.make_current()?;
-        let mut raw = raw::Function::NULL;
-        // SAFETY: a loaded module, a NUL-terminated name and a valid out pointer.
-        self.device.check(unsafe { self.device.driver().module_function(&mut raw, self.raw, symbol.as_ptr()) })?;
-        let number = |attribute: c_int| -> Result<u32> {
-            let mut value: c_int = 0;
-            // SAFETY: a function of a loaded module and a valid out pointer.
-            self.device.check(unsafe { self.device.driver().function_attribute(&mut value, attribute, raw) })?;
-            Ok(value.max(0) as u32)
-        };
-        let resources = Resources {
-            max_threads: number(FUNCTION_MAX_THREADS)?,
-            shared_bytes: number(FUNCTION_SHARED_BYTES)?,
-            local_bytes: number(FUNCTION_LOCAL_BYTES)?,
-            registers: number(FUNCTION_REGISTERS)?,
-        };
+        let raw = self.find(&symbol)?;
+        let resources = Resources::read(&self.device, raw)?;
         let allowed_shared = AtomicU32::new(CUDA_SHARED_DEFAULT);
         let overlaps = self.program.is_overlapping() && overlap::is_possible(&self.device);
         let (device, name) = (self.device.clone(), name.to_owned());
         let function = Function { device, name, raw, resources, allowed_shared, overlaps };
         Ok(Kernel { function: Arc::new(function), args: PhantomData })
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Code that came from nowhere this layer knows: no kernel of it was declared.
+    pub(crate) fn from_raw(device: &Device, raw: raw::Module) -> Self {
+        Self { device: device.clone(), program: Arc::new(Program::new("image", "")), raw }
+    }
+
+    #[track_caller]
+    pub(crate) fn find(&self, symbol: &CStr) -> Result<raw::Function> {
+        self.device.make_current()?;
+        let mut raw = raw::Function::NULL;
+        // SAFETY: a loaded module, a NUL-terminated name and a valid out pointer.
+        self.device.check(unsafe { self.device.driver().module_function(&mut raw, self.raw, symbol.as_ptr()) })?;
+        Ok(raw)
     }
 }
 
@@ -94,13 +98,31 @@ pub struct Resources {
     pub registers: u32,
 }
 
+impl Resources {
+    #[track_caller]
+    pub(crate) fn read(device: &Device, function: raw::Function) -> Result<Self> {
+        let number = |attribute: c_int| -> Result<u32> {
+            let mut value: c_int = 0;
+            // SAFETY: a function of a loaded module and a valid out pointer.
+            device.check(unsafe { device.driver().function_attribute(&mut value, attribute, function) })?;
+            Ok(value.max(0) as u32)
+        };
+        Ok(Self {
+            max_threads: number(FUNCTION_MAX_THREADS)?,
+            shared_bytes: number(FUNCTION_SHARED_BYTES)?,
+            local_bytes: number(FUNCTION_LOCAL_BYTES)?,
+            registers: number(FUNCTION_REGISTERS)?,
+        })
+    }
+}
+
 pub(crate) struct Function {
     pub device: Device,
     pub name: String,
     pub raw: raw::Function,
-    resources: Resources,
+    pub resources: Resources,
     /// Dynamic shared memory the driver was told to allow (NVIDIA only).
-    allowed_shared: AtomicU32,
+    pub allowed_shared: AtomicU32,
     /// Whether it may be launched before the work in front of it is over.
     pub overlaps: bool,
 }

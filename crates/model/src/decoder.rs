@@ -74,8 +74,15 @@ impl Decoder {
     fn embed(&mut self, exec: Exec, step: &Step, places: &Places) -> Result<(), Error> {
         let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
         let (parts, n) = (&weights.parts, step.n_rows);
+        let mut tokens = places.tokens;
+        if !places.sources.is_empty() {
+            ops::feed(exec, places.tokens, places.sources, s.chosen.view(), &mut s.tokens.rows_mut(n))?;
+            if let Place::Device(fed) = s.tokens.rows(n).place {
+                tokens.device = Some(fed.cast()?);
+            }
+        }
         let mut x = s.x.rows_mut(n);
-        ops::embed(exec, weights.view(parts.embedding), places.tokens, &mut x)?;
+        ops::embed(exec, weights.view(parts.embedding), tokens, &mut x)?;
         if config.embedding_scale != 1.0 {
             ops::scale(exec, &mut x, config.embedding_scale)?;
         }

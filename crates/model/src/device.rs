@@ -167,6 +167,11 @@ impl Device {
         Ok(())
     }
 
+    /// Whether steps run op by op, one at a time.
+    pub fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
     pub fn profiler(&self) -> Option<Profiler> {
         self.profiler.clone()
     }

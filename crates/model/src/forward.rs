@@ -17,6 +17,8 @@ use crate::{Attention, Batch, Config, Error, Model, Pooling, Rows, StepLimits};
 pub(crate) struct Steps {
     submitted: VecDeque<Submitted>,
     n_submitted: u64,
+    /// Choices of the step that was submitted last, which the next may take tokens from.
+    n_choices_before: usize,
 }
 
 struct Submitted {
@@ -51,9 +53,12 @@ impl Model {
         self.wait(ticket)
     }
 
-    /// Steps that may be under way at once.
+    /// Steps that may be under way at once. One that is watched is run to its end.
     pub fn max_in_flight(&self) -> usize {
-        1
+        match &self.runs_on {
+            RunsOn::Gpu(device) if !device.is_watched() => 2,
+            _ => 1,
+        }
     }
 
     /// Queues a step.
@@ -70,6 +75,7 @@ impl Model {
         self.steps.n_submitted += 1;
         let number = self.steps.n_submitted;
         let (n_logits, n_chosen, n_pooled) = (batch.n_logits(), batch.choices.len(), batch.pool_rows.len());
+        self.steps.n_choices_before = n_chosen;
         self.steps.submitted.push_back(Submitted { number, n_logits, n_chosen, n_pooled, in_flight });
         Ok(Ticket(number))
     }
@@ -109,8 +115,12 @@ impl Model {
         if !self.chooses() && !batch.choices.is_empty() {
             return bad("on a CPU the caller chooses the tokens");
         }
+        let n_before = self.steps.n_choices_before;
         if self.max_in_flight() == 1 && !batch.fed.is_empty() {
             return bad("this model takes no tokens from the step before");
+        }
+        if let Some(fed) = batch.fed.iter().find(|fed| fed.choice_idx as usize >= n_before) {
+            return bad(&format!("row {} takes choice {} of {n_before}", fed.row, fed.choice_idx));
         }
         if self.decoder.config.is_encoder() {
             if batch.attention != Attention::Full {

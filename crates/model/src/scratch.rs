@@ -8,6 +8,8 @@ use crate::{Config, Error};
 /// A tensor is bound to its shape once, by name, in `lay_out`. `T` is what stands for a tensor: itself, or nothing where
 /// only sizes are added up.
 pub struct Scratch<T = Tensor> {
+    /// The step's tokens, `[max_rows, 1]` as bits, where some come from the step before.
+    pub tokens: T,
     /// The residual stream, `[max_rows, n_embd]`.
     pub x: T,
     pub q: T,
@@ -95,6 +97,7 @@ impl<T> Scratch<T> {
         // An encoder has no logits.
         let n_logits_rows = if config.is_encoder() { 0 } else { max_logits_rows };
         Self {
+            tokens: take([max_rows, 1]),
             x: take([max_rows, n_embd]),
             q: take([max_rows, q_dim]),
             k: take([max_rows, kv_dim]),

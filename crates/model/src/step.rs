@@ -10,6 +10,8 @@ use crate::{Attention, Batch, Choice};
 pub struct Step<'a> {
     pub n_rows: usize,
     pub tokens: Vec<u32>,
+    /// Of each row: which choice of the step before is its token, or `ops::GIVEN`.
+    pub sources: Vec<u32>,
     /// `ops::Slot::index` of each row.
     pub slots: Vec<u32>,
     /// Rows that anybody wants at the end, ascending.
@@ -35,6 +37,8 @@ pub struct Step<'a> {
 /// Where a device reads the step's inputs.
 pub struct Places<'d> {
     pub tokens: Indices<'d>,
+    /// Empty where every token is known.
+    pub sources: Indices<'d>,
     pub slots: Indices<'d>,
     pub kept: Indices<'d>,
     pub pooled: Indices<'d>,
@@ -55,6 +59,8 @@ impl<'a> Step<'a> {
             let rows = seq.first_row as usize..(seq.first_row + seq.n_rows) as usize;
             slots.extend(batch.positions[rows].iter().map(|&position| slot(&seq.block_table, position).index()));
         }
+        let mut sources = vec![ops::GIVEN; batch.n_rows()];
+        batch.fed.iter().for_each(|fed| sources[fed.row as usize] = fed.choice_idx);
         let mut kept: Vec<u32> = batch.logits_rows.iter().chain(&batch.pool_rows).copied().collect();
         kept.sort_unstable();
         kept.dedup();
@@ -81,6 +87,7 @@ impl<'a> Step<'a> {
             logits_rows: batch.logits_rows.iter().map(among_kept).collect(),
             choices: batch.choices.iter().flat_map(|choice| choice_words(choice, config.n_vocab)).collect(),
             blocks: batch.seqs.iter().map(|seq| seq.block_table.iter().map(|block| block.0).collect()).collect(),
+            sources,
             slots,
             kept,
             angles: angles(rope),
@@ -105,6 +112,8 @@ impl<'a> Step<'a> {
     pub fn places(&self) -> Places<'_> {
         Places {
             tokens: Indices::from(&self.tokens),
+            // Where the host is the device, it knows every token.
+            sources: Indices::default(),
             slots: Indices::from(&self.slots),
             kept: Indices::from(&self.kept),
             pooled: Indices::from(&self.pooled),

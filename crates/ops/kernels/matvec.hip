@@ -279,13 +279,16 @@ DEVICE void use_groups(float (&sum)[OUTS][ROWS], float (&squares)[ROWS], const R
                     l[part] = dot4_i8(four, as_if_new((i32)low[part].at[i]), l[part]);
                 }
             }
-#if FORMAT == FORMAT_Q6_K
+#if HAS_TWO_SCALES
             const float dot = fma_f32(group[o].d0, (float)(h[0] * 256 + l[0]), group[o].d1 * (float)(h[1] * 256 + l[1]));
 #else
             const float dot = group[o].d0 * (float)((h[0] + h[1]) * 256 + l[0] + l[1]);
 #endif
             sum[o][r] = fma_f32(dot, scale.at[0], sum[o][r]);
-#if FORMAT != FORMAT_Q8_0 && FORMAT != FORMAT_Q6_K
+#if HAS_TWO_MINS
+            sum[o][r] = fma_f32(group[o].m, scale.at[1] - scale.at[3], sum[o][r]);
+            sum[o][r] = fma_f32(group[o].m1, scale.at[3], sum[o][r]);
+#elif HAS_MIN
             sum[o][r] = fma_f32(group[o].m, scale.at[1], sum[o][r]);
 #endif
         }

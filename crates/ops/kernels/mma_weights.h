@@ -31,6 +31,69 @@ DEVICE void halves_of(u32 (&out)[4], const Raw &raw, const Scale &, u32 quarter)
 DEVICE u32 twice(u32 half) { return half | (half << 16); }
 DEVICE u32 half_word(float f) { return twice(f16_to_bits(to_f16(f))); }
 
+#if IS_MORE
+// d0 and d1 times 64, each number twice in a word; quants are divided by as much, so that no scale is too small for a half.
+#define Q_DIVISOR 64.0f
+struct Scale {
+    u32 d0, g;
+#if HAS_TWO_SCALES
+    u32 d1;
+#endif
+#if HAS_MIN
+    u32 m;
+#endif
+#if HAS_TWO_MINS
+    u32 m1;
+#endif
+};
+
+DEVICE Scale scale_of(const Raw &raw, u32 g) {
+    Group group;
+    scale_group(group, raw, g);
+    Scale scale;
+    scale.g = g;
+    scale.d0 = half_word(group.d0 * Q_DIVISOR);
+#if HAS_TWO_SCALES
+    scale.d1 = half_word(group.d1 * Q_DIVISOR);
+#endif
+#if HAS_MIN
+    scale.m = half_word(group.m);
+#endif
+#if HAS_TWO_MINS
+    scale.m1 = half_word(group.m1);
+#endif
+    return scale;
+}
+
+// Two quants that stand in bytes 0 and 2 of a word, 128 more than they are. 0x6400 | q is the half 1024 + q; a 64th of that
+// less 18 is exact.
+DEVICE u32 weights_of(u32 quants, u32 d, u32 m) {
+    const u32 parts = fma_halves((quants & 0x00ff00ffu) | 0x64006400u, 0x24002400u, 0xcc80cc80u);
+    return HAS_MIN ? fma_halves(parts, d, m) : mul_halves(parts, d);
+}
+
+// Eight weights of a quarter: 4i, 4i + 2 | 4i + 1, 4i + 3 | the same behind 16.
+DEVICE void halves_of(u32 (&out)[4], const Raw &raw, const Scale &scale, u32 quarter) {
+    const u32 first = quants(raw, scale.g, quarter) ^ 0x80808080u, second = quants(raw, scale.g, 4 + quarter) ^ 0x80808080u;
+#if HAS_TWO_SCALES
+    const u32 d1 = scale.d1;
+#else
+    const u32 d1 = scale.d0;
+#endif
+#if HAS_TWO_MINS
+    const u32 m = scale.m, m1 = scale.m1;
+#elif HAS_MIN
+    const u32 m = scale.m, m1 = scale.m;
+#else
+    const u32 m = 0, m1 = 0;
+#endif
+    out[0] = weights_of(first, scale.d0, m);
+    out[1] = weights_of(first >> 8, scale.d0, m);
+    out[2] = weights_of(second, d1, m1);
+    out[3] = weights_of(second >> 8, d1, m1);
+}
+#else
+
 // What turns the quants of a group into weights, each number twice in a word.
 struct Scale {
     u32 d;
@@ -107,6 +170,7 @@ DEVICE void halves_of(u32 (&out)[4], const Raw &raw, const Scale &scale, u32 qua
     out[2] = weights_of(second, scale, 1);
     out[3] = weights_of(second >> 8, scale, 1);
 }
+#endif
 #endif
 
 #endif

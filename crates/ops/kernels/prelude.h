@@ -23,6 +23,9 @@ typedef unsigned long long u64;
 
 static_assert(sizeof(void *) == 8, "the host passes 64-bit addresses");
 
+// Numbers that are part of the program.
+#define DEVICE_TABLE static __device__ const
+
 // A bfloat16 as stored. f16 is the compiler's own half on AMD and a stored half on NVIDIA; both
 // convert with to_f32 and to_f16, and both are 2 bytes.
 struct alignas(2) bf16 {
@@ -135,6 +138,9 @@ DEVICE void shared_min(u32 *at, u32 value) {
 #define GPU_SDOT4 1
 #endif
 
+// Four bytes out of the eight of `low` and `high`: each byte of `which`, 0 to 7, says which one.
+DEVICE u32 pick_bytes(u32 low, u32 high, u32 which) { return __builtin_amdgcn_perm(high, low, which); }
+
 // c + sum of four signed 8-bit products.
 DEVICE i32 dot4_i8(i32 a, i32 b, i32 c) {
 #if defined(__GFX11__) || defined(__GFX12__)
@@ -171,7 +177,7 @@ DEVICE float dot2_f16(u32 a, u32 b, float c) {
 #endif
 }
 
-// A tile of the matrix units, one face for all of them: sum [16, 16] += a [16, 16] b [16, 16]^T, halves in, f32 sums, by
+// A tile of the matrix units, one interface for all of them: sum [16, 16] += a [16, 16] b [16, 16]^T, halves in, f32 sums, by
 // one wave. Both factors are rows of 16 halves in shared memory, each row on 16 bytes. Which lane holds what differs from
 // chip to chip; element i of a lane's sums stands at row mma_row(i) and column mma_column(i).
 #if defined(__GFX11__)
@@ -312,6 +318,11 @@ DEVICE void shared_add(u64 *at, u64 value) { atomicAdd(at, value); }
 DEVICE void shared_add(u32 *at, u32 value) { atomicAdd(at, value); }
 DEVICE void shared_min(u32 *at, u32 value) { atomicMin(at, value); }
 
+DEVICE u32 pick_bytes(u32 low, u32 high, u32 which) {
+    const u32 nibbles = which | (which >> 4);
+    return __byte_perm(low, high, __byte_perm(nibbles, 0, 0x4420));
+}
+
 DEVICE i32 dot4_i8(i32 a, i32 b, i32 c) {
     i32 d;
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -389,7 +400,7 @@ DEVICE void load_turned(u32 (&out)[4], const f16 *row) {
                  : "r"(at));
 }
 
-// The same face as AMD's matrix units above: a tile is two products of 16 by 8.
+// The same interface as AMD's matrix units above: a tile is two products of 16 by 8.
 #define GPU_HAS_TILES 1
 #define MMA_SUMS 8
 struct MmaFactor {

@@ -3,7 +3,7 @@
 //
 // A row of n_groups groups lies as four planes of 16 bytes a group: high bytes 0-15, high 16-31, low 0-15, low 16-31;
 // the scales lie behind all rows, four numbers a group: d, d * sum of q, the sum of squares of what a norm is made of
-// (where there is one), and nothing.
+// (where there is one), and d * sum of the second sixteen q.
 #pragma once
 #include "prelude.h"
 
@@ -14,7 +14,7 @@ DEVICE void round_number(float value, float squares, u32 i, u32 k, u32 n_groups,
     const float most = wave_max<32>(abs_f32(value));
     const float d = most / ROUND_LARGEST, inverse = most > 0.0f ? ROUND_LARGEST / most : 0.0f;
     const i32 n = (i32)round_f32(value * inverse);
-    const i32 sum = wave_sum<32>(n);
+    const i32 half = wave_sum<16>(n), other = across(half, 16);
     if (!is_inside) return;
     const i32 low = ((n + 128) & 255) - 128, high = (n - low) / 256;
     const u32 row = i / n_groups, g = i % n_groups;
@@ -22,7 +22,7 @@ DEVICE void round_number(float value, float squares, u32 i, u32 k, u32 n_groups,
     to[0] = (u8)high;
     to[(u64)n_groups * 32] = (u8)low;
     if (k == 0) {
-        const Pack<float, 4> scale = {{d, d * (float)sum, squares, 0.0f}};
+        const Pack<float, 4> scale = {{d, d * (float)(half + other), squares, d * (float)other}};
         store<4>(scales + (u64)i * 4, scale);
     }
 }

@@ -1,4 +1,5 @@
-// sample: a token for each row of logits: greedy, or drawn after top-k, top-p and min-p. One block a row.
+// sample: a token for each row of logits: greedy, or drawn after top-k, top-p and min-p. One block a row. describe:
+// how probable it was.
 //
 // The tokens that are kept are always the best ones up to some place in the order (logit, then lower token id). That
 // place is found digit by digit, counting tokens (top-k) or adding up their weights (top-p) in 256 bins. Weights are
@@ -273,4 +274,63 @@ sample(const float *__restrict__ logits, const u32 *__restrict__ choices, u32 *_
     }
     row.lowest = row.lowest > min_logit ? row.lowest : min_logit;
     pick(row, border, scale, u, scratch, out + block_x());
+}
+
+// The largest of all threads' numbers.
+DEVICE u64 block_max_u64(u64 value, u64 *scratch) {
+#pragma unroll
+    for (u32 mask = GPU_WAVE / 2; mask > 0; mask >>= 1) {
+        const u64 other = from_lane_u64(value, lane() ^ mask);
+        if (other > value) value = other;
+    }
+    if (lane() == 0) scratch[thread_x() / GPU_WAVE] = value;
+    barrier();
+    u64 most = 0;
+#pragma unroll 8
+    for (u32 i = 0; i < N_WAVES; ++i) most = scratch[i] > most ? scratch[i] : most;
+    barrier();
+    return most;
+}
+
+#define MAX_TOP 20
+#define NOT_ASKED 0xffffffffu
+
+// describe: log-probabilities of the token that was chosen and of the best ones. One block a row.
+// wanted: how many of the best, or NOT_ASKED. out, a row of 2 + 2 * MAX_TOP words: the log-probability of the chosen
+// token, how many of the best follow, and (token, log-probability) pairs.
+KERNEL(THREADS)
+describe(const float *__restrict__ logits, const u32 *__restrict__ chosen, const u32 *__restrict__ wanted,
+         u32 *__restrict__ out, u32 n_vocab) {
+    __shared__ u64 scratch[N_WAVES];
+    __shared__ float floats[N_WAVES];
+    const u32 t = thread_x(), n_top = wanted[block_x()], token = chosen[block_x()];
+    if (n_top == NOT_ASKED || token == NOT_NUMBERS) return;
+    const float *row = logits + (u64)block_x() * n_vocab;
+    u32 *to = out + (u64)block_x() * (2 + 2 * MAX_TOP);
+    float own_max = bits_as<float>(0xff800000u);
+    each_logit(row, t, n_vocab, THREADS, [&](float x, u32) { own_max = max_f32(own_max, x); });
+    const float max = block_max<THREADS>(own_max, floats);
+    u64 own = 0;
+    each_logit(row, t, n_vocab, THREADS, [&](float x, u32) { own += weight_of(add_exact(x, -max)); });
+    const float log_total = fast_log((float)block_sum_u64(own, scratch) * bits_as<float>(0x2b800000u));  // * 2^-40
+    auto log_probability = [&](float x) { return add_exact(add_exact(x, -max), -log_total); };
+    if (t == 0) to[0] = bits_as<u32>(log_probability(row[token]));
+    // Best first: each pass finds the best of those after the last. Higher logits, then lower ids, are larger numbers.
+    u64 last = ~0ull;
+    u32 n_found = 0;
+    for (; n_found < n_top && n_found < MAX_TOP; ++n_found) {
+        u64 best = 0;
+        each_logit(row, t, n_vocab, THREADS, [&](float x, u32 i) {
+            const u64 place = (u64)order_key(x) << 32 | (u32)~i;
+            if (x > bits_as<float>(0xff800000u) && place < last && place > best) best = place;
+        });
+        last = block_max_u64(best, scratch);
+        if (last == 0) break;
+        const u32 id = ~(u32)last;
+        if (t == 0) {
+            to[2 + 2 * n_found] = id;
+            to[3 + 2 * n_found] = bits_as<u32>(log_probability(row[id]));
+        }
+    }
+    if (t == 0) to[1] = n_found;
 }

@@ -1,10 +1,12 @@
 //! Rows of the embedding table, decoded to f32.
 
-use gpu::{Grid, Kernel, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 use half::f16;
 use weights::Dtype;
 
 use crate::formats::{Float, dequantize, for_block};
+use crate::gpu::formats::FormatSet;
+use crate::gpu::unit::{Values, kernels};
 use crate::gpu::{count, format_number};
 use crate::tiles::{Format, TILE_ROWS};
 use crate::{Error, Exec, Gpu, Indices, Kernels, Layout, View, ViewMut};
@@ -44,30 +46,18 @@ gpu::args! {
     }
 }
 
-#[derive(Clone)]
-pub(crate) struct Unit {
-    embed: Kernel<Embed<'static>>,
-    pub decode_f16: Kernel<DecodeF16<'static>>,
-    pub decode_f32: Kernel<DecodeF32<'static>>,
+kernels! {
+    pub(crate) struct EmbedKernels in "embed", overlapping; defines { FORMAT: Values::Formats(FormatSet::All) } {
+        embed: Kernel<Embed<'static>> = ["embed"],
+        decode_f16: Kernel<DecodeF16<'static>> = ["decode_f16"],
+        decode_f32: Kernel<DecodeF32<'static>> = ["decode_f32"],
+    }
 }
 
-pub(crate) fn unit(kernels: &Kernels, dtype: Dtype) -> Result<Unit, Error> {
-    let format = format_number(dtype)?;
-    let program = || {
-        Program::new(OP, include_str!("../kernels/embed.hip"))
-            .overlapping()
-            .define("FORMAT", format)
-            .kernel::<Embed>("embed")
-            .kernel::<DecodeF16>("decode_f16")
-            .kernel::<DecodeF32>("decode_f32")
-    };
-    kernels.get((OP, [format, 0, 0]), program, |module| {
-        Ok(Unit {
-            embed: module.kernel::<Embed>("embed")?,
-            decode_f16: module.kernel::<DecodeF16>("decode_f16")?,
-            decode_f32: module.kernel::<DecodeF32>("decode_f32")?,
-        })
-    })
+impl EmbedKernels {
+    pub(crate) fn of(kernels: &Kernels, dtype: Dtype) -> Result<Self, Error> {
+        Self::get(kernels, &[format_number(dtype)?])
+    }
 }
 
 /// `out[i] = table[tokens[i]]`; `table` is `[n_vocab, n_embd]` in any type and layout, `out` `[n_tokens, n_embd]` f32.
@@ -117,7 +107,7 @@ fn launch(gpu: &Gpu, table: View, tokens: Indices, out: &mut ViewMut) -> Result<
         n_cols: count(OP, "columns", table.n_cols())?,
     };
     let grid = Grid::line(count(OP, "tokens", tokens.len())?, THREADS);
-    Ok(gpu.launcher.launch(&unit(gpu.kernels, table.dtype)?.embed, grid, &args)?)
+    Ok(gpu.launcher.launch(&EmbedKernels::of(gpu.kernels, table.dtype)?.embed, grid, &args)?)
 }
 
 /// Packed weights lie in planes on a GPU, plain numbers in rows.

@@ -9,7 +9,7 @@ pub enum Exec<'a> {
 }
 
 impl<'a> Exec<'a> {
-    /// For ops of a road that only GPUs take.
+    /// For ops that only GPUs have.
     pub(crate) fn gpu_only(self, op: &'static str) -> Result<&'a Gpu<'a>, Error> {
         match self {
             Self::Gpu(gpu) => Ok(gpu),

@@ -5,12 +5,13 @@
 //! `[head_dim, 16]`, so that one vector holds the same number of sixteen tokens and a score needs no sum across lanes;
 //! its values lie as `[16, head_dim]`. On a GPU both lie as `[16, head_dim]`.
 
-use gpu::{Grid, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use weights::Dtype;
 
 use crate::gpu::count;
+use crate::gpu::unit::{Values, kernels};
 use crate::view::Shared;
 use crate::{Error, Exec, Gpu, Indices, Pool, View, ViewMut};
 
@@ -18,7 +19,7 @@ const OP: &str = "kv_store";
 const THREADS: u32 = 256;
 
 gpu::args! {
-    struct KvStore<'a> {
+    pub(crate) struct KvStore<'a> {
         k: Slice<'a, f32>,
         v: Slice<'a, f32>,
         slots: Slice<'a, u32>,
@@ -26,6 +27,12 @@ gpu::args! {
         v_pool: SliceMut<'a, u8>,
         n_heads: u32,
         head_dim: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct KvStoreKernels in "kv_store"; defines { KV_F16: Values::Flag } {
+        kv_store: Kernel<KvStore<'static>> = ["kv_store"],
     }
 }
 
@@ -120,8 +127,7 @@ fn launch(
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 12 * (n_rows * n_cols) as u64, flops: 0 });
     let is_f16 = is_kept_f16(OP, k_pool.dtype)?;
-    let program = || kv_program(OP, include_str!("../kernels/kv_store.hip"), is_f16).kernel::<KvStore>(OP);
-    let kernel = gpu.kernels.get((OP, [u32::from(is_f16), 0, 0]), program, |module| module.kernel::<KvStore>(OP))?;
+    let kernels = KvStoreKernels::get(gpu.kernels, &[u32::from(is_f16)])?;
     let args = KvStore {
         k: k.device_f32s(OP, "k")?,
         v: v.device_f32s(OP, "v")?,
@@ -131,7 +137,7 @@ fn launch(
         n_heads: count(OP, "heads", n_cols / head_dim)?,
         head_dim: count(OP, "head size", head_dim)?,
     };
-    Ok(gpu.launcher.launch(&kernel, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
+    Ok(gpu.launcher.launch(&kernels.kv_store, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
 }
 
 pub(crate) fn is_kept_f16(op: &'static str, found: Dtype) -> Result<bool, Error> {
@@ -143,8 +149,8 @@ pub(crate) fn is_kept_f16(op: &'static str, found: Dtype) -> Result<bool, Error>
 }
 
 /// A program for keys and values kept as f16 or f32.
-pub(crate) fn kv_program(name: &str, source: &str, is_f16: bool) -> Program {
-    let program = Program::new(name, source);
+pub(crate) fn kv_program(name: &str, source: &str, is_f16: bool) -> gpu::Program {
+    let program = gpu::Program::new(name, source);
     if is_f16 { program.define("KV_F16", 1) } else { program }
 }
 

@@ -3,7 +3,7 @@
 use gpu::Grid;
 
 use crate::gpu::count;
-use crate::norm_heads::{self, LayerNorm};
+use crate::norm_heads::{self, LayerNorm, NormHeadsKernels};
 use crate::view::Shared;
 use crate::{Error, Exec, Gpu, View, ViewMut};
 
@@ -58,7 +58,7 @@ fn launch(gpu: &Gpu, x: View, weight: View, bias: Option<View>, eps: f32, out: &
         eps,
     };
     let grid = Grid::line(count(OP, "rows", n_rows)?, norm_heads::THREADS);
-    Ok(gpu.launcher.launch(&norm_heads::unit(gpu)?.layernorm, grid, &args)?)
+    Ok(gpu.launcher.launch(&NormHeadsKernels::get(gpu.kernels, &[])?.layernorm, grid, &args)?)
 }
 
 /// In place, for the norms of heads too.

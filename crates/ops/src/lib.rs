@@ -1,8 +1,13 @@
-//! MATH: one file per op, with its CPU code, its launch and its shape checks side by side.
+//! All the math: one file per op, with its CPU code, its launch and its shape checks side by side. Products, attention and
+//! the weight formats, whose code differs from machine to machine, are split by where it runs: `cpu/` (x86, arm, portable)
+//! and `gpu/`; `plan.rs` decides which kernel multiplies.
 //!
-//! Absences: an op never allocates device memory, never waits, never reads back, and never decides where it runs. No
-//! vendor's name appears here, outside of `kernels/prelude.h` and `tuning/`.
-//! This crate knows no model, no file and no request.
+//! - `formats/`: block formats, decoded exactly; `encode/`: numbers into blocks; `tiles/`: blocks as a CPU's vectors want
+//!   them; `kernels/quant.h`: blocks as a GPU wants them.
+//! - `kernels/`: one source for both vendors; `tuning/`: launch parameters per chip, as data.
+//!
+//! Absences: an op never allocates device memory, never waits, never reads back, and never decides where it runs. This
+//! crate knows no model, no file and no request.
 
 #![allow(
     clippy::needless_range_loop,
@@ -12,6 +17,7 @@
 mod add_bias;
 mod add_rows;
 mod add_scaled;
+mod adjust;
 mod arena;
 mod attention;
 mod columns;
@@ -20,6 +26,7 @@ mod embed;
 mod encode;
 mod error;
 mod exec;
+mod feed;
 mod formats;
 mod glu;
 mod gpu;
@@ -31,6 +38,7 @@ mod norm_heads;
 mod numbers;
 mod observe;
 mod pack;
+mod plan;
 mod rmsnorm;
 mod rope;
 mod rope_store;
@@ -51,6 +59,7 @@ pub use self::gpu::{
 pub use add_bias::add_bias;
 pub use add_rows::add_rows;
 pub use add_scaled::add_scaled;
+pub use adjust::{Adjustments, RowAdjustment, RowPenalties, adjust};
 pub use arena::{Arena, Tensor};
 pub use attention::{Heads, Kv, QuerySpan, Shaping, Spans, attention, attention_with};
 pub use columns::{join_columns, take_columns};
@@ -58,6 +67,7 @@ pub use cpu::{Group, GroupProduct, Isa, Pool, group_matmul};
 pub use embed::embed;
 pub use error::Error;
 pub use exec::Exec;
+pub use feed::{GIVEN, feed};
 pub use glu::{Activation, activate, glu};
 pub use indices::Indices;
 pub use kv_store::{KV_BLOCK, MAX_GPU_HEAD_DIM, MAX_HEAD_DIM, Slot, kv_store};
@@ -70,7 +80,7 @@ pub use rmsnorm::rmsnorm;
 pub use rope::{Pairing, rope};
 pub use rope_store::{Projected, rope_store};
 pub use route::{Gating, Routes, Routing, route};
-pub use sample::{Choice, NOT_NUMBERS, sample};
+pub use sample::{Choice, DESCRIBED_WORDS, MAX_TOP, NOT_ASKED, NOT_NUMBERS, describe, sample};
 pub use scale::scale;
 pub use softcap::softcap;
 pub use swiglu::swiglu;

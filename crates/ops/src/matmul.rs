@@ -1,15 +1,7 @@
 //! Products of activations with weights: `out[r, o] = sum_k x[r, k] * weight[o, k]`.
 //!
 //! Few rows and many rows are different problems. Few rows (decode) are bound by reading the weights, many rows
-//! (prompts) by arithmetic. Eight kernels share the work:
-//! - `strip`: packed weights in tiles, unpacked in registers, 16-bit integers; some rows;
-//! - `unpacked`: the same weights unpacked once into pairs of 16 bits, then used for every row; many rows;
-//! - `crossed`: as `unpacked` with half the multiplications, on AMD's cores;
-//! - `bytes`: packed weights of two types against bytes and outliers, with AVX-512; still more rows;
-//! - `panel`: plain numbers as f32 in a layout for the registers, used for every row; many rows;
-//! - `dot`: plain numbers (F32, F16, BF16), few rows;
-//! - `neon`: all of these on 64-bit ARM, from rows;
-//! - `plain`: portable Rust for everything else.
+//! (prompts) by arithmetic. Which kernel takes which is decided in `plan.rs`; the kernels are in `cpu/` and `gpu/`.
 //!
 //! Faithfulness decides the arithmetic: activations are rounded to 16 bits per 32 of them where integers are used (many
 //! rows with AVX-512: 13 to 16 bits per up to 256 of them), never plainly to 8 (a model with outliers shows the difference
@@ -17,9 +9,10 @@
 //! (`clipped`), where a product may be coarse. Weights are never rounded again, but for those that meet an outlier there:
 //! to 15 bits of a row's largest.
 
-use crate::cpu::left::{self, Left};
+use crate::cpu::left::HostLeft;
 use crate::cpu::matmul::{check_weight, matmul_cpu};
-use crate::gpu::matmul as launch;
+use crate::gpu::matmul::{self as launch, DeviceLeft};
+use crate::plan::{self, Machine, ProductPlan, ProductShape, Weight};
 use crate::{Error, Exec, View, ViewMut, observe, rmsnorm, swiglu};
 
 pub(crate) const OP: &str = "matmul";
@@ -60,33 +53,32 @@ pub enum Mode {
 
 /// Several products of the same `x` (`[n_rows, n_in]`, f32) in one parallel region.
 pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error> {
-    let [n_rows, n_in] = x.shape;
+    check_shapes(x.shape, products)?;
     for product in products.iter_mut() {
-        let n_out = product.weight.n_rows();
-        product.weight.expect_shape(OP, "weight", [n_out, n_in])?;
-        product.out.expect_shape(OP, "out", [n_rows, n_out])?;
         let Exec::Cpu(pool) = exec else { continue };
         check_weight(pool, &product.weight)?;
         product.out.f32s(OP, "out")?;
     }
+    let [n_rows, n_in] = x.shape;
     if n_rows == 0 || n_in == 0 {
         return Ok(());
     }
+    let plan = plan_of(exec, x.shape, products);
     match exec {
         Exec::Cpu(pool) => {
             let x = x.f32s(OP, "x")?;
             observe::see(x, n_in, products.iter().filter_map(|product| product.weight.host_bytes(OP, "weight").ok()));
-            matmul_cpu(pool, Left::Plain(x), [n_rows, n_in], products)
+            matmul_cpu(pool, HostLeft::Rows(x), [n_rows, n_in], products, &plan)
         }
         Exec::Gpu(gpu) => {
             gpu.launcher.count(work(x.shape, products));
-            launch::launch(gpu, x, products)
+            launch::launch(gpu, DeviceLeft::Rows(x), products, &plan).map(|_| ())
         }
     }
 }
 
-/// Products of `h = rmsnorm(x)`. Where `h` can be made on the way into the product it is not written at all: nobody else
-/// may read it.
+/// Products of `h = rmsnorm(x)`. Where `h` can be computed on the way into the product it is not written at all: nobody
+/// else may read it.
 pub fn norm_matmul(
     exec: Exec,
     x: View,
@@ -95,55 +87,69 @@ pub fn norm_matmul(
     h: &mut ViewMut,
     products: &mut [Product],
 ) -> Result<(), Error> {
-    if let Exec::Gpu(gpu) = exec {
-        let left = launch::Left::Norm(x, weight, eps);
-        if launch::takes_left(gpu, left, products) {
-            weight.expect_shape(OP, "weight", [1, x.n_cols()])?;
-            check_shapes(x.shape, products)?;
-            gpu.launcher.count(work(x.shape, products));
-            if launch::fused(gpu, left, products)? {
-                return Ok(());
-            }
-        }
-    }
-    if let Exec::Cpu(pool) = exec
-        && left::fuses(x.shape, products)
-        && !observe::is_on()
-    {
+    let plan = plan_of(exec, x.shape, products);
+    if fuses(exec, &plan) {
         weight.expect_shape(OP, "weight", [1, x.n_cols()])?;
         check_shapes(x.shape, products)?;
-        let left = Left::Norm { x: x.f32s(OP, "x")?, weight: weight.f32s(OP, "weight")?, eps };
-        return matmul_cpu(pool, left, x.shape, products);
+        match exec {
+            Exec::Cpu(pool) => {
+                let left = HostLeft::Norm { x: x.f32s(OP, "x")?, weight: weight.f32s(OP, "weight")?, eps };
+                return matmul_cpu(pool, left, x.shape, products, &plan);
+            }
+            Exec::Gpu(gpu) => {
+                gpu.launcher.count(work(x.shape, products));
+                if launch::launch(gpu, DeviceLeft::Norm { x, weight, eps }, products, &plan)? {
+                    return Ok(());
+                }
+            }
+        }
     }
     rmsnorm(exec, x, weight, eps, h)?;
     matmul(exec, h.as_view(), products)
 }
 
-/// Products of `gate = silu(gate) * up`; else as [`norm_matmul`].
+/// Products of `gate = silu(gate) * up`; otherwise as [`norm_matmul`].
 pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [Product]) -> Result<(), Error> {
-    if let Exec::Gpu(gpu) = exec {
-        let left = launch::Left::Gated(gate.as_view(), up);
-        if launch::takes_left(gpu, left, products) {
-            up.expect_shape(OP, "up", gate.shape)?;
-            check_shapes(gate.shape, products)?;
-            gpu.launcher.count(work(gate.shape, products));
-            if launch::fused(gpu, left, products)? {
-                return Ok(());
+    let shape = gate.shape;
+    let plan = plan_of(exec, shape, products);
+    if fuses(exec, &plan) {
+        up.expect_shape(OP, "up", shape)?;
+        check_shapes(shape, products)?;
+        match exec {
+            Exec::Cpu(pool) => {
+                let left = HostLeft::Gated { gate: gate.f32s(OP, "gate")?, up: up.f32s(OP, "up")? };
+                return matmul_cpu(pool, left, shape, products, &plan);
+            }
+            Exec::Gpu(gpu) => {
+                gpu.launcher.count(work(shape, products));
+                if launch::launch(gpu, DeviceLeft::Gated { gate: gate.as_view(), up }, products, &plan)? {
+                    return Ok(());
+                }
             }
         }
     }
-    if let Exec::Cpu(pool) = exec
-        && left::fuses(gate.shape, products)
-        && !observe::is_on()
-    {
-        up.expect_shape(OP, "up", gate.shape)?;
-        check_shapes(gate.shape, products)?;
-        let shape = gate.shape;
-        let left = Left::Gated { gate: gate.f32s(OP, "gate")?, up: up.f32s(OP, "up")? };
-        return matmul_cpu(pool, left, shape, products);
-    }
     swiglu(exec, gate, up)?;
     matmul(exec, gate.as_view(), products)
+}
+
+/// What each product's kernel depends on.
+pub(crate) fn weights_of(products: &[Product]) -> Vec<Weight> {
+    products.iter().map(|product| product.weight.kind()).collect()
+}
+
+fn plan_of(exec: Exec, [n_rows, n_in]: [usize; 2], products: &[Product]) -> ProductPlan {
+    let weights = weights_of(products);
+    let may_be_coarse = products.iter().all(|product| product.may_be_coarse);
+    let machine = match exec {
+        Exec::Cpu(pool) => Machine::Cpu(pool.isa()),
+        Exec::Gpu(gpu) => Machine::Gpu(launch::chip(gpu)),
+    };
+    plan::plan(machine, &ProductShape { n_rows, n_in, weights: &weights, may_be_coarse })
+}
+
+/// A norm that is computed on the way is never written, so whoever observes activations on a CPU goes without.
+fn fuses(exec: Exec, plan: &ProductPlan) -> bool {
+    plan.fuses_left && !(matches!(exec, Exec::Cpu(_)) && observe::is_on())
 }
 
 fn check_shapes([n_rows, n_in]: [usize; 2], products: &[Product]) -> Result<(), Error> {

@@ -1,8 +1,9 @@
 //! Norms of queries and keys, in place: each head by itself, or all heads of a row together.
 
-use gpu::{Grid, Kernel, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
+use crate::gpu::unit::kernels;
 use crate::view::Shared;
 use crate::{Error, Exec, Gpu, View, ViewMut, layernorm};
 
@@ -10,7 +11,7 @@ const OP: &str = "norm_heads";
 pub(crate) const THREADS: u32 = 128;
 
 gpu::args! {
-    struct NormHeads<'a> {
+    pub(crate) struct NormHeads<'a> {
         x: SliceMut<'a, f32>,
         w: Slice<'a, f32>,
         group: u32,
@@ -32,25 +33,11 @@ gpu::args! {
     }
 }
 
-#[derive(Clone)]
-pub(crate) struct Unit {
-    norm_heads: Kernel<NormHeads<'static>>,
-    pub layernorm: Kernel<LayerNorm<'static>>,
-}
-
-pub(crate) fn unit(gpu: &Gpu) -> Result<Unit, Error> {
-    let program = || {
-        Program::new(OP, include_str!("../kernels/norm_heads.hip"))
-            .overlapping()
-            .kernel::<NormHeads>("norm_heads")
-            .kernel::<LayerNorm>("layernorm")
-    };
-    gpu.kernels.get((OP, [0; 3]), program, |module| {
-        Ok(Unit {
-            norm_heads: module.kernel::<NormHeads>("norm_heads")?,
-            layernorm: module.kernel::<LayerNorm>("layernorm")?,
-        })
-    })
+kernels! {
+    pub(crate) struct NormHeadsKernels in "norm_heads", overlapping {
+        norm_heads: Kernel<NormHeads<'static>> = ["norm_heads"],
+        layernorm: Kernel<LayerNorm<'static>> = ["layernorm"],
+    }
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -110,7 +97,7 @@ fn launch(gpu: &Gpu, x: &mut ViewMut, weight: View, kind: NormKind, eps: f32) ->
         eps,
     };
     let grid = Grid::plane(count(OP, "rows", n_rows)?, n_groups, THREADS);
-    Ok(gpu.launcher.launch(&unit(gpu)?.norm_heads, grid, &args)?)
+    Ok(gpu.launcher.launch(&NormHeadsKernels::get(gpu.kernels, &[])?.norm_heads, grid, &args)?)
 }
 
 fn rms(x: &mut [f32], weight: &[f32], eps: f32) {

@@ -1,8 +1,9 @@
 //! The launches of ops that change every number by itself: one translation unit for all of them (kernels/numbers.hip).
 
-use gpu::{Grid, Kernel, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
+use crate::gpu::unit::kernels;
 use crate::{Error, Gpu, View, ViewMut};
 
 const THREADS: u32 = 256;
@@ -52,38 +53,15 @@ gpu::args! {
     }
 }
 
-#[derive(Clone)]
-struct Unit {
-    scale: Kernel<Scale<'static>>,
-    softcap: Kernel<Scale<'static>>,
-    add_scaled: Kernel<AddScaled<'static>>,
-    add_bias: Kernel<AddBias<'static>>,
-    activate: Kernel<Activate<'static>>,
-    glu: Kernel<Glu<'static>>,
-}
-
-fn unit(gpu: &Gpu) -> Result<Unit, Error> {
-    const NAME: &str = "numbers";
-    let program = || {
-        Program::new(NAME, include_str!("../kernels/numbers.hip"))
-            .overlapping()
-            .kernel::<Scale>("scale")
-            .kernel::<Scale>("softcap")
-            .kernel::<AddScaled>("add_scaled")
-            .kernel::<AddBias>("add_bias")
-            .kernel::<Activate>("activate")
-            .kernel::<Glu>("glu")
-    };
-    gpu.kernels.get((NAME, [0; 3]), program, |module| {
-        Ok(Unit {
-            scale: module.kernel::<Scale>("scale")?,
-            softcap: module.kernel::<Scale>("softcap")?,
-            add_scaled: module.kernel::<AddScaled>("add_scaled")?,
-            add_bias: module.kernel::<AddBias>("add_bias")?,
-            activate: module.kernel::<Activate>("activate")?,
-            glu: module.kernel::<Glu>("glu")?,
-        })
-    })
+kernels! {
+    pub(crate) struct NumberKernels in "numbers", overlapping {
+        scale: Kernel<Scale<'static>> = ["scale"],
+        softcap: Kernel<Scale<'static>> = ["softcap"],
+        add_scaled: Kernel<AddScaled<'static>> = ["add_scaled"],
+        add_bias: Kernel<AddBias<'static>> = ["add_bias"],
+        activate: Kernel<Activate<'static>> = ["activate"],
+        glu: Kernel<Glu<'static>> = ["glu"],
+    }
 }
 
 /// A thread a number, and what it moves: the numbers in and out, and `others` more of each.
@@ -99,7 +77,11 @@ pub(crate) fn scale(gpu: &Gpu, op: &'static str, x: &mut ViewMut, factor: f32) -
     }
     let _op = gpu.launcher.op(op);
     let (grid, n) = grid(gpu, op, x.shape, 0)?;
-    Ok(gpu.launcher.launch(&unit(gpu)?.scale, grid, &Scale { x: x.device_f32s(op, "x")?, n, factor })?)
+    Ok(gpu.launcher.launch(
+        &NumberKernels::get(gpu.kernels, &[])?.scale,
+        grid,
+        &Scale { x: x.device_f32s(op, "x")?, n, factor },
+    )?)
 }
 
 pub(crate) fn softcap(gpu: &Gpu, op: &'static str, x: &mut ViewMut, cap: f32) -> Result<(), Error> {
@@ -108,7 +90,11 @@ pub(crate) fn softcap(gpu: &Gpu, op: &'static str, x: &mut ViewMut, cap: f32) ->
     }
     let _op = gpu.launcher.op(op);
     let (grid, n) = grid(gpu, op, x.shape, 0)?;
-    Ok(gpu.launcher.launch(&unit(gpu)?.softcap, grid, &Scale { x: x.device_f32s(op, "x")?, n, factor: cap })?)
+    Ok(gpu.launcher.launch(
+        &NumberKernels::get(gpu.kernels, &[])?.softcap,
+        grid,
+        &Scale { x: x.device_f32s(op, "x")?, n, factor: cap },
+    )?)
 }
 
 pub(crate) fn add_scaled(gpu: &Gpu, op: &'static str, x: &mut ViewMut, y: View, factor: f32) -> Result<(), Error> {
@@ -118,7 +104,7 @@ pub(crate) fn add_scaled(gpu: &Gpu, op: &'static str, x: &mut ViewMut, y: View, 
     let _op = gpu.launcher.op(op);
     let (grid, n) = grid(gpu, op, x.shape, 1)?;
     let args = AddScaled { x: x.device_f32s(op, "x")?, y: y.device_f32s(op, "y")?, n, factor };
-    Ok(gpu.launcher.launch(&unit(gpu)?.add_scaled, grid, &args)?)
+    Ok(gpu.launcher.launch(&NumberKernels::get(gpu.kernels, &[])?.add_scaled, grid, &args)?)
 }
 
 pub(crate) fn add_bias(gpu: &Gpu, op: &'static str, x: &mut ViewMut, bias: View) -> Result<(), Error> {
@@ -129,7 +115,7 @@ pub(crate) fn add_bias(gpu: &Gpu, op: &'static str, x: &mut ViewMut, bias: View)
     let (grid, n) = grid(gpu, op, x.shape, 0)?;
     let n_cols = count(op, "columns", x.shape[1])?;
     let args = AddBias { x: x.device_f32s(op, "x")?, bias: bias.device_f32s(op, "bias")?, n, n_cols };
-    Ok(gpu.launcher.launch(&unit(gpu)?.add_bias, grid, &args)?)
+    Ok(gpu.launcher.launch(&NumberKernels::get(gpu.kernels, &[])?.add_bias, grid, &args)?)
 }
 
 pub(crate) fn activate(gpu: &Gpu, op: &'static str, x: &mut ViewMut, kind: u32) -> Result<(), Error> {
@@ -138,7 +124,11 @@ pub(crate) fn activate(gpu: &Gpu, op: &'static str, x: &mut ViewMut, kind: u32) 
     }
     let _op = gpu.launcher.op(op);
     let (grid, n) = grid(gpu, op, x.shape, 0)?;
-    Ok(gpu.launcher.launch(&unit(gpu)?.activate, grid, &Activate { x: x.device_f32s(op, "x")?, n, kind })?)
+    Ok(gpu.launcher.launch(
+        &NumberKernels::get(gpu.kernels, &[])?.activate,
+        grid,
+        &Activate { x: x.device_f32s(op, "x")?, n, kind },
+    )?)
 }
 
 /// `(kind, alpha, limit)` as the kernel takes them.
@@ -155,5 +145,5 @@ pub(crate) fn glu(
     let _op = gpu.launcher.op(op);
     let (grid, n) = grid(gpu, op, gate.shape, 1)?;
     let args = Glu { gate: gate.device_f32s(op, "gate")?, up: up.device_f32s(op, "up")?, n, kind, alpha, limit };
-    Ok(gpu.launcher.launch(&unit(gpu)?.glu, grid, &args)?)
+    Ok(gpu.launcher.launch(&NumberKernels::get(gpu.kernels, &[])?.glu, grid, &args)?)
 }

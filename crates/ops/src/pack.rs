@@ -5,11 +5,13 @@
 //! The copy replaces the file's pages: it lies in large pages, which alone reads a quarter faster than a mapped file
 //! (EPYC Zen 4, 2 threads: 38 against 30 GB/s).
 
-use gpu::{Grid, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 use weights::Dtype;
 
 use crate::Isa;
 use crate::formats::{Block, for_block};
+use crate::gpu::formats::FormatSet;
+use crate::gpu::unit::{Values, kernels};
 use crate::gpu::{count, format_number};
 use crate::tiles::{Format, TILE_ROWS, has_tiles};
 use crate::view::{Shared, matrix_bytes};
@@ -19,13 +21,19 @@ const OP: &str = "pack";
 const THREADS: u32 = 256;
 
 gpu::args! {
-    struct Pack<'a> {
+    pub(crate) struct Pack<'a> {
         src: Slice<'a, u8>,
         dst: SliceMut<'a, u8>,
         n_rows: u32,
         n_groups: u32,
         first_row: u32,
         n_src_groups: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct PackKernels in "pack"; defines { FORMAT: Values::Formats(FormatSet::Packed) } {
+        pack: Kernel<Pack<'static>> = ["pack"],
     }
 }
 
@@ -117,10 +125,7 @@ pub fn pack_rows(gpu: &Gpu, src: View, first_row: usize, dst: &mut ViewMut) -> R
         let to = to.into_slice(first_row * row_bytes..first_row * row_bytes + from.len())?;
         return Ok(gpu.launcher.copy(from, to)?);
     }
-    let format = format_number(dtype)?;
-    let program =
-        || Program::new(OP, include_str!("../kernels/pack.hip")).define("FORMAT", format).kernel::<Pack>("pack");
-    let kernel = gpu.kernels.get((OP, [format, 0, 0]), program, |module| module.kernel::<Pack>("pack"))?;
+    let kernels = PackKernels::get(gpu.kernels, &[format_number(dtype)?])?;
     let n_src_groups = count(OP, "groups", n_src * (n_cols / 32))?;
     let args = Pack {
         src: from,
@@ -130,7 +135,7 @@ pub fn pack_rows(gpu: &Gpu, src: View, first_row: usize, dst: &mut ViewMut) -> R
         first_row: count(OP, "rows", first_row)?,
         n_src_groups,
     };
-    Ok(gpu.launcher.launch(&kernel, Grid::line(n_src_groups.div_ceil(THREADS), THREADS), &args)?)
+    Ok(gpu.launcher.launch(&kernels.pack, Grid::line(n_src_groups.div_ceil(THREADS), THREADS), &args)?)
 }
 
 fn pack_strip<P: Format>(from: &[u8], n_rows: usize, n_blocks: usize, strip: usize, tiles: &mut [u8]) {

@@ -1,8 +1,9 @@
 //! Root-mean-square norm: `out = x / sqrt(mean(x^2) + eps) * weight`, a row at a time.
 
-use gpu::{Grid, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
+use crate::gpu::unit::kernels;
 use crate::view::Shared;
 use crate::{Error, Exec, Gpu, View, ViewMut};
 
@@ -10,12 +11,18 @@ const OP: &str = "rmsnorm";
 const THREADS: u32 = 512;
 
 gpu::args! {
-    struct Rmsnorm<'a> {
+    pub(crate) struct Rmsnorm<'a> {
         x: Slice<'a, f32>,
         w: Slice<'a, f32>,
         y: SliceMut<'a, f32>,
         n_cols: u32,
         eps: f32,
+    }
+}
+
+kernels! {
+    pub(crate) struct RmsnormKernels in "rmsnorm", overlapping {
+        rmsnorm: Kernel<Rmsnorm<'static>> = ["rmsnorm_f32"],
     }
 }
 
@@ -47,9 +54,7 @@ fn launch(gpu: &Gpu, x: View, weight: View, eps: f32, out: &mut ViewMut) -> Resu
     }
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 8 * (n_rows * n_cols) as u64, flops: 0 });
-    let program =
-        || Program::new(OP, include_str!("../kernels/rmsnorm.hip")).overlapping().kernel::<Rmsnorm>("rmsnorm_f32");
-    let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Rmsnorm>("rmsnorm_f32"))?;
+    let kernels = RmsnormKernels::get(gpu.kernels, &[])?;
     let args = Rmsnorm {
         x: x.device_f32s(OP, "x")?,
         w: weight.device_f32s(OP, "weight")?,
@@ -57,7 +62,7 @@ fn launch(gpu: &Gpu, x: View, weight: View, eps: f32, out: &mut ViewMut) -> Resu
         n_cols: count(OP, "columns", n_cols)?,
         eps,
     };
-    Ok(gpu.launcher.launch(&kernel, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
+    Ok(gpu.launcher.launch(&kernels.rmsnorm, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
 }
 
 pub(crate) fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {

@@ -3,9 +3,10 @@
 //! The angles come from a table that the model fills per batch, because a table is exact (sines in f64), the same on
 //! every device, and takes any scaling of the frequencies.
 
-use gpu::{Grid, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
+use crate::gpu::unit::kernels;
 use crate::view::Shared;
 use crate::{Error, Exec, Gpu, View, ViewMut};
 
@@ -13,7 +14,7 @@ const OP: &str = "rope";
 const THREADS: u32 = 256;
 
 gpu::args! {
-    struct Rope<'a> {
+    pub(crate) struct Rope<'a> {
         x: SliceMut<'a, f32>,
         angles: Slice<'a, f32>,
         n_all: u32,
@@ -21,6 +22,12 @@ gpu::args! {
         head_dim: u32,
         n_rot: u32,
         is_halves: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct RopeKernels in "rope" {
+        rope: Kernel<Rope<'static>> = ["rope"],
     }
 }
 
@@ -69,8 +76,7 @@ fn launch(gpu: &Gpu, x: &mut ViewMut, angles: View, head_dim: usize, pairing: Pa
     }
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 8 * (n_rows * n_cols) as u64, flops: 0 });
-    let program = || Program::new(OP, include_str!("../kernels/rope.hip")).kernel::<Rope>("rope");
-    let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Rope>("rope"))?;
+    let kernels = RopeKernels::get(gpu.kernels, &[])?;
     let args = Rope {
         x: x.device_f32s(OP, "x")?,
         angles: angles.device_f32s(OP, "angles")?,
@@ -80,7 +86,7 @@ fn launch(gpu: &Gpu, x: &mut ViewMut, angles: View, head_dim: usize, pairing: Pa
         n_rot: count(OP, "turned numbers", n_rot)?,
         is_halves: u32::from(pairing == Pairing::Halves),
     };
-    Ok(gpu.launcher.launch(&kernel, Grid::line(n_all.div_ceil(THREADS), THREADS), &args)?)
+    Ok(gpu.launcher.launch(&kernels.rope, Grid::line(n_all.div_ceil(THREADS), THREADS), &args)?)
 }
 
 fn turn(x: &mut [f32], angles: &[f32], pairing: Pairing) {

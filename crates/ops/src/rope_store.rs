@@ -1,17 +1,18 @@
 //! What happens between the projections and attention: queries and keys are turned, keys and values go to the KV pool.
 //! On a GPU one launch; on a CPU the ops it is made of.
 
-use gpu::{Grid, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
-use crate::kv_store::{is_kept_f16, kv_program};
+use crate::gpu::unit::{Values, kernels};
+use crate::kv_store::is_kept_f16;
 use crate::{Error, Exec, Gpu, Indices, Pairing, View, ViewMut, kv_store, rope};
 
 const OP: &str = "rope_store";
 const THREADS: u32 = 256;
 
 gpu::args! {
-    struct RopeStore<'a> {
+    pub(crate) struct RopeStore<'a> {
         q: SliceMut<'a, f32>,
         k: Slice<'a, f32>,
         v: Slice<'a, f32>,
@@ -24,6 +25,12 @@ gpu::args! {
         head_dim: u32,
         n_rot: u32,
         is_halves: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct RopeStoreKernels in "rope_store", overlapping; defines { KV_F16: Values::Flag } {
+        rope_store: Kernel<RopeStore<'static>> = ["rope_store"],
     }
 }
 
@@ -88,9 +95,7 @@ fn launch(
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 8 * (n_rows * (n_cols + 2 * kv_cols)) as u64, flops: 0 });
     let is_f16 = is_kept_f16(OP, k_pool.dtype)?;
-    let program =
-        || kv_program(OP, include_str!("../kernels/rope_store.hip"), is_f16).overlapping().kernel::<RopeStore>(OP);
-    let kernel = gpu.kernels.get((OP, [u32::from(is_f16), 0, 0]), program, |module| module.kernel::<RopeStore>(OP))?;
+    let kernels = RopeStoreKernels::get(gpu.kernels, &[u32::from(is_f16)])?;
     let args = RopeStore {
         q: q.device_f32s(OP, "q")?,
         k: k.as_view().device_f32s(OP, "k")?,
@@ -107,5 +112,5 @@ fn launch(
     };
     let n_items = count(OP, "numbers", (n_heads + 2 * n_kv_heads) * (head_dim / 2))?;
     let grid = Grid::plane(count(OP, "rows", n_rows)?, n_items.div_ceil(THREADS), THREADS);
-    Ok(gpu.launcher.launch(&kernel, grid, &args)?)
+    Ok(gpu.launcher.launch(&kernels.rope_store, grid, &args)?)
 }

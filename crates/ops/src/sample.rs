@@ -4,15 +4,24 @@
 //! On the host this is the plain definition, in f64, for tests; the engine has a faster one. On a device it spares
 //! reading the logits back.
 
-use gpu::{Grid, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
+use crate::gpu::unit::kernels;
 use crate::{Error, Exec, Gpu, Indices, View, ViewMut};
 
 const OP: &str = "sample";
 const THREADS: u32 = 1024;
 /// In place of a token, where a row holds what is no number.
 pub const NOT_NUMBERS: u32 = u32::MAX;
+
+/// How many of the best tokens are described at most.
+pub const MAX_TOP: usize = 20;
+/// In place of a number of best tokens: the row is not described.
+pub const NOT_ASKED: u32 = u32::MAX;
+/// Words that describe a row: the log-probability of the chosen token, how many of the best follow, and (token,
+/// log-probability) for each.
+pub const DESCRIBED_WORDS: usize = 2 + 2 * MAX_TOP;
 
 /// How one token is chosen.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -86,11 +95,28 @@ impl Choice {
 }
 
 gpu::args! {
-    struct Sample<'a> {
+    pub(crate) struct Sample<'a> {
         logits: Slice<'a, f32>,
         choices: Slice<'a, u32>,
         out: SliceMut<'a, u32>,
         n_vocab: u32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct Describe<'a> {
+        logits: Slice<'a, f32>,
+        chosen: Slice<'a, u32>,
+        wanted: Slice<'a, u32>,
+        out: SliceMut<'a, u32>,
+        n_vocab: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct SampleKernels in "sample" {
+        sample: Kernel<Sample<'static>> = ["sample"],
+        describe: Kernel<Describe<'static>> = ["describe"],
     }
 }
 
@@ -133,22 +159,72 @@ impl Choice {
     }
 }
 
-pub(crate) fn program() -> Program {
-    Program::new(OP, include_str!("../kernels/sample.hip")).kernel::<Sample>(OP)
+/// How probable the token was that [`sample`] chose for each row, and the `wanted` best ones (or [`NOT_ASKED`]): bits in
+/// `out` (`[n_rows, DESCRIBED_WORDS]`). A row whose choice failed is left as it is.
+pub fn describe(exec: Exec, logits: View, chosen: View, wanted: Indices, out: &mut ViewMut) -> Result<(), Error> {
+    const OP: &str = "describe";
+    let [n_rows, n_vocab] = logits.shape;
+    out.expect_shape(OP, "out", [n_rows, DESCRIBED_WORDS])?;
+    chosen.expect_shape(OP, "chosen", [n_rows, 1])?;
+    if wanted.len() != n_rows || wanted.host.iter().any(|&n| n != NOT_ASKED && n as usize > MAX_TOP) {
+        let what = format!("{:?} best of {n_rows} rows, at most {MAX_TOP}", wanted.host);
+        return Err(Error::Argument { op: OP, what });
+    }
+    match exec {
+        Exec::Cpu(_) => {
+            let (logits, chosen) = (logits.f32s(OP, "logits")?, chosen.f32s(OP, "chosen")?);
+            let rows = logits.chunks_exact(n_vocab).zip(out.f32s(OP, "out")?.chunks_exact_mut(DESCRIBED_WORDS));
+            for (((row, out), token), &n_top) in rows.zip(chosen).zip(wanted.host) {
+                if n_top != NOT_ASKED && token.to_bits() != NOT_NUMBERS {
+                    describe_row(row, token.to_bits(), n_top as usize, out);
+                }
+            }
+            Ok(())
+        }
+        Exec::Gpu(_) if n_rows == 0 => Ok(()),
+        Exec::Gpu(gpu) => {
+            let _op = gpu.launcher.op(OP);
+            gpu.launcher.count(gpu::Work { bytes: 4 * (n_rows * n_vocab) as u64, flops: 0 });
+            let kernels = SampleKernels::get(gpu.kernels, &[])?;
+            let args = Describe {
+                logits: logits.device_f32s(OP, "logits")?,
+                chosen: chosen.device_f32s(OP, "chosen")?.cast()?,
+                wanted: wanted.on_device(OP, "wanted")?,
+                out: out.device_f32s(OP, "out")?.cast()?,
+                n_vocab: count(OP, "tokens", n_vocab)?,
+            };
+            Ok(gpu.launcher.launch(&kernels.describe, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
+        }
+    }
+}
+
+/// The plain definition.
+fn describe_row(logits: &[f32], token: u32, n_top: usize, out: &mut [f32]) {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let total: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
+    let logprob = |i: u32| (f64::from(logits[i as usize] - max) - total.ln()) as f32;
+    let mut order: Vec<u32> = (0..logits.len() as u32).filter(|&i| logits[i as usize] > f32::NEG_INFINITY).collect();
+    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
+    order.truncate(n_top);
+    out[0] = logprob(token);
+    out[1] = f32::from_bits(order.len() as u32);
+    for (&best, pair) in order.iter().zip(out[2..].chunks_exact_mut(2)) {
+        (pair[0], pair[1]) = (f32::from_bits(best), logprob(best));
+    }
 }
 
 fn launch(gpu: &Gpu, logits: View, choices: Indices, out: &mut ViewMut) -> Result<(), Error> {
     let [n_rows, n_vocab] = logits.shape;
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 4 * (n_rows * n_vocab) as u64, flops: 0 });
-    let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Sample>(OP))?;
+    let kernels = SampleKernels::get(gpu.kernels, &[])?;
     let args = Sample {
         logits: logits.device_f32s(OP, "logits")?,
         choices: choices.on_device(OP, "choices")?,
         out: out.device_f32s(OP, "out")?.cast()?,
         n_vocab: count(OP, "tokens", n_vocab)?,
     };
-    Ok(gpu.launcher.launch(&kernel, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
+    Ok(gpu.launcher.launch(&kernels.sample, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
 }
 
 #[cfg(test)]

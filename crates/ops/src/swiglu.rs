@@ -1,10 +1,11 @@
 //! The gate of the feed-forward block: `gate = silu(gate) * up`.
 
-use gpu::{Grid, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::Isa;
 use crate::cpu::exp::exp;
 use crate::gpu::count;
+use crate::gpu::unit::kernels;
 use crate::view::Shared;
 use crate::{Error, Exec, Gpu, View, ViewMut};
 
@@ -12,10 +13,16 @@ const OP: &str = "swiglu";
 const THREADS: u32 = 256;
 
 gpu::args! {
-    struct Swiglu<'a> {
+    pub(crate) struct Swiglu<'a> {
         gate: SliceMut<'a, f32>,
         up: Slice<'a, f32>,
         n: u64,
+    }
+}
+
+kernels! {
+    pub(crate) struct SwigluKernels in "swiglu", overlapping {
+        swiglu: Kernel<Swiglu<'static>> = ["swiglu"],
     }
 }
 
@@ -55,11 +62,10 @@ fn launch(gpu: &Gpu, gate: &mut ViewMut, up: View) -> Result<(), Error> {
     }
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 12 * n as u64, flops: 0 });
-    let program = || Program::new(OP, include_str!("../kernels/swiglu.hip")).overlapping().kernel::<Swiglu>("swiglu");
-    let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<Swiglu>("swiglu"))?;
+    let kernels = SwigluKernels::get(gpu.kernels, &[])?;
     let args = Swiglu { gate: gate.device_f32s(OP, "gate")?, up: up.device_f32s(OP, "up")?, n: n as u64 };
     let grid = Grid::line(count(OP, "numbers", n.div_ceil(THREADS as usize))?, THREADS);
-    Ok(gpu.launcher.launch(&kernel, grid, &args)?)
+    Ok(gpu.launcher.launch(&kernels.swiglu, grid, &args)?)
 }
 
 #[inline(always)]

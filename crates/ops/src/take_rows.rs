@@ -1,19 +1,26 @@
 //! Picks rows: after the last attention, only the rows that somebody wants go on.
 
-use gpu::{Grid, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
+use crate::gpu::unit::kernels;
 use crate::{Error, Exec, Gpu, Indices, View, ViewMut};
 
 const OP: &str = "take_rows";
 const THREADS: u32 = 256;
 
 gpu::args! {
-    struct TakeRows<'a> {
+    pub(crate) struct TakeRows<'a> {
         x: Slice<'a, f32>,
         rows: Slice<'a, u32>,
         out: SliceMut<'a, f32>,
         n_cols: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct TakeRowsKernels in "take_rows", overlapping {
+        take_rows: Kernel<TakeRows<'static>> = ["take_rows"],
     }
 }
 
@@ -47,9 +54,7 @@ fn launch(gpu: &Gpu, x: View, rows: Indices, out: &mut ViewMut) -> Result<(), Er
         out: out.device_f32s(OP, "out")?,
         n_cols: count(OP, "columns", x.n_cols())?,
     };
-    let program =
-        || Program::new(OP, include_str!("../kernels/take_rows.hip")).overlapping().kernel::<TakeRows>("take_rows");
-    let kernel = gpu.kernels.get((OP, [0; 3]), program, |module| module.kernel::<TakeRows>("take_rows"))?;
+    let kernels = TakeRowsKernels::get(gpu.kernels, &[])?;
     let grid = Grid::line(count(OP, "rows", rows.len())?, THREADS);
-    Ok(gpu.launcher.launch(&kernel, grid, &args)?)
+    Ok(gpu.launcher.launch(&kernels.take_rows, grid, &args)?)
 }

@@ -7,6 +7,7 @@ use weights::Dtype;
 
 use crate::Error;
 use crate::formats::{Float, for_block};
+use crate::plan::Weight;
 use crate::tiles::{Format, TILE_ROWS};
 
 #[derive(Copy, Clone)]
@@ -66,6 +67,11 @@ impl<'a> View<'a> {
 
     pub fn n_cols(&self) -> usize {
         self.shape[1]
+    }
+
+    /// Type and layout, which is what a product's kernel depends on.
+    pub(crate) fn kind(&self) -> Weight {
+        Weight { dtype: self.dtype, layout: self.layout }
     }
 
     /// Bytes it covers.

@@ -1,56 +1,117 @@
-//! An answer as it grows: pieces of text in whole characters, with stop strings taken out.
+//! An answer as it grows: a stream of events for a thread (an iterator) or for any executor (async). Dropping it
+//! stops the model.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use ::model::TokenId;
-use engine::{Event, Events, FinishReason, Handle, RequestId, Sampling, Submit, Usage};
+use engine::{Command, Event, FinishReason, Handle, RequestId, Submit, Timings};
+use futures_core::Stream;
+use text::Tokenizer;
 use text::constraint::Constraint;
-use text::{Detokenizer, StopMatcher, Tokenizer};
 
+use crate::mailbox::{self, Receiver, Waited};
+use crate::request::Request;
+use crate::splitter::{Piece, Splitter, TokenLogprob};
+use crate::whole::WholeAnswer;
 use crate::{Error, Result};
 
-/// What is wanted of an answer.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Greedy unless it says otherwise.
-    pub sampling: Sampling,
-    pub max_tokens: usize,
-    /// The answer ends before one of these.
-    pub stop: Vec<String>,
-    /// The form it must have.
-    ///
-    /// ```
-    /// # use rocinante::{Constraint, Model, Request};
-    /// # fn main() -> rocinante::Result<()> {
-    /// # let Some(path) = std::env::var_os("ROCI_SMOLLM2") else { return Ok(()) };
-    /// let model = Model::open(path)?;
-    /// let form = Constraint::Regex("(yes|no)".to_owned());
-    /// let request = Request { constraint: Some(form), ..Request::default() };
-    /// let answer = model.complete("Is water wet? Answer: ", request)?.text()?;
-    /// assert!(answer == "yes" || answer == "no");
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub constraint: Option<Constraint>,
+/// Something that happened to an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AnswerEvent {
+    /// The prompt's tokens from the second on, where they were asked for.
+    Prompt(Vec<TokenLogprob>),
+    /// A token was generated; what it adds to the answer follows when it is certain.
+    Token(TokenLogprob),
+    /// Text, reasoning, or a part of a tool call.
+    Piece(Piece),
+    /// The last event.
+    Finished(Finished),
 }
 
-impl Default for Request {
-    fn default() -> Self {
-        Self { sampling: Sampling::default(), max_tokens: 512, stop: Vec::new(), constraint: None }
+/// How an answer ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    /// Why.
+    pub finish: Finish,
+    /// The stop string that ended it.
+    pub stop: Option<String>,
+    /// What it cost.
+    pub usage: AnswerUsage,
+}
+
+/// Why an answer ended.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub enum Finish {
+    /// The model ended it.
+    End,
+    /// A stop string was found.
+    StopString,
+    /// The model calls tools, and the last call is complete.
+    ToolCalls,
+    /// It has as many tokens as it may have.
+    #[default]
+    Length,
+    /// The context is full.
+    Context,
+    /// The caller, or a deadline, stopped it.
+    Cancelled,
+}
+
+/// What an answer cost.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct AnswerUsage {
+    /// Tokens of the prompt.
+    pub n_prompt: usize,
+    /// Of those, tokens that were in the cache.
+    pub n_cached: usize,
+    /// Tokens of the answer.
+    pub n_generated: usize,
+    /// Of those, tokens of reasoning.
+    pub n_reasoning: usize,
+    /// Where the time went.
+    pub timings: Timings,
+}
+
+impl AnswerUsage {
+    /// Prompt tokens computed a second; those from the cache do not count.
+    pub fn prompt_speed(&self) -> Option<f64> {
+        rate(self.n_prompt.saturating_sub(self.n_cached), self.timings.prefill)
+    }
+
+    /// Tokens after the first a second: the first one is the prompt's.
+    pub fn decode_speed(&self) -> Option<f64> {
+        rate(self.n_generated.saturating_sub(1), self.timings.decode)
     }
 }
 
-/// An answer being made: an iterator over its text. Dropping it stops the model.
+fn rate(n_tokens: usize, time: Duration) -> Option<f64> {
+    (n_tokens > 0 && !time.is_zero()).then(|| n_tokens as f64 / time.as_secs_f64())
+}
+
+/// What a wait with a time limit came to.
+#[derive(Debug)]
+pub enum Next {
+    /// Something happened.
+    Event(AnswerEvent),
+    /// Nothing happened within the limit.
+    TimedOut,
+    /// The answer is over.
+    Ended,
+}
+
+/// An answer being made. As an [`Iterator`] it blocks the thread that reads it; by [`next_event`](Self::next_event), or
+/// [as a stream](Self::into_stream), it can be awaited on any executor.
 #[derive(Debug)]
 pub struct Answer {
     handle: Handle,
     id: RequestId,
-    events: Events,
-    detokenizer: Detokenizer,
-    matcher: StopMatcher,
-    tokens: Vec<u32>,
-    usage: Usage,
-    reason: Option<FinishReason>,
+    events: Receiver,
+    splitter: Splitter,
+    ready: VecDeque<AnswerEvent>,
+    n_generated: usize,
     is_stopped: bool,
     is_done: bool,
 }
@@ -58,103 +119,220 @@ pub struct Answer {
 impl Answer {
     pub(crate) fn start(
         handle: &Handle,
-        tokenizer: &Arc<Tokenizer>,
-        prompt: Vec<u32>,
-        request: Request,
+        tokenizer: &Tokenizer,
+        prompt: Vec<TokenId>,
+        request: &Request,
+        splitter: Splitter,
     ) -> Result<Self> {
-        let prompt = prompt.into_iter().map(TokenId).collect();
-        let mut submit = Submit::new(handle.next_request_id(), prompt, request.max_tokens);
-        submit.sampling = request.sampling;
+        let n_ctx = handle.n_ctx();
+        let max_tokens = request.max_tokens.unwrap_or(n_ctx).min(n_ctx);
+        let mut submit = Submit::new(handle.next_request_id(), prompt, max_tokens);
+        submit.sampling = request.sampling.clone();
         submit.stop_tokens = tokenizer.end_ids().iter().map(|&id| TokenId(id)).collect();
+        submit.logprobs = request.logprobs;
+        submit.prompt_logprobs = request.prompt_logprobs;
         submit.constraint = request.constraint.as_ref().map(Constraint::to_spec);
-        let id = submit.id;
+        submit.priority = request.priority;
+        submit.group = request.group;
+        let (id, (sender, events)) = (submit.id, mailbox::mailbox());
+        handle.send_into(Command::Submit(submit), Box::new(sender))?;
         Ok(Self {
             handle: handle.clone(),
             id,
-            events: handle.submit(submit)?,
-            detokenizer: Detokenizer::new(Arc::clone(tokenizer)),
-            matcher: StopMatcher::new(request.stop),
-            tokens: Vec::new(),
-            usage: Usage::default(),
-            reason: None,
+            events,
+            splitter,
+            ready: VecDeque::new(),
+            n_generated: 0,
             is_stopped: false,
             is_done: false,
         })
     }
 
-    /// The rest of the answer as one text.
-    pub fn text(mut self) -> Result<String> {
-        let mut text = String::new();
-        for piece in &mut self {
-            text.push_str(&piece?);
+    /// Stops it; the last event still comes, with what it cost.
+    pub fn cancel(&self) {
+        // An engine that is gone has nothing to cancel.
+        let _ = self.handle.cancel(self.id);
+    }
+
+    /// Waits for the next event without blocking a thread; `None` when it is over.
+    pub async fn next_event(&mut self) -> Option<Result<AnswerEvent>> {
+        std::future::poll_fn(|context| self.poll_event(context)).await
+    }
+
+    /// The same events, to be awaited.
+    pub fn into_stream(self) -> AnswerStream {
+        AnswerStream(self)
+    }
+
+    /// Waits for the next event, but no longer than this.
+    pub fn next_timeout(&mut self, limit: Duration) -> Result<Next> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Next::Event(event));
+            }
+            if self.is_done {
+                return Ok(Next::Ended);
+            }
+            match self.events.recv_timeout(limit) {
+                Waited::TimedOut => return Ok(Next::TimedOut),
+                Waited::Closed => self.take(None)?,
+                Waited::Event(event) => self.take(Some(event))?,
+            }
         }
-        Ok(text)
     }
 
-    /// The tokens so far.
-    pub fn tokens(&self) -> &[u32] {
-        &self.tokens
+    /// Its text alone, piece by piece.
+    pub fn texts(&mut self) -> impl Iterator<Item = Result<String>> {
+        self.filter_map(|event| match event {
+            Ok(AnswerEvent::Piece(Piece::Text { text, .. })) => Some(Ok(text)),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        })
     }
 
-    /// What it cost; complete after the last piece.
-    pub fn usage(&self) -> &Usage {
-        &self.usage
+    /// The rest of its text, as one.
+    pub fn text(mut self) -> Result<String> {
+        self.texts().collect()
     }
 
-    /// Why it ended; `None` before it did.
-    pub fn reason(&self) -> Option<FinishReason> {
-        self.reason
+    /// All of it: text, reasoning, tool calls, tokens and what it cost.
+    pub fn whole(self) -> Result<WholeAnswer> {
+        let mut whole = WholeAnswer::default();
+        for event in self {
+            whole.add(event?);
+        }
+        Ok(whole)
     }
 
-    /// Text that is now certain; `None` if the answer is over.
-    fn take(&mut self, event: Event) -> Result<Option<String>> {
+    /// As [`whole`](Self::whole), without blocking a thread.
+    pub async fn collect_whole(mut self) -> Result<WholeAnswer> {
+        let mut whole = WholeAnswer::default();
+        while let Some(event) = self.next_event().await {
+            whole.add(event?);
+        }
+        Ok(whole)
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<AnswerEvent>>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if self.is_done {
+                return Poll::Ready(None);
+            }
+            let Poll::Ready(event) = self.events.poll_recv(context) else { return Poll::Pending };
+            if let Err(error) = self.take(event) {
+                return Poll::Ready(Some(Err(error)));
+            }
+        }
+    }
+
+    /// Reads what the engine sent; `None` where it broke down.
+    fn take(&mut self, event: Option<Event>) -> Result<()> {
         match event {
             // Tokens that were under way when the answer ended are not part of it.
-            Event::Token { .. } if self.is_stopped => Ok(Some(String::new())),
-            Event::Token { token, .. } => {
-                self.tokens.push(token.0);
-                let step = self.matcher.push(&self.detokenizer.push(token.0));
-                if step.is_stopped {
-                    self.is_stopped = true;
-                    self.handle.cancel(self.id)?;
-                }
-                Ok(Some(step.text))
-            }
-            Event::Finished { reason, usage, .. } => {
-                self.is_done = true;
-                self.reason = Some(if self.is_stopped { FinishReason::Stop } else { reason });
-                self.usage = usage;
+            Some(Event::Token { .. }) if self.is_stopped => {}
+            Some(Event::Token { token, logprob, top, .. }) => {
+                self.n_generated += 1;
+                let generated = TokenLogprob { token, logprob, top: top.clone() };
+                self.ready.push_back(AnswerEvent::Token(generated));
+                self.is_stopped = self.splitter.push(token, logprob, top);
+                self.show();
                 if self.is_stopped {
-                    return Ok(None);
+                    // The engine's last event brings the usage.
+                    self.cancel();
                 }
-                let last = self.matcher.push(&self.detokenizer.finish());
-                Ok(Some(last.text + &self.matcher.finish()))
             }
-            Event::Failed { error, .. } => Err(Error::Failed(error)),
-            Event::Prompt { .. } | Event::Vector { .. } | Event::Stats(_) => Ok(Some(String::new())),
+            Some(Event::Prompt { tokens, .. }) => {
+                let one = |engine::Scored { token, logprob, top }| TokenLogprob { token, logprob, top };
+                self.ready.push_back(AnswerEvent::Prompt(tokens.into_iter().map(one).collect()));
+            }
+            Some(Event::Finished { reason, usage, .. }) => {
+                self.is_done = true;
+                self.splitter.finish();
+                self.show();
+                let finished = self.finished(reason, usage);
+                self.ready.push_back(AnswerEvent::Finished(finished));
+            }
+            Some(Event::Failed { kind, error, .. }) => {
+                self.is_done = true;
+                return Err(match kind {
+                    engine::FailureKind::Constraint => Error::Constraint(error),
+                    kind => Error::Failed { kind, error },
+                });
+            }
+            Some(Event::Vector { .. } | Event::Stats(_)) => {}
+            None => {
+                self.is_done = true;
+                let why = self.handle.stopped().unwrap_or_else(|| "it ended in the middle of the answer".to_owned());
+                return Err(Error::Stopped(why));
+            }
         }
+        Ok(())
+    }
+
+    fn show(&mut self) {
+        self.ready.extend(self.splitter.take().map(AnswerEvent::Piece));
+    }
+
+    fn finished(&self, reason: FinishReason, usage: engine::Usage) -> Finished {
+        let stop = self.splitter.stop_string();
+        let finish = match reason {
+            // A call that was cut is told as a length.
+            _ if self.splitter.has_whole_tool_calls() => Finish::ToolCalls,
+            _ if self.is_stopped => Finish::StopString,
+            FinishReason::Stop => Finish::End,
+            FinishReason::Length => Finish::Length,
+            FinishReason::Context => Finish::Context,
+            FinishReason::Cancelled => Finish::Cancelled,
+        };
+        let usage = AnswerUsage {
+            n_prompt: usage.n_prompt,
+            n_cached: usage.n_cached_prompt,
+            n_generated: self.n_generated,
+            n_reasoning: self.splitter.n_reasoning_tokens(),
+            timings: usage.timings,
+        };
+        Finished { finish, stop, usage }
     }
 }
 
 impl Iterator for Answer {
-    type Item = Result<String>;
+    type Item = Result<AnswerEvent>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.is_done {
-            let step = match self.events.recv() {
-                Ok(event) => self.take(event),
-                Err(_) => Err(Error::Failed("the engine ended in the middle of the answer".to_owned())),
-            };
-            match step {
-                Ok(Some(text)) if text.is_empty() => {}
-                Ok(Some(text)) => return Some(Ok(text)),
-                Ok(None) => {}
-                Err(error) => {
-                    self.is_done = true;
-                    return Some(Err(error));
-                }
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(Ok(event));
+            }
+            if self.is_done {
+                return None;
+            }
+            let event = self.events.recv();
+            if let Err(error) = self.take(event) {
+                return Some(Err(error));
             }
         }
-        None
+    }
+}
+
+/// An [`Answer`] as a [`Stream`], for any executor.
+#[derive(Debug)]
+pub struct AnswerStream(Answer);
+
+impl Stream for AnswerStream {
+    type Item = Result<AnswerEvent>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_event(context)
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.cancel();
+        }
     }
 }

@@ -1,24 +1,107 @@
-//! What can go wrong, by the crate that noticed it.
+//! What can go wrong, by what a caller can do about it. Nothing here has to be recognised by its text.
 
-/// Why a model could not be opened or did not answer.
+use std::path::PathBuf;
+
+use crate::memory_plan::NoRoom;
+
+/// Why a model could not be opened, planned or loaded, or did not answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A file that is missing, cut or not a model.
     #[error(transparent)]
     File(#[from] weights::Error),
+    /// A tokenizer that cannot be built.
     #[error(transparent)]
-    Text(#[from] text::Error),
+    Text(text::Error),
+    /// A model that cannot be run or loaded.
     #[error(transparent)]
     Model(#[from] ::model::Error),
+    /// A GPU that cannot be used.
+    #[error(transparent)]
+    Gpu(#[from] gpu::Error),
+    /// A request that the engine refused.
     #[error(transparent)]
     Engine(#[from] engine::Error),
+    /// There is nothing to make text of tokens with.
     #[error("the model has no vocabulary: {0}")]
     NoVocabulary(&'static str),
-    #[error("`{0}` is no device: expected cpu, cuda:N or rocm:N")]
+    /// A device's name that is none.
+    #[error("`{0}` is no device: expected {names}", names = crate::device_names())]
     Device(String),
-    /// The engine gave up on a request.
-    #[error("generation failed: {0}")]
-    Failed(String),
+    /// Weights, keys and values and scratch are more than the device has.
+    #[error(transparent)]
+    DoesNotFit(Box<NoRoom>),
+    /// A context that was asked for and that the model was not trained for.
+    #[error("a context of {n_ctx} is more than the {n_ctx_train} tokens the model was trained for")]
+    ContextTooLong {
+        /// Tokens that were asked for.
+        n_ctx: usize,
+        /// Tokens the model was trained for.
+        n_ctx_train: usize,
+    },
+    /// The model's chat template is not a template.
+    #[error("the model's chat template cannot be read: {0}")]
+    Template(text::Error),
+    /// The template refused a conversation, or failed on it.
+    #[error("the model's chat template refused the conversation: {0}")]
+    Conversation(text::Error),
+    /// Nothing to start from.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// The prompt fills the context by itself.
+    #[error("the prompt has {n_prompt} tokens, the context holds {n_ctx}")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        n_prompt: usize,
+        /// Tokens of the context.
+        n_ctx: usize,
+        /// Tokens the model was trained for.
+        n_ctx_train: usize,
+    },
+    /// A schema, a grammar or an expression that answers cannot be held to.
+    #[error("{0}")]
+    Constraint(String),
+    /// The model makes vectors of texts and writes none.
+    #[error("this model is an encoder: it makes vectors and scores of texts, and writes none")]
+    Encoder,
+    /// The model has no head that scores texts.
+    #[error("this model cannot score texts: it has no head for that")]
+    NoScores,
+    /// An importance matrix that cannot be read or written.
+    #[error("`{path}`: {why}", path = path.display())]
+    Importance {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Times of single ops are taken on GPUs only.
+    #[error("times of ops are taken on a GPU, and this model runs on the CPU")]
+    NoProfile,
+    /// The engine gave up on this request; others may work.
+    #[error("generation failed: {error}")]
+    Failed {
+        /// What a caller can branch on.
+        kind: engine::FailureKind,
+        /// The engine's words.
+        error: String,
+    },
+    /// The engine's thread ended: no request will work any more.
+    #[error("the engine stopped: {0}")]
+    Stopped(String),
 }
 
+/// What this crate's fallible functions return.
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<text::Error> for Error {
+    fn from(error: text::Error) -> Self {
+        match error {
+            text::Error::TemplateSyntax(_) => Self::Template(error),
+            text::Error::TemplateRefused(_) | text::Error::TemplateRender(_) => Self::Conversation(error),
+            text::Error::Constraint(_) => Self::Constraint(error.to_string()),
+            error => Self::Text(error),
+        }
+    }
+}

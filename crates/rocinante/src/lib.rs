@@ -1,37 +1,72 @@
-//! Large language models in a Rust program: open a model, stream its answer, chat, embed.
+//! Large language models in a Rust program: open a model, stream its answer, chat, embed, rerank.
 //!
-//! ```
+//! ```no_run
 //! use rocinante::{Message, Model, Request};
 //!
-//! # fn main() -> rocinante::Result<()> {
-//! # let Some(path) = std::env::var_os("ROCI_SMOLLM2") else { return Ok(()) };
-//! let model = Model::open(path)?; // a GGUF file, or a folder with safetensors
-//! let question = [Message::new("user", "What is the capital of France?")];
-//! let mut answer = model.chat(&question, Request { max_tokens: 24, ..Request::default() })?;
-//! for piece in &mut answer {
-//!     print!("{}", piece?);
+//! fn main() -> rocinante::Result<()> {
+//!     rocinante::answer_if_asked(); // GPUs are looked for through a child of this program
+//!     let model = Model::open("model.gguf")?; // or a folder of safetensors
+//!     let question = [Message::new("user", "What is the capital of France?")];
+//!     for text in model.chat(&question, Request::default())?.texts() {
+//!         print!("{}", text?);
+//!     }
+//!     Ok(())
 //! }
-//! println!("\n{} tokens", answer.usage().n_generated);
-//! # assert!(answer.usage().n_generated > 0);
-//! # Ok(())
-//! # }
 //! ```
 //!
-//! A small face over `engine` and `text`, with nothing of its own but the wiring: the same engine serves `roci run` and
-//! `roci serve`. What it does not know: names of models, downloads (`roci pull`), HTTP, terminals.
+//! This is the runtime under `roci run`, `roci serve` and every other command that loads a model:
+//!
+//! - [`ModelFiles`] opens GGUF and safetensors alike: tokenizer, chat template, tool and reasoning format;
+//! - [`Options`] and [`LoadPlan`]: the device ([`Device`], with `auto` and what it refused), the context, the steps, and
+//!   the memory they take, decided before anything is loaded;
+//! - [`Model`] is loaded, behind its engine;
+//! - [`Answer`] is a stream of [`AnswerEvent`]s: text, reasoning, tool calls, tokens, usage; blocking or async;
+//! - [`quantize`] makes weights smaller, for a file or while loading.
+//!
+//! What it does not know: names of models, downloads (`roci pull`), HTTP, terminals, an async executor.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod answer;
+mod device;
 mod error;
 pub mod files;
+mod host_memory;
+mod human;
+pub mod ids;
+mod load_plan;
+mod mailbox;
+mod mask_pool;
 pub mod masks;
+mod memory_plan;
 mod model;
+mod model_files;
+mod options;
+pub mod quantize;
+mod request;
+mod splitter;
+mod template;
+mod vectors;
+mod whole;
 
-pub use crate::answer::{Answer, Request};
+pub use crate::answer::{Answer, AnswerEvent, AnswerStream, AnswerUsage, Finish, Finished, Next};
+pub use crate::device::{ChosenDevice, Device, answer_if_asked, device_names};
 pub use crate::error::{Error, Result};
-pub use crate::model::{Model, Options, device};
-pub use ::model::DeviceChoice;
-pub use engine::{FinishReason, Sampling, Usage};
+pub use crate::host_memory::{HostMemory, peak_bytes};
+pub use crate::human::human_bytes;
+pub use crate::load_plan::{LoadPlan, Schedule};
+pub use crate::masks::ConstraintGuard;
+pub use crate::memory_plan::{DeviceMemory, MemoryFit, MemoryKind, NoRoom};
+pub use crate::model::Model;
+pub use crate::model_files::{ModelFiles, ModelInfo, describe_loading, stored_bytes};
+pub use crate::options::{Options, Scheduling, StepSizes, Workload, n_cores};
+pub use crate::request::Request;
+pub use crate::splitter::{Piece, Splitter, TokenLogprob};
+pub use crate::template::{Prompt, Template};
+pub use crate::vectors::{PendingVector, encode_pair};
+pub use crate::whole::{ToolCall, WholeAnswer};
+pub use ::model::{DeviceChoice, KvType, TokenId, Watch};
+pub use engine::{FailureKind, Sampling, Timings};
 pub use text::constraint::Constraint;
 pub use text::{Message, RenderOptions};

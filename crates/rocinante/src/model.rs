@@ -1,128 +1,169 @@
-//! A model in memory behind its engine, with its tokenizer and chat template.
+//! A model in memory behind its engine, with its tokenizer and chat template: what `roci run`, `roci serve` and Rust
+//! programs all stand on.
 
-use std::path::Path;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ::model::{Attention, BLOCK_TOKENS, Config, DeviceChoice, LoadOptions, TokenId};
-use engine::{Embed, EngineOptions, Event, Handle, Normalize, Pooling};
-use text::{ChatTemplate, Ends, Message, RenderOptions, Specials, Tokenizer};
+use ::model::{Attention, DeviceLimits, Profiler, StepProfile, TokenId, Watch};
+use engine::{Embed, EngineOptions, Handle};
+use text::answer::Format;
+use text::constraint::Constraint;
+use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
 use weights::Checkpoint;
 
-use crate::answer::{Answer, Request};
-use crate::{Error, Result, files, masks};
+use crate::answer::Answer;
+use crate::load_plan::LoadPlan;
+use crate::masks::Masks;
+use crate::model_files::{ModelFiles, ModelInfo, describe_loading};
+use crate::options::Options;
+use crate::request::Request;
+use crate::splitter::Splitter;
+use crate::template::{Prompt, Template, ids};
+use crate::vectors::{PendingVector, encode_pair};
+use crate::{Error, Result};
 
-/// A context that nobody asked for is at most this.
-const DEFAULT_CONTEXT: usize = 8192;
-/// Rows of one step.
-const STEP_TOKENS: usize = 512;
-/// Rows whose logits or hidden states one step gives back.
-const STEP_OUTPUTS: usize = 16;
+/// Vectors of one call that are with the engine at a time: enough to fill its steps, and its queue stays open.
+const MAX_VECTORS_AT_ONCE: usize = 64;
 
-/// Where and how a model is loaded.
-#[derive(Copy, Clone, Debug, Default)]
-pub struct Options {
-    pub device: DeviceChoice,
-    /// Tokens that an answer and its prompt may have; `None`: what the model was trained for, at most 8192.
-    pub context: Option<usize>,
-    /// Answers that are made at once; 0 counts as 1.
-    pub n_parallel: usize,
-    /// CPU threads; 0: one per core.
-    pub n_threads: usize,
-}
-
-/// A model, ready to answer. Cheap to share behind a reference: requests from several threads run together.
+/// A model, ready to answer. Share it behind a reference or an `Arc`: requests may come from several threads.
 #[derive(Debug)]
 pub struct Model {
+    path: PathBuf,
     tokenizer: Arc<Tokenizer>,
-    template: ChatTemplate,
+    template: Template,
+    masks: Masks,
     handle: Handle,
-    attention: Attention,
+    plan: LoadPlan,
+    info: ModelInfo,
     device: String,
-}
-
-/// A device by its name: `cpu`, `cuda:0`, `rocm:0`.
-pub fn device(name: &str) -> Result<DeviceChoice> {
-    let gpu = || {
-        let (word, ordinal) = name.split_once(':')?;
-        Some(DeviceChoice::Gpu { vendor: gpu::Vendor::from_word(word)?, ordinal: ordinal.parse().ok()? })
-    };
-    match name {
-        "cpu" => Ok(DeviceChoice::Cpu),
-        _ => gpu().ok_or_else(|| Error::Device(name.to_owned())),
-    }
+    notes: Vec<String>,
+    load_time: Duration,
+    profiler: Option<Profiler>,
 }
 
 impl Model {
-    /// Opens a GGUF file (or the first of a split one), or a folder with safetensors, on the CPU.
+    /// Opens a GGUF file (or any part of a split one) or a folder of safetensors, on the best device that works here.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(path, Options::default())
+        Self::open_with(path, &Options::default())
     }
 
-    pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
-        Self::from_checkpoint(&Checkpoint::open(path.as_ref())?, options)
+    /// As [`open`](Self::open), with choices of the caller's.
+    pub fn open_with(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        Self::load(&ModelFiles::open_with(path, options)?, options)
     }
 
     /// From a checkpoint that is already open, or was made in memory.
-    pub fn from_checkpoint(checkpoint: &Checkpoint, options: Options) -> Result<Self> {
-        let config = Config::from_checkpoint(checkpoint)?;
-        let tokenizer = Arc::new(files::tokenizer(checkpoint)?);
-        let template = files::template(files::template_source(checkpoint)?.as_deref(), &tokenizer)?;
-        let n_ctx = options.context.unwrap_or(config.n_ctx_train.clamp(1, DEFAULT_CONTEXT));
-        let n_parallel = options.n_parallel.max(1);
-        // An encoder sees its whole text in one step, and every row of it is pooled.
-        let attention = if config.is_encoder() { Attention::Full } else { Attention::Causal };
-        let max_rows = if config.is_encoder() { n_ctx.max(1) } else { STEP_TOKENS.max(n_parallel) };
-        let load = LoadOptions {
-            device: options.device,
-            n_blocks: n_ctx.div_ceil(BLOCK_TOKENS) * n_parallel,
-            max_batch_tokens: max_rows,
-            max_logits_rows: if config.is_encoder() { max_rows } else { STEP_OUTPUTS.max(n_parallel) },
-            n_threads: options.n_threads,
-            n_ctx,
-            ..LoadOptions::default()
-        };
-        let model = ::model::Model::load(checkpoint, load)?;
-        let device = model.device();
-        let engine = EngineOptions {
-            max_batch_tokens: max_rows,
-            prefill_chunk: max_rows,
-            max_running: n_parallel,
-            n_ctx: Some(n_ctx),
-            ..EngineOptions::default()
-        };
-        let handle = engine::start(model, engine, Some(masks::factory(Arc::clone(&tokenizer))));
-        Ok(Self { tokenizer, template, handle, attention, device })
+    pub fn from_checkpoint(checkpoint: Checkpoint, options: &Options) -> Result<Self> {
+        let path = checkpoint.path().unwrap_or(Path::new("")).to_owned();
+        Self::load(&ModelFiles::of(checkpoint, path), options)
     }
 
-    /// Goes on with a text as it is.
+    /// Plans, loads, and starts the engine.
+    pub fn load(files: &ModelFiles, options: &Options) -> Result<Self> {
+        let start = Instant::now();
+        let plan = files.plan(options)?;
+        if options.watch == Watch::Profile && plan.options.device == ::model::DeviceChoice::Cpu {
+            return Err(Error::NoProfile);
+        }
+        let (model, tokenizer) = files.load_with_tokenizer(&plan)?;
+        let tokenizer = Arc::new(tokenizer);
+        let template = files.template(&tokenizer)?;
+        let mut notes = files.notes().to_vec();
+        notes.extend(plan.device.refused.iter().cloned());
+        notes.extend(model.notes());
+        if options.measures_loading {
+            notes.extend(describe_loading(&model)?);
+        }
+        let (device, profiler) = (model.device(), model.profiler());
+        let engine = EngineOptions {
+            // An encoder was given room for whole texts.
+            max_batch_tokens: plan.options.max_batch_tokens,
+            prefill_chunk: plan.schedule.prefill_chunk,
+            max_running: plan.schedule.max_running,
+            max_queue: plan.schedule.max_queue,
+            n_ctx: Some(plan.n_ctx()),
+            ..EngineOptions::default()
+        };
+        let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
+        let handle = engine::start(model, engine, Some(Box::new(masks.clone())));
+        Ok(Self {
+            path: files.path().to_owned(),
+            tokenizer,
+            template,
+            masks,
+            handle,
+            plan,
+            info: files.info()?,
+            device,
+            notes,
+            load_time: start.elapsed(),
+            profiler,
+        })
+    }
+
+    /// Continues a text as it is.
     pub fn complete(&self, prompt: &str, request: Request) -> Result<Answer> {
-        let tokens = self.tokenizer.encode_with(prompt, Specials::Parse, Ends::Add);
-        self.start(tokens, request)
+        let splitter = Splitter::plain(&self.tokenizer, request.stop.clone(), request.logprobs.is_some());
+        self.answer(self.encode_raw(prompt), &request, splitter)
     }
 
     /// Answers a conversation, rendered as the model was trained to read it.
     pub fn chat(&self, messages: &[Message], request: Request) -> Result<Answer> {
-        let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-        self.chat_with(messages, &options, request)
+        self.chat_with(messages, &generation(), request)
     }
 
-    /// As [`chat`](Self::chat), with tools or variables for the template.
+    /// As [`chat`](Self::chat), with tools or variables for the template. Reasoning and tool calls come as events of
+    /// their own.
     pub fn chat_with(&self, messages: &[Message], options: &RenderOptions, request: Request) -> Result<Answer> {
-        let prompt = self.template.render(messages, options)?;
-        // The template writes BOS itself where the model wants one.
-        self.start(self.tokenizer.encode_with(&prompt, Specials::Parse, Ends::None), request)
+        let prompt = self.prompt(messages, options)?;
+        let tools = options.tools.as_ref().and_then(|tools| tools.as_array()).map_or(&[][..], Vec::as_slice);
+        let format = if tools.is_empty() { self.format().without_tools() } else { self.format().clone() };
+        let (stop, has_logprobs) = (request.stop.clone(), request.logprobs.is_some());
+        let splitter = Splitter::new(&self.tokenizer, stop, has_logprobs, format, &prompt.text, tools);
+        self.answer(prompt.tokens, &request, splitter)
     }
 
-    fn start(&self, prompt: Vec<u32>, request: Request) -> Result<Answer> {
-        Answer::start(&self.handle, &self.tokenizer, prompt, request)
+    /// The conversation up to where the answer begins.
+    pub fn chat_prompt(&self, messages: &[Message]) -> Result<Prompt> {
+        self.prompt(messages, &generation())
     }
 
-    /// The text as a vector of length 1: the mean of its tokens' last hidden states.
+    /// The conversation as the model was trained to read it.
+    pub fn prompt(&self, messages: &[Message], options: &RenderOptions) -> Result<Prompt> {
+        let text = self.template.render(messages, options)?;
+        let tokens = self.template.encode(&self.tokenizer, &text);
+        Ok(Prompt { text, tokens })
+    }
+
+    /// Answers tokens; `splitter` reads the answer. What can be known to be wrong is an error here, before anything is
+    /// computed.
+    pub fn answer(&self, prompt: Vec<TokenId>, request: &Request, splitter: Splitter) -> Result<Answer> {
+        if self.is_encoder() {
+            return Err(Error::Encoder);
+        }
+        let (n_prompt, n_ctx, n_ctx_train) = (prompt.len(), self.context(), self.plan.n_ctx_train);
+        if n_prompt == 0 {
+            return Err(Error::EmptyPrompt);
+        }
+        if n_prompt >= n_ctx {
+            return Err(Error::PromptTooLong { n_prompt, n_ctx, n_ctx_train });
+        }
+        Answer::start(&self.handle, &self.tokenizer, prompt, request, splitter)
+    }
+
+    /// Whether answers can be held to this, before any is asked for.
+    pub fn check(&self, constraint: &Constraint) -> Result<()> {
+        self.masks.compile(constraint, self.handle.n_vocab()).map(drop).map_err(Error::Constraint)
+    }
+
+    /// The text as a vector of length 1, as the model was trained to make it: from its first token, its last, or the
+    /// mean of all.
     ///
-    /// ```
+    /// ```no_run
     /// # fn main() -> rocinante::Result<()> {
-    /// # let Some(path) = std::env::var_os("ROCI_SMOLLM2") else { return Ok(()) };
-    /// let model = rocinante::Model::open(path)?;
+    /// let model = rocinante::Model::open("nomic-embed-text.gguf")?;
     /// let [cat, kitten, tax] = ["a cat", "a kitten", "the tax law of 1913"].map(|text| model.embed(text));
     /// let (cat, kitten, tax) = (cat?, kitten?, tax?);
     /// let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
@@ -131,33 +172,103 @@ impl Model {
     /// # }
     /// ```
     pub fn embed(&self, text: &str) -> Result<Vec<f32>> {
-        let tokens = self.tokenizer.encode_with(text, Specials::Plain, Ends::Add);
-        let embed = Embed {
-            id: self.handle.next_request_id(),
-            tokens: tokens.into_iter().map(TokenId).collect(),
-            pooling: Pooling::Mean,
-            attention: self.attention,
-            normalize: Normalize::Unit,
-            priority: 0,
-            group: 0,
-        };
-        for event in self.handle.embed(embed)? {
-            match event {
-                Event::Vector { vector, .. } => return Ok(vector),
-                Event::Failed { error, .. } => return Err(Error::Failed(error)),
-                _ => {}
-            }
-        }
-        Err(Error::Failed("the engine ended before the answer".to_owned()))
+        self.vector(self.handle.embed_request(self.encode_raw(text)))?.wait()
     }
 
+    /// The vectors of several texts, made together.
+    pub fn embed_all(&self, texts: Vec<Vec<TokenId>>) -> Result<Vec<Vec<f32>>> {
+        self.vectors(texts.into_iter().map(|tokens| self.handle.embed_request(tokens)).collect())
+    }
+
+    /// How well each text fits the question, in the order of the texts. Needs a reranker.
+    pub fn rerank(&self, query: &str, documents: &[impl AsRef<str>]) -> Result<Vec<f32>> {
+        if !self.handle.embeds().has_head {
+            return Err(Error::NoScores);
+        }
+        let pairs = documents.iter().map(|document| encode_pair(&self.tokenizer, query, document.as_ref()));
+        let requests = pairs.map(|(tokens, n_first)| self.handle.score_request(tokens, n_first)).collect();
+        let scores = self.vectors(requests)?;
+        Ok(scores.into_iter().map(|scores| scores.first().copied().unwrap_or(f32::NAN)).collect())
+    }
+
+    /// Starts to make a vector or a score; see [`Handle::embed_request`] and [`Handle::score_request`].
+    pub fn vector(&self, embed: Embed) -> Result<PendingVector> {
+        PendingVector::start(&self.handle, embed)
+    }
+
+    fn vectors(&self, requests: Vec<Embed>) -> Result<Vec<Vec<f32>>> {
+        let mut vectors = Vec::with_capacity(requests.len());
+        let mut pending = VecDeque::new();
+        for request in requests {
+            if pending.len() == MAX_VECTORS_AT_ONCE {
+                vectors.extend(pending.pop_front().map(PendingVector::wait).transpose()?);
+            }
+            pending.push_back(self.vector(request)?);
+        }
+        for vector in pending {
+            vectors.push(vector.wait()?);
+        }
+        Ok(vectors)
+    }
+
+    /// The text as it is, with the tokens around it that the vocabulary asks for.
+    pub fn encode_raw(&self, text: &str) -> Vec<TokenId> {
+        ids(self.tokenizer.encode_with(text, Specials::Parse, Ends::Add))
+    }
+
+    /// The tokens of a conversation that was rendered.
+    pub fn encode_rendered(&self, text: &str) -> Vec<TokenId> {
+        self.template.encode(&self.tokenizer, text)
+    }
+
+    /// The steps since the last call and what the device can do at most, where times of ops are taken.
+    pub fn take_profile(&self) -> Option<(Vec<StepProfile>, DeviceLimits)> {
+        self.profiler.as_ref().map(|profiler| (profiler.take(), profiler.limits))
+    }
+
+    /// Whether it reads texts as a whole and makes vectors of them, and writes none.
+    pub fn is_encoder(&self) -> bool {
+        self.handle.embeds().attention == Attention::Full
+    }
+
+    /// Whether its engine still runs.
+    pub fn is_alive(&self) -> bool {
+        self.handle.stopped().is_none()
+    }
+
+    /// What was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Turns text into tokens and back.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
 
+    /// How conversations are written for it.
+    pub fn template(&self) -> &Template {
+        &self.template
+    }
+
+    /// How it writes its reasoning and its tool calls.
+    pub fn format(&self) -> &Format {
+        self.template.format()
+    }
+
+    /// Family, type and size.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// What was decided before loading.
+    pub fn plan(&self) -> &LoadPlan {
+        &self.plan
+    }
+
     /// The longest prompt and answer together, in tokens.
     pub fn context(&self) -> usize {
-        self.handle.n_ctx()
+        self.plan.n_ctx()
     }
 
     /// Where it computes, in words.
@@ -165,10 +276,25 @@ impl Model {
         &self.device
     }
 
-    /// The engine itself, for what this face does not offer.
+    /// What a person should know about how it was loaded: GPUs that were refused, weights held in another type, fast
+    /// paths it does without.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// From the start of planning to a running engine.
+    pub fn load_time(&self) -> Duration {
+        self.load_time
+    }
+
+    /// The engine itself, for what is not offered here.
     pub fn engine(&self) -> &Handle {
         &self.handle
     }
+}
+
+fn generation() -> RenderOptions {
+    RenderOptions { add_generation_prompt: true, ..RenderOptions::default() }
 }
 
 impl Drop for Model {

@@ -2,7 +2,9 @@
 //!
 //! The engine is minijinja; this file sets it up as transformers sets up Jinja (block trimming, `tojson`,
 //! `raise_exception`, `strftime_now`, the `generation` tag) and passes the same variables. A template comes
-//! out of a file somebody published, so its work is bounded and every failure is an error with its line.
+//! out of a file somebody published, so its work is bounded ([`meter`]) and every failure is an error with its line.
+
+pub(crate) mod meter;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
@@ -26,7 +28,7 @@ pub const DEFAULT_TEMPLATE: &str = "{% for message in messages %}\
     {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
 /// Instructions one rendering may take: a few hundred messages take thousands, a loop without end all.
-const FUEL: u64 = 50_000_000;
+const FUEL: u64 = 2_000_000;
 const NAME: &str = "chat_template";
 
 /// One message of a conversation.
@@ -73,7 +75,9 @@ impl ChatTemplate {
     /// Reads a template. `bos` and `eos` are the texts of those tokens, empty where the model has none.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self> {
         let mut env = environment().map_err(|error| Error::TemplateSyntax(describe(&error)))?;
-        env.add_template_owned(NAME, adapted(source)).map_err(|error| Error::TemplateSyntax(describe(&error)))?;
+        let unreadable = |error| Error::TemplateSyntax(describe(&error));
+        let source = syntax().and_then(|syntax| meter::rewrite(&adapted(source), syntax)).map_err(unreadable)?;
+        env.add_template_owned(NAME, source).map_err(unreadable)?;
         Ok(Self { env, bos: bos.to_owned(), eos: eos.to_owned() })
     }
 
@@ -101,7 +105,8 @@ impl ChatTemplate {
         // minijinja 3.0.5 panics where it should not (a reversed slice of an empty list); a template must not
         // end the program. Nothing of the engine's state outlives a rendering, so unwinding leaves it whole.
         let render = || self.env.get_template(NAME)?.render(Serde(&variables));
-        match catch_unwind(AssertUnwindSafe(render)) {
+        let n_bytes = n_bytes(&variables);
+        match meter::metered(n_bytes, || catch_unwind(AssertUnwindSafe(render))) {
             Ok(rendered) => rendered.map_err(render_error),
             Err(_) => Err(Error::TemplateRender("the template engine broke on it".to_owned())),
         }
@@ -116,24 +121,51 @@ fn message_value(message: &Message) -> serde_json::Value {
     fields.into()
 }
 
+/// What a template is given to read, about.
+fn n_bytes(variables: &serde_json::Map<String, serde_json::Value>) -> usize {
+    use serde_json::Value as V;
+    let mut n = 0;
+    let mut todo: Vec<&V> = variables.values().collect();
+    while let Some(value) = todo.pop() {
+        n += match value {
+            V::String(text) => text.len(),
+            _ => 8,
+        };
+        match value {
+            V::Array(items) => todo.extend(items),
+            V::Object(fields) => todo.extend(fields.values()),
+            _ => {}
+        }
+    }
+    n
+}
+
+/// As transformers sets up Jinja.
+fn syntax() -> std::result::Result<SyntaxConfig, minijinja::Error> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+}
+
 fn environment() -> std::result::Result<Environment<'static>, minijinja::Error> {
     let mut env = Environment::new();
-    env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    env.set_syntax(syntax()?);
     env.set_undefined_behavior(UndefinedBehavior::Lenient);
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_fuel(Some(FUEL));
-    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    meter::install(&mut env);
     env.set_formatter(|out, _state, value| {
         let mut text = String::new();
         python::write_str(value, &mut text)?;
+        meter::charge(text.len())?;
         out.write_str(&text).map_err(minijinja::Error::from)
     });
     env.add_filter("string", |value: &Value| {
         let mut text = String::new();
-        python::write_str(value, &mut text).map(|()| text)
+        python::write_str(value, &mut text)?;
+        meter::charge(text.len()).map(|()| text)
     });
     env.add_filter("tojson", |value: &Value, args: Rest<Value>, kwargs: Kwargs| {
-        JsonStyle::from_kwargs(&args, &kwargs)?.dumps(value)
+        let text = JsonStyle::from_kwargs(&args, &kwargs)?.dumps(value)?;
+        meter::charge(text.len()).map(|()| text)
     });
     // Python iterates over nothing undefined but not over None; minijinja iterates over both.
     env.add_test("iterable", |value: &Value| {

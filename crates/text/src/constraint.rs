@@ -6,14 +6,14 @@
 //! This module knows no engine: whoever starts one puts a thin `MaskFactory` around the compiler.
 
 mod gbnf;
+mod limits;
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
-use llguidance::{Matcher as Parser, ParserFactory};
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
+use llguidance::{CancellationHandle, Matcher as Parser, ParserFactory};
 use serde_json::{Value, json};
 
 use crate::tokenizer::Specials;
@@ -101,11 +101,15 @@ pub(crate) fn spaced(schema: Value) -> Value {
     object.into()
 }
 
+/// Looks at a constraint before it is compiled; an error is why it is refused.
+pub type Guard = dyn Fn(&Constraint) -> std::result::Result<(), String> + Send + Sync;
+
 /// Compiles constraints for one tokenizer. Cheap to clone; clones share what they compiled.
 #[derive(Clone)]
 pub struct Compiler {
     factory: Arc<ParserFactory>,
     kept: Arc<Mutex<VecDeque<(String, Parser)>>>,
+    guard: Option<Arc<Guard>>,
 }
 
 impl std::fmt::Debug for Compiler {
@@ -126,12 +130,12 @@ impl Compiler {
         let words: Vec<Vec<u8>> = (0..n_ids).map(|id| trie_bytes(tokenizer, id)).collect();
         let trie = TokTrie::from(&TokRxInfo::new(n_ids, end), &words).with_eos_tokens(tokenizer.end_ids());
         let env: TokEnv = Arc::new(Environment { tokenizer: tokenizer.clone(), trie });
-        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
-        let mut factory =
-            ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|error| bad(&error))?;
-        factory.quiet();
-        factory.limits_mut().verbose_errors = false;
-        Ok(Self { factory: Arc::new(factory), kept: Arc::default() })
+        Ok(Self { factory: Arc::new(factory(&env)?), kept: Arc::default(), guard: None })
+    }
+
+    /// Asks `guard` about every constraint before it is compiled.
+    pub fn guarded(self, guard: Arc<Guard>) -> Self {
+        Self { guard: Some(guard), ..self }
     }
 
     /// A matcher that has seen nothing yet.
@@ -156,18 +160,47 @@ impl Compiler {
     }
 
     fn compile(&self, constraint: &Constraint) -> Result<Parser> {
-        let grammar = constraint.to_grammar()?;
-        // A grammar comes from anybody; what breaks the compiler must not break the engine.
-        let parser = catch_unwind(AssertUnwindSafe(|| self.factory.create_parser(grammar)));
-        let parser = match parser {
-            Ok(Ok(parser)) => Parser::new(Ok(parser)),
-            Ok(Err(error)) => return Err(Error::Constraint(format!("{error:#}"))),
-            Err(_) => return Err(Error::Constraint("the compiler broke on it".to_owned())),
-        };
-        match parser.get_error() {
-            Some(error) => Err(Error::Constraint(error)),
-            None => Ok(parser),
+        limits::check(constraint)?;
+        if let Some(guard) = &self.guard {
+            guard(constraint).map_err(Error::Constraint)?;
         }
+        compile(&self.factory, constraint)
+    }
+}
+
+/// Compiles a constraint for an alphabet of single bytes and throws the result away. Takes the stack, and nearly the
+/// memory and the time, that a [`Compiler`] would take: a process that has nothing to lose can find out.
+pub fn try_out(constraint: &Constraint) -> Result<()> {
+    limits::check(constraint)?;
+    compile(&factory(&ApproximateTokEnv::single_byte_env())?, constraint).map(drop)
+}
+
+fn factory(env: &TokEnv) -> Result<ParserFactory> {
+    let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+    let mut factory = ParserFactory::new(env, InferenceCapabilities::default(), &slices)
+        .map_err(|error| Error::Constraint(error.to_string()))?;
+    factory.quiet();
+    factory.limits_mut().verbose_errors = false;
+    Ok(factory)
+}
+
+/// On a thread with a stack for all that [`limits::check`] lets pass. What breaks the compiler ends that thread.
+fn compile(factory: &ParserFactory, constraint: &Constraint) -> Result<Parser> {
+    let work = || -> Result<Parser> {
+        let grammar = constraint.to_grammar()?;
+        let parser = factory.create_parser(grammar).map_err(|error| Error::Constraint(format!("{error:#}")))?;
+        Ok(Parser::new(Ok(parser)).into_cancellable())
+    };
+    let parser = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("constraint".into()).stack_size(limits::STACK_BYTES);
+        let thread = thread
+            .spawn_scoped(scope, work)
+            .map_err(|error| Error::Constraint(format!("there is no thread to compile it on: {error}")))?;
+        thread.join().unwrap_or_else(|_| Err(Error::Constraint("the compiler broke on it".to_owned())))
+    })?;
+    match parser.get_error() {
+        Some(error) => Err(Error::Constraint(error)),
+        None => Ok(parser),
     }
 }
 
@@ -199,6 +232,11 @@ impl Matcher {
         self.parser.consume_token(token).map_err(|error| Error::Constraint(error.to_string()))
     }
 
+    /// Ends whatever the matcher is computing, from another thread; it is of no more use then.
+    pub fn canceller(&self) -> Canceller {
+        Canceller(self.parser.cancellation_handle())
+    }
+
     /// Whether the answer may end here.
     pub fn may_end(&mut self) -> bool {
         self.is_done() || self.parser.is_accepting().unwrap_or(false)
@@ -207,6 +245,18 @@ impl Matcher {
     /// Whether nothing more may follow.
     pub fn is_done(&self) -> bool {
         self.parser.is_stopped() && !self.parser.is_error()
+    }
+}
+
+/// See [`Matcher::canceller`].
+#[derive(Clone, Debug, Default)]
+pub struct Canceller(Option<CancellationHandle>);
+
+impl Canceller {
+    pub fn cancel(&self) {
+        if let Some(handle) = &self.0 {
+            handle.cancel();
+        }
     }
 }
 

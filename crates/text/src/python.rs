@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use crate::chat_template::meter;
+
 /// Containers nested deeper than this are refused: the writers below call themselves.
 const MAX_DEPTH: usize = 200;
 
@@ -32,6 +34,8 @@ fn write_repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error
     if depth > MAX_DEPTH {
         return Err(too_deep());
     }
+    // A list may hold the same list twice, and that one another.
+    meter::check(out.len())?;
     match value.kind() {
         ValueKind::String => write_quoted(value.as_str().unwrap_or_default(), out),
         ValueKind::Number if !value.is_integer() => write_float(f64::try_from(value.clone())?, out),
@@ -151,6 +155,7 @@ impl JsonStyle {
         if depth > MAX_DEPTH {
             return Err(too_deep());
         }
+        meter::check(out.len())?;
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

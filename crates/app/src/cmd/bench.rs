@@ -2,19 +2,18 @@
 //! directly with made-up tokens: no tokenizer, no sampling, no scheduler in the figures.
 
 use crate::drive::{Driver, Span, Want};
-use crate::load::{self, Use};
-use crate::machine::{self, Cpu};
+use crate::machine::Cpu;
 use crate::options::{Format, LoadArgs, print_json};
 use crate::report::{HintExt, human_bytes};
-use crate::{profile, store};
+use crate::{model_file, profile, store};
 use anyhow::{Context, Result, anyhow};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
+use rocinante::{ModelFiles, StepSizes, Workload};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
-use weights::Checkpoint;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -151,7 +150,7 @@ impl Samples {
 }
 
 pub fn main(args: &Args) -> Result<()> {
-    let (name, checkpoint) = open(args)?;
+    let (name, files) = open(args)?;
     let start = Instant::now();
     let one = [Point { batch: args.batch, depth: args.depth }];
     let points = if args.points.is_empty() { &one[..] } else { &args.points };
@@ -165,27 +164,21 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let load_args =
         LoadArgs { context: Some(u32::try_from(n_ctx).context("--depth is too large")?), ..args.load.clone() };
-    let is_on_gpu = args.load.choose_device() != model::DeviceChoice::Cpu;
-    let prompt_step = if is_on_gpu { GPU_PROMPT_STEP } else { PROMPT_STEP };
+    let choice = args.load.device.choose().choice;
+    let prompt_step = if choice == model::DeviceChoice::Cpu { PROMPT_STEP } else { GPU_PROMPT_STEP };
     let max_batch_tokens = prompt_step.max(max_batch);
-    let purpose = Use { n_sequences: max_batch, max_batch_tokens, max_logits_rows: max_batch };
-    let plan = load::plan(&checkpoint, &load_args, purpose)?;
-    let model = load::load(&checkpoint, &plan)?;
-    let device = model.device();
+    let steps = StepSizes { n_sequences: max_batch, max_batch_tokens, max_logits_rows: max_batch };
+    let options = load_args.options(Workload::Steps(steps));
+    let (driver, plan) = Driver::load(&files, &options, max_batch, n_ctx)?;
+    let device = driver.model().device();
     let load_s = start.elapsed().as_secs_f64();
     if args.verbose {
         eprintln!("{}", plan.lines());
-        if let Some(line) = load::describe_loading(&model)? {
+        if let Some(line) = rocinante::describe_loading(driver.model())? {
             eprintln!("{line}");
         }
     }
-    let mut bench = Bench {
-        n_vocab: model.config().n_vocab,
-        driver: Driver::new(model, max_batch, n_ctx, prompt_step),
-        args,
-        prompt_step,
-        point: points[0],
-    };
+    let mut bench = Bench { n_vocab: driver.model().config().n_vocab, driver, args, prompt_step, point: points[0] };
     let (mut samples, mut profiled) = (Vec::new(), Vec::new());
     for point in points {
         bench.point = *point;
@@ -201,7 +194,7 @@ pub fn main(args: &Args) -> Result<()> {
     }
     if let Some(n_steps) = args.soak {
         bench.driver.deal(max_batch, n_ctx);
-        let soaked = crate::soak::run(&mut bench.driver, args.load.choose_device(), n_steps, max_batch, n_ctx)?;
+        let soaked = crate::soak::run(&mut bench.driver, choice, n_steps, max_batch, n_ctx)?;
         eprintln!("{soaked}");
     }
     let notes = bench.driver.model().notes();
@@ -213,7 +206,7 @@ pub fn main(args: &Args) -> Result<()> {
         });
         return print_json(&json!({
             "model": name,
-            "file_bytes": checkpoint.file_bytes(),
+            "file_bytes": files.checkpoint().file_bytes(),
             "weights": args.weights.as_ref().map(|weights| &weights.name),
             "device": device,
             "cpu": Cpu::detect().name,
@@ -224,12 +217,12 @@ pub fn main(args: &Args) -> Result<()> {
             "depth": points[0].depth,
             "batch": points[0].batch,
             "load_s": load_s,
-            "peak_memory_bytes": machine::peak_bytes(),
+            "peak_memory_bytes": rocinante::peak_bytes(),
             "results": results.collect::<Vec<_>>(),
         }));
     }
     let mut out = std::io::stdout().lock();
-    let size = human_bytes(checkpoint.file_bytes());
+    let size = human_bytes(files.checkpoint().file_bytes());
     writeln!(out, "{name}, {size}, {device}, loaded in {load_s:.2} s")?;
     for samples in &samples {
         let (low, high) = samples.range();
@@ -244,10 +237,12 @@ pub fn main(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn open(args: &Args) -> Result<(String, Checkpoint)> {
+fn open(args: &Args) -> Result<(String, ModelFiles)> {
     let (Some(shape), Some(weights)) = (args.synthetic, &args.weights) else {
         let spec = args.model.as_deref().unwrap_or_default();
-        return Ok((spec.to_owned(), load::open(&store::resolve(spec)?, &args.load)?));
+        let sizes = StepSizes { n_sequences: 1, max_batch_tokens: 1, max_logits_rows: 1 };
+        let files = model_file::open_with(&store::resolve(spec)?, &args.load.options(Workload::Steps(sizes)))?;
+        return Ok((spec.to_owned(), files));
     };
     let name = match args.layers {
         Some(n) => format!("{} ({n} layers)", shape.name()),
@@ -262,7 +257,8 @@ fn open(args: &Args) -> Result<(String, Checkpoint)> {
         ::weights::GgufWriter::copy(path, &checkpoint)?;
     }
     spinner.finish_and_clear();
-    Ok((format!("{name} {}", weights.name), checkpoint))
+    let name = format!("{name} {}", weights.name);
+    Ok((name.clone(), ModelFiles::of(checkpoint, name.into())))
 }
 
 struct Bench<'a> {

@@ -1,9 +1,10 @@
 //! `roci devices`: what can compute here.
 
-use crate::machine::{Cpu, Memory};
+use crate::machine::Cpu;
 use crate::options::{Format, print_json};
 use crate::report::human_bytes;
 use anyhow::Result;
+use rocinante::HostMemory;
 use std::io::Write;
 
 /// Show what can compute here
@@ -19,7 +20,7 @@ pub struct Args {
 
 pub fn main(args: &Args) -> Result<()> {
     let cpu = Cpu::detect();
-    let memory = Memory::read();
+    let memory = HostMemory::read();
     let found = gpu::discovery::Probe::this_program()?.discover();
     if args.output == Format::Json {
         let gpus = found.devices.iter().map(|found| {

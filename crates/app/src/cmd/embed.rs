@@ -1,16 +1,16 @@
 //! `roci embed`: texts in, vectors out, as the model was trained to make them.
 
 use crate::options::{LoadArgs, print_json};
-use crate::report::HintExt;
-use crate::session::{Detail, Profiling, Session};
-use crate::store;
+use crate::{model_file, store};
 use anyhow::Result;
-use model::TokenId;
+use rocinante::{TokenId, Workload};
+use std::path::Path;
 
 const EXAMPLES: &str = "\
 Examples:
   roci embed ./nomic-embed-text.gguf \"search_query: What is TSNE?\"
-  roci embed ./bge-small.gguf \"one text\" \"another\" | jq .embeddings[0][:3]";
+  roci embed ./bge-small.gguf \"one text\" \"another\" | jq .embeddings[0][:3]
+  roci embed ./bge-small.gguf - < notes.txt          one text, from standard input";
 
 /// Turn texts into vectors
 #[derive(clap::Args)]
@@ -18,7 +18,7 @@ Examples:
 pub struct Args {
     /// A known name, the path of a model, or hf:OWNER/REPO[:FILE]
     model: String,
-    /// The texts
+    /// The texts; `-` is standard input as one text
     #[arg(required = true)]
     texts: Vec<String>,
     #[command(flatten)]
@@ -28,16 +28,23 @@ pub struct Args {
 /// JSON: `{"model", "n_tokens", "n_dimensions", "embeddings"}`, each vector of length 1.
 pub fn main(args: &Args) -> Result<()> {
     let path = store::resolve(&args.model)?;
-    let session = Session::open(&path, &args.load, Detail::Little, Profiling::Off)?;
-    let texts: Vec<Vec<TokenId>> = args.texts.iter().map(|text| session.encode_raw(text)).collect();
+    let model = model_file::load(&path, &args.load.options(Workload::Conversation))?;
+    let texts: Vec<Vec<TokenId>> =
+        args.texts.iter().map(|text| Ok(model.encode_raw(&given(text)?))).collect::<Result<_>>()?;
     let n_tokens: usize = texts.iter().map(Vec::len).sum();
-    let handle = session.handle();
-    let requests = texts.into_iter().map(|tokens| handle.embed_request(tokens)).collect();
-    let vectors = handle.vectors(requests).hint("a longer --context holds longer texts")?;
+    let vectors = model.embed_all(texts).map_err(|error| model_file::hinted(&path, error))?;
     print_json(&serde_json::json!({
         "model": args.model,
         "n_tokens": n_tokens,
         "n_dimensions": vectors.first().map_or(0, Vec::len),
         "embeddings": vectors,
     }))
+}
+
+/// The text itself, or what standard input holds for `-`.
+fn given(text: &str) -> Result<String> {
+    match text {
+        "-" => Ok(super::tokenize::read_text(Path::new("-"))?.trim_end_matches('\n').to_owned()),
+        text => Ok(text.to_owned()),
+    }
 }

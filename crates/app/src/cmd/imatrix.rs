@@ -2,13 +2,13 @@
 //! llama.cpp's llama-quantize alike.
 
 use crate::drive::{Driver, Span, Want};
-use crate::load::{self, Use};
-use crate::options::{Device, LoadArgs};
-use crate::quantize::{Importance, export, importance::Column};
+use crate::options::LoadArgs;
 use crate::report::HintExt;
 use crate::{model_file, store};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
+use rocinante::quantize::{self, Column, Importance};
+use rocinante::{Device, ModelFiles, StepSizes, Workload};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use text::{Ends, Specials};
@@ -44,23 +44,27 @@ pub fn main(args: &Args) -> Result<()> {
     let text = super::tokenize::read_text(&args.file)?;
     let path = store::resolve(&args.model)?;
     let load_args = LoadArgs { context: Some(args.chunk), device: Device::Cpu, ..args.load.clone() };
-    let checkpoint = load::open(&path, &load_args)?;
-    // Matrices go by GGUF's names, as `roci quantize` looks for them.
-    let checkpoint = match checkpoint.format() {
-        weights::Format::Gguf => checkpoint,
-        weights::Format::Safetensors => export::as_gguf(checkpoint, &path)?,
-    };
-    let tokenizer = model_file::open_tokenizer(&checkpoint).with_context(|| format!("`{}`", path.display()))?;
-    let tokens = tokenizer.encode_with(&text, Specials::Plain, Ends::Add);
     let n_chunk = args.chunk as usize;
+    let max_batch_tokens = n_chunk.min(512);
+    let steps = StepSizes { n_sequences: 1, max_batch_tokens, max_logits_rows: 1 };
+    let options = load_args.options(Workload::Steps(steps));
+    let files = model_file::open_with(&path, &options)?;
+    // Matrices go by GGUF's names, as `roci quantize` looks for them.
+    let files = match files.checkpoint().format() {
+        weights::Format::Gguf => files,
+        weights::Format::Safetensors => {
+            let exported = quantize::as_gguf(files.into_checkpoint(), &path);
+            ModelFiles::of(exported.map_err(|error| model_file::hinted(&path, error))?, path.clone())
+        }
+    };
+    let tokenizer = model_file::tokenizer(&files)?;
+    let tokens = tokenizer.encode_with(&text, Specials::Plain, Ends::Add);
     let n_chunks = (tokens.len() / n_chunk).min(args.chunks.unwrap_or(u32::MAX) as usize);
     if n_chunks == 0 {
         return Err(anyhow!("the text has {} tokens, a chunk takes {n_chunk}", tokens.len()))
             .hint("use a longer text or a smaller --chunk");
     }
-    let max_batch_tokens = n_chunk.min(512);
-    let plan = load::plan(&checkpoint, &load_args, Use { n_sequences: 1, max_batch_tokens, max_logits_rows: 1 })?;
-    let mut driver = Driver::new(load::load(&checkpoint, &plan)?, 1, n_chunk, max_batch_tokens);
+    let mut driver = Driver::load(&files, &options, 1, n_chunk)?.0;
 
     let empty = tokenizer.encode_with("", Specials::Plain, Ends::Add);
     let bos = tokenizer.bos().filter(|bos| empty.first() == Some(bos));
@@ -83,7 +87,7 @@ pub fn main(args: &Args) -> Result<()> {
     let mut importance =
         Importance { n_chunks: n_chunks as u32, chunk_tokens: args.chunk, texts, ..Importance::default() };
     gather(&mut importance, &driver, &ops::observed());
-    importance.write(&args.out)?;
+    importance.write(&args.out).map_err(|error| model_file::hinted(&args.out, error))?;
     println!("{}: {} matrices, {n_chunks} chunks of {n_chunk} tokens", args.out.display(), importance.by_name.len());
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! `roci inspect`: what a model file says about itself. Reads the header only, so it is instant for any
 //! size, and shows tensors of types that roci cannot run yet.
 
-use crate::load::{self, Use};
 use crate::options::{Format, LoadArgs, print_json};
 use crate::report::{HintExt, human_bytes};
 use crate::{model_file, store};
 use anyhow::{Result, anyhow};
+use rocinante::{ModelFiles, Workload};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -56,16 +56,17 @@ struct Row<'a> {
 
 pub fn main(args: &Args) -> Result<()> {
     let path = store::resolve(&args.model)?;
-    let checkpoint = model_file::open(&path)?;
+    let files = model_file::open(&path)?;
+    let checkpoint = files.checkpoint();
     if let Some(key) = &args.key {
-        return print_key(&checkpoint, key, args.output);
+        return print_key(checkpoint, key, args.output);
     }
     if args.plan {
-        return print_plan(&checkpoint, args);
+        return print_plan(&files, args);
     }
-    let rows = rows(&checkpoint);
+    let rows = rows(checkpoint);
     if args.output == Format::Json {
-        return print_as_json(&checkpoint, &rows);
+        return print_as_json(checkpoint, &rows);
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     writeln!(out, "file      {}", path.display())?;
@@ -137,8 +138,11 @@ fn write_tensors(out: &mut impl Write, rows: &[Row<'_>]) -> Result<()> {
     Ok(())
 }
 
-fn print_plan(checkpoint: &Checkpoint, args: &Args) -> Result<()> {
-    let plan = load::plan(checkpoint, &args.load, Use::ONE_SEQUENCE)?;
+/// The plan that `roci run` would make, and the same errors.
+fn print_plan(files: &ModelFiles, args: &Args) -> Result<()> {
+    let plan = files.plan(&args.load.options(Workload::Conversation));
+    let plan = plan.map_err(|error| model_file::hinted(files.path(), error))?;
+    plan.device.refused.iter().for_each(|why| eprintln!("note: {why}"));
     match args.output {
         Format::Text => Ok(writeln!(std::io::stdout(), "{}", plan.lines())?),
         Format::Json => print_json(&plan.fit.json()),

@@ -1,12 +1,13 @@
 //! `roci kernels`: the compiled kernels that are kept on disk. They are made on first need; this makes the common ones
 //! before, and shows or removes what is there.
 
-use crate::options::{self, Device, Format, print_json};
+use crate::options::{self, Format, print_json};
 use crate::report::{HintExt, human_bytes};
 use anyhow::{Context, Result, anyhow};
 use gpu::Cache;
 use indicatif::{ProgressBar, ProgressStyle};
 use model::{DeviceChoice, KvType, LoadOptions, Model, Recipe, Synthetic};
+use rocinante::Device;
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
@@ -21,7 +22,7 @@ Examples:
 They lie under ROCI_KERNEL_CACHE, by default ~/.cache/rocinante/kernels. A key of source, options, architecture and
 compiler version names each: those of another version are never used.";
 
-/// Weight types that kernels read; others become one of these when they are loaded.
+/// The common weight types; kernels of the others are compiled when a model first needs them.
 const TYPES: [Dtype; 8] =
     [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K];
 

@@ -1,13 +1,16 @@
 //! One file per command. Each has its arguments as `Args` and its work as `main`.
 
 pub mod bench;
+pub mod completions;
 pub mod devices;
+pub mod doctor;
 pub mod embed;
 pub mod imatrix;
 pub mod inspect;
 pub mod kernels;
 pub mod key;
 pub mod list;
+pub mod man;
 pub mod perplexity;
 pub mod pull;
 pub mod quantize;

@@ -3,13 +3,13 @@
 //! chunks, each starts anew (with BOS where the vocabulary adds one), and its second half is scored.
 
 use crate::drive::{Driver, Span, Want};
-use crate::load::{self, Use};
 use crate::logits_file::{Reader, Shape, Writer};
 use crate::options::{Format, LoadArgs, print_json};
 use crate::report::HintExt;
 use crate::{model_file, store};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use rocinante::{StepSizes, Workload};
 use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -157,14 +157,13 @@ impl Divergence {
 pub fn main(args: &Args) -> Result<()> {
     let text = super::tokenize::read_text(&args.file)?;
     let path = store::resolve(&args.model)?;
-    let checkpoint = load::open(&path, &args.load)?;
-    let tokenizer = model_file::open_tokenizer(&checkpoint).with_context(|| format!("`{}`", path.display()))?;
-    let chunks = Chunks::of(&text, &tokenizer, args)?;
+    let max_batch_tokens = (args.chunk as usize).min(512);
+    let steps = StepSizes { n_sequences: 1, max_batch_tokens, max_logits_rows: LOGITS_STEP };
     let load_args = LoadArgs { context: Some(args.chunk), ..args.load.clone() };
-    let max_batch_tokens = chunks.n_chunk.min(512);
-    let max_logits_rows = chunks.n_scored().min(LOGITS_STEP);
-    let plan = load::plan(&checkpoint, &load_args, Use { n_sequences: 1, max_batch_tokens, max_logits_rows })?;
-    let mut driver = Driver::new(load::load(&checkpoint, &plan)?, 1, chunks.n_chunk, max_batch_tokens);
+    let options = load_args.options(Workload::Steps(steps));
+    let files = model_file::open_with(&path, &options)?;
+    let chunks = Chunks::of(&text, &model_file::tokenizer(&files)?, args)?;
+    let mut driver = Driver::load(&files, &options, 1, chunks.n_chunk)?.0;
     let n_vocab = driver.model().config().n_vocab;
     if let Some(token) = chunks.tokens.iter().find(|token| **token as usize >= n_vocab) {
         bail!("the text holds token {token}, the model has {n_vocab}");

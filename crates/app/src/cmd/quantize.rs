@@ -1,11 +1,11 @@
 //! `roci quantize`: the same model in a smaller type, as a GGUF file that llama.cpp reads too.
 
-use crate::model_file;
-use crate::quantize::{Importance, Mix, convert, export};
+use crate::options::{bounded_threads, parse_mix};
 use crate::report::{HintExt, human_bytes};
-use crate::store;
+use crate::{model_file, store};
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
+use rocinante::quantize::{self, Importance, Mix, convert};
 use std::path::PathBuf;
 use std::time::Instant;
 use weights::gguf::TensorInfo;
@@ -39,14 +39,9 @@ pub struct Args {
     threads: Option<u16>,
 }
 
-/// The recipe's own spelling of a name.
-pub fn parse_mix(name: &str) -> Result<&'static str, String> {
-    Mix::find(name).map(|mix| mix.name).ok_or_else(|| format!("expected one of: {}", Mix::names()))
-}
-
 pub fn main(args: &Args) -> Result<()> {
     let path = store::resolve(&args.model)?;
-    let checkpoint = model_file::open(&path)?;
+    let checkpoint = model_file::open(&path)?.into_checkpoint();
     let n_source_bytes = checkpoint.file_bytes();
     if let Some(tensor) = checkpoint.unsupported().first() {
         return Err(anyhow!("tensor `{}` has type {}", tensor.name, tensor.type_name))
@@ -57,10 +52,16 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let checkpoint = match checkpoint.format() {
         Format::Gguf => checkpoint,
-        Format::Safetensors => export::as_gguf(checkpoint, &path)?,
+        Format::Safetensors => {
+            checkpoint.notes().iter().for_each(|note| eprintln!("note: {note}"));
+            quantize::as_gguf(checkpoint, &path)
+                .hint("`--quantize TYPE` of run and serve takes safetensors as they are")?
+        }
     };
     let mix = Mix::find(args.mix).expect("the argument was parsed to a known name");
-    let importance = args.imatrix.as_deref().map(Importance::read).transpose()?;
+    let importance =
+        args.imatrix.as_deref().map(|file| Importance::read(file).map_err(|error| model_file::hinted(file, error)));
+    let importance = importance.transpose()?;
     let plan = mix.plan(&checkpoint, importance.is_some());
     if let (Some(importance), Some(file)) = (&importance, &args.imatrix) {
         let is_known = |tensor: &weights::Tensor| importance.by_name.contains_key(&tensor.name);
@@ -100,8 +101,7 @@ pub fn main(args: &Args) -> Result<()> {
     let start = Instant::now();
     let mut writer =
         GgufWriter::create(&args.out, &metadata, &infos).hint("is its folder there, and may you write to it?")?;
-    let n_threads =
-        args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
+    let n_threads = bounded_threads(args.threads);
     let n_bytes = |info: &TensorInfo| {
         (info.shape.iter().product::<usize>() / info.dtype.block_len() * info.dtype.block_bytes()) as u64
     };

@@ -3,25 +3,30 @@
 
 use crate::chat;
 use crate::interrupt;
-use crate::machine;
+use crate::model_file;
 use crate::options::{Format, LoadArgs, print_json};
 use crate::profile;
 use crate::report::{HintExt, human_bytes};
 use crate::sampling_args::SamplingArgs;
-use crate::session::{Answer, Detail, Profiling, Request, Session};
 use crate::store;
 use anyhow::{Context, Result, anyhow};
-use model::TokenId;
+use rocinante::{
+    AnswerEvent, Finish, Message, Model, Next, Piece, Request, Splitter, TokenId, Watch, WholeAnswer, Workload,
+};
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
-use text::Message;
+use std::time::Duration;
+
+/// How often Ctrl-C is looked for while the model is silent.
+const INTERRUPT_POLL: Duration = Duration::from_millis(20);
 
 const EXAMPLES: &str = "\
 Examples:
   roci run smollm2 \"Why is the sky blue?\"            answer once
   roci run smollm2                                   chat; /help shows the commands
-  cat notes.txt | roci run smollm2 --system \"Summarise\"
+  cat notes.txt | roci run smollm2 \"Summarise this\"   text from a pipe stands before the prompt
+  roci run smollm2 --file a.rs --file b.rs \"What differs?\"
   roci run smollm2 --raw \"Once upon a time\"          go on with this text, no chat template
   roci run smollm2 --temperature 0 \"2+2=\"            the most probable answer, always the same
   roci run smollm2 --profile=trace.json \"Hi\"          device time of every op
@@ -36,8 +41,11 @@ Ctrl-C stops the answer; in a chat the program goes on.";
 pub struct Args {
     /// A known name (see `roci list`), the path of a GGUF file, or hf:OWNER/REPO[:FILE]
     pub model: String,
-    /// What to say to the model; without it: standard input if that is no terminal, else a chat
+    /// What to say to the model, after the text of a pipe and of --file; without any of them: a chat
     pub prompt: Option<String>,
+    /// Put the text of a file before the prompt; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub file: Vec<PathBuf>,
     /// How the model should behave
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
@@ -68,38 +76,40 @@ pub fn main(args: &Args) -> Result<()> {
         return Err(anyhow!("--logprobs has nowhere to go")).hint("add --output json");
     }
     let path = store::resolve(&args.model)?;
-    let is_chat = args.prompt.is_none() && std::io::stdin().is_terminal();
-    let prompt = match &args.prompt {
-        Some(prompt) => prompt.clone(),
-        None if is_chat => String::new(),
-        None => read_stdin()?,
-    };
-    if !is_chat && prompt.trim().is_empty() {
+    let prompt = prompt(args)?;
+    if prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty()) {
         return Err(anyhow!("the prompt is empty"))
             .hint("give it as an argument or on standard input; at a terminal, leave it out for a chat");
     }
-    let detail = if args.verbose { Detail::Much } else { Detail::Little };
-    let profiling = if args.profile.is_some() { Profiling::EachOp } else { Profiling::Off };
-    let session = Session::open(&path, &args.load, detail, profiling)?;
+    let mut options = args.load.options(Workload::Conversation);
+    options.measures_loading = args.verbose;
+    if args.profile.is_some() {
+        options.watch = Watch::Profile;
+    }
+    let model = model_file::load(&path, &options)?;
     if args.verbose {
-        eprintln!("{}", session.describe());
+        eprintln!("{}", describe(&model));
     }
-    if is_chat {
-        chat::Chat::new(&session, args).run()?;
-        return report_profile(&session, args);
+    if model.template().is_base() && !args.raw {
+        eprintln!("note: a base model without a chat template: the prompt is continued as plain text");
     }
+    let Some(prompt) = prompt else {
+        chat::Chat::new(&model, args).run()?;
+        return report_profile(&model, args);
+    };
     let tokens = if args.raw {
-        session.encode_raw(&prompt)
+        model.encode_raw(&prompt)
     } else {
         let system = args.system.iter().map(|system| Message::new("system", system.as_str()));
-        session.encode_chat(&system.chain([Message::new("user", prompt)]).collect::<Vec<_>>())?
+        let messages: Vec<Message> = system.chain([Message::new("user", prompt)]).collect();
+        model.chat_prompt(&messages).map_err(|error| model_file::hinted(&path, error))?.tokens
     };
     let seed = args.sampling.pick_seed();
-    let request = request(&session, args, tokens, seed)?;
+    let request = request(&model, &args.sampling, args.logprobs, seed)?;
     let guard = interrupt::arm()?;
     let mut out = std::io::stdout().lock();
     let is_json = args.output == Format::Json;
-    let answer = session.generate(&request, &guard, &mut |text| {
+    let answer = generate(&model, tokens.clone(), &request, &guard, &mut |text| {
         if !is_json {
             out.write_all(text.as_bytes())?;
             out.flush()?;
@@ -108,36 +118,93 @@ pub fn main(args: &Args) -> Result<()> {
     })?;
     if is_json {
         drop(out);
-        print_json(&answer_json(&session, &request, &answer, seed))?;
+        print_json(&answer_json(&model, &tokens, &request, &answer, seed))?;
     } else {
         if !answer.text.ends_with('\n') {
             writeln!(out)?;
         }
-        eprintln!("{}", summary(&session, &answer));
+        eprintln!("{}", summary(&model, &answer));
     }
-    report_profile(&session, args)?;
+    report_profile(&model, args)?;
     if guard.is_hit() {
-        drop(session);
+        drop(model);
         std::process::exit(i32::from(interrupt::EXIT_STATUS));
     }
     Ok(())
 }
 
-fn report_profile(session: &Session, args: &Args) -> Result<()> {
-    let (Some(path), Some((steps, limits))) = (&args.profile, session.take_profile()) else { return Ok(()) };
+/// Everything that was given to say: files, a pipe, and the prompt, with empty lines between; `None`: a chat.
+fn prompt(args: &Args) -> Result<Option<String>> {
+    let mut parts = Vec::new();
+    for file in &args.file {
+        parts.push(super::tokenize::read_text(file)?.trim_end_matches('\n').to_owned());
+    }
+    let stdin = if std::io::stdin().is_terminal() { None } else { Some(read_stdin()?) };
+    let has_stdin = stdin.is_some();
+    parts.extend(stdin.filter(|text| !text.trim().is_empty()));
+    parts.extend(args.prompt.clone());
+    Ok((has_stdin || !parts.is_empty()).then(|| parts.join("\n\n")))
+}
+
+/// The memory plan and what it is for, for `-v`.
+fn describe(model: &Model) -> String {
+    let plan = model.plan();
+    let (path, n_train) = (model.path().display(), plan.n_ctx_train);
+    let mut lines = vec![format!("{path}: {}, trained for {n_train} tokens", model.device()), plan.lines()];
+    lines.extend(plan.device.absent.iter().cloned());
+    if model.template().is_missing() && !model.template().is_base() {
+        lines.push("the file has no chat template, using ChatML".to_owned());
+    }
+    lines.join("\n")
+}
+
+/// Generates; `show` gets the text as it grows, never half a character. Ctrl-C ends the answer with what it has.
+pub fn generate(
+    model: &Model,
+    prompt: Vec<TokenId>,
+    request: &Request,
+    interrupt: &interrupt::Guard,
+    show: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<WholeAnswer> {
+    let hinted = |error| model_file::hinted(model.path(), error);
+    let splitter = Splitter::plain(model.tokenizer(), request.stop.clone(), false);
+    let mut answer = model.answer(prompt, request, splitter).map_err(hinted)?;
+    let mut whole = WholeAnswer::default();
+    let mut is_cancelled = false;
+    loop {
+        if interrupt.is_hit() && !is_cancelled {
+            is_cancelled = true;
+            answer.cancel();
+        }
+        match answer.next_timeout(INTERRUPT_POLL).map_err(hinted)? {
+            Next::TimedOut => {}
+            Next::Ended => return Ok(whole),
+            Next::Event(event) => {
+                if let AnswerEvent::Piece(Piece::Text { text, .. }) = &event {
+                    show(text)?;
+                }
+                whole.add(event);
+            }
+        }
+    }
+}
+
+fn report_profile(model: &Model, args: &Args) -> Result<()> {
+    let (Some(path), Some((steps, limits))) = (&args.profile, model.take_profile()) else { return Ok(()) };
     profile::write_trace(path, &steps, &limits)?;
     eprintln!("{}\n  {} for chrome://tracing", profile::table(&steps, &limits), path.display());
     Ok(())
 }
 
-pub fn request(session: &Session, args: &Args, prompt: Vec<TokenId>, seed: u64) -> Result<Request> {
+/// What was typed about the answer.
+pub fn request(model: &Model, sampling: &SamplingArgs, logprobs: Option<u32>, seed: u64) -> Result<Request> {
     Ok(Request {
-        prompt,
-        sampling: args.sampling.sampling(seed, &session.tokenizer),
-        max_tokens: args.sampling.max_tokens,
-        stop: args.sampling.stop.clone(),
-        logprobs: args.logprobs.map(|n| n as usize),
-        constraint: args.sampling.form.constraint()?,
+        sampling: sampling.sampling(seed, model.tokenizer()),
+        max_tokens: Some(sampling.max_tokens),
+        stop: sampling.stop.clone(),
+        logprobs: logprobs.map(|n| n as usize),
+        constraint: sampling.form.constraint()?,
+        ..Request::default()
     })
 }
 
@@ -149,36 +216,52 @@ fn read_stdin() -> Result<String> {
     Ok(text.strip_suffix('\n').map(str::to_owned).unwrap_or(text))
 }
 
+/// Why an answer ended, for programs.
+fn reason_name(finish: Finish) -> &'static str {
+    match finish {
+        Finish::End | Finish::StopString | Finish::ToolCalls => "stop",
+        Finish::Length => "length",
+        Finish::Context => "context",
+        Finish::Cancelled => "cancelled",
+    }
+}
+
 /// The one line after an answer.
-pub fn summary(session: &Session, answer: &Answer) -> String {
+pub fn summary(model: &Model, answer: &WholeAnswer) -> String {
     let usage = &answer.usage;
     let speed = |speed: Option<f64>| speed.map(|speed| format!(" ({speed:.1}/s)")).unwrap_or_default();
-    let cached = match usage.n_cached_prompt {
+    let cached = match usage.n_cached {
         0 => String::new(),
         n => format!(", {n} of them cached"),
     };
-    let note = match answer.reason_name() {
-        "length" => ", ended by --max-tokens",
-        "context" => ", ended by the context",
-        "cancelled" => ", stopped",
+    let note = match answer.finish {
+        Finish::Length => ", ended by --max-tokens",
+        Finish::Context => ", ended by the context",
+        Finish::Cancelled => ", stopped",
         _ => "",
     };
-    let memory = machine::peak_bytes().map(|n| format!(", {} peak memory", human_bytes(n))).unwrap_or_default();
+    let memory = rocinante::peak_bytes().map(|n| format!(", {} peak memory", human_bytes(n))).unwrap_or_default();
     format!(
         "{} prompt tokens{cached}{}, {} generated{}{note}, first token after {:.2} s, {}{memory}",
         usage.n_prompt,
-        speed(answer.prompt_speed()),
+        speed(usage.prompt_speed()),
         usage.n_generated,
-        speed(answer.decode_speed()),
+        speed(usage.decode_speed()),
         usage.timings.ttft.as_secs_f64(),
-        session.device,
+        model.device(),
     )
 }
 
-fn answer_json(session: &Session, request: &Request, answer: &Answer, seed: u64) -> serde_json::Value {
-    let piece = |token: TokenId| session.tokenizer.token_text(token.0);
+fn answer_json(
+    model: &Model,
+    prompt: &[TokenId],
+    request: &Request,
+    answer: &WholeAnswer,
+    seed: u64,
+) -> serde_json::Value {
+    let piece = |token: TokenId| model.tokenizer().token_text(token.0);
     let logprobs = request.logprobs.map(|_| {
-        let steps = answer.steps.iter().map(|step| {
+        let steps = answer.tokens.iter().map(|step| {
             let top = step
                 .top
                 .iter()
@@ -188,28 +271,28 @@ fn answer_json(session: &Session, request: &Request, answer: &Answer, seed: u64)
         });
         steps.collect::<Vec<_>>()
     });
-    let timings = &answer.usage.timings;
+    let (usage, timings) = (&answer.usage, &answer.usage.timings);
     json!({
-        "model": session.path,
+        "model": model.path(),
         "text": answer.text,
-        "tokens": answer.steps.iter().map(|step| step.token.0).collect::<Vec<_>>(),
-        "finish_reason": answer.reason_name(),
-        "prompt_tokens": request.prompt.iter().map(|token| token.0).collect::<Vec<_>>(),
+        "tokens": answer.tokens.iter().map(|step| step.token.0).collect::<Vec<_>>(),
+        "finish_reason": reason_name(answer.finish),
+        "prompt_tokens": prompt.iter().map(|token| token.0).collect::<Vec<_>>(),
         "logprobs": logprobs,
         "seed": seed,
         "timings": {
-            "load_s": session.load_time.as_secs_f64(),
-            "prompt_n": answer.usage.n_prompt,
-            "prompt_cached_n": answer.usage.n_cached_prompt,
+            "load_s": model.load_time().as_secs_f64(),
+            "prompt_n": usage.n_prompt,
+            "prompt_cached_n": usage.n_cached,
             "prompt_s": timings.prefill.as_secs_f64(),
-            "prompt_per_second": answer.prompt_speed(),
-            "generated_n": answer.usage.n_generated,
+            "prompt_per_second": usage.prompt_speed(),
+            "generated_n": usage.n_generated,
             "generated_s": timings.decode.as_secs_f64(),
-            "generated_per_second": answer.decode_speed(),
+            "generated_per_second": usage.decode_speed(),
             "first_token_s": timings.ttft.as_secs_f64(),
         },
-        "device": session.device,
-        "threads": session.plan.options.n_threads,
-        "peak_memory_bytes": machine::peak_bytes(),
+        "device": model.device(),
+        "threads": model.plan().options.n_threads,
+        "peak_memory_bytes": rocinante::peak_bytes(),
     })
 }

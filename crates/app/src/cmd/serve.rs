@@ -3,18 +3,20 @@
 
 use crate::options::LoadArgs;
 use crate::report::HintExt;
+use crate::server::connection::Times;
 use crate::server::gate::Gate;
 use crate::server::json::BodyLimits;
 use crate::server::keys::Keys;
 use crate::server::listen::{Listen, Tls};
-use crate::server::loaded::LoadSettings;
 use crate::server::models::{Registry, open_entry};
 use crate::server::openai::store::{Store, Unknown};
+use crate::server::origin::Policy;
 use crate::server::sampling::Defaults;
 use crate::server::traces::{self, Collector};
 use crate::server::{self, App, config, log, metrics};
 use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
+use rocinante::{Scheduling, Workload};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -92,19 +94,21 @@ pub struct ModelsArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Scheduling")]
 pub struct SchedulingArgs {
-    /// Requests that generate at once
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = positive)]
-    pub max_running: usize,
+    /// Requests that generate at once [default: 64 on a CPU, 256 on a GPU]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_running: Option<usize>,
     /// Requests that may wait; one more is answered with 429
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     pub max_queue: usize,
-    /// Tokens in one step of the model
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
-    pub max_batch_tokens: usize,
+    /// Tokens in one step of the model [default: 512 on a CPU, up to 8448 on a GPU, by its memory]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_batch_tokens: Option<usize>,
     /// Prompt tokens in a step that also generates: smaller keeps streams even, larger reads prompts faster
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
-    pub prefill_chunk: usize,
-    /// Tokens in the pool of keys and values that all requests share [default: eight contexts, less if memory is short]
+    /// [default: 128 on a CPU, up to 8192 on a GPU]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub prefill_chunk: Option<usize>,
+    /// Tokens in the pool of keys and values that all requests share [default: eight contexts on a CPU, what is free on
+    /// a GPU]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub kv_tokens: Option<usize>,
     /// A request that runs longer ends with what it has
@@ -142,15 +146,28 @@ pub struct AccessArgs {
     /// Web pages from this origin may ask; may be repeated; `*`: any [default: none]
     #[arg(long, value_name = "ORIGIN")]
     pub cors_origin: Vec<String>,
+    /// Serve requests that address this host by NAME, where no key is asked for; may be repeated; `*`: any [default:
+    /// addresses, names without a dot, .localhost, .local and .internal]
+    #[arg(long, value_name = "NAME")]
+    pub allowed_host: Vec<String>,
     /// Largest body of a request, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = positive)]
     pub max_body: usize,
     /// How long a request's headers, and then its body, may take to arrive
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub read_timeout: u64,
-    /// Connections at once
+    /// How long a connection may stay open without a request
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub idle_timeout: u64,
+    /// A client that reads nothing of its answer for so long is cut off
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub write_timeout: u64,
+    /// Connections at once; those that have been idle longest make room for new ones
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub max_connections: usize,
+    /// Connections at once from one address [default: half of --max-connections]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_connections_per_peer: Option<usize>,
     /// Serve no page to browsers
     #[arg(long)]
     pub no_web: bool,
@@ -240,15 +257,20 @@ fn serve(args: &Args) -> Result<()> {
         }
     }
     let scheduling = &args.scheduling;
-    let settings = LoadSettings {
-        load: args.load.clone(),
+    let options = args.load.options(Workload::Server(Scheduling {
         max_running: scheduling.max_running,
         max_queue: scheduling.max_queue,
-        max_batch_tokens: scheduling.max_batch_tokens.max(scheduling.max_running),
+        max_batch_tokens: scheduling.max_batch_tokens,
         prefill_chunk: scheduling.prefill_chunk,
         kv_tokens: scheduling.kv_tokens,
+        n_models: args.models_args.max_loaded.min(entries.len()),
+    }));
+    let models = Registry::new(entries, options, args.models_args.max_loaded, args.models_args.strict_model_names);
+    let pages = Policy {
+        has_keys: !keys.all().is_empty(),
+        hosts: args.access.allowed_host.clone(),
+        origins: args.access.cors_origin.clone(),
     };
-    let models = Registry::new(entries, settings, args.models_args.max_loaded, args.models_args.strict_model_names);
     let mut gate = Gate::new(keys, args.access.rate, args.access.concurrent);
     gate.metrics_need_key = !args.access.open_metrics;
     let app = Arc::new(App {
@@ -256,12 +278,12 @@ fn serve(args: &Args) -> Result<()> {
         gate,
         defaults: defaults(&args.sampling),
         fingerprint: format!("roci-{}", env!("CARGO_PKG_VERSION")),
-        body: BodyLimits { max_bytes: args.access.max_body << 20, time: Duration::from_secs(args.access.read_timeout) },
+        body: BodyLimits::new(args.access.max_body << 20, Duration::from_secs(args.access.read_timeout)),
         request_time: Duration::from_secs(args.scheduling.request_timeout.max(1)),
         log_prompts: args.logs.log_prompts,
         has_base64: !args.models_args.no_base64,
         has_page: !args.access.no_web,
-        cors_origins: args.access.cors_origin.clone(),
+        pages,
         store: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
         chats: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
         metrics: Some(metrics::install()?),
@@ -290,8 +312,13 @@ fn listen(args: &Args) -> Result<Listen> {
     Ok(Listen {
         address: SocketAddr::new(args.host, args.port),
         tls,
-        read_time: Duration::from_secs(args.access.read_timeout.max(1)),
+        times: Times {
+            read: Duration::from_secs(args.access.read_timeout.max(1)),
+            idle: Duration::from_secs(args.access.idle_timeout.max(1)),
+            write: Duration::from_secs(args.access.write_timeout.max(1)),
+        },
         max_connections: args.access.max_connections,
+        max_per_peer: args.access.max_connections_per_peer.unwrap_or_else(|| args.access.max_connections.div_ceil(2)),
         drain: Duration::from_secs(args.scheduling.drain_timeout),
     })
 }

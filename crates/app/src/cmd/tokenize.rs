@@ -3,8 +3,8 @@
 use crate::options::{Format, print_json};
 use crate::report::HintExt;
 use crate::{model_file, store};
-use anyhow::{Context, Result};
-use std::io::{Read, Write};
+use anyhow::{Context, Result, anyhow};
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use text::{Ends, Specials};
 
@@ -12,7 +12,7 @@ const EXAMPLES: &str = "\
 Examples:
   roci tokenize smollm2 \"Hello world\"
   roci tokenize smollm2 --file notes.txt --output json
-  echo \"Hello\" | roci tokenize smollm2 --file -
+  echo \"Hello\" | roci tokenize smollm2
   roci tokenize smollm2 --no-special \"<|im_start|>\"    the text, not the special token";
 
 /// Turn text into tokens
@@ -21,8 +21,8 @@ Examples:
 pub struct Args {
     /// A known name, the path of a GGUF file, or hf:OWNER/REPO[:FILE]
     model: String,
-    /// The text
-    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    /// The text [default: standard input]
+    #[arg(conflicts_with = "file")]
     text: Option<String>,
     /// Read the text from a file; `-` is standard input
     #[arg(long, value_name = "FILE")]
@@ -39,11 +39,13 @@ pub fn main(args: &Args) -> Result<()> {
     let text = match (&args.text, &args.file) {
         (Some(text), _) => text.clone(),
         (None, Some(file)) => read_text(file)?,
-        (None, None) => String::new(),
+        (None, None) if std::io::stdin().is_terminal() => {
+            return Err(anyhow!("there is no text")).hint("give it as an argument, on standard input, or with --file");
+        }
+        (None, None) => read_text(Path::new("-"))?,
     };
     let path = store::resolve(&args.model)?;
-    let checkpoint = model_file::open(&path)?;
-    let tokenizer = model_file::open_tokenizer(&checkpoint).with_context(|| format!("`{}`", path.display()))?;
+    let tokenizer = model_file::tokenizer(&model_file::open(&path)?)?;
     let ids = if args.no_special {
         tokenizer.encode_with(&text, Specials::Plain, Ends::None)
     } else {

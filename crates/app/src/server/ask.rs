@@ -61,7 +61,7 @@ pub async fn prepare(app: &App, model: &Arc<Loaded>, ask: Ask, caller: Caller) -
     let owned = Arc::clone(model);
     let work = move || -> Result<_> {
         let text = render(&owned, &ask)?;
-        let prompt = owned.encode_rendered(&text);
+        let prompt = owned.encode_rendered(&text)?;
         let constraint = tools::constraint(&owned, &ask, &text)?;
         let splitter = tools::splitter(&owned, &ask, &text);
         Ok((ask, prompt, constraint, splitter))

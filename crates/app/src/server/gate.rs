@@ -4,8 +4,11 @@
 
 use super::error::{self, ApiError};
 use super::generation::Caller;
+use super::json::Share;
 use super::keys::Keys;
 use super::limits::{Limiter, Place, Refused};
+use super::listen::Peer;
+use super::tally::{self, Tally};
 use super::traces::{self, Span};
 use super::{App, ids, metrics};
 use axum::body::{Body, Bytes, HttpBody};
@@ -55,7 +58,12 @@ impl Gate {
         let sent = sent.ok_or_else(|| denied("an API key is needed: Authorization: Bearer KEY"))?;
         let idx = self.keys.find(sent.as_bytes()).ok_or_else(|| denied("this API key is not known here"))?;
         let key = &self.keys.all()[idx];
-        let caller = Caller { group: idx as u64 + 1, priority: key.priority };
+        let caller = Caller {
+            group: idx as u64 + 1,
+            priority: key.priority,
+            has_rivals: self.keys.all().len() > 1,
+            keeps_models: !key.may_unload,
+        };
         Ok((caller, Some(key.name.clone()), &self.limiters[idx]))
     }
 }
@@ -80,8 +88,12 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
     let mut span = is_watched.then(|| traces::request(|| format!("{method} {route}"), traceparent)).flatten();
     let mut key_name = None;
     let mut place = None;
-    let admitted = if is_open(&app, &method, &path) || method == Method::OPTIONS {
-        Ok(Caller::default())
+    let page = match is_sign_of_life(&route) {
+        true => Ok(()),
+        false => app.pages.check(&method, request.uri(), request.headers()),
+    };
+    let admitted = if page.is_err() || is_open(&app, &method, &path) || method == Method::OPTIONS {
+        page.map(|()| Caller::default())
     } else {
         app.gate.identify(request.headers()).and_then(|(caller, name, limiter)| {
             key_name = name;
@@ -89,37 +101,54 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
             Ok(caller)
         })
     };
-    let mut response = match admitted {
-        Err(error) => error.into_response(),
-        Ok(caller) => {
-            request.extensions_mut().insert(app.body);
-            request.extensions_mut().insert(caller);
-            // For work that goes on after the answer.
-            if let Some(place) = &place {
-                request.extensions_mut().insert(Arc::clone(place));
-            }
-            traces::within(span.as_ref().map(Span::context), next.run(request)).await
-        }
-    };
-    error::shape(&mut response, &method, &path, &route);
-    if let Ok(value) = HeaderValue::from_str(&id) {
-        // Anthropic's clients read the second name.
-        response.headers_mut().insert("x-request-id", value.clone());
-        response.headers_mut().insert("request-id", value);
-    }
-    let status = response.status();
     if let Some(span) = &mut span {
         span.text("http.request.method", method.as_str());
         span.text("http.route", &route);
         span.text("url.path", &path);
-        span.number("http.response.status_code", status.as_u16().into());
         span.text("roci.request_id", &id);
-        if status.is_server_error() {
-            span.fail(status.canonical_reason().unwrap_or_default());
-        }
     }
-    let record = Record { start, id, method, path, route, status, key_name, _place: place, is_whole: false, span };
+    let context = span.as_ref().map(Span::context);
+    // From here on it is written down however it ends: a client that gives up drops all of this.
+    let mut record = Record {
+        start,
+        id,
+        method,
+        path,
+        route,
+        status: gone(),
+        peer: request.extensions().get::<Peer>().copied(),
+        tally: Tally::new(key_name),
+        _place: place.clone(),
+        _share: Share::default(),
+        is_whole: false,
+        span,
+    };
+    let mut response = match admitted {
+        Err(error) => error.into_response(),
+        Ok(caller) => {
+            request.extensions_mut().insert(app.body.clone());
+            request.extensions_mut().insert(record._share.clone());
+            request.extensions_mut().insert(caller);
+            // For work that goes on after the answer.
+            if let Some(place) = place {
+                request.extensions_mut().insert(place);
+            }
+            traces::within(context, tally::within(Arc::clone(&record.tally), next.run(request))).await
+        }
+    };
+    error::shape(&mut response, &record.method, &record.path, &record.route);
+    if let Ok(value) = HeaderValue::from_str(&record.id) {
+        // Anthropic's clients read the second name.
+        response.headers_mut().insert("x-request-id", value.clone());
+        response.headers_mut().insert("request-id", value);
+    }
+    record.status = response.status();
     response.map(|body| Body::new(Recorded { body, record }))
+}
+
+/// What nginx writes for a client that gave up before there was an answer.
+fn gone() -> StatusCode {
+    StatusCode::from_u16(499).unwrap_or(StatusCode::REQUEST_TIMEOUT)
 }
 
 fn refuse(refused: Refused) -> ApiError {
@@ -149,8 +178,10 @@ struct Record {
     path: String,
     route: String,
     status: StatusCode,
-    key_name: Option<String>,
+    peer: Option<Peer>,
+    tally: Arc<Tally>,
     _place: Option<Arc<Place>>,
+    _share: Share,
     /// All of the answer was sent.
     is_whole: bool,
     span: Option<Span>,
@@ -165,19 +196,30 @@ impl Drop for Record {
     fn drop(&mut self) {
         let (elapsed, status) = (self.start.elapsed(), self.status.as_u16());
         metrics::request(&self.route, status, elapsed);
-        if let Some(span) = self.span.take() {
+        if let Some(mut span) = self.span.take() {
+            span.number("http.response.status_code", status.into());
+            if self.status.is_server_error() {
+                span.fail(self.status.canonical_reason().unwrap_or_default());
+            }
             span.end();
+        }
+        if let Some(key) = self.tally.key() {
+            metrics::key_request(key, status);
         }
         if is_sign_of_life(&self.route) {
             return;
         }
+        let (n_prompt, n_generated) = self.tally.counts();
         tracing::info!(
             id = self.id,
+            peer = self.peer.map(|Peer(address)| address.to_string()).unwrap_or_default(),
             method = self.method.as_str(),
             path = self.path,
             status,
             ms = elapsed.as_millis() as u64,
-            key = self.key_name.as_deref().unwrap_or("-"),
+            key = self.tally.key().unwrap_or("-"),
+            prompt_tokens = n_prompt,
+            generated_tokens = n_generated,
             whole = self.is_whole,
             "request"
         );

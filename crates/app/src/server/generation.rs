@@ -5,6 +5,8 @@
 use super::error::{ApiError, Result};
 use super::loaded::Loaded;
 use super::pieces::{Piece, Splitter, TokenLogprob};
+use super::shares::Turn;
+use super::tally::{self, Tally};
 use super::traces::{self, Span};
 use super::{App, metrics};
 use engine::{Command, Event, FailureKind, RequestId, Sampling, Submit};
@@ -39,6 +41,10 @@ pub struct Request {
 pub struct Caller {
     pub group: u64,
     pub priority: i32,
+    /// There are other keys, which want their share of the queue.
+    pub has_rivals: bool,
+    /// Models do not leave memory for this caller.
+    pub keeps_models: bool,
 }
 
 /// Why an answer ended.
@@ -105,6 +111,10 @@ struct Answer {
     span: Option<Span>,
     /// All of it, where answers are written into the log.
     said: Option<String>,
+    /// Its place in the queue, until its first token.
+    turn: Option<Turn>,
+    n_prompt: usize,
+    tally: Option<Arc<Tally>>,
 }
 
 /// The engine's side of the channel.
@@ -150,6 +160,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         submit.priority = request.caller.priority;
         submit.group = request.caller.group;
         let (sender, events) = mpsc::unbounded_channel();
+        let turn = take_turn(model, request.caller)?;
         self::submit(model, Command::Submit(submit), Box::new(Outlet(sender)))?;
         open.push(Answer {
             choice,
@@ -163,9 +174,24 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             last_token: None,
             span: traces::child(|| format!("generate {}", model.name)),
             said: app.log_prompts.then(String::new),
+            turn,
+            n_prompt: request.prompt.len(),
+            tally: tally::current(),
         });
     }
     Ok(Answers { open, pending: VecDeque::new(), deadline: tokio::time::Instant::now() + app.request_time })
+}
+
+/// A place in the queue, where keys share it.
+pub fn take_turn(model: &Loaded, caller: Caller) -> Result<Option<Turn>> {
+    if !caller.has_rivals {
+        return Ok(None);
+    }
+    model.shares.enter(caller.group).map(Some).map_err(|n| {
+        metrics::refused();
+        let text = format!("{n} requests of this key wait already, and others share the queue");
+        ApiError::busy(text, retry_after_s(model)).code("queue_full")
+    })
 }
 
 /// Gives the engine something to do. A queue that is full is told with a time to come back.
@@ -238,6 +264,7 @@ async fn next_event(answers: &mut [Answer]) -> (usize, Option<Event>) {
 
 impl Answer {
     fn take(&mut self, event: Event, out: &mut VecDeque<(usize, Update)>) -> Result<()> {
+        self.turn = None;
         match event {
             Event::Token { token, logprob, top, .. } => {
                 self.note_token();
@@ -256,6 +283,9 @@ impl Answer {
             Event::Finished { reason, usage, .. } => {
                 self.is_done = true;
                 metrics::finished(&self.model.name, &usage, reason);
+                if let Some(tally) = &self.tally {
+                    tally.add(usage.n_prompt, usage.n_generated);
+                }
                 self.end_span(&usage, reason);
                 self.splitter.finish();
                 self.show(out);
@@ -346,7 +376,12 @@ impl Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         if !self.is_done {
-            metrics::abandoned();
+            // With the first token all of the prompt was computed; before it, nobody knows here how much.
+            let n_prompt = if self.n_generated > 0 { self.n_prompt } else { 0 };
+            metrics::abandoned(&self.model.name, n_prompt, self.n_generated);
+            if let Some(tally) = &self.tally {
+                tally.add(n_prompt, self.n_generated);
+            }
             if let Some(mut span) = self.span.take() {
                 span.fail("the client went away");
                 span.end();

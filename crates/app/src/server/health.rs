@@ -1,9 +1,12 @@
 //! Signs of life: `/health` while the program runs and its engines do, `/ready` while it takes requests.
 
 use super::App;
-use axum::Json;
+use super::error::ApiError;
 use axum::extract::State as Shared;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,4 +42,25 @@ pub async fn ready(Shared(app): Shared<Arc<App>>) -> (StatusCode, Json<Value>) {
         false => (StatusCode::OK, Json(json!({"status": "ready", "loaded": loaded}))),
         true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"}))),
     }
+}
+
+/// What connections beyond the limit are answered: signs of life, and to everything else when to come back.
+pub fn reserve(app: Arc<App>) -> Router {
+    let full = || async {
+        let error = ApiError {
+            retry_after_s: Some(5),
+            ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too many connections are open")
+        };
+        error.into_response()
+    };
+    let close = |mut response: Response| async {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response
+    };
+    Router::new()
+        .route("/health", get(health))
+        .route("/ready", get(ready))
+        .fallback(full)
+        .layer(axum::middleware::map_response(close))
+        .with_state(app)
 }

@@ -16,7 +16,7 @@ use model::TokenId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use text::Specials;
+use text::{Ends, Specials};
 
 /// What families call the marks before, after and between.
 const MARKS: [(&str, &str, &str); 6] = [
@@ -77,7 +77,7 @@ pub async fn create(
 ) -> Result<Response> {
     let model = app.models.get(&body.model).await?;
     let before = format!("{}{}", body.input_prefix, body.prompt);
-    let mut prompt = encode(&model, &before, &body.input_suffix).ok_or_else(|| {
+    let mut prompt = encode(&model, &before, &body.input_suffix)?.ok_or_else(|| {
         ApiError::bad(format!("`{}` was not trained to fill in: its vocabulary has no marks for it", model.name))
             .code("unsupported_model")
     })?;
@@ -166,20 +166,21 @@ fn add_extra(model: &Loaded, files: &[Extra], prompt: &mut Vec<TokenId>, max_tok
 }
 
 /// Beginning, end, and the mark after which the model writes what is between. `None`: the model knows no such marks.
-pub fn encode(model: &Loaded, before: &str, after: &str) -> Option<Vec<TokenId>> {
+pub fn encode(model: &Loaded, before: &str, after: &str) -> Result<Option<Vec<TokenId>>> {
     let id = |mark: &str| model.tokenizer.token_id(mark).map(TokenId);
-    let (prefix, suffix, middle) = MARKS.iter().find_map(|(a, b, c)| Some((id(a)?, id(b)?, id(c)?)))?;
-    let plain = |text: &str| model.tokenizer.encode(text, Specials::Plain).into_iter().map(TokenId);
+    let marks = MARKS.iter().find_map(|(a, b, c)| Some((id(a)?, id(b)?, id(c)?)));
+    let Some((prefix, suffix, middle)) = marks else { return Ok(None) };
+    let plain = |text: &str| model.encode(text, Specials::Plain, Ends::None);
     let mut tokens = model.encode_start_or_nothing();
     tokens.push(prefix);
-    tokens.extend(plain(before));
+    tokens.extend(plain(before)?);
     tokens.push(suffix);
-    tokens.extend(plain(after));
+    tokens.extend(plain(after)?);
     tokens.push(middle);
-    Some(tokens)
+    Ok(Some(tokens))
 }
 
 /// For models without marks: the end is told first, then the beginning is gone on from.
-pub fn encode_in_words(model: &Loaded, before: &str, after: &str) -> Vec<TokenId> {
+pub fn encode_in_words(model: &Loaded, before: &str, after: &str) -> Result<Vec<TokenId>> {
     model.encode_raw(&format!("The text ends with:\n{after}\n\nThe whole text:\n{before}"))
 }

@@ -1,47 +1,138 @@
 //! Request bodies: read up to a limit, parsed with the path of what is wrong. Unknown fields are no error anywhere:
 //! clients send what newer servers know.
+//!
+//! Two bytes of JSON can become a hundred in memory, so values are counted before anything is parsed, and large bodies
+//! share one budget from their arrival to the end of their answer.
 
 use super::error::ApiError;
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequest, Request};
-use axum::http::StatusCode;
+use axum::extract::{FromRequest, MatchedPath, Request};
+use axum::http::{StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Values in a body. A schema or a conversation of more is no use to any model.
+const MAX_VALUES: usize = 200_000;
+/// The same where lists of tokens are sent.
+const MAX_TOKEN_VALUES: usize = 1 << 20;
+/// Bodies from this size on are parsed where nobody waits.
+const LARGE_BYTES: usize = 64 << 10;
+/// What a byte of a body, and a value in it, take while a request is prepared.
+const BYTES_PER_BYTE: usize = 4;
+const BYTES_PER_VALUE: usize = 200;
+/// What all large bodies together may take.
+const BUDGET_BYTES: usize = 512 << 20;
+/// The unit in which the budget is given out.
+const UNIT_BYTES: usize = 64 << 10;
 
 /// Limits of a body, put on every request by the router.
-#[derive(Copy, Clone, Debug)]
+#[derive(Clone, Debug)]
 pub struct BodyLimits {
     pub max_bytes: usize,
     pub time: Duration,
+    budget: Arc<Semaphore>,
 }
+
+impl BodyLimits {
+    pub fn new(max_bytes: usize, time: Duration) -> Self {
+        Self { max_bytes, time, budget: Arc::new(Semaphore::new(BUDGET_BYTES / UNIT_BYTES)) }
+    }
+
+    /// Bytes that large bodies take now.
+    pub fn used_bytes(&self) -> usize {
+        BUDGET_BYTES - self.budget.available_permits() * UNIT_BYTES
+    }
+}
+
+/// A request's part of the budget; whoever follows the request to its end holds it.
+#[derive(Clone, Debug, Default)]
+pub struct Share(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
 /// A JSON body.
 pub struct Json<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        parse(&read(request).await?).map(Self)
+        read(request, parse).await.map(Self)
     }
 }
 
-/// The whole body, within the limits.
-pub async fn read(request: Request) -> Result<Bytes, ApiError> {
-    let limits = request.extensions().get::<BodyLimits>().copied();
-    let limits = limits.unwrap_or(BodyLimits { max_bytes: 1 << 20, time: Duration::from_secs(30) });
+/// The body, within the limits, as `parse` reads it.
+pub async fn read<T: Send + 'static>(
+    request: Request,
+    parse: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let limits = request.extensions().get::<BodyLimits>().cloned();
+    let limits = limits.unwrap_or_else(|| BodyLimits::new(1 << 20, Duration::from_secs(30)));
+    let share = request.extensions().get::<Share>().cloned().unwrap_or_default();
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let max_values = if takes_tokens(route) { MAX_TOKEN_VALUES } else { MAX_VALUES };
+    let bytes = collect(request, &limits).await?;
+    let n_values = count_values(&bytes);
+    if n_values > max_values {
+        let text = format!("the request's body has {n_values} values; at most {max_values} are taken");
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text));
+    }
+    let n_bytes = bytes.len() * BYTES_PER_BYTE + n_values * BYTES_PER_VALUE;
+    if n_bytes > 16 * UNIT_BYTES {
+        let n_units = n_bytes.div_ceil(UNIT_BYTES).min(BUDGET_BYTES / UNIT_BYTES) as u32;
+        let permit = tokio::time::timeout(limits.time, Arc::clone(&limits.budget).acquire_many_owned(n_units)).await;
+        let Ok(Ok(permit)) = permit else {
+            return Err(ApiError::busy("too many large requests are being worked on", 5));
+        };
+        *share.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+    }
+    if bytes.len() < LARGE_BYTES {
+        return parse(&bytes);
+    }
+    let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
+    parsed.unwrap_or_else(|error| Err(ApiError::internal(error.to_string())))
+}
+
+/// Whether token ids may be sent there.
+fn takes_tokens(route: &str) -> bool {
+    matches!(route, "/v1/completions" | "/v1/completions/render" | "/v1/embeddings" | "/api/embed" | "/detokenize")
+}
+
+async fn collect(request: Request, limits: &BodyLimits) -> Result<Bytes, ApiError> {
+    let too_large = || {
+        let text = format!("the request's body is larger than {} bytes", limits.max_bytes);
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+    };
+    let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if declared.and_then(|value| value.parse::<u64>().ok()).is_some_and(|n| n > limits.max_bytes as u64) {
+        return Err(too_large());
+    }
     let body: Body = request.into_body();
     let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request's body took too long to arrive");
     let whole =
         tokio::time::timeout(limits.time, Limited::new(body, limits.max_bytes).collect()).await.map_err(late)?;
     whole.map(|body| body.to_bytes()).map_err(|error| match error.is::<LengthLimitError>() {
-        true => {
-            let text = format!("the request's body is larger than {} bytes", limits.max_bytes);
-            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text)
-        }
+        true => too_large(),
         false => ApiError::bad(format!("the request's body could not be read: {error}")),
     })
+}
+
+/// How many values a text of JSON holds at most: its commas, colons and brackets outside of strings.
+fn count_values(bytes: &[u8]) -> usize {
+    let mut n_values = 1;
+    let mut is_string = false;
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'\\' if is_string => at += 1,
+            b'"' => is_string = !is_string,
+            b',' | b':' | b'[' | b'{' if !is_string => n_values += 1,
+            _ => {}
+        }
+        at += 1;
+    }
+    n_values
 }
 
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
@@ -105,5 +196,24 @@ mod tests {
             Some("n"),
         );
         check("{}}", &format!("the request's body is not what was expected: trailing characters {at} 3"), None);
+    }
+
+    #[test]
+    fn values_are_counted_and_strings_are_one() {
+        let check = |text: &str, expected: usize| assert_eq!(count_values(text.as_bytes()), expected, "{text}");
+        check("0", 1);
+        check("[0,0,0]", 4);
+        check(r#"{"a": [1, 2], "b": "c"}"#, 7);
+        check(r#"{"a": "[,:{\",:[\\"}"#, 3);
+    }
+
+    #[test]
+    fn only_lists_of_tokens_may_be_long() {
+        for route in ["/v1/completions", "/v1/completions/render", "/v1/embeddings", "/api/embed", "/detokenize"] {
+            assert!(takes_tokens(route), "{route}");
+        }
+        for route in ["/v1/chat/completions", "/v1/chat/completions/render", "/v1/responses", "/tokenize", ""] {
+            assert!(!takes_tokens(route), "{route}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! API keys. The file holds a SHA-256 of each key, never the key: keys are 256 random bits, so a plain hash cannot be
 //! searched backwards. A key that a client sends is hashed and compared with all of them in constant time.
 //!
-//! A line of the file is `NAME SHA256 [rate=N] [concurrent=N] [priority=N]`; `#` begins a comment.
+//! A line of the file is `NAME SHA256 [rate=N] [concurrent=N] [priority=N] [unload=yes]`; `#` begins a comment.
 
 use super::ids;
 use crate::report::HintExt;
@@ -20,6 +20,8 @@ pub struct Key {
     /// Requests at once.
     pub concurrent: Option<u32>,
     pub priority: i32,
+    /// Whether it may take models out of memory.
+    pub may_unload: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -72,9 +74,16 @@ impl Keys {
 fn parse_line(line: &str) -> Result<Key> {
     let mut words = line.split_whitespace();
     let (Some(name), Some(hash)) = (words.next(), words.next()) else {
-        bail!("expected NAME SHA256 [rate=N] [concurrent=N] [priority=N]");
+        bail!("expected NAME SHA256 [rate=N] [concurrent=N] [priority=N] [unload=yes]");
     };
-    let mut key = Key { name: name.to_owned(), hash: parse_hash(hash)?, rate: None, concurrent: None, priority: 0 };
+    let mut key = Key {
+        name: name.to_owned(),
+        hash: parse_hash(hash)?,
+        rate: None,
+        concurrent: None,
+        priority: 0,
+        may_unload: false,
+    };
     for word in words {
         let (what, value) = word.split_once('=').with_context(|| format!("`{word}` is not NAME=VALUE"))?;
         let number = || value.parse::<u32>().ok().filter(|&n| n > 0);
@@ -83,7 +92,14 @@ fn parse_line(line: &str) -> Result<Key> {
             "rate" => key.rate = Some(number().ok_or_else(bad)?),
             "concurrent" => key.concurrent = Some(number().ok_or_else(bad)?),
             "priority" => key.priority = value.parse().with_context(|| format!("`{word}`"))?,
-            _ => bail!("`{what}` is unknown: rate, concurrent, priority"),
+            "unload" => {
+                key.may_unload = match value {
+                    "yes" => true,
+                    "no" => false,
+                    _ => bail!("`{word}`: expected yes or no"),
+                }
+            }
+            _ => bail!("`{what}` is unknown: rate, concurrent, priority, unload"),
         }
     }
     Ok(key)
@@ -139,6 +155,7 @@ mod tests {
         check(&format!("a {}é", "0".repeat(62)), "64 hexadecimal digits");
         check(&format!("a {hash} rate=0"), "expected a number from 1");
         check(&format!("a {hash} speed=1"), "`speed` is unknown");
+        check(&format!("a {hash} unload=perhaps"), "expected yes or no");
         check(&format!("a {hash}\na {hash}"), "line 2: a second key named `a`");
     }
 }

@@ -1,24 +1,25 @@
 //! Sockets: binds, accepts, serves each connection with its limits, plain or with TLS, and on SIGTERM or Ctrl-C stops
 //! accepting and lets the requests in flight end.
 
-use super::{App, router};
+use super::connection::{Activity, Connections, Socket, Times, Watched};
+use super::{App, health, router};
 use crate::report::HintExt;
 use anyhow::{Context, Result, anyhow};
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
-use std::net::SocketAddr;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tower::ServiceExt as _;
 
 /// Largest request line and headers together.
 const MAX_HEADER_BYTES: usize = 64 << 10;
@@ -26,12 +27,17 @@ const MAX_HEADER_BYTES: usize = 64 << 10;
 pub struct Listen {
     pub address: SocketAddr,
     pub tls: Option<Tls>,
-    /// For a TLS handshake, and for a request's headers.
-    pub read_time: Duration,
+    pub times: Times,
     pub max_connections: usize,
+    /// Of one address.
+    pub max_per_peer: usize,
     /// How long requests may go on after the signal to stop.
     pub drain: Duration,
 }
+
+/// Who is at the other end.
+#[derive(Copy, Clone, Debug)]
+pub struct Peer(pub IpAddr);
 
 #[derive(Clone)]
 pub struct Tls(TlsAcceptor);
@@ -72,16 +78,17 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
 pub async fn run(app: Arc<App>, listener: TcpListener, listen: Listen, idle_unload: Option<Duration>) -> Result<()> {
     let address = listener.local_addr()?;
     let service = router(Arc::clone(&app));
-    let places = Arc::new(Semaphore::new(listen.max_connections));
+    let signs_of_life = health::reserve(Arc::clone(&app));
+    let connections = Connections::new(listen.max_connections, listen.max_per_peer);
     let graceful = GracefulShutdown::new();
     let mut stop = std::pin::pin!(stop_signal());
     let house = tokio::spawn(keep_house(Arc::clone(&app), idle_unload));
     let scheme = if listen.tls.is_some() { "https" } else { "http" };
     eprintln!("listening on {scheme}://{address}");
     loop {
-        let stream = tokio::select! {
+        let (stream, address) = tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok(accepted) => accepted,
                 // Out of file descriptors, or a connection that is gone already: neither ends the server.
                 Err(error) => {
                     tracing::warn!(%error, "accept failed");
@@ -91,25 +98,33 @@ pub async fn run(app: Arc<App>, listener: TcpListener, listen: Listen, idle_unlo
             },
             () = &mut stop => break,
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            tracing::warn!("{} connections are open: one more was closed", listen.max_connections);
-            continue;
-        };
+        let place = connections.admit(address.ip());
+        if place.is_reserve {
+            tracing::warn!(peer = %address.ip(), "too many connections: one more is told only whether the server lives");
+        }
         let _ = stream.set_nodelay(true);
-        let (service, tls, read_time) = (service.clone(), listen.tls.clone(), listen.read_time);
-        let watcher = graceful.watcher();
+        let (service, times) = match place.is_reserve {
+            true => (signs_of_life.clone(), listen.times.short()),
+            false => (service.clone(), listen.times),
+        };
+        let (tls, watcher) = (listen.tls.clone(), graceful.watcher());
         tokio::spawn(async move {
-            let _place = place;
-            let result = match tls {
-                None => serve(stream, service, read_time, watcher).await,
-                Some(Tls(acceptor)) => match tokio::time::timeout(read_time, acceptor.accept(stream)).await {
-                    Ok(Ok(stream)) => serve(stream, service, read_time, watcher).await,
-                    Ok(Err(error)) => Err(error.into()),
-                    Err(late) => Err(late.into()),
-                },
+            let activity = &place.activity;
+            let peer = Peer(address.ip());
+            let serving = async {
+                match tls {
+                    None => serve(stream, service, peer, activity, times, watcher).await,
+                    Some(Tls(acceptor)) => {
+                        serve(acceptor.accept(stream).await?, service, peer, activity, times, watcher).await
+                    }
+                }
+            };
+            let result = tokio::select! {
+                result = serving => result,
+                why = activity.overdue(&times) => Err(why.into()),
             };
             if let Err(error) = result {
-                tracing::debug!(error = %error, "connection ended");
+                tracing::debug!(peer = %peer.0, error = %error, "connection ended");
             }
         });
     }
@@ -130,7 +145,9 @@ pub async fn run(app: Arc<App>, listener: TcpListener, listen: Listen, idle_unlo
 async fn serve<S>(
     stream: S,
     service: Router,
-    read_time: Duration,
+    peer: Peer,
+    activity: &Arc<Activity>,
+    times: Times,
     watcher: hyper_util::server::graceful::Watcher,
 ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>
 where
@@ -140,11 +157,28 @@ where
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(read_time)
+        .header_read_timeout(times.read)
         .max_buf_size(MAX_HEADER_BYTES)
         .max_headers(128);
-    builder.http2().timer(TokioTimer::new()).max_header_list_size(MAX_HEADER_BYTES as u32).max_concurrent_streams(128);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(MAX_HEADER_BYTES as u32)
+        .max_concurrent_streams(128)
+        // Finds out when the other end is gone without a word.
+        .keep_alive_interval(times.idle)
+        .keep_alive_timeout(times.read);
+    let watched = Arc::clone(activity);
+    let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        let (service, request_in_flight) = (service.clone(), watched.begin());
+        request.extensions_mut().insert(peer);
+        async move {
+            let Ok(response) = service.oneshot(request).await;
+            Ok::<_, Infallible>(response.map(|body| Watched { body, request: request_in_flight }))
+        }
+    });
+    let socket = Socket { stream, activity: Arc::clone(activity) };
+    let connection = builder.serve_connection(TokioIo::new(socket), service);
     watcher.watch(connection.into_owned()).await
 }
 

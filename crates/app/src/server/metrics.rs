@@ -51,6 +51,9 @@ fn describe() {
     describe_gauge!("roci_kv_bytes", "Memory of its keys and values");
     describe_gauge!("roci_scratch_bytes", "Memory for its steps");
     describe_gauge!("roci_memory_resident_bytes", "Memory of this process that is in RAM");
+    describe_counter!("roci_key_tokens_total", "Tokens that the requests of a key took");
+    describe_counter!("roci_key_requests_total", "Requests of a key");
+    describe_gauge!("roci_body_bytes", "What large request bodies are reckoned to take now");
     describe_gauge!("roci_models_loaded", "Models in memory");
     describe_gauge!("roci_info", "The version of this program");
 }
@@ -61,8 +64,25 @@ pub fn refused() {
 }
 
 /// A client went away before its answer was whole.
-pub fn abandoned() {
+pub fn abandoned(model: &str, n_prompt: usize, n_generated: usize) {
     counter!("roci_answers_abandoned_total").increment(1);
+    for name in ["roci_prompt_tokens_total", "vllm:prompt_tokens_total"] {
+        counter!(name, "model_name" => model.to_owned()).increment(n_prompt as u64);
+    }
+    for name in ["roci_generated_tokens_total", "vllm:generation_tokens_total"] {
+        counter!(name, "model_name" => model.to_owned()).increment(n_generated as u64);
+    }
+}
+
+/// Tokens that a key's requests took, those its clients gave up included.
+pub fn key_tokens(key: &str, n_prompt: usize, n_generated: usize) {
+    for (kind, n) in [("prompt", n_prompt), ("generated", n_generated)] {
+        counter!("roci_key_tokens_total", "key" => key.to_owned(), "kind" => kind).increment(n as u64);
+    }
+}
+
+pub fn key_request(key: &str, status: u16) {
+    counter!("roci_key_requests_total", "key" => key.to_owned(), "status" => status.to_string()).increment(1);
 }
 
 pub fn first_token(model: &str, after: Duration) {
@@ -112,6 +132,7 @@ pub fn render(app: &App) -> String {
     let Some(handle) = &app.metrics else { return String::new() };
     gauge!("roci_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     gauge!("roci_memory_resident_bytes").set(resident_bytes() as f64);
+    gauge!("roci_body_bytes").set(app.body.used_bytes() as f64);
     gauge!("roci_models_loaded").set(app.models.loaded().count() as f64);
     for model in app.models.loaded() {
         let (stats, name) = (model.handle.latest_stats(), model.name.clone());
@@ -127,9 +148,9 @@ pub fn render(app: &App) -> String {
             ("roci_kv_blocks", stats.n_blocks as f64),
             ("roci_kv_blocks_held", stats.n_blocks_held as f64),
             ("roci_kv_blocks_cached", stats.n_blocks_cached as f64),
-            ("roci_weights_bytes", model.plan.memory.weights_bytes as f64),
-            ("roci_kv_bytes", model.plan.memory.kv_bytes as f64),
-            ("roci_scratch_bytes", model.plan.memory.scratch_bytes as f64),
+            ("roci_weights_bytes", model.plan.memory().weights_bytes as f64),
+            ("roci_kv_bytes", model.plan.memory().kv_bytes as f64),
+            ("roci_scratch_bytes", model.plan.memory().scratch_bytes as f64),
         ] {
             gauge!(name, &labels()).set(value);
         }

@@ -5,6 +5,8 @@ mod answer;
 mod anthropic;
 mod ask;
 pub mod config;
+pub mod connection;
+pub mod constraint_probe;
 mod error;
 pub mod gate;
 mod generation;
@@ -22,10 +24,13 @@ pub mod models;
 mod ollama;
 pub mod openai;
 mod openapi;
+pub mod origin;
 mod pieces;
 mod rerank;
 pub mod sampling;
+mod shares;
 mod stream;
+mod tally;
 mod tokens;
 mod tools;
 pub mod traces;
@@ -62,7 +67,8 @@ pub struct App {
     /// Embeddings may be sent as base64, which strict clients do not take.
     pub has_base64: bool,
     pub has_page: bool,
-    pub cors_origins: Vec<String>,
+    /// Which web pages may ask.
+    pub pages: origin::Policy,
     /// Responses that are kept, and chat completions.
     pub store: openai::store::Store,
     pub chats: openai::store::Store,
@@ -119,7 +125,7 @@ pub fn router(app: Arc<App>) -> Router {
     let routes = routes
         .layer(middleware::from_fn_with_state(Arc::clone(&app), gate::admit))
         .layer(middleware::from_fn(gate::harden));
-    match cors(&app.cors_origins) {
+    match cors(&app.pages.origins) {
         Some(layer) => routes.layer(layer).with_state(app),
         None => routes.with_state(app),
     }

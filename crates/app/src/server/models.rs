@@ -2,7 +2,7 @@
 //! loaded when it is first asked for; at most `max_loaded` stay, and those nobody used for `idle_unload` go.
 
 use super::error::{ApiError, Result};
-use super::loaded::{LoadSettings, Loaded};
+use super::loaded::Loaded;
 use crate::store;
 use axum::http::StatusCode;
 use engine::Stats;
@@ -17,7 +17,7 @@ const WAIT_FOR_ROOM: Duration = Duration::from_secs(30);
 
 pub struct Registry {
     entries: Vec<Entry>,
-    settings: LoadSettings,
+    options: rocinante::Options,
     max_loaded: usize,
     is_strict: bool,
     start: Instant,
@@ -54,9 +54,9 @@ pub fn open_entry(argument: &str) -> anyhow::Result<Entry> {
     let created = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     Ok(Entry {
         name,
-        path,
         created_s: created.unwrap_or_default().as_secs(),
-        file_bytes: metadata.len(),
+        file_bytes: rocinante::stored_bytes(&path),
+        path,
         loaded: Mutex::new(None),
         past: Arc::default(),
         last_used_ms: AtomicU64::new(0),
@@ -117,10 +117,10 @@ fn add_counters(sum: &mut Stats, stats: &Stats) {
 }
 
 impl Registry {
-    pub fn new(entries: Vec<Entry>, settings: LoadSettings, max_loaded: usize, is_strict: bool) -> Self {
+    pub fn new(entries: Vec<Entry>, options: rocinante::Options, max_loaded: usize, is_strict: bool) -> Self {
         Self {
             entries,
-            settings,
+            options,
             max_loaded: max_loaded.max(1),
             is_strict,
             start: Instant::now(),
@@ -187,18 +187,24 @@ impl Registry {
             None => {}
         }
         self.make_room().await?;
-        let (name, path, settings) = (entry.name.clone(), entry.path.clone(), self.settings.clone());
+        let (name, path, options) = (entry.name.clone(), entry.path.clone(), self.options.clone());
         let start = Instant::now();
-        let loaded = tokio::task::spawn_blocking(move || Loaded::open(&name, &path, &settings)).await;
+        let loaded = tokio::task::spawn_blocking(move || Loaded::open(&name, &path, &options)).await;
         let failed = |text: String| {
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("`{}` cannot be loaded: {text}", entry.name))
         };
         let model = match loaded {
             Ok(Ok(model)) => Arc::new(model),
-            Ok(Err(error)) => return Err(failed(crate::report::one_line(&error))),
+            Ok(Err(error)) => {
+                let error = crate::model_file::hinted(&entry.path, error);
+                return Err(failed(crate::report::one_line(&error)));
+            }
             Err(error) => return Err(failed(error.to_string())),
         };
         tracing::info!(model = entry.name, load_ms = start.elapsed().as_millis() as u64, "{}", model.describe());
+        for note in model.notes() {
+            tracing::info!(model = entry.name, "{note}");
+        }
         entry.set(Some(Arc::clone(&model)));
         Ok(model)
     }

@@ -5,9 +5,9 @@ use super::error::{ApiError, Result};
 use super::generation::Caller;
 use super::json::Json;
 use super::vectors::{self, cosine};
-use crate::cmd::rerank::pair;
 use axum::Extension;
 use axum::extract::State;
+use rocinante::encode_pair as pair;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub async fn create(
     }
     let model = app.models.get(&body.model).await?;
     let texts = std::iter::once(body.query.as_str()).chain(body.documents.iter().map(Document::text));
-    let texts: Vec<_> = texts.map(|text| model.encode_raw(text)).collect();
+    let texts: Vec<_> = texts.map(|text| model.encode_raw(text)).collect::<Result<_>>()?;
     if texts.iter().any(Vec::is_empty) {
         return Err(ApiError::bad("the query and the documents must not be empty").param("documents"));
     }

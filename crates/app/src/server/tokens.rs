@@ -7,10 +7,15 @@ use super::openai::chat;
 use super::openai::fields::Asked;
 use super::{ask, openai::messages::ChatMessage};
 use axum::extract::State;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use text::{Detokenizer, Ends, Specials, Tokenizer};
+
+/// A text may be longer than the context, but not by much: at most so many bytes per token of it.
+const MAX_BYTES_PER_TOKEN: usize = 64;
+/// Whatever the context is.
+const MIN_MAX_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Deserialize)]
 pub struct TokenizeRequest {
@@ -34,11 +39,47 @@ pub struct TokenizeRequest {
     pub return_token_strs: Option<bool>,
 }
 
-pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequest>) -> Result<axum::Json<Value>> {
+/// The answer, written as it is: a list of values would take twenty times the memory.
+#[derive(Debug, Serialize)]
+pub struct Tokenized {
+    tokens: Tokens,
+    count: usize,
+    max_model_len: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<String>>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Tokens {
+    Ids(Vec<u32>),
+    Pieces(Vec<Piece>),
+}
+
+#[derive(Debug, Serialize)]
+struct Piece {
+    id: u32,
+    piece: Text,
+}
+
+/// A token's text; its bytes, where they are no text of their own.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Text {
+    Whole(String),
+    Bytes(Vec<u8>),
+}
+
+pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequest>) -> Result<axum::Json<Tokenized>> {
     let model = app.models.get(&body.model).await?;
-    let work = move || -> Result<Value> {
+    let work = move || -> Result<Tokenized> {
         let ids: Vec<u32> = match (&body.content, &body.messages) {
             (Some(text), _) => {
+                let max_bytes = (model.n_ctx() * MAX_BYTES_PER_TOKEN).max(MIN_MAX_BYTES);
+                if text.len() > max_bytes {
+                    let text = format!("the text has {} bytes; at most {max_bytes} are tokenized at once", text.len());
+                    return Err(ApiError::bad(text).param("content"));
+                }
                 let specials = if body.parse_special == Some(false) { Specials::Plain } else { Specials::Parse };
                 let ends = if body.add_special == Some(true) { Ends::Add } else { Ends::None };
                 model.tokenizer.encode_with(text, specials, ends)
@@ -46,27 +87,28 @@ pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequ
             (None, Some(messages)) => {
                 let request = Asked::of(messages.clone());
                 let text = ask::render(&model, &chat::to_ask(&request)?)?;
-                model.encode_rendered(&text).into_iter().map(|token| token.0).collect()
+                model.encode_rendered(&text)?.into_iter().map(|token| token.0).collect()
             }
             (None, None) => return Err(ApiError::bad("there is no `content`").param("content")),
         };
-        let mut value = json!({"tokens": ids, "count": ids.len(), "max_model_len": model.n_ctx()});
-        if body.with_pieces == Some(true) {
-            value["tokens"] = ids.iter().map(|&id| json!({"id": id, "piece": piece(&model.tokenizer, id)})).collect();
-        }
-        if body.return_token_strs == Some(true) {
-            value["token_strs"] = ids.iter().map(|&id| model.tokenizer.token_text(id)).collect();
-        }
-        Ok(value)
+        let strings = || ids.iter().map(|&id| model.tokenizer.token_text(id)).collect();
+        let token_strs = (body.return_token_strs == Some(true)).then(strings);
+        let (count, max_model_len) = (ids.len(), model.n_ctx());
+        let tokens = match body.with_pieces {
+            Some(true) => {
+                Tokens::Pieces(ids.into_iter().map(|id| Piece { id, piece: piece(&model.tokenizer, id) }).collect())
+            }
+            _ => Tokens::Ids(ids),
+        };
+        Ok(Tokenized { tokens, count, max_model_len, token_strs })
     };
     let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
     done.map(axum::Json)
 }
 
-/// A token's text; its bytes, where they are no text of their own.
-fn piece(tokenizer: &Tokenizer, id: u32) -> Value {
+fn piece(tokenizer: &Tokenizer, id: u32) -> Text {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
-    std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), Value::from)
+    std::str::from_utf8(bytes).map_or_else(|_| Text::Bytes(bytes.to_vec()), |text| Text::Whole(text.to_owned()))
 }
 
 #[derive(Debug, Deserialize)]

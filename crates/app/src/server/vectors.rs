@@ -3,6 +3,7 @@
 use super::error::{ApiError, Result};
 use super::generation::{self, Caller};
 use super::loaded::Loaded;
+use super::tally;
 use engine::{Command, Embed, Event};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use model::TokenId;
@@ -56,11 +57,15 @@ async fn one(model: &Arc<Loaded>, request: Embed, caller: Caller) -> Result<Vec<
     let (sender, mut events) = mpsc::unbounded_channel();
     let embed = Embed { priority: caller.priority, group: caller.group, ..request };
     let mut cancel = Cancel { model: Arc::clone(model), id: embed.id, is_done: false };
+    let _turn = generation::take_turn(model, caller)?;
     generation::submit(model, Command::Embed(embed), Box::new(Outlet(sender)))?;
     while let Some(event) = events.recv().await {
         match event {
-            Event::Vector { vector, .. } => {
+            Event::Vector { vector, usage, .. } => {
                 cancel.is_done = true;
+                if let Some(tally) = tally::current() {
+                    tally.add(usage.n_prompt, 0);
+                }
                 return Ok(vector);
             }
             Event::Failed { kind: engine::FailureKind::Request, error, .. } => return Err(ApiError::bad(error)),

@@ -127,3 +127,28 @@ fn reader_that_goes_away_is_no_error() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert!(output.status.success());
 }
+
+#[test]
+fn completions_name_every_command() {
+    let roci = Roci::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let outcome = roci.run(&["completions", shell]);
+        assert_eq!(outcome.code, Some(0), "{shell}: {}", outcome.stderr);
+        for command in ["serve", "perplexity", "completions"] {
+            assert!(outcome.stdout.contains(command), "{shell} has no {command}");
+        }
+    }
+    assert_ne!(roci.run(&["completions", "no-such-shell"]).code, Some(0));
+}
+
+#[test]
+fn man_writes_a_page_for_every_command() {
+    let roci = Roci::new();
+    let outcome = roci.run(&["man", "pages/man1"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let page = |name: &str| std::fs::read_to_string(roci.home.path().join("pages/man1").join(name)).unwrap();
+    assert!(page("roci.1").contains("roci\\-serve(1)"));
+    assert!(page("roci-serve.1").contains("max\\-queue"));
+    std::fs::write(roci.home.path().join("file"), "").unwrap();
+    snapshot!("error_man", roci, ["man", "file"]);
+}

@@ -2,7 +2,10 @@
 
 mod chat;
 mod cli;
+mod docs;
 mod fetch;
+#[path = "../../../rocinante/tests/it/folder.rs"]
+mod folder;
 mod model_run;
 mod perplexity;
 mod quantize;
@@ -12,6 +15,7 @@ mod rocm;
 mod serve;
 mod serve_fairness;
 mod serve_families;
+mod serve_hostile;
 mod serve_kept;
 mod serve_models;
 mod serve_outside;

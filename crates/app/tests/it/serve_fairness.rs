@@ -106,3 +106,25 @@ fn nobody_starves() {
     let n_others = n_others.into_inner();
     assert!((10..=24).contains(&n_others), "{n_others} went before");
 }
+
+#[test]
+fn a_flood_of_one_key_leaves_places_for_others() {
+    let keys = start(&["0", "0"]);
+    let held = keys.hold();
+    let send = |i| keys.server.open(PATH, &chat(&format!("flood {i}"), 1), &keys.keys[1]);
+    let flood: Vec<TcpStream> = (0..200).map(send).collect();
+    let count = |name: &str| metric(&keys.server, name);
+    wait_until("all are in the queue or refused", || {
+        count("roci_requests_waiting") + count("roci_requests_refused_total") >= 200.0
+    });
+    let other = keys.server.open(PATH, &chat("other", 1), &keys.keys[2]);
+    let n_waiting = count("roci_requests_waiting");
+    wait_until("the other waits too", || count("roci_requests_waiting") > n_waiting || n_waiting > 129.0);
+    drop(held);
+    assert_eq!(Answer::read(other).status, 200);
+    let answers: Vec<Answer> = flood.into_iter().map(Answer::read).collect();
+    let n_with = |status| answers.iter().filter(|answer| answer.status == status).count();
+    assert_eq!((n_with(200), n_with(429)), (129, 71), "half of the places and one for the running request");
+    let text = keys.server.get("/metrics").text;
+    assert!(text.contains("roci_key_requests_total{key=\"key1\",status=\"429\"} 71"), "{text}");
+}

@@ -160,5 +160,5 @@ fn set_register<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>)
     if w.mode & 15 != 0 {
         return w.stop(Cause::Unsupported("a rounding mode other than nearest even".into()));
     }
-    Flow::Next
+    Flow::Mode
 }

@@ -1,5 +1,6 @@
 //! Conversions between number formats, by AMD's pseudocode. Float to integer saturates and takes NaN to zero.
 
+use super::fp8::{BF8, FP8};
 use super::lane::lane_ops;
 use super::value::{F16, H16, f32_to_bf16, f32_to_half_rtz};
 
@@ -11,6 +12,11 @@ fn snorm16(x: f32) -> u32 {
 #[inline(always)]
 fn unorm16(x: f32) -> u32 {
     (x.clamp(0.0, 1.0) * 65535.0).round_ties_even() as u16 as u32
+}
+
+/// Two floats in a pair of registers.
+fn pair(lo: f32, hi: f32) -> u64 {
+    lo.to_bits() as u64 | (hi.to_bits() as u64) << 32
 }
 
 lane_ops! {
@@ -55,5 +61,11 @@ lane_ops! {
     }
     "v_cvt_pk_norm_i16_f32" => (a: f32, b: f32) -> u32 { snorm16(a) | snorm16(b) << 16 }
     "v_cvt_pk_norm_u16_f32" => (a: f32, b: f32) -> u32 { unorm16(a) | unorm16(b) << 16 }
+    "v_cvt_f32_fp8" => (a: u32) -> f32 { FP8.widen(a as u8) }
+    "v_cvt_f32_bf8" => (a: u32) -> f32 { BF8.widen(a as u8) }
+    "v_cvt_pk_f32_fp8" => (a: u32) -> u64 { pair(FP8.widen(a as u8), FP8.widen((a >> 8) as u8)) }
+    "v_cvt_pk_f32_bf8" => (a: u32) -> u64 { pair(BF8.widen(a as u8), BF8.widen((a >> 8) as u8)) }
+    "v_cvt_pk_fp8_f32" => (a: f32, b: f32) -> u16 { FP8.narrow(a) as u16 | (FP8.narrow(b) as u16) << 8 }
+    "v_cvt_pk_bf8_f32" => (a: f32, b: f32) -> u16 { BF8.narrow(a) as u16 | (BF8.narrow(b) as u16) << 8 }
     "v_pack_b32_f16" => (a: H16, b: H16) -> u32 { a.0 as u32 | (b.0 as u32) << 16 }
 }

@@ -8,7 +8,7 @@ use super::inst::{Inst, row};
 use super::scratch::Scratch;
 use super::space::{Space, transfer};
 use super::wave::{Group, PRIVATE_BASE, SHARED_BASE, Wave};
-use super::{Entry, Flow, lds};
+use super::{Entry, Flow, bulk, lds};
 use crate::error::Cause;
 use crate::isa::{Decoded, Encoding, code};
 use crate::memory::{Lease, Memory, load8, load16, load32, store8, store16, store32};
@@ -158,7 +158,36 @@ pub fn run_global<const N: usize>(
         reports_unwritten: g.reports_unwritten,
         slot,
     };
-    transfer(&mut w.v, i, access, lanes, at, &mut space)
+    transfer(&mut w.v, i, (i.dst, data_row(i.code[1])), access, lanes, at, &mut space)
+}
+
+/// Carries out an access whose addresses are one base plus 32-bit offsets, if it can be done for the whole wave at once.
+#[inline(always)]
+fn run_bulk<const N: usize>(
+    w: &mut Wave<N>,
+    i: &Inst<N>,
+    g: &mut Group<'_>,
+    lanes: u64,
+    base: u64,
+    offset: &[u32; N],
+) -> bool {
+    let access = i.detail.access;
+    let n = access.n_bytes() as u64;
+    let (lo, hi, bits) = bulk::range(offset, &w.live);
+    let (start, end) = (base.wrapping_add(lo as u64), base.wrapping_add(hi as u64).wrapping_add(n));
+    let host = g.memory.base().wrapping_add(base);
+    if g.is_checked || !bulk::takes(access, host, bits) || g.memory.covers(&mut w.lease, start, end).is_none() {
+        return false;
+    }
+    let moved = n * lanes.count_ones() as u64;
+    if access.is_write() {
+        w.counters.global_written_bytes += moved;
+    } else {
+        w.counters.global_read_bytes += moved;
+    }
+    // SAFETY: `covers` found all of it, from the lowest address to the end of the highest, in one live allocation.
+    unsafe { bulk::run(&mut w.v, (i.dst, data_row(i.code[1])), access, lanes, host, offset) };
+    true
 }
 
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
@@ -167,31 +196,71 @@ fn global<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Fl
     if lanes == 0 {
         return Flow::Next;
     }
-    let mut at = [0u64; N];
-    let v = i.src[0] as usize;
-    if i.saddr == code::NULL {
-        let (lo, hi) = (&w.v[v], &w.v[v + 1]);
-        for l in 0..N {
-            at[l] = (lo[l] as u64 | (hi[l] as u64) << 32).wrapping_add(i.imm as i64 as u64);
+    // Copied: a load may overwrite its own addresses.
+    let offset = w.v[i.src[0] as usize];
+    let imm = i.imm as i64 as u64;
+    let is_done = if i.saddr == code::NULL {
+        match uniform(&w.v[i.src[0] as usize + 1], &w.live, lanes) {
+            Some(upper) => run_bulk(w, i, g, lanes, ((upper as u64) << 32).wrapping_add(imm), &offset),
+            None => false,
         }
     } else {
-        let base = w.scalar64(i.saddr, 0).wrapping_add(i.imm as i64 as u64);
-        let offset = &w.v[v];
-        for l in 0..N {
-            at[l] = base.wrapping_add(offset[l] as u64);
-        }
+        let base = w.scalar64(i.saddr, 0).wrapping_add(imm);
+        run_bulk(w, i, g, lanes, base, &offset)
+    };
+    if is_done { Flow::Next } else { global_by_lanes(w, i, g, lanes) }
+}
+
+#[cold]
+#[inline(never)]
+fn global_by_lanes<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>, lanes: u64) -> Flow {
+    let v = i.src[0] as usize;
+    let imm = i.imm as i64 as u64;
+    let base = if i.saddr == code::NULL { imm } else { w.scalar64(i.saddr, 0).wrapping_add(imm) };
+    let mut at = [0u64; N];
+    for l in 0..N {
+        let upper = if i.saddr == code::NULL { w.v[v + 1][l] } else { 0 };
+        at[l] = base.wrapping_add(w.v[v][l] as u64 | (upper as u64) << 32);
     }
     finish(run_global(w, i, g, i.detail.access, lanes, &at), w)
 }
 
+/// The word that all live lanes hold, if they agree.
+#[inline(always)]
+fn uniform<const N: usize>(row: &[u32; N], live: &[u32; N], lanes: u64) -> Option<u32> {
+    let first = row[lanes.trailing_zeros() as usize % N];
+    let differs = row.iter().zip(live).fold(0, |d, (x, live)| d | (x ^ first) & live);
+    (differs == 0).then_some(first)
+}
+
 /// Generic addresses: by aperture to LDS, scratch or global memory.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn flat<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow {
     let lanes = w.exec();
     let v = i.src[0] as usize;
+    let (offset, hi) = (w.v[v], w.v[v + 1]);
+    if lanes == 0 {
+        return Flow::Next;
+    }
+    if let Some(upper) = uniform(&hi, &w.live, lanes)
+        && upper != (SHARED_BASE >> 32) as u32
+        && upper != (PRIVATE_BASE >> 32) as u32
+        && run_bulk(w, i, g, lanes, ((upper as u64) << 32).wrapping_add(i.imm as i64 as u64), &offset)
+    {
+        return Flow::Next;
+    }
+    flat_by_lanes(w, i, g, lanes)
+}
+
+#[cold]
+#[inline(never)]
+fn flat_by_lanes<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>, lanes: u64) -> Flow {
+    let v = i.src[0] as usize;
+    let (offset, hi) = (w.v[v], w.v[v + 1]);
     let mut at = [0u64; N];
     let (mut shared, mut private) = (0u64, 0u64);
     for l in 0..N {
-        at[l] = (w.v[v][l] as u64 | (w.v[v + 1][l] as u64) << 32).wrapping_add(i.imm as i64 as u64);
+        at[l] = (offset[l] as u64 | (hi[l] as u64) << 32).wrapping_add(i.imm as i64 as u64);
         shared |= ((at[l] >> 32 == SHARED_BASE >> 32) as u64) << l;
         private |= ((at[l] >> 32 == PRIVATE_BASE >> 32) as u64) << l;
     }
@@ -216,7 +285,7 @@ pub fn finish<const N: usize>(result: Result<(), Cause>, w: &mut Wave<N>) -> Flo
     }
 }
 
-/// The register row that holds an instruction's data operand.
-pub fn data_row<const N: usize>(i: &Inst<N>, k: usize) -> usize {
-    row(i.code[k]).unwrap_or(0) as usize
+/// The register row of a data operand.
+pub fn data_row(at: u16) -> usize {
+    row(at).unwrap_or(0) as usize
 }

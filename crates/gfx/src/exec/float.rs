@@ -152,6 +152,38 @@ const BELOW_ONE: f32 = f32::from_bits(0x3f7f_ffff);
 const BELOW_ONE_F16: f32 = 2047.0 / 2048.0;
 const BELOW_ONE_F64: f64 = f64::from_bits(0x3fef_ffff_ffff_ffff);
 
+/// The first 1201 bits of 2 / pi after the point, highest first.
+const TWO_OVER_PI: [u64; 19] = [
+    0xa2f9_836e_4e44_1529,
+    0xfc27_57d1_f534_ddc0,
+    0xdb62_9599_3c43_9041,
+    0xfe51_63ab_debb_c561,
+    0xb724_6e3a_424d_d2e0,
+    0x0649_2eea_09d1_921c,
+    0xfe1d_eb1c_b129_a73e,
+    0xe882_35f5_2ebb_4484,
+    0xe99c_7026_b45f_7e41,
+    0x3991_d639_8353_39f4,
+    0x9c84_5f8b_bdf9_283b,
+    0x1ff8_97ff_de05_980f,
+    0xef2f_118b_5a0a_6d1f,
+    0x6d36_7ecf_27cb_09b7,
+    0x4f46_3f66_9e5f_ea2d,
+    0x7527_bac7_ebe5_f17b,
+    0x3d07_39f7_8a52_92ea,
+    0x6bfb_5fb1_1f8d_5d08,
+    0x5603_3046_fc7b_0000,
+];
+
+/// 53 bits of 2 / pi, picked by `segment` and the argument's exponent: the reduction of large angles multiplies by them.
+fn trig_preop(x: f64, segment: u32) -> f64 {
+    let exponent = exponent64(x);
+    let first = (segment & 31) as i32 * 53 + (exponent - 1077).max(0);
+    let bit = |k: i32| TWO_OVER_PI.get(k as usize / 64).map_or(0, |word| word >> (63 - k % 64) & 1);
+    let bits = (first..first + 53).fold(0, |bits, k| bits << 1 | bit(k));
+    ldexp64(bits as f64, -53 - first + if exponent >= 1968 { 128 } else { 0 })
+}
+
 lane_ops! {
     /// Arithmetic on f32, f16 and f64.
     fn find;
@@ -232,6 +264,7 @@ lane_ops! {
     "v_trunc_f64" => (a: f64) -> f64 { a.trunc() }
     "v_rndne_f64" => (a: f64) -> f64 { a.round_ties_even() }
     "v_fract_f64" => (a: f64) -> f64 { min64(a - a.floor(), BELOW_ONE_F64) }
+    "v_trig_preop_f64" => (a: f64, b: u32) -> f64 { trig_preop(a, b) }
     "v_ldexp_f64" => (a: f64, b: i32) -> f64 { ldexp64(a, b) }
     "v_frexp_mant_f64" => (a: f64) -> f64 { frexp_mant(a) }
     "v_frexp_exp_i32_f64" => (a: f64) -> i32 { frexp_exp(a) }

@@ -5,8 +5,8 @@
 //! need clamping, scaling or merging go to a spare row and are finished after it.
 
 use super::access::{Access, parse};
-use super::value::Kind;
-use super::wave::{ROW_AGPR, ROW_RESULT, ROW_SOURCE, ROW_SPARE};
+use super::value::{Kind, f32_to_half};
+use super::wave::{INLINE_FLOATS, ROW_AGPR, ROW_RESULT, ROW_SOURCE, ROW_SPARE, inline_double};
 use super::{Handler, find};
 use crate::error::Cause;
 use crate::isa::{Decoded, Dpp, Encoding, Family, Sdwa, code};
@@ -22,17 +22,51 @@ pub enum Role {
     Compare,
 }
 
-/// Bits of `Inst::fix`.
+/// Bits of `Inst::fix`: sources that need preparing (0 to 2), the old destination (3), a result that needs finishing (4),
+/// sources that are one scalar or constant for all lanes (5 to 7).
 pub const FIX_OLD: u8 = 1 << 3;
 pub const FIX_RESULT: u8 = 1 << 4;
+pub const FIX_SCALARS: u8 = 7 << 5;
+/// What is done before the handler.
+pub const FIX_BEFORE: u8 = !FIX_RESULT;
 
+/// What counters call an instruction.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Class {
+    Scalar,
+    Control,
+    ScalarMemory,
+    Lds,
+    Global,
+    Scratch,
+    Vector,
+}
+
+impl Class {
+    fn of(encoding: Encoding) -> Self {
+        match encoding {
+            Encoding::Sop1 | Encoding::Sop2 | Encoding::Sopc | Encoding::Sopk => Class::Scalar,
+            Encoding::Sopp => Class::Control,
+            Encoding::Smem => Class::ScalarMemory,
+            Encoding::Ds => Class::Lds,
+            Encoding::Global | Encoding::Flat | Encoding::Mubuf => Class::Global,
+            Encoding::Scratch => Class::Scratch,
+            _ => Class::Vector,
+        }
+    }
+}
+
+#[derive(Clone)]
 pub struct Inst<const N: usize> {
     pub run: Handler<N>,
     /// Rows.
     pub src: [u16; 3],
     pub dst: u16,
-    /// Which sources need preparing (bits 0 to 2), the old destination (3), the result finishing (4).
+    /// What happens before and after the handler: bits above.
     pub fix: u8,
+    pub class: Class,
+    /// Constant sources, where `fix` calls them scalar.
+    pub constant: [u64; 3],
     /// Operand codes.
     pub code: [u16; 3],
     pub sdst: u16,
@@ -134,6 +168,8 @@ impl<const N: usize> Inst<N> {
             src: [0; 3],
             dst: 0,
             fix: 0,
+            class: Class::Control,
+            constant: [0; 3],
             code: [code::ZERO; 3],
             sdst: code::NULL,
             saddr: code::NULL,
@@ -176,6 +212,7 @@ pub fn lower<const N: usize>(d: &Decoded, offset: u32) -> Result<Lowered<N>, Cau
         dst,
         op: d.op,
         encoding: d.encoding,
+        class: Class::of(d.encoding),
         offset,
         n_words: d.n_words,
         is_sub: true,
@@ -185,13 +222,12 @@ pub fn lower<const N: usize>(d: &Decoded, offset: u32) -> Result<Lowered<N>, Cau
 }
 
 fn single<const N: usize>(d: &Decoded, offset: u32) -> Result<Inst<N>, Cause> {
-    let entry = find::<N>(d).ok_or_else(|| Cause::Unsupported(d.op.to_string()))?;
-    if d.is_clamped
-        && entry.role == Role::Lanes
-        && matches!(entry.dst, Kind::B16 | Kind::B32 | Kind::B64)
-        && d.encoding != Encoding::Vop3p
-    {
-        return Err(Cause::Unsupported(format!("{} with integer clamp", d.op)));
+    let mut entry = find::<N>(d).ok_or_else(|| Cause::Unsupported(d.op.to_string()))?;
+    let is_integer = matches!(entry.dst, Kind::B16 | Kind::B32 | Kind::B64);
+    let saturates = d.is_clamped && entry.role == Role::Lanes && is_integer && d.encoding != Encoding::Vop3p;
+    if saturates {
+        let unknown = || Cause::Unsupported(format!("{} with integer clamp", d.op));
+        entry = super::find_saturating::<N>(d).ok_or_else(unknown)?;
     }
     let mut codes = d.src;
     let mut dst_code = d.dst;
@@ -234,7 +270,7 @@ fn single<const N: usize>(d: &Decoded, offset: u32) -> Result<Inst<N>, Cause> {
         op_sel: d.op_sel,
         op_sel_hi: d.op_sel_hi,
         neg_hi: d.neg_hi,
-        is_clamped: d.is_clamped,
+        is_clamped: d.is_clamped && !saturates,
         omod: d.omod,
         zero_high: d.family == Family::Cdna3 && entry.dst.is_16() && zeroes_high(d.op) && high & 8 == 0,
         dpp: d.dpp,
@@ -259,6 +295,7 @@ fn single<const N: usize>(d: &Decoded, offset: u32) -> Result<Inst<N>, Cause> {
         imm: d.imm,
         op: d.op,
         encoding: d.encoding,
+        class: Class::of(d.encoding),
         offset,
         n_words: d.n_words,
         ..Inst::blank(Box::new(detail))
@@ -287,9 +324,20 @@ fn place<const N: usize>(inst: &mut Inst<N>, d: &Decoded, role: Role) {
             || (k < 2 && detail.sdwa.is_some());
         match row(inst.code[k]) {
             Some(r) if !is_modified => inst.src[k] = r,
-            _ => {
+            Some(_) => {
                 inst.src[k] = ROW_SOURCE + 2 * k as u16;
                 inst.fix |= 1 << k;
+            }
+            None => {
+                inst.src[k] = ROW_SOURCE + 2 * k as u16;
+                let constant = constant(inst.code[k], inst.literal, detail.kinds[k]);
+                let is_register = inst.code[k] < 128;
+                if !is_modified && (is_register || constant.is_some()) {
+                    inst.fix |= 1 << (5 + k);
+                    inst.constant[k] = constant.unwrap_or(0);
+                } else {
+                    inst.fix |= 1 << k;
+                }
             }
         }
     }
@@ -310,6 +358,22 @@ fn place<const N: usize>(inst: &mut Inst<N>, d: &Decoded, role: Role) {
     }
 }
 
+/// The value of a source that is no register at all, as an operand of this kind reads it.
+pub fn constant(at: u16, literal: u32, kind: Kind) -> Option<u64> {
+    let float = || INLINE_FLOATS[at as usize - 240];
+    Some(match at {
+        128..=192 => at as u64 - 128,
+        193..=208 => (192 - at as i64) as u64,
+        240..=248 if kind.is_64() => inline_double(at).to_bits(),
+        240..=248 if kind == Kind::F16 => f32_to_half(float()) as u64,
+        240..=248 => float().to_bits() as u64,
+        // A literal is the high half of a double.
+        code::LITERAL if kind == Kind::F64 => (literal as u64) << 32,
+        code::LITERAL => literal as u64,
+        _ => return None,
+    })
+}
+
 /// CDNA clears the upper half of a 16-bit result, except in these.
 fn zeroes_high(op: &str) -> bool {
     !matches!(
@@ -321,5 +385,7 @@ fn zeroes_high(op: &str) -> bool {
             | "v_div_fixup_f16"
             | "v_fma_mixlo_f16"
             | "v_fma_mixhi_f16"
+            | "v_cvt_pk_fp8_f32"
+            | "v_cvt_pk_bf8_f32"
     )
 }

@@ -156,6 +156,35 @@ lane_ops! {
     "v_med3_u16" => (a: u16, b: u16, c: u16) -> u16 { a.min(b).max(a.max(b).min(c)) }
 }
 
+lane_ops! {
+    /// The same with the clamp bit.
+    fn find_saturating;
+    "v_add_nc_u32" => (a: u32, b: u32) -> u32 { a.saturating_add(b) }
+    "v_sub_nc_u32" => (a: u32, b: u32) -> u32 { a.saturating_sub(b) }
+    "v_subrev_nc_u32" => (a: u32, b: u32) -> u32 { b.saturating_sub(a) }
+    "v_add_nc_i32" => (a: i32, b: i32) -> i32 { a.saturating_add(b) }
+    "v_sub_nc_i32" => (a: i32, b: i32) -> i32 { a.saturating_sub(b) }
+    "v_add_nc_u16" => (a: u16, b: u16) -> u16 { a.saturating_add(b) }
+    "v_sub_nc_u16" => (a: u16, b: u16) -> u16 { a.saturating_sub(b) }
+    "v_subrev_nc_u16" => (a: u16, b: u16) -> u16 { b.saturating_sub(a) }
+    "v_add_nc_i16" => (a: i16, b: i16) -> i16 { a.saturating_add(b) }
+    "v_sub_nc_i16" => (a: i16, b: i16) -> i16 { a.saturating_sub(b) }
+    "v_mad_u16" => (a: u16, b: u16, c: u16) -> u16 { (a as u64 * b as u64 + c as u64).min(u16::MAX as u64) as u16 }
+    "v_mad_i16" => (a: i16, b: i16, c: i16) -> i16 {
+        (a as i64 * b as i64 + c as i64).clamp(i16::MIN as i64, i16::MAX as i64) as i16
+    }
+    "v_mad_u32_u24" => (a: u32, b: u32, c: u32) -> u32 {
+        ((a & 0xff_ffff) as u64 * (b & 0xff_ffff) as u64 + c as u64).min(u32::MAX as u64) as u32
+    }
+    "v_mad_i32_i24" => (a: u32, b: u32, c: i32) -> i32 {
+        (sext24(a) * sext24(b) + c as i64).clamp(i32::MIN as i64, i32::MAX as i64) as i32
+    }
+    "v_mad_u32_u16" => (a: u16, b: u16, c: u32) -> u32 { (a as u32 * b as u32).saturating_add(c) }
+    "v_mad_i32_i16" => (a: i16, b: i16, c: i32) -> i32 { (a as i32 * b as i32).saturating_add(c) }
+    "v_sad_u8" => (a: u32, b: u32, c: u32) -> u32 { sad_u8(a, b).saturating_add(c) }
+    "v_sad_u32" => (a: u32, b: u32, c: u32) -> u32 { a.abs_diff(b).saturating_add(c) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

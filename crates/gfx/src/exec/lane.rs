@@ -51,7 +51,16 @@ impl<const N: usize> Entry<N> {
 #[inline(always)]
 fn pair<const N: usize, T: Value>(v: &[[u32; N]], at: u16) -> (&[u32; N], &[u32; N]) {
     let second = if T::KIND.is_64() { at as usize + 1 } else { at as usize };
-    (&v[at as usize], &v[second])
+    debug_assert!(second < v.len());
+    // SAFETY: lowering names rows of the register file only (`Handler`), and a pair's first row is never the last.
+    unsafe { (v.get_unchecked(at as usize), v.get_unchecked(second)) }
+}
+
+#[inline(always)]
+fn row_mut<const N: usize>(v: &mut [[u32; N]], at: usize) -> &mut [u32; N] {
+    debug_assert!(at < v.len());
+    // SAFETY: as in `pair`.
+    unsafe { v.get_unchecked_mut(at) }
 }
 
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
@@ -73,9 +82,9 @@ fn lanes<const N: usize, O: LaneOp>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<
             (lo[l], hi[l]) = out.store();
         }
     }
-    merge(&mut w.v[i.dst as usize], &lo, &w.live, O::Out::KIND);
+    merge(row_mut(&mut w.v, i.dst as usize), &lo, &w.live, O::Out::KIND);
     if O::Out::KIND.is_64() {
-        merge(&mut w.v[i.dst as usize + 1], &hi, &w.live, O::Out::KIND);
+        merge(row_mut(&mut w.v, i.dst as usize + 1), &hi, &w.live, O::Out::KIND);
     }
     Flow::Next
 }

@@ -3,9 +3,9 @@
 use super::access::{Access, parse};
 use super::flat::{data_row, finish};
 use super::inst::Inst;
-use super::space::{Space, each, transfer};
+use super::space::{Space, transfer};
 use super::wave::{Group, Wave};
-use super::{Entry, Flow};
+use super::{Entry, Flow, bulk};
 use crate::error::Cause;
 use crate::isa::Family;
 use crate::sanitize::{Finding, LdsShadow, Touch};
@@ -27,23 +27,38 @@ pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
     Some(Entry::raw(run))
 }
 
-/// A workgroup's memory, as seen by one wave.
+/// A workgroup's memory, as seen by one wave. An access that ends outside it reads zero and writes nothing, as the
+/// hardware does; under the sanitizer it is a fault.
 pub struct Lds<'a> {
     bytes: &'a mut [u8],
     shadow: Option<&'a mut LdsShadow>,
     wave: u32,
 }
 
+impl Lds<'_> {
+    #[inline(always)]
+    fn load<const K: usize>(&self, at: u64) -> [u8; K] {
+        self.bytes.get(at as usize..at as usize + K).and_then(|b| b.try_into().ok()).unwrap_or([0; K])
+    }
+
+    #[inline(always)]
+    fn store<const K: usize>(&mut self, at: u64, value: [u8; K]) {
+        if let Some(to) = self.bytes.get_mut(at as usize..at as usize + K) {
+            to.copy_from_slice(&value);
+        }
+    }
+}
+
 impl Space for Lds<'_> {
     #[inline(always)]
     fn check(&mut self, lane: u32, at: u64, n_bytes: u32, how: Touch) -> Result<(), Cause> {
+        let Some(shadow) = &mut self.shadow else { return Ok(()) };
         let is_write = how != Touch::Read;
         let address = at as u32;
         if at + n_bytes as u64 > self.bytes.len() as u64 {
             let lds_bytes = self.bytes.len() as u32;
             return Err(Cause::Lds { lane, address, n_bytes, is_write, lds_bytes });
         }
-        let Some(shadow) = &mut self.shadow else { return Ok(()) };
         match shadow.touch(self.wave, at as usize, n_bytes as usize, how) {
             Ok(()) => Ok(()),
             Err(Finding::Race { other }) => Err(Cause::LdsRace { lane, address, other, is_write }),
@@ -56,29 +71,27 @@ impl Space for Lds<'_> {
 
     #[inline(always)]
     fn load8(&self, at: u64) -> u8 {
-        self.bytes[at as usize]
+        self.load::<1>(at)[0]
     }
     #[inline(always)]
     fn load16(&self, at: u64) -> u16 {
-        let p = at as usize;
-        u16::from_le_bytes([self.bytes[p], self.bytes[p + 1]])
+        u16::from_le_bytes(self.load(at))
     }
     #[inline(always)]
     fn load32(&self, at: u64) -> u32 {
-        let p = at as usize;
-        self.bytes[p..p + 4].try_into().map_or(0, u32::from_le_bytes)
+        u32::from_le_bytes(self.load(at))
     }
     #[inline(always)]
     fn store8(&mut self, at: u64, value: u8) {
-        self.bytes[at as usize] = value;
+        self.store(at, [value]);
     }
     #[inline(always)]
     fn store16(&mut self, at: u64, value: u16) {
-        self.bytes[at as usize..at as usize + 2].copy_from_slice(&value.to_le_bytes());
+        self.store(at, value.to_le_bytes());
     }
     #[inline(always)]
     fn store32(&mut self, at: u64, value: u32) {
-        self.bytes[at as usize..at as usize + 4].copy_from_slice(&value.to_le_bytes());
+        self.store(at, value.to_le_bytes());
     }
     fn atomic(&mut self, at: u64, n_words: u8, f: &dyn Fn(u64) -> u64) -> Result<u64, Cause> {
         let old = self.load32(at) as u64 | if n_words == 2 { (self.load32(at + 4) as u64) << 32 } else { 0 };
@@ -105,58 +118,82 @@ pub fn run<const N: usize>(
 ) -> Result<(), Cause> {
     w.counters.lds_bytes += i.detail.access.n_bytes() as u64 * lanes.count_ones() as u64;
     let id = w.id;
-    transfer(&mut w.v, i, i.detail.access, lanes, at, &mut space(id, g))
+    transfer(&mut w.v, i, (i.dst, data_row(i.code[1])), i.detail.access, lanes, at, &mut space(id, g))
 }
 
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn one<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow {
     let lanes = w.exec();
-    let base = &w.v[i.src[0] as usize];
-    let mut at = [0u64; N];
-    for l in 0..N {
-        // Addresses are 32-bit and wrap.
-        at[l] = base[l].wrapping_add(i.imm as u32) as u64;
+    // Addresses are 32-bit and wrap.
+    let offset = w.v[i.src[0] as usize].map(|a| a.wrapping_add(i.imm as u32));
+    if run_bulk(w, g, i.detail.access, (i.dst, i.code[1]), lanes, &offset) {
+        return Flow::Next;
     }
-    finish(run(w, i, g, lanes, &at), w)
+    one_by_lanes(w, i, g, lanes, &offset)
+}
+
+#[cold]
+#[inline(never)]
+fn one_by_lanes<const N: usize>(
+    w: &mut Wave<N>,
+    i: &Inst<N>,
+    g: &mut Group<'_>,
+    lanes: u64,
+    offset: &[u32; N],
+) -> Flow {
+    finish(run(w, i, g, lanes, &offset.map(u64::from)), w)
+}
+
+/// Carries out an access within the workgroup's memory for all lanes at once, unless it needs a closer look.
+#[inline(always)]
+fn run_bulk<const N: usize>(
+    w: &mut Wave<N>,
+    g: &mut Group<'_>,
+    access: Access,
+    (dst, data): (u16, u16),
+    lanes: u64,
+    offset: &[u32; N],
+) -> bool {
+    if lanes == 0 {
+        return true;
+    }
+    let (_, hi, bits) = bulk::range(offset, &w.live);
+    let host = g.lds.as_mut_ptr() as u64;
+    let is_inside = hi as u64 + access.n_bytes() as u64 <= g.lds.len() as u64;
+    if g.lds_shadow.is_some() || !is_inside || !bulk::takes(access, host, bits) {
+        return false;
+    }
+    w.counters.lds_bytes += access.n_bytes() as u64 * lanes.count_ones() as u64;
+    // SAFETY: all of it lies in `g.lds`, which this thread alone uses.
+    unsafe { bulk::run(&mut w.v, (dst, data_row(data)), access, lanes, host, offset) };
+    true
 }
 
 /// Two places per lane: the immediate holds two scaled 8-bit offsets.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn two<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow {
     let lanes = w.exec();
-    let result = two_places(w, i, g, lanes);
-    finish(result, w)
-}
-
-fn two_places<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>, lanes: u64) -> Result<(), Cause> {
-    let offsets = [i.imm as u32 & 0xff, i.imm as u32 >> 8 & 0xff];
     let base = w.v[i.src[0] as usize];
-    w.counters.lds_bytes += 2 * i.detail.access.n_bytes() as u64 * lanes.count_ones() as u64;
-    let mut lds = space(w.id, g);
-    for (place, offset) in offsets.iter().enumerate() {
-        match i.detail.access {
-            Access::LoadTwo { n_words, scale } => {
-                let dst = i.dst as usize + place * n_words as usize;
-                for l in each(lanes) {
-                    let at = base[l].wrapping_add(offset * scale) as u64;
-                    lds.check(l as u32, at, 4 * n_words as u32, Touch::Read)?;
-                    for k in 0..n_words as usize {
-                        w.v[dst + k][l] = lds.load32(at + 4 * k as u64);
-                    }
-                }
-            }
-            Access::StoreTwo { n_words, scale } => {
-                let data = data_row(i, 1 + place);
-                for l in each(lanes) {
-                    let at = base[l].wrapping_add(offset * scale) as u64;
-                    lds.check(l as u32, at, 4 * n_words as u32, Touch::Write)?;
-                    for k in 0..n_words as usize {
-                        lds.store32(at + 4 * k as u64, w.v[data + k][l]);
-                    }
-                }
-            }
-            _ => {}
+    for (place, offset) in [i.imm as u32 & 0xff, i.imm as u32 >> 8 & 0xff].into_iter().enumerate() {
+        let (access, scale) = match i.detail.access {
+            Access::LoadTwo { n_words, scale } => (Access::LoadWords(n_words), scale),
+            Access::StoreTwo { n_words, scale } => (Access::StoreWords(n_words), scale),
+            other => (other, 0),
+        };
+        let at = base.map(|a| a.wrapping_add(offset * scale));
+        let dst = i.dst + place as u16 * (access.n_bytes() / 4) as u16;
+        let data = i.code[1 + place];
+        if run_bulk(w, g, access, (dst, data), lanes, &at) {
+            continue;
+        }
+        w.counters.lds_bytes += access.n_bytes() as u64 * lanes.count_ones() as u64;
+        let mut lds = space(w.id, g);
+        let at = at.map(u64::from);
+        if let Err(cause) = transfer(&mut w.v, i, (dst, data_row(data)), access, lanes, &at, &mut lds) {
+            return w.stop(cause);
         }
     }
-    Ok(())
+    Flow::Next
 }
 
 /// Lane permutes: pull (`ds_bpermute`) or push (`ds_permute`). RDNA moves within groups of 32 lanes, CDNA of 64.

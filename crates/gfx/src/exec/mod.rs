@@ -6,11 +6,13 @@
 
 mod access;
 mod buffer;
+mod bulk;
 mod compare;
 mod control;
 mod convert;
 mod flat;
 mod float;
+mod fp8;
 mod inst;
 mod integer;
 mod lane;
@@ -19,6 +21,7 @@ mod mfma;
 mod move_lanes;
 mod operand;
 mod packed;
+pub mod relative;
 mod salu;
 mod scratch;
 mod smem;
@@ -27,7 +30,7 @@ pub mod value;
 pub mod wave;
 mod wmma;
 
-pub use inst::{Inst, Lowered, Role, lower};
+pub use inst::{Class, FIX_BEFORE, FIX_RESULT, Inst, Lowered, Role, lower};
 pub use operand::{finish, prepare};
 pub use wave::{Group, Wave};
 
@@ -43,6 +46,8 @@ pub enum Flow {
     /// To the address in `Wave::far`.
     Far,
     Barrier,
+    /// Indexed mode was turned on or off.
+    Mode,
     End,
     Fault,
 }
@@ -50,7 +55,8 @@ pub enum Flow {
 /// Carries out one instruction.
 ///
 /// # Safety
-/// The CPU must have AVX2 and FMA: handlers are compiled for them. `Emulator::new` checks.
+/// The CPU must have AVX2 and FMA: handlers are compiled for them. `Emulator::new` checks. The instruction must come from
+/// `lower`, whose row numbers are all below `wave::N_ROWS`; handlers do not check them again.
 pub type Handler<const N: usize> = unsafe fn(&mut Wave<N>, &Inst<N>, &mut Group<'_>) -> Flow;
 
 /// A handler and what lowering must know to feed it.
@@ -81,11 +87,17 @@ pub fn find<const N: usize>(d: &Decoded) -> Option<Entry<N>> {
         .or_else(|| convert::find(op))
         .or_else(|| compare::find(op))
         .or_else(|| move_lanes::find(op))
+        .or_else(|| relative::find(op))
         .or_else(|| packed::find(op, d))
         .or_else(|| wmma::find(op))
         .or_else(|| mfma::find(op))
         .or_else(|| lds::find(op))
         .or_else(|| flat::find(op, d))
+}
+
+/// The meaning of an integer instruction with the clamp bit: the exact result, cut to the range of its type.
+pub fn find_saturating<const N: usize>(d: &Decoded) -> Option<Entry<N>> {
+    integer::find_saturating(rename(d.op))
 }
 
 /// CDNA spells some of RDNA's names differently; the meaning is one.
@@ -96,8 +108,10 @@ fn rename(op: &str) -> &str {
         "v_subrev_u32" => "v_subrev_nc_u32",
         "v_add_i32" => "v_add_nc_i32",
         "v_sub_i32" => "v_sub_nc_i32",
-        "v_add_u16" | "v_add_i16" => "v_add_nc_u16",
-        "v_sub_u16" | "v_sub_i16" => "v_sub_nc_u16",
+        "v_add_u16" => "v_add_nc_u16",
+        "v_add_i16" => "v_add_nc_i16",
+        "v_sub_u16" => "v_sub_nc_u16",
+        "v_sub_i16" => "v_sub_nc_i16",
         "v_subrev_u16" => "v_subrev_nc_u16",
         "v_addc_co_u32" => "v_add_co_ci_u32",
         "v_subb_co_u32" => "v_sub_co_ci_u32",

@@ -3,14 +3,25 @@
 //! Here live scalars and constants broadcast to all lanes, absolute value and negation, half selection, lane movement
 //! (DPP), byte selection (SDWA), output scaling and clamping.
 
-use super::inst::{Detail, FIX_OLD, FIX_RESULT, Inst, row};
+use super::inst::{Detail, FIX_OLD, FIX_RESULT, FIX_SCALARS, Inst, constant, row};
 use super::value::{Kind, f32_to_half, half_to_f32};
-use super::wave::{INLINE_FLOATS, ROW_SOURCE, Wave, spread};
+use super::wave::{ROW_SOURCE, Wave, spread};
 use crate::isa::{Dpp, Sdwa};
 
 /// Fills the spare rows that `inst` asks for.
 #[inline(never)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 pub fn prepare<const N: usize>(w: &mut Wave<N>, inst: &Inst<N>) {
+    if inst.fix & FIX_SCALARS != 0 {
+        for k in 0..3 {
+            if inst.fix >> (5 + k) & 1 == 1 {
+                scalar(w, inst, k);
+            }
+        }
+    }
+    if inst.fix & (7 | FIX_OLD) == 0 {
+        return;
+    }
     for k in 0..3 {
         if inst.fix >> k & 1 == 1 {
             source(w, inst, k);
@@ -28,6 +39,23 @@ pub fn prepare<const N: usize>(w: &mut Wave<N>, inst: &Inst<N>) {
     }
 }
 
+/// One register or constant for all lanes.
+#[inline(always)]
+fn scalar<const N: usize>(w: &mut Wave<N>, inst: &Inst<N>, k: usize) {
+    let (at, is_wide) = (inst.code[k], inst.detail.kinds[k].is_64());
+    let value = match at {
+        0..128 if is_wide => w.scalar64(at, 0),
+        0..128 => w.s[at as usize] as u64,
+        _ => inst.constant[k],
+    };
+    let to = ROW_SOURCE as usize + 2 * k;
+    w.v[to] = [value as u32; N];
+    if is_wide {
+        w.v[to + 1] = [(value >> 32) as u32; N];
+    }
+}
+
+#[inline(always)]
 fn source<const N: usize>(w: &mut Wave<N>, inst: &Inst<N>, k: usize) {
     let d = &*inst.detail;
     let kind = d.kinds[k];
@@ -39,16 +67,13 @@ fn source<const N: usize>(w: &mut Wave<N>, inst: &Inst<N>, k: usize) {
         if kind.is_64() {
             hi = w.v[r as usize + 1];
         }
-    } else if kind.is_64() {
-        let mut v = w.scalar64(at, inst.literal);
-        if kind == Kind::F64 && at == crate::isa::code::LITERAL {
-            // A literal is the high half of a double.
-            v <<= 32;
-        }
+    } else if let Some(v) = constant(at, inst.literal, kind) {
         lo = [v as u32; N];
         hi = [(v >> 32) as u32; N];
-    } else if kind == Kind::F16 && (240..=248).contains(&at) {
-        lo = [f32_to_half(INLINE_FLOATS[at as usize - 240]) as u32; N];
+    } else if kind.is_64() {
+        let v = w.scalar64(at, inst.literal);
+        lo = [v as u32; N];
+        hi = [(v >> 32) as u32; N];
     } else {
         lo = [w.scalar(at, inst.literal); N];
     }
@@ -163,6 +188,7 @@ fn row_source(lane: usize, ctrl: u16, n: usize) -> Option<usize> {
 
 /// Scales, clamps and merges a result from its spare row into the destination.
 #[inline(never)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 pub fn finish<const N: usize>(w: &mut Wave<N>, inst: &Inst<N>) {
     debug_assert!(inst.fix & FIX_RESULT != 0);
     let d = &*inst.detail;

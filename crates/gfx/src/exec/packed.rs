@@ -16,8 +16,8 @@ trait PackedOp {
 }
 
 macro_rules! packed_ops {
-    ($($($op:literal)|+ => ($a:ident, $b:ident, $c:ident): $ty:ty $body:block)*) => {
-        fn find_packed<const N: usize>(op: &str) -> Option<Entry<N>> {
+    ($find:ident; $($($op:literal)|+ => ($a:ident, $b:ident, $c:ident): $ty:ty $body:block)*) => {
+        fn $find<const N: usize>(op: &str) -> Option<Entry<N>> {
             match op {
                 $($($op)|+ => {
                     struct Op;
@@ -36,6 +36,7 @@ macro_rules! packed_ops {
 }
 
 packed_ops! {
+    find_packed;
     "v_pk_add_f16" => (a, b, _c): F16 { F16(a.0 + b.0) }
     "v_pk_mul_f16" => (a, b, _c): F16 { F16(a.0 * b.0) }
     "v_pk_fma_f16" => (a, b, c): F16 { fma16(a.0, b.0, c.0) }
@@ -52,6 +53,24 @@ packed_ops! {
     "v_pk_min_u16" => (a, b, _c): u16 { a.min(b) }
     "v_pk_max_i16" => (a, b, _c): i16 { a.max(b) }
     "v_pk_min_i16" => (a, b, _c): i16 { a.min(b) }
+}
+
+packed_ops! {
+    find_saturating;
+    "v_pk_add_u16" => (a, b, _c): u16 { a.saturating_add(b) }
+    "v_pk_add_i16" => (a, b, _c): i16 { a.saturating_add(b) }
+    "v_pk_sub_u16" => (a, b, _c): u16 { a.saturating_sub(b) }
+    "v_pk_sub_i16" => (a, b, _c): i16 { a.saturating_sub(b) }
+    "v_pk_mad_u16" => (a, b, c): u16 { (a as u64 * b as u64 + c as u64).min(u16::MAX as u64) as u16 }
+    "v_pk_mad_i16" => (a, b, c): i16 {
+        (a as i64 * b as i64 + c as i64).clamp(i16::MIN as i64, i16::MAX as i64) as i16
+    }
+}
+
+/// The clamp bit on a float: into 0 to 1, and no number becomes 0.
+#[inline(always)]
+fn unit(x: f32) -> f32 {
+    if x > 0.0 { x.min(1.0) } else { 0.0 }
 }
 
 pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
@@ -85,7 +104,14 @@ pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
         "v_pk_fma_f32" | "v_pk_mul_f32" | "v_pk_add_f32" | "v_pk_mov_b32" => {
             Some(Entry { run: packed32, role: Role::Raw, kinds: [Kind::None; 3], dst: Kind::None, reads_dst: false })
         }
-        _ => find_packed(op),
+        // Floats clamp in their handler; integers saturate, where their exact result can leave the range.
+        _ => match find_packed(op) {
+            Some(entry) if d.is_clamped && entry.kinds[0] != Kind::F16 => {
+                let stays_inside = ["_min_", "_max_", "_lshrrev_", "_ashrrev_"].iter().any(|s| op.contains(s));
+                if stays_inside { Some(entry) } else { find_saturating(op) }
+            }
+            entry => entry,
+        },
     }
 }
 
@@ -124,6 +150,10 @@ fn packed<const N: usize, O: PackedOp>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Gro
             out[l] |= (r.store().0 & 0xffff) << to;
         }
     }
+    if d.is_clamped && O::T::KIND == Kind::F16 {
+        let half = |bits: u32| f32_to_half(unit(half_to_f32(bits as u16))) as u32;
+        out.iter_mut().for_each(|x| *x = half(*x) | half(*x >> 16) << 16);
+    }
     put(w, i.dst, &out)
 }
 
@@ -147,7 +177,7 @@ fn mix<const N: usize, const TO: u8>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group
     for l in 0..N {
         let mut r = x[0][l].mul_add(x[1][l], x[2][l]);
         if d.is_clamped {
-            r = if r > 0.0 { r.min(1.0) } else { 0.0 };
+            r = unit(r);
         }
         out[l] = match TO {
             0 => r.to_bits(),
@@ -248,7 +278,8 @@ fn dot2<const N: usize, const KIND: u8>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Gr
         let lo = get(a[l], 0, flip(d.neg, 0)) * get(b[l], 0, flip(d.neg, 1));
         let hi = get(a[l], 16, flip(d.neg_hi, 0)) * get(b[l], 16, flip(d.neg_hi, 1));
         let start = f32::from_bits(c[l] ^ if is_packed && d.neg >> 2 & 1 == 1 { 1 << 31 } else { 0 });
-        out[l] = (start + lo + hi).to_bits();
+        let sum = start + lo + hi;
+        out[l] = if is_packed && d.is_clamped { unit(sum) } else { sum }.to_bits();
     }
     put(w, i.dst, &out)
 }
@@ -289,6 +320,9 @@ fn packed32<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> 
                 }
             };
         }
+    }
+    if d.is_clamped && i.op != "v_pk_mov_b32" {
+        out.as_flattened_mut().iter_mut().for_each(|x| *x = unit(f32::from_bits(*x)).to_bits());
     }
     put(w, i.dst, &out[0]);
     put(w, i.dst + 1, &out[1])

@@ -1,7 +1,7 @@
 //! Private memory: a few bytes per lane, for spills and indexed locals.
 
 use super::Flow;
-use super::flat::finish;
+use super::flat::{data_row, finish};
 use super::inst::Inst;
 use super::space::{Space, transfer};
 use super::wave::{Group, Wave};
@@ -29,7 +29,7 @@ impl Scratch<'_> {
         w.counters.scratch_bytes += i.detail.access.n_bytes() as u64 * lanes.count_ones() as u64;
         let per_lane = w.scratch_bytes;
         let mut space = Scratch { bytes: &mut w.scratch, written: &mut w.scratch_written, per_lane, lane_base: 0 };
-        transfer(&mut w.v, i, i.detail.access, lanes, at, &mut space)
+        transfer(&mut w.v, i, (i.dst, data_row(i.code[1])), i.detail.access, lanes, at, &mut space)
     }
 
     fn place(&self, at: u64) -> usize {

@@ -19,27 +19,29 @@ pub trait Space {
     fn atomic(&mut self, at: u64, n_words: u8, f: &dyn Fn(u64) -> u64) -> Result<u64, Cause>;
 }
 
-/// Carries out an access of the instruction for the given lanes at the given addresses.
+/// Carries out an access of the instruction for the given lanes at the given addresses, between memory and the rows from
+/// `dst` or `data` on.
 #[inline(always)]
 pub fn transfer<const N: usize, S: Space>(
     v: &mut [[u32; N]],
     i: &Inst<N>,
+    (dst, data): (u16, usize),
     access: Access,
     lanes: u64,
     at: &[u64; N],
     space: &mut S,
 ) -> Result<(), Cause> {
+    let dst = dst as usize;
     match access {
-        Access::LoadWords(1) => load_words::<N, S, 1>(v, i.dst as usize, lanes, at, space),
-        Access::LoadWords(2) => load_words::<N, S, 2>(v, i.dst as usize, lanes, at, space),
-        Access::LoadWords(3) => load_words::<N, S, 3>(v, i.dst as usize, lanes, at, space),
-        Access::LoadWords(_) => load_words::<N, S, 4>(v, i.dst as usize, lanes, at, space),
-        Access::StoreWords(1) => store_words::<N, S, 1>(v, data_row(i, 1), lanes, at, space),
-        Access::StoreWords(2) => store_words::<N, S, 2>(v, data_row(i, 1), lanes, at, space),
-        Access::StoreWords(3) => store_words::<N, S, 3>(v, data_row(i, 1), lanes, at, space),
-        Access::StoreWords(_) => store_words::<N, S, 4>(v, data_row(i, 1), lanes, at, space),
+        Access::LoadWords(1) => load_words::<N, S, 1>(v, dst, lanes, at, space),
+        Access::LoadWords(2) => load_words::<N, S, 2>(v, dst, lanes, at, space),
+        Access::LoadWords(3) => load_words::<N, S, 3>(v, dst, lanes, at, space),
+        Access::LoadWords(_) => load_words::<N, S, 4>(v, dst, lanes, at, space),
+        Access::StoreWords(1) => store_words::<N, S, 1>(v, data, lanes, at, space),
+        Access::StoreWords(2) => store_words::<N, S, 2>(v, data, lanes, at, space),
+        Access::StoreWords(3) => store_words::<N, S, 3>(v, data, lanes, at, space),
+        Access::StoreWords(_) => store_words::<N, S, 4>(v, data, lanes, at, space),
         Access::LoadPart { n_bytes, is_signed, half } => {
-            let dst = i.dst as usize;
             for l in each(lanes) {
                 space.check(l as u32, at[l], n_bytes as u32, Touch::Read)?;
                 let raw = if n_bytes == 1 { space.load8(at[l]) as u32 } else { space.load16(at[l]) as u32 };
@@ -58,7 +60,6 @@ pub fn transfer<const N: usize, S: Space>(
             Ok(())
         }
         Access::StorePart { n_bytes, half } => {
-            let data = data_row(i, 1);
             for l in each(lanes) {
                 space.check(l as u32, at[l], n_bytes as u32, Touch::Write)?;
                 let value = v[data][l] >> if half == Half::High { 16 } else { 0 };
@@ -67,8 +68,9 @@ pub fn transfer<const N: usize, S: Space>(
             Ok(())
         }
         Access::Atomic { op, n_words } => {
-            let (data, wide) = (data_row(i, 1), n_words == 2);
-            let second = if i.encoding == crate::isa::Encoding::Ds { data_row(i, 2) } else { data + n_words as usize };
+            let wide = n_words == 2;
+            let second =
+                if i.encoding == crate::isa::Encoding::Ds { data_row(i.code[2]) } else { data + n_words as usize };
             let (value_row, compare_row) = if i.detail.swaps_compare { (second, data) } else { (data, second) };
             for l in each(lanes) {
                 space.check(l as u32, at[l], 4 * n_words as u32, Touch::Atomic)?;
@@ -76,9 +78,9 @@ pub fn transfer<const N: usize, S: Space>(
                 let (value, compare) = (read(value_row), read(compare_row));
                 let old = space.atomic(at[l], n_words, &|x| op.apply(x, value, compare, n_words))?;
                 if i.detail.returns_old {
-                    v[i.dst as usize][l] = old as u32;
+                    v[dst][l] = old as u32;
                     if wide {
-                        v[i.dst as usize + 1][l] = (old >> 32) as u32;
+                        v[dst + 1][l] = (old >> 32) as u32;
                     }
                 }
             }

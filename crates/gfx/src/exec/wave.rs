@@ -113,9 +113,10 @@ impl<const N: usize> Wave<N> {
 
     #[inline(always)]
     pub fn set_mask(&mut self, at: u16, mask: u64) {
-        self.set_scalar(at, mask as u32);
         if N == 64 {
-            self.set_scalar(at + 1, (mask >> 32) as u32);
+            self.set_scalar64(at, mask);
+        } else {
+            self.set_scalar(at, mask as u32);
         }
     }
 
@@ -168,7 +169,7 @@ impl<const N: usize> Wave<N> {
             237 => PRIVATE_BASE,
             236 => SHARED_BASE | 0xffff_ffff,
             238 => PRIVATE_BASE | 0xffff_ffff,
-            240..=248 => (INLINE_FLOATS[at as usize - 240] as f64).to_bits(),
+            240..=248 => inline_double(at).to_bits(),
             code::LITERAL => literal as u64,
             _ => self.constant(at) as u64,
         }
@@ -176,7 +177,11 @@ impl<const N: usize> Wave<N> {
 
     #[inline(always)]
     pub fn set_scalar64(&mut self, at: u16, value: u64) {
-        if at != code::NULL {
+        if at == code::EXEC {
+            // Both halves first: the lanes' masks are derived once.
+            self.s[at as usize] = value as u32;
+            self.set_scalar(at + 1, (value >> 32) as u32);
+        } else if at != code::NULL {
             self.set_scalar(at, value as u32);
             self.set_scalar(at + 1, (value >> 32) as u32);
         }
@@ -201,6 +206,11 @@ pub const PRIVATE_BASE: u64 = 0x5000_0000_0000_0000;
 
 /// Codes 240 to 248; the last is 1 / (2 pi).
 pub const INLINE_FLOATS: [f32; 9] = [0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0, f32::from_bits(0x3e22_f983)];
+
+/// The same as doubles: the last has more digits than the float.
+pub fn inline_double(at: u16) -> f64 {
+    if at == 248 { f64::from_bits(0x3fc4_5f30_6dc9_c882) } else { INLINE_FLOATS[at as usize - 240] as f64 }
+}
 
 /// A lane mask as one word per lane.
 #[inline(always)]

@@ -185,6 +185,7 @@ fn the_blas_numbers_match_amds_headers() {
             "rocblas_gemm_algo_standard",
         ],
     );
+    text.push_str(&number_check("rocblas_datatype_f64_r", ROCBLAS.f64));
     compile("rocblas", &[&folder], &text).unwrap_or_else(|errors| panic!("{errors}"));
     let mut text = format!("{includes}#include <hipblas/hipblas.h>\n{SHAPES}");
     blas_checks(
@@ -204,6 +205,8 @@ fn the_blas_numbers_match_amds_headers() {
     );
     text.push_str(&number_check("HIPBLAS_COMPUTE_32F", HIPBLAS_3.compute_f32));
     text.push_str(&number_check("HIPBLAS_COMPUTE_32I", HIPBLAS_3.compute_i32));
+    text.push_str(&number_check("HIPBLAS_COMPUTE_64F", HIPBLAS_3.compute_f64));
+    text.push_str(&number_check("HIP_R_64F", HIPBLAS_3.f64));
     compile("hipblas", &[&folder], &text).unwrap_or_else(|errors| panic!("{errors}"));
 }
 

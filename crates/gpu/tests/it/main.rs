@@ -22,9 +22,8 @@ fn child_command() -> (std::path::PathBuf, Vec<String>) {
     (program, ["--exact", "child", "--nocapture"].map(String::from).to_vec())
 }
 
-/// Say why a test did nothing; fail instead where hardware is required.
+/// Says why a test did nothing, or fails if `required_by` is set to 1.
+#[track_caller]
 fn skip(what: &str, why: &str, required_by: &str) {
-    let is_required = std::env::var(required_by).is_ok_and(|value| value == "1");
-    assert!(!is_required, "{what} cannot run, and {required_by}=1 requires it: {why}");
-    eprintln!("skipped: {what}: {why}");
+    test_support::skip(&format!("{what}: {why}"), required_by);
 }

@@ -1,5 +1,7 @@
 //! A step's inputs as one array, so that a step has one upload, and where the device finds each part of it.
 
+use std::ops::Range;
+
 use gpu::Buffer;
 use ops::{DeviceSpans, Heads, Indices, Place, Plan, View};
 use weights::Dtype;
@@ -7,71 +9,92 @@ use weights::Dtype;
 use crate::Error;
 use crate::step::{Places, Step};
 
-/// Parts of a step's inputs before the block tables.
-const N_PARTS: usize = 10;
+/// A part of a step's inputs, in the order they lie in. What changes its length from step to step comes last, so that
+/// everything else stands at the same place in every step of the same shape.
+#[derive(Copy, Clone)]
+enum Part {
+    Tokens,
+    Sources,
+    Slots,
+    Kept,
+    Pooled,
+    LogitsRows,
+    Choices,
+    PositionRows,
+    TypeRows,
+    Angles,
+    LocalAngles,
+    /// Attention's plan, with the block tables.
+    Spans,
+}
 
-/// A step's inputs as one array, and where each part starts. Block tables come last, so that everything else stands at
-/// the same place in every step of the same shape.
+const N_PARTS: usize = Part::Spans as usize + 1;
+
+/// A step's inputs as one array, and where each part ends.
 pub struct Input<'a> {
     pub step: &'a Step<'a>,
     pub words: Vec<u32>,
-    starts: [usize; N_PARTS + 1],
+    ends: [usize; N_PARTS],
 }
 
 impl<'a> Input<'a> {
     pub fn new(step: &'a Step, plan: Plan, heads: &Heads) -> Self {
-        let mut words = Vec::new();
-        let mut starts = [0; N_PARTS + 1];
-        let Step {
-            tokens,
-            slots,
-            kept,
-            pooled,
-            logits_rows,
-            choices,
-            position_rows,
-            type_rows,
-            angles,
-            local_angles,
-            ..
-        } = step;
-        let [angles, local_angles] =
-            [angles, local_angles].map(|all| all.iter().map(|angle| angle.to_bits()).collect::<Vec<u32>>());
-        let parts: [&[u32]; N_PARTS] =
-            [tokens, slots, kept, pooled, logits_rows, choices, position_rows, type_rows, &angles, &local_angles];
-        for (start, part) in starts.iter_mut().zip(parts) {
-            *start = words.len();
-            words.extend_from_slice(part);
-        }
-        starts[N_PARTS] = words.len();
-        plan.write(&step.spans(), heads, &mut words);
-        Self { step, words, starts }
+        let mut input = Self { step, words: Vec::new(), ends: [0; N_PARTS] };
+        input.push(Part::Tokens, &step.tokens);
+        input.push(Part::Sources, &step.sources);
+        input.push(Part::Slots, &step.slots);
+        input.push(Part::Kept, &step.kept);
+        input.push(Part::Pooled, &step.pooled);
+        input.push(Part::LogitsRows, &step.logits_rows);
+        input.push(Part::Choices, &step.choices);
+        input.push(Part::PositionRows, &step.position_rows);
+        input.push(Part::TypeRows, &step.type_rows);
+        let bits = |angles: &[f32]| angles.iter().map(|angle| angle.to_bits()).collect::<Vec<u32>>();
+        input.push(Part::Angles, &bits(&step.angles));
+        input.push(Part::LocalAngles, &bits(&step.local_angles));
+        plan.write(&step.spans(), heads, &mut input.words);
+        input.ends[Part::Spans as usize] = input.words.len();
+        input
+    }
+
+    /// Parts are pushed in their order.
+    fn push(&mut self, part: Part, words: &[u32]) {
+        self.words.extend_from_slice(words);
+        self.ends[part as usize] = self.words.len();
+    }
+
+    fn range(&self, part: Part) -> Range<usize> {
+        let start = (part as usize).checked_sub(1).map_or(0, |before| self.ends[before]);
+        start..self.ends[part as usize]
     }
 
     pub fn places<'d>(&self, inputs: &'d Buffer<u32>, plan: Plan) -> Result<Places<'d>, Error>
     where
         'a: 'd,
     {
-        let part = |i: usize| inputs.slice(self.starts[i]..self.starts[i + 1]);
-        let indices =
-            |i: usize, host: &'a [u32]| -> Result<Indices<'d>, Error> { Ok(Indices { host, device: Some(part(i)?) }) };
         let step: &'a Step<'a> = self.step;
-        let angles = |i: usize, host: &[f32]| -> Result<View<'d>, Error> {
+        let indices = |part: Part, host: &'a [u32]| -> Result<Indices<'d>, Error> {
+            Ok(Indices { host, device: Some(inputs.slice(self.range(part))?) })
+        };
+        let angles = |part: Part, host: &[f32]| -> Result<View<'d>, Error> {
             let shape = [step.n_rows, host.len() / step.n_rows];
-            Ok(View { dtype: Dtype::F32, shape, layout: ops::Layout::Rows, place: Place::Device(part(i)?.cast()?) })
+            let place = Place::Device(inputs.slice(self.range(part))?.cast()?);
+            Ok(View { dtype: Dtype::F32, shape, layout: ops::Layout::Rows, place })
         };
         Ok(Places {
-            tokens: indices(0, &step.tokens)?,
-            slots: indices(1, &step.slots)?,
-            kept: indices(2, &step.kept)?,
-            pooled: indices(3, &step.pooled)?,
-            logits_rows: indices(4, &step.logits_rows)?,
-            choices: indices(5, &step.choices)?,
-            position_rows: indices(6, &step.position_rows)?,
-            type_rows: indices(7, &step.type_rows)?,
-            angles: angles(8, &step.angles)?,
-            local_angles: angles(9, &step.local_angles)?,
-            spans: Some(DeviceSpans { plan, words: inputs.slice(self.starts[N_PARTS]..)? }),
+            tokens: indices(Part::Tokens, &step.tokens)?,
+            sources: indices(Part::Sources, &step.sources)?,
+            slots: indices(Part::Slots, &step.slots)?,
+            kept: indices(Part::Kept, &step.kept)?,
+            pooled: indices(Part::Pooled, &step.pooled)?,
+            logits_rows: indices(Part::LogitsRows, &step.logits_rows)?,
+            choices: indices(Part::Choices, &step.choices)?,
+            position_rows: indices(Part::PositionRows, &step.position_rows)?,
+            type_rows: indices(Part::TypeRows, &step.type_rows)?,
+            angles: angles(Part::Angles, &step.angles)?,
+            local_angles: angles(Part::LocalAngles, &step.local_angles)?,
+            // To the end of the buffer: a captured step with other tables reads further.
+            spans: Some(DeviceSpans { plan, words: inputs.slice(self.range(Part::Spans).start..)? }),
         })
     }
 }

@@ -2,36 +2,28 @@
 
 mod engine;
 
-use gpu::{Device, Vendor};
+use std::collections::BTreeMap;
+
+use gpu::Device;
 use model::{Batch, DeviceChoice, KvType, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId, synthetic};
 use weights::Dtype;
 
 use crate::families;
+use crate::gpu_runs::Record;
 use crate::support::{batch, greedy, log_softmax, smollm2, table};
-
-/// Checkpoints whose families need what GPUs do not have yet.
-const NOT_ON_DEVICES: [&str; 2] = ["deepseek2", "deepseek3"];
 
 /// Every GPU of this machine; none is a skip with the reason, or a failure with `ROCI_REQUIRE_GPU=1`.
 fn devices() -> Vec<DeviceChoice> {
-    let (mut devices, mut reasons) = (Vec::new(), Vec::new());
-    for vendor in Vendor::ALL {
-        match Device::count(vendor) {
-            Ok(n) => devices.extend((0..n).map(|ordinal| DeviceChoice::Gpu { vendor, ordinal })),
-            Err(error) => reasons.push(error.to_string()),
-        }
-    }
-    if devices.is_empty() {
-        let is_required = std::env::var("ROCI_REQUIRE_GPU").is_ok_and(|value| value == "1");
-        assert!(!is_required, "ROCI_REQUIRE_GPU=1 and no GPU: {}", reasons.join("; "));
-        eprintln!("skipped on GPUs: {}", reasons.join("; "));
-    }
-    devices
+    test_support::gpus::all().into_iter().map(|(vendor, ordinal)| DeviceChoice::Gpu { vendor, ordinal }).collect()
+}
+
+fn opened(device: DeviceChoice) -> Device {
+    let DeviceChoice::Gpu { vendor, ordinal } = device else { unreachable!("a GPU") };
+    Device::open(vendor, ordinal).unwrap()
 }
 
 fn counters(device: DeviceChoice) -> gpu::Counters {
-    let DeviceChoice::Gpu { vendor, ordinal } = device else { unreachable!("a GPU") };
-    Device::open(vendor, ordinal).unwrap().counters()
+    opened(device).counters()
 }
 
 fn options(device: DeviceChoice) -> LoadOptions {
@@ -144,7 +136,7 @@ fn a_model_takes_three_allocations_and_decoding_none() {
 #[test]
 fn families_equal_transformers_on_a_device() {
     for device in devices() {
-        let (mut failures, mut refused) = (Vec::new(), Vec::new());
+        let (mut failures, mut ran) = (Vec::new(), BTreeMap::new());
         let all = families::names().into_iter().flat_map(|name| {
             families::forms(&name).into_iter().map(move |(form, checkpoint)| (name.clone(), form, checkpoint))
         });
@@ -153,14 +145,14 @@ fn families_equal_transformers_on_a_device() {
             let options = LoadOptions { kv_type: KvType::F32, n_blocks: 8, max_batch_tokens: 64, ..options(device) };
             let mut model = match Model::load(&checkpoint, options) {
                 Ok(model) => model,
-                Err(model::Error::NotOnDevice { .. }) => {
-                    refused.push(name);
-                    refused.dedup();
+                Err(model::Error::NotOnDevice { op, .. }) => {
+                    ran.insert(name, format!("no: {op}"));
                     continue;
                 }
                 Err(error) => panic!("{name} {form}: {error}"),
             };
             let error = families::distance(&families::run(&mut model, &golden), &golden.rows);
+            ran.insert(name.clone(), "yes".to_owned());
             if error.is_nan() || error > 1e-3 {
                 failures.push(format!("{name} {form}: relative error {error:.2e}"));
             }
@@ -177,7 +169,8 @@ fn families_equal_transformers_on_a_device() {
             }
         }
         assert!(failures.is_empty(), "{}", failures.join("\n"));
-        assert_eq!(refused, NOT_ON_DEVICES, "families that a device refuses by name");
+        assert_eq!(ran.len(), families::names().len(), "every family ran or was refused by name");
+        Record::of(&opened(device), ran).settle();
     }
 }
 

@@ -89,10 +89,8 @@ pub fn run(model: &mut Model, golden: &Golden) -> Vec<f32> {
 }
 
 pub fn distance(found: &[f32], truth: &[f32]) -> f64 {
-    assert_eq!(found.len(), truth.len());
-    let norm = truth.iter().map(|t| f64::from(*t).powi(2)).sum::<f64>().sqrt();
-    let error = found.iter().zip(truth).map(|(f, t)| (f64::from(*f) - f64::from(*t)).powi(2)).sum::<f64>().sqrt();
-    error / norm
+    let wide = |numbers: &[f32]| numbers.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
+    test_support::golden::relative_error(wide(found), wide(truth))
 }
 
 #[test]

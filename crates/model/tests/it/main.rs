@@ -7,6 +7,7 @@ mod engine_loop;
 mod export;
 mod faithful;
 mod families;
+mod gpu_runs;
 mod models_page;
 mod real;
 mod support;

@@ -1,14 +1,14 @@
-//! Writes `docs/user/models.md`: every family in every form, and in every weight type, run. `ROCI_WRITE_DOCS=1` writes the
-//! page; without it the test fails where the page says something else than what was run.
+//! Writes `docs/user/models.md`: every family in every file format and weight type, run here, and what the records of
+//! GPU runs say. `ROCI_WRITE_DOCS=1` writes the page; without it the test fails if the page says something else.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use model::Config;
 use ops::Isa;
 use weights::{Checkpoint, Dtype};
 
-use crate::families::{Golden, What, distance, folder, forms, golden, load, names, run};
+use crate::families::{Golden, What, distance, forms, golden, load, names, run};
+use crate::gpu_runs;
 use crate::wide::widen;
 
 /// Packed weights against the same weights in f32: what rounding activations to 16 bits may cost through a few layers
@@ -18,76 +18,98 @@ const BOUND: f64 = 2e-2;
 const HEAD: &str = "\
 # Models
 
-This page is written by a test (`model::it models_page`), and each cell was run by it. A family is a row of data in
-`crates/model/src/family.rs` and a map of names in `names.rs`; there is no file per model.
+This page is written by a test (`models_page` in `crates/model`), which ran every cell that it does not take from the
+record of a GPU. Adding a family is adding a row of data and a map of names; there is no file per model.
 
 - **safetensors**, **GGUF**: a tiny random checkpoint of the family, made with transformers
   (`scripts/make_families.py`), gives the logits (encoders: hidden states; rerankers: scores) that transformers computes
-  in f32, within 1e-3 of their size. GGUF forms are made by llama.cpp's converter.
-- The **types**: the family with random weights of that type gives what f32 arithmetic gives on the same weights. A row
-  that does not fill the blocks of a type is Q8_0, as in other programs.
-- **GPU**: whether the family runs on a GPU (`model::it card` compares it with transformers on each that is here, the
-  software GPU in every run), or the op that is missing there. Nothing falls back in silence: such a
-  model is refused before it is loaded, and runs with `--device cpu`.
+  in f32, within 1e-3 of their size. The GGUF files are made by llama.cpp's converter. `-`: there is no such file.
+- **weight types**: how many of the types below the family was run in, each against f32 arithmetic on the same weights. A
+  row of weights that does not fill the blocks of a type is Q8_0, as in other programs.
+- **gfx...**, **sm_...**: the same comparison with transformers on that GPU, or the op that it does not have yet. A
+  software GPU executes AMD machine code under AMD's own runtime; see
+  [software-gpu.md](../developer/software-gpu.md). Nothing falls back silently: a model with a missing op is refused
+  before it is loaded, and runs with `--device cpu`.
 
-Kin that need no row of their own: Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; XLM-RoBERTa is `bert` in GGUF. RoPE
-scalings: linear, dynamic, YaRN, Llama 3's, LongRoPE (which of its lists is used depends on the context a model is
-loaded with). Dynamic scaling turns each token by the base of its own position.
+Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; XLM-RoBERTa is `bert` in GGUF. RoPE scaling: linear, dynamic (each token
+is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE (the context length decides which of its lists is
+used).
 
-Real weights, in the tests too: SmolLM2 135M (llama), Gemma 3 270M, TinyLlama 1.1B (llama, IQ2_XXS), and with
-`./check --all` Qwen2.5-Coder 1.5B, against llama.cpp's tokens and log-probabilities.
+Real weights are tested too, against llama.cpp's tokens and log-probabilities: SmolLM2 135M (llama), Gemma 3 270M, and with
+`./check --all` TinyLlama 1.1B (llama, IQ2_XXS) and Qwen2.5-Coder 1.5B.
 
 ";
 
 #[test]
 fn every_family_and_type_and_the_page_says_so() {
-    let mut page = HEAD.to_owned();
     let types: Vec<Dtype> = Dtype::ALL.into_iter().filter(|dtype| is_computed(*dtype)).collect();
+    let records = gpu_runs::read_all();
+    let mut page = HEAD.to_owned();
+    let list: Vec<&str> = types.iter().map(|dtype| dtype.name()).collect();
+    write_wrapped(&mut page, &format!("The {} weight types: {}.", list.len(), list.join(", ")));
+    for record in &records {
+        writeln!(page, "\n`{}`: {}.", record.arch, record.device).unwrap();
+    }
+    let columns: String = records.iter().map(|record| format!(" {} |", record.arch)).collect();
+    writeln!(page, "\n| family | safetensors | GGUF | weight types |{columns}").unwrap();
+    writeln!(page, "|---|---|---|---|{}", "---|".repeat(records.len())).unwrap();
     let mut failures = Vec::new();
-    let columns: String = types.iter().map(|dtype| format!(" {dtype} |")).collect();
-    writeln!(page, "| family | safetensors | GGUF | GPU |{columns}").unwrap();
-    writeln!(page, "|---|---|---|---|{}", "---|".repeat(types.len())).unwrap();
     for name in names() {
-        let golden = golden(&name);
-        let forms = forms(&name);
-        let mut cells = Vec::new();
-        for wanted in ["safetensors", "GGUF"] {
-            let Some((_, checkpoint)) = forms.iter().find(|(form, _)| *form == wanted) else {
-                cells.push("-".to_owned());
-                continue;
-            };
-            let error = distance(&run(&mut load(checkpoint, Isa::detect()), &golden), &golden.rows);
-            cells.push(if error <= 1e-3 { "yes" } else { "no" }.to_owned());
-        }
-        let (_, checkpoint) = forms.last().unwrap();
-        let config = Config::from_checkpoint(checkpoint).unwrap();
-        cells.push(match model::missing_on_device(checkpoint, &config).unwrap() {
-            None => "yes".to_owned(),
-            Some(op) => format!("no: {op}"),
-        });
-        let gguf = forms.iter().find(|(form, _)| *form == "GGUF");
-        for dtype in &types {
-            let Some((_, tiny)) = gguf else {
-                cells.push("-".to_owned());
-                continue;
-            };
-            let error = type_error(tiny, &golden, *dtype);
-            if error.is_nan() || error > BOUND {
-                failures.push(format!("{name} {dtype}: {error:.2e}"));
-            }
-            cells.push("yes".to_owned());
-        }
+        let mut cells = forms_that_agree(&name, &mut failures);
+        cells.push(types_that_agree(&name, &types, &mut failures));
+        cells.extend(records.iter().map(|record| record.families.get(&name).cloned().unwrap_or("not run".to_owned())));
         writeln!(page, "| {name} | {} |", cells.join(" | ")).unwrap();
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(!page.contains("| no |"), "a form of a family differs from transformers:\n{page}");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/user/models.md");
-    if std::env::var("ROCI_WRITE_DOCS").is_ok_and(|v| v == "1") {
+    if test_support::is_required("ROCI_WRITE_DOCS") {
         std::fs::write(&path, &page).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(written, page, "docs/user/models.md differs from what was run; ROCI_WRITE_DOCS=1 writes it");
-    assert!(folder().exists());
+}
+
+/// The cells of both file formats.
+fn forms_that_agree(name: &str, failures: &mut Vec<String>) -> Vec<String> {
+    let (golden, forms) = (golden(name), forms(name));
+    let cell = |wanted: &str| {
+        let Some((_, checkpoint)) = forms.iter().find(|(form, _)| *form == wanted) else { return "-".to_owned() };
+        let error = distance(&run(&mut load(checkpoint, Isa::detect()), &golden), &golden.rows);
+        if error.is_nan() || error > 1e-3 {
+            failures.push(format!("{name} {wanted}: {error:.2e}"));
+        }
+        "yes".to_owned()
+    };
+    ["safetensors", "GGUF"].map(cell).to_vec()
+}
+
+/// The cell of the weight types: how many were run.
+fn types_that_agree(name: &str, types: &[Dtype], failures: &mut Vec<String>) -> String {
+    let (golden, forms) = (golden(name), forms(name));
+    let Some((_, tiny)) = forms.iter().find(|(form, _)| *form == "GGUF") else { return "-".to_owned() };
+    for dtype in types {
+        let error = type_error(tiny, &golden, *dtype);
+        if error.is_nan() || error > BOUND {
+            failures.push(format!("{name} {dtype}: {error:.2e}"));
+        }
+    }
+    format!("all {}", types.len())
+}
+
+/// A paragraph in lines of at most 120 characters.
+fn write_wrapped(page: &mut String, text: &str) {
+    let mut n_chars = 0;
+    for word in text.split(' ') {
+        if n_chars + word.len() >= 120 {
+            page.push('\n');
+            n_chars = 0;
+        } else if n_chars > 0 {
+            page.push(' ');
+        }
+        page.push_str(word);
+        n_chars += word.len() + 1;
+    }
+    page.push('\n');
 }
 
 /// Types that weights are computed with.

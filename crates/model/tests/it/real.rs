@@ -4,27 +4,14 @@
 
 use model::{KvType, LoadOptions, Model};
 use serde_json::Value;
-use weights::Checkpoint;
 
-use crate::support::{argmax, batch, log_softmax, table};
+use crate::support::{argmax, batch, log_softmax, real, table};
 
 /// Natural logarithms: two tokens closer than this are a close call.
 const CLOSE: f64 = 0.35;
 
 /// llama.cpp's own distance from f32 arithmetic on Gemma 3 270M is 0.099, by the two golden files.
 const PACKED: f64 = 0.12;
-
-/// The file that an environment variable names; `ROCI_REQUIRE_MODEL=1` makes its absence a failure.
-fn open(variable: &str) -> Option<Checkpoint> {
-    match std::env::var(variable) {
-        Ok(path) => Some(Checkpoint::open(path.as_ref()).expect("the file that the variable names")),
-        Err(_) if std::env::var("ROCI_REQUIRE_MODEL").is_ok_and(|v| v == "1") => panic!("{variable} is not set"),
-        Err(_) => {
-            eprintln!("skipped: {variable} names no model file");
-            None
-        }
-    }
-}
 
 /// What llama.cpp said: with f32 arithmetic on the same weights, or as it runs the packed file.
 struct Golden {
@@ -34,7 +21,7 @@ struct Golden {
 }
 
 fn check(variable: &str, golden: &[Golden]) {
-    let Some(checkpoint) = open(variable) else { return };
+    let Some(checkpoint) = real(variable) else { return };
     let options =
         LoadOptions { kv_type: KvType::F16, n_blocks: 40, max_logits_rows: 64, n_threads: 2, ..LoadOptions::default() };
     let mut model = Model::load(&checkpoint, options).unwrap();

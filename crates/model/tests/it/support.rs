@@ -5,14 +5,13 @@ use weights::{Bytes, Checkpoint, Dtype, Tensor};
 
 /// The real SmolLM2 file, if the environment names it; `ROCI_REQUIRE_MODEL=1` makes its absence a failure.
 pub fn smollm2() -> Option<Checkpoint> {
-    match std::env::var("ROCI_SMOLLM2") {
-        Ok(path) => Some(Checkpoint::open(path.as_ref()).expect("the file that ROCI_SMOLLM2 names")),
-        Err(_) if std::env::var("ROCI_REQUIRE_MODEL").is_ok_and(|v| v == "1") => panic!("ROCI_SMOLLM2 is not set"),
-        Err(_) => {
-            eprintln!("skipped: ROCI_SMOLLM2 names no model file");
-            None
-        }
-    }
+    real(test_support::fetched::SMOLLM2)
+}
+
+/// The model file that a variable names.
+pub fn real(variable: &str) -> Option<Checkpoint> {
+    let path = test_support::fetched::path(variable)?;
+    Some(Checkpoint::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
 /// The same checkpoint with every matrix in another type. From a packed type the numbers are decoded first, so F32

@@ -12,9 +12,9 @@
 
 use std::cell::RefCell;
 
-use super::left::Left;
+use super::left::HostLeft;
 #[cfg(target_arch = "x86_64")]
-use super::x86::winograd::{self, Crossing};
+use super::x86::winograd::{self, PairSum};
 use crate::Pool;
 use crate::tiles::GROUP;
 use crate::view::Shared;
@@ -32,7 +32,7 @@ pub(crate) struct Activations {
     /// As `lines`: what to add to the bits of a number, not below zero, to turn units of a line into units of `bases`.
     /// Powers of two only.
     shifts: Vec<i32>,
-    /// As `lines`, in the first of the groups that share a scale: what their sums start from. Crossed only.
+    /// As `lines`, in the first of the groups that share a scale: what their sums start from. Winograd only.
     starts: Vec<i32>,
     /// `[n_rows]`: what `shifts`, `sums` and `halves` count in. Powers of two only.
     bases: Vec<f32>,
@@ -44,7 +44,7 @@ pub(crate) struct Activations {
     tile_rows: usize,
     together: usize,
     #[cfg(target_arch = "x86_64")]
-    crossing: Option<Crossing>,
+    pair_sum: Option<PairSum>,
 }
 
 /// How rows are rounded, as the formats and the kernel want them.
@@ -54,9 +54,9 @@ pub(crate) struct Rounding {
     pub(crate) scaling: Scaling,
     /// Groups that share a scale: sums of integers then run over so many.
     pub(crate) together: usize,
-    /// Lines are made for `crossed`. Powers of two only.
+    /// Lines are made for `winograd`. Powers of two only.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) crossing: Option<Crossing>,
+    pub(crate) pair_sum: Option<PairSum>,
     /// Whether a format has a minimum for a group, and whether one has it for half of a group.
     pub(crate) has_sums: bool,
     pub(crate) has_halves: bool,
@@ -119,7 +119,7 @@ impl Activations {
             tile_rows: 1,
             together: 1,
             #[cfg(target_arch = "x86_64")]
-            crossing: None,
+            pair_sum: None,
         }
     }
 
@@ -133,10 +133,10 @@ impl Activations {
         self.together
     }
 
-    /// Whether lines are as `crossed` wants them, and which way.
+    /// How `winograd` adds pairs, where lines are made for it.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn crossing(&self) -> Option<Crossing> {
-        self.crossing
+    pub(crate) fn pair_sum(&self) -> Option<PairSum> {
+        self.pair_sum
     }
 
     /// A tile from group `first_group` on.
@@ -158,7 +158,7 @@ impl Activations {
         &mut self,
         pool: &Pool,
         by: By,
-        left: &Left,
+        left: &HostLeft,
         [n_rows, n_in]: [usize; 2],
         tile_rows: usize,
         rounding: Rounding,
@@ -167,7 +167,7 @@ impl Activations {
         (self.n_groups, self.tile_rows, self.together) = (n_groups, tile_rows, rounding.together);
         #[cfg(target_arch = "x86_64")]
         {
-            self.crossing = rounding.crossing;
+            self.pair_sum = rounding.pair_sum;
         }
         let n_all_rows = n_rows.next_multiple_of(tile_rows);
         let n_lines = n_all_rows * n_groups;
@@ -365,8 +365,8 @@ unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut Row) {
                 let line = row.line(group_idx).as_mut_ptr();
                 _mm256_storeu_si256(line.cast(), low);
                 _mm256_storeu_si256(line.add(16).cast(), high);
-                if let Some(crossing) = rounding.crossing {
-                    taken = taken.wrapping_add(winograd::cross_line(row.line(group_idx), crossing));
+                if let Some(pair_sum) = rounding.pair_sum {
+                    taken = taken.wrapping_add(winograd::prepare_line(row.line(group_idx), pair_sum));
                 }
                 row.put_scale(group_idx, scale, rounding.scaling);
                 if rounding.has_sums {
@@ -381,7 +381,7 @@ unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut Row) {
                     row.put_sums(group_idx, scale, sums, rounding);
                 }
             }
-            if rounding.crossing.is_some() {
+            if rounding.pair_sum.is_some() {
                 row.starts[row.at + i * rounding.together * row.step] = taken.wrapping_neg();
             }
         }

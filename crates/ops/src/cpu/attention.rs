@@ -42,7 +42,7 @@ pub(crate) struct Input<'a> {
 impl Input<'_> {
     /// Bends a row's scores of keys `start..` and hides what the row does not see.
     #[inline(always)]
-    pub(crate) fn shape_scores(&self, unit: &Unit, row: usize, start: usize, scores: &mut [f32]) {
+    pub(crate) fn shape_scores(&self, unit: &WorkUnit, row: usize, start: usize, scores: &mut [f32]) {
         if let Some(cap) = self.softcap {
             cap_all(scores, cap);
         }
@@ -54,7 +54,7 @@ impl Input<'_> {
     }
 
     /// The sink of a unit's row, if this model has them.
-    pub(crate) fn sink(&self, unit: &Unit, row: usize) -> Option<f32> {
+    pub(crate) fn sink(&self, unit: &WorkUnit, row: usize) -> Option<f32> {
         self.sinks.map(|sinks| sinks[unit.kv_head * self.group + row % self.group])
     }
 
@@ -65,7 +65,7 @@ impl Input<'_> {
 }
 
 /// Some query rows of one sequence for one KV head, over a part of their context.
-pub(crate) struct Unit<'a> {
+pub(crate) struct WorkUnit<'a> {
     pub(crate) span: QuerySpan<'a>,
     pub(crate) kv_head: usize,
     /// Query rows `first..first + n` of the span.
@@ -78,7 +78,7 @@ pub(crate) struct Unit<'a> {
     pub(crate) part: Option<usize>,
 }
 
-impl Unit<'_> {
+impl WorkUnit<'_> {
     /// Keys that query row `i` of the unit sees, counted from the start of the context.
     pub(crate) fn n_visible(&self, i: usize) -> usize {
         let span = &self.span;
@@ -132,10 +132,10 @@ pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f3
             let step = (n_keys - begin).div_ceil(n_splits).next_multiple_of(KV_BLOCK);
             for kv_head in 0..n_kv_heads {
                 let part = |i: usize| (n_splits > 1).then_some(n_parts + i);
-                let whole = Unit { span: *span, kv_head, first, n, from: begin, to: n_keys, part: part(0) };
+                let whole = WorkUnit { span: *span, kv_head, first, n, from: begin, to: n_keys, part: part(0) };
                 let froms = (begin..n_keys).step_by(step);
                 let n_made = froms.len();
-                units.extend(froms.enumerate().map(|(i, from)| Unit {
+                units.extend(froms.enumerate().map(|(i, from)| WorkUnit {
                     from,
                     to: (from + step).min(n_keys),
                     part: part(i),
@@ -193,7 +193,7 @@ pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f3
     });
 }
 
-pub(crate) fn attend(isa: Isa, input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+pub(crate) fn attend(isa: Isa, input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
     let n_rows = unit.n * input.group;
     state.start(n_rows, input.heads.head_dim);
     buffers.gather_queries(input, unit);
@@ -210,7 +210,7 @@ pub(crate) fn attend(isa: Isa, input: &Input, unit: &Unit, state: &mut State, bu
 
 impl Buffers {
     /// The unit's query rows side by side, `[n * group, head_dim]`, scaled.
-    pub(crate) fn gather_queries(&mut self, input: &Input, unit: &Unit) {
+    pub(crate) fn gather_queries(&mut self, input: &Input, unit: &WorkUnit) {
         let Heads { n_heads, head_dim, scale, .. } = input.heads;
         self.q.clear();
         for i in 0..unit.n {

@@ -9,10 +9,11 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::activations::{Activations, By};
-use super::left::Left;
-use super::matmul::{Input, Job, SOME_ROWS, TASK_ROWS, TASKS_PER_THREAD};
+use super::left::HostLeft;
+use super::matmul::{Input, Job, TASK_ROWS, TASKS_PER_THREAD};
 use super::matmul::{check_weight, rounding, run_task, takes_rounded, tile_rows};
 use crate::matmul::{Mode, OP, Product, matmul};
+use crate::plan::{self, Machine, ProductShape, SOME_ROWS};
 use crate::view::Shared;
 use crate::{Error, Exec, Place, PlaceMut, Pool, View, ViewMut, observe};
 
@@ -93,13 +94,16 @@ pub fn group_matmul(exec: Exec, x: View, products: &mut [GroupProduct]) -> Resul
         let x = &x[rows.start * n_in..rows.end * n_in];
         let weights = products.iter().filter_map(|product| product.groups[i].weight.host_bytes(OP, "weight").ok());
         observe::see(x, n_in, weights);
-        let of_group = products.iter_mut().map(|product| {
+        let weights: Vec<_> = products.iter().map(|product| product.groups[i].weight.kind()).collect();
+        let shape = ProductShape { n_rows: rows.len(), n_in, weights: &weights, may_be_coarse: false };
+        let kernels = plan::plan(Machine::Cpu(pool.isa()), &shape).kernels;
+        let of_group = products.iter_mut().zip(kernels).map(|(product, kernel)| {
             let (weight, n_out) = (product.groups[i].weight, product.out.shape[1]);
             let out = &mut product.out.f32s(OP, "out")?[rows.start * n_out..rows.end * n_out];
-            Job::new(weight, Shared::new(out), Mode::Write)
+            Job::new(kernel, weight, Shared::new(out), Mode::Write)
         });
         let of_group = of_group.collect::<Result<Vec<Job>, Error>>()?;
-        let is_rounded = products.iter().any(|product| takes_rounded(pool.isa(), &product.groups[i].weight));
+        let is_rounded = of_group.iter().any(|job| takes_rounded(job.kernel, job.dtype));
         jobs.push(GroupJobs { x, n_rows: rows.len(), is_rounded, jobs: of_group });
     }
     run(pool, n_in, &jobs);
@@ -128,7 +132,7 @@ fn run(pool: &Pool, n_in: usize, groups: &[GroupJobs]) {
             let shape = [group.n_rows, n_in];
             let rounding = rounding(pool.isa(), &group.jobs, group.n_rows);
             let tile_rows = tile_rows(pool.isa(), group.n_rows);
-            rounded.round(pool, By::Caller, &Left::Plain(group.x), shape, tile_rows, rounding);
+            rounded.round(pool, By::Caller, &HostLeft::Rows(group.x), shape, tile_rows, rounding);
         };
         if groups.iter().map(|group| group.n_rows).sum::<usize>() <= ALONE_ROWS {
             (0..groups.len()).for_each(round);

@@ -3,29 +3,23 @@
 //! A row that is made where it is rounded never leaves the cache of the thread that made it, and a step has fewer
 //! parallel regions.
 
-use crate::matmul::Product;
-use crate::{Isa, Layout, rmsnorm, swiglu};
+use crate::{Isa, rmsnorm, swiglu};
 
 #[derive(Copy, Clone)]
-pub(crate) enum Left<'a> {
+pub(crate) enum HostLeft<'a> {
     /// `[n_rows, n_in]`
-    Plain(&'a [f32]),
+    Rows(&'a [f32]),
     /// `rmsnorm(x, weight)`
     Norm { x: &'a [f32], weight: &'a [f32], eps: f32 },
     /// `silu(gate) * up`
     Gated { gate: &'a [f32], up: &'a [f32] },
 }
 
-/// Whether every product takes rounded rows, which are all that [`Left`] can make.
-pub(crate) fn fuses([n_rows, n_in]: [usize; 2], products: &[Product]) -> bool {
-    n_rows > 0 && n_in > 0 && products.iter().all(|p| p.weight.layout == Layout::Tiles)
-}
-
-impl<'a> Left<'a> {
+impl<'a> HostLeft<'a> {
     /// The rows as they lie, for kernels that round nothing; none where rows are made.
     pub(crate) fn plain(&self) -> &'a [f32] {
         match *self {
-            Left::Plain(x) => x,
+            HostLeft::Rows(x) => x,
             _ => &[],
         }
     }
@@ -37,13 +31,13 @@ impl<'a> Left<'a> {
     {
         let at = row * n_in;
         match *self {
-            Left::Plain(x) => &x[at..][..n_in],
-            Left::Norm { x, weight, eps } => {
+            HostLeft::Rows(x) => &x[at..][..n_in],
+            HostLeft::Norm { x, weight, eps } => {
                 made.resize(n_in, 0.0);
                 rmsnorm::norm_row(&x[at..][..n_in], weight, eps, made);
                 made
             }
-            Left::Gated { gate, up } => {
+            HostLeft::Gated { gate, up } => {
                 made.clear();
                 made.extend_from_slice(&gate[at..][..n_in]);
                 swiglu::gate_numbers(isa, made, &up[at..][..n_in]);

@@ -7,14 +7,19 @@ use weights::Dtype;
 use super::activations::{Activations, By, Rounding, Scaling};
 #[cfg(target_arch = "aarch64")]
 use super::arm::products as neon;
-use super::left::Left;
+use super::left::HostLeft;
 use super::portable::products as plain;
 #[cfg(target_arch = "x86_64")]
-use super::x86::winograd::Crossing;
+use super::x86::winograd::PairSum;
 #[cfg(target_arch = "x86_64")]
 use super::x86::{bytes, clipped, dot, panel, strip, unpacked};
 use crate::formats::for_block;
+#[cfg(target_arch = "x86_64")]
+use crate::matmul::weights_of;
 use crate::matmul::{Mode, OP, Product};
+#[cfg(target_arch = "x86_64")]
+use crate::plan;
+use crate::plan::{FEW_ROWS, ProductKernel, ProductPlan, SOME_ROWS};
 use crate::tiles::{Format, GROUP, TILE_ROWS, largest_activation};
 use crate::view::Shared;
 use crate::{Error, Isa, Layout, Pool, View};
@@ -46,8 +51,8 @@ thread_local! {
 
 /// A product as the kernels see it.
 pub(crate) struct Job<'a> {
+    pub(crate) kernel: ProductKernel,
     pub(crate) dtype: Dtype,
-    pub(crate) layout: Layout,
     pub(crate) weight: &'a [u8],
     /// From one row to the next, or from one strip of sixteen to the next.
     pub(crate) stride: usize,
@@ -65,54 +70,38 @@ pub(crate) struct Input<'a> {
     pub(crate) rounded: &'a Activations,
 }
 
-/// Where all of these products go in bytes: one in how many numbers is left out of them.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn outliers(isa: Isa, jobs: &[Job], n_rows: usize) -> Option<usize> {
-    if isa < Isa::Avx512 || n_rows < MANY_ROWS {
-        return None;
-    }
-    let of_job = |job: &Job| match job.layout {
-        Layout::Tiles => for_block!(job.dtype,
-            P => P::OUTLIERS,
-            P => { let _: Option<P> = None; None }
-        ),
-        _ => None,
-    };
-    jobs.iter().map(of_job).try_fold(usize::MAX, |least, outliers| Some(least.min(outliers?)))
-}
-
 pub(crate) fn matmul_cpu(
     pool: &Pool,
-    left: Left,
+    left: HostLeft,
     [n_rows, n_in]: [usize; 2],
     products: &mut [Product],
+    plan: &ProductPlan,
 ) -> Result<(), Error> {
-    let needs_rounding = products.iter().any(|p| takes_rounded(pool.isa(), &p.weight));
     #[cfg(target_arch = "x86_64")]
-    let may_be_coarse = products.iter().all(|p| p.may_be_coarse);
+    let outliers = if plan.is(ProductKernel::Bytes) { plan::outliers(&weights_of(products)) } else { None };
     let jobs = products
         .iter_mut()
-        .map(|p| Job::new(p.weight, Shared::new(p.out.f32s(OP, "out")?), p.mode))
+        .zip(&plan.kernels)
+        .map(|(p, kernel)| Job::new(*kernel, p.weight, Shared::new(p.out.f32s(OP, "out")?), p.mode))
         .collect::<Result<Vec<Job>, Error>>()?;
+    let tasks = tasks(&jobs, pool.n_threads(), n_rows);
     #[cfg(target_arch = "x86_64")]
-    if may_be_coarse && let Some(outliers) = outliers(pool.isa(), &jobs, n_rows) {
-        return CLIPPED.with_borrow_mut(|clipped| {
+    if let Some(outliers) = outliers {
+        CLIPPED.with_borrow_mut(|clipped| {
             clipped.round(pool, &left, [n_rows, n_in], outliers, bytes::K_CHUNK);
-            let tasks = tasks(&jobs, pool.n_threads(), n_rows);
             pool.run(tasks.len(), |task_idx, _| {
                 let Task { job_idx, cols } = &tasks[task_idx];
                 bytes::cols(clipped, n_rows, n_in, &jobs[*job_idx], cols.clone());
             });
-            Ok(())
         });
+        return Ok(());
     }
     ACTIVATIONS.with_borrow_mut(|rounded| {
-        if needs_rounding {
+        if jobs.iter().any(|job| takes_rounded(job.kernel, job.dtype)) {
             let rounding = rounding(pool.isa(), &jobs, n_rows);
             rounded.round(pool, By::Pool, &left, [n_rows, n_in], tile_rows(pool.isa(), n_rows), rounding);
         }
         let input = Input { isa: pool.isa(), x: left.plain(), n_rows, n_in, rounded };
-        let tasks = tasks(&jobs, pool.n_threads(), n_rows);
         pool.run(tasks.len(), |task_idx, _| {
             let Task { job_idx, cols } = &tasks[task_idx];
             run_task(&input, &jobs[*job_idx], cols.clone());
@@ -128,11 +117,11 @@ pub(crate) fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
         scaling: Scaling::Exact,
         together: 1,
         #[cfg(target_arch = "x86_64")]
-        crossing: None,
+        pair_sum: None,
         has_sums: false,
         has_halves: false,
     };
-    let packed = || jobs.iter().filter(|job| is_rounded(isa, job.dtype, job.layout));
+    let packed = || jobs.iter().filter(|job| takes_rounded(job.kernel, job.dtype));
     if isa >= Isa::Avx512 && n_rows > SOME_ROWS {
         rounding.scaling = Scaling::Power;
         let together = packed().map(|job| {
@@ -154,26 +143,22 @@ pub(crate) fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
         );
     }
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Zen4
-        && rounding.scaling == Scaling::Power
-        && let Some(largest_weight) = largest_to_cross(packed().map(|job| job.dtype))
-    {
-        let crossing = Crossing::of(rounding.largest, largest_weight);
-        rounding.largest = rounding.largest.min(crossing.largest_activation(largest_weight) as f32);
-        rounding.crossing = Some(crossing);
+    if packed().any(|job| job.kernel == ProductKernel::Winograd) {
+        let largest_weight = packed().map(|job| largest_weight(job.dtype)).max().unwrap_or(0);
+        let pair_sum = PairSum::of(rounding.largest, largest_weight);
+        rounding.largest = rounding.largest.min(pair_sum.largest_activation(largest_weight) as f32);
+        rounding.pair_sum = Some(pair_sum);
     }
     rounding
 }
 
-/// The largest integer of these formats, if a group has one scale in each.
+/// The largest integer, of either sign, of a packed format.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn largest_to_cross(mut dtypes: impl Iterator<Item = Dtype>) -> Option<i32> {
-    dtypes.try_fold(0, |largest, dtype| {
-        for_block!(dtype,
-            P => (P::SPAN == GROUP).then_some(largest.max(P::LARGEST)),
-            P => { let _: Option<P> = None; None }
-        )
-    })
+fn largest_weight(dtype: Dtype) -> i32 {
+    for_block!(dtype,
+        P => P::LARGEST,
+        P => { let _: Option<P> = None; 0 }
+    )
 }
 
 /// Some columns of one product.
@@ -205,14 +190,6 @@ pub(crate) fn tasks(jobs: &[Job], n_threads: usize, n_rows: usize) -> Vec<Task> 
     tasks
 }
 
-/// Up to how many rows the kernels for few rows are used.
-pub(crate) const FEW_ROWS: usize = 8;
-/// Up to how many rows weights are unpacked anew for every tile of activations.
-pub(crate) const SOME_ROWS: usize = 24;
-/// From how many rows on bytes and outliers pay for weights that are unpacked twice.
-#[cfg(target_arch = "x86_64")]
-pub(crate) const MANY_ROWS: usize = 64;
-
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn tile_rows(isa: Isa, n_rows: usize) -> usize {
     strip::tile_rows(isa, n_rows)
@@ -228,55 +205,48 @@ pub(crate) fn tile_rows(_isa: Isa, _n_rows: usize) -> usize {
     1
 }
 
-/// Whether the kernel for these weights wants activations in 16 bits.
-pub(crate) fn takes_rounded(isa: Isa, weight: &View) -> bool {
-    is_rounded(isa, weight.dtype, weight.layout)
-}
-
-pub(crate) fn is_rounded(isa: Isa, dtype: Dtype, layout: Layout) -> bool {
-    #[cfg(target_arch = "aarch64")]
-    if isa == Isa::Neon {
-        return neon::rounds(dtype);
+/// Whether this kernel wants activations in 16 bits.
+pub(crate) fn takes_rounded(kernel: ProductKernel, dtype: Dtype) -> bool {
+    match kernel {
+        ProductKernel::Strip | ProductKernel::Unpacked | ProductKernel::Winograd => true,
+        #[cfg(target_arch = "aarch64")]
+        ProductKernel::Neon => neon::rounds(dtype),
+        _ => {
+            let _ = dtype;
+            false
+        }
     }
-    let _ = (isa, dtype);
-    layout == Layout::Tiles
 }
 
-#[cfg(target_arch = "x86_64")]
+/// Some columns of one product.
 pub(crate) fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
-    match (input.isa, job.layout) {
-        (Isa::Plain | Isa::Neon, Layout::Rows) => plain::rows(input, job, cols),
-        (Isa::Plain | Isa::Neon, Layout::Tiles) => unreachable!("tiles were refused"),
-        (_, Layout::Planes) => unreachable!("planes were refused"),
-        (_, Layout::Tiles) if input.n_rows <= SOME_ROWS => strip::cols(input, job, cols),
-        (_, Layout::Tiles) => unpacked::cols(input, job, cols),
-        (_, Layout::Rows) if job.dtype.block_len() > 1 => plain::rows(input, job, cols),
-        (_, Layout::Rows) if input.n_rows <= FEW_ROWS => dot::cols(input, job, cols),
-        _ => cols
+    match job.kernel {
+        #[cfg(target_arch = "x86_64")]
+        ProductKernel::Strip => strip::cols(input, job, cols),
+        #[cfg(target_arch = "x86_64")]
+        ProductKernel::Unpacked | ProductKernel::Winograd => unpacked::cols(input, job, cols),
+        #[cfg(target_arch = "x86_64")]
+        ProductKernel::Dot => dot::cols(input, job, cols),
+        #[cfg(target_arch = "x86_64")]
+        ProductKernel::Panel => cols
             .clone()
             .step_by(TASK_ROWS)
             .for_each(|first| panel::cols(input, job, first..(first + TASK_ROWS).min(cols.end))),
+        #[cfg(target_arch = "aarch64")]
+        ProductKernel::Neon => neon::cols(input, job, cols),
+        ProductKernel::Portable => plain::rows(input, job, cols),
+        kernel => unreachable!("{kernel:?} is planned for another machine"),
     }
-}
-
-#[cfg(target_arch = "aarch64")]
-pub(crate) fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
-    if input.isa == Isa::Neon { neon::cols(input, job, cols) } else { plain::rows(input, job, cols) }
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(crate) fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
-    plain::rows(input, job, cols)
 }
 
 impl<'a> Job<'a> {
     /// `out` is `[n_rows, n_out]`.
-    pub(crate) fn new(weight: View<'a>, out: Shared<f32>, mode: Mode) -> Result<Self, Error> {
+    pub(crate) fn new(kernel: ProductKernel, weight: View<'a>, out: Shared<f32>, mode: Mode) -> Result<Self, Error> {
         let (dtype, layout, n_out) = (weight.dtype, weight.layout, weight.n_rows());
         let weight = weight.host_bytes(OP, "weight")?;
         let n_units = if layout == Layout::Tiles { n_out.div_ceil(TILE_ROWS) } else { n_out };
         let stride = weight.len().checked_div(n_units).unwrap_or(0);
-        Ok(Self { dtype, layout, weight, stride, n_out, out, mode })
+        Ok(Self { kernel, dtype, weight, stride, n_out, out, mode })
     }
 
     /// Writes or adds one number of the output.

@@ -2,7 +2,7 @@
 //! elements 0 to 15, high nibbles 16 to 31.
 
 use super::block::{Block, f16_at, put_f16};
-use crate::tiles::leveled::{Kind, Leveled, leveled};
+use crate::tiles::leveled::{Leveled, ScaleBits, leveled};
 
 pub(crate) enum Iq4Nl {}
 
@@ -29,7 +29,7 @@ impl Block for Iq4Nl {
 impl Leveled for Iq4Nl {
     const LEVELS: [i8; 16] = LEVELS;
     const SPAN: usize = 32;
-    const KIND: Kind = Kind::F16;
+    const SCALE_BITS: ScaleBits = ScaleBits::F16;
 
     fn scale(block: &[u8], _span: usize) -> f32 {
         f16_at(block, 0)

@@ -4,7 +4,7 @@
 //! The levels below are doubled to be integers, and the scale is halved for it.
 
 use super::block::Block;
-use crate::tiles::leveled::{Kind, Leveled, leveled};
+use crate::tiles::leveled::{Leveled, ScaleBits, leveled};
 
 pub(crate) enum Mxfp4 {}
 
@@ -37,7 +37,7 @@ impl Block for Mxfp4 {
 impl Leveled for Mxfp4 {
     const LEVELS: [i8; 16] = LEVELS;
     const SPAN: usize = 32;
-    const KIND: Kind = Kind::Bf16;
+    const SCALE_BITS: ScaleBits = ScaleBits::Bf16;
 
     fn scale(block: &[u8], _span: usize) -> f32 {
         half_power(block[0])

@@ -3,7 +3,7 @@
 
 use super::block::Block;
 use super::mxfp4::LEVELS;
-use crate::tiles::leveled::{Kind, Leveled, leveled};
+use crate::tiles::leveled::{Leveled, ScaleBits, leveled};
 
 pub(crate) enum Nvfp4 {}
 
@@ -42,7 +42,7 @@ impl Block for Nvfp4 {
 impl Leveled for Nvfp4 {
     const LEVELS: [i8; 16] = LEVELS;
     const SPAN: usize = 16;
-    const KIND: Kind = Kind::F16;
+    const SCALE_BITS: ScaleBits = ScaleBits::F16;
 
     fn scale(block: &[u8], span: usize) -> f32 {
         half_scale(block[span])

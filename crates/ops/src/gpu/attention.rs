@@ -2,8 +2,10 @@
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 
+#[cfg(test)]
+use super::unit::{Define, KernelFile, Values};
+use super::{PARTS_BYTES, count};
 use crate::attention::{Heads, Kv, OP, QuerySpan, Shaping};
-use crate::gpu::{PARTS_BYTES, count};
 use crate::kv_store::{KV_BLOCK, is_kept_f16, kv_program};
 use crate::{Error, Gpu, View, ViewMut};
 
@@ -239,6 +241,57 @@ gpu::args! {
         sinks: Option<Slice<'a, f32>>,
     }
 }
+
+/// The files of attention; which of them a batch takes is [`Plan::road`].
+#[cfg(test)]
+pub(crate) const ATTENTION: KernelFile = KernelFile {
+    name: "attention",
+    source: include_str!("../../kernels/attention.hip"),
+    overlaps: true,
+    defines: &[
+        Define { name: "HEAD_LANES", values: Values::Numbers(&[8, 16, 32]) },
+        Define { name: "KV_F16", values: Values::Flag },
+        Define { name: "SHAPED", values: Values::Flag },
+    ],
+};
+#[cfg(test)]
+pub(crate) const FLASH: KernelFile = KernelFile {
+    name: "flash",
+    source: include_str!("../../kernels/flash.hip"),
+    overlaps: true,
+    defines: &[
+        Define { name: "HEAD_DIM", values: Values::Numbers(&[64, 128]) },
+        Define { name: "KV_F16", values: Values::Numbers(&[1]) },
+        Define { name: "SHAPED", values: Values::Flag },
+    ],
+};
+#[cfg(test)]
+pub(crate) const FLASH_FEW: KernelFile = KernelFile {
+    name: "flash_few",
+    source: include_str!("../../kernels/flash_few.hip"),
+    overlaps: true,
+    defines: &[Define { name: "HEAD_DIM", values: Values::Numbers(&[64, 128, 256]) }],
+};
+#[cfg(test)]
+pub(crate) const FLASH_WGMMA: KernelFile = KernelFile {
+    name: "flash_wgmma",
+    source: include_str!("../../kernels/flash_wgmma.hip"),
+    overlaps: true,
+    defines: &[
+        Define { name: "HEAD_DIM", values: Values::Numbers(&[64, 128, 256]) },
+        Define { name: "SHAPED", values: Values::Flag },
+    ],
+};
+#[cfg(test)]
+pub(crate) const FLASH_UNITS: KernelFile = KernelFile {
+    name: "flash_units",
+    source: include_str!("../../kernels/flash_units.hip"),
+    overlaps: false,
+    defines: &[
+        Define { name: "HEAD_DIM", values: Values::Numbers(&[64, 96, 128]) },
+        Define { name: "SHAPED", values: Values::Flag },
+    ],
+};
 
 #[derive(Clone)]
 struct Unit {

@@ -3,19 +3,20 @@
 //!
 //! The left side is made as f16 in one pass over what it is made of (kernels/left_f16.hip).
 
-use gpu::{Blas, Finish, Grid, Kernel, Kinds, Number, Program, Shape, Slice, SliceMut};
+use gpu::{Blas, Finish, Grid, Kernel, Kinds, Number, Shape, Slice, SliceMut};
 use half::f16;
 use weights::Dtype;
 
-use super::matmul::{Left, THREADS};
-use super::units;
-use crate::embed::{self, DecodeF16, DecodeF32};
-use crate::gpu::count;
+use super::count;
+use super::matmul::{DeviceLeft, THREADS};
+use super::unit::kernels;
+use crate::embed::{DecodeF16, DecodeF32, EmbedKernels};
 use crate::matmul::{Mode, OP, Product};
+use crate::plan::fits_f16;
 use crate::{Error, Gpu, View};
 
 pub(crate) const HALVES: Kinds = Kinds::new(Number::F16, Number::F32);
-const WIDE: Kinds = Kinds::new(Number::F32, Number::F32);
+pub(crate) const FLOATS: Kinds = Kinds::new(Number::F32, Number::F32);
 /// Activations go through f16 divided by this: outliers stay finite, and small numbers keep their bits.
 const F16_DIVISOR: f32 = 16.0;
 /// Threads of a row that is normed.
@@ -24,7 +25,7 @@ const NORM_THREADS: u32 = 512;
 const AT_ONCE: u64 = 8;
 
 gpu::args! {
-    struct ToF16<'a> {
+    pub(crate) struct ToF16<'a> {
         x: Slice<'a, f32>,
         out: SliceMut<'a, f16>,
         n: u64,
@@ -33,7 +34,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct SwigluF16<'a> {
+    pub(crate) struct SwigluF16<'a> {
         gate: Slice<'a, f32>,
         up: Slice<'a, f32>,
         out: SliceMut<'a, f16>,
@@ -43,7 +44,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct RmsnormF16<'a> {
+    pub(crate) struct RmsnormF16<'a> {
         x: Slice<'a, f32>,
         w: Slice<'a, f32>,
         out: SliceMut<'a, f16>,
@@ -53,29 +54,12 @@ gpu::args! {
     }
 }
 
-#[derive(Clone)]
-struct Unit {
-    plain: Kernel<ToF16<'static>>,
-    swiglu: Kernel<SwigluF16<'static>>,
-    rmsnorm: Kernel<RmsnormF16<'static>>,
-}
-
-fn unit(gpu: &Gpu) -> Result<Unit, Error> {
-    const NAME: &str = "left_f16";
-    let program = || {
-        Program::new(NAME, include_str!("../../kernels/left_f16.hip"))
-            .overlapping()
-            .kernel::<ToF16>("rows_f16")
-            .kernel::<SwigluF16>("swiglu_f16")
-            .kernel::<RmsnormF16>("rmsnorm_f16")
-    };
-    gpu.kernels.get((NAME, [0; 3]), program, |module| {
-        Ok(Unit {
-            plain: module.kernel::<ToF16>("rows_f16")?,
-            swiglu: module.kernel::<SwigluF16>("swiglu_f16")?,
-            rmsnorm: module.kernel::<RmsnormF16>("rmsnorm_f16")?,
-        })
-    })
+kernels! {
+    pub(crate) struct LeftF16 in "left_f16", overlapping {
+        rows: Kernel<ToF16<'static>> = ["rows_f16"],
+        swiglu: Kernel<SwigluF16<'static>> = ["swiglu_f16"],
+        rmsnorm: Kernel<RmsnormF16<'static>> = ["rmsnorm_f16"],
+    }
 }
 
 /// Whether the left side lies in the workspace as f16 already: products of one left side come after each other.
@@ -83,27 +67,11 @@ fn unit(gpu: &Gpu) -> Result<Unit, Error> {
 pub(crate) struct Made(bool);
 
 fn kinds(dtype: Dtype) -> Kinds {
-    if matches!(dtype, Dtype::F32 | Dtype::BF16) { WIDE } else { HALVES }
-}
-
-pub(crate) fn can(gpu: &Gpu, kinds: Kinds) -> bool {
-    gpu.blas.is_some_and(|blas| blas.can(kinds))
-}
-
-/// Whether a product of so many rows should go through the library.
-pub(crate) fn is_wanted(gpu: &Gpu, shape: [usize; 2], product: &Product) -> bool {
-    let blas_rows = gpu.kernels.tuning.blas_rows as usize;
-    let is_large = blas_rows > 0 && shape[0] >= blas_rows;
-    gpu.blas.is_some() && (is_large || !units::takes(gpu, shape, product.weight.dtype))
-}
-
-/// Whether it takes a left side that is made on the way.
-pub(crate) fn takes_left(gpu: &Gpu, left: Left, product: &Product) -> bool {
-    kinds(product.weight.dtype) == HALVES && can(gpu, HALVES) && is_wanted(gpu, left.shape(), product)
+    if fits_f16(dtype) { HALVES } else { FLOATS }
 }
 
 /// `false` if the library cannot take this product.
-pub(crate) fn launch(gpu: &Gpu, left: Left, made: &mut Made, product: &mut Product) -> Result<bool, Error> {
+pub(crate) fn launch(gpu: &Gpu, left: DeviceLeft, made: &mut Made, product: &mut Product) -> Result<bool, Error> {
     let kinds = kinds(product.weight.dtype);
     let Some(blas) = gpu.blas.filter(|blas| blas.can(kinds)) else {
         gpu.kernels.refuse(format!("{kinds:?} products through the vendor's library: not usable here"));
@@ -118,10 +86,10 @@ pub(crate) fn launch(gpu: &Gpu, left: Left, made: &mut Made, product: &mut Produ
     }
 }
 
-fn multiply(gpu: &Gpu, blas: &Blas, left: Left, made: &mut Made, product: &mut Product) -> Result<(), Error> {
+fn multiply(gpu: &Gpu, blas: &Blas, left: DeviceLeft, made: &mut Made, product: &mut Product) -> Result<(), Error> {
     let ([n_rows, n_in], [n_out, _]) = (left.shape(), product.weight.shape);
     let (dtype, weight) = (product.weight.dtype, product.weight.device_bytes(OP, "weight")?);
-    let is_wide = kinds(dtype) == WIDE;
+    let is_wide = kinds(dtype) == FLOATS;
     let keep = if product.mode == Mode::Add { 1.0 } else { 0.0 };
     let mut workspace = gpu.workspace.borrow_mut();
     let workspace = &mut *workspace;
@@ -156,7 +124,7 @@ fn multiply(gpu: &Gpu, blas: &Blas, left: Left, made: &mut Made, product: &mut P
         let decoded = decoded.slice(..n * n_in * number_bytes)?;
         match (&x_f16, left) {
             (Some(x), _) => blas.multiply_into(gpu.launcher, shape, x.as_slice(), decoded.cast()?, out, finish)?,
-            (None, Left::Plain(x)) => {
+            (None, DeviceLeft::Rows(x)) => {
                 let x = x.device_f32s(OP, "x")?;
                 blas.multiply_into::<f32, f32>(gpu.launcher, shape, x, decoded.cast()?, out, finish)?;
             }
@@ -170,21 +138,21 @@ fn multiply(gpu: &Gpu, blas: &Blas, left: Left, made: &mut Made, product: &mut P
 }
 
 /// The left side as f16.
-fn make(gpu: &Gpu, left: Left, out: SliceMut<f16>) -> Result<(), Error> {
+fn make(gpu: &Gpu, left: DeviceLeft, out: SliceMut<f16>) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
-    let (n, scale, unit) = ((n_rows * n_in) as u64, 1.0 / F16_DIVISOR, unit(gpu)?);
+    let (n, scale, unit) = ((n_rows * n_in) as u64, 1.0 / F16_DIVISOR, LeftF16::get(gpu.kernels, &[])?);
     let n_blocks = n.div_ceil(AT_ONCE).div_ceil(u64::from(THREADS));
     let grid = Grid::line(count(OP, "numbers", n_blocks as usize)?, THREADS);
     match left {
-        Left::Plain(x) => {
+        DeviceLeft::Rows(x) => {
             let args = ToF16 { x: x.device_f32s(OP, "x")?, out, n, scale };
-            gpu.launcher.launch(&unit.plain, grid, &args)?;
+            gpu.launcher.launch(&unit.rows, grid, &args)?;
         }
-        Left::Gated(gate, up) => {
+        DeviceLeft::Gated { gate, up } => {
             let (gate, up) = (gate.device_f32s(OP, "gate")?, up.device_f32s(OP, "up")?);
             gpu.launcher.launch(&unit.swiglu, grid, &SwigluF16 { gate, up, out, n, scale })?;
         }
-        Left::Norm(x, weight, eps) => {
+        DeviceLeft::Norm { x, weight, eps } => {
             let (x, w) = (x.device_f32s(OP, "x")?, weight.device_f32s(OP, "weight")?);
             let args = RmsnormF16 { x, w, out, n_cols: count(OP, "columns", n_in)?, eps, scale };
             gpu.launcher.launch(&unit.rmsnorm, Grid::line(count(OP, "rows", n_rows)?, NORM_THREADS), &args)?;
@@ -195,7 +163,7 @@ fn make(gpu: &Gpu, left: Left, out: SliceMut<f16>) -> Result<(), Error> {
 
 /// Some rows of a weight matrix as plain numbers.
 fn decode(gpu: &Gpu, weight: View, rows: std::ops::Range<usize>, to: SliceMut<u8>, is_wide: bool) -> Result<(), Error> {
-    let unit = embed::unit(gpu.kernels, weight.dtype)?;
+    let unit = EmbedKernels::of(gpu.kernels, weight.dtype)?;
     let table = weight.device_bytes(OP, "weight")?;
     let [n_rows, n_cols] = [count(OP, "weight rows", weight.n_rows())?, count(OP, "columns", weight.n_cols())?];
     let (first_row, n_out_rows) = (count(OP, "rows", rows.start)?, count(OP, "rows", rows.len())?);

@@ -4,13 +4,16 @@
 //! Here each pair reads its expert's matrix by itself: right for one token at a time, where every pair has an expert of
 //! its own. More rows are grouped by expert first (`grouped.rs`), where the chip has matrix units.
 
-use gpu::{Grid, Kernel, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 
-use super::matmul::{GROUP, Left, MatvecPacked, MatvecPlain, THREADS, matvec_unit, round, waves_and_outs};
+use super::count;
+use super::matmul::{DeviceLeft, THREADS};
+use super::matvec::{PackedMatvec, PlainMatvec, ROUNDED_BYTES, ROUNDED_SCALES_BYTES, round, waves_and_outs};
+use super::unit::kernels;
 use crate::embed::expect_device_layout;
-use crate::gpu::count;
 use crate::matmul::OP;
 use crate::route::{Gating, Routing};
+use crate::tiles::GROUP;
 use crate::{Error, Exec, Gpu, View, ViewMut};
 
 const CHOOSE: &str = "choose_experts";
@@ -20,7 +23,7 @@ pub const MAX_GPU_EXPERTS: usize = 1024;
 const MAX_PAIRS: usize = 1 << 15;
 
 gpu::args! {
-    struct ChooseExperts<'a> {
+    pub(crate) struct ChooseExperts<'a> {
         scores: Slice<'a, f32>,
         bias: Option<Slice<'a, f32>>,
         chosen: SliceMut<'a, u32>,
@@ -34,7 +37,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct AddExpertBias<'a> {
+    pub(crate) struct AddExpertBias<'a> {
         out: SliceMut<'a, f32>,
         bias: Slice<'a, f32>,
         chosen: Slice<'a, u32>,
@@ -45,7 +48,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct SumExperts<'a> {
+    pub(crate) struct SumExperts<'a> {
         y: Slice<'a, f32>,
         weights: Slice<'a, f32>,
         out: SliceMut<'a, f32>,
@@ -56,7 +59,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct AddGated<'a> {
+    pub(crate) struct AddGated<'a> {
         y: Slice<'a, f32>,
         scores: Slice<'a, f32>,
         out: SliceMut<'a, f32>,
@@ -92,32 +95,13 @@ gpu::args! {
     }
 }
 
-#[derive(Clone)]
-struct Unit {
-    choose: Kernel<ChooseExperts<'static>>,
-    add_bias: Kernel<AddExpertBias<'static>>,
-    sum: Kernel<SumExperts<'static>>,
-    add_gated: Kernel<AddGated<'static>>,
-}
-
-fn unit(gpu: &Gpu) -> Result<Unit, Error> {
-    const NAME: &str = "experts";
-    let program = || {
-        Program::new(NAME, include_str!("../../kernels/experts.hip"))
-            .overlapping()
-            .kernel::<ChooseExperts>("choose_experts")
-            .kernel::<AddExpertBias>("add_expert_bias")
-            .kernel::<SumExperts>("sum_experts")
-            .kernel::<AddGated>("add_gated")
-    };
-    gpu.kernels.get((NAME, [0; 3]), program, |module| {
-        Ok(Unit {
-            choose: module.kernel::<ChooseExperts>("choose_experts")?,
-            add_bias: module.kernel::<AddExpertBias>("add_expert_bias")?,
-            sum: module.kernel::<SumExperts>("sum_experts")?,
-            add_gated: module.kernel::<AddGated>("add_gated")?,
-        })
-    })
+kernels! {
+    pub(crate) struct ExpertKernels in "experts", overlapping {
+        choose: Kernel<ChooseExperts<'static>> = ["choose_experts"],
+        add_bias: Kernel<AddExpertBias<'static>> = ["add_expert_bias"],
+        sum: Kernel<SumExperts<'static>> = ["sum_experts"],
+        add_gated: Kernel<AddGated<'static>> = ["add_gated"],
+    }
 }
 
 fn numbers(op: &'static str, n: usize) -> Result<Grid, Error> {
@@ -173,7 +157,11 @@ pub fn choose_experts(
         scale,
     };
     let wave = gpu.kernels.device().properties().wave_width;
-    Ok(gpu.launcher.launch(&unit(gpu)?.choose, Grid::line(count(CHOOSE, "rows", n_rows)?, wave), &args)?)
+    Ok(gpu.launcher.launch(
+        &ExpertKernels::get(gpu.kernels, &[])?.choose,
+        Grid::line(count(CHOOSE, "rows", n_rows)?, wave),
+        &args,
+    )?)
 }
 
 /// `out[p] = x[p / share] * matrices[chosen[p]]` for every pair: `x` has a row a pair, or one for all pairs of a row.
@@ -220,7 +208,7 @@ pub fn expert_matmul(
         n: (n_pairs * n_out) as u64,
         out: out.device_f32s(OP, "out")?,
     };
-    Ok(gpu.launcher.launch(&unit(gpu)?.add_bias, numbers(OP, n_pairs * n_out)?, &args)?)
+    Ok(gpu.launcher.launch(&ExpertKernels::get(gpu.kernels, &[])?.add_bias, numbers(OP, n_pairs * n_out)?, &args)?)
 }
 
 fn multiply(gpu: &Gpu, x: View, matrices: &[View], chosen: View, out: &mut ViewMut) -> Result<(), Error> {
@@ -235,10 +223,10 @@ fn multiply(gpu: &Gpu, x: View, matrices: &[View], chosen: View, out: &mut ViewM
     let most = (MAX_PAIRS / share).max(1) * share;
     let mut workspace = gpu.workspace.borrow_mut();
     let n_groups = n_in / GROUP;
-    let (q_bytes, s_bytes) = (n_rows * n_groups * 64, n_rows * n_groups * 16);
+    let (q_bytes, s_bytes) = (n_rows * n_groups * ROUNDED_BYTES, n_rows * n_groups * ROUNDED_SCALES_BYTES);
     if is_packed {
         let (q, scales) = workspace.activations.slice_mut(..q_bytes + s_bytes)?.split_at(q_bytes)?;
-        round(gpu, Left::Plain(x), q, scales.cast()?)?;
+        round(gpu, DeviceLeft::Rows(x), q, scales.cast()?)?;
     }
     let space = workspace.activations.all();
     for first in (0..n_pairs).step_by(most) {
@@ -249,9 +237,12 @@ fn multiply(gpu: &Gpu, x: View, matrices: &[View], chosen: View, out: &mut ViewM
         let out = out.slice_mut(pairs.start * n_out..pairs.end * n_out)?;
         if is_packed {
             let args = ExpertPacked {
-                q: space.slice(rows.start * n_groups * 64..rows.end * n_groups * 64)?,
+                q: space.slice(rows.start * n_groups * ROUNDED_BYTES..rows.end * n_groups * ROUNDED_BYTES)?,
                 scales: space
-                    .slice(q_bytes + rows.start * n_groups * 16..q_bytes + rows.end * n_groups * 16)?
+                    .slice(
+                        q_bytes + rows.start * n_groups * ROUNDED_SCALES_BYTES
+                            ..q_bytes + rows.end * n_groups * ROUNDED_SCALES_BYTES,
+                    )?
                     .cast()?,
                 w,
                 out,
@@ -261,12 +252,12 @@ fn multiply(gpu: &Gpu, x: View, matrices: &[View], chosen: View, out: &mut ViewM
                 n_groups: count(OP, "groups", n_groups)?,
                 share,
             };
-            gpu.launcher.launch(&matvec_unit::<MatvecPacked, ExpertPacked>(gpu, dtype)?.expert, grid, &args)?;
+            gpu.launcher.launch(&PackedMatvec::of(gpu, dtype)?.expert, grid, &args)?;
         } else {
             let x = x.device_f32s(OP, "x")?.slice(rows.start * n_in..rows.end * n_in)?;
             let n_in = count(OP, "columns", n_in)?;
             let args = ExpertPlain { x, w, out, chosen, step, n_out: n_out_words, n_in, share };
-            gpu.launcher.launch(&matvec_unit::<MatvecPlain, ExpertPlain>(gpu, dtype)?.expert, grid, &args)?;
+            gpu.launcher.launch(&PlainMatvec::of(gpu, dtype)?.expert, grid, &args)?;
         }
     }
     Ok(())
@@ -295,7 +286,7 @@ pub fn sum_experts(exec: Exec, y: View, weights: View, out: &mut ViewMut) -> Res
         n_used: count(OP, "experts", n_pairs / n_rows)?,
         n: (n_rows * n_cols) as u64,
     };
-    Ok(gpu.launcher.launch(&unit(gpu)?.sum, numbers(OP, n_rows * n_cols)?, &args)?)
+    Ok(gpu.launcher.launch(&ExpertKernels::get(gpu.kernels, &[])?.sum, numbers(OP, n_rows * n_cols)?, &args)?)
 }
 
 /// `out[r] += sigmoid(scores[r]) * y[r]`; `scores` is `[n_rows, 1]`.
@@ -324,5 +315,5 @@ pub fn add_gated(exec: Exec, y: View, scores: View, out: &mut ViewMut) -> Result
         n_cols: count(OP, "columns", n_cols)?,
         n: (n_rows * n_cols) as u64,
     };
-    Ok(gpu.launcher.launch(&unit(gpu)?.add_gated, numbers(OP, n_rows * n_cols)?, &args)?)
+    Ok(gpu.launcher.launch(&ExpertKernels::get(gpu.kernels, &[])?.add_gated, numbers(OP, n_rows * n_cols)?, &args)?)
 }

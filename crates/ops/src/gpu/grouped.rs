@@ -5,18 +5,20 @@
 //!
 //! NVIDIA runs kernels/experts_mma.hip, other chips kernels/experts_units.hip: the same kernels by name and parameters.
 
-use gpu::{Grid, Kernel, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 use half::f16;
 use weights::Dtype;
 
 use super::experts::{MAX_GPU_EXPERTS, evenly};
-use super::units::has_kernel;
+use super::formats::FormatSet;
+use super::unit::{Values, kernels};
 use super::{count, format_number};
 use crate::embed::expect_device_layout;
 use crate::matmul::OP;
+use crate::plan::fits_f16;
+use crate::tiles::GROUP;
 use crate::{Activation, Error, Exec, Gpu, View, ViewMut};
 
-const GROUP: usize = 32;
 /// Columns that rows of halves are padded to.
 const STEP: usize = 128;
 const GROUP_THREADS: u32 = 512;
@@ -29,7 +31,7 @@ pub struct ExpertMatrices<'a> {
 }
 
 gpu::args! {
-    struct GroupExperts<'a> {
+    pub(crate) struct GroupExperts<'a> {
         chosen: Slice<'a, u32>,
         order: SliceMut<'a, u32>,
         tiles: SliceMut<'a, u32>,
@@ -40,7 +42,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct ExpertRows<'a> {
+    pub(crate) struct ExpertRows<'a> {
         x: Slice<'a, f32>,
         out: SliceMut<'a, u32>,
         n_cols: u32,
@@ -50,7 +52,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct Gated<'a> {
+    pub(crate) struct Gated<'a> {
         x: Slice<'a, u32>,
         w0: Slice<'a, u8>,
         w1: Slice<'a, u8>,
@@ -75,7 +77,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct Down<'a> {
+    pub(crate) struct Down<'a> {
         x: Slice<'a, u32>,
         w: Slice<'a, u8>,
         bias: Option<Slice<'a, f32>>,
@@ -104,8 +106,6 @@ const UNIT_TILES: [usize; 2] = [4, 8];
 /// The kernels of a chip, and what they want.
 #[derive(Copy, Clone)]
 struct Kind {
-    name: &'static str,
-    source: &'static str,
     tiles: &'static [usize],
     threads: u32,
     has_mma: bool,
@@ -115,13 +115,10 @@ impl Kind {
     fn of(gpu: &Gpu) -> Option<Self> {
         let device = gpu.kernels.device();
         if device.has_mma() {
-            let source = include_str!("../../kernels/experts_mma.hip");
             let tiles: &[usize] = if device.has_wgmma() { &WGMMA_TILES } else { &MMA_TILES };
-            return Some(Self { name: "experts_mma", source, tiles, threads: 128, has_mma: true });
+            return Some(Self { tiles, threads: 128, has_mma: true });
         }
-        let source = include_str!("../../kernels/experts_units.hip");
-        let units = Self { name: "experts_units", source, tiles: &UNIT_TILES, threads: 256, has_mma: false };
-        device.has_matrix_units().then_some(units)
+        device.has_matrix_units().then_some(Self { tiles: &UNIT_TILES, threads: 256, has_mma: false })
     }
 
     /// The smallest tile that holds the rows of most experts, in eights.
@@ -149,46 +146,51 @@ impl Kind {
         if self.has_mma { (n_stages * 4 * (tiles * 8 * 16 + padding) * 4) as u32 } else { 0 }
     }
 
-    fn unit(&self, gpu: &Gpu, dtype: Dtype, tiles: usize, act: u32) -> Result<Unit, Error> {
-        let format = format_number(dtype)?;
-        let program = || {
-            let program = Program::new(self.name, self.source).define("FORMAT", format).define("TILES", tiles);
-            let program = program.define("ACT", act).kernel::<Gated>("experts_gated").kernel::<Down>("experts_down");
-            if self.has_mma { program.overlapping() } else { program }
-        };
-        gpu.kernels.get((self.name, [format, tiles as u32, act]), program, |module| {
-            let (gated, down) = (module.kernel::<Gated>("experts_gated")?, module.kernel::<Down>("experts_down")?);
-            Ok(Unit { gated, down })
+    fn kernels(&self, gpu: &Gpu, dtype: Dtype, tiles: usize, act: u32) -> Result<Products, Error> {
+        let values = [format_number(dtype)?, tiles as u32, act];
+        Ok(if self.has_mma {
+            let ExpertMma { gated, down } = ExpertMma::get(gpu.kernels, &values)?;
+            Products { gated, down }
+        } else {
+            let ExpertUnits { gated, down } = ExpertUnits::get(gpu.kernels, &values)?;
+            Products { gated, down }
         })
     }
 }
 
-#[derive(Clone)]
-struct Unit {
+/// The kernels of either file.
+struct Products {
     gated: Kernel<Gated<'static>>,
     down: Kernel<Down<'static>>,
 }
 
-#[derive(Clone)]
-struct GroupUnit {
-    group: Kernel<GroupExperts<'static>>,
-    rows: Kernel<ExpertRows<'static>>,
+kernels! {
+    pub(crate) struct GroupKernels in "experts_group", overlapping {
+        group: Kernel<GroupExperts<'static>> = ["group_experts"],
+        rows: Kernel<ExpertRows<'static>> = ["expert_rows"],
+    }
 }
 
-fn group_unit(gpu: &Gpu) -> Result<GroupUnit, Error> {
-    const NAME: &str = "experts_group";
-    let program = || {
-        Program::new(NAME, include_str!("../../kernels/experts_group.hip"))
-            .overlapping()
-            .kernel::<GroupExperts>("group_experts")
-            .kernel::<ExpertRows>("expert_rows")
-    };
-    gpu.kernels.get((NAME, [0; 3]), program, |module| {
-        Ok(GroupUnit {
-            group: module.kernel::<GroupExperts>("group_experts")?,
-            rows: module.kernel::<ExpertRows>("expert_rows")?,
-        })
-    })
+kernels! {
+    pub(crate) struct ExpertMma in "experts_mma", overlapping; defines {
+        FORMAT: Values::Formats(FormatSet::Halves),
+        TILES: Values::Numbers(&[1, 8]),
+        ACT: Values::Numbers(&[0])
+    } {
+        gated: Kernel<Gated<'static>> = ["experts_gated"],
+        down: Kernel<Down<'static>> = ["experts_down"],
+    }
+}
+
+kernels! {
+    pub(crate) struct ExpertUnits in "experts_units"; defines {
+        FORMAT: Values::Formats(FormatSet::Halves),
+        TILES: Values::Numbers(&[8]),
+        ACT: Values::Numbers(&[0])
+    } {
+        gated: Kernel<Gated<'static>> = ["experts_gated"],
+        down: Kernel<Down<'static>> = ["experts_down"],
+    }
 }
 
 /// What a call needs to know of its shapes.
@@ -226,7 +228,7 @@ fn takes(gpu: &Gpu, kind: &Kind, shape: &Shape, sets: [&ExpertMatrices; 3]) -> b
         && n_in.is_multiple_of(GROUP)
         && n_ff.is_multiple_of(GROUP)
         && sets.iter().all(is_alike)
-        && sets.iter().all(|set| has_kernel(first(set).0))
+        && sets.iter().all(|set| fits_f16(first(set).0))
         && first(sets[0]) == first(sets[1])
         && Shape::row_words(n_ff) <= n_ff
         && n_rows * Shape::row_words(n_in) * 4 <= workspace.activations.len()
@@ -263,7 +265,7 @@ pub fn grouped_experts(
     let index = workspace.parts.slice_mut(..(n_pairs.next_multiple_of(4) + 4 + 4 * max_tiles) * 4)?.cast::<u32>()?;
     let (mut order, mut list) = index.split_at(n_pairs.next_multiple_of(4))?;
     let mut halves = workspace.activations.slice_mut(..n_rows * Shape::row_words(n_in) * 4)?.cast::<u32>()?;
-    let unit = group_unit(gpu)?;
+    let unit = GroupKernels::get(gpu.kernels, &[])?;
     let args = GroupExperts {
         chosen: chosen.device_bytes(OP, "chosen")?.cast()?,
         order: order.reborrow(),
@@ -318,7 +320,7 @@ pub fn grouped_experts(
     };
     // Padding is written, too: the next product reads it.
     let padded = n_ff.next_multiple_of(STEP);
-    let unit = kind.unit(gpu, gate.weights[0].dtype, tiles, act)?;
+    let unit = kind.kernels(gpu, gate.weights[0].dtype, tiles, act)?;
     gpu.launcher.launch(&unit.gated, grid(padded, BLOCK_OUTS / 2)?, &args)?;
 
     let ((w, step), (bias, bias_step)) = (evenly(OP, &down.weights)?, biases(down)?);
@@ -335,7 +337,7 @@ pub fn grouped_experts(
         n_groups: count(OP, "groups", n_ff / GROUP)?,
         row_words: count(OP, "columns", Shape::row_words(n_ff))?,
     };
-    let unit = kind.unit(gpu, down.weights[0].dtype, tiles, act)?;
+    let unit = kind.kernels(gpu, down.weights[0].dtype, tiles, act)?;
     gpu.launcher.launch(&unit.down, grid(n_out, BLOCK_OUTS)?, &args)?;
     Ok(true)
 }

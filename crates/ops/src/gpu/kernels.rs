@@ -9,20 +9,26 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use gpu::{Blas, Buffer, Cache, Device, Launcher, Module, Program};
-use weights::Dtype;
 
+use super::unit::KernelFile;
 use crate::{Error, Tuning};
 
-const PRELUDE: &str = include_str!("../../kernels/prelude.h");
-const QUANT: &str = include_str!("../../kernels/quant.h");
-const FUNCTIONS: &str = include_str!("../../kernels/functions.h");
-const ROUND: &str = include_str!("../../kernels/round.h");
-const RMSNORM: &str = include_str!("../../kernels/rmsnorm.h");
-const GATE: &str = include_str!("../../kernels/gate.h");
-const EXPERTS: &str = include_str!("../../kernels/experts.h");
-const MMA_WEIGHTS: &str = include_str!("../../kernels/mma_weights.h");
-const UNIT_WEIGHTS: &str = include_str!("../../kernels/unit_weights.h");
-const WGMMA: &str = include_str!("../../kernels/wgmma.h");
+/// What the kernels include, by name.
+const HEADERS: [(&str, &str); 13] = [
+    ("prelude.h", include_str!("../../kernels/prelude.h")),
+    ("functions.h", include_str!("../../kernels/functions.h")),
+    ("formats.h", include_str!("../../kernels/formats.h")),
+    ("grids.h", include_str!("../../kernels/grids.h")),
+    ("quant.h", include_str!("../../kernels/quant.h")),
+    ("more_quants.h", include_str!("../../kernels/more_quants.h")),
+    ("round.h", include_str!("../../kernels/round.h")),
+    ("rmsnorm.h", include_str!("../../kernels/rmsnorm.h")),
+    ("gate.h", include_str!("../../kernels/gate.h")),
+    ("experts.h", include_str!("../../kernels/experts.h")),
+    ("mma_weights.h", include_str!("../../kernels/mma_weights.h")),
+    ("unit_weights.h", include_str!("../../kernels/unit_weights.h")),
+    ("wgmma.h", include_str!("../../kernels/wgmma.h")),
+];
 
 /// Which translation unit: the op's name and what its defines are made from.
 type Key = (&'static str, [u32; 3]);
@@ -66,6 +72,19 @@ impl Kernels {
         }
     }
 
+    /// The kernels of a declared file ([`super::unit`]), compiled with these values of its defines.
+    pub(crate) fn unit<T: Clone + Send + 'static>(
+        &self,
+        file: &KernelFile,
+        values: &[u32],
+        declare: impl FnOnce(Program) -> Program,
+        pick: impl FnOnce(&Module) -> gpu::Result<T>,
+    ) -> Result<T, Error> {
+        let mut key = [0; 3];
+        key[..values.len()].copy_from_slice(values);
+        self.get((file.name, key), || declare(file.program(values)), pick)
+    }
+
     /// The kernels of one unit, made by `program` and `pick` the first time.
     pub(crate) fn get<T: Clone + Send + 'static>(
         &self,
@@ -76,19 +95,7 @@ impl Kernels {
         if let Some(kernels) = self.loaded.borrow().get(&key) {
             return Ok(kernels.downcast_ref::<T>().expect("a key names one type").clone());
         }
-        let headers = [
-            ("prelude.h", PRELUDE),
-            ("functions.h", FUNCTIONS),
-            ("quant.h", QUANT),
-            ("round.h", ROUND),
-            ("rmsnorm.h", RMSNORM),
-            ("gate.h", GATE),
-            ("experts.h", EXPERTS),
-            ("mma_weights.h", MMA_WEIGHTS),
-            ("unit_weights.h", UNIT_WEIGHTS),
-            ("wgmma.h", WGMMA),
-        ];
-        let program = headers.into_iter().fold(program(), |program, (name, text)| program.header(name, text));
+        let program = HEADERS.into_iter().fold(program(), |program, (name, text)| program.header(name, text));
         let kernels = pick(&Module::load(&self.device, &program, &self.cache)?)?;
         self.loaded.borrow_mut().insert(key, Box::new(kernels.clone()));
         Ok(kernels)
@@ -124,38 +131,6 @@ impl Workspace {
 
 /// Room for the parts of split contexts: splits are chosen so that they fit.
 pub(crate) const PARTS_BYTES: usize = 32 << 20;
-
-/// A format's number in quant.h; `None` where the device's kernels do not know it.
-const fn known_format(dtype: Dtype) -> Option<u32> {
-    Some(match dtype {
-        Dtype::F32 => 0,
-        Dtype::F16 => 1,
-        Dtype::BF16 => 2,
-        Dtype::Q4_0 => 3,
-        Dtype::Q4_1 => 4,
-        Dtype::Q8_0 => 5,
-        Dtype::Q4K => 6,
-        Dtype::Q6K => 7,
-        _ => return None,
-    })
-}
-
-pub(crate) fn format_number(dtype: Dtype) -> Result<u32, Error> {
-    known_format(dtype).ok_or_else(|| Error::Argument {
-        op: "kernels",
-        what: format!("no kernel of the device reads {dtype}; weights come as {}", device_dtype(dtype)),
-    })
-}
-
-/// The type that weights of `dtype` take on a device: their own, or where its kernels do not know that, F16 for packed
-/// weights and F32 for plain numbers.
-pub const fn device_dtype(dtype: Dtype) -> Dtype {
-    match known_format(dtype) {
-        Some(_) => dtype,
-        None if dtype.is_plain() => Dtype::F32,
-        None => Dtype::F16,
-    }
-}
 
 /// A count as kernels take it.
 pub(crate) fn count(op: &'static str, what: &'static str, n: usize) -> Result<u32, Error> {

@@ -2,31 +2,49 @@
 //! (kernels/matmul_mma.hip). The left side becomes halves on the way, laid out as the kernel reads them
 //! (kernels/halves.hip); where there are too few tiles for the chip, the columns are cut into parts that are added up.
 
-use gpu::{Grid, Kernel, Program, Slice, SliceMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
 use weights::Dtype;
 
-use super::matmul::Left;
-use crate::gpu::{count, format_number};
+use super::formats::FormatSet;
+use super::matmul::DeviceLeft;
+use super::unit::{Values, kernels};
+use super::{count, format_number};
 use crate::matmul::{Mode, OP, Product};
+use crate::tiles::GROUP;
 use crate::{Error, Gpu};
 
 const THREADS: u32 = 128;
 const HALVES_THREADS: u32 = 256;
-const GROUP: usize = 32;
 /// Columns of a step of the kernel, and weight rows of a block.
 const STEP: usize = 128;
 const BLOCK_OUTS: usize = 128;
 /// A part of the columns is at least this many steps: less does not pay for adding it up.
 const MIN_PART_STEPS: usize = 2;
 const MAX_PARTS: usize = 16;
-/// Names of the variants, rows of x of a block in tiles of eight, stages of x in shared memory, and blocks that a
-/// multiprocessor gets: H200, Q4_K_M llama-8b at depth 512, tokens/s with 2, 3, 4: of 8 sequences 1544 1691 2199, of 32
-/// 5378 5820 5654, of 64 8227 7328 7464, of 128 9844 8940 9486.
-const VARIANTS: [(&str, usize, usize, usize); 4] =
-    [("matmul_mma_1", 1, 4, 4), ("matmul_mma_2", 2, 4, 4), ("matmul_mma_4", 4, 3, 3), ("matmul_mma_8", 8, 3, 2)];
+const HALF_BYTES: usize = 2;
+/// A variant of the kernel, in the order of [`MmaKernels::multiply`].
+struct Variant {
+    /// Rows of x of a block, in tiles of eight.
+    n_tiles: usize,
+    /// Stages of x in shared memory.
+    n_stages: usize,
+    /// Blocks that a multiprocessor gets.
+    n_blocks: usize,
+}
+
+/// H200, Q4_K_M llama-8b at depth 512, tokens/s with 2, 3, 4 blocks: of 8 sequences 1544 1691 2199, of 32 5378 5820 5654,
+/// of 64 8227 7328 7464, of 128 9844 8940 9486.
+const VARIANTS: [Variant; 4] = [
+    Variant { n_tiles: 1, n_stages: 4, n_blocks: 4 },
+    Variant { n_tiles: 2, n_stages: 4, n_blocks: 4 },
+    Variant { n_tiles: 4, n_stages: 3, n_blocks: 3 },
+    Variant { n_tiles: 8, n_stages: 3, n_blocks: 2 },
+];
+/// Rows of a tile.
+const TILE_ROWS: usize = 8;
 
 gpu::args! {
-    struct HalvesRows<'a> {
+    pub(crate) struct HalvesRows<'a> {
         x: Slice<'a, f32>,
         out: SliceMut<'a, u32>,
         n_cols: u32,
@@ -36,7 +54,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct HalvesSwiglu<'a> {
+    pub(crate) struct HalvesSwiglu<'a> {
         gate: Slice<'a, f32>,
         up: Slice<'a, f32>,
         out: SliceMut<'a, u32>,
@@ -47,7 +65,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct HalvesRmsnorm<'a> {
+    pub(crate) struct HalvesRmsnorm<'a> {
         x: Slice<'a, f32>,
         w: Slice<'a, f32>,
         out: SliceMut<'a, u32>,
@@ -59,7 +77,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct Mma<'a> {
+    pub(crate) struct Mma<'a> {
         x: Slice<'a, u32>,
         w0: Option<Slice<'a, u8>>,
         w1: Option<Slice<'a, u8>>,
@@ -80,7 +98,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    struct Sum<'a> {
+    pub(crate) struct Sum<'a> {
         parts: Slice<'a, f32>,
         o0: Option<SliceMut<'a, f32>>,
         o1: Option<SliceMut<'a, f32>>,
@@ -94,71 +112,42 @@ gpu::args! {
     }
 }
 
-#[derive(Clone)]
-struct Halves {
-    rows: Kernel<HalvesRows<'static>>,
-    swiglu: Kernel<HalvesSwiglu<'static>>,
-    rmsnorm: Kernel<HalvesRmsnorm<'static>>,
+kernels! {
+    pub(crate) struct HalvesKernels in "halves", overlapping {
+        rows: Kernel<HalvesRows<'static>> = ["halves_rows"],
+        swiglu: Kernel<HalvesSwiglu<'static>> = ["halves_swiglu"],
+        rmsnorm: Kernel<HalvesRmsnorm<'static>> = ["halves_rmsnorm"],
+    }
 }
 
-#[derive(Clone)]
-struct Unit {
-    multiply: [Kernel<Mma<'static>>; 4],
-    sum: Kernel<Sum<'static>>,
-}
-
-fn halves_unit(gpu: &Gpu) -> Result<Halves, Error> {
-    const NAME: &str = "halves";
-    let program = || {
-        Program::new(NAME, include_str!("../../kernels/halves.hip"))
-            .overlapping()
-            .kernel::<HalvesRows>("halves_rows")
-            .kernel::<HalvesSwiglu>("halves_swiglu")
-            .kernel::<HalvesRmsnorm>("halves_rmsnorm")
-    };
-    gpu.kernels.get((NAME, [0; 3]), program, |module| {
-        Ok(Halves {
-            rows: module.kernel::<HalvesRows>("halves_rows")?,
-            swiglu: module.kernel::<HalvesSwiglu>("halves_swiglu")?,
-            rmsnorm: module.kernel::<HalvesRmsnorm>("halves_rmsnorm")?,
-        })
-    })
-}
-
-fn unit(gpu: &Gpu, dtype: Dtype) -> Result<Unit, Error> {
-    const NAME: &str = "matmul_mma";
-    let format = format_number(dtype)?;
-    let program = || {
-        let program = Program::new(NAME, include_str!("../../kernels/matmul_mma.hip")).overlapping();
-        let program = program.define("FORMAT", format).kernel::<Sum>("matmul_mma_sum");
-        VARIANTS.iter().fold(program, |program, (name, ..)| program.kernel::<Mma>(name))
-    };
-    gpu.kernels.get((NAME, [format, 0, 0]), program, |module| {
-        let [a, b, c, d] = VARIANTS.map(|(name, ..)| module.kernel::<Mma>(name));
-        Ok(Unit { multiply: [a?, b?, c?, d?], sum: module.kernel::<Sum>("matmul_mma_sum")? })
-    })
+kernels! {
+    pub(crate) struct MmaKernels in "matmul_mma", overlapping; defines { FORMAT: Values::Formats(FormatSet::Halves) } {
+        multiply: [Kernel<Mma<'static>>; 4] = ["matmul_mma_1", "matmul_mma_2", "matmul_mma_4", "matmul_mma_8"],
+        sum: Kernel<Sum<'static>> = ["matmul_mma_sum"],
+    }
 }
 
 /// How rows of x are cut.
 #[derive(Copy, Clone)]
-struct Rows {
+struct RowBlocks {
     variant: usize,
     n_blocks: usize,
     /// Rows that the blocks cover.
     n_padded: usize,
 }
 
-impl Rows {
+impl RowBlocks {
     fn of(n_rows: usize) -> Self {
-        let variant = VARIANTS.iter().position(|(_, tiles, ..)| n_rows <= 8 * tiles).unwrap_or(VARIANTS.len() - 1);
-        let block_rows = 8 * VARIANTS[variant].1;
+        let variant =
+            VARIANTS.iter().position(|variant| n_rows <= TILE_ROWS * variant.n_tiles).unwrap_or(VARIANTS.len() - 1);
+        let block_rows = TILE_ROWS * VARIANTS[variant].n_tiles;
         let n_blocks = n_rows.div_ceil(block_rows);
         Self { variant, n_blocks, n_padded: n_blocks * block_rows }
     }
 
     fn shared_bytes(self) -> u32 {
-        let (_, tiles, n_stages, _) = VARIANTS[self.variant];
-        (n_stages * tiles * 8 * STEP * 2) as u32
+        let Variant { n_tiles, n_stages, .. } = VARIANTS[self.variant];
+        (n_stages * n_tiles * TILE_ROWS * STEP * HALF_BYTES) as u32
     }
 
     /// Words of the left side as halves.
@@ -167,28 +156,14 @@ impl Rows {
     }
 }
 
-/// Whether the kernel takes such products: the device has the units, types and room fit.
-pub(crate) fn takes([n_rows, n_in]: [usize; 2], products: &[Product], gpu: &Gpu) -> bool {
-    let tuning = gpu.kernels.tuning;
-    let is_half = |p: &Product| p.weight.dtype == Dtype::F16;
-    let is_packed = |p: &Product| p.weight.dtype.block_len() > 1;
-    let (first, last) = if products.iter().all(is_half) {
-        (tuning.mma_f16_from, tuning.mma_f16_to)
-    } else {
-        (tuning.mma_from, tuning.mma_to)
-    };
-    gpu.kernels.device().has_mma()
-        && (first..=last).contains(&n_rows)
-        && n_in > 0
-        && n_in.is_multiple_of(GROUP)
-        && (products.iter().all(is_packed) || products.iter().all(is_half))
-        && Rows::of(n_rows).n_words(n_in) * 4 <= gpu.workspace.borrow().activations.len()
+/// Bytes of the left side as halves.
+pub(crate) fn n_bytes([n_rows, n_in]: [usize; 2]) -> usize {
+    RowBlocks::of(n_rows).n_words(n_in) * 4
 }
 
-/// Only where [`takes`] says so.
-pub(crate) fn launch(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<(), Error> {
+pub(crate) fn launch(gpu: &Gpu, left: DeviceLeft, products: &mut [Product]) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
-    let rows = Rows::of(n_rows);
+    let rows = RowBlocks::of(n_rows);
     let mut workspace = gpu.workspace.borrow_mut();
     let workspace = &mut *workspace;
     let mut x = workspace.activations.slice_mut(..rows.n_words(n_in) * 4)?.cast::<u32>()?;
@@ -206,9 +181,9 @@ pub(crate) fn launch(gpu: &Gpu, left: Left, products: &mut [Product]) -> Result<
     Ok(())
 }
 
-fn halve(gpu: &Gpu, left: Left, out: SliceMut<u32>, rows: Rows, is_plain: bool) -> Result<(), Error> {
+fn halve(gpu: &Gpu, left: DeviceLeft, out: SliceMut<u32>, rows: RowBlocks, is_plain: bool) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
-    let unit = halves_unit(gpu)?;
+    let unit = HalvesKernels::get(gpu.kernels, &[])?;
     let (n_cols, n_x_rows) = (count(OP, "columns", n_in)?, count(OP, "rows", rows.n_padded)?);
     let is_plain = u32::from(is_plain);
     let n_rows = count(OP, "rows", n_rows)?;
@@ -216,15 +191,15 @@ fn halve(gpu: &Gpu, left: Left, out: SliceMut<u32>, rows: Rows, is_plain: bool) 
     let n_threads = count(OP, "groups", n_in.next_multiple_of(STEP) / GROUP * 4)?;
     let grid = Grid::plane(n_threads.div_ceil(HALVES_THREADS), n_rows, HALVES_THREADS);
     match left {
-        Left::Plain(x) => {
+        DeviceLeft::Rows(x) => {
             let args = HalvesRows { x: x.device_f32s(OP, "x")?, out, n_cols, n_x_rows, is_plain };
             gpu.launcher.launch(&unit.rows, grid, &args)?;
         }
-        Left::Gated(gate, up) => {
+        DeviceLeft::Gated { gate, up } => {
             let (gate, up) = (gate.device_f32s(OP, "gate")?, up.device_f32s(OP, "up")?);
             gpu.launcher.launch(&unit.swiglu, grid, &HalvesSwiglu { gate, up, out, n_cols, n_x_rows, is_plain })?;
         }
-        Left::Norm(x, weight, eps) => {
+        DeviceLeft::Norm { x, weight, eps } => {
             let (x, w) = (x.device_f32s(OP, "x")?, weight.device_f32s(OP, "weight")?);
             let args = HalvesRmsnorm { x, w, out, n_cols, n_x_rows, is_plain, eps };
             gpu.launcher.launch(&unit.rmsnorm, Grid::line(n_rows, HALVES_THREADS), &args)?;
@@ -238,19 +213,19 @@ fn multiply(
     gpu: &Gpu,
     x: Slice<u32>,
     [n_rows, n_in]: [usize; 2],
-    rows: Rows,
+    rows: RowBlocks,
     mut space: SliceMut<f32>,
     products: &mut [Product],
 ) -> Result<(), Error> {
     let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
-    let unit = unit(gpu, dtype)?;
+    let unit = MmaKernels::get(gpu.kernels, &[format_number(dtype)?])?;
     let n_out: Vec<usize> = products.iter().map(|p| p.weight.n_rows()).collect();
     let n_tiles: usize = n_out.iter().map(|n| n.div_ceil(BLOCK_OUTS)).sum();
     if n_tiles == 0 {
         return Ok(());
     }
     let n_all: usize = n_out.iter().sum();
-    let blocks = VARIANTS[rows.variant].3.min(gpu.kernels.tuning.mma_blocks);
+    let blocks = VARIANTS[rows.variant].n_blocks.min(gpu.kernels.tuning.mma_blocks);
     // As many blocks as run at once, where the columns are long enough to be cut.
     let slots = gpu.kernels.device().properties().n_multiprocessors as usize * blocks;
     let most = (n_in.div_ceil(STEP) / MIN_PART_STEPS).min(MAX_PARTS).min(space.len() / (n_rows * n_all).max(1));

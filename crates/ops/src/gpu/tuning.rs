@@ -1,16 +1,16 @@
-//! Launch parameters that differ between chips: small files under `tuning/`, from the general to the particular. What
+//! Launch parameters that differ between chips: small TOML files under `tuning/`, from the general to the particular. What
 //! each means stands in `tuning/README.md`.
 
 /// Name and text of each file.
 const FILES: &[(&str, &str)] = &[
-    ("default", include_str!("../../tuning/default.txt")),
-    ("rocm", include_str!("../../tuning/rocm.txt")),
-    ("gfx1100", include_str!("../../tuning/gfx1100.txt")),
-    ("gfx1151", include_str!("../../tuning/gfx1151.txt")),
-    ("gfx1201", include_str!("../../tuning/gfx1201.txt")),
-    ("gfx90a", include_str!("../../tuning/gfx90a.txt")),
-    ("gfx942", include_str!("../../tuning/gfx942.txt")),
-    ("sm_90", include_str!("../../tuning/sm_90.txt")),
+    ("default", include_str!("../../tuning/default.toml")),
+    ("rocm", include_str!("../../tuning/rocm.toml")),
+    ("gfx1100", include_str!("../../tuning/gfx1100.toml")),
+    ("gfx1151", include_str!("../../tuning/gfx1151.toml")),
+    ("gfx1201", include_str!("../../tuning/gfx1201.toml")),
+    ("gfx90a", include_str!("../../tuning/gfx90a.toml")),
+    ("gfx942", include_str!("../../tuning/gfx942.toml")),
+    ("sm_90", include_str!("../../tuning/sm_90.toml")),
 ];
 
 const ENV: &str = "ROCI_TUNING";
@@ -44,29 +44,35 @@ impl Tuning {
     }
 
     /// `arch` as a device reports it: `gfx942:sramecc+`, `sm_90`.
-    fn with(vendor: &str, arch: &str, overrides: &str) -> Result<Self, String> {
+    pub(crate) fn with(vendor: &str, arch: &str, overrides: &str) -> Result<Self, String> {
         let arch = arch.split(':').next().unwrap_or(arch);
         // gfx1100 -> gfx11, gfx942 -> gfx9: the last two digits are the chip.
         let family = arch.len().checked_sub(2).and_then(|end| arch.get(..end)).unwrap_or(arch);
         let mut tuning = Self::default();
         for name in ["default", vendor, family, arch] {
             let Some((_, text)) = FILES.iter().find(|(file, _)| *file == name) else { continue };
-            let lines = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
-            for line in lines.filter(|line| !line.is_empty()) {
-                tuning.set(line).map_err(|what| format!("tuning/{name}.txt: {what}"))?;
-            }
+            tuning.read(text).map_err(|what| format!("tuning/{name}.toml: {what}"))?;
         }
-        for part in overrides.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            tuning.set(part).map_err(|what| format!("{ENV}: {what}"))?;
-        }
+        tuning.read(&overrides.replace(',', "\n")).map_err(|what| format!("{ENV}: {what}"))?;
         Ok(tuning)
     }
 
-    /// Takes one `name = number`.
-    fn set(&mut self, line: &str) -> Result<(), String> {
-        let parts = line.split_once('=').map(|(name, number)| (name.trim(), number.trim().parse::<u32>()));
-        let Some((name, Ok(number))) = parts else { return Err(format!("`{line}` is no `name = number`")) };
-        let small = |number| if (1..=16).contains(&number) { Ok(number) } else { Err(format!("`{line}`: 1 to 16")) };
+    /// Takes every `name = number` of a TOML document.
+    fn read(&mut self, text: &str) -> Result<(), String> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
+        for (name, value) in table {
+            let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
+            let number = number.ok_or_else(|| format!("`{name} = {value}`: a number from 0 on is expected"))?;
+            self.set(&name, number)?;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, number: u32) -> Result<(), String> {
+        let small = |number| match number {
+            1..=16 => Ok(number),
+            _ => Err(format!("`{name} = {number}`: a number from 1 to 16 is expected")),
+        };
         match name {
             "waves" => self.waves = small(number)?,
             "packed_outs" => self.packed_outs = small(number)?,
@@ -109,7 +115,7 @@ mod tests {
     fn the_environment_wins_and_nonsense_is_refused() {
         let tuning = Tuning::with("rocm", "gfx1100", "waves=8, units_rows=1").unwrap();
         assert_eq!((tuning.waves, tuning.units_rows, tuning.packed_outs), (8, 1, 2));
-        for wrong in ["waves", "waves=many", "waves=0", "waves=17", "speed=9", "waves=-1"] {
+        for wrong in ["waves", "waves=many", "waves=0", "waves=17", "speed=9", "waves=-1", "waves=1.5"] {
             assert!(Tuning::with("rocm", "gfx1100", wrong).is_err(), "{wrong}");
         }
     }

@@ -16,13 +16,13 @@ pub(crate) trait Leveled: Block {
     /// Weights that share a scale: 16 or 32.
     const SPAN: usize;
     /// How 16 bits hold a scale exactly.
-    const KIND: Kind;
+    const SCALE_BITS: ScaleBits;
     /// What a level of 1 is worth in a span.
     fn scale(block: &[u8], span: usize) -> f32;
 }
 
 #[derive(Copy, Clone, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum ScaleBits {
     F16,
     /// For powers of two of any size.
     Bf16,
@@ -38,17 +38,17 @@ pub(crate) const fn tile_bytes<B: Leveled>() -> usize {
     codes_at::<B>() + B::LEN / GROUP * nibble::BYTES
 }
 
-fn to_bits(kind: Kind, scale: f32) -> u16 {
+fn to_bits(kind: ScaleBits, scale: f32) -> u16 {
     match kind {
-        Kind::F16 => half::f16::from_f32(scale).to_bits(),
-        Kind::Bf16 => half::bf16::from_f32(scale).to_bits(),
+        ScaleBits::F16 => half::f16::from_f32(scale).to_bits(),
+        ScaleBits::Bf16 => half::bf16::from_f32(scale).to_bits(),
     }
 }
 
-fn from_bits(kind: Kind, bits: u16) -> f32 {
+fn from_bits(kind: ScaleBits, bits: u16) -> f32 {
     match kind {
-        Kind::F16 => half::f16::from_bits(bits).to_f32_const(),
-        Kind::Bf16 => half::bf16::from_bits(bits).to_f32_const(),
+        ScaleBits::F16 => half::f16::from_bits(bits).to_f32_const(),
+        ScaleBits::Bf16 => half::bf16::from_bits(bits).to_f32_const(),
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn pack_tile<B: Leveled>(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]
         for span in 0..B::LEN / B::SPAN {
             let scale = B::scale(block, span);
             let at = span * SCALES_BYTES + 2 * row;
-            tile[at..at + 2].copy_from_slice(&to_bits(B::KIND, scale).to_le_bytes());
+            tile[at..at + 2].copy_from_slice(&to_bits(B::SCALE_BITS, scale).to_le_bytes());
             let (values, codes) = (&values[span * B::SPAN..][..B::SPAN], &mut codes[span * B::SPAN..][..B::SPAN]);
             find_codes(table, values, scale, codes);
         }
@@ -73,7 +73,7 @@ pub(crate) fn pack_tile<B: Leveled>(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]
 pub(crate) fn decode_row<B: Leveled>(tile: &[u8], row: usize, out: &mut [f32]) {
     for (k, x) in out.iter_mut().enumerate() {
         let at = k / B::SPAN * SCALES_BYTES + 2 * row;
-        let scale = from_bits(B::KIND, u16::from_le_bytes([tile[at], tile[at + 1]]));
+        let scale = from_bits(B::SCALE_BITS, u16::from_le_bytes([tile[at], tile[at + 1]]));
         let codes = &tile[codes_at::<B>() + k / GROUP * nibble::BYTES..][..nibble::BYTES];
         *x = scale * f32::from(B::LEVELS[usize::from(nibble::get(codes, row, k % GROUP))]);
     }
@@ -87,9 +87,9 @@ pub(crate) unsafe fn scales_512<B: Leveled>(tile: *const u8, span: usize) -> (__
     // SAFETY: the caller's promise.
     unsafe {
         let bits = _mm256_loadu_si256(tile.add(span * SCALES_BYTES).cast());
-        let d = match B::KIND {
-            Kind::F16 => _mm512_cvtph_ps(bits),
-            Kind::Bf16 => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))),
+        let d = match B::SCALE_BITS {
+            ScaleBits::F16 => _mm512_cvtph_ps(bits),
+            ScaleBits::Bf16 => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))),
         };
         (d, _mm512_setzero_ps())
     }
@@ -120,9 +120,9 @@ pub(crate) unsafe fn scales_256<B: Leveled>(tile: *const u8, span: usize, half: 
     // SAFETY: the caller's promise.
     unsafe {
         let bits = _mm_loadu_si128(tile.add(span * SCALES_BYTES + 16 * half).cast());
-        let d = match B::KIND {
-            Kind::F16 => _mm256_cvtph_ps(bits),
-            Kind::Bf16 => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits))),
+        let d = match B::SCALE_BITS {
+            ScaleBits::F16 => _mm256_cvtph_ps(bits),
+            ScaleBits::Bf16 => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits))),
         };
         (d, _mm256_setzero_ps())
     }

@@ -4,12 +4,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use gpu::{Blas, Cache, Device, Kinds, Number, Queue, Vendor};
+use gpu::{Blas, Cache, Device, Kinds, Number, Queue};
 use ops::{
-    Activation, Arena, Chip, DeviceSpans, Exec, ExpertMatrices, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode,
-    Pairing, Place, PlaceMut, Plan, Product, QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace,
-    attention_with, choose_experts, embed, expert_matmul, grouped_experts, kv_store, layernorm, matmul, pack,
-    packed_on_device, rmsnorm, rope, sample, sum_experts, swiglu, take_rows,
+    Activation, Arena, Chip, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertMatrices, Gpu, Heads, Indices, Kernels, Kv,
+    Layout, Mode, Pairing, Place, PlaceMut, Plan, Product, QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut,
+    Workspace, adjust, attention_with, choose_experts, describe, embed, expert_matmul, feed, grouped_experts, kv_store,
+    layernorm, matmul, pack, packed_on_device, rmsnorm, rope, sample, sum_experts, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -30,19 +30,7 @@ pub fn cards() -> Rc<Vec<Card>> {
 }
 
 fn find() -> Vec<Card> {
-    let (mut cards, mut reasons) = (Vec::new(), Vec::new());
-    for vendor in Vendor::ALL {
-        match Device::count(vendor) {
-            Ok(n) => cards.extend((0..n).map(|ordinal| Card::new(&Device::open(vendor, ordinal).unwrap()))),
-            Err(error) => reasons.push(error.to_string()),
-        }
-    }
-    if cards.is_empty() {
-        let is_required = std::env::var("ROCI_REQUIRE_GPU").is_ok_and(|value| value == "1");
-        assert!(!is_required, "ROCI_REQUIRE_GPU=1 and no GPU: {}", reasons.join("; "));
-        eprintln!("skipped on GPUs: {}", reasons.join("; "));
-    }
-    cards
+    test_support::gpus::open().iter().map(Card::new).collect()
 }
 
 impl Card {
@@ -180,6 +168,36 @@ impl Card {
         let choices = Indices { host: words, device: Some(on_device.all()) };
         self.run(None, |exec| sample(exec, logits.view(), choices, &mut out.view_mut()));
         self.read(&out).into_iter().map(f32::to_bits).collect()
+    }
+
+    pub fn feed(&self, given: &[u32], sources: &[u32], chosen: &[u32]) -> Vec<u32> {
+        let bits: Vec<f32> = chosen.iter().map(|&token| f32::from_bits(token)).collect();
+        let chosen = self.f32s(&bits, 1);
+        let mut out = self.f32s(&vec![f32::NAN; given.len()], 1);
+        let (tokens, from) = (self.queue.buffer_from(given).unwrap(), self.queue.buffer_from(sources).unwrap());
+        let given = Indices { host: given, device: Some(tokens.all()) };
+        let sources = Indices { host: sources, device: Some(from.all()) };
+        self.run(None, |exec| feed(exec, given, sources, chosen.view(), &mut out.view_mut()));
+        self.read(&out).into_iter().map(f32::to_bits).collect()
+    }
+
+    pub fn adjust(&self, logits: &[f32], n_vocab: usize, words: &[u32], tokens: &[u32]) -> Vec<f32> {
+        let bits: Vec<f32> = tokens.iter().map(|&token| f32::from_bits(token)).collect();
+        let (mut logits, tokens) = (self.f32s(logits, n_vocab), self.f32s(&bits, 1));
+        let on_device = self.queue.buffer_from(words).unwrap();
+        let words = Indices { host: words, device: Some(on_device.all()) };
+        self.run(None, |exec| adjust(exec, words, tokens.view(), &mut logits.view_mut()));
+        self.read(&logits)
+    }
+
+    pub fn describe(&self, logits: &[f32], n_vocab: usize, chosen: &[u32], wanted: &[u32]) -> Vec<f32> {
+        let bits: Vec<f32> = chosen.iter().map(|&token| f32::from_bits(token)).collect();
+        let (logits, chosen) = (self.f32s(logits, n_vocab), self.f32s(&bits, 1));
+        let mut out = self.f32s(&vec![0.0; wanted.len() * DESCRIBED_WORDS], DESCRIBED_WORDS);
+        let on_device = self.queue.buffer_from(wanted).unwrap();
+        let wanted = Indices { host: wanted, device: Some(on_device.all()) };
+        self.run(None, |exec| describe(exec, logits.view(), chosen.view(), wanted, &mut out.view_mut()));
+        self.read(&out)
     }
 
     pub fn take_rows(&self, x: &[f32], n_cols: usize, rows: &[u32]) -> Vec<f32> {

@@ -1,4 +1,4 @@
-//! What families do besides the first road's ops: each on the CPU and on every GPU that is here, against f64.
+//! Ops that only some families use: each on the CPU and on every GPU that is here, against f64.
 
 use ops::quant::{dequantize, quantize};
 use ops::{

@@ -1,6 +1,9 @@
 //! Tokens chosen on a GPU against the plain definition on the host: every kind of choice, odd sizes, ties.
 
-use ops::{Choice, Exec, Indices, NOT_NUMBERS, Pool, View, ViewMut, sample};
+use ops::{
+    Adjustments, Choice, DESCRIBED_WORDS, Exec, GIVEN, Indices, MAX_TOP, NOT_ASKED, NOT_NUMBERS, Pool, RowAdjustment,
+    RowPenalties, View, ViewMut, adjust, describe, feed, sample,
+};
 
 use crate::card::cards;
 use crate::support::Random;
@@ -68,5 +71,141 @@ fn sampling_without_numbers() {
         check("no numbers", &logits, n_vocab, &[choice; 4]);
         let words: Vec<u32> = [choice; 4].iter().flat_map(|choice| choice.words(n_vocab)).collect();
         assert_eq!(on_cpu(&logits, n_vocab, &words), [NOT_NUMBERS, NOT_NUMBERS, NOT_NUMBERS, 300]);
+    }
+}
+
+/// Tokens of the next step: given ones, chosen ones, and one whose choice failed.
+#[test]
+fn feeding() {
+    let chosen = [7, NOT_NUMBERS, 300, 0];
+    let mut random = Random::new(3);
+    for n_rows in [1, 5, 256, 700] {
+        let given: Vec<u32> = (0..n_rows).map(|i| i * 3 + 1).collect();
+        let source = |bits: u64| if bits.is_multiple_of(3) { GIVEN } else { (bits % 4) as u32 };
+        let sources: Vec<u32> = (0..n_rows).map(|_| source(random.bits() >> 8)).collect();
+        let expected = given.iter().zip(&sources).map(|(&given, &source)| match source {
+            GIVEN => given,
+            1 => 0,
+            source => chosen[source as usize],
+        });
+        let expected: Vec<u32> = expected.collect();
+        let (pool, bits) = (Pool::new(1), chosen.map(f32::from_bits));
+        let mut out = vec![0.0; given.len()];
+        let (tokens, from) = (Indices::from(&given), Indices::from(&sources));
+        feed(Exec::Cpu(&pool), tokens, from, View::of_f32(&bits, 1), &mut ViewMut::of_f32(&mut out, 1)).unwrap();
+        assert_eq!(out.into_iter().map(f32::to_bits).collect::<Vec<_>>(), expected);
+        for card in cards().iter() {
+            assert_eq!(card.feed(&given, &sources, &chosen), expected, "{n_rows} rows on {}", card.name());
+        }
+        let (given, bad, mut out) = ([0; 1], [4; 1], [0.0]);
+        let (tokens, from) = (Indices::from(&given), Indices::from(&bad));
+        let out = &mut ViewMut::of_f32(&mut out, 1);
+        assert!(feed(Exec::Cpu(&pool), tokens, from, View::of_f32(&bits, 1), out).is_err());
+    }
+}
+
+/// Bias, bans, masks and penalties of some rows, written out one by one; the others stay as they are.
+#[test]
+fn adjusting() {
+    let mut random = Random::new(5);
+    for n_vocab in [40, 1000, 3001] {
+        let n_rows = 6;
+        let logits: Vec<f32> = random.numbers(n_vocab * n_rows).into_iter().map(|x| x * 9.0).collect();
+        let tokens = [3, 8, 17];
+        let bias = [(1, 2.5), (7, -3.0), (9, f32::NEG_INFINITY)];
+        let mask: Vec<u32> = (0..n_vocab.div_ceil(32)).map(|_| (random.bits() >> 20) as u32 | 1 << 7).collect();
+        let counts = [(2, 1), (8, 3), (7, 2)];
+        let penalties =
+            RowPenalties { repetition: 1.3, presence: 0.25, frequency: 0.5, counts: &counts, token_row: None };
+        let rows = [
+            None,
+            Some(RowAdjustment { bias: &bias, ..RowAdjustment::default() }),
+            Some(RowAdjustment { mask: Some(&mask), ..RowAdjustment::default() }),
+            Some(RowAdjustment { penalties: Some(penalties), ..RowAdjustment::default() }),
+            // Token 8 is counted once more, token 17 for the first time.
+            Some(RowAdjustment {
+                bias: &bias,
+                mask: Some(&mask),
+                penalties: Some(RowPenalties { token_row: Some(1), ..penalties }),
+            }),
+            Some(RowAdjustment {
+                penalties: Some(RowPenalties { token_row: Some(2), ..penalties }),
+                ..RowAdjustment::default()
+            }),
+        ];
+        let mut lists = Adjustments::new(n_rows);
+        let mut expected = logits.clone();
+        for (row_idx, (wish, row)) in rows.iter().zip(expected.chunks_mut(n_vocab)).enumerate() {
+            let Some(wish) = wish else { continue };
+            lists.set(row_idx, *wish);
+            wish.bias.iter().for_each(|&(token, bias)| row[token as usize] += bias);
+            for (i, logit) in row.iter_mut().enumerate() {
+                if wish.mask.is_some_and(|mask| mask[i / 32] & 1 << (i % 32) == 0) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+            let Some(penalties) = wish.penalties else { continue };
+            let own = penalties.token_row.map(|row| tokens[row as usize]);
+            for token in 0..n_vocab as u32 {
+                let listed = counts.iter().find(|(counted, _)| *counted == token).map_or(0, |(_, count)| *count);
+                let count = listed + u32::from(own == Some(token));
+                if count > 0 {
+                    let logit = &mut row[token as usize];
+                    *logit = if *logit > 0.0 { *logit / 1.3 } else { *logit * 1.3 };
+                    *logit -= count as f32 * 0.5 + 0.25;
+                }
+            }
+        }
+        let (pool, bits, mut found) = (Pool::new(1), tokens.map(f32::from_bits), logits.clone());
+        let out = &mut ViewMut::of_f32(&mut found, n_vocab);
+        adjust(Exec::Cpu(&pool), Indices::from(lists.words()), View::of_f32(&bits, 1), out).unwrap();
+        assert_eq!(found, expected);
+        for card in cards().iter() {
+            let found = card.adjust(&logits, n_vocab, lists.words(), &tokens);
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let is_near = found == expected || (found - expected).abs() <= 1e-6 * expected.abs();
+                assert!(is_near, "{found} {expected}: row {}, token {} on {}", i / n_vocab, i % n_vocab, card.name());
+            }
+        }
+        let mut bad = lists.words().to_vec();
+        bad[1] = u32::MAX - 1;
+        let out = &mut ViewMut::of_f32(&mut expected, n_vocab);
+        assert!(adjust(Exec::Cpu(&pool), Indices::from(&bad), View::of_f32(&bits, 1), out).is_err());
+    }
+}
+
+/// The log-probability of the chosen token and the best ones in order, ties by token id.
+#[test]
+fn describing() {
+    let mut random = Random::new(9);
+    for n_vocab in [3, 700, 3001] {
+        let wanted = [0, 1, 5, MAX_TOP as u32, NOT_ASKED, 4, 2];
+        let mut logits: Vec<f32> = random.numbers(n_vocab * wanted.len()).into_iter().map(|x| x * 9.0).collect();
+        // Ties in one row; another has a token that is forbidden.
+        logits[2 * n_vocab..3 * n_vocab].iter_mut().for_each(|x| *x = x.round());
+        logits[3 * n_vocab] = f32::NEG_INFINITY;
+        let mut chosen: Vec<u32> = (0..wanted.len() as u32).map(|i| (i * 37 + 1) % n_vocab as u32).collect();
+        chosen[5] = NOT_NUMBERS;
+        let (pool, bits) = (Pool::new(1), chosen.iter().map(|&token| f32::from_bits(token)).collect::<Vec<_>>());
+        let mut truth = vec![0.0; wanted.len() * DESCRIBED_WORDS];
+        let out = &mut ViewMut::of_f32(&mut truth, DESCRIBED_WORDS);
+        let (view, tokens) = (View::of_f32(&logits, n_vocab), View::of_f32(&bits, 1));
+        describe(Exec::Cpu(&pool), view, tokens, Indices::from(&wanted), out).unwrap();
+        for (row, n) in [(0, 0), (1, 1), (2, 5), (3, MAX_TOP.min(n_vocab - 1)), (4, 0), (5, 0), (6, 2)] {
+            assert_eq!(truth[row * DESCRIBED_WORDS + 1].to_bits() as usize, n.min(n_vocab), "row {row} of {n_vocab}");
+        }
+        for card in cards().iter() {
+            let found = card.describe(&logits, n_vocab, &chosen, &wanted);
+            for (row, (found, truth)) in found.chunks(DESCRIBED_WORDS).zip(truth.chunks(DESCRIBED_WORDS)).enumerate() {
+                let what = format!("row {row} of {n_vocab} on {}", card.name());
+                let n = truth[1].to_bits() as usize;
+                assert_eq!(found[1].to_bits() as usize, n, "{what}");
+                assert!((found[0] - truth[0]).abs() < 1e-5, "{what}: {} {}", found[0], truth[0]);
+                for (a, b) in found[2..].chunks(2).zip(truth[2..].chunks(2)).take(n) {
+                    assert_eq!(a[0].to_bits(), b[0].to_bits(), "{what}");
+                    assert!((a[1] - b[1]).abs() < 1e-5, "{what}: {} {}", a[1], b[1]);
+                }
+            }
+        }
     }
 }

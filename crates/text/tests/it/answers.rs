@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use test_support::fetched;
 use text::answer::{Answer, Call, Format, Parser, ToolChoice};
 use text::constraint::Compiler;
 
-use crate::golden::from_env;
 use crate::small_vocab;
 
 /// A family: what its template holds, what its model writes, and what that means.
@@ -451,7 +451,7 @@ fn a_required_call_is_a_call() {
 /// The published templates, and the family each is known as.
 #[test]
 fn families_are_known_by_their_templates() {
-    let Some(folder) = from_env("ROCI_VOCAB_DIR") else { return };
+    let Some(folder) = fetched::path(fetched::VOCABULARIES) else { return };
     for (name, tools, reasons) in [
         ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", "hermes", false),
         ("Qwen-Qwen2.5-7B-Instruct", "hermes", false),

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
+use test_support::fetched;
 use text::{ChatTemplate, Error, Message, RenderOptions};
 
-use crate::golden::{from_env, read_json, testdata};
+use crate::golden::{read_json, testdata};
 
 /// Noon of 26 July 2024: where the clock stood when the goldens were made.
 fn stopped_clock() -> SystemTime {
@@ -85,14 +86,16 @@ fn published_templates_as_transformers() {
 /// Templates under licences of their own are not kept here; llama.cpp's source package has them.
 #[test]
 fn templates_beside_the_vocabularies_as_transformers() {
-    let Some(folder) = from_env("ROCI_VOCAB_DIR") else { return };
+    let Some(folder) = fetched::path(fetched::VOCABULARIES) else { return };
     check(&folder.join("templates"), &read_json("golden/templates-llama-cpp.json"), Failures::MustFail);
 }
 
 /// Every template of llama.cpp's source package, rendered on the spot by Python's jinja2.
 #[test]
 fn all_templates_as_jinja2() {
-    let (Some(models), Some(python)) = (from_env("ROCI_VOCAB_DIR"), from_env("ROCI_PYTHON")) else { return };
+    let (Some(models), Some(python)) = (fetched::path(fetched::VOCABULARIES), fetched::python(&["jinja2"])) else {
+        return;
+    };
     let folder = models.join("templates");
     let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<_> = entries.filter(|path| path.extension().is_some_and(|end| end == "jinja")).collect();

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use test_support::fetched;
 use text::Tokenizer;
 use text::constraint::{Compiler, Constraint, Matcher};
 
-use crate::golden::{from_env, read_json};
+use crate::golden::read_json;
 use crate::small_vocab;
 
 fn tokenizer() -> Arc<Tokenizer> {
@@ -165,7 +166,7 @@ fn grammars_of_both_dialects() {
 /// llama.cpp's own grammar files.
 #[test]
 fn published_gbnf_grammars() {
-    let Some(models) = from_env("ROCI_VOCAB_DIR") else { return };
+    let Some(models) = fetched::path(fetched::VOCABULARIES) else { return };
     let folder = models.parent().unwrap().join("grammars");
     let compiler = compiler();
     let read = |name: &str| Constraint::Gbnf(std::fs::read_to_string(folder.join(name)).unwrap());
@@ -224,4 +225,36 @@ fn what_cannot_be_followed_is_an_error_that_says_why() {
     for constraint in [Constraint::Json, Constraint::Regex("a".to_owned()), Constraint::JsonSchema(json!(true))] {
         assert_eq!(Constraint::from_spec(&constraint.to_spec()).unwrap(), constraint);
     }
+}
+
+/// A schema whose definitions lead from one to the next, `n` times.
+fn chain(n: usize, link: impl Fn(String) -> Value) -> Value {
+    let mut definitions: serde_json::Map<String, Value> =
+        (0..n).map(|i| (format!("a{i}"), link(format!("#/$defs/a{}", i + 1)))).collect();
+    definitions.insert(format!("a{n}"), json!({"type": "integer"}));
+    json!({"$ref": "#/$defs/a0", "$defs": definitions})
+}
+
+#[test]
+fn chains_of_references_do_not_end_the_program() {
+    let compiler = compiler();
+    let properties = |to: String| json!({"type": "object", "properties": {"a": {"$ref": to}}, "required": ["a"]});
+    for schema in [chain(615, |to| json!({"$ref": to})), chain(227, properties), chain(1_500, properties)] {
+        compiler.build(&Constraint::JsonSchema(schema.clone())).unwrap();
+        compiler.build(&Constraint::Lark(format!("start: %json {schema}"))).unwrap();
+    }
+    let error = compiler.build(&Constraint::JsonSchema(chain(5_000, properties))).unwrap_err();
+    assert!(error.to_string().contains("5001 references"), "{error}");
+}
+
+#[test]
+fn a_guard_is_asked_before_anything_is_compiled() {
+    let guard = |constraint: &Constraint| match constraint {
+        Constraint::Regex(_) => Err("no expressions here".to_owned()),
+        _ => Ok(()),
+    };
+    let compiler = compiler().guarded(Arc::new(guard));
+    compiler.build(&Constraint::Json).unwrap();
+    let error = compiler.build(&Constraint::Regex("a".to_owned())).unwrap_err();
+    assert!(error.to_string().contains("no expressions here"), "{error}");
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+pub use test_support::golden::{ids, strings};
 use text::{Specials, Tokenizer};
 
 pub fn testdata(name: &str) -> PathBuf {
@@ -10,26 +11,7 @@ pub fn testdata(name: &str) -> PathBuf {
 }
 
 pub fn read_json(name: &str) -> Value {
-    let path = testdata(name);
-    let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-pub fn strings(value: &Value) -> Vec<String> {
-    value.as_array().unwrap().iter().map(|item| item.as_str().unwrap().to_owned()).collect()
-}
-
-pub fn ids(value: &Value) -> Vec<u32> {
-    value.as_array().unwrap().iter().map(|item| u32::try_from(item.as_u64().unwrap()).unwrap()).collect()
-}
-
-/// A path from the environment; says so where there is none and a test is skipped for it.
-pub fn from_env(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(name).map(PathBuf::from);
-    if path.is_none() {
-        eprintln!("skipped: {name} is not set");
-    }
-    path
+    test_support::golden::json(env!("CARGO_MANIFEST_DIR"), name)
 }
 
 /// The texts of strings.json, over which every golden is made.

@@ -86,13 +86,72 @@ fn templates_that_misbehave() {
 #[test]
 fn templates_that_never_end() {
     let endless = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}";
-    check_template(endless, "the chat template failed: it took more than 50000000 steps");
+    check_template(endless, "the chat template failed: it took more than 2000000 steps");
     assert!(matches!(
         render("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
         Err(Error::TemplateRender(_) | Error::TemplateSyntax(_))
     ));
     let deep = format!("{}1{}", "(".repeat(100_000), ")".repeat(100_000));
     assert!(matches!(render(&format!("{{{{ {deep} }}}}")), Err(Error::TemplateSyntax(_))));
+}
+
+/// Each of these would take all memory there is.
+#[test]
+fn templates_that_grow_without_end() {
+    let forty = |step: &str| {
+        format!(
+            "{{% set ns = namespace(s='0123456789', l=[1]) %}}{{% for i in range(40) %}}{{% set ns.s = {step} %}}\
+             {{% endfor %}}{{{{ ns.s | length }}}}"
+        )
+    };
+    let long = "x".repeat(5_000);
+    for source in [
+        forty("ns.s ~ ns.s"),
+        forty("ns.s + ns.s"),
+        forty("ns.s * 10"),
+        forty("ns.s | tojson | tojson"),
+        forty("ns.s | replace('0', ns.s)"),
+        forty("ns.s.replace('0', ns.s)"),
+        forty("[ns.s, ns.s] | join"),
+        forty("''.join([ns.s, ns.s])"),
+        forty("'%s%s' | format(ns.s, ns.s)"),
+        forty("[ns.s, ns.s]") + "{{ ns.s }}",
+        forty("[ns.s, ns.s]") + "{{ ns.s | tojson }}",
+        forty("[ns.s, ns.s]") + "{{ ns.s ~ '' }}",
+        forty("ns.s") + "{{ '%99999999999s' | format('a') }}",
+        "{% set ns = namespace(l=[]) %}{% set s = 'x' * 1000000 %}{% for i in range(90000) %}\
+         {% set ns.l = ns.l + [s[1:]] %}{% endfor %}"
+            .to_owned(),
+        "{% macro m() %}{% for a in range(90000) %}LONG{% endfor %}{% endmacro %}{% set x = m() %}"
+            .replace("LONG", &long),
+    ] {
+        let error = render(&source).expect_err(&source).to_string();
+        assert!(error.starts_with("the chat template failed: "), "{error}");
+        assert!(
+            error.contains("more text than") || error.contains("too") || error.contains("steps"),
+            "{source}: {error}"
+        );
+    }
+}
+
+#[test]
+fn operators_mean_what_they_meant() {
+    let check = |source: &str, expected: &str| assert_eq!(render(source).unwrap(), expected, "{source}");
+    check(
+        "{{ 1 + 2 }} {{ 1.5 + 1 }} {{ 'a' + 'b' }} {{ [1] + [2, 3] }} {{ 2 * 3 }} {{ 'ab' * 2 }} {{ 2 ** 3 }}",
+        "3 2.5 ab [1, 2, 3] 6 abab 8",
+    );
+    check("{{ 1 ~ none ~ 'x' ~ missing ~ [1] ~ true }}", "1Nonex[1]True");
+    check(
+        "{{ (messages + [1]) | length }} {{ messages[0].role ~ ':' }} {{ ('a,b'.split(',') + ['c']) | join('-') }}",
+        "2 user: a-b-c",
+    );
+    check(
+        "{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m('a' ~ 'b') + '!' }}{% filter upper %}q{% endfilter %}",
+        "<ab>!Q",
+    );
+    assert!(render("{{ 1 + 'a' }}").is_err());
+    assert!(render("{{ missing + 'a' }}").is_err());
 }
 
 #[test]

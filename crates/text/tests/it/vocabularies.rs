@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
+use test_support::fetched;
 use text::{Ends, Specials, Tokenizer, Vocab};
 
-use crate::golden::{check_rows, detokenize, from_env, ids, read_json, texts};
+use crate::golden::{check_rows, detokenize, ids, read_json, texts};
 
 fn open(path: &Path) -> Arc<Tokenizer> {
     let checkpoint = weights::Checkpoint::open(path).unwrap();
@@ -97,7 +98,7 @@ fn inp_out(name: &str, path: &Path, tokenizer: &Arc<Tokenizer>) {
 }
 
 fn vocabulary(name: &str) -> Option<(PathBuf, Arc<Tokenizer>)> {
-    let path = from_env("ROCI_VOCAB_DIR")?.join(format!("ggml-vocab-{name}.gguf"));
+    let path = fetched::path(fetched::VOCABULARIES)?.join(format!("ggml-vocab-{name}.gguf"));
     let tokenizer = open(&path);
     Some((path, tokenizer))
 }
@@ -135,6 +136,6 @@ vocabularies! {
 
 #[test]
 fn smollm2() {
-    let Some(path) = from_env("ROCI_SMOLLM2") else { return };
+    let Some(path) = fetched::path(fetched::SMOLLM2) else { return };
     golden("smollm2", &path, &open(&path));
 }

@@ -1,6 +1,6 @@
 //! The writer: byte for byte what PyPI's `gguf` writes, read back by that package, and never half a file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value as Json;
@@ -48,23 +48,9 @@ fn rich_metadata() -> Metadata {
     metadata
 }
 
-/// A Python that has PyPI's `gguf`; where there is none, says why the test is skipped.
-fn python() -> Option<PathBuf> {
-    let python = PathBuf::from(std::env::var_os("ROCI_PYTHON").unwrap_or_else(|| "python3".into()));
-    let reason = match Command::new(&python).args(["-c", "import gguf"]).output() {
-        Ok(output) if output.status.success() => return Some(python),
-        Ok(output) => String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("import failed").to_owned(),
-        Err(error) => error.to_string(),
-    };
-    let missing = format!("{} cannot import gguf: {reason}; name one that can in ROCI_PYTHON", python.display());
-    assert!(std::env::var("ROCI_REQUIRE_PYTHON").as_deref() != Ok("1"), "{missing}");
-    println!("skipped: {missing}");
-    None
-}
-
 #[test]
 fn pypi_gguf_reads_what_we_write() {
-    let Some(python) = python() else { return };
+    let Some(python) = test_support::fetched::python(&["gguf"]) else { return };
     let path = scratch("pypi_gguf_reads_what_we_write").join("ours.gguf");
     let (metadata, mut tensors) = (rich_metadata(), samples());
     // The newest type, which that package does not know yet.

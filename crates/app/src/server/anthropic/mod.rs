@@ -108,7 +108,7 @@ pub async fn create(
 pub async fn count_tokens(State(app): State<Arc<App>>, Json(body): Json<MessagesRequest>) -> Result<axum::Json<Value>> {
     let model = app.models.get(&body.model).await?;
     let text = ask::render(&model, &to_ask(&body)?)?;
-    Ok(axum::Json(json!({"input_tokens": model.encode_rendered(&text).len()})))
+    Ok(axum::Json(json!({"input_tokens": model.encode_rendered(&text)?.len()})))
 }
 
 fn to_ask(body: &MessagesRequest) -> Result<Ask> {

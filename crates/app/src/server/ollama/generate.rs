@@ -182,7 +182,7 @@ pub async fn chat(
     let start = Instant::now();
     let model = app.models.get(&body.model).await?;
     let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
-    let leaving = body.keep_alive.leaving(&app, &body.model)?;
+    let leaving = body.keep_alive.leaving(&app, &body.model, caller)?;
     if body.messages.is_empty() {
         let message = json!({"role": "assistant", "content": ""});
         return Ok(nothing_to_say(json!({"model": name, "message": message}), leaving.as_ref()));
@@ -244,7 +244,7 @@ pub async fn generate(
     no_images(&body.images)?;
     let model = app.models.get(&body.model).await?;
     let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
-    let leaving = body.keep_alive.leaving(&app, &body.model)?;
+    let leaving = body.keep_alive.leaving(&app, &body.model, caller)?;
     if body.prompt.is_empty() && body.suffix.is_none() {
         return Ok(nothing_to_say(json!({"model": name, "response": ""}), leaving.as_ref()));
     }
@@ -281,14 +281,19 @@ async fn prepare(
         };
         return ask::prepare(app, model, ask, caller).await;
     }
-    let prompt = match suffix {
-        Some(after) => infill::encode(model, &body.prompt, after)
-            .ok_or_else(|| ApiError::bad(format!("`{}` does not support insert", model.name)).param("suffix"))?,
-        None => model.encode_raw(&body.prompt),
+    let (owned, text, after) = (Arc::clone(model), body.prompt.clone(), suffix.map(str::to_owned));
+    let work = move || -> Result<_> {
+        let prompt = match after {
+            Some(after) => infill::encode(&owned, &text, &after)?
+                .ok_or_else(|| ApiError::bad(format!("`{}` does not support insert", owned.name)).param("suffix"))?,
+            None => owned.encode_raw(&text)?,
+        };
+        Ok((prompt, crate::server::tools::shape_constraint(&owned, &shape)?))
     };
+    let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
+    let (prompt, constraint) = done?;
     let sampling = options.knobs().sampling(model, &app.defaults)?;
     let max_tokens = options.max_tokens().or(app.defaults.max_tokens);
-    let constraint = crate::server::tools::shape_constraint(model, &shape)?;
     let request =
         Request { prompt, sampling, max_tokens, logprobs: None, prompt_logprobs: false, constraint, n: 1, caller };
     Ok((request, Splitter::plain(&model.tokenizer, options.stops()?, false)))

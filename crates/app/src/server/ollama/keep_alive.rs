@@ -3,6 +3,7 @@
 
 use crate::server::App;
 use crate::server::error::{ApiError, Result};
+use crate::server::generation::Caller;
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ pub enum KeepAlive {
 }
 
 impl KeepAlive {
-    /// What takes the model out of memory, where that was asked for.
-    pub fn leaving(&self, app: &Arc<App>, model: &str) -> Result<Option<Leaving>> {
+    /// What takes the model out of memory, where that was asked for by somebody who may.
+    pub fn leaving(&self, app: &Arc<App>, model: &str, caller: Caller) -> Result<Option<Leaving>> {
         let is_zero = match self {
             Self::Unsaid => false,
             Self::Seconds(seconds) => *seconds == 0.0,
@@ -29,7 +30,7 @@ impl KeepAlive {
                 })? == 0.0
             }
         };
-        Ok(is_zero.then(|| Leaving { app: Arc::clone(app), model: model.to_owned() }))
+        Ok((is_zero && !caller.keeps_models).then(|| Leaving { app: Arc::clone(app), model: model.to_owned() }))
     }
 }
 

@@ -36,7 +36,7 @@ pub async fn ps(State(app): State<Arc<App>>) -> axum::Json<Value> {
     let loaded = app.models.entries().iter().filter_map(|entry| {
         let model = entry.loaded()?;
         let mut value = describe(entry);
-        value["size"] = model.plan.memory.total_bytes().into();
+        value["size"] = model.plan.memory().total_bytes().into();
         value["size_vram"] = 0.into();
         value["expires_at"] = "0001-01-01T00:00:00Z".into();
         value["context_length"] = model.n_ctx().into();

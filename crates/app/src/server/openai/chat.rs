@@ -313,6 +313,6 @@ pub async fn render(State(app): State<Arc<App>>, body: Asked<ChatRequest>) -> Re
     let model = app.models.get(&body.fields.model).await?;
     let ask = to_ask(&body)?;
     let text = ask::render(&model, &ask)?;
-    let tokens: Vec<u32> = model.encode_rendered(&text).into_iter().map(|token| token.0).collect();
+    let tokens: Vec<u32> = model.encode_rendered(&text)?.into_iter().map(|token| token.0).collect();
     Ok(axum::Json(json!({"prompt": text, "n_tokens": tokens.len(), "tokens": tokens})).into_response())
 }

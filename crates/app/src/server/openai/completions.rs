@@ -64,9 +64,9 @@ impl Prompt {
             return Err(ApiError::bad(format!("{n} texts, expected 1 to {max}")).param(param));
         }
         let prompts = match self {
-            Self::Text(text) => vec![model.encode_raw(text)],
+            Self::Text(text) => vec![model.encode_raw(text)?],
             Self::Tokens(tokens) => vec![to_ids(tokens.clone())],
-            Self::Texts(texts) => texts.iter().map(|text| model.encode_raw(text)).collect(),
+            Self::Texts(texts) => texts.iter().map(|text| model.encode_raw(text)).collect::<Result<_>>()?,
             Self::TokenLists(lists) => lists.iter().cloned().map(to_ids).collect(),
         };
         let n_vocab = model.handle.n_vocab();
@@ -186,9 +186,12 @@ fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: C
 
 fn encode(model: &Loaded, body: &CompletionRequest) -> Result<Vec<Vec<TokenId>>> {
     match (&body.prompt, &body.suffix) {
-        (Some(Prompt::Text(before)), Some(after)) if !after.is_empty() => Ok(vec![
-            infill::encode(model, before, after).unwrap_or_else(|| infill::encode_in_words(model, before, after)),
-        ]),
+        (Some(Prompt::Text(before)), Some(after)) if !after.is_empty() => {
+            Ok(vec![match infill::encode(model, before, after)? {
+                Some(tokens) => tokens,
+                None => infill::encode_in_words(model, before, after)?,
+            }])
+        }
         (Some(prompt), _) => prompt.encode(model, "prompt", MAX_PROMPTS),
         // Nothing to go on from: the beginning of a text.
         (None, _) => Ok(vec![model.encode_start()]),

@@ -34,12 +34,14 @@ pub struct StreamOptions {
     pub include_usage: Option<bool>,
 }
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Asked<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Asked<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> std::result::Result<Self, ApiError> {
-        let bytes = json::read(request).await?;
-        Ok(Self { own: json::parse(&bytes)?, fields: json::parse(&bytes)?, knobs: json::parse(&bytes)? })
+        let parse = |bytes: &[u8]| {
+            Ok(Self { own: json::parse(bytes)?, fields: json::parse(bytes)?, knobs: json::parse(bytes)? })
+        };
+        json::read(request, parse).await
     }
 }
 

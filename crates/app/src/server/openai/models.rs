@@ -1,10 +1,12 @@
 //! `/v1/models`: what can be asked for.
 
 use crate::server::App;
-use crate::server::error::Result;
+use crate::server::error::{ApiError, Result};
+use crate::server::generation::Caller;
 use crate::server::models::Entry;
-use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -18,8 +20,15 @@ pub async fn retrieve(State(app): State<Arc<App>>, Path(name): Path<String>) -> 
 }
 
 /// Files are not removed over the network: the model only leaves memory.
-pub async fn delete(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>> {
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>> {
     let entry = app.models.find(&name)?;
+    if caller.keeps_models {
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "this key may not take models out of memory (unload=yes)"));
+    }
     let was_loaded = entry.name == name && entry.loaded().is_some();
     if was_loaded {
         app.models.unload(entry).await;

@@ -398,6 +398,6 @@ pub async fn input_tokens(
 ) -> Result<axum::Json<Value>> {
     let model = app.models.get(body.model.as_deref().unwrap_or_default()).await?;
     let text = ask::render(&model, &to_ask(&app, &body, caller)?)?;
-    let n_tokens = model.encode_rendered(&text).len();
+    let n_tokens = model.encode_rendered(&text)?.len();
     Ok(axum::Json(json!({"object": "response.input_tokens", "input_tokens": n_tokens})))
 }

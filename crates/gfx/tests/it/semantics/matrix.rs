@@ -63,13 +63,19 @@ struct Case {
     family: Family,
     m: usize,
     k: usize,
+    n_blocks: usize,
     a: Element,
     b: Element,
     to: Element,
 }
 
+/// Several small products side by side (CDNA).
+const fn blocks(name: &'static str, m: usize, k: usize, n_blocks: usize, a: Element, to: Element) -> Case {
+    Case { name, family: Family::Cdna3, m, k, n_blocks, a, b: a, to }
+}
+
 const fn case(family: Family, name: &'static str, m: usize, k: usize, a: Element, b: Element, to: Element) -> Case {
-    Case { name, family, m, k, a, b, to }
+    Case { name, family, m, k, n_blocks: 1, a, b, to }
 }
 
 const CASES: &[Case] = &[
@@ -98,12 +104,24 @@ const CASES: &[Case] = &[
     case(Family::Cdna3, "v_mfma_f32_32x32x16_bf8_fp8", 32, 16, Bf8, Fp8, F32),
     case(Family::Cdna3, "v_mfma_f32_32x32x16_bf8_bf8", 32, 16, Bf8, Bf8, F32),
     case(Family::Cdna3, "v_mfma_f64_16x16x4_f64", 16, 4, F64, F64, F64),
+    blocks("v_mfma_f32_32x32x1_2b_f32", 32, 1, 2, F32, F32),
+    blocks("v_mfma_f32_16x16x1_4b_f32", 16, 1, 4, F32, F32),
+    blocks("v_mfma_f32_4x4x1_16b_f32", 4, 1, 16, F32, F32),
+    blocks("v_mfma_f32_32x32x4_2b_f16", 32, 4, 2, F16, F32),
+    blocks("v_mfma_f32_16x16x4_4b_f16", 16, 4, 4, F16, F32),
+    blocks("v_mfma_f32_4x4x4_16b_f16", 4, 4, 16, F16, F32),
+    blocks("v_mfma_f32_32x32x4_2b_bf16", 32, 4, 2, Bf16, F32),
+    blocks("v_mfma_f32_16x16x4_4b_bf16", 16, 4, 4, Bf16, F32),
+    blocks("v_mfma_f32_4x4x4_16b_bf16", 4, 4, 16, Bf16, F32),
+    blocks("v_mfma_i32_32x32x4_2b_i8", 32, 4, 2, I8, I8),
+    blocks("v_mfma_i32_16x16x4_4b_i8", 16, 4, 4, I8, I8),
+    blocks("v_mfma_i32_4x4x4_16b_i8", 4, 4, 16, I8, I8),
 ];
 
 impl Case {
     /// Lane groups: RDNA's all hold the same, CDNA's share k.
     fn n_groups(&self) -> usize {
-        if self.family == Family::Rdna3 { 1 } else { 64 / self.m }
+        if self.family == Family::Rdna3 { 1 } else { 64 / self.m / self.n_blocks }
     }
 
     fn n_words(&self, element: Element) -> usize {
@@ -112,16 +130,17 @@ impl Case {
 
     /// Registers of the accumulator.
     fn n_results(&self, n_lanes: usize) -> usize {
-        self.m * self.m / n_lanes * if self.to == F64 { 2 } else { 1 }
+        self.m * self.m * self.n_blocks / n_lanes * if self.to == F64 { 2 } else { 1 }
     }
 
-    /// Row and column of register `r` of lane `l`.
+    /// Row and column of register `r` of lane `l`; blocks stand below each other.
     fn place(&self, n_lanes: usize, l: usize, r: usize) -> (usize, usize) {
         let row = match (self.family, self.m, self.to) {
             (Family::Rdna3, _, _) => n_lanes / 16 * r + l / 16,
             (_, _, F64) => 4 * r + l / 16,
-            (_, 16, _) => 4 * (l / 16) + r,
-            _ => 8 * (r / 4) + 4 * (l / 32) + r % 4,
+            (_, 16, _) => 16 * (r / 4) + 4 * (l / 16) + r % 4,
+            (_, 4, _) => 4 * (l / 4) + r,
+            _ => 32 * (r / 16) + 8 * (r % 16 / 4) + 4 * (l / 32) + r % 4,
         };
         (row, l % self.m)
     }
@@ -169,8 +188,9 @@ fn pack(case: &Case, n_lanes: usize, element: Element, values: &[i64]) -> Vec<u3
     let mut words = vec![0u32; n_lanes * n_words];
     for l in 0..n_lanes {
         let group = if case.n_groups() == 1 { 0 } else { l / case.m };
+        let block = if case.n_blocks == 1 { 0 } else { l / case.m };
         for j in 0..share {
-            let bits = element.bits(values[l % case.m * case.k + group * share + j]);
+            let bits = element.bits(values[(block * case.m + l % case.m) * case.k + group * share + j]);
             let at = j * element.n_bits();
             words[l * n_words + at / 32] |= (bits << (at % 32)) as u32;
             if element == F64 {
@@ -188,7 +208,8 @@ fn matrix_products_are_laid_out_as_amd_says() {
         for case in CASES.iter().filter(|c| c.family == target.family) {
             let mut dice = Dice(case.name.len() as u64 * 31 + case.k as u64);
             let mut values = |n: usize| -> Vec<i64> { (0..n).map(|_| dice.next() as i64 % 5).collect() };
-            let (a, b, c) = (values(case.m * case.k), values(case.m * case.k), values(case.m * case.m));
+            let rows = case.m * case.n_blocks;
+            let (a, b, c) = (values(rows * case.k), values(rows * case.k), values(rows * case.m));
             let n = target.n_lanes;
             let nc = case.n_results(n);
             let per = if case.to == F64 { 2 } else { 1 };
@@ -218,7 +239,8 @@ fn matrix_products_are_laid_out_as_amd_says() {
             for l in 0..n {
                 for r in 0..nc / per {
                     let (row, column) = case.place(n, l, r);
-                    let dot: i64 = (0..case.k).map(|j| a[row * case.k + j] * b[column * case.k + j]).sum();
+                    let other = row / case.m * case.m + column;
+                    let dot: i64 = (0..case.k).map(|j| a[row * case.k + j] * b[other * case.k + j]).sum();
                     let want = (dot + c[row * case.m + column]) as f64;
                     let word = &found[l * nc + r * per..];
                     let got = match case.to {

@@ -7,13 +7,18 @@ mod compare;
 mod control;
 mod division;
 mod float;
+mod fp8;
 mod integer;
 mod lanes;
+mod lds;
 mod matrix;
 mod memory;
 mod numbers;
 mod packed;
+mod registers;
+mod saturate;
 mod scalar;
+mod trigonometry;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::OnceLock;
@@ -321,6 +326,10 @@ fn every_instruction_has_a_case() {
             vector_source(&target, integer::CASES).1,
             vector_source(&target, packed::CASES).1,
             vector_source(&target, division::CASES).1,
+            vector_source(&target, fp8::CASES).1,
+            vector_source(&target, registers::CASES).1,
+            vector_source(&target, saturate::CASES).1,
+            vector_source(&target, trigonometry::CASES).1,
             compare::source(&target),
             scalar::source(&target),
             lanes::source(&target),

@@ -5,14 +5,14 @@ use std::arch::x86_64::*;
 use weights::Dtype;
 
 use crate::Isa;
-use crate::cpu::attention::{Buffers, Input, State, Unit};
+use crate::cpu::attention::{Buffers, Input, State, WorkUnit};
 use crate::cpu::x86::tile;
 use crate::kv_store::KV_BLOCK;
 
 /// Keys of a chunk: four blocks, two panels of the greater width.
 const CHUNK: usize = 64;
 
-pub(crate) fn attend(isa: Isa, input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+pub(crate) fn attend(isa: Isa, input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
     // SAFETY: `Isa` says what this CPU has; `attention` checked shapes, spans and blocks.
     unsafe {
         if isa >= Isa::Avx512 {
@@ -26,7 +26,7 @@ pub(crate) fn attend(isa: Isa, input: &Input, unit: &Unit, state: &mut State, bu
 /// # Safety
 /// The CPU has AVX-512F, AVX2, FMA and F16C.
 #[target_feature(enable = "avx512f,avx2,fma,f16c")]
-unsafe fn attend_512(input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+unsafe fn attend_512(input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
     // SAFETY: the caller's promise.
     unsafe { walk::<{ tile::WIDTH_512 }>(input, unit, state, buffers) };
 }
@@ -34,7 +34,7 @@ unsafe fn attend_512(input: &Input, unit: &Unit, state: &mut State, buffers: &mu
 /// # Safety
 /// The CPU has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn attend_256(input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+unsafe fn attend_256(input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
     // SAFETY: the caller's promise.
     unsafe { walk::<{ tile::WIDTH_256 }>(input, unit, state, buffers) };
 }
@@ -42,7 +42,7 @@ unsafe fn attend_256(input: &Input, unit: &Unit, state: &mut State, buffers: &mu
 /// # Safety
 /// As [`attend_512`] or [`attend_256`], by the width.
 #[inline(always)]
-unsafe fn walk<const W: usize>(input: &Input, unit: &Unit, state: &mut State, buffers: &mut Buffers) {
+unsafe fn walk<const W: usize>(input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
     let head_dim = input.heads.head_dim;
     let n_rows = unit.n * input.group;
     let n_value_panels = head_dim.div_ceil(W);

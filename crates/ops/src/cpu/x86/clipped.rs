@@ -2,7 +2,7 @@
 //! type of the weights wants it, are zero among the bytes and stand in a list beside them, exactly.
 //!
 //! A byte is enough where the largest numbers do not stretch its step: they are what makes 8 bits a row or a group too
-//! coarse. Mean KL divergence a token, simulated on SmolLM2 with all layers but the last (docs/performance.md): 2.3e-3 with
+//! coarse. Mean KL divergence a token, simulated on SmolLM2 with all layers but the last (docs/developer/notebook.md): 2.3e-3 with
 //! bytes for groups of 32, and with 1, 2, 3, 4 and 5 % left out 9.7e-4, 4.8e-4, 3.0e-4, 2.3e-4 and 2.0e-4.
 
 use std::arch::x86_64::*;
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::strip::ROWS_512;
 use crate::Pool;
-use crate::cpu::left::Left;
+use crate::cpu::left::HostLeft;
 use crate::tiles::GROUP;
 use crate::view::Shared;
 
@@ -98,7 +98,7 @@ impl Clipped {
     pub(crate) fn round(
         &mut self,
         pool: &Pool,
-        left: &Left,
+        left: &HostLeft,
         [n_rows, n_in]: [usize; 2],
         outliers: usize,
         k_chunk: usize,

@@ -1,7 +1,7 @@
 //! Products in f32 for many rows: a strip of weight rows is decoded once into a *panel*, where one vector holds the
 //! same `k` of neighbouring rows, and stays in the cache while every activation row passes by.
 //!
-//! Plain numbers take this road; packed ones become integers in `unpacked`.
+//! Plain numbers only; packed ones become integers in `unpacked`.
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -81,7 +81,7 @@ unsafe fn decode<const W: usize>(job: &Job, cols: Range<usize>, k0: usize, n_k: 
         let row = |i: usize| (cols.start + eight * 8 + i).min(cols.end - 1);
         let rows: [*const u8; 8] = std::array::from_fn(|i| job.weight[row(i) * job.stride..].as_ptr());
         for_block!(job.dtype,
-            P => { let _: Option<P> = None; unreachable!("packed rows take the plain road") },
+            P => { let _: Option<P> = None; unreachable!("packed rows go to the portable kernel") },
             // SAFETY: each pointer starts a whole row.
             P => unsafe { decode_floats::<P, W>(rows, k0, n_k, out) }
         );

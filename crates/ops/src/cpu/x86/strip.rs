@@ -7,9 +7,10 @@ use std::ops::Range;
 
 use crate::Isa;
 use crate::cpu::activations::Tile;
-use crate::cpu::matmul::{Input, Job, SOME_ROWS};
+use crate::cpu::matmul::{Input, Job};
 use crate::formats::for_block;
 use crate::matmul::Mode;
+use crate::plan::SOME_ROWS;
 use crate::tiles::{Format, GROUP, TILE_ROWS};
 
 /// Rows of a full AVX-512 tile: an integer and a float register each.

@@ -32,7 +32,7 @@ pub(crate) struct Group {
     /// Of the group, or of its halves.
     pub(crate) d: [[f32; TILE_ROWS]; 2],
     pub(crate) m: [[f32; TILE_ROWS]; 2],
-    /// What sums that begin with this group start from. Crossed only.
+    /// What sums that begin with this group start from. Winograd only.
     pub(crate) start: [i32; TILE_ROWS],
 }
 
@@ -70,8 +70,8 @@ fn some_cols<P: Format>(input: &Input, job: &Job, cols: Range<usize>, groups: &m
                 } else {
                     unpack_256::<P>(tiles, groups);
                 }
-                if let Some(crossing) = input.rounded.crossing() {
-                    winograd::cross(groups, input.rounded.together(), crossing);
+                if let Some(pair_sum) = input.rounded.pair_sum() {
+                    winograd::prepare_weights(groups, input.rounded.together(), pair_sum);
                 }
             }
         }
@@ -176,9 +176,9 @@ unsafe fn rows_of<const HAS_MIN: bool, const EVERY: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         if EVERY != EVERY_HALF
-            && let Some(crossing) = input.rounded.crossing()
+            && let Some(pair_sum) = input.rounded.pair_sum()
         {
-            return winograd::rows::<HAS_MIN, EVERY>(crossing, groups, x, job, target);
+            return winograd::rows::<HAS_MIN, EVERY>(pair_sum, groups, x, job, target);
         }
         match (input.isa, input.rounded.tile_rows()) {
             (Isa::Avx512 | Isa::Zen4, _) => match target.n_rows {

@@ -16,10 +16,10 @@ use crate::tiles::GROUP;
 
 /// How pairs of words are added.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum Crossing {
+pub(crate) enum PairSum {
     /// Word by word.
     Words,
-    /// As one number, which loads and adds in one instruction: 4 % faster in a sketch of the loop (docs/performance.md). It
+    /// As one number, which loads and adds in one instruction: 4 % faster in a sketch of the loop (docs/developer/notebook.md). It
     /// carries from the lower into the higher word, so the lower activations are moved by [`OFFSET`] and never negative, nor is their sum with a weight, and a
     /// pair of weights is the number it makes: `low + 2^16 high`. That leaves activations 14 bits.
     Numbers,
@@ -28,7 +28,7 @@ pub(crate) enum Crossing {
 /// What is added to the lower activation of a pair.
 const OFFSET: i16 = 1 << 14;
 
-impl Crossing {
+impl PairSum {
     /// The faster one where it takes less than a third of a bit from activations up to `largest`.
     pub(crate) fn of(largest: f32, largest_weight: i32) -> Self {
         if largest < 1.25 * Self::Numbers.largest_activation(largest_weight) as f32 {
@@ -54,8 +54,8 @@ impl Crossing {
 /// # Safety
 /// The CPU has AVX-512 F and BW.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(crate) unsafe fn cross(groups: &mut [Group], together: usize, crossing: Crossing) {
-    let offset = _mm512_set1_epi32(crossing.offset());
+pub(crate) unsafe fn prepare_weights(groups: &mut [Group], together: usize, pair_sum: PairSum) {
+    let offset = _mm512_set1_epi32(pair_sum.offset());
     for groups in groups.chunks_mut(together) {
         let mut start = _mm512_setzero_si512();
         for group in groups.iter_mut() {
@@ -63,7 +63,7 @@ pub(crate) unsafe fn cross(groups: &mut [Group], together: usize, crossing: Cros
                 // SAFETY: sixteen pairs each.
                 let pairs = two.each_ref().map(|pairs| unsafe { _mm512_load_si512(pairs.as_ptr().cast()) });
                 start = _mm512_sub_epi32(start, _mm512_madd_epi16(pairs[0], pairs[1]));
-                if crossing == Crossing::Numbers {
+                if pair_sum == PairSum::Numbers {
                     for (pair, to) in pairs.into_iter().zip(two) {
                         start = _mm512_sub_epi32(start, _mm512_madd_epi16(pair, offset));
                         let borrowed = _mm512_slli_epi32::<1>(_mm512_and_si512(pair, _mm512_set1_epi32(0x8000)));
@@ -83,8 +83,8 @@ pub(crate) unsafe fn cross(groups: &mut [Group], together: usize, crossing: Cros
 /// # Safety
 /// The CPU has AVX2.
 #[target_feature(enable = "avx2")]
-pub(crate) unsafe fn cross_line(line: &mut [i16; GROUP], crossing: Crossing) -> i32 {
-    let offset = _mm256_set1_epi32(crossing.offset());
+pub(crate) unsafe fn prepare_line(line: &mut [i16; GROUP], pair_sum: PairSum) -> i32 {
+    let offset = _mm256_set1_epi32(pair_sum.offset());
     let mut taken = _mm256_setzero_si256();
     for half in line.as_chunks_mut::<16>().0 {
         // SAFETY: sixteen numbers.
@@ -102,9 +102,9 @@ pub(crate) unsafe fn cross_line(line: &mut [i16; GROUP], crossing: Crossing) -> 
 
 /// Two pairs of weights of sixteen rows against the two pairs at byte `$at` of up to twelve lines from `$q` on. Assembly for
 /// the same reasons as `add_pair_512`.
-macro_rules! add_crossed_512 {
+macro_rules! add_winograd_512 {
     ($sums:ident, $pairs:expr, $q:expr, $at:literal) => {
-        add_crossed_512!(@rows $sums, $pairs, $q, $at, 0 1 2 3 4 5 6 7 8 9 10 11);
+        add_winograd_512!(@rows $sums, $pairs, $q, $at, 0 1 2 3 4 5 6 7 8 9 10 11);
     };
     (@rows $sums:ident, $pairs:expr, $q:expr, $at:literal, $($n:literal)*) => {
         $(if let Some(sum) = $sums.get_mut($n) {
@@ -136,9 +136,9 @@ macro_rules! add_crossed_512 {
 /// The rows of a target.
 ///
 /// # Safety
-/// As [`rows_512`], with the crossing of both sides.
+/// As [`rows_512`], with how the pairs of both sides are added.
 pub(crate) unsafe fn rows<const HAS_MIN: bool, const EVERY: usize>(
-    crossing: Crossing,
+    pair_sum: PairSum,
     groups: &[Group],
     x: Tile,
     job: &Job,
@@ -146,13 +146,13 @@ pub(crate) unsafe fn rows<const HAS_MIN: bool, const EVERY: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (crossing, target.n_rows) {
-            (Crossing::Numbers, 1..=4) => rows_512::<4, HAS_MIN, EVERY, true>(groups, x, job, target),
-            (Crossing::Numbers, 5..=8) => rows_512::<8, HAS_MIN, EVERY, true>(groups, x, job, target),
-            (Crossing::Numbers, _) => rows_512::<ROWS_512, HAS_MIN, EVERY, true>(groups, x, job, target),
-            (Crossing::Words, 1..=4) => rows_512::<4, HAS_MIN, EVERY, false>(groups, x, job, target),
-            (Crossing::Words, 5..=8) => rows_512::<8, HAS_MIN, EVERY, false>(groups, x, job, target),
-            (Crossing::Words, _) => rows_512::<ROWS_512, HAS_MIN, EVERY, false>(groups, x, job, target),
+        match (pair_sum, target.n_rows) {
+            (PairSum::Numbers, 1..=4) => rows_512::<4, HAS_MIN, EVERY, true>(groups, x, job, target),
+            (PairSum::Numbers, 5..=8) => rows_512::<8, HAS_MIN, EVERY, true>(groups, x, job, target),
+            (PairSum::Numbers, _) => rows_512::<ROWS_512, HAS_MIN, EVERY, true>(groups, x, job, target),
+            (PairSum::Words, 1..=4) => rows_512::<4, HAS_MIN, EVERY, false>(groups, x, job, target),
+            (PairSum::Words, 5..=8) => rows_512::<8, HAS_MIN, EVERY, false>(groups, x, job, target),
+            (PairSum::Words, _) => rows_512::<ROWS_512, HAS_MIN, EVERY, false>(groups, x, job, target),
         }
     }
 }
@@ -160,7 +160,7 @@ pub(crate) unsafe fn rows<const HAS_MIN: bool, const EVERY: usize>(
 /// The first `N` rows of a tile, with sums over `EVERY` groups.
 ///
 /// # Safety
-/// As `unpacked::rows_512`; weights and activations are crossed, as the last number says, for sums over `EVERY` groups.
+/// As `unpacked::rows_512`; weights and activations are prepared, as the last number says, for sums over `EVERY` groups.
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const EVERY: usize, const IN_NUMBERS: bool>(
     groups: &[Group],
@@ -176,7 +176,7 @@ unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const EVERY: usize, cons
             $({
                 let first = _mm512_load_si512($group.pairs[$p].as_ptr().cast());
                 let second = _mm512_load_si512($group.pairs[$p + 1].as_ptr().cast());
-                add_crossed_512!($ints, [first, second], q, $at);
+                add_winograd_512!($ints, [first, second], q, $at);
             })*
         };
     }

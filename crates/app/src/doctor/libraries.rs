@@ -1,0 +1,99 @@
+//! The vendors' libraries that roci opens at run time: where they are and which version. None is linked, and only the
+//! driver's own and the run-time compiler are needed.
+
+use gpu::Vendor;
+
+use super::system::System;
+use super::{Finding, Severity};
+
+/// Where distributions keep libraries; AMD's own packages add /opt/rocm.
+const FOLDERS: &[&str] =
+    &["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib", "/lib64"];
+
+pub fn check(system: &System, vendor: Vendor) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(releases(system, vendor));
+    findings.push(needed(system, vendor, "driver", &driver_names(vendor)));
+    findings.push(needed(system, vendor, "run-time compiler", &compiler_names(vendor)));
+    let blas = vendor.pick(["librocblas.so.5", "librocblas.so.4"], ["libcublas.so.13", "libcublas.so.12"]);
+    findings.push(match find(system, vendor, &blas) {
+        Some(path) => Finding::good(format!("{path}: used for large products where it works on this chip")),
+        None => Finding::good(format!("no {}: our own kernels do its work", vendor.pick("rocBLAS", "cuBLAS"))),
+    });
+    findings
+}
+
+fn driver_names(vendor: Vendor) -> Vec<&'static str> {
+    vendor.pick(vec!["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"], vec!["libcuda.so.1"])
+}
+
+fn compiler_names(vendor: Vendor) -> Vec<&'static str> {
+    vendor.pick(
+        vec!["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libamdhip64.so.6", "libamdhip64.so.5"],
+        vec!["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"],
+    )
+}
+
+fn needed(system: &System, vendor: Vendor, role: &str, names: &[&str]) -> Finding {
+    match find(system, vendor, names) {
+        Some(path) => Finding::good(format!("{role}: {path}")),
+        None => Finding::new(Severity::Problem, format!("no {vendor} {role} library ({})", names.join(", ")))
+            .fix(remedy(system, vendor, role)),
+    }
+}
+
+/// The package that brings the library on this distribution.
+fn remedy(system: &System, vendor: Vendor, role: &str) -> String {
+    let os = system.read("/etc/os-release").unwrap_or_default();
+    let is = |name: &str| os.lines().any(|line| line.starts_with("ID") && line.contains(name));
+    let is_driver = role == "driver";
+    let package = match vendor {
+        Vendor::Amd if is("ubuntu") || is("debian") => {
+            "sudo apt install libamdhip64-5, or rocm-hip-runtime from AMD's own repository"
+        }
+        Vendor::Amd if is("fedora") => "sudo dnf install rocm-hip",
+        Vendor::Amd if is("arch") => "sudo pacman -S hip-runtime-amd",
+        Vendor::Amd if is("suse") => "sudo zypper install rocm-hip",
+        Vendor::Amd => "install ROCm's HIP runtime (package names: rocm-hip, hip-runtime-amd, libamdhip64)",
+        Vendor::Nvidia if is_driver => "install NVIDIA's driver package: libcuda.so.1 is part of it",
+        Vendor::Nvidia if is("debian") || is("ubuntu") => {
+            "sudo apt install libnvrtc12, or pip install nvidia-cuda-nvrtc-cu12 and add its lib folder to LD_LIBRARY_PATH"
+        }
+        Vendor::Nvidia => "install CUDA's run-time compiler (package names: cuda-nvrtc-12, nvidia-cuda-nvrtc-cu12)",
+    };
+    package.to_owned()
+}
+
+/// The first of these libraries that is there, newest first.
+fn find(system: &System, vendor: Vendor, names: &[&str]) -> Option<String> {
+    let mut folders: Vec<String> = Vec::new();
+    let variables = vendor.pick(["ROCM_PATH", "HIP_PATH"], ["CUDA_PATH", "CUDA_HOME"]);
+    folders.extend(variables.iter().filter_map(|name| system.variable(name)).map(|root| format!("{root}/lib")));
+    folders.extend(
+        vendor
+            .pick(["/opt/rocm/lib", "/opt/rocm/lib64"], ["/usr/local/cuda/lib64", "/usr/local/nvidia/lib64"])
+            .map(str::to_owned),
+    );
+    folders.extend(system.variable("LD_LIBRARY_PATH").iter().flat_map(|path| path.split(':')).map(str::to_owned));
+    folders.extend(FOLDERS.iter().map(|folder| (*folder).to_owned()));
+    let paths = names.iter().flat_map(|name| folders.iter().map(move |folder| format!("{folder}/{name}")));
+    paths.into_iter().find(|path| system.exists(path))
+}
+
+/// Releases of ROCm that AMD's packages installed under /opt. Several at once are a usual cause of trouble.
+fn releases(system: &System, vendor: Vendor) -> Option<Finding> {
+    if vendor != Vendor::Amd {
+        return None;
+    }
+    let folders = system.list("/opt").into_iter().filter(|name| name.starts_with("rocm-"));
+    let versions: Vec<String> =
+        folders.filter_map(|name| system.read(&format!("/opt/{name}/.info/version")).or(Some(name))).collect();
+    match &versions[..] {
+        [] => None,
+        [one] => Some(Finding::good(format!("ROCm {one} under /opt"))),
+        several => Some(
+            Finding::new(Severity::Note, format!("several releases of ROCm under /opt: {}", several.join(", ")))
+                .fix("roci takes /opt/rocm first; ROCM_PATH names another"),
+        ),
+    }
+}

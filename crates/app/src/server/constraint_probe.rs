@@ -1,0 +1,216 @@
+//! Constraints come from anybody, and one that takes too much of the compiler must cost one request, not the server.
+//! So each is first compiled by a child process, this same program, with bounds on memory and time that the kernel
+//! enforces. Only what the child survives is compiled here. The child answers in `main`, before anything else.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+use text::constraint::{self, Constraint};
+
+const ASK: &str = "ROCI_CONSTRAINT_PROBE";
+/// Lines of an answer: the first says that it began.
+const BEGAN: &str = "roci-constraint began";
+const FINE: &str = "roci-constraint fine";
+const WRONG: &str = "roci-constraint wrong ";
+
+/// Address space of the child: its code, the compiler's stack of 256 MiB, and as much again for the constraint.
+#[cfg(unix)]
+const MAX_BYTES: u64 = 768 << 20;
+/// Seconds of processor time.
+#[cfg(unix)]
+const MAX_CPU_S: u64 = 5;
+/// On a machine that is busy with other things.
+const MAX_WALL: Duration = Duration::from_secs(20);
+/// Children at once; the others wait.
+const MAX_CHILDREN: usize = 2;
+
+/// Whether a constraint can be compiled within bounds, and why not. Blocks.
+pub fn check(constraint: &Constraint) -> Result<(), String> {
+    if *constraint == Constraint::Json {
+        return Ok(());
+    }
+    let _turn = Turn::take()?;
+    match ask(&constraint.to_spec()) {
+        Outcome::Fine => Ok(()),
+        Outcome::Wrong(why) => Err(why),
+        Outcome::Died(status) => Err(format!("it takes too much memory or time to compile ({status})")),
+        Outcome::Late => Err(format!("it takes longer than {} s to compile", MAX_WALL.as_secs())),
+        Outcome::Unavailable(why) => {
+            static IS_TOLD: AtomicBool = AtomicBool::new(false);
+            if !IS_TOLD.swap(true, Ordering::Relaxed) {
+                tracing::warn!(why, "constraints are compiled without a process to try them out in");
+            }
+            Ok(())
+        }
+    }
+}
+
+enum Outcome {
+    Fine,
+    Wrong(String),
+    Died(ExitStatus),
+    Late,
+    /// The child never began.
+    Unavailable(String),
+}
+
+/// A place among the children.
+struct Turn;
+
+static N_CHILDREN: Mutex<usize> = Mutex::new(0);
+static FREED: Condvar = Condvar::new();
+
+impl Turn {
+    fn take() -> Result<Self, String> {
+        let n = N_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = FREED.wait_timeout_while(n, MAX_WALL, |n| *n >= MAX_CHILDREN);
+        let (mut n, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            return Err("too many others are being compiled; please try again".to_owned());
+        }
+        *n += 1;
+        Ok(Self)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *N_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        FREED.notify_one();
+    }
+}
+
+fn ask(spec: &str) -> Outcome {
+    let child = program().and_then(|program| {
+        let mut command = Command::new(program);
+        // Nothing of this process's environment matters to it, and backtraces would only take time.
+        command.env_clear().env(ASK, "1");
+        for name in ["LD_LIBRARY_PATH", "PATH"] {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
+    });
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => return Outcome::Unavailable(error.to_string()),
+    };
+    let answer = converse(&mut child, spec);
+    if answer.is_none() {
+        // It may be gone already.
+        let _ = child.kill();
+    }
+    let status = child.wait();
+    match (answer, status) {
+        (None, _) => Outcome::Late,
+        (Some(Answer::Fine), _) => Outcome::Fine,
+        (Some(Answer::Wrong(why)), _) => Outcome::Wrong(why),
+        (Some(Answer::Silence { has_begun: true }), Ok(status)) => Outcome::Died(status),
+        (Some(Answer::Silence { .. }), status) => {
+            let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+            Outcome::Unavailable(format!("the process did not begin: {status}"))
+        }
+    }
+}
+
+/// Works also when the file was replaced since the start.
+fn program() -> std::io::Result<std::path::PathBuf> {
+    let link = std::path::Path::new("/proc/self/exe");
+    if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
+}
+
+enum Answer {
+    Fine,
+    Wrong(String),
+    Silence { has_begun: bool },
+}
+
+/// `None`: it took too long.
+fn converse(child: &mut Child, spec: &str) -> Option<Answer> {
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let start = Instant::now();
+    let (sender, lines) = mpsc::channel();
+    std::thread::scope(|scope| {
+        if let Some(mut stdin) = stdin {
+            // It ends early where it refuses what it reads.
+            scope.spawn(move || drop(stdin.write_all(spec.as_bytes())));
+        }
+        if let Some(stdout) = stdout {
+            scope.spawn(move || {
+                let lines = BufReader::new(stdout.take(64 << 10)).lines();
+                lines.map_while(Result::ok).try_for_each(|line| sender.send(line)).ok();
+            });
+        }
+        let mut has_begun = false;
+        let answer = loop {
+            match lines.recv_timeout(MAX_WALL.saturating_sub(start.elapsed())) {
+                Ok(line) if line == BEGAN => has_begun = true,
+                Ok(line) if line == FINE => break Some(Answer::Fine),
+                Ok(line) => {
+                    if let Some(why) = line.strip_prefix(WRONG) {
+                        break Some(Answer::Wrong(why.to_owned()));
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => break None,
+                Err(mpsc::RecvTimeoutError::Disconnected) => break Some(Answer::Silence { has_begun }),
+            }
+        };
+        if answer.is_none() {
+            // Its pipes close, and the threads above end.
+            let _ = child.kill();
+        }
+        answer
+    })
+}
+
+/// If this process was started to try out a constraint: does so and exits. Called first in `main`.
+pub fn answer_if_asked() {
+    if std::env::var_os(ASK).is_none() {
+        return;
+    }
+    set_bounds();
+    say(BEGAN);
+    let mut spec = String::new();
+    let read = std::io::stdin().read_to_string(&mut spec).map_err(|error| error.to_string());
+    let outcome = read.and_then(|_| {
+        let constraint = Constraint::from_spec(&spec).map_err(|error| error.to_string())?;
+        constraint::try_out(&constraint).map_err(|error| error.to_string())
+    });
+    match outcome {
+        Ok(()) => say(FINE),
+        Err(why) => say(&format!("{WRONG}{}", shorten(&why))),
+    }
+    std::process::exit(0);
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}
+
+/// One line that fits into an error.
+fn shorten(text: &str) -> String {
+    let line = text.replace(['\n', '\r'], " ");
+    let line = line.strip_prefix("the constraint cannot be used: ").unwrap_or(&line);
+    match line.char_indices().nth(2_000) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+#[cfg(unix)]
+fn set_bounds() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = |n| Rlimit { current: Some(n), maximum: Some(n) };
+    for (resource, n) in [(Resource::As, MAX_BYTES), (Resource::Cpu, MAX_CPU_S), (Resource::Core, 0)] {
+        // A system that refuses leaves the bound on time that the parent keeps.
+        let _ = setrlimit(resource, limit(n));
+    }
+}
+
+#[cfg(not(unix))]
+fn set_bounds() {}

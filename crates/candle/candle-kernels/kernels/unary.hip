@@ -1,0 +1,66 @@
+// out = op(inp), and two that take a number as well. Halves are computed in f32.
+#define MATH(name, expression)  \
+    template <class W>          \
+    DEVICE W u##name##_of(W x) { \
+        return expression;      \
+    }
+MATH(neg, -x)
+MATH(recip, (W)1 / x)
+MATH(exp, exp_of(x))
+MATH(log, log_of(x))
+MATH(sin, sin_of(x))
+MATH(cos, cos_of(x))
+MATH(tanh, tanh_of(x))
+MATH(erf, erf_of(x))
+MATH(ceil, ceil_of(x))
+MATH(floor, floor_of(x))
+MATH(round, round_of(x))
+MATH(normcdf, (W)0.5 * ((W)1 + erf_of(x * (W)0.70710678118654752)))
+MATH(abs, fabs_of(x))
+MATH(sqr, x *x)
+MATH(sqrt, sqrt_of(x))
+MATH(gelu, (W)0.5 * x * ((W)1 + tanh_of((W)0.79788456080286535588 * x * ((W)1 + (W)0.044715 * x * x))))
+MATH(gelu_erf, x *unormcdf_of(x))
+MATH(relu, x > (W)0 ? x : (W)0)
+MATH(silu, x / ((W)1 + exp_of(-x)))
+MATH(sigmoid, (W)1 / ((W)1 + exp_of(-x)))
+MATH(sign, (W)(x > (W)0) - (W)(x < (W)0))
+
+// For integers: what is defined on them.
+template <class T>
+DEVICE T integer_abs(T x) {
+    return x < 0 ? (T)-x : x;
+}
+
+#define UNARY(name, T, expression)                                                                                     \
+    KERNEL(THREADS) name##_##T(usize n, usize n_dims, const usize *info, const T *inp, T *out) {                       \
+        const usize *strides = info + n_dims;                                                                          \
+        const bool flat = info == nullptr || is_contiguous(n_dims, info, strides);                                     \
+        EACH(i, n) {                                                                                                   \
+            const T x = inp[flat ? i : strided(i, n_dims, info, strides)];                                             \
+            out[i] = (expression);                                                                                     \
+        }                                                                                                              \
+    }
+#define FLOAT_UNARY(name, T) UNARY(name, T, down<T>(name##_of(up(x))))
+
+#define WITH_NUMBER(name, T, expression)                                                                               \
+    KERNEL(THREADS) name##_##T(usize n, usize n_dims, const usize *info, T number, const T *inp, T *out) {             \
+        const usize *strides = info + n_dims;                                                                          \
+        const bool flat = info == nullptr || is_contiguous(n_dims, info, strides);                                     \
+        const WIDE(T) p = up(number);                                                                                  \
+        EACH(i, n) {                                                                                                   \
+            const WIDE(T) x = up(inp[flat ? i : strided(i, n_dims, info, strides)]);                                   \
+            out[i] = down<T>(expression);                                                                              \
+        }                                                                                                              \
+    }
+
+//@ ucopy_$T = UNARY(ucopy, $T, x) ; T: u8 u32 i16 i32 i64 bf16 f16 f32 f64 f8e4m3
+//@ $O_$T = FLOAT_UNARY($O, $T) ; O: uneg urecip uexp ulog usin ucos utanh uerf uceil ufloor uround unormcdf uabs usqr usqrt ugelu ugelu_erf urelu usilu usigmoid usign ; T: bf16 f16 f32 f64 f8e4m3
+//@ uneg_$T = UNARY(uneg, $T, ($T)-x) ; T: i16 i32 i64
+//@ uabs_$T = UNARY(uabs, $T, integer_abs(x)) ; T: u8 u32 i16 i32 i64
+//@ usqr_$T = UNARY(usqr, $T, ($T)(x * x)) ; T: u8 u32 i16 i32 i64
+//@ urelu_$T = UNARY(urelu, $T, x > 0 ? x : ($T)0) ; T: u8 u32 i16 i32 i64
+//@ usign_$T = UNARY(usign, $T, ($T)((x > 0) - (x < 0))) ; T: u8 u32 i16 i32 i64
+//@ $O_$T = UNARY($O, $T, x) ; O: uceil ufloor uround ; T: u8 u32 i16 i32 i64
+//@ uelu_$T = WITH_NUMBER(uelu, $T, x > 0 ? x : p * (exp_of(x) - 1)) ; T: bf16 f16 f32 f64 f8e4m3
+//@ upowf_$T = WITH_NUMBER(upowf, $T, pow_of(x, p)) ; T: bf16 f16 f32 f64 f8e4m3

@@ -1,0 +1,354 @@
+//! Which kernel multiplies. This is the one place where that is decided, for CPUs and for GPUs: the ops ask once, and
+//! what they launch, how they round activations and whether a norm or a gate is computed on the way in all follow from
+//! the answer. The decision is pure: types, shapes and the machine go in, a [`ProductPlan`] comes out.
+
+use std::fmt;
+
+use weights::Dtype;
+
+use crate::formats::for_block;
+use crate::gpu::mma;
+use crate::tiles::{Format, GROUP};
+use crate::{Isa, Layout, Tuning};
+
+/// CPU: rows up to which plain weights are converted anew for each activation row.
+pub(crate) const FEW_ROWS: usize = 8;
+/// CPU: rows up to which packed weights are unpacked anew for every tile of activations.
+pub(crate) const SOME_ROWS: usize = 24;
+/// CPU: rows from which bytes and outliers pay for unpacking weights twice.
+const MANY_ROWS: usize = 64;
+/// GPU: rows up to which `matvec` runs in passes of eight.
+const MATVEC_ROWS: usize = 16;
+/// The same where the BLAS library reads the weights as they are. H200, F16 llama-8b, 8 sequences: 378 tokens/s by matvec.
+const MATVEC_ROWS_BESIDE_BLAS: usize = 1;
+
+/// A kernel for products.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum ProductKernel {
+    /// CPU, portable Rust: decodes to f32.
+    Portable,
+    /// CPU, 64-bit ARM: every type, from rows.
+    Neon,
+    /// CPU, x86: plain numbers, few rows, f32.
+    Dot,
+    /// CPU, x86: plain numbers, many rows, f32 panels.
+    Panel,
+    /// CPU, x86: tiles unpacked in registers, activations in 16 bits, some rows.
+    Strip,
+    /// CPU, x86: tiles unpacked once for all rows, activations in 16 bits, many rows.
+    Unpacked,
+    /// CPU, Zen 4: as `Unpacked` with half the multiplications.
+    Winograd,
+    /// CPU, AVX-512: activations in bytes, outliers in f32.
+    Bytes,
+    /// GPU: few rows, weights as they lie, activations in 16 bits (packed weights) or f32 (plain numbers).
+    Matvec,
+    /// GPU: some to a few hundred rows on NVIDIA's matrix units, weights as they lie.
+    Mma,
+    /// GPU: the vendor's BLAS library on decoded weights.
+    Blas,
+    /// GPU: many rows on the matrix units of either vendor, weights decoded into f16 tiles.
+    MatrixTiles,
+    /// GPU: many rows in f32 tiles, on any chip.
+    FloatTiles,
+}
+
+/// What all products of one left side share.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct ProductShape<'a> {
+    pub(crate) n_rows: usize,
+    pub(crate) n_in: usize,
+    /// The weights of each product.
+    pub(crate) weights: &'a [Weight],
+    /// Whether all of them may have activations in bytes.
+    pub(crate) may_be_coarse: bool,
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) struct Weight {
+    pub(crate) dtype: Dtype,
+    pub(crate) layout: Layout,
+}
+
+impl Weight {
+    fn is_packed(self) -> bool {
+        self.dtype.block_len() > 1
+    }
+}
+
+/// Where products run.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Machine {
+    Cpu(Isa),
+    Gpu(ProductChip),
+}
+
+/// What the choice depends on in a GPU.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct ProductChip {
+    pub(crate) tuning: Tuning,
+    /// Whether `mma_16x8x16` exists.
+    pub(crate) has_mma: bool,
+    /// Whether there are matrix units of either vendor.
+    pub(crate) has_matrix_units: bool,
+    pub(crate) blas: BlasTypes,
+    /// Bytes of the workspace for activations.
+    pub(crate) activation_bytes: usize,
+}
+
+/// What the BLAS library multiplies here.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub(crate) struct BlasTypes {
+    /// Whether there is one at all.
+    pub(crate) is_there: bool,
+    pub(crate) halves: bool,
+    pub(crate) floats: bool,
+}
+
+/// The answer.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub(crate) struct ProductPlan {
+    /// One for each product.
+    pub(crate) kernels: Vec<ProductKernel>,
+    /// Whether a norm or a gate can be computed on the way into the product.
+    pub(crate) fuses_left: bool,
+    /// A faster path that this machine, type or shape rules out.
+    pub(crate) refused: Option<Refusal>,
+}
+
+impl ProductPlan {
+    fn all(kernel: ProductKernel, shape: &ProductShape, fuses_left: bool) -> Self {
+        Self { kernels: vec![kernel; shape.weights.len()], fuses_left, refused: None }
+    }
+
+    /// Whether every product has this kernel.
+    pub(crate) fn is(&self, kernel: ProductKernel) -> bool {
+        !self.kernels.is_empty() && self.kernels.iter().all(|k| *k == kernel)
+    }
+}
+
+/// Why many rows do not go to the matrix units, or not through the library.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum Refusal {
+    NoUnits,
+    Type(Dtype),
+    Columns(usize),
+    Blas(Dtype),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: &str = "products of many rows on the matrix units";
+        match self {
+            Refusal::NoUnits => write!(f, "{UNITS}: this chip has none that the kernels use"),
+            Refusal::Type(dtype) => write!(f, "{UNITS}: {dtype} weights do not fit f16"),
+            Refusal::Columns(n) => write!(f, "{UNITS}: rows of {n} are no multiple of {GROUP}"),
+            Refusal::Blas(dtype) => write!(f, "{dtype} products through the vendor's library: not usable here"),
+        }
+    }
+}
+
+/// The kernel for each of some products of one left side.
+pub(crate) fn plan(machine: Machine, shape: &ProductShape) -> ProductPlan {
+    match machine {
+        Machine::Cpu(isa) => plan_cpu(isa, shape),
+        Machine::Gpu(chip) => plan_gpu(&chip, shape),
+    }
+}
+
+fn plan_cpu(isa: Isa, shape: &ProductShape) -> ProductPlan {
+    let n_rows = shape.n_rows;
+    let are_tiles = shape.weights.iter().all(|weight| weight.layout == Layout::Tiles);
+    // Only rows that are rounded can be made on the way.
+    let fuses_left = are_tiles && n_rows > 0 && shape.n_in > 0;
+    if shape.may_be_coarse && isa >= Isa::Avx512 && n_rows >= MANY_ROWS && outliers(shape.weights).is_some() {
+        return ProductPlan::all(ProductKernel::Bytes, shape, fuses_left);
+    }
+    let packed = || shape.weights.iter().filter(|weight| weight.layout == Layout::Tiles);
+    let is_winograd = isa == Isa::Zen4 && packed().all(|weight| has_scale_per_group(weight.dtype));
+    let kernel = |weight: &Weight| match (isa, weight.layout) {
+        (Isa::Plain, _) => ProductKernel::Portable,
+        (Isa::Neon, _) => ProductKernel::Neon,
+        (_, Layout::Tiles) if n_rows <= SOME_ROWS => ProductKernel::Strip,
+        (_, Layout::Tiles) if is_winograd => ProductKernel::Winograd,
+        (_, Layout::Tiles) => ProductKernel::Unpacked,
+        _ if weight.is_packed() => ProductKernel::Portable,
+        _ if n_rows <= FEW_ROWS => ProductKernel::Dot,
+        _ => ProductKernel::Panel,
+    };
+    ProductPlan { kernels: shape.weights.iter().map(kernel).collect(), fuses_left, refused: None }
+}
+
+/// Of the types that have it: one in so many activations is left out of the bytes. `None` if any type stays with 16 bits.
+pub(crate) fn outliers(weights: &[Weight]) -> Option<usize> {
+    let of_type = |weight: &Weight| match weight.layout {
+        Layout::Tiles => for_block!(weight.dtype,
+            P => P::OUTLIERS,
+            P => { let _: Option<P> = None; None }
+        ),
+        _ => None,
+    };
+    weights.iter().map(of_type).try_fold(usize::MAX, |least, outliers| Some(least.min(outliers?)))
+}
+
+/// Whether one scale serves a whole group, as Winograd's identity needs it.
+fn has_scale_per_group(dtype: Dtype) -> bool {
+    for_block!(dtype,
+        P => P::SPAN == GROUP,
+        P => { let _: Option<P> = None; false }
+    )
+}
+
+fn plan_gpu(chip: &ProductChip, shape: &ProductShape) -> ProductPlan {
+    let (n_rows, n_in) = (shape.n_rows, shape.n_in);
+    let are_halves = shape.weights.iter().all(|weight| weight.dtype == Dtype::F16);
+    let are_packed = shape.weights.iter().all(|weight| weight.is_packed());
+    let mma_rows = if are_halves {
+        chip.tuning.mma_f16_from..=chip.tuning.mma_f16_to
+    } else {
+        chip.tuning.mma_from..=chip.tuning.mma_to
+    };
+    let fits_mma = n_in > 0 && n_in.is_multiple_of(GROUP) && mma::n_bytes([n_rows, n_in]) <= chip.activation_bytes;
+    if chip.has_mma && mma_rows.contains(&n_rows) && (are_packed || are_halves) && fits_mma {
+        return ProductPlan::all(ProductKernel::Mma, shape, true);
+    }
+    let matvec_rows = if are_halves && chip.blas.halves { MATVEC_ROWS_BESIDE_BLAS } else { MATVEC_ROWS };
+    if n_rows <= matvec_rows {
+        return ProductPlan::all(ProductKernel::Matvec, shape, are_packed && n_in.is_multiple_of(GROUP));
+    }
+    let mut refused = None;
+    let kernels: Vec<_> = shape.weights.iter().map(|weight| many_rows(chip, shape, weight, &mut refused)).collect();
+    let fuses_left = shape
+        .weights
+        .iter()
+        .zip(&kernels)
+        .all(|(w, k)| *k == ProductKernel::Blas && fits_f16(w.dtype) && chip.blas.halves);
+    ProductPlan { kernels, fuses_left, refused }
+}
+
+/// The kernel for more rows than `matvec` and `mma` take.
+fn many_rows(
+    chip: &ProductChip,
+    shape: &ProductShape,
+    weight: &Weight,
+    refused: &mut Option<Refusal>,
+) -> ProductKernel {
+    let wants_units = shape.n_rows >= (chip.tuning.units_rows as usize).max(1);
+    let why = if !chip.has_matrix_units {
+        Some(Refusal::NoUnits)
+    } else if !fits_f16(weight.dtype) {
+        Some(Refusal::Type(weight.dtype))
+    } else if !shape.n_in.is_multiple_of(GROUP) {
+        Some(Refusal::Columns(shape.n_in))
+    } else {
+        None
+    };
+    let takes_units = wants_units && why.is_none();
+    let blas_rows = chip.tuning.blas_rows as usize;
+    let wants_blas = chip.blas.is_there && ((blas_rows > 0 && shape.n_rows >= blas_rows) || !takes_units);
+    if wants_blas {
+        let can = if fits_f16(weight.dtype) { chip.blas.halves } else { chip.blas.floats };
+        if can {
+            return ProductKernel::Blas;
+        }
+        *refused = Some(Refusal::Blas(weight.dtype));
+    }
+    if takes_units {
+        return ProductKernel::MatrixTiles;
+    }
+    if wants_units {
+        *refused = why;
+    }
+    ProductKernel::FloatTiles
+}
+
+/// Whether f16 holds these weights: packed ones are small integers times a scale, and the matrix units take halves.
+pub(crate) fn fits_f16(dtype: Dtype) -> bool {
+    dtype == Dtype::F16 || dtype.block_len() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: [usize; 8] = [1, 4, 9, 16, 17, 40, 64, 2048];
+
+    fn line(machine: Machine, dtype: Dtype, layout: Layout) -> String {
+        let weights = [Weight { dtype, layout }];
+        let cells = ROWS.map(|n_rows| {
+            let shape = ProductShape { n_rows, n_in: 4096, weights: &weights, may_be_coarse: true };
+            let plan = plan(machine, &shape);
+            format!("{:?}{}", plan.kernels[0], if plan.fuses_left { "+" } else { "" })
+        });
+        cells.join(" ")
+    }
+
+    fn chip(vendor: &str, arch: &str, blas: BlasTypes) -> Machine {
+        let tuning = Tuning::with(vendor, arch, "").unwrap();
+        let (has_mma, has_matrix_units) = (vendor == "cuda", true);
+        Machine::Gpu(ProductChip { tuning, has_mma, has_matrix_units, blas, activation_bytes: 1 << 30 })
+    }
+
+    /// `+`: a norm or a gate is computed on the way in. The columns are [`ROWS`].
+    #[test]
+    fn the_table() {
+        let all = BlasTypes { is_there: true, halves: true, floats: true };
+        let none = BlasTypes::default();
+        let (rows, tiles, planes) = (Layout::Rows, Layout::Tiles, Layout::Planes);
+        let cpu = Machine::Cpu;
+        let table = [
+            (
+                cpu(Isa::Plain),
+                Dtype::Q4K,
+                rows,
+                "Portable Portable Portable Portable Portable Portable Portable Portable",
+            ),
+            (cpu(Isa::Neon), Dtype::Q4K, rows, "Neon Neon Neon Neon Neon Neon Neon Neon"),
+            (cpu(Isa::Avx2), Dtype::Q4K, tiles, "Strip+ Strip+ Strip+ Strip+ Strip+ Unpacked+ Unpacked+ Unpacked+"),
+            (cpu(Isa::Avx2), Dtype::F16, rows, "Dot Dot Panel Panel Panel Panel Panel Panel"),
+            (cpu(Isa::Avx512), Dtype::Q4K, tiles, "Strip+ Strip+ Strip+ Strip+ Strip+ Unpacked+ Unpacked+ Unpacked+"),
+            (cpu(Isa::Avx512), Dtype::Q5K, tiles, "Strip+ Strip+ Strip+ Strip+ Strip+ Unpacked+ Bytes+ Bytes+"),
+            (cpu(Isa::Zen4), Dtype::Q4K, tiles, "Strip+ Strip+ Strip+ Strip+ Strip+ Winograd+ Winograd+ Winograd+"),
+            (cpu(Isa::Zen4), Dtype::Q2K, tiles, "Strip+ Strip+ Strip+ Strip+ Strip+ Unpacked+ Unpacked+ Unpacked+"),
+            (chip("cuda", "sm_90", all), Dtype::Q4K, planes, "Matvec+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Blas+"),
+            (chip("cuda", "sm_90", all), Dtype::F16, rows, "Matvec Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Blas+"),
+            (chip("cuda", "sm_90", all), Dtype::BF16, rows, "Matvec Matvec Matvec Matvec Blas Blas Blas Blas"),
+            (chip("cuda", "sm_90", none), Dtype::Q4K, planes, "Matvec+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ MatrixTiles"),
+            (
+                chip("rocm", "gfx1100", all),
+                Dtype::Q4K,
+                planes,
+                "Matvec+ Matvec+ Matvec+ Matvec+ MatrixTiles MatrixTiles MatrixTiles Blas+",
+            ),
+            (
+                chip("rocm", "gfx942", none),
+                Dtype::Q6K,
+                planes,
+                "Matvec+ Matvec+ Matvec+ Matvec+ MatrixTiles MatrixTiles MatrixTiles MatrixTiles",
+            ),
+            (
+                chip("rocm", "gfx1100", none),
+                Dtype::BF16,
+                rows,
+                "Matvec Matvec Matvec Matvec FloatTiles FloatTiles FloatTiles FloatTiles",
+            ),
+        ];
+        for (machine, dtype, layout, expected) in table {
+            let found = line(machine, dtype, layout);
+            println!("{machine:?} {dtype}: {found}");
+            assert_eq!(found, expected, "{machine:?} {dtype}");
+        }
+    }
+
+    #[test]
+    fn why_a_fast_path_is_left_out() {
+        let weights = [Weight { dtype: Dtype::BF16, layout: Layout::Rows }];
+        let shape = ProductShape { n_rows: 100, n_in: 4096, weights: &weights, may_be_coarse: false };
+        let found = plan(chip("rocm", "gfx1100", BlasTypes::default()), &shape);
+        assert_eq!(found.refused, Some(Refusal::Type(Dtype::BF16)));
+        let weights = [Weight { dtype: Dtype::F16, layout: Layout::Rows }];
+        let shape = ProductShape { n_in: 100, weights: &weights, ..shape };
+        let found = plan(chip("rocm", "gfx1100", BlasTypes::default()), &shape);
+        assert_eq!(found.refused, Some(Refusal::Columns(100)));
+    }
+}

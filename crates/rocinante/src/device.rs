@@ -1,0 +1,176 @@
+//! Where a model computes: what was asked for, what `auto` takes, and why it did not take the others.
+//!
+//! Drivers hang and abort, so `auto` asks them through a child process that is this same program: its `main` calls
+//! [`answer_if_asked`] first. A program that does not never starts a child, and `auto` takes the CPU there.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ::model::DeviceChoice;
+use gpu::Vendor;
+use gpu::discovery::{Discovery, Probe};
+
+use crate::Error;
+
+/// Whether this program answers probes, so that it may start itself as one.
+static ANSWERS_PROBES: AtomicBool = AtomicBool::new(false);
+
+/// Answers and exits if this process was started to probe a GPU's driver. Call it first in `main`: [`Device::Auto`]
+/// finds GPUs only in programs that do.
+pub fn answer_if_asked() {
+    gpu::discovery::answer_if_asked();
+    ANSWERS_PROBES.store(true, Ordering::Relaxed);
+}
+
+/// Where a model is to compute. Reads and writes as `auto`, `cpu`, `cuda:0`, `rocm:1`.
+///
+/// ```
+/// use rocinante::Device;
+/// assert_eq!("cpu".parse::<Device>()?, Device::Cpu);
+/// assert_eq!("rocm".parse::<Device>()?.to_string(), "rocm:0");
+/// assert!("tpu".parse::<Device>().is_err());
+/// # Ok::<(), rocinante::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Device {
+    /// The best GPU that passes its self-test, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU, whatever else there is.
+    Cpu,
+    /// This GPU and no other.
+    Gpu {
+        /// Whose driver it is.
+        vendor: Vendor,
+        /// Which of that driver's devices.
+        ordinal: u32,
+    },
+}
+
+/// The device a model will use, and what [`Device::Auto`] passed over.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChosenDevice {
+    /// Where the model will be loaded.
+    pub choice: DeviceChoice,
+    /// GPUs that are present and were not taken because they do not work here, each with the reason.
+    pub refused: Vec<String>,
+    /// Why there is no GPU of a vendor at all, or none could be looked for.
+    pub absent: Vec<String>,
+}
+
+impl Device {
+    /// Decides. Only `auto` looks at the machine; what was named is taken at its word and may fail to load.
+    pub fn choose(self) -> ChosenDevice {
+        match self {
+            Self::Cpu => ChosenDevice::default(),
+            Self::Gpu { vendor, ordinal } => {
+                ChosenDevice { choice: DeviceChoice::Gpu { vendor, ordinal }, ..ChosenDevice::default() }
+            }
+            Self::Auto if !ANSWERS_PROBES.load(Ordering::Relaxed) => {
+                let why = "GPUs were not looked for: this program does not call rocinante::answer_if_asked in main";
+                ChosenDevice { absent: vec![why.to_owned()], ..ChosenDevice::default() }
+            }
+            Self::Auto => match Probe::this_program() {
+                Ok(probe) => ChosenDevice::of(&probe.discover()),
+                Err(error) => ChosenDevice { absent: vec![error.to_string()], ..ChosenDevice::default() },
+            },
+        }
+    }
+}
+
+impl ChosenDevice {
+    fn of(found: &Discovery) -> Self {
+        let best = found.best(None);
+        Self {
+            choice: best
+                .map_or(DeviceChoice::Cpu, |best| DeviceChoice::Gpu { vendor: best.vendor, ordinal: best.ordinal }),
+            refused: found.devices.iter().filter(|found| found.refused.is_some()).map(ToString::to_string).collect(),
+            absent: found.absent.iter().map(|(vendor, why)| format!("no {vendor} GPU: {why}")).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Gpu { vendor, ordinal } => write!(f, "{}:{ordinal}", vendor.word()),
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let gpu = || {
+            let (word, ordinal) = text.split_once(':').unwrap_or((text, "0"));
+            Some(Self::Gpu { vendor: Vendor::from_word(word)?, ordinal: ordinal.parse().ok()? })
+        };
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            _ => gpu().ok_or_else(|| Error::Device(text.to_owned())),
+        }
+    }
+}
+
+/// The names that [`Device`] takes, for messages: `auto, cpu, rocm[:N], cuda[:N]`.
+pub fn device_names() -> String {
+    let words = Vendor::ALL.map(|vendor| format!("{}[:N]", vendor.word())).join(", ");
+    format!("auto, cpu, {words}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpu::discovery::Found;
+
+    fn found(ordinal: u32, refused: Option<&str>) -> Found {
+        Found {
+            vendor: Vendor::ALL[0],
+            ordinal,
+            name: "card".to_owned(),
+            arch: "x".to_owned(),
+            memory_bytes: 1 << 30,
+            is_integrated: false,
+            pci: String::new(),
+            driver: "1.0".to_owned(),
+            refused: refused.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn names_come_back() {
+        for name in ["auto", "cpu", "cuda:3", "rocm:0"] {
+            assert_eq!(name.parse::<Device>().unwrap().to_string(), name);
+        }
+        for bad in ["", "gpu", "cuda:x", "cpu:1"] {
+            assert!(matches!(bad.parse::<Device>(), Err(Error::Device(name)) if name == bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn auto_takes_the_best_and_says_why_not_the_others() {
+        let discovery = Discovery {
+            devices: vec![found(1, None), found(0, Some("its self-test gave wrong numbers"))],
+            absent: vec![(Vendor::ALL[1], "its library is not installed".to_owned())],
+        };
+        let chosen = ChosenDevice::of(&discovery);
+        assert_eq!(chosen.choice, DeviceChoice::Gpu { vendor: Vendor::ALL[0], ordinal: 1 });
+        assert!(chosen.refused.len() == 1 && chosen.refused[0].contains("wrong numbers"), "{chosen:?}");
+        assert!(chosen.absent[0].contains("not installed"));
+        let none = ChosenDevice::of(&Discovery { devices: vec![found(0, Some("hangs"))], absent: Vec::new() });
+        assert_eq!((none.choice, none.refused.len()), (DeviceChoice::Cpu, 1));
+    }
+
+    /// Nobody calls `answer_if_asked` in a test program: starting it again as a probe would run all its tests.
+    #[test]
+    fn a_program_that_does_not_answer_is_not_started_again() {
+        let chosen = Device::Auto.choose();
+        assert_eq!(chosen.choice, DeviceChoice::Cpu);
+        assert!(chosen.absent[0].contains("answer_if_asked"));
+    }
+}

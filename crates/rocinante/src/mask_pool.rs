@@ -1,0 +1,51 @@
+//! Threads that compute masks, shared by all engines of the process. Started with the first constraint; few, because
+//! a mask takes microseconds and the model wants the cores.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
+
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+/// An expression nested in itself is taken apart level by level.
+const STACK_BYTES: usize = 64 << 20;
+
+/// Runs a job on one of the threads, as soon as one is free.
+pub(crate) fn run(job: Job) -> Result<(), String> {
+    static POOL: OnceLock<Result<mpsc::Sender<Job>, String>> = OnceLock::new();
+    let pool = POOL.get_or_init(start).as_ref().map_err(Clone::clone)?;
+    pool.send(job).map_err(|_| "the threads that compute masks are gone".to_owned())
+}
+
+fn start() -> Result<mpsc::Sender<Job>, String> {
+    let (jobs, inbox) = mpsc::channel::<Job>();
+    let inbox = Arc::new(Mutex::new(inbox));
+    let n_threads = std::thread::available_parallelism().map_or(2, |n| n.get() / 2).clamp(2, 8);
+    for _ in 0..n_threads {
+        let inbox = Arc::clone(&inbox);
+        let thread = std::thread::Builder::new().name("masks".into()).stack_size(STACK_BYTES);
+        let run = move || {
+            loop {
+                let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok(job) = next else { return };
+                // llguidance catches its own panics; one that slips through must not take the thread along.
+                _ = catch_unwind(AssertUnwindSafe(job));
+            }
+        };
+        thread.spawn(run).map_err(|error| format!("there are no threads to compute masks on: {error}"))?;
+    }
+    Ok(jobs)
+}
+
+/// Processor time of the calling thread: what a busy machine takes from it does not count.
+#[cfg(unix)]
+pub(crate) fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+}
+
+#[cfg(not(unix))]
+pub(crate) fn thread_time() -> Duration {
+    static START: OnceLock<std::time::Instant> = OnceLock::new();
+    START.get_or_init(std::time::Instant::now).elapsed()
+}

@@ -1,0 +1,125 @@
+//! What a caller can choose about a model: where and how it is loaded, and how its engine shares out the work. What is
+//! left open is decided by the device, its memory and the model (`load_plan`), never inherited from another device.
+
+use std::time::Duration;
+
+use ::model::{KvType, Watch};
+
+use crate::Device;
+use crate::masks::ConstraintGuard;
+use crate::quantize::Mix;
+
+/// Where and how a model is loaded.
+///
+/// ```
+/// use rocinante::{Device, Options, Scheduling, Workload};
+/// // On the CPU, with four answers at a time.
+/// let scheduling = Scheduling { max_running: Some(4), ..Scheduling::default() };
+/// let options = Options { device: Device::Cpu, workload: Workload::Server(scheduling), ..Options::default() };
+/// # assert_eq!(options.context, None);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where to compute.
+    pub device: Device,
+    /// Tokens that a prompt and its answer may have together; `None`: what the model was trained for, at most 8192,
+    /// less if memory is short.
+    pub context: Option<usize>,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
+    /// CPU threads; `None`: one per core.
+    pub n_threads: Option<usize>,
+    /// Makes the weights smaller while loading.
+    pub quantize: Option<&'static Mix>,
+    /// How closely a GPU's steps are watched.
+    pub watch: Watch,
+    /// A GPU that takes longer for one step counts as hung.
+    pub step_deadline: Duration,
+    /// Measures the bus to the GPU, so that the notes say how well loading used it.
+    pub measures_loading: bool,
+    /// Asked about every constraint before it is compiled.
+    pub constraint_guard: Option<ConstraintGuard>,
+    /// What the model is loaded for.
+    pub workload: Workload,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            device: Device::default(),
+            context: None,
+            kv_type: KvType::F16,
+            n_threads: None,
+            quantize: None,
+            watch: Watch::Off,
+            step_deadline: Duration::from_secs(120),
+            measures_loading: false,
+            constraint_guard: None,
+            workload: Workload::Conversation,
+        }
+    }
+}
+
+impl Options {
+    /// CPU threads that will compute.
+    pub fn threads(&self) -> usize {
+        self.n_threads.unwrap_or_else(n_cores)
+    }
+}
+
+/// Cores that this process may use.
+pub fn n_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What a model is loaded for.
+#[derive(Copy, Clone, Debug)]
+pub enum Workload {
+    /// One answer at a time; further requests wait for their turn.
+    Conversation,
+    /// Many answers at once.
+    Server(Scheduling),
+    /// No engine: the caller runs the model's steps, as benchmarks do.
+    Steps(StepSizes),
+}
+
+/// How an engine shares out its steps. `None` is chosen by the device, its free memory and the model.
+#[derive(Copy, Clone, Debug)]
+pub struct Scheduling {
+    /// Requests that generate at once.
+    pub max_running: Option<usize>,
+    /// Requests that may wait; one more is refused.
+    pub max_queue: usize,
+    /// Tokens in one step of the model.
+    pub max_batch_tokens: Option<usize>,
+    /// Prompt tokens in a step that also generates.
+    pub prefill_chunk: Option<usize>,
+    /// Tokens in the pool of keys and values that all requests share.
+    pub kv_tokens: Option<usize>,
+    /// Models that will share this device's memory; the pool leaves room for the others.
+    pub n_models: usize,
+}
+
+impl Default for Scheduling {
+    fn default() -> Self {
+        Self {
+            max_running: None,
+            max_queue: 256,
+            max_batch_tokens: None,
+            prefill_chunk: None,
+            kv_tokens: None,
+            n_models: 1,
+        }
+    }
+}
+
+/// Sizes of the steps of a model without an engine.
+#[derive(Copy, Clone, Debug)]
+pub struct StepSizes {
+    /// Sequences that hold a full context at once.
+    pub n_sequences: usize,
+    /// Rows of the largest step.
+    pub max_batch_tokens: usize,
+    /// Rows of a step that may ask for logits.
+    pub max_logits_rows: usize,
+}
