@@ -42,6 +42,6 @@ pub use kv_cache::KvType;
 pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, missing_on_device, plan};
 pub use names::Format;
 pub use rope_scaling::{Scaling, Yarn};
-pub use synthetic::{Recipe, Synthetic, synthetic};
+pub use synthetic::{Recipe, Synthetic, synthetic, synthetic_layers};
 pub use upload::Loaded;
 pub use watch::{DeviceLimits, Profiler, StepProfile, Watch};

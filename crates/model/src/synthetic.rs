@@ -7,6 +7,9 @@ use weights::{Bytes, Checkpoint, Dtype, Metadata, Tensor, Value};
 
 use crate::Error;
 
+mod shape;
+use shape::Shape;
+
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Synthetic {
     /// Two small layers, for tests.
@@ -15,6 +18,14 @@ pub enum Synthetic {
     Llama1b,
     /// The shape of Llama 3.1 8B.
     Llama8b,
+    /// The shape of Qwen3 8B.
+    Qwen38b,
+    /// The shape of Qwen3 30B A3B: 128 experts, 8 of them used.
+    Qwen330bA3b,
+    /// The shape of gpt-oss 20B: 32 experts, 4 of them used, windows and sinks.
+    GptOss20b,
+    /// The shape of Gemma 3 12B: windows.
+    Gemma312b,
 }
 
 /// Which type each matrix gets.
@@ -42,76 +53,39 @@ impl Recipe {
     }
 }
 
-struct Shape {
-    name: &'static str,
-    n_vocab: u32,
-    n_ctx: u32,
-    n_layers: u32,
-    n_embd: u32,
-    n_ff: u32,
-    n_heads: u32,
-    n_kv_heads: u32,
-    head_dim: u32,
-    rope_base: f32,
-    is_tied: bool,
-}
-
 impl Synthetic {
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Tiny, Self::Llama1b, Self::Llama8b].into_iter().find(|kind| kind.shape().name == name)
+    pub const ALL: [Self; 7] =
+        [Self::Tiny, Self::Llama1b, Self::Llama8b, Self::Qwen38b, Self::Qwen330bA3b, Self::GptOss20b, Self::Gemma312b];
+
+    pub fn name(self) -> &'static str {
+        self.shape().name
     }
 
-    fn shape(self) -> Shape {
-        let llama3 = Shape {
-            name: "llama-1b",
-            n_vocab: 128_256,
-            n_ctx: 131_072,
-            n_layers: 16,
-            n_embd: 2048,
-            n_ff: 8192,
-            n_heads: 32,
-            n_kv_heads: 8,
-            head_dim: 64,
-            rope_base: 500_000.0,
-            is_tied: true,
-        };
-        match self {
-            Self::Llama1b => llama3,
-            Self::Llama8b => Shape {
-                name: "llama-8b",
-                n_layers: 32,
-                n_embd: 4096,
-                n_ff: 14_336,
-                head_dim: 128,
-                is_tied: false,
-                ..llama3
-            },
-            Self::Tiny => Shape {
-                name: "tiny",
-                n_vocab: 320,
-                n_ctx: 1024,
-                n_layers: 2,
-                n_embd: 256,
-                n_ff: 512,
-                n_heads: 4,
-                n_kv_heads: 2,
-                head_dim: 64,
-                rope_base: 10_000.0,
-                is_tied: true,
-            },
-        }
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
 /// A checkpoint in memory. The same seed gives the same bytes.
 pub fn synthetic(kind: Synthetic, recipe: Recipe, seed: u64) -> Result<Checkpoint, Error> {
-    let shape = kind.shape();
+    synthetic_layers(kind, None, recipe, seed)
+}
+
+/// As [`synthetic`], with so many layers instead of the model's.
+pub fn synthetic_layers(
+    kind: Synthetic,
+    n_layers: Option<u32>,
+    recipe: Recipe,
+    seed: u64,
+) -> Result<Checkpoint, Error> {
+    let mut shape = kind.shape();
+    shape.n_layers = n_layers.unwrap_or(shape.n_layers);
     let mut tensors = Vec::new();
     let mut n_made = 0;
-    let (n_embd, n_ff, n_vocab) = (shape.n_embd as usize, shape.n_ff as usize, shape.n_vocab as usize);
-    let (q_dim, kv_dim) = ((shape.n_heads * shape.head_dim) as usize, (shape.n_kv_heads * shape.head_dim) as usize);
-    let mut matrix = |name: String, layer_idx: usize, rows: usize, cols: usize| {
-        let dtype = recipe.dtype(&name, layer_idx, shape.n_layers as usize);
+    let (n_embd, n_vocab) = (shape.n_embd as usize, shape.n_vocab as usize);
+    let mut matrix = |name: String, dtype: Dtype, dims: Vec<usize>| {
+        let cols = *dims.last().expect("a matrix has columns");
+        let rows: usize = dims[..dims.len() - 1].iter().product();
         let n_bytes = dtype.row_bytes(cols).ok_or_else(|| Error::Tensor {
             name: name.clone(),
             what: format!("rows of {cols} do not fill blocks of {dtype}"),
@@ -120,28 +94,38 @@ pub fn synthetic(kind: Synthetic, recipe: Recipe, seed: u64) -> Result<Checkpoin
         n_made += 1;
         // Rows of unit length, roughly: activations neither fade nor grow.
         randomize(dtype, 1.0 / (cols as f32).sqrt(), seed ^ (n_made << 32), &mut bytes);
-        tensors.push(Tensor::new(name, dtype, vec![rows, cols], Bytes::from_vec(bytes))?);
+        tensors.push(Tensor::new(name, dtype, dims, Bytes::from_vec(bytes))?);
         Ok::<(), Error>(())
     };
-    matrix("token_embd.weight".into(), 0, n_vocab, n_embd)?;
+    let of = |name: &str, layer_idx: usize| recipe.dtype(name, layer_idx, shape.n_layers as usize);
+    matrix("token_embd.weight".into(), of("token_embd.weight", 0), vec![n_vocab, n_embd])?;
     if !shape.is_tied {
-        matrix("output.weight".into(), 0, n_vocab, n_embd)?;
+        matrix("output.weight".into(), of("output.weight", 0), vec![n_vocab, n_embd])?;
     }
-    let mut norms = vec!["output_norm.weight".to_string()];
     for layer_idx in 0..shape.n_layers as usize {
-        let name = |name| format!("blk.{layer_idx}.{name}.weight");
-        norms.extend([name("attn_norm"), name("ffn_norm")]);
-        matrix(name("attn_q"), layer_idx, q_dim, n_embd)?;
-        matrix(name("attn_k"), layer_idx, kv_dim, n_embd)?;
-        matrix(name("attn_v"), layer_idx, kv_dim, n_embd)?;
-        matrix(name("attn_output"), layer_idx, n_embd, q_dim)?;
-        matrix(name("ffn_gate"), layer_idx, n_ff, n_embd)?;
-        matrix(name("ffn_up"), layer_idx, n_ff, n_embd)?;
-        matrix(name("ffn_down"), layer_idx, n_embd, n_ff)?;
+        for (name, rows, cols) in shape.matrices() {
+            let name = format!("blk.{layer_idx}.{name}.weight");
+            let dtype = of(&name, layer_idx);
+            let n_stacked = shape.experts.filter(|_| name.contains("_exps")).map_or(1, |experts| experts.n as usize);
+            let dims = if n_stacked > 1 { vec![n_stacked, rows / n_stacked, cols] } else { vec![rows, cols] };
+            matrix(name, dtype, dims)?;
+        }
+        if let Some(experts) = shape.experts {
+            let dims = vec![experts.n as usize, n_embd];
+            matrix(format!("blk.{layer_idx}.ffn_gate_inp.weight"), Dtype::F32, dims)?;
+        }
     }
-    for name in norms {
-        let ones: Vec<u8> = (0..n_embd).flat_map(|_| 1.0_f32.to_le_bytes()).collect();
-        tensors.push(Tensor::new(name, Dtype::F32, vec![n_embd], Bytes::from_vec(ones))?);
+    let mut vector = |name: String, dims: Vec<usize>, value: f32| {
+        let n = dims.iter().product();
+        let bytes = std::iter::repeat_n(value.to_le_bytes(), n).flatten().collect();
+        tensors.push(Tensor::new(name, Dtype::F32, dims, Bytes::from_vec(bytes))?);
+        Ok::<(), Error>(())
+    };
+    vector("output_norm.weight".into(), vec![n_embd], 1.0)?;
+    for layer_idx in 0..shape.n_layers {
+        for (name, dims, value) in shape.vectors() {
+            vector(format!("blk.{layer_idx}.{name}"), dims, value)?;
+        }
     }
     Ok(Checkpoint::from_parts(metadata(&shape), tensors)?)
 }
@@ -169,7 +153,8 @@ fn randomize(dtype: Dtype, std: f32, seed: u64, bytes: &mut [u8]) {
 
 fn metadata(shape: &Shape) -> Metadata {
     let mut metadata = Metadata::default();
-    metadata.set("general.architecture", Value::String("llama".into()));
+    let arch = shape.arch;
+    metadata.set("general.architecture", Value::String(arch.into()));
     metadata.set("general.name", Value::String(format!("synthetic {}", shape.name)));
     for (key, value) in [
         ("context_length", shape.n_ctx),
@@ -183,10 +168,18 @@ fn metadata(shape: &Shape) -> Metadata {
         ("rope.dimension_count", shape.head_dim),
         ("vocab_size", shape.n_vocab),
     ] {
-        metadata.set(format!("llama.{key}"), Value::U32(value));
+        metadata.set(format!("{arch}.{key}"), Value::U32(value));
     }
-    metadata.set("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5));
-    metadata.set("llama.rope.freq_base", Value::F32(shape.rope_base));
+    if let Some(experts) = shape.experts {
+        metadata.set(format!("{arch}.expert_count"), Value::U32(experts.n));
+        metadata.set(format!("{arch}.expert_used_count"), Value::U32(experts.n_used));
+        metadata.set(format!("{arch}.expert_feed_forward_length"), Value::U32(experts.n_ff));
+    }
+    if let Some(window) = shape.window {
+        metadata.set(format!("{arch}.attention.sliding_window"), Value::U32(window));
+    }
+    metadata.set(format!("{arch}.attention.layer_norm_rms_epsilon"), Value::F32(1e-5));
+    metadata.set(format!("{arch}.rope.freq_base"), Value::F32(shape.rope_base));
     // No vocabulary: other programs take such a file for benchmarks too.
     metadata.set("tokenizer.ggml.model", Value::String("no_vocab".into()));
     metadata

@@ -7,6 +7,7 @@ use crate::options::{Format, LoadArgs, print_json};
 use crate::report::{HintExt, human_bytes};
 use crate::{model_file, profile, store};
 use anyhow::{Context, Result, anyhow};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use rocinante::{ModelFiles, StepSizes, Workload};
 use serde_json::json;
@@ -21,6 +22,7 @@ Examples:
   roci bench smollm2 --batch 16               16 sequences decoded together (total tokens/s)
   roci bench smollm2 --points 1@0,1@4096,32@512    several of these, as SEQUENCES@DEPTH
   roci bench --synthetic llama-1b --weights Q4_K --save 1b.gguf    random weights, no model needed
+  roci bench --synthetic qwen3-30b-a3b --layers 12 --weights Q4_K_M
   roci bench smollm2 --output json
 
 Figures are medians over random tokens. A GPU also picks the best token in every generation step.";
@@ -28,15 +30,6 @@ Figures are medians over random tokens. A GPU also picks the best token in every
 /// Prompt tokens in one step, on a CPU and on a GPU.
 const PROMPT_STEP: usize = 512;
 const GPU_PROMPT_STEP: usize = 2048;
-
-/// Shapes of models that can be made up.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Synthetic {
-    #[value(name = "llama-1b")]
-    Llama1b,
-    #[value(name = "llama-8b")]
-    Llama8b,
-}
 
 /// Types for random weights, under the name that was typed.
 #[derive(Debug, Clone)]
@@ -74,8 +67,11 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_count)]
     repetitions: usize,
     /// Use random weights of this shape instead of a model
-    #[arg(long, value_enum, requires = "weights")]
-    synthetic: Option<Synthetic>,
+    #[arg(long, value_name = "SYNTHETIC", value_parser = shapes(), requires = "weights")]
+    synthetic: Option<model::Synthetic>,
+    /// Number of layers of the random model [default: as many as the shape has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "synthetic")]
+    layers: Option<u32>,
     /// Type of the random weights: any GGUF type (F16, Q4_0, Q6_K, IQ2_XXS, ...) or Q4_K_M
     #[arg(long, value_name = "TYPE", value_parser = parse_recipe, requires = "synthetic")]
     weights: Option<Weights>,
@@ -93,6 +89,13 @@ pub struct Args {
     verbose: bool,
     #[command(flatten)]
     load: LoadArgs,
+}
+
+/// Shapes that can be made up, by name.
+fn shapes() -> impl TypedValueParser<Value = model::Synthetic> {
+    let kinds = model::Synthetic::ALL.into_iter().filter(|kind| *kind != model::Synthetic::Tiny);
+    PossibleValuesParser::new(kinds.map(model::Synthetic::name))
+        .map(|name| model::Synthetic::from_name(&name).expect("one of the names above"))
 }
 
 fn parse_recipe(text: &str) -> Result<Weights, String> {
@@ -241,14 +244,14 @@ fn open(args: &Args) -> Result<(String, ModelFiles)> {
         let files = model_file::open_with(&store::resolve(spec)?, &args.load.options(Workload::Steps(sizes)))?;
         return Ok((spec.to_owned(), files));
     };
-    let (name, kind) = match shape {
-        Synthetic::Llama1b => ("llama-1b", model::Synthetic::Llama1b),
-        Synthetic::Llama8b => ("llama-8b", model::Synthetic::Llama8b),
+    let name = match args.layers {
+        Some(n) => format!("{} ({n} layers)", shape.name()),
+        None => shape.name().to_owned(),
     };
     let spinner = ProgressBar::new_spinner();
     spinner.set_message(format!("making {name} with random {} weights", weights.name));
     spinner.enable_steady_tick(std::time::Duration::from_millis(120));
-    let checkpoint = model::synthetic(kind, weights.recipe, 1)?;
+    let checkpoint = model::synthetic_layers(shape, args.layers, weights.recipe, 1)?;
     if let Some(path) = &args.save {
         spinner.set_message(format!("writing {}", path.display()));
         ::weights::GgufWriter::copy(path, &checkpoint)?;

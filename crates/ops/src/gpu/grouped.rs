@@ -97,8 +97,10 @@ const BLOCK_OUTS: usize = 128;
 /// Positions of a tile, in eights, that a kernel is compiled for.
 const MMA_TILES: [usize; 4] = [1, 2, 4, 8];
 const WGMMA_TILES: [usize; 5] = [1, 2, 4, 8, WIDE_TILES];
-/// As many as only the wider units take.
+/// As many as only the wider units take, and types for which their results were compared with f64 on an H200. F16 gives
+/// wrong numbers there: its weights go into the units as they were loaded.
 const WIDE_TILES: usize = 16;
+const WIDE_DTYPES: [Dtype; 2] = [Dtype::Q4_0, Dtype::Q4K];
 const UNIT_TILES: [usize; 2] = [4, 8];
 
 /// The kernels of a chip, and what they want.
@@ -121,10 +123,12 @@ impl GroupedChip {
     }
 
     /// The smallest tile that holds the rows of most experts, in eights.
-    fn tiles_for(&self, n_pairs: usize, n_experts: usize) -> usize {
-        let usual = n_pairs.div_ceil(n_experts);
-        let fits = |tiles: &&usize| usual + usual / 2 <= 8 * **tiles;
-        *self.tiles.iter().find(fits).unwrap_or(&self.tiles[self.tiles.len() - 1])
+    fn tiles_for(&self, shape: &Shape, dtypes: [Dtype; 2]) -> usize {
+        let usual = shape.n_pairs.div_ceil(shape.n_experts);
+        let is_wide = dtypes.iter().all(|dtype| WIDE_DTYPES.contains(dtype));
+        let mut tiles = self.tiles.iter().copied().filter(|tiles| is_wide || *tiles < WIDE_TILES);
+        let last = tiles.clone().last().expect("every chip has a tile");
+        tiles.find(|tiles| usual + usual / 2 <= 8 * tiles).unwrap_or(last)
     }
 
     /// How activations lie for weights of a type (kernels/experts.h).
@@ -254,7 +258,7 @@ pub fn grouped_experts(
     }
     let _op = gpu.launcher.op(OP);
     count_work(gpu, &shape, [gate, up, down]);
-    let tiles = kind.tiles_for(n_pairs, shape.n_experts);
+    let tiles = kind.tiles_for(&shape, [gate.weights[0].dtype, down.weights[0].dtype]);
     let (tile_rows, shared_bytes) = (8 * tiles, kind.shared_bytes(tiles));
     let max_tiles = shape.max_tiles(tile_rows);
     let mut workspace = gpu.workspace.borrow_mut();

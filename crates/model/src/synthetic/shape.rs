@@ -1,0 +1,196 @@
+//! The shapes of known models: what their files say, and which tensors a layer has.
+
+use super::Synthetic;
+
+#[derive(Copy, Clone)]
+pub(super) struct Shape {
+    pub name: &'static str,
+    /// The family's name in GGUF.
+    pub arch: &'static str,
+    pub n_vocab: u32,
+    pub n_ctx: u32,
+    pub n_layers: u32,
+    pub n_embd: u32,
+    pub n_ff: u32,
+    pub n_heads: u32,
+    pub n_kv_heads: u32,
+    pub head_dim: u32,
+    pub rope_base: f32,
+    pub is_tied: bool,
+    /// Norms of queries and keys.
+    pub has_head_norms: bool,
+    /// Norms behind attention and feed-forward, too.
+    pub has_post_norms: bool,
+    /// Biases of attention, router and experts, and sinks.
+    pub has_biases: bool,
+    pub window: Option<u32>,
+    pub experts: Option<Experts>,
+}
+
+#[derive(Copy, Clone)]
+pub(super) struct Experts {
+    pub n: u32,
+    pub n_used: u32,
+    pub n_ff: u32,
+}
+
+const LLAMA_1B: Shape = Shape {
+    name: "llama-1b",
+    arch: "llama",
+    n_vocab: 128_256,
+    n_ctx: 131_072,
+    n_layers: 16,
+    n_embd: 2048,
+    n_ff: 8192,
+    n_heads: 32,
+    n_kv_heads: 8,
+    head_dim: 64,
+    rope_base: 500_000.0,
+    is_tied: true,
+    has_head_norms: false,
+    has_post_norms: false,
+    has_biases: false,
+    window: None,
+    experts: None,
+};
+
+const LLAMA_8B: Shape =
+    Shape { name: "llama-8b", n_layers: 32, n_embd: 4096, n_ff: 14_336, head_dim: 128, is_tied: false, ..LLAMA_1B };
+
+const QWEN3_8B: Shape = Shape {
+    name: "qwen3-8b",
+    arch: "qwen3",
+    n_vocab: 151_936,
+    n_ctx: 40_960,
+    n_layers: 36,
+    n_ff: 12_288,
+    rope_base: 1_000_000.0,
+    has_head_norms: true,
+    ..LLAMA_8B
+};
+
+impl Synthetic {
+    pub(super) fn shape(self) -> Shape {
+        match self {
+            Self::Llama1b => LLAMA_1B,
+            Self::Llama8b => LLAMA_8B,
+            Self::Qwen38b => QWEN3_8B,
+            Self::Qwen330bA3b => Shape {
+                name: "qwen3-30b-a3b",
+                arch: "qwen3moe",
+                n_layers: 48,
+                n_embd: 2048,
+                n_ff: 6144,
+                n_kv_heads: 4,
+                experts: Some(Experts { n: 128, n_used: 8, n_ff: 768 }),
+                ..QWEN3_8B
+            },
+            Self::GptOss20b => Shape {
+                name: "gpt-oss-20b",
+                arch: "gpt-oss",
+                n_vocab: 201_088,
+                n_layers: 24,
+                n_embd: 2880,
+                n_ff: 2880,
+                n_heads: 64,
+                head_dim: 64,
+                rope_base: 150_000.0,
+                has_head_norms: false,
+                has_biases: true,
+                window: Some(128),
+                experts: Some(Experts { n: 32, n_used: 4, n_ff: 2880 }),
+                ..QWEN3_8B
+            },
+            Self::Gemma312b => Shape {
+                name: "gemma3-12b",
+                arch: "gemma3",
+                n_vocab: 262_208,
+                n_ctx: 131_072,
+                n_layers: 48,
+                n_embd: 3840,
+                n_ff: 15_360,
+                n_heads: 16,
+                head_dim: 256,
+                is_tied: true,
+                has_post_norms: true,
+                window: Some(1024),
+                ..QWEN3_8B
+            },
+            Self::Tiny => Shape {
+                name: "tiny",
+                n_vocab: 320,
+                n_ctx: 1024,
+                n_layers: 2,
+                n_embd: 256,
+                n_ff: 512,
+                n_heads: 4,
+                n_kv_heads: 2,
+                rope_base: 10_000.0,
+                ..LLAMA_1B
+            },
+        }
+    }
+}
+
+impl Shape {
+    pub fn q_dim(&self) -> usize {
+        (self.n_heads * self.head_dim) as usize
+    }
+
+    pub fn kv_dim(&self) -> usize {
+        (self.n_kv_heads * self.head_dim) as usize
+    }
+
+    /// Name, rows and columns of a layer's matrices; experts lie behind each other.
+    pub fn matrices(&self) -> Vec<(&'static str, usize, usize)> {
+        let (n_embd, n_ff, q_dim, kv_dim) = (self.n_embd as usize, self.n_ff as usize, self.q_dim(), self.kv_dim());
+        let mut all = vec![
+            ("attn_q", q_dim, n_embd),
+            ("attn_k", kv_dim, n_embd),
+            ("attn_v", kv_dim, n_embd),
+            ("attn_output", n_embd, q_dim),
+        ];
+        match self.experts {
+            None => all.extend([("ffn_gate", n_ff, n_embd), ("ffn_up", n_ff, n_embd), ("ffn_down", n_embd, n_ff)]),
+            Some(Experts { n, n_ff, .. }) => {
+                let (n, n_ff) = (n as usize, n_ff as usize);
+                all.extend([
+                    ("ffn_gate_exps", n * n_ff, n_embd),
+                    ("ffn_up_exps", n * n_ff, n_embd),
+                    ("ffn_down_exps", n * n_embd, n_ff),
+                ]);
+            }
+        }
+        all
+    }
+
+    /// Full name, shape and value of a layer's vectors.
+    pub fn vectors(&self) -> Vec<(&'static str, Vec<usize>, f32)> {
+        let (n_embd, head_dim) = (self.n_embd as usize, self.head_dim as usize);
+        // gpt-oss calls the second norm by the name of another.
+        let second = if self.has_biases { "post_attention_norm.weight" } else { "ffn_norm.weight" };
+        let mut all = vec![("attn_norm.weight", vec![n_embd], 1.0), (second, vec![n_embd], 1.0)];
+        if self.has_head_norms {
+            all.extend([("attn_q_norm.weight", vec![head_dim], 1.0), ("attn_k_norm.weight", vec![head_dim], 1.0)]);
+        }
+        if self.has_post_norms {
+            let post = ["post_attention_norm.weight", "post_ffw_norm.weight"];
+            all.extend(post.map(|name| (name, vec![n_embd], 1.0)));
+        }
+        if let (Some(experts), true) = (self.experts, self.has_biases) {
+            let (n, n_ff) = (experts.n as usize, experts.n_ff as usize);
+            all.extend([
+                ("attn_q.bias", vec![self.q_dim()], 0.01),
+                ("attn_k.bias", vec![self.kv_dim()], 0.01),
+                ("attn_v.bias", vec![self.kv_dim()], 0.01),
+                ("attn_output.bias", vec![n_embd], 0.01),
+                ("attn_sinks.weight", vec![self.n_heads as usize], 0.5),
+                ("ffn_gate_inp.bias", vec![n], 0.01),
+                ("ffn_gate_exps.bias", vec![n, n_ff], 0.01),
+                ("ffn_up_exps.bias", vec![n, n_ff], 0.01),
+                ("ffn_down_exps.bias", vec![n, n_embd], 0.01),
+            ]);
+        }
+        all
+    }
+}
