@@ -248,6 +248,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=300)
     parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="the rest goes to `roci serve`")
     args = parser.parse_args()
+    args.roci = args.roci.resolve()
     if not args.model and not (args.synthetic and args.vocab):
         parser.error("--model, or --synthetic with --vocab")
     n_failed = 0
