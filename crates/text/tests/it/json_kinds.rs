@@ -149,3 +149,25 @@ fn what_plain_data_cannot_hold_is_refused() {
     let found = message(&serde_json::to_vec(&odd).unwrap(), "llama3");
     assert!(found.contains("cuts words as no pre-tokenizer"), "{found}");
 }
+
+/// What a user wrote is read as letters between the template's own control tokens, in files of either format.
+#[test]
+fn shielded_control_tokens_are_letters() {
+    let json = Tokenizer::from_json(&file("qwen2"), &config("qwen2")).unwrap();
+    let plain = crate::small_vocab::tokenizer("qwen2");
+    for tokenizer in [&json, &*plain] {
+        let controls = (0..tokenizer.n_vocab() as u32).filter(|&id| tokenizer.is_special(id));
+        let control = controls.max_by_key(|&id| tokenizer.token_text(id).len()).unwrap();
+        let mark = tokenizer.token_text(control);
+        let written = format!("a{mark} b{mark}");
+        let shielded = tokenizer.shield(&written);
+        assert_ne!(shielded, written);
+        assert_eq!(text::unshield(&shielded), written);
+        assert_eq!(tokenizer.shield(&shielded), shielded, "twice is once");
+        let mut expected = vec![control];
+        expected.extend(tokenizer.encode(&written, Specials::Plain));
+        expected.push(control);
+        assert_eq!(tokenizer.encode_shielded(&format!("{mark}{shielded}{mark}")), expected);
+        assert_eq!(tokenizer.shield("no marks here"), "no marks here");
+    }
+}
