@@ -66,9 +66,22 @@ def read_variants(folder: Path) -> dict[str, list[list[str]]]:
     return found
 
 
-def units(folder: Path, wanted: list[str]) -> list[tuple[str, list[str]]]:
+# Weight formats below this number (kernels/formats.h) are compiled by default, the others with --all.
+COMMON_FORMATS = 16
+
+
+def is_common(defines: list[str]) -> bool:
+    """Whether a variant is compiled without --all: common formats, and of those that came later one size each."""
+    values = dict(define.split("=") for define in defines)
+    number = int(values.get("FORMAT", 0))
+    return number < 8 or number < COMMON_FORMATS and values.get("OUTS", "2") == "2" and values.get("TILES", "8") == "8"
+
+
+def units(folder: Path, wanted: list[str], is_all: bool) -> list[tuple[str, list[str]]]:
     """Every translation unit: kernel file and defines, in a stable order."""
     variants = read_variants(folder)
+    if not is_all and not wanted:
+        variants = {stem: [one for one in sets if is_common(one)] for stem, sets in variants.items()}
     stems = sorted(path.stem for path in folder.glob("*.hip"))
     for stem in sorted(set(variants) - set(stems)):
         print(f"note: variants.txt names {stem}.hip, which is not there")
@@ -397,7 +410,7 @@ bytes of LDS. Nothing spills and nothing uses scratch memory: the script fails o
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="every architecture named by the project")
+    parser.add_argument("--all", action="store_true", help="every architecture named by the project, every weight format")
     parser.add_argument("--arch", default=None, help=f"comma-separated; default: {','.join(DEFAULT)}")
     parser.add_argument("--compiler", default=None, help=f"of clang,{','.join(HIPRTC)}; default: clang,7.2, or all with --all")
     parser.add_argument("--keep", default=None, type=Path, metavar="FOLDER", help="keep answers there, and use those kept")
@@ -408,7 +421,7 @@ def main() -> int:
     parser.add_argument("kernel", nargs="*", help="names without .hip; default: all")
     args = parser.parse_args()
     archs = args.arch.split(",") if args.arch else DEFAULT + (MORE if args.all else [])
-    what = units(args.kernels, [Path(name).stem for name in args.kernel])
+    what = units(args.kernels, [Path(name).stem for name in args.kernel], args.all)
     words = args.compiler.split(",") if args.compiler else ["clang", *(HIPRTC if args.all else ["7.2"])]
     found, missing = compilers(words, args.clang)
     kept = Kept(args.keep, args.kept_only)

@@ -99,7 +99,7 @@ def compile_unit(job) -> tuple[bool, str, str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nvrtc", default=None, metavar="LIBRARY")
-    parser.add_argument("--arch", default=None, help="comma-separated; default: all from sm_75 to sm_120")
+    parser.add_argument("--arch", default=None, help="comma-separated, with the common weight formats; default: all from sm_75 to sm_120, with every format")
     parser.add_argument("kernels", nargs="*", help="names of kernel files, without .hip; default: all")
     args = parser.parse_args()
     library = args.nvrtc or find_library()
@@ -108,7 +108,7 @@ def main() -> int:
     except OSError as error:
         print(f"nvrtc_matrix: error: {error}\nhint: name the library with --nvrtc", file=sys.stderr)
         return 1
-    units = compile_matrix.units(KERNELS, args.kernels)
+    units = compile_matrix.units(KERNELS, args.kernels, args.arch is None)
     archs = args.arch.split(",") if args.arch else nvrtc.architectures()
     print(f"nvrtc {nvrtc.version()}: {len(units)} units for {' '.join(archs)}")
     start, n_failed = time.monotonic(), 0

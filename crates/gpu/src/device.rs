@@ -132,6 +132,11 @@ impl Device {
         self.vendor().has_mma(&self.properties().arch)
     }
 
+    /// Whether kernels can multiply by groups of four waves (NVIDIA's Hopper).
+    pub fn has_wgmma(&self) -> bool {
+        self.vendor().has_wgmma(&self.properties().arch)
+    }
+
     /// The driver library and its version number, for reports.
     pub fn driver_version(&self) -> (String, i32) {
         (self.driver().library.clone(), self.inner.loaded.version().unwrap_or(0))

@@ -127,6 +127,11 @@ impl Vendor {
         self == Vendor::Nvidia && number.is_some_and(|number| number >= 80)
     }
 
+    /// Whether wgmma.h defines `GPU_HAS_WGMMA` for this architecture.
+    pub fn has_wgmma(self, arch: &str) -> bool {
+        self == Vendor::Nvidia && arch == "sm_90"
+    }
+
     /// Whether the prelude defines `GPU_HAS_TILES` for this architecture.
     pub fn has_matrix_units(self, arch: &str) -> bool {
         let arch = arch.split(':').next().unwrap_or(arch);

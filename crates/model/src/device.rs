@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use gpu::{Buffer, DebugSync, Graph, Kinds, Launcher, Number, Pinned, Profiling, Queue};
-use ops::{Arena, Gpu, Kernels, Plan, Workspace};
+use ops::{Arena, AttentionPlan, Gpu, Kernels, Workspace};
 
 pub use self::run::InFlight;
 use self::run::{Outputs, PinnedSet};
@@ -56,7 +56,7 @@ pub struct Device {
 #[derive(Copy, Clone, Eq, PartialEq, Hash)]
 struct GraphKey {
     n_seqs: usize,
-    plan: Plan,
+    plan: AttentionPlan,
     n_chosen: usize,
     is_adjusted: bool,
     is_described: bool,

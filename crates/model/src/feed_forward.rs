@@ -1,6 +1,6 @@
 //! The feed-forward block of a layer: one of it, or a mixture of experts.
 
-use ops::{Activation, Exec, Group, GroupProduct, Product, Routes, Tensor, View, ViewMut};
+use ops::{Activation, Exec, ExpertMatrices, Group, GroupProduct, Product, Routes, Tensor, View, ViewMut};
 
 use crate::Error;
 use crate::decoder::Context;
@@ -141,16 +141,23 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Wo
     ops::choose_experts(exec, router.rows(n), bias, &experts.routing, &mut chosen_rows, &mut share_rows)?;
 
     let (activation, chosen) = (config.family.activation, chosen.rows(n_pairs));
-    let multiply = |x: View, of: fn(&Dense) -> Linear, out: &mut ViewMut| -> Result<(), Error> {
+    let all = |of: fn(&Dense) -> Linear| -> ExpertMatrices {
         let linears = parts.experts.iter().map(of);
-        let matrices: Vec<View> = linears.clone().map(|linear| weights.view(linear.weight)).collect();
-        let biases: Vec<View> = linears.filter_map(|linear| linear.bias).map(|bias| weights.view(bias)).collect();
-        Ok(ops::expert_matmul(exec, x, &matrices, &biases, chosen, out)?)
+        let matrices = linears.clone().map(|linear| weights.view(linear.weight)).collect();
+        let biases = linears.filter_map(|linear| linear.bias).map(|bias| weights.view(bias)).collect();
+        ExpertMatrices { weights: matrices, biases }
     };
-    multiply(h, |expert| expert.gate.unwrap_or(expert.up), &mut pair_gate.rows_mut(n_pairs))?;
-    multiply(h, |expert| expert.up, &mut pair_up.rows_mut(n_pairs))?;
-    ops::glu(exec, activation, &mut pair_gate.rows_mut(n_pairs), pair_up.rows(n_pairs))?;
-    multiply(pair_gate.rows(n_pairs), |expert| expert.down, &mut y.rows_mut(n_pairs))?;
+    let gate = all(|expert| expert.gate.unwrap_or(expert.up));
+    let (up, down) = (all(|expert| expert.up), all(|expert| expert.down));
+    let (mut gate_rows, mut y_rows) = (pair_gate.rows_mut(n_pairs), y.rows_mut(n_pairs));
+    let sets = [&gate, &up, &down];
+    if !ops::grouped_experts(exec, h, sets, activation, chosen, &mut gate_rows, &mut y_rows)? {
+        let mut up_rows = pair_up.rows_mut(n_pairs);
+        ops::expert_matmul(exec, h, &gate.weights, &gate.biases, chosen, &mut gate_rows)?;
+        ops::expert_matmul(exec, h, &up.weights, &up.biases, chosen, &mut up_rows)?;
+        ops::glu(exec, activation, &mut gate_rows, up_rows.as_view())?;
+        ops::expert_matmul(exec, gate_rows.as_view(), &down.weights, &down.biases, chosen, &mut y_rows)?;
+    }
     let mut out = branch.rows_mut(n);
     ops::sum_experts(exec, y.rows(n_pairs), shares.rows(n_pairs), &mut out)?;
 

@@ -2,8 +2,8 @@
 //
 // A block takes 64 query rows of one sequence and one head, 16 a wave, and walks over the context 64 keys at a time: keys
 // and values go through shared memory, scores stay in registers, with a running softmax. HEAD_DIM is a multiple of 16.
-// The last three parameters are flash_units.hip's window, cap and sinks: one interface for both. This kernel shapes nothing.
-#include "prelude.h"
+// With SHAPED also windows, caps and sinks.
+#include "functions.h"
 
 #define THREADS 128
 #define ROWS 64
@@ -14,6 +14,12 @@
 #endif
 #define STRIDE (HEAD_DIM + 8)
 #define MASKED (-1e30f)
+
+#if defined(SHAPED)
+#define IS_SHAPED true
+#else
+#define IS_SHAPED false
+#endif
 
 #if defined(GPU_HAS_MMA)
 
@@ -35,7 +41,8 @@ DEVICE void load_tokens(f16 *to, const f16 *pool, const u32 *table, u32 n_kv_hea
 KERNEL(THREADS)
 flash(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIVING v_bytes,
       const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const u32 *__restrict__ tables,
-      float *__restrict__ out, u32 n_heads, u32 n_kv_heads, float scale, u32, float, const float *) {
+      float *__restrict__ out, u32 n_heads, u32 n_kv_heads, float scale, u32 window, float cap,
+      const float *__restrict__ sinks) {
     __shared__ f16 keys[KEYS * STRIDE], values[KEYS * STRIDE];
     let_next_start();
     wait_for_inputs();
@@ -62,10 +69,16 @@ flash(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIVING v_
     }
     float sum[HEAD_DIM / 8][4] = {};
     float most[2] = {MASKED, MASKED}, total[2] = {0.0f, 0.0f};
-    u32 n_visible[2];
+    u32 n_visible[2], n_hidden[2];
 #pragma unroll
-    for (u32 i = 0; i < 2; ++i) n_visible[i] = is_causal ? position + rows[i] + 1 : n_keys;
-    for (u32 t0 = 0; t0 < n_keys; t0 += KEYS) {
+    for (u32 i = 0; i < 2; ++i) {
+        n_visible[i] = is_causal && position + rows[i] + 1 < n_keys ? position + rows[i] + 1 : n_keys;
+        n_hidden[i] = IS_SHAPED && window && n_visible[i] > window ? n_visible[i] - window : 0;
+    }
+    // What lies before the window of the block's first row is not read.
+    const u32 first_visible = is_causal ? position + first + 1 : n_keys;
+    const u32 begin = IS_SHAPED && window && first_visible > window ? (first_visible - window) / KEYS * KEYS : 0;
+    for (u32 t0 = begin; t0 < n_keys; t0 += KEYS) {
         barrier();
         load_tokens(keys, (const f16 *)k_bytes, table, n_kv_heads, kv_head, t0, n_keys);
         load_tokens(values, (const f16 *)v_bytes, table, n_kv_heads, kv_head, t0, n_keys);
@@ -86,7 +99,8 @@ flash(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIVING v_
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
                 const u32 t = t0 + n * 8 + within * 2 + i % 2;
-                if (t >= n_visible[i / 2] || t >= n_keys) score[n][i] = MASKED;
+                if (IS_SHAPED && cap > 0.0f) score[n][i] = cap * tanh_f32(score[n][i] / cap);
+                if (t >= n_visible[i / 2] || (IS_SHAPED && t < n_hidden[i / 2])) score[n][i] = MASKED;
                 largest[i / 2] = max_f32(largest[i / 2], score[n][i]);
             }
         }
@@ -133,7 +147,11 @@ flash(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIVING v_
         total[i] += across(total[i], 2);
         if (rows[i] >= n_rows) continue;
         float *to = out + ((u64)(first_row + rows[i]) * n_heads + head) * HEAD_DIM;
-        const float inverse = 1.0f / total[i];
+        float inverse = 1.0f / total[i];
+        if (IS_SHAPED && sinks) {
+            const float sink = sinks[head], larger = max_f32(most[i], sink), mine = fast_exp(most[i] - larger);
+            inverse = mine / (total[i] * mine + fast_exp(sink - larger));
+        }
 #pragma unroll
         for (u32 d = 0; d < HEAD_DIM / 8; ++d) {
             to[d * 8 + within * 2] = sum[d][2 * i] * inverse;

@@ -1,23 +1,9 @@
 // numbers: what families do to every number of a matrix by itself, in place.
-#include "functions.h"
+#include "gate.h"
 
 #define THREADS 256
 
-// As crates/ops/src/glu.rs numbers them.
-#define SILU 0
-#define GELU_TANH 1
-#define GELU 2
-#define CLAMPED_SWIGLU 3
-
 DEVICE u64 place() { return (u64)block_x() * THREADS + thread_x(); }
-
-DEVICE float act(u32 kind, float x) {
-    switch (kind) {
-        case GELU_TANH: return x / (1.0f + fast_exp(-1.5957692f * (x + 0.044715f * x * x * x)));
-        case GELU: return 0.5f * x * (1.0f + erf_f32(x * 0.70710678f));
-        default: return x / (1.0f + fast_exp(-x));
-    }
-}
 
 KERNEL(THREADS)
 scale(float *__restrict__ x, u64 n, float factor) {
@@ -65,11 +51,5 @@ glu(float *__restrict__ gate, const float *ARRIVING up, u64 n, u32 kind, float a
     let_next_start();
     wait_for_inputs();
     const u64 i = place();
-    if (i >= n) return;
-    if (kind == CLAMPED_SWIGLU) {
-        const float g = min_f32(gate[i], limit), u = max_f32(min_f32(up[i], limit), -limit);
-        gate[i] = g / (1.0f + fast_exp(-alpha * g)) * (u + 1.0f);
-    } else {
-        gate[i] = act(kind, gate[i]) * up[i];
-    }
+    if (i < n) gate[i] = gated({kind, alpha, limit}, gate[i], up[i]);
 }

@@ -124,6 +124,9 @@ DEVICE float mul_exact(float a, float b) {
 DEVICE void shared_add(u64 *at, u64 value) {
     __hip_atomic_fetch_add(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
+DEVICE void shared_add(u32 *at, u32 value) {
+    __hip_atomic_fetch_add(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
 DEVICE void shared_min(u32 *at, u32 value) {
     __hip_atomic_fetch_min(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
@@ -312,6 +315,7 @@ DEVICE float add_exact(float a, float b) { return __fadd_rn(a, b); }
 DEVICE float mul_exact(float a, float b) { return __fmul_rn(a, b); }
 
 DEVICE void shared_add(u64 *at, u64 value) { atomicAdd(at, value); }
+DEVICE void shared_add(u32 *at, u32 value) { atomicAdd(at, value); }
 DEVICE void shared_min(u32 *at, u32 value) { atomicMin(at, value); }
 
 DEVICE u32 pick_bytes(u32 low, u32 high, u32 which) {
@@ -382,6 +386,12 @@ DEVICE float fast_exp2(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+// 1 / x, to 1 ulp; zero for what is larger than 2^126.
+DEVICE float quick_rcp(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 // Four 8x8 parts of shared memory, each turned; lanes 8i.. name the rows of part i.
 DEVICE void load_turned(u32 (&out)[4], const f16 *row) {
     const u32 at = (u32)__cvta_generic_to_shared(row);
@@ -443,7 +453,13 @@ DEVICE void set(bf16 &to, float f) { to = to_bf16(f); }
 
 // Two numbers as halves in a word, the first one low.
 DEVICE u32 pack_halves(float low, float high) {
+#if defined(GPU_HAS_MMA)
+    u32 word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+#else
     return (u32)f16_to_bits(to_f16(low)) | ((u32)f16_to_bits(to_f16(high)) << 16);
+#endif
 }
 DEVICE void unpack_halves(u32 word, float &low, float &high) {
 #if defined(GPU_NVIDIA)

@@ -23,8 +23,8 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Its number in kernels/numbers.hip, alpha and limit.
-    fn as_kernels_take_it(self) -> (u32, f32, f32) {
+    /// Its number in kernels/gate.h, alpha and limit.
+    pub(crate) fn as_kernels_take_it(self) -> (u32, f32, f32) {
         match self {
             Self::Silu => (0, 0.0, 0.0),
             Self::GeluTanh => (1, 0.0, 0.0),

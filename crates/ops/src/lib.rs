@@ -51,10 +51,10 @@ mod take_rows;
 mod tiles;
 mod view;
 
-pub use self::gpu::attention::{Chip, DeviceSpans, Plan, Road};
+pub use self::gpu::attention::{AttentionChip, AttentionKernel, AttentionPlan, DeviceSpans};
 pub use self::gpu::{
-    Gpu, Kernels, MAX_GPU_EXPERTS, Tuning, Workspace, add_gated, choose_experts, device_dtype, expert_matmul,
-    sum_experts,
+    ExpertMatrices, Gpu, Kernels, MAX_GPU_EXPERTS, Tuning, Workspace, add_gated, choose_experts, device_dtype,
+    expert_matmul, grouped_experts, sum_experts,
 };
 pub use add_bias::add_bias;
 pub use add_rows::add_rows;

@@ -63,6 +63,11 @@ impl Masks {
         Self { guard: guard.map(|guard| guard.0), ..Self::new(tokenizer) }
     }
 
+    /// What the compiled constraints that are kept are reckoned to take.
+    pub fn kept_bytes(&self) -> usize {
+        self.compiler.get().and_then(|compiler| compiler.as_ref().ok()).map_or(0, Compiler::kept_bytes)
+    }
+
     /// Compiles a constraint, or finds it compiled.
     pub fn compile(&self, constraint: &Constraint, n_vocab: usize) -> Result<Matcher, String> {
         let make = || {

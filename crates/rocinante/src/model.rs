@@ -130,11 +130,20 @@ impl Model {
         self.prompt(messages, &generation())
     }
 
-    /// The conversation as the model was trained to read it.
+    /// The conversation as the model was trained to read it. Control tokens in what users wrote are text.
     pub fn prompt(&self, messages: &[Message], options: &RenderOptions) -> Result<Prompt> {
-        let text = self.template.render(messages, options)?;
+        let shield = |message: &Message| {
+            let mut message = message.clone();
+            // What the model wrote itself comes back as it was: templates look for its marks.
+            if message.role != "assistant" {
+                message.content = self.tokenizer.shield(&message.content).into_owned();
+            }
+            message
+        };
+        let messages: Vec<Message> = messages.iter().map(shield).collect();
+        let text = self.template.render(&messages, options)?;
         let tokens = self.template.encode(&self.tokenizer, &text);
-        Ok(Prompt { text, tokens })
+        Ok(Prompt { text: text::unshield(&text).into_owned(), tokens })
     }
 
     /// Answers tokens; `splitter` reads the answer. What can be known to be wrong is an error here, before anything is
@@ -151,6 +160,11 @@ impl Model {
             return Err(Error::PromptTooLong { n_prompt, n_ctx, n_ctx_train });
         }
         Answer::start(&self.handle, &self.tokenizer, prompt, request, splitter)
+    }
+
+    /// What compiled constraints are reckoned to take.
+    pub fn constraint_bytes(&self) -> usize {
+        self.masks.kept_bytes()
     }
 
     /// Whether answers can be held to this, before any is asked for.

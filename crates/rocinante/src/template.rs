@@ -74,9 +74,13 @@ impl Template {
         }
     }
 
-    /// The tokens of rendered text. A template writes BOS itself where the model wants one.
+    /// The tokens of rendered text. A template writes BOS itself where the model wants one; control tokens that users
+    /// wrote were marked by [`Tokenizer::shield`] and are text.
     pub fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Vec<TokenId> {
-        ids(tokenizer.encode_with(text, Specials::Parse, self.ends()))
+        ids(match self.ends() {
+            Ends::None => tokenizer.encode_shielded(text),
+            ends => tokenizer.encode_with(&text::unshield(text), Specials::Plain, ends),
+        })
     }
 
     /// Whether rendered text still needs the tokens that start a text.

@@ -10,7 +10,7 @@ use super::tools;
 use rocinante::Splitter;
 use serde_json::{Map, Value};
 use std::sync::Arc;
-use text::{Message, RenderOptions};
+use text::{Message, RenderOptions, unshield};
 
 /// A chat, whatever the wire format it came in.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +32,8 @@ pub struct Ask {
     pub logprobs: Option<usize>,
     pub n: usize,
     pub max_tokens: Option<usize>,
+    /// Control tokens in messages are read as such.
+    pub parses_specials: bool,
 }
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -62,13 +64,15 @@ pub async fn prepare(app: &App, model: &Arc<Loaded>, ask: Ask, caller: Caller) -
     let work = move || -> Result<_> {
         let text = render(&owned, &ask)?;
         let prompt = owned.encode_rendered(&text)?;
+        let text = unshield(&text);
         let constraint = tools::constraint(&owned, &ask, &text)?;
         let splitter = tools::splitter(&owned, &ask, &text);
         Ok((ask, prompt, constraint, splitter))
     };
     let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
     let (ask, prompt, constraint, splitter) = done?;
-    let max_tokens = ask.max_tokens.or(app.defaults.max_tokens);
+    let max_tokens = ask.max_tokens.or(ask.knobs.max_tokens()).or(app.defaults.max_tokens);
+    let max_tokens = ask.knobs.limit(max_tokens, prompt.len(), model);
     Ok((
         Request {
             prompt,
@@ -84,7 +88,7 @@ pub async fn prepare(app: &App, model: &Arc<Loaded>, ask: Ask, caller: Caller) -
     ))
 }
 
-/// The conversation as the model reads it, up to where its answer begins.
+/// The conversation as the model reads it, up to where its answer begins. Control tokens that users wrote are shielded.
 pub fn render(model: &Loaded, ask: &Ask) -> Result<String> {
     let (messages, beginning) = match ask.messages.as_slice() {
         [] => return Err(ApiError::bad("there are no messages").param("messages")),
@@ -103,6 +107,7 @@ pub fn render(model: &Loaded, ask: &Ask) -> Result<String> {
     let is_told = !ask.tools.is_empty() && ask.choice != ToolChoice::None;
     let told = is_told && !model.knows_tools();
     let messages = if told { &tools::spell_out(messages, &ask.tools) } else { messages };
+    let messages = if ask.parses_specials { messages } else { &shield(model, messages) };
     let tools = (is_told && !told).then(|| Value::Array(ask.tools.clone()));
     let options = RenderOptions { add_generation_prompt: true, tools, extra };
     let mut text = model.render(messages, &options).map_err(|error| {
@@ -110,4 +115,27 @@ pub fn render(model: &Loaded, ask: &Ask) -> Result<String> {
     })?;
     text.push_str(beginning);
     Ok(text)
+}
+
+/// What users and tools wrote, with the control tokens in it marked as text. What the model wrote itself comes back as
+/// it was: templates look for its marks.
+fn shield(model: &Loaded, messages: &[Message]) -> Vec<Message> {
+    let one = |message: &Message| {
+        let mut message = message.clone();
+        if message.role != "assistant" {
+            message.content = model.tokenizer.shield(&message.content).into_owned();
+            message.extra.values_mut().for_each(|value| shield_value(model, value));
+        }
+        message
+    };
+    messages.iter().map(one).collect()
+}
+
+fn shield_value(model: &Loaded, value: &mut Value) {
+    match value {
+        Value::String(text) => *text = model.tokenizer.shield(text).into_owned(),
+        Value::Array(items) => items.iter_mut().for_each(|item| shield_value(model, item)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| shield_value(model, field)),
+        _ => {}
+    }
 }

@@ -75,7 +75,7 @@ fn is_open(app: &App, method: &Method, path: &str) -> bool {
     match path {
         "/health" | "/ready" | "/openapi.json" => true,
         "/metrics" => !app.gate.metrics_need_key,
-        _ => method == Method::GET && !is_api,
+        _ => matches!(*method, Method::GET | Method::HEAD) && !is_api,
     }
 }
 
@@ -142,6 +142,9 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
         // Anthropic's clients read the second name.
         response.headers_mut().insert("x-request-id", value.clone());
         response.headers_mut().insert("request-id", value);
+    }
+    if let Some(fields) = record.tally.ignored() {
+        response.headers_mut().insert("x-ignored-fields", fields);
     }
     record.status = response.status();
     response.map(|body| Body::new(Recorded { body, record }))

@@ -51,6 +51,8 @@ pub struct Answers {
     open: Vec<Choice>,
     /// When they end with what they have.
     deadline: tokio::time::Instant,
+    /// Whether the server waits for nobody any more.
+    is_cut: tokio::sync::watch::Receiver<bool>,
 }
 
 /// One answer being made.
@@ -90,7 +92,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             group: request.caller.group,
             ..rocinante::Request::default()
         };
-        wanted.sampling.seed = wanted.sampling.seed.wrapping_add(index as u64);
+        wanted.sampling.seed = seed_of(wanted.sampling.seed, index);
         let turn = take_turn(model, request.caller)?;
         let answer = model.answer(request.prompt.clone(), &wanted, splitter.fresh());
         open.push(Choice {
@@ -108,7 +110,14 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             tally: tally::current(),
         });
     }
-    Ok(Answers { open, deadline: tokio::time::Instant::now() + app.request_time })
+    let deadline = tokio::time::Instant::now() + app.request_time;
+    Ok(Answers { open, deadline, is_cut: app.state.cut_signal() })
+}
+
+/// The seed of one of several answers: the first has the one that was asked for, the others none that a neighbouring
+/// seed leads to.
+fn seed_of(seed: u64, choice: usize) -> u64 {
+    seed.wrapping_add((choice as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// A place in the queue, where keys share it.
@@ -166,7 +175,13 @@ impl Answers {
     /// all.
     pub async fn next(&mut self) -> Result<Option<(usize, AnswerEvent)>> {
         while !self.open.is_empty() {
-            let next = tokio::time::timeout_at(self.deadline, next_event(&mut self.open)).await;
+            let next = tokio::select! {
+                next = tokio::time::timeout_at(self.deadline, next_event(&mut self.open)) => next,
+                Ok(_) = self.is_cut.wait_for(|&is_cut| is_cut) => {
+                    let status = axum::http::StatusCode::SERVICE_UNAVAILABLE;
+                    return Err(ApiError::new(status, "the server is stopping").code("server_stopping"));
+                }
+            };
             let Ok((idx, event)) = next else {
                 self.open.iter().for_each(|choice| choice.answer.cancel());
                 // Once: the engine answers with the usage.

@@ -10,15 +10,27 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::watch;
 
 #[derive(Debug, Default)]
 pub struct State {
     is_draining: AtomicBool,
+    /// Answers that are still being made end with an error.
+    is_cut: watch::Sender<bool>,
 }
 
 impl State {
     pub fn drain(&self) {
         self.is_draining.store(true, Ordering::Release);
+    }
+
+    /// Waits for nobody any more.
+    pub fn cut(&self) {
+        self.is_cut.send_replace(true);
+    }
+
+    pub fn cut_signal(&self) -> watch::Receiver<bool> {
+        self.is_cut.subscribe()
     }
 
     pub fn is_draining(&self) -> bool {
@@ -38,9 +50,14 @@ pub async fn health(Shared(app): Shared<Arc<App>>) -> (StatusCode, Json<Value>) 
 
 pub async fn ready(Shared(app): Shared<Arc<App>>) -> (StatusCode, Json<Value>) {
     let loaded: Vec<String> = app.models.loaded().map(|model| model.name.clone()).collect();
-    match app.state.is_draining() {
-        false => (StatusCode::OK, Json(json!({"status": "ready", "loaded": loaded}))),
-        true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"}))),
+    if app.state.is_draining() {
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"})));
+    }
+    let gone = app.models.entries().iter().filter(|entry| entry.loaded().is_none() && !entry.path.exists());
+    let gone: Vec<&str> = gone.map(|entry| entry.name.as_str()).collect();
+    match gone.is_empty() {
+        true => (StatusCode::OK, Json(json!({"status": "ready", "loaded": loaded}))),
+        false => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "file missing", "models": gone}))),
     }
 }
 

@@ -1,10 +1,11 @@
-//! Request bodies: read up to a limit, parsed with the path of what is wrong. Unknown fields are no error anywhere:
-//! clients send what newer servers know.
+//! Request bodies: read up to a limit, parsed with the path of what is wrong. Unknown fields are told in a header of the
+//! answer, since clients send what newer servers know; with `--strict-fields` they are an error.
 //!
 //! Two bytes of JSON can become a hundred in memory, so values are counted before anything is parsed, and large bodies
 //! share one budget from their arrival to the end of their answer.
 
 use super::error::ApiError;
+use super::tally;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, MatchedPath, Request};
 use axum::http::{StatusCode, header};
@@ -18,8 +19,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const MAX_VALUES: usize = 200_000;
 /// The same where lists of tokens are sent.
 const MAX_TOKEN_VALUES: usize = 1 << 20;
-/// Bodies from this size on are parsed where nobody waits.
-const LARGE_BYTES: usize = 64 << 10;
+/// Bodies that take so much are parsed where nobody waits.
+const LARGE_BYTES: usize = 512 << 10;
+/// Unknown fields that are remembered.
+const MAX_UNKNOWN: usize = 32;
 /// What a byte of a body, and a value in it, take while a request is prepared.
 const BYTES_PER_BYTE: usize = 4;
 const BYTES_PER_VALUE: usize = 200;
@@ -33,12 +36,18 @@ const UNIT_BYTES: usize = 64 << 10;
 pub struct BodyLimits {
     pub max_bytes: usize,
     pub time: Duration,
+    /// An unknown field is an error.
+    is_strict: bool,
     budget: Arc<Semaphore>,
 }
 
 impl BodyLimits {
     pub fn new(max_bytes: usize, time: Duration) -> Self {
-        Self { max_bytes, time, budget: Arc::new(Semaphore::new(BUDGET_BYTES / UNIT_BYTES)) }
+        Self { max_bytes, time, is_strict: false, budget: Arc::new(Semaphore::new(BUDGET_BYTES / UNIT_BYTES)) }
+    }
+
+    pub fn strict(self, is_strict: bool) -> Self {
+        Self { is_strict, ..self }
     }
 
     /// Bytes that large bodies take now.
@@ -58,14 +67,14 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Js
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        read(request, parse).await.map(Self)
+        read(request, parse_part).await.map(Self)
     }
 }
 
 /// The body, within the limits, as `parse` reads it.
 pub async fn read<T: Send + 'static>(
     request: Request,
-    parse: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+    parse: impl FnOnce(&[u8], &mut Unknown) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let limits = request.extensions().get::<BodyLimits>().cloned();
     let limits = limits.unwrap_or_else(|| BodyLimits::new(1 << 20, Duration::from_secs(30)));
@@ -87,11 +96,65 @@ pub async fn read<T: Send + 'static>(
         };
         *share.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
     }
-    if bytes.len() < LARGE_BYTES {
-        return parse(&bytes);
+    let work = move || -> Result<(T, Vec<String>), ApiError> {
+        let mut unknown = Unknown::default();
+        Ok((parse(&bytes, &mut unknown)?, unknown.fields()))
+    };
+    let (value, unknown) = match n_bytes < LARGE_BYTES {
+        true => work()?,
+        false => {
+            let done = tokio::task::spawn_blocking(work).await;
+            done.map_err(|error| ApiError::internal(error.to_string()))??
+        }
+    };
+    match unknown.first() {
+        Some(first) if limits.is_strict => {
+            Err(ApiError::bad(format!("`{first}` is no field that is known here")).param(first))
+        }
+        _ => {
+            if let Some(tally) = tally::current() {
+                tally.ignore(unknown);
+            }
+            Ok(value)
+        }
     }
-    let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
-    parsed.unwrap_or_else(|error| Err(ApiError::internal(error.to_string())))
+}
+
+/// Fields that nobody reads. Where a body is read in parts, those that no part reads.
+#[derive(Debug, Default)]
+pub struct Unknown {
+    parts: Vec<Vec<String>>,
+}
+
+impl Unknown {
+    fn fields(mut self) -> Vec<String> {
+        let is_within = |field: &str, other: &str| {
+            field.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let mut fields = self.parts.pop().unwrap_or_default();
+        for part in &self.parts {
+            // What one part does not know at all another may know in part.
+            let finer = part.iter().filter(|field| fields.iter().any(|other| is_within(field, other)));
+            let finer: Vec<String> = finer.cloned().collect();
+            fields.retain(|field| part.iter().any(|other| is_within(field, other)));
+            fields.extend(finer);
+            fields.sort();
+            fields.dedup();
+        }
+        fields
+    }
+}
+
+/// Reads a body, or one part of it.
+pub fn parse_part<T: DeserializeOwned>(bytes: &[u8], unknown: &mut Unknown) -> Result<T, ApiError> {
+    let mut fields = Vec::new();
+    let value = parse_noting(bytes, &mut |field| {
+        if fields.len() < MAX_UNKNOWN {
+            fields.push(field);
+        }
+    })?;
+    unknown.parts.push(fields);
+    Ok(value)
 }
 
 /// Whether token ids may be sent there.
@@ -135,9 +198,12 @@ fn count_values(bytes: &[u8]) -> usize {
     n_values
 }
 
-pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+fn parse_noting<T: DeserializeOwned>(bytes: &[u8], note: &mut dyn FnMut(String)) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+    // It writes `?` for what may be there or not.
+    let mut note = |path: serde_ignored::Path<'_>| note(path.to_string().replace(".?", ""));
+    let noting = serde_ignored::Deserializer::new(&mut reader, &mut note);
+    let value = serde_path_to_error::deserialize(noting).map_err(|error| {
         let path = error.path().to_string();
         let param = (path != ".").then_some(path);
         let what = in_words(&error.inner().to_string());
@@ -185,7 +251,7 @@ mod tests {
     #[test]
     fn mistakes_are_told_in_words() {
         let check = |text: &str, expected: &str, param: Option<&str>| {
-            let error = parse::<Body>(text.as_bytes()).unwrap_err();
+            let error = parse_part::<Body>(text.as_bytes(), &mut Unknown::default()).unwrap_err();
             assert_eq!((error.message.as_str(), error.param.as_deref()), (expected, param));
         };
         let at = "at line 1 column";
@@ -215,5 +281,24 @@ mod tests {
         for route in ["/v1/chat/completions", "/v1/chat/completions/render", "/v1/responses", "/tokenize", ""] {
             assert!(!takes_tokens(route), "{route}");
         }
+    }
+
+    #[test]
+    fn fields_that_no_part_reads_are_unknown() {
+        #[derive(Deserialize)]
+        struct Other {
+            #[serde(rename = "o")]
+            _o: Option<Inner>,
+        }
+        #[derive(Deserialize)]
+        struct Inner {
+            #[serde(rename = "a")]
+            _a: Option<u32>,
+        }
+        let text = br#"{"n": 1, "o": {"a": 1, "b": 2}, "x": [{}]}"#;
+        let mut unknown = Unknown::default();
+        parse_part::<Body>(text, &mut unknown).unwrap();
+        parse_part::<Other>(text, &mut unknown).unwrap();
+        assert_eq!(unknown.fields(), ["o.b", "x"]);
     }
 }

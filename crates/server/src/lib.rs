@@ -58,7 +58,7 @@ const ANY_PATH: &str = "/{*path}";
 
 /// What every handler sees.
 pub struct App {
-    pub models: models::Registry,
+    pub models: Arc<models::Registry>,
     pub gate: gate::Gate,
     pub defaults: sampling::Defaults,
     /// Changes when answers to the same seed may.

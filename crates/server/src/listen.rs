@@ -21,6 +21,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tower::ServiceExt as _;
 
+/// For what answers that are cut still have to say.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Largest request line and headers together.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 
@@ -31,7 +33,9 @@ pub struct Listen {
     pub max_connections: usize,
     /// Of one address.
     pub max_per_peer: usize,
-    /// How long requests may go on after the signal to stop.
+    /// How long `/ready` says no before no more connections are taken.
+    pub notice: Duration,
+    /// How long requests may go on after that.
     pub drain: Duration,
 }
 
@@ -83,6 +87,7 @@ pub async fn run(app: Arc<App>, listener: TcpListener, listen: Listen, idle_unlo
     let graceful = GracefulShutdown::new();
     let mut stop = std::pin::pin!(stop_signal());
     let house = tokio::spawn(keep_house(Arc::clone(&app), idle_unload));
+    let mut closing = std::pin::pin!(tokio::time::sleep(Duration::MAX));
     let scheme = if listen.tls.is_some() { "https" } else { "http" };
     eprintln!("listening on {scheme}://{address}");
     loop {
@@ -96,7 +101,17 @@ pub async fn run(app: Arc<App>, listener: TcpListener, listen: Listen, idle_unlo
                     continue;
                 }
             },
-            () = &mut stop => break,
+            () = &mut stop => {
+                if listen.notice.is_zero() || app.state.is_draining() {
+                    break;
+                }
+                tracing::info!("stopping: no more connections in {} s", listen.notice.as_secs());
+                app.state.drain();
+                stop.set(stop_signal());
+                closing.as_mut().reset(tokio::time::Instant::now() + listen.notice);
+                continue;
+            }
+            () = &mut closing => break,
         };
         let place = connections.admit(address.ip());
         if place.is_reserve {
@@ -132,13 +147,17 @@ pub async fn run(app: Arc<App>, listener: TcpListener, listen: Listen, idle_unlo
     house.abort();
     app.state.drain();
     tracing::info!("stopping: requests in flight may go on for {} s", listen.drain.as_secs());
+    let mut done = std::pin::pin!(graceful.shutdown());
     tokio::select! {
-        () = graceful.shutdown() => {}
+        () = &mut done => return Ok(()),
         () = tokio::time::sleep(listen.drain) => {
             tracing::warn!("requests still ran after {} s and were cut", listen.drain.as_secs());
         }
         () = stop_signal() => tracing::warn!("told to stop once more: requests still ran and were cut"),
     }
+    // Streams end with an error that says why.
+    app.state.cut();
+    let _ = tokio::time::timeout(LAST_WORDS, done).await;
     Ok(())
 }
 

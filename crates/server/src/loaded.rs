@@ -63,9 +63,9 @@ impl Loaded {
         self.template().render(messages, options)
     }
 
-    /// The tokens of rendered text: the template wrote BOS itself.
+    /// The tokens of rendered text. Control tokens that users wrote are shielded.
     pub fn encode_rendered(&self, text: &str) -> Result<Vec<TokenId>> {
-        self.encode(text, Specials::Parse, self.template().ends())
+        self.encode_by(text, |text| self.template().encode(&self.tokenizer, text))
     }
 
     /// The text as it is, with the BOS that the vocabulary asks for.
@@ -73,9 +73,12 @@ impl Loaded {
         self.encode(text, Specials::Parse, Ends::Add)
     }
 
-    /// The tokens of a text. One that is far too long is refused by its beginning: tokenizing takes time and memory.
     pub fn encode(&self, text: &str, specials: Specials, ends: Ends) -> Result<Vec<TokenId>> {
-        let encode = |text: &str| self.tokenizer.encode_with(text, specials, ends);
+        self.encode_by(text, |text| ids(self.tokenizer.encode_with(text, specials, ends)))
+    }
+
+    /// The tokens of a text. One that is far too long is refused by its beginning: tokenizing takes time and memory.
+    fn encode_by(&self, text: &str, encode: impl Fn(&str) -> Vec<TokenId>) -> Result<Vec<TokenId>> {
         let n_ctx = self.n_ctx();
         let mut n_bytes = n_ctx * USUAL_TOKEN_BYTES;
         while n_bytes < text.len() {
@@ -92,7 +95,7 @@ impl Loaded {
             }
             n_bytes *= 4;
         }
-        Ok(ids(encode(text)))
+        Ok(encode(text))
     }
 
     /// What a text begins with: BOS where the vocabulary has one, else the token that ends texts.

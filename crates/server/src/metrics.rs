@@ -13,12 +13,17 @@ const SECONDS: [f64; 19] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
 
+const TOKENS: [f64; 14] =
+    [1.0, 4.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 32768.0, 131072.0];
+
 /// A gauge that was not set for so long belongs to a model that left memory, and is not shown any more.
 const GAUGE_LIFE: Duration = Duration::from_secs(1);
 
 /// Starts recording; once in a process.
 pub fn install() -> anyhow::Result<PrometheusHandle> {
-    let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?;
+    let builder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?
+        .set_buckets_for_metric(Matcher::Suffix("_tokens".into()), &TOKENS)?;
     let handle = builder.idle_timeout(MetricKindMask::GAUGE, Some(GAUGE_LIFE)).install_recorder()?;
     describe();
     Ok(handle)
@@ -52,9 +57,16 @@ fn describe() {
     describe_gauge!("roci_kv_bytes", "Memory of its keys and values");
     describe_gauge!("roci_scratch_bytes", "Memory for its steps");
     describe_gauge!("roci_memory_resident_bytes", "Memory of this process that is in RAM");
+    describe_histogram!("vllm:e2e_request_latency_seconds", "From a request's arrival to its last token");
+    describe_histogram!("vllm:request_prefill_time_seconds", "From a request's first step to its first token");
+    describe_histogram!("vllm:request_decode_time_seconds", "From a request's first token to its last");
+    describe_histogram!("vllm:request_inference_time_seconds", "From a request's first step to its last token");
+    describe_histogram!("vllm:request_time_per_output_token_seconds", "A request's decode time by its tokens");
+    describe_histogram!("vllm:request_prompt_tokens", "Tokens of a request's prompt");
+    describe_histogram!("vllm:request_generation_tokens", "Tokens that a request generated");
     describe_counter!("roci_key_tokens_total", "Tokens that the requests of a key took");
     describe_counter!("roci_key_requests_total", "Requests of a key");
-    describe_gauge!("roci_body_bytes", "What large request bodies are reckoned to take now");
+    describe_gauge!("roci_kept_bytes", "What the server keeps for clients, reckoned");
     describe_gauge!("roci_models_loaded", "Models in memory");
     describe_gauge!("roci_info", "The version of this program");
 }
@@ -124,6 +136,19 @@ pub fn finished(model: &str, finished: &Finished) {
     for name in ["roci_queue_time_seconds", "vllm:request_queue_time_seconds"] {
         histogram!(name, "model_name" => model.clone()).record(usage.timings.queue);
     }
+    let engine::Timings { queue, prefill, decode, .. } = usage.timings;
+    let per_token = decode.as_secs_f64() / usage.n_generated.saturating_sub(1).max(1) as f64;
+    for (name, value) in [
+        ("vllm:e2e_request_latency_seconds", (queue + prefill + decode).as_secs_f64()),
+        ("vllm:request_prefill_time_seconds", prefill.as_secs_f64()),
+        ("vllm:request_decode_time_seconds", decode.as_secs_f64()),
+        ("vllm:request_inference_time_seconds", (prefill + decode).as_secs_f64()),
+        ("vllm:request_time_per_output_token_seconds", per_token),
+        ("vllm:request_prompt_tokens", usage.n_prompt as f64),
+        ("vllm:request_generation_tokens", usage.n_generated as f64),
+    ] {
+        histogram!(name, "model_name" => model.clone()).record(value);
+    }
 }
 
 pub fn request(route: &str, status: u16, elapsed: Duration) {
@@ -137,7 +162,15 @@ pub fn render(app: &App) -> String {
     let Some(handle) = &app.metrics else { return String::new() };
     gauge!("roci_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     gauge!("roci_memory_resident_bytes").set(resident_bytes() as f64);
-    gauge!("roci_body_bytes").set(app.body.used_bytes() as f64);
+    let constraints: usize = app.models.loaded().map(|model| model.constraint_bytes()).sum();
+    for (what, n_bytes) in [
+        ("responses", app.store.n_bytes()),
+        ("chats", app.chats.n_bytes()),
+        ("constraints", constraints),
+        ("bodies", app.body.used_bytes()),
+    ] {
+        gauge!("roci_kept_bytes", "what" => what).set(n_bytes as f64);
+    }
     gauge!("roci_models_loaded").set(app.models.loaded().count() as f64);
     for model in app.models.loaded() {
         let (stats, name) = (model.engine().latest_stats(), model.name.clone());

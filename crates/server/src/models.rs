@@ -1,18 +1,27 @@
 //! The models by name: which are known, which are in memory, and who has to leave when another is asked for. A model is
-//! loaded when it is first asked for; at most `max_loaded` stay, and those nobody used for `idle_unload` go.
+//! loaded when it is first asked for, once for all who ask, and stays even if they give up; at most `max_loaded` stay,
+//! and those nobody used for `idle_unload` go. Where all are in use, the one that has had its turn takes no new requests
+//! until another has had one.
 
 use super::error::{ApiError, Result};
 use super::loaded::Loaded;
 use axum::http::StatusCode;
 use engine::Stats;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinHandle;
 
 /// Requests for a model that has no room wait this long before they are told to come back.
 const WAIT_FOR_ROOM: Duration = Duration::from_secs(30);
+/// A model in use stays at least this long before it has to make room.
+const TURN: Duration = Duration::from_secs(10);
+
+/// A model on its way into memory; all who ask for it wait for the same one.
+type Loading = Shared<BoxFuture<'static, Result<Arc<Loaded>>>>;
 
 pub struct Registry {
     entries: Vec<Entry>,
@@ -20,9 +29,8 @@ pub struct Registry {
     max_loaded: usize,
     is_strict: bool,
     start: Instant,
-    /// One model is loaded or dropped at a time.
+    /// One model is loaded or dropped at a time, in the order in which they were asked for.
     change: tokio::sync::Mutex<()>,
-    released: tokio::sync::Notify,
 }
 
 /// A model that is known by name.
@@ -37,6 +45,11 @@ pub struct Entry {
     past: Arc<Mutex<Stats>>,
     /// Milliseconds since the registry's start.
     last_used_ms: AtomicU64,
+    /// The same for when it came into memory.
+    loaded_ms: AtomicU64,
+    loading: Mutex<Option<Loading>>,
+    /// Its turn is over, and another model waits for its place: who asks for it now waits for its next turn.
+    is_leaving: AtomicBool,
 }
 
 impl Entry {
@@ -51,6 +64,9 @@ impl Entry {
             loaded: Mutex::new(None),
             past: Arc::default(),
             last_used_ms: AtomicU64::new(0),
+            loaded_ms: AtomicU64::new(0),
+            loading: Mutex::default(),
+            is_leaving: AtomicBool::new(false),
         })
     }
 
@@ -107,16 +123,15 @@ fn add_counters(sum: &mut Stats, stats: &Stats) {
 }
 
 impl Registry {
-    pub fn new(entries: Vec<Entry>, options: rocinante::Options, max_loaded: usize, is_strict: bool) -> Self {
-        Self {
+    pub fn new(entries: Vec<Entry>, options: rocinante::Options, max_loaded: usize, is_strict: bool) -> Arc<Self> {
+        Arc::new(Self {
             entries,
             options,
             max_loaded: max_loaded.max(1),
             is_strict,
             start: Instant::now(),
             change: tokio::sync::Mutex::new(()),
-            released: tokio::sync::Notify::new(),
-        }
+        })
     }
 
     pub fn entries(&self) -> &[Entry] {
@@ -145,13 +160,13 @@ impl Registry {
     }
 
     /// The model of that name, in memory.
-    pub async fn get(&self, name: &str) -> Result<Arc<Loaded>> {
+    pub async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Loaded>> {
         let entry = self.find(name)?;
         entry.last_used_ms.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
         match entry.loaded() {
-            Some(model) if model.is_alive() => Ok(model),
+            Some(model) if model.is_alive() && !entry.is_leaving.load(Ordering::Acquire) => Ok(model),
             _ => {
-                let loaded = self.load(entry).await;
+                let loaded = self.loading(entry).await;
                 if let Err(error) = loaded.as_ref().map_err(|error| &error.message) {
                     tracing::error!(model = entry.name, error, "not in memory");
                 }
@@ -161,26 +176,52 @@ impl Registry {
     }
 
     /// Loads the model that was named first. Who started the server hears what is wrong with it, not the log.
-    pub async fn load_first(&self) -> Result<()> {
+    pub async fn load_first(self: &Arc<Self>) -> Result<()> {
         match self.entries.first() {
-            Some(first) => self.load(first).await.map(drop),
+            Some(first) => self.loading(first).await.map(drop),
             None => Ok(()),
         }
     }
 
+    /// The load that is under way, or a new one. It goes on when nobody waits for it any more.
+    fn loading(self: &Arc<Self>, entry: &Entry) -> Loading {
+        let mut loading = entry.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(under_way) = &*loading {
+            return under_way.clone();
+        }
+        let (registry, name) = (Arc::clone(self), entry.name.clone());
+        let task = tokio::spawn(async move {
+            let entry = registry.find(&name)?;
+            let loaded = registry.load(entry).await;
+            // What holds the outcome holds the model.
+            *entry.loading.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            loaded
+        });
+        let outcome = async move { task.await.unwrap_or_else(|error| Err(ApiError::internal(error.to_string()))) };
+        loading.insert(outcome.boxed().shared()).clone()
+    }
+
     async fn load(&self, entry: &Entry) -> Result<Arc<Loaded>> {
-        let _change = self.change.lock().await;
+        // One for all of it: waiting for others' turns, and for room.
+        let deadline = tokio::time::Instant::now() + WAIT_FOR_ROOM;
+        let change = tokio::time::timeout_at(deadline, self.change.lock()).await;
+        let _change = change.map_err(|_| self.no_room())?;
         match entry.loaded() {
             Some(model) if model.is_alive() => return Ok(model),
             // Its engine broke down: a new one takes its place.
             Some(_) => drop(entry.unload()),
             None => {}
         }
-        self.make_room().await?;
+        let room = self.make_room(deadline).await;
+        self.entries.iter().for_each(|entry| entry.is_leaving.store(false, Ordering::Release));
+        room?;
         let (name, path, options) = (entry.name.clone(), entry.path.clone(), self.options.clone());
         let start = Instant::now();
         let loaded = tokio::task::spawn_blocking(move || Loaded::open(&name, &path, &options)).await;
         let failed = |text: String| {
+            // Where files are is nobody's business.
+            let file = entry.path.file_name().map_or_else(|| "its file".into(), |name| name.to_string_lossy());
+            let text = text.replace(&entry.path.display().to_string(), &file);
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("`{}` cannot be loaded: {text}", entry.name))
         };
         let model = match loaded {
@@ -192,13 +233,17 @@ impl Registry {
         for note in model.notes() {
             tracing::info!(model = entry.name, "{note}");
         }
+        entry.loaded_ms.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
         entry.set(Some(Arc::clone(&model)));
         Ok(model)
     }
 
+    fn no_room(&self) -> ApiError {
+        ApiError::busy(format!("{} models are in use and no more fit", self.max_loaded), 5)
+    }
+
     /// Drops models that nobody uses, least recently used first, until one more fits.
-    async fn make_room(&self) -> Result<()> {
-        let deadline = Instant::now() + WAIT_FOR_ROOM;
+    async fn make_room(&self, deadline: tokio::time::Instant) -> Result<()> {
         loop {
             if self.loaded().count() < self.max_loaded {
                 return Ok(());
@@ -211,12 +256,16 @@ impl Registry {
                 }
                 continue;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let text = format!("{} models are in use and no more fit", self.max_loaded);
-                return Err(ApiError::busy(text, 5));
+            if tokio::time::Instant::now() >= deadline {
+                return Err(self.no_room());
             }
-            let _ = tokio::time::timeout(left.min(Duration::from_millis(100)), self.released.notified()).await;
+            // The one that is there longest finishes what it has begun, and takes nothing new.
+            let since = |entry: &&Entry| Duration::from_millis(entry.loaded_ms.load(Ordering::Relaxed));
+            let longest = self.entries.iter().filter(|entry| entry.is_in_use()).min_by_key(since);
+            if let Some(entry) = longest.filter(|entry| self.start.elapsed() >= since(entry) + TURN) {
+                entry.is_leaving.store(true, Ordering::Release);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 

@@ -3,7 +3,8 @@
 
 use super::error::{ApiError, Result};
 use super::loaded::Loaded;
-use engine::Sampling;
+use super::tally;
+use engine::{Dry, Mirostat, Sampling, Stage, Xtc};
 use model::TokenId;
 use rocinante::ids;
 use serde::Deserialize;
@@ -13,6 +14,8 @@ use text::Specials;
 /// At most so many stop strings, of at most so many bytes.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 512;
+/// What no repetition reaches over, as llama.cpp has it.
+const USUAL_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 const MAX_BIASES: usize = 1024;
 const MAX_CHOICES: u32 = 64;
 pub const MAX_TOP_LOGPROBS: u32 = 20;
@@ -31,6 +34,36 @@ pub struct Knobs {
     pub repetition_penalty: Option<f32>,
     pub seed: Option<i64>,
     pub logit_bias: Option<BTreeMap<String, f32>>,
+    #[serde(alias = "typ_p", alias = "typical")]
+    pub typical_p: Option<f32>,
+    #[serde(alias = "top_nsigma")]
+    pub top_n_sigma: Option<f32>,
+    pub xtc_probability: Option<f32>,
+    pub xtc_threshold: Option<f32>,
+    pub dry_multiplier: Option<f32>,
+    pub dry_base: Option<f32>,
+    pub dry_allowed_length: Option<u32>,
+    /// Tokens to look back at; -1: all.
+    pub dry_penalty_last_n: Option<i64>,
+    pub dry_sequence_breakers: Option<Vec<String>>,
+    #[serde(alias = "dynamic_temperature_range")]
+    pub dynatemp_range: Option<f32>,
+    pub dynatemp_exponent: Option<f32>,
+    /// 0: off; 2, and 1 is taken for it.
+    pub mirostat: Option<u32>,
+    pub mirostat_tau: Option<f32>,
+    pub mirostat_eta: Option<f32>,
+    pub min_tokens: Option<u32>,
+    /// Tokens that the penalties look at; -1: all.
+    #[serde(alias = "penalty_last_n")]
+    pub repeat_last_n: Option<i64>,
+    /// Stages in their order, as llama.cpp names them.
+    pub samplers: Option<Vec<String>>,
+    /// Tokens to generate; -1: until it ends.
+    pub num_predict: Option<i64>,
+    /// Tokens of the prompt and the answer together. It cannot be more than the model was loaded for.
+    pub num_ctx: Option<u64>,
+    pub stop: Option<Stop>,
 }
 
 /// What a client that asks for nothing gets.
@@ -67,8 +100,87 @@ impl Knobs {
             repetition_penalty: repetition.unwrap_or(1.0),
             logit_bias: self.biases(model)?,
             seed: self.seed.map_or_else(ids::seed, |seed| seed as u64),
+            typical_p: in_range("typical_p", self.typical_p, 0.0..=1.0)?.unwrap_or(1.0).max(f32::MIN_POSITIVE),
+            // Negative is off for llama.cpp.
+            top_n_sigma: in_range("top_n_sigma", self.top_n_sigma, -1.0..=100.0)?.unwrap_or(0.0).max(0.0),
+            xtc: self.xtc()?,
+            dry: self.dry(model)?,
+            dynatemp_range: in_range("dynatemp_range", self.dynatemp_range, 0.0..=100.0)?.unwrap_or(0.0),
+            dynatemp_exponent: in_range("dynatemp_exponent", self.dynatemp_exponent, 0.0..=100.0)?.unwrap_or(1.0),
+            mirostat: self.mirostat()?,
+            min_tokens: self.min_tokens.map_or(0, |n| n as usize),
+            penalty_window: window("repeat_last_n", self.repeat_last_n)?.unwrap_or(Sampling::default().penalty_window),
+            order: self.order()?,
             ..Sampling::default()
         })
+    }
+
+    pub fn stops(&self) -> Result<Vec<String>> {
+        self.stop.as_ref().map_or(Ok(Vec::new()), Stop::texts)
+    }
+
+    pub fn max_tokens(&self) -> Option<usize> {
+        self.num_predict.and_then(|n| usize::try_from(n).ok())
+    }
+
+    /// How many tokens may follow a prompt, with `num_ctx` kept to. One that is too large is told.
+    pub fn limit(&self, max_tokens: Option<usize>, n_prompt: usize, model: &Loaded) -> Option<usize> {
+        let Some(n_ctx) = self.num_ctx.filter(|&n| n > 0) else { return max_tokens };
+        if n_ctx > model.n_ctx() as u64 {
+            if let Some(tally) = tally::current() {
+                tally.ignore(vec!["num_ctx".to_owned()]);
+            }
+            return max_tokens;
+        }
+        let left = usize::try_from(n_ctx).unwrap_or(usize::MAX).saturating_sub(n_prompt).max(1);
+        Some(max_tokens.map_or(left, |max| max.min(left)))
+    }
+
+    fn xtc(&self) -> Result<Xtc> {
+        let usual = Xtc::default();
+        Ok(Xtc {
+            probability: in_range("xtc_probability", self.xtc_probability, 0.0..=1.0)?.unwrap_or(usual.probability),
+            threshold: in_range("xtc_threshold", self.xtc_threshold, 0.0..=1.0)?.unwrap_or(usual.threshold),
+        })
+    }
+
+    fn dry(&self, model: &Loaded) -> Result<Dry> {
+        let usual = Dry::default();
+        let multiplier = in_range("dry_multiplier", self.dry_multiplier, 0.0..=100.0)?.unwrap_or(usual.multiplier);
+        let given: Option<Vec<&str>> =
+            self.dry_sequence_breakers.as_ref().map(|texts| texts.iter().map(String::as_str).collect());
+        let texts = given.unwrap_or_else(|| USUAL_BREAKERS.to_vec());
+        if texts.len() > MAX_STOPS || texts.iter().any(|text| text.is_empty() || text.len() > MAX_STOP_BYTES) {
+            let text = format!("at most {MAX_STOPS} texts of at most {MAX_STOP_BYTES} bytes");
+            return Err(ApiError::bad(text).param("dry_sequence_breakers"));
+        }
+        let breakers = match multiplier > 0.0 && !texts.is_empty() {
+            true => model.tokenizer.ids_holding(&texts).into_iter().map(TokenId).collect(),
+            false => Vec::new(),
+        };
+        Ok(Dry {
+            multiplier,
+            base: in_range("dry_base", self.dry_base, 1.0..=100.0)?.unwrap_or(usual.base),
+            allowed_length: self.dry_allowed_length.map_or(usual.allowed_length, |n| n as usize),
+            window: window("dry_penalty_last_n", self.dry_penalty_last_n)?.unwrap_or(usual.window),
+            breakers,
+        })
+    }
+
+    fn mirostat(&self) -> Result<Option<Mirostat>> {
+        let usual = Mirostat::default();
+        let tau = in_range("mirostat_tau", self.mirostat_tau, 0.0..=100.0)?.unwrap_or(usual.tau);
+        let eta = in_range("mirostat_eta", self.mirostat_eta, 0.0..=10.0)?.unwrap_or(usual.eta);
+        match self.mirostat.unwrap_or(0) {
+            0 => Ok(None),
+            1 | 2 => Ok(Some(Mirostat { tau, eta })),
+            n => Err(ApiError::bad(format!("mirostat is {n}, expected 0, 1 or 2")).param("mirostat")),
+        }
+    }
+
+    fn order(&self) -> Result<Vec<Stage>> {
+        let Some(names) = &self.samplers else { return Ok(Stage::DEFAULT_ORDER.to_vec()) };
+        Stage::parse_order(&names.join(";")).map_err(|text| ApiError::bad(text).param("samplers"))
     }
 
     /// Keys are token ids; any other text stands for its tokens.
@@ -94,6 +206,18 @@ impl Knobs {
         }
         biases.retain(|&(_, bias)| bias != 0.0);
         Ok(biases)
+    }
+}
+
+/// A number of tokens to look back at; -1: all.
+fn window(param: &str, n: Option<i64>) -> Result<Option<usize>> {
+    match n {
+        Some(-1) => Ok(Some(usize::MAX)),
+        Some(n) => match usize::try_from(n) {
+            Ok(n) => Ok(Some(n)),
+            Err(_) => Err(ApiError::bad(format!("{param} is {n}, expected -1 or more")).param(param)),
+        },
+        None => Ok(None),
     }
 }
 

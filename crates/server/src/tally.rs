@@ -2,8 +2,9 @@
 //! Set around a request by the gate; whatever generates for it finds it.
 
 use super::metrics;
-use std::sync::Arc;
+use axum::http::HeaderValue;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 tokio::task_local! {
     static CURRENT: Arc<Tally>;
@@ -15,6 +16,8 @@ pub struct Tally {
     key: Option<String>,
     n_prompt: AtomicU64,
     n_generated: AtomicU64,
+    /// Fields of the body that were not known.
+    ignored: Mutex<Vec<String>>,
 }
 
 impl Tally {
@@ -33,6 +36,16 @@ impl Tally {
         if let Some(key) = &self.key {
             metrics::key_tokens(key, n_prompt, n_generated);
         }
+    }
+
+    pub fn ignore(&self, fields: Vec<String>) {
+        self.ignored.lock().unwrap_or_else(PoisonError::into_inner).extend(fields);
+    }
+
+    /// As a header's value.
+    pub fn ignored(&self) -> Option<HeaderValue> {
+        let ignored = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        (!ignored.is_empty()).then(|| HeaderValue::from_str(&ignored.join(", ")).ok()).flatten()
     }
 
     /// Of the prompt, and generated.

@@ -19,8 +19,12 @@ use serde_json::{Value, json};
 use crate::tokenizer::Specials;
 use crate::{Error, Result, Tokenizer};
 
-/// Compiled constraints that are kept; the one used longest ago goes first.
+/// Compiled constraints that are kept, and what they may take; the one used longest ago goes first.
 const N_KEPT: usize = 64;
+const MAX_KEPT_BYTES: usize = 256 << 20;
+/// What a compiled constraint takes, reckoned by its source: a schema of 100 kB takes about 20 MB.
+const KEPT_BASE_BYTES: usize = 64 << 10;
+const KEPT_BYTES_PER_BYTE: usize = 200;
 /// White space between two parts of JSON: a space or two, or a line's end with the next one's indentation. Enough for
 /// any layout that people use; a small model that is undecided goes on with blanks as long as it may.
 const JSON_SPACE: &str = r"[\x20\x09]{1,2}|\x0D?\x0A[\x20\x09]{0,40}";
@@ -152,11 +156,17 @@ impl Compiler {
         drop(kept);
         let parser = self.compile(constraint)?;
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= N_KEPT {
+        kept.push_back((spec, parser.clone()));
+        while kept.len() > N_KEPT || kept.iter().map(|(spec, _)| reckon(spec)).sum::<usize>() > MAX_KEPT_BYTES {
             kept.pop_front();
         }
-        kept.push_back((spec, parser.clone()));
         Ok(Matcher { parser })
+    }
+
+    /// What the compiled constraints that are kept are reckoned to take.
+    pub fn kept_bytes(&self) -> usize {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().map(|(spec, _)| reckon(spec)).sum()
     }
 
     fn compile(&self, constraint: &Constraint) -> Result<Parser> {
@@ -166,6 +176,10 @@ impl Compiler {
         }
         compile(&self.factory, constraint)
     }
+}
+
+fn reckon(spec: &str) -> usize {
+    KEPT_BASE_BYTES + spec.len().saturating_mul(KEPT_BYTES_PER_BYTE)
 }
 
 /// Compiles a constraint for an alphabet of single bytes and throws the result away. Takes the stack, and nearly the

@@ -34,7 +34,7 @@ pub use chat_template::{ChatTemplate, DEFAULT_TEMPLATE, Message, RenderOptions};
 pub use detokenizer::Detokenizer;
 pub use error::Error;
 pub use stop::{StopMatcher, StopStep};
-pub use tokenizer::{Ends, Specials, Tokenizer};
+pub use tokenizer::{Ends, Specials, Tokenizer, unshield};
 pub use tokenizer_json::JsonConfig;
 pub use vocab::Vocab;
 

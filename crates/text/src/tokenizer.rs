@@ -4,8 +4,11 @@
 //! goes to one [`Encode`], and BOS and EOS go around the whole. A `tokenizer.json` brings its own rules for all of
 //! that ([`JsonTokenizer`]). [`crate::Detokenizer`] turns a stream of ids into text.
 
+mod shield;
+
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::OnceLock;
 
 use ahash::AHashMap;
 
@@ -20,6 +23,8 @@ use crate::unigram::Unigram;
 use crate::vocab::{Around, Kind};
 use crate::word_piece::WordPiece;
 use crate::{Error, Result, Vocab};
+
+pub use shield::unshield;
 
 /// One way of cutting text without special tokens.
 pub(crate) trait Encode: Send + Sync {
@@ -88,6 +93,8 @@ pub struct Tokenizer {
     pub(crate) pieces: Pieces,
     end_ids: Vec<u32>,
     around: Around,
+    /// Control tokens, to be found in texts.
+    controls: OnceLock<Vec<(u32, memchr::memmem::Finder<'static>)>>,
 }
 
 enum Encoder {
@@ -169,7 +176,8 @@ impl Tokenizer {
                 (Box::new(algorithm), pieces)
             }
         };
-        Ok(Self { encoder: Encoder::Vocab { algorithm, specials }, pieces, end_ids, around })
+        let controls = OnceLock::new();
+        Ok(Self { encoder: Encoder::Vocab { algorithm, specials }, pieces, end_ids, around, controls })
     }
 
     /// From a `tokenizer.json`, by Hugging Face's `tokenizers`.
@@ -186,7 +194,8 @@ impl Tokenizer {
         ends.dedup();
         let pieces = Pieces::new(&tokens, kinds, |text, kind, out| spelling.decode_into(text, kind, out));
         let around = Around { bos, eos, add_space_prefix: tokenizer.adds_space(), ..Around::default() };
-        Ok(Self { encoder: Encoder::Json(Box::new(tokenizer)), pieces, end_ids: ends, around })
+        let controls = OnceLock::new();
+        Ok(Self { encoder: Encoder::Json(Box::new(tokenizer)), pieces, end_ids: ends, around, controls })
     }
 
     /// The tokens of `text`, with no BOS or EOS added.

@@ -84,6 +84,9 @@ pub struct ModelsArgs {
     /// Maximum number of stored responses, and of stored chat completions
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub max_stored: usize,
+    /// Maximum memory for stored responses and chat completions together, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = positive)]
+    pub max_stored_size: usize,
     /// Send embeddings as numbers even to clients that ask for base64
     #[arg(long)]
     pub no_base64: bool,
@@ -114,6 +117,9 @@ pub struct SchedulingArgs {
     /// End a request after this time with what it has
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub request_timeout: u64,
+    /// Time between SIGTERM, when /ready turns to 503, and refusing connections
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub drain_notice: u64,
     /// Time that requests in flight get after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_timeout: u64,
@@ -153,6 +159,9 @@ pub struct AccessArgs {
     /// Maximum size of a request body, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = positive)]
     pub max_body: usize,
+    /// Reject requests with unknown fields; otherwise the x-ignored-fields response header names them
+    #[arg(long)]
+    pub strict_fields: bool,
     /// Time limit for a request's headers, and again for its body
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub read_timeout: u64,
@@ -273,19 +282,22 @@ fn serve(args: &Args) -> Result<()> {
     };
     let mut gate = Gate::new(keys, args.access.rate, args.access.concurrent);
     gate.metrics_need_key = !args.access.open_metrics;
+    // One half for responses, one for chats.
+    let kept_bytes = args.models_args.max_stored_size << 19;
     let app = Arc::new(App {
         models,
         gate,
         defaults: defaults(&args.sampling),
         fingerprint: format!("roci-{}", env!("CARGO_PKG_VERSION")),
-        body: BodyLimits::new(args.access.max_body << 20, Duration::from_secs(args.access.read_timeout)),
+        body: BodyLimits::new(args.access.max_body << 20, Duration::from_secs(args.access.read_timeout))
+            .strict(args.access.strict_fields),
         request_time: Duration::from_secs(args.scheduling.request_timeout.max(1)),
         log_prompts: args.logs.log_prompts,
         has_base64: !args.models_args.no_base64,
         has_page: !args.access.no_web,
         pages,
-        store: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
-        chats: Store::new(args.models_args.max_stored, args.models_args.unknown_responses),
+        store: Store::new(args.models_args.max_stored, kept_bytes, args.models_args.unknown_responses),
+        chats: Store::new(args.models_args.max_stored, kept_bytes, args.models_args.unknown_responses),
         metrics: Some(metrics::install()?),
         state: server::health::State::default(),
     });
@@ -332,6 +344,7 @@ fn listen(args: &Args) -> Result<Listen> {
         },
         max_connections: args.access.max_connections,
         max_per_peer: args.access.max_connections_per_peer.unwrap_or_else(|| args.access.max_connections.div_ceil(2)),
+        notice: Duration::from_secs(args.scheduling.drain_notice),
         drain: Duration::from_secs(args.scheduling.drain_timeout),
     })
 }

@@ -340,3 +340,55 @@ fn broken_requests_never_end_the_server() {
     assert_eq!(server.post_text("/v1/chat/completions", &deep, "").status, 400);
     assert_eq!(server.post("/v1/chat/completions", &chat("hi", 1)).status, 200);
 }
+
+#[test]
+fn ready_says_no_before_connections_are_refused() {
+    let (_roci, mut server) = start(&["--context", "64", "--drain-notice", "3"]);
+    assert_eq!(server.get("/ready").status, 200);
+    server.terminate();
+    wait_until("it is not ready", || server.get("/ready").status == 503);
+    assert_eq!(server.post("/v1/chat/completions", &chat("hi", 1)).status, 200, "it still answers");
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn a_stream_that_is_cut_says_why() {
+    let (_roci, mut server) = start(&["--context", "1000000", "--drain-timeout", "0"]);
+    let mut connection = server.open("/v1/chat/completions", &streamed("hi", 1_000_000), "");
+    wait_until("it runs", || metric(&server, "roci_requests_running") == 1.0);
+    server.terminate();
+    let mut text = String::new();
+    connection.read_to_string(&mut text).unwrap();
+    assert!(text.contains("the server is stopping") && text.contains("data: [DONE]"), "{}", &text[text.len() - 300..]);
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn a_model_whose_file_is_gone_is_not_ready() {
+    let roci = Roci::new();
+    let path = tiny::write(roci.home.path());
+    std::fs::copy(&path, roci.home.path().join("other.gguf")).unwrap();
+    let server = Server::start(&roci, &["serve", "tiny.gguf", "other.gguf", "--context", "64"]);
+    assert_eq!(server.get("/ready").status, 200);
+    std::fs::remove_file(roci.home.path().join("other.gguf")).unwrap();
+    let answer = server.get("/ready");
+    assert_eq!((answer.status, &answer.json["models"]), (503, &json!(["other"])));
+    let mut body = chat("hi", 1);
+    body["model"] = "other".into();
+    let answer = server.post("/v1/chat/completions", &body);
+    assert_eq!(answer.status, 503);
+    assert!(!answer.text.contains(&*roci.home.path().to_string_lossy()), "{}", answer.text);
+}
+
+#[test]
+fn seeds_of_several_answers_do_not_meet() {
+    let (_roci, server) = start(&["--context", "256"]);
+    let ask = |seed: u64, n: u64| {
+        let body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "min_p": 0, "seed": seed, "n": n});
+        let choices = server.post("/v1/chat/completions", &body).json["choices"].clone();
+        choices.as_array().unwrap().iter().map(|choice| choice["message"]["content"].clone()).collect::<Vec<_>>()
+    };
+    let (two, next) = (ask(1, 2), ask(2, 1));
+    assert_eq!(two[0], ask(1, 1)[0]);
+    assert_ne!(two[1], next[0]);
+}

@@ -173,3 +173,44 @@ fn rerankers_use_their_head() {
         assert!((found - told).abs() < 1e-4, "{found} and {told}");
     }
 }
+
+#[test]
+fn a_load_goes_on_when_its_client_gives_up() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let server = Server::start(&roci, &["serve", "a=tiny.gguf", "b=tiny.gguf", "--context", "64"]);
+    let mut body = chat("hi", 1);
+    body["model"] = "b".into();
+    let asking: Vec<_> = (0..10).map(|_| server.open("/v1/chat/completions", &body, "")).collect();
+    wait_until("it has begun", || loaded(&server) != ["a"]);
+    drop(asking);
+    wait_until("it is in memory all the same", || loaded(&server) == ["b"]);
+    let loads = server.log().matches("load_ms").count();
+    assert!(loads <= 2, "{loads} loads: {}", server.log());
+}
+
+#[test]
+fn a_busy_model_makes_room_when_its_turn_is_over() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let server = Server::start(&roci, &["serve", "a=tiny.gguf", "b=tiny.gguf", "--context", "4096"]);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Never idle: one request begins before the other ends.
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut body = chat("hi", 100);
+                body["model"] = "a".into();
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert_eq!(server.post("/v1/chat/completions", &body).status, 200);
+                }
+            });
+        }
+        wait_until("it is busy", || crate::serve::metric(&server, "roci_requests_running") == 2.0);
+        let mut body = chat("hi", 1);
+        body["model"] = "b".into();
+        let answer = server.post("/v1/chat/completions", &body);
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(answer.status, 200, "{}", answer.text);
+    });
+}

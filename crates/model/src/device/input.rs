@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use gpu::Buffer;
-use ops::{DeviceSpans, Heads, Indices, Place, Plan, View};
+use ops::{AttentionPlan, DeviceSpans, Heads, Indices, Place, View};
 use weights::Dtype;
 
 use crate::Error;
@@ -39,7 +39,7 @@ pub struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    pub fn new(step: &'a Step, plan: Plan, heads: &Heads) -> Self {
+    pub fn new(step: &'a Step, plan: AttentionPlan, heads: &Heads) -> Self {
         let mut input = Self { step, words: Vec::new(), ends: [0; N_PARTS] };
         input.push(Part::Tokens, &step.tokens);
         input.push(Part::Sources, &step.sources);
@@ -75,7 +75,7 @@ impl<'a> Input<'a> {
         &self,
         inputs: &'d Buffer<u32>,
         adjustments: &'d Buffer<u32>,
-        plan: Plan,
+        plan: AttentionPlan,
     ) -> Result<Places<'d>, Error>
     where
         'a: 'd,

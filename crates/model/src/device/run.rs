@@ -5,7 +5,7 @@
 //! of copies in flight must not be shared, which is why it is taken and given back.
 
 use gpu::{Element, Launcher, Pending, Pinned, Queue};
-use ops::{Chip, Exec, Place, Plan, Tensor};
+use ops::{AttentionChip, AttentionPlan, Exec, Place, Tensor};
 
 use super::input::Input;
 use super::{Device, GraphKey, MAX_CAPTURED, MIN_CONTEXT, exec};
@@ -151,9 +151,9 @@ impl Device {
         let spans = step.spans();
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap_or(1);
         let n_context = n_context.next_power_of_two().max(MIN_CONTEXT);
-        let chip = Chip::of(self.queue.device(), decoder.kv.dtype(), decoder.is_shaped);
+        let chip = AttentionChip::of(self.queue.device(), decoder.kv.dtype(), decoder.is_shaped);
         let span_rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
-        let plan = Plan::new(&span_rows, &heads, n_context, &chip);
+        let plan = AttentionPlan::new(&span_rows, &heads, n_context, &chip);
         let input = Input::new(step, plan, &heads);
         let inputs = self.upload(&input.words)?;
         let adjustments = self.upload_adjustments(&step.adjustments)?;
@@ -183,7 +183,7 @@ impl Device {
         &mut self,
         decoder: &mut Decoder,
         input: &Input,
-        plan: Plan,
+        plan: AttentionPlan,
         captured_as: Option<GraphKey>,
     ) -> Result<(), Error> {
         let Self { queue, kernels, blas, workspace, inputs, adjustments, graphs, .. } = self;

@@ -28,30 +28,42 @@ const SPAN_WORDS: usize = 8;
 
 /// How a batch is cut; pure, and all that a launch depends on besides addresses.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
-pub struct Plan {
+pub struct AttentionPlan {
     /// Query vectors of a tile.
     pub n_queries: usize,
     pub n_tiles: usize,
     pub n_splits: usize,
-    pub road: Road,
+    pub kernel: AttentionKernel,
 }
 
 /// Which kernel attends.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
-pub enum Road {
+pub enum AttentionKernel {
     /// attention.hip: any chip, head size and type of keys and values.
     Vector,
     /// flash_few.hip: few query vectors on the matrix units.
     Few,
     /// flash.hip: many rows on the matrix units; a tile is 64 rows, of one head.
     Flash,
-    /// flash_units.hip: the same for chips whose units take whole tiles; shapes scores, too.
+    /// flash_units.hip: the same for chips whose units take whole tiles.
     Units,
+    /// flash_wgmma.hip: the same for chips whose units work for groups of four waves; a tile is 128 rows.
+    Wgmma,
+}
+
+impl AttentionKernel {
+    /// Whether a tile is rows of one head, not of all that share keys.
+    fn is_by_head(self) -> bool {
+        matches!(self, Self::Flash | Self::Units | Self::Wgmma)
+    }
 }
 
 /// Query rows of a tile of the matrix units, and rows in the longest span from which on they are used.
 const FLASH_ROWS: usize = 64;
 const MIN_FLASH_ROWS: usize = 16;
+/// Query rows of a tile of flash_wgmma.hip, and head sizes that it takes.
+const WGMMA_ROWS: usize = 128;
+const WGMMA_HEAD_DIMS: [usize; 3] = [64, 128, 256];
 /// Head sizes that flash_few.hip takes, the largest of them with tiles of eight queries only.
 const FEW_HEAD_DIMS: [usize; 3] = [64, 128, 256];
 /// Waves of a block of flash.hip and flash_units.hip, sixteen rows each.
@@ -61,71 +73,79 @@ const MIN_FEW_PART: usize = 4 * KV_BLOCK;
 
 /// What a plan needs to know of the chip and of the KV pool.
 #[derive(Copy, Clone, Debug)]
-pub struct Chip {
+pub struct AttentionChip {
     pub n_multiprocessors: usize,
-    /// Whether attention can use the matrix units here: they need keys and values in f16, and scores as they are.
+    /// Whether attention can use the matrix units here: they need keys and values in f16.
     pub has_matrix_units: bool,
-    /// As above, by whole tiles; scores may be shaped.
+    /// As above, by whole tiles.
     pub has_tiles: bool,
+    /// As above, by groups of four waves.
+    pub has_wgmma: bool,
+    /// Whether any layer has a window, a cap or sinks: few query vectors then go without the units.
+    pub is_shaped: bool,
 }
 
-impl Chip {
+impl AttentionChip {
     /// `is_shaped`: whether any layer has a window, a cap or sinks.
     pub fn of(device: &gpu::Device, kv: weights::Dtype, is_shaped: bool) -> Self {
         let n_multiprocessors = device.properties().n_multiprocessors as usize;
-        let has_matrix_units = device.has_mma() && kv == weights::Dtype::F16 && !is_shaped;
-        let has_tiles = device.has_matrix_units() && !device.has_mma() && kv == weights::Dtype::F16;
-        Self { n_multiprocessors, has_matrix_units, has_tiles }
+        let is_f16 = kv == weights::Dtype::F16;
+        let has_matrix_units = device.has_mma() && is_f16;
+        let has_tiles = device.has_matrix_units() && !device.has_mma() && is_f16;
+        Self { n_multiprocessors, has_matrix_units, has_tiles, has_wgmma: device.has_wgmma() && is_f16, is_shaped }
     }
 }
 
-/// The spans of a batch where a GPU reads them, written by [`Plan::write`].
+/// The spans of a batch where a GPU reads them, written by [`AttentionPlan::write`].
 #[derive(Copy, Clone)]
 pub struct DeviceSpans<'a> {
-    pub plan: Plan,
+    pub plan: AttentionPlan,
     /// Tiles, then spans, then block tables.
     pub words: Slice<'a, u32>,
 }
 
-impl Plan {
+impl AttentionPlan {
     /// For spans of these many rows; `n_context` is the longest context that the launch must be good for.
-    pub fn new(span_rows: &[usize], heads: &Heads, n_context: usize, chip: &Chip) -> Self {
+    pub fn new(span_rows: &[usize], heads: &Heads, n_context: usize, chip: &AttentionChip) -> Self {
         let longest = span_rows.iter().max().copied().unwrap_or(0);
+        if chip.has_wgmma && WGMMA_HEAD_DIMS.contains(&heads.head_dim) && longest >= MIN_FLASH_ROWS {
+            let n_tiles = span_rows.iter().map(|rows| rows.div_ceil(WGMMA_ROWS)).sum();
+            return Self { n_queries: WGMMA_ROWS, n_tiles, n_splits: 1, kernel: AttentionKernel::Wgmma };
+        }
         let is_fit = heads.head_dim.is_multiple_of(16) && heads.head_dim <= 128;
         if (chip.has_matrix_units || chip.has_tiles) && is_fit && longest >= MIN_FLASH_ROWS {
             let n_tiles = span_rows.iter().map(|rows| rows.div_ceil(FLASH_ROWS)).sum();
-            let road = if chip.has_matrix_units { Road::Flash } else { Road::Units };
-            return Self { n_queries: FLASH_ROWS, n_tiles, n_splits: 1, road };
+            let kernel = if chip.has_matrix_units { AttentionKernel::Flash } else { AttentionKernel::Units };
+            return Self { n_queries: FLASH_ROWS, n_tiles, n_splits: 1, kernel };
         }
         let group = (heads.n_heads / heads.n_kv_heads).max(1);
         let most = longest.max(1) * group;
-        let is_few = chip.has_matrix_units && FEW_HEAD_DIMS.contains(&heads.head_dim);
-        let (road, n_queries, min_part) = match is_few {
-            true if most > 8 && heads.head_dim <= 128 => (Road::Few, 16, MIN_FEW_PART),
-            true => (Road::Few, 8, MIN_FEW_PART),
-            false => (Road::Vector, most.next_power_of_two().min(MAX_QUERIES), MIN_PART),
+        let is_few = chip.has_matrix_units && !chip.is_shaped && FEW_HEAD_DIMS.contains(&heads.head_dim);
+        let (kernel, n_queries, min_part) = match is_few {
+            true if most > 8 && heads.head_dim <= 128 => (AttentionKernel::Few, 16, MIN_FEW_PART),
+            true => (AttentionKernel::Few, 8, MIN_FEW_PART),
+            false => (AttentionKernel::Vector, most.next_power_of_two().min(MAX_QUERIES), MIN_PART),
         };
         let n_tiles: usize = span_rows.iter().map(|rows| (rows * group).div_ceil(n_queries)).sum();
         let n_units = (n_tiles * heads.n_kv_heads).max(1);
         let unit_bytes = n_units * n_queries * (heads.head_dim + 2) * 4;
-        let wanted = match road {
+        let wanted = match kernel {
             // As many as run at once: one more part would wait for all the others.
-            Road::Few => chip.n_multiprocessors * FEW_BLOCKS / n_units,
+            AttentionKernel::Few => chip.n_multiprocessors * FEW_BLOCKS / n_units,
             _ => (chip.n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR).div_ceil(n_units),
         };
         let most = n_context.div_ceil(min_part).min(PARTS_BYTES / unit_bytes).min(MAX_SPLITS);
         let n_splits = wanted.min(most).max(1);
-        Self { n_queries, n_tiles, n_splits, road }
+        Self { n_queries, n_tiles, n_splits, kernel }
     }
 
-    /// Words that [`Plan::write`] appends.
+    /// Words that [`AttentionPlan::write`] appends.
     pub fn n_words(&self, spans: &[QuerySpan]) -> usize {
         2 * self.n_tiles + spans.iter().map(|span| SPAN_WORDS + span.n_table()).sum::<usize>()
     }
 
     pub fn write(&self, spans: &[QuerySpan], heads: &Heads, words: &mut Vec<u32>) {
-        let group =
-            if matches!(self.road, Road::Flash | Road::Units) { 1 } else { (heads.n_heads / heads.n_kv_heads).max(1) };
+        let group = if self.kernel.is_by_head() { 1 } else { (heads.n_heads / heads.n_kv_heads).max(1) };
         for (i, span) in spans.iter().enumerate() {
             for first in (0..span.n_rows * group).step_by(self.n_queries) {
                 words.extend([i as u32, first as u32]);
@@ -222,7 +242,7 @@ gpu::args! {
     }
 }
 
-/// The files of attention; which of them a batch takes is [`Plan::road`].
+/// The files of attention; which of them a batch takes is [`AttentionPlan::kernel`].
 #[cfg(test)]
 pub(crate) const ATTENTION: KernelFile = KernelFile {
     name: "attention",
@@ -242,6 +262,7 @@ pub(crate) const FLASH: KernelFile = KernelFile {
     defines: &[
         Define { name: "HEAD_DIM", values: Values::Numbers(&[64, 128]) },
         Define { name: "KV_F16", values: Values::Numbers(&[1]) },
+        Define { name: "SHAPED", values: Values::Flag },
     ],
 };
 #[cfg(test)]
@@ -262,13 +283,24 @@ pub(crate) const FLASH_UNITS: KernelFile = KernelFile {
     ],
 };
 
+#[cfg(test)]
+pub(crate) const FLASH_WGMMA: KernelFile = KernelFile {
+    name: "flash_wgmma",
+    source: include_str!("../../kernels/flash_wgmma.hip"),
+    overlaps: true,
+    defines: &[
+        Define { name: "HEAD_DIM", values: Values::Numbers(&[64, 128, 256]) },
+        Define { name: "SHAPED", values: Values::Flag },
+    ],
+};
+
 #[derive(Clone)]
-struct Unit {
+struct VectorKernels {
     attention: [Kernel<Attention<'static>>; 3],
     merge: Kernel<Merge<'static>>,
 }
 
-fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize, is_shaped: bool) -> Result<Unit, Error> {
+fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize, is_shaped: bool) -> Result<VectorKernels, Error> {
     const VARIANTS: [&str; 3] = ["attention_1", "attention_2", "attention_4"];
     // Lanes that share a token, eight numbers each.
     let head_lanes = head_dim.div_ceil(8).next_power_of_two() as u32;
@@ -280,22 +312,34 @@ fn unit(gpu: &Gpu, is_f16: bool, head_dim: usize, is_shaped: bool) -> Result<Uni
     };
     gpu.kernels.get((OP, [u32::from(is_f16), head_lanes, u32::from(is_shaped)]), program, |module| {
         let [a, b, c] = VARIANTS.map(|name| module.kernel::<Attention>(name));
-        Ok(Unit { attention: [a?, b?, c?], merge: module.kernel::<Merge>("attention_merge")? })
+        Ok(VectorKernels { attention: [a?, b?, c?], merge: module.kernel::<Merge>("attention_merge")? })
     })
 }
 
-fn flash_kernel(gpu: &Gpu, road: Road, head_dim: usize, is_shaped: bool) -> Result<Kernel<Flash<'static>>, Error> {
-    let (name, source) = match road {
-        Road::Units => ("flash_units", include_str!("../../kernels/flash_units.hip")),
+fn flash_kernel(
+    gpu: &Gpu,
+    kernel: AttentionKernel,
+    head_dim: usize,
+    is_shaped: bool,
+) -> Result<Kernel<Flash<'static>>, Error> {
+    let (name, source) = match kernel {
+        AttentionKernel::Units => ("flash_units", include_str!("../../kernels/flash_units.hip")),
+        AttentionKernel::Wgmma => ("flash_wgmma", include_str!("../../kernels/flash_wgmma.hip")),
         _ => ("flash", include_str!("../../kernels/flash.hip")),
     };
     let program = || {
         let program = kv_program(name, source, true).define("HEAD_DIM", head_dim).kernel::<Flash>(name);
         let program = if is_shaped { program.define("SHAPED", 1) } else { program };
-        if road == Road::Flash { program.overlapping() } else { program }
+        if kernel == AttentionKernel::Units { program } else { program.overlapping() }
     };
     let key = (name, [head_dim as u32, u32::from(is_shaped), 0]);
     gpu.kernels.get(key, program, |module| module.kernel::<Flash>(name))
+}
+
+/// Shared memory of a block of flash_wgmma.hip: queries, and two tiles each of keys and of values.
+fn wgmma_bytes(head_dim: usize) -> u32 {
+    let n_keys = if head_dim > 128 { 64 } else { 128 };
+    ((WGMMA_ROWS + 4 * n_keys) * head_dim * 2) as u32
 }
 
 fn few_kernel(gpu: &Gpu, head_dim: usize, n_queries: usize) -> Result<Kernel<FlashFew<'static>>, Error> {
@@ -317,9 +361,9 @@ pub(crate) fn launch(
     shaping: Shaping,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
-    if !matches!(plan.road, Road::Vector | Road::Units) && shaping.is_any() {
+    if plan.kernel == AttentionKernel::Few && shaping.is_any() {
         let what =
-            format!("{:?} does not shape scores; a plan for shaped scores goes without the matrix units", plan.road);
+            format!("{:?} does not shape scores; a plan for shaped scores goes without the matrix units", plan.kernel);
         return Err(Error::Argument { op: OP, what });
     }
     if spans.is_empty() {
@@ -332,7 +376,7 @@ pub(crate) fn launch(
     let sinks = shaping.sinks.map(|sinks| sinks.device_f32s(OP, "sinks")).transpose()?;
     let window = count(OP, "window", shaping.window.unwrap_or(0))?;
     let cap = shaping.softcap.unwrap_or(0.0);
-    if matches!(plan.road, Road::Flash | Road::Units) {
+    if plan.kernel.is_by_head() {
         let args = Flash {
             q: q.device_f32s(OP, "q")?,
             k_pool: kv.k.device_bytes(OP, "k")?,
@@ -349,8 +393,14 @@ pub(crate) fn launch(
             sinks,
         };
         let wave = gpu.kernels.device().properties().wave_width;
-        let grid = Grid::plane(count(OP, "tiles", plan.n_tiles)?, heads.n_heads as u32, FLASH_WAVES * wave);
-        let kernel = flash_kernel(gpu, plan.road, heads.head_dim, shaping.is_any())?;
+        let blocks = [count(OP, "tiles", plan.n_tiles)?, heads.n_heads as u32, 1];
+        let grid = match plan.kernel {
+            AttentionKernel::Wgmma => {
+                Grid { blocks, threads: [2 * WGMMA_ROWS as u32, 1, 1], shared_bytes: wgmma_bytes(heads.head_dim) }
+            }
+            _ => Grid { blocks, threads: [FLASH_WAVES * wave, 1, 1], shared_bytes: 0 },
+        };
+        let kernel = flash_kernel(gpu, plan.kernel, heads.head_dim, shaping.is_any())?;
         return Ok(gpu.launcher.launch(&kernel, grid, &args)?);
     }
     let unit = unit(gpu, is_kept_f16(OP, kv.k.dtype)?, heads.head_dim, shaping.is_any())?;
@@ -367,7 +417,7 @@ pub(crate) fn launch(
     let n_tiles = count(OP, "tiles", plan.n_tiles)?;
     let grid = Grid { blocks: [n_tiles, n_kv_heads, n_splits], threads: [THREADS, 1, 1], shared_bytes: 0 };
     let (q, k_pool, v_pool) = (q.device_f32s(OP, "q")?, kv.k.device_bytes(OP, "k")?, kv.v.device_bytes(OP, "v")?);
-    if plan.road == Road::Few {
+    if plan.kernel == AttentionKernel::Few {
         let args = FlashFew {
             q,
             k_pool,

@@ -1,8 +1,8 @@
 //! A mixture of experts on a GPU: the choice is made there and nothing comes back, so a step with experts can be
 //! captured like any other. Row r's j-th expert is pair `r * n_used + j`.
 //!
-//! Each pair reads its expert's matrix by itself: right for one token at a time, where every pair has an expert of its
-//! own; a long prompt reads a matrix once for every row that goes there.
+//! Here each pair reads its expert's matrix by itself: right for one token at a time, where every pair has an expert of
+//! its own. More rows are grouped by expert first (`grouped.rs`), where the chip has matrix units.
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 
@@ -109,7 +109,7 @@ fn numbers(op: &'static str, n: usize) -> Result<Grid, Error> {
 }
 
 /// The matrices of all experts as one range of memory, and how many bytes lie from each to the next.
-fn evenly<'a>(op: &'static str, all: &[View<'a>]) -> Result<(Slice<'a, u8>, usize), Error> {
+pub(super) fn evenly<'a>(op: &'static str, all: &[View<'a>]) -> Result<(Slice<'a, u8>, usize), Error> {
     let slices = all.iter().map(|view| view.device_bytes(op, "weight")).collect::<Result<Vec<_>, _>>()?;
     Slice::evenly(&slices)
         .ok_or_else(|| Error::Argument { op, what: "the experts' matrices do not lie evenly spaced".into() })

@@ -1,21 +1,25 @@
 //! Every kernel file of the crate: what the scripts compile, checked by the tests of `unit.rs`.
 
 use super::unit::KernelFile;
-use super::{attention, blas, experts, matmul, matrix_tiles, matvec, mma};
+use super::{attention, blas, experts, grouped, matmul, matrix_tiles, matvec, mma};
 use crate::{
     adjust, embed, feed, kv_store, norm_heads, numbers, pack, rmsnorm, rope, rope_store, sample, swiglu, take_rows,
 };
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 26] = [
+pub(crate) const FILES: [&KernelFile; 30] = [
     &adjust::AdjustKernels::FILE,
     &attention::ATTENTION,
     &embed::EmbedKernels::FILE,
     &experts::ExpertKernels::FILE,
+    &grouped::GroupKernels::FILE,
+    &grouped::MmaExperts::FILE,
+    &grouped::UnitExperts::FILE,
     &feed::FeedKernels::FILE,
     &attention::FLASH,
     &attention::FLASH_FEW,
     &attention::FLASH_UNITS,
+    &attention::FLASH_WGMMA,
     &mma::HalvesKernels::FILE,
     &kv_store::KvStoreKernels::FILE,
     &blas::LeftF16::FILE,

@@ -14,7 +14,7 @@ use super::unit::KernelFile;
 use crate::{Error, Tuning};
 
 /// What the kernels include, by name.
-const HEADERS: [(&str, &str); 8] = [
+const HEADERS: [(&str, &str); 13] = [
     ("prelude.h", include_str!("../../kernels/prelude.h")),
     ("functions.h", include_str!("../../kernels/functions.h")),
     ("formats.h", include_str!("../../kernels/formats.h")),
@@ -23,6 +23,11 @@ const HEADERS: [(&str, &str); 8] = [
     ("more_quants.h", include_str!("../../kernels/more_quants.h")),
     ("round.h", include_str!("../../kernels/round.h")),
     ("rmsnorm.h", include_str!("../../kernels/rmsnorm.h")),
+    ("gate.h", include_str!("../../kernels/gate.h")),
+    ("experts.h", include_str!("../../kernels/experts.h")),
+    ("mma_weights.h", include_str!("../../kernels/mma_weights.h")),
+    ("unit_weights.h", include_str!("../../kernels/unit_weights.h")),
+    ("wgmma.h", include_str!("../../kernels/wgmma.h")),
 ];
 
 /// Which translation unit: the op's name and what its defines are made from.

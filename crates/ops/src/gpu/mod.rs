@@ -6,6 +6,7 @@ mod experts;
 #[cfg(test)]
 mod files;
 pub(crate) mod formats;
+mod grouped;
 mod kernels;
 pub(crate) mod matmul;
 mod matrix_tiles;
@@ -17,6 +18,7 @@ pub(crate) mod unit;
 pub use experts::{MAX_GPU_EXPERTS, add_gated, choose_experts, expert_matmul, sum_experts};
 pub use formats::device_dtype;
 pub(crate) use formats::format_number;
+pub use grouped::{ExpertMatrices, grouped_experts};
 pub use kernels::{Gpu, Kernels, Workspace};
 pub(crate) use kernels::{PARTS_BYTES, count};
 pub use tuning::Tuning;

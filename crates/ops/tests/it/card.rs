@@ -6,10 +6,11 @@ use std::rc::Rc;
 
 use gpu::{Blas, Cache, Device, Kinds, Number, Queue};
 use ops::{
-    Arena, Chip, DESCRIBED_WORDS, DeviceSpans, Exec, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Pairing, Place,
-    PlaceMut, Plan, Product, QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, adjust,
-    attention_with, choose_experts, describe, embed, expert_matmul, feed, kv_store, layernorm, matmul, pack,
-    packed_on_device, rmsnorm, rope, sample, sum_experts, swiglu, take_rows,
+    Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertMatrices, Gpu, Heads,
+    Indices, Kernels, Kv, Layout, Mode, Pairing, Place, PlaceMut, Product, QuerySpan, Routing, Shaping, Spans, Tensor,
+    View, ViewMut, Workspace, adjust, attention_with, choose_experts, describe, embed, expert_matmul, feed,
+    grouped_experts, kv_store, layernorm, matmul, pack, packed_on_device, rmsnorm, rope, sample, sum_experts, swiglu,
+    take_rows,
 };
 use weights::Dtype;
 
@@ -289,6 +290,61 @@ impl Card {
         (chosen, self.read(&weights), self.read(&out), self.read(&sum))
     }
 
+    /// Matrices of experts in one allocation, with something between them.
+    fn stacked(&self, dtype: Dtype, shape: [usize; 2], matrices: &[Vec<u8>]) -> Vec<Tensor> {
+        let (layout, n_bytes) = packed_on_device(dtype, shape).unwrap();
+        let pool = self.queue.pool((n_bytes + 2048) * matrices.len()).unwrap();
+        let mut arena = Arena::on_device(pool);
+        let pack_one = |bytes: &Vec<u8>| {
+            let (mut tensor, _between) = (arena.carve_as(layout, dtype, shape), arena.carve(Dtype::F32, [1, 5]));
+            let rows = self.tensor(dtype, shape, bytes);
+            self.run(None, |exec| pack(exec, rows.view(), &mut tensor.view_mut()));
+            self.queue.wait().unwrap();
+            tensor
+        };
+        matrices.iter().map(pack_one).collect()
+    }
+
+    /// What the experts make of every pair; `None` where the rows are not grouped here.
+    pub fn grouped_experts(
+        &self,
+        (x, n_in): (&[f32], usize),
+        chosen: &[u32],
+        activation: Activation,
+        sets: [&ExpertWeights; 3],
+    ) -> Option<Vec<f32>> {
+        let x = self.f32s(x, n_in);
+        let as_bits: Vec<f32> = chosen.iter().map(|expert| f32::from_bits(*expert)).collect();
+        let chosen = self.f32s(&as_bits, 1);
+        let held: Vec<(Vec<Tensor>, Vec<Tensor>)> = sets
+            .iter()
+            .map(|set| {
+                let bytes = |bias: &Vec<f32>| bias.iter().flat_map(|x| x.to_le_bytes()).collect();
+                let biases: Vec<Vec<u8>> = set.biases.iter().map(bytes).collect();
+                (
+                    self.stacked(set.dtype, set.shape, &set.matrices),
+                    self.stacked(Dtype::F32, [1, set.shape[0]], &biases),
+                )
+            })
+            .collect();
+        let [gate, up, down] = [0, 1, 2].map(|i: usize| ExpertMatrices {
+            weights: held[i].0.iter().map(Tensor::view).collect(),
+            biases: held[i].1.iter().map(Tensor::view).collect(),
+        });
+        let [n_ff, n_out] = [sets[0].shape[0], sets[2].shape[0]];
+        let empty = |n_cols: usize| self.f32s(&vec![f32::NAN; as_bits.len() * n_cols], n_cols);
+        let (mut space, mut y) = (empty(n_ff), empty(n_out));
+        let is_made = self.run(None, |exec| {
+            let (space, y) = (&mut space.view_mut(), &mut y.view_mut());
+            grouped_experts(exec, x.view(), [&gate, &up, &down], activation, chosen.view(), space, y)
+        });
+        is_made.then(|| self.read(&y))
+    }
+
+    pub fn has_matrix_units(&self) -> bool {
+        self.queue.device().has_matrix_units()
+    }
+
     /// `sinks` replaces those of the shaping, which lie on the host.
     pub fn attention(
         &self,
@@ -307,7 +363,8 @@ impl Card {
         let rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap();
         let dtype = cache.0.view().dtype;
-        let plan = Plan::new(&rows, &heads, n_context, &Chip::of(self.queue.device(), dtype, is_shaped));
+        let plan =
+            AttentionPlan::new(&rows, &heads, n_context, &AttentionChip::of(self.queue.device(), dtype, is_shaped));
         let mut words = Vec::new();
         plan.write(spans, &heads, &mut words);
         let on_device = self.queue.buffer_from(&words).unwrap();
@@ -316,6 +373,14 @@ impl Card {
         self.run(None, |exec| attention_with(exec, q.view(), kv, heads, spans, shaping, &mut out.view_mut()));
         self.read(&out)
     }
+}
+
+/// One matrix of every expert, as a file holds it.
+pub struct ExpertWeights {
+    pub dtype: Dtype,
+    pub shape: [usize; 2],
+    pub matrices: Vec<Vec<u8>>,
+    pub biases: Vec<Vec<f32>>,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

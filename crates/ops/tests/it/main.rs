@@ -6,6 +6,7 @@ mod card;
 mod families;
 mod groups;
 mod matmul;
+mod mixtures;
 mod packed;
 mod quant;
 mod sample;

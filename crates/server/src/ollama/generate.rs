@@ -11,7 +11,7 @@ use crate::json::Json;
 use crate::loaded::Loaded;
 use crate::models::now_s;
 use crate::openai::chat::function_tool;
-use crate::sampling::{Knobs, Stop};
+use crate::sampling::Knobs;
 use crate::stream::{Encoder, Framing, Message as Line, respond};
 use crate::whole;
 use axum::Extension;
@@ -40,7 +40,7 @@ pub struct ChatRequest {
     #[serde(default)]
     format: Option<Value>,
     #[serde(default)]
-    options: Option<Options>,
+    options: Option<Knobs>,
     #[serde(default)]
     tools: Option<Vec<Value>>,
     #[serde(default)]
@@ -82,7 +82,7 @@ pub struct GenerateRequest {
     #[serde(default)]
     format: Option<Value>,
     #[serde(default)]
-    options: Option<Options>,
+    options: Option<Knobs>,
     #[serde(default)]
     think: Option<Value>,
     #[serde(default)]
@@ -91,52 +91,14 @@ pub struct GenerateRequest {
     keep_alive: KeepAlive,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct Options {
-    #[serde(default)]
-    temperature: Option<f32>,
-    #[serde(default)]
-    top_p: Option<f32>,
-    #[serde(default)]
-    top_k: Option<i64>,
-    #[serde(default)]
-    min_p: Option<f32>,
-    #[serde(default)]
-    repeat_penalty: Option<f32>,
-    #[serde(default)]
-    presence_penalty: Option<f32>,
-    #[serde(default)]
-    frequency_penalty: Option<f32>,
-    #[serde(default)]
-    seed: Option<i64>,
-    /// -1: until it ends.
-    #[serde(default)]
-    num_predict: Option<i64>,
-    #[serde(default)]
-    stop: Option<Stop>,
-}
-
-impl Options {
-    fn knobs(&self) -> Knobs {
-        Knobs {
-            temperature: self.temperature.or(Some(TEMPERATURE)),
-            top_p: self.top_p.or(Some(TOP_P)),
-            top_k: self.top_k.or(Some(TOP_K)),
-            min_p: self.min_p,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            repetition_penalty: self.repeat_penalty,
-            seed: self.seed,
-            logit_bias: None,
-        }
-    }
-
-    fn stops(&self) -> Result<Vec<String>> {
-        self.stop.as_ref().map_or(Ok(Vec::new()), Stop::texts)
-    }
-
-    fn max_tokens(&self) -> Option<usize> {
-        self.num_predict.and_then(|n| usize::try_from(n).ok())
+/// The settings of the other families, with Ollama's defaults.
+fn knobs(options: &Option<Knobs>) -> Knobs {
+    let knobs = options.clone().unwrap_or_default();
+    Knobs {
+        temperature: knobs.temperature.or(Some(TEMPERATURE)),
+        top_p: knobs.top_p.or(Some(TOP_P)),
+        top_k: knobs.top_k.or(Some(TOP_K)),
+        ..knobs
     }
 }
 
@@ -187,7 +149,7 @@ pub async fn chat(
         let message = json!({"role": "assistant", "content": ""});
         return Ok(nothing_to_say(json!({"model": name, "message": message}), leaving.as_ref()));
     }
-    let options = body.options.clone().unwrap_or_default();
+    let options = knobs(&body.options);
     let tool = |(i, tool): (usize, &Value)| {
         function_tool(&tool["function"]).map_err(|text| ApiError::bad(text).param(format!("tools[{i}]")))
     };
@@ -197,7 +159,7 @@ pub async fn chat(
         is_parallel: true,
         shape: shape(&body.format)?,
         thinking: thinking(&body.think),
-        knobs: options.knobs(),
+        knobs: options.clone(),
         stop: options.stops()?,
         n: 1,
         max_tokens: options.max_tokens(),
@@ -266,7 +228,7 @@ async fn prepare(
     body: &GenerateRequest,
     caller: Caller,
 ) -> Result<(Request, Splitter)> {
-    let options = body.options.clone().unwrap_or_default();
+    let options = knobs(&body.options);
     let shape = shape(&body.format)?;
     let suffix = body.suffix.as_deref().filter(|suffix| !suffix.is_empty());
     if body.raw != Some(true) && suffix.is_none() {
@@ -275,7 +237,7 @@ async fn prepare(
             messages: system.chain([Message::new("user", body.prompt.as_str())]).collect(),
             shape,
             thinking: thinking(&body.think),
-            knobs: options.knobs(),
+            knobs: options.clone(),
             stop: options.stops()?,
             n: 1,
             max_tokens: options.max_tokens(),
@@ -294,8 +256,8 @@ async fn prepare(
     };
     let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
     let (prompt, constraint) = done?;
-    let sampling = options.knobs().sampling(model, &app.defaults)?;
-    let max_tokens = options.max_tokens().or(app.defaults.max_tokens);
+    let sampling = options.sampling(model, &app.defaults)?;
+    let max_tokens = options.limit(options.max_tokens().or(app.defaults.max_tokens), prompt.len(), model);
     let request =
         Request { prompt, sampling, max_tokens, logprobs: None, prompt_logprobs: false, constraint, n: 1, caller };
     Ok((request, Splitter::plain(&model.tokenizer, options.stops()?, false)))

@@ -35,6 +35,11 @@ impl Job {
         self.progress.send_replace((events.len(), false));
     }
 
+    /// What its events take.
+    pub fn n_bytes(&self) -> usize {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).iter().map(Bytes::len).sum()
+    }
+
     fn finish(&self) {
         self.progress.send_modify(|(_, is_done)| *is_done = true);
     }

@@ -4,10 +4,9 @@ use super::chat_store::{Keeper, check_metadata};
 use super::chat_stream::ChatEncoder;
 use super::fields::{Asked, count};
 use super::messages::{self, ChatMessage};
-use super::response_format::ResponseFormat;
 use super::{finish_reason, total, usage};
 use crate::App;
-use crate::ask::{self, Ask, Shape, ToolChoice};
+use crate::ask::{self, Ask, ToolChoice};
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Caller};
 use crate::loaded::Loaded;
@@ -34,8 +33,6 @@ pub struct ChatRequest {
     #[serde(default)]
     pub top_logprobs: Option<u32>,
     #[serde(default)]
-    pub response_format: Option<ResponseFormat>,
-    #[serde(default)]
     pub tools: Option<Vec<Tool>>,
     #[serde(default)]
     pub tool_choice: Option<Choice>,
@@ -49,14 +46,9 @@ pub struct ChatRequest {
     /// The last message is the beginning of the answer, as vLLM takes it.
     #[serde(default)]
     pub continue_final_message: Option<bool>,
-    /// A regular expression or a grammar for the answer, as vLLM and llama.cpp take them.
-    #[serde(default, alias = "regex")]
-    pub guided_regex: Option<String>,
-    #[serde(default, alias = "guided_grammar")]
-    pub grammar: Option<String>,
-    /// A schema for the answer, as they name it.
-    #[serde(default, alias = "guided_json")]
-    pub json_schema: Option<Value>,
+    /// Control tokens written in messages are read as such, as llama.cpp takes it; else they are text.
+    #[serde(default)]
+    pub parse_special: Option<bool>,
     /// Keep the answer, with `metadata`, to be asked for later.
     #[serde(default)]
     pub store: Option<bool>,
@@ -193,13 +185,7 @@ pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
         }
         _ => None,
     };
-    let shape = match (&body.response_format, &body.guided_regex, &body.grammar, &body.json_schema) {
-        (_, Some(regex), ..) => Shape::Regex(regex.clone()),
-        (_, _, Some(grammar), _) => Shape::Grammar(grammar.clone()),
-        (_, _, _, Some(schema)) => Shape::Schema(schema.clone()),
-        (Some(format), ..) => format.shape("response_format")?,
-        (None, ..) => Shape::Text,
-    };
+    let shape = asked.guide.shape()?;
     let tools = body.tools.iter().flatten().enumerate().map(|(i, tool)| tool.checked(i)).collect::<Result<_>>()?;
     Ok(Ask {
         messages: messages::to_template(&body.messages)?,
@@ -215,6 +201,7 @@ pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
         logprobs,
         n: check_n(fields.n)?,
         max_tokens: body.max_completion_tokens.or(fields.max_tokens).map(count),
+        parses_specials: body.parse_special.unwrap_or(false),
     })
 }
 
@@ -313,5 +300,6 @@ pub async fn render(State(app): State<Arc<App>>, body: Asked<ChatRequest>) -> Re
     let ask = to_ask(&body)?;
     let text = ask::render(&model, &ask)?;
     let tokens: Vec<u32> = model.encode_rendered(&text)?.into_iter().map(|token| token.0).collect();
+    let text = text::unshield(&text);
     Ok(axum::Json(json!({"prompt": text, "n_tokens": tokens.len(), "tokens": tokens})).into_response())
 }

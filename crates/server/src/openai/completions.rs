@@ -11,6 +11,7 @@ use crate::loaded::{Loaded, ids as to_ids};
 use crate::models::now_s;
 use crate::sampling::{MAX_TOP_LOGPROBS, check_n};
 use crate::stream::{self, Framing};
+use crate::tools;
 use crate::whole;
 use axum::Extension;
 use axum::extract::State;
@@ -152,7 +153,7 @@ fn mean_logprob(answer: &WholeAnswer) -> f64 {
 }
 
 fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: Caller) -> Result<Prepared> {
-    let Asked { fields, knobs, own } = body;
+    let Asked { fields, knobs, guide, own } = body;
     let sampling = knobs.sampling(model, &app.defaults)?;
     if let Some(top) = own.logprobs.filter(|&top| top > MAX_TOP_LOGPROBS) {
         let text = format!("logprobs is {top}, expected at most {MAX_TOP_LOGPROBS}");
@@ -178,7 +179,7 @@ fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: C
     let logprobs = own.logprobs.map(|n| n as usize).or((made > n).then_some(0));
     let prompt_logprobs = has_echo && has_logprobs;
     let splitter = Splitter::plain(&model.tokenizer, fields.stops()?, logprobs.is_some());
-    let (prompt, constraint) = (Vec::new(), None);
+    let (prompt, constraint) = (Vec::new(), tools::shape_constraint(model, &guide.shape()?)?);
     let request = Request { prompt, sampling, max_tokens, logprobs, prompt_logprobs, constraint, n: made, caller };
     Ok(Prepared { prompts, request, splitter, echoes, n, has_logprobs })
 }

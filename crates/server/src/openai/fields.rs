@@ -1,8 +1,9 @@
-//! What chat and completions are asked alike. A body is read three times, once for each part, so that a mistake in any
+//! What chat and completions are asked alike. A body is read once for each part, so that a mistake in any
 //! field is still told with the field's name, which one struct inside another would lose.
 
+use super::response_format::Guide;
 use crate::error::{ApiError, Result};
-use crate::json;
+use crate::json::{self, Unknown};
 use crate::loaded::Loaded;
 use crate::sampling::{Knobs, Stop};
 use axum::extract::{FromRequest, Request};
@@ -14,6 +15,7 @@ use serde::de::DeserializeOwned;
 pub struct Asked<T> {
     pub fields: Fields,
     pub knobs: Knobs,
+    pub guide: Guide,
     pub own: T,
 }
 
@@ -38,8 +40,13 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for As
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> std::result::Result<Self, ApiError> {
-        let parse = |bytes: &[u8]| {
-            Ok(Self { own: json::parse(bytes)?, fields: json::parse(bytes)?, knobs: json::parse(bytes)? })
+        let parse = |bytes: &[u8], unknown: &mut Unknown| {
+            Ok(Self {
+                own: json::parse_part(bytes, unknown)?,
+                fields: json::parse_part(bytes, unknown)?,
+                knobs: json::parse_part(bytes, unknown)?,
+                guide: json::parse_part(bytes, unknown)?,
+            })
         };
         json::read(request, parse).await
     }

@@ -5,6 +5,49 @@ use crate::error::{ApiError, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
+/// What chat and completions take as the shape of an answer: OpenAI's name for it, vLLM's and llama.cpp's.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Guide {
+    pub response_format: Option<ResponseFormat>,
+    #[serde(alias = "regex")]
+    pub guided_regex: Option<String>,
+    #[serde(alias = "guided_grammar")]
+    pub grammar: Option<String>,
+    #[serde(alias = "guided_json")]
+    pub json_schema: Option<Value>,
+    /// One of these texts.
+    pub guided_choice: Option<Vec<String>>,
+}
+
+impl Guide {
+    pub fn shape(&self) -> Result<Shape> {
+        if let Some(regex) = &self.guided_regex {
+            return Ok(Shape::Regex(regex.clone()));
+        }
+        if let Some(grammar) = &self.grammar {
+            return Ok(Shape::Grammar(grammar.clone()));
+        }
+        if let Some(choices) = &self.guided_choice {
+            let one = |text: &String| Value::from(text.as_str()).to_string();
+            let choices: Vec<String> = choices.iter().filter(|text| !text.is_empty()).map(one).collect();
+            if choices.is_empty() {
+                return Err(ApiError::bad("there is nothing to choose from").param("guided_choice"));
+            }
+            return Ok(Shape::Grammar(format!("start: {}", choices.join(" | "))));
+        }
+        match (&self.json_schema, &self.response_format) {
+            // vLLM takes a schema as text too.
+            (Some(Value::String(text)), _) => serde_json::from_str(text)
+                .map(Shape::Schema)
+                .map_err(|error| ApiError::bad(format!("the schema is no JSON: {error}")).param("guided_json")),
+            (Some(schema), _) => Ok(Shape::Schema(schema.clone())),
+            (None, Some(format)) => format.shape("response_format"),
+            (None, None) => Ok(Shape::Text),
+        }
+    }
+}
+
 #[derive(Clone, Debug, Deserialize)]
 pub struct ResponseFormat {
     #[serde(rename = "type")]

@@ -1,0 +1,36 @@
+// The activations of a gated feed-forward block: what one number becomes, and what a gate and its partner become together.
+#pragma once
+#include "functions.h"
+
+// As crates/ops/src/glu.rs numbers them.
+#define SILU 0
+#define GELU_TANH 1
+#define GELU 2
+#define CLAMPED_SWIGLU 3
+
+DEVICE float act(u32 kind, float x) {
+    switch (kind) {
+        case GELU_TANH: return x / (1.0f + fast_exp(-1.5957692f * (x + 0.044715f * x * x * x)));
+        case GELU: return 0.5f * x * (1.0f + erf_f32(x * 0.70710678f));
+        default: return x / (1.0f + fast_exp(-x));
+    }
+}
+
+struct Gate {
+    u32 kind;
+    float alpha, limit;
+};
+
+DEVICE float gated(const Gate &by, float gate, float up) {
+    if (by.kind != CLAMPED_SWIGLU) return act(by.kind, gate) * up;
+    const float g = min_f32(gate, by.limit), u = max_f32(min_f32(up, by.limit), -by.limit);
+    return g / (1.0f + fast_exp(-by.alpha * g)) * (u + 1.0f);
+}
+
+// The same where the result is rounded to a half next: the commonest by the hardware's approximations.
+DEVICE float soon_rounded(const Gate &by, float gate, float up) {
+#if defined(GPU_HAS_MMA)
+    if (by.kind == SILU) return gate * up * quick_rcp(1.0f + fast_exp2(-1.4426950408889634f * gate));
+#endif
+    return gated(by, gate, up);
+}

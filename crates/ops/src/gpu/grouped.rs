@@ -1,0 +1,377 @@
+//! A mixture's feed-forward block with rows grouped by expert, on the matrix units: the rows are sorted on the device
+//! (kernels/experts_group.hip), and two launches make the products of every expert of the layer, from packed or f16
+//! weights as they lie. Each expert is read once for every tile of its rows, the left side is gathered on the way in, and
+//! the gate is applied on the way out. Nothing is read back, so a step with experts can be captured like any other.
+//!
+//! NVIDIA runs kernels/experts_mma.hip, other chips kernels/experts_units.hip: the same kernels by name and parameters.
+
+use gpu::{Grid, Kernel, Slice, SliceMut};
+use half::f16;
+use weights::Dtype;
+
+use super::experts::{MAX_GPU_EXPERTS, evenly};
+use super::formats::FormatSet;
+use super::unit::{Values, kernels};
+use super::{count, format_number};
+use crate::embed::expect_device_layout;
+use crate::matmul::OP;
+use crate::plan::fits_f16;
+use crate::tiles::GROUP;
+use crate::{Activation, Error, Exec, Gpu, View, ViewMut};
+
+/// Columns that rows of halves are padded to.
+const STEP: usize = 128;
+const GROUP_THREADS: u32 = 512;
+const ROWS_THREADS: u32 = 256;
+
+/// One of the three matrices of every expert, with its biases where there are any.
+pub struct ExpertMatrices<'a> {
+    pub weights: Vec<View<'a>>,
+    pub biases: Vec<View<'a>>,
+}
+
+gpu::args! {
+    pub(crate) struct GroupExperts<'a> {
+        chosen: Slice<'a, u32>,
+        order: SliceMut<'a, u32>,
+        tiles: SliceMut<'a, u32>,
+        n_pairs: u32,
+        n_experts: u32,
+        tile_rows: u32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct ExpertRows<'a> {
+        x: Slice<'a, f32>,
+        out: SliceMut<'a, u32>,
+        n_cols: u32,
+        n_eights: u32,
+        layout: u32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct Gated<'a> {
+        x: Slice<'a, u32>,
+        w0: Slice<'a, u8>,
+        w1: Slice<'a, u8>,
+        b0: Option<Slice<'a, f32>>,
+        b1: Option<Slice<'a, f32>>,
+        order: Slice<'a, u32>,
+        tiles: Slice<'a, u32>,
+        out: SliceMut<'a, f16>,
+        step0: u64,
+        step1: u64,
+        bias_step0: u64,
+        bias_step1: u64,
+        n_out: u32,
+        n_groups: u32,
+        row_words: u32,
+        out_words: u32,
+        share: u32,
+        layout: u32,
+        alpha: f32,
+        limit: f32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct Down<'a> {
+        x: Slice<'a, u32>,
+        w: Slice<'a, u8>,
+        bias: Option<Slice<'a, f32>>,
+        order: Slice<'a, u32>,
+        tiles: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        step: u64,
+        bias_step: u64,
+        n_out: u32,
+        n_groups: u32,
+        row_words: u32,
+    }
+}
+
+/// Weight rows of a block, or half as many of the gate and of its partner.
+const BLOCK_OUTS: usize = 128;
+/// Positions of a tile, in eights, that a kernel is compiled for.
+const MMA_TILES: [usize; 4] = [1, 2, 4, 8];
+const WGMMA_TILES: [usize; 5] = [1, 2, 4, 8, WIDE_TILES];
+/// As many as only the wider units take.
+const WIDE_TILES: usize = 16;
+const UNIT_TILES: [usize; 2] = [4, 8];
+
+/// The kernels of a chip, and what they want.
+#[derive(Copy, Clone)]
+struct GroupedChip {
+    tiles: &'static [usize],
+    threads: u32,
+    has_mma: bool,
+}
+
+impl GroupedChip {
+    fn of(gpu: &Gpu) -> Option<Self> {
+        let device = gpu.kernels.device();
+        if device.has_mma() {
+            let tiles: &[usize] = if device.has_wgmma() { &WGMMA_TILES } else { &MMA_TILES };
+            return Some(Self { tiles, threads: 128, has_mma: true });
+        }
+        let units = Self { tiles: &UNIT_TILES, threads: 256, has_mma: false };
+        device.has_matrix_units().then_some(units)
+    }
+
+    /// The smallest tile that holds the rows of most experts, in eights.
+    fn tiles_for(&self, n_pairs: usize, n_experts: usize) -> usize {
+        let usual = n_pairs.div_ceil(n_experts);
+        let fits = |tiles: &&usize| usual + usual / 2 <= 8 * **tiles;
+        *self.tiles.iter().find(fits).unwrap_or(&self.tiles[self.tiles.len() - 1])
+    }
+
+    /// How activations lie for weights of a type (kernels/experts.h).
+    fn layout(&self, dtype: Dtype, tiles: usize) -> u32 {
+        let turned = if tiles == WIDE_TILES { 2 } else { 0 };
+        match (self.has_mma, dtype) {
+            (false, _) => 0,
+            (true, Dtype::F16) => 1 + turned,
+            (true, _) => 2 + turned,
+        }
+    }
+
+    /// As kernels/experts_mma.hip lays its stages out; the other kernels ask for none.
+    fn shared_bytes(&self, tiles: usize) -> u32 {
+        let (n_stages, padding) = (if tiles < 4 { 4 } else { 3 }, if tiles == WIDE_TILES { 0 } else { 16 });
+        if self.has_mma { (n_stages * 4 * (tiles * 8 * 16 + padding) * 4) as u32 } else { 0 }
+    }
+
+    fn unit(&self, gpu: &Gpu, dtype: Dtype, tiles: usize, act: u32) -> Result<GroupedUnit, Error> {
+        let values = [format_number(dtype)?, tiles as u32, act];
+        if self.has_mma {
+            let MmaExperts { gated, down } = MmaExperts::get(gpu.kernels, &values)?;
+            return Ok(GroupedUnit { gated, down });
+        }
+        let UnitExperts { gated, down } = UnitExperts::get(gpu.kernels, &values)?;
+        Ok(GroupedUnit { gated, down })
+    }
+}
+
+struct GroupedUnit {
+    gated: Kernel<Gated<'static>>,
+    down: Kernel<Down<'static>>,
+}
+
+kernels! {
+    /// NVIDIA's. The scripts compile the smallest and the largest tiles.
+    pub(crate) struct MmaExperts in "experts_mma", overlapping; defines {
+        FORMAT: Values::Formats(FormatSet::Halves),
+        TILES: Values::Numbers(&[1, 8, 16]),
+        ACT: Values::Numbers(&[0])
+    } {
+        gated: Kernel<Gated<'static>> = ["experts_gated"],
+        down: Kernel<Down<'static>> = ["experts_down"],
+    }
+}
+
+kernels! {
+    /// Those of every other chip with matrix units.
+    pub(crate) struct UnitExperts in "experts_units"; defines {
+        FORMAT: Values::Formats(FormatSet::Halves),
+        TILES: Values::Numbers(&[4, 8]),
+        ACT: Values::Numbers(&[0])
+    } {
+        gated: Kernel<Gated<'static>> = ["experts_gated"],
+        down: Kernel<Down<'static>> = ["experts_down"],
+    }
+}
+
+kernels! {
+    pub(crate) struct GroupKernels in "experts_group", overlapping {
+        group: Kernel<GroupExperts<'static>> = ["group_experts"],
+        rows: Kernel<ExpertRows<'static>> = ["expert_rows"],
+    }
+}
+
+/// What a call needs to know of its shapes.
+#[derive(Copy, Clone)]
+struct Shape {
+    n_rows: usize,
+    n_pairs: usize,
+    n_experts: usize,
+    n_in: usize,
+    n_ff: usize,
+    n_out: usize,
+}
+
+impl Shape {
+    /// Words of a row of halves.
+    fn row_words(n_cols: usize) -> usize {
+        n_cols.next_multiple_of(STEP) / 2
+    }
+
+    /// The most tiles that pairs can make: every expert may have one that is not full.
+    fn max_tiles(&self, tile_rows: usize) -> usize {
+        self.n_pairs / tile_rows + self.n_experts.min(self.n_pairs)
+    }
+}
+
+/// Whether such rows are worth grouping here, and can be.
+fn takes(gpu: &Gpu, kind: &GroupedChip, shape: &Shape, sets: [&ExpertMatrices; 3]) -> bool {
+    let Shape { n_rows, n_pairs, n_experts, n_in, n_ff, .. } = *shape;
+    let first = |set: &ExpertMatrices| (set.weights[0].dtype, set.weights[0].layout);
+    let is_alike = |set: &&ExpertMatrices| set.weights.iter().all(|view| (view.dtype, view.layout) == first(set));
+    let n_index_words = n_pairs + 8 + 4 * shape.max_tiles(8 * kind.tiles[0]);
+    let workspace = gpu.workspace.borrow();
+    n_rows >= gpu.kernels.tuning.experts_from
+        && n_experts <= MAX_GPU_EXPERTS
+        && n_in.is_multiple_of(GROUP)
+        && n_ff.is_multiple_of(GROUP)
+        && sets.iter().all(is_alike)
+        && sets.iter().all(|set| fits_f16(first(set).0))
+        && first(sets[0]) == first(sets[1])
+        && Shape::row_words(n_ff) <= n_ff
+        && n_rows * Shape::row_words(n_in) * 4 <= workspace.activations.len()
+        && n_index_words * 4 <= workspace.parts.len()
+}
+
+/// `y[p] = down(act(gate(x[p / n_used])) * up(x[p / n_used]))` for every pair p, each by the expert `chosen[p]`.
+/// `x` is `[n_rows, n_in]`, `y` `[n_pairs, n_out]`, and `space` is `[n_pairs, n_ff]` of memory to work in. `false` where
+/// nothing was done: few rows, a chip without matrix units, or weights that they do not take.
+pub fn grouped_experts(
+    exec: Exec,
+    x: View,
+    [gate, up, down]: [&ExpertMatrices; 3],
+    activation: Activation,
+    chosen: View,
+    space: &mut ViewMut,
+    y: &mut ViewMut,
+) -> Result<bool, Error> {
+    let gpu = exec.gpu_only(OP)?;
+    let ([n_rows, n_in], [n_pairs, n_ff], n_out) = (x.shape, space.shape, y.shape[1]);
+    let shape = Shape { n_rows, n_pairs, n_experts: gate.weights.len(), n_in, n_ff, n_out };
+    let Some(kind) = GroupedChip::of(gpu).filter(|_| n_pairs > 0 && n_ff > 0 && n_out > 0) else { return Ok(false) };
+    check(&shape, [gate, up, down], chosen, y)?;
+    if !takes(gpu, &kind, &shape, [gate, up, down]) {
+        return Ok(false);
+    }
+    let _op = gpu.launcher.op(OP);
+    count_work(gpu, &shape, [gate, up, down]);
+    let tiles = kind.tiles_for(n_pairs, shape.n_experts);
+    let (tile_rows, shared_bytes) = (8 * tiles, kind.shared_bytes(tiles));
+    let max_tiles = shape.max_tiles(tile_rows);
+    let mut workspace = gpu.workspace.borrow_mut();
+    let workspace = &mut *workspace;
+    let index = workspace.parts.slice_mut(..(n_pairs.next_multiple_of(4) + 4 + 4 * max_tiles) * 4)?.cast::<u32>()?;
+    let (mut order, mut list) = index.split_at(n_pairs.next_multiple_of(4))?;
+    let mut halves = workspace.activations.slice_mut(..n_rows * Shape::row_words(n_in) * 4)?.cast::<u32>()?;
+    let unit = GroupKernels::get(gpu.kernels, &[])?;
+    let args = GroupExperts {
+        chosen: chosen.device_bytes(OP, "chosen")?.cast()?,
+        order: order.reborrow(),
+        tiles: list.reborrow(),
+        n_pairs: count(OP, "pairs", n_pairs)?,
+        n_experts: count(OP, "experts", shape.n_experts)?,
+        tile_rows: tile_rows as u32,
+    };
+    gpu.launcher.launch(&unit.group, Grid::line(count(OP, "experts", shape.n_experts)?, GROUP_THREADS), &args)?;
+    let n_eights = count(OP, "columns", Shape::row_words(n_in) / 4)?;
+    let args = ExpertRows {
+        x: x.device_f32s(OP, "x")?,
+        out: halves.reborrow(),
+        n_cols: count(OP, "columns", n_in)?,
+        n_eights,
+        layout: kind.layout(gate.weights[0].dtype, tiles),
+    };
+    let grid = Grid::plane(n_eights.div_ceil(ROWS_THREADS), count(OP, "rows", n_rows)?, ROWS_THREADS);
+    gpu.launcher.launch(&unit.rows, grid, &args)?;
+
+    let (order, list, n_tiles) = (order.as_slice(), list.as_slice(), count(OP, "tiles", max_tiles)?);
+    let grid = |n_outs: usize, outs: usize| -> Result<Grid, Error> {
+        let blocks = [n_tiles, count(OP, "weight rows", n_outs.div_ceil(outs))?, 1];
+        Ok(Grid { blocks, threads: [kind.threads, 1, 1], shared_bytes })
+    };
+    let (w0, step0) = evenly(OP, &gate.weights)?;
+    let (w1, step1) = evenly(OP, &up.weights)?;
+    let [(b0, bias_step0), (b1, bias_step1)] = [biases(gate)?, biases(up)?];
+    let (act, alpha, limit) = activation.as_kernels_take_it();
+    let mut gated = space.device_bytes(OP, "space")?.into_slice(..n_pairs * Shape::row_words(n_ff) * 4)?;
+    let args = Gated {
+        x: halves.as_slice(),
+        w0,
+        w1,
+        b0,
+        b1,
+        order,
+        tiles: list,
+        out: gated.reborrow().cast()?,
+        step0: step0 as u64,
+        step1: step1 as u64,
+        bias_step0,
+        bias_step1,
+        n_out: count(OP, "weight rows", n_ff)?,
+        n_groups: count(OP, "groups", n_in / GROUP)?,
+        row_words: count(OP, "columns", Shape::row_words(n_in))?,
+        out_words: count(OP, "columns", Shape::row_words(n_ff))?,
+        share: count(OP, "experts", n_pairs / n_rows)?,
+        layout: kind.layout(down.weights[0].dtype, tiles),
+        alpha,
+        limit,
+    };
+    // Padding is written, too: the next product reads it.
+    let padded = n_ff.next_multiple_of(STEP);
+    let unit = kind.unit(gpu, gate.weights[0].dtype, tiles, act)?;
+    gpu.launcher.launch(&unit.gated, grid(padded, BLOCK_OUTS / 2)?, &args)?;
+
+    let ((w, step), (bias, bias_step)) = (evenly(OP, &down.weights)?, biases(down)?);
+    let args = Down {
+        x: gated.as_slice().cast()?,
+        w,
+        bias,
+        order,
+        tiles: list,
+        out: y.device_f32s(OP, "y")?,
+        step: step as u64,
+        bias_step,
+        n_out: count(OP, "weight rows", n_out)?,
+        n_groups: count(OP, "groups", n_ff / GROUP)?,
+        row_words: count(OP, "columns", Shape::row_words(n_ff))?,
+    };
+    let unit = kind.unit(gpu, down.weights[0].dtype, tiles, act)?;
+    gpu.launcher.launch(&unit.down, grid(n_out, BLOCK_OUTS)?, &args)?;
+    Ok(true)
+}
+
+fn check(shape: &Shape, sets: [&ExpertMatrices; 3], chosen: View, y: &ViewMut) -> Result<(), Error> {
+    let Shape { n_rows, n_pairs, n_experts, n_in, n_ff, n_out } = *shape;
+    chosen.expect_shape(OP, "chosen", [n_pairs, 1])?;
+    y.expect_shape(OP, "y", [n_pairs, n_out])?;
+    if n_rows == 0 || !n_pairs.is_multiple_of(n_rows) || n_experts == 0 {
+        return Err(Error::Argument { op: OP, what: format!("{n_pairs} pairs of {n_rows} rows, {n_experts} experts") });
+    }
+    for (set, expected) in sets.into_iter().zip([[n_ff, n_in], [n_ff, n_in], [n_out, n_ff]]) {
+        if set.weights.len() != n_experts || !(set.biases.is_empty() || set.biases.len() == n_experts) {
+            let what = format!("{} matrices and {} biases of {n_experts} experts", set.weights.len(), set.biases.len());
+            return Err(Error::Argument { op: OP, what });
+        }
+        for matrix in &set.weights {
+            matrix.expect_shape(OP, "weight", expected)?;
+            expect_device_layout(OP, matrix)?;
+        }
+    }
+    Ok(())
+}
+
+/// Each expert that can have a row is read once; that is what the bytes count.
+fn count_work(gpu: &Gpu, shape: &Shape, sets: [&ExpertMatrices; 3]) {
+    let expert_bytes: u64 = sets.iter().map(|set| set.weights[0].n_bytes()).sum();
+    let n_read = shape.n_experts.min(shape.n_pairs) as u64;
+    let products = shape.n_ff * (2 * shape.n_in + shape.n_out);
+    gpu.launcher.count(gpu::Work { bytes: n_read * expert_bytes, flops: 2 * (shape.n_pairs * products) as u64 });
+}
+
+/// The biases of all experts, and how many numbers lie from each to the next.
+fn biases<'a>(set: &ExpertMatrices<'a>) -> Result<(Option<Slice<'a, f32>>, u64), Error> {
+    if set.biases.is_empty() {
+        return Ok((None, 0));
+    }
+    let (bias, step) = evenly(OP, &set.biases)?;
+    Ok((Some(bias.cast()?), (step / 4) as u64))
+}
