@@ -28,10 +28,10 @@ pub struct Args {
     model: String,
     /// The file to write
     out: PathBuf,
-    /// Q4_K_M Q5_K_M Q6_K Q8_0 IQ4_XS ... (an unknown name lists them all)
+    /// Q4_K_M, Q5_K_M, Q6_K, Q8_0, IQ4_XS, ... (an unknown name lists all)
     #[arg(long = "type", value_name = "TYPE", value_parser = parse_mix)]
     mix: &'static str,
-    /// Start from weights that are packed already, and lose what two roundings lose
+    /// Allow weights that are already quantized, which rounds them twice
     #[arg(long)]
     allow_requantize: bool,
     /// Overwrite the file if it exists
