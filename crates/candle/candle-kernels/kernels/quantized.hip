@@ -317,7 +317,9 @@ DEVICE void row_by_columns(const u8 *row, const u8 *columns, usize column_bytes,
         row_by_columns<Q, 8, true>(x + row * row_bytes, y + column * column_bytes, column_bytes, n, (u32)n_weights,    \
                                    sum);                                                                               \
         if (thread_x() != 0) return;                                                                                   \
-        for (u32 c = 0; c < n; ++c) dst[(usize)(column + c) * step_dst + row] = sum[c];                                \
+        _Pragma("unroll") for (u32 c = 0; c < 8; ++c) {                                                                \
+            if (c < n) dst[(usize)(column + c) * step_dst + row] = sum[c];                                             \
+        }                                                                                                              \
     }
 
 // The same by the names and shapes of Candle's older path: `n_y` is a column's padded length, a block makes one row of one

@@ -103,7 +103,7 @@ impl Inner {
         match &self.library {
             // A library may refuse an empty sum; the kernel writes its zeros.
             // SAFETY: the caller's.
-            Ok(library) if product.k > 0 => Ok(unsafe { library.multiply(product)? }),
+            Ok(library) if product.k > 0 => unsafe { library.multiply(product) }.map_err(result::CublasError::from),
             // SAFETY: the caller's.
             _ => unsafe { self.multiply_here(product) },
         }
@@ -127,7 +127,8 @@ impl Inner {
         launch.arg(&a.stride).arg(&b.stride).arg(&c.stride).arg(&alpha).arg(&beta);
         let grid_dim = (m.div_ceil(TILE), n.div_ceil(TILE), batch as u32);
         // SAFETY: the parameters of `GEMM` in gemm.hip, in its order; the memory is the caller's.
-        Ok(unsafe { launch.launch(LaunchConfig { grid_dim, block_dim: (256, 1, 1), shared_mem_bytes: 0 })? })
+        unsafe { launch.launch(LaunchConfig { grid_dim, block_dim: (256, 1, 1), shared_mem_bytes: 0 })? };
+        Ok(())
     }
 
     fn kernel(&self, number: Number) -> Result<CudaFunction, result::CublasError> {

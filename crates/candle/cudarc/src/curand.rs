@@ -81,6 +81,7 @@ impl CudaRng {
         }
         let grid_dim = (n_blocks.div_ceil(256) as u32, 1, 1);
         // SAFETY: the parameters of the kernels in random.hip, in their order; the kernel writes `n` elements.
-        Ok(unsafe { launch.launch(LaunchConfig { grid_dim, block_dim: (256, 1, 1), shared_mem_bytes: 0 })? })
+        unsafe { launch.launch(LaunchConfig { grid_dim, block_dim: (256, 1, 1), shared_mem_bytes: 0 })? };
+        Ok(())
     }
 }

@@ -131,7 +131,8 @@ impl CudaStream {
             return Ok(());
         }
         // SAFETY: the slice borrows its memory for the call, and later work on it is enqueued behind this.
-        Ok(unsafe { self.inner()?.zero(address, bytes)? })
+        unsafe { self.inner()?.zero(address, bytes)? };
+        Ok(())
     }
 
     pub fn clone_htod<T: DeviceRepr, Src: HostSlice<T> + ?Sized>(
@@ -158,7 +159,8 @@ impl CudaStream {
         let bytes = unsafe { std::slice::from_raw_parts(from.as_ptr().cast::<u8>(), size_of_val(from)) };
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the target was checked to have room and is borrowed.
-        Ok(unsafe { staging.upload(self.inner()?, bytes, address)? })
+        unsafe { staging.upload(self.inner()?, bytes, address)? };
+        Ok(())
     }
 
     pub fn clone_dtoh<T: DeviceRepr, Src: DevicePtr<T>>(&self, from: &Src) -> Result<Vec<T>, DriverError> {
@@ -193,7 +195,8 @@ impl CudaStream {
         let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes) };
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the source is borrowed and as long as it says.
-        Ok(unsafe { staging.download(self.inner()?, address, to)? })
+        unsafe { staging.download(self.inner()?, address, to)? };
+        Ok(())
     }
 
     /// Copies all of `from` to the front of `to`.
@@ -213,7 +216,8 @@ impl CudaStream {
             return Ok(());
         }
         // SAFETY: both are borrowed, the target uniquely, so they do not overlap; the length was checked.
-        Ok(unsafe { self.inner()?.copy_on_device(to, from, bytes)? })
+        unsafe { self.inner()?.copy_on_device(to, from, bytes)? };
+        Ok(())
     }
 
     /// Through the host: no peer access is asked for.
@@ -233,7 +237,8 @@ impl CudaStream {
         let (address, _order) = to.device_ptr_mut(&target);
         let mut staging = target.staging.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the target is borrowed uniquely and has room.
-        Ok(unsafe { staging.upload(target.inner()?, &host, address)? })
+        unsafe { staging.upload(target.inner()?, &host, address)? };
+        Ok(())
     }
 
     /// A copy of `from` that belongs to this stream.
