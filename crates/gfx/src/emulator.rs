@@ -43,13 +43,18 @@ pub struct Report {
 
 impl Emulator {
     pub fn new(chip: &'static Chip, options: Options) -> Result<Self, Error> {
+        Self::with_memory(chip, options, Memory::new(options.is_checked))
+    }
+
+    /// One of several GPUs, whose memory shares its list of allocations with the others'.
+    pub fn with_memory(chip: &'static Chip, options: Options, memory: Memory) -> Result<Self, Error> {
         #[cfg(target_arch = "x86_64")]
         if !std::arch::is_x86_feature_detected!("avx2") || !std::arch::is_x86_feature_detected!("fma") {
             return Err(Error::Cpu);
         }
         Ok(Emulator {
             chip,
-            memory: Arc::new(Memory::new(options.is_checked)),
+            memory: Arc::new(memory),
             options,
             pool: Pool::new(options.n_threads.max(1)),
             kernels: Mutex::default(),

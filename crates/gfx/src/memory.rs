@@ -1,7 +1,9 @@
 //! The device's memory: which addresses are live, and checked access to them.
 //!
-//! A device address is an offset into the host's address space (`base` + address). Every access is checked against
-//! the live allocations; a wave keeps the ranges it used last in a `Lease`, so that the common check is two compares.
+//! A device address inside the aperture is an offset into the host's address space (`base` + address); one beyond it is
+//! the host address of memory that the program locked. Every access is checked against the live allocations; a wave
+//! keeps the ranges it used last in a `Lease`, so that the common check is two compares. GPUs of one process share the
+//! list, since the runtime announces an allocation to one of them and maps it for the others.
 //! Reads and writes are relaxed atomics where aligned: kernels may race, this process must not.
 
 use std::collections::BTreeMap;
@@ -25,16 +27,30 @@ pub struct Allocation {
     pub start: u64,
     pub n_bytes: u64,
     pub id: u64,
+    /// The GPU it was announced to.
+    owner: u64,
     shadow: Option<Arc<Shadow>>,
 }
 
+/// How many starts are looked back at for a range that holds an address.
+const NESTED: usize = 8;
+
+/// The allocations of all GPUs of a process.
 #[derive(Default)]
-pub struct Memory {
-    base: AtomicU64,
-    live: RwLock<BTreeMap<u64, Allocation>>,
+pub struct Live {
+    allocations: RwLock<BTreeMap<u64, Allocation>>,
     /// Grows with every change, so that leases know when they are stale.
     generation: AtomicU64,
     n_allocated: AtomicU64,
+    n_owners: AtomicU64,
+}
+
+/// One GPU's view of them.
+pub struct Memory {
+    base: AtomicU64,
+    aperture_bytes: AtomicU64,
+    live: Arc<Live>,
+    owner: u64,
     is_tracking: bool,
 }
 
@@ -50,57 +66,77 @@ pub struct Lease {
 impl Memory {
     /// `is_tracking` keeps a shadow of what kernels wrote (an eighth of the memory, allocated as touched).
     pub fn new(is_tracking: bool) -> Self {
-        Memory { is_tracking, generation: AtomicU64::new(1), ..Default::default() }
+        Self::shared(is_tracking, Arc::default())
     }
 
-    /// Device address 0 lies at this host address.
-    pub fn set_base(&self, base: u64) {
+    /// One more GPU on the same allocations.
+    pub fn shared(is_tracking: bool, live: Arc<Live>) -> Self {
+        let owner = live.n_owners.fetch_add(1, Ordering::Relaxed);
+        live.generation.fetch_add(1, Ordering::Relaxed);
+        Memory { base: AtomicU64::new(0), aperture_bytes: AtomicU64::new(0), live, owner, is_tracking }
+    }
+
+    /// Device addresses 0 to `n_bytes` lie at this host address.
+    pub fn set_aperture(&self, base: u64, n_bytes: u64) {
         self.base.store(base, Ordering::Relaxed);
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.aperture_bytes.store(n_bytes, Ordering::Relaxed);
+        self.live.generation.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn base(&self) -> u64 {
-        self.base.load(Ordering::Relaxed)
+    /// Where a device address lies in this process.
+    #[inline(always)]
+    pub fn host(&self, at: u64) -> u64 {
+        if at < self.aperture_bytes.load(Ordering::Relaxed) {
+            self.base.load(Ordering::Relaxed).wrapping_add(at)
+        } else {
+            at
+        }
     }
 
     /// Declares a range live. The caller promises that it stays mapped, readable and writable until `release`.
     ///
     /// # Safety
-    /// `base + start .. + n_bytes` must be mapped memory of this process whenever a kernel runs.
+    /// `host(start) .. + n_bytes` must be mapped memory of this process whenever a kernel runs.
     pub unsafe fn insert(&self, start: u64, n_bytes: u64, origin: Origin) -> u64 {
-        let id = self.n_allocated.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = self.live.n_allocated.fetch_add(1, Ordering::Relaxed) + 1;
         let shadow = (self.is_tracking && origin == Origin::Device).then(|| Arc::new(Shadow::new(n_bytes)));
-        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
-        live.insert(start, Allocation { start, n_bytes, id, shadow });
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        let mut live = self.live.allocations.write().unwrap_or_else(PoisonError::into_inner);
+        live.insert(start, Allocation { start, n_bytes, id, owner: self.owner, shadow });
+        self.live.generation.fetch_add(1, Ordering::Relaxed);
         id
     }
 
     pub fn release(&self, start: u64) -> bool {
-        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        let mut live = self.live.allocations.write().unwrap_or_else(PoisonError::into_inner);
+        self.live.generation.fetch_add(1, Ordering::Relaxed);
         live.remove(&start).is_some()
     }
 
     pub fn n_live(&self) -> usize {
-        self.live.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.live.allocations.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     pub fn live_bytes(&self) -> u64 {
-        self.live.read().unwrap_or_else(PoisonError::into_inner).values().map(|a| a.n_bytes).sum()
+        self.live.allocations.read().unwrap_or_else(PoisonError::into_inner).values().map(|a| a.n_bytes).sum()
     }
 
     /// The allocation that holds all of `lo..hi`.
     pub fn find(&self, lo: u64, hi: u64) -> Option<Allocation> {
-        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
-        let (_, a) = live.range(..=lo).next_back()?;
-        (hi <= a.start + a.n_bytes && lo <= hi).then(|| a.clone())
+        let live = self.live.allocations.read().unwrap_or_else(PoisonError::into_inner);
+        // Locked ranges may lie within each other, so the nearest start need not be the right one.
+        let mut before = live.range(..=lo).rev().take(NESTED).map(|(_, a)| a);
+        before.find(|a| hi <= a.start + a.n_bytes && lo <= hi && self.is_mapped(a)).cloned()
+    }
+
+    /// Whether this GPU may use the allocation: another's is mapped here only while peer access is on.
+    fn is_mapped(&self, a: &Allocation) -> bool {
+        a.owner == self.owner || is_readable(self.host(a.start))
     }
 
     /// Whether `lo..hi` lies in one live allocation; remembers it. Returns the lease's slot.
     #[inline(always)]
     pub fn covers(&self, lease: &mut Lease, lo: u64, hi: u64) -> Option<usize> {
-        if lease.generation == self.generation.load(Ordering::Relaxed) {
+        if lease.generation == self.live.generation.load(Ordering::Relaxed) {
             for (slot, (start, end)) in lease.ranges.iter().enumerate() {
                 if lo >= *start && hi <= *end && lo <= hi {
                     return Some(slot);
@@ -112,7 +148,7 @@ impl Memory {
 
     #[inline(never)]
     fn renew(&self, lease: &mut Lease, lo: u64, hi: u64) -> Option<usize> {
-        let generation = self.generation.load(Ordering::Relaxed);
+        let generation = self.live.generation.load(Ordering::Relaxed);
         if lease.generation != generation {
             *lease = Lease { generation, ..Lease::default() };
         }
@@ -126,7 +162,7 @@ impl Memory {
 
     /// Where the address lies relative to what is allocated, in words.
     pub fn nearest(&self, address: u64) -> String {
-        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        let live = self.live.allocations.read().unwrap_or_else(PoisonError::into_inner);
         let before = live.range(..=address).next_back().map(|(_, a)| a);
         let after = live.range(address..).next().map(|(_, a)| a);
         let name = |a: &Allocation| format!("allocation {} ({:#x}, {} bytes)", a.id, a.start, a.n_bytes);
@@ -152,7 +188,7 @@ impl Memory {
         };
         for (k, word) in to.iter_mut().enumerate() {
             // SAFETY: `covers` found the whole range in one live allocation, which its owner keeps mapped.
-            *word = unsafe { load32(self.base() + at + 4 * k as u64) };
+            *word = unsafe { load32(self.host(at) + 4 * k as u64) };
         }
         // The first word that nobody wrote: a wide load may run over padding, so only an all-unwritten one counts.
         if is_checked && self.is_unwritten(lease, slot, at, n_bytes) && to.iter().all(|w| *w == 0) {
@@ -178,8 +214,25 @@ impl Memory {
     pub fn read_bytes(&self, at: u64, n_bytes: usize) -> Option<Vec<u8>> {
         self.find(at, at.checked_add(n_bytes as u64)?)?;
         // SAFETY: `find` says the range is live; its owner keeps it mapped.
-        Some((0..n_bytes as u64).map(|k| unsafe { load8(self.base() + at + k) }).collect())
+        Some((0..n_bytes as u64).map(|k| unsafe { load8(self.host(at) + k) }).collect())
     }
+}
+
+/// Whether the process may read a byte, asked of the kernel: a page that is reserved only must not be touched.
+fn is_readable(at: u64) -> bool {
+    #[repr(C)]
+    struct Part {
+        at: *mut u8,
+        n_bytes: usize,
+    }
+    unsafe extern "C" {
+        fn getpid() -> i32;
+        fn process_vm_readv(pid: i32, to: *const Part, n_to: u64, from: *const Part, n_from: u64, flags: u64) -> isize;
+    }
+    let mut byte = 0u8;
+    let (to, from) = (Part { at: &raw mut byte, n_bytes: 1 }, Part { at: at as *mut u8, n_bytes: 1 });
+    // SAFETY: one byte goes to `byte`; an address that cannot be read is an error, not a fault.
+    unsafe { process_vm_readv(getpid(), &raw const to, 1, &raw const from, 1, 0) == 1 }
 }
 
 /// # Safety
@@ -277,6 +330,25 @@ mod tests {
         assert!(m.covers(&mut lease, u64::MAX - 3, 0).is_none(), "a range that wraps");
         assert!(m.release(0x1000));
         assert!(m.covers(&mut lease, 0x1000, 0x1004).is_none(), "a lease must not outlive the allocation");
+    }
+
+    /// Two GPUs of a process: one list, an address space each, and locked memory at its host address in both.
+    #[test]
+    fn gpus_share_allocations_but_not_apertures() {
+        let here = [7u8; 64];
+        let host = here.as_ptr() as u64;
+        let first = Memory::new(false);
+        let second = Memory::shared(false, first.live.clone());
+        first.set_aperture(host - 0x1000, 1 << 38);
+        second.set_aperture(0x10_0000, 1 << 38);
+        insert(&first, 0x1000, 64);
+        assert_eq!(first.read_bytes(0x1000, 2), Some(vec![7, 7]));
+        assert!(second.find(0x1000, 0x1004).is_none(), "not mapped for the second: nothing lies there");
+        second.set_aperture(host - 0x1000, 1 << 38);
+        assert!(second.find(0x1000, 0x1004).is_some(), "peer access maps it");
+        insert(&second, host, 64);
+        assert_eq!(first.read_bytes(host, 1), Some(vec![7]), "an address beyond the aperture is the host's own");
+        assert!(second.release(0x1000) && first.find(0x1000, 0x1004).is_none());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Writes the folder that `HSA_MODEL_TOPOLOGY` names, laid out like the kernel driver's own: node 0 the CPU, node 1 the
-//! GPU. ROCr reads the same files on a machine with a card.
+//! Writes the folder that `HSA_MODEL_TOPOLOGY` names, laid out like the kernel driver's own: node 0 the CPU, then the GPUs,
+//! each linked with the CPU and with every other. ROCr reads the same files on a machine with cards.
 
 use std::fs;
 use std::path::Path;
@@ -33,13 +33,14 @@ fn link(from: u64, to: u64) -> String {
         ("version_minor", 0),
         ("node_from", from),
         ("node_to", to),
-        ("weight", 20),
+        ("weight", if from == 0 || to == 0 { 20 } else { 40 }),
         ("min_latency", 0),
         ("max_latency", 0),
         ("min_bandwidth", 312),
         ("max_bandwidth", 16000),
         ("recommended_transfer_size", 0),
-        ("flags", 13),
+        // Enabled; no bit that takes atomics over the link away, or ROCr starts no host calls (printf).
+        ("flags", 1),
     ])
 }
 
@@ -53,14 +54,14 @@ fn bank(heap: u64, n_bytes: u64, width: u64, clock: u64) -> String {
     ])
 }
 
-/// Fills `dir` (created when missing) with the description of one `chip`.
-pub fn write(chip: &Chip, dir: &Path) -> Result<(), Error> {
+/// Fills `dir` (created when missing) with the description of a machine with so many of `chip`.
+pub fn write(chip: &Chip, n_gpus: u64, dir: &Path) -> Result<(), Error> {
     put(dir, "generation_id", "2\n")?;
     put(dir, "system_properties", "platform_oem 0\nplatform_id 0\nplatform_rev 0\n")?;
-    for node in ["nodes/0", "nodes/1"] {
+    for node in (0..=n_gpus).map(|n| format!("nodes/{n}")) {
         // The reader lists these folders even when they are empty.
         for folder in ["caches", "io_links", "p2p_links", "mem_banks"] {
-            let path = dir.join(node).join(folder);
+            let path = dir.join(&node).join(folder);
             fs::create_dir_all(&path).map_err(|source| Error::Io { path: path.display().to_string(), source })?;
         }
     }
@@ -68,13 +69,15 @@ pub fn write(chip: &Chip, dir: &Path) -> Result<(), Error> {
     put(dir, "nodes/0/gpu_id", "0\n")?;
     put(dir, "nodes/0/name", "\n")?;
     put(dir, "nodes/0/mem_banks/0/properties", &bank(0, CPU_MEMORY, 64, 1600))?;
-    put(dir, "nodes/0/io_links/0/properties", &link(0, 1))?;
+    for gpu in 1..=n_gpus {
+        put(dir, &format!("nodes/0/io_links/{}/properties", gpu - 1), &link(0, gpu))?;
+    }
     let cpu = [
         ("cpu_cores_count", n_cpus),
         ("simd_count", 0),
         ("mem_banks_count", 1),
         ("caches_count", 0),
-        ("io_links_count", 1),
+        ("io_links_count", n_gpus),
         ("p2p_links_count", 0),
         ("cpu_core_id_base", 0),
         ("simd_id_base", 0),
@@ -101,19 +104,23 @@ pub fn write(chip: &Chip, dir: &Path) -> Result<(), Error> {
         ("max_engine_clk_ccompute", 3000),
     ];
     put(dir, "nodes/0/properties", &properties(&cpu))?;
-    gpu(chip, dir)
+    (1..=n_gpus).try_for_each(|node| gpu(chip, node, n_gpus, &dir.join(format!("nodes/{node}"))))
 }
 
-fn gpu(chip: &Chip, dir: &Path) -> Result<(), Error> {
+fn gpu(chip: &Chip, node: u64, n_gpus: u64, dir: &Path) -> Result<(), Error> {
     // The hook wants a GPU id of node + 1.
-    put(dir, "nodes/1/gpu_id", "2\n")?;
-    put(dir, "nodes/1/name", &format!("{}\n", chip.codename))?;
+    put(dir, "gpu_id", &format!("{}\n", node + 1))?;
+    put(dir, "name", &format!("{}\n", chip.codename))?;
+    let others = (0..=n_gpus).filter(|other| *other != node);
+    for (n, other) in others.enumerate() {
+        put(dir, &format!("io_links/{n}/properties"), &link(node, other))?;
+    }
+    let simd_base = SIMD_BASE + 4096 * (node - 1);
     let clock = chip.memory_clock_mhz as u64;
-    put(dir, "nodes/1/mem_banks/0/properties", &bank(1, chip.vram_bytes, chip.memory_width_bits as u64, clock))?;
-    put(dir, "nodes/1/io_links/0/properties", &link(1, 0))?;
+    put(dir, "mem_banks/0/properties", &bank(1, chip.vram_bytes, chip.memory_width_bits as u64, clock))?;
     for (n, kib) in chip.caches_kib.iter().enumerate() {
         let rows = [
-            ("processor_id_low", SIMD_BASE),
+            ("processor_id_low", simd_base),
             ("level", n as u64 + 1),
             ("size", *kib as u64),
             ("cache_line_size", 128),
@@ -123,21 +130,21 @@ fn gpu(chip: &Chip, dir: &Path) -> Result<(), Error> {
             ("type", 9),
             ("sibling_map", 1),
         ];
-        put(dir, &format!("nodes/1/caches/{n}/properties"), &properties(&rows))?;
+        put(dir, &format!("caches/{n}/properties"), &properties(&rows))?;
     }
     let rows = [
         ("cpu_cores_count", 0),
         ("simd_count", chip.n_simds as u64),
         ("mem_banks_count", 1),
         ("caches_count", chip.caches_kib.len() as u64),
-        ("io_links_count", 1),
+        ("io_links_count", n_gpus),
         ("p2p_links_count", 0),
         ("cpu_core_id_base", 0),
-        ("simd_id_base", SIMD_BASE),
+        ("simd_id_base", simd_base),
         ("max_waves_per_simd", chip.waves_per_simd as u64),
         ("lds_size_in_kb", 64),
         ("gds_size_in_kb", 0),
-        ("num_gws", 64),
+        ("num_gws", 0), // cooperative launches need the driver
         ("wave_front_size", chip.wave_lanes as u64),
         ("array_count", chip.n_arrays as u64),
         ("simd_arrays_per_engine", chip.arrays_per_engine as u64),
@@ -147,9 +154,9 @@ fn gpu(chip: &Chip, dir: &Path) -> Result<(), Error> {
         ("gfx_target_version", chip.target_version as u64),
         ("vendor_id", 4098),
         ("device_id", chip.device_id as u64),
-        ("location_id", 768),
+        ("location_id", 512 + 256 * node),
         ("domain", 0),
-        ("drm_render_minor", 128),
+        ("drm_render_minor", 127 + node),
         ("hive_id", 0),
         ("num_sdma_engines", 2),
         ("num_sdma_xgmi_engines", 0),
@@ -161,11 +168,11 @@ fn gpu(chip: &Chip, dir: &Path) -> Result<(), Error> {
         ("capability", CAPABILITY),
         ("debug_prop", 1511),
         ("sdma_fw_version", 22),
-        ("unique_id", 1311768467463790320),
+        ("unique_id", 1311768467463790319 + node),
         ("num_xcc", 1),
         ("max_engine_clk_ccompute", 3000),
     ];
-    put(dir, "nodes/1/properties", &properties(&rows))
+    put(dir, "properties", &properties(&rows))
 }
 
 #[cfg(test)]
@@ -176,13 +183,15 @@ mod tests {
     fn every_folder_the_runtime_lists_is_there() {
         for chip in &crate::chip::CHIPS {
             let dir = std::env::temp_dir().join(format!("gfx-topology-{}-{}", chip.name, std::process::id()));
-            write(chip, &dir).unwrap();
-            for node in 0..2 {
+            write(chip, 2, &dir).unwrap();
+            for node in 0..3 {
                 for folder in ["caches", "io_links", "p2p_links", "mem_banks"] {
                     assert!(dir.join(format!("nodes/{node}/{folder}")).is_dir());
                 }
             }
-            let text = fs::read_to_string(dir.join("nodes/1/properties")).unwrap();
+            let text = fs::read_to_string(dir.join("nodes/2/properties")).unwrap();
+            let peer = fs::read_to_string(dir.join("nodes/2/io_links/1/properties")).unwrap();
+            assert!(peer.contains("node_from 2\nnode_to 1\n"), "{peer}");
             assert!(text.contains(&format!("gfx_target_version {}\n", chip.target_version)));
             fs::remove_dir_all(&dir).unwrap();
         }

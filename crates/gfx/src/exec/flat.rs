@@ -33,7 +33,6 @@ pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
 pub struct Global<'a> {
     memory: &'a Memory,
     lease: &'a mut Lease,
-    base: u64,
     is_checked: bool,
     reports_unwritten: bool,
     /// The whole wave lies in this slot of the lease.
@@ -57,7 +56,7 @@ impl Space for Global<'_> {
             self.memory.mark_written(self.lease, slot, at, n_bytes);
         } else if self.memory.is_unwritten(self.lease, slot, at, n_bytes) {
             // SAFETY: `covers` found the range in a live allocation.
-            let is_zero = (0..n_bytes as u64).all(|k| unsafe { load8(self.base + at + k) } == 0);
+            let is_zero = (0..n_bytes as u64).all(|k| unsafe { load8(self.memory.host(at) + k) } == 0);
             if is_zero && how == Touch::Read && self.reports_unwritten {
                 let nearest = self.memory.nearest(at);
                 return Err(Cause::Uninitialised { space: "global memory", lane, address: at, n_bytes, nearest });
@@ -72,37 +71,37 @@ impl Space for Global<'_> {
     #[inline(always)]
     fn load8(&self, at: u64) -> u8 {
         // SAFETY: `check` (or the wave-wide check that set `slot`) found these bytes in a live allocation.
-        unsafe { load8(self.base + at) }
+        unsafe { load8(self.memory.host(at)) }
     }
     #[inline(always)]
     fn load16(&self, at: u64) -> u16 {
         // SAFETY: as for `load8`.
-        unsafe { load16(self.base + at) }
+        unsafe { load16(self.memory.host(at)) }
     }
     #[inline(always)]
     fn load32(&self, at: u64) -> u32 {
         // SAFETY: as for `load8`.
-        unsafe { load32(self.base + at) }
+        unsafe { load32(self.memory.host(at)) }
     }
     #[inline(always)]
     fn store8(&mut self, at: u64, value: u8) {
         // SAFETY: as for `load8`; allocations are writable.
-        unsafe { store8(self.base + at, value) }
+        unsafe { store8(self.memory.host(at), value) }
     }
     #[inline(always)]
     fn store16(&mut self, at: u64, value: u16) {
         // SAFETY: as for `store8`.
-        unsafe { store16(self.base + at, value) }
+        unsafe { store16(self.memory.host(at), value) }
     }
     #[inline(always)]
     fn store32(&mut self, at: u64, value: u32) {
         // SAFETY: as for `store8`.
-        unsafe { store32(self.base + at, value) }
+        unsafe { store32(self.memory.host(at), value) }
     }
 
     /// Other workgroups run at the same time on other cores, so these are real atomics.
     fn atomic(&mut self, at: u64, n_words: u8, f: &dyn Fn(u64) -> u64) -> Result<u64, Cause> {
-        let host = self.base + at;
+        let host = self.memory.host(at);
         if !host.is_multiple_of(4 * n_words as u64) {
             return Err(Cause::Unsupported(format!("atomic on the unaligned address {at:#x}")));
         }
@@ -153,7 +152,6 @@ pub fn run_global<const N: usize>(
     let mut space = Global {
         memory: g.memory,
         lease: &mut w.lease,
-        base: g.memory.base(),
         is_checked: g.is_checked,
         reports_unwritten: g.reports_unwritten,
         slot,
@@ -175,7 +173,8 @@ fn run_bulk<const N: usize>(
     let n = access.n_bytes() as u64;
     let (lo, hi, bits) = bulk::range(offset, &w.live);
     let (start, end) = (base.wrapping_add(lo as u64), base.wrapping_add(hi as u64).wrapping_add(n));
-    let host = g.memory.base().wrapping_add(base);
+    // All of it lies on one side of the aperture's end, or in no allocation.
+    let host = g.memory.host(start).wrapping_sub(lo as u64);
     if g.is_checked || !bulk::takes(access, host, bits) || g.memory.covers(&mut w.lease, start, end).is_none() {
         return false;
     }

@@ -8,6 +8,8 @@ mod agent;
 mod clock;
 mod config;
 mod interpose;
+mod lock;
+mod mmio;
 mod model;
 mod packet;
 mod queue;
@@ -100,10 +102,10 @@ unsafe fn model<'a>(model: *mut Model) -> Option<&'a Model> {
     unsafe { model.as_ref() }
 }
 
-unsafe extern "C" fn set_global_aperture(m: *mut Model, base: *mut c_void, _n_bytes: u64) {
+unsafe extern "C" fn set_global_aperture(m: *mut Model, base: *mut c_void, n_bytes: u64) {
     // SAFETY: libhsakmt passes the pointer `create` returned.
     if let Some(model) = unsafe { model(m) } {
-        model.set_aperture(base as u64);
+        model.set_aperture(base as u64, n_bytes);
     }
 }
 

@@ -5,7 +5,7 @@
 //! bit forbids it, within one. Dispatches use every core; packets run one at a time.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,14 @@ use super::clock::{self, now_ns};
 use super::config::Config;
 use super::packet::{Body, Condition, Packet};
 use super::queue::Queue;
-use super::{QueueInfo, SetEvent, shutdown};
+use super::{QueueInfo, SetEvent, mmio, shutdown};
 use crate::emulator::{Emulator, Report};
 use crate::error::Error;
-use crate::memory::Origin;
+use crate::memory::{Live, Memory, Origin};
 
 /// Allocation flags of the kernel driver's interface.
 const FLAG_VRAM: u32 = 1;
+const FLAG_MMIO: u32 = 1 << 4;
 const FLAG_EXECUTABLE: u32 = 1 << 30;
 /// `sizeof(amd_signal_t)`.
 const SIGNAL_BYTES: u64 = 64;
@@ -29,12 +30,15 @@ pub struct Model {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// What the GPUs of a process have in common: their allocations, and the function that sets an event.
+static LIVE: LazyLock<Arc<Live>> = LazyLock::new(Arc::default);
+static EVENT: Mutex<Option<(SetEvent, usize)>> = Mutex::new(None);
+
 struct Shared {
     config: Config,
     emulator: Emulator,
     queues: Mutex<Vec<Arc<Queue>>>,
     closed: Condvar,
-    event: Mutex<Option<(SetEvent, usize)>>,
     is_stopping: AtomicBool,
     n_queues: AtomicU64,
     n_dispatches: AtomicU64,
@@ -48,11 +52,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Model {
     pub fn start(config: Config) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
-            emulator: Emulator::new(config.chip, config.options)?,
+            emulator: Emulator::with_memory(
+                config.chip,
+                config.options,
+                Memory::shared(config.options.is_checked, LIVE.clone()),
+            )?,
             config,
             queues: Mutex::default(),
             closed: Condvar::new(),
-            event: Mutex::default(),
             is_stopping: AtomicBool::new(false),
             n_queues: AtomicU64::new(0),
             n_dispatches: AtomicU64::new(0),
@@ -64,12 +71,12 @@ impl Model {
         Ok(Model { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    pub fn set_aperture(&self, base: u64) {
-        self.shared.emulator.memory.set_base(base);
+    pub fn set_aperture(&self, base: u64, n_bytes: u64) {
+        self.shared.emulator.memory.set_aperture(base, n_bytes);
     }
 
     pub fn set_event_function(&self, set: SetEvent, data: usize) {
-        *lock(&self.shared.event) = Some((set, data));
+        *lock(&EVENT) = Some((set, data));
     }
 
     pub fn allocated(&self, start: u64, n_bytes: u64, flags: u32) {
@@ -79,12 +86,15 @@ impl Model {
         // SAFETY: libhsakmt maps the range into the aperture before any packet can name it, and unmaps it only after
         // the host is done with it.
         let id = unsafe { self.shared.emulator.memory.insert(start, n_bytes, origin) };
+        if flags & FLAG_MMIO != 0 {
+            mmio::announced(start);
+        }
         self.shared.log(|| format!("allocation {id}: {start:#x}, {n_bytes} bytes, flags {flags:#x}"));
     }
 
     pub fn freed(&self, start: u64, n_bytes: u64) {
         // ROCr frees its signals before it destroys their events: whoever sets an event holds this lock and looks first.
-        let events = lock(&self.shared.event);
+        let events = lock(&EVENT);
         self.shared.emulator.memory.release(start);
         drop(events);
         self.shared.log(|| format!("freed {start:#x}, {n_bytes} bytes"));
@@ -92,7 +102,7 @@ impl Model {
 
     pub fn add_queue(&self, info: &QueueInfo) -> Arc<Queue> {
         let id = self.shared.n_queues.fetch_add(1, Ordering::Relaxed) + 1;
-        let queue = Arc::new(Queue::new(id, self.shared.emulator.memory.base(), info));
+        let queue = Arc::new(Queue::new(id, self.shared.emulator.memory.host(0), info));
         self.shared.log(|| {
             format!("queue {id}: ring {:#x}, {} bytes, type {}", info.ring_base, info.ring_bytes, info.queue_type)
         });
@@ -114,6 +124,17 @@ impl Model {
         drop(queues);
         self.shared.log(|| format!("queue {} closed", queue.id));
     }
+}
+
+/// Host memory that the program locked for its GPUs, or unlocked again. The GPUs use it at its host address.
+pub fn locked(start: u64, n_bytes: u64) {
+    let all = Memory::shared(false, LIVE.clone());
+    // SAFETY: the program promised ROCr that the range stays mapped until it is unlocked.
+    unsafe { all.insert(start, n_bytes, Origin::Host) };
+}
+
+pub fn unlocked(start: u64) {
+    Memory::shared(false, LIVE.clone()).release(start);
 }
 
 impl Drop for Model {
@@ -272,8 +293,7 @@ impl Shared {
         }
         // SAFETY: packets hold handles of live `amd_signal_t`s in memory mapped into the aperture; `value` is an
         // aligned 64-bit field of it.
-        unsafe { AtomicI64::from_ptr((self.emulator.memory.base() + handle + VALUE) as *mut i64) }
-            .load(Ordering::Acquire)
+        unsafe { AtomicI64::from_ptr((self.emulator.memory.host(handle) + VALUE) as *mut i64) }.load(Ordering::Acquire)
     }
 
     fn is_satisfied(&self, body: &Body) -> bool {
@@ -350,7 +370,7 @@ impl Shared {
         if handle == 0 {
             return None;
         }
-        let at = self.emulator.memory.base() + handle;
+        let at = self.emulator.memory.host(handle);
         // SAFETY: a completion signal is a live `amd_signal_t` mapped into the aperture until it completes; the fields
         // below lie at fixed, aligned offsets of that 64-byte structure.
         let (value, mailbox, event, start, end) = unsafe {
@@ -374,7 +394,7 @@ impl Shared {
         let event = Event { id, signal: handle, allocation: home?.id };
         if mailbox != 0 {
             // SAFETY: the mailbox is a slot of the runtime's event page, which lives as long as the process.
-            unsafe { AtomicU64::from_ptr((self.emulator.memory.base() + mailbox) as *mut u64) }
+            unsafe { AtomicU64::from_ptr(self.emulator.memory.host(mailbox) as *mut u64) }
                 .store(id as u64, Ordering::SeqCst);
         }
         if let Some(delay) = self.config.event_delay {
@@ -386,7 +406,7 @@ impl Shared {
 
     /// Wakes the event's waiters, if it still exists: setting a destroyed one makes libhsakmt abort.
     fn set_event(&self, event: Event) {
-        let function = lock(&self.event);
+        let function = lock(&EVENT);
         let home = self.emulator.memory.find(event.signal, event.signal + SIGNAL_BYTES);
         if let Some((set, data)) = *function
             && home.is_some_and(|a| a.id == event.allocation)

@@ -156,6 +156,7 @@ fn wrong_arguments_of_the_script_get_a_hint() {
     for (args, hint) in [
         (&["--hip", "4.0", "true"][..], "--hip 7.2, 6.4 or 5.7"),
         (&["--chip", "gfx9", "true"], "--chip gfx1100 or --chip gfx942"),
+        (&["--gpus", "0", "true"], "--gpus 1 to 8"),
         (&["no-such-program"], "no program"),
         (&[], "crates/gfx/run PROGRAM"),
     ] {
@@ -180,4 +181,20 @@ fn no_mirror_is_a_reason_to_skip_and_says_so() {
     let _ = std::fs::remove_dir_all(&cache);
     assert_eq!(out.status.code(), Some(3), "{}", text(&out));
     assert!(text(&out).contains("hint:"), "{}", text(&out));
+}
+
+/// Pinned, registered and pooled memory; then two GPUs, each with its own address space.
+#[test]
+fn memory_of_every_kind_and_two_gpus() {
+    let Some(program) = tools::c_program("memory") else { return };
+    for n_gpus in ["1", "2"] {
+        let Some(out) = tools::run(&["--gpus", n_gpus], &program, &[]) else { return };
+        let said = text(&out);
+        assert!(out.status.success() && said.contains("ok\n"), "{said}");
+        assert!(said.contains(&format!("GPUs: {n_gpus}\n")), "{said}");
+        for kind in ["pageable memory", "registered memory", "a pool's memory"] {
+            assert!(said.contains(&format!("{kind}: right")), "{kind} in {said}");
+        }
+        assert_eq!(said.contains("between GPUs: right"), n_gpus == "2", "{said}");
+    }
 }

@@ -49,18 +49,31 @@ pub fn smoke(env: &[(&str, &str)]) -> Option<Output> {
 
 /// The same with more arguments for the script.
 pub fn smoke_on(options: &[&str], env: &[(&str, &str)]) -> Option<Output> {
+    run(options, &target_dir().join("examples/hip-smoke"), env)
+}
+
+/// Runs any program through the run script.
+pub fn run(options: &[&str], program: &Path, env: &[(&str, &str)]) -> Option<Output> {
     rocm()?;
     if !has_patchelf() {
         return None;
     }
-    let target = target_dir();
     let mut command = Command::new(crate_dir().join("run"));
-    command
-        .args(options)
-        .arg(target.join("examples/hip-smoke"))
-        .env("GFX_MODEL_LIB", target.join("deps/libgfx_model.so"));
+    command.args(options).arg(program).env("GFX_MODEL_LIB", target_dir().join("deps/libgfx_model.so"));
     command.envs(env.iter().copied());
     Some(command.output().expect("the run script starts"))
+}
+
+/// A C program of `testdata`, built with Debian's clang; `None` (with a reason) when that is missing.
+pub fn c_program(name: &str) -> Option<PathBuf> {
+    let (from, to) = (crate_dir().join("testdata").join(format!("{name}.c")), target_dir().join(format!("gfx-{name}")));
+    let Ok(out) = Command::new("clang-19").args([from.as_os_str(), "-o".as_ref(), to.as_os_str()]).arg("-ldl").output()
+    else {
+        skip("clang-19 is missing (apt-get install clang-19)");
+        return None;
+    };
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    Some(to)
 }
 
 /// Everything a program said.
