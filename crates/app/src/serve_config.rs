@@ -194,8 +194,8 @@ mod tests {
         };
         check("prot = 1", &[], "there is no setting `prot`");
         check("port = [", &[], "this is no TOML");
-        check("port = true", &[], "`port` is a text, a number");
-        check("models = \"a\"", &[], "`models` is a list");
+        check("port = true", &[], "`port` must be a string, a number");
+        check("models = \"a\"", &[], "`models` must be a list");
         check("strict-model-names = 1", &[], "must be true or false");
         check("", &[("ROCI_STRICT_MODEL_NAMES", "perhaps")], "expected 1 or 0");
         check("port = 70000", &[], "roci.toml`: invalid value `70000` for --port <port>: 70000 is not in 0..=65535");

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use model::DeviceChoice;
 use rocinante::HostMemory;
 
-use crate::doctor::selftest::{self, Tested};
+use crate::doctor::selftest::{self, Tested, Types};
 use crate::doctor::{self, Section, Severity, System};
 use crate::machine::Cpu;
 use crate::options::{Format, print_json};
@@ -32,6 +32,9 @@ pub struct Args {
     /// Examine only, without running anything on a GPU
     #[arg(long)]
     no_test: bool,
+    /// Test every weight type instead of the common ones (a first run compiles for minutes)
+    #[arg(long, conflicts_with = "no_test")]
+    all_types: bool,
     /// Write everything that was read to this file
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -43,6 +46,12 @@ pub struct Args {
     test_device: Option<DeviceChoice>,
 }
 
+impl Args {
+    fn types(&self) -> Types {
+        if self.all_types { Types::All } else { Types::Common }
+    }
+}
+
 fn parse_gpu(text: &str) -> Result<DeviceChoice, String> {
     let (word, ordinal) = text.split_once(':').ok_or("a device such as rocm:0")?;
     let vendor = gpu::Vendor::from_word(word).ok_or("a device such as rocm:0")?;
@@ -52,7 +61,7 @@ fn parse_gpu(text: &str) -> Result<DeviceChoice, String> {
 pub fn main(args: &Args) -> Result<()> {
     if let Some(device) = args.test_device {
         let DeviceChoice::Gpu { vendor, ordinal } = device else { return Ok(()) };
-        let tested = selftest::run(device, &format!("{}:{ordinal}", vendor.word()));
+        let tested = selftest::run(device, &format!("{}:{ordinal}", vendor.word()), args.types());
         println!("{}", serde_json::to_string(&tested)?);
         return Ok(());
     }
@@ -68,7 +77,7 @@ pub fn main(args: &Args) -> Result<()> {
         std::fs::write(path, system.recording()).with_context(|| format!("`{}`", path.display()))?;
         eprintln!("wrote {}", path.display());
     }
-    let gpus = (system.is_live() && !args.no_test).then(test_gpus).transpose()?;
+    let gpus = (system.is_live() && !args.no_test).then(|| test_gpus(args.types())).transpose()?;
     match args.output {
         Format::Json => print_json(&as_json(&sections, gpus.as_ref())),
         Format::Text => print_text(&sections, gpus.as_ref(), &system),
@@ -81,12 +90,12 @@ struct Gpus {
     tested: Vec<Tested>,
 }
 
-fn test_gpus() -> Result<Gpus> {
+fn test_gpus(types: Types) -> Result<Gpus> {
     eprintln!("testing GPUs (a first run compiles kernels)...");
     let found = gpu::discovery::Probe::this_program()?.discover();
     let patience = std::env::var("ROCI_GPU_PATIENCE").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let usable = found.devices.iter().filter(|device| device.refused.is_none());
-    let tested = usable.map(|device| selftest::in_child(device, patience)).collect();
+    let tested = usable.map(|device| selftest::in_child(device, types, patience)).collect();
     Ok(Gpus { found, tested })
 }
 

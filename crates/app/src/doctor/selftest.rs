@@ -18,8 +18,11 @@ const N_BLOCKS: usize = 4;
 /// The largest difference of logits, relative to the largest logit, that rounding explains: products of many rows may go
 /// through f16.
 const TOLERANCE: f32 = 1e-2;
-/// What one device may take; a first run compiles every kernel.
-const TIME_LIMIT: Duration = Duration::from_secs(180);
+/// What one weight type may take on a device; a first run compiles its kernels.
+const TIME_LIMIT_PER_TYPE: Duration = Duration::from_secs(30);
+/// The types that most files are made of. Others run through the same kernels with another decoder, and compiling all of
+/// them takes minutes.
+const COMMON: [Dtype; 6] = [Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K];
 /// Bytes copied to measure the memory: larger than any cache.
 const COPY_BYTES: usize = 1 << 30;
 
@@ -56,21 +59,34 @@ impl Tested {
     }
 }
 
+/// Which weight types are tested.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Types {
+    Common,
+    All,
+}
+
 /// Tests a device in a child process, which is this same program.
-pub fn in_child(found: &Found, patience: u32) -> Tested {
+pub fn in_child(found: &Found, types: Types, patience: u32) -> Tested {
     let device = format!("{}:{}", found.vendor.word(), found.ordinal);
     let failed =
         |why: String| Tested { device: device.clone(), types: Vec::new(), bandwidth: None, failure: Some(why) };
-    match ask_child(&device, TIME_LIMIT * patience) {
+    match ask_child(&device, types, patience) {
         Ok(tested) => tested,
         Err(error) => failed(format!("{error:#}")),
     }
 }
 
-fn ask_child(device: &str, limit: Duration) -> Result<Tested> {
+fn ask_child(device: &str, types: Types, patience: u32) -> Result<Tested> {
+    let (more, n_types): (&[&str], usize) = match types {
+        Types::Common => (&[], COMMON.len()),
+        Types::All => (&["--all-types"], Dtype::ALL.len()),
+    };
+    let limit = TIME_LIMIT_PER_TYPE * n_types as u32 * patience;
     let program = std::env::current_exe().context("this program's own path")?;
     let mut child = Command::new(program)
         .args(["doctor", "--test-device", device])
+        .args(more)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -95,12 +111,14 @@ fn ask_child(device: &str, limit: Duration) -> Result<Tested> {
 }
 
 /// Tests a device in this process.
-pub fn run(device: DeviceChoice, name: &str) -> Tested {
-    let mut types = Vec::new();
+pub fn run(device: DeviceChoice, name: &str, types: Types) -> Tested {
+    let all = Dtype::ALL.into_iter().filter(|dtype| ops::device_dtype(*dtype) == *dtype);
+    let wanted = all.filter(|dtype| types == Types::All || COMMON.contains(dtype));
+    let mut results = Vec::new();
     let mut failure = None;
-    for dtype in Dtype::ALL.into_iter().filter(|dtype| ops::device_dtype(*dtype) == *dtype) {
+    for dtype in wanted {
         match compare(device, dtype) {
-            Ok(result) => types.push(result),
+            Ok(result) => results.push(result),
             Err(error) => {
                 failure = Some(format!("{dtype}: {error:#}"));
                 break;
@@ -108,7 +126,7 @@ pub fn run(device: DeviceChoice, name: &str) -> Tested {
         }
     }
     let bandwidth = if failure.is_none() { measure_bandwidth(device).ok() } else { None };
-    Tested { device: name.to_owned(), types, bandwidth, failure }
+    Tested { device: name.to_owned(), types: results, bandwidth, failure }
 }
 
 fn compare(device: DeviceChoice, dtype: Dtype) -> Result<TypeResult> {
@@ -155,7 +173,6 @@ fn distance(truth: &[f32], found: &[f32]) -> Option<f32> {
 fn measure_bandwidth(device: DeviceChoice) -> Result<f64> {
     let DeviceChoice::Gpu { vendor, ordinal } = device else { return Err(anyhow!("not a GPU")) };
     let device = gpu::Device::open(vendor, ordinal)?;
-    // A quarter of what is free at the most, and less where a software model copies.
     let n_bytes = COPY_BYTES.min(device.memory()?.free_bytes / 4);
     let queue = gpu::Queue::new(&device)?;
     let (from, mut to) = (queue.alloc_zeroed::<u8>(n_bytes)?, queue.alloc_zeroed::<u8>(n_bytes)?);

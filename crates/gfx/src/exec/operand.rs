@@ -9,6 +9,9 @@ use super::wave::{ROW_SOURCE, Wave, spread};
 use crate::isa::{Dpp, Sdwa};
 
 /// Fills the spare rows that `inst` asks for.
+///
+/// # Safety
+/// On x86-64 the CPU has AVX2 and FMA, which the emulator checks when it starts.
 #[inline(never)]
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 pub fn prepare<const N: usize>(w: &mut Wave<N>, inst: &Inst<N>) {
@@ -187,6 +190,9 @@ fn row_source(lane: usize, ctrl: u16, n: usize) -> Option<usize> {
 }
 
 /// Scales, clamps and merges a result from its spare row into the destination.
+///
+/// # Safety
+/// On x86-64 the CPU has AVX2 and FMA, which the emulator checks when it starts.
 #[inline(never)]
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 pub fn finish<const N: usize>(w: &mut Wave<N>, inst: &Inst<N>) {

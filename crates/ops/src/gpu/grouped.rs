@@ -127,7 +127,7 @@ impl GroupedChip {
         let usual = shape.n_pairs.div_ceil(shape.n_experts);
         let is_wide = dtypes.iter().all(|dtype| WIDE_DTYPES.contains(dtype));
         let mut tiles = self.tiles.iter().copied().filter(|tiles| is_wide || *tiles < WIDE_TILES);
-        let last = tiles.clone().last().expect("every chip has a tile");
+        let last = tiles.clone().next_back().expect("every chip has a tile");
         tiles.find(|tiles| usual + usual / 2 <= 8 * tiles).unwrap_or(last)
     }
 
