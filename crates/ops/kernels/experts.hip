@@ -5,7 +5,7 @@
 #define THREADS 256
 #define MAX_EXPERTS 1024
 
-// As crates/ops/src/matmul/experts.rs numbers them.
+// As crates/ops/src/gpu/experts.rs numbers them.
 #define SOFTMAX 0
 #define SIGMOID 1
 #define SOFTMAX_OF_BEST 2

@@ -1,6 +1,7 @@
 //! Which kernel multiplies. This is the one place where that is decided, for CPUs and for GPUs: the ops ask once, and
-//! what they launch, how they round activations and whether a norm or a gate is computed on the way in all follow from
-//! the answer. The decision is pure: types, shapes and the machine go in, a [`ProductPlan`] comes out.
+//! what they launch and whether a norm or a gate is computed on the way in follow from the answer. The decision depends
+//! on nothing else: types, shapes and the machine go in, a [`ProductPlan`] comes out. A mixture's experts are planned by
+//! their own ops (`gpu/grouped.rs`, `cpu/groups.rs`).
 
 use std::fmt;
 

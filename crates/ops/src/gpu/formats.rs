@@ -5,7 +5,7 @@ use weights::Dtype;
 
 use crate::Error;
 
-/// A format's number is its place here.
+/// A format's number is its place here. Append only: `kernels/quant.h` tells the first eight from the rest by number.
 pub(crate) const DEVICE_FORMATS: [Dtype; 28] = [
     Dtype::F32,
     Dtype::F16,

@@ -46,7 +46,7 @@ pub(crate) trait Format: Block {
     /// Groups that one sum of integers may run over where there are many rows. They lie in one block and share its `d`
     /// once [`Format::folded_512`] has put their scales into the integers.
     const SUM_GROUPS: usize = 1;
-    /// Many rows go in bytes against these weights (`matmul::bytes`), where the CPU has the instruction: one in so many
+    /// Many rows go in bytes against these weights (`cpu/x86/bytes.rs`), where the CPU has the instruction: one in so many
     /// numbers of a row is left out of the bytes. The fewer bits a weight has the more a model makes of an error, and of one
     /// to three bits so much that they stay with activations in 16.
     const OUTLIERS: Option<usize> = None;

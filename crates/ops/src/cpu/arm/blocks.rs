@@ -1,6 +1,6 @@
 //! The main formats as NEON reads them: a group of 32 weights as four vectors of 16-bit integers, straight from the
 //! file's blocks. There are no tiles here: a lane sums its part of one row, and the lanes are added once at the row's
-//! end. Formats that are not here are decoded to f32 first (`matmul/neon.rs`).
+//! end. Formats that are not here are decoded to f32 first (`arm/products.rs`).
 
 use std::arch::aarch64::*;
 
