@@ -103,7 +103,9 @@ impl Activity {
 
 impl Now {
     fn overdue(&self, times: &Times) -> Option<&'static str> {
-        let stalled = self.requests.values().flatten().min().copied();
+        // One stream that is not read does not end the others of its connection.
+        let stalled = self.requests.values().copied().collect::<Option<Vec<_>>>();
+        let stalled = stalled.and_then(|all| all.into_iter().max());
         let unread = [stalled, self.blocked_since].into_iter().flatten().min();
         if unread.is_some_and(|since| since.elapsed() >= times.write) {
             return Some("the client read nothing of its answer");

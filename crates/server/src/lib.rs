@@ -49,7 +49,7 @@ use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::sync::Arc;
 use std::time::Duration;
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 pub use listen::run;
 
@@ -136,7 +136,9 @@ pub fn router(app: Arc<App>) -> Router {
 
 /// No other page may ask, unless the operator named it.
 fn cors(origins: &[String]) -> Option<CorsLayer> {
-    let layer = CorsLayer::new().allow_methods([Method::GET, Method::POST, Method::DELETE]).allow_headers(Any);
+    let layer = CorsLayer::new()
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
+        .allow_headers(AllowHeaders::mirror_request());
     match origins {
         [] => None,
         _ if origins.iter().any(|origin| origin == "*") => Some(layer.allow_origin(Any)),

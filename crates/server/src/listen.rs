@@ -176,7 +176,8 @@ where
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(times.read)
+        // It would also end idle connections; `Activity::overdue` bounds both.
+        .header_read_timeout(None)
         .max_buf_size(MAX_HEADER_BYTES)
         .max_headers(128);
     builder

@@ -163,16 +163,16 @@ impl Registry {
     pub async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Loaded>> {
         let entry = self.find(name)?;
         entry.last_used_ms.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
-        match entry.loaded() {
-            Some(model) if model.is_alive() && !entry.is_leaving.load(Ordering::Acquire) => Ok(model),
-            _ => {
-                let loaded = self.loading(entry).await;
-                if let Err(error) = loaded.as_ref().map_err(|error| &error.message) {
-                    tracing::error!(model = entry.name, error, "not in memory");
-                }
-                loaded
-            }
+        // Who waits below must not hold the model, or it would look in use and never leave.
+        let is_leaving = entry.is_leaving.load(Ordering::Acquire);
+        if let Some(model) = entry.loaded().filter(|model| model.is_alive() && !is_leaving) {
+            return Ok(model);
         }
+        let loaded = self.loading(entry).await;
+        if let Err(error) = loaded.as_ref().map_err(|error| &error.message) {
+            tracing::error!(model = entry.name, error, "not in memory");
+        }
+        loaded
     }
 
     /// Loads the model that was named first. Who started the server hears what is wrong with it, not the log.
@@ -206,11 +206,12 @@ impl Registry {
         let deadline = tokio::time::Instant::now() + WAIT_FOR_ROOM;
         let change = tokio::time::timeout_at(deadline, self.change.lock()).await;
         let _change = change.map_err(|_| self.no_room())?;
-        match entry.loaded() {
-            Some(model) if model.is_alive() => return Ok(model),
-            // Its engine broke down: a new one takes its place.
-            Some(_) => drop(entry.unload()),
-            None => {}
+        if let Some(model) = entry.loaded().filter(|model| model.is_alive()) {
+            return Ok(model);
+        }
+        // Its engine broke down, if it is there: a new one takes its place, and its memory.
+        if let Some(unloading) = entry.unload() {
+            let _ = unloading.await;
         }
         let room = self.make_room(deadline).await;
         self.entries.iter().for_each(|entry| entry.is_leaving.store(false, Ordering::Release));

@@ -40,9 +40,11 @@ impl Policy {
         let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
         let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, own)| own.eq_ignore_ascii_case(host));
         let is_named = |origin: &str| self.origins.iter().any(|named| named == "*" || named == origin);
-        let is_foreign = match origin {
-            Some(origin) => !is_own(origin) && !is_named(origin),
-            None => matches!(site, Some("cross-site" | "same-site")),
+        let is_foreign = match (site, origin) {
+            // The browser compared them itself; a proxy may have changed the host on the way.
+            (Some("same-origin"), _) => false,
+            (_, Some(origin)) => !is_own(origin) && !is_named(origin),
+            (site, None) => matches!(site, Some("cross-site" | "same-site")),
         };
         if is_foreign {
             let origin = origin.unwrap_or("another site");

@@ -157,7 +157,10 @@ impl Compiler {
         let parser = self.compile(constraint)?;
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push_back((spec, parser.clone()));
-        while kept.len() > N_KEPT || kept.iter().map(|(spec, _)| reckon(spec)).sum::<usize>() > MAX_KEPT_BYTES {
+        // The newest stays, whatever it takes: its mask is about to be made.
+        while kept.len() > 1
+            && (kept.len() > N_KEPT || kept.iter().map(|(spec, _)| reckon(spec)).sum::<usize>() > MAX_KEPT_BYTES)
+        {
             kept.pop_front();
         }
         Ok(Matcher { parser })

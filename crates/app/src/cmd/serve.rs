@@ -166,7 +166,7 @@ pub struct AccessArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub read_timeout: u64,
     /// How long a connection may stay open without a request
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 75)]
     pub idle_timeout: u64,
     /// Disconnect a client that reads nothing of its answer for this long
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]

@@ -15,6 +15,9 @@ use crate::step::Step;
 use crate::watch::{DeviceLimits, Profiler, StepProfile};
 use crate::{Described, Error, TokenId};
 
+/// Shapes of steps that are kept as graphs. Requests that choose on the host make many more; those run op by op.
+const MAX_GRAPHS: usize = 1024;
+
 /// A step under way: its copies, each with its host memory.
 pub struct InFlight {
     inputs: Pending<u32>,
@@ -192,6 +195,7 @@ impl Device {
             let gpu = exec(launcher, kernels, blas.as_ref(), workspace);
             decoder.forward(Exec::Gpu(&gpu), input.step, &places)
         };
+        let captured_as = captured_as.filter(|key| graphs.len() < MAX_GRAPHS || graphs.contains_key(key));
         let Some(key) = captured_as else { return run(&queue.launcher(), decoder) };
         match graphs.get(&key) {
             Some(Some(graph)) => queue.replay(graph)?,
