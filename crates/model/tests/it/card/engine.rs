@@ -96,7 +96,7 @@ fn a_step_reads_one_token_back() {
         let submit = Submit::new(handle.next_request_id(), vec![TokenId(5), TokenId(9)], 8);
         let (tokens, ..) = collect(handle.submit(submit).unwrap());
         assert_eq!((tokens.len(), counters(&handle).n_tokens_generated), (8, 8));
-        drop(handle);
+        handle.shutdown();
         let vendor = gpu::Vendor::ALL.into_iter().find(|vendor| device.starts_with(vendor.word())).unwrap();
         let after = gpu::Device::open(vendor, 0).unwrap().counters();
         let moved = (after - before).bytes_to_host;
@@ -138,6 +138,8 @@ fn overlapped_steps_say_what_single_steps_say() {
             }
             let stats = handle.stats().unwrap();
             assert_eq!((stats.n_running, stats.n_blocks_held), (0, 0));
+            // A driver must not be in use while the process ends.
+            handle.shutdown();
             (answers, stats.n_preemptions)
         };
         let truth = said(&start(OneAtATime(single), options, None));
@@ -184,7 +186,7 @@ fn wishes_are_granted_on_the_device() {
         let (device, before) = (model.device(), model.counters().unwrap());
         let handle = start(model, EngineOptions::default(), None);
         let found = ask(&handle);
-        drop(handle);
+        handle.shutdown();
         for (found, truth) in found.iter().flatten().zip(truth.iter().flatten()) {
             let (
                 Event::Token { index, token, logprob, top, .. },
