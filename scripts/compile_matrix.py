@@ -27,9 +27,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "crates/ops/kernels"
-DEFAULT = "gfx1100 gfx1201 gfx942 gfx90a".split()
+DEFAULT = "gfx1100 gfx942".split()
 MORE = (
-    "gfx803 gfx900 gfx906 gfx908 gfx950 gfx1010 gfx1012 gfx1030 gfx1031 gfx1032 gfx1101 gfx1102 gfx1103 "
+    "gfx1201 gfx90a gfx803 gfx900 gfx906 gfx908 gfx950 gfx1010 gfx1012 gfx1030 gfx1031 gfx1032 gfx1101 gfx1102 gfx1103 "
     "gfx1150 gfx1151 gfx1152 gfx1200"
 ).split()
 # HIP versions whose hiprtc compiles: Debian's suite, and the library that holds it.

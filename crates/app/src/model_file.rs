@@ -42,6 +42,9 @@ pub fn hinted(path: &Path, error: Error) -> anyhow::Error {
         Error::NoVocabulary(_) | Error::Text(_) | Error::Template(_) | Error::Model(_) | Error::DoesNotFit(_)
     );
     let error = match error {
+        Error::Model(model::Error::Gpu(error)) => {
+            anyhow::Error::new(error).context(format!("cannot load `{}`", path.display()))
+        }
         Error::ContextTooLong { n_ctx, n_ctx_train } => {
             anyhow!("--context {n_ctx} is more than the {n_ctx_train} tokens the model was trained for")
         }
