@@ -1,6 +1,6 @@
 //! The engine's masks, made of the text crate's constraints: what wires two crates that do not know each other.
 //!
-//! A mask is computed on a thread of [`mask_pool`](crate::mask_pool) from the moment its last token is known, while
+//! A mask is computed on a thread of `mask_pool` from the moment its last token is known, while
 //! the engine computes the next step; the engine waits only for what is not ready then. Each request has a budget of
 //! computing time per token: a grammar that needs more fails alone.
 
