@@ -8,8 +8,11 @@
 
 mod anthropic;
 mod ask;
+pub mod audit;
 pub mod connection;
 pub mod constraint_probe;
+pub mod disk;
+mod entry;
 mod error;
 pub mod gate;
 mod generation;
@@ -28,14 +31,20 @@ mod ollama;
 pub mod openai;
 mod openapi;
 pub mod origin;
+mod pace;
+mod patience;
+pub mod reload;
 mod rerank;
 pub mod sampling;
 mod shares;
+mod status;
 mod stream;
+pub mod systemd;
 mod tally;
 mod tokens;
 mod tools;
 pub mod traces;
+pub mod usage;
 mod vectors;
 pub mod web;
 mod whole;
@@ -75,8 +84,20 @@ pub struct App {
     /// Responses that are kept, and chat completions.
     pub store: openai::store::Store,
     pub chats: openai::store::Store,
+    /// Where they and the keys' accounts survive a restart.
+    pub disk: Option<Arc<disk::Disk>>,
     pub metrics: Option<PrometheusHandle>,
     pub state: health::State,
+}
+
+impl App {
+    /// Writes what keys have used to the disk, if there is one.
+    pub fn save_usage(&self) {
+        let Some(disk) = &self.disk else { return };
+        for (name, bytes) in self.gate.usage.save() {
+            disk.put(disk::Table::Usage, &name, &bytes);
+        }
+    }
 }
 
 pub fn router(app: Arc<App>) -> Router {
@@ -117,6 +138,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/rerank", post(rerank::create))
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
+        .route("/live", get(health::live))
+        .route("/v1/status", get(status::show))
+        .route("/v1/usage", get(usage::export))
         .route("/metrics", get(show_metrics))
         .route("/openapi.json", get(openapi::document));
     let page =

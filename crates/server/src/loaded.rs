@@ -2,6 +2,7 @@
 
 use super::constraint_probe;
 use super::error::{ApiError, Result};
+use super::pace::Pace;
 use super::shares::Shares;
 use rocinante::{ConstraintGuard, Model, Options, TokenId, human_bytes};
 use std::ops::Deref;
@@ -19,6 +20,8 @@ pub struct Loaded {
     pub tokenizer: Arc<Tokenizer>,
     /// Who waits for it.
     pub shares: Arc<Shares>,
+    /// How quickly it answers.
+    pub pace: Pace,
     model: Model,
 }
 
@@ -40,6 +43,7 @@ impl Loaded {
             name: name.to_owned(),
             tokenizer: Arc::clone(model.tokenizer()),
             shares: Shares::new(schedule.max_queue + schedule.max_running),
+            pace: Pace::default(),
             model,
         })
     }
@@ -50,8 +54,8 @@ impl Loaded {
     }
 
     /// Whether answers can be held to this, and what is wrong if not.
-    pub fn check(&self, constraint: &Constraint) -> std::result::Result<(), String> {
-        self.model.check(constraint).map_err(|error| error.to_string())
+    pub fn check(&self, constraint: &Constraint) -> rocinante::Result<()> {
+        self.model.check(constraint)
     }
 
     pub fn n_ctx(&self) -> usize {

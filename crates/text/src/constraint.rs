@@ -106,7 +106,25 @@ pub(crate) fn spaced(schema: Value) -> Value {
 }
 
 /// Looks at a constraint before it is compiled; an error is why it is refused.
-pub type Guard = dyn Fn(&Constraint) -> std::result::Result<(), String> + Send + Sync;
+pub type Guard = dyn Fn(&Constraint) -> std::result::Result<(), Refusal> + Send + Sync;
+
+/// Why a [`Guard`] refuses a constraint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It cannot be used.
+    Wrong(String),
+    /// Nothing is known against it: there was no time to look at it.
+    Busy(String),
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Wrong(text) => Self::Constraint(text),
+            Refusal::Busy(text) => Self::ConstraintBusy(text),
+        }
+    }
+}
 
 /// Compiles constraints for one tokenizer. Cheap to clone; clones share what they compiled.
 #[derive(Clone)]
@@ -175,7 +193,7 @@ impl Compiler {
     fn compile(&self, constraint: &Constraint) -> Result<Parser> {
         limits::check(constraint)?;
         if let Some(guard) = &self.guard {
-            guard(constraint).map_err(Error::Constraint)?;
+            guard(constraint)?;
         }
         compile(&self.factory, constraint)
     }

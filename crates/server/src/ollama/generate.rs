@@ -144,7 +144,7 @@ pub async fn chat(
     let start = Instant::now();
     let model = app.models.get(&body.model).await?;
     let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
-    let leaving = body.keep_alive.leaving(&app, &body.model, caller)?;
+    let leaving = body.keep_alive.apply(&app, &body.model, caller)?;
     if body.messages.is_empty() {
         let message = json!({"role": "assistant", "content": ""});
         return Ok(nothing_to_say(json!({"model": name, "message": message}), leaving.as_ref()));
@@ -208,7 +208,7 @@ pub async fn generate(
     no_images(&body.images)?;
     let model = app.models.get(&body.model).await?;
     let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
-    let leaving = body.keep_alive.leaving(&app, &body.model, caller)?;
+    let leaving = body.keep_alive.apply(&app, &body.model, caller)?;
     if body.prompt.is_empty() && body.suffix.is_none() {
         return Ok(nothing_to_say(json!({"model": name, "response": ""}), leaving.as_ref()));
     }

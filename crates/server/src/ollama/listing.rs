@@ -28,12 +28,13 @@ fn describe(entry: &Entry) -> Value {
 }
 
 pub async fn tags(State(app): State<Arc<App>>) -> axum::Json<Value> {
-    axum::Json(json!({"models": app.models.entries().iter().map(describe).collect::<Vec<_>>()}))
+    axum::Json(json!({"models": app.models.entries().iter().map(|entry| describe(entry)).collect::<Vec<_>>()}))
 }
 
 /// The models in memory.
 pub async fn ps(State(app): State<Arc<App>>) -> axum::Json<Value> {
-    let loaded = app.models.entries().iter().filter_map(|entry| {
+    let entries = app.models.entries();
+    let loaded = entries.iter().filter_map(|entry| {
         let model = entry.loaded()?;
         let mut value = describe(entry);
         value["size"] = model.plan().memory().total_bytes().into();

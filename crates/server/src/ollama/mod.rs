@@ -74,7 +74,7 @@ fn add_figures(value: &mut Value, finish: Finish, usage: &AnswerUsage, start: In
 }
 
 /// The time as RFC 3339 has it, in UTC.
-fn timestamp(seconds: u64) -> String {
+pub fn timestamp(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Civil date from days since 1970: years of 400 make eras, March comes first.
     let shifted = days + 719_468;

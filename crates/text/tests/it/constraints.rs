@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use test_support::fetched;
 use text::Tokenizer;
-use text::constraint::{Compiler, Constraint, Matcher};
+use text::constraint::{Compiler, Constraint, Matcher, Refusal};
 
 use crate::golden::read_json;
 use crate::small_vocab;
@@ -250,7 +250,7 @@ fn chains_of_references_do_not_end_the_program() {
 #[test]
 fn a_guard_is_asked_before_anything_is_compiled() {
     let guard = |constraint: &Constraint| match constraint {
-        Constraint::Regex(_) => Err("no expressions here".to_owned()),
+        Constraint::Regex(_) => Err(Refusal::Wrong("no expressions here".to_owned())),
         _ => Ok(()),
     };
     let compiler = compiler().guarded(Arc::new(guard));
