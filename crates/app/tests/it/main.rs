@@ -22,6 +22,6 @@ mod serve_models;
 mod serve_outside;
 mod serve_scores;
 mod server;
-mod standin;
+use test_support::standin;
 mod tiny;
 mod truth;
