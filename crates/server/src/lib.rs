@@ -17,7 +17,7 @@ mod error;
 pub mod gate;
 mod generation;
 pub mod health;
-pub mod hint;
+pub use hub::hint;
 mod infill;
 pub mod json;
 pub mod keys;

@@ -255,7 +255,9 @@ fn read(typed: &Args) -> Result<(clap::Command, clap::error::Result<clap::ArgMat
     let command = Args::augment_args(clap::Command::new("roci serve")).no_binary_name(true).args_override_self(true);
     let file = typed.config.clone().or_else(|| std::env::var_os("ROCI_CONFIG").map(PathBuf::from));
     let mut arguments = config::arguments(&command, file.as_deref(), &|name| std::env::var_os(name))?;
-    let own: Vec<OsString> = std::env::args_os().skip_while(|arg| arg != "serve").skip(1).collect();
+    // `--quiet` belongs to the program, not to the command.
+    let own = std::env::args_os().skip_while(|arg| arg != "serve").skip(1);
+    let own: Vec<OsString> = own.filter(|arg| arg != "-q" && arg != "--quiet").collect();
     if !typed.models.is_empty() {
         // Models that were typed stand instead of the others.
         arguments.retain(|argument| argument.to_string_lossy().starts_with("--"));

@@ -24,6 +24,6 @@ mod serve_outside;
 mod serve_restart;
 mod serve_scores;
 mod server;
-mod standin;
+use test_support::standin;
 mod tiny;
 mod truth;
