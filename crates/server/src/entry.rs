@@ -3,11 +3,12 @@
 
 use super::error::Result;
 use super::loaded::Loaded;
+use super::preset::Preset;
 use engine::Stats;
 use futures_util::future::{BoxFuture, Shared};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 use tokio::task::JoinHandle;
 
@@ -30,6 +31,10 @@ pub struct Entry {
     /// Seconds since 1970 at which its file was made.
     pub created_s: u64,
     pub file_bytes: u64,
+    /// How it is used, where its name says so.
+    pub preset: Arc<Preset>,
+    /// SHA-256 of its file, once it is known.
+    digest: OnceLock<String>,
     /// The load that is under way.
     pub loading: Mutex<Option<Loading>>,
     /// Its turn is over, and another model waits for its place: new requests wait for its next turn.
@@ -54,6 +59,8 @@ impl Entry {
             created_s: created.unwrap_or_default().as_secs(),
             file_bytes: rocinante::stored_bytes(&path),
             path,
+            preset: Arc::default(),
+            digest: OnceLock::new(),
             loading: Mutex::default(),
             is_leaving: AtomicBool::new(false),
             loaded: Mutex::new(None),
@@ -68,6 +75,25 @@ impl Entry {
     /// The same under other names.
     pub fn renamed(self, name: String, aliases: Vec<String>) -> Self {
         Self { name, aliases, ..self }
+    }
+
+    pub fn with_preset(self, preset: Preset) -> Self {
+        Self { preset: Arc::new(preset), ..self }
+    }
+
+    pub fn with_digest(self, digest: Option<String>) -> Self {
+        self.set_digest(digest);
+        self
+    }
+
+    pub fn set_digest(&self, digest: Option<String>) {
+        if let Some(digest) = digest {
+            let _ = self.digest.set(digest);
+        }
+    }
+
+    pub fn digest(&self) -> Option<&str> {
+        self.digest.get().map(String::as_str)
     }
 
     pub fn is_named(&self, name: &str) -> bool {

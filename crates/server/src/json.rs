@@ -177,7 +177,17 @@ pub fn parse_part<T: DeserializeOwned>(bytes: &[u8], unknown: &mut Unknown) -> R
 
 /// Whether token ids may be sent there.
 fn takes_tokens(route: &str) -> bool {
-    matches!(route, "/v1/completions" | "/v1/completions/render" | "/v1/embeddings" | "/api/embed" | "/detokenize")
+    matches!(
+        route,
+        "/v1/completions"
+            | "/v1/completions/render"
+            | "/v1/embeddings"
+            | "/api/embed"
+            | "/api/generate"
+            | "/detokenize"
+            | "/completion"
+            | "/embedding"
+    )
 }
 
 /// A body, and its part of the budget for what arrives.

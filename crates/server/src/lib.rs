@@ -21,8 +21,10 @@ pub use hub::hint;
 mod infill;
 pub mod json;
 pub mod keys;
+pub mod library;
 mod limits;
 pub mod listen;
+mod llama;
 pub mod loaded;
 pub mod log;
 pub mod metrics;
@@ -33,6 +35,7 @@ mod openapi;
 pub mod origin;
 mod pace;
 mod patience;
+pub mod preset;
 pub mod reload;
 mod rerank;
 pub mod sampling;
@@ -54,7 +57,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,6 +129,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/chat", post(ollama::chat))
         .route("/api/generate", post(ollama::generate))
         .route("/api/embed", post(ollama::embed))
+        .route("/api/embeddings", post(ollama::embeddings))
+        .route("/api/pull", post(ollama::pull))
+        .route("/api/create", post(ollama::create))
+        .route("/api/copy", post(ollama::copy))
+        .route("/api/delete", delete(ollama::delete))
         .route("/api/tags", get(ollama::tags))
         .route("/api/ps", get(ollama::ps))
         .route("/api/show", post(ollama::show))
@@ -134,6 +142,13 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/infill", post(infill::create))
+        .route("/completion", post(llama::completion))
+        .route("/apply-template", post(llama::apply_template))
+        .route("/props", get(llama::props))
+        .route("/slots", get(llama::slots))
+        .route("/lora-adapters", get(llama::lora_adapters).post(llama::set_lora_adapters))
+        .route("/embedding", post(llama::embedding))
+        .route("/reranking", post(rerank::create))
         .route("/rerank", post(rerank::create))
         .route("/v1/rerank", post(rerank::create))
         .route("/health", get(health::health))

@@ -154,6 +154,7 @@ pub async fn run(app: Arc<App>, listener: TcpListener, mut listen: Listen) -> Re
         tokio::spawn(keep_house(Arc::clone(&app))),
         tokio::spawn(reload::watch(Arc::clone(&app), listen.tls.clone(), listen.reader.take())),
         tokio::spawn(systemd::keep_alive()),
+        tokio::spawn(super::library::find_digests(Arc::clone(&app.models))),
     ];
     super::openai::background::resume(&app);
     let mut closing = std::pin::pin!(tokio::time::sleep(Duration::MAX));

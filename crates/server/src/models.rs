@@ -7,6 +7,7 @@ pub use super::entry::{Entry, Stay};
 
 use super::entry::Loading;
 use super::error::{ApiError, Result};
+use super::library;
 use super::loaded::Loaded;
 use super::patience::{LoadClock, Patience};
 use axum::http::StatusCode;
@@ -24,6 +25,17 @@ const TURN: Duration = Duration::from_secs(10);
 const LEAVE_CHECK: Duration = Duration::from_millis(5);
 const LEAVE_CHECKS: usize = 200;
 
+/// Which models can be asked for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// Those the server was started with.
+    Given,
+    /// Those in this machine's store.
+    Store,
+    /// Those too that can be fetched.
+    StoreAndHub,
+}
+
 pub struct Registry {
     entries: RwLock<Vec<Arc<Entry>>>,
     options: rocinante::Options,
@@ -31,6 +43,9 @@ pub struct Registry {
     is_strict: bool,
     /// Unload a model after this long without requests, unless a client said otherwise.
     idle_unload: Option<Duration>,
+    offer: Offer,
+    /// Held while a model is looked for that is not known here.
+    seeking: tokio::sync::Mutex<()>,
     /// One model is loaded or dropped at a time, in the order in which they were asked for.
     change: tokio::sync::Mutex<()>,
     clock: LoadClock,
@@ -43,13 +58,16 @@ impl Registry {
         max_loaded: usize,
         is_strict: bool,
         idle_unload: Option<Duration>,
+        offer: Offer,
     ) -> Arc<Self> {
         Arc::new(Self {
             entries: RwLock::new(entries.into_iter().map(Arc::new).collect()),
             options,
             max_loaded: max_loaded.max(1),
-            is_strict,
+            is_strict: is_strict || offer != Offer::Given,
             idle_unload,
+            offer,
+            seeking: tokio::sync::Mutex::new(()),
             change: tokio::sync::Mutex::new(()),
             clock: LoadClock::default(),
         })
@@ -81,7 +99,13 @@ impl Registry {
         match (found, entries.as_slice()) {
             (Some(entry), _) => Ok(Arc::clone(entry)),
             (None, [only]) if !self.is_strict => Ok(Arc::clone(only)),
-            (None, [first, ..]) if !self.is_strict && name.is_empty() => Ok(Arc::clone(first)),
+            (None, [first, ..]) if name.is_empty() && (!self.is_strict || self.offer != Offer::Given) => {
+                Ok(Arc::clone(first))
+            }
+            (None, []) => {
+                let text = format!("there is no model `{name}` here, and no other; `roci pull NAME` fetches one");
+                Err(ApiError::not_found(text).code("model_not_found").param("model"))
+            }
             _ => {
                 let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
                 let text = format!("there is no model `{name}` here; there are: {}", names.join(", "));
@@ -90,9 +114,59 @@ impl Registry {
         }
     }
 
+    /// The same among all models of the store, where those are offered. One that is not here may be fetched first.
+    pub async fn seek(&self, name: &str) -> Result<Arc<Entry>> {
+        let unknown = match self.find(name) {
+            Err(error) if self.offer != Offer::Given && !name.is_empty() => error,
+            found => return found,
+        };
+        let (asked, fetches) = (name.to_owned(), self.offer == Offer::StoreAndHub);
+        // One at a time: whoever asks for the same model finds it afterwards.
+        let _seeking = self.seeking.lock().await;
+        if let Ok(entry) = self.find(name) {
+            return Ok(entry);
+        }
+        let found = tokio::task::spawn_blocking(move || library::discover(&asked, fetches)).await;
+        let found = found.map_err(|error| ApiError::internal(error.to_string()))??;
+        found.map(|entry| self.insert(entry)).ok_or(unknown)
+    }
+
+    /// Offers a model. One of the same name that is another file is replaced.
+    pub fn insert(&self, entry: Entry) -> Arc<Entry> {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let known = entries.iter().position(|other| other.name == entry.name);
+        let entry = Arc::new(entry);
+        match known {
+            Some(idx) if entries[idx].path == entry.path && entries[idx].preset.modelfile == entry.preset.modelfile => {
+                Arc::clone(&entries[idx])
+            }
+            Some(idx) => {
+                entries[idx] = Arc::clone(&entry);
+                entry
+            }
+            None => {
+                entries.push(Arc::clone(&entry));
+                entry
+            }
+        }
+    }
+
+    /// Offers a model no longer. It leaves memory when its last request ends.
+    pub async fn remove(&self, name: &str) {
+        let plain = name.strip_suffix(":latest").unwrap_or(name);
+        let entry = {
+            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+            let idx = entries.iter().position(|entry| entry.is_named(name) || entry.is_named(plain));
+            idx.map(|idx| entries.remove(idx))
+        };
+        if let Some(entry) = entry {
+            self.unload(&entry).await;
+        }
+    }
+
     /// The model of that name, in memory.
     pub async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Loaded>> {
-        let entry = self.find(name)?;
+        let entry = self.seek(name).await?;
         entry.use_now();
         // What an earlier request wanted to happen after it is void.
         entry.set_stay(None);
@@ -108,9 +182,9 @@ impl Registry {
         loaded
     }
 
-    /// Loads the model that was named first. Who started the server hears what is wrong with it, not the log.
+    /// Loads the model that was named first, if models were named. Who started the server hears what is wrong with it, not the log.
     pub async fn load_first(self: &Arc<Self>) -> Result<()> {
-        match self.entries().first() {
+        match self.entries().first().filter(|_| self.offer == Offer::Given) {
             Some(first) => self.loading(first).await.map(drop),
             None => Ok(()),
         }
@@ -148,9 +222,10 @@ impl Registry {
         self.entries().iter().for_each(|entry| entry.is_leaving.store(false, Ordering::Release));
         room?;
         let (name, path, options) = (entry.name.clone(), entry.path.clone(), self.options.clone());
+        let preset = Arc::clone(&entry.preset);
         let start = Instant::now();
         let running = self.clock.begin();
-        let loaded = tokio::task::spawn_blocking(move || Loaded::open(&name, &path, &options)).await;
+        let loaded = tokio::task::spawn_blocking(move || Loaded::open(&name, &path, &preset, &options)).await;
         drop(running);
         let failed = |text: String| {
             // Where files are is nobody's business.

@@ -13,8 +13,9 @@ use server::disk::{Disk, Table};
 use server::gate::Gate;
 use server::json::BodyLimits;
 use server::keys::Keys;
+use server::library;
 use server::listen::{Listen, Tls};
-use server::models::{Entry, Registry};
+use server::models::{Entry, Offer, Registry};
 use server::openai::store::{Store, Unknown};
 use server::origin::Policy;
 use server::reload::Fresh;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
+  roci serve                               what was pulled, and known names on demand
   roci serve smollm2                       open http://127.0.0.1:8080; programs use /v1
   roci serve chat=a.gguf code=b.gguf       two models by name, loaded on first use
   roci key new --name alice --file keys    create a key, then require it:
@@ -44,7 +46,7 @@ See docs/user/serve.md and docs/operator/server.md.";
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Models to serve: a known name, a file, a folder of safetensors or hf:OWNER/REPO[:FILE]; NAME=MODEL renames one
+    /// Models to serve [default: those that were pulled]: a known name, a file, a folder of safetensors or hf:OWNER/REPO[:FILE]; NAME=MODEL renames one
     pub models: Vec<String>,
     /// Address to listen on; one that others can reach requires --api-key-file
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
@@ -84,6 +86,9 @@ pub struct ModelsArgs {
     /// Serve the only model under this name instead; repeatable, for more names
     #[arg(long, value_name = "NAME")]
     pub served_model_name: Vec<String>,
+    /// Without models and keys: offer what was pulled, and fetch nothing on demand
+    #[arg(long)]
+    pub no_pull: bool,
     /// Reject unknown model names; otherwise a single model answers to any name
     #[arg(long)]
     pub strict_model_names: bool,
@@ -278,9 +283,6 @@ fn read_again(typed: &Args) -> Result<Fresh> {
 }
 
 fn serve(args: &Args) -> Result<()> {
-    if args.models.is_empty() {
-        return Err(anyhow!("no model to serve")).hint("roci serve MODEL..., or `models = [...]` in --config");
-    }
     let mut listen = listen(args)?;
     let typed = args.clone();
     listen.reader = Some(Box::new(move || read_again(&typed)));
@@ -295,7 +297,15 @@ fn serve(args: &Args) -> Result<()> {
     if let Some(collector) = Collector::from_env(args.logs.otlp_endpoint.as_deref(), &|name| std::env::var(name).ok()) {
         traces::install(collector);
     }
-    let mut entries = args.models.iter().map(|model| open_entry(model)).collect::<Result<Vec<_>>>()?;
+    let offer = match (args.models.is_empty(), keys.all().is_empty() && !args.models_args.no_pull) {
+        (false, _) => Offer::Given,
+        (true, false) => Offer::Store,
+        (true, true) => Offer::StoreAndHub,
+    };
+    let mut entries = match offer {
+        Offer::Given => args.models.iter().map(|model| open_entry(model)).collect::<Result<Vec<_>>>()?,
+        Offer::Store | Offer::StoreAndHub => library::offered()?,
+    };
     rename(&mut entries, &args.models_args.served_model_name)?;
     for (i, entry) in entries.iter().enumerate() {
         if entries[..i].iter().any(|other| other.name == entry.name) {
@@ -309,11 +319,14 @@ fn serve(args: &Args) -> Result<()> {
         max_batch_tokens: scheduling.max_batch_tokens,
         prefill_chunk: scheduling.prefill_chunk,
         kv_tokens: scheduling.kv_tokens,
-        n_models: args.models_args.max_loaded.min(entries.len()),
+        n_models: match offer {
+            Offer::Given => args.models_args.max_loaded.min(entries.len()),
+            Offer::Store | Offer::StoreAndHub => args.models_args.max_loaded,
+        },
     }));
     let ModelsArgs { max_loaded, strict_model_names, idle_unload, .. } = args.models_args;
     let idle_unload = (idle_unload > 0).then(|| Duration::from_secs(idle_unload));
-    let models = Registry::new(entries, options, max_loaded, strict_model_names, idle_unload);
+    let models = Registry::new(entries, options, max_loaded, strict_model_names, idle_unload, offer);
     let pages = Policy {
         has_keys: !keys.all().is_empty(),
         hosts: args.access.allowed_host.clone(),
@@ -375,11 +388,12 @@ fn open_entry(argument: &str) -> Result<Entry> {
         Some((name, spec)) if !name.is_empty() && !name.contains(['/', '\\']) => (Some(name), spec),
         _ => (None, argument),
     };
-    let path = store::resolve(spec)?;
+    let resolved = store::resolve_named(spec)?;
+    let path = resolved.path;
     let stem = || path.file_stem().map_or_else(|| spec.to_owned(), |stem| stem.to_string_lossy().into_owned());
     let is_path = spec.ends_with(".gguf") || spec.contains(['/', '\\']);
     let name = name.map_or_else(|| if is_path { stem() } else { spec.to_owned() }, str::to_owned);
-    Ok(Entry::new(name, path)?)
+    Ok(library::named(name, &path, resolved.named.as_ref())?)
 }
 
 /// `--served-model-name`: the first name stands instead of the model's own, the others beside it.

@@ -18,6 +18,7 @@ mod serve_families;
 mod serve_folder;
 mod serve_hostile;
 mod serve_kept;
+mod serve_library;
 mod serve_models;
 mod serve_operator;
 mod serve_outside;

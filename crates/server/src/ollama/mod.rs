@@ -3,9 +3,11 @@
 mod generate;
 mod keep_alive;
 mod listing;
+mod manage;
 
 pub use generate::{chat, generate};
 pub use listing::{ps, show, tags, version};
+pub use manage::{copy, create, delete, pull};
 
 use super::App;
 use super::error::Result;
@@ -51,6 +53,31 @@ pub async fn embed(
     let name = if body.model.is_empty() { &model.name } else { &body.model };
     Ok(axum::Json(json!({"model": name, "embeddings": vectors, "total_duration": start.elapsed().as_nanos() as u64,
         "load_duration": 0, "prompt_eval_count": n_tokens})))
+}
+
+#[derive(Debug, Deserialize)]
+pub struct EmbeddingsRequest {
+    #[serde(default)]
+    model: String,
+    #[serde(default)]
+    prompt: String,
+}
+
+/// The older way to ask for a vector; both official clients still have it.
+pub async fn embeddings(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Json(body): Json<EmbeddingsRequest>,
+) -> Result<axum::Json<Value>> {
+    let model = app.models.get(&body.model).await?;
+    // An empty prompt loads the model, and that is all.
+    if body.prompt.is_empty() {
+        return Ok(axum::Json(json!({"embedding": []})));
+    }
+    let mut text = model.encode_raw(&body.prompt)?;
+    text.truncate(model.n_ctx());
+    let (mut vectors, _) = vectors::embed(&model, vec![text], caller).await?;
+    Ok(axum::Json(json!({"embedding": vectors.pop().unwrap_or_default()})))
 }
 
 fn done_reason(finish: Finish) -> &'static str {

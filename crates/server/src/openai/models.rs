@@ -19,7 +19,7 @@ pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
 }
 
 pub async fn retrieve(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>> {
-    Ok(Json(describe(&*app.models.find(&name)?, &name)))
+    Ok(Json(describe(&*app.models.seek(&name).await?, &name)))
 }
 
 /// Files are not removed over the network: the model only leaves memory.

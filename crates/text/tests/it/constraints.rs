@@ -258,3 +258,15 @@ fn a_guard_is_asked_before_anything_is_compiled() {
     let error = compiler.build(&Constraint::Regex("a".to_owned())).unwrap_err();
     assert!(error.to_string().contains("no expressions here"), "{error}");
 }
+
+/// An object that must have three properties has three: a key that is written twice is one.
+#[test]
+fn a_key_written_twice_is_one_property() {
+    let schema = json!({"type": "object", "minProperties": 3, "maxProperties": 4,
+        "patternProperties": {"^[ab]{1,2}$": {"type": "integer"}}, "additionalProperties": false});
+    let is_good = |text: &str| match serde_json::from_str::<Value>(text).map(|value| value.as_object().unwrap().len()) {
+        Ok(3 | 4) => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    check(&compiler(), &Constraint::JsonSchema(schema), is_good);
+}
