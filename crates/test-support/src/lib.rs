@@ -13,6 +13,7 @@ mod random;
 mod roci;
 mod server;
 mod skip;
+pub mod standin;
 
 pub use random::Random;
 pub use roci::{Outcome, Roci, built_program};
