@@ -1,5 +1,6 @@
 //! Arguments that several commands share, spelled the same everywhere.
 
+use crate::report;
 use anyhow::Result;
 use clap::ValueEnum;
 use rocinante::quantize::Mix;
@@ -104,7 +105,7 @@ pub fn bounded_threads(asked: Option<u16>) -> usize {
     let n_cores = n_cores();
     let asked = asked.map_or(n_cores, usize::from);
     if asked > n_cores {
-        eprintln!("warning: --threads {asked} is more than the {n_cores} cores here; using {n_cores}");
+        report::warning(&format!("--threads {asked} is more than the {n_cores} cores here; using {n_cores}"));
     }
     asked.min(n_cores)
 }

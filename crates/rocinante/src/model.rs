@@ -169,7 +169,7 @@ impl Model {
 
     /// Whether answers can be held to this, before any is asked for.
     pub fn check(&self, constraint: &Constraint) -> Result<()> {
-        self.masks.compile(constraint, self.handle.n_vocab()).map(drop).map_err(Error::Constraint)
+        self.masks.compile(constraint, self.handle.n_vocab()).map(drop).map_err(Error::from)
     }
 
     /// The text as a vector of length 1, as the model was trained to make it: from its first token, its last, or the

@@ -11,12 +11,15 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    let data: Vec<Value> = app.models.entries().iter().map(|entry| describe(entry, &entry.name)).collect();
+    let entries = app.models.entries();
+    let names = |entry: &Entry| [&[entry.name.clone()], entry.aliases.as_slice()].concat();
+    let data: Vec<Value> =
+        entries.iter().flat_map(|entry| names(entry).into_iter().map(|name| describe(entry, &name))).collect();
     Json(json!({"object": "list", "data": data}))
 }
 
 pub async fn retrieve(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>> {
-    Ok(Json(describe(app.models.find(&name)?, &name)))
+    Ok(Json(describe(&*app.models.seek(&name).await?, &name)))
 }
 
 /// Files are not removed over the network: the model only leaves memory.
@@ -29,9 +32,9 @@ pub async fn delete(
     if caller.keeps_models {
         return Err(ApiError::new(StatusCode::FORBIDDEN, "this key may not take models out of memory (unload=yes)"));
     }
-    let was_loaded = entry.name == name && entry.loaded().is_some();
+    let was_loaded = entry.is_named(&name) && entry.loaded().is_some();
     if was_loaded {
-        app.models.unload(entry).await;
+        app.models.unload(&entry).await;
     }
     Ok(Json(json!({"id": name, "object": "model", "deleted": was_loaded})))
 }

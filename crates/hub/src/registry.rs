@@ -2,8 +2,8 @@
 //! JSON index first; a mirror that has only the simple index (JSON by PEP 691, or HTML by PEP 503)
 //! serves as well. Downloads nothing but the index page.
 
-use super::http::{self, Client};
-use super::settings::Settings;
+use crate::http::{self, Client};
+use crate::settings::Settings;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ pub fn find_wheel(client: &Client, settings: &Settings, package: &str, version: 
     for index in &settings.indexes {
         match find_in_index(client, index, package, version) {
             Ok(wheel) => return Ok(wheel),
-            Err(error) => failures.push(crate::report::one_line(&error)),
+            Err(error) => failures.push(crate::hint::one_line(&error)),
         }
     }
     bail!("{}", failures.join("; "))

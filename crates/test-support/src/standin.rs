@@ -2,9 +2,6 @@
 //! table and can misbehave on request (ignore ranges, cut a body, hold it back). It is not the real
 //! registry and not the real hub; their page formats are written into the tests that use it.
 
-// The store's own tests and the tests of the binary use different parts of it.
-#![allow(dead_code)]
-
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -62,6 +59,7 @@ impl Gate {
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub line: String,
+    pub query: String,
     pub headers: HashMap<String, String>,
 }
 
@@ -140,6 +138,8 @@ fn answer(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     }
     let mut words = line.split_whitespace();
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    // One route answers for a path with any query.
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let (route, cut) = match shared.routes.lock().unwrap().get_mut(path) {
         Some(route) => {
             let cut = if method == "GET" { route.cuts.pop_front() } else { None };
@@ -148,7 +148,7 @@ fn answer(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
         None => (Route { status: 404, ..Route::default() }, None),
     };
     let range = headers.get("range").cloned();
-    shared.seen.lock().unwrap().push(Seen { line: format!("{method} {path}"), headers });
+    shared.seen.lock().unwrap().push(Seen { line: format!("{method} {path}"), query: query.to_owned(), headers });
     shared.arrived.notify_all();
     respond(stream, method, &route, range.as_deref(), cut)
 }

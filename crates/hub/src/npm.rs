@@ -1,9 +1,9 @@
 //! The npm source: where a package's tarball lies, by the registry's ordinary JSON index, and a member out of it. The
 //! whole file's checksum is the caller's; here only what was asked for is taken, and no more of it than fits.
 
-use super::http::{self, Client};
-use super::settings::Settings;
-use super::wheel::Assembly;
+use crate::http::{self, Client};
+use crate::settings::Settings;
+use crate::wheel::Assembly;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::collections::HashMap;

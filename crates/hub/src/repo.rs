@@ -2,21 +2,21 @@
 //! hf-hub's; the bytes come through our own downloader, because hf-hub's client knows neither the
 //! system's certificates nor a limit on connecting, and checks no checksum.
 
-use super::cache::Cache;
-use super::download::Download;
-use super::http::{Client, host};
-use super::settings::Settings;
-use crate::report::HintExt;
+use crate::choice::{self, Choice, Memory};
+use crate::download::Download;
+use crate::event::Event;
+use crate::hint::HintExt;
+use crate::http::{Client, host};
+use crate::pull::Sources;
+use crate::store::{Store, is_sha256};
 use anyhow::{Context, Result, anyhow, bail};
-use hf_hub::api::RepoInfo;
 use hf_hub::{Repo, RepoType};
+use serde::Deserialize;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 const DEFAULT_REVISION: &str = "main";
 const MAX_PAGE_BYTES: u64 = 32 << 20;
-
-/// Weight types in the order in which we take them when the user names none.
-const PREFERRED: &[&str] = &["Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "Q8_0", "Q6_K", "F16", "BF16", "F32"];
 
 /// A file of a repository, or the choice of one.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,68 +53,117 @@ impl Spec {
     }
 
     /// The file, if a former fetch (ours, or another program's in the hub's shared cache) left it here.
-    pub fn find_cached(&self, cache: &Cache) -> Option<PathBuf> {
-        [cache.hub(), hf_hub::Cache::from_env()].into_iter().find_map(|hub| {
+    pub fn find_cached(&self, store: &Store) -> Option<PathBuf> {
+        store.hubs().into_iter().find_map(|hub| {
             let repo = hub.repo(self.hub_repo());
-            if let Some(path) = self.file.as_deref().and_then(|file| repo.get(file)) {
-                return Some(path);
-            }
             let commit = std::fs::read_to_string(
                 hub.path().join(self.hub_repo().folder_name()).join("refs").join(&self.revision),
             );
+            if let Some(path) = self.file.as_deref().and_then(|file| repo.get(file)).filter(|_| !self.is_part()) {
+                return Some(path);
+            }
             let snapshot = repo.pointer_path(commit.ok()?.trim());
-            let names = std::fs::read_dir(&snapshot).ok()?.filter_map(|f| f.ok()?.file_name().into_string().ok());
-            let file = choose(&names.collect::<Vec<_>>(), self.file.as_deref()).ok()?;
-            Some(snapshot.join(file))
+            let names: Vec<(String, Option<u64>)> = files_below(&snapshot, &snapshot);
+            let chosen = choice::choose(&names, self.file.as_deref(), None, None).ok()?.candidate;
+            chosen.is_whole.then(|| snapshot.join(chosen.first()))
         })
     }
 
-    /// Fetches the file into the cache and returns its path.
-    pub fn fetch(&self, settings: &Settings, client: &Client, cache: &Cache) -> Result<PathBuf> {
+    /// Whether the file is one of several that belong together.
+    fn is_part(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| file.contains("-of-"))
+    }
+
+    /// Fetches the file, with all its parts, into the store and returns the path of the first. `model` is what the
+    /// library knows about it: its name and billions of parameters.
+    pub fn fetch(
+        &self,
+        sources: &Sources<'_>,
+        model: Option<(&str, f64)>,
+        memory: &dyn Fn() -> Option<Memory>,
+    ) -> Result<PathBuf> {
+        let Sources { settings, client, store, observer } = *sources;
         // One lock for the repository: two names may stand for one file of it.
-        let _guard = cache.lock(&format!("hf:{}", self.repo))?;
-        // Another process may have fetched it while this one waited.
-        if let Some(path) = self.find_cached(cache) {
-            return Ok(path);
-        }
+        let _guard = store.lock(&format!("hf:{}", self.repo), observer)?;
         let endpoint = settings.hub.as_str();
         let token = settings.hub_token.as_ref().map(|token| format!("Bearer {token}"));
         let headers: Vec<(&str, &str)> = token.iter().map(|token| ("authorization", token.as_str())).collect();
-
+        // Another process may have fetched it while this one waited. A model of the library is chosen by memory, so
+        // what else is here does not matter.
+        if model.is_none()
+            && let Some(path) = self.find_cached(store)
+        {
+            return Ok(path);
+        }
         let info = self.info(client, endpoint, &headers)?;
-        let names: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
-        let file = choose(&names, self.file.as_deref()).with_context(|| format!("hub repository `{}`", self.repo))?;
+        let files: Vec<(String, Option<u64>)> =
+            info.siblings.into_iter().map(|file| (file.rfilename, file.size)).collect();
+        let memory = if self.file.is_none() { memory() } else { None };
+        let chosen = choice::choose(&files, self.file.as_deref(), model.map(|(_, billions)| billions), memory.as_ref());
+        let Choice { candidate, why } = chosen.with_context(|| format!("hub repository `{}`", self.repo))?;
+        if let Some(why) = why {
+            let name = model.map_or_else(|| format!("hf:{}", self.repo), |(name, _)| name.to_owned());
+            observer.on(Event::Note(&format!("{name}: {why}")));
+        }
+        if let Some(n_bytes) = candidate.n_bytes {
+            crate::disk::check_room(store.root(), n_bytes)?;
+        }
+        let label = model.map_or_else(|| base_name(candidate.first()), |(name, _)| name);
+        let mut before = 0;
+        let mut first = None;
+        for file in &candidate.files {
+            let whole = Whole { label, before, total: candidate.n_bytes };
+            let (path, n_bytes) = self.fetch_file(sources, file, &info.sha, &headers, whole)?;
+            before += n_bytes;
+            first.get_or_insert(path);
+        }
+        observer.on(Event::End);
+        first.context("the repository lists no file")
+    }
 
+    /// One file of the repository: where it is now, and its size.
+    fn fetch_file(
+        &self,
+        sources: &Sources<'_>,
+        file: &str,
+        commit: &str,
+        headers: &[(&str, &str)],
+        whole: Whole<'_>,
+    ) -> Result<(PathBuf, u64)> {
+        let Sources { settings, client, store, observer } = *sources;
+        let endpoint = settings.hub.as_str();
         let repo = self.hub_repo();
         let url = format!("{endpoint}/{}/resolve/{}/{file}", repo.url(), repo.url_revision());
-        let remote = Remote::ask(client, &url, &headers)?;
-        let place = cache.hub().repo(repo);
-        let commit = remote.commit.clone().unwrap_or(info.sha);
+        let remote = Remote::ask(client, &url, headers)?;
+        let place = store.hub().repo(repo);
+        let commit = remote.commit.clone().unwrap_or_else(|| commit.to_owned());
         // The blob is named by its checksum, as in the hub's own cache; a name with a slash would leave it.
         let blob_name = remote.etag.clone().unwrap_or_else(|| format!("{commit}-{}", file.replace('/', "-")));
         if blob_name.contains(['/', '\\']) || commit.contains(['/', '\\']) || commit.starts_with('.') {
             bail!("{} sent an unusable name for `{file}`", host(endpoint));
         }
         let blob = place.blob_path(&blob_name);
-        let pointer = place.pointer_path(&commit).join(&file);
+        let pointer = place.pointer_path(&commit).join(file);
         if !blob.exists() {
-            let part = cache.part_path(&format!("hub-{blob_name}"));
-            cache.create_parent(&part)?;
+            let part = store.part_path(&format!("hub-{blob_name}"));
+            store.create_parent(&part)?;
             let sha256 = remote.etag.as_deref().filter(|etag| is_sha256(etag));
-            let label = file.rsplit('/').next().unwrap_or(&file);
-            Download { url: &url, headers: &headers, label, sha256, n_bytes: remote.n_bytes, part: &part }
-                .fetch(client)?;
-            cache.create_parent(&blob)?;
+            let Whole { label, before, total } = whole;
+            let download =
+                Download { url: &url, headers, label, sha256, n_bytes: remote.n_bytes, part: &part, before, total };
+            download.fetch(client, observer)?;
+            store.create_parent(&blob)?;
             std::fs::rename(&part, &blob).with_context(|| format!("cannot write `{}`", blob.display()))?;
         }
-        cache.create_parent(&pointer)?;
+        store.create_parent(&pointer)?;
         point(&blob, &pointer).with_context(|| format!("cannot write `{}`", pointer.display()))?;
         place.create_ref(&commit).context("cannot write the hub cache")?;
-        Ok(pointer)
+        let n_bytes = std::fs::metadata(&pointer).map_or(0, |meta| meta.len());
+        Ok((pointer, n_bytes))
     }
 
     fn info(&self, client: &Client, endpoint: &str, headers: &[(&str, &str)]) -> Result<RepoInfo> {
-        let url = format!("{endpoint}/api/{}", self.hub_repo().api_url());
+        let url = format!("{endpoint}/api/{}?blobs=true", self.hub_repo().api_url());
         let mut response = client.get(&url, headers)?;
         match response.status().as_u16() {
             200 => {}
@@ -131,6 +180,37 @@ impl Spec {
         }
         let page = response.body_mut().with_config().limit(MAX_PAGE_BYTES).read_to_string()?;
         serde_json::from_str(&page).with_context(|| format!("{} sent no repository description", host(endpoint)))
+    }
+}
+
+/// What the hub tells about a repository.
+#[derive(Deserialize)]
+struct RepoInfo {
+    sha: String,
+    siblings: Vec<RepoFile>,
+}
+
+#[derive(Deserialize)]
+struct RepoFile {
+    rfilename: String,
+    size: Option<u64>,
+}
+
+/// The model that a file belongs to: its name, and its bytes before this file and in all.
+#[derive(Clone, Copy)]
+struct Whole<'a> {
+    label: &'a str,
+    before: u64,
+    total: Option<u64>,
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "hf:{}", self.repo)?;
+        if self.revision != DEFAULT_REVISION {
+            write!(f, "@{}", self.revision)?;
+        }
+        self.file.as_ref().map_or(Ok(()), |file| write!(f, ":{file}"))
     }
 }
 
@@ -159,52 +239,21 @@ impl Remote {
     }
 }
 
-/// The repository file that is meant; the error lists the choices.
-fn choose(names: &[String], wanted: Option<&str>) -> Result<String> {
-    let mut files: Vec<&String> = names
-        .iter()
-        .filter(|name| name.to_lowercase().ends_with(".gguf") && !name.to_lowercase().contains("mmproj"))
-        .collect();
-    files.sort();
-    if files.is_empty() {
-        return Err(anyhow!("has no GGUF file"))
-            .hint("look for a repository of the same model whose name ends in -GGUF");
-    }
-    let list = || files.iter().map(|name| format!("\n  {name}")).collect::<String>();
-    let Some(wanted) = wanted else {
-        if let [only] = files[..] {
-            return Ok(only.clone());
+/// Files at any depth, by their names below `root`.
+fn files_below(root: &Path, folder: &Path) -> Vec<(String, Option<u64>)> {
+    let children = std::fs::read_dir(folder).into_iter().flatten().filter_map(|child| Some(child.ok()?.path()));
+    let files = children.flat_map(|path| match path.is_dir() {
+        true => files_below(root, &path),
+        false => {
+            let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            path.exists().then_some((name, None)).into_iter().collect()
         }
-        let is_whole = |name: &str| !name.contains("-00001-of-") && !name.contains("-of-0");
-        let best = PREFERRED.iter().find_map(|kind| files.iter().find(|name| is_whole(name) && has_tag(name, kind)));
-        return match best {
-            Some(best) => Ok((*best).clone()),
-            None => Err(anyhow!("has {} GGUF files, none with a common quantization in its name", files.len()))
-                .with_hint(|| format!("name one after a colon:{}", list())),
-        };
-    };
-    if let Some(exact) = files.iter().find(|name| **name == wanted) {
-        return Ok((*exact).clone());
-    }
-    let matching: Vec<_> = files.iter().filter(|name| has_tag(name, wanted)).collect();
-    match matching[..] {
-        [only] => Ok((*only).clone()),
-        _ => Err(anyhow!("has {} GGUF files that match `{wanted}`", matching.len()))
-            .with_hint(|| format!("name one of these after the colon:{}", list())),
-    }
+    });
+    files.collect()
 }
 
-/// Whether the file name carries the tag as a word: `Q4_K_M` in `x-Q4_K_M.gguf`, but not in `x-IQ4_K_M.gguf`.
-fn has_tag(name: &str, tag: &str) -> bool {
-    let (name, tag) = (name.to_uppercase(), tag.to_uppercase());
-    let is_word = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
-    name.match_indices(&tag).any(|(start, _)| {
-        !is_word(name[..start].chars().next_back()) && !is_word(name[start + tag.len()..].chars().next())
-    })
-}
-
-fn is_sha256(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+fn base_name(file: &str) -> &str {
+    file.rsplit('/').next().unwrap_or(file)
 }
 
 /// Makes the snapshot's name stand for the blob.
@@ -236,19 +285,5 @@ mod tests {
         for bad in ["", "a", "a/", "/b", "a/b/c", "../b", "a/..", "a/b:", "a/b:../../x.gguf", "a/b@", "a/b@../x"] {
             assert!(Spec::parse(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn chooses_a_file() {
-        let names = ["README.md", "m-IQ4_K_M.gguf", "m-Q8_0.gguf", "m-Q4_K_M.gguf", "mmproj-F16.gguf"];
-        let names: Vec<String> = names.map(str::to_owned).into();
-        let check = |wanted, expected: &str| assert_eq!(choose(&names, wanted).unwrap(), expected);
-        check(None, "m-Q4_K_M.gguf");
-        check(Some("q8_0"), "m-Q8_0.gguf");
-        check(Some("m-IQ4_K_M.gguf"), "m-IQ4_K_M.gguf");
-        let error = crate::report::render(&choose(&names, Some("Q5_K")).unwrap_err());
-        assert!(error.contains("0 GGUF files that match `Q5_K`") && error.contains("\n  m-Q8_0.gguf"), "{error}");
-        assert!(choose(&["model.safetensors".to_owned()], None).is_err());
-        assert_eq!(choose(&["odd-name.gguf".to_owned()], None).unwrap(), "odd-name.gguf");
     }
 }

@@ -2,9 +2,10 @@
 //! restarted machine all go on where they were (Range). Leaves a whole file with the right checksum,
 //! or an error; renaming it to its place is the caller's.
 
-use super::http::{Client, Response, host};
+use crate::disk::{self, Leftover};
+use crate::event::{Event, Observer};
+use crate::http::{Client, Response, host};
 use anyhow::{Context, Result, anyhow, bail};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -19,11 +20,14 @@ const MAX_IDLE_ATTEMPTS: u32 = 4;
 pub struct Download<'a> {
     pub url: &'a str,
     pub headers: &'a [(&'a str, &'a str)],
-    /// The name shown beside the progress bar.
+    /// The model's name, for whoever watches.
     pub label: &'a str,
     pub sha256: Option<&'a str>,
     pub n_bytes: Option<u64>,
     pub part: &'a Path,
+    /// Bytes of the same model that were fetched before this file, and of all its files.
+    pub before: u64,
+    pub total: Option<u64>,
 }
 
 /// How an attempt failed.
@@ -67,22 +71,32 @@ impl Part {
 }
 
 impl Download<'_> {
-    pub fn fetch(&self, client: &Client) -> Result<()> {
+    pub fn fetch(&self, client: &Client, observer: &dyn Observer) -> Result<()> {
         let mut part = Part::open(self.part)?;
-        let bar = self.progress_bar();
-        let outcome = self.fetch_and_verify(client, &mut part, &bar);
-        bar.finish_and_clear();
-        outcome?;
-        part.file.sync_all().with_context(|| format!("cannot write `{}`", self.part.display()))
+        if let Some(n_bytes) = self.n_bytes {
+            disk::check_room(self.part, n_bytes.saturating_sub(part.n_bytes))?;
+        }
+        let (label, host) = (self.label, host(self.url));
+        // The parts of one model are one download.
+        if self.before == 0 {
+            observer.on(Event::Begin { label, n_total: self.total.or(self.n_bytes), host: &host, digest: self.sha256 });
+        }
+        self.fetch_and_verify(client, &mut part, observer)?;
+        part.file.sync_all().map_err(|error| self.write_error(error, &part))
     }
 
-    fn fetch_and_verify(&self, client: &Client, part: &mut Part, bar: &ProgressBar) -> Result<()> {
+    fn write_error(&self, error: std::io::Error, part: &Part) -> anyhow::Error {
+        let n_needed = self.n_bytes.map(|n_bytes| n_bytes.saturating_sub(part.n_bytes));
+        disk::explain(error, self.part, n_needed, Leftover::Resumable)
+    }
+
+    fn fetch_and_verify(&self, client: &Client, part: &mut Part, observer: &dyn Observer) -> Result<()> {
         let is_resumed = part.n_bytes > 0;
-        self.fetch_part(client, part, bar)?;
+        self.fetch_part(client, part, observer)?;
         if is_resumed && self.verify(part).is_err() {
             // The old bytes may be of another version of the file: once more, from the start.
             part.restart()?;
-            self.fetch_part(client, part, bar)?;
+            self.fetch_part(client, part, observer)?;
         }
         self.verify(part).inspect_err(|_| {
             // Nothing of it can be used, and the next run must not resume it.
@@ -90,15 +104,14 @@ impl Download<'_> {
         })
     }
 
-    fn fetch_part(&self, client: &Client, part: &mut Part, bar: &ProgressBar) -> Result<()> {
+    fn fetch_part(&self, client: &Client, part: &mut Part, observer: &dyn Observer) -> Result<()> {
         let mut n_idle = 0;
         loop {
             if self.n_bytes.is_some_and(|n_bytes| n_bytes == part.n_bytes) {
                 return Ok(());
             }
             let before = part.n_bytes;
-            bar.set_position(before);
-            let error = match self.attempt(client, part, bar) {
+            let error = match self.attempt(client, part, observer) {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Final(error)) => return Err(error),
                 Err(Trouble::Passing(error)) => error,
@@ -107,13 +120,13 @@ impl Download<'_> {
             if n_idle >= MAX_IDLE_ATTEMPTS {
                 return Err(error);
             }
-            bar.suspend(|| eprintln!("{}: {}; going on", self.label, crate::report::one_line(&error)));
+            observer.on(Event::Note(&format!("{}: {}; going on", self.label, crate::hint::one_line(&error))));
             std::thread::sleep(Duration::from_millis(200 << n_idle));
         }
     }
 
     /// One request. Ok: the server says that this is the whole file.
-    fn attempt(&self, client: &Client, part: &mut Part, bar: &ProgressBar) -> Result<(), Trouble> {
+    fn attempt(&self, client: &Client, part: &mut Part, observer: &dyn Observer) -> Result<(), Trouble> {
         let range = format!("bytes={}-", part.n_bytes);
         let mut headers = self.headers.to_vec();
         // A compressed transfer would make ranges meaningless.
@@ -124,11 +137,9 @@ impl Download<'_> {
         let response = client.get(self.url, &headers).map_err(Trouble::Passing)?;
         let total = self.place(&response, part)?;
         if let Some(total) = total {
-            bar.set_length(total);
+            disk::check_room(self.part, total.saturating_sub(part.n_bytes)).map_err(Trouble::Final)?;
         }
-        bar.set_position(part.n_bytes);
-        bar.reset_eta();
-        copy(response, part, bar)?;
+        self.copy(response, part, total, observer)?;
         match total {
             Some(total) if part.n_bytes < total => {
                 Err(Trouble::Passing(anyhow!("the connection ended at {} of {total} bytes", part.n_bytes)))
@@ -179,35 +190,37 @@ impl Download<'_> {
         Ok(())
     }
 
-    fn progress_bar(&self) -> ProgressBar {
-        let bar = ProgressBar::with_draw_target(self.n_bytes, ProgressDrawTarget::stderr());
-        let style = "{prefix} [{bar:24}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec}, {eta} left";
-        bar.set_style(ProgressStyle::with_template(style).expect("a constant template").progress_chars("=> "));
-        bar.set_prefix(self.label.to_owned());
-        if bar.is_hidden() {
-            let size = self.n_bytes.map(|n| format!(" ({})", crate::report::human_bytes(n))).unwrap_or_default();
-            eprintln!("fetching {}{size} from {}", self.label, host(self.url));
-        }
-        bar
-    }
-}
-
-fn copy(response: Response, part: &mut Part, bar: &ProgressBar) -> Result<(), Trouble> {
-    let mut body = response.into_body().into_with_config().limit(u64::MAX).reader();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        let n = match body.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(n) => n,
-            Err(error) => {
-                let at = format!("the connection broke at {} bytes", part.n_bytes);
-                return Err(Trouble::Passing(anyhow::Error::new(error).context(at)));
+    fn copy(
+        &self,
+        response: Response,
+        part: &mut Part,
+        total: Option<u64>,
+        observer: &dyn Observer,
+    ) -> Result<(), Trouble> {
+        let mut body = response.into_body().into_with_config().limit(u64::MAX).reader();
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            observer.on(Event::Progress { n_done: self.before + part.n_bytes, n_total: self.total.or(total) });
+            if observer.is_cancelled() {
+                return Err(Trouble::Final(anyhow!("{}: the download was stopped; it can be resumed", self.label)));
             }
-        };
-        part.file.write_all(&buffer[..n]).context("cannot write the download").map_err(Trouble::Final)?;
-        part.hasher.update(&buffer[..n]);
-        part.n_bytes += n as u64;
-        bar.set_position(part.n_bytes);
+            let n = match body.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(n) => n,
+                Err(error) => {
+                    let at = format!("the connection broke at {} bytes", part.n_bytes);
+                    return Err(Trouble::Passing(anyhow::Error::new(error).context(at)));
+                }
+            };
+            let written = part.file.write_all(&buffer[..n]);
+            if let Err(error) = written {
+                // Bytes of an incomplete write are not in the checksum: the next attempt reads the file anew.
+                let _ = part.file.set_len(part.n_bytes);
+                return Err(Trouble::Final(self.write_error(error, part)));
+            }
+            part.hasher.update(&buffer[..n]);
+            part.n_bytes += n as u64;
+        }
     }
 }
 
