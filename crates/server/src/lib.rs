@@ -54,7 +54,7 @@ mod whole;
 
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -158,11 +158,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/usage", get(usage::export))
         .route("/metrics", get(show_metrics))
         .route("/openapi.json", get(openapi::document));
-    let page =
-        Router::new().route("/", get(|State(app): State<Arc<App>>| async move { asset(&app, "index.html") })).route(
-            ANY_PATH,
-            get(|State(app): State<Arc<App>>, Path(path): Path<String>| async move { asset(&app, &path) }),
-        );
+    let index = |State(app): State<Arc<App>>, headers: HeaderMap| async move { asset(&app, "index.html", &headers) };
+    let file = |State(app): State<Arc<App>>, Path(path): Path<String>, headers: HeaderMap| async move {
+        asset(&app, &path, &headers)
+    };
+    let page = Router::new().route("/", get(index)).route(ANY_PATH, get(file));
     let routes = openai.merge(anthropic).merge(ollama).merge(others).merge(page);
     let routes = routes
         .layer(middleware::from_fn_with_state(Arc::clone(&app), gate::admit))
@@ -193,18 +193,9 @@ async fn show_metrics(State(app): State<Arc<App>>) -> Response {
 }
 
 /// A file of the web page, which is part of this program.
-fn asset(app: &App, path: &str) -> Response {
-    match web::asset(path).filter(|_| app.has_page) {
-        Some(asset) => {
-            let headers = [
-                (header::CONTENT_TYPE, asset.content_type),
-                (header::CONTENT_SECURITY_POLICY, web::CONTENT_SECURITY_POLICY),
-                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-                // A new version of the program brings new pages.
-                (header::CACHE_CONTROL, "no-cache"),
-            ];
-            (headers, asset.bytes).into_response()
-        }
-        None => StatusCode::NOT_FOUND.into_response(),
+fn asset(app: &App, path: &str, headers: &HeaderMap) -> Response {
+    match app.has_page {
+        true => web::respond(path, headers),
+        false => StatusCode::NOT_FOUND.into_response(),
     }
 }

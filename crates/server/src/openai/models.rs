@@ -14,12 +14,12 @@ pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     let entries = app.models.entries();
     let names = |entry: &Entry| [&[entry.name.clone()], entry.aliases.as_slice()].concat();
     let data: Vec<Value> =
-        entries.iter().flat_map(|entry| names(entry).into_iter().map(|name| describe(entry, &name))).collect();
+        entries.iter().flat_map(|entry| names(entry).into_iter().map(|name| describe(&app, entry, &name))).collect();
     Json(json!({"object": "list", "data": data}))
 }
 
 pub async fn retrieve(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>> {
-    Ok(Json(describe(&*app.models.seek(&name).await?, &name)))
+    Ok(Json(describe(&app, &*app.models.seek(&name).await?, &name)))
 }
 
 /// Files are not removed over the network: the model only leaves memory.
@@ -39,8 +39,8 @@ pub async fn delete(
     Ok(Json(json!({"id": name, "object": "model", "deleted": was_loaded})))
 }
 
-fn describe(entry: &Entry, name: &str) -> Value {
-    let loaded = entry.loaded();
+fn describe(app: &App, entry: &Entry, name: &str) -> Value {
+    let (loaded, defaults) = (entry.loaded(), &app.defaults);
     json!({
         "id": name,
         "object": "model",
@@ -49,6 +49,9 @@ fn describe(entry: &Entry, name: &str) -> Value {
         "max_model_len": loaded.as_ref().map(|model| model.n_ctx()),
         "meta": {"is_loaded": loaded.is_some(), "file_bytes": entry.file_bytes,
             "n_params": loaded.as_ref().map(|model| model.info().n_params),
-            "n_ctx_train": loaded.as_ref().map(|model| model.plan().n_ctx_train)},
+            "n_ctx_train": loaded.as_ref().map(|model| model.plan().n_ctx_train),
+            // What a request that asks for nothing gets.
+            "sampling": {"temperature": defaults.temperature, "top_p": defaults.top_p, "top_k": defaults.top_k,
+                "min_p": defaults.min_p, "max_tokens": defaults.max_tokens}},
     })
 }
