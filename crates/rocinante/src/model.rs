@@ -280,6 +280,11 @@ impl Model {
         &self.plan
     }
 
+    /// Whether the same request gives the same answer bit for bit, as [`Options::deterministic`] asks.
+    pub fn is_deterministic(&self) -> bool {
+        self.plan.options.numerics == Numerics::RowInvariant
+    }
+
     /// The longest prompt and answer together, in tokens.
     pub fn context(&self) -> usize {
         self.plan.n_ctx()
