@@ -194,6 +194,10 @@ export default {
     assert.deepEqual(await page.locator("#conversations .open").allTextContents(), ["Second thing", "First thing"]);
     await page.getByRole("button", { name: "First thing", exact: true }).click();
     assert.equal(await page.locator(".message.user .body").textContent(), "First thing");
+    await page.goBack();
+    await page.locator(".message.user .body", { hasText: "Second thing" }).waitFor();
+    await page.goForward();
+    await page.locator(".message.user .body", { hasText: "First thing" }).waitFor();
     await page.getByRole("button", { name: "First thing", exact: true }).press("F2");
     await page.getByLabel("Title").fill("Renamed");
     await page.getByLabel("Title").press("Enter");

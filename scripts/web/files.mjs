@@ -194,6 +194,12 @@ export default {
 
   async "a model is downloaded from the page, with progress"() {
     const page = await openChat();
+    // The real server first: it knows no such model, and says so.
+    await page.getByRole("button", { name: "Download a model" }).click();
+    await page.getByLabel("Name", { exact: true }).fill("nosuch-model");
+    await page.getByLabel("Name", { exact: true }).press("Enter");
+    await page.locator("#download-state.failed", { hasText: "unknown model `nosuch-model`" }).waitFor();
+    await page.getByRole("button", { name: "Close" }).click();
     const lines = (...reports) => reports.map((report) => `${JSON.stringify(report)}\n`).join("");
     const reply = (status, contentType, body) =>
       page.route("**/api/pull", (route) => route.fulfill({ status, contentType, body }));

@@ -105,7 +105,8 @@ function show(conversation) {
   now = conversation;
   models.choose(conversation.model);
   const hash = conversation.nodes.length ? `#${conversation.id}` : "";
-  if (location.hash !== hash) history.replaceState(undefined, "", hash || location.pathname + location.search);
+  // The browser's Back leads to the conversation before.
+  if (location.hash !== hash) history.pushState(undefined, "", hash || location.pathname + location.search);
   document.title = conversation.nodes.length ? `${conversation.title} · Rocinante` : "Rocinante";
   drawButtons();
   view.show(conversation, chat.isRunningIn(conversation));
@@ -395,6 +396,7 @@ addEventListener("pagehide", () => chat.isRunning && store.keepPart(chat.convers
 addEventListener("hashchange", () => {
   const id = location.hash.slice(1);
   if (id && id !== now?.id) open(id);
+  else if (!id && now?.nodes.length) newChat();
 });
 
 await store.start();
