@@ -94,6 +94,9 @@ enum Command {
     Completions(cmd::completions::Args),
     /// Write man pages to a folder
     Man(cmd::man::Args),
+    /// Compute for the `roci` that started this process
+    #[command(hide = true)]
+    Engine,
 }
 
 fn main() -> ExitCode {
@@ -125,6 +128,7 @@ fn main() -> ExitCode {
         Command::Kernels(args) => cmd::kernels::main(&args),
         Command::Completions(args) => cmd::completions::main(&args, Cli::command()),
         Command::Man(args) => cmd::man::main(&args, Cli::command()),
+        Command::Engine => cmd::engine::main(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -86,6 +86,10 @@ pub fn main(args: &Args) -> Result<()> {
     if args.profile.is_some() {
         options.watch = Watch::Profile;
     }
+    if options.watch == Watch::Off {
+        // A GPU that faults takes its process along; the answer goes on in the next one.
+        super::engine::in_process_for_gpus(&mut options)?;
+    }
     let model = model_file::load(&path, &options)?;
     if args.verbose {
         eprintln!("{}", describe(&model));

@@ -83,6 +83,12 @@ pub struct ModelsArgs {
     /// Unload a model after this many seconds without requests; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub idle_unload: u64,
+    /// Run engines inside the server instead of in processes of their own: a crash then ends the server
+    #[arg(long)]
+    pub in_process: bool,
+    /// Give a model up when its engine's process has died this often in ten minutes
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = positive)]
+    pub max_engine_deaths: usize,
     /// Serve the only model under this name instead; repeatable, for more names
     #[arg(long, value_name = "NAME")]
     pub served_model_name: Vec<String>,
@@ -313,7 +319,7 @@ fn serve(args: &Args) -> Result<()> {
         }
     }
     let scheduling = &args.scheduling;
-    let options = args.load.options(Workload::Server(Scheduling {
+    let mut options = args.load.options(Workload::Server(Scheduling {
         max_running: scheduling.max_running,
         max_queue: scheduling.max_queue,
         max_batch_tokens: scheduling.max_batch_tokens,
@@ -324,6 +330,9 @@ fn serve(args: &Args) -> Result<()> {
             Offer::Store | Offer::StoreAndHub => args.models_args.max_loaded,
         },
     }));
+    if !args.models_args.in_process {
+        super::engine::in_process_of_its_own(&mut options, args.models_args.max_engine_deaths)?;
+    }
     let ModelsArgs { max_loaded, strict_model_names, idle_unload, .. } = args.models_args;
     let idle_unload = (idle_unload > 0).then(|| Duration::from_secs(idle_unload));
     let models = Registry::new(entries, options, max_loaded, strict_model_names, idle_unload, offer);
