@@ -69,7 +69,10 @@ impl Model {
         }
         let (model, tokenizer) = files.load_with_tokenizer(&plan)?;
         let tokenizer = Arc::new(tokenizer);
-        let template = files.template(&tokenizer)?;
+        let template = match &options.chat_template {
+            Some(source) => Template::new(Some(source.clone()), &tokenizer)?,
+            None => files.template(&tokenizer)?,
+        };
         let mut notes = files.notes().to_vec();
         notes.extend(plan.device.refused.iter().cloned());
         notes.extend(model.notes());
