@@ -217,7 +217,12 @@ fn plan_cpu(isa: Isa, numerics: Numerics, shape: &ProductShape) -> ProductPlan {
     // Only rows that are rounded can be made on the way.
     let fuses_left = are_tiles && n_rows > 0 && shape.n_in > 0;
     let is_invariant = numerics == Numerics::RowInvariant;
-    if !is_invariant && shape.may_be_coarse && isa >= Isa::Avx512 && n_rows >= MANY_ROWS && outliers(shape.weights).is_some() {
+    if !is_invariant
+        && shape.may_be_coarse
+        && isa >= Isa::Avx512
+        && n_rows >= MANY_ROWS
+        && outliers(shape.weights).is_some()
+    {
         return ProductPlan::all(ProductKernel::Bytes, shape, fuses_left);
     }
     let packed = || shape.weights.iter().filter(|weight| weight.layout == Layout::Tiles);
@@ -464,12 +469,14 @@ mod tests {
                     };
                     (1..300).map(order).collect::<Vec<_>>()
                 };
-                let orders_of = |numerics| orders(numerics).into_iter().fold(Vec::new(), |mut all, order| {
-                    if !all.contains(&order) {
-                        all.push(order);
-                    }
-                    all
-                });
+                let orders_of = |numerics| {
+                    orders(numerics).into_iter().fold(Vec::new(), |mut all, order| {
+                        if !all.contains(&order) {
+                            all.push(order);
+                        }
+                        all
+                    })
+                };
                 let found = orders_of(Numerics::RowInvariant);
                 assert_eq!(found.len(), 1, "{machine:?} {dtype}: {found:?}");
                 n_variant += usize::from(orders_of(Numerics::Fastest).len() > 1);

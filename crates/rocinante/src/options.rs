@@ -42,6 +42,8 @@ pub struct Options {
     pub watch: Watch,
     /// Treat a GPU, or an engine in a process of its own, as hung after a step of this many seconds.
     pub step_deadline: Duration,
+    /// A chat template (Jinja) to use instead of the files' own.
+    pub chat_template: Option<String>,
     /// Measures the bus to the GPU, so that the notes say how well loading used it.
     pub measures_loading: bool,
     /// Asked about every constraint before it is compiled.
@@ -67,6 +69,7 @@ impl Default for Options {
             quantize: None,
             watch: Watch::Off,
             step_deadline: Duration::from_secs(120),
+            chat_template: None,
             measures_loading: false,
             constraint_guard: None,
             #[cfg(unix)]
