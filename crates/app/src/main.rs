@@ -9,6 +9,7 @@
 
 mod chat;
 mod cmd;
+mod compiling;
 mod doctor;
 #[cfg(test)]
 mod documented_commands;

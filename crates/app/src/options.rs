@@ -93,6 +93,7 @@ impl LoadArgs {
             watch: self.watch(),
             step_deadline: std::time::Duration::from_secs(self.step_deadline.into()),
             measures_loading: false,
+            on_compile: Some(crate::compiling::show),
             constraint_guard: None,
             workload,
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ::model::{KvType, Watch};
+use ::model::{CompileProgress, KvType, Watch};
 
 use crate::Device;
 use crate::masks::ConstraintGuard;
@@ -40,6 +40,8 @@ pub struct Options {
     pub step_deadline: Duration,
     /// Measures the bus to the GPU, so that the notes say how well loading used it.
     pub measures_loading: bool,
+    /// Hears how far the compilation of GPU kernels is, where they were not compiled before.
+    pub on_compile: Option<fn(CompileProgress)>,
     /// Asked about every constraint before it is compiled.
     pub constraint_guard: Option<ConstraintGuard>,
     /// What the model is loaded for.
@@ -58,6 +60,7 @@ impl Default for Options {
             watch: Watch::Off,
             step_deadline: Duration::from_secs(120),
             measures_loading: false,
+            on_compile: None,
             constraint_guard: None,
             workload: Workload::Conversation,
         }
