@@ -9,6 +9,7 @@
 
 mod chat;
 mod cmd;
+mod compiling;
 mod config;
 mod doctor;
 #[cfg(test)]

@@ -95,6 +95,7 @@ impl LoadArgs {
             quantize: self.quantize.and_then(Mix::find),
             watch: self.watch(),
             step_deadline: std::time::Duration::from_secs(self.step_deadline.into()),
+            on_compile: Some(crate::compiling::show),
             workload,
             ..Options::default()
         }
