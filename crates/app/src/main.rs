@@ -19,11 +19,13 @@ mod machine;
 mod model_file;
 mod options;
 mod profile;
+mod progress;
 mod report;
 mod sampling_args;
 mod serve_config;
 mod soak;
 mod store;
+mod table;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -45,6 +47,9 @@ from the Hugging Face hub. `roci COMMAND --help` explains each command.";
 #[derive(Parser)]
 #[command(name = "roci", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
+    /// Print nothing but results and errors
+    #[arg(short, long, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -96,7 +101,11 @@ fn main() -> ExitCode {
     rocinante::answer_if_asked();
     // So are constraints tried out that might take all memory.
     server::constraint_probe::answer_if_asked();
-    let outcome = match Cli::parse().command {
+    let cli = Cli::parse();
+    if cli.quiet {
+        report::be_quiet();
+    }
+    let outcome = match cli.command {
         Command::Run(args) => cmd::run::main(&args),
         Command::Serve(args) => cmd::serve::main(&args),
         Command::Key(args) => cmd::key::main(&args),
@@ -121,7 +130,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if report::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", report::render(&error));
+            report::error(&error);
             ExitCode::FAILURE
         }
     }

@@ -17,7 +17,7 @@ pub fn open(path: &Path) -> Result<ModelFiles> {
 /// As [`open`], with what the options ask for, and says what was converted.
 pub fn open_with(path: &Path, options: &Options) -> Result<ModelFiles> {
     let files = ModelFiles::open_with(path, options).map_err(|error| hinted(path, error))?;
-    files.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    files.notes().iter().for_each(|note| report::note(note));
     Ok(files)
 }
 
@@ -30,7 +30,7 @@ pub fn tokenizer(files: &ModelFiles) -> Result<Tokenizer> {
 pub fn load(path: &Path, options: &Options) -> Result<Model> {
     let files = ModelFiles::open_with(path, options).map_err(|error| hinted(path, error))?;
     let model = Model::load(&files, options).map_err(|error| hinted(path, error))?;
-    model.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    model.notes().iter().for_each(|note| report::note(note));
     Ok(model)
 }
 

@@ -1,5 +1,7 @@
 //! Arguments that several commands share, spelled the same everywhere.
 
+use crate::report;
+use crate::sampling_args::SamplingArgs;
 use anyhow::Result;
 use clap::ValueEnum;
 use rocinante::quantize::Mix;
@@ -49,6 +51,9 @@ pub struct LoadArgs {
     /// Type of the KV cache
     #[arg(long, value_enum, default_value_t)]
     pub kv_type: KvType,
+    /// Give the same request the same answer, bit for bit, whatever else is computed at the time (slower)
+    #[arg(long)]
+    pub deterministic: bool,
     /// Wait after every GPU op and name the first that fails or stalls (slow)
     #[arg(long)]
     pub debug_sync: bool,
@@ -83,6 +88,7 @@ impl LoadArgs {
                 KvType::F32 => rocinante::KvType::F32,
             },
             n_threads: Some(self.n_threads()),
+            deterministic: self.deterministic,
             quantize: self.quantize.and_then(Mix::find),
             watch: self.watch(),
             step_deadline: std::time::Duration::from_secs(self.step_deadline.into()),
@@ -90,6 +96,12 @@ impl LoadArgs {
             constraint_guard: None,
             workload,
         }
+    }
+
+    /// The same request gives the same answer: the seed is then fixed too.
+    pub fn seeded(&self, sampling: &SamplingArgs) -> SamplingArgs {
+        let seed = sampling.seed.or(self.deterministic.then_some(0));
+        SamplingArgs { seed, ..sampling.clone() }
     }
 
     /// Threads that compute. More than there are cores would wait for each other at every op: they are bounded, with
@@ -104,7 +116,7 @@ pub fn bounded_threads(asked: Option<u16>) -> usize {
     let n_cores = n_cores();
     let asked = asked.map_or(n_cores, usize::from);
     if asked > n_cores {
-        eprintln!("warning: --threads {asked} is more than the {n_cores} cores here; using {n_cores}");
+        report::warning(&format!("--threads {asked} is more than the {n_cores} cores here; using {n_cores}"));
     }
     asked.min(n_cores)
 }

@@ -19,7 +19,7 @@ use crate::{
     sampler::SamplerState,
     scheduler::{Arrival, Reuse, ScheduleLimits, Scheduler},
     sequence::{SeqId, Sequence, Wanted},
-    step::StepInFlight,
+    step::{LateRow, StepInFlight},
 };
 
 pub struct Engine {
@@ -30,6 +30,8 @@ pub struct Engine {
     pub(crate) batch: Batch,
     /// Oldest first.
     pub(crate) in_flight: VecDeque<StepInFlight>,
+    /// Rows whose masks were not known when their step was done.
+    pub(crate) late: Vec<LateRow>,
     pub(crate) n_vocab: usize,
     pub(crate) n_ctx: usize,
     /// Only the counters; the rest is filled in when asked.
@@ -103,6 +105,7 @@ impl Engine {
             chooser: Chooser::new(capacity.n_vocab),
             batch: Batch::default(),
             in_flight: VecDeque::new(),
+            late: Vec::new(),
             n_vocab: capacity.n_vocab,
             // A sequence can never be longer than the whole pool.
             n_ctx: options.n_ctx.map_or(capacity.n_ctx, |n| n.min(capacity.n_ctx)).min(capacity.n_pool_tokens()),

@@ -185,6 +185,9 @@ pub struct Timings {
     pub ttft: Duration,
 }
 
+/// Rows of a step, at most, for each count of [`Stats::n_steps_by_rows`] but the last.
+pub const STEP_BOUNDS: [usize; 13] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
+
 /// The engine between two steps, and its counters since the start.
 #[derive(Clone, Eq, PartialEq, Debug, Default)]
 pub struct Stats {
@@ -203,6 +206,8 @@ pub struct Stats {
     /// Tokens taken from the prefix index instead.
     pub n_tokens_cached: u64,
     pub n_tokens_generated: u64,
+    /// Steps by their rows: as many as the first of [`STEP_BOUNDS`], the second and so on, and more than the last.
+    pub n_steps_by_rows: [u64; STEP_BOUNDS.len() + 1],
     pub n_finished: u64,
     pub n_failed: u64,
 }

@@ -152,6 +152,16 @@ impl Request {
     }
 }
 
+impl Request {
+    /// Whether what the request's constraint allows is known by then.
+    pub fn has_mask_until(&mut self, until: Instant) -> bool {
+        match &mut self.job {
+            Job::Generate(generate) => generate.has_mask_until(until),
+            Job::Embed(_) => true,
+        }
+    }
+}
+
 impl Generate {
     /// Whether what its constraint allows is known by then; without one it always is.
     pub fn has_mask_until(&mut self, until: Instant) -> bool {

@@ -11,7 +11,7 @@ use ::model::DeviceChoice;
 use gpu::Vendor;
 use gpu::discovery::{Discovery, Probe};
 
-use crate::Error;
+use crate::{Error, HostMemory};
 
 /// Whether this program answers probes, so that it may start itself as one.
 static ANSWERS_PROBES: AtomicBool = AtomicBool::new(false);
@@ -77,6 +77,15 @@ impl Device {
             },
         }
     }
+}
+
+/// Memory that a model's weights may fill, and whose it is: that of the best GPU, else what is available of main memory;
+/// `None` where the system does not say. Asks drivers as [`Device::Auto`] does.
+pub fn model_memory() -> Option<(u64, String)> {
+    let probe = if ANSWERS_PROBES.load(Ordering::Relaxed) { Probe::this_program().ok() } else { None };
+    let gpu =
+        probe.and_then(|probe| probe.discover().best(None).map(|best| (best.memory_bytes as u64, best.name.clone())));
+    gpu.or_else(|| HostMemory::read().map(|memory| (memory.available_bytes, "free on this machine".to_owned())))
 }
 
 impl ChosenDevice {

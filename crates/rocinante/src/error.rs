@@ -62,6 +62,9 @@ pub enum Error {
     /// A schema, a grammar or an expression that answers cannot be held to.
     #[error("{0}")]
     Constraint(String),
+    /// The same, where nothing is known against it: it may work later.
+    #[error("{0}")]
+    ConstraintBusy(String),
     /// The model makes vectors of texts and writes none.
     #[error("this model is an encoder: it makes vectors and scores of texts, and writes none")]
     Encoder,
@@ -101,6 +104,7 @@ impl From<text::Error> for Error {
             text::Error::TemplateSyntax(_) => Self::Template(error),
             text::Error::TemplateRefused(_) | text::Error::TemplateRender(_) => Self::Conversation(error),
             text::Error::Constraint(_) => Self::Constraint(error.to_string()),
+            text::Error::ConstraintBusy(_) => Self::ConstraintBusy(error.to_string()),
             error => Self::Text(error),
         }
     }

@@ -51,7 +51,7 @@ mod vectors;
 mod whole;
 
 pub use crate::answer::{Answer, AnswerEvent, AnswerStream, AnswerUsage, Finish, Finished, Next};
-pub use crate::device::{ChosenDevice, Device, answer_if_asked, device_names};
+pub use crate::device::{ChosenDevice, Device, answer_if_asked, device_names, model_memory};
 pub use crate::error::{Error, Result};
 pub use crate::host_memory::{HostMemory, peak_bytes};
 pub use crate::human::human_bytes;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::model::{Attention, DeviceLimits, Profiler, StepProfile, TokenId, Watch};
+use ::model::{Attention, DeviceLimits, Numerics, Profiler, StepProfile, TokenId, Watch};
 use engine::{Embed, EngineOptions, Handle};
 use text::answer::Format;
 use text::constraint::Constraint;
@@ -169,7 +169,7 @@ impl Model {
 
     /// Whether answers can be held to this, before any is asked for.
     pub fn check(&self, constraint: &Constraint) -> Result<()> {
-        self.masks.compile(constraint, self.handle.n_vocab()).map(drop).map_err(Error::Constraint)
+        self.masks.compile(constraint, self.handle.n_vocab()).map(drop).map_err(Error::from)
     }
 
     /// The text as a vector of length 1, as the model was trained to make it: from its first token, its last, or the
@@ -278,6 +278,11 @@ impl Model {
     /// What was decided before loading.
     pub fn plan(&self) -> &LoadPlan {
         &self.plan
+    }
+
+    /// Whether the same request gives the same answer bit for bit, as [`Options::deterministic`] asks.
+    pub fn is_deterministic(&self) -> bool {
+        self.plan.options.numerics == Numerics::RowInvariant
     }
 
     /// The longest prompt and answer together, in tokens.

@@ -2,11 +2,14 @@
 
 use super::constraint_probe;
 use super::error::{ApiError, Result};
+use super::pace::Pace;
+use super::preset::Preset;
 use super::shares::Shares;
-use rocinante::{ConstraintGuard, Model, Options, TokenId, human_bytes};
+use rocinante::{ConstraintGuard, Model, Options, Template, TokenId, human_bytes};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
+use text::answer::Format;
 use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
 
@@ -19,6 +22,12 @@ pub struct Loaded {
     pub tokenizer: Arc<Tokenizer>,
     /// Who waits for it.
     pub shares: Arc<Shares>,
+    /// How quickly it answers.
+    pub pace: Pace,
+    /// How it is used, where its name says so.
+    pub preset: Arc<Preset>,
+    /// The chat template that the name says to use instead of the file's.
+    template: Option<Template>,
     model: Model,
 }
 
@@ -32,16 +41,29 @@ impl Deref for Loaded {
 
 impl Loaded {
     /// Loads it; constraints are tried out in a child process first.
-    pub fn open(name: &str, path: &Path, options: &Options) -> rocinante::Result<Self> {
+    pub fn open(name: &str, path: &Path, preset: &Arc<Preset>, options: &Options) -> rocinante::Result<Self> {
         let guard = ConstraintGuard::new(constraint_probe::check);
         let model = Model::open_with(path, &Options { constraint_guard: Some(guard), ..options.clone() })?;
         let schedule = model.plan().schedule;
+        let own = |source: &String| Template::new(Some(source.clone()), model.tokenizer());
         Ok(Self {
             name: name.to_owned(),
             tokenizer: Arc::clone(model.tokenizer()),
             shares: Shares::new(schedule.max_queue + schedule.max_running),
+            pace: Pace::default(),
+            template: preset.template.as_ref().map(own).transpose()?,
+            preset: Arc::clone(preset),
             model,
         })
+    }
+
+    pub fn template(&self) -> &Template {
+        self.template.as_ref().unwrap_or_else(|| self.model.template())
+    }
+
+    /// How it writes its reasoning and its tool calls.
+    pub fn format(&self) -> &Format {
+        self.template().format()
     }
 
     /// Whether its chat template says anything about tools.
@@ -50,8 +72,8 @@ impl Loaded {
     }
 
     /// Whether answers can be held to this, and what is wrong if not.
-    pub fn check(&self, constraint: &Constraint) -> std::result::Result<(), String> {
-        self.model.check(constraint).map_err(|error| error.to_string())
+    pub fn check(&self, constraint: &Constraint) -> rocinante::Result<()> {
+        self.model.check(constraint)
     }
 
     pub fn n_ctx(&self) -> usize {

@@ -162,13 +162,7 @@ pub fn render(app: &App) -> String {
     let Some(handle) = &app.metrics else { return String::new() };
     gauge!("roci_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     gauge!("roci_memory_resident_bytes").set(resident_bytes() as f64);
-    let constraints: usize = app.models.loaded().map(|model| model.constraint_bytes()).sum();
-    for (what, n_bytes) in [
-        ("responses", app.store.n_bytes()),
-        ("chats", app.chats.n_bytes()),
-        ("constraints", constraints),
-        ("bodies", app.body.used_bytes()),
-    ] {
+    for (what, n_bytes) in kept(app) {
         gauge!("roci_kept_bytes", "what" => what).set(n_bytes as f64);
     }
     gauge!("roci_models_loaded").set(app.models.loaded().count() as f64);
@@ -214,11 +208,40 @@ pub fn render(app: &App) -> String {
         }
     }
     handle.run_upkeep();
-    handle.render()
+    handle.render() + &iteration_tokens(app)
+}
+
+/// A histogram that engines count themselves, in Prometheus's words.
+fn iteration_tokens(app: &App) -> String {
+    const NAME: &str = "vllm:iteration_tokens_total";
+    let mut text = format!("# HELP {NAME} Rows of a pass through the model\n# TYPE {NAME} histogram\n");
+    for entry in app.models.entries() {
+        let (stats, model) = (entry.counters(), &entry.name);
+        let mut n_steps = 0;
+        let bounds = engine::STEP_BOUNDS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
+        for (bound, n) in bounds.zip(stats.n_steps_by_rows) {
+            n_steps += n;
+            text.push_str(&format!("{NAME}_bucket{{model_name={model:?},le=\"{bound}\"}} {n_steps}\n"));
+        }
+        text.push_str(&format!("{NAME}_sum{{model_name={model:?}}} {}\n", stats.n_tokens_computed));
+        text.push_str(&format!("{NAME}_count{{model_name={model:?}}} {n_steps}\n"));
+    }
+    text
+}
+
+/// What the server keeps for clients, in bytes.
+pub fn kept(app: &App) -> [(&'static str, usize); 4] {
+    let constraints = app.models.loaded().map(|model| model.constraint_bytes()).sum();
+    [
+        ("responses", app.store.n_bytes()),
+        ("chats", app.chats.n_bytes()),
+        ("constraints", constraints),
+        ("bodies", app.body.used_bytes()),
+    ]
 }
 
 /// Memory of this process that is in RAM.
-fn resident_bytes() -> u64 {
+pub fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     pages * 4096

@@ -12,9 +12,12 @@ pub mod gpus;
 mod random;
 mod roci;
 mod server;
+mod share;
 mod skip;
+pub mod standin;
 
 pub use random::Random;
 pub use roci::{Outcome, Roci, built_program};
 pub use server::{Answer, Server};
+pub use share::share;
 pub use skip::{is_required, skip};

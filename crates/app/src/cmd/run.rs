@@ -6,7 +6,7 @@ use crate::interrupt;
 use crate::model_file;
 use crate::options::{Format, LoadArgs, print_json};
 use crate::profile;
-use crate::report::{HintExt, human_bytes};
+use crate::report::{self, HintExt, human_bytes};
 use crate::sampling_args::SamplingArgs;
 use crate::store;
 use anyhow::{Context, Result, anyhow};
@@ -91,7 +91,7 @@ pub fn main(args: &Args) -> Result<()> {
         eprintln!("{}", describe(&model));
     }
     if model.template().is_base() && !args.raw {
-        eprintln!("note: a base model without a chat template: the prompt is continued as plain text");
+        report::note("a base model without a chat template: the prompt is continued as plain text");
     }
     let Some(prompt) = prompt else {
         chat::Chat::new(&model, args).run()?;
@@ -104,7 +104,7 @@ pub fn main(args: &Args) -> Result<()> {
         let messages: Vec<Message> = system.chain([Message::new("user", prompt)]).collect();
         model.chat_prompt(&messages).map_err(|error| model_file::hinted(&path, error))?.tokens
     };
-    let seed = args.sampling.pick_seed();
+    let seed = args.load.seeded(&args.sampling).pick_seed();
     let request = request(&model, &args.sampling, args.logprobs, seed)?;
     let guard = interrupt::arm()?;
     let mut out = std::io::stdout().lock();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use gpu::Device;
 use model::{Batch, DeviceChoice, KvType, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId, synthetic};
+use test_support::share;
 use weights::Dtype;
 
 use crate::families;
@@ -44,7 +45,7 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 fn tiny_models_give_the_cpus_logits() {
     for device in devices() {
         // What a device holds as F32, one of each will do for.
-        let own = Dtype::ALL.into_iter().filter(|dtype| ops::device_dtype(*dtype) == *dtype);
+        let own = share(Dtype::ALL).into_iter().filter(|dtype| ops::device_dtype(*dtype) == *dtype);
         for dtype in own.chain([Dtype::F64]) {
             let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 7).unwrap();
             let mut cpu = Model::load(&checkpoint, options(DeviceChoice::Cpu)).unwrap();

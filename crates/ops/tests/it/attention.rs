@@ -5,6 +5,7 @@ use ops::{
     Arena, Error, Exec, Heads, Isa, KV_BLOCK, Kv, Layout, MAX_GPU_HEAD_DIM, Pairing, Pool, QuerySpan, Shaping, Slot,
     Tensor, View, ViewMut, attention, attention_with, embed, kv_store, pack, packed, rmsnorm, rope, swiglu, take_rows,
 };
+use test_support::share;
 use weights::Dtype;
 
 use crate::card::cards;
@@ -311,7 +312,7 @@ fn swiglu_gates() {
 fn embedding_rows_are_exact_in_rows_and_tiles() {
     let mut random = Random::new(5);
     for pool in pools() {
-        for dtype in Dtype::ALL {
+        for dtype in share(Dtype::ALL) {
             let (n_vocab, n_embd) = (37, 512);
             let bytes = random.weights(dtype, n_vocab * n_embd);
             let mut truth = vec![0.0; n_vocab * n_embd];

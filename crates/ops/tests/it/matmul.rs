@@ -2,6 +2,7 @@
 
 use ops::quant::{dequantize, quantize};
 use ops::{Arena, Error, Exec, Isa, Mode, Pool, Product, Tensor, View, ViewMut, device_dtype, matmul, pack, packed};
+use test_support::share;
 use weights::Dtype;
 
 use crate::card::{Through, cards};
@@ -160,7 +161,7 @@ fn check_on_cards(case: &Case, bytes: &[u8], decoded: &[f32], x: &[f32], start: 
 
 #[test]
 fn every_type_and_row_count() {
-    for dtype in Dtype::ALL {
+    for dtype in share(Dtype::ALL) {
         let n_in = if dtype.block_len() == 256 { 512 } else { 160_usize.next_multiple_of(dtype.block_len()) };
         for n_rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17, 25, 33, 70] {
             check(&Case { dtype, n_rows, n_in, n_out: 45 });
@@ -171,7 +172,7 @@ fn every_type_and_row_count() {
 /// What `./check` also runs with kernels as chips without dot products have them.
 #[test]
 fn few_rows_of_every_type() {
-    for dtype in Dtype::ALL {
+    for dtype in share(Dtype::ALL) {
         for (n_rows, n_in, n_out) in [(1, 512, 45), (2, 256, 17), (1, 256 * 17, 3)] {
             check(&Case { dtype, n_rows, n_in, n_out });
         }
@@ -180,7 +181,7 @@ fn few_rows_of_every_type() {
 
 #[test]
 fn odd_shapes() {
-    for dtype in Dtype::ALL {
+    for dtype in share(Dtype::ALL) {
         let n_in = dtype.block_len().max(32);
         for n_out in [1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 65] {
             for n_rows in [1, 2, 19] {
@@ -198,7 +199,7 @@ fn odd_shapes() {
 
 #[test]
 fn rows_longer_than_a_panel() {
-    for dtype in Dtype::ALL {
+    for dtype in share(Dtype::ALL) {
         check(&Case { dtype, n_rows: 9, n_in: 256 * 17, n_out: 34 });
         check(&Case { dtype, n_rows: 26, n_in: 256 * 17, n_out: 34 });
         check(&Case { dtype, n_rows: 1, n_in: 256 * 17, n_out: 3 });
@@ -319,7 +320,7 @@ fn the_largest_integers_do_not_overflow() {
     // All weights and activations at the end of their range: the sums that come nearest to 32 bits. Where scales are powers
     // of two, an activation reaches the largest integer if it is just below a power of two.
     let just_below = [10, 12, 13, 14, 15, 16].map(|n| 1.0 - 0.5_f32.powi(n));
-    for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.block_len() > 1) {
+    for dtype in share(Dtype::ALL).into_iter().filter(|dtype| dtype.block_len() > 1) {
         let mut bytes = vec![0; dtype.row_bytes(512).unwrap() * 33];
         quantize(dtype, &vec![-1.0; 512 * 33], &mut bytes);
         for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
