@@ -75,7 +75,8 @@ pub struct LoadOptions {
     pub step_deadline: Duration,
     /// On a GPU only.
     pub watch: Watch,
-    /// Hears how far the compilation of GPU kernels is, where the cache does not have them.
+    /// Hears how far the compilation of GPU kernels is, where the cache does not have them. A function of this process.
+    #[serde(skip)]
     pub on_compile: Option<fn(CompileProgress)>,
 }
 

@@ -47,6 +47,7 @@ pub struct Options {
     /// Measures the bus to the GPU, so that the notes say how well loading used it.
     pub measures_loading: bool,
     /// Hears how far the compilation of GPU kernels is, where they were not compiled before.
+    #[serde(skip)]
     pub on_compile: Option<fn(CompileProgress)>,
     /// Asked about every constraint before it is compiled.
     #[serde(skip)]
