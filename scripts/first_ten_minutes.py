@@ -35,17 +35,16 @@ STEPS = [
     (None, 'roci run pirate "Who are you?"'),
     ("An answer that a program can read:",
      "roci run smollm2 --temperature 0 --regex '[0-9]{4}' -q 'In which year did the Second World War end?'"),
-    ("How fast is this machine?", "roci bench smollm2 -p 128 -n 32 -r 2"),
     ("Settings for every day; a wrong name is told:",
      "mkdir -p ~/.config/roci && printf '[run]\\ntemprature = 0.2\\n' > ~/.config/roci/config.toml"),
     (None, "roci run smollm2 hello"),
-    ("And clean up:", "rm ~/.config/roci/config.toml; roci rm pirate; roci rm --all"),
+    ("And clean up:", "rm ~/.config/roci/config.toml; roci rm --all"),
 ]
 
 HEAD = """# The first ten minutes
 
 What a new user types and what `roci` answers, on {system}. This page is the output of
-`scripts/first_ten_minutes.py`: nothing here was typed by hand.
+`scripts/first_ten_minutes.py`: nothing here was typed by hand. {note}
 """
 
 
@@ -76,6 +75,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("roci", type=pathlib.Path)
     parser.add_argument("--chroot", type=pathlib.Path)
+    parser.add_argument("--note", default="", help="a sentence to add to the beginning")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         home = pathlib.Path(home)
@@ -84,7 +84,7 @@ def main():
         shutil.copy(args.roci, target / "roci")
         system = system_of(args.chroot or pathlib.Path("/"))
         bare = f"a bare {system} with nothing else installed" if args.chroot else system
-        print(HEAD.format(system=bare))
+        print(HEAD.format(system=bare, note=args.note).replace(" \n", "\n"))
         for words, command in STEPS:
             if words:
                 print(f"{words}\n")
