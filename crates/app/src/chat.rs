@@ -74,7 +74,7 @@ enum Next {
 
 impl<'a> Chat<'a> {
     pub fn new(model: &'a Model, args: &'a Args) -> Self {
-        let (sampling, system) = (args.sampling.clone(), args.system.clone());
+        let (sampling, system) = (args.load.seeded(&args.sampling), args.system.clone());
         Self { model, args, sampling, system, messages: Vec::new(), last_answer: None }
     }
 

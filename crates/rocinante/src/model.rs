@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::model::{Attention, DeviceLimits, Profiler, StepProfile, TokenId, Watch};
+use ::model::{Attention, DeviceLimits, Numerics, Profiler, StepProfile, TokenId, Watch};
 use engine::{Embed, EngineOptions, Handle};
 use text::answer::Format;
 use text::constraint::Constraint;

@@ -13,6 +13,7 @@ mod rerank;
 mod roci;
 mod rocm;
 mod serve;
+mod serve_deterministic;
 mod serve_fairness;
 mod serve_families;
 mod serve_folder;

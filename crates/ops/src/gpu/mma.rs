@@ -11,7 +11,7 @@ use super::unit::{Values, kernels};
 use super::{count, format_number};
 use crate::matmul::{Mode, OP, Product};
 use crate::tiles::GROUP;
-use crate::{Error, Gpu};
+use crate::{Error, Gpu, Numerics};
 
 const THREADS: u32 = 128;
 const HALVES_THREADS: u32 = 256;
@@ -42,6 +42,12 @@ const VARIANTS: [Variant; 4] = [
 ];
 /// Rows of a tile.
 const TILE_ROWS: usize = 8;
+/// Rows of the largest block.
+const MOST_BLOCK_ROWS: usize = TILE_ROWS * VARIANTS[VARIANTS.len() - 1].n_tiles;
+/// The variant whose parts every number of rows gets where rows must not matter: the one for 32 sequences.
+const INVARIANT: Variant = Variant { n_tiles: 4, n_stages: 3, n_blocks: 3 };
+/// Words of one row of x in a quarter of a step (kernels/matmul_mma.hip).
+const QUARTER_WORDS: usize = 16;
 
 gpu::args! {
     pub(crate) struct HalvesRows<'a> {
@@ -132,6 +138,7 @@ kernels! {
 struct RowBlocks {
     variant: usize,
     n_blocks: usize,
+    block_rows: usize,
     /// Rows that the blocks cover.
     n_padded: usize,
 }
@@ -142,7 +149,7 @@ impl RowBlocks {
             VARIANTS.iter().position(|variant| n_rows <= TILE_ROWS * variant.n_tiles).unwrap_or(VARIANTS.len() - 1);
         let block_rows = TILE_ROWS * VARIANTS[variant].n_tiles;
         let n_blocks = n_rows.div_ceil(block_rows);
-        Self { variant, n_blocks, n_padded: n_blocks * block_rows }
+        Self { variant, n_blocks, block_rows, n_padded: n_blocks * block_rows }
     }
 
     fn shared_bytes(self) -> u32 {
@@ -217,19 +224,52 @@ fn multiply(
     mut space: SliceMut<f32>,
     products: &mut [Product],
 ) -> Result<(), Error> {
+    let n_out = products.iter().map(|p| p.weight.n_rows());
+    let n_tiles: usize = n_out.clone().map(|n| n.div_ceil(BLOCK_OUTS)).sum();
+    if n_tiles == 0 {
+        return Ok(());
+    }
+    let n_all: usize = n_out.sum();
+    let n_parts = n_parts(gpu, [n_rows, n_in], rows, n_tiles, space.len() / n_all.max(1));
+    // All rows at once, unless their parts would take too much room.
+    let run_rows = (space.len() / (n_parts * n_all).max(1) / rows.block_rows).max(1) * rows.block_rows;
+    let run_rows = if n_parts == 1 { rows.n_padded } else { run_rows };
+    for first in (0..n_rows).step_by(run_rows) {
+        let run = first..n_rows.min(first + run_rows);
+        multiply_rows(gpu, x, run, n_in, (rows, n_parts), space.reborrow(), products)?;
+    }
+    Ok(())
+}
+
+/// Into how many parts the columns are cut; `room` is how many rows of sums there is room for.
+fn n_parts(gpu: &Gpu, [n_rows, n_in]: [usize; 2], rows: RowBlocks, n_tiles: usize, room: usize) -> usize {
+    let is_invariant = gpu.kernels.numerics() == Numerics::RowInvariant;
+    // Where rows must not matter, always as for one block of these.
+    let (variant, n_blocks) = if is_invariant { (&INVARIANT, 1) } else { (&VARIANTS[rows.variant], rows.n_blocks) };
+    let n_rows = if is_invariant { MOST_BLOCK_ROWS } else { n_rows };
+    let blocks = variant.n_blocks.min(gpu.kernels.tuning.mma_blocks);
+    // As many blocks as run at once, where the columns are long enough to be cut.
+    let slots = gpu.kernels.device().properties().n_multiprocessors as usize * blocks;
+    let most = (n_in.div_ceil(STEP) / MIN_PART_STEPS).min(MAX_PARTS).min(room / n_rows);
+    (slots / (n_tiles * n_blocks)).min(most).max(1)
+}
+
+/// Some rows, from the first of a block on.
+fn multiply_rows(
+    gpu: &Gpu,
+    x: Slice<u32>,
+    run: std::ops::Range<usize>,
+    n_in: usize,
+    (rows, n_parts): (RowBlocks, usize),
+    mut space: SliceMut<f32>,
+    products: &mut [Product],
+) -> Result<(), Error> {
     let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
     let unit = MmaKernels::get(gpu.kernels, &[format_number(dtype)?])?;
     let n_out: Vec<usize> = products.iter().map(|p| p.weight.n_rows()).collect();
     let n_tiles: usize = n_out.iter().map(|n| n.div_ceil(BLOCK_OUTS)).sum();
-    if n_tiles == 0 {
-        return Ok(());
-    }
     let n_all: usize = n_out.iter().sum();
-    let blocks = VARIANTS[rows.variant].n_blocks.min(gpu.kernels.tuning.mma_blocks);
-    // As many blocks as run at once, where the columns are long enough to be cut.
-    let slots = gpu.kernels.device().properties().n_multiprocessors as usize * blocks;
-    let most = (n_in.div_ceil(STEP) / MIN_PART_STEPS).min(MAX_PARTS).min(space.len() / (n_rows * n_all).max(1));
-    let n_parts = (slots / (n_tiles * rows.n_blocks)).min(most).max(1);
+    let (n_rows, x) = (run.len(), x.slice(run.start * QUARTER_WORDS..)?);
     let mut sized = [0_u32; 3];
     for (to, n) in sized.iter_mut().zip(&n_out) {
         *to = count(OP, "weight rows", *n)?;
@@ -239,7 +279,7 @@ fn multiply(
     let weight = |i: usize| products.get(i).map(|p| p.weight.device_bytes(OP, "weight")).transpose();
     let [w0, w1, w2] = [weight(0)?, weight(1)?, weight(2)?];
     {
-        let [o0, o1, o2] = outs(products)?;
+        let [o0, o1, o2] = outs(products, &run)?;
         let args = Mma {
             x,
             w0,
@@ -258,12 +298,13 @@ fn multiply(
             n_parts,
             adds,
         };
-        let blocks = [count(OP, "blocks", rows.n_blocks)?, n_parts, count(OP, "tiles", n_tiles)?];
+        let n_blocks = run.len().div_ceil(rows.block_rows);
+        let blocks = [count(OP, "blocks", n_blocks)?, n_parts, count(OP, "tiles", n_tiles)?];
         let grid = Grid { blocks, threads: [THREADS, 1, 1], shared_bytes: rows.shared_bytes() };
         gpu.launcher.launch(&unit.multiply[rows.variant], grid, &args)?;
     }
     if n_parts > 1 {
-        let [o0, o1, o2] = outs(products)?;
+        let [o0, o1, o2] = outs(products, &run)?;
         let args = Sum { parts: space.as_slice(), o0, o1, o2, n0, n1, n2, n_rows, n_parts, adds };
         let grid = Grid::plane(count(OP, "blocks", n_all.div_ceil(256))?, n_rows, 256);
         gpu.launcher.launch(&unit.sum, grid, &args)?;
@@ -271,10 +312,14 @@ fn multiply(
     Ok(())
 }
 
-fn outs<'a>(products: &'a mut [Product]) -> Result<[Option<SliceMut<'a, f32>>; 3], Error> {
+fn outs<'a>(
+    products: &'a mut [Product],
+    run: &std::ops::Range<usize>,
+) -> Result<[Option<SliceMut<'a, f32>>; 3], Error> {
     let mut outs = [None, None, None];
     for (to, product) in outs.iter_mut().zip(products) {
-        *to = Some(product.out.device_f32s(OP, "out")?);
+        let n_out = product.weight.n_rows();
+        *to = Some(product.out.device_f32s(OP, "out")?.into_slice(run.start * n_out..run.end * n_out)?);
     }
     Ok(outs)
 }
