@@ -6,8 +6,8 @@ use crate::interrupt;
 use crate::model_file;
 use crate::report::{self, HintExt};
 use crate::sampling_args::SamplingArgs;
-use crate::store::Cache;
 use anyhow::{Context, Result, anyhow, bail};
+use hub::Folders;
 use rocinante::{Finish, Message, Model, WholeAnswer};
 use rustyline::error::ReadlineError;
 use rustyline::{DefaultEditor, history::DefaultHistory};
@@ -80,7 +80,7 @@ impl<'a> Chat<'a> {
 
     pub fn run(&mut self) -> Result<()> {
         let mut editor = DefaultEditor::new().context("cannot read from the terminal")?;
-        let history = Cache::from_env().ok().map(|cache| cache.root().join("history"));
+        let history = Folders::from_env().ok().map(|folders| folders.history());
         if let Some(history) = &history {
             // There is none before the first chat.
             let _ = editor.load_history(history);
@@ -106,7 +106,7 @@ impl<'a> Chat<'a> {
                 Ok(Next::Continue) => {}
                 Ok(Next::Leave) => break,
                 Err(error) if report::is_broken_pipe(&error) => return Err(error),
-                Err(error) => eprintln!("{}", report::render(&error)),
+                Err(error) => report::error(&error),
             }
         }
         if let Some(history) = &history

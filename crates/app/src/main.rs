@@ -19,11 +19,13 @@ mod machine;
 mod model_file;
 mod options;
 mod profile;
+mod progress;
 mod report;
 mod sampling_args;
 mod serve_config;
 mod soak;
 mod store;
+mod table;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -45,6 +47,9 @@ from the Hugging Face hub. `roci COMMAND --help` explains each command.";
 #[derive(Parser)]
 #[command(name = "roci", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
+    /// Print nothing but results and errors
+    #[arg(short, long, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -89,6 +94,9 @@ enum Command {
     Completions(cmd::completions::Args),
     /// Write man pages to a folder
     Man(cmd::man::Args),
+    /// Compute for the `roci` that started this process
+    #[command(hide = true)]
+    Engine,
 }
 
 fn main() -> ExitCode {
@@ -96,7 +104,11 @@ fn main() -> ExitCode {
     rocinante::answer_if_asked();
     // So are constraints tried out that might take all memory.
     server::constraint_probe::answer_if_asked();
-    let outcome = match Cli::parse().command {
+    let cli = Cli::parse();
+    if cli.quiet {
+        report::be_quiet();
+    }
+    let outcome = match cli.command {
         Command::Run(args) => cmd::run::main(&args),
         Command::Serve(args) => cmd::serve::main(&args),
         Command::Key(args) => cmd::key::main(&args),
@@ -116,12 +128,13 @@ fn main() -> ExitCode {
         Command::Kernels(args) => cmd::kernels::main(&args),
         Command::Completions(args) => cmd::completions::main(&args, Cli::command()),
         Command::Man(args) => cmd::man::main(&args, Cli::command()),
+        Command::Engine => cmd::engine::main(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if report::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", report::render(&error));
+            report::error(&error);
             ExitCode::FAILURE
         }
     }

@@ -1,5 +1,6 @@
 //! Arguments that several commands share, spelled the same everywhere.
 
+use crate::report;
 use crate::sampling_args::SamplingArgs;
 use anyhow::Result;
 use clap::ValueEnum;
@@ -62,7 +63,7 @@ pub struct LoadArgs {
     /// Quantize the weights while loading: Q8_0, Q6_K, Q4_K_M, ... (an unknown name lists all)
     #[arg(long, value_name = "TYPE", value_parser = parse_mix)]
     pub quantize: Option<&'static str>,
-    /// Treat a GPU as hung after a step of this many seconds
+    /// Treat a device as hung after a step of this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..))]
     pub step_deadline: u32,
 }
@@ -91,9 +92,8 @@ impl LoadArgs {
             quantize: self.quantize.and_then(Mix::find),
             watch: self.watch(),
             step_deadline: std::time::Duration::from_secs(self.step_deadline.into()),
-            measures_loading: false,
-            constraint_guard: None,
             workload,
+            ..Options::default()
         }
     }
 
@@ -115,7 +115,7 @@ pub fn bounded_threads(asked: Option<u16>) -> usize {
     let n_cores = n_cores();
     let asked = asked.map_or(n_cores, usize::from);
     if asked > n_cores {
-        eprintln!("warning: --threads {asked} is more than the {n_cores} cores here; using {n_cores}");
+        report::warning(&format!("--threads {asked} is more than the {n_cores} cores here; using {n_cores}"));
     }
     asked.min(n_cores)
 }

@@ -1,11 +1,59 @@
-//! What a user reads when something fails: `error:` with what happened and where, then `hint:` with
-//! what to do next. The hint rides along inside the anyhow chain, so that any layer of this crate can
-//! attach one where it knows the remedy. Only this file prints errors.
+//! What a user reads on standard error: `error:` with what happened and where, then `hint:` with what to do next; notes
+//! and warnings in the same style. In colour at a terminal, unless `NO_COLOR` is set; nothing but errors with `--quiet`.
+//! The hint rides along inside the anyhow chain, so that any layer can attach one where it knows the remedy.
 
-use std::io;
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use hub::hint::{HintExt, hint_of, one_line};
 pub use rocinante::human_bytes;
-pub use server::hint::{HintExt, hint_of, one_line};
+
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on nothing but errors.
+pub fn be_quiet() {
+    IS_QUIET.store(true, Ordering::Relaxed);
+}
+
+pub fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Whether what goes to this stream may be coloured (<https://no-color.org>).
+pub fn has_colour(stream: &impl IsTerminal) -> bool {
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    !set("NO_COLOR")
+        && (set("CLICOLOR_FORCE") || stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb"))
+}
+
+const RED: &str = "1;31";
+const YELLOW: &str = "1;33";
+const CYAN: &str = "1;36";
+
+fn painted(word: &str, colour: &str, is_coloured: bool) -> String {
+    if is_coloured { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() }
+}
+
+/// `note: ...` on standard error.
+pub fn note(text: &str) {
+    if !is_quiet() {
+        eprintln!("{} {text}", painted("note:", CYAN, has_colour(&io::stderr())));
+    }
+}
+
+/// `warning: ...` on standard error.
+pub fn warning(text: &str) {
+    if !is_quiet() {
+        eprintln!("{} {text}", painted("warning:", YELLOW, has_colour(&io::stderr())));
+    }
+}
+
+/// A line on standard error about what is going on.
+pub fn note_line(text: &str) {
+    if !is_quiet() {
+        eprintln!("{text}");
+    }
+}
 
 /// Names the file that an error is about, where the error does not do so itself.
 pub fn about(path: &std::path::Path) -> impl Fn(anyhow::Error) -> anyhow::Error {
@@ -15,11 +63,16 @@ pub fn about(path: &std::path::Path) -> impl Fn(anyhow::Error) -> anyhow::Error 
     }
 }
 
-/// The text for stderr: `error: ...` and, where one was attached, `hint: ...`.
-pub fn render(error: &anyhow::Error) -> String {
-    let mut text = format!("error: {}", one_line(error));
+/// Tells an error on standard error.
+pub fn error(error: &anyhow::Error) {
+    eprintln!("{}", render(error, has_colour(&io::stderr())));
+}
+
+/// `error: ...` and, where one was attached, `hint: ...`.
+fn render(error: &anyhow::Error, is_coloured: bool) -> String {
+    let mut text = format!("{} {}", painted("error:", RED, is_coloured), one_line(error));
     if let Some(hint) = hint_of(error) {
-        text.push_str(&format!("\nhint: {hint}"));
+        text.push_str(&format!("\n{} {hint}", painted("hint:", CYAN, is_coloured)));
     }
     text
 }
@@ -43,6 +96,9 @@ mod tests {
         let inner: anyhow::Result<()> = Err(anyhow!("permission denied"));
         let error = inner.context("cannot open `a.gguf`").hint("try sudo").context("cannot run").hint("pray");
         let error = error.unwrap_err();
-        assert_eq!(render(&error), "error: cannot run: cannot open `a.gguf`: permission denied\nhint: try sudo");
+        let plain = "error: cannot run: cannot open `a.gguf`: permission denied\nhint: try sudo";
+        assert_eq!(render(&error, false), plain);
+        let coloured = render(&error, true);
+        assert!(coloured.starts_with("\x1b[1;31merror:\x1b[0m cannot run") && coloured.contains("\x1b[1;36mhint:"));
     }
 }

@@ -5,21 +5,21 @@
 use std::{
     collections::{HashMap, VecDeque},
     ops::ControlFlow,
-    sync::{Arc, Mutex, PoisonError, mpsc::Receiver},
+    sync::mpsc::Receiver,
     time::Instant,
 };
 
 use batch::{Attention, Batch, Forward, TokenId};
 
 use crate::{
-    handle::{Message, QueueSlot, Sink},
+    handle::{Board, Message, QueueSlot, Sink},
     mask::{Mask, MaskFactory},
     protocol::{Embed, Event, FailureKind, FinishReason, RequestId, Stats, Submit},
     request::{Chooser, Ending, Generate, Job, Request, Vector},
     sampler::SamplerState,
     scheduler::{Arrival, Reuse, ScheduleLimits, Scheduler},
     sequence::{SeqId, Sequence, Wanted},
-    step::StepInFlight,
+    step::{LateRow, StepInFlight},
 };
 
 pub struct Engine {
@@ -30,14 +30,15 @@ pub struct Engine {
     pub(crate) batch: Batch,
     /// Oldest first.
     pub(crate) in_flight: VecDeque<StepInFlight>,
+    /// Rows whose masks were not known when their step was done.
+    pub(crate) late: Vec<LateRow>,
     pub(crate) n_vocab: usize,
     pub(crate) n_ctx: usize,
     /// Only the counters; the rest is filled in when asked.
     pub(crate) counters: Stats,
     masks: Option<Box<dyn MaskFactory>>,
     by_id: HashMap<RequestId, SeqId>,
-    /// Where others read the stats without asking.
-    board: Arc<Mutex<Stats>>,
+    board: Board,
 }
 
 /// Limits of the engine. Those beyond what the model was loaded for are lowered to it.
@@ -70,7 +71,7 @@ impl Default for EngineOptions {
 }
 
 /// Where a request's events go, and since when it waits.
-pub(crate) struct ReplyTo {
+pub struct ReplyTo {
     pub seq: SeqId,
     pub sink: Box<dyn Sink>,
     pub slot: Option<QueueSlot>,
@@ -82,7 +83,7 @@ impl Engine {
         model: Box<dyn Forward>,
         options: &EngineOptions,
         masks: Option<Box<dyn MaskFactory>>,
-        board: Arc<Mutex<Stats>>,
+        board: Board,
     ) -> Self {
         let capacity = model.capacity();
         let limits = ScheduleLimits {
@@ -103,6 +104,7 @@ impl Engine {
             chooser: Chooser::new(capacity.n_vocab),
             batch: Batch::default(),
             in_flight: VecDeque::new(),
+            late: Vec::new(),
             n_vocab: capacity.n_vocab,
             // A sequence can never be longer than the whole pool.
             n_ctx: options.n_ctx.map_or(capacity.n_ctx, |n| n.min(capacity.n_ctx)).min(capacity.n_pool_tokens()),
@@ -146,7 +148,7 @@ impl Engine {
     }
 
     fn publish(&self) {
-        *self.board.lock().unwrap_or_else(PoisonError::into_inner) = self.stats();
+        self.board.publish(self.stats());
     }
 
     fn take(&mut self, message: Message) -> ControlFlow<()> {

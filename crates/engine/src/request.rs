@@ -87,7 +87,10 @@ impl Request {
     /// It takes part in a step for the first time, or again after a preemption.
     pub fn start(&mut self, now: Instant) {
         self.slot = None;
-        self.started.get_or_insert(now);
+        if self.started.is_none() {
+            self.started = Some(now);
+            self.sink.started();
+        }
     }
 
     /// Its tokens will be computed again from the first.
@@ -148,6 +151,16 @@ impl Request {
                 decode: since(self.first_output, self.last_output),
                 ttft: since(submitted, self.first_output),
             },
+        }
+    }
+}
+
+impl Request {
+    /// Whether what the request's constraint allows is known by then.
+    pub fn has_mask_until(&mut self, until: Instant) -> bool {
+        match &mut self.job {
+            Job::Generate(generate) => generate.has_mask_until(until),
+            Job::Embed(_) => true,
         }
     }
 }

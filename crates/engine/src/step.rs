@@ -11,7 +11,7 @@ use batch::{Adjustment, Ticket};
 
 use crate::{
     engine::Engine,
-    protocol::{FailureKind, FinishReason, Pooling},
+    protocol::{FailureKind, FinishReason, Pooling, STEP_BOUNDS},
     request::{Chooser, Ending, Generate, Job, Request},
     rows::{ChunkRows, ModelChoice, RowCounts, RowRanges, fill_batch, offset_of},
     sampler::Sampled,
@@ -19,9 +19,11 @@ use crate::{
     sequence::{SeqId, Sequence, Wanted},
 };
 
-/// How long a step waits for the masks of all its requests together. Masks that take longer are asked for when its
-/// logits are here.
+/// How long a step waits for the masks of all its requests together, before it is submitted and again when its logits
+/// are here. Rows whose masks take longer are set aside, and the others go on.
 const MASKS_WAIT: Duration = Duration::from_millis(2);
+/// How long the engine waits for a late mask when there is nothing else to do, before it looks at its messages again.
+const IDLE_WAIT: Duration = Duration::from_millis(20);
 
 /// A step that was submitted.
 pub(crate) struct StepInFlight {
@@ -31,6 +33,13 @@ pub(crate) struct StepInFlight {
     ranges: Vec<RowRanges>,
     counts: RowCounts,
     n_rows: usize,
+}
+
+/// The logits of a request whose mask is not known yet. Its sequence waits for a token, like one whose step is under
+/// way.
+pub(crate) struct LateRow {
+    chunk: Chunk,
+    logits: Vec<f32>,
 }
 
 /// A planned step: what the scheduler wants, and how the model is to choose the token after each chunk.
@@ -43,22 +52,44 @@ impl Engine {
     /// Submits the next step if there is one, and distributes the oldest where the model takes no more or nothing else
     /// is left to do. An error is the end of the device.
     pub(crate) fn step(&mut self) -> Result<(), String> {
+        self.take_late(Duration::ZERO);
         let planned = self.plan();
         let is_planned = planned.is_some();
         if let Some(step) = planned {
             self.forward(step)?;
         }
-        if !is_planned || self.in_flight.len() >= self.model.max_in_flight().max(1) {
+        if !is_planned && self.in_flight.is_empty() {
+            self.take_late(IDLE_WAIT);
+        } else if !is_planned || self.in_flight.len() >= self.model.max_in_flight().max(1) {
             self.distribute_oldest()?;
         }
         Ok(())
+    }
+
+    /// Goes on with the requests whose masks are known by now, or within `wait`.
+    fn take_late(&mut self, wait: Duration) {
+        let until = Instant::now() + wait;
+        let mut endings = Vec::new();
+        for row in std::mem::take(&mut self.late) {
+            let seq = row.chunk.seq;
+            let Some(request) = self.requests.get_mut(&seq) else { continue };
+            if !request.has_mask_until(until) {
+                self.late.push(row);
+                continue;
+            }
+            let rows = ChunkRows { logits: &row.logits, chosen: None, described: None, hidden: &[], n_hidden: 0 };
+            let taker = Taker { scheduler: &mut self.scheduler, chooser: &mut self.chooser, n_ctx: self.n_ctx };
+            let ending = taker.take_logits(request, &row.chunk, rows, &mut self.counters.n_tokens_generated);
+            endings.extend(ending.map(|ending| (seq, ending)));
+        }
+        endings.into_iter().for_each(|(seq, ending)| self.end(seq, ending));
     }
 
     /// What the next step computes; `None` while everything depends on steps under way.
     fn plan(&mut self) -> Option<PlannedStep> {
         let mut plan = self.scheduler.plan();
         assert!(
-            !plan.chunks.is_empty() || !self.in_flight.is_empty() || self.scheduler.is_idle(),
+            !plan.chunks.is_empty() || !self.in_flight.is_empty() || !self.late.is_empty() || self.scheduler.is_idle(),
             "sequences wait and none can run"
         );
         let now = Instant::now();
@@ -140,12 +171,18 @@ impl Engine {
             Err(error) => return self.fail(&plan, &error),
         };
         self.counters.n_tokens_computed += n_rows as u64;
+        self.counters.n_steps_by_rows[STEP_BOUNDS.partition_point(|&bound| bound < n_rows)] += 1;
+        let masks_until = Instant::now() + MASKS_WAIT;
         let (n_vocab, n_embd) = (self.n_vocab, counts.n_embd(&rows));
         let mut endings = Vec::new();
         for (chunk, ranges) in plan.chunks.iter().zip(&ranges) {
             self.scheduler.publish(chunk);
             let Some(request) = self.requests.get_mut(&chunk.seq) else { continue };
             let rows = ranges.of(&rows, n_vocab, n_embd);
+            if chunk.is_last && rows.chosen.is_none() && !request.has_mask_until(masks_until) {
+                self.late.push(LateRow { chunk: *chunk, logits: rows.logits.to_vec() });
+                continue;
+            }
             let taker = Taker { scheduler: &mut self.scheduler, chooser: &mut self.chooser, n_ctx: self.n_ctx };
             let ending = match &request.job {
                 Job::Generate(_) => taker.take_logits(request, chunk, rows, &mut self.counters.n_tokens_generated),

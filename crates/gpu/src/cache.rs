@@ -37,13 +37,14 @@ impl Cache {
         Self { folder: None }
     }
 
-    /// `$ROCI_KERNEL_CACHE`, else `rocinante/kernels` under the user's cache folder, else off.
+    /// `$ROCI_KERNEL_CACHE`, else `cache/kernels` in `$ROCI_HOME`, else `roci/kernels` in the user's cache folder, else
+    /// off.
     pub fn of_user() -> Self {
         let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let folder = named("ROCI_KERNEL_CACHE").or_else(|| {
-            let base = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
-            base.map(|base| base.join("rocinante").join("kernels"))
-        });
+        let of_xdg = || named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
+        let folder = named("ROCI_KERNEL_CACHE")
+            .or_else(|| named("ROCI_HOME").map(|home| home.join("cache").join("kernels")))
+            .or_else(|| of_xdg().map(|base| base.join("roci").join("kernels")));
         Self { folder }
     }
 

@@ -167,6 +167,11 @@ impl Grid {
 }
 
 impl<A> Kernel<A> {
+    /// For `unchecked`, whose caller vouches for the parameters.
+    pub(crate) fn of(function: Arc<Function>) -> Self {
+        Self { function, args: PhantomData }
+    }
+
     pub fn name(&self) -> &str {
         &self.function.name
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use crate::args::Args;
 use crate::buffer::Allocation;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -178,6 +179,14 @@ impl Kernel {
         let allowed_shared = AtomicU32::new(CUDA_SHARED_DEFAULT);
         let (device, name) = (device.clone(), name.to_owned());
         Ok(Self { function: Arc::new(Function { device, name, raw, resources, allowed_shared, overlaps: false }) })
+    }
+
+    /// The same kernel as one that takes `A`, for a [`Launcher`](crate::Launcher).
+    ///
+    /// # Safety
+    /// Its parameters are those of `A`, in number, order and type.
+    pub unsafe fn typed<A: Args>(self) -> crate::Kernel<A::Key> {
+        crate::Kernel::of(self.function)
     }
 
     pub fn name(&self) -> &str {

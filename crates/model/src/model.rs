@@ -1,6 +1,7 @@
 //! A loaded model: its configuration, its weights in memory, its KV pool, and the step that turns a batch into
 //! logits.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use gpu::{Queue, Vendor};
@@ -37,7 +38,7 @@ pub(crate) enum RunsOn {
 }
 
 /// Where a model is to live. It never moves by itself.
-#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub enum DeviceChoice {
     #[default]
     Cpu,
@@ -47,7 +48,7 @@ pub enum DeviceChoice {
     },
 }
 
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub struct LoadOptions {
     pub device: DeviceChoice,
     pub kv_type: KvType,
@@ -94,7 +95,7 @@ impl LoadOptions {
 }
 
 /// Bytes a model takes, known before anything is taken.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub struct MemoryPlan {
     pub weights_bytes: usize,
     /// What the same weights take in the checkpoint.

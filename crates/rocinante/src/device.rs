@@ -3,6 +3,7 @@
 //! Drivers hang and abort, so `auto` asks them through a child process that is this same program: its `main` calls
 //! [`answer_if_asked`] first. A program that does not never starts a child, and `auto` takes the CPU there.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use ::model::DeviceChoice;
 use gpu::Vendor;
 use gpu::discovery::{Discovery, Probe};
 
-use crate::Error;
+use crate::{Error, HostMemory};
 
 /// Whether this program answers probes, so that it may start itself as one.
 static ANSWERS_PROBES: AtomicBool = AtomicBool::new(false);
@@ -32,7 +33,7 @@ pub fn answer_if_asked() {
 /// assert!("tpu".parse::<Device>().is_err());
 /// # Ok::<(), rocinante::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Device {
     /// The best GPU that passes its self-test, else the CPU.
     #[default]
@@ -49,7 +50,7 @@ pub enum Device {
 }
 
 /// The device a model will use, and what [`Device::Auto`] passed over.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChosenDevice {
     /// Where the model will be loaded.
     pub choice: DeviceChoice,
@@ -79,7 +80,24 @@ impl Device {
     }
 }
 
+/// Memory that a model's weights may fill, and whose it is: that of the best GPU, else what is available of main memory;
+/// `None` where the system does not say. Asks drivers as [`Device::Auto`] does.
+pub fn model_memory() -> Option<(u64, String)> {
+    let probe = if ANSWERS_PROBES.load(Ordering::Relaxed) { Probe::this_program().ok() } else { None };
+    let gpu =
+        probe.and_then(|probe| probe.discover().best(None).map(|best| (best.memory_bytes as u64, best.name.clone())));
+    gpu.or_else(|| HostMemory::read().map(|memory| (memory.available_bytes, "free on this machine".to_owned())))
+}
+
 impl ChosenDevice {
+    /// The device by its name, so that choosing again gives the same.
+    pub fn device(&self) -> Device {
+        match self.choice {
+            DeviceChoice::Cpu => Device::Cpu,
+            DeviceChoice::Gpu { vendor, ordinal } => Device::Gpu { vendor, ordinal },
+        }
+    }
+
     fn of(found: &Discovery) -> Self {
         let best = found.best(None);
         Self {

@@ -62,6 +62,9 @@ pub enum Error {
     /// A schema, a grammar or an expression that answers cannot be held to.
     #[error("{0}")]
     Constraint(String),
+    /// The same, where nothing is known against it: it may work later.
+    #[error("{0}")]
+    ConstraintBusy(String),
     /// The model makes vectors of texts and writes none.
     #[error("this model is an encoder: it makes vectors and scores of texts, and writes none")]
     Encoder,
@@ -76,6 +79,9 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// The process that was to load the model says why it could not.
+    #[error("{0}")]
+    Load(String),
     /// Times of single ops are taken on GPUs only.
     #[error("times of ops are taken on a GPU, and this model runs on the CPU")]
     NoProfile,
@@ -87,7 +93,7 @@ pub enum Error {
         /// The engine's words.
         error: String,
     },
-    /// The engine's thread ended: no request will work any more.
+    /// The engine ended: no request will work any more.
     #[error("the engine stopped: {0}")]
     Stopped(String),
 }
@@ -101,6 +107,7 @@ impl From<text::Error> for Error {
             text::Error::TemplateSyntax(_) => Self::Template(error),
             text::Error::TemplateRefused(_) | text::Error::TemplateRender(_) => Self::Conversation(error),
             text::Error::Constraint(_) => Self::Constraint(error.to_string()),
+            text::Error::ConstraintBusy(_) => Self::ConstraintBusy(error.to_string()),
             error => Self::Text(error),
         }
     }

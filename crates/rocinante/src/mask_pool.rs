@@ -1,5 +1,6 @@
-//! Threads that compute masks, shared by all engines of the process. Started with the first constraint; few, because
-//! a mask takes microseconds and the model wants the cores.
+//! Threads that compute masks, shared by all engines of the process, and others that compile constraints: a compiler
+//! that takes seconds must not stand before masks that take microseconds. Started with the first constraint; few,
+//! because the model wants the cores.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
@@ -10,20 +11,35 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 /// An expression nested in itself is taken apart level by level.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Runs a job on one of the threads, as soon as one is free.
+/// Threads that compile.
+const N_COMPILERS: usize = 2;
+
+type Pool = OnceLock<Result<mpsc::Sender<Job>, String>>;
+
+/// Computes a mask on one of the threads, as soon as one is free.
 pub(crate) fn run(job: Job) -> Result<(), String> {
-    static POOL: OnceLock<Result<mpsc::Sender<Job>, String>> = OnceLock::new();
-    let pool = POOL.get_or_init(start).as_ref().map_err(Clone::clone)?;
+    static POOL: Pool = OnceLock::new();
+    let n_threads = || std::thread::available_parallelism().map_or(2, |n| n.get() / 2).clamp(2, 8);
+    send(&POOL, "masks", n_threads, job)
+}
+
+/// Compiles a constraint on one of the threads for that.
+pub(crate) fn compile(job: Job) -> Result<(), String> {
+    static POOL: Pool = OnceLock::new();
+    send(&POOL, "constraints", || N_COMPILERS, job)
+}
+
+fn send(pool: &Pool, name: &str, n_threads: impl Fn() -> usize, job: Job) -> Result<(), String> {
+    let pool = pool.get_or_init(|| start(name, n_threads())).as_ref().map_err(Clone::clone)?;
     pool.send(job).map_err(|_| "the threads that compute masks are gone".to_owned())
 }
 
-fn start() -> Result<mpsc::Sender<Job>, String> {
+fn start(name: &str, n_threads: usize) -> Result<mpsc::Sender<Job>, String> {
     let (jobs, inbox) = mpsc::channel::<Job>();
     let inbox = Arc::new(Mutex::new(inbox));
-    let n_threads = std::thread::available_parallelism().map_or(2, |n| n.get() / 2).clamp(2, 8);
     for _ in 0..n_threads {
         let inbox = Arc::clone(&inbox);
-        let thread = std::thread::Builder::new().name("masks".into()).stack_size(STACK_BYTES);
+        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
         let run = move || {
             loop {
                 let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();

@@ -1,22 +1,22 @@
 //! The engine's masks, made of the text crate's constraints: what wires two crates that do not know each other.
 //!
 //! A mask is computed on a thread of `mask_pool` from the moment its last token is known, while
-//! the engine computes the next step; the engine waits only for what is not ready then. Each request has a budget of
-//! computing time per token: a grammar that needs more fails alone.
+//! the engine computes the next step; a row whose mask is late is set aside, and the others go on. Each request has a
+//! budget of computing time per token: a grammar that needs more fails alone. Compiling has threads of its own.
 
 use crate::mask_pool;
 use engine::{Mask, MaskFactory, TokenSet};
 use model::TokenId;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use text::Tokenizer;
-use text::constraint::{Canceller, Compiler, Constraint, Guard, Matcher};
+use text::constraint::{Canceller, Compiler, Constraint, Guard, Matcher, Refusal};
 
 /// Computing time that every token earns. A mask usually takes a fiftieth of it.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(4);
 /// What a request has at its start, and at most: some masks of a large schema take a tenth of a second.
 const MAX_TIME: Duration = Duration::from_millis(500);
-/// The engine waits no longer than this for a mask that is being computed.
+/// A request waits no longer than this for a mask that is being computed.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 /// And no longer than this for one whose turn has not come: compiling may be before it.
 const MAX_QUEUE: Duration = Duration::from_secs(30);
@@ -29,10 +29,14 @@ pub fn factory(tokenizer: Arc<Tokenizer>) -> Box<dyn MaskFactory> {
 /// A factory that others than the engine can ask too: what one has compiled, its clones know.
 #[derive(Clone)]
 pub struct Masks {
-    tokenizer: Arc<Tokenizer>,
+    tokenizer: Arc<LateTokenizer>,
     compiler: Arc<OnceLock<Result<Compiler, String>>>,
     guard: Option<Arc<Guard>>,
 }
+
+/// A tokenizer that may have to be made first.
+type LateTokenizer =
+    LazyLock<Result<Arc<Tokenizer>, String>, Box<dyn FnOnce() -> Result<Arc<Tokenizer>, String> + Send>>;
 
 /// Whether a constraint may be compiled in this process; it is asked before each one. A server tries them out where
 /// they can do no harm.
@@ -41,7 +45,7 @@ pub struct ConstraintGuard(Arc<Guard>);
 
 impl ConstraintGuard {
     /// `check` says why a constraint may not be compiled.
-    pub fn new(check: impl Fn(&Constraint) -> Result<(), String> + Send + Sync + 'static) -> Self {
+    pub fn new(check: impl Fn(&Constraint) -> Result<(), Refusal> + Send + Sync + 'static) -> Self {
         Self(Arc::new(check))
     }
 }
@@ -55,7 +59,12 @@ impl std::fmt::Debug for ConstraintGuard {
 impl Masks {
     /// Compiles nothing yet.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
-        Self { tokenizer, compiler: Arc::default(), guard: None }
+        Self::later(move || Ok(tokenizer))
+    }
+
+    /// The tokenizer is made when the first constraint needs it.
+    pub fn later(tokenizer: impl FnOnce() -> Result<Arc<Tokenizer>, String> + Send + 'static) -> Self {
+        Self { tokenizer: Arc::new(LazyLock::new(Box::new(tokenizer))), compiler: Arc::default(), guard: None }
     }
 
     /// Asks `guard` about every constraint before it is compiled.
@@ -69,16 +78,20 @@ impl Masks {
     }
 
     /// Compiles a constraint, or finds it compiled.
-    pub fn compile(&self, constraint: &Constraint, n_vocab: usize) -> Result<Matcher, String> {
+    pub fn compile(&self, constraint: &Constraint, n_vocab: usize) -> Result<Matcher, text::Error> {
         let make = || {
-            let compiler = Compiler::new(&self.tokenizer, n_vocab).map_err(|error| error.to_string())?;
+            let tokenizer = self.tokenizer.as_ref().as_ref().map_err(Clone::clone)?;
+            let compiler = Compiler::new(tokenizer, n_vocab).map_err(|error| match error {
+                text::Error::Constraint(text) => text,
+                error => error.to_string(),
+            })?;
             Ok(match &self.guard {
                 Some(guard) => compiler.guarded(Arc::clone(guard)),
                 None => compiler,
             })
         };
-        let compiler = self.compiler.get_or_init(make).as_ref().map_err(Clone::clone)?;
-        compiler.build(constraint).map_err(|error| error.to_string())
+        let compiler = self.compiler.get_or_init(make).as_ref();
+        compiler.map_err(|text| text::Error::Constraint(text.clone()))?.build(constraint)
     }
 }
 
@@ -95,9 +108,9 @@ impl MaskFactory for Masks {
         let state = State { is_queued: true, time: MAX_TIME, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let (masks, own) = (self.clone(), Arc::clone(&shared));
-        mask_pool::run(Box::new(move || match masks.compile(&constraint, n_vocab) {
+        mask_pool::compile(Box::new(move || match masks.compile(&constraint, n_vocab) {
             Ok(matcher) => own.work(matcher),
-            Err(error) => own.fail(error),
+            Err(error) => own.fail(error.to_string()),
         }))?;
         Ok(Box::new(TextMask(shared)))
     }
@@ -126,6 +139,24 @@ struct State {
     /// The tokens that may come next, or why there are none.
     ready: Option<Result<Vec<u32>, String>>,
     is_abandoned: bool,
+    /// Since when somebody wants the next mask.
+    wanted: Option<Instant>,
+}
+
+impl State {
+    /// How long the mask may still take; nothing is left where it took too long, and then the request has failed.
+    fn time_left(&mut self) -> Duration {
+        let wanted = *self.wanted.get_or_insert_with(Instant::now);
+        let left = match self.began {
+            Some(began) => MAX_WAIT.saturating_sub(began.max(wanted).elapsed()),
+            None => MAX_QUEUE.saturating_sub(wanted.elapsed()),
+        };
+        if left.is_zero() {
+            self.canceller.cancel();
+            self.ready = Some(Err(too_slow()));
+        }
+        left
+    }
 }
 
 impl Shared {
@@ -186,19 +217,13 @@ fn too_slow() -> String {
 
 impl Mask for TextMask {
     fn allowed(&mut self, allowed: &mut TokenSet) -> Result<(), String> {
-        let asked = Instant::now();
         let mut state = self.0.lock();
         loop {
             if let Some(ready) = &state.ready {
                 return ready.as_ref().map(|words| allowed.set_words(words)).map_err(Clone::clone);
             }
-            let left = match state.began {
-                Some(began) => MAX_WAIT.saturating_sub(began.max(asked).elapsed()),
-                None => MAX_QUEUE.saturating_sub(asked.elapsed()),
-            };
+            let left = state.time_left();
             if left.is_zero() {
-                state.canceller.cancel();
-                state.ready = Some(Err(too_slow()));
                 continue;
             }
             state = self.0.changed.wait_timeout(state, left.min(MAX_WAIT)).unwrap_or_else(PoisonError::into_inner).0;
@@ -210,6 +235,9 @@ impl Mask for TextMask {
         let mut state = self.0.lock();
         while state.ready.is_none() {
             let left = limit.saturating_sub(asked.elapsed());
+            if state.time_left().is_zero() {
+                return true;
+            }
             if left.is_zero() {
                 return false;
             }
@@ -224,7 +252,7 @@ impl Mask for TextMask {
         if let Some(Err(error)) = &state.ready {
             return Err(error.clone());
         }
-        state.ready = None;
+        (state.ready, state.wanted) = (None, None);
         state.pending.push(token.0);
         if state.is_queued {
             return Ok(());

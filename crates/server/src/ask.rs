@@ -58,7 +58,8 @@ pub enum Shape {
 }
 
 /// Renders and tokenizes on a thread that may take its time, and checks all settings.
-pub async fn prepare(app: &App, model: &Arc<Loaded>, ask: Ask, caller: Caller) -> Result<(Request, Splitter)> {
+pub async fn prepare(app: &App, model: &Arc<Loaded>, mut ask: Ask, caller: Caller) -> Result<(Request, Splitter)> {
+    model.preset.complete(&mut ask);
     let sampling = ask.knobs.sampling(model, &app.defaults)?;
     let owned = Arc::clone(model);
     let work = move || -> Result<_> {

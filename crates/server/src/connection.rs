@@ -20,6 +20,9 @@ const N_RESERVE: usize = 32;
 /// A connection that is younger may be about to send its request, and is not made to leave.
 const GRACE: Duration = Duration::from_millis(250);
 
+/// An answer that is over is flushed within this time, unless the socket takes no more, which is noted by itself.
+const FLUSH_TIME: Duration = Duration::from_secs(1);
+
 /// How long a connection may stay in a state.
 #[derive(Copy, Clone, Debug)]
 pub struct Times {
@@ -59,6 +62,8 @@ struct Now {
     idle_since: Instant,
     /// Since when the socket takes no more.
     blocked_since: Option<Instant>,
+    /// Since when there is something that was not flushed to the socket.
+    unsent_since: Option<Instant>,
     /// Requests in flight; since when the client left a part of the answer lying.
     requests: BTreeMap<u64, Option<Instant>>,
     next_id: u64,
@@ -70,6 +75,7 @@ impl Activity {
             has_asked: false,
             idle_since: Instant::now(),
             blocked_since: None,
+            unsent_since: None,
             requests: BTreeMap::new(),
             next_id: 0,
         };
@@ -102,6 +108,12 @@ impl Activity {
 }
 
 impl Now {
+    /// Whether the end of an answer is on its way to the client.
+    fn is_sending(&self) -> bool {
+        let is_unsent = self.unsent_since.is_some_and(|since| since.elapsed() < FLUSH_TIME);
+        self.blocked_since.is_some() || is_unsent
+    }
+
     fn overdue(&self, times: &Times) -> Option<&'static str> {
         // One stream that is not read does not end the others of its connection.
         let stalled = self.requests.values().copied().collect::<Option<Vec<_>>>();
@@ -134,6 +146,8 @@ impl Drop for InFlight {
         let mut now = self.activity.lock();
         now.requests.remove(&self.id);
         now.idle_since = Instant::now();
+        // The end of the answer is still in the connection's buffer.
+        now.unsent_since = Some(now.idle_since);
     }
 }
 
@@ -210,6 +224,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        if polled.is_ready() {
+            self.activity.lock().unsent_since = None;
+        }
         self.note(polled)
     }
 
@@ -290,7 +307,8 @@ impl Open {
     fn evict(&mut self, is_wanted: impl Fn(&Entry) -> bool) -> bool {
         let idle = self.by_id.iter().filter(|(_, entry)| is_wanted(entry)).filter_map(|(&id, entry)| {
             let now = entry.activity.lock();
-            let is_idle = now.requests.is_empty() && (now.has_asked || now.idle_since.elapsed() >= self.grace);
+            let has_waited = now.has_asked || now.idle_since.elapsed() >= self.grace;
+            let is_idle = now.requests.is_empty() && !now.is_sending() && has_waited;
             is_idle.then_some((now.idle_since, id))
         });
         let Some((_, id)) = idle.min() else { return false };
@@ -349,6 +367,11 @@ mod tests {
         let first = connections.admit(peer(1));
         assert!(connections.admit(peer(2)).is_reserve);
         drop(first.activity.begin());
+        assert!(connections.admit(peer(2)).is_reserve, "the end of its answer is not sent");
+        first.activity.lock().unsent_since = None;
+        first.activity.lock().blocked_since = Some(Instant::now());
+        assert!(connections.admit(peer(2)).is_reserve, "the client has not read it yet");
+        first.activity.lock().blocked_since = None;
         assert!(!connections.admit(peer(2)).is_reserve, "it had its answer");
     }
 
@@ -376,6 +399,7 @@ mod tests {
         let reserve: Vec<Place> = (0..N_RESERVE + 10).map(|_| connections.admit(peer(1))).collect();
         assert_eq!(connections.len(), 2 + N_RESERVE, "the reserve is bounded too");
         drop(requests);
+        busy.iter().for_each(|place| place.activity.lock().unsent_since = None);
         assert!(!connections.admit(peer(1)).is_reserve, "an idle one made room");
         drop(reserve);
     }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
-use text::constraint::{self, Constraint};
+use text::constraint::{self, Constraint, Refusal};
 
 const ASK: &str = "ROCI_CONSTRAINT_PROBE";
 /// Lines of an answer: the first says that it began.
@@ -27,16 +27,17 @@ const MAX_WALL: Duration = Duration::from_secs(20);
 const MAX_CHILDREN: usize = 2;
 
 /// Whether a constraint can be compiled within bounds, and why not. Blocks.
-pub fn check(constraint: &Constraint) -> Result<(), String> {
+pub fn check(constraint: &Constraint) -> Result<(), Refusal> {
     if *constraint == Constraint::Json {
         return Ok(());
     }
-    let _turn = Turn::take()?;
+    let _turn = Turn::take(MAX_WALL)?;
     match ask(&constraint.to_spec()) {
         Outcome::Fine => Ok(()),
-        Outcome::Wrong(why) => Err(why),
-        Outcome::Died(status) => Err(format!("it takes too much memory or time to compile ({status})")),
-        Outcome::Late => Err(format!("it takes longer than {} s to compile", MAX_WALL.as_secs())),
+        Outcome::Wrong(why) => Err(Refusal::Wrong(why)),
+        Outcome::Died(status) => Err(Refusal::Wrong(format!("it takes too much memory or time to compile ({status})"))),
+        // Processor time is bounded by itself: what is late had to wait for others.
+        Outcome::Late => Err(Refusal::Busy(format!("it was not compiled within {} s", MAX_WALL.as_secs()))),
         Outcome::Unavailable(why) => {
             static IS_TOLD: AtomicBool = AtomicBool::new(false);
             if !IS_TOLD.swap(true, Ordering::Relaxed) {
@@ -63,12 +64,12 @@ static N_CHILDREN: Mutex<usize> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
 impl Turn {
-    fn take() -> Result<Self, String> {
+    fn take(limit: Duration) -> Result<Self, Refusal> {
         let n = N_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = FREED.wait_timeout_while(n, MAX_WALL, |n| *n >= MAX_CHILDREN);
+        let waited = FREED.wait_timeout_while(n, limit, |n| *n >= MAX_CHILDREN);
         let (mut n, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
-            return Err("too many others are being compiled; please try again".to_owned());
+            return Err(Refusal::Busy("too many others are being compiled; please try again".to_owned()));
         }
         *n += 1;
         Ok(Self)
@@ -214,3 +215,23 @@ fn set_bounds() {
 
 #[cfg(not(unix))]
 fn set_bounds() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ApiError;
+
+    /// Who finds all children busy did nothing wrong, and may come back.
+    #[test]
+    fn a_full_prober_is_no_mistake_of_the_client() {
+        let turns: Vec<Turn> = (0..MAX_CHILDREN).map(|_| Turn::take(MAX_WALL).unwrap()).collect();
+        let refused = Turn::take(Duration::from_millis(1)).err().unwrap();
+        assert!(matches!(refused, Refusal::Busy(_)));
+        let error = ApiError::from(rocinante::Error::from(text::Error::from(refused)));
+        assert_eq!((error.status.as_u16(), error.retry_after_s), (503, Some(5)));
+        let wrong = ApiError::from(rocinante::Error::from(text::Error::from(Refusal::Wrong("no".into()))));
+        assert_eq!(wrong.status.as_u16(), 400);
+        drop(turns);
+        assert!(Turn::take(Duration::ZERO).is_ok());
+    }
+}

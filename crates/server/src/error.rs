@@ -155,6 +155,9 @@ impl From<rocinante::Error> for ApiError {
             E::EmptyPrompt | E::Constraint(_) | E::Encoder | E::NoScores | E::Conversation(_) => {
                 Self::bad(error.to_string())
             }
+            E::ConstraintBusy(_) => {
+                Self { retry_after_s: Some(5), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()) }
+            }
             E::PromptTooLong { .. } => Self::bad(error.to_string()).code("context_length_exceeded"),
             E::Failed { kind: FailureKind::Request | FailureKind::Constraint, error } => Self::bad(error),
             E::Failed { error, .. } => Self::internal(error),

@@ -2,23 +2,28 @@
 //! (a place among its key's requests, the log line) it holds until the last byte of the answer is sent or the client
 //! is gone.
 
+use super::audit::Audit;
 use super::error::{self, ApiError};
 use super::generation::Caller;
 use super::json::Share;
-use super::keys::Keys;
+use super::keys::{Key, Keys};
 use super::limits::{Limiter, Place, Refused};
 use super::listen::Peer;
+use super::models::now_s;
 use super::tally::{self, Tally};
 use super::traces::{self, Span};
-use super::{App, metrics};
+use super::usage::{self, Account, Usage};
+use super::{App, metrics, ollama};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use rocinante::ids;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -27,27 +32,75 @@ const MAX_ID: usize = 128;
 
 /// The keys with where their clients stand.
 pub struct Gate {
+    access: RwLock<Arc<Access>>,
+    /// Whether `/metrics` is behind a key too.
+    pub metrics_need_key: bool,
+    pub usage: Usage,
+    pub audit: Option<Audit>,
+}
+
+/// Who may ask, and how much: replaced as a whole when the settings are read again.
+struct Access {
     keys: Keys,
     limiters: Vec<Arc<Limiter>>,
     /// For those without a key, where none is needed.
     anyone: Arc<Limiter>,
-    /// Whether `/metrics` is behind a key too.
-    pub metrics_need_key: bool,
+}
+
+/// Whoever sent a request.
+struct Client {
+    caller: Caller,
+    /// The name of the key, where keys are asked for.
+    name: Option<String>,
+    limiter: Arc<Limiter>,
+    account: Arc<Account>,
+    day_tokens: Option<u64>,
+    month_tokens: Option<u64>,
+}
+
+impl Client {
+    /// Takes a place among the client's requests, unless it has had enough.
+    fn enter(&self, now: Instant) -> Result<Place, Refused> {
+        let now_s = now_s();
+        let (day_left, month_left) = usage::seconds_left(now_s);
+        if let Some(tokens) = self.day_tokens.filter(|&max| self.account.today(now_s).tokens() >= max) {
+            return Err(Refused::Quota { tokens, period: "a day", retry_after_s: day_left });
+        }
+        if let Some(tokens) = self.month_tokens.filter(|&max| self.account.this_month(now_s).tokens() >= max) {
+            return Err(Refused::Quota { tokens, period: "a month", retry_after_s: month_left });
+        }
+        self.limiter.enter(now)
+    }
 }
 
 impl Gate {
     pub fn new(keys: Keys, rate: Option<u32>, concurrent: Option<u32>) -> Self {
-        let now = Instant::now();
-        let limiter =
-            |key: &super::keys::Key| Arc::new(Limiter::new(key.rate.or(rate), key.concurrent.or(concurrent), now));
-        let limiters = keys.all().iter().map(limiter).collect();
-        Self { keys, limiters, anyone: Arc::new(Limiter::new(rate, concurrent, now)), metrics_need_key: true }
+        let access = Access::new(keys, rate, concurrent, None);
+        Self { access: RwLock::new(Arc::new(access)), metrics_need_key: true, usage: Usage::default(), audit: None }
+    }
+
+    /// Other keys and limits from now on. Keys that stay keep their running requests and what they have used.
+    pub fn reload(&self, keys: Keys, rate: Option<u32>, concurrent: Option<u32>) {
+        let mut access = self.access.write().unwrap_or_else(PoisonError::into_inner);
+        *access = Arc::new(Access::new(keys, rate, concurrent, Some(&access)));
+    }
+
+    fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Who asks, by the key they sent.
-    fn identify(&self, headers: &HeaderMap) -> Result<(Caller, Option<String>, &Arc<Limiter>), ApiError> {
-        if self.keys.all().is_empty() {
-            return Ok((Caller::default(), None, &self.anyone));
+    fn identify(&self, headers: &HeaderMap) -> Result<Client, ApiError> {
+        let access = self.access();
+        if access.keys.all().is_empty() {
+            return Ok(Client {
+                caller: Caller::default(),
+                name: None,
+                limiter: Arc::clone(&access.anyone),
+                account: self.usage.account(""),
+                day_tokens: None,
+                month_tokens: None,
+            });
         }
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let bearer = text("authorization").and_then(|value| {
@@ -57,24 +110,78 @@ impl Gate {
         let denied = |text: &str| ApiError::new(StatusCode::UNAUTHORIZED, text).code("invalid_api_key");
         let sent = bearer.or_else(|| text("x-api-key")).or_else(|| text("api-key"));
         let sent = sent.ok_or_else(|| denied("an API key is required: Authorization: Bearer KEY"))?;
-        let idx = self.keys.find(sent.as_bytes()).ok_or_else(|| denied("unknown API key"))?;
-        let key = &self.keys.all()[idx];
+        let idx = access.keys.find(sent.as_bytes()).ok_or_else(|| denied("unknown API key"))?;
+        let key = &access.keys.all()[idx];
         let caller = Caller {
-            group: idx as u64 + 1,
+            group: group(&key.name),
             priority: key.priority,
-            has_rivals: self.keys.all().len() > 1,
-            keeps_models: !key.may_unload,
+            has_rivals: access.keys.all().len() > 1,
+            keeps_models: !key.may_unload && !key.is_admin,
+            is_guest: !key.is_admin,
         };
-        Ok((caller, Some(key.name.clone()), &self.limiters[idx]))
+        Ok(Client {
+            caller,
+            name: Some(key.name.clone()),
+            limiter: Arc::clone(&access.limiters[idx]),
+            account: self.usage.account(&key.name),
+            day_tokens: key.day_tokens,
+            month_tokens: key.month_tokens,
+        })
     }
+
+    /// The keys that may be seen, with their limits and what they have used. Without keys, what everybody has used.
+    pub fn show_keys(&self, is_seen: impl Fn(&str) -> bool) -> Vec<Value> {
+        let (access, now_s) = (self.access(), now_s());
+        let show = |name: &str, key: Option<&Key>, limiter: &Limiter| {
+            let account = self.usage.account(name);
+            let (rate, concurrent) = limiter.limits();
+            json!({"name": name, "running": limiter.n_running(), "rate": rate, "concurrent": concurrent,
+                "priority": key.map_or(0, |key| key.priority), "total": account.total(),
+                "day": {"tokens": account.today(now_s).tokens(), "limit": key.and_then(|key| key.day_tokens)},
+                "month": {"tokens": account.this_month(now_s).tokens(), "limit": key.and_then(|key| key.month_tokens)}})
+        };
+        if access.keys.all().is_empty() {
+            return vec![show("", None, &access.anyone)];
+        }
+        let seen = access.keys.all().iter().zip(&access.limiters).filter(|(key, _)| is_seen(&key.name));
+        seen.map(|(key, limiter)| show(&key.name, Some(key), limiter)).collect()
+    }
+}
+
+impl Access {
+    fn new(keys: Keys, rate: Option<u32>, concurrent: Option<u32>, before: Option<&Self>) -> Self {
+        let now = Instant::now();
+        let limiter = |key: &Key| {
+            let (rate, concurrent) = (key.rate.or(rate), key.concurrent.or(concurrent));
+            let known = before.and_then(|before| {
+                let idx = before.keys.all().iter().position(|other| other.name == key.name)?;
+                Some(Arc::clone(&before.limiters[idx]))
+            });
+            let limiter = known.unwrap_or_else(|| Arc::new(Limiter::new(rate, concurrent, now)));
+            limiter.set(rate, concurrent);
+            limiter
+        };
+        let limiters = keys.all().iter().map(limiter).collect();
+        let anyone = before.map(|before| Arc::clone(&before.anyone));
+        let anyone = anyone.unwrap_or_else(|| Arc::new(Limiter::new(rate, concurrent, now)));
+        anyone.set(rate, concurrent);
+        Self { keys, limiters, anyone }
+    }
+}
+
+/// A key's number, which is the same after a restart and whatever else is in the file. 0 is for no key.
+fn group(name: &str) -> u64 {
+    let hash = Sha256::digest(name.as_bytes());
+    u64::from_le_bytes(std::array::from_fn(|i| hash[i])).max(1)
 }
 
 /// Paths that need no key: signs of life, and the page, which asks for the key itself.
 fn is_open(app: &App, method: &Method, path: &str) -> bool {
     let is_api = path.starts_with("/v1/") || path.starts_with("/api/");
     match path {
-        "/health" | "/ready" | "/openapi.json" => true,
+        "/health" | "/ready" | "/live" | "/openapi.json" => true,
         "/metrics" => !app.gate.metrics_need_key,
+        "/props" | "/slots" | "/lora-adapters" => false,
         _ => matches!(*method, Method::GET | Method::HEAD) && !is_api,
     }
 }
@@ -87,8 +194,7 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
     let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
     let is_watched = !is_sign_of_life(&route);
     let mut span = is_watched.then(|| traces::request(|| format!("{method} {route}"), traceparent)).flatten();
-    let mut key_name = None;
-    let mut place = None;
+    let (mut key_name, mut account, mut place) = (None, None, None);
     let page = match is_sign_of_life(&route) {
         true => Ok(()),
         false => app.pages.check(&method, request.uri(), request.headers()),
@@ -96,10 +202,11 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
     let admitted = if page.is_err() || is_open(&app, &method, &path) || method == Method::OPTIONS {
         page.map(|()| Caller::default())
     } else {
-        app.gate.identify(request.headers()).and_then(|(caller, name, limiter)| {
-            key_name = name;
-            place = Some(Arc::new(limiter.enter(start).map_err(refuse)?));
-            Ok(caller)
+        app.gate.identify(request.headers()).and_then(|client| {
+            key_name.clone_from(&client.name);
+            account = Some(Arc::clone(&client.account));
+            place = Some(Arc::new(client.enter(start).map_err(refuse)?));
+            Ok(client.caller)
         })
     };
     if let Some(span) = &mut span {
@@ -118,9 +225,10 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
         route,
         status: gone(),
         peer: request.extensions().get::<Peer>().copied(),
-        tally: Tally::new(key_name),
+        tally: Tally::new(key_name, account.clone()),
         _place: place.clone(),
         _share: Share::default(),
+        app: Arc::clone(&app),
         is_whole: false,
         span,
     };
@@ -130,6 +238,9 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
             request.extensions_mut().insert(app.body.clone());
             request.extensions_mut().insert(record._share.clone());
             request.extensions_mut().insert(caller);
+            if let Some(account) = account {
+                request.extensions_mut().insert(account);
+            }
             // For work that goes on after the answer.
             if let Some(place) = place {
                 request.extensions_mut().insert(place);
@@ -161,6 +272,10 @@ fn refuse(refused: Refused) -> ApiError {
         Refused::Rate { rate, retry_after_s } => {
             ApiError::busy(format!("this key may ask {rate} times a minute"), retry_after_s).code("rate_limit_exceeded")
         }
+        Refused::Quota { tokens, period, retry_after_s } => {
+            let text = format!("this key may use {tokens} tokens {period}, and has used them");
+            ApiError::busy(text, retry_after_s).code("insufficient_quota")
+        }
         Refused::Concurrent(max) => {
             ApiError::busy(format!("this key may have {max} requests at once"), 1).code("rate_limit_exceeded")
         }
@@ -186,6 +301,7 @@ struct Record {
     tally: Arc<Tally>,
     _place: Option<Arc<Place>>,
     _share: Share,
+    app: Arc<App>,
     /// All of the answer was sent.
     is_whole: bool,
     span: Option<Span>,
@@ -193,7 +309,14 @@ struct Record {
 
 /// Asked all the time, and of no interest.
 fn is_sign_of_life(route: &str) -> bool {
-    matches!(route, "/health" | "/ready" | "/metrics")
+    matches!(route, "/health" | "/ready" | "/live" | "/metrics")
+}
+
+impl Record {
+    /// It came with a key, or with one that is not known.
+    fn is_audited(&self) -> bool {
+        self.tally.key().is_some() || self.status == StatusCode::UNAUTHORIZED
+    }
 }
 
 impl Drop for Record {
@@ -213,7 +336,14 @@ impl Drop for Record {
         if is_sign_of_life(&self.route) {
             return;
         }
+        self.tally.end();
         let (n_prompt, n_generated) = self.tally.counts();
+        if let Some(audit) = self.app.gate.audit.as_ref().filter(|_| self.is_audited()) {
+            audit.write(&json!({"time": ollama::timestamp(now_s()), "id": self.id, "key": self.tally.key(),
+                "peer": self.peer.map(|Peer(address)| address.to_string()), "method": self.method.as_str(),
+                "path": self.path, "status": status, "ms": elapsed.as_millis() as u64, "prompt_tokens": n_prompt,
+                "generated_tokens": n_generated}));
+        }
         tracing::info!(
             id = self.id,
             peer = self.peer.map(|Peer(address)| address.to_string()).unwrap_or_default(),

@@ -44,6 +44,8 @@ pub struct Caller {
     pub has_rivals: bool,
     /// Models do not leave memory for this caller.
     pub keeps_models: bool,
+    /// It has a key that sees only what is its own, and adds and removes no models.
+    pub is_guest: bool,
 }
 
 /// The answers to one request, as they grow.
@@ -260,8 +262,14 @@ impl Choice {
     fn note_token(&mut self) {
         let now = Instant::now();
         match self.last_token.replace(now) {
-            None => metrics::first_token(&self.model.name, now - self.submitted),
-            Some(last) => metrics::next_token(&self.model.name, now - last),
+            None => {
+                metrics::first_token(&self.model.name, now - self.submitted);
+                self.model.pace.first(now - self.submitted);
+            }
+            Some(last) => {
+                metrics::next_token(&self.model.name, now - last);
+                self.model.pace.next(now - last);
+            }
         }
     }
 

@@ -2,14 +2,16 @@
 //! answer, since clients send what newer servers know; with `--strict-fields` they are an error.
 //!
 //! Two bytes of JSON can become a hundred in memory, so values are counted before anything is parsed, and large bodies
-//! share one budget from their arrival to the end of their answer.
+//! share two budgets: one for bytes that arrive, asked before they are read, and one for what becomes of them until the
+//! end of the answer. A body takes from the second in one go while it holds its part of the first, so bodies never wait
+//! for each other in a circle.
 
 use super::error::ApiError;
 use super::tally;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, MatchedPath, Request};
 use axum::http::{StatusCode, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,8 +30,13 @@ const BYTES_PER_BYTE: usize = 4;
 const BYTES_PER_VALUE: usize = 200;
 /// What all large bodies together may take.
 const BUDGET_BYTES: usize = 512 << 20;
-/// The unit in which the budget is given out.
+/// The unit in which the budget is given out, and the bodies that ask for none.
 const UNIT_BYTES: usize = 64 << 10;
+const FREE_BYTES: usize = 4 * UNIT_BYTES;
+/// What all bodies that are arriving may take.
+const ARRIVING_BYTES: usize = 128 << 20;
+/// Its unit; smaller bodies ask for none.
+const ARRIVING_UNIT: usize = 16 << 10;
 
 /// Limits of a body, put on every request by the router.
 #[derive(Clone, Debug)]
@@ -39,11 +46,14 @@ pub struct BodyLimits {
     /// An unknown field is an error.
     is_strict: bool,
     budget: Arc<Semaphore>,
+    arriving: Arc<Semaphore>,
 }
 
 impl BodyLimits {
     pub fn new(max_bytes: usize, time: Duration) -> Self {
-        Self { max_bytes, time, is_strict: false, budget: Arc::new(Semaphore::new(BUDGET_BYTES / UNIT_BYTES)) }
+        let semaphore = |n_bytes: usize, unit: usize| Arc::new(Semaphore::new(n_bytes / unit));
+        let (budget, arriving) = (semaphore(BUDGET_BYTES, UNIT_BYTES), semaphore(ARRIVING_BYTES, ARRIVING_UNIT));
+        Self { max_bytes, time, is_strict: false, budget, arriving }
     }
 
     pub fn strict(self, is_strict: bool) -> Self {
@@ -52,7 +62,17 @@ impl BodyLimits {
 
     /// Bytes that large bodies take now.
     pub fn used_bytes(&self) -> usize {
-        BUDGET_BYTES - self.budget.available_permits() * UNIT_BYTES
+        let arriving = ARRIVING_BYTES - self.arriving.available_permits() * ARRIVING_UNIT;
+        BUDGET_BYTES - self.budget.available_permits() * UNIT_BYTES + arriving
+    }
+
+    /// A part of a budget, as soon as there is enough of it.
+    async fn take(&self, budget: &Arc<Semaphore>, n_units: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let permit = Arc::clone(budget).acquire_many_owned(u32::try_from(n_units).unwrap_or(u32::MAX));
+        match tokio::time::timeout(self.time, permit).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(ApiError::busy("too many large requests are being worked on", 5)),
+        }
     }
 }
 
@@ -81,21 +101,19 @@ pub async fn read<T: Send + 'static>(
     let share = request.extensions().get::<Share>().cloned().unwrap_or_default();
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let max_values = if takes_tokens(route) { MAX_TOKEN_VALUES } else { MAX_VALUES };
-    let bytes = collect(request, &limits).await?;
+    let (bytes, arriving) = collect(request, &limits).await?;
     let n_values = count_values(&bytes);
     if n_values > max_values {
         let text = format!("the request's body has {n_values} values; at most {max_values} are taken");
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text));
     }
     let n_bytes = bytes.len() * BYTES_PER_BYTE + n_values * BYTES_PER_VALUE;
-    if n_bytes > 16 * UNIT_BYTES {
-        let n_units = n_bytes.div_ceil(UNIT_BYTES).min(BUDGET_BYTES / UNIT_BYTES) as u32;
-        let permit = tokio::time::timeout(limits.time, Arc::clone(&limits.budget).acquire_many_owned(n_units)).await;
-        let Ok(Ok(permit)) = permit else {
-            return Err(ApiError::busy("too many large requests are being worked on", 5));
-        };
+    if n_bytes > FREE_BYTES {
+        let n_units = n_bytes.div_ceil(UNIT_BYTES).min(BUDGET_BYTES / UNIT_BYTES);
+        let permit = limits.take(&limits.budget, n_units).await?;
         *share.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
     }
+    drop(arriving);
     let work = move || -> Result<(T, Vec<String>), ApiError> {
         let mut unknown = Unknown::default();
         Ok((parse(&bytes, &mut unknown)?, unknown.fields()))
@@ -159,26 +177,72 @@ pub fn parse_part<T: DeserializeOwned>(bytes: &[u8], unknown: &mut Unknown) -> R
 
 /// Whether token ids may be sent there.
 fn takes_tokens(route: &str) -> bool {
-    matches!(route, "/v1/completions" | "/v1/completions/render" | "/v1/embeddings" | "/api/embed" | "/detokenize")
+    matches!(
+        route,
+        "/v1/completions"
+            | "/v1/completions/render"
+            | "/v1/embeddings"
+            | "/api/embed"
+            | "/api/generate"
+            | "/detokenize"
+            | "/completion"
+            | "/embedding"
+    )
 }
 
-async fn collect(request: Request, limits: &BodyLimits) -> Result<Bytes, ApiError> {
+/// A body, and its part of the budget for what arrives.
+async fn collect(request: Request, limits: &BodyLimits) -> Result<(Bytes, Vec<OwnedSemaphorePermit>), ApiError> {
     let too_large = || {
         let text = format!("the request's body is larger than {} bytes", limits.max_bytes);
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text)
     };
     let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    if declared.and_then(|value| value.parse::<u64>().ok()).is_some_and(|n| n > limits.max_bytes as u64) {
+    let declared = declared.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+    if declared > limits.max_bytes as u64 {
         return Err(too_large());
     }
-    let body: Body = request.into_body();
+    let mut arriving = Arriving { limits, permits: Vec::new(), n_bytes: ARRIVING_UNIT };
+    // Asked before the first byte is read: until then it stays with the client.
+    arriving.reserve(declared as usize).await?;
+    let mut body: Body = request.into_body();
+    let read = async {
+        let mut bytes = Vec::with_capacity((declared as usize).min(UNIT_BYTES));
+        while let Some(frame) = body.frame().await {
+            let frame =
+                frame.map_err(|error| ApiError::bad(format!("the request's body could not be read: {error}")))?;
+            let Ok(data) = frame.into_data() else { continue };
+            let n_bytes = bytes.len() + data.len();
+            if n_bytes > limits.max_bytes {
+                return Err(too_large());
+            }
+            arriving.reserve(n_bytes).await?;
+            bytes.extend_from_slice(&data);
+        }
+        Ok((Bytes::from(bytes), arriving.permits))
+    };
     let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request's body took too long to arrive");
-    let whole =
-        tokio::time::timeout(limits.time, Limited::new(body, limits.max_bytes).collect()).await.map_err(late)?;
-    whole.map(|body| body.to_bytes()).map_err(|error| match error.is::<LengthLimitError>() {
-        true => too_large(),
-        false => ApiError::bad(format!("the request's body could not be read: {error}")),
-    })
+    tokio::time::timeout(limits.time, read).await.map_err(late)?
+}
+
+/// A body's part of the budget for what arrives. Where the length was not declared, it doubles as the body grows.
+struct Arriving<'a> {
+    limits: &'a BodyLimits,
+    permits: Vec<OwnedSemaphorePermit>,
+    /// What it may hold so far.
+    n_bytes: usize,
+}
+
+impl Arriving<'_> {
+    async fn reserve(&mut self, n_bytes: usize) -> Result<(), ApiError> {
+        if n_bytes <= self.n_bytes {
+            return Ok(());
+        }
+        let wanted = n_bytes.max((2 * self.n_bytes).min(self.limits.max_bytes));
+        let n_units = (wanted - self.n_bytes).div_ceil(ARRIVING_UNIT).min(ARRIVING_BYTES / ARRIVING_UNIT);
+        self.permits.push(self.limits.take(&self.limits.arriving, n_units).await?);
+        self.n_bytes = wanted;
+        Ok(())
+    }
 }
 
 /// How many values a text of JSON holds at most: its commas, colons and brackets outside of strings.
@@ -262,6 +326,38 @@ mod tests {
             Some("n"),
         );
         check("{}}", &format!("the request's body is not what was expected: trailing characters {at} 3"), None);
+    }
+
+    /// However many large bodies come at once, those that wait are not read.
+    #[tokio::test]
+    async fn a_flood_of_bodies_stays_within_the_budget() {
+        use futures_util::StreamExt;
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        const BODY: usize = 16 << 20;
+        let limits = BodyLimits::new(BODY, Duration::from_millis(300));
+        let n_read = Arc::new(AtomicUsize::new(0));
+        let flood = (0..64).map(|i| {
+            let n_read = Arc::clone(&n_read);
+            let chunk = Bytes::from(vec![b' '; 1 << 20]);
+            // They never end: each keeps what it holds until its time is over.
+            let body = futures_util::stream::repeat(chunk).take(BODY >> 20).chain(futures_util::stream::pending());
+            let body = body.map(move |chunk| {
+                n_read.fetch_add(chunk.len(), Ordering::Relaxed);
+                Ok::<_, std::convert::Infallible>(chunk)
+            });
+            let mut request = Request::new(axum::body::Body::from_stream(body));
+            if i % 2 == 0 {
+                request.headers_mut().insert(header::CONTENT_LENGTH, BODY.into());
+            }
+            request.extensions_mut().insert(limits.clone());
+            read::<serde_json::Value>(request, parse_part)
+        });
+        let outcomes = futures_util::future::join_all(flood).await;
+        assert!(outcomes.iter().all(Result::is_err));
+        let taken = n_read.load(Ordering::Relaxed);
+        // The last chunk of each is read before it is known that there is no room for it.
+        assert!(taken <= ARRIVING_BYTES + (64 << 20), "{} MiB were read", taken >> 20);
+        assert_eq!(limits.used_bytes(), 0, "all of it is given back");
     }
 
     #[test]

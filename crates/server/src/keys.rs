@@ -1,7 +1,7 @@
 //! API keys. The file holds a SHA-256 of each key, never the key: keys are 256 random bits, so a plain hash cannot be
 //! searched backwards. A key that a client sends is hashed and compared with all of them in constant time.
 //!
-//! A line of the file is `NAME SHA256 [rate=N] [concurrent=N] [priority=N] [unload=yes]`; `#` begins a comment.
+//! A line of the file is `NAME SHA256 [NAME=VALUE]...`; `#` begins a comment. What may be set is in `SETTINGS`.
 
 use crate::hint::HintExt;
 use anyhow::{Context, Result, anyhow, bail};
@@ -9,6 +9,13 @@ use rocinante::ids;
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+/// What a line may say after the hash.
+const SETTINGS: &str =
+    "[rate=N] [concurrent=N] [priority=N|CLASS] [day-tokens=N] [month-tokens=N] [unload=yes] [admin=yes]";
+
+/// Priorities by name. A point of priority is worth 16 turns.
+const CLASSES: [(&str, i32); 4] = [("batch", -4), ("low", -1), ("normal", 0), ("high", 1)];
 
 /// One client, as the key file describes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,8 +27,13 @@ pub struct Key {
     /// Requests at once.
     pub concurrent: Option<u32>,
     pub priority: i32,
+    /// Tokens a day and a month, prompts and answers together.
+    pub day_tokens: Option<u64>,
+    pub month_tokens: Option<u64>,
     /// Whether it may take models out of memory.
     pub may_unload: bool,
+    /// Whether it sees what all keys use, and may add and remove models.
+    pub is_admin: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -74,7 +86,7 @@ impl Keys {
 fn parse_line(line: &str) -> Result<Key> {
     let mut words = line.split_whitespace();
     let (Some(name), Some(hash)) = (words.next(), words.next()) else {
-        bail!("expected NAME SHA256 [rate=N] [concurrent=N] [priority=N] [unload=yes]");
+        bail!("expected NAME SHA256 {SETTINGS}");
     };
     let mut key = Key {
         name: name.to_owned(),
@@ -82,27 +94,38 @@ fn parse_line(line: &str) -> Result<Key> {
         rate: None,
         concurrent: None,
         priority: 0,
+        day_tokens: None,
+        month_tokens: None,
         may_unload: false,
+        is_admin: false,
     };
     for word in words {
         let (what, value) = word.split_once('=').with_context(|| format!("`{word}` is not NAME=VALUE"))?;
-        let number = || value.parse::<u32>().ok().filter(|&n| n > 0);
+        let number = || value.parse::<u64>().ok().filter(|&n| n > 0);
         let bad = || anyhow!("`{word}`: expected a number of at least 1");
+        let small = || number().and_then(|n| u32::try_from(n).ok()).ok_or_else(bad);
+        let flag = || match value {
+            "yes" => Ok(true),
+            "no" => Ok(false),
+            _ => Err(anyhow!("`{word}`: expected yes or no")),
+        };
         match what {
-            "rate" => key.rate = Some(number().ok_or_else(bad)?),
-            "concurrent" => key.concurrent = Some(number().ok_or_else(bad)?),
-            "priority" => key.priority = value.parse().with_context(|| format!("`{word}`"))?,
-            "unload" => {
-                key.may_unload = match value {
-                    "yes" => true,
-                    "no" => false,
-                    _ => bail!("`{word}`: expected yes or no"),
-                }
-            }
-            _ => bail!("`{what}` is unknown: rate, concurrent, priority, unload"),
+            "rate" => key.rate = Some(small()?),
+            "concurrent" => key.concurrent = Some(small()?),
+            "priority" => key.priority = priority(value).with_context(|| format!("`{word}`"))?,
+            "day-tokens" => key.day_tokens = Some(number().ok_or_else(bad)?),
+            "month-tokens" => key.month_tokens = Some(number().ok_or_else(bad)?),
+            "unload" => key.may_unload = flag()?,
+            "admin" => key.is_admin = flag()?,
+            _ => bail!("`{what}` is unknown: expected {SETTINGS}"),
         }
     }
     Ok(key)
+}
+
+fn priority(value: &str) -> Result<i32> {
+    let class = CLASSES.iter().find(|(name, _)| *name == value).map(|(_, priority)| *priority);
+    class.or_else(|| value.parse().ok()).context("expected a number, batch, low, normal or high")
 }
 
 fn parse_hash(text: &str) -> Result<[u8; 32]> {
@@ -143,6 +166,17 @@ mod tests {
     }
 
     #[test]
+    fn settings_of_a_key() {
+        let hash = "0".repeat(64);
+        let line =
+            format!("a {hash} priority=high day-tokens=5000000000 month-tokens=9 admin=yes\nb {hash} priority=batch");
+        let keys = Keys::parse(&line).unwrap();
+        let (a, b) = (&keys.all()[0], &keys.all()[1]);
+        assert_eq!((a.priority, a.day_tokens, a.month_tokens, a.is_admin), (1, Some(5_000_000_000), Some(9), true));
+        assert_eq!((b.priority, b.day_tokens, b.is_admin, b.may_unload), (-4, None, false, false));
+    }
+
+    #[test]
     fn bad_lines_are_named() {
         let check = |text: &str, expected: &str| {
             let error = Keys::parse(text).unwrap_err();
@@ -156,6 +190,8 @@ mod tests {
         check(&format!("a {hash} rate=0"), "expected a number of at least 1");
         check(&format!("a {hash} speed=1"), "`speed` is unknown");
         check(&format!("a {hash} unload=perhaps"), "expected yes or no");
+        check(&format!("a {hash} priority=urgent"), "batch, low, normal or high");
+        check(&format!("a {hash} day-tokens=none"), "expected a number of at least 1");
         check(&format!("a {hash}\na {hash}"), "line 2: a second key named `a`");
     }
 }

@@ -8,18 +8,23 @@
 
 mod anthropic;
 mod ask;
+pub mod audit;
 pub mod connection;
 pub mod constraint_probe;
+pub mod disk;
+mod entry;
 mod error;
 pub mod gate;
 mod generation;
 pub mod health;
-pub mod hint;
+pub use hub::hint;
 mod infill;
 pub mod json;
 pub mod keys;
+pub mod library;
 mod limits;
 pub mod listen;
+mod llama;
 pub mod loaded;
 pub mod log;
 pub mod metrics;
@@ -28,24 +33,31 @@ mod ollama;
 pub mod openai;
 mod openapi;
 pub mod origin;
+mod pace;
+mod patience;
+pub mod preset;
+pub mod reload;
 mod rerank;
 pub mod sampling;
 mod shares;
+mod status;
 mod stream;
+pub mod systemd;
 mod tally;
 mod tokens;
 mod tools;
 pub mod traces;
+pub mod usage;
 mod vectors;
 pub mod web;
 mod whole;
 
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,8 +87,20 @@ pub struct App {
     /// Responses that are kept, and chat completions.
     pub store: openai::store::Store,
     pub chats: openai::store::Store,
+    /// Where they and the keys' accounts survive a restart.
+    pub disk: Option<Arc<disk::Disk>>,
     pub metrics: Option<PrometheusHandle>,
     pub state: health::State,
+}
+
+impl App {
+    /// Writes what keys have used to the disk, if there is one.
+    pub fn save_usage(&self) {
+        let Some(disk) = &self.disk else { return };
+        for (name, bytes) in self.gate.usage.save() {
+            disk.put(disk::Table::Usage, &name, &bytes);
+        }
+    }
 }
 
 pub fn router(app: Arc<App>) -> Router {
@@ -105,6 +129,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/chat", post(ollama::chat))
         .route("/api/generate", post(ollama::generate))
         .route("/api/embed", post(ollama::embed))
+        .route("/api/embeddings", post(ollama::embeddings))
+        .route("/api/pull", post(ollama::pull))
+        .route("/api/create", post(ollama::create))
+        .route("/api/copy", post(ollama::copy))
+        .route("/api/delete", delete(ollama::delete))
         .route("/api/tags", get(ollama::tags))
         .route("/api/ps", get(ollama::ps))
         .route("/api/show", post(ollama::show))
@@ -113,17 +142,27 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/infill", post(infill::create))
+        .route("/completion", post(llama::completion))
+        .route("/apply-template", post(llama::apply_template))
+        .route("/props", get(llama::props))
+        .route("/slots", get(llama::slots))
+        .route("/lora-adapters", get(llama::lora_adapters).post(llama::set_lora_adapters))
+        .route("/embedding", post(llama::embedding))
+        .route("/reranking", post(rerank::create))
         .route("/rerank", post(rerank::create))
         .route("/v1/rerank", post(rerank::create))
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
+        .route("/live", get(health::live))
+        .route("/v1/status", get(status::show))
+        .route("/v1/usage", get(usage::export))
         .route("/metrics", get(show_metrics))
         .route("/openapi.json", get(openapi::document));
-    let page =
-        Router::new().route("/", get(|State(app): State<Arc<App>>| async move { asset(&app, "index.html") })).route(
-            ANY_PATH,
-            get(|State(app): State<Arc<App>>, Path(path): Path<String>| async move { asset(&app, &path) }),
-        );
+    let index = |State(app): State<Arc<App>>, headers: HeaderMap| async move { asset(&app, "index.html", &headers) };
+    let file = |State(app): State<Arc<App>>, Path(path): Path<String>, headers: HeaderMap| async move {
+        asset(&app, &path, &headers)
+    };
+    let page = Router::new().route("/", get(index)).route(ANY_PATH, get(file));
     let routes = openai.merge(anthropic).merge(ollama).merge(others).merge(page);
     let routes = routes
         .layer(middleware::from_fn_with_state(Arc::clone(&app), gate::admit))
@@ -154,18 +193,9 @@ async fn show_metrics(State(app): State<Arc<App>>) -> Response {
 }
 
 /// A file of the web page, which is part of this program.
-fn asset(app: &App, path: &str) -> Response {
-    match web::asset(path).filter(|_| app.has_page) {
-        Some(asset) => {
-            let headers = [
-                (header::CONTENT_TYPE, asset.content_type),
-                (header::CONTENT_SECURITY_POLICY, web::CONTENT_SECURITY_POLICY),
-                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-                // A new version of the program brings new pages.
-                (header::CACHE_CONTROL, "no-cache"),
-            ];
-            (headers, asset.bytes).into_response()
-        }
-        None => StatusCode::NOT_FOUND.into_response(),
+fn asset(app: &App, path: &str, headers: &HeaderMap) -> Response {
+    match app.has_page {
+        true => web::respond(path, headers),
+        false => StatusCode::NOT_FOUND.into_response(),
     }
 }

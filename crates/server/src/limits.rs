@@ -1,5 +1,5 @@
 //! How much one client may ask: a bucket of requests that fills by the minute, and a number of requests at once. Pure
-//! but for the clock that is passed in.
+//! but for the clock that is passed in. Limits can change while requests run.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +8,9 @@ use std::time::Instant;
 /// One client's limits and where it stands.
 #[derive(Debug)]
 pub struct Limiter {
-    rate: Option<u32>,
-    concurrent: Option<u32>,
+    /// 0: no limit.
+    rate: AtomicU32,
+    concurrent: AtomicU32,
     bucket: Mutex<Bucket>,
     n_running: AtomicU32,
 }
@@ -32,23 +33,55 @@ pub enum Refused {
         retry_after_s: u64,
     },
     Concurrent(u32),
+    /// Tokens that were allowed, for how long, and seconds until there are new ones.
+    Quota {
+        tokens: u64,
+        period: &'static str,
+        retry_after_s: u64,
+    },
 }
 
 impl Limiter {
     /// A full bucket: the first minute's requests may come at once.
     pub fn new(rate: Option<u32>, concurrent: Option<u32>, now: Instant) -> Self {
         let level = f64::from(rate.unwrap_or(0));
-        Self { rate, concurrent, bucket: Mutex::new(Bucket { level, filled: now }), n_running: AtomicU32::new(0) }
+        Self {
+            rate: AtomicU32::new(rate.unwrap_or(0)),
+            concurrent: AtomicU32::new(concurrent.unwrap_or(0)),
+            bucket: Mutex::new(Bucket { level, filled: now }),
+            n_running: AtomicU32::new(0),
+        }
+    }
+
+    /// Other limits from now on; running requests keep their places.
+    pub fn set(&self, rate: Option<u32>, concurrent: Option<u32>) {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.rate.swap(rate.unwrap_or(0), Ordering::AcqRel);
+        if before == 0 {
+            bucket.level = f64::from(rate.unwrap_or(0));
+        }
+        self.concurrent.store(concurrent.unwrap_or(0), Ordering::Release);
+    }
+
+    /// Requests a minute, and requests at once.
+    pub fn limits(&self) -> (Option<u32>, Option<u32>) {
+        let limit = |limit: &AtomicU32| Some(limit.load(Ordering::Acquire)).filter(|&n| n > 0);
+        (limit(&self.rate), limit(&self.concurrent))
+    }
+
+    pub fn n_running(&self) -> u32 {
+        self.n_running.load(Ordering::Acquire)
     }
 
     pub fn enter(self: &Arc<Self>, now: Instant) -> Result<Place, Refused> {
-        let max = self.concurrent.unwrap_or(u32::MAX);
+        let (rate, concurrent) = self.limits();
+        let max = concurrent.unwrap_or(u32::MAX);
         let entered = self.n_running.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < max).then_some(n + 1));
         if entered.is_err() {
             return Err(Refused::Concurrent(max));
         }
         let place = Place(Arc::clone(self));
-        if let Some(rate) = self.rate {
+        if let Some(rate) = rate {
             let per_second = f64::from(rate) / 60.0;
             let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
             let seconds = now.saturating_duration_since(bucket.filled).as_secs_f64();
@@ -99,6 +132,18 @@ mod tests {
         assert_eq!(limiter.enter(now).unwrap_err(), Refused::Concurrent(2));
         drop(first);
         assert!(limiter.enter(now).is_ok());
+    }
+
+    #[test]
+    fn limits_change_while_requests_run() {
+        let now = Instant::now();
+        let limiter = Arc::new(Limiter::new(None, Some(2), now));
+        let _running = [limiter.enter(now).unwrap(), limiter.enter(now).unwrap()];
+        limiter.set(Some(1), Some(3));
+        assert_eq!((limiter.limits(), limiter.n_running()), ((Some(1), Some(3)), 2));
+        let _third = limiter.enter(now).unwrap();
+        limiter.set(Some(1), None);
+        assert!(matches!(limiter.enter(now), Err(Refused::Rate { .. })));
     }
 
     #[test]

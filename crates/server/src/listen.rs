@@ -2,7 +2,7 @@
 //! accepting and lets the requests in flight end.
 
 use super::connection::{Activity, Connections, Socket, Times, Watched};
-use super::{App, health, router};
+use super::{App, health, reload, router, systemd};
 use crate::hint::HintExt;
 use anyhow::{Context, Result, anyhow};
 use axum::Router;
@@ -11,18 +11,25 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+use tokio_rustls::rustls::sign::CertifiedKey;
 use tower::ServiceExt as _;
 
 /// For what answers that are cut still have to say.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How often the server looks after itself.
+const HOUSE_TIME: Duration = Duration::from_secs(1);
+/// After so many of them, what keys have used is written to the disk.
+const USAGE_TICKS: u64 = 10;
 /// Largest request line and headers together.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 
@@ -37,41 +44,98 @@ pub struct Listen {
     pub notice: Duration,
     /// How long requests may go on after that.
     pub drain: Duration,
+    /// Reads the keys and limits again when SIGHUP comes.
+    pub reader: Option<reload::Reader>,
 }
 
 /// Who is at the other end.
 #[derive(Copy, Clone, Debug)]
 pub struct Peer(pub IpAddr);
 
+/// The certificate, which can be read again while connections use it.
 #[derive(Clone)]
-pub struct Tls(TlsAcceptor);
+pub struct Tls {
+    acceptor: TlsAcceptor,
+    certificate: Arc<Certificate>,
+}
 
-impl Tls {
-    pub fn open(cert: &Path, key: &Path) -> Result<Self> {
-        let chain: Vec<CertificateDer> = CertificateDer::pem_file_iter(cert)
-            .and_then(Iterator::collect)
-            .with_context(|| format!("the certificate `{}`", cert.display()))
-            .hint("--tls-cert is a PEM file with the certificate chain")?;
-        if chain.is_empty() {
-            return Err(anyhow!("the certificate `{}`: there is none in the file", cert.display()))
-                .hint("--tls-cert is a PEM file with the certificate chain");
-        }
-        let key = PrivateKeyDer::from_pem_file(key)
-            .with_context(|| format!("the private key `{}`", key.display()))
-            .hint("--tls-key is a PEM file with the certificate's private key")?;
-        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .context("the certificate and the key do not match")?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+#[derive(Debug)]
+struct Certificate {
+    cert: PathBuf,
+    key: PathBuf,
+    current: RwLock<Arc<CertifiedKey>>,
+    /// When the files were last written, as far as it is known.
+    written: Mutex<[Option<SystemTime>; 2]>,
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-/// Takes the address, before anything is loaded. Who connects now waits.
+impl Certificate {
+    fn written(&self) -> [Option<SystemTime>; 2] {
+        [&self.cert, &self.key].map(|path| std::fs::metadata(path).and_then(|file| file.modified()).ok())
+    }
+}
+
+impl Tls {
+    pub fn open(cert: &Path, key: &Path) -> Result<Self> {
+        let current = RwLock::new(Arc::new(certified_key(cert, key)?));
+        let certificate =
+            Arc::new(Certificate { cert: cert.to_owned(), key: key.to_owned(), current, written: Mutex::default() });
+        *certificate.written.lock().unwrap_or_else(PoisonError::into_inner) = certificate.written();
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(&certificate) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), certificate })
+    }
+
+    /// Whether the files are others than those that were read last.
+    pub fn has_changed(&self) -> bool {
+        let written = self.certificate.written();
+        written != *self.certificate.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the files again; new connections use what is in them.
+    pub fn reload(&self) -> Result<()> {
+        let Certificate { cert, key, current, written } = &*self.certificate;
+        // Files that are no good are not read again until they change.
+        *written.lock().unwrap_or_else(PoisonError::into_inner) = self.certificate.written();
+        let fresh = Arc::new(certified_key(cert, key)?);
+        *current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(tokio_rustls::rustls::crypto::ring::default_provider())
+}
+
+fn certified_key(cert: &Path, key: &Path) -> Result<CertifiedKey> {
+    let chain: Vec<CertificateDer> = CertificateDer::pem_file_iter(cert)
+        .and_then(Iterator::collect)
+        .with_context(|| format!("the certificate `{}`", cert.display()))
+        .hint("--tls-cert is a PEM file with the certificate chain")?;
+    if chain.is_empty() {
+        return Err(anyhow!("the certificate `{}`: there is none in the file", cert.display()))
+            .hint("--tls-cert is a PEM file with the certificate chain");
+    }
+    let key = PrivateKeyDer::from_pem_file(key)
+        .with_context(|| format!("the private key `{}`", key.display()))
+        .hint("--tls-key is a PEM file with the certificate's private key")?;
+    CertifiedKey::from_der(chain, key, &provider()).context("the certificate and the key do not match")
+}
+
+/// Takes the address, or the socket that systemd opened, before anything is loaded. Who connects now waits.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    if let Some(socket) = systemd::socket().context("the socket that systemd opened cannot be used")? {
+        socket.set_nonblocking(true)?;
+        return TcpListener::from_std(socket).context("the socket that systemd opened cannot be used");
+    }
     TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address}"))
@@ -79,17 +143,24 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
 }
 
 /// Serves until told to stop, then for at most `drain` longer; told once more, no longer.
-pub async fn run(app: Arc<App>, listener: TcpListener, listen: Listen, idle_unload: Option<Duration>) -> Result<()> {
+pub async fn run(app: Arc<App>, listener: TcpListener, mut listen: Listen) -> Result<()> {
     let address = listener.local_addr()?;
     let service = router(Arc::clone(&app));
     let signs_of_life = health::reserve(Arc::clone(&app));
     let connections = Connections::new(listen.max_connections, listen.max_per_peer);
     let graceful = GracefulShutdown::new();
     let mut stop = std::pin::pin!(stop_signal());
-    let house = tokio::spawn(keep_house(Arc::clone(&app), idle_unload));
+    let house = [
+        tokio::spawn(keep_house(Arc::clone(&app))),
+        tokio::spawn(reload::watch(Arc::clone(&app), listen.tls.clone(), listen.reader.take())),
+        tokio::spawn(systemd::keep_alive()),
+        tokio::spawn(super::library::find_digests(Arc::clone(&app.models))),
+    ];
+    super::openai::background::resume(&app);
     let mut closing = std::pin::pin!(tokio::time::sleep(Duration::MAX));
     let scheme = if listen.tls.is_some() { "https" } else { "http" };
     eprintln!("listening on {scheme}://{address}");
+    systemd::ready();
     loop {
         let (stream, address) = tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -129,7 +200,7 @@ pub async fn run(app: Arc<App>, listener: TcpListener, listen: Listen, idle_unlo
             let serving = async {
                 match tls {
                     None => serve(stream, service, peer, activity, times, watcher).await,
-                    Some(Tls(acceptor)) => {
+                    Some(Tls { acceptor, .. }) => {
                         serve(acceptor.accept(stream).await?, service, peer, activity, times, watcher).await
                     }
                 }
@@ -144,14 +215,28 @@ pub async fn run(app: Arc<App>, listener: TcpListener, listen: Listen, idle_unlo
         });
     }
     drop(listener);
-    house.abort();
+    systemd::stopping();
     app.state.drain();
-    tracing::info!("stopping: requests in flight may go on for {} s", listen.drain.as_secs());
-    let mut done = std::pin::pin!(graceful.shutdown());
+    let outcome = drain(&app, graceful, listen.drain).await;
+    house.iter().for_each(tokio::task::JoinHandle::abort);
+    app.save_usage();
+    outcome
+}
+
+/// Waits for what is in flight, but not for ever.
+async fn drain(app: &App, graceful: GracefulShutdown, limit: Duration) -> Result<()> {
+    tracing::info!("stopping: requests in flight may go on for {} s", limit.as_secs());
+    let mut done = std::pin::pin!(async {
+        graceful.shutdown().await;
+        // What is on disk is begun again at the next start.
+        if app.disk.is_none() {
+            app.state.jobs_done().await;
+        }
+    });
     tokio::select! {
         () = &mut done => return Ok(()),
-        () = tokio::time::sleep(listen.drain) => {
-            tracing::warn!("requests still ran after {} s and were cut", listen.drain.as_secs());
+        () = tokio::time::sleep(limit) => {
+            tracing::warn!("requests still ran after {} s and were cut", limit.as_secs());
         }
         () = stop_signal() => tracing::warn!("told to stop once more: requests still ran and were cut"),
     }
@@ -178,6 +263,8 @@ where
         .timer(TokioTimer::new())
         // It would also end idle connections; `Activity::overdue` bounds both.
         .header_read_timeout(None)
+        // A client that has sent all it wants to say may close its half.
+        .half_close(true)
         .max_buf_size(MAX_HEADER_BYTES)
         .max_headers(128);
     builder
@@ -203,17 +290,20 @@ where
 }
 
 /// What has to be done now and then. A task of its own: it may wait for a model that is being loaded.
-async fn keep_house(app: Arc<App>, idle_unload: Option<Duration>) {
-    let often = Duration::from_secs(5);
-    let mut tick = tokio::time::interval(idle_unload.map_or(often, |idle| (idle / 2).min(often)));
+async fn keep_house(app: Arc<App>) {
+    let idle = app.models.idle_unload().map_or(HOUSE_TIME, |idle| (idle / 2).min(HOUSE_TIME));
+    let mut tick = tokio::time::interval(idle);
+    let mut n_ticks = 0_u64;
     loop {
         tick.tick().await;
         if let Some(metrics) = &app.metrics {
             metrics.run_upkeep();
         }
-        if let Some(idle) = idle_unload {
-            app.models.unload_idle(idle).await;
+        app.models.unload_idle().await;
+        if n_ticks.is_multiple_of(USAGE_TICKS) {
+            app.save_usage();
         }
+        n_ticks += 1;
     }
 }
 

@@ -38,6 +38,10 @@ fn describe() {
     describe_counter!("roci_http_requests_total", "Requests that were answered, by route and status");
     describe_counter!("roci_requests_refused_total", "Requests that were told to come back later");
     describe_counter!("roci_answers_abandoned_total", "Answers whose client went away");
+    describe_counter!("roci_engine_deaths_total", "Processes of engines that died");
+    describe_counter!("roci_engine_requests_resumed_total", "Requests that continued in the next process");
+    describe_counter!("roci_engine_requests_refused_total", "Requests refused because they crash engines");
+    describe_gauge!("roci_engine_up", "Whether the engine of a loaded model is up");
     describe_counter!("roci_answers_total", "Answers that ended, by why");
     describe_counter!("roci_prompt_tokens_total", "Tokens of prompts, cached ones too");
     describe_counter!("roci_generated_tokens_total", "Tokens of answers");
@@ -151,6 +155,14 @@ pub fn finished(model: &str, finished: &Finished) {
     }
 }
 
+/// An engine's process died; so many of its requests go on in the next one. Without a death, the counters begin at 0.
+pub fn engine_died(model: &str, n_deaths: u64, n_kept: usize, n_refused: usize) {
+    let labels = [("model_name", model.to_owned())];
+    counter!("roci_engine_deaths_total", &labels).increment(n_deaths);
+    counter!("roci_engine_requests_resumed_total", &labels).increment(n_kept as u64);
+    counter!("roci_engine_requests_refused_total", &labels).increment(n_refused as u64);
+}
+
 pub fn request(route: &str, status: u16, elapsed: Duration) {
     let (route, status) = (route.to_owned(), status.to_string());
     counter!("roci_http_requests_total", "route" => route.clone(), "status" => status).increment(1);
@@ -162,13 +174,7 @@ pub fn render(app: &App) -> String {
     let Some(handle) = &app.metrics else { return String::new() };
     gauge!("roci_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     gauge!("roci_memory_resident_bytes").set(resident_bytes() as f64);
-    let constraints: usize = app.models.loaded().map(|model| model.constraint_bytes()).sum();
-    for (what, n_bytes) in [
-        ("responses", app.store.n_bytes()),
-        ("chats", app.chats.n_bytes()),
-        ("constraints", constraints),
-        ("bodies", app.body.used_bytes()),
-    ] {
+    for (what, n_bytes) in kept(app) {
         gauge!("roci_kept_bytes", "what" => what).set(n_bytes as f64);
     }
     gauge!("roci_models_loaded").set(app.models.loaded().count() as f64);
@@ -189,6 +195,7 @@ pub fn render(app: &App) -> String {
             ("roci_weights_bytes", model.plan().memory().weights_bytes as f64),
             ("roci_kv_bytes", model.plan().memory().kv_bytes as f64),
             ("roci_scratch_bytes", model.plan().memory().scratch_bytes as f64),
+            ("roci_engine_up", f64::from(u8::from(model.is_up()))),
         ] {
             gauge!(name, &labels()).set(value);
         }
@@ -214,11 +221,40 @@ pub fn render(app: &App) -> String {
         }
     }
     handle.run_upkeep();
-    handle.render()
+    handle.render() + &iteration_tokens(app)
+}
+
+/// A histogram that engines count themselves, in Prometheus's words.
+fn iteration_tokens(app: &App) -> String {
+    const NAME: &str = "vllm:iteration_tokens_total";
+    let mut text = format!("# HELP {NAME} Rows of a pass through the model\n# TYPE {NAME} histogram\n");
+    for entry in app.models.entries() {
+        let (stats, model) = (entry.counters(), &entry.name);
+        let mut n_steps = 0;
+        let bounds = engine::STEP_BOUNDS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
+        for (bound, n) in bounds.zip(stats.n_steps_by_rows) {
+            n_steps += n;
+            text.push_str(&format!("{NAME}_bucket{{model_name={model:?},le=\"{bound}\"}} {n_steps}\n"));
+        }
+        text.push_str(&format!("{NAME}_sum{{model_name={model:?}}} {}\n", stats.n_tokens_computed));
+        text.push_str(&format!("{NAME}_count{{model_name={model:?}}} {n_steps}\n"));
+    }
+    text
+}
+
+/// What the server keeps for clients, in bytes.
+pub fn kept(app: &App) -> [(&'static str, usize); 4] {
+    let constraints = app.models.loaded().map(|model| model.constraint_bytes()).sum();
+    [
+        ("responses", app.store.n_bytes()),
+        ("chats", app.chats.n_bytes()),
+        ("constraints", constraints),
+        ("bodies", app.body.used_bytes()),
+    ]
 }
 
 /// Memory of this process that is in RAM.
-fn resident_bytes() -> u64 {
+pub fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     pages * 4096

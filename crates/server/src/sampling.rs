@@ -84,7 +84,50 @@ fn fresh_seed(model: &Loaded) -> u64 {
 }
 
 impl Knobs {
+    /// What is left open here is taken from another.
+    pub fn or(&self, other: &Self) -> Self {
+        macro_rules! first {
+            ($($field:ident),* $(,)?) => { Self { $($field: self.$field.clone().or_else(|| other.$field.clone())),* } };
+        }
+        first!(
+            deterministic,
+            temperature,
+            top_p,
+            top_k,
+            min_p,
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
+            seed,
+            logit_bias,
+            typical_p,
+            top_n_sigma,
+            xtc_probability,
+            xtc_threshold,
+            dry_multiplier,
+            dry_base,
+            dry_allowed_length,
+            dry_penalty_last_n,
+            dry_sequence_breakers,
+            dynatemp_range,
+            dynatemp_exponent,
+            mirostat,
+            mirostat_tau,
+            mirostat_eta,
+            min_tokens,
+            repeat_last_n,
+            samplers,
+            num_predict,
+            num_ctx,
+            stop
+        )
+    }
+
     pub fn sampling(&self, model: &Loaded, defaults: &Defaults) -> Result<Sampling> {
+        self.or(&model.preset.knobs).checked(model, defaults)
+    }
+
+    fn checked(&self, model: &Loaded, defaults: &Defaults) -> Result<Sampling> {
         let temperature = in_range("temperature", self.temperature, 0.0..=100.0)?;
         let top_p = in_range("top_p", self.top_p, 0.0..=1.0)?;
         let min_p = in_range("min_p", self.min_p, 0.0..=1.0)?;

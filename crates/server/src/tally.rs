@@ -2,6 +2,8 @@
 //! Set around a request by the gate; whatever generates for it finds it.
 
 use super::metrics;
+use super::models::now_s;
+use super::usage::{Account, Counts};
 use axum::http::HeaderValue;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +16,7 @@ tokio::task_local! {
 pub struct Tally {
     /// Whose request it is, where keys are asked for.
     key: Option<String>,
+    account: Option<Arc<Account>>,
     n_prompt: AtomicU64,
     n_generated: AtomicU64,
     /// Fields of the body that were not known.
@@ -21,8 +24,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub fn new(key: Option<String>) -> Arc<Self> {
-        Arc::new(Self { key, ..Self::default() })
+    pub fn new(key: Option<String>, account: Option<Arc<Account>>) -> Arc<Self> {
+        Arc::new(Self { key, account, ..Self::default() })
     }
 
     pub fn key(&self) -> Option<&str> {
@@ -35,6 +38,17 @@ impl Tally {
         self.n_generated.fetch_add(n_generated as u64, Ordering::Relaxed);
         if let Some(key) = &self.key {
             metrics::key_tokens(key, n_prompt, n_generated);
+        }
+        if let Some(account) = &self.account {
+            let (prompt_tokens, generated_tokens) = (n_prompt as u64, n_generated as u64);
+            account.add(Counts { requests: 0, prompt_tokens, generated_tokens }, now_s());
+        }
+    }
+
+    /// The request is over.
+    pub fn end(&self) {
+        if let Some(account) = &self.account {
+            account.add(Counts { requests: 1, ..Counts::default() }, now_s());
         }
     }
 

@@ -46,7 +46,10 @@ pub fn constraint(model: &Loaded, ask: &Ask, prompt: &str) -> Result<Option<Cons
     let constraint = format(model, ask)
         .constraint(&tools, &choice, prompt, &model.tokenizer)
         .map_err(|error| bad(error.to_string()))?;
-    model.check(&constraint).map_err(|text| bad(format!("the tools cannot be called: {text}")))?;
+    model.check(&constraint).map_err(|error| match error {
+        rocinante::Error::Constraint(text) => bad(format!("the tools cannot be called: {text}")),
+        error => error.into(),
+    })?;
     Ok(Some(constraint))
 }
 
@@ -59,8 +62,12 @@ pub fn shape_constraint(model: &Loaded, shape: &Shape) -> Result<Option<Constrai
         Shape::Regex(regex) => Constraint::Regex(regex.clone()),
         Shape::Grammar(grammar) => Constraint::grammar(grammar),
     };
-    let bad = |text: String| ApiError::bad(format!("this constraint cannot be used: {text}"));
-    model.check(&constraint).map_err(|text| bad(text).param("response_format"))?;
+    model.check(&constraint).map_err(|error| match error {
+        rocinante::Error::Constraint(text) => {
+            ApiError::bad(format!("this constraint cannot be used: {text}")).param("response_format")
+        }
+        error => error.into(),
+    })?;
     Ok(Some(constraint))
 }
 

@@ -14,6 +14,7 @@ mod roci;
 mod server;
 mod share;
 mod skip;
+pub mod standin;
 
 pub use random::Random;
 pub use roci::{Outcome, Roci, built_program};

@@ -26,7 +26,13 @@ pub struct Answer {
 impl Server {
     /// Starts it on a free port and waits until it listens.
     pub fn start(roci: &Roci, args: &[&str]) -> Self {
+        Self::start_with(roci, args, &[])
+    }
+
+    /// The same with variables in its environment.
+    pub fn start_with(roci: &Roci, args: &[&str], envs: &[(&str, &str)]) -> Self {
         let mut command = roci.command(args);
+        command.envs(envs.iter().copied());
         command.args(["--port", "0", "--device", "cpu", "--threads", "1"]);
         let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
@@ -101,6 +107,11 @@ impl Server {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// Of its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     pub fn terminate(&self) {

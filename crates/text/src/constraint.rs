@@ -7,15 +7,17 @@
 
 mod gbnf;
 mod limits;
+mod unique_keys;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 use llguidance::{CancellationHandle, Matcher as Parser, ParserFactory};
 use serde_json::{Value, json};
 
+use self::unique_keys::{QuoteTokens, UniqueKeys};
 use crate::tokenizer::Specials;
 use crate::{Error, Result, Tokenizer};
 
@@ -106,7 +108,25 @@ pub(crate) fn spaced(schema: Value) -> Value {
 }
 
 /// Looks at a constraint before it is compiled; an error is why it is refused.
-pub type Guard = dyn Fn(&Constraint) -> std::result::Result<(), String> + Send + Sync;
+pub type Guard = dyn Fn(&Constraint) -> std::result::Result<(), Refusal> + Send + Sync;
+
+/// Why a [`Guard`] refuses a constraint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It cannot be used.
+    Wrong(String),
+    /// Nothing is known against it: there was no time to look at it.
+    Busy(String),
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Wrong(text) => Self::Constraint(text),
+            Refusal::Busy(text) => Self::ConstraintBusy(text),
+        }
+    }
+}
 
 /// Compiles constraints for one tokenizer. Cheap to clone; clones share what they compiled.
 #[derive(Clone)]
@@ -114,6 +134,9 @@ pub struct Compiler {
     factory: Arc<ParserFactory>,
     kept: Arc<Mutex<VecDeque<(String, Parser)>>>,
     guard: Option<Arc<Guard>>,
+    tokenizer: Arc<Tokenizer>,
+    /// Made with the first schema that needs them.
+    quote_tokens: Arc<OnceLock<Arc<QuoteTokens>>>,
 }
 
 impl std::fmt::Debug for Compiler {
@@ -134,7 +157,13 @@ impl Compiler {
         let words: Vec<Vec<u8>> = (0..n_ids).map(|id| trie_bytes(tokenizer, id)).collect();
         let trie = TokTrie::from(&TokRxInfo::new(n_ids, end), &words).with_eos_tokens(tokenizer.end_ids());
         let env: TokEnv = Arc::new(Environment { tokenizer: tokenizer.clone(), trie });
-        Ok(Self { factory: Arc::new(factory(&env)?), kept: Arc::default(), guard: None })
+        Ok(Self {
+            factory: Arc::new(factory(&env)?),
+            kept: Arc::default(),
+            guard: None,
+            tokenizer: Arc::clone(tokenizer),
+            quote_tokens: Arc::default(),
+        })
     }
 
     /// Asks `guard` about every constraint before it is compiled.
@@ -144,6 +173,15 @@ impl Compiler {
 
     /// A matcher that has seen nothing yet.
     pub fn build(&self, constraint: &Constraint) -> Result<Matcher> {
+        let counts = matches!(constraint, Constraint::JsonSchema(schema) if unique_keys::counts_properties(schema));
+        let keys = counts.then(|| {
+            let make = || Arc::new(unique_keys::quote_tokens(&self.tokenizer));
+            UniqueKeys::new(Arc::clone(self.quote_tokens.get_or_init(make)))
+        });
+        Ok(Matcher { parser: self.parser(constraint)?, tokenizer: Arc::clone(&self.tokenizer), keys })
+    }
+
+    fn parser(&self, constraint: &Constraint) -> Result<Parser> {
         let spec = constraint.to_spec();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = kept.iter().position(|(key, _)| *key == spec)
@@ -151,7 +189,7 @@ impl Compiler {
         {
             let parser = entry.1.clone();
             kept.push_back(entry);
-            return Ok(Matcher { parser });
+            return Ok(parser);
         }
         drop(kept);
         let parser = self.compile(constraint)?;
@@ -163,7 +201,7 @@ impl Compiler {
         {
             kept.pop_front();
         }
-        Ok(Matcher { parser })
+        Ok(parser)
     }
 
     /// What the compiled constraints that are kept are reckoned to take.
@@ -175,7 +213,7 @@ impl Compiler {
     fn compile(&self, constraint: &Constraint) -> Result<Parser> {
         limits::check(constraint)?;
         if let Some(guard) = &self.guard {
-            guard(constraint).map_err(Error::Constraint)?;
+            guard(constraint)?;
         }
         compile(&self.factory, constraint)
     }
@@ -224,6 +262,9 @@ fn compile(factory: &ParserFactory, constraint: &Constraint) -> Result<Parser> {
 /// The state of one answer under a constraint.
 pub struct Matcher {
     parser: Parser,
+    tokenizer: Arc<Tokenizer>,
+    /// Where a key that is written twice would count twice.
+    keys: Option<UniqueKeys>,
 }
 
 impl std::fmt::Debug for Matcher {
@@ -237,7 +278,14 @@ impl Matcher {
     /// complete these are the tokens that end it.
     pub fn allowed(&mut self, take: impl FnOnce(&[u32])) -> Result<()> {
         let mask = self.parser.compute_mask_or_eos().map_err(|error| Error::Constraint(error.to_string()))?;
-        take(mask.as_slice());
+        match &self.keys {
+            Some(keys) => {
+                let mut words = mask.as_slice().to_vec();
+                keys.forbid(&mut words);
+                take(&words);
+            }
+            None => take(mask.as_slice()),
+        }
         Ok(())
     }
 
@@ -245,6 +293,9 @@ impl Matcher {
     pub fn accept(&mut self, token: u32) -> Result<()> {
         if self.is_done() {
             return Ok(());
+        }
+        if let (Some(keys), Some(bytes)) = (&mut self.keys, self.tokenizer.token_bytes(token)) {
+            keys.push(bytes);
         }
         self.parser.consume_token(token).map_err(|error| Error::Constraint(error.to_string()))
     }

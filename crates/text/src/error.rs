@@ -51,6 +51,10 @@ pub enum Error {
     #[error("the constraint cannot be used: {0}")]
     Constraint(String),
 
+    /// A constraint that may be good; whoever was to look at it had no time.
+    #[error("the constraint cannot be looked at now: {0}")]
+    ConstraintBusy(String),
+
     /// The template's source is not a template.
     #[error("the chat template cannot be read: {0}")]
     TemplateSyntax(String),

@@ -4,11 +4,11 @@
 use crate::drive::{Driver, Span, Want};
 use crate::machine::Cpu;
 use crate::options::{Format, LoadArgs, print_json};
+use crate::progress::{self, Counts};
 use crate::report::{HintExt, human_bytes};
 use crate::{model_file, profile, store};
 use anyhow::{Context, Result, anyhow};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use indicatif::{ProgressBar, ProgressStyle};
 use rocinante::{ModelFiles, StepSizes, Workload};
 use serde_json::json;
 use std::io::Write;
@@ -249,9 +249,7 @@ fn open(args: &Args) -> Result<(String, ModelFiles)> {
         Some(n) => format!("{} ({n} layers)", shape.name()),
         None => shape.name().to_owned(),
     };
-    let spinner = ProgressBar::new_spinner();
-    spinner.set_message(format!("making {name} with random {} weights", weights.name));
-    spinner.enable_steady_tick(std::time::Duration::from_millis(120));
+    let spinner = progress::spinner(format!("making {name} with random {} weights", weights.name));
     let checkpoint = model::synthetic_layers(shape, args.layers, weights.recipe, 1)?;
     if let Some(path) = &args.save {
         spinner.set_message(format!("writing {}", path.display()));
@@ -284,9 +282,7 @@ impl Bench<'_> {
         if n_prompt == 0 && args.generate == 0 {
             return Ok(Vec::new());
         }
-        let bar = ProgressBar::new(1 + args.repetitions as u64);
-        let style = "measuring [{bar:24}] {pos}/{len}, {eta} left";
-        bar.set_style(ProgressStyle::with_template(style).expect("a constant template").progress_chars("=> "));
+        let bar = progress::bar("measuring", Some(1 + args.repetitions as u64), Counts::Things);
         bar.tick();
         // What lies before the depth stays as it is: it is written once.
         for seq_idx in 0..batch {

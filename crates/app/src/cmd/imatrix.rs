@@ -3,10 +3,10 @@
 
 use crate::drive::{Driver, Span, Want};
 use crate::options::LoadArgs;
+use crate::progress::{self, Counts};
 use crate::report::HintExt;
 use crate::{model_file, store};
 use anyhow::{Result, anyhow};
-use indicatif::{ProgressBar, ProgressStyle};
 use rocinante::quantize::{self, Column, Importance};
 use rocinante::{Device, ModelFiles, StepSizes, Workload};
 use std::collections::HashMap;
@@ -68,8 +68,7 @@ pub fn main(args: &Args) -> Result<()> {
 
     let empty = tokenizer.encode_with("", Specials::Plain, Ends::Add);
     let bos = tokenizer.bos().filter(|bos| empty.first() == Some(bos));
-    let style = ProgressStyle::with_template("{bar:30} chunk {pos}/{len}  {eta} left")?;
-    let bar = ProgressBar::new(n_chunks as u64).with_style(style);
+    let bar = progress::bar("chunks", Some(n_chunks as u64), Counts::Things);
     ops::observe();
     for chunk in tokens.chunks_exact(n_chunk).take(n_chunks) {
         let mut chunk = chunk.to_vec();

@@ -2,10 +2,10 @@
 //! before, and shows or removes what is there.
 
 use crate::options::{self, Format, print_json};
+use crate::progress::{self, Counts};
 use crate::report::{HintExt, human_bytes};
 use anyhow::{Context, Result, anyhow};
 use gpu::Cache;
-use indicatif::{ProgressBar, ProgressStyle};
 use model::{DeviceChoice, KvType, LoadOptions, Model, Recipe, Synthetic};
 use rocinante::Device;
 use serde_json::json;
@@ -19,7 +19,7 @@ Examples:
   roci kernels list
   roci kernels clear
 
-Kernels are kept in ROCI_KERNEL_CACHE, by default ~/.cache/rocinante/kernels, under a key of source, options,
+Kernels are kept in ROCI_KERNEL_CACHE, by default ~/.cache/roci/kernels, under a key of source, options,
 architecture and compiler version: kernels of another version are never used.";
 
 /// The common weight types; kernels of the others are compiled when a model first needs them.
@@ -85,12 +85,10 @@ fn make(device: Device, cache: &Cache) -> Result<()> {
     };
     let n_before = cache.entries()?.len();
     let kv_types = [KvType::F16, KvType::F32];
-    let bar = ProgressBar::new((TYPES.len() * kv_types.len()) as u64);
-    let style = "compiling [{bar:24}] {pos}/{len} {msg}";
-    bar.set_style(ProgressStyle::with_template(style).expect("a constant template").progress_chars("=> "));
+    let bar = progress::bar("compiling", Some((TYPES.len() * kv_types.len()) as u64), Counts::Things);
     for kv_type in kv_types {
         for dtype in TYPES {
-            bar.set_message(format!("for {dtype} weights"));
+            bar.set_message(format!("  for {dtype} weights"));
             let checkpoint = model::synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 1)?;
             let options = LoadOptions { device, kv_type, n_blocks: 8, max_batch_tokens: 64, ..LoadOptions::default() };
             // Loading runs a step of each kind.

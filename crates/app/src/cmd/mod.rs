@@ -5,6 +5,7 @@ pub mod completions;
 pub mod devices;
 pub mod doctor;
 pub mod embed;
+pub mod engine;
 pub mod imatrix;
 pub mod inspect;
 pub mod kernels;

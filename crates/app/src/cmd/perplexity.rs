@@ -5,10 +5,10 @@
 use crate::drive::{Driver, Span, Want};
 use crate::logits_file::{Reader, Shape, Writer};
 use crate::options::{Format, LoadArgs, print_json};
+use crate::progress::{self, Counts};
 use crate::report::HintExt;
 use crate::{model_file, store};
 use anyhow::{Result, anyhow, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use rocinante::{StepSizes, Workload};
 use serde_json::json;
 use std::io::Write;
@@ -176,7 +176,7 @@ pub fn main(args: &Args) -> Result<()> {
         .map(|path| Writer::create(path, shape(&chunks, n_vocab), &chunks.tokens))
         .transpose()?;
     let mut score = Score::default();
-    let bar = progress_bar(chunks.n_chunks);
+    let bar = progress::bar("chunks", Some(chunks.n_chunks as u64), Counts::Things);
     for idx in 0..chunks.n_chunks {
         score_chunk(&mut driver, &chunks, idx, n_vocab, &mut |logprobs, next| {
             score.add(logprobs[next as usize]);
@@ -188,7 +188,7 @@ pub fn main(args: &Args) -> Result<()> {
             }
             Ok(())
         })?;
-        bar.set_message(format!("{:.3}", score.perplexity()));
+        bar.set_message(format!(", perplexity {:.3}", score.perplexity()));
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -295,13 +295,6 @@ fn print_results(args: &Args, chunks: &Chunks, score: &Score, divergence: Option
         writeln!(out, "same best      {:.2} %", 100.0 * figure("same_top"))?;
     }
     Ok(())
-}
-
-fn progress_bar(n_chunks: usize) -> ProgressBar {
-    let bar = ProgressBar::new(n_chunks as u64);
-    let style = "chunk {pos}/{len} [{bar:24}] {eta} left, perplexity {msg}";
-    bar.set_style(ProgressStyle::with_template(style).expect("a constant template").progress_chars("=> "));
-    bar
 }
 
 #[cfg(test)]

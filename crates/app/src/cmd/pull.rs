@@ -12,7 +12,7 @@ Examples:
   roci pull hf:OWNER/REPO:Q8_0        the one with this word in its name
   roci pull hf:OWNER/REPO:FILE.gguf   exactly this one
 
-An interrupted download resumes. Models are kept in $ROCI_HOME, or in ~/.cache/roci.
+An interrupted download resumes. Models are kept in ~/.local/share/roci, or in $ROCI_HOME.
 Respects HTTPS_PROXY, SSL_CERT_FILE, pip's index-url, cert and proxy settings, HF_ENDPOINT, HF_TOKEN.";
 
 /// Download a model

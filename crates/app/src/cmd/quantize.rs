@@ -1,10 +1,10 @@
 //! `roci quantize`: the same model in a smaller type, as a GGUF file that llama.cpp reads too.
 
 use crate::options::{bounded_threads, parse_mix};
-use crate::report::{HintExt, human_bytes};
+use crate::progress::{self, Counts};
+use crate::report::{self, HintExt, human_bytes};
 use crate::{model_file, store};
 use anyhow::{Context, Result, anyhow};
-use indicatif::{ProgressBar, ProgressStyle};
 use rocinante::quantize::{self, Importance, Mix, convert};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -77,7 +77,7 @@ pub fn main(args: &Args) -> Result<()> {
     let checkpoint = match checkpoint.format() {
         Format::Gguf => checkpoint,
         Format::Safetensors => {
-            checkpoint.notes().iter().for_each(|note| eprintln!("note: {note}"));
+            checkpoint.notes().iter().for_each(|note| report::note(note));
             quantize::as_gguf(checkpoint, &path)
                 .hint("`--quantize TYPE` of run and serve takes safetensors as they are")?
         }
@@ -94,13 +94,16 @@ pub fn main(args: &Args) -> Result<()> {
         }
     }
     if plan.n_blind > 0 {
-        eprintln!("note: {} tensors take types that want --imatrix; expect them to be worse without", plan.n_blind);
+        report::note(&format!(
+            "{} tensors take types that want --imatrix; expect them to be worse without",
+            plan.n_blind
+        ));
     }
     if plan.n_fallback > 0 {
-        eprintln!(
-            "note: {} tensors have rows that fill no blocks of their type and take a larger one",
+        report::note(&format!(
+            "{} tensors have rows that fill no blocks of their type and take a larger one",
             plan.n_fallback
-        );
+        ));
     }
 
     let mut metadata = checkpoint.metadata().clone();
@@ -129,11 +132,10 @@ pub fn main(args: &Args) -> Result<()> {
         (info.shape.iter().product::<usize>() / info.dtype.block_len() * info.dtype.block_bytes()) as u64
     };
     let total: u64 = infos.iter().map(n_bytes).sum();
-    let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes}  {eta} left  {msg}")?;
-    let bar = ProgressBar::new(total).with_style(style);
+    let bar = progress::bar("quantizing", Some(total), Counts::Bytes);
     // Each is let go of when it is written: one that was made from others takes memory of its own.
     for (tensor, &dtype) in checkpoint.into_tensors().into_iter().zip(&plan.types) {
-        bar.set_message(tensor.name.clone());
+        bar.set_message(format!("  {}", tensor.name));
         if dtype == tensor.dtype {
             writer.tensor(&tensor.bytes)?;
             bar.inc(tensor.bytes.len() as u64);
@@ -148,7 +150,7 @@ pub fn main(args: &Args) -> Result<()> {
     let n_bytes_out = std::fs::metadata(&args.out)?.len();
     let (from, to) = (human_bytes(n_source_bytes), human_bytes(n_bytes_out));
     if n_source_bytes < n_bytes_out {
-        eprintln!("note: the result is larger than its source ({to} from {from})");
+        report::note(&format!("the result is larger than its source ({to} from {from})"));
     }
     println!("{}: {from} -> {to} as {} in {:.1} s", args.out.display(), mix.name, start.elapsed().as_secs_f64());
     Ok(())

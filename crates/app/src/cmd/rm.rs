@@ -1,8 +1,8 @@
 //! `roci rm`: give the disk space back.
 
 use crate::report::{HintExt, human_bytes};
-use crate::store::{Cache, Entry};
 use anyhow::{Result, anyhow};
+use hub::{Entry, Store, normal_name};
 use std::io::Write;
 
 /// Remove downloaded models
@@ -18,14 +18,14 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<()> {
-    let cache = Cache::from_env()?;
+    let store = Store::from_env()?;
     let mut out = std::io::stdout().lock();
     if args.all {
-        let n_bytes = cache.remove_all()?;
-        writeln!(out, "removed everything in {} ({})", cache.root().display(), human_bytes(n_bytes))?;
+        let n_bytes = store.remove_all()?;
+        writeln!(out, "removed everything in {} ({})", store.root().display(), human_bytes(n_bytes))?;
         return Ok(());
     }
-    let entries = cache.entries()?;
+    let entries = store.entries()?;
     // First all names, then the first removal: a wrong one must not leave half of the work done.
     let mut chosen: Vec<&Entry> = Vec::new();
     for name in &args.names {
@@ -33,11 +33,11 @@ pub fn main(args: &Args) -> Result<()> {
         let before = chosen.len();
         chosen.extend(matching);
         if chosen.len() == before {
-            return Err(anyhow!("`{name}` is not in {}", cache.root().display())).hint("`roci list` shows what is");
+            return Err(anyhow!("`{name}` is not in {}", store.root().display())).hint("`roci list` shows what is");
         }
     }
     for entry in chosen {
-        let n_bytes = cache.remove(entry)?;
+        let n_bytes = store.remove(entry)?;
         writeln!(out, "removed {} ({})", entry.name, human_bytes(n_bytes))?;
     }
     Ok(())
@@ -45,5 +45,6 @@ pub fn main(args: &Args) -> Result<()> {
 
 /// `hf:owner/repo` stands for all fetched files of the repository.
 fn is_named(entry: &Entry, name: &str) -> bool {
-    entry.name == name || (name.starts_with("hf:") && entry.name.starts_with(&format!("{name}:")))
+    normal_name(&entry.name) == normal_name(name)
+        || (name.starts_with("hf:") && entry.name.starts_with(&format!("{name}:")))
 }

@@ -6,7 +6,7 @@ use crate::interrupt;
 use crate::model_file;
 use crate::options::{Format, LoadArgs, print_json};
 use crate::profile;
-use crate::report::{HintExt, human_bytes};
+use crate::report::{self, HintExt, human_bytes};
 use crate::sampling_args::SamplingArgs;
 use crate::store;
 use anyhow::{Context, Result, anyhow};
@@ -86,12 +86,16 @@ pub fn main(args: &Args) -> Result<()> {
     if args.profile.is_some() {
         options.watch = Watch::Profile;
     }
+    if options.watch == Watch::Off {
+        // A GPU that faults takes its process along; the answer goes on in the next one.
+        super::engine::in_process_for_gpus(&mut options)?;
+    }
     let model = model_file::load(&path, &options)?;
     if args.verbose {
         eprintln!("{}", describe(&model));
     }
     if model.template().is_base() && !args.raw {
-        eprintln!("note: a base model without a chat template: the prompt is continued as plain text");
+        report::note("a base model without a chat template: the prompt is continued as plain text");
     }
     let Some(prompt) = prompt else {
         chat::Chat::new(&model, args).run()?;

@@ -7,14 +7,18 @@ use crate::{serve_config as config, store};
 use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
 use rocinante::{Scheduling, Workload};
+use server::audit::Audit;
 use server::connection::Times;
+use server::disk::{Disk, Table};
 use server::gate::Gate;
 use server::json::BodyLimits;
 use server::keys::Keys;
+use server::library;
 use server::listen::{Listen, Tls};
-use server::models::{Entry, Registry};
+use server::models::{Entry, Offer, Registry};
 use server::openai::store::{Store, Unknown};
 use server::origin::Policy;
+use server::reload::Fresh;
 use server::sampling::Defaults;
 use server::traces::{self, Collector};
 use server::{App, log, metrics};
@@ -26,6 +30,7 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
+  roci serve                               what was pulled, and known names on demand
   roci serve smollm2                       open http://127.0.0.1:8080; programs use /v1
   roci serve chat=a.gguf code=b.gguf       two models by name, loaded on first use
   roci key new --name alice --file keys    create a key, then require it:
@@ -41,7 +46,7 @@ See docs/user/serve.md and docs/operator/server.md.";
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Models to serve: a known name, a file, a folder of safetensors or hf:OWNER/REPO[:FILE]; NAME=MODEL renames one
+    /// Models to serve [default: those that were pulled]: a known name, a file, a folder of safetensors or hf:OWNER/REPO[:FILE]; NAME=MODEL renames one
     pub models: Vec<String>,
     /// Address to listen on; one that others can reach requires --api-key-file
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
@@ -78,6 +83,18 @@ pub struct ModelsArgs {
     /// Unload a model after this many seconds without requests; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub idle_unload: u64,
+    /// Run engines inside the server instead of in processes of their own: a crash then ends the server
+    #[arg(long)]
+    pub in_process: bool,
+    /// Give a model up when its engine's process has died this often in ten minutes
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = positive)]
+    pub max_engine_deaths: usize,
+    /// Serve the only model under this name instead; repeatable, for more names
+    #[arg(long, value_name = "NAME")]
+    pub served_model_name: Vec<String>,
+    /// Without models and keys: offer what was pulled, and fetch nothing on demand
+    #[arg(long)]
+    pub no_pull: bool,
     /// Reject unknown model names; otherwise a single model answers to any name
     #[arg(long)]
     pub strict_model_names: bool,
@@ -87,6 +104,12 @@ pub struct ModelsArgs {
     /// Maximum memory for stored responses and chat completions together, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = positive)]
     pub max_stored_size: usize,
+    /// Keep stored responses, chat completions, background answers and usage in this file, so that they survive a restart
+    #[arg(long, value_name = "FILE")]
+    pub store: Option<PathBuf>,
+    /// Encrypt the store with the key in this file (64 hexadecimal digits)
+    #[arg(long, value_name = "FILE", requires = "store")]
+    pub store_key_file: Option<PathBuf>,
     /// Send embeddings as numbers even to clients that ask for base64
     #[arg(long)]
     pub no_base64: bool,
@@ -143,6 +166,9 @@ pub struct AccessArgs {
     /// Concurrent requests for keys without their own limit [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub concurrent: Option<u32>,
+    /// Append a line of JSON to this file for every request made with a key
+    #[arg(long, value_name = "FILE")]
+    pub audit_log: Option<PathBuf>,
     /// Certificate chain (PEM), for HTTPS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
@@ -225,16 +251,8 @@ fn positive(text: &str) -> Result<usize, String> {
 }
 
 pub fn main(typed: &Args) -> Result<()> {
-    let command = Args::augment_args(clap::Command::new("roci serve")).no_binary_name(true).args_override_self(true);
-    let file = typed.config.clone().or_else(|| std::env::var_os("ROCI_CONFIG").map(PathBuf::from));
-    let mut arguments = config::arguments(&command, file.as_deref(), &|name| std::env::var_os(name))?;
-    let own: Vec<OsString> = std::env::args_os().skip_while(|arg| arg != "serve").skip(1).collect();
-    if !typed.models.is_empty() {
-        // Models that were typed stand instead of the others.
-        arguments.retain(|argument| argument.to_string_lossy().starts_with("--"));
-    }
-    arguments.extend(own);
-    let matches = command.clone().try_get_matches_from(arguments).unwrap_or_else(|error| error.exit());
+    let (command, matches) = read(typed)?;
+    let matches = matches.unwrap_or_else(|error| error.exit());
     let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if args.print_config {
         print!("{}", config::print(&command, &matches));
@@ -243,11 +261,37 @@ pub fn main(typed: &Args) -> Result<()> {
     serve(&args)
 }
 
-fn serve(args: &Args) -> Result<()> {
-    if args.models.is_empty() {
-        return Err(anyhow!("no model to serve")).hint("roci serve MODEL..., or `models = [...]` in --config");
+/// What was typed, the environment and the settings file together, as they are now.
+fn read(typed: &Args) -> Result<(clap::Command, clap::error::Result<clap::ArgMatches>)> {
+    let command = Args::augment_args(clap::Command::new("roci serve")).no_binary_name(true).args_override_self(true);
+    let file = typed.config.clone().or_else(|| std::env::var_os("ROCI_CONFIG").map(PathBuf::from));
+    let mut arguments = config::arguments(&command, file.as_deref(), &|name| std::env::var_os(name))?;
+    // `--quiet` belongs to the program, not to the command.
+    let own = std::env::args_os().skip_while(|arg| arg != "serve").skip(1);
+    let own: Vec<OsString> = own.filter(|arg| arg != "-q" && arg != "--quiet").collect();
+    if !typed.models.is_empty() {
+        // Models that were typed stand instead of the others.
+        arguments.retain(|argument| argument.to_string_lossy().starts_with("--"));
     }
-    let listen = listen(args)?;
+    arguments.extend(own);
+    let matches = command.clone().try_get_matches_from(arguments);
+    Ok((command, matches))
+}
+
+/// What SIGHUP brings: the keys and limits as they would be after a restart.
+fn read_again(typed: &Args) -> Result<Fresh> {
+    let args = Args::from_arg_matches(&read(typed)?.1?)?;
+    let keys = args.access.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
+    if typed.access.api_key_file.is_some() && keys.all().is_empty() {
+        return Err(anyhow!("no key is required any more")).hint("restart the server to do without keys");
+    }
+    Ok(Fresh { keys, rate: args.access.rate, concurrent: args.access.concurrent })
+}
+
+fn serve(args: &Args) -> Result<()> {
+    let mut listen = listen(args)?;
+    let typed = args.clone();
+    listen.reader = Some(Box::new(move || read_again(&typed)));
     let keys = args.access.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
     if !args.host.is_loopback() && keys.all().is_empty() && !args.access.allow_anyone {
         return Err(anyhow!("{} can be reached by others, but no key is required", args.host)).hint(
@@ -259,22 +303,39 @@ fn serve(args: &Args) -> Result<()> {
     if let Some(collector) = Collector::from_env(args.logs.otlp_endpoint.as_deref(), &|name| std::env::var(name).ok()) {
         traces::install(collector);
     }
-    let entries = args.models.iter().map(|model| open_entry(model)).collect::<Result<Vec<_>>>()?;
+    let offer = match (args.models.is_empty(), keys.all().is_empty() && !args.models_args.no_pull) {
+        (false, _) => Offer::Given,
+        (true, false) => Offer::Store,
+        (true, true) => Offer::StoreAndHub,
+    };
+    let mut entries = match offer {
+        Offer::Given => args.models.iter().map(|model| open_entry(model)).collect::<Result<Vec<_>>>()?,
+        Offer::Store | Offer::StoreAndHub => library::offered()?,
+    };
+    rename(&mut entries, &args.models_args.served_model_name)?;
     for (i, entry) in entries.iter().enumerate() {
         if entries[..i].iter().any(|other| other.name == entry.name) {
             return Err(anyhow!("two models are named `{}`", entry.name)).hint("rename one: NAME=MODEL");
         }
     }
     let scheduling = &args.scheduling;
-    let options = args.load.options(Workload::Server(Scheduling {
+    let mut options = args.load.options(Workload::Server(Scheduling {
         max_running: scheduling.max_running,
         max_queue: scheduling.max_queue,
         max_batch_tokens: scheduling.max_batch_tokens,
         prefill_chunk: scheduling.prefill_chunk,
         kv_tokens: scheduling.kv_tokens,
-        n_models: args.models_args.max_loaded.min(entries.len()),
+        n_models: match offer {
+            Offer::Given => args.models_args.max_loaded.min(entries.len()),
+            Offer::Store | Offer::StoreAndHub => args.models_args.max_loaded,
+        },
     }));
-    let models = Registry::new(entries, options, args.models_args.max_loaded, args.models_args.strict_model_names);
+    if !args.models_args.in_process {
+        super::engine::in_process_of_its_own(&mut options, args.models_args.max_engine_deaths)?;
+    }
+    let ModelsArgs { max_loaded, strict_model_names, idle_unload, .. } = args.models_args;
+    let idle_unload = (idle_unload > 0).then(|| Duration::from_secs(idle_unload));
+    let models = Registry::new(entries, options, max_loaded, strict_model_names, idle_unload, offer);
     let pages = Policy {
         has_keys: !keys.all().is_empty(),
         hosts: args.access.allowed_host.clone(),
@@ -282,8 +343,19 @@ fn serve(args: &Args) -> Result<()> {
     };
     let mut gate = Gate::new(keys, args.access.rate, args.access.concurrent);
     gate.metrics_need_key = !args.access.open_metrics;
+    gate.audit = args.access.audit_log.as_deref().map(Audit::open).transpose()?;
     // One half for responses, one for chats.
     let kept_bytes = args.models_args.max_stored_size << 19;
+    let ModelsArgs { max_stored, unknown_responses, .. } = args.models_args;
+    let mut store = Store::new(max_stored, kept_bytes, unknown_responses);
+    let mut chats = Store::new(max_stored, kept_bytes, unknown_responses);
+    let key_file = args.models_args.store_key_file.as_deref();
+    let disk = args.models_args.store.as_deref().map(|path| Disk::open(path, key_file)).transpose()?;
+    if let Some(disk) = &disk {
+        store = store.on_disk(Arc::clone(disk), Table::Responses)?;
+        chats = chats.on_disk(Arc::clone(disk), Table::Chats)?;
+        gate.usage.restore(&disk.all(Table::Usage)?);
+    }
     let app = Arc::new(App {
         models,
         gate,
@@ -296,22 +368,25 @@ fn serve(args: &Args) -> Result<()> {
         has_base64: !args.models_args.no_base64,
         has_page: !args.access.no_web,
         pages,
-        store: Store::new(args.models_args.max_stored, kept_bytes, args.models_args.unknown_responses),
-        chats: Store::new(args.models_args.max_stored, kept_bytes, args.models_args.unknown_responses),
+        store,
+        chats,
+        disk,
         metrics: Some(metrics::install()?),
         state: server::health::State::default(),
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
-    let idle = (args.models_args.idle_unload > 0).then(|| Duration::from_secs(args.models_args.idle_unload));
     let outcome = runtime.block_on(async {
         let listener = server::listen::bind(listen.address).await?;
         if let Err(error) = app.models.load_first().await {
             return Err(anyhow!(error.message)).hint("`roci inspect MODEL` shows what the file holds");
         }
-        server::run(Arc::clone(&app), listener, listen, idle).await
+        server::run(Arc::clone(&app), listener, listen).await
     });
     // Whatever still runs after the drain is not waited for.
     runtime.shutdown_timeout(Duration::from_secs(2));
+    if let Some(disk) = &app.disk {
+        disk.flush();
+    }
     traces::shut_down();
     outcome
 }
@@ -322,11 +397,25 @@ fn open_entry(argument: &str) -> Result<Entry> {
         Some((name, spec)) if !name.is_empty() && !name.contains(['/', '\\']) => (Some(name), spec),
         _ => (None, argument),
     };
-    let path = store::resolve(spec)?;
+    let resolved = store::resolve_named(spec)?;
+    let path = resolved.path;
     let stem = || path.file_stem().map_or_else(|| spec.to_owned(), |stem| stem.to_string_lossy().into_owned());
     let is_path = spec.ends_with(".gguf") || spec.contains(['/', '\\']);
     let name = name.map_or_else(|| if is_path { stem() } else { spec.to_owned() }, str::to_owned);
-    Ok(Entry::new(name, path)?)
+    Ok(library::named(name, &path, resolved.named.as_ref())?)
+}
+
+/// `--served-model-name`: the first name stands instead of the model's own, the others beside it.
+fn rename(entries: &mut Vec<Entry>, names: &[String]) -> Result<()> {
+    let Some((first, others)) = names.split_first() else { return Ok(()) };
+    if entries.len() != 1 {
+        return Err(anyhow!("--served-model-name is for one model, and {} are served", entries.len()))
+            .hint("name each of several models: NAME=MODEL");
+    }
+    if let Some(entry) = entries.pop() {
+        entries.push(entry.renamed(first.clone(), others.to_vec()));
+    }
+    Ok(())
 }
 
 fn listen(args: &Args) -> Result<Listen> {
@@ -346,6 +435,7 @@ fn listen(args: &Args) -> Result<Listen> {
         max_per_peer: args.access.max_connections_per_peer.unwrap_or_else(|| args.access.max_connections.div_ceil(2)),
         notice: Duration::from_secs(args.scheduling.drain_notice),
         drain: Duration::from_secs(args.scheduling.drain_timeout),
+        reader: None,
     })
 }
 

@@ -326,12 +326,14 @@ fn a_model_that_panics_ends_the_engine_with_its_reason() {
 struct Parity {
     odd: u32,
     n_seen: u32,
+    n_asked: u32,
 }
 
 impl Mask for Parity {
-    /// Every third is late, and asked for when the logits are here.
+    /// Every third is late: known when it was asked for five times.
     fn is_ready_within(&mut self, _: Duration) -> bool {
-        self.n_seen % 3 != 2
+        self.n_asked += 1;
+        self.n_seen % 3 != 2 || self.n_asked > 5
     }
 
     fn allowed(&mut self, allowed: &mut TokenSet) -> Result<(), String> {
@@ -345,6 +347,7 @@ impl Mask for Parity {
         }
         self.odd = 1 - self.odd;
         self.n_seen += 1;
+        self.n_asked = 0;
         Ok(())
     }
 }
@@ -354,9 +357,9 @@ pub struct Parities;
 impl MaskFactory for Parities {
     fn build(&mut self, constraint: &str, _: usize) -> Result<Box<dyn Mask>, String> {
         match constraint {
-            "even" => Ok(Box::new(Parity { odd: 0, n_seen: 0 })),
-            "odd" => Ok(Box::new(Parity { odd: 1, n_seen: 0 })),
-            "none" => Ok(Box::new(Parity { odd: 2, n_seen: 0 })),
+            "even" => Ok(Box::new(Parity { odd: 0, n_seen: 0, n_asked: 0 })),
+            "odd" => Ok(Box::new(Parity { odd: 1, n_seen: 0, n_asked: 0 })),
+            "none" => Ok(Box::new(Parity { odd: 2, n_seen: 0, n_asked: 0 })),
             other => Err(format!("`{other}` is no parity")),
         }
     }
@@ -389,4 +392,57 @@ fn masks_are_kept_and_rebuilt() {
     );
     let handle = engine::start(Toy::new(4), EngineOptions::default(), None);
     assert_eq!(handle.submit(submit).unwrap_err(), Error::NoConstraints { id: RequestId(0) });
+}
+
+/// A mask that is not known until it is told so. Asking for it before would hang the engine, so that fails.
+struct Held(Arc<AtomicU64>);
+
+impl Mask for Held {
+    fn is_ready_within(&mut self, _: Duration) -> bool {
+        self.0.load(Ordering::Acquire) > 0
+    }
+
+    fn allowed(&mut self, allowed: &mut TokenSet) -> Result<(), String> {
+        allowed.fill();
+        if self.0.load(Ordering::Acquire) > 0 { Ok(()) } else { Err("the engine did not wait".into()) }
+    }
+
+    fn accept(&mut self, _: TokenId) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+struct HeldMasks(Arc<AtomicU64>);
+
+impl MaskFactory for HeldMasks {
+    fn build(&mut self, _: &str, _: usize) -> Result<Box<dyn Mask>, String> {
+        Ok(Box::new(Held(Arc::clone(&self.0))))
+    }
+}
+
+/// A request whose mask is late holds up nobody but itself, and goes on where it was when the mask is known.
+#[test]
+fn a_late_mask_holds_up_nobody_else() {
+    let is_known = Arc::new(AtomicU64::new(0));
+    let masks = HeldMasks(Arc::clone(&is_known));
+    let handle = engine::start(Toy::new(32), EngineOptions::default(), Some(Box::new(masks)));
+    let free = collect(handle.submit(plain(&handle, 1, 10, 20)).unwrap()).0;
+    let mut submit = plain(&handle, 1, 10, 20);
+    submit.constraint = Some("any".into());
+    let mut held = handle.submit(submit.clone()).unwrap();
+    for seed in 2..5 {
+        let (tokens, reason, _) = collect(handle.submit(plain(&handle, seed, 10, 30)).unwrap());
+        assert_eq!((tokens.len(), reason), (30, FinishReason::Length));
+    }
+    // One that waits can be cancelled.
+    let id = handle.next_request_id();
+    let other = handle.submit(Submit { id, ..submit }).unwrap();
+    handle.send(Command::Cancel(id)).unwrap();
+    assert_eq!(collect(other).1, FinishReason::Cancelled);
+    is_known.store(1, Ordering::Release);
+    let first = held.next();
+    assert!(matches!(first, Some(Event::Token { token, .. }) if token == free[0]), "{first:?}");
+    assert_eq!(collect(held).0, free[1..]);
+    let stats = handle.stats().unwrap();
+    assert_eq!(stats.n_steps_by_rows.iter().sum::<u64>(), stats.n_steps);
 }

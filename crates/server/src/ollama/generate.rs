@@ -10,14 +10,15 @@ use crate::infill;
 use crate::json::Json;
 use crate::loaded::Loaded;
 use crate::models::now_s;
-use crate::openai::chat::function_tool;
-use crate::sampling::Knobs;
+use crate::openai::chat::{function_tool, logprobs as chat_logprobs};
+use crate::openai::completions::Prompt;
+use crate::sampling::{Knobs, MAX_TOP_LOGPROBS};
 use crate::stream::{Encoder, Framing, Message as Line, respond};
 use crate::whole;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use rocinante::{AnswerEvent, Finished, Piece, Splitter, ToolCall, WholeAnswer};
+use rocinante::{AnswerEvent, AnswerUsage, Finish, Finished, Piece, Splitter, ToolCall, WholeAnswer};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -47,6 +48,10 @@ pub struct ChatRequest {
     think: Option<Value>,
     #[serde(default)]
     keep_alive: KeepAlive,
+    #[serde(default)]
+    logprobs: Option<bool>,
+    #[serde(default)]
+    top_logprobs: Option<u32>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -89,16 +94,29 @@ pub struct GenerateRequest {
     images: Option<Vec<Value>>,
     #[serde(default)]
     keep_alive: KeepAlive,
+    #[serde(default)]
+    logprobs: Option<bool>,
+    #[serde(default)]
+    top_logprobs: Option<u32>,
+    /// The tokens of an earlier answer and its prompt, to go on from.
+    #[serde(default)]
+    context: Option<Vec<u32>>,
 }
 
-/// The settings of the other families, with Ollama's defaults.
-fn knobs(options: &Option<Knobs>) -> Knobs {
-    let knobs = options.clone().unwrap_or_default();
-    Knobs {
-        temperature: knobs.temperature.or(Some(TEMPERATURE)),
-        top_p: knobs.top_p.or(Some(TOP_P)),
-        top_k: knobs.top_k.or(Some(TOP_K)),
-        ..knobs
+/// What was asked, then what the model's name says, then Ollama's defaults.
+fn knobs(options: &Option<Knobs>, model: &Loaded) -> Knobs {
+    let usual = Knobs { temperature: Some(TEMPERATURE), top_p: Some(TOP_P), top_k: Some(TOP_K), ..Knobs::default() };
+    options.clone().unwrap_or_default().or(&model.preset.knobs).or(&usual)
+}
+
+/// Log-probabilities, where they are wanted.
+fn logprobs(is_wanted: Option<bool>, top: Option<u32>) -> Result<Option<usize>> {
+    match top {
+        Some(top) if top > MAX_TOP_LOGPROBS => {
+            let text = format!("top_logprobs is {top}, expected at most {MAX_TOP_LOGPROBS}");
+            Err(ApiError::bad(text).param("top_logprobs"))
+        }
+        top => Ok((is_wanted == Some(true)).then(|| top.unwrap_or(0) as usize)),
     }
 }
 
@@ -144,12 +162,12 @@ pub async fn chat(
     let start = Instant::now();
     let model = app.models.get(&body.model).await?;
     let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
-    let leaving = body.keep_alive.leaving(&app, &body.model, caller)?;
+    let leaving = body.keep_alive.apply(&app, &body.model, caller)?;
     if body.messages.is_empty() {
         let message = json!({"role": "assistant", "content": ""});
         return Ok(nothing_to_say(json!({"model": name, "message": message}), leaving.as_ref()));
     }
-    let options = knobs(&body.options);
+    let options = knobs(&body.options, &model);
     let tool = |(i, tool): (usize, &Value)| {
         function_tool(&tool["function"]).map_err(|text| ApiError::bad(text).param(format!("tools[{i}]")))
     };
@@ -163,11 +181,21 @@ pub async fn chat(
         stop: options.stops()?,
         n: 1,
         max_tokens: options.max_tokens(),
+        logprobs: logprobs(body.logprobs, body.top_logprobs)?,
         ..Ask::default()
     };
     let (request, splitter) = ask::prepare(&app, &model, ask, caller).await?;
     let answers = generation::start(&app, &model, &request, &splitter)?;
-    let mut encoder = LineEncoder { name, start, kind: Kind::Chat, calls: Vec::new(), _leaving: leaving };
+    let mut encoder = LineEncoder {
+        name,
+        model,
+        start,
+        kind: Kind::Chat,
+        calls: Vec::new(),
+        has_logprobs: request.logprobs.is_some(),
+        context: None,
+        _leaving: leaving,
+    };
     if body.stream != Some(false) {
         return Ok(respond(answers, encoder, Framing::Lines));
     }
@@ -208,13 +236,26 @@ pub async fn generate(
     no_images(&body.images)?;
     let model = app.models.get(&body.model).await?;
     let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
-    let leaving = body.keep_alive.leaving(&app, &body.model, caller)?;
+    let leaving = body.keep_alive.apply(&app, &body.model, caller)?;
     if body.prompt.is_empty() && body.suffix.is_none() {
         return Ok(nothing_to_say(json!({"model": name, "response": ""}), leaving.as_ref()));
     }
-    let (request, splitter) = prepare(&app, &model, &body, caller).await?;
+    let (mut request, splitter) = prepare(&app, &model, &body, caller).await?;
+    if let Some(context) = &body.context {
+        let before = Prompt::Tokens(context.clone()).encode(&model, "context", 1)?.remove(0);
+        request.prompt.splice(0..0, before);
+    }
     let answers = generation::start(&app, &model, &request, &splitter)?;
-    let mut encoder = LineEncoder { name, start, kind: Kind::Generate, calls: Vec::new(), _leaving: leaving };
+    let mut encoder = LineEncoder {
+        name,
+        model,
+        start,
+        kind: Kind::Generate,
+        calls: Vec::new(),
+        has_logprobs: request.logprobs.is_some(),
+        context: (body.raw != Some(true)).then(|| request.prompt.iter().map(|token| token.0).collect()),
+        _leaving: leaving,
+    };
     if body.stream != Some(false) {
         return Ok(respond(answers, encoder, Framing::Lines));
     }
@@ -228,7 +269,7 @@ async fn prepare(
     body: &GenerateRequest,
     caller: Caller,
 ) -> Result<(Request, Splitter)> {
-    let options = knobs(&body.options);
+    let options = knobs(&body.options, model);
     let shape = shape(&body.format)?;
     let suffix = body.suffix.as_deref().filter(|suffix| !suffix.is_empty());
     if body.raw != Some(true) && suffix.is_none() {
@@ -241,6 +282,7 @@ async fn prepare(
             stop: options.stops()?,
             n: 1,
             max_tokens: options.max_tokens(),
+            logprobs: logprobs(body.logprobs, body.top_logprobs)?,
             ..Ask::default()
         };
         return ask::prepare(app, model, ask, caller).await;
@@ -258,9 +300,10 @@ async fn prepare(
     let (prompt, constraint) = done?;
     let sampling = options.sampling(model, &app.defaults)?;
     let max_tokens = options.limit(options.max_tokens().or(app.defaults.max_tokens), prompt.len(), model);
-    let request =
-        Request { prompt, sampling, max_tokens, logprobs: None, prompt_logprobs: false, constraint, n: 1, caller };
-    Ok((request, Splitter::plain(&model.tokenizer, options.stops()?, false)))
+    let logprobs = logprobs(body.logprobs, body.top_logprobs)?;
+    let splitter = Splitter::plain(&model.tokenizer, options.stops()?, logprobs.is_some());
+    let request = Request { prompt, sampling, max_tokens, logprobs, prompt_logprobs: false, constraint, n: 1, caller };
+    Ok((request, splitter))
 }
 
 #[derive(Copy, Clone, Eq, PartialEq)]
@@ -272,10 +315,14 @@ enum Kind {
 /// One JSON object a line.
 struct LineEncoder {
     name: String,
+    model: Arc<Loaded>,
     start: Instant,
     kind: Kind,
     /// Calls are sent whole: their arguments are an object here.
     calls: Vec<ToolCall>,
+    has_logprobs: bool,
+    /// The tokens so far, where a later request may go on from them.
+    context: Option<Vec<u32>>,
     /// Takes the model out of memory when the answer is over.
     _leaving: Option<Leaving>,
 }
@@ -304,8 +351,27 @@ impl LineEncoder {
         if self.kind == Kind::Chat && !answer.tool_calls.is_empty() {
             value["message"]["tool_calls"] = answer.tool_calls.iter().map(call).collect();
         }
-        add_figures(&mut value, answer.finish, &answer.usage, self.start);
+        if self.has_logprobs {
+            value["logprobs"] = chat_logprobs(&answer.logprobs, &self.model).into();
+        }
+        self.add_context(&answer.text);
+        self.finish(&mut value, answer.finish, &answer.usage);
         value
+    }
+
+    /// A part of the answer's text.
+    fn add_context(&mut self, text: &str) {
+        if let Some(context) = &mut self.context {
+            context.extend(self.model.tokenizer.encode(text, text::Specials::Plain));
+        }
+    }
+
+    /// What stands on the last line.
+    fn finish(&mut self, value: &mut Value, finish: Finish, usage: &AnswerUsage) {
+        add_figures(value, finish, usage, self.start);
+        if let Some(context) = self.context.take() {
+            value["context"] = context.into();
+        }
     }
 }
 
@@ -321,7 +387,14 @@ impl Encoder for LineEncoder {
 
     fn update(&mut self, _choice: usize, update: AnswerEvent) -> Vec<Line> {
         match update {
-            AnswerEvent::Piece(Piece::Text { text, .. }) => vec![self.line(&text, "").into()],
+            AnswerEvent::Piece(Piece::Text { text, logprobs }) => {
+                self.add_context(&text);
+                let mut line = self.line(&text, "");
+                if self.has_logprobs {
+                    line["logprobs"] = chat_logprobs(&logprobs, &self.model).into();
+                }
+                vec![line.into()]
+            }
             AnswerEvent::Piece(Piece::Reasoning(text)) => vec![self.line("", &text).into()],
             AnswerEvent::Piece(Piece::ToolCall { id, name, .. }) => {
                 self.calls.push(ToolCall { id, name, arguments: String::new() });
@@ -342,7 +415,7 @@ impl Encoder for LineEncoder {
                     lines.push(value.into());
                 }
                 let mut value = self.line("", "");
-                add_figures(&mut value, finish, &usage, self.start);
+                self.finish(&mut value, finish, &usage);
                 lines.push(value.into());
                 lines
             }

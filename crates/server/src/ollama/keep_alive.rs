@@ -1,11 +1,13 @@
-//! `keep_alive`: how long a model stays in memory after an answer. Here the operator says that (`--idle-unload`) for all
-//! clients; what one of them may say is that it leaves now.
+//! `keep_alive`: how long a model stays in memory after an answer. What a request says counts until the next request for
+//! the model; without it, the operator's `--idle-unload` does. A key needs `unload=yes` to be heard.
 
 use crate::App;
 use crate::error::{ApiError, Result};
 use crate::generation::Caller;
+use crate::models::Stay;
 use serde::Deserialize;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Seconds, or a time as Go writes it; negative: for ever.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -18,19 +20,28 @@ pub enum KeepAlive {
 }
 
 impl KeepAlive {
-    /// What takes the model out of memory, where that was asked for by somebody who may.
-    pub fn leaving(&self, app: &Arc<App>, model: &str, caller: Caller) -> Result<Option<Leaving>> {
-        let is_zero = match self {
-            Self::Unsaid => false,
-            Self::Seconds(seconds) => *seconds == 0.0,
-            Self::Time(text) => {
-                parse(text).ok_or_else(|| {
-                    let text = format!("`{text}` is no time: a number of seconds, or such as \"10m\" or \"1h30m\"");
-                    ApiError::bad(text).param("keep_alive")
-                })? == 0.0
-            }
+    /// Notes how long the model stays. What is returned takes it out of memory, where that was asked for.
+    pub fn apply(&self, app: &Arc<App>, model: &str, caller: Caller) -> Result<Option<Leaving>> {
+        let seconds = match self {
+            Self::Unsaid => return Ok(None),
+            Self::Seconds(seconds) => *seconds,
+            Self::Time(text) => parse(text).ok_or_else(|| {
+                let text = format!("`{text}` is no time: a number of seconds, or such as \"10m\" or \"1h30m\"");
+                ApiError::bad(text).param("keep_alive")
+            })?,
         };
-        Ok((is_zero && !caller.keeps_models).then(|| Leaving { app: Arc::clone(app), model: model.to_owned() }))
+        if caller.keeps_models {
+            return Ok(None);
+        }
+        if seconds == 0.0 {
+            return Ok(Some(Leaving { app: Arc::clone(app), model: model.to_owned() }));
+        }
+        let stay = match Duration::try_from_secs_f64(seconds) {
+            Ok(time) => Stay::For(time),
+            Err(_) => Stay::Forever,
+        };
+        app.models.find(model)?.set_stay(Some(stay));
+        Ok(None)
     }
 }
 
@@ -73,7 +84,7 @@ impl Drop for Leaving {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             if let Ok(entry) = app.models.find(&model) {
-                app.models.unload(entry).await;
+                app.models.unload(&entry).await;
             }
         });
     }

@@ -2,11 +2,11 @@
 
 use super::timestamp;
 use crate::App;
-use crate::error::Result;
+use crate::error::{ApiError, Result};
 use crate::json::Json;
-use crate::loaded::Loaded;
-use crate::models::Entry;
+use crate::models::{Entry, now_s};
 use axum::extract::State;
+use rocinante::{ModelFiles, ModelInfo, Template};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -15,30 +15,45 @@ pub async fn version() -> axum::Json<Value> {
     axum::Json(json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
-fn details(model: Option<&Loaded>) -> Value {
-    let family = model.map_or("unknown", |model| model.info().architecture.as_str());
-    let size = model.map_or_else(String::new, |model| format!("{:.1}M", model.info().n_params as f64 / 1e6));
-    json!({"parent_model": "", "format": "gguf", "family": family, "families": [family], "parameter_size": size,
-        "quantization_level": model.map_or("", |model| model.info().quantization.as_str())})
+fn details(info: Option<&ModelInfo>, entry: &Entry) -> Value {
+    let family = info.map_or("unknown", |info| info.architecture.as_str());
+    let size = info.map_or_else(String::new, |info| match info.n_params {
+        n if n >= 1_000_000_000 => format!("{:.1}B", n as f64 / 1e9),
+        n => format!("{:.1}M", n as f64 / 1e6),
+    });
+    let format = if entry.path.is_dir() { "safetensors" } else { "gguf" };
+    json!({"parent_model": "", "format": format, "family": family, "families": [family], "parameter_size": size,
+        "quantization_level": info.map_or("", |info| info.quantization.as_str())})
 }
 
 fn describe(entry: &Entry) -> Value {
     json!({"name": entry.name, "model": entry.name, "modified_at": timestamp(entry.created_s),
-        "size": entry.file_bytes, "digest": "", "details": details(entry.loaded().as_deref())})
+        "size": entry.file_bytes, "digest": entry.digest().unwrap_or_default(),
+        "details": details(entry.loaded().as_ref().map(|model| model.info()), entry)})
 }
 
 pub async fn tags(State(app): State<Arc<App>>) -> axum::Json<Value> {
-    axum::Json(json!({"models": app.models.entries().iter().map(describe).collect::<Vec<_>>()}))
+    axum::Json(json!({"models": app.models.entries().iter().map(|entry| describe(entry)).collect::<Vec<_>>()}))
 }
 
 /// The models in memory.
 pub async fn ps(State(app): State<Arc<App>>) -> axum::Json<Value> {
-    let loaded = app.models.entries().iter().filter_map(|entry| {
+    let entries = app.models.entries();
+    let loaded = entries.iter().filter_map(|entry| {
         let model = entry.loaded()?;
         let mut value = describe(entry);
-        value["size"] = model.plan().memory().total_bytes().into();
-        value["size_vram"] = 0.into();
-        value["expires_at"] = "0001-01-01T00:00:00Z".into();
+        let n_bytes = model.plan().memory().total_bytes();
+        let is_on_gpu = matches!(model.plan().options.device, rocinante::DeviceChoice::Gpu { .. });
+        value["size"] = n_bytes.into();
+        value["size_vram"] = if is_on_gpu { n_bytes } else { 0 }.into();
+        // Year 1 is Go's way to say never.
+        value["expires_at"] = entry
+            .time_to_stay(app.models.idle_unload())
+            .map_or_else(
+                || "0001-01-01T00:00:00Z".to_owned(),
+                |stay| timestamp(now_s() + stay.saturating_sub(entry.last_used().elapsed()).as_secs()),
+            )
+            .into();
         value["context_length"] = model.n_ctx().into();
         Some(value)
     });
@@ -51,18 +66,38 @@ pub struct ShowRequest {
     model: String,
 }
 
+/// From the files alone: nothing is loaded for it.
 pub async fn show(State(app): State<Arc<App>>, Json(body): Json<ShowRequest>) -> Result<axum::Json<Value>> {
-    let model = app.models.get(&body.model).await?;
-    let entry = app.models.find(&body.model)?;
-    let arch = &model.info().architecture;
+    let entry = app.models.seek(&body.model).await?;
+    let shown = tokio::task::spawn_blocking(move || show_files(&entry)).await;
+    shown.map_err(|error| ApiError::internal(error.to_string()))?.map(axum::Json)
+}
+
+fn show_files(entry: &Entry) -> Result<Value> {
+    let files = ModelFiles::open(&entry.path)?;
+    let (config, model_info) = (files.config()?, files.info()?);
+    let tokenizer = files.tokenizer()?;
+    let template = match &entry.preset.template {
+        Some(source) => Template::new(Some(source.clone()), &tokenizer)?,
+        None => files.template(&tokenizer)?,
+    };
+    let arch = &model_info.architecture;
     let mut info = serde_json::Map::new();
     info.insert("general.architecture".into(), arch.as_str().into());
-    info.insert("general.parameter_count".into(), model.info().n_params.into());
-    info.insert(format!("{arch}.context_length"), model.plan().n_ctx_train.into());
+    info.insert("general.parameter_count".into(), model_info.n_params.into());
+    info.insert(format!("{arch}.context_length"), config.n_ctx_train.into());
+    let is_encoder = config.is_encoder();
     let mut capabilities = vec!["embedding"];
-    capabilities.extend((!model.is_encoder()).then_some("completion"));
-    capabilities.extend((!model.is_encoder() && model.knows_tools()).then_some("tools"));
-    Ok(axum::Json(json!({"modelfile": "", "parameters": "", "template": model.template().source().unwrap_or_default(),
-        "details": details(Some(&model)), "model_info": info, "capabilities": capabilities,
-        "modified_at": timestamp(entry.created_s)})))
+    capabilities.extend((!is_encoder).then_some("completion"));
+    capabilities.extend((!is_encoder && template.knows_tools()).then_some("tools"));
+    let preset = &entry.preset;
+    let mut value = json!({"modelfile": preset.modelfile, "parameters": preset.parameter_lines(),
+        "template": template.source().unwrap_or_default(), "details": details(Some(&model_info), entry),
+        "model_info": info, "capabilities": capabilities, "modified_at": timestamp(entry.created_s)});
+    for (name, text) in [("system", &preset.system), ("license", &preset.license)] {
+        if let Some(text) = text {
+            value[name] = text.as_str().into();
+        }
+    }
+    Ok(value)
 }

@@ -3,9 +3,11 @@
 mod generate;
 mod keep_alive;
 mod listing;
+mod manage;
 
 pub use generate::{chat, generate};
 pub use listing::{ps, show, tags, version};
+pub use manage::{copy, create, delete, pull};
 
 use super::App;
 use super::error::Result;
@@ -53,6 +55,31 @@ pub async fn embed(
         "load_duration": 0, "prompt_eval_count": n_tokens})))
 }
 
+#[derive(Debug, Deserialize)]
+pub struct EmbeddingsRequest {
+    #[serde(default)]
+    model: String,
+    #[serde(default)]
+    prompt: String,
+}
+
+/// The older way to ask for a vector; both official clients still have it.
+pub async fn embeddings(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Json(body): Json<EmbeddingsRequest>,
+) -> Result<axum::Json<Value>> {
+    let model = app.models.get(&body.model).await?;
+    // An empty prompt loads the model, and that is all.
+    if body.prompt.is_empty() {
+        return Ok(axum::Json(json!({"embedding": []})));
+    }
+    let mut text = model.encode_raw(&body.prompt)?;
+    text.truncate(model.n_ctx());
+    let (mut vectors, _) = vectors::embed(&model, vec![text], caller).await?;
+    Ok(axum::Json(json!({"embedding": vectors.pop().unwrap_or_default()})))
+}
+
 fn done_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Length | Finish::Context | Finish::Cancelled => "length",
@@ -74,7 +101,7 @@ fn add_figures(value: &mut Value, finish: Finish, usage: &AnswerUsage, start: In
 }
 
 /// The time as RFC 3339 has it, in UTC.
-fn timestamp(seconds: u64) -> String {
+pub fn timestamp(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Civil date from days since 1970: years of 400 make eras, March comes first.
     let shifted = days + 719_468;

@@ -1,19 +1,21 @@
 //! Responses that nobody waits for (`background: true`): a task makes the answer, its events are kept, and whoever asks
 //! later sees how far it is, reads the events from any place on, or cancels it.
 
-use super::responses::Frame;
+use super::responses::{self, Frame, ResponseRequest};
 use super::responses_stream::ResponseEncoder;
 use super::store::Stored;
 use crate::App;
-use crate::error::ApiError;
-use crate::generation::Answers;
+use crate::ask;
+use crate::error::{ApiError, Result};
+use crate::generation::{self, Answers, Caller};
 use crate::limits::Place;
 use crate::loaded::Loaded;
 use crate::stream::{self, Encoder, Framing, Message};
+use crate::tally::{self, Tally};
 use axum::body::{Body, Bytes};
 use axum::response::Response;
 use futures_util::stream as futures;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
@@ -29,6 +31,26 @@ pub struct Job {
 }
 
 impl Job {
+    fn new() -> Self {
+        Self { events: Mutex::default(), progress: watch::channel((0, false)).0, task: Mutex::default() }
+    }
+
+    /// One that was made before the server's start.
+    pub fn finished(events: Vec<String>) -> Self {
+        let events: Vec<Bytes> = events.into_iter().map(Bytes::from).collect();
+        let job = Self::new();
+        job.progress.send_replace((events.len(), true));
+        *job.events.lock().unwrap_or_else(PoisonError::into_inner) = events;
+        job
+    }
+
+    /// Its events, if there will be no more.
+    pub fn finished_events(&self) -> Option<Vec<String>> {
+        let (_, is_done) = *self.progress.borrow();
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        is_done.then(|| events.iter().map(|event| String::from_utf8_lossy(event).into_owned()).collect())
+    }
+
     fn add(&self, messages: &[Message]) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         events.extend(messages.iter().map(|message| stream::frame(message, Framing::Events)));
@@ -75,16 +97,18 @@ pub fn start(
     answers: Answers,
     has_logprobs: bool,
     place: Option<Arc<Place>>,
+    request: Value,
 ) -> Arc<Job> {
-    let job =
-        Arc::new(Job { events: Mutex::default(), progress: watch::channel((0, false)).0, task: Mutex::default() });
+    let job = Arc::new(Job::new());
+    let guard = app.state.begin_job();
     let (response, input, messages) = (frame.fields.clone(), frame.input.clone(), frame.messages.clone());
-    let stored = Stored { response, input, messages, group: frame.group, job: Some(Arc::clone(&job)) };
+    let stored =
+        Stored { response, input, messages, group: frame.group, job: Some(Arc::clone(&job)), request: Some(request) };
     app.store.insert(&frame.id, stored);
     let work = work(Arc::clone(app), Arc::clone(&job), model, frame, answers, has_logprobs);
     let task = tokio::spawn(async move {
         work.await;
-        drop(place);
+        drop((place, guard));
     });
     *job.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task.abort_handle());
     job
@@ -114,6 +138,8 @@ async fn work(
                 job.add(&encoder.end());
                 break;
             }
+            // It is begun again at the next start.
+            Err(error) if error.code == Some("server_stopping") && app.disk.is_some() => return,
             Err(error) => {
                 job.add(&encoder.error(&error));
                 app.store.update(&id, group, |stored| fail(stored, &error));
@@ -122,6 +148,48 @@ async fn work(
         }
     }
     job.finish();
+    // With all of its events.
+    app.store.update(&id, group, |stored| stored.request = None);
+}
+
+/// Begins again what was being made when the server ended.
+pub fn resume(app: &Arc<App>) {
+    for (id, stored) in app.store.unfinished() {
+        let app = Arc::clone(app);
+        tokio::spawn(async move {
+            let key = stored.request.as_ref().and_then(|request| request["key"].as_str().map(str::to_owned));
+            let account = app.gate.usage.account(key.as_deref().unwrap_or_default());
+            let tally = Tally::new(key, Some(account));
+            let group = stored.group;
+            if let Err(error) = tally::within(tally, begin_again(&app, &id, stored)).await {
+                tracing::error!(id, error = error.message, "a response could not be begun again");
+                app.store.update(&id, group, |stored| fail(stored, &error));
+            }
+        });
+    }
+}
+
+async fn begin_again(app: &Arc<App>, id: &str, stored: Stored) -> Result<()> {
+    let request = stored.request.unwrap_or_default();
+    let body: ResponseRequest = serde_json::from_value(request["body"].clone())
+        .map_err(|error| ApiError::internal(format!("what was asked cannot be read: {error}")))?;
+    let caller = Caller { group: stored.group, ..Caller::default() };
+    let model = app.models.get(body.model.as_deref().unwrap_or_default()).await?;
+    let ask = responses::to_ask(app, &body, caller)?;
+    let has_logprobs = ask.logprobs.is_some();
+    let (prepared, splitter) = ask::prepare(app, &model, ask, caller).await?;
+    let answers = generation::start(app, &model, &prepared, &splitter)?;
+    let frame = Frame {
+        id: id.to_owned(),
+        fields: stored.response,
+        input: stored.input,
+        messages: stored.messages,
+        group: stored.group,
+        is_kept: true,
+    };
+    tracing::info!(id, "a response is begun again");
+    start(app, model, frame, answers, has_logprobs, None, request);
+    Ok(())
 }
 
 fn fail(stored: &mut Stored, error: &ApiError) {

@@ -49,7 +49,14 @@ impl Keeper {
         let mut response = completion.clone();
         response["metadata"] = self.metadata.into();
         let id = completion["id"].as_str().unwrap_or_default();
-        let stored = Stored { response, input: self.messages, messages: Vec::new(), group: self.group, job: None };
+        let stored = Stored {
+            response,
+            input: self.messages,
+            messages: Vec::new(),
+            group: self.group,
+            job: None,
+            request: None,
+        };
         self.app.chats.insert(id, stored);
     }
 }

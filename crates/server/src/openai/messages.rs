@@ -1,7 +1,7 @@
 //! The messages of a conversation as OpenAI's clients send them, turned into what a chat template reads.
 
 use crate::error::{ApiError, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use text::Message;
 
@@ -20,14 +20,14 @@ pub struct ChatMessage {
     pub reasoning_content: Option<String>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Content {
     Text(String),
     Parts(Vec<Part>),
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Part {
     #[serde(rename = "type")]
     pub kind: String,

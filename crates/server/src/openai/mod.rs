@@ -1,6 +1,6 @@
 //! OpenAI's API: wire types and handlers, one file for each resource. All generate through `server::generation`.
 
-mod background;
+pub mod background;
 pub mod chat;
 pub mod chat_store;
 mod chat_stream;

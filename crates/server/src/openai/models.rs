@@ -11,12 +11,15 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    let data: Vec<Value> = app.models.entries().iter().map(|entry| describe(entry, &entry.name)).collect();
+    let entries = app.models.entries();
+    let names = |entry: &Entry| [&[entry.name.clone()], entry.aliases.as_slice()].concat();
+    let data: Vec<Value> =
+        entries.iter().flat_map(|entry| names(entry).into_iter().map(|name| describe(&app, entry, &name))).collect();
     Json(json!({"object": "list", "data": data}))
 }
 
 pub async fn retrieve(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>> {
-    Ok(Json(describe(app.models.find(&name)?, &name)))
+    Ok(Json(describe(&app, &*app.models.seek(&name).await?, &name)))
 }
 
 /// Files are not removed over the network: the model only leaves memory.
@@ -29,15 +32,15 @@ pub async fn delete(
     if caller.keeps_models {
         return Err(ApiError::new(StatusCode::FORBIDDEN, "this key may not take models out of memory (unload=yes)"));
     }
-    let was_loaded = entry.name == name && entry.loaded().is_some();
+    let was_loaded = entry.is_named(&name) && entry.loaded().is_some();
     if was_loaded {
-        app.models.unload(entry).await;
+        app.models.unload(&entry).await;
     }
     Ok(Json(json!({"id": name, "object": "model", "deleted": was_loaded})))
 }
 
-fn describe(entry: &Entry, name: &str) -> Value {
-    let loaded = entry.loaded();
+fn describe(app: &App, entry: &Entry, name: &str) -> Value {
+    let (loaded, defaults) = (entry.loaded(), &app.defaults);
     json!({
         "id": name,
         "object": "model",
@@ -46,6 +49,9 @@ fn describe(entry: &Entry, name: &str) -> Value {
         "max_model_len": loaded.as_ref().map(|model| model.n_ctx()),
         "meta": {"is_loaded": loaded.is_some(), "file_bytes": entry.file_bytes,
             "n_params": loaded.as_ref().map(|model| model.info().n_params),
-            "n_ctx_train": loaded.as_ref().map(|model| model.plan().n_ctx_train)},
+            "n_ctx_train": loaded.as_ref().map(|model| model.plan().n_ctx_train),
+            // What a request that asks for nothing gets.
+            "sampling": {"temperature": defaults.temperature, "top_p": defaults.top_p, "top_k": defaults.top_k,
+                "min_p": defaults.min_p, "max_tokens": defaults.max_tokens}},
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::ask::Shape;
 use crate::error::{ApiError, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What chat and completions take as the shape of an answer: OpenAI's name for it, vLLM's and llama.cpp's.
@@ -48,7 +48,7 @@ impl Guide {
     }
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ResponseFormat {
     #[serde(rename = "type")]
     pub kind: String,

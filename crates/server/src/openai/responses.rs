@@ -19,18 +19,19 @@ use crate::loaded::Loaded;
 use crate::models::now_s;
 use crate::sampling::{Knobs, MAX_TOP_LOGPROBS};
 use crate::stream::{self, Framing};
+use crate::tally;
 use crate::whole;
 use axum::Extension;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use rocinante::{Finish, WholeAnswer, ids};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 use text::Message;
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ResponseRequest {
     #[serde(default)]
     pub model: Option<String>,
@@ -78,13 +79,13 @@ pub struct ResponseRequest {
     pub prompt: Option<Value>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TextConfig {
     #[serde(default)]
     pub format: Option<ResponseFormat>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Reasoning {
     #[serde(default)]
     pub effort: Option<String>,
@@ -116,7 +117,10 @@ pub async fn create(
     let answers = generation::start(&app, &model, &request, &splitter)?;
     if body.background == Some(true) {
         let fields = frame.fields.clone();
-        let job = background::start(&app, model, frame, answers, has_logprobs, place.map(|Extension(place)| place));
+        let key = tally::current().and_then(|tally| tally.key().map(str::to_owned));
+        let request = json!({"body": body, "key": key});
+        let place = place.map(|Extension(place)| place);
+        let job = background::start(&app, model, frame, answers, has_logprobs, place, request);
         return Ok(if body.stream == Some(true) { job.stream(0) } else { axum::Json(fields).into_response() });
     }
     if body.stream == Some(true) {
@@ -145,7 +149,7 @@ fn check_offered(app: &App, body: &ResponseRequest) -> Result<()> {
     }
 }
 
-fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> {
+pub fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> {
     check_offered(app, body)?;
     let mut messages = Vec::new();
     if let Some(text) = &body.instructions {
@@ -324,7 +328,8 @@ pub fn keep(app: &App, frame: Frame, response: &Value, answer: &WholeAnswer) {
         message.extra.insert("tool_calls".into(), calls.collect());
     }
     messages.push(message);
-    let stored = Stored { response: response.clone(), input: frame.input, messages, group: frame.group, job: None };
+    let (response, input, group) = (response.clone(), frame.input, frame.group);
+    let stored = Stored { response, input, messages, group, job: None, request: None };
     app.store.insert(&frame.id, stored);
 }
 

@@ -3,18 +3,18 @@
 use super::messages::Content;
 use crate::error::{ApiError, Result};
 use rocinante::ids;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use text::Message;
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Input {
     Text(String),
     Items(Vec<Item>),
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Item {
     #[serde(rename = "type", default)]
     pub kind: Option<String>,

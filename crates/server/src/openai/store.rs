@@ -1,8 +1,11 @@
 //! Answers that are kept: responses, so that a later request can go on from them, and chat completions, to be looked at
-//! again. In memory, a fixed number of each, and of bytes in all; the oldest leave.
+//! again. In memory, a fixed number of each, and of bytes in all; the oldest leave. With a disk, the same answers are
+//! there too, and are read when the server starts.
 
 use super::background::Job;
-use serde_json::Value;
+use crate::disk::{Disk, Table};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use text::Message;
@@ -27,6 +30,49 @@ pub struct Stored {
     pub group: u64,
     /// What makes the answer, where nobody waits for it.
     pub job: Option<Arc<Job>>,
+    /// What was asked for, where nobody waits: it is asked again if the server ends before the answer does.
+    pub request: Option<Value>,
+}
+
+/// As it is on disk.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    /// Its place in the order.
+    number: u64,
+    response: Value,
+    input: Vec<Value>,
+    messages: Vec<(String, String, Map<String, Value>)>,
+    group: u64,
+    request: Option<Value>,
+    /// Of an answer that was made in the background and is complete.
+    events: Option<Vec<String>>,
+}
+
+impl Saved {
+    fn of(number: u64, stored: &Stored) -> Self {
+        let message = |message: &Message| (message.role.clone(), message.content.clone(), message.extra.clone());
+        Self {
+            number,
+            response: stored.response.clone(),
+            input: stored.input.clone(),
+            messages: stored.messages.iter().map(message).collect(),
+            group: stored.group,
+            request: stored.request.clone(),
+            events: stored.job.as_ref().and_then(|job| job.finished_events()),
+        }
+    }
+
+    fn restore(self) -> Stored {
+        let message = |(role, content, extra)| Message { role, content, extra };
+        Stored {
+            response: self.response,
+            input: self.input,
+            messages: self.messages.into_iter().map(message).collect(),
+            group: self.group,
+            job: self.events.map(|events| Arc::new(Job::finished(events))),
+            request: self.request,
+        }
+    }
 }
 
 impl Stored {
@@ -69,6 +115,7 @@ pub struct Store {
     max: usize,
     max_bytes: usize,
     pub unknown: Unknown,
+    disk: Option<(Arc<Disk>, Table)>,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +124,9 @@ struct Kept {
     by_id: HashMap<String, (Stored, usize)>,
     order: VecDeque<String>,
     n_bytes: usize,
+    /// Where each stands in the order, which only grows.
+    numbers: HashMap<String, u64>,
+    next_number: u64,
 }
 
 impl Kept {
@@ -86,18 +136,76 @@ impl Kept {
         Some(stored)
     }
 
-    /// The oldest leave until there is room.
-    fn make_room(&mut self, max: usize, max_bytes: usize) {
+    /// The oldest leave until there is room; says which.
+    fn make_room(&mut self, max: usize, max_bytes: usize) -> Vec<String> {
+        let mut gone = Vec::new();
         while self.order.len() > max || self.n_bytes > max_bytes {
-            let Some(oldest) = self.order.pop_front() else { return };
+            let Some(oldest) = self.order.pop_front() else { break };
             self.remove(&oldest);
+            self.numbers.remove(&oldest);
+            gone.push(oldest);
         }
+        gone
+    }
+
+    /// Its place in the order, the last one if it has none yet.
+    fn number(&mut self, id: &str) -> u64 {
+        if let Some(&number) = self.numbers.get(id) {
+            return number;
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        self.numbers.insert(id.to_owned(), number);
+        self.order.push_back(id.to_owned());
+        number
     }
 }
 
 impl Store {
     pub fn new(max: usize, max_bytes: usize, unknown: Unknown) -> Self {
-        Self { kept: Mutex::default(), max, max_bytes, unknown }
+        Self { kept: Mutex::default(), max, max_bytes, unknown, disk: None }
+    }
+
+    /// Takes over what is on disk, and keeps everything there from now on.
+    pub fn on_disk(mut self, disk: Arc<Disk>, table: Table) -> anyhow::Result<Self> {
+        let mut all: Vec<(String, Saved)> = Vec::new();
+        for (id, bytes) in disk.all(table)? {
+            match serde_json::from_slice(&bytes) {
+                Ok(saved) => all.push((id, saved)),
+                Err(error) => tracing::error!(id, %error, "a stored answer cannot be read"),
+            }
+        }
+        all.sort_by_key(|(_, saved)| saved.number);
+        let ids: Vec<String> = all.iter().map(|(id, _)| id.clone()).collect();
+        for (id, saved) in all {
+            self.kept.get_mut().unwrap_or_else(PoisonError::into_inner).next_number = saved.number;
+            self.insert(&id, saved.restore());
+        }
+        // The limits may be lower than they were.
+        let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+        ids.iter().filter(|id| !kept.by_id.contains_key(*id)).for_each(|id| disk.remove(table, id));
+        self.disk = Some((disk, table));
+        Ok(self)
+    }
+
+    /// Answers that were being made when the server ended.
+    pub fn unfinished(&self) -> Vec<(String, Stored)> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_open = |stored: &Stored| {
+            let status = stored.response["status"].as_str();
+            stored.request.is_some() && stored.job.is_none() && matches!(status, Some("queued" | "in_progress"))
+        };
+        let all = kept.order.iter().filter_map(|id| Some((id, &kept.by_id.get(id)?.0)));
+        all.filter(|(_, stored)| is_open(stored)).map(|(id, stored)| (id.clone(), stored.clone())).collect()
+    }
+
+    /// Writes an answer to the disk, and removes those that left.
+    fn save(&self, number: u64, id: &str, stored: &Stored, gone: &[String]) {
+        let Some((disk, table)) = &self.disk else { return };
+        if let Ok(bytes) = serde_json::to_vec(&Saved::of(number, stored)) {
+            disk.put(*table, id, &bytes);
+        }
+        gone.iter().for_each(|id| disk.remove(*table, id));
     }
 
     /// What it keeps takes so many bytes.
@@ -112,16 +220,19 @@ impl Store {
             return;
         }
         let before = kept.remove(id);
-        if let Some(before) = &before {
-            stored.job = stored.job.or(before.job.clone());
+        if let Some(before) = before {
+            stored.job = stored.job.or(before.job);
+            stored.request = stored.request.or(before.request);
         }
-        let n_bytes = stored.weight();
+        let (n_bytes, number) = (stored.weight(), kept.number(id));
         kept.n_bytes += n_bytes;
+        let saved = self.disk.is_some().then(|| stored.clone());
         kept.by_id.insert(id.to_owned(), (stored, n_bytes));
-        if before.is_none() {
-            kept.order.push_back(id.to_owned());
+        let gone = kept.make_room(self.max, self.max_bytes);
+        drop(kept);
+        if let Some(saved) = saved {
+            self.save(number, id, &saved, &gone);
         }
-        kept.make_room(self.max, self.max_bytes);
     }
 
     pub fn get(&self, id: &str, group: u64) -> Option<Stored> {
@@ -137,7 +248,10 @@ impl Store {
         let (stored, before) = (stored.clone(), std::mem::replace(n_bytes, stored.weight()));
         let now = *n_bytes;
         kept.n_bytes = kept.n_bytes - before + now;
-        kept.make_room(self.max, self.max_bytes);
+        let number = kept.number(id);
+        let gone = kept.make_room(self.max, self.max_bytes);
+        drop(kept);
+        self.save(number, id, &stored, &gone);
         Some(stored)
     }
 
@@ -154,7 +268,13 @@ impl Store {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.by_id.get(id).filter(|(stored, _)| stored.group == group)?;
         kept.order.retain(|other| other != id);
-        kept.remove(id)
+        kept.numbers.remove(id);
+        let stored = kept.remove(id);
+        drop(kept);
+        if let Some((disk, table)) = &self.disk {
+            disk.remove(*table, id);
+        }
+        stored
     }
 }
 
@@ -165,8 +285,14 @@ mod tests {
     #[test]
     fn the_oldest_leave_and_others_see_nothing() {
         let store = Store::new(2, 1 << 20, Unknown::Refuse);
-        let stored =
-            |group| Stored { response: Value::Null, input: Vec::new(), messages: Vec::new(), group, job: None };
+        let stored = |group| Stored {
+            response: Value::Null,
+            input: Vec::new(),
+            messages: Vec::new(),
+            group,
+            job: None,
+            request: None,
+        };
         for (id, group) in [("a", 1), ("b", 1), ("c", 2)] {
             store.insert(id, stored(group));
         }
@@ -184,6 +310,42 @@ mod tests {
     }
 
     #[test]
+    fn answers_survive_in_their_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || {
+            let disk = Disk::open(&folder.path().join("store"), None).unwrap();
+            Store::new(3, 1 << 20, Unknown::Refuse).on_disk(disk, Table::Chats).unwrap()
+        };
+        let stored = |value: u64| Stored {
+            response: serde_json::json!({"n": value, "status": "in_progress"}),
+            input: vec![1.into()],
+            messages: vec![Message::new("user", "hi")],
+            group: 9,
+            job: None,
+            request: (value == 3).then(|| "again".into()),
+        };
+        let store = open();
+        for (id, value) in [("d", 0), ("c", 1), ("b", 2), ("a", 3)] {
+            store.insert(id, stored(value));
+        }
+        store.update("b", 9, |stored| stored.response["n"] = 7.into());
+        drop(store);
+        let store = open();
+        let numbers: Vec<Value> = store.list(9, |_| true).iter().map(|response| response["n"].clone()).collect();
+        assert_eq!(numbers, [1, 7, 3], "the oldest left, on disk too");
+        assert_eq!(store.get("a", 9).unwrap().messages[0].content, "hi");
+        assert!(store.get("a", 8).is_none(), "still nobody else's");
+        let unfinished: Vec<String> = store.unfinished().into_iter().map(|(id, _)| id).collect();
+        assert_eq!(unfinished, ["a"]);
+        store.remove("c", 9);
+        store.insert("e", stored(4));
+        store.insert("f", stored(5));
+        drop(store);
+        let numbers: Vec<Value> = open().list(9, |_| true).iter().map(|response| response["n"].clone()).collect();
+        assert_eq!(numbers, [3, 4, 5]);
+    }
+
+    #[test]
     fn bytes_are_bounded_whatever_the_number() {
         let store = Store::new(1_000, 1 << 20, Unknown::Refuse);
         let stored = |n_bytes: usize| Stored {
@@ -192,6 +354,7 @@ mod tests {
             messages: Vec::new(),
             group: 1,
             job: None,
+            request: None,
         };
         for i in 0..100 {
             store.insert(&format!("id{i}"), stored(100_000));

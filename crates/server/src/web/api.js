@@ -1,6 +1,7 @@
-// What the page asks of the server: the model list and streamed chat completions, in OpenAI's shapes.
+// What the page asks of the server: models, streamed chat completions in OpenAI's shapes, downloads in Ollama's.
 
 export class ApiError extends Error {
+  /** `status` 0: there was no answer, or only a part of one. */
   constructor(status, message, retryAfter) {
     super(message);
     this.status = status;
@@ -9,6 +10,8 @@ export class ApiError extends Error {
 }
 
 const KEY = "roci.key";
+const AWAY = "The server does not answer. Is it still running?";
+const LOST = "The connection to the server was lost in the middle of the answer.";
 
 export function apiKey() {
   try {
@@ -39,7 +42,7 @@ export async function request(path, options = {}) {
     response = await fetch(path, { ...options, headers: { ...headers(), ...options.headers } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The server does not answer. Is it still running?");
+    throw new ApiError(0, AWAY);
   }
   if (response.ok) return response;
   let message = `The server answered ${response.status}.`;
@@ -52,34 +55,66 @@ export async function request(path, options = {}) {
   throw new ApiError(response.status, message, Number(response.headers.get("Retry-After")) || undefined);
 }
 
-/** The models the server offers: [{ id, context }]. */
-export async function models() {
-  const body = await (await request("v1/models")).json();
-  return body.data.map((m) => ({ id: m.id, context: m.max_model_len ?? m.context_length ?? m.meta?.n_ctx }));
+function post(path, body, signal) {
+  return request(path, { method: "POST", signal, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 }
 
-/** Server-sent events of a response body, as their data strings. */
-async function* events(body) {
+function describe(model) {
+  const { id, meta } = model;
+  return { id, context: model.max_model_len ?? model.context_length ?? meta?.n_ctx, isLoaded: meta?.is_loaded, bytes: meta?.file_bytes, sampling: meta?.sampling };
+}
+
+/** The models the server offers: [{ id, context, isLoaded, bytes, sampling }]. */
+export async function models() {
+  return (await (await request("v1/models")).json()).data.map(describe);
+}
+
+export async function model(name) {
+  return describe(await (await request(`v1/models/${encodeURIComponent(name)}`)).json());
+}
+
+/** Whether the server takes requests. */
+export async function isAlive() {
+  try {
+    await request("health");
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** The pieces of a response body between `mark`s. A connection that breaks is an ApiError. */
+async function* pieces(body, mark) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
-      if (done) break;
-      rest += value;
-      let end;
-      while ((end = /\r?\n\r?\n/.exec(rest))) {
-        const block = rest.slice(0, end.index);
-        rest = rest.slice(end.index + end[0].length);
-        const data = block
-          .split(/\r?\n/)
-          .filter((line) => line.startsWith("data:"))
-          .map((line) => line.slice(5).replace(/^ /, ""));
-        if (data.length) yield data.join("\n");
+      let got;
+      try {
+        got = await reader.read();
+      } catch (error) {
+        throw error.name === "AbortError" ? error : new ApiError(0, LOST);
       }
+      if (got.done) break;
+      rest += got.value;
+      const whole = rest.split(mark);
+      rest = whole.pop();
+      yield* whole;
     }
+    if (rest.trim()) yield rest;
   } finally {
     reader.cancel().catch(() => {});
+  }
+}
+
+/** Server-sent events of a response body, as their data strings. */
+async function* events(body) {
+  for await (const event of pieces(body, /\r?\n\r?\n/)) {
+    const data = event
+      .split(/\r?\n/)
+      .filter((line) => line.startsWith("data:"))
+      .map((line) => line.slice(5).replace(/^ /, ""));
+    if (data.length) yield data.join("\n");
   }
 }
 
@@ -88,12 +123,7 @@ async function* events(body) {
  * { finish, usage, timings } when the answer is whole. A stream that breaks off is an error, never a silent end.
  */
 export async function streamChat(body, signal, onDelta) {
-  const response = await request("v1/chat/completions", {
-    method: "POST",
-    signal,
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
-  });
+  const response = await post("v1/chat/completions", { ...body, stream: true, stream_options: { include_usage: true } }, signal);
   const result = { finish: undefined, usage: undefined, timings: undefined };
   let isDone = false;
   for await (const data of events(response.body)) {
@@ -112,6 +142,17 @@ export async function streamChat(body, signal, onDelta) {
     if (delta.content || reasoning) onDelta({ text: delta.content ?? "", reasoning });
     if (choice.finish_reason) result.finish = choice.finish_reason;
   }
-  if (!isDone && !result.finish) throw new ApiError(0, "The answer broke off: the connection to the server was lost.");
+  if (!isDone && !result.finish) throw new ApiError(0, LOST);
   return result;
+}
+
+/** Asks the server to download a model; `onStatus({ status, total, completed })` is called as Ollama reports it. */
+export async function pull(name, signal, onStatus) {
+  const response = await post("api/pull", { model: name, stream: true }, signal);
+  for await (const line of pieces(response.body, "\n")) {
+    if (!line.trim()) continue;
+    const report = JSON.parse(line);
+    if (report.error) throw new ApiError(response.status, report.error);
+    onStatus(report);
+  }
 }

@@ -1,39 +1,36 @@
-// The chat page: wires the parts. State lives in `conversation.js`, drawing in `view.js`; this file listens.
+// The chat page: wires the parts. State lives in `conversation.js`, an answer being made in `chat.js`, drawing in
+// `view.js`; this file listens.
 
-import * as api from "./api.js";
 import * as store from "./store.js";
-import { Conversation, defaults } from "./conversation.js";
-import { View } from "./view.js";
-import { Sidebar } from "./sidebar.js";
-import { Settings } from "./settings.js";
 import { Attachments } from "./attachments.js";
-
-const $ = (id) => document.getElementById(id);
-const view = new View($("log"), {
-  onEdit: (index, text) => edit(index, text),
-  onRegenerate: () => regenerate(),
-  onStarter: (text) => send(text),
-});
-const files = new Attachments($("files"), $("attach"), $("attach-input"), $("composer"), banner);
-const settings = new Settings($("settings"));
-const sidebar = new Sidebar($("sidebar"), {
-  onOpen: (id) => open(id),
-  onNew: () => newChat(),
-  onRemove: (id) => remove(id),
-  onRename: (id, title) => rename(id, title),
-  onClear: () => clear(),
-  onExport: () => exportAll(),
-});
+import { Chat } from "./chat.js";
+import { Conversation, defaults } from "./conversation.js";
+import { $, size } from "./dom.js";
+import { Download } from "./download.js";
+import * as files from "./files.js";
+import { Models } from "./models.js";
+import { Settings } from "./settings.js";
+import { Sidebar } from "./sidebar.js";
+import { View } from "./view.js";
 
 let conversations = [];
 let now; // the conversation on screen
-let running; // { controller, conversation } while an answer streams
-let contexts = new Map();
-let retry; // the next look at a server that did not answer
-const SAVE_EVERY_MS = 1000; // while an answer grows
-const RETRY_EVERY_MS = 5000;
 
-// ---------------------------------------------------------------- server
+const chat = new Chat({ onPhase: drawPhase, onGrow, onSave: (conversation) => save(conversation, true), onEnd });
+const view = new View($("log"), {
+  onEdit: edit, onRegenerate: regenerate, onContinue: goOn, onRemove: removeMessage, onChoose: choose, onStarter: (text) => send(text),
+});
+const attached = new Attachments(banner, takeIn);
+const settings = new Settings($("settings"));
+const models = new Models($("model"), { onChange: drawModel, onState: drawServer });
+const download = new Download((name) => models.load(name));
+const sidebar = new Sidebar({
+  onOpen: open, onNew: newChat, onRemove: remove, onRename: rename, onClear: clear,
+  onExport: () => files.saveJson(conversations),
+  onSaveMarkdown: files.saveMarkdown, onSaveJson: files.saveOneJson, onSavePage: files.savePage,
+});
+
+// ---------------------------------------------------------------- what the user is told
 
 function banner(text, action) {
   const box = $("banner");
@@ -48,26 +45,22 @@ function banner(text, action) {
   box.hidden = !text;
 }
 
-async function loadModels() {
-  const select = $("model");
-  clearTimeout(retry);
-  try {
-    const found = await api.models();
-    contexts = new Map(found.map((m) => [m.id, m.context]));
-    select.replaceChildren(...found.map((m) => new Option(m.id, m.id)));
-    const wanted = now?.model ?? localStorage.getItem("roci.model");
-    if (wanted && contexts.has(wanted)) select.value = wanted;
-    banner("");
-    if (!found.length) banner("The server has no model.");
-  } catch (error) {
-    if (error.status === 401 || error.status === 403) {
-      banner("This server asks for an API key.", { label: "Enter the key", run: () => openSettings("api-key") });
-    } else {
-      banner(error.message, { label: "Try again", run: loadModels });
-      if (!error.status) retry = setTimeout(loadModels, RETRY_EVERY_MS);
-    }
-  }
-  drawContext();
+function drawServer({ text, isKeyWanted, isAway, isBack }) {
+  if (isKeyWanted) banner("This server asks for an API key.", { label: "Enter the key", run: () => openSettings("api-key") });
+  else if (isAway) banner(`${text} Looking again every few seconds.`, { label: "Look now", run: () => models.load(now?.model) });
+  else banner(text, text ? { label: "Try again", run: () => models.load(now?.model) } : undefined);
+  if (isBack) $("announce").textContent = "The server is back.";
+}
+
+function confirm(text, yes) {
+  const dialog = $("confirm");
+  $("confirm-text").textContent = text;
+  $("confirm-yes").textContent = yes;
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) =>
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }),
+  );
 }
 
 // ---------------------------------------------------------------- conversations
@@ -83,15 +76,14 @@ async function save(conversation, isPart) {
 /** Another tab changed something: it is shown here, too, but never over an answer that is being made here. */
 async function takeUp() {
   const kept = (await store.all()).map((plain) => {
-    if (running?.conversation.id === plain.id) return running.conversation;
+    if (chat.conversation?.id === plain.id) return chat.conversation;
     if (plain.id === now.id && plain.updated === now.updated) return now;
-    // What is being written there is shown when it is whole.
-    return new Conversation({ ...plain, messages: plain.messages.filter((m) => !m.isRunning) });
+    return Conversation.settled(plain);
   });
   conversations = kept;
   const again = kept.find((c) => c.id === now.id);
   if (again && again !== now) show(again);
-  else if (!again && now.messages.length && running?.conversation !== now) newChat();
+  else if (!again && now.nodes.length && !chat.isRunningIn(now)) newChat();
   else drawSidebar();
 }
 
@@ -102,12 +94,14 @@ function drawSidebar() {
 
 function show(conversation) {
   now = conversation;
-  if (conversation.model && contexts.has(conversation.model)) $("model").value = conversation.model;
-  location.hash = conversation.messages.length ? conversation.id : "";
-  document.title = conversation.messages.length ? `${conversation.title} · Rocinante` : "Rocinante";
-  view.show(conversation, running?.conversation === conversation);
-  drawContext();
+  models.choose(conversation.model);
+  const hash = conversation.nodes.length ? `#${conversation.id}` : "";
+  if (location.hash !== hash) history.replaceState(undefined, "", hash || location.pathname + location.search);
+  document.title = conversation.nodes.length ? `${conversation.title} · Rocinante` : "Rocinante";
   drawButtons();
+  view.show(conversation, chat.isRunningIn(conversation));
+  drawSpeed();
+  drawContext();
   drawSidebar();
 }
 
@@ -117,139 +111,153 @@ function newChat() {
   $("composer-text").focus();
 }
 
-function open(id) {
+/** `message`: the id of one to bring into sight. */
+function open(id, message) {
   const found = conversations.find((c) => c.id === id);
   if (!found) return;
+  const wanted = found.node(message);
+  if (wanted && !found.messages.includes(wanted) && !chat.isRunningIn(found)) found.choose(wanted);
   show(found);
   sidebar.close();
-  $("composer-text").focus();
+  if (wanted) view.reveal(wanted);
+  else $("composer-text").focus();
 }
 
-async function remove(id) {
-  const found = conversations.find((c) => c.id === id);
-  if (!found || !(await confirm(`Delete “${found.title}”?`, "Delete"))) return;
-  if (running?.conversation === found) running.controller.abort();
-  conversations = conversations.filter((c) => c !== found);
-  await store.remove(id);
-  if (now === found) newChat();
+async function remove(conversation) {
+  if (!(await confirm(`Delete “${conversation.title}”?`, "Delete"))) return;
+  if (chat.isRunningIn(conversation)) chat.stop();
+  conversations = conversations.filter((c) => c !== conversation);
+  await store.remove(conversation.id);
+  if (now === conversation) newChat();
   else drawSidebar();
 }
 
-async function rename(id, title) {
-  const found = conversations.find((c) => c.id === id);
-  if (!found || !title.trim()) return;
-  found.title = title.trim();
-  await save(found);
-  drawSidebar();
+async function rename(conversation, title) {
+  conversation.title = title;
+  if (conversation === now) show(now);
+  else drawSidebar();
+  await save(conversation);
 }
 
 async function clear() {
   if (!conversations.length || !(await confirm(`Delete all ${conversations.length} conversations?`, "Delete all"))) return;
-  running?.controller.abort();
+  chat.stop();
   conversations = [];
   await store.clear();
   newChat();
 }
 
-function exportAll() {
-  const text = JSON.stringify(conversations.map((c) => c.toPlain()), null, 2);
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-  link.download = "rocinante-conversations.json";
-  link.click();
-  URL.revokeObjectURL(link.href);
-}
-
-function confirm(text, yes) {
-  const dialog = $("confirm");
-  $("confirm-text").textContent = text;
-  $("confirm-yes").textContent = yes;
-  dialog.returnValue = "no";
-  dialog.showModal();
-  return new Promise((resolve) =>
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }),
-  );
+/** Takes in a file of conversations; false where it was none. */
+async function takeIn(text) {
+  let found;
+  try {
+    found = files.fromJson(text);
+  } catch (error) {
+    if (!(error instanceof files.ImportError)) throw error;
+    banner(error.message);
+    return false;
+  }
+  for (const one of found) {
+    // What is here already is not overwritten: the other one stands beside it.
+    const twin = conversations.find((c) => c.id === one.id);
+    if (twin?.updated === one.updated) continue;
+    const taken = twin ? new Conversation({ ...one.toPlain(), id: undefined }) : one;
+    conversations.push(taken);
+    await save(taken);
+  }
+  drawSidebar();
+  $("announce").textContent = `${found.length} conversations were read.`;
+  if (found.length === 1) open(found[0].id);
+  return true;
 }
 
 // ---------------------------------------------------------------- answers
 
 async function send(text) {
-  if (running) return;
-  const attached = files.take();
-  if (!text.trim() && !attached.length) return;
-  now.addUser(text.trim(), attached);
-  await answer();
+  if (chat.isRunning || attached.isReading) return;
+  const along = attached.take();
+  if (!text.trim() && !along.length) return;
+  now.addUser(text.trim(), along);
+  await answer(now.addAnswer());
 }
 
-async function edit(index, text) {
-  if (running || !text.trim()) return;
-  now.editUser(index, text.trim());
-  await answer();
+async function edit(message, text) {
+  if (chat.isRunning || !text.trim()) return;
+  now.editUser(message, text.trim());
+  await answer(now.addAnswer());
 }
 
-async function regenerate() {
-  if (running || !now.dropAnswer()) return;
-  await answer();
+async function regenerate(message = now.messages.at(-1)) {
+  if (chat.isRunning || message?.role !== "assistant") return;
+  const made = now.addAnswer(message);
+  // An answer that failed before it began is not worth keeping.
+  if (message.error && !message.content) now.remove(message);
+  await answer(made);
 }
 
-async function answer() {
+async function goOn(message) {
+  if (chat.isRunning || message !== now.messages.at(-1)) return;
+  await answer(message, true);
+}
+
+async function removeMessage(message) {
+  if (chat.isRunning) return;
+  const count = now.countBelow(message);
+  if (!(await confirm(count > 1 ? `Delete this message and the ${count - 1} after it?` : "Delete this message?", "Delete"))) return;
+  now.remove(message);
+  if (now.nodes.length) await save(now);
+  else {
+    conversations = conversations.filter((c) => c !== now);
+    await store.remove(now.id);
+  }
+  show(now);
+}
+
+async function choose(message) {
+  if (chat.isRunning) return;
+  now.choose(message);
+  show(now);
+  await save(now);
+}
+
+async function answer(message, isContinued) {
   const conversation = now;
   if (!conversations.includes(conversation)) conversations.push(conversation);
-  conversation.model = $("model").value;
-  const controller = new AbortController();
-  running = { controller, conversation };
-  const message = conversation.addAnswer();
+  conversation.model = models.chosen;
+  message.model = conversation.model;
+  const whole = chat.run(conversation, message, isContinued);
   show(conversation);
   view.scrollToEnd();
   keepFocus();
   await save(conversation);
+  await whole;
+}
 
-  const started = performance.now();
-  let first;
-  let pieces = 0;
-  let saved = started;
-  try {
-    const result = await api.streamChat(conversation.toRequest(), controller.signal, (delta) => {
-      first ??= performance.now();
-      pieces += 1;
-      message.content += delta.text;
-      message.reasoning += delta.reasoning;
-      if (performance.now() - saved > SAVE_EVERY_MS) {
-        saved = performance.now();
-        save(conversation, true);
-      }
-      if (now === conversation) {
-        view.update(message);
-        drawSpeed({ tokens: pieces, seconds: (performance.now() - first) / 1000 });
-      }
-    });
-    message.finish = result.finish;
-    message.usage = result.usage;
-    const tokens = result.usage?.completion_tokens ?? pieces;
-    message.speed = tokens > 1 && first ? (tokens - 1) / ((performance.now() - first) / 1000) : undefined;
-    message.firstToken = first ? (first - started) / 1000 : undefined;
-  } catch (error) {
-    if (error.name === "AbortError") message.finish = "stopped";
-    else {
-      message.error = describe(error);
-      if (error.status === 401) banner(error.message, { label: "Enter the key", run: () => openSettings("api-key") });
-    }
-  }
-  message.isRunning = false;
-  running = undefined;
-  conversation.updated = Date.now();
+function drawPhase(message, phase) {
+  if (now !== chat.conversation) return;
+  const bytes = phase.text.startsWith("Loading") && models.bytes(message.model);
+  view.setPhase(message, { ...phase, text: bytes ? `${phase.text} (${size(bytes)})` : phase.text });
+}
+
+function onGrow(message, live) {
+  if (now !== chat.conversation) return;
+  view.update(message);
+  drawSpeed({ tokens: live.tokens, seconds: (performance.now() - live.first) / 1000 });
+}
+
+async function onEnd(conversation, message, error) {
   await save(conversation);
+  drawButtons();
   if (now === conversation) {
-    view.finish(message);
+    view.finish();
     drawSpeed();
     drawContext();
-    announce(message);
+    $("announce").textContent = message.error ? `Error: ${message.error}` : message.finish === "stopped" ? "Stopped." : message.content;
     keepFocus();
   }
-  drawButtons();
   drawSidebar();
-  // A model that was loaded for this answer tells its context only now.
-  if (!message.error && !contexts.get(conversation.model)) await loadModels();
+  // A model that was loaded for this answer tells its context only now; a server that is away is watched.
+  if (error?.status === 0 || error?.status === 401 || (!error && !models.context(conversation.model))) await models.load(conversation.model);
 }
 
 /** A button that was pressed may be gone: whoever has a keyboard goes on in the message box. */
@@ -257,40 +265,26 @@ function keepFocus() {
   if (document.activeElement === document.body && matchMedia("(pointer: fine)").matches) $("composer-text").focus();
 }
 
-function describe(error) {
-  if (error.status === 429) {
-    const wait = error.retryAfter ? ` Try again in ${error.retryAfter} s.` : " Try again in a moment.";
-    return `The server is busy.${wait}`;
-  }
-  const text = error.message || String(error);
-  return text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
-}
-
-function announce(message) {
-  const said = message.error ? `Error: ${message.error}` : message.finish === "stopped" ? "Stopped." : message.content;
-  $("announce").textContent = said;
-}
-
 // ---------------------------------------------------------------- small things on screen
 
 function drawButtons() {
-  const isRunning = Boolean(running);
-  $("send").hidden = isRunning;
-  $("stop").hidden = !isRunning;
-  $("log").setAttribute("aria-busy", String(isRunning));
+  $("send").hidden = chat.isRunning;
+  $("stop").hidden = !chat.isRunning;
+  $("log").setAttribute("aria-busy", String(chat.isRunning));
 }
 
+/** Figures of the answer on screen, never of one before it. */
 function drawSpeed(live) {
   const last = now.messages.at(-1);
   let text = "";
   if (live) {
     const rate = live.seconds > 0.2 ? ` · ${((live.tokens - 1) / live.seconds).toFixed(1)} tokens/s` : "";
     text = `${live.tokens} tokens${rate}`;
-  } else if (last?.speed) {
+  } else if (last?.speed && !last.isRunning) {
     text = `${last.usage?.completion_tokens ?? ""} tokens · ${last.speed.toFixed(1)} tokens/s`;
   }
   $("speed").textContent = text;
-  if (!live && last?.speed) $("speed").append(roomy(` · first after ${last.firstToken.toFixed(2)} s`));
+  if (!live && text && last.firstToken) $("speed").append(roomy(` · first after ${last.firstToken.toFixed(2)} s`));
 }
 
 /** Text that is left out where there is little room. */
@@ -301,15 +295,21 @@ function roomy(text) {
   return made;
 }
 
+/** `chosen`: by the user, for this conversation. */
+function drawModel(chosen) {
+  if (chosen) now.model = chosen;
+  drawContext();
+}
+
 function drawContext() {
-  const used = now?.messages.findLast((m) => m.usage)?.usage?.total_tokens;
-  const size = contexts.get($("model").value);
+  const used = now && !chat.isRunningIn(now) ? now.messages.findLast((m) => m.usage)?.usage?.total_tokens : undefined;
+  const most = models.context();
   $("context").hidden = !used;
   if (!used) return;
-  $("context-text").textContent = size ? `${used} of ${size}` : String(used);
+  $("context-text").textContent = most ? `${used} of ${most}` : String(used);
   $("context-text").append(roomy(" context tokens"));
-  $("context-meter").hidden = !size;
-  if (size) $("context-meter").value = Math.min(1, used / size);
+  $("context-meter").hidden = !most;
+  if (most) $("context-meter").value = Math.min(1, used / most);
 }
 
 function fit() {
@@ -319,10 +319,9 @@ function fit() {
 }
 
 async function openSettings(field) {
-  const saved = await settings.edit(now, field);
-  if (!saved) return;
+  if (!(await settings.edit(now, models.sampling(), field))) return;
   if (conversations.includes(now)) await save(now);
-  await loadModels();
+  await models.load(models.chosen || now.model);
 }
 
 // ---------------------------------------------------------------- listening
@@ -330,7 +329,7 @@ async function openSettings(field) {
 $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const box = $("composer-text");
-  if (running) return;
+  if (chat.isRunning || attached.isReading) return;
   const text = box.value;
   box.value = "";
   fit();
@@ -342,38 +341,42 @@ $("composer-text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
     $("composer").requestSubmit();
-  } else if (event.key === "ArrowUp" && !event.target.value && !running) {
+  } else if (event.key === "ArrowUp" && !event.target.value && !chat.isRunning) {
     event.preventDefault();
     view.editLast();
   }
 });
-$("stop").addEventListener("click", () => running?.controller.abort());
-$("menu").addEventListener("click", () => sidebar.toggle());
+$("stop").addEventListener("click", () => chat.stop());
 $("settings-open").addEventListener("click", () => openSettings());
 $("help-open").addEventListener("click", () => $("help").showModal());
-$("to-end").addEventListener("click", () => view.scrollToEnd());
-$("model").addEventListener("change", () => {
-  now.model = $("model").value;
-  try {
-    localStorage.setItem("roci.model", now.model);
-  } catch {
-    // No storage: the choice lasts as long as the page.
-  }
-  drawContext();
+$("download-open").addEventListener("click", () => download.open());
+$("import").addEventListener("click", () => $("import-input").click());
+$("import-input").addEventListener("change", async (event) => {
+  for (const file of [...event.target.files]) await takeIn(await file.text());
+  event.target.value = "";
 });
+$("to-end").addEventListener("click", () => view.scrollToEnd());
 view.onScroll((isAtEnd) => ($("to-end").hidden = isAtEnd));
+
+const SHORTCUTS = [
+  [(e) => e.key === "Escape" && chat.isRunning, () => chat.stop()],
+  [(e) => e.altKey && e.code === "KeyN", newChat],
+  [(e) => e.altKey && e.code === "KeyR", () => regenerate()],
+  [(e) => e.altKey && e.code === "KeyS", () => sidebar.toggle()],
+  [(e) => e.ctrlKey && e.key === "k", () => sidebar.find()],
+  [(e) => e.ctrlKey && e.key === ",", () => openSettings()],
+  [(e) => e.ctrlKey && e.key === "/", () => $("help").showModal()],
+  [(e) => e.key === "?" && !e.target.matches("input, textarea, select"), () => $("help").showModal()],
+];
 document.addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]")) return;
-  if (event.key === "Escape" && running) running.controller.abort();
-  else if (event.altKey && event.code === "KeyN") newChat();
-  else if (event.altKey && event.code === "KeyR") regenerate();
-  else if (event.ctrlKey && event.key === ",") openSettings();
-  else if (event.ctrlKey && event.key === "/") $("help").showModal();
-  else return;
+  const [, act] = SHORTCUTS.find(([matches]) => matches(event)) ?? [];
+  if (!act) return;
   event.preventDefault();
+  act();
 });
 // A page that goes away has no time for the database: what it has of an answer waits for its reload elsewhere.
-addEventListener("pagehide", () => running && store.keepPart(running.conversation.toPlain()));
+addEventListener("pagehide", () => chat.isRunning && store.keepPart(chat.conversation.toPlain()));
 addEventListener("hashchange", () => {
   const id = location.hash.slice(1);
   if (id && id !== now?.id) open(id);
@@ -389,4 +392,4 @@ store.onChange(takeUp);
 if (!store.isKept) banner("This browser keeps nothing for this page: conversations are lost on reload.");
 const wanted = conversations.find((c) => c.id === location.hash.slice(1));
 show(wanted ?? new Conversation({ settings: defaults() }));
-await loadModels();
+await models.load(now.model);

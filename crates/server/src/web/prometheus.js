@@ -22,9 +22,10 @@ export function total(samples, name) {
 }
 
 /** How many observations fell at or below each bound. */
-function buckets(samples, name) {
+function buckets(samples, name, matches = () => true) {
   const counts = new Map();
   for (const { labels, value } of samples.get(`${name}_bucket`) ?? []) {
+    if (!matches(labels)) continue;
     const bound = labels.le === "+Inf" ? Infinity : Number(labels.le);
     counts.set(bound, (counts.get(bound) ?? 0) + value);
   }
@@ -34,7 +35,16 @@ function buckets(samples, name) {
 /** A quantile of what was observed between two readings; undefined where nothing was. */
 export function quantile(before, after, name, q) {
   const old = buckets(before, name);
-  const counts = [...buckets(after, name)].map(([bound, n]) => [bound, n - (old.get(bound) ?? 0)]).sort((a, b) => a[0] - b[0]);
+  return within([...buckets(after, name)].map(([bound, n]) => [bound, n - (old.get(bound) ?? 0)]), q);
+}
+
+/** A quantile of everything observed so far, of the series whose labels match. */
+export function histogramQuantile(samples, name, q, matches) {
+  return within([...buckets(samples, name, matches)], q);
+}
+
+function within(counted, q) {
+  const counts = counted.sort((a, b) => a[0] - b[0]);
   const n = counts.at(-1)?.[1] ?? 0;
   if (n <= 0) return undefined;
   let [low, below] = [0, 0];

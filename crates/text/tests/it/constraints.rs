@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use test_support::fetched;
 use text::Tokenizer;
-use text::constraint::{Compiler, Constraint, Matcher};
+use text::constraint::{Compiler, Constraint, Matcher, Refusal};
 
 use crate::golden::read_json;
 use crate::small_vocab;
@@ -250,11 +250,23 @@ fn chains_of_references_do_not_end_the_program() {
 #[test]
 fn a_guard_is_asked_before_anything_is_compiled() {
     let guard = |constraint: &Constraint| match constraint {
-        Constraint::Regex(_) => Err("no expressions here".to_owned()),
+        Constraint::Regex(_) => Err(Refusal::Wrong("no expressions here".to_owned())),
         _ => Ok(()),
     };
     let compiler = compiler().guarded(Arc::new(guard));
     compiler.build(&Constraint::Json).unwrap();
     let error = compiler.build(&Constraint::Regex("a".to_owned())).unwrap_err();
     assert!(error.to_string().contains("no expressions here"), "{error}");
+}
+
+/// An object that must have three properties has three: a key that is written twice is one.
+#[test]
+fn a_key_written_twice_is_one_property() {
+    let schema = json!({"type": "object", "minProperties": 3, "maxProperties": 4,
+        "patternProperties": {"^[ab]{1,2}$": {"type": "integer"}}, "additionalProperties": false});
+    let is_good = |text: &str| match serde_json::from_str::<Value>(text).map(|value| value.as_object().unwrap().len()) {
+        Ok(3 | 4) => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    check(&compiler(), &Constraint::JsonSchema(schema), is_good);
 }

@@ -1,0 +1,16 @@
+//! Models for commands: what was typed becomes a file on this machine, fetched with a bar if it is not here.
+
+use crate::progress::Terminal;
+use anyhow::Result;
+use hub::{Fetcher, Resolved};
+use std::path::PathBuf;
+
+/// The file for a model argument.
+pub fn resolve(spec: &str) -> Result<PathBuf> {
+    Ok(resolve_named(spec)?.path)
+}
+
+/// The same, with how its name says that it is used.
+pub fn resolve_named(spec: &str) -> Result<Resolved> {
+    Fetcher::new(&Terminal::default())?.resolve(spec)
+}

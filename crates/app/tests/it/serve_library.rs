@@ -1,0 +1,173 @@
+//! Models that clients add and remove, Ollama's way, and a server that was given none.
+
+use crate::roci::Roci;
+use crate::serve::{chat, wait_until};
+use crate::serve_operator::add_key;
+use crate::server::Server;
+use crate::tiny;
+use serde_json::{Value, json};
+
+/// A home whose store has the tiny model under a name.
+fn home() -> Roci {
+    let roci = Roci::new();
+    let file = tiny::write(roci.home.path());
+    let store = hub::Store::at(&store_root(&roci));
+    let folder = store.root().join("models/tiny");
+    std::fs::create_dir_all(&folder).unwrap();
+    let inside = folder.join("tiny.gguf");
+    std::fs::rename(file, &inside).unwrap();
+    store.set_name("tiny:1m", &hub::Named { file: inside, from: "here".into(), ..hub::Named::default() }).unwrap();
+    roci
+}
+
+fn store_root(roci: &Roci) -> std::path::PathBuf {
+    let folders = hub::Folders::new(&|name| (name == "ROCI_HOME").then(|| roci.cache()));
+    hub::Store::in_folders(&folders.unwrap()).root().to_owned()
+}
+
+fn start(roci: &Roci, args: &[&str]) -> Server {
+    Server::start(roci, &[&["serve", "--context", "256"], args].concat())
+}
+
+fn names(server: &Server) -> Vec<String> {
+    let models = server.get("/api/tags").json["models"].clone();
+    models.as_array().unwrap().iter().map(|model| model["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn say(server: &Server, model: &str) -> Value {
+    let body = json!({"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": false});
+    server.post("/api/chat", &body).json
+}
+
+#[test]
+fn without_models_the_store_is_offered() {
+    let roci = home();
+    let server = start(&roci, &["--no-pull"]);
+    assert_eq!(names(&server), ["tiny:1m"]);
+    assert!(
+        server.get("/api/ps").json["models"].as_array().unwrap().is_empty(),
+        "nothing is loaded before it is asked"
+    );
+    let mut body = chat("hi", 2);
+    body["model"] = "tiny:1m".into();
+    assert_eq!(server.post("/v1/chat/completions", &body).json["choices"][0]["message"]["content"], "xx");
+    body["model"] = "nothing".into();
+    assert_eq!(server.post("/v1/chat/completions", &body).status, 404);
+    // The file's own checksum, found out in the background.
+    let digest = || server.get("/api/tags").json["models"][0]["digest"].as_str().unwrap().to_owned();
+    wait_until("the digest is known", || digest().len() == 64);
+    let file = store_root(&roci).join("models/tiny/tiny.gguf");
+    assert_eq!(digest(), hub::sha256_of(&file).unwrap());
+}
+
+#[test]
+fn models_are_made_copied_shown_and_deleted() {
+    let roci = home();
+    let server = start(&roci, &[]);
+    let create = json!({"model": "brief", "from": "tiny:1m", "system": "Be brief.",
+        "parameters": {"num_predict": 3, "temperature": 0, "stop": ["END"]}});
+    let lines = server.post("/api/create", &create).text;
+    assert!(lines.trim_end().ends_with(r#"{"status":"success"}"#), "{lines}");
+    let shown = server.post("/api/show", &json!({"model": "brief"})).json;
+    assert_eq!((&shown["system"], &shown["details"]["family"]), (&json!("Be brief."), &json!("llama")), "{shown}");
+    assert!(shown["modelfile"].as_str().unwrap().contains("FROM tiny:1m"), "{shown}");
+    assert!(shown["parameters"].as_str().unwrap().contains("num_predict"), "{shown}");
+    assert_eq!(say(&server, "brief")["eval_count"], 3, "its own settings count");
+    let prompted = say(&server, "brief")["prompt_eval_count"].as_u64();
+    assert!(prompted > say(&server, "tiny:1m")["prompt_eval_count"].as_u64(), "the system prompt is there");
+    assert_eq!(server.post("/api/copy", &json!({"source": "brief", "destination": "other"})).status, 200);
+    assert_eq!(names(&server), ["tiny:1m", "brief", "other"]);
+    assert_eq!(server.post("/api/copy", &json!({"source": "nobody", "destination": "x"})).status, 404);
+    let delete = |name: &str| {
+        let body = json!({"model": name}).to_string();
+        let mut connection = server.connect();
+        let head = format!(
+            "DELETE /api/delete HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        std::io::Write::write_all(&mut connection, (head + &body).as_bytes()).unwrap();
+        crate::server::Answer::read(connection).status
+    };
+    assert_eq!((delete("brief"), delete("brief")), (200, 404));
+    assert_eq!(names(&server), ["tiny:1m", "other"]);
+    assert_eq!(say(&server, "other")["eval_count"], 3, "the file that other names stand for stays");
+    for (body, part) in [
+        (json!({"model": "x", "from": "/etc/passwd"}), "is not the name of a model"),
+        (json!({"model": "x", "from": "tiny:1m", "files": {}}), "cannot be uploaded"),
+        (json!({"model": "x", "from": "tiny:1m", "parameters": {"temprature": 1}}), "temprature"),
+        (json!({"model": "x"}), "there is no `from`"),
+    ] {
+        let answer = server.post("/api/create", &body);
+        assert!(answer.text.contains(part), "{body}: {}", answer.text);
+    }
+    let pulled = server.post("/api/pull", &json!({"model": "tiny:1m"})).text;
+    assert!(pulled.trim_end().ends_with(r#"{"status":"success"}"#), "{pulled}");
+    let unknown = server.post("/api/pull", &json!({"model": "no-such-model-at-all", "stream": false}));
+    assert_eq!(unknown.status, 404, "{}", unknown.text);
+}
+
+#[test]
+fn only_administrators_change_models() {
+    let roci = home();
+    let (guest, root) = (add_key(&roci, "guest", ""), add_key(&roci, "root", "admin=yes"));
+    let server = start(&roci, &["--api-key-file", "keys.txt"]);
+    let copy = json!({"source": "tiny:1m", "destination": "mine"});
+    assert_eq!(server.post_with("/api/copy", &copy, &guest).status, 403);
+    assert_eq!(server.post_with("/api/pull", &json!({"model": "tiny:1m"}), &guest).status, 403);
+    assert_eq!(server.post_with("/api/copy", &copy, &root).status, 200);
+}
+
+#[test]
+fn ollamas_other_answers() {
+    let roci = home();
+    let server = start(&roci, &[]);
+    let vector = server.post("/api/embeddings", &json!({"model": "tiny:1m", "prompt": "hello"})).json;
+    assert!(vector["embedding"].as_array().unwrap().len() > 8, "{vector}");
+    let body = json!({"model": "tiny:1m", "prompt": "hi", "stream": false, "logprobs": true, "top_logprobs": 2,
+        "options": {"num_predict": 3, "temperature": 0}});
+    let first = server.post("/api/generate", &body).json;
+    assert_eq!(first["logprobs"][0]["top_logprobs"].as_array().unwrap().len(), 2, "{first}");
+    let context = first["context"].as_array().unwrap();
+    assert!(context.len() as u64 >= first["prompt_eval_count"].as_u64().unwrap());
+    let next = json!({"model": "tiny:1m", "prompt": "and?", "stream": false, "context": context,
+        "options": {"num_predict": 1}});
+    let second = server.post("/api/generate", &next).json;
+    assert!(second["prompt_eval_count"].as_u64() > Some(context.len() as u64), "{second}");
+    let stay = json!({"model": "tiny:1m", "messages": [], "keep_alive": "10m"});
+    server.post("/api/chat", &stay);
+    let loaded = &server.get("/api/ps").json["models"][0];
+    assert!(loaded["expires_at"].as_str().unwrap().starts_with("20"), "{loaded}");
+}
+
+#[test]
+fn llama_cpps_own_paths() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let server = Server::start(&roci, &["serve", "tiny.gguf", "--context", "256"]);
+    let body = json!({"prompt": "hi", "n_predict": 4, "logit_bias": {"123": 1000}, "n_probs": 2});
+    let whole = server.post("/completion", &body).json;
+    assert_eq!(
+        (&whole["content"], &whole["stop"], &whole["stop_type"]),
+        (&json!("xxxx"), &json!(true), &json!("limit"))
+    );
+    assert_eq!((&whole["tokens_predicted"], &whole["timings"]["predicted_n"]), (&json!(4), &json!(4)), "{whole}");
+    assert_eq!(whole["completion_probabilities"].as_array().unwrap().len(), 4);
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    let text = server.post("/completion", &streamed).text;
+    let events: Vec<Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+    let shown: String = events.iter().map(|event| event["content"].as_str().unwrap()).collect();
+    assert_eq!((shown.as_str(), &events.last().unwrap()["stop"]), ("xxxx", &json!(true)));
+    let two = server.post("/completion", &json!({"prompt": ["a", "b"], "n_predict": 1})).json;
+    assert_eq!(two.as_array().unwrap().len(), 2);
+    assert_eq!(server.post("/completion", &json!({"n_predict": 1})).status, 400);
+    let props = server.get("/props").json;
+    assert_eq!((&props["model_path"], &props["total_slots"]), (&json!("tiny.gguf"), &json!(64)), "{props}");
+    assert_eq!(server.get("/slots").json.as_array().unwrap().len(), 64);
+    assert_eq!(server.get("/lora-adapters").json, json!([]));
+    let prompt = server.post("/apply-template", &json!({"messages": [{"role": "user", "content": "hi"}]})).json;
+    assert!(prompt["prompt"].as_str().unwrap().contains("hi"), "{prompt}");
+    let vectors = server.post("/embedding", &json!({"content": "hi"})).json;
+    assert_eq!(vectors[0]["embedding"].as_array().unwrap().len(), 1);
+}

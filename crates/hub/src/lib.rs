@@ -1,0 +1,44 @@
+//! Models by name: the names people know ([`library`]), the store on this machine ([`Store`]), how a model gets from a
+//! hub or a registry into it ([`Fetcher`]), and recipes for models of one's own ([`Modelfile`]).
+//!
+//! What this crate does not know: what is inside a model file, commands, terminals, a server. It prints nothing;
+//! whoever calls it hears of its progress through an [`Observer`]. Everything here blocks: an async caller gives it a
+//! thread.
+
+#![forbid(unsafe_code)]
+
+mod choice;
+pub mod disk;
+mod download;
+mod event;
+pub mod folders;
+pub mod hint;
+mod http;
+pub mod library;
+pub mod modelfile;
+mod named;
+mod npm;
+mod pull;
+mod registry;
+mod release;
+mod repo;
+mod search;
+mod settings;
+mod store;
+pub mod suggest;
+#[cfg(test)]
+mod tests;
+mod wheel;
+
+pub use choice::Memory;
+pub use disk::DiskFull;
+pub use download::sha256_of;
+pub use event::{Event, Observer, Silent};
+pub use folders::Folders;
+pub use library::Library;
+pub use modelfile::Modelfile;
+pub use named::{Named, Parameters, Turn};
+pub use pull::{Fetcher, NotFound, Resolved};
+pub use release::{Release, latest_release};
+pub use search::{Hit, search};
+pub use store::{Entry, Store, normal_name};

@@ -1,0 +1,202 @@
+//! One model that is known by name: its file, and, while it is in memory, the loaded model. Who loads and unloads it, and
+//! when, is decided by `models`.
+
+use super::error::Result;
+use super::loaded::Loaded;
+use super::preset::Preset;
+use engine::Stats;
+use futures_util::future::{BoxFuture, Shared};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+use tokio::task::JoinHandle;
+
+/// A model on its way into memory; everyone who asks for it waits for the same one.
+pub type Loading = Shared<BoxFuture<'static, Result<Arc<Loaded>>>>;
+
+/// How long a model stays in memory without requests, where a client said so (`keep_alive`).
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub enum Stay {
+    For(Duration),
+    Forever,
+}
+
+/// A model that is known by name.
+pub struct Entry {
+    pub name: String,
+    /// Other names it answers to.
+    pub aliases: Vec<String>,
+    pub path: PathBuf,
+    /// Seconds since 1970 at which its file was made.
+    pub created_s: u64,
+    pub file_bytes: u64,
+    /// How it is used, where its name says so.
+    pub preset: Arc<Preset>,
+    /// SHA-256 of its file, once it is known.
+    digest: OnceLock<String>,
+    /// The load that is under way.
+    pub loading: Mutex<Option<Loading>>,
+    /// Its turn is over, and another model waits for its place: new requests wait for its next turn.
+    pub is_leaving: AtomicBool,
+    loaded: Mutex<Option<Arc<Loaded>>>,
+    /// What engines of this model counted that are gone.
+    past: Arc<Mutex<Stats>>,
+    start: Instant,
+    /// Milliseconds since `start`.
+    last_used_ms: AtomicU64,
+    loaded_ms: AtomicU64,
+    stay: Mutex<Option<Stay>>,
+}
+
+impl Entry {
+    /// A model's files under a name; opens nothing yet.
+    pub fn new(name: String, path: PathBuf) -> std::io::Result<Self> {
+        let created = std::fs::metadata(&path)?.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        Ok(Self {
+            name,
+            aliases: Vec::new(),
+            created_s: created.unwrap_or_default().as_secs(),
+            file_bytes: rocinante::stored_bytes(&path),
+            path,
+            preset: Arc::default(),
+            digest: OnceLock::new(),
+            loading: Mutex::default(),
+            is_leaving: AtomicBool::new(false),
+            loaded: Mutex::new(None),
+            past: Arc::default(),
+            start: Instant::now(),
+            last_used_ms: AtomicU64::new(0),
+            loaded_ms: AtomicU64::new(0),
+            stay: Mutex::default(),
+        })
+    }
+
+    /// The same under other names.
+    pub fn renamed(self, name: String, aliases: Vec<String>) -> Self {
+        Self { name, aliases, ..self }
+    }
+
+    pub fn with_preset(self, preset: Preset) -> Self {
+        Self { preset: Arc::new(preset), ..self }
+    }
+
+    pub fn with_digest(self, digest: Option<String>) -> Self {
+        self.set_digest(digest);
+        self
+    }
+
+    pub fn set_digest(&self, digest: Option<String>) {
+        if let Some(digest) = digest {
+            let _ = self.digest.set(digest);
+        }
+    }
+
+    pub fn digest(&self) -> Option<&str> {
+        self.digest.get().map(String::as_str)
+    }
+
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+
+    pub fn loaded(&self) -> Option<Arc<Loaded>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn is_loading(&self) -> bool {
+        self.loading.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    pub fn set(&self, model: Arc<Loaded>) {
+        self.loaded_ms.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
+        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
+    }
+
+    /// Takes the model out of memory, whoever holds it. For engines that broke down.
+    pub fn discard(&self) -> Option<JoinHandle<()>> {
+        let model = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(self.end(model))
+    }
+
+    /// Takes the model out of memory if nobody uses it.
+    pub fn unload_if_idle(&self) -> Option<JoinHandle<()>> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        // New holders need this lock.
+        let model = loaded.take_if(|model| Arc::strong_count(model) == 1)?;
+        drop(loaded);
+        Some(self.end(model))
+    }
+
+    /// The last reference ends the engine's thread, which is waited for: not on a thread that serves.
+    fn end(&self, model: Arc<Loaded>) -> JoinHandle<()> {
+        let past = Arc::clone(&self.past);
+        tokio::task::spawn_blocking(move || {
+            let stats = model.engine().stats().unwrap_or_else(|_| model.engine().latest_stats());
+            add_counters(&mut past.lock().unwrap_or_else(PoisonError::into_inner), &stats);
+            drop(model);
+        })
+    }
+
+    /// What its engines counted since the server's start. Only the counters mean anything.
+    pub fn counters(&self) -> Stats {
+        let mut sum = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(model) = self.loaded() {
+            add_counters(&mut sum, &model.engine().latest_stats());
+        }
+        sum
+    }
+
+    /// Why its engine is not started again. Unloading it gives it another chance.
+    pub fn unavailable(&self) -> Option<String> {
+        self.loaded().and_then(|model| model.unavailable())
+    }
+
+    /// In memory, and nobody but the registry holds it.
+    pub fn is_idle(&self) -> bool {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.as_ref().is_some_and(|model| Arc::strong_count(model) == 1)
+    }
+
+    pub fn is_in_use(&self) -> bool {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.as_ref().is_some_and(|model| Arc::strong_count(model) > 1)
+    }
+
+    /// It is asked for, or still answering.
+    pub fn use_now(&self) {
+        self.last_used_ms.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    pub fn last_used(&self) -> Instant {
+        self.start + Duration::from_millis(self.last_used_ms.load(Ordering::Relaxed))
+    }
+
+    /// When it came into memory.
+    pub fn loaded_at(&self) -> Instant {
+        self.start + Duration::from_millis(self.loaded_ms.load(Ordering::Relaxed))
+    }
+
+    /// What the latest request said about how long it stays; `None`: nothing, so the operator's setting counts.
+    pub fn set_stay(&self, stay: Option<Stay>) {
+        *self.stay.lock().unwrap_or_else(PoisonError::into_inner) = stay;
+    }
+
+    /// How long it stays without requests; `None`: for ever.
+    pub fn time_to_stay(&self, operator: Option<Duration>) -> Option<Duration> {
+        match *self.stay.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(Stay::For(time)) => Some(time),
+            Some(Stay::Forever) => None,
+            None => operator,
+        }
+    }
+}
+
+fn add_counters(sum: &mut Stats, stats: &Stats) {
+    sum.n_steps += stats.n_steps;
+    sum.n_tokens_computed += stats.n_tokens_computed;
+    sum.n_tokens_cached += stats.n_tokens_cached;
+    sum.n_preemptions += stats.n_preemptions;
+    sum.n_failed += stats.n_failed;
+    sum.n_steps_by_rows.iter_mut().zip(stats.n_steps_by_rows).for_each(|(sum, n)| *sum += n);
+}

@@ -1,0 +1,144 @@
+//! The models of this machine's store, as the server offers them: what is there, what can be fetched, and what clients
+//! may add and remove. Files that are not in the store cannot be named by clients.
+
+use super::entry::Entry;
+use super::error::{ApiError, Result};
+use super::models::Registry;
+use super::preset::Preset;
+use axum::http::StatusCode;
+use hub::{Fetcher, Modelfile, Named, NotFound, Observer, Resolved, Silent, Store, hint};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What is in the store, by name.
+pub fn offered() -> anyhow::Result<Vec<Entry>> {
+    let entries = Store::from_env()?.entries()?;
+    Ok(entries.into_iter().filter_map(|entry| of_store(entry).ok()).collect())
+}
+
+fn of_store(entry: hub::Entry) -> std::io::Result<Entry> {
+    let digest = entry.digest();
+    Ok(named(entry.name, &entry.path, entry.named.as_ref())?.with_digest(digest))
+}
+
+/// A model under a name, used as the store says.
+pub fn named(name: String, path: &Path, named: Option<&Named>) -> std::io::Result<Entry> {
+    let preset = named.map(Preset::of).unwrap_or_default();
+    Ok(Entry::new(name, path.to_owned())?.with_preset(preset))
+}
+
+/// What went wrong, for a client.
+fn failed(error: &anyhow::Error) -> ApiError {
+    let hint = hint::hint_of(error).map(|hint| format!("; {hint}")).unwrap_or_default();
+    let status = match NotFound::is_in(error) {
+        true => StatusCode::NOT_FOUND,
+        false => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    ApiError::new(status, format!("{}{hint}", hint::one_line(error)))
+}
+
+/// A path of this machine is no name that a client may use.
+fn check_name(store: &Store, name: &str) -> Result<()> {
+    let is_known = store.named(name).is_ok_and(|named| named.is_some());
+    if name.is_empty() || (Path::new(name).exists() && !is_known) {
+        let text = format!("`{name}` is not the name of a model: a name such as qwen3:8b, or hf:OWNER/REPO");
+        return Err(ApiError::bad(text).param("model"));
+    }
+    Ok(())
+}
+
+/// A model that the registry does not know yet: one that is in the store by now or, where that is wanted, one that can
+/// be fetched. Blocks.
+pub fn discover(name: &str, fetches: bool) -> Result<Option<Entry>> {
+    let fetcher = Fetcher::new(&Silent).map_err(|error| failed(&error))?;
+    if check_name(&fetcher.store, name).is_err() {
+        return Ok(None);
+    }
+    match fetcher.find(name) {
+        Ok(Some(resolved)) => entry(&resolved).map(Some),
+        Ok(None) if fetches => fetch(name, &Silent).map(Some),
+        Ok(None) => Ok(None),
+        Err(error) if NotFound::is_in(&error) => Ok(None),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+/// Fetches a model. Blocks.
+pub fn fetch(name: &str, observer: &dyn Observer) -> Result<Entry> {
+    let fetcher = Fetcher::new(observer).map_err(|error| failed(&error))?;
+    check_name(&fetcher.store, name)?;
+    let resolved = fetcher.resolve(name).map_err(|error| failed(&error))?;
+    entry(&resolved)
+}
+
+fn entry(resolved: &Resolved) -> Result<Entry> {
+    let made = named(resolved.name.clone(), &resolved.path, resolved.named.as_ref());
+    made.map_err(|error| ApiError::internal(format!("`{}`: {error}", resolved.name)))
+}
+
+/// Makes a model of the store by a recipe. Blocks.
+pub fn create(name: &str, recipe: &Modelfile, observer: &dyn Observer) -> Result<Entry> {
+    let fetcher = Fetcher::new(observer).map_err(|error| failed(&error))?;
+    check_name(&fetcher.store, &recipe.from)?;
+    let base = fetcher.resolve(&recipe.from).map_err(|error| failed(&error))?;
+    let base_named = base.named.unwrap_or_else(|| Named { file: base.path.clone(), ..Named::default() });
+    let made = recipe.over(&base_named);
+    fetcher
+        .store
+        .set_name(name, &made)
+        .map_err(|error| ApiError { status: StatusCode::BAD_REQUEST, ..failed(&error) })?;
+    let made = named(hub::normal_name(name).to_owned(), &base.path, Some(&made));
+    made.map_err(|error| ApiError::internal(format!("`{name}`: {error}")))
+}
+
+/// Gives a model of the store another name. Blocks.
+pub fn copy(from: &str, to: &str) -> Result<Option<Entry>> {
+    let store = Store::from_env().map_err(|error| failed(&error))?;
+    if store.entry(from).map_err(|error| failed(&error))?.is_none() {
+        return Ok(None);
+    }
+    store.copy(from, to).map_err(|error| ApiError { status: StatusCode::BAD_REQUEST, ..failed(&error) })?;
+    let copied = store.entry(to).map_err(|error| failed(&error))?;
+    copied.map(of_store).transpose().map_err(|error| ApiError::internal(error.to_string()))
+}
+
+/// Removes a model from the store; says whether it was there. Blocks.
+pub fn remove(name: &str) -> Result<bool> {
+    let store = Store::from_env().map_err(|error| failed(&error))?;
+    let entry = store.entry(name).map_err(|error| failed(&error))?;
+    match entry {
+        Some(entry) => store.remove(&entry).map(|_| true).map_err(|error| failed(&error)),
+        None => Ok(false),
+    }
+}
+
+/// Finds out the digests of models that have none yet, one after the other, and remembers them.
+pub async fn find_digests(registry: Arc<Registry>) {
+    for entry in registry.entries() {
+        if entry.digest().is_some() {
+            continue;
+        }
+        let path = entry.path.clone();
+        let digest = tokio::task::spawn_blocking(move || digest(&path)).await;
+        entry.set_digest(digest.ok().flatten());
+    }
+}
+
+/// SHA-256 of a file, from the cache where it is known. Of a folder there is none.
+fn digest(path: &Path) -> Option<String> {
+    let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let modified = metadata.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    let key = format!("{} {} {}", std::fs::canonicalize(path).ok()?.display(), metadata.len(), modified.as_nanos());
+    let cache = hub::Folders::from_env().ok()?.cache.join("digests.json");
+    let text = std::fs::read_to_string(&cache).unwrap_or_default();
+    let mut known: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).unwrap_or_default();
+    if let Some(digest) = known.get(&key).and_then(serde_json::Value::as_str) {
+        return Some(digest.to_owned());
+    }
+    let digest = hub::sha256_of(path).ok()?;
+    known.insert(key, digest.clone().into());
+    // It is only a cache.
+    let _ = std::fs::create_dir_all(cache.parent()?);
+    let _ = std::fs::write(&cache, serde_json::Value::Object(known).to_string());
+    Some(digest)
+}

@@ -1,0 +1,100 @@
+//! Settings that change while the server runs: on SIGHUP, the keys and limits, the certificate and the audit log's file
+//! are read again; a certificate also when its file changes. What cannot be read is told in the log, and what was before
+//! stays.
+
+use super::App;
+use super::keys::Keys;
+use super::listen::Tls;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the certificate's files are looked at.
+const CERTIFICATE_CHECK: Duration = Duration::from_secs(10);
+
+/// What a reload brings.
+pub struct Fresh {
+    pub keys: Keys,
+    pub rate: Option<u32>,
+    pub concurrent: Option<u32>,
+}
+
+/// Reads the settings again, as at the start.
+pub type Reader = Box<dyn Fn() -> anyhow::Result<Fresh> + Send + Sync>;
+
+/// Runs as long as the server.
+pub async fn watch(app: Arc<App>, tls: Option<Tls>, reader: Option<Reader>) {
+    let mut tick = tokio::time::interval(CERTIFICATE_CHECK);
+    let mut hangups = hangups();
+    loop {
+        tokio::select! {
+            _ = tick.tick() => if let Some(tls) = tls.as_ref().filter(|tls| tls.has_changed()) {
+                reload_tls(tls);
+            },
+            Some(()) = hangups.recv() => {
+                super::systemd::reloading();
+                reload(&app, tls.as_ref(), reader.as_ref());
+                super::systemd::ready();
+            }
+        }
+    }
+}
+
+fn reload(app: &App, tls: Option<&Tls>, reader: Option<&Reader>) {
+    if let Some(reader) = reader {
+        match reader() {
+            Ok(fresh) => {
+                let n_keys = fresh.keys.all().len();
+                app.gate.reload(fresh.keys, fresh.rate, fresh.concurrent);
+                tracing::info!(n_keys, "keys and limits were read again");
+            }
+            Err(error) => tracing::error!("keys and limits stay as they are: {error:#}"),
+        }
+    }
+    if let Some(Err(error)) = app.gate.audit.as_ref().map(super::audit::Audit::reopen) {
+        tracing::error!("{error:#}");
+    }
+    if let Some(tls) = tls {
+        reload_tls(tls);
+    }
+}
+
+fn reload_tls(tls: &Tls) {
+    match tls.reload() {
+        Ok(()) => tracing::info!("the certificate was read again"),
+        Err(error) => tracing::error!("the certificate stays as it is: {error:#}"),
+    }
+}
+
+#[cfg(unix)]
+struct Hangups(Option<tokio::signal::unix::Signal>);
+
+#[cfg(unix)]
+fn hangups() -> Hangups {
+    use tokio::signal::unix::{SignalKind, signal};
+    Hangups(signal(SignalKind::hangup()).ok())
+}
+
+#[cfg(unix)]
+impl Hangups {
+    async fn recv(&mut self) -> Option<()> {
+        match &mut self.0 {
+            Some(signal) => signal.recv().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(not(unix))]
+struct Hangups;
+
+#[cfg(not(unix))]
+fn hangups() -> Hangups {
+    Hangups
+}
+
+#[cfg(not(unix))]
+impl Hangups {
+    async fn recv(&mut self) -> Option<()> {
+        std::future::pending().await
+    }
+}

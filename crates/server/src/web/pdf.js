@@ -1,0 +1,36 @@
+// The text of a PDF file, by Mozilla's pdf.js, which this server brings along and which is loaded with the first such
+// file. It runs in a worker; nothing in a file is executed, and nothing is drawn.
+
+const FOLDER = "assets/pdfjs-5.6.205/";
+const MAX_PAGES = 500;
+let loading;
+
+function library() {
+  loading ??= import(new URL(`${FOLDER}pdf.min.mjs`, document.baseURI).href).then((pdfjs) => {
+    pdfjs.GlobalWorkerOptions.workerSrc = new URL(`${FOLDER}pdf.worker.min.mjs`, document.baseURI).href;
+    return pdfjs;
+  });
+  return loading;
+}
+
+/** Pages in their order, with an empty line between them. */
+export async function textOf(bytes) {
+  const pdfjs = await library();
+  const task = pdfjs.getDocument({
+    data: bytes, isEvalSupported: false, useWasm: false, useSystemFonts: true, disableFontFace: true, stopAtErrors: false, verbosity: 0,
+  });
+  try {
+    const file = await task.promise;
+    const pages = [];
+    for (let number = 1; number <= Math.min(file.numPages, MAX_PAGES); number += 1) {
+      const { items } = await (await file.getPage(number)).getTextContent();
+      pages.push(items.map((item) => (item.str ?? "") + (item.hasEOL ? "\n" : "")).join("").trim());
+    }
+    if (file.numPages > MAX_PAGES) pages.push(`(${file.numPages - MAX_PAGES} more pages were left out.)`);
+    return pages.join("\n\n");
+  } catch (error) {
+    throw new Error(error.name === "PasswordException" ? "it is protected by a password" : "it is damaged, or no PDF file");
+  } finally {
+    await task.destroy();
+  }
+}
