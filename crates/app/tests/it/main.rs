@@ -6,6 +6,7 @@ mod docs;
 mod fetch;
 #[path = "../../../rocinante/tests/it/folder.rs"]
 mod folder;
+mod habits;
 mod model_run;
 mod perplexity;
 mod quantize;

