@@ -194,7 +194,9 @@ impl Model {
         let mut scratch_arena = Arena::on_device(queue.pool(memory.scratch_bytes)?);
         let scratch = Scratch::carve(&config, options.max_rows(), &mut scratch_arena);
         let sizes = DeviceSizes::new(&config, options.max_rows(), n_blocks);
-        let mut device = Device::new(queue, &config, sizes, options.numerics, &mut scratch_arena)?;
+        // The pool bounds what a sequence may hold; a model that was trained for less keeps the parts it has with any pool.
+        let n_ctx = config.n_ctx_train.max(options.n_ctx);
+        let mut device = Device::new(queue, &config, sizes, (options.numerics, n_ctx), &mut scratch_arena)?;
         if options.watch != Watch::Profile {
             device.watch(options.watch)?;
         }

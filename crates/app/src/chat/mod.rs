@@ -87,7 +87,7 @@ enum Next {
 
 impl<'a> Chat<'a> {
     pub fn new(model: Model, args: &'a Args, options: Options, named: Named) -> Self {
-        let (sampling, system) = (args.sampling.clone(), args.system.clone());
+        let (sampling, system) = (args.load.seeded(&args.sampling), args.system.clone());
         Self { model: Some(model), options, named, args, sampling, system, messages: Vec::new(), last_answer: None }
     }
 

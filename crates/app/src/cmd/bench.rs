@@ -215,6 +215,7 @@ pub fn main(args: &Args) -> Result<()> {
             "cpu": Cpu::detect().name,
             "threads": n_threads,
             "kv_type": format!("{:?}", args.load.kv_type).to_lowercase(),
+            "deterministic": args.load.deterministic,
             "prompt": args.prompt,
             "generate": args.generate,
             "depth": points[0].depth,

@@ -15,6 +15,7 @@ mod roci;
 mod rocm;
 mod serve;
 mod serve_deaths;
+mod serve_deterministic;
 mod serve_fairness;
 mod serve_families;
 mod serve_folder;

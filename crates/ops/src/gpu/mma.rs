@@ -3,6 +3,8 @@
 //! (kernels/halves.hip); where there are too few tiles for the chip, the columns are cut into parts that are added up.
 //! Hopper has a kernel of its own for more than a few rows of packed weights (`wide.rs`).
 
+use std::ops::Range;
+
 use gpu::{Grid, Kernel, Slice, SliceMut};
 use weights::Dtype;
 
@@ -12,7 +14,7 @@ use super::unit::{Values, kernels};
 use super::{count, format_number, wide};
 use crate::matmul::{Mode, OP, Product};
 use crate::tiles::GROUP;
-use crate::{Error, Gpu};
+use crate::{Error, Gpu, Numerics};
 
 const THREADS: u32 = 128;
 const HALVES_THREADS: u32 = 256;
@@ -44,6 +46,12 @@ const VARIANTS: [Variant; 4] = [
 ];
 /// Rows of a tile.
 const TILE_ROWS: usize = 8;
+/// Rows of the largest block.
+const MOST_BLOCK_ROWS: usize = TILE_ROWS * VARIANTS[VARIANTS.len() - 1].n_tiles;
+/// The variant whose parts every number of rows gets where rows must not matter: the one for 32 sequences.
+const INVARIANT: Variant = Variant { n_tiles: 4, n_stages: 3, n_blocks: 3 };
+/// Words of one row of x in a quarter of a step (kernels/matmul_mma.hip).
+const QUARTER_WORDS: usize = 16;
 
 gpu::args! {
     pub(crate) struct HalvesRows<'a> {
@@ -142,6 +150,7 @@ pub(super) enum HalvesLayout {
 struct RowBlocks {
     variant: usize,
     n_blocks: usize,
+    block_rows: usize,
     /// Rows that the blocks cover.
     n_padded: usize,
 }
@@ -152,7 +161,7 @@ impl RowBlocks {
             VARIANTS.iter().position(|variant| n_rows <= TILE_ROWS * variant.n_tiles).unwrap_or(VARIANTS.len() - 1);
         let block_rows = TILE_ROWS * VARIANTS[variant].n_tiles;
         let n_blocks = n_rows.div_ceil(block_rows);
-        Self { variant, n_blocks, n_padded: n_blocks * block_rows }
+        Self { variant, n_blocks, block_rows, n_padded: n_blocks * block_rows }
     }
 
     fn shared_bytes(self) -> u32 {
@@ -246,24 +255,55 @@ fn multiply(
     mut space: SliceMut<f32>,
     products: &mut [Product],
 ) -> Result<(), Error> {
-    let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
-    let unit = MmaKernels::get(gpu.kernels, &[format_number(dtype)?])?;
-    let n_out: Vec<usize> = products.iter().map(|p| p.weight.n_rows()).collect();
-    let n_tiles: usize = n_out.iter().map(|n| n.div_ceil(BLOCK_OUTS)).sum();
+    let n_out = products.iter().map(|p| p.weight.n_rows());
+    let n_tiles: usize = n_out.clone().map(|n| n.div_ceil(BLOCK_OUTS)).sum();
     if n_tiles == 0 {
         return Ok(());
     }
-    let n_all: usize = n_out.iter().sum();
-    let blocks = VARIANTS[rows.variant].n_blocks.min(gpu.kernels.tuning.mma_blocks);
+    let n_all: usize = n_out.sum();
+    let n_parts = n_parts(gpu, [n_rows, n_in], rows, n_tiles, space.len() / n_all.max(1));
+    // All rows at once, unless their parts would take too much room.
+    let run_rows = (space.len() / (n_parts * n_all).max(1) / rows.block_rows).max(1) * rows.block_rows;
+    let run_rows = if n_parts == 1 { rows.n_padded } else { run_rows };
+    for first in (0..n_rows).step_by(run_rows) {
+        let run = first..n_rows.min(first + run_rows);
+        multiply_rows(gpu, x, run, n_in, (rows, n_parts), space.reborrow(), products)?;
+    }
+    Ok(())
+}
+
+/// Into how many parts the columns are cut; `room` is how many rows of sums there is room for.
+fn n_parts(gpu: &Gpu, [n_rows, n_in]: [usize; 2], rows: RowBlocks, n_tiles: usize, room: usize) -> usize {
+    let is_invariant = gpu.kernels.numerics() == Numerics::RowInvariant;
+    // Where rows must not matter, always as for one block of these.
+    let (variant, n_blocks) = if is_invariant { (&INVARIANT, 1) } else { (&VARIANTS[rows.variant], rows.n_blocks) };
+    let n_rows = if is_invariant { MOST_BLOCK_ROWS } else { n_rows };
+    let blocks = variant.n_blocks.min(gpu.kernels.tuning.mma_blocks);
     // As many blocks as run at once, where the columns are long enough to be cut.
     let slots = gpu.kernels.device().properties().n_multiprocessors as usize * blocks;
-    let most = (n_in.div_ceil(STEP) / MIN_PART_STEPS).min(MAX_PARTS).min(space.len() / (n_rows * n_all).max(1));
-    let n_parts = (slots / (n_tiles * rows.n_blocks)).min(most).max(1);
+    let most = (n_in.div_ceil(STEP) / MIN_PART_STEPS).min(MAX_PARTS).min(room / n_rows);
+    (slots / (n_tiles * n_blocks)).min(most).max(1)
+}
+
+/// Some rows, from the first of a block on.
+fn multiply_rows(
+    gpu: &Gpu,
+    x: Slice<u32>,
+    run: Range<usize>,
+    n_in: usize,
+    (rows, n_parts): (RowBlocks, usize),
+    mut space: SliceMut<f32>,
+    products: &mut [Product],
+) -> Result<(), Error> {
+    let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
+    let unit = MmaKernels::get(gpu.kernels, &[format_number(dtype)?])?;
+    let n_tiles: usize = products.iter().map(|p| p.weight.n_rows().div_ceil(BLOCK_OUTS)).sum();
+    let x = x.slice(run.start * QUARTER_WORDS..)?;
     let [n0, n1, n2] = n_outs(products)?;
-    let (n_rows, n_parts) = (count(OP, "rows", n_rows)?, count(OP, "parts", n_parts)?);
+    let (n_rows, n_parts) = (count(OP, "rows", run.len())?, count(OP, "parts", n_parts)?);
     let [w0, w1, w2] = weights(products)?;
     {
-        let [o0, o1, o2] = outs(products)?;
+        let [o0, o1, o2] = outs(products, &run)?;
         let args = Mma {
             x,
             w0,
@@ -282,12 +322,13 @@ fn multiply(
             n_parts,
             adds,
         };
-        let blocks = [count(OP, "blocks", rows.n_blocks)?, n_parts, count(OP, "tiles", n_tiles)?];
+        let n_blocks = run.len().div_ceil(rows.block_rows);
+        let blocks = [count(OP, "blocks", n_blocks)?, n_parts, count(OP, "tiles", n_tiles)?];
         let grid = Grid { blocks, threads: [THREADS, 1, 1], shared_bytes: rows.shared_bytes() };
         gpu.launcher.launch(&unit.multiply[rows.variant], grid, &args)?;
     }
     if n_parts > 1 {
-        add_parts(gpu, &unit.sum, space.as_slice(), n_rows, n_parts, products)?;
+        add_parts(gpu, &unit.sum, space.as_slice(), (n_rows, &run), n_parts, products)?;
     }
     Ok(())
 }
@@ -297,13 +338,13 @@ pub(super) fn add_parts(
     gpu: &Gpu,
     kernel: &Kernel<Sum<'static>>,
     parts: Slice<f32>,
-    n_rows: u32,
+    (n_rows, run): (u32, &Range<usize>),
     n_parts: u32,
     products: &mut [Product],
 ) -> Result<(), Error> {
     let adds = u32::from(products[0].mode == Mode::Add);
     let [n0, n1, n2] = n_outs(products)?;
-    let [o0, o1, o2] = outs(products)?;
+    let [o0, o1, o2] = outs(products, run)?;
     let args = Sum { parts, o0, o1, o2, n0, n1, n2, n_rows, n_parts, adds };
     let grid = Grid::plane((n0 + n1 + n2).div_ceil(SUM_THREADS), n_rows, SUM_THREADS);
     Ok(gpu.launcher.launch(kernel, grid, &args)?)
@@ -324,10 +365,15 @@ pub(super) fn weights<'a>(products: &[Product<'a, '_>]) -> Result<[Option<Slice<
     Ok([weight(0)?, weight(1)?, weight(2)?])
 }
 
-pub(super) fn outs<'a>(products: &'a mut [Product]) -> Result<[Option<SliceMut<'a, f32>>; 3], Error> {
+/// Where they go, for some of the rows.
+pub(super) fn outs<'a>(
+    products: &'a mut [Product],
+    run: &Range<usize>,
+) -> Result<[Option<SliceMut<'a, f32>>; 3], Error> {
     let mut outs = [None, None, None];
     for (to, product) in outs.iter_mut().zip(products) {
-        *to = Some(product.out.device_f32s(OP, "out")?);
+        let n_out = product.weight.n_rows();
+        *to = Some(product.out.device_f32s(OP, "out")?.into_slice(run.start * n_out..run.end * n_out)?);
     }
     Ok(outs)
 }

@@ -125,10 +125,11 @@ fn multiply(
     let slots = gpu.kernels.device().properties().n_multiprocessors as usize;
     let most = (n_in.div_ceil(STEP) / MIN_PART_STEPS).min(MAX_PARTS).min(space.len() / (n_rows * n_all).max(1));
     let n_parts = (slots / (n_tiles * rows.n_blocks)).min(most).max(1);
+    let run = 0..n_rows;
     let (n_rows, n_parts) = (count(OP, "rows", n_rows)?, count(OP, "parts", n_parts)?);
     let [w0, w1, w2] = weights(products)?;
     {
-        let [o0, o1, o2] = outs(products)?;
+        let [o0, o1, o2] = outs(products, &run)?;
         let n_groups = count(OP, "groups", n_in / GROUP)?;
         let parts = space.reborrow();
         let args = Wide { x, w0, w1, w2, o0, o1, o2, parts, n0, n1, n2, n_groups, n_rows, n_parts, adds };
@@ -139,7 +140,7 @@ fn multiply(
     }
     if n_parts > 1 {
         let unit = MmaKernels::get(gpu.kernels, &[format])?;
-        add_parts(gpu, &unit.sum, space.as_slice(), n_rows, n_parts, products)?;
+        add_parts(gpu, &unit.sum, space.as_slice(), (n_rows, &run), n_parts, products)?;
     }
     Ok(())
 }

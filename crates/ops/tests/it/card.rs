@@ -7,10 +7,10 @@ use std::rc::Rc;
 use gpu::{Blas, Cache, Device, Kinds, Number, Queue};
 use ops::{
     Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertLeft, ExpertMatrices,
-    ExpertProduct, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Pairing, Place, PlaceMut, Product, QuerySpan,
-    Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, adjust, attention_with, choose_experts, describe, embed,
-    expert_matmul, feed, grouped_experts, kv_store, layernorm, matmul, pack, packed_on_device, rmsnorm, rope, sample,
-    sum_experts, swiglu, take_rows,
+    ExpertProduct, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Numerics, Pairing, Place, PlaceMut, Product,
+    QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, adjust, attention_with, choose_experts,
+    describe, embed, expert_matmul, feed, grouped_experts, kv_store, layernorm, matmul, pack, packed_on_device,
+    rmsnorm, rope, sample, sum_experts, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -32,6 +32,12 @@ pub fn cards() -> Rc<Vec<Card>> {
 
 fn find() -> Vec<Card> {
     test_support::gpus::open().iter().map(Card::new).collect()
+}
+
+/// The same with kernels for which rows do not matter.
+pub fn invariant_cards() -> Vec<Card> {
+    let invariant = |card: Card| Card { kernels: card.kernels.with_numerics(Numerics::RowInvariant), ..card };
+    find().into_iter().map(invariant).collect()
 }
 
 impl Card {
@@ -374,8 +380,11 @@ impl Card {
         let rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap();
         let dtype = cache.0.view().dtype;
-        let plan =
-            AttentionPlan::new(&rows, &heads, n_context, &AttentionChip::of(self.queue.device(), dtype, is_shaped));
+        let mut chip = AttentionChip::of(self.queue.device(), dtype, is_shaped);
+        if self.kernels.numerics() == Numerics::RowInvariant {
+            chip = chip.with_parts(&heads, 4096);
+        }
+        let plan = AttentionPlan::new(&rows, &heads, n_context, &chip);
         let mut words = Vec::new();
         plan.write(spans, &heads, &mut words);
         let on_device = self.queue.buffer_from(&words).unwrap();
