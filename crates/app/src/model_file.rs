@@ -4,9 +4,10 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
-use rocinante::{Error, Model, ModelFiles, Options};
+use rocinante::{Error, FailureKind, Model, ModelFiles, Options};
 use text::Tokenizer;
 
+use crate::progress;
 use crate::report::{self, HintExt};
 
 /// Maps a model's files and reads their headers.
@@ -28,8 +29,11 @@ pub fn tokenizer(files: &ModelFiles) -> Result<Tokenizer> {
 
 /// A model that is ready to answer. What a person should know about how it was loaded goes to standard error.
 pub fn load(path: &Path, options: &Options) -> Result<Model> {
-    let files = ModelFiles::open_with(path, options).map_err(|error| hinted(path, error))?;
-    let model = Model::load(&files, options).map_err(|error| hinted(path, error))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let spinner = progress::spinner(format!("loading {name} ({})", report::human_bytes(rocinante::stored_bytes(path))));
+    let model = Model::open_with(path, options).map_err(|error| hinted(path, error));
+    spinner.finish_and_clear();
+    let model = model?;
     model.notes().iter().for_each(|note| report::note(note));
     Ok(model)
 }
@@ -45,6 +49,7 @@ pub fn hinted(path: &Path, error: Error) -> anyhow::Error {
         Error::Model(model::Error::Gpu(error)) => {
             anyhow::Error::new(error).context(format!("cannot load `{}`", path.display()))
         }
+        Error::Load(why) => anyhow!(why).context(format!("cannot load `{}`", path.display())),
         Error::ContextTooLong { n_ctx, n_ctx_train } => {
             anyhow!("--context {n_ctx} is more than the {n_ctx_train} tokens the model was trained for")
         }
@@ -66,7 +71,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Text(_) => "`roci inspect MODEL` shows what the file says; please report the kind that is missing",
         Error::Template(_) | Error::Conversation(_) => "--raw sends the prompt as is, without a template",
-        Error::Gpu(_) | Error::Model(model::Error::Gpu(_)) => {
+        Error::Gpu(_) | Error::Model(model::Error::Gpu(_)) | Error::Load(_) => {
             "`roci devices` shows the device; --device cpu does without it"
         }
         Error::Model(model::Error::Architecture(..) | model::Error::NoArchitecture(..)) => {
@@ -85,6 +90,9 @@ fn hint(error: &Error) -> Option<String> {
             });
         }
         Error::Constraint(_) => "check --json-schema, --grammar or --regex; see `roci run --help`",
+        Error::Failed { kind: FailureKind::Forward, .. } | Error::Stopped(_) => {
+            "`roci doctor` tests the GPU; --device cpu does without it"
+        }
         Error::NoProfile => "`roci devices` shows what can compute here; --device chooses",
         Error::NoScores => "use a reranker, for example bge-reranker-v2-m3; `roci embed` makes vectors with any model",
         Error::Encoder => "`roci embed` makes vectors of texts, `roci rerank` puts them in order",

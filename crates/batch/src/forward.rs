@@ -5,6 +5,7 @@
 //! gives its rows. Where the host is the device, `submit` does the work.
 
 use crate::{Attention, BLOCK_TOKENS, Batch, TokenId};
+use serde::{Deserialize, Serialize};
 
 /// Why a step failed.
 pub type StepError = Box<dyn std::error::Error + Send + Sync>;
@@ -58,7 +59,7 @@ pub trait Forward: Send {
 pub struct Ticket(pub u64);
 
 /// How a model was trained to make a vector of a text.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Embeds {
     pub attention: Attention,
     pub pooling: Pooling,
@@ -67,7 +68,7 @@ pub struct Embeds {
 }
 
 /// Which final hidden states make up the vector of a text.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Pooling {
     First,
     Last,

@@ -1,7 +1,9 @@
 //! Ids that cross function borders as types of their own, so that a token can never be used as a block.
 
+use serde::{Deserialize, Serialize};
+
 /// An entry of the model's vocabulary.
-#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug, Serialize, Deserialize)]
 pub struct TokenId(pub u32);
 
 /// A block of [`BLOCK_TOKENS`](crate::BLOCK_TOKENS) tokens in the KV pool.

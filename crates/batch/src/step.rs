@@ -3,6 +3,7 @@
 //! The engine builds a `Batch`; the model reads it; nothing in it names a request.
 
 use crate::{Adjustment, BlockId, Choice, TokenId};
+use serde::{Deserialize, Serialize};
 
 /// Tokens per KV block.
 pub const BLOCK_TOKENS: usize = 16;
@@ -50,7 +51,7 @@ pub struct FedRow {
     pub choice_idx: u32,
 }
 
-#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub enum Attention {
     #[default]
     Causal,

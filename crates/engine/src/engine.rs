@@ -5,14 +5,14 @@
 use std::{
     collections::{HashMap, VecDeque},
     ops::ControlFlow,
-    sync::{Arc, Mutex, PoisonError, mpsc::Receiver},
+    sync::mpsc::Receiver,
     time::Instant,
 };
 
 use batch::{Attention, Batch, Forward, TokenId};
 
 use crate::{
-    handle::{Message, QueueSlot, Sink},
+    handle::{Board, Message, QueueSlot, Sink},
     mask::{Mask, MaskFactory},
     protocol::{Embed, Event, FailureKind, FinishReason, RequestId, Stats, Submit},
     request::{Chooser, Ending, Generate, Job, Request, Vector},
@@ -38,8 +38,7 @@ pub struct Engine {
     pub(crate) counters: Stats,
     masks: Option<Box<dyn MaskFactory>>,
     by_id: HashMap<RequestId, SeqId>,
-    /// Where others read the stats without asking.
-    board: Arc<Mutex<Stats>>,
+    board: Board,
 }
 
 /// Limits of the engine. Those beyond what the model was loaded for are lowered to it.
@@ -72,7 +71,7 @@ impl Default for EngineOptions {
 }
 
 /// Where a request's events go, and since when it waits.
-pub(crate) struct ReplyTo {
+pub struct ReplyTo {
     pub seq: SeqId,
     pub sink: Box<dyn Sink>,
     pub slot: Option<QueueSlot>,
@@ -84,7 +83,7 @@ impl Engine {
         model: Box<dyn Forward>,
         options: &EngineOptions,
         masks: Option<Box<dyn MaskFactory>>,
-        board: Arc<Mutex<Stats>>,
+        board: Board,
     ) -> Self {
         let capacity = model.capacity();
         let limits = ScheduleLimits {
@@ -149,7 +148,7 @@ impl Engine {
     }
 
     fn publish(&self) {
-        *self.board.lock().unwrap_or_else(PoisonError::into_inner) = self.stats();
+        self.board.publish(self.stats());
     }
 
     fn take(&mut self, message: Message) -> ControlFlow<()> {

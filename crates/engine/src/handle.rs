@@ -1,5 +1,8 @@
 //! The way in: starts the engine's thread and sends it messages from any other. Requests are checked here, on the
 //! caller's thread, and the bound of the queue is kept here, so that a full engine refuses at once instead of storing.
+//!
+//! The thread need not compute: [`start_with`] runs whatever takes the messages, such as a supervisor that passes them
+//! on to an engine in another process.
 
 use std::{
     cell::Cell,
@@ -14,6 +17,7 @@ use std::{
 };
 
 use batch::{Embeds, Forward, TokenId};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
@@ -34,20 +38,35 @@ pub struct Handle {
 
 #[derive(Debug)]
 struct Shared {
-    bounds: Bounds,
-    embeds: Embeds,
+    limits: Limits,
     queue: Arc<Queue>,
     next_seq: AtomicU64,
     next_request: AtomicU64,
-    published: Arc<Mutex<Stats>>,
+    board: Board,
     /// Why the thread ended.
     stopped: Arc<Mutex<Option<String>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// What an engine can take: what requests are held against before they reach it.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Limits {
+    bounds: Bounds,
+    embeds: Embeds,
+    max_queue: usize,
+}
+
+impl Limits {
+    /// With another bound on requests that wait. An engine behind a ledger takes what the ledger gives it, and the
+    /// bound is kept in front of the ledger.
+    pub fn with_max_queue(self, max_queue: usize) -> Self {
+        Self { max_queue, ..self }
+    }
+}
+
 /// What travels to the engine's thread: commands with the place their events go to.
 #[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
-pub(crate) enum Message {
+pub enum Message {
     Submit(Submit, ReplyTo),
     Embed(Embed, ReplyTo),
     Stats(Box<dyn Sink>),
@@ -57,10 +76,27 @@ pub(crate) enum Message {
     Gone(SeqId),
 }
 
+/// Where an engine's thread writes its stats, and others read them without asking.
+#[derive(Clone, Debug, Default)]
+pub struct Board(Arc<Mutex<Stats>>);
+
+impl Board {
+    pub fn publish(&self, stats: Stats) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+    }
+
+    pub fn read(&self) -> Stats {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// Where a request's events go. A sink that is dropped without a last event tells that the engine broke down.
 pub trait Sink: Send {
     /// Never blocks: it is called between two steps of all requests. `Err`: nobody listens any more.
     fn send(&self, event: Event) -> std::result::Result<(), Closed>;
+
+    /// The request takes part in a step for the first time.
+    fn started(&self) {}
 }
 
 /// The receiver of a [`Sink`] is gone.
@@ -82,7 +118,7 @@ struct Queue {
 
 /// One place in the queue, given back when dropped.
 #[derive(Debug)]
-pub(crate) struct QueueSlot(Arc<Queue>);
+pub struct QueueSlot(Arc<Queue>);
 
 impl Drop for QueueSlot {
     fn drop(&mut self) {
@@ -104,17 +140,30 @@ pub fn start(model: impl Forward + 'static, options: EngineOptions, masks: Optio
         max_output_rows: capacity.max_output_rows.max(1),
         constraints: if masks.is_some() { Constraints::Supported } else { Constraints::None },
     };
+    let limits = Limits { bounds, embeds, max_queue: options.max_queue };
+    start_with(limits, move |messages, board| {
+        let fault = Engine::new(model, &options, masks, board.clone()).run(messages);
+        fault.map(|fault| format!("the device is lost: {fault}"))
+    })
+}
+
+/// A handle to whatever `run` makes of the messages, on a thread of its own. `run` ends when it is told to shut down, or
+/// when the messages end, and says why if it ended for another reason.
+pub fn start_with(
+    limits: Limits,
+    run: impl FnOnce(&Receiver<Message>, &Board) -> Option<String> + Send + 'static,
+) -> Handle {
     let (inbox, messages) = mpsc::channel();
     let stopped = Arc::new(Mutex::new(None));
     let why = Arc::clone(&stopped);
-    let published = Arc::new(Mutex::new(Stats { n_blocks: capacity.n_blocks, ..Stats::default() }));
-    let board = Arc::clone(&published);
+    let board = Board::default();
+    board.publish(Stats { n_blocks: limits.bounds.n_blocks, ..Stats::default() });
+    let own = board.clone();
     let spawned = thread::Builder::new().name("engine".into()).spawn(move || {
-        let engine = Engine::new(model, &options, masks, board);
-        let result = panic::catch_unwind(AssertUnwindSafe(|| engine.run(&messages)));
+        let result = panic::catch_unwind(AssertUnwindSafe(|| run(&messages, &own)));
         let reason = match result {
             Ok(None) => "it was shut down".into(),
-            Ok(Some(fault)) => format!("the device is lost: {fault}"),
+            Ok(Some(reason)) => reason,
             Err(panic) => format!("it failed: {}", panic_text(panic.as_ref())),
         };
         // Set before `messages` is dropped, so that whoever cannot send finds the reason.
@@ -128,14 +177,13 @@ pub fn start(model: impl Forward + 'static, options: EngineOptions, masks: Optio
             None
         }
     };
-    let queue = Arc::new(Queue { n_waiting: AtomicUsize::new(0), max_queue: options.max_queue });
+    let queue = Arc::new(Queue { n_waiting: AtomicUsize::new(0), max_queue: limits.max_queue });
     let shared = Shared {
-        bounds,
-        embeds,
+        limits,
         queue,
         next_seq: AtomicU64::new(0),
         next_request: AtomicU64::new(0),
-        published,
+        board,
         stopped,
         thread: Mutex::new(thread),
     };
@@ -148,19 +196,24 @@ impl Handle {
         RequestId(self.shared.next_request.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// What requests are held against, for a handle elsewhere that stands in for this one.
+    pub fn limits(&self) -> Limits {
+        self.shared.limits
+    }
+
     /// Longest prompt plus generated tokens.
     pub fn n_ctx(&self) -> usize {
-        self.shared.bounds.n_ctx
+        self.shared.limits.bounds.n_ctx
     }
 
     /// How the model makes vectors of texts.
     pub fn embeds(&self) -> Embeds {
-        self.shared.embeds
+        self.shared.limits.embeds
     }
 
     /// The request for a vector of these tokens, as the model was trained to make it, of length 1.
     pub fn embed_request(&self, tokens: Vec<TokenId>) -> Embed {
-        let Embeds { attention, pooling, .. } = self.shared.embeds;
+        let Embeds { attention, pooling, .. } = self.shared.limits.embeds;
         let id = self.next_request_id();
         Embed { id, tokens, pooling, attention, normalize: Normalize::Unit, priority: 0, group: 0 }
     }
@@ -184,7 +237,7 @@ impl Handle {
     }
 
     pub fn n_vocab(&self) -> usize {
-        self.shared.bounds.n_vocab
+        self.shared.limits.bounds.n_vocab
     }
 
     pub fn submit(&self, submit: Submit) -> Result<Events> {
@@ -221,7 +274,7 @@ impl Handle {
 
     /// The engine after its latest step, without asking it.
     pub fn latest_stats(&self) -> Stats {
-        self.shared.published.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.board.read()
     }
 
     /// Why the engine's thread ended, if it has.
@@ -260,11 +313,11 @@ impl Handle {
         let at = Instant::now();
         let message = match command {
             Command::Submit(submit) => {
-                validate::submit(&submit, &self.shared.bounds)?;
+                validate::submit(&submit, &self.shared.limits.bounds)?;
                 Message::Submit(submit, ReplyTo { seq, sink, slot: Some(self.reserve()?), at })
             }
             Command::Embed(embed) => {
-                validate::embed(&embed, &self.shared.bounds)?;
+                validate::embed(&embed, &self.shared.limits.bounds)?;
                 Message::Embed(embed, ReplyTo { seq, sink, slot: Some(self.reserve()?), at })
             }
             Command::Stats => Message::Stats(sink),

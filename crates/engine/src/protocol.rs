@@ -2,6 +2,7 @@
 //! the same values can cross a process border. Everything a sequence needs to go on elsewhere is in [`Submit`]:
 //! randomness is a function of (seed, position), penalties and masks are rebuilt from the tokens.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 pub use batch::Pooling;
@@ -10,11 +11,11 @@ use batch::{Attention, TokenId};
 pub use crate::sampling::{Dry, Mirostat, Sampling, Stage, Xtc};
 
 /// The caller's name for a request. Two requests in flight may not share one.
-#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug, Serialize, Deserialize)]
 pub struct RequestId(pub u64);
 
 #[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Command {
     Submit(Submit),
     Embed(Embed),
@@ -24,7 +25,7 @@ pub enum Command {
     Shutdown,
 }
 
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Submit {
     pub id: RequestId,
     pub prompt: Vec<TokenId>,
@@ -68,7 +69,7 @@ impl Submit {
 }
 
 /// A request for one vector instead of tokens.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Embed {
     pub id: RequestId,
     pub tokens: Vec<TokenId>,
@@ -80,14 +81,14 @@ pub struct Embed {
     pub group: u64,
 }
 
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Normalize {
     None,
     /// To Euclidean length 1.
     Unit,
 }
 
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Event {
     Token {
         id: RequestId,
@@ -128,17 +129,40 @@ impl Event {
     pub fn is_last(&self) -> bool {
         !matches!(self, Self::Token { .. } | Self::Prompt { .. })
     }
+
+    /// Of the request it belongs to.
+    pub fn id(&self) -> Option<RequestId> {
+        match self {
+            Self::Token { id, .. }
+            | Self::Prompt { id, .. }
+            | Self::Vector { id, .. }
+            | Self::Finished { id, .. }
+            | Self::Failed { id, .. } => Some(*id),
+            Self::Stats(_) => None,
+        }
+    }
+
+    pub(crate) fn set_id(&mut self, new: RequestId) {
+        match self {
+            Self::Token { id, .. }
+            | Self::Prompt { id, .. }
+            | Self::Vector { id, .. }
+            | Self::Finished { id, .. }
+            | Self::Failed { id, .. } => *id = new,
+            Self::Stats(_) => {}
+        }
+    }
 }
 
 /// A token that was given, with what [`Event::Token`] says of one that was chosen.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Scored {
     pub token: TokenId,
     pub logprob: f32,
     pub top: Vec<(TokenId, f32)>,
 }
 
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub enum FinishReason {
     /// A stop token was generated.
     Stop,
@@ -150,7 +174,7 @@ pub enum FinishReason {
 }
 
 /// What a caller can branch on; the text is in [`Event::Failed`].
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub enum FailureKind {
     /// The request itself is wrong.
     Request,
@@ -162,7 +186,7 @@ pub enum FailureKind {
     Forward,
 }
 
-#[derive(Clone, Eq, PartialEq, Debug, Default)]
+#[derive(Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Usage {
     pub n_prompt: usize,
     /// Prompt tokens that were not computed because their blocks were in the prefix index.
@@ -173,7 +197,7 @@ pub struct Usage {
     pub timings: Timings,
 }
 
-#[derive(Clone, Eq, PartialEq, Debug, Default)]
+#[derive(Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Timings {
     /// From submission to the first step.
     pub queue: Duration,
@@ -189,7 +213,7 @@ pub struct Timings {
 pub const STEP_BOUNDS: [usize; 13] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
 
 /// The engine between two steps, and its counters since the start.
-#[derive(Clone, Eq, PartialEq, Debug, Default)]
+#[derive(Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Stats {
     pub n_running: usize,
     /// Not yet started, and preempted.

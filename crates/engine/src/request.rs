@@ -87,7 +87,10 @@ impl Request {
     /// It takes part in a step for the first time, or again after a preemption.
     pub fn start(&mut self, now: Instant) {
         self.slot = None;
-        self.started.get_or_insert(now);
+        if self.started.is_none() {
+            self.started = Some(now);
+            self.sink.started();
+        }
     }
 
     /// Its tokens will be computed again from the first.

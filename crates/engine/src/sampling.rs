@@ -1,10 +1,11 @@
 //! How the next token is chosen, as plain data. The meaning of each number is in [`sampler`](crate::sampler).
 
 use batch::TokenId;
+use serde::{Deserialize, Serialize};
 
 /// How the next token is chosen. Bias, bans and masks come before everything else; then the stages of `order`, each on
 /// what the one before left; then a draw.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sampling {
     /// 0 takes the best token.
     pub temperature: f32,
@@ -104,7 +105,7 @@ impl Sampling {
 }
 
 /// Exclude top choices: sometimes, of the tokens that are probable enough, only the least probable stays.
-#[derive(Copy, Clone, PartialEq, Debug)]
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Xtc {
     /// How often; 0 is never.
     pub probability: f32,
@@ -120,7 +121,7 @@ impl Default for Xtc {
 
 /// "Don't repeat yourself": a token that would go on repeating an earlier stretch of the text is made less probable,
 /// the more so the longer the stretch.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Dry {
     /// 0 is off.
     pub multiplier: f32,
@@ -140,7 +141,7 @@ impl Default for Dry {
 }
 
 /// Mirostat 2.
-#[derive(Copy, Clone, PartialEq, Debug)]
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Mirostat {
     /// The surprise to aim at, in bits.
     pub tau: f32,
@@ -155,7 +156,7 @@ impl Default for Mirostat {
 }
 
 /// A step from logits to a choice.
-#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug, Serialize, Deserialize)]
 pub enum Stage {
     Penalties,
     Dry,

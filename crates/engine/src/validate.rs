@@ -2,6 +2,7 @@
 //! request never reaches the engine.
 
 use batch::{Attention, TokenId};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
@@ -10,7 +11,7 @@ use crate::{
 };
 
 /// The numbers a request is held against.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Bounds {
     pub n_vocab: usize,
     pub n_ctx: usize,
@@ -20,7 +21,7 @@ pub struct Bounds {
     pub constraints: Constraints,
 }
 
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Constraints {
     Supported,
     None,

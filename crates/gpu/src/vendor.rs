@@ -4,6 +4,7 @@
 //! without a twin, BLAS numbers: long, because being the one file is the point. Every other file of this
 //! crate is the same for both vendors.
 
+use serde::{Deserialize, Serialize};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::error::Error;
 use crate::overlap::{self, LaunchEx};
 use crate::raw::{Context, Function};
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Vendor {
     Amd,
     Nvidia,

@@ -2,6 +2,7 @@
 //! elsewhere.
 
 use ops::{Arena, KV_BLOCK, Kv, Slot, Tensor};
+use serde::{Deserialize, Serialize};
 use weights::Dtype;
 
 use crate::{Config, Error};
@@ -17,7 +18,7 @@ pub struct Layer {
 }
 
 /// The type keys and values are kept in.
-#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub enum KvType {
     #[default]
     F16,

@@ -2,12 +2,13 @@
 //!
 //! A watched step runs op by op, without captured graphs: slower as a whole, the ops as they are.
 
+use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpu::OpTime;
 
-#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub enum Watch {
     #[default]
     Off,

@@ -6,7 +6,7 @@
 //! ops treat rows one by one and have one order anyway.
 
 /// Who decides the order of sums.
-#[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Numerics {
     /// The batch: each gets its fastest kernels.
     #[default]

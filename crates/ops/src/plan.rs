@@ -217,7 +217,12 @@ fn plan_cpu(isa: Isa, numerics: Numerics, shape: &ProductShape) -> ProductPlan {
     // Only rows that are rounded can be made on the way.
     let fuses_left = are_tiles && n_rows > 0 && shape.n_in > 0;
     let is_invariant = numerics == Numerics::RowInvariant;
-    if !is_invariant && shape.may_be_coarse && isa >= Isa::Avx512 && n_rows >= MANY_ROWS && outliers(shape.weights).is_some() {
+    if !is_invariant
+        && shape.may_be_coarse
+        && isa >= Isa::Avx512
+        && n_rows >= MANY_ROWS
+        && outliers(shape.weights).is_some()
+    {
         return ProductPlan::all(ProductKernel::Bytes, shape, fuses_left);
     }
     let packed = || shape.weights.iter().filter(|weight| weight.layout == Layout::Tiles);
@@ -290,7 +295,7 @@ fn plan_gpu_invariant(chip: &ProductChip, shape: &ProductShape) -> ProductPlan {
     let n_in = shape.n_in;
     let are_halves = shape.weights.iter().all(|weight| weight.dtype == Dtype::F16);
     let are_packed = shape.weights.iter().all(|weight| weight.is_packed());
-    // Many rows are cut into runs of as many as there is room for, so that room for one run is enough.
+    // The workspace is made for the largest batch: whether one row fits must decide for all.
     let fits_mma = n_in > 0 && n_in.is_multiple_of(GROUP) && mma::n_bytes([1, n_in]) <= chip.activation_bytes;
     if chip.has_mma && (are_packed || are_halves) && fits_mma {
         return ProductPlan::all(ProductKernel::Mma, shape, true);
@@ -464,12 +469,14 @@ mod tests {
                     };
                     (1..300).map(order).collect::<Vec<_>>()
                 };
-                let orders_of = |numerics| orders(numerics).into_iter().fold(Vec::new(), |mut all, order| {
-                    if !all.contains(&order) {
-                        all.push(order);
-                    }
-                    all
-                });
+                let orders_of = |numerics| {
+                    orders(numerics).into_iter().fold(Vec::new(), |mut all, order| {
+                        if !all.contains(&order) {
+                            all.push(order);
+                        }
+                        all
+                    })
+                };
                 let found = orders_of(Numerics::RowInvariant);
                 assert_eq!(found.len(), 1, "{machine:?} {dtype}: {found:?}");
                 n_variant += usize::from(orders_of(Numerics::Fastest).len() > 1);

@@ -3,6 +3,7 @@
 //! Drivers hang and abort, so `auto` asks them through a child process that is this same program: its `main` calls
 //! [`answer_if_asked`] first. A program that does not never starts a child, and `auto` takes the CPU there.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,7 @@ pub fn answer_if_asked() {
 /// assert!("tpu".parse::<Device>().is_err());
 /// # Ok::<(), rocinante::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Device {
     /// The best GPU that passes its self-test, else the CPU.
     #[default]
@@ -49,7 +50,7 @@ pub enum Device {
 }
 
 /// The device a model will use, and what [`Device::Auto`] passed over.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChosenDevice {
     /// Where the model will be loaded.
     pub choice: DeviceChoice,
@@ -89,6 +90,14 @@ pub fn model_memory() -> Option<(u64, String)> {
 }
 
 impl ChosenDevice {
+    /// The device by its name, so that choosing again gives the same.
+    pub fn device(&self) -> Device {
+        match self.choice {
+            DeviceChoice::Cpu => Device::Cpu,
+            DeviceChoice::Gpu { vendor, ordinal } => Device::Gpu { vendor, ordinal },
+        }
+    }
+
     fn of(found: &Discovery) -> Self {
         let best = found.best(None);
         Self {

@@ -79,6 +79,9 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// The process that was to load the model says why it could not.
+    #[error("{0}")]
+    Load(String),
     /// Times of single ops are taken on GPUs only.
     #[error("times of ops are taken on a GPU, and this model runs on the CPU")]
     NoProfile,
@@ -90,7 +93,7 @@ pub enum Error {
         /// The engine's words.
         error: String,
     },
-    /// The engine's thread ended: no request will work any more.
+    /// The engine ended: no request will work any more.
     #[error("the engine stopped: {0}")]
     Stopped(String),
 }

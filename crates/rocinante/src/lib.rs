@@ -19,7 +19,7 @@
 //! - [`ModelFiles`] opens GGUF and safetensors alike: tokenizer, chat template, tool and reasoning format;
 //! - [`Options`] and [`LoadPlan`]: the device ([`Device`], with `auto` and what it refused), the context, the steps, and
 //!   the memory they take, decided before anything is loaded;
-//! - [`Model`] is loaded, behind its engine;
+//! - [`Model`] is loaded, behind its engine, which is a thread or, with [`Options::process`], a process of its own;
 //! - [`Answer`] is a stream of [`AnswerEvent`]s: text, reasoning, tool calls, tokens, usage; blocking or async;
 //! - [`quantize`] makes weights smaller, for a file or while loading.
 //!
@@ -28,9 +28,12 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod about;
 mod answer;
 mod device;
 mod error;
+#[cfg(unix)]
+mod fault;
 pub mod files;
 mod host_memory;
 mod human;
@@ -43,6 +46,8 @@ mod memory_plan;
 mod model;
 mod model_files;
 mod options;
+#[cfg(unix)]
+mod process;
 pub mod quantize;
 mod request;
 mod splitter;
@@ -61,12 +66,15 @@ pub use crate::memory_plan::{DeviceMemory, MemoryFit, MemoryKind, NoRoom};
 pub use crate::model::Model;
 pub use crate::model_files::{ModelFiles, ModelInfo, describe_loading, stored_bytes};
 pub use crate::options::{Options, Scheduling, StepSizes, Workload, n_cores};
+#[cfg(unix)]
+pub use crate::process::{EngineProcess, serve_engine};
 pub use crate::request::Request;
 pub use crate::splitter::{Piece, Splitter, TokenLogprob};
 pub use crate::template::{Prompt, Template};
 pub use crate::vectors::{PendingVector, encode_pair};
 pub use crate::whole::{ToolCall, WholeAnswer};
-pub use ::model::{DeviceChoice, KvType, TokenId, Watch};
+pub use ::model::{CompileProgress, DeviceChoice, KvType, TokenId, Watch};
 pub use engine::{FailureKind, Sampling, Timings};
 pub use text::constraint::Constraint;
 pub use text::{Message, RenderOptions};
+pub use worker::{Notice as EngineNotice, Phase as EnginePhase, Status as EngineStatus};

@@ -4,6 +4,7 @@
 //! A CPU reads prompts at full speed in steps of 512 tokens. A GPU needs thousands of rows to be busy, so its steps
 //! are as large as a fair share of its memory allows, and a served model's pool takes what is left.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 use ::model::{BLOCK_TOKENS, Config, DeviceChoice, LoadOptions, MemoryPlan, Numerics};
@@ -34,7 +35,7 @@ const GPU_RUNNING: usize = 256;
 const GPU_SCRATCH_SHARE: u64 = 16;
 
 /// What an engine will do in one step.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Schedule {
     /// Maximum number of requests generating at once.
     pub max_running: usize,
@@ -54,7 +55,7 @@ impl fmt::Display for Schedule {
 }
 
 /// A plan that fits this machine.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LoadPlan {
     /// What the model will be loaded with.
     pub options: LoadOptions,
@@ -91,14 +92,13 @@ impl LoadPlan {
 }
 
 /// Decides everything that loading needs to know.
-pub fn plan(checkpoint: &Checkpoint, options: &Options) -> Result<LoadPlan> {
+pub fn plan(checkpoint: &Checkpoint, options: &Options, device: ChosenDevice) -> Result<LoadPlan> {
     let config = Config::from_checkpoint(checkpoint)?;
     let n_ctx_train = config.n_ctx_train;
     let has_engine = !matches!(options.workload, Workload::Steps(_));
     if let Some(n_ctx) = options.context.filter(|&n_ctx| has_engine && n_ctx > n_ctx_train) {
         return Err(Error::ContextTooLong { n_ctx, n_ctx_train });
     }
-    let device = options.device.choose();
     let room = DeviceMemory::read(device.choice)?;
     Planner { checkpoint, config, options, device, room }.plan()
 }
@@ -279,6 +279,7 @@ impl Planner<'_> {
             numerics: if self.options.deterministic { Numerics::RowInvariant } else { Numerics::Fastest },
             watch: self.options.watch,
             step_deadline: self.options.step_deadline,
+            on_compile: self.options.on_compile,
         }
     }
 }
@@ -300,7 +301,7 @@ mod tests {
             kind: MemoryKind::Card,
             total_bytes: usable_bytes,
             usable_bytes,
-            bound: "free on the device",
+            bound: "free on the device".into(),
             limits: Vec::new(),
         };
         let config = Config::from_checkpoint(&checkpoint).unwrap();

@@ -7,7 +7,7 @@
 use crate::mask_pool;
 use engine::{Mask, MaskFactory, TokenSet};
 use model::TokenId;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use text::Tokenizer;
 use text::constraint::{Canceller, Compiler, Constraint, Guard, Matcher, Refusal};
@@ -29,10 +29,14 @@ pub fn factory(tokenizer: Arc<Tokenizer>) -> Box<dyn MaskFactory> {
 /// A factory that others than the engine can ask too: what one has compiled, its clones know.
 #[derive(Clone)]
 pub struct Masks {
-    tokenizer: Arc<Tokenizer>,
+    tokenizer: Arc<LateTokenizer>,
     compiler: Arc<OnceLock<Result<Compiler, String>>>,
     guard: Option<Arc<Guard>>,
 }
+
+/// A tokenizer that may have to be made first.
+type LateTokenizer =
+    LazyLock<Result<Arc<Tokenizer>, String>, Box<dyn FnOnce() -> Result<Arc<Tokenizer>, String> + Send>>;
 
 /// Whether a constraint may be compiled in this process; it is asked before each one. A server tries them out where
 /// they can do no harm.
@@ -55,7 +59,12 @@ impl std::fmt::Debug for ConstraintGuard {
 impl Masks {
     /// Compiles nothing yet.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
-        Self { tokenizer, compiler: Arc::default(), guard: None }
+        Self::later(move || Ok(tokenizer))
+    }
+
+    /// The tokenizer is made when the first constraint needs it.
+    pub fn later(tokenizer: impl FnOnce() -> Result<Arc<Tokenizer>, String> + Send + 'static) -> Self {
+        Self { tokenizer: Arc::new(LazyLock::new(Box::new(tokenizer))), compiler: Arc::default(), guard: None }
     }
 
     /// Asks `guard` about every constraint before it is compiled.
@@ -71,7 +80,8 @@ impl Masks {
     /// Compiles a constraint, or finds it compiled.
     pub fn compile(&self, constraint: &Constraint, n_vocab: usize) -> Result<Matcher, text::Error> {
         let make = || {
-            let compiler = Compiler::new(&self.tokenizer, n_vocab).map_err(|error| match error {
+            let tokenizer = self.tokenizer.as_ref().as_ref().map_err(Clone::clone)?;
+            let compiler = Compiler::new(tokenizer, n_vocab).map_err(|error| match error {
                 text::Error::Constraint(text) => text,
                 error => error.to_string(),
             })?;

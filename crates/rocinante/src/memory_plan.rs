@@ -3,6 +3,8 @@
 //!
 //! A context that nobody asked for shrinks until it fits; one that was asked for is refused with the numbers.
 
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use ::model::{BLOCK_TOKENS, DeviceChoice, MemoryPlan};
@@ -14,7 +16,7 @@ use crate::{Error, HostMemory, Result, human_bytes};
 pub const MIN_CONTEXT: usize = 512;
 
 /// What memory is, to the reserve.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemoryKind {
     /// Main memory, for a model on the CPU.
     Host,
@@ -25,7 +27,7 @@ pub enum MemoryKind {
 }
 
 /// What a device has, and which of the limits around it counts.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceMemory {
     /// The device, for people.
     pub device: String,
@@ -36,13 +38,13 @@ pub struct DeviceMemory {
     /// What may be taken now.
     pub usable_bytes: u64,
     /// What sets `usable_bytes`.
-    pub bound: &'static str,
+    pub bound: Cow<'static, str>,
     /// Everything that was read, by name.
-    pub limits: Vec<(&'static str, u64)>,
+    pub limits: Vec<(Cow<'static, str>, u64)>,
 }
 
 /// A plan that fits.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemoryFit {
     /// What there is; `None` where the system does not say.
     pub room: Option<DeviceMemory>,
@@ -74,8 +76,8 @@ impl DeviceMemory {
                 kind: MemoryKind::Host,
                 total_bytes: memory.total_bytes,
                 usable_bytes: memory.available_bytes,
-                bound: "available memory",
-                limits: vec![("available memory", memory.available_bytes)],
+                bound: "available memory".into(),
+                limits: vec![("available memory".into(), memory.available_bytes)],
             }));
         };
         let device = gpu::Device::open(vendor, ordinal)?;
@@ -85,7 +87,7 @@ impl DeviceMemory {
     }
 
     fn of_budget(device: String, kind: MemoryKind, budget: &gpu::Budget) -> Self {
-        let mut limits = vec![("free on the device", budget.device.free_bytes as u64)];
+        let mut limits = vec![("free on the device".into(), budget.device.free_bytes as u64)];
         if kind == MemoryKind::Shared {
             let gtt = budget.gtt.map(|gtt| gtt.total_bytes.saturating_sub(gtt.used_bytes));
             let others = [
@@ -93,7 +95,7 @@ impl DeviceMemory {
                 ("MemAvailable", budget.host.available_bytes),
                 ("left in the cgroup", budget.host.cgroup_left_bytes),
             ];
-            limits.extend(others.into_iter().filter_map(|(name, bytes)| Some((name, bytes? as u64))));
+            limits.extend(others.into_iter().filter_map(|(name, bytes)| Some((name.into(), bytes? as u64))));
         }
         let bound = match budget.bound {
             gpu::Bound::DeviceFree => "free on the device",
@@ -101,6 +103,7 @@ impl DeviceMemory {
             gpu::Bound::MemAvailable => "MemAvailable",
             gpu::Bound::Cgroup => "left in the cgroup",
         };
+        let bound = bound.into();
         // Of memory that is shared, the GTT may be more than the carve-out that the driver calls total.
         let total = budget.device.total_bytes.max(budget.gtt.map_or(0, |gtt| gtt.total_bytes));
         Self { device, kind, total_bytes: total as u64, usable_bytes: budget.usable_bytes as u64, bound, limits }
@@ -169,8 +172,10 @@ pub struct NoRoom {
 
 impl fmt::Display for NoRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (usable, bound, device) =
-            self.room.as_ref().map_or((0, "memory", ""), |room| (room.usable_bytes, room.bound, room.device.as_str()));
+        let (usable, bound, device) = self
+            .room
+            .as_ref()
+            .map_or((0, "memory", ""), |room| (room.usable_bytes, &*room.bound, room.device.as_str()));
         write!(
             f,
             "the model does not fit: weights {} + keys and values {} (context of {}) + scratch {} + reserve {} of {} \
@@ -251,8 +256,8 @@ mod tests {
     const GB: u64 = 1 << 30;
 
     fn room(kind: MemoryKind, usable: u64) -> Option<DeviceMemory> {
-        let limits = vec![("free on the device", usable)];
-        let bound = "free on the device";
+        let limits = vec![("free on the device".into(), usable)];
+        let bound = "free on the device".into();
         Some(DeviceMemory { device: "card".into(), kind, total_bytes: 16 * GB, usable_bytes: usable, bound, limits })
     }
 
@@ -309,7 +314,7 @@ mod tests {
             gpu::HostMemory { available_bytes: Some(20 * GB as usize), cgroup_left_bytes: Some(12 * GB as usize) };
         let budget = gpu::Budget::decide(true, memory, Some(gtt), host);
         let room = DeviceMemory::of_budget("apu".into(), MemoryKind::Shared, &budget);
-        assert_eq!((room.usable_bytes, room.bound, room.total_bytes), (12 * GB, "left in the cgroup", 30 * GB));
+        assert_eq!((room.usable_bytes, &*room.bound, room.total_bytes), (12 * GB, "left in the cgroup", 30 * GB));
         let fit = decide(Some(room), WantedContext::AtMost(16384), &plan).unwrap();
         let lines = fit.lines(0, "f16");
         for part in ["free GTT", "MemAvailable", "left in the cgroup", "free on the device"] {

@@ -7,17 +7,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::model::{Attention, DeviceLimits, Numerics, Profiler, StepProfile, TokenId, Watch};
-use engine::{Embed, EngineOptions, Handle};
+use engine::{Embed, Handle};
 use text::answer::Format;
 use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
 use weights::Checkpoint;
 
+use crate::about::About;
 use crate::answer::Answer;
+use crate::device::ChosenDevice;
 use crate::load_plan::LoadPlan;
 use crate::masks::Masks;
-use crate::model_files::{ModelFiles, ModelInfo, describe_loading};
+use crate::model_files::{ModelFiles, ModelInfo};
 use crate::options::Options;
+#[cfg(unix)]
+use crate::process::{self, EngineProcess};
 use crate::request::Request;
 use crate::splitter::Splitter;
 use crate::template::{Prompt, Template, ids};
@@ -35,12 +39,10 @@ pub struct Model {
     template: Template,
     masks: Masks,
     handle: Handle,
-    plan: LoadPlan,
-    info: ModelInfo,
-    device: String,
-    notes: Vec<String>,
-    load_time: Duration,
+    about: About,
     profiler: Option<Profiler>,
+    /// The engine's process, where it has one.
+    watch: Option<worker::Watch>,
 }
 
 impl Model {
@@ -51,7 +53,36 @@ impl Model {
 
     /// As [`open`](Self::open), with choices of the caller's.
     pub fn open_with(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        #[cfg(unix)]
+        if let Some(process) = &options.process {
+            return Self::open_in(process, path.as_ref(), options);
+        }
         Self::load(&ModelFiles::open_with(path, options)?, options)
+    }
+
+    /// Behind an engine in a process of its own, where its device asks for one.
+    #[cfg(unix)]
+    fn open_in(process: &EngineProcess, path: &Path, options: &Options) -> Result<Self> {
+        let chosen = options.device.choose();
+        if !process.is_for(chosen.choice) {
+            return Self::load_on(&ModelFiles::open_with(path, options)?, options, chosen);
+        }
+        let files = ModelFiles::open(path)?;
+        let device = chosen.device();
+        // The vocabulary is read here meanwhile.
+        let (started, tokenizer) = std::thread::scope(|scope| {
+            let tokenizer = scope.spawn(|| files.tokenizer());
+            let started = process::start(path, &Options { device, ..options.clone() }, process);
+            (started, tokenizer.join().unwrap_or(Err(Error::NoVocabulary("reading it failed"))))
+        });
+        let (handle, mut about, watch) = started?;
+        let tokenizer = Arc::new(tokenizer?);
+        let template = template(&files, options, &tokenizer)?;
+        let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
+        about.notes.extend(chosen.refused.iter().cloned());
+        about.plan.device = chosen;
+        let path = path.to_owned();
+        Ok(Self { path, tokenizer, template, masks, handle, about, profiler: None, watch: Some(watch) })
     }
 
     /// From a checkpoint that is already open, or was made in memory.
@@ -60,47 +91,26 @@ impl Model {
         Self::load(&ModelFiles::of(checkpoint, path), options)
     }
 
-    /// Plans, loads, and starts the engine.
+    /// Plans, loads, and starts the engine, on a thread of this process.
     pub fn load(files: &ModelFiles, options: &Options) -> Result<Self> {
+        Self::load_on(files, options, options.device.choose())
+    }
+
+    fn load_on(files: &ModelFiles, options: &Options, device: ChosenDevice) -> Result<Self> {
         let start = Instant::now();
-        let plan = files.plan(options)?;
+        let plan = files.plan_on(options, device)?;
         if options.watch == Watch::Profile && plan.options.device == ::model::DeviceChoice::Cpu {
             return Err(Error::NoProfile);
         }
         let (model, tokenizer) = files.load_with_tokenizer(&plan)?;
         let tokenizer = Arc::new(tokenizer);
-        let template = files.template(&tokenizer)?;
-        let mut notes = files.notes().to_vec();
-        notes.extend(plan.device.refused.iter().cloned());
-        notes.extend(model.notes());
-        if options.measures_loading {
-            notes.extend(describe_loading(&model)?);
-        }
-        let (device, profiler) = (model.device(), model.profiler());
-        let engine = EngineOptions {
-            // An encoder was given room for whole texts.
-            max_batch_tokens: plan.options.max_batch_tokens,
-            prefill_chunk: plan.schedule.prefill_chunk,
-            max_running: plan.schedule.max_running,
-            max_queue: plan.schedule.max_queue,
-            n_ctx: Some(plan.n_ctx()),
-            ..EngineOptions::default()
-        };
+        let template = template(files, options, &tokenizer)?;
+        let profiler = model.profiler();
+        let about = About::of(files, options, plan, &model, start)?;
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
-        let handle = engine::start(model, engine, Some(Box::new(masks.clone())));
-        Ok(Self {
-            path: files.path().to_owned(),
-            tokenizer,
-            template,
-            masks,
-            handle,
-            plan,
-            info: files.info()?,
-            device,
-            notes,
-            load_time: start.elapsed(),
-            profiler,
-        })
+        let handle = engine::start(model, about.engine_options(), Some(Box::new(masks.clone())));
+        let path = files.path().to_owned();
+        Ok(Self { path, tokenizer, template, masks, handle, about, profiler, watch: None })
     }
 
     /// Continues a text as it is.
@@ -152,7 +162,7 @@ impl Model {
         if self.is_encoder() {
             return Err(Error::Encoder);
         }
-        let (n_prompt, n_ctx, n_ctx_train) = (prompt.len(), self.context(), self.plan.n_ctx_train);
+        let (n_prompt, n_ctx, n_ctx_train) = (prompt.len(), self.context(), self.about.plan.n_ctx_train);
         if n_prompt == 0 {
             return Err(Error::EmptyPrompt);
         }
@@ -250,6 +260,19 @@ impl Model {
         self.handle.stopped().is_none()
     }
 
+    /// The state of the process that its engine runs in; `None`: it runs in this one.
+    pub fn engine_status(&self) -> Option<worker::Status> {
+        self.watch.as_ref().map(worker::Watch::status)
+    }
+
+    /// Why there is no engine and will be none: its process died too often.
+    pub fn unavailable(&self) -> Option<String> {
+        match self.engine_status()?.phase {
+            worker::Phase::Unavailable(why) => Some(why),
+            _ => None,
+        }
+    }
+
     /// What was opened.
     pub fn path(&self) -> &Path {
         &self.path
@@ -272,38 +295,38 @@ impl Model {
 
     /// Family, type and size.
     pub fn info(&self) -> &ModelInfo {
-        &self.info
+        &self.about.info
     }
 
     /// What was decided before loading.
     pub fn plan(&self) -> &LoadPlan {
-        &self.plan
+        &self.about.plan
     }
 
     /// Whether the same request gives the same answer bit for bit, as [`Options::deterministic`] asks.
     pub fn is_deterministic(&self) -> bool {
-        self.plan.options.numerics == Numerics::RowInvariant
+        self.about.plan.options.numerics == Numerics::RowInvariant
     }
 
     /// The longest prompt and answer together, in tokens.
     pub fn context(&self) -> usize {
-        self.plan.n_ctx()
+        self.about.plan.n_ctx()
     }
 
     /// Where it computes, in words.
     pub fn device(&self) -> &str {
-        &self.device
+        &self.about.device
     }
 
     /// What a person should know about how it was loaded: GPUs that were refused, weights held in another type, fast
     /// paths it does without.
     pub fn notes(&self) -> &[String] {
-        &self.notes
+        &self.about.notes
     }
 
     /// From the start of planning to a running engine.
     pub fn load_time(&self) -> Duration {
-        self.load_time
+        self.about.load_time
     }
 
     /// The engine itself, for what is not offered here.
@@ -319,5 +342,13 @@ fn generation() -> RenderOptions {
 impl Drop for Model {
     fn drop(&mut self) {
         self.handle.shutdown();
+    }
+}
+
+/// The chat template that was asked for, or the file's own.
+fn template(files: &ModelFiles, options: &Options, tokenizer: &Arc<Tokenizer>) -> Result<Template> {
+    match &options.chat_template {
+        Some(source) => Template::new(Some(source.clone()), tokenizer),
+        None => files.template(tokenizer),
     }
 }

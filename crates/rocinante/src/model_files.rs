@@ -1,6 +1,7 @@
 //! A model's files, opened: a GGUF file (or several), or a folder of safetensors with the small files beside them.
 //! Answers every question that does not need the weights in memory, alike for both formats, and loads them.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -9,6 +10,7 @@ use ::model::{Config, Model as LoadedModel};
 use text::Tokenizer;
 use weights::Checkpoint;
 
+use crate::device::ChosenDevice;
 use crate::load_plan::{self, LoadPlan};
 use crate::options::Options;
 use crate::quantize::convert;
@@ -24,7 +26,7 @@ pub struct ModelFiles {
 }
 
 /// What a model is, for people and for clients that list models.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelInfo {
     /// The family, as GGUF names it: `llama`, `qwen3`.
     pub architecture: String,
@@ -117,7 +119,12 @@ impl ModelFiles {
 
     /// Decides the device, the context, the steps and the memory; touches no weights.
     pub fn plan(&self, options: &Options) -> Result<LoadPlan> {
-        load_plan::plan(&self.checkpoint, options)
+        self.plan_on(options, options.device.choose())
+    }
+
+    /// As [`plan`](Self::plan), for a device that was chosen before.
+    pub fn plan_on(&self, options: &Options, device: ChosenDevice) -> Result<LoadPlan> {
+        load_plan::plan(&self.checkpoint, options, device)
     }
 
     /// Loads the weights as planned.

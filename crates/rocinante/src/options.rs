@@ -1,12 +1,15 @@
 //! What a caller can choose about a model: where and how it is loaded, and how its engine shares out the work. What is
 //! left open is decided by the device, its memory and the model (`load_plan`), never inherited from another device.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use ::model::{KvType, Watch};
+use ::model::{CompileProgress, KvType, Watch};
 
 use crate::Device;
 use crate::masks::ConstraintGuard;
+#[cfg(unix)]
+use crate::process::EngineProcess;
 use crate::quantize::Mix;
 
 /// Where and how a model is loaded.
@@ -18,7 +21,7 @@ use crate::quantize::Mix;
 /// let options = Options { device: Device::Cpu, workload: Workload::Server(scheduling), ..Options::default() };
 /// # assert_eq!(options.context, None);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Options {
     /// Where to compute.
     pub device: Device,
@@ -33,15 +36,27 @@ pub struct Options {
     /// time. Slower, above all for prompts on a GPU.
     pub deterministic: bool,
     /// Makes the weights smaller while loading.
+    #[serde(with = "crate::quantize::by_name")]
     pub quantize: Option<&'static Mix>,
     /// How closely a GPU's steps are watched.
     pub watch: Watch,
-    /// Treat a GPU as hung after a step of this many seconds.
+    /// Treat a GPU, or an engine in a process of its own, as hung after a step of this many seconds.
     pub step_deadline: Duration,
+    /// A chat template (Jinja) to use instead of the files' own.
+    pub chat_template: Option<String>,
     /// Measures the bus to the GPU, so that the notes say how well loading used it.
     pub measures_loading: bool,
+    /// Hears how far the compilation of GPU kernels is, where they were not compiled before.
+    #[serde(skip)]
+    pub on_compile: Option<fn(CompileProgress)>,
     /// Asked about every constraint before it is compiled.
+    #[serde(skip)]
     pub constraint_guard: Option<ConstraintGuard>,
+    /// Run the engine in a process of its own, which may die without taking this one or its requests along; `None`: on
+    /// a thread.
+    #[cfg(unix)]
+    #[serde(skip)]
+    pub process: Option<EngineProcess>,
     /// What the model is loaded for.
     pub workload: Workload,
 }
@@ -57,8 +72,12 @@ impl Default for Options {
             quantize: None,
             watch: Watch::Off,
             step_deadline: Duration::from_secs(120),
+            chat_template: None,
             measures_loading: false,
+            on_compile: None,
             constraint_guard: None,
+            #[cfg(unix)]
+            process: None,
             workload: Workload::Conversation,
         }
     }
@@ -77,7 +96,7 @@ pub fn n_cores() -> usize {
 }
 
 /// What a model is loaded for.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub enum Workload {
     /// One answer at a time; further requests wait for their turn.
     Conversation,
@@ -88,7 +107,7 @@ pub enum Workload {
 }
 
 /// How an engine shares out its steps. `None` is chosen by the device, its free memory and the model.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub struct Scheduling {
     /// Maximum number of requests generating at once.
     pub max_running: Option<usize>,
@@ -118,7 +137,7 @@ impl Default for Scheduling {
 }
 
 /// Sizes of the steps of a model without an engine.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub struct StepSizes {
     /// Sequences that hold a full context at once.
     pub n_sequences: usize,

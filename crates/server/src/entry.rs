@@ -147,6 +147,11 @@ impl Entry {
         sum
     }
 
+    /// Why its engine is not started again. Unloading it gives it another chance.
+    pub fn unavailable(&self) -> Option<String> {
+        self.loaded().and_then(|model| model.unavailable())
+    }
+
     /// In memory, and nobody but the registry holds it.
     pub fn is_idle(&self) -> bool {
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);

@@ -98,12 +98,28 @@ pub async fn ready(Shared(app): Shared<Arc<App>>) -> (StatusCode, Json<Value>) {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"})));
     }
     let entries = app.models.entries();
+    let unavailable: serde_json::Map<String, Value> =
+        entries.iter().filter_map(|entry| Some((entry.name.clone(), entry.unavailable()?.into()))).collect();
+    if !unavailable.is_empty() {
+        let body = json!({"status": "unavailable", "models": unavailable, "loaded": loaded});
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(body));
+    }
     let gone = entries.iter().filter(|entry| entry.loaded().is_none() && !entry.path.exists());
     let gone: Vec<&str> = gone.map(|entry| entry.name.as_str()).collect();
     match gone.is_empty() {
-        true => (StatusCode::OK, Json(json!({"status": "ready", "loaded": loaded}))),
+        true => (StatusCode::OK, Json(json!({"status": "ready", "loaded": loaded, "engines": engines(&app)}))),
         false => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "file missing", "models": gone}))),
     }
+}
+
+/// The processes that engines run in, where they do: those that died, and why the last one did.
+fn engines(app: &App) -> Value {
+    let describe = |model: Arc<super::loaded::Loaded>| {
+        let status = model.engine_status()?;
+        let about = json!({"up": model.is_up(), "deaths": status.n_deaths, "last_death": status.last_death});
+        Some((model.name.clone(), about))
+    };
+    app.models.loaded().filter_map(describe).collect::<serde_json::Map<_, _>>().into()
 }
 
 /// What connections beyond the limit are answered: signs of life, and to everything else when to come back.

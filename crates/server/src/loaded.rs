@@ -2,10 +2,14 @@
 
 use super::constraint_probe;
 use super::error::{ApiError, Result};
+#[cfg(unix)]
+use super::metrics;
 use super::pace::Pace;
 use super::preset::Preset;
 use super::shares::Shares;
-use rocinante::{ConstraintGuard, Model, Options, Template, TokenId, human_bytes};
+#[cfg(unix)]
+use rocinante::EngineNotice;
+use rocinante::{ConstraintGuard, EnginePhase, EngineStatus, Model, Options, Template, TokenId, human_bytes};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +47,8 @@ impl Loaded {
     /// Loads it; constraints are tried out in a child process first.
     pub fn open(name: &str, path: &Path, preset: &Arc<Preset>, options: &Options) -> rocinante::Result<Self> {
         let guard = ConstraintGuard::new(constraint_probe::check);
-        let model = Model::open_with(path, &Options { constraint_guard: Some(guard), ..options.clone() })?;
+        let options = Options { constraint_guard: Some(guard), ..options.clone() };
+        let model = Model::open_with(path, &watched(name, options))?;
         let schedule = model.plan().schedule;
         let own = |source: &String| Template::new(Some(source.clone()), model.tokenizer());
         Ok(Self {
@@ -78,6 +83,12 @@ impl Loaded {
 
     pub fn n_ctx(&self) -> usize {
         self.context()
+    }
+
+    /// Whether its engine computes now; one whose process died is not up until the next one is.
+    pub fn is_up(&self) -> bool {
+        let is_running = |status: EngineStatus| status.phase == EnginePhase::Running;
+        self.is_alive() && self.engine_status().is_none_or(is_running)
     }
 
     /// The conversation as the model was trained to read it.
@@ -145,6 +156,33 @@ impl Loaded {
             self.device(),
         )
     }
+}
+
+/// What becomes of its engine's process is logged and counted.
+#[cfg(unix)]
+fn watched(name: &str, mut options: Options) -> Options {
+    let name = name.to_owned();
+    if options.process.is_some() {
+        metrics::engine_died(&name, 0, 0, 0);
+    }
+    let hear = move |notice: &EngineNotice| match notice {
+        EngineNotice::Progress(text) => tracing::debug!(model = name, "{text}"),
+        EngineNotice::Stderr(line) => tracing::info!(model = name, "engine: {line}"),
+        EngineNotice::Resumed { .. } => tracing::warn!(model = name, "{notice}"),
+        EngineNotice::Died { death, n_kept, n_refused, .. } => {
+            metrics::engine_died(&name, 1, *n_kept, *n_refused);
+            let last_words = death.stderr.join(" | ");
+            tracing::error!(model = name, age_s = death.age.as_secs(), last_words, "{notice}");
+        }
+        EngineNotice::Unavailable(_) => tracing::error!(model = name, "unavailable: {notice}"),
+    };
+    options.process = options.process.map(|process| process.heard_by(hear));
+    options
+}
+
+#[cfg(not(unix))]
+fn watched(_name: &str, options: Options) -> Options {
+    options
 }
 
 /// Token ids of the runtime's type.

@@ -38,6 +38,10 @@ fn describe() {
     describe_counter!("roci_http_requests_total", "Requests that were answered, by route and status");
     describe_counter!("roci_requests_refused_total", "Requests that were told to come back later");
     describe_counter!("roci_answers_abandoned_total", "Answers whose client went away");
+    describe_counter!("roci_engine_deaths_total", "Processes of engines that died");
+    describe_counter!("roci_engine_requests_resumed_total", "Requests that continued in the next process");
+    describe_counter!("roci_engine_requests_refused_total", "Requests refused because they crash engines");
+    describe_gauge!("roci_engine_up", "Whether the engine of a loaded model is up");
     describe_counter!("roci_answers_total", "Answers that ended, by why");
     describe_counter!("roci_prompt_tokens_total", "Tokens of prompts, cached ones too");
     describe_counter!("roci_generated_tokens_total", "Tokens of answers");
@@ -151,6 +155,14 @@ pub fn finished(model: &str, finished: &Finished) {
     }
 }
 
+/// An engine's process died; so many of its requests go on in the next one. Without a death, the counters begin at 0.
+pub fn engine_died(model: &str, n_deaths: u64, n_kept: usize, n_refused: usize) {
+    let labels = [("model_name", model.to_owned())];
+    counter!("roci_engine_deaths_total", &labels).increment(n_deaths);
+    counter!("roci_engine_requests_resumed_total", &labels).increment(n_kept as u64);
+    counter!("roci_engine_requests_refused_total", &labels).increment(n_refused as u64);
+}
+
 pub fn request(route: &str, status: u16, elapsed: Duration) {
     let (route, status) = (route.to_owned(), status.to_string());
     counter!("roci_http_requests_total", "route" => route.clone(), "status" => status).increment(1);
@@ -183,6 +195,7 @@ pub fn render(app: &App) -> String {
             ("roci_weights_bytes", model.plan().memory().weights_bytes as f64),
             ("roci_kv_bytes", model.plan().memory().kv_bytes as f64),
             ("roci_scratch_bytes", model.plan().memory().scratch_bytes as f64),
+            ("roci_engine_up", f64::from(u8::from(model.is_up()))),
         ] {
             gauge!(name, &labels()).set(value);
         }

@@ -51,6 +51,11 @@ pub struct Registry {
     clock: LoadClock,
 }
 
+fn unavailable(entry: &Entry, why: &str) -> ApiError {
+    let text = format!("`{}` is unavailable: {why}", entry.name);
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text).code("model_unavailable")
+}
+
 impl Registry {
     pub fn new(
         entries: Vec<Entry>,
@@ -175,6 +180,9 @@ impl Registry {
         if let Some(model) = entry.loaded().filter(|model| model.is_alive() && !is_leaving) {
             return Ok(model);
         }
+        if let Some(why) = entry.unavailable() {
+            return Err(unavailable(&entry, &why));
+        }
         let loaded = self.loading(&entry).await;
         if let Err(error) = loaded.as_ref().map_err(|error| &error.message) {
             tracing::error!(model = entry.name, error, "not in memory");
@@ -213,6 +221,9 @@ impl Registry {
         let _change = patience.wait_for(self.change.lock()).await.ok_or_else(|| self.no_room())?;
         if let Some(model) = entry.loaded().filter(|model| model.is_alive()) {
             return Ok(model);
+        }
+        if let Some(why) = entry.unavailable() {
+            return Err(unavailable(entry, &why));
         }
         // Its engine broke down, if it is there: a new one takes its place, and its memory.
         if let Some(unloading) = entry.discard() {

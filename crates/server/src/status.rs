@@ -4,6 +4,7 @@
 use super::App;
 use super::entry::Entry;
 use super::generation::Caller;
+use super::loaded::Loaded;
 use super::models::now_s;
 use super::usage::Account;
 use axum::Extension;
@@ -22,13 +23,10 @@ pub async fn show(
     let kept: serde_json::Map<String, Value> =
         super::metrics::kept(&app).into_iter().map(|(what, n_bytes)| (what.to_owned(), n_bytes.into())).collect();
     let entries = app.models.entries();
-    let choices: Vec<DeviceChoice> = {
-        let mut choices: Vec<_> = app.models.loaded().map(|model| model.plan().options.device).collect();
-        choices.dedup();
-        choices
-    };
+    let mut choices: Vec<(DeviceChoice, Option<DeviceMemory>)> = app.models.loaded().map(|model| on(&model)).collect();
+    choices.dedup_by_key(|(choice, _)| *choice);
     // Asking a driver may take a while.
-    let devices = tokio::task::spawn_blocking(move || devices(&choices)).await.unwrap_or_default();
+    let devices = tokio::task::spawn_blocking(move || devices(choices)).await.unwrap_or_default();
     axum::Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "now": now_s(),
@@ -41,14 +39,24 @@ pub async fn show(
     }))
 }
 
+/// The device a model is on. Where a process of its own has a GPU, this one leaves the driver alone: what was free when
+/// the model was loaded is told instead.
+fn on(model: &Loaded) -> (DeviceChoice, Option<DeviceMemory>) {
+    let (plan, choice) = (model.plan(), model.plan().options.device);
+    let is_elsewhere = choice != DeviceChoice::Cpu && model.engine_status().is_some();
+    (choice, plan.fit.room.clone().filter(|_| is_elsewhere))
+}
+
 /// The memory of the devices that models are on.
-fn devices(choices: &[DeviceChoice]) -> Vec<Value> {
-    let read = |choice: &DeviceChoice| DeviceMemory::read(*choice).ok().flatten();
+fn devices(choices: Vec<(DeviceChoice, Option<DeviceMemory>)>) -> Vec<Value> {
+    let read = |(choice, known): (DeviceChoice, Option<DeviceMemory>)| {
+        known.or_else(|| DeviceMemory::read(choice).ok().flatten())
+    };
     let show = |memory: DeviceMemory| {
         json!({"name": memory.device, "is_gpu": memory.kind != rocinante::MemoryKind::Host,
             "total_bytes": memory.total_bytes, "free_bytes": memory.usable_bytes})
     };
-    choices.iter().filter_map(read).map(show).collect()
+    choices.into_iter().filter_map(read).map(show).collect()
 }
 
 fn model(entry: &Entry) -> Value {

@@ -22,7 +22,6 @@ use server::reload::Fresh;
 use server::sampling::Defaults;
 use server::traces::{self, Collector};
 use server::{App, log, metrics};
-use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,8 +45,12 @@ See docs/user/serve.md and docs/operator/server.md.";
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Models to serve [default: those that were pulled]: a known name, a file, a folder of safetensors or hf:OWNER/REPO[:FILE]; NAME=MODEL renames one
+    /// Models to serve [default: those that were pulled]: a known name, a file, a folder of safetensors or
+    /// hf:OWNER/REPO[:FILE]; NAME=MODEL renames one
     pub models: Vec<String>,
+    /// A model as a flag, as llama.cpp has it; repeatable
+    #[arg(short = 'm', long = "model", value_name = "MODEL")]
+    pub model: Vec<String>,
     /// Address to listen on; one that others can reach requires --api-key-file
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub host: IpAddr,
@@ -83,6 +86,12 @@ pub struct ModelsArgs {
     /// Unload a model after this many seconds without requests; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub idle_unload: u64,
+    /// Run engines inside the server instead of in processes of their own: a crash then ends the server
+    #[arg(long)]
+    pub in_process: bool,
+    /// Give a model up when its engine's process has died this often in ten minutes
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = positive)]
+    pub max_engine_deaths: usize,
     /// Serve the only model under this name instead; repeatable, for more names
     #[arg(long, value_name = "NAME")]
     pub served_model_name: Vec<String>,
@@ -247,7 +256,8 @@ fn positive(text: &str) -> Result<usize, String> {
 pub fn main(typed: &Args) -> Result<()> {
     let (command, matches) = read(typed)?;
     let matches = matches.unwrap_or_else(|error| error.exit());
-    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let mut args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    args.models.append(&mut args.model);
     if args.print_config {
         print!("{}", config::print(&command, &matches));
         return Ok(());
@@ -260,10 +270,8 @@ fn read(typed: &Args) -> Result<(clap::Command, clap::error::Result<clap::ArgMat
     let command = Args::augment_args(clap::Command::new("roci serve")).no_binary_name(true).args_override_self(true);
     let file = typed.config.clone().or_else(|| std::env::var_os("ROCI_CONFIG").map(PathBuf::from));
     let mut arguments = config::arguments(&command, file.as_deref(), &|name| std::env::var_os(name))?;
-    // `--quiet` belongs to the program, not to the command.
-    let own = std::env::args_os().skip_while(|arg| arg != "serve").skip(1);
-    let own: Vec<OsString> = own.filter(|arg| arg != "-q" && arg != "--quiet").collect();
-    if !typed.models.is_empty() {
+    let own = crate::config::typed_with("serve", Vec::new());
+    if !typed.models.is_empty() || !typed.model.is_empty() {
         // Models that were typed stand instead of the others.
         arguments.retain(|argument| argument.to_string_lossy().starts_with("--"));
     }
@@ -313,7 +321,7 @@ fn serve(args: &Args) -> Result<()> {
         }
     }
     let scheduling = &args.scheduling;
-    let options = args.load.options(Workload::Server(Scheduling {
+    let mut options = args.load.options(Workload::Server(Scheduling {
         max_running: scheduling.max_running,
         max_queue: scheduling.max_queue,
         max_batch_tokens: scheduling.max_batch_tokens,
@@ -324,6 +332,9 @@ fn serve(args: &Args) -> Result<()> {
             Offer::Store | Offer::StoreAndHub => args.models_args.max_loaded,
         },
     }));
+    if !args.models_args.in_process {
+        super::engine::in_process_of_its_own(&mut options, args.models_args.max_engine_deaths)?;
+    }
     let ModelsArgs { max_loaded, strict_model_names, idle_unload, .. } = args.models_args;
     let idle_unload = (idle_unload > 0).then(|| Duration::from_secs(idle_unload));
     let models = Registry::new(entries, options, max_loaded, strict_model_names, idle_unload, offer);

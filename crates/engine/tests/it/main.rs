@@ -4,6 +4,7 @@
 mod engine_loop;
 mod generation;
 mod leaving;
+mod ledger;
 mod overlap;
 mod simulation;
 mod toy;

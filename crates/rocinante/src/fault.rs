@@ -1,0 +1,162 @@
+//! Faults on demand, in debug builds only: what tests of recovery break engines with.
+//!
+//! `ROCI_FAULT` is a list with one item for each process of an engine, in order: `abort@40` aborts in its 40th step;
+//! also `hang`, `kill`, `panic`, `error` (the step fails), `memory` (an allocation is refused), `none`. `poison=7`, for
+//! every process, aborts in any step that has token 7.
+
+use ::model::Model as LoadedModel;
+use engine::Forward;
+
+/// The model, or one that breaks as the environment says.
+#[cfg(not(debug_assertions))]
+pub(crate) fn injected(model: LoadedModel, _n_before: u32) -> impl Forward {
+    model
+}
+
+/// The model, or one that breaks as the environment says.
+#[cfg(debug_assertions)]
+pub(crate) fn injected(model: LoadedModel, n_before: u32) -> impl Forward {
+    let script = std::env::var("ROCI_FAULT").unwrap_or_default();
+    injection::Faulty::new(model, injection::Fault::parse(&script, n_before))
+}
+
+#[cfg(debug_assertions)]
+mod injection {
+    use super::LoadedModel;
+    use batch::{Batch, Capacity, Embeds, Forward, Rows, StepError, Ticket};
+    use std::time::Duration;
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub enum Fault {
+        None,
+        /// In a step of this number, from 1.
+        At(Kind, u64),
+        /// In a step with this token.
+        Poison(u32),
+    }
+
+    #[derive(Copy, Clone, Debug, PartialEq)]
+    pub enum Kind {
+        Abort,
+        Hang,
+        Kill,
+        Panic,
+        Error,
+        Memory,
+    }
+
+    impl Fault {
+        /// The item of a script for the process that comes after `n_before` others.
+        pub fn parse(script: &str, n_before: u32) -> Self {
+            if let Some(token) = script.strip_prefix("poison=").and_then(|token| token.parse().ok()) {
+                return Self::Poison(token);
+            }
+            let item = script.split(',').nth(n_before as usize).and_then(|item| item.split_once('@'));
+            let Some((name, step)) = item else { return Self::None };
+            let kinds = [
+                ("abort", Kind::Abort),
+                ("hang", Kind::Hang),
+                ("kill", Kind::Kill),
+                ("panic", Kind::Panic),
+                ("error", Kind::Error),
+                ("memory", Kind::Memory),
+            ];
+            let kind = kinds.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind);
+            match (kind, step.parse()) {
+                (Some(kind), Ok(step)) => Self::At(kind, step),
+                _ => Self::None,
+            }
+        }
+    }
+
+    pub struct Faulty {
+        model: LoadedModel,
+        fault: Fault,
+        n_steps: u64,
+    }
+
+    impl Faulty {
+        pub fn new(model: LoadedModel, fault: Fault) -> Self {
+            Self { model, fault, n_steps: 0 }
+        }
+
+        fn strike(&self, kind: Kind) -> Result<(), StepError> {
+            eprintln!("fault injected in step {}: {kind:?}", self.n_steps);
+            match kind {
+                Kind::Abort => std::process::abort(),
+                Kind::Hang => loop {
+                    std::thread::sleep(Duration::from_secs(3600));
+                },
+                Kind::Kill => {
+                    // Its own program's rights suffice.
+                    let _ = std::process::Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+                    Ok(())
+                }
+                Kind::Panic => panic!("a fault was injected"),
+                Kind::Error => Err("a fault was injected".into()),
+                Kind::Memory => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u8; 1 << 40]>()),
+            }
+        }
+    }
+
+    impl Forward for Faulty {
+        fn capacity(&self) -> Capacity {
+            Forward::capacity(&self.model)
+        }
+
+        fn max_in_flight(&self) -> usize {
+            Forward::max_in_flight(&self.model)
+        }
+
+        fn chooses(&self) -> bool {
+            Forward::chooses(&self.model)
+        }
+
+        fn is_row_invariant(&self) -> bool {
+            Forward::is_row_invariant(&self.model)
+        }
+
+        fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {
+            self.n_steps += 1;
+            match self.fault {
+                Fault::At(kind, step) if step == self.n_steps => self.strike(kind)?,
+                Fault::Poison(token) if batch.tokens.iter().any(|other| other.0 == token) => {
+                    self.strike(Kind::Abort)?
+                }
+                _ => {}
+            }
+            Forward::submit(&mut self.model, batch)
+        }
+
+        fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, StepError> {
+            Forward::wait(&mut self.model, ticket)
+        }
+
+        fn fault(&self) -> Option<String> {
+            Forward::fault(&self.model)
+        }
+
+        fn embeds(&self) -> Embeds {
+            Forward::embeds(&self.model)
+        }
+
+        fn score(&self, hidden: &[f32]) -> Option<Vec<f32>> {
+            Forward::score(&self.model, hidden)
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn one_item_for_each_process() {
+            let script = "abort@4,hang@2,none,error@9";
+            let faults: Vec<Fault> = (0..5).map(|n| Fault::parse(script, n)).collect();
+            let at = Fault::At;
+            assert_eq!(faults, [at(Kind::Abort, 4), at(Kind::Hang, 2), Fault::None, at(Kind::Error, 9), Fault::None]);
+            assert_eq!(Fault::parse("poison=7", 3), Fault::Poison(7));
+            assert_eq!(Fault::parse("", 0), Fault::None);
+        }
+    }
+}

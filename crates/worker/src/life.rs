@@ -1,0 +1,350 @@
+//! The lives of an engine's processes: one after the other is brought up, given the requests of the one before, watched
+//! until it is lost, and buried with its reason.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use engine::{Board, Limits, Stats, ledger::Fault};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    death::{Death, Ending},
+    frame::{self, FrameError},
+    process::Process,
+    status::{Notice, Phase},
+    supervisor::{Desk, Policy, Program},
+    wire::{FromChild, Patience, Report, ToChild, VERSION},
+};
+
+/// A child that was told to stop may take this long.
+const TIME_TO_CLOSE: Duration = Duration::from_secs(6);
+/// A child that closed its socket is about to end.
+const TIME_TO_END: Duration = Duration::from_secs(5);
+/// Before the next start, where the last one came to nothing; doubles each time.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// A process that uses less of a core than this does not compute.
+const IDLE_SHARE: f64 = 0.05;
+
+pub(crate) struct Life<L> {
+    pub what: L,
+    program: Program,
+    policy: Policy,
+    desk: Arc<Desk>,
+    /// Processes so far.
+    n_before: u32,
+}
+
+/// A process that is ready.
+pub(crate) struct Up {
+    pub limits: Limits,
+    process: Process,
+    patience: Patience,
+}
+
+/// Whether an engine gets on with its work.
+struct Progress {
+    patience: Patience,
+    /// What changes with every step.
+    mark: (u64, u64, u64),
+    since: Instant,
+    cpu_then: Duration,
+}
+
+impl<L: Serialize> Life<L> {
+    pub fn new(program: Program, policy: Policy, what: L, desk: Arc<Desk>) -> Self {
+        Self { what, program, policy, desk, n_before: 0 }
+    }
+
+    /// Starts a process and waits until it is ready, or dead.
+    pub fn bring_up<R: DeserializeOwned>(&mut self) -> Result<(Up, R), Death> {
+        let hear = Arc::clone(&self.desk.hear);
+        let spawned = Process::spawn(&self.program, self.policy.silence, move |line| hear(&Notice::Stderr(line)));
+        let mut process = spawned.map_err(|error| Death {
+            ending: Ending::NotStarted(error.to_string()),
+            stderr: Vec::new(),
+            activity: "before it began".to_owned(),
+            age: Duration::ZERO,
+        })?;
+        let mut activity = "starting".to_owned();
+        self.desk.watch.lock().pid = Some(process.id());
+        self.desk.watch.lock().phase = Phase::Loading(activity.clone());
+        let outcome = self.load(&mut process, &mut activity);
+        self.n_before += 1;
+        match outcome {
+            Ok((limits, patience, about)) => Ok((Up { limits, process, patience }, about)),
+            Err(ending) => Err(self.bury(process, ending, format!("while loading: {activity}"))),
+        }
+    }
+
+    fn load<R: DeserializeOwned>(
+        &self,
+        process: &mut Process,
+        activity: &mut String,
+    ) -> Result<(Limits, Patience, R), Option<Ending>> {
+        match read::<R>(process)? {
+            FromChild::Hello { version: VERSION, build } if build == self.program.build => {}
+            FromChild::Hello { version, build } => {
+                let why = format!(
+                    "it is build {build} with protocol {version}, this is {} with {VERSION}",
+                    self.program.build
+                );
+                return Err(Some(Ending::Protocol(why)));
+            }
+            _ => return Err(Some(Ending::Protocol("it did not say hello".to_owned()))),
+        }
+        let load = ToChild::Load { what: &self.what, n_before: self.n_before };
+        let written = frame::write(&mut process.socket(), &load);
+        written.map_err(|error| match error {
+            FrameError::Codec(_) | FrameError::TooLong { .. } => Some(Ending::Refused(error.to_string())),
+            _ => None,
+        })?;
+        loop {
+            if self.desk.lock().closing_since.is_some() {
+                return Err(Some(Ending::Refused("the supervisor is stopping".to_owned())));
+            }
+            match read::<R>(process)? {
+                FromChild::Progress(text) => {
+                    activity.clone_from(&text);
+                    self.desk.watch.lock().phase = Phase::Loading(text.clone());
+                    (self.desk.hear)(&Notice::Progress(text));
+                }
+                FromChild::Report(_) => {}
+                FromChild::Ready { about, limits, patience } => return Ok((limits, patience, about)),
+                FromChild::Refused(why) => return Err(Some(Ending::Refused(why))),
+                FromChild::Fault(why) => return Err(Some(Ending::Fault(why))),
+                FromChild::Hello { .. } => return Err(Some(Ending::Protocol("it said hello twice".to_owned()))),
+            }
+        }
+    }
+
+    /// Until the supervisor stops or gives up.
+    pub fn run<R: DeserializeOwned>(mut self, up: Up, board: &Board) {
+        let (limits, mut up) = (up.limits, Some(up));
+        let mut died_at = None;
+        let mut n_in_vain = 0;
+        loop {
+            let outcome = match up.take() {
+                Some(up) => Ok(up),
+                None => self.bring_up::<R>().map(|(up, _)| up),
+            };
+            let death = match outcome {
+                Ok(up) if up.limits == limits => match self.watch(up, board, died_at.take(), &mut n_in_vain) {
+                    Some(death) => death,
+                    None => return,
+                },
+                Ok(up) => {
+                    let other = Ending::Refused("it came back with other limits".to_owned());
+                    self.bury(up.process, Some(other), "after loading".to_owned())
+                }
+                Err(death) => death,
+            };
+            if self.desk.lock().closing_since.is_some() {
+                return;
+            }
+            died_at.get_or_insert_with(Instant::now);
+            n_in_vain += 1;
+            match self.mourn(death, n_in_vain) {
+                Some(wait) if self.pause(wait) => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Gives a process everything there is to do, and passes on what it says. `None`: the supervisor stops.
+    fn watch(&self, mut up: Up, board: &Board, died_at: Option<Instant>, n_in_vain: &mut u32) -> Option<Death> {
+        let mut state = self.desk.lock();
+        // A socket that cannot be cloned is as good as closed.
+        state.writer = up.process.socket().try_clone().ok();
+        (state.verdict, self.desk.watch.lock().phase) = (None, Phase::Running);
+        let commands = state.ledger.engine_up();
+        let n_requests = state.ledger.len();
+        state.send::<L>(commands);
+        drop(state);
+        if let Some(died_at) = died_at {
+            (self.desk.hear)(&Notice::Resumed { n_requests, after: died_at.elapsed() });
+        }
+        let mut progress = Progress::new(up.patience);
+        let mut last = Stats::default();
+        let ending = loop {
+            let report = match read::<serde::de::IgnoredAny>(&mut up.process) {
+                Ok(FromChild::Report(report)) => report,
+                Ok(FromChild::Fault(why)) => break Some(Ending::Fault(why)),
+                Ok(_) => break Some(Ending::Protocol("it repeated its introduction".to_owned())),
+                Err(ending) => break ending,
+            };
+            if !report.events.is_empty() {
+                *n_in_vain = 0;
+            }
+            last = report.stats.clone();
+            match self.pass_on(report, board, &mut progress) {
+                Ok(()) => {}
+                Err(ending) => break Some(ending),
+            }
+        };
+        let mut state = self.desk.lock();
+        state.writer = None;
+        let ending = state.verdict.take().or(ending);
+        add_counters(&mut state.past, &last);
+        let (n_running, n_steps) = (state.ledger.n_started(), last.n_steps);
+        let is_closing = state.closing_since.is_some();
+        drop(state);
+        if is_closing {
+            if ending.is_none() {
+                up.process.end_within(TIME_TO_END);
+            }
+            return None;
+        }
+        Some(self.bury(up.process, ending, format!("after step {n_steps} with {n_running} requests running")))
+    }
+
+    fn pass_on(&self, report: Report, board: &Board, progress: &mut Progress) -> Result<(), Ending> {
+        let Report { started, events, stats, cpu_time } = report;
+        let mut state = self.desk.lock();
+        started.into_iter().for_each(|id| state.ledger.started(id));
+        for event in events {
+            let commands = state.ledger.pass_on(event).map_err(|fault| match fault {
+                Fault::Forward(why) => Ending::Fault(why),
+                fault => Ending::Protocol(fault.to_string()),
+            })?;
+            state.send::<L>(commands);
+        }
+        let n_running = stats.n_running;
+        let mut shown = stats.clone();
+        add_counters(&mut shown, &state.past);
+        shown.n_waiting = state.ledger.len().saturating_sub(n_running);
+        board.publish(shown);
+        if state.closing_since.is_some_and(|since| since.elapsed() > TIME_TO_CLOSE) {
+            return Err(Ending::Hung("it did not stop".to_owned()));
+        }
+        progress.check(state.ledger.is_working(), &stats, cpu_time)
+    }
+
+    /// Ends a process for good and says why it ended. `None`: it ended by itself.
+    fn bury(&self, mut process: Process, ending: Option<Ending>, activity: String) -> Death {
+        let ending = match ending {
+            Some(ending) => {
+                process.kill();
+                ending
+            }
+            None => process.end_within(TIME_TO_END),
+        };
+        Death { ending, stderr: process.last_words(), activity, age: process.born.elapsed() }
+    }
+
+    /// What a death means for the requests and for the next process: how long it has to wait, if there is one.
+    fn mourn(&self, death: Death, n_in_vain: u32) -> Option<Duration> {
+        let reason = death.to_string();
+        let mut state = self.desk.lock();
+        let aftermath = state.ledger.engine_down(death.blame(), &reason);
+        let now = Instant::now();
+        state.deaths.push_back(now);
+        if aftermath.n_refused > 0 {
+            // These two had a reason, and it is gone.
+            state.deaths.pop_back();
+            state.deaths.pop_back();
+        }
+        let window = self.policy.window;
+        state.deaths.retain(|&at| now.saturating_duration_since(at) < window);
+        let is_over = state.deaths.len() >= self.policy.max_deaths;
+        // The first process in a row that came to nothing is followed at once.
+        let wait = match n_in_vain {
+            0 | 1 => Duration::ZERO,
+            n => FIRST_WAIT.saturating_mul(1 << (n - 2).min(10)).min(LONGEST_WAIT),
+        };
+        let mut status = self.desk.watch.lock();
+        status.n_deaths += 1;
+        status.n_resumed += aftermath.n_kept as u64;
+        status.n_refused += aftermath.n_refused as u64;
+        status.last_death = Some(reason.clone());
+        (status.pid, status.phase) = (None, Phase::Waiting(wait));
+        let unavailable = is_over.then(|| {
+            format!("the engine's process died {} times in {} s: {reason}", state.deaths.len(), window.as_secs())
+        });
+        if let Some(why) = &unavailable {
+            status.phase = Phase::Unavailable(why.clone());
+            state.ledger.fail_all(why);
+            state.unavailable = Some(why.clone());
+        }
+        drop((state, status));
+        let (n_kept, n_refused) = (aftermath.n_kept, aftermath.n_refused);
+        (self.desk.hear)(&Notice::Died { death, n_kept, n_refused, wait });
+        match unavailable {
+            Some(why) => {
+                (self.desk.hear)(&Notice::Unavailable(why));
+                None
+            }
+            None => Some(wait),
+        }
+    }
+
+    /// Waits, unless the supervisor stops; says whether to go on.
+    fn pause(&self, wait: Duration) -> bool {
+        let state = self.desk.lock();
+        let waited = self.desk.changed.wait_timeout_while(state, wait, |state| state.closing_since.is_none());
+        waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.closing_since.is_none()
+    }
+}
+
+/// The next word; an error is how the process ended, `None` where that is still to be found out.
+fn read<R: DeserializeOwned>(process: &mut Process) -> Result<FromChild<R>, Option<Ending>> {
+    process.reader.read().map_err(|error| match error {
+        FrameError::Closed | FrameError::Io(_) => None,
+        FrameError::TimedOut => Some(Ending::Hung("no sign of life".to_owned())),
+        error => Some(Ending::Protocol(error.to_string())),
+    })
+}
+
+fn add_counters(sum: &mut Stats, stats: &Stats) {
+    sum.n_steps += stats.n_steps;
+    sum.n_preemptions += stats.n_preemptions;
+    sum.n_tokens_computed += stats.n_tokens_computed;
+    sum.n_tokens_cached += stats.n_tokens_cached;
+    sum.n_tokens_generated += stats.n_tokens_generated;
+    sum.n_steps_by_rows.iter_mut().zip(stats.n_steps_by_rows).for_each(|(sum, n)| *sum += n);
+    sum.n_finished += stats.n_finished;
+    sum.n_failed += stats.n_failed;
+}
+
+impl Progress {
+    fn new(patience: Patience) -> Self {
+        Self { patience, mark: (0, 0, 0), since: Instant::now(), cpu_then: Duration::ZERO }
+    }
+
+    fn check(&mut self, is_working: bool, stats: &Stats, cpu_time: Duration) -> Result<(), Ending> {
+        let mark = (stats.n_steps, stats.n_tokens_computed, stats.n_finished + stats.n_failed);
+        if !is_working || mark != self.mark {
+            (self.mark, self.since, self.cpu_then) = (mark, Instant::now(), cpu_time);
+            return Ok(());
+        }
+        let still = self.since.elapsed();
+        let used = cpu_time.saturating_sub(self.cpu_then).as_secs_f64();
+        let is_idle = used < IDLE_SHARE * still.as_secs_f64();
+        let limit = if is_idle { self.patience.idle } else { self.patience.busy };
+        match still < limit {
+            true => Ok(()),
+            false => Err(Ending::Hung(format!("no step for {:.1} s", still.as_secs_f64()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_without_work_never_hangs_and_one_that_computes_has_more_time() {
+        let patience = Patience { idle: Duration::ZERO, busy: Duration::from_secs(3600) };
+        let mut progress = Progress::new(patience);
+        let stats = Stats { n_steps: 1, ..Stats::default() };
+        let check = |progress: &mut Progress, is_working, stats: &Stats, cpu_s| {
+            progress.check(is_working, stats, Duration::from_secs(cpu_s))
+        };
+        assert_eq!(check(&mut progress, true, &stats, 0), Ok(()), "the first step");
+        assert_eq!(check(&mut progress, false, &stats, 0), Ok(()), "nothing to do");
+        assert_eq!(check(&mut progress, true, &stats, 100), Ok(()), "it computes");
+        assert!(matches!(check(&mut progress, true, &stats, 0), Err(Ending::Hung(_))), "it does not");
+    }
+}

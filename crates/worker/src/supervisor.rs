@@ -1,0 +1,237 @@
+//! The supervisor of one engine: starts its process, and gives a handle whose messages reach whichever process is up.
+//!
+//! Two threads share one ledger. This one takes messages from callers, enters them and writes them to the child;
+//! `life.rs` starts children, reads what they say and decides when one is lost. Callers wait for neither.
+
+use std::{
+    collections::VecDeque,
+    ffi::OsString,
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use engine::{Board, Command, Event, FailureKind, Handle, Message, Stats, ledger::Ledger};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    death::Ending,
+    frame::{self, FrameError},
+    life::{Life, Up},
+    status::{Notice, Phase, Watch},
+    wire::ToChild,
+};
+
+/// How often the thread that takes messages looks whether there is still an engine to give them to.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// How often it looks whether the last requests are over when nobody can send any more.
+const LAST_REQUESTS: Duration = Duration::from_millis(20);
+
+/// What is started as an engine's process.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub path: PathBuf,
+    pub args: Vec<OsString>,
+    /// The child must be of the same build.
+    pub build: String,
+}
+
+/// When to give up.
+#[derive(Copy, Clone, Debug)]
+pub struct Policy {
+    /// After so many deaths within `window` no further process is started. Those that are blamed on a request that was
+    /// refused do not count.
+    pub max_deaths: usize,
+    pub window: Duration,
+    /// A process that says nothing for so long is lost.
+    pub silence: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { max_deaths: 10, window: Duration::from_secs(600), silence: Duration::from_secs(15) }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The child said why, in words for people.
+    #[error("{0}")]
+    Refused(String),
+    /// It died before it was ready.
+    #[error("{0}")]
+    Died(String),
+}
+
+/// What hears of notices. Never blocks for long: it is called between two events.
+pub type Hear = Arc<dyn Fn(&Notice) + Send + Sync>;
+
+pub struct Supervisor;
+
+impl Supervisor {
+    /// Starts a process, has it load `what` and waits until it is ready. `pin` says what later processes load, so that
+    /// they come up with the same limits whatever the machine looks like then.
+    pub fn start<L, R>(
+        program: Program,
+        policy: Policy,
+        what: L,
+        pin: impl FnOnce(&L, &R) -> L,
+        hear: Hear,
+    ) -> Result<(Handle, R, Watch), StartError>
+    where
+        L: Serialize + Clone + Send + 'static,
+        R: DeserializeOwned + Send + 'static,
+    {
+        let watch = Watch::default();
+        let desk = Arc::new(Desk { state: Mutex::default(), changed: Condvar::new(), watch: watch.clone(), hear });
+        let mut life = Life::new(program, policy, what.clone(), Arc::clone(&desk));
+        let (up, about) = life.bring_up::<R>().map_err(|death| match death.ending {
+            Ending::Refused(why) => StartError::Refused(why),
+            _ => StartError::Died(death.to_string()),
+        })?;
+        life.what = pin(&what, &about);
+        let limits = up.limits;
+        let handle = engine::start_with(limits, move |messages, board| desk.run::<L, R>(messages, board, life, up));
+        Ok((handle, about, watch))
+    }
+}
+
+/// What both threads see.
+pub(crate) struct Desk {
+    pub state: Mutex<State>,
+    /// The supervisor was told to stop.
+    pub changed: Condvar,
+    pub watch: Watch,
+    pub hear: Hear,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub ledger: Ledger,
+    /// To the child that is up.
+    pub writer: Option<UnixStream>,
+    /// What the writer found wrong with the child.
+    pub verdict: Option<Ending>,
+    pub closing_since: Option<Instant>,
+    pub unavailable: Option<String>,
+    /// What children that are gone have counted.
+    pub past: Stats,
+    /// Of the last deaths.
+    pub deaths: VecDeque<Instant>,
+}
+
+impl Desk {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes messages until it is told to stop, nobody can send any more, or there is no engine to be had.
+    fn run<L, R>(self: Arc<Self>, messages: &Receiver<Message>, board: &Board, life: Life<L>, up: Up) -> Option<String>
+    where
+        L: Serialize + Send + 'static,
+        R: DeserializeOwned + Send + 'static,
+    {
+        let own_board = board.clone();
+        let living = thread::Builder::new().name("engine-life".into()).spawn(move || life.run::<R>(up, &own_board));
+        let living = match living {
+            Ok(living) => living,
+            Err(error) => return Some(format!("its watching thread could not be started: {error}")),
+        };
+        loop {
+            let message = messages.recv_timeout(LOOK);
+            let mut state = self.lock();
+            if let Some(why) = state.unavailable.clone() {
+                if let Ok(message) = message {
+                    state.take::<L>(message, board);
+                }
+                while let Ok(message) = messages.try_recv() {
+                    state.take::<L>(message, board);
+                }
+                state.ledger.fail_all(&why);
+                return Some(why);
+            }
+            let is_over = match message {
+                Ok(Message::Shutdown) => true,
+                Ok(message) => {
+                    state.take::<L>(message, board);
+                    false
+                }
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) if state.ledger.is_empty() => true,
+                Err(RecvTimeoutError::Disconnected) => {
+                    drop(state);
+                    thread::sleep(LAST_REQUESTS);
+                    continue;
+                }
+            };
+            drop(state);
+            if is_over {
+                self.close::<L>();
+                // It does not panic; if it did, its requests are ended below.
+                let _ = living.join();
+                self.lock().ledger.finish_all();
+                self.watch.lock().phase = Phase::Ended;
+                return None;
+            }
+        }
+    }
+
+    fn close<L: Serialize>(&self) {
+        let mut state = self.lock();
+        state.closing_since = Some(Instant::now());
+        state.send::<L>(vec![Command::Shutdown]);
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn take<L: Serialize>(&mut self, message: Message, board: &Board) {
+        let commands = match message {
+            Message::Submit(submit, reply_to) => self.ledger.submit(submit, reply_to),
+            Message::Embed(embed, reply_to) => self.ledger.embed(embed, reply_to),
+            Message::Cancel(id) => self.ledger.cancel(id).into_iter().collect(),
+            Message::Gone(seq) => self.ledger.gone(seq),
+            Message::Stats(sink) => {
+                let _ = sink.send(Event::Stats(board.read()));
+                return;
+            }
+            Message::Shutdown => return,
+        };
+        self.send::<L>(commands);
+    }
+
+    /// Writes commands to the child. One that cannot be written ends its request; a child that cannot be written to is
+    /// lost, which the other thread finds when its socket closes.
+    pub fn send<L: Serialize>(&mut self, commands: Vec<Command>) {
+        let mut commands = VecDeque::from(commands);
+        while let Some(command) = commands.pop_front() {
+            let Some(writer) = &mut self.writer else { return };
+            let id = match &command {
+                Command::Submit(submit) => Some(submit.id),
+                Command::Embed(embed) => Some(embed.id),
+                _ => None,
+            };
+            let Err(error) = frame::write(writer, &ToChild::<L>::Commands(vec![command])) else { continue };
+            match (&error, id) {
+                (FrameError::TooLong { .. } | FrameError::Codec(_), Some(id)) => {
+                    let failed = Event::Failed { id, kind: FailureKind::Request, error: error.to_string() };
+                    commands.extend(self.ledger.pass_on(failed).unwrap_or_default());
+                }
+                _ => {
+                    if matches!(error, FrameError::TimedOut) {
+                        self.verdict = Some(Ending::Hung("it does not take its commands".to_owned()));
+                    }
+                    let _ = writer.shutdown(Shutdown::Both);
+                    self.writer = None;
+                }
+            }
+        }
+    }
+}
