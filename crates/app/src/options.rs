@@ -1,6 +1,7 @@
 //! Arguments that several commands share, spelled the same everywhere.
 
 use crate::report;
+use crate::sampling_args::SamplingArgs;
 use anyhow::Result;
 use clap::ValueEnum;
 use rocinante::quantize::Mix;
@@ -50,6 +51,9 @@ pub struct LoadArgs {
     /// Type of the KV cache
     #[arg(long, value_enum, default_value_t)]
     pub kv_type: KvType,
+    /// Give the same request the same answer, bit for bit, whatever else is computed at the time (slower)
+    #[arg(long)]
+    pub deterministic: bool,
     /// Wait after every GPU op and name the first that fails or stalls (slow)
     #[arg(long)]
     pub debug_sync: bool,
@@ -84,12 +88,19 @@ impl LoadArgs {
                 KvType::F32 => rocinante::KvType::F32,
             },
             n_threads: Some(self.n_threads()),
+            deterministic: self.deterministic,
             quantize: self.quantize.and_then(Mix::find),
             watch: self.watch(),
             step_deadline: std::time::Duration::from_secs(self.step_deadline.into()),
             workload,
             ..Options::default()
         }
+    }
+
+    /// The same request gives the same answer: the seed is then fixed too.
+    pub fn seeded(&self, sampling: &SamplingArgs) -> SamplingArgs {
+        let seed = sampling.seed.or(self.deterministic.then_some(0));
+        SamplingArgs { seed, ..sampling.clone() }
     }
 
     /// Threads that compute. More than there are cores would wait for each other at every op: they are bounded, with

@@ -26,6 +26,11 @@ pub trait Forward: Send {
         false
     }
 
+    /// Whether the bits of a row depend on nothing but the row and its context, whatever else is in the batch.
+    fn is_row_invariant(&self) -> bool {
+        false
+    }
+
     /// Queues a step. The batch may be changed as soon as this returns.
     fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError>;
 

@@ -118,13 +118,15 @@ impl Engine {
     fn choice(&mut self, chunk: &Chunk, masks_until: Instant) -> Option<ModelChoice> {
         let is_asked = chunk.is_last && self.model.chooses();
         let seq = self.scheduler.get(chunk.seq).filter(|seq| is_asked && seq.wanted == Wanted::Logits)?;
-        match &mut self.requests.get_mut(&seq.id)?.job {
-            Job::Generate(generate) => match generate.has_mask_until(masks_until) {
-                true => generate.model_choice(&seq.tokens, chunk.end(), &mut self.chooser),
-                false => None,
-            },
-            Job::Embed(_) => None,
+        let Job::Generate(generate) = &mut self.requests.get_mut(&seq.id)?.job else { return None };
+        // Host and model may differ in the last bit. Where that must not show, who chooses may not depend on the time a
+        // mask takes, nor on how many other rows are adjusted.
+        let is_invariant = self.model.is_row_invariant();
+        if is_invariant && generate.mask.is_some() || !generate.has_mask_until(masks_until) {
+            return None;
         }
+        let choice = generate.model_choice(&seq.tokens, chunk.end(), &mut self.chooser)?;
+        (!is_invariant || choice.adjustment.is_none()).then_some(choice)
     }
 
     /// Submits a step. One that the model refuses fails its requests, after they got what steps under way have for them.

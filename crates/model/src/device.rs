@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use gpu::{Buffer, DebugSync, Graph, Kinds, Launcher, Number, Pinned, Profiling, Queue};
-use ops::{Arena, AttentionPlan, Gpu, Kernels, Workspace};
+use ops::{Arena, AttentionPlan, Gpu, Kernels, Numerics, Workspace};
 
 pub use self::run::InFlight;
 use self::run::{Outputs, PinnedSet};
@@ -117,8 +117,14 @@ fn n_input_words(config: &Config, rows: MaxRows, n_blocks: usize) -> usize {
 
 impl Device {
     /// `scratch` is the rest of the scratch arena, [`DeviceSizes::bytes`] of it.
-    pub fn new(queue: Queue, config: &Config, sizes: DeviceSizes, scratch: &mut Arena) -> Result<Self, Error> {
-        let kernels = Kernels::new(queue.device(), gpu::Cache::of_user());
+    pub fn new(
+        queue: Queue,
+        config: &Config,
+        sizes: DeviceSizes,
+        numerics: Numerics,
+        scratch: &mut Arena,
+    ) -> Result<Self, Error> {
+        let kernels = Kernels::new(queue.device(), gpu::Cache::of_user()).with_numerics(numerics);
         let [activations, weights, parts] = sizes.workspace.map(|len| scratch.carve_bytes(len));
         let inputs = scratch.carve_words(sizes.n_input_words);
         let adjustments = scratch.carve_words(sizes.n_adjustment_words);

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use batch::{Capacity, Embeds, Forward, StepError, Ticket};
-use ops::Exec;
+use ops::{Exec, Numerics};
 
 use crate::device::InFlight;
 use crate::model::RunsOn;
@@ -151,6 +151,10 @@ impl Forward for Model {
 
     fn chooses(&self) -> bool {
         Model::chooses(self)
+    }
+
+    fn is_row_invariant(&self) -> bool {
+        self.numerics() == Numerics::RowInvariant
     }
 
     fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {

@@ -41,6 +41,7 @@ pub use family::{FAMILIES, Family, FamilyKind, Placement, Windows};
 pub use kv_cache::KvType;
 pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, missing_on_device, plan};
 pub use names::Format;
+pub use ops::Numerics;
 pub use rope_scaling::{Scaling, Yarn};
 pub use synthetic::{Recipe, Synthetic, synthetic, synthetic_layers};
 pub use upload::Loaded;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use gpu::{Queue, Vendor};
-use ops::{Arena, Exec, Pool};
+use ops::{Arena, Exec, Numerics, Pool};
 use weights::Checkpoint;
 
 use crate::decoder::Decoder;
@@ -63,6 +63,8 @@ pub struct LoadOptions {
     /// Tokens that a sequence may hold, as far as is known: some models turn otherwise in a long context. 0 means what
     /// the model was trained for.
     pub n_ctx: usize,
+    /// Whether the bits of a row may depend on the other rows of its steps.
+    pub numerics: Numerics,
     /// A GPU that takes longer for a step counts as hung.
     pub step_deadline: Duration,
     /// On a GPU only.
@@ -79,6 +81,7 @@ impl Default for LoadOptions {
             max_logits_rows: 64,
             n_threads: 0,
             n_ctx: 0,
+            numerics: Numerics::default(),
             step_deadline: Duration::from_secs(120),
             watch: Watch::Off,
         }
@@ -181,7 +184,7 @@ impl Model {
         let mut scratch_arena = Arena::on_device(queue.pool(memory.scratch_bytes)?);
         let scratch = Scratch::carve(&config, options.max_rows(), &mut scratch_arena);
         let sizes = DeviceSizes::new(&config, options.max_rows(), n_blocks);
-        let mut device = Device::new(queue, &config, sizes, &mut scratch_arena)?;
+        let mut device = Device::new(queue, &config, sizes, options.numerics, &mut scratch_arena)?;
         if options.watch != Watch::Profile {
             device.watch(options.watch)?;
         }
@@ -239,6 +242,7 @@ impl Model {
     /// As [`Model::load`], on a pool of the caller's choice (tests pick the instruction set).
     pub fn load_on(pool: Pool, checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self, Error> {
         let options = LoadOptions { device: DeviceChoice::Cpu, ..options };
+        let pool = pool.with_numerics(options.numerics);
         let (config, limits) = Self::check(checkpoint, &options)?;
         let memory = plan(checkpoint, &config, &options)?;
         let names = names(checkpoint, &config);
@@ -270,6 +274,14 @@ impl Model {
 
     pub fn memory(&self) -> MemoryPlan {
         self.memory
+    }
+
+    /// Whether the bits of a row may depend on the other rows of its steps.
+    pub fn numerics(&self) -> Numerics {
+        match &self.runs_on {
+            RunsOn::Cpu(pool) => pool.numerics(),
+            RunsOn::Gpu(device) => device.kernels.numerics(),
+        }
     }
 
     /// Threads that compute and the instructions they use, or the GPU.

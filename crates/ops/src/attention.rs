@@ -161,6 +161,7 @@ pub fn attention_with<'s>(
         }
     };
     let input = Input {
+        numerics: pool.numerics(),
         q: q.f32s(OP, "q")?,
         k: kv.k.host_bytes(OP, "k")?,
         v: kv.v.host_bytes(OP, "v")?,

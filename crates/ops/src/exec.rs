@@ -1,6 +1,6 @@
 //! Where an op runs. An op never chooses: it is told, and it has a correct kernel for every place, or refuses.
 
-use crate::{Error, Gpu, Pool};
+use crate::{Error, Gpu, Numerics, Pool};
 
 #[derive(Copy, Clone)]
 pub enum Exec<'a> {
@@ -9,6 +9,13 @@ pub enum Exec<'a> {
 }
 
 impl<'a> Exec<'a> {
+    pub(crate) fn numerics(self) -> Numerics {
+        match self {
+            Self::Cpu(pool) => pool.numerics(),
+            Self::Gpu(gpu) => gpu.kernels.numerics(),
+        }
+    }
+
     /// For ops that only GPUs have.
     pub(crate) fn gpu_only(self, op: &'static str) -> Result<&'a Gpu<'a>, Error> {
         match self {

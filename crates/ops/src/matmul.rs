@@ -144,7 +144,7 @@ fn plan_of(exec: Exec, [n_rows, n_in]: [usize; 2], products: &[Product]) -> Prod
         Exec::Cpu(pool) => Machine::Cpu(pool.isa()),
         Exec::Gpu(gpu) => Machine::Gpu(launch::chip(gpu)),
     };
-    plan::plan(machine, &ProductShape { n_rows, n_in, weights: &weights, may_be_coarse })
+    plan::plan(machine, exec.numerics(), &ProductShape { n_rows, n_in, weights: &weights, may_be_coarse })
 }
 
 /// A norm that is computed on the way is never written, so whoever observes activations on a CPU goes without.

@@ -1,7 +1,9 @@
 //! Which kernel multiplies. This is the one place where that is decided, for CPUs and for GPUs: the ops ask once, and
 //! what they launch and whether a norm or a gate is computed on the way in follow from the answer. The decision depends
-//! on nothing else: types, shapes and the machine go in, a [`ProductPlan`] comes out. A mixture's experts are planned by
-//! their own ops (`gpu/grouped.rs`, `cpu/groups.rs`).
+//! on nothing else: types, shapes, the machine and who decides the order of sums go in, a [`ProductPlan`] comes out. A
+//! mixture's experts are planned by their own ops (`gpu/grouped.rs`, `cpu/groups.rs`).
+//!
+//! With [`Numerics::RowInvariant`] every number of rows gets a kernel of one and the same [`SumOrder`].
 
 use std::fmt;
 
@@ -10,7 +12,7 @@ use weights::Dtype;
 use crate::formats::for_block;
 use crate::gpu::mma;
 use crate::tiles::{Format, GROUP};
-use crate::{Isa, Layout, Tuning};
+use crate::{Isa, Layout, Numerics, Tuning};
 
 /// CPU: rows up to which plain weights are converted anew for each activation row.
 pub(crate) const FEW_ROWS: usize = 8;
@@ -32,6 +34,8 @@ pub(crate) enum ProductKernel {
     Neon,
     /// CPU, x86: plain numbers, few rows, f32.
     Dot,
+    /// CPU, x86: plain numbers, many rows, f32, in the order of `Dot`.
+    DotTiles,
     /// CPU, x86: plain numbers, many rows, f32 panels.
     Panel,
     /// CPU, x86: tiles unpacked in registers, activations in 16 bits, some rows.
@@ -52,6 +56,55 @@ pub(crate) enum ProductKernel {
     MatrixTiles,
     /// GPU: many rows in f32 tiles, on any chip.
     FloatTiles,
+}
+
+/// How a kernel rounds activations and in which order it adds. Kernels of one order give a row the same bits, whatever
+/// the number of rows and the row's place among them.
+#[cfg(test)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum SumOrder {
+    /// One number after the other, weights in f32.
+    Sequential,
+    Neon,
+    /// Thirty-two sums side by side, weights in f32.
+    Lanes,
+    /// As `Sequential`, in runs of a panel's length.
+    Panels,
+    /// Activations in 16 bits with exact scales; groups one after the other, in runs of `unpacked::K_CHUNK` columns.
+    ExactScales,
+    /// Activations in 16 bits with scales that are powers of two, as many groups at a time as the format allows.
+    PowersOfTwo,
+    /// The same, with the bits that Winograd's identity leaves.
+    Winograd,
+    Bytes,
+    /// A wave's lanes take groups in turn.
+    Waves,
+    /// NVIDIA's matrix units over steps of 128 columns, in parts. The parts are fixed where rows must not matter.
+    MmaSteps,
+    /// Whatever the library does with so many rows.
+    Library,
+    Tiles,
+}
+
+#[cfg(test)]
+impl ProductKernel {
+    fn sum_order(self, isa: Option<Isa>) -> SumOrder {
+        match self {
+            Self::Portable => SumOrder::Sequential,
+            Self::Neon => SumOrder::Neon,
+            Self::Dot | Self::DotTiles => SumOrder::Lanes,
+            Self::Panel => SumOrder::Panels,
+            Self::Strip => SumOrder::ExactScales,
+            Self::Unpacked if isa == Some(Isa::Avx2) => SumOrder::ExactScales,
+            Self::Unpacked => SumOrder::PowersOfTwo,
+            Self::Winograd => SumOrder::Winograd,
+            Self::Bytes => SumOrder::Bytes,
+            Self::Matvec => SumOrder::Waves,
+            Self::Mma => SumOrder::MmaSteps,
+            Self::Blas => SumOrder::Library,
+            Self::MatrixTiles | Self::FloatTiles => SumOrder::Tiles,
+        }
+    }
 }
 
 /// What all products of one left side share.
@@ -150,19 +203,26 @@ impl fmt::Display for Refusal {
 }
 
 /// The kernel for each of some products of one left side.
-pub(crate) fn plan(machine: Machine, shape: &ProductShape) -> ProductPlan {
-    match machine {
-        Machine::Cpu(isa) => plan_cpu(isa, shape),
-        Machine::Gpu(chip) => plan_gpu(&chip, shape),
+pub(crate) fn plan(machine: Machine, numerics: Numerics, shape: &ProductShape) -> ProductPlan {
+    match (machine, numerics) {
+        (Machine::Cpu(isa), _) => plan_cpu(isa, numerics, shape),
+        (Machine::Gpu(chip), Numerics::Fastest) => plan_gpu(&chip, shape),
+        (Machine::Gpu(chip), Numerics::RowInvariant) => plan_gpu_invariant(&chip, shape),
     }
 }
 
-fn plan_cpu(isa: Isa, shape: &ProductShape) -> ProductPlan {
+fn plan_cpu(isa: Isa, numerics: Numerics, shape: &ProductShape) -> ProductPlan {
     let n_rows = shape.n_rows;
     let are_tiles = shape.weights.iter().all(|weight| weight.layout == Layout::Tiles);
     // Only rows that are rounded can be made on the way.
     let fuses_left = are_tiles && n_rows > 0 && shape.n_in > 0;
-    if shape.may_be_coarse && isa >= Isa::Avx512 && n_rows >= MANY_ROWS && outliers(shape.weights).is_some() {
+    let is_invariant = numerics == Numerics::RowInvariant;
+    if !is_invariant
+        && shape.may_be_coarse
+        && isa >= Isa::Avx512
+        && n_rows >= MANY_ROWS
+        && outliers(shape.weights).is_some()
+    {
         return ProductPlan::all(ProductKernel::Bytes, shape, fuses_left);
     }
     let packed = || shape.weights.iter().filter(|weight| weight.layout == Layout::Tiles);
@@ -171,10 +231,13 @@ fn plan_cpu(isa: Isa, shape: &ProductShape) -> ProductPlan {
         (Isa::Plain, _) => ProductKernel::Portable,
         (Isa::Neon, _) => ProductKernel::Neon,
         (_, Layout::Tiles) if n_rows <= SOME_ROWS => ProductKernel::Strip,
+        // The kernels of many rows have powers of two for scales there.
+        (Isa::Avx512 | Isa::Zen4, Layout::Tiles) if is_invariant => ProductKernel::Strip,
         (_, Layout::Tiles) if is_winograd => ProductKernel::Winograd,
         (_, Layout::Tiles) => ProductKernel::Unpacked,
         _ if weight.is_packed() => ProductKernel::Portable,
         _ if n_rows <= FEW_ROWS => ProductKernel::Dot,
+        _ if is_invariant => ProductKernel::DotTiles,
         _ => ProductKernel::Panel,
     };
     ProductPlan { kernels: shape.weights.iter().map(kernel).collect(), fuses_left, refused: None }
@@ -227,6 +290,19 @@ fn plan_gpu(chip: &ProductChip, shape: &ProductShape) -> ProductPlan {
     ProductPlan { kernels, fuses_left, refused }
 }
 
+/// One kernel for any number of rows: the matrix units where they read the weights as they lie, else `matvec`.
+fn plan_gpu_invariant(chip: &ProductChip, shape: &ProductShape) -> ProductPlan {
+    let n_in = shape.n_in;
+    let are_halves = shape.weights.iter().all(|weight| weight.dtype == Dtype::F16);
+    let are_packed = shape.weights.iter().all(|weight| weight.is_packed());
+    // Many rows are cut into runs of as many as there is room for, so that room for one run is enough.
+    let fits_mma = n_in > 0 && n_in.is_multiple_of(GROUP) && mma::n_bytes([1, n_in]) <= chip.activation_bytes;
+    if chip.has_mma && (are_packed || are_halves) && fits_mma {
+        return ProductPlan::all(ProductKernel::Mma, shape, true);
+    }
+    ProductPlan::all(ProductKernel::Matvec, shape, are_packed && n_in.is_multiple_of(GROUP))
+}
+
 /// The kernel for more rows than `matvec` and `mma` take.
 fn many_rows(
     chip: &ProductChip,
@@ -274,11 +350,11 @@ mod tests {
 
     const ROWS: [usize; 8] = [1, 4, 9, 16, 17, 40, 64, 2048];
 
-    fn line(machine: Machine, dtype: Dtype, layout: Layout) -> String {
+    fn line(machine: Machine, numerics: Numerics, dtype: Dtype, layout: Layout) -> String {
         let weights = [Weight { dtype, layout }];
         let cells = ROWS.map(|n_rows| {
             let shape = ProductShape { n_rows, n_in: 4096, weights: &weights, may_be_coarse: true };
-            let plan = plan(machine, &shape);
+            let plan = plan(machine, numerics, &shape);
             format!("{:?}{}", plan.kernels[0], if plan.fuses_left { "+" } else { "" })
         });
         cells.join(" ")
@@ -335,21 +411,89 @@ mod tests {
             ),
         ];
         for (machine, dtype, layout, expected) in table {
-            let found = line(machine, dtype, layout);
+            let found = line(machine, Numerics::Fastest, dtype, layout);
             println!("{machine:?} {dtype}: {found}");
             assert_eq!(found, expected, "{machine:?} {dtype}");
         }
+    }
+
+    /// The columns are [`ROWS`].
+    #[test]
+    fn the_table_where_rows_do_not_matter() {
+        let all = BlasTypes { is_there: true, halves: true, floats: true };
+        let (rows, tiles, planes) = (Layout::Rows, Layout::Tiles, Layout::Planes);
+        let cpu = Machine::Cpu;
+        let table = [
+            (cpu(Isa::Avx2), Dtype::Q5K, tiles, "Strip+ Strip+ Strip+ Strip+ Strip+ Unpacked+ Unpacked+ Unpacked+"),
+            (cpu(Isa::Avx2), Dtype::F16, rows, "Dot Dot DotTiles DotTiles DotTiles DotTiles DotTiles DotTiles"),
+            (cpu(Isa::Zen4), Dtype::Q5K, tiles, "Strip+ Strip+ Strip+ Strip+ Strip+ Strip+ Strip+ Strip+"),
+            (chip("cuda", "sm_90", all), Dtype::Q4K, planes, "Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+"),
+            (chip("cuda", "sm_90", all), Dtype::F16, rows, "Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+"),
+            (chip("cuda", "sm_90", all), Dtype::BF16, rows, "Matvec Matvec Matvec Matvec Matvec Matvec Matvec Matvec"),
+            (
+                chip("rocm", "gfx942", all),
+                Dtype::Q6K,
+                planes,
+                "Matvec+ Matvec+ Matvec+ Matvec+ Matvec+ Matvec+ Matvec+ Matvec+",
+            ),
+        ];
+        for (machine, dtype, layout, expected) in table {
+            let found = line(machine, Numerics::RowInvariant, dtype, layout);
+            assert_eq!(found, expected, "{machine:?} {dtype}");
+        }
+    }
+
+    /// Every type on every machine, each number of rows in the order of one row.
+    #[test]
+    fn one_order_of_sums_where_rows_do_not_matter() {
+        let all = BlasTypes { is_there: true, halves: true, floats: true };
+        let isas = [Isa::Plain, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Zen4];
+        let chips = [("cuda", "sm_90"), ("rocm", "gfx1100"), ("rocm", "gfx942")];
+        let cpus = isas.map(|isa| (Machine::Cpu(isa), Some(isa)));
+        let gpus = chips.map(|(vendor, arch)| (chip(vendor, arch, all), None));
+        let mut n_variant = 0;
+        for (machine, isa) in cpus.into_iter().chain(gpus) {
+            for dtype in crate::gpu::formats::DEVICE_FORMATS {
+                let is_packed = dtype.block_len() > 1;
+                let layout = match machine {
+                    Machine::Cpu(isa) if isa >= Isa::Avx2 && is_packed => Layout::Tiles,
+                    Machine::Gpu(_) if is_packed => Layout::Planes,
+                    _ => Layout::Rows,
+                };
+                let weights = [Weight { dtype, layout }];
+                let orders = |numerics: Numerics| {
+                    let order = |n_rows: usize| {
+                        let shape = ProductShape { n_rows, n_in: 4096, weights: &weights, may_be_coarse: true };
+                        let plan = plan(machine, numerics, &shape);
+                        (plan.kernels[0].sum_order(isa), plan.fuses_left)
+                    };
+                    (1..300).map(order).collect::<Vec<_>>()
+                };
+                let orders_of = |numerics| {
+                    orders(numerics).into_iter().fold(Vec::new(), |mut all, order| {
+                        if !all.contains(&order) {
+                            all.push(order);
+                        }
+                        all
+                    })
+                };
+                let found = orders_of(Numerics::RowInvariant);
+                assert_eq!(found.len(), 1, "{machine:?} {dtype}: {found:?}");
+                n_variant += usize::from(orders_of(Numerics::Fastest).len() > 1);
+            }
+        }
+        assert!(n_variant > 0, "the mode makes a difference");
     }
 
     #[test]
     fn why_a_fast_path_is_left_out() {
         let weights = [Weight { dtype: Dtype::BF16, layout: Layout::Rows }];
         let shape = ProductShape { n_rows: 100, n_in: 4096, weights: &weights, may_be_coarse: false };
-        let found = plan(chip("rocm", "gfx1100", BlasTypes::default()), &shape);
+        let found = plan(chip("rocm", "gfx1100", BlasTypes::default()), Numerics::Fastest, &shape);
         assert_eq!(found.refused, Some(Refusal::Type(Dtype::BF16)));
         let weights = [Weight { dtype: Dtype::F16, layout: Layout::Rows }];
         let shape = ProductShape { n_in: 100, weights: &weights, ..shape };
-        let found = plan(chip("rocm", "gfx1100", BlasTypes::default()), &shape);
+        let found = plan(chip("rocm", "gfx1100", BlasTypes::default()), Numerics::Fastest, &shape);
         assert_eq!(found.refused, Some(Refusal::Columns(100)));
     }
 }

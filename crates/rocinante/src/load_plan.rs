@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use ::model::{BLOCK_TOKENS, Config, DeviceChoice, LoadOptions, MemoryPlan};
+use ::model::{BLOCK_TOKENS, Config, DeviceChoice, LoadOptions, MemoryPlan, Numerics};
 use weights::Checkpoint;
 
 use crate::device::ChosenDevice;
@@ -276,6 +276,7 @@ impl Planner<'_> {
             max_logits_rows,
             n_threads: self.options.threads(),
             n_ctx,
+            numerics: if self.options.deterministic { Numerics::RowInvariant } else { Numerics::Fastest },
             watch: self.options.watch,
             step_deadline: self.options.step_deadline,
         }

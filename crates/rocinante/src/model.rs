@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::model::{Attention, DeviceLimits, Profiler, StepProfile, TokenId, Watch};
+use ::model::{Attention, DeviceLimits, Numerics, Profiler, StepProfile, TokenId, Watch};
 use engine::{Embed, Handle};
 use text::answer::Format;
 use text::constraint::Constraint;
@@ -301,6 +301,11 @@ impl Model {
     /// What was decided before loading.
     pub fn plan(&self) -> &LoadPlan {
         &self.about.plan
+    }
+
+    /// Whether the same request gives the same answer bit for bit, as [`Options::deterministic`] asks.
+    pub fn is_deterministic(&self) -> bool {
+        self.about.plan.options.numerics == Numerics::RowInvariant
     }
 
     /// The longest prompt and answer together, in tokens.

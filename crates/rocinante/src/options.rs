@@ -32,6 +32,9 @@ pub struct Options {
     pub kv_type: KvType,
     /// CPU threads; `None`: one per core.
     pub n_threads: Option<usize>,
+    /// The same request gives the same tokens and log-probabilities, bit for bit, whatever else the model computes at the
+    /// time. Slower, above all for prompts on a GPU.
+    pub deterministic: bool,
     /// Makes the weights smaller while loading.
     #[serde(with = "crate::quantize::by_name")]
     pub quantize: Option<&'static Mix>,
@@ -60,6 +63,7 @@ impl Default for Options {
             context: None,
             kv_type: KvType::F16,
             n_threads: None,
+            deterministic: false,
             quantize: None,
             watch: Watch::Off,
             step_deadline: Duration::from_secs(120),

@@ -33,6 +33,8 @@ pub struct Knobs {
     #[serde(alias = "repeat_penalty")]
     pub repetition_penalty: Option<f32>,
     pub seed: Option<i64>,
+    /// Whether the answer must be the same bit for bit, whoever else asks.
+    pub deterministic: Option<bool>,
     pub logit_bias: Option<BTreeMap<String, f32>>,
     #[serde(alias = "typ_p", alias = "typical")]
     pub typical_p: Option<f32>,
@@ -76,6 +78,11 @@ pub struct Defaults {
     pub max_tokens: Option<usize>,
 }
 
+/// Another one each time, unless the same request must give the same answer.
+fn fresh_seed(model: &Loaded) -> u64 {
+    if model.is_deterministic() { 0 } else { ids::seed() }
+}
+
 impl Knobs {
     /// What is left open here is taken from another.
     pub fn or(&self, other: &Self) -> Self {
@@ -83,6 +90,7 @@ impl Knobs {
             ($($field:ident),* $(,)?) => { Self { $($field: self.$field.clone().or_else(|| other.$field.clone())),* } };
         }
         first!(
+            deterministic,
             temperature,
             top_p,
             top_k,
@@ -126,6 +134,10 @@ impl Knobs {
         let presence = in_range("presence_penalty", self.presence_penalty, -100.0..=100.0)?;
         let frequency = in_range("frequency_penalty", self.frequency_penalty, -100.0..=100.0)?;
         let repetition = in_range("repetition_penalty", self.repetition_penalty, 0.01..=100.0)?;
+        if self.deterministic == Some(true) && !model.is_deterministic() {
+            let what = "this model was not started with --deterministic, so other requests may change the last bits";
+            return Err(ApiError::bad(what).param("deterministic"));
+        }
         let top_k = match self.top_k {
             Some(k) if k < -1 => return Err(ApiError::bad("top_k must be -1, 0 or more").param("top_k")),
             Some(k) => usize::try_from(k).unwrap_or(0),
@@ -141,7 +153,7 @@ impl Knobs {
             frequency_penalty: frequency.unwrap_or(0.0),
             repetition_penalty: repetition.unwrap_or(1.0),
             logit_bias: self.biases(model)?,
-            seed: self.seed.map_or_else(ids::seed, |seed| seed as u64),
+            seed: self.seed.map_or_else(|| fresh_seed(model), |seed| seed as u64),
             typical_p: in_range("typical_p", self.typical_p, 0.0..=1.0)?.unwrap_or(1.0).max(f32::MIN_POSITIVE),
             // Negative is off for llama.cpp.
             top_n_sigma: in_range("top_n_sigma", self.top_n_sigma, -1.0..=100.0)?.unwrap_or(0.0).max(0.0),

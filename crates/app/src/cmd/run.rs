@@ -108,7 +108,7 @@ pub fn main(args: &Args) -> Result<()> {
         let messages: Vec<Message> = system.chain([Message::new("user", prompt)]).collect();
         model.chat_prompt(&messages).map_err(|error| model_file::hinted(&path, error))?.tokens
     };
-    let seed = args.sampling.pick_seed();
+    let seed = args.load.seeded(&args.sampling).pick_seed();
     let request = request(&model, &args.sampling, args.logprobs, seed)?;
     let guard = interrupt::arm()?;
     let mut out = std::io::stdout().lock();

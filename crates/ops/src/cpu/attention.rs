@@ -3,12 +3,16 @@
 //! Work is cut into *units*: some query rows of one sequence, for one KV head and all the query heads that share it.
 //! A unit walks over its context in chunks of keys with a running softmax, so no score is ever written to memory.
 //! Where there are too few units for the threads (decode), the context of a unit is split, and the parts are merged.
+//!
+//! Where the bits of a row must not depend on the other rows ([`Numerics::RowInvariant`]), every context is made of parts
+//! of fixed length (`part.rs`). Keys that a row does not see change nothing, wherever its unit begins and ends.
 
 use std::cell::RefCell;
 
 use weights::Dtype;
 
 use super::exp::exp;
+use super::part;
 use super::portable::attention as plain;
 #[cfg(target_arch = "x86_64")]
 use super::x86::{attention as vector, attention_few as few};
@@ -16,7 +20,7 @@ use crate::attention::{Heads, QuerySpan};
 use crate::kv_store::KV_BLOCK;
 use crate::softcap::cap_all;
 use crate::view::Shared;
-use crate::{Isa, Pool};
+use crate::{Isa, Numerics, Pool};
 
 /// Rows (query rows times query heads) of a unit: enough to pay for decoding keys and values once.
 pub(crate) const UNIT_ROWS: usize = 96;
@@ -26,6 +30,7 @@ pub(crate) const UNITS_PER_THREAD: usize = 8;
 pub(crate) const MIN_SPLIT_BLOCKS: usize = 16;
 
 pub(crate) struct Input<'a> {
+    pub(crate) numerics: Numerics,
     pub(crate) q: &'a [f32],
     pub(crate) k: &'a [u8],
     pub(crate) v: &'a [u8],
@@ -40,6 +45,17 @@ pub(crate) struct Input<'a> {
 }
 
 impl Input<'_> {
+    pub(crate) fn is_invariant(&self) -> bool {
+        self.numerics == Numerics::RowInvariant
+    }
+
+    /// Scores to look at for `n_keys` keys: whole blocks where the sum of weights must not depend on where the last one
+    /// ends. What is not visible is hidden either way.
+    #[inline(always)]
+    pub(crate) fn n_scores(&self, n_keys: usize) -> usize {
+        if self.is_invariant() { n_keys.next_multiple_of(KV_BLOCK) } else { n_keys }
+    }
+
     /// Bends a row's scores of keys `start..` and hides what the row does not see.
     #[inline(always)]
     pub(crate) fn shape_scores(&self, unit: &WorkUnit, row: usize, start: usize, scores: &mut [f32]) {
@@ -65,6 +81,7 @@ impl Input<'_> {
 }
 
 /// Some query rows of one sequence for one KV head, over a part of their context.
+#[derive(Copy, Clone)]
 pub(crate) struct WorkUnit<'a> {
     pub(crate) span: QuerySpan<'a>,
     pub(crate) kv_head: usize,
@@ -107,6 +124,8 @@ pub(crate) struct Buffers {
     pub(crate) q: Vec<f32>,
     pub(crate) scores: Vec<f32>,
     pub(crate) panel: Vec<f32>,
+    /// Of the parts so far, where rows must not matter.
+    totals: State,
 }
 
 pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f32]) {
@@ -123,25 +142,30 @@ pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f3
             let n_keys = span.first_position + if span.is_causal { first + n } else { span.n_rows };
             // What lies before the window of the first row is not read at all.
             let hidden = input.window.map_or(0, |window| (span.first_position + first + 1).saturating_sub(window));
-            let begin = hidden / KV_BLOCK * KV_BLOCK;
-            let n_splits = if pool.n_threads() == 1 || n_whole >= n_wanted {
-                1
+            let window_step = if input.is_invariant() { part::WINDOW_STEP } else { KV_BLOCK };
+            let begin = hidden / window_step * window_step;
+            let is_split = pool.n_threads() > 1 && n_whole < n_wanted;
+            let ranges = if !is_split {
+                vec![begin..n_keys]
+            } else if input.is_invariant() {
+                part::ranges(begin..n_keys).collect()
             } else {
-                n_wanted.div_ceil(n_whole).min((n_keys - begin).div_ceil(MIN_SPLIT_BLOCKS * KV_BLOCK)).max(1)
+                let most = (n_keys - begin).div_ceil(MIN_SPLIT_BLOCKS * KV_BLOCK).max(1);
+                let n_splits = n_wanted.div_ceil(n_whole).min(most);
+                let step = (n_keys - begin).div_ceil(n_splits).next_multiple_of(KV_BLOCK);
+                (begin..n_keys).step_by(step).map(|from| from..(from + step).min(n_keys)).collect::<Vec<_>>()
             };
-            let step = (n_keys - begin).div_ceil(n_splits).next_multiple_of(KV_BLOCK);
+            let (n_made, is_split) = (ranges.len(), ranges.len() > 1);
             for kv_head in 0..n_kv_heads {
-                let part = |i: usize| (n_splits > 1).then_some(n_parts + i);
+                let part = |i: usize| is_split.then_some(n_parts + i);
                 let whole = WorkUnit { span: *span, kv_head, first, n, from: begin, to: n_keys, part: part(0) };
-                let froms = (begin..n_keys).step_by(step);
-                let n_made = froms.len();
-                units.extend(froms.enumerate().map(|(i, from)| WorkUnit {
-                    from,
-                    to: (from + step).min(n_keys),
+                units.extend(ranges.iter().enumerate().map(|(i, range)| WorkUnit {
+                    from: range.start,
+                    to: range.end,
                     part: part(i),
                     ..whole
                 }));
-                if n_splits > 1 {
+                if is_split {
                     merges.push((whole, n_made));
                     n_parts += n_made;
                 }
@@ -187,6 +211,7 @@ pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f3
                     + (unit.kv_head * input.group + head) * head_dim;
                 // SAFETY: no region runs now, and rows do not overlap.
                 let out = unsafe { out.slice(at, head_dim) };
+                let merge = if input.is_invariant() { part::merge } else { merge };
                 merge(&parts[first..][..n_made * part_len], part_len, row, input.sink(unit, row), out);
             }
         }
@@ -194,9 +219,22 @@ pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f3
 }
 
 pub(crate) fn attend(isa: Isa, input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
+    buffers.gather_queries(input, unit);
+    if !input.is_invariant() || unit.part.is_some() {
+        return walk(isa, input, unit, state, buffers);
+    }
+    buffers.totals.start(unit.n * input.group, input.heads.head_dim);
+    for keys in part::ranges(unit.from..unit.to) {
+        walk(isa, input, &WorkUnit { from: keys.start, to: keys.end, ..*unit }, state, buffers);
+        buffers.totals.add(state);
+    }
+    std::mem::swap(state, &mut buffers.totals);
+}
+
+/// From the first of the unit's keys to the last.
+fn walk(isa: Isa, input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
     let n_rows = unit.n * input.group;
     state.start(n_rows, input.heads.head_dim);
-    buffers.gather_queries(input, unit);
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::Avx512 | Isa::Zen4 if n_rows <= few::MAX_ROWS && input.heads.head_dim.is_multiple_of(32) => {

@@ -96,7 +96,7 @@ pub fn group_matmul(exec: Exec, x: View, products: &mut [GroupProduct]) -> Resul
         observe::see(x, n_in, weights);
         let weights: Vec<_> = products.iter().map(|product| product.groups[i].weight.kind()).collect();
         let shape = ProductShape { n_rows: rows.len(), n_in, weights: &weights, may_be_coarse: false };
-        let kernels = plan::plan(Machine::Cpu(pool.isa()), &shape).kernels;
+        let kernels = plan::plan(Machine::Cpu(pool.isa()), pool.numerics(), &shape).kernels;
         let of_group = products.iter_mut().zip(kernels).map(|(product, kernel)| {
             let (weight, n_out) = (product.groups[i].weight, product.out.shape[1]);
             let out = &mut product.out.f32s(OP, "out")?[rows.start * n_out..rows.end * n_out];
@@ -130,7 +130,7 @@ fn run(pool: &Pool, n_in: usize, groups: &[GroupJobs]) {
             // SAFETY: one of the list for each group, and each group is rounded once.
             let rounded = unsafe { &mut shared.slice(i, 1)[0] };
             let shape = [group.n_rows, n_in];
-            let rounding = rounding(pool.isa(), &group.jobs, group.n_rows);
+            let rounding = rounding(pool.isa(), &group.jobs);
             let tile_rows = tile_rows(pool.isa(), group.n_rows);
             rounded.round(pool, By::Caller, &HostLeft::Rows(group.x), shape, tile_rows, rounding);
         };
@@ -153,7 +153,8 @@ fn run(pool: &Pool, n_in: usize, groups: &[GroupJobs]) {
         pool.run(tasks.len(), |task_idx, _| {
             let (i, job, cols) = &tasks[task_idx];
             let group = &groups[*i];
-            let input = Input { isa: pool.isa(), x: group.x, n_rows: group.n_rows, n_in, rounded: &rounded[*i] };
+            let (isa, numerics) = (pool.isa(), pool.numerics());
+            let input = Input { isa, numerics, x: group.x, n_rows: group.n_rows, n_in, rounded: &rounded[*i] };
             run_task(&input, job, cols.clone());
         });
     });

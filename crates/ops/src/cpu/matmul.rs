@@ -12,17 +12,17 @@ use super::portable::products as plain;
 #[cfg(target_arch = "x86_64")]
 use super::x86::winograd::PairSum;
 #[cfg(target_arch = "x86_64")]
-use super::x86::{bytes, clipped, dot, panel, strip, unpacked};
+use super::x86::{bytes, clipped, dot, dot_tiles, panel, strip, unpacked};
 use crate::formats::for_block;
 #[cfg(target_arch = "x86_64")]
 use crate::matmul::weights_of;
 use crate::matmul::{Mode, OP, Product};
 #[cfg(target_arch = "x86_64")]
 use crate::plan;
-use crate::plan::{FEW_ROWS, ProductKernel, ProductPlan, SOME_ROWS};
+use crate::plan::{FEW_ROWS, ProductKernel, ProductPlan};
 use crate::tiles::{Format, GROUP, TILE_ROWS, largest_activation};
 use crate::view::Shared;
-use crate::{Error, Isa, Layout, Pool, View};
+use crate::{Error, Isa, Layout, Numerics, Pool, View};
 
 /// Rows of weights that a task takes at the least, a *part*: a multiple of every panel width.
 pub(crate) const TASK_ROWS: usize = 32;
@@ -64,6 +64,7 @@ pub(crate) struct Job<'a> {
 /// The left side, in the forms the kernels want.
 pub(crate) struct Input<'a> {
     pub(crate) isa: Isa,
+    pub(crate) numerics: Numerics,
     pub(crate) x: &'a [f32],
     pub(crate) n_rows: usize,
     pub(crate) n_in: usize,
@@ -98,10 +99,11 @@ pub(crate) fn matmul_cpu(
     }
     ACTIVATIONS.with_borrow_mut(|rounded| {
         if jobs.iter().any(|job| takes_rounded(job.kernel, job.dtype)) {
-            let rounding = rounding(pool.isa(), &jobs, n_rows);
+            let rounding = rounding(pool.isa(), &jobs);
             rounded.round(pool, By::Pool, &left, [n_rows, n_in], tile_rows(pool.isa(), n_rows), rounding);
         }
-        let input = Input { isa: pool.isa(), x: left.plain(), n_rows, n_in, rounded };
+        let (isa, numerics) = (pool.isa(), pool.numerics());
+        let input = Input { isa, numerics, x: left.plain(), n_rows, n_in, rounded };
         pool.run(tasks.len(), |task_idx, _| {
             let Task { job_idx, cols } = &tasks[task_idx];
             run_task(&input, &jobs[*job_idx], cols.clone());
@@ -111,7 +113,7 @@ pub(crate) fn matmul_cpu(
 }
 
 /// How the left side is rounded for these jobs: as the kernel wants it, with what every format needs.
-pub(crate) fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
+pub(crate) fn rounding(isa: Isa, jobs: &[Job]) -> Rounding {
     let mut rounding = Rounding {
         largest: f32::INFINITY,
         scaling: Scaling::Exact,
@@ -122,7 +124,8 @@ pub(crate) fn rounding(isa: Isa, jobs: &[Job], n_rows: usize) -> Rounding {
         has_halves: false,
     };
     let packed = || jobs.iter().filter(|job| takes_rounded(job.kernel, job.dtype));
-    if isa >= Isa::Avx512 && n_rows > SOME_ROWS {
+    let is_many = |job: &Job| matches!(job.kernel, ProductKernel::Unpacked | ProductKernel::Winograd);
+    if isa >= Isa::Avx512 && packed().any(is_many) {
         rounding.scaling = Scaling::Power;
         let together = packed().map(|job| {
             for_block!(job.dtype,
@@ -227,6 +230,8 @@ pub(crate) fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
         ProductKernel::Unpacked | ProductKernel::Winograd => unpacked::cols(input, job, cols),
         #[cfg(target_arch = "x86_64")]
         ProductKernel::Dot => dot::cols(input, job, cols),
+        #[cfg(target_arch = "x86_64")]
+        ProductKernel::DotTiles => dot_tiles::cols(input, job, cols),
         #[cfg(target_arch = "x86_64")]
         ProductKernel::Panel => cols
             .clone()

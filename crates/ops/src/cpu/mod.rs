@@ -10,6 +10,7 @@ mod groups;
 mod isa;
 pub(crate) mod left;
 pub(crate) mod matmul;
+mod part;
 mod pool;
 pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, Thread};
 
-use crate::Isa;
+use crate::{Isa, Numerics};
 
 /// Turns of the spin loop before a worker sleeps: about half a millisecond, longer than any gap inside a step.
 const SPINS_BEFORE_SLEEP: u32 = 20_000;
@@ -22,6 +22,7 @@ pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<Worker>,
     isa: Isa,
+    numerics: Numerics,
     /// Regions are run one at a time; a second caller waits its turn.
     turn: Mutex<()>,
 }
@@ -77,7 +78,13 @@ impl Pool {
                 Some(Worker { thread: handle.thread().clone(), handle: Some(handle) })
             })
             .collect();
-        Self { shared, workers, isa, turn: Mutex::new(()) }
+        Self { shared, workers, isa, numerics: Numerics::default(), turn: Mutex::new(()) }
+    }
+
+    /// The same pool, with kernels of this order of sums.
+    pub fn with_numerics(mut self, numerics: Numerics) -> Self {
+        self.numerics = numerics;
+        self
     }
 
     pub fn n_threads(&self) -> usize {
@@ -86,6 +93,10 @@ impl Pool {
 
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    pub fn numerics(&self) -> Numerics {
+        self.numerics
     }
 
     /// Runs `body(task_idx, thread_idx)` once for every task and returns when all are done. A panic in a task is

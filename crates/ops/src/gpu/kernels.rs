@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use gpu::{Blas, Buffer, Cache, Device, Launcher, Module, Program};
 
 use super::unit::KernelFile;
-use crate::{Error, Tuning};
+use crate::{Error, Numerics, Tuning};
 
 /// What the kernels include, by name.
 const HEADERS: [(&str, &str); 13] = [
@@ -37,6 +37,7 @@ pub struct Kernels {
     device: Device,
     cache: Cache,
     pub(crate) tuning: Tuning,
+    numerics: Numerics,
     loaded: RefCell<HashMap<Key, Box<dyn Any + Send>>>,
     /// Fast paths that were refused, with the reason and how often.
     refused: RefCell<Vec<(String, u64)>>,
@@ -46,7 +47,17 @@ impl Kernels {
     pub fn new(device: &Device, cache: Cache) -> Self {
         let (tuning, refused) = Tuning::of(device);
         let refused = RefCell::new(refused.into_iter().map(|why| (why, 1)).collect());
-        Self { device: device.clone(), cache, tuning, loaded: RefCell::default(), refused }
+        let numerics = Numerics::default();
+        Self { device: device.clone(), cache, tuning, numerics, loaded: RefCell::default(), refused }
+    }
+
+    /// The same kernels, chosen for this order of sums.
+    pub fn with_numerics(self, numerics: Numerics) -> Self {
+        Self { numerics, ..self }
+    }
+
+    pub fn numerics(&self) -> Numerics {
+        self.numerics
     }
 
     /// Launch parameters of this chip, and its limits where they are known.

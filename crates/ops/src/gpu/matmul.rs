@@ -107,7 +107,8 @@ pub(crate) fn launch(gpu: &Gpu, left: DeviceLeft, products: &mut [Product], plan
 fn without_blas(gpu: &Gpu, [n_rows, n_in]: [usize; 2], product: &Product) -> ProductKernel {
     let chip = ProductChip { blas: BlasTypes::default(), ..chip(gpu) };
     let weights = [product.weight.kind()];
-    plan::plan(Machine::Gpu(chip), &ProductShape { n_rows, n_in, weights: &weights, may_be_coarse: false }).kernels[0]
+    let shape = ProductShape { n_rows, n_in, weights: &weights, may_be_coarse: false };
+    plan::plan(Machine::Gpu(chip), gpu.kernels.numerics(), &shape).kernels[0]
 }
 
 fn many_rows(gpu: &Gpu, x: View, product: &mut Product, kernel: ProductKernel) -> Result<(), Error> {

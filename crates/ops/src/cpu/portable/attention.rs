@@ -19,15 +19,15 @@ pub(crate) fn attend(input: &Input, unit: &WorkUnit, state: &mut State, buffers:
         let first = block * KV_BLOCK * head_dim;
         for row in 0..n_rows {
             let n_keys = (unit.to - start).min(KV_BLOCK);
-            let scores = &mut buffers.scores[..n_keys];
+            let scores = &mut buffers.scores[..input.n_scores(n_keys)];
             let q = &buffers.q[row * head_dim..][..head_dim];
-            for (token, score) in scores.iter_mut().enumerate() {
+            for (token, score) in scores[..n_keys].iter_mut().enumerate() {
                 *score = (0..head_dim).map(|i| q[i] * number(input.k, first + i * KV_BLOCK + token)).sum();
             }
             input.shape_scores(unit, row, start, scores);
             state.weigh(row, scores);
             let acc = &mut state.acc[row * head_dim..][..head_dim];
-            for (token, weight) in scores.iter().enumerate() {
+            for (token, weight) in scores[..n_keys].iter().enumerate() {
                 for (i, acc) in acc.iter_mut().enumerate() {
                     *acc += weight * number(input.v, first + token * head_dim + i);
                 }

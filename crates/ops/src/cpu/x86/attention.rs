@@ -46,7 +46,7 @@ unsafe fn walk<const W: usize>(input: &Input, unit: &WorkUnit, state: &mut State
     let head_dim = input.heads.head_dim;
     let n_rows = unit.n * input.group;
     let n_value_panels = head_dim.div_ceil(W);
-    let Buffers { q, scores, panel } = buffers;
+    let Buffers { q, scores, panel, .. } = buffers;
     scores.resize(n_rows * CHUNK, 0.0);
     panel.resize((CHUNK * head_dim).max(n_value_panels * CHUNK * W), 0.0);
     for start in (unit.from..unit.to).step_by(CHUNK) {
@@ -82,7 +82,7 @@ unsafe fn walk<const W: usize>(input: &Input, unit: &WorkUnit, state: &mut State
             }
         }
         for row in 0..n_rows {
-            let scores = &mut scores[row * CHUNK..][..n_keys];
+            let scores = &mut scores[row * CHUNK..][..input.n_scores(n_keys)];
             input.shape_scores(unit, row, start, scores);
             state.weigh(row, scores);
         }

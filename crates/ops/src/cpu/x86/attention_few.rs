@@ -13,6 +13,14 @@ use crate::kv_store::KV_BLOCK;
 pub(crate) const MAX_ROWS: usize = 8;
 /// Keys between two looks at the running softmax.
 const CHUNK: usize = 64;
+const CHUNK_BLOCKS: usize = CHUNK / KV_BLOCK;
+
+/// A block of values, and the one after the next few, to be asked for.
+#[derive(Copy, Clone)]
+struct Values {
+    at: *const u8,
+    next: *const u8,
+}
 
 pub(crate) fn attend(input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
     // SAFETY: the caller chose this walk because the CPU has AVX2, FMA and F16C; `attention` checked shapes, spans and
@@ -74,24 +82,29 @@ unsafe fn walk<const IS_F16: bool>(input: &Input, unit: &WorkUnit, state: &mut S
             }
         }
         for row in 0..n_rows {
-            let scores = &mut scores[row * CHUNK..][..n_keys];
+            let scores = &mut scores[row * CHUNK..][..input.n_scores(n_keys)];
             input.shape_scores(unit, row, start, scores);
             state.weigh(row, scores);
         }
+        let mut values = [Values { at: std::ptr::null(), next: std::ptr::null() }; CHUNK_BLOCKS];
         for (i, &block) in blocks.iter().enumerate() {
-            let values = input.v[offset(block)..][..block_bytes].as_ptr();
-            let next = input.v[offset(ahead(i))..][..block_bytes].as_ptr();
-            let n = (n_keys - i * KV_BLOCK).min(KV_BLOCK);
+            let at = input.v[offset(block)..][..block_bytes].as_ptr();
+            values[i] = Values { at, next: input.v[offset(ahead(i))..][..block_bytes].as_ptr() };
+        }
+        // Where rows must not matter, values are added as often as the walk for many rows does it.
+        let n_together = if input.is_invariant() { CHUNK_BLOCKS } else { 1 };
+        for (i, values) in values[..blocks.len()].chunks(n_together).enumerate() {
+            let n = (n_keys - i * n_together * KV_BLOCK).min(n_together * KV_BLOCK);
             for first in (0..n_rows).step_by(4) {
-                let weights = &scores[first * CHUNK + i * KV_BLOCK..];
+                let weights = &scores[first * CHUNK + i * n_together * KV_BLOCK..];
                 let acc = &mut state.acc[first * head_dim..];
-                // SAFETY: a whole block of values; the rows exist in `scores` and `acc`.
+                // SAFETY: whole blocks of values; the rows exist in `scores` and `acc`.
                 unsafe {
                     match n_rows - first {
-                        1 => mix::<IS_F16, 1>(head_dim, n, weights, values, next, acc),
-                        2 => mix::<IS_F16, 2>(head_dim, n, weights, values, next, acc),
-                        3 => mix::<IS_F16, 3>(head_dim, n, weights, values, next, acc),
-                        _ => mix::<IS_F16, 4>(head_dim, n, weights, values, next, acc),
+                        1 => mix::<IS_F16, 1>(head_dim, n, weights, values, acc),
+                        2 => mix::<IS_F16, 2>(head_dim, n, weights, values, acc),
+                        3 => mix::<IS_F16, 3>(head_dim, n, weights, values, acc),
+                        _ => mix::<IS_F16, 4>(head_dim, n, weights, values, acc),
                     }
                 }
             }
@@ -140,15 +153,15 @@ unsafe fn score<const IS_F16: bool, const R: usize>(
 /// Adds `n` weighted values to `R` rows: `acc[r, d] += sum_t weights[r, t] * values[t, d]`.
 ///
 /// # Safety
-/// As [`walk`]; `weights` holds `R` rows of `n <= 16`, `CHUNK` apart, `values` a block, `acc` `R` rows of `head_dim`.
+/// As [`walk`]; `weights` holds `R` rows of `n`, `CHUNK` apart, `values` as many blocks as `n` tokens fill, `acc` `R` rows of
+/// `head_dim`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn mix<const IS_F16: bool, const R: usize>(
     head_dim: usize,
     n: usize,
     weights: &[f32],
-    values: *const u8,
-    next: *const u8,
+    values: &[Values],
     acc: &mut [f32],
 ) {
     let number_bytes = if IS_F16 { 2 } else { 4 };
@@ -156,16 +169,19 @@ unsafe fn mix<const IS_F16: bool, const R: usize>(
     // 16 columns of four rows are eight registers, and leave room to convert the next ones.
     for d in (0..head_dim).step_by(16) {
         let mut sums = [[_mm256_setzero_ps(); 2]; R];
-        for t in 0..n {
-            let at = (t * head_dim + d) * number_bytes;
-            // SAFETY: t < n <= 16 and d + 16 <= head_dim; prefetching touches nothing.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(next.add(at).cast());
-                let v = load16::<IS_F16>(values.add(at));
-                for r in 0..R {
-                    let weight = _mm256_set1_ps(*weights[r].get_unchecked(t));
-                    sums[r][0] = _mm256_fmadd_ps(weight, v[0], sums[r][0]);
-                    sums[r][1] = _mm256_fmadd_ps(weight, v[1], sums[r][1]);
+        for (block, values) in values.iter().enumerate() {
+            let first = block * KV_BLOCK;
+            for t in first..n.min(first + KV_BLOCK) {
+                let at = ((t - first) * head_dim + d) * number_bytes;
+                // SAFETY: t < n, within this block, and d + 16 <= head_dim; prefetching touches nothing.
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T0>(values.next.add(at).cast());
+                    let v = load16::<IS_F16>(values.at.add(at));
+                    for r in 0..R {
+                        let weight = _mm256_set1_ps(*weights[r].get_unchecked(t));
+                        sums[r][0] = _mm256_fmadd_ps(weight, v[0], sums[r][0]);
+                        sums[r][1] = _mm256_fmadd_ps(weight, v[1], sums[r][1]);
+                    }
                 }
             }
         }

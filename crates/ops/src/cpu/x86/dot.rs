@@ -70,7 +70,7 @@ unsafe fn dot_cols<P: Float, const N: usize>(input: &Input, job: &Job, cols: Ran
 }
 
 #[target_feature(enable = "avx2")]
-fn sum8(v: __m256) -> f32 {
+pub(crate) fn sum8(v: __m256) -> f32 {
     let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
     let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
     _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))

@@ -5,6 +5,7 @@ pub(crate) mod attention_few;
 pub(crate) mod bytes;
 pub(crate) mod clipped;
 pub(crate) mod dot;
+pub(crate) mod dot_tiles;
 pub(crate) mod panel;
 pub(crate) mod strip;
 pub(crate) mod tile;

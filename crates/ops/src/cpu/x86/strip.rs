@@ -5,13 +5,14 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::Isa;
+use super::unpacked::K_CHUNK;
 use crate::cpu::activations::Tile;
 use crate::cpu::matmul::{Input, Job};
 use crate::formats::for_block;
 use crate::matmul::Mode;
 use crate::plan::SOME_ROWS;
 use crate::tiles::{Format, GROUP, TILE_ROWS};
+use crate::{Isa, Numerics};
 
 /// Rows of a full AVX-512 tile: an integer and a float register each.
 pub(crate) const ROWS_512: usize = 12;
@@ -30,19 +31,32 @@ pub(crate) fn tile_rows(isa: Isa, n_rows: usize) -> usize {
 
 pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
     let tile_rows = input.rounded.tile_rows();
+    // Where rows must not matter, sums are put away as often as `unpacked` does it.
+    let n_k = if input.numerics == Numerics::RowInvariant { K_CHUNK } else { input.n_in };
     for first_col in cols.step_by(TILE_ROWS) {
         let strip = &job.weight[first_col / TILE_ROWS * job.stride..][..job.stride];
         // The strip stays in the first-level cache for the tiles after the first.
         for (tile_idx, first_row) in (0..input.n_rows).step_by(tile_rows).enumerate() {
             let n_rows = (input.n_rows - first_row).min(tile_rows);
-            let target = Target { first_row, n_rows, first_col, adds: job.mode == Mode::Add };
-            for_block!(job.dtype,
-                // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape and `strip` is a whole strip.
-                P => unsafe { rows::<P>(input, job, strip, tile_idx, &target) },
-                P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
-            );
+            for first_k in (0..input.n_in).step_by(n_k) {
+                let adds = job.mode == Mode::Add || first_k > 0;
+                let target = Target { first_row, n_rows, first_col, adds };
+                let tile = input.rounded.tile(tile_idx, first_k / GROUP);
+                let ks = first_k..input.n_in.min(first_k + n_k);
+                for_block!(job.dtype,
+                    // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape; the strip's blocks and the
+                    // tile's groups from `first_k` on are there.
+                    P => unsafe { rows::<P>(input, job, blocks::<P>(strip, ks), tile, &target) },
+                    P => { let _: Option<P> = None; unreachable!("plain numbers have no tiles") }
+                );
+            }
         }
     }
+}
+
+/// The blocks of a strip that hold these columns.
+fn blocks<P: Format>(strip: &[u8], ks: Range<usize>) -> &[u8] {
+    &strip[ks.start / P::LEN * P::TILE_BYTES..ks.end.div_ceil(P::LEN) * P::TILE_BYTES]
 }
 
 /// Where the sums of sixteen columns of a tile go.
@@ -71,8 +85,7 @@ impl Target {
 
 /// # Safety
 /// As [`rows_512`] or [`rows_256`], whichever the input's instruction set asks for.
-unsafe fn rows<P: Format>(input: &Input, job: &Job, strip: &[u8], tile_idx: usize, target: &Target) {
-    let tile = input.rounded.tile(tile_idx, 0);
+unsafe fn rows<P: Format>(input: &Input, job: &Job, strip: &[u8], tile: Tile, target: &Target) {
     // SAFETY: the caller's promise.
     unsafe {
         match (input.isa, input.rounded.tile_rows()) {

@@ -17,7 +17,7 @@ use crate::tiles::{Format, GROUP, TILE_ROWS};
 
 /// How much of `k` is unpacked at a time: the longer, the less often sums are put away. Zen 4, 512 rows, 8192 to 2048, a
 /// sketch of the loop in C: 205 GMAC/s with 1024, 212 with 2048.
-const K_CHUNK: usize = 2048;
+pub(crate) const K_CHUNK: usize = 2048;
 /// Strips unpacked together: so often are activations used that were read from afar. With what they are unpacked from,
 /// four fit the second-level cache.
 const STRIPS: usize = 4;
