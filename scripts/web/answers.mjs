@@ -28,7 +28,7 @@ export default {
     await page.getByLabel("Temperature").fill("0.3");
     assert.equal(await page.getByLabel("Sampling").inputValue(), "");
     await page.getByLabel("Name of a new preset").fill("Mine");
-    await page.getByRole("button", { name: "Keep as preset" }).click();
+    await page.getByRole("button", { name: "Save as preset" }).click();
     assert.equal(await page.getByLabel("Sampling").inputValue(), "Mine");
     await page.getByRole("button", { name: "Save", exact: true }).click();
     await page.reload();
@@ -95,7 +95,10 @@ export default {
     assert.equal(await page.locator(".math math").count(), 4);
     assert.equal(await page.locator(".math.raw").count(), 0);
     await page.evaluate(() => document.fonts.ready);
-    assert.ok(fonts.some(([url]) => url.endsWith(".woff2")) && fonts.every(([, status]) => status === 200), JSON.stringify(fonts));
+    assert.ok(
+      fonts.some(([url]) => url.endsWith(".woff2")) && fonts.every(([, status]) => status === 200),
+      JSON.stringify(fonts),
+    );
     assert.ok((await answers(page).textContent()).includes("It costs $5 or $10."));
     await readable(page);
     await shot(page, "chat-formulas");
@@ -128,15 +131,23 @@ export default {
     const rendered = await page.evaluate(async () => {
       const { render } = await import(new URL("assets/markdown.js", location.href));
       const div = document.createElement("div");
-      div.append(render("**b** *i* `c` <img src=x onerror=alert(1)> [x](javascript:alert(1)) [y](https://e.org)\n\n- a\n  - b\n\n```py\nx = 1 # c\n```\n\n|a|b|\n|-|-|\n|1|2|"));
+      div.append(
+        render(
+          "**b** *i* `c` <img src=x onerror=alert(1)> [x](javascript:alert(1)) [y](https://e.org)\n\n- a\n  - b\n\n```py\nx = 1 # c\n```\n\n|a|b|\n|-|-|\n|1|2|",
+        ),
+      );
       return div.innerHTML;
     });
-    assert.match(rendered, /<strong>b<\/strong> <em>i<\/em> <code>c<\/code> &lt;img src=x onerror=alert\(1\)&gt; x <a href="https:\/\/e\.org"/);
+    assert.match(
+      rendered,
+      /<strong>b<\/strong> <em>i<\/em> <code>c<\/code> &lt;img src=x onerror=alert\(1\)&gt; x <a href="https:\/\/e\.org"/,
+    );
     assert.match(rendered, /<ul><li>a<ul><li>b<\/li><\/ul><\/li><\/ul>/);
     assert.match(rendered, /<span class="hl-comment"># c<\/span>/);
     assert.match(rendered, /<td>1<\/td><td>2<\/td>/);
     // What grows is the same as what is drawn at once; what did not change is not drawn again.
-    const source = "# T\n\n1. **a** `b\n\n```rust\nfn f() {\n```\n| a |\n|--|\n> [x](http://y\n\n\\(x^2\\) and\n\n$$\ny\n$$\n\nend";
+    const source =
+      "# T\n\n1. **a** `b\n\n```rust\nfn f() {\n```\n| a |\n|--|\n> [x](http://y\n\n\\(x^2\\) and\n\n$$\ny\n$$\n\nend";
     const kept = await page.evaluate(async (text) => {
       const { Growing, render } = await import(new URL("assets/markdown.js", location.href));
       const [grown, whole] = [document.createElement("div"), document.createElement("div")];

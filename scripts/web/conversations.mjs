@@ -93,7 +93,10 @@ export default {
     const part = await finished(page);
     await page.getByText("Cut at the token limit.").waitFor();
     await page.getByRole("button", { name: "Continue" }).click();
-    await page.waitForFunction((text) => document.querySelector(".message.assistant .body").textContent.trim().length > text.length, part);
+    await page.waitForFunction(
+      (text) => document.querySelector(".message.assistant .body").textContent.trim().length > text.length,
+      part,
+    );
     const whole = await finished(page);
     assert.ok(whole.startsWith(part), `${whole} goes on from ${part}`);
     assert.equal(bodies.at(-1).continue_final_message, true);
@@ -138,7 +141,9 @@ export default {
     const page = await openChat({ viewport: { width: 1200, height: 360 } });
     await limit(page, 2000);
     await say(page, "Write a very long story about a ship.");
-    await page.waitForFunction(() => document.querySelector("#log").scrollHeight > document.querySelector("#log").clientHeight + 200);
+    await page.waitForFunction(
+      () => document.querySelector("#log").scrollHeight > document.querySelector("#log").clientHeight + 200,
+    );
     await page.locator("#log").evaluate((log) => (log.scrollTop = 0));
     await page.keyboard.press("Escape");
     await finished(page);
@@ -217,8 +222,14 @@ export default {
       page.evaluate(() => {
         const top = document.querySelector("#log").firstElementChild.getBoundingClientRect().top;
         const box = document.querySelector("#composer").getBoundingClientRect();
-        const rows = [...document.querySelectorAll(".message")].slice(0, 2).map((m) => [m.getBoundingClientRect().top - top, m.getBoundingClientRect().height]);
-        return { rows, composer: [box.top, box.height], send: (document.querySelector("#send:not([hidden]), #stop:not([hidden])")).getBoundingClientRect().width };
+        const rows = [...document.querySelectorAll(".message")]
+          .slice(0, 2)
+          .map((m) => [m.getBoundingClientRect().top - top, m.getBoundingClientRect().height]);
+        return {
+          rows,
+          composer: [box.top, box.height],
+          send: document.querySelector("#send:not([hidden]), #stop:not([hidden])").getBoundingClientRect().width,
+        };
       });
     const before = await places();
     await page.route("**/v1/chat/completions", async (route) => {

@@ -13,7 +13,7 @@ export default {
     await main.server.stop();
     await say(page, "Are you there?");
     await page.locator(".failed", { hasText: "The server does not answer. Is it still running?" }).waitFor();
-    await page.getByRole("alert").getByText("Looking again every few seconds.", { exact: false }).waitFor();
+    await page.getByRole("alert").getByText("Trying again every few seconds.", { exact: false }).waitFor();
     await shot(page, "chat-error");
     await main.start();
     await page.locator(".message .tools").getByRole("button", { name: "Try again" }).click();
@@ -26,7 +26,12 @@ export default {
     await say(page, "Write a very long story.");
     await page.waitForFunction(() => [...document.querySelectorAll(".message.assistant .body")].at(-1).textContent.length > 30);
     await main.server.stop();
-    await page.locator(".failed", { hasText: "The connection to the server was lost in the middle of the answer. The server does not answer any more: it was stopped, or it crashed." }).waitFor();
+    await page
+      .locator(".failed", {
+        hasText:
+          "The connection to the server was lost in the middle of the answer. The server no longer answers: it was stopped or it crashed.",
+      })
+      .waitFor();
     const part = await finished(page);
     assert.ok(part.length > 30);
     assert.ok(!/network error/i.test(await page.locator("main").textContent()));
@@ -79,7 +84,9 @@ export default {
 
   async "a busy server is said in words"() {
     const page = await openChat();
-    await page.route("**/v1/chat/completions", (route) => route.fulfill({ status: 429, headers: { "Retry-After": "7" }, json: { error: { message: "queue full" } } }));
+    await page.route("**/v1/chat/completions", (route) =>
+      route.fulfill({ status: 429, headers: { "Retry-After": "7" }, json: { error: { message: "queue full" } } }),
+    );
     await say(page, "Hello");
     await page.locator(".failed", { hasText: "The server is busy. Try again in 7 s." }).waitFor();
     return page;

@@ -1,8 +1,25 @@
 // Files that go along with a message, and conversations as files.
 import assert from "node:assert/strict";
-import { answerWith, answers, confirmDelete, finished, limit, main, more, newPage, openChat, pdf, say, saved, shot } from "./harness.mjs";
+import {
+  answerWith,
+  answers,
+  confirmDelete,
+  finished,
+  limit,
+  main,
+  more,
+  newPage,
+  openChat,
+  pdf,
+  say,
+  saved,
+  shot,
+} from "./harness.mjs";
 
-const attach = (page, ...files) => page.locator("#attach-input").setInputFiles(files.map(([name, buffer, mimeType = "text/plain"]) => ({ name, mimeType, buffer: Buffer.from(buffer) })));
+const attach = (page, ...files) =>
+  page
+    .locator("#attach-input")
+    .setInputFiles(files.map(([name, buffer, mimeType = "text/plain"]) => ({ name, mimeType, buffer: Buffer.from(buffer) })));
 const asked = async (page, text) => {
   const [request] = await Promise.all([page.waitForRequest("**/v1/chat/completions"), say(page, text)]);
   await finished(page);
@@ -11,11 +28,14 @@ const asked = async (page, text) => {
 
 /** Drops a file on the element. */
 async function drop(page, selector, name, text) {
-  const data = await page.evaluateHandle(([name, text]) => {
-    const transfer = new DataTransfer();
-    transfer.items.add(new File([text], name, { type: "text/plain" }));
-    return transfer;
-  }, [name, text]);
+  const data = await page.evaluateHandle(
+    ([name, text]) => {
+      const transfer = new DataTransfer();
+      transfer.items.add(new File([text], name, { type: "text/plain" }));
+      return transfer;
+    },
+    [name, text],
+  );
   for (const event of ["dragenter", "dragover", "drop"]) await page.dispatchEvent(selector, event, { dataTransfer: data });
 }
 
@@ -25,11 +45,20 @@ export default {
     await answerWith(page, "Yes.");
     await attach(page, ["notes.txt", "The code word is walrus."]);
     await page.getByText("notes.txt · 24 B").waitFor();
-    assert.match(await asked(page, "What is the code word?"), /^File notes\.txt:\n```\nThe code word is walrus\.\n```\n\nWhat is the code word\?$/);
+    assert.match(
+      await asked(page, "What is the code word?"),
+      /^File notes\.txt:\n```\nThe code word is walrus\.\n```\n\nWhat is the code word\?$/,
+    );
     await attach(page, ["a.png", [0x89, 0x50, 0, 1, 2, 0xff], "image/png"]);
     await page.getByText("a.png is not a text file.").waitFor();
     // Several at once, in other encodings, one of them taken back.
-    await attach(page, ["a.py", "the text of a.py"], ["b.csv", "the text of b.csv"], ["latin.txt", [0x63, 0x61, 0x66, 0xe9]], ["wide.txt", [0xff, 0xfe, 0x4f, 0, 0x4b, 0]]);
+    await attach(
+      page,
+      ["a.py", "the text of a.py"],
+      ["b.csv", "the text of b.csv"],
+      ["latin.txt", [0x63, 0x61, 0x66, 0xe9]],
+      ["wide.txt", [0xff, 0xfe, 0x4f, 0, 0x4b, 0]],
+    );
     await page.getByText("wide.txt").waitFor();
     await page.getByRole("button", { name: "Remove b.csv" }).click();
     const said = await asked(page, "What are these?");
@@ -45,7 +74,7 @@ export default {
     await page.getByText("paper.pdf · 35 B").waitFor();
     assert.match(await asked(page, "What is it?"), /File paper\.pdf:\n```\nThe code word is walrus\.\n\nPage two\.\n```/);
     await attach(page, ["broken.pdf", "no PDF at all", "application/pdf"]);
-    await page.getByText("broken.pdf could not be read: it is damaged, or no PDF file").waitFor();
+    await page.getByText("broken.pdf could not be read: it is damaged or not a PDF file").waitFor();
     return page;
   },
 
@@ -76,18 +105,33 @@ export default {
     await more(page, "Keep me", "Delete");
     await confirmDelete(page);
     await page.getByText("What shall we talk about?").waitFor();
-    await page.locator("#import-input").setInputFiles({ name: "all.json", mimeType: "application/json", buffer: Buffer.from(file.text) });
+    await page
+      .locator("#import-input")
+      .setInputFiles({ name: "all.json", mimeType: "application/json", buffer: Buffer.from(file.text) });
     await page.locator("#log").getByText("A second version.").waitFor();
     await page.getByRole("button", { name: "Previous version" }).click();
     await page.locator("#log").getByText("A bold first.").waitFor();
     // Twice changes nothing; a list of messages as programs have it is a conversation, too.
-    await page.locator("#import-input").setInputFiles({ name: "all.json", mimeType: "application/json", buffer: Buffer.from(file.text) });
-    const plain = JSON.stringify([{ role: "system", content: "Be brief." }, { role: "user", content: "From elsewhere" }, { role: "assistant", content: "Indeed." }]);
-    await page.locator("#import-input").setInputFiles({ name: "plain.json", mimeType: "application/json", buffer: Buffer.from(plain) });
+    await page
+      .locator("#import-input")
+      .setInputFiles({ name: "all.json", mimeType: "application/json", buffer: Buffer.from(file.text) });
+    const plain = JSON.stringify([
+      { role: "system", content: "Be brief." },
+      { role: "user", content: "From elsewhere" },
+      { role: "assistant", content: "Indeed." },
+    ]);
+    await page
+      .locator("#import-input")
+      .setInputFiles({ name: "plain.json", mimeType: "application/json", buffer: Buffer.from(plain) });
     await page.locator("#log").getByText("Indeed.").waitFor();
     for (const wrong of ["{", "[1]", '{"conversations":[{"nodes":[{"role":"user","content":"x","id":"a","parent":"b"}]}]}']) {
-      await page.locator("#import-input").setInputFiles({ name: "wrong.json", mimeType: "application/json", buffer: Buffer.from(wrong) });
-      await page.getByRole("alert").filter({ hasText: /This file|in this file/ }).waitFor();
+      await page
+        .locator("#import-input")
+        .setInputFiles({ name: "wrong.json", mimeType: "application/json", buffer: Buffer.from(wrong) });
+      await page
+        .getByRole("alert")
+        .filter({ hasText: /This file|in this file/ })
+        .waitFor();
     }
     await page.reload();
     await page.locator("#log").getByText("Indeed.").waitFor();
@@ -125,7 +169,16 @@ export default {
           asked.onerror = reject;
           asked.onsuccess = () => {
             const put = asked.result.transaction("conversations", "readwrite");
-            put.objectStore("conversations").put({ id: "0123456789abcdef", title: "Old", updated: 1, settings: {}, messages: [{ role: "user", content: "Then" }, { role: "assistant", content: "There was one branch.", isRunning: true }] });
+            put.objectStore("conversations").put({
+              id: "0123456789abcdef",
+              title: "Old",
+              updated: 1,
+              settings: {},
+              messages: [
+                { role: "user", content: "Then" },
+                { role: "assistant", content: "There was one branch.", isRunning: true },
+              ],
+            });
             put.oncomplete = () => {
               asked.result.close();
               resolve();
@@ -142,7 +195,8 @@ export default {
   async "a model is downloaded from the page, with progress"() {
     const page = await openChat();
     const lines = (...reports) => reports.map((report) => `${JSON.stringify(report)}\n`).join("");
-    const reply = (status, contentType, body) => page.route("**/api/pull", (route) => route.fulfill({ status, contentType, body }));
+    const reply = (status, contentType, body) =>
+      page.route("**/api/pull", (route) => route.fulfill({ status, contentType, body }));
     await reply(404, "application/json", '{"error":"not found"}');
     await page.getByRole("button", { name: "Download a model" }).click();
     await page.getByLabel("Name", { exact: true }).fill("qwen3:8b");
@@ -154,7 +208,14 @@ export default {
     await page.route("**/api/pull", async (route) => {
       assert.deepEqual(route.request().postDataJSON(), { model: "qwen3:8b", stream: true });
       await held;
-      await route.fulfill({ contentType: "application/x-ndjson", body: lines({ status: "pulling manifest" }, { status: "pulling 1a2b", digest: "sha256:1a2b", total: 4 << 20, completed: 1 << 20 }) + '{"error":"the disk is full"}\n' });
+      await route.fulfill({
+        contentType: "application/x-ndjson",
+        body:
+          lines(
+            { status: "pulling manifest" },
+            { status: "pulling 1a2b", digest: "sha256:1a2b", total: 4 << 20, completed: 1 << 20 },
+          ) + '{"error":"the disk is full"}\n',
+      });
     });
     await page.getByRole("button", { name: "Download", exact: true }).click();
     await page.getByText("Asking for qwen3:8b").waitFor();
@@ -162,10 +223,17 @@ export default {
     release();
     await page.getByText("the disk is full").waitFor();
     await page.unroute("**/api/pull");
-    await reply(200, "application/x-ndjson", lines({ status: "pulling 1a2b", digest: "sha256:1a2b", total: 4 << 20, completed: 4 << 20 }, { status: "success" }));
-    const [again] = await Promise.all([page.waitForRequest("**/v1/models"), page.getByRole("button", { name: "Download", exact: true }).click()]);
+    await reply(
+      200,
+      "application/x-ndjson",
+      lines({ status: "pulling 1a2b", digest: "sha256:1a2b", total: 4 << 20, completed: 4 << 20 }, { status: "success" }),
+    );
+    const [again] = await Promise.all([
+      page.waitForRequest("**/v1/models"),
+      page.getByRole("button", { name: "Download", exact: true }).click(),
+    ]);
     assert.ok(again);
-    await page.getByText("qwen3:8b is here.").waitFor();
+    await page.getByText("qwen3:8b is ready.").waitFor();
     assert.equal(await page.locator("#download-bar").evaluate((bar) => bar.value), 1);
     return page;
   },

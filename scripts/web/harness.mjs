@@ -64,7 +64,15 @@ export const main = {
 await main.start();
 export const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+  args: [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+  ],
 });
 
 /** A page of its own profile; a script error or a refused load in it fails the test. */
@@ -90,8 +98,15 @@ async function fromFolder(route) {
   const path = new URL(route.request().url()).pathname.slice(1);
   const name = path === "" ? "index.html" : path === "dashboard" ? "dashboard.html" : path.replace("assets/", "");
   const response = await route.fetch();
-  const contentType = { html: "text/html; charset=utf-8", css: "text/css; charset=utf-8", js: "text/javascript; charset=utf-8" }[name.split(".").pop()];
-  await route.fulfill({ status: 200, headers: { "content-security-policy": response.headers()["content-security-policy"] ?? "" }, contentType, body: readFileSync(`${files}/${name}`) });
+  const contentType = { html: "text/html; charset=utf-8", css: "text/css; charset=utf-8", js: "text/javascript; charset=utf-8" }[
+    name.split(".").pop()
+  ];
+  await route.fulfill({
+    status: 200,
+    headers: { "content-security-policy": response.headers()["content-security-policy"] ?? "" },
+    contentType,
+    body: readFileSync(`${files}/${name}`),
+  });
 }
 
 export const box = (page) => page.getByLabel("Message", { exact: true });
@@ -164,7 +179,10 @@ export async function shot(page, name) {
 export async function readable(page) {
   await page.evaluate(axe);
   const { violations } = await page.evaluate(() => globalThis.axe.run());
-  assert.deepEqual(violations.map((v) => `${v.id}: ${v.help} (${v.nodes.map((n) => n.target).join(", ")})`), []);
+  assert.deepEqual(
+    violations.map((v) => `${v.id}: ${v.help} (${v.nodes.map((n) => n.target).join(", ")})`),
+    [],
+  );
 }
 
 export async function isWithinScreen(page) {
@@ -173,10 +191,16 @@ export async function isWithinScreen(page) {
 
 /** A PDF file with one line of text on each page. */
 export function pdf(...lines) {
-  const objects = ["<< /Type /Catalog /Pages 2 0 R >>", `<< /Type /Pages /Kids [${lines.map((_, i) => `${4 + 2 * i} 0 R`).join(" ")}] /Count ${lines.length} >>`, "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"];
+  const objects = [
+    "<< /Type /Catalog /Pages 2 0 R >>",
+    `<< /Type /Pages /Kids [${lines.map((_, i) => `${4 + 2 * i} 0 R`).join(" ")}] /Count ${lines.length} >>`,
+    "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+  ];
   for (const [i, line] of lines.entries()) {
     const stream = `BT /F1 24 Tf 72 700 Td (${line}) Tj ET`;
-    objects.push(`<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >> /Contents ${5 + 2 * i} 0 R >>`);
+    objects.push(
+      `<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >> /Contents ${5 + 2 * i} 0 R >>`,
+    );
     objects.push(`<< /Length ${stream.length} >>\nstream\n${stream}\nendstream`);
   }
   let text = "%PDF-1.4\n";

@@ -1,6 +1,19 @@
 // How the pages look and sound: dark and light, phones, keyboards, screen readers, and the dashboard.
 import assert from "node:assert/strict";
-import { answerWith, box, finished, isWithinScreen, limit, main, more, newPage, openChat, readable, say, shot } from "./harness.mjs";
+import {
+  answerWith,
+  box,
+  finished,
+  isWithinScreen,
+  limit,
+  main,
+  more,
+  newPage,
+  openChat,
+  readable,
+  say,
+  shot,
+} from "./harness.mjs";
 
 export default {
   async "keyboard and screen reader"() {
@@ -54,7 +67,10 @@ export default {
 
   async "dark and light, by the system and by choice"() {
     const page = await openChat({ colorScheme: "dark" });
-    await answerWith(page, "A haiku:\n\n> The sea, and again\n> the sea\n\n```py\nprint('sea')  # twice\n```\n\nwith \\(\\omega^2 = gk\\).");
+    await answerWith(
+      page,
+      "A haiku:\n\n> The sea, and again\n> the sea\n\n```py\nprint('sea')  # twice\n```\n\nwith \\(\\omega^2 = gk\\).",
+    );
     const back = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
     const dark = await back();
     await say(page, "Write a haiku about the sea");
@@ -73,7 +89,11 @@ export default {
 
   async "a phone: everything fits, renames and deletes by touch"() {
     const page = await openChat({ viewport: { width: 390, height: 780 }, hasTouch: true, isMobile: true });
-    await answerWith(page, "On a phone: \\(a^2 + b^2 = c^2\\).\n\n| a long heading of a table | another long heading | and one more |\n|---|---|---|\n| 1 | 2 | 3 |", "Another version.");
+    await answerWith(
+      page,
+      "On a phone: \\(a^2 + b^2 = c^2\\).\n\n| a long heading of a table | another long heading | and one more |\n|---|---|---|\n| 1 | 2 | 3 |",
+      "Another version.",
+    );
     await isWithinScreen(page);
     await say(page, "How does it look?");
     await finished(page);
@@ -110,15 +130,27 @@ export default {
     await page.goto(`${main.server.address}dashboard`);
     const ask = page.evaluate(async () => {
       for (let i = 0; i < 4; i += 1) {
-        await fetch("v1/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ model: "any", prompt: "Once upon a time", max_tokens: 60 }) });
+        await fetch("v1/completions", {
+          method: "POST",
+          headers: { "Content-Type": "application/json" },
+          body: JSON.stringify({ model: "any", prompt: "Once upon a time", max_tokens: 60 }),
+        });
       }
     });
     await page.waitForFunction(() => Number(document.querySelector(".tile .value").textContent) > 0);
     await ask;
-    await page.waitForFunction(() => [...document.querySelectorAll(".chart path")].filter((p) => p.getAttribute("d")?.includes("L")).length >= 3);
+    await page.waitForFunction(
+      () => [...document.querySelectorAll(".chart path")].filter((p) => p.getAttribute("d")?.includes("L")).length >= 3,
+    );
     const keys = await page.locator(".chart .key").allTextContents();
-    assert.ok(keys.some((k) => /process [\d,]+ MB/.test(k)), keys.join("; "));
-    assert.ok(keys.some((k) => /^99 % [\d.]+ s$/.test(k)), keys.join("; "));
+    assert.ok(
+      keys.some((k) => /process [\d,]+ MB/.test(k)),
+      keys.join("; "),
+    );
+    assert.ok(
+      keys.some((k) => /^99 % [\d.]+ s$/.test(k)),
+      keys.join("; "),
+    );
     const row = await page.locator("#models tbody tr").first().locator("td").allTextContents();
     assert.equal(row[0], "smollm2");
     assert.match(row[4], /of [\d.]+ [MG]iB/);

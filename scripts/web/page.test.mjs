@@ -13,7 +13,9 @@ import files from "./files.mjs";
 import looks from "./looks.mjs";
 
 const only = new RegExp(process.env.ONLY ?? "");
-const tests = Object.entries({ ...conversations, ...answers, ...files, ...failures, ...looks }).filter(([name]) => only.test(name));
+const tests = Object.entries({ ...conversations, ...answers, ...files, ...failures, ...looks }).filter(([name]) =>
+  only.test(name),
+);
 let failed = 0;
 for (const [name, run] of tests) {
   const started = Date.now();

@@ -15,7 +15,9 @@ const VERSIONS = { katex: "0.19.1", "pdfjs-dist": "5.6.205" };
 const target = join(dirname(fileURLToPath(import.meta.url)), "../../crates/server/src/web/vendor");
 const scratch = mkdtempSync(join(tmpdir(), "roci-vendor-"));
 const names = Object.entries(VERSIONS).map(([name, version]) => `${name}@${version}`);
-execFileSync("npm", ["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", scratch, ...names], { stdio: "inherit" });
+execFileSync("npm", ["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", scratch, ...names], {
+  stdio: "inherit",
+});
 const from = (...parts) => join(scratch, "node_modules", ...parts);
 
 function pack(source, ...parts) {

@@ -2,6 +2,7 @@
 //! block tables, tokens in, logits out. No sampling, no scheduling.
 
 use crate::model_file;
+use crate::progress;
 use anyhow::{Context, Result};
 use model::{BLOCK_TOKENS, Batch, BlockId, Choice, Model, SeqRows, TokenId};
 use rocinante::{LoadPlan, ModelFiles, Options};
@@ -39,7 +40,11 @@ impl Driver {
     pub fn load(files: &ModelFiles, options: &Options, n_sequences: usize, n_ctx: usize) -> Result<(Self, LoadPlan)> {
         let hinted = |error| model_file::hinted(files.path(), error);
         let plan = files.plan(options).map_err(hinted)?;
-        let model = files.load(&plan).map_err(hinted)?;
+        let name = files.path().file_name().unwrap_or_default().to_string_lossy();
+        let spinner = progress::spinner(format!("loading {name}"));
+        let model = files.load(&plan).map_err(hinted);
+        spinner.finish_and_clear();
+        let model = model?;
         let max_batch_tokens = plan.options.max_batch_tokens;
         Ok((Self::new(model, n_sequences, n_ctx, max_batch_tokens), plan))
     }

@@ -88,6 +88,13 @@ impl Writer {
     }
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Gone already if it was finished.
+        let _ = std::fs::remove_file(&self.temporary);
+    }
+}
+
 /// Reads rows in order.
 pub struct Reader {
     file: BufReader<File>,

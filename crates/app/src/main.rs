@@ -9,6 +9,8 @@
 
 mod chat;
 mod cmd;
+mod compiling;
+mod config;
 mod doctor;
 #[cfg(test)]
 mod documented_commands;
@@ -16,11 +18,13 @@ mod drive;
 mod interrupt;
 mod logits_file;
 mod machine;
+mod markdown;
 mod model_file;
 mod options;
 mod profile;
 mod progress;
 mod report;
+mod running_server;
 mod sampling_args;
 mod serve_config;
 mod soak;
@@ -36,16 +40,18 @@ Examples:
   roci run smollm2                           chat
   git diff | roci run smollm2 --system \"Summarise this change\"
   roci run ./model.gguf --temperature 0 --output json \"Hello\"
-  roci serve smollm2                         serve OpenAI clients on http://127.0.0.1:8080
+  roci serve                                 serve what is here on http://127.0.0.1:8080
+  roci pull qwen3:8b                         download a model people know; `roci list --all`
   roci inspect smollm2                       what is in the file
   roci bench smollm2                         how fast this machine is
 
-MODEL is a known name (roci list), a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
-from the Hugging Face hub. `roci COMMAND --help` explains each command.";
+MODEL is a known name (roci list --all), a GGUF file, a folder of safetensors, or
+hf:OWNER/REPO[:FILE] from the Hugging Face hub. `roci COMMAND --help` explains each command.
+Settings for every command can be kept in ~/.config/roci/config.toml, a section for each.";
 
 /// Runs large language models on this machine.
 #[derive(Parser)]
-#[command(name = "roci", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "roci", version, after_help = EXAMPLES, max_term_width = 100, args_override_self = true)]
 struct Cli {
     /// Print nothing but results and errors
     #[arg(short, long, global = true)]
@@ -64,10 +70,22 @@ enum Command {
     Key(cmd::key::Args),
     /// Download a model
     Pull(cmd::pull::Args),
+    /// Look for models on the Hugging Face hub
+    Search(cmd::search::Args),
     /// List downloaded models
     List(cmd::list::Args),
     /// Remove downloaded models
     Rm(cmd::rm::Args),
+    /// Give a model another name
+    Cp(cmd::cp::Args),
+    /// Make a model of one's own from a Modelfile
+    Create(cmd::create::Args),
+    /// Show how a model is used
+    Show(cmd::show::Args),
+    /// List the models that a server has in memory
+    Ps(cmd::ps::Args),
+    /// Take a model out of a server's memory
+    Stop(cmd::stop::Args),
     /// Show what is in a model file
     Inspect(cmd::inspect::Args),
     /// Turn text into tokens
@@ -90,6 +108,8 @@ enum Command {
     Doctor(cmd::doctor::Args),
     /// Build, list or clear compiled GPU kernels
     Kernels(cmd::kernels::Args),
+    /// Say whether there is a newer version
+    Upgrade(cmd::upgrade::Args),
     /// Print a completion script for a shell
     Completions(cmd::completions::Args),
     /// Write man pages to a folder
@@ -104,15 +124,31 @@ fn main() -> ExitCode {
     rocinante::answer_if_asked();
     // So are constraints tried out that might take all memory.
     server::constraint_probe::answer_if_asked();
-    let cli = Cli::parse();
+    let cli = match config::with_settings(&Cli::command(), config::typed()) {
+        Ok(arguments) => Cli::parse_from(arguments),
+        Err(error) => {
+            report::error(&error);
+            return ExitCode::FAILURE;
+        }
+    };
     if cli.quiet {
         report::be_quiet();
+    }
+    if let Ok(folders) = hub::Folders::from_env() {
+        folders.adopt().iter().for_each(|moved| report::note(moved));
     }
     let outcome = match cli.command {
         Command::Run(args) => cmd::run::main(&args),
         Command::Serve(args) => cmd::serve::main(&args),
         Command::Key(args) => cmd::key::main(&args),
         Command::Pull(args) => cmd::pull::main(&args),
+        Command::Search(args) => cmd::search::main(&args),
+        Command::Cp(args) => cmd::cp::main(&args),
+        Command::Create(args) => cmd::create::main(&args),
+        Command::Show(args) => cmd::show::main(&args),
+        Command::Ps(args) => cmd::ps::main(&args),
+        Command::Stop(args) => cmd::stop::main(&args),
+        Command::Upgrade(args) => cmd::upgrade::main(&args),
         Command::List(args) => cmd::list::main(&args),
         Command::Rm(args) => cmd::rm::main(&args),
         Command::Inspect(args) => cmd::inspect::main(&args),

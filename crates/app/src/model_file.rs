@@ -7,6 +7,7 @@ use anyhow::{Result, anyhow};
 use rocinante::{Error, FailureKind, Model, ModelFiles, Options};
 use text::Tokenizer;
 
+use crate::progress;
 use crate::report::{self, HintExt};
 
 /// Maps a model's files and reads their headers.
@@ -28,7 +29,11 @@ pub fn tokenizer(files: &ModelFiles) -> Result<Tokenizer> {
 
 /// A model that is ready to answer. What a person should know about how it was loaded goes to standard error.
 pub fn load(path: &Path, options: &Options) -> Result<Model> {
-    let model = Model::open_with(path, options).map_err(|error| hinted(path, error))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let spinner = progress::spinner(format!("loading {name} ({})", report::human_bytes(rocinante::stored_bytes(path))));
+    let model = Model::open_with(path, options).map_err(|error| hinted(path, error));
+    spinner.finish_and_clear();
+    let model = model?;
     model.notes().iter().for_each(|note| report::note(note));
     Ok(model)
 }

@@ -42,11 +42,14 @@ pub struct LoadArgs {
     /// Where to compute; auto picks the best device available
     #[arg(long, default_value_t, value_parser = parse_device)]
     pub device: Device,
+    /// llama.cpp's flag, also -ngl: 0 computes on the CPU; otherwise the whole model goes to a GPU
+    #[arg(long, value_name = "N", alias = "n-gpu-layers", allow_negative_numbers = true, conflicts_with = "device")]
+    pub gpu_layers: Option<i32>,
     /// CPU threads [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// Context length in tokens [default: the model's own, at most 8192, less if memory is short]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..))]
+    #[arg(short, long, value_name = "TOKENS", alias = "ctx-size", value_parser = clap::value_parser!(u32).range(16..))]
     pub context: Option<u32>,
     /// Type of the KV cache
     #[arg(long, value_enum, default_value_t)]
@@ -81,7 +84,7 @@ impl LoadArgs {
     /// What was typed, as the runtime takes it.
     pub fn options(&self, workload: Workload) -> Options {
         Options {
-            device: self.device,
+            device: if self.gpu_layers == Some(0) { Device::Cpu } else { self.device },
             context: self.context.map(|n_ctx| n_ctx as usize),
             kv_type: match self.kv_type {
                 KvType::F16 => rocinante::KvType::F16,
@@ -92,6 +95,7 @@ impl LoadArgs {
             quantize: self.quantize.and_then(Mix::find),
             watch: self.watch(),
             step_deadline: std::time::Duration::from_secs(self.step_deadline.into()),
+            on_compile: Some(crate::compiling::show),
             workload,
             ..Options::default()
         }

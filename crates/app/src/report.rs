@@ -29,6 +29,7 @@ pub fn has_colour(stream: &impl IsTerminal) -> bool {
 const RED: &str = "1;31";
 const YELLOW: &str = "1;33";
 const CYAN: &str = "1;36";
+const DIM: &str = "2";
 
 fn painted(word: &str, colour: &str, is_coloured: bool) -> String {
     if is_coloured { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() }
@@ -55,11 +56,31 @@ pub fn note_line(text: &str) {
     }
 }
 
+/// A line on standard error that is easily passed over.
+pub fn dim_line(text: &str) {
+    note_line(&painted(text, DIM, has_colour(&io::stderr())));
+}
+
 /// Names the file that an error is about, where the error does not do so itself.
 pub fn about(path: &std::path::Path) -> impl Fn(anyhow::Error) -> anyhow::Error {
     move |error| match one_line(&error).contains(&*path.to_string_lossy()) {
         true => error,
         false => error.context(format!("`{}`", path.display())),
+    }
+}
+
+/// For what a writer of a file returns: a full disk is named as such, with what was needed. All our writers write beside
+/// the file and remove what they began.
+pub fn writing<E: Into<anyhow::Error>>(path: &std::path::Path, n_needed: Option<u64>) -> impl Fn(E) -> anyhow::Error {
+    move |error| {
+        let error: anyhow::Error = error.into();
+        let mut kinds = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>().map(io::Error::kind));
+        match kinds.next_back() {
+            Some(kind @ (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => {
+                hub::disk::explain(kind.into(), path, n_needed, hub::disk::Leftover::Removed)
+            }
+            _ => error,
+        }
     }
 }
 

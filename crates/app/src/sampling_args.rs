@@ -15,7 +15,7 @@ use text::constraint::Constraint;
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Randomness; 0 always picks the most probable token
-    #[arg(long, value_name = "T", default_value_t = 0.7, allow_negative_numbers = true, value_parser = parse_from_zero)]
+    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.7, allow_negative_numbers = true, value_parser = parse_from_zero)]
     pub temperature: f32,
     /// Sample from the K most probable tokens; 0: all
     #[arg(long, value_name = "K", default_value_t = 40)]
@@ -39,10 +39,10 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed; the same seed gives the same answer [default: random]
-    #[arg(long, value_name = "N")]
+    #[arg(short, long, value_name = "N")]
     pub seed: Option<u64>,
     /// Maximum number of tokens to generate
-    #[arg(long, value_name = "N", default_value_t = 2048)]
+    #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N", default_value_t = 2048)]
     pub max_tokens: usize,
     /// Stop before this text; repeatable
     #[arg(long, value_name = "TEXT")]

@@ -1,10 +1,10 @@
-//! Settings from three places, one spelling: the flag `--max-queue 64`, the variable `ROCI_MAX_QUEUE=64`, the line
-//! `max-queue = 64` in a TOML file. All three become arguments in that order of strength, so that what a flag accepts
+//! Settings of the server from more places, one spelling: the flag `--max-queue 64`, the variable `ROCI_MAX_QUEUE=64`, the line
+//! `max-queue = 64` in a TOML file (`--config`, and below it the section `[serve]` of the user's own). All become arguments in that order of strength, so that what a flag accepts
 //! is what the others accept, and one parser checks everything.
 
 use crate::report::HintExt;
 use anyhow::{Context, Result, anyhow, bail};
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -19,11 +19,16 @@ pub fn arguments(
     file: Option<&Path>,
     env: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Vec<OsString>> {
-    let mut arguments = Vec::new();
+    let mut arguments = crate::config::section(&crate::Cli::command(), command, env)?;
     if let Some(path) = file {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         let named = || format!("`{}`", path.display());
-        arguments.extend(from_toml(command, &text).with_context(named)?);
+        let of_file = from_toml(command, &text).with_context(named)?;
+        if of_file.iter().any(|argument| !argument.to_string_lossy().starts_with("--")) {
+            // Models of the stronger place stand instead of the others.
+            arguments.retain(|argument| argument.to_string_lossy().starts_with("--"));
+        }
+        arguments.extend(of_file);
         check_values(command, &arguments).with_context(named)?;
     }
     for arg in command.get_arguments() {
@@ -52,16 +57,17 @@ pub fn arguments(
 }
 
 /// A value that no flag would take is told with where it stands; what only all places together can show is not.
-fn check_values(command: &Command, arguments: &[OsString]) -> Result<()> {
+pub fn check_values(command: &Command, arguments: &[OsString]) -> Result<()> {
     use clap::error::{ContextKind, ErrorKind};
-    let Err(error) = command.clone().try_get_matches_from(arguments) else { return Ok(()) };
+    let Err(error) = command.clone().no_binary_name(true).try_get_matches_from(arguments) else { return Ok(()) };
     if !matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) {
         return Ok(());
     }
     let part = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let (flag, value) = (part(ContextKind::InvalidArg), part(ContextKind::InvalidValue));
     let why = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-    Err(anyhow!("invalid value `{value}` for {flag}{why}")).hint("`roci serve --help` explains each setting")
+    let name = command.get_name().trim_start_matches("roci ").to_owned();
+    Err(anyhow!("invalid value `{value}` for {flag}{why}")).hint(format!("`roci {name} --help` explains each setting"))
 }
 
 /// `--max-queue` is `ROCI_MAX_QUEUE`.
@@ -70,11 +76,15 @@ fn variable(arg: &Arg) -> String {
 }
 
 fn from_toml(command: &Command, text: &str) -> Result<Vec<OsString>> {
-    let table: toml::Table = text.parse().context("this is no TOML")?;
+    from_table(command, &text.parse().context("this is no TOML")?)
+}
+
+/// A table's settings as arguments of a command.
+pub fn from_table(command: &Command, table: &toml::Table) -> Result<Vec<OsString>> {
     let mut arguments = Vec::new();
     let mut models = Vec::new();
-    for (key, value) in &table {
-        if key == MODELS {
+    for (key, value) in table {
+        if key == MODELS && command.get_name().ends_with("serve") {
             let list = value.as_array().context("`models` must be a list of strings")?;
             for model in list {
                 models.push(OsString::from(model.as_str().context("`models` must be a list of strings")?));
@@ -83,8 +93,13 @@ fn from_toml(command: &Command, text: &str) -> Result<Vec<OsString>> {
         }
         let arg = command.get_arguments().find(|arg| arg.get_long() == Some(key) && key != "config");
         let Some(arg) = arg else {
-            return Err(anyhow!("there is no setting `{key}`"))
-                .hint("`roci serve --help` names them, without the `--`");
+            let names: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
+            let name = command.get_name().trim_start_matches("roci ").to_owned();
+            let meant = hub::suggest::closest(key, names);
+            return Err(anyhow!("there is no setting `{key}`")).with_hint(|| match meant {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None => format!("`roci {name} --help` names them, without the `--`"),
+            });
         };
         let values = match value {
             toml::Value::Array(values) => values.as_slice(),

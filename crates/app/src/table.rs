@@ -70,12 +70,12 @@ mod tests {
     #[test]
     fn columns_line_up_and_the_last_is_wrapped() {
         let mut table = Table::new(&["NAME", "ABOUT"]);
-        table.width = 32;
+        table.width = 35;
         table.row(["a-long-name".to_owned(), "some words that do not fit".to_owned()]);
         table.row(["é".to_owned(), "short".to_owned()]);
         let expected = "NAME         ABOUT\n\
-                        a-long-name  some words that do\n             \
-                        not fit\n\
+                        a-long-name  some words that do not\n             \
+                        fit\n\
                         é            short\n";
         assert_eq!(table.to_string(), expected);
     }

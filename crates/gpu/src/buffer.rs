@@ -6,11 +6,12 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::{align_of, size_of};
+use std::mem::size_of;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use half::{bf16, f16};
+use num_complex::{Complex32, Complex64};
 
 use crate::counters::{self, Meter};
 use crate::error::{Error, Result};
@@ -30,7 +31,7 @@ pub unsafe trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync 
 
 macro_rules! elements {
     ($($rust:ty = $c:literal),* $(,)?) => {$(
-        // SAFETY: a primitive number (or half's transparent u16): no padding, no invalid bits, and the
+        // SAFETY: a primitive number, half's transparent u16, or a `repr(C)` pair of floats: no padding, no invalid bits, and the
         // C++ type named has that size on both vendors' 64-bit compilers.
         unsafe impl Element for $rust { const C_NAME: &'static str = $c; }
     )*};
@@ -40,6 +41,7 @@ elements! {
     u8 = "unsigned char", i8 = "signed char", u16 = "unsigned short", i16 = "short",
     u32 = "unsigned int", i32 = "int", u64 = "unsigned long long", i64 = "long long",
     f32 = "float", f64 = "double", f16 = "f16", bf16 = "bf16",
+    Complex32 = "float2", Complex64 = "double2",
 }
 
 /// One allocation of device memory, freed when the last range in it is gone.
@@ -141,7 +143,8 @@ fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)>
 /// The length in `U`s of a range of bytes, if it starts on their alignment and divides evenly.
 #[track_caller]
 fn recast<U: Element>(address: Address, bytes: usize) -> Result<usize> {
-    if !(address as usize).is_multiple_of(align_of::<U>()) || !bytes.is_multiple_of(size_of::<U>()) {
+    // C++ aligns every element to its size, pairs of floats included.
+    if !(address as usize).is_multiple_of(size_of::<U>()) || !bytes.is_multiple_of(size_of::<U>()) {
         let why = format!("{bytes} bytes at {address:#x} are no whole, aligned number of `{}`", U::C_NAME);
         return Err(Error::bounds("cast", why));
     }

@@ -79,6 +79,11 @@ impl Cache {
         Ok((entries.len(), entries.iter().map(|entry| entry.bytes).sum()))
     }
 
+    /// The payload kept under `stem`.
+    pub(crate) fn get(&self, stem: &str) -> Option<Vec<u8>> {
+        self.folder().and_then(|folder| read(&folder.join(format!("{stem}.co"))))
+    }
+
     /// The payload kept under `stem`, or what `make` gives, kept from now on. The flag says which.
     /// A cache that cannot be written is no reason to stop: the payload is used and not kept.
     pub(crate) fn get_or_make(&self, stem: &str, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<(Vec<u8>, bool)> {

@@ -5,6 +5,8 @@
 //! process, so a `Target` comes from a device's own report, or from a probe in a child process.
 
 use std::ffi::{CString, c_char, c_int};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 use sha2::{Digest, Sha256};
 
@@ -41,6 +43,12 @@ pub struct Code {
     pub bytes: Vec<u8>,
     /// Whether the cache had it.
     pub is_cached: bool,
+}
+
+impl Code {
+    fn cached(bytes: Vec<u8>) -> Self {
+        Self { bytes, is_cached: true }
+    }
 }
 
 impl Target {
@@ -159,9 +167,13 @@ impl Program {
     /// Machine code from the cache, or compiled now and put there.
     pub fn compile(&self, target: &Target, cache: &Cache) -> Result<Code> {
         let rtc = Rtc::get(target.vendor)?;
-        let stem = format!("{}-{}-{}", self.name, target.arch.replace(':', "_"), self.key(target, rtc));
-        let (bytes, is_cached) = cache.get_or_make(&stem, || self.compile_now(target, rtc))?;
+        let (bytes, is_cached) = cache.get_or_make(&self.stem(target, rtc), || self.compile_now(target, rtc))?;
         Ok(Code { bytes, is_cached })
+    }
+
+    /// Its name in the cache.
+    fn stem(&self, target: &Target, rtc: &Rtc) -> String {
+        format!("{}-{}-{}", self.name, target.arch.replace(':', "_"), self.key(target, rtc))
     }
 
     fn compile_now(&self, target: &Target, rtc: &Rtc) -> Result<Vec<u8>> {
@@ -234,34 +246,52 @@ impl Program {
     }
 }
 
-/// How far `build` is.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress<'a> {
-    pub program: &'a str,
-    /// Programs done before this one, and in all.
+/// How far `build` is, of the programs that no cache had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
     pub n_done: usize,
     pub n_programs: usize,
-    /// Whether the program just done came from the cache; `None` while it is being made.
-    pub was_cached: Option<bool>,
 }
 
-/// Compile many programs, telling of each before and after: a first run without a cache takes a while.
+/// Compiles many programs on as many threads as there are cores. `tell` hears how far it is, first with none done, and
+/// nothing where the cache had all of them: a first run takes a while.
 pub fn build(
     programs: &[Program],
     target: &Target,
     cache: &Cache,
-    mut tell: impl FnMut(Progress<'_>),
+    mut tell: impl FnMut(Progress),
 ) -> Result<Vec<Code>> {
-    let n_programs = programs.len();
-    let mut codes = Vec::with_capacity(n_programs);
-    for (n_done, program) in programs.iter().enumerate() {
-        let told = Progress { program: &program.name, n_done, n_programs, was_cached: None };
-        tell(told);
-        let code = program.compile(target, cache)?;
-        tell(Progress { was_cached: Some(code.is_cached), ..told });
-        codes.push(code);
+    let rtc = Rtc::get(target.vendor)?;
+    let stems: Vec<String> = programs.iter().map(|program| program.stem(target, rtc)).collect();
+    let mut codes: Vec<Option<Code>> = stems.iter().map(|stem| cache.get(stem).map(Code::cached)).collect();
+    let missing: Vec<usize> = (0..programs.len()).filter(|i| codes[*i].is_none()).collect();
+    let n_programs = missing.len();
+    if n_programs > 0 {
+        tell(Progress { n_done: 0, n_programs });
     }
-    Ok(codes)
+    let next = AtomicUsize::new(0);
+    let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(n_programs);
+    let (sender, made) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..n_threads {
+            let (sender, next, missing) = (sender.clone(), &next, &missing);
+            scope.spawn(move || {
+                while let Some(i) = missing.get(next.fetch_add(1, Ordering::Relaxed)).copied() {
+                    // Nobody listens any more after the first failure.
+                    if sender.send((i, programs[i].compile(target, cache))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for (n_before, (i, code)) in made.into_iter().enumerate() {
+            codes[i] = Some(code?);
+            tell(Progress { n_done: n_before + 1, n_programs });
+        }
+        Ok(())
+    })?;
+    Ok(codes.into_iter().map(|code| code.expect("every program was compiled or found")).collect())
 }
 
 /// Destroys the compiler's program on every way out.

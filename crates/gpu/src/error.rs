@@ -64,6 +64,8 @@ pub enum Error {
     Blas { library: String, call: &'static str, status: i32, text: String },
     #[error("no BLAS on {device}: {why}")]
     NoBlas { device: String, why: String },
+    #[error("code object {path}: {why}")]
+    Code { path: String, why: String },
     #[error("kernel cache {path}: {why}")]
     Cache { path: String, why: String },
     #[error("{what}: {why}")]

@@ -6,8 +6,8 @@
 //!
 //! What this crate does not know and must never learn: tensors, shapes of models, weights, tokens.
 //! There is no default stream, no synchronous copy, no device-wide wait, no way to name a stream above
-//! it, and no async. It never prints. Raw addresses and streams have one door, [`unchecked`], for code
-//! that stands in for another GPU layer.
+//! it, and no async. It never prints. Raw addresses and streams have two doors: [`foreign`], for crates that
+//! wrap a vendor's library, and [`unchecked`], for code that stands in for another GPU layer.
 
 mod args;
 mod blas;
@@ -22,6 +22,7 @@ pub mod discovery;
 mod driver;
 mod error;
 mod event;
+pub mod foreign;
 mod graph;
 mod launcher;
 mod module;

@@ -48,6 +48,12 @@ impl Module {
         Ok(Self { device: device.clone(), program: Arc::new(program.clone()), raw: module })
     }
 
+    /// A program that is not compiled: its kernels can be launched, and nothing happens. To learn which programs some work
+    /// needs, so that they can be compiled together.
+    pub fn rehearsed(device: &Device, program: &Program) -> Self {
+        Self { device: device.clone(), program: Arc::new(program.clone()), raw: raw::Module::NULL }
+    }
+
     /// A kernel by name. It must have been declared in the program with the same arguments.
     #[track_caller]
     pub fn kernel<A: Args>(&self, name: &str) -> Result<Kernel<A::Key>> {
@@ -59,8 +65,12 @@ impl Module {
             return Err(fail(why));
         }
         let symbol = CString::new(name).map_err(|_| fail("a NUL byte in its name".into()))?;
-        let raw = self.find(&symbol)?;
-        let resources = Resources::read(&self.device, raw)?;
+        let (raw, resources) = if self.raw == raw::Module::NULL {
+            (raw::Function::NULL, Resources::unknown(&self.device))
+        } else {
+            let raw = self.find(&symbol)?;
+            (raw, Resources::read(&self.device, raw)?)
+        };
         let allowed_shared = AtomicU32::new(CUDA_SHARED_DEFAULT);
         let overlaps = self.program.is_overlapping() && overlap::is_possible(&self.device);
         let (device, name) = (self.device.clone(), name.to_owned());
@@ -99,6 +109,12 @@ pub struct Resources {
 }
 
 impl Resources {
+    /// Of code that is not there: whatever the device allows.
+    fn unknown(device: &Device) -> Self {
+        let max_threads = device.properties().max_threads_per_block;
+        Self { max_threads, shared_bytes: 0, local_bytes: 0, registers: 0 }
+    }
+
     #[track_caller]
     pub(crate) fn read(device: &Device, function: raw::Function) -> Result<Self> {
         let number = |attribute: c_int| -> Result<u32> {
@@ -167,6 +183,11 @@ impl Grid {
 }
 
 impl<A> Kernel<A> {
+    /// For `unchecked`, whose caller vouches for the parameters.
+    pub(crate) fn of(function: Arc<Function>) -> Self {
+        Self { function, args: PhantomData }
+    }
+
     pub fn name(&self) -> &str {
         &self.function.name
     }
@@ -190,6 +211,11 @@ impl<A> Kernel<A> {
 }
 
 impl Function {
+    /// Whether there is no code behind it ([`Module::rehearsed`]).
+    pub fn is_rehearsed(&self) -> bool {
+        self.raw == raw::Function::NULL
+    }
+
     /// Refuse a shape the device or the compiled kernel cannot take, with the numbers.
     #[track_caller]
     pub fn check(&self, grid: Grid) -> Result<()> {
@@ -224,7 +250,7 @@ impl Function {
 
     #[track_caller]
     fn allow_shared(&self, bytes: u32) -> Result<()> {
-        if bytes <= self.allowed_shared.load(Ordering::Relaxed) {
+        if self.is_rehearsed() || bytes <= self.allowed_shared.load(Ordering::Relaxed) {
             return Ok(());
         }
         if let Some(reply) = self.device.extras().allow_shared(self.raw, bytes) {

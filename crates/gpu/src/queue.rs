@@ -293,7 +293,11 @@ impl Queue {
         Blas::new(self, workspace, wanted)
     }
 
-    /// The only way a foreign library gets at the stream, and only inside this crate.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.core.shared
+    }
+
+    /// How this crate's own BLAS gets at the stream.
     #[track_caller]
     pub(crate) fn bind<R>(&self, set: impl FnOnce(crate::raw::Stream) -> R) -> Result<R> {
         self.core.shared.ready()?;

@@ -1,4 +1,4 @@
-//! The one door for raw addresses and streams: for code that stands in for another GPU layer, whose
+//! The door for raw addresses and streams without any check: for code that stands in for another GPU layer, whose
 //! callers pass pointers and never heard of a `Slice`.
 //!
 //! Everything else of this crate proves with types what is left to the caller here: that an address is
@@ -8,10 +8,12 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::panic::Location;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use crate::args::Args;
 use crate::buffer::Allocation;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -180,6 +182,14 @@ impl Kernel {
         Ok(Self { function: Arc::new(Function { device, name, raw, resources, allowed_shared, overlaps: false }) })
     }
 
+    /// The same kernel as one that takes `A`, for a [`Launcher`](crate::Launcher).
+    ///
+    /// # Safety
+    /// Its parameters are those of `A`, in number, order and type.
+    pub unsafe fn typed<A: Args>(self) -> crate::Kernel<A::Key> {
+        crate::Kernel::of(self.function)
+    }
+
     pub fn name(&self) -> &str {
         &self.function.name
     }
@@ -200,6 +210,26 @@ pub unsafe fn load_image(device: &Device, image: &[u8]) -> Result<Module> {
     // SAFETY: the caller's, and a valid out pointer.
     device.check(unsafe { device.driver().module_load(&mut module, image.as_ptr().cast()) })?;
     Ok(Module::from_raw(device, module))
+}
+
+/// Load a code object (`.hsaco`, `.cubin`, a bundle) or PTX text from a file.
+///
+/// # Safety
+/// As for [`load_image`]; a file that is neither an ELF file, a bundle nor text is refused.
+#[track_caller]
+pub unsafe fn load_file(device: &Device, path: &Path) -> Result<Module> {
+    let fail = |why: String| Error::Code { path: path.display().to_string(), why };
+    let mut image = std::fs::read(path).map_err(|error| fail(error.to_string()))?;
+    let is_code = image.starts_with(b"\x7fELF") || image.starts_with(b"__CLANG_OFFLOAD_BUNDLE__");
+    let is_text = !image.is_empty() && !image.contains(&0) && std::str::from_utf8(&image).is_ok();
+    if !is_code && !is_text {
+        return Err(fail(format!("{} bytes that are neither a code object nor text", image.len())));
+    }
+    if is_text {
+        image.push(0); // where the driver stops reading
+    }
+    // SAFETY: the caller's.
+    unsafe { load_image(device, &image) }
 }
 
 /// A device attribute by the vendor's own number.

@@ -49,7 +49,7 @@ impl DiskFull {
 
     /// Whether an error is about a full disk.
     pub fn is_in(error: &anyhow::Error) -> bool {
-        error.chain().any(|cause| cause.is::<Self>())
+        crate::hint::is_caused_by::<Self>(error)
     }
 }
 

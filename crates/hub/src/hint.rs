@@ -63,6 +63,14 @@ pub fn one_line(error: &anyhow::Error) -> String {
     line.replace('\n', " ")
 }
 
+/// Whether an error is, or was caused by, one of type `T`: also below contexts and hints.
+pub fn is_caused_by<T: std::error::Error + Send + Sync + 'static>(error: &anyhow::Error) -> bool {
+    let below = |cause: &(dyn std::error::Error + 'static)| {
+        cause.is::<T>() || cause.downcast_ref::<Hinted>().is_some_and(|hinted| is_caused_by::<T>(&hinted.error))
+    };
+    error.downcast_ref::<T>().is_some() || error.chain().any(below)
+}
+
 /// The hint that an error carries.
 pub fn hint_of(error: &anyhow::Error) -> Option<&str> {
     error.chain().find_map(|error| error.downcast_ref::<Hinted>()).map(|hinted| hinted.hint.as_str())

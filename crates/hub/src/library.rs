@@ -180,7 +180,9 @@ impl Library {
         if let Some((family, tag)) = name.split_once(':')
             && let Some(family) = self.models.iter().find(|known| known.name.eq_ignore_ascii_case(family))
         {
-            let tags = family.sizes.iter().map(|size| size.tag.as_str());
+            // The usual size comes first among those that are equally close.
+            let others = family.sizes.iter().map(|size| size.tag.as_str());
+            let tags = [family.default.as_str()].into_iter().chain(others);
             let tag = suggest::closest(tag, tags).unwrap_or(&family.default);
             return Some(format!("{}:{tag}", family.name));
         }

@@ -52,7 +52,7 @@ impl std::error::Error for NotFound {}
 
 impl NotFound {
     pub fn is_in(error: &anyhow::Error) -> bool {
-        error.chain().any(|cause| cause.is::<Self>())
+        crate::hint::is_caused_by::<Self>(error)
     }
 }
 

@@ -182,7 +182,7 @@ impl Store {
             .inspect_err(|_| drop(fs::remove_file(&temporary)))
     }
 
-    /// Everything that is here, by name. A file that has a name of its own is listed by that alone.
+    /// Everything that is here, by name. A file of the hub that has a name is listed by that alone.
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let mut entries = self.named_entries()?;
         let is_named = |entries: &[Entry], path: &Path| entries.iter().any(|entry| entry.path == path);
@@ -190,9 +190,7 @@ impl Store {
             for folder in folders(&root.join("models"))? {
                 for path in files_under(&folder)?.into_iter().filter(|path| is_gguf(path)) {
                     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                    if !is_named(&entries, &path) {
-                        entries.extend(entry(name, path, None));
-                    }
+                    entries.extend(entry(name, path, None));
                 }
             }
             for folder in folders(&root.join("hub"))? {
@@ -245,8 +243,9 @@ impl Store {
         if entry.named.is_some() {
             remove_file(&self.name_path(&entry.name))?;
             let is_shared = self.named_entries()?.iter().any(|other| other.path == entry.path);
-            let is_ours = self.roots().any(|root| entry.path.starts_with(root));
-            if is_shared || !is_ours {
+            // A file under `models` is listed by its folder too, and stays until that is removed.
+            let is_of_hub = self.roots().any(|root| entry.path.starts_with(root.join("hub")));
+            if is_shared || !is_of_hub {
                 return Ok(0);
             }
         }

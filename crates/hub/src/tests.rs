@@ -495,3 +495,19 @@ fn searches_the_hub() {
     assert!(query.starts_with("search=qwen%203&filter=gguf") && query.ends_with("limit=5"), "{query}");
     assert!(crate::search::search_with(&settings(&server), " ", 5).is_err());
 }
+
+#[test]
+fn a_name_made_from_another_model_leaves_it_alone() {
+    let folder = TempDir::new().unwrap();
+    let store = Store::at(folder.path());
+    let path = store.model_path("base", "base.gguf");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, "weights").unwrap();
+    store.copy("base", "mine").unwrap();
+    let names = || store.entries().unwrap().into_iter().map(|entry| entry.name).collect::<Vec<_>>();
+    assert_eq!(names(), ["base", "mine"]);
+    assert_eq!(store.remove(&store.entry("mine").unwrap().unwrap()).unwrap(), 0);
+    assert_eq!(names(), ["base"]);
+    assert_eq!(store.remove(&store.entry("base").unwrap().unwrap()).unwrap(), 7);
+    assert!(names().is_empty());
+}

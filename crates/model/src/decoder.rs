@@ -121,11 +121,13 @@ impl Decoder {
                 for (linear, rows) in [(q, &mut s.q), (k, &mut s.k), (v, &mut s.v)] {
                     context.add_bias(linear, &mut rows.rows_mut(n))?;
                 }
-                for (norm, rows) in [(q_norm, &mut s.q), (k_norm, &mut s.k)] {
-                    if let Some(norm) = norm {
-                        let norm = weights.view(*norm);
-                        ops::norm_heads(exec, &mut rows.rows_mut(n), norm, config.family.norm, config.norm_eps)?;
-                    }
+                let (kind, eps) = (config.family.norm, config.norm_eps);
+                let (q, k) = (&mut s.q.rows_mut(n), &mut s.k.rows_mut(n));
+                match (q_norm.map(|norm| weights.view(norm)), k_norm.map(|norm| weights.view(norm))) {
+                    (Some(q_norm), Some(k_norm)) => ops::norm_both_heads(exec, [q, k], [q_norm, k_norm], kind, eps)?,
+                    (Some(norm), None) => ops::norm_heads(exec, q, norm, kind, eps)?,
+                    (None, Some(norm)) => ops::norm_heads(exec, k, norm, kind, eps)?,
+                    (None, None) => {}
                 }
                 *sinks
             }

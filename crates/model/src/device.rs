@@ -38,6 +38,8 @@ pub struct Device {
     workspace: RefCell<Workspace>,
     inputs: Buffer<u32>,
     adjustments: Buffer<u32>,
+    /// The longest context that a step may have.
+    n_ctx: usize,
     /// Host side of the inputs, and of what steps give.
     staged: PinnedSet<u32>,
     staged_adjustments: PinnedSet<u32>,
@@ -121,7 +123,7 @@ impl Device {
         queue: Queue,
         config: &Config,
         sizes: DeviceSizes,
-        numerics: Numerics,
+        (numerics, n_ctx): (Numerics, usize),
         scratch: &mut Arena,
     ) -> Result<Self, Error> {
         let kernels = Kernels::new(queue.device(), gpu::Cache::of_user()).with_numerics(numerics);
@@ -148,6 +150,7 @@ impl Device {
             read: Outputs::default(),
             workspace: RefCell::new(Workspace { activations, weights, parts }),
             graphs: HashMap::new(),
+            n_ctx,
             is_watched: false,
             profiler: None,
             queue,

@@ -1,6 +1,9 @@
 //! The feed-forward block of a layer: one of it, or a mixture of experts.
 
-use ops::{Activation, Exec, ExpertMatrices, Group, GroupProduct, Product, Routes, Tensor, View, ViewMut};
+use ops::{
+    Activation, Exec, ExpertLeft, ExpertMatrices, ExpertProduct, Group, GroupProduct, Mode, Product, Routes, Tensor,
+    View, ViewMut,
+};
 
 use crate::Error;
 use crate::decoder::Context;
@@ -23,13 +26,29 @@ pub fn run(
                 Some(norm) => context.norm(norm, x.as_view(), &mut work.h.rows_mut(n))?,
                 None => ops::take_columns(context.exec, x.as_view(), &mut work.h.rows_mut(n))?,
             }
-            match context.exec {
-                Exec::Cpu(_) => mixture(context, parts, n, work, routes)?,
-                Exec::Gpu(_) => device_mixture(context, parts, n, work)?,
+            if let Exec::Cpu(_) = context.exec {
+                mixture(context, parts, n, work, routes)?;
+            } else {
+                device_mixture(context, parts, n, work)?;
+                let is_plain = layer.post_ffn_norm.is_none() && context.config.residual_scale == 1.0;
+                let (y, shares) = (&work.pairs.y, &work.pairs.weights);
+                let n_pairs = n * context.config.experts.map_or(0, |experts| experts.routing.n_used);
+                if is_plain && parts.shared.is_none() {
+                    ops::sum_experts(context.exec, y.rows(n_pairs), shares.rows(n_pairs), Mode::Add, x)?;
+                    return norm_sum(context, layer, x);
+                }
+                let mut out = work.branch.rows_mut(n);
+                ops::sum_experts(context.exec, y.rows(n_pairs), shares.rows(n_pairs), Mode::Write, &mut out)?;
+                shared_expert(context, parts, n, work)?;
             }
             context.join_branch(layer.post_ffn_norm, x, &mut work.branch.rows_mut(n))?;
         }
     }
+    norm_sum(context, layer, x)
+}
+
+/// The norm behind the block, where a family has one.
+fn norm_sum(context: Context, layer: &LayerParts, x: &mut ViewMut) -> Result<(), Error> {
     match layer.ffn_sum_norm {
         Some(norm) => context.norm_in_place(norm, x),
         None => Ok(()),
@@ -126,11 +145,12 @@ fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut Wor
     Ok(ops::add_gated(exec, pairs.y.rows(n), router.column_mut(n).as_view(), &mut out)?)
 }
 
-/// As [`mixture`], where the choice stays on the device: no step waits for it.
+/// `work.pairs.y`, what each expert makes of its rows, and `work.pairs.weights`, what that counts: the choice stays on the
+/// device, so that no step waits for it.
 fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work) -> Result<(), Error> {
     let Context { exec, config, weights } = context;
     let experts = config.experts.expect("a mixture has its numbers");
-    let Work { h, branch, router, pairs, .. } = &mut *work;
+    let Work { h, router, pairs, .. } = work;
     let h = h.rows(n);
     ops::matmul(exec, h, &mut [Product::write(weights.view(parts.router.weight), router.rows_mut(n))])?;
     context.add_bias(&parts.router, &mut router.rows_mut(n))?;
@@ -151,17 +171,26 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Wo
     let (up, down) = (all(|expert| expert.up), all(|expert| expert.down));
     let (mut gate_rows, mut y_rows) = (pair_gate.rows_mut(n_pairs), y.rows_mut(n_pairs));
     let sets = [&gate, &up, &down];
-    if !ops::grouped_experts(exec, h, sets, activation, chosen, &mut gate_rows, &mut y_rows)? {
-        let mut up_rows = pair_up.rows_mut(n_pairs);
-        ops::expert_matmul(exec, h, &gate.weights, &gate.biases, chosen, &mut gate_rows)?;
-        ops::expert_matmul(exec, h, &up.weights, &up.biases, chosen, &mut up_rows)?;
-        ops::glu(exec, activation, &mut gate_rows, up_rows.as_view())?;
-        ops::expert_matmul(exec, gate_rows.as_view(), &down.weights, &down.biases, chosen, &mut y_rows)?;
+    if ops::grouped_experts(exec, h, sets, activation, chosen, &mut gate_rows, &mut y_rows)? {
+        return Ok(());
     }
-    let mut out = branch.rows_mut(n);
-    ops::sum_experts(exec, y.rows(n_pairs), shares.rows(n_pairs), &mut out)?;
-
-    shared_expert(context, parts, n, work)
+    let mut up_rows = pair_up.rows_mut(n_pairs);
+    let mut widths = [
+        ExpertProduct { matrices: &gate, out: gate_rows.reborrow() },
+        ExpertProduct { matrices: &up, out: up_rows.reborrow() },
+    ];
+    // One launch for both, where they are of one type.
+    let n_together = if gate.weights[0].dtype == up.weights[0].dtype { 2 } else { 1 };
+    for products in widths.chunks_mut(n_together) {
+        ops::expert_matmul(exec, ExpertLeft::Rows(h), products, chosen)?;
+    }
+    let down = &mut [ExpertProduct { matrices: &down, out: y_rows.reborrow() }];
+    if activation == Activation::Silu && down[0].matrices.weights[0].dtype.block_len() > 1 {
+        let left = ExpertLeft::Gated { gate: gate_rows.as_view(), up: up_rows.as_view() };
+        return Ok(ops::expert_matmul(exec, left, down, chosen)?);
+    }
+    ops::glu(exec, activation, &mut gate_rows, up_rows.as_view())?;
+    Ok(ops::expert_matmul(exec, ExpertLeft::Rows(gate_rows.as_view()), down, chosen)?)
 }
 
 /// The rows of each expert that has any, and one of its matrices.

@@ -39,7 +39,7 @@ pub use error::Error;
 pub use export::export;
 pub use family::{FAMILIES, Family, FamilyKind, Placement, Windows};
 pub use kv_cache::KvType;
-pub use model::{DeviceChoice, LoadOptions, MemoryPlan, Model, missing_on_device, plan};
+pub use model::{CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, missing_on_device, plan};
 pub use names::Format;
 pub use ops::Numerics;
 pub use rope_scaling::{Scaling, Yarn};

@@ -20,7 +20,13 @@ use crate::scratch::{MaxRows, Scratch};
 use crate::step::Step;
 use crate::upload::Loaded;
 use crate::watch::{DeviceLimits, Profiler, StepProfile, Watch};
-use crate::{Batch, Choice, Config, Error, SeqRows, StepLimits};
+use crate::{BLOCK_TOKENS, Batch, Choice, Config, Error, SeqRows, StepLimits};
+
+/// Rows of steps that take different kernels: one token, few, some, and a prompt.
+const REHEARSED_ROWS: [u32; 4] = [1, 17, 40, 512];
+
+/// How far the compilation of kernels is.
+pub type CompileProgress = gpu::Progress;
 
 pub struct Model {
     pub(crate) runs_on: RunsOn,
@@ -69,6 +75,9 @@ pub struct LoadOptions {
     pub step_deadline: Duration,
     /// On a GPU only.
     pub watch: Watch,
+    /// Hears how far the compilation of GPU kernels is, where the cache does not have them. A function of this process.
+    #[serde(skip)]
+    pub on_compile: Option<fn(CompileProgress)>,
 }
 
 impl Default for LoadOptions {
@@ -84,6 +93,7 @@ impl Default for LoadOptions {
             numerics: Numerics::default(),
             step_deadline: Duration::from_secs(120),
             watch: Watch::Off,
+            on_compile: None,
         }
     }
 }
@@ -184,7 +194,9 @@ impl Model {
         let mut scratch_arena = Arena::on_device(queue.pool(memory.scratch_bytes)?);
         let scratch = Scratch::carve(&config, options.max_rows(), &mut scratch_arena);
         let sizes = DeviceSizes::new(&config, options.max_rows(), n_blocks);
-        let mut device = Device::new(queue, &config, sizes, options.numerics, &mut scratch_arena)?;
+        // The pool bounds what a sequence may hold; a model that was trained for less keeps the parts it has with any pool.
+        let n_ctx = config.n_ctx_train.max(options.n_ctx);
+        let mut device = Device::new(queue, &config, sizes, (options.numerics, n_ctx), &mut scratch_arena)?;
         if options.watch != Watch::Profile {
             device.watch(options.watch)?;
         }
@@ -196,6 +208,7 @@ impl Model {
         let decoder = Decoder::new(config.clone(), weights, rope, kv, scratch);
         let runs_on = RunsOn::Gpu(Box::new(device));
         let mut model = Self { runs_on, decoder, limits, memory, loaded: Some(loaded), head, steps: Steps::default() };
+        model.rehearse(options.on_compile)?;
         model.warm_up()?;
         // Loading is not part of a profile.
         if let (Watch::Profile, RunsOn::Gpu(device)) = (options.watch, &mut model.runs_on) {
@@ -210,22 +223,51 @@ impl Model {
             return Ok(());
         }
         for n_rows in [1, 17.min(self.limits.max_batch_tokens as u32)] {
-            let batch = Batch {
-                tokens: vec![crate::TokenId(0); n_rows as usize],
-                positions: (0..n_rows).collect(),
-                seqs: vec![SeqRows { first_row: 0, n_rows, block_table: vec![crate::BlockId(0), crate::BlockId(1)] }],
-                logits_rows: vec![n_rows - 1],
-                ..Batch::default()
-            };
-            if self.config().is_encoder() {
-                let (pool_rows, attention) = (batch.logits_rows.clone(), crate::Attention::Full);
-                self.forward(&Batch { logits_rows: Vec::new(), pool_rows, attention, ..batch })?;
-                continue;
+            for batch in self.made_up(n_rows) {
+                self.forward(&batch)?;
             }
-            self.forward(&batch)?;
-            self.forward(&Batch { choices: vec![Choice::GREEDY], ..batch })?;
         }
         Ok(())
+    }
+
+    /// Learns which kernels steps of several sizes launch, and compiles them side by side.
+    fn rehearse(&mut self, on_compile: Option<fn(CompileProgress)>) -> Result<(), Error> {
+        if self.limits.n_blocks < 2 || self.limits.max_logits_rows == 0 {
+            return Ok(());
+        }
+        let room = (self.limits.n_blocks * BLOCK_TOKENS).min(self.config().n_ctx_train);
+        let most = self.limits.max_batch_tokens.min(room).max(1) as u32;
+        let batches: Vec<Batch> = REHEARSED_ROWS.iter().flat_map(|n_rows| self.made_up(*n_rows.min(&most))).collect();
+        let RunsOn::Gpu(device) = &mut self.runs_on else { return Ok(()) };
+        device.kernels.rehearse();
+        for batch in &batches {
+            let step = Step::new(batch, &self.decoder);
+            device.rehearse(&mut self.decoder, &step)?;
+        }
+        Ok(device.kernels.compile_rehearsed(|progress| {
+            if let Some(tell) = on_compile {
+                tell(progress);
+            }
+        })?)
+    }
+
+    /// Batches of one sequence with so many rows: for its logits, and for a token chosen on the device.
+    fn made_up(&self, n_rows: u32) -> Vec<Batch> {
+        let n_blocks = (n_rows as usize).div_ceil(BLOCK_TOKENS).max(2) as u32;
+        let block_table = (0..n_blocks).map(crate::BlockId).collect();
+        let batch = Batch {
+            tokens: vec![crate::TokenId(0); n_rows as usize],
+            positions: (0..n_rows).collect(),
+            seqs: vec![SeqRows { first_row: 0, n_rows, block_table }],
+            logits_rows: vec![n_rows - 1],
+            ..Batch::default()
+        };
+        if self.config().is_encoder() {
+            let (pool_rows, attention) = (batch.logits_rows.clone(), crate::Attention::Full);
+            return vec![Batch { logits_rows: Vec::new(), pool_rows, attention, ..batch }];
+        }
+        let chosen = Batch { choices: vec![Choice::GREEDY], ..batch.clone() };
+        vec![batch, chosen]
     }
 
     fn check(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<(Config, StepLimits), Error> {

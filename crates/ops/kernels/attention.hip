@@ -104,7 +104,7 @@ DEVICE float finish(const Shaping &shaping, u32 head, float largest, float all, 
 template <u32 N_Q>
 DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u32 *tiles, const u32 *spans,
                    const u32 *tables, float *out, float *parts, u32 n_heads, u32 n_kv_heads, u32 head_dim, float scale,
-                   u32 n_splits, const Shaping &shaping, float *shared) {
+                   u32 n_splits, u32 part_blocks, const Shaping &shaping, float *shared) {
     const u32 kv_head = block_y(), split = block_z(), wave = thread_x() / GPU_WAVE;
     const Tile tile = load_tile(tiles, spans, n_heads / n_kv_heads);
     const u32 part = lane() / HEAD_LANES, d0 = lane() % HEAD_LANES * 8;
@@ -129,8 +129,11 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     // What lies before every query's window is not read.
     begin = IS_SHAPED ? begin / KV_BLOCK * KV_BLOCK : 0;
     const u32 n_blocks = (n_keys - begin + KV_BLOCK - 1) / KV_BLOCK;
-    const u32 per_split = (n_blocks + n_splits - 1) / n_splits * KV_BLOCK;
-    const u32 from = begin + split * per_split, to = from + per_split < n_keys ? from + per_split : n_keys;
+    // Parts of equal length, or of a fixed one from the start of the context: then a part's sums do not depend on what
+    // else the tile or the batch holds.
+    const u32 per_split = (part_blocks ? part_blocks : (n_blocks + n_splits - 1) / n_splits) * KV_BLOCK;
+    const u32 start = (part_blocks ? 0 : begin) + split * per_split, end = start + per_split;
+    const u32 from = start > begin ? start : begin, to = end < n_keys ? end : n_keys;
     const Kept *k_pool = (const Kept *)k_bytes, *v_pool = (const Kept *)v_bytes;
     const auto place = [&](u32 t) {
         const u32 seen = t < to ? t : to - 1;
@@ -225,12 +228,13 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     attention_##N_Q(const float *ARRIVING q, const u8 *ARRIVING k_pool, const u8 *ARRIVING v_pool,                    \
                     const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const u32 *__restrict__ tables,     \
                     float *__restrict__ out, float *__restrict__ parts, u32 n_heads, u32 n_kv_heads, u32 head_dim,    \
-                    float scale, u32 n_splits, u32 window, float cap, const float *__restrict__ sinks) {              \
+                    float scale, u32 n_splits, u32 part_blocks, u32 window, float cap,                                \
+                    const float *__restrict__ sinks) {                                                                \
         __shared__ float shared[WAVES * N_Q * (DIMS + 2)];                                                            \
         let_next_start();                                                                                             \
         wait_for_inputs();                                                                                            \
         attend<N_Q>(q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, head_dim, scale,        \
-                    n_splits, Shaping{window, cap, sinks}, shared);                                                   \
+                    n_splits, part_blocks, Shaping{window, cap, sinks}, shared);                                      \
     }
 
 ATTENTION(1)

@@ -10,55 +10,88 @@
 #define SIGMOID 1
 #define SOFTMAX_OF_BEST 2
 
-// One wave a row. scores: [n_rows, n_experts]; bias, for the choice alone, may be null.
+// Experts of a lane.
+#define SLOTS (MAX_EXPERTS / GPU_WAVE)
+#define NONE 0xffffffffu
+
+// One wave a row. scores: [n_rows, n_experts]; bias, for the choice alone, may be null. A lane keeps every GPU_WAVE-th expert
+// in registers: a decode step waits for this in every layer.
 KERNEL(GPU_WAVE)
 choose_experts(const float *ARRIVING scores, const float *__restrict__ bias, u32 *__restrict__ chosen,
                float *__restrict__ weights, u32 n_experts, u32 n_used, u32 gating, u32 is_normalized, float scale) {
-    __shared__ float kept[MAX_EXPERTS], keys[MAX_EXPERTS];
     let_next_start();
     wait_for_inputs();
     const float *row = scores + (u64)block_x() * n_experts;
-    float most = -3.4e38f, sum = 0.0f;
-    for (u32 e = lane(); e < n_experts; e += GPU_WAVE) most = max_f32(most, row[e]);
-    most = wave_max(most);
-    for (u32 e = lane(); e < n_experts; e += GPU_WAVE) sum += fast_exp(row[e] - most);
-    sum = wave_sum(sum);
-    for (u32 e = lane(); e < n_experts; e += GPU_WAVE) {
-        const float s = row[e];
-        kept[e] = gating == SOFTMAX ? fast_exp(s - most) / sum : gating == SIGMOID ? 1.0f / (1.0f + fast_exp(-s)) : s;
-        keys[e] = kept[e] + (bias ? bias[e] : 0.0f);
+    float kept[SLOTS], keys[SLOTS], most = -3.4e38f, sum = 0.0f;
+#pragma unroll
+    for (u32 k = 0; k < SLOTS; ++k) {
+        if (k * GPU_WAVE >= n_experts) break;
+        const u32 e = k * GPU_WAVE + lane();
+        kept[k] = e < n_experts ? row[e] : -3.4e38f;
+        most = max_f32(most, kept[k]);
     }
-    barrier();
+    most = wave_max(most);
+#pragma unroll
+    for (u32 k = 0; k < SLOTS; ++k) {
+        if (k * GPU_WAVE >= n_experts) break;
+        if (k * GPU_WAVE + lane() < n_experts) sum += fast_exp(kept[k] - most);
+    }
+    sum = wave_sum(sum);
+#pragma unroll
+    for (u32 k = 0; k < SLOTS; ++k) {
+        if (k * GPU_WAVE >= n_experts) break;
+        const u32 e = k * GPU_WAVE + lane();
+        const float s = kept[k];
+        kept[k] = gating == SOFTMAX ? fast_exp(s - most) / sum : gating == SIGMOID ? 1.0f / (1.0f + fast_exp(-s)) : s;
+        keys[k] = kept[k] + (bias && e < n_experts ? bias[e] : 0.0f);
+    }
     u32 *mine = chosen + (u64)block_x() * n_used;
     float *out = weights + (u64)block_x() * n_used;
     float first = 0.0f, total = 0.0f;
+    // What lane j keeps of the j-th; where there are more than lanes, memory keeps it.
+    const bool is_kept = n_used <= GPU_WAVE;
+    float own_weight = 0.0f;
+    u32 own = 0;
+    // Of the slots, those that were chosen.
+    u32 taken = 0;
     for (u32 j = 0; j < n_used; ++j) {
-        float best = -3.4e38f;
-        u32 at = 0xffffffffu;
-        for (u32 e = lane(); e < n_experts; e += GPU_WAVE) {
-            if (keys[e] > best || at == 0xffffffffu) best = keys[e], at = e;
+        float best = 0.0f, worth = 0.0f;
+        u32 at = NONE;
+#pragma unroll
+        for (u32 k = 0; k < SLOTS; ++k) {
+            if (k * GPU_WAVE >= n_experts) break;
+            const u32 e = k * GPU_WAVE + lane();
+            const bool is_better = e < n_experts && !(taken >> k & 1u) && (at == NONE || keys[k] > best);
+            best = is_better ? keys[k] : best;
+            worth = is_better ? kept[k] : worth;
+            at = is_better ? e : at;
         }
         // Ties go to the first: the same choice on every machine.
 #pragma unroll
         for (u32 mask = 1; mask < GPU_WAVE; mask <<= 1) {
-            const float other = across(best, mask);
+            const float other = across(best, mask), other_worth = across(worth, mask);
             const u32 place = (u32)across((i32)at, mask);
-            const bool is_better = place != 0xffffffffu && (at == 0xffffffffu || other > best || (other == best && place < at));
+            const bool is_better = place != NONE && (at == NONE || other > best || (other == best && place < at));
             best = is_better ? other : best;
+            worth = is_better ? other_worth : worth;
             at = is_better ? place : at;
         }
-        float weight = kept[at];
-        if (j == 0) first = weight;
-        if (gating == SOFTMAX_OF_BEST) weight = fast_exp(weight - first);
+        // Scores that are no numbers are never better than another; one that is left is taken as it is.
+        if (at % GPU_WAVE == lane()) taken |= 1u << (at / GPU_WAVE);
+        if (j == 0) first = worth;
+        const float weight = gating == SOFTMAX_OF_BEST ? fast_exp(worth - first) : worth;
         total += weight;
-        if (lane() == 0) mine[j] = at, out[j] = weight;
-        barrier();
-        if (lane() == 0) keys[at] = -3.4e38f;
-        barrier();
+        if (lane() == j) own = at, own_weight = weight;
+        if (!is_kept && lane() == 0) mine[j] = at, out[j] = weight;
     }
     // A softmax over the best sums up to one already; whoever norms it once more changes nothing.
     const bool divides = is_normalized || gating == SOFTMAX_OF_BEST;
     const float factor = divides ? scale / max_f32(total, 1e-20f) : scale;
+    if (is_kept) {
+        if (lane() < n_used) mine[lane()] = own, out[lane()] = own_weight * factor;
+        return;
+    }
+    barrier();
     for (u32 j = lane(); j < n_used; j += GPU_WAVE) out[j] *= factor;
 }
 
@@ -72,15 +105,16 @@ add_expert_bias(float *__restrict__ out, const float *__restrict__ bias, const u
     if (i < n) out[i] += bias[chosen[i / n_cols] * step + i % n_cols];
 }
 
-// out[r, c] = the sum over r's pairs of weight * y[pair, c].
+// out[r, c] (+)= the sum over r's pairs of weight * y[pair, c].
 KERNEL(THREADS)
-sum_experts(const float *ARRIVING y, const float *ARRIVING weights, float *__restrict__ out, u32 n_cols, u32 n_used, u64 n) {
+sum_experts(const float *ARRIVING y, const float *ARRIVING weights, float *__restrict__ out, u32 n_cols, u32 n_used, u32 adds,
+            u64 n) {
     let_next_start();
     wait_for_inputs();
     const u64 i = (u64)block_x() * THREADS + thread_x();
     if (i >= n) return;
     const u64 row = i / n_cols, c = i % n_cols;
-    float sum = 0.0f;
+    float sum = adds ? out[i] : 0.0f;
     for (u32 j = 0; j < n_used; ++j) sum = fma_f32(weights[row * n_used + j], y[(row * n_used + j) * n_cols + c], sum);
     out[i] = sum;
 }

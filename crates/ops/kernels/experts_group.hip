@@ -6,22 +6,27 @@
 #define GROUP_THREADS 512
 #define MAX_EXPERTS 1024
 
-// The sum over the block in every thread, and in `before` that of the threads before this one.
+// The sum over the block in every thread, and in `before` that of the threads before this one. `scratch` holds a number a
+// wave and may be used again after the call.
 DEVICE u32 block_scan(u32 value, u32 &before, u32 *scratch) {
-    const u32 t = thread_x();
+    constexpr u32 n_waves = GROUP_THREADS / GPU_WAVE;
+    const u32 wave = thread_x() / GPU_WAVE;
     u32 all = value;
-    scratch[t] = value;
-    barrier();
-    for (u32 step = 1; step < GROUP_THREADS; step <<= 1) {
-        const u32 other = t >= step ? scratch[t - step] : 0;
-        barrier();
-        all += other;
-        scratch[t] = all;
-        barrier();
+#pragma unroll
+    for (u32 step = 1; step < GPU_WAVE; step <<= 1) {
+        const u32 other = (u32)from_lane((i32)all, lane() >= step ? lane() - step : lane());
+        all += lane() >= step ? other : 0;
     }
-    before = all - value;
-    const u32 total = scratch[GROUP_THREADS - 1];
+    if (lane() == GPU_WAVE - 1) scratch[wave] = all;
     barrier();
+    u32 earlier = 0, total = 0;
+#pragma unroll
+    for (u32 i = 0; i < n_waves; ++i) {
+        earlier += i < wave ? scratch[i] : 0;
+        total += scratch[i];
+    }
+    barrier();
+    before = earlier + all - value;
     return total;
 }
 
@@ -29,7 +34,7 @@ DEVICE u32 block_scan(u32 value, u32 &before, u32 *scratch) {
 KERNEL(GROUP_THREADS)
 group_experts(const u32 *ARRIVING chosen, u32 *__restrict__ order, u32 *__restrict__ tiles, u32 n_pairs, u32 n_experts,
               u32 tile_rows) {
-    __shared__ u32 counts[MAX_EXPERTS], scratch[GROUP_THREADS];
+    __shared__ u32 counts[MAX_EXPERTS], scratch[GROUP_THREADS / GPU_WAVE];
     let_next_start();
     wait_for_inputs();
     const u32 t = thread_x(), expert = block_x();

@@ -40,8 +40,6 @@ struct Factor {
     const u8 *near;
 };
 
-#define GROUP_BYTES (FORMAT == FORMAT_F16 ? 64 : FORMAT == FORMAT_Q8_0 ? 32 : 16)
-
 DEVICE const u8 *near_row(const u8 *w, u32 row, u32 n_out, u32 n_groups) {
     return w + (u64)(row < n_out ? row : n_out - 1) * n_groups * GROUP_BYTES;
 }
@@ -140,6 +138,8 @@ DEVICE void multiply_wide(float (&sum)[2][TILES][4], const Left &left, const Fac
                     if (ROWS == 128) units_128<0>(sum[m], a[m][half], b);
                 }
             units_end();
+            // f16 weights go into the units as they were loaded: those that the units still read must not be overwritten.
+            if (FORMAT == FORMAT_F16 && quarter == 3) units_wait<0>();
             if (quarter == 3 && step + 1 < n_steps)
                 load_groups(raw, factor, n_groups, quad, (step + 1) * STEP_GROUPS + within);
             units_wait<1>();

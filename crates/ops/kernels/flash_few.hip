@@ -34,7 +34,7 @@ struct Tile {
 template <u32 N_Q>
 DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u32 *tiles, const u32 *spans,
                    const u32 *tables, float *out, float *parts, u32 n_heads, u32 n_kv_heads, float scale, u32 n_splits,
-                   float *shared) {
+                   u32 part_blocks, float *shared) {
     constexpr u32 HALVES = N_Q / 8;  // rows of the units that are used: eight or sixteen
     const u32 kv_head = block_y(), split = block_z(), wave = thread_x() / 32, l = lane(), quad = l / 4, within = l % 4;
     const u32 *span = spans + tiles[block_x() * 2] * 8;
@@ -47,7 +47,9 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
         const u32 i = quad + 8 * h;
         n_visible[h] = tile.has(i) ? tile.n_visible(i) : 0;
     }
-    const u32 n_blocks = (n_keys + KV_BLOCK - 1) / KV_BLOCK, per_split = (n_blocks + n_splits - 1) / n_splits;
+    const u32 n_blocks = (n_keys + KV_BLOCK - 1) / KV_BLOCK;
+    // As in attention.hip.
+    const u32 per_split = part_blocks ? part_blocks : (n_blocks + n_splits - 1) / n_splits;
     const u32 from = split * per_split, to = from + per_split < n_blocks ? from + per_split : n_blocks;
     const u32 *table = tables + tile.table;
     const u64 block_numbers = (u64)n_kv_heads * (KV_BLOCK * HEAD_DIM), head_start = (u64)kv_head * (KV_BLOCK * HEAD_DIM);
@@ -238,11 +240,12 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     KERNEL_BLOCKS(THREADS, HEAD_DIM > 128 ? 1 : 2)                                                                   \
     flash_few_##N_Q(const float *ARRIVING q, const u8 *k_pool, const u8 *v_pool, const u32 *__restrict__ tiles,       \
                     const u32 *__restrict__ spans, const u32 *__restrict__ tables, float *__restrict__ out,           \
-                    float *__restrict__ parts, u32 n_heads, u32 n_kv_heads, float scale, u32 n_splits) {              \
+                    float *__restrict__ parts, u32 n_heads, u32 n_kv_heads, float scale, u32 n_splits,                \
+                    u32 part_blocks) {                                                                                \
         __shared__ float shared[WAVES * N_Q * (HEAD_DIM + 2)];                                                        \
         let_next_start();                                                                                             \
         attend<N_Q>(q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, scale, n_splits,        \
-                    shared);                                                                                          \
+                    part_blocks, shared);                                                                             \
     }
 
 FLASH_FEW(8)

@@ -211,14 +211,17 @@ DEVICE void multiply(const Job &job, const float *x, u32 n_in, u32 n_rows, u32 a
         if (find_job(job, w0, w1, w2, o0, o1, o2, n0, n1, n2)) multiply<ROWS>(job, x, n_in, n_rows, adds);             \
     }
 
-// out[p] = x[p / share] * the matrix of p's expert, for each pair p; matrices lie `step` bytes apart. block_y is the pair.
+// out[p] = x[p / share] * the matrix of p's expert, for each pair p; matrices lie `step` bytes apart. block_y is the pair,
+// block_z which of up to two matrices of an expert.
 KERNEL(THREADS)
-matvec_expert(const float *ARRIVING x, const u8 *__restrict__ w, float *__restrict__ out, const u32 *ARRIVING chosen, u64 step,
-              u32 n_out, u32 n_in, u32 share) {
+matvec_expert(const float *ARRIVING x, const u8 *__restrict__ w0, const u8 *__restrict__ w1, float *__restrict__ o0,
+              float *__restrict__ o1, const u32 *ARRIVING chosen, u64 step0, u64 step1, u32 n_out, u32 n_in, u32 share) {
     let_next_start();
     wait_for_inputs();
     const u64 pair = block_y();
-    const Job job = {w + chosen[pair] * step, out + pair * n_out, n_out, (block_x() * WAVES + thread_x() / GPU_WAVE) * OUTS};
+    const u8 *w = block_z() == 0 ? w0 + chosen[pair] * step0 : w1 + chosen[pair] * step1;
+    float *out = (block_z() == 0 ? o0 : o1) + pair * n_out;
+    const Job job = {w, out, n_out, (block_x() * WAVES + thread_x() / GPU_WAVE) * OUTS};
     if (job.first < n_out) multiply<1>(job, x + pair / share * n_in, n_in, 1, 0);
 }
 
@@ -350,12 +353,15 @@ DEVICE void multiply(const Job &job, const u8 *q, const float *scales, u32 n_gro
 
 // As above, with rounded activations.
 KERNEL(THREADS)
-matvec_expert(const u8 *ARRIVING q, const float *ARRIVING scales, const u8 *__restrict__ w, float *__restrict__ out,
-              const u32 *ARRIVING chosen, u64 step, u32 n_out, u32 n_groups, u32 share) {
+matvec_expert(const u8 *ARRIVING q, const float *ARRIVING scales, const u8 *__restrict__ w0, const u8 *__restrict__ w1,
+              float *__restrict__ o0, float *__restrict__ o1, const u32 *ARRIVING chosen, u64 step0, u64 step1, u32 n_out,
+              u32 n_groups, u32 share) {
     let_next_start();
     wait_for_inputs();
     const u64 pair = block_y(), row = pair / share;
-    const Job job = {w + chosen[pair] * step, out + pair * n_out, n_out, (block_x() * WAVES + thread_x() / GPU_WAVE) * OUTS};
+    const u8 *w = block_z() == 0 ? w0 + chosen[pair] * step0 : w1 + chosen[pair] * step1;
+    float *out = (block_z() == 0 ? o0 : o1) + pair * n_out;
+    const Job job = {w, out, n_out, (block_x() * WAVES + thread_x() / GPU_WAVE) * OUTS};
     if (job.first < n_out) multiply<1>(job, q + row * n_groups * 64, scales + row * n_groups * 4, n_groups, 1, 0, -1.0f);
 }
 

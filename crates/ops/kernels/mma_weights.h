@@ -6,6 +6,15 @@
 
 #if defined(GPU_HAS_MMA) && (FORMAT == FORMAT_F16 || !IS_PLAIN)
 #define HAS_MMA_WEIGHTS 1
+// Of a group in its first plane, or a little less.
+#if IS_MORE && (FORMAT == FORMAT_Q1_0 || FORMAT == FORMAT_IQ1_S || FORMAT == FORMAT_IQ1_M || FORMAT == FORMAT_IQ2_S || \
+                FORMAT == FORMAT_TQ1_0)
+#define GROUP_BYTES 4
+#elif IS_MORE && !HAS_NIBBLES
+#define GROUP_BYTES 8
+#else
+#define GROUP_BYTES (FORMAT == FORMAT_F16 ? 64 : FORMAT == FORMAT_Q8_0 ? 32 : 16)
+#endif
 
 #if FORMAT == FORMAT_F16
 typedef Pack<u32, 4> Words4;

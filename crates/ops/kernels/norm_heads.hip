@@ -20,14 +20,17 @@ DEVICE Norm measure(const float *x, u32 n, u32 kind, float eps, float *scratch) 
     return {mean, 1.0f / sqrt_f32(squares + eps)};
 }
 
-// x: [n_rows, n_groups, group], w: [n_weights, group]; block_x is the row, block_y the group.
+// x: [n_rows, n_groups, group], w: [n_weights, group], and up to two of these; block_x is the row, block_y the group.
 KERNEL(THREADS)
-norm_heads(float *__restrict__ x, const float *__restrict__ w, u32 group, u32 n_groups, u32 n_weights, u32 kind, float eps) {
+norm_heads(float *__restrict__ x0, float *__restrict__ x1, const float *__restrict__ w0, const float *__restrict__ w1, u32 group,
+           u32 n_groups0, u32 n_groups1, u32 n_weights0, u32 n_weights1, u32 kind, float eps) {
     __shared__ float scratch[THREADS / GPU_WAVE];
     let_next_start();
     wait_for_inputs();
-    float *at = x + ((u64)block_x() * n_groups + block_y()) * group;
-    const float *weight = w + (u64)(block_y() % n_weights) * group;
+    const bool is_first = block_y() < n_groups0;
+    const u32 g = is_first ? block_y() : block_y() - n_groups0;
+    float *at = (is_first ? x0 : x1) + ((u64)block_x() * (is_first ? n_groups0 : n_groups1) + g) * group;
+    const float *weight = (is_first ? w0 : w1) + (u64)(g % (is_first ? n_weights0 : n_weights1)) * group;
     const Norm norm = measure(at, group, kind, eps, scratch);
     for (u32 c = thread_x(); c < group; c += THREADS) at[c] = (at[c] - norm.mean) * norm.scale * weight[c];
 }

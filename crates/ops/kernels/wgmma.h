@@ -50,6 +50,36 @@ DEVICE void copy_16_or_zeros(void *to, const void *from, bool is_there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(is_there ? 16u : 0u) : "memory");
 }
 
+// Signals in shared memory: one is given when as many threads as it was made for have said so and all bytes that were
+// expected are there. They are given in turn; `turn` is the parity of the one that is waited for.
+DEVICE void init_signal(u64 *at, u32 n) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(at)), "r"(n) : "memory");
+}
+// After init_signal and before the barrier behind which the signals are used.
+DEVICE void show_signals() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    show_units();
+}
+DEVICE void signal(u64 *at) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"((u32)__cvta_generic_to_shared(at)) : "memory");
+}
+DEVICE void wait_signal(u64 *at, u32 turn) {
+    asm volatile("{.reg .pred is_given; again: mbarrier.try_wait.parity.shared::cta.b64 is_given, [%0], %1;"
+                 "@!is_given bra again;}" ::"r"((u32)__cvta_generic_to_shared(at)), "r"(turn) : "memory");
+}
+// Says so for one thread, and that a copy will bring so many bytes.
+DEVICE void expect_bytes(u64 *at, u32 n_bytes) {
+    const u32 place = (u32)__cvta_generic_to_shared(at);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place), "r"(n_bytes) : "memory");
+}
+// A range of global memory into shared memory, both on 16 bytes, by the copy engine.
+DEVICE void copy_bulk(void *to, const void *from, u32 n_bytes, u64 *signal) {
+    const u32 at = (u32)__cvta_generic_to_shared(to), says = (u32)__cvta_generic_to_shared(signal);
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(at),
+                 "l"(from), "r"(n_bytes), "r"(says) : "memory");
+}
+DEVICE void join_wave() { __syncwarp(); }
+
 // sum [64, N] (+)= a [64, 16] b [N, 16]^T, both from shared memory.
 DEVICE void units_64(float (*sum)[4], u64 a, u64 b, bool adds) {
     asm volatile("{.reg .pred is_added; setp.ne.b32 is_added, %34, 0;"

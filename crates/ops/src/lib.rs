@@ -54,8 +54,8 @@ mod view;
 
 pub use self::gpu::attention::{AttentionChip, AttentionKernel, AttentionPlan, DeviceSpans};
 pub use self::gpu::{
-    ExpertMatrices, Gpu, Kernels, MAX_GPU_EXPERTS, Tuning, Workspace, add_gated, choose_experts, device_dtype,
-    expert_matmul, grouped_experts, sum_experts,
+    ExpertLeft, ExpertMatrices, ExpertProduct, Gpu, Kernels, MAX_GPU_EXPERTS, Tuning, Workspace, add_gated,
+    choose_experts, device_dtype, expert_matmul, grouped_experts, sum_experts,
 };
 pub use add_bias::add_bias;
 pub use add_rows::add_rows;
@@ -74,7 +74,7 @@ pub use indices::Indices;
 pub use kv_store::{KV_BLOCK, MAX_GPU_HEAD_DIM, MAX_HEAD_DIM, Slot, kv_store};
 pub use layernorm::layernorm;
 pub use matmul::{Mode, Product, matmul, norm_matmul, swiglu_matmul};
-pub use norm_heads::{NormKind, norm_heads};
+pub use norm_heads::{NormKind, norm_both_heads, norm_heads};
 pub use numerics::Numerics;
 pub use observe::{Seen, observe, observed};
 pub use pack::{pack, pack_rows, packed, packed_on_device};

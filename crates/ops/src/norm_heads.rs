@@ -12,11 +12,15 @@ pub(crate) const THREADS: u32 = 128;
 
 gpu::args! {
     pub(crate) struct NormHeads<'a> {
-        x: SliceMut<'a, f32>,
-        w: Slice<'a, f32>,
+        x0: SliceMut<'a, f32>,
+        x1: Option<SliceMut<'a, f32>>,
+        w0: Slice<'a, f32>,
+        w1: Option<Slice<'a, f32>>,
         group: u32,
-        n_groups: u32,
-        n_weights: u32,
+        n_groups0: u32,
+        n_groups1: u32,
+        n_weights0: u32,
+        n_weights1: u32,
         kind: u32,
         eps: f32,
     }
@@ -59,7 +63,7 @@ pub fn norm_heads(exec: Exec, x: &mut ViewMut, weight: View, kind: NormKind, eps
     }
     let pool = match exec {
         Exec::Cpu(pool) => pool,
-        Exec::Gpu(gpu) => return launch(gpu, x, weight, kind, eps),
+        Exec::Gpu(gpu) => return launch(gpu, x, weight, None, kind, eps),
     };
     let weight = weight.f32s(OP, "weight")?;
     let x = Shared::new(x.f32s(OP, "x")?);
@@ -79,24 +83,65 @@ pub fn norm_heads(exec: Exec, x: &mut ViewMut, weight: View, kind: NormKind, eps
     Ok(())
 }
 
-fn launch(gpu: &Gpu, x: &mut ViewMut, weight: View, kind: NormKind, eps: f32) -> Result<(), Error> {
+/// Two matrices of as many rows, in one launch where they have groups of one size: a decode step has queries and keys in
+/// every layer.
+pub fn norm_both_heads(
+    exec: Exec,
+    [x0, x1]: [&mut ViewMut; 2],
+    [weight0, weight1]: [View; 2],
+    kind: NormKind,
+    eps: f32,
+) -> Result<(), Error> {
+    let group = weight0.shape[1];
+    let is_whole = |x: &ViewMut, weight: View| {
+        weight.shape[0] > 0 && weight.shape[1] == group && group > 0 && x.shape[1].is_multiple_of(group)
+    };
+    if let Exec::Gpu(gpu) = exec
+        && x0.shape[0] == x1.shape[0]
+        && is_whole(x0, weight0)
+        && is_whole(x1, weight1)
+    {
+        return launch(gpu, x0, weight0, Some((x1, weight1)), kind, eps);
+    }
+    norm_heads(exec, x0, weight0, kind, eps)?;
+    norm_heads(exec, x1, weight1, kind, eps)
+}
+
+fn launch(
+    gpu: &Gpu,
+    x: &mut ViewMut,
+    weight: View,
+    other: Option<(&mut ViewMut, View)>,
+    kind: NormKind,
+    eps: f32,
+) -> Result<(), Error> {
     let ([n_rows, n_cols], [n_weights, group]) = (x.shape, weight.shape);
-    if n_rows == 0 || n_cols == 0 {
+    let n_more = other.as_ref().map_or(0, |(x, _)| x.shape[1]);
+    if n_rows == 0 || n_cols + n_more == 0 {
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
-    gpu.launcher.count(gpu::Work { bytes: 8 * (n_rows * n_cols) as u64, flops: 0 });
-    let n_groups = count(OP, "groups", n_cols / group)?;
+    gpu.launcher.count(gpu::Work { bytes: 8 * (n_rows * (n_cols + n_more)) as u64, flops: 0 });
+    let (n_groups0, n_groups1) = (count(OP, "groups", n_cols / group)?, count(OP, "groups", n_more / group)?);
+    let n_weights1 = other.as_ref().map_or(1, |(_, weight)| weight.shape[0]);
+    let (x1, w1) = match other {
+        Some((x, weight)) => (Some(x.device_f32s(OP, "x")?), Some(weight.device_f32s(OP, "weight")?)),
+        None => (None, None),
+    };
     let args = NormHeads {
-        x: x.device_f32s(OP, "x")?,
-        w: weight.device_f32s(OP, "weight")?,
+        x0: x.device_f32s(OP, "x")?,
+        x1,
+        w0: weight.device_f32s(OP, "weight")?,
+        w1,
         group: count(OP, "columns", group)?,
-        n_groups,
-        n_weights: count(OP, "weights", n_weights)?,
+        n_groups0,
+        n_groups1,
+        n_weights0: count(OP, "weights", n_weights)?,
+        n_weights1: count(OP, "weights", n_weights1)?,
         kind: u32::from(kind == NormKind::Layer),
         eps,
     };
-    let grid = Grid::plane(count(OP, "rows", n_rows)?, n_groups, THREADS);
+    let grid = Grid::plane(count(OP, "rows", n_rows)?, n_groups0 + n_groups1, THREADS);
     Ok(gpu.launcher.launch(&NormHeadsKernels::get(gpu.kernels, &[])?.norm_heads, grid, &args)?)
 }
 

@@ -295,7 +295,7 @@ fn plan_gpu_invariant(chip: &ProductChip, shape: &ProductShape) -> ProductPlan {
     let n_in = shape.n_in;
     let are_halves = shape.weights.iter().all(|weight| weight.dtype == Dtype::F16);
     let are_packed = shape.weights.iter().all(|weight| weight.is_packed());
-    // Many rows are cut into runs of as many as there is room for, so that room for one run is enough.
+    // The workspace is made for the largest batch: whether one row fits must decide for all.
     let fits_mma = n_in > 0 && n_in.is_multiple_of(GROUP) && mma::n_bytes([1, n_in]) <= chip.activation_bytes;
     if chip.has_mma && (are_packed || are_halves) && fits_mma {
         return ProductPlan::all(ProductKernel::Mma, shape, true);

@@ -112,6 +112,10 @@ mod injection {
             Forward::chooses(&self.model)
         }
 
+        fn is_row_invariant(&self) -> bool {
+            Forward::is_row_invariant(&self.model)
+        }
+
         fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {
             self.n_steps += 1;
             match self.fault {

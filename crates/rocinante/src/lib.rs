@@ -73,7 +73,7 @@ pub use crate::splitter::{Piece, Splitter, TokenLogprob};
 pub use crate::template::{Prompt, Template};
 pub use crate::vectors::{PendingVector, encode_pair};
 pub use crate::whole::{ToolCall, WholeAnswer};
-pub use ::model::{DeviceChoice, KvType, TokenId, Watch};
+pub use ::model::{CompileProgress, DeviceChoice, KvType, TokenId, Watch};
 pub use engine::{FailureKind, Sampling, Timings};
 pub use text::constraint::Constraint;
 pub use text::{Message, RenderOptions};

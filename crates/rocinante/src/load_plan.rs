@@ -279,6 +279,7 @@ impl Planner<'_> {
             numerics: if self.options.deterministic { Numerics::RowInvariant } else { Numerics::Fastest },
             watch: self.options.watch,
             step_deadline: self.options.step_deadline,
+            on_compile: self.options.on_compile,
         }
     }
 }

@@ -77,7 +77,7 @@ impl Model {
         });
         let (handle, mut about, watch) = started?;
         let tokenizer = Arc::new(tokenizer?);
-        let template = files.template(&tokenizer)?;
+        let template = template(&files, options, &tokenizer)?;
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
         about.notes.extend(chosen.refused.iter().cloned());
         about.plan.device = chosen;
@@ -104,7 +104,7 @@ impl Model {
         }
         let (model, tokenizer) = files.load_with_tokenizer(&plan)?;
         let tokenizer = Arc::new(tokenizer);
-        let template = files.template(&tokenizer)?;
+        let template = template(files, options, &tokenizer)?;
         let profiler = model.profiler();
         let about = About::of(files, options, plan, &model, start)?;
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
@@ -342,5 +342,13 @@ fn generation() -> RenderOptions {
 impl Drop for Model {
     fn drop(&mut self) {
         self.handle.shutdown();
+    }
+}
+
+/// The chat template that was asked for, or the file's own.
+fn template(files: &ModelFiles, options: &Options, tokenizer: &Arc<Tokenizer>) -> Result<Template> {
+    match &options.chat_template {
+        Some(source) => Template::new(Some(source.clone()), tokenizer),
+        None => files.template(tokenizer),
     }
 }

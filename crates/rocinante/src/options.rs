@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use ::model::{KvType, Watch};
+use ::model::{CompileProgress, KvType, Watch};
 
 use crate::Device;
 use crate::masks::ConstraintGuard;
@@ -42,8 +42,13 @@ pub struct Options {
     pub watch: Watch,
     /// Treat a GPU, or an engine in a process of its own, as hung after a step of this many seconds.
     pub step_deadline: Duration,
+    /// A chat template (Jinja) to use instead of the files' own.
+    pub chat_template: Option<String>,
     /// Measures the bus to the GPU, so that the notes say how well loading used it.
     pub measures_loading: bool,
+    /// Hears how far the compilation of GPU kernels is, where they were not compiled before.
+    #[serde(skip)]
+    pub on_compile: Option<fn(CompileProgress)>,
     /// Asked about every constraint before it is compiled.
     #[serde(skip)]
     pub constraint_guard: Option<ConstraintGuard>,
@@ -67,7 +72,9 @@ impl Default for Options {
             quantize: None,
             watch: Watch::Off,
             step_deadline: Duration::from_secs(120),
+            chat_template: None,
             measures_loading: false,
+            on_compile: None,
             constraint_guard: None,
             #[cfg(unix)]
             process: None,

@@ -23,6 +23,10 @@ const GRACE: Duration = Duration::from_millis(250);
 /// An answer that is over is flushed within this time, unless the socket takes no more, which is noted by itself.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
+/// How often a client that has closed its half is told that it is being answered, and what.
+const HALF_CLOSED_PROBE: Duration = Duration::from_millis(250);
+const PROCESSING: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
+
 /// How long a connection may stay in a state.
 #[derive(Copy, Clone, Debug)]
 pub struct Times {
@@ -67,6 +71,8 @@ struct Now {
     /// Requests in flight; since when the client left a part of the answer lying.
     requests: BTreeMap<u64, Option<Instant>>,
     next_id: u64,
+    /// Requests of HTTP/1 in flight whose answer has not begun: something may still be sent before it.
+    n_unanswered: usize,
 }
 
 impl Activity {
@@ -78,6 +84,7 @@ impl Activity {
             unsent_since: None,
             requests: BTreeMap::new(),
             next_id: 0,
+            n_unanswered: 0,
         };
         Self { now: Mutex::new(now), evicted: Notify::new() }
     }
@@ -86,13 +93,14 @@ impl Activity {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request arrived.
-    pub fn begin(self: &Arc<Self>) -> InFlight {
+    /// A request arrived; `can_be_told`: it is one of HTTP/1.
+    pub fn begin(self: &Arc<Self>, can_be_told: bool) -> InFlight {
         let mut now = self.lock();
+        now.n_unanswered += usize::from(can_be_told);
         let id = now.next_id;
         (now.next_id, now.has_asked) = (id + 1, true);
         now.requests.insert(id, None);
-        InFlight { activity: Arc::clone(self), id }
+        InFlight { activity: Arc::clone(self), id, is_unanswered: can_be_told }
     }
 
     /// Ends when the connection has to: its deadline passed, or it makes room. Says why.
@@ -133,9 +141,17 @@ impl Now {
 pub struct InFlight {
     activity: Arc<Activity>,
     id: u64,
+    is_unanswered: bool,
 }
 
 impl InFlight {
+    /// Its answer begins.
+    pub fn answered(&mut self) {
+        if std::mem::take(&mut self.is_unanswered) {
+            self.activity.lock().n_unanswered -= 1;
+        }
+    }
+
     fn stalled(&self, since: Option<Instant>) {
         self.activity.lock().requests.insert(self.id, since);
     }
@@ -143,6 +159,7 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
+        self.answered();
         let mut now = self.activity.lock();
         now.requests.remove(&self.id);
         now.idle_since = Instant::now();
@@ -180,13 +197,23 @@ impl HttpBody for Watched {
     }
 }
 
-/// A socket that notes when it takes no more.
+/// A socket that notes when it takes no more, and that keeps quiet about a client's last byte while it is answered.
+///
+/// A client that closes its half of the connection looks the same as one that is gone, until something is sent to it.
+/// So while an answer has not begun, it is told that its request is being worked on (102, which HTTP/1 clients skip);
+/// if it is gone, that fails.
 pub struct Socket<S> {
-    pub stream: S,
-    pub activity: Arc<Activity>,
+    stream: S,
+    activity: Arc<Activity>,
+    /// Since the client has closed its half.
+    probes: Option<tokio::time::Interval>,
 }
 
 impl<S> Socket<S> {
+    pub fn new(stream: S, activity: Arc<Activity>) -> Self {
+        Self { stream, activity, probes: None }
+    }
+
     fn note<T>(&self, polled: Poll<T>) -> Poll<T> {
         let mut now = self.activity.lock();
         match polled.is_pending() {
@@ -197,9 +224,32 @@ impl<S> Socket<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Socket<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        if self.probes.is_none() {
+            let n_before = buf.filled().len();
+            let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+            let is_end = matches!(polled, Poll::Ready(Ok(()))) && buf.filled().len() == n_before && buf.remaining() > 0;
+            if !is_end || self.activity.lock().requests.is_empty() {
+                return polled;
+            }
+        }
+        let Self { stream, activity, probes } = &mut *self;
+        let probes = probes.get_or_insert_with(|| tokio::time::interval(HALF_CLOSED_PROBE));
+        while probes.poll_tick(cx).is_ready() {
+            let (is_over, can_be_told) = {
+                let now = activity.lock();
+                (now.requests.is_empty(), now.n_unanswered > 0)
+            };
+            if is_over {
+                return Poll::Ready(Ok(()));
+            }
+            if can_be_told && let Poll::Ready(Err(error)) = Pin::new(&mut *stream).poll_write(cx, PROCESSING) {
+                return Poll::Ready(Err(error));
+            }
+            let _ = Pin::new(&mut *stream).poll_flush(cx);
+        }
+        Poll::Pending
     }
 }
 
@@ -366,7 +416,7 @@ mod tests {
         let connections = Connections::new(1, 1);
         let first = connections.admit(peer(1));
         assert!(connections.admit(peer(2)).is_reserve);
-        drop(first.activity.begin());
+        drop(first.activity.begin(true));
         assert!(connections.admit(peer(2)).is_reserve, "the end of its answer is not sent");
         first.activity.lock().unsent_since = None;
         first.activity.lock().blocked_since = Some(Instant::now());
@@ -393,7 +443,7 @@ mod tests {
     fn a_peer_has_its_share_and_the_reserve_is_for_all() {
         let connections = without_grace(100, 2);
         let busy: Vec<Place> = (0..2).map(|_| connections.admit(peer(1))).collect();
-        let requests: Vec<InFlight> = busy.iter().map(|place| place.activity.begin()).collect();
+        let requests: Vec<InFlight> = busy.iter().map(|place| place.activity.begin(true)).collect();
         assert!(connections.admit(peer(1)).is_reserve, "none of its connections is idle");
         assert!(!connections.admit(peer(2)).is_reserve);
         let reserve: Vec<Place> = (0..N_RESERVE + 10).map(|_| connections.admit(peer(1))).collect();
@@ -413,7 +463,7 @@ mod tests {
         assert_eq!(activity.lock().overdue(&times), None);
         activity.lock().idle_since = ago(11);
         assert_eq!(activity.lock().overdue(&times), Some("it sent no request"));
-        let request = activity.begin();
+        let request = activity.begin(true);
         activity.lock().idle_since = ago(1_000);
         assert_eq!(activity.lock().overdue(&times), None, "a request in flight has limits of its own");
         request.stalled(Some(ago(31)));

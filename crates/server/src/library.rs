@@ -9,6 +9,10 @@ use axum::http::StatusCode;
 use hub::{Fetcher, Modelfile, Named, NotFound, Observer, Resolved, Silent, Store, hint};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How often it is looked for models whose digest is not known.
+const DIGEST_CHECK: Duration = Duration::from_secs(5);
 
 /// What is in the store, by name.
 pub fn offered() -> anyhow::Result<Vec<Entry>> {
@@ -114,13 +118,17 @@ pub fn remove(name: &str) -> Result<bool> {
 
 /// Finds out the digests of models that have none yet, one after the other, and remembers them.
 pub async fn find_digests(registry: Arc<Registry>) {
-    for entry in registry.entries() {
-        if entry.digest().is_some() {
-            continue;
+    loop {
+        for entry in registry.entries() {
+            // A folder has none.
+            if entry.digest().is_some() || entry.path.is_dir() {
+                continue;
+            }
+            let path = entry.path.clone();
+            let digest = tokio::task::spawn_blocking(move || digest(&path)).await;
+            entry.set_digest(digest.ok().flatten());
         }
-        let path = entry.path.clone();
-        let digest = tokio::task::spawn_blocking(move || digest(&path)).await;
-        entry.set_digest(digest.ok().flatten());
+        tokio::time::sleep(DIGEST_CHECK).await;
     }
 }
 

@@ -263,8 +263,6 @@ where
         .timer(TokioTimer::new())
         // It would also end idle connections; `Activity::overdue` bounds both.
         .header_read_timeout(None)
-        // A client that has sent all it wants to say may close its half.
-        .half_close(true)
         .max_buf_size(MAX_HEADER_BYTES)
         .max_headers(128);
     builder
@@ -277,14 +275,16 @@ where
         .keep_alive_timeout(times.read);
     let watched = Arc::clone(activity);
     let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        let (service, request_in_flight) = (service.clone(), watched.begin());
+        let mut request_in_flight = watched.begin(request.version() < hyper::Version::HTTP_2);
+        let service = service.clone();
         request.extensions_mut().insert(peer);
         async move {
             let Ok(response) = service.oneshot(request).await;
+            request_in_flight.answered();
             Ok::<_, Infallible>(response.map(|body| Watched { body, request: request_in_flight }))
         }
     });
-    let socket = Socket { stream, activity: Arc::clone(activity) };
+    let socket = Socket::new(stream, Arc::clone(activity));
     let connection = builder.serve_connection(TokioIo::new(socket), service);
     watcher.watch(connection.into_owned()).await
 }

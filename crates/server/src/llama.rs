@@ -208,6 +208,7 @@ impl Encoder for CompletionEncoder {
                 self.n_sent[choice] += 1;
                 let mut value = json!({"index": choice, "content": text, "tokens": [], "stop": false, "id_slot": -1,
                     "tokens_predicted": self.n_sent[choice], "tokens_evaluated": 0});
+                let frame = Frame { returns_tokens: true, ..frame.clone() };
                 frame.add_tokens(&mut value, &text, &logprobs);
                 vec![value.into()]
             }

@@ -68,6 +68,10 @@ pub struct Knobs {
     pub stop: Option<Stop>,
 }
 
+fn first_of<T: Clone>(one: &Option<T>, other: &Option<T>) -> Option<T> {
+    one.clone().or_else(|| other.clone())
+}
+
 /// What a client that asks for nothing gets.
 #[derive(Copy, Clone, Debug)]
 pub struct Defaults {
@@ -87,7 +91,7 @@ impl Knobs {
     /// What is left open here is taken from another.
     pub fn or(&self, other: &Self) -> Self {
         macro_rules! first {
-            ($($field:ident),* $(,)?) => { Self { $($field: self.$field.clone().or_else(|| other.$field.clone())),* } };
+            ($($field:ident),* $(,)?) => { Self { $($field: first_of(&self.$field, &other.$field)),* } };
         }
         first!(
             deterministic,

@@ -5,7 +5,7 @@ use crate::drive::{Driver, Span, Want};
 use crate::machine::Cpu;
 use crate::options::{Format, LoadArgs, print_json};
 use crate::progress::{self, Counts};
-use crate::report::{HintExt, human_bytes};
+use crate::report::{self, HintExt, human_bytes};
 use crate::{model_file, profile, store};
 use anyhow::{Context, Result, anyhow};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -43,16 +43,19 @@ struct Weights {
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
-    #[arg(required_unless_present = "synthetic", conflicts_with = "synthetic")]
+    #[arg(required_unless_present_any = ["synthetic", "model_flag"], conflicts_with = "synthetic")]
     model: Option<String>,
+    /// The same as a flag, as llama.cpp has it
+    #[arg(short = 'm', long = "model", value_name = "MODEL", conflicts_with_all = ["model", "synthetic"])]
+    model_flag: Option<String>,
     /// Prompt tokens; 0 skips this measurement
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
     prompt: usize,
     /// Tokens to generate; 0 skips this measurement
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     generate: usize,
     /// Tokens already in the context
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
     depth: usize,
     /// Sequences decoded together
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_count)]
@@ -64,7 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "STEPS")]
     soak: Option<usize>,
     /// Repetitions of each measurement, after one warm-up
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_count)]
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = parse_count)]
     repetitions: usize,
     /// Use random weights of this shape instead of a model
     #[arg(long, value_name = "SYNTHETIC", value_parser = shapes(), requires = "weights")]
@@ -212,6 +215,7 @@ pub fn main(args: &Args) -> Result<()> {
             "cpu": Cpu::detect().name,
             "threads": n_threads,
             "kv_type": format!("{:?}", args.load.kv_type).to_lowercase(),
+            "deterministic": args.load.deterministic,
             "prompt": args.prompt,
             "generate": args.generate,
             "depth": points[0].depth,
@@ -239,7 +243,7 @@ pub fn main(args: &Args) -> Result<()> {
 
 fn open(args: &Args) -> Result<(String, ModelFiles)> {
     let (Some(shape), Some(weights)) = (args.synthetic, &args.weights) else {
-        let spec = args.model.as_deref().unwrap_or_default();
+        let spec = args.model.as_deref().or(args.model_flag.as_deref()).unwrap_or_default();
         let sizes = StepSizes { n_sequences: 1, max_batch_tokens: 1, max_logits_rows: 1 };
         let files = model_file::open_with(&store::resolve(spec)?, &args.load.options(Workload::Steps(sizes)))?;
         return Ok((spec.to_owned(), files));
@@ -252,7 +256,9 @@ fn open(args: &Args) -> Result<(String, ModelFiles)> {
     let checkpoint = model::synthetic_layers(shape, args.layers, weights.recipe, 1)?;
     if let Some(path) = &args.save {
         spinner.set_message(format!("writing {}", path.display()));
-        ::weights::GgufWriter::copy(path, &checkpoint)?;
+        let n_bytes = checkpoint.tensors().iter().map(|tensor| tensor.bytes.len() as u64).sum();
+        hub::disk::check_room(path, n_bytes)?;
+        ::weights::GgufWriter::copy(path, &checkpoint).map_err(report::writing(path, Some(n_bytes)))?;
     }
     spinner.finish_and_clear();
     let name = format!("{name} {}", weights.name);

@@ -4,7 +4,7 @@
 use crate::drive::{Driver, Span, Want};
 use crate::options::LoadArgs;
 use crate::progress::{self, Counts};
-use crate::report::HintExt;
+use crate::report::{self, HintExt};
 use crate::{model_file, store};
 use anyhow::{Result, anyhow};
 use rocinante::quantize::{self, Column, Importance};
@@ -86,7 +86,8 @@ pub fn main(args: &Args) -> Result<()> {
     let mut importance =
         Importance { n_chunks: n_chunks as u32, chunk_tokens: args.chunk, texts, ..Importance::default() };
     gather(&mut importance, &driver, &ops::observed());
-    importance.write(&args.out).map_err(|error| model_file::hinted(&args.out, error))?;
+    let written = importance.write(&args.out).map_err(|error| model_file::hinted(&args.out, error));
+    written.map_err(report::writing(&args.out, None))?;
     println!("{}: {} matrices, {n_chunks} chunks of {n_chunk} tokens", args.out.display(), importance.by_name.len());
     Ok(())
 }

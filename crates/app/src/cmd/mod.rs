@@ -2,6 +2,8 @@
 
 pub mod bench;
 pub mod completions;
+pub mod cp;
+pub mod create;
 pub mod devices;
 pub mod doctor;
 pub mod embed;
@@ -13,10 +15,15 @@ pub mod key;
 pub mod list;
 pub mod man;
 pub mod perplexity;
+pub mod ps;
 pub mod pull;
 pub mod quantize;
 pub mod rerank;
 pub mod rm;
 pub mod run;
+pub mod search;
 pub mod serve;
+pub mod show;
+pub mod stop;
 pub mod tokenize;
+pub mod upgrade;

@@ -6,7 +6,7 @@ use crate::drive::{Driver, Span, Want};
 use crate::logits_file::{Reader, Shape, Writer};
 use crate::options::{Format, LoadArgs, print_json};
 use crate::progress::{self, Counts};
-use crate::report::HintExt;
+use crate::report::{self, HintExt};
 use crate::{model_file, store};
 use anyhow::{Result, anyhow, bail};
 use rocinante::{StepSizes, Workload};
@@ -173,7 +173,12 @@ pub fn main(args: &Args) -> Result<()> {
     let mut writer = args
         .save_logits
         .as_deref()
-        .map(|path| Writer::create(path, shape(&chunks, n_vocab), &chunks.tokens))
+        .map(|path| {
+            // Two bytes for each of the vocabulary, and a scale, for every scored token.
+            let n_bytes = (chunks.n_chunks * chunks.n_scored() * (2 * n_vocab + 8)) as u64;
+            hub::disk::check_room(path, n_bytes)?;
+            Writer::create(path, shape(&chunks, n_vocab), &chunks.tokens).map_err(report::writing(path, Some(n_bytes)))
+        })
         .transpose()?;
     let mut score = Score::default();
     let bar = progress::bar("chunks", Some(chunks.n_chunks as u64), Counts::Things);
@@ -184,7 +189,8 @@ pub fn main(args: &Args) -> Result<()> {
                 divergence.add(logprobs, next)?;
             }
             if let Some(writer) = &mut writer {
-                writer.row(logprobs)?;
+                let to = args.save_logits.as_deref().unwrap_or(Path::new(""));
+                writer.row(logprobs).map_err(report::writing(to, None))?;
             }
             Ok(())
         })?;

@@ -7,7 +7,8 @@ use std::io::Write;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci pull smollm2
+  roci pull qwen3                     the usual size and quantization for this machine's memory
+  roci pull qwen3:4b-q8_0             this size, this quantization
   roci pull hf:OWNER/REPO             the best GGUF file of a hub repository
   roci pull hf:OWNER/REPO:Q8_0        the one with this word in its name
   roci pull hf:OWNER/REPO:FILE.gguf   exactly this one
@@ -19,13 +20,13 @@ Respects HTTPS_PROXY, SSL_CERT_FILE, pip's index-url, cert and proxy settings, H
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name (see `roci list`) or hf:OWNER/REPO[:FILE]
+    /// A known name (see `roci list --all`) or hf:OWNER/REPO[:FILE]
     model: String,
 }
 
 pub fn main(args: &Args) -> Result<()> {
     let path = store::resolve(&args.model)?;
-    let n_bytes = std::fs::metadata(&path).map_or(0, |meta| meta.len());
+    let n_bytes = rocinante::stored_bytes(&path);
     writeln!(std::io::stdout(), "{} ({})", path.display(), human_bytes(n_bytes))?;
     Ok(())
 }

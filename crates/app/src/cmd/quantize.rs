@@ -124,28 +124,32 @@ pub fn main(args: &Args) -> Result<()> {
         .map(|(tensor, &dtype)| TensorInfo { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() })
         .collect();
 
-    let start = Instant::now();
-    let mut writer =
-        GgufWriter::create(&args.out, &metadata, &infos).hint("check that its folder exists and is writable")?;
-    let n_threads = bounded_threads(args.threads);
     let n_bytes = |info: &TensorInfo| {
         (info.shape.iter().product::<usize>() / info.dtype.block_len() * info.dtype.block_bytes()) as u64
     };
     let total: u64 = infos.iter().map(n_bytes).sum();
+    hub::disk::check_room(&args.out, total)?;
+    let failed = report::writing(&args.out, Some(total));
+    let start = Instant::now();
+    let mut writer = GgufWriter::create(&args.out, &metadata, &infos)
+        .hint("check that its folder exists and is writable")
+        .map_err(&failed)?;
+    let n_threads = bounded_threads(args.threads);
+    let failed = report::writing(&args.out, Some(total));
     let bar = progress::bar("quantizing", Some(total), Counts::Bytes);
     // Each is let go of when it is written: one that was made from others takes memory of its own.
     for (tensor, &dtype) in checkpoint.into_tensors().into_iter().zip(&plan.types) {
         bar.set_message(format!("  {}", tensor.name));
         if dtype == tensor.dtype {
-            writer.tensor(&tensor.bytes)?;
+            writer.tensor(&tensor.bytes).map_err(&failed)?;
             bar.inc(tensor.bytes.len() as u64);
         } else {
             let bytes = convert::tensor(&tensor, dtype, importance.as_ref(), n_threads, |n| bar.inc(n));
-            writer.tensor(&bytes)?;
+            writer.tensor(&bytes).map_err(&failed)?;
         }
         tensor.bytes.release_pages();
     }
-    writer.finish().with_context(|| format!("cannot write `{}`", args.out.display()))?;
+    writer.finish().map_err(&failed).with_context(|| format!("cannot write `{}`", args.out.display()))?;
     bar.finish_and_clear();
     let n_bytes_out = std::fs::metadata(&args.out)?.len();
     let (from, to) = (human_bytes(n_source_bytes), human_bytes(n_bytes_out));

@@ -2,22 +2,29 @@
 //! output; everything about it goes to standard error.
 
 use crate::chat;
+use crate::config;
 use crate::interrupt;
 use crate::model_file;
 use crate::options::{Format, LoadArgs, print_json};
 use crate::profile;
+use crate::progress;
 use crate::report::{self, HintExt, human_bytes};
 use crate::sampling_args::SamplingArgs;
 use crate::store;
 use anyhow::{Context, Result, anyhow};
+use clap::{Args as _, FromArgMatches};
+use hub::{Named, Parameters, Resolved};
 use rocinante::{
     AnswerEvent, Finish, Message, Model, Next, Piece, Request, Splitter, TokenId, Watch, WholeAnswer, Workload,
 };
 use serde_json::json;
+use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// A prompt that takes longer than this to read is told about.
+const READING_IS_LONG: Duration = Duration::from_millis(400);
 /// How often Ctrl-C is looked for while the model is silent.
 const INTERRUPT_POLL: Duration = Duration::from_millis(20);
 
@@ -32,6 +39,7 @@ Examples:
   roci run smollm2 --profile=trace.json \"Hi\"          device time of every op
   roci run smollm2 --output json --logprobs 5 \"Hi\"   tokens, log-probabilities and timings
   roci run smollm2 --json-schema person.json \"Ada\"   an answer that matches this schema
+  roci run -m model.gguf -p \"Hi\" -n 64 -c 4096 -t 8   as llama.cpp's flags
 
 Ctrl-C stops the answer; a chat continues.";
 
@@ -39,12 +47,19 @@ Ctrl-C stops the answer; a chat continues.";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name (see `roci list`), a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
-    pub model: String,
+    /// A known name (see `roci list --all`), a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    #[arg(required_unless_present = "model_flag")]
+    pub model: Option<String>,
     /// The prompt, appended to piped text and --file; without any of them, start a chat
     pub prompt: Option<String>,
+    /// The model as a flag, as llama.cpp has it
+    #[arg(short = 'm', long = "model", value_name = "MODEL")]
+    pub model_flag: Option<String>,
+    /// The prompt as a flag, as llama.cpp has it
+    #[arg(short = 'p', long = "prompt", value_name = "TEXT", conflicts_with = "prompt")]
+    pub prompt_flag: Option<String>,
     /// Put the text of a file before the prompt; repeatable
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub file: Vec<PathBuf>,
     /// System prompt
     #[arg(long, value_name = "TEXT")]
@@ -71,17 +86,79 @@ pub struct Args {
     pub sampling: SamplingArgs,
 }
 
+impl Args {
+    pub fn model_name(&self) -> &str {
+        self.model_flag.as_deref().or(self.model.as_deref()).unwrap_or_default()
+    }
+}
+
+/// What a name's settings make of the arguments: stronger than the config file, weaker than what was typed.
+fn with_settings_of(named: &Named) -> Result<Option<Args>> {
+    let settings = arguments_of(&named.parameters);
+    if settings.is_empty() && named.system.is_none() {
+        return Ok(None);
+    }
+    let command = Args::augment_args(clap::Command::new("roci run")).no_binary_name(true).args_override_self(true);
+    let env = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
+    let mut before = config::section(&<crate::Cli as clap::CommandFactory>::command(), &command, &env)?;
+    before.extend(settings);
+    let matches = command.try_get_matches_from(config::typed_with("run", before)).context("the model's settings")?;
+    let mut args = Args::from_arg_matches(&matches)?;
+    args.system = args.system.or_else(|| named.system.clone());
+    Ok(Some(args))
+}
+
+/// Ollama's names of settings as ours.
+fn arguments_of(parameters: &Parameters) -> Vec<OsString> {
+    let mut arguments = Vec::new();
+    for (name, value) in parameters {
+        let flag = match name.as_str() {
+            "repeat_last_n" => "penalty-window".to_owned(),
+            "num_ctx" => "context".to_owned(),
+            "num_thread" => "threads".to_owned(),
+            "mirostat_eta" => "mirostat-rate".to_owned(),
+            "num_predict" if value.as_i64().is_some_and(|n| n < 0) => continue,
+            "num_predict" => "max-tokens".to_owned(),
+            // Ours is the target itself.
+            "mirostat_tau" => continue,
+            "mirostat" if value.as_i64() == Some(0) => continue,
+            "mirostat" => {
+                let target = parameters.get("mirostat_tau").and_then(serde_json::Value::as_f64).unwrap_or(5.0);
+                arguments.push(format!("--mirostat={target}").into());
+                continue;
+            }
+            other => other.replace('_', "-"),
+        };
+        for value in value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice) {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            arguments.push(format!("--{flag}={text}").into());
+        }
+    }
+    arguments
+}
+
+/// What every conversation with this model starts with.
+pub fn beginning(system: Option<&str>, named: &Named) -> Vec<Message> {
+    let system = system.map(|system| Message::new("system", system));
+    let turns = named.messages.iter().map(|turn| Message::new(turn.role.as_str(), turn.content.as_str()));
+    system.into_iter().chain(turns).collect()
+}
+
 pub fn main(args: &Args) -> Result<()> {
     if args.logprobs.is_some() && args.output != Format::Json {
         return Err(anyhow!("--logprobs needs JSON output")).hint("add --output json");
     }
-    let path = store::resolve(&args.model)?;
+    let Resolved { path, named, .. } = store::resolve_named(args.model_name())?;
+    let named = named.unwrap_or_default();
+    let with_named = with_settings_of(&named)?;
+    let args = with_named.as_ref().unwrap_or(args);
     let prompt = prompt(args)?;
     if prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty()) {
         return Err(anyhow!("the prompt is empty"))
             .hint("pass it as an argument or on standard input; at a terminal, omit it to chat");
     }
     let mut options = args.load.options(Workload::Conversation);
+    options.chat_template = named.template.clone();
     options.measures_loading = args.verbose;
     if args.profile.is_some() {
         options.watch = Watch::Profile;
@@ -98,14 +175,15 @@ pub fn main(args: &Args) -> Result<()> {
         report::note("a base model without a chat template: the prompt is continued as plain text");
     }
     let Some(prompt) = prompt else {
-        chat::Chat::new(&model, args).run()?;
-        return report_profile(&model, args);
+        let mut chat = chat::Chat::new(model, args, options, named);
+        chat.run()?;
+        return chat.model().map_or(Ok(()), |model| report_profile(model, args));
     };
     let tokens = if args.raw {
         model.encode_raw(&prompt)
     } else {
-        let system = args.system.iter().map(|system| Message::new("system", system.as_str()));
-        let messages: Vec<Message> = system.chain([Message::new("user", prompt)]).collect();
+        let messages: Vec<Message> =
+            beginning(args.system.as_deref(), &named).into_iter().chain([Message::new("user", prompt)]).collect();
         model.chat_prompt(&messages).map_err(|error| model_file::hinted(&path, error))?.tokens
     };
     let seed = args.load.seeded(&args.sampling).pick_seed();
@@ -127,7 +205,7 @@ pub fn main(args: &Args) -> Result<()> {
         if !answer.text.ends_with('\n') {
             writeln!(out)?;
         }
-        eprintln!("{}", summary(&model, &answer));
+        report::note_line(&summary(&model, &answer));
     }
     report_profile(&model, args)?;
     if guard.is_hit() {
@@ -146,7 +224,9 @@ fn prompt(args: &Args) -> Result<Option<String>> {
     let stdin = if std::io::stdin().is_terminal() { None } else { Some(read_stdin()?) };
     let has_stdin = stdin.is_some();
     parts.extend(stdin.filter(|text| !text.trim().is_empty()));
-    parts.extend(args.prompt.clone());
+    // With `-m MODEL` the first word that is no flag is the prompt.
+    let word = args.model_flag.as_ref().and(args.model.clone());
+    parts.extend(args.prompt_flag.clone().or(word).into_iter().chain(args.prompt.clone()));
     Ok((has_stdin || !parts.is_empty()).then(|| parts.join("\n\n")))
 }
 
@@ -172,8 +252,11 @@ pub fn generate(
 ) -> Result<WholeAnswer> {
     let hinted = |error| model_file::hinted(model.path(), error);
     let splitter = Splitter::plain(model.tokenizer(), request.stop.clone(), false);
+    let n_prompt = prompt.len();
     let mut answer = model.answer(prompt, request, splitter).map_err(hinted)?;
     let mut whole = WholeAnswer::default();
+    let start = Instant::now();
+    let mut reading: Option<indicatif::ProgressBar> = None;
     let mut is_cancelled = false;
     loop {
         if interrupt.is_hit() && !is_cancelled {
@@ -181,9 +264,17 @@ pub fn generate(
             answer.cancel();
         }
         match answer.next_timeout(INTERRUPT_POLL).map_err(hinted)? {
-            Next::TimedOut => {}
+            Next::TimedOut => {
+                // A short prompt is read before anybody wonders.
+                if whole.tokens.is_empty() && reading.is_none() && start.elapsed() > READING_IS_LONG {
+                    reading = Some(progress::spinner(format!("reading {n_prompt} tokens")));
+                }
+            }
             Next::Ended => return Ok(whole),
             Next::Event(event) => {
+                if let Some(spinner) = reading.take() {
+                    spinner.finish_and_clear();
+                }
                 if let AnswerEvent::Piece(Piece::Text { text, .. }) = &event {
                     show(text)?;
                 }
@@ -299,4 +390,23 @@ fn answer_json(
         "threads": model.plan().options.n_threads,
         "peak_memory_bytes": rocinante::peak_bytes(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ollamas_settings_are_ours() {
+        let recipe = "FROM x\nPARAMETER temperature 0.5\nPARAMETER num_ctx 2048\nPARAMETER num_predict -1\n\
+                      PARAMETER mirostat 2\nPARAMETER mirostat_tau 4\nPARAMETER stop a\nPARAMETER stop \"b c\"\n\
+                      PARAMETER repeat_last_n 32\n";
+        let found = arguments_of(&hub::Modelfile::parse(recipe).unwrap().parameters);
+        let expected =
+            ["--mirostat=4", "--context=2048", "--penalty-window=32", "--stop=a", "--stop=b c", "--temperature=0.5"];
+        assert_eq!(found, expected.map(OsString::from));
+        // Each is one that the command line takes.
+        let command = Args::augment_args(clap::Command::new("run")).no_binary_name(true);
+        command.try_get_matches_from(found.into_iter().chain(["model".into()])).unwrap();
+    }
 }

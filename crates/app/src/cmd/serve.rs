@@ -22,7 +22,6 @@ use server::reload::Fresh;
 use server::sampling::Defaults;
 use server::traces::{self, Collector};
 use server::{App, log, metrics};
-use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,8 +45,12 @@ See docs/user/serve.md and docs/operator/server.md.";
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Models to serve [default: those that were pulled]: a known name, a file, a folder of safetensors or hf:OWNER/REPO[:FILE]; NAME=MODEL renames one
+    /// Models to serve [default: those that were pulled]: a known name, a file, a folder of safetensors or
+    /// hf:OWNER/REPO[:FILE]; NAME=MODEL renames one
     pub models: Vec<String>,
+    /// A model as a flag, as llama.cpp has it; repeatable
+    #[arg(short = 'm', long = "model", value_name = "MODEL")]
+    pub model: Vec<String>,
     /// Address to listen on; one that others can reach requires --api-key-file
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub host: IpAddr,
@@ -253,7 +256,8 @@ fn positive(text: &str) -> Result<usize, String> {
 pub fn main(typed: &Args) -> Result<()> {
     let (command, matches) = read(typed)?;
     let matches = matches.unwrap_or_else(|error| error.exit());
-    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let mut args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    args.models.append(&mut args.model);
     if args.print_config {
         print!("{}", config::print(&command, &matches));
         return Ok(());
@@ -266,10 +270,8 @@ fn read(typed: &Args) -> Result<(clap::Command, clap::error::Result<clap::ArgMat
     let command = Args::augment_args(clap::Command::new("roci serve")).no_binary_name(true).args_override_self(true);
     let file = typed.config.clone().or_else(|| std::env::var_os("ROCI_CONFIG").map(PathBuf::from));
     let mut arguments = config::arguments(&command, file.as_deref(), &|name| std::env::var_os(name))?;
-    // `--quiet` belongs to the program, not to the command.
-    let own = std::env::args_os().skip_while(|arg| arg != "serve").skip(1);
-    let own: Vec<OsString> = own.filter(|arg| arg != "-q" && arg != "--quiet").collect();
-    if !typed.models.is_empty() {
+    let own = crate::config::typed_with("serve", Vec::new());
+    if !typed.models.is_empty() || !typed.model.is_empty() {
         // Models that were typed stand instead of the others.
         arguments.retain(|argument| argument.to_string_lossy().starts_with("--"));
     }

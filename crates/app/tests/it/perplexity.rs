@@ -3,8 +3,10 @@
 //! f32 arithmetic on the same weights, which is the truth.
 
 use crate::roci::Roci;
+use crate::tiny;
 use serde_json::Value;
 use test_support::fetched;
+use weights::Dtype;
 
 const GOLDEN: &str = include_str!("../../testdata/perplexity.json");
 /// Parts of the whole by which a perplexity may differ.
@@ -50,4 +52,30 @@ fn tinyllama_is_as_good_as_by_llama_cpp() {
 #[ignore = "1.1 GB"]
 fn qwen25_coder_is_as_good_as_by_llama_cpp() {
     check("ROCI_QWEN25_CODER");
+}
+
+/// A NaN must not vanish where activations are rounded to integers, however many rows there are: no figure, no answer,
+/// no vector, and a status that says so.
+#[test]
+fn numbers_that_are_none_are_an_error() {
+    for dtype in [Dtype::F32, Dtype::Q8_0, Dtype::Q4_0] {
+        let roci = Roci::new();
+        tiny::write_broken(roci.home.path(), dtype);
+        std::fs::write(roci.home.path().join("text.txt"), "some text to read ".repeat(40)).unwrap();
+        let commands: [&[&str]; 4] = [
+            &["perplexity", "broken.gguf", "text.txt", "--chunk", "128", "--device", "cpu"],
+            &["run", "broken.gguf", "hi", "--device", "cpu", "--context", "512"],
+            &["run", "broken.gguf", "hi", "--device", "cpu", "--context", "512", "--temperature", "0"],
+            &["embed", "broken.gguf", "some text", "--device", "cpu", "--context", "512"],
+        ];
+        for command in commands {
+            let outcome = roci.run(command);
+            assert_eq!(outcome.code, Some(1), "{dtype:?} {command:?}: {}", outcome.stdout);
+            let is_told = ["NaN or infinite", "not numbers"].iter().any(|why| outcome.stderr.contains(why));
+            assert!(is_told, "{dtype:?} {command:?}: {}", outcome.stderr);
+        }
+        // The same weights without it are fine.
+        let sound = roci.run(&["perplexity", "tiny.gguf", "text.txt", "--chunk", "128", "--device", "cpu"]);
+        assert_eq!(sound.code, Some(0), "{}", sound.stderr);
+    }
 }

@@ -140,7 +140,8 @@ fn a_socket_that_was_opened_before_is_used() {
     let script = "import os, socket, sys\n\
         s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()\n\
         print(s.getsockname()[1], flush=True)\n\
-        os.dup2(s.fileno(), 3, inheritable=True)\n\
+        os.dup2(s.fileno(), 3)\n\
+        os.set_inheritable(3, True)\n\
         os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))\n\
         os.execv(sys.argv[1], sys.argv[1:])";
     let model = "tiny.gguf";

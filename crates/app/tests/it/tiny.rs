@@ -22,8 +22,28 @@ pub fn write_thinker(folder: &Path) -> PathBuf {
     write_with(folder, u32::MAX, Some(template))
 }
 
+/// With weights of a type, and a norm in which one number is not one.
+pub fn write_broken(folder: &Path, dtype: Dtype) -> PathBuf {
+    let path = write_as(folder, u32::MAX, None, dtype);
+    let checkpoint = weights::Checkpoint::open(&path).unwrap();
+    let tensors = checkpoint.tensors().iter().map(|t| {
+        let mut bytes = t.bytes.to_vec();
+        if t.name == "blk.0.ffn_norm.weight" {
+            bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        }
+        (t.name.clone(), t.dtype, t.shape.clone(), weights::Bytes::from_vec(bytes))
+    });
+    let broken = folder.join("broken.gguf");
+    weights::gguf::write(&broken, checkpoint.metadata(), tensors.collect::<Vec<_>>()).unwrap();
+    broken
+}
+
 fn write_with(folder: &Path, n_ctx: u32, template: Option<&str>) -> PathBuf {
-    let checkpoint = model::synthetic(model::Synthetic::Tiny, model::Recipe::Uniform(Dtype::F32), 7).unwrap();
+    write_as(folder, n_ctx, template, Dtype::F32)
+}
+
+fn write_as(folder: &Path, n_ctx: u32, template: Option<&str>, dtype: Dtype) -> PathBuf {
+    let checkpoint = model::synthetic(model::Synthetic::Tiny, model::Recipe::Uniform(dtype), 7).unwrap();
     let n_vocab = model::Config::from_metadata(checkpoint.metadata()).unwrap().n_vocab;
     let mut metadata = Metadata::new();
     for (key, value) in checkpoint.metadata().iter().filter(|(key, _)| !key.starts_with("tokenizer.")) {

@@ -5,7 +5,7 @@
 //! of copies in flight must not be shared, which is why it is taken and given back.
 
 use gpu::{Element, Launcher, Pending, Pinned, Queue};
-use ops::{AttentionChip, AttentionPlan, Exec, Place, Tensor};
+use ops::{AttentionChip, AttentionPlan, Exec, Numerics, Place, Tensor};
 
 use super::input::Input;
 use super::{Device, GraphKey, MAX_CAPTURED, MIN_CONTEXT, exec};
@@ -89,6 +89,12 @@ impl Device {
         Ok((StepProfile { n_rows, n_seqs, start: std::time::Duration::ZERO, ops: ops? }, limits))
     }
 
+    /// Goes through a step without running it, while the kernels are being rehearsed.
+    pub fn rehearse(&mut self, decoder: &mut Decoder, step: &Step) -> Result<(), Error> {
+        let queued = self.enqueue(decoder, step, Capture::Never)?;
+        self.wait(queued)
+    }
+
     /// Queues a step.
     pub fn submit(&mut self, decoder: &mut Decoder, step: &Step) -> Result<InFlight, Error> {
         if !self.is_watched {
@@ -154,7 +160,10 @@ impl Device {
         let spans = step.spans();
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap_or(1);
         let n_context = n_context.next_power_of_two().max(MIN_CONTEXT);
-        let chip = AttentionChip::of(self.queue.device(), decoder.kv.dtype(), decoder.is_shaped);
+        let mut chip = AttentionChip::of(self.queue.device(), decoder.kv.dtype(), decoder.is_shaped);
+        if self.kernels.numerics() == Numerics::RowInvariant {
+            chip = chip.with_parts(&heads, self.n_ctx);
+        }
         let span_rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
         let plan = AttentionPlan::new(&span_rows, &heads, n_context, &chip);
         let input = Input::new(step, plan, &heads);

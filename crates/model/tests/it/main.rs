@@ -2,6 +2,7 @@
 //! engine.
 
 mod card;
+mod deterministic;
 mod engine_encoders;
 mod engine_loop;
 mod export;

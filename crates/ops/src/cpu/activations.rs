@@ -7,6 +7,9 @@
 //! the sums run over more products, and the error up to 2^-12 of the largest value): applying one to a sum is then an
 //! addition to its exponent, which the ports that multiply have nothing to do with.
 //!
+//! A NaN or an infinity has no integer. It makes the scale of its group, or the base of its row, a number that is none
+//! either, so that it shows in every product of the row instead of vanishing.
+//!
 //! The rows of a *tile* lie interleaved by groups: a group of a row is one cache line, the same group of the tile's
 //! other rows follows. A kernel then walks over one stream, with every row at a fixed distance.
 
@@ -263,11 +266,12 @@ impl Row<'_> {
         }
     }
 
-    /// Lets scales that are powers of two, and the sums, count from a base; `largest` is the largest of the scales.
+    /// Lets scales that are powers of two, and the sums, count from a base; `largest` is the largest of the scales. A row
+    /// with a number that is none gets a base that is none.
     #[inline(always)]
-    fn count_from_base(&mut self, n_groups: usize, largest: f32, rounding: Rounding) {
+    fn count_from_base(&mut self, n_groups: usize, largest: f32, is_finite: bool, rounding: Rounding) {
         let base = largest * power(-MAX_SHIFT);
-        self.bases[self.at] = base;
+        self.bases[self.at] = if is_finite { base } else { f32::NAN };
         for shift in self.shifts.iter_mut().skip(self.at).step_by(self.step).take(n_groups) {
             *shift = shift.wrapping_sub(base.to_bits() as i32).max(0);
         }
@@ -292,7 +296,8 @@ fn scale_of(largest: f32, limit: f32, scaling: Scaling) -> (f32, f32) {
     if scaling == Scaling::Exact {
         return (largest / limit, if largest > 0.0 { limit / largest } else { 0.0 });
     }
-    // The next power of two, by its exponent.
+    // The next power of two, by its exponent. What is not finite is told by the row's base.
+    let largest = if largest.is_finite() { largest } else { 0.0 };
     let bits = (largest / limit).max(power(MIN_POWER)).to_bits().wrapping_add(0x7F_FFFF) & 0xFF80_0000;
     (f32::from_bits(bits), f32::from_bits(power(127).to_bits().wrapping_sub(bits)))
 }
@@ -305,9 +310,10 @@ fn round_row(pool: &Pool, x: &[f32], rounding: Rounding, row: &mut Row) {
         return;
     }
     let _ = pool;
-    let mut largest_scale = 0.0_f32;
+    let (mut largest_scale, mut is_finite) = (0.0_f32, true);
     for (i, x) in x.chunks(rounding.together * GROUP).enumerate() {
-        let largest = x.iter().fold(0.0_f32, |a, b| a.max(b.abs()));
+        let largest = largest_of(x);
+        is_finite &= largest.is_finite();
         let (scale, inverse) = scale_of(largest, rounding.largest, rounding.scaling);
         largest_scale = largest_scale.max(scale);
         for (k, x) in x.chunks_exact(GROUP).enumerate() {
@@ -324,8 +330,14 @@ fn round_row(pool: &Pool, x: &[f32], rounding: Rounding, row: &mut Row) {
         }
     }
     if rounding.scaling != Scaling::Exact {
-        row.count_from_base(x.len() / GROUP, largest_scale, rounding);
+        row.count_from_base(x.len() / GROUP, largest_scale, is_finite, rounding);
     }
+}
+
+/// The largest absolute value; not finite if one number is not. As integers, the bits of numbers without a sign are in
+/// the order of the numbers, with infinity and NaN above all of them; a maximum of numbers would pass NaN over.
+fn largest_of(x: &[f32]) -> f32 {
+    f32::from_bits(x.iter().map(|x| x.abs().to_bits()).max().unwrap_or(0))
 }
 
 /// # Safety
@@ -334,21 +346,25 @@ fn round_row(pool: &Pool, x: &[f32], rounding: Rounding, row: &mut Row) {
 #[target_feature(enable = "avx2,fma")]
 unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut Row) {
     use std::arch::x86_64::*;
-    let sign = _mm256_set1_ps(-0.0);
-    let mut largest_scale = 0.0_f32;
+    let magnitude = _mm256_set1_epi32(i32::MAX);
+    let (mut largest_scale, mut is_finite) = (0.0_f32, true);
     for (i, x) in x.chunks_exact(rounding.together * GROUP).enumerate() {
         // SAFETY: 32 numbers of a group of `x`, 32 numbers of a line.
         unsafe {
-            let mut max = _mm256_setzero_ps();
+            // The maximum as integers, as in `largest_of`.
+            let mut max = _mm256_setzero_si256();
             for x in x.chunks_exact(GROUP) {
-                let v: [__m256; 4] = std::array::from_fn(|part| _mm256_loadu_ps(x.as_ptr().add(part * 8)));
-                let low = _mm256_max_ps(_mm256_andnot_ps(sign, v[0]), _mm256_andnot_ps(sign, v[1]));
-                let high = _mm256_max_ps(_mm256_andnot_ps(sign, v[2]), _mm256_andnot_ps(sign, v[3]));
-                max = _mm256_max_ps(max, _mm256_max_ps(low, high));
+                let v: [__m256i; 4] = std::array::from_fn(|part| {
+                    _mm256_and_si256(_mm256_loadu_si256(x.as_ptr().add(part * 8).cast()), magnitude)
+                });
+                let (low, high) = (_mm256_max_epi32(v[0], v[1]), _mm256_max_epi32(v[2], v[3]));
+                max = _mm256_max_epi32(max, _mm256_max_epi32(low, high));
             }
-            let max = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps::<1>(max));
-            let max = _mm_max_ps(max, _mm_movehl_ps(max, max));
-            let largest = _mm_cvtss_f32(_mm_max_ss(max, _mm_movehdup_ps(max)));
+            let max = _mm_max_epi32(_mm256_castsi256_si128(max), _mm256_extracti128_si256::<1>(max));
+            let max = _mm_max_epi32(max, _mm_unpackhi_epi64(max, max));
+            let max = _mm_max_epi32(max, _mm_shuffle_epi32::<0b01>(max));
+            let largest = f32::from_bits(_mm_cvtsi128_si32(max) as u32);
+            is_finite &= largest.is_finite();
             let (scale, inverse) = scale_of(largest, rounding.largest, rounding.scaling);
             largest_scale = largest_scale.max(scale);
             let inverse = _mm256_set1_ps(inverse);
@@ -387,6 +403,6 @@ unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut Row) {
         }
     }
     if rounding.scaling != Scaling::Exact {
-        row.count_from_base(x.len() / GROUP, largest_scale, rounding);
+        row.count_from_base(x.len() / GROUP, largest_scale, is_finite, rounding);
     }
 }

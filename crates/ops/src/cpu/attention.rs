@@ -8,6 +8,7 @@
 //! of fixed length (`part.rs`). Keys that a row does not see change nothing, wherever its unit begins and ends.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use weights::Dtype;
 
@@ -54,6 +55,19 @@ impl Input<'_> {
     #[inline(always)]
     pub(crate) fn n_scores(&self, n_keys: usize) -> usize {
         if self.is_invariant() { n_keys.next_multiple_of(KV_BLOCK) } else { n_keys }
+    }
+
+    /// Cuts a context into about as many parts as there should be.
+    fn split(&self, keys: Range<usize>, n_splits: usize) -> Vec<Range<usize>> {
+        if n_splits <= 1 {
+            return Vec::from([keys]);
+        }
+        if self.is_invariant() {
+            return part::ranges(keys).collect();
+        }
+        let n_splits = n_splits.min(keys.len().div_ceil(MIN_SPLIT_BLOCKS * KV_BLOCK)).max(1);
+        let step = keys.len().div_ceil(n_splits).next_multiple_of(KV_BLOCK);
+        keys.clone().step_by(step).map(|from| from..(from + step).min(keys.end)).collect()
     }
 
     /// Bends a row's scores of keys `start..` and hides what the row does not see.
@@ -144,17 +158,8 @@ pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f3
             let hidden = input.window.map_or(0, |window| (span.first_position + first + 1).saturating_sub(window));
             let window_step = if input.is_invariant() { part::WINDOW_STEP } else { KV_BLOCK };
             let begin = hidden / window_step * window_step;
-            let is_split = pool.n_threads() > 1 && n_whole < n_wanted;
-            let ranges = if !is_split {
-                vec![begin..n_keys]
-            } else if input.is_invariant() {
-                part::ranges(begin..n_keys).collect()
-            } else {
-                let most = (n_keys - begin).div_ceil(MIN_SPLIT_BLOCKS * KV_BLOCK).max(1);
-                let n_splits = n_wanted.div_ceil(n_whole).min(most);
-                let step = (n_keys - begin).div_ceil(n_splits).next_multiple_of(KV_BLOCK);
-                (begin..n_keys).step_by(step).map(|from| from..(from + step).min(n_keys)).collect::<Vec<_>>()
-            };
+            let n_splits = if pool.n_threads() == 1 { 1 } else { n_wanted.div_ceil(n_whole) };
+            let ranges = input.split(begin..n_keys, n_splits);
             let (n_made, is_split) = (ranges.len(), ranges.len() > 1);
             for kv_head in 0..n_kv_heads {
                 let part = |i: usize| is_split.then_some(n_parts + i);

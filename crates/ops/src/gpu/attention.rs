@@ -33,6 +33,8 @@ pub struct AttentionPlan {
     pub n_queries: usize,
     pub n_tiles: usize,
     pub n_splits: usize,
+    /// Blocks of keys of each split, from the start of the context on; 0 splits a context evenly.
+    pub part_blocks: usize,
     pub kernel: AttentionKernel,
 }
 
@@ -70,6 +72,8 @@ const FEW_HEAD_DIMS: [usize; 3] = [64, 128, 256];
 const FLASH_WAVES: u32 = 4;
 /// A part of a context that is split for it: a block of keys a wave.
 const MIN_FEW_PART: usize = 4 * KV_BLOCK;
+/// Keys of the shortest part where rows must not matter.
+const INVARIANT_PART: usize = 256;
 
 /// What a plan needs to know of the chip and of the KV pool.
 #[derive(Copy, Clone, Debug)]
@@ -83,6 +87,8 @@ pub struct AttentionChip {
     pub has_wgmma: bool,
     /// Whether any layer has a window, a cap or sinks: few query vectors then go without the units.
     pub is_shaped: bool,
+    /// Where rows must not matter: the keys of each part of every context.
+    pub part_keys: Option<usize>,
 }
 
 impl AttentionChip {
@@ -92,7 +98,29 @@ impl AttentionChip {
         let is_f16 = kv == weights::Dtype::F16;
         let has_matrix_units = device.has_mma() && is_f16;
         let has_tiles = device.has_matrix_units() && !device.has_mma() && is_f16;
-        Self { n_multiprocessors, has_matrix_units, has_tiles, has_wgmma: device.has_wgmma() && is_f16, is_shaped }
+        let has_wgmma = device.has_wgmma() && is_f16;
+        Self { n_multiprocessors, has_matrix_units, has_tiles, has_wgmma, is_shaped, part_keys: None }
+    }
+
+    /// The same where rows must not matter, for contexts of up to `n_ctx` tokens: parts are as short as the merging
+    /// kernel and the room for one tile's parts allow.
+    pub fn with_parts(self, heads: &Heads, n_ctx: usize) -> Self {
+        let (_, n_queries) = self.few_queries(heads, 1);
+        let part_bytes = heads.n_kv_heads.max(1) * n_queries * (heads.head_dim + 2) * 4;
+        let most = (PARTS_BYTES / part_bytes).clamp(1, MAX_SPLITS);
+        let shortest = n_ctx.next_power_of_two().div_ceil(most).next_power_of_two();
+        Self { part_keys: Some(shortest.max(INVARIANT_PART)), ..self }
+    }
+
+    /// The kernel for few rows of each sequence, and how many query vectors its tiles have.
+    fn few_queries(&self, heads: &Heads, n_rows: usize) -> (AttentionKernel, usize) {
+        let most = n_rows.max(1) * (heads.n_heads / heads.n_kv_heads.max(1)).max(1);
+        let is_few = self.has_matrix_units && !self.is_shaped && FEW_HEAD_DIMS.contains(&heads.head_dim);
+        match is_few {
+            true if most > 8 && heads.head_dim <= 128 => (AttentionKernel::Few, 16),
+            true => (AttentionKernel::Few, 8),
+            false => (AttentionKernel::Vector, most.next_power_of_two().min(MAX_QUERIES)),
+        }
     }
 }
 
@@ -108,24 +136,32 @@ impl AttentionPlan {
     /// For spans of these many rows; `n_context` is the longest context that the launch must be good for.
     pub fn new(span_rows: &[usize], heads: &Heads, n_context: usize, chip: &AttentionChip) -> Self {
         let longest = span_rows.iter().max().copied().unwrap_or(0);
+        let group = (heads.n_heads / heads.n_kv_heads).max(1);
+        if let Some(part_keys) = chip.part_keys {
+            // The tiles of a sequence that decodes, however many rows there are.
+            let (kernel, n_queries) = chip.few_queries(heads, 1);
+            let n_tiles = span_rows.iter().map(|rows| (rows * group).div_ceil(n_queries)).sum();
+            let (n_splits, part_blocks) = (n_context.div_ceil(part_keys).max(1), part_keys / KV_BLOCK);
+            return Self { n_queries, n_tiles, n_splits, part_blocks, kernel };
+        }
         if chip.has_wgmma && WGMMA_HEAD_DIMS.contains(&heads.head_dim) && longest >= MIN_FLASH_ROWS {
             let n_tiles = span_rows.iter().map(|rows| rows.div_ceil(WGMMA_ROWS)).sum();
-            return Self { n_queries: WGMMA_ROWS, n_tiles, n_splits: 1, kernel: AttentionKernel::Wgmma };
+            return Self {
+                n_queries: WGMMA_ROWS,
+                n_tiles,
+                n_splits: 1,
+                part_blocks: 0,
+                kernel: AttentionKernel::Wgmma,
+            };
         }
         let is_fit = heads.head_dim.is_multiple_of(16) && heads.head_dim <= 128;
         if (chip.has_matrix_units || chip.has_tiles) && is_fit && longest >= MIN_FLASH_ROWS {
             let n_tiles = span_rows.iter().map(|rows| rows.div_ceil(FLASH_ROWS)).sum();
             let kernel = if chip.has_matrix_units { AttentionKernel::Flash } else { AttentionKernel::Units };
-            return Self { n_queries: FLASH_ROWS, n_tiles, n_splits: 1, kernel };
+            return Self { n_queries: FLASH_ROWS, n_tiles, n_splits: 1, part_blocks: 0, kernel };
         }
-        let group = (heads.n_heads / heads.n_kv_heads).max(1);
-        let most = longest.max(1) * group;
-        let is_few = chip.has_matrix_units && !chip.is_shaped && FEW_HEAD_DIMS.contains(&heads.head_dim);
-        let (kernel, n_queries, min_part) = match is_few {
-            true if most > 8 && heads.head_dim <= 128 => (AttentionKernel::Few, 16, MIN_FEW_PART),
-            true => (AttentionKernel::Few, 8, MIN_FEW_PART),
-            false => (AttentionKernel::Vector, most.next_power_of_two().min(MAX_QUERIES), MIN_PART),
-        };
+        let (kernel, n_queries) = chip.few_queries(heads, longest);
+        let min_part = if kernel == AttentionKernel::Few { MIN_FEW_PART } else { MIN_PART };
         let n_tiles: usize = span_rows.iter().map(|rows| (rows * group).div_ceil(n_queries)).sum();
         let n_units = (n_tiles * heads.n_kv_heads).max(1);
         let unit_bytes = n_units * n_queries * (heads.head_dim + 2) * 4;
@@ -136,7 +172,7 @@ impl AttentionPlan {
         };
         let most = n_context.div_ceil(min_part).min(PARTS_BYTES / unit_bytes).min(MAX_SPLITS);
         let n_splits = wanted.min(most).max(1);
-        Self { n_queries, n_tiles, n_splits, kernel }
+        Self { n_queries, n_tiles, n_splits, part_blocks: 0, kernel }
     }
 
     /// Words that [`AttentionPlan::write`] appends.
@@ -186,6 +222,7 @@ gpu::args! {
         head_dim: u32,
         scale: f32,
         n_splits: u32,
+        part_blocks: u32,
         window: u32,
         cap: f32,
         sinks: Option<Slice<'a, f32>>,
@@ -206,6 +243,7 @@ gpu::args! {
         n_kv_heads: u32,
         scale: f32,
         n_splits: u32,
+        part_blocks: u32,
     }
 }
 
@@ -406,60 +444,69 @@ pub(crate) fn launch(
     let unit = unit(gpu, is_kept_f16(OP, kv.k.dtype)?, heads.head_dim, shaping.is_any())?;
     let mut workspace = gpu.workspace.borrow_mut();
     let mut parts = workspace.parts.all_mut().cast::<f32>()?;
-    let n_parts = plan.n_tiles * heads.n_kv_heads * plan.n_splits * plan.n_queries * (heads.head_dim + 2);
-    if plan.n_splits > 1 && n_parts > parts.len() {
-        let what = format!("{n_parts} numbers of split contexts, room for {}", parts.len());
+    let n_parts = heads.n_kv_heads * plan.n_splits * plan.n_queries * (heads.head_dim + 2);
+    if plan.n_splits > MAX_SPLITS || (plan.n_splits > 1 && n_parts > parts.len()) {
+        let what = format!("{} parts of {n_parts} numbers, room for {}", plan.n_splits, parts.len());
         return Err(Error::Argument { op: OP, what });
     }
+    // All tiles at once, unless their parts would take too much room.
+    let run_tiles = if plan.n_splits > 1 { parts.len() / n_parts } else { plan.n_tiles }.max(1);
     let mut out = out.device_f32s(OP, "out")?;
     let [n_heads, n_kv_heads] = [heads.n_heads, heads.n_kv_heads].map(|n| n as u32);
     let (head_dim, n_splits) = (heads.head_dim as u32, count(OP, "splits", plan.n_splits)?);
-    let n_tiles = count(OP, "tiles", plan.n_tiles)?;
-    let grid = Grid { blocks: [n_tiles, n_kv_heads, n_splits], threads: [THREADS, 1, 1], shared_bytes: 0 };
+    let part_blocks = count(OP, "blocks", plan.part_blocks)?;
     let (q, k_pool, v_pool) = (q.device_f32s(OP, "q")?, kv.k.device_bytes(OP, "k")?, kv.v.device_bytes(OP, "v")?);
-    if plan.kernel == AttentionKernel::Few {
-        let args = FlashFew {
-            q,
-            k_pool,
-            v_pool,
-            tiles,
-            spans,
-            tables,
-            out: out.reborrow(),
-            parts: parts.reborrow(),
-            n_heads,
-            n_kv_heads,
-            scale: heads.scale,
-            n_splits,
-        };
-        gpu.launcher.launch(&few_kernel(gpu, heads.head_dim, plan.n_queries)?, grid, &args)?;
-    } else {
-        let args = Attention {
-            q,
-            k_pool,
-            v_pool,
-            tiles,
-            spans,
-            tables,
-            out: out.reborrow(),
-            parts: parts.reborrow(),
-            n_heads,
-            n_kv_heads,
-            head_dim,
-            scale: heads.scale,
-            n_splits,
-            window,
-            cap,
-            sinks,
-        };
-        gpu.launcher.launch(&unit.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?;
-    }
-    if plan.n_splits > 1 {
-        let n_q = plan.n_queries as u32;
-        let parts = parts.as_slice();
-        let args = Merge { tiles, spans, parts, out, n_heads, n_kv_heads, head_dim, n_q, n_splits, sinks };
-        let grid = Grid { blocks: [n_tiles, n_kv_heads, n_q], threads: [MERGE_THREADS, 1, 1], shared_bytes: 0 };
-        gpu.launcher.launch(&unit.merge, grid, &args)?;
+    for first in (0..plan.n_tiles).step_by(run_tiles) {
+        let run = first..plan.n_tiles.min(first + run_tiles);
+        let n_tiles = count(OP, "tiles", run.len())?;
+        let tiles = tiles.slice(2 * run.start..2 * run.end)?;
+        let grid = Grid { blocks: [n_tiles, n_kv_heads, n_splits], threads: [THREADS, 1, 1], shared_bytes: 0 };
+        if plan.kernel == AttentionKernel::Few {
+            let args = FlashFew {
+                q,
+                k_pool,
+                v_pool,
+                tiles,
+                spans,
+                tables,
+                out: out.reborrow(),
+                parts: parts.reborrow(),
+                n_heads,
+                n_kv_heads,
+                scale: heads.scale,
+                n_splits,
+                part_blocks,
+            };
+            gpu.launcher.launch(&few_kernel(gpu, heads.head_dim, plan.n_queries)?, grid, &args)?;
+        } else {
+            let args = Attention {
+                q,
+                k_pool,
+                v_pool,
+                tiles,
+                spans,
+                tables,
+                out: out.reborrow(),
+                parts: parts.reborrow(),
+                n_heads,
+                n_kv_heads,
+                head_dim,
+                scale: heads.scale,
+                n_splits,
+                part_blocks,
+                window,
+                cap,
+                sinks,
+            };
+            gpu.launcher.launch(&unit.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?;
+        }
+        if plan.n_splits > 1 {
+            let n_q = plan.n_queries as u32;
+            let (parts, out) = (parts.as_slice(), out.reborrow());
+            let args = Merge { tiles, spans, parts, out, n_heads, n_kv_heads, head_dim, n_q, n_splits, sinks };
+            let grid = Grid { blocks: [n_tiles, n_kv_heads, n_q], threads: [MERGE_THREADS, 1, 1], shared_bytes: 0 };
+            gpu.launcher.launch(&unit.merge, grid, &args)?;
+        }
     }
     Ok(())
 }

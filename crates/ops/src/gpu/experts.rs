@@ -6,12 +6,15 @@
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 
+use weights::Dtype;
+
 use super::count;
+use super::grouped::ExpertMatrices;
 use super::matmul::{DeviceLeft, THREADS};
 use super::matvec::{PackedMatvec, PlainMatvec, ROUNDED_BYTES, ROUNDED_SCALES_BYTES, round, waves_and_outs};
 use super::unit::kernels;
 use crate::embed::expect_device_layout;
-use crate::matmul::OP;
+use crate::matmul::{Mode, OP};
 use crate::route::{Gating, Routing};
 use crate::tiles::GROUP;
 use crate::{Error, Exec, Gpu, View, ViewMut};
@@ -54,6 +57,7 @@ gpu::args! {
         out: SliceMut<'a, f32>,
         n_cols: u32,
         n_used: u32,
+        adds: u32,
         n: u64,
     }
 }
@@ -72,10 +76,13 @@ gpu::args! {
     pub(crate) struct ExpertPacked<'a> {
         q: Slice<'a, u8>,
         scales: Slice<'a, f32>,
-        w: Slice<'a, u8>,
-        out: SliceMut<'a, f32>,
+        w0: Slice<'a, u8>,
+        w1: Option<Slice<'a, u8>>,
+        o0: SliceMut<'a, f32>,
+        o1: Option<SliceMut<'a, f32>>,
         chosen: Slice<'a, u32>,
-        step: u64,
+        step0: u64,
+        step1: u64,
         n_out: u32,
         n_groups: u32,
         share: u32,
@@ -85,10 +92,13 @@ gpu::args! {
 gpu::args! {
     pub(crate) struct ExpertPlain<'a> {
         x: Slice<'a, f32>,
-        w: Slice<'a, u8>,
-        out: SliceMut<'a, f32>,
+        w0: Slice<'a, u8>,
+        w1: Option<Slice<'a, u8>>,
+        o0: SliceMut<'a, f32>,
+        o1: Option<SliceMut<'a, f32>>,
         chosen: Slice<'a, u32>,
-        step: u64,
+        step0: u64,
+        step1: u64,
         n_out: u32,
         n_in: u32,
         share: u32,
@@ -164,107 +174,146 @@ pub fn choose_experts(
     )?)
 }
 
-/// `out[p] = x[p / share] * matrices[chosen[p]]` for every pair: `x` has a row a pair, or one for all pairs of a row.
-pub fn expert_matmul(
-    exec: Exec,
-    x: View,
-    matrices: &[View],
-    biases: &[View],
-    chosen: View,
-    out: &mut ViewMut,
-) -> Result<(), Error> {
+/// The left side of experts' products: a row for each pair, or one for all pairs of a row.
+#[derive(Copy, Clone)]
+pub enum ExpertLeft<'a> {
+    Rows(View<'a>),
+    /// `silu(gate) * up`, for packed weights.
+    Gated {
+        gate: View<'a>,
+        up: View<'a>,
+    },
+}
+
+/// `out[p] = x[p / share] * weights[chosen[p]] + biases[chosen[p]]`.
+pub struct ExpertProduct<'a> {
+    pub matrices: &'a ExpertMatrices<'a>,
+    pub out: ViewMut<'a>,
+}
+
+/// One product for every pair, or two of the same shape and type.
+pub fn expert_matmul(exec: Exec, x: ExpertLeft, products: &mut [ExpertProduct], chosen: View) -> Result<(), Error> {
     let gpu = exec.gpu_only(OP)?;
-    let ([n_rows, n_in], [n_pairs, n_out]) = (x.shape, out.shape);
-    chosen.expect_shape(OP, "chosen", [n_pairs, 1])?;
-    let Some(first) = matrices.first() else {
+    let left = match x {
+        ExpertLeft::Rows(x) => DeviceLeft::Rows(x),
+        ExpertLeft::Gated { gate, up } => DeviceLeft::Gated { gate, up },
+    };
+    let (1 | 2, Some(first)) = (products.len(), products.first()) else {
+        return Err(Error::Argument { op: OP, what: format!("{} products of experts", products.len()) });
+    };
+    let ([n_rows, n_in], [n_pairs, n_out]) = (left.shape(), first.out.shape);
+    let Some(model) = first.matrices.weights.first().copied() else {
         return Err(Error::Argument { op: OP, what: "no experts".into() });
     };
+    chosen.expect_shape(OP, "chosen", [n_pairs, 1])?;
     if n_pairs == 0 || n_out == 0 {
         return Ok(());
     }
     if n_rows == 0 || !n_pairs.is_multiple_of(n_rows) {
         return Err(Error::Argument { op: OP, what: format!("{n_pairs} pairs of {n_rows} rows") });
     }
-    for matrix in matrices {
-        matrix.expect_shape(OP, "weight", [n_out, n_in])?;
-        expect_device_layout(OP, matrix)?;
-        if (matrix.dtype, matrix.layout) != (first.dtype, first.layout) {
-            return Err(Error::Argument { op: OP, what: "experts of different types".into() });
+    if matches!(left, DeviceLeft::Gated { .. }) && model.dtype.block_len() == 1 {
+        return Err(Error::Argument { op: OP, what: format!("a gate on the way into {} weights", model.dtype) });
+    }
+    for product in &*products {
+        product.out.as_view().expect_shape(OP, "out", [n_pairs, n_out])?;
+        for matrix in &product.matrices.weights {
+            matrix.expect_shape(OP, "weight", [n_out, n_in])?;
+            expect_device_layout(OP, matrix)?;
+            if (matrix.dtype, matrix.layout) != (model.dtype, model.layout) {
+                return Err(Error::Argument { op: OP, what: "experts of different types".into() });
+            }
         }
     }
     let _op = gpu.launcher.op(OP);
-    gpu.launcher
-        .count(gpu::Work { bytes: n_pairs as u64 * first.n_bytes(), flops: 2 * (n_pairs * n_out * n_in) as u64 });
-    multiply(gpu, x, matrices, chosen, out)?;
-    if biases.is_empty() {
+    let n = (n_pairs * products.len()) as u64;
+    gpu.launcher.count(gpu::Work { bytes: n * model.n_bytes(), flops: 2 * n * (n_out * n_in) as u64 });
+    multiply(gpu, left, model.dtype, products, chosen)?;
+    products.iter_mut().try_for_each(|product| add_biases(gpu, product, chosen))
+}
+
+fn add_biases(gpu: &Gpu, product: &mut ExpertProduct, chosen: View) -> Result<(), Error> {
+    if product.matrices.biases.is_empty() {
         return Ok(());
     }
-    let (bias, step) = evenly(OP, biases)?;
+    let [n_pairs, n_out] = product.out.shape;
+    let (bias, step) = evenly(OP, &product.matrices.biases)?;
     let args = AddExpertBias {
         bias: bias.cast()?,
         chosen: chosen.device_bytes(OP, "chosen")?.cast()?,
         step: (step / 4) as u64,
         n_cols: count(OP, "columns", n_out)?,
         n: (n_pairs * n_out) as u64,
-        out: out.device_f32s(OP, "out")?,
+        out: product.out.device_f32s(OP, "out")?,
     };
     Ok(gpu.launcher.launch(&ExpertKernels::get(gpu.kernels, &[])?.add_bias, numbers(OP, n_pairs * n_out)?, &args)?)
 }
 
-fn multiply(gpu: &Gpu, x: View, matrices: &[View], chosen: View, out: &mut ViewMut) -> Result<(), Error> {
-    let ([n_rows, n_in], [n_pairs, n_out]) = (x.shape, out.shape);
-    let (dtype, share) = (matrices[0].dtype, n_pairs / n_rows);
-    let (w, step) = evenly(OP, matrices)?;
+fn multiply(
+    gpu: &Gpu,
+    left: DeviceLeft,
+    dtype: Dtype,
+    products: &mut [ExpertProduct],
+    chosen: View,
+) -> Result<(), Error> {
+    let ([n_rows, n_in], [n_pairs, n_out]) = (left.shape(), products[0].out.shape);
+    let share = n_pairs / n_rows;
     let (is_packed, (waves, outs)) = (dtype.block_len() > 1, waves_and_outs(gpu, dtype));
     let n_blocks = count(OP, "weight rows", n_out)?.div_ceil(outs).div_ceil(waves);
     let threads = waves * gpu.kernels.device().properties().wave_width;
-    let (chosen, mut out) = (chosen.device_bytes(OP, "chosen")?.cast::<u32>()?, out.device_f32s(OP, "out")?);
-    let n_out_words = count(OP, "weight rows", n_out)?;
+    let chosen = chosen.device_bytes(OP, "chosen")?.cast::<u32>()?;
+    let n_products = products.len() as u32;
+    let mut parts = Vec::with_capacity(2);
+    for product in products {
+        let (w, step) = evenly(OP, &product.matrices.weights)?;
+        parts.push((w, step as u64, product.out.device_f32s(OP, "out")?));
+    }
     let most = (MAX_PAIRS / share).max(1) * share;
     let mut workspace = gpu.workspace.borrow_mut();
     let n_groups = n_in / GROUP;
     let (q_bytes, s_bytes) = (n_rows * n_groups * ROUNDED_BYTES, n_rows * n_groups * ROUNDED_SCALES_BYTES);
     if is_packed {
         let (q, scales) = workspace.activations.slice_mut(..q_bytes + s_bytes)?.split_at(q_bytes)?;
-        round(gpu, DeviceLeft::Rows(x), q, scales.cast()?)?;
+        round(gpu, left, q, scales.cast()?)?;
     }
     let space = workspace.activations.all();
+    let (n_out_words, n_groups_words) = (count(OP, "weight rows", n_out)?, count(OP, "groups", n_groups)?);
     for first in (0..n_pairs).step_by(most) {
         let pairs = first..(first + most).min(n_pairs);
         let rows = pairs.start / share..pairs.end / share;
-        let grid = Grid::plane(n_blocks, count(OP, "pairs", pairs.len())?, threads);
-        let (chosen, step, share) = (chosen.slice(pairs.clone())?, step as u64, share as u32);
-        let out = out.slice_mut(pairs.start * n_out..pairs.end * n_out)?;
+        let blocks = [n_blocks, count(OP, "pairs", pairs.len())?, n_products];
+        let grid = Grid { blocks, threads: [threads, 1, 1], shared_bytes: 0 };
+        let (chosen, share) = (chosen.slice(pairs.clone())?, share as u32);
+        let mut each = parts
+            .iter_mut()
+            .map(|(w, step, out)| Ok::<_, Error>((*w, *step, out.slice_mut(pairs.start * n_out..pairs.end * n_out)?)));
+        let (w0, step0, o0) = each.next().expect("one product at least")?;
+        let (w1, step1, o1) = match each.next().transpose()? {
+            Some((w, step, out)) => (Some(w), step, Some(out)),
+            None => (None, 0, None),
+        };
+        let n_out = n_out_words;
         if is_packed {
-            let args = ExpertPacked {
-                q: space.slice(rows.start * n_groups * ROUNDED_BYTES..rows.end * n_groups * ROUNDED_BYTES)?,
-                scales: space
-                    .slice(
-                        q_bytes + rows.start * n_groups * ROUNDED_SCALES_BYTES
-                            ..q_bytes + rows.end * n_groups * ROUNDED_SCALES_BYTES,
-                    )?
-                    .cast()?,
-                w,
-                out,
-                chosen,
-                step,
-                n_out: n_out_words,
-                n_groups: count(OP, "groups", n_groups)?,
-                share,
-            };
+            let q = space.slice(rows.start * n_groups * ROUNDED_BYTES..rows.end * n_groups * ROUNDED_BYTES)?;
+            let scales = q_bytes + rows.start * n_groups * ROUNDED_SCALES_BYTES
+                ..q_bytes + rows.end * n_groups * ROUNDED_SCALES_BYTES;
+            let scales = space.slice(scales)?.cast()?;
+            let n_groups = n_groups_words;
+            let args = ExpertPacked { q, scales, w0, w1, o0, o1, chosen, step0, step1, n_out, n_groups, share };
             gpu.launcher.launch(&PackedMatvec::of(gpu, dtype)?.expert, grid, &args)?;
         } else {
+            let DeviceLeft::Rows(x) = left else { unreachable!("checked: only packed weights take a gate") };
             let x = x.device_f32s(OP, "x")?.slice(rows.start * n_in..rows.end * n_in)?;
             let n_in = count(OP, "columns", n_in)?;
-            let args = ExpertPlain { x, w, out, chosen, step, n_out: n_out_words, n_in, share };
+            let args = ExpertPlain { x, w0, w1, o0, o1, chosen, step0, step1, n_out, n_in, share };
             gpu.launcher.launch(&PlainMatvec::of(gpu, dtype)?.expert, grid, &args)?;
         }
     }
     Ok(())
 }
 
-/// `out[r] = sum of weights[p] * y[p]` over the pairs of row r.
-pub fn sum_experts(exec: Exec, y: View, weights: View, out: &mut ViewMut) -> Result<(), Error> {
+/// `out[r] (+)= sum of weights[p] * y[p]` over the pairs of row r.
+pub fn sum_experts(exec: Exec, y: View, weights: View, mode: Mode, out: &mut ViewMut) -> Result<(), Error> {
     const OP: &str = "sum_experts";
     let gpu = exec.gpu_only(OP)?;
     let ([n_rows, n_cols], n_pairs) = (out.shape, y.n_rows());
@@ -284,6 +333,7 @@ pub fn sum_experts(exec: Exec, y: View, weights: View, out: &mut ViewMut) -> Res
         out: out.device_f32s(OP, "out")?,
         n_cols: count(OP, "columns", n_cols)?,
         n_used: count(OP, "experts", n_pairs / n_rows)?,
+        adds: u32::from(mode == Mode::Add),
         n: (n_rows * n_cols) as u64,
     };
     Ok(gpu.launcher.launch(&ExpertKernels::get(gpu.kernels, &[])?.sum, numbers(OP, n_rows * n_cols)?, &args)?)

@@ -1,13 +1,13 @@
 //! Every kernel file of the crate: what the scripts compile, checked by the tests of `unit.rs`.
 
 use super::unit::KernelFile;
-use super::{attention, blas, experts, grouped, matmul, matrix_tiles, matvec, mma};
+use super::{attention, blas, experts, grouped, matmul, matrix_tiles, matvec, mma, wide};
 use crate::{
     adjust, embed, feed, kv_store, norm_heads, numbers, pack, rmsnorm, rope, rope_store, sample, swiglu, take_rows,
 };
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 30] = [
+pub(crate) const FILES: [&KernelFile; 31] = [
     &adjust::AdjustKernels::FILE,
     &attention::ATTENTION,
     &embed::EmbedKernels::FILE,
@@ -26,6 +26,7 @@ pub(crate) const FILES: [&KernelFile; 30] = [
     &matmul::FloatTiles::FILE,
     &mma::MmaKernels::FILE,
     &matrix_tiles::MatrixTiles::FILE,
+    &wide::WideKernels::FILE,
     &matvec::PlainMatvec::FILE,
     &matvec::PackedMatvec::FILE,
     &norm_heads::NormHeadsKernels::FILE,

@@ -17,7 +17,7 @@ use crate::embed::expect_device_layout;
 use crate::matmul::OP;
 use crate::plan::fits_f16;
 use crate::tiles::GROUP;
-use crate::{Activation, Error, Exec, Gpu, View, ViewMut};
+use crate::{Activation, Error, Exec, Gpu, Numerics, View, ViewMut};
 
 /// Columns that rows of halves are padded to.
 const STEP: usize = 128;
@@ -97,10 +97,9 @@ const BLOCK_OUTS: usize = 128;
 /// Positions of a tile, in eights, that a kernel is compiled for.
 const MMA_TILES: [usize; 4] = [1, 2, 4, 8];
 const WGMMA_TILES: [usize; 5] = [1, 2, 4, 8, WIDE_TILES];
-/// As many as only the wider units take, and types for which their results were compared with f64 on an H200. F16 gives
-/// wrong numbers there: its weights go into the units as they were loaded.
+/// As many as only the wider units take, and types for which their results were compared with f64 on an H200.
 const WIDE_TILES: usize = 16;
-const WIDE_DTYPES: [Dtype; 2] = [Dtype::Q4_0, Dtype::Q4K];
+const WIDE_DTYPES: [Dtype; 4] = [Dtype::Q4_0, Dtype::Q4K, Dtype::Q6K, Dtype::F16];
 const UNIT_TILES: [usize; 2] = [4, 8];
 
 /// The kernels of a chip, and what they want.
@@ -115,7 +114,9 @@ impl GroupedChip {
     fn of(gpu: &Gpu) -> Option<Self> {
         let device = gpu.kernels.device();
         if device.has_mma() {
-            let tiles: &[usize] = if device.has_wgmma() { &WGMMA_TILES } else { &MMA_TILES };
+            // The wider units add in another order.
+            let is_wide = device.has_wgmma() && gpu.kernels.numerics() == Numerics::Fastest;
+            let tiles: &[usize] = if is_wide { &WGMMA_TILES } else { &MMA_TILES };
             return Some(Self { tiles, threads: 128, has_mma: true });
         }
         let units = Self { tiles: &UNIT_TILES, threads: 256, has_mma: false };
@@ -224,7 +225,12 @@ fn takes(gpu: &Gpu, kind: &GroupedChip, shape: &Shape, sets: [&ExpertMatrices; 3
     let is_alike = |set: &&ExpertMatrices| set.weights.iter().all(|view| (view.dtype, view.layout) == first(set));
     let n_index_words = n_pairs + 8 + 4 * shape.max_tiles(8 * kind.tiles[0]);
     let workspace = gpu.workspace.borrow();
-    n_rows >= gpu.kernels.tuning.experts_from
+    // Where rows must not matter there is one kernel for any number of them: on other chips the one that takes few.
+    let is_wanted = match gpu.kernels.numerics() {
+        Numerics::Fastest => n_rows >= gpu.kernels.tuning.experts_from,
+        Numerics::RowInvariant => kind.has_mma,
+    };
+    is_wanted
         && n_experts <= MAX_GPU_EXPERTS
         && n_in.is_multiple_of(GROUP)
         && n_ff.is_multiple_of(GROUP)

@@ -2,13 +2,13 @@
 //!
 //! A translation unit is one op's file with its defines (format, KV type, head size); it is compiled, or taken from the
 //! cache on disk, when something first needs it. A model runs a step while it is being loaded, so that no request waits
-//! for a compiler and no capture meets one.
+//! for a compiler and no capture meets one; before that it rehearses steps, so that units are compiled side by side.
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use gpu::{Blas, Buffer, Cache, Device, Launcher, Module, Program};
+use gpu::{Blas, Buffer, Cache, Code, Device, Launcher, Module, Program, Progress, Target};
 
 use super::unit::KernelFile;
 use crate::{Error, Numerics, Tuning};
@@ -39,6 +39,10 @@ pub struct Kernels {
     pub(crate) tuning: Tuning,
     numerics: Numerics,
     loaded: RefCell<HashMap<Key, Box<dyn Any + Send>>>,
+    /// Machine code of units that nothing has asked for since it was made.
+    made: RefCell<HashMap<Key, (Program, Code)>>,
+    /// Units that a rehearsal has met, while there is one.
+    rehearsed: RefCell<Option<HashMap<Key, Program>>>,
     /// Fast paths that were refused, with the reason and how often.
     refused: RefCell<Vec<(String, u64)>>,
 }
@@ -48,7 +52,16 @@ impl Kernels {
         let (tuning, refused) = Tuning::of(device);
         let refused = RefCell::new(refused.into_iter().map(|why| (why, 1)).collect());
         let numerics = Numerics::default();
-        Self { device: device.clone(), cache, tuning, numerics, loaded: RefCell::default(), refused }
+        Self {
+            device: device.clone(),
+            cache,
+            tuning,
+            numerics,
+            loaded: RefCell::default(),
+            made: RefCell::default(),
+            rehearsed: RefCell::default(),
+            refused,
+        }
     }
 
     /// The same kernels, chosen for this order of sums.
@@ -96,6 +109,20 @@ impl Kernels {
         self.get((file.name, key), || declare(file.program(values)), pick)
     }
 
+    /// From now on units that are not loaded are noted and not compiled, and launching their kernels does nothing.
+    pub fn rehearse(&self) {
+        *self.rehearsed.borrow_mut() = Some(HashMap::new());
+    }
+
+    /// Ends a rehearsal, and compiles what it met on all cores; `tell` hears how far that is.
+    pub fn compile_rehearsed(&self, tell: impl FnMut(Progress)) -> Result<(), Error> {
+        let Some(rehearsed) = self.rehearsed.borrow_mut().take() else { return Ok(()) };
+        let (keys, programs): (Vec<Key>, Vec<Program>) = rehearsed.into_iter().unzip();
+        let codes = gpu::build(&programs, &Target::of(&self.device), &self.cache, tell)?;
+        self.made.borrow_mut().extend(keys.into_iter().zip(programs.into_iter().zip(codes)));
+        Ok(())
+    }
+
     /// The kernels of one unit, made by `program` and `pick` the first time.
     pub(crate) fn get<T: Clone + Send + 'static>(
         &self,
@@ -106,8 +133,17 @@ impl Kernels {
         if let Some(kernels) = self.loaded.borrow().get(&key) {
             return Ok(kernels.downcast_ref::<T>().expect("a key names one type").clone());
         }
-        let program = HEADERS.into_iter().fold(program(), |program, (name, text)| program.header(name, text));
-        let kernels = pick(&Module::load(&self.device, &program, &self.cache)?)?;
+        let full = || HEADERS.into_iter().fold(program(), |program, (name, text)| program.header(name, text));
+        if let Some(rehearsed) = self.rehearsed.borrow_mut().as_mut() {
+            let program = rehearsed.entry(key).or_insert_with(full);
+            return Ok(pick(&Module::rehearsed(&self.device, program))?);
+        }
+        let made = self.made.borrow_mut().remove(&key);
+        let module = match made {
+            Some((program, code)) => Module::from_code(&self.device, &program, &code)?,
+            None => Module::load(&self.device, &full(), &self.cache)?,
+        };
+        let kernels = pick(&module)?;
         self.loaded.borrow_mut().insert(key, Box::new(kernels.clone()));
         Ok(kernels)
     }
@@ -133,8 +169,8 @@ impl Workspace {
     /// `[activations, weights, parts]` in bytes for batches of `max_rows` rows of at most `max_cols` columns.
     pub fn plan(max_rows: usize, max_cols: usize, largest_weight: usize) -> [usize; 3] {
         // Rounded: 2 bytes a number and 8 bytes a group of 32. As f32, for products in f32: in place.
-        // As halves for the matrix units: rows in blocks of 64, columns in steps of 128.
-        let n_rows = max_rows.next_multiple_of(64);
+        // As halves for the matrix units: rows in blocks of up to 128, columns in steps of 128.
+        let n_rows = max_rows.next_multiple_of(128);
         let activations = n_rows.saturating_mul(max_cols.next_multiple_of(128)).saturating_mul(5) / 2;
         [activations.max(256), largest_weight.max(256), PARTS_BYTES]
     }

@@ -1,6 +1,9 @@
 //! Products of some to a few hundred rows on NVIDIA's matrix units, from packed or f16 weights as they lie
 //! (kernels/matmul_mma.hip). The left side becomes halves on the way, laid out as the kernel reads them
 //! (kernels/halves.hip); where there are too few tiles for the chip, the columns are cut into parts that are added up.
+//! Hopper has a kernel of its own for more than a few rows of packed weights (`wide.rs`).
+
+use std::ops::Range;
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 use weights::Dtype;
@@ -8,13 +11,14 @@ use weights::Dtype;
 use super::formats::FormatSet;
 use super::matmul::DeviceLeft;
 use super::unit::{Values, kernels};
-use super::{count, format_number};
+use super::{count, format_number, wide};
 use crate::matmul::{Mode, OP, Product};
 use crate::tiles::GROUP;
-use crate::{Error, Gpu};
+use crate::{Error, Gpu, Numerics};
 
 const THREADS: u32 = 128;
 const HALVES_THREADS: u32 = 256;
+const SUM_THREADS: u32 = 256;
 /// Columns of a step of the kernel, and weight rows of a block.
 const STEP: usize = 128;
 const BLOCK_OUTS: usize = 128;
@@ -42,6 +46,12 @@ const VARIANTS: [Variant; 4] = [
 ];
 /// Rows of a tile.
 const TILE_ROWS: usize = 8;
+/// Rows of the largest block.
+const MOST_BLOCK_ROWS: usize = TILE_ROWS * VARIANTS[VARIANTS.len() - 1].n_tiles;
+/// The variant whose parts every number of rows gets where rows must not matter: the one for 32 sequences.
+const INVARIANT: Variant = Variant { n_tiles: 4, n_stages: 3, n_blocks: 3 };
+/// Words of one row of x in a quarter of a step (kernels/matmul_mma.hip).
+const QUARTER_WORDS: usize = 16;
 
 gpu::args! {
     pub(crate) struct HalvesRows<'a> {
@@ -49,7 +59,7 @@ gpu::args! {
         out: SliceMut<'a, u32>,
         n_cols: u32,
         n_x_rows: u32,
-        is_plain: u32,
+        layout: u32,
     }
 }
 
@@ -60,7 +70,7 @@ gpu::args! {
         out: SliceMut<'a, u32>,
         n_cols: u32,
         n_x_rows: u32,
-        is_plain: u32,
+        layout: u32,
     }
 }
 
@@ -71,7 +81,7 @@ gpu::args! {
         out: SliceMut<'a, u32>,
         n_cols: u32,
         n_x_rows: u32,
-        is_plain: u32,
+        layout: u32,
         eps: f32,
     }
 }
@@ -127,11 +137,20 @@ kernels! {
     }
 }
 
+/// How the left side lies as halves (kernels/halves.hip).
+#[derive(Copy, Clone)]
+pub(super) enum HalvesLayout {
+    AsPacked = 0,
+    AsPlain = 1,
+    Sheets = 2,
+}
+
 /// How rows of x are cut.
 #[derive(Copy, Clone)]
 struct RowBlocks {
     variant: usize,
     n_blocks: usize,
+    block_rows: usize,
     /// Rows that the blocks cover.
     n_padded: usize,
 }
@@ -142,7 +161,7 @@ impl RowBlocks {
             VARIANTS.iter().position(|variant| n_rows <= TILE_ROWS * variant.n_tiles).unwrap_or(VARIANTS.len() - 1);
         let block_rows = TILE_ROWS * VARIANTS[variant].n_tiles;
         let n_blocks = n_rows.div_ceil(block_rows);
-        Self { variant, n_blocks, n_padded: n_blocks * block_rows }
+        Self { variant, n_blocks, block_rows, n_padded: n_blocks * block_rows }
     }
 
     fn shared_bytes(self) -> u32 {
@@ -156,52 +175,71 @@ impl RowBlocks {
     }
 }
 
-/// Bytes of the left side as halves.
+/// Bytes of the left side as halves, on any chip.
 pub(crate) fn n_bytes([n_rows, n_in]: [usize; 2]) -> usize {
-    RowBlocks::of(n_rows).n_words(n_in) * 4
+    (RowBlocks::of(n_rows).n_words(n_in) * 4).max(wide::n_bytes([n_rows, n_in]))
 }
 
 pub(crate) fn launch(gpu: &Gpu, left: DeviceLeft, products: &mut [Product]) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
+    let is_plain = products.iter().all(|p| p.weight.dtype == Dtype::F16);
+    if !is_plain && wide::takes(gpu, n_rows) {
+        return wide::launch(gpu, left, products);
+    }
     let rows = RowBlocks::of(n_rows);
     let mut workspace = gpu.workspace.borrow_mut();
     let workspace = &mut *workspace;
     let mut x = workspace.activations.slice_mut(..rows.n_words(n_in) * 4)?.cast::<u32>()?;
-    let is_plain = products.iter().all(|p| p.weight.dtype == Dtype::F16);
-    halve(gpu, left, x.reborrow(), rows, is_plain)?;
+    let layout = if is_plain { HalvesLayout::AsPlain } else { HalvesLayout::AsPacked };
+    halve(gpu, left, x.reborrow(), rows.n_padded, layout)?;
     let x = x.as_slice();
+    each_type(products, |now| multiply(gpu, x, [n_rows, n_in], rows, workspace.weights.all_mut().cast()?, now))
+}
+
+/// Calls for up to three neighbouring products of one type and mode at a time.
+pub(super) fn each_type(
+    products: &mut [Product],
+    mut multiply: impl FnMut(&mut [Product]) -> Result<(), Error>,
+) -> Result<(), Error> {
     let mut rest = products;
     while let Some(lead) = rest.first() {
         let (dtype, mode) = (lead.weight.dtype, lead.mode);
         let n = rest.iter().take(3).take_while(|p| p.weight.dtype == dtype && p.mode == mode).count();
         let (now, later) = rest.split_at_mut(n);
-        multiply(gpu, x, [n_rows, n_in], rows, workspace.weights.all_mut().cast()?, now)?;
+        multiply(now)?;
         rest = later;
     }
     Ok(())
 }
 
-fn halve(gpu: &Gpu, left: DeviceLeft, out: SliceMut<u32>, rows: RowBlocks, is_plain: bool) -> Result<(), Error> {
+/// `n_x_rows`: rows with padding, or rows of a block of sheets.
+pub(super) fn halve(
+    gpu: &Gpu,
+    left: DeviceLeft,
+    out: SliceMut<u32>,
+    n_x_rows: usize,
+    layout: HalvesLayout,
+) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
     let unit = HalvesKernels::get(gpu.kernels, &[])?;
-    let (n_cols, n_x_rows) = (count(OP, "columns", n_in)?, count(OP, "rows", rows.n_padded)?);
-    let is_plain = u32::from(is_plain);
+    let (n_cols, n_x_rows) = (count(OP, "columns", n_in)?, count(OP, "rows", n_x_rows)?);
+    let layout = layout as u32;
     let n_rows = count(OP, "rows", n_rows)?;
     // A thread a quarter of a group.
     let n_threads = count(OP, "groups", n_in.next_multiple_of(STEP) / GROUP * 4)?;
     let grid = Grid::plane(n_threads.div_ceil(HALVES_THREADS), n_rows, HALVES_THREADS);
     match left {
         DeviceLeft::Rows(x) => {
-            let args = HalvesRows { x: x.device_f32s(OP, "x")?, out, n_cols, n_x_rows, is_plain };
+            let args = HalvesRows { x: x.device_f32s(OP, "x")?, out, n_cols, n_x_rows, layout };
             gpu.launcher.launch(&unit.rows, grid, &args)?;
         }
         DeviceLeft::Gated { gate, up } => {
             let (gate, up) = (gate.device_f32s(OP, "gate")?, up.device_f32s(OP, "up")?);
-            gpu.launcher.launch(&unit.swiglu, grid, &HalvesSwiglu { gate, up, out, n_cols, n_x_rows, is_plain })?;
+            gpu.launcher.launch(&unit.swiglu, grid, &HalvesSwiglu { gate, up, out, n_cols, n_x_rows, layout })?;
         }
         DeviceLeft::Norm { x, weight, eps } => {
             let (x, w) = (x.device_f32s(OP, "x")?, weight.device_f32s(OP, "weight")?);
-            let args = HalvesRmsnorm { x, w, out, n_cols, n_x_rows, is_plain, eps };
+            let args = HalvesRmsnorm { x, w, out, n_cols, n_x_rows, layout, eps };
             gpu.launcher.launch(&unit.rmsnorm, Grid::line(n_rows, HALVES_THREADS), &args)?;
         }
     }
@@ -217,29 +255,55 @@ fn multiply(
     mut space: SliceMut<f32>,
     products: &mut [Product],
 ) -> Result<(), Error> {
-    let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
-    let unit = MmaKernels::get(gpu.kernels, &[format_number(dtype)?])?;
-    let n_out: Vec<usize> = products.iter().map(|p| p.weight.n_rows()).collect();
-    let n_tiles: usize = n_out.iter().map(|n| n.div_ceil(BLOCK_OUTS)).sum();
+    let n_out = products.iter().map(|p| p.weight.n_rows());
+    let n_tiles: usize = n_out.clone().map(|n| n.div_ceil(BLOCK_OUTS)).sum();
     if n_tiles == 0 {
         return Ok(());
     }
-    let n_all: usize = n_out.iter().sum();
-    let blocks = VARIANTS[rows.variant].n_blocks.min(gpu.kernels.tuning.mma_blocks);
+    let n_all: usize = n_out.sum();
+    let n_parts = n_parts(gpu, [n_rows, n_in], rows, n_tiles, space.len() / n_all.max(1));
+    // All rows at once, unless their parts would take too much room.
+    let run_rows = (space.len() / (n_parts * n_all).max(1) / rows.block_rows).max(1) * rows.block_rows;
+    let run_rows = if n_parts == 1 { rows.n_padded } else { run_rows };
+    for first in (0..n_rows).step_by(run_rows) {
+        let run = first..n_rows.min(first + run_rows);
+        multiply_rows(gpu, x, run, n_in, (rows, n_parts), space.reborrow(), products)?;
+    }
+    Ok(())
+}
+
+/// Into how many parts the columns are cut; `room` is how many rows of sums there is room for.
+fn n_parts(gpu: &Gpu, [n_rows, n_in]: [usize; 2], rows: RowBlocks, n_tiles: usize, room: usize) -> usize {
+    let is_invariant = gpu.kernels.numerics() == Numerics::RowInvariant;
+    // Where rows must not matter, always as for one block of these.
+    let (variant, n_blocks) = if is_invariant { (&INVARIANT, 1) } else { (&VARIANTS[rows.variant], rows.n_blocks) };
+    let n_rows = if is_invariant { MOST_BLOCK_ROWS } else { n_rows };
+    let blocks = variant.n_blocks.min(gpu.kernels.tuning.mma_blocks);
     // As many blocks as run at once, where the columns are long enough to be cut.
     let slots = gpu.kernels.device().properties().n_multiprocessors as usize * blocks;
-    let most = (n_in.div_ceil(STEP) / MIN_PART_STEPS).min(MAX_PARTS).min(space.len() / (n_rows * n_all).max(1));
-    let n_parts = (slots / (n_tiles * rows.n_blocks)).min(most).max(1);
-    let mut sized = [0_u32; 3];
-    for (to, n) in sized.iter_mut().zip(&n_out) {
-        *to = count(OP, "weight rows", *n)?;
-    }
-    let [n0, n1, n2] = sized;
-    let (n_rows, n_parts) = (count(OP, "rows", n_rows)?, count(OP, "parts", n_parts)?);
-    let weight = |i: usize| products.get(i).map(|p| p.weight.device_bytes(OP, "weight")).transpose();
-    let [w0, w1, w2] = [weight(0)?, weight(1)?, weight(2)?];
+    let most = (n_in.div_ceil(STEP) / MIN_PART_STEPS).min(MAX_PARTS).min(room / n_rows);
+    (slots / (n_tiles * n_blocks)).min(most).max(1)
+}
+
+/// Some rows, from the first of a block on.
+fn multiply_rows(
+    gpu: &Gpu,
+    x: Slice<u32>,
+    run: Range<usize>,
+    n_in: usize,
+    (rows, n_parts): (RowBlocks, usize),
+    mut space: SliceMut<f32>,
+    products: &mut [Product],
+) -> Result<(), Error> {
+    let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
+    let unit = MmaKernels::get(gpu.kernels, &[format_number(dtype)?])?;
+    let n_tiles: usize = products.iter().map(|p| p.weight.n_rows().div_ceil(BLOCK_OUTS)).sum();
+    let x = x.slice(run.start * QUARTER_WORDS..)?;
+    let [n0, n1, n2] = n_outs(products)?;
+    let (n_rows, n_parts) = (count(OP, "rows", run.len())?, count(OP, "parts", n_parts)?);
+    let [w0, w1, w2] = weights(products)?;
     {
-        let [o0, o1, o2] = outs(products)?;
+        let [o0, o1, o2] = outs(products, &run)?;
         let args = Mma {
             x,
             w0,
@@ -258,23 +322,58 @@ fn multiply(
             n_parts,
             adds,
         };
-        let blocks = [count(OP, "blocks", rows.n_blocks)?, n_parts, count(OP, "tiles", n_tiles)?];
+        let n_blocks = run.len().div_ceil(rows.block_rows);
+        let blocks = [count(OP, "blocks", n_blocks)?, n_parts, count(OP, "tiles", n_tiles)?];
         let grid = Grid { blocks, threads: [THREADS, 1, 1], shared_bytes: rows.shared_bytes() };
         gpu.launcher.launch(&unit.multiply[rows.variant], grid, &args)?;
     }
     if n_parts > 1 {
-        let [o0, o1, o2] = outs(products)?;
-        let args = Sum { parts: space.as_slice(), o0, o1, o2, n0, n1, n2, n_rows, n_parts, adds };
-        let grid = Grid::plane(count(OP, "blocks", n_all.div_ceil(256))?, n_rows, 256);
-        gpu.launcher.launch(&unit.sum, grid, &args)?;
+        add_parts(gpu, &unit.sum, space.as_slice(), (n_rows, &run), n_parts, products)?;
     }
     Ok(())
 }
 
-fn outs<'a>(products: &'a mut [Product]) -> Result<[Option<SliceMut<'a, f32>>; 3], Error> {
+/// Adds up the parts of products whose columns were cut.
+pub(super) fn add_parts(
+    gpu: &Gpu,
+    kernel: &Kernel<Sum<'static>>,
+    parts: Slice<f32>,
+    (n_rows, run): (u32, &Range<usize>),
+    n_parts: u32,
+    products: &mut [Product],
+) -> Result<(), Error> {
+    let adds = u32::from(products[0].mode == Mode::Add);
+    let [n0, n1, n2] = n_outs(products)?;
+    let [o0, o1, o2] = outs(products, run)?;
+    let args = Sum { parts, o0, o1, o2, n0, n1, n2, n_rows, n_parts, adds };
+    let grid = Grid::plane((n0 + n1 + n2).div_ceil(SUM_THREADS), n_rows, SUM_THREADS);
+    Ok(gpu.launcher.launch(kernel, grid, &args)?)
+}
+
+/// Weight rows of up to three products.
+pub(super) fn n_outs(products: &[Product]) -> Result<[u32; 3], Error> {
+    let mut sized = [0_u32; 3];
+    for (to, product) in sized.iter_mut().zip(products) {
+        *to = count(OP, "weight rows", product.weight.n_rows())?;
+    }
+    Ok(sized)
+}
+
+/// Their weights.
+pub(super) fn weights<'a>(products: &[Product<'a, '_>]) -> Result<[Option<Slice<'a, u8>>; 3], Error> {
+    let weight = |i: usize| products.get(i).map(|p| p.weight.device_bytes(OP, "weight")).transpose();
+    Ok([weight(0)?, weight(1)?, weight(2)?])
+}
+
+/// Where they go, for some of the rows.
+pub(super) fn outs<'a>(
+    products: &'a mut [Product],
+    run: &Range<usize>,
+) -> Result<[Option<SliceMut<'a, f32>>; 3], Error> {
     let mut outs = [None, None, None];
     for (to, product) in outs.iter_mut().zip(products) {
-        *to = Some(product.out.device_f32s(OP, "out")?);
+        let n_out = product.weight.n_rows();
+        *to = Some(product.out.device_f32s(OP, "out")?.into_slice(run.start * n_out..run.end * n_out)?);
     }
     Ok(outs)
 }

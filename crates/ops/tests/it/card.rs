@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use gpu::{Blas, Cache, Device, Kinds, Number, Queue};
 use ops::{
-    Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertMatrices, Gpu, Heads,
-    Indices, Kernels, Kv, Layout, Mode, Pairing, Place, PlaceMut, Product, QuerySpan, Routing, Shaping, Spans, Tensor,
-    View, ViewMut, Workspace, adjust, attention_with, choose_experts, describe, embed, expert_matmul, feed,
-    grouped_experts, kv_store, layernorm, matmul, pack, packed_on_device, rmsnorm, rope, sample, sum_experts, swiglu,
-    take_rows,
+    Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertLeft, ExpertMatrices,
+    ExpertProduct, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Numerics, Pairing, Place, PlaceMut, Product,
+    QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, adjust, attention_with, choose_experts,
+    describe, embed, expert_matmul, feed, grouped_experts, kv_store, layernorm, matmul, pack, packed_on_device,
+    rmsnorm, rope, sample, sum_experts, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -32,6 +32,12 @@ pub fn cards() -> Rc<Vec<Card>> {
 
 fn find() -> Vec<Card> {
     test_support::gpus::open().iter().map(Card::new).collect()
+}
+
+/// The same with kernels for which rows do not matter.
+pub fn invariant_cards() -> Vec<Card> {
+    let invariant = |card: Card| Card { kernels: card.kernels.with_numerics(Numerics::RowInvariant), ..card };
+    find().into_iter().map(invariant).collect()
 }
 
 impl Card {
@@ -275,19 +281,30 @@ impl Card {
                 (matrix, bias)
             })
             .collect();
-        let matrices: Vec<View> = held.iter().map(|pair| pair.0.view()).collect();
-        let biases: Vec<View> = held.iter().map(|pair| pair.1.view()).take(biases.len()).collect();
+        let matrices = ExpertMatrices {
+            weights: held.iter().map(|pair| pair.0.view()).collect(),
+            biases: held.iter().map(|pair| pair.1.view()).take(biases.len()).collect(),
+        };
         let empty = |n: usize, n_cols: usize| self.f32s(&vec![f32::NAN; n * n_cols], n_cols);
         let (mut chosen, mut weights) = (empty(n_pairs, 1), empty(n_pairs, 1));
-        let (mut out, mut sum) = (empty(n_pairs, n_out), empty(n_rows, n_out));
+        let (mut out, mut sum) = (empty(n_pairs, n_out), self.f32s(&vec![1.0; n_rows * n_out], n_out));
+        let (mut again, mut both) = (empty(n_pairs, n_out), empty(n_rows, n_out));
         self.run(None, |exec| {
             let bias = choice_bias.as_ref().map(Tensor::view);
             choose_experts(exec, scores.view(), bias, routing, &mut chosen.view_mut(), &mut weights.view_mut())?;
-            expert_matmul(exec, x.view(), &matrices, &biases, chosen.view(), &mut out.view_mut())?;
-            sum_experts(exec, out.view(), weights.view(), &mut sum.view_mut())
+            let mut products = [
+                ExpertProduct { matrices: &matrices, out: out.view_mut() },
+                ExpertProduct { matrices: &matrices, out: again.view_mut() },
+            ];
+            expert_matmul(exec, ExpertLeft::Rows(x.view()), &mut products, chosen.view())?;
+            sum_experts(exec, out.view(), weights.view(), Mode::Add, &mut sum.view_mut())?;
+            sum_experts(exec, again.view(), weights.view(), Mode::Write, &mut both.view_mut())
         });
+        let (sum, both) = (self.read(&sum), self.read(&both));
+        sum.iter().zip(&both).for_each(|(sum, both)| assert!((sum - 1.0 - both).abs() <= 1e-4 * sum.abs().max(1.0)));
+        assert_eq!(self.read(&out), self.read(&again));
         let chosen = self.read(&chosen).into_iter().map(f32::to_bits).collect();
-        (chosen, self.read(&weights), self.read(&out), self.read(&sum))
+        (chosen, self.read(&weights), self.read(&out), both)
     }
 
     /// Matrices of experts in one allocation, with something between them.
@@ -363,8 +380,11 @@ impl Card {
         let rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap();
         let dtype = cache.0.view().dtype;
-        let plan =
-            AttentionPlan::new(&rows, &heads, n_context, &AttentionChip::of(self.queue.device(), dtype, is_shaped));
+        let mut chip = AttentionChip::of(self.queue.device(), dtype, is_shaped);
+        if self.kernels.numerics() == Numerics::RowInvariant {
+            chip = chip.with_parts(&heads, 4096);
+        }
+        let plan = AttentionPlan::new(&rows, &heads, n_context, &chip);
         let mut words = Vec::new();
         plan.write(spans, &heads, &mut words);
         let on_device = self.queue.buffer_from(&words).unwrap();

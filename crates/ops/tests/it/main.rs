@@ -5,6 +5,7 @@ mod attention;
 mod card;
 mod families;
 mod groups;
+mod invariant;
 mod matmul;
 mod mixtures;
 mod packed;

@@ -204,6 +204,10 @@ fn rows_longer_than_a_panel() {
         check(&Case { dtype, n_rows: 26, n_in: 256 * 17, n_out: 34 });
         check(&Case { dtype, n_rows: 1, n_in: 256 * 17, n_out: 3 });
     }
+    // Blocks of 128 rows and of 256 weight rows, none of them full.
+    for dtype in [Dtype::Q4_0, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K, Dtype::Q3K, Dtype::IQ3XXS] {
+        check(&Case { dtype, n_rows: 140, n_in: 256 * 5, n_out: 270 });
+    }
 }
 
 #[test]

@@ -111,6 +111,7 @@ fn grouped_by_expert() {
         // Experts with several tiles, the last of them not full.
         case([Dtype::Q4_0, Dtype::Q4_0], 150, 2, 4, [64, 64, 20], Activation::Silu, false),
         case([Dtype::Q4K, Dtype::Q4K], 90, 2, 3, [256, 256, 20], Activation::Silu, false),
+        case([Dtype::Q6K, Dtype::Q6K], 90, 2, 3, [256, 256, 20], Activation::Silu, false),
         case([Dtype::F16, Dtype::F16], 140, 2, 3, [160, 96, 40], Activation::Silu, true),
     ];
     for case in &cases {

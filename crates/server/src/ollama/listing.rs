@@ -74,7 +74,11 @@ pub async fn show(State(app): State<Arc<App>>, Json(body): Json<ShowRequest>) ->
 }
 
 fn show_files(entry: &Entry) -> Result<Value> {
-    let files = ModelFiles::open(&entry.path)?;
+    let files = ModelFiles::open(&entry.path).map_err(|error| {
+        // Where files are is nobody's business.
+        let file = entry.path.file_name().unwrap_or_default().to_string_lossy();
+        ApiError::internal(error.to_string().replace(&entry.path.display().to_string(), &file))
+    })?;
     let (config, model_info) = (files.config()?, files.info()?);
     let tokenizer = files.tokenizer()?;
     let template = match &entry.preset.template {

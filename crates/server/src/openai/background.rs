@@ -187,6 +187,10 @@ async fn begin_again(app: &Arc<App>, id: &str, stored: Stored) -> Result<()> {
         group: stored.group,
         is_kept: true,
     };
+    // Its client may have cancelled or deleted it meanwhile.
+    if app.store.get(id, stored.group).is_none_or(|stored| stored.request.is_none()) {
+        return Ok(());
+    }
     tracing::info!(id, "a response is begun again");
     start(app, model, frame, answers, has_logprobs, None, request);
     Ok(())

@@ -362,11 +362,17 @@ pub async fn cancel(
 ) -> Result<axum::Json<Value>> {
     let stored = app.store.get(&id, caller.group).ok_or_else(|| missing(&id))?;
     let only = || ApiError::bad("only background responses can be cancelled").param("response_id");
-    stored.job.ok_or_else(only)?.cancel();
+    match stored.job {
+        Some(job) => job.cancel(),
+        // It is about to be begun again.
+        None if stored.request.is_some() => {}
+        None => return Err(only()),
+    }
     let changed = app.store.update(&id, caller.group, |stored| {
         if matches!(stored.response["status"].as_str(), Some("queued" | "in_progress")) {
             stored.response["status"] = "cancelled".into();
         }
+        stored.request = None;
     });
     changed.map(|stored| axum::Json(stored.response)).ok_or_else(|| missing(&id))
 }

@@ -61,7 +61,13 @@ function post(path, body, signal) {
 
 function describe(model) {
   const { id, meta } = model;
-  return { id, context: model.max_model_len ?? model.context_length ?? meta?.n_ctx, isLoaded: meta?.is_loaded, bytes: meta?.file_bytes, sampling: meta?.sampling };
+  return {
+    id,
+    context: model.max_model_len ?? model.context_length ?? meta?.n_ctx,
+    isLoaded: meta?.is_loaded,
+    bytes: meta?.file_bytes,
+    sampling: meta?.sampling,
+  };
 }
 
 /** The models the server offers: [{ id, context, isLoaded, bytes, sampling }]. */

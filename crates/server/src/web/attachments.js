@@ -82,10 +82,14 @@ export class Attachments {
 
   #draw(reading) {
     const items = this.#files.map((file) => {
-      const remove = button(`Remove ${file.name}`, () => {
-        this.#files = this.#files.filter((f) => f !== file);
-        this.#draw();
-      }, "✕");
+      const remove = button(
+        `Remove ${file.name}`,
+        () => {
+          this.#files = this.#files.filter((f) => f !== file);
+          this.#draw();
+        },
+        "✕",
+      );
       return element("li", "", element("span", "file-chip", `${file.name} · ${size(file.text.length)}`, remove));
     });
     if (reading) items.push(element("li", "", element("span", "file-chip", `Reading ${reading} ...`)));
@@ -102,7 +106,8 @@ async function read(file) {
   const bytes = new Uint8Array(await file.arrayBuffer());
   const text = isPdf ? await readPdf(file.name, bytes) : decode(bytes);
   if (text === undefined) throw new Unreadable(`${file.name} is not a text file.`);
-  if (text.length > MAX_TEXT_BYTES) throw new Unreadable(`${file.name} holds ${size(text.length)} of text; the most is ${size(MAX_TEXT_BYTES)}.`);
+  if (text.length > MAX_TEXT_BYTES)
+    throw new Unreadable(`${file.name} holds ${size(text.length)} of text; the most is ${size(MAX_TEXT_BYTES)}.`);
   return text;
 }
 
@@ -115,7 +120,8 @@ async function readPdf(name, bytes) {
 
 /** UTF-8; UTF-16 with its mark; otherwise Windows' Latin, unless bytes say that it is no text. */
 function decode(bytes) {
-  const mark = bytes[0] === 0xff && bytes[1] === 0xfe ? "utf-16le" : bytes[0] === 0xfe && bytes[1] === 0xff ? "utf-16be" : undefined;
+  const mark =
+    bytes[0] === 0xff && bytes[1] === 0xfe ? "utf-16le" : bytes[0] === 0xfe && bytes[1] === 0xff ? "utf-16be" : undefined;
   if (mark) return new TextDecoder(mark).decode(bytes);
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);

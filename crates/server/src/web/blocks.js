@@ -9,7 +9,20 @@ const FORMULAS = [
   ["\\[", "\\]"],
 ];
 // What may stand in an answer without marks around it; it is a formula by itself.
-const ENVIRONMENTS = new Set(["align", "align*", "aligned", "equation", "equation*", "gather", "gather*", "cases", "matrix", "pmatrix", "bmatrix", "array"]);
+const ENVIRONMENTS = new Set([
+  "align",
+  "align*",
+  "aligned",
+  "equation",
+  "equation*",
+  "gather",
+  "gather*",
+  "cases",
+  "matrix",
+  "pmatrix",
+  "bmatrix",
+  "array",
+]);
 
 /** The blocks of a text. Each has the lines it was made from as `source`. */
 export function parseBlocks(text) {
@@ -83,14 +96,24 @@ class Parser {
       if (this.#canNest() && (isQuote(line) || canInterrupt(itemOf(line)))) break;
       if (startsFormula(line.trimStart()) || this.#columns(this.#at)) break;
     }
-    return { type: "paragraph", text: this.#lines.slice(from, this.#at).map((line) => line.trimStart()).join("\n").trimEnd() };
+    return {
+      type: "paragraph",
+      text: this.#lines
+        .slice(from, this.#at)
+        .map((line) => line.trimStart())
+        .join("\n")
+        .trimEnd(),
+    };
   }
 
   #code({ indent, mark, language }) {
     const from = this.#at + 1;
     let to = from;
     while (to < this.#lines.length && !isFenceEnd(this.#lines[to], mark)) to += 1;
-    const text = this.#lines.slice(from, to).map((line) => line.slice(Math.min(indent, indentOf(line)))).join("\n");
+    const text = this.#lines
+      .slice(from, to)
+      .map((line) => line.slice(Math.min(indent, indentOf(line))))
+      .join("\n");
     this.#at = to + 1;
     return language === "math" ? { type: "math", text } : { type: "code", text, language };
   }
@@ -148,7 +171,8 @@ class Parser {
       if (item.indent < first.indent || item.indent > first.indent + 1) break;
       this.#at += 1;
       list.items.push(new Parser(this.#itemLines(item), this.#depth + 1).parse());
-      while (this.#at + 1 < this.#lines.length && isBlank(this.#lines[this.#at]) && itemOf(this.#lines[this.#at + 1])) this.#at += 1;
+      while (this.#at + 1 < this.#lines.length && isBlank(this.#lines[this.#at]) && itemOf(this.#lines[this.#at + 1]))
+        this.#at += 1;
     }
     return list;
   }
@@ -279,7 +303,13 @@ function itemOf(line) {
   if (end < line.length && line[end] !== " ") return undefined;
   const rest = line.slice(end);
   const space = indentOf(rest);
-  return { indent, isOrdered, number: isOrdered ? Number(line.slice(indent, end - 1)) : undefined, width: end + Math.min(Math.max(space, 1), 4), text: rest.slice(space) };
+  return {
+    indent,
+    isOrdered,
+    number: isOrdered ? Number(line.slice(indent, end - 1)) : undefined,
+    width: end + Math.min(Math.max(space, 1), 4),
+    text: rest.slice(space),
+  };
 }
 
 function canInterrupt(item) {

@@ -122,6 +122,8 @@ async function explain(error, message) {
   const text = error.message || String(error);
   const said = text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
   if (error.status !== 0 || !message.content) return said;
-  const state = (await api.isAlive()) ? "The server is running again." : "The server does not answer any more: it was stopped, or it crashed.";
-  return `${said} ${state} What had arrived is kept; “Continue” goes on from there.`;
+  const state = (await api.isAlive())
+    ? "The server is running again."
+    : "The server no longer answers: it was stopped or it crashed.";
+  return `${said} ${state} What arrived so far is kept; “Continue” picks up from there.`;
 }

@@ -4,7 +4,15 @@
 import { recall, remember } from "./dom.js";
 
 export const SETTINGS = [
-  "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "max_tokens", "seed",
+  "temperature",
+  "top_p",
+  "top_k",
+  "min_p",
+  "repetition_penalty",
+  "presence_penalty",
+  "frequency_penalty",
+  "max_tokens",
+  "seed",
 ];
 /** Tokens of an answer where the settings say nothing. One that is cut can be continued. */
 export const MAX_ANSWER = 4096;

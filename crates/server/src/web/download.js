@@ -43,12 +43,13 @@ export class Download {
     try {
       await pull(name, this.#controller.signal, (report) => this.#report(report, parts, bar));
       bar.value = 1;
-      this.#show(`${name} is here.`);
+      this.#show(`${name} is ready.`);
       await this.#onDone(name);
     } catch (error) {
       bar.hidden = true;
-      if (error.name === "AbortError") this.#show("Stopped. What has arrived is kept, and the next attempt goes on from there.");
-      else if (error.status === 404 || error.status === 405) this.#show(`This server does not download models for pages. On its machine, run: roci pull ${name}`, true);
+      if (error.name === "AbortError") this.#show("Stopped. The next attempt resumes where this one ended.");
+      else if (error.status === 404 || error.status === 405)
+        this.#show(`This server cannot download models. On its machine, run: roci pull ${name}`, true);
       else this.#show(error.message, true);
     }
     this.#controller = undefined;
@@ -61,6 +62,6 @@ export class Download {
     const [done, all] = [sum(0), sum(1)];
     if (all) bar.value = done / all;
     else bar.removeAttribute("value");
-    this.#show(all ? `${status} · ${size(done)} of ${size(all)}` : status ?? "");
+    this.#show(all ? `${status} · ${size(done)} of ${size(all)}` : (status ?? ""));
   }
 }

@@ -19,7 +19,11 @@ function save(text, name, type) {
 }
 
 function fileName(conversation, ending) {
-  const plain = conversation.title.normalize("NFKC").replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60);
+  const plain = conversation.title
+    .normalize("NFKC")
+    .replace(/[^\p{L}\p{N}]+/gu, "-")
+    .replace(/^-|-$/g, "")
+    .slice(0, 60);
   return `${plain || "conversation"}.${ending}`;
 }
 
@@ -77,7 +81,10 @@ export async function toPage(conversation) {
   };
   page.documentElement.lang = "en";
   add(page.head, "meta", "", { charset: "utf-8" });
-  add(page.head, "meta", "", { "http-equiv": "Content-Security-Policy", content: "default-src 'none'; style-src 'unsafe-inline'" });
+  add(page.head, "meta", "", {
+    "http-equiv": "Content-Security-Policy",
+    content: "default-src 'none'; style-src 'unsafe-inline'",
+  });
   add(page.head, "meta", "", { name: "viewport", content: "width=device-width, initial-scale=1" });
   add(page.head, "style", PAGE_STYLE);
   add(page.body, "h1", conversation.title);
@@ -118,14 +125,16 @@ function isMessage(value) {
 /** Takes over what we know, in the types we know; nothing else comes in. */
 function conversationOf(plain) {
   const listed = Array.isArray(plain?.nodes) ? plain.nodes : plain?.messages;
-  if (!Array.isArray(listed) || listed.length > MAX_MESSAGES || !listed.every(isMessage)) throw new ImportError("This file holds no conversations in a form that this page knows.");
+  if (!Array.isArray(listed) || listed.length > MAX_MESSAGES || !listed.every(isMessage))
+    throw new ImportError("This file holds no conversations that this page can read.");
   const system = listed.find((m) => m.role === "system")?.content;
   const spoken = listed.filter((m) => m.role === "user" || m.role === "assistant");
   const hasTree = spoken === listed || spoken.every((m) => typeof m.id === "string");
   const nodes = hasTree && plain.nodes ? spoken.map(nodeOf) : chain(spoken.map(nodeOf));
   const known = new Set();
   for (const node of nodes) {
-    if (node.parent !== undefined && !known.has(node.parent)) throw new ImportError("A message in this file belongs to none before it.");
+    if (node.parent !== undefined && !known.has(node.parent))
+      throw new ImportError("A message in this file has an unknown parent.");
     known.add(node.id);
   }
   const settings = {};
@@ -139,7 +148,11 @@ function conversationOf(plain) {
   return new Conversation({
     id: /^[0-9a-f]{16}$/.test(plain.id) ? plain.id : newId(),
     title: text(plain.title) ?? titleOf(nodes[0]?.content ?? ""),
-    updated, model: text(plain.model), settings, nodes, leaf: text(plain.leaf),
+    updated,
+    model: text(plain.model),
+    settings,
+    nodes,
+    leaf: text(plain.leaf),
   });
 }
 
@@ -149,7 +162,8 @@ function nodeOf({ id, parent, time, role, content, reasoning, model, finish, fil
   if (typeof parent === "string") node.parent = parent;
   for (const [name, value] of Object.entries({ reasoning, model, finish })) if (typeof value === "string") node[name] = value;
   for (const [name, value] of Object.entries({ time, speed, firstToken })) if (Number.isFinite(value)) node[name] = value;
-  if (Number.isFinite(usage?.total_tokens)) node.usage = { total_tokens: usage.total_tokens, completion_tokens: Number(usage.completion_tokens) || 0 };
+  if (Number.isFinite(usage?.total_tokens))
+    node.usage = { total_tokens: usage.total_tokens, completion_tokens: Number(usage.completion_tokens) || 0 };
   const isFile = (file) => typeof file?.name === "string" && typeof file.text === "string";
   if (Array.isArray(files)) node.files = files.filter(isFile).map(({ name, text }) => ({ name, text }));
   return node;

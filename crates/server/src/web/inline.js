@@ -167,7 +167,7 @@ class Inline {
     let address = "";
     if (text[at] === "<") {
       const start = at + 1;
-      for (at = start; at < text.length && !"<>\n[]".includes(text[at]); ) at += 1;
+      for (at = start; at < text.length && !"<>\n[]".includes(text[at]);) at += 1;
       if (text[at] !== ">") return undefined;
       address = text.slice(start, at);
       at += 1;
@@ -181,7 +181,7 @@ class Inline {
     }
     while (isSpace(text[at]) && at < text.length) at += 1;
     if (text[at] === '"') {
-      for (at += 1; at < text.length && !'"\n[]'.includes(text[at]); ) at += 1;
+      for (at += 1; at < text.length && !'"\n[]'.includes(text[at]);) at += 1;
       if (text[at] !== '"') return undefined;
       at += 1;
       while (isSpace(text[at]) && at < text.length) at += 1;

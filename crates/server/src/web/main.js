@@ -18,16 +18,27 @@ let now; // the conversation on screen
 
 const chat = new Chat({ onPhase: drawPhase, onGrow, onSave: (conversation) => save(conversation, true), onEnd });
 const view = new View($("log"), {
-  onEdit: edit, onRegenerate: regenerate, onContinue: goOn, onRemove: removeMessage, onChoose: choose, onStarter: (text) => send(text),
+  onEdit: edit,
+  onRegenerate: regenerate,
+  onContinue: goOn,
+  onRemove: removeMessage,
+  onChoose: choose,
+  onStarter: (text) => send(text),
 });
 const attached = new Attachments(banner, takeIn);
 const settings = new Settings($("settings"));
 const models = new Models($("model"), { onChange: drawModel, onState: drawServer });
 const download = new Download((name) => models.load(name));
 const sidebar = new Sidebar({
-  onOpen: open, onNew: newChat, onRemove: remove, onRename: rename, onClear: clear,
+  onOpen: open,
+  onNew: newChat,
+  onRemove: remove,
+  onRename: rename,
+  onClear: clear,
   onExport: () => files.saveJson(conversations),
-  onSaveMarkdown: files.saveMarkdown, onSaveJson: files.saveOneJson, onSavePage: files.savePage,
+  onSaveMarkdown: files.saveMarkdown,
+  onSaveJson: files.saveOneJson,
+  onSavePage: files.savePage,
 });
 
 // ---------------------------------------------------------------- what the user is told
@@ -47,7 +58,7 @@ function banner(text, action) {
 
 function drawServer({ text, isKeyWanted, isAway, isBack }) {
   if (isKeyWanted) banner("This server asks for an API key.", { label: "Enter the key", run: () => openSettings("api-key") });
-  else if (isAway) banner(`${text} Looking again every few seconds.`, { label: "Look now", run: () => models.load(now?.model) });
+  else if (isAway) banner(`${text} Trying again every few seconds.`, { label: "Try now", run: () => models.load(now?.model) });
   else banner(text, text ? { label: "Try again", run: () => models.load(now?.model) } : undefined);
   if (isBack) $("announce").textContent = "The server is back.";
 }
@@ -58,9 +69,7 @@ function confirm(text, yes) {
   $("confirm-yes").textContent = yes;
   dialog.returnValue = "no";
   dialog.showModal();
-  return new Promise((resolve) =>
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }),
-  );
+  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
 }
 
 // ---------------------------------------------------------------- conversations
@@ -166,7 +175,7 @@ async function takeIn(text) {
     await save(taken);
   }
   drawSidebar();
-  $("announce").textContent = `${found.length} conversations were read.`;
+  $("announce").textContent = `${found.length} conversations were imported.`;
   if (found.length === 1) open(found[0].id);
   return true;
 }
@@ -203,7 +212,8 @@ async function goOn(message) {
 async function removeMessage(message) {
   if (chat.isRunning) return;
   const count = now.countBelow(message);
-  if (!(await confirm(count > 1 ? `Delete this message and the ${count - 1} after it?` : "Delete this message?", "Delete"))) return;
+  if (!(await confirm(count > 1 ? `Delete this message and the ${count - 1} after it?` : "Delete this message?", "Delete")))
+    return;
   now.remove(message);
   if (now.nodes.length) await save(now);
   else {
@@ -252,15 +262,20 @@ async function onEnd(conversation, message, error) {
     view.finish();
     drawSpeed();
     drawContext();
-    $("announce").textContent = message.error ? `Error: ${message.error}` : message.finish === "stopped" ? "Stopped." : message.content;
+    $("announce").textContent = message.error
+      ? `Error: ${message.error}`
+      : message.finish === "stopped"
+        ? "Stopped."
+        : message.content;
     keepFocus();
   }
   drawSidebar();
   // A model that was loaded for this answer tells its context only now; a server that is away is watched.
-  if (error?.status === 0 || error?.status === 401 || (!error && !models.context(conversation.model))) await models.load(conversation.model);
+  if (error?.status === 0 || error?.status === 401 || (!error && !models.context(conversation.model)))
+    await models.load(conversation.model);
 }
 
-/** A button that was pressed may be gone: whoever has a keyboard goes on in the message box. */
+/** A button that was pressed may be gone: the keyboard focus moves to the message box. */
 function keepFocus() {
   if (document.activeElement === document.body && matchMedia("(pointer: fine)").matches) $("composer-text").focus();
 }
@@ -389,7 +404,7 @@ try {
   conversations = [];
 }
 store.onChange(takeUp);
-if (!store.isKept) banner("This browser keeps nothing for this page: conversations are lost on reload.");
+if (!store.isKept) banner("This browser does not store data for this page: conversations are lost on reload.");
 const wanted = conversations.find((c) => c.id === location.hash.slice(1));
 show(wanted ?? new Conversation({ settings: defaults() }));
 await models.load(now.model);

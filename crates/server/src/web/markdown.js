@@ -73,7 +73,11 @@ function item(children) {
 
 function table(node) {
   const row = (cells, kind) =>
-    element("tr", "", ...cells.map((text, column) => inlineInto(element(kind, node.align[column] === "left" ? "" : node.align[column]), text)));
+    element(
+      "tr",
+      "",
+      ...cells.map((text, column) => inlineInto(element(kind, node.align[column] === "left" ? "" : node.align[column]), text)),
+    );
   const head = element("thead", "", row(node.head, "th"));
   const body = element("tbody", "", ...node.rows.map((cells) => row(cells, "td")));
   const scroller = element("div", "table", element("table", "", head, body));

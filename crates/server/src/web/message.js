@@ -60,7 +60,13 @@ export class DrawnMessage {
     const { content, files } = this.#message;
     this.#body.textContent = content;
     const chips = (files ?? []).map((file) => element("span", "file-chip", `${file.name} · ${size(file.text.length)}`));
-    const tools = element("div", "tools", button("Edit", () => this.edit()), copyButton(() => content), ...this.#shared());
+    const tools = element(
+      "div",
+      "tools",
+      button("Edit", () => this.edit()),
+      copyButton(() => content),
+      ...this.#shared(),
+    );
     this.element.replaceChildren(...chips, ...(content ? [this.#body] : []), tools);
   }
 
@@ -134,7 +140,8 @@ export class DrawnMessage {
     for (const old of this.element.querySelectorAll(".busy")) old.classList.remove("busy");
     if (!this.#state.isGrowing || !this.#message.content) return;
     let last = this.#body;
-    while (last.lastElementChild && !last.lastElementChild.matches("a, code, .code, .table, .math, strong, em, del")) last = last.lastElementChild;
+    while (last.lastElementChild && !last.lastElementChild.matches("a, code, .code, .table, .math, strong, em, del"))
+      last = last.lastElementChild;
     last.classList.add("busy");
   }
 

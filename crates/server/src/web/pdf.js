@@ -17,19 +17,30 @@ function library() {
 export async function textOf(bytes) {
   const pdfjs = await library();
   const task = pdfjs.getDocument({
-    data: bytes, isEvalSupported: false, useWasm: false, useSystemFonts: true, disableFontFace: true, stopAtErrors: false, verbosity: 0,
+    data: bytes,
+    isEvalSupported: false,
+    useWasm: false,
+    useSystemFonts: true,
+    disableFontFace: true,
+    stopAtErrors: false,
+    verbosity: 0,
   });
   try {
     const file = await task.promise;
     const pages = [];
     for (let number = 1; number <= Math.min(file.numPages, MAX_PAGES); number += 1) {
       const { items } = await (await file.getPage(number)).getTextContent();
-      pages.push(items.map((item) => (item.str ?? "") + (item.hasEOL ? "\n" : "")).join("").trim());
+      pages.push(
+        items
+          .map((item) => (item.str ?? "") + (item.hasEOL ? "\n" : ""))
+          .join("")
+          .trim(),
+      );
     }
     if (file.numPages > MAX_PAGES) pages.push(`(${file.numPages - MAX_PAGES} more pages were left out.)`);
     return pages.join("\n\n");
   } catch (error) {
-    throw new Error(error.name === "PasswordException" ? "it is protected by a password" : "it is damaged, or no PDF file");
+    throw new Error(error.name === "PasswordException" ? "it is protected by a password" : "it is damaged or not a PDF file");
   } finally {
     await task.destroy();
   }

@@ -8,10 +8,10 @@ export const FIELDS = ["temperature", "top_p", "top_k", "min_p", "repetition_pen
 
 const BUILT_IN = {
   "The server's defaults": {},
-  "Exact: always the likeliest word": { temperature: 0 },
+  "Greedy: always the most likely token": { temperature: 0 },
   "Precise: code and facts": { temperature: 0.2, top_p: 0.9 },
-  "Balanced": { temperature: 0.7, top_p: 0.95, min_p: 0.05 },
-  "Lively: stories and ideas": { temperature: 1.1, top_p: 0.98, min_p: 0.02, presence_penalty: 0.3 },
+  Balanced: { temperature: 0.7, top_p: 0.95, min_p: 0.05 },
+  "Creative: stories and ideas": { temperature: 1.1, top_p: 0.98, min_p: 0.02, presence_penalty: 0.3 },
 };
 
 function own() {

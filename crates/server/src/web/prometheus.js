@@ -35,7 +35,10 @@ function buckets(samples, name, matches = () => true) {
 /** A quantile of what was observed between two readings; undefined where nothing was. */
 export function quantile(before, after, name, q) {
   const old = buckets(before, name);
-  return within([...buckets(after, name)].map(([bound, n]) => [bound, n - (old.get(bound) ?? 0)]), q);
+  return within(
+    [...buckets(after, name)].map(([bound, n]) => [bound, n - (old.get(bound) ?? 0)]),
+    q,
+  );
 }
 
 /** A quantile of everything observed so far, of the series whose labels match. */

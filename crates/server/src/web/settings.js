@@ -61,7 +61,8 @@ export class Settings {
     for (const name of ["temperature", "top_p", "top_k", "min_p"]) {
       const value = usual[name];
       const isOff = (name === "top_k" || name === "min_p") && value === 0;
-      this.#field(name).placeholder = value === undefined ? "the server's" : isOff ? "off" : `the server's: ${Number(value.toPrecision(3))}`;
+      this.#field(name).placeholder =
+        value === undefined ? "the server's" : isOff ? "off" : `the server's: ${Number(value.toPrecision(3))}`;
     }
     this.#field("max_tokens").placeholder = String(MAX_ANSWER);
   }
@@ -69,7 +70,10 @@ export class Settings {
   #drawPresets() {
     const list = this.#field("preset");
     const now = presetOf(this.#sampling());
-    list.replaceChildren(...(now ? [] : [new Option("As below", "")]), ...[...presets().keys()].map((name) => new Option(name, name)));
+    list.replaceChildren(
+      ...(now ? [] : [new Option("Custom", "")]),
+      ...[...presets().keys()].map((name) => new Option(name, name)),
+    );
     list.value = now ?? "";
     this.#field("preset-drop").hidden = !isOwn(list.value);
   }

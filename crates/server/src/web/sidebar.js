@@ -84,7 +84,10 @@ export class Sidebar {
 
   #list() {
     const wanted = $("filter").value.trim().toLowerCase();
-    const found = this.#all.map((conversation) => ({ conversation, ...(wanted ? search(conversation, wanted) : { isFound: true }) }));
+    const found = this.#all.map((conversation) => ({
+      conversation,
+      ...(wanted ? search(conversation, wanted) : { isFound: true }),
+    }));
     const items = found.filter((entry) => entry.isFound).map((entry) => this.#item(entry));
     if (wanted && !items.length) items.push(element("li", "none", "Nothing found."));
     $("conversations").replaceChildren(...items);
@@ -166,7 +169,11 @@ function search(conversation, wanted) {
     const at = message.content.toLowerCase().indexOf(wanted);
     if (at < 0) continue;
     const end = at + wanted.length;
-    const snippet = [message.content.slice(Math.max(0, at - SNIPPET), at), message.content.slice(at, end), message.content.slice(end, end + SNIPPET)];
+    const snippet = [
+      message.content.slice(Math.max(0, at - SNIPPET), at),
+      message.content.slice(at, end),
+      message.content.slice(end, end + SNIPPET),
+    ];
     return { isFound: true, message: message.id, snippet };
   }
   return { isFound: conversation.title.toLowerCase().includes(wanted) };

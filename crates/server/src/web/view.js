@@ -98,6 +98,12 @@ export class View {
 
   #empty() {
     const starters = element("div", "starters", ...STARTERS.map((text) => button(text, () => this.#on.onStarter(text))));
-    return element("div", "empty", element("h2", "", "What shall we talk about?"), "The model runs on this server and nowhere else.", starters);
+    return element(
+      "div",
+      "empty",
+      element("h2", "", "What shall we talk about?"),
+      "The model runs on this server and nowhere else.",
+      starters,
+    );
   }
 }

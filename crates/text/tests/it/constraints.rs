@@ -263,7 +263,7 @@ fn a_guard_is_asked_before_anything_is_compiled() {
 #[test]
 fn a_key_written_twice_is_one_property() {
     let schema = json!({"type": "object", "minProperties": 3, "maxProperties": 4,
-        "patternProperties": {"^[ab]{1,2}$": {"type": "integer"}}, "additionalProperties": false});
+        "patternProperties": {"^[ab]{1,12}$": {"type": "integer"}}, "additionalProperties": false});
     let is_good = |text: &str| match serde_json::from_str::<Value>(text).map(|value| value.as_object().unwrap().len()) {
         Ok(3 | 4) => Ok(()),
         other => Err(format!("{other:?}")),

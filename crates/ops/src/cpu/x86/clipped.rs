@@ -181,7 +181,9 @@ unsafe fn round_row(x: &[f32], outliers: usize, k_chunk: usize, row: &mut Row) {
     let limit = _mm512_set1_ps(border(x, outliers));
     let step = _mm512_cvtss_f32(limit) / 127.0;
     let is_tiny = step < f32::MIN_POSITIVE * 1024.0 || !step.is_finite();
-    let (step, inverse) = if is_tiny { (0.0, 0.0) } else { (step, 1.0 / step) };
+    // A step that is no number makes all products of the row none: nothing that is not finite is lost.
+    let step_or_nothing = if step.is_finite() { 0.0 } else { f32::NAN };
+    let (step, inverse) = if is_tiny { (step_or_nothing, 0.0) } else { (step, 1.0 / step) };
     *row.step = step;
     let mut n = 0;
     for (chunk, x) in x.chunks(k_chunk).enumerate() {

@@ -1,17 +1,24 @@
 //! The chat at a terminal: a conversation with history, line editing and commands that start with `/`.
 //! A mistake costs a line of explanation, never the conversation.
 
+mod editor;
+mod settings;
+mod sliding;
+
 use crate::cmd::run::{self, Args};
 use crate::interrupt;
+use crate::markdown::{Markdown, Style};
 use crate::model_file;
 use crate::report::{self, HintExt};
 use crate::sampling_args::SamplingArgs;
+use crate::store;
 use anyhow::{Context, Result, anyhow, bail};
-use hub::Folders;
-use rocinante::{Finish, Message, Model, WholeAnswer};
+use editor::Entry;
+use hub::{Folders, Named, Resolved};
+use rocinante::{Finish, Message, Model, Options, WholeAnswer};
 use rustyline::error::ReadlineError;
-use rustyline::{DefaultEditor, history::DefaultHistory};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 
 const HELP: &str = "\
 /help               this list
@@ -24,13 +31,19 @@ const HELP: &str = "\
                     presence-penalty, frequency-penalty, max-tokens, seed (a number or `random`)
 /save FILE          write the conversation to a JSON file
 /load FILE          continue a saved conversation
+/model [NAME]       show or change the model; the conversation goes on
 /stats              statistics of the last answer
 /exit               leave (also Ctrl-D)
-A line that ends with \\ continues on the next. Ctrl-C stops an answer.";
+A line that ends with \\ continues on the next; \"\"\" begins and ends a text of several lines. Tab completes
+commands, names and files. Ctrl-C stops an answer.";
 
 /// A conversation under way.
 pub struct Chat<'a> {
-    model: &'a Model,
+    /// `None` only while another is loaded.
+    model: Option<Model>,
+    options: Options,
+    /// How the model's name says that it is used.
+    named: Named,
     args: &'a Args,
     sampling: SamplingArgs,
     system: Option<String>,
@@ -73,23 +86,38 @@ enum Next {
 }
 
 impl<'a> Chat<'a> {
-    pub fn new(model: &'a Model, args: &'a Args) -> Self {
-        let (sampling, system) = (args.sampling.clone(), args.system.clone());
-        Self { model, args, sampling, system, messages: Vec::new(), last_answer: None }
+    pub fn new(model: Model, args: &'a Args, options: Options, named: Named) -> Self {
+        let (sampling, system) = (args.load.seeded(&args.sampling), args.system.clone());
+        Self { model: Some(model), options, named, args, sampling, system, messages: Vec::new(), last_answer: None }
+    }
+
+    pub fn model(&self) -> Option<&Model> {
+        self.model.as_ref()
+    }
+
+    fn loaded(&self) -> Result<&Model> {
+        self.model.as_ref().context("no model is loaded").hint("/model NAME loads one")
     }
 
     pub fn run(&mut self) -> Result<()> {
-        let mut editor = DefaultEditor::new().context("cannot read from the terminal")?;
+        let mut editor = editor::new().context("cannot read from the terminal")?;
         let history = Folders::from_env().ok().map(|folders| folders.history());
         if let Some(history) = &history {
             // There is none before the first chat.
             let _ = editor.load_history(history);
         }
-        let name = self.model.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        eprintln!("{name}: say something, or /help");
+        report::note_line(&format!("{}: say something, or /help", self.name()));
         loop {
-            let text = match read_entry(&mut editor) {
-                Ok(text) => text,
+            let text = match editor::read(&mut editor) {
+                Ok(Entry::Line(text)) => text,
+                Ok(Entry::Block(text)) => {
+                    let _ = editor.add_history_entry(format!("\"\"\"{text}\"\"\""));
+                    // A block is something to say, whatever it begins with.
+                    if let Err(error) = self.ask(&text) {
+                        report::error(&error);
+                    }
+                    continue;
+                }
                 Err(ReadlineError::Interrupted) => {
                     eprintln!("(/exit or Ctrl-D to leave)");
                     continue;
@@ -136,15 +164,23 @@ impl<'a> Chat<'a> {
             }
             "regen" => self.regenerate()?,
             "undo" => drop(self.pop_question()?),
-            "set" if rest.is_empty() => eprintln!("{}", self.describe_settings()),
-            "set" => set(&mut self.sampling, rest)?,
+            "set" if rest.is_empty() => eprintln!("{}", settings::describe(&self.sampling)),
+            "set" => settings::set(&mut self.sampling, rest)?,
             "stats" => match &self.last_answer {
-                Some(answer) => eprintln!("{}", run::summary(self.model, answer)),
+                Some(answer) => eprintln!("{}", run::summary(self.loaded()?, answer)),
                 None => eprintln!("nothing was said yet"),
             },
+            "model" if rest.is_empty() => eprintln!("{}", self.name()),
+            "model" => self.change_model(rest)?,
             "save" => self.save(rest)?,
             "load" => self.load(rest)?,
-            other => return Err(anyhow!("there is no command /{other}")).hint("/help lists them"),
+            other => {
+                let meant = hub::suggest::closest(other, editor::COMMANDS.iter().map(|command| &command[1..]));
+                return Err(anyhow!("there is no command /{other}")).with_hint(|| match meant {
+                    Some(meant) => format!("did you mean /{meant}? /help lists them"),
+                    None => "/help lists them".to_owned(),
+                });
+            }
         }
         Ok(Next::Continue)
     }
@@ -172,28 +208,28 @@ impl<'a> Chat<'a> {
     }
 
     fn answer(&mut self, seed: u64) -> Result<()> {
-        let system = self.system.iter().map(|system| Message::new("system", system.as_str()));
-        let messages: Vec<Message> = system.chain(self.messages.iter().cloned()).collect();
-        let prompt = match self.args.raw {
-            true => self.model.encode_raw(&self.messages.last().map(|m| m.content.clone()).unwrap_or_default()),
-            false => {
-                let prompt = self.model.chat_prompt(&messages);
-                prompt.map_err(|error| model_file::hinted(self.model.path(), error))?.tokens
-            }
+        let model = self.model.as_ref().context("no model is loaded").hint("/model NAME loads one")?;
+        let mut conversation = sliding::Conversation {
+            model,
+            beginning: run::beginning(self.system.as_deref(), &self.named),
+            messages: &mut self.messages,
+            is_raw: self.args.raw,
         };
-        let n_ctx = self.model.context();
-        if prompt.len() >= n_ctx {
-            let n_tokens = prompt.len();
-            return Err(anyhow!("the conversation has {n_tokens} tokens, the context holds {n_ctx}"))
-                .hint("/clear or /undo forgets some of it; --context at the start makes more room");
-        }
-        let request = run::request(self.model, &self.sampling, None, seed)?;
+        let request = run::request(model, &self.sampling, None, seed)?;
         let guard = interrupt::arm()?;
         let mut out = std::io::stdout().lock();
-        let answer = run::generate(self.model, prompt, &request, &guard, &mut |text| {
-            out.write_all(text.as_bytes())?;
+        let mut markdown = out
+            .is_terminal()
+            .then(|| Markdown::new(if report::has_colour(&out) { Style::Coloured } else { Style::Plain }));
+        let answer = conversation.answer(&request, &guard, &mut |text| {
+            let shown = markdown.as_mut().map_or_else(|| text.to_owned(), |markdown| markdown.push(text));
+            out.write_all(shown.as_bytes())?;
             Ok(out.flush()?)
-        })?;
+        });
+        if let Some(markdown) = &mut markdown {
+            out.write_all(markdown.finish().as_bytes())?;
+        }
+        let answer = answer?;
         if !answer.text.ends_with('\n') {
             writeln!(out)?;
         }
@@ -201,33 +237,40 @@ impl<'a> Chat<'a> {
             Finish::End | Finish::StopString | Finish::ToolCalls => {}
             Finish::Cancelled => eprintln!("(stopped)"),
             Finish::Length => eprintln!("(ended by max-tokens {}: /set changes it)", self.sampling.max_tokens),
-            Finish::Context => {
-                eprintln!("(the context of {n_ctx} tokens is full: /clear forgets the conversation)");
-            }
+            Finish::Context => eprintln!("(the context is full: /clear forgets the conversation)"),
+        }
+        match self.args.verbose {
+            true => report::note_line(&run::summary(model, &answer)),
+            false => report::dim_line(&speed(&answer)),
         }
         self.messages.push(Message::new("assistant", answer.text.as_str()));
-        if self.args.verbose {
-            eprintln!("{}", run::summary(self.model, &answer));
-        }
         self.last_answer = Some(answer);
         Ok(())
     }
 
-    fn describe_settings(&self) -> String {
-        let s = &self.sampling;
-        let seed = s.seed.map_or_else(|| "random".to_owned(), |seed| seed.to_string());
-        format!(
-            "temperature {}, top-k {}, top-p {}, min-p {}, repeat-penalty {}, presence-penalty {}, \
-             frequency-penalty {}, max-tokens {}, seed {seed}",
-            s.temperature,
-            s.top_k,
-            s.top_p,
-            s.min_p,
-            s.repeat_penalty,
-            s.presence_penalty,
-            s.frequency_penalty,
-            s.max_tokens,
-        )
+    fn name(&self) -> String {
+        let path = self.model.as_ref().map(Model::path);
+        path.and_then(|path| path.file_stem()).unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Another model for the rest of the conversation. The one before makes room first, and comes back if the other
+    /// cannot be loaded.
+    fn change_model(&mut self, name: &str) -> Result<()> {
+        let Resolved { path, named, .. } = store::resolve_named(name)?;
+        let before = self.model.take().map(|model| model.path().to_owned());
+        let named = named.unwrap_or_default();
+        let options = Options { chat_template: named.template.clone(), ..self.options.clone() };
+        match model_file::load(&path, &options) {
+            Ok(model) => self.model = Some(model),
+            Err(error) => {
+                self.model = before.and_then(|path| model_file::load(&path, &self.options).ok());
+                return Err(error);
+            }
+        }
+        self.system = self.args.system.clone().or_else(|| named.system.clone());
+        (self.options, self.named) = (options, named);
+        report::note_line(&format!("{} answers from here on", self.name()));
+        Ok(())
     }
 
     fn save(&self, file: &str) -> Result<()> {
@@ -237,7 +280,9 @@ impl<'a> Chat<'a> {
         let messages = self.messages.iter().map(|m| serde_json::json!({"role": m.role, "content": m.content}));
         let saved = serde_json::json!({"system": self.system, "messages": messages.collect::<Vec<_>>()});
         let text = serde_json::to_string_pretty(&saved)? + "\n";
-        std::fs::write(file, text).with_context(|| format!("cannot write `{file}`"))?;
+        std::fs::write(file, text)
+            .map_err(report::writing(&PathBuf::from(file), None))
+            .with_context(|| format!("cannot write `{file}`"))?;
         eprintln!("saved {} messages to {file}", self.messages.len());
         Ok(())
     }
@@ -269,61 +314,14 @@ struct SavedMessage {
     content: String,
 }
 
-/// One entry: several lines where each but the last ends with a backslash.
-fn read_entry(editor: &mut rustyline::Editor<(), DefaultHistory>) -> rustyline::Result<String> {
-    let mut text = editor.readline("> ")?;
-    while text.ends_with('\\') {
-        text.pop();
-        text.push('\n');
-        text.push_str(&editor.readline(". ")?);
-    }
-    Ok(text)
-}
-
-/// `/set temperature 0.2`: the same names, limits and messages as on the command line.
-fn set(sampling: &mut SamplingArgs, rest: &str) -> Result<()> {
-    #[derive(clap::Parser)]
-    #[command(no_binary_name = true, disable_help_flag = true)]
-    struct Parser {
-        #[command(flatten)]
-        sampling: SamplingArgs,
-    }
-    const NAMES: [&str; 9] = [
-        "temperature",
-        "top-k",
-        "top-p",
-        "min-p",
-        "repeat-penalty",
-        "presence-penalty",
-        "frequency-penalty",
-        "max-tokens",
-        "seed",
-    ];
-    let (name, value) = rest.split_once(char::is_whitespace).map_or((rest, ""), |(name, value)| (name, value.trim()));
-    if !NAMES.contains(&name) || value.is_empty() {
-        return Err(anyhow!("/set takes a name and a value")).with_hint(|| format!("names: {}", NAMES.join(", ")));
-    }
-    if (name, value) == ("seed", "random") {
-        sampling.seed = None;
-        return Ok(());
-    }
-    let parsed = <Parser as clap::Parser>::try_parse_from([format!("--{name}={value}")]);
-    let new = match parsed {
-        Ok(parsed) => parsed.sampling,
-        Err(_) => return Err(anyhow!("invalid value `{value}` for {name}")).hint("`roci run --help` shows the limits"),
-    };
-    match name {
-        "temperature" => sampling.temperature = new.temperature,
-        "top-k" => sampling.top_k = new.top_k,
-        "top-p" => sampling.top_p = new.top_p,
-        "min-p" => sampling.min_p = new.min_p,
-        "repeat-penalty" => sampling.repeat_penalty = new.repeat_penalty,
-        "presence-penalty" => sampling.presence_penalty = new.presence_penalty,
-        "frequency-penalty" => sampling.frequency_penalty = new.frequency_penalty,
-        "max-tokens" => sampling.max_tokens = new.max_tokens,
-        _ => sampling.seed = new.seed,
-    }
-    Ok(())
+/// The figures after an answer.
+fn speed(answer: &WholeAnswer) -> String {
+    let per_second = answer.usage.decode_speed().map(|speed| format!(", {speed:.1} tokens/s")).unwrap_or_default();
+    format!(
+        "[{} tokens{per_second}, first after {:.2} s]",
+        answer.usage.n_generated,
+        answer.usage.timings.ttft.as_secs_f64()
+    )
 }
 
 #[cfg(test)]
@@ -339,25 +337,5 @@ mod tests {
         check("// a comment", Line::Say("// a comment"));
         check("/", Line::Say("/"));
         check("hello /help", Line::Say("hello /help"));
-    }
-
-    #[test]
-    fn settings_have_the_limits_of_the_command_line() {
-        #[derive(clap::Parser)]
-        struct Only {
-            #[command(flatten)]
-            sampling: SamplingArgs,
-        }
-        let mut sampling = <Only as clap::Parser>::parse_from(["x"]).sampling;
-        set(&mut sampling, "temperature 0.25").unwrap();
-        set(&mut sampling, "presence-penalty -0.5").unwrap();
-        set(&mut sampling, "seed 7").unwrap();
-        assert_eq!((sampling.temperature, sampling.presence_penalty, sampling.seed), (0.25, -0.5, Some(7)));
-        set(&mut sampling, "seed random").unwrap();
-        assert_eq!(sampling.seed, None);
-        for bad in ["", "temperature", "temperature hot", "temperature -1", "top-p 2", "stop x", "max-tokens -1"] {
-            assert!(set(&mut sampling, bad).is_err(), "{bad}");
-        }
-        assert_eq!(sampling.temperature, 0.25);
     }
 }

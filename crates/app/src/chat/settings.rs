@@ -1,0 +1,95 @@
+//! Settings of a chat that can be changed while it runs.
+
+use crate::report::HintExt;
+use crate::sampling_args::SamplingArgs;
+use anyhow::{Result, anyhow};
+
+/// What `/set` changes.
+pub const NAMES: [&str; 9] = [
+    "temperature",
+    "top-k",
+    "top-p",
+    "min-p",
+    "repeat-penalty",
+    "presence-penalty",
+    "frequency-penalty",
+    "max-tokens",
+    "seed",
+];
+
+/// `/set temperature 0.2`: the same names, limits and messages as on the command line.
+pub fn set(sampling: &mut SamplingArgs, rest: &str) -> Result<()> {
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true, disable_help_flag = true)]
+    struct Parser {
+        #[command(flatten)]
+        sampling: SamplingArgs,
+    }
+    let (name, value) = rest.split_once(char::is_whitespace).map_or((rest, ""), |(name, value)| (name, value.trim()));
+    if !NAMES.contains(&name) || value.is_empty() {
+        return Err(anyhow!("/set takes a name and a value")).with_hint(|| format!("names: {}", NAMES.join(", ")));
+    }
+    if (name, value) == ("seed", "random") {
+        sampling.seed = None;
+        return Ok(());
+    }
+    let parsed = <Parser as clap::Parser>::try_parse_from([format!("--{name}={value}")]);
+    let new = match parsed {
+        Ok(parsed) => parsed.sampling,
+        Err(_) => return Err(anyhow!("invalid value `{value}` for {name}")).hint("`roci run --help` shows the limits"),
+    };
+    match name {
+        "temperature" => sampling.temperature = new.temperature,
+        "top-k" => sampling.top_k = new.top_k,
+        "top-p" => sampling.top_p = new.top_p,
+        "min-p" => sampling.min_p = new.min_p,
+        "repeat-penalty" => sampling.repeat_penalty = new.repeat_penalty,
+        "presence-penalty" => sampling.presence_penalty = new.presence_penalty,
+        "frequency-penalty" => sampling.frequency_penalty = new.frequency_penalty,
+        "max-tokens" => sampling.max_tokens = new.max_tokens,
+        _ => sampling.seed = new.seed,
+    }
+    Ok(())
+}
+
+/// All of them on one line.
+pub fn describe(s: &SamplingArgs) -> String {
+    let seed = s.seed.map_or_else(|| "random".to_owned(), |seed| seed.to_string());
+    format!(
+        "temperature {}, top-k {}, top-p {}, min-p {}, repeat-penalty {}, presence-penalty {}, frequency-penalty {}, \
+         max-tokens {}, seed {seed}",
+        s.temperature,
+        s.top_k,
+        s.top_p,
+        s.min_p,
+        s.repeat_penalty,
+        s.presence_penalty,
+        s.frequency_penalty,
+        s.max_tokens,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_have_the_limits_of_the_command_line() {
+        #[derive(clap::Parser)]
+        struct Only {
+            #[command(flatten)]
+            sampling: SamplingArgs,
+        }
+        let mut sampling = <Only as clap::Parser>::parse_from(["x"]).sampling;
+        set(&mut sampling, "temperature 0.25").unwrap();
+        set(&mut sampling, "presence-penalty -0.5").unwrap();
+        set(&mut sampling, "seed 7").unwrap();
+        assert_eq!((sampling.temperature, sampling.presence_penalty, sampling.seed), (0.25, -0.5, Some(7)));
+        set(&mut sampling, "seed random").unwrap();
+        assert_eq!(sampling.seed, None);
+        for bad in ["", "temperature", "temperature hot", "temperature -1", "top-p 2", "stop x", "max-tokens -1"] {
+            assert!(set(&mut sampling, bad).is_err(), "{bad}");
+        }
+        assert_eq!(sampling.temperature, 0.25);
+    }
+}

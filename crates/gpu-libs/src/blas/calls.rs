@@ -1,0 +1,148 @@
+//! rocBLAS and cuBLAS as one table. They agree argument for argument, but for products of mixed types.
+
+use std::ffi::{c_int, c_void};
+
+use gpu::foreign::Address;
+
+use crate::table::{Names, library, numbers};
+
+pub(crate) type Handle = *mut c_void;
+pub(crate) type Int = c_int;
+/// A number of an enum.
+pub(crate) type Choice = c_int;
+/// Something the library reads from the host.
+pub(crate) type Host = *const c_void;
+/// Something the library writes to the host.
+pub(crate) type HostMut = *mut c_void;
+
+library! {
+    /// rocBLAS | cuBLAS
+    Calls, role "BLAS",
+    amd Names {
+        name: "rocBLAS",
+        sonames: &["librocblas.so.5", "librocblas.so.4", "librocblas.so.3", "librocblas.so.0"],
+        status_name: "rocblas_status_to_string", status_text: "", statuses: &[],
+    },
+    nvidia Names {
+        name: "cuBLAS",
+        sonames: &["libcublas.so.13", "libcublas.so.12", "libcublas.so.11"],
+        status_name: "cublasGetStatusName", status_text: "cublasGetStatusString", statuses: &[],
+    };
+    plain {
+        create           | "rocblas_create_handle"    | "cublasCreate_v2"         | (handle: *mut Handle);
+        destroy          | "rocblas_destroy_handle"   | "cublasDestroy_v2"        | (handle: Handle);
+        set_stream       | "rocblas_set_stream"       | "cublasSetStream_v2"      | (handle: Handle, stream: Handle);
+        set_pointer_mode | "rocblas_set_pointer_mode" | "cublasSetPointerMode_v2" | (handle: Handle, mode: Choice);
+        set_workspace    | "rocblas_set_workspace"    | "cublasSetWorkspace_v2"   | (handle: Handle, at: Address, bytes: usize);
+        gemm_mixed_amd   | "rocblas_gemm_strided_batched_ex" | "" | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, k: Int, alpha: Host, a: Address, a_type: Choice, lda: Int, stride_a: i64, b: Address, b_type: Choice, ldb: Int, stride_b: i64, beta: Host, c: Address, c_type: Choice, ldc: Int, stride_c: i64, d: Address, d_type: Choice, ldd: Int, stride_d: i64, batch: Int, compute: Choice, algorithm: Choice, solution: i32, flags: u32);
+        gemm_mixed_nvidia | "" | "cublasGemmStridedBatchedEx" | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, k: Int, alpha: Host, a: Address, a_type: Choice, lda: Int, stride_a: i64, b: Address, b_type: Choice, ldb: Int, stride_b: i64, beta: Host, c: Address, c_type: Choice, ldc: Int, stride_c: i64, batch: Int, compute: Choice, algorithm: Choice);
+    }
+    typed {
+        axpy  | "rocblas_%axpy"  | "cublas^axpy_v2"  | [s d c z] | (handle: Handle, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int);
+        scal  | "rocblas_%scal"  | "cublas^scal_v2"  | [s d c z] | (handle: Handle, n: Int, alpha: Host, x: Address, incx: Int);
+        copy  | "rocblas_%copy"  | "cublas^copy_v2"  | [s d c z] | (handle: Handle, n: Int, x: Address, incx: Int, y: Address, incy: Int);
+        swap  | "rocblas_%swap"  | "cublas^swap_v2"  | [s d c z] | (handle: Handle, n: Int, x: Address, incx: Int, y: Address, incy: Int);
+        dot   | "rocblas_%"      | "cublas^_v2"      | [sdot ddot cdotu zdotu] | (handle: Handle, n: Int, x: Address, incx: Int, y: Address, incy: Int, result: HostMut);
+        dotc  | "rocblas_%"      | "cublas^_v2"      | [sdot ddot cdotc zdotc] | (handle: Handle, n: Int, x: Address, incx: Int, y: Address, incy: Int, result: HostMut);
+        nrm2  | "rocblas_%nrm2"  | "cublas^nrm2_v2"  | [s d sc dz] | (handle: Handle, n: Int, x: Address, incx: Int, result: HostMut);
+        asum  | "rocblas_%asum"  | "cublas^asum_v2"  | [s d sc dz] | (handle: Handle, n: Int, x: Address, incx: Int, result: HostMut);
+        iamax | "rocblas_i%amax" | "cublasI%amax_v2" | [s d c z] | (handle: Handle, n: Int, x: Address, incx: Int, result: *mut Int);
+        iamin | "rocblas_i%amin" | "cublasI%amin_v2" | [s d c z] | (handle: Handle, n: Int, x: Address, incx: Int, result: *mut Int);
+        rot   | "rocblas_%rot"   | "cublas^rot_v2"   | [s d c z] | (handle: Handle, n: Int, x: Address, incx: Int, y: Address, incy: Int, c: Host, s: Host);
+        rotg  | "rocblas_%rotg"  | "cublas^rotg_v2"  | [s d c z] | (handle: Handle, a: HostMut, b: HostMut, c: HostMut, s: HostMut);
+        rotm  | "rocblas_%rotm"  | "cublas^rotm_v2"  | [s d - -] | (handle: Handle, n: Int, x: Address, incx: Int, y: Address, incy: Int, parameters: Host);
+        rotmg | "rocblas_%rotmg" | "cublas^rotmg_v2" | [s d - -] | (handle: Handle, d1: HostMut, d2: HostMut, x1: HostMut, y1: Host, parameters: HostMut);
+        gemv  | "rocblas_%gemv"  | "cublas^gemv_v2"  | [s d c z] | (handle: Handle, op: Choice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        gbmv  | "rocblas_%gbmv"  | "cublas^gbmv_v2"  | [s d c z] | (handle: Handle, op: Choice, m: Int, n: Int, below: Int, above: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        ger   | "rocblas_%"      | "cublas^_v2"      | [sger dger cgeru zgeru] | (handle: Handle, m: Int, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int, a: Address, lda: Int);
+        gerc  | "rocblas_%"      | "cublas^_v2"      | [sger dger cgerc zgerc] | (handle: Handle, m: Int, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int, a: Address, lda: Int);
+        symv  | "rocblas_%symv"  | "cublas^symv_v2"  | [s d c z] | (handle: Handle, fill: Choice, n: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        hemv  | "rocblas_%"      | "cublas^_v2"      | [ssymv dsymv chemv zhemv] | (handle: Handle, fill: Choice, n: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        sbmv  | "rocblas_%sbmv"  | "cublas^sbmv_v2"  | [s d - -] | (handle: Handle, fill: Choice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        spmv  | "rocblas_%spmv"  | "cublas^spmv_v2"  | [s d - -] | (handle: Handle, fill: Choice, n: Int, alpha: Host, a: Address, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        syr   | "rocblas_%syr"   | "cublas^syr_v2"   | [s d c z] | (handle: Handle, fill: Choice, n: Int, alpha: Host, x: Address, incx: Int, a: Address, lda: Int);
+        syr2  | "rocblas_%syr2"  | "cublas^syr2_v2"  | [s d c z] | (handle: Handle, fill: Choice, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int, a: Address, lda: Int);
+        trmv  | "rocblas_%trmv"  | "cublas^trmv_v2"  | [s d c z] | (handle: Handle, fill: Choice, op: Choice, diagonal: Choice, n: Int, a: Address, lda: Int, x: Address, incx: Int);
+        trsv  | "rocblas_%trsv"  | "cublas^trsv_v2"  | [s d c z] | (handle: Handle, fill: Choice, op: Choice, diagonal: Choice, n: Int, a: Address, lda: Int, x: Address, incx: Int);
+        gemm  | "rocblas_%gemm"  | "cublas^gemm_v2"  | [s d c z] | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
+        gemm_strided_batched | "rocblas_%gemm_strided_batched" | "cublas^gemmStridedBatched" | [s d c z] | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, k: Int, alpha: Host, a: Address, lda: Int, stride_a: i64, b: Address, ldb: Int, stride_b: i64, beta: Host, c: Address, ldc: Int, stride_c: i64, batch: Int);
+        gemm_batched | "rocblas_%gemm_batched" | "cublas^gemmBatched" | [s d c z] | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int, batch: Int);
+        symm  | "rocblas_%symm"  | "cublas^symm_v2"  | [s d c z] | (handle: Handle, side: Choice, fill: Choice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
+        syrk  | "rocblas_%syrk"  | "cublas^syrk_v2"  | [s d c z] | (handle: Handle, fill: Choice, op: Choice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, beta: Host, c: Address, ldc: Int);
+        herk  | "rocblas_%"      | "cublas^_v2"      | [ssyrk dsyrk cherk zherk] | (handle: Handle, fill: Choice, op: Choice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, beta: Host, c: Address, ldc: Int);
+        syr2k | "rocblas_%syr2k" | "cublas^syr2k_v2" | [s d c z] | (handle: Handle, fill: Choice, op: Choice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
+        trmm  | "rocblas_%trmm"  | "cublas^trmm_v2"  | [s d c z] | (handle: Handle, side: Choice, fill: Choice, op: Choice, diagonal: Choice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, c: Address, ldc: Int);
+        trsm  | "rocblas_%trsm"  | "cublas^trsm_v2"  | [s d c z] | (handle: Handle, side: Choice, fill: Choice, op: Choice, diagonal: Choice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int);
+        geam  | "rocblas_%geam"  | "cublas^geam"     | [s d c z] | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, beta: Host, b: Address, ldb: Int, c: Address, ldc: Int);
+        getrf_batched | "" | "cublas^getrfBatched" | [s d c z] | (handle: Handle, n: Int, a: Address, lda: Int, pivots: Address, info: Address, batch: Int);
+        getrs_batched | "" | "cublas^getrsBatched" | [s d c z] | (handle: Handle, op: Choice, n: Int, n_right: Int, a: Address, lda: Int, pivots: Address, b: Address, ldb: Int, info: *mut Int, batch: Int);
+        dgmm  | "rocblas_%dgmm"  | "cublas^dgmm"     | [s d c z] | (handle: Handle, side: Choice, m: Int, n: Int, a: Address, lda: Int, x: Address, incx: Int, c: Address, ldc: Int);
+    }
+}
+
+numbers! {
+    /// What is done to a matrix before it is used.
+    pub(crate) enum Operation {
+        None = "rocblas_operation_none" 111 | "CUBLAS_OP_N" 0;
+        Transpose = "rocblas_operation_transpose" 112 | "CUBLAS_OP_T" 1;
+        Conjugate = "rocblas_operation_conjugate_transpose" 113 | "CUBLAS_OP_C" 2;
+    }
+    /// Which triangle of a matrix is used; the other is neither read nor written.
+    pub enum Triangle {
+        Upper = "rocblas_fill_upper" 121 | "CUBLAS_FILL_MODE_UPPER" 1;
+        Lower = "rocblas_fill_lower" 122 | "CUBLAS_FILL_MODE_LOWER" 0;
+    }
+    /// What stands on a triangle's diagonal.
+    pub enum Diagonal {
+        /// What is in memory.
+        Stored = "rocblas_diagonal_non_unit" 131 | "CUBLAS_DIAG_NON_UNIT" 0;
+        /// Ones, whatever is in memory.
+        Ones = "rocblas_diagonal_unit" 132 | "CUBLAS_DIAG_UNIT" 1;
+    }
+    /// On which side of the other a special matrix stands.
+    pub enum Side {
+        Left = "rocblas_side_left" 141 | "CUBLAS_SIDE_LEFT" 0;
+        Right = "rocblas_side_right" 142 | "CUBLAS_SIDE_RIGHT" 1;
+    }
+    /// Where scalars are.
+    pub(crate) enum PointerMode {
+        Host = "rocblas_pointer_mode_host" 0 | "CUBLAS_POINTER_MODE_HOST" 0;
+    }
+    /// Element types of mixed products.
+    pub enum DataType {
+        F16 = "rocblas_datatype_f16_r" 150 | "CUDA_R_16F" 2;
+        BF16 = "rocblas_datatype_bf16_r" 168 | "CUDA_R_16BF" 14;
+        F32 = "rocblas_datatype_f32_r" 151 | "CUDA_R_32F" 0;
+        I8 = "rocblas_datatype_i8_r" 160 | "CUDA_R_8I" 3;
+        I32 = "rocblas_datatype_i32_r" 162 | "CUDA_R_32I" 10;
+    }
+    /// What mixed products accumulate in.
+    pub(crate) enum Compute {
+        F32 = "rocblas_datatype_f32_r" 151 | "CUBLAS_COMPUTE_32F" 68;
+        I32 = "rocblas_datatype_i32_r" 162 | "CUBLAS_COMPUTE_32I" 72;
+    }
+    /// The library's own choice of kernel.
+    pub(crate) enum Algorithm {
+        Default = "rocblas_gemm_algo_standard" 0 | "CUBLAS_GEMM_DEFAULT" -1;
+    }
+}
+
+impl Triangle {
+    /// The triangle of the transposed matrix.
+    pub fn flipped(self) -> Self {
+        match self {
+            Triangle::Upper => Triangle::Lower,
+            Triangle::Lower => Triangle::Upper,
+        }
+    }
+}
+
+impl Side {
+    /// The side after transposing a product.
+    pub fn flipped(self) -> Self {
+        match self {
+            Side::Left => Side::Right,
+            Side::Right => Side::Left,
+        }
+    }
+}

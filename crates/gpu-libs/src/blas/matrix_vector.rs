@@ -1,0 +1,329 @@
+//! Level 2: a matrix and vectors.
+
+use super::{Blas, Diagonal, Int, Operation, Triangle, host, same, square};
+use crate::error::{Error, Result, ensure, int};
+use crate::scalar::{Real, Scalar};
+use crate::view::{Matrix, MatrixMut, Order, Vector, VectorMut};
+
+/// The diagonals of a band matrix that are stored, beside the main one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Band {
+    pub n_below: usize,
+    pub n_above: usize,
+}
+
+impl Blas {
+    /// y = alpha A x + beta y
+    #[track_caller]
+    pub fn gemv<'a, T: Scalar>(
+        &self,
+        alpha: T,
+        a: Matrix<'_, T>,
+        x: impl Into<Vector<'a, T>>,
+        beta: T,
+        y: impl Into<VectorMut<'a, T>>,
+    ) -> Result<()> {
+        let (x, y) = (x.into(), y.into());
+        same("gemv", "columns of A and length of x", a.shape.columns, x.len)?;
+        same("gemv", "rows of A and length of y", a.shape.rows, y.len)?;
+        let at = self.operand("gemv", &a)?;
+        let (rows, columns) = (int("gemv", "rows", a.shape.rows)?, int("gemv", "columns", a.shape.columns)?);
+        let (m, n) = if at.operation == Operation::None { (rows, columns) } else { (columns, rows) };
+        let ((_, x, step_x), (_, y, step_y)) = (self.read("gemv", &x)?, self.write("gemv", &y)?);
+        let op = self.choice(at.operation);
+        self.enter()?;
+        let (alpha, beta) = (host(&alpha), host(&beta));
+        // SAFETY: views checked against memory of this queue, shapes against each other; scalars outlive the call.
+        unsafe { self.calls.gemv(T::KIND, self.handle, op, m, n, alpha, at.at, at.ld, x, step_x, beta, y, step_y) }
+    }
+
+    /// y = alpha A x + beta y for a band matrix of `n_rows` rows: column j of `bands` holds A's column j from its
+    /// topmost stored diagonal down, as BLAS stores it. `bands` lies by columns.
+    #[track_caller]
+    #[allow(clippy::too_many_arguments)]
+    pub fn gbmv<'a, T: Scalar>(
+        &self,
+        alpha: T,
+        bands: Matrix<'_, T>,
+        band: Band,
+        n_rows: usize,
+        x: impl Into<Vector<'a, T>>,
+        beta: T,
+        y: impl Into<VectorMut<'a, T>>,
+    ) -> Result<()> {
+        let (x, y) = (x.into(), y.into());
+        by_columns("gbmv", bands.shape.order)?;
+        same("gbmv", "stored diagonals and rows of their matrix", band.n_below + band.n_above + 1, bands.shape.rows)?;
+        same("gbmv", "columns of A and length of x", bands.shape.columns, x.len)?;
+        same("gbmv", "rows of A and length of y", n_rows, y.len)?;
+        let at = self.operand("gbmv", &bands)?;
+        let (m, n) = (int("gbmv", "rows", n_rows)?, int("gbmv", "columns", bands.shape.columns)?);
+        let (below, above) = (int("gbmv", "diagonals", band.n_below)?, int("gbmv", "diagonals", band.n_above)?);
+        let ((_, x, step_x), (_, y, step_y)) = (self.read("gbmv", &x)?, self.write("gbmv", &y)?);
+        let (op, alpha, beta) = (self.choice(Operation::None), host(&alpha), host(&beta));
+        self.enter()?;
+        // SAFETY: as for `gemv`.
+        unsafe {
+            let (kind, handle) = (T::KIND, self.handle);
+            self.calls.gbmv(kind, handle, op, m, n, below, above, alpha, at.at, at.ld, x, step_x, beta, y, step_y)
+        }
+    }
+
+    /// A = alpha x y^T + A
+    #[track_caller]
+    pub fn ger<'a, T: Scalar>(
+        &self,
+        alpha: T,
+        x: impl Into<Vector<'a, T>>,
+        y: impl Into<Vector<'a, T>>,
+        a: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        let (x, y) = (x.into(), y.into());
+        // A^T = alpha y x^T + A^T
+        let (x, y, a) = if a.shape.order == Order::Rows { (y, x, a.t()) } else { (x, y, a) };
+        same("ger", "rows of A and length of x", a.shape.rows, x.len)?;
+        same("ger", "columns of A and length of y", a.shape.columns, y.len)?;
+        let ((m, x, step_x), (n, y, step_y)) = (self.read("ger", &x)?, self.read("ger", &y)?);
+        let (at, ld) = self.target("ger", &a)?;
+        self.enter()?;
+        // SAFETY: as for `gemv`.
+        unsafe { self.calls.ger(T::KIND, self.handle, m, n, host(&alpha), x, step_x, y, step_y, at, ld) }
+    }
+
+    /// A = alpha x y^H + A, for a matrix by columns.
+    #[track_caller]
+    pub fn gerc<'a, T: Scalar>(
+        &self,
+        alpha: T,
+        x: impl Into<Vector<'a, T>>,
+        y: impl Into<Vector<'a, T>>,
+        a: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        let (x, y) = (x.into(), y.into());
+        by_columns("gerc", a.shape.order)?;
+        same("gerc", "rows of A and length of x", a.shape.rows, x.len)?;
+        same("gerc", "columns of A and length of y", a.shape.columns, y.len)?;
+        let ((m, x, step_x), (n, y, step_y)) = (self.read("gerc", &x)?, self.read("gerc", &y)?);
+        let (at, ld) = self.target("gerc", &a)?;
+        self.enter()?;
+        // SAFETY: as for `gemv`.
+        unsafe { self.calls.gerc(T::KIND, self.handle, m, n, host(&alpha), x, step_x, y, step_y, at, ld) }
+    }
+
+    /// y = alpha A x + beta y for a symmetric matrix, of which one triangle is read.
+    #[track_caller]
+    pub fn symv<'a, T: Scalar>(
+        &self,
+        triangle: Triangle,
+        alpha: T,
+        a: Matrix<'_, T>,
+        x: impl Into<Vector<'a, T>>,
+        beta: T,
+        y: impl Into<VectorMut<'a, T>>,
+    ) -> Result<()> {
+        let (x, y) = (x.into(), y.into());
+        let (n, at, ld, fill) = self.symmetric("symv", &a, triangle)?;
+        same("symv", "order of A and length of x", a.shape.rows, x.len)?;
+        same("symv", "order of A and length of y", a.shape.rows, y.len)?;
+        let ((_, x, step_x), (_, y, step_y)) = (self.read("symv", &x)?, self.write("symv", &y)?);
+        self.enter()?;
+        let (alpha, beta) = (host(&alpha), host(&beta));
+        // SAFETY: as for `gemv`.
+        unsafe { self.calls.symv(T::KIND, self.handle, fill, n, alpha, at, ld, x, step_x, beta, y, step_y) }
+    }
+
+    /// y = alpha A x + beta y for a Hermitian matrix by columns, of which one triangle is read.
+    #[track_caller]
+    pub fn hemv<'a, T: Scalar>(
+        &self,
+        triangle: Triangle,
+        alpha: T,
+        a: Matrix<'_, T>,
+        x: impl Into<Vector<'a, T>>,
+        beta: T,
+        y: impl Into<VectorMut<'a, T>>,
+    ) -> Result<()> {
+        let (x, y) = (x.into(), y.into());
+        by_columns("hemv", a.shape.order)?;
+        let (n, at, ld, fill) = self.symmetric("hemv", &a, triangle)?;
+        same("hemv", "order of A and length of x", a.shape.rows, x.len)?;
+        same("hemv", "order of A and length of y", a.shape.rows, y.len)?;
+        let ((_, x, step_x), (_, y, step_y)) = (self.read("hemv", &x)?, self.write("hemv", &y)?);
+        self.enter()?;
+        let (alpha, beta) = (host(&alpha), host(&beta));
+        // SAFETY: as for `gemv`.
+        unsafe { self.calls.hemv(T::KIND, self.handle, fill, n, alpha, at, ld, x, step_x, beta, y, step_y) }
+    }
+
+    /// y = alpha A x + beta y for a symmetric band matrix: `bands` lies by columns and holds one triangle's diagonals.
+    #[track_caller]
+    pub fn sbmv<'a, T: Real>(
+        &self,
+        triangle: Triangle,
+        alpha: T,
+        bands: Matrix<'_, T>,
+        x: impl Into<Vector<'a, T>>,
+        beta: T,
+        y: impl Into<VectorMut<'a, T>>,
+    ) -> Result<()> {
+        let (x, y) = (x.into(), y.into());
+        by_columns("sbmv", bands.shape.order)?;
+        ensure("sbmv", bands.shape.rows > 0, || "no diagonal is stored".into())?;
+        same("sbmv", "order of A and length of x", bands.shape.columns, x.len)?;
+        same("sbmv", "order of A and length of y", bands.shape.columns, y.len)?;
+        let at = self.operand("sbmv", &bands)?;
+        let (n, k) = (int("sbmv", "order", bands.shape.columns)?, int("sbmv", "diagonals", bands.shape.rows - 1)?);
+        let ((_, x, step_x), (_, y, step_y)) = (self.read("sbmv", &x)?, self.write("sbmv", &y)?);
+        let (fill, alpha, beta) = (triangle.number(self.binding.vendor()), host(&alpha), host(&beta));
+        self.enter()?;
+        // SAFETY: as for `gemv`.
+        unsafe { self.calls.sbmv(T::KIND, self.handle, fill, n, k, alpha, at.at, at.ld, x, step_x, beta, y, step_y) }
+    }
+
+    /// y = alpha A x + beta y for a symmetric matrix whose triangle is packed column after column.
+    #[track_caller]
+    pub fn spmv<'a, T: Real>(
+        &self,
+        triangle: Triangle,
+        alpha: T,
+        packed: gpu::Slice<'_, T>,
+        x: impl Into<Vector<'a, T>>,
+        beta: T,
+        y: impl Into<VectorMut<'a, T>>,
+    ) -> Result<()> {
+        let (x, y) = (x.into(), y.into());
+        same("spmv", "lengths of x and y", x.len, y.len)?;
+        ensure("spmv", packed.len() >= x.len * (x.len + 1) / 2, || {
+            format!("{} packed elements for order {}", packed.len(), x.len)
+        })?;
+        let at = self.binding.input(&packed)?;
+        let ((n, x, step_x), (_, y, step_y)) = (self.read("spmv", &x)?, self.write("spmv", &y)?);
+        let (fill, alpha, beta) = (triangle.number(self.binding.vendor()), host(&alpha), host(&beta));
+        self.enter()?;
+        // SAFETY: as for `gemv`.
+        unsafe { self.calls.spmv(T::KIND, self.handle, fill, n, alpha, at, x, step_x, beta, y, step_y) }
+    }
+
+    /// A = alpha x x^T + A, of which one triangle is written.
+    #[track_caller]
+    pub fn syr<'a, T: Scalar>(
+        &self,
+        triangle: Triangle,
+        alpha: T,
+        x: impl Into<Vector<'a, T>>,
+        a: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        let x = x.into();
+        let (at, ld, fill) = self.symmetric_target("syr", a, triangle, x.len)?;
+        let (n, x, step) = self.read("syr", &x)?;
+        self.enter()?;
+        // SAFETY: as for `gemv`.
+        unsafe { self.calls.syr(T::KIND, self.handle, fill, n, host(&alpha), x, step, at, ld) }
+    }
+
+    /// A = alpha (x y^T + y x^T) + A, of which one triangle is written.
+    #[track_caller]
+    pub fn syr2<'a, T: Scalar>(
+        &self,
+        triangle: Triangle,
+        alpha: T,
+        x: impl Into<Vector<'a, T>>,
+        y: impl Into<Vector<'a, T>>,
+        a: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        let (x, y) = (x.into(), y.into());
+        same("syr2", "lengths of x and y", x.len, y.len)?;
+        let (at, ld, fill) = self.symmetric_target("syr2", a, triangle, x.len)?;
+        let ((n, x, step_x), (_, y, step_y)) = (self.read("syr2", &x)?, self.read("syr2", &y)?);
+        self.enter()?;
+        // SAFETY: as for `gemv`.
+        unsafe { self.calls.syr2(T::KIND, self.handle, fill, n, host(&alpha), x, step_x, y, step_y, at, ld) }
+    }
+
+    /// x = A x for a triangular matrix.
+    #[track_caller]
+    pub fn trmv<'a, T: Scalar>(
+        &self,
+        triangle: Triangle,
+        diagonal: Diagonal,
+        a: Matrix<'_, T>,
+        x: impl Into<VectorMut<'a, T>>,
+    ) -> Result<()> {
+        let x = x.into();
+        square("trmv", a.shape.rows, a.shape.columns)?;
+        same("trmv", "order of A and length of x", a.shape.rows, x.len)?;
+        let (at, fill) = self.triangular("trmv", &a, triangle)?;
+        let (op, diagonal) = (self.choice(at.operation), diagonal.number(self.binding.vendor()));
+        let (n, x, step) = self.write("trmv", &x)?;
+        self.enter()?;
+        // SAFETY: as for `gemv`.
+        unsafe { self.calls.trmv(T::KIND, self.handle, fill, op, diagonal, n, at.at, at.ld, x, step) }
+    }
+
+    /// Solves A x = b for a triangular matrix; x holds b before and the solution after.
+    #[track_caller]
+    pub fn trsv<'a, T: Scalar>(
+        &self,
+        triangle: Triangle,
+        diagonal: Diagonal,
+        a: Matrix<'_, T>,
+        x: impl Into<VectorMut<'a, T>>,
+    ) -> Result<()> {
+        let x = x.into();
+        square("trsv", a.shape.rows, a.shape.columns)?;
+        same("trsv", "order of A and length of x", a.shape.rows, x.len)?;
+        let (at, fill) = self.triangular("trsv", &a, triangle)?;
+        let (op, diagonal) = (self.choice(at.operation), diagonal.number(self.binding.vendor()));
+        let (n, x, step) = self.write("trsv", &x)?;
+        self.enter()?;
+        // SAFETY: as for `gemv`.
+        unsafe { self.calls.trsv(T::KIND, self.handle, fill, op, diagonal, n, at.at, at.ld, x, step) }
+    }
+
+    /// A triangular operand: in memory, a transposed matrix has the other triangle.
+    #[track_caller]
+    pub(super) fn triangular<T: Scalar>(
+        &self,
+        call: &'static str,
+        a: &Matrix<'_, T>,
+        triangle: Triangle,
+    ) -> Result<(super::Operand, super::Choice)> {
+        let at = self.operand(call, a)?;
+        let stored = if at.operation == Operation::None { triangle } else { triangle.flipped() };
+        Ok((at, stored.number(self.binding.vendor())))
+    }
+
+    /// A symmetric operand, as (order, address, step, fill).
+    #[track_caller]
+    pub(super) fn symmetric<T: Scalar>(
+        &self,
+        call: &'static str,
+        a: &Matrix<'_, T>,
+        triangle: Triangle,
+    ) -> Result<(Int, u64, Int, super::Choice)> {
+        square(call, a.shape.rows, a.shape.columns)?;
+        ensure(call, !a.is_conjugate || !T::KIND.is_complex(), || "the conjugate of a symmetric matrix".into())?;
+        let (at, fill) = self.triangular(call, a, triangle)?;
+        Ok((int(call, "the order of A", a.shape.rows)?, at.at, at.ld, fill))
+    }
+
+    #[track_caller]
+    fn symmetric_target<T: Scalar>(
+        &self,
+        call: &'static str,
+        a: MatrixMut<'_, T>,
+        triangle: Triangle,
+        len: usize,
+    ) -> Result<(u64, Int, super::Choice)> {
+        square(call, a.shape.rows, a.shape.columns)?;
+        same(call, "order of A and length of x", a.shape.rows, len)?;
+        let (a, triangle) = if a.shape.order == Order::Rows { (a.t(), triangle.flipped()) } else { (a, triangle) };
+        let (at, ld) = self.target(call, &a)?;
+        Ok((at, ld, triangle.number(self.binding.vendor())))
+    }
+}
+
+#[track_caller]
+pub(super) fn by_columns(call: &'static str, order: Order) -> Result<()> {
+    if order == Order::Columns { Ok(()) } else { Err(Error::shape(call, "this matrix must lie by columns")) }
+}

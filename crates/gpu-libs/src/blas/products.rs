@@ -1,0 +1,392 @@
+//! Level 3: matrices and matrices.
+
+use gpu::foreign::Address;
+
+use super::{Blas, Choice, Diagonal, Int, Operand, Operation, Side, Triangle, host, same, square};
+use crate::error::{Result, ensure, int};
+use crate::scalar::Scalar;
+use crate::view::{Matrix, MatrixBatch, MatrixBatchMut, MatrixMut, Order, Vector};
+
+/// The sizes and operands of a product, as BLAS takes them.
+pub(super) struct Gemm {
+    pub m: Int,
+    pub n: Int,
+    pub k: Int,
+    pub a: Operand,
+    pub b: Operand,
+    pub c: Address,
+    pub ldc: Int,
+}
+
+impl Blas {
+    /// C = alpha A B + beta C. Orders may differ; `a.t()` and `a.h()` cost nothing.
+    #[track_caller]
+    pub fn gemm<T: Scalar>(
+        &self,
+        alpha: T,
+        a: Matrix<'_, T>,
+        b: Matrix<'_, T>,
+        beta: T,
+        c: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        let Gemm { m, n, k, a, b, c, ldc } = self.arrange("gemm", a, b, c)?;
+        let (op_a, op_b) = (self.choice(a.operation), self.choice(b.operation));
+        let (alpha, beta) = (host(&alpha), host(&beta));
+        self.enter()?;
+        // SAFETY: views checked against memory of this queue, shapes against each other; scalars outlive the call.
+        unsafe {
+            self.calls.gemm(T::KIND, self.handle, op_a, op_b, m, n, k, alpha, a.at, a.ld, b.at, b.ld, beta, c, ldc)
+        }
+    }
+
+    /// The same product of every member of three batches at constant strides.
+    #[track_caller]
+    pub fn gemm_strided_batched<T: Scalar>(
+        &self,
+        alpha: T,
+        a: MatrixBatch<'_, T>,
+        b: MatrixBatch<'_, T>,
+        beta: T,
+        c: MatrixBatchMut<'_, T>,
+    ) -> Result<()> {
+        const CALL: &str = "gemm_strided_batched";
+        same(CALL, "matrices in A and C", a.n, c.n)?;
+        same(CALL, "matrices in B and C", b.n, c.n)?;
+        let batch = int(CALL, "the batch", c.n)?;
+        // Operands change places where C lies by rows.
+        let (stride_a, stride_b) =
+            if c.first.shape.order == Order::Rows { (b.stride, a.stride) } else { (a.stride, b.stride) };
+        let (stride_a, stride_b, stride_c) = (stride_a as i64, stride_b as i64, c.stride as i64);
+        let Gemm { m, n, k, a, b, c, ldc } = self.arrange(CALL, a.first, b.first, c.first)?;
+        let (op_a, op_b) = (self.choice(a.operation), self.choice(b.operation));
+        let (alpha, beta) = (host(&alpha), host(&beta));
+        let (kind, handle) = (T::KIND, self.handle);
+        self.enter()?;
+        // SAFETY: as for `gemm`; every member of a batch was checked when the batch was made.
+        unsafe {
+            self.calls.gemm_strided_batched(
+                kind, handle, op_a, op_b, m, n, k, alpha, a.at, a.ld, stride_a, b.at, b.ld, stride_b, beta, c, ldc,
+                stride_c, batch,
+            )
+        }
+    }
+
+    /// C[i] = alpha A[i] B[i] + beta C[i] for matrices that lie anywhere. All of A, all of B and all of C have one
+    /// shape, step and order each. Uploads three lists of addresses and waits for the end.
+    #[track_caller]
+    pub fn gemm_batched<T: Scalar>(
+        &self,
+        alpha: T,
+        a: &[Matrix<'_, T>],
+        b: &[Matrix<'_, T>],
+        beta: T,
+        c: Vec<MatrixMut<'_, T>>,
+    ) -> Result<()> {
+        const CALL: &str = "gemm_batched";
+        same(CALL, "matrices in A and C", a.len(), c.len())?;
+        same(CALL, "matrices in B and C", b.len(), c.len())?;
+        let batch = int(CALL, "the batch", c.len())?;
+        let (Some(first_a), Some(first_b)) = (a.first(), b.first()) else { return Ok(()) };
+        let is_alike = |x: &Matrix<'_, T>, y: &Matrix<'_, T>| x.shape == y.shape && x.is_conjugate == y.is_conjugate;
+        let alike = a.iter().all(|x| is_alike(x, first_a))
+            && b.iter().all(|x| is_alike(x, first_b))
+            && c.iter().all(|x| x.shape == c[0].shape);
+        ensure(CALL, alike, || "matrices of one operand differ in shape, step or order".into())?;
+        let is_by_rows = c[0].shape.order == Order::Rows;
+        let inputs = |list: &[Matrix<'_, T>]| -> Result<Vec<u64>> {
+            list.iter().map(|x| Ok(self.binding.input(&x.data)?)).collect()
+        };
+        let (list_a, list_b) = if is_by_rows { (inputs(b)?, inputs(a)?) } else { (inputs(a)?, inputs(b)?) };
+        let list_c = c.iter().map(|x| Ok(self.binding.output(&x.data)?)).collect::<Result<Vec<u64>>>()?;
+        let first_c = c.into_iter().next().expect("as many as A has");
+        let Gemm { m, n, k, a, b, ldc, .. } = self.arrange(CALL, *first_a, *first_b, first_c)?;
+        let lists = [self.binding.upload(&list_a)?, self.binding.upload(&list_b)?, self.binding.upload(&list_c)?];
+        let mut at = [0; 3];
+        for (at, list) in at.iter_mut().zip(&lists) {
+            *at = self.binding.input(&list.all())?;
+        }
+        let (op_a, op_b) = (self.choice(a.operation), self.choice(b.operation));
+        let (alpha, beta) = (host(&alpha), host(&beta));
+        let (kind, handle) = (T::KIND, self.handle);
+        self.enter()?;
+        // SAFETY: as for `gemm`, for every member; the lists live until the wait is over.
+        unsafe {
+            self.calls.gemm_batched(
+                kind, handle, op_a, op_b, m, n, k, alpha, at[0], a.ld, at[1], b.ld, beta, at[2], ldc, batch,
+            )
+        }?;
+        Ok(self.binding.wait()?)
+    }
+
+    /// A product with C by columns: where C lies by rows, C^T = B^T A^T is computed.
+    #[track_caller]
+    pub(super) fn arrange<T: Scalar>(
+        &self,
+        call: &'static str,
+        a: Matrix<'_, T>,
+        b: Matrix<'_, T>,
+        c: MatrixMut<'_, T>,
+    ) -> Result<Gemm> {
+        let (a, b, c) = if c.shape.order == Order::Rows { (b.t(), a.t(), c.t()) } else { (a, b, c) };
+        same(call, "inner sizes", a.shape.columns, b.shape.rows)?;
+        same(call, "outer sizes", a.shape.rows, c.shape.rows)?;
+        same(call, "outer sizes", b.shape.columns, c.shape.columns)?;
+        let (m, n) = (int(call, "a size", c.shape.rows)?, int(call, "a size", c.shape.columns)?);
+        let k = int(call, "a size", a.shape.columns)?;
+        let (a, b) = (self.operand(call, &a)?, self.operand(call, &b)?);
+        let (c, ldc) = self.target(call, &c)?;
+        Ok(Gemm { m, n, k, a, b, c, ldc })
+    }
+
+    /// C = alpha A B + beta C (or B A, for `Side::Right`) with a symmetric A. B and C have one order.
+    #[track_caller]
+    #[allow(clippy::too_many_arguments)]
+    pub fn symm<T: Scalar>(
+        &self,
+        side: Side,
+        triangle: Triangle,
+        alpha: T,
+        a: Matrix<'_, T>,
+        b: Matrix<'_, T>,
+        beta: T,
+        c: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        same_order("symm", b.shape.order, c.shape.order)?;
+        let (side, b, c) = if c.shape.order == Order::Rows { (side.flipped(), b.t(), c.t()) } else { (side, b, c) };
+        let (order, a, lda, fill) = self.symmetric("symm", &a, triangle)?;
+        let (m, n) = (int("symm", "rows", c.shape.rows)?, int("symm", "columns", c.shape.columns)?);
+        same("symm", "rows of B and C", b.shape.rows, c.shape.rows)?;
+        same("symm", "columns of B and C", b.shape.columns, c.shape.columns)?;
+        let beside = if side == Side::Left { m } else { n };
+        same("symm", "order of A and the size beside it", order as usize, beside as usize)?;
+        let b = self.operand("symm", &b)?;
+        let (c, ldc) = self.target("symm", &c)?;
+        let (side, alpha, beta) = (side.number(self.binding.vendor()), host(&alpha), host(&beta));
+        self.enter()?;
+        // SAFETY: as for `gemm`.
+        unsafe { self.calls.symm(T::KIND, self.handle, side, fill, m, n, alpha, a, lda, b.at, b.ld, beta, c, ldc) }
+    }
+
+    /// C = alpha A A^T + beta C, of which one triangle is written.
+    #[track_caller]
+    pub fn syrk<T: Scalar>(
+        &self,
+        triangle: Triangle,
+        alpha: T,
+        a: Matrix<'_, T>,
+        beta: T,
+        c: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        let (n, k, fill, c, ldc) = self.rank_k("syrk", triangle, &a, c)?;
+        let a = self.operand("syrk", &a)?;
+        ensure("syrk", a.operation != Operation::Conjugate, || "a conjugated A; herk takes one".into())?;
+        let (op, alpha, beta) = (self.choice(a.operation), host(&alpha), host(&beta));
+        self.enter()?;
+        // SAFETY: as for `gemm`.
+        unsafe { self.calls.syrk(T::KIND, self.handle, fill, op, n, k, alpha, a.at, a.ld, beta, c, ldc) }
+    }
+
+    /// C = alpha A A^H + beta C, of which one triangle is written. A is by columns, or the conjugate transpose of
+    /// such a matrix; C is by columns.
+    #[track_caller]
+    pub fn herk<T: Scalar>(
+        &self,
+        triangle: Triangle,
+        alpha: T::Real,
+        a: Matrix<'_, T>,
+        beta: T::Real,
+        c: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        super::matrix_vector::by_columns("herk", c.shape.order)?;
+        let (n, k, fill, c, ldc) = self.rank_k("herk", triangle, &a, c)?;
+        let a = self.operand("herk", &a)?;
+        ensure("herk", !T::KIND.is_complex() || a.operation != Operation::Transpose, || {
+            "A lies by rows without being conjugated".into()
+        })?;
+        let (op, alpha, beta) = (self.choice(a.operation), host(&alpha), host(&beta));
+        self.enter()?;
+        // SAFETY: as for `gemm`; the scalars are real for every kind.
+        unsafe { self.calls.herk(T::KIND, self.handle, fill, op, n, k, alpha, a.at, a.ld, beta, c, ldc) }
+    }
+
+    /// C = alpha (A B^T + B A^T) + beta C, of which one triangle is written. A and B have one order.
+    #[track_caller]
+    pub fn syr2k<T: Scalar>(
+        &self,
+        triangle: Triangle,
+        alpha: T,
+        a: Matrix<'_, T>,
+        b: Matrix<'_, T>,
+        beta: T,
+        c: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        same_order("syr2k", a.shape.order, b.shape.order)?;
+        same("syr2k", "rows of A and B", a.shape.rows, b.shape.rows)?;
+        same("syr2k", "columns of A and B", a.shape.columns, b.shape.columns)?;
+        let (n, k, fill, c, ldc) = self.rank_k("syr2k", triangle, &a, c)?;
+        let (a, b) = (self.operand("syr2k", &a)?, self.operand("syr2k", &b)?);
+        let is_plain = |x: Operand| x.operation != Operation::Conjugate;
+        ensure("syr2k", is_plain(a) && is_plain(b), || "a conjugated operand".into())?;
+        let (op, alpha, beta) = (self.choice(a.operation), host(&alpha), host(&beta));
+        self.enter()?;
+        // SAFETY: as for `gemm`.
+        unsafe { self.calls.syr2k(T::KIND, self.handle, fill, op, n, k, alpha, a.at, a.ld, b.at, b.ld, beta, c, ldc) }
+    }
+
+    /// C = alpha A B (or B A) with a triangular A. B and C have one order.
+    #[track_caller]
+    #[allow(clippy::too_many_arguments)]
+    pub fn trmm<T: Scalar>(
+        &self,
+        side: Side,
+        triangle: Triangle,
+        diagonal: Diagonal,
+        alpha: T,
+        a: Matrix<'_, T>,
+        b: Matrix<'_, T>,
+        c: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        same_order("trmm", b.shape.order, c.shape.order)?;
+        same("trmm", "rows of B and C", b.shape.rows, c.shape.rows)?;
+        same("trmm", "columns of B and C", b.shape.columns, c.shape.columns)?;
+        let is_by_rows = c.shape.order == Order::Rows;
+        let b = if is_by_rows { b.t() } else { b };
+        let Triangular { side, fill, diagonal, m, n, a, c, ldc } =
+            self.beside("trmm", side, triangle, diagonal, a, c)?;
+        let b = self.operand("trmm", &b)?;
+        let (op, alpha) = (self.choice(a.operation), host(&alpha));
+        let (kind, handle) = (T::KIND, self.handle);
+        self.enter()?;
+        // SAFETY: as for `gemm`.
+        unsafe { self.calls.trmm(kind, handle, side, fill, op, diagonal, m, n, alpha, a.at, a.ld, b.at, b.ld, c, ldc) }
+    }
+
+    /// Solves A X = alpha B (or X A = alpha B) with a triangular A; `b` holds B before and X after.
+    #[track_caller]
+    pub fn trsm<T: Scalar>(
+        &self,
+        side: Side,
+        triangle: Triangle,
+        diagonal: Diagonal,
+        alpha: T,
+        a: Matrix<'_, T>,
+        b: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        let Triangular { side, fill, diagonal, m, n, a, c: b, ldc: ldb } =
+            self.beside("trsm", side, triangle, diagonal, a, b)?;
+        let (op, alpha) = (self.choice(a.operation), host(&alpha));
+        self.enter()?;
+        // SAFETY: as for `gemm`.
+        unsafe { self.calls.trsm(T::KIND, self.handle, side, fill, op, diagonal, m, n, alpha, a.at, a.ld, b, ldb) }
+    }
+
+    /// C = alpha A + beta B; also how a matrix is transposed into another order.
+    #[track_caller]
+    pub fn geam<T: Scalar>(
+        &self,
+        alpha: T,
+        a: Matrix<'_, T>,
+        beta: T,
+        b: Matrix<'_, T>,
+        c: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        let (a, b, c) = if c.shape.order == Order::Rows { (a.t(), b.t(), c.t()) } else { (a, b, c) };
+        for x in [&a, &b] {
+            same("geam", "rows", x.shape.rows, c.shape.rows)?;
+            same("geam", "columns", x.shape.columns, c.shape.columns)?;
+        }
+        let (m, n) = (int("geam", "rows", c.shape.rows)?, int("geam", "columns", c.shape.columns)?);
+        let (a, b) = (self.operand("geam", &a)?, self.operand("geam", &b)?);
+        let (c, ldc) = self.target("geam", &c)?;
+        let (op_a, op_b) = (self.choice(a.operation), self.choice(b.operation));
+        let (alpha, beta) = (host(&alpha), host(&beta));
+        self.enter()?;
+        // SAFETY: as for `gemm`.
+        unsafe { self.calls.geam(T::KIND, self.handle, op_a, op_b, m, n, alpha, a.at, a.ld, beta, b.at, b.ld, c, ldc) }
+    }
+
+    /// C = A diag(x), or diag(x) A for `Side::Left`. A and C have one order.
+    #[track_caller]
+    pub fn dgmm<'a, T: Scalar>(
+        &self,
+        side: Side,
+        a: Matrix<'_, T>,
+        x: impl Into<Vector<'a, T>>,
+        c: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        let x = x.into();
+        same_order("dgmm", a.shape.order, c.shape.order)?;
+        let (side, a, c) = if c.shape.order == Order::Rows { (side.flipped(), a.t(), c.t()) } else { (side, a, c) };
+        same("dgmm", "rows", a.shape.rows, c.shape.rows)?;
+        same("dgmm", "columns", a.shape.columns, c.shape.columns)?;
+        let beside = if side == Side::Left { c.shape.rows } else { c.shape.columns };
+        same("dgmm", "length of x and the size beside it", x.len, beside)?;
+        let (m, n) = (int("dgmm", "rows", c.shape.rows)?, int("dgmm", "columns", c.shape.columns)?);
+        let a = self.operand("dgmm", &a)?;
+        let (_, x, step) = self.read("dgmm", &x)?;
+        let (c, ldc) = self.target("dgmm", &c)?;
+        let side = side.number(self.binding.vendor());
+        self.enter()?;
+        // SAFETY: as for `gemm`.
+        unsafe { self.calls.dgmm(T::KIND, self.handle, side, m, n, a.at, a.ld, x, step, c, ldc) }
+    }
+
+    /// The sizes and the target of `syrk` and its like, as (n, k, fill, address, step).
+    #[track_caller]
+    fn rank_k<T: Scalar>(
+        &self,
+        call: &'static str,
+        triangle: Triangle,
+        a: &Matrix<'_, T>,
+        c: MatrixMut<'_, T>,
+    ) -> Result<(Int, Int, Choice, Address, Int)> {
+        square(call, c.shape.rows, c.shape.columns)?;
+        same(call, "rows of A and order of C", a.shape.rows, c.shape.rows)?;
+        let (c, triangle) = if c.shape.order == Order::Rows { (c.t(), triangle.flipped()) } else { (c, triangle) };
+        let (n, k) = (int(call, "order of C", c.shape.rows)?, int(call, "columns of A", a.shape.columns)?);
+        let (c, ldc) = self.target(call, &c)?;
+        Ok((n, k, triangle.number(self.binding.vendor()), c, ldc))
+    }
+
+    /// A triangular matrix beside a target: where the target lies by rows, the transposed problem.
+    #[track_caller]
+    fn beside<T: Scalar>(
+        &self,
+        call: &'static str,
+        side: Side,
+        triangle: Triangle,
+        diagonal: Diagonal,
+        a: Matrix<'_, T>,
+        c: MatrixMut<'_, T>,
+    ) -> Result<Triangular> {
+        let vendor = self.binding.vendor();
+        square(call, a.shape.rows, a.shape.columns)?;
+        let (side, triangle, a, c) = if c.shape.order == Order::Rows {
+            (side.flipped(), triangle.flipped(), a.t(), c.t())
+        } else {
+            (side, triangle, a, c)
+        };
+        let beside = if side == Side::Left { c.shape.rows } else { c.shape.columns };
+        same(call, "order of A and the size beside it", a.shape.rows, beside)?;
+        let (m, n) = (int(call, "rows", c.shape.rows)?, int(call, "columns", c.shape.columns)?);
+        let (a, fill) = self.triangular(call, &a, triangle)?;
+        let (c, ldc) = self.target(call, &c)?;
+        Ok(Triangular { side: side.number(vendor), fill, diagonal: diagonal.number(vendor), m, n, a, c, ldc })
+    }
+}
+
+struct Triangular {
+    side: Choice,
+    fill: Choice,
+    diagonal: Choice,
+    m: Int,
+    n: Int,
+    a: Operand,
+    c: Address,
+    ldc: Int,
+}
+
+#[track_caller]
+fn same_order(call: &'static str, a: Order, b: Order) -> Result<()> {
+    ensure(call, a == b, || "both matrices must lie by rows, or both by columns".into())
+}

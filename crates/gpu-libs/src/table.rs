@@ -1,0 +1,246 @@
+//! Tables of a library's functions and numbers: one line for both vendors.
+//!
+//! `library!` makes a struct of functions that is filled by dlopen; a function the library lacks is an
+//! error when it is called, not when the library is opened. In a symbol `%` stands for the letter of a
+//! number type (`s d c z`) and `^` for the letter as a capital. `numbers!` makes an enum with each vendor's
+//! number. Both keep what they were made of, so that a test can compare it with the vendors' headers.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::Location;
+
+use gpu::Vendor;
+use gpu::foreign::Library;
+
+use crate::error::{Error, Result};
+use crate::scalar::Kind;
+
+/// A row of a table as data.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Our name.
+    pub name: &'static str,
+    /// AMD's symbol; empty where there is none.
+    pub amd: &'static str,
+    /// NVIDIA's symbol; empty where there is none.
+    pub nvidia: &'static str,
+    /// What `%` stands for, one for each kind of number; `-` where there is none.
+    pub letters: &'static [&'static str],
+    /// Argument types as written in the table.
+    pub args: &'static [&'static str],
+}
+
+impl Row {
+    /// The symbol for a kind of number, if the vendor has one.
+    pub fn symbol(&self, vendor: Vendor, kind: usize) -> Option<String> {
+        let template = vendor.pick(self.amd, self.nvidia);
+        if template.is_empty() {
+            return None;
+        }
+        if self.letters.is_empty() {
+            return (kind == 0).then(|| template.to_owned());
+        }
+        let letters = *self.letters.get(kind).filter(|letters| **letters != "-")?;
+        let (first, rest) = letters.split_at(1);
+        Some(template.replace('%', letters).replace('^', &format!("{}{rest}", first.to_uppercase())))
+    }
+}
+
+/// A number of both vendors as data: (AMD's name, number, NVIDIA's name, number).
+pub type Number = (&'static str, i64, &'static str, i64);
+
+/// How a library is called and what its statuses are called.
+pub(crate) struct Names {
+    pub name: &'static str,
+    pub sonames: &'static [&'static str],
+    /// Functions from a status to its name and to a text; empty where there is none.
+    pub status_name: &'static str,
+    pub status_text: &'static str,
+    /// For libraries without such functions.
+    pub statuses: &'static [(c_int, &'static str)],
+}
+
+type Describe = unsafe extern "C" fn(c_int) -> *const c_char;
+
+/// An opened library.
+pub(crate) struct Opened {
+    pub library: Library,
+    names: &'static Names,
+    status_name: Option<Describe>,
+    status_text: Option<Describe>,
+}
+
+impl Opened {
+    pub fn open(vendor: Vendor, role: &'static str, names: &'static Names) -> Result<Self> {
+        let library = Library::open(vendor, role, names.sonames)?;
+        let describe = |symbol: &str| {
+            let found = (!symbol.is_empty()).then(|| library.symbol(symbol)).flatten();
+            // SAFETY: both vendors' functions of that kind take a status and return a static string.
+            found.map(|address| unsafe { std::mem::transmute::<*const c_void, Describe>(address) })
+        };
+        let (status_name, status_text) = (describe(names.status_name), describe(names.status_text));
+        Ok(Self { library, names, status_name, status_text })
+    }
+
+    /// `rocBLAS (librocblas.so.5)`
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.names.name, self.library.path())
+    }
+
+    #[track_caller]
+    pub fn check(&self, call: String, status: c_int) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        let words = |describe: Option<Describe>| {
+            // SAFETY: any number is allowed; the answer is null or a static string.
+            let text = describe.map(|describe| unsafe { describe(status) }).filter(|text| !text.is_null());
+            // SAFETY: as above.
+            text.map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        };
+        let listed = self.names.statuses.iter().find(|(number, _)| *number == status).map(|(_, name)| *name);
+        let name = words(self.status_name).unwrap_or_else(|| listed.unwrap_or("an unknown status").to_owned());
+        let text = words(self.status_text).unwrap_or_else(|| "the library has no words for it".to_owned());
+        Err(Error::Call { library: self.label(), call, status, name, text, at: Location::caller() })
+    }
+
+    pub fn lacks(&self, what: impl Into<String>) -> Error {
+        Error::Unsupported { library: self.label(), what: what.into() }
+    }
+}
+
+/// The symbol of whichever vendor has one, for errors.
+pub(crate) fn either(amd: &str, nvidia: &str) -> String {
+    match (amd, nvidia) {
+        (amd, "") => amd.to_owned(),
+        ("", nvidia) => nvidia.to_owned(),
+        (amd, nvidia) if amd == nvidia => amd.to_owned(),
+        (amd, nvidia) => format!("{amd} | {nvidia}"),
+    }
+}
+
+/// The index of a kind in a row.
+pub(crate) fn column(kind: Kind) -> usize {
+    kind as usize
+}
+
+macro_rules! library {
+    (
+        $(#[$doc:meta])*
+        $table:ident, role $role:literal, amd $amd_names:expr, nvidia $nvidia_names:expr;
+        plain { $( $name:ident | $amd:literal | $nvidia:literal | ($($arg:ident : $ty:ty),* $(,)?); )* }
+        typed { $( $tname:ident | $tamd:literal | $tnvidia:literal | [$($letter:tt)*] | ($($targ:ident : $tty:ty),* $(,)?); )* }
+    ) => {
+        $(#[$doc])*
+        pub struct $table {
+            pub(crate) opened: $crate::table::Opened,
+            $($name: Option<unsafe extern "C" fn($($ty),*) -> std::ffi::c_int>,)*
+            $($tname: [Option<unsafe extern "C" fn($($tty),*) -> std::ffi::c_int>; 4],)*
+        }
+
+        impl $table {
+            /// The table as data.
+            pub const ROWS: &[$crate::table::Row] = &[
+                $($crate::table::Row {
+                    name: stringify!($name), amd: $amd, nvidia: $nvidia, letters: &[], args: &[$(stringify!($ty)),*],
+                },)*
+                $($crate::table::Row {
+                    name: stringify!($tname), amd: $tamd, nvidia: $tnvidia, letters: &[$(stringify!($letter)),*],
+                    args: &[$(stringify!($tty)),*],
+                },)*
+            ];
+
+            /// The vendor's library, opened once. The first answer, good or bad, stands for the process.
+            pub fn get(vendor: gpu::Vendor) -> $crate::Result<&'static Self> {
+                static AMD: std::sync::OnceLock<$crate::Result<$table>> = std::sync::OnceLock::new();
+                static NVIDIA: std::sync::OnceLock<$crate::Result<$table>> = std::sync::OnceLock::new();
+                let cell = vendor.pick(&AMD, &NVIDIA);
+                cell.get_or_init(|| Self::open(vendor)).as_ref().map_err(Clone::clone)
+            }
+
+            #[allow(unused_mut, unused_variables, unused_assignments)]
+            fn open(vendor: gpu::Vendor) -> $crate::Result<Self> {
+                static NAMES: [$crate::table::Names; 2] = [$amd_names, $nvidia_names];
+                let opened = $crate::table::Opened::open(vendor, $role, vendor.pick(&NAMES[0], &NAMES[1]))?;
+                let mut rows = Self::ROWS.iter();
+                // SAFETY (of the transmutes): a row's signature is the one in the vendor's header for that symbol;
+                // tests/it/headers.rs compares them.
+                $(
+                    let row = rows.next().expect("a row for each field");
+                    let found = row.symbol(vendor, 0).and_then(|symbol| opened.library.symbol(&symbol));
+                    // SAFETY: as above.
+                    let $name = found.map(|address| unsafe {
+                        std::mem::transmute::<*const std::ffi::c_void, unsafe extern "C" fn($($ty),*) -> std::ffi::c_int>(address)
+                    });
+                )*
+                $(
+                    let row = rows.next().expect("a row for each field");
+                    let $tname = [0, 1, 2, 3].map(|kind| {
+                        let found = row.symbol(vendor, kind).and_then(|symbol| opened.library.symbol(&symbol));
+                        // SAFETY: as above.
+                        found.map(|address| unsafe {
+                            std::mem::transmute::<*const std::ffi::c_void, unsafe extern "C" fn($($tty),*) -> std::ffi::c_int>(address)
+                        })
+                    });
+                )*
+                Ok(Self { opened, $($name,)* $($tname,)* })
+            }
+
+            $(
+                /// # Safety
+                /// As the vendor documents for this call.
+                #[allow(clippy::too_many_arguments, dead_code)]
+                #[track_caller]
+                pub(crate) unsafe fn $name(&self, $($arg: $ty),*) -> $crate::Result<()> {
+                    let name = || $crate::table::either($amd, $nvidia);
+                    let Some(call) = self.$name else { return Err(self.opened.lacks(name())) };
+                    // SAFETY: the caller upholds the vendor's contract for this call.
+                    let status = unsafe { call($($arg),*) };
+                    if status == 0 { Ok(()) } else { self.opened.check(name(), status) }
+                }
+            )*
+
+            $(
+                /// # Safety
+                /// As the vendor documents for this call.
+                #[allow(clippy::too_many_arguments, dead_code)]
+                #[track_caller]
+                pub(crate) unsafe fn $tname(&self, kind: $crate::scalar::Kind, $($targ: $tty),*) -> $crate::Result<()> {
+                    let name = || format!("{} of {kind:?}", stringify!($tname));
+                    let Some(call) = self.$tname[$crate::table::column(kind)] else {
+                        return Err(self.opened.lacks(name()));
+                    };
+                    // SAFETY: the caller upholds the vendor's contract for this call.
+                    let status = unsafe { call($($targ),*) };
+                    if status == 0 { Ok(()) } else { self.opened.check(name(), status) }
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! numbers {
+    ($(
+        $(#[$doc:meta])*
+        $vis:vis enum $name:ident {
+            $( $(#[$item_doc:meta])* $item:ident = $amd_name:literal $amd:literal | $nvidia_name:literal $nvidia:literal; )*
+        }
+    )*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        $vis enum $name { $( $(#[$item_doc])* $item, )* }
+
+        impl $name {
+            /// Each vendor's name and number, for the check against the headers.
+            #[doc(hidden)]
+            pub const NUMBERS: &[$crate::table::Number] = &[$(($amd_name, $amd, $nvidia_name, $nvidia)),*];
+
+            #[allow(dead_code)]
+            pub(crate) fn number(self, vendor: gpu::Vendor) -> std::ffi::c_int {
+                let row = Self::NUMBERS[self as usize];
+                vendor.pick(row.1, row.3) as std::ffi::c_int
+            }
+        }
+    )*};
+}
+
+pub(crate) use {library, numbers};

@@ -1,0 +1,132 @@
+//! rocFFT and cuFFT against rustfft.
+
+use gpu::Queue;
+use gpu_libs::fft::{ComplexFft, Direction, InverseRealFft, Layout, RealFft};
+use rustfft::num_complex::Complex;
+use rustfft::{FftNum, FftPlanner};
+
+use super::{close, numbers, on_each, read, refused, upload};
+
+/// One dimension of many rows, by rustfft.
+fn rows<T: FftNum>(data: &mut [Complex<T>], length: usize, direction: Direction) {
+    let mut planner = FftPlanner::new();
+    match direction {
+        Direction::Forward => planner.plan_fft_forward(length).process(data),
+        Direction::Inverse => planner.plan_fft_inverse(length).process(data),
+    }
+}
+
+/// All dimensions, the last one fastest: rows, then a turn of the axes, as many times as there are axes.
+fn transform<T: FftNum>(data: &[Complex<T>], lengths: &[usize], direction: Direction) -> Vec<Complex<T>> {
+    let mut data = data.to_vec();
+    for &length in lengths.iter().rev() {
+        rows(&mut data, length, direction);
+        let outer = data.len() / length;
+        data = (0..data.len()).map(|i| data[(i % outer) * length + i / outer]).collect();
+    }
+    data
+}
+
+fn complex(seed: u64, n: usize) -> Vec<Complex<f64>> {
+    numbers(seed, 2 * n).chunks(2).map(|pair| Complex::new(pair[0], pair[1])).collect()
+}
+
+fn flat(data: &[Complex<f64>]) -> Vec<f64> {
+    data.iter().flat_map(|z| [z.re, z.im]).collect()
+}
+
+fn single(data: &[Complex<f64>]) -> Vec<Complex<f32>> {
+    data.iter().map(|z| Complex::new(z.re as f32, z.im as f32)).collect()
+}
+
+fn double(data: Vec<Complex<f32>>) -> Vec<Complex<f64>> {
+    data.into_iter().map(|z| Complex::new(z.re.into(), z.im.into())).collect()
+}
+
+fn one_to_three_dimensions(queue: &Queue, lengths: &[usize]) -> gpu_libs::Result<()> {
+    let n = lengths.iter().product();
+    let data = complex(n as u64, n);
+    let truth = transform(&data, lengths, Direction::Forward);
+    let forward = ComplexFft::<f32>::new(queue, Direction::Forward, Layout::dense(lengths)?)?;
+    let (from, mut to) = (upload(queue, &single(&data)), queue.alloc_zeroed::<Complex<f32>>(n)?);
+    forward.run(from.all(), to.all_mut())?;
+    close(&flat(&double(read(queue, to.all()))), &flat(&truth), 1e-6);
+    // Back again, in place.
+    let inverse = ComplexFft::<f32>::new(queue, Direction::Inverse, Layout::dense(lengths)?)?;
+    inverse.run_in_place(to.all_mut())?;
+    let back: Vec<f64> = flat(&double(read(queue, to.all()))).iter().map(|x| x / n as f64).collect();
+    close(&back, &flat(&data), 1e-6);
+    Ok(())
+}
+
+#[test]
+fn one_dimension() {
+    on_each(|queue| one_to_three_dimensions(queue, &[60]));
+}
+
+#[test]
+fn three_dimensions() {
+    on_each(|queue| one_to_three_dimensions(queue, &[4, 3, 8]));
+}
+
+#[test]
+fn columns_of_a_matrix_in_double_precision() {
+    on_each(|queue| {
+        let (rows, columns) = (16, 3);
+        let data = complex(70, rows * columns);
+        let mut truth = vec![Complex::default(); rows * columns];
+        for j in 0..columns {
+            let column: Vec<_> = (0..rows).map(|i| data[i * columns + j]).collect();
+            for (i, z) in transform(&column, &[rows], Direction::Forward).into_iter().enumerate() {
+                truth[i * columns + j] = z;
+            }
+        }
+        let layout = Layout::dense(&[rows])?.strided(columns, columns, 1)?;
+        let fft = ComplexFft::<f64>::new(queue, Direction::Forward, layout)?;
+        let mut on_device = upload(queue, &data);
+        fft.run_in_place(on_device.all_mut())?;
+        close(&flat(&read(queue, on_device.all())), &flat(&truth), 1e-14);
+        Ok(())
+    });
+}
+
+#[test]
+fn real_numbers_and_half_a_spectrum() {
+    on_each(|queue| {
+        let (n, batch) = (24, 2);
+        let data = numbers(71, n * batch);
+        let forward = RealFft::<f64>::new(queue, &[n], batch)?;
+        let (from, mut half) = (upload(queue, &data), queue.alloc_zeroed::<Complex<f64>>(13 * batch)?);
+        forward.run(from.all(), half.all_mut())?;
+        let truth: Vec<_> = data
+            .chunks(n)
+            .flat_map(|row| {
+                let row: Vec<_> = row.iter().map(|x| Complex::new(*x, 0.0)).collect();
+                transform(&row, &[n], Direction::Forward)[..13].to_vec()
+            })
+            .collect();
+        close(&flat(&read(queue, half.all())), &flat(&truth), 1e-14);
+        let inverse = InverseRealFft::<f64>::new(queue, &[n], batch)?;
+        let mut back = queue.alloc_zeroed::<f64>(n * batch)?;
+        inverse.run(half.all_mut(), back.all_mut())?;
+        let back: Vec<f64> = read(queue, back.all()).iter().map(|x| x / n as f64).collect();
+        close(&back, &data, 1e-14);
+        Ok(())
+    });
+}
+
+#[test]
+fn misuse_is_refused() {
+    on_each(|queue| {
+        refused(Layout::dense(&[2, 2, 2, 2]), "4 dimensions");
+        refused(Layout::dense(&[8, 0]), "lengths");
+        refused(Layout::dense(&[8])?.strided(3, 2, 2), "share elements");
+        let fft = ComplexFft::<f32>::new(queue, Direction::Forward, Layout::dense(&[8])?.batched(2))?;
+        let mut short = queue.alloc_zeroed::<Complex<f32>>(15)?;
+        refused(fft.run_in_place(short.all_mut()), "takes 16 elements");
+        let other = Queue::new(queue.device())?;
+        let mut foreign = other.alloc_zeroed::<Complex<f32>>(16)?;
+        refused(fft.run_in_place(foreign.all_mut()), "belongs to queue");
+        Ok(())
+    });
+}
