@@ -177,11 +177,11 @@ impl Registry {
         entry.set_stay(None);
         // Who waits below must not hold the model, or it would look in use and never leave.
         let is_leaving = entry.is_leaving.load(Ordering::Acquire);
-        if let Some(model) = entry.loaded().filter(|model| model.is_alive() && !is_leaving) {
-            return Ok(model);
-        }
         if let Some(why) = entry.unavailable() {
             return Err(unavailable(&entry, &why));
+        }
+        if let Some(model) = entry.loaded().filter(|model| model.is_alive() && !is_leaving) {
+            return Ok(model);
         }
         let loaded = self.loading(&entry).await;
         if let Err(error) = loaded.as_ref().map_err(|error| &error.message) {

@@ -4,12 +4,9 @@
 
 use std::{
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixStream,
-    },
+    os::{fd::AsFd, unix::net::UnixStream},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
@@ -65,7 +62,6 @@ impl<R> Progress<R> {
 enum Outgoing<R> {
     Frame(FromChild<R>),
     Up(Handle, FromChild<R>),
-    Started(RequestId),
     Event(Event),
     /// A request was dropped without a last event.
     Lost,
@@ -82,12 +78,12 @@ where
     R: Serialize + Send + 'static,
 {
     let socket = socket().map_err(ChildError::NoSocket)?;
-    let out = socket.try_clone().map_err(ChildError::NoSocket)?;
+    let out = Arc::new(Mutex::new(socket.try_clone().map_err(ChildError::NoSocket)?));
     let (sender, outgoing) = mpsc::channel();
     let hello = FromChild::Hello { version: VERSION, build: build.to_owned() };
     let _ = sender.send(Outgoing::Frame(hello));
     let is_ending = Arc::new(AtomicBool::new(false));
-    let writer = Writer { out, engine: None, is_ending: Arc::clone(&is_ending) };
+    let writer = Writer { out: Arc::clone(&out), engine: None, is_ending: Arc::clone(&is_ending) };
     let writing = thread::Builder::new().name("report".into()).spawn(move || writer.run(&outgoing));
     let writing = writing.map_err(ChildError::NoSocket)?;
     let finish = |outcome| {
@@ -110,7 +106,7 @@ where
     let Opened { about, engine, max_queue, patience } = opened;
     let limits = engine.limits().with_max_queue(max_queue);
     let _ = sender.send(Outgoing::Up(engine.clone(), FromChild::Ready { about, limits, patience }));
-    let outcome = take_commands::<L, R>(&mut reader, &engine, &sender);
+    let outcome = take_commands::<L, R>(&mut reader, &engine, &out, &sender);
     is_ending.store(true, Ordering::Release);
     // A device that hangs must not keep the process.
     thread::spawn(|| {
@@ -121,9 +117,16 @@ where
     finish(outcome)
 }
 
+/// The child's end, for whoever writes whole frames.
+type Socket = Arc<Mutex<UnixStream>>;
+
+fn write(out: &Socket, value: &impl Serialize) -> Result<(), FrameError> {
+    frame::write(&mut *out.lock().unwrap_or_else(PoisonError::into_inner), value)
+}
+
 /// Standard input, if it is a socket.
 fn socket() -> io::Result<UnixStream> {
-    let stream = UnixStream::from(OwnedFd::from(io::stdin().as_fd().try_clone_to_owned()?));
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     stream.local_addr()?;
     Ok(stream)
 }
@@ -132,6 +135,7 @@ fn socket() -> io::Result<UnixStream> {
 fn take_commands<L: DeserializeOwned, R: Send + 'static>(
     reader: &mut frame::Reader<UnixStream>,
     engine: &Handle,
+    out: &Socket,
     sender: &Sender<Outgoing<R>>,
 ) -> Result<(), ChildError> {
     loop {
@@ -149,7 +153,7 @@ fn take_commands<L: DeserializeOwned, R: Send + 'static>(
                 Command::Cancel(id) => *id,
                 Command::Stats => continue,
             };
-            let sink = ChildSink { id, out: sender.clone(), is_done: AtomicBool::new(false) };
+            let sink = ChildSink { id, socket: Arc::clone(out), out: sender.clone(), is_done: AtomicBool::new(false) };
             if matches!(command, Command::Cancel(_)) {
                 sink.is_done.store(true, Ordering::Relaxed);
             }
@@ -165,6 +169,7 @@ fn take_commands<L: DeserializeOwned, R: Send + 'static>(
 /// Where the events of one request go.
 struct ChildSink<R> {
     id: RequestId,
+    socket: Socket,
     out: Sender<Outgoing<R>>,
     is_done: AtomicBool,
 }
@@ -175,8 +180,9 @@ impl<R: Send> Sink for ChildSink<R> {
         self.out.send(Outgoing::Event(event)).map_err(|_| Closed)
     }
 
+    /// Written before the step, by the engine's own thread: a step that ends the process must find its suspects known.
     fn started(&self) {
-        let _ = self.out.send(Outgoing::Started(self.id));
+        let _ = write(&self.socket, &FromChild::<()>::Started(self.id));
     }
 }
 
@@ -189,7 +195,7 @@ impl<R> Drop for ChildSink<R> {
 }
 
 struct Writer {
-    out: UnixStream,
+    out: Socket,
     engine: Option<Handle>,
     /// It was told to stop: an engine that ends is no fault.
     is_ending: Arc<AtomicBool>,
@@ -208,18 +214,17 @@ impl Writer {
             let mut is_lost = false;
             while let Some(one) = next {
                 match one {
-                    Outgoing::Started(id) => report.started.push(id),
                     Outgoing::Event(event) => report.events.push(event),
                     Outgoing::Lost => is_lost = true,
                     Outgoing::End => return drop(self.report::<R>(report)),
                     Outgoing::Frame(frame) => {
-                        if frame::write(&mut self.out, &frame).is_err() {
+                        if write(&self.out, &frame).is_err() {
                             return;
                         }
                     }
                     Outgoing::Up(engine, frame) => {
                         self.engine = Some(engine);
-                        if frame::write(&mut self.out, &frame).is_err() {
+                        if write(&self.out, &frame).is_err() {
                             return;
                         }
                     }
@@ -232,7 +237,7 @@ impl Writer {
             if let Some(why) = self.fault(is_lost) {
                 // The supervisor kills the process. One that does not hear it is gone; then the process ends without exit
                 // handlers, which may wait for the device.
-                let _ = frame::write(&mut self.out, &FromChild::<R>::Fault(why));
+                let _ = write(&self.out, &FromChild::<R>::Fault(why));
                 thread::sleep(TIME_TO_END);
                 std::process::abort();
             }
@@ -243,7 +248,7 @@ impl Writer {
         report.stats = self.engine.as_ref().map(Handle::latest_stats).unwrap_or_default();
         report.cpu_time = cpu_time();
         let frame = FromChild::<R>::Report(report);
-        match (frame::write(&mut self.out, &frame), frame) {
+        match (write(&self.out, &frame), frame) {
             (Err(FrameError::TooLong { .. }), FromChild::Report(too_long)) => self.report_one_by_one::<R>(too_long),
             (outcome, _) => outcome,
         }
@@ -253,11 +258,11 @@ impl Writer {
         for event in std::mem::take(&mut report.events) {
             let id = event.id();
             let one = Report { events: vec![event], ..report.clone() };
-            let Err(error) = frame::write(&mut self.out, &FromChild::<R>::Report(one)) else { continue };
+            let Err(error) = write(&self.out, &FromChild::<R>::Report(one)) else { continue };
             let (FrameError::TooLong { .. }, Some(id)) = (&error, id) else { return Err(error) };
             let failed = Event::Failed { id, kind: FailureKind::Request, error: error.to_string() };
             let one = Report { events: vec![failed], ..report.clone() };
-            frame::write(&mut self.out, &FromChild::<R>::Report(one))?;
+            write(&self.out, &FromChild::<R>::Report(one))?;
         }
         Ok(())
     }

@@ -111,7 +111,7 @@ impl<L: Serialize> Life<L> {
                     self.desk.watch.lock().phase = Phase::Loading(text.clone());
                     (self.desk.hear)(&Notice::Progress(text));
                 }
-                FromChild::Report(_) => {}
+                FromChild::Report(_) | FromChild::Started(_) => {}
                 FromChild::Ready { about, limits, patience } => return Ok((limits, patience, about)),
                 FromChild::Refused(why) => return Err(Some(Ending::Refused(why))),
                 FromChild::Fault(why) => return Err(Some(Ending::Fault(why))),
@@ -171,6 +171,10 @@ impl<L: Serialize> Life<L> {
         let ending = loop {
             let report = match read::<serde::de::IgnoredAny>(&mut up.process) {
                 Ok(FromChild::Report(report)) => report,
+                Ok(FromChild::Started(id)) => {
+                    self.desk.lock().ledger.started(id);
+                    continue;
+                }
                 Ok(FromChild::Fault(why)) => break Some(Ending::Fault(why)),
                 Ok(_) => break Some(Ending::Protocol("it repeated its introduction".to_owned())),
                 Err(ending) => break ending,
@@ -201,9 +205,8 @@ impl<L: Serialize> Life<L> {
     }
 
     fn pass_on(&self, report: Report, board: &Board, progress: &mut Progress) -> Result<(), Ending> {
-        let Report { started, events, stats, cpu_time } = report;
+        let Report { events, stats, cpu_time } = report;
         let mut state = self.desk.lock();
-        started.into_iter().for_each(|id| state.ledger.started(id));
         for event in events {
             let commands = state.ledger.pass_on(event).map_err(|fault| match fault {
                 Fault::Forward(why) => Ending::Fault(why),

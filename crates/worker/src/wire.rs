@@ -37,6 +37,8 @@ pub enum FromChild<R> {
     },
     /// What was asked for cannot be loaded; the process ends.
     Refused(String),
+    /// A request takes part in a step for the first time. Sent before that step, which may be the engine's last.
+    Started(RequestId),
     /// What happened since the last word. Sent after steps, and at least every [`PULSE`].
     Report(Report),
     /// The engine has ended and cannot go on; so does the process.
@@ -48,8 +50,6 @@ pub const PULSE: Duration = Duration::from_millis(500);
 
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Requests that take part in a step for the first time.
-    pub started: Vec<RequestId>,
     pub events: Vec<Event>,
     pub stats: Stats,
     /// Processor time of the child since its start.

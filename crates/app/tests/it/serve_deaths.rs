@@ -228,7 +228,7 @@ fn campaign(n_streams: usize, n_deaths: usize, n_tokens: usize, seed: u64) {
     let Some(model) = crate::truth::smollm2() else { return };
     let roci = Roci::new();
     let limits = ["--context", "512", "--prefill-chunk", "2048", "--max-batch-tokens", "2112", "--step-deadline", "3"];
-    let args = [&["serve", &model, "--max-engine-deaths", "1000"], &limits[..]].concat();
+    let args = [&["serve", &model, "--deterministic", "--max-engine-deaths", "1000"], &limits[..]].concat();
     let ask = |n: usize| {
         let topics = ["sea", "moon", "bread", "iron", "winter", "music", "bees", "gold"];
         let prompt = format!("{}. A short text about the {}:", n + 1, topics[n % topics.len()]);
