@@ -32,6 +32,7 @@ pub(crate) struct Receiver(Arc<Shared>);
 
 /// What a wait with a limit came to.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one is moved per event, and a box would be an allocation for each
 pub(crate) enum Waited {
     Event(Event),
     /// The sender is gone and everything was read.

@@ -10,7 +10,7 @@ const N_STREAMS: usize = 12;
 /// Prompts of other lengths with something in common; every second one is sampled, without a seed.
 fn body(i: usize) -> Value {
     let prompt = format!("A common beginning of all of them, {}", "and more ".repeat(i * i % 17));
-    let temperature = if i % 2 == 0 { 0.0 } else { 1.0 };
+    let temperature = if i.is_multiple_of(2) { 0.0 } else { 1.0 };
     json!({"prompt": prompt, "max_tokens": 24, "temperature": temperature, "logprobs": 4, "stream": true,
            "deterministic": true})
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     let entries = app.models.entries();
-    let names = |entry: &Entry| [&[entry.name.clone()], entry.aliases.as_slice()].concat();
+    let names = |entry: &Entry| [std::slice::from_ref(&entry.name), entry.aliases.as_slice()].concat();
     let data: Vec<Value> =
         entries.iter().flat_map(|entry| names(entry).into_iter().map(|name| describe(&app, entry, &name))).collect();
     Json(json!({"object": "list", "data": data}))
