@@ -39,7 +39,7 @@ pub fn collect(events: engine::Events) -> (Answer, usize, usize) {
                 answer.push((token, logprob.to_bits(), top.into_iter().map(|(t, p)| (t, p.to_bits())).collect()));
             }
             Event::Finished { usage, .. } => {
-                return (answer, usage.n_cached_prompt, usage.n_preemptions as usize);
+                return (answer, usage.n_cached_prompt, usage.n_preemptions);
             }
             other => panic!("unexpected {other:?}"),
         }
