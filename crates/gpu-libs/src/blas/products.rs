@@ -71,7 +71,7 @@ impl Blas {
         }
     }
 
-    /// C[i] = alpha A[i] B[i] + beta C[i] for matrices that lie anywhere. All of A, all of B and all of C have one
+    /// `C[i] = alpha A[i] B[i] + beta C[i]` for matrices that lie anywhere. All of A, all of B and all of C have one
     /// shape, step and order each. Uploads three lists of addresses and waits for the end.
     #[track_caller]
     pub fn gemm_batched<T: Scalar>(
