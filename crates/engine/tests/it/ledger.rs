@@ -102,7 +102,7 @@ fn everyone_gets_each_token_once_whenever_engines_die() {
         let mut engine: Option<Rules> = None;
         let mut n_deaths = 0;
         for tick in 0..2000_u64 {
-            if tick < 40 && random.bits() % 2 == 0 {
+            if tick < 40 && random.bits().is_multiple_of(2) {
                 let (one, commands) = ask(&mut ledger, tick, 1 + tick as u32, 1 + (random.bits() % 9) as usize);
                 asked.push(one);
                 if let Some(engine) = &mut engine {

@@ -73,6 +73,6 @@ mod tests {
         let all: Vec<_> = ranges(0..700).collect();
         assert_eq!(all, [0..256, 256..512, 512..700]);
         assert_eq!(ranges(64..300).collect::<Vec<_>>(), [64..256, 256..300]);
-        assert_eq!(ranges(256..257).collect::<Vec<_>>(), [256..257]);
+        assert!(ranges(256..257).eq(std::iter::once(256..257)));
     }
 }
