@@ -43,7 +43,7 @@ pub fn run(
         DeviceChoice::Cpu => None,
     };
     let free =
-        || -> Result<usize> { Ok(gpu.as_ref().map(gpu::Device::memory).transpose()?.map_or(0, |m| m.free_bytes)) };
+        || -> Result<usize> { Ok(gpu.as_ref().map(|gpu| gpu.memory()).transpose()?.map_or(0, |m| m.free_bytes)) };
     let counters = || gpu.as_ref().map(gpu::Device::counters).unwrap_or_default();
     let mut positions = vec![0; max_batch];
     let mut random = 1_u32;

@@ -1,4 +1,4 @@
-//! The calls of a BLAS library, found by dlopen: rocBLAS, hipBLAS or cuBLAS behind one face.
+//! The calls of a BLAS library, found by dlopen: rocBLAS, hipBLAS or cuBLAS behind one interface.
 //!
 //! Raw calls and checked statuses only; which matrix goes where is `blas.rs`, and the numbers each
 //! library uses are in `vendor.rs`.

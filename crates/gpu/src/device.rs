@@ -83,6 +83,16 @@ impl Device {
         Ok(count.max(0) as u32)
     }
 
+    /// The first device of the first vendor that has one, for programs that do not care which. The error is the last
+    /// vendor's.
+    #[track_caller]
+    pub fn first() -> Result<Self> {
+        let has_one = |vendor: &Vendor| Self::count(*vendor).is_ok_and(|n| n > 0);
+        let vendor = Vendor::ALL.into_iter().find(has_one);
+        Self::open(vendor.unwrap_or(Vendor::ALL[Vendor::ALL.len() - 1]), 0)
+    }
+
+    /// Device `ordinal` of a vendor's driver.
     #[track_caller]
     pub fn open(vendor: Vendor, ordinal: u32) -> Result<Self> {
         let n_devices = Self::count(vendor)?;

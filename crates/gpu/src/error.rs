@@ -26,11 +26,11 @@ pub struct CallError {
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{device}: {call} failed with {name} ({status}): {text}{during} (at {at})", device = .0.device, call = .0.call,
-            name = .0.name, status = .0.status, text = .0.text, at = .0.at,
+    #[error("{device}: {call} failed with {name} ({status}): {text}{during}{place}", device = .0.device, call = .0.call,
+            name = .0.name, status = .0.status, text = .0.text, place = place(.0.at),
             during = .0.op.map(|op| format!(", during op `{op}`")).unwrap_or_default())]
     Call(Box<CallError>),
-    #[error("{device}: {waited_ms} ms went by and `{what}` has not finished (at {at})")]
+    #[error("{device}: `{what}` has not finished after {waited_ms} ms{place}", place = place(.at))]
     Stalled { device: String, what: String, waited_ms: u64, at: &'static Location<'static> },
     #[error("no {vendor} {role} library could be loaded ({tried})")]
     NoLibrary { vendor: Vendor, role: &'static str, tried: String },
@@ -38,9 +38,9 @@ pub enum Error {
     MissingSymbol { symbol: &'static str, library: String },
     #[error("no {vendor} GPU in this machine, or none this user may open")]
     NoDevice { vendor: Vendor },
-    #[error("device {vendor} {ordinal}: only {n_devices} there")]
+    #[error("there is no {vendor} device {ordinal}: the driver reports {n_devices}")]
     NoSuchDevice { vendor: Vendor, ordinal: u32, n_devices: u32 },
-    #[error("{device}: {wanted_bytes} bytes wanted, {free_bytes} of {total_bytes} free (at {at})")]
+    #[error("{device}: {wanted_bytes} bytes wanted, {free_bytes} of {total_bytes} free{place}", place = place(.at))]
     OutOfMemory {
         device: String,
         wanted_bytes: usize,
@@ -48,19 +48,19 @@ pub enum Error {
         total_bytes: usize,
         at: &'static Location<'static>,
     },
-    #[error("{what} belongs to queue {owner}, and queue {user} was asked to use it (at {at}): hand it over first")]
+    #[error("{what} belongs to queue {owner}, and queue {user} was asked to use it{place}: hand it over first", place = place(.at))]
     Foreign { what: &'static str, owner: u64, user: u64, at: &'static Location<'static> },
-    #[error("{what}: {why} (at {at})")]
+    #[error("{what}: {why}{place}", place = place(.at))]
     Bounds { what: &'static str, why: String, at: &'static Location<'static> },
-    #[error("kernel `{kernel}`: {why} (at {at})")]
+    #[error("kernel `{kernel}`: {why}{place}", place = place(.at))]
     Launch { kernel: String, why: String, at: &'static Location<'static> },
     #[error("program `{program}` does not compile for {arch}: {log}")]
     Compile { program: String, arch: String, log: String },
-    #[error("capture: {why} (at {at})")]
+    #[error("capture: {why}{place}", place = place(.at))]
     Capture { why: String, at: &'static Location<'static> },
-    #[error("hand-over: {why} (at {at})")]
+    #[error("hand-over: {why}{place}", place = place(.at))]
     HandOver { why: String, at: &'static Location<'static> },
-    #[error("{library}: {call} answered {status} ({text})")]
+    #[error("{library}: {call} returned {status} ({text})")]
     Blas { library: String, call: &'static str, status: i32, text: String },
     #[error("no BLAS on {device}: {why}")]
     NoBlas { device: String, why: String },
@@ -72,6 +72,13 @@ pub enum Error {
     Late { what: String, why: String },
     #[error("probe of {what}: {why}")]
     Probe { what: String, why: String },
+}
+
+/// The file and line that asked, as the end of a sentence; empty where it is unknown: a `#[track_caller]` function that
+/// is called through a function pointer takes the standard library for its caller.
+fn place(at: &Location) -> String {
+    let is_ours = !at.file().starts_with("/rustc/") && !at.file().contains("/lib/rustlib/src/");
+    if is_ours { format!(" (at {at})") } else { String::new() }
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -106,5 +113,30 @@ impl Error {
             Error::Call(inner) => Some(inner.status),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn out_of_bounds(what: &'static str) -> Error {
+        Error::bounds(what, "too long")
+    }
+
+    #[test]
+    fn an_error_names_the_line_that_asked() {
+        let line = line!() + 1;
+        let text = out_of_bounds("alloc").to_string();
+        assert!(text.ends_with(&format!("error.rs:{line}:20)")), "{text}");
+    }
+
+    #[test]
+    fn an_error_never_names_a_line_of_the_standard_library() {
+        let through_pointer = Some("alloc").map(out_of_bounds).unwrap();
+        let Error::Bounds { at, .. } = &through_pointer else { panic!("{through_pointer:?}") };
+        assert!(!at.file().ends_with("error.rs"), "the compiler passes callers through function pointers now: {at}");
+        assert_eq!(through_pointer.to_string(), "alloc: too long");
     }
 }

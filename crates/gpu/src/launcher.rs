@@ -1,4 +1,4 @@
-//! The enqueue-only face of a queue, and all that an op ever sees of the device.
+//! The enqueue-only side of a queue, and all that an op ever sees of the device.
 //!
 //! A `Launcher` can launch, copy on the device and fill. It cannot allocate, wait or read back: those
 //! need the `Queue`. A graph capture hands out the same type, so an op that works live works captured.

@@ -93,7 +93,7 @@ impl Queue {
         &self.core.shared.device
     }
 
-    /// The face that ops are given.
+    /// The interface that ops are given.
     pub fn launcher(&self) -> Launcher<'_> {
         Launcher::live(&self.core)
     }
@@ -252,7 +252,7 @@ impl Queue {
         self.core.shared.wait_so_far("the queue")
     }
 
-    /// Give a buffer to another queue of the same device: the only road between queues. Whatever this
+    /// Give a buffer to another queue of the same device: the only way between queues. Whatever this
     /// queue was told to do with the buffer happens before anything the other queue does with it.
     #[track_caller]
     pub fn hand_over<T: Element>(&self, buffer: Buffer<T>, to: &Queue) -> Result<Buffer<T>> {

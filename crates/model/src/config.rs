@@ -137,7 +137,7 @@ impl Config {
         };
         let mut config = Self::read(metadata, *family, Format::Gguf)?;
         let keys = Keys { metadata, prefix: family.name };
-        config.rope.scaling = Scaling::from_keys(&keys, config.mla.is_some())?;
+        config.rope.scaling = Scaling::from_keys(&keys, family, config.mla.is_some())?;
         if let (Some(_), Some(factor)) = (config.mla, config.rope.scaling.attention_factor()) {
             config.attn_scale *= factor * factor;
         }
@@ -158,29 +158,7 @@ impl Config {
             let what = format!("{n_heads} heads cannot share {n_kv_heads} KV heads");
             return Err(keys.error("attention.head_count_kv", what));
         }
-        let n_rot_max = MAX_HEAD_DIM;
-        let (head_dim, key_dim, n_rot) = match mla {
-            Some(Mla { kv_rank, nope_dim, .. }) => {
-                let n_rot = keys.count_in("rope.dimension_count", None, n_rot_max)?;
-                (kv_rank + n_rot, nope_dim + n_rot, n_rot)
-            }
-            None => {
-                let head_dim = keys.count_in("attention.key_length", Some(n_embd / n_heads), MAX_HEAD_DIM)?;
-                if keys.count("attention.value_length")?.is_some_and(|n| n != head_dim) {
-                    let what = format!("differs from the key length {head_dim}");
-                    return Err(keys.error("attention.value_length", what));
-                }
-                (head_dim, head_dim, keys.count_in("rope.dimension_count", Some(head_dim), head_dim)?)
-            }
-        };
-        if head_dim > MAX_HEAD_DIM {
-            return Err(keys.error("attention.kv_lora_rank", format!("heads of {head_dim} are above {MAX_HEAD_DIM}")));
-        }
-        // BERT learns its positions.
-        let n_rot = if family.name == "bert" { 0 } else { n_rot };
-        if !n_rot.is_multiple_of(2) {
-            return Err(keys.error("rope.dimension_count", format!("{n_rot} is odd")));
-        }
+        let HeadSizes { head_dim, key_dim, n_rot } = HeadSizes::read(&keys, &family, mla, n_embd / n_heads)?;
         let experts = experts(&keys, &family)?;
         let n_ff = keys.count_in("feed_forward_length", experts.map(|experts| experts.n_ff), MAX_WIDTH)?;
         let experts = experts.map(|mut experts| {
@@ -192,6 +170,7 @@ impl Config {
             ops::NormKind::Layer => "attention.layer_norm_epsilon",
         };
         let (window, is_windowed) = windows(&keys, &family, n_layers)?;
+        let scored_width = if family.scales_by_share == Some(n_layers) { n_embd / n_heads } else { key_dim };
         let n_tokens = metadata.strings("tokenizer.ggml.tokens")?.map(<[_]>::len);
         Ok(Self {
             format,
@@ -213,7 +192,7 @@ impl Config {
                 scaling: Scaling::None,
             },
             n_rot,
-            attn_scale: attention_scale(&keys, &family, key_dim, (n_layers, n_embd / n_heads))?,
+            attn_scale: attention_scale(&keys, scored_width)?,
             attn_softcap: keys.positive("attn_logit_softcapping")?,
             logits_softcap: keys.positive("final_logit_softcapping")?,
             embedding_scale: match family.scales_embedding {
@@ -228,12 +207,7 @@ impl Config {
             experts,
             mla,
             position_offset: 0,
-            pooling: match keys.count("pooling_type")? {
-                Some(1) => Some(Pooling::Mean),
-                Some(2) => Some(Pooling::First),
-                Some(3) => Some(Pooling::Last),
-                _ => None,
-            },
+            pooling: pooling(&keys)?,
             family,
         })
     }
@@ -261,6 +235,57 @@ impl Config {
     pub fn is_encoder(&self) -> bool {
         self.family.kind == FamilyKind::Encoder
     }
+}
+
+/// Columns of one head.
+struct HeadSizes {
+    /// Of the keys and values in the KV pool.
+    head_dim: usize,
+    /// Of the keys that scores are made of.
+    key_dim: usize,
+    /// How many of them rope turns.
+    n_rot: usize,
+}
+
+impl HeadSizes {
+    /// `per_head` is a head's share of the embedding: what a file without a key length means.
+    fn read(keys: &Keys, family: &Family, mla: Option<Mla>, per_head: usize) -> Result<Self, Error> {
+        let mut sizes = match mla {
+            Some(Mla { kv_rank, nope_dim, .. }) => {
+                let n_rot = keys.count_in("rope.dimension_count", None, MAX_HEAD_DIM)?;
+                Self { head_dim: kv_rank + n_rot, key_dim: nope_dim + n_rot, n_rot }
+            }
+            None => {
+                let head_dim = keys.count_in("attention.key_length", Some(per_head), MAX_HEAD_DIM)?;
+                if keys.count("attention.value_length")?.is_some_and(|n| n != head_dim) {
+                    let what = format!("differs from the key length {head_dim}");
+                    return Err(keys.error("attention.value_length", what));
+                }
+                let n_rot = keys.count_in("rope.dimension_count", Some(head_dim), head_dim)?;
+                Self { head_dim, key_dim: head_dim, n_rot }
+            }
+        };
+        if sizes.head_dim > MAX_HEAD_DIM {
+            let what = format!("heads of {} are above {MAX_HEAD_DIM}", sizes.head_dim);
+            return Err(keys.error("attention.kv_lora_rank", what));
+        }
+        if family.learns_positions {
+            sizes.n_rot = 0;
+        }
+        if !sizes.n_rot.is_multiple_of(2) {
+            return Err(keys.error("rope.dimension_count", format!("{} is odd", sizes.n_rot)));
+        }
+        Ok(sizes)
+    }
+}
+
+fn pooling(keys: &Keys) -> Result<Option<Pooling>, Error> {
+    Ok(match keys.count("pooling_type")? {
+        Some(1) => Some(Pooling::Mean),
+        Some(2) => Some(Pooling::First),
+        Some(3) => Some(Pooling::Last),
+        _ => None,
+    })
 }
 
 fn mla(keys: &Keys) -> Result<Option<Mla>, Error> {
@@ -324,18 +349,9 @@ fn windows(keys: &Keys, family: &Family, n_layers: usize) -> Result<(Option<usiz
 }
 
 fn local_base(keys: &Keys, family: &Family) -> Result<Option<f32>, Error> {
-    let default = (family.name == "gemma3").then_some(10_000.0);
-    Ok(keys.positive("rope.freq_base_swa")?.or(default))
+    Ok(keys.positive("rope.freq_base_swa")?.or(family.local_rope_base))
 }
 
-/// Gemma's largest models scale by another width than their heads', which GGUF does not say.
-fn attention_scale(keys: &Keys, family: &Family, key_dim: usize, gemma: (usize, usize)) -> Result<f32, Error> {
-    if let Some(scale) = keys.positive("attention.scale")? {
-        return Ok(scale);
-    }
-    let width = match (family.name, gemma) {
-        ("gemma2", (46, per_head)) | ("gemma3", (62, per_head)) => per_head,
-        _ => key_dim,
-    };
-    Ok(1.0 / (width as f32).sqrt())
+fn attention_scale(keys: &Keys, width: usize) -> Result<f32, Error> {
+    Ok(keys.positive("attention.scale")?.unwrap_or(1.0 / (width as f32).sqrt()))
 }

@@ -30,6 +30,13 @@ pub struct Family {
     pub normalizes_experts: bool,
     /// Whether YaRN's range of pairs is rounded to whole pairs.
     pub yarn_truncates: bool,
+    /// Whether positions are learned, so that nothing is rotated.
+    pub learns_positions: bool,
+    /// The base of rope in layers with a window, where the file says nothing and it is not that of the others.
+    pub local_rope_base: Option<f32>,
+    /// The model of this many layers scales its scores by the width of a head's share of the embedding, not by that of the
+    /// head; GGUF does not say so.
+    pub scales_by_share: Option<usize>,
     pub kind: FamilyKind,
     /// Tensor names in safetensors that differ from llama's.
     pub renames: &'static [Rename],
@@ -78,6 +85,9 @@ const LLAMA: Family = Family {
     gating: Gating::Softmax,
     normalizes_experts: true,
     yarn_truncates: true,
+    learns_positions: false,
+    local_rope_base: None,
+    scales_by_share: None,
     kind: FamilyKind::Decoder,
     renames: &[],
 };
@@ -114,6 +124,7 @@ pub const FAMILIES: &[Family] = &[
         hub_types: &["gemma2"],
         placement: Placement::Around,
         windows: Windows::AllBut(2),
+        scales_by_share: Some(46),
         renames: GEMMA2,
         ..GEMMA
     },
@@ -122,6 +133,8 @@ pub const FAMILIES: &[Family] = &[
         hub_types: &["gemma3_text", "gemma3"],
         placement: Placement::Around,
         windows: Windows::AllBut(6),
+        local_rope_base: Some(10_000.0),
+        scales_by_share: Some(62),
         renames: GEMMA2,
         ..GEMMA
     },
@@ -155,7 +168,7 @@ pub const FAMILIES: &[Family] = &[
         renames: GPT_OSS,
         ..HALVES
     },
-    Family { name: "bert", hub_types: &["bert", "roberta", "xlm-roberta"], ..ENCODER },
+    Family { name: "bert", hub_types: &["bert", "roberta", "xlm-roberta"], learns_positions: true, ..ENCODER },
     Family { name: "nomic-bert", hub_types: &["nomic_bert"], activation: Activation::Silu, renames: NOMIC, ..ENCODER },
 ];
 

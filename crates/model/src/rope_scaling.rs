@@ -4,6 +4,7 @@
 use std::f64::consts::PI;
 
 use crate::Error;
+use crate::family::Family;
 use crate::keys::Keys;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -56,7 +57,7 @@ pub fn mscale(factor: f64, weight: f64) -> f64 {
 
 impl Scaling {
     /// As GGUF says it.
-    pub fn from_keys(keys: &Keys, is_compressed: bool) -> Result<Self, Error> {
+    pub fn from_keys(keys: &Keys, family: &Family, is_compressed: bool) -> Result<Self, Error> {
         let kind = keys.word("rope.scaling.type")?.unwrap_or_default();
         let factor = f64::from(keys.number("rope.scaling.factor", 1.0)?);
         let context = keys.count("context_length")?.unwrap_or(0);
@@ -81,7 +82,7 @@ impl Scaling {
                     beta_slow: f64::from(keys.number("rope.scaling.yarn_beta_slow", 1.0)?),
                     magnitude: if attention.is_some() { 1.0 } else { given.unwrap_or(1.0) * mscale(factor, 1.0) },
                     attention,
-                    truncates: keys.prefix != "gpt-oss",
+                    truncates: family.yarn_truncates,
                 }))
             }
             other => Err(keys.error("rope.scaling.type", format!("`{other}` is not supported"))),

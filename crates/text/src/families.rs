@@ -5,7 +5,7 @@
 
 use crate::pre_tokenizer::Rule;
 
-pub(crate) struct Family {
+pub(crate) struct PreTokenizerFamily {
     pub names: &'static [&'static str],
     pub cuts: &'static [(&'static str, Rule)],
     /// A word that is a token by itself is taken whole, whatever the merges say.
@@ -24,8 +24,8 @@ pub(crate) enum Spelling {
     Metaspace,
 }
 
-const ROW: Family =
-    Family { names: &[], cuts: &[], ignores_merges: false, adds_bos: false, spelling: Spelling::ByteLevel };
+const ROW: PreTokenizerFamily =
+    PreTokenizerFamily { names: &[], cuts: &[], ignores_merges: false, adds_bos: false, spelling: Spelling::ByteLevel };
 const WITH_NEWLINES: Rule = Rule::Lookahead { has_newline_branch: true };
 const GPT2: (&str, Rule) = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+",
@@ -41,8 +41,8 @@ const BLOOM: (&str, Rule) = (r" ?[^(\s|.,!?\u{2026}\u{3002}\u{FF0C}\u{3001}\u{96
 const DIGIT: (&str, Rule) = (r"\p{N}", Rule::Plain);
 const LINES: (&str, Rule) = (r"[^\n]+|\n+", Rule::Plain);
 
-pub(crate) const FAMILIES: &[Family] = &[
-    Family {
+pub(crate) const FAMILIES: &[PreTokenizerFamily] = &[
+    PreTokenizerFamily {
         names: &[
             "llama-bpe",
             "llama3",
@@ -59,9 +59,9 @@ pub(crate) const FAMILIES: &[Family] = &[
         adds_bos: true,
         ..ROW
     },
-    Family { names: &["dbrx", "smaug-bpe", "chatglm-bpe"], cuts: &[(LLAMA3, WITH_NEWLINES)], ..ROW },
-    Family { names: &["glm4", "glm5"], cuts: &[(LLAMA3, WITH_NEWLINES)], ignores_merges: true, ..ROW },
-    Family {
+    PreTokenizerFamily { names: &["dbrx", "smaug-bpe", "chatglm-bpe"], cuts: &[(LLAMA3, WITH_NEWLINES)], ..ROW },
+    PreTokenizerFamily { names: &["glm4", "glm5"], cuts: &[(LLAMA3, WITH_NEWLINES)], ignores_merges: true, ..ROW },
+    PreTokenizerFamily {
         names: &[
             "qwen2",
             "deepseek-r1-qwen",
@@ -76,8 +76,8 @@ pub(crate) const FAMILIES: &[Family] = &[
         cuts: &[(QWEN2, WITH_NEWLINES)],
         ..ROW
     },
-    Family { names: &["laguna"], cuts: &[LINES, (QWEN2, WITH_NEWLINES)], ..ROW },
-    Family {
+    PreTokenizerFamily { names: &["laguna"], cuts: &[LINES, (QWEN2, WITH_NEWLINES)], ..ROW },
+    PreTokenizerFamily {
         names: &["qwen35"],
         cuts: &[(
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
@@ -85,12 +85,12 @@ pub(crate) const FAMILIES: &[Family] = &[
         )],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["ufakzeka"],
         cuts: &[(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+", WITH_NEWLINES)],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["bailingmoe", "bailingmoe2", "llada-moe"],
         cuts: &[(
             r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+",
@@ -98,7 +98,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         )],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["seed-coder"],
         cuts: &[(
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+",
@@ -106,7 +106,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         )],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["minicpm5"],
         cuts: &[
             (r"\p{N}{1,3}", Rule::Plain),
@@ -118,7 +118,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         ignores_merges: true,
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["exaone-moe"],
         cuts: &[(
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+",
@@ -126,8 +126,8 @@ pub(crate) const FAMILIES: &[Family] = &[
         )],
         ..ROW
     },
-    Family { names: &["jais-2"], cuts: &[(LLAMA3, Rule::SpacesByPowers)], ..ROW },
-    Family {
+    PreTokenizerFamily { names: &["jais-2"], cuts: &[(LLAMA3, Rule::SpacesByPowers)], ..ROW },
+    PreTokenizerFamily {
         names: &["tekken"],
         cuts: &[(
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+",
@@ -137,14 +137,23 @@ pub(crate) const FAMILIES: &[Family] = &[
         adds_bos: true,
         ..ROW
     },
-    Family { names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], cuts: &[(GPT4O, WITH_NEWLINES)], ..ROW },
-    Family { names: &["granite-embed-multi-97m"], cuts: &[(GPT4O, WITH_NEWLINES)], ignores_merges: true, ..ROW },
-    Family {
+    PreTokenizerFamily {
+        names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"],
+        cuts: &[(GPT4O, WITH_NEWLINES)],
+        ..ROW
+    },
+    PreTokenizerFamily {
+        names: &["granite-embed-multi-97m"],
+        cuts: &[(GPT4O, WITH_NEWLINES)],
+        ignores_merges: true,
+        ..ROW
+    },
+    PreTokenizerFamily {
         names: &["tiny_aya", "cohere2moe"],
         cuts: &[(r"\d+\b", Rule::ThreesFromEnd), (GPT4O, WITH_NEWLINES)],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["kimi-k2"],
         cuts: &[(
             r"\p{Han}+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
@@ -152,7 +161,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         )],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["deepseek-llm"],
         cuts: &[
             (r"[\r\n]", Rule::Plain),
@@ -167,7 +176,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         ],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["deepseek-coder"],
         cuts: &[
             (r"[\r\n]", Rule::Plain),
@@ -178,7 +187,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         ],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
         cuts: &[
             (r"\p{N}{1,3}", Rule::Plain),
@@ -187,7 +196,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         ],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["spark2_5"],
         cuts: &[
             (r"\p{N}{1,3}", Rule::Plain),
@@ -200,7 +209,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         ],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["afmoe"],
         cuts: &[
             (r"\p{N}+", Rule::ThreesFromEnd),
@@ -212,7 +221,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         ],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["youtu"],
         cuts: &[
             (
@@ -227,12 +236,12 @@ pub(crate) const FAMILIES: &[Family] = &[
         ignores_merges: true,
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
         cuts: &[DIGIT, GPT2],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &[
             "gpt-2",
             "mpt",
@@ -257,15 +266,19 @@ pub(crate) const FAMILIES: &[Family] = &[
         cuts: &[GPT2],
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["falcon"],
         cuts: &[(r"[\p{P}\$\+<=>\^~\|`]+", Rule::Plain), GPT2, (r"[0-9][0-9][0-9]", Rule::Plain)],
         ..ROW
     },
-    Family { names: &["poro-chat", "bloom", "gpt3-finnish"], cuts: &[BLOOM], ..ROW },
-    Family { names: &["viking"], cuts: &[BLOOM, DIGIT], ..ROW },
-    Family { names: &["superbpe"], cuts: &[(r"\p{N}+", Rule::Plain), (r"\d+", Rule::ThreesFromEnd)], ..ROW },
-    Family {
+    PreTokenizerFamily { names: &["poro-chat", "bloom", "gpt3-finnish"], cuts: &[BLOOM], ..ROW },
+    PreTokenizerFamily { names: &["viking"], cuts: &[BLOOM, DIGIT], ..ROW },
+    PreTokenizerFamily {
+        names: &["superbpe"],
+        cuts: &[(r"\p{N}+", Rule::Plain), (r"\d+", Rule::ThreesFromEnd)],
+        ..ROW
+    },
+    PreTokenizerFamily {
         names: &["chameleon"],
         cuts: &[
             (r"<sentinel:[0-9]+>", Rule::Plain),
@@ -278,15 +291,15 @@ pub(crate) const FAMILIES: &[Family] = &[
         adds_bos: true,
         ..ROW
     },
-    Family {
+    PreTokenizerFamily {
         names: &["gemma4", "granite-embed-multi-311m"],
         cuts: &[LINES],
         adds_bos: true,
         spelling: Spelling::Metaspace,
         ..ROW
     },
-    Family { names: &["sarvam-moe"], cuts: &[LINES], spelling: Spelling::Metaspace, ..ROW },
-    Family {
+    PreTokenizerFamily { names: &["sarvam-moe"], cuts: &[LINES], spelling: Spelling::Metaspace, ..ROW },
+    PreTokenizerFamily {
         names: &["default"],
         cuts: &[
             (r"[\p{P}\$\+<=>\^~\|]+", Rule::Plain),
@@ -298,7 +311,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
 ];
 
-pub(crate) fn family(pre: &str) -> Option<&'static Family> {
+pub(crate) fn family(pre: &str) -> Option<&'static PreTokenizerFamily> {
     let pre = if pre.is_empty() { "default" } else { pre };
     FAMILIES.iter().find(|family| family.names.contains(&pre))
 }

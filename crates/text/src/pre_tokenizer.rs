@@ -7,7 +7,7 @@
 
 use regex::Regex;
 
-use crate::families::{FAMILIES, Family, family};
+use crate::families::{FAMILIES, PreTokenizerFamily, family};
 use crate::{Error, Result};
 
 /// How a match of a row's expression becomes a word.
@@ -27,7 +27,7 @@ pub(crate) enum Rule {
 /// The compiled expressions of one family.
 pub(crate) struct PreTokenizer {
     cuts: Vec<(Regex, Rule)>,
-    family: &'static Family,
+    family: &'static PreTokenizerFamily,
 }
 
 impl PreTokenizer {
@@ -45,7 +45,7 @@ impl PreTokenizer {
         Ok(Self { cuts, family })
     }
 
-    pub(crate) fn family(&self) -> &'static Family {
+    pub(crate) fn family(&self) -> &'static PreTokenizerFamily {
         self.family
     }
 

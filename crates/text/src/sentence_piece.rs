@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use ahash::AHashMap;
 
 use crate::tokenizer::Encode;
-use crate::vocab::Kind;
+use crate::vocab::TokenKind;
 
 /// Written for a space in the vocabularies of SentencePiece.
 pub(crate) const SPACE: &str = "▁";
@@ -18,7 +18,7 @@ pub(crate) const SPACE: &str = "▁";
 pub(crate) struct SentencePiece {
     ids: AHashMap<String, u32>,
     scores: Vec<f32>,
-    kinds: Vec<Kind>,
+    kinds: Vec<TokenKind>,
     bytes: ByteTokens,
     unk: Option<u32>,
 }
@@ -80,7 +80,7 @@ impl PartialEq for Pair {
 impl Eq for Pair {}
 
 impl SentencePiece {
-    pub(crate) fn new(ids: AHashMap<String, u32>, scores: Vec<f32>, kinds: &[Kind], unk: Option<u32>) -> Self {
+    pub(crate) fn new(ids: AHashMap<String, u32>, scores: Vec<f32>, kinds: &[TokenKind], unk: Option<u32>) -> Self {
         let bytes = ByteTokens::new(&ids);
         Self { ids, scores, kinds: kinds.to_vec(), bytes, unk }
     }
@@ -88,7 +88,7 @@ impl SentencePiece {
     /// The token with this text, if text may become it.
     fn token(&self, text: &str) -> Option<u32> {
         let id = *self.ids.get(text)?;
-        (self.kinds[id as usize] != Kind::Control).then_some(id)
+        (self.kinds[id as usize] != TokenKind::Control).then_some(id)
     }
 
     fn pair(&self, text: &str, symbols: &[Symbol], left: usize, right: usize) -> Option<Pair> {

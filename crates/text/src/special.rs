@@ -5,7 +5,7 @@
 
 use memchr::memmem::Finder;
 
-use crate::vocab::Kind;
+use crate::vocab::TokenKind;
 
 /// A stretch of the input: text still to be tokenized, or a token found written out.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -31,14 +31,14 @@ pub(crate) struct SpecialTokens {
 
 impl SpecialTokens {
     /// `strips_after`: control tokens swallow the white space after them.
-    pub(crate) fn new(tokens: &[String], kinds: &[Kind], strips_after: bool) -> Self {
+    pub(crate) fn new(tokens: &[String], kinds: &[TokenKind], strips_after: bool) -> Self {
         let mut specials: Vec<Special> = (0u32..)
             .zip(tokens.iter().zip(kinds))
-            .filter(|(_, (text, kind))| !text.is_empty() && matches!(kind, Kind::Control | Kind::UserDefined))
+            .filter(|(_, (text, kind))| !text.is_empty() && matches!(kind, TokenKind::Control | TokenKind::UserDefined))
             .map(|(id, (text, kind))| Special {
                 id,
                 finder: Finder::new(text.as_bytes()).into_owned(),
-                is_control: *kind == Kind::Control,
+                is_control: *kind == TokenKind::Control,
                 // The marks of texts and unknown words are older than this habit and do not have it.
                 strips_after: strips_after && !matches!(text.as_str(), "<unk>" | "<s>" | "<|endoftext|>"),
             })
@@ -98,8 +98,11 @@ mod tests {
     #[test]
     fn longer_tokens_win_and_control_is_optional() {
         let tokens = ["<a", "<a>", "<b>", ""].map(String::from);
-        let specials =
-            SpecialTokens::new(&tokens, &[Kind::UserDefined, Kind::Control, Kind::Control, Kind::Control], false);
+        let specials = SpecialTokens::new(
+            &tokens,
+            &[TokenKind::UserDefined, TokenKind::Control, TokenKind::Control, TokenKind::Control],
+            false,
+        );
         use Piece::{Text, Token};
         assert_eq!(specials.split("x<a><b><a", true), [Text("x"), Token(1), Token(2), Token(0)]);
         assert_eq!(specials.split("x<a><b>", false), [Text("x"), Token(0), Text("><b>")]);

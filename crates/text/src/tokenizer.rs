@@ -20,7 +20,7 @@ use crate::sentence_piece::{SPACE, SentencePiece, parse_byte};
 use crate::special::{Piece, SpecialTokens};
 use crate::tokenizer_json::{JsonConfig, JsonTokenizer};
 use crate::unigram::Unigram;
-use crate::vocab::{Around, Kind};
+use crate::vocab::{Around, TokenKind};
 use crate::word_piece::WordPiece;
 use crate::{Error, Result, Vocab};
 
@@ -104,7 +104,7 @@ enum Encoder {
 
 /// What each token is and stands for.
 pub(crate) struct Pieces {
-    kinds: Vec<Kind>,
+    kinds: Vec<TokenKind>,
     /// The bytes of all tokens end to end; token `id` is `bytes[starts[id]..starts[id + 1]]`.
     bytes: Vec<u8>,
     starts: Vec<usize>,
@@ -112,18 +112,20 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     /// `spell` appends the bytes that a token of this text and kind stands for.
-    pub(crate) fn new(tokens: &[String], kinds: Vec<Kind>, spell: impl Fn(&str, Kind, &mut Vec<u8>)) -> Self {
+    pub(crate) fn new(tokens: &[String], kinds: Vec<TokenKind>, spell: impl Fn(&str, TokenKind, &mut Vec<u8>)) -> Self {
         let mut bytes = Vec::with_capacity(tokens.iter().map(String::len).sum());
         let mut starts = Vec::with_capacity(tokens.len() + 1);
         for (text, &kind) in tokens.iter().zip(&kinds) {
             starts.push(bytes.len());
             match kind {
-                Kind::Control | Kind::UserDefined | Kind::Unused => bytes.extend_from_slice(text.as_bytes()),
-                Kind::Byte => match parse_byte(text) {
+                TokenKind::Control | TokenKind::UserDefined | TokenKind::Unused => {
+                    bytes.extend_from_slice(text.as_bytes())
+                }
+                TokenKind::Byte => match parse_byte(text) {
                     Some(byte) => bytes.push(byte),
                     None => bytes.extend_from_slice(text.as_bytes()),
                 },
-                Kind::Normal => spell(text, kind, &mut bytes),
+                TokenKind::Normal => spell(text, kind, &mut bytes),
             }
         }
         starts.push(bytes.len());
@@ -185,7 +187,7 @@ impl Tokenizer {
         let (tokenizer, tokens, kinds, spelling) = JsonTokenizer::new(json)?;
         let (bos, eos) = (config.id(config.bos.as_deref(), &tokenizer)?, config.id(config.eos.as_deref(), &tokenizer)?);
         // Named as the end, or known by its text; only special ones, so that no word ends an answer.
-        let is_control = |id: &u32| kinds.get(*id as usize) == Some(&Kind::Control);
+        let is_control = |id: &u32| kinds.get(*id as usize) == Some(&TokenKind::Control);
         let types = (0..).take(kinds.len()).map(|id| if is_control(&id) { 3 } else { 1 }).collect();
         let vocab = Vocab { eos, types, ..Vocab::default() };
         let mut ends = end_ids(|text| tokenizer.token_id(text).filter(is_control), &vocab);
@@ -276,7 +278,7 @@ impl Tokenizer {
 
     /// Whether the token is a mark rather than text: it is never shown.
     pub fn is_special(&self, id: u32) -> bool {
-        matches!(self.pieces.kinds.get(id as usize), Some(Kind::Control | Kind::Unused))
+        matches!(self.pieces.kinds.get(id as usize), Some(TokenKind::Control | TokenKind::Unused))
     }
 
     pub fn bos(&self) -> Option<u32> {
@@ -335,14 +337,14 @@ fn end_ids(id: impl Fn(&str) -> Option<u32>, vocab: &Vocab) -> Vec<u32> {
 }
 
 /// Kinds from the file; a token that ends answers is a control token even where the file forgets to say so.
-fn kinds(vocab: &Vocab, end_ids: &[u32]) -> Vec<Kind> {
-    let mut kinds: Vec<Kind> = if vocab.types.is_empty() {
-        vec![Kind::Normal; vocab.tokens.len()]
+fn kinds(vocab: &Vocab, end_ids: &[u32]) -> Vec<TokenKind> {
+    let mut kinds: Vec<TokenKind> = if vocab.types.is_empty() {
+        vec![TokenKind::Normal; vocab.tokens.len()]
     } else {
-        vocab.types.iter().map(|&id| Kind::from_ggml(id)).collect()
+        vocab.types.iter().map(|&id| TokenKind::from_ggml(id)).collect()
     };
     for &id in end_ids {
-        kinds[id as usize] = Kind::Control;
+        kinds[id as usize] = TokenKind::Control;
     }
     kinds
 }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::tokenizer::{Ends, Specials};
-use crate::vocab::Kind;
+use crate::vocab::TokenKind;
 use crate::{Error, Result, byte_level};
 
 /// What stands beside a `tokenizer.json`, in tokenizer_config.json and generation_config.json.
@@ -80,7 +80,7 @@ impl JsonSpelling {
         found.unwrap_or(Self::Plain)
     }
 
-    pub(crate) fn decode_into(&self, text: &str, _kind: Kind, out: &mut Vec<u8>) {
+    pub(crate) fn decode_into(&self, text: &str, _kind: TokenKind, out: &mut Vec<u8>) {
         match self {
             Self::ByteLevel => byte_level::decode_into(text, out),
             Self::Metaspace(space) => out.extend_from_slice(text.replace(space, " ").as_bytes()),
@@ -98,7 +98,7 @@ impl JsonSpelling {
 
 impl JsonTokenizer {
     /// The tokenizer, its tokens by id, their kinds, and how they are spelt.
-    pub(crate) fn new(json: &[u8]) -> Result<(Self, Vec<String>, Vec<Kind>, JsonSpelling)> {
+    pub(crate) fn new(json: &[u8]) -> Result<(Self, Vec<String>, Vec<TokenKind>, JsonSpelling)> {
         let bad = |error: &dyn std::fmt::Display| Error::Json(error.to_string());
         let mut parse = tokenizers::Tokenizer::from_bytes(json).map_err(|error| bad(&error))?;
         // Files made for training cut and pad; a prompt must be whole.
@@ -117,16 +117,16 @@ impl JsonTokenizer {
             return Err(Error::Json(format!("its ids reach {n_vocab} for {} tokens", vocab.len())));
         }
         let mut tokens = vec![String::new(); n_vocab];
-        let mut kinds = vec![Kind::Unused; n_vocab];
+        let mut kinds = vec![TokenKind::Unused; n_vocab];
         let has_bytes = decoder.to_string().contains("ByteFallback");
         for (text, id) in vocab {
             let is_byte = has_bytes && crate::sentence_piece::parse_byte(&text).is_some();
-            kinds[id as usize] = if is_byte { Kind::Byte } else { Kind::Normal };
+            kinds[id as usize] = if is_byte { TokenKind::Byte } else { TokenKind::Normal };
             tokens[id as usize] = text;
         }
         for (&id, token) in parse.get_added_tokens_decoder().iter() {
             if let Some(kind) = kinds.get_mut(id as usize) {
-                *kind = if token.special { Kind::Control } else { Kind::UserDefined };
+                *kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
             }
         }
         let adds_space = Self::finds_prefix_space(&parse, &spelling);

@@ -10,7 +10,7 @@ use crate::charsmap::CharsMap;
 use crate::prefixes::Prefixes;
 use crate::sentence_piece::SPACE;
 use crate::tokenizer::Encode;
-use crate::vocab::Kind;
+use crate::vocab::TokenKind;
 use crate::{Result, Vocab};
 
 /// How much worse than the worst token a character without one is.
@@ -36,15 +36,21 @@ struct Best {
 }
 
 impl Unigram {
-    pub(crate) fn new(vocab: &Vocab, ids: AHashMap<String, u32>, kinds: &[Kind], adds_space: bool) -> Result<Self> {
+    pub(crate) fn new(
+        vocab: &Vocab,
+        ids: AHashMap<String, u32>,
+        kinds: &[TokenKind],
+        adds_space: bool,
+    ) -> Result<Self> {
         let score = |id: usize| f64::from(vocab.scores.get(id).copied().unwrap_or(0.0));
-        let is_text = |id: usize| matches!(kinds[id], Kind::Normal | Kind::UserDefined | Kind::Unused);
+        let is_text = |id: usize| matches!(kinds[id], TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused);
         let texts = vocab.tokens.iter().enumerate().filter(|&(id, _)| is_text(id));
         let prefixes = Prefixes::new(texts.map(|(id, text)| (text.clone().into_bytes(), id as u32)));
-        let normal = (0..kinds.len()).filter(|&id| kinds[id] == Kind::Normal);
+        let normal = (0..kinds.len()).filter(|&id| kinds[id] == TokenKind::Normal);
         let min = normal.map(score).fold(f64::INFINITY, f64::min);
         // Written out, a user-defined token is always taken.
-        let scores = (0..kinds.len()).map(|id| if kinds[id] == Kind::UserDefined { 0.0 } else { score(id) }).collect();
+        let scores =
+            (0..kinds.len()).map(|id| if kinds[id] == TokenKind::UserDefined { 0.0 } else { score(id) }).collect();
         let charsmap = match vocab.precompiled_charsmap.as_slice() {
             [] => None,
             table => Some(CharsMap::new(table)?),

@@ -50,7 +50,7 @@ pub struct Vocab {
 
 /// What a token is for; decides how it is read from text and how it is shown.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum TokenKind {
     /// Text, spelt as the vocabulary spells it.
     Normal,
     /// Read from text only when special tokens are asked for; never shown.
@@ -63,7 +63,7 @@ pub(crate) enum Kind {
     Unused,
 }
 
-impl Kind {
+impl TokenKind {
     pub(crate) fn from_ggml(id: i32) -> Self {
         match id {
             1 => Self::Normal,

@@ -8,12 +8,12 @@
 use serde_json::Value;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
 
-use crate::families::{FAMILIES, Family, Spelling};
+use crate::families::{FAMILIES, PreTokenizerFamily, Spelling};
 use crate::pre_tokenizer::PreTokenizer;
 use crate::sentence_piece::SPACE;
 use crate::tokenizer::{Ends, Specials, Tokenizer};
 use crate::tokenizer_json::{JsonConfig, JsonSpelling, JsonTokenizer};
-use crate::vocab::Kind;
+use crate::vocab::TokenKind;
 use crate::{Error, Result, Vocab};
 
 /// Texts on which ways of cutting differ.
@@ -55,7 +55,7 @@ impl Vocab {
         }
         for id in tokens.len()..n_rows {
             tokens.push(format!("[PAD{id}]"));
-            kinds.push(Kind::Unused);
+            kinds.push(TokenKind::Unused);
         }
         let id =
             |text: Option<&str>| text.and_then(|text| tokenizer.token_id(text)).filter(|id| (*id as usize) < n_rows);
@@ -63,7 +63,7 @@ impl Vocab {
         let unk = unk.or_else(|| model["unk_id"].as_u64().and_then(|id| u32::try_from(id).ok()));
         let around = tokenizer.encode("x", Specials::Parse, Ends::Add);
         // Encoders often name no tokens for the ends, but put them there.
-        let is_control = |id: &&u32| kinds.get(**id as usize) == Some(&Kind::Control);
+        let is_control = |id: &&u32| kinds.get(**id as usize) == Some(&TokenKind::Control);
         let end = |named: Option<&str>, seen: Option<&u32>| {
             id(named).or_else(|| seen.filter(is_control).copied().filter(|_| kind != "BPE"))
         };
@@ -94,7 +94,7 @@ impl Vocab {
             vocab.model = "llama".into();
             vocab.scores = scores(&tokens, &kinds, &merges);
             vocab.add_space_prefix = Some(tokenizer.adds_space());
-            let defined = tokens.iter_mut().zip(&kinds).filter(|(_, kind)| **kind == Kind::UserDefined);
+            let defined = tokens.iter_mut().zip(&kinds).filter(|(_, kind)| **kind == TokenKind::UserDefined);
             defined.for_each(|(text, _)| *text = text.replace(SPACE, " "));
         }
         vocab.tokens = tokens;
@@ -103,9 +103,9 @@ impl Vocab {
     }
 
     /// As in BERT's vocabularies: what begins a word gets the mark, what goes on with one loses its own.
-    fn word_piece(&mut self, file: &Value, tokens: &mut [String], kinds: &[Kind]) {
+    fn word_piece(&mut self, file: &Value, tokens: &mut [String], kinds: &[TokenKind]) {
         let prefix = file["model"]["continuing_subword_prefix"].as_str().unwrap_or("##");
-        for (text, _) in tokens.iter_mut().zip(kinds).filter(|(_, kind)| **kind == Kind::Normal) {
+        for (text, _) in tokens.iter_mut().zip(kinds).filter(|(_, kind)| **kind == TokenKind::Normal) {
             *text = match text.strip_prefix(prefix) {
                 Some(rest) => rest.to_owned(),
                 None => format!("{SPACE}{text}"),
@@ -160,14 +160,14 @@ impl Vocab {
 }
 
 /// As `tokenizer.ggml.token_type` counts.
-fn number(kind: Kind, is_unknown: bool) -> i32 {
+fn number(kind: TokenKind, is_unknown: bool) -> i32 {
     match kind {
         _ if is_unknown => 2,
-        Kind::Normal => 1,
-        Kind::Control => 3,
-        Kind::UserDefined => 4,
-        Kind::Unused => 5,
-        Kind::Byte => 6,
+        TokenKind::Normal => 1,
+        TokenKind::Control => 3,
+        TokenKind::UserDefined => 4,
+        TokenKind::Unused => 5,
+        TokenKind::Byte => 6,
     }
 }
 
@@ -209,14 +209,14 @@ fn merges(model: &Value) -> Result<Vec<(String, String)>> {
 }
 
 /// The earlier a token is merged, the better its score. Tokens that no merge makes are never joined to.
-fn scores(tokens: &[String], kinds: &[Kind], merges: &[(String, String)]) -> Vec<f32> {
+fn scores(tokens: &[String], kinds: &[TokenKind], merges: &[(String, String)]) -> Vec<f32> {
     let mut ranks = ahash::AHashMap::with_capacity(merges.len());
     for (rank, (left, right)) in merges.iter().enumerate() {
         ranks.entry(format!("{left}{right}")).or_insert(rank);
     }
-    let score = |(text, kind): (&String, &Kind)| match ranks.get(text) {
+    let score = |(text, kind): (&String, &TokenKind)| match ranks.get(text) {
         Some(rank) => -(*rank as f32),
-        None if *kind == Kind::Normal => -(merges.len() as f32) - 1.0,
+        None if *kind == TokenKind::Normal => -(merges.len() as f32) - 1.0,
         None => 0.0,
     };
     tokens.iter().zip(kinds).map(score).collect()
@@ -231,7 +231,7 @@ fn pre_of(tokenizer: &JsonTokenizer, ignores_merges: bool, adds_bos: bool) -> Re
         Some(splits.iter().map(|(_, (_, end), _)| *end).collect())
     };
     let wanted: Vec<Option<Vec<usize>>> = PROBES.iter().map(cuts).collect();
-    let is_same = |family: &&Family| {
+    let is_same = |family: &&PreTokenizerFamily| {
         let Ok(pre) = PreTokenizer::new(family.names[0]) else { return false };
         let ends = |text: &str| -> Vec<usize> {
             let words = pre.split(text).into_iter().scan(0, |end, word| {
@@ -243,7 +243,8 @@ fn pre_of(tokenizer: &JsonTokenizer, ignores_merges: bool, adds_bos: bool) -> Re
         PROBES.iter().zip(&wanted).all(|(text, wanted)| wanted.as_ref() == Some(&ends(text)))
     };
     let rows = || FAMILIES.iter().filter(|family| family.spelling == Spelling::ByteLevel);
-    let same: Vec<&Family> = rows().filter(|family| family.ignores_merges == ignores_merges).filter(is_same).collect();
+    let same: Vec<&PreTokenizerFamily> =
+        rows().filter(|family| family.ignores_merges == ignores_merges).filter(is_same).collect();
     let best = same.iter().find(|family| family.adds_bos == adds_bos).or(same.first());
     best.map(|family| family.names[0])
         .ok_or_else(|| Error::NotPlain("it cuts words as no pre-tokenizer that has a name".into()))

@@ -1,4 +1,4 @@
-//! The one face of a model's weights: metadata, and tensors by name. Where they came from (GGUF in one file or several,
+//! The one way to a model's weights: metadata, and tensors by name. Where they came from (GGUF in one file or several,
 //! safetensors, tensors made in memory) makes no difference to who reads them, except that names and conventions are
 //! those of the format.
 //!

@@ -1,7 +1,7 @@
 //! From a file to weights: the name, type, shape and bytes of each tensor, and the file's metadata.
 //!
-//! `Checkpoint` is the one face; `gguf` and `safetensors` read the containers behind it, `source` finds the files a path
-//! means, `hub` the small ones beside them; `Bytes` owns what tensors point into, `Dtype` holds the block layouts as
+//! Everything goes through `Checkpoint`; behind it `gguf` and `safetensors` read the containers, `source` finds the
+//! files that a path means and `hub` the small ones beside them. `Bytes` owns what tensors point into, `Dtype` holds the block layouts as
 //! numbers.
 //!
 //! Absences: this crate knows no device, no arithmetic (a block's bytes stay packed; `ops` decodes them), no model

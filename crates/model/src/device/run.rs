@@ -116,13 +116,13 @@ impl Device {
         self.described.give_back(self.read.described.take());
         self.hidden.give_back(self.read.hidden.take());
         let Outputs { logits, chosen, described, hidden } = step.outputs;
-        self.read.logits = logits.map(Pending::wait).transpose()?;
-        self.read.chosen = chosen.map(Pending::wait).transpose()?;
-        self.read.described = described.map(Pending::wait).transpose()?;
-        self.read.hidden = hidden.map(Pending::wait).transpose()?;
+        self.read.logits = logits.map(|rows| rows.wait()).transpose()?;
+        self.read.chosen = chosen.map(|tokens| tokens.wait()).transpose()?;
+        self.read.described = described.map(|rows| rows.wait()).transpose()?;
+        self.read.hidden = hidden.map(|rows| rows.wait()).transpose()?;
         let staged = step.inputs.wait()?;
         self.staged.give_back(Some(staged));
-        let staged = step.adjustments.map(Pending::wait).transpose()?;
+        let staged = step.adjustments.map(|words| words.wait()).transpose()?;
         self.staged_adjustments.give_back(staged);
         Ok(())
     }

@@ -2,12 +2,12 @@
 //! the arguments. Read one character at a time, so that arguments can be passed on while they are being written.
 
 use super::markers::{Found, find};
-use super::syntax::{Body, Keys, Syntax};
+use super::syntax::{Body, CallKeys, Syntax};
 use super::{Delta, Step};
 
 #[derive(Debug)]
 pub(crate) struct JsonCall {
-    keys: &'static Keys,
+    keys: &'static CallKeys,
     syntax: &'static Syntax,
     mode: Mode,
     is_list: bool,
@@ -100,7 +100,7 @@ impl Depth {
 }
 
 impl JsonCall {
-    pub(crate) fn object(keys: &'static Keys, syntax: &'static Syntax, index: usize) -> Self {
+    pub(crate) fn object(keys: &'static CallKeys, syntax: &'static Syntax, index: usize) -> Self {
         Self {
             keys,
             syntax,
@@ -200,21 +200,7 @@ impl JsonCall {
     fn take(&mut self, c: char, arguments: &mut String, out: &mut Vec<Delta>) -> (bool, Step) {
         let is_space = c.is_ascii_whitespace();
         match &mut self.mode {
-            Mode::Begin => match c {
-                _ if is_space => {}
-                '[' if !self.is_list => self.is_list = true,
-                ',' if self.is_list && self.index > 0 => {}
-                ']' if self.is_list => return (true, if self.index > 0 { Step::Done } else { Step::Bad }),
-                '{' => self.mode = Mode::Key,
-                _ if self.syntax.code.is_some() && !self.syntax.call.0.is_empty() && !self.is_list => {
-                    self.name = self.syntax.code.map(str::to_owned);
-                    self.announce(out);
-                    arguments.push_str("{\"code\":\"");
-                    self.mode = Mode::Code;
-                    return self.take(c, arguments, out);
-                }
-                _ => return (false, Step::Bad),
-            },
+            Mode::Begin => return self.begin_call(c, arguments, out),
             Mode::Key => match c {
                 _ if is_space || c == ',' => {}
                 '"' => self.mode = Mode::KeyText(Quoted::default()),
@@ -249,18 +235,7 @@ impl JsonCall {
                 if quoted.push(c) {
                     let key = *key;
                     let Some(text) = quoted.text() else { return (true, Step::Bad) };
-                    self.mode = Mode::Key;
-                    match key {
-                        Key::Name | Key::Wrapper => {
-                            self.name = Some(text);
-                            self.announce(out);
-                            let kept = std::mem::take(&mut self.kept);
-                            arguments.push_str(&kept);
-                        }
-                        Key::Id => self.id = Some(text),
-                        Key::Arguments => return (true, self.end_arguments(&text, arguments)),
-                        Key::Other => {}
-                    }
+                    return (true, self.end_text(key, text, arguments, out));
                 }
             }
             Mode::Nested(key, depth) => {
@@ -289,6 +264,42 @@ impl JsonCall {
             Mode::Name | Mode::End => return (false, Step::Done),
         }
         (true, Step::More)
+    }
+
+    /// What stands before an object: a list's bracket, a comma, or code that is the call.
+    fn begin_call(&mut self, c: char, arguments: &mut String, out: &mut Vec<Delta>) -> (bool, Step) {
+        match c {
+            _ if c.is_ascii_whitespace() => {}
+            '[' if !self.is_list => self.is_list = true,
+            ',' if self.is_list && self.index > 0 => {}
+            ']' if self.is_list => return (true, if self.index > 0 { Step::Done } else { Step::Bad }),
+            '{' => self.mode = Mode::Key,
+            _ if self.syntax.code.is_some() && !self.syntax.call.0.is_empty() && !self.is_list => {
+                self.name = self.syntax.code.map(str::to_owned);
+                self.announce(out);
+                arguments.push_str("{\"code\":\"");
+                self.mode = Mode::Code;
+                return self.take(c, arguments, out);
+            }
+            _ => return (false, Step::Bad),
+        }
+        (true, Step::More)
+    }
+
+    /// A quoted value is complete.
+    fn end_text(&mut self, key: Key, text: String, arguments: &mut String, out: &mut Vec<Delta>) -> Step {
+        self.mode = Mode::Key;
+        match key {
+            Key::Name | Key::Wrapper => {
+                self.name = Some(text);
+                self.announce(out);
+                arguments.push_str(&std::mem::take(&mut self.kept));
+            }
+            Key::Id => self.id = Some(text),
+            Key::Arguments => return self.end_arguments(&text, arguments),
+            Key::Other => {}
+        }
+        Step::More
     }
 
     fn begin_value(&mut self, key: Key, c: char, arguments: &mut String) -> (bool, Step) {
@@ -373,7 +384,7 @@ impl JsonCall {
     }
 }
 
-impl Keys {
+impl CallKeys {
     fn kind(&self, key: &str) -> Key {
         match key {
             _ if self.name.contains(&key) => Key::Name,

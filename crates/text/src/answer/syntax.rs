@@ -37,7 +37,7 @@ pub(crate) struct Syntax {
 #[derive(Debug)]
 pub(crate) enum Body {
     /// An object with a name and arguments, or a list of them.
-    Json(&'static Keys),
+    Json(&'static CallKeys),
     /// A name, one of these marks, and the arguments as JSON.
     Named(&'static [&'static str]),
     /// A list of Python calls.
@@ -47,7 +47,7 @@ pub(crate) enum Body {
 
 /// The keys of an object that is a call.
 #[derive(Debug)]
-pub(crate) struct Keys {
+pub(crate) struct CallKeys {
     pub name: &'static [&'static str],
     pub arguments: &'static [&'static str],
     pub id: &'static [&'static str],
@@ -71,8 +71,11 @@ impl Tags {
     }
 }
 
-pub(crate) const KEYS: Keys =
-    Keys { name: &["name", "tool_name"], arguments: &["arguments", "parameters", "args"], id: &["id", "tool_call_id"] };
+pub(crate) const KEYS: CallKeys = CallKeys {
+    name: &["name", "tool_name"],
+    arguments: &["arguments", "parameters", "args"],
+    id: &["id", "tool_call_id"],
+};
 
 const BASE: Syntax = Syntax {
     name: "",

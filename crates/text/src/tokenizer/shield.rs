@@ -8,7 +8,7 @@ use memchr::memmem::Finder;
 
 use super::{Encoder, Ends, Specials, Tokenizer};
 use crate::special::Piece;
-use crate::vocab::Kind;
+use crate::vocab::TokenKind;
 
 /// The mark: a code point that Unicode keeps free for such uses and that no text contains.
 const MARK: char = '\u{fdd0}';
@@ -102,7 +102,7 @@ impl Tokenizer {
     /// The control tokens, the longest first.
     fn controls(&self) -> &[(u32, Finder<'static>)] {
         self.controls.get_or_init(|| {
-            let ids = (0u32..).zip(&self.pieces.kinds).filter(|&(_, &kind)| kind == Kind::Control);
+            let ids = (0u32..).zip(&self.pieces.kinds).filter(|&(_, &kind)| kind == TokenKind::Control);
             let mut all: Vec<(u32, Finder<'static>)> = ids
                 .filter_map(|(id, _)| Some((id, self.pieces.get(id)?)))
                 .filter(|(_, bytes)| !bytes.is_empty())

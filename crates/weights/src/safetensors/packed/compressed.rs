@@ -52,26 +52,10 @@ pub(super) fn tensor(stem: &str, pieces: &mut Pieces, config: &Value) -> Result<
     let group_size = n_in.div_ceil(n_groups);
     let group_of: Vec<u32> = match pieces.take(&piece("weight_g_idx")) {
         None => (0..n_in).map(|i| (i / group_size) as u32).collect(),
-        Some(g_idx) => {
-            expect_shape(&g_idx, &[n_in])?;
-            let groups = words(&g_idx)?;
-            if groups.iter().any(|group| *group as usize >= n_groups) {
-                return Err(bad(&g_idx, format!("names a group past the {n_groups} there are")));
-            }
-            groups
-        }
+        Some(g_idx) => groups_of(&g_idx, n_in, n_groups)?,
     };
-    let zeros = match pieces.take(&piece("weight_zero_point")) {
-        None => None,
-        Some(zeros) => {
-            expect_shape(&zeros, &[n_out.div_ceil(per_word), n_groups])?;
-            let words = words(&zeros)?;
-            let zero = |o: usize, g: usize| {
-                (words[o / per_word * n_groups + g] >> (o % per_word * bits) & mask) as i32 - middle
-            };
-            Some((0..n_out * n_groups).map(|at| zero(at / n_groups, at % n_groups)).collect::<Vec<i32>>())
-        }
-    };
+    let zeros = pieces.take(&piece("weight_zero_point"));
+    let zeros = zeros.map(|zeros| zero_points(&zeros, n_out, n_groups, bits)).transpose()?;
     let scales = numbers(&scales)?;
     let (name, shape, bytes) = (piece("weight"), vec![n_out, n_in], weight.bytes.clone());
     let q = move |o: usize, i: usize| {
@@ -100,7 +84,27 @@ pub(super) fn tensor(stem: &str, pieces: &mut Pieces, config: &Value) -> Result<
     })
 }
 
-/// What a checkpoint says its unpacked matrix has of inputs.
+/// The group of each input, where a checkpoint lists them.
+fn groups_of(g_idx: &Stored, n_in: usize, n_groups: usize) -> Result<Vec<u32>> {
+    expect_shape(g_idx, &[n_in])?;
+    let groups = words(g_idx)?;
+    if groups.iter().any(|group| *group as usize >= n_groups) {
+        return Err(bad(g_idx, format!("names a group past the {n_groups} there are")));
+    }
+    Ok(groups)
+}
+
+/// `[n_out, n_groups]`, relative to the middle of the range; stored packed down the outputs.
+fn zero_points(zeros: &Stored, n_out: usize, n_groups: usize, bits: usize) -> Result<Vec<i32>> {
+    let (per_word, mask, middle) = (32 / bits, (1_u32 << bits) - 1, 1_i32 << (bits - 1));
+    expect_shape(zeros, &[n_out.div_ceil(per_word), n_groups])?;
+    let words = words(zeros)?;
+    let zero =
+        |o: usize, g: usize| (words[o / per_word * n_groups + g] >> (o % per_word * bits) & mask) as i32 - middle;
+    Ok((0..n_out * n_groups).map(|at| zero(at / n_groups, at % n_groups)).collect())
+}
+
+/// The number of inputs of the unpacked matrix, as the checkpoint states it.
 fn inputs_of(shape: &Stored, n_out: usize) -> Result<usize> {
     let dims: Vec<u64> = match shape.kind {
         Kind::I64 => shape.bytes.as_chunks().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect(),
