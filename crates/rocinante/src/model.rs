@@ -324,6 +324,12 @@ impl Model {
         &self.about.notes
     }
 
+    /// Why [`Device::Auto`](crate::Device::Auto) found no GPU of a vendor, a sentence for each vendor. Empty where a device
+    /// was named.
+    pub fn absent_gpus(&self) -> &[String] {
+        &self.plan().device.absent
+    }
+
     /// From the start of planning to a running engine.
     pub fn load_time(&self) -> Duration {
         self.about.load_time

@@ -180,7 +180,7 @@ pub fn encode(model: &Loaded, before: &str, after: &str) -> Result<Option<Vec<To
     Ok(Some(tokens))
 }
 
-/// For models without marks: the end is told first, then the beginning is gone on from.
+/// For models without marks: the suffix is shown first, then the prefix is continued.
 pub fn encode_in_words(model: &Loaded, before: &str, after: &str) -> Result<Vec<TokenId>> {
     model.encode_raw(&format!("The text ends with:\n{after}\n\nThe whole text:\n{before}"))
 }

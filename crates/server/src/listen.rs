@@ -150,8 +150,8 @@ pub async fn run(app: Arc<App>, listener: TcpListener, mut listen: Listen) -> Re
     let connections = Connections::new(listen.max_connections, listen.max_per_peer);
     let graceful = GracefulShutdown::new();
     let mut stop = std::pin::pin!(stop_signal());
-    let house = [
-        tokio::spawn(keep_house(Arc::clone(&app))),
+    let upkeep = [
+        tokio::spawn(keep_up(Arc::clone(&app))),
         tokio::spawn(reload::watch(Arc::clone(&app), listen.tls.clone(), listen.reader.take())),
         tokio::spawn(systemd::keep_alive()),
         tokio::spawn(super::library::find_digests(Arc::clone(&app.models))),
@@ -218,7 +218,7 @@ pub async fn run(app: Arc<App>, listener: TcpListener, mut listen: Listen) -> Re
     systemd::stopping();
     app.state.drain();
     let outcome = drain(&app, graceful, listen.drain).await;
-    house.iter().for_each(tokio::task::JoinHandle::abort);
+    upkeep.iter().for_each(tokio::task::JoinHandle::abort);
     app.save_usage();
     outcome
 }
@@ -290,7 +290,7 @@ where
 }
 
 /// What has to be done now and then. A task of its own: it may wait for a model that is being loaded.
-async fn keep_house(app: Arc<App>) {
+async fn keep_up(app: Arc<App>) {
     let idle = app.models.idle_unload().map_or(HOUSE_TIME, |idle| (idle / 2).min(HOUSE_TIME));
     let mut tick = tokio::time::interval(idle);
     let mut n_ticks = 0_u64;

@@ -250,7 +250,7 @@ impl Registry {
             Err(error) => return Err(failed(error.to_string())),
         };
         tracing::info!(model = entry.name, load_ms = start.elapsed().as_millis() as u64, "{}", model.describe());
-        for note in model.notes() {
+        for note in model.absent_gpus().iter().chain(model.notes()) {
             tracing::info!(model = entry.name, "{note}");
         }
         entry.set(Arc::clone(&model));

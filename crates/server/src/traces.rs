@@ -45,7 +45,7 @@ pub struct Context {
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SpanKind {
     Internal = 1,
     Server = 2,
 }
@@ -56,7 +56,7 @@ pub struct Span {
     context: Context,
     parent_id: Option<u64>,
     name: String,
-    kind: Kind,
+    kind: SpanKind,
     started: Instant,
     start: Duration,
     attributes: Vec<Value>,
@@ -104,7 +104,7 @@ pub async fn within<F: Future>(context: Option<Context>, work: F) -> F::Output {
 /// A child of the request at hand, if that is traced.
 pub fn child(name: impl FnOnce() -> String) -> Option<Span> {
     let parent = CURRENT.try_with(|context| *context).ok().flatten()?;
-    Some(Span::new(name(), Kind::Internal, parent.trace_id, Some(parent.span_id)))
+    Some(Span::new(name(), SpanKind::Internal, parent.trace_id, Some(parent.span_id)))
 }
 
 /// A request's own span, where spans are sent anywhere. `traceparent` is the caller's, as W3C writes it: then the span
@@ -113,11 +113,13 @@ pub fn request(name: impl FnOnce() -> String, traceparent: Option<&str>) -> Opti
     EXPORTER.get()?;
     match traceparent.and_then(parse_parent) {
         Some((_, IsRecorded::No)) => None,
-        Some((parent, IsRecorded::Yes)) => Some(Span::new(name(), Kind::Server, parent.trace_id, Some(parent.span_id))),
+        Some((parent, IsRecorded::Yes)) => {
+            Some(Span::new(name(), SpanKind::Server, parent.trace_id, Some(parent.span_id)))
+        }
         None => {
             let mut bytes = [0; 16];
             ids::fill(&mut bytes);
-            Some(Span::new(name(), Kind::Server, u128::from_le_bytes(bytes) | 1, None))
+            Some(Span::new(name(), SpanKind::Server, u128::from_le_bytes(bytes) | 1, None))
         }
     }
 }
@@ -146,7 +148,7 @@ fn parse_parent(text: &str) -> Option<(Context, IsRecorded)> {
 }
 
 impl Span {
-    fn new(name: String, kind: Kind, trace_id: u128, parent_id: Option<u64>) -> Self {
+    fn new(name: String, kind: SpanKind, trace_id: u128, parent_id: Option<u64>) -> Self {
         let mut bytes = [0; 8];
         ids::fill(&mut bytes);
         let context = Context { trace_id, span_id: u64::from_le_bytes(bytes) | 1 };

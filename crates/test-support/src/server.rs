@@ -31,12 +31,16 @@ impl Server {
 
     /// The same with variables in its environment.
     pub fn start_with(roci: &Roci, args: &[&str], envs: &[(&str, &str)]) -> Self {
+        Self::start_on("cpu", roci, args, envs)
+    }
+
+    /// The same on another device.
+    pub fn start_on(device: &str, roci: &Roci, args: &[&str], envs: &[(&str, &str)]) -> Self {
         let mut command = roci.command(args);
         command.envs(envs.iter().copied());
-        command.args(["--port", "0", "--device", "cpu", "--threads", "1"]);
+        command.args(["--port", "0", "--device", device, "--threads", "1"]);
         let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
-        let log = Arc::new(Mutex::new(String::new()));
         let mut before = String::new();
         let address = loop {
             let line = lines.next().unwrap_or_else(|| panic!("it ended: {before}")).unwrap();
@@ -46,6 +50,7 @@ impl Server {
                 None => before.push_str(&(line + "\n")),
             }
         };
+        let log = Arc::new(Mutex::new(before));
         let kept = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
@@ -123,7 +128,7 @@ impl Server {
         self.process.wait().unwrap().code()
     }
 
-    /// What it wrote to standard error since it listens.
+    /// What it wrote to standard error.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }

@@ -15,15 +15,19 @@ use weights::Dtype;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci kernels build        for the best GPU available
+  roci kernels build                for the best GPU available
+  roci kernels build --all-types    for every weight type, which takes minutes
   roci kernels list
   roci kernels clear
+
+Without --all-types, `build` compiles for F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K and Q6_K; what models of other types
+need is compiled when the first of them is loaded.
 
 Kernels are kept in ROCI_KERNEL_CACHE, by default ~/.cache/roci/kernels, under a key of source, options,
 architecture and compiler version: kernels of another version are never used.";
 
-/// The common weight types; kernels of the others are compiled when a model first needs them.
-const TYPES: [Dtype; 8] =
+/// The common weight types, as the help lists them; kernels of the others are compiled when a model first needs them.
+const COMMON: [Dtype; 8] =
     [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K];
 
 /// Build, list or clear compiled GPU kernels
@@ -36,7 +40,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Compile what models of every weight type need, by loading tiny models; other head sizes follow on first use
+    /// Compile kernels now instead of on first use, by loading tiny models; other head sizes still follow on first use
     Build(Build),
     /// List compiled kernels
     List(List),
@@ -49,6 +53,9 @@ struct Build {
     /// The GPU to compile for; auto picks the best one available
     #[arg(long, default_value_t, value_parser = options::parse_device)]
     device: Device,
+    /// Compile for every weight type instead of the common ones
+    #[arg(long)]
+    all_types: bool,
 }
 
 #[derive(clap::Args)]
@@ -63,7 +70,7 @@ pub fn main(args: &Args) -> Result<()> {
     let folder = cache.folder().ok_or_else(|| anyhow!("there is no folder to keep kernels in"));
     let folder = folder.hint("set ROCI_KERNEL_CACHE")?;
     match &args.command {
-        Command::Build(build) => make(build.device, &cache),
+        Command::Build(build) => make(build, &cache),
         Command::List(list) => show(list, &cache, folder),
         Command::Clear => {
             let (n, n_bytes) = cache.clear()?;
@@ -73,8 +80,16 @@ pub fn main(args: &Args) -> Result<()> {
     }
 }
 
-fn make(device: Device, cache: &Cache) -> Result<()> {
-    let device = match device {
+/// What is loaded: each weight type, and one of them with each other type of keys and values, because no kernel depends
+/// on both.
+fn loads(all_types: bool) -> Vec<(Dtype, KvType)> {
+    let known = Dtype::ALL.into_iter().filter(|dtype| ops::device_dtype(*dtype) == *dtype);
+    let wanted = known.filter(|dtype| all_types || COMMON.contains(dtype));
+    wanted.map(|dtype| (dtype, KvType::F16)).chain([(Dtype::F32, KvType::F32)]).collect()
+}
+
+fn make(build: &Build, cache: &Cache) -> Result<()> {
+    let device = match build.device {
         Device::Gpu { vendor, ordinal } => DeviceChoice::Gpu { vendor, ordinal },
         Device::Cpu => return Err(anyhow!("only GPUs have kernels to compile")).hint("omit --device, or name a GPU"),
         Device::Auto => {
@@ -84,17 +99,15 @@ fn make(device: Device, cache: &Cache) -> Result<()> {
         }
     };
     let n_before = cache.entries()?.len();
-    let kv_types = [KvType::F16, KvType::F32];
-    let bar = progress::bar("compiling", Some((TYPES.len() * kv_types.len()) as u64), Counts::Things);
-    for kv_type in kv_types {
-        for dtype in TYPES {
-            bar.set_message(format!("  for {dtype} weights"));
-            let checkpoint = model::synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 1)?;
-            let options = LoadOptions { device, kv_type, n_blocks: 8, max_batch_tokens: 64, ..LoadOptions::default() };
-            // Loading runs a step of each kind.
-            Model::load(&checkpoint, options).with_context(|| format!("cannot compile for {dtype} weights"))?;
-            bar.inc(1);
-        }
+    let loads = loads(build.all_types);
+    let bar = progress::bar("compiling", Some(loads.len() as u64), Counts::Things);
+    for (dtype, kv_type) in loads {
+        bar.set_message(format!("  for {dtype} weights"));
+        let checkpoint = model::synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 1)?;
+        let options = LoadOptions { device, kv_type, n_blocks: 8, max_batch_tokens: 64, ..LoadOptions::default() };
+        // Loading runs a step of each kind.
+        Model::load(&checkpoint, options).with_context(|| format!("cannot compile for {dtype} weights"))?;
+        bar.inc(1);
     }
     bar.finish_and_clear();
     let n = cache.entries()?.len();
@@ -129,6 +142,19 @@ fn parts(name: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_help_lists_the_common_types_and_all_types_are_all() {
+        let listed = COMMON.map(|dtype| dtype.name().to_owned());
+        let (last, rest) = listed.split_last().unwrap();
+        assert!(EXAMPLES.contains(&format!("{} and {last};", rest.join(", "))), "{EXAMPLES}");
+        assert_eq!(loads(false).len(), COMMON.len() + 1);
+        let packed = Dtype::ALL.into_iter().filter(|dtype| !dtype.is_plain());
+        let all = loads(true);
+        for dtype in packed {
+            assert!(all.contains(&(dtype, KvType::F16)), "{dtype} is left out");
+        }
+    }
 
     #[test]
     fn names_on_disk_are_taken_apart() {

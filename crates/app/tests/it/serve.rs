@@ -290,6 +290,25 @@ fn metrics_and_logs() {
     assert!(!log.contains("secret"), "{log}");
 }
 
+/// No machine of ours has GPUs of every vendor; the log says why one is missing.
+#[test]
+fn why_there_is_no_gpu_is_logged() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let devices = roci.run(&["devices", "--output", "json"]).json();
+    let absent = devices["absent"].as_array().unwrap();
+    if absent.is_empty() {
+        return test_support::skip("this machine has GPUs of every vendor", "ROCI_REQUIRE_ABSENT_GPU");
+    }
+    let server = Server::start_on("auto", &roci, &["serve", "tiny.gguf", "--context", "256"], &[]);
+    server.post("/v1/chat/completions", &chat("hi", 1));
+    for gpu in absent {
+        let (vendor, why) = (gpu["vendor"].as_str().unwrap(), gpu["why"].as_str().unwrap());
+        let line = format!("no {vendor} GPU: {why}");
+        assert!(server.log().contains(&line), "no `{line}` in {}", server.log());
+    }
+}
+
 #[test]
 fn prompts_and_answers_are_logged_where_that_was_asked_for() {
     let (_roci, mut server) = start(&["--context", "256", "--log-prompts"]);

@@ -11,11 +11,11 @@ pub struct MessageEncoder {
     model: String,
     n_prompt: usize,
     n_blocks: usize,
-    open: Option<Kind>,
+    open: Option<BlockKind>,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq)]
-enum Kind {
+enum BlockKind {
     Text,
     Thinking,
     Tool,
@@ -26,8 +26,8 @@ impl MessageEncoder {
         Self { id, model, n_prompt, n_blocks: 0, open: None }
     }
 
-    fn begin(&mut self, kind: Kind, block: Value, out: &mut Vec<Message>) {
-        if kind != Kind::Tool && self.open == Some(kind) {
+    fn begin(&mut self, kind: BlockKind, block: Value, out: &mut Vec<Message>) {
+        if kind != BlockKind::Tool && self.open == Some(kind) {
             return;
         }
         self.close(out);
@@ -41,7 +41,7 @@ impl MessageEncoder {
 
     fn close(&mut self, out: &mut Vec<Message>) {
         let Some(kind) = self.open.take() else { return };
-        if kind == Kind::Thinking {
+        if kind == BlockKind::Thinking {
             out.push(self.grow(json!({"type": "signature_delta", "signature": ""})));
         }
         out.push(event("content_block_stop", json!({"index": self.n_blocks})));
@@ -67,17 +67,17 @@ impl Encoder for MessageEncoder {
         let mut out = Vec::new();
         match update {
             AnswerEvent::Piece(Piece::Text { text, .. }) => {
-                self.begin(Kind::Text, json!({"type": "text", "text": ""}), &mut out);
+                self.begin(BlockKind::Text, json!({"type": "text", "text": ""}), &mut out);
                 out.push(self.grow(json!({"type": "text_delta", "text": text})));
             }
             AnswerEvent::Piece(Piece::Reasoning(text)) => {
                 let block = json!({"type": "thinking", "thinking": "", "signature": ""});
-                self.begin(Kind::Thinking, block, &mut out);
+                self.begin(BlockKind::Thinking, block, &mut out);
                 out.push(self.grow(json!({"type": "thinking_delta", "thinking": text})));
             }
             AnswerEvent::Piece(Piece::ToolCall { id, name, .. }) => {
                 let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
-                self.begin(Kind::Tool, block, &mut out);
+                self.begin(BlockKind::Tool, block, &mut out);
             }
             AnswerEvent::Piece(Piece::ToolArguments { text, .. }) => {
                 out.push(self.grow(json!({"type": "input_json_delta", "partial_json": text})));

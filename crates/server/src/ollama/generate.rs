@@ -190,7 +190,7 @@ pub async fn chat(
         name,
         model,
         start,
-        kind: Kind::Chat,
+        kind: Endpoint::Chat,
         calls: Vec::new(),
         has_logprobs: request.logprobs.is_some(),
         context: None,
@@ -250,7 +250,7 @@ pub async fn generate(
         name,
         model,
         start,
-        kind: Kind::Generate,
+        kind: Endpoint::Generate,
         calls: Vec::new(),
         has_logprobs: request.logprobs.is_some(),
         context: (body.raw != Some(true)).then(|| request.prompt.iter().map(|token| token.0).collect()),
@@ -307,7 +307,7 @@ async fn prepare(
 }
 
 #[derive(Copy, Clone, Eq, PartialEq)]
-enum Kind {
+enum Endpoint {
     Chat,
     Generate,
 }
@@ -317,7 +317,7 @@ struct LineEncoder {
     name: String,
     model: Arc<Loaded>,
     start: Instant,
-    kind: Kind,
+    kind: Endpoint,
     /// Calls are sent whole: their arguments are an object here.
     calls: Vec<ToolCall>,
     has_logprobs: bool,
@@ -331,11 +331,11 @@ impl LineEncoder {
     fn line(&self, text: &str, thinking: &str) -> Value {
         let mut value = json!({"model": self.name, "created_at": timestamp(now_s()), "done": false});
         let target = match self.kind {
-            Kind::Chat => {
+            Endpoint::Chat => {
                 value["message"] = json!({"role": "assistant", "content": text});
                 &mut value["message"]
             }
-            Kind::Generate => {
+            Endpoint::Generate => {
                 value["response"] = text.into();
                 &mut value
             }
@@ -348,7 +348,7 @@ impl LineEncoder {
 
     fn whole(&mut self, answer: &WholeAnswer) -> Value {
         let mut value = self.line(&answer.text, &answer.reasoning);
-        if self.kind == Kind::Chat && !answer.tool_calls.is_empty() {
+        if self.kind == Endpoint::Chat && !answer.tool_calls.is_empty() {
             value["message"]["tool_calls"] = answer.tool_calls.iter().map(call).collect();
         }
         if self.has_logprobs {
@@ -409,7 +409,7 @@ impl Encoder for LineEncoder {
             AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => Vec::new(),
             AnswerEvent::Finished(Finished { finish, usage, .. }) => {
                 let mut lines = Vec::new();
-                if !self.calls.is_empty() && self.kind == Kind::Chat {
+                if !self.calls.is_empty() && self.kind == Endpoint::Chat {
                     let mut value = self.line("", "");
                     value["message"]["tool_calls"] = self.calls.iter().map(call).collect();
                     lines.push(value.into());

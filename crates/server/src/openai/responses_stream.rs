@@ -23,13 +23,13 @@ pub struct ResponseEncoder {
 /// The item that grows now.
 struct Open {
     id: String,
-    kind: Kind,
+    kind: ItemKind,
     text: String,
     logprobs: Vec<Value>,
 }
 
 #[derive(Clone, PartialEq)]
-enum Kind {
+enum ItemKind {
     Message,
     Reasoning,
     Call { call_id: String, name: String },
@@ -49,23 +49,23 @@ impl ResponseEncoder {
     }
 
     /// Makes sure that an item of this kind grows; another one is closed first.
-    fn begin(&mut self, kind: Kind, out: &mut Vec<Message>) {
+    fn begin(&mut self, kind: ItemKind, out: &mut Vec<Message>) {
         if self.open.as_ref().is_some_and(|open| open.kind == kind) {
             return;
         }
         self.close(Finish::End, out);
         let (id, item) = match &kind {
-            Kind::Message => {
+            ItemKind::Message => {
                 let id = ids::new("msg_");
                 let item = json!({"id": id, "type": "message", "status": "in_progress", "role": "assistant",
                     "content": []});
                 (id, item)
             }
-            Kind::Reasoning => {
+            ItemKind::Reasoning => {
                 let id = ids::new("rs_");
                 (id.clone(), json!({"id": id, "type": "reasoning", "summary": [], "content": []}))
             }
-            Kind::Call { call_id, name } => {
+            ItemKind::Call { call_id, name } => {
                 let id = ids::new("fc_");
                 (id.clone(), call_item(&id, call_id, name, "", "in_progress"))
             }
@@ -73,9 +73,9 @@ impl ResponseEncoder {
         let idx = self.output.len();
         out.push(self.event("response.output_item.added", json!({"output_index": idx, "item": item})));
         let part = match kind {
-            Kind::Message => Some(json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []})),
-            Kind::Reasoning => Some(json!({"type": "reasoning_text", "text": ""})),
-            Kind::Call { .. } => None,
+            ItemKind::Message => Some(json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []})),
+            ItemKind::Reasoning => Some(json!({"type": "reasoning_text", "text": ""})),
+            ItemKind::Call { .. } => None,
         };
         if let Some(part) = part {
             let data = json!({"item_id": id, "output_index": idx, "content_index": 0, "part": part});
@@ -91,9 +91,9 @@ impl ResponseEncoder {
         open.logprobs.extend(logprobs.iter().cloned());
         let (id, kind) = (open.id.clone(), open.kind.clone());
         let (name, mut data) = match kind {
-            Kind::Message => ("response.output_text.delta", json!({"content_index": 0, "logprobs": logprobs})),
-            Kind::Reasoning => ("response.reasoning_text.delta", json!({"content_index": 0})),
-            Kind::Call { .. } => ("response.function_call_arguments.delta", json!({})),
+            ItemKind::Message => ("response.output_text.delta", json!({"content_index": 0, "logprobs": logprobs})),
+            ItemKind::Reasoning => ("response.reasoning_text.delta", json!({"content_index": 0})),
+            ItemKind::Call { .. } => ("response.function_call_arguments.delta", json!({})),
         };
         data["item_id"] = id.into();
         data["output_index"] = idx.into();
@@ -111,20 +111,20 @@ impl ResponseEncoder {
             data
         };
         let item = match &kind {
-            Kind::Message => {
+            ItemKind::Message => {
                 let item = message_item(&id, &text, logprobs.clone(), status(finish));
                 let data = with(with(at(), "text", text.into()), "logprobs", logprobs.into());
                 out.push(self.event("response.output_text.done", data));
                 out.push(self.event("response.content_part.done", with(at(), "part", item["content"][0].clone())));
                 item
             }
-            Kind::Reasoning => {
+            ItemKind::Reasoning => {
                 let item = reasoning_item(&id, &text);
                 out.push(self.event("response.reasoning_text.done", with(at(), "text", text.into())));
                 out.push(self.event("response.content_part.done", with(at(), "part", item["content"][0].clone())));
                 item
             }
-            Kind::Call { call_id, name } => {
+            ItemKind::Call { call_id, name } => {
                 let item = call_item(&id, call_id, name, &text, status(finish));
                 let data = json!({"item_id": id, "output_index": idx, "name": name, "arguments": text});
                 out.push(self.event("response.function_call_arguments.done", data));
@@ -150,22 +150,22 @@ impl Encoder for ResponseEncoder {
         self.answer.add(update.clone());
         match update {
             AnswerEvent::Piece(Piece::Text { text, logprobs }) => {
-                self.begin(Kind::Message, &mut out);
+                self.begin(ItemKind::Message, &mut out);
                 let shown = if self.has_logprobs { super::chat::logprobs(&logprobs, &self.model) } else { Vec::new() };
                 self.grow(&text, shown, &mut out);
             }
             AnswerEvent::Piece(Piece::Reasoning(text)) => {
-                self.begin(Kind::Reasoning, &mut out);
+                self.begin(ItemKind::Reasoning, &mut out);
                 self.grow(&text, Vec::new(), &mut out);
             }
             AnswerEvent::Piece(Piece::ToolCall { id, name, .. }) => {
-                self.begin(Kind::Call { call_id: id, name }, &mut out);
+                self.begin(ItemKind::Call { call_id: id, name }, &mut out);
             }
             AnswerEvent::Piece(Piece::ToolArguments { text, .. }) => self.grow(&text, Vec::new(), &mut out),
             AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => {}
             AnswerEvent::Finished(Finished { finish, .. }) => {
                 if self.output.is_empty() && self.open.is_none() {
-                    self.begin(Kind::Message, &mut out);
+                    self.begin(ItemKind::Message, &mut out);
                 }
                 self.close(finish, &mut out);
             }
