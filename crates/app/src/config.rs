@@ -61,7 +61,7 @@ pub fn section(cli: &Command, command: &Command, env: &dyn Fn(&str) -> Option<Os
 }
 
 fn of_text(cli: &Command, command: &Command, text: &str) -> Result<Vec<OsString>> {
-    let table: toml::Table = text.parse().context("this is no TOML")?;
+    let table: toml::Table = text.parse().context("not valid TOML")?;
     let mut arguments = Vec::new();
     for (name, section) in &table {
         let Some(found) = cli.find_subcommand(name).filter(|found| found.get_name() == name) else {
@@ -119,6 +119,6 @@ mod tests {
         check("[bench]\npromt = 1", "[bench]: there is no setting `promt`", "`prompt`");
         check("[run]\ntemperature = -1", "[run]: invalid value `-1` for --temperature", "roci run --help");
         check("run = 1", "`run` must be a section", "");
-        check("[run", "this is no TOML", "");
+        check("[run", "not valid TOML", "");
     }
 }

@@ -78,9 +78,9 @@ enum Command {
     Rm(cmd::rm::Args),
     /// Give a model another name
     Cp(cmd::cp::Args),
-    /// Make a model of one's own from a Modelfile
+    /// Make your own model from a Modelfile
     Create(cmd::create::Args),
-    /// Show how a model is used
+    /// Show a model's settings: its prompt, parameters and template
     Show(cmd::show::Args),
     /// List the models that a server has in memory
     Ps(cmd::ps::Args),

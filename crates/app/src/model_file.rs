@@ -72,7 +72,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Text(_) => "`roci inspect MODEL` shows what the file says; please report the kind that is missing",
         Error::Template(_) | Error::Conversation(_) => "--raw sends the prompt as is, without a template",
         Error::Gpu(_) | Error::Model(model::Error::Gpu(_)) | Error::Load(_) => {
-            "`roci devices` shows the device; --device cpu does without it"
+            "`roci doctor` says what is missing; `--device cpu` runs without a GPU"
         }
         Error::Model(model::Error::Architecture(..) | model::Error::NoArchitecture(..)) => {
             "`roci inspect` shows what the file says"
@@ -91,7 +91,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Constraint(_) => "check --json-schema, --grammar or --regex; see `roci run --help`",
         Error::Failed { kind: FailureKind::Forward, .. } | Error::Stopped(_) => {
-            "`roci doctor` tests the GPU; --device cpu does without it"
+            "`roci doctor` tests the GPU; `--device cpu` runs without it"
         }
         Error::NoProfile => "`roci devices` shows what can compute here; --device chooses",
         Error::NoScores => "use a reranker, for example bge-reranker-v2-m3; `roci embed` makes vectors with any model",

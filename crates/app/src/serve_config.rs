@@ -76,7 +76,7 @@ fn variable(arg: &Arg) -> String {
 }
 
 fn from_toml(command: &Command, text: &str) -> Result<Vec<OsString>> {
-    from_table(command, &text.parse().context("this is no TOML")?)
+    from_table(command, &text.parse().context("not valid TOML")?)
 }
 
 /// A table's settings as arguments of a command.
@@ -208,7 +208,7 @@ mod tests {
             assert!(error.contains(expected), "`{error}` does not contain `{expected}`");
         };
         check("prot = 1", &[], "there is no setting `prot`");
-        check("port = [", &[], "this is no TOML");
+        check("port = [", &[], "not valid TOML");
         check("port = true", &[], "`port` must be a string, a number");
         check("models = \"a\"", &[], "`models` must be a list");
         check("strict-model-names = 1", &[], "must be true or false");

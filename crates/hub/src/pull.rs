@@ -135,7 +135,7 @@ impl<'a> Fetcher<'a> {
     /// Nobody knows the name: what may have been meant.
     fn unknown(&self, spec: &str) -> anyhow::Error {
         let ways = "give the path of a GGUF file, a name (`roci list --all`) or hf:OWNER/REPO[:FILE]; `roci search` \
-                    finds models of the hub";
+                    finds models on the hub";
         if spec.contains(['/', '\\']) || spec.ends_with(".gguf") {
             let error = Err::<(), _>(NotFound(format!("there is no file `{spec}`")));
             return error.hint(ways).expect_err("an error stays one");

@@ -237,12 +237,21 @@ impl Store {
     }
 
     /// Removes one model, with what its download left behind; returns the bytes freed. A file that other names stand
-    /// for stays.
+    /// for stays with the last of them; a download with other names is not removed before they are.
     pub fn remove(&self, entry: &Entry) -> Result<u64> {
         let _guard = self.try_lock(&entry.name)?;
+        let names = self.named_entries()?;
+        let others: Vec<&str> = names
+            .iter()
+            .filter(|other| other.path == entry.path && other.name != entry.name)
+            .map(|other| other.name.as_str())
+            .collect();
+        if entry.named.is_none() && !others.is_empty() {
+            bail!("the file of `{}` is also that of {}: remove these names first", entry.name, others.join(", "));
+        }
         if entry.named.is_some() {
             remove_file(&self.name_path(&entry.name))?;
-            let is_shared = self.named_entries()?.iter().any(|other| other.path == entry.path);
+            let is_shared = !others.is_empty();
             // A file under `models` is listed by its folder too, and stays until that is removed.
             let is_of_hub = self.roots().any(|root| entry.path.starts_with(root.join("hub")));
             if is_shared || !is_of_hub {
@@ -263,6 +272,16 @@ impl Store {
         Ok(entry.n_bytes)
     }
 
+    /// Removes a name whose file is gone; whether there was one.
+    pub fn forget(&self, name: &str) -> Result<bool> {
+        let path = self.name_path(normal_name(name));
+        let is_there = path.exists();
+        if is_there {
+            remove_file(&path)?;
+        }
+        Ok(is_there)
+    }
+
     /// A hub file is guarded by its repository's lock.
     fn try_lock(&self, name: &str) -> Result<File> {
         let key = match name.strip_prefix("hf:").and_then(|rest| rest.split_once(':')) {
@@ -281,8 +300,13 @@ impl Store {
     pub fn remove_all(&self) -> Result<u64> {
         let mut n_bytes = 0;
         // Names first: what only they stood for is freed with the last of them.
-        for entry in self.entries()? {
-            n_bytes += self.remove(&entry)?;
+        let (named, plain): (Vec<Entry>, Vec<Entry>) =
+            self.entries()?.into_iter().partition(|entry| entry.named.is_some());
+        for entry in named.iter().chain(&plain) {
+            n_bytes += self.remove(entry)?;
+        }
+        for path in files_under(&self.root.join("names"))? {
+            remove_file(&path)?; // its file is gone
         }
         for path in files_under(&self.downloads())? {
             // A lock file stays while someone may hold it; a part that is being written goes on unseen.

@@ -511,3 +511,32 @@ fn a_name_made_from_another_model_leaves_it_alone() {
     assert_eq!(store.remove(&store.entry("base").unwrap().unwrap()).unwrap(), 7);
     assert!(names().is_empty());
 }
+
+#[test]
+fn a_file_with_other_names_is_not_removed_before_them() {
+    let folder = TempDir::new().unwrap();
+    let store = Store::at(folder.path());
+    let file = folder.path().join("models/tiny/tiny.gguf");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, b"GGUF").unwrap();
+    store.copy("tiny", "mine").unwrap();
+    let error = store.remove(&store.entry("tiny").unwrap().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("also that of mine"), "{error}");
+    assert!(file.exists());
+    assert_eq!(store.remove(&store.entry("mine").unwrap().unwrap()).unwrap(), 0);
+    assert_eq!(store.remove(&store.entry("tiny").unwrap().unwrap()).unwrap(), 4);
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_name_whose_file_is_gone_can_be_removed() {
+    let folder = TempDir::new().unwrap();
+    let store = Store::at(folder.path());
+    let named = crate::Named { file: folder.path().join("gone.gguf"), from: "here".into(), ..crate::Named::default() };
+    store.set_name("mine", &named).unwrap();
+    assert!(store.forget("mine:latest").unwrap());
+    assert!(!store.forget("mine").unwrap());
+    store.set_name("mine", &named).unwrap();
+    store.remove_all().unwrap();
+    assert!(!store.forget("mine").unwrap(), "everything is gone");
+}

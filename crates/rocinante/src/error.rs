@@ -83,7 +83,7 @@ pub enum Error {
     #[error("{0}")]
     Load(String),
     /// Times of single ops are taken on GPUs only.
-    #[error("times of ops are taken on a GPU, and this model runs on the CPU")]
+    #[error("--profile needs a GPU, and this model runs on the CPU")]
     NoProfile,
     /// The engine gave up on this request; others may work.
     #[error("generation failed: {error}")]

@@ -30,7 +30,7 @@ impl Policy {
         let host = uri.authority().map(|authority| authority.as_str()).or(text(header::HOST)).unwrap_or_default();
         if !self.is_known(name_of(host)) {
             let name = name_of(host);
-            let text = format!("`{name}` is no name of this server; `--allowed-host {name}` makes it one");
+            let text = format!("`{name}` is not a name of this server; `--allowed-host {name}` makes it one");
             return Err(ApiError::new(StatusCode::FORBIDDEN, text).code("unknown_host"));
         }
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {

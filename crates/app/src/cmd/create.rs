@@ -19,7 +19,7 @@ A Modelfile:
 
 FROM takes what `roci run` takes. PARAMETER, SYSTEM, MESSAGE, TEMPLATE (Jinja) and LICENSE follow.";
 
-/// Make a model of one's own from a Modelfile
+/// Make your own model from a Modelfile
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

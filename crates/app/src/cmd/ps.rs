@@ -32,7 +32,9 @@ pub fn main(args: &Args) -> Result<()> {
     for model in models {
         let text = |key: &str| model[key].as_str().unwrap_or_default().to_owned();
         let size = human_bytes(model["size"].as_u64().unwrap_or(0));
-        table.row([text("name"), size, text("expires_at")]);
+        // Ollama's way to say that it stays.
+        let until = text("expires_at");
+        table.row([text("name"), size, if until.starts_with("0001-") { "it is stopped".to_owned() } else { until }]);
     }
     write!(out, "{table}")?;
     Ok(())

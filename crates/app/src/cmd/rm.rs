@@ -32,13 +32,19 @@ pub fn main(args: &Args) -> Result<()> {
         let matching = entries.iter().filter(|entry| is_named(entry, name));
         let before = chosen.len();
         chosen.extend(matching);
-        if chosen.len() == before {
+        if chosen.len() == before && store.forget(name)? {
+            writeln!(out, "removed the name {name}; its file was gone")?;
+        } else if chosen.len() == before {
             return Err(anyhow!("`{name}` is not in {}", store.root().display())).hint("`roci list` shows what is");
         }
     }
+    // Names before the downloads that they share a file with.
+    chosen.sort_by_key(|entry| entry.named.is_none());
     for entry in chosen {
-        let n_bytes = store.remove(entry)?;
-        writeln!(out, "removed {} ({})", entry.name, human_bytes(n_bytes))?;
+        match store.remove(entry)? {
+            0 => writeln!(out, "removed the name {}", entry.name)?,
+            n_bytes => writeln!(out, "removed {} ({})", entry.name, human_bytes(n_bytes))?,
+        }
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use hub::{Modelfile, Named};
 use std::io::Write;
 
-/// Show how a model is used
+/// Show a model's settings: its prompt, parameters and template
 #[derive(clap::Args)]
 pub struct Args {
     /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]

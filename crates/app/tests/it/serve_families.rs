@@ -217,7 +217,7 @@ fn body_of(text: &str, key: &str, value: bool) -> Value {
 fn paths_that_are_not_there() {
     let (_roci, mut server) = start(&["--context", "64"]);
     for (path, part) in [
-        ("/api/pull", r#"{"error":"there is no /api/pull here"}"#),
+        ("/api/push", r#"{"error":"there is no /api/push here"}"#),
         ("/v1/messages/batches", r#"{"type":"error","error":{"type":"not_found_error""#),
         ("/chat/completions", "there is /v1/chat/completions"),
         ("/v1/v1/embeddings", "/v1 stands in it twice"),
@@ -230,7 +230,7 @@ fn paths_that_are_not_there() {
     server.terminate();
     server.wait();
     let log = server.log();
-    assert!(log.contains("path=\"/api/pull\" status=404"), "{log}");
+    assert!(log.contains("path=\"/api/push\" status=404"), "{log}");
     assert!(!log.contains("whole=false"), "answers that are errors are whole, too: {log}");
 }
 

@@ -43,7 +43,7 @@ fn say(server: &Server, model: &str) -> Value {
 fn without_models_the_store_is_offered() {
     let roci = home();
     let server = start(&roci, &["--no-pull"]);
-    assert_eq!(names(&server), ["tiny:1m"]);
+    assert_eq!(names(&server), ["tiny", "tiny:1m"]);
     assert!(
         server.get("/api/ps").json["models"].as_array().unwrap().is_empty(),
         "nothing is loaded before it is asked"
@@ -76,7 +76,7 @@ fn models_are_made_copied_shown_and_deleted() {
     let prompted = say(&server, "brief")["prompt_eval_count"].as_u64();
     assert!(prompted > say(&server, "tiny:1m")["prompt_eval_count"].as_u64(), "the system prompt is there");
     assert_eq!(server.post("/api/copy", &json!({"source": "brief", "destination": "other"})).status, 200);
-    assert_eq!(names(&server), ["tiny:1m", "brief", "other"]);
+    assert_eq!(names(&server), ["tiny", "tiny:1m", "brief", "other"]);
     assert_eq!(server.post("/api/copy", &json!({"source": "nobody", "destination": "x"})).status, 404);
     let delete = |name: &str| {
         let body = json!({"model": name}).to_string();
@@ -89,7 +89,7 @@ fn models_are_made_copied_shown_and_deleted() {
         crate::server::Answer::read(connection).status
     };
     assert_eq!((delete("brief"), delete("brief")), (200, 404));
-    assert_eq!(names(&server), ["tiny:1m", "other"]);
+    assert_eq!(names(&server), ["tiny", "tiny:1m", "other"]);
     assert_eq!(say(&server, "other")["eval_count"], 3, "the file that other names stand for stays");
     for (body, part) in [
         (json!({"model": "x", "from": "/etc/passwd"}), "is not the name of a model"),

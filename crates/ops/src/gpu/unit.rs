@@ -162,7 +162,7 @@ mod tests {
     const HEAD: &str = "\
 # What each kernel file is compiled with: FILE NAME=value,value ... (every combination; `-` leaves a name undefined).
 # Files that are not here need no defines. Generated from the declarations in crates/ops/src: a test compares them, and
-# ROCI_WRITE_GENERATED=1 cargo test -p ops generated_files writes this file anew.
+# ROCI_WRITE_GENERATED=1 cargo test -p roci-ops generated_files writes this file anew.
 ";
 
     fn folder() -> std::path::PathBuf {
