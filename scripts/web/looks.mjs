@@ -144,7 +144,7 @@ export default {
     );
     const keys = await page.locator(".chart .key").allTextContents();
     assert.ok(
-      keys.some((k) => /process [\d,]+ MB/.test(k)),
+      keys.some((k) => /process [\d.,]+ MB/.test(k)),
       keys.join("; "),
     );
     assert.ok(
