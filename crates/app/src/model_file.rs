@@ -72,7 +72,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Text(_) => "`roci inspect MODEL` shows what the file says; please report the kind that is missing",
         Error::Template(_) | Error::Conversation(_) => "--raw sends the prompt as is, without a template",
         Error::Gpu(_) | Error::Model(model::Error::Gpu(_)) | Error::Load(_) => {
-            "`roci doctor` says what is missing; `--device cpu` runs without a GPU"
+            "`roci devices` shows the device, and `roci doctor` what may be wrong with it; `--device cpu` runs without a GPU"
         }
         Error::Model(model::Error::Architecture(..) | model::Error::NoArchitecture(..)) => {
             "`roci inspect` shows what the file says"

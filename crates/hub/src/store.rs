@@ -167,6 +167,10 @@ impl Store {
 
     /// Makes a name stand for this, whatever it stood for before.
     pub fn set_name(&self, name: &str, named: &Named) -> Result<()> {
+        let is_download = |entry: &Entry| entry.named.is_none() && normal_name(&entry.name) == normal_name(name);
+        if self.entries()?.iter().any(is_download) {
+            bail!("`{name}` is the name of a downloaded model: choose another");
+        }
         if !is_name(name) {
             return Err(anyhow!("`{name}` cannot be the name of a model"))
                 .hint("letters, digits, `-`, `_` and `.`, with a tag after a colon: my-model:v2");

@@ -520,6 +520,7 @@ fn a_file_with_other_names_is_not_removed_before_them() {
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::write(&file, b"GGUF").unwrap();
     store.copy("tiny", "mine").unwrap();
+    assert!(store.copy("mine", "tiny").unwrap_err().to_string().contains("downloaded"));
     let error = store.remove(&store.entry("tiny").unwrap().unwrap()).unwrap_err().to_string();
     assert!(error.contains("also that of mine"), "{error}");
     assert!(file.exists());

@@ -154,9 +154,24 @@ fn print_text(sections: &[Section], gpus: Option<&Gpus>, system: &System) -> Res
     if let Some(gpus) = gpus {
         print_tests(&mut out, gpus)?;
     }
-    let n = n_problems(sections, gpus);
-    writeln!(out, "\n{}", if n == 0 { "no problem found".into() } else { format!("problems found: {n}") })?;
+    writeln!(out, "\n{}", verdict(sections, gpus))?;
     Ok(())
+}
+
+/// The last line: what a person who reads nothing else should know.
+fn verdict(sections: &[Section], gpus: Option<&Gpus>) -> String {
+    let findings = sections.iter().flat_map(|section| &section.findings);
+    let n_warnings = findings.filter(|finding| finding.severity == Severity::Warning).count();
+    let mut text = match (n_problems(sections, gpus), n_warnings) {
+        (0, 0) => "no problem found".to_owned(),
+        (0, warnings) => format!("warnings: {warnings}"),
+        (problems, 0) => format!("problems found: {problems}"),
+        (problems, warnings) => format!("problems found: {problems}, warnings: {warnings}"),
+    };
+    if gpus.is_some_and(|gpus| gpus.found.devices.iter().all(|device| device.refused.is_some())) {
+        text += "; no GPU is usable, so models run on the CPU";
+    }
+    text
 }
 
 fn print_tests(out: &mut impl Write, gpus: &Gpus) -> Result<()> {

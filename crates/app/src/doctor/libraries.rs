@@ -3,18 +3,25 @@
 
 use gpu::Vendor;
 
+use super::cards::Card;
 use super::system::System;
 use super::{Finding, Severity};
+
+/// Chips that HIP's compiler knows from 6.4 on; docs/user/amd.md has the whole table.
+const FROM_HIP_6: &[&str] = &["gfx950", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1152", "gfx1200", "gfx1201"];
 
 /// Where distributions keep libraries; AMD's own packages add /opt/rocm.
 const FOLDERS: &[&str] =
     &["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib", "/lib64"];
 
-pub fn check(system: &System, vendor: Vendor) -> Vec<Finding> {
+pub fn check(system: &System, vendor: Vendor, cards: &[Card]) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(releases(system, vendor));
     findings.push(needed(system, vendor, "driver", &driver_names(vendor)));
     findings.push(needed(system, vendor, "run-time compiler", &compiler_names(vendor)));
+    if vendor == Vendor::Amd {
+        findings.extend(cards.iter().filter_map(|card| too_old(system, card)));
+    }
     let blas = vendor.pick(["librocblas.so.5", "librocblas.so.4"], ["libcublas.so.13", "libcublas.so.12"]);
     findings.push(match find(system, vendor, &blas) {
         Some(path) => Finding::good(format!("{path}: used for large products where it works on this chip")),
@@ -40,6 +47,20 @@ fn needed(system: &System, vendor: Vendor, role: &str, names: &[&str]) -> Findin
         None => Finding::new(Severity::Problem, format!("no {vendor} {role} library ({})", names.join(", ")))
             .fix(remedy(system, vendor, role)),
     }
+}
+
+/// A HIP that is older than the card cannot compile for it.
+fn too_old(system: &System, card: &Card) -> Option<Finding> {
+    let arch = card.arch.as_deref().filter(|arch| FROM_HIP_6.contains(arch))?;
+    let path = find(system, Vendor::Amd, &driver_names(Vendor::Amd))?;
+    let major: u32 = path.rsplit('.').next()?.parse().ok()?;
+    (major < 6).then(|| {
+        Finding::new(
+            Severity::Problem,
+            format!("HIP {major} does not compile for {arch}, which needs HIP 6.4 or newer"),
+        )
+        .fix("install a newer one, for example rocm-hip-runtime from AMD's own repository")
+    })
 }
 
 /// The package that brings the library on this distribution.

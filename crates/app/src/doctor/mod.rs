@@ -74,10 +74,10 @@ pub fn examine(system: &System) -> Vec<Section> {
     }
     let has = |vendor| cards.iter().any(|card| card.vendor == vendor);
     if has(Vendor::Amd) {
-        sections.push(Section { title: "ROCm".into(), findings: libraries::check(system, Vendor::Amd) });
+        sections.push(Section { title: "ROCm".into(), findings: libraries::check(system, Vendor::Amd, &cards) });
     }
     if has(Vendor::Nvidia) {
-        sections.push(Section { title: "CUDA".into(), findings: libraries::check(system, Vendor::Nvidia) });
+        sections.push(Section { title: "CUDA".into(), findings: libraries::check(system, Vendor::Nvidia, &cards) });
     }
     sections
 }

@@ -41,7 +41,14 @@ fn an_override_is_a_problem_and_the_integrated_gpu_is_named() {
 
 #[test]
 fn a_new_card_under_an_old_kernel_with_a_small_bar() {
-    check(machine!("rx9070xt-old-kernel"), &[(Warning, "Linux 6.1 is older"), (Warning, "Resizable BAR is off")]);
+    check(
+        machine!("rx9070xt-old-kernel"),
+        &[
+            (Warning, "Linux 6.1 is older"),
+            (Warning, "Resizable BAR is off"),
+            (Problem, "HIP 5 does not compile for gfx1201"),
+        ],
+    );
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn names_people_know_are_fetched_from_the_first_repository_that_has_them() {
         found.stdout
     );
     assert_eq!(run(&["cp", "qwen3:0.6b", "mine"]).stdout, "qwen3:0.6b is now also mine\n");
-    assert_eq!(run(&["rm", "qwen3:0.6b"]).stdout, "removed qwen3:0.6b (0 B)\n");
+    assert_eq!(run(&["rm", "qwen3:0.6b"]).stdout, "removed the name qwen3:0.6b\n");
     assert_eq!(run(&["rm", "mine"]).stdout, "removed mine (11 B)\n");
 }
 

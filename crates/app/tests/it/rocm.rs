@@ -178,7 +178,7 @@ fn a_hang_is_caught_by_the_step_deadline() {
     check_recovery(&roci, &script);
     let counters = roci.home.path().join("counters.jsonl");
     let counted = [("GFX_COUNTERS", counters.to_str().unwrap())];
-    tiny_on_card(&roci, &script, &counted).json();
+    let undisturbed = tiny_on_card(&roci, &script, &counted).json();
     let n_dispatches = std::fs::read_to_string(&counters).unwrap().lines().count();
     // Half of all dispatches belong to AMD's copies; the last named ones are of the answer.
     let named = std::fs::read_to_string(&counters).unwrap().lines().filter(|l| !l.contains("\"dispatch\":0,")).count();
@@ -187,10 +187,12 @@ fn a_hang_is_caught_by_the_step_deadline() {
     let args = [&TINY[..], &["--device", "rocm", "--step-deadline", "3"]].concat();
     let start = Instant::now();
     let outcome = on_card(&roci, &script, &args, &[("GFX_HANG_AT", &at)]);
-    assert_eq!(outcome.code, Some(1), "{}", outcome.show());
+    // The engine is a process of its own: another takes its place and goes on where it was.
+    assert_eq!(outcome.code, Some(0), "{}", outcome.show());
     let said = &outcome.stderr;
     assert!(said.contains("as GFX_HANG_AT asks"), "{said}");
-    assert!(said.contains("error: generation failed") && said.contains("has not finished"), "{said}");
+    assert!(said.contains("has not finished") && said.contains("a new engine took over"), "{said}");
+    assert_eq!(tokens(&outcome.json()), tokens(&undisturbed), "{said}");
     assert!(said.contains("rocm:0"), "the device is named: {said}");
     // A run that waits for the device again at its end would need as long as the deadline of another.
     assert!(start.elapsed() < Duration::from_secs(60), "it took {:?}", start.elapsed());
