@@ -22,6 +22,8 @@ pub fn add_key(roci: &Roci, name: &str, settings: &str) -> String {
 fn the_status_shows_models_and_how_quickly_they_answer() {
     let (_roci, server) = start(&["--context", "256"]);
     assert_eq!(server.post(PATH, &chat("hi", 20)).status, 200);
+    // The engine's own process reports a moment later.
+    wait_until("nothing runs", || server.get("/v1/status").json["models"][0]["running"] == 0);
     let status = server.get("/v1/status").json;
     assert_eq!((&status["state"], &status["devices"][0]["is_gpu"]), (&json!("ready"), &json!(false)));
     let model = &status["models"][0];
