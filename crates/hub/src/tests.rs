@@ -1,4 +1,5 @@
-//! The store against a stand-in for the registry and the hub on this machine.
+//! The store against a stand-in for the registry and the hub on this machine. One file,
+//! longer than others, because every test needs the same stand-in.
 
 use crate::download::{Download, hex};
 use crate::event::Silent;

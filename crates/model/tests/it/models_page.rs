@@ -15,6 +15,14 @@ use crate::wide::widen;
 /// of random weights, which forgive less than trained ones.
 const BOUND: f64 = 2e-2;
 
+/// Only above a table that has such columns.
+const GPU_COLUMNS: &str = "\
+- **gfx...**, **sm_...**: the same comparison with transformers on that GPU, or the op that it does not have yet. A
+  software GPU executes AMD machine code under AMD's own runtime; see
+  [software-gpu.md](../developer/software-gpu.md).
+
+";
+
 const HEAD: &str = "\
 # Models
 
@@ -26,10 +34,8 @@ record of a GPU. Adding a family is adding a row of data and a map of names; the
   in f32, within 1e-3 of their size. The GGUF files are made by llama.cpp's converter. `-`: there is no such file.
 - **weight types**: how many of the types below the family was run in, each against f32 arithmetic on the same weights. A
   row of weights that does not fill the blocks of a type is Q8_0, as in other programs.
-- **gfx...**, **sm_...**: the same comparison with transformers on that GPU, or the op that it does not have yet. A
-  software GPU executes AMD machine code under AMD's own runtime; see
-  [software-gpu.md](../developer/software-gpu.md). Nothing falls back silently: a model with a missing op is refused
-  before it is loaded, and runs with `--device cpu`.
+
+A model with an op that a GPU does not have is refused before it is loaded, and runs with `--device cpu`.
 
 Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; XLM-RoBERTa is `bert` in GGUF. RoPE scaling: linear, dynamic (each token
 is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE (the context length decides which of its lists is
@@ -45,6 +51,9 @@ fn every_family_and_type_and_the_page_says_so() {
     let types: Vec<Dtype> = Dtype::ALL.into_iter().filter(|dtype| is_computed(*dtype)).collect();
     let records = gpu_runs::read_all();
     let mut page = HEAD.to_owned();
+    if !records.is_empty() {
+        page += GPU_COLUMNS;
+    }
     let list: Vec<&str> = types.iter().map(|dtype| dtype.name()).collect();
     write_wrapped(&mut page, &format!("The {} weight types: {}.", list.len(), list.join(", ")));
     for record in &records {
