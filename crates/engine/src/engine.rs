@@ -174,6 +174,7 @@ impl Engine {
         // Mirostat's state follows from every choice so far, so those are looked at again one by one.
         let is_replay = sampling.mirostat.is_some() && !generated.is_empty();
         let seen: &[TokenId] = if is_replay { &[] } else { &generated };
+        let n_seen = seen.len();
         let mask = constraint.map(|constraint| self.build_mask(&constraint, seen)).transpose();
         let (mask, mut ending) = match mask {
             Ok(mask) => (mask, None),
@@ -182,8 +183,7 @@ impl Engine {
         let (n_prompt, mut tokens) = (prompt.len(), prompt);
         let state = SamplerState::new(&sampling);
         let scores = is_scored.then(Vec::new);
-        let generate =
-            Generate { sampling, max_tokens, stop_tokens, logprobs, scores, mask, state, n_prompt, n_replayed: 0 };
+        let generate = Generate { sampling, max_tokens, stop_tokens, logprobs, scores, mask, state, n_prompt, n_seen };
         tokens.extend(generated);
         // With nothing to generate there is still a prompt to score.
         if ending.is_none() && (!is_scored || max_tokens > tokens.len() - n_prompt) {

@@ -42,8 +42,9 @@ pub(crate) struct Generate {
     pub mask: Option<Box<dyn Mask>>,
     pub state: SamplerState,
     pub n_prompt: usize,
-    /// Tokens of an earlier engine that `state` has seen.
-    pub n_replayed: usize,
+    /// Tokens of the answer that `mask` and `state` have seen. After a preemption their logits may be computed again,
+    /// but they count once.
+    pub n_seen: usize,
 }
 
 /// What choosing a token works in: one for all requests, since one at a time is chosen for.
@@ -235,8 +236,9 @@ impl Generate {
         counts.into_iter().collect()
     }
 
-    /// A token that the model chose.
+    /// A token that was chosen, here or by the model.
     pub fn accept(&mut self, token: TokenId) -> Result<(), Ending> {
+        self.n_seen += 1;
         match &mut self.mask {
             Some(mask) => mask.accept(token).map_err(constraint_failed),
             None => Ok(()),
@@ -312,17 +314,12 @@ impl Generate {
         token: TokenId,
         chooser: &mut Chooser,
     ) -> Result<(), Ending> {
-        // Computed again after a preemption.
-        if tokens.len() - self.n_prompt < self.n_replayed {
+        if tokens.len() - self.n_prompt < self.n_seen {
             return Ok(());
         }
-        self.n_replayed += 1;
         let allowed = self.allowed(tokens.len(), &mut chooser.allowed).map_err(constraint_failed)?;
         chooser.sampler.replay(&mut self.state, logits, tokens, &self.sampling, allowed, token);
-        match &mut self.mask {
-            Some(mask) => mask.accept(token).map_err(constraint_failed),
-            None => Ok(()),
-        }
+        self.accept(token)
     }
 
     /// Whether generation ends here. `generated` is all of it, up to now.

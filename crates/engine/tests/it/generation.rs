@@ -7,7 +7,10 @@ use engine::{
     Sampling, Submit, Usage,
 };
 
-use crate::toy::{self, Toy};
+use crate::{
+    engine_loop::Parities,
+    toy::{self, Toy},
+};
 
 pub fn start(n_blocks: usize, options: EngineOptions) -> Handle {
     engine::start(Toy::new(n_blocks), options, None)
@@ -92,6 +95,37 @@ fn sixteen_together_say_what_each_says_alone() {
         assert_eq!((stats.n_running, stats.n_waiting, stats.n_blocks_held), (0, 0, 0));
         assert_eq!((stats.n_finished, stats.n_tokens_generated), (16, 16 * 60));
     }
+}
+
+/// A prompt's scores make the engine look at every row, also at those of its own tokens when a preempted sequence is
+/// computed again. Its mask and mirostat's state have seen these.
+#[test]
+fn a_scored_request_sees_each_of_its_tokens_once() {
+    let play = |n_blocks: usize| {
+        let handle = engine::start(Toy::new(n_blocks), EngineOptions::default(), Some(Box::new(Parities)));
+        let submit = |seed: u64| {
+            let mut submit = request(&handle, seed, 20 + seed as usize, 60);
+            submit.sampling = sampling(3 + 4 * seed);
+            (submit.prompt_logprobs, submit.constraint) = (true, Some("odd".into()));
+            handle.submit(submit).unwrap()
+        };
+        let events: Vec<_> = (0..12).map(submit).collect();
+        let mut n_preemptions = 0;
+        let answers: Vec<Vec<TokenId>> = events
+            .into_iter()
+            .map(|mut events| {
+                assert!(matches!(events.next(), Some(Event::Prompt { .. })));
+                let (tokens, reason, usage) = collect(events);
+                n_preemptions += usage.n_preemptions;
+                assert_eq!((tokens.len(), reason), (60, FinishReason::Length));
+                tokens
+            })
+            .collect();
+        (answers, n_preemptions)
+    };
+    let (roomy, tight) = (play(200), play(24));
+    assert!(roomy.1 == 0 && tight.1 > 0, "{} and {} preemptions", roomy.1, tight.1);
+    assert_eq!(roomy.0, tight.0);
 }
 
 #[test]
