@@ -16,6 +16,7 @@ mod doctor;
 mod documented_commands;
 mod drive;
 mod interrupt;
+mod kv_args;
 mod logits_file;
 mod machine;
 mod markdown;
