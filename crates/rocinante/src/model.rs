@@ -79,7 +79,7 @@ impl Model {
         let tokenizer = Arc::new(tokenizer?);
         let template = template(&files, options, &tokenizer)?;
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
-        about.notes.extend(chosen.refused.iter().cloned());
+        about.notes.extend(chosen.notes());
         about.plan.device = chosen;
         let path = path.to_owned();
         Ok(Self { path, tokenizer, template, masks, handle, about, profiler: None, watch: Some(watch) })

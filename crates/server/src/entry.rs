@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, Shared};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinHandle;
 
 /// A model on its way into memory; everyone who asks for it waits for the same one.
@@ -28,7 +28,7 @@ pub struct Entry {
     /// Other names it answers to.
     pub aliases: Vec<String>,
     pub path: PathBuf,
-    /// Seconds since 1970 at which its file was made.
+    /// Seconds since 1970 at which it was made.
     pub created_s: u64,
     pub file_bytes: u64,
     /// How it is used, where its name says so.
@@ -70,6 +70,13 @@ impl Entry {
             loaded_ms: AtomicU64::new(0),
             stay: Mutex::default(),
         })
+    }
+
+    /// The same, made at another time than its file.
+    #[must_use]
+    pub fn made_at(self, time: SystemTime) -> Self {
+        let created_s = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        Self { created_s, ..self }
     }
 
     /// The same under other names.
