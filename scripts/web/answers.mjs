@@ -89,6 +89,7 @@ export default {
     await page.getByText(/Reading the prompt · \d+ %/).waitFor();
     const bar = page.getByRole("progressbar", { name: "Waiting for the answer" });
     assert.ok((await bar.evaluate((element) => element.position)) > 0, "the bar has a position");
+    await page.getByRole("button", { name: "Stop" }).click();
     await finished(page);
     return page;
   },

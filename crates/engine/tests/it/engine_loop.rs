@@ -48,7 +48,7 @@ fn who_asks_is_told_how_much_of_the_prompt_is_computed() {
     let progress = |asks: bool| {
         let mut submit = plain(&handle, u64::from(asks), 40, 2);
         submit.progress = asks;
-        let events: Vec<Event> = handle.submit(submit).unwrap().into_iter().collect();
+        let events: Vec<Event> = handle.submit(submit).unwrap().collect();
         let told = events.iter().filter_map(|event| match event {
             Event::Progress { n_computed, n_prompt, .. } => Some((*n_computed, *n_prompt)),
             _ => None,
