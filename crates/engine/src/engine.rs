@@ -177,7 +177,7 @@ impl Engine {
 
     fn submit(&mut self, submit: Submit, reply_to: ReplyTo) {
         let (priority, group, constraint) = (submit.priority, submit.group, submit.constraint);
-        let is_scored = submit.prompt_logprobs;
+        let (is_scored, progress) = (submit.prompt_logprobs, submit.progress);
         let Submit { id, prompt, generated, sampling, max_tokens, stop_tokens, logprobs, .. } = submit;
         // Mirostat's state follows from every choice so far, so those are looked at again one by one.
         let is_replay = sampling.mirostat.is_some() && !generated.is_empty();
@@ -191,7 +191,8 @@ impl Engine {
         let (n_prompt, mut tokens) = (prompt.len(), prompt);
         let state = SamplerState::new(&sampling);
         let scores = is_scored.then(Vec::new);
-        let generate = Generate { sampling, max_tokens, stop_tokens, logprobs, scores, mask, state, n_prompt, n_seen };
+        let generate =
+            Generate { sampling, max_tokens, stop_tokens, logprobs, scores, progress, mask, state, n_prompt, n_seen };
         tokens.extend(generated);
         // With nothing to generate there is still a prompt to score.
         if ending.is_none() && (!is_scored || max_tokens > tokens.len() - n_prompt) {

@@ -79,7 +79,7 @@ impl Model {
         let tokenizer = Arc::new(tokenizer?);
         let template = template(&files, options, &tokenizer)?;
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
-        about.notes.extend(chosen.refused.iter().cloned());
+        about.notes.extend(chosen.notes());
         if about.plan.options.device == chosen.choice {
             about.plan.device = chosen;
         }

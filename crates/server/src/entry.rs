@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, Shared};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -29,7 +29,7 @@ pub struct Entry {
     /// Other names it answers to.
     pub aliases: Vec<String>,
     pub path: PathBuf,
-    /// Seconds since 1970 at which its file was made.
+    /// Seconds since 1970 at which it was made.
     pub created_s: u64,
     pub file_bytes: u64,
     /// How it is used, where its name says so.
@@ -77,6 +77,13 @@ impl Entry {
             trouble: watch::Sender::default(),
             given_up: Mutex::default(),
         })
+    }
+
+    /// The same, made at another time than its file.
+    #[must_use]
+    pub fn made_at(self, time: SystemTime) -> Self {
+        let created_s = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        Self { created_s, ..self }
     }
 
     /// The same under other names.

@@ -28,6 +28,8 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// The same for the tokens of the prompt.
     pub prompt_logprobs: bool,
+    /// With how much of the prompt is read, while it is.
+    pub progress: bool,
     /// Which texts are possible.
     pub constraint: Option<Constraint>,
     /// Answers to the same prompt.
@@ -93,6 +95,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             constraint: request.constraint.clone(),
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
+            progress: request.progress,
             priority: request.caller.priority,
             group: request.caller.group,
             ..rocinante::Request::default()
@@ -151,7 +154,8 @@ pub fn take_turn(model: &Loaded, caller: Caller) -> Result<Option<Turn>> {
     }
     model.shares.enter(caller.group).map(Some).map_err(|n| {
         metrics::refused();
-        let text = format!("{n} requests of this key wait already, and others share the queue");
+        let waiting = rocinante::counted(n, "request");
+        let text = format!("{waiting} of this key waiting already, and others share the queue");
         ApiError::busy(text, retry_after_s(model)).code("queue_full")
     })
 }

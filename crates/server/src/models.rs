@@ -124,6 +124,14 @@ impl Registry {
             (None, [first, ..]) if name.is_empty() && (!self.is_strict || self.offer != Offer::Given) => {
                 Ok(Arc::clone(first))
             }
+            _ if name.is_empty() => {
+                let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+                let text = match names.is_empty() {
+                    true => "`model` is empty, and no model is here; `roci pull NAME` fetches one".to_owned(),
+                    false => format!("`model` is empty; name one of: {}", names.join(", ")),
+                };
+                Err(ApiError::bad(text).code("model_not_found").param("model"))
+            }
             (None, []) => {
                 let text = format!("there is no model `{name}` here, and no other; `roci pull NAME` fetches one");
                 Err(ApiError::not_found(text).code("model_not_found").param("model"))
@@ -305,7 +313,7 @@ impl Registry {
     }
 
     fn no_room(&self) -> ApiError {
-        ApiError::busy(format!("{} models are in use and no more fit", self.max_loaded), 5)
+        ApiError::busy(format!("{} in use and no more fit", rocinante::counted(self.max_loaded, "model")), 5)
     }
 
     /// Drops models that nobody uses, least recently used first, until one more fits.
