@@ -30,13 +30,13 @@ mod injection {
     pub enum Fault {
         None,
         /// In a step of this number, from 1.
-        At(Kind, u64),
+        At(FaultKind, u64),
         /// In a step with this token.
         Poison(u32),
     }
 
     #[derive(Copy, Clone, Debug, PartialEq)]
-    pub enum Kind {
+    pub enum FaultKind {
         Abort,
         Hang,
         Kill,
@@ -54,12 +54,12 @@ mod injection {
             let item = script.split(',').nth(n_before as usize).and_then(|item| item.split_once('@'));
             let Some((name, step)) = item else { return Self::None };
             let kinds = [
-                ("abort", Kind::Abort),
-                ("hang", Kind::Hang),
-                ("kill", Kind::Kill),
-                ("panic", Kind::Panic),
-                ("error", Kind::Error),
-                ("memory", Kind::Memory),
+                ("abort", FaultKind::Abort),
+                ("hang", FaultKind::Hang),
+                ("kill", FaultKind::Kill),
+                ("panic", FaultKind::Panic),
+                ("error", FaultKind::Error),
+                ("memory", FaultKind::Memory),
             ];
             let kind = kinds.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind);
             match (kind, step.parse()) {
@@ -80,21 +80,21 @@ mod injection {
             Self { model, fault, n_steps: 0 }
         }
 
-        fn strike(&self, kind: Kind) -> Result<(), StepError> {
+        fn strike(&self, kind: FaultKind) -> Result<(), StepError> {
             eprintln!("fault injected in step {}: {kind:?}", self.n_steps);
             match kind {
-                Kind::Abort => std::process::abort(),
-                Kind::Hang => loop {
+                FaultKind::Abort => std::process::abort(),
+                FaultKind::Hang => loop {
                     std::thread::sleep(Duration::from_secs(3600));
                 },
-                Kind::Kill => {
+                FaultKind::Kill => {
                     // Its own program's rights suffice.
                     let _ = std::process::Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
                     Ok(())
                 }
-                Kind::Panic => panic!("a fault was injected"),
-                Kind::Error => Err("a fault was injected".into()),
-                Kind::Memory => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u8; 1 << 40]>()),
+                FaultKind::Panic => panic!("a fault was injected"),
+                FaultKind::Error => Err("a fault was injected".into()),
+                FaultKind::Memory => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u8; 1 << 40]>()),
             }
         }
     }
@@ -121,7 +121,7 @@ mod injection {
             match self.fault {
                 Fault::At(kind, step) if step == self.n_steps => self.strike(kind)?,
                 Fault::Poison(token) if batch.tokens.iter().any(|other| other.0 == token) => {
-                    self.strike(Kind::Abort)?
+                    self.strike(FaultKind::Abort)?
                 }
                 _ => {}
             }
@@ -154,7 +154,10 @@ mod injection {
             let script = "abort@4,hang@2,none,error@9";
             let faults: Vec<Fault> = (0..5).map(|n| Fault::parse(script, n)).collect();
             let at = Fault::At;
-            assert_eq!(faults, [at(Kind::Abort, 4), at(Kind::Hang, 2), Fault::None, at(Kind::Error, 9), Fault::None]);
+            assert_eq!(
+                faults,
+                [at(FaultKind::Abort, 4), at(FaultKind::Hang, 2), Fault::None, at(FaultKind::Error, 9), Fault::None]
+            );
             assert_eq!(Fault::parse("poison=7", 3), Fault::Poison(7));
             assert_eq!(Fault::parse("", 0), Fault::None);
         }
