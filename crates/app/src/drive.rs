@@ -18,7 +18,7 @@ pub struct Driver {
 
 /// Tokens of one sequence that follow each other.
 #[derive(Debug)]
-pub struct Span<'a> {
+pub struct TokenSpan<'a> {
     pub seq_idx: usize,
     /// Position of the first token.
     pub start: usize,
@@ -58,7 +58,7 @@ impl Driver {
         driver
     }
 
-    /// Deals the blocks out anew: what was in them counts no more.
+    /// Deals the blocks out again; their contents are dropped.
     pub fn deal(&mut self, n_sequences: usize, n_ctx: usize) {
         let n_each = n_ctx.div_ceil(BLOCK_TOKENS);
         assert!(n_each * n_sequences <= self.model.n_blocks(), "the model was loaded for this use");
@@ -71,18 +71,18 @@ impl Driver {
     }
 
     /// One forward pass over the spans, together; returns the logits asked for, row by row.
-    pub fn step(&mut self, spans: &[Span<'_>], want: Want) -> Result<&[f32]> {
+    pub fn step(&mut self, spans: &[TokenSpan<'_>], want: Want) -> Result<&[f32]> {
         let batch = self.batch(spans, want);
         Ok(self.model.forward(&batch).context("the forward pass failed")?.logits)
     }
 
     /// Device time of each op of one step; `None` on a CPU.
-    pub fn profile(&mut self, spans: &[Span<'_>]) -> Result<Option<(model::StepProfile, model::DeviceLimits)>> {
+    pub fn profile(&mut self, spans: &[TokenSpan<'_>]) -> Result<Option<(model::StepProfile, model::DeviceLimits)>> {
         let batch = self.batch(spans, Want::Last);
         Ok(self.model.profile(&batch)?)
     }
 
-    fn batch(&self, spans: &[Span<'_>], want: Want) -> Batch {
+    fn batch(&self, spans: &[TokenSpan<'_>], want: Want) -> Batch {
         let n_rows = spans.iter().map(|span| span.tokens.len()).sum();
         let mut tokens = Vec::with_capacity(n_rows);
         let mut positions = Vec::with_capacity(n_rows);
@@ -111,7 +111,7 @@ impl Driver {
     /// Puts tokens of one sequence through the model in steps that fit, without their logits.
     pub fn feed(&mut self, seq_idx: usize, start: usize, tokens: &[u32]) -> Result<()> {
         for (i, tokens) in tokens.chunks(self.max_batch_tokens).enumerate() {
-            self.step(&[Span { seq_idx, start: start + i * self.max_batch_tokens, tokens }], Want::Nothing)?;
+            self.step(&[TokenSpan { seq_idx, start: start + i * self.max_batch_tokens, tokens }], Want::Nothing)?;
         }
         Ok(())
     }

@@ -22,14 +22,14 @@ const RANGE: f32 = 24.0;
 
 /// The shape of a stored run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shape {
+pub struct LogitsShape {
     pub n_vocab: usize,
     pub n_chunk: usize,
     pub n_chunks: usize,
     pub n_scored: usize,
 }
 
-impl Shape {
+impl LogitsShape {
     fn n_bytes(self) -> Option<u64> {
         let rows = (self.n_chunks as u64).checked_mul(self.n_scored as u64)?;
         let row_bytes = 8 + 2 * self.n_vocab as u64;
@@ -47,7 +47,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn create(path: &Path, shape: Shape, tokens: &[u32]) -> Result<Self> {
+    pub fn create(path: &Path, shape: LogitsShape, tokens: &[u32]) -> Result<Self> {
         let mut name = path.as_os_str().to_owned();
         name.push(".part");
         let temporary = PathBuf::from(name);
@@ -99,7 +99,7 @@ impl Drop for Writer {
 pub struct Reader {
     file: BufReader<File>,
     pub path: PathBuf,
-    pub shape: Shape,
+    pub shape: LogitsShape,
     pub tokens: Vec<u32>,
     row: Vec<u8>,
 }
@@ -116,7 +116,7 @@ impl Reader {
         }
         let mut numbers = head[8..].chunks_exact(4).map(u32_of).map(|n| n as usize);
         let mut next = || numbers.next().unwrap_or(0);
-        let shape = Shape { n_vocab: next(), n_chunk: next(), n_chunks: next(), n_scored: next() };
+        let shape = LogitsShape { n_vocab: next(), n_chunk: next(), n_chunks: next(), n_scored: next() };
         // Checked before anything is allocated by the header's word.
         if shape.n_bytes() != Some(n_bytes) {
             bail!("`{}` has {n_bytes} bytes, its header asks for {:?}", path.display(), shape.n_bytes());
@@ -151,7 +151,7 @@ mod tests {
     fn rows_come_back_within_a_step() {
         let folder = tempfile::TempDir::new().unwrap();
         let path = folder.path().join("base");
-        let shape = Shape { n_vocab: 3, n_chunk: 4, n_chunks: 1, n_scored: 2 };
+        let shape = LogitsShape { n_vocab: 3, n_chunk: 4, n_chunks: 1, n_scored: 2 };
         let rows = [[-0.1f32, -2.5, -3.9], [-7.0, -1e-4, -60.0]];
         let mut writer = Writer::create(&path, shape, &[1, 2, 3, 4]).unwrap();
         rows.iter().for_each(|row| writer.row(row).unwrap());

@@ -1,9 +1,8 @@
 //! `roci`: parse what was typed, turn it into what was meant, do it. This file is the table of
 //! contents; each command is one file under `cmd`.
 //!
-//! What this crate does not do: arithmetic on weights (ops), scheduling or sampling (engine), tokens
-//! from text (text). It wires them, reads the command line, fetches files and is the only crate that
-//! prints.
+//! What this crate does not do: arithmetic on weights (ops), scheduling or sampling (engine), or
+//! tokenizing (text). It connects them, reads the command line and prints.
 #![forbid(unsafe_code)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "doc comments of arguments are the help text: hf:OWNER/REPO[:FILE]")]
 

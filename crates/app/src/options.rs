@@ -11,7 +11,7 @@ use std::io::Write;
 
 /// What a command writes to standard output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ReportFormat {
     #[default]
     Text,
     Json,

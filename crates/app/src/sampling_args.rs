@@ -57,10 +57,10 @@ pub struct SamplingArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Advanced sampling")]
 pub struct MoreSamplingArgs {
-    /// Order of the stages, by default penalties;dry;top_n_sigma;top_k;typical_p;top_p;min_p;xtc;temperature;
+    /// SamplerOrder of the stages, by default penalties;dry;top_n_sigma;top_k;typical_p;top_p;min_p;xtc;temperature;
     /// stages left out are skipped
     #[arg(long, value_name = "NAMES", value_parser = parse_order)]
-    pub samplers: Option<Order>,
+    pub samplers: Option<SamplerOrder>,
     /// Typical sampling: keep the tokens closest to the expected surprise, up to this probability; 1: all
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = parse_fraction)]
     pub typical_p: f32,
@@ -130,7 +130,7 @@ pub struct FormArgs {
 
 /// Stages in the order they are run.
 #[derive(Debug, Clone)]
-pub struct Order(pub Vec<Stage>);
+pub struct SamplerOrder(pub Vec<Stage>);
 
 impl SamplingArgs {
     /// The tokenizer knows which tokens hold the breakers of repetitions.
@@ -221,8 +221,8 @@ fn parse_json(text: &str) -> Result<serde_json::Value> {
         .map_err(|error| anyhow!("{error}\n{}", hub::hint::excerpt(text, error.line(), error.column())))
 }
 
-fn parse_order(text: &str) -> Result<Order, String> {
-    Stage::parse_order(text).map(Order)
+fn parse_order(text: &str) -> Result<SamplerOrder, String> {
+    Stage::parse_order(text).map(SamplerOrder)
 }
 
 fn parse_number(text: &str) -> Result<f32, String> {

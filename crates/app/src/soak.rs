@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use model::DeviceChoice;
 
-use crate::drive::{Driver, Span, Want};
+use crate::drive::{Driver, TokenSpan, Want};
 use crate::report::human_bytes;
 
 /// What was seen; printed as one line.
@@ -60,10 +60,10 @@ pub fn run(
             batch = 1 + next(max_batch);
         }
         let tokens: Vec<[u32; 1]> = (0..batch).map(|_| [next(256) as u32]).collect();
-        let spans: Vec<Span<'_>> = tokens
+        let spans: Vec<TokenSpan<'_>> = tokens
             .iter()
             .enumerate()
-            .map(|(seq_idx, tokens)| Span { seq_idx, start: positions[seq_idx], tokens })
+            .map(|(seq_idx, tokens)| TokenSpan { seq_idx, start: positions[seq_idx], tokens })
             .collect();
         driver.step(&spans, Want::Best)?;
         for position in &mut positions[..batch] {

@@ -3,21 +3,25 @@
 
 use crate::TokenId;
 
-/// Applied in the order of the fields. A token stands in each list at most once.
+/// Applied in the order of the fields. A token is in each list at most once.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Adjustment {
     /// Added to logits; negative infinity forbids a token.
     pub bias: Vec<(TokenId, f32)>,
     /// The tokens that may be chosen: bit `i % 32` of word `i / 32`. `None` allows all.
     pub allowed: Option<Vec<u32>>,
+    /// Penalties for tokens that have occurred.
     pub penalties: Option<Penalties>,
 }
 
 /// Repetition divides positive and multiplies negative logits; presence is subtracted once, frequency per occurrence.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Penalties {
+    /// The factor; 1 changes nothing.
     pub repetition: f32,
+    /// Subtracted from every token that has occurred.
     pub presence: f32,
+    /// Subtracted per occurrence.
     pub frequency: f32,
     /// How often each token occurs.
     pub counts: Vec<(TokenId, u32)>,
@@ -26,8 +30,9 @@ pub struct Penalties {
 }
 
 impl Adjustment {
-    /// Entries of bias, and of counts, that a model takes for one row.
+    /// Entries of bias that a model takes for one row.
     pub const MAX_BIAS: usize = 512;
+    /// Entries of counts that a model takes for one row.
     pub const MAX_COUNTS: usize = 1024;
     /// Rows of one step that may be adjusted.
     pub const MAX_ROWS: usize = 512;

@@ -13,6 +13,7 @@ pub type StepError = Box<dyn std::error::Error + Send + Sync>;
 /// Runs steps. A failed step leaves the model usable, unless [`fault`](Self::fault) says otherwise: the engine fails
 /// the requests in it and goes on.
 pub trait Forward: Send {
+    /// What a step may hold.
     fn capacity(&self) -> Capacity;
 
     /// Steps that may be submitted before the oldest is waited for. More than one means that a batch may hold
@@ -61,7 +62,9 @@ pub struct Ticket(pub u64);
 /// How a model was trained to make a vector of a text.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Embeds {
+    /// Which tokens a token sees.
     pub attention: Attention,
+    /// Which hidden states make up the vector.
     pub pooling: Pooling,
     /// Whether it can score texts, [`Pooling::Score`].
     pub has_head: bool,
@@ -70,12 +73,16 @@ pub struct Embeds {
 /// Which final hidden states make up the vector of a text.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Pooling {
+    /// That of the first token.
     First,
+    /// That of the last token.
     Last,
+    /// The mean over all tokens.
     Mean,
     /// No vector but what the head of a reranker makes of the first token's state: one score, or one a class. The
     /// tokens from `n_first` on are the second text of a pair, for models that tell them apart.
     Score {
+        /// Tokens of the first text.
         n_first: usize,
     },
 }
@@ -83,15 +90,20 @@ pub enum Pooling {
 /// What a step may hold, fixed when the model was loaded.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Capacity {
+    /// Entries of the vocabulary.
     pub n_vocab: usize,
+    /// Tokens of the longest context.
     pub n_ctx: usize,
+    /// Blocks of the KV pool.
     pub n_blocks: usize,
+    /// Rows of one step.
     pub max_batch_tokens: usize,
     /// Rows whose logits, and rows whose hidden states, one step may ask for.
     pub max_output_rows: usize,
 }
 
 impl Capacity {
+    /// Tokens that the KV pool holds.
     pub fn n_pool_tokens(&self) -> usize {
         self.n_blocks.saturating_mul(BLOCK_TOKENS)
     }

@@ -1,8 +1,9 @@
-//! One step's work as plain data, and the trait of whoever runs it: the border between scheduling and arithmetic.
+//! One step's work as plain data, and the trait of what runs it: the boundary between scheduling and arithmetic.
 //!
 //! Absences: this crate knows no device, no weights, no request and no text. `engine` fills a [`Batch`], `model` runs it;
 //! neither needs the other to be built or tested.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod adjustment;
 mod choice;

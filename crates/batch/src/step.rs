@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 /// Tokens per KV block.
 pub const BLOCK_TOKENS: usize = 16;
 
+/// One step of the model: a row for each token.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
+    /// The token of each row.
     pub tokens: Vec<TokenId>,
     /// Position of each row in its own sequence.
     pub positions: Vec<u32>,
@@ -31,13 +33,16 @@ pub struct Batch {
     pub described: Vec<Option<u32>>,
     /// Rows whose token was not known when the batch was made, ascending; `tokens` holds any valid one there.
     pub fed: Vec<FedRow>,
+    /// Which tokens a row sees.
     pub attention: Attention,
 }
 
 /// The rows of one sequence: contiguous, in order of position.
 #[derive(Clone, Debug, Default)]
 pub struct SeqRows {
+    /// The first of its rows in the batch.
     pub first_row: u32,
+    /// How many rows it has.
     pub n_rows: u32,
     /// Row `r` sees `positions[r] + 1` tokens of context, stored in these blocks.
     pub block_table: Vec<BlockId>,
@@ -46,24 +51,32 @@ pub struct SeqRows {
 /// A row that takes the token that the step before chose.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct FedRow {
+    /// The row of the batch.
     pub row: u32,
     /// Which of the choices of the step before.
     pub choice_idx: u32,
 }
 
+/// Which tokens of its sequence a token sees.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub enum Attention {
+    /// Itself and those before it.
     #[default]
     Causal,
+    /// All of them.
     Full,
 }
 
 /// What a batch may hold, fixed when the model was loaded.
 #[derive(Copy, Clone, Debug)]
 pub struct StepLimits {
+    /// Entries of the vocabulary.
     pub n_vocab: usize,
+    /// Blocks of the KV pool.
     pub n_blocks: usize,
+    /// Rows of one step.
     pub max_batch_tokens: usize,
+    /// Rows whose logits, and rows whose hidden states, one step may ask for.
     pub max_logits_rows: usize,
 }
 
@@ -73,6 +86,7 @@ pub struct StepLimits {
 pub struct InvalidBatch(pub String);
 
 impl Batch {
+    /// Rows of the step.
     pub fn n_rows(&self) -> usize {
         self.tokens.len()
     }

@@ -1,4 +1,5 @@
-//! SCHEDULE + SAMPLE: sequences, KV blocks, batching and the choice of tokens, as a message machine on its own thread.
+//! The engine: it schedules sequences, KV blocks and batches, samples tokens, and runs on a thread of its own that is
+//! driven by messages.
 //!
 //! Absences: this crate knows no text, no tokenizer, no HTTP, no async runtime, no wire format, no model and no device.
 //! It talks to a model only through [`Forward`], and to everyone else only through the plain data of [`protocol`].

@@ -57,7 +57,7 @@ impl RowRanges {
 }
 
 /// Writes the plan as arrays, and says where each chunk's rows will be. Buffers are kept from step to step. Chunks
-/// whose logits are wanted stand before those whose token the model chooses, as `choices` says.
+/// whose logits are wanted come before those whose token the model chooses, as `choices` says.
 pub fn fill_batch(
     batch: &mut Batch,
     plan: &StepPlan,

@@ -4,7 +4,7 @@
 
 use gpu::{Device, Queue, Vendor};
 use gpu_libs::blas::{Blas, Side};
-use gpu_libs::fft::{ComplexFft, Direction, Layout};
+use gpu_libs::fft::{ComplexFft, Direction, FftLayout};
 use gpu_libs::{Matrix, MatrixMut};
 use num_complex::Complex32;
 
@@ -14,8 +14,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let blas = Blas::new(&queue)?;
 
     let n = 8;
-    let forward = ComplexFft::<f32>::new(&queue, Direction::Forward, Layout::dense(&[n])?)?;
-    let inverse = ComplexFft::<f32>::new(&queue, Direction::Inverse, Layout::dense(&[n])?)?;
+    let forward = ComplexFft::<f32>::new(&queue, Direction::Forward, FftLayout::dense(&[n])?)?;
+    let inverse = ComplexFft::<f32>::new(&queue, Direction::Inverse, FftLayout::dense(&[n])?)?;
     let real = |list: [f32; 8]| list.map(|x| Complex32::new(x, 0.0));
     let mut signal = queue.buffer_from(&real([1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0]))?;
     let mut filter = queue.buffer_from(&real([0.5, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]))?;

@@ -27,5 +27,5 @@ pub mod table;
 mod view;
 
 pub use error::{Error, Result};
-pub use scalar::{Kind, Real, Scalar};
+pub use scalar::{Real, Scalar, ScalarKind};
 pub use view::{Matrix, MatrixBatch, MatrixBatchMut, MatrixMut, Order, Vector, VectorMut};

@@ -5,17 +5,17 @@ use num_complex::{Complex32, Complex64};
 
 /// Which of the four, in the order of the letters `s d c z`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ScalarKind {
     F32,
     F64,
     C32,
     C64,
 }
 
-impl Kind {
+impl ScalarKind {
     /// Whether it has an imaginary part.
     pub fn is_complex(self) -> bool {
-        matches!(self, Kind::C32 | Kind::C64)
+        matches!(self, ScalarKind::C32 | ScalarKind::C64)
     }
 }
 
@@ -28,7 +28,7 @@ pub trait Scalar: Element + sealed::Sealed {
     /// The number of the same precision without an imaginary part.
     type Real: Real;
     /// Which of the four this is.
-    const KIND: Kind;
+    const KIND: ScalarKind;
     const ZERO: Self;
     const ONE: Self;
 }
@@ -44,7 +44,7 @@ macro_rules! scalars {
         impl sealed::Sealed for $ty {}
         impl Scalar for $ty {
             type Real = $real;
-            const KIND: Kind = Kind::$kind;
+            const KIND: ScalarKind = ScalarKind::$kind;
             const ZERO: Self = $zero;
             const ONE: Self = $one;
         }

@@ -12,7 +12,18 @@ use gpu::Vendor;
 use gpu::foreign::Library;
 
 use crate::error::{Error, Result};
-use crate::scalar::Kind;
+use crate::scalar::ScalarKind;
+
+/// An object of a library.
+pub(crate) type Handle = *mut c_void;
+/// A size or a stride.
+pub(crate) type Int = c_int;
+/// A number of an enum.
+pub(crate) type Choice = c_int;
+/// Something the library reads from the host.
+pub(crate) type Host = *const c_void;
+/// Something the library writes to the host.
+pub(crate) type HostMut = *mut c_void;
 
 /// A row of a table as data.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +57,7 @@ impl Row {
 }
 
 /// A number of both vendors as data: (AMD's name, number, NVIDIA's name, number).
-pub type Number = (&'static str, i64, &'static str, i64);
+pub type VendorNumbers = (&'static str, i64, &'static str, i64);
 
 /// How a library is called and what its statuses are called.
 pub(crate) struct Names {
@@ -119,7 +130,7 @@ pub(crate) fn either(amd: &str, nvidia: &str) -> String {
 }
 
 /// The index of a kind in a row.
-pub(crate) fn column(kind: Kind) -> usize {
+pub(crate) fn column(kind: ScalarKind) -> usize {
     kind as usize
 }
 
@@ -149,7 +160,7 @@ macro_rules! library {
                 },)*
             ];
 
-            /// The vendor's library, opened once. The first answer, good or bad, stands for the process.
+            /// The vendor's library, opened once. The first result, good or bad, is kept for the life of the process.
             pub fn get(vendor: gpu::Vendor) -> $crate::Result<&'static Self> {
                 static AMD: std::sync::OnceLock<$crate::Result<$table>> = std::sync::OnceLock::new();
                 static NVIDIA: std::sync::OnceLock<$crate::Result<$table>> = std::sync::OnceLock::new();
@@ -204,7 +215,7 @@ macro_rules! library {
                 /// As the vendor documents for this call.
                 #[allow(clippy::too_many_arguments, dead_code)]
                 #[track_caller]
-                pub(crate) unsafe fn $tname(&self, kind: $crate::scalar::Kind, $($targ: $tty),*) -> $crate::Result<()> {
+                pub(crate) unsafe fn $tname(&self, kind: $crate::scalar::ScalarKind, $($targ: $tty),*) -> $crate::Result<()> {
                     let name = || format!("{} of {kind:?}", stringify!($tname));
                     let Some(call) = self.$tname[$crate::table::column(kind)] else {
                         return Err(self.opened.lacks(name()));
@@ -232,7 +243,7 @@ macro_rules! numbers {
         impl $name {
             /// Each vendor's name and number, for the check against the headers.
             #[doc(hidden)]
-            pub const NUMBERS: &[$crate::table::Number] = &[$(($amd_name, $amd, $nvidia_name, $nvidia)),*];
+            pub const NUMBERS: &[$crate::table::VendorNumbers] = &[$(($amd_name, $amd, $nvidia_name, $nvidia)),*];
 
             #[allow(dead_code)]
             pub(crate) fn number(self, vendor: gpu::Vendor) -> std::ffi::c_int {

@@ -108,7 +108,7 @@ impl<'a, T: Element> From<SliceMut<'a, T>> for VectorMut<'a, T> {
 
 /// What both kinds of matrix say about their memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct MatrixShape {
     pub rows: usize,
     pub columns: usize,
     /// From one row (or column) to the next.
@@ -116,7 +116,7 @@ pub(crate) struct Shape {
     pub order: Order,
 }
 
-impl Shape {
+impl MatrixShape {
     fn dense(rows: usize, columns: usize, order: Order) -> Self {
         let inner = if order == Order::Rows { columns } else { rows };
         Self { rows, columns, step: inner.max(1), order }
@@ -124,7 +124,7 @@ impl Shape {
 
     #[track_caller]
     fn check(self, elements: usize) -> Result<Self> {
-        let Shape { rows, columns, step, order } = self;
+        let MatrixShape { rows, columns, step, order } = self;
         let (outer, inner) = if order == Order::Rows { (rows, columns) } else { (columns, rows) };
         let needed = outer.saturating_sub(1).checked_mul(step).and_then(|n| n.checked_add(inner));
         ensure("matrix", step >= inner.max(1), || {
@@ -145,7 +145,7 @@ impl Shape {
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a, T: Element> {
     pub(crate) data: Slice<'a, T>,
-    pub(crate) shape: Shape,
+    pub(crate) shape: MatrixShape,
     pub(crate) is_conjugate: bool,
 }
 
@@ -153,28 +153,28 @@ pub struct Matrix<'a, T: Element> {
 #[derive(Debug)]
 pub struct MatrixMut<'a, T: Element> {
     pub(crate) data: SliceMut<'a, T>,
-    pub(crate) shape: Shape,
+    pub(crate) shape: MatrixShape,
 }
 
 impl<'a, T: Element> Matrix<'a, T> {
     /// Row after row.
     #[track_caller]
     pub fn rows(data: Slice<'a, T>, rows: usize, columns: usize) -> Result<Self> {
-        let shape = Shape::dense(rows, columns, Order::Rows).check(data.len())?;
+        let shape = MatrixShape::dense(rows, columns, Order::Rows).check(data.len())?;
         Ok(Self { data, shape, is_conjugate: false })
     }
 
     /// Column after column.
     #[track_caller]
     pub fn columns(data: Slice<'a, T>, rows: usize, columns: usize) -> Result<Self> {
-        let shape = Shape::dense(rows, columns, Order::Columns).check(data.len())?;
+        let shape = MatrixShape::dense(rows, columns, Order::Columns).check(data.len())?;
         Ok(Self { data, shape, is_conjugate: false })
     }
 
     /// Rows (or columns) that lie `step` elements apart, as those of a part of a larger matrix do.
     #[track_caller]
     pub fn with_step(self, step: usize) -> Result<Self> {
-        let shape = Shape { step, ..self.shape }.check(self.data.len())?;
+        let shape = MatrixShape { step, ..self.shape }.check(self.data.len())?;
         Ok(Self { shape, ..self })
     }
 
@@ -203,21 +203,21 @@ impl<'a, T: Element> MatrixMut<'a, T> {
     /// Row after row.
     #[track_caller]
     pub fn rows(data: SliceMut<'a, T>, rows: usize, columns: usize) -> Result<Self> {
-        let shape = Shape::dense(rows, columns, Order::Rows).check(data.len())?;
+        let shape = MatrixShape::dense(rows, columns, Order::Rows).check(data.len())?;
         Ok(Self { data, shape })
     }
 
     /// Column after column.
     #[track_caller]
     pub fn columns(data: SliceMut<'a, T>, rows: usize, columns: usize) -> Result<Self> {
-        let shape = Shape::dense(rows, columns, Order::Columns).check(data.len())?;
+        let shape = MatrixShape::dense(rows, columns, Order::Columns).check(data.len())?;
         Ok(Self { data, shape })
     }
 
     /// Rows (or columns) that lie `step` elements apart.
     #[track_caller]
     pub fn with_step(self, step: usize) -> Result<Self> {
-        let shape = Shape { step, ..self.shape }.check(self.data.len())?;
+        let shape = MatrixShape { step, ..self.shape }.check(self.data.len())?;
         Ok(Self { shape, ..self })
     }
 
@@ -252,7 +252,7 @@ pub struct MatrixBatchMut<'a, T: Element> {
     pub(crate) stride: usize,
 }
 
-impl Shape {
+impl MatrixShape {
     /// Elements from the first to the last.
     pub(crate) fn span(self) -> usize {
         let (outer, inner) =

@@ -19,12 +19,15 @@ pub trait Args {
     type Key: 'static;
     /// The C++ parameter list, e.g. `const float*, float*, unsigned int`.
     fn signature() -> String;
+    /// Appends the values in the order of [`Args::signature`].
     fn put(&self, list: &mut ArgList) -> Result<()>;
 }
 
 /// One argument: a number or a slice.
 pub trait Arg {
+    /// The C++ type of the parameter.
     fn c_type() -> String;
+    /// Appends the value; a slice of another queue is refused.
     fn put(&self, list: &mut ArgList) -> Result<()>;
 }
 

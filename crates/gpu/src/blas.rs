@@ -23,7 +23,9 @@ const PROBE_BYTES: usize = 16 * 1024;
 const MIN_WORKSPACE: usize = 1 << 20;
 const PROBE_SIDE: usize = 16;
 
+/// Number types that products take or give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Number {
     F32,
     F16,
@@ -34,24 +36,27 @@ pub enum Number {
 
 /// A kind of product: what is multiplied, and what comes out. Floats accumulate in f32, i8 in i32.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Kinds {
+pub struct ProductTypes {
+    /// The type of both factors.
     pub factors: Number,
+    /// The type of the result.
     pub product: Number,
 }
 
-impl fmt::Debug for Kinds {
+impl fmt::Debug for ProductTypes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} x {:?} -> {:?}", self.factors, self.factors, self.product)
     }
 }
 
-impl Kinds {
+impl ProductTypes {
+    /// Factors of one type, a product of another.
     pub const fn new(factors: Number, product: Number) -> Self {
         Self { factors, product }
     }
 
     /// Every kind the layer can ask a library for.
-    pub const ALL: [Kinds; 6] = [
+    pub const ALL: [ProductTypes; 6] = [
         Self::new(Number::F32, Number::F32),
         Self::new(Number::F16, Number::F16),
         Self::new(Number::F16, Number::F32),
@@ -63,6 +68,7 @@ impl Kinds {
 
 /// An element BLAS can take or give.
 pub trait Scalar: Element {
+    /// The same type as a value.
     const NUMBER: Number;
     /// A small integer as this type.
     fn small(value: i32) -> Self;
@@ -90,7 +96,7 @@ scalars! {
 
 /// How a factor lies in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Layout {
+pub enum FactorLayout {
     /// A as [m, k], B as [k, n].
     Plain,
     /// A as [k, m], B as [n, k] (a weight matrix's rows).
@@ -99,46 +105,49 @@ pub enum Layout {
 
 /// C [m, n] = A B, all row-major, `batch` times over, each at its stride in elements (0: the same again).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shape {
+#[allow(missing_docs, reason = "the sentence above names them all")]
+pub struct GemmShape {
     pub m: usize,
     pub n: usize,
     pub k: usize,
-    pub a: Layout,
-    pub b: Layout,
+    pub a: FactorLayout,
+    pub b: FactorLayout,
     pub batch: usize,
     pub stride_a: usize,
     pub stride_b: usize,
     pub stride_c: usize,
 }
 
-impl Shape {
+impl GemmShape {
     /// One product of `x` [m, k] with a weight matrix's rows [n, k].
     pub const fn rows(m: usize, n: usize, k: usize) -> Self {
-        let (a, b) = (Layout::Plain, Layout::Transposed);
+        let (a, b) = (FactorLayout::Plain, FactorLayout::Transposed);
         Self { m, n, k, a, b, batch: 1, stride_a: m * k, stride_b: n * k, stride_c: m * n }
     }
 }
 
 /// How a product meets what is there: C = scale * A B + keep * C, C's rows `row_step` elements apart.
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[allow(missing_docs, reason = "the sentence above names them all")]
 pub struct Finish {
     pub scale: f32,
     pub keep: f32,
     pub row_step: usize,
 }
 
+/// A vendor's BLAS library, bound to one queue.
 pub struct Blas {
     calls: Library,
     handle: raw::Blas,
     queue: QueueId,
     workspace: Buffer<u8>,
-    usable: RefCell<Vec<Kinds>>,
-    dropped: RefCell<Vec<(Kinds, String)>>,
+    usable: RefCell<Vec<ProductTypes>>,
+    dropped: RefCell<Vec<(ProductTypes, String)>>,
 }
 
 impl Blas {
     #[track_caller]
-    pub(crate) fn new(queue: &Queue, workspace: Buffer<u8>, wanted: &[Kinds]) -> Result<Self> {
+    pub(crate) fn new(queue: &Queue, workspace: Buffer<u8>, wanted: &[ProductTypes]) -> Result<Self> {
         let device = queue.device();
         let none = |why: String| Error::NoBlas { device: device.label().to_owned(), why };
         if workspace.len() < MIN_WORKSPACE {
@@ -202,12 +211,12 @@ impl Blas {
     }
 
     /// Whether a kind of product was proven and has not failed since.
-    pub fn can(&self, kinds: Kinds) -> bool {
+    pub fn can(&self, kinds: ProductTypes) -> bool {
         self.usable.borrow().contains(&kinds)
     }
 
     /// What was dropped, and why.
-    pub fn dropped(&self) -> Vec<(Kinds, String)> {
+    pub fn dropped(&self) -> Vec<(ProductTypes, String)> {
         self.dropped.borrow().clone()
     }
 
@@ -216,7 +225,7 @@ impl Blas {
     pub fn multiply<F: Scalar, P: Scalar>(
         &self,
         launcher: &Launcher<'_>,
-        shape: Shape,
+        shape: GemmShape,
         a: Slice<'_, F>,
         b: Slice<'_, F>,
         c: SliceMut<'_, P>,
@@ -229,13 +238,13 @@ impl Blas {
     pub fn multiply_into<F: Scalar, P: Scalar>(
         &self,
         launcher: &Launcher<'_>,
-        shape: Shape,
+        shape: GemmShape,
         a: Slice<'_, F>,
         b: Slice<'_, F>,
         c: SliceMut<'_, P>,
         finish: Finish,
     ) -> Result<()> {
-        let kinds = Kinds::new(F::NUMBER, P::NUMBER);
+        let kinds = ProductTypes::new(F::NUMBER, P::NUMBER);
         if !self.can(kinds) {
             let reason = self.dropped.borrow().iter().find(|(known, _)| *known == kinds).map(|(_, why)| why.clone());
             let why = format!("{kinds:?} {}", reason.unwrap_or_else(|| "was not asked for".into()));
@@ -253,7 +262,7 @@ impl Blas {
     fn enqueue<F: Scalar, P: Scalar>(
         &self,
         launcher: &Launcher<'_>,
-        shape: Shape,
+        shape: GemmShape,
         a: Slice<'_, F>,
         b: Slice<'_, F>,
         c: SliceMut<'_, P>,
@@ -271,9 +280,9 @@ impl Blas {
         // A row-major matrix is the column-major matrix of its transpose, so C' = B' A' with the operands
         // swapped gives row-major C with no copy.
         let numbers = &self.calls.numbers;
-        let op = |layout| if layout == Layout::Plain { numbers.op_none } else { numbers.op_transpose };
-        let ld_a = if shape.a == Layout::Plain { k } else { m };
-        let ld_b = if shape.b == Layout::Plain { n } else { k };
+        let op = |layout| if layout == FactorLayout::Plain { numbers.op_none } else { numbers.op_transpose };
+        let ld_a = if shape.a == FactorLayout::Plain { k } else { m };
+        let ld_b = if shape.b == FactorLayout::Plain { n } else { k };
         let (one_f32, zero_f32, one_i32, zero_i32) = (finish.scale, finish.keep, 1i32, 0i32);
         let is_integer = P::NUMBER == Number::I32;
         let pick = |float: &f32, integer: &i32| -> *const c_void {
@@ -306,7 +315,7 @@ impl Blas {
     }
 
     /// A tiny product of small integers, exact in every number type.
-    fn probe(&self, queue: &Queue, kinds: Kinds) -> Result<()> {
+    fn probe(&self, queue: &Queue, kinds: ProductTypes) -> Result<()> {
         use Number::{BF16, F16, F32, I8, I32};
         match (kinds.factors, kinds.product) {
             (F32, F32) => self.probe_as::<f32, f32>(queue),
@@ -336,7 +345,7 @@ impl Blas {
         let (a, b) = (self.probe_slice::<F>(part(0), N * N)?, self.probe_slice::<F>(part(1), N * N)?);
         let c = self.probe_slice::<P>(part(2), N * N)?;
         let finish = Finish { scale: 1.0, keep: 0.0, row_step: N };
-        self.enqueue(&queue.launcher(), Shape::rows(N, N, N), a.as_slice(), b.as_slice(), c, finish)?;
+        self.enqueue(&queue.launcher(), GemmShape::rows(N, N, N), a.as_slice(), b.as_slice(), c, finish)?;
         let got = queue.read(self.probe_slice::<P>(part(2), N * N)?.as_slice())?;
         for (i, got) in got.iter().enumerate() {
             let (row, column) = (i / N, i % N);
@@ -362,11 +371,11 @@ impl Blas {
     }
 }
 
-impl Shape {
+impl GemmShape {
     /// The sizes as the libraries take them, if every matrix lies inside its slice.
     #[track_caller]
     fn check(&self, a_len: usize, b_len: usize, c_len: usize, row_step: usize) -> Result<[c_int; 4]> {
-        let &Shape { m, n, k, batch, .. } = self;
+        let &GemmShape { m, n, k, batch, .. } = self;
         let narrow = |value: usize| c_int::try_from(value).ok().filter(|value| *value > 0);
         let (Some(m_), Some(n_), Some(k_), Some(batch_)) = (narrow(m), narrow(n), narrow(k), narrow(batch)) else {
             return Err(Error::bounds("blas", format!("{m} x {n} x {k}, batch {batch}: not 1 to 2^31-1 each")));

@@ -17,35 +17,46 @@ pub struct Budget {
     pub usable_bytes: usize,
     /// What sets that bound.
     pub bound: Bound,
+    /// What the driver reports.
     pub device: Memory,
     /// System memory the GPU may map (amdgpu on Linux).
     pub gtt: Option<Gtt>,
+    /// What the system has left, which bounds integrated GPUs.
     pub host: HostMemory,
 }
 
+/// What limits an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bound {
+    /// Free memory as the driver reports it.
     DeviceFree,
     /// VRAM carve-out and GTT together.
     Gtt,
+    /// What the kernel says is available (`MemAvailable`).
     MemAvailable,
+    /// The limit of a cgroup around this process, for example a container.
     Cgroup,
 }
 
+/// System memory that amdgpu may map for the GPU, as sysfs reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Gtt {
     pub total_bytes: usize,
     pub used_bytes: usize,
 }
 
+/// System memory that is left, where it can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HostMemory {
+    /// `MemAvailable` of `/proc/meminfo`.
     pub available_bytes: Option<usize>,
     /// What the tightest cgroup around this process still allows.
     pub cgroup_left_bytes: Option<usize>,
 }
 
 impl Budget {
+    /// Asks the driver and the system now.
     #[track_caller]
     pub fn read(device: &Device) -> Result<Self> {
         let properties = device.properties();
@@ -81,6 +92,7 @@ impl Gtt {
 }
 
 impl HostMemory {
+    /// Reads `/proc` and the cgroups now.
     pub fn read() -> Self {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -26,6 +26,7 @@ use crate::vendor::STATUS_OUT_OF_MEMORY;
 /// Every bit pattern must be a value, there must be no padding, and `C_NAME` must be a C++ type of the
 /// same size and meaning (`f16` and `bf16` come from the kernels' prelude).
 pub unsafe trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
+    /// As C++ calls the type.
     const C_NAME: &'static str;
 }
 
@@ -156,35 +157,43 @@ impl<T: Element> Buffer<T> {
         Self { allocation: Arc::new(allocation), start: 0, len, element: PhantomData }
     }
 
+    /// In elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// In bytes.
     pub fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
 
+    /// The queue whose work may use it.
     pub fn queue_id(&self) -> QueueId {
         self.allocation.shared.id
     }
 
+    /// The whole buffer, to read.
     pub fn all(&self) -> Slice<'_, T> {
         Slice { allocation: &self.allocation, start: self.start, len: self.len, element: PhantomData }
     }
 
+    /// The whole buffer, to write.
     pub fn all_mut(&mut self) -> SliceMut<'_, T> {
         SliceMut { allocation: &self.allocation, start: self.start, len: self.len, element: PhantomData }
     }
 
+    /// A part of it, to read; a range in elements.
     #[track_caller]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Slice<'_, T>> {
         self.all().slice(range)
     }
 
+    /// A part of it, to write; a range in elements.
     #[track_caller]
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<SliceMut<'_, T>> {
         self.all_mut().into_slice(range)
@@ -192,22 +201,27 @@ impl<T: Element> Buffer<T> {
 }
 
 impl<'a, T: Element> Slice<'a, T> {
+    /// In elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// In bytes.
     pub fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
 
+    /// The queue whose work may use it.
     pub fn queue_id(&self) -> QueueId {
         self.allocation.shared.id
     }
 
+    /// A part of it; a range in elements.
     #[track_caller]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Slice<'a, T>> {
         let (first, len) = resolve(range, self.len)?;
@@ -260,22 +274,27 @@ impl<'a> SliceMut<'a, u8> {
 }
 
 impl<'a, T: Element> SliceMut<'a, T> {
+    /// In elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// In bytes.
     pub fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
 
+    /// The queue whose work may use it.
     pub fn queue_id(&self) -> QueueId {
         self.allocation.shared.id
     }
 
+    /// The same memory, to read.
     pub fn as_slice(&self) -> Slice<'_, T> {
         Slice { allocation: self.allocation, start: self.start, len: self.len, element: PhantomData }
     }
@@ -285,6 +304,7 @@ impl<'a, T: Element> SliceMut<'a, T> {
         SliceMut { allocation: self.allocation, start: self.start, len: self.len, element: PhantomData }
     }
 
+    /// A part of it; a range in elements.
     #[track_caller]
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<SliceMut<'_, T>> {
         self.reborrow().into_slice(range)

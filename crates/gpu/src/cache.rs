@@ -22,12 +22,15 @@ pub struct Cache {
 
 /// A cached kernel, for listings.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct CachedKernel {
+    /// The program's name.
     pub name: String,
+    /// Size of the file.
     pub bytes: u64,
 }
 
 impl Cache {
+    /// Keeps its files in this folder, which is created when the first is written.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: Some(folder.into()) }
     }
@@ -48,17 +51,20 @@ impl Cache {
         Self { folder }
     }
 
+    /// Where the files are; `None` where nothing is kept.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    pub fn entries(&self) -> Result<Vec<Entry>> {
+    /// What is there, in the order of the names.
+    pub fn entries(&self) -> Result<Vec<CachedKernel>> {
         let Some(folder) = self.folder().filter(|folder| folder.is_dir()) else { return Ok(Vec::new()) };
         let mut entries = Vec::new();
         for file in fs::read_dir(folder).map_err(|error| failed(folder, &error))?.flatten() {
             let name = file.file_name().to_string_lossy().into_owned();
             if let Some(name) = name.strip_suffix(".co") {
-                entries.push(Entry { name: name.to_owned(), bytes: file.metadata().map(|m| m.len()).unwrap_or(0) });
+                entries
+                    .push(CachedKernel { name: name.to_owned(), bytes: file.metadata().map(|m| m.len()).unwrap_or(0) });
             }
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -155,7 +161,7 @@ mod tests {
         assert_eq!((first.as_slice(), was_there), ([1, 2, 3].as_slice(), false));
         let (second, was_there) = cache.get_or_make("k-gfx1100-00", || panic!("already kept")).unwrap();
         assert_eq!((second.as_slice(), was_there), ([1, 2, 3].as_slice(), true));
-        assert_eq!(cache.entries().unwrap(), [Entry { name: "k-gfx1100-00".into(), bytes: HEADER as u64 + 3 }]);
+        assert_eq!(cache.entries().unwrap(), [CachedKernel { name: "k-gfx1100-00".into(), bytes: HEADER as u64 + 3 }]);
         fs::write(cache.folder().unwrap().join("notes.txt"), "not ours").unwrap();
         assert_eq!(cache.clear().unwrap(), (1, HEADER as u64 + 3));
         assert!(cache.entries().unwrap().is_empty() && cache.folder().unwrap().join("notes.txt").exists());

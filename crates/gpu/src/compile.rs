@@ -40,6 +40,7 @@ pub struct Target {
 /// Machine code for one target, ready to load.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Code {
+    /// The machine code, as the driver loads it.
     pub bytes: Vec<u8>,
     /// Whether the cache had it.
     pub is_cached: bool,
@@ -52,6 +53,7 @@ impl Code {
 }
 
 impl Target {
+    /// The device's own architecture.
     pub fn of(device: &Device) -> Self {
         let properties = device.properties();
         Self { vendor: device.vendor(), arch: properties.arch.clone(), wave_width: properties.wave_width }
@@ -63,16 +65,19 @@ impl Target {
         Self { vendor, arch: arch.to_owned(), wave_width }
     }
 
+    /// Whose compiler it takes.
     pub fn vendor(&self) -> Vendor {
         self.vendor
     }
 
+    /// As the compiler takes it: `gfx1100`, `sm_90`.
     pub fn arch(&self) -> &str {
         &self.arch
     }
 }
 
 impl Program {
+    /// A program of one C++ source; the name is for errors and the cache.
     pub fn new(name: &str, source: &str) -> Self {
         let (headers, defines, kernels) = (Vec::new(), Vec::new(), Vec::new());
         Self { name: name.to_owned(), source: source.to_owned(), headers, defines, kernels, is_overlapping: false }
@@ -97,6 +102,7 @@ impl Program {
         self
     }
 
+    /// Defines a macro, as `-DNAME=value` does.
     #[must_use]
     pub fn define(mut self, name: &str, value: impl ToString) -> Self {
         self.defines.push((name.to_owned(), value.to_string()));
@@ -110,6 +116,7 @@ impl Program {
         self
     }
 
+    /// What it was called in [`Program::new`].
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -248,8 +255,10 @@ impl Program {
 
 /// How far `build` is, of the programs that no cache had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
+pub struct BuildProgress {
+    /// Programs that are compiled or came from the cache.
     pub n_done: usize,
+    /// Programs in all.
     pub n_programs: usize,
 }
 
@@ -259,7 +268,7 @@ pub fn build(
     programs: &[Program],
     target: &Target,
     cache: &Cache,
-    mut tell: impl FnMut(Progress),
+    mut tell: impl FnMut(BuildProgress),
 ) -> Result<Vec<Code>> {
     let rtc = Rtc::get(target.vendor)?;
     let stems: Vec<String> = programs.iter().map(|program| program.stem(target, rtc)).collect();
@@ -267,7 +276,7 @@ pub fn build(
     let missing: Vec<usize> = (0..programs.len()).filter(|i| codes[*i].is_none()).collect();
     let n_programs = missing.len();
     if n_programs > 0 {
-        tell(Progress { n_done: 0, n_programs });
+        tell(BuildProgress { n_done: 0, n_programs });
     }
     let next = AtomicUsize::new(0);
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(n_programs);
@@ -287,7 +296,7 @@ pub fn build(
         drop(sender);
         for (n_before, (i, code)) in made.into_iter().enumerate() {
             codes[i] = Some(code?);
-            tell(Progress { n_done: n_before + 1, n_programs });
+            tell(BuildProgress { n_done: n_before + 1, n_programs });
         }
         Ok(())
     })?;

@@ -11,6 +11,7 @@ use crate::vendor::Vendor;
 
 /// Calls and bytes since the driver was loaded.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the names say it, but for those that are explained")]
 pub struct Counters {
     pub allocations: u64,
     pub frees: u64,

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::counters::Counters;
-use crate::driver::{Driver, Loaded};
+use crate::driver::{Driver, LoadedDriver};
 use crate::error::{Error, Result};
 use crate::raw::Context;
 use crate::vendor::{Attribute, Extras, Vendor};
@@ -22,7 +22,7 @@ pub struct Device {
 }
 
 struct Inner {
-    loaded: &'static Loaded,
+    loaded: &'static LoadedDriver,
     ordinal: u32,
     context: Context,
     label: String,
@@ -32,6 +32,7 @@ struct Inner {
 /// What a device is. Plain data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Properties {
+    /// As the vendor markets it.
     pub name: String,
     /// As the compiler takes it: `gfx1100`, `gfx90a:sramecc+:xnack-`, `sm_90`.
     pub arch: String,
@@ -39,15 +40,23 @@ pub struct Properties {
     pub wave_width: u32,
     /// Compute units; on RDNA the driver counts pairs of them.
     pub n_multiprocessors: u32,
+    /// Device memory in all.
     pub memory_bytes: usize,
     /// Shares its memory with the CPU.
     pub is_integrated: bool,
+    /// The largest block, in threads.
     pub max_threads_per_block: u32,
+    /// The largest block in each dimension.
     pub max_block: [u32; 3],
+    /// The largest grid in each dimension, in blocks.
     pub max_grid: [u32; 3],
+    /// Shared memory a block may have without asking for more.
     pub max_shared_bytes: u32,
+    /// Threads that a multiprocessor holds at once.
     pub threads_per_multiprocessor: u32,
+    /// Size of the L2 cache.
     pub l2_bytes: usize,
+    /// The highest clock of the multiprocessors.
     pub clock_khz: u32,
     /// From bus width and memory clock; what the driver reports, not what was measured.
     pub memory_bytes_per_s: u64,
@@ -58,7 +67,9 @@ pub struct Properties {
 /// Free and total device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Memory {
+    /// What an allocation could get now.
     pub free_bytes: usize,
+    /// What the device has.
     pub total_bytes: usize,
 }
 
@@ -72,7 +83,7 @@ impl Device {
     /// survives a driver that hangs or aborts.
     #[track_caller]
     pub fn count(vendor: Vendor) -> Result<u32> {
-        let loaded = Loaded::get(vendor)?;
+        let loaded = LoadedDriver::get(vendor)?;
         let mut count: c_int = 0;
         // SAFETY: a valid out pointer.
         let reply = unsafe { loaded.driver.device_count(&mut count) };
@@ -102,7 +113,7 @@ impl Device {
         if ordinal >= n_devices {
             return Err(Error::NoSuchDevice { vendor, ordinal, n_devices });
         }
-        let loaded = Loaded::get(vendor)?;
+        let loaded = LoadedDriver::get(vendor)?;
         let id = format!("{}:{ordinal}", vendor.word());
         let mut handle: c_int = 0;
         // SAFETY: a valid out pointer and an ordinal below the count.
@@ -115,14 +126,17 @@ impl Device {
         Ok(device)
     }
 
+    /// Whose driver it is reached through.
     pub fn vendor(&self) -> Vendor {
         self.inner.loaded.driver.vendor
     }
 
+    /// Its number, as in `rocm:0`.
     pub fn ordinal(&self) -> u32 {
         self.inner.ordinal
     }
 
+    /// What it is; read once, when it was opened.
     pub fn properties(&self) -> &Properties {
         &self.inner.properties
     }
@@ -152,6 +166,7 @@ impl Device {
         (self.driver().library.clone(), self.inner.loaded.version().unwrap_or(0))
     }
 
+    /// Free and total memory, asked now.
     #[track_caller]
     pub fn memory(&self) -> Result<Memory> {
         self.make_current()?;
@@ -210,8 +225,8 @@ impl fmt::Debug for Device {
 
 impl Properties {
     #[track_caller]
-    fn read(loaded: &Loaded, device: c_int, id: &str) -> Result<Self> {
-        let Loaded { driver, extras } = loaded;
+    fn read(loaded: &LoadedDriver, device: c_int, id: &str) -> Result<Self> {
+        let LoadedDriver { driver, extras } = loaded;
         let number = |attribute: Attribute| -> Result<u32> {
             let mut value: c_int = 0;
             // SAFETY: a valid out pointer and a device from device_get.

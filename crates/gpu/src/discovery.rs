@@ -33,13 +33,16 @@ const MARK: &str = "roci-probe\t";
 pub struct Probe {
     program: PathBuf,
     arguments: Vec<OsString>,
+    /// For the list of devices.
     pub list_limit: Duration,
+    /// For the test of one device.
     pub selftest_limit: Duration,
 }
 
 /// A GPU that the driver reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+#[allow(missing_docs, reason = "as in `Properties`")]
+pub struct FoundGpu {
     pub vendor: Vendor,
     pub ordinal: u32,
     pub name: String,
@@ -56,11 +59,13 @@ pub struct Found {
 /// The machine's GPUs, best first, and the vendors without any, with the reason.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Discovery {
-    pub devices: Vec<Found>,
+    /// Usable or not.
+    pub devices: Vec<FoundGpu>,
+    /// Vendors without a device, each with the reason.
     pub absent: Vec<(Vendor, String)>,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FoundGpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, gib) = (if self.is_integrated { "integrated" } else { "discrete" }, self.memory_bytes as f64);
         let name = if self.name.is_empty() { "unnamed" } else { &self.name };
@@ -97,7 +102,7 @@ impl Discovery {
     }
 
     /// The best usable device, of one vendor or of any.
-    pub fn best(&self, vendor: Option<Vendor>) -> Option<&Found> {
+    pub fn best(&self, vendor: Option<Vendor>) -> Option<&FoundGpu> {
         self.devices.iter().find(|found| found.refused.is_none() && vendor.is_none_or(|wanted| wanted == found.vendor))
     }
 }
@@ -141,7 +146,7 @@ impl Probe {
     }
 
     /// The vendor's devices, untested.
-    pub fn list(&self, vendor: Vendor) -> Result<Vec<Found>> {
+    pub fn list(&self, vendor: Vendor) -> Result<Vec<FoundGpu>> {
         let task = format!("listing {vendor} GPUs");
         let lines = self.ask(&format!("list {}", vendor.word()), &task, self.list_limit)?;
         let broken = |line: &str| Error::Probe { what: task.clone(), why: format!("unexpected answer `{line}`") };
@@ -246,9 +251,9 @@ fn stop(child: &mut Child) -> String {
     "it does not end".into()
 }
 
-fn parse(vendor: Vendor, line: &str) -> Option<Found> {
+fn parse(vendor: Vendor, line: &str) -> Option<FoundGpu> {
     let mut fields = line.split('\t');
-    let found = Found {
+    let found = FoundGpu {
         vendor,
         ordinal: fields.next()?.parse().ok()?,
         arch: fields.next()?.to_owned(),
@@ -296,7 +301,7 @@ fn answer(question: &str) -> Result<Vec<String>> {
         }
         Some("blas") => {
             let queue = Queue::new(&Device::open(vendor, ordinal()?)?)?;
-            let blas = queue.blas(queue.alloc(4 << 20)?, &crate::blas::Kinds::ALL)?;
+            let blas = queue.blas(queue.alloc(4 << 20)?, &crate::blas::ProductTypes::ALL)?;
             let dropped = blas.dropped().into_iter().map(|(kinds, why)| format!("{kinds:?} dropped: {why}"));
             Ok([blas.library()].into_iter().chain(dropped).collect())
         }
@@ -356,8 +361,8 @@ pub fn self_test(device: &Device) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn found(ordinal: u32, gib: usize, is_integrated: bool, refused: Option<&str>) -> Found {
-        Found {
+    fn found(ordinal: u32, gib: usize, is_integrated: bool, refused: Option<&str>) -> FoundGpu {
+        FoundGpu {
             vendor: Vendor::Amd,
             ordinal,
             name: "a".into(),

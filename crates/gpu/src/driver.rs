@@ -25,7 +25,7 @@ pub struct Reply<R> {
 
 /// One row as data: for the header check and for reports.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct DriverRow {
     pub name: &'static str,
     pub hip: &'static str,
     pub cuda: &'static str,
@@ -34,7 +34,7 @@ pub struct Row {
     pub returns: &'static str,
 }
 
-impl Row {
+impl DriverRow {
     pub fn symbol(&self, vendor: Vendor) -> &'static str {
         match vendor {
             Vendor::Amd => self.hip,
@@ -49,8 +49,8 @@ macro_rules! table {
         pub struct $table:ident, rows $rows:ident, counts $counts:ident;
         $( $name:ident | $hip:literal | $cuda:literal | ($($arg:ident : $ty:ty),*) -> $ret:ty; )*
     ) => {
-        pub const $rows: &[Row] = &[$(
-            Row {
+        pub const $rows: &[DriverRow] = &[$(
+            DriverRow {
                 name: stringify!($name),
                 hip: $hip,
                 cuda: $cuda,
@@ -168,16 +168,16 @@ table! {
 }
 
 /// A vendor's driver, its extras and the library that holds them: loaded once, never unloaded.
-pub struct Loaded {
+pub struct LoadedDriver {
     pub driver: Driver,
     pub extras: Extras,
 }
 
-impl Loaded {
-    /// The vendor's driver, initialised. The first answer, good or bad, stands for the process.
-    pub fn get(vendor: Vendor) -> Result<&'static Loaded, Error> {
-        static AMD: OnceLock<Result<Loaded, Error>> = OnceLock::new();
-        static NVIDIA: OnceLock<Result<Loaded, Error>> = OnceLock::new();
+impl LoadedDriver {
+    /// The vendor's driver, initialised. The first result, good or bad, is kept for the life of the process.
+    pub fn get(vendor: Vendor) -> Result<&'static LoadedDriver, Error> {
+        static AMD: OnceLock<Result<LoadedDriver, Error>> = OnceLock::new();
+        static NVIDIA: OnceLock<Result<LoadedDriver, Error>> = OnceLock::new();
         let cell = match vendor {
             Vendor::Amd => &AMD,
             Vendor::Nvidia => &NVIDIA,
@@ -217,7 +217,7 @@ impl Rtc {
             Vendor::Nvidia => &NVIDIA,
         };
         cell.get_or_init(|| {
-            let driver_version = Loaded::get(vendor).ok().and_then(Loaded::version);
+            let driver_version = LoadedDriver::get(vendor).ok().and_then(LoadedDriver::version);
             let (library, path) = open_first(vendor, "run-time compiler", &vendor.rtc_libraries(driver_version))?;
             Rtc::fill(vendor, library, path)
         })

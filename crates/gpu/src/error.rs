@@ -13,18 +13,23 @@ use crate::vendor::Vendor;
 pub struct CallError {
     /// The vendor's symbol.
     pub call: &'static str,
+    /// The vendor's number for it.
     pub status: i32,
     /// The vendor's name for the status, e.g. `hipErrorIllegalAddress`.
     pub name: String,
     /// The vendor's words for it.
     pub text: String,
+    /// The device that was called.
     pub device: String,
     /// What the launcher was doing, where an op said so.
     pub op: Option<&'static str>,
+    /// The line of the program that asked for it.
     pub at: &'static Location<'static>,
 }
 
+/// Everything that can go wrong with a device.
 #[derive(Clone, Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Error {
     #[error("{device}: {call} failed with {name} ({status}): {text}{during}{place}", device = .0.device, call = .0.call,
             name = .0.name, status = .0.status, text = .0.text, place = place(.0.at),
@@ -84,6 +89,7 @@ fn place(at: &Location) -> String {
     if is_ours { format!(" (at {at})") } else { String::new() }
 }
 
+/// What this crate's fallible functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {

@@ -15,7 +15,7 @@ use crate::vendor::STATUS_NOT_READY;
 
 /// An event that only orders.
 #[derive(Clone, Copy, Debug)]
-pub enum Order {}
+pub enum Untimed {}
 /// An event that also takes the time.
 #[derive(Clone, Copy, Debug)]
 pub enum Timed {}
@@ -23,29 +23,30 @@ pub enum Timed {}
 mod sealed {
     use crate::shared::Timing;
 
-    pub trait Kind {
+    pub trait EventKind {
         const TIMING: Timing;
     }
-    impl Kind for super::Order {
+    impl EventKind for super::Untimed {
         const TIMING: Timing = Timing::Off;
     }
-    impl Kind for super::Timed {
+    impl EventKind for super::Timed {
         const TIMING: Timing = Timing::On;
     }
 }
 
-/// `Order` or `Timed`.
-pub trait Kind: sealed::Kind + 'static {}
-impl Kind for Order {}
-impl Kind for Timed {}
+/// `Untimed` or `Timed`.
+pub trait EventKind: sealed::EventKind + 'static {}
+impl EventKind for Untimed {}
+impl EventKind for Timed {}
 
-pub struct Event<K: Kind = Order> {
+/// A point in a queue's work.
+pub struct Event<K: EventKind = Untimed> {
     shared: Arc<Shared>,
     raw: raw::Event,
     kind: PhantomData<K>,
 }
 
-impl<K: Kind> Event<K> {
+impl<K: EventKind> Event<K> {
     /// Recorded at the end of what the queue has been given so far.
     #[track_caller]
     pub(crate) fn record(shared: &Arc<Shared>) -> Result<Self> {
@@ -57,6 +58,7 @@ impl<K: Kind> Event<K> {
         Ok(event)
     }
 
+    /// Whether the work before it is done. Does not wait.
     #[track_caller]
     pub fn is_done(&self) -> Result<bool> {
         let driver = self.shared.ready()?;
@@ -68,6 +70,7 @@ impl<K: Kind> Event<K> {
         self.shared.judge(reply).map(|()| true)
     }
 
+    /// Waits until the work before it is done.
     #[track_caller]
     pub fn wait(&self) -> Result<()> {
         // SAFETY: a live event.
@@ -97,7 +100,7 @@ impl Event<Timed> {
     }
 }
 
-impl<K: Kind> Drop for Event<K> {
+impl<K: EventKind> Drop for Event<K> {
     fn drop(&mut self) {
         self.shared.give_event(self.raw, K::TIMING);
     }

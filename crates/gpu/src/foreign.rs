@@ -26,6 +26,7 @@ pub struct Binding {
 }
 
 impl Binding {
+    /// Binds a library's handle to this queue.
     #[track_caller]
     pub fn new(queue: &Queue) -> Result<Self> {
         let binding = Self { shared: queue.shared().clone() };
@@ -33,14 +34,17 @@ impl Binding {
         Ok(binding)
     }
 
+    /// The queue's device.
     pub fn device(&self) -> &Device {
         &self.shared.device
     }
 
+    /// The device's vendor.
     pub fn vendor(&self) -> Vendor {
         self.device().vendor()
     }
 
+    /// The queue that memory must belong to.
     pub fn queue_id(&self) -> QueueId {
         self.shared.id
     }

@@ -16,6 +16,7 @@ use crate::raw;
 use crate::shared::Shared;
 use crate::vendor::CAPTURE_THREAD_LOCAL;
 
+/// A captured sequence of launches and copies that one call repeats.
 pub struct Graph {
     shared: Arc<Shared>,
     exec: raw::GraphExec,
@@ -116,6 +117,7 @@ impl Graph {
         Ok(())
     }
 
+    /// Launches, copies and fills in it.
     pub fn n_nodes(&self) -> usize {
         self.n_nodes
     }

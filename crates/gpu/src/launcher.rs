@@ -1,4 +1,4 @@
-//! The enqueue-only side of a queue, and all that an op ever sees of the device.
+//! The enqueue-only interface of a queue, and all that an op ever sees of the device.
 //!
 //! A `Launcher` can launch, copy on the device and fill. It cannot allocate, wait or read back: those
 //! need the `Queue`. A graph capture hands out the same type, so an op that works live works captured.
@@ -16,8 +16,8 @@ use crate::driver::Reply;
 use crate::error::{Error, Result};
 use crate::event::{Event, Timed};
 use crate::module::{Grid, Kernel};
-use crate::overlap::Shape;
-use crate::queue::{Core, QueueId, Span};
+use crate::overlap::LaunchShape;
+use crate::queue::{Core, OpSpan, QueueId};
 
 /// What a capture must keep alive for as long as its graph: captured launches point at their arguments
 /// in some drivers, and the memory they name must not be freed.
@@ -46,6 +46,7 @@ pub struct Work {
     pub flops: u64,
 }
 
+/// Enqueues work on a queue, or into a capture.
 pub struct Launcher<'q> {
     core: &'q Core,
     tape: Option<&'q RefCell<Tape>>,
@@ -62,10 +63,12 @@ impl<'q> Launcher<'q> {
         Self { core, tape: Some(tape), op: Cell::new(None), work: Cell::default() }
     }
 
+    /// The queue's device.
     pub fn device(&self) -> &Device {
         &self.core.shared.device
     }
 
+    /// The queue that memory must belong to.
     pub fn queue_id(&self) -> QueueId {
         self.core.shared.id
     }
@@ -93,6 +96,7 @@ impl<'q> Launcher<'q> {
         self.work.set(Work { bytes: so_far.bytes + work.bytes, flops: so_far.flops + work.flops });
     }
 
+    /// Enqueues a kernel; every argument must belong to this queue.
     #[track_caller]
     pub fn launch<A: Args>(&self, kernel: &Kernel<A::Key>, grid: Grid, args: &A) -> Result<()> {
         let function = &*kernel.function;
@@ -125,7 +129,7 @@ impl<'q> Launcher<'q> {
         let ([x, y, z], [bx, by, bz]) = (grid.blocks, grid.threads);
         let stream = self.core.shared.stream;
         if function.overlaps {
-            let shape = Shape { grid: grid.blocks, block: grid.threads, shared_bytes: grid.shared_bytes, stream };
+            let shape = LaunchShape { grid: grid.blocks, block: grid.threads, shared_bytes: grid.shared_bytes, stream };
             // SAFETY: as below; and its program says that every kernel waits before it touches earlier work.
             let reply = unsafe { self.device().extras().launch_early(function.raw, shape, list.as_array()) };
             if let Some(reply) = reply {
@@ -245,7 +249,7 @@ impl Drop for Op<'_, '_> {
             && let Some(stop) = self.launcher.keep_error(Event::record(&core.shared))
             && let Some(profile) = &mut core.hooks.borrow_mut().profile
         {
-            profile.push(Span { name: self.name, start, stop, work });
+            profile.push(OpSpan { name: self.name, start, stop, work });
         }
         if let Some(ranges) = core.hooks.borrow().ranges {
             ranges.pop();

@@ -6,8 +6,10 @@
 //!
 //! What this crate does not know and must never learn: tensors, shapes of models, weights, tokens.
 //! There is no default stream, no synchronous copy, no device-wide wait, no way to name a stream above
-//! it, and no async. It never prints. Raw addresses and streams have two doors: [`foreign`], for crates that
+//! it, and no async. It never prints. Raw addresses and streams are reachable in two places: [`foreign`], for crates that
 //! wrap a vendor's library, and [`unchecked`], for code that stands in for another GPU layer.
+
+#![warn(missing_docs)]
 
 mod args;
 mod blas;
@@ -19,6 +21,7 @@ mod compile;
 mod counters;
 mod device;
 pub mod discovery;
+#[allow(missing_docs, reason = "hidden tables: the names are the vendors'")]
 mod driver;
 mod error;
 mod event;
@@ -35,18 +38,19 @@ mod raw;
 mod shared;
 pub mod unchecked;
 mod unchecked_blas;
+#[allow(missing_docs, reason = "hidden tables: the names are the vendors'")]
 mod vendor;
 
 pub use args::{Arg, ArgList, Args, Pointer};
-pub use blas::{Blas, Finish, Kinds, Layout, Number, Scalar, Shape};
+pub use blas::{Blas, FactorLayout, Finish, GemmShape, Number, ProductTypes, Scalar};
 pub use budget::{Bound, Budget, Gtt, HostMemory};
 pub use buffer::{Buffer, Element, Slice, SliceMut};
-pub use cache::{Cache, Entry};
-pub use compile::{Code, Program, Progress, Target, build, compiler};
+pub use cache::{Cache, CachedKernel};
+pub use compile::{BuildProgress, Code, Program, Target, build, compiler};
 pub use counters::Counters;
 pub use device::{Device, Memory, Properties};
 pub use error::{CallError, Error, Result};
-pub use event::{Event, Kind, Order, Timed};
+pub use event::{Event, EventKind, Timed, Untimed};
 pub use graph::Graph;
 pub use launcher::{Launcher, Op, Work};
 pub use module::{Grid, Kernel, Module, Resources};
@@ -60,7 +64,7 @@ pub use vendor::Vendor;
 /// The tables as data, for the check against the vendors' headers.
 #[doc(hidden)]
 pub mod tables {
-    pub use crate::driver::{DRIVER_ROWS, RTC_ROWS, Row};
+    pub use crate::driver::{DRIVER_ROWS, DriverRow, RTC_ROWS};
     pub use crate::vendor::{
         Attribute, BlasNumbers, CAPTURE_THREAD_LOCAL, CUBLAS, EVENT_NO_TIMING, FUNCTION_LOCAL_BYTES,
         FUNCTION_MAX_THREADS, FUNCTION_REGISTERS, FUNCTION_SHARED_BYTES, HIP_ARCH_OFFSET_R0600, HIP_PROPERTIES_BYTES,

@@ -78,6 +78,7 @@ impl Module {
         Ok(Kernel { function: Arc::new(function), args: PhantomData })
     }
 
+    /// Where it was loaded.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -100,11 +101,13 @@ impl Module {
 /// What the compiler gave a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resources {
+    /// The largest block it can be launched with.
     pub max_threads: u32,
     /// Static shared memory.
     pub shared_bytes: u32,
     /// Scratch per thread: spills, and arrays indexed at run time.
     pub local_bytes: u32,
+    /// Registers of a thread.
     pub registers: u32,
 }
 
@@ -158,7 +161,9 @@ impl<A> Clone for Kernel<A> {
 /// The shape of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grid {
+    /// Blocks in x, y and z.
     pub blocks: [u32; 3],
+    /// Threads of a block in x, y and z.
     pub threads: [u32; 3],
     /// Dynamic shared memory.
     pub shared_bytes: u32,
@@ -175,6 +180,7 @@ impl Grid {
         Self { blocks: [blocks_x, blocks_y, 1], threads: [threads, 1, 1], shared_bytes: 0 }
     }
 
+    /// With this much dynamic shared memory.
     #[must_use]
     pub const fn shared(mut self, bytes: u32) -> Self {
         self.shared_bytes = bytes;
@@ -188,10 +194,12 @@ impl<A> Kernel<A> {
         Self { function, args: PhantomData }
     }
 
+    /// The entry point's name.
     pub fn name(&self) -> &str {
         &self.function.name
     }
 
+    /// What the compiler gave it.
     pub fn resources(&self) -> Resources {
         self.function.resources
     }

@@ -12,7 +12,7 @@ use crate::raw::{Function, Stream};
 use crate::vendor::Vendor;
 
 pub type LaunchEx =
-    unsafe extern "C" fn(config: *const Config, function: Function, *mut *mut c_void, *mut *mut c_void) -> c_int;
+    unsafe extern "C" fn(config: *const LaunchConfig, function: Function, *mut *mut c_void, *mut *mut c_void) -> c_int;
 
 const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
 
@@ -26,7 +26,7 @@ pub struct Attribute {
 
 /// `CUlaunchConfig`.
 #[repr(C)]
-pub struct Config {
+pub struct LaunchConfig {
     grid: [c_uint; 3],
     block: [c_uint; 3],
     shared_bytes: c_uint,
@@ -35,11 +35,11 @@ pub struct Config {
     n_attributes: c_uint,
 }
 
-const _: () = assert!(size_of::<Attribute>() == 72 && size_of::<Config>() == 56);
+const _: () = assert!(size_of::<Attribute>() == 72 && size_of::<LaunchConfig>() == 56);
 
 /// The shape of a launch as both APIs take it.
 #[derive(Clone, Copy)]
-pub struct Shape {
+pub struct LaunchShape {
     pub grid: [c_uint; 3],
     pub block: [c_uint; 3],
     pub shared_bytes: c_uint,
@@ -59,12 +59,12 @@ pub fn is_possible(device: &Device) -> bool {
 
 /// # Safety
 /// As for `cuLaunchKernel`; and the kernel waits before it touches what earlier work in the stream wrote or reads.
-pub unsafe fn launch(call: LaunchEx, function: Function, shape: Shape, arguments: *mut *mut c_void) -> c_int {
+pub unsafe fn launch(call: LaunchEx, function: Function, shape: LaunchShape, arguments: *mut *mut c_void) -> c_int {
     let mut value = [0; 16];
     value[0] = 1;
     let attribute = Attribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, padding: 0, value };
-    let Shape { grid, block, shared_bytes, stream } = shape;
-    let config = Config { grid, block, shared_bytes, stream, attributes: &attribute, n_attributes: 1 };
+    let LaunchShape { grid, block, shared_bytes, stream } = shape;
+    let config = LaunchConfig { grid, block, shared_bytes, stream, attributes: &attribute, n_attributes: 1 };
     // SAFETY: the structs have the layout of NVIDIA's header (sizes asserted above, fields compared in
     // tests/it/headers.rs) and live during the call; the rest is the caller's.
     unsafe { call(&config, function, arguments, std::ptr::null_mut()) }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::buffer::Element;
 use crate::error::{Error, Result};
-use crate::event::{Event, Order};
+use crate::event::{Event, Untimed};
 use crate::shared::{Block, Shared};
 use crate::vendor::HOST_ALLOC_PORTABLE;
 
@@ -83,7 +83,7 @@ impl<T: Element> Drop for Pinned<T> {
 pub struct Pending<T: Element> {
     /// Taken out once, by `wait` or by `Drop`.
     memory: ManuallyDrop<Pinned<T>>,
-    event: Event<Order>,
+    event: Event<Untimed>,
     is_settled: bool,
 }
 
@@ -102,6 +102,7 @@ impl<T: Element> Pending<T> {
         }
     }
 
+    /// Whether the copy is done. Does not wait.
     #[track_caller]
     pub fn is_done(&self) -> Result<bool> {
         self.event.is_done()

@@ -12,6 +12,7 @@ use crate::shared::Shared;
 /// Every carved buffer starts on this many bytes: wide enough for any vector load and for a cache line.
 pub const ALIGNMENT: usize = 256;
 
+/// One allocation that many buffers are cut from.
 pub struct Pool {
     allocation: Arc<Allocation>,
     used: usize,
@@ -44,14 +45,17 @@ impl Pool {
         Ok(Buffer { allocation: self.allocation.clone(), start, len, element: PhantomData })
     }
 
+    /// Its size.
     pub fn bytes(&self) -> usize {
         self.allocation.bytes
     }
 
+    /// What was given out, padding included.
     pub fn used(&self) -> usize {
         self.used
     }
 
+    /// What is left.
     pub fn remaining(&self) -> usize {
         self.allocation.bytes - self.used
     }

@@ -12,12 +12,12 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::blas::{Blas, Kinds};
+use crate::blas::{Blas, ProductTypes};
 use crate::buffer::{Allocation, Buffer, Element, Slice, SliceMut};
 use crate::counters::{self, Meter};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::event::{Event, Kind, Order, Timed};
+use crate::event::{Event, EventKind, Timed, Untimed};
 use crate::graph::Graph;
 use crate::launcher::{Launcher, Work};
 use crate::pinned::{Pending, Pinned};
@@ -32,6 +32,7 @@ pub struct QueueId(pub(crate) u64);
 /// Whether to wait after every op.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DebugSync {
+    /// Never.
     Off,
     /// Slow; names the first op that fails or stalls.
     EachOp,
@@ -40,10 +41,13 @@ pub enum DebugSync {
 /// Whether named ops take their device times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profiling {
+    /// No.
     Off,
+    /// Each op, by events around it.
     EachOp,
 }
 
+/// A stream of work on one device, and the owner of the memory that is allocated from it.
 pub struct Queue {
     core: Core,
 }
@@ -58,11 +62,11 @@ pub(crate) struct Core {
 pub(crate) struct Hooks {
     pub is_debug_sync: bool,
     pub ranges: Option<&'static Ranges>,
-    pub profile: Option<Vec<Span>>,
+    pub profile: Option<Vec<OpSpan>>,
 }
 
 /// A named op's place in the queue's time.
-pub(crate) struct Span {
+pub(crate) struct OpSpan {
     pub name: &'static str,
     pub start: Event<Timed>,
     pub stop: Event<Timed>,
@@ -72,23 +76,29 @@ pub(crate) struct Span {
 /// One op as it ran.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct OpTime {
+    /// As [`Launcher::op`](crate::Launcher::op) was told.
     pub name: &'static str,
     /// From the start of the first op that was taken with it.
     pub start: Duration,
+    /// How long it took on the device.
     pub time: Duration,
+    /// What it counted with [`Launcher::count`](crate::Launcher::count).
     pub work: Work,
 }
 
 impl Queue {
+    /// A new stream on the device.
     #[track_caller]
     pub fn new(device: &Device) -> Result<Self> {
         Ok(Self { core: Core { shared: Arc::new(Shared::new(device)?), hooks: RefCell::default() } })
     }
 
+    /// Unique in the process.
     pub fn id(&self) -> QueueId {
         self.core.shared.id
     }
 
+    /// The device it runs on.
     pub fn device(&self) -> &Device {
         &self.core.shared.device
     }
@@ -113,6 +123,7 @@ impl Queue {
         self.core.shared.set_deadline(deadline);
     }
 
+    /// From the next op on.
     pub fn set_debug_sync(&self, mode: DebugSync) {
         self.core.hooks.borrow_mut().is_debug_sync = mode == DebugSync::EachOp;
     }
@@ -123,6 +134,7 @@ impl Queue {
         Ok(())
     }
 
+    /// From the next op on; times taken so far are dropped.
     pub fn set_profiling(&self, mode: Profiling) {
         self.core.hooks.borrow_mut().profile = (mode == Profiling::EachOp).then(Vec::new);
     }
@@ -132,7 +144,7 @@ impl Queue {
     pub fn take_profile(&self) -> Result<Vec<OpTime>> {
         let spans = self.core.hooks.borrow_mut().profile.as_mut().map(std::mem::take).unwrap_or_default();
         let Some(first) = spans.first() else { return Ok(Vec::new()) };
-        let op_time = |span: &Span| -> Result<OpTime> {
+        let op_time = |span: &OpSpan| -> Result<OpTime> {
             let (start, time) = (span.start.since(&first.start)?, span.stop.since(&span.start)?);
             Ok(OpTime { name: span.name, start, time, work: span.work })
         };
@@ -146,6 +158,7 @@ impl Queue {
         Ok(Buffer::whole(Allocation::new(&self.core.shared, bytes)?, len))
     }
 
+    /// Memory of `len` elements, all zero.
     #[track_caller]
     pub fn alloc_zeroed<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         let mut buffer = self.alloc(len)?;
@@ -242,7 +255,7 @@ impl Queue {
 
     /// An event after everything enqueued so far.
     #[track_caller]
-    pub fn record<K: Kind>(&self) -> Result<Event<K>> {
+    pub fn record<K: EventKind>(&self) -> Result<Event<K>> {
         Event::record(&self.core.shared)
     }
 
@@ -264,7 +277,7 @@ impl Queue {
         let Buffer { allocation, start, len, element } = buffer;
         let mut allocation = Arc::try_unwrap(allocation)
             .map_err(|_| fail("a graph or another buffer shares the allocation, and would race with the new owner"))?;
-        let event = self.record::<Order>()?;
+        let event = self.record::<Untimed>()?;
         let driver = to.core.shared.ready_outside_capture("a hand-over")?;
         // SAFETY: a recorded event and a live stream of the same device.
         to.core.shared.judge(unsafe { driver.stream_wait_event(to.core.shared.stream, event.raw(), 0) })?;
@@ -288,7 +301,7 @@ impl Queue {
     /// A BLAS handle that works on this queue and nowhere else, with `workspace` as its scratch memory.
     /// Each wanted kind is tried with a tiny product; those that fail are dropped with a reason.
     #[track_caller]
-    pub fn blas(&self, workspace: Buffer<u8>, wanted: &[Kinds]) -> Result<Blas> {
+    pub fn blas(&self, workspace: Buffer<u8>, wanted: &[ProductTypes]) -> Result<Blas> {
         self.own(workspace.queue_id(), "a buffer")?;
         Blas::new(self, workspace, wanted)
     }

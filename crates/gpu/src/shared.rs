@@ -41,7 +41,9 @@ pub(crate) struct Shared {
 /// Memory that the layer gave up instead of waiting for a dead device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leak {
+    /// What kind of thing it was.
     pub what: &'static str,
+    /// Its size.
     pub bytes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The door for raw addresses and streams without any check: for code that stands in for another GPU layer, whose
+//! Raw addresses and streams without any check: for code that stands in for another GPU layer, whose
 //! callers pass pointers and never heard of a `Slice`.
 //!
 //! Everything else of this crate proves with types what is left to the caller here: that an address is
@@ -17,7 +17,7 @@ use crate::args::Args;
 use crate::buffer::Allocation;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::event::{Event, Order};
+use crate::event::{Event, Untimed};
 use crate::module::{Function, Grid, Module, Resources};
 use crate::pinned::Pinned;
 use crate::raw::{self, Address};
@@ -33,11 +33,13 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// A new stream on the device.
     #[track_caller]
     pub fn new(device: &Device) -> Result<Self> {
         Ok(Self { shared: Arc::new(Shared::new(device)?) })
     }
 
+    /// The device it runs on.
     pub fn device(&self) -> &Device {
         &self.shared.device
     }
@@ -133,7 +135,7 @@ impl Stream {
 
     /// An event after everything enqueued so far.
     #[track_caller]
-    pub fn record(&self) -> Result<Event<Order>> {
+    pub fn record(&self) -> Result<Event<Untimed>> {
         Event::record(&self.shared)
     }
 
@@ -190,10 +192,12 @@ impl Kernel {
         crate::Kernel::of(self.function)
     }
 
+    /// The entry point's name.
     pub fn name(&self) -> &str {
         &self.function.name
     }
 
+    /// What the compiler gave it.
     pub fn resources(&self) -> Resources {
         self.function.resources
     }

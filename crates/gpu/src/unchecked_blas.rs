@@ -13,6 +13,7 @@ use crate::unchecked::Stream;
 
 /// The numbers a product is made of. Halves and f32 accumulate in f32, f64 in f64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Number {
     F16,
     BF16,
@@ -23,16 +24,19 @@ pub enum Number {
 /// One operand, column-major.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
+    /// Address of the first element.
     pub at: u64,
     /// Elements from a column to the next.
     pub ld: i32,
     /// Elements from a matrix of the batch to the next.
     pub stride: i64,
+    /// Whether its transpose is meant.
     pub is_transposed: bool,
 }
 
 /// C [m, n] = alpha A [m, k] B [k, n] + beta C, `batch` times.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the sentence above names them all")]
 pub struct Product {
     pub number: Number,
     pub m: i32,
@@ -46,6 +50,7 @@ pub struct Product {
     pub c: Matrix,
 }
 
+/// A BLAS handle bound to one stream.
 pub struct Blas {
     calls: Library,
     handle: Mutex<raw::Blas>,

@@ -16,9 +16,12 @@ use crate::error::Error;
 use crate::overlap::{self, LaunchEx};
 use crate::raw::{Context, Function};
 
+/// Whose driver a device is reached through.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Vendor {
+    /// HIP.
     Amd,
+    /// CUDA's driver API.
     Nvidia,
 }
 
@@ -104,8 +107,10 @@ pub const HIP_ARCH_OFFSET_R0600: usize = 1160;
 pub const HIP_ARCH_OFFSET_OLD: usize = 396;
 
 impl Vendor {
+    /// In the order in which devices are looked for.
     pub const ALL: [Vendor; 2] = [Vendor::Amd, Vendor::Nvidia];
 
+    /// The value of this vendor.
     pub fn pick<T>(self, amd: T, nvidia: T) -> T {
         match self {
             Vendor::Amd => amd,
@@ -118,6 +123,7 @@ impl Vendor {
         self.pick("rocm", "cuda")
     }
 
+    /// The vendor of a word that a user typed.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|vendor| vendor.word() == word)
     }
@@ -414,7 +420,7 @@ impl Extras {
     pub unsafe fn launch_early(
         &self,
         function: Function,
-        shape: overlap::Shape,
+        shape: overlap::LaunchShape,
         arguments: *mut *mut c_void,
     ) -> Option<Reply<c_int>> {
         let Extras::Nvidia { launch_ex: Some(call), .. } = self else { return None };

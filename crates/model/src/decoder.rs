@@ -201,7 +201,7 @@ impl Decoder {
         if let Some(cap) = config.logits_softcap {
             ops::softcap(exec, &mut out, cap)?;
         }
-        let n_choices = places.choices.len() / ops::Choice::WORDS;
+        let n_choices = places.choices.len() / ops::SampleParams::WORDS;
         if n_choices > 0 {
             self.choose(exec, places, n_choices)?;
         }

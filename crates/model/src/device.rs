@@ -12,7 +12,7 @@ use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
 use std::time::Duration;
 
-use gpu::{Buffer, DebugSync, Graph, Kinds, Launcher, Number, Pinned, Profiling, Queue};
+use gpu::{Buffer, DebugSync, Graph, Launcher, Number, Pinned, ProductTypes, Profiling, Queue};
 use ops::{Arena, AttentionPlan, Gpu, Kernels, Numerics, Workspace};
 
 pub use self::run::InFlight;
@@ -115,7 +115,11 @@ fn n_input_words(config: &Config, rows: MaxRows, n_blocks: usize) -> usize {
     let spans = SPAN_WORDS + 2 * (config.n_heads / config.n_kv_heads);
     let tables = n_blocks.saturating_mul(rows.batch.min(WHOLE_TABLES));
     let slopes = if config.alibi.is_some() { config.n_heads } else { 0 };
-    rows.batch * (INDICES + angles + spans) + slopes + PLAN_WORDS + tables + rows.logits * (ops::Choice::WORDS + 1)
+    rows.batch * (INDICES + angles + spans)
+        + slopes
+        + PLAN_WORDS
+        + tables
+        + rows.logits * (ops::SampleParams::WORDS + 1)
 }
 
 impl Device {
@@ -131,7 +135,7 @@ impl Device {
         let [activations, weights, parts] = sizes.workspace.map(|len| scratch.carve_bytes(len));
         let inputs = scratch.carve_words(sizes.n_input_words);
         let adjustments = scratch.carve_words(sizes.n_adjustment_words);
-        let wanted = [Kinds::new(Number::F16, Number::F32), Kinds::new(Number::F32, Number::F32)];
+        let wanted = [ProductTypes::new(Number::F16, Number::F32), ProductTypes::new(Number::F32, Number::F32)];
         // Never required: without it the kernels of this program do all the work, and say so.
         let blas = match queue.blas(scratch.carve_bytes(BLAS_BYTES), &wanted) {
             Ok(blas) => Some(blas),

@@ -1,7 +1,7 @@
 //! The feed-forward block of a layer: one of it, or a mixture of experts.
 
 use ops::{
-    Activation, Exec, ExpertLeft, ExpertMatrices, ExpertProduct, Group, GroupProduct, Mode, Product, Routes, Tensor,
+    Activation, Exec, ExpertLeft, ExpertMatrices, ExpertProduct, GroupProduct, Mode, Product, Routes, RowGroup, Tensor,
     View, ViewMut,
 };
 
@@ -208,7 +208,7 @@ type Chosen = Vec<(std::ops::Range<usize>, Linear)>;
 /// Each expert's rows through its matrices, with their biases.
 fn products(context: Context, x: View, sets: &mut [(&Chosen, &mut Tensor)]) -> Result<(), Error> {
     let n = x.n_rows();
-    let group = |(rows, linear): &(std::ops::Range<usize>, Linear)| Group {
+    let group = |(rows, linear): &(std::ops::Range<usize>, Linear)| RowGroup {
         rows: rows.clone(),
         weight: context.weights.view(linear.weight),
     };

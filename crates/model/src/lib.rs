@@ -1,5 +1,4 @@
-//! GRAPH: from a `Batch` of tokens to rows of logits. `Batch`, its ids and [`Forward`] are the crate `batch`'s, given on
-//! from here.
+//! Models: a `Batch` of tokens in, rows of logits out. `Batch`, its ids and [`Forward`] are re-exported from `batch`.
 //!
 //! Absences: this crate knows no request, no text, no sampling, no file format beyond `weights::Checkpoint`, and
 //! decides nothing about who owns a KV block.

@@ -2,7 +2,7 @@
 //! turns. Queries are brought into the compressed space and attend there, so that the KV pool holds one head; what
 //! they find is expanded to values afterwards.
 
-use ops::{Group, GroupProduct, Product, Tensor, View, ViewMut};
+use ops::{GroupProduct, Product, RowGroup, Tensor, View, ViewMut};
 
 use crate::Error;
 use crate::decoder::Context;
@@ -92,8 +92,8 @@ fn by_heads(
     let to_rows: Vec<u32> = (0..n_all).map(|i| (i % n_heads * n + i / n_heads) as u32).collect();
     ops::take_rows(context.exec, x, &to_heads, &mut gathered.rows_mut(n_all))?;
     let view = |head: usize| context.weights.view(weights[head]);
-    let groups: Vec<Group> =
-        (0..n_heads).map(|head| Group { rows: head * n..(head + 1) * n, weight: view(head) }).collect();
+    let groups: Vec<RowGroup> =
+        (0..n_heads).map(|head| RowGroup { rows: head * n..(head + 1) * n, weight: view(head) }).collect();
     let product = GroupProduct { groups, out: made.rows_mut(n_all) };
     ops::group_matmul(context.exec, gathered.rows(n_all), &mut [product])?;
     Ok(ops::take_rows(context.exec, made.rows(n_all), &to_rows, out)?)

@@ -26,7 +26,7 @@ use crate::{BLOCK_TOKENS, Batch, Choice, Config, Error, SeqRows, StepLimits};
 const REHEARSED_ROWS: [u32; 4] = [1, 17, 40, 512];
 
 /// How far the compilation of kernels is.
-pub type CompileProgress = gpu::Progress;
+pub type CompileProgress = gpu::BuildProgress;
 
 pub struct Model {
     pub(crate) runs_on: RunsOn,

@@ -19,7 +19,7 @@ pub struct Step<'a> {
     /// Where the rows for pooling and for logits stand among the kept ones.
     pub pooled: Vec<u32>,
     pub logits_rows: Vec<u32>,
-    /// `ops::Choice::words` of the last rows with logits.
+    /// `ops::SampleParams::words` of the last rows with logits.
     pub choices: Vec<u32>,
     /// Of each choice: with how many of the best tokens it is described, or `ops::NOT_ASKED`. Empty where none is.
     pub described: Vec<u32>,
@@ -207,9 +207,9 @@ fn slopes(largest: f32, n_heads: usize) -> Vec<f32> {
     even.chain((0..n_heads - n_even).map(|i| slope(2.0 * n_even as f32, 2 * i + 1))).collect()
 }
 
-fn choice_words(choice: &Choice, n_vocab: usize) -> [u32; ops::Choice::WORDS] {
+fn choice_words(choice: &Choice, n_vocab: usize) -> [u32; ops::SampleParams::WORDS] {
     let Choice { temperature, top_k, top_p, min_p, draw } = *choice;
-    ops::Choice { temperature, top_k, top_p, min_p, draw }.words(n_vocab)
+    ops::SampleParams { temperature, top_k, top_p, min_p, draw }.words(n_vocab)
 }
 
 fn described(batch: &Batch) -> Vec<u32> {

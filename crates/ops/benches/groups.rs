@@ -3,7 +3,9 @@
 
 use std::time::Instant;
 
-use ops::{Arena, Exec, Group, GroupProduct, Pool, Product, Tensor, View, ViewMut, group_matmul, matmul, pack, packed};
+use ops::{
+    Arena, Exec, GroupProduct, Pool, Product, RowGroup, Tensor, View, ViewMut, group_matmul, matmul, pack, packed,
+};
 use weights::Dtype;
 
 /// As Qwen3 30B-A3B's: small experts, eight of them a token.
@@ -45,7 +47,7 @@ fn main() {
             best[0] = best[0].min(start.elapsed().as_secs_f64());
             let start = Instant::now();
             let groups = rows.iter().zip(&experts);
-            let groups = groups.map(|(rows, weight)| Group { rows: rows.clone(), weight: weight.view() }).collect();
+            let groups = groups.map(|(rows, weight)| RowGroup { rows: rows.clone(), weight: weight.view() }).collect();
             let product = GroupProduct { groups, out: ViewMut::of_f32(&mut out, N_OUT) };
             group_matmul(exec, View::of_f32(&x, N_IN), &mut [product]).unwrap();
             best[1] = best[1].min(start.elapsed().as_secs_f64());

@@ -20,7 +20,7 @@ pub struct Adjustments {
     words: Vec<u32>,
 }
 
-/// What one row asks for. A token stands in each list at most once.
+/// What one row asks for. A token is in each list at most once.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct RowAdjustment<'a> {
     /// Added to the logit of a token; negative infinity forbids it.
@@ -105,7 +105,7 @@ pub fn adjust(exec: Exec, words: Indices, tokens: View, logits: &mut ViewMut) ->
     }
 }
 
-/// A row's list, taken apart.
+/// A row's list, by kind.
 struct List<'a> {
     head: &'a [u32],
     bias: &'a [u32],

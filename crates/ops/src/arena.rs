@@ -23,21 +23,21 @@ pub struct Arena {
 }
 
 enum Source {
-    Host(Arc<Block>),
+    Host(Arc<HostMapping>),
     Device(gpu::Pool),
 }
 
 /// The mapping, and where it starts; the mapping itself is only kept alive.
-struct Block {
+struct HostMapping {
     start: NonNull<u8>,
     len: usize,
     _memory: MmapMut,
 }
 
-// SAFETY: `Block` only owns the memory; each byte is reached through exactly one `Region`.
-unsafe impl Send for Block {}
+// SAFETY: `HostMapping` only owns the memory; each byte is reached through exactly one `Region`.
+unsafe impl Send for HostMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Block {}
+unsafe impl Sync for HostMapping {}
 
 #[derive(Copy, Clone)]
 enum Pages {
@@ -47,7 +47,7 @@ enum Pages {
 
 /// Exclusive owner of one part of an arena.
 enum Region {
-    Host { block: Arc<Block>, offset: usize, len: usize },
+    Host { block: Arc<HostMapping>, offset: usize, len: usize },
     Device(gpu::Buffer<u8>),
 }
 
@@ -94,7 +94,7 @@ impl Arena {
             Pages::Small => memmap2::Advice::NoHugePage,
         });
         let start = NonNull::new(memory.as_mut_ptr())?;
-        let block = Arc::new(Block { start, len: memory.len(), _memory: memory });
+        let block = Arc::new(HostMapping { start, len: memory.len(), _memory: memory });
         Some(Self { source: Source::Host(block), used_bytes: 0 })
     }
 

@@ -5,7 +5,7 @@
 
 use weights::Dtype;
 
-use crate::cpu::attention::{Input, run};
+use crate::cpu::attention::{AttentionInput, run};
 use crate::gpu::attention as launch;
 use crate::gpu::attention::DeviceSpans;
 use crate::kv_store::{KV_BLOCK, MAX_HEAD_DIM};
@@ -28,7 +28,7 @@ pub struct QuerySpan<'a> {
     /// Position of the first row; the others follow.
     pub first_position: usize,
     pub blocks: &'a [u32],
-    /// Whether a row sees only what stands before it, or the whole sequence.
+    /// Whether a row sees only what comes before it, or the whole sequence.
     pub is_causal: bool,
 }
 
@@ -166,7 +166,7 @@ pub fn attention_with<'s>(
             return launch::launch(gpu, q, kv, heads, (spans, device), shaping, out);
         }
     };
-    let input = Input {
+    let input = AttentionInput {
         numerics: pool.numerics(),
         q: q.f32s(OP, "q")?,
         k: kv.k.host_bytes(OP, "k")?,

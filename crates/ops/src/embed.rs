@@ -8,7 +8,7 @@ use crate::formats::{Float, dequantize, for_block};
 use crate::gpu::formats::FormatSet;
 use crate::gpu::unit::{Values, kernels};
 use crate::gpu::{count, format_number};
-use crate::tiles::{Format, TILE_ROWS};
+use crate::tiles::{TILE_ROWS, TileFormat};
 use crate::{Error, Exec, Gpu, Indices, Kernels, Layout, View, ViewMut};
 
 const OP: &str = "embed";
@@ -119,7 +119,7 @@ pub(crate) fn expect_device_layout(op: &'static str, weight: &View) -> Result<()
     Err(Error::Argument { op, what: format!("{} in {:?}, a GPU takes {expected:?}", weight.dtype, weight.layout) })
 }
 
-fn row_of_tiles<P: Format>(bytes: &[u8], row: usize, out: &mut [f32]) {
+fn row_of_tiles<P: TileFormat>(bytes: &[u8], row: usize, out: &mut [f32]) {
     let strip_bytes = out.len() / P::LEN * P::TILE_BYTES;
     let strip = &bytes[row / TILE_ROWS * strip_bytes..][..strip_bytes];
     for (tile, out) in strip.chunks_exact(P::TILE_BYTES).zip(out.chunks_exact_mut(P::LEN)) {

@@ -95,16 +95,17 @@ pub fn kv_store<'s>(
         Exec::Cpu(pool) => pool,
         Exec::Gpu(gpu) => return launch(gpu, k, v, slots, head_dim, k_pool, v_pool),
     };
-    let source = Source { k: k.f32s(OP, "k")?, v: v.f32s(OP, "v")?, slots: slots.host, n_heads, n_blocks, head_dim };
+    let new_tokens =
+        NewTokens { k: k.f32s(OP, "k")?, v: v.f32s(OP, "v")?, slots: slots.host, n_heads, n_blocks, head_dim };
     match k_pool.dtype {
         Dtype::F32 => {
             let (k_pool, v_pool) = (k_pool.f32s(OP, "k_pool")?, v_pool.f32s(OP, "v_pool")?);
-            source.store(pool, k_pool, v_pool, |from, to| to.copy_from_slice(from));
+            new_tokens.store(pool, k_pool, v_pool, |from, to| to.copy_from_slice(from));
         }
         Dtype::F16 => {
             let k_pool: &mut [f16] = bytemuck::cast_slice_mut(k_pool.host_bytes(OP, "k_pool")?);
             let v_pool: &mut [f16] = bytemuck::cast_slice_mut(v_pool.host_bytes(OP, "v_pool")?);
-            source.store(pool, k_pool, v_pool, |from, to| to.convert_from_f32_slice(from));
+            new_tokens.store(pool, k_pool, v_pool, |from, to| to.convert_from_f32_slice(from));
         }
         found => return Err(Error::Type { op: OP, what: "k_pool", found, expected: "F16 or F32" }),
     }
@@ -148,13 +149,7 @@ pub(crate) fn is_kept_f16(op: &'static str, found: Dtype) -> Result<bool, Error>
     }
 }
 
-/// A program for keys and values kept as f16 or f32.
-pub(crate) fn kv_program(name: &str, source: &str, is_f16: bool) -> gpu::Program {
-    let program = gpu::Program::new(name, source);
-    if is_f16 { program.define("KV_F16", 1) } else { program }
-}
-
-struct Source<'a> {
+struct NewTokens<'a> {
     k: &'a [f32],
     v: &'a [f32],
     slots: &'a [u32],
@@ -163,7 +158,7 @@ struct Source<'a> {
     head_dim: usize,
 }
 
-impl Source<'_> {
+impl NewTokens<'_> {
     fn store<T: Copy + Default + Send>(
         &self,
         pool: &Pool,

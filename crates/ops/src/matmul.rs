@@ -147,7 +147,7 @@ fn plan_of(exec: Exec, [n_rows, n_in]: [usize; 2], products: &[Product]) -> Prod
     plan::plan(machine, exec.numerics(), &ProductShape { n_rows, n_in, weights: &weights, may_be_coarse })
 }
 
-/// A norm that is computed on the way is never written, so whoever observes activations on a CPU goes without.
+/// A norm that is computed on the way is never written, so observers of activations on a CPU do not see it.
 fn fuses(exec: Exec, plan: &ProductPlan) -> bool {
     plan.fuses_left && !(matches!(exec, Exec::Cpu(_)) && observe::is_on())
 }

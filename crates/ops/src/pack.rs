@@ -9,11 +9,11 @@ use gpu::{Grid, Kernel, Slice, SliceMut};
 use weights::Dtype;
 
 use crate::Isa;
-use crate::formats::{Block, for_block};
+use crate::formats::{BlockFormat, for_block};
 use crate::gpu::formats::FormatSet;
 use crate::gpu::unit::{Values, kernels};
 use crate::gpu::{count, format_number};
-use crate::tiles::{Format, TILE_ROWS, has_tiles};
+use crate::tiles::{TILE_ROWS, TileFormat, has_tiles};
 use crate::view::{Shared, matrix_bytes};
 use crate::{Error, Exec, Gpu, Layout, View, ViewMut};
 
@@ -138,7 +138,7 @@ pub fn pack_rows(gpu: &Gpu, src: View, first_row: usize, dst: &mut ViewMut) -> R
     Ok(gpu.launcher.launch(&kernels.pack, Grid::line(n_src_groups.div_ceil(THREADS), THREADS), &args)?)
 }
 
-fn pack_strip<P: Format>(from: &[u8], n_rows: usize, n_blocks: usize, strip: usize, tiles: &mut [u8]) {
+fn pack_strip<P: TileFormat>(from: &[u8], n_rows: usize, n_blocks: usize, strip: usize, tiles: &mut [u8]) {
     const MAX_BYTES: usize = 256;
     let zeros = [0; MAX_BYTES];
     for (b, tile) in tiles.chunks_exact_mut(P::TILE_BYTES).enumerate() {

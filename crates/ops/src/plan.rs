@@ -11,12 +11,12 @@ use weights::Dtype;
 
 use crate::formats::for_block;
 use crate::gpu::mma;
-use crate::tiles::{Format, GROUP};
+use crate::tiles::{GROUP, TileFormat};
 use crate::{Isa, Layout, Numerics, Tuning};
 
-/// CPU: rows up to which plain weights are converted anew for each activation row.
+/// CPU: rows up to which plain weights are converted again for each activation row.
 pub(crate) const FEW_ROWS: usize = 8;
-/// CPU: rows up to which packed weights are unpacked anew for every tile of activations.
+/// CPU: rows up to which packed weights are unpacked again for every tile of activations.
 pub(crate) const SOME_ROWS: usize = 24;
 /// CPU: rows from which bytes and outliers pay for unpacking weights twice.
 const MANY_ROWS: usize = 64;
@@ -46,9 +46,9 @@ pub(crate) enum ProductKernel {
     Winograd,
     /// CPU, AVX-512: activations in bytes, outliers in f32.
     Bytes,
-    /// GPU: few rows, weights as they lie, activations in 16 bits (packed weights) or f32 (plain numbers).
+    /// GPU: few rows, weights as stored, activations in 16 bits (packed weights) or f32 (plain numbers).
     Matvec,
-    /// GPU: some to a few hundred rows on NVIDIA's matrix units, weights as they lie.
+    /// GPU: some to a few hundred rows on NVIDIA's matrix units, weights as stored.
     Mma,
     /// GPU: the vendor's BLAS library on decoded weights.
     Blas,
@@ -290,7 +290,7 @@ fn plan_gpu(chip: &ProductChip, shape: &ProductShape) -> ProductPlan {
     ProductPlan { kernels, fuses_left, refused }
 }
 
-/// One kernel for any number of rows: the matrix units where they read the weights as they lie, else `matvec`.
+/// One kernel for any number of rows: the matrix units where they can read the weights as stored, else `matvec`.
 fn plan_gpu_invariant(chip: &ProductChip, shape: &ProductShape) -> ProductPlan {
     let n_in = shape.n_in;
     let are_halves = shape.weights.iter().all(|weight| weight.dtype == Dtype::F16);

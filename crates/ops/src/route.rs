@@ -74,7 +74,7 @@ pub fn route(
     let scores = scores.f32s(OP, "scores")?;
     let bias = bias.map(|bias| bias.f32s(OP, "bias")).transpose()?;
     let mut pairs = Vec::with_capacity(n_rows * n_used);
-    let mut row = Row::default();
+    let mut row = RowRoute::default();
     for (row_idx, scores) in scores.chunks_exact(n_experts).enumerate() {
         row.choose(scores, bias, routing);
         pairs.extend(row.chosen.iter().map(|&(expert, weight)| (expert, row_idx as u32, weight)));
@@ -91,7 +91,7 @@ pub fn route(
 
 /// One row's choice; the vectors are kept between rows.
 #[derive(Default)]
-struct Row {
+struct RowRoute {
     weights: Vec<f32>,
     /// What is compared: the weights with the bias.
     keys: Vec<f32>,
@@ -99,7 +99,7 @@ struct Row {
     chosen: Vec<(usize, f32)>,
 }
 
-impl Row {
+impl RowRoute {
     fn choose(&mut self, scores: &[f32], bias: Option<&[f32]>, routing: &Routing) {
         self.weights.clear();
         match routing.gating {

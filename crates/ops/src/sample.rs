@@ -25,7 +25,7 @@ pub const DESCRIBED_WORDS: usize = 2 + 2 * MAX_TOP;
 
 /// How one token is chosen.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Choice {
+pub struct SampleParams {
     /// 0 takes the best token, and the rest changes nothing.
     pub temperature: f32,
     /// Keep the k best; 0 keeps all.
@@ -38,7 +38,7 @@ pub struct Choice {
     pub draw: f64,
 }
 
-impl Choice {
+impl SampleParams {
     pub const WORDS: usize = 8;
 
     /// As the kernel reads it.
@@ -121,11 +121,11 @@ kernels! {
 }
 
 /// One token a row of `logits` (`[n_rows, n_vocab]`, f32): its id, or [`NOT_NUMBERS`], as bits in `out` (`[n_rows, 1]`).
-/// `choices` are [`Choice::words`], one after the other.
+/// `choices` are [`SampleParams::words`], one after the other.
 pub fn sample(exec: Exec, logits: View, choices: Indices, out: &mut ViewMut) -> Result<(), Error> {
     let [n_rows, n_vocab] = logits.shape;
     out.expect_shape(OP, "out", [n_rows, 1])?;
-    if choices.len() != n_rows * Choice::WORDS || n_vocab == 0 {
+    if choices.len() != n_rows * SampleParams::WORDS || n_vocab == 0 {
         let what = format!("{} words of choices for {n_rows} rows of {n_vocab}", choices.len());
         return Err(Error::Argument { op: OP, what });
     }
@@ -133,9 +133,9 @@ pub fn sample(exec: Exec, logits: View, choices: Indices, out: &mut ViewMut) -> 
         Exec::Cpu(_) => {
             let (logits, out) = (logits.f32s(OP, "logits")?, out.f32s(OP, "out")?);
             for ((row, words), out) in
-                logits.chunks_exact(n_vocab).zip(choices.host.chunks_exact(Choice::WORDS)).zip(out)
+                logits.chunks_exact(n_vocab).zip(choices.host.chunks_exact(SampleParams::WORDS)).zip(out)
             {
-                *out = f32::from_bits(Choice::of_words(words).pick(row));
+                *out = f32::from_bits(SampleParams::of_words(words).pick(row));
             }
             Ok(())
         }
@@ -144,7 +144,7 @@ pub fn sample(exec: Exec, logits: View, choices: Indices, out: &mut ViewMut) -> 
     }
 }
 
-impl Choice {
+impl SampleParams {
     fn of_words(words: &[u32]) -> Self {
         let scale = f32::from_bits(words[0]);
         let fraction = |low: u32, high: u32| (f64::from(high) * 2f64.powi(32) + f64::from(low)) / 2f64.powi(64);
@@ -233,13 +233,13 @@ mod tests {
 
     #[test]
     fn words_say_what_was_chosen() {
-        let choice = Choice { temperature: 0.5, top_k: 40, top_p: 0.25, min_p: 0.5, draw: 0.75 };
-        let back = Choice::of_words(&choice.words(1000));
+        let choice = SampleParams { temperature: 0.5, top_k: 40, top_p: 0.25, min_p: 0.5, draw: 0.75 };
+        let back = SampleParams::of_words(&choice.words(1000));
         assert_eq!((back.temperature, back.top_k, back.top_p, back.draw), (0.5, 40, 0.25, 0.75));
         assert!((back.min_p - 0.5).abs() < 1e-6);
-        let open = Choice { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
-        assert_eq!(Choice::of_words(&open.words(1000)), open);
-        let most = Choice { draw: 1.0 - 2f64.powi(-53), ..choice };
+        let open = SampleParams { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
+        assert_eq!(SampleParams::of_words(&open.words(1000)), open);
+        let most = SampleParams { draw: 1.0 - 2f64.powi(-53), ..choice };
         assert_eq!(most.words(1)[6..], [0xffff_f800, u32::MAX]);
     }
 }

@@ -8,7 +8,7 @@ use weights::Dtype;
 use crate::Error;
 use crate::formats::{Float, for_block};
 use crate::plan::Weight;
-use crate::tiles::{Format, TILE_ROWS};
+use crate::tiles::{TILE_ROWS, TileFormat};
 
 #[derive(Copy, Clone)]
 pub struct View<'a> {

@@ -98,7 +98,7 @@ fn rate(n_tokens: usize, time: Duration) -> Option<f64> {
     (n_tokens > 0 && !time.is_zero()).then(|| n_tokens as f64 / time.as_secs_f64())
 }
 
-/// What a wait with a time limit came to.
+/// The outcome of a wait with a time limit.
 #[derive(Debug)]
 pub enum Next {
     /// Something happened.

@@ -151,10 +151,10 @@ pub fn device_names() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpu::discovery::Found;
+    use gpu::discovery::FoundGpu;
 
-    fn found(ordinal: u32, refused: Option<&str>) -> Found {
-        Found {
+    fn found(ordinal: u32, refused: Option<&str>) -> FoundGpu {
+        FoundGpu {
             vendor: Vendor::ALL[0],
             ordinal,
             name: "card".to_owned(),

@@ -44,13 +44,13 @@ mod injection {
     pub enum Fault {
         None,
         /// In a step of this number, from 1.
-        At(Kind, u64),
+        At(FaultKind, u64),
         /// In a step with this token.
         Poison(u32),
     }
 
     #[derive(Copy, Clone, Debug, PartialEq)]
-    pub enum Kind {
+    pub enum FaultKind {
         Abort,
         Hang,
         Kill,
@@ -69,13 +69,13 @@ mod injection {
             let item = script.split(',').nth(n_before as usize).and_then(|item| item.split_once('@'));
             let Some((name, step)) = item else { return Self::None };
             let kinds = [
-                ("abort", Kind::Abort),
-                ("hang", Kind::Hang),
-                ("kill", Kind::Kill),
-                ("panic", Kind::Panic),
-                ("error", Kind::Error),
-                ("memory", Kind::Memory),
-                ("segv", Kind::Segv),
+                ("abort", FaultKind::Abort),
+                ("hang", FaultKind::Hang),
+                ("kill", FaultKind::Kill),
+                ("panic", FaultKind::Panic),
+                ("error", FaultKind::Error),
+                ("memory", FaultKind::Memory),
+                ("segv", FaultKind::Segv),
             ];
             let kind = kinds.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind);
             match (kind, step.parse()) {
@@ -98,25 +98,25 @@ mod injection {
     }
 
     /// Breaks this process, or the step.
-    pub fn strike(kind: Kind, step: u64) -> Result<(), StepError> {
+    pub fn strike(kind: FaultKind, step: u64) -> Result<(), StepError> {
         eprintln!("fault injected in step {step}: {kind:?}");
         match kind {
-            Kind::Abort => std::process::abort(),
-            Kind::Hang => loop {
+            FaultKind::Abort => std::process::abort(),
+            FaultKind::Hang => loop {
                 std::thread::sleep(Duration::from_secs(3600));
             },
             // The handler that Rust installs for the second signal expects it to come again.
-            Kind::Kill | Kind::Segv => {
-                let signal = if kind == Kind::Kill { "-9" } else { "-11" };
+            FaultKind::Kill | FaultKind::Segv => {
+                let signal = if kind == FaultKind::Kill { "-9" } else { "-11" };
                 let own = std::process::id().to_string();
                 for _ in 0..2 {
                     let _ = std::process::Command::new("kill").args([signal, &own]).status();
                 }
                 Ok(())
             }
-            Kind::Panic => panic!("a fault was injected"),
-            Kind::Error => Err("a fault was injected".into()),
-            Kind::Memory => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u8; 1 << 40]>()),
+            FaultKind::Panic => panic!("a fault was injected"),
+            FaultKind::Error => Err("a fault was injected".into()),
+            FaultKind::Memory => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u8; 1 << 40]>()),
         }
     }
 
@@ -142,7 +142,7 @@ mod injection {
             match self.fault {
                 Fault::At(kind, step) if step == self.n_steps => strike(kind, self.n_steps)?,
                 Fault::Poison(token) if batch.tokens.iter().any(|other| other.0 == token) => {
-                    strike(Kind::Abort, self.n_steps)?
+                    strike(FaultKind::Abort, self.n_steps)?
                 }
                 _ => {}
             }
@@ -175,7 +175,10 @@ mod injection {
             let script = "abort@4,hang@2,none,error@9";
             let faults: Vec<Fault> = (0..5).map(|n| Fault::parse(script, n)).collect();
             let at = Fault::At;
-            assert_eq!(faults, [at(Kind::Abort, 4), at(Kind::Hang, 2), Fault::None, at(Kind::Error, 9), Fault::None]);
+            assert_eq!(
+                faults,
+                [at(FaultKind::Abort, 4), at(FaultKind::Hang, 2), Fault::None, at(FaultKind::Error, 9), Fault::None]
+            );
             assert_eq!(Fault::parse("poison=7", 3), Fault::Poison(7));
             assert_eq!(Fault::parse("", 0), Fault::None);
         }

@@ -30,7 +30,7 @@ pub(crate) struct Sender(Arc<Shared>);
 #[derive(Debug)]
 pub(crate) struct Receiver(Arc<Shared>);
 
-/// What a wait with a limit came to.
+/// The outcome of a wait with a time limit.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // one is moved per event, and a box would be an allocation for each
 pub(crate) enum Waited {

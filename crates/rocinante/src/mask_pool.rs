@@ -1,5 +1,5 @@
 //! Threads that compute masks, shared by all engines of the process, and others that compile constraints: a compiler
-//! that takes seconds must not stand before masks that take microseconds. Started with the first constraint; few,
+//! that takes seconds must not hold up masks that take microseconds. Started with the first constraint; few,
 //! because the model wants the cores.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// An expression nested in itself is taken apart level by level.
+/// A nested expression is parsed level by level.
 const STACK_BYTES: usize = 64 << 20;
 
 /// Threads that compile.

@@ -213,7 +213,7 @@ impl MemoryFit {
         let _ = writeln!(out, "memory plan for {device}");
         let MemoryPlan { weights_bytes, stored_bytes, .. } = self.memory;
         let _ = write!(out, "  weights  {}", bytes(weights_bytes as u64));
-        // A type whose blocks are laid out anew for this machine's products.
+        // A type whose blocks are rearranged for this machine's products.
         if weights_bytes > stored_bytes.saturating_add(stored_bytes / 16) {
             let _ = write!(out, "  laid out for this machine; {} in the file", human_bytes(stored_bytes as u64));
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ::model::{Attention, DeviceLimits, Numerics, Profiler, StepProfile, TokenId, Watch};
 use engine::{Embed, Handle};
-use text::answer::Format;
+use text::answer::AnswerFormat;
 use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
 use weights::Checkpoint;
@@ -248,12 +248,12 @@ impl Model {
         self.template.encode(&self.tokenizer, text)
     }
 
-    /// The steps since the last call and what the device can do at most, where times of ops are taken.
+    /// The steps since the last call and the limits of the device, where op times are measured.
     pub fn take_profile(&self) -> Option<(Vec<StepProfile>, DeviceLimits)> {
         self.profiler.as_ref().map(|profiler| (profiler.take(), profiler.limits))
     }
 
-    /// Whether it reads texts as a whole and makes vectors of them, and writes none.
+    /// Whether it is an encoder: it reads whole texts, computes embeddings and cannot generate text.
     pub fn is_encoder(&self) -> bool {
         self.handle.embeds().attention == Attention::Full
     }
@@ -292,7 +292,7 @@ impl Model {
     }
 
     /// How it writes its reasoning and its tool calls.
-    pub fn format(&self) -> &Format {
+    pub fn format(&self) -> &AnswerFormat {
         self.template.format()
     }
 

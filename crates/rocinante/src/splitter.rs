@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ::model::TokenId;
 use serde_json::Value;
-use text::answer::{Delta, Format, Parser};
+use text::answer::{AnswerFormat, Delta, Parser};
 use text::{Detokenizer, StopMatcher, Tokenizer};
 
 use crate::ids;
@@ -58,7 +58,7 @@ struct Manner {
     stop: Vec<String>,
     has_logprobs: bool,
     /// `None`: text is only text.
-    format: Option<Format>,
+    format: Option<AnswerFormat>,
     /// The end of what was rendered: it may have opened the reasoning.
     prompt: String,
     tools: Value,
@@ -93,7 +93,7 @@ impl Splitter {
         tokenizer: &Arc<Tokenizer>,
         stop: Vec<String>,
         has_logprobs: bool,
-        format: Format,
+        format: AnswerFormat,
         prompt: &str,
         tools: &[Value],
     ) -> Self {

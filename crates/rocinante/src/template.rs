@@ -2,7 +2,7 @@
 //! vocabulary has ChatML's marks, or, for base models that know neither, as plain text to be continued.
 
 use ::model::TokenId;
-use text::answer::Format;
+use text::answer::AnswerFormat;
 use text::{ChatTemplate, Ends, Message, RenderOptions, Specials, Tokenizer};
 
 use crate::{Result, files};
@@ -16,7 +16,7 @@ pub struct Template {
     /// `None`: a base model, which continues text.
     template: Option<ChatTemplate>,
     source: Option<String>,
-    format: Format,
+    format: AnswerFormat,
 }
 
 /// A prompt, as text and as tokens.
@@ -37,7 +37,7 @@ impl Template {
             None if knows_chatml() => Some(files::template(None, tokenizer)?),
             None => None,
         };
-        let format = source.as_deref().map_or_else(Format::default, Format::detect);
+        let format = source.as_deref().map_or_else(AnswerFormat::default, AnswerFormat::detect);
         Ok(Self { template, source, format })
     }
 
@@ -57,7 +57,7 @@ impl Template {
     }
 
     /// How the model writes its reasoning and its tool calls.
-    pub fn format(&self) -> &Format {
+    pub fn format(&self) -> &AnswerFormat {
         &self.format
     }
 

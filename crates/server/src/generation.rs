@@ -165,7 +165,8 @@ pub fn refused(model: &Loaded, error: rocinante::Error) -> ApiError {
     use rocinante::Error as E;
     match error {
         E::Encoder => {
-            let text = format!("`{}` is an encoder: it makes vectors and scores of texts, and writes none", model.name);
+            let text =
+                format!("`{}` is an encoder: it computes embeddings and scores, and cannot generate text", model.name);
             ApiError::bad(text).code("unsupported_model").param("model")
         }
         E::PromptTooLong { n_prompt, n_ctx, .. } => {

@@ -15,7 +15,7 @@ use rocinante::{ConstraintGuard, EnginePhase, EngineStatus, Model, Options, Temp
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
-use text::answer::Format;
+use text::answer::AnswerFormat;
 use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
 use tokio::sync::watch;
@@ -100,7 +100,7 @@ impl Loaded {
     }
 
     /// How it writes its reasoning and its tool calls.
-    pub fn format(&self) -> &Format {
+    pub fn format(&self) -> &AnswerFormat {
         self.template().format()
     }
 

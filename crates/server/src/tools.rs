@@ -7,17 +7,17 @@ use super::loaded::Loaded;
 use rocinante::Splitter;
 use serde_json::{Value, json};
 use text::Message;
-use text::answer::{self, Format};
+use text::answer::{self, AnswerFormat};
 use text::constraint::Constraint;
 
 /// The way of calling that models without one of their own are taught: the one most others were trained on.
 const TAUGHT: &str = "<tool_call>";
 
 /// How this answer will be written.
-fn format(model: &Loaded, ask: &Ask) -> Format {
+fn format(model: &Loaded, ask: &Ask) -> AnswerFormat {
     let is_told = !ask.tools.is_empty() && ask.choice != ToolChoice::None;
     let format = match is_told && !model.knows_tools() {
-        true => Format::detect(TAUGHT),
+        true => AnswerFormat::detect(TAUGHT),
         false => model.format().clone(),
     };
     match (is_told, is_forced(ask)) {

@@ -28,7 +28,7 @@ impl Sorter {
     /// Loads the kernels; an error names the chips there is code for.
     #[track_caller]
     pub fn new(device: &Device) -> gpu::Result<Self> {
-        // SAFETY: a test builds the objects anew from `kernels.rs` and compares.
+        // SAFETY: a test rebuilds the objects from `kernels.rs` and compares them.
         let kernels = unsafe { OBJECTS.load(device) }?;
         Ok(Self { kernels })
     }

@@ -1,9 +1,9 @@
 //! What a model wrote, taken apart: reasoning, text, calls of tools. One family writes calls as JSON between tags,
-//! another in channels, a third as XML; a [`Format`] says which, and is found from the chat template.
+//! another in channels, a third as XML; a [`AnswerFormat`] says which, and is found from the chat template.
 //!
 //! A [`Parser`] takes the text in pieces of any size and gives [`Delta`]s; joined, they are the same however the text
 //! was cut. Text is held back only while it may be the beginning of a mark, and white space until something follows.
-//! Marks are often special tokens, which a detokenizer does not show: give it [`Format::marks`] to show.
+//! Marks are often special tokens, which a detokenizer does not show: give it [`AnswerFormat::marks`] to show.
 
 mod channels;
 mod grammar;
@@ -20,45 +20,46 @@ pub use grammar::ToolChoice;
 use json_call::JsonCall;
 use markers::{Found, find};
 use python_call::PythonCall;
-pub use syntax::Format;
+pub use syntax::AnswerFormat;
 use syntax::{Body, Syntax};
 use tagged_call::TaggedCall;
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "fields are explained with their variant")]
 pub enum Delta {
+    /// Text the model thinks aloud, apart from the answer.
     Reasoning(String),
+    /// Text of the answer.
     Text(String),
     /// A call begins; calls are counted from 0. `id` only where the model wrote one before the name.
-    Call {
-        index: usize,
-        name: String,
-        id: Option<String>,
-    },
+    Call { index: usize, name: String, id: Option<String> },
     /// More of the JSON text of a call's arguments.
-    Arguments {
-        index: usize,
-        text: String,
-    },
+    Arguments { index: usize, text: String },
 }
 
 /// A whole answer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answer {
+#[allow(missing_docs, reason = "as in `Delta`")]
+pub struct ParsedAnswer {
     pub reasoning: String,
     pub text: String,
     pub calls: Vec<Call>,
 }
 
+/// A call of a tool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Call {
+    /// Where the model wrote one.
     pub id: Option<String>,
+    /// The tool's name.
     pub name: String,
     /// JSON, as the model wrote it.
     pub arguments: String,
 }
 
-impl Answer {
+impl ParsedAnswer {
+    /// Appends a piece.
     pub fn add(&mut self, delta: Delta) {
         match delta {
             Delta::Reasoning(text) => self.reasoning.push_str(&text),
@@ -87,7 +88,7 @@ enum Step {
 /// Takes an answer apart as it grows.
 #[derive(Debug)]
 pub struct Parser {
-    format: Format,
+    format: AnswerFormat,
     state: State,
     /// Text nobody has decided about yet.
     held: String,
@@ -126,7 +127,7 @@ enum Reader {
 impl Parser {
     /// `prompt` is what was rendered (its end is enough): some templates open the reasoning themselves. `tools` is the
     /// list of tools the model was told of, or null.
-    pub fn new(format: &Format, prompt: &str, tools: &Value) -> Self {
+    pub fn new(format: &AnswerFormat, prompt: &str, tools: &Value) -> Self {
         let begins_inside = format.reasoning.is_some_and(|(open, _)| prompt.trim_end().ends_with(open));
         let state = match format.channels {
             Some(_) => State::Channels,
@@ -147,6 +148,7 @@ impl Parser {
         }
     }
 
+    /// Takes more text and returns what is decided.
     pub fn push(&mut self, text: &str) -> Vec<Delta> {
         self.held.push_str(text);
         self.run(false);
@@ -192,9 +194,9 @@ impl Parser {
     }
 
     /// The whole of an answer at once.
-    pub fn parse(format: &Format, prompt: &str, tools: &Value, text: &str) -> Answer {
+    pub fn parse(format: &AnswerFormat, prompt: &str, tools: &Value, text: &str) -> ParsedAnswer {
         let mut parser = Self::new(format, prompt, tools);
-        let mut answer = Answer::default();
+        let mut answer = ParsedAnswer::default();
         let deltas = parser.push(text).into_iter().chain(parser.finish());
         deltas.for_each(|delta| answer.add(delta));
         answer

@@ -34,7 +34,9 @@ const NAME: &str = "chat_template";
 /// One message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Message {
+    /// `system`, `user`, `assistant`, `tool`, or what else the template knows.
     pub role: String,
+    /// The text.
     pub content: String,
     /// Further fields (`name`, `tool_calls`, `tool_call_id`, ...). One named `role` or `content` stands
     /// instead of the field above: for content that is null or a list of parts.
@@ -42,6 +44,7 @@ pub struct Message {
 }
 
 impl Message {
+    /// A message of text alone.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), extra: serde_json::Map::new() }
     }
@@ -89,6 +92,7 @@ impl ChatTemplate {
         Ok(self)
     }
 
+    /// The prompt for these messages.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
         let mut variables = serde_json::Map::new();
         for (name, text) in [("bos_token", &self.bos), ("eos_token", &self.eos)] {

@@ -3,7 +3,7 @@
 //!
 //! A [`Constraint`] is what a caller asks for; as a string ([`Constraint::to_spec`]) it travels through the engine's
 //! protocol. A [`Compiler`] belongs to one tokenizer and keeps what it compiled; a [`Matcher`] follows one answer.
-//! This module knows no engine: whoever starts one puts a thin `MaskFactory` around the compiler.
+//! This module knows no engine: the caller that starts one wraps the compiler in a thin `MaskFactory`.
 
 mod gbnf;
 mod limits;
@@ -59,6 +59,7 @@ impl Constraint {
         .to_string()
     }
 
+    /// Reads what [`Constraint::to_spec`] wrote.
     pub fn from_spec(spec: &str) -> Result<Self> {
         let bad =
             || Error::Constraint("expected a JSON object with one of: json, json_schema, regex, lark, gbnf".to_owned());
@@ -300,7 +301,7 @@ impl Matcher {
         self.parser.consume_token(token).map_err(|error| Error::Constraint(error.to_string()))
     }
 
-    /// Ends whatever the matcher is computing, from another thread; it is of no more use then.
+    /// Stops whatever the matcher is computing, from another thread; the matcher cannot be used afterwards.
     pub fn canceller(&self) -> Canceller {
         Canceller(self.parser.cancellation_handle())
     }
@@ -321,6 +322,7 @@ impl Matcher {
 pub struct Canceller(Option<CancellationHandle>);
 
 impl Canceller {
+    /// Returns at once; the matcher stops soon after.
     pub fn cancel(&self) {
         if let Some(handle) = &self.0 {
             handle.cancel();

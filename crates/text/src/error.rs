@@ -3,6 +3,7 @@
 /// A vocabulary that cannot be used, or a chat template that cannot be read or rendered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Error {
     #[error("tokenizer model `{model}` is not supported (supported: {supported})")]
     UnknownModel { model: String, supported: String },
@@ -51,8 +52,8 @@ pub enum Error {
     #[error("the constraint cannot be used: {0}")]
     Constraint(String),
 
-    /// A constraint that may be good; whoever was to look at it had no time.
-    #[error("the constraint cannot be looked at now: {0}")]
+    /// A constraint that may be valid, but could not be checked in time.
+    #[error("the constraint cannot be checked now: {0}")]
     ConstraintBusy(String),
 
     /// The template's source is not a template.

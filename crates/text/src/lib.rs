@@ -1,11 +1,12 @@
 //! Tokens to text and back: tokenizer, incremental detokenizer, stop strings, chat templates, constrained output, and
-//! answers taken apart into reasoning, text and calls of tools.
+//! answers split into reasoning, text and tool calls.
 //!
 //! What this crate does not know and must never learn: files and file formats (a [`Vocab`] is plain data
 //! that the caller fills), devices, models, logits, requests, HTTP, async. It reads no clock except when a
 //! chat template itself asks for the date.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod answer;
 mod bpe;

@@ -120,7 +120,7 @@ fn cut_powers<'a>(word: &'a str, out: &mut Vec<&'a str>) {
 }
 
 /// How many bytes at the end of a match `\s+(?!\S)` would have left: the last space of a run of two or more
-/// that stands before text.
+/// that precedes text.
 fn given_back(found: &str, is_at_end: bool, has_newline_branch: bool) -> usize {
     let mut chars = found.chars();
     let Some(last) = chars.next_back() else { return 0 };

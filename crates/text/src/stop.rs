@@ -28,6 +28,7 @@ impl StopMatcher {
         Self { stops, held: String::new(), is_stopped: false }
     }
 
+    /// Takes more text and returns what is safe to show.
     pub fn push(&mut self, text: &str) -> StopStep {
         if self.is_stopped {
             return StopStep { text: String::new(), is_stopped: true };

@@ -76,14 +76,16 @@ const END_TEXTS: &[&str] = &[
 pub enum Specials {
     /// They are: for text a chat template made.
     Parse,
-    /// They are letters like others: for text a user typed. User-defined tokens are still read whole.
+    /// They are ordinary text: for text a user typed. User-defined tokens are still read whole.
     Plain,
 }
 
 /// Whether BOS and EOS are added as the vocabulary says.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Ends {
+    /// As the vocabulary says.
     Add,
+    /// Neither.
     None,
 }
 
@@ -272,6 +274,7 @@ impl Tokenizer {
         &self.end_ids
     }
 
+    /// The number of tokens.
     pub fn n_vocab(&self) -> usize {
         self.pieces.kinds.len()
     }
@@ -281,10 +284,12 @@ impl Tokenizer {
         matches!(self.pieces.kinds.get(id as usize), Some(TokenKind::Control | TokenKind::Unused))
     }
 
+    /// The token that begins a text, where the vocabulary has one.
     pub fn bos(&self) -> Option<u32> {
         self.around.bos
     }
 
+    /// The token that ends a text, where the vocabulary has one.
     pub fn eos(&self) -> Option<u32> {
         self.around.eos
     }

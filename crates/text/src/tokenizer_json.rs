@@ -13,7 +13,9 @@ use crate::{Error, Result, byte_level};
 /// What stands beside a `tokenizer.json`, in tokenizer_config.json and generation_config.json.
 #[derive(Clone, Debug, Default)]
 pub struct JsonConfig {
+    /// Text of the token that begins a text.
     pub bos: Option<String>,
+    /// Text of the token that ends a text.
     pub eos: Option<String>,
     /// `eos_token_id` of generation_config.json, one or several.
     pub end_ids: Vec<u32>,

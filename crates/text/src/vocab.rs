@@ -26,9 +26,13 @@ pub struct Vocab {
     pub merges: Vec<String>,
     /// Scores, one for each token, or empty; SentencePiece and Unigram only.
     pub scores: Vec<f32>,
+    /// `bos_token_id`: begins a text.
     pub bos: Option<u32>,
+    /// `eos_token_id`: ends a text.
     pub eos: Option<u32>,
+    /// `eot_token_id`: ends a turn of a chat.
     pub eot: Option<u32>,
+    /// `unknown_token_id`: stands for what no token covers.
     pub unk: Option<u32>,
     /// `seperator_token_id` (so spelt there): ends a text for encoders.
     pub sep: Option<u32>,

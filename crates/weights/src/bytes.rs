@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use memmap2::Mmap;
 
+/// A range of bytes: mapped from a file, owned, or made on first use. Clones share them.
 #[derive(Clone)]
 pub struct Bytes {
     owner: Arc<Owner>,
@@ -30,6 +31,7 @@ enum Owner {
 }
 
 impl Bytes {
+    /// Takes ownership; nothing is copied.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let len = bytes.len();
         Self { owner: Arc::new(Owner::Vec(bytes)), start: 0, len }
@@ -58,10 +60,12 @@ impl Bytes {
         self.len
     }
 
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// Whether they lie in a mapped file.
     pub fn is_mapped(&self) -> bool {
         matches!(*self.owner, Owner::Mapped(_))
     }

@@ -1,6 +1,6 @@
-//! The one way to a model's weights: metadata, and tensors by name. Where they came from (GGUF in one file or several,
-//! safetensors, tensors made in memory) makes no difference to who reads them, except that names and conventions are
-//! those of the format.
+//! The one interface to a model's weights: metadata, and tensors by name. Where they came from (GGUF in one file or
+//! several, safetensors, tensors made in memory) makes no difference to the reader, except that names and conventions
+//! are those of the format.
 //!
 //! Opening reads and checks the header only; tensor data is paged in as it is touched. A tensor of a type this engine
 //! does not compute with is kept in a list of its own, and becomes an error only when it is asked for.
@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 
 use crate::{BlockLayout, Bytes, Error, HubFiles, Metadata, Result, Tensor, gguf, safetensors, source, tensor};
 
+/// A model's metadata and tensors.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: Option<PathBuf>,
-    format: Format,
+    format: FileFormat,
     description: String,
     file_bytes: u64,
     metadata: Metadata,
@@ -26,7 +27,7 @@ pub struct Checkpoint {
 
 /// Whose names and conventions the tensors follow.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Format {
+pub enum FileFormat {
     /// Also of checkpoints made in memory.
     Gguf,
     /// As Hugging Face's models are stored: what the metadata says in GGUF is in `hub`.
@@ -35,8 +36,8 @@ pub enum Format {
 
 /// What a reader found, before it becomes a checkpoint.
 #[derive(Debug)]
-pub(crate) struct Found {
-    pub format: Format,
+pub(crate) struct ReadFiles {
+    pub format: FileFormat,
     pub description: String,
     pub file_bytes: u64,
     pub metadata: Metadata,
@@ -49,9 +50,11 @@ pub(crate) struct Found {
 /// A tensor that is in the file, of a type this engine does not compute with.
 #[derive(Clone, Debug)]
 pub struct Unsupported {
+    /// The tensor's name.
     pub name: String,
     /// ggml's number of the type; `None` in safetensors.
     pub ggml_id: Option<u32>,
+    /// As its format calls the type.
     pub type_name: String,
     /// ggml's layout of that type; `None` for a type ggml did not have when this was written.
     pub layout: Option<BlockLayout>,
@@ -82,8 +85,8 @@ impl Checkpoint {
         Self::assemble(safetensors::read(&[bytes], Some(hub))?)
     }
 
-    fn assemble(found: Found) -> Result<Self> {
-        let Found { format, description, file_bytes, metadata, hub, notes, tensors, unsupported } = found;
+    fn assemble(found: ReadFiles) -> Result<Self> {
+        let ReadFiles { format, description, file_bytes, metadata, hub, notes, tensors, unsupported } = found;
         let by_name = index(&tensors)?;
         Ok(Self { path: None, format, description, file_bytes, metadata, hub, notes, tensors, by_name, unsupported })
     }
@@ -99,8 +102,8 @@ impl Checkpoint {
             }
             file_bytes += needs as u64;
         }
-        Self::assemble(Found {
-            format: Format::Gguf,
+        Self::assemble(ReadFiles {
+            format: FileFormat::Gguf,
             description: "in memory".to_owned(),
             file_bytes,
             metadata,
@@ -119,6 +122,7 @@ impl Checkpoint {
         Ok(Self { path, format, description, hub, notes, ..made })
     }
 
+    /// The keys of a GGUF file; empty for safetensors.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -163,7 +167,8 @@ impl Checkpoint {
         self.path.as_deref()
     }
 
-    pub fn format(&self) -> Format {
+    /// Whose names and conventions the tensors follow.
+    pub fn format(&self) -> FileFormat {
         self.format
     }
 

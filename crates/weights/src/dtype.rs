@@ -7,6 +7,7 @@
 use std::fmt;
 
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs, reason = "the names are ggml's")]
 pub enum Dtype {
     F32,
     F16,
@@ -44,6 +45,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// Every type that this engine computes with.
     pub const ALL: [Self; 33] = [
         Self::F32,
         Self::F16,
@@ -80,10 +82,12 @@ impl Dtype {
         Self::F64,
     ];
 
+    /// The type with this number in GGUF files.
     pub fn from_ggml(id: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.ggml_id() == id)
     }
 
+    /// Its number in GGUF files.
     pub const fn ggml_id(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -130,6 +134,7 @@ impl Dtype {
         }
     }
 
+    /// As ggml spells it: `Q4_K`.
     pub const fn name(self) -> &'static str {
         self.layout().name
     }
@@ -172,9 +177,13 @@ impl fmt::Display for Dtype {
 /// The layout of one of ggml's types, supported or not.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct BlockLayout {
+    /// Its number in GGUF files.
     pub ggml_id: u32,
+    /// As ggml spells it.
     pub name: &'static str,
+    /// Weights of a block.
     pub block_len: usize,
+    /// Bytes of a block.
     pub block_bytes: usize,
 }
 

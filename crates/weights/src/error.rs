@@ -4,10 +4,13 @@
 use std::io;
 use std::path::PathBuf;
 
+/// What this crate's fallible functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// A file that cannot be read or written, or that lacks what was asked for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Error {
     #[error("{}: cannot {action}: {source}", path.display())]
     Io { path: PathBuf, action: &'static str, source: io::Error },

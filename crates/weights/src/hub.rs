@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::{Bytes, Error, Result};
 
+/// What the folder of a Hugging Face model says besides the weights.
 #[derive(Clone, Debug)]
 pub struct HubFiles {
     /// Where they lie; `None` for files made in memory.

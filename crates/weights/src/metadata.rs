@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use crate::{Array, Error, Result, Value};
 
+/// Keys and values, in the order of the file.
 #[derive(Clone, Default, Debug)]
 pub struct Metadata {
     entries: Vec<(String, Value)>,
@@ -15,6 +16,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
+    /// No keys yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -30,14 +32,17 @@ impl Metadata {
         None
     }
 
+    /// The value of a key, of whatever type.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.by_key.get(key).map(|&idx| &self.entries[idx].1)
     }
 
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -47,10 +52,12 @@ impl Metadata {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
+    /// An integer of any width that fits; `None` without the key.
     pub fn u32(&self, key: &str) -> Result<Option<u32>> {
         self.integer(key, "an integer from 0 to 4294967295")
     }
 
+    /// An integer of any width that fits; `None` without the key.
     pub fn u64(&self, key: &str) -> Result<Option<u64>> {
         self.integer(key, "an integer from 0 to 18446744073709551615")
     }
@@ -68,6 +75,7 @@ impl Metadata {
         })
     }
 
+    /// A bool; `None` without the key.
     pub fn bool(&self, key: &str) -> Result<Option<bool>> {
         self.read(key, "a bool", |value| match *value {
             Value::Bool(v) => Some(v),
@@ -75,6 +83,7 @@ impl Metadata {
         })
     }
 
+    /// A string; `None` without the key.
     pub fn string(&self, key: &str) -> Result<Option<&str>> {
         self.read(key, "a string", |value| match value {
             Value::String(v) => Some(v.as_str()),
@@ -82,6 +91,7 @@ impl Metadata {
         })
     }
 
+    /// An array of strings; `None` without the key.
     pub fn strings(&self, key: &str) -> Result<Option<&[String]>> {
         self.read(key, "an array of strings", |value| match value {
             Value::Array(Array::String(v)) => Some(v.as_slice()),
@@ -89,6 +99,7 @@ impl Metadata {
         })
     }
 
+    /// An array of f32; `None` without the key.
     pub fn f32s(&self, key: &str) -> Result<Option<&[f32]>> {
         self.read(key, "an array of f32", |value| match value {
             Value::Array(Array::F32(v)) => Some(v.as_slice()),

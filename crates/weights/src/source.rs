@@ -4,18 +4,18 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::Found;
+use crate::checkpoint::ReadFiles;
 use crate::hub::in_folder;
 use crate::safetensors::{self, index};
 use crate::{Bytes, Error, Result, gguf};
 
 /// Reads whatever model `path` names.
-pub(crate) fn find(path: &Path) -> Result<Found> {
+pub(crate) fn find(path: &Path) -> Result<ReadFiles> {
     let kind = fs::metadata(path).map_err(|source| Error::Io { path: path.to_owned(), action: "open", source })?;
     if kind.is_dir() { folder(path) } else { file(path) }
 }
 
-fn file(path: &Path) -> Result<Found> {
+fn file(path: &Path) -> Result<ReadFiles> {
     let bytes = map(path)?;
     let inside = |error| in_file(path, error);
     if safetensors::is_safetensors(&bytes) {
@@ -46,7 +46,7 @@ fn file(path: &Path) -> Result<Found> {
 }
 
 /// Every file of a sharded model, by its index or, without one, by the names of the files.
-fn folder(path: &Path) -> Result<Found> {
+fn folder(path: &Path) -> Result<ReadFiles> {
     let names = names_in(path)?;
     let has = |name: &str| names.iter().any(|other| other == name);
     let shards: Vec<String> = if has(index::FILE) {
@@ -65,7 +65,7 @@ fn folder(path: &Path) -> Result<Found> {
     safetensors::read(&parts, hub).map_err(|error| in_file(path, error))
 }
 
-fn folder_of_gguf(path: &Path, names: &[String]) -> Result<Found> {
+fn folder_of_gguf(path: &Path, names: &[String]) -> Result<ReadFiles> {
     let is_model = |name: &&String| {
         let is_later_part = name.contains("-of-") && !name.contains("-00001-of-");
         name.ends_with(".gguf") && !is_later_part && !name.starts_with("mmproj")

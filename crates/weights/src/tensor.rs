@@ -2,12 +2,16 @@
 
 use crate::{Bytes, Dtype, Error, Result};
 
+/// A tensor of a checkpoint.
 #[derive(Clone, Debug)]
 pub struct Tensor {
+    /// Unique in its checkpoint.
     pub name: String,
+    /// How its weights are stored.
     pub dtype: Dtype,
     /// Outermost first: `[n_rows, n_cols]`. The last dimension lies contiguous in memory, in whole blocks.
     pub shape: Vec<usize>,
+    /// As many as type and shape ask for.
     pub bytes: Bytes,
 }
 
@@ -22,6 +26,7 @@ impl Tensor {
         Ok(Self { name, dtype, shape, bytes })
     }
 
+    /// All dimensions, multiplied.
     pub fn n_elements(&self) -> usize {
         self.shape.iter().product()
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs, reason = "the names are GGUF's types")]
 pub enum Value {
     U8(u8),
     I8(i8),
@@ -21,6 +22,7 @@ pub enum Value {
 
 /// Arrays keep their element type also when they are empty.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs, reason = "the names are GGUF's types")]
 pub enum Array {
     U8(Vec<u8>),
     I8(Vec<i8>),
@@ -39,6 +41,7 @@ pub enum Array {
 }
 
 impl Value {
+    /// As errors call it.
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::U8(_) => "u8",
@@ -83,6 +86,7 @@ impl Value {
 }
 
 impl Array {
+    /// The number of elements.
     pub fn len(&self) -> usize {
         match self {
             Self::U8(v) => v.len(),
@@ -101,10 +105,12 @@ impl Array {
         }
     }
 
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// As errors call the type of its elements.
     pub fn element_name(&self) -> &'static str {
         match self {
             Self::U8(_) => "u8",

@@ -1,9 +1,9 @@
 //! `roci bench`: how fast a model reads a prompt and generates, on this machine. Drives the model
 //! directly with made-up tokens: no tokenizer, no sampling, no scheduler in the figures.
 
-use crate::drive::{Driver, Span, Want};
+use crate::drive::{Driver, TokenSpan, Want};
 use crate::machine::Cpu;
-use crate::options::{Format, LoadArgs, print_json};
+use crate::options::{LoadArgs, ReportFormat, print_json};
 use crate::progress::{self, Counts};
 use crate::report::{self, HintExt, human_bytes};
 use crate::{model_file, profile, store};
@@ -86,7 +86,7 @@ pub struct Args {
     profile: Option<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    output: Format,
+    output: ReportFormat,
     /// Print the memory plan and load times to standard error
     #[arg(short, long)]
     verbose: bool,
@@ -200,45 +200,68 @@ pub fn main(args: &Args) -> Result<()> {
         let soaked = crate::soak::run(&mut bench.driver, choice, n_steps, max_batch, n_ctx)?;
         eprintln!("{soaked}");
     }
-    let notes = bench.driver.model().notes();
-    let n_threads = plan.options.n_threads;
-    if args.output == Format::Json {
-        let results = samples.iter().map(|samples| {
-            json!({"test": samples.test, "tokens": samples.n_tokens, "tokens_per_second": samples.median(),
-                   "samples": samples.per_second})
-        });
-        return print_json(&json!({
-            "model": name,
-            "file_bytes": files.checkpoint().file_bytes(),
-            "weights": args.weights.as_ref().map(|weights| &weights.name),
-            "device": device,
-            "cpu": Cpu::detect().name,
-            "threads": n_threads,
-            "kv_type": format!("{:?}", args.load.kv_type).to_lowercase(),
-            "deterministic": args.load.deterministic,
-            "prompt": args.prompt,
-            "generate": args.generate,
-            "depth": points[0].depth,
-            "batch": points[0].batch,
-            "load_s": load_s,
-            "peak_memory_bytes": rocinante::peak_bytes(),
-            "results": results.collect::<Vec<_>>(),
-        }));
+    let file_bytes = files.checkpoint().file_bytes();
+    let subject = Subject { name, file_bytes, device, n_threads: plan.options.n_threads, first: points[0], load_s };
+    if args.output == ReportFormat::Json {
+        return print_json(&subject.json(args, &samples));
     }
+    subject.print(&samples)?;
     let mut out = std::io::stdout().lock();
-    let size = human_bytes(files.checkpoint().file_bytes());
-    writeln!(out, "{name}, {size}, {device}, loaded in {load_s:.2} s")?;
-    for samples in &samples {
-        let (low, high) = samples.range();
-        writeln!(out, "{:24} {:>9.1} tokens/s  ({low:.1} to {high:.1})", samples.test, samples.median())?;
-    }
-    for note in notes {
+    for note in bench.driver.model().notes() {
         writeln!(out, "note: {note}")?;
     }
     for (step, limits) in profiled {
         writeln!(out, "{}", profile::table(&[step], &limits))?;
     }
     Ok(())
+}
+
+/// What was measured.
+struct Subject {
+    name: String,
+    file_bytes: u64,
+    device: String,
+    n_threads: usize,
+    /// The first point of the measurement.
+    first: Point,
+    load_s: f64,
+}
+
+impl Subject {
+    fn json(&self, args: &Args, samples: &[Samples]) -> serde_json::Value {
+        let results = samples.iter().map(|samples| {
+            json!({"test": samples.test, "tokens": samples.n_tokens, "tokens_per_second": samples.median(),
+                   "samples": samples.per_second})
+        });
+        json!({
+            "model": self.name,
+            "file_bytes": self.file_bytes,
+            "weights": args.weights.as_ref().map(|weights| &weights.name),
+            "device": self.device,
+            "cpu": Cpu::detect().name,
+            "threads": self.n_threads,
+            "kv_type": format!("{:?}", args.load.kv_type).to_lowercase(),
+            "deterministic": args.load.deterministic,
+            "prompt": args.prompt,
+            "generate": args.generate,
+            "depth": self.first.depth,
+            "batch": self.first.batch,
+            "load_s": self.load_s,
+            "peak_memory_bytes": rocinante::peak_bytes(),
+            "results": results.collect::<Vec<_>>(),
+        })
+    }
+
+    fn print(&self, samples: &[Samples]) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        let size = human_bytes(self.file_bytes);
+        writeln!(out, "{}, {size}, {}, loaded in {:.2} s", self.name, self.device, self.load_s)?;
+        for samples in samples {
+            let (low, high) = samples.range();
+            writeln!(out, "{:24} {:>9.1} tokens/s  ({low:.1} to {high:.1})", samples.test, samples.median())?;
+        }
+        Ok(())
+    }
 }
 
 fn open(args: &Args) -> Result<(String, ModelFiles)> {
@@ -322,7 +345,7 @@ impl Bench<'_> {
         let tokens = self.tokens(self.args.prompt, 0);
         let n_fed = (tokens.len() - 1) / self.prompt_step * self.prompt_step;
         self.driver.feed(0, self.point.depth, &tokens[..n_fed])?;
-        let last = Span { seq_idx: 0, start: self.point.depth + n_fed, tokens: &tokens[n_fed..] };
+        let last = TokenSpan { seq_idx: 0, start: self.point.depth + n_fed, tokens: &tokens[n_fed..] };
         self.driver.step(&[last], Want::Last)?;
         Ok(())
     }
@@ -334,8 +357,8 @@ impl Bench<'_> {
             let span = |(seq_idx, tokens): (usize, &'_ Vec<u32>)| (seq_idx, [tokens[i]]);
             let step: Vec<(usize, [u32; 1])> = tokens.iter().enumerate().map(span).collect();
             let start = self.point.depth + i;
-            let spans: Vec<Span<'_>> =
-                step.iter().map(|(seq_idx, tokens)| Span { seq_idx: *seq_idx, start, tokens }).collect();
+            let spans: Vec<TokenSpan<'_>> =
+                step.iter().map(|(seq_idx, tokens)| TokenSpan { seq_idx: *seq_idx, start, tokens }).collect();
             self.driver.step(&spans, Want::Best)?;
         }
         Ok(())
@@ -345,8 +368,8 @@ impl Bench<'_> {
     fn profile(&mut self) -> Result<Option<(model::StepProfile, model::DeviceLimits)>> {
         let tokens: Vec<[u32; 1]> = (0..self.point.batch).map(|seq| [self.tokens(1, seq)[0]]).collect();
         let start = self.point.depth;
-        let spans: Vec<Span<'_>> =
-            tokens.iter().enumerate().map(|(seq_idx, tokens)| Span { seq_idx, start, tokens }).collect();
+        let spans: Vec<TokenSpan<'_>> =
+            tokens.iter().enumerate().map(|(seq_idx, tokens)| TokenSpan { seq_idx, start, tokens }).collect();
         self.driver.profile(&spans)
     }
 

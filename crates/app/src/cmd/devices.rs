@@ -1,7 +1,7 @@
 //! `roci devices`: what can compute here.
 
 use crate::machine::Cpu;
-use crate::options::{Format, print_json};
+use crate::options::{ReportFormat, print_json};
 use crate::report::human_bytes;
 use anyhow::Result;
 use rocinante::HostMemory;
@@ -22,14 +22,14 @@ missing or refused.";
 pub struct Args {
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    output: Format,
+    output: ReportFormat,
 }
 
 pub fn main(args: &Args) -> Result<()> {
     let cpu = Cpu::detect();
     let memory = HostMemory::read();
     let found = gpu::discovery::Discovery::here();
-    if args.output == Format::Json {
+    if args.output == ReportFormat::Json {
         let gpus = found.devices.iter().map(|found| {
             serde_json::json!({
                 "device": format!("{}:{}", found.vendor.word(), found.ordinal),

@@ -10,7 +10,7 @@ use rocinante::HostMemory;
 use crate::doctor::selftest::{self, Tested, Types};
 use crate::doctor::{self, Section, Severity, System};
 use crate::machine::Cpu;
-use crate::options::{Format, print_json};
+use crate::options::{ReportFormat, print_json};
 use crate::report::{HintExt, counted, human_bytes};
 
 /// Find out what keeps a GPU from working, and test it
@@ -28,7 +28,7 @@ Examples:
 pub struct Args {
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    output: Format,
+    output: ReportFormat,
     /// Examine only, without running anything on a GPU
     #[arg(long)]
     no_test: bool,
@@ -88,8 +88,8 @@ pub fn main(args: &Args) -> Result<Health> {
     }
     let gpus = (system.is_live() && !args.no_test).then(|| test_gpus(args.types()));
     match args.output {
-        Format::Json => print_json(&as_json(&sections, gpus.as_ref()))?,
-        Format::Text => print_text(&sections, gpus.as_ref(), &system)?,
+        ReportFormat::Json => print_json(&as_json(&sections, gpus.as_ref()))?,
+        ReportFormat::Text => print_text(&sections, gpus.as_ref(), &system)?,
     }
     Ok(if n_problems(&sections, gpus.as_ref()) > 0 { Health::Ill } else { Health::Well })
 }

@@ -1,7 +1,7 @@
 //! `roci imatrix`: which columns of each weight matrix matter, measured on a text. The file serves `roci quantize` and
 //! llama.cpp's llama-quantize alike.
 
-use crate::drive::{Driver, Span, Want};
+use crate::drive::{Driver, TokenSpan, Want};
 use crate::options::LoadArgs;
 use crate::progress::{self, Counts};
 use crate::report::{self, HintExt};
@@ -51,8 +51,8 @@ pub fn main(args: &Args) -> Result<()> {
     let files = model_file::open_with(&path, &options)?;
     // Matrices go by GGUF's names, as `roci quantize` looks for them.
     let files = match files.checkpoint().format() {
-        weights::Format::Gguf => files,
-        weights::Format::Safetensors => {
+        weights::FileFormat::Gguf => files,
+        weights::FileFormat::Safetensors => {
             let exported = quantize::as_gguf(files.into_checkpoint(), &path);
             ModelFiles::of(exported.map_err(|error| model_file::hinted(&path, error))?, path.clone())
         }
@@ -77,7 +77,7 @@ pub fn main(args: &Args) -> Result<()> {
         }
         for (i, tokens) in chunk.chunks(max_batch_tokens).enumerate() {
             // One row of logits, so that the output layer is seen too.
-            driver.step(&[Span { seq_idx: 0, start: i * max_batch_tokens, tokens }], Want::Last)?;
+            driver.step(&[TokenSpan { seq_idx: 0, start: i * max_batch_tokens, tokens }], Want::Last)?;
         }
         bar.inc(1);
     }

@@ -1,7 +1,7 @@
 //! `roci inspect`: what a model file says about itself. Reads the header only, so it is instant for any
 //! size, and shows tensors of types that roci cannot run yet.
 
-use crate::options::{Format, LoadArgs, print_json};
+use crate::options::{LoadArgs, ReportFormat, print_json};
 use crate::report::{HintExt, human_bytes};
 use crate::{model_file, store};
 use anyhow::{Result, anyhow};
@@ -40,7 +40,7 @@ pub struct Args {
     plan: bool,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    output: Format,
+    output: ReportFormat,
     #[command(flatten)]
     load: LoadArgs,
 }
@@ -65,7 +65,7 @@ pub fn main(args: &Args) -> Result<()> {
         return print_plan(&files, args);
     }
     let rows = rows(checkpoint);
-    if args.output == Format::Json {
+    if args.output == ReportFormat::Json {
         return print_as_json(checkpoint, &rows);
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
@@ -144,17 +144,17 @@ fn print_plan(files: &ModelFiles, args: &Args) -> Result<()> {
     let plan = plan.map_err(|error| model_file::hinted(files.path(), error))?;
     plan.device.refused.iter().for_each(|why| crate::report::note(why));
     match args.output {
-        Format::Text => Ok(writeln!(std::io::stdout(), "{}", plan.lines())?),
-        Format::Json => print_json(&plan.fit.json()),
+        ReportFormat::Text => Ok(writeln!(std::io::stdout(), "{}", plan.lines())?),
+        ReportFormat::Json => print_json(&plan.fit.json()),
     }
 }
 
-fn print_key(checkpoint: &Checkpoint, key: &str, format: Format) -> Result<()> {
+fn print_key(checkpoint: &Checkpoint, key: &str, format: ReportFormat) -> Result<()> {
     let Some(value) = checkpoint.metadata().get(key) else {
         return Err(anyhow!("no metadata key `{key}` in the file")).hint("`roci inspect MODEL` shows the keys");
     };
     match (format, value) {
-        (Format::Text, Value::String(text)) => Ok(writeln!(std::io::stdout(), "{text}")?),
+        (ReportFormat::Text, Value::String(text)) => Ok(writeln!(std::io::stdout(), "{text}")?),
         _ => print_json(&value_json(value)),
     }
 }

@@ -1,7 +1,7 @@
 //! `roci kernels`: the compiled kernels that are kept on disk. They are made on first need; this makes the common ones
 //! before, and shows or removes what is there.
 
-use crate::options::{self, Format, print_json};
+use crate::options::{self, ReportFormat, print_json};
 use crate::progress::{self, Counts};
 use crate::report::{HintExt, human_bytes};
 use anyhow::{Context, Result, anyhow};
@@ -62,7 +62,7 @@ struct Build {
 struct List {
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    output: Format,
+    output: ReportFormat,
 }
 
 pub fn main(args: &Args) -> Result<()> {
@@ -116,7 +116,7 @@ fn make(build: &Build, cache: &Cache) -> Result<()> {
 
 fn show(args: &List, cache: &Cache, folder: &Path) -> Result<()> {
     let entries = cache.entries()?;
-    if args.output == Format::Json {
+    if args.output == ReportFormat::Json {
         let kernels = entries.iter().map(|entry| {
             let (unit, arch) = parts(&entry.name);
             json!({"name": unit, "architecture": arch, "bytes": entry.bytes, "file": format!("{}.co", entry.name)})

@@ -1,6 +1,6 @@
 //! `roci list`: the models on this machine, and the known names that are not.
 
-use crate::options::{Format, print_json};
+use crate::options::{ReportFormat, print_json};
 use crate::report::{self, human_bytes};
 use crate::table::Table;
 use anyhow::Result;
@@ -25,14 +25,14 @@ pub struct Args {
     all: bool,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    output: Format,
+    output: ReportFormat,
 }
 
 pub fn main(args: &Args) -> Result<()> {
     let store = Store::from_env()?;
     let entries = store.entries()?;
     let library = Library::builtin();
-    if args.output == Format::Json {
+    if args.output == ReportFormat::Json {
         let here = entries.iter().map(|entry| {
             serde_json::json!({"name": entry.name, "bytes": entry.n_bytes, "path": entry.path, "digest": entry.digest()})
         });

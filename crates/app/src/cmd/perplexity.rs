@@ -2,9 +2,9 @@
 //! Computes perplexity as llama.cpp's tool does, so that figures can be compared: the text is cut into
 //! chunks, each starts anew (with BOS where the vocabulary adds one), and its second half is scored.
 
-use crate::drive::{Driver, Span, Want};
-use crate::logits_file::{Reader, Shape, Writer};
-use crate::options::{Format, LoadArgs, print_json};
+use crate::drive::{Driver, TokenSpan, Want};
+use crate::logits_file::{LogitsShape, Reader, Writer};
+use crate::options::{LoadArgs, ReportFormat, print_json};
 use crate::progress::{self, Counts};
 use crate::report::{self, HintExt};
 use crate::{model_file, store};
@@ -49,7 +49,7 @@ pub struct Args {
     save_logits: Option<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    output: Format,
+    output: ReportFormat,
     #[command(flatten)]
     load: LoadArgs,
 }
@@ -221,7 +221,7 @@ fn score_chunk(
     let end = first + chunks.n_scored();
     for start in (first..end).step_by(LOGITS_STEP) {
         let rows = start..(start + LOGITS_STEP).min(end);
-        let logits = driver.step(&[Span { seq_idx: 0, start, tokens: &tokens[rows.clone()] }], Want::All)?;
+        let logits = driver.step(&[TokenSpan { seq_idx: 0, start, tokens: &tokens[rows.clone()] }], Want::All)?;
         let mut logprobs = vec![0.0; n_vocab];
         for (row, logits) in rows.zip(logits.chunks_exact(n_vocab)) {
             log_softmax(logits, &mut logprobs)?;
@@ -250,8 +250,8 @@ fn argmax(values: &[f32]) -> usize {
     best.0
 }
 
-fn shape(chunks: &Chunks, n_vocab: usize) -> Shape {
-    Shape { n_vocab, n_chunk: chunks.n_chunk, n_chunks: chunks.n_chunks, n_scored: chunks.n_scored() }
+fn shape(chunks: &Chunks, n_vocab: usize) -> LogitsShape {
+    LogitsShape { n_vocab, n_chunk: chunks.n_chunk, n_chunks: chunks.n_chunks, n_scored: chunks.n_scored() }
 }
 
 /// The value below which the fraction lies, of sorted values.
@@ -272,7 +272,7 @@ fn print_results(args: &Args, chunks: &Chunks, score: &Score, divergence: Option
             "base_perplexity": divergence.base_score.perplexity(),
         })
     });
-    if args.output == Format::Json {
+    if args.output == ReportFormat::Json {
         return print_json(&json!({
             "model": args.model,
             "file": args.file,

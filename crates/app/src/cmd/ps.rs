@@ -1,6 +1,6 @@
 //! `roci ps`: the models that a running server has in memory.
 
-use crate::options::{Format, print_json};
+use crate::options::{ReportFormat, print_json};
 use crate::report::human_bytes;
 use crate::running_server::ServerArgs;
 use crate::table::Table;
@@ -22,12 +22,12 @@ pub struct Args {
     server: ServerArgs,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    output: Format,
+    output: ReportFormat,
 }
 
 pub fn main(args: &Args) -> Result<()> {
     let answer = args.server.get("/api/ps")?;
-    if args.output == Format::Json {
+    if args.output == ReportFormat::Json {
         return print_json(&answer["models"]);
     }
     let models = answer["models"].as_array().map_or(&[][..], Vec::as_slice);

@@ -6,10 +6,10 @@ use crate::report::{self, HintExt, human_bytes};
 use crate::{model_file, store};
 use anyhow::{Context, Result, anyhow};
 use rocinante::quantize::{self, Importance, Mix, convert};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use weights::gguf::TensorInfo;
-use weights::{Format, GgufWriter};
+use weights::{Checkpoint, Dtype, FileFormat, GgufWriter, Metadata, Tensor};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,6 +49,41 @@ pub fn main(args: &Args) -> Result<()> {
     let path = store::resolve(&args.model)?;
     let checkpoint = model_file::open(&path)?.into_checkpoint();
     let n_source_bytes = checkpoint.file_bytes();
+    let mix = Mix::find(args.mix).expect("the argument was parsed to a known name");
+    check(args, &path, &checkpoint, mix)?;
+    let checkpoint = match checkpoint.format() {
+        FileFormat::Gguf => checkpoint,
+        FileFormat::Safetensors => {
+            checkpoint.notes().iter().for_each(|note| report::note(note));
+            quantize::as_gguf(checkpoint, &path)
+                .hint("`--quantize TYPE` of run and serve takes safetensors as they are")?
+        }
+    };
+    let importance = importance(args, &checkpoint)?;
+    let plan = mix.plan(&checkpoint, importance.is_some());
+    if plan.n_blind > 0 {
+        let n = plan.n_blind;
+        report::note(&format!("{n} tensors take types that want --imatrix; expect them to be worse without"));
+    }
+    if plan.n_fallback > 0 {
+        let n = plan.n_fallback;
+        report::note(&format!(
+            "{n} tensors have rows that do not fill whole blocks of their type and get a larger one"
+        ));
+    }
+    let start = Instant::now();
+    write(args, checkpoint, mix, &plan.types, importance.as_ref())?;
+    let n_bytes_out = std::fs::metadata(&args.out)?.len();
+    let (from, to) = (human_bytes(n_source_bytes), human_bytes(n_bytes_out));
+    if n_source_bytes < n_bytes_out {
+        report::note(&format!("the result is larger than its source ({to} from {from})"));
+    }
+    println!("{}: {from} -> {to} as {} in {:.1} s", args.out.display(), mix.name, start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Refuses what cannot be quantized, or would be by mistake.
+fn check(args: &Args, path: &Path, checkpoint: &Checkpoint, mix: &Mix) -> Result<()> {
     if let Some(tensor) = checkpoint.unsupported().first() {
         return Err(anyhow!("tensor `{}` has type {}", tensor.name, tensor.type_name))
             .hint("a file that cannot be read in full cannot be quantized");
@@ -60,102 +95,78 @@ pub fn main(args: &Args) -> Result<()> {
     if args.out.exists() && !args.force {
         return Err(anyhow!("`{}` exists", args.out.display())).hint("--force overwrites it");
     }
-    let mix = Mix::find(args.mix).expect("the argument was parsed to a known name");
-    let is_packed = |tensor: &weights::Tensor| !tensor.dtype.is_plain() && tensor.dtype != mix.base;
+    let is_packed = |tensor: &Tensor| !tensor.dtype.is_plain() && tensor.dtype != mix.base;
     if let Some(tensor) = checkpoint.tensors().iter().find(|tensor| is_packed(tensor))
         && !mix.base.is_plain()
         && !args.allow_requantize
     {
-        return Err(anyhow!(
-            "`{}` is packed already: tensor `{}` is {}",
-            path.display(),
-            tensor.name,
-            tensor.dtype.name()
-        ))
-        .hint("start from F16, BF16 or F32 weights, or add --allow-requantize and accept the loss");
+        let (file, name, dtype) = (path.display(), &tensor.name, tensor.dtype.name());
+        return Err(anyhow!("`{file}` is already quantized: tensor `{name}` is {dtype}"))
+            .hint("start from F16, BF16 or F32 weights, or add --allow-requantize and accept the loss");
     }
-    let checkpoint = match checkpoint.format() {
-        Format::Gguf => checkpoint,
-        Format::Safetensors => {
-            checkpoint.notes().iter().for_each(|note| report::note(note));
-            quantize::as_gguf(checkpoint, &path)
-                .hint("`--quantize TYPE` of run and serve takes safetensors as they are")?
-        }
-    };
-    let importance =
-        args.imatrix.as_deref().map(|file| Importance::read(file).map_err(|error| model_file::hinted(file, error)));
-    let importance = importance.transpose()?;
-    let plan = mix.plan(&checkpoint, importance.is_some());
-    if let (Some(importance), Some(file)) = (&importance, &args.imatrix) {
-        let is_known = |tensor: &weights::Tensor| importance.by_name.contains_key(&tensor.name);
-        if !checkpoint.tensors().iter().any(is_known) {
-            return Err(anyhow!("`{}` contains none of this model's tensors", file.display()))
-                .hint("create one from this model: roci imatrix MODEL TEXT OUT");
-        }
-    }
-    if plan.n_blind > 0 {
-        report::note(&format!(
-            "{} tensors take types that want --imatrix; expect them to be worse without",
-            plan.n_blind
-        ));
-    }
-    if plan.n_fallback > 0 {
-        report::note(&format!(
-            "{} tensors have rows that fill no blocks of their type and take a larger one",
-            plan.n_fallback
-        ));
-    }
+    Ok(())
+}
 
-    let mut metadata = checkpoint.metadata().clone();
+fn importance(args: &Args, checkpoint: &Checkpoint) -> Result<Option<Importance>> {
+    let Some(file) = &args.imatrix else { return Ok(None) };
+    let importance = Importance::read(file).map_err(|error| model_file::hinted(file, error))?;
+    if !checkpoint.tensors().iter().any(|tensor| importance.by_name.contains_key(&tensor.name)) {
+        return Err(anyhow!("`{}` contains none of this model's tensors", file.display()))
+            .hint("create one from this model: roci imatrix MODEL TEXT OUT");
+    }
+    Ok(Some(importance))
+}
+
+/// The source's metadata, without what says that it came in parts: the result is written whole.
+fn metadata(args: &Args, source: &Metadata, mix: &Mix, importance: Option<&Importance>) -> Metadata {
+    let mut metadata = source.clone();
     metadata.set("general.file_type", mix.file_type);
     metadata.set("general.quantization_version", 2u32);
-    if let (Some(importance), Some(file)) = (&importance, &args.imatrix) {
+    if let (Some(importance), Some(file)) = (importance, &args.imatrix) {
         metadata.set("quantize.imatrix.file", file.display().to_string());
         metadata.set("quantize.imatrix.entries_count", importance.by_name.len() as u32);
         metadata.set("quantize.imatrix.chunks_count", importance.n_chunks);
     }
-    // A model that came in parts is written whole.
-    let metadata = metadata.iter().filter(|(key, _)| !key.starts_with("split."));
-    let metadata = metadata.map(|(key, value)| (key.to_owned(), value.clone())).collect();
-    let infos: Vec<TensorInfo> = checkpoint
-        .tensors()
-        .iter()
-        .zip(&plan.types)
+    let whole = metadata.iter().filter(|(key, _)| !key.starts_with("split."));
+    whole.map(|(key, value)| (key.to_owned(), value.clone())).collect()
+}
+
+fn write(
+    args: &Args,
+    checkpoint: Checkpoint,
+    mix: &Mix,
+    types: &[Dtype],
+    importance: Option<&Importance>,
+) -> Result<()> {
+    let metadata = metadata(args, checkpoint.metadata(), mix, importance);
+    let tensors = checkpoint.tensors().iter().zip(types);
+    let infos: Vec<TensorInfo> = tensors
         .map(|(tensor, &dtype)| TensorInfo { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() })
         .collect();
-
     let n_bytes = |info: &TensorInfo| {
         (info.shape.iter().product::<usize>() / info.dtype.block_len() * info.dtype.block_bytes()) as u64
     };
     let total: u64 = infos.iter().map(n_bytes).sum();
     hub::disk::check_room(&args.out, total)?;
-    let failed = report::writing(&args.out, Some(total));
-    let start = Instant::now();
     let mut writer = GgufWriter::create(&args.out, &metadata, &infos)
         .hint("check that its folder exists and is writable")
-        .map_err(&failed)?;
-    let n_threads = bounded_threads(args.threads);
+        .map_err(report::writing(&args.out, Some(total)))?;
     let failed = report::writing(&args.out, Some(total));
+    let n_threads = bounded_threads(args.threads);
     let bar = progress::bar("quantizing", Some(total), Counts::Bytes);
-    // Each is let go of when it is written: one that was made from others takes memory of its own.
-    for (tensor, &dtype) in checkpoint.into_tensors().into_iter().zip(&plan.types) {
+    // Each tensor is dropped once it is written: one that was made from others takes memory of its own.
+    for (tensor, &dtype) in checkpoint.into_tensors().into_iter().zip(types) {
         bar.set_message(format!("  {}", tensor.name));
         if dtype == tensor.dtype {
             writer.tensor(&tensor.bytes).map_err(&failed)?;
             bar.inc(tensor.bytes.len() as u64);
         } else {
-            let bytes = convert::tensor(&tensor, dtype, importance.as_ref(), n_threads, |n| bar.inc(n));
+            let bytes = convert::tensor(&tensor, dtype, importance, n_threads, |n| bar.inc(n));
             writer.tensor(&bytes).map_err(&failed)?;
         }
         tensor.bytes.release_pages();
     }
     writer.finish().map_err(&failed).with_context(|| format!("cannot write `{}`", args.out.display()))?;
     bar.finish_and_clear();
-    let n_bytes_out = std::fs::metadata(&args.out)?.len();
-    let (from, to) = (human_bytes(n_source_bytes), human_bytes(n_bytes_out));
-    if n_source_bytes < n_bytes_out {
-        report::note(&format!("the result is larger than its source ({to} from {from})"));
-    }
-    println!("{}: {from} -> {to} as {} in {:.1} s", args.out.display(), mix.name, start.elapsed().as_secs_f64());
     Ok(())
 }

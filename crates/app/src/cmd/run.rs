@@ -5,7 +5,7 @@ use crate::chat;
 use crate::config;
 use crate::interrupt;
 use crate::model_file;
-use crate::options::{Format, LoadArgs, print_json};
+use crate::options::{LoadArgs, ReportFormat, print_json};
 use crate::profile;
 use crate::progress;
 use crate::report::{self, HintExt, human_bytes};
@@ -72,7 +72,7 @@ pub struct Args {
     pub logprobs: Option<u32>,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    pub output: Format,
+    pub output: ReportFormat,
     /// Print the memory plan, load times and missing fast paths to standard error
     #[arg(short, long)]
     pub verbose: bool,
@@ -145,7 +145,7 @@ pub fn beginning(system: Option<&str>, named: &Named) -> Vec<Message> {
 }
 
 pub fn main(args: &Args) -> Result<()> {
-    if args.logprobs.is_some() && args.output != Format::Json {
+    if args.logprobs.is_some() && args.output != ReportFormat::Json {
         return Err(anyhow!("--logprobs needs JSON output")).hint("add --output json");
     }
     let Resolved { path, named, .. } = store::resolve_named(args.model_name())?;
@@ -190,7 +190,7 @@ pub fn main(args: &Args) -> Result<()> {
     let request = request(&model, &args.sampling, args.logprobs, seed)?;
     let guard = interrupt::arm()?;
     let mut out = std::io::stdout().lock();
-    let is_json = args.output == Format::Json;
+    let is_json = args.output == ReportFormat::Json;
     let answer = generate(&model, tokens.clone(), &request, &guard, &mut |text| {
         if !is_json {
             out.write_all(text.as_bytes())?;

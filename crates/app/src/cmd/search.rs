@@ -1,6 +1,6 @@
 //! `roci search`: models that can be fetched: the names people know, and repositories of the hub.
 
-use crate::options::{Format, print_json};
+use crate::options::{ReportFormat, print_json};
 use crate::report;
 use crate::table::Table;
 use anyhow::Result;
@@ -27,7 +27,7 @@ pub struct Args {
     limit: u32,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    output: Format,
+    output: ReportFormat,
 }
 
 pub fn main(args: &Args) -> Result<()> {
@@ -36,7 +36,7 @@ pub fn main(args: &Args) -> Result<()> {
     let known: Vec<_> =
         library.models.iter().filter(|family| is_meant(&format!("{} {}", family.name, family.about))).collect();
     let hits = hub::search(&args.words.join(" "), args.limit as usize);
-    if args.output == Format::Json {
+    if args.output == ReportFormat::Json {
         let names: Vec<&str> = known.iter().map(|family| family.name.as_str()).collect();
         return print_json(&serde_json::json!({"names": names, "hub": hits?}));
     }

@@ -14,7 +14,7 @@ use server::disk::{Disk, Table};
 use server::gate::Gate;
 use server::json::BodyLimits;
 use server::keys::Keys;
-use server::kv_events::Publisher;
+use server::kv_events::{self, Publisher};
 use server::library;
 use server::listen::{Listen, Tls};
 use server::models::{Entry, Offer, Registry};
@@ -244,7 +244,7 @@ pub struct LogArgs {
     pub log_level: String,
     /// Log format
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-    pub log_format: log::Format,
+    pub log_format: log::LogFormat,
     /// Log prompts and answers too
     #[arg(long)]
     pub log_prompts: bool,
@@ -298,6 +298,22 @@ fn serve(args: &Args) -> Result<()> {
     let mut listen = listen(args)?;
     let typed = args.clone();
     listen.reader = Some(Box::new(move || read_again(&typed)));
+    let keys = open_keys(args)?;
+    log::install(&args.logs.log_level, args.logs.log_format)?;
+    if let Some(collector) = Collector::from_env(args.logs.otlp_endpoint.as_deref(), &|name| std::env::var(name).ok()) {
+        traces::install(collector);
+    }
+    let app = Arc::new(app(args, keys)?);
+    let outcome = run(&app, listen, args.kv.settings());
+    if let Some(disk) = &app.disk {
+        disk.flush();
+    }
+    traces::shut_down();
+    outcome
+}
+
+/// The keys that are required. Without any, only this machine may reach the server, unless --allow-anyone says otherwise.
+fn open_keys(args: &Args) -> Result<Keys> {
     let keys = args.access.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
     if !args.host.is_loopback() && keys.all().is_empty() && !args.access.allow_anyone {
         return Err(anyhow!("{} can be reached by others, but no key is required", args.host)).hint(
@@ -305,44 +321,11 @@ fn serve(args: &Args) -> Result<()> {
              --allow-anyone",
         );
     }
-    log::install(&args.logs.log_level, args.logs.log_format)?;
-    if let Some(collector) = Collector::from_env(args.logs.otlp_endpoint.as_deref(), &|name| std::env::var(name).ok()) {
-        traces::install(collector);
-    }
-    let offer = match (args.models.is_empty(), keys.all().is_empty() && !args.models_args.no_pull) {
-        (false, _) => Offer::Given,
-        (true, false) => Offer::Store,
-        (true, true) => Offer::StoreAndHub,
-    };
-    let mut entries = match offer {
-        Offer::Given => args.models.iter().map(|model| open_entry(model)).collect::<Result<Vec<_>>>()?,
-        Offer::Store | Offer::StoreAndHub => library::offered()?,
-    };
-    rename(&mut entries, &args.models_args.served_model_name)?;
-    for (i, entry) in entries.iter().enumerate() {
-        if entries[..i].iter().any(|other| other.name == entry.name) {
-            return Err(anyhow!("two models are named `{}`", entry.name)).hint("rename one: NAME=MODEL");
-        }
-    }
-    let scheduling = &args.scheduling;
-    let mut options = args.load.options(Workload::Server(Scheduling {
-        max_running: scheduling.max_running,
-        max_queue: scheduling.max_queue,
-        max_batch_tokens: scheduling.max_batch_tokens,
-        prefill_chunk: scheduling.prefill_chunk,
-        kv_tokens: scheduling.kv_tokens,
-        n_models: match offer {
-            Offer::Given => args.models_args.max_loaded.min(entries.len()),
-            Offer::Store | Offer::StoreAndHub => args.models_args.max_loaded,
-        },
-    }));
-    options.tells_cache = args.kv.kv_events.is_some();
-    if !args.models_args.in_process {
-        super::engine::in_process_of_its_own(&mut options, args.models_args.max_engine_deaths)?;
-    }
-    let ModelsArgs { max_loaded, strict_model_names, idle_unload, .. } = args.models_args;
-    let idle_unload = (idle_unload > 0).then(|| Duration::from_secs(idle_unload));
-    let models = Registry::new(entries, options, max_loaded, strict_model_names, idle_unload, offer);
+    Ok(keys)
+}
+
+fn app(args: &Args, keys: Keys) -> Result<App> {
+    let models = registry(args, !keys.all().is_empty())?;
     let pages = Policy {
         has_keys: !keys.all().is_empty(),
         hosts: args.access.allowed_host.clone(),
@@ -351,9 +334,9 @@ fn serve(args: &Args) -> Result<()> {
     let mut gate = Gate::new(keys, args.access.rate, args.access.concurrent);
     gate.metrics_need_key = !args.access.open_metrics;
     gate.audit = args.access.audit_log.as_deref().map(Audit::open).transpose()?;
+    let ModelsArgs { max_stored, max_stored_size, unknown_responses, .. } = args.models_args;
     // One half for responses, one for chats.
-    let kept_bytes = args.models_args.max_stored_size << 19;
-    let ModelsArgs { max_stored, unknown_responses, .. } = args.models_args;
+    let kept_bytes = max_stored_size << 19;
     let mut store = Store::new(max_stored, kept_bytes, unknown_responses);
     let mut chats = Store::new(max_stored, kept_bytes, unknown_responses);
     let key_file = args.models_args.store_key_file.as_deref();
@@ -363,7 +346,7 @@ fn serve(args: &Args) -> Result<()> {
         chats = chats.on_disk(Arc::clone(disk), Table::Chats)?;
         gate.usage.restore(&disk.all(Table::Usage)?);
     }
-    let app = Arc::new(App {
+    Ok(App {
         models,
         gate,
         defaults: defaults(&args.sampling),
@@ -380,24 +363,67 @@ fn serve(args: &Args) -> Result<()> {
         disk,
         metrics: Some(metrics::install()?),
         state: server::health::State::default(),
-    });
+    })
+}
+
+/// The models on offer, none of them loaded yet.
+fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
+    // A server with keys never downloads on request.
+    let offer = match (args.models.is_empty(), has_keys || args.models_args.no_pull) {
+        (false, _) => Offer::Given,
+        (true, true) => Offer::Store,
+        (true, false) => Offer::StoreAndHub,
+    };
+    let mut entries = match offer {
+        Offer::Given => args.models.iter().map(|model| open_entry(model)).collect::<Result<Vec<_>>>()?,
+        Offer::Store | Offer::StoreAndHub => library::offered()?,
+    };
+    rename(&mut entries, &args.models_args.served_model_name)?;
+    for (i, entry) in entries.iter().enumerate() {
+        if entries[..i].iter().any(|other| other.name == entry.name) {
+            return Err(anyhow!("two models are named `{}`", entry.name)).hint("rename one: NAME=MODEL");
+        }
+    }
+    let ModelsArgs { max_loaded, strict_model_names, idle_unload, .. } = args.models_args;
+    let n_models = match offer {
+        Offer::Given => max_loaded.min(entries.len()),
+        Offer::Store | Offer::StoreAndHub => max_loaded,
+    };
+    let mut options = args.load.options(Workload::Server(scheduling(&args.scheduling, n_models)));
+    options.tells_cache = args.kv.kv_events.is_some();
+    if !args.models_args.in_process {
+        super::engine::in_process_of_its_own(&mut options, args.models_args.max_engine_deaths)?;
+    }
+    let idle_unload = (idle_unload > 0).then(|| Duration::from_secs(idle_unload));
+    Ok(Registry::new(entries, options, max_loaded, strict_model_names, idle_unload, offer))
+}
+
+fn scheduling(args: &SchedulingArgs, n_models: usize) -> Scheduling {
+    Scheduling {
+        max_running: args.max_running,
+        max_queue: args.max_queue,
+        max_batch_tokens: args.max_batch_tokens,
+        prefill_chunk: args.prefill_chunk,
+        kv_tokens: args.kv_tokens,
+        n_models,
+    }
+}
+
+/// Serves until a signal ends it and what runs has been drained.
+fn run(app: &Arc<App>, listen: Listen, kv_events: Option<kv_events::Settings>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
     let outcome = runtime.block_on(async {
         let listener = server::listen::bind(listen.address).await?;
-        if let Some(settings) = args.kv.settings() {
+        if let Some(settings) = kv_events {
             app.models.publish_to(Publisher::bind(&settings, listener.local_addr()?).await?);
         }
         if let Err(error) = app.models.load_first().await {
             return Err(anyhow!(error.message)).hint("`roci inspect MODEL` shows what the file holds");
         }
-        server::run(Arc::clone(&app), listener, listen).await
+        server::run(Arc::clone(app), listener, listen).await
     });
     // Whatever still runs after the drain is not waited for.
     runtime.shutdown_timeout(Duration::from_secs(2));
-    if let Some(disk) = &app.disk {
-        disk.flush();
-    }
-    traces::shut_down();
     outcome
 }
 

@@ -1,6 +1,6 @@
 //! `roci tokenize`: text in, token ids and their text out. Needs the file's vocabulary only.
 
-use crate::options::{Format, print_json};
+use crate::options::{ReportFormat, print_json};
 use crate::report::{self, HintExt};
 use crate::{model_file, store};
 use anyhow::{Context, Result, anyhow};
@@ -32,7 +32,7 @@ pub struct Args {
     no_special: bool,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    output: Format,
+    output: ReportFormat,
 }
 
 pub fn main(args: &Args) -> Result<()> {
@@ -52,7 +52,7 @@ pub fn main(args: &Args) -> Result<()> {
         tokenizer.encode_with(&text, Specials::Parse, Ends::Add)
     };
     let pieces = ids.iter().map(|&id| tokenizer.token_text(id));
-    if args.output == Format::Json {
+    if args.output == ReportFormat::Json {
         let pieces: Vec<String> = pieces.collect();
         return print_json(&serde_json::json!({"n_tokens": ids.len(), "tokens": ids, "pieces": pieces}));
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use gpu::discovery::Found;
+use gpu::discovery::FoundGpu;
 use model::{Batch, BlockId, DeviceChoice, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId};
 use serde::{Deserialize, Serialize};
 use weights::Dtype;
@@ -67,7 +67,7 @@ pub enum Types {
 }
 
 /// Tests a device in a child process, which is this same program.
-pub fn in_child(found: &Found, types: Types, patience: u32) -> Tested {
+pub fn in_child(found: &FoundGpu, types: Types, patience: u32) -> Tested {
     let device = format!("{}:{}", found.vendor.word(), found.ordinal);
     let failed =
         |why: String| Tested { device: device.clone(), types: Vec::new(), bandwidth: None, failure: Some(why) };

@@ -107,7 +107,7 @@ fn nothing_is_overwritten_or_rounded_twice_by_mistake() {
     assert!(refused.stderr.starts_with("error: `a.gguf` exists\nhint: --force"), "{}", refused.stderr);
     assert_eq!(fs::read(roci.home.path().join("a.gguf")).unwrap(), before);
     let refused = run("a.gguf", "b.gguf", "Q8_0", &[]);
-    assert!(refused.stderr.contains("is packed already") && refused.code == Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("is already quantized") && refused.code == Some(1), "{}", refused.stderr);
     assert!(!roci.home.path().join("b.gguf").exists());
     let made = run("a.gguf", "b.gguf", "Q8_0", &["--allow-requantize"]);
     assert_eq!(made.code, Some(0), "{}", made.stderr);

@@ -1,6 +1,6 @@
-//! Candle's GPU kernels, written anew: one source for AMD and NVIDIA, compiled at run time.
+//! Candle's GPU kernels, rewritten: one source for AMD and NVIDIA, compiled at run time.
 //!
-//! Stands under an unmodified Candle with `[patch.crates-io]`. The names of the modules, of the kernels
+//! Used by an unmodified Candle through `[patch.crates-io]`. The names of the modules, of the kernels
 //! and of the launchers, and the order of their arguments, are those that Candle asks for; the code is
 //! our own. `Module::ptx` is C++ source with a table of kernels (see cudarc's `module.rs`), of which our
 //! `cudarc` compiles the one that is asked for.

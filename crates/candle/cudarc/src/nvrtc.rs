@@ -7,22 +7,22 @@
 use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Ptx(pub(crate) Kind);
+pub struct Ptx(pub(crate) PtxKind);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum PtxKind {
     Source(String),
     File(PathBuf),
 }
 
 impl Ptx {
     pub fn from_src(source: impl Into<String>) -> Self {
-        Self(Kind::Source(source.into()))
+        Self(PtxKind::Source(source.into()))
     }
 
     /// Read when the module is loaded.
     pub fn from_file(path: impl Into<PathBuf>) -> Self {
-        Self(Kind::File(path.into()))
+        Self(PtxKind::File(path.into()))
     }
 }
 

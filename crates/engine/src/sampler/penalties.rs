@@ -1,4 +1,4 @@
-//! Repetition, presence and frequency penalties over the latest tokens. Counted anew from the tokens for each choice,
+//! Repetition, presence and frequency penalties over the latest tokens. Recounted from the tokens for each choice,
 //! so that there is no state to carry when a sequence moves; the counts lie in one dense array that is reused.
 
 use batch::TokenId;

@@ -4,6 +4,7 @@ use super::*;
 use crate::sampling::{Dry, Mirostat, Stage, Xtc};
 
 /// The distribution `Sampling` defines, straight from the definitions: full lists, in f64, stage by stage.
+// Longer than other functions: an arm for each stage.
 fn exact(logits: &[f32], tokens: &[TokenId], sampling: &Sampling, allowed: Option<&TokenSet>) -> Vec<f64> {
     let mut x: Vec<f64> = logits.iter().map(|&l| f64::from(l)).collect();
     for (id, x) in x.iter_mut().enumerate() {

@@ -4,7 +4,7 @@
 
 use super::inst::Inst;
 use super::lane::LaneTest;
-use super::value::{F16, H16, Kind, Value};
+use super::value::{F16, H16, Value, ValueKind};
 use super::wave::{Group, Wave, gather, spread};
 use super::{Entry, Flow, Role};
 
@@ -89,17 +89,17 @@ pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
         }
         return None;
     }
-    let b32 = [Kind::B32, Kind::B32, Kind::None];
+    let b32 = [ValueKind::B32, ValueKind::B32, ValueKind::None];
     let entry = |run, kinds, dst| Some(Entry { run, role: Role::Lanes, kinds, dst, reads_dst: false });
     match op {
-        "v_cndmask_b32" => entry(select::<N, f32>, [Kind::F32, Kind::F32, Kind::None], Kind::B32),
-        "v_cndmask_b16" => entry(select::<N, H16>, [Kind::F16, Kind::F16, Kind::None], Kind::B16),
-        "v_add_co_u32" => entry(carry::<N, false, 0>, b32, Kind::B32),
-        "v_sub_co_u32" => entry(carry::<N, false, 1>, b32, Kind::B32),
-        "v_subrev_co_u32" => entry(carry::<N, false, 2>, b32, Kind::B32),
-        "v_add_co_ci_u32" => entry(carry::<N, true, 0>, b32, Kind::B32),
-        "v_sub_co_ci_u32" => entry(carry::<N, true, 1>, b32, Kind::B32),
-        "v_subrev_co_ci_u32" => entry(carry::<N, true, 2>, b32, Kind::B32),
+        "v_cndmask_b32" => entry(select::<N, f32>, [ValueKind::F32, ValueKind::F32, ValueKind::None], ValueKind::B32),
+        "v_cndmask_b16" => entry(select::<N, H16>, [ValueKind::F16, ValueKind::F16, ValueKind::None], ValueKind::B16),
+        "v_add_co_u32" => entry(carry::<N, false, 0>, b32, ValueKind::B32),
+        "v_sub_co_u32" => entry(carry::<N, false, 1>, b32, ValueKind::B32),
+        "v_subrev_co_u32" => entry(carry::<N, false, 2>, b32, ValueKind::B32),
+        "v_add_co_ci_u32" => entry(carry::<N, true, 0>, b32, ValueKind::B32),
+        "v_sub_co_ci_u32" => entry(carry::<N, true, 1>, b32, ValueKind::B32),
+        "v_subrev_co_ci_u32" => entry(carry::<N, true, 2>, b32, ValueKind::B32),
         _ => None,
     }
 }
@@ -151,12 +151,18 @@ fn carry<const N: usize, const CI: bool, const KIND: u8>(w: &mut Wave<N>, i: &In
 
 fn class<const N: usize>(ty: &str) -> Option<Entry<N>> {
     let entry = |run, kind, with| {
-        Some(Entry { run, role: Role::Compare, kinds: [kind, with, Kind::None], dst: Kind::None, reads_dst: false })
+        Some(Entry {
+            run,
+            role: Role::Compare,
+            kinds: [kind, with, ValueKind::None],
+            dst: ValueKind::None,
+            reads_dst: false,
+        })
     };
     match ty {
-        "f16" => entry(class_of::<N, 16>, Kind::F16, Kind::B16),
-        "f32" => entry(class_of::<N, 32>, Kind::F32, Kind::B32),
-        "f64" => entry(class_of::<N, 64>, Kind::F64, Kind::B32),
+        "f16" => entry(class_of::<N, 16>, ValueKind::F16, ValueKind::B16),
+        "f32" => entry(class_of::<N, 32>, ValueKind::F32, ValueKind::B32),
+        "f64" => entry(class_of::<N, 64>, ValueKind::F64, ValueKind::B32),
         _ => None,
     }
 }

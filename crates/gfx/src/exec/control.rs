@@ -6,6 +6,7 @@ use super::{Entry, Flow};
 use crate::error::Cause;
 use crate::isa::code;
 
+// Longer than other functions: a table with an arm for each instruction.
 pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
     let run: super::Handler<N> = match op {
         "s_endpgm" | "s_endpgm_saved" => |_, _, _| Flow::End,

@@ -2,19 +2,19 @@
 
 /// One of the two formats.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct Format {
+pub struct Fp8Format {
     n_mantissa: u32,
     bias: i32,
 }
 
 /// Four bits of exponent, three of mantissa.
-pub const FP8: Format = Format { n_mantissa: 3, bias: 8 };
+pub const FP8: Fp8Format = Fp8Format { n_mantissa: 3, bias: 8 };
 /// Five bits of exponent, two of mantissa.
-pub const BF8: Format = Format { n_mantissa: 2, bias: 16 };
+pub const BF8: Fp8Format = Fp8Format { n_mantissa: 2, bias: 16 };
 
 const NAN: u8 = 0x80;
 
-impl Format {
+impl Fp8Format {
     pub fn widen(self, bits: u8) -> f32 {
         if bits == NAN {
             return f32::NAN;

@@ -5,9 +5,9 @@
 //! need clamping, scaling or merging go to a spare row and are finished after it.
 
 use super::access::{Access, parse};
-use super::value::{Kind, f32_to_half};
+use super::value::{ValueKind, f32_to_half};
 use super::wave::{INLINE_FLOATS, ROW_AGPR, ROW_RESULT, ROW_SOURCE, ROW_SPARE, inline_double};
-use super::{Handler, find};
+use super::{Entry, Handler, find};
 use crate::error::Cause;
 use crate::isa::{Decoded, Dpp, Encoding, Family, Sdwa, code};
 
@@ -87,8 +87,8 @@ pub struct Inst<const N: usize> {
 #[derive(Clone, Debug)]
 pub struct Detail {
     pub family: Family,
-    pub kinds: [Kind; 3],
-    pub dst_kind: Kind,
+    pub kinds: [ValueKind; 3],
+    pub dst_kind: ValueKind,
     pub real_dst: u16,
     pub reads_dst: bool,
     pub neg: u8,
@@ -134,8 +134,8 @@ impl<const N: usize> Inst<N> {
     pub fn failing(cause: Cause, op: &'static str, offset: u32, n_words: u8, run: Handler<N>) -> Self {
         let detail = Detail {
             family: Family::Rdna3,
-            kinds: [Kind::None; 3],
-            dst_kind: Kind::None,
+            kinds: [ValueKind::None; 3],
+            dst_kind: ValueKind::None,
             real_dst: 0,
             reads_dst: false,
             neg: 0,
@@ -221,43 +221,53 @@ pub fn lower<const N: usize>(d: &Decoded, offset: u32) -> Result<Lowered<N>, Cau
     Ok(vec![x, y, copy])
 }
 
+/// The registers of an instruction, and which 16-bit operands are the high half of theirs (bit 3: the destination).
+struct Halves {
+    codes: [u16; 3],
+    dst: u16,
+    high: u8,
+}
+
+impl Halves {
+    fn of<const N: usize>(d: &Decoded, entry: &Entry<N>) -> Self {
+        let mut halves = Self { codes: d.src, dst: d.dst, high: 0 };
+        if entry.role == Role::Raw {
+            return halves;
+        }
+        // RDNA3's short forms keep the half in register bit 7, the long ones in op_sel.
+        let is_in_register = d.is_short && d.family == Family::Rdna3;
+        for (k, code) in halves.codes.iter_mut().enumerate().filter(|(k, _)| entry.kinds[*k].is_16()) {
+            if is_in_register {
+                halves.high |= u8::from(take_half(code)) << k;
+            } else if d.encoding != Encoding::Vop3p && d.op_sel >> k & 1 == 1 {
+                halves.high |= 1 << k;
+            }
+        }
+        if entry.dst.is_16() && (if is_in_register { take_half(&mut halves.dst) } else { d.op_sel & 8 != 0 }) {
+            halves.high |= 8;
+        }
+        halves
+    }
+}
+
+/// Clears a register's half bit, and says whether it was set.
+fn take_half(register: &mut u16) -> bool {
+    let is_high = *register >= code::VGPR + 128;
+    if is_high {
+        *register -= 128;
+    }
+    is_high
+}
+
 fn single<const N: usize>(d: &Decoded, offset: u32) -> Result<Inst<N>, Cause> {
     let mut entry = find::<N>(d).ok_or_else(|| Cause::Unsupported(d.op.to_string()))?;
-    let is_integer = matches!(entry.dst, Kind::B16 | Kind::B32 | Kind::B64);
+    let is_integer = matches!(entry.dst, ValueKind::B16 | ValueKind::B32 | ValueKind::B64);
     let saturates = d.is_clamped && entry.role == Role::Lanes && is_integer && d.encoding != Encoding::Vop3p;
     if saturates {
         let unknown = || Cause::Unsupported(format!("{} with integer clamp", d.op));
         entry = super::find_saturating::<N>(d).ok_or_else(unknown)?;
     }
-    let mut codes = d.src;
-    let mut dst_code = d.dst;
-    let mut high = 0;
-    if entry.role != Role::Raw {
-        for (k, kind) in entry.kinds.iter().enumerate() {
-            if !kind.is_16() {
-                continue;
-            }
-            // RDNA3's short forms keep the half in register bit 7, the long ones in op_sel.
-            if d.is_short && d.family == Family::Rdna3 {
-                if codes[k] >= code::VGPR + 128 {
-                    codes[k] -= 128;
-                    high |= 1 << k;
-                }
-            } else if d.encoding != Encoding::Vop3p && d.op_sel >> k & 1 == 1 {
-                high |= 1 << k;
-            }
-        }
-        if entry.dst.is_16() {
-            if d.is_short && d.family == Family::Rdna3 {
-                if dst_code >= code::VGPR + 128 {
-                    dst_code -= 128;
-                    high |= 8;
-                }
-            } else if d.op_sel & 8 != 0 {
-                high |= 8;
-            }
-        }
-    }
+    let Halves { codes, dst: dst_code, high } = Halves::of(d, &entry);
     let detail = Detail {
         family: d.family,
         kinds: entry.kinds,
@@ -316,7 +326,7 @@ fn place<const N: usize>(inst: &mut Inst<N>, d: &Decoded, role: Role) {
     // Packed and mixed instructions read neg and op_sel in their own way.
     let has_modifiers = d.encoding != Encoding::Vop3p;
     for k in 0..3 {
-        if detail.kinds[k] == Kind::None {
+        if detail.kinds[k] == ValueKind::None {
             continue;
         }
         let is_modified = has_modifiers && (detail.neg | detail.abs | detail.high) >> k & 1 == 1
@@ -359,16 +369,16 @@ fn place<const N: usize>(inst: &mut Inst<N>, d: &Decoded, role: Role) {
 }
 
 /// The value of a source that is no register at all, as an operand of this kind reads it.
-pub fn constant(at: u16, literal: u32, kind: Kind) -> Option<u64> {
+pub fn constant(at: u16, literal: u32, kind: ValueKind) -> Option<u64> {
     let float = || INLINE_FLOATS[at as usize - 240];
     Some(match at {
         128..=192 => at as u64 - 128,
         193..=208 => (192 - at as i64) as u64,
         240..=248 if kind.is_64() => inline_double(at).to_bits(),
-        240..=248 if kind == Kind::F16 => f32_to_half(float()) as u64,
+        240..=248 if kind == ValueKind::F16 => f32_to_half(float()) as u64,
         240..=248 => float().to_bits() as u64,
         // A literal is the high half of a double.
-        code::LITERAL if kind == Kind::F64 => (literal as u64) << 32,
+        code::LITERAL if kind == ValueKind::F64 => (literal as u64) << 32,
         code::LITERAL => literal as u64,
         _ => return None,
     })

@@ -5,7 +5,7 @@
 //! is the old destination. Bodies run on dead lanes too, so they must not trap.
 
 use super::inst::Inst;
-use super::value::{Kind, Value};
+use super::value::{Value, ValueKind};
 use super::wave::{Group, Wave};
 use super::{Entry, Flow, Role};
 
@@ -32,7 +32,7 @@ impl<const N: usize> Entry<N> {
             role: Role::Lanes,
             kinds: [O::A::KIND, O::B::KIND, O::C::KIND],
             dst: O::Out::KIND,
-            reads_dst: O::Old::KIND != Kind::None,
+            reads_dst: O::Old::KIND != ValueKind::None,
         }
     }
 
@@ -40,8 +40,8 @@ impl<const N: usize> Entry<N> {
         Entry {
             run: test::<N, O>,
             role: Role::Compare,
-            kinds: [O::A::KIND, O::A::KIND, Kind::None],
-            dst: Kind::None,
+            kinds: [O::A::KIND, O::A::KIND, ValueKind::None],
+            dst: ValueKind::None,
             reads_dst: false,
         }
     }
@@ -91,7 +91,7 @@ fn lanes<const N: usize, O: LaneOp>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<
 
 /// Writes the live lanes; a 16-bit result keeps the other half.
 #[inline(always)]
-fn merge<const N: usize>(to: &mut [u32; N], from: &[u32; N], live: &[u32; N], kind: Kind) {
+fn merge<const N: usize>(to: &mut [u32; N], from: &[u32; N], live: &[u32; N], kind: ValueKind) {
     let half = if kind.is_16() { 0xffff } else { !0 };
     for l in 0..N {
         let m = live[l] & half;
@@ -122,7 +122,7 @@ fn test<const N: usize, O: LaneTest>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 pub fn copy_row<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let from = w.v[i.src[0] as usize];
-    merge(&mut w.v[i.dst as usize], &from, &w.live, Kind::B32);
+    merge(&mut w.v[i.dst as usize], &from, &w.live, ValueKind::B32);
     Flow::Next
 }
 

@@ -35,7 +35,7 @@ pub use operand::{finish, prepare};
 pub use wave::{Group, Wave};
 
 use crate::isa::Decoded;
-use value::Kind;
+use value::ValueKind;
 
 /// What happens after an instruction.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -63,15 +63,15 @@ pub type Handler<const N: usize> = unsafe fn(&mut Wave<N>, &Inst<N>, &mut Group<
 pub struct Entry<const N: usize> {
     pub run: Handler<N>,
     pub role: Role,
-    pub kinds: [Kind; 3],
-    pub dst: Kind,
+    pub kinds: [ValueKind; 3],
+    pub dst: ValueKind,
     pub reads_dst: bool,
 }
 
 impl<const N: usize> Entry<N> {
     /// For handlers that fetch their own operands.
     pub fn raw(run: Handler<N>) -> Self {
-        Entry { run, role: Role::Raw, kinds: [Kind::None; 3], dst: Kind::None, reads_dst: false }
+        Entry { run, role: Role::Raw, kinds: [ValueKind::None; 3], dst: ValueKind::None, reads_dst: false }
     }
 }
 

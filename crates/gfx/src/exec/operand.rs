@@ -4,7 +4,7 @@
 //! (DPP), byte selection (SDWA), output scaling and clamping.
 
 use super::inst::{Detail, FIX_OLD, FIX_RESULT, FIX_SCALARS, Inst, constant, row};
-use super::value::{Kind, f32_to_half, half_to_f32};
+use super::value::{ValueKind, f32_to_half, half_to_f32};
 use super::wave::{ROW_SOURCE, Wave, spread};
 use crate::isa::{Dpp, Sdwa};
 
@@ -101,8 +101,8 @@ fn source<const N: usize>(w: &mut Wave<N>, inst: &Inst<N>, k: usize) {
     let is_packed = inst.encoding == crate::isa::Encoding::Vop3p;
     if !is_packed && (d.abs | d.neg) >> k & 1 == 1 {
         let (top, sign) = match kind {
-            Kind::B64 | Kind::F64 => (&mut hi, 0x8000_0000u32),
-            Kind::B16 | Kind::F16 => (&mut lo, 0x8000),
+            ValueKind::B64 | ValueKind::F64 => (&mut hi, 0x8000_0000u32),
+            ValueKind::B16 | ValueKind::F16 => (&mut lo, 0x8000),
             _ => (&mut lo, 0x8000_0000),
         };
         let clear = if d.abs >> k & 1 == 1 { !sign } else { !0 };
@@ -243,8 +243,8 @@ fn scale(bits: u32, d: &Detail) -> u32 {
         }
     };
     match d.dst_kind {
-        Kind::F32 if d.omod != 0 || d.is_clamped => apply(f32::from_bits(bits)).to_bits(),
-        Kind::F16 if d.omod != 0 || d.is_clamped => f32_to_half(apply(half_to_f32(bits as u16))) as u32,
+        ValueKind::F32 if d.omod != 0 || d.is_clamped => apply(f32::from_bits(bits)).to_bits(),
+        ValueKind::F16 if d.omod != 0 || d.is_clamped => f32_to_half(apply(half_to_f32(bits as u16))) as u32,
         _ => bits,
     }
 }

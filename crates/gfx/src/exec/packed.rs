@@ -4,7 +4,7 @@
 
 use super::float::{fma16, max, min};
 use super::inst::Inst;
-use super::value::{F16, Kind, Value, bf16_to_f32, f32_to_half, half_to_f32};
+use super::value::{F16, Value, ValueKind, bf16_to_f32, f32_to_half, half_to_f32};
 use super::wave::{Group, Wave};
 use super::{Entry, Flow, Role};
 use crate::isa::Decoded;
@@ -27,7 +27,7 @@ macro_rules! packed_ops {
                         fn half($a: $ty, $b: $ty, $c: $ty) -> $ty $body
                     }
                     let kind = <$ty as Value>::KIND;
-                    Some(Entry { run: packed::<N, Op>, role: Role::Lanes, kinds: [kind; 3], dst: Kind::B32, reads_dst: false })
+                    Some(Entry { run: packed::<N, Op>, role: Role::Lanes, kinds: [kind; 3], dst: ValueKind::B32, reads_dst: false })
                 })*
                 _ => None,
             }
@@ -74,12 +74,12 @@ fn unit(x: f32) -> f32 {
 }
 
 pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
-    let entry = |run, kinds, reads_dst| Some(Entry { run, role: Role::Lanes, kinds, dst: Kind::B32, reads_dst });
-    let b32 = [Kind::B32; 3];
+    let entry = |run, kinds, reads_dst| Some(Entry { run, role: Role::Lanes, kinds, dst: ValueKind::B32, reads_dst });
+    let b32 = [ValueKind::B32; 3];
     match op {
         // Each source of a mixed product is a float, or a half when op_sel_hi says so.
         "v_fma_mix_f32" | "v_fma_mixlo_f16" | "v_fma_mixhi_f16" => {
-            let kind = |k: u8| if d.op_sel_hi >> k & 1 == 1 { Kind::F16 } else { Kind::F32 };
+            let kind = |k: u8| if d.op_sel_hi >> k & 1 == 1 { ValueKind::F16 } else { ValueKind::F32 };
             let run: super::Handler<N> = match op {
                 "v_fma_mix_f32" => mix::<N, 0>,
                 "v_fma_mixlo_f16" => mix::<N, 1>,
@@ -95,18 +95,26 @@ pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
         "v_dot8_u32_u4" => entry(dot_fixed::<N, 4, false>, b32, false),
         "v_dot2_i32_i16" => entry(dot_fixed::<N, 16, true>, b32, false),
         "v_dot2_u32_u16" => entry(dot_fixed::<N, 16, false>, b32, false),
-        "v_dot2_f32_f16" => entry(dot2::<N, 0>, [Kind::F16, Kind::F16, Kind::F32], false),
+        "v_dot2_f32_f16" => entry(dot2::<N, 0>, [ValueKind::F16, ValueKind::F16, ValueKind::F32], false),
         "v_dot2_f32_bf16" => entry(dot2::<N, 1>, b32, false),
-        "v_pk_fmac_f16" => entry(packed_fmac, [Kind::F16, Kind::F16, Kind::None], true),
-        "v_dot2acc_f32_bf16" | "v_dot2c_f32_bf16" => entry(dot2::<N, 3>, [Kind::B32, Kind::B32, Kind::None], true),
-        "v_dot2acc_f32_f16" | "v_dot2c_f32_f16" => entry(dot2::<N, 2>, [Kind::B32, Kind::B32, Kind::None], true),
-        "v_dot4c_i32_i8" => entry(dot4c, [Kind::B32, Kind::B32, Kind::None], true),
-        "v_pk_fma_f32" | "v_pk_mul_f32" | "v_pk_add_f32" | "v_pk_mov_b32" => {
-            Some(Entry { run: packed32, role: Role::Raw, kinds: [Kind::None; 3], dst: Kind::None, reads_dst: false })
+        "v_pk_fmac_f16" => entry(packed_fmac, [ValueKind::F16, ValueKind::F16, ValueKind::None], true),
+        "v_dot2acc_f32_bf16" | "v_dot2c_f32_bf16" => {
+            entry(dot2::<N, 3>, [ValueKind::B32, ValueKind::B32, ValueKind::None], true)
         }
+        "v_dot2acc_f32_f16" | "v_dot2c_f32_f16" => {
+            entry(dot2::<N, 2>, [ValueKind::B32, ValueKind::B32, ValueKind::None], true)
+        }
+        "v_dot4c_i32_i8" => entry(dot4c, [ValueKind::B32, ValueKind::B32, ValueKind::None], true),
+        "v_pk_fma_f32" | "v_pk_mul_f32" | "v_pk_add_f32" | "v_pk_mov_b32" => Some(Entry {
+            run: packed32,
+            role: Role::Raw,
+            kinds: [ValueKind::None; 3],
+            dst: ValueKind::None,
+            reads_dst: false,
+        }),
         // Floats clamp in their handler; integers saturate, where their exact result can leave the range.
         _ => match find_packed(op) {
-            Some(entry) if d.is_clamped && entry.kinds[0] != Kind::F16 => {
+            Some(entry) if d.is_clamped && entry.kinds[0] != ValueKind::F16 => {
                 let stays_inside = ["_min_", "_max_", "_lshrrev_", "_ashrrev_"].iter().any(|s| op.contains(s));
                 if stays_inside { Some(entry) } else { find_saturating(op) }
             }
@@ -150,7 +158,7 @@ fn packed<const N: usize, O: PackedOp>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Gro
             out[l] |= (r.store().0 & 0xffff) << to;
         }
     }
-    if d.is_clamped && O::T::KIND == Kind::F16 {
+    if d.is_clamped && O::T::KIND == ValueKind::F16 {
         let half = |bits: u32| f32_to_half(unit(half_to_f32(bits as u16))) as u32;
         out.iter_mut().for_each(|x| *x = half(*x) | half(*x >> 16) << 16);
     }

@@ -5,7 +5,7 @@
 //! outside the register file stops the kernel: hardware then reads another register or drops the write.
 
 use super::inst::{FIX_RESULT, Inst, row};
-use super::value::Kind;
+use super::value::ValueKind;
 use super::wave::{Group, Wave};
 use super::{Entry, Flow, Handler};
 use crate::error::Cause;
@@ -152,20 +152,20 @@ fn scalar64<const N: usize, const HOW: u8>(w: &mut Wave<N>, i: &Inst<N>, _: &mut
 pub fn indexed<const N: usize>(inst: &Inst<N>, m0: u32) -> Option<Inst<N>> {
     let by = m0 & 0xff;
     let d = &*inst.detail;
-    if d.kinds[0] == Kind::None || d.dpp.is_some() || d.sdwa.is_some() {
+    if d.kinds[0] == ValueKind::None || d.dpp.is_some() || d.sdwa.is_some() {
         return None;
     }
     let mut out = inst.clone();
     for k in 0..3 {
         let at = inst.code[k];
-        if m0 >> (12 + k) & 1 == 1 && d.kinds[k] != Kind::None && (code::VGPR..code::AGPR).contains(&at) {
+        if m0 >> (12 + k) & 1 == 1 && d.kinds[k] != ValueKind::None && (code::VGPR..code::AGPR).contains(&at) {
             out.code[k] = code::VGPR + moved(at - code::VGPR, by, 256)?;
             if inst.fix >> k & 1 == 0 {
                 out.src[k] = out.code[k] - code::VGPR;
             }
         }
     }
-    if m0 >> 15 & 1 == 1 && d.dst_kind != Kind::None {
+    if m0 >> 15 & 1 == 1 && d.dst_kind != ValueKind::None {
         out.detail.real_dst = moved(d.real_dst, by, 256)?;
         if inst.fix & FIX_RESULT == 0 {
             out.dst = out.detail.real_dst;

@@ -5,7 +5,7 @@
 
 /// Operand class: decides inline constants, sign bits, half selection and how many rows are read.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Kind {
+pub enum ValueKind {
     None,
     B16,
     F16,
@@ -15,19 +15,19 @@ pub enum Kind {
     F64,
 }
 
-impl Kind {
+impl ValueKind {
     pub fn is_16(self) -> bool {
-        matches!(self, Kind::B16 | Kind::F16)
+        matches!(self, ValueKind::B16 | ValueKind::F16)
     }
 
     pub fn is_64(self) -> bool {
-        matches!(self, Kind::B64 | Kind::F64)
+        matches!(self, ValueKind::B64 | ValueKind::F64)
     }
 
     pub fn n_rows(self) -> usize {
         match self {
-            Kind::None => 0,
-            Kind::B64 | Kind::F64 => 2,
+            ValueKind::None => 0,
+            ValueKind::B64 | ValueKind::F64 => 2,
             _ => 1,
         }
     }
@@ -35,14 +35,14 @@ impl Kind {
 
 /// A lane value made from one or two 32-bit rows.
 pub trait Value: Copy {
-    const KIND: Kind;
+    const KIND: ValueKind;
     fn load(lo: u32, hi: u32) -> Self;
     fn store(self) -> (u32, u32);
 }
 
 /// An unused operand.
 impl Value for () {
-    const KIND: Kind = Kind::None;
+    const KIND: ValueKind = ValueKind::None;
     #[inline(always)]
     fn load(_: u32, _: u32) -> Self {}
     #[inline(always)]
@@ -54,7 +54,7 @@ impl Value for () {
 macro_rules! plain {
     ($($ty:ty, $kind:ident, $lo:ident => $load:expr, $v:ident => $store:expr;)*) => {$(
         impl Value for $ty {
-            const KIND: Kind = Kind::$kind;
+            const KIND: ValueKind = ValueKind::$kind;
             #[inline(always)]
             fn load($lo: u32, _: u32) -> Self { $load }
             #[inline(always)]
@@ -76,7 +76,7 @@ plain! {
 macro_rules! wide {
     ($($ty:ty, $kind:ident, $bits:ident => $load:expr, $v:ident => $store:expr;)*) => {$(
         impl Value for $ty {
-            const KIND: Kind = Kind::$kind;
+            const KIND: ValueKind = ValueKind::$kind;
             #[inline(always)]
             fn load(lo: u32, hi: u32) -> Self { let $bits = lo as u64 | (hi as u64) << 32; $load }
             #[inline(always)]

@@ -1,4 +1,4 @@
-//! The plug-in face: the function table that ROCr's software-model hook asks for.
+//! The plug-in interface: the function table that ROCr's software-model hook asks for.
 //!
 //! `HSA_MODEL_LIB` names this library; libhsakmt calls `get_hsakmt_model_functions`, creates one model per GPU node of
 //! `HSA_MODEL_TOPOLOGY`, and from then on tells it about memory and queues. Device address x is host address

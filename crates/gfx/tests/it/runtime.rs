@@ -1,4 +1,4 @@
-//! AMD's unmodified HIP runtime, ROCr and hiprtc over the plug-in: the whole road.
+//! AMD's unmodified HIP runtime, ROCr and hiprtc over the plug-in: the whole stack.
 
 use std::process::Command;
 

@@ -1,19 +1,9 @@
 //! rocBLAS and cuBLAS as one table. They agree argument for argument, but for products of mixed types.
 
-use std::ffi::{c_int, c_void};
-
 use gpu::foreign::Address;
 
+pub(crate) use crate::table::{Choice, Handle, Host, HostMut, Int};
 use crate::table::{Names, library, numbers};
-
-pub(crate) type Handle = *mut c_void;
-pub(crate) type Int = c_int;
-/// A number of an enum.
-pub(crate) type Choice = c_int;
-/// Something the library reads from the host.
-pub(crate) type Host = *const c_void;
-/// Something the library writes to the host.
-pub(crate) type HostMut = *mut c_void;
 
 library! {
     /// rocBLAS | cuBLAS

@@ -12,6 +12,61 @@ pub struct Band {
     pub n_above: usize,
 }
 
+// Functions that differ in their name alone are written once, as in `vectors.rs`.
+
+macro_rules! symmetric_products {
+    ($($(#[$doc:meta])* $name:ident $(, $check:ident)?;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name<'a, T: Scalar>(
+            &self,
+            triangle: Triangle,
+            alpha: T,
+            a: Matrix<'_, T>,
+            x: impl Into<Vector<'a, T>>,
+            beta: T,
+            y: impl Into<VectorMut<'a, T>>,
+        ) -> Result<()> {
+            const CALL: &str = stringify!($name);
+            let (x, y) = (x.into(), y.into());
+            $($check(CALL, a.shape.order)?;)?
+            let (n, at, ld, fill) = self.symmetric(CALL, &a, triangle)?;
+            same(CALL, "order of A and length of x", a.shape.rows, x.len)?;
+            same(CALL, "order of A and length of y", a.shape.rows, y.len)?;
+            let ((_, x, step_x), (_, y, step_y)) = (self.read(CALL, &x)?, self.write(CALL, &y)?);
+            self.enter()?;
+            let (alpha, beta) = (host(&alpha), host(&beta));
+            // SAFETY: as for `gemv`.
+            unsafe { self.calls.$name(T::KIND, self.handle, fill, n, alpha, at, ld, x, step_x, beta, y, step_y) }
+        }
+    )*};
+}
+
+macro_rules! triangular_products {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name<'a, T: Scalar>(
+            &self,
+            triangle: Triangle,
+            diagonal: Diagonal,
+            a: Matrix<'_, T>,
+            x: impl Into<VectorMut<'a, T>>,
+        ) -> Result<()> {
+            const CALL: &str = stringify!($name);
+            let x = x.into();
+            square(CALL, a.shape.rows, a.shape.columns)?;
+            same(CALL, "order of A and length of x", a.shape.rows, x.len)?;
+            let (at, fill) = self.triangular(CALL, &a, triangle)?;
+            let (op, diagonal) = (self.choice(at.operation), diagonal.number(self.binding.vendor()));
+            let (n, x, step) = self.write(CALL, &x)?;
+            self.enter()?;
+            // SAFETY: as for `gemv`.
+            unsafe { self.calls.$name(T::KIND, self.handle, fill, op, diagonal, n, at.at, at.ld, x, step) }
+        }
+    )*};
+}
+
 impl Blas {
     /// y = alpha A x + beta y
     #[track_caller]
@@ -110,49 +165,11 @@ impl Blas {
         unsafe { self.calls.gerc(T::KIND, self.handle, m, n, host(&alpha), x, step_x, y, step_y, at, ld) }
     }
 
-    /// y = alpha A x + beta y for a symmetric matrix, of which one triangle is read.
-    #[track_caller]
-    pub fn symv<'a, T: Scalar>(
-        &self,
-        triangle: Triangle,
-        alpha: T,
-        a: Matrix<'_, T>,
-        x: impl Into<Vector<'a, T>>,
-        beta: T,
-        y: impl Into<VectorMut<'a, T>>,
-    ) -> Result<()> {
-        let (x, y) = (x.into(), y.into());
-        let (n, at, ld, fill) = self.symmetric("symv", &a, triangle)?;
-        same("symv", "order of A and length of x", a.shape.rows, x.len)?;
-        same("symv", "order of A and length of y", a.shape.rows, y.len)?;
-        let ((_, x, step_x), (_, y, step_y)) = (self.read("symv", &x)?, self.write("symv", &y)?);
-        self.enter()?;
-        let (alpha, beta) = (host(&alpha), host(&beta));
-        // SAFETY: as for `gemv`.
-        unsafe { self.calls.symv(T::KIND, self.handle, fill, n, alpha, at, ld, x, step_x, beta, y, step_y) }
-    }
-
-    /// y = alpha A x + beta y for a Hermitian matrix by columns, of which one triangle is read.
-    #[track_caller]
-    pub fn hemv<'a, T: Scalar>(
-        &self,
-        triangle: Triangle,
-        alpha: T,
-        a: Matrix<'_, T>,
-        x: impl Into<Vector<'a, T>>,
-        beta: T,
-        y: impl Into<VectorMut<'a, T>>,
-    ) -> Result<()> {
-        let (x, y) = (x.into(), y.into());
-        by_columns("hemv", a.shape.order)?;
-        let (n, at, ld, fill) = self.symmetric("hemv", &a, triangle)?;
-        same("hemv", "order of A and length of x", a.shape.rows, x.len)?;
-        same("hemv", "order of A and length of y", a.shape.rows, y.len)?;
-        let ((_, x, step_x), (_, y, step_y)) = (self.read("hemv", &x)?, self.write("hemv", &y)?);
-        self.enter()?;
-        let (alpha, beta) = (host(&alpha), host(&beta));
-        // SAFETY: as for `gemv`.
-        unsafe { self.calls.hemv(T::KIND, self.handle, fill, n, alpha, at, ld, x, step_x, beta, y, step_y) }
+    symmetric_products! {
+        /// y = alpha A x + beta y for a symmetric matrix, of which one triangle is read.
+        symv;
+        /// y = alpha A x + beta y for a Hermitian matrix by columns, of which one triangle is read.
+        hemv, by_columns;
     }
 
     /// y = alpha A x + beta y for a symmetric band matrix: `bands` lies by columns and holds one triangle's diagonals.
@@ -240,44 +257,11 @@ impl Blas {
         unsafe { self.calls.syr2(T::KIND, self.handle, fill, n, host(&alpha), x, step_x, y, step_y, at, ld) }
     }
 
-    /// x = A x for a triangular matrix.
-    #[track_caller]
-    pub fn trmv<'a, T: Scalar>(
-        &self,
-        triangle: Triangle,
-        diagonal: Diagonal,
-        a: Matrix<'_, T>,
-        x: impl Into<VectorMut<'a, T>>,
-    ) -> Result<()> {
-        let x = x.into();
-        square("trmv", a.shape.rows, a.shape.columns)?;
-        same("trmv", "order of A and length of x", a.shape.rows, x.len)?;
-        let (at, fill) = self.triangular("trmv", &a, triangle)?;
-        let (op, diagonal) = (self.choice(at.operation), diagonal.number(self.binding.vendor()));
-        let (n, x, step) = self.write("trmv", &x)?;
-        self.enter()?;
-        // SAFETY: as for `gemv`.
-        unsafe { self.calls.trmv(T::KIND, self.handle, fill, op, diagonal, n, at.at, at.ld, x, step) }
-    }
-
-    /// Solves A x = b for a triangular matrix; x holds b before and the solution after.
-    #[track_caller]
-    pub fn trsv<'a, T: Scalar>(
-        &self,
-        triangle: Triangle,
-        diagonal: Diagonal,
-        a: Matrix<'_, T>,
-        x: impl Into<VectorMut<'a, T>>,
-    ) -> Result<()> {
-        let x = x.into();
-        square("trsv", a.shape.rows, a.shape.columns)?;
-        same("trsv", "order of A and length of x", a.shape.rows, x.len)?;
-        let (at, fill) = self.triangular("trsv", &a, triangle)?;
-        let (op, diagonal) = (self.choice(at.operation), diagonal.number(self.binding.vendor()));
-        let (n, x, step) = self.write("trsv", &x)?;
-        self.enter()?;
-        // SAFETY: as for `gemv`.
-        unsafe { self.calls.trsv(T::KIND, self.handle, fill, op, diagonal, n, at.at, at.ld, x, step) }
+    triangular_products! {
+        /// x = A x for a triangular matrix.
+        trmv;
+        /// Solves A x = b for a triangular matrix; x holds b before and the solution after.
+        trsv;
     }
 
     /// A triangular operand: in memory, a transposed matrix has the other triangle.

@@ -1,7 +1,7 @@
 //! Vectors and dense matrices: rocBLAS | cuBLAS.
 //!
 //! A handle is made for one queue and works on it alone; scalars are passed and returned on the host, so
-//! `dot` and its like wait for their result. Matrices of either order are taken as they are. A function
+//! Functions that return a number, such as `dot`, wait for it. Matrices of either order are taken as they are. A function
 //! that has no meaning for an order (the conjugate without the transpose) is refused, never emulated.
 
 mod calls;
@@ -27,7 +27,7 @@ use crate::view::{Matrix, MatrixMut, Order, Vector, VectorMut};
 
 /// The numbers of every enum above, for the check against the headers.
 #[doc(hidden)]
-pub const NUMBERS: &[&[crate::table::Number]] = &[
+pub const NUMBERS: &[&[crate::table::VendorNumbers]] = &[
     Operation::NUMBERS,
     Triangle::NUMBERS,
     Diagonal::NUMBERS,

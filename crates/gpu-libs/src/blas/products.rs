@@ -331,7 +331,7 @@ impl Blas {
         unsafe { self.calls.dgmm(T::KIND, self.handle, side, m, n, a.at, a.ld, x, step, c, ldc) }
     }
 
-    /// The sizes and the target of `syrk` and its like, as (n, k, fill, address, step).
+    /// The sizes and the target of `syrk`, `herk` and `syr2k`, as (n, k, fill, address, step).
     #[track_caller]
     fn rank_k<T: Scalar>(
         &self,

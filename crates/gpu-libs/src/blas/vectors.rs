@@ -13,6 +13,58 @@ pub struct Rotation<T: Scalar> {
     pub sine: T,
 }
 
+// Functions that differ in their name alone are written once, as macros: a generic helper that took the function as a
+// pointer would lose the caller's line for errors.
+
+macro_rules! dots {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name<'a, T: Scalar>(&self, x: impl Into<Vector<'a, T>>, y: impl Into<Vector<'a, T>>) -> Result<T> {
+            const CALL: &str = stringify!($name);
+            let (x, y) = (x.into(), y.into());
+            same(CALL, "lengths of x and y", x.len, y.len)?;
+            let ((n, x, step_x), (_, y, step_y)) = (self.read(CALL, &x)?, self.read(CALL, &y)?);
+            self.enter()?;
+            let mut result = T::ZERO;
+            // SAFETY: as for `axpy`; in host pointer mode the result is there when the call returns.
+            unsafe { self.calls.$name(T::KIND, self.handle, n, x, step_x, y, step_y, host_mut(&mut result)) }?;
+            Ok(result)
+        }
+    )*};
+}
+
+macro_rules! norms {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name<'a, T: Scalar>(&self, x: impl Into<Vector<'a, T>>) -> Result<T::Real> {
+            let (n, x, step) = self.read(stringify!($name), &x.into())?;
+            self.enter()?;
+            let mut result = T::Real::ZERO;
+            // SAFETY: as for `dot`; norms are real for every kind.
+            unsafe { self.calls.$name(T::KIND, self.handle, n, x, step, host_mut(&mut result)) }?;
+            Ok(result)
+        }
+    )*};
+}
+
+macro_rules! extremes {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name<'a, T: Scalar>(&self, x: impl Into<Vector<'a, T>>) -> Result<Option<usize>> {
+            let (n, x, step) = self.read(stringify!($name), &x.into())?;
+            self.enter()?;
+            let mut result = 0;
+            // SAFETY: as for `dot`.
+            unsafe { self.calls.$name(T::KIND, self.handle, n, x, step, &mut result) }?;
+            // The library counts from one, and gives zero for no elements.
+            Ok(usize::try_from(result - 1).ok())
+        }
+    )*};
+}
+
 impl Blas {
     /// y = alpha x + y
     #[track_caller]
@@ -61,74 +113,25 @@ impl Blas {
         unsafe { self.calls.swap(T::KIND, self.handle, n, x, step_x, y, step_y) }
     }
 
-    /// The sum of x y, without conjugation. Waits.
-    #[track_caller]
-    pub fn dot<'a, T: Scalar>(&self, x: impl Into<Vector<'a, T>>, y: impl Into<Vector<'a, T>>) -> Result<T> {
-        let (x, y) = (x.into(), y.into());
-        same("dot", "lengths of x and y", x.len, y.len)?;
-        let ((n, x, step_x), (_, y, step_y)) = (self.read("dot", &x)?, self.read("dot", &y)?);
-        self.enter()?;
-        let mut result = T::ZERO;
-        // SAFETY: as for `axpy`; in host pointer mode the result is there when the call returns.
-        unsafe { self.calls.dot(T::KIND, self.handle, n, x, step_x, y, step_y, host_mut(&mut result)) }?;
-        Ok(result)
+    dots! {
+        /// The sum of x y, without conjugation. Waits.
+        dot;
+        /// The sum of conj(x) y. Waits.
+        dotc;
     }
 
-    /// The sum of conj(x) y. Waits.
-    #[track_caller]
-    pub fn dotc<'a, T: Scalar>(&self, x: impl Into<Vector<'a, T>>, y: impl Into<Vector<'a, T>>) -> Result<T> {
-        let (x, y) = (x.into(), y.into());
-        same("dotc", "lengths of x and y", x.len, y.len)?;
-        let ((n, x, step_x), (_, y, step_y)) = (self.read("dotc", &x)?, self.read("dotc", &y)?);
-        self.enter()?;
-        let mut result = T::ZERO;
-        // SAFETY: as for `dot`.
-        unsafe { self.calls.dotc(T::KIND, self.handle, n, x, step_x, y, step_y, host_mut(&mut result)) }?;
-        Ok(result)
+    norms! {
+        /// The Euclidean norm. Waits.
+        nrm2;
+        /// The sum of |re| + |im|. Waits.
+        asum;
     }
 
-    /// The Euclidean norm. Waits.
-    #[track_caller]
-    pub fn nrm2<'a, T: Scalar>(&self, x: impl Into<Vector<'a, T>>) -> Result<T::Real> {
-        let (n, x, step) = self.read("nrm2", &x.into())?;
-        self.enter()?;
-        let mut result = T::Real::ZERO;
-        // SAFETY: as for `dot`; norms are real for every kind.
-        unsafe { self.calls.nrm2(T::KIND, self.handle, n, x, step, host_mut(&mut result)) }?;
-        Ok(result)
-    }
-
-    /// The sum of |re| + |im|. Waits.
-    #[track_caller]
-    pub fn asum<'a, T: Scalar>(&self, x: impl Into<Vector<'a, T>>) -> Result<T::Real> {
-        let (n, x, step) = self.read("asum", &x.into())?;
-        self.enter()?;
-        let mut result = T::Real::ZERO;
-        // SAFETY: as for `nrm2`.
-        unsafe { self.calls.asum(T::KIND, self.handle, n, x, step, host_mut(&mut result)) }?;
-        Ok(result)
-    }
-
-    /// Where |re| + |im| is largest, counted from zero; `None` for no elements. Waits.
-    #[track_caller]
-    pub fn iamax<'a, T: Scalar>(&self, x: impl Into<Vector<'a, T>>) -> Result<Option<usize>> {
-        let (n, x, step) = self.read("iamax", &x.into())?;
-        self.enter()?;
-        let mut result = 0;
-        // SAFETY: as for `dot`.
-        unsafe { self.calls.iamax(T::KIND, self.handle, n, x, step, &mut result) }?;
-        Ok(usize::try_from(result - 1).ok())
-    }
-
-    /// Where |re| + |im| is smallest, counted from zero; `None` for no elements. Waits.
-    #[track_caller]
-    pub fn iamin<'a, T: Scalar>(&self, x: impl Into<Vector<'a, T>>) -> Result<Option<usize>> {
-        let (n, x, step) = self.read("iamin", &x.into())?;
-        self.enter()?;
-        let mut result = 0;
-        // SAFETY: as for `dot`.
-        unsafe { self.calls.iamin(T::KIND, self.handle, n, x, step, &mut result) }?;
-        Ok(usize::try_from(result - 1).ok())
+    extremes! {
+        /// Where |re| + |im| is largest, counted from zero; `None` for no elements. Waits.
+        iamax;
+        /// Where |re| + |im| is smallest, counted from zero; `None` for no elements. Waits.
+        iamin;
     }
 
     /// (x, y) = (c x + s y, c y - conj(s) x)

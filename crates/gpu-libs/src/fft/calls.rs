@@ -1,15 +1,10 @@
 //! rocFFT and cuFFT. Their interfaces have little in common: rocFFT describes, plans and executes with three
 //! objects, cuFFT has one plan, which is a number. So most rows are one vendor's.
 
-use std::ffi::{c_int, c_void};
-
 use gpu::foreign::Address;
 
+pub(crate) use crate::table::{Choice, Handle, Int};
 use crate::table::{Names, library, numbers};
-
-pub(crate) type Handle = *mut c_void;
-pub(crate) type Int = c_int;
-pub(crate) type Choice = c_int;
 
 library! {
     /// rocFFT | cuFFT

@@ -16,14 +16,14 @@ use gpu::{Queue, Slice, SliceMut};
 
 pub(crate) use calls::{ArrayType, Placement, PlanType, Precision, RealDirection};
 pub use calls::{Calls, Direction};
-use plan::Plan;
+use plan::FftPlan;
 
 use crate::error::{Result, ensure};
 use crate::scalar::Real;
 
 /// The numbers of every enum, for the check against the headers.
 #[doc(hidden)]
-pub const NUMBERS: &[&[crate::table::Number]] = &[
+pub const NUMBERS: &[&[crate::table::VendorNumbers]] = &[
     Direction::NUMBERS,
     RealDirection::NUMBERS,
     Precision::NUMBERS,
@@ -34,7 +34,7 @@ pub const NUMBERS: &[&[crate::table::Number]] = &[
 
 /// How the elements of a complex transform lie in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Layout {
+pub struct FftLayout {
     /// One to three lengths, the last of which changes fastest.
     lengths: Vec<usize>,
     batch: usize,
@@ -42,7 +42,7 @@ pub struct Layout {
     distance: usize,
 }
 
-impl Layout {
+impl FftLayout {
     /// Dense: every element beside the next.
     #[track_caller]
     pub fn dense(lengths: &[usize]) -> Result<Self> {
@@ -94,17 +94,17 @@ impl Layout {
 /// A complex transform in one direction.
 pub struct ComplexFft<T: Real> {
     binding: Binding,
-    layout: Layout,
+    layout: FftLayout,
     direction: Direction,
     /// rocFFT plans differ for work in place and between buffers; each is made when it is first needed.
-    in_place: OnceCell<Plan>,
-    apart: OnceCell<Plan>,
+    in_place: OnceCell<FftPlan>,
+    apart: OnceCell<FftPlan>,
     number: PhantomData<T>,
 }
 
 impl<T: Real> ComplexFft<T> {
     #[track_caller]
-    pub fn new(queue: &Queue, direction: Direction, layout: Layout) -> Result<Self> {
+    pub fn new(queue: &Queue, direction: Direction, layout: FftLayout) -> Result<Self> {
         let binding = Binding::new(queue)?;
         Calls::get(binding.vendor())?;
         ensure("fft", layout.batch > 0, || "a batch of no transforms".into())?;
@@ -136,9 +136,9 @@ impl<T: Real> ComplexFft<T> {
     }
 
     #[track_caller]
-    fn plan<'a>(&self, cell: &'a OnceCell<Plan>, placement: Placement) -> Result<&'a Plan> {
+    fn plan<'a>(&self, cell: &'a OnceCell<FftPlan>, placement: Placement) -> Result<&'a FftPlan> {
         if cell.get().is_none() {
-            let plan = Plan::complex(&self.binding, T::KIND, self.direction, placement, &self.layout)?;
+            let plan = FftPlan::complex(&self.binding, T::KIND, self.direction, placement, &self.layout)?;
             let _ = cell.set(plan);
         }
         Ok(cell.get().expect("just set"))
@@ -149,27 +149,27 @@ impl<T: Real> ComplexFft<T> {
 /// n / 2 + 1.
 pub struct RealFft<T: Real> {
     binding: Binding,
-    layout: Layout,
-    plan: Plan,
+    layout: FftLayout,
+    plan: FftPlan,
     number: PhantomData<T>,
 }
 
 /// The transform of half a spectrum into real numbers.
 pub struct InverseRealFft<T: Real> {
     binding: Binding,
-    layout: Layout,
-    plan: Plan,
+    layout: FftLayout,
+    plan: FftPlan,
     number: PhantomData<T>,
 }
 
 #[track_caller]
-fn real_layout(lengths: &[usize], batch: usize) -> Result<Layout> {
+fn real_layout(lengths: &[usize], batch: usize) -> Result<FftLayout> {
     ensure("fft", batch > 0, || "a batch of no transforms".into())?;
-    Ok(Layout::dense(lengths)?.batched(batch))
+    Ok(FftLayout::dense(lengths)?.batched(batch))
 }
 
 #[track_caller]
-fn halves(layout: &Layout, real: usize, half: usize) -> Result<()> {
+fn halves(layout: &FftLayout, real: usize, half: usize) -> Result<()> {
     let (reals, halves) = (layout.batch * layout.total(), layout.batch * layout.half());
     ensure("fft", real >= reals && half >= halves, || {
         format!("{reals} real and {halves} complex elements wanted, the buffers have {real} and {half}")
@@ -181,7 +181,7 @@ impl<T: Real> RealFft<T> {
     #[track_caller]
     pub fn new(queue: &Queue, lengths: &[usize], batch: usize) -> Result<Self> {
         let (binding, layout) = (Binding::new(queue)?, real_layout(lengths, batch)?);
-        let plan = Plan::real(&binding, T::KIND, RealDirection::Forward, &layout)?;
+        let plan = FftPlan::real(&binding, T::KIND, RealDirection::Forward, &layout)?;
         Ok(Self { binding, layout, plan, number: PhantomData })
     }
 
@@ -199,7 +199,7 @@ impl<T: Real> InverseRealFft<T> {
     #[track_caller]
     pub fn new(queue: &Queue, lengths: &[usize], batch: usize) -> Result<Self> {
         let (binding, layout) = (Binding::new(queue)?, real_layout(lengths, batch)?);
-        let plan = Plan::real(&binding, T::KIND, RealDirection::Inverse, &layout)?;
+        let plan = FftPlan::real(&binding, T::KIND, RealDirection::Inverse, &layout)?;
         Ok(Self { binding, layout, plan, number: PhantomData })
     }
 

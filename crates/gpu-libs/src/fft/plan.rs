@@ -6,11 +6,11 @@ use gpu::foreign::{Address, Binding};
 use gpu::{Buffer, Vendor};
 
 use super::calls::{Calls, Handle, Int};
-use super::{ArrayType, Direction, Layout, Placement, PlanType, Precision, RealDirection};
+use super::{ArrayType, Direction, FftLayout, Placement, PlanType, Precision, RealDirection};
 use crate::error::{Result, report_late};
-use crate::scalar::Kind;
+use crate::scalar::ScalarKind;
 
-pub(super) struct Plan {
+pub(super) struct FftPlan {
     calls: &'static Calls,
     inner: Inner,
     binding: Binding,
@@ -30,19 +30,19 @@ fn set_up(calls: &'static Calls) -> Result<()> {
     DONE.get_or_init(|| unsafe { calls.setup() }).clone()
 }
 
-impl Plan {
+impl FftPlan {
     #[track_caller]
     pub fn complex(
         binding: &Binding,
-        kind: Kind,
+        kind: ScalarKind,
         direction: Direction,
         placement: Placement,
-        layout: &Layout,
+        layout: &FftLayout,
     ) -> Result<Self> {
         match binding.vendor() {
             Vendor::Amd => Self::amd(binding, kind, direction.number(Vendor::Amd), placement, layout, true),
             Vendor::Nvidia => {
-                let transform = if kind == Kind::F32 { PlanType::C2C } else { PlanType::Z2Z };
+                let transform = if kind == ScalarKind::F32 { PlanType::C2C } else { PlanType::Z2Z };
                 let (n, distance) = (extents(&layout.lengths), layout.distance);
                 let side = Side { extent: n, stride: layout.stride, distance };
                 Self::nvidia(binding, transform, direction.number(Vendor::Nvidia), layout, [side.clone(), side])
@@ -51,14 +51,14 @@ impl Plan {
     }
 
     #[track_caller]
-    pub fn real(binding: &Binding, kind: Kind, direction: RealDirection, layout: &Layout) -> Result<Self> {
+    pub fn real(binding: &Binding, kind: ScalarKind, direction: RealDirection, layout: &FftLayout) -> Result<Self> {
         match binding.vendor() {
             Vendor::Amd => Self::amd(binding, kind, direction.number(Vendor::Amd), Placement::Apart, layout, false),
             Vendor::Nvidia => {
                 let transform = match (direction, kind) {
-                    (RealDirection::Forward, Kind::F32) => PlanType::R2C,
+                    (RealDirection::Forward, ScalarKind::F32) => PlanType::R2C,
                     (RealDirection::Forward, _) => PlanType::D2Z,
-                    (RealDirection::Inverse, Kind::F32) => PlanType::C2R,
+                    (RealDirection::Inverse, ScalarKind::F32) => PlanType::C2R,
                     (RealDirection::Inverse, _) => PlanType::Z2D,
                 };
                 let full = Side { extent: extents(&layout.lengths), stride: 1, distance: layout.total() };
@@ -76,16 +76,16 @@ impl Plan {
     #[track_caller]
     fn amd(
         binding: &Binding,
-        kind: Kind,
+        kind: ScalarKind,
         transform: Int,
         placement: Placement,
-        layout: &Layout,
+        layout: &FftLayout,
         has_layout: bool,
     ) -> Result<Self> {
         let calls = Calls::get(Vendor::Amd)?;
         binding.enter()?;
         set_up(calls)?;
-        let precision = if kind == Kind::F32 { Precision::Single } else { Precision::Double };
+        let precision = if kind == ScalarKind::F32 { Precision::Single } else { Precision::Double };
         // rocFFT counts dimensions from the fastest.
         let lengths: Vec<usize> = layout.lengths.iter().rev().copied().collect();
         let mut strides = vec![layout.stride];
@@ -138,7 +138,7 @@ impl Plan {
         binding: &Binding,
         transform: PlanType,
         direction: Int,
-        layout: &Layout,
+        layout: &FftLayout,
         [mut from, mut to]: [Side; 2],
     ) -> Result<Self> {
         let calls = Calls::get(Vendor::Nvidia)?;
@@ -197,7 +197,7 @@ impl Plan {
     }
 }
 
-impl Drop for Plan {
+impl Drop for FftPlan {
     fn drop(&mut self) {
         // Transforms under way use the plan's tables.
         if self.binding.wait().is_err() {

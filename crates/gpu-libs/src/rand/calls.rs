@@ -1,13 +1,9 @@
 //! rocRAND and cuRAND as one table: they agree argument for argument.
 
-use std::ffi::{c_int, c_void};
-
 use gpu::foreign::Address;
 
+pub(crate) use crate::table::{Choice, Handle};
 use crate::table::{Names, library, numbers};
-
-pub(crate) type Handle = *mut c_void;
-pub(crate) type Choice = c_int;
 
 library! {
     /// rocRAND | cuRAND

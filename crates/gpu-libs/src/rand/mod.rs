@@ -13,11 +13,11 @@ use calls::Handle;
 pub use calls::{Calls, Method};
 
 use crate::error::{Result, ensure, report_late};
-use crate::scalar::{Kind, Real};
+use crate::scalar::{Real, ScalarKind};
 
 /// The numbers of every enum, for the check against the headers.
 #[doc(hidden)]
-pub const NUMBERS: &[&[crate::table::Number]] = &[Method::NUMBERS];
+pub const NUMBERS: &[&[crate::table::VendorNumbers]] = &[Method::NUMBERS];
 
 /// A generator of one queue.
 pub struct Generator {
@@ -97,7 +97,7 @@ impl Generator {
         // SAFETY: as for `bits`.
         unsafe {
             match T::KIND {
-                Kind::F32 => self.calls.uniform32(self.generator, at, n),
+                ScalarKind::F32 => self.calls.uniform32(self.generator, at, n),
                 _ => self.calls.uniform64(self.generator, at, n),
             }
         }
@@ -111,7 +111,7 @@ impl Generator {
         // SAFETY: as for `bits`.
         unsafe {
             match T::KIND {
-                Kind::F32 => self.calls.normal32(self.generator, at, n, mean as f32, deviation as f32),
+                ScalarKind::F32 => self.calls.normal32(self.generator, at, n, mean as f32, deviation as f32),
                 _ => self.calls.normal64(self.generator, at, n, mean, deviation),
             }
         }
@@ -125,7 +125,7 @@ impl Generator {
         // SAFETY: as for `bits`.
         unsafe {
             match T::KIND {
-                Kind::F32 => self.calls.log_normal32(self.generator, at, n, mean as f32, deviation as f32),
+                ScalarKind::F32 => self.calls.log_normal32(self.generator, at, n, mean as f32, deviation as f32),
                 _ => self.calls.log_normal64(self.generator, at, n, mean, deviation),
             }
         }

@@ -146,7 +146,7 @@ impl crate::blas::Blas {
     #[allow(clippy::too_many_arguments)]
     unsafe fn getrf_list(
         &self,
-        kind: crate::scalar::Kind,
+        kind: crate::scalar::ScalarKind,
         n: Int,
         list: Address,
         lda: Int,
@@ -164,7 +164,7 @@ impl crate::blas::Blas {
     #[allow(clippy::too_many_arguments)]
     unsafe fn getrs_list(
         &self,
-        kind: crate::scalar::Kind,
+        kind: crate::scalar::ScalarKind,
         op: Int,
         n: Int,
         n_right: Int,

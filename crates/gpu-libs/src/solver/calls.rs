@@ -2,15 +2,12 @@
 //! its own and asks for the workspace call by call. Batches are rocSOLVER's strided calls on one side, and lists of
 //! addresses in cuBLAS and cuSOLVER on the other.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use gpu::foreign::Address;
 
+pub(crate) use crate::table::{Choice, Handle, Int};
 use crate::table::{Names, library, numbers};
-
-pub(crate) type Handle = *mut c_void;
-pub(crate) type Int = c_int;
-pub(crate) type Choice = c_int;
 
 const CUSOLVER_STATUSES: &[(c_int, &str)] = &[
     (1, "CUSOLVER_STATUS_NOT_INITIALIZED"),

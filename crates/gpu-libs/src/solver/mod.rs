@@ -18,11 +18,11 @@ pub(crate) use calls::{SingularVectors, WorkMode};
 use crate::blas::{Blas, Operation, Triangle};
 use crate::error::{Error, Result, ensure, int, report_late};
 use crate::scalar::Scalar;
-use crate::view::{Matrix, MatrixMut, Order, Shape};
+use crate::view::{Matrix, MatrixMut, MatrixShape, Order};
 
 /// The numbers of every enum, for the check against the headers.
 #[doc(hidden)]
-pub const NUMBERS: &[&[crate::table::Number]] =
+pub const NUMBERS: &[&[crate::table::VendorNumbers]] =
     &[SingularVectors::NUMBERS, WorkMode::NUMBERS, Vectors::NUMBERS, Triangle::NUMBERS, Operation::NUMBERS];
 
 /// A solver of one queue.
@@ -295,7 +295,7 @@ impl Solver {
 }
 
 #[track_caller]
-fn sizes(call: &'static str, shape: Shape) -> Result<(Int, Int, Int)> {
+fn sizes(call: &'static str, shape: MatrixShape) -> Result<(Int, Int, Int)> {
     ensure(call, shape.order == Order::Columns, || "the matrix must lie by columns".into())?;
     Ok((int(call, "rows", shape.rows)?, int(call, "columns", shape.columns)?, int(call, "a step", shape.step)?))
 }

@@ -1,17 +1,11 @@
 //! rocSPARSE and cuSPARSE: one way to describe matrices, two to run a function on them. rocSPARSE has stages of one
 //! call where cuSPARSE has several calls.
 
-use std::ffi::{c_int, c_void};
-
 use gpu::foreign::Address;
 
-use crate::scalar::Kind;
+use crate::scalar::ScalarKind;
+pub(crate) use crate::table::{Choice, Handle, Host, Int};
 use crate::table::{Names, library, numbers};
-
-pub(crate) type Handle = *mut c_void;
-pub(crate) type Int = c_int;
-pub(crate) type Choice = c_int;
-pub(crate) type Host = *const c_void;
 
 library! {
     /// rocSPARSE | cuSPARSE
@@ -87,7 +81,7 @@ numbers! {
     pub(crate) enum Base {
         Zero = "rocsparse_index_base_zero" 0 | "CUSPARSE_INDEX_BASE_ZERO" 0;
     }
-    /// In the order of `Kind`.
+    /// In the order of `ScalarKind`.
     pub(crate) enum DataType {
         F32 = "rocsparse_datatype_f32_r" 151 | "CUDA_R_32F" 0;
         F64 = "rocsparse_datatype_f64_r" 152 | "CUDA_R_64F" 1;
@@ -135,12 +129,12 @@ numbers! {
 }
 
 impl DataType {
-    pub fn of(kind: Kind) -> Self {
+    pub fn of(kind: ScalarKind) -> Self {
         match kind {
-            Kind::F32 => DataType::F32,
-            Kind::F64 => DataType::F64,
-            Kind::C32 => DataType::C32,
-            Kind::C64 => DataType::C64,
+            ScalarKind::F32 => DataType::F32,
+            ScalarKind::F64 => DataType::F64,
+            ScalarKind::C32 => DataType::C32,
+            ScalarKind::C64 => DataType::C64,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use gpu::Vendor;
 
-use super::{Action, Algorithm, Base, DataType, Format, Sparse, SparseMatrix, is_csr, same};
+use super::{Action, Algorithm, Base, DataType, Sparse, SparseFormat, SparseMatrix, is_csr, same};
 use crate::error::{Result, ensure, int};
 use crate::scalar::Scalar;
 use crate::view::MatrixMut;
@@ -13,7 +13,7 @@ impl Sparse {
     pub fn to_dense<T: Scalar>(&self, a: &SparseMatrix<T>, to: MatrixMut<'_, T>) -> Result<()> {
         same("to_dense", "rows", a.rows, to.shape.rows)?;
         same("to_dense", "columns", a.columns, to.shape.columns)?;
-        ensure("to_dense", !matches!(a.format, Format::Bsr { .. }), || "neither library has it for Bsr".into())?;
+        ensure("to_dense", !matches!(a.format, SparseFormat::Bsr { .. }), || "neither library has it for Bsr".into())?;
         let at = self.binding.output(&to.data)?;
         let (matrix, dense) = (self.describe(a)?, self.dense::<T>(to.shape, at)?);
         let algorithm = Algorithm::ToDense.number(self.vendor());
@@ -39,7 +39,7 @@ impl Sparse {
     #[track_caller]
     pub fn csr_to_coo<T: Scalar>(&self, a: &SparseMatrix<T>) -> Result<SparseMatrix<T>> {
         let (rows, _, n) = is_csr("csr_to_coo", a)?;
-        let coo = self.alike(a, Format::Coo, a.len())?;
+        let coo = self.alike(a, SparseFormat::Coo, a.len())?;
         let (offsets, base) = (self.binding.input(&a.outer.all())?, Base::Zero.number(self.vendor()));
         let indices = self.binding.input(&coo.outer.all())?;
         // SAFETY: as many indices as elements, in memory of this queue.
@@ -50,9 +50,9 @@ impl Sparse {
     /// The same matrix with an offset for each row.
     #[track_caller]
     pub fn coo_to_csr<T: Scalar>(&self, a: &SparseMatrix<T>) -> Result<SparseMatrix<T>> {
-        ensure("coo_to_csr", a.format == Format::Coo, || format!("a matrix in {:?}", a.format))?;
+        ensure("coo_to_csr", a.format == SparseFormat::Coo, || format!("a matrix in {:?}", a.format))?;
         let (rows, n) = (int("coo_to_csr", "rows", a.rows)?, int("coo_to_csr", "elements", a.len())?);
-        let csr = self.alike(a, Format::Csr, a.rows + 1)?;
+        let csr = self.alike(a, SparseFormat::Csr, a.rows + 1)?;
         let (indices, base) = (self.binding.input(&a.outer.all())?, Base::Zero.number(self.vendor()));
         let offsets = self.binding.input(&csr.outer.all())?;
         // SAFETY: one offset more than rows, in memory of this queue; the indices are sorted.
@@ -64,7 +64,7 @@ impl Sparse {
     #[track_caller]
     pub fn csr_to_csc<T: Scalar>(&self, a: &SparseMatrix<T>) -> Result<SparseMatrix<T>> {
         let (rows, columns, n) = is_csr("csr_to_csc", a)?;
-        let csc = self.alike(a, Format::Csc, a.columns + 1)?;
+        let csc = self.alike(a, SparseFormat::Csc, a.columns + 1)?;
         let vendor = self.vendor();
         let (offsets, indices) = (self.binding.input(&a.outer.all())?, self.binding.input(&a.inner.all())?);
         let values = self.binding.input(&a.values.all())?;
@@ -113,7 +113,7 @@ impl Sparse {
 
     /// Empty arrays for the elements of `a` in another format.
     #[track_caller]
-    fn alike<T: Scalar>(&self, a: &SparseMatrix<T>, format: Format, n_outer: usize) -> Result<SparseMatrix<T>> {
+    fn alike<T: Scalar>(&self, a: &SparseMatrix<T>, format: SparseFormat, n_outer: usize) -> Result<SparseMatrix<T>> {
         self.binding.input(&a.outer.all())?;
         Ok(SparseMatrix {
             format,

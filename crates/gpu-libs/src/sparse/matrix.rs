@@ -8,7 +8,7 @@ use crate::scalar::Scalar;
 
 /// How the elements of a sparse matrix are listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Format {
+pub enum SparseFormat {
     /// Row and column of each element, sorted by row.
     Coo,
     /// Row after row: where each row starts, and each element's column.
@@ -24,7 +24,7 @@ pub enum Format {
 
 /// A sparse matrix of one queue, with 32-bit indices from zero.
 pub struct SparseMatrix<T: Scalar> {
-    pub(super) format: Format,
+    pub(super) format: SparseFormat,
     /// In elements, for blocks too.
     pub(super) rows: usize,
     pub(super) columns: usize,
@@ -40,14 +40,14 @@ impl<T: Scalar> SparseMatrix<T> {
     #[track_caller]
     pub fn csr(queue: &Queue, columns: usize, offsets: &[i32], indices: &[i32], values: &[T]) -> Result<Self> {
         compressed("csr", offsets, indices, values.len(), columns)?;
-        Self::upload(queue, Format::Csr, [offsets.len() - 1, columns], [offsets, indices], values)
+        Self::upload(queue, SparseFormat::Csr, [offsets.len() - 1, columns], [offsets, indices], values)
     }
 
     /// Column after column: column j has the elements `offsets[j]..offsets[j + 1]`.
     #[track_caller]
     pub fn csc(queue: &Queue, rows: usize, offsets: &[i32], indices: &[i32], values: &[T]) -> Result<Self> {
         compressed("csc", offsets, indices, values.len(), rows)?;
-        Self::upload(queue, Format::Csc, [rows, offsets.len() - 1], [offsets, indices], values)
+        Self::upload(queue, SparseFormat::Csc, [rows, offsets.len() - 1], [offsets, indices], values)
     }
 
     /// The row and the column of each element, sorted by row.
@@ -68,7 +68,7 @@ impl<T: Scalar> SparseMatrix<T> {
         ensure("coo", column_indices.len() == values.len(), || {
             format!("{} columns for {} values", column_indices.len(), values.len())
         })?;
-        Self::upload(queue, Format::Coo, [rows, columns], [row_indices, column_indices], values)
+        Self::upload(queue, SparseFormat::Coo, [rows, columns], [row_indices, column_indices], values)
     }
 
     /// Row after row of square blocks: `offsets` and `indices` count blocks, `columns` counts elements.
@@ -89,13 +89,13 @@ impl<T: Scalar> SparseMatrix<T> {
         })?;
         compressed("bsr", offsets, indices, indices.len(), columns / block)?;
         let rows = (offsets.len() - 1) * block;
-        Self::upload(queue, Format::Bsr { block }, [rows, columns], [offsets, indices], values)
+        Self::upload(queue, SparseFormat::Bsr { block }, [rows, columns], [offsets, indices], values)
     }
 
     #[track_caller]
     fn upload(
         queue: &Queue,
-        format: Format,
+        format: SparseFormat,
         [rows, columns]: [usize; 2],
         [outer, inner]: [&[i32]; 2],
         values: &[T],
@@ -107,7 +107,7 @@ impl<T: Scalar> SparseMatrix<T> {
         Ok(Self { format, rows, columns, outer, inner, values: queue.buffer_from(values)? })
     }
 
-    pub fn format(&self) -> Format {
+    pub fn format(&self) -> SparseFormat {
         self.format
     }
 
@@ -128,12 +128,12 @@ impl<T: Scalar> SparseMatrix<T> {
         self.values.is_empty()
     }
 
-    /// Where rows or columns start; for `Format::Coo` the row of each element.
+    /// Where rows or columns start; for `SparseFormat::Coo` the row of each element.
     pub fn offsets(&self) -> Slice<'_, i32> {
         self.outer.all()
     }
 
-    /// The column of each element or block; for `Format::Csc` its row.
+    /// The column of each element or block; for `SparseFormat::Csc` its row.
     pub fn indices(&self) -> Slice<'_, i32> {
         self.inner.all()
     }

@@ -17,15 +17,15 @@ pub(crate) use calls::{
     Action, Algorithm, Attribute, Base, BlockDirection, Choice, DataType, DenseOrder, DiagonalType, Fill, Handle,
     Index, Int, Operation, PointerMode, Stage,
 };
-pub use matrix::{Format, SparseMatrix};
+pub use matrix::{SparseFormat, SparseMatrix};
 
 use crate::error::{Result, ensure, int, report_late};
 use crate::scalar::Scalar;
-use crate::view::{Order, Shape};
+use crate::view::{MatrixShape, Order};
 
 /// The numbers of every enum, for the check against the headers.
 #[doc(hidden)]
-pub const NUMBERS: &[&[crate::table::Number]] = &[
+pub const NUMBERS: &[&[crate::table::VendorNumbers]] = &[
     Operation::NUMBERS,
     PointerMode::NUMBERS,
     Index::NUMBERS,
@@ -97,21 +97,23 @@ impl Sparse {
         // SAFETY: a valid out pointer; buffers of the lengths the matrix was checked for, which outlive the descriptor.
         unsafe {
             match (a.format, vendor) {
-                (Format::Coo, _) => calls.coo_create(out, rows, columns, n, outer, inner, values, index, base, number),
-                (Format::Csr, _) => {
+                (SparseFormat::Coo, _) => {
+                    calls.coo_create(out, rows, columns, n, outer, inner, values, index, base, number)
+                }
+                (SparseFormat::Csr, _) => {
                     calls.csr_create(out, rows, columns, n, outer, inner, values, index, index, base, number)
                 }
-                (Format::Csc, _) => {
+                (SparseFormat::Csc, _) => {
                     calls.csc_create(out, rows, columns, n, outer, inner, values, index, index, base, number)
                 }
-                (Format::Bsr { block }, Vendor::Amd) => {
+                (SparseFormat::Bsr { block }, Vendor::Amd) => {
                     let (side, direction) = (block as i64, BlockDirection::Rows.number(vendor));
                     let (rows, columns) = (rows / side, columns / side);
                     calls.bsr_create_amd(
                         out, rows, columns, n, direction, side, outer, inner, values, index, index, base, number,
                     )
                 }
-                (Format::Bsr { block }, Vendor::Nvidia) => {
+                (SparseFormat::Bsr { block }, Vendor::Nvidia) => {
                     let (side, order) = (block as i64, DenseOrder::Rows.number(vendor));
                     let (rows, columns) = (rows / side, columns / side);
                     calls.bsr_create_nvidia(
@@ -133,7 +135,7 @@ impl Sparse {
     }
 
     #[track_caller]
-    fn dense<T: Scalar>(&self, shape: Shape, at: Address) -> Result<Descriptor> {
+    fn dense<T: Scalar>(&self, shape: MatrixShape, at: Address) -> Result<Descriptor> {
         let number = DataType::of(T::KIND).number(self.vendor());
         let order = match shape.order {
             Order::Rows => DenseOrder::Rows,
@@ -191,6 +193,6 @@ fn same(call: &'static str, what: &str, a: usize, b: usize) -> Result<()> {
 
 #[track_caller]
 fn is_csr<T: Scalar>(call: &'static str, a: &SparseMatrix<T>) -> Result<(Int, Int, Int)> {
-    ensure(call, a.format == Format::Csr, || format!("a matrix in {:?}; Csr is wanted", a.format))?;
+    ensure(call, a.format == SparseFormat::Csr, || format!("a matrix in {:?}; Csr is wanted", a.format))?;
     Ok((int(call, "rows", a.rows)?, int(call, "columns", a.columns)?, int(call, "elements", a.len())?))
 }

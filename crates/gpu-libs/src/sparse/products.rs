@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use gpu::{Slice, SliceMut, Vendor};
 
 use super::{
-    Algorithm, Attribute, Choice, DataType, DiagonalType, Fill, Format, Handle, Operation, Sparse, SparseMatrix, Stage,
-    is_csr, same,
+    Algorithm, Attribute, Choice, DataType, DiagonalType, Fill, Handle, Operation, Sparse, SparseFormat, SparseMatrix,
+    Stage, is_csr, same,
 };
 use crate::blas::{Diagonal, Triangle};
 use crate::error::{Result, ensure};
@@ -110,7 +110,7 @@ impl Sparse {
         same("spgemm", "columns of A and rows of B", a.columns, b.rows)?;
         let (da, db) = (self.describe(a)?, self.describe(b)?);
         let mut product = SparseMatrix {
-            format: Format::Csr,
+            format: SparseFormat::Csr,
             rows: a.rows,
             columns: b.columns,
             outer: self.binding.upload(&vec![0i32; a.rows + 1])?,
@@ -143,7 +143,7 @@ impl Sparse {
                 self.binding.wait()?;
             } else {
                 let beta = host(&zero);
-                let plan = Plan::spgemm(calls)?;
+                let plan = ProductPlan::spgemm(calls)?;
                 let estimate = |bytes: &mut usize, work| {
                     let (n, d) = (number, plan.handle);
                     calls.spgemm_estimate(handle, op, op, alpha, da, db, beta, dc_handle, n, algorithm, d, bytes, work)
@@ -196,7 +196,9 @@ impl Sparse {
         same("spsv", "rows and columns of A", a.rows, a.columns)?;
         same("spsv", "order of A and length of b", a.rows, b.len())?;
         same("spsv", "order of A and length of x", a.rows, x.len())?;
-        ensure("spsv", matches!(a.format, Format::Csr | Format::Coo), || format!("a matrix in {:?}", a.format))?;
+        ensure("spsv", matches!(a.format, SparseFormat::Csr | SparseFormat::Coo), || {
+            format!("a matrix in {:?}", a.format)
+        })?;
         let (at_b, at_x) = (self.binding.input(&b)?, self.binding.output(&x)?);
         let matrix = self.describe(a)?;
         let fill = match triangle {
@@ -227,7 +229,7 @@ impl Sparse {
                 run(Stage::Compute, &mut bytes, work)?;
                 self.binding.wait()?;
             } else {
-                let plan = Plan::spsv(calls)?;
+                let plan = ProductPlan::spsv(calls)?;
                 let d = plan.handle;
                 calls.spsv_bytes(handle, op, alpha, a, b, x, number, algorithm, d, &mut bytes)?;
                 let (_scratch, work) = self.scratch(bytes)?;
@@ -255,13 +257,13 @@ impl Sparse {
 }
 
 /// What cuSPARSE keeps between the steps of a function.
-struct Plan {
+struct ProductPlan {
     calls: &'static super::Calls,
     handle: Handle,
     is_product: bool,
 }
 
-impl Plan {
+impl ProductPlan {
     fn spgemm(calls: &'static super::Calls) -> Result<Self> {
         let mut handle: Handle = std::ptr::null_mut();
         // SAFETY: a valid out pointer.
@@ -277,7 +279,7 @@ impl Plan {
     }
 }
 
-impl Drop for Plan {
+impl Drop for ProductPlan {
     fn drop(&mut self) {
         // SAFETY: made above and destroyed once, after the function has waited; it holds host memory only.
         let _ = unsafe {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpu::Vendor;
-use gpu_libs::table::{Number, Row};
+use gpu_libs::table::{Row, VendorNumbers};
 use gpu_libs::{blas, fft, rand, solver, sparse};
 
 /// `signature<decltype(&f)>` knows a call's argument widths and which of them are floats.
@@ -28,7 +28,7 @@ template <class R, class... A> struct signature<R (*)(A...)> {
 struct Library {
     name: &'static str,
     rows: &'static [Row],
-    numbers: &'static [&'static [Number]],
+    numbers: &'static [&'static [VendorNumbers]],
     /// (C++ type, bytes) for each vendor.
     sizes: [&'static [(&'static str, usize)]; 2],
     includes: [&'static str; 2],

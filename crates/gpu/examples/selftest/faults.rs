@@ -67,7 +67,7 @@ pub fn stall_scene(bench: &Bench) -> Result<(), Failure> {
         queue.wait().err(),
         queue.read(y.all()).err(),
         queue.alloc::<u8>(1).err(),
-        queue.record::<gpu::Order>().err(),
+        queue.record::<gpu::Untimed>().err(),
     ];
     for error in after {
         let words = error.map(|e| e.to_string());

@@ -10,10 +10,9 @@ use std::process::Command;
 
 use gpu::Vendor;
 use gpu::tables::{
-    Attribute, BlasNumbers, CAPTURE_THREAD_LOCAL, DRIVER_ROWS, EVENT_NO_TIMING, FUNCTION_LOCAL_BYTES,
+    Attribute, BlasNumbers, CAPTURE_THREAD_LOCAL, DRIVER_ROWS, DriverRow, EVENT_NO_TIMING, FUNCTION_LOCAL_BYTES,
     FUNCTION_MAX_THREADS, FUNCTION_REGISTERS, FUNCTION_SHARED_BYTES, HIP_ARCH_OFFSET_R0600, HIP_PROPERTIES_BYTES,
-    HIPBLAS_3, HOST_ALLOC_PORTABLE, ROCBLAS, RTC_ROWS, Row, STATUS_NOT_READY, STATUS_OUT_OF_MEMORY,
-    STREAM_NON_BLOCKING,
+    HIPBLAS_3, HOST_ALLOC_PORTABLE, ROCBLAS, RTC_ROWS, STATUS_NOT_READY, STATUS_OUT_OF_MEMORY, STREAM_NON_BLOCKING,
 };
 
 /// `signature<decltype(&f)>` knows a call's argument widths and which of them are floats.
@@ -42,7 +41,7 @@ fn width(ty: &str) -> u32 {
     }
 }
 
-fn row_check(row: &Row, vendor: Vendor) -> String {
+fn row_check(row: &DriverRow, vendor: Vendor) -> String {
     shape_check(row.symbol(vendor), width(row.returns), &row.args.iter().map(|ty| width(ty)).collect::<Vec<_>>())
 }
 

@@ -91,7 +91,7 @@ const MIN_POWER: i32 = -60;
 
 /// A tile's activations from one group on.
 #[derive(Copy, Clone)]
-pub(crate) struct Tile {
+pub(crate) struct ActivationTile {
     /// `[n_groups, tile_rows, GROUP]`
     pub(crate) q: *const i16,
     /// `[n_groups, tile_rows]`
@@ -143,9 +143,9 @@ impl Activations {
     }
 
     /// A tile from group `first_group` on.
-    pub(crate) fn tile(&self, tile_idx: usize, first_group: usize) -> Tile {
+    pub(crate) fn tile(&self, tile_idx: usize, first_group: usize) -> ActivationTile {
         let at = (tile_idx * self.n_groups + first_group) * self.tile_rows;
-        Tile {
+        ActivationTile {
             q: self.lines[at..].as_ptr().cast(),
             scales: self.scales[at..].as_ptr(),
             shifts: self.shifts[at..].as_ptr(),
@@ -208,7 +208,7 @@ impl Activations {
                     for row in first..n_rows.min(first + tile_rows) {
                         let x = left.row(pool.isa(), row, n_in, made);
                         let (at, step) = (row - first, tile_rows);
-                        let mut to = Row { lines, scales, shifts, starts, bases, sums, halves, at, step };
+                        let mut to = ActivationRow { lines, scales, shifts, starts, bases, sums, halves, at, step };
                         round_row(pool, x, rounding, &mut to);
                     }
                 });
@@ -229,7 +229,7 @@ thread_local! {
 }
 
 /// Where a row of a tile goes: groups `at`, `at + step` and so on.
-struct Row<'a> {
+struct ActivationRow<'a> {
     lines: &'a mut [Line],
     scales: &'a mut [f32],
     shifts: &'a mut [i32],
@@ -241,7 +241,7 @@ struct Row<'a> {
     step: usize,
 }
 
-impl Row<'_> {
+impl ActivationRow<'_> {
     #[inline(always)]
     fn line(&mut self, group_idx: usize) -> &mut [i16; GROUP] {
         &mut self.lines[self.at + group_idx * self.step].0
@@ -290,7 +290,7 @@ const fn power(n: i32) -> f32 {
     f32::from_bits(((127 + n) as u32) << 23)
 }
 
-/// What a unit is worth where `largest` has to become `limit` at the most, and its inverse.
+/// What a unit is worth where `largest` has to become at most `limit`, and its inverse.
 #[inline(always)]
 fn scale_of(largest: f32, limit: f32, scaling: Scaling) -> (f32, f32) {
     if scaling == Scaling::Exact {
@@ -302,7 +302,7 @@ fn scale_of(largest: f32, limit: f32, scaling: Scaling) -> (f32, f32) {
     (f32::from_bits(bits), f32::from_bits(power(127).to_bits().wrapping_sub(bits)))
 }
 
-fn round_row(pool: &Pool, x: &[f32], rounding: Rounding, row: &mut Row) {
+fn round_row(pool: &Pool, x: &[f32], rounding: Rounding, row: &mut ActivationRow) {
     #[cfg(target_arch = "x86_64")]
     if pool.isa() >= crate::Isa::Avx2 {
         // SAFETY: the CPU has AVX2 and FMA; the tile holds as many groups a row as `x`.
@@ -344,7 +344,7 @@ fn largest_of(x: &[f32]) -> f32 {
 /// The CPU has AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut Row) {
+unsafe fn round_row_avx2(x: &[f32], rounding: Rounding, row: &mut ActivationRow) {
     use std::arch::x86_64::*;
     let magnitude = _mm256_set1_epi32(i32::MAX);
     let (mut largest_scale, mut is_finite) = (0.0_f32, true);

@@ -30,7 +30,7 @@ pub(crate) const UNITS_PER_THREAD: usize = 8;
 /// A part of a split context is at least this many blocks.
 pub(crate) const MIN_SPLIT_BLOCKS: usize = 16;
 
-pub(crate) struct Input<'a> {
+pub(crate) struct AttentionInput<'a> {
     pub(crate) numerics: Numerics,
     pub(crate) q: &'a [f32],
     pub(crate) k: &'a [u8],
@@ -46,7 +46,7 @@ pub(crate) struct Input<'a> {
     pub(crate) slopes: Option<&'a [f32]>,
 }
 
-impl Input<'_> {
+impl AttentionInput<'_> {
     pub(crate) fn is_invariant(&self) -> bool {
         self.numerics == Numerics::RowInvariant
     }
@@ -126,7 +126,7 @@ impl WorkUnit<'_> {
 
 /// The running softmax of a unit: for each row the largest score, the sum of weights and the weighted values.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct SoftmaxState {
     pub(crate) max: Vec<f32>,
     pub(crate) sum: Vec<f32>,
     /// `[n_rows * group, head_dim]`
@@ -136,7 +136,7 @@ pub(crate) struct State {
 thread_local! {
     /// The parts of split contexts, kept between calls; grows once.
     static PARTS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-    static STATE: RefCell<(State, Buffers)> = RefCell::default();
+    static STATE: RefCell<(SoftmaxState, Buffers)> = RefCell::default();
 }
 
 /// A thread's panels and scores.
@@ -146,14 +146,24 @@ pub(crate) struct Buffers {
     pub(crate) scores: Vec<f32>,
     pub(crate) panel: Vec<f32>,
     /// Of the parts so far, where rows must not matter.
-    totals: State,
+    totals: SoftmaxState,
 }
 
-pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f32]) {
-    let Heads { n_heads, n_kv_heads, head_dim, .. } = input.heads;
+/// A batch cut into units: every one of them keeps one thread busy.
+struct Units<'a> {
+    units: Vec<WorkUnit<'a>>,
+    /// Units whose contexts were split, with the number of parts of each.
+    merges: Vec<(WorkUnit<'a>, usize)>,
+    n_parts: usize,
+    /// Query rows of the largest unit.
+    tile: usize,
+}
+
+fn plan_units<'a>(n_threads: usize, input: &AttentionInput, spans: &[QuerySpan<'a>]) -> Units<'a> {
+    let n_kv_heads = input.heads.n_kv_heads;
     let tile = (UNIT_ROWS / input.group).max(1);
     let n_whole: usize = spans.iter().map(|span| span.n_rows.div_ceil(tile) * n_kv_heads).sum();
-    let n_wanted = pool.n_threads() * UNITS_PER_THREAD;
+    let n_wanted = n_threads * UNITS_PER_THREAD;
     let mut units = Vec::with_capacity(n_whole.max(n_wanted));
     let mut merges = Vec::new();
     let mut n_parts = 0;
@@ -165,7 +175,7 @@ pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f3
             let hidden = input.window.map_or(0, |window| (span.first_position + first + 1).saturating_sub(window));
             let window_step = if input.is_invariant() { part::WINDOW_STEP } else { KV_BLOCK };
             let begin = hidden / window_step * window_step;
-            let n_splits = if pool.n_threads() == 1 { 1 } else { n_wanted.div_ceil(n_whole) };
+            let n_splits = if n_threads == 1 { 1 } else { n_wanted.div_ceil(n_whole) };
             let ranges = input.split(begin..n_keys, n_splits);
             let (n_made, is_split) = (ranges.len(), ranges.len() > 1);
             for kv_head in 0..n_kv_heads {
@@ -184,6 +194,20 @@ pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f3
             }
         }
     }
+    Units { units, merges, n_parts, tile }
+}
+
+/// Where the output of a unit's row begins.
+fn output_start(input: &AttentionInput, unit: &WorkUnit, row: usize) -> usize {
+    let Heads { n_heads, head_dim, .. } = input.heads;
+    let (query, head) = (row / input.group, row % input.group);
+    let first = (unit.span.first_row + unit.first + query) * n_heads * head_dim;
+    first + (unit.kv_head * input.group + head) * head_dim
+}
+
+pub(crate) fn run(pool: &Pool, input: &AttentionInput, spans: &[QuerySpan], out: &mut [f32]) {
+    let head_dim = input.heads.head_dim;
+    let Units { units, merges, n_parts, tile } = plan_units(pool.n_threads(), input, spans);
     // [part, row of the unit, head_dim + max + sum]
     let part_len = tile * input.group * (head_dim + 2);
     PARTS.with_borrow_mut(|parts| {
@@ -205,9 +229,7 @@ pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f3
                     }
                     None => {
                         for row in 0..n_rows {
-                            let (query, head) = (row / input.group, row % input.group);
-                            let at = (unit.span.first_row + unit.first + query) * n_heads * head_dim
-                                + (unit.kv_head * input.group + head) * head_dim;
+                            let at = output_start(input, unit, row);
                             // SAFETY: this row and head belong to this unit alone.
                             state.finish(row, input.sink(unit, row), unsafe { out.slice(at, head_dim) });
                         }
@@ -218,9 +240,7 @@ pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f3
         for (unit, n_made) in &merges {
             let first = unit.part.expect("a split unit") * part_len;
             for row in 0..unit.n * input.group {
-                let (query, head) = (row / input.group, row % input.group);
-                let at = (unit.span.first_row + unit.first + query) * n_heads * head_dim
-                    + (unit.kv_head * input.group + head) * head_dim;
+                let at = output_start(input, unit, row);
                 // SAFETY: no region runs now, and rows do not overlap.
                 let out = unsafe { out.slice(at, head_dim) };
                 let merge = if input.is_invariant() { part::merge } else { merge };
@@ -230,7 +250,13 @@ pub(crate) fn run(pool: &Pool, input: &Input, spans: &[QuerySpan], out: &mut [f3
     });
 }
 
-pub(crate) fn attend(isa: Isa, input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
+pub(crate) fn attend(
+    isa: Isa,
+    input: &AttentionInput,
+    unit: &WorkUnit,
+    state: &mut SoftmaxState,
+    buffers: &mut Buffers,
+) {
     buffers.gather_queries(input, unit);
     if !input.is_invariant() || unit.part.is_some() {
         return walk(isa, input, unit, state, buffers);
@@ -244,7 +270,7 @@ pub(crate) fn attend(isa: Isa, input: &Input, unit: &WorkUnit, state: &mut State
 }
 
 /// From the first of the unit's keys to the last.
-fn walk(isa: Isa, input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
+fn walk(isa: Isa, input: &AttentionInput, unit: &WorkUnit, state: &mut SoftmaxState, buffers: &mut Buffers) {
     let n_rows = unit.n * input.group;
     state.start(n_rows, input.heads.head_dim);
     match isa {
@@ -260,7 +286,7 @@ fn walk(isa: Isa, input: &Input, unit: &WorkUnit, state: &mut State, buffers: &m
 
 impl Buffers {
     /// The unit's query rows side by side, `[n * group, head_dim]`, scaled.
-    pub(crate) fn gather_queries(&mut self, input: &Input, unit: &WorkUnit) {
+    pub(crate) fn gather_queries(&mut self, input: &AttentionInput, unit: &WorkUnit) {
         let Heads { n_heads, head_dim, scale, .. } = input.heads;
         self.q.clear();
         for i in 0..unit.n {
@@ -271,7 +297,7 @@ impl Buffers {
     }
 }
 
-impl State {
+impl SoftmaxState {
     pub(crate) fn start(&mut self, n_rows: usize, head_dim: usize) {
         self.max.clear();
         self.max.resize(n_rows, f32::NEG_INFINITY);

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::activations::{Activations, By};
 use super::left::HostLeft;
-use super::matmul::{Input, Job, TASK_ROWS, TASKS_PER_THREAD};
+use super::matmul::{ProductInput, ProductJob, TASK_ROWS, TASKS_PER_THREAD};
 use super::matmul::{check_weight, rounding, run_task, takes_rounded, tile_rows};
 use crate::matmul::{Mode, OP, Product, matmul};
 use crate::plan::{self, Machine, ProductShape, SOME_ROWS};
@@ -19,7 +19,7 @@ use crate::{Error, Exec, Place, PlaceMut, Pool, View, ViewMut, observe};
 
 /// Some rows and the matrix they are multiplied with.
 #[derive(Clone)]
-pub struct Group<'w> {
+pub struct RowGroup<'w> {
     pub rows: Range<usize>,
     /// `[n_out, n_in]`
     pub weight: View<'w>,
@@ -27,7 +27,7 @@ pub struct Group<'w> {
 
 /// Groups, and where their products go: `[n_rows, n_out]`, f32.
 pub struct GroupProduct<'w, 'o> {
-    pub groups: Vec<Group<'w>>,
+    pub groups: Vec<RowGroup<'w>>,
     pub out: ViewMut<'o>,
 }
 
@@ -100,9 +100,9 @@ pub fn group_matmul(exec: Exec, x: View, products: &mut [GroupProduct]) -> Resul
         let of_group = products.iter_mut().zip(kernels).map(|(product, kernel)| {
             let (weight, n_out) = (product.groups[i].weight, product.out.shape[1]);
             let out = &mut product.out.f32s(OP, "out")?[rows.start * n_out..rows.end * n_out];
-            Job::new(kernel, weight, Shared::new(out), Mode::Write)
+            ProductJob::new(kernel, weight, Shared::new(out), Mode::Write)
         });
-        let of_group = of_group.collect::<Result<Vec<Job>, Error>>()?;
+        let of_group = of_group.collect::<Result<Vec<ProductJob>, Error>>()?;
         let is_rounded = of_group.iter().any(|job| takes_rounded(job.kernel, job.dtype));
         jobs.push(GroupJobs { x, n_rows: rows.len(), is_rounded, jobs: of_group });
     }
@@ -115,7 +115,7 @@ struct GroupJobs<'a> {
     x: &'a [f32],
     n_rows: usize,
     is_rounded: bool,
-    jobs: Vec<Job<'a>>,
+    jobs: Vec<ProductJob<'a>>,
 }
 
 fn run(pool: &Pool, n_in: usize, groups: &[GroupJobs]) {
@@ -139,7 +139,7 @@ fn run(pool: &Pool, n_in: usize, groups: &[GroupJobs]) {
         } else {
             pool.run(groups.len(), |i, _| round(i));
         }
-        let n_parts = |job: &Job| job.n_out.div_ceil(TASK_ROWS);
+        let n_parts = |job: &ProductJob| job.n_out.div_ceil(TASK_ROWS);
         let n_all: usize = groups.iter().flat_map(|group| &group.jobs).map(n_parts).sum();
         let n_cols = n_all.div_ceil(pool.n_threads() * TASKS_PER_THREAD).max(1) * TASK_ROWS;
         let mut tasks = Vec::with_capacity(2 * pool.n_threads() * TASKS_PER_THREAD + groups.len());
@@ -154,7 +154,7 @@ fn run(pool: &Pool, n_in: usize, groups: &[GroupJobs]) {
             let (i, job, cols) = &tasks[task_idx];
             let group = &groups[*i];
             let (isa, numerics) = (pool.isa(), pool.numerics());
-            let input = Input { isa, numerics, x: group.x, n_rows: group.n_rows, n_in, rounded: &rounded[*i] };
+            let input = ProductInput { isa, numerics, x: group.x, n_rows: group.n_rows, n_in, rounded: &rounded[*i] };
             run_task(&input, job, cols.clone());
         });
     });

@@ -16,7 +16,7 @@ pub(crate) enum HostLeft<'a> {
 }
 
 impl<'a> HostLeft<'a> {
-    /// The rows as they lie, for kernels that round nothing; none where rows are made.
+    /// The rows as given, for kernels that round nothing; none where the rows are computed.
     pub(crate) fn plain(&self) -> &'a [f32] {
         match *self {
             HostLeft::Rows(x) => x,

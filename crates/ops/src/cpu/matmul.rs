@@ -20,13 +20,13 @@ use crate::matmul::{Mode, OP, Product};
 #[cfg(target_arch = "x86_64")]
 use crate::plan;
 use crate::plan::{FEW_ROWS, ProductKernel, ProductPlan};
-use crate::tiles::{Format, GROUP, TILE_ROWS, largest_activation};
+use crate::tiles::{GROUP, TILE_ROWS, TileFormat, largest_activation};
 use crate::view::Shared;
 use crate::{Error, Isa, Layout, Numerics, Pool, View};
 
 /// Rows of weights that a task takes at the least, a *part*: a multiple of every panel width.
 pub(crate) const TASK_ROWS: usize = 32;
-/// Parts of a task at the most where many activation rows pass by: these weights stay in the second-level cache meanwhile.
+/// The most parts of a task that many activation rows share: their weights stay in the second-level cache.
 pub(crate) const MAX_TASK_PARTS: usize = 4;
 /// Tasks per thread that balance well; more only cost.
 pub(crate) const TASKS_PER_THREAD: usize = 8;
@@ -50,7 +50,7 @@ thread_local! {
 }
 
 /// A product as the kernels see it.
-pub(crate) struct Job<'a> {
+pub(crate) struct ProductJob<'a> {
     pub(crate) kernel: ProductKernel,
     pub(crate) dtype: Dtype,
     pub(crate) weight: &'a [u8],
@@ -62,7 +62,7 @@ pub(crate) struct Job<'a> {
 }
 
 /// The left side, in the forms the kernels want.
-pub(crate) struct Input<'a> {
+pub(crate) struct ProductInput<'a> {
     pub(crate) isa: Isa,
     pub(crate) numerics: Numerics,
     pub(crate) x: &'a [f32],
@@ -83,8 +83,8 @@ pub(crate) fn matmul_cpu(
     let jobs = products
         .iter_mut()
         .zip(&plan.kernels)
-        .map(|(p, kernel)| Job::new(*kernel, p.weight, Shared::new(p.out.f32s(OP, "out")?), p.mode))
-        .collect::<Result<Vec<Job>, Error>>()?;
+        .map(|(p, kernel)| ProductJob::new(*kernel, p.weight, Shared::new(p.out.f32s(OP, "out")?), p.mode))
+        .collect::<Result<Vec<ProductJob>, Error>>()?;
     let tasks = tasks(&jobs, pool.n_threads(), n_rows);
     #[cfg(target_arch = "x86_64")]
     if let Some(outliers) = outliers {
@@ -103,7 +103,7 @@ pub(crate) fn matmul_cpu(
             rounded.round(pool, By::Pool, &left, [n_rows, n_in], tile_rows(pool.isa(), n_rows), rounding);
         }
         let (isa, numerics) = (pool.isa(), pool.numerics());
-        let input = Input { isa, numerics, x: left.plain(), n_rows, n_in, rounded };
+        let input = ProductInput { isa, numerics, x: left.plain(), n_rows, n_in, rounded };
         pool.run(tasks.len(), |task_idx, _| {
             let Task { job_idx, cols } = &tasks[task_idx];
             run_task(&input, &jobs[*job_idx], cols.clone());
@@ -113,7 +113,7 @@ pub(crate) fn matmul_cpu(
 }
 
 /// How the left side is rounded for these jobs: as the kernel wants it, with what every format needs.
-pub(crate) fn rounding(isa: Isa, jobs: &[Job]) -> Rounding {
+pub(crate) fn rounding(isa: Isa, jobs: &[ProductJob]) -> Rounding {
     let mut rounding = Rounding {
         largest: f32::INFINITY,
         scaling: Scaling::Exact,
@@ -124,7 +124,7 @@ pub(crate) fn rounding(isa: Isa, jobs: &[Job]) -> Rounding {
         has_halves: false,
     };
     let packed = || jobs.iter().filter(|job| takes_rounded(job.kernel, job.dtype));
-    let is_many = |job: &Job| matches!(job.kernel, ProductKernel::Unpacked | ProductKernel::Winograd);
+    let is_many = |job: &ProductJob| matches!(job.kernel, ProductKernel::Unpacked | ProductKernel::Winograd);
     if isa >= Isa::Avx512 && packed().any(is_many) {
         rounding.scaling = Scaling::Power;
         let together = packed().map(|job| {
@@ -172,7 +172,7 @@ pub(crate) struct Task {
 
 /// Cuts the products into tasks. Few rows: equal ones. Many rows: large ones first, small ones at the end, so that the
 /// threads end together.
-pub(crate) fn tasks(jobs: &[Job], n_threads: usize, n_rows: usize) -> Vec<Task> {
+pub(crate) fn tasks(jobs: &[ProductJob], n_threads: usize, n_rows: usize) -> Vec<Task> {
     let parts = |n: usize| n.div_ceil(TASK_ROWS);
     let mut n_left: usize = jobs.iter().map(|job| parts(job.n_out)).sum();
     let equal = n_left.div_ceil(n_threads * TASKS_PER_THREAD);
@@ -222,7 +222,7 @@ pub(crate) fn takes_rounded(kernel: ProductKernel, dtype: Dtype) -> bool {
 }
 
 /// Some columns of one product.
-pub(crate) fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
+pub(crate) fn run_task(input: &ProductInput, job: &ProductJob, cols: std::ops::Range<usize>) {
     match job.kernel {
         #[cfg(target_arch = "x86_64")]
         ProductKernel::Strip => strip::cols(input, job, cols),
@@ -244,7 +244,7 @@ pub(crate) fn run_task(input: &Input, job: &Job, cols: std::ops::Range<usize>) {
     }
 }
 
-impl<'a> Job<'a> {
+impl<'a> ProductJob<'a> {
     /// `out` is `[n_rows, n_out]`.
     pub(crate) fn new(kernel: ProductKernel, weight: View<'a>, out: Shared<f32>, mode: Mode) -> Result<Self, Error> {
         let (dtype, layout, n_out) = (weight.dtype, weight.layout, weight.n_rows());

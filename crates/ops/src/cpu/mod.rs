@@ -16,6 +16,6 @@ pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
-pub use groups::{Group, GroupProduct, group_matmul};
+pub use groups::{GroupProduct, RowGroup, group_matmul};
 pub use isa::Isa;
 pub use pool::Pool;

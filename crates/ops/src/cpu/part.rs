@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::attention::State;
+use super::attention::SoftmaxState;
 use super::exp::exp;
 use crate::kv_store::KV_BLOCK;
 
@@ -40,9 +40,9 @@ impl Row<'_> {
     }
 }
 
-impl State {
+impl SoftmaxState {
     /// Adds what was found in a later part.
-    pub(crate) fn add(&mut self, part: &State) {
+    pub(crate) fn add(&mut self, part: &SoftmaxState) {
         let head_dim = self.acc.len() / self.max.len().max(1);
         let rows = self.max.iter_mut().zip(&mut self.sum).zip(self.acc.chunks_exact_mut(head_dim));
         for (row, ((max, sum), acc)) in rows.enumerate() {

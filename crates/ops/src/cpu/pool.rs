@@ -15,11 +15,11 @@ use crate::{Isa, Numerics};
 
 /// Turns of the spin loop before a worker sleeps: about half a millisecond, longer than any gap inside a step.
 const SPINS_BEFORE_SLEEP: u32 = 20_000;
-/// Turns before the caller, out of tasks, offers its core to whoever holds the last one.
+/// Turns before the caller, out of tasks, yields its core to the thread that holds the last one.
 const SPINS_BEFORE_YIELD: u32 = 2_000;
 
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     workers: Vec<Worker>,
     isa: Isa,
     numerics: Numerics,
@@ -32,7 +32,7 @@ struct Worker {
     handle: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct PoolState {
     /// Tasks that nobody has taken, in the low half; the region's number, so that an old value never looks like a
     /// new one, in the high half.
     tickets: AtomicU64,
@@ -49,9 +49,9 @@ const UNTAKEN: u64 = u32::MAX as u64;
 // SAFETY: `body` is written only by the caller that holds `turn`, while no task is untaken or running, and is published
 // by the release store of `tickets`. A thread reads it only while it holds a task of that region; the region does not
 // end, and so the closure lives, until that task is counted as done.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolState {}
 // SAFETY: as above; the raw pointer is never used outside a region.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolState {}
 
 impl Pool {
     /// A pool of `n_threads` threads, the caller included, with the instruction set found on this machine.
@@ -60,7 +60,7 @@ impl Pool {
     }
 
     pub fn with_isa(n_threads: usize, isa: Isa) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             tickets: AtomicU64::new(0),
             n_tasks: AtomicUsize::new(0),
             n_done: AtomicUsize::new(0),
@@ -142,7 +142,7 @@ impl Pool {
     }
 }
 
-impl Shared {
+impl PoolState {
     fn work(&self, thread_idx: usize) {
         let mut n_spins = 0;
         while !self.is_closing.load(Ordering::Relaxed) {

@@ -7,7 +7,7 @@ use super::fit::{MAX_LEN, as_f16, nearest};
 use super::nearest_entry::{Codebook, Levels};
 
 /// What a format asks for: groups of `group_len` share a scale `d * (first + step * code)`, code below `n_codes`.
-pub(super) struct Layout<const LEN: usize, const RADIX: usize> {
+pub(super) struct CodebookLayout<const LEN: usize, const RADIX: usize> {
     pub book: Codebook<LEN, RADIX>,
     /// What the codes are worth: one list, or several of which every `choice_len` weights take one.
     pub levels: &'static [Levels<RADIX>],
@@ -30,21 +30,21 @@ pub(super) struct Coded {
 
 /// A group's entries at some scale, and what they make of `w x level` and `w level level`.
 #[derive(Clone, Copy, Default)]
-struct Group {
+struct EncodedGroup {
     entries: [u16; 8],
     choices: [u8; 8],
     xl: f32,
     ll: f32,
 }
 
-impl Group {
+impl EncodedGroup {
     /// The error beyond that of all zeros.
     fn error(&self, scale: f32) -> f32 {
         scale * (scale * self.ll - 2.0 * self.xl)
     }
 }
 
-impl<const LEN: usize, const RADIX: usize> Layout<LEN, RADIX> {
+impl<const LEN: usize, const RADIX: usize> CodebookLayout<LEN, RADIX> {
     fn factor(&self, code: usize) -> f32 {
         self.first + self.step * code as f32
     }
@@ -66,7 +66,7 @@ impl<const LEN: usize, const RADIX: usize> Layout<LEN, RADIX> {
             for g in 0..n_groups {
                 let wanted = (scales[g] / out.d - self.first) / self.step;
                 let middle = nearest(wanted).clamp(0.0, (self.n_codes - 1) as f32) as usize;
-                let mut best = (f32::INFINITY, 0, Group::default());
+                let mut best = (f32::INFINITY, 0, EncodedGroup::default());
                 for code in middle.saturating_sub(1)..=(middle + 1).min(self.n_codes - 1) {
                     let scale = out.d * self.factor(code);
                     let group = self.group(x, w, g, scale);
@@ -99,7 +99,7 @@ impl<const LEN: usize, const RADIX: usize> Layout<LEN, RADIX> {
         }
         let reach = self.levels[0].iter().fold(0.0_f32, |most, level| most.max(level.abs()));
         let attempt = |scale: f32, (best, best_gain): (f32, f32)| {
-            let Group { xl, ll, .. } = self.group(x, w, g, scale);
+            let EncodedGroup { xl, ll, .. } = self.group(x, w, g, scale);
             if ll > 0.0 && xl > 0.0 && xl * xl > best_gain * ll { (xl / ll, xl * xl / ll) } else { (best, best_gain) }
         };
         let mut best = (0.0, 0.0);
@@ -113,13 +113,13 @@ impl<const LEN: usize, const RADIX: usize> Layout<LEN, RADIX> {
     }
 
     /// The best entries of a group for a scale.
-    fn group(&self, x: &[f32], w: &[f32], g: usize, scale: f32) -> Group {
-        let mut all = Group::default();
+    fn group(&self, x: &[f32], w: &[f32], g: usize, scale: f32) -> EncodedGroup {
+        let mut all = EncodedGroup::default();
         let n = self.choice_len.min(self.group_len) / LEN;
         for first in (0..self.group_len / LEN).step_by(n) {
-            let mut best = (f32::INFINITY, Group::default());
+            let mut best = (f32::INFINITY, EncodedGroup::default());
             for (choice, levels) in self.levels.iter().enumerate() {
-                let mut part = Group { choices: [choice as u8; 8], ..Group::default() };
+                let mut part = EncodedGroup { choices: [choice as u8; 8], ..EncodedGroup::default() };
                 for k in first..first + n {
                     let at = g * self.group_len + k * LEN;
                     let found = self.book.search(few(x, at), few(w, at), levels, scale);

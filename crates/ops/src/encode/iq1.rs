@@ -5,22 +5,22 @@
 use std::sync::LazyLock;
 
 use super::Encode;
-use super::codebook::Layout;
+use super::codebook::CodebookLayout;
 use super::fit::error_weights;
 use super::nearest_entry::Codebook;
 use crate::formats::block::put_f16;
 use crate::formats::{Iq1M, Iq1S, grids, iq1_s};
 
-static IQ1_S: LazyLock<Layout<8, 3>> = LazyLock::new(|| layout(32, 32));
-static IQ1_M: LazyLock<Layout<8, 3>> = LazyLock::new(|| layout(16, 8));
+static IQ1_S: LazyLock<CodebookLayout<8, 3>> = LazyLock::new(|| layout(32, 32));
+static IQ1_M: LazyLock<CodebookLayout<8, 3>> = LazyLock::new(|| layout(16, 8));
 
 /// Moved up, and moved down.
 static LEVELS: [[f32; 3]; 2] =
     [[-1.0 + iq1_s::DELTA, iq1_s::DELTA, 1.0 + iq1_s::DELTA], [-1.0 - iq1_s::DELTA, -iq1_s::DELTA, 1.0 - iq1_s::DELTA]];
 
-fn layout(group_len: usize, choice_len: usize) -> Layout<8, 3> {
+fn layout(group_len: usize, choice_len: usize) -> CodebookLayout<8, 3> {
     let book = Codebook::new(&grids::IQ1_S);
-    Layout { book, levels: &LEVELS, choice_len, group_len, first: 1.0, step: 2.0, n_codes: 8, from: 0.35 }
+    CodebookLayout { book, levels: &LEVELS, choice_len, group_len, first: 1.0, step: 2.0, n_codes: 8, from: 0.35 }
 }
 
 impl Encode for Iq1S {

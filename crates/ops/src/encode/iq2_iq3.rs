@@ -3,17 +3,17 @@
 use std::sync::LazyLock;
 
 use super::Encode;
-use super::codebook::{Coded, Layout, magnitudes};
+use super::codebook::{CodebookLayout, Coded, magnitudes};
 use super::fit::error_weights;
 use super::nearest_entry::Codebook;
 use crate::formats::block::put_f16;
 use crate::formats::{Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, grids};
 
-static IQ2_XXS: LazyLock<Layout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_XXS, 32));
-static IQ2_XS: LazyLock<Layout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_XS, 16));
-static IQ2_S: LazyLock<Layout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_S, 16));
-static IQ3_XXS: LazyLock<Layout<4, 8>> = LazyLock::new(|| three_bit(&grids::IQ3_XXS, &LEVELS_3_XXS, 0.25));
-static IQ3_S: LazyLock<Layout<4, 8>> = LazyLock::new(|| three_bit(&grids::IQ3_S, &LEVELS_3_S, 1.0));
+static IQ2_XXS: LazyLock<CodebookLayout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_XXS, 32));
+static IQ2_XS: LazyLock<CodebookLayout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_XS, 16));
+static IQ2_S: LazyLock<CodebookLayout<8, 3>> = LazyLock::new(|| two_bit(&grids::IQ2_S, 16));
+static IQ3_XXS: LazyLock<CodebookLayout<4, 8>> = LazyLock::new(|| three_bit(&grids::IQ3_XXS, &LEVELS_3_XXS, 0.25));
+static IQ3_S: LazyLock<CodebookLayout<4, 8>> = LazyLock::new(|| three_bit(&grids::IQ3_S, &LEVELS_3_S, 1.0));
 
 static LEVELS_2: [[f32; 3]; 1] = [floats(grids::LEVELS_2)];
 static LEVELS_3_XXS: [[f32; 8]; 1] = [floats(grids::LEVELS_3_XXS)];
@@ -29,20 +29,20 @@ const fn floats<const N: usize>(levels: [u8; N]) -> [f32; N] {
     out
 }
 
-fn two_bit(entries: &[u16], group_len: usize) -> Layout<8, 3> {
+fn two_bit(entries: &[u16], group_len: usize) -> CodebookLayout<8, 3> {
     let (book, levels) = (Codebook::new(entries), LEVELS_2.as_slice());
-    Layout { book, levels, choice_len: group_len, group_len, first: 0.125, step: 0.25, n_codes: 16, from: 0.55 }
+    CodebookLayout { book, levels, choice_len: group_len, group_len, first: 0.125, step: 0.25, n_codes: 16, from: 0.55 }
 }
 
 /// Scales that are odd multiples of the first one.
-fn three_bit(entries: &[u16], levels: &'static [[f32; 8]], first: f32) -> Layout<4, 8> {
+fn three_bit(entries: &[u16], levels: &'static [[f32; 8]], first: f32) -> CodebookLayout<4, 8> {
     let book = Codebook::new(entries);
-    Layout { book, levels, choice_len: 32, group_len: 32, first, step: 2.0 * first, n_codes: 16, from: 0.55 }
+    CodebookLayout { book, levels, choice_len: 32, group_len: 32, first, step: 2.0 * first, n_codes: 16, from: 0.55 }
 }
 
 /// Signs and codes of a block. Where `is_even`, a format keeps seven of eight signs.
 fn fit<const LEN: usize, const RADIX: usize>(
-    layout: &Layout<LEN, RADIX>,
+    layout: &CodebookLayout<LEN, RADIX>,
     values: &[f32],
     importance: Option<&[f32]>,
     is_even: bool,

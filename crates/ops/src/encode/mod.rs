@@ -16,10 +16,10 @@ mod ternary;
 
 use weights::Dtype;
 
-use crate::formats::{Block, Float, for_block};
+use crate::formats::{BlockFormat, Float, for_block};
 
 /// A packed format's encoder.
-pub(crate) trait Encode: Block {
+pub(crate) trait Encode: BlockFormat {
     /// `importance` says how much an error in each column counts: the mean square of its activations.
     fn encode(values: &[f32], importance: Option<&[f32]>, block: &mut [u8]);
 }

@@ -31,7 +31,7 @@ const MAX_HALVES: usize = MAX_QUARTERS * MAX_QUARTERS;
 
 /// An entry, and what it makes of `w x level` and `w level level`.
 #[derive(Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct NearestEntry {
     pub entry: u16,
     pub xl: f32,
     pub ll: f32,
@@ -68,7 +68,7 @@ impl<const LEN: usize, const RADIX: usize> Codebook<LEN, RADIX> {
 
     /// The entry with the least error for `scale`.
     #[inline]
-    pub(super) fn search(&self, x: &[f32; LEN], w: &[f32; LEN], levels: &Levels<RADIX>, scale: f32) -> Found {
+    pub(super) fn search(&self, x: &[f32; LEN], w: &[f32; LEN], levels: &Levels<RADIX>, scale: f32) -> NearestEntry {
         let (excess, free) = excesses(x, w, levels, scale);
         let (first, second) = halves::<LEN, RADIX>(&free);
         let listed = self.by_codes[second * Self::N_HALVES + first];
@@ -79,7 +79,7 @@ impl<const LEN: usize, const RADIX: usize> Codebook<LEN, RADIX> {
             xl += w[i] * x[i] * level;
             ll += w[i] * level * level;
         }
-        Found { entry, xl, ll }
+        NearestEntry { entry, xl, ll }
     }
 
     /// The entry with the least sum of excesses; `first` is the half whose own excess is zero.

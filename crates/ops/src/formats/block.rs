@@ -1,7 +1,7 @@
 //! What every packed format has: blocks of so many weights in so many bytes, and their exact decoding.
 
 /// A packed format.
-pub(crate) trait Block {
+pub(crate) trait BlockFormat {
     /// Weights of a block.
     const LEN: usize;
     const BYTES: usize;

@@ -3,7 +3,7 @@
 //! four 3-bit scales each and, in their top four bits, a quarter of the f16 `d`:
 //! `d * (2 scale + 1) * (level + 1/8)`, or minus an eighth.
 
-use super::block::{Block, u16_at};
+use super::block::{BlockFormat, u16_at};
 use super::grids::IQ1_S;
 use super::iq1_s::{DELTA, eight};
 use crate::tiles::coded::{Coded, coded};
@@ -17,7 +17,7 @@ fn scale_bits(block: &[u8]) -> u16 {
     (0..4).fold(0, |bits, i| bits | (u16_at(block, SCALES + 2 * i) >> 12) << (4 * i))
 }
 
-impl Block for Iq1M {
+impl BlockFormat for Iq1M {
     const LEN: usize = 256;
     const BYTES: usize = 56;
 

@@ -2,7 +2,7 @@
 //! from a codebook of 2048; the 16 bits a group that hold those bits end in a 3-bit scale and a sign:
 //! `d * (2 scale + 1) * (level + 1/8)`, or minus an eighth.
 
-use super::block::{Block, f16_at, put_f16, u16_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at};
 use super::grids::{IQ1_S, LEVELS_1, code_2};
 use crate::tiles::coded::{Coded, coded};
 
@@ -17,7 +17,7 @@ pub(crate) fn eight(entry: u16, d: f32, delta: f32, out: &mut [f32]) {
     }
 }
 
-impl Block for Iq1S {
+impl BlockFormat for Iq1S {
     const LEN: usize = 256;
     const BYTES: usize = 50;
 

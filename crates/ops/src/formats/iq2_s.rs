@@ -2,14 +2,14 @@
 //! (of 8 bytes after the signs) pick magnitudes from a codebook of 1024, and a byte holds eight signs; then eight bytes
 //! of 4-bit scales: `d * (scale + 1/2) / 4 * magnitude`.
 
-use super::block::{Block, f16_at, put_f16, u16_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at};
 use super::grids::IQ2_S;
 use super::iq2_xxs::eight;
 use crate::tiles::coded::{Coded, coded};
 
 pub(crate) enum Iq2S {}
 
-impl Block for Iq2S {
+impl BlockFormat for Iq2S {
     const LEN: usize = 256;
     const BYTES: usize = 82;
 

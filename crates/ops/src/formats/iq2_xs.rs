@@ -2,14 +2,14 @@
 //! weights: nine pick their magnitudes from a codebook of 512, seven their signs (the eighth makes their number even).
 //! Eight bytes of 4-bit scales follow: `d * (scale + 1/2) / 4 * magnitude`.
 
-use super::block::{Block, f16_at, put_f16, u16_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at};
 use super::grids::{IQ2_XS, signs_of};
 use super::iq2_xxs::eight;
 use crate::tiles::coded::{Coded, coded};
 
 pub(crate) enum Iq2Xs {}
 
-impl Block for Iq2Xs {
+impl BlockFormat for Iq2Xs {
     const LEN: usize = 256;
     const BYTES: usize = 74;
 

@@ -2,7 +2,7 @@
 //! eight magnitudes each from a codebook of 256, then 32 bits: four times seven for signs (the eighth sign makes their
 //! number even) and a 4-bit scale on top: `d * (scale + 1/2) / 4 * magnitude`.
 
-use super::block::{Block, f16_at, put_f16, u16_at, u32_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at, u32_at};
 use super::grids::{IQ2_XXS, LEVELS_2, code_2, signs_of};
 use crate::tiles::coded::{Coded, coded};
 
@@ -16,7 +16,7 @@ pub(crate) fn eight(entry: u16, signs: u8, d: f32, out: &mut [f32]) {
     }
 }
 
-impl Block for Iq2Xxs {
+impl BlockFormat for Iq2Xxs {
     const LEN: usize = 256;
     const BYTES: usize = 66;
 

@@ -2,14 +2,14 @@
 //! 8 bytes after them) pick magnitudes from a codebook of 512; then 32 bytes of signs and 4 bytes of 4-bit scales:
 //! `d * (1 + 2 scale) * magnitude`.
 
-use super::block::{Block, f16_at, put_f16, u16_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at};
 use super::grids::{IQ3_S, LEVELS_3_S};
 use super::iq3_xxs::four;
 use crate::tiles::coded::{Coded, coded};
 
 pub(crate) enum Iq3S {}
 
-impl Block for Iq3S {
+impl BlockFormat for Iq3S {
     const LEN: usize = 256;
     const BYTES: usize = 110;
 

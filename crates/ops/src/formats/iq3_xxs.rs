@@ -2,7 +2,7 @@
 //! a codebook of 256; then 32 bits a group: four times seven for signs (the eighth makes their number even) and a 4-bit
 //! scale on top: `d * (scale + 1/2) / 2 * magnitude`.
 
-use super::block::{Block, f16_at, put_f16, u16_at, u32_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at, u32_at};
 use super::grids::{IQ3_XXS, LEVELS_3_XXS, code_3, signs_of};
 use crate::tiles::coded::{Coded, coded};
 
@@ -16,7 +16,7 @@ pub(crate) fn four(levels: &[u8; 8], entry: u16, signs: u8, d: f32, out: &mut [f
     }
 }
 
-impl Block for Iq3Xxs {
+impl BlockFormat for Iq3Xxs {
     const LEN: usize = 256;
     const BYTES: usize = 98;
 

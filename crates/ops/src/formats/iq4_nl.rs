@@ -1,7 +1,7 @@
 //! IQ4_NL: 32 weights, an f16 scale `d`, nibbles that pick one of sixteen uneven levels: `d * level`. Low nibbles are
 //! elements 0 to 15, high nibbles 16 to 31.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{BlockFormat, f16_at, put_f16};
 use crate::tiles::leveled::{Leveled, ScaleBits, leveled};
 
 pub(crate) enum Iq4Nl {}
@@ -9,7 +9,7 @@ pub(crate) enum Iq4Nl {}
 /// ggml's levels, closer together near zero, where most weights are.
 pub(crate) const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-impl Block for Iq4Nl {
+impl BlockFormat for Iq4Nl {
     const LEN: usize = 32;
     const BYTES: usize = 18;
 

@@ -1,7 +1,7 @@
 //! IQ4_XS: 256 weights in eight groups of 32, each as in IQ4_NL. An f16 `d`; 2 bytes and 4 bytes hold the high two and
 //! the low four bits of a group's scale: `(d * (scale - 32)) * level`.
 
-use super::block::{Block, f16_at, put_f16, u16_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at};
 use super::iq4_nl::LEVELS;
 use crate::tiles::coded::{Coded, coded};
 
@@ -13,7 +13,7 @@ fn scale(block: &[u8], g: usize) -> i8 {
     (low | ((u16_at(block, 2) >> (2 * g) & 3) as u8) << 4) as i8 - 32
 }
 
-impl Block for Iq4Xs {
+impl BlockFormat for Iq4Xs {
     const LEN: usize = 256;
     const BYTES: usize = 136;
 

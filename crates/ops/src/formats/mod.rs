@@ -32,7 +32,7 @@ mod q8_0;
 pub(crate) mod tq1_0;
 mod tq2_0;
 
-pub(crate) use block::{Block, f16_at};
+pub(crate) use block::{BlockFormat, f16_at};
 pub(crate) use float::{Bf16, F16, F32, Float};
 pub(crate) use integer::{F64, I8, I16, I32, I64};
 pub(crate) use iq1_m::Iq1M;

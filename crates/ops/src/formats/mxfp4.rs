@@ -3,7 +3,7 @@
 //!
 //! The levels below are doubled to be integers, and the scale is halved for it.
 
-use super::block::Block;
+use super::block::BlockFormat;
 use crate::tiles::leveled::{Leveled, ScaleBits, leveled};
 
 pub(crate) enum Mxfp4 {}
@@ -16,7 +16,7 @@ pub(crate) fn half_power(exponent: u8) -> f32 {
     f32::from_bits(if exponent < 2 { 0x0020_0000 << exponent } else { u32::from(exponent - 1) << 23 })
 }
 
-impl Block for Mxfp4 {
+impl BlockFormat for Mxfp4 {
     const LEN: usize = 32;
     const BYTES: usize = 17;
 

@@ -1,7 +1,7 @@
 //! NVFP4: 64 weights in four groups of 16. Four scales of 8 bits (no sign, four of exponent, three of fraction), then
 //! eight bytes of 4-bit floats a group: low nibbles are its elements 0 to 7, high nibbles 8 to 15.
 
-use super::block::Block;
+use super::block::BlockFormat;
 use super::mxfp4::LEVELS;
 use crate::tiles::leveled::{Leveled, ScaleBits, leveled};
 
@@ -17,7 +17,7 @@ pub(crate) fn half_scale(bits: u8) -> f32 {
     }
 }
 
-impl Block for Nvfp4 {
+impl BlockFormat for Nvfp4 {
     const LEN: usize = 64;
     const BYTES: usize = 36;
 

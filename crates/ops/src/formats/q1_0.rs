@@ -1,11 +1,11 @@
 //! Q1_0: 128 weights, an f16 scale `d`, one bit each: `d` where it is set, else `-d`.
 
-use super::block::{Block, f16_at, put_f16, u16_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at};
 use crate::tiles::two_bit::{Few, few};
 
 pub(crate) enum Q1_0 {}
 
-impl Block for Q1_0 {
+impl BlockFormat for Q1_0 {
     const LEN: usize = 128;
     const BYTES: usize = 18;
 

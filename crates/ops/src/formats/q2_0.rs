@@ -1,11 +1,11 @@
 //! Q2_0: 64 weights, an f16 scale `d`, two bits each: `(q - 1) * d`, so -1, 0, 1 or 2 times the scale.
 
-use super::block::{Block, f16_at, put_f16, u16_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at};
 use crate::tiles::two_bit::{Few, few};
 
 pub(crate) enum Q2_0 {}
 
-impl Block for Q2_0 {
+impl BlockFormat for Q2_0 {
     const LEN: usize = 64;
     const BYTES: usize = 18;
 

@@ -2,11 +2,11 @@
 //! (high); 64 bytes of 2-bit quants; f16 `d` and `dmin`: `(d * scale) * q - (dmin * min)`. The bytes of each half of
 //! the block hold four runs of 32 weights, two bits of every byte each.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{BlockFormat, f16_at, put_f16};
 
 pub(crate) enum Q2K {}
 
-impl Block for Q2K {
+impl BlockFormat for Q2K {
     const LEN: usize = 256;
     const BYTES: usize = 84;
 

@@ -2,7 +2,7 @@
 //! 12 bytes sixteen 6-bit scales (minus 32), then an f16 `d`: `(d * scale) * q` with q in -4..4. A third bit that is
 //! not set takes 4 away.
 
-use super::block::{Block, f16_at, put_f16, u16_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at};
 use crate::tiles::coded::{Coded, coded};
 
 pub(crate) enum Q3K {}
@@ -14,7 +14,7 @@ pub(crate) fn scale(packed: &[u8], g: usize) -> i8 {
     (low | high << 4) as i8 - 32
 }
 
-impl Block for Q3K {
+impl BlockFormat for Q3K {
     const LEN: usize = 256;
     const BYTES: usize = 110;
 

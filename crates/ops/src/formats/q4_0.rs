@@ -1,11 +1,11 @@
 //! Q4_0: 32 weights, an f16 scale `d`, nibbles q in 0..16: `d * (q - 8)`. Low nibbles are elements 0 to 15, high
 //! nibbles 16 to 31.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{BlockFormat, f16_at, put_f16};
 
 pub(crate) enum Q4_0 {}
 
-impl Block for Q4_0 {
+impl BlockFormat for Q4_0 {
     const LEN: usize = 32;
     const BYTES: usize = 18;
 

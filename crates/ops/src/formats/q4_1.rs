@@ -1,10 +1,10 @@
 //! Q4_1: 32 weights, f16 scale `d` and minimum `m`, nibbles q in 0..16: `d * q + m`. Nibbles lie as in Q4_0.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{BlockFormat, f16_at, put_f16};
 
 pub(crate) enum Q4_1 {}
 
-impl Block for Q4_1 {
+impl BlockFormat for Q4_1 {
     const LEN: usize = 32;
     const BYTES: usize = 20;
 

@@ -2,7 +2,7 @@
 //! packed into 12 bytes: `(d * scale) * q - (dmin * min)`. The nibbles of groups 2j and 2j + 1 share 32 bytes: low
 //! nibbles the first, high nibbles the second.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{BlockFormat, f16_at, put_f16};
 use crate::tiles::GROUP;
 
 pub(crate) enum Q4K {}
@@ -33,7 +33,7 @@ pub(crate) fn packed_scales(block: &[u8]) -> &[u8; 12] {
     block[4..16].try_into().expect("twelve bytes")
 }
 
-impl Block for Q4K {
+impl BlockFormat for Q4K {
     const LEN: usize = 256;
     const BYTES: usize = 144;
 

@@ -1,11 +1,11 @@
 //! Q5_0: 32 weights, an f16 scale `d`, a fifth bit for each in 4 bytes, then nibbles: `d * (q - 16)`. Low nibbles are
 //! elements 0 to 15, high nibbles 16 to 31.
 
-use super::block::{Block, f16_at, put_f16, u32_at};
+use super::block::{BlockFormat, f16_at, put_f16, u32_at};
 
 pub(crate) enum Q5_0 {}
 
-impl Block for Q5_0 {
+impl BlockFormat for Q5_0 {
     const LEN: usize = 32;
     const BYTES: usize = 22;
 

@@ -1,11 +1,11 @@
 //! Q5_1: 32 weights, an f16 scale `d` and an f16 minimum `m`, a fifth bit for each in 4 bytes, then nibbles:
 //! `d * q + m`. Low nibbles are elements 0 to 15, high nibbles 16 to 31.
 
-use super::block::{Block, f16_at, put_f16, u32_at};
+use super::block::{BlockFormat, f16_at, put_f16, u32_at};
 
 pub(crate) enum Q5_1 {}
 
-impl Block for Q5_1 {
+impl BlockFormat for Q5_1 {
     const LEN: usize = 32;
     const BYTES: usize = 24;
 

@@ -1,12 +1,12 @@
 //! Q5_K: 256 weights in eight groups of 32. As Q4_K, with 32 bytes more after the scales: bit g of byte i is the fifth
 //! bit of weight i of group g.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{BlockFormat, f16_at, put_f16};
 use super::q4_k::scale_and_min;
 
 pub(crate) enum Q5K {}
 
-impl Block for Q5K {
+impl BlockFormat for Q5K {
     const LEN: usize = 256;
     const BYTES: usize = 176;
 

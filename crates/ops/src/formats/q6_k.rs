@@ -3,7 +3,7 @@
 //! takes its low nibble from byte `l + 32 * (part % 2)` (high nibble for parts 2 and 3) and its high bits from bit
 //! pair `part` of byte `l`.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{BlockFormat, f16_at, put_f16};
 
 pub(crate) enum Q6K {}
 
@@ -26,7 +26,7 @@ pub(crate) fn q_at(block: &[u8], i: usize) -> i16 {
     i16::from(low | high << 4) - 32
 }
 
-impl Block for Q6K {
+impl BlockFormat for Q6K {
     const LEN: usize = 256;
     const BYTES: usize = 210;
 

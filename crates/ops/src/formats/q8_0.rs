@@ -1,10 +1,10 @@
 //! Q8_0: 32 weights, an f16 scale `d`, signed bytes q: `d * q`.
 
-use super::block::{Block, f16_at, put_f16};
+use super::block::{BlockFormat, f16_at, put_f16};
 
 pub(crate) enum Q8_0 {}
 
-impl Block for Q8_0 {
+impl BlockFormat for Q8_0 {
     const LEN: usize = 32;
     const BYTES: usize = 34;
 

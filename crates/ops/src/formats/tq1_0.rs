@@ -4,7 +4,7 @@
 //! A byte is a fixed-point fraction: times 3 and above the point stands its first digit. Digit n of 32 neighbouring
 //! bytes are 32 neighbouring weights (of 16 bytes and of 4 in the later parts).
 
-use super::block::{Block, f16_at, put_f16, u16_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at};
 use crate::tiles::two_bit::{Few, few};
 
 pub(crate) enum Tq1_0 {}
@@ -13,7 +13,7 @@ pub(crate) enum Tq1_0 {}
 pub(crate) const PARTS: [(usize, usize, usize); 3] = [(0, 32, 5), (32, 16, 5), (48, 4, 4)];
 const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
 
-impl Block for Tq1_0 {
+impl BlockFormat for Tq1_0 {
     const LEN: usize = 256;
     const BYTES: usize = 54;
 

@@ -1,12 +1,12 @@
 //! TQ2_0: 256 weights in 64 bytes of two bits each, an f16 scale `d` at the end: `d * (q - 1)`. The bytes of each half
 //! hold four runs of 32 weights, two bits of every byte each.
 
-use super::block::{Block, f16_at, put_f16, u16_at};
+use super::block::{BlockFormat, f16_at, put_f16, u16_at};
 use crate::tiles::two_bit::{Few, few};
 
 pub(crate) enum Tq2_0 {}
 
-impl Block for Tq2_0 {
+impl BlockFormat for Tq2_0 {
     const LEN: usize = 256;
     const BYTES: usize = 66;
 

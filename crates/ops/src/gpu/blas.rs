@@ -3,7 +3,7 @@
 //!
 //! The left side is made as f16 in one pass over what it is made of (kernels/left_f16.hip).
 
-use gpu::{Blas, Finish, Grid, Kernel, Kinds, Number, Shape, Slice, SliceMut};
+use gpu::{Blas, Finish, GemmShape, Grid, Kernel, Number, ProductTypes, Slice, SliceMut};
 use half::f16;
 use weights::Dtype;
 
@@ -15,8 +15,8 @@ use crate::matmul::{Mode, OP, Product};
 use crate::plan::fits_f16;
 use crate::{Error, Gpu, View};
 
-pub(crate) const HALVES: Kinds = Kinds::new(Number::F16, Number::F32);
-pub(crate) const FLOATS: Kinds = Kinds::new(Number::F32, Number::F32);
+pub(crate) const HALVES: ProductTypes = ProductTypes::new(Number::F16, Number::F32);
+pub(crate) const FLOATS: ProductTypes = ProductTypes::new(Number::F32, Number::F32);
 /// Activations go through f16 divided by this: outliers stay finite, and small numbers keep their bits.
 const F16_DIVISOR: f32 = 16.0;
 /// Threads of a row that is normed.
@@ -66,7 +66,7 @@ kernels! {
 #[derive(Default)]
 pub(crate) struct Made(bool);
 
-fn kinds(dtype: Dtype) -> Kinds {
+fn kinds(dtype: Dtype) -> ProductTypes {
     if fits_f16(dtype) { HALVES } else { FLOATS }
 }
 
@@ -118,7 +118,7 @@ fn multiply(gpu: &Gpu, blas: &Blas, left: DeviceLeft, made: &mut Made, product: 
         }
         let scale = if is_wide { 1.0 } else { F16_DIVISOR };
         let finish = Finish { scale, keep, row_step: n_out };
-        let shape = Shape::rows(n_rows, n, n_in);
+        let shape = GemmShape::rows(n_rows, n, n_in);
         let out = out.slice_mut(first..)?;
         let decoded = if is_ready { weight } else { workspace.weights.all() };
         let decoded = decoded.slice(..n * n_in * number_bytes)?;

@@ -7,19 +7,20 @@ use crate::{
 };
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 31] = [
+pub(crate) const FILES: [&KernelFile; 32] = [
     &adjust::AdjustKernels::FILE,
-    &attention::ATTENTION,
+    &attention::split::VectorKernels::FILE,
     &embed::EmbedKernels::FILE,
     &experts::ExpertKernels::FILE,
     &grouped::GroupKernels::FILE,
     &grouped::MmaExperts::FILE,
     &grouped::UnitExperts::FILE,
     &feed::FeedKernels::FILE,
-    &attention::FLASH,
-    &attention::FLASH_FEW,
-    &attention::FLASH_UNITS,
-    &attention::FLASH_WGMMA,
+    &attention::flash::FlashKernels::FILE,
+    &attention::split::FewKernels::FILE,
+    &attention::split::WideFewKernels::FILE,
+    &attention::flash::FlashUnitsKernels::FILE,
+    &attention::flash::FlashWgmmaKernels::FILE,
     &mma::HalvesKernels::FILE,
     &kv_store::KvStoreKernels::FILE,
     &blas::LeftF16::FILE,

@@ -1,6 +1,6 @@
 //! A mixture's feed-forward block with rows grouped by expert, on the matrix units: the rows are sorted on the device
 //! (kernels/experts_group.hip), and two launches make the products of every expert of the layer, from packed or f16
-//! weights as they lie. Each expert is read once for every tile of its rows, the left side is gathered on the way in, and
+//! weights as stored. Each expert is read once for every tile of its rows, the left side is gathered on the way in, and
 //! the gate is applied on the way out. Nothing is read back, so a step with experts can be captured like any other.
 //!
 //! NVIDIA runs kernels/experts_mma.hip, other chips kernels/experts_units.hip: the same kernels by name and parameters.
@@ -124,7 +124,7 @@ impl GroupedChip {
     }
 
     /// The smallest tile that holds the rows of most experts, in eights.
-    fn tiles_for(&self, shape: &Shape, dtypes: [Dtype; 2]) -> usize {
+    fn tiles_for(&self, shape: &ExpertShape, dtypes: [Dtype; 2]) -> usize {
         let usual = shape.n_pairs.div_ceil(shape.n_experts);
         let is_wide = dtypes.iter().all(|dtype| WIDE_DTYPES.contains(dtype));
         let mut tiles = self.tiles.iter().copied().filter(|tiles| is_wide || *tiles < WIDE_TILES);
@@ -148,18 +148,18 @@ impl GroupedChip {
         if self.has_mma { (n_stages * 4 * (tiles * 8 * 16 + padding) * 4) as u32 } else { 0 }
     }
 
-    fn unit(&self, gpu: &Gpu, dtype: Dtype, tiles: usize, act: u32) -> Result<GroupedUnit, Error> {
+    fn kernels(&self, gpu: &Gpu, dtype: Dtype, tiles: usize, act: u32) -> Result<GroupedKernels, Error> {
         let values = [format_number(dtype)?, tiles as u32, act];
         if self.has_mma {
             let MmaExperts { gated, down } = MmaExperts::get(gpu.kernels, &values)?;
-            return Ok(GroupedUnit { gated, down });
+            return Ok(GroupedKernels { gated, down });
         }
         let UnitExperts { gated, down } = UnitExperts::get(gpu.kernels, &values)?;
-        Ok(GroupedUnit { gated, down })
+        Ok(GroupedKernels { gated, down })
     }
 }
 
-struct GroupedUnit {
+struct GroupedKernels {
     gated: Kernel<Gated<'static>>,
     down: Kernel<Down<'static>>,
 }
@@ -197,7 +197,7 @@ kernels! {
 
 /// What a call needs to know of its shapes.
 #[derive(Copy, Clone)]
-struct Shape {
+struct ExpertShape {
     n_rows: usize,
     n_pairs: usize,
     n_experts: usize,
@@ -206,7 +206,7 @@ struct Shape {
     n_out: usize,
 }
 
-impl Shape {
+impl ExpertShape {
     /// Words of a row of halves.
     fn row_words(n_cols: usize) -> usize {
         n_cols.next_multiple_of(STEP) / 2
@@ -219,16 +219,16 @@ impl Shape {
 }
 
 /// Whether such rows are worth grouping here, and can be.
-fn takes(gpu: &Gpu, kind: &GroupedChip, shape: &Shape, sets: [&ExpertMatrices; 3]) -> bool {
-    let Shape { n_rows, n_pairs, n_experts, n_in, n_ff, .. } = *shape;
+fn takes(gpu: &Gpu, chip: &GroupedChip, shape: &ExpertShape, sets: [&ExpertMatrices; 3]) -> bool {
+    let ExpertShape { n_rows, n_pairs, n_experts, n_in, n_ff, .. } = *shape;
     let first = |set: &ExpertMatrices| (set.weights[0].dtype, set.weights[0].layout);
     let is_alike = |set: &&ExpertMatrices| set.weights.iter().all(|view| (view.dtype, view.layout) == first(set));
-    let n_index_words = n_pairs + 8 + 4 * shape.max_tiles(8 * kind.tiles[0]);
+    let n_index_words = n_pairs + 8 + 4 * shape.max_tiles(8 * chip.tiles[0]);
     let workspace = gpu.workspace.borrow();
     // Where rows must not matter there is one kernel for any number of them: on other chips the one that takes few.
     let is_wanted = match gpu.kernels.numerics() {
         Numerics::Fastest => n_rows >= gpu.kernels.tuning.experts_from,
-        Numerics::RowInvariant => kind.has_mma,
+        Numerics::RowInvariant => chip.has_mma,
     };
     is_wanted
         && n_experts <= MAX_GPU_EXPERTS
@@ -237,8 +237,8 @@ fn takes(gpu: &Gpu, kind: &GroupedChip, shape: &Shape, sets: [&ExpertMatrices; 3
         && sets.iter().all(is_alike)
         && sets.iter().all(|set| fits_f16(first(set).0))
         && first(sets[0]) == first(sets[1])
-        && Shape::row_words(n_ff) <= n_ff
-        && n_rows * Shape::row_words(n_in) * 4 <= workspace.activations.len()
+        && ExpertShape::row_words(n_ff) <= n_ff
+        && n_rows * ExpertShape::row_words(n_in) * 4 <= workspace.activations.len()
         && n_index_words * 4 <= workspace.parts.len()
 }
 
@@ -256,101 +256,167 @@ pub fn grouped_experts(
 ) -> Result<bool, Error> {
     let gpu = exec.gpu_only(OP)?;
     let ([n_rows, n_in], [n_pairs, n_ff], n_out) = (x.shape, space.shape, y.shape[1]);
-    let shape = Shape { n_rows, n_pairs, n_experts: gate.weights.len(), n_in, n_ff, n_out };
-    let Some(kind) = GroupedChip::of(gpu).filter(|_| n_pairs > 0 && n_ff > 0 && n_out > 0) else { return Ok(false) };
+    let shape = ExpertShape { n_rows, n_pairs, n_experts: gate.weights.len(), n_in, n_ff, n_out };
+    let Some(chip) = GroupedChip::of(gpu).filter(|_| n_pairs > 0 && n_ff > 0 && n_out > 0) else { return Ok(false) };
     check(&shape, [gate, up, down], chosen, y)?;
-    if !takes(gpu, &kind, &shape, [gate, up, down]) {
+    if !takes(gpu, &chip, &shape, [gate, up, down]) {
         return Ok(false);
     }
     let _op = gpu.launcher.op(OP);
     count_work(gpu, &shape, [gate, up, down]);
-    let tiles = kind.tiles_for(&shape, [gate.weights[0].dtype, down.weights[0].dtype]);
-    let (tile_rows, shared_bytes) = (8 * tiles, kind.shared_bytes(tiles));
-    let max_tiles = shape.max_tiles(tile_rows);
+    let call =
+        GroupedCall { gpu, chip, shape, tiles: chip.tiles_for(&shape, [gate.weights[0].dtype, down.weights[0].dtype]) };
     let mut workspace = gpu.workspace.borrow_mut();
     let workspace = &mut *workspace;
-    let index = workspace.parts.slice_mut(..(n_pairs.next_multiple_of(4) + 4 + 4 * max_tiles) * 4)?.cast::<u32>()?;
-    let (mut order, mut list) = index.split_at(n_pairs.next_multiple_of(4))?;
-    let mut halves = workspace.activations.slice_mut(..n_rows * Shape::row_words(n_in) * 4)?.cast::<u32>()?;
-    let unit = GroupKernels::get(gpu.kernels, &[])?;
-    let args = GroupExperts {
-        chosen: chosen.device_bytes(OP, "chosen")?.cast()?,
-        order: order.reborrow(),
-        tiles: list.reborrow(),
-        n_pairs: count(OP, "pairs", n_pairs)?,
-        n_experts: count(OP, "experts", shape.n_experts)?,
-        tile_rows: tile_rows as u32,
-    };
-    gpu.launcher.launch(&unit.group, Grid::line(count(OP, "experts", shape.n_experts)?, GROUP_THREADS), &args)?;
-    let n_eights = count(OP, "columns", Shape::row_words(n_in) / 4)?;
-    let args = ExpertRows {
-        x: x.device_f32s(OP, "x")?,
-        out: halves.reborrow(),
-        n_cols: count(OP, "columns", n_in)?,
-        n_eights,
-        layout: kind.layout(gate.weights[0].dtype, tiles),
-    };
-    let grid = Grid::plane(n_eights.div_ceil(ROWS_THREADS), count(OP, "rows", n_rows)?, ROWS_THREADS);
-    gpu.launcher.launch(&unit.rows, grid, &args)?;
-
-    let (order, list, n_tiles) = (order.as_slice(), list.as_slice(), count(OP, "tiles", max_tiles)?);
-    let grid = |n_outs: usize, outs: usize| -> Result<Grid, Error> {
-        let blocks = [n_tiles, count(OP, "weight rows", n_outs.div_ceil(outs))?, 1];
-        Ok(Grid { blocks, threads: [kind.threads, 1, 1], shared_bytes })
-    };
-    let (w0, step0) = evenly(OP, &gate.weights)?;
-    let (w1, step1) = evenly(OP, &up.weights)?;
-    let [(b0, bias_step0), (b1, bias_step1)] = [biases(gate)?, biases(up)?];
+    let n_order = n_pairs.next_multiple_of(4);
+    let n_index = n_order + 4 + 4 * call.max_tiles();
+    let index = workspace.parts.slice_mut(..n_index * 4)?.cast::<u32>()?;
+    let (mut order, mut list) = index.split_at(n_order)?;
+    let mut halves = workspace.activations.slice_mut(..n_rows * ExpertShape::row_words(n_in) * 4)?.cast::<u32>()?;
+    call.sort_rows(chosen, order.reborrow(), list.reborrow())?;
+    call.round_rows(x, chip.layout(gate.weights[0].dtype, call.tiles), halves.reborrow())?;
+    let sorted = SortedRows { order: order.as_slice(), tiles: list.as_slice() };
     let (act, alpha, limit) = activation.as_kernels_take_it();
-    let mut gated = space.device_bytes(OP, "space")?.into_slice(..n_pairs * Shape::row_words(n_ff) * 4)?;
-    let args = Gated {
-        x: halves.as_slice(),
-        w0,
-        w1,
-        b0,
-        b1,
-        order,
-        tiles: list,
-        out: gated.reborrow().cast()?,
-        step0: step0 as u64,
-        step1: step1 as u64,
-        bias_step0,
-        bias_step1,
-        n_out: count(OP, "weight rows", n_ff)?,
-        n_groups: count(OP, "groups", n_in / GROUP)?,
-        row_words: count(OP, "columns", Shape::row_words(n_in))?,
-        out_words: count(OP, "columns", Shape::row_words(n_ff))?,
-        share: count(OP, "experts", n_pairs / n_rows)?,
-        layout: kind.layout(down.weights[0].dtype, tiles),
-        alpha,
-        limit,
-    };
-    // Padding is written, too: the next product reads it.
-    let padded = n_ff.next_multiple_of(STEP);
-    let unit = kind.unit(gpu, gate.weights[0].dtype, tiles, act)?;
-    gpu.launcher.launch(&unit.gated, grid(padded, BLOCK_OUTS / 2)?, &args)?;
-
-    let ((w, step), (bias, bias_step)) = (evenly(OP, &down.weights)?, biases(down)?);
-    let args = Down {
-        x: gated.as_slice().cast()?,
-        w,
-        bias,
-        order,
-        tiles: list,
-        out: y.device_f32s(OP, "y")?,
-        step: step as u64,
-        bias_step,
-        n_out: count(OP, "weight rows", n_out)?,
-        n_groups: count(OP, "groups", n_ff / GROUP)?,
-        row_words: count(OP, "columns", Shape::row_words(n_ff))?,
-    };
-    let unit = kind.unit(gpu, down.weights[0].dtype, tiles, act)?;
-    gpu.launcher.launch(&unit.down, grid(n_out, BLOCK_OUTS)?, &args)?;
+    let mut gated = space.device_bytes(OP, "space")?.into_slice(..n_pairs * ExpertShape::row_words(n_ff) * 4)?;
+    // What the next product reads.
+    let layout = chip.layout(down.weights[0].dtype, call.tiles);
+    let gate_args = GateParameters { act, alpha, limit, layout };
+    call.launch_gated([gate, up], halves.as_slice(), sorted, gate_args, gated.reborrow().cast()?)?;
+    call.launch_down(down, gated.as_slice().cast()?, sorted, act, y.device_f32s(OP, "y")?)?;
     Ok(true)
 }
 
-fn check(shape: &Shape, sets: [&ExpertMatrices; 3], chosen: View, y: &ViewMut) -> Result<(), Error> {
-    let Shape { n_rows, n_pairs, n_experts, n_in, n_ff, n_out } = *shape;
+/// One call of [`grouped_experts`] that the matrix units take.
+struct GroupedCall<'a> {
+    gpu: &'a Gpu<'a>,
+    chip: GroupedChip,
+    shape: ExpertShape,
+    /// Positions of a tile, in eights.
+    tiles: usize,
+}
+
+/// Pairs sorted by expert, and the tiles they make.
+#[derive(Copy, Clone)]
+struct SortedRows<'a> {
+    order: Slice<'a, u32>,
+    tiles: Slice<'a, u32>,
+}
+
+/// The gate's function as the kernels take it, and the layout of what comes out.
+struct GateParameters {
+    act: u32,
+    alpha: f32,
+    limit: f32,
+    layout: u32,
+}
+
+impl GroupedCall<'_> {
+    fn max_tiles(&self) -> usize {
+        self.shape.max_tiles(8 * self.tiles)
+    }
+
+    fn sort_rows(&self, chosen: View, order: SliceMut<u32>, tiles: SliceMut<u32>) -> Result<(), Error> {
+        let n_experts = count(OP, "experts", self.shape.n_experts)?;
+        let args = GroupExperts {
+            chosen: chosen.device_bytes(OP, "chosen")?.cast()?,
+            order,
+            tiles,
+            n_pairs: count(OP, "pairs", self.shape.n_pairs)?,
+            n_experts,
+            tile_rows: 8 * self.tiles as u32,
+        };
+        let kernels = GroupKernels::get(self.gpu.kernels, &[])?;
+        Ok(self.gpu.launcher.launch(&kernels.group, Grid::line(n_experts, GROUP_THREADS), &args)?)
+    }
+
+    /// The activations as halves, padded and in the layout that the first product reads.
+    fn round_rows(&self, x: View, layout: u32, out: SliceMut<u32>) -> Result<(), Error> {
+        let ExpertShape { n_rows, n_in, .. } = self.shape;
+        let n_eights = count(OP, "columns", ExpertShape::row_words(n_in) / 4)?;
+        let n_cols = count(OP, "columns", n_in)?;
+        let args = ExpertRows { x: x.device_f32s(OP, "x")?, out, n_cols, n_eights, layout };
+        let grid = Grid::plane(n_eights.div_ceil(ROWS_THREADS), count(OP, "rows", n_rows)?, ROWS_THREADS);
+        let kernels = GroupKernels::get(self.gpu.kernels, &[])?;
+        Ok(self.gpu.launcher.launch(&kernels.rows, grid, &args)?)
+    }
+
+    fn launch_gated(
+        &self,
+        [gate, up]: [&ExpertMatrices; 2],
+        x: Slice<u32>,
+        sorted: SortedRows,
+        parameters: GateParameters,
+        out: SliceMut<f16>,
+    ) -> Result<(), Error> {
+        let ExpertShape { n_rows, n_pairs, n_in, n_ff, .. } = self.shape;
+        let GateParameters { act, alpha, limit, layout } = parameters;
+        let (w0, step0) = evenly(OP, &gate.weights)?;
+        let (w1, step1) = evenly(OP, &up.weights)?;
+        let [(b0, bias_step0), (b1, bias_step1)] = [biases(gate)?, biases(up)?];
+        let args = Gated {
+            x,
+            w0,
+            w1,
+            b0,
+            b1,
+            order: sorted.order,
+            tiles: sorted.tiles,
+            out,
+            step0: step0 as u64,
+            step1: step1 as u64,
+            bias_step0,
+            bias_step1,
+            n_out: count(OP, "weight rows", n_ff)?,
+            n_groups: count(OP, "groups", n_in / GROUP)?,
+            row_words: count(OP, "columns", ExpertShape::row_words(n_in))?,
+            out_words: count(OP, "columns", ExpertShape::row_words(n_ff))?,
+            share: count(OP, "experts", n_pairs / n_rows)?,
+            layout,
+            alpha,
+            limit,
+        };
+        // Padding is written, too: the next product reads it.
+        let grid = self.grid(n_ff.next_multiple_of(STEP), BLOCK_OUTS / 2)?;
+        let kernels = self.chip.kernels(self.gpu, gate.weights[0].dtype, self.tiles, act)?;
+        Ok(self.gpu.launcher.launch(&kernels.gated, grid, &args)?)
+    }
+
+    fn launch_down(
+        &self,
+        down: &ExpertMatrices,
+        x: Slice<u32>,
+        sorted: SortedRows,
+        act: u32,
+        out: SliceMut<f32>,
+    ) -> Result<(), Error> {
+        let ExpertShape { n_ff, n_out, .. } = self.shape;
+        let ((w, step), (bias, bias_step)) = (evenly(OP, &down.weights)?, biases(down)?);
+        let args = Down {
+            x,
+            w,
+            bias,
+            order: sorted.order,
+            tiles: sorted.tiles,
+            out,
+            step: step as u64,
+            bias_step,
+            n_out: count(OP, "weight rows", n_out)?,
+            n_groups: count(OP, "groups", n_ff / GROUP)?,
+            row_words: count(OP, "columns", ExpertShape::row_words(n_ff))?,
+        };
+        let kernels = self.chip.kernels(self.gpu, down.weights[0].dtype, self.tiles, act)?;
+        Ok(self.gpu.launcher.launch(&kernels.down, self.grid(n_out, BLOCK_OUTS)?, &args)?)
+    }
+
+    fn grid(&self, n_outs: usize, outs_per_block: usize) -> Result<Grid, Error> {
+        let n_blocks = count(OP, "weight rows", n_outs.div_ceil(outs_per_block))?;
+        let blocks = [count(OP, "tiles", self.max_tiles())?, n_blocks, 1];
+        Ok(Grid { blocks, threads: [self.chip.threads, 1, 1], shared_bytes: self.chip.shared_bytes(self.tiles) })
+    }
+}
+
+fn check(shape: &ExpertShape, sets: [&ExpertMatrices; 3], chosen: View, y: &ViewMut) -> Result<(), Error> {
+    let ExpertShape { n_rows, n_pairs, n_experts, n_in, n_ff, n_out } = *shape;
     chosen.expect_shape(OP, "chosen", [n_pairs, 1])?;
     y.expect_shape(OP, "y", [n_pairs, n_out])?;
     if n_rows == 0 || !n_pairs.is_multiple_of(n_rows) || n_experts == 0 {
@@ -370,7 +436,7 @@ fn check(shape: &Shape, sets: [&ExpertMatrices; 3], chosen: View, y: &ViewMut) -
 }
 
 /// Each expert that can have a row is read once; that is what the bytes count.
-fn count_work(gpu: &Gpu, shape: &Shape, sets: [&ExpertMatrices; 3]) {
+fn count_work(gpu: &Gpu, shape: &ExpertShape, sets: [&ExpertMatrices; 3]) {
     let expert_bytes: u64 = sets.iter().map(|set| set.weights[0].n_bytes()).sum();
     let n_read = shape.n_experts.min(shape.n_pairs) as u64;
     let products = shape.n_ff * (2 * shape.n_in + shape.n_out);

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use gpu::{Blas, Buffer, Cache, Code, Device, Launcher, Module, Program, Progress, Target};
+use gpu::{Blas, Buffer, BuildProgress, Cache, Code, Device, Launcher, Module, Program, Target};
 
 use super::unit::KernelFile;
 use crate::{Error, Numerics, Tuning};
@@ -115,7 +115,7 @@ impl Kernels {
     }
 
     /// Ends a rehearsal, and compiles what it met on all cores; `tell` hears how far that is.
-    pub fn compile_rehearsed(&self, tell: impl FnMut(Progress)) -> Result<(), Error> {
+    pub fn compile_rehearsed(&self, tell: impl FnMut(BuildProgress)) -> Result<(), Error> {
         let Some(rehearsed) = self.rehearsed.borrow_mut().take() else { return Ok(()) };
         let (keys, programs): (Vec<Key>, Vec<Program>) = rehearsed.into_iter().unzip();
         let codes = gpu::build(&programs, &Target::of(&self.device), &self.cache, tell)?;

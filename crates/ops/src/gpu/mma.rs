@@ -1,4 +1,4 @@
-//! Products of some to a few hundred rows on NVIDIA's matrix units, from packed or f16 weights as they lie
+//! Products of some to a few hundred rows on NVIDIA's matrix units, from packed or f16 weights as stored
 //! (kernels/matmul_mma.hip). The left side becomes halves on the way, laid out as the kernel reads them
 //! (kernels/halves.hip); where there are too few tiles for the chip, the columns are cut into parts that are added up.
 //! Hopper has a kernel of its own for more than a few rows of packed weights (`wide.rs`).

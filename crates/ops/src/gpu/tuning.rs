@@ -1,5 +1,5 @@
 //! Launch parameters that differ between chips: small TOML files under `tuning/`, from the general to the particular. What
-//! each means stands in `tuning/README.md`.
+//! each means is explained in `tuning/README.md`.
 
 /// Name and text of each file.
 const FILES: &[(&str, &str)] = &[

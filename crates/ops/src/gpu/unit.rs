@@ -183,7 +183,7 @@ mod tests {
                 std::fs::write(&path, &text).unwrap();
             }
             let found = std::fs::read_to_string(&path).unwrap_or_default();
-            assert!(found == text, "{name} is not what the declarations say; ROCI_WRITE_GENERATED=1 writes it anew");
+            assert!(found == text, "{name} is not what the declarations say; ROCI_WRITE_GENERATED=1 updates it");
         }
     }
 

@@ -3,7 +3,7 @@
 //! `weight = (UNIT * d) * (scale * level)`, exactly, with the integer below 2^13.
 //!
 //! 4.6 bits a weight, which is more than most of these formats take in a file: their codebooks would have to be looked
-//! up anew for every product. Who plans memory counts the tiles, not the file.
+//! up again for every product. A memory plan counts the tiles, not the file.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -11,10 +11,10 @@ use std::arch::x86_64::*;
 use super::{GROUP, TILE_ROWS, nibble};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
-use crate::formats::block::Block;
+use crate::formats::block::BlockFormat;
 
 /// A format that fits these tiles.
-pub(crate) trait Coded: Block {
+pub(crate) trait Coded: BlockFormat {
     const UNIT: f32;
     /// What the codes mean; levels that a format lacks are repeated.
     const LEVELS: [i8; 16];
@@ -184,7 +184,7 @@ pub(crate) unsafe fn pairs_256<B: Coded>(tile: *const u8, group: usize, eighth: 
         let scales = group.add(TILE_ROWS * (eighth / 2) + 8 * half);
         let scales = _mm256_cvtepi8_epi32(_mm_loadl_epi64(scales.cast()));
         let scales = _mm256_blend_epi16::<0b1010_1010>(scales, _mm256_slli_epi32::<16>(scales));
-        // Level and scale both stand in the high bytes: the high half of their product is `level * scale`.
+        // Level and scale are both in the high bytes: the high half of their product is `level * scale`.
         let scales = _mm256_slli_epi16::<8>(scales);
         let mut pairs = nibble::pairs_256(group.add(CODES + 64 * eighth + 32 * half));
         for pair in &mut pairs {
@@ -208,11 +208,11 @@ pub(crate) unsafe fn high_levels_256(levels: &[i8; 16], codes: __m256i) -> __m25
     }
 }
 
-/// Gives a format these tiles: with the largest scale times the largest level, [`super::Format::SUM_GROUPS`], as many as
-/// leave activations 14 bits, and [`super::Format::OUTLIERS`].
+/// Gives a format these tiles: with the largest scale times the largest level, [`super::TileFormat::SUM_GROUPS`], as many as
+/// leave activations 14 bits, and [`super::TileFormat::OUTLIERS`].
 macro_rules! coded {
     ($format:ty, $largest:expr, $sum_groups:expr, $outliers:expr) => {
-        impl $crate::tiles::Format for $format {
+        impl $crate::tiles::TileFormat for $format {
             const HAS_MIN: bool = false;
             const TILE_BYTES: usize = $crate::tiles::coded::TILE_BYTES;
             const LARGEST: i32 = $largest;

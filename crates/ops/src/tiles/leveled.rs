@@ -8,10 +8,10 @@ use super::coded::{codes_of, find_codes};
 #[cfg(target_arch = "x86_64")]
 use super::coded::{high_levels_256, wide};
 use super::{GROUP, TILE_ROWS, nibble};
-use crate::formats::block::Block;
+use crate::formats::block::BlockFormat;
 
 /// A format that fits these tiles.
-pub(crate) trait Leveled: Block {
+pub(crate) trait Leveled: BlockFormat {
     const LEVELS: [i8; 16];
     /// Weights that share a scale: 16 or 32.
     const SPAN: usize;
@@ -147,7 +147,7 @@ pub(crate) unsafe fn pairs_256<B: Leveled>(tile: *const u8, group: usize, eighth
 /// Gives a format these tiles.
 macro_rules! leveled {
     ($format:ty) => {
-        impl $crate::tiles::Format for $format {
+        impl $crate::tiles::TileFormat for $format {
             const HAS_MIN: bool = false;
             const TILE_BYTES: usize = $crate::tiles::leveled::tile_bytes::<Self>();
             const SPAN: usize = <Self as $crate::tiles::leveled::Leveled>::SPAN;

@@ -27,7 +27,7 @@ use std::arch::x86_64::{__m256, __m256i, __m512, __m512i};
 
 use weights::Dtype;
 
-use crate::formats::Block;
+use crate::formats::BlockFormat;
 
 /// Weights per group: activations are scaled once per group.
 pub(crate) const GROUP: usize = 32;
@@ -35,7 +35,7 @@ pub(crate) const GROUP: usize = 32;
 pub(crate) const TILE_ROWS: usize = 16;
 
 /// A packed format with tiles; its blocks are whole groups.
-pub(crate) trait Format: Block {
+pub(crate) trait TileFormat: BlockFormat {
     /// Whether `m` can differ from zero.
     const HAS_MIN: bool;
     const TILE_BYTES: usize;
@@ -44,13 +44,13 @@ pub(crate) trait Format: Block {
     /// The largest integer, of either sign, that the pairs hold.
     const LARGEST: i32 = 128;
     /// Groups that one sum of integers may run over where there are many rows. They lie in one block and share its `d`
-    /// once [`Format::folded_512`] has put their scales into the integers.
+    /// once [`TileFormat::folded_512`] has put their scales into the integers.
     const SUM_GROUPS: usize = 1;
     /// Many rows go in bytes against these weights (`cpu/x86/bytes.rs`), where the CPU has the instruction: one in so many
     /// numbers of a row is left out of the bytes. The fewer bits a weight has the more a model makes of an error, and of one
     /// to three bits so much that they stay with activations in 16.
     const OUTLIERS: Option<usize> = None;
-    /// The largest integer, of either sign, that [`Format::small_512`] holds.
+    /// The largest integer, of either sign, that [`TileFormat::small_512`] holds.
     const SMALL_LARGEST: i32 = 128;
 
     /// Interleaves one block of each of sixteen rows; a missing row is all zero bytes.
@@ -68,15 +68,15 @@ pub(crate) trait Format: Block {
     /// Weights `8 * eighth..8 * eighth + 8` of a group as four vectors of pairs.
     ///
     /// # Safety
-    /// The CPU has AVX-512BW; else as [`Format::scales_512`]; `group < LEN / GROUP`, `eighth < 4`.
+    /// The CPU has AVX-512BW; else as [`TileFormat::scales_512`]; `group < LEN / GROUP`, `eighth < 4`.
     #[cfg(target_arch = "x86_64")]
     unsafe fn pairs_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4];
 
-    /// As [`Format::pairs_512`], for many rows, which pay for more work on a weight: a group's own scale is in the integers,
+    /// As [`TileFormat::pairs_512`], for many rows, which pay for more work on a weight: a group's own scale is in the integers,
     /// so that sums can run over several groups.
     ///
     /// # Safety
-    /// As [`Format::pairs_512`].
+    /// As [`TileFormat::pairs_512`].
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn folded_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
@@ -84,10 +84,10 @@ pub(crate) trait Format: Block {
         unsafe { Self::pairs_512(tile, group, eighth) }
     }
 
-    /// `(d, m)` that belong to [`Format::folded_512`].
+    /// `(d, m)` that belong to [`TileFormat::folded_512`].
     ///
     /// # Safety
-    /// As [`Format::scales_512`].
+    /// As [`TileFormat::scales_512`].
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn folded_scales_512(tile: *const u8, span: usize) -> (__m512, __m512) {
@@ -95,10 +95,10 @@ pub(crate) trait Format: Block {
         unsafe { Self::scales_512(tile, span) }
     }
 
-    /// As [`Format::pairs_512`], with integers that fit a byte with a sign.
+    /// As [`TileFormat::pairs_512`], with integers that fit a byte with a sign.
     ///
     /// # Safety
-    /// As [`Format::pairs_512`]; the format is one of those in bytes.
+    /// As [`TileFormat::pairs_512`]; the format is one of those in bytes.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn small_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
@@ -106,10 +106,10 @@ pub(crate) trait Format: Block {
         unsafe { Self::pairs_512(tile, group, eighth) }
     }
 
-    /// `(d, m)` that belong to [`Format::small_512`], for a group.
+    /// `(d, m)` that belong to [`TileFormat::small_512`], for a group.
     ///
     /// # Safety
-    /// As [`Format::scales_512`]; `group < LEN / GROUP`; the format is one of those in bytes.
+    /// As [`TileFormat::scales_512`]; `group < LEN / GROUP`; the format is one of those in bytes.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn small_scales_512(tile: *const u8, group: usize) -> (__m512, __m512) {
@@ -117,23 +117,23 @@ pub(crate) trait Format: Block {
         unsafe { Self::scales_512(tile, group) }
     }
 
-    /// As [`Format::scales_512`], for rows `8 * half..8 * half + 8`.
+    /// As [`TileFormat::scales_512`], for rows `8 * half..8 * half + 8`.
     ///
     /// # Safety
-    /// The CPU has AVX2 and F16C; else as [`Format::scales_512`]; `half < 2`.
+    /// The CPU has AVX2 and F16C; else as [`TileFormat::scales_512`]; `half < 2`.
     #[cfg(target_arch = "x86_64")]
     unsafe fn scales_256(tile: *const u8, span: usize, half: usize) -> (__m256, __m256);
 
-    /// As [`Format::pairs_512`], for rows `8 * half..8 * half + 8`.
+    /// As [`TileFormat::pairs_512`], for rows `8 * half..8 * half + 8`.
     ///
     /// # Safety
-    /// The CPU has AVX2; else as [`Format::pairs_512`]; `half < 2`.
+    /// The CPU has AVX2; else as [`TileFormat::pairs_512`]; `half < 2`.
     #[cfg(target_arch = "x86_64")]
     unsafe fn pairs_256(tile: *const u8, group: usize, eighth: usize, half: usize) -> [__m256i; 4];
 }
 
 /// The largest 16-bit activation with which the sum of so many groups stays below 2^31.
-pub(crate) fn largest_activation<P: Format>(n_groups: usize) -> i32 {
+pub(crate) fn largest_activation<P: TileFormat>(n_groups: usize) -> i32 {
     (i32::MAX / ((n_groups * GROUP) as i32 * P::LARGEST)).min(i32::from(i16::MAX))
 }
 

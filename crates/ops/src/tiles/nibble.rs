@@ -8,7 +8,7 @@ use super::{GROUP, TILE_ROWS};
 /// Bytes of a group's nibbles in a tile.
 pub(crate) const BYTES: usize = TILE_ROWS * GROUP / 2;
 
-/// Where nibble `k` of a row stands in a group's part of a tile: `(byte, shift)`.
+/// Position of nibble `k` of a row in a group's part of a tile: `(byte, shift)`.
 fn place(row: usize, k: usize) -> (usize, usize) {
     let (vector, pair, second) = (k / 8, k % 8 / 2, k % 2);
     (vector * 64 + row * 4 + second * 2 + pair / 2, 4 * (pair % 2))

@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, GROUP, TILE_ROWS, pack_f16s, two_bit};
+use super::{GROUP, TILE_ROWS, TileFormat, pack_f16s, two_bit};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 use crate::formats::Q2K;
@@ -16,12 +16,12 @@ const GROUPS: usize = 2 * DMINS;
 const QUANTS: usize = 2 * TILE_ROWS;
 const GROUP_BYTES: usize = QUANTS + two_bit::BYTES;
 
-/// Where the scales of a span of 16 stand in a tile.
+/// Offset of the scales of a span of 16 in a tile.
 const fn scales_at(span: usize) -> usize {
     GROUPS + span / 2 * GROUP_BYTES + span % 2 * TILE_ROWS
 }
 
-impl Format for Q2K {
+impl TileFormat for Q2K {
     const HAS_MIN: bool = true;
     const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
     const SPAN: usize = 16;

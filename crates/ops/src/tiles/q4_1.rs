@@ -3,17 +3,17 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, TILE_ROWS, nibble, pack_f16s};
+use super::{TILE_ROWS, TileFormat, nibble, pack_f16s};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 use crate::formats::Q4_1;
-use crate::formats::block::Block;
+use crate::formats::block::BlockFormat;
 
 /// A tile: sixteen scales, sixteen minima, then the nibbles.
 const MINS: usize = 2 * TILE_ROWS;
 const QUANTS: usize = 2 * MINS;
 
-impl Format for Q4_1 {
+impl TileFormat for Q4_1 {
     const HAS_MIN: bool = true;
     const TILE_BYTES: usize = QUANTS + nibble::BYTES;
 

@@ -3,11 +3,11 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, GROUP, TILE_ROWS, nibble, pack_f16s};
+use super::{GROUP, TILE_ROWS, TileFormat, nibble, pack_f16s};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 use crate::formats::Q4K;
-use crate::formats::block::Block;
+use crate::formats::block::BlockFormat;
 use crate::formats::q4_k::{packed_scales, put_scale_and_min, scale_and_min};
 
 /// A tile: sixteen `d`, sixteen `dmin`, then eight groups of sixteen scales, sixteen minima (a byte each: 64 bytes
@@ -46,7 +46,7 @@ pub(crate) unsafe fn folded_scales_512((d, m): (__m512, __m512), center: i32, ti
     unsafe { (f16s_512(tile), _mm512_fmadd_ps(d, _mm512_set1_ps(center as f32), m)) }
 }
 
-impl Format for Q4K {
+impl TileFormat for Q4K {
     const HAS_MIN: bool = true;
     const LARGEST: i32 = 63 * CENTER;
     const SUM_GROUPS: usize = 4;

@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, GROUP, TILE_ROWS, five_bit, pack_f16s};
+use super::{GROUP, TILE_ROWS, TileFormat, five_bit, pack_f16s};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 use crate::formats::Q5_0;
@@ -13,7 +13,7 @@ use crate::formats::block::{f16_at, u32_at};
 const QUANTS: usize = 2 * TILE_ROWS;
 const TILE: usize = QUANTS + five_bit::BYTES;
 
-impl Format for Q5_0 {
+impl TileFormat for Q5_0 {
     const HAS_MIN: bool = false;
     const TILE_BYTES: usize = TILE;
 

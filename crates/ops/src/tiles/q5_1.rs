@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, GROUP, TILE_ROWS, five_bit, pack_f16s};
+use super::{GROUP, TILE_ROWS, TileFormat, five_bit, pack_f16s};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 use crate::formats::Q5_1;
@@ -14,7 +14,7 @@ const MINS: usize = 2 * TILE_ROWS;
 const QUANTS: usize = 2 * MINS;
 const TILE: usize = QUANTS + five_bit::BYTES;
 
-impl Format for Q5_1 {
+impl TileFormat for Q5_1 {
     const HAS_MIN: bool = true;
     const TILE_BYTES: usize = TILE;
 

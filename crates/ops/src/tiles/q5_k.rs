@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 #[cfg(target_arch = "x86_64")]
 use super::q4_k::{fold_512, folded_scales_512};
-use super::{Format, GROUP, TILE_ROWS, five_bit, pack_f16s};
+use super::{GROUP, TILE_ROWS, TileFormat, five_bit, pack_f16s};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 use crate::formats::Q5K;
@@ -20,7 +20,7 @@ const GROUP_BYTES: usize = 2 * TILE_ROWS + five_bit::BYTES;
 const CENTER: i32 = 16;
 const TILE: usize = GROUPS + 8 * GROUP_BYTES;
 
-impl Format for Q5K {
+impl TileFormat for Q5K {
     const HAS_MIN: bool = true;
     const LARGEST: i32 = 63 * CENTER;
     const SUM_GROUPS: usize = 4;

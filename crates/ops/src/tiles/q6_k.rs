@@ -3,11 +3,11 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, GROUP, TILE_ROWS, nibble, pack_f16s};
+use super::{GROUP, TILE_ROWS, TileFormat, nibble, pack_f16s};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 use crate::formats::Q6K;
-use crate::formats::block::Block;
+use crate::formats::block::BlockFormat;
 use crate::formats::q6_k::{D, SCALES, put_q, q_at};
 
 /// A tile: sixteen `d`, then eight groups of two times sixteen scales, the low nibbles and the high bit pairs. As an
@@ -17,14 +17,14 @@ const LOW_BITS: usize = 2 * TILE_ROWS;
 const HIGH_BITS: usize = LOW_BITS + nibble::BYTES;
 const GROUP_BYTES: usize = HIGH_BITS + nibble::BYTES / 2;
 
-/// Where the high bits of weight `k` of a group stand in its part of a tile: two vectors of sixteen weights, bits
+/// Position of the high bits of weight `k` of a group in its part of a tile: two vectors of sixteen weights, bits
 /// `2p..` and `16 + 2p..` of a row's lane for pair p.
 fn high_place(row: usize, k: usize) -> (usize, usize) {
     let (vector, pair, second) = (k / 16, k % 16 / 2, k % 2);
     (vector * 64 + row * 4 + second * 2 + pair / 4, 2 * (pair % 4))
 }
 
-impl Format for Q6K {
+impl TileFormat for Q6K {
     const HAS_MIN: bool = false;
     const TILE_BYTES: usize = GROUPS + 8 * GROUP_BYTES;
     const LARGEST: i32 = 4096;

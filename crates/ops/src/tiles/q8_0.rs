@@ -3,16 +3,16 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{Format, GROUP, TILE_ROWS, pack_f16s};
+use super::{GROUP, TILE_ROWS, TileFormat, pack_f16s};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
 use crate::formats::Q8_0;
-use crate::formats::block::Block;
+use crate::formats::block::BlockFormat;
 
 /// A tile: sixteen scales, then the bytes.
 const QUANTS: usize = 2 * TILE_ROWS;
 
-impl Format for Q8_0 {
+impl TileFormat for Q8_0 {
     const HAS_MIN: bool = false;
     const TILE_BYTES: usize = QUANTS + TILE_ROWS * GROUP;
 
@@ -75,7 +75,7 @@ impl Format for Q8_0 {
     }
 }
 
-/// Where byte `k` of a row stands in a tile: four weights a lane, 0 and 1 in its low bytes of 16 bits, 2 and 3 in the
+/// Position of byte `k` of a row in a tile: four weights a lane, 0 and 1 in its low bytes of 16 bits, 2 and 3 in the
 /// high ones, so that a shift makes a pair.
 fn place(row: usize, k: usize) -> usize {
     let (vector, pair, second) = (k / 4, k % 4 / 2, k % 2);

@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 use super::{GROUP, TILE_ROWS};
 #[cfg(target_arch = "x86_64")]
 use super::{f16s_256, f16s_512};
-use crate::formats::block::Block;
+use crate::formats::block::BlockFormat;
 
 /// Bytes of a group's quants in a tile.
 pub(crate) const BYTES: usize = TILE_ROWS * GROUP / 4;
@@ -72,7 +72,7 @@ pub(crate) unsafe fn pairs_256(at: *const u8, eighth: usize) -> [__m256i; 4] {
 }
 
 /// A format of `d * (q - 1)`, q of two bits.
-pub(crate) trait Few: Block {
+pub(crate) trait Few: BlockFormat {
     /// The bits of the f16 `d`.
     fn scale(block: &[u8]) -> u16;
 }
@@ -158,7 +158,7 @@ pub(crate) unsafe fn few_pairs_256(tile: *const u8, group: usize, eighth: usize,
 /// Gives a format the tiles of [`Few`].
 macro_rules! few {
     ($format:ty) => {
-        impl $crate::tiles::Format for $format {
+        impl $crate::tiles::TileFormat for $format {
             const HAS_MIN: bool = false;
             const TILE_BYTES: usize = $crate::tiles::two_bit::tile_bytes::<Self>();
             const SUM_GROUPS: usize = 2;

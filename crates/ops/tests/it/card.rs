@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use gpu::{Blas, Cache, Device, Kinds, Number, Queue};
+use gpu::{Blas, Cache, Device, Number, ProductTypes, Queue};
 use ops::{
     Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertLeft, ExpertMatrices,
     ExpertProduct, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Numerics, Pairing, Place, PlaceMut, Product,
@@ -44,7 +44,7 @@ impl Card {
     fn new(device: &Device) -> Self {
         let queue = Queue::new(device).unwrap();
         let [activations, weights, parts] = Workspace::plan(128, 8192, 1 << 20).map(|len| queue.alloc(len).unwrap());
-        let kinds = [Kinds::new(Number::F16, Number::F32), Kinds::new(Number::F32, Number::F32)];
+        let kinds = [ProductTypes::new(Number::F16, Number::F32), ProductTypes::new(Number::F32, Number::F32)];
         let blas = queue.blas(queue.alloc(8 << 20).unwrap(), &kinds).ok();
         let workspace = RefCell::new(Workspace { activations, weights, parts });
         Self { kernels: Kernels::new(device, Cache::of_user()), queue, workspace, blas }

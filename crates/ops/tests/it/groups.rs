@@ -2,7 +2,9 @@
 //! close to f64.
 
 use ops::quant::dequantize;
-use ops::{Arena, Exec, Group, GroupProduct, Pool, Product, Tensor, View, ViewMut, group_matmul, matmul, pack, packed};
+use ops::{
+    Arena, Exec, GroupProduct, Pool, Product, RowGroup, Tensor, View, ViewMut, group_matmul, matmul, pack, packed,
+};
 use weights::Dtype;
 
 use crate::support::{Random, assert_close, pools};
@@ -48,7 +50,7 @@ fn check(pool: &Pool, dtype: Dtype) {
         .map(|((out, weights), n_out)| {
             let groups = ranges.iter().zip(weights);
             GroupProduct {
-                groups: groups.map(|(rows, weight)| Group { rows: rows.clone(), weight: weight.0.view() }).collect(),
+                groups: groups.map(|(rows, weight)| RowGroup { rows: rows.clone(), weight: weight.0.view() }).collect(),
                 out: ViewMut::of_f32(out, n_out),
             }
         })
@@ -96,7 +98,7 @@ fn groups_that_overlap_or_reach_too_far_are_refused() {
     let x = vec![0.0; 4 * 32];
     for bad in [[0..2, 1..3], [0..2, 2..5], [2..4, 0..1]] {
         let mut out = vec![0.0; 4 * 8];
-        let groups = bad.iter().map(|rows| Group { rows: rows.clone(), weight: weight.view() }).collect();
+        let groups = bad.iter().map(|rows| RowGroup { rows: rows.clone(), weight: weight.view() }).collect();
         let product = GroupProduct { groups, out: ViewMut::of_f32(&mut out, 8) };
         assert!(group_matmul(Exec::Cpu(pool), View::of_f32(&x, 32), &mut [product]).is_err(), "{bad:?}");
     }

@@ -1,14 +1,14 @@
 //! Tokens chosen on a GPU against the plain definition on the host: every kind of choice, odd sizes, ties.
 
 use ops::{
-    Adjustments, Choice, DESCRIBED_WORDS, Exec, GIVEN, Indices, MAX_TOP, NOT_ASKED, NOT_NUMBERS, Pool, RowAdjustment,
-    RowPenalties, View, ViewMut, adjust, describe, feed, sample,
+    Adjustments, DESCRIBED_WORDS, Exec, GIVEN, Indices, MAX_TOP, NOT_ASKED, NOT_NUMBERS, Pool, RowAdjustment,
+    RowPenalties, SampleParams, View, ViewMut, adjust, describe, feed, sample,
 };
 
 use crate::card::cards;
 use crate::support::Random;
 
-fn choices(random: &mut Random, n: usize) -> Vec<Choice> {
+fn choices(random: &mut Random, n: usize) -> Vec<SampleParams> {
     let kinds = [(0, 1.0, 0.0), (40, 1.0, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.1), (40, 0.95, 0.05), (1, 0.5, 0.0)];
     let kinds = kinds.into_iter().chain([(3, 0.0, 0.0), (600, 0.5, 0.0), (0, 0.999, 0.0), (0, 0.2, 0.9)]);
     let kinds: Vec<(u32, f32, f32)> = kinds.collect();
@@ -17,7 +17,7 @@ fn choices(random: &mut Random, n: usize) -> Vec<Choice> {
             let (top_k, top_p, min_p) = kinds[i % kinds.len()];
             let temperature = [1.0, 0.7, 0.0, 2.5, 1e-3][i % 5];
             let draw = (random.bits() >> 11) as f64 / (1_u64 << 53) as f64;
-            Choice { temperature, top_k, top_p, min_p, draw }
+            SampleParams { temperature, top_k, top_p, min_p, draw }
         })
         .collect()
 }
@@ -30,7 +30,7 @@ fn on_cpu(logits: &[f32], n_vocab: usize, words: &[u32]) -> Vec<u32> {
     out.into_iter().map(f32::to_bits).collect()
 }
 
-fn check(what: &str, logits: &[f32], n_vocab: usize, choices: &[Choice]) {
+fn check(what: &str, logits: &[f32], n_vocab: usize, choices: &[SampleParams]) {
     let words: Vec<u32> = choices.iter().flat_map(|choice| choice.words(n_vocab)).collect();
     let truth = on_cpu(logits, n_vocab, &words);
     for card in cards().iter() {
@@ -58,8 +58,8 @@ fn sampling() {
 #[test]
 fn sampling_without_numbers() {
     let n_vocab = 600;
-    let greedy = Choice { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.5 };
-    let drawn = Choice { temperature: 1.0, top_k: 5, top_p: 0.9, ..greedy };
+    let greedy = SampleParams { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.5 };
+    let drawn = SampleParams { temperature: 1.0, top_k: 5, top_p: 0.9, ..greedy };
     let mut rows = vec![vec![0.5_f32; n_vocab]; 4];
     rows[0][599] = f32::NAN;
     rows[1][0] = f32::INFINITY;

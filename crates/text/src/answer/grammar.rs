@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::channels::ChannelKind;
-use super::syntax::{Body, Format, Syntax};
+use super::syntax::{AnswerFormat, Body, Syntax};
 use crate::constraint::{Constraint, spaced};
 use crate::tokenizer::Specials;
 use crate::{Error, Result, Tokenizer};
@@ -69,8 +69,9 @@ fn python(tool: &Tool) -> String {
     format!("{} {parameters} \")\"", literal(&format!("{}(", tool.name)))
 }
 
-impl Format {
-    /// The constraint for `tool_choice`; read the answer with [`Format::forced`]. `tools` is the list as OpenAI's API writes it; `prompt` what was rendered.
+impl AnswerFormat {
+    /// The constraint for `tool_choice`; read the answer with [`AnswerFormat::forced`]. `tools` is the list as OpenAI's
+    /// API writes it; `prompt` is what was rendered.
     pub fn constraint(
         &self,
         tools: &Value,
@@ -185,7 +186,7 @@ impl Writer<'_> {
         }
     }
 
-    fn reasoning(&mut self, format: &Format, prompt: &str) -> String {
+    fn reasoning(&mut self, format: &AnswerFormat, prompt: &str) -> String {
         let Some((open, close)) = format.reasoning else { return String::new() };
         let rest = format!("{} /\\s{{0,4}}/ ", self.text_until(close));
         if prompt.trim_end().ends_with(open) { rest } else { format!("({} {rest})? ", self.mark(open)) }

@@ -4,7 +4,7 @@ use super::channels::ChannelKind;
 
 /// How a model writes: its reasoning, its calls.
 #[derive(Clone, Debug, Default)]
-pub struct Format {
+pub struct AnswerFormat {
     /// The marks around reasoning.
     pub(crate) reasoning: Option<(&'static str, &'static str)>,
     pub(crate) tools: Option<&'static Syntax>,
@@ -240,7 +240,7 @@ const REASONINGS: &[(&str, &str)] = &[
     ("<|channel>thought\n", "<channel|>"),
 ];
 
-impl Format {
+impl AnswerFormat {
     /// The format of the model that this chat template belongs to.
     pub fn detect(template: &str) -> Self {
         if template.contains("<|channel|>") && template.contains("<|message|>") {
@@ -277,10 +277,12 @@ impl Format {
         Self { tools: None, ..self.clone() }
     }
 
+    /// Whether calls are recognised.
     pub fn has_tools(&self) -> bool {
         self.tools.is_some() || self.channels.is_some()
     }
 
+    /// Whether reasoning is told apart from text.
     pub fn has_reasoning(&self) -> bool {
         self.reasoning.is_some() || self.channels == Some(ChannelKind::Harmony)
     }

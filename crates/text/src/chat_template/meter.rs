@@ -12,7 +12,7 @@ use minijinja::value::{Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 
 /// What a rendering may make in all: room to begin with, and so much for each byte it is given. Templates that gather a
-/// text piece by piece make it anew with every piece.
+/// text piece by piece copy it with every piece.
 const BASE_BYTES: usize = 16 << 20;
 const BYTES_PER_BYTE: usize = 512;
 const MAX_BYTES: usize = 1 << 30;

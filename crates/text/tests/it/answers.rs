@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use test_support::fetched;
-use text::answer::{Answer, Call, Format, Parser, ToolChoice};
+use text::answer::{AnswerFormat, Call, ParsedAnswer, Parser, ToolChoice};
 use text::constraint::Compiler;
 
 use crate::small_vocab;
@@ -292,24 +292,24 @@ fn tools() -> Value {
     ])
 }
 
-fn expected(case: &Case) -> Answer {
+fn expected(case: &Case) -> ParsedAnswer {
     let calls = case.calls.iter().map(|&(name, arguments)| Call {
         id: None,
         name: name.to_owned(),
         arguments: arguments.to_owned(),
     });
-    Answer { reasoning: case.reasoning.to_owned(), text: case.shown.to_owned(), calls: calls.collect() }
+    ParsedAnswer { reasoning: case.reasoning.to_owned(), text: case.shown.to_owned(), calls: calls.collect() }
 }
 
 /// Ids come from the model; the cases do not spell them out.
-fn without_ids(mut answer: Answer) -> Answer {
+fn without_ids(mut answer: ParsedAnswer) -> ParsedAnswer {
     answer.calls.iter_mut().for_each(|call| call.id = None);
     answer
 }
 
-fn parse_pieces<'a>(case: &Case, pieces: impl Iterator<Item = &'a str>) -> Answer {
-    let mut parser = Parser::new(&Format::detect(case.template), case.prompt, &tools());
-    let mut answer = Answer::default();
+fn parse_pieces<'a>(case: &Case, pieces: impl Iterator<Item = &'a str>) -> ParsedAnswer {
+    let mut parser = Parser::new(&AnswerFormat::detect(case.template), case.prompt, &tools());
+    let mut answer = ParsedAnswer::default();
     for piece in pieces {
         parser.push(piece).into_iter().for_each(|delta| answer.add(delta));
     }
@@ -320,7 +320,7 @@ fn parse_pieces<'a>(case: &Case, pieces: impl Iterator<Item = &'a str>) -> Answe
 #[test]
 fn every_family_is_understood() {
     for case in CASES {
-        let found = Parser::parse(&Format::detect(case.template), case.prompt, &tools(), case.text);
+        let found = Parser::parse(&AnswerFormat::detect(case.template), case.prompt, &tools(), case.text);
         assert_eq!(without_ids(found), expected(case), "{}", case.name);
     }
 }
@@ -349,7 +349,7 @@ fn the_cut_into_pieces_does_not_matter() {
 /// Whatever a model writes, cut however: the same answer, and no panic.
 #[test]
 fn soup_of_marks() {
-    let marks: Vec<&str> = CASES.iter().flat_map(|case| Format::detect(case.template).marks()).collect();
+    let marks: Vec<&str> = CASES.iter().flat_map(|case| AnswerFormat::detect(case.template).marks()).collect();
     let part = prop_oneof![
         prop::sample::select(marks).prop_map(str::to_owned),
         "[a-z{}\\[\\]\":, \n<>]{0,8}",
@@ -386,8 +386,8 @@ fn soup_of_marks() {
 
 #[test]
 fn arguments_stream_before_the_call_ends() {
-    let mut parser = Parser::new(&Format::detect("<tool_call>"), "", &Value::Null);
-    let mut answer = Answer::default();
+    let mut parser = Parser::new(&AnswerFormat::detect("<tool_call>"), "", &Value::Null);
+    let mut answer = ParsedAnswer::default();
     let mut push = |text: &str| {
         parser.push(text).into_iter().for_each(|delta| answer.add(delta));
         answer.clone()
@@ -406,7 +406,7 @@ fn bare_values_take_the_type_of_the_schema() {
     let text = "<tool_call>f\n<arg_key>s</arg_key><arg_value>5</arg_value><arg_key>n</arg_key><arg_value>5</arg_value>\
         <arg_key>l</arg_key><arg_value>[1, \"a\"]</arg_value><arg_key>x</arg_key><arg_value>true</arg_value>\
         <arg_key>u</arg_key><arg_value>null</arg_value><arg_key>y</arg_key><arg_value>a \"b\"</arg_value></tool_call>";
-    let answer = Parser::parse(&Format::detect("<arg_key>"), "", &tools, text);
+    let answer = Parser::parse(&AnswerFormat::detect("<arg_key>"), "", &tools, text);
     let expected = r#"{"s": "5", "n": 5, "l": [1, "a"], "x": true, "u": null, "y": "a \"b\""}"#;
     assert_eq!(answer.calls[0].arguments, expected);
 }
@@ -418,7 +418,7 @@ fn a_required_call_is_a_call() {
     let compiler = Compiler::new(&tokenizer, tokenizer.n_vocab()).unwrap();
     let templates: std::collections::BTreeSet<&str> = CASES.iter().map(|case| case.template).collect();
     for template in templates {
-        let format = Format::detect(template).forced();
+        let format = AnswerFormat::detect(template).forced();
         for choice in [ToolChoice::Required, ToolChoice::Named("get_weather".to_owned()), ToolChoice::RequiredMany] {
             let constraint = format.constraint(&tools(), &choice, "", &tokenizer).unwrap();
             let mut n_done = 0;
@@ -444,7 +444,7 @@ fn a_required_call_is_a_call() {
             assert!(n_done >= 1 || has_free_text, "{template} {choice:?}: no answer came to an end");
         }
     }
-    let none = Format::default().constraint(&tools(), &ToolChoice::Named("x".to_owned()), "", &tokenizer);
+    let none = AnswerFormat::default().constraint(&tools(), &ToolChoice::Named("x".to_owned()), "", &tokenizer);
     assert_eq!(none.unwrap_err().to_string(), "the constraint cannot be used: no tool is named `x`");
 }
 
@@ -481,7 +481,7 @@ fn families_are_known_by_their_templates() {
         ("google-gemma-2-2b-it", "none", false),
     ] {
         let source = std::fs::read_to_string(folder.join(format!("templates/{name}.jinja"))).unwrap();
-        let format = Format::detect(&source);
+        let format = AnswerFormat::detect(&source);
         assert_eq!((format.name(), format.has_reasoning()), (tools, reasons), "{name}");
     }
 }

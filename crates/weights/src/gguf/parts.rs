@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::reader::{Header, parse};
-use crate::checkpoint::{Format, Found};
+use crate::checkpoint::{FileFormat, ReadFiles};
 use crate::{Bytes, Error, Metadata, Result};
 
 const NO: &str = "split.no";
@@ -43,7 +43,7 @@ pub(crate) fn part_path(path: &Path, part_idx: u64, n_parts: u64) -> Option<Path
 }
 
 /// Reads a model out of its parts, in order; one part is a model that stands alone.
-pub(crate) fn read(parts: &[Bytes]) -> Result<Found> {
+pub(crate) fn read(parts: &[Bytes]) -> Result<ReadFiles> {
     let headers = parts.iter().map(parse).collect::<Result<Vec<Header>>>()?;
     let n_parts = headers.len() as u64;
     for (part_idx, header) in headers.iter().enumerate() {
@@ -55,13 +55,13 @@ pub(crate) fn read(parts: &[Bytes]) -> Result<Found> {
         }
     }
     let file_bytes = parts.iter().map(|part| part.len() as u64).sum();
-    let mut found: Option<Found> = None;
+    let mut found: Option<ReadFiles> = None;
     for header in headers {
         match &mut found {
             None => {
                 let n_files = if n_parts > 1 { format!(", {n_parts} files") } else { String::new() };
-                found = Some(Found {
-                    format: Format::Gguf,
+                found = Some(ReadFiles {
+                    format: FileFormat::Gguf,
                     description: format!("GGUF v{}{n_files}", header.version),
                     file_bytes,
                     metadata: header.metadata,

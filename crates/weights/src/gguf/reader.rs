@@ -12,12 +12,17 @@ use crate::{Array, Bytes, Dtype, Error, Metadata, Result, Tensor, Unsupported, V
 /// What a GGUF file says about itself.
 #[derive(Debug)]
 pub struct Header {
+    /// Of the container: 1 to 3.
     pub version: u32,
+    /// Of the tensors' data, in bytes.
     pub alignment: u32,
     /// Where tensor data starts in the file.
     pub data_offset: u64,
+    /// In file order.
     pub metadata: Metadata,
+    /// Those of supported types, in file order.
     pub tensors: Vec<Tensor>,
+    /// The others.
     pub unsupported: Vec<Unsupported>,
 }
 
@@ -30,6 +35,7 @@ const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 const MIN_STRING_BYTES: u64 = 8;
 const MIN_ARRAY_BYTES: u64 = 4 + 8;
 
+/// Reads and checks everything before the tensors' data.
 pub fn parse(bytes: &Bytes) -> Result<Header> {
     let mut cursor = Cursor::new(bytes);
     let version = preamble(&mut cursor)?;

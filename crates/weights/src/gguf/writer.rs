@@ -20,12 +20,15 @@ const MAX_NAME_BYTES: usize = 63;
 /// A tensor to be written: everything but its data.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
+    /// At most 63 bytes.
     pub name: String,
+    /// How its weights are stored.
     pub dtype: Dtype,
     /// Outermost first.
     pub shape: Vec<usize>,
 }
 
+/// Writes a GGUF file tensor by tensor. The file appears under its name when it is complete.
 #[derive(Debug)]
 pub struct GgufWriter {
     path: PathBuf,

@@ -7,7 +7,7 @@ use ::safetensors::SafeTensors;
 use ::safetensors::tensor::Dtype as Kind;
 
 use super::packed::{Unpacked, unpack};
-use crate::checkpoint::{Format, Found};
+use crate::checkpoint::{FileFormat, ReadFiles};
 use crate::{Bytes, Dtype, Error, HubFiles, Metadata, Result, Tensor, Unsupported, tensor};
 
 /// A tensor as a file has it.
@@ -27,7 +27,7 @@ pub(crate) fn is_safetensors(bytes: &[u8]) -> bool {
 }
 
 /// A model out of all its files.
-pub(crate) fn read(files: &[Bytes], hub: Option<HubFiles>) -> Result<Found> {
+pub(crate) fn read(files: &[Bytes], hub: Option<HubFiles>) -> Result<ReadFiles> {
     let mut stored = Vec::new();
     let mut names = HashSet::new();
     for file in files {
@@ -44,8 +44,8 @@ pub(crate) fn read(files: &[Bytes], hub: Option<HubFiles>) -> Result<Found> {
         n => format!("safetensors, {n} files"),
     };
     let Unpacked { tensors, rest, notes } = unpack(stored, hub.as_ref())?;
-    let mut found = Found {
-        format: Format::Safetensors,
+    let mut found = ReadFiles {
+        format: FileFormat::Safetensors,
         description,
         file_bytes: files.iter().map(|file| file.len() as u64).sum(),
         metadata: Metadata::new(),
@@ -60,7 +60,7 @@ pub(crate) fn read(files: &[Bytes], hub: Option<HubFiles>) -> Result<Found> {
     Ok(found)
 }
 
-impl Found {
+impl ReadFiles {
     fn take(&mut self, stored: Stored) -> Result<()> {
         let Stored { name, kind, shape, bytes } = stored;
         match dtype_of(kind) {

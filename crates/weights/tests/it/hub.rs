@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use weights::{Bytes, Checkpoint, Dtype, Error, Format, HubFiles};
+use weights::{Bytes, Checkpoint, Dtype, Error, FileFormat, HubFiles};
 
 use crate::{scratch, testdata};
 
@@ -15,7 +15,7 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
 fn a_folder_with_one_file() {
     for path in [testdata("hub_one"), testdata("hub_one/model.safetensors")] {
         let checkpoint = Checkpoint::open(&path).unwrap();
-        assert_eq!((checkpoint.format(), checkpoint.description()), (Format::Safetensors, "safetensors"));
+        assert_eq!((checkpoint.format(), checkpoint.description()), (FileFormat::Safetensors, "safetensors"));
         let hub = checkpoint.hub().unwrap();
         assert_eq!(hub.config["hidden_size"], 5);
         assert_eq!(hub.generation_config, Some(json!({"eos_token_id": [1, 2]})));

@@ -18,7 +18,7 @@ use gpu::unchecked::{Kernel, load_image};
 use gpu::{Cache, Module, Program, Vendor};
 
 use super::{CudaContext, DriverError};
-use crate::nvrtc::{Kind, Ptx};
+use crate::nvrtc::{Ptx, PtxKind};
 
 /// What every text may include: the dialect that both vendors' compilers read.
 const PRELUDE: &str = include_str!("../../../../ops/kernels/prelude.h");
@@ -39,8 +39,8 @@ pub struct CudaFunction {
 impl CudaModule {
     pub(crate) fn load(context: &Arc<CudaContext>, source: Ptx) -> Result<Arc<Self>, DriverError> {
         let text = match source.0 {
-            Kind::Source(text) => text,
-            Kind::File(path) => std::fs::read_to_string(&path)
+            PtxKind::Source(text) => text,
+            PtxKind::File(path) => std::fs::read_to_string(&path)
                 .map_err(|error| DriverError::new(format!("{}: {error}", path.display())))?,
         };
         if is_ptx(&text) && context.device().vendor() == Vendor::Amd {

@@ -4,7 +4,7 @@
 //! A few chunks take turns. A chunk is written again only after the event behind its last copy.
 
 use gpu::unchecked::Stream;
-use gpu::{Event, Order, Pinned};
+use gpu::{Event, Pinned, Untimed};
 
 const CHUNK: usize = 256 * 1024;
 const N_CHUNKS: usize = 4;
@@ -20,7 +20,7 @@ pub(crate) struct Staging {
 struct Chunk {
     memory: Pinned<u8>,
     /// After the last copy out of it, while nobody has waited for that.
-    busy: Option<Event<Order>>,
+    busy: Option<Event<Untimed>>,
 }
 
 impl Staging {

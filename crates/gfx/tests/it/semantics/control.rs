@@ -66,9 +66,9 @@ fn exec_cases(target: &Target) -> Vec<(String, bool, Rule)> {
     cases
 }
 
-/// A road through every kind of branch and call; each station adds its own bit to v8 where it should be passed, and
-/// `trap`s stand where nobody may come.
-fn road(target: &Target) -> String {
+/// A kernel with every kind of branch and call. Each target that should be reached sets its own bit of v8, and the
+/// places that must not be reached hold an `s_trap`.
+fn branches(target: &Target) -> String {
     let (vcc, exec, mov) =
         if target.is_wide() { ("vcc", "exec", "s_mov_b64") } else { ("vcc_lo", "exec_lo", "s_mov_b32") };
     let mut body = String::from("  v_mov_b32_e32 v8, 0\n");
@@ -105,7 +105,7 @@ fn road(target: &Target) -> String {
         body += "  s_denorm_mode 11\n  s_round_mode 0\n  s_getreg_b32 s22, hwreg(HW_REG_MODE, 4, 4)\n  s_lshl_b32 s22, s22, 16\n  s_or_b32 s21, s21, s22\n";
     }
     body += "  s_mov_b32 s22, 0\n  v_readfirstlane_b32 s22, v9\n  s_or_b32 s21, s21, s22\n  v_mov_b32_e32 v9, s21\n";
-    target.lane_kernel("road", &body)
+    target.lane_kernel("branches", &body)
 }
 
 /// A barrier between a store by the last wave and a load by the first.
@@ -156,7 +156,7 @@ pub fn source(target: &Target) -> String {
         .enumerate()
         .map(|(n, (name, _, _))| exec_kernel(target, name, &format!("exec{n}")))
         .collect();
-    exec + &road(target) + &meeting(target) + &loads(target)
+    exec + &branches(target) + &meeting(target) + &loads(target)
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn control_follows_the_pseudocode() {
             assert_eq!(got[0] >> 32, (new != 0) as u64, "{name}: the condition bit");
         }
 
-        let got = run("road", n, &zero);
+        let got = run("branches", n, &zero);
         let mode = if target.family == Family::Rdna3 { 0xb_0000 } else { 0 };
         for (l, x) in got.into_iter().enumerate() {
             assert_eq!(x & 0xffff_ffff, 0xdff, "stations passed by lane {l} of {}", target.chip);

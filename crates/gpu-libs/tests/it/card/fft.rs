@@ -1,7 +1,7 @@
 //! rocFFT and cuFFT against rustfft.
 
 use gpu::Queue;
-use gpu_libs::fft::{ComplexFft, Direction, InverseRealFft, Layout, RealFft};
+use gpu_libs::fft::{ComplexFft, Direction, FftLayout, InverseRealFft, RealFft};
 use rustfft::num_complex::Complex;
 use rustfft::{FftNum, FftPlanner};
 
@@ -47,12 +47,12 @@ fn one_to_three_dimensions(queue: &Queue, lengths: &[usize]) -> gpu_libs::Result
     let n = lengths.iter().product();
     let data = complex(n as u64, n);
     let truth = transform(&data, lengths, Direction::Forward);
-    let forward = ComplexFft::<f32>::new(queue, Direction::Forward, Layout::dense(lengths)?)?;
+    let forward = ComplexFft::<f32>::new(queue, Direction::Forward, FftLayout::dense(lengths)?)?;
     let (from, mut to) = (upload(queue, &single(&data)), queue.alloc_zeroed::<Complex<f32>>(n)?);
     forward.run(from.all(), to.all_mut())?;
     close(&flat(&double(read(queue, to.all()))), &flat(&truth), 1e-6);
     // Back again, in place.
-    let inverse = ComplexFft::<f32>::new(queue, Direction::Inverse, Layout::dense(lengths)?)?;
+    let inverse = ComplexFft::<f32>::new(queue, Direction::Inverse, FftLayout::dense(lengths)?)?;
     inverse.run_in_place(to.all_mut())?;
     let back: Vec<f64> = flat(&double(read(queue, to.all()))).iter().map(|x| x / n as f64).collect();
     close(&back, &flat(&data), 1e-6);
@@ -81,7 +81,7 @@ fn columns_of_a_matrix_in_double_precision() {
                 truth[i * columns + j] = z;
             }
         }
-        let layout = Layout::dense(&[rows])?.strided(columns, columns, 1)?;
+        let layout = FftLayout::dense(&[rows])?.strided(columns, columns, 1)?;
         let fft = ComplexFft::<f64>::new(queue, Direction::Forward, layout)?;
         let mut on_device = upload(queue, &data);
         fft.run_in_place(on_device.all_mut())?;
@@ -118,10 +118,10 @@ fn real_numbers_and_half_a_spectrum() {
 #[test]
 fn misuse_is_refused() {
     on_each(|queue| {
-        refused(Layout::dense(&[2, 2, 2, 2]), "4 dimensions");
-        refused(Layout::dense(&[8, 0]), "lengths");
-        refused(Layout::dense(&[8])?.strided(3, 2, 2), "share elements");
-        let fft = ComplexFft::<f32>::new(queue, Direction::Forward, Layout::dense(&[8])?.batched(2))?;
+        refused(FftLayout::dense(&[2, 2, 2, 2]), "4 dimensions");
+        refused(FftLayout::dense(&[8, 0]), "lengths");
+        refused(FftLayout::dense(&[8])?.strided(3, 2, 2), "share elements");
+        let fft = ComplexFft::<f32>::new(queue, Direction::Forward, FftLayout::dense(&[8])?.batched(2))?;
         let mut short = queue.alloc_zeroed::<Complex<f32>>(15)?;
         refused(fft.run_in_place(short.all_mut()), "takes 16 elements");
         let other = Queue::new(queue.device())?;

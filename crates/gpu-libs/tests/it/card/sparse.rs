@@ -2,7 +2,7 @@
 
 use gpu::Queue;
 use gpu_libs::blas::{Diagonal, Triangle};
-use gpu_libs::sparse::{Format, Sparse, SparseMatrix};
+use gpu_libs::sparse::{Sparse, SparseFormat, SparseMatrix};
 use gpu_libs::{Matrix, MatrixMut};
 use nalgebra::DMatrix;
 
@@ -68,7 +68,8 @@ fn products_with_vectors_in_every_format() {
             match sparse.spmv(2.0, a, dx.all(), -1.0, dy.all_mut()) {
                 // cuSPARSE has products of blocks with matrices only.
                 Err(gpu_libs::Error::Call { .. })
-                    if queue.device().vendor() == gpu::Vendor::Nvidia && matches!(a.format(), Format::Bsr { .. }) =>
+                    if queue.device().vendor() == gpu::Vendor::Nvidia
+                        && matches!(a.format(), SparseFormat::Bsr { .. }) =>
                 {
                     continue;
                 }
@@ -91,7 +92,7 @@ fn products_with_matrices() {
         sparse.spmm(1.0, &da, view, 0.0, MatrixMut::rows(c.all_mut(), 7, 4)?)?;
         close(&read(queue, c.all()), &by_rows(&(&a * &right)), F32);
         let product = sparse.spgemm(0.5, &da, &db)?;
-        assert_eq!((product.n_rows(), product.n_columns(), product.format()), (7, 5, Format::Csr));
+        assert_eq!((product.n_rows(), product.n_columns(), product.format()), (7, 5, SparseFormat::Csr));
         close(&dense(queue, &sparse, &product)?, &by_rows(&(&a * &b * 0.5)), F32);
         Ok(())
     });

@@ -5,24 +5,24 @@
 use std::arch::aarch64::*;
 
 use crate::formats::q4_k::scale_and_min;
-use crate::formats::{Block, Q4_0, Q4_1, Q4K, Q6K, Q8_0, f16_at};
+use crate::formats::{BlockFormat, Q4_0, Q4_1, Q4K, Q6K, Q8_0, f16_at};
 use crate::tiles::GROUP;
 
 /// A group of a block: `weight = d * q + m`, with one `d` and `m` for each half.
-pub(crate) struct Group {
+pub(crate) struct BlockGroup {
     pub(crate) q: [int16x8_t; 4],
     pub(crate) d: [f32; 2],
     pub(crate) m: [f32; 2],
 }
 
-pub(crate) trait Unpack: Block {
+pub(crate) trait Unpack: BlockFormat {
     /// Whether `m` can differ from zero.
     const HAS_MIN: bool;
     /// Whether the halves of a group have scales of their own.
     const HAS_HALVES: bool;
 
     /// Group `g` of a block of `BYTES` bytes; `g < LEN / GROUP`.
-    fn group(block: &[u8], g: usize) -> Group;
+    fn group(block: &[u8], g: usize) -> BlockGroup;
 }
 
 /// Sixteen bytes of a block.
@@ -56,9 +56,9 @@ impl Unpack for Q4_0 {
     const HAS_HALVES: bool = false;
 
     #[inline(always)]
-    fn group(block: &[u8], _g: usize) -> Group {
+    fn group(block: &[u8], _g: usize) -> BlockGroup {
         let (low, high) = nibbles(bytes16(block, 2), 8);
-        Group { q: widen(low, high), d: [f16_at(block, 0); 2], m: [0.0; 2] }
+        BlockGroup { q: widen(low, high), d: [f16_at(block, 0); 2], m: [0.0; 2] }
     }
 }
 
@@ -67,9 +67,9 @@ impl Unpack for Q4_1 {
     const HAS_HALVES: bool = false;
 
     #[inline(always)]
-    fn group(block: &[u8], _g: usize) -> Group {
+    fn group(block: &[u8], _g: usize) -> BlockGroup {
         let (low, high) = nibbles(bytes16(block, 4), 0);
-        Group { q: widen(low, high), d: [f16_at(block, 0); 2], m: [f16_at(block, 2); 2] }
+        BlockGroup { q: widen(low, high), d: [f16_at(block, 0); 2], m: [f16_at(block, 2); 2] }
     }
 }
 
@@ -78,10 +78,10 @@ impl Unpack for Q8_0 {
     const HAS_HALVES: bool = false;
 
     #[inline(always)]
-    fn group(block: &[u8], _g: usize) -> Group {
+    fn group(block: &[u8], _g: usize) -> BlockGroup {
         // SAFETY: register arithmetic only.
         let (low, high) = unsafe { (vreinterpretq_s8_u8(bytes16(block, 2)), vreinterpretq_s8_u8(bytes16(block, 18))) };
-        Group { q: widen(low, high), d: [f16_at(block, 0); 2], m: [0.0; 2] }
+        BlockGroup { q: widen(low, high), d: [f16_at(block, 0); 2], m: [0.0; 2] }
     }
 }
 
@@ -90,14 +90,14 @@ impl Unpack for Q4K {
     const HAS_HALVES: bool = false;
 
     #[inline(always)]
-    fn group(block: &[u8], g: usize) -> Group {
+    fn group(block: &[u8], g: usize) -> BlockGroup {
         let at = 16 + g / 2 * GROUP;
         let (first, second) = (nibbles(bytes16(block, at), 0), nibbles(bytes16(block, at + 16), 0));
         let (low, high) = if g % 2 == 0 { (first.0, second.0) } else { (first.1, second.1) };
         let packed: &[u8; 12] = block[4..16].try_into().expect("twelve bytes");
         let (scale, min) = scale_and_min(packed, g);
         let (d, m) = (f16_at(block, 0) * f32::from(scale), f16_at(block, 2) * f32::from(min));
-        Group { q: widen(low, high), d: [d; 2], m: [-m; 2] }
+        BlockGroup { q: widen(low, high), d: [d; 2], m: [-m; 2] }
     }
 }
 
@@ -106,7 +106,7 @@ impl Unpack for Q6K {
     const HAS_HALVES: bool = true;
 
     #[inline(always)]
-    fn group(block: &[u8], g: usize) -> Group {
+    fn group(block: &[u8], g: usize) -> BlockGroup {
         let (half, part) = (g / 4, g % 4);
         let sixteen = |i: usize| {
             let low = bytes16(block, 64 * half + 32 * (part % 2) + 16 * i);
@@ -121,6 +121,6 @@ impl Unpack for Q6K {
         };
         let d = f16_at(block, 208);
         let scale = |i: usize| d * f32::from(block[192 + 2 * g + i] as i8);
-        Group { q: widen(sixteen(0), sixteen(1)), d: [scale(0), scale(1)], m: [0.0; 2] }
+        BlockGroup { q: widen(sixteen(0), sixteen(1)), d: [scale(0), scale(1)], m: [0.0; 2] }
     }
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use weights::Dtype;
 
 use super::blocks::Unpack;
-use crate::cpu::matmul::{Input, Job};
+use crate::cpu::matmul::{ProductInput, ProductJob};
 use crate::cpu::portable::products as plain;
 use crate::formats::{Bf16, F16, F32, Float, Q4_0, Q4_1, Q4K, Q6K, Q8_0, dequantize};
 use crate::tiles::GROUP;
@@ -28,7 +28,7 @@ pub(crate) fn rounds(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::Q4_0 | Dtype::Q4_1 | Dtype::Q8_0 | Dtype::Q4K | Dtype::Q6K)
 }
 
-pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
+pub(crate) fn cols(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
     match job.dtype {
         Dtype::Q4_0 => integers::<Q4_0>(input, job, cols),
         Dtype::Q4_1 => integers::<Q4_1>(input, job, cols),
@@ -43,7 +43,7 @@ pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
     }
 }
 
-fn integers<P: Unpack>(input: &Input, job: &Job, cols: Range<usize>) {
+fn integers<P: Unpack>(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
     let step = input.rounded.tile_rows();
     for col in cols {
         let weight = &job.weight[col * job.stride..][..job.stride];
@@ -59,8 +59,8 @@ fn integers<P: Unpack>(input: &Input, job: &Job, cols: Range<usize>) {
 }
 
 fn integer_rows<P: Unpack, const N: usize>(
-    input: &Input,
-    job: &Job,
+    input: &ProductInput,
+    job: &ProductJob,
     weight: &[u8],
     col: usize,
     tile_idx: usize,
@@ -153,14 +153,14 @@ impl Load for Bf16 {
     }
 }
 
-fn floats<P: Load>(input: &Input, job: &Job, cols: Range<usize>) {
+fn floats<P: Load>(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
     for col in cols {
         dot::<P>(input, job, &job.weight[col * job.stride..][..job.stride], col);
     }
 }
 
 /// Any packed format: a row is decoded once for all activation rows.
-fn decoded(input: &Input, job: &Job, cols: Range<usize>) {
+fn decoded(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
     thread_local! {
         static ROW: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
     }
@@ -174,7 +174,7 @@ fn decoded(input: &Input, job: &Job, cols: Range<usize>) {
 }
 
 /// One column of every activation row.
-fn dot<P: Load>(input: &Input, job: &Job, weight: &[u8], col: usize) {
+fn dot<P: Load>(input: &ProductInput, job: &ProductJob, weight: &[u8], col: usize) {
     assert!(weight.len() >= input.n_in * P::BYTES && input.x.len() >= input.n_rows * input.n_in);
     for first in (0..input.n_rows).step_by(MAX_ROWS) {
         match input.n_rows - first {
@@ -186,7 +186,7 @@ fn dot<P: Load>(input: &Input, job: &Job, weight: &[u8], col: usize) {
     }
 }
 
-fn dot_rows<P: Load, const N: usize>(input: &Input, job: &Job, weight: &[u8], col: usize, first: usize) {
+fn dot_rows<P: Load, const N: usize>(input: &ProductInput, job: &ProductJob, weight: &[u8], col: usize, first: usize) {
     let x = input.x[first * input.n_in..].as_ptr();
     let n_whole = input.n_in / 8 * 8;
     // SAFETY: `dot` checked that weights and rows are whole; k + 8 <= n_in below, and `first + n` is a row.

@@ -3,10 +3,10 @@
 use half::f16;
 use weights::Dtype;
 
-use crate::cpu::attention::{Buffers, Input, State, WorkUnit};
+use crate::cpu::attention::{AttentionInput, Buffers, SoftmaxState, WorkUnit};
 use crate::kv_store::KV_BLOCK;
 
-pub(crate) fn attend(input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
+pub(crate) fn attend(input: &AttentionInput, unit: &WorkUnit, state: &mut SoftmaxState, buffers: &mut Buffers) {
     let head_dim = input.heads.head_dim;
     let n_rows = unit.n * input.group;
     let number = |bytes: &[u8], i: usize| match input.dtype {

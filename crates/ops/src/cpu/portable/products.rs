@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use crate::cpu::matmul::{Input, Job};
-use crate::formats::{Block, Float, for_block};
+use crate::cpu::matmul::{ProductInput, ProductJob};
+use crate::formats::{BlockFormat, Float, for_block};
 
-pub(crate) fn rows(input: &Input, job: &Job, rows: Range<usize>) {
+pub(crate) fn rows(input: &ProductInput, job: &ProductJob, rows: Range<usize>) {
     for col in rows {
         let weight = &job.weight[col * job.stride..][..job.stride];
         let mut decoded = [0.0; 256];

@@ -5,14 +5,20 @@ use std::arch::x86_64::*;
 use weights::Dtype;
 
 use crate::Isa;
-use crate::cpu::attention::{Buffers, Input, State, WorkUnit};
+use crate::cpu::attention::{AttentionInput, Buffers, SoftmaxState, WorkUnit};
 use crate::cpu::x86::tile;
 use crate::kv_store::KV_BLOCK;
 
 /// Keys of a chunk: four blocks, two panels of the greater width.
 const CHUNK: usize = 64;
 
-pub(crate) fn attend(isa: Isa, input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
+pub(crate) fn attend(
+    isa: Isa,
+    input: &AttentionInput,
+    unit: &WorkUnit,
+    state: &mut SoftmaxState,
+    buffers: &mut Buffers,
+) {
     // SAFETY: `Isa` says what this CPU has; `attention` checked shapes, spans and blocks.
     unsafe {
         if isa >= Isa::Avx512 {
@@ -26,7 +32,7 @@ pub(crate) fn attend(isa: Isa, input: &Input, unit: &WorkUnit, state: &mut State
 /// # Safety
 /// The CPU has AVX-512F, AVX2, FMA and F16C.
 #[target_feature(enable = "avx512f,avx2,fma,f16c")]
-unsafe fn attend_512(input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
+unsafe fn attend_512(input: &AttentionInput, unit: &WorkUnit, state: &mut SoftmaxState, buffers: &mut Buffers) {
     // SAFETY: the caller's promise.
     unsafe { walk::<{ tile::WIDTH_512 }>(input, unit, state, buffers) };
 }
@@ -34,15 +40,21 @@ unsafe fn attend_512(input: &Input, unit: &WorkUnit, state: &mut State, buffers:
 /// # Safety
 /// The CPU has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn attend_256(input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
+unsafe fn attend_256(input: &AttentionInput, unit: &WorkUnit, state: &mut SoftmaxState, buffers: &mut Buffers) {
     // SAFETY: the caller's promise.
     unsafe { walk::<{ tile::WIDTH_256 }>(input, unit, state, buffers) };
 }
 
 /// # Safety
 /// As [`attend_512`] or [`attend_256`], by the width.
+// Longer than other functions: the steps of one chunk of keys, in order.
 #[inline(always)]
-unsafe fn walk<const W: usize>(input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
+unsafe fn walk<const W: usize>(
+    input: &AttentionInput,
+    unit: &WorkUnit,
+    state: &mut SoftmaxState,
+    buffers: &mut Buffers,
+) {
     let head_dim = input.heads.head_dim;
     let n_rows = unit.n * input.group;
     let n_value_panels = head_dim.div_ceil(W);
@@ -67,7 +79,7 @@ unsafe fn walk<const W: usize>(input: &Input, unit: &WorkUnit, state: &mut State
             unsafe {
                 rows_of_tiles::<W>(
                     n_rows,
-                    &tile::Product {
+                    &tile::PanelProduct {
                         n_rows: 0,
                         n_k: head_dim,
                         x: q.as_ptr(),
@@ -101,7 +113,7 @@ unsafe fn walk<const W: usize>(input: &Input, unit: &WorkUnit, state: &mut State
             unsafe {
                 rows_of_tiles::<W>(
                     n_rows,
-                    &tile::Product {
+                    &tile::PanelProduct {
                         n_rows: 0,
                         n_k: n_keys,
                         x: scores.as_ptr(),
@@ -123,13 +135,13 @@ unsafe fn walk<const W: usize>(input: &Input, unit: &WorkUnit, state: &mut State
 /// # Safety
 /// As [`tile::product`], for all rows.
 #[inline(always)]
-unsafe fn rows_of_tiles<const W: usize>(n_rows: usize, product: &tile::Product) {
+unsafe fn rows_of_tiles<const W: usize>(n_rows: usize, product: &tile::PanelProduct) {
     let mut first = 0;
     while first < n_rows {
         let n = (n_rows - first).min(tile::max_rows::<W>());
         // SAFETY: the caller's promise.
         unsafe {
-            tile::product::<W>(&tile::Product {
+            tile::product::<W>(&tile::PanelProduct {
                 n_rows: n,
                 x: product.x.add(first * product.x_stride),
                 out: product.out.add(first * product.out_stride),

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 use weights::Dtype;
 
-use crate::cpu::attention::{Buffers, Input, State, WorkUnit};
+use crate::cpu::attention::{AttentionInput, Buffers, SoftmaxState, WorkUnit};
 use crate::kv_store::KV_BLOCK;
 
 /// Rows up to which this walk is faster than panels.
@@ -22,7 +22,7 @@ struct Values {
     next: *const u8,
 }
 
-pub(crate) fn attend(input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
+pub(crate) fn attend(input: &AttentionInput, unit: &WorkUnit, state: &mut SoftmaxState, buffers: &mut Buffers) {
     // SAFETY: the caller chose this walk because the CPU has AVX2, FMA and F16C; `attention` checked shapes, spans and
     // blocks, and `head_dim` is a multiple of 32.
     unsafe {
@@ -52,7 +52,12 @@ unsafe fn load16<const IS_F16: bool>(at: *const u8) -> [__m256; 2] {
 /// # Safety
 /// The CPU has AVX2, FMA and F16C; the pools hold f16 numbers if `IS_F16`, else f32; `head_dim` is a multiple of 32.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn walk<const IS_F16: bool>(input: &Input, unit: &WorkUnit, state: &mut State, buffers: &mut Buffers) {
+unsafe fn walk<const IS_F16: bool>(
+    input: &AttentionInput,
+    unit: &WorkUnit,
+    state: &mut SoftmaxState,
+    buffers: &mut Buffers,
+) {
     let head_dim = input.heads.head_dim;
     let n_rows = unit.n * input.group;
     let block_bytes = KV_BLOCK * head_dim * if IS_F16 { 2 } else { 4 };

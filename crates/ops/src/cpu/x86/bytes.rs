@@ -9,12 +9,12 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::clipped::{Clipped, Tile, WEIGHT_OFFSET};
-use super::strip::{ROWS_512, Target, put_512};
-use crate::cpu::matmul::Job;
+use super::clipped::{ByteTile, Clipped, WEIGHT_OFFSET};
+use super::strip::{ROWS_512, StripTarget, put_512};
+use crate::cpu::matmul::ProductJob;
 use crate::formats::for_block;
 use crate::matmul::Mode;
-use crate::tiles::{Format, GROUP, TILE_ROWS};
+use crate::tiles::{GROUP, TILE_ROWS, TileFormat};
 
 /// How much of `k` is unpacked at a time.
 pub(crate) const K_CHUNK: usize = 2048;
@@ -26,7 +26,7 @@ const FOURS: usize = GROUP / 4;
 /// A group of sixteen rows: the weights at `4 * i..4 * i + 4` of every row in one vector.
 #[derive(Copy, Clone)]
 #[repr(C, align(64))]
-struct Group {
+struct ByteGroup {
     fours: [[u8; 4 * TILE_ROWS]; FOURS],
     d: [f32; TILE_ROWS],
     m: [f32; TILE_ROWS],
@@ -44,7 +44,7 @@ const MOST_UNITS: f32 = 32_000.0;
 /// Some strips of weights, unpacked.
 struct Unpacked {
     /// `[STRIPS, K_CHUNK / GROUP]`
-    groups: Vec<Group>,
+    groups: Vec<ByteGroup>,
     /// `[K_CHUNK, n_strips / 2]`: what outliers are multiplied with.
     words: Vec<Words>,
     /// What a unit of 2^-16 is worth.
@@ -76,9 +76,9 @@ thread_local! {
 }
 
 /// Some columns of a product with `[n_rows, n_in]` clipped activations.
-pub(crate) fn cols(clipped: &Clipped, n_rows: usize, n_in: usize, job: &Job, cols: Range<usize>) {
+pub(crate) fn cols(clipped: &Clipped, n_rows: usize, n_in: usize, job: &ProductJob, cols: Range<usize>) {
     UNPACKED.with_borrow_mut(|unpacked| {
-        let zero = Group { fours: [[0; 4 * TILE_ROWS]; FOURS], d: [0.0; TILE_ROWS], m: [0.0; TILE_ROWS] };
+        let zero = ByteGroup { fours: [[0; 4 * TILE_ROWS]; FOURS], d: [0.0; TILE_ROWS], m: [0.0; TILE_ROWS] };
         unpacked.groups.resize(STRIPS * K_CHUNK / GROUP, zero);
         unpacked.words.resize(STRIPS / 2 * K_CHUNK, Words([0; TILE_ROWS]));
         unpacked.mins.iter_mut().for_each(|mins| mins.pairs.resize(K_CHUNK / GROUP / 2, Words([0; TILE_ROWS])));
@@ -92,10 +92,10 @@ pub(crate) fn cols(clipped: &Clipped, n_rows: usize, n_in: usize, job: &Job, col
     });
 }
 
-fn some_cols<P: Format>(
+fn some_cols<P: TileFormat>(
     clipped: &Clipped,
     [n_rows, n_in]: [usize; 2],
-    job: &Job,
+    job: &ProductJob,
     cols: Range<usize>,
     unpacked: &mut Unpacked,
 ) {
@@ -130,7 +130,7 @@ fn some_cols<P: Format>(
             let adds = job.mode == Mode::Add || first_k > 0;
             let strips = groups.chunks_exact(n_groups).zip(&*mins);
             for (first_col, (groups, mins)) in cols.clone().step_by(TILE_ROWS).zip(strips) {
-                let target = Target { first_row, n_rows, first_col, adds };
+                let target = StripTarget { first_row, n_rows, first_col, adds };
                 // SAFETY: the CPU has AVX-512; the tile holds these groups; columns are this task's.
                 unsafe {
                     if P::HAS_MIN {
@@ -160,7 +160,7 @@ fn some_cols<P: Format>(
 /// # Safety
 /// The CPU has AVX-512 F, BW and F16C; `tiles` starts at a block.
 #[target_feature(enable = "avx512f,avx512bw,avx2,f16c")]
-unsafe fn unpack<P: Format>(tiles: &[u8], groups: &mut [Group], units: &mut [f32; TILE_ROWS]) -> __m512 {
+unsafe fn unpack<P: TileFormat>(tiles: &[u8], groups: &mut [ByteGroup], units: &mut [f32; TILE_ROWS]) -> __m512 {
     // Bytes of two pairs, as the pack leaves them in every quarter, to four bytes a row.
     let order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
     let offset = _mm512_set1_epi8(WEIGHT_OFFSET as i8);
@@ -198,7 +198,7 @@ unsafe fn unpack<P: Format>(tiles: &[u8], groups: &mut [Group], units: &mut [f32
 /// # Safety
 /// The CPU has AVX-512 F; there is a word for every two groups.
 #[target_feature(enable = "avx512f")]
-unsafe fn pair_mins(groups: &[Group], mins: &mut Mins) {
+unsafe fn pair_mins(groups: &[ByteGroup], mins: &mut Mins) {
     let mut largest = _mm512_setzero_ps();
     for group in groups {
         // SAFETY: sixteen numbers.
@@ -210,7 +210,7 @@ unsafe fn pair_mins(groups: &[Group], mins: &mut Mins) {
     for (two, pair) in groups.chunks_exact(2).zip(&mut mins.pairs) {
         // SAFETY: sixteen numbers.
         unsafe {
-            let units = |group: &Group| _mm512_mul_ps(_mm512_load_ps(group.m.as_ptr()), inverse);
+            let units = |group: &ByteGroup| _mm512_mul_ps(_mm512_load_ps(group.m.as_ptr()), inverse);
             let low = _mm512_and_si512(_mm512_cvtps_epi32(units(&two[0])), _mm512_set1_epi32(0xFFFF));
             let high = _mm512_slli_epi32::<16>(_mm512_cvtps_epi32(units(&two[1])));
             _mm512_store_si512(pair.0.as_mut_ptr().cast(), _mm512_or_si512(low, high));
@@ -231,9 +231,9 @@ const ALONE: u8 = 2;
 /// # Safety
 /// As [`unpack`], which made `groups`; there are as many words as weights in a row.
 #[target_feature(enable = "avx512f,avx512bw,avx2,f16c")]
-unsafe fn widen<'a, P: Format, const WHICH: u8>(
+unsafe fn widen<'a, P: TileFormat, const WHICH: u8>(
     tiles: &[u8],
-    groups: &[Group],
+    groups: &[ByteGroup],
     inverse: __m512,
     mut words: impl Iterator<Item = &'a mut Words>,
 ) {
@@ -272,7 +272,13 @@ unsafe fn widen<'a, P: Format, const WHICH: u8>(
 
 /// # Safety
 /// As [`rows_512`].
-unsafe fn rows<const HAS_MIN: bool>(groups: &[Group], mins: &Mins, x: Tile, job: &Job, target: &Target) {
+unsafe fn rows<const HAS_MIN: bool>(
+    groups: &[ByteGroup],
+    mins: &Mins,
+    x: ByteTile,
+    job: &ProductJob,
+    target: &StripTarget,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         match target.n_rows {
@@ -304,18 +310,19 @@ macro_rules! add_four_512 {
 ///
 /// # Safety
 /// The CPU has AVX-512 F and VNNI; the tile holds as many groups; the target's columns are this task's, and of its rows
-/// `N` at the most exist.
+/// at most `N` exist.
+// Longer than other functions: one loop over the weights whose sums stay in registers.
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn rows_512<const N: usize, const HAS_MIN: bool>(
-    groups: &[Group],
+    groups: &[ByteGroup],
     mins: &Mins,
-    x: Tile,
-    job: &Job,
-    target: &Target,
+    x: ByteTile,
+    job: &ProductJob,
+    target: &StripTarget,
 ) {
     let mut acc = [_mm512_setzero_ps(); N];
     let mut ints = [_mm512_setzero_si512(); N];
-    let Tile { mut q, mut wholes, .. } = x;
+    let ByteTile { mut q, mut wholes, .. } = x;
     target.prefetch(job);
     // Assembly that stays in its order: the compiler would begin the next sums before it ends these, with registers that
     // there are not.

@@ -1,5 +1,5 @@
 //! Activations in bytes, for many rows: one step a row, small enough that a few numbers do not fit. Those, 3 or 4 % as the
-//! type of the weights wants it, are zero among the bytes and stand in a list beside them, exactly.
+//! type of the weights wants it, are zero among the bytes and kept exactly, in a list of their own.
 //!
 //! A byte is enough where the largest numbers do not stretch its step: they are what makes 8 bits a row or a group too
 //! coarse. Mean KL divergence a token, simulated on SmolLM2 with all layers but the last (docs/developer/notebook.md): 2.3e-3 with
@@ -37,7 +37,7 @@ pub(crate) struct Clipped {
     steps: Vec<f32>,
     /// `[n_tiles, n_groups / 2, ROWS_512]`: the sums of two groups, 16 bits each, for formats with a minimum.
     sums: Vec<i32>,
-    /// `[n_all_rows, stride]`: numbers that are left out, and where they stand in the row.
+    /// `[n_all_rows, stride]`: numbers that are left out, and their positions in the row.
     values: Vec<f32>,
     places: Vec<u32>,
     /// `[n_all_rows, n_chunks + 1]`: where the outliers of a chunk of `k` begin.
@@ -49,7 +49,7 @@ pub(crate) struct Clipped {
 
 /// A tile's activations from one group on.
 #[derive(Copy, Clone)]
-pub(crate) struct Tile {
+pub(crate) struct ByteTile {
     /// `[n_groups, ROWS_512, GROUP]`
     pub(crate) q: *const i8,
     /// `[n_groups, ROWS_512]`
@@ -76,9 +76,9 @@ impl Clipped {
         }
     }
 
-    pub(crate) fn tile(&self, tile_idx: usize, first_group: usize) -> Tile {
+    pub(crate) fn tile(&self, tile_idx: usize, first_group: usize) -> ByteTile {
         let at = (tile_idx * self.n_groups + first_group) * ROWS_512;
-        Tile {
+        ByteTile {
             q: self.lines[at..].as_ptr().cast(),
             wholes: self.wholes[at..].as_ptr(),
             sums: self.sums[at / 2..].as_ptr(),
@@ -128,7 +128,7 @@ impl Clipped {
                     // SAFETY: the tile of the row belongs to this range, and so do the row's own numbers; the CPU has
                     // AVX-512; every part holds as many groups as `x`.
                     unsafe {
-                        let mut to = Row {
+                        let mut to = ByteRow {
                             lines: lines.slice(first, ROWS_512 * n_groups),
                             wholes: wholes.slice(first, ROWS_512 * n_groups),
                             sums: sums.slice(first / 2, ROWS_512 * n_groups / 2),
@@ -163,7 +163,7 @@ thread_local! {
 }
 
 /// Where a row goes: of its tile every `ROWS_512`th group from `at` on, of the lists its own part.
-struct Row<'a> {
+struct ByteRow<'a> {
     lines: &'a mut [Line],
     wholes: &'a mut [i32],
     sums: &'a mut [i32],
@@ -177,7 +177,7 @@ struct Row<'a> {
 /// # Safety
 /// The CPU has AVX-512 F; `x` is whole groups, as many as the row has room for.
 #[target_feature(enable = "avx512f")]
-unsafe fn round_row(x: &[f32], outliers: usize, k_chunk: usize, row: &mut Row) {
+unsafe fn round_row(x: &[f32], outliers: usize, k_chunk: usize, row: &mut ByteRow) {
     let limit = _mm512_set1_ps(border(x, outliers));
     let step = _mm512_cvtss_f32(limit) / 127.0;
     let is_tiny = step < f32::MIN_POSITIVE * 1024.0 || !step.is_finite();

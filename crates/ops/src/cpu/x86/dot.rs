@@ -4,13 +4,13 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::cpu::matmul::{Input, Job};
+use crate::cpu::matmul::{ProductInput, ProductJob};
 use crate::formats::{Float, for_block};
 
 /// Rows that one pass over the weights serves.
 const MAX_ROWS: usize = 8;
 
-pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
+pub(crate) fn cols(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
     for first in (0..input.n_rows).step_by(MAX_ROWS) {
         for_block!(job.dtype,
             P => { let _: Option<P> = None; unreachable!("packed formats come in tiles") },
@@ -35,7 +35,7 @@ pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
 /// The CPU has AVX2, FMA and F16C; `cols` and rows `first..first + N` lie inside the job and the input, and the
 /// columns are this task's.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dot_cols<P: Float, const N: usize>(input: &Input, job: &Job, cols: Range<usize>, first: usize) {
+unsafe fn dot_cols<P: Float, const N: usize>(input: &ProductInput, job: &ProductJob, cols: Range<usize>, first: usize) {
     let x = input.x[first * input.n_in..].as_ptr();
     let n_whole = input.n_in / 32 * 32;
     for col in cols {

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::dot::sum8;
-use crate::cpu::matmul::{Input, Job};
+use crate::cpu::matmul::{ProductInput, ProductJob};
 use crate::formats::{Float, for_block};
 
 /// Vectors of sums of an output, as in `dot`, and the columns of `k` that they take together.
@@ -26,7 +26,7 @@ thread_local! {
     static DECODED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
+pub(crate) fn cols(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
     DECODED.with_borrow_mut(|decoded| {
         let n_whole = input.n_in / STEP * STEP;
         if decoded.len() < COLS * n_whole {
@@ -47,7 +47,7 @@ pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
 /// # Safety
 /// The CPU has AVX2, FMA and F16C; up to [`COLS`] columns that lie inside the job and are this task's.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn some_cols<P: Float>(input: &Input, job: &Job, cols: Range<usize>, decoded: &mut [f32]) {
+unsafe fn some_cols<P: Float>(input: &ProductInput, job: &ProductJob, cols: Range<usize>, decoded: &mut [f32]) {
     let n_whole = input.n_in / STEP * STEP;
     for (i, decoded) in decoded.chunks_exact_mut(n_whole.max(1)).take(COLS).enumerate() {
         // Columns past the last repeat it; nobody stores their sums.
@@ -61,7 +61,7 @@ unsafe fn some_cols<P: Float>(input: &Input, job: &Job, cols: Range<usize>, deco
     for first_row in (0..input.n_rows).step_by(TILE_ROWS) {
         for first_col in cols.clone().step_by(TILE_COLS) {
             let decoded = &decoded[(first_col - cols.start) * n_whole..][..TILE_COLS * n_whole];
-            let target = Target { first_row, cols: first_col..cols.end.min(first_col + TILE_COLS) };
+            let target = StripTarget { first_row, cols: first_col..cols.end.min(first_col + TILE_COLS) };
             // SAFETY: the caller's promise; the rows exist.
             unsafe {
                 match input.n_rows - first_row {
@@ -75,7 +75,7 @@ unsafe fn some_cols<P: Float>(input: &Input, job: &Job, cols: Range<usize>, deco
 }
 
 /// Where the sums of a tile go.
-struct Target {
+struct StripTarget {
     first_row: usize,
     cols: Range<usize>,
 }
@@ -83,7 +83,12 @@ struct Target {
 /// # Safety
 /// As [`some_cols`], for `R` rows that exist; `decoded` is `[TILE_COLS, PASSES, n_in / STEP, 8]`.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile<P: Float, const R: usize>(input: &Input, job: &Job, decoded: &[f32], target: &Target) {
+unsafe fn tile<P: Float, const R: usize>(
+    input: &ProductInput,
+    job: &ProductJob,
+    decoded: &[f32],
+    target: &StripTarget,
+) {
     let n_whole = input.n_in / STEP * STEP;
     let x: [&[f32]; R] = std::array::from_fn(|r| &input.x[(target.first_row + r) * input.n_in..][..input.n_in]);
     let mut sums = [[[_mm256_setzero_ps(); TILE_COLS]; R]; PASSES];

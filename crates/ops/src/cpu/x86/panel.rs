@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::Isa;
-use crate::cpu::matmul::{Input, Job, TASK_ROWS};
+use crate::cpu::matmul::{ProductInput, ProductJob, TASK_ROWS};
 use crate::cpu::x86::tile;
 use crate::formats::{Float, for_block};
 use crate::matmul::Mode;
@@ -21,7 +21,7 @@ thread_local! {
     static PANEL: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
+pub(crate) fn cols(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
     PANEL.with_borrow_mut(|panel| {
         panel.resize(TASK_ROWS * K_CHUNK, 0.0);
         // SAFETY: `Isa` says what this CPU has; `matmul` checked every shape; `cols` are this task's alone.
@@ -38,7 +38,7 @@ pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
 /// # Safety
 /// The CPU has AVX2, FMA and F16C, and AVX-512 for the greater width. `cols` starts at a multiple of `TASK_ROWS`, has
 /// at most as many columns, and no other task writes them.
-unsafe fn cols_of_width<const W: usize>(input: &Input, job: &Job, cols: Range<usize>, panel: &mut [f32]) {
+unsafe fn cols_of_width<const W: usize>(input: &ProductInput, job: &ProductJob, cols: Range<usize>, panel: &mut [f32]) {
     // SAFETY: the whole output; this task writes its own columns only.
     let out = unsafe { job.out.slice(0, input.n_rows * job.n_out) }.as_mut_ptr();
     for k0 in (0..input.n_in).step_by(K_CHUNK) {
@@ -54,7 +54,7 @@ unsafe fn cols_of_width<const W: usize>(input: &Input, job: &Job, cols: Range<us
             for (part, first_col) in cols.clone().step_by(W).enumerate() {
                 // SAFETY: rows and columns lie inside input and output.
                 unsafe {
-                    tile::product::<W>(&tile::Product {
+                    tile::product::<W>(&tile::PanelProduct {
                         n_rows: (input.n_rows - first_row).min(max_rows),
                         n_k,
                         x: input.x.as_ptr().add(first_row * input.n_in + k0),
@@ -75,7 +75,7 @@ unsafe fn cols_of_width<const W: usize>(input: &Input, job: &Job, cols: Range<us
 ///
 /// # Safety
 /// As [`cols_of_width`].
-unsafe fn decode<const W: usize>(job: &Job, cols: Range<usize>, k0: usize, n_k: usize, panel: &mut [f32]) {
+unsafe fn decode<const W: usize>(job: &ProductJob, cols: Range<usize>, k0: usize, n_k: usize, panel: &mut [f32]) {
     for eight in 0..W / 8 {
         let out = &mut panel[eight * 8..];
         let row = |i: usize| (cols.start + eight * 8 + i).min(cols.end - 1);

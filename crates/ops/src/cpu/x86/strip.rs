@@ -6,12 +6,12 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::unpacked::K_CHUNK;
-use crate::cpu::activations::Tile;
-use crate::cpu::matmul::{Input, Job};
+use crate::cpu::activations::ActivationTile;
+use crate::cpu::matmul::{ProductInput, ProductJob};
 use crate::formats::for_block;
 use crate::matmul::Mode;
 use crate::plan::SOME_ROWS;
-use crate::tiles::{Format, GROUP, TILE_ROWS};
+use crate::tiles::{GROUP, TILE_ROWS, TileFormat};
 use crate::{Isa, Numerics};
 
 /// Rows of a full AVX-512 tile: an integer and a float register each.
@@ -29,7 +29,7 @@ pub(crate) fn tile_rows(isa: Isa, n_rows: usize) -> usize {
     n_rows.div_ceil(n_rows.div_ceil(max_rows))
 }
 
-pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
+pub(crate) fn cols(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
     let tile_rows = input.rounded.tile_rows();
     // Where rows must not matter, sums are put away as often as `unpacked` does it.
     let n_k = if input.numerics == Numerics::RowInvariant { K_CHUNK } else { input.n_in };
@@ -40,7 +40,7 @@ pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
             let n_rows = (input.n_rows - first_row).min(tile_rows);
             for first_k in (0..input.n_in).step_by(n_k) {
                 let adds = job.mode == Mode::Add || first_k > 0;
-                let target = Target { first_row, n_rows, first_col, adds };
+                let target = StripTarget { first_row, n_rows, first_col, adds };
                 let tile = input.rounded.tile(tile_idx, first_k / GROUP);
                 let ks = first_k..input.n_in.min(first_k + n_k);
                 for_block!(job.dtype,
@@ -55,12 +55,12 @@ pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
 }
 
 /// The blocks of a strip that hold these columns.
-fn blocks<P: Format>(strip: &[u8], ks: Range<usize>) -> &[u8] {
+fn blocks<P: TileFormat>(strip: &[u8], ks: Range<usize>) -> &[u8] {
     &strip[ks.start / P::LEN * P::TILE_BYTES..ks.end.div_ceil(P::LEN) * P::TILE_BYTES]
 }
 
 /// Where the sums of sixteen columns of a tile go.
-pub(crate) struct Target {
+pub(crate) struct StripTarget {
     pub(crate) first_row: usize,
     /// Rows of the tile that exist.
     pub(crate) n_rows: usize,
@@ -69,10 +69,10 @@ pub(crate) struct Target {
     pub(crate) adds: bool,
 }
 
-impl Target {
-    /// Asks for the outputs, which nobody has touched for long, while the sums are made.
+impl StripTarget {
+    /// Prefetches the outputs, which are long out of the cache, while the sums are computed.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, job: &Job) {
+    pub(crate) fn prefetch(&self, job: &ProductJob) {
         for n in 0..self.n_rows {
             // SAFETY: prefetching touches nothing; the address lies inside the output.
             unsafe {
@@ -85,7 +85,13 @@ impl Target {
 
 /// # Safety
 /// As [`rows_512`] or [`rows_256`], whichever the input's instruction set asks for.
-unsafe fn rows<P: Format>(input: &Input, job: &Job, strip: &[u8], tile: Tile, target: &Target) {
+unsafe fn rows<P: TileFormat>(
+    input: &ProductInput,
+    job: &ProductJob,
+    strip: &[u8],
+    tile: ActivationTile,
+    target: &StripTarget,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         match (input.isa, input.rounded.tile_rows()) {
@@ -111,7 +117,7 @@ unsafe fn rows<P: Format>(input: &Input, job: &Job, strip: &[u8], tile: Tile, ta
 
 /// One pair of weights of sixteen rows against the pairs at byte `$at` of up to twelve lines from `$q` on.
 ///
-/// Assembly, because the compiler takes the intrinsic apart into a product and a sum and loads the broadcast by
+/// Assembly, because the compiler splits the intrinsic into a product and a sum and loads the broadcast by
 /// itself, three instructions for one. Written out row by row, because a loop around assembly is not unrolled and its
 /// sums would live in memory.
 macro_rules! add_pair_512 {
@@ -130,10 +136,10 @@ macro_rules! add_pair_512 {
 }
 pub(crate) use add_pair_512;
 
-impl Tile {
+impl ActivationTile {
     /// The sums of `N` rows that belong to a span of a group.
     #[inline(always)]
-    fn sums_of<P: Format, const N: usize>(&self, group: usize, span: usize) -> *const f32 {
+    fn sums_of<P: TileFormat, const N: usize>(&self, group: usize, span: usize) -> *const f32 {
         if P::SPAN == GROUP {
             self.sums.wrapping_add(group * N)
         } else {
@@ -146,7 +152,12 @@ impl Tile {
 /// The CPU has AVX-512 F, BW, VNNI and F16C. The strip holds sixteen rows of as many weights as the tile `N` rows of
 /// activations; the columns of the target are this task's.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,f16c")]
-unsafe fn rows_512<P: Format, const N: usize>(strip: &[u8], x: Tile, job: &Job, target: &Target) {
+unsafe fn rows_512<P: TileFormat, const N: usize>(
+    strip: &[u8],
+    x: ActivationTile,
+    job: &ProductJob,
+    target: &StripTarget,
+) {
     let mut acc = [_mm512_setzero_ps(); N];
     for (b, tile) in strip.chunks_exact(P::TILE_BYTES).enumerate() {
         for span in 0..P::LEN / P::SPAN {
@@ -189,7 +200,7 @@ unsafe fn rows_512<P: Format, const N: usize>(strip: &[u8], x: Tile, job: &Job, 
 /// The CPU has AVX-512F; the columns are this task's, and the rows exist.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(crate) unsafe fn put_512<const N: usize>(acc: &[__m512; N], job: &Job, target: &Target) {
+pub(crate) unsafe fn put_512<const N: usize>(acc: &[__m512; N], job: &ProductJob, target: &StripTarget) {
     let n_cols = (job.n_out - target.first_col).min(TILE_ROWS);
     let mask = (u32::MAX >> (32 - n_cols)) as u16;
     for n in 0..N {
@@ -207,7 +218,12 @@ pub(crate) unsafe fn put_512<const N: usize>(acc: &[__m512; N], job: &Job, targe
 /// # Safety
 /// The CPU has AVX2, FMA and F16C. Else as [`rows_512`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn rows_256<P: Format, const N: usize>(strip: &[u8], x: Tile, job: &Job, target: &Target) {
+unsafe fn rows_256<P: TileFormat, const N: usize>(
+    strip: &[u8],
+    x: ActivationTile,
+    job: &ProductJob,
+    target: &StripTarget,
+) {
     let mut acc = [[_mm256_setzero_ps(); N]; 2];
     for (b, tile) in strip.chunks_exact(P::TILE_BYTES).enumerate() {
         let tile = tile.as_ptr();
@@ -268,7 +284,7 @@ unsafe fn add_pair_256<const N: usize>(sums: &mut [__m256i; N], pair: __m256i, q
 /// The CPU has AVX2; else as [`put_512`].
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(crate) unsafe fn put_256<const N: usize>(acc: &[[__m256; N]; 2], job: &Job, target: &Target) {
+pub(crate) unsafe fn put_256<const N: usize>(acc: &[[__m256; N]; 2], job: &ProductJob, target: &StripTarget) {
     let n_cols = (job.n_out - target.first_col).min(TILE_ROWS);
     for n in 0..N.min(target.n_rows) {
         let mut values = [0.0; TILE_ROWS];

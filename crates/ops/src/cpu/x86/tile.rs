@@ -13,7 +13,7 @@ pub(crate) const fn max_rows<const W: usize>() -> usize {
 }
 
 /// `out[r, c] (+)= sum_k x[r, k] * panel[k, c]`
-pub(crate) struct Product {
+pub(crate) struct PanelProduct {
     pub(crate) n_rows: usize,
     pub(crate) n_k: usize,
     pub(crate) x: *const f32,
@@ -30,7 +30,7 @@ pub(crate) struct Product {
 /// # Safety
 /// The CPU has AVX2 and FMA (`W == WIDTH_256`) or AVX-512F (`W == WIDTH_512`); `n_rows <= max_rows::<W>()` rows of
 /// `n_k` numbers, `n_k * W` panel numbers and `n_rows` rows of `n_cols` outputs exist, and nobody else uses the outputs.
-pub(crate) unsafe fn product<const W: usize>(p: &Product) {
+pub(crate) unsafe fn product<const W: usize>(p: &PanelProduct) {
     // SAFETY: the caller's promise.
     unsafe {
         match (W, p.n_rows) {
@@ -59,7 +59,7 @@ pub(crate) unsafe fn product<const W: usize>(p: &Product) {
 /// # Safety
 /// As [`product`] with `W == WIDTH_512` and `R` rows.
 #[target_feature(enable = "avx512f")]
-unsafe fn rows_512<const R: usize>(p: &Product) {
+unsafe fn rows_512<const R: usize>(p: &PanelProduct) {
     let mut acc = [[_mm512_setzero_ps(); 2]; R];
     let mut panel = p.panel;
     for k in 0..p.n_k {
@@ -97,7 +97,7 @@ unsafe fn rows_512<const R: usize>(p: &Product) {
 /// # Safety
 /// As [`product`] with `W == WIDTH_256` and `R` rows.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn rows_256<const R: usize>(p: &Product) {
+unsafe fn rows_256<const R: usize>(p: &PanelProduct) {
     let mut acc = [[_mm256_setzero_ps(); 2]; R];
     let mut panel = p.panel;
     for k in 0..p.n_k {
@@ -135,7 +135,7 @@ unsafe fn rows_256<const R: usize>(p: &Product) {
 /// # Safety
 /// Row `r` of the output holds `n_cols <= row.len()` numbers that nobody else uses.
 #[inline(always)]
-unsafe fn put_row(p: &Product, r: usize, row: &[f32]) {
+unsafe fn put_row(p: &PanelProduct, r: usize, row: &[f32]) {
     // SAFETY: the caller's promise.
     let out = unsafe { std::slice::from_raw_parts_mut(p.out.add(r * p.out_stride), p.n_cols) };
     if p.adds {

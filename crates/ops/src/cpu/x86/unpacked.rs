@@ -6,14 +6,14 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::strip::{ROWS_512, Target, add_pair_512, put_256, put_512};
+use super::strip::{ROWS_512, StripTarget, add_pair_512, put_256, put_512};
 use super::winograd;
 use crate::Isa;
-use crate::cpu::activations::Tile;
-use crate::cpu::matmul::{Input, Job};
+use crate::cpu::activations::ActivationTile;
+use crate::cpu::matmul::{ProductInput, ProductJob};
 use crate::formats::for_block;
 use crate::matmul::Mode;
-use crate::tiles::{Format, GROUP, TILE_ROWS};
+use crate::tiles::{GROUP, TILE_ROWS, TileFormat};
 
 /// How much of `k` is unpacked at a time: the longer, the less often sums are put away. Zen 4, 512 rows, 8192 to 2048, a
 /// sketch of the loop in C: 205 GMAC/s with 1024, 212 with 2048.
@@ -27,7 +27,7 @@ const PAIRS: usize = GROUP / 2;
 /// A group of sixteen rows: the pair at `2 * p` of every row in one vector.
 #[derive(Copy, Clone)]
 #[repr(C, align(64))]
-pub(crate) struct Group {
+pub(crate) struct PairGroup {
     pub(crate) pairs: [[i32; TILE_ROWS]; PAIRS],
     /// Of the group, or of its halves.
     pub(crate) d: [[f32; TILE_ROWS]; 2],
@@ -38,13 +38,13 @@ pub(crate) struct Group {
 
 thread_local! {
     /// Each thread's unpacked strips, `[STRIPS, K_CHUNK / GROUP]`; taken once.
-    static GROUPS: RefCell<Vec<Group>> = const { RefCell::new(Vec::new()) };
+    static GROUPS: RefCell<Vec<PairGroup>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
+pub(crate) fn cols(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
     GROUPS.with_borrow_mut(|groups| {
         let zeros = [[0.0; TILE_ROWS]; 2];
-        let zero = Group { pairs: [[0; TILE_ROWS]; PAIRS], d: zeros, m: zeros, start: [0; TILE_ROWS] };
+        let zero = PairGroup { pairs: [[0; TILE_ROWS]; PAIRS], d: zeros, m: zeros, start: [0; TILE_ROWS] };
         groups.resize(STRIPS * K_CHUNK / GROUP, zero);
         for first_col in cols.clone().step_by(STRIPS * TILE_ROWS) {
             let cols = first_col..cols.end.min(first_col + STRIPS * TILE_ROWS);
@@ -56,7 +56,7 @@ pub(crate) fn cols(input: &Input, job: &Job, cols: Range<usize>) {
     });
 }
 
-fn some_cols<P: Format>(input: &Input, job: &Job, cols: Range<usize>, groups: &mut [Group]) {
+fn some_cols<P: TileFormat>(input: &ProductInput, job: &ProductJob, cols: Range<usize>, groups: &mut [PairGroup]) {
     let tile_rows = input.rounded.tile_rows();
     for first_k in (0..input.n_in).step_by(K_CHUNK) {
         let n_groups = (input.n_in - first_k).min(K_CHUNK) / GROUP;
@@ -80,7 +80,7 @@ fn some_cols<P: Format>(input: &Input, job: &Job, cols: Range<usize>, groups: &m
             let n_rows = (input.n_rows - first_row).min(tile_rows);
             let adds = job.mode == Mode::Add || first_k > 0;
             for (first_col, groups) in cols.clone().step_by(TILE_ROWS).zip(groups.chunks_exact(n_groups)) {
-                let target = Target { first_row, n_rows, first_col, adds };
+                let target = StripTarget { first_row, n_rows, first_col, adds };
                 // SAFETY: `Isa` says what this CPU has; the tile holds these groups; columns are this task's.
                 unsafe { rows::<P>(input, groups, tile, job, &target) };
             }
@@ -91,7 +91,7 @@ fn some_cols<P: Format>(input: &Input, job: &Job, cols: Range<usize>, groups: &m
 /// # Safety
 /// The CPU has AVX-512 F, BW and F16C; `tiles` starts at a block.
 #[target_feature(enable = "avx512f,avx512bw,avx2,f16c")]
-unsafe fn unpack_512<P: Format>(tiles: &[u8], groups: &mut [Group]) {
+unsafe fn unpack_512<P: TileFormat>(tiles: &[u8], groups: &mut [PairGroup]) {
     for (groups, tile) in groups.chunks_exact_mut(P::LEN / GROUP).zip(tiles.chunks_exact(P::TILE_BYTES)) {
         for (g, group) in groups.iter_mut().enumerate() {
             // SAFETY: inside the tile; the group's vectors hold sixteen numbers each.
@@ -117,7 +117,7 @@ unsafe fn unpack_512<P: Format>(tiles: &[u8], groups: &mut [Group]) {
 /// # Safety
 /// The CPU has AVX2 and F16C; `tiles` starts at a block.
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn unpack_256<P: Format>(tiles: &[u8], groups: &mut [Group]) {
+unsafe fn unpack_256<P: TileFormat>(tiles: &[u8], groups: &mut [PairGroup]) {
     for (groups, tile) in groups.chunks_exact_mut(P::LEN / GROUP).zip(tiles.chunks_exact(P::TILE_BYTES)) {
         for (g, group) in groups.iter_mut().enumerate() {
             for half in 0..2 {
@@ -146,7 +146,13 @@ const EVERY_HALF: usize = 0;
 
 /// # Safety
 /// As [`rows_512`] or [`rows_256`], whichever the instruction set asks for, for the tile's rows.
-unsafe fn rows<P: Format>(input: &Input, groups: &[Group], x: Tile, job: &Job, target: &Target) {
+unsafe fn rows<P: TileFormat>(
+    input: &ProductInput,
+    groups: &[PairGroup],
+    x: ActivationTile,
+    job: &ProductJob,
+    target: &StripTarget,
+) {
     let every = if P::SPAN == GROUP { input.rounded.together() } else { EVERY_HALF };
     // SAFETY: the caller's promise.
     unsafe {
@@ -167,11 +173,11 @@ unsafe fn rows<P: Format>(input: &Input, groups: &[Group], x: Tile, job: &Job, t
 /// # Safety
 /// As [`rows`].
 unsafe fn rows_of<const HAS_MIN: bool, const EVERY: usize>(
-    input: &Input,
-    groups: &[Group],
-    x: Tile,
-    job: &Job,
-    target: &Target,
+    input: &ProductInput,
+    groups: &[PairGroup],
+    x: ActivationTile,
+    job: &ProductJob,
+    target: &StripTarget,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -197,17 +203,18 @@ unsafe fn rows_of<const HAS_MIN: bool, const EVERY: usize>(
 ///
 /// # Safety
 /// The CPU has AVX-512 F and VNNI; the tile holds as many groups of `ROWS_512` rows, with shifts; the target's columns are
-/// this task's, and of its rows `N` at the most exist. Where sums run over several groups, these have the same `d` and the
+/// this task's, and at most `N` of its rows exist. Where sums run over several groups, these have the same `d` and the
 /// same shifts.
+// Longer than other functions: one loop over the weights whose sums stay in registers.
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const EVERY: usize>(
-    groups: &[Group],
-    x: Tile,
-    job: &Job,
-    target: &Target,
+    groups: &[PairGroup],
+    x: ActivationTile,
+    job: &ProductJob,
+    target: &StripTarget,
 ) {
     let mut acc = [_mm512_setzero_ps(); N];
-    let Tile { mut q, mut shifts, mut sums, mut halves, .. } = x;
+    let ActivationTile { mut q, mut shifts, mut sums, mut halves, .. } = x;
     target.prefetch(job);
     macro_rules! add_pairs {
         ($ints:ident, $group:expr, $q:expr, $($p:literal $at:literal)*) => {
@@ -281,13 +288,13 @@ unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const EVERY: usize>(
 /// The CPU has AVX2 and FMA; else as [`rows_512`].
 #[target_feature(enable = "avx2,fma")]
 unsafe fn rows_256<const N: usize, const HAS_MIN: bool, const EVERY: usize>(
-    groups: &[Group],
-    x: Tile,
-    job: &Job,
-    target: &Target,
+    groups: &[PairGroup],
+    x: ActivationTile,
+    job: &ProductJob,
+    target: &StripTarget,
 ) {
     let mut acc = [[_mm256_setzero_ps(); N]; 2];
-    let Tile { mut q, mut scales, mut sums, mut halves, .. } = x;
+    let ActivationTile { mut q, mut scales, mut sums, mut halves, .. } = x;
     target.prefetch(job);
     let n_spans = if EVERY == EVERY_HALF { 2 } else { 1 };
     for group in groups {

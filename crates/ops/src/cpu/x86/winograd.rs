@@ -8,10 +8,10 @@
 
 use std::arch::x86_64::*;
 
-use super::strip::{ROWS_512, Target, put_512};
-use super::unpacked::Group;
-use crate::cpu::activations::Tile;
-use crate::cpu::matmul::Job;
+use super::strip::{ROWS_512, StripTarget, put_512};
+use super::unpacked::PairGroup;
+use crate::cpu::activations::ActivationTile;
+use crate::cpu::matmul::ProductJob;
 use crate::tiles::GROUP;
 
 /// How pairs of words are added.
@@ -54,7 +54,7 @@ impl PairSum {
 /// # Safety
 /// The CPU has AVX-512 F and BW.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(crate) unsafe fn prepare_weights(groups: &mut [Group], together: usize, pair_sum: PairSum) {
+pub(crate) unsafe fn prepare_weights(groups: &mut [PairGroup], together: usize, pair_sum: PairSum) {
     let offset = _mm512_set1_epi32(pair_sum.offset());
     for groups in groups.chunks_mut(together) {
         let mut start = _mm512_setzero_si512();
@@ -139,10 +139,10 @@ macro_rules! add_winograd_512 {
 /// As [`rows_512`], with how the pairs of both sides are added.
 pub(crate) unsafe fn rows<const HAS_MIN: bool, const EVERY: usize>(
     pair_sum: PairSum,
-    groups: &[Group],
-    x: Tile,
-    job: &Job,
-    target: &Target,
+    groups: &[PairGroup],
+    x: ActivationTile,
+    job: &ProductJob,
+    target: &StripTarget,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -163,13 +163,13 @@ pub(crate) unsafe fn rows<const HAS_MIN: bool, const EVERY: usize>(
 /// As `unpacked::rows_512`; weights and activations are prepared, as the last number says, for sums over `EVERY` groups.
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn rows_512<const N: usize, const HAS_MIN: bool, const EVERY: usize, const IN_NUMBERS: bool>(
-    groups: &[Group],
-    x: Tile,
-    job: &Job,
-    target: &Target,
+    groups: &[PairGroup],
+    x: ActivationTile,
+    job: &ProductJob,
+    target: &StripTarget,
 ) {
     let mut acc = [_mm512_setzero_ps(); N];
-    let Tile { mut q, mut shifts, mut starts, mut sums, .. } = x;
+    let ActivationTile { mut q, mut shifts, mut starts, mut sums, .. } = x;
     target.prefetch(job);
     macro_rules! add_twos {
         ($ints:ident, $group:expr, $($p:literal $at:literal)*) => {

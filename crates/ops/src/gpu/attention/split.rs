@@ -1,0 +1,199 @@
+//! Attention of few rows: a block computes the queries that share a KV head over a part of the context, and a second
+//! kernel merges the parts.
+
+use gpu::{Grid, Kernel, Slice, SliceMut};
+
+use super::Operands;
+use super::plan::{AttentionKernel, AttentionPlan, MAX_SPLITS};
+use crate::attention::{Heads, OP};
+use crate::gpu::count;
+use crate::gpu::unit::{Values, kernels};
+use crate::{Error, Gpu};
+
+const THREADS: u32 = 128;
+const MERGE_THREADS: u32 = 512;
+
+gpu::args! {
+    pub(crate) struct AttentionVector<'a> {
+        q: Slice<'a, f32>,
+        k_pool: Slice<'a, u8>,
+        v_pool: Slice<'a, u8>,
+        tiles: Slice<'a, u32>,
+        spans: Slice<'a, u32>,
+        tables: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        parts: SliceMut<'a, f32>,
+        n_heads: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        scale: f32,
+        n_splits: u32,
+        part_blocks: u32,
+        window: u32,
+        cap: f32,
+        sinks: Option<Slice<'a, f32>>,
+        slopes: Option<Slice<'a, f32>>,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct FlashFew<'a> {
+        q: Slice<'a, f32>,
+        k_pool: Slice<'a, u8>,
+        v_pool: Slice<'a, u8>,
+        tiles: Slice<'a, u32>,
+        spans: Slice<'a, u32>,
+        tables: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        parts: SliceMut<'a, f32>,
+        n_heads: u32,
+        n_kv_heads: u32,
+        scale: f32,
+        n_splits: u32,
+        part_blocks: u32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct AttentionMerge<'a> {
+        tiles: Slice<'a, u32>,
+        spans: Slice<'a, u32>,
+        parts: Slice<'a, f32>,
+        out: SliceMut<'a, f32>,
+        n_heads: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        n_q: u32,
+        n_splits: u32,
+        sinks: Option<Slice<'a, f32>>,
+    }
+}
+
+kernels! {
+    /// Any chip, any head size, for 1, 2 and 4 queries of a tile; and what merges the parts of a context.
+    pub(crate) struct VectorKernels in "attention", overlapping; defines {
+        HEAD_LANES: Values::Numbers(&[8, 16, 32]),
+        KV_F16: Values::Flag,
+        SHAPED: Values::Flag
+    } {
+        attention: [Kernel<AttentionVector<'static>>; 3] = ["attention_1", "attention_2", "attention_4"],
+        merge: Kernel<AttentionMerge<'static>> = ["attention_merge"],
+    }
+}
+
+kernels! {
+    /// On the matrix units.
+    pub(crate) struct FewKernels in "flash_few", overlapping; defines { HEAD_DIM: Values::Numbers(&[64, 128]) } {
+        eight: Kernel<FlashFew<'static>> = ["flash_few_8"],
+        sixteen: Kernel<FlashFew<'static>> = ["flash_few_16"],
+    }
+}
+
+kernels! {
+    /// The same for heads of 256: sixteen queries of them do not fit into shared memory.
+    pub(crate) struct WideFewKernels in "flash_few", overlapping; defines { HEAD_DIM: Values::Numbers(&[256]) } {
+        eight: Kernel<FlashFew<'static>> = ["flash_few_8"],
+    }
+}
+
+/// Tiles whose parts fit into the workspace together.
+struct TileRun<'a> {
+    tiles: Slice<'a, u32>,
+    n_tiles: u32,
+}
+
+pub(super) fn launch(gpu: &Gpu, operands: &Operands, mut out: SliceMut<f32>) -> Result<(), Error> {
+    let Operands { tiles, heads, plan, .. } = operands;
+    let kernels = SplitKernels::of(gpu, operands)?;
+    let mut workspace = gpu.workspace.borrow_mut();
+    let mut parts = workspace.parts.all_mut().cast::<f32>()?;
+    let tile_len = heads.n_kv_heads * plan.n_splits * plan.n_queries * (heads.head_dim + 2);
+    if plan.n_splits > MAX_SPLITS || (plan.n_splits > 1 && tile_len > parts.len()) {
+        let what = format!("{} parts of {tile_len} numbers, room for {}", plan.n_splits, parts.len());
+        return Err(Error::Argument { op: OP, what });
+    }
+    // All tiles at once, unless their parts would take too much room.
+    let run_tiles = if plan.n_splits > 1 { parts.len() / tile_len } else { plan.n_tiles }.max(1);
+    for first in (0..plan.n_tiles).step_by(run_tiles) {
+        let end = plan.n_tiles.min(first + run_tiles);
+        let run = TileRun { tiles: tiles.slice(2 * first..2 * end)?, n_tiles: count(OP, "tiles", end - first)? };
+        kernels.attend(gpu, operands, &run, out.reborrow(), parts.reborrow())?;
+        if plan.n_splits > 1 {
+            kernels.merge(gpu, operands, &run, parts.as_slice(), out.reborrow())?;
+        }
+    }
+    Ok(())
+}
+
+/// The kernels of one launch.
+struct SplitKernels {
+    vector: VectorKernels,
+    /// Takes the place of the vector kernel where the plan says so.
+    few: Option<Kernel<FlashFew<'static>>>,
+}
+
+impl SplitKernels {
+    fn of(gpu: &Gpu, operands: &Operands) -> Result<Self, Error> {
+        let Operands { heads, plan, .. } = operands;
+        // Lanes that share a token, eight numbers each.
+        let head_lanes = heads.head_dim.div_ceil(8).next_power_of_two() as u32;
+        let values = [head_lanes, u32::from(operands.is_kv_f16), u32::from(operands.is_shaped)];
+        let vector = VectorKernels::get(gpu.kernels, &values)?;
+        let few = (plan.kernel == AttentionKernel::Few).then(|| few_kernel(gpu, plan, heads)).transpose()?;
+        Ok(Self { vector, few })
+    }
+
+    fn attend(
+        &self,
+        gpu: &Gpu,
+        operands: &Operands,
+        run: &TileRun,
+        out: SliceMut<f32>,
+        parts: SliceMut<f32>,
+    ) -> Result<(), Error> {
+        let &Operands { q, k_pool, v_pool, spans, tables, sinks, slopes, heads, plan, window, cap, .. } = operands;
+        let Heads { scale, .. } = heads;
+        let [n_heads, n_kv_heads, head_dim] = [heads.n_heads, heads.n_kv_heads, heads.head_dim].map(|n| n as u32);
+        let (n_splits, part_blocks) = (count(OP, "splits", plan.n_splits)?, count(OP, "blocks", plan.part_blocks)?);
+        let grid = Grid { blocks: [run.n_tiles, n_kv_heads, n_splits], threads: [THREADS, 1, 1], shared_bytes: 0 };
+        let tiles = run.tiles;
+        if let Some(kernel) = &self.few {
+            #[rustfmt::skip]
+            let args = FlashFew {
+                q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, scale, n_splits, part_blocks,
+            };
+            return Ok(gpu.launcher.launch(kernel, grid, &args)?);
+        }
+        #[rustfmt::skip]
+        let args = AttentionVector {
+            q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, head_dim, scale, n_splits,
+            part_blocks, window, cap, sinks, slopes,
+        };
+        Ok(gpu.launcher.launch(&self.vector.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?)
+    }
+
+    fn merge(
+        &self,
+        gpu: &Gpu,
+        operands: &Operands,
+        run: &TileRun,
+        parts: Slice<f32>,
+        out: SliceMut<f32>,
+    ) -> Result<(), Error> {
+        let &Operands { spans, sinks, heads, plan, .. } = operands;
+        let [n_heads, n_kv_heads, head_dim] = [heads.n_heads, heads.n_kv_heads, heads.head_dim].map(|n| n as u32);
+        let (tiles, n_q, n_splits) = (run.tiles, plan.n_queries as u32, count(OP, "splits", plan.n_splits)?);
+        let grid = Grid { blocks: [run.n_tiles, n_kv_heads, n_q], threads: [MERGE_THREADS, 1, 1], shared_bytes: 0 };
+        let args = AttentionMerge { tiles, spans, parts, out, n_heads, n_kv_heads, head_dim, n_q, n_splits, sinks };
+        Ok(gpu.launcher.launch(&self.vector.merge, grid, &args)?)
+    }
+}
+
+fn few_kernel(gpu: &Gpu, plan: &AttentionPlan, heads: &Heads) -> Result<Kernel<FlashFew<'static>>, Error> {
+    let values = [heads.head_dim as u32];
+    if heads.head_dim > 128 {
+        return Ok(WideFewKernels::get(gpu.kernels, &values)?.eight);
+    }
+    let FewKernels { eight, sixteen } = FewKernels::get(gpu.kernels, &values)?;
+    Ok(if plan.n_queries == 8 { eight } else { sixteen })
+}
