@@ -59,7 +59,7 @@ def run(command, home, chroot):
     for name in ("PIP_INDEX_URL", "PIP_CERT", "PIP_CONFIG_FILE", "HTTPS_PROXY", "https_proxy", "SSL_CERT_FILE"):
         if name in os.environ:
             env[name] = os.environ[name]
-    argv = ["chroot", str(chroot), "/bin/bash", "-c", f"cd; {command}"] if chroot else ["bash", "-c", f"cd; {command}"]
+    argv = [shutil.which("chroot") or "/usr/sbin/chroot", str(chroot), "/bin/bash", "-c", f"cd; {command}"] if chroot else ["bash", "-c", f"cd; {command}"]
     done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     text = done.stdout.decode("utf-8", "replace")
     # Whose machine it was is nobody's business.
