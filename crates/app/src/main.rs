@@ -17,6 +17,7 @@ mod documented_commands;
 mod drive;
 mod help;
 mod interrupt;
+mod kv_args;
 mod logits_file;
 mod machine;
 mod markdown;

@@ -55,6 +55,8 @@ pub struct EngineOptions {
     /// Longest sequence; `None` takes the model's own limit.
     pub n_ctx: Option<usize>,
     pub reuse: Reuse,
+    /// Whether the changes of the prefix cache are told ([`Handle::kv_log`](crate::Handle::kv_log)).
+    pub tells_cache: bool,
 }
 
 impl Default for EngineOptions {
@@ -66,6 +68,7 @@ impl Default for EngineOptions {
             prefill_chunk: 256,
             n_ctx: None,
             reuse: Reuse::On,
+            tells_cache: false,
         }
     }
 }
@@ -95,10 +98,14 @@ impl Engine {
             prefill_chunk: options.prefill_chunk,
             reuse: options.reuse,
         };
+        let mut scheduler = Scheduler::new(limits);
+        if options.tells_cache {
+            scheduler.changes().record();
+        }
         Self {
             model,
             masks,
-            scheduler: Scheduler::new(limits),
+            scheduler,
             requests: HashMap::new(),
             by_id: HashMap::new(),
             chooser: Chooser::new(capacity.n_vocab),
@@ -133,6 +140,7 @@ impl Engine {
             }
             if !self.is_idle() {
                 let broken = self.step().err();
+                self.board.kv_log.push(self.scheduler.changes().take());
                 self.publish();
                 if let Some(fault) = broken {
                     self.break_down(inbox, &fault);
@@ -269,6 +277,7 @@ impl Engine {
         }
         let seqs: Vec<SeqId> = self.requests.keys().copied().collect();
         seqs.into_iter().for_each(|seq| self.end(seq, Ending::Finished(FinishReason::Cancelled)));
+        self.publish();
     }
 
     fn stats(&self) -> Stats {

@@ -118,6 +118,7 @@ impl Gate {
             has_rivals: access.keys.all().len() > 1,
             keeps_models: !key.may_unload && !key.is_admin,
             is_guest: !key.is_admin,
+            max_tokens: key.request_tokens,
         };
         Ok(Client {
             caller,

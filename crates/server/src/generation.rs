@@ -48,6 +48,8 @@ pub struct Caller {
     pub keeps_models: bool,
     /// It has a key that sees only what is its own, and adds and removes no models.
     pub is_guest: bool,
+    /// Tokens that a request may ask for, its prompt and all its answers together.
+    pub max_tokens: Option<u64>,
 }
 
 /// The answers to one request, as they grow.
@@ -84,6 +86,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         let text: String = request.prompt.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
         tracing::info!(model = model.name, prompt = text, "prompt");
     }
+    check_cost(model.n_ctx(), request)?;
     let mut open = Vec::with_capacity(request.n);
     for index in 0..request.n {
         let mut wanted = rocinante::Request {
@@ -117,6 +120,25 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
     }
     let deadline = tokio::time::Instant::now() + app.request_time;
     Ok(Answers { open, deadline, is_cut: app.state.cut_signal() })
+}
+
+/// What a request may cost at most must be within what its key allows.
+fn check_cost(n_ctx: usize, request: &Request) -> Result<()> {
+    let n_prompt = request.prompt.len();
+    let n_room = n_ctx.saturating_sub(n_prompt);
+    let n_answer = request.max_tokens.map_or(n_room, |n| n.min(n_room));
+    let n_tokens = n_prompt as u64 + n_answer as u64 * request.n as u64;
+    match request.caller.max_tokens.filter(|&max| n_tokens > max) {
+        None => Ok(()),
+        Some(max) => {
+            let text = format!(
+                "a request of this key may take {max} tokens; this one may take {n_tokens}: a prompt of {n_prompt} and {} \
+                 answers of up to {n_answer}; lower max_tokens or n",
+                request.n
+            );
+            Err(ApiError::bad(text).code("request_too_large").param("max_tokens"))
+        }
+    }
 }
 
 /// The seed of one of several answers: the first has the one that was asked for, the others none that a neighbouring

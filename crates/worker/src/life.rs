@@ -3,10 +3,14 @@
 
 use std::{
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
-use engine::{Board, Limits, Stats, ledger::Fault};
+use engine::{
+    Board, KvEvent, Limits, Stats,
+    ledger::{Blame, Fault},
+};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -14,7 +18,7 @@ use crate::{
     frame::{self, FrameError},
     process::Process,
     status::{Notice, Phase},
-    supervisor::{Desk, Policy, Program},
+    supervisor::{Desk, Policy, Program, StartError, What},
     wire::{FromChild, Patience, Report, ToChild, VERSION},
 };
 
@@ -27,12 +31,16 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// A process that uses less of a core than this does not compute.
 const IDLE_SHARE: f64 = 0.05;
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(400);
 
 pub(crate) struct Life<L> {
     pub what: L,
     program: Program,
     policy: Policy,
     desk: Arc<Desk>,
+    /// What to load instead when `what` is given up.
+    fallback: Option<fn(&L) -> L>,
     /// Processes so far.
     n_before: u32,
 }
@@ -50,12 +58,15 @@ struct Progress {
     /// What changes with every step.
     mark: (u64, u64, u64),
     since: Instant,
-    cpu_then: Duration,
+    /// Since when it uses next to no processor time.
+    idle_since: Instant,
+    /// When its processor time was last looked at, and what it was.
+    looked: (Instant, Duration),
 }
 
 impl<L: Serialize> Life<L> {
-    pub fn new(program: Program, policy: Policy, what: L, desk: Arc<Desk>) -> Self {
-        Self { what, program, policy, desk, n_before: 0 }
+    pub fn new(program: Program, policy: Policy, what: What<L>, desk: Arc<Desk>) -> Self {
+        Self { what: what.first, fallback: what.fallback, program, policy, desk, n_before: 0 }
     }
 
     /// Starts a process and waits until it is ready, or dead.
@@ -120,6 +131,31 @@ impl<L: Serialize> Life<L> {
         }
     }
 
+    /// The first process that is ready. One that dies before is followed by another, as often as the policy allows; what
+    /// cannot be loaded or started at all is not tried again.
+    pub fn first_up<R: DeserializeOwned>(&mut self) -> Result<(Up, R), StartError> {
+        let mut n_in_vain = 0;
+        loop {
+            let death = match self.bring_up::<R>() {
+                Ok(up) => return Ok(up),
+                Err(death) => death,
+            };
+            match death.ending {
+                Ending::Refused(why) => return Err(StartError::Refused(why)),
+                Ending::NotStarted(_) | Ending::Protocol(_) => return Err(StartError::Died(death.to_string())),
+                Ending::Exited { .. } | Ending::Hung(_) | Ending::Fault(_) => {}
+            }
+            n_in_vain += 1;
+            match self.mourn(death, n_in_vain) {
+                Some(wait) => thread::sleep(wait),
+                None => {
+                    let why = self.desk.lock().unavailable.clone();
+                    return Err(StartError::Died(why.unwrap_or_else(|| "it died too often".to_owned())));
+                }
+            }
+        }
+    }
+
     /// Until the supervisor stops or gives up.
     pub fn run<R: DeserializeOwned>(mut self, up: Up, board: &Board) {
         let (limits, mut up) = (up.limits, Some(up));
@@ -131,7 +167,7 @@ impl<L: Serialize> Life<L> {
                 None => self.bring_up::<R>().map(|(up, _)| up),
             };
             let death = match outcome {
-                Ok(up) if up.limits == limits => match self.watch(up, board, died_at.take(), &mut n_in_vain) {
+                Ok(up) if up.limits.cover(&limits) => match self.watch(up, board, died_at.take(), &mut n_in_vain) {
                     Some(death) => death,
                     None => return,
                 },
@@ -188,6 +224,8 @@ impl<L: Serialize> Life<L> {
                 Err(ending) => break Some(ending),
             }
         };
+        // Its cache is gone with it.
+        board.kv_log.push(vec![KvEvent::Cleared]);
         let mut state = self.desk.lock();
         state.writer = None;
         let ending = state.verdict.take().or(ending);
@@ -205,7 +243,8 @@ impl<L: Serialize> Life<L> {
     }
 
     fn pass_on(&self, report: Report, board: &Board, progress: &mut Progress) -> Result<(), Ending> {
-        let Report { events, stats, cpu_time } = report;
+        let Report { events, stats, kv_events, cpu_time } = report;
+        board.kv_log.push(kv_events);
         let mut state = self.desk.lock();
         for event in events {
             let commands = state.ledger.pass_on(event).map_err(|fault| match fault {
@@ -222,7 +261,7 @@ impl<L: Serialize> Life<L> {
         if state.closing_since.is_some_and(|since| since.elapsed() > TIME_TO_CLOSE) {
             return Err(Ending::Hung("it did not stop".to_owned()));
         }
-        progress.check(state.ledger.is_working(), &stats, cpu_time)
+        progress.check(state.ledger.is_working(), &stats, cpu_time, Instant::now())
     }
 
     /// Ends a process for good and says why it ended. `None`: it ended by itself.
@@ -238,10 +277,11 @@ impl<L: Serialize> Life<L> {
     }
 
     /// What a death means for the requests and for the next process: how long it has to wait, if there is one.
-    fn mourn(&self, death: Death, n_in_vain: u32) -> Option<Duration> {
+    fn mourn(&mut self, death: Death, n_in_vain: u32) -> Option<Duration> {
         let reason = death.to_string();
+        let blame = if self.fallback.is_some() { Blame::Nobody } else { death.blame() };
         let mut state = self.desk.lock();
-        let aftermath = state.ledger.engine_down(death.blame(), &reason);
+        let aftermath = state.ledger.engine_down(blame, &reason);
         let now = Instant::now();
         state.deaths.push_back(now);
         if aftermath.n_refused > 0 {
@@ -252,6 +292,12 @@ impl<L: Serialize> Life<L> {
         let window = self.policy.window;
         state.deaths.retain(|&at| now.saturating_duration_since(at) < window);
         let is_over = state.deaths.len() >= self.policy.max_deaths;
+        let fallback = self.fallback.take_if(|_| is_over);
+        if let Some(fallback) = fallback {
+            self.what = fallback(&self.what);
+            state.deaths.clear();
+        }
+        let is_over = is_over && fallback.is_none();
         // The first process in a row that came to nothing is followed at once.
         let wait = match n_in_vain {
             0 | 1 => Duration::ZERO,
@@ -262,6 +308,7 @@ impl<L: Serialize> Life<L> {
         status.n_resumed += aftermath.n_kept as u64;
         status.n_refused += aftermath.n_refused as u64;
         status.last_death = Some(reason.clone());
+        status.has_fallen_back |= fallback.is_some();
         (status.pid, status.phase) = (None, Phase::Waiting(wait));
         let unavailable = is_over.then(|| {
             format!("the engine's process died {} times in {} s: {reason}", state.deaths.len(), window.as_secs())
@@ -274,6 +321,9 @@ impl<L: Serialize> Life<L> {
         drop((state, status));
         let (n_kept, n_refused) = (aftermath.n_kept, aftermath.n_refused);
         (self.desk.hear)(&Notice::Died { death, n_kept, n_refused, wait });
+        if fallback.is_some() {
+            (self.desk.hear)(&Notice::FellBack);
+        }
         match unavailable {
             Some(why) => {
                 (self.desk.hear)(&Notice::Unavailable(why));
@@ -313,20 +363,28 @@ fn add_counters(sum: &mut Stats, stats: &Stats) {
 
 impl Progress {
     fn new(patience: Patience) -> Self {
-        Self { patience, mark: (0, 0, 0), since: Instant::now(), cpu_then: Duration::ZERO }
+        let now = Instant::now();
+        Self { patience, mark: (0, 0, 0), since: now, idle_since: now, looked: (now, Duration::ZERO) }
     }
 
-    fn check(&mut self, is_working: bool, stats: &Stats, cpu_time: Duration) -> Result<(), Ending> {
+    fn check(&mut self, is_working: bool, stats: &Stats, cpu_time: Duration, now: Instant) -> Result<(), Ending> {
         let mark = (stats.n_steps, stats.n_tokens_computed, stats.n_finished + stats.n_failed);
         if !is_working || mark != self.mark {
-            (self.mark, self.since, self.cpu_then) = (mark, Instant::now(), cpu_time);
+            (self.mark, self.since, self.idle_since, self.looked) = (mark, now, now, (now, cpu_time));
             return Ok(());
         }
-        let still = self.since.elapsed();
-        let used = cpu_time.saturating_sub(self.cpu_then).as_secs_f64();
-        let is_idle = used < IDLE_SHARE * still.as_secs_f64();
-        let limit = if is_idle { self.patience.idle } else { self.patience.busy };
-        match still < limit {
+        let (looked_at, cpu_then) = self.looked;
+        let waited = now.saturating_duration_since(looked_at);
+        if waited >= LOOK {
+            let used = cpu_time.saturating_sub(cpu_then).as_secs_f64();
+            if used > IDLE_SHARE * waited.as_secs_f64() {
+                self.idle_since = now;
+            }
+            self.looked = (now, cpu_time);
+        }
+        let still = now.saturating_duration_since(self.since);
+        let idle = now.saturating_duration_since(self.idle_since);
+        match idle < self.patience.idle && still < self.patience.busy {
             true => Ok(()),
             false => Err(Ending::Hung(format!("no step for {:.1} s", still.as_secs_f64()))),
         }
@@ -337,17 +395,34 @@ impl Progress {
 mod tests {
     use super::*;
 
+    /// What is made of reports that come every half second from an engine that has work and finishes no step: after
+    /// how many it counts as hung, if it computes for `n_busy` of them.
+    fn hung_after(n_busy: u32, n_reports: u32) -> Option<u32> {
+        let second = Duration::from_secs(1);
+        let mut progress = Progress::new(Patience { idle: 5 * second, busy: 60 * second });
+        let (stats, start) = (Stats { n_steps: 1, ..Stats::default() }, Instant::now());
+        (0..n_reports).find(|&n| {
+            let (now, cpu_time) = (start + n * second / 2, n.min(n_busy) * second / 2);
+            progress.check(true, &stats, cpu_time, now).is_err()
+        })
+    }
+
     #[test]
-    fn an_engine_without_work_never_hangs_and_one_that_computes_has_more_time() {
-        let patience = Patience { idle: Duration::ZERO, busy: Duration::from_secs(3600) };
+    fn an_engine_that_computes_has_more_time_and_one_that_stops_has_none_of_it_left() {
+        assert_eq!(hung_after(0, 1000), Some(10), "five seconds without a step and without work");
+        assert_eq!(hung_after(20, 1000), Some(30), "five seconds after it stopped computing");
+        assert_eq!(hung_after(1000, 1000), Some(120), "a minute, however it computes");
+        assert_eq!(hung_after(1000, 119), None);
+    }
+
+    #[test]
+    fn an_engine_without_work_never_hangs() {
+        let patience = Patience { idle: Duration::ZERO, busy: Duration::ZERO };
         let mut progress = Progress::new(patience);
-        let stats = Stats { n_steps: 1, ..Stats::default() };
-        let check = |progress: &mut Progress, is_working, stats: &Stats, cpu_s| {
-            progress.check(is_working, stats, Duration::from_secs(cpu_s))
-        };
-        assert_eq!(check(&mut progress, true, &stats, 0), Ok(()), "the first step");
-        assert_eq!(check(&mut progress, false, &stats, 0), Ok(()), "nothing to do");
-        assert_eq!(check(&mut progress, true, &stats, 100), Ok(()), "it computes");
-        assert!(matches!(check(&mut progress, true, &stats, 0), Err(Ending::Hung(_))), "it does not");
+        let later = Instant::now() + Duration::from_secs(1000);
+        assert_eq!(progress.check(false, &Stats::default(), Duration::ZERO, later), Ok(()));
+        let step = Stats { n_steps: 1, ..Stats::default() };
+        assert_eq!(progress.check(true, &step, Duration::ZERO, later), Ok(()), "it has made a step");
+        assert!(progress.check(true, &step, Duration::ZERO, later).is_err());
     }
 }

@@ -335,6 +335,14 @@ fn reason_name(finish: Finish) -> &'static str {
     }
 }
 
+/// Where it was made; a GPU may have been given up on the way.
+fn device(model: &Model) -> &str {
+    match model.engine_status().is_some_and(|status| status.has_fallen_back) {
+        true => "the CPU, after the GPU was given up",
+        false => model.device(),
+    }
+}
+
 /// The one line after an answer.
 pub fn summary(model: &Model, answer: &WholeAnswer) -> String {
     let usage = &answer.usage;
@@ -357,7 +365,7 @@ pub fn summary(model: &Model, answer: &WholeAnswer) -> String {
         usage.n_generated,
         speed(usage.decode_speed()),
         usage.timings.ttft.as_secs_f64(),
-        model.device(),
+        device(model),
     )
 }
 
@@ -400,7 +408,7 @@ fn answer_json(
             "generated_per_second": usage.decode_speed(),
             "first_token_s": timings.ttft.as_secs_f64(),
         },
-        "device": model.device(),
+        "device": device(model),
         "threads": model.plan().options.n_threads,
         "peak_memory_bytes": rocinante::peak_bytes(),
     })

@@ -138,8 +138,8 @@ fn names_of_models() {
 #[test]
 fn models_take_turns_in_memory() {
     let roci = Roci::new();
-    tiny::write(roci.home.path());
-    let server = Server::start(&roci, &["serve", "a=tiny.gguf", "b=tiny.gguf", "--context", "64"]);
+    tiny::write_each(roci.home.path(), &["a", "b"]);
+    let server = Server::start(&roci, &["serve", "a.gguf", "b.gguf", "--context", "64"]);
     let loaded = || {
         let models = server.get("/api/ps").json["models"].clone();
         models.as_array().unwrap().iter().map(|model| model["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()

@@ -102,6 +102,11 @@ impl AttentionChip {
         Self { n_multiprocessors, has_matrix_units, has_tiles, has_wgmma, is_shaped, part_keys: None }
     }
 
+    /// The same without matrix units: only the vector kernel lowers scores with the distance (`Shaping::slopes`).
+    pub fn without_units(self) -> Self {
+        Self { has_matrix_units: false, has_tiles: false, has_wgmma: false, ..self }
+    }
+
     /// The same where rows must not matter, for contexts of up to `n_ctx` tokens: parts are as short as the merging
     /// kernel and the room for one tile's parts allow.
     pub fn with_parts(self, heads: &Heads, n_ctx: usize) -> Self {
@@ -226,6 +231,7 @@ gpu::args! {
         window: u32,
         cap: f32,
         sinks: Option<Slice<'a, f32>>,
+        slopes: Option<Slice<'a, f32>>,
     }
 }
 
@@ -399,7 +405,8 @@ pub(crate) fn launch(
     shaping: Shaping,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
-    if plan.kernel == AttentionKernel::Few && shaping.is_any() {
+    let is_vector = plan.kernel == AttentionKernel::Vector;
+    if (plan.kernel == AttentionKernel::Few && shaping.is_any()) || (!is_vector && shaping.slopes.is_some()) {
         let what =
             format!("{:?} does not shape scores; a plan for shaped scores goes without the matrix units", plan.kernel);
         return Err(Error::Argument { op: OP, what });
@@ -497,6 +504,7 @@ pub(crate) fn launch(
                 window,
                 cap,
                 sinks,
+                slopes: shaping.slopes.map(|slopes| slopes.device_f32s(OP, "slopes")).transpose()?,
             };
             gpu.launcher.launch(&unit.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?;
         }
