@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 # What to say, and what to type then. `None` prints the words alone.
 STEPS = [
@@ -59,11 +60,16 @@ def run(command, home, chroot):
     for name in ("PIP_INDEX_URL", "PIP_CERT", "PIP_CONFIG_FILE", "HTTPS_PROXY", "https_proxy", "SSL_CERT_FILE"):
         if name in os.environ:
             env[name] = os.environ[name]
-    argv = ["chroot", str(chroot), "/bin/bash", "-c", f"cd; {command}"] if chroot else ["bash", "-c", f"cd; {command}"]
+    argv = ["bash", "-c", f"cd; {command}"]
+    if chroot:
+        # Looked up here: the PATH above is the one inside.
+        argv = [shutil.which("chroot") or "/usr/sbin/chroot", str(chroot), "/bin/bash", *argv[1:]]
     done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     text = done.stdout.decode("utf-8", "replace")
     # Whose machine it was is nobody's business.
     text = text.replace(str(home), "~").replace("/root", "~")
+    release = os.uname().release
+    text = text.replace(release, ".".join(release.split(".")[:2]))
     return re.sub(r"(from )[^\s]*:[0-9]+\b", r"\1the registry", text), done.returncode
 
 
@@ -88,7 +94,8 @@ def main():
         shutil.copy(args.roci, target / "roci")
         system = system_of(args.chroot or pathlib.Path("/"))
         bare = f"a bare {system} with nothing else installed" if args.chroot else system
-        print(HEAD.format(system=bare, note=args.note).replace(" \n", "\n"))
+        title, words = HEAD.format(system=bare, note=args.note).split("\n\n")
+        print(f"{title}\n\n{textwrap.fill(words, 120)}\n")
         for words, command in STEPS:
             if words:
                 print(f"{words}\n")
