@@ -28,6 +28,8 @@ N_STREAMS = 12
 #: Of the requests: those that leave early, read slowly, ask for the other model.
 LEAVING, SLOW, OTHER = 0.1, 0.05, 0.1
 KILL_EVERY, RELOAD_EVERY = 20.0, 13.0
+#: A request that is told to come back later (429) does, after so many seconds and so often.
+COME_BACK, MAX_TRIES = 5.0, 12
 
 
 def resident_mib(pid: int) -> float:
@@ -45,7 +47,7 @@ class Soak:
         self.chance = random.Random(7)
         self.memory: list[float] = []
         self.errors: list[str] = []
-        self.counts = dict.fromkeys(["whole", "left", "slow", "other", "kills", "reloads"], 0)
+        self.counts = dict.fromkeys(["whole", "left", "slow", "other", "came back", "kills", "reloads"], 0)
 
     def is_over(self) -> bool:
         return time.monotonic() > self.end
@@ -58,11 +60,23 @@ class Soak:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data)
         answer = b""
-        while piece := await reader.read(256):
+        while piece := await reader.read(512):
             answer += piece
             await asyncio.sleep(0.02)
         writer.close()
+        if answer.startswith(b"HTTP/1.1 429"):
+            return "status 429"
         return None if b"data: [DONE]" in answer and b'"error"' not in answer else f"a slow reader got {answer[-300:]!r}"
+
+    async def patient(self, ask) -> str | None:
+        """Comes back when it is told to, as clients do: one model at a time is in memory here."""
+        for _ in range(MAX_TRIES):
+            error = await ask()
+            if not error or not error.startswith("status 429"):
+                return error
+            self.counts["came back"] += 1
+            await asyncio.sleep(COME_BACK)
+        return error
 
     async def one(self, i: int) -> None:
         body = bench.body(i, self.chance.choice([4, 16, 48]))
@@ -77,9 +91,12 @@ class Soak:
                     pass
                 kind, error = "left", None
             elif fate < LEAVING + SLOW:
-                kind, error = "slow", await self.slow(body)
+                kind, error = "slow", await self.patient(lambda: self.slow(body))
             else:
-                kind, error = "other" if is_other else "whole", (await bench.ask(self.url, body)).error
+                async def plain() -> str | None:
+                    return (await bench.ask(self.url, body)).error
+
+                kind, error = "other" if is_other else "whole", await self.patient(plain)
         except OSError as failed:
             kind, error = "whole", f"{type(failed).__name__}: {failed}"
         self.counts[kind] += 1
