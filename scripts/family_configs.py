@@ -325,7 +325,10 @@ FAMILIES = {
             rope_parameters=rope(10000.0, partial_rotary_factor=0.5),
         ),
     ),
-    "phi2": (tf.PhiConfig, small(num_key_value_heads=4, intermediate_size=128, rope_parameters=rope(partial_rotary_factor=0.5))),
+    "phi2": (
+        tf.PhiConfig,
+        small(num_key_value_heads=4, intermediate_size=128, rope_parameters=rope(partial_rotary_factor=0.5)),
+    ),
     "starcoder2": (tf.Starcoder2Config, small(tie_word_embeddings=True)),
     "gpt2": (
         tf.GPT2Config,
@@ -455,7 +458,10 @@ FAMILIES = {
         tf.Qwen2_5_VLConfig,
         sees(
             small(rope_parameters=rope(10000.0, mrope_section=[1, 1, 2])),
-            dict(depth=1, hidden_size=16, out_hidden_size=32, intermediate_size=16, num_heads=2, fullatt_block_indexes=[0]),
+            dict(
+                depth=1, hidden_size=16, out_hidden_size=32, intermediate_size=16, num_heads=2,
+                fullatt_block_indexes=[0],
+            ),
         ),
     ),
     "qwen3vl": (
