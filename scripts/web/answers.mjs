@@ -82,6 +82,18 @@ export default {
     return page;
   },
 
+  async "while a long prompt is read, a bar says how much of it"() {
+    const page = await openChat();
+    await limit(page, 2);
+    await say(page, "walrus ".repeat(2500));
+    await page.getByText(/Reading the prompt · \d+ %/).waitFor();
+    const bar = page.getByRole("progressbar", { name: "Waiting for the answer" });
+    assert.ok((await bar.evaluate((element) => element.position)) > 0, "the bar has a position");
+    await page.getByRole("button", { name: "Stop" }).click();
+    await finished(page);
+    return page;
+  },
+
   async "formulas are typeset by what the server brings"() {
     const page = await openChat();
     const fonts = [];

@@ -10,6 +10,7 @@ import {
   more,
   newPage,
   openChat,
+  chinesePdf,
   pdf,
   say,
   saved,
@@ -73,6 +74,9 @@ export default {
     await attach(page, ["paper.pdf", pdf("The code word is walrus.", "Page two."), "application/pdf"]);
     await page.getByText("paper.pdf · 35 B").waitFor();
     assert.match(await asked(page, "What is it?"), /File paper\.pdf:\n```\nThe code word is walrus\.\n\nPage two\.\n```/);
+    await attach(page, ["chinese.pdf", chinesePdf("你好世界"), "application/pdf"]);
+    await page.getByText("chinese.pdf ·").waitFor();
+    assert.match(await asked(page, "And this?"), /File chinese\.pdf:\n```\n你好世界\n```/);
     await attach(page, ["broken.pdf", "no PDF at all", "application/pdf"]);
     await page.getByText("broken.pdf could not be read: it is damaged or not a PDF file").waitFor();
     return page;

@@ -189,15 +189,39 @@ export async function isWithinScreen(page) {
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "no sideways scrolling");
 }
 
+const HELVETICA = "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>";
+/** A font that is not in the file, and whose codes only a CMap explains. */
+const SONG =
+  "<< /Type /Font /Subtype /Type0 /BaseFont /STSong-Light /Encoding /UniGB-UCS2-H /DescendantFonts [<< /Type /Font " +
+  "/Subtype /CIDFontType0 /BaseFont /STSong-Light /CIDSystemInfo << /Registry (Adobe) /Ordering (GB1) /Supplement 2 >> " +
+  "/FontDescriptor << /Type /FontDescriptor /FontName /STSong-Light /Flags 6 /FontBBox [-25 -254 1000 880] " +
+  "/ItalicAngle 0 /Ascent 880 /Descent -120 /CapHeight 880 /StemV 93 >> >>] >>";
+
 /** A PDF file with one line of text on each page. */
 export function pdf(...lines) {
+  return pdfOf(
+    HELVETICA,
+    lines.map((line) => `(${line})`),
+  );
+}
+
+/** The same with Chinese text. */
+export function chinesePdf(...lines) {
+  const hex = (line) => [...line].map((c) => c.codePointAt(0).toString(16).padStart(4, "0")).join("");
+  return pdfOf(
+    SONG,
+    lines.map((line) => `<${hex(line)}>`),
+  );
+}
+
+function pdfOf(font, strings) {
   const objects = [
     "<< /Type /Catalog /Pages 2 0 R >>",
-    `<< /Type /Pages /Kids [${lines.map((_, i) => `${4 + 2 * i} 0 R`).join(" ")}] /Count ${lines.length} >>`,
-    "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    `<< /Type /Pages /Kids [${strings.map((_, i) => `${4 + 2 * i} 0 R`).join(" ")}] /Count ${strings.length} >>`,
+    font,
   ];
-  for (const [i, line] of lines.entries()) {
-    const stream = `BT /F1 24 Tf 72 700 Td (${line}) Tj ET`;
+  for (const [i, string] of strings.entries()) {
+    const stream = `BT /F1 24 Tf 72 700 Td ${string} Tj ET`;
     objects.push(
       `<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >> /Contents ${5 + 2 * i} 0 R >>`,
     );

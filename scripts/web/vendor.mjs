@@ -24,6 +24,21 @@ function pack(source, ...parts) {
   writeFileSync(`${join(target, ...parts)}.gz`, gzipSync(readFileSync(source), { level: 9 }));
 }
 
+/** All CMaps in one file: a line of JSON with the place of each, then their bytes. crates/server/src/web/pdf.js reads it. */
+function packMaps(folder, name) {
+  const places = {};
+  const parts = [];
+  let at = 0;
+  for (const file of readdirSync(folder).filter((file) => file.endsWith(".bcmap")).sort()) {
+    const bytes = readFileSync(join(folder, file));
+    places[file.replace(".bcmap", "")] = [at, bytes.length];
+    parts.push(bytes);
+    at += bytes.length;
+  }
+  const whole = Buffer.concat([Buffer.from(`${JSON.stringify(places)}\n`), ...parts]);
+  writeFileSync(`${join(target, name)}.gz`, gzipSync(whole, { level: 9 }));
+}
+
 mkdirSync(join(target, "katex/fonts"), { recursive: true });
 mkdirSync(join(target, "pdfjs"), { recursive: true });
 pack(from("katex/dist/katex.min.js"), "katex/katex.min.js");
@@ -36,4 +51,6 @@ copyFileSync(from("katex/LICENSE"), join(target, "katex/LICENSE"));
 pack(from("pdfjs-dist/legacy/build/pdf.min.mjs"), "pdfjs/pdf.min.mjs");
 pack(from("pdfjs-dist/legacy/build/pdf.worker.min.mjs"), "pdfjs/pdf.worker.min.mjs");
 copyFileSync(from("pdfjs-dist/LICENSE"), join(target, "pdfjs/LICENSE"));
+packMaps(from("pdfjs-dist/cmaps"), "pdfjs/cmaps.bin");
+copyFileSync(from("pdfjs-dist/cmaps/LICENSE"), join(target, "pdfjs/LICENSE.cmaps"));
 rmSync(scratch, { recursive: true });

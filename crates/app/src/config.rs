@@ -7,7 +7,7 @@
 //!
 //! `roci serve` has two more places for its settings (`serve_config.rs`); its section here is the weakest of them.
 
-use crate::report::HintExt;
+use crate::report::{self, HintExt};
 use crate::serve_config;
 use anyhow::{Context, Result, anyhow};
 use clap::Command;
@@ -49,7 +49,8 @@ pub fn typed_with(name: &str, before: Vec<OsString>) -> Vec<OsString> {
     before.into_iter().chain(own.filter(|arg| arg != "-q" && arg != "--quiet")).collect()
 }
 
-/// One command's settings as arguments. Every section is checked: a mistake in another one is told too.
+/// One command's settings as arguments. Every section is checked: a mistake in the command's own is an error, one in
+/// another section a warning.
 pub fn section(cli: &Command, command: &Command, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<OsString>> {
     let Ok(folders) = Folders::new(&|key| env(key).map(PathBuf::from)) else { return Ok(Vec::new()) };
     let path = folders.config_file();
@@ -57,28 +58,49 @@ pub fn section(cli: &Command, command: &Command, env: &dyn Fn(&str) -> Option<Os
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.with_context(|| format!("cannot read `{}`", path.display()))?,
     };
-    of_text(cli, command, &text).with_context(|| format!("`{}`", path.display()))
+    let found = of_text(cli, command, &text).with_context(|| format!("`{}`", path.display()))?;
+    for mistake in &found.elsewhere {
+        let hint = report::hint_of(mistake).map(|hint| format!(" ({hint})")).unwrap_or_default();
+        report::warning(&format!("`{}`: {}{hint}", path.display(), report::one_line(mistake)));
+    }
+    Ok(found.arguments)
 }
 
-fn of_text(cli: &Command, command: &Command, text: &str) -> Result<Vec<OsString>> {
+/// What the file says to one command.
+#[derive(Default)]
+struct Settings {
+    arguments: Vec<OsString>,
+    /// Mistakes in sections that this command does not use.
+    elsewhere: Vec<anyhow::Error>,
+}
+
+fn of_text(cli: &Command, command: &Command, text: &str) -> Result<Settings> {
     let table: toml::Table = text.parse().context("not valid TOML")?;
-    let mut arguments = Vec::new();
+    let own = command.get_name().trim_start_matches("roci ");
+    let mut settings = Settings::default();
     for (name, section) in &table {
-        let Some(found) = cli.find_subcommand(name).filter(|found| found.get_name() == name) else {
-            let names: Vec<&str> = cli.get_subcommands().map(Command::get_name).collect();
-            let meant = suggest::closest(name, names.iter().copied());
-            return Err(anyhow!("there is no command `{name}`")).with_hint(|| match meant {
-                Some(meant) => format!("did you mean [{meant}]?"),
-                None => "a section is named like a command: [run], [serve]; settings stand below it".to_owned(),
-            });
-        };
-        let section = section.as_table().with_context(|| format!("`{name}` must be a section: [{name}]"))?;
-        let of_section = serve_config::from_table(found, section).with_context(|| format!("[{name}]"))?;
-        if name == command.get_name().trim_start_matches("roci ") {
-            serve_config::check_values(found, &of_section).with_context(|| format!("[{name}]"))?;
-            arguments = of_section;
+        match of_section(cli, name, section) {
+            Ok(arguments) if name == own => settings.arguments = arguments,
+            Ok(_) => {}
+            Err(error) if name == own => return Err(error),
+            Err(error) => settings.elsewhere.push(error),
         }
     }
+    Ok(settings)
+}
+
+fn of_section(cli: &Command, name: &str, section: &toml::Value) -> Result<Vec<OsString>> {
+    let Some(command) = cli.find_subcommand(name).filter(|found| found.get_name() == name) else {
+        let names: Vec<&str> = cli.get_subcommands().map(Command::get_name).collect();
+        let meant = suggest::closest(name, names.iter().copied());
+        return Err(anyhow!("there is no command `{name}`")).with_hint(|| match meant {
+            Some(meant) => format!("did you mean [{meant}]?"),
+            None => "a section is named like a command: [run], [serve]; settings stand below it".to_owned(),
+        });
+    };
+    let section = section.as_table().with_context(|| format!("`{name}` must be a section: [{name}]"))?;
+    let arguments = serve_config::from_table(command, section).with_context(|| format!("[{name}]"))?;
+    serve_config::check_values(command, &arguments).with_context(|| format!("[{name}]"))?;
     Ok(arguments)
 }
 
@@ -89,9 +111,13 @@ mod tests {
     use crate::report::{hint_of, one_line};
     use clap::CommandFactory;
 
-    fn arguments(command: &str, text: &str) -> Result<Vec<OsString>> {
+    fn settings(command: &str, text: &str) -> Result<Settings> {
         let cli = Cli::command();
         of_text(&cli, cli.find_subcommand(command).unwrap(), text)
+    }
+
+    fn arguments(command: &str, text: &str) -> Result<Vec<OsString>> {
+        settings(command, text).map(|settings| settings.arguments)
     }
 
     #[test]
@@ -110,7 +136,10 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_what_was_meant() {
         let check = |text: &str, expected: &str, hint: &str| {
-            let error = arguments("run", text).unwrap_err();
+            let error = match settings("run", text) {
+                Ok(settings) => settings.elsewhere.into_iter().next().expect("a mistake"),
+                Err(error) => error,
+            };
             assert!(one_line(&error).contains(expected), "{}", one_line(&error));
             assert!(hint_of(&error).unwrap_or_default().contains(hint), "{:?}", hint_of(&error));
         };
@@ -120,5 +149,13 @@ mod tests {
         check("[run]\ntemperature = -1", "[run]: invalid value `-1` for --temperature", "roci run --help");
         check("run = 1", "`run` must be a section", "");
         check("[run", "not valid TOML", "");
+    }
+
+    #[test]
+    fn a_mistake_stops_only_the_command_it_is_about() {
+        let text = "[bench]\nprompt = 64\n[run]\ntemprature = 1\n[rnu]\nraw = true\n";
+        assert!(settings("run", text).is_err());
+        let bench = settings("bench", text).unwrap();
+        assert_eq!((bench.arguments, bench.elsewhere.len()), (vec!["--prompt=64".into()], 2));
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::model_file;
 use crate::progress;
+use crate::report;
 use anyhow::{Context, Result};
 use model::{BLOCK_TOKENS, Batch, BlockId, Choice, Model, SeqRows, TokenId};
 use rocinante::{LoadPlan, ModelFiles, Options};
@@ -40,6 +41,7 @@ impl Driver {
     pub fn load(files: &ModelFiles, options: &Options, n_sequences: usize, n_ctx: usize) -> Result<(Self, LoadPlan)> {
         let hinted = |error| model_file::hinted(files.path(), error);
         let plan = files.plan(options).map_err(hinted)?;
+        plan.device.notes().iter().for_each(|note| report::note(note));
         let name = files.path().file_name().unwrap_or_default().to_string_lossy();
         let spinner = progress::spinner(format!("loading {name}"));
         let model = files.load(&plan).map_err(hinted);

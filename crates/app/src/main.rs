@@ -14,7 +14,9 @@ mod doctor;
 #[cfg(test)]
 mod documented_commands;
 mod drive;
+mod help;
 mod interrupt;
+mod kv_args;
 mod logits_file;
 mod machine;
 mod markdown;
@@ -30,19 +32,19 @@ mod soak;
 mod store;
 mod table;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use cmd::doctor::Health;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
-Examples:
+First steps:
   roci run smollm2 \"Why is the sky blue?\"    answer once (downloads the model the first time)
-  roci run smollm2                           chat
-  git diff | roci run smollm2 --system \"Summarise this change\"
-  roci run ./model.gguf --temperature 0 --output json \"Hello\"
-  roci serve                                 serve what is here on http://127.0.0.1:8080
-  roci pull qwen3:8b                         download a model people know; `roci list --all`
-  roci inspect smollm2                       what is in the file
-  roci bench smollm2                         how fast this machine is
+  roci run smollm2                           chat; /help shows what can be typed
+  git diff | roci run smollm2 \"Summarise this change\"
+  roci pull qwen3:8b                         download a known model; `roci list --all` has more
+  roci serve                                 a chat page and the APIs on http://127.0.0.1:8080
+  roci doctor                                what keeps a GPU from working
 
 MODEL is a known name (roci list --all), a GGUF file, a folder of safetensors, or
 hf:OWNER/REPO[:FILE] from the Hugging Face hub. `roci COMMAND --help` explains each command.
@@ -123,8 +125,9 @@ fn main() -> ExitCode {
     rocinante::answer_if_asked();
     // So are constraints tried out that might take all memory.
     server::constraint_probe::answer_if_asked();
-    let cli = match config::with_settings(&Cli::command(), config::typed()) {
-        Ok(arguments) => Cli::parse_from(arguments),
+    let command = help::grouped(Cli::command());
+    let cli = match config::with_settings(&command, config::typed()) {
+        Ok(arguments) => Cli::from_arg_matches(&command.get_matches_from(arguments)).unwrap_or_else(|e| e.exit()),
         Err(error) => {
             report::error(&error);
             return ExitCode::FAILURE;
@@ -159,7 +162,10 @@ fn main() -> ExitCode {
         Command::Quantize(args) => cmd::quantize::main(&args),
         Command::Imatrix(args) => cmd::imatrix::main(&args),
         Command::Devices(args) => cmd::devices::main(&args),
-        Command::Doctor(args) => cmd::doctor::main(&args),
+        Command::Doctor(args) => match cmd::doctor::main(&args) {
+            Ok(Health::Ill) => return ExitCode::FAILURE,
+            outcome => outcome.map(drop),
+        },
         Command::Kernels(args) => cmd::kernels::main(&args),
         Command::Completions(args) => cmd::completions::main(&args, Cli::command()),
         Command::Man(args) => cmd::man::main(&args, Cli::command()),

@@ -65,7 +65,7 @@ pub fn hinted(path: &Path, error: Error) -> anyhow::Error {
 /// What to do about it.
 fn hint(error: &Error) -> Option<String> {
     let hint = match error {
-        Error::File(_) => "roci reads GGUF and safetensors files and folders; download an incomplete file again",
+        Error::File(error) => return Some(file_hint(error)),
         Error::NoVocabulary(_) => {
             "it may be a part of a model, or made for tests; use a file that carries its tokenizer"
         }
@@ -105,4 +105,50 @@ fn hint(error: &Error) -> Option<String> {
         _ => return None,
     };
     Some(hint.to_owned())
+}
+
+/// What to do about a file that cannot be read as a model.
+fn file_hint(error: &weights::Error) -> String {
+    use std::io::ErrorKind;
+    use weights::Error;
+    let hint = match error.cause() {
+        Error::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
+            "check the path; `roci list` shows the models that are here"
+        }
+        Error::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+            "this user may not read it; `ls -l` shows who may, and `chmod` changes it"
+        }
+        Error::Io { .. } => "is the disk all right? `dmesg` tells of errors",
+        Error::Incomplete { has, needs } => {
+            let (has, needs) = (report::human_bytes(*has), report::human_bytes(*needs));
+            return format!("{has} of {needs} are here: download the file again");
+        }
+        Error::Truncated { at: 0, left: 0, .. } => "the file is empty: download it again",
+        Error::Truncated { .. } | Error::Count { .. } => {
+            "the file ends inside its header, so it is incomplete or damaged: download it again"
+        }
+        Error::Magic { found } => foreign_hint(*found),
+        Error::Folder { .. } => "name a folder that holds a model (.gguf or .safetensors), or the file itself",
+        Error::MissingPart { .. } => "all parts of a split model belong in one folder",
+        Error::Version { .. } | Error::BigEndian { .. } => {
+            "llama.cpp's conversion scripts write files that roci reads: convert the model again"
+        }
+        _ => {
+            "the file is damaged, or of a kind that roci does not know; if a new download does not help, please report it"
+        }
+    };
+    hint.to_owned()
+}
+
+/// What a file that is no model may be, by its first bytes.
+fn foreign_hint(first: [u8; 4]) -> &'static str {
+    match &first {
+        b"<!DO" | b"<!do" | b"<htm" | b"<HTM" => {
+            "it is a web page: the download got a page (a login, an error) instead of the file"
+        }
+        b"vers" => "it looks like a Git LFS pointer: `git lfs pull` fetches the file it stands for",
+        b"PK\x03\x04" | [0x80, ..] => "it looks like a PyTorch file: convert it to safetensors or GGUF first",
+        b"ggml" | b"tjgg" | b"fmgg" | b"lmgg" => "it is in a format from before GGUF: get the model as GGUF",
+        _ => "roci reads GGUF and safetensors files: is it the right file?",
+    }
 }

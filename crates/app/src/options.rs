@@ -84,7 +84,7 @@ impl LoadArgs {
     /// What was typed, as the runtime takes it.
     pub fn options(&self, workload: Workload) -> Options {
         Options {
-            device: if self.gpu_layers == Some(0) { Device::Cpu } else { self.device },
+            device: self.device(),
             context: self.context.map(|n_ctx| n_ctx as usize),
             kv_type: match self.kv_type {
                 KvType::F16 => rocinante::KvType::F16,
@@ -98,6 +98,23 @@ impl LoadArgs {
             on_compile: Some(crate::compiling::show),
             workload,
             ..Options::default()
+        }
+    }
+
+    /// The device that was asked for. Who asks for GPU layers and has no usable GPU is told so.
+    fn device(&self) -> Device {
+        match self.gpu_layers {
+            None => self.device,
+            Some(0) => Device::Cpu,
+            Some(n_layers) => {
+                let chosen = Device::Auto.choose();
+                if chosen.device() == Device::Cpu {
+                    let why = if chosen.refused.is_empty() { &chosen.absent } else { &chosen.refused };
+                    let why = why.join("; ");
+                    report::warning(&format!("-ngl {n_layers} has no effect, the model runs on the CPU: {why}"));
+                }
+                chosen.device()
+            }
         }
     }
 

@@ -5,8 +5,8 @@
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use hub::hint::{HintExt, hint_of, one_line};
-pub use rocinante::human_bytes;
+pub use hub::hint::{HintExt, hint_of, one_line, with_lines};
+pub use rocinante::{counted, human_bytes};
 
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
@@ -91,7 +91,7 @@ pub fn error(error: &anyhow::Error) {
 
 /// `error: ...` and, where one was attached, `hint: ...`.
 fn render(error: &anyhow::Error, is_coloured: bool) -> String {
-    let mut text = format!("{} {}", painted("error:", RED, is_coloured), one_line(error));
+    let mut text = format!("{} {}", painted("error:", RED, is_coloured), with_lines(error));
     if let Some(hint) = hint_of(error) {
         text.push_str(&format!("\n{} {hint}", painted("hint:", CYAN, is_coloured)));
     }
@@ -119,6 +119,9 @@ mod tests {
         let error = error.unwrap_err();
         let plain = "error: cannot run: cannot open `a.gguf`: permission denied\nhint: try sudo";
         assert_eq!(render(&error, false), plain);
+        let parsing = "a = 1\nb = [".parse::<toml::Table>().context("not valid TOML").unwrap_err();
+        let shown = render(&parsing, false);
+        assert!(shown.contains("line 2, column 6") && shown.contains("\n2 | b = [\n  |      ^\n"), "{shown}");
         let coloured = render(&error, true);
         assert!(coloured.starts_with("\x1b[1;31merror:\x1b[0m cannot run") && coloured.contains("\x1b[1;36mhint:"));
     }

@@ -189,21 +189,7 @@ impl FormArgs {
             return Ok(Some(Constraint::Json));
         }
         if let Some(given) = &self.json_schema {
-            let text = if given.trim_start().starts_with(['{', 't', 'f'])
-                && serde_json::from_str::<serde_json::Value>(given).is_ok()
-            {
-                given.clone()
-            } else if given.trim_start().starts_with('{') {
-                let error = serde_json::from_str::<serde_json::Value>(given).err().map(|e| e.to_string());
-                return Err(anyhow!("--json-schema is not valid JSON: {}", error.unwrap_or_default()))
-                    .hint("quote it for the shell: '{\"type\": \"object\"}'");
-            } else {
-                read_text(Path::new(given)).context("--json-schema")?
-            };
-            let schema = serde_json::from_str(&text)
-                .with_context(|| format!("`{given}` is not valid JSON"))
-                .hint("--json-schema takes a file with a JSON schema, or the schema itself")?;
-            return Ok(Some(Constraint::JsonSchema(schema)));
+            return Ok(Some(Constraint::JsonSchema(schema(given)?)));
         }
         if let Some(given) = &self.grammar {
             let is_text = given.contains("::=") || given.contains('\n') || given.contains(": ");
@@ -212,6 +198,27 @@ impl FormArgs {
         }
         Ok(self.regex.clone().map(Constraint::Regex))
     }
+}
+
+/// A schema that was typed, or the file that holds it.
+fn schema(given: &str) -> Result<serde_json::Value> {
+    if given.trim_start().starts_with('{') {
+        return parse_json(given)
+            .context("--json-schema is not valid JSON")
+            .hint("quote it for the shell: '{\"type\": \"object\"}'");
+    }
+    if let Ok(schema @ serde_json::Value::Bool(_)) = serde_json::from_str(given) {
+        return Ok(schema);
+    }
+    parse_json(&read_text(Path::new(given)).context("--json-schema")?)
+        .with_context(|| format!("`{given}` is not valid JSON"))
+        .hint("--json-schema takes a file with a JSON schema, or the schema itself")
+}
+
+/// A text as JSON; the error shows the place.
+fn parse_json(text: &str) -> Result<serde_json::Value> {
+    serde_json::from_str(text)
+        .map_err(|error| anyhow!("{error}\n{}", hub::hint::excerpt(text, error.line(), error.column())))
 }
 
 fn parse_order(text: &str) -> Result<SamplerOrder, String> {

@@ -55,6 +55,8 @@ pub struct EngineOptions {
     /// Longest sequence; `None` takes the model's own limit.
     pub n_ctx: Option<usize>,
     pub reuse: Reuse,
+    /// Whether the changes of the prefix cache are told ([`Handle::kv_log`](crate::Handle::kv_log)).
+    pub tells_cache: bool,
 }
 
 impl Default for EngineOptions {
@@ -66,6 +68,7 @@ impl Default for EngineOptions {
             prefill_chunk: 256,
             n_ctx: None,
             reuse: Reuse::On,
+            tells_cache: false,
         }
     }
 }
@@ -95,10 +98,14 @@ impl Engine {
             prefill_chunk: options.prefill_chunk,
             reuse: options.reuse,
         };
+        let mut scheduler = Scheduler::new(limits);
+        if options.tells_cache {
+            scheduler.changes().record();
+        }
         Self {
             model,
             masks,
-            scheduler: Scheduler::new(limits),
+            scheduler,
             requests: HashMap::new(),
             by_id: HashMap::new(),
             chooser: Chooser::new(capacity.n_vocab),
@@ -133,6 +140,7 @@ impl Engine {
             }
             if !self.is_idle() {
                 let broken = self.step().err();
+                self.board.kv_log.push(self.scheduler.changes().take());
                 self.publish();
                 if let Some(fault) = broken {
                     self.break_down(inbox, &fault);
@@ -169,7 +177,7 @@ impl Engine {
 
     fn submit(&mut self, submit: Submit, reply_to: ReplyTo) {
         let (priority, group, constraint) = (submit.priority, submit.group, submit.constraint);
-        let is_scored = submit.prompt_logprobs;
+        let (is_scored, progress) = (submit.prompt_logprobs, submit.progress);
         let Submit { id, prompt, generated, sampling, max_tokens, stop_tokens, logprobs, .. } = submit;
         // Mirostat's state follows from every choice so far, so those are looked at again one by one.
         let is_replay = sampling.mirostat.is_some() && !generated.is_empty();
@@ -183,7 +191,8 @@ impl Engine {
         let (n_prompt, mut tokens) = (prompt.len(), prompt);
         let state = SamplerState::new(&sampling);
         let scores = is_scored.then(Vec::new);
-        let generate = Generate { sampling, max_tokens, stop_tokens, logprobs, scores, mask, state, n_prompt, n_seen };
+        let generate =
+            Generate { sampling, max_tokens, stop_tokens, logprobs, scores, progress, mask, state, n_prompt, n_seen };
         tokens.extend(generated);
         // With nothing to generate there is still a prompt to score.
         if ending.is_none() && (!is_scored || max_tokens > tokens.len() - n_prompt) {
@@ -268,6 +277,7 @@ impl Engine {
         }
         let seqs: Vec<SeqId> = self.requests.keys().copied().collect();
         seqs.into_iter().for_each(|seq| self.end(seq, Ending::Finished(FinishReason::Cancelled)));
+        self.publish();
     }
 
     fn stats(&self) -> Stats {

@@ -5,7 +5,7 @@ use crate::protocol::RequestId;
 
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the queue is full: {max_queue} requests are waiting")]
+    #[error("the queue is full, with {max_queue} waiting")]
     QueueFull { max_queue: usize },
     #[error("request {}: the prompt is empty", .id.0)]
     EmptyPrompt { id: RequestId },

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error, Result,
     engine::{Engine, EngineOptions, ReplyTo},
+    kv_log::KvLog,
     mask::MaskFactory,
     protocol::{Command, Embed, Event, Normalize, Pooling, RequestId, Stats, Submit},
     sequence::SeqId,
@@ -62,6 +63,15 @@ impl Limits {
     pub fn with_max_queue(self, max_queue: usize) -> Self {
         Self { max_queue, ..self }
     }
+
+    /// Whether an engine with these limits can go on with what one with `others` has taken.
+    pub fn cover(&self, others: &Self) -> bool {
+        let (own, others_bounds) = (self.bounds, others.bounds);
+        let is_same_kind = own.n_vocab == others_bounds.n_vocab
+            && own.constraints == others_bounds.constraints
+            && self.embeds == others.embeds;
+        is_same_kind && own.n_ctx >= others_bounds.n_ctx && own.n_blocks >= others_bounds.n_blocks
+    }
 }
 
 /// What travels to the engine's thread: commands with the place their events go to.
@@ -76,17 +86,21 @@ pub enum Message {
     Gone(SeqId),
 }
 
-/// Where an engine's thread writes its stats, and others read them without asking.
+/// Where an engine's thread writes its stats, and others read them without asking. Changes of the prefix cache stand in
+/// the log beside them.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<Stats>>);
+pub struct Board {
+    stats: Arc<Mutex<Stats>>,
+    pub kv_log: KvLog,
+}
 
 impl Board {
     pub fn publish(&self, stats: Stats) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
     }
 
     pub fn read(&self) -> Stats {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -168,6 +182,7 @@ pub fn start_with(
         };
         // Set before `messages` is dropped, so that whoever cannot send finds the reason.
         *why.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+        own.kv_log.close();
     });
     let thread = match spawned {
         Ok(thread) => Some(thread),
@@ -275,6 +290,11 @@ impl Handle {
     /// The engine after its latest step, without asking it.
     pub fn latest_stats(&self) -> Stats {
         self.shared.board.read()
+    }
+
+    /// What happens to the prefix cache, if the engine was started to tell.
+    pub fn kv_log(&self) -> KvLog {
+        self.shared.board.kv_log.clone()
     }
 
     /// Why the engine's thread ended, if it has.

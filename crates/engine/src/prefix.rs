@@ -41,6 +41,11 @@ impl Chain {
     pub fn n_blocks(&self) -> usize {
         self.n_blocks
     }
+
+    /// Of its last block and everything before it.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
 }
 
 /// What registering a block did.
@@ -100,11 +105,11 @@ impl PrefixIndex {
         (Registered::New { displaced: displaced.map(|entry| entry.block) }, next(serial))
     }
 
-    /// The pool has given this block to someone else.
-    pub fn forget(&mut self, block: BlockId) {
-        if let Some(hash) = self.hashes[block.0 as usize].take() {
-            self.entries.remove(&hash);
-        }
+    /// The pool has given this block to someone else. Says under which hash it was known.
+    pub fn forget(&mut self, block: BlockId) -> Option<u64> {
+        let hash = self.hashes[block.0 as usize].take()?;
+        self.entries.remove(&hash);
+        Some(hash)
     }
 
     pub fn contains(&self, block: BlockId) -> bool {

@@ -41,6 +41,8 @@ pub struct Submit {
     /// Report the prompt's tokens as [`Submit::logprobs`] asks, in one [`Event::Prompt`] before the first token; with
     /// `max_tokens` 0 nothing else is computed. Such a prompt is not taken from the prefix index.
     pub prompt_logprobs: bool,
+    /// Report how much of the prompt is computed, in an [`Event::Progress`] after each step but the last.
+    pub progress: bool,
     /// Higher goes first. One point is worth [`AGING_TURNS`](crate::scheduler::AGING_TURNS) turns.
     pub priority: i32,
     /// Requests of one group (a user, a key) take turns with those of other groups.
@@ -61,6 +63,7 @@ impl Submit {
             stop_tokens: Vec::new(),
             logprobs: None,
             prompt_logprobs: false,
+            progress: false,
             priority: 0,
             group: 0,
             constraint: None,
@@ -101,6 +104,12 @@ pub enum Event {
         /// The most probable tokens by the same measure, best first.
         top: Vec<(TokenId, f32)>,
     },
+    /// So many of the prompt's tokens are computed, or were in the prefix index.
+    Progress {
+        id: RequestId,
+        n_computed: usize,
+        n_prompt: usize,
+    },
     /// The prompt's tokens from the second on: nothing comes before the first.
     Prompt {
         id: RequestId,
@@ -127,13 +136,14 @@ pub enum Event {
 impl Event {
     /// No further event of the same request follows.
     pub fn is_last(&self) -> bool {
-        !matches!(self, Self::Token { .. } | Self::Prompt { .. })
+        !matches!(self, Self::Token { .. } | Self::Progress { .. } | Self::Prompt { .. })
     }
 
     /// Of the request it belongs to.
     pub fn id(&self) -> Option<RequestId> {
         match self {
             Self::Token { id, .. }
+            | Self::Progress { id, .. }
             | Self::Prompt { id, .. }
             | Self::Vector { id, .. }
             | Self::Finished { id, .. }
@@ -145,6 +155,7 @@ impl Event {
     pub(crate) fn set_id(&mut self, new: RequestId) {
         match self {
             Self::Token { id, .. }
+            | Self::Progress { id, .. }
             | Self::Prompt { id, .. }
             | Self::Vector { id, .. }
             | Self::Finished { id, .. }

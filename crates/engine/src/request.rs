@@ -39,6 +39,8 @@ pub(crate) struct Generate {
     pub logprobs: Option<usize>,
     /// The scores of the prompt's tokens so far, where they are asked for.
     pub scores: Option<Vec<Scored>>,
+    /// Whether the caller wants to know how much of the prompt is computed.
+    pub progress: bool,
     pub mask: Option<Box<dyn Mask>>,
     pub state: SamplerState,
     pub n_prompt: usize,
@@ -116,6 +118,17 @@ impl Request {
         match generate.scores.take_if(|scores| scores.len() == n_scored) {
             Some(tokens) => self.sink.send(Event::Prompt { id: self.id, tokens }).map_err(|_| Ending::Gone),
             None => Ok(()),
+        }
+    }
+
+    /// Tells how much of the prompt is computed, where that is asked for.
+    pub fn send_progress(&mut self, n_computed: usize, n_prompt: usize) -> Result<(), Ending> {
+        match &self.job {
+            Job::Generate(Generate { progress: true, .. }) if n_computed < n_prompt => {
+                let event = Event::Progress { id: self.id, n_computed, n_prompt };
+                self.sink.send(event).map_err(|_| Ending::Gone)
+            }
+            _ => Ok(()),
         }
     }
 

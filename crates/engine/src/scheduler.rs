@@ -14,6 +14,7 @@ use batch::{Attention, BLOCK_TOKENS, BlockId, TokenId};
 
 use crate::{
     block_pool::{BlockPool, Provenance},
+    kv_log::CacheChanges,
     prefix::{Chain, PrefixIndex, Registered},
     protocol::Pooling,
     sequence::{Rank, SeqId, Sequence, Wanted},
@@ -41,6 +42,7 @@ pub struct Scheduler {
     last_attention: Attention,
     n_preemptions: u64,
     n_tokens_cached: u64,
+    changes: CacheChanges,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -138,7 +140,12 @@ impl Scheduler {
             last_attention: Attention::Causal,
             n_preemptions: 0,
             n_tokens_cached: 0,
+            changes: CacheChanges::default(),
         }
+    }
+
+    pub fn changes(&mut self) -> &mut CacheChanges {
+        &mut self.changes
     }
 
     pub fn limits(&self) -> &ScheduleLimits {
@@ -290,7 +297,10 @@ impl Scheduler {
                 self.pool.mark_indexed(block);
                 if let Some(displaced) = displaced {
                     self.pool.unmark_indexed(displaced);
+                    // It had the same hash.
+                    self.changes.removed(chain.hash());
                 }
+                self.changes.stored(seq.chain, chain, tokens);
             }
             seq.chain = chain;
         }
@@ -472,7 +482,8 @@ impl Scheduler {
     fn take_block(&mut self) -> BlockId {
         let taken = self.pool.take().expect("room was made before");
         if taken.provenance == Provenance::Evicted {
-            self.index.forget(taken.block);
+            let hash = self.index.forget(taken.block);
+            hash.into_iter().for_each(|hash| self.changes.removed(hash));
         }
         taken.block
     }

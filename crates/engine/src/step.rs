@@ -250,7 +250,8 @@ impl Taker<'_> {
     ) -> Option<Ending> {
         let seq = self.scheduler.get(chunk.seq)?;
         let sampled = match self.chooser.sampled(request, seq, chunk, rows) {
-            Ok(sampled) => sampled?,
+            Ok(Some(sampled)) => sampled,
+            Ok(None) => return request.send_progress(chunk.end(), seq.n_prompt).err(),
             Err(ending) => return Some(ending),
         };
         *n_generated += 1;

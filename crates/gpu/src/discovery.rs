@@ -83,6 +83,17 @@ impl fmt::Display for FoundGpu {
 }
 
 impl Discovery {
+    /// What this program finds. Where it cannot start itself again (no `/proc`), it finds nothing, and says why.
+    pub fn here() -> Self {
+        match Probe::this_program() {
+            Ok(probe) => probe.discover(),
+            Err(error) => {
+                let absent = Vendor::ALL.map(|vendor| (vendor, error.to_string())).to_vec();
+                Self { devices: Vec::new(), absent }
+            }
+        }
+    }
+
     /// Order: usable before refused, discrete before integrated, more memory first.
     fn sort(&mut self) {
         self.devices.sort_by_key(|found| {
@@ -100,7 +111,7 @@ impl Probe {
     /// Ask through this very program.
     pub fn this_program() -> Result<Self> {
         let program = std::env::current_exe()
-            .map_err(|error| Error::Probe { what: "this program's own path".into(), why: error.to_string() })?;
+            .map_err(|error| Error::Probe { what: "finding this program's file".into(), why: error.to_string() })?;
         Ok(Self::through(program, []))
     }
 
@@ -126,7 +137,8 @@ impl Probe {
             }
         }
         for found in &mut discovery.devices {
-            let tested = self.ask(&format!("selftest {} {}", found.vendor.word(), found.ordinal), self.selftest_limit);
+            let question = format!("selftest {} {}", found.vendor.word(), found.ordinal);
+            let tested = self.ask(&question, "self-test", self.selftest_limit);
             found.refused = tested.err().map(|error| error.to_string());
         }
         discovery.sort();
@@ -135,25 +147,28 @@ impl Probe {
 
     /// The vendor's devices, untested.
     pub fn list(&self, vendor: Vendor) -> Result<Vec<FoundGpu>> {
-        let lines = self.ask(&format!("list {}", vendor.word()), self.list_limit)?;
-        let broken = |line: &str| Error::Probe { what: format!("{vendor} devices"), why: format!("answered `{line}`") };
+        let task = format!("listing {vendor} GPUs");
+        let lines = self.ask(&format!("list {}", vendor.word()), &task, self.list_limit)?;
+        let broken = |line: &str| Error::Probe { what: task.clone(), why: format!("unexpected answer `{line}`") };
         lines.iter().map(|line| parse(vendor, line).ok_or_else(|| broken(line))).collect()
     }
 
     /// Whether the run-time compiler can compile for an architecture. AMD's aborts the process on a name
     /// it does not know, which is why this asks a child.
     pub fn knows_arch(&self, vendor: Vendor, arch: &str) -> Result<()> {
-        self.ask(&format!("arch {} {arch}", vendor.word()), self.selftest_limit).map(drop)
+        let task = format!("compiling for {arch}");
+        self.ask(&format!("arch {} {arch}", vendor.word()), &task, self.selftest_limit).map(drop)
     }
 
     /// Whether the vendor's BLAS works on a device (it too may abort: missing Tensile files).
     pub fn blas(&self, vendor: Vendor, ordinal: u32) -> Result<String> {
-        let lines = self.ask(&format!("blas {} {ordinal}", vendor.word()), self.selftest_limit)?;
+        let lines = self.ask(&format!("blas {} {ordinal}", vendor.word()), "BLAS test", self.selftest_limit)?;
         Ok(lines.join("; "))
     }
 
-    fn ask(&self, question: &str, limit: Duration) -> Result<Vec<String>> {
-        let fail = |why: String| Error::Probe { what: question.to_owned(), why };
+    /// Puts a question to a child process; `task` names it in errors that the child could not report itself.
+    fn ask(&self, question: &str, task: &str, limit: Duration) -> Result<Vec<String>> {
+        let fail = |why: String| Error::Probe { what: task.to_owned(), why };
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
             .env(ASK, question)
@@ -166,11 +181,12 @@ impl Probe {
         let status = stop(&mut child);
         match answer {
             Ok(Ok(lines)) => Ok(lines),
-            Ok(Err(why)) => Err(fail(why)),
+            Ok(Err(why)) => Err(Error::Reported(why)),
             Err(Unanswered::Late) => Err(fail(format!("no answer within {:.1} s", limit.as_secs_f64()))),
             Err(Unanswered::Ended(words)) => {
                 let words = words.trim().lines().last().unwrap_or("").to_owned();
-                Err(fail(format!("the driver ended the process ({status}) {words}")))
+                let words = if words.is_empty() { words } else { format!(": {words}") };
+                Err(fail(format!("the driver ended the process ({status}){words}")))
             }
         }
     }

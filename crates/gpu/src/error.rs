@@ -75,8 +75,11 @@ pub enum Error {
     Cache { path: String, why: String },
     #[error("{what}: {why}")]
     Late { what: String, why: String },
-    #[error("probe of {what}: {why}")]
+    #[error("{what}: {why}")]
     Probe { what: String, why: String },
+    /// What a probe's child process reported, in its own words.
+    #[error("{0}")]
+    Reported(String),
 }
 
 /// The file and line that asked, as the end of a sentence; empty where it is unknown: a `#[track_caller]` function that

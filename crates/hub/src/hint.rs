@@ -48,19 +48,35 @@ impl<T, E: Into<anyhow::Error>> HintExt<T> for Result<T, E> {
 
 /// The error with its causes on one line, for messages that are themselves one line.
 pub fn one_line(error: &anyhow::Error) -> String {
-    let mut line = String::new();
+    with_lines(error).replace('\n', " ")
+}
+
+/// The error with its causes, and the lines that a parser put into its own: the text around the mistake and a caret.
+pub fn with_lines(error: &anyhow::Error) -> String {
+    let mut text = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
+        let cause = cause.trim_end();
         // Many libraries repeat their source in their own display.
-        if line.ends_with(&cause) {
+        if text.ends_with(cause) {
             continue;
         }
-        if !line.is_empty() {
-            line.push_str(": ");
+        if !text.is_empty() {
+            text.push_str(": ");
         }
-        line.push_str(&cause);
+        text.push_str(cause);
     }
-    line.replace('\n', " ")
+    text
+}
+
+/// A line of a text with a caret below the column, as compilers show a mistake. Both count from 1.
+pub fn excerpt(text: &str, line: usize, column: usize) -> String {
+    let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+    // Tabs would move the caret; a line without end would fill the screen.
+    let source: String = source.chars().map(|c| if c == '\t' { ' ' } else { c }).take(160).collect();
+    let (number, column) = (line.to_string(), column.clamp(1, source.chars().count() + 1));
+    let margin = " ".repeat(number.len());
+    format!("{margin} |\n{number} | {source}\n{margin} | {}^", " ".repeat(column - 1))
 }
 
 /// Whether an error is, or was caused by, one of type `T`: also below contexts and hints.
@@ -74,4 +90,23 @@ pub fn is_caused_by<T: std::error::Error + Send + Sync + 'static>(error: &anyhow
 /// The hint that an error carries.
 pub fn hint_of(error: &anyhow::Error) -> Option<&str> {
     error.chain().find_map(|error| error.downcast_ref::<Hinted>()).map(|hinted| hinted.hint.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caret_points_at_the_mistake() {
+        assert_eq!(excerpt("one\n\ttwo", 2, 3), "  |\n2 |  two\n  |   ^");
+        assert_eq!(excerpt("", 1, 9), "  |\n1 | \n  | ^");
+        assert!(excerpt(&"x".repeat(10_000), 1, 9_000).len() < 400);
+    }
+
+    #[test]
+    fn parsers_keep_their_lines() {
+        let error = anyhow::anyhow!("first\n  ^ here\n").context("reading");
+        assert_eq!(with_lines(&error), "reading: first\n  ^ here");
+        assert_eq!(one_line(&error), "reading: first   ^ here");
+    }
 }

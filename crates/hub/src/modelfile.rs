@@ -4,7 +4,7 @@
 //! Two instructions cannot be honoured and say so: `ADAPTER` (there are no LoRA adapters here), and a `TEMPLATE` in
 //! Go's language. Chat templates here are Jinja, as in the model files themselves.
 
-use crate::hint::HintExt;
+use crate::hint::{self, HintExt};
 use crate::named::{Named, Parameters, Turn};
 use crate::suggest;
 use anyhow::{Context, Result, anyhow};
@@ -55,7 +55,7 @@ impl Modelfile {
         let mut file = Self::default();
         for instruction in instructions(text)? {
             let line = instruction.line;
-            file.add(instruction).with_context(|| format!("line {line}"))?;
+            file.add(instruction).map_err(|error| at_line(text, line, &error))?;
         }
         if file.from.is_empty() {
             return Err(anyhow!("the Modelfile has no FROM"))
@@ -178,6 +178,16 @@ impl fmt::Display for Modelfile {
     }
 }
 
+/// The error with the line it is about.
+fn at_line(text: &str, line: usize, error: &anyhow::Error) -> anyhow::Error {
+    let column = text.lines().nth(line - 1).map_or(1, |line| line.len() - line.trim_start().len() + 1);
+    let shown = anyhow!("line {line}: {}\n{}", hint::one_line(error), hint::excerpt(text, line, column));
+    match hint::hint_of(error) {
+        Some(hint) => Err::<(), _>(shown).hint(hint).expect_err("an error stays one"),
+        None => shown,
+    }
+}
+
 struct Instruction {
     line: usize,
     word: String,
@@ -204,7 +214,7 @@ fn instructions(text: &str) -> Result<Vec<Instruction>> {
                 unquoted(rest)
             };
             if value.is_empty() {
-                return Err(anyhow!("line {line_n}: {word} needs a value"));
+                return Err(at_line(text, line_n, &anyhow!("{word} needs a value")));
             }
             found.push(Instruction { line: line_n, word: word.to_owned(), value: value.to_owned() });
             continue;
@@ -212,7 +222,7 @@ fn instructions(text: &str) -> Result<Vec<Instruction>> {
         let mut value = opened.to_owned();
         while !value.contains(FENCE) {
             let Some((_, line)) = lines.next() else {
-                return Err(anyhow!("line {line_n}: {FENCE} is never closed"));
+                return Err(at_line(text, line_n, &anyhow!("{FENCE} is never closed")));
             };
             value.push('\n');
             value.push_str(line);

@@ -12,7 +12,7 @@ use crate::named::Named;
 use crate::repo::Spec;
 use crate::settings::Settings;
 use crate::store::{Store, normal_name};
-use crate::{disk, download, npm, registry, suggest, wheel};
+use crate::{disk, download, npm, registry, repo, suggest, wheel};
 use anyhow::{Result, anyhow, bail};
 use rocinante::human_bytes;
 use std::fmt;
@@ -207,23 +207,32 @@ impl<'a> Fetcher<'a> {
             }
         }
         let mut failures = Vec::new();
-        for repo in &size.repos {
-            let mut spec = Spec::parse(repo)?;
+        for address in &size.repos {
+            let mut spec = Spec::parse(address)?;
             spec.file = known.quantization.clone().or_else(|| size.quantization.clone());
             match spec.fetch(&sources, Some((&name, size.billions)), &memory) {
                 Ok(path) => {
                     let file = path.file_name().unwrap_or_default().to_string_lossy();
-                    let named = Named { file: path.clone(), from: format!("hf:{repo}:{file}"), ..Named::default() };
+                    let named = Named { file: path.clone(), from: format!("hf:{address}:{file}"), ..Named::default() };
                     self.store.set_name(&name, &named)?;
                     return Ok(Resolved { name, path, named: Some(named) });
                 }
                 Err(error) if DiskFull::is_in(&error) || self.observer.is_cancelled() => return Err(error),
                 Err(error) => {
-                    let failure = format!("skipped hf:{repo}: {}", one_line(&error));
+                    let failure = format!("skipped hf:{address}: {}", one_line(&error));
                     self.observer.on(Event::Note(&failure));
-                    failures.push(error);
+                    failures.push(one_line(&error));
                 }
             }
+        }
+        // Names of repositories change; a connection that does not work is another matter.
+        if !failures.is_empty() && failures.iter().all(|failure| failure.starts_with(repo::NO_REPOSITORY)) {
+            let family = &known.family.name;
+            return Err(anyhow!("`{name}` is not where it was: {}", failures.join("; "))).with_hint(|| {
+                format!(
+                    "`roci search {family}` looks for it on the hub; `roci pull hf:OWNER/REPO` fetches what it finds"
+                )
+            });
         }
         Err(no_source(&name, size.exact.as_ref().map(|exact| exact.file.as_str())))
     }

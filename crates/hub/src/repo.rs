@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 const DEFAULT_REVISION: &str = "main";
 const MAX_PAGE_BYTES: u64 = 32 << 20;
 
+/// How the error for a repository that is not there begins.
+pub(crate) const NO_REPOSITORY: &str = "the hub has no repository";
+
 /// A file of a repository, or the choice of one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
@@ -173,7 +176,7 @@ impl Spec {
                 );
             }
             404 => {
-                return Err(anyhow!("the hub has no repository `{}` at `{}`", self.repo, self.revision))
+                return Err(anyhow!("{NO_REPOSITORY} `{}` at `{}`", self.repo, self.revision))
                     .hint("check the name: hf:OWNER/REPO, as in the page's address");
             }
             _ => bail!("{} answered {}", host(endpoint), response.status()),

@@ -34,6 +34,7 @@ pub struct Entry {
     pub path: PathBuf,
     /// Of all parts.
     pub n_bytes: u64,
+    /// When the file was written or, for a name of its own, when that was given.
     pub modified: Option<SystemTime>,
     /// How it is used, where it has a name of its own.
     pub named: Option<Named>,
@@ -220,7 +221,9 @@ impl Store {
             let Some(stem) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".toml")) else { continue };
             let name = stem.replace('+', "/").replace('@', ":");
             if let Some(named) = self.read_name(&path)? {
-                entries.extend(entry(name, named.file.clone(), Some(named)));
+                // The file may be older than the name that was given to it.
+                let modified = fs::metadata(&path).and_then(|meta| meta.modified()).ok();
+                entries.extend(entry(name, named.file.clone(), Some(named)).map(|entry| Entry { modified, ..entry }));
             }
         }
         Ok(entries)

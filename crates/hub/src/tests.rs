@@ -402,6 +402,17 @@ fn names_choose_size_and_quantization_by_memory_and_say_why() {
 }
 
 #[test]
+fn a_name_whose_repositories_are_gone_says_where_to_look() {
+    let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
+    // The stand-in knows neither of its repositories.
+    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &Silent);
+    let error = fetcher.resolve("tiny:8b").unwrap_err();
+    let text = one_line(&error);
+    assert!(text.starts_with("`tiny:8b` is not where it was: the hub has no repository `owner/gone`"), "{text}");
+    assert!(text.contains("`owner/big`") && hint_of(&error).unwrap().contains("`roci search tiny`"), "{error:#}");
+}
+
+#[test]
 fn a_quantization_can_be_asked_for() {
     let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
     route_repo(&server, "owner/small", &[("small-Q4_K_M.gguf", 6), ("small-Q8_0.gguf", 10)]);
@@ -541,4 +552,18 @@ fn a_name_whose_file_is_gone_can_be_removed() {
     store.set_name("mine", &named).unwrap();
     store.remove_all().unwrap();
     assert!(!store.forget("mine").unwrap(), "everything is gone");
+}
+
+#[test]
+fn a_name_is_as_old_as_itself() {
+    let folder = TempDir::new().unwrap();
+    let store = Store::at(folder.path());
+    let file = store.model_path("tiny", "tiny.gguf");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, b"GGUF").unwrap();
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(40 * 86_400);
+    std::fs::File::options().write(true).open(&file).unwrap().set_modified(old).unwrap();
+    store.copy("tiny", "mine").unwrap();
+    let modified = |name: &str| store.entry(name).unwrap().unwrap().modified.unwrap();
+    assert!(modified("mine") > modified("tiny"), "the name was given today, the file is 40 days old");
 }

@@ -33,7 +33,7 @@ impl About {
         start: Instant,
     ) -> Result<Self> {
         let mut notes = files.notes().to_vec();
-        notes.extend(plan.device.refused.iter().cloned());
+        notes.extend(plan.device.notes());
         notes.extend(model.notes());
         if options.measures_loading {
             notes.extend(describe_loading(model)?);

@@ -21,6 +21,13 @@ use crate::{Error, Result};
 /// Something that happened to an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AnswerEvent {
+    /// So many of the prompt's tokens are read, where [`Request::progress`] asks for it.
+    Progress {
+        /// Read so far.
+        n_read: usize,
+        /// Of so many.
+        n_prompt: usize,
+    },
     /// The prompt's tokens from the second on, where they were asked for.
     Prompt(Vec<TokenLogprob>),
     /// A token was generated; what it adds to the answer follows when it is certain.
@@ -131,6 +138,7 @@ impl Answer {
         submit.stop_tokens = tokenizer.end_ids().iter().map(|&id| TokenId(id)).collect();
         submit.logprobs = request.logprobs;
         submit.prompt_logprobs = request.prompt_logprobs;
+        submit.progress = request.progress;
         submit.constraint = request.constraint.as_ref().map(Constraint::to_spec);
         submit.priority = request.priority;
         submit.group = request.group;
@@ -243,6 +251,9 @@ impl Answer {
                     // The engine's last event brings the usage.
                     self.cancel();
                 }
+            }
+            Some(Event::Progress { n_computed, n_prompt, .. }) => {
+                self.ready.push_back(AnswerEvent::Progress { n_read: n_computed, n_prompt });
             }
             Some(Event::Prompt { tokens, .. }) => {
                 let one = |engine::Scored { token, logprob, top }| TokenLogprob { token, logprob, top };

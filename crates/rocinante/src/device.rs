@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::model::DeviceChoice;
 use gpu::Vendor;
-use gpu::discovery::{Discovery, Probe};
+use gpu::discovery::Discovery;
 
 use crate::{Error, HostMemory};
 
@@ -72,10 +72,7 @@ impl Device {
                 let why = "GPUs were not looked for: this program does not call rocinante::answer_if_asked in main";
                 ChosenDevice { absent: vec![why.to_owned()], ..ChosenDevice::default() }
             }
-            Self::Auto => match Probe::this_program() {
-                Ok(probe) => ChosenDevice::of(&probe.discover()),
-                Err(error) => ChosenDevice { absent: vec![error.to_string()], ..ChosenDevice::default() },
-            },
+            Self::Auto => ChosenDevice::of(&Discovery::here()),
         }
     }
 }
@@ -83,9 +80,8 @@ impl Device {
 /// Memory that a model's weights may fill, and whose it is: that of the best GPU, else what is available of main memory;
 /// `None` where the system does not say. Asks drivers as [`Device::Auto`] does.
 pub fn model_memory() -> Option<(u64, String)> {
-    let probe = if ANSWERS_PROBES.load(Ordering::Relaxed) { Probe::this_program().ok() } else { None };
-    let gpu =
-        probe.and_then(|probe| probe.discover().best(None).map(|best| (best.memory_bytes as u64, best.name.clone())));
+    let found = if ANSWERS_PROBES.load(Ordering::Relaxed) { Discovery::here() } else { Discovery::default() };
+    let gpu = found.best(None).map(|best| (best.memory_bytes as u64, best.name.clone()));
     gpu.or_else(|| HostMemory::read().map(|memory| (memory.available_bytes, "free on this machine".to_owned())))
 }
 
@@ -95,6 +91,17 @@ impl ChosenDevice {
         match self.choice {
             DeviceChoice::Cpu => Device::Cpu,
             DeviceChoice::Gpu { vendor, ordinal } => Device::Gpu { vendor, ordinal },
+        }
+    }
+
+    /// What a person should know about the choice, a sentence each: GPUs that were passed over, and that the CPU stands
+    /// in for them where none is left.
+    pub fn notes(&self) -> Vec<String> {
+        match self.choice {
+            DeviceChoice::Cpu if !self.refused.is_empty() => {
+                vec![format!("no GPU is usable, so the model runs on the CPU: {}", self.refused.join("; "))]
+            }
+            _ => self.refused.clone(),
         }
     }
 
@@ -182,6 +189,13 @@ mod tests {
         assert!(chosen.absent[0].contains("not installed"));
         let none = ChosenDevice::of(&Discovery { devices: vec![found(0, Some("hangs"))], absent: Vec::new() });
         assert_eq!((none.choice, none.refused.len()), (DeviceChoice::Cpu, 1));
+        let [note] = &none.notes()[..] else { panic!("{none:?}") };
+        assert!(
+            note.starts_with("no GPU is usable, so the model runs on the CPU: ") && note.ends_with("hangs"),
+            "{note}"
+        );
+        assert!(chosen.notes()[0].contains("refused") && !chosen.notes()[0].contains("CPU"), "{chosen:?}");
+        assert!(Device::Cpu.choose().notes().is_empty());
     }
 
     /// Nobody calls `answer_if_asked` in a test program: starting it again as a probe would run all its tests.

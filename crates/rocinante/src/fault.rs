@@ -1,8 +1,8 @@
 //! Faults on demand, in debug builds only: what tests of recovery break engines with.
 //!
-//! `ROCI_FAULT` is a list with one item for each process of an engine, in order: `abort@40` aborts in its 40th step;
-//! also `hang`, `kill`, `panic`, `error` (the step fails), `memory` (an allocation is refused), `none`. `poison=7`, for
-//! every process, aborts in any step that has token 7.
+//! `ROCI_FAULT` is a list with one item for each process of an engine, in order: `abort@40` aborts in its 40th step,
+//! `abort@0` while it loads; also `hang`, `kill`, `panic`, `error` (the step fails), `memory` (an allocation is refused),
+//! `segv` (a page fault), `none`. `poison=7`, for every process, aborts in any step that has token 7.
 
 use ::model::Model as LoadedModel;
 use engine::Forward;
@@ -18,6 +18,20 @@ pub(crate) fn injected(model: LoadedModel, _n_before: u32) -> impl Forward {
 pub(crate) fn injected(model: LoadedModel, n_before: u32) -> impl Forward {
     let script = std::env::var("ROCI_FAULT").unwrap_or_default();
     injection::Faulty::new(model, injection::Fault::parse(&script, n_before))
+}
+
+/// Breaks this process before it loads anything, if the environment says so.
+#[cfg(not(debug_assertions))]
+pub(crate) fn while_loading(_n_before: u32) {}
+
+/// Breaks this process before it loads anything, if the environment says so.
+#[cfg(debug_assertions)]
+pub(crate) fn while_loading(n_before: u32) {
+    let script = std::env::var("ROCI_FAULT").unwrap_or_default();
+    if let injection::Fault::At(kind, 0) = injection::Fault::parse(&script, n_before) {
+        // Kinds that a step would return are none here.
+        let _ = injection::strike(kind, 0);
+    }
 }
 
 #[cfg(debug_assertions)]
@@ -43,6 +57,7 @@ mod injection {
         Panic,
         Error,
         Memory,
+        Segv,
     }
 
     impl Fault {
@@ -60,6 +75,7 @@ mod injection {
                 ("panic", FaultKind::Panic),
                 ("error", FaultKind::Error),
                 ("memory", FaultKind::Memory),
+                ("segv", FaultKind::Segv),
             ];
             let kind = kinds.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind);
             match (kind, step.parse()) {
@@ -79,23 +95,28 @@ mod injection {
         pub fn new(model: LoadedModel, fault: Fault) -> Self {
             Self { model, fault, n_steps: 0 }
         }
+    }
 
-        fn strike(&self, kind: FaultKind) -> Result<(), StepError> {
-            eprintln!("fault injected in step {}: {kind:?}", self.n_steps);
-            match kind {
-                FaultKind::Abort => std::process::abort(),
-                FaultKind::Hang => loop {
-                    std::thread::sleep(Duration::from_secs(3600));
-                },
-                FaultKind::Kill => {
-                    // Its own program's rights suffice.
-                    let _ = std::process::Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
-                    Ok(())
+    /// Breaks this process, or the step.
+    pub fn strike(kind: FaultKind, step: u64) -> Result<(), StepError> {
+        eprintln!("fault injected in step {step}: {kind:?}");
+        match kind {
+            FaultKind::Abort => std::process::abort(),
+            FaultKind::Hang => loop {
+                std::thread::sleep(Duration::from_secs(3600));
+            },
+            // The handler that Rust installs for the second signal expects it to come again.
+            FaultKind::Kill | FaultKind::Segv => {
+                let signal = if kind == FaultKind::Kill { "-9" } else { "-11" };
+                let own = std::process::id().to_string();
+                for _ in 0..2 {
+                    let _ = std::process::Command::new("kill").args([signal, &own]).status();
                 }
-                FaultKind::Panic => panic!("a fault was injected"),
-                FaultKind::Error => Err("a fault was injected".into()),
-                FaultKind::Memory => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u8; 1 << 40]>()),
+                Ok(())
             }
+            FaultKind::Panic => panic!("a fault was injected"),
+            FaultKind::Error => Err("a fault was injected".into()),
+            FaultKind::Memory => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u8; 1 << 40]>()),
         }
     }
 
@@ -119,9 +140,9 @@ mod injection {
         fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {
             self.n_steps += 1;
             match self.fault {
-                Fault::At(kind, step) if step == self.n_steps => self.strike(kind)?,
+                Fault::At(kind, step) if step == self.n_steps => strike(kind, self.n_steps)?,
                 Fault::Poison(token) if batch.tokens.iter().any(|other| other.0 == token) => {
-                    self.strike(FaultKind::Abort)?
+                    strike(FaultKind::Abort, self.n_steps)?
                 }
                 _ => {}
             }

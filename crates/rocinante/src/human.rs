@@ -17,9 +17,19 @@ pub fn human_bytes(n_bytes: u64) -> String {
     }
 }
 
+/// A number of things: `1 request`, `2 requests`.
+pub fn counted(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_is_singular() {
+        assert_eq!([0, 1, 2].map(|n| counted(n, "token")), ["0 tokens", "1 token", "2 tokens"]);
+    }
 
     #[test]
     fn counts_bytes_for_people() {

@@ -59,7 +59,7 @@ pub use crate::answer::{Answer, AnswerEvent, AnswerStream, AnswerUsage, Finish, 
 pub use crate::device::{ChosenDevice, Device, answer_if_asked, device_names, model_memory};
 pub use crate::error::{Error, Result};
 pub use crate::host_memory::{HostMemory, peak_bytes};
-pub use crate::human::human_bytes;
+pub use crate::human::{counted, human_bytes};
 pub use crate::load_plan::{LoadPlan, Schedule};
 pub use crate::masks::ConstraintGuard;
 pub use crate::memory_plan::{DeviceMemory, MemoryFit, MemoryKind, NoRoom};

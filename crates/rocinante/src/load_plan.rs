@@ -13,7 +13,7 @@ use weights::Checkpoint;
 use crate::device::ChosenDevice;
 use crate::memory_plan::{self, DeviceMemory, MemoryFit, MemoryKind, WantedContext};
 use crate::options::{Options, Scheduling, StepSizes, Workload};
-use crate::{Error, Result};
+use crate::{Error, Result, counted};
 
 /// A context that nobody asked for is at most this.
 const DEFAULT_CONTEXT: usize = 8192;
@@ -50,7 +50,8 @@ pub struct Schedule {
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { max_running, max_batch_tokens, prefill_chunk, .. } = self;
-        write!(f, "{max_running} requests at once, steps of {max_batch_tokens} tokens, {prefill_chunk} of them prompts")
+        let (requests, tokens) = (counted(*max_running, "request"), counted(*max_batch_tokens, "token"));
+        write!(f, "{requests} at once, steps of {tokens}, {prefill_chunk} of them prompts")
     }
 }
 

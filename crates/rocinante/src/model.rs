@@ -79,8 +79,10 @@ impl Model {
         let tokenizer = Arc::new(tokenizer?);
         let template = template(&files, options, &tokenizer)?;
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
-        about.notes.extend(chosen.refused.iter().cloned());
-        about.plan.device = chosen;
+        about.notes.extend(chosen.notes());
+        if about.plan.options.device == chosen.choice {
+            about.plan.device = chosen;
+        }
         let path = path.to_owned();
         Ok(Self { path, tokenizer, template, masks, handle, about, profiler: None, watch: Some(watch) })
     }
@@ -108,7 +110,8 @@ impl Model {
         let profiler = model.profiler();
         let about = About::of(files, options, plan, &model, start)?;
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
-        let handle = engine::start(model, about.engine_options(), Some(Box::new(masks.clone())));
+        let engine_options = engine::EngineOptions { tells_cache: options.tells_cache, ..about.engine_options() };
+        let handle = engine::start(model, engine_options, Some(Box::new(masks.clone())));
         let path = files.path().to_owned();
         Ok(Self { path, tokenizer, template, masks, handle, about, profiler, watch: None })
     }

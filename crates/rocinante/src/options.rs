@@ -44,6 +44,8 @@ pub struct Options {
     pub step_deadline: Duration,
     /// A chat template (Jinja) to use instead of the files' own.
     pub chat_template: Option<String>,
+    /// Tell what happens to the prefix cache, for routers; see [`Handle::kv_log`](engine::Handle::kv_log).
+    pub tells_cache: bool,
     /// Measures the bus to the GPU, so that the notes say how well loading used it.
     pub measures_loading: bool,
     /// Hears how far the compilation of GPU kernels is, where they were not compiled before.
@@ -73,6 +75,7 @@ impl Default for Options {
             watch: Watch::Off,
             step_deadline: Duration::from_secs(120),
             chat_template: None,
+            tells_cache: false,
             measures_loading: false,
             on_compile: None,
             constraint_guard: None,

@@ -14,7 +14,7 @@ use ::model::DeviceChoice;
 use engine::Handle;
 use serde::{Deserialize, Serialize};
 use worker::wire::Patience;
-use worker::{Notice, Opened, Policy, Program, StartError, Supervisor, Watch};
+use worker::{Notice, Opened, Policy, Program, StartError, Supervisor, Watch, What};
 
 use crate::about::About;
 use crate::device::Device;
@@ -38,6 +38,7 @@ pub struct EngineProcess {
     args: Vec<OsString>,
     max_deaths: usize,
     only_for_gpus: bool,
+    falls_back: bool,
     hear: worker::Hear,
 }
 
@@ -52,6 +53,7 @@ impl EngineProcess {
             args: args.into_iter().collect(),
             max_deaths: Policy::default().max_deaths,
             only_for_gpus: false,
+            falls_back: false,
             hear: Arc::new(|_| {}),
         })
     }
@@ -64,6 +66,11 @@ impl EngineProcess {
     /// Models on the CPU stay in this process.
     pub fn only_for_gpus(self) -> Self {
         Self { only_for_gpus: true, ..self }
+    }
+
+    /// A GPU whose processes die too often is given up for the CPU, which goes on with the requests.
+    pub fn or_on_the_cpu(self) -> Self {
+        Self { falls_back: true, ..self }
     }
 
     /// Hears what becomes of the process. Must not block.
@@ -99,7 +106,9 @@ pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> 
     // The child may have another working folder one day; the parent's is what the path was meant in.
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let load = Load { path, options: options.clone() };
-    let started = Supervisor::start(program, policy, load, pinned, Arc::clone(&process.hear));
+    let fallback = (process.falls_back && options.device != Device::Cpu).then_some(on_the_cpu as fn(&Load) -> Load);
+    let what = What { first: load, fallback };
+    let started = Supervisor::start(program, policy, what, pinned, Arc::clone(&process.hear));
     started.map_err(|error| match error {
         StartError::Refused(why) => Error::Load(why),
         StartError::Died(why) => Error::Stopped(why),
@@ -124,6 +133,10 @@ fn pinned(load: &Load, about: &About) -> Load {
     Load { path: load.path.clone(), options }
 }
 
+fn on_the_cpu(load: &Load) -> Load {
+    Load { path: load.path.clone(), options: Options { device: Device::Cpu, ..load.options.clone() } }
+}
+
 /// Runs an engine for the process that started this one, until that process is gone. Its standard input is the
 /// connection: nothing may have read from it.
 pub fn serve_engine() -> std::result::Result<(), worker::ChildError> {
@@ -134,6 +147,7 @@ pub fn serve_engine() -> std::result::Result<(), worker::ChildError> {
 
 fn open(load: Load, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<About>> {
     let Load { path, options } = load;
+    crate::fault::while_loading(n_before);
     let start = Instant::now();
     match options.quantize {
         Some(mix) => say(format!("quantizing the weights to {}", mix.name)),
@@ -152,7 +166,8 @@ fn open(load: Load, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<About>
     });
     let max_queue = about.plan.schedule.max_queue;
     // The parent bounds the queue; here everything it has taken on must fit at once.
-    let engine_options = engine::EngineOptions { max_queue: usize::MAX >> 1, ..about.engine_options() };
+    let (max_all, tells_cache) = (usize::MAX >> 1, options.tells_cache);
+    let engine_options = engine::EngineOptions { max_queue: max_all, tells_cache, ..about.engine_options() };
     let model = crate::fault::injected(model, n_before);
     let engine = engine::start(model, engine_options, Some(Box::new(masks)));
     let factor = if about.plan.options.device == DeviceChoice::Cpu { CPU_PATIENCE } else { GPU_PATIENCE };

@@ -30,6 +30,8 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// The same for the tokens of the prompt.
     pub prompt_logprobs: bool,
+    /// Report how much of a long prompt is read.
+    pub progress: bool,
     /// Higher goes first.
     pub priority: i32,
     /// Requests of one group take turns with those of other groups.
@@ -45,6 +47,7 @@ impl Default for Request {
             constraint: None,
             logprobs: None,
             prompt_logprobs: false,
+            progress: false,
             priority: 0,
             group: 0,
         }

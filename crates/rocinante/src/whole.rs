@@ -41,6 +41,7 @@ impl WholeAnswer {
     /// Adds what happened.
     pub fn add(&mut self, event: AnswerEvent) {
         match event {
+            AnswerEvent::Progress { .. } => {}
             AnswerEvent::Prompt(tokens) => self.prompt = tokens,
             AnswerEvent::Token(token) => self.tokens.push(token),
             AnswerEvent::Piece(piece) => self.add_piece(piece),

@@ -34,6 +34,8 @@ pub struct Ask {
     pub max_tokens: Option<usize>,
     /// Control tokens in messages are read as such.
     pub parses_specials: bool,
+    /// With how much of the prompt is read, while it is.
+    pub progress: bool,
 }
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -81,6 +83,7 @@ pub async fn prepare(app: &App, model: &Arc<Loaded>, mut ask: Ask, caller: Calle
             max_tokens,
             logprobs: ask.logprobs,
             prompt_logprobs: false,
+            progress: ask.progress,
             constraint,
             n: ask.n,
             caller,

@@ -9,7 +9,8 @@ use futures_util::future::{BoxFuture, Shared};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// A model on its way into memory; everyone who asks for it waits for the same one.
@@ -28,7 +29,7 @@ pub struct Entry {
     /// Other names it answers to.
     pub aliases: Vec<String>,
     pub path: PathBuf,
-    /// Seconds since 1970 at which its file was made.
+    /// Seconds since 1970 at which it was made.
     pub created_s: u64,
     pub file_bytes: u64,
     /// How it is used, where its name says so.
@@ -47,6 +48,10 @@ pub struct Entry {
     last_used_ms: AtomicU64,
     loaded_ms: AtomicU64,
     stay: Mutex<Option<Stay>>,
+    /// Why the last engine's process died.
+    pub trouble: watch::Sender<Option<String>>,
+    /// Why it is not loaded any more: its engines died while they loaded it.
+    given_up: Mutex<Option<String>>,
 }
 
 impl Entry {
@@ -69,7 +74,16 @@ impl Entry {
             last_used_ms: AtomicU64::new(0),
             loaded_ms: AtomicU64::new(0),
             stay: Mutex::default(),
+            trouble: watch::Sender::default(),
+            given_up: Mutex::default(),
         })
+    }
+
+    /// The same, made at another time than its file.
+    #[must_use]
+    pub fn made_at(self, time: SystemTime) -> Self {
+        let created_s = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        Self { created_s, ..self }
     }
 
     /// The same under other names.
@@ -128,13 +142,12 @@ impl Entry {
         Some(self.end(model))
     }
 
-    /// The last reference ends the engine's thread, which is waited for: not on a thread that serves.
+    /// Its engine's end is waited for: not on a thread that serves.
     fn end(&self, model: Arc<Loaded>) -> JoinHandle<()> {
         let past = Arc::clone(&self.past);
         tokio::task::spawn_blocking(move || {
-            let stats = model.engine().stats().unwrap_or_else(|_| model.engine().latest_stats());
+            let stats = model.end();
             add_counters(&mut past.lock().unwrap_or_else(PoisonError::into_inner), &stats);
-            drop(model);
         })
     }
 
@@ -142,14 +155,26 @@ impl Entry {
     pub fn counters(&self) -> Stats {
         let mut sum = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(model) = self.loaded() {
-            add_counters(&mut sum, &model.engine().latest_stats());
+            add_counters(&mut sum, &model.counters());
         }
         sum
     }
 
     /// Why its engine is not started again. Unloading it gives it another chance.
     pub fn unavailable(&self) -> Option<String> {
-        self.loaded().and_then(|model| model.unavailable())
+        let given_up = || self.given_up.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.loaded().and_then(|model| model.unavailable()).or_else(given_up)
+    }
+
+    /// It is not loaded again until [`unavailable`](Self::unavailable) is set to nothing.
+    pub fn set_unavailable(&self, why: Option<String>) {
+        *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Why it is still being loaded: engines died of it.
+    pub fn loading_trouble(&self) -> Option<String> {
+        let trouble = self.trouble.borrow().clone();
+        trouble.filter(|_| self.is_loading())
     }
 
     /// In memory, and nobody but the registry holds it.

@@ -118,6 +118,7 @@ impl Gate {
             has_rivals: access.keys.all().len() > 1,
             keeps_models: !key.may_unload && !key.is_admin,
             is_guest: !key.is_admin,
+            max_tokens: key.request_tokens,
         };
         Ok(Client {
             caller,
@@ -277,7 +278,8 @@ fn refuse(refused: Refused) -> ApiError {
             ApiError::busy(text, retry_after_s).code("insufficient_quota")
         }
         Refused::Concurrent(max) => {
-            ApiError::busy(format!("this key may have {max} requests at once"), 1).code("rate_limit_exceeded")
+            let requests = rocinante::counted(max as usize, "request");
+            ApiError::busy(format!("this key may have {requests} at once"), 1).code("rate_limit_exceeded")
         }
     }
 }

@@ -28,6 +28,8 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// The same for the tokens of the prompt.
     pub prompt_logprobs: bool,
+    /// With how much of the prompt is read, while it is.
+    pub progress: bool,
     /// Which texts are possible.
     pub constraint: Option<Constraint>,
     /// Answers to the same prompt.
@@ -46,6 +48,8 @@ pub struct Caller {
     pub keeps_models: bool,
     /// It has a key that sees only what is its own, and adds and removes no models.
     pub is_guest: bool,
+    /// Tokens that a request may ask for, its prompt and all its answers together.
+    pub max_tokens: Option<u64>,
 }
 
 /// The answers to one request, as they grow.
@@ -82,6 +86,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         let text: String = request.prompt.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
         tracing::info!(model = model.name, prompt = text, "prompt");
     }
+    check_cost(model.n_ctx(), request)?;
     let mut open = Vec::with_capacity(request.n);
     for index in 0..request.n {
         let mut wanted = rocinante::Request {
@@ -90,6 +95,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             constraint: request.constraint.clone(),
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
+            progress: request.progress,
             priority: request.caller.priority,
             group: request.caller.group,
             ..rocinante::Request::default()
@@ -116,6 +122,25 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
     Ok(Answers { open, deadline, is_cut: app.state.cut_signal() })
 }
 
+/// What a request may cost at most must be within what its key allows.
+fn check_cost(n_ctx: usize, request: &Request) -> Result<()> {
+    let n_prompt = request.prompt.len();
+    let n_room = n_ctx.saturating_sub(n_prompt);
+    let n_answer = request.max_tokens.map_or(n_room, |n| n.min(n_room));
+    let n_tokens = n_prompt as u64 + n_answer as u64 * request.n as u64;
+    match request.caller.max_tokens.filter(|&max| n_tokens > max) {
+        None => Ok(()),
+        Some(max) => {
+            let text = format!(
+                "a request of this key may take {max} tokens; this one may take {n_tokens}: a prompt of {n_prompt} and {} \
+                 answers of up to {n_answer}; lower max_tokens or n",
+                request.n
+            );
+            Err(ApiError::bad(text).code("request_too_large").param("max_tokens"))
+        }
+    }
+}
+
 /// The seed of one of several answers: the first has the one that was asked for, the others none that a neighbouring
 /// seed leads to.
 fn seed_of(seed: u64, choice: usize) -> u64 {
@@ -129,7 +154,8 @@ pub fn take_turn(model: &Loaded, caller: Caller) -> Result<Option<Turn>> {
     }
     model.shares.enter(caller.group).map(Some).map_err(|n| {
         metrics::refused();
-        let text = format!("{n} requests of this key wait already, and others share the queue");
+        let waiting = rocinante::counted(n, "request");
+        let text = format!("{waiting} of this key waiting already, and others share the queue");
         ApiError::busy(text, retry_after_s(model)).code("queue_full")
     })
 }

@@ -104,6 +104,12 @@ pub async fn ready(Shared(app): Shared<Arc<App>>) -> (StatusCode, Json<Value>) {
         let body = json!({"status": "unavailable", "models": unavailable, "loaded": loaded});
         return (StatusCode::SERVICE_UNAVAILABLE, Json(body));
     }
+    let troubled: serde_json::Map<String, Value> =
+        entries.iter().filter_map(|entry| Some((entry.name.clone(), entry.loading_trouble()?.into()))).collect();
+    if !troubled.is_empty() {
+        let body = json!({"status": "loading", "models": troubled, "loaded": loaded});
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(body));
+    }
     let gone = entries.iter().filter(|entry| entry.loaded().is_none() && !entry.path.exists());
     let gone: Vec<&str> = gone.map(|entry| entry.name.as_str()).collect();
     match gone.is_empty() {

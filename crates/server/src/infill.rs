@@ -99,6 +99,7 @@ pub async fn create(
         max_tokens,
         logprobs: None,
         prompt_logprobs: false,
+        progress: false,
         constraint: None,
         n: 1,
         caller,
@@ -135,7 +136,9 @@ impl Encoder for InfillEncoder {
         match update {
             AnswerEvent::Piece(Piece::Text { text, .. }) => vec![json!({"content": text, "stop": false}).into()],
             AnswerEvent::Finished(Finished { finish, usage, .. }) => vec![last(&self.model, "", &usage, finish).into()],
-            AnswerEvent::Piece(_) | AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => Vec::new(),
+            AnswerEvent::Piece(_) | AnswerEvent::Progress { .. } | AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => {
+                Vec::new()
+            }
         }
     }
 

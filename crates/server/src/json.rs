@@ -263,21 +263,30 @@ fn count_values(bytes: &[u8]) -> usize {
 }
 
 fn parse_noting<T: DeserializeOwned>(bytes: &[u8], note: &mut dyn FnMut(String)) -> Result<T, ApiError> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(ApiError::bad("the request's body is empty: send a JSON object"));
+    }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     // It writes `?` for what may be there or not.
     let mut note = |path: serde_ignored::Path<'_>| note(path.to_string().replace(".?", ""));
     let noting = serde_ignored::Deserializer::new(&mut reader, &mut note);
     let value = serde_path_to_error::deserialize(noting).map_err(|error| {
-        let path = error.path().to_string();
-        let param = (path != ".").then_some(path);
+        use serde_json::error::Category;
         let what = in_words(&error.inner().to_string());
+        // Where the text itself is broken, the field that was being read is a matter of chance.
+        if matches!(error.inner().classify(), Category::Syntax | Category::Eof) {
+            return ApiError::bad(format!("the request's body is not valid JSON: {what}"));
+        }
+        // A `?` stands for a value without a name.
+        let path = error.path().to_string();
+        let param = (path != "." && path != "?").then_some(path);
         let text = match &param {
             Some(path) => format!("`{path}`: {what}"),
             None => format!("the request's body is not what was expected: {what}"),
         };
         ApiError { param, ..ApiError::bad(text) }
     })?;
-    let rest = |error| ApiError::bad(format!("the request's body is not what was expected: {error}"));
+    let rest = |error| ApiError::bad(format!("the request's body is not valid JSON: {error}"));
     reader.end().map_err(rest)?;
     Ok(value)
 }
@@ -325,7 +334,10 @@ mod tests {
             &format!("`n`: invalid value: integer `-1`, expected a whole number from 0 {at} 8"),
             Some("n"),
         );
-        check("{}}", &format!("the request's body is not what was expected: trailing characters {at} 3"), None);
+        check("{}}", &format!("the request's body is not valid JSON: trailing characters {at} 3"), None);
+        check(r#"{"n": "#, &format!("the request's body is not valid JSON: EOF while parsing a value {at} 6"), None);
+        check(r#"{"n": 1, }"#, &format!("the request's body is not valid JSON: trailing comma {at} 10"), None);
+        check(" ", "the request's body is empty: send a JSON object", None);
     }
 
     /// However many large bodies come at once, those that wait are not read.

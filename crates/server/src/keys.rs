@@ -11,8 +11,7 @@ use std::path::Path;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 /// What a line may say after the hash.
-const SETTINGS: &str =
-    "[rate=N] [concurrent=N] [priority=N|CLASS] [day-tokens=N] [month-tokens=N] [unload=yes] [admin=yes]";
+const SETTINGS: &str = "[rate=N] [concurrent=N] [priority=N|CLASS] [request-tokens=N] [day-tokens=N] [month-tokens=N] [unload=yes] [admin=yes]";
 
 /// Priorities by name. A point of priority is worth 16 turns.
 const CLASSES: [(&str, i32); 4] = [("batch", -4), ("low", -1), ("normal", 0), ("high", 1)];
@@ -27,6 +26,8 @@ pub struct Key {
     /// Requests at once.
     pub concurrent: Option<u32>,
     pub priority: i32,
+    /// Tokens that one request may ask for: its prompt and all its answers.
+    pub request_tokens: Option<u64>,
     /// Tokens a day and a month, prompts and answers together.
     pub day_tokens: Option<u64>,
     pub month_tokens: Option<u64>,
@@ -94,6 +95,7 @@ fn parse_line(line: &str) -> Result<Key> {
         rate: None,
         concurrent: None,
         priority: 0,
+        request_tokens: None,
         day_tokens: None,
         month_tokens: None,
         may_unload: false,
@@ -113,6 +115,7 @@ fn parse_line(line: &str) -> Result<Key> {
             "rate" => key.rate = Some(small()?),
             "concurrent" => key.concurrent = Some(small()?),
             "priority" => key.priority = priority(value).with_context(|| format!("`{word}`"))?,
+            "request-tokens" => key.request_tokens = Some(number().ok_or_else(bad)?),
             "day-tokens" => key.day_tokens = Some(number().ok_or_else(bad)?),
             "month-tokens" => key.month_tokens = Some(number().ok_or_else(bad)?),
             "unload" => key.may_unload = flag()?,

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use hub::{Fetcher, Modelfile, Named, NotFound, Observer, Resolved, Silent, Store, hint};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How often it is looked for models whose digest is not known.
 const DIGEST_CHECK: Duration = Duration::from_secs(5);
@@ -22,7 +22,11 @@ pub fn offered() -> anyhow::Result<Vec<Entry>> {
 
 fn of_store(entry: hub::Entry) -> std::io::Result<Entry> {
     let digest = entry.digest();
-    Ok(named(entry.name, &entry.path, entry.named.as_ref())?.with_digest(digest))
+    let made = named(entry.name, &entry.path, entry.named.as_ref())?.with_digest(digest);
+    Ok(match entry.modified {
+        Some(modified) => made.made_at(modified),
+        None => made,
+    })
 }
 
 /// A model under a name, used as the store says.
@@ -92,7 +96,7 @@ pub fn create(name: &str, recipe: &Modelfile, observer: &dyn Observer) -> Result
         .set_name(name, &made)
         .map_err(|error| ApiError { status: StatusCode::BAD_REQUEST, ..failed(&error) })?;
     let made = named(hub::normal_name(name).to_owned(), &base.path, Some(&made));
-    made.map_err(|error| ApiError::internal(format!("`{name}`: {error}")))
+    made.map(|entry| entry.made_at(SystemTime::now())).map_err(|error| ApiError::internal(format!("`{name}`: {error}")))
 }
 
 /// Gives a model of the store another name. Blocks.

@@ -110,6 +110,7 @@ pub async fn completion(
             max_tokens,
             logprobs: n_probs.map(|n| n as usize),
             prompt_logprobs: false,
+            progress: false,
             constraint: constraint.clone(),
             n: 1,
             caller,
@@ -215,7 +216,9 @@ impl Encoder for CompletionEncoder {
             AnswerEvent::Finished(Finished { finish, usage, stop }) => {
                 vec![frame.last(choice, "", &usage, finish, stop.as_deref()).into()]
             }
-            AnswerEvent::Piece(_) | AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => Vec::new(),
+            AnswerEvent::Piece(_) | AnswerEvent::Progress { .. } | AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => {
+                Vec::new()
+            }
         }
     }
 

@@ -6,7 +6,9 @@ use super::error::{ApiError, Result};
 use super::metrics;
 use super::pace::Pace;
 use super::preset::Preset;
+use super::shared::Shared;
 use super::shares::Shares;
+use engine::Stats;
 #[cfg(unix)]
 use rocinante::EngineNotice;
 use rocinante::{ConstraintGuard, EnginePhase, EngineStatus, Model, Options, Template, TokenId, human_bytes};
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use text::answer::AnswerFormat;
 use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
+use tokio::sync::watch;
 
 /// Texts of more bytes per token of the context are looked at piece by piece.
 const USUAL_TOKEN_BYTES: usize = 8;
@@ -32,7 +35,7 @@ pub struct Loaded {
     pub preset: Arc<Preset>,
     /// The chat template that the name says to use instead of the file's.
     template: Option<Template>,
-    model: Model,
+    model: Arc<Shared>,
 }
 
 impl Deref for Loaded {
@@ -44,11 +47,23 @@ impl Deref for Loaded {
 }
 
 impl Loaded {
-    /// Loads it; constraints are tried out in a child process first.
-    pub fn open(name: &str, path: &Path, preset: &Arc<Preset>, options: &Options) -> rocinante::Result<Self> {
+    /// Loads it; constraints are tried out in a child process first. `trouble` hears of engines that die.
+    pub fn open(
+        name: &str,
+        path: &Path,
+        preset: &Arc<Preset>,
+        options: &Options,
+        trouble: watch::Sender<Option<String>>,
+    ) -> rocinante::Result<Self> {
         let guard = ConstraintGuard::new(constraint_probe::check);
         let options = Options { constraint_guard: Some(guard), ..options.clone() };
-        let model = Model::open_with(path, &watched(name, options))?;
+        let model = Model::open_with(path, &watched(name, options, trouble))?;
+        let shared = Shared::new(std::fs::canonicalize(path).ok(), model);
+        Self::sharing(name, preset, Arc::new(shared))
+    }
+
+    /// The same model under another name.
+    pub fn sharing(name: &str, preset: &Arc<Preset>, model: Arc<Shared>) -> rocinante::Result<Self> {
         let schedule = model.plan().schedule;
         let own = |source: &String| Template::new(Some(source.clone()), model.tokenizer());
         Ok(Self {
@@ -60,6 +75,24 @@ impl Loaded {
             preset: Arc::clone(preset),
             model,
         })
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.model
+    }
+
+    /// What its engine counted that belongs to its name.
+    pub fn counters(&self) -> Stats {
+        self.model.counters(&self.name)
+    }
+
+    /// Its name leaves: the engine ends unless another name uses it. Returns what was counted for it.
+    pub fn end(&self) -> Stats {
+        if Arc::strong_count(&self.model) == 1 || !self.is_alive() {
+            // The engine's last counters come with its end.
+            self.engine().shutdown();
+        }
+        self.model.settle(&self.name)
     }
 
     pub fn template(&self) -> &Template {
@@ -160,7 +193,7 @@ impl Loaded {
 
 /// What becomes of its engine's process is logged and counted.
 #[cfg(unix)]
-fn watched(name: &str, mut options: Options) -> Options {
+fn watched(name: &str, mut options: Options, trouble: watch::Sender<Option<String>>) -> Options {
     let name = name.to_owned();
     if options.process.is_some() {
         metrics::engine_died(&name, 0, 0, 0);
@@ -168,9 +201,10 @@ fn watched(name: &str, mut options: Options) -> Options {
     let hear = move |notice: &EngineNotice| match notice {
         EngineNotice::Progress(text) => tracing::debug!(model = name, "{text}"),
         EngineNotice::Stderr(line) => tracing::info!(model = name, "engine: {line}"),
-        EngineNotice::Resumed { .. } => tracing::warn!(model = name, "{notice}"),
+        EngineNotice::Resumed { .. } | EngineNotice::FellBack => tracing::warn!(model = name, "{notice}"),
         EngineNotice::Died { death, n_kept, n_refused, .. } => {
             metrics::engine_died(&name, 1, *n_kept, *n_refused);
+            trouble.send_replace(Some(death.to_string()));
             let last_words = death.stderr.join(" | ");
             tracing::error!(model = name, age_s = death.age.as_secs(), last_words, "{notice}");
         }
@@ -181,7 +215,7 @@ fn watched(name: &str, mut options: Options) -> Options {
 }
 
 #[cfg(not(unix))]
-fn watched(_name: &str, options: Options) -> Options {
+fn watched(_name: &str, options: Options, _trouble: watch::Sender<Option<String>>) -> Options {
     options
 }
 

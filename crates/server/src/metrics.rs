@@ -71,7 +71,9 @@ fn describe() {
     describe_counter!("roci_key_tokens_total", "Tokens that the requests of a key took");
     describe_counter!("roci_key_requests_total", "Requests of a key");
     describe_gauge!("roci_kept_bytes", "What the server keeps for clients, reckoned");
-    describe_gauge!("roci_models_loaded", "Models in memory");
+    describe_gauge!("roci_models_loaded", "Models in memory; names of one file are one");
+    describe_counter!("roci_kv_events_total", "Changes of prefix caches that were published");
+    describe_counter!("roci_kv_events_skipped_total", "Batches of them that a slow reader did not get");
     describe_gauge!("roci_info", "The version of this program");
 }
 
@@ -177,7 +179,7 @@ pub fn render(app: &App) -> String {
     for (what, n_bytes) in kept(app) {
         gauge!("roci_kept_bytes", "what" => what).set(n_bytes as f64);
     }
-    gauge!("roci_models_loaded").set(app.models.loaded().count() as f64);
+    gauge!("roci_models_loaded").set(app.models.n_engines() as f64);
     for model in app.models.loaded() {
         let (stats, name) = (model.engine().latest_stats(), model.name.clone());
         let labels = || [("model_name", name.clone())];

@@ -7,13 +7,17 @@ pub use super::entry::{Entry, Stay};
 
 use super::entry::Loading;
 use super::error::{ApiError, Result};
+use super::kv_events::Publisher;
 use super::library;
 use super::loaded::Loaded;
 use super::patience::{LoadClock, Patience};
+use super::shared::Shared;
 use axum::http::StatusCode;
 use futures_util::FutureExt;
+use std::collections::HashSet;
+use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Requests for a model that has no room wait this long before they are told to come back. Time in which another model
@@ -49,6 +53,7 @@ pub struct Registry {
     /// One model is loaded or dropped at a time, in the order in which they were asked for.
     change: tokio::sync::Mutex<()>,
     clock: LoadClock,
+    kv_events: OnceLock<Arc<Publisher>>,
 }
 
 fn unavailable(entry: &Entry, why: &str) -> ApiError {
@@ -75,12 +80,24 @@ impl Registry {
             seeking: tokio::sync::Mutex::new(()),
             change: tokio::sync::Mutex::new(()),
             clock: LoadClock::default(),
+            kv_events: OnceLock::new(),
         })
     }
 
     /// All models, as they are now.
     pub fn entries(&self) -> Vec<Arc<Entry>> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Engines that are loaded from now on tell this what happens to their caches.
+    pub fn publish_to(&self, publisher: Arc<Publisher>) {
+        let _ = self.kv_events.set(publisher);
+    }
+
+    /// Engines in memory: names of one file share one.
+    pub fn n_engines(&self) -> usize {
+        let engines: HashSet<*const Shared> = self.loaded().map(|model| Arc::as_ptr(model.shared())).collect();
+        engines.len()
     }
 
     /// The models in memory.
@@ -106,6 +123,14 @@ impl Registry {
             (None, [only]) if !self.is_strict => Ok(Arc::clone(only)),
             (None, [first, ..]) if name.is_empty() && (!self.is_strict || self.offer != Offer::Given) => {
                 Ok(Arc::clone(first))
+            }
+            _ if name.is_empty() => {
+                let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+                let text = match names.is_empty() {
+                    true => "`model` is empty, and no model is here; `roci pull NAME` fetches one".to_owned(),
+                    false => format!("`model` is empty; name one of: {}", names.join(", ")),
+                };
+                Err(ApiError::bad(text).code("model_not_found").param("model"))
             }
             (None, []) => {
                 let text = format!("there is no model `{name}` here, and no other; `roci pull NAME` fetches one");
@@ -190,12 +215,17 @@ impl Registry {
         loaded
     }
 
-    /// Loads the model that was named first, if models were named. Who started the server hears what is wrong with it, not the log.
+    /// Loads the model that was named first, if models were named. Who started the server hears what is wrong with it,
+    /// not the log. Where its engine dies, others are tried while the server answers, and `/ready` says why it waits.
     pub async fn load_first(self: &Arc<Self>) -> Result<()> {
-        match self.entries().first().filter(|_| self.offer == Offer::Given) {
-            Some(first) => self.loading(first).await.map(drop),
-            None => Ok(()),
-        }
+        let entries = self.entries();
+        let Some(first) = entries.first().filter(|_| self.offer == Offer::Given) else { return Ok(()) };
+        let mut trouble = first.trouble.subscribe();
+        let loaded = tokio::select! {
+            loaded = self.loading(first) => loaded.map(drop),
+            _ = trouble.wait_for(Option::is_some) => Ok(()),
+        };
+        loaded.or_else(|error| if first.unavailable().is_some() { Ok(()) } else { Err(error) })
     }
 
     /// The load that is under way, or a new one. It goes on when nobody waits for it any more.
@@ -229,14 +259,23 @@ impl Registry {
         if let Some(unloading) = entry.discard() {
             let _ = unloading.await;
         }
+        if let Some(shared) = self.engine_of(&entry.path) {
+            let model = Loaded::sharing(&entry.name, &entry.preset, shared);
+            let model = Arc::new(model.map_err(|error| ApiError::internal(error.to_string()))?);
+            tracing::info!(model = entry.name, "uses the engine of another name of the same file");
+            entry.set(Arc::clone(&model));
+            return Ok(model);
+        }
         let room = self.make_room(&patience).await;
         self.entries().iter().for_each(|entry| entry.is_leaving.store(false, Ordering::Release));
         room?;
         let (name, path, options) = (entry.name.clone(), entry.path.clone(), self.options.clone());
-        let preset = Arc::clone(&entry.preset);
+        let (preset, trouble) = (Arc::clone(&entry.preset), entry.trouble.clone());
+        trouble.send_replace(None);
         let start = Instant::now();
         let running = self.clock.begin();
-        let loaded = tokio::task::spawn_blocking(move || Loaded::open(&name, &path, &preset, &options)).await;
+        let open = move || Loaded::open(&name, &path, &preset, &options, trouble);
+        let loaded = tokio::task::spawn_blocking(open).await;
         drop(running);
         let failed = |text: String| {
             // Where files are is nobody's business.
@@ -246,6 +285,10 @@ impl Registry {
         };
         let model = match loaded {
             Ok(Ok(model)) => Arc::new(model),
+            Ok(Err(rocinante::Error::Stopped(why))) => {
+                entry.set_unavailable(Some(why.clone()));
+                return Err(unavailable(entry, &why));
+            }
             Ok(Err(error)) => return Err(failed(error.to_string())),
             Err(error) => return Err(failed(error.to_string())),
         };
@@ -253,18 +296,30 @@ impl Registry {
         for note in model.absent_gpus().iter().chain(model.notes()) {
             tracing::info!(model = entry.name, "{note}");
         }
+        if let Some(publisher) = self.kv_events.get() {
+            publisher.follow(&entry.name, model.engine().kv_log());
+        }
         entry.set(Arc::clone(&model));
         Ok(model)
     }
 
+    /// The engine of another name of this file, if one is in memory and stays there.
+    fn engine_of(&self, path: &Path) -> Option<Arc<Shared>> {
+        let file = std::fs::canonicalize(path).ok()?;
+        let staying = self.entries().into_iter().filter(|entry| !entry.is_leaving.load(Ordering::Acquire));
+        let found =
+            staying.filter_map(|entry| entry.loaded()).find(|model| model.is_alive() && model.shared().is_of(&file));
+        found.map(|model| Arc::clone(model.shared()))
+    }
+
     fn no_room(&self) -> ApiError {
-        ApiError::busy(format!("{} models are in use and no more fit", self.max_loaded), 5)
+        ApiError::busy(format!("{} in use and no more fit", rocinante::counted(self.max_loaded, "model")), 5)
     }
 
     /// Drops models that nobody uses, least recently used first, until one more fits.
     async fn make_room(&self, patience: &Patience<'_>) -> Result<()> {
         loop {
-            if self.loaded().count() < self.max_loaded {
+            if self.n_engines() < self.max_loaded {
                 return Ok(());
             }
             let entries = self.entries();
@@ -307,6 +362,7 @@ impl Registry {
     /// for it in the meantime.
     pub async fn unload(&self, entry: &Entry) {
         entry.set_stay(Some(Stay::For(Duration::ZERO)));
+        entry.set_unavailable(None);
         for _ in 0..LEAVE_CHECKS {
             let change = self.change.lock().await;
             let is_wanted = entry.time_to_stay(self.idle_unload) != Some(Duration::ZERO);

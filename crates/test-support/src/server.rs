@@ -4,7 +4,7 @@ use crate::roci::Roci;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -39,6 +39,11 @@ impl Server {
         let mut command = roci.command(args);
         command.envs(envs.iter().copied());
         command.args(["--port", "0", "--device", device, "--threads", "1"]);
+        Self::of(command)
+    }
+
+    /// The server that a command starts, when it listens.
+    pub fn of(mut command: Command) -> Self {
         let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let mut before = String::new();

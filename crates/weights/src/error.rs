@@ -33,6 +33,10 @@ pub enum Error {
     #[error("{field}: says {count}, but the {left} bytes left in the file hold at most {at_most}")]
     Count { field: String, count: u64, left: u64, at_most: u64 },
 
+    /// Cut off inside the weights, as an interrupted download leaves it.
+    #[error("incomplete: the file has {has} bytes, its tensors end at byte {needs}")]
+    Incomplete { has: u64, needs: u64 },
+
     #[error("part `{}` of this model is missing; fetch it into the same folder", path.display())]
     MissingPart { path: PathBuf },
 

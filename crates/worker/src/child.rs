@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::{Closed, Command, Event, FailureKind, Handle, RequestId, Sink};
+use engine::{Closed, Command, Event, FailureKind, Handle, RequestId, Sink, Stats};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -24,6 +24,8 @@ use crate::{
 
 /// An engine that does not end within this time is left behind.
 const TIME_TO_END: Duration = Duration::from_secs(5);
+/// The engine publishes its stats after the events of a step; what a report could not have yet follows after this time.
+const SETTLE: Duration = Duration::from_millis(20);
 /// How long the reason of an engine's end may lag behind its signs.
 const TIME_FOR_REASON: Duration = Duration::from_millis(200);
 
@@ -83,7 +85,7 @@ where
     let hello = FromChild::Hello { version: VERSION, build: build.to_owned() };
     let _ = sender.send(Outgoing::Frame(hello));
     let is_ending = Arc::new(AtomicBool::new(false));
-    let writer = Writer { out: Arc::clone(&out), engine: None, is_ending: Arc::clone(&is_ending) };
+    let writer = Writer { out: Arc::clone(&out), engine: None, is_ending: Arc::clone(&is_ending), reported: None };
     let writing = thread::Builder::new().name("report".into()).spawn(move || writer.run(&outgoing));
     let writing = writing.map_err(ChildError::NoSocket)?;
     let finish = |outcome| {
@@ -199,14 +201,18 @@ struct Writer {
     engine: Option<Handle>,
     /// It was told to stop: an engine that ends is no fault.
     is_ending: Arc<AtomicBool>,
+    /// The stats of the last report, if something happened in it.
+    reported: Option<Stats>,
 }
 
 impl Writer {
     /// Ends with the process, or when nobody reads.
     fn run<R: Serialize>(mut self, outgoing: &Receiver<Outgoing<R>>) {
         loop {
-            let mut next = match outgoing.recv_timeout(PULSE) {
+            let patience = if self.reported.is_some() { SETTLE } else { PULSE };
+            let mut next = match outgoing.recv_timeout(patience) {
                 Ok(next) => Some(next),
+                Err(RecvTimeoutError::Timeout) if self.is_settled() => continue,
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
@@ -244,8 +250,19 @@ impl Writer {
         }
     }
 
+    /// Whether the last report, which told of something, told all of it.
+    fn is_settled(&mut self) -> bool {
+        let Some(reported) = self.reported.take() else { return false };
+        self.engine.as_ref().is_none_or(|engine| engine.latest_stats() == reported)
+    }
+
     fn report<R: Serialize>(&mut self, mut report: Report) -> Result<(), FrameError> {
-        report.stats = self.engine.as_ref().map(Handle::latest_stats).unwrap_or_default();
+        if let Some(engine) = &self.engine {
+            // The engine writes its log before its stats: of what the stats count, nothing is missing.
+            report.stats = engine.latest_stats();
+            report.kv_events = engine.kv_log().take();
+        }
+        self.reported = (!report.events.is_empty()).then(|| report.stats.clone());
         report.cpu_time = cpu_time();
         let frame = FromChild::<R>::Report(report);
         match (write(&self.out, &frame), frame) {
@@ -255,6 +272,8 @@ impl Writer {
     }
 
     fn report_one_by_one<R: Serialize>(&mut self, mut report: Report) -> Result<(), FrameError> {
+        let first = Report { kv_events: std::mem::take(&mut report.kv_events), events: Vec::new(), ..report.clone() };
+        write(&self.out, &FromChild::<R>::Report(first))?;
         for event in std::mem::take(&mut report.events) {
             let id = event.id();
             let one = Report { events: vec![event], ..report.clone() };

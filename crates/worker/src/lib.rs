@@ -27,4 +27,4 @@ pub use child::{ChildError, Opened, Progress, serve};
 pub use death::{Death, Ending};
 pub use status::{Notice, Phase, Status, Watch};
 #[cfg(unix)]
-pub use supervisor::{Hear, Policy, Program, StartError, Supervisor};
+pub use supervisor::{Hear, Policy, Program, StartError, Supervisor, What};

@@ -3,10 +3,14 @@
 
 use std::{
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
-use engine::{Board, Limits, Stats, ledger::Fault};
+use engine::{
+    Board, KvEvent, Limits, Stats,
+    ledger::{Blame, Fault},
+};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -14,7 +18,7 @@ use crate::{
     frame::{self, FrameError},
     process::Process,
     status::{Notice, Phase},
-    supervisor::{Desk, Policy, Program},
+    supervisor::{Desk, Policy, Program, StartError, What},
     wire::{FromChild, Patience, Report, ToChild, VERSION},
 };
 
@@ -33,6 +37,8 @@ pub(crate) struct Life<L> {
     program: Program,
     policy: Policy,
     desk: Arc<Desk>,
+    /// What to load instead when `what` is given up.
+    fallback: Option<fn(&L) -> L>,
     /// Processes so far.
     n_before: u32,
 }
@@ -54,8 +60,8 @@ struct Progress {
 }
 
 impl<L: Serialize> Life<L> {
-    pub fn new(program: Program, policy: Policy, what: L, desk: Arc<Desk>) -> Self {
-        Self { what, program, policy, desk, n_before: 0 }
+    pub fn new(program: Program, policy: Policy, what: What<L>, desk: Arc<Desk>) -> Self {
+        Self { what: what.first, fallback: what.fallback, program, policy, desk, n_before: 0 }
     }
 
     /// Starts a process and waits until it is ready, or dead.
@@ -120,6 +126,31 @@ impl<L: Serialize> Life<L> {
         }
     }
 
+    /// The first process that is ready. One that dies before is followed by another, as often as the policy allows; what
+    /// cannot be loaded or started at all is not tried again.
+    pub fn first_up<R: DeserializeOwned>(&mut self) -> Result<(Up, R), StartError> {
+        let mut n_in_vain = 0;
+        loop {
+            let death = match self.bring_up::<R>() {
+                Ok(up) => return Ok(up),
+                Err(death) => death,
+            };
+            match death.ending {
+                Ending::Refused(why) => return Err(StartError::Refused(why)),
+                Ending::NotStarted(_) | Ending::Protocol(_) => return Err(StartError::Died(death.to_string())),
+                Ending::Exited { .. } | Ending::Hung(_) | Ending::Fault(_) => {}
+            }
+            n_in_vain += 1;
+            match self.mourn(death, n_in_vain) {
+                Some(wait) => thread::sleep(wait),
+                None => {
+                    let why = self.desk.lock().unavailable.clone();
+                    return Err(StartError::Died(why.unwrap_or_else(|| "it died too often".to_owned())));
+                }
+            }
+        }
+    }
+
     /// Until the supervisor stops or gives up.
     pub fn run<R: DeserializeOwned>(mut self, up: Up, board: &Board) {
         let (limits, mut up) = (up.limits, Some(up));
@@ -131,7 +162,7 @@ impl<L: Serialize> Life<L> {
                 None => self.bring_up::<R>().map(|(up, _)| up),
             };
             let death = match outcome {
-                Ok(up) if up.limits == limits => match self.watch(up, board, died_at.take(), &mut n_in_vain) {
+                Ok(up) if up.limits.cover(&limits) => match self.watch(up, board, died_at.take(), &mut n_in_vain) {
                     Some(death) => death,
                     None => return,
                 },
@@ -188,6 +219,8 @@ impl<L: Serialize> Life<L> {
                 Err(ending) => break Some(ending),
             }
         };
+        // Its cache is gone with it.
+        board.kv_log.push(vec![KvEvent::Cleared]);
         let mut state = self.desk.lock();
         state.writer = None;
         let ending = state.verdict.take().or(ending);
@@ -205,7 +238,8 @@ impl<L: Serialize> Life<L> {
     }
 
     fn pass_on(&self, report: Report, board: &Board, progress: &mut Progress) -> Result<(), Ending> {
-        let Report { events, stats, cpu_time } = report;
+        let Report { events, stats, kv_events, cpu_time } = report;
+        board.kv_log.push(kv_events);
         let mut state = self.desk.lock();
         for event in events {
             let commands = state.ledger.pass_on(event).map_err(|fault| match fault {
@@ -238,10 +272,11 @@ impl<L: Serialize> Life<L> {
     }
 
     /// What a death means for the requests and for the next process: how long it has to wait, if there is one.
-    fn mourn(&self, death: Death, n_in_vain: u32) -> Option<Duration> {
+    fn mourn(&mut self, death: Death, n_in_vain: u32) -> Option<Duration> {
         let reason = death.to_string();
+        let blame = if self.fallback.is_some() { Blame::Nobody } else { death.blame() };
         let mut state = self.desk.lock();
-        let aftermath = state.ledger.engine_down(death.blame(), &reason);
+        let aftermath = state.ledger.engine_down(blame, &reason);
         let now = Instant::now();
         state.deaths.push_back(now);
         if aftermath.n_refused > 0 {
@@ -252,6 +287,12 @@ impl<L: Serialize> Life<L> {
         let window = self.policy.window;
         state.deaths.retain(|&at| now.saturating_duration_since(at) < window);
         let is_over = state.deaths.len() >= self.policy.max_deaths;
+        let fallback = self.fallback.take_if(|_| is_over);
+        if let Some(fallback) = fallback {
+            self.what = fallback(&self.what);
+            state.deaths.clear();
+        }
+        let is_over = is_over && fallback.is_none();
         // The first process in a row that came to nothing is followed at once.
         let wait = match n_in_vain {
             0 | 1 => Duration::ZERO,
@@ -262,6 +303,7 @@ impl<L: Serialize> Life<L> {
         status.n_resumed += aftermath.n_kept as u64;
         status.n_refused += aftermath.n_refused as u64;
         status.last_death = Some(reason.clone());
+        status.has_fallen_back |= fallback.is_some();
         (status.pid, status.phase) = (None, Phase::Waiting(wait));
         let unavailable = is_over.then(|| {
             format!("the engine's process died {} times in {} s: {reason}", state.deaths.len(), window.as_secs())
@@ -274,6 +316,9 @@ impl<L: Serialize> Life<L> {
         drop((state, status));
         let (n_kept, n_refused) = (aftermath.n_kept, aftermath.n_refused);
         (self.desk.hear)(&Notice::Died { death, n_kept, n_refused, wait });
+        if fallback.is_some() {
+            (self.desk.hear)(&Notice::FellBack);
+        }
         match unavailable {
             Some(why) => {
                 (self.desk.hear)(&Notice::Unavailable(why));

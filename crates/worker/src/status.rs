@@ -22,6 +22,8 @@ pub struct Status {
     pub n_resumed: u64,
     /// Requests that were refused because two processes broke down computing them.
     pub n_refused: u64,
+    /// Another thing is loaded now than at first, because that died too often.
+    pub has_fallen_back: bool,
     /// Why the last one died.
     pub last_death: Option<String>,
 }
@@ -58,6 +60,8 @@ pub enum Notice {
         n_requests: usize,
         after: Duration,
     },
+    /// The first thing to load is given up for the other.
+    FellBack,
     Unavailable(String),
 }
 
@@ -78,6 +82,7 @@ impl fmt::Display for Notice {
             Self::Resumed { n_requests, after } => {
                 write!(f, "a new engine took over {n_requests} requests after {:.2} s", after.as_secs_f64())
             }
+            Self::FellBack => f.write_str("it died too often and is loaded in another way"),
             Self::Unavailable(why) => f.write_str(why),
         }
     }

@@ -60,12 +60,21 @@ impl Default for Policy {
     }
 }
 
+/// What is loaded first, and what instead when that is given up.
+#[derive(Clone, Debug)]
+pub struct What<L> {
+    pub first: L,
+    /// Makes it of what was loaded before. While there is one, no request is blamed for a death: where there are two
+    /// ways, the way is the likelier culprit.
+    pub fallback: Option<fn(&L) -> L>,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The child said why, in words for people.
     #[error("{0}")]
     Refused(String),
-    /// It died before it was ready.
+    /// It died before it was ready, and so did those after it.
     #[error("{0}")]
     Died(String),
 }
@@ -76,27 +85,24 @@ pub type Hear = Arc<dyn Fn(&Notice) + Send + Sync>;
 pub struct Supervisor;
 
 impl Supervisor {
-    /// Starts a process, has it load `what` and waits until it is ready. `pin` says what later processes load, so that
+    /// Starts a process, has it load the first of `what` and waits until it, or one after it, is ready. `pin` says what later processes load, so that
     /// they come up with the same limits whatever the machine looks like then.
     pub fn start<L, R>(
         program: Program,
         policy: Policy,
-        what: L,
+        what: What<L>,
         pin: impl FnOnce(&L, &R) -> L,
         hear: Hear,
     ) -> Result<(Handle, R, Watch), StartError>
     where
-        L: Serialize + Clone + Send + 'static,
+        L: Serialize + Send + 'static,
         R: DeserializeOwned + Send + 'static,
     {
         let watch = Watch::default();
         let desk = Arc::new(Desk { state: Mutex::default(), changed: Condvar::new(), watch: watch.clone(), hear });
-        let mut life = Life::new(program, policy, what.clone(), Arc::clone(&desk));
-        let (up, about) = life.bring_up::<R>().map_err(|death| match death.ending {
-            Ending::Refused(why) => StartError::Refused(why),
-            _ => StartError::Died(death.to_string()),
-        })?;
-        life.what = pin(&what, &about);
+        let mut life = Life::new(program, policy, what, Arc::clone(&desk));
+        let (up, about) = life.first_up::<R>()?;
+        life.what = pin(&life.what, &about);
         let limits = up.limits;
         let handle = engine::start_with(limits, move |messages, board| desk.run::<L, R>(messages, board, life, up));
         Ok((handle, about, watch))

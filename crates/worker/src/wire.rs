@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use engine::{Command, Event, Limits, RequestId, Stats};
+use engine::{Command, Event, KvEvent, Limits, RequestId, Stats};
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of these types or of the engine's protocol.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// To the child. `L` says what to load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -52,6 +52,8 @@ pub const PULSE: Duration = Duration::from_millis(500);
 pub struct Report {
     pub events: Vec<Event>,
     pub stats: Stats,
+    /// Changes of the prefix cache, where they are told.
+    pub kv_events: Vec<KvEvent>,
     /// Processor time of the child since its start.
     pub cpu_time: Duration,
 }

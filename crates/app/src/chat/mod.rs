@@ -9,7 +9,7 @@ use crate::cmd::run::{self, Args};
 use crate::interrupt;
 use crate::markdown::{Markdown, Style};
 use crate::model_file;
-use crate::report::{self, HintExt};
+use crate::report::{self, HintExt, counted};
 use crate::sampling_args::SamplingArgs;
 use crate::store;
 use anyhow::{Context, Result, anyhow, bail};
@@ -22,7 +22,8 @@ use std::path::PathBuf;
 
 const HELP: &str = "\
 /help               this list
-/system [TEXT]      show or set the system prompt (starts over)
+/system             show the system prompt
+/system TEXT        set another one, and start over
 /clear              forget the conversation
 /regen              regenerate the last answer with another seed
 /undo               forget the last question and answer
@@ -106,7 +107,7 @@ impl<'a> Chat<'a> {
             // There is none before the first chat.
             let _ = editor.load_history(history);
         }
-        report::note_line(&format!("{}: say something, or /help", self.name()));
+        report::note_line(&format!("{}{}: say something, or /help", self.name(), self.place()));
         loop {
             let text = match editor::read(&mut editor) {
                 Ok(Entry::Line(text)) => text,
@@ -157,11 +158,7 @@ impl<'a> Chat<'a> {
             "help" => eprintln!("{HELP}"),
             "exit" | "quit" | "bye" => return Ok(Next::Leave),
             "clear" => self.messages.clear(),
-            "system" if rest.is_empty() => eprintln!("{}", self.system.as_deref().unwrap_or("(the model's own)")),
-            "system" => {
-                self.system = Some(rest.to_owned());
-                self.messages.clear();
-            }
+            "system" => self.set_system(rest),
             "regen" => self.regenerate()?,
             "undo" => drop(self.pop_question()?),
             "set" if rest.is_empty() => eprintln!("{}", settings::describe(&self.sampling)),
@@ -183,6 +180,22 @@ impl<'a> Chat<'a> {
             }
         }
         Ok(Next::Continue)
+    }
+
+    /// `/system TEXT` sets the prompt and starts over; without a text it only shows it.
+    fn set_system(&mut self, text: &str) {
+        if text.is_empty() {
+            let system = self.system.as_deref().unwrap_or("no system prompt but the model's own");
+            eprintln!("{system}\n(/system TEXT sets another one and starts the conversation over)");
+            return;
+        }
+        self.system = Some(text.to_owned());
+        let n_forgotten = self.messages.len();
+        self.messages.clear();
+        match n_forgotten {
+            0 => eprintln!("(the system prompt is set)"),
+            n => eprintln!("(the system prompt is set; {} forgotten)", counted(n, "message")),
+        }
     }
 
     fn ask(&mut self, text: &str) -> Result<()> {
@@ -253,6 +266,18 @@ impl<'a> Chat<'a> {
         path.and_then(|path| path.file_stem()).unwrap_or_default().to_string_lossy().into_owned()
     }
 
+    /// ` on cpu (2 threads, avx2), no GPU was found`: where the model computes, and why it is not a GPU.
+    fn place(&self) -> String {
+        let Some(model) = &self.model else { return String::new() };
+        let chosen = &model.plan().device;
+        let why = match (chosen.choice, &chosen.refused[..], &chosen.absent[..]) {
+            (model::DeviceChoice::Gpu { .. }, ..) | (_, [], []) => "",
+            (_, [], _) => ", no GPU was found",
+            _ => ", the GPU was refused (`roci doctor` says more)",
+        };
+        format!(" on {}{why}", model.device())
+    }
+
     /// Another model for the rest of the conversation. The one before makes room first, and comes back if the other
     /// cannot be loaded.
     fn change_model(&mut self, name: &str) -> Result<()> {
@@ -269,7 +294,7 @@ impl<'a> Chat<'a> {
         }
         self.system = self.args.system.clone().or_else(|| named.system.clone());
         (self.options, self.named) = (options, named);
-        report::note_line(&format!("{} answers from here on", self.name()));
+        report::note_line(&format!("{} answers from here on,{}", self.name(), self.place()));
         Ok(())
     }
 
@@ -283,7 +308,7 @@ impl<'a> Chat<'a> {
         std::fs::write(file, text)
             .map_err(report::writing(&PathBuf::from(file), None))
             .with_context(|| format!("cannot write `{file}`"))?;
-        eprintln!("saved {} messages to {file}", self.messages.len());
+        eprintln!("saved {} to {file}", counted(self.messages.len(), "message"));
         Ok(())
     }
 
@@ -297,7 +322,7 @@ impl<'a> Chat<'a> {
             .hint("/save writes one")?;
         self.system = saved.system;
         self.messages = saved.messages.into_iter().map(|m| Message::new(m.role, m.content)).collect();
-        eprintln!("loaded {} messages", self.messages.len());
+        eprintln!("loaded {}", counted(self.messages.len(), "message"));
         Ok(())
     }
 }
@@ -318,8 +343,8 @@ struct SavedMessage {
 fn speed(answer: &WholeAnswer) -> String {
     let per_second = answer.usage.decode_speed().map(|speed| format!(", {speed:.1} tokens/s")).unwrap_or_default();
     format!(
-        "[{} tokens{per_second}, first after {:.2} s]",
-        answer.usage.n_generated,
+        "[{}{per_second}, first after {:.2} s]",
+        counted(answer.usage.n_generated, "token"),
         answer.usage.timings.ttft.as_secs_f64()
     )
 }

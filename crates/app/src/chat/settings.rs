@@ -26,8 +26,14 @@ pub fn set(sampling: &mut SamplingArgs, rest: &str) -> Result<()> {
         sampling: SamplingArgs,
     }
     let (name, value) = rest.split_once(char::is_whitespace).map_or((rest, ""), |(name, value)| (name, value.trim()));
-    if !NAMES.contains(&name) || value.is_empty() {
-        return Err(anyhow!("/set takes a name and a value")).with_hint(|| format!("names: {}", NAMES.join(", ")));
+    if !NAMES.contains(&name) {
+        return Err(anyhow!("there is no setting `{name}`")).with_hint(|| {
+            let meant = hub::suggest::closest(name, NAMES).map(|meant| format!("did you mean {meant}? "));
+            format!("{}The settings are {}", meant.unwrap_or_default(), NAMES.join(", "))
+        });
+    }
+    if value.is_empty() {
+        return Err(anyhow!("/set {name} needs a value")).with_hint(|| format!("now: {}", describe(sampling)));
     }
     if (name, value) == ("seed", "random") {
         sampling.seed = None;
@@ -91,5 +97,12 @@ mod tests {
             assert!(set(&mut sampling, bad).is_err(), "{bad}");
         }
         assert_eq!(sampling.temperature, 0.25);
+        let said = |rest: &str| {
+            let error = set(&mut sampling.clone(), rest).unwrap_err();
+            format!("{error}; {}", crate::report::hint_of(&error).unwrap_or_default())
+        };
+        assert!(said("temprature 1").starts_with("there is no setting `temprature`; did you mean temperature? The "));
+        assert!(said("colour 1").starts_with("there is no setting `colour`; The settings are temperature, top-k, "));
+        assert!(said("top-k").starts_with("/set top-k needs a value; now: temperature 0.25, top-k 40"));
     }
 }

@@ -4,7 +4,7 @@
 use crate::cmd::run;
 use crate::interrupt;
 use crate::model_file;
-use crate::report::{self, HintExt};
+use crate::report::{self, HintExt, counted};
 use anyhow::{Result, anyhow};
 use rocinante::{Finish, Message, Model, Request, TokenId, WholeAnswer};
 
@@ -56,8 +56,8 @@ impl Conversation<'_> {
             let next_question = self.messages.iter().skip(1).position(|message| message.role == "user");
             if prompt.len() <= n_most || (next_question.is_none() && prompt.len() < n_ctx) {
                 if n_dropped > 0 {
-                    let what = format!("the oldest {n_dropped} messages were left out");
-                    report::note_line(&format!("({what}: the context holds {n_ctx} tokens)"));
+                    let what = counted(n_dropped, "message");
+                    report::note_line(&format!("(left out the oldest {what}: the context holds {n_ctx} tokens)"));
                 }
                 return Ok(prompt);
             }

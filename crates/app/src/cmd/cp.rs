@@ -4,9 +4,15 @@ use anyhow::Result;
 use hub::Store;
 use std::io::Write;
 
+const EXAMPLES: &str = "\
+Examples:
+  roci cp smollm2 assistant    `roci run assistant` is then the same model
+
+The file is not copied: both names share it, and it is removed with the last of them.";
+
 /// Give a model another name
 #[derive(clap::Args)]
-#[command(after_help = "The file is not copied: both names share it, and it is removed with the last of them.")]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A name as `roci list` shows it
     from: String,

@@ -7,9 +7,18 @@ use anyhow::Result;
 use rocinante::HostMemory;
 use std::io::Write;
 
+const EXAMPLES: &str = "\
+Examples:
+  roci devices                              what can compute here
+  roci run smollm2 --device rocm:0 \"Hi\"    compute on the first AMD GPU
+  roci run smollm2 --device cpu \"Hi\"       leave the GPUs alone
+
+The first column is what --device takes. `auto` picks the first GPU that is not refused; `roci doctor` explains why one is
+missing or refused.";
+
 /// List devices, and why a GPU was refused
 #[derive(clap::Args)]
-#[command(after_help = "The first column is what --device takes. `auto` picks the first GPU that is not refused.")]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -19,7 +28,7 @@ pub struct Args {
 pub fn main(args: &Args) -> Result<()> {
     let cpu = Cpu::detect();
     let memory = HostMemory::read();
-    let found = gpu::discovery::Probe::this_program()?.discover();
+    let found = gpu::discovery::Discovery::here();
     if args.output == ReportFormat::Json {
         let gpus = found.devices.iter().map(|found| {
             serde_json::json!({

@@ -11,14 +11,14 @@ use crate::doctor::selftest::{self, Tested, Types};
 use crate::doctor::{self, Section, Severity, System};
 use crate::machine::Cpu;
 use crate::options::{ReportFormat, print_json};
-use crate::report::{HintExt, human_bytes};
+use crate::report::{HintExt, counted, human_bytes};
 
 /// Find out what keeps a GPU from working, and test it
 #[derive(clap::Args)]
 #[command(after_help = "\
 Reads the PCI bus, drivers, device nodes, groups, libraries and environment variables, says what is wrong and how to \
 fix it, then runs known answers on every GPU that works. Nothing is sent anywhere; the text can be pasted into a bug \
-report.
+report. The exit status is 1 if there is a problem, 0 if there are warnings at most.
 
 Examples:
   roci doctor                          examine and test this machine
@@ -58,12 +58,21 @@ fn parse_gpu(text: &str) -> Result<DeviceChoice, String> {
     Ok(DeviceChoice::Gpu { vendor, ordinal: ordinal.parse().map_err(|_| "a device such as rocm:0")? })
 }
 
-pub fn main(args: &Args) -> Result<()> {
+/// What the exit status says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// Nothing, or warnings at most.
+    Well,
+    /// At least one problem.
+    Ill,
+}
+
+pub fn main(args: &Args) -> Result<Health> {
     if let Some(device) = args.test_device {
-        let DeviceChoice::Gpu { vendor, ordinal } = device else { return Ok(()) };
+        let DeviceChoice::Gpu { vendor, ordinal } = device else { return Ok(Health::Well) };
         let tested = selftest::run(device, &format!("{}:{ordinal}", vendor.word()), args.types());
         println!("{}", serde_json::to_string(&tested)?);
-        return Ok(());
+        return Ok(Health::Well);
     }
     let system = match &args.machine {
         Some(path) => {
@@ -77,11 +86,12 @@ pub fn main(args: &Args) -> Result<()> {
         std::fs::write(path, system.recording()).with_context(|| format!("`{}`", path.display()))?;
         eprintln!("wrote {}", path.display());
     }
-    let gpus = (system.is_live() && !args.no_test).then(|| test_gpus(args.types())).transpose()?;
+    let gpus = (system.is_live() && !args.no_test).then(|| test_gpus(args.types()));
     match args.output {
-        ReportFormat::Json => print_json(&as_json(&sections, gpus.as_ref())),
-        ReportFormat::Text => print_text(&sections, gpus.as_ref(), &system),
+        ReportFormat::Json => print_json(&as_json(&sections, gpus.as_ref()))?,
+        ReportFormat::Text => print_text(&sections, gpus.as_ref(), &system)?,
     }
+    Ok(if n_problems(&sections, gpus.as_ref()) > 0 { Health::Ill } else { Health::Well })
 }
 
 /// What the drivers say themselves, and how each usable device did.
@@ -90,13 +100,13 @@ struct Gpus {
     tested: Vec<Tested>,
 }
 
-fn test_gpus(types: Types) -> Result<Gpus> {
+fn test_gpus(types: Types) -> Gpus {
     eprintln!("testing GPUs (a first run compiles kernels)...");
-    let found = gpu::discovery::Probe::this_program()?.discover();
+    let found = gpu::discovery::Discovery::here();
     let patience = std::env::var("ROCI_GPU_PATIENCE").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let usable = found.devices.iter().filter(|device| device.refused.is_none());
     let tested = usable.map(|device| selftest::in_child(device, types, patience)).collect();
-    Ok(Gpus { found, tested })
+    Gpus { found, tested }
 }
 
 fn as_json(sections: &[Section], gpus: Option<&Gpus>) -> serde_json::Value {
@@ -128,7 +138,10 @@ fn as_json(sections: &[Section], gpus: Option<&Gpus>) -> serde_json::Value {
 
 fn n_problems(sections: &[Section], gpus: Option<&Gpus>) -> usize {
     let findings = sections.iter().flat_map(|section| &section.findings);
-    let n_wrong = gpus.map_or(0, |gpus| gpus.tested.iter().filter(|tested| !tested.is_right()).count());
+    let n_wrong = gpus.map_or(0, |gpus| {
+        let n_refused = gpus.found.devices.iter().filter(|device| device.refused.is_some()).count();
+        n_refused + gpus.tested.iter().filter(|tested| !tested.is_right()).count()
+    });
     findings.filter(|finding| finding.severity == Severity::Problem).count() + n_wrong
 }
 
@@ -164,9 +177,9 @@ fn verdict(sections: &[Section], gpus: Option<&Gpus>) -> String {
     let n_warnings = findings.filter(|finding| finding.severity == Severity::Warning).count();
     let mut text = match (n_problems(sections, gpus), n_warnings) {
         (0, 0) => "no problem found".to_owned(),
-        (0, warnings) => format!("warnings: {warnings}"),
-        (problems, 0) => format!("problems found: {problems}"),
-        (problems, warnings) => format!("problems found: {problems}, warnings: {warnings}"),
+        (0, warnings) => format!("no problem found, {}", counted(warnings, "warning")),
+        (problems, 0) => format!("{} found", counted(problems, "problem")),
+        (problems, warnings) => format!("{} and {} found", counted(problems, "problem"), counted(warnings, "warning")),
     };
     if gpus.is_some_and(|gpus| gpus.found.devices.iter().all(|device| device.refused.is_some())) {
         text += "; no GPU is usable, so models run on the CPU";

@@ -38,10 +38,14 @@ pub fn in_process_for_gpus(options: &mut Options) -> Result<()> {
     use rocinante::EngineNotice;
     /// A GPU that fails so often in ten minutes will not do better.
     const MAX_DEATHS: usize = 3;
-    let process = rocinante::EngineProcess::this_program(["engine".into()])?.only_for_gpus().max_deaths(MAX_DEATHS);
+    let mut process = rocinante::EngineProcess::this_program(["engine".into()])?.only_for_gpus().max_deaths(MAX_DEATHS);
+    if options.device == rocinante::Device::Auto {
+        process = process.or_on_the_cpu();
+    }
     options.process = Some(process.heard_by(|notice| match notice {
         EngineNotice::Stderr(line) => eprintln!("{line}"),
         EngineNotice::Died { .. } | EngineNotice::Resumed { .. } => eprintln!("note: {notice}"),
+        EngineNotice::FellBack => eprintln!("note: the GPU is given up; the answer continues on the CPU"),
         EngineNotice::Progress(_) | EngineNotice::Unavailable(_) => {}
     }));
     Ok(())

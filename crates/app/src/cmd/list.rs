@@ -8,11 +8,17 @@ use hub::{Library, Store};
 use std::io::Write;
 use std::time::SystemTime;
 
-const HELP: &str = "Models are kept in ~/.local/share/roci, or in $ROCI_HOME. `roci rm NAME` removes one.";
+const EXAMPLES: &str = "\
+Examples:
+  roci list                  the models that are here
+  roci list --all            and the names that can be downloaded
+  roci list --output json    for a program
+
+Models are kept in ~/.local/share/roci, or in $ROCI_HOME. `roci rm NAME` removes one.";
 
 /// List downloaded models
 #[derive(clap::Args)]
-#[command(after_help = HELP, visible_alias = "ls")]
+#[command(after_help = EXAMPLES, visible_alias = "ls")]
 pub struct Args {
     /// Also list the known names that can be downloaded
     #[arg(long, short)]

@@ -5,9 +5,13 @@ use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::PathBuf;
 
+const EXAMPLES: &str = "\
+Examples:
+  roci man ~/.local/share/man/man1    then `man roci-serve` works";
+
 /// Write man pages to a folder
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  roci man ~/.local/share/man/man1 && man roci-serve")]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Folder to write to; created if it does not exist
     folder: PathBuf,

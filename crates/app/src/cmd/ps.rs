@@ -5,10 +5,18 @@ use crate::report::human_bytes;
 use crate::running_server::ServerArgs;
 use crate::table::Table;
 use anyhow::Result;
+use serde_json::Value;
 use std::io::Write;
+
+const EXAMPLES: &str = "\
+Examples:
+  roci ps                                    of the server on this machine
+  roci ps --server http://192.168.1.5:8080   of another one
+  roci ps --output json                      for a program";
 
 /// List the models that a server has in memory
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     server: ServerArgs,
@@ -28,14 +36,39 @@ pub fn main(args: &Args) -> Result<()> {
         writeln!(out, "no model is in memory")?;
         return Ok(());
     }
-    let mut table = Table::new(&["NAME", "SIZE", "UNTIL"]);
+    let mut table = Table::new(&["NAME", "SIZE", "DEVICE", "UNTIL"]);
     for model in models {
         let text = |key: &str| model[key].as_str().unwrap_or_default().to_owned();
         let size = human_bytes(model["size"].as_u64().unwrap_or(0));
         // Ollama's way to say that it stays.
         let until = text("expires_at");
-        table.row([text("name"), size, if until.starts_with("0001-") { "it is stopped".to_owned() } else { until }]);
+        let until = if until.starts_with("0001-") { "it is stopped".to_owned() } else { until };
+        table.row([text("name"), size, device(model), until]);
     }
     write!(out, "{table}")?;
     Ok(())
+}
+
+/// Where a model computes. A server that does not say so, such as Ollama's, still tells how much is on a GPU.
+fn device(model: &Value) -> String {
+    match (model["device"].as_str(), model["size_vram"].as_u64()) {
+        (Some(device), _) => device.to_owned(),
+        (None, Some(0)) => "cpu".to_owned(),
+        (None, Some(_)) => "gpu".to_owned(),
+        (None, None) => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_device_is_the_servers_word_or_read_from_memory() {
+        assert_eq!(device(&json!({"device": "cuda:0 H200", "size_vram": 5})), "cuda:0 H200");
+        assert_eq!(device(&json!({"size_vram": 0})), "cpu");
+        assert_eq!(device(&json!({"size_vram": 7})), "gpu");
+        assert_eq!(device(&json!({})), "unknown");
+    }
 }

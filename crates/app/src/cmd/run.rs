@@ -271,6 +271,11 @@ pub fn generate(
                 }
             }
             Next::Ended => return Ok(whole),
+            Next::Event(AnswerEvent::Progress { n_read, n_prompt }) => {
+                if start.elapsed() > READING_IS_LONG {
+                    reading_bar(&mut reading, n_prompt).set_position(n_read as u64);
+                }
+            }
             Next::Event(event) => {
                 if let Some(spinner) = reading.take() {
                     spinner.finish_and_clear();
@@ -282,6 +287,14 @@ pub fn generate(
             }
         }
     }
+}
+
+/// The bar of a long prompt, in place of a spinner that may be there.
+fn reading_bar(reading: &mut Option<indicatif::ProgressBar>, n_prompt: usize) -> &indicatif::ProgressBar {
+    if let Some(spinner) = reading.take_if(|shown| shown.length().is_none()) {
+        spinner.finish_and_clear();
+    }
+    reading.get_or_insert_with(|| progress::bar("reading", Some(n_prompt as u64), progress::Counts::Things))
 }
 
 fn report_profile(model: &Model, args: &Args) -> Result<()> {
@@ -299,6 +312,7 @@ pub fn request(model: &Model, sampling: &SamplingArgs, logprobs: Option<u32>, se
         stop: sampling.stop.clone(),
         logprobs: logprobs.map(|n| n as usize),
         constraint: sampling.form.constraint()?,
+        progress: true,
         ..Request::default()
     })
 }
@@ -318,6 +332,14 @@ fn reason_name(finish: Finish) -> &'static str {
         Finish::Length => "length",
         Finish::Context => "context",
         Finish::Cancelled => "cancelled",
+    }
+}
+
+/// Where it was made; a GPU may have been given up on the way.
+fn device(model: &Model) -> &str {
+    match model.engine_status().is_some_and(|status| status.has_fallen_back) {
+        true => "the CPU, after the GPU was given up",
+        false => model.device(),
     }
 }
 
@@ -343,7 +365,7 @@ pub fn summary(model: &Model, answer: &WholeAnswer) -> String {
         usage.n_generated,
         speed(usage.decode_speed()),
         usage.timings.ttft.as_secs_f64(),
-        model.device(),
+        device(model),
     )
 }
 
@@ -386,7 +408,7 @@ fn answer_json(
             "generated_per_second": usage.decode_speed(),
             "first_token_s": timings.ttft.as_secs_f64(),
         },
-        "device": model.device(),
+        "device": device(model),
         "threads": model.plan().options.n_threads,
         "peak_memory_bytes": rocinante::peak_bytes(),
     })

@@ -1,6 +1,7 @@
 //! `roci serve`: models behind an HTTP API. What was typed, the environment and the settings file become one
 //! [`Args`]; what it means for the server is built here, and `server` runs it.
 
+use crate::kv_args::KvArgs;
 use crate::options::LoadArgs;
 use crate::report::HintExt;
 use crate::{serve_config as config, store};
@@ -13,6 +14,7 @@ use server::disk::{Disk, Table};
 use server::gate::Gate;
 use server::json::BodyLimits;
 use server::keys::Keys;
+use server::kv_events::Publisher;
 use server::library;
 use server::listen::{Listen, Tls};
 use server::models::{Entry, Offer, Registry};
@@ -73,6 +75,8 @@ pub struct Args {
     pub access: AccessArgs,
     #[command(flatten)]
     pub sampling: DefaultsArgs,
+    #[command(flatten)]
+    pub kv: KvArgs,
     #[command(flatten)]
     pub logs: LogArgs,
 }
@@ -300,7 +304,7 @@ fn serve(args: &Args) -> Result<()> {
         traces::install(collector);
     }
     let app = Arc::new(app(args, keys)?);
-    let outcome = run(&app, listen);
+    let outcome = run(args, &app, listen);
     if let Some(disk) = &app.disk {
         disk.flush();
     }
@@ -386,6 +390,7 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
         Offer::Store | Offer::StoreAndHub => max_loaded,
     };
     let mut options = args.load.options(Workload::Server(scheduling(&args.scheduling, n_models)));
+    options.tells_cache = args.kv.kv_events.is_some();
     if !args.models_args.in_process {
         super::engine::in_process_of_its_own(&mut options, args.models_args.max_engine_deaths)?;
     }
@@ -405,10 +410,13 @@ fn scheduling(args: &SchedulingArgs, n_models: usize) -> Scheduling {
 }
 
 /// Serves until a signal ends it and what runs has been drained.
-fn run(app: &Arc<App>, listen: Listen) -> Result<()> {
+fn run(args: &Args, app: &Arc<App>, listen: Listen) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
     let outcome = runtime.block_on(async {
         let listener = server::listen::bind(listen.address).await?;
+        if let Some(settings) = args.kv.settings() {
+            app.models.publish_to(Publisher::bind(&settings, listener.local_addr()?).await?);
+        }
         if let Err(error) = app.models.load_first().await {
             return Err(anyhow!(error.message)).hint("`roci inspect MODEL` shows what the file holds");
         }

@@ -8,8 +8,15 @@ use anyhow::{Context, Result};
 use hub::{Modelfile, Named};
 use std::io::Write;
 
+const EXAMPLES: &str = "\
+Examples:
+  roci show smollm2                             family, size, context, license, settings
+  roci show pirate --modelfile > Modelfile      the recipe that would make it again
+  roci show smollm2 --template                  how a conversation is written for it";
+
 /// Show a model's settings: its prompt, parameters and template
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,

@@ -6,8 +6,13 @@ use anyhow::{Result, anyhow};
 use serde_json::json;
 use std::io::Write;
 
+const EXAMPLES: &str = "\
+Examples:
+  roci stop smollm2    frees its memory; the next request loads it again";
+
 /// Take a model out of a server's memory
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Its name, as `roci ps` shows it
     model: String,

@@ -1,7 +1,7 @@
 //! `roci tokenize`: text in, token ids and their text out. Needs the file's vocabulary only.
 
 use crate::options::{ReportFormat, print_json};
-use crate::report::HintExt;
+use crate::report::{self, HintExt};
 use crate::{model_file, store};
 use anyhow::{Context, Result, anyhow};
 use std::io::{IsTerminal, Read, Write};
@@ -60,7 +60,7 @@ pub fn main(args: &Args) -> Result<()> {
     for (id, piece) in ids.iter().zip(pieces) {
         writeln!(out, "{id:>7}  {piece:?}")?;
     }
-    writeln!(out, "{} tokens", ids.len())?;
+    writeln!(out, "{}", report::counted(ids.len(), "token"))?;
     out.flush()?;
     Ok(())
 }

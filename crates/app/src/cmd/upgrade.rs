@@ -8,11 +8,17 @@ use std::io::Write;
 /// Who is asked, where nobody else is named: the release workflow builds the address of its repository in.
 const ASKED: Option<&str> = option_env!("ROCI_RELEASES_URL");
 
+const EXAMPLES: &str = "\
+Examples:
+  roci upgrade
+  roci upgrade --url https://api.github.com/repos/OWNER/REPO/releases/latest
+
+Asks one address for the latest release; installs nothing, and sends nothing but the question. A release binary knows the
+address of its project; a build from source has none, and says so.";
+
 /// Say whether there is a newer version
 #[derive(clap::Args)]
-#[command(
-    after_help = "Asks one address for the latest release; installs nothing, and sends nothing but the question."
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Address to ask; answers as GitHub's API does [default: $ROCI_RELEASES, else this project's]
     #[arg(long, value_name = "URL")]
@@ -22,8 +28,15 @@ pub struct Args {
 pub fn main(args: &Args) -> Result<()> {
     let named = args.url.clone().or_else(|| std::env::var("ROCI_RELEASES").ok()).filter(|url| !url.is_empty());
     let own = env!("CARGO_PKG_VERSION");
-    let url = named.or_else(|| ASKED.map(str::to_owned));
-    let url = url.context("this build does not know where releases are published").hint("--url names the address")?;
+    let url = named.or_else(|| ASKED.filter(|url| !url.is_empty()).map(str::to_owned));
+    let url = url
+        .with_context(|| {
+            format!("this is roci {own}, built without the address of a project to ask for newer releases")
+        })
+        .hint(
+            "--url or $ROCI_RELEASES names one that answers as GitHub's releases/latest does; a build from source is \
+             renewed by `git pull` and `cargo install --locked --path crates/app`",
+        )?;
     let release = hub::latest_release(&url)
         .with_context(|| format!("this is roci {own}; whether there is a newer one could not be found out"))?;
     let mut out = std::io::stdout().lock();

@@ -5,12 +5,12 @@ use super::system::{Node, System, User};
 use super::{Finding, Severity, container, gib};
 
 /// The chips that every kernel is compiled for by `scripts/compile_matrix.py`.
-const COMPILED_FOR: &[&str] = &[
+pub(super) const COMPILED_FOR: &[&str] = &[
     "gfx803", "gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1010", "gfx1012", "gfx1030", "gfx1031",
     "gfx1032", "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1200", "gfx1201",
 ];
 /// The chips whose kernels run in every check, on AMD's runtime over the software GPU.
-const RUN_ON: &[&str] = &["gfx1100", "gfx942"];
+pub(super) const RUN_ON: &[&str] = &["gfx1100", "gfx942"];
 /// The first Linux release whose amdgpu drives these chips well.
 const FIRST_KERNEL: &[(&str, (u32, u32))] =
     &[("gfx1200", (6, 12)), ("gfx1201", (6, 12)), ("gfx1150", (6, 11)), ("gfx1151", (6, 11)), ("gfx1152", (6, 12))];
@@ -124,9 +124,13 @@ fn access(system: &System, path: &str, node: Node, user: &User) -> Finding {
     }
 }
 
+/// What a container needs; docs/user/amd.md says the same. A group is named by its number: the image may not know it.
+pub(super) const CONTAINER_FLAGS: &str =
+    "--device /dev/kfd --device /dev/dri --group-add \"$(getent group render | cut -d: -f3)\"";
+
 fn missing_in_container(path: &str) -> Finding {
     Finding::new(Severity::Problem, format!("{path} was not given to this container"))
-        .fix("start it with --device /dev/kfd --device /dev/dri --group-add render --group-add video")
+        .fix(format!("start it with {CONTAINER_FLAGS}"))
 }
 
 fn memory(system: &System, card: &Card) -> Vec<Finding> {

@@ -12,7 +12,7 @@ const KFD_NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 const CLASSES: [u64; 2] = [0x03, 0x12];
 
 /// AMD's device ids, for cards that no driver describes: id, name, instruction set, whether it is part of the CPU.
-const KNOWN: &[(u64, &str, &str, bool)] = &[
+pub(super) const KNOWN: &[(u64, &str, &str, bool)] = &[
     (0x67df, "Radeon RX 470/480/570/580/590", "gfx803", false),
     (0x687f, "Radeon RX Vega 56/64", "gfx900", false),
     (0x66a1, "Radeon Pro VII / Instinct MI50", "gfx906", false),

@@ -1,6 +1,6 @@
 //! The diagnosis on constructed machines: each must name what is wrong there, and nothing that is not.
 
-use super::{Finding, Severity, System, examine};
+use super::{Finding, Severity, System, amd, cards, examine};
 
 fn findings(text: &str) -> Vec<Finding> {
     let system = System::recorded(text).expect("a recording");
@@ -128,4 +128,24 @@ fn a_live_machine_can_be_recorded_and_read_back() {
     let sections = examine(&system);
     let again = System::recorded(&system.recording()).expect("our own recording");
     assert_eq!(examine(&again), sections);
+}
+
+/// The guide's table of cards is the one in the code: rows come from `cards::KNOWN`, the last column from what the kernels
+/// are compiled for and run on. A mistake prints the table to paste.
+#[test]
+fn the_guide_lists_the_cards_that_are_known() {
+    let covered = |arch: &str| match (amd::RUN_ON.contains(&arch), amd::COMPILED_FOR.contains(&arch)) {
+        (true, _) => "compiled and run on a software model of the chip",
+        (false, true) => "compiled",
+        (false, false) => "not compiled in tests: compiled on your machine, untried",
+    };
+    let rows = cards::KNOWN.iter().map(|(_, name, arch, _)| format!("| {name} | `{arch}` | {} |\n", covered(arch)));
+    let table = format!("| card | target | our kernels |\n|---|---|---|\n{}", rows.collect::<String>());
+    let guide = include_str!("../../../../docs/user/amd.md");
+    assert!(guide.contains(&table), "docs/user/amd.md should have this table:\n{table}");
+    assert!(
+        guide.contains(amd::CONTAINER_FLAGS),
+        "docs/user/amd.md should start containers with {}",
+        amd::CONTAINER_FLAGS
+    );
 }

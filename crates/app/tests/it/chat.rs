@@ -14,6 +14,8 @@ fn start(roci: &Roci) -> PtySession {
         roci.command(&["run", "tiny.gguf", "--logit-bias", "123=1000", "--max-tokens", "4", "--context", "128"]);
     command.stdin(std::process::Stdio::inherit()).env("TERM", "xterm");
     let mut chat = spawn_command(command, Some(60_000)).unwrap();
+    // The banner names the device.
+    chat.exp_string("tiny on cpu (").unwrap();
     chat.exp_string("say something, or /help").unwrap();
     chat.exp_string(READY).unwrap();
     chat
@@ -31,6 +33,8 @@ fn conversation_with_commands() {
     let roci = Roci::new();
     let mut chat = start(&roci);
     say(&mut chat, "/help", "/regen");
+    say(&mut chat, "/system", "/system TEXT sets another one");
+    say(&mut chat, "/set colour 1", "The settings are temperature, top-k");
     say(&mut chat, "hello", "xxxx\r\n(ended by max-tokens 4");
     say(&mut chat, "/stats", "4 generated");
     say(&mut chat, "/model", "tiny");
@@ -88,7 +92,7 @@ fn the_context_slides_with_a_note() {
     for _ in 0..2 {
         say(&mut chat, "a question of some words", "xxxx");
     }
-    say(&mut chat, "another question of some words", "messages were left out: the context holds 128 tokens)");
+    say(&mut chat, "another question of some words", "messages: the context holds 128 tokens)");
     say(&mut chat, "/stats", "4 generated");
     chat.send_control('d').unwrap();
     chat.exp_eof().unwrap();

@@ -49,6 +49,111 @@ fn file_that_is_no_model() {
     snapshot!("error_empty_file", roci, ["run", "empty.gguf", "hi"]);
 }
 
+/// Each kind of file that is no model has its own hint.
+#[test]
+fn files_that_cannot_be_read_say_what_to_do() {
+    let roci = Roci::new();
+    let home = roci.home.path();
+    let check = |file: &str, message: &str, hint: &str| {
+        let outcome = roci.run(&["inspect", file]);
+        assert_eq!(outcome.code, Some(1), "{file}");
+        let stderr = &outcome.stderr;
+        assert!(stderr.contains(message) && stderr.contains(hint), "{file}: {stderr}");
+    };
+    tiny::write(home);
+    let whole = std::fs::read(home.join("tiny.gguf")).unwrap();
+    std::fs::write(home.join("cut.gguf"), &whole[..whole.len() - 1000]).unwrap();
+    let (has, needs) = (whole.len() - 1000, whole.len());
+    check(
+        "cut.gguf",
+        &format!("incomplete: the file has {has} bytes, its tensors end at byte {needs}"),
+        "download the file",
+    );
+    std::fs::write(home.join("header.gguf"), &whole[..100]).unwrap();
+    check("header.gguf", "header.gguf", "incomplete or damaged: download it again");
+    std::fs::write(home.join("page.gguf"), "<!DOCTYPE html><html>").unwrap();
+    check("page.gguf", "neither GGUF nor safetensors", "it is a web page");
+    std::fs::write(home.join("pointer.gguf"), "version https://git-lfs.github.com/spec/v1").unwrap();
+    check("pointer.gguf", "neither GGUF nor safetensors", "git lfs pull");
+    std::fs::write(home.join("model.bin"), "PK\x03\x04 and so on").unwrap();
+    check("model.bin", "neither GGUF nor safetensors", "PyTorch");
+    check("nowhere.gguf", "there is no file `nowhere.gguf`", "give the path of a GGUF file");
+}
+
+#[test]
+fn parsers_show_the_line_with_the_mistake() {
+    let roci = Roci::new();
+    let home = roci.home.path();
+    tiny::write(home);
+    std::fs::write(home.join("Modelfile"), "FROM tiny.gguf\nPARAMTER seed 1\n").unwrap();
+    snapshot!("error_modelfile", roci, ["create", "mine"]);
+    std::fs::write(home.join("schema.json"), "{\n  \"type\": \"object\",\n  x\n}\n").unwrap();
+    snapshot!("error_schema", roci, ["run", "tiny.gguf", "hi", "--json-schema", "schema.json"]);
+    std::fs::create_dir_all(roci.cache()).unwrap();
+    std::fs::write(roci.cache().join("config.toml"), "[run]\nseed = \n").unwrap();
+    let wrong = roci.run(&["run", "tiny.gguf", "hi"]);
+    assert!(wrong.stderr.contains("\n2 | seed = \n  |        ^"), "{}", wrong.stderr);
+}
+
+#[test]
+fn a_mistake_in_the_settings_stops_only_its_own_command() {
+    let roci = Roci::new();
+    std::fs::create_dir_all(roci.cache()).unwrap();
+    std::fs::write(roci.cache().join("config.toml"), "[run]\ntemprature = 1\n").unwrap();
+    let run = roci.run(&["run", "tiny.gguf", "hi"]);
+    assert!(run.code == Some(1) && run.stderr.contains("[run]: there is no setting `temprature`"), "{}", run.stderr);
+    let list = roci.run(&["list"]);
+    assert_eq!(list.code, Some(0), "{}", list.stderr);
+    assert!(
+        list.stderr.contains("warning: ") && list.stderr.contains("(did you mean `temperature`?)"),
+        "{}",
+        list.stderr
+    );
+}
+
+#[test]
+fn doctors_exit_status_says_whether_there_are_problems() {
+    let machine = |name: &str| format!("{}/testdata/doctor/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    let status = |name: &str| Roci::new().run(&["doctor", "--machine", &machine(name)]);
+    assert_eq!(status("rx7900xtx").code, Some(0));
+    // Warnings alone are no failure.
+    let warned = status("mi300x-two");
+    assert!(warned.code == Some(0) && warned.stdout.ends_with("no problem found, 1 warning\n"), "{}", warned.stdout);
+    let ill = status("no-groups");
+    assert!(ill.code == Some(1) && ill.stdout.ends_with("2 problems found\n"), "{}", ill.stdout);
+    assert_eq!(ill.stderr, "");
+}
+
+#[test]
+fn layers_for_a_gpu_that_is_not_there_are_reported() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    // Hidden from both drivers, so that it holds on a machine with a GPU too.
+    let mut command = roci.command(&["run", "tiny.gguf", "hi", "-n", "1", "-ngl", "99"]);
+    command.env("HIP_VISIBLE_DEVICES", "-1").env("CUDA_VISIBLE_DEVICES", "-1");
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let first = stderr.lines().next().unwrap_or_default();
+    assert!(first.starts_with("warning: -ngl 99 has no effect, the model runs on the CPU: no AMD GPU: "), "{stderr}");
+}
+
+#[test]
+fn a_mistyped_command_is_suggested() {
+    let outcome = Roci::new().run(&["lst"]);
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("'list'"), "{}", outcome.stderr);
+}
+
+#[test]
+fn upgrade_without_an_address_says_what_can_be_done() {
+    let outcome = Roci::new().run(&["upgrade"]);
+    assert_eq!(outcome.code, Some(1));
+    assert!(
+        outcome.stderr.contains("built without the address") && outcome.stderr.contains("git pull"),
+        "{}",
+        outcome.stderr
+    );
+}
+
 #[test]
 fn file_without_vocabulary() {
     let roci = Roci::new();

@@ -81,7 +81,7 @@ fn settings_from_the_config_file() {
     assert_eq!(answer(&[])["tokens"].as_array().unwrap().len(), 3);
     assert_eq!(answer(&["-n", "2"])["tokens"].as_array().unwrap().len(), 2, "what is typed wins");
     config("[run]\nmax-tokns = 3\n");
-    let wrong = roci.run(&["list"]);
+    let wrong = roci.run(&["run", "tiny.gguf", "hi"]);
     assert_eq!(wrong.code, Some(1));
     assert!(wrong.stderr.contains("config.toml`: [run]: there is no setting `max-tokns`"), "{}", wrong.stderr);
     assert!(wrong.stderr.contains("did you mean `max-tokens`?"), "{}", wrong.stderr);

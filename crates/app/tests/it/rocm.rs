@@ -4,6 +4,7 @@
 //! fail with `ROCI_REQUIRE_GPU=1`. Kernels are compiled once, into a cache that all of them share.
 
 use crate::roci::{Outcome, Roci};
+use crate::server::Server;
 use crate::tiny;
 use serde_json::Value;
 use std::process::Command;
@@ -25,6 +26,10 @@ fn on_card(roci: &Roci, script: &str, args: &[&str], env: &[(&str, &str)]) -> Ou
 }
 
 fn on_card_as(roci: &Roci, script: &str, program: &[&str], args: &[&str], env: &[(&str, &str)]) -> Outcome {
+    Outcome::of(command_as(roci, script, program, args, env).output().unwrap(), roci.home.path())
+}
+
+fn command_as(roci: &Roci, script: &str, program: &[&str], args: &[&str], env: &[(&str, &str)]) -> Command {
     let plain = roci.command(args);
     let mut command = Command::new(script);
     command.args(program).args(args).current_dir(roci.home.path()).stdin(std::process::Stdio::null());
@@ -42,7 +47,7 @@ fn on_card_as(roci: &Roci, script: &str, program: &[&str], args: &[&str], env: &
     }
     command.env("XDG_CACHE_HOME", std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rocm-cache"));
     command.envs(env.iter().copied());
-    Outcome::of(command.output().unwrap(), roci.home.path())
+    command
 }
 
 fn with_tiny() -> Roci {
@@ -209,6 +214,24 @@ fn a_page_fault_names_the_kernel_and_ends_the_process() {
     check_recovery(&roci, &script);
 }
 
+/// Every process of the engine faults in the same kernel: the third death is the last on the card.
+#[test]
+fn an_answer_continues_on_the_cpu_when_the_card_is_given_up() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    let truth = roci.run(&TINY).json();
+    let outcome = on_card(&roci, &script, &[&TINY[..], &["--device", "auto"]].concat(), &[("GFX_FAULT_AT", "200")]);
+    let said = &outcome.stderr;
+    assert_eq!(outcome.code, Some(0), "{}", outcome.show());
+    assert!(said.contains("memory access fault at dispatch 200"), "{said}");
+    assert!(said.contains("the GPU is given up; the answer continues on the CPU"), "{said}");
+    assert_eq!(tokens(&outcome.json()), tokens(&truth), "{said}");
+    // One that was named is not given up for another.
+    let outcome = tiny_on_card(&roci, &script, &[("GFX_FAULT_AT", "200")]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.show());
+    assert!(outcome.stderr.contains("--device cpu"), "{}", outcome.stderr);
+}
+
 #[test]
 fn a_full_card_is_an_error_with_the_numbers() {
     let Some(script) = script() else { return };
@@ -227,6 +250,51 @@ fn a_full_card_is_an_error_with_the_numbers() {
         assert!(said.contains("hint: `roci devices` shows the device"), "{ask}: {said}");
     }
     check_recovery(&roci, &script);
+}
+
+/// Six streams of a deterministic server on the card, and how often its engine died.
+fn streams(roci: &Roci, script: &str, env: &[(&str, &str)]) -> (Vec<String>, f64) {
+    let args =
+        ["serve", "tiny.gguf", "--deterministic", "--context", "256", "--max-engine-deaths", "100", "--port", "0"];
+    let args = [&args[..], &["--device", "rocm", "--step-deadline", "3"]].concat();
+    let mut server = Server::of(command_as(roci, script, &[env!("CARGO_BIN_EXE_roci")], &args, env));
+    let ask = |n: usize| {
+        let prompt = format!("{n} and the beginning of something");
+        let body = serde_json::json!({"prompt": prompt, "max_tokens": 40, "temperature": 0, "ignore_eos": true});
+        let answer = server.post("/v1/completions", &body);
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let texts = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..6).map(|n| scope.spawn(move || ask(n))).collect();
+        all.into_iter().map(|asking| asking.join().unwrap()).collect()
+    });
+    let n_deaths = crate::serve::metric(&server, "roci_engine_deaths_total");
+    server.terminate();
+    assert_eq!(server.wait(), Some(0), "{}", server.log());
+    (texts, n_deaths)
+}
+
+/// A page fault and a hang in the middle of six streams: their texts are those of an undisturbed server.
+#[test]
+fn streams_survive_a_page_fault_and_a_hang() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    check_recovery(&roci, &script);
+    let counters = roci.home.path().join("counters.jsonl");
+    let (truth, n_deaths) = streams(&roci, &script, &[("GFX_COUNTERS", counters.to_str().unwrap())]);
+    assert_eq!((truth.len(), n_deaths), (6, 0.0));
+    let all = std::fs::read_to_string(&counters).unwrap();
+    let n_dispatches = all.lines().filter(|line| !line.contains("\"dispatch\":0,")).count();
+    // Late enough that the process after it, which meets the same fault there, has less to do.
+    let at = (n_dispatches * 3 / 4).to_string();
+    for fault in ["GFX_FAULT_AT", "GFX_HANG_AT"] {
+        let start = Instant::now();
+        let (texts, n_deaths) = streams(&roci, &script, &[(fault, &at)]);
+        println!("{fault}={at} of {n_dispatches}: {n_deaths} deaths, {:.1} s", start.elapsed().as_secs_f64());
+        assert!(n_deaths >= 1.0, "{fault}: nothing happened");
+        assert_eq!(texts, truth, "{fault}");
+    }
 }
 
 /// While the model is loaded, in the prompt and in the answer: each time the call, the wait and the device.

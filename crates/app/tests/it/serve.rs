@@ -44,6 +44,24 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
+fn a_stream_tells_how_much_of_the_prompt_is_read() {
+    let (_roci, server) = start(&["--context", "2048", "--prefill-chunk", "64", "--max-batch-tokens", "64"]);
+    let mut body = streamed(&"a word ".repeat(100), 2);
+    let read = |body: &Value| -> Vec<(u64, u64)> {
+        let text = server.post("/v1/chat/completions", body).text;
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+        let told = events.filter_map(|event| event.get("prompt_progress").cloned());
+        told.map(|told| (told["processed"].as_u64().unwrap(), told["total"].as_u64().unwrap())).collect()
+    };
+    assert_eq!(read(&body), [], "only who asks is told");
+    body["return_progress"] = true.into();
+    // Another beginning, so that nothing is in the cache.
+    body["messages"][0]["content"] = "other words ".repeat(60).into();
+    let told = read(&body);
+    assert!(told.len() > 5 && told.is_sorted() && told.iter().all(|(read, all)| read < all), "{told:?}");
+}
+
+#[test]
 fn answers_whole_and_in_pieces() {
     let (_roci, server) = start(&["--context", "256"]);
     let Answer { status, headers, json, .. } = server.post("/v1/chat/completions", &chat("hi", 5));
@@ -120,8 +138,8 @@ fn names_of_models() {
 #[test]
 fn models_take_turns_in_memory() {
     let roci = Roci::new();
-    tiny::write(roci.home.path());
-    let server = Server::start(&roci, &["serve", "a=tiny.gguf", "b=tiny.gguf", "--context", "64"]);
+    tiny::write_each(roci.home.path(), &["a", "b"]);
+    let server = Server::start(&roci, &["serve", "a.gguf", "b.gguf", "--context", "64"]);
     let loaded = || {
         let models = server.get("/api/ps").json["models"].clone();
         models.as_array().unwrap().iter().map(|model| model["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()

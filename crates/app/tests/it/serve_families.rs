@@ -138,8 +138,7 @@ fn a_call_that_is_cut_is_said_to_be() {
 
 #[test]
 fn ollamas_models_leave_when_told() {
-    // An engine in a process of its own may be gone before it has reported its last step.
-    let (_roci, server) = start(&["--context", "128", "--in-process"]);
+    let (_roci, server) = start(&["--context", "128"]);
     let loaded = || server.get("/api/ps").json["models"].as_array().unwrap().len();
     assert_eq!(loaded(), 1);
     let ask = |keep_alive: Value| {

@@ -1,7 +1,7 @@
 //! Several models: who stays in memory, who leaves, and encoders among them.
 
 use crate::roci::Roci;
-use crate::serve::{chat, streamed, wait_until};
+use crate::serve::{chat, metric, streamed, wait_until};
 use crate::server::Server;
 use crate::tiny;
 use serde_json::{Value, json};
@@ -23,8 +23,8 @@ fn ask(server: &Server, name: &str) {
 #[test]
 fn the_least_recently_used_leaves() {
     let roci = Roci::new();
-    tiny::write(roci.home.path());
-    let models = ["serve", "a=tiny.gguf", "b=tiny.gguf", "c=tiny.gguf", "d=tiny.gguf"];
+    tiny::write_each(roci.home.path(), &["a", "b", "c", "d"]);
+    let models = ["serve", "a.gguf", "b.gguf", "c.gguf", "d.gguf"];
     let server = Server::start(&roci, &[models.as_slice(), &["--context", "64", "--max-loaded", "2"]].concat());
     assert_eq!(loaded(&server), ["a"]);
     for (name, expected) in
@@ -35,12 +35,45 @@ fn the_least_recently_used_leaves() {
     }
 }
 
+/// Two names of one file are one engine, and what it counts is counted once.
+#[test]
+fn names_of_one_file_share_an_engine() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let server = Server::start(&roci, &["serve", "a=tiny.gguf", "b=./tiny.gguf", "--context", "256"]);
+    let ask = |name: &str| {
+        let mut body = chat(&"the same long beginning ".repeat(4), 2);
+        body["model"] = name.into();
+        let answer = server.post("/v1/chat/completions", &body);
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(ask("a"), 0);
+    assert!(ask("b") > 64, "what one name computed is there for the other");
+    assert_eq!((loaded(&server).len(), crate::serve_deaths::engines(&server).len()), (2, 1));
+    assert_eq!(metric(&server, "roci_models_loaded"), 1.0);
+    let steps = || {
+        let page = server.get("/metrics").text;
+        let lines = page.lines().filter(|line| line.starts_with("roci_engine_steps_total{"));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum::<f64>()
+    };
+    wait_until("both answers are counted, once", || steps() == 4.0);
+    // One name leaves; the engine stays for the other.
+    assert_eq!(server.ask("DELETE", "/v1/models/a", "").status, 200);
+    wait_until("it left", || loaded(&server) == ["b"]);
+    assert!(ask("b") > 64);
+    wait_until("nothing is forgotten", || steps() == 6.0);
+    assert_eq!(server.ask("DELETE", "/v1/models/b", "").status, 200);
+    wait_until("the engine went with its last name", || crate::serve_deaths::engines(&server).is_empty());
+    assert_eq!(steps(), 6.0);
+}
+
 /// A model that answers somebody is not taken from under them, even if it was used longest ago.
 #[test]
 fn a_model_in_use_stays() {
     let roci = Roci::new();
-    tiny::write(roci.home.path());
-    let models = ["serve", "a=tiny.gguf", "b=tiny.gguf", "c=tiny.gguf"];
+    tiny::write_each(roci.home.path(), &["a", "b", "c"]);
+    let models = ["serve", "a.gguf", "b.gguf", "c.gguf"];
     let server = Server::start(&roci, &[models.as_slice(), &["--context", "100000", "--max-loaded", "2"]].concat());
     let mut body = streamed("hi", 90_000);
     body["model"] = "a".into();
@@ -177,8 +210,8 @@ fn rerankers_use_their_head() {
 #[test]
 fn a_load_goes_on_when_its_client_gives_up() {
     let roci = Roci::new();
-    tiny::write(roci.home.path());
-    let server = Server::start(&roci, &["serve", "a=tiny.gguf", "b=tiny.gguf", "--context", "64"]);
+    tiny::write_each(roci.home.path(), &["a", "b"]);
+    let server = Server::start(&roci, &["serve", "a.gguf", "b.gguf", "--context", "64"]);
     let mut body = chat("hi", 1);
     body["model"] = "b".into();
     let asking: Vec<_> = (0..10).map(|_| server.open("/v1/chat/completions", &body, "")).collect();
@@ -192,8 +225,8 @@ fn a_load_goes_on_when_its_client_gives_up() {
 #[test]
 fn a_busy_model_makes_room_when_its_turn_is_over() {
     let roci = Roci::new();
-    tiny::write(roci.home.path());
-    let server = Server::start(&roci, &["serve", "a=tiny.gguf", "b=tiny.gguf", "--context", "4096"]);
+    tiny::write_each(roci.home.path(), &["a", "b"]);
+    let server = Server::start(&roci, &["serve", "a.gguf", "b.gguf", "--context", "4096"]);
     let is_over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         // Never idle: one request begins before the other ends.

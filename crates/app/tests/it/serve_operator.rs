@@ -36,6 +36,25 @@ fn the_status_shows_models_and_how_quickly_they_answer() {
 }
 
 #[test]
+fn a_request_may_not_ask_for_more_than_its_key_allows() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let alice = add_key(&roci, "alice", "request-tokens=100");
+    let args = ["serve", "tiny.gguf", "--context", "256", "--api-key-file", "keys.txt"];
+    let server = Server::start(&roci, &args);
+    let ask = |max_tokens: Option<usize>, n: usize| {
+        let mut body = json!({"prompt": "hi", "n": n, "temperature": 0});
+        body["max_tokens"] = max_tokens.into();
+        server.post_with("/v1/completions", &body, &alice)
+    };
+    assert_eq!(ask(Some(30), 3).status, 200);
+    for refused in [ask(Some(30), 4), ask(Some(120), 1), ask(Some(100_000), 1)] {
+        assert_eq!((refused.status, &refused.json["error"]["code"]), (400, &json!("request_too_large")));
+        assert!(refused.text.contains("may take 100 tokens"), "{}", refused.text);
+    }
+}
+
+#[test]
 fn a_key_has_a_quota_and_sees_its_own_use() {
     let roci = Roci::new();
     tiny::write(roci.home.path());

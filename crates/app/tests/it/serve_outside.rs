@@ -15,11 +15,17 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 fn home_with_certificate() -> (Roci, String) {
     let roci = Roci::new();
     tiny::write(roci.home.path());
+    let cert = write_certificate(&roci);
+    (roci, cert)
+}
+
+/// Writes a new certificate and its key, as a renewal does.
+fn write_certificate(roci: &Roci) -> String {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
     let cert = made.cert.pem();
     std::fs::write(roci.home.path().join("cert.pem"), &cert).unwrap();
     std::fs::write(roci.home.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
-    (roci, cert)
+    cert
 }
 
 fn client(certificate: Option<&str>) -> ureq::Agent {
@@ -54,6 +60,36 @@ fn tls_with_a_certificate_of_ones_own() {
     let _ = plain.read_to_end(&mut bytes);
     assert!(!bytes.starts_with(b"HTTP/"), "{}", String::from_utf8_lossy(&bytes));
     assert_eq!(trusting.get(url("/health")).call().unwrap().status(), 200);
+}
+
+#[test]
+fn a_renewed_certificate_is_used_without_a_restart() {
+    let (roci, first) = home_with_certificate();
+    let args = ["serve", "tiny.gguf", "--context", "256", "--tls-cert", "cert.pem", "--tls-key", "key.pem"];
+    let server = Server::start(&roci, &args);
+    let url = format!("https://{}/health", server.address().replace("127.0.0.1", "localhost"));
+    let is_trusted = |certificate: &str| client(Some(certificate)).get(&url).call().is_ok();
+    assert!(is_trusted(&first));
+    let hang_up = || {
+        let status = std::process::Command::new("kill").args(["-HUP", &server.id().to_string()]).status();
+        assert!(status.unwrap().success());
+    };
+    let second = write_certificate(&roci);
+    hang_up();
+    crate::serve::wait_until("SIGHUP brings the new one", || is_trusted(&second));
+    assert!(!is_trusted(&first));
+    // A key that does not fit changes nothing.
+    std::fs::write(roci.home.path().join("key.pem"), "no key").unwrap();
+    hang_up();
+    crate::serve::wait_until("the log says so", || server.log().contains("key.pem"));
+    assert!(is_trusted(&second));
+    // Without a signal, files that change are noticed within ten seconds.
+    let third = write_certificate(&roci);
+    let start = Instant::now();
+    while !is_trusted(&third) {
+        assert!(start.elapsed() < Duration::from_secs(30), "{}", server.log());
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 #[test]

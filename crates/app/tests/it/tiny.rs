@@ -11,6 +11,14 @@ pub fn write(folder: &Path) -> PathBuf {
     write_trained_for(folder, u32::MAX)
 }
 
+/// One file for each name. Names of the same file would share an engine.
+pub fn write_each(folder: &Path, names: &[&str]) {
+    let path = write(folder);
+    for name in names {
+        std::fs::copy(&path, folder.join(format!("{name}.gguf"))).unwrap();
+    }
+}
+
 pub fn write_trained_for(folder: &Path, n_ctx: u32) -> PathBuf {
     write_with(folder, n_ctx, None)
 }

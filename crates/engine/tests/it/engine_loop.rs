@@ -42,6 +42,24 @@ fn plain(handle: &Handle, seed: u64, n_prompt: usize, max_tokens: usize) -> Subm
 }
 
 #[test]
+fn who_asks_is_told_how_much_of_the_prompt_is_computed() {
+    let options = EngineOptions { max_batch_tokens: 16, prefill_chunk: 16, max_running: 1, ..EngineOptions::default() };
+    let handle = engine::start(Toy::new(8), options, None);
+    let progress = |asks: bool| {
+        let mut submit = plain(&handle, u64::from(asks), 40, 2);
+        submit.progress = asks;
+        let events: Vec<Event> = handle.submit(submit).unwrap().collect();
+        let told = events.iter().filter_map(|event| match event {
+            Event::Progress { n_computed, n_prompt, .. } => Some((*n_computed, *n_prompt)),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(progress(true), [(16, 40), (32, 40)]);
+    assert_eq!(progress(false), []);
+}
+
+#[test]
 fn requests_that_are_over_at_once_cost_no_step() {
     let mut toy = Toy::new(4);
     // A gate that nobody opens: any step would fail.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use batch::{Attention, BLOCK_TOKENS, BlockId, TokenId};
 use engine::{
-    Pooling, Reuse, draw,
+    KvEvent, Pooling, Reuse, draw,
     scheduler::{AGING_TURNS, Arrival, Refused, ScheduleLimits, Scheduler, StepPlan},
     sequence::{SeqId, Wanted},
 };
@@ -39,6 +39,8 @@ struct Simulation {
     random: Random,
     /// What each place of each block holds.
     store: HashMap<BlockId, [Option<TokenId>; BLOCK_TOKENS]>,
+    /// What a follower of the events believes is cached: the hash before it and the tokens of each block.
+    followed: HashMap<u64, (Option<u64>, Vec<TokenId>)>,
     jobs: BTreeMap<SeqId, Job>,
     started: HashSet<SeqId>,
     next_id: u64,
@@ -49,10 +51,13 @@ struct Simulation {
 
 impl Simulation {
     fn new(seed: u64, limits: ScheduleLimits) -> Self {
+        let mut scheduler = Scheduler::new(limits);
+        scheduler.changes().record();
         Self {
-            scheduler: Scheduler::new(limits),
+            scheduler,
             random: Random { seed, n: 0 },
             store: HashMap::new(),
+            followed: HashMap::new(),
             jobs: BTreeMap::new(),
             started: HashSet::new(),
             next_id: 0,
@@ -150,6 +155,40 @@ impl Simulation {
             }
         }
         self.check_blocks();
+        self.follow();
+    }
+
+    /// Whoever follows the events knows what the index knows.
+    fn follow(&mut self) {
+        for event in self.scheduler.changes().take() {
+            match event {
+                KvEvent::Stored { hashes, mut parent, tokens } => {
+                    assert_eq!(hashes.len() * BLOCK_TOKENS, tokens.len());
+                    for (hash, tokens) in hashes.into_iter().zip(tokens.chunks(BLOCK_TOKENS)) {
+                        let before = self.followed.insert(hash, (parent, tokens.to_vec()));
+                        assert_eq!(before, None, "stored twice");
+                        parent = Some(hash);
+                    }
+                }
+                KvEvent::Removed { hashes } => {
+                    hashes.iter().for_each(|hash| assert!(self.followed.remove(hash).is_some(), "not stored"));
+                }
+                KvEvent::Cleared => self.followed.clear(),
+            }
+        }
+        let index = self.scheduler.index();
+        assert_eq!(self.followed.len(), index.len());
+        for seq in self.scheduler.running().iter().filter(|seq| seq.attention == Attention::Causal) {
+            let (mut parent, mut n_found) = (None, 0);
+            for tokens in seq.tokens.chunks_exact(BLOCK_TOKENS) {
+                let known =
+                    |(_, (before, held)): &(&u64, &(Option<u64>, Vec<TokenId>))| *before == parent && held == tokens;
+                let Some((&hash, _)) = self.followed.iter().find(known) else { break };
+                (parent, n_found) = (Some(hash), n_found + 1);
+            }
+            // The index also demands that no block before was forgotten and stored again in the meantime.
+            assert!(n_found >= index.lookup(&seq.tokens, usize::MAX).0.len());
+        }
     }
 
     fn check_plan(&self, plan: &StepPlan) {

@@ -82,7 +82,7 @@ impl Encoder for MessageEncoder {
             AnswerEvent::Piece(Piece::ToolArguments { text, .. }) => {
                 out.push(self.grow(json!({"type": "input_json_delta", "partial_json": text})));
             }
-            AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => {}
+            AnswerEvent::Progress { .. } | AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => {}
             AnswerEvent::Finished(Finished { finish, stop, usage: used }) => {
                 self.close(&mut out);
                 let delta = json!({"stop_reason": stop_reason(finish), "stop_sequence": stop});

@@ -302,7 +302,17 @@ async fn prepare(
     let max_tokens = options.limit(options.max_tokens().or(app.defaults.max_tokens), prompt.len(), model);
     let logprobs = logprobs(body.logprobs, body.top_logprobs)?;
     let splitter = Splitter::plain(&model.tokenizer, options.stops()?, logprobs.is_some());
-    let request = Request { prompt, sampling, max_tokens, logprobs, prompt_logprobs: false, constraint, n: 1, caller };
+    let request = Request {
+        prompt,
+        sampling,
+        max_tokens,
+        logprobs,
+        prompt_logprobs: false,
+        progress: false,
+        constraint,
+        n: 1,
+        caller,
+    };
     Ok((request, splitter))
 }
 
@@ -406,7 +416,7 @@ impl Encoder for LineEncoder {
                 }
                 Vec::new()
             }
-            AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => Vec::new(),
+            AnswerEvent::Progress { .. } | AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => Vec::new(),
             AnswerEvent::Finished(Finished { finish, usage, .. }) => {
                 let mut lines = Vec::new();
                 if !self.calls.is_empty() && self.kind == Endpoint::Chat {

@@ -55,6 +55,8 @@ pub async fn ps(State(app): State<Arc<App>>) -> axum::Json<Value> {
             )
             .into();
         value["context_length"] = model.n_ctx().into();
+        // Ours: Ollama tells no more than how much of it is in a GPU's memory.
+        value["device"] = model.device().into();
         Some(value)
     });
     axum::Json(json!({"models": loaded.collect::<Vec<_>>()}))

@@ -49,6 +49,9 @@ pub struct ChatRequest {
     /// Control tokens written in messages are read as such, as llama.cpp takes it; else they are text.
     #[serde(default)]
     pub parse_special: Option<bool>,
+    /// In a stream, tell how much of the prompt is read, as llama.cpp does.
+    #[serde(default)]
+    pub return_progress: Option<bool>,
     /// Keep the answer, with `metadata`, to be asked for later.
     #[serde(default)]
     pub store: Option<bool>,
@@ -202,6 +205,7 @@ pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
         n: check_n(fields.n)?,
         max_tokens: body.max_completion_tokens.or(fields.max_tokens).map(count),
         parses_specials: body.parse_special.unwrap_or(false),
+        progress: body.return_progress.unwrap_or(false),
     })
 }
 

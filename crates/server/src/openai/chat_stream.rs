@@ -31,6 +31,14 @@ impl ChatEncoder {
         value.into()
     }
 
+    /// How much of the prompt is read, with the names that llama.cpp gives it.
+    fn progress(&self, n_read: usize, n_prompt: usize) -> Message {
+        json!({"id": self.frame.id, "object": "chat.completion.chunk", "created": self.frame.created,
+            "model": self.frame.name, "choices": [],
+            "prompt_progress": {"total": n_prompt, "processed": n_read}})
+        .into()
+    }
+
     fn delta(&self, choice: usize, delta: Value, logprobs: Value, finish: Option<&str>) -> Message {
         self.chunk(json!([{"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}]))
     }
@@ -63,6 +71,7 @@ impl Encoder for ChatEncoder {
             AnswerEvent::Piece(Piece::ToolArguments { index, text }) => {
                 (json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]}), Value::Null)
             }
+            AnswerEvent::Progress { n_read, n_prompt } => return vec![self.progress(n_read, n_prompt)],
             AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => return Vec::new(),
             AnswerEvent::Finished(Finished { finish, usage, .. }) => {
                 self.usages[choice] = usage;

@@ -180,7 +180,17 @@ fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: C
     let prompt_logprobs = has_echo && has_logprobs;
     let splitter = Splitter::plain(&model.tokenizer, fields.stops()?, logprobs.is_some());
     let (prompt, constraint) = (Vec::new(), tools::shape_constraint(model, &guide.shape()?)?);
-    let request = Request { prompt, sampling, max_tokens, logprobs, prompt_logprobs, constraint, n: made, caller };
+    let request = Request {
+        prompt,
+        sampling,
+        max_tokens,
+        logprobs,
+        prompt_logprobs,
+        progress: false,
+        constraint,
+        n: made,
+        caller,
+    };
     Ok(Prepared { prompts, request, splitter, echoes, n, has_logprobs })
 }
 

@@ -140,7 +140,7 @@ impl Encoder for CompletionEncoder {
                 let shown = if tokens.is_empty() { Value::Null } else { lists.take() };
                 vec![self.text(choice, &text, shown, None)]
             }
-            AnswerEvent::Piece(_) | AnswerEvent::Token(_) => Vec::new(),
+            AnswerEvent::Piece(_) | AnswerEvent::Progress { .. } | AnswerEvent::Token(_) => Vec::new(),
             AnswerEvent::Finished(Finished { finish, usage, .. }) => {
                 self.usages[choice] = usage;
                 vec![self.text(choice, "", Value::Null, Some(finish_reason(finish)))]

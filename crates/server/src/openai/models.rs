@@ -32,7 +32,7 @@ pub async fn delete(
     if caller.keeps_models {
         return Err(ApiError::new(StatusCode::FORBIDDEN, "this key may not take models out of memory (unload=yes)"));
     }
-    let was_loaded = entry.is_named(&name) && entry.loaded().is_some();
+    let was_loaded = entry.is_named(&name) && (entry.loaded().is_some() || entry.unavailable().is_some());
     if was_loaded {
         app.models.unload(&entry).await;
     }

@@ -162,7 +162,7 @@ impl Encoder for ResponseEncoder {
                 self.begin(ItemKind::Call { call_id: id, name }, &mut out);
             }
             AnswerEvent::Piece(Piece::ToolArguments { text, .. }) => self.grow(&text, Vec::new(), &mut out),
-            AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => {}
+            AnswerEvent::Progress { .. } | AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => {}
             AnswerEvent::Finished(Finished { finish, .. }) => {
                 if self.output.is_empty() && self.open.is_none() {
                     self.begin(ItemKind::Message, &mut out);

@@ -125,11 +125,13 @@ async function* events(body) {
 }
 
 /**
- * Streams one answer. `onDelta({ text, reasoning })` is called for each piece; resolves to
+ * Streams one answer. `onDelta({ text, reasoning })` is called for each piece, `onProgress(share)` with how much of the
+ * prompt is read, from 0 to 1, before the first; resolves to
  * { finish, usage, timings } when the answer is whole. A stream that breaks off is an error, never a silent end.
  */
-export async function streamChat(body, signal, onDelta) {
-  const response = await post("v1/chat/completions", { ...body, stream: true, stream_options: { include_usage: true } }, signal);
+export async function streamChat(body, signal, onDelta, onProgress = () => {}) {
+  const asked = { ...body, stream: true, stream_options: { include_usage: true }, return_progress: true };
+  const response = await post("v1/chat/completions", asked, signal);
   const result = { finish: undefined, usage: undefined, timings: undefined };
   let isDone = false;
   for await (const data of events(response.body)) {
@@ -139,6 +141,7 @@ export async function streamChat(body, signal, onDelta) {
     }
     const chunk = JSON.parse(data);
     if (chunk.error) throw new ApiError(response.status, chunk.error.message ?? "The server reported an error.");
+    if (chunk.prompt_progress) onProgress(chunk.prompt_progress.processed / chunk.prompt_progress.total);
     if (chunk.usage) result.usage = chunk.usage;
     if (chunk.timings) result.timings = chunk.timings;
     const choice = chunk.choices?.[0];

@@ -45,7 +45,7 @@ export class Chat {
     let saved = started;
     let failure;
     try {
-      const result = await api.streamChat(request, controller.signal, (delta) => {
+      const grow = (delta) => {
         phase.end();
         const now = performance.now();
         live.first ??= now;
@@ -57,7 +57,8 @@ export class Chat {
           this.#on.onSave(conversation);
         }
         this.#on.onGrow(message, live);
-      });
+      };
+      const result = await api.streamChat(request, controller.signal, grow, phase.read);
       finish(message, result, live, started);
       if (message.usage) message.usage.completion_tokens += tokensBefore;
     } catch (error) {
@@ -77,16 +78,18 @@ export class Chat {
   /** Tells what is waited for until the first piece comes. */
   #watch(message, started) {
     let text = `Waiting for ${message.model}`;
+    let share;
     let isOver = false;
-    const tell = () => this.#on.onPhase(message, { text, seconds: (performance.now() - started) / 1000 });
+    const tell = () => this.#on.onPhase(message, { text, share, seconds: (performance.now() - started) / 1000 });
     const look = async () => {
       while (!isOver) {
         try {
           const model = await api.model(message.model);
           if (isOver) return;
-          text = model.isLoaded === false ? `Loading ${message.model}` : "Reading the prompt";
+          const isLoading = model.isLoaded === false && share === undefined;
+          text = isLoading ? `Loading ${message.model}` : "Reading the prompt";
           tell();
-          if (model.isLoaded !== false) return;
+          if (!isLoading) return;
         } catch {
           return; // The request itself tells what is wrong.
         }
@@ -97,6 +100,13 @@ export class Chat {
     // When the message is on screen.
     queueMicrotask(tell);
     return {
+      /** So much of the prompt is read, from 0 to 1. */
+      read(done) {
+        if (isOver) return;
+        share = done;
+        text = "Reading the prompt";
+        tell();
+      },
       end() {
         isOver = true;
         timers.forEach(clearTimeout);

@@ -40,7 +40,7 @@ export class DrawnMessage {
     this.#drawCaret();
   }
 
-  /** What is waited for: { text, seconds }; nothing once the answer grows. */
+  /** What is waited for: { text, seconds, share }, the share from 0 to 1 where it is known; nothing once the answer grows. */
   setPhase(phase) {
     if (!phase) {
       this.#phase?.remove();
@@ -53,7 +53,12 @@ export class DrawnMessage {
       this.#phase = element("div", "phase", bar, element("span"));
       this.#body.before(this.#phase);
     }
-    this.#phase.lastChild.textContent = phase.seconds < 1 ? phase.text : `${phase.text} · ${Math.floor(phase.seconds)} s`;
+    const bar = this.#phase.firstChild;
+    if (phase.share === undefined) bar.removeAttribute("value");
+    else bar.value = phase.share;
+    const share = phase.share === undefined ? "" : ` · ${Math.floor(100 * phase.share)} %`;
+    const seconds = phase.seconds < 1 ? "" : ` · ${Math.floor(phase.seconds)} s`;
+    this.#phase.lastChild.textContent = phase.text + share + seconds;
   }
 
   #drawUser() {

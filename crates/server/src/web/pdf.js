@@ -4,6 +4,30 @@
 const FOLDER = "assets/pdfjs-5.6.205/";
 const MAX_PAGES = 500;
 let loading;
+let characters;
+
+/**
+ * What the codes of Chinese, Japanese and Korean files that bring no table of their own mean: pdf.js' CMaps, all in one
+ * file (a line of JSON with names and places, then their bytes), which is loaded when the first of them is asked for.
+ */
+class CharacterMaps {
+  async fetch({ kind, filename }) {
+    if (kind !== "cMapUrl") throw new Error(`${kind} is not here`);
+    characters ??= load(`${FOLDER}cmaps.bin`);
+    const { places, bytes, start } = await characters;
+    const place = places[filename.replace(/\.bcmap$/, "")];
+    if (!place) throw new Error(`there is no CMap ${filename}`);
+    return bytes.slice(start + place[0], start + place[0] + place[1]);
+  }
+}
+
+async function load(path) {
+  const response = await fetch(new URL(path, document.baseURI));
+  if (!response.ok) throw new Error(`${path}: ${response.status}`);
+  const bytes = new Uint8Array(await response.arrayBuffer());
+  const end = bytes.indexOf(10);
+  return { places: JSON.parse(new TextDecoder().decode(bytes.subarray(0, end))), bytes, start: end + 1 };
+}
 
 function library() {
   loading ??= import(new URL(`${FOLDER}pdf.min.mjs`, document.baseURI).href).then((pdfjs) => {
@@ -20,6 +44,9 @@ export async function textOf(bytes) {
     data: bytes,
     isEvalSupported: false,
     useWasm: false,
+    BinaryDataFactory: CharacterMaps,
+    cMapUrl: "cmaps/",
+    cMapPacked: true,
     useSystemFonts: true,
     disableFontFace: true,
     stopAtErrors: false,

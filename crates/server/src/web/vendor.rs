@@ -1,13 +1,14 @@
 //! Other people's code that the chat page loads when it needs it: KaTeX typesets formulas, pdf.js reads PDF files.
 //!
-//! The files come from npm by `scripts/web/vendor.mjs`, with their licences beside them. They add 0.9 MB to the binary.
-//! Left out are pdf.js' CMaps (1.6 MB, for Chinese, Japanese and Korean files that embed no fonts of their own) and its
-//! image decoders, which text does not need.
+//! The files come from npm by `scripts/web/vendor.mjs`, with their licences beside them. They add 1.8 MB to the binary,
+//! half of it pdf.js' CMaps, without which many Chinese, Japanese and Korean files have no text. Left out are its image
+//! decoders, which text does not need.
 
 use super::Storage::{self, Versioned, VersionedGzip};
 use super::{Asset, SCRIPT, SHEET};
 
 const FONT: &str = "font/woff2";
+const BINARY: &str = "application/octet-stream";
 
 macro_rules! assets {
     ($($path:literal => $type:expr, $storage:expr, $file:literal;)*) => {
@@ -29,6 +30,7 @@ assets! {
     "assets/katex-0.19.1/katex.min.css" => SHEET, VersionedGzip, "vendor/katex/katex.min.css.gz";
     "assets/pdfjs-5.6.205/pdf.min.mjs" => SCRIPT, VersionedGzip, "vendor/pdfjs/pdf.min.mjs.gz";
     "assets/pdfjs-5.6.205/pdf.worker.min.mjs" => SCRIPT, VersionedGzip, "vendor/pdfjs/pdf.worker.min.mjs.gz";
+    "assets/pdfjs-5.6.205/cmaps.bin" => BINARY, VersionedGzip, "vendor/pdfjs/cmaps.bin.gz";
     "assets/katex-0.19.1/fonts/KaTeX_AMS-Regular.woff2" => FONT, Versioned, "vendor/katex/fonts/KaTeX_AMS-Regular.woff2";
     "assets/katex-0.19.1/fonts/KaTeX_Caligraphic-Bold.woff2" => FONT, Versioned, "vendor/katex/fonts/KaTeX_Caligraphic-Bold.woff2";
     "assets/katex-0.19.1/fonts/KaTeX_Caligraphic-Regular.woff2" => FONT, Versioned, "vendor/katex/fonts/KaTeX_Caligraphic-Regular.woff2";
@@ -72,5 +74,12 @@ mod tests {
         assert!(text("assets/katex-0.19.1/katex.min.js").contains("0.19.1"));
         assert!(text("assets/pdfjs-5.6.205/pdf.min.mjs").contains("5.6.205"));
         assert!(text("assets/pdfjs-5.6.205/pdf.worker.min.mjs").contains("5.6.205"));
+        // Every CMap lies inside the file that holds them all.
+        let maps = super::super::unpack(asset("assets/pdfjs-5.6.205/cmaps.bin").expect("listed").bytes).expect("gzip");
+        let end = maps.iter().position(|&byte| byte == b'\n').expect("a line with the places");
+        let places: std::collections::BTreeMap<String, (usize, usize)> =
+            serde_json::from_slice(&maps[..end]).expect("places");
+        assert!(places.len() > 150 && places.contains_key("UniGB-UCS2-H") && places.contains_key("Adobe-Japan1-UCS2"));
+        assert_eq!(places.values().map(|(at, n_bytes)| at + n_bytes).max(), Some(maps.len() - end - 1));
     }
 }

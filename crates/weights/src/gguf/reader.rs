@@ -68,6 +68,9 @@ pub fn parse(bytes: &Bytes) -> Result<Header> {
         .ok_or_else(|| Error::invalid("data offset", format!("{header_end} aligned to {alignment} overflows")))?;
 
     let mut header = Header { version, alignment, data_offset, metadata, tensors: Vec::new(), unsupported: Vec::new() };
+    if let Some(needs) = header.missing_end(&entries, bytes.len() as u64) {
+        return Err(Error::Incomplete { has: bytes.len() as u64, needs });
+    }
     let mut ranges = Vec::with_capacity(entries.len());
     for entry in entries {
         ranges.extend(header.place(entry, bytes)?);
@@ -202,6 +205,22 @@ fn entry<'a>(cursor: &mut Cursor<'a>, tensor_idx: usize) -> Result<Entry<'a>> {
 }
 
 impl Header {
+    /// Where a whole file would end, if this one was cut: its tensors lie one after the other without holes, and the
+    /// last of them is not there. A tensor that lies elsewhere is a lie, which `place` names.
+    fn missing_end(&self, entries: &[Entry<'_>], file_bytes: u64) -> Option<u64> {
+        let (mut end, mut packed_end) = (0, self.data_offset);
+        for entry in entries {
+            let layout = ggml_layout(entry.ggml_id)?;
+            let n_blocks = entry.dims.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim))? / layout.block_len as u64;
+            let n_bytes = n_blocks.checked_mul(layout.block_bytes as u64)?;
+            if n_bytes > 0 {
+                end = end.max(self.data_offset.checked_add(entry.offset)?.checked_add(n_bytes)?);
+            }
+            packed_end = packed_end.checked_add(align_up(n_bytes, self.alignment)?)?;
+        }
+        (end > file_bytes && end <= packed_end).then_some(end)
+    }
+
     /// Checks where a tensor says it lies, and files it under what we can and cannot compute with. Hands back the range
     /// of the file it takes.
     fn place<'a>(&mut self, entry: Entry<'a>, file: &Bytes) -> Result<Option<(u64, u64, &'a str)>> {

@@ -118,13 +118,24 @@ fn data_past_the_end() {
     );
     assert!(tensor(&[64, 2], 2, 32).data(32 + 72).open().is_ok());
     // Types we do not compute with lie no better.
-    let error = tensor(&[32], 6, 0).data(21).open().unwrap_err().to_string();
-    assert!(error.starts_with("tensor `t`: 22 bytes of Q5_0 at offset 0"), "{error}");
+    let error = tensor(&[32], 6, 32).data(32 + 21).open().unwrap_err().to_string();
+    assert!(error.starts_with("tensor `t`: 22 bytes of Q5_0 at offset 32"), "{error}");
     for offset in [1 << 20, u64::MAX - 31] {
         let error = tensor(&[1], 0, offset).data(64).open().unwrap_err().to_string();
         assert!(error.starts_with(&format!("tensor `t`: 4 bytes of F32 at offset {offset} of the data")), "{error}");
         let error = tensor(&[1], 77, offset).data(64).open().unwrap_err().to_string();
         assert!(error.starts_with(&format!("tensor `t`: data of an unknown type at offset {offset}")), "{error}");
+    }
+}
+
+#[test]
+fn a_cut_file_is_called_incomplete() {
+    let two = || Raw::header(2, 2, 0).tensor("a", &[8], 0, 32).tensor("b", &[8], 0, 0);
+    assert!(two().data(64).open().is_ok());
+    for n_bytes in [0, 31, 63] {
+        let error = two().data(n_bytes).open().unwrap_err();
+        let n_here = 96 + n_bytes as u64;
+        assert!(matches!(error, Error::Incomplete { has, needs: 160 } if has == n_here), "{n_bytes}: {error}");
     }
 }
 
@@ -160,7 +171,10 @@ fn every_cut_of_a_header_is_an_error() {
         let end = if header.tensors.is_empty() { header.data_offset - 31 } else { header.data_offset };
         for n_bytes in 0..end as usize {
             let error = Raw(whole[..n_bytes].to_vec()).open().unwrap_err();
-            let is_expected = matches!(error, Error::Truncated { .. } | Error::Count { .. } | Error::Invalid { .. });
+            let is_expected = matches!(
+                error,
+                Error::Truncated { .. } | Error::Count { .. } | Error::Invalid { .. } | Error::Incomplete { .. }
+            );
             assert!(is_expected, "{name} cut to {n_bytes} bytes: {error}");
         }
     }

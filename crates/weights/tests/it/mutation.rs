@@ -115,6 +115,7 @@ fn kind(error: &Error) -> &'static str {
         Error::Magic { .. } => "magic",
         Error::Version { .. } | Error::BigEndian { .. } => "version",
         Error::Truncated { .. } => "truncated",
+        Error::Incomplete { .. } => "incomplete",
         Error::Count { .. } => "count",
         Error::Invalid { .. } => "invalid",
         Error::WrongType { .. } => "wrong type",

@@ -1,0 +1,25 @@
+//! The flags of `roci serve` for KV events: where changes of the prefix caches are published.
+
+use server::kv_events::Settings;
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "KV events")]
+pub struct KvArgs {
+    /// Publish what enters and leaves the prefix caches at this address (ZeroMQ, in vLLM's format), for routers; such as
+    /// tcp://127.0.0.1:5557, or tcp://*:5557 for all networks. Readers see the tokens of all prompts
+    #[arg(long, value_name = "ADDRESS")]
+    pub kv_events: Option<String>,
+    /// Repeat batches of them that a reader missed, at this address
+    #[arg(long, value_name = "ADDRESS", requires = "kv_events")]
+    pub kv_events_replay: Option<String>,
+    /// What their batches begin with; {address} is where this server listens, {model} the model's name
+    #[arg(long, value_name = "TOPIC", default_value = "kv@{address}@{model}")]
+    pub kv_events_topic: String,
+}
+
+impl KvArgs {
+    pub fn settings(&self) -> Option<Settings> {
+        let address = self.kv_events.clone()?;
+        Some(Settings { address, replay: self.kv_events_replay.clone(), topic: self.kv_events_topic.clone() })
+    }
+}
