@@ -65,6 +65,7 @@ class Cache:
         self.blocks: dict[Hash, tuple[Hash | None, tuple[int, ...]]] = {}
         self.after: dict[tuple[Hash | None, tuple[int, ...]], Hash] = {}
         self.block_size = 16
+        self.n_removed = 0
 
     def apply(self, event: Event) -> None:
         match event:
@@ -77,6 +78,7 @@ class Cache:
                     self.blocks[name], self.after[key] = key, name
                     parent = name
             case BlockRemoved():
+                self.n_removed += len(event.block_hashes)
                 for name in event.block_hashes:
                     key = self.blocks.pop(name, None)
                     if key is not None and self.after.get(key) == name:

@@ -27,231 +27,17 @@ from pathlib import Path
 
 import torch
 import transformers as tf
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+
+from family_configs import CONVERTER_KEYS, CONVERTER_NAMES, FAMILIES, NO_GGUF, SMALL
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "crates/model/testdata/families"
 EXPORTS = ROOT / "crates/model/testdata/exports"
 N_TOKENS = 40
 
-SMALL = dict(
-    vocab_size=96,
-    hidden_size=32,
-    intermediate_size=64,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=128,
-    bos_token_id=1,
-    eos_token_id=2,
-    pad_token_id=0,
-)
-
-
-def small(**more):
-    return {**SMALL, **more}
-
-
-def rope(theta=10000.0, kind="default", **more):
-    return dict(rope_theta=theta, rope_type=kind, **more)
-
-
-def encoder(**more):
-    return {key: value for key, value in small(**more).items() if key != "num_key_value_heads"}
-
-
-# Two positions are kept for padding.
-XLM = dict(type_vocab_size=1, pad_token_id=1, bos_token_id=0, max_position_embeddings=130)
-LONG = [1.0 + 0.3 * i for i in range(4)]
-SHORT = [1.0 + 0.05 * i for i in range(4)]
-YARN = dict(factor=4.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0)
-
-# name: (configuration class, what differs from SMALL). The model class follows from `architectures`.
-FAMILIES = {
-    "llama": (tf.LlamaConfig, small(rope_parameters=rope(5000.0))),
-    "llama3": (
-        tf.LlamaConfig,
-        small(
-            tie_word_embeddings=True,
-            rope_parameters=rope(
-                5000.0,
-                "llama3",
-                factor=8.0,
-                low_freq_factor=1.0,
-                high_freq_factor=4.0,
-                original_max_position_embeddings=32,
-            ),
-        ),
-    ),
-    "llama-linear": (tf.LlamaConfig, small(rope_parameters=rope(10000.0, "linear", factor=4.0))),
-    "mistral": (tf.MistralConfig, small(sliding_window=None, head_dim=16)),
-    "mixtral": (
-        tf.MixtralConfig,
-        small(num_local_experts=4, num_experts_per_tok=2, intermediate_size=32, sliding_window=None),
-    ),
-    "granite": (
-        tf.GraniteConfig,
-        small(
-            embedding_multiplier=6.0,
-            residual_multiplier=0.4,
-            attention_multiplier=0.11,
-            logits_scaling=3.0,
-            tie_word_embeddings=True,
-        ),
-    ),
-    "qwen2": (tf.Qwen2Config, small(use_sliding_window=False)),
-    "qwen2-yarn": (tf.Qwen2Config, small(use_sliding_window=False, rope_parameters=rope(10000.0, "yarn", **YARN))),
-    "qwen2moe": (
-        tf.Qwen2MoeConfig,
-        small(
-            num_experts=4,
-            num_experts_per_tok=2,
-            moe_intermediate_size=32,
-            shared_expert_intermediate_size=48,
-            norm_topk_prob=False,
-            decoder_sparse_step=1,
-            mlp_only_layers=[],
-            use_sliding_window=False,
-        ),
-    ),
-    "qwen3": (tf.Qwen3Config, small(head_dim=16, use_sliding_window=False, tie_word_embeddings=True)),
-    "qwen3moe": (
-        tf.Qwen3MoeConfig,
-        small(
-            head_dim=16,
-            num_experts=6,
-            num_experts_per_tok=3,
-            moe_intermediate_size=32,
-            norm_topk_prob=True,
-            decoder_sparse_step=1,
-            mlp_only_layers=[],
-            use_sliding_window=False,
-        ),
-    ),
-    "gemma": (tf.GemmaConfig, small(head_dim=16, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True)),
-    "gemma2": (
-        tf.Gemma2Config,
-        small(
-            head_dim=16,
-            sliding_window=12,
-            query_pre_attn_scalar=16,
-            attn_logit_softcapping=4.0,
-            final_logit_softcapping=3.0,
-            tie_word_embeddings=True,
-        ),
-    ),
-    "gemma3": (
-        tf.Gemma3TextConfig,
-        small(
-            head_dim=16,
-            num_hidden_layers=6,
-            intermediate_size=64,
-            sliding_window=12,
-            query_pre_attn_scalar=16,
-            tie_word_embeddings=True,
-            rope_parameters={
-                "full_attention": rope(1000000.0, "linear", factor=8.0),
-                "sliding_attention": rope(10000.0),
-            },
-        ),
-    ),
-    "phi3": (tf.Phi3Config, small(sliding_window=None, rope_parameters=rope(10000.0))),
-    "phi3-longrope": (
-        tf.Phi3Config,
-        small(
-            sliding_window=None,
-            original_max_position_embeddings=32,
-            rope_parameters=rope(
-                10000.0,
-                "longrope",
-                long_factor=LONG,
-                short_factor=SHORT,
-                original_max_position_embeddings=32,
-                factor=4.0,
-            ),
-        ),
-    ),
-    "olmo2": (tf.Olmo2Config, small()),
-    "stablelm": (
-        tf.StableLmConfig,
-        small(
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            use_qkv_bias=True,
-            rope_parameters=dict(rope_theta=10000.0, rope_type="default", partial_rotary_factor=0.25),
-        ),
-    ),
-    "glm4": (
-        tf.Glm4Config,
-        small(
-            head_dim=16,
-            attention_bias=True,
-            rope_parameters=dict(rope_theta=10000.0, rope_type="default", partial_rotary_factor=0.5),
-        ),
-    ),
-    "deepseek2": (
-        tf.DeepseekV2Config,
-        small(
-            num_key_value_heads=4,
-            num_hidden_layers=2,
-            kv_lora_rank=32,
-            q_lora_rank=48,
-            qk_rope_head_dim=16,
-            qk_nope_head_dim=16,
-            v_head_dim=16,
-            n_routed_experts=8,
-            num_experts_per_tok=3,
-            n_shared_experts=2,
-            moe_intermediate_size=32,
-            first_k_dense_replace=1,
-            routed_scaling_factor=2.0,
-            topk_method="group_limited_greedy",
-            n_group=4,
-            topk_group=2,
-            norm_topk_prob=False,
-        ),
-    ),
-    "deepseek3": (
-        tf.DeepseekV3Config,
-        small(
-            num_key_value_heads=4,
-            num_hidden_layers=2,
-            kv_lora_rank=32,
-            q_lora_rank=48,
-            qk_rope_head_dim=16,
-            qk_nope_head_dim=16,
-            v_head_dim=16,
-            n_routed_experts=8,
-            num_experts_per_tok=3,
-            n_shared_experts=1,
-            moe_intermediate_size=32,
-            first_k_dense_replace=1,
-            routed_scaling_factor=2.5,
-            n_group=4,
-            topk_group=2,
-            norm_topk_prob=True,
-            rope_parameters=rope(10000.0, "yarn", mscale=1.0, mscale_all_dim=1.0, **YARN),
-        ),
-    ),
-    "gpt-oss": (
-        tf.GptOssConfig,
-        small(
-            head_dim=16,
-            intermediate_size=32,
-            num_local_experts=4,
-            num_experts_per_tok=2,
-            sliding_window=12,
-            rope_parameters=rope(10000.0, "yarn", truncate=False, **YARN),
-        ),
-    ),
-    "bert": (tf.BertConfig, encoder(type_vocab_size=2)),
-    "nomic-bert": (tf.NomicBertConfig, encoder(type_vocab_size=2, max_position_embeddings=2048)),
-    "xlm-roberta": (tf.XLMRobertaConfig, encoder(**XLM)),
-    "bert-rerank": (tf.BertConfig, encoder(type_vocab_size=2, num_labels=1)),
-    "xlm-roberta-rerank": (tf.XLMRobertaConfig, encoder(num_labels=1, **XLM)),
-}
-# llama.cpp's converter drops the pooler of BERT, without which the score is another.
-NO_GGUF = {"bert-rerank"}
+# Families that add one to the weights of their norms.
+OFFSET_NORMS = ("gemma", "nemotron")
 
 
 def randomize(model, seed):
@@ -260,11 +46,11 @@ def randomize(model, seed):
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             leaf = name.rsplit(".", 1)[-1]
-            is_norm = "norm" in name.lower()
+            is_norm = "norm" in name.lower() or ".ln" in name
             if leaf == "sinks":
                 value = noise
             elif parameter.dim() == 1 and leaf == "weight" and is_norm:
-                value = 0.2 * noise + (0.0 if "gemma" in model.config.model_type else 1.0)
+                value = 0.2 * noise + (0.0 if model.config.model_type.startswith(OFFSET_NORMS) else 1.0)
             elif parameter.dim() == 1 or "bias" in leaf:
                 value = 0.2 * noise
             elif "embed" in name:
@@ -272,6 +58,9 @@ def randomize(model, seed):
             else:
                 fan_in = parameter.shape[-2] if leaf in TRANSPOSED else parameter.shape[-1]
                 value = 1.5 * noise / fan_in**0.5
+                if model.config.model_type == "bitnet":
+                    # The converter makes them ternary, and leaves these as they are.
+                    value = torch.sign(noise) * 0.25
             parameter.copy_(value.to(torch.bfloat16).float())
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
@@ -288,6 +77,8 @@ def build(name):
     config._attn_implementation = "eager"
     if name.endswith("-rerank"):
         model = tf.AutoModelForSequenceClassification.from_config(config)
+    elif hasattr(config, "vision_config"):
+        model = tf.AutoModelForImageTextToText.from_config(config)
     elif "bert" in config.model_type or "roberta" in config.model_type:
         model = tf.AutoModel.from_config(config)
     else:
@@ -318,19 +109,29 @@ def golden(name, model):
 
 
 CONVERT = """
+import json
 import sys
+from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 sys.path.insert(1, sys.argv[1] + "/gguf-py")
 import convert_hf_to_gguf as convert
 def without_vocabulary(self):
-    self.gguf_writer.add_tokenizer_model("no_vocab")
-    self.gguf_writer.add_vocab_size(self.hparams["vocab_size"])
+    writer = getattr(self, "impl", self).gguf_writer
+    writer.add_tokenizer_model("no_vocab")
+    writer.add_vocab_size(self.hparams["vocab_size"])
 find = convert.get_model_class
 def find_without_vocabulary(*args, **kwargs):
     found = find(*args, **kwargs)
-    found.set_vocab = without_vocabulary
+    # Mistral 3 is one of two classes inside of its own.
+    for one in [found, *(inner for inner in vars(found).values() if isinstance(inner, type))]:
+        one.set_vocab = without_vocabulary
     return found
 convert.get_model_class = find_without_vocabulary
+# Transformers drops keys that it does not know (any more) when it reads a configuration.
+load = convert.ModelBase.load_hparams
+def load_whole(folder, is_mistral_format):
+    return {**load(folder, is_mistral_format), **json.loads((Path(folder) / "config.json").read_text())}
+convert.ModelBase.load_hparams = staticmethod(load_whole)
 sys.argv = ["convert", sys.argv[2], "--outfile", sys.argv[3], "--outtype", "bf16", "--model-name", sys.argv[4]]
 convert.main()
 """
@@ -341,19 +142,18 @@ def convert(name, folder, gguf, source):
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, copy, dirs_exist_ok=True)
         vocabulary = {str(i): i for i in range(SMALL["vocab_size"])}
-        tokenizer = {"model": {"type": "WordPiece", "vocab": vocabulary}, "added_tokens": []}
+        words = dict(unk_token="0", continuing_subword_prefix="##", max_input_chars_per_word=9)
+        tokenizer = {"model": {"type": "WordPiece", "vocab": vocabulary, **words}, "added_tokens": []}
         (Path(copy) / "tokenizer.json").write_text(json.dumps(tokenizer))
-        if name == "nomic-bert":
-            # The converter reads the keys of the model's own code, transformers writes its own.
+        if name in CONVERTER_KEYS:
             config = json.loads((folder / "config.json").read_text())
-            config.update(
-                n_positions=8192, max_trained_positions=2048, activation_function="swiglu", causal=False,
-                qkv_proj_bias=False, mlp_fc1_bias=False, mlp_fc2_bias=False, prenorm=False, rotary_emb_fraction=1.0,
-                rotary_emb_interleaved=False, rotary_emb_scale_base=None, rotary_emb_base=10000.0,
-                n_embd=config["hidden_size"], n_inner=config["intermediate_size"], n_layer=config["num_hidden_layers"],
-                n_head=config["num_attention_heads"], layer_norm_epsilon=config["layer_norm_eps"],
-            )
+            config.update(CONVERTER_KEYS[name](config))
             (Path(copy) / "config.json").write_text(json.dumps(config))
+        if name in CONVERTER_NAMES:
+            tensors = load_file(folder / "model.safetensors")
+            for old, new in CONVERTER_NAMES[name]:
+                tensors = {key.replace(old, new): value for key, value in tensors.items()}
+            save_file(tensors, Path(copy) / "model.safetensors", metadata={"format": "pt"})
         return subprocess.run(
             [sys.executable, "-c", CONVERT, str(source), copy, str(gguf), name],
             capture_output=True, text=True, env={**os.environ, "NO_LOCAL_GGUF": "1"},
@@ -405,6 +205,10 @@ def main():
         folder = OUT / name
         shutil.rmtree(folder, ignore_errors=True)
         model.to(torch.bfloat16).save_pretrained(folder)
+        if hasattr(model.config, "vision_config"):
+            tensors = load_file(folder / "model.safetensors")
+            texts = {key: value for key, value in tensors.items() if "visual" not in key}
+            save_file(texts, folder / "model.safetensors", metadata={"format": "pt"})
         for extra in folder.iterdir():
             if extra.name not in ("config.json", "model.safetensors"):
                 extra.unlink()

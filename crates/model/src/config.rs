@@ -3,14 +3,14 @@
 //! GGUF says it in metadata. What `config.json` says is translated into the same keys first (`hub.rs`), so that there
 //! is one reader.
 
-use ops::{Gating, Heads, MAX_HEAD_DIM, Pairing, Routing};
+use ops::{Activation, Gating, Heads, MAX_HEAD_DIM, Pairing, Routing, Xielu};
 use weights::{Checkpoint, Metadata};
 
-use crate::family::{FAMILIES, Family, FamilyKind, Windows, supported};
+use crate::family::{FAMILIES, Family, FamilyKind, supported, unknown};
 use crate::keys::Keys;
 use crate::names::{At, Format, Names};
 use crate::rope_scaling::Scaling;
-use crate::{Error, Pooling, hub};
+use crate::{Error, Pooling, hub, layer_details};
 
 /// Larger counts than any model has: a lie in a file must not become an allocation.
 const MAX_LAYERS: usize = 1024;
@@ -47,6 +47,18 @@ pub struct Config {
     pub window: Option<usize>,
     /// Of each layer: whether it has the window.
     pub is_windowed: Vec<bool>,
+    /// Of each layer: whether positions turn its queries and keys.
+    pub is_rotated: Vec<bool>,
+    /// Whether both blocks of a layer read the same stream.
+    pub is_parallel: bool,
+    /// The largest slope of scores that fall with the distance.
+    pub alibi: Option<f32>,
+    /// Queries, keys and values are brought within this bound.
+    pub qkv_limit: Option<f32>,
+    /// How queries grow with the position.
+    pub temperature: Option<Temperature>,
+    /// Of each layer, where they are learned.
+    pub xielu: Vec<Xielu>,
     pub experts: Option<Experts>,
     pub mla: Option<Mla>,
     /// Learned positions that stand before the first.
@@ -63,6 +75,20 @@ pub struct Rope {
     /// Of the layers with a window, where it differs. Those are never scaled.
     pub local_base: Option<f32>,
     pub scaling: Scaling,
+}
+
+/// Queries are sharpened in long contexts: by `1 + scale * ln(1 + floor(position / length))`.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Temperature {
+    pub scale: f32,
+    pub length: usize,
+}
+
+impl Temperature {
+    pub fn at(&self, position: u32) -> f32 {
+        let n = position as usize / self.length.max(1);
+        1.0 + self.scale * (n as f32).ln_1p()
+    }
 }
 
 /// A mixture of experts.
@@ -102,8 +128,14 @@ impl Config {
             let has_bias = (0..config.n_layers).any(|i| names.find(At::Layer(i), "exp_probs_b", "bias").is_some());
             if has_bias && experts.routing.gating == Gating::Softmax {
                 // A bias for the choice came with sigmoids; files from before the key existed do not say so.
-                experts.routing.gating = Gating::Sigmoid;
+                experts.routing.gating = config.family.biased_gating;
             }
+            // Some files count this expert, some its width, some nothing: its tensor knows.
+            let shared = (0..config.n_layers).find_map(|i| names.find(At::Layer(i), "ffn_up_shexp", "weight"));
+            experts.n_ff_shared = shared.map_or(experts.n_ff_shared, |tensor| tensor.shape[0]);
+        }
+        if config.xielu.is_empty() {
+            config.xielu = layer_details::learned_xielu(&names, config.n_layers)?;
         }
         if config.n_vocab == 0 {
             let table = names.tensor(At::Model, "token_embd")?;
@@ -120,6 +152,10 @@ impl Config {
         if let Some(is_windowed) = translated.is_windowed.filter(|layers| layers.len() == config.n_layers) {
             config.is_windowed = is_windowed;
         }
+        config.is_rotated = match translated.is_rotated.filter(|layers| layers.len() == config.n_layers) {
+            Some(is_rotated) => is_rotated,
+            None => layer_details::rotated(&config.family, &config.is_windowed),
+        };
         config.position_offset = translated.position_offset;
         config.n_ctx_train = config.n_ctx_train.saturating_sub(translated.position_offset).max(1);
         if let (Some(factor), Some(_)) = (config.rope.scaling.attention_factor(), config.mla) {
@@ -133,7 +169,7 @@ impl Config {
             return Err(Error::NoArchitecture("general.architecture", supported()));
         };
         let Some(family) = FAMILIES.iter().find(|family| family.name == architecture) else {
-            return Err(Error::Architecture(architecture.to_string(), supported()));
+            return Err(unknown(architecture));
         };
         let mut config = Self::read(metadata, *family, Format::Gguf)?;
         let keys = Keys { metadata, prefix: family.name };
@@ -146,10 +182,12 @@ impl Config {
 
     fn read(metadata: &Metadata, family: Family, format: Format) -> Result<Self, Error> {
         let keys = Keys { metadata, prefix: family.name };
-        let n_layers = keys.count_in("block_count", None, MAX_LAYERS)?;
+        let n_blocks = keys.count_in("block_count", None, MAX_LAYERS)?;
+        // Layers that guess ahead stand behind the others.
+        let n_layers = n_blocks.saturating_sub(keys.count("nextn_predict_layers")?.unwrap_or(0)).max(1);
         let n_embd = keys.count_in("embedding_length", None, MAX_WIDTH)?;
         let n_heads = keys.count_in("attention.head_count", None, MAX_WIDTH)?;
-        let mla = mla(&keys)?;
+        let mla = mla(&keys, n_embd / n_heads)?;
         let n_kv_heads = match mla {
             Some(_) => 1,
             None => keys.count_in("attention.head_count_kv", Some(n_heads), n_heads)?,
@@ -165,11 +203,8 @@ impl Config {
             experts.n_ff = if experts.n_ff == 0 { n_ff } else { experts.n_ff };
             experts
         });
-        let eps = match family.norm {
-            ops::NormKind::Rms => "attention.layer_norm_rms_epsilon",
-            ops::NormKind::Layer => "attention.layer_norm_epsilon",
-        };
-        let (window, is_windowed) = windows(&keys, &family, n_layers)?;
+        let (window, is_windowed) = layer_details::windows(&keys, &family, n_layers)?;
+        let alibi = keys.positive("attention.max_alibi_bias")?.or(family.alibi);
         let scored_width = if family.scales_by_share == Some(n_layers) { n_embd / n_heads } else { key_dim };
         let n_tokens = metadata.strings("tokenizer.ggml.tokens")?.map(<[_]>::len);
         Ok(Self {
@@ -184,26 +219,40 @@ impl Config {
             n_heads,
             n_kv_heads,
             head_dim,
-            norm_eps: keys.number(eps, 1e-5)?,
+            norm_eps: layer_details::norm_eps(&keys, &family)?,
             rope: Rope {
                 pairing: if format == Format::Gguf { family.pairing } else { family.hub_pairing },
                 base: keys.number("rope.freq_base", 10_000.0)?,
-                local_base: local_base(&keys, &family)?,
+                local_base: local_base(&keys, &family, window.is_some())?,
                 scaling: Scaling::None,
             },
-            n_rot,
+            n_rot: if alibi.is_some() { 0 } else { n_rot },
             attn_scale: attention_scale(&keys, scored_width)?,
             attn_softcap: keys.positive("attn_logit_softcapping")?,
             logits_softcap: keys.positive("final_logit_softcapping")?,
             embedding_scale: match family.scales_embedding {
                 // The original rounds it to bf16, or not, as the weights are: what the converter's users see is f32.
                 true => (n_embd as f32).sqrt(),
-                false => keys.number("embedding_scale", 1.0)?,
+                false => keys.number("embedding_scale", family.scales.map_or(1.0, |scales| scales.embedding))?,
             },
-            residual_scale: keys.number("residual_scale", 1.0)?,
-            logits_scale: 1.0 / keys.number("logit_scale", 1.0)?,
+            residual_scale: {
+                let usual = family.scales.map_or(1.0, |scales| scales.depth / (n_layers as f32).sqrt());
+                keys.number("residual_scale", usual)?
+            },
+            logits_scale: match keys
+                .number("logit_scale", family.scales.map_or(1.0, |s| n_embd as f32 / s.base_width))?
+            {
+                scale if family.multiplies_logits => scale,
+                scale => 1.0 / scale,
+            },
             window,
+            is_rotated: layer_details::rotated(&family, &is_windowed),
             is_windowed,
+            is_parallel: keys.flag("use_parallel_residual")?.unwrap_or(family.is_parallel),
+            alibi,
+            qkv_limit: keys.positive("attention.clamp_kqv")?,
+            temperature: layer_details::temperature(&keys)?,
+            xielu: layer_details::listed_xielu(&keys, n_layers)?,
             experts,
             mla,
             position_offset: 0,
@@ -225,6 +274,11 @@ impl Config {
     /// changes nothing.
     pub fn window_of(&self, layer_idx: usize) -> Option<usize> {
         self.window.filter(|window| self.is_windowed[layer_idx] && *window < self.n_ctx_train)
+    }
+
+    /// What the feed-forward block of a layer does to its numbers.
+    pub fn activation_of(&self, layer_idx: usize) -> Activation {
+        self.xielu.get(layer_idx).map_or(self.family.activation, |xielu| Activation::Xielu(*xielu))
     }
 
     /// Columns of the queries of one token.
@@ -288,15 +342,16 @@ fn pooling(keys: &Keys) -> Result<Option<Pooling>, Error> {
     })
 }
 
-fn mla(keys: &Keys) -> Result<Option<Mla>, Error> {
+/// `per_head` is a head's share of the embedding: what a file without a length of values means.
+fn mla(keys: &Keys, per_head: usize) -> Result<Option<Mla>, Error> {
     let Some(kv_rank) = keys.count("attention.kv_lora_rank")?.filter(|n| *n > 0) else { return Ok(None) };
     let n_rot = keys.count_in("rope.dimension_count", None, MAX_HEAD_DIM)?;
     // Files from before the keys of compressed attention existed have the plain ones.
-    let length = |name: &str, old: &str| -> Result<usize, Error> {
-        let old = keys.count(old)?;
+    let length = |name: &str, old: &str, usual: Option<usize>| -> Result<usize, Error> {
+        let old = keys.count(old)?.or(usual);
         keys.count_in(name, old, MAX_WIDTH)
     };
-    let key_dim = length("attention.key_length_mla", "attention.key_length")?;
+    let key_dim = length("attention.key_length_mla", "attention.key_length", None)?;
     if key_dim <= n_rot {
         return Err(keys.error("attention.key_length_mla", format!("{key_dim} is not above rope's {n_rot}")));
     }
@@ -304,7 +359,7 @@ fn mla(keys: &Keys) -> Result<Option<Mla>, Error> {
         q_rank: keys.count("attention.q_lora_rank")?.filter(|n| *n > 0),
         kv_rank: kv_rank.min(MAX_WIDTH),
         nope_dim: key_dim - n_rot,
-        v_dim: length("attention.value_length_mla", "attention.value_length")?,
+        v_dim: length("attention.value_length_mla", "attention.value_length", Some(per_head))?,
     }))
 }
 
@@ -339,17 +394,12 @@ fn experts(keys: &Keys, family: &Family) -> Result<Option<Experts>, Error> {
     Ok(Some(Experts { n, routing, n_ff, n_ff_shared }))
 }
 
-fn windows(keys: &Keys, family: &Family, n_layers: usize) -> Result<(Option<usize>, Vec<bool>), Error> {
-    let window = keys.count("attention.sliding_window")?.filter(|n| *n > 0);
-    let is_windowed = |layer_idx: usize| match family.windows {
-        Windows::All => true,
-        Windows::AllBut(n) => !(layer_idx + 1).is_multiple_of(n),
-    };
-    Ok((window, (0..n_layers).map(|layer_idx| window.is_some() && is_windowed(layer_idx)).collect()))
-}
-
-fn local_base(keys: &Keys, family: &Family) -> Result<Option<f32>, Error> {
-    Ok(keys.positive("rope.freq_base_swa")?.or(family.local_rope_base))
+fn local_base(keys: &Keys, family: &Family, has_window: bool) -> Result<Option<f32>, Error> {
+    let named = keys.positive("rope.freq_base_swa")?.or(family.local_rope_base);
+    Ok(match named {
+        None if family.has_plain_local_rope && has_window => Some(keys.number("rope.freq_base", 10_000.0)?),
+        named => named,
+    })
 }
 
 fn attention_scale(keys: &Keys, width: usize) -> Result<f32, Error> {

@@ -4,7 +4,7 @@
 use ops::{Exec, Place, PlaceMut, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
 
 use crate::kv_cache::KvCache;
-use crate::parts::{AttentionParts, LayerParts, Linear, Norm};
+use crate::parts::{AttentionParts, LayerParts, Linear, Norm, TensorId};
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
 use crate::scratch::{Scratch, Work};
@@ -39,6 +39,7 @@ impl Decoder {
         let local_rope = RopeTable::local(&config);
         let has_sinks = |layer: &LayerParts| matches!(layer.attention, AttentionParts::Plain { sinks: Some(_), .. });
         let is_shaped = config.attn_softcap.is_some()
+            || config.alibi.is_some()
             || (0..config.n_layers).any(|layer_idx| config.window_of(layer_idx).is_some())
             || weights.parts.layers.iter().any(has_sinks);
         Self { config, weights, rope, kv, scratch, local_rope, is_shaped, routes: Routes::default() }
@@ -51,20 +52,17 @@ impl Decoder {
         for layer_idx in 0..n_layers {
             self.attend(exec, layer_idx, step, places)?;
             let context = Context { exec, config: &self.config, weights: &self.weights };
-            let layer = &self.weights.parts.layers[layer_idx];
             let s = &mut self.scratch;
             if layer_idx + 1 < n_layers {
-                let (mut x, mixed) = (s.x.rows_mut(step.n_rows), s.mixed.rows(step.n_rows));
-                join_attention(context, layer, mixed, &mut x, &mut s.work)?;
-                feed_forward::run(context, layer, &mut x, &mut s.work, &mut self.routes)?;
+                let (mut x, mut mixed) = (s.x.rows_mut(step.n_rows), s.mixed.rows_mut(step.n_rows));
+                join_blocks(context, layer_idx, &mut mixed, &mut x, &mut s.work, &mut self.routes)?;
             } else {
                 // After the last attention only the wanted rows matter.
                 let n = step.kept.len();
                 ops::take_rows(exec, s.x.rows(step.n_rows), places.kept, &mut s.kept_x.rows_mut(n))?;
                 ops::take_rows(exec, s.mixed.rows(step.n_rows), places.kept, &mut s.kept_mixed.rows_mut(n))?;
-                let (mut x, mixed) = (s.kept_x.rows_mut(n), s.kept_mixed.rows(n));
-                join_attention(context, layer, mixed, &mut x, &mut s.work)?;
-                feed_forward::run(context, layer, &mut x, &mut s.work, &mut self.routes)?;
+                let (mut x, mut mixed) = (s.kept_x.rows_mut(n), s.kept_mixed.rows_mut(n));
+                join_blocks(context, layer_idx, &mut mixed, &mut x, &mut s.work, &mut self.routes)?;
             }
         }
         self.finish(exec, places)
@@ -120,14 +118,19 @@ impl Decoder {
                 context.norm_products(layer.attn_norm, s.x.rows(n), &mut s.work.h.rows_mut(n), &mut products)?;
                 for (linear, rows) in [(q, &mut s.q), (k, &mut s.k), (v, &mut s.v)] {
                     context.add_bias(linear, &mut rows.rows_mut(n))?;
+                    if let Some(limit) = config.qkv_limit {
+                        ops::clamp(exec, &mut rows.rows_mut(n), limit)?;
+                    }
                 }
-                let (kind, eps) = (config.family.norm, config.norm_eps);
                 let (q, k) = (&mut s.q.rows_mut(n), &mut s.k.rows_mut(n));
-                match (q_norm.map(|norm| weights.view(norm)), k_norm.map(|norm| weights.view(norm))) {
-                    (Some(q_norm), Some(k_norm)) => ops::norm_both_heads(exec, [q, k], [q_norm, k_norm], kind, eps)?,
-                    (Some(norm), None) => ops::norm_heads(exec, q, norm, kind, eps)?,
-                    (None, Some(norm)) => ops::norm_heads(exec, k, norm, kind, eps)?,
-                    (None, None) => {}
+                if config.family.norms_turned_heads && config.is_rotated[layer_idx] {
+                    for x in [&mut *q, &mut *k] {
+                        ops::rope(exec, x, angles, config.head_dim, config.rope.pairing)?;
+                    }
+                }
+                context.norm_heads([q, k], [*q_norm, *k_norm])?;
+                if config.temperature.is_some() {
+                    ops::scale_rows(exec, q, places.query_scales)?;
                 }
                 *sinks
             }
@@ -138,7 +141,8 @@ impl Decoder {
         };
         let kv = self.kv.layer_mut(layer_idx);
         let (mut k_pool, mut v_pool) = (kv.k.view_mut(), kv.v.view_mut());
-        if config.n_rot == 0 || config.mla.is_some() {
+        let is_turned = config.mla.is_some() || config.family.norms_turned_heads;
+        if config.n_rot == 0 || is_turned || !config.is_rotated[layer_idx] {
             // Nothing to turn, or turned already.
             let (k, v) = (s.k.rows(n), s.v.rows(n));
             ops::kv_store(exec, k, v, places.slots, config.head_dim, &mut k_pool, &mut v_pool)?;
@@ -161,6 +165,7 @@ impl Decoder {
             window: config.window_of(layer_idx),
             softcap: config.attn_softcap,
             sinks: sinks.map(|sinks| weights.view(sinks)),
+            slopes: config.alibi.map(|_| places.slopes),
         };
         let (q, heads) = (s.q.rows(n), config.heads());
         ops::attention_with(exec, q, kv.view(), heads, spans, shaping, &mut s.mixed.rows_mut(n))?;
@@ -187,6 +192,9 @@ impl Decoder {
         let weight = weights.view(weights.parts.output.unwrap_or(weights.parts.embedding));
         let mut out = s.logits.rows_mut(rows.len());
         ops::matmul(exec, s.logits_in.rows(rows.len()), &mut [Product::write(weight, out.reborrow())])?;
+        if let Some(bias) = weights.parts.output_bias {
+            ops::add_bias(exec, &mut out, weights.view(bias))?;
+        }
         if config.logits_scale != 1.0 {
             ops::scale(exec, &mut out, config.logits_scale)?;
         }
@@ -239,15 +247,37 @@ fn last_rows_mut(view: ViewMut, n: usize) -> Result<ViewMut, Error> {
     Ok(ViewMut { shape: [n, n_cols], place, ..view })
 }
 
+/// Brings what attention found and the feed-forward block into the stream. Where both read the same stream, the second
+/// comes first: it sees the stream without attention, and a sum has no order.
+fn join_blocks(
+    context: Context,
+    layer_idx: usize,
+    mixed: &mut ViewMut,
+    x: &mut ViewMut,
+    work: &mut Work,
+    routes: &mut Routes,
+) -> Result<(), Error> {
+    if context.config.is_parallel {
+        feed_forward::run(context, layer_idx, x, work, routes)?;
+        return join_attention(context, layer_idx, mixed, x, work);
+    }
+    join_attention(context, layer_idx, mixed, x, work)?;
+    feed_forward::run(context, layer_idx, x, work, routes)
+}
+
 /// `x += attention's output`, normed where the family does.
 fn join_attention(
     context: Context,
-    layer: &LayerParts,
-    mixed: View,
+    layer_idx: usize,
+    mixed: &mut ViewMut,
     x: &mut ViewMut,
     work: &mut Work,
 ) -> Result<(), Error> {
-    let n = mixed.n_rows();
+    let (n, layer) = (mixed.shape[0], &context.weights.parts.layers[layer_idx]);
+    if let Some(norm) = layer.attn_sub_norm {
+        context.norm_in_place(norm, mixed)?;
+    }
+    let mixed = mixed.as_view();
     if let AttentionParts::Compressed(parts) = &layer.attention {
         mla::expand(context, parts, mixed, work)?;
         let Work { branch, compressed, .. } = work;
@@ -263,6 +293,18 @@ fn join_attention(
 }
 
 impl Context<'_> {
+    /// Norms of queries and keys, where the layer has them.
+    fn norm_heads(&self, [q, k]: [&mut ViewMut; 2], norms: [Option<TensorId>; 2]) -> Result<(), Error> {
+        let (kind, eps) = (self.config.family.norm, self.config.norm_eps);
+        match norms.map(|norm| norm.map(|norm| self.weights.view(norm))) {
+            [Some(q_norm), Some(k_norm)] => ops::norm_both_heads(self.exec, [q, k], [q_norm, k_norm], kind, eps)?,
+            [Some(norm), None] => ops::norm_heads(self.exec, q, norm, kind, eps)?,
+            [None, Some(norm)] => ops::norm_heads(self.exec, k, norm, kind, eps)?,
+            [None, None] => {}
+        }
+        Ok(())
+    }
+
     pub fn add_bias(&self, linear: &Linear, x: &mut ViewMut) -> Result<(), Error> {
         match linear.bias {
             Some(bias) => Ok(ops::add_bias(self.exec, x, self.weights.view(bias))?),

@@ -104,8 +104,8 @@ impl DeviceSizes {
 
 /// Words that the inputs of the largest step take.
 fn n_input_words(config: &Config, rows: MaxRows, n_blocks: usize) -> usize {
-    /// Token and where it comes from, slot, kept, pooled, logits, learned position, type.
-    const INDICES: usize = 8;
+    /// Token and where it comes from, slot, kept, pooled, logits, learned position, type, scale of queries.
+    const INDICES: usize = 9;
     /// What attention's plan keeps of a row, besides two words for each head of a group.
     const SPAN_WORDS: usize = 8;
     const PLAN_WORDS: usize = 64;
@@ -114,7 +114,12 @@ fn n_input_words(config: &Config, rows: MaxRows, n_blocks: usize) -> usize {
     let angles = 2 * config.n_rot;
     let spans = SPAN_WORDS + 2 * (config.n_heads / config.n_kv_heads);
     let tables = n_blocks.saturating_mul(rows.batch.min(WHOLE_TABLES));
-    rows.batch * (INDICES + angles + spans) + PLAN_WORDS + tables + rows.logits * (ops::SampleParams::WORDS + 1)
+    let slopes = if config.alibi.is_some() { config.n_heads } else { 0 };
+    rows.batch * (INDICES + angles + spans)
+        + slopes
+        + PLAN_WORDS
+        + tables
+        + rows.logits * (ops::SampleParams::WORDS + 1)
 }
 
 impl Device {

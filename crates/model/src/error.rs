@@ -6,8 +6,8 @@ pub enum Error {
     Weights(#[from] weights::Error),
     #[error(transparent)]
     Op(#[from] ops::Error),
-    #[error("architecture `{0}` is not supported (supported: {1})")]
-    Architecture(String, String),
+    #[error("architecture `{name}` is not supported{missing} (supported: {supported})")]
+    Architecture { name: String, missing: String, supported: String },
     #[error("`{0}` is missing: it names the family of the model (supported: {1})")]
     NoArchitecture(&'static str, String),
     #[error("family {family} is not supported on GPUs yet (missing op: {op}); use --device cpu")]

@@ -3,10 +3,13 @@
 //! Much needs no row because a checkpoint says it by what it holds: biases, norms of queries and keys, experts, a tied
 //! output. A row states what the tensors do not tell.
 
+mod rows;
+
 use ops::{Activation, Gating, NormKind, Pairing};
 
+use crate::Error;
 use crate::names::Rename;
-use crate::names::{BERT, DEEPSEEK, GEMMA2, GLM4, GPT_OSS, MIXTRAL, NOMIC, OLMO2, PHI3, QWEN_MOE, STABLELM};
+pub use rows::FAMILIES;
 
 #[derive(Copy, Clone, Debug)]
 pub struct Family {
@@ -25,7 +28,22 @@ pub struct Family {
     /// Whether embeddings are scaled by the root of their width.
     pub scales_embedding: bool,
     pub windows: Windows,
+    pub rotation: Rotation,
+    /// Whether layers with a window turn by the unscaled base where the file names none for them.
+    pub has_plain_local_rope: bool,
+    /// Whether queries and keys are normed after they are turned, not before.
+    pub norms_turned_heads: bool,
+    /// Whether both blocks of a layer read the same stream, where the file says nothing.
+    pub is_parallel: bool,
+    /// The largest slope of scores that fall with the distance (ALiBi), where the file says nothing.
+    pub alibi: Option<f32>,
+    /// Whether the file's scale of logits multiplies them; else it divides.
+    pub multiplies_logits: bool,
+    /// What scales the stream where the file says nothing.
+    pub scales: Option<Scales>,
     pub gating: Gating,
+    /// How experts are weighed where a bias steers the choice and the file does not say it.
+    pub biased_gating: Gating,
     /// Whether the weights of chosen experts sum up to one where the file says nothing.
     pub normalizes_experts: bool,
     /// Whether YaRN's range of pairs is rounded to whole pairs.
@@ -38,8 +56,44 @@ pub struct Family {
     /// head; GGUF does not say so.
     pub scales_by_share: Option<usize>,
     pub kind: FamilyKind,
-    /// Tensor names in safetensors that differ from llama's.
+    /// Tensor names in safetensors that differ from llama's. A name with several rows has several spellings.
     pub renames: &'static [Rename],
+    pub hub_qkv: FusedRows,
+    /// Tensors that safetensors keep as `[inputs, outputs]`.
+    pub hub_turned: &'static [&'static str],
+    /// Whether gate and up of safetensors' fused experts alternate row by row.
+    pub hub_gate_alternates: bool,
+    /// Whether safetensors can be written as GGUF.
+    pub is_exported: bool,
+}
+
+/// How MiniCPM scales the stream.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Scales {
+    pub embedding: f32,
+    /// Over the root of the number of layers: what a block's output is multiplied with.
+    pub depth: f32,
+    /// Over the width of the embedding: what logits are multiplied with.
+    pub base_width: f32,
+}
+
+/// Which layers turn queries and keys by their positions.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Rotation {
+    All,
+    /// Those with a window, where there are any.
+    Windowed,
+    /// All but every n-th.
+    AllBut(usize),
+}
+
+/// The rows of a fused projection.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum FusedRows {
+    /// All queries, all keys, all values.
+    Apart,
+    /// For each KV head its queries, its key and its value.
+    ByHead,
 }
 
 /// Where the norms of a layer stand.
@@ -71,110 +125,80 @@ pub enum FamilyKind {
     Encoder,
 }
 
-const LLAMA: Family = Family {
-    name: "llama",
-    hub_types: &["llama", "mistral"],
-    pairing: Pairing::Adjacent,
-    hub_pairing: Pairing::Halves,
-    norm: NormKind::Rms,
-    placement: Placement::Before,
-    hub_norm_offset: 0.0,
-    activation: Activation::Silu,
-    scales_embedding: false,
-    windows: Windows::All,
-    gating: Gating::Softmax,
-    normalizes_experts: true,
-    yarn_truncates: true,
-    learns_positions: false,
-    local_rope_base: None,
-    scales_by_share: None,
-    kind: FamilyKind::Decoder,
-    renames: &[],
-};
-/// As llama, but the rows of queries and keys are in the same order everywhere.
-const HALVES: Family = Family { pairing: Pairing::Halves, ..LLAMA };
-const GEMMA: Family = Family {
-    name: "gemma",
-    hub_types: &["gemma"],
-    hub_norm_offset: 1.0,
-    activation: Activation::GeluTanh,
-    scales_embedding: true,
-    ..HALVES
-};
-const ENCODER: Family = Family {
-    norm: NormKind::Layer,
-    placement: Placement::OfSum,
-    activation: Activation::Gelu,
-    kind: FamilyKind::Encoder,
-    renames: BERT,
-    ..HALVES
-};
-
-pub const FAMILIES: &[Family] = &[
-    LLAMA,
-    Family { hub_types: &["mixtral"], renames: MIXTRAL, ..LLAMA },
-    Family { name: "granite", hub_types: &["granite"], ..LLAMA },
-    Family { name: "qwen2", hub_types: &["qwen2"], ..HALVES },
-    Family { name: "qwen2moe", hub_types: &["qwen2_moe"], normalizes_experts: false, renames: QWEN_MOE, ..HALVES },
-    Family { name: "qwen3", hub_types: &["qwen3"], ..HALVES },
-    Family { name: "qwen3moe", hub_types: &["qwen3_moe"], renames: QWEN_MOE, ..HALVES },
-    GEMMA,
-    Family {
-        name: "gemma2",
-        hub_types: &["gemma2"],
-        placement: Placement::Around,
-        windows: Windows::AllBut(2),
-        scales_by_share: Some(46),
-        renames: GEMMA2,
-        ..GEMMA
-    },
-    Family {
-        name: "gemma3",
-        hub_types: &["gemma3_text", "gemma3"],
-        placement: Placement::Around,
-        windows: Windows::AllBut(6),
-        local_rope_base: Some(10_000.0),
-        scales_by_share: Some(62),
-        renames: GEMMA2,
-        ..GEMMA
-    },
-    Family { name: "phi3", hub_types: &["phi3"], renames: PHI3, ..HALVES },
-    Family { name: "olmo2", hub_types: &["olmo2"], placement: Placement::After, renames: OLMO2, ..HALVES },
-    Family { name: "stablelm", hub_types: &["stablelm"], norm: NormKind::Layer, renames: STABLELM, ..HALVES },
-    Family {
-        name: "glm4",
-        hub_types: &["glm4"],
-        hub_pairing: Pairing::Adjacent,
-        placement: Placement::Around,
-        renames: GLM4,
-        ..LLAMA
-    },
-    Family {
-        name: "deepseek2",
-        hub_types: &["deepseek_v2", "deepseek_v3"],
-        hub_pairing: Pairing::Adjacent,
-        normalizes_experts: false,
-        renames: DEEPSEEK,
-        ..LLAMA
-    },
-    Family {
-        name: "gpt-oss",
-        hub_types: &["gpt_oss"],
-        activation: Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 },
-        windows: Windows::AllBut(2),
-        gating: Gating::SoftmaxOfBest,
-        normalizes_experts: false,
-        yarn_truncates: false,
-        renames: GPT_OSS,
-        ..HALVES
-    },
-    Family { name: "bert", hub_types: &["bert", "roberta", "xlm-roberta"], learns_positions: true, ..ENCODER },
-    Family { name: "nomic-bert", hub_types: &["nomic_bert"], activation: Activation::Silu, renames: NOMIC, ..ENCODER },
+/// What keeps families that people ask for from running, by the start of their names in GGUF and on the Hub.
+const MISSING: &[(&str, &[&str])] = &[
+    (
+        "recurrent state (Mamba, gated delta nets, RWKV, short convolutions)",
+        &[
+            "mamba",
+            "jamba",
+            "falcon-h1",
+            "falcon_h1",
+            "granitehybrid",
+            "granitemoehybrid",
+            "nemotron_h",
+            "qwen3next",
+            "qwen3_next",
+            "qwen35",
+            "qwen3_5",
+            "kimi-linear",
+            "kimi_linear",
+            "lfm2",
+            "plamo2",
+            "rwkv",
+            "arwkv",
+            "bamba",
+            "zamba",
+            "recurrent_gemma",
+            "minimax-01",
+            "olmo_hybrid",
+        ],
+    ),
+    ("sparse attention with an indexer", &["deepseek32", "deepseek_v32", "glm-dsa", "glm_moe_dsa", "minimax-m3"]),
+    ("embeddings of every layer and shared KV layers", &["gemma3n", "gemma4"]),
+    ("chunked attention", &["llama4"]),
+    ("an encoder with a decoder", &["t5", "mt5", "umt5", "bart"]),
+    ("a window to both sides", &["modern-bert", "modernbert", "gemma-embedding", "neo-bert"]),
+    ("routing by sparse mixing", &["phimoe"]),
 ];
+
+/// The error for a family that has no row, with what it would need where that is known.
+pub fn unknown(name: &str) -> Error {
+    let is_meant = |row: &&(&str, &[&str])| row.1.iter().any(|start| name.starts_with(start));
+    let missing = MISSING.iter().find(is_meant).map_or(String::new(), |row| format!(": it needs {}", row.0));
+    Error::Architecture { name: name.to_owned(), missing, supported: supported() }
+}
 
 /// The names of all of them, for an error that says what there is.
 pub fn supported() -> String {
     let mut names: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
     names.dedup();
     names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_family_is_told_what_is_missing() {
+        let said = |name: &str| unknown(name).to_string();
+        assert!(said("qwen3next").starts_with("architecture `qwen3next` is not supported: it needs recurrent state"));
+        assert!(said("nobody").starts_with("architecture `nobody` is not supported (supported: llama, granite, qwen2"));
+        // A family that runs is not in the list of those that do not.
+        for family in FAMILIES {
+            for name in family.hub_types.iter().chain([&family.name]) {
+                assert!(!said(name).contains("it needs"), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_has_one_row() {
+        for (i, family) in FAMILIES.iter().enumerate() {
+            for other in &FAMILIES[i + 1..] {
+                assert!(family.hub_types.iter().all(|name| !other.hub_types.contains(name)), "{:?}", other.hub_types);
+            }
+        }
+    }
 }

@@ -13,14 +13,16 @@ use crate::scratch::{Pairs, Work};
 /// `x += ffn(norm(x))`.
 pub fn run(
     context: Context,
-    layer: &LayerParts,
+    layer_idx: usize,
     x: &mut ViewMut,
     work: &mut Work,
     routes: &mut Routes,
 ) -> Result<(), Error> {
-    let n = x.shape[0];
+    let (n, layer) = (x.shape[0], &context.weights.parts.layers[layer_idx]);
     match &layer.ffn {
-        FfnParts::Dense(dense) => dense_block(context, layer, dense, x, work)?,
+        FfnParts::Dense(dense) => {
+            dense_block(context, layer, dense, context.config.activation_of(layer_idx), x, work)?;
+        }
         FfnParts::Experts(parts) => {
             match layer.ffn_norm {
                 Some(norm) => context.norm(norm, x.as_view(), &mut work.h.rows_mut(n))?,
@@ -59,12 +61,13 @@ fn dense_block(
     context: Context,
     layer: &LayerParts,
     dense: &Dense,
+    activation: Activation,
     x: &mut ViewMut,
     work: &mut Work,
 ) -> Result<(), Error> {
     let Context { exec, config, weights } = context;
     let Work { h, gate: gate_out, up: up_out, branch, .. } = work;
-    let (n, activation) = (x.shape[0], config.family.activation);
+    let n = x.shape[0];
     let (mut h, mut branch) = (h.rows_mut(n), branch.rows_mut(n));
     let Dense { gate, up, down } = dense;
     let Some(gate) = gate else {
@@ -82,13 +85,19 @@ fn dense_block(
     context.add_bias(gate, &mut gate_out.rows_mut(n))?;
     context.add_bias(up, &mut up_out.rows_mut(n))?;
     let (mut gate_rows, up_rows) = (gate_out.rows_mut(n), up_out.rows(n));
-    let is_plain = down.bias.is_none() && layer.post_ffn_norm.is_none() && config.residual_scale == 1.0;
+    let is_plain = down.bias.is_none()
+        && layer.post_ffn_norm.is_none()
+        && layer.ffn_sub_norm.is_none()
+        && config.residual_scale == 1.0;
     if activation == Activation::Silu && is_plain {
         // Where the device can, the gate is made on the way into the product.
         let product = &mut [Product::add(weights.view(down.weight), x.reborrow()).coarse()];
         return Ok(ops::swiglu_matmul(exec, &mut gate_rows, up_rows, product)?);
     }
     ops::glu(exec, activation, &mut gate_rows, up_rows)?;
+    if let Some(norm) = layer.ffn_sub_norm {
+        context.norm_in_place(norm, &mut gate_rows)?;
+    }
     context.join(gate_rows.as_view(), down, layer.post_ffn_norm, x, &mut branch)
 }
 

@@ -1,12 +1,15 @@
 //! `config.json`, as transformers writes it, in the words of GGUF's metadata: a table of keys, and the few settings
 //! that are more than a number.
 
+mod rope;
+
 use serde_json::Value as Json;
 use weights::{Metadata, Value};
 
-use crate::family::{FAMILIES, Family, supported};
-use crate::rope_scaling::{Scaling, Yarn, long_magnitude, mscale};
+use crate::family::{FAMILIES, Family, supported, unknown};
+use crate::rope_scaling::Scaling;
 use crate::{Error, Pooling};
+use rope::{rope_settings, scaling};
 
 pub struct Translated {
     pub family: Family,
@@ -14,34 +17,37 @@ pub struct Translated {
     pub scaling: Scaling,
     /// Where the configuration lists the layers.
     pub is_windowed: Option<Vec<bool>>,
+    pub is_rotated: Option<Vec<bool>>,
     pub position_offset: usize,
 }
 
 /// GGUF's key, and the names it goes by here, the first that is there.
 const NUMBERS: &[(&str, &[&str])] = &[
-    ("context_length", &["max_position_embeddings", "n_positions"]),
-    ("embedding_length", &["hidden_size", "n_embd"]),
-    ("block_count", &["num_hidden_layers", "n_layer"]),
-    ("feed_forward_length", &["intermediate_size", "n_inner"]),
-    ("attention.head_count", &["num_attention_heads", "n_head"]),
-    ("attention.head_count_kv", &["num_key_value_heads"]),
+    ("context_length", &["max_position_embeddings", "n_positions", "max_seq_len", "seq_length"]),
+    ("embedding_length", &["hidden_size", "n_embd", "d_model"]),
+    ("block_count", &["num_hidden_layers", "n_layer", "n_layers"]),
+    ("feed_forward_length", &["intermediate_size", "n_inner", "ffn_hidden_size"]),
+    ("attention.head_count", &["num_attention_heads", "n_head", "n_heads"]),
+    ("attention.head_count_kv", &["num_key_value_heads", "num_kv_heads", "kv_n_heads"]),
     ("attention.key_length", &["head_dim"]),
     ("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]),
-    ("attention.layer_norm_epsilon", &["layer_norm_eps", "layer_norm_epsilon"]),
+    ("attention.layer_norm_epsilon", &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"]),
     ("attention.sliding_window", &["sliding_window"]),
     ("attention.scale", &["attention_multiplier"]),
     ("attn_logit_softcapping", &["attn_logit_softcapping"]),
     ("final_logit_softcapping", &["final_logit_softcapping"]),
-    ("embedding_scale", &["embedding_multiplier"]),
+    ("embedding_scale", &["embedding_multiplier", "scale_emb"]),
     ("residual_scale", &["residual_multiplier"]),
-    ("logit_scale", &["logits_scaling"]),
+    ("logit_scale", &["logits_scaling", "logit_scale"]),
+    ("use_parallel_residual", &["use_parallel_residual", "parallel_attn"]),
+    ("attention.clamp_kqv", &["clip_qkv"]),
     ("vocab_size", &["vocab_size"]),
-    ("expert_count", &["num_local_experts", "num_experts", "n_routed_experts"]),
-    ("expert_used_count", &["num_experts_per_tok", "experts_per_token"]),
+    ("expert_count", &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"]),
+    ("expert_used_count", &["num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk", "moe_top_k"]),
     ("expert_feed_forward_length", &["moe_intermediate_size"]),
     ("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
-    ("expert_shared_count", &["n_shared_experts"]),
-    ("leading_dense_block_count", &["first_k_dense_replace"]),
+    ("expert_shared_count", &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"]),
+    ("leading_dense_block_count", &["first_k_dense_replace", "moe_layer_start_index"]),
     ("expert_weights_scale", &["routed_scaling_factor"]),
     ("expert_weights_norm", &["norm_topk_prob"]),
     ("expert_group_count", &["n_group"]),
@@ -49,7 +55,7 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ("attention.q_lora_rank", &["q_lora_rank"]),
     ("attention.kv_lora_rank", &["kv_lora_rank"]),
     ("attention.value_length_mla", &["v_head_dim"]),
-    ("rope.dimension_count", &["qk_rope_head_dim"]),
+    ("rope.dimension_count", &["qk_rope_head_dim", "rotary_dim"]),
 ];
 
 pub fn translate(json: &Json) -> Result<Translated, Error> {
@@ -59,48 +65,119 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
         return Err(Error::NoArchitecture("model_type", supported()));
     };
     let Some(family) = FAMILIES.iter().find(|family| family.hub_types.contains(&kind)).copied() else {
-        return Err(Error::Architecture(kind.to_owned(), supported()));
+        return Err(unknown(kind));
     };
+    let settings = Settings::of(json);
     let mut metadata = Metadata::default();
-    let mut set = |key: &str, value: Value| metadata.set(format!("{}.{key}", family.name), value);
-    let get = |name: &str| json.get(name).filter(|value| !value.is_null());
+    let mut set = |key: &str, value: Value| drop(metadata.set(format!("{}.{key}", family.name), value));
     for (key, names) in NUMBERS {
-        if let Some(value) = names.iter().find_map(|name| get(name)).and_then(value_of) {
+        if let Some(value) = names.iter().find_map(|name| settings.get(name)).and_then(value_of) {
             set(key, value);
         }
     }
-    if get("use_sliding_window").and_then(Json::as_bool) == Some(false) {
-        set("attention.sliding_window", Value::U64(0));
-    }
-    if let Some(width) = get("query_pre_attn_scalar").and_then(Json::as_f64) {
-        set("attention.scale", Value::F64(width.powf(-0.5)));
-    }
-    if get("topk_method").and_then(Json::as_str) == Some("greedy") {
-        set("expert_group_count", Value::U64(1));
-        set("expert_group_used_count", Value::U64(1));
-    }
-    let number = |name: &str| get(name).and_then(Json::as_u64);
-    if let (Some(nope), Some(rope)) = (number("qk_nope_head_dim"), number("qk_rope_head_dim")) {
-        set("attention.key_length_mla", Value::U64(nope.saturating_add(rope)));
-    }
+    sizes(&settings, &mut set);
+    scales(&settings, &mut set);
     let rope = rope_settings(json);
+    let head_dim = settings.number("head_dim").or_else(|| settings.width()?.checked_div(settings.n_heads()?));
+    // HunYuan's `dynamic` scaling has a fixed factor, so it is another base.
+    let alpha = rope.scaling.and_then(|scaling| scaling.get("alpha")?.as_f64()).filter(|alpha| *alpha > 0.0);
+    let growth = alpha.zip(head_dim.filter(|n| *n > 2)).map(|(alpha, n)| alpha.powf(n as f64 / (n as f64 - 2.0)));
     if let Some(base) = rope.base {
-        set("rope.freq_base", Value::F64(base));
+        set("rope.freq_base", Value::F64(base * growth.unwrap_or(1.0)));
     }
     if let Some(base) = rope.local_base {
         set("rope.freq_base_swa", Value::F64(base));
     }
-    let head_dim = number("head_dim").or_else(|| number("hidden_size")?.checked_div(number("num_attention_heads")?));
-    if let (Some(part), Some(head_dim), None) = (rope.part, head_dim, number("qk_rope_head_dim")) {
+    if let (Some(part), Some(head_dim), None) = (rope.part, head_dim, settings.number("qk_rope_head_dim")) {
         set("rope.dimension_count", Value::U64((part * head_dim as f64) as u64));
     }
-    let layers = get("layer_types").and_then(Json::as_array);
+    if let Some(scale) = rope.scaling.and_then(|scaling| scaling.get("llama_4_scaling_beta")?.as_f64()) {
+        let length = rope.scaling.and_then(|scaling| scaling.get("original_max_position_embeddings")?.as_u64());
+        set("attention.temperature_scale", Value::F64(scale));
+        set("attention.temperature_length", Value::U64(length.unwrap_or(0)));
+    }
+    let layers = settings.get("layer_types").and_then(Json::as_array);
     let is_windowed = layers.map(|layers| layers.iter().map(|layer| layer == "sliding_attention").collect());
+    let turning = settings.get("no_rope_layers").and_then(Json::as_array);
+    let is_rotated = turning.map(|layers| layers.iter().map(|layer| layer.as_u64() == Some(1)).collect());
     let is_offset = matches!(kind, "roberta" | "xlm-roberta");
-    let position_offset = if is_offset { number("pad_token_id").unwrap_or(1) as usize + 1 } else { 0 };
-    let context = number("max_position_embeddings").unwrap_or(0) as f64;
-    let scaling = scaling(rope.scaling, context, &family)?;
-    Ok(Translated { family, scaling, is_windowed, position_offset, metadata })
+    let position_offset = if is_offset { settings.number("pad_token_id").unwrap_or(1) as usize + 1 } else { 0 };
+    let context = settings.number("max_position_embeddings").unwrap_or(0) as f64;
+    let scaling = scaling(rope.scaling.filter(|_| growth.is_none()), context, &family)?;
+    Ok(Translated { family, scaling, is_windowed, is_rotated, position_offset, metadata })
+}
+
+/// The settings of `config.json`. MPT and DBRX keep those of a block in a part of their own.
+struct Settings<'a> {
+    parts: Vec<&'a Json>,
+}
+
+impl<'a> Settings<'a> {
+    fn of(json: &'a Json) -> Self {
+        Self { parts: [Some(json), json.get("attn_config"), json.get("ffn_config")].into_iter().flatten().collect() }
+    }
+
+    fn get(&self, name: &str) -> Option<&'a Json> {
+        self.parts.iter().find_map(|part| part.get(name).filter(|value| !value.is_null()))
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.get(name)?.as_u64()
+    }
+
+    fn real(&self, name: &str) -> Option<f64> {
+        self.get(name)?.as_f64()
+    }
+
+    fn is(&self, name: &str) -> Option<bool> {
+        self.get(name)?.as_bool()
+    }
+
+    fn width(&self) -> Option<u64> {
+        ["hidden_size", "n_embd", "d_model"].iter().find_map(|name| self.number(name))
+    }
+
+    fn n_heads(&self) -> Option<u64> {
+        ["num_attention_heads", "n_head", "n_heads"].iter().find_map(|name| self.number(name))
+    }
+}
+
+/// Sizes that follow from others, and switches that change them.
+fn sizes(settings: &Settings, set: &mut impl FnMut(&str, Value)) {
+    let has_ffn = ["intermediate_size", "n_inner", "ffn_hidden_size"].iter().any(|name| settings.get(name).is_some());
+    if let (false, Some(width)) = (has_ffn, settings.width()) {
+        let ratio = settings.number("expansion_ratio").unwrap_or(4);
+        set("feed_forward_length", Value::U64(width.saturating_mul(ratio)));
+    }
+    if settings.is("multi_query") == Some(true) && settings.is("new_decoder_architecture") != Some(true) {
+        set("attention.head_count_kv", Value::U64(1));
+    }
+    if settings.is("use_sliding_window") == Some(false) {
+        set("attention.sliding_window", Value::U64(0));
+    }
+    if settings.get("topk_method").and_then(Json::as_str) == Some("greedy") {
+        set("expert_group_count", Value::U64(1));
+        set("expert_group_used_count", Value::U64(1));
+    }
+    if let (Some(nope), Some(rope)) = (settings.number("qk_nope_head_dim"), settings.number("qk_rope_head_dim")) {
+        set("attention.key_length_mla", Value::U64(nope.saturating_add(rope)));
+    }
+}
+
+/// What scores, blocks and logits are multiplied with.
+fn scales(settings: &Settings, set: &mut impl FnMut(&str, Value)) {
+    if let Some(width) = settings.real("query_pre_attn_scalar") {
+        set("attention.scale", Value::F64(width.powf(-0.5)));
+    }
+    if settings.is("alibi") == Some(true) {
+        set("attention.max_alibi_bias", Value::F64(settings.real("alibi_bias_max").unwrap_or(8.0)));
+    }
+    if let (Some(depth), Some(n_layers)) = (settings.real("scale_depth"), settings.number("num_hidden_layers")) {
+        set("residual_scale", Value::F64(depth / (n_layers.max(1) as f64).sqrt()));
+    }
+    if let (Some(base), Some(width)) = (settings.real("dim_model_base"), settings.width()) {
+        set("logit_scale", Value::F64(width as f64 / base));
+    }
 }
 
 /// From `1_Pooling/config.json`, as sentence-transformers writes it.
@@ -119,86 +196,9 @@ fn value_of(json: &Json) -> Option<Value> {
     match json {
         Json::Bool(flag) => Some(Value::Bool(*flag)),
         Json::Number(number) => number.as_u64().map(Value::U64).or_else(|| number.as_f64().map(Value::F64)),
+        // One for each layer, all the same.
+        Json::Array(all) if !all.is_empty() && all.iter().all(|one| *one == all[0]) => value_of(&all[0]),
         _ => None,
-    }
-}
-
-struct RopeSettings<'a> {
-    base: Option<f64>,
-    local_base: Option<f64>,
-    /// The part of a head that is turned.
-    part: Option<f64>,
-    scaling: Option<&'a Json>,
-}
-
-/// From `rope_parameters`, one or one for each kind of layer, or from the older keys beside each other.
-fn rope_settings(json: &Json) -> RopeSettings<'_> {
-    let number = |json: &Json, name: &str| json.get(name).and_then(Json::as_f64);
-    let parameters = json.get("rope_parameters").filter(|value| value.is_object());
-    let full = parameters.map(|all| all.get("full_attention").unwrap_or(all));
-    let local = parameters.and_then(|all| all.get("sliding_attention"));
-    let scaling = full.or_else(|| json.get("rope_scaling").filter(|value| value.is_object()));
-    RopeSettings {
-        base: full.and_then(|full| number(full, "rope_theta")).or_else(|| number(json, "rope_theta")),
-        local_base: local
-            .and_then(|local| number(local, "rope_theta"))
-            .or_else(|| number(json, "rope_local_base_freq")),
-        part: full
-            .and_then(|full| number(full, "partial_rotary_factor"))
-            .or_else(|| number(json, "partial_rotary_factor")),
-        scaling,
-    }
-}
-
-fn scaling(json: Option<&Json>, context: f64, family: &Family) -> Result<Scaling, Error> {
-    let Some(json) = json else { return Ok(Scaling::None) };
-    let error = |what: String| Error::Metadata { key: "config.json: rope scaling".into(), what };
-    let kind = ["rope_type", "type"].iter().find_map(|name| json.get(name)).and_then(Json::as_str);
-    let number = |name: &str| json.get(name).and_then(Json::as_f64);
-    let above_zero = |name: &str, default: Option<f64>| match number(name).or(default) {
-        Some(x) if x.is_finite() && x > 0.0 => Ok(x),
-        found => Err(error(format!("`{name}` is {found:?}, expected a number above zero"))),
-    };
-    let original = |default| above_zero("original_max_position_embeddings", Some(default));
-    let list = |name: &str| -> Result<Vec<f32>, Error> {
-        let numbers = json.get(name).and_then(Json::as_array).into_iter().flatten().filter_map(Json::as_f64);
-        let list: Vec<f32> = numbers.map(|x| x as f32).collect();
-        let is_good = !list.is_empty() && list.iter().all(|x| x.is_finite() && *x > 0.0);
-        is_good.then_some(list).ok_or_else(|| error(format!("`{name}` is no list of numbers above zero")))
-    };
-    match kind.unwrap_or("default") {
-        "default" | "none" | "mrope" => Ok(Scaling::None),
-        "linear" => Ok(Scaling::Linear { factor: above_zero("factor", None)? }),
-        "dynamic" => Ok(Scaling::Dynamic { factor: above_zero("factor", None)?, original: original(context)? }),
-        "llama3" => Ok(Scaling::Llama3 {
-            factor: above_zero("factor", None)?,
-            low: above_zero("low_freq_factor", Some(1.0))?,
-            high: above_zero("high_freq_factor", Some(4.0))?,
-            original: original(8192.0)?,
-        }),
-        "yarn" => {
-            let original = original(context)?;
-            let factor = above_zero("factor", Some(context / original))?;
-            let (of_one, of_all) = (number("mscale").unwrap_or(0.0), number("mscale_all_dim").unwrap_or(0.0));
-            let both = of_one != 0.0 && of_all != 0.0;
-            let default = if both { mscale(factor, of_one) / mscale(factor, of_all) } else { mscale(factor, 1.0) };
-            Ok(Scaling::Yarn(Yarn {
-                factor,
-                original,
-                beta_fast: above_zero("beta_fast", Some(32.0))?,
-                beta_slow: above_zero("beta_slow", Some(1.0))?,
-                magnitude: above_zero("attention_factor", Some(default))?,
-                attention: (of_all != 0.0).then(|| mscale(factor, of_all)),
-                truncates: json.get("truncate").and_then(Json::as_bool).unwrap_or(family.yarn_truncates),
-            }))
-        }
-        "longrope" | "su" => {
-            let original = original(context)?;
-            let factor = above_zero("factor", Some(context / original))?;
-            let magnitude = above_zero("attention_factor", Some(long_magnitude(factor, original)))?;
-            Ok(Scaling::Long { short: list("short_factor")?, long: list("long_factor")?, original, magnitude })
-        }
-        other => Err(error(format!("`{other}` is not supported"))),
     }
 }
 

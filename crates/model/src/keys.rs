@@ -1,6 +1,6 @@
 //! Reads typed numbers of a checkpoint's metadata under a family's prefix.
 
-use weights::Metadata;
+use weights::{Array, Metadata, Value};
 
 use crate::Error;
 
@@ -27,9 +27,18 @@ impl Keys<'_> {
         }
     }
 
+    /// `config.json` may write a float without a point.
+    fn float(&self, name: &str) -> Result<Option<f32>, Error> {
+        let key = self.key(name);
+        match self.metadata.get(&key).and_then(Value::as_integer) {
+            Some(n) => Ok(Some(n as f32)),
+            None => Ok(self.metadata.f32(&key)?),
+        }
+    }
+
     /// A number above zero.
     pub fn number(&self, name: &str, default: f32) -> Result<f32, Error> {
-        let found = self.metadata.f32(&self.key(name))?.unwrap_or(default);
+        let found = self.float(name)?.unwrap_or(default);
         if found.is_finite() && found > 0.0 {
             Ok(found)
         } else {
@@ -39,7 +48,7 @@ impl Keys<'_> {
 
     /// A number that is not below zero; 0 where there is none.
     pub fn number_or_zero(&self, name: &str) -> Result<f32, Error> {
-        let found = self.metadata.f32(&self.key(name))?.unwrap_or(0.0);
+        let found = self.float(name)?.unwrap_or(0.0);
         if found.is_finite() && found >= 0.0 {
             Ok(found)
         } else {
@@ -58,6 +67,19 @@ impl Keys<'_> {
 
     pub fn word(&self, name: &str) -> Result<Option<&str>, Error> {
         Ok(self.metadata.string(&self.key(name))?)
+    }
+
+    /// A list of flags, which some writers keep as numbers.
+    pub fn flags(&self, name: &str) -> Result<Option<Vec<bool>>, Error> {
+        match self.metadata.get(&self.key(name)) {
+            Some(Value::Array(Array::Bool(flags))) => Ok(Some(flags.clone())),
+            Some(Value::Array(_)) => {
+                let numbers = self.metadata.i32s(&self.key(name))?;
+                Ok(numbers.map(|numbers| numbers.iter().map(|n| *n != 0).collect()))
+            }
+            // One number is a period, which the family's row knows.
+            _ => Ok(None),
+        }
     }
 
     pub fn error(&self, name: &str, what: String) -> Error {

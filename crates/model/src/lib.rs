@@ -16,6 +16,7 @@ mod head;
 mod hub;
 mod keys;
 mod kv_cache;
+mod layer_details;
 mod mla;
 mod model;
 mod names;
@@ -33,10 +34,10 @@ pub use batch::{
     Adjustment, Attention, BLOCK_TOKENS, Batch, BlockId, Choice, Described, FedRow, Forward, Pooling, Rows, SeqRows,
     StepLimits, TokenId,
 };
-pub use config::{Config, Experts, Mla, Rope};
+pub use config::{Config, Experts, Mla, Rope, Temperature};
 pub use error::Error;
 pub use export::export;
-pub use family::{FAMILIES, Family, FamilyKind, Placement, Windows};
+pub use family::{FAMILIES, Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
 pub use kv_cache::KvType;
 pub use model::{CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, missing_on_device, plan};
 pub use names::Format;

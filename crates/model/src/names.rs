@@ -17,7 +17,8 @@ pub enum Format {
 }
 
 /// What may stand before a name, depending on which class of transformers wrote it.
-const HUB_PREFIXES: [&str; 6] = ["model.", "", "language_model.model.", "model.language_model.", "bert.", "roberta."];
+const HUB_PREFIXES: [&str; 8] =
+    ["model.", "", "language_model.model.", "model.language_model.", "transformer.", "gpt_neox.", "bert.", "roberta."];
 
 const LLAMA: &[Rename] = &[
     ("token_embd", "embed_tokens"),
@@ -80,6 +81,7 @@ pub const DEEPSEEK: &[Rename] = &[
     ("attn_kv_b", "self_attn.kv_b_proj"),
     ("ffn_gate_inp", "mlp.gate"),
     ("exp_probs_b", "mlp.gate.e_score_correction"),
+    ("exp_probs_b", "mlp.e_score_correction"),
     ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
     ("ffn_up_exps", "mlp.experts.{}.up_proj"),
     ("ffn_down_exps", "mlp.experts.{}.down_proj"),
@@ -121,8 +123,124 @@ pub const NOMIC: &[Rename] = &[
     ("ffn_down", "mlp.fc2"),
     ("layer_output_norm", "norm2"),
 ];
+pub const SEED_OSS: &[Rename] = &[("post_attention_norm", "post_attention_layernorm"), ("ffn_norm", "")];
+pub const ERNIE_MOE: &[Rename] = &[
+    ("ffn_gate_inp", "mlp.gate"),
+    ("exp_probs_b", "mlp.moe_statics.e_score_correction"),
+    ("exp_probs_b", "mlp.gate.moe_statics.e_score_correction"),
+    ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.{}.up_proj"),
+    ("ffn_down_exps", "mlp.experts.{}.down_proj"),
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+];
+pub const HUNYUAN: &[Rename] = &[
+    ("attn_q_norm", "self_attn.query_layernorm"),
+    ("attn_k_norm", "self_attn.key_layernorm"),
+    ("ffn_gate_inp", "mlp.gate.wg"),
+    ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.{}.up_proj"),
+    ("ffn_down_exps", "mlp.experts.{}.down_proj"),
+    ("ffn_gate_shexp", "mlp.shared_mlp.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_mlp.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_mlp.down_proj"),
+];
+pub const MINIMAX: &[Rename] = &[
+    ("ffn_gate_inp", "block_sparse_moe.gate"),
+    ("exp_probs_b", "block_sparse_moe.e_score_correction"),
+    ("ffn_gate_exps", "block_sparse_moe.experts.{}.w1"),
+    ("ffn_up_exps", "block_sparse_moe.experts.{}.w3"),
+    ("ffn_down_exps", "block_sparse_moe.experts.{}.w2"),
+];
+pub const PHI2: &[Rename] = &[
+    ("output_norm", "final_layernorm"),
+    ("attn_output", "self_attn.dense"),
+    ("ffn_up", "mlp.fc1"),
+    ("ffn_down", "mlp.fc2"),
+    ("ffn_norm", ""),
+];
+pub const STARCODER2: &[Rename] = &[("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")];
+pub const GPT2: &[Rename] = &[
+    ("token_embd", "wte"),
+    ("position_embd", "wpe"),
+    ("output_norm", "ln_f"),
+    ("attn_norm", "ln_1"),
+    ("attn_qkv", "attn.c_attn"),
+    ("attn_output", "attn.c_proj"),
+    ("ffn_norm", "ln_2"),
+    ("ffn_up", "mlp.c_fc"),
+    ("ffn_down", "mlp.c_proj"),
+];
+pub const GPTNEOX: &[Rename] = &[
+    ("token_embd", "embed_in"),
+    ("output_norm", "final_layer_norm"),
+    ("output", "embed_out"),
+    ("output", "lm_head"),
+    ("attn_qkv", "attention.query_key_value"),
+    ("attn_output", "attention.dense"),
+    ("ffn_up", "mlp.dense_h_to_4h"),
+    ("ffn_down", "mlp.dense_4h_to_h"),
+];
+pub const FALCON: &[Rename] = &[
+    ("token_embd", "word_embeddings"),
+    ("output_norm", "ln_f"),
+    ("attn_norm", "input_layernorm"),
+    ("attn_norm", "ln_mlp"),
+    ("attn_norm_2", "ln_attn"),
+    ("attn_qkv", "self_attention.query_key_value"),
+    ("attn_output", "self_attention.dense"),
+    ("ffn_up", "mlp.dense_h_to_4h"),
+    ("ffn_down", "mlp.dense_4h_to_h"),
+];
+pub const BLOOM: &[Rename] = &[
+    ("token_embd", "word_embeddings"),
+    ("token_embd_norm", "word_embeddings_layernorm"),
+    ("output_norm", "ln_f"),
+    ("attn_qkv", "self_attention.query_key_value"),
+    ("attn_output", "self_attention.dense"),
+    ("ffn_up", "mlp.dense_h_to_4h"),
+    ("ffn_down", "mlp.dense_4h_to_h"),
+];
+pub const MPT: &[Rename] = &[
+    ("token_embd", "wte"),
+    ("output_norm", "norm_f"),
+    ("attn_norm", "norm_1"),
+    ("attn_qkv", "attn.Wqkv"),
+    ("attn_output", "attn.out_proj"),
+    ("ffn_norm", "norm_2"),
+    ("ffn_up", "ffn.up_proj"),
+    ("ffn_down", "ffn.down_proj"),
+];
+pub const APERTUS: &[Rename] = &[
+    ("attn_norm", "attention_layernorm"),
+    ("ffn_norm", "feedforward_layernorm"),
+    ("xielu_alpha_p", "mlp.act_fn.alpha_p"),
+    ("xielu_alpha_n", "mlp.act_fn.alpha_n"),
+    ("xielu_beta", "mlp.act_fn.beta"),
+    ("xielu_eps", "mlp.act_fn.eps"),
+];
+pub const BITNET: &[Rename] = &[("attn_sub_norm", "self_attn.attn_sub_norm"), ("ffn_sub_norm", "mlp.ffn_sub_norm")];
+pub const GRANITE_MOE: &[Rename] = &[
+    ("ffn_gate_inp", "block_sparse_moe.router.layer"),
+    ("ffn_gate_up_exps", "block_sparse_moe.input_linear"),
+    ("ffn_down_exps", "block_sparse_moe.output_linear"),
+];
+pub const DBRX: &[Rename] = &[
+    ("token_embd", "wte"),
+    ("output_norm", "norm_f"),
+    ("attn_norm", "norm_attn_norm.norm_1"),
+    ("attn_qkv", "norm_attn_norm.attn.Wqkv"),
+    ("attn_output", "norm_attn_norm.attn.out_proj"),
+    ("ffn_norm", "norm_attn_norm.norm_2"),
+    ("attn_output_norm", ""),
+    ("ffn_gate_inp", "ffn.router.layer"),
+    ("ffn_gate_exps", "ffn.experts.mlp.w1"),
+    ("ffn_up_exps", "ffn.experts.mlp.v1"),
+    ("ffn_down_exps", "ffn.experts.mlp.w2"),
+];
 /// Folders that hold the layers, in the order they are looked for.
-const HUB_LAYERS: [&str; 3] = ["layers.", "encoder.layer.", "encoder.layers."];
+const HUB_LAYERS: [&str; 5] = ["layers.", "h.", "blocks.", "encoder.layer.", "encoder.layers."];
 
 /// Finds tensors by GGUF's names.
 #[derive(Copy, Clone)]
@@ -144,15 +262,14 @@ pub enum At {
 impl<'a> Names<'a> {
     /// The tensor `name` at `at`; `suffix` is `weight` or `bias`.
     pub fn find(&self, at: At, name: &str, suffix: &str) -> Option<&'a Tensor> {
-        self.spellings(at, name, suffix).into_iter().find_map(|name| self.checkpoint.find(&name))
+        self.spellings(at, name, suffix).find_map(|name| self.checkpoint.find(&name))
     }
 
     /// As [`Names::find`]; what is missing is named as the format would spell it.
     pub fn tensor(&self, at: At, name: &str) -> Result<&'a Tensor, weights::Error> {
-        let spellings = self.spellings(at, name, "weight");
-        match spellings.iter().find_map(|name| self.checkpoint.find(name)) {
+        match self.find(at, name, "weight") {
             Some(tensor) => Ok(tensor),
-            None => self.checkpoint.tensor(spellings.first().map_or(name, String::as_str)),
+            None => self.checkpoint.tensor(&self.spellings(at, name, "weight").next().unwrap_or(name.to_owned())),
         }
     }
 
@@ -160,7 +277,9 @@ impl<'a> Names<'a> {
     pub fn stems(&self) -> impl Iterator<Item = &'static str> {
         let renamed = self.family.renames;
         let others = LLAMA.iter().filter(|row| renamed.iter().all(|other| other.0 != row.0));
-        renamed.iter().chain(others).filter(|row| !row.1.is_empty()).map(|row| row.0)
+        let is_first = |(i, row): &(usize, &Rename)| renamed[..*i].iter().all(|other| other.0 != row.0);
+        let each_once = renamed.iter().enumerate().filter(is_first).map(|(_, row)| row);
+        each_once.chain(others).filter(|row| !row.1.is_empty()).map(|row| row.0)
     }
 
     /// Whether safetensors have a tensor for each part of it.
@@ -168,32 +287,32 @@ impl<'a> Names<'a> {
         self.family.renames.iter().any(|row| row.0 == name && row.1.contains("{}"))
     }
 
-    fn spellings(&self, at: At, name: &str, suffix: &str) -> Vec<String> {
+    /// Lazily: most are found by the first of them.
+    fn spellings<'n>(&self, at: At, name: &'n str, suffix: &'n str) -> Box<dyn Iterator<Item = String> + 'n> {
         if self.format == Format::Gguf {
-            return vec![match at {
+            return Box::new(std::iter::once(match at {
                 At::Model => format!("{name}.{suffix}"),
                 At::Layer(layer) => format!("blk.{layer}.{name}.{suffix}"),
                 // Experts in files from before they were stacked.
                 At::Part(layer, part) => format!("blk.{layer}.{}.{part}.{suffix}", name.trim_end_matches("_exps")),
-            }];
+            }));
         }
-        let find = |table: &'static [Rename]| table.iter().find(|row| row.0 == name).map(|row| row.1);
-        let Some(stem) = find(self.family.renames).or_else(|| find(LLAMA)).filter(|stem| !stem.is_empty()) else {
-            return Vec::new();
-        };
-        let (middles, stem): (&[&str], String) = match at {
-            At::Model => (&[""], stem.to_owned()),
-            At::Layer(layer) => (&HUB_LAYERS, format!("{layer}.{stem}")),
-            At::Part(layer, part) => (&HUB_LAYERS, format!("{layer}.{}", stem.replace("{}", &part.to_string()))),
-        };
-        let middle_first = middles.iter().flat_map(|middle| HUB_PREFIXES.iter().map(move |prefix| (prefix, middle)));
-        middle_first
-            .flat_map(|(prefix, middle)| {
+        let table = if self.family.renames.iter().any(|row| row.0 == name) { self.family.renames } else { LLAMA };
+        let stems = table.iter().filter(move |row| row.0 == name && !row.1.is_empty()).map(|row| row.1);
+        Box::new(stems.flat_map(move |stem| {
+            let (middles, stem): (&[&str], String) = match at {
+                At::Model => (&[""], stem.to_owned()),
+                At::Layer(layer) => (&HUB_LAYERS, format!("{layer}.{stem}")),
+                At::Part(layer, part) => (&HUB_LAYERS, format!("{layer}.{}", stem.replace("{}", &part.to_string()))),
+            };
+            let middle_first =
+                middles.iter().flat_map(|middle| HUB_PREFIXES.iter().map(move |prefix| (prefix, middle)));
+            middle_first.flat_map(move |(prefix, middle)| {
                 let full = format!("{prefix}{middle}{stem}");
                 // Some parameters are no layers of their own and have no suffix, or one of another kind.
                 let bare = if suffix == "bias" { format!("{full}_bias") } else { full.clone() };
                 [format!("{full}.{suffix}"), bare]
             })
-            .collect()
+        }))
     }
 }

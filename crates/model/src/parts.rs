@@ -40,6 +40,7 @@ pub struct Parts {
     pub output_norm: Option<Norm>,
     /// `None` where the output is tied to the embedding.
     pub output: Option<TensorId>,
+    pub output_bias: Option<TensorId>,
     pub layers: Vec<LayerParts>,
 }
 
@@ -48,6 +49,9 @@ pub struct LayerParts {
     pub attn_norm: Option<Norm>,
     pub attention: AttentionParts,
     pub attn_out: Linear,
+    /// Of what goes into the last product of attention and of the feed-forward block.
+    pub attn_sub_norm: Option<Norm>,
+    pub ffn_sub_norm: Option<Norm>,
     pub post_attn_norm: Option<Norm>,
     pub ffn_norm: Option<Norm>,
     pub ffn: FfnParts,
@@ -136,8 +140,13 @@ pub fn parts<'a>(names: Names<'a>, config: &Config, layout_of: LayoutOf) -> Resu
         Some(_) if !config.is_encoder() => Some(list.matrix(At::Model, "output", [n_vocab, n_embd])?),
         _ => None,
     };
+    let output_bias = match names.find(At::Model, "output", "bias") {
+        Some(source) if !config.is_encoder() => Some(list.floats(source, Cut::rows(0, n_vocab), [1, n_vocab], 0.0)?),
+        _ => None,
+    };
     let layers = (0..config.n_layers).map(|layer_idx| list.layer(At::Layer(layer_idx))).collect::<Result<_, _>>()?;
-    Ok((Parts { embedding, positions, token_types, embedding_norm, output_norm, output, layers }, list.wanted))
+    let parts = Parts { embedding, positions, token_types, embedding_norm, output_norm, output, output_bias, layers };
+    Ok((parts, list.wanted))
 }
 
 impl Parts {

@@ -159,8 +159,8 @@ impl Wanted<'_> {
         let n_cols = self.n_source_cols;
         let rows: Vec<usize> = self.cut.picked().collect();
         let mut out: Vec<f32> = match self.cut.turned {
-            Some((first, step)) => (first..n_cols)
-                .step_by(step)
+            Some(columns) => columns
+                .of(n_cols)
                 .flat_map(|col| rows.iter().map(move |row| (row, col)))
                 .map(|(row, col)| all[row * n_cols + col])
                 .collect(),

@@ -73,14 +73,16 @@ impl Scaling {
             "" | "none" | "longrope" => Ok(Self::None),
             "linear" => Ok(Self::Linear { factor }),
             "yarn" => {
-                let weight = keys.positive("rope.scaling.yarn_log_multiplier")?.map(|x| 10.0 * f64::from(x));
-                let attention = weight.filter(|_| is_compressed).map(|weight| mscale(factor, weight));
+                let multiplier = keys.positive("rope.scaling.yarn_log_multiplier")?.map(f64::from);
+                // Files of compressed attention keep a tenth of it.
+                let attention = multiplier.filter(|_| is_compressed).map(|x| mscale(factor, 10.0 * x));
+                let growth = mscale(factor, 1.0) / multiplier.map_or(1.0, |x| mscale(factor, x));
                 Ok(Self::Yarn(Yarn {
                     factor,
                     original: original_or,
                     beta_fast: f64::from(keys.number("rope.scaling.yarn_beta_fast", 32.0)?),
                     beta_slow: f64::from(keys.number("rope.scaling.yarn_beta_slow", 1.0)?),
-                    magnitude: if attention.is_some() { 1.0 } else { given.unwrap_or(1.0) * mscale(factor, 1.0) },
+                    magnitude: if attention.is_some() { 1.0 } else { given.unwrap_or(1.0) * growth },
                     attention,
                     truncates: family.yarn_truncates,
                 }))

@@ -29,6 +29,10 @@ pub struct Step<'a> {
     pub angles: Vec<f32>,
     /// The same for layers with a window, where they turn by another base; else nothing.
     pub local_angles: Vec<f32>,
+    /// Slopes of the heads, where scores fall with the distance.
+    pub slopes: Vec<f32>,
+    /// What each row's queries are multiplied with, where positions decide that.
+    pub query_scales: Vec<f32>,
     /// Rows of the table of learned positions, where there is one.
     pub position_rows: Vec<u32>,
     /// Rows of the table of token types, where the model has one.
@@ -52,6 +56,10 @@ pub struct Places<'d> {
     pub adjustments: Indices<'d>,
     pub angles: View<'d>,
     pub local_angles: View<'d>,
+    /// `[1, n_heads]`, or nothing.
+    pub slopes: View<'d>,
+    /// `[n_rows, 1]`, or nothing.
+    pub query_scales: View<'d>,
     pub position_rows: Indices<'d>,
     pub type_rows: Indices<'d>,
     pub spans: Option<DeviceSpans<'d>>,
@@ -100,6 +108,11 @@ impl<'a> Step<'a> {
             kept,
             angles: angles(rope),
             local_angles: local_rope.as_ref().map(angles).unwrap_or_default(),
+            slopes: config.alibi.map(|largest| slopes(largest, config.n_heads)).unwrap_or_default(),
+            query_scales: match config.temperature {
+                Some(temperature) => batch.positions.iter().map(|position| temperature.at(*position)).collect(),
+                None => Vec::new(),
+            },
             position_rows,
             type_rows,
             batch,
@@ -132,6 +145,8 @@ impl<'a> Step<'a> {
             adjustments: Indices::default(),
             angles: View::of_f32(&self.angles, self.angles.len() / self.n_rows),
             local_angles: View::of_f32(&self.local_angles, self.local_angles.len() / self.n_rows),
+            slopes: View::of_f32(&self.slopes, self.slopes.len()),
+            query_scales: View::of_f32(&self.query_scales, 1),
             position_rows: Indices::from(&self.position_rows),
             type_rows: Indices::from(&self.type_rows),
             spans: None,
@@ -182,6 +197,14 @@ impl<'a> Step<'a> {
         let n = self.n_rows;
         self.batch.seqs.len() == n && self.logits_rows.len() == n && self.pooled.is_empty()
     }
+}
+
+/// ALiBi: powers of two down to `2^-largest`, evenly spaced; heads beyond a power of two take what lies between.
+fn slopes(largest: f32, n_heads: usize) -> Vec<f32> {
+    let n_even = 1 << n_heads.ilog2();
+    let slope = |step: f32, i: usize| 0.5_f32.powf(largest / step * i as f32);
+    let even = (1..=n_even).map(|i| slope(n_even as f32, i));
+    even.chain((0..n_heads - n_even).map(|i| slope(2.0 * n_even as f32, 2 * i + 1))).collect()
 }
 
 fn choice_words(choice: &Choice, n_vocab: usize) -> [u32; ops::SampleParams::WORDS] {

@@ -89,6 +89,7 @@ struct Shaping {
     u32 window;
     float cap;
     const float *sinks;  // [n_heads]
+    const float *slopes;  // [n_heads]: what a score loses with every token between query and key
     DEVICE_MEMBER u32 n_hidden(u32 n_visible) const { return window && n_visible > window ? n_visible - window : 0; }
 };
 
@@ -164,6 +165,10 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
             for (u32 j = 0; j < 8; ++j) score = fma_f32(query[i].at[j], key.at[j], score);
             score = wave_sum<HEAD_LANES>(score);
             if (IS_SHAPED && shaping.cap > 0.0f) score = shaping.cap * tanh_f32(score / shaping.cap);
+            if (IS_SHAPED && shaping.slopes && tile.has(i)) {
+                const float distance = (float)(i32)(tile.first_position + tile.row(i) - t);
+                score -= shaping.slopes[kv_head * tile.group + tile.head(i)] * abs_f32(distance);
+            }
             const bool counts = t < to && t < n_visible[i] && (!IS_SHAPED || t >= n_hidden[i]);
             score = counts ? score : MASKED;
             const float larger = max_f32(most[i], score);
@@ -229,12 +234,12 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
                     const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const u32 *__restrict__ tables,     \
                     float *__restrict__ out, float *__restrict__ parts, u32 n_heads, u32 n_kv_heads, u32 head_dim,    \
                     float scale, u32 n_splits, u32 part_blocks, u32 window, float cap,                                \
-                    const float *__restrict__ sinks) {                                                                \
+                    const float *__restrict__ sinks, const float *__restrict__ slopes) {                              \
         __shared__ float shared[WAVES * N_Q * (DIMS + 2)];                                                            \
         let_next_start();                                                                                             \
         wait_for_inputs();                                                                                            \
         attend<N_Q>(q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, head_dim, scale,        \
-                    n_splits, part_blocks, Shaping{window, cap, sinks}, shared);                                      \
+                    n_splits, part_blocks, Shaping{window, cap, sinks, slopes}, shared);                              \
     }
 
 ATTENTION(1)
@@ -306,7 +311,7 @@ attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, co
         if (group == 0 && d < head_dim) {
 #pragma unroll
             for (u32 k = 1; k < MERGE_GROUPS; ++k) mixed += sums[k * 128 + column];
-            out[(row * n_heads + head) * head_dim + d] = finish(Shaping{0, 0.0f, sinks}, head, largest, all, mixed);
+            out[(row * n_heads + head) * head_dim + d] = finish(Shaping{0, 0.0f, sinks, nullptr}, head, largest, all, mixed);
         }
         barrier();
     }

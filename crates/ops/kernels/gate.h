@@ -7,13 +7,29 @@
 #define GELU_TANH 1
 #define GELU 2
 #define CLAMPED_SWIGLU 3
+#define RELU_SQUARED 4
+#define XIELU 5
 
 DEVICE float act(u32 kind, float x) {
     switch (kind) {
         case GELU_TANH: return x / (1.0f + fast_exp(-1.5957692f * (x + 0.044715f * x * x * x)));
         case GELU: return 0.5f * x * (1.0f + erf_f32(x * 0.70710678f));
+        case RELU_SQUARED: return x > 0.0f ? x * x : 0.0f;
         default: return x / (1.0f + fast_exp(-x));
     }
+}
+
+// As crates/ops/src/glu.rs has it.
+struct Xielu {
+    float alpha_p, alpha_n, beta, eps;
+};
+
+DEVICE float xielu(const Xielu &by, float x) {
+    if (x > 0.0f) return by.alpha_p * x * x + by.beta * x;
+    const float y = min_f32(x, by.eps);
+    // Near zero the difference would lose its digits.
+    const float grown = y > -0.03f ? y * (1.0f + y * (0.5f + y * (1.0f / 6.0f + y * (1.0f / 24.0f)))) : fast_exp(y) - 1.0f;
+    return by.alpha_n * (grown - x) + by.beta * x;
 }
 
 struct Gate {

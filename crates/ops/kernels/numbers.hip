@@ -29,6 +29,15 @@ add_bias(float *__restrict__ x, const float *__restrict__ bias, u64 n, u32 n_col
     if (i < n) x[i] += bias[i % n_cols];
 }
 
+// x[r, c] *= factors[r]
+KERNEL(THREADS)
+scale_rows(float *__restrict__ x, const float *__restrict__ factors, u64 n, u32 n_cols) {
+    let_next_start();
+    wait_for_inputs();
+    const u64 i = place();
+    if (i < n) x[i] *= factors[i / n_cols];
+}
+
 KERNEL(THREADS)
 softcap(float *__restrict__ x, u64 n, float cap) {
     let_next_start();
@@ -38,11 +47,19 @@ softcap(float *__restrict__ x, u64 n, float cap) {
 }
 
 KERNEL(THREADS)
-activate(float *__restrict__ x, u64 n, u32 kind) {
+clamp(float *__restrict__ x, u64 n, float limit) {
     let_next_start();
     wait_for_inputs();
     const u64 i = place();
-    if (i < n) x[i] = act(kind, x[i]);
+    if (i < n) x[i] = max_f32(min_f32(x[i], limit), -limit);
+}
+
+KERNEL(THREADS)
+activate(float *__restrict__ x, u64 n, u32 kind, float alpha_p, float alpha_n, float beta, float eps) {
+    let_next_start();
+    wait_for_inputs();
+    const u64 i = place();
+    if (i < n) x[i] = kind == XIELU ? xielu({alpha_p, alpha_n, beta, eps}, x[i]) : act(kind, x[i]);
 }
 
 // gate = act(gate) * up

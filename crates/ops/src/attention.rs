@@ -75,11 +75,14 @@ pub struct Shaping<'a> {
     pub softcap: Option<f32>,
     /// `[1, n_heads]` f32: a score for each head that takes its part of the softmax and has no value.
     pub sinks: Option<View<'a>>,
+    /// `[1, n_heads]` f32: what a score of each head loses with every token between query and key (ALiBi). Only the
+    /// vector kernel does it on a GPU.
+    pub slopes: Option<View<'a>>,
 }
 
 impl Shaping<'_> {
     pub(crate) fn is_any(&self) -> bool {
-        self.window.is_some() || self.softcap.is_some() || self.sinks.is_some()
+        self.window.is_some() || self.softcap.is_some() || self.sinks.is_some() || self.slopes.is_some()
     }
 }
 
@@ -142,7 +145,7 @@ pub fn attention_with<'s>(
             return bad(format!("block {block} of a pool of {n_blocks}"));
         }
     }
-    let Shaping { window, softcap, sinks } = shaping;
+    let Shaping { window, softcap, sinks, slopes } = shaping;
     if window == Some(0) || softcap.is_some_and(|cap| cap.is_nan() || cap <= 0.0) {
         return bad(format!("a window of {window:?}, a cap of {softcap:?}"));
     }
@@ -151,6 +154,9 @@ pub fn attention_with<'s>(
     }
     if let Some(sinks) = sinks {
         sinks.expect_shape(OP, "sinks", [1, n_heads])?;
+    }
+    if let Some(slopes) = slopes {
+        slopes.expect_shape(OP, "slopes", [1, n_heads])?;
     }
     let pool = match exec {
         Exec::Cpu(pool) => pool,
@@ -172,6 +178,7 @@ pub fn attention_with<'s>(
         window,
         softcap,
         sinks: sinks.map(|sinks| sinks.f32s(OP, "sinks")).transpose()?,
+        slopes: slopes.map(|slopes| slopes.f32s(OP, "slopes")).transpose()?,
     };
     run(pool, &input, spans, out.f32s(OP, "out")?);
     Ok(())

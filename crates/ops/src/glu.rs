@@ -20,6 +20,27 @@ pub enum Activation {
         alpha: f32,
         limit: f32,
     },
+    /// `max(x, 0)^2`
+    ReluSquared,
+    /// Quadratic above zero, exponential below. Never gated.
+    Xielu(Xielu),
+}
+
+/// `x > 0`: `alpha_p * x^2 + beta * x`; else `alpha_n * (exp(min(x, eps)) - 1 - x) + beta * x`.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Xielu {
+    pub alpha_p: f32,
+    pub alpha_n: f32,
+    pub beta: f32,
+    pub eps: f32,
+}
+
+impl Xielu {
+    fn of(self, x: f32) -> f32 {
+        let Self { alpha_p, alpha_n, beta, eps } = self;
+        let bent = if x > 0.0 { alpha_p * x * x } else { alpha_n * (x.min(eps).exp_m1() - x) };
+        bent + beta * x
+    }
 }
 
 impl Activation {
@@ -30,6 +51,8 @@ impl Activation {
             Self::GeluTanh => (1, 0.0, 0.0),
             Self::Gelu => (2, 0.0, 0.0),
             Self::ClampedSwiglu { alpha, limit } => (3, alpha, limit),
+            Self::ReluSquared => (4, 0.0, 0.0),
+            Self::Xielu(_) => (5, 0.0, 0.0),
         }
     }
 }
@@ -38,6 +61,9 @@ impl Activation {
 pub fn glu(exec: Exec, activation: Activation, gate: &mut ViewMut, up: View) -> Result<(), Error> {
     if activation == Activation::Silu {
         return swiglu(exec, gate, up);
+    }
+    if let Activation::Xielu(_) = activation {
+        return Err(Error::Argument { op: OP, what: format!("{activation:?} takes no gate") });
     }
     up.expect_shape(OP, "up", gate.shape)?;
     let pool = match exec {
@@ -72,6 +98,8 @@ fn apply(activation: Activation, gate: &mut [f32], up: &[f32]) {
             let g = gate.min(limit);
             *gate = g / (1.0 + exp(-alpha * g)) * (up.clamp(-limit, limit) + 1.0);
         }),
+        Activation::ReluSquared => pairs.for_each(|(gate, up)| *gate = relu_squared(*gate) * up),
+        Activation::Xielu(xielu) => pairs.for_each(|(gate, up)| *gate = xielu.of(*gate) * up),
     }
 }
 
@@ -85,26 +113,35 @@ unsafe fn apply_avx2(activation: Activation, gate: &mut [f32], up: &[f32]) {
 
 /// `x = act(x)`; `x` is `[n_rows, n_cols]` f32.
 pub fn activate(exec: Exec, activation: Activation, x: &mut ViewMut) -> Result<(), Error> {
-    let f = match activation {
-        Activation::Silu => silu,
-        Activation::GeluTanh => gelu_tanh,
-        Activation::Gelu => gelu,
-        Activation::ClampedSwiglu { .. } => {
-            return Err(Error::Argument { op: OP, what: format!("{activation:?} needs a gate") });
-        }
-    };
+    if let Activation::ClampedSwiglu { .. } = activation {
+        return Err(Error::Argument { op: OP, what: format!("{activation:?} needs a gate") });
+    }
     let pool = match exec {
         Exec::Cpu(pool) => pool,
-        Exec::Gpu(gpu) => return numbers::activate(gpu, OP, x, activation.as_kernels_take_it().0),
+        Exec::Gpu(gpu) => return numbers::activate(gpu, OP, x, activation),
     };
     let x = x.f32s(OP, "x")?;
     let n = x.len();
     let x = Shared::new(x);
     pool.run_ranges(n, 4096, |range, _| {
         // SAFETY: ranges do not overlap and lie inside `x`.
-        unsafe { x.slice(range.start, range.len()) }.iter_mut().for_each(|x| *x = f(*x));
+        let x = unsafe { x.slice(range.start, range.len()) };
+        let each = |x: &mut [f32], f: &dyn Fn(f32) -> f32| x.iter_mut().for_each(|x| *x = f(*x));
+        match activation {
+            Activation::Silu | Activation::ClampedSwiglu { .. } => each(x, &silu),
+            Activation::GeluTanh => each(x, &gelu_tanh),
+            Activation::Gelu => each(x, &gelu),
+            Activation::ReluSquared => each(x, &relu_squared),
+            Activation::Xielu(xielu) => each(x, &|x| xielu.of(x)),
+        }
     });
     Ok(())
+}
+
+#[inline(always)]
+fn relu_squared(x: f32) -> f32 {
+    let x = x.max(0.0);
+    x * x
 }
 
 #[inline(always)]

@@ -4,7 +4,7 @@ use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
 use crate::gpu::unit::kernels;
-use crate::{Error, Gpu, View, ViewMut};
+use crate::{Activation, Error, Gpu, View, ViewMut, Xielu};
 
 const THREADS: u32 = 256;
 
@@ -26,6 +26,7 @@ gpu::args! {
 }
 
 gpu::args! {
+    /// Also of `scale_rows`, whose factors stand in for the bias.
     pub(crate) struct AddBias<'a> {
         x: SliceMut<'a, f32>,
         bias: Slice<'a, f32>,
@@ -39,6 +40,10 @@ gpu::args! {
         x: SliceMut<'a, f32>,
         n: u64,
         kind: u32,
+        alpha_p: f32,
+        alpha_n: f32,
+        beta: f32,
+        eps: f32,
     }
 }
 
@@ -59,6 +64,8 @@ kernels! {
         softcap: Kernel<Scale<'static>> = ["softcap"],
         add_scaled: Kernel<AddScaled<'static>> = ["add_scaled"],
         add_bias: Kernel<AddBias<'static>> = ["add_bias"],
+        clamp: Kernel<Scale<'static>> = ["clamp"],
+        scale_rows: Kernel<AddBias<'static>> = ["scale_rows"],
         activate: Kernel<Activate<'static>> = ["activate"],
         glu: Kernel<Glu<'static>> = ["glu"],
     }
@@ -118,17 +125,43 @@ pub(crate) fn add_bias(gpu: &Gpu, op: &'static str, x: &mut ViewMut, bias: View)
     Ok(gpu.launcher.launch(&NumberKernels::get(gpu.kernels, &[])?.add_bias, grid, &args)?)
 }
 
-pub(crate) fn activate(gpu: &Gpu, op: &'static str, x: &mut ViewMut, kind: u32) -> Result<(), Error> {
+pub(crate) fn clamp(gpu: &Gpu, op: &'static str, x: &mut ViewMut, limit: f32) -> Result<(), Error> {
     if x.shape.contains(&0) {
         return Ok(());
     }
     let _op = gpu.launcher.op(op);
     let (grid, n) = grid(gpu, op, x.shape, 0)?;
     Ok(gpu.launcher.launch(
-        &NumberKernels::get(gpu.kernels, &[])?.activate,
+        &NumberKernels::get(gpu.kernels, &[])?.clamp,
         grid,
-        &Activate { x: x.device_f32s(op, "x")?, n, kind },
+        &Scale { x: x.device_f32s(op, "x")?, n, factor: limit },
     )?)
+}
+
+pub(crate) fn scale_rows(gpu: &Gpu, op: &'static str, x: &mut ViewMut, factors: View) -> Result<(), Error> {
+    if x.shape.contains(&0) {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(op);
+    let (grid, n) = grid(gpu, op, x.shape, 0)?;
+    let n_cols = count(op, "columns", x.shape[1])?;
+    let args = AddBias { x: x.device_f32s(op, "x")?, bias: factors.device_f32s(op, "factors")?, n, n_cols };
+    Ok(gpu.launcher.launch(&NumberKernels::get(gpu.kernels, &[])?.scale_rows, grid, &args)?)
+}
+
+pub(crate) fn activate(gpu: &Gpu, op: &'static str, x: &mut ViewMut, activation: Activation) -> Result<(), Error> {
+    if x.shape.contains(&0) {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(op);
+    let (grid, n) = grid(gpu, op, x.shape, 0)?;
+    let Xielu { alpha_p, alpha_n, beta, eps } = match activation {
+        Activation::Xielu(xielu) => xielu,
+        _ => Xielu { alpha_p: 0.0, alpha_n: 0.0, beta: 0.0, eps: 0.0 },
+    };
+    let (kind, ..) = activation.as_kernels_take_it();
+    let args = Activate { x: x.device_f32s(op, "x")?, n, kind, alpha_p, alpha_n, beta, eps };
+    Ok(gpu.launcher.launch(&NumberKernels::get(gpu.kernels, &[])?.activate, grid, &args)?)
 }
 
 /// `(kind, alpha, limit)` as the kernel takes them.

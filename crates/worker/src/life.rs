@@ -31,6 +31,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// A process that uses less of a core than this does not compute.
 const IDLE_SHARE: f64 = 0.05;
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(400);
 
 pub(crate) struct Life<L> {
     pub what: L,
@@ -56,7 +58,10 @@ struct Progress {
     /// What changes with every step.
     mark: (u64, u64, u64),
     since: Instant,
-    cpu_then: Duration,
+    /// Since when it uses next to no processor time.
+    idle_since: Instant,
+    /// When its processor time was last looked at, and what it was.
+    looked: (Instant, Duration),
 }
 
 impl<L: Serialize> Life<L> {
@@ -256,7 +261,7 @@ impl<L: Serialize> Life<L> {
         if state.closing_since.is_some_and(|since| since.elapsed() > TIME_TO_CLOSE) {
             return Err(Ending::Hung("it did not stop".to_owned()));
         }
-        progress.check(state.ledger.is_working(), &stats, cpu_time)
+        progress.check(state.ledger.is_working(), &stats, cpu_time, Instant::now())
     }
 
     /// Ends a process for good and says why it ended. `None`: it ended by itself.
@@ -358,20 +363,28 @@ fn add_counters(sum: &mut Stats, stats: &Stats) {
 
 impl Progress {
     fn new(patience: Patience) -> Self {
-        Self { patience, mark: (0, 0, 0), since: Instant::now(), cpu_then: Duration::ZERO }
+        let now = Instant::now();
+        Self { patience, mark: (0, 0, 0), since: now, idle_since: now, looked: (now, Duration::ZERO) }
     }
 
-    fn check(&mut self, is_working: bool, stats: &Stats, cpu_time: Duration) -> Result<(), Ending> {
+    fn check(&mut self, is_working: bool, stats: &Stats, cpu_time: Duration, now: Instant) -> Result<(), Ending> {
         let mark = (stats.n_steps, stats.n_tokens_computed, stats.n_finished + stats.n_failed);
         if !is_working || mark != self.mark {
-            (self.mark, self.since, self.cpu_then) = (mark, Instant::now(), cpu_time);
+            (self.mark, self.since, self.idle_since, self.looked) = (mark, now, now, (now, cpu_time));
             return Ok(());
         }
-        let still = self.since.elapsed();
-        let used = cpu_time.saturating_sub(self.cpu_then).as_secs_f64();
-        let is_idle = used < IDLE_SHARE * still.as_secs_f64();
-        let limit = if is_idle { self.patience.idle } else { self.patience.busy };
-        match still < limit {
+        let (looked_at, cpu_then) = self.looked;
+        let waited = now.saturating_duration_since(looked_at);
+        if waited >= LOOK {
+            let used = cpu_time.saturating_sub(cpu_then).as_secs_f64();
+            if used > IDLE_SHARE * waited.as_secs_f64() {
+                self.idle_since = now;
+            }
+            self.looked = (now, cpu_time);
+        }
+        let still = now.saturating_duration_since(self.since);
+        let idle = now.saturating_duration_since(self.idle_since);
+        match idle < self.patience.idle && still < self.patience.busy {
             true => Ok(()),
             false => Err(Ending::Hung(format!("no step for {:.1} s", still.as_secs_f64()))),
         }
@@ -382,17 +395,34 @@ impl Progress {
 mod tests {
     use super::*;
 
+    /// What is made of reports that come every half second from an engine that has work and finishes no step: after
+    /// how many it counts as hung, if it computes for `n_busy` of them.
+    fn hung_after(n_busy: u32, n_reports: u32) -> Option<u32> {
+        let second = Duration::from_secs(1);
+        let mut progress = Progress::new(Patience { idle: 5 * second, busy: 60 * second });
+        let (stats, start) = (Stats { n_steps: 1, ..Stats::default() }, Instant::now());
+        (0..n_reports).find(|&n| {
+            let (now, cpu_time) = (start + n * second / 2, n.min(n_busy) * second / 2);
+            progress.check(true, &stats, cpu_time, now).is_err()
+        })
+    }
+
     #[test]
-    fn an_engine_without_work_never_hangs_and_one_that_computes_has_more_time() {
-        let patience = Patience { idle: Duration::ZERO, busy: Duration::from_secs(3600) };
+    fn an_engine_that_computes_has_more_time_and_one_that_stops_has_none_of_it_left() {
+        assert_eq!(hung_after(0, 1000), Some(10), "five seconds without a step and without work");
+        assert_eq!(hung_after(20, 1000), Some(30), "five seconds after it stopped computing");
+        assert_eq!(hung_after(1000, 1000), Some(120), "a minute, however it computes");
+        assert_eq!(hung_after(1000, 119), None);
+    }
+
+    #[test]
+    fn an_engine_without_work_never_hangs() {
+        let patience = Patience { idle: Duration::ZERO, busy: Duration::ZERO };
         let mut progress = Progress::new(patience);
-        let stats = Stats { n_steps: 1, ..Stats::default() };
-        let check = |progress: &mut Progress, is_working, stats: &Stats, cpu_s| {
-            progress.check(is_working, stats, Duration::from_secs(cpu_s))
-        };
-        assert_eq!(check(&mut progress, true, &stats, 0), Ok(()), "the first step");
-        assert_eq!(check(&mut progress, false, &stats, 0), Ok(()), "nothing to do");
-        assert_eq!(check(&mut progress, true, &stats, 100), Ok(()), "it computes");
-        assert!(matches!(check(&mut progress, true, &stats, 0), Err(Ending::Hung(_))), "it does not");
+        let later = Instant::now() + Duration::from_secs(1000);
+        assert_eq!(progress.check(false, &Stats::default(), Duration::ZERO, later), Ok(()));
+        let step = Stats { n_steps: 1, ..Stats::default() };
+        assert_eq!(progress.check(true, &step, Duration::ZERO, later), Ok(()), "it has made a step");
+        assert!(progress.check(true, &step, Duration::ZERO, later).is_err());
     }
 }

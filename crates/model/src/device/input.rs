@@ -25,6 +25,8 @@ enum Part {
     TypeRows,
     Angles,
     LocalAngles,
+    QueryScales,
+    Slopes,
     /// Attention's plan, with the block tables.
     Spans,
 }
@@ -54,6 +56,8 @@ impl<'a> Input<'a> {
         let bits = |angles: &[f32]| angles.iter().map(|angle| angle.to_bits()).collect::<Vec<u32>>();
         input.push(Part::Angles, &bits(&step.angles));
         input.push(Part::LocalAngles, &bits(&step.local_angles));
+        input.push(Part::QueryScales, &bits(&step.query_scales));
+        input.push(Part::Slopes, &bits(&step.slopes));
         plan.write(&step.spans(), heads, &mut input.words);
         input.ends[Part::Spans as usize] = input.words.len();
         input
@@ -84,8 +88,8 @@ impl<'a> Input<'a> {
         let indices = |part: Part, host: &'a [u32]| -> Result<Indices<'d>, Error> {
             Ok(Indices { host, device: Some(inputs.slice(self.range(part))?) })
         };
-        let angles = |part: Part, host: &[f32]| -> Result<View<'d>, Error> {
-            let shape = [step.n_rows, host.len() / step.n_rows];
+        let numbers = |part: Part, host: &[f32], n_rows: usize| -> Result<View<'d>, Error> {
+            let shape = [n_rows, host.len() / n_rows];
             let place = Place::Device(inputs.slice(self.range(part))?.cast()?);
             Ok(View { dtype: Dtype::F32, shape, layout: ops::Layout::Rows, place })
         };
@@ -101,8 +105,10 @@ impl<'a> Input<'a> {
             adjustments: Indices { host: &step.adjustments, device: Some(adjustments.all()) },
             position_rows: indices(Part::PositionRows, &step.position_rows)?,
             type_rows: indices(Part::TypeRows, &step.type_rows)?,
-            angles: angles(Part::Angles, &step.angles)?,
-            local_angles: angles(Part::LocalAngles, &step.local_angles)?,
+            angles: numbers(Part::Angles, &step.angles, step.n_rows)?,
+            local_angles: numbers(Part::LocalAngles, &step.local_angles, step.n_rows)?,
+            query_scales: numbers(Part::QueryScales, &step.query_scales, step.n_rows)?,
+            slopes: numbers(Part::Slopes, &step.slopes, 1)?,
             // To the end of the buffer: a captured step with other tables reads further.
             spans: Some(DeviceSpans { plan, words: inputs.slice(self.range(Part::Spans).start..)? }),
         })

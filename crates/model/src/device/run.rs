@@ -161,6 +161,9 @@ impl Device {
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap_or(1);
         let n_context = n_context.next_power_of_two().max(MIN_CONTEXT);
         let mut chip = AttentionChip::of(self.queue.device(), decoder.kv.dtype(), decoder.is_shaped);
+        if decoder.config.alibi.is_some() {
+            chip = chip.without_units();
+        }
         if self.kernels.numerics() == Numerics::RowInvariant {
             chip = chip.with_parts(&heads, self.n_ctx);
         }

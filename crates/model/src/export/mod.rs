@@ -22,6 +22,10 @@ pub fn export(checkpoint: &Checkpoint, name: &str) -> Result<Checkpoint, Error> 
         return refused("there is no config.json beside the weights".into());
     };
     let config = Config::from_checkpoint(checkpoint)?;
+    if !config.family.is_exported {
+        let family = config.family.name;
+        return refused(format!("models of the family {family} run from safetensors, but are not written as GGUF yet"));
+    }
     if let Some(tensor) = checkpoint.unsupported().first() {
         return refused(format!("tensor `{}` has type {}", tensor.name, tensor.type_name));
     }

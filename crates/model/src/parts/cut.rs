@@ -10,8 +10,25 @@ pub struct Cut {
     pub len: usize,
     pub step: usize,
     pub n: usize,
-    /// The rows become columns; of the rows that makes, those from the first number on, in steps of the second.
-    pub turned: Option<(usize, usize)>,
+    /// The rows become columns, and these columns rows.
+    pub turned: Option<Columns>,
+}
+
+/// Columns of a tensor: from `first` on in steps, `n` at most.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Columns {
+    first: usize,
+    step: usize,
+    n: usize,
+}
+
+impl Columns {
+    const ALL: Self = Self { first: 0, step: 1, n: usize::MAX };
+
+    /// Those of a tensor of so many.
+    pub fn of(self, n_cols: usize) -> impl Iterator<Item = usize> {
+        (self.first..n_cols).step_by(self.step).take(self.n)
+    }
 }
 
 impl Cut {
@@ -20,7 +37,12 @@ impl Cut {
     }
 
     pub fn turned(first: usize, len: usize) -> Self {
-        Self { turned: Some((0, 1)), ..Self::rows(first, len) }
+        Self { turned: Some(Columns::ALL), ..Self::rows(first, len) }
+    }
+
+    /// Some columns of all `n_rows` rows, as rows.
+    pub fn columns(n_rows: usize, first: usize, n: usize) -> Self {
+        Self { turned: Some(Columns { first, step: 1, n }), ..Self::rows(0, n_rows) }
     }
 
     /// Of one head of `kv_b_proj`, which has each head's keys and then its values: the keys, by the compressed vector's
@@ -41,7 +63,14 @@ impl Cut {
 
     /// As [`Cut::in_turns`], of plain numbers, which are kept the other way round.
     pub fn in_turns_turned(expert: usize, which: usize, n_embd: usize) -> Self {
-        Self { turned: Some((which, 2)), ..Self::rows(expert * n_embd, n_embd) }
+        let columns = Columns { first: which, step: 2, n: usize::MAX };
+        Self { turned: Some(columns), ..Self::rows(expert * n_embd, n_embd) }
+    }
+
+    /// Gate or up of one expert, where safetensors have both in one stack of `[inputs, gates, ups]`.
+    pub fn half_turned(expert: usize, which: usize, n_embd: usize, n_ff: usize) -> Self {
+        let columns = Columns { first: which * n_ff, step: 1, n: n_ff };
+        Self { turned: Some(columns), ..Self::rows(expert * n_embd, n_embd) }
     }
 
     pub fn n_rows(&self) -> usize {
@@ -66,10 +95,10 @@ impl Cut {
     /// Those of rows of `row_bytes` each, without decoding them. Numbers of rows to be turned take `number_bytes`.
     pub fn pick_bytes(&self, bytes: &[u8], row_bytes: usize, number_bytes: usize) -> Vec<u8> {
         let rows: Vec<&[u8]> = self.picked().map(|row| &bytes[row * row_bytes..][..row_bytes]).collect();
-        let Some((first, step)) = self.turned else { return rows.concat() };
-        let columns = (first..row_bytes / number_bytes).step_by(step);
+        let Some(columns) = self.turned else { return rows.concat() };
+        let columns = columns.of(row_bytes / number_bytes);
         let numbers = columns.flat_map(|col| rows.iter().map(move |row| &row[col * number_bytes..][..number_bytes]));
-        let mut out = Vec::with_capacity(rows.len() * row_bytes / step);
+        let mut out = Vec::new();
         numbers.for_each(|number| out.extend_from_slice(number));
         out
     }

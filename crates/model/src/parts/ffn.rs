@@ -20,7 +20,9 @@ impl<'a> List<'a, '_> {
             let bias = self.names.find(at, up, "bias");
             let mut part = |first: usize| -> Result<Linear, Error> {
                 let weight = self.push(source, Cut::rows(first, n_ff), [n_ff, n_embd])?;
-                Ok(Linear { weight, bias: bias.map(|bias| self.vector(bias, first, n_ff, 0.0)).transpose()? })
+                let cut = Cut::rows(first, n_ff);
+                let bias = bias.map(|bias| self.floats_of(bias, 2 * n_ff, cut, [1, n_ff], 0.0)).transpose()?;
+                Ok(Linear { weight, bias })
             };
             return Ok(Dense { gate: Some(part(0)?), up: part(n_ff)?, down });
         }
@@ -66,8 +68,7 @@ impl<'a> List<'a, '_> {
             return self.linear(At::Part(layer_idx, i), name, shape);
         };
         let n = self.config.experts.expect("asked for a mixture only").n;
-        let weight = if self.names.format == Format::Hub && stack.dtype.block_len() == 1 {
-            // Kept the other way round.
+        let weight = if self.is_turned(name) && stack.dtype.block_len() == 1 {
             self.expect(stack, [n * shape[1], shape[0]])?;
             self.push(stack, Cut::turned(i * shape[1], shape[1]), shape)?
         } else {
@@ -79,22 +80,25 @@ impl<'a> List<'a, '_> {
         Ok(Linear { weight, bias })
     }
 
-    /// Gate and up of one expert from a tensor that holds both: in GGUF one after the other, in safetensors (gpt-oss)
-    /// row by row in turns, and there plain numbers are kept the other way round.
+    /// Gate and up of one expert from a tensor that holds both, one after the other or in turns (safetensors of gpt-oss).
     fn fused_expert(&mut self, layer_idx: usize, i: usize, n_ff: usize) -> Result<(Linear, Linear), Error> {
         let (at, n_embd) = (At::Layer(layer_idx), self.config.n_embd);
         let both = self.names.tensor(at, "ffn_gate_up_exps")?;
         let bias = self.names.find(at, "ffn_gate_up_exps", "bias");
         let n = self.config.experts.expect("asked for a mixture only").n;
-        let is_hub = self.names.format == Format::Hub;
-        let is_turned = is_hub && both.dtype.block_len() == 1;
+        let alternates = self.names.format == Format::Hub && self.config.family.hub_gate_alternates;
+        let is_turned = self.is_turned("ffn_gate_up_exps") && both.dtype.block_len() == 1;
         self.expect(both, if is_turned { [n * n_embd, 2 * n_ff] } else { [n * 2 * n_ff, n_embd] })?;
         let mut part = |which: usize| -> Result<Linear, Error> {
-            let in_rows = match is_hub {
+            let in_rows = match alternates {
                 true => Cut::in_turns(i, which, n_ff),
                 false => Cut::rows((2 * i + which) * n_ff, n_ff),
             };
-            let cut = if is_turned { Cut::in_turns_turned(i, which, n_embd) } else { in_rows };
+            let cut = match (is_turned, alternates) {
+                (true, true) => Cut::in_turns_turned(i, which, n_embd),
+                (true, false) => Cut::half_turned(i, which, n_embd, n_ff),
+                (false, _) => in_rows,
+            };
             let weight = self.push(both, cut, [n_ff, n_embd])?;
             let bias = bias.map(|bias| self.floats(bias, in_rows, [1, n_ff], 0.0)).transpose()?;
             Ok(Linear { weight, bias })

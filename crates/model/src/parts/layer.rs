@@ -1,10 +1,12 @@
 //! A layer's norms and its attention, plain or compressed, as the checkpoint names and cuts them.
 
+use weights::Tensor;
+
 use super::list::{List, rows_and_cols};
 use super::{AttentionParts, Cut, FfnParts, LayerParts, Linear, MlaParts, TensorId};
 use crate::Error;
-use crate::family::Placement;
-use crate::names::At;
+use crate::family::{FusedRows, Placement};
+use crate::names::{At, Format};
 
 impl<'a> List<'a, '_> {
     pub(super) fn layer(&mut self, at: At) -> Result<LayerParts, Error> {
@@ -15,7 +17,16 @@ impl<'a> List<'a, '_> {
             matches!(placement, Placement::Before | Placement::Around),
             matches!(placement, Placement::After | Placement::Around),
         );
-        let attn_norm = is_before.then(|| self.norm(at, "attn_norm", n_embd)).transpose()?;
+        let has = |name: &str| self.names.find(at, name, "weight").is_some();
+        // Falcon's larger models have a norm for each block, and the one for attention is the second.
+        let attn_norm_name = if has("attn_norm_2") { "attn_norm_2" } else { "attn_norm" };
+        // Some call the norm of the feed-forward block by the name of another, or use attention's for both blocks.
+        let mut others = ["ffn_norm", "post_attention_norm", "attn_output_norm"].into_iter();
+        let ffn_norm_name = match others.find(|name| has(name)) {
+            None if config.is_parallel => "attn_norm",
+            found => found.unwrap_or("ffn_norm"),
+        };
+        let attn_norm = is_before.then(|| self.norm(at, attn_norm_name, n_embd)).transpose()?;
         let attention = match config.mla {
             Some(_) => AttentionParts::Compressed(Box::new(self.compressed(at)?)),
             None => self.attention(at)?,
@@ -23,11 +34,6 @@ impl<'a> List<'a, '_> {
         let out_dim = config.mla.map_or(config.q_dim(), |mla| config.n_heads * mla.v_dim);
         let attn_out = self.linear(at, "attn_output", [n_embd, out_dim])?;
         let post_attn_norm = is_after.then(|| self.norm(at, "post_attention_norm", n_embd)).transpose()?;
-        // gpt-oss calls it by the name of another.
-        let ffn_norm_name = match self.names.find(at, "ffn_norm", "weight") {
-            None if self.names.find(at, "post_attention_norm", "weight").is_some() => "post_attention_norm",
-            _ => "ffn_norm",
-        };
         let ffn_norm = is_before.then(|| self.norm(at, ffn_norm_name, n_embd)).transpose()?;
         let ffn = match (&config.experts, self.names.find(at, "ffn_gate_inp", "weight")) {
             (Some(_), Some(_)) => FfnParts::Experts(Box::new(self.experts(at)?)),
@@ -38,6 +44,8 @@ impl<'a> List<'a, '_> {
             attn_norm,
             attention,
             attn_out,
+            attn_sub_norm: self.norm_if_there(at, "attn_sub_norm", out_dim)?,
+            ffn_sub_norm: self.norm_if_there(at, "ffn_sub_norm", config.n_ff)?,
             post_attn_norm,
             ffn_norm,
             ffn,
@@ -51,14 +59,7 @@ impl<'a> List<'a, '_> {
         let config = self.config;
         let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
         let [q, k, v] = if let Some(fused) = self.names.find(at, "attn_qkv", "weight") {
-            let bias = self.names.find(at, "attn_qkv", "bias");
-            self.expect(fused, [q_dim + 2 * kv_dim, config.n_embd])?;
-            let mut part = |first: usize, n: usize| -> Result<Linear, Error> {
-                let weight = self.push(fused, Cut::rows(first, n), [n, config.n_embd])?;
-                let bias = bias.map(|bias| self.vector(bias, first, n, 0.0)).transpose()?;
-                Ok(Linear { weight, bias })
-            };
-            [part(0, q_dim)?, part(q_dim, kv_dim)?, part(q_dim + kv_dim, kv_dim)?]
+            self.fused_qkv(at, fused)?
         } else {
             [
                 self.linear(at, "attn_q", [q_dim, config.n_embd])?,
@@ -73,6 +74,32 @@ impl<'a> List<'a, '_> {
             None => None,
         };
         Ok(AttentionParts::Plain { q, k, v, q_norm, k_norm, sinks })
+    }
+
+    /// Queries, keys and values out of one tensor.
+    fn fused_qkv(&mut self, at: At, fused: &'a Tensor) -> Result<[Linear; 3], Error> {
+        let config = self.config;
+        let (q_dim, kv_dim, head_dim, n_embd) = (config.q_dim(), config.kv_dim(), config.head_dim, config.n_embd);
+        let is_by_head = self.names.format == Format::Hub && config.family.hub_qkv == FusedRows::ByHead;
+        let group = q_dim / config.n_kv_heads;
+        let of_heads = |first, len| Cut { first, len, step: group + 2 * head_dim, n: config.n_kv_heads, turned: None };
+        let cuts = match is_by_head {
+            true => [of_heads(0, group), of_heads(group, head_dim), of_heads(group + head_dim, head_dim)],
+            false => [Cut::rows(0, q_dim), Cut::rows(q_dim, kv_dim), Cut::rows(q_dim + kv_dim, kv_dim)],
+        };
+        let is_turned = self.is_turned("attn_qkv");
+        let shape = [q_dim + 2 * kv_dim, n_embd];
+        self.expect(fused, if is_turned { [shape[1], shape[0]] } else { shape })?;
+        let bias = self.names.find(at, "attn_qkv", "bias");
+        let mut linears = Vec::with_capacity(3);
+        for cut in cuts {
+            let n = cut.n_rows();
+            let in_file = if is_turned { Cut::columns(n_embd, cut.first, n) } else { cut };
+            let weight = self.push(fused, in_file, [n, n_embd])?;
+            let bias = bias.map(|bias| self.floats_of(bias, shape[0], cut, [1, n], 0.0)).transpose()?;
+            linears.push(Linear { weight, bias });
+        }
+        Ok([linears[0], linears[1], linears[2]])
     }
 
     /// Norms of queries or keys: of each head with the same weights, of each with its own, or of all together.

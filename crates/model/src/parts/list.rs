@@ -51,8 +51,17 @@ impl<'a> List<'a, '_> {
 
     pub(super) fn matrix(&mut self, at: At, name: &str, shape: [usize; 2]) -> Result<TensorId, Error> {
         let source = self.names.tensor(at, name)?;
+        if self.is_turned(name) {
+            self.expect(source, [shape[1], shape[0]])?;
+            return self.push(source, Cut::turned(0, shape[1]), shape);
+        }
         self.expect(source, shape)?;
         self.push(source, Cut::rows(0, shape[0]), shape)
+    }
+
+    /// Whether the checkpoint keeps a tensor of that name as `[inputs, outputs]`.
+    pub(super) fn is_turned(&self, name: &str) -> bool {
+        self.names.format == Format::Hub && self.config.family.hub_turned.contains(&name)
     }
 
     pub(super) fn norm(&mut self, at: At, name: &str, len: usize) -> Result<Norm, Error> {
@@ -89,10 +98,25 @@ impl<'a> List<'a, '_> {
         shape: [usize; 2],
         offset: f32,
     ) -> Result<TensorId, Error> {
-        let n: usize = source.shape.iter().product();
-        let is_whole = source.shape.len() > 1 || n == cut.n_rows() || cut.first > 0 || cut.n > 1;
-        if cut.end() > n || !is_whole {
+        let is_whole = source.shape.len() > 1 || source.n_elements() == cut.n_rows() || cut.first > 0 || cut.n > 1;
+        if !is_whole {
             let expected = vec![shape[0] * shape[1]];
+            return Err(Error::Shape { name: source.name.clone(), found: source.shape.clone(), expected });
+        }
+        self.floats_of(source, source.n_elements(), cut, shape, offset)
+    }
+
+    /// As [`List::floats`], out of a tensor of `n` numbers.
+    pub(super) fn floats_of(
+        &mut self,
+        source: &'a Tensor,
+        n: usize,
+        cut: Cut,
+        shape: [usize; 2],
+        offset: f32,
+    ) -> Result<TensorId, Error> {
+        if source.n_elements() != n || cut.end() > n {
+            let expected = vec![n.max(cut.end())];
             return Err(Error::Shape { name: source.name.clone(), found: source.shape.clone(), expected });
         }
         if source.dtype.block_len() > 1 {

@@ -139,7 +139,10 @@ fn a_model_takes_three_allocations_and_decoding_none() {
 fn families_equal_transformers_on_a_device() {
     for device in devices() {
         let (mut failures, mut ran) = (Vec::new(), BTreeMap::new());
-        let all = families::names().into_iter().flat_map(|name| {
+        // A software GPU takes its time: `ROCI_TEST_FAMILIES=gpt2,mpt` runs those alone, and writes no record.
+        let picked = std::env::var("ROCI_TEST_FAMILIES").ok();
+        let is_picked = |name: &String| picked.as_ref().is_none_or(|list| list.split(',').any(|one| one == name));
+        let all = families::names().into_iter().filter(is_picked).flat_map(|name| {
             families::forms(&name).into_iter().map(move |(form, checkpoint)| (name.clone(), form, checkpoint))
         });
         for (name, form, checkpoint) in all {
@@ -154,6 +157,7 @@ fn families_equal_transformers_on_a_device() {
                 Err(error) => panic!("{name} {form}: {error}"),
             };
             let error = families::distance(&families::run(&mut model, &golden), &golden.rows);
+            println!("{name:20} {form:12}: {error:.2e}");
             ran.insert(name.clone(), "yes".to_owned());
             if error.is_nan() || error > 1e-3 {
                 failures.push(format!("{name} {form}: relative error {error:.2e}"));
@@ -171,6 +175,10 @@ fn families_equal_transformers_on_a_device() {
             }
         }
         assert!(failures.is_empty(), "{}", failures.join("\n"));
+        if picked.is_some() {
+            assert!(!ran.is_empty(), "a family of that name");
+            continue;
+        }
         assert_eq!(ran.len(), families::names().len(), "every family ran or was refused by name");
         Record::of(&opened(device), ran).settle();
     }

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use model::Config;
 use ops::Isa;
 use weights::{Bytes, Checkpoint, Dtype, Tensor, Value};
 
@@ -29,9 +30,27 @@ fn exported(folder: &Path, name: &str) -> Checkpoint {
 #[test]
 fn every_export_is_what_llama_cpps_converter_makes() {
     let is_compared = |name: &&String| !NO_TRUTH.contains(&name.as_str());
-    let n_compared: usize = names().iter().filter(is_compared).map(|name| compare(&folder(), name)).sum();
+    let n_compared: usize = exported_names().iter().filter(is_compared).map(|name| compare(&folder(), name)).sum();
     assert!(n_compared > 500, "{n_compared} tensors");
     assert!(compare(&exports(), "gpt-oss-mxfp4") > 30);
+}
+
+/// Names of the checkpoints whose families can be written as GGUF.
+fn exported_names() -> Vec<String> {
+    names().into_iter().filter(|name| config(name).family.is_exported).collect()
+}
+
+fn config(name: &str) -> Config {
+    Config::from_checkpoint(&Checkpoint::open(&folder().join(name)).unwrap()).unwrap()
+}
+
+#[test]
+fn families_that_cannot_be_written_are_refused_by_name() {
+    for name in names().into_iter().filter(|name| !config(name).family.is_exported) {
+        let source = Checkpoint::open(&folder().join(&name)).unwrap();
+        let error = model::export(&source, &name).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(&format!("the family {}", config(&name).family.name)), "{name}: {error}");
+    }
 }
 
 /// The number of tensors that are the same.
@@ -76,7 +95,7 @@ fn compare(folder: &Path, name: &str) -> usize {
 /// Also of what the converter has no truth for, or leaves out: how DeepSeek's third version weighs experts.
 #[test]
 fn every_export_computes_what_transformers_does() {
-    for name in names() {
+    for name in exported_names() {
         let golden = golden(&name);
         let error = distance(&run(&mut load(&exported(&folder(), &name), Isa::detect()), &golden), &golden.rows);
         assert!(error <= 1e-3, "{name}: relative error {error:.2e}");

@@ -37,7 +37,8 @@ record of a GPU. Adding a family is adding a row of data and a map of names; the
 
 A model with an op that a GPU does not have is refused before it is loaded, and runs with `--device cpu`.
 
-Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; XLM-RoBERTa is `bert` in GGUF. RoPE scaling: linear, dynamic (each token
+Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe` and XLM-RoBERTa is `bert` in
+GGUF. `roci quantize` does not yet write GGUF files of families that joined after stablelm. RoPE scaling: linear, dynamic (each token
 is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE (the context length decides which of its lists is
 used).
 

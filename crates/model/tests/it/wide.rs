@@ -76,10 +76,12 @@ pub fn widen(tiny: &Checkpoint, dtype: Dtype, seed: u64) -> (Checkpoint, Checkpo
 
 fn wide_shape(tensor: &Tensor) -> Vec<usize> {
     let name = &tensor.name;
-    if UNCHANGED.iter().any(|part| name.contains(part)) {
+    if name == "output.bias" || UNCHANGED.iter().any(|part| name.contains(part)) {
         return tensor.shape.clone();
     }
     let is_counted = |part: &&str| if **part == *"output.weight" { name == part } else { name.contains(*part) };
-    let n_counted = usize::from(COUNTED.iter().any(is_counted));
+    // A norm of its own for each head.
+    let is_of_heads = name.ends_with("_norm.weight") && tensor.shape.len() == 2;
+    let n_counted = usize::from(is_of_heads || COUNTED.iter().any(is_counted));
     tensor.shape.iter().enumerate().map(|(i, n)| if i < n_counted { *n } else { n * FACTOR }).collect()
 }

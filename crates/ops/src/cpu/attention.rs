@@ -43,6 +43,7 @@ pub(crate) struct AttentionInput<'a> {
     pub(crate) window: Option<usize>,
     pub(crate) softcap: Option<f32>,
     pub(crate) sinks: Option<&'a [f32]>,
+    pub(crate) slopes: Option<&'a [f32]>,
 }
 
 impl AttentionInput<'_> {
@@ -75,6 +76,12 @@ impl AttentionInput<'_> {
     pub(crate) fn shape_scores(&self, unit: &WorkUnit, row: usize, start: usize, scores: &mut [f32]) {
         if let Some(cap) = self.softcap {
             cap_all(scores, cap);
+        }
+        if let Some(slopes) = self.slopes {
+            let slope = slopes[unit.kv_head * self.group + row % self.group];
+            let position = (unit.span.first_position + unit.first + row / self.group) as f32;
+            let keys = scores.iter_mut().enumerate();
+            keys.for_each(|(i, score)| *score -= slope * (position - (start + i) as f32).abs());
         }
         let n_visible = unit.n_visible(row / self.group);
         let n_hidden = self.window.map_or(0, |window| n_visible.saturating_sub(window));

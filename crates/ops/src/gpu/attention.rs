@@ -23,6 +23,7 @@ struct Operands<'a> {
     spans: Slice<'a, u32>,
     tables: Slice<'a, u32>,
     sinks: Option<Slice<'a, f32>>,
+    slopes: Option<Slice<'a, f32>>,
     heads: Heads,
     plan: AttentionPlan,
     is_kv_f16: bool,
@@ -42,7 +43,8 @@ pub(crate) fn launch(
     shaping: Shaping,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
-    if plan.kernel == AttentionKernel::Few && shaping.is_any() {
+    let is_vector = plan.kernel == AttentionKernel::Vector;
+    if (plan.kernel == AttentionKernel::Few && shaping.is_any()) || (!is_vector && shaping.slopes.is_some()) {
         let what =
             format!("{:?} does not shape scores; a plan for shaped scores goes without the matrix units", plan.kernel);
         return Err(Error::Argument { op: OP, what });
@@ -60,6 +62,7 @@ pub(crate) fn launch(
         spans: words.slice(n_tile_words..n_tile_words + n_span_words)?,
         tables: words.slice(n_tile_words + n_span_words..)?,
         sinks: shaping.sinks.map(|sinks| sinks.device_f32s(OP, "sinks")).transpose()?,
+        slopes: shaping.slopes.map(|slopes| slopes.device_f32s(OP, "slopes")).transpose()?,
         heads,
         plan,
         is_kv_f16: is_kept_f16(OP, kv.k.dtype)?,

@@ -40,6 +40,7 @@ struct Scores {
     window: Option<usize>,
     softcap: Option<f32>,
     has_sinks: bool,
+    has_slopes: bool,
 }
 
 /// Scattered blocks, several sequences at once, the new rows of each after its past.
@@ -49,7 +50,7 @@ fn check_shaped(
     heads: Heads,
     sequences: &[Sequence],
     is_causal: bool,
-    Scores { window, softcap, has_sinks }: Scores,
+    Scores { window, softcap, has_sinks, has_slopes }: Scores,
 ) {
     let Heads { n_heads, n_kv_heads, head_dim, scale } = heads;
     let mut random = Random::new((n_heads * 131 + head_dim) as u64);
@@ -110,7 +111,13 @@ fn check_shaped(
     let kv = Kv { k: cache.k.view(), v: cache.v.view() };
     let n_cols = n_heads * head_dim;
     let sinks: Vec<f32> = random.numbers(n_heads).iter().map(|x| x * 4.0).collect();
-    let shaping = Shaping { window, softcap, sinks: has_sinks.then(|| View::of_f32(&sinks, n_heads)) };
+    let slopes: Vec<f32> = (1..=n_heads).map(|head| 0.5_f32.powf(head as f32 * 8.0 / n_heads as f32)).collect();
+    let shaping = Shaping {
+        window,
+        softcap,
+        sinks: has_sinks.then(|| View::of_f32(&sinks, n_heads)),
+        slopes: has_slopes.then(|| View::of_f32(&slopes, n_heads)),
+    };
     let mut to = ViewMut::of_f32(&mut out, n_cols);
     attention_with(Exec::Cpu(pool), View::of_f32(&q, n_cols), kv, heads, &spans, shaping, &mut to).unwrap();
     let mut truth = Vec::new();
@@ -126,7 +133,9 @@ fn check_shaped(
                 };
                 let cap = |s: f64| softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh());
                 let is_seen = |t: usize| window.is_none_or(|window| t + window >= n_visible);
-                let score = |t: usize| if is_seen(t) { cap(dot(t)) } else { f64::NEG_INFINITY };
+                let slope = if has_slopes { f64::from(slopes[head]) } else { 0.0 };
+                let lost = |t: usize| slope * (s.n_past + row).abs_diff(t) as f64;
+                let score = |t: usize| if is_seen(t) { cap(dot(t)) - lost(t) } else { f64::NEG_INFINITY };
                 let scores: Vec<f64> = (0..n_visible).map(score).collect();
                 let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
@@ -145,7 +154,9 @@ fn check_shaped(
     if pool.isa() == Isa::detect() && head_dim <= MAX_GPU_HEAD_DIM {
         for (card, (k_pool, v_pool)) in cards.iter().zip(&on_cards) {
             let sinks = has_sinks.then_some(&sinks[..]);
-            let out = card.attention(&q, (k_pool, v_pool), heads, &spans, (Shaping { sinks: None, ..shaping }, sinks));
+            let slopes = has_slopes.then_some(&slopes[..]);
+            let on_host = Shaping { sinks: None, slopes: None, ..shaping };
+            let out = card.attention(&q, (k_pool, v_pool), heads, &spans, (on_host, sinks, slopes));
             // Matrix units take halves: queries and weights are rounded to eleven bits.
             let bound = if dtype == Dtype::F16 { 2e-3 } else { 1e-5 };
             assert_close(&format!("{what} {}", card.name()), &out, &truth, bound);
@@ -188,7 +199,8 @@ fn attention_with_windows_caps_and_sinks() {
         Scores { window: Some(20), ..Scores::default() },
         Scores { softcap: Some(1.5), ..Scores::default() },
         Scores { has_sinks: true, ..Scores::default() },
-        Scores { window: Some(130), softcap: Some(3.0), has_sinks: true },
+        Scores { window: Some(130), softcap: Some(3.0), has_sinks: true, has_slopes: false },
+        Scores { has_slopes: true, ..Scores::default() },
     ];
     for pool in pools() {
         for (i, scores) in scores.into_iter().enumerate() {
@@ -206,6 +218,8 @@ fn attention_without_a_causal_mask() {
     for pool in pools() {
         let spans = [Sequence { n_past: 0, n_new: 33 }, Sequence { n_past: 0, n_new: 1 }];
         check_attention(&pool, Dtype::F32, heads(4, 2, 32), &spans, false);
+        let slopes = Scores { has_slopes: true, ..Scores::default() };
+        check_shaped(&pool, Dtype::F32, heads(4, 2, 32), &spans, false, slopes);
     }
 }
 

@@ -362,17 +362,19 @@ impl Card {
         self.queue.device().has_matrix_units()
     }
 
-    /// `sinks` replaces those of the shaping, which lie on the host.
+    /// `sinks` and `slopes` replace those of the shaping, which lie on the host.
     pub fn attention(
         &self,
         q: &[f32],
         cache: (&Tensor, &Tensor),
         heads: Heads,
         spans: &[QuerySpan],
-        (shaping, sinks): (Shaping, Option<&[f32]>),
+        (shaping, sinks, slopes): (Shaping, Option<&[f32]>, Option<&[f32]>),
     ) -> Vec<f32> {
         let sinks = sinks.map(|sinks| self.f32s(sinks, sinks.len()));
-        let shaping = Shaping { sinks: sinks.as_ref().map(Tensor::view), ..shaping };
+        let slopes = slopes.map(|slopes| self.f32s(slopes, slopes.len()));
+        let (sinks, slopes) = (sinks.as_ref().map(Tensor::view), slopes.as_ref().map(Tensor::view));
+        let shaping = Shaping { sinks, slopes, ..shaping };
         let is_shaped = shaping.window.is_some() || shaping.softcap.is_some() || shaping.sinks.is_some();
         let n_cols = heads.n_heads * heads.head_dim;
         let q = self.f32s(q, n_cols);
@@ -381,6 +383,9 @@ impl Card {
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap();
         let dtype = cache.0.view().dtype;
         let mut chip = AttentionChip::of(self.queue.device(), dtype, is_shaped);
+        if shaping.slopes.is_some() {
+            chip = chip.without_units();
+        }
         if self.kernels.numerics() == Numerics::RowInvariant {
             chip = chip.with_parts(&heads, 4096);
         }

@@ -2,8 +2,8 @@
 
 use ops::quant::{dequantize, quantize};
 use ops::{
-    Activation, Exec, Gating, Isa, NormKind, Routes, Routing, View, ViewMut, activate, add_bias, add_scaled, glu,
-    layernorm, norm_heads, route, scale, softcap,
+    Activation, Exec, Gating, Isa, NormKind, Routes, Routing, View, ViewMut, Xielu, activate, add_bias, add_scaled,
+    clamp, glu, layernorm, norm_heads, route, scale, scale_rows, softcap,
 };
 use weights::Dtype;
 
@@ -53,6 +53,11 @@ fn numbers_are_scaled_added_and_capped() {
         check(&what("add_bias"), all, (&bias, n_cols), &truth, add_bias);
         let truth: Vec<f64> = wide(&x).iter().map(|x| 0.7 * (x / 0.7).tanh()).collect();
         check(&what("softcap"), all, (&y, n_cols), &truth, |exec, x, _| softcap(exec, x, 0.7));
+        let factors = &y[..n_rows];
+        let truth: Vec<f64> = wide(&x).iter().enumerate().map(|(i, x)| x * f64::from(factors[i / n_cols])).collect();
+        check(&what("scale_rows"), all, (factors, 1), &truth, scale_rows);
+        let truth: Vec<f64> = wide(&x).iter().map(|x| x.clamp(-f64::from(0.3_f32), f64::from(0.3_f32))).collect();
+        check(&what("clamp"), all, (&y, n_cols), &truth, |exec, x, _| clamp(exec, x, 0.3));
     }
 }
 
@@ -86,6 +91,12 @@ fn truth_of(activation: Activation, gate: f64) -> f64 {
             let gate = gate.min(f64::from(limit));
             gate * sigmoid(f64::from(alpha) * gate)
         }
+        Activation::ReluSquared => gate.max(0.0).powi(2),
+        Activation::Xielu(by) => {
+            let [alpha_p, alpha_n, beta, eps] = [by.alpha_p, by.alpha_n, by.beta, by.eps].map(f64::from);
+            let bent = if gate > 0.0 { alpha_p * gate.powi(2) } else { alpha_n * (gate.min(eps).exp_m1() - gate) };
+            bent + beta * gate
+        }
     }
 }
 
@@ -93,7 +104,9 @@ fn truth_of(activation: Activation, gate: f64) -> f64 {
 fn activations() {
     let mut random = Random::new(12);
     let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 1.5 };
-    for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu, clamped] {
+    let xielu = Activation::Xielu(Xielu { alpha_p: 0.8, alpha_n: 1.3, beta: 0.5, eps: -1e-6 });
+    let plain = [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::ReluSquared];
+    for activation in plain.into_iter().chain([clamped, xielu]) {
         for [n_rows, n_cols] in SHAPES {
             let n = n_rows * n_cols;
             let gate: Vec<f32> = random.numbers(n).iter().map(|x| x * 2.0).collect();
@@ -105,7 +118,9 @@ fn activations() {
             let what = format!("{activation:?} {n_rows}x{n_cols}");
             let pairs = wide(&gate).into_iter().zip(wide(&up));
             let truth: Vec<f64> = pairs.map(|(g, u)| truth_of(activation, g) * limited(u)).collect();
-            check(&what, (&gate, n_cols), (&up, n_cols), &truth, |exec, gate, up| glu(exec, activation, gate, up));
+            if activation != xielu {
+                check(&what, (&gate, n_cols), (&up, n_cols), &truth, |exec, gate, up| glu(exec, activation, gate, up));
+            }
             if activation != clamped {
                 let truth: Vec<f64> = wide(&gate).into_iter().map(|g| truth_of(activation, g)).collect();
                 check(&what, (&gate, n_cols), (&up, n_cols), &truth, |exec, x, _| activate(exec, activation, x));

@@ -174,7 +174,12 @@ impl Context {
             let mut found = vec![f32::NAN; q.len()];
             let kv = Kv { k: k_pool.view(), v: v_pool.view() };
             let (window, softcap, has_sinks) = self.shaping;
-            let shaping = Shaping { window, softcap, sinks: has_sinks.then(|| View::of_f32(&sinks, n_heads)) };
+            let shaping = Shaping {
+                window,
+                softcap,
+                sinks: has_sinks.then(|| View::of_f32(&sinks, n_heads)),
+                ..Shaping::default()
+            };
             let to = &mut ViewMut::of_f32(&mut found, n_cols);
             attention_with(exec, View::of_f32(&q, n_cols), kv, self.heads, &spans, shaping, to).unwrap();
             // The last sequence, which stands where the others pushed it.
@@ -251,7 +256,8 @@ fn attention_does_not_depend_on_chunks_or_batches_on_gpus() {
                     spans.push(QuerySpan { first_row, n_rows, first_position, blocks, is_causal: true });
                 }
                 let (window, softcap, has_sinks) = context.shaping;
-                let shaping = (Shaping { window, softcap, sinks: None }, has_sinks.then_some(&sinks[..]));
+                let shaping =
+                    (Shaping { window, softcap, ..Shaping::default() }, has_sinks.then_some(&sinks[..]), None);
                 let out = card.attention(&q, (&k_pool, &v_pool), heads, &spans, shaping);
                 out.chunks_exact(n_cols).map(bits).collect()
             };

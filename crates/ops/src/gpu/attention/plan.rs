@@ -95,6 +95,11 @@ impl AttentionChip {
         Self { n_multiprocessors, has_matrix_units, has_tiles, has_wgmma, is_shaped, part_keys: None }
     }
 
+    /// The same without matrix units: only the vector kernel lowers scores with the distance (`Shaping::slopes`).
+    pub fn without_units(self) -> Self {
+        Self { has_matrix_units: false, has_tiles: false, has_wgmma: false, ..self }
+    }
+
     /// The same where rows must not matter, for contexts of up to `n_ctx` tokens: parts are as short as the merging
     /// kernel and the room for one tile's parts allow.
     pub fn with_parts(self, heads: &Heads, n_ctx: usize) -> Self {

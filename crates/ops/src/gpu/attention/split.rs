@@ -32,6 +32,7 @@ gpu::args! {
         window: u32,
         cap: f32,
         sinks: Option<Slice<'a, f32>>,
+        slopes: Option<Slice<'a, f32>>,
     }
 }
 
@@ -150,7 +151,7 @@ impl SplitKernels {
         out: SliceMut<f32>,
         parts: SliceMut<f32>,
     ) -> Result<(), Error> {
-        let &Operands { q, k_pool, v_pool, spans, tables, sinks, heads, plan, window, cap, .. } = operands;
+        let &Operands { q, k_pool, v_pool, spans, tables, sinks, slopes, heads, plan, window, cap, .. } = operands;
         let Heads { scale, .. } = heads;
         let [n_heads, n_kv_heads, head_dim] = [heads.n_heads, heads.n_kv_heads, heads.head_dim].map(|n| n as u32);
         let (n_splits, part_blocks) = (count(OP, "splits", plan.n_splits)?, count(OP, "blocks", plan.part_blocks)?);
@@ -166,7 +167,7 @@ impl SplitKernels {
         #[rustfmt::skip]
         let args = AttentionVector {
             q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, head_dim, scale, n_splits,
-            part_blocks, window, cap, sinks,
+            part_blocks, window, cap, sinks, slopes,
         };
         Ok(gpu.launcher.launch(&self.vector.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?)
     }

@@ -1,0 +1,347 @@
+//! The rows themselves. One family that differs little from another is written as that one with what differs.
+
+use ops::{Activation, Gating, NormKind, Pairing};
+
+use super::{Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
+use crate::names::{
+    APERTUS, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GLM4, GPT_OSS, GPT2, GPTNEOX, GRANITE_MOE,
+    HUNYUAN, MINIMAX, MIXTRAL, MPT, NOMIC, OLMO2, PHI2, PHI3, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
+};
+
+const LLAMA: Family = Family {
+    name: "llama",
+    hub_types: &["llama", "mistral"],
+    pairing: Pairing::Adjacent,
+    hub_pairing: Pairing::Halves,
+    norm: NormKind::Rms,
+    placement: Placement::Before,
+    hub_norm_offset: 0.0,
+    activation: Activation::Silu,
+    scales_embedding: false,
+    windows: Windows::All,
+    rotation: Rotation::All,
+    has_plain_local_rope: false,
+    norms_turned_heads: false,
+    is_parallel: false,
+    alibi: None,
+    multiplies_logits: false,
+    scales: None,
+    gating: Gating::Softmax,
+    biased_gating: Gating::Sigmoid,
+    normalizes_experts: true,
+    yarn_truncates: true,
+    learns_positions: false,
+    local_rope_base: None,
+    scales_by_share: None,
+    kind: FamilyKind::Decoder,
+    renames: &[],
+    hub_qkv: FusedRows::Apart,
+    hub_turned: &[],
+    hub_gate_alternates: false,
+    is_exported: true,
+};
+/// As llama, but the rows of queries and keys are in the same order everywhere.
+const HALVES: Family = Family { pairing: Pairing::Halves, ..LLAMA };
+const GEMMA: Family = Family {
+    name: "gemma",
+    hub_types: &["gemma"],
+    hub_norm_offset: 1.0,
+    activation: Activation::GeluTanh,
+    scales_embedding: true,
+    ..HALVES
+};
+const ENCODER: Family = Family {
+    norm: NormKind::Layer,
+    placement: Placement::OfSum,
+    activation: Activation::Gelu,
+    kind: FamilyKind::Encoder,
+    renames: BERT,
+    ..HALVES
+};
+const DEEPSEEK2: Family = Family {
+    name: "deepseek2",
+    hub_types: &["deepseek_v2", "deepseek_v3"],
+    hub_pairing: Pairing::Adjacent,
+    normalizes_experts: false,
+    renames: DEEPSEEK,
+    ..LLAMA
+};
+/// The second version and, with windows, the third.
+const OLMO: Family = Family {
+    name: "olmo2",
+    hub_types: &["olmo2"],
+    placement: Placement::After,
+    windows: Windows::AllBut(4),
+    has_plain_local_rope: true,
+    renames: OLMO2,
+    ..HALVES
+};
+/// Cohere's: adjacent pairs everywhere, both blocks beside each other.
+const COMMAND_R: Family = Family {
+    name: "command-r",
+    hub_types: &["cohere"],
+    hub_pairing: Pairing::Adjacent,
+    norm: NormKind::Layer,
+    is_parallel: true,
+    multiplies_logits: true,
+    is_exported: false,
+    ..LLAMA
+};
+/// GPT-2 and what followed it: layer norms with biases, no gate.
+const GPT: Family =
+    Family { norm: NormKind::Layer, activation: Activation::GeluTanh, renames: GPT2, is_exported: false, ..HALVES };
+
+pub const FAMILIES: &[Family] = &[
+    LLAMA,
+    Family { hub_types: &["mixtral"], renames: MIXTRAL, ..LLAMA },
+    Family { name: "granite", hub_types: &["granite"], ..LLAMA },
+    Family { name: "qwen2", hub_types: &["qwen2"], ..HALVES },
+    Family { name: "qwen2moe", hub_types: &["qwen2_moe"], normalizes_experts: false, renames: QWEN_MOE, ..HALVES },
+    Family { name: "qwen3", hub_types: &["qwen3"], ..HALVES },
+    Family { name: "qwen2vl", hub_types: &["qwen2_vl_text", "qwen2_5_vl_text"], is_exported: false, ..HALVES },
+    Family { name: "qwen3vl", hub_types: &["qwen3_vl_text"], is_exported: false, ..HALVES },
+    Family { name: "qwen3moe", hub_types: &["qwen3_moe"], renames: QWEN_MOE, ..HALVES },
+    GEMMA,
+    Family {
+        name: "gemma2",
+        hub_types: &["gemma2"],
+        placement: Placement::Around,
+        windows: Windows::AllBut(2),
+        scales_by_share: Some(46),
+        renames: GEMMA2,
+        ..GEMMA
+    },
+    Family {
+        name: "gemma3",
+        hub_types: &["gemma3_text", "gemma3"],
+        placement: Placement::Around,
+        windows: Windows::AllBut(6),
+        local_rope_base: Some(10_000.0),
+        scales_by_share: Some(62),
+        renames: GEMMA2,
+        ..GEMMA
+    },
+    Family { name: "phi3", hub_types: &["phi3"], renames: PHI3, ..HALVES },
+    OLMO,
+    Family { hub_types: &["olmo3"], is_exported: false, ..OLMO },
+    Family { name: "stablelm", hub_types: &["stablelm"], norm: NormKind::Layer, renames: STABLELM, ..HALVES },
+    Family {
+        name: "glm4",
+        hub_types: &["glm4"],
+        hub_pairing: Pairing::Adjacent,
+        placement: Placement::Around,
+        renames: GLM4,
+        ..LLAMA
+    },
+    DEEPSEEK2,
+    Family { hub_types: &["youtu"], is_exported: false, ..DEEPSEEK2 },
+    Family {
+        name: "gpt-oss",
+        hub_types: &["gpt_oss"],
+        activation: Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 },
+        windows: Windows::AllBut(2),
+        gating: Gating::SoftmaxOfBest,
+        normalizes_experts: false,
+        yarn_truncates: false,
+        renames: GPT_OSS,
+        hub_turned: &["ffn_gate_up_exps", "ffn_down_exps"],
+        hub_gate_alternates: true,
+        ..HALVES
+    },
+    Family { name: "smollm3", hub_types: &["smollm3"], rotation: Rotation::AllBut(4), is_exported: false, ..LLAMA },
+    Family {
+        name: "olmoe",
+        hub_types: &["olmoe", "flex_olmo"],
+        normalizes_experts: false,
+        renames: QWEN_MOE,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "exaone4",
+        hub_types: &["exaone4"],
+        placement: Placement::After,
+        windows: Windows::AllBut(4),
+        rotation: Rotation::Windowed,
+        renames: OLMO2,
+        is_exported: false,
+        ..HALVES
+    },
+    Family { name: "seed_oss", hub_types: &["seed_oss"], renames: SEED_OSS, ..HALVES },
+    COMMAND_R,
+    Family {
+        name: "cohere2",
+        hub_types: &["cohere2"],
+        windows: Windows::AllBut(4),
+        rotation: Rotation::Windowed,
+        ..COMMAND_R
+    },
+    Family { name: "ernie4_5", hub_types: &["ernie4_5"], hub_pairing: Pairing::Adjacent, ..LLAMA },
+    Family {
+        name: "ernie4_5-moe",
+        hub_types: &["ernie4_5_moe"],
+        hub_pairing: Pairing::Adjacent,
+        biased_gating: Gating::Softmax,
+        renames: ERNIE_MOE,
+        is_exported: false,
+        ..LLAMA
+    },
+    Family {
+        name: "hunyuan-dense",
+        hub_types: &["hunyuan_v1_dense"],
+        norms_turned_heads: true,
+        renames: HUNYUAN,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "hunyuan-moe",
+        hub_types: &["hunyuan_v1_moe"],
+        norms_turned_heads: true,
+        renames: HUNYUAN,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "glm4moe",
+        hub_types: &["glm4_moe", "solar_open"],
+        gating: Gating::Sigmoid,
+        renames: DEEPSEEK,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "dots1",
+        hub_types: &["dots1"],
+        gating: Gating::Sigmoid,
+        renames: DEEPSEEK,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "minimax-m2",
+        hub_types: &["minimax_m2"],
+        gating: Gating::Sigmoid,
+        renames: MINIMAX,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "phi2",
+        hub_types: &["phi"],
+        norm: NormKind::Layer,
+        activation: Activation::GeluTanh,
+        is_parallel: true,
+        renames: PHI2,
+        is_exported: false,
+        ..HALVES
+    },
+    Family { name: "starcoder2", hub_types: &["starcoder2"], renames: STARCODER2, ..GPT },
+    Family {
+        name: "gpt2",
+        hub_types: &["gpt2"],
+        learns_positions: true,
+        hub_turned: &["attn_qkv", "attn_output", "ffn_up", "ffn_down"],
+        ..GPT
+    },
+    Family {
+        name: "starcoder",
+        hub_types: &["gpt_bigcode"],
+        learns_positions: true,
+        hub_qkv: FusedRows::ByHead,
+        ..GPT
+    },
+    Family {
+        name: "gptneox",
+        hub_types: &["gpt_neox"],
+        activation: Activation::Gelu,
+        is_parallel: true,
+        hub_qkv: FusedRows::ByHead,
+        renames: GPTNEOX,
+        ..GPT
+    },
+    Family {
+        name: "falcon",
+        hub_types: &["falcon"],
+        activation: Activation::Gelu,
+        is_parallel: true,
+        hub_qkv: FusedRows::ByHead,
+        renames: FALCON,
+        ..GPT
+    },
+    Family {
+        name: "bloom",
+        hub_types: &["bloom"],
+        alibi: Some(8.0),
+        hub_qkv: FusedRows::ByHead,
+        renames: BLOOM,
+        ..GPT
+    },
+    Family { name: "mpt", hub_types: &["mpt"], activation: Activation::Gelu, renames: MPT, ..GPT },
+    Family {
+        name: "nemotron",
+        hub_types: &["nemotron"],
+        norm: NormKind::Layer,
+        hub_norm_offset: 1.0,
+        activation: Activation::ReluSquared,
+        is_exported: false,
+        ..HALVES
+    },
+    Family { name: "apertus", hub_types: &["apertus"], renames: APERTUS, is_exported: false, ..HALVES },
+    Family { name: "arcee", hub_types: &["arcee"], activation: Activation::ReluSquared, is_exported: false, ..LLAMA },
+    Family { name: "mistral3", hub_types: &["ministral3"], is_exported: false, ..LLAMA },
+    Family {
+        name: "minicpm3",
+        hub_types: &["minicpm3"],
+        scales: Some(Scales { embedding: 12.0, depth: 1.4, base_width: 256.0 }),
+        renames: DEEPSEEK,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "exaone-moe",
+        hub_types: &["exaone_moe"],
+        windows: Windows::AllBut(4),
+        rotation: Rotation::Windowed,
+        gating: Gating::Sigmoid,
+        renames: DEEPSEEK,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "jais2",
+        hub_types: &["jais2"],
+        norm: NormKind::Layer,
+        activation: Activation::ReluSquared,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "bitnet",
+        hub_types: &["bitnet"],
+        activation: Activation::ReluSquared,
+        renames: BITNET,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "chatglm",
+        hub_types: &["glm"],
+        hub_pairing: Pairing::Adjacent,
+        renames: PHI3,
+        is_exported: false,
+        ..LLAMA
+    },
+    Family { name: "granitemoe", hub_types: &["granitemoe"], renames: GRANITE_MOE, is_exported: false, ..LLAMA },
+    Family {
+        name: "dbrx",
+        hub_types: &["dbrx"],
+        norm: NormKind::Layer,
+        renames: DBRX,
+        hub_turned: &["ffn_down_exps"],
+        is_exported: false,
+        ..HALVES
+    },
+    Family { name: "bert", hub_types: &["bert", "roberta", "xlm-roberta"], learns_positions: true, ..ENCODER },
+    Family { name: "nomic-bert", hub_types: &["nomic_bert"], activation: Activation::Silu, renames: NOMIC, ..ENCODER },
+];

@@ -1,0 +1,92 @@
+//! What a checkpoint says about single layers: which look back only so far, which are turned by positions, and numbers
+//! that each has of its own.
+
+use ops::{NormKind, Xielu};
+
+use crate::Error;
+use crate::config::Temperature;
+use crate::family::{Family, Rotation, Windows};
+use crate::keys::Keys;
+use crate::names::{At, Names};
+
+/// The window, and of each layer whether it has it.
+pub fn windows(keys: &Keys, family: &Family, n_layers: usize) -> Result<(Option<usize>, Vec<bool>), Error> {
+    let window = keys.count("attention.sliding_window")?.filter(|n| *n > 0);
+    let listed = keys.flags("attention.sliding_window_pattern")?.filter(|list| list.len() >= n_layers);
+    let is_windowed = |layer_idx: usize| match (&listed, family.windows) {
+        (Some(list), _) => list[layer_idx],
+        (None, Windows::All) => true,
+        (None, Windows::AllBut(n)) => !(layer_idx + 1).is_multiple_of(n),
+    };
+    Ok((window, (0..n_layers).map(|layer_idx| window.is_some() && is_windowed(layer_idx)).collect()))
+}
+
+/// Of each layer, whether positions turn its queries and keys.
+pub fn rotated(family: &Family, is_windowed: &[bool]) -> Vec<bool> {
+    let has_windows = is_windowed.contains(&true);
+    let layers = is_windowed.iter().enumerate();
+    let is_rotated = |(layer_idx, is_windowed): (usize, &bool)| match family.rotation {
+        Rotation::All => true,
+        Rotation::Windowed => *is_windowed || !has_windows,
+        Rotation::AllBut(n) => !(layer_idx + 1).is_multiple_of(n),
+    };
+    layers.map(is_rotated).collect()
+}
+
+/// By the key of the family's kind of norm, or of the other: Phi-3.5 MoE has layer norms and the key of the others.
+pub fn norm_eps(keys: &Keys, family: &Family) -> Result<f32, Error> {
+    let mut names = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"];
+    if family.norm == NormKind::Layer {
+        names.reverse();
+    }
+    let found = keys.positive(names[0])?;
+    Ok(found.or(keys.positive(names[1])?).unwrap_or(1e-5))
+}
+
+/// The length comes from what rope was first made for, where the file has no key of its own.
+pub fn temperature(keys: &Keys) -> Result<Option<Temperature>, Error> {
+    let Some(scale) = keys.positive("attention.temperature_scale")? else { return Ok(None) };
+    let length = keys.count("attention.temperature_length")?.or(keys.count("rope.scaling.original_context_length")?);
+    match length.filter(|n| *n > 0) {
+        Some(length) => Ok(Some(Temperature { scale, length })),
+        None => Err(keys.error("attention.temperature_length", "missing".into())),
+    }
+}
+
+/// The numbers of xIELU as GGUF lists them, if it does.
+pub fn listed_xielu(keys: &Keys, n_layers: usize) -> Result<Vec<Xielu>, Error> {
+    // The only keys of a model without the family's name before them.
+    let list = |name: &str| keys.metadata.f32s(name).map(|found| found.filter(|list| list.len() >= n_layers));
+    let lists = [list("xielu.alpha_p")?, list("xielu.alpha_n")?, list("xielu.beta")?, list("xielu.eps")?];
+    let [Some(alpha_p), Some(alpha_n), Some(beta), Some(eps)] = lists else { return Ok(Vec::new()) };
+    Ok((0..n_layers).map(|i| xielu([alpha_p[i], alpha_n[i], beta[i], eps[i]])).collect())
+}
+
+/// As [`listed_xielu`], from safetensors, which keep them as tensors.
+pub fn learned_xielu(names: &Names, n_layers: usize) -> Result<Vec<Xielu>, Error> {
+    if names.find(At::Layer(0), "xielu_alpha_p", "weight").is_none() {
+        return Ok(Vec::new());
+    }
+    let number = |layer_idx: usize, name: &str| -> Result<f32, Error> {
+        let tensor = names.tensor(At::Layer(layer_idx), name)?;
+        if tensor.n_elements() != 1 || tensor.dtype.block_len() != 1 {
+            let found = tensor.shape.clone();
+            return Err(Error::Shape { name: tensor.name.clone(), found, expected: vec![1] });
+        }
+        let mut number = [0.0];
+        ops::quant::dequantize(tensor.dtype, &tensor.bytes, &mut number);
+        Ok(number[0])
+    };
+    let of = |i: usize| -> Result<Xielu, Error> {
+        let all = ["xielu_alpha_p", "xielu_alpha_n", "xielu_beta", "xielu_eps"].map(|name| number(i, name));
+        let [alpha_p, alpha_n, beta, eps] = all;
+        Ok(xielu([alpha_p?, alpha_n?, beta?, eps?]))
+    };
+    (0..n_layers).map(of).collect()
+}
+
+/// Both alphas are kept before a softplus.
+fn xielu([alpha_p, alpha_n, beta, eps]: [f32; 4]) -> Xielu {
+    let softplus = |x: f32| f64::from(x).exp().ln_1p() as f32;
+    Xielu { alpha_p: softplus(alpha_p), alpha_n: beta + softplus(alpha_n), beta, eps }
+}

@@ -1,0 +1,507 @@
+"""The tiny configuration of every model family: what `make_families.py` builds, and what llama.cpp's converter wants to
+read besides what transformers writes."""
+
+import transformers as tf
+
+SMALL = dict(
+    vocab_size=96,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=0,
+)
+
+
+def small(**more):
+    return {**SMALL, **more}
+
+
+def rope(theta=10000.0, kind="default", **more):
+    return dict(rope_theta=theta, rope_type=kind, **more)
+
+
+def encoder(**more):
+    return {key: value for key, value in small(**more).items() if key != "num_key_value_heads"}
+
+
+def falcon(**more):
+    return dict(
+        vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=2048,
+        parallel_attn=True, alibi=False, bias=False, bos_token_id=1, eos_token_id=2, **more,
+    )
+
+
+def sees(text, sight):
+    """A model that also sees: its text part is what is kept."""
+    return dict(text_config=text, vision_config=sight, image_token_id=0, video_token_id=0, vision_start_token_id=0)
+
+
+QWEN3_SIGHT = dict(
+    depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=16,
+    deepstack_visual_indexes=[0],
+)
+# Two positions are kept for padding.
+XLM = dict(type_vocab_size=1, pad_token_id=1, bos_token_id=0, max_position_embeddings=130)
+LONG = [1.0 + 0.3 * i for i in range(4)]
+SHORT = [1.0 + 0.05 * i for i in range(4)]
+YARN16 = dict(factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0)
+YARN = dict(factor=4.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0)
+
+# name: (configuration class, what differs from SMALL). The model class follows from `architectures`.
+FAMILIES = {
+    "llama": (tf.LlamaConfig, small(rope_parameters=rope(5000.0))),
+    "llama3": (
+        tf.LlamaConfig,
+        small(
+            tie_word_embeddings=True,
+            rope_parameters=rope(
+                5000.0,
+                "llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=32,
+            ),
+        ),
+    ),
+    "llama-linear": (tf.LlamaConfig, small(rope_parameters=rope(10000.0, "linear", factor=4.0))),
+    "mistral": (tf.MistralConfig, small(sliding_window=None, head_dim=16)),
+    "mixtral": (
+        tf.MixtralConfig,
+        small(num_local_experts=4, num_experts_per_tok=2, intermediate_size=32, sliding_window=None),
+    ),
+    "granite": (
+        tf.GraniteConfig,
+        small(
+            embedding_multiplier=6.0,
+            residual_multiplier=0.4,
+            attention_multiplier=0.11,
+            logits_scaling=3.0,
+            tie_word_embeddings=True,
+        ),
+    ),
+    "qwen2": (tf.Qwen2Config, small(use_sliding_window=False)),
+    "qwen2-yarn": (tf.Qwen2Config, small(use_sliding_window=False, rope_parameters=rope(10000.0, "yarn", **YARN))),
+    "qwen2moe": (
+        tf.Qwen2MoeConfig,
+        small(
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=48,
+            norm_topk_prob=False,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+            use_sliding_window=False,
+        ),
+    ),
+    "qwen3": (tf.Qwen3Config, small(head_dim=16, use_sliding_window=False, tie_word_embeddings=True)),
+    "qwen3moe": (
+        tf.Qwen3MoeConfig,
+        small(
+            head_dim=16,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=32,
+            norm_topk_prob=True,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+            use_sliding_window=False,
+        ),
+    ),
+    "gemma": (tf.GemmaConfig, small(head_dim=16, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True)),
+    "gemma2": (
+        tf.Gemma2Config,
+        small(
+            head_dim=16,
+            sliding_window=12,
+            query_pre_attn_scalar=16,
+            attn_logit_softcapping=4.0,
+            final_logit_softcapping=3.0,
+            tie_word_embeddings=True,
+        ),
+    ),
+    "gemma3": (
+        tf.Gemma3TextConfig,
+        small(
+            head_dim=16,
+            num_hidden_layers=6,
+            intermediate_size=64,
+            sliding_window=12,
+            query_pre_attn_scalar=16,
+            tie_word_embeddings=True,
+            rope_parameters={
+                "full_attention": rope(1000000.0, "linear", factor=8.0),
+                "sliding_attention": rope(10000.0),
+            },
+        ),
+    ),
+    "phi3": (tf.Phi3Config, small(sliding_window=None, rope_parameters=rope(10000.0))),
+    "phi3-longrope": (
+        tf.Phi3Config,
+        small(
+            sliding_window=None,
+            original_max_position_embeddings=32,
+            rope_parameters=rope(
+                10000.0,
+                "longrope",
+                long_factor=LONG,
+                short_factor=SHORT,
+                original_max_position_embeddings=32,
+                factor=4.0,
+            ),
+        ),
+    ),
+    "olmo2": (tf.Olmo2Config, small()),
+    "stablelm": (
+        tf.StableLmConfig,
+        small(
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            use_qkv_bias=True,
+            rope_parameters=dict(rope_theta=10000.0, rope_type="default", partial_rotary_factor=0.25),
+        ),
+    ),
+    "glm4": (
+        tf.Glm4Config,
+        small(
+            head_dim=16,
+            attention_bias=True,
+            rope_parameters=dict(rope_theta=10000.0, rope_type="default", partial_rotary_factor=0.5),
+        ),
+    ),
+    "deepseek2": (
+        tf.DeepseekV2Config,
+        small(
+            num_key_value_heads=4,
+            num_hidden_layers=2,
+            kv_lora_rank=32,
+            q_lora_rank=48,
+            qk_rope_head_dim=16,
+            qk_nope_head_dim=16,
+            v_head_dim=16,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            n_shared_experts=2,
+            moe_intermediate_size=32,
+            first_k_dense_replace=1,
+            routed_scaling_factor=2.0,
+            topk_method="group_limited_greedy",
+            n_group=4,
+            topk_group=2,
+            norm_topk_prob=False,
+        ),
+    ),
+    "deepseek3": (
+        tf.DeepseekV3Config,
+        small(
+            num_key_value_heads=4,
+            num_hidden_layers=2,
+            kv_lora_rank=32,
+            q_lora_rank=48,
+            qk_rope_head_dim=16,
+            qk_nope_head_dim=16,
+            v_head_dim=16,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            n_shared_experts=1,
+            moe_intermediate_size=32,
+            first_k_dense_replace=1,
+            routed_scaling_factor=2.5,
+            n_group=4,
+            topk_group=2,
+            norm_topk_prob=True,
+            rope_parameters=rope(10000.0, "yarn", mscale=1.0, mscale_all_dim=1.0, **YARN),
+        ),
+    ),
+    "gpt-oss": (
+        tf.GptOssConfig,
+        small(
+            head_dim=16,
+            intermediate_size=32,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            sliding_window=12,
+            rope_parameters=rope(10000.0, "yarn", truncate=False, **YARN),
+        ),
+    ),
+    "smollm3": (tf.SmolLM3Config, small(num_hidden_layers=4, intermediate_size=32, no_rope_layer_interval=4)),
+    "olmo3": (
+        tf.Olmo3Config,
+        small(
+            num_hidden_layers=4,
+            intermediate_size=32,
+            sliding_window=12,
+            rope_parameters={
+                "full_attention": rope(10000.0, "yarn", **YARN),
+                "sliding_attention": rope(10000.0),
+            },
+        ),
+    ),
+    "olmoe": (
+        tf.OlmoeConfig,
+        small(num_experts=6, num_experts_per_tok=3, intermediate_size=32, norm_topk_prob=False, rms_norm_eps=1e-5),
+    ),
+    "exaone4": (
+        tf.Exaone4Config,
+        small(num_hidden_layers=4, intermediate_size=32, head_dim=16, sliding_window=12, sliding_window_pattern=4),
+    ),
+    "seed_oss": (tf.SeedOssConfig, small(head_dim=16, attention_bias=True, attention_out_bias=False)),
+    "command-r": (tf.CohereConfig, small(logit_scale=0.3, use_qk_norm=True, tie_word_embeddings=True)),
+    "cohere2": (
+        tf.Cohere2Config,
+        small(num_hidden_layers=4, intermediate_size=32, logit_scale=0.3, sliding_window=12, tie_word_embeddings=True),
+    ),
+    "ernie4_5": (tf.Ernie4_5Config, small(head_dim=16, tie_word_embeddings=True)),
+    "ernie4_5-moe": (
+        tf.Ernie4_5_MoeConfig,
+        small(
+            moe_num_experts=8,
+            moe_k=3,
+            moe_intermediate_size=32,
+            moe_num_shared_experts=1,
+            moe_layer_start_index=1,
+            moe_layer_interval=1,
+            tie_word_embeddings=True,
+        ),
+    ),
+    "hunyuan-dense": (
+        tf.HunYuanDenseV1Config,
+        small(head_dim=16, tie_word_embeddings=True, rope_parameters=rope(10000.0)),
+    ),
+    "hunyuan-alpha": (
+        tf.HunYuanDenseV1Config,
+        small(head_dim=16, tie_word_embeddings=True, rope_parameters=rope(10000.0, "dynamic", alpha=5.0, factor=1.0)),
+    ),
+    "hunyuan-moe": (
+        tf.HunYuanMoEV1Config,
+        small(head_dim=8, num_experts=6, moe_topk=[2, 2], intermediate_size=32, tie_word_embeddings=True),
+    ),
+    "glm4moe": (
+        tf.Glm4MoeConfig,
+        small(
+            head_dim=16,
+            attention_bias=True,
+            use_qk_norm=True,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=32,
+            n_shared_experts=1,
+            first_k_dense_replace=1,
+            routed_scaling_factor=1.5,
+            n_group=1,
+            topk_group=1,
+            num_nextn_predict_layers=0,
+        ),
+    ),
+    "dots1": (
+        tf.Dots1Config,
+        small(
+            head_dim=16,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=32,
+            n_shared_experts=1,
+            first_k_dense_replace=1,
+            routed_scaling_factor=1.5,
+            n_group=1,
+            topk_group=1,
+            norm_topk_prob=True,
+            sliding_window=None,
+        ),
+    ),
+    "minimax-m2": (
+        tf.MiniMaxM2Config,
+        small(
+            head_dim=16,
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            intermediate_size=32,
+            rope_parameters=rope(10000.0, partial_rotary_factor=0.5),
+        ),
+    ),
+    "phi2": (tf.PhiConfig, small(num_key_value_heads=4, intermediate_size=128, rope_parameters=rope(partial_rotary_factor=0.5))),
+    "starcoder2": (tf.Starcoder2Config, small(tie_word_embeddings=True)),
+    "gpt2": (
+        tf.GPT2Config,
+        dict(vocab_size=96, n_positions=128, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2),
+    ),
+    "gptneox": (
+        tf.GPTNeoXConfig,
+        encoder(use_parallel_residual=True, rope_parameters=rope(partial_rotary_factor=0.5)),
+    ),
+    "gptneox-serial": (
+        tf.GPTNeoXConfig,
+        encoder(use_parallel_residual=False, rope_parameters=rope(partial_rotary_factor=0.5)),
+    ),
+    "falcon": (tf.FalconConfig, falcon(new_decoder_architecture=False, multi_query=True)),
+    "falcon-40b": (tf.FalconConfig, falcon(new_decoder_architecture=True, num_kv_heads=2)),
+    "bloom": (
+        tf.BloomConfig,
+        dict(vocab_size=96, hidden_size=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2, seq_length=128),
+    ),
+    "mpt": (
+        tf.MptConfig,
+        dict(
+            vocab_size=96, d_model=32, n_layers=2, n_heads=4, max_seq_len=128, bos_token_id=1, eos_token_id=2,
+            attn_config=dict(clip_qkv=1.5, alibi=True, alibi_bias_max=8),
+        ),
+    ),
+    "nemotron": (tf.NemotronConfig, small(head_dim=8, rope_parameters=rope(partial_rotary_factor=0.5))),
+    "apertus": (tf.ApertusConfig, small(rope_parameters=rope(10000.0))),
+    "arcee": (tf.ArceeConfig, small(rope_parameters=rope(10000.0))),
+    "granitemoe": (
+        tf.GraniteMoeConfig,
+        small(
+            num_local_experts=6,
+            num_experts_per_tok=3,
+            intermediate_size=32,
+            embedding_multiplier=6.0,
+            residual_multiplier=0.4,
+            attention_multiplier=0.11,
+            logits_scaling=3.0,
+            tie_word_embeddings=True,
+        ),
+    ),
+    "dbrx": (
+        tf.DbrxConfig,
+        dict(
+            vocab_size=96, d_model=32, n_layers=2, n_heads=4, max_seq_len=128, bos_token_id=1, eos_token_id=2,
+            attn_config=dict(clip_qkv=1.5, kv_n_heads=2, rope_theta=10000.0),
+            ffn_config=dict(hidden_size=32, ffn_hidden_size=32, moe_num_experts=6, moe_top_k=3),
+            rope_parameters=rope(10000.0),
+        ),
+    ),
+    "starcoder": (
+        tf.GPTBigCodeConfig,
+        dict(vocab_size=96, n_positions=128, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2),
+    ),
+    "mistral3": (
+        tf.Ministral3Config,
+        small(
+            head_dim=16,
+            rope_parameters=rope(10000.0, "yarn", llama_4_scaling_beta=0.4, mscale=1.0, mscale_all_dim=1.0, **YARN16),
+        ),
+    ),
+    "minicpm3": (
+        tf.MiniCPM3Config,
+        small(
+            num_key_value_heads=4,
+            kv_lora_rank=32,
+            q_lora_rank=48,
+            qk_rope_head_dim=16,
+            qk_nope_head_dim=16,
+            v_head_dim=8,
+            tie_word_embeddings=True,
+            rope_parameters=rope(10000.0),
+        ),
+    ),
+    "exaone-moe": (
+        tf.ExaoneMoeConfig,
+        small(
+            num_hidden_layers=4,
+            intermediate_size=32,
+            head_dim=8,
+            sliding_window=12,
+            sliding_window_pattern=4,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            num_shared_experts=1,
+            first_k_dense_replace=1,
+            routed_scaling_factor=1.5,
+            n_group=1,
+            topk_group=1,
+        ),
+    ),
+    "jais2": (tf.Jais2Config, small(head_dim=8, rope_parameters=rope(10000.0))),
+    "bitnet": (tf.BitNetConfig, small(rope_parameters=rope(10000.0), tie_word_embeddings=True)),
+    "chatglm": (
+        tf.GlmConfig,
+        small(head_dim=8, attention_bias=True, rope_parameters=rope(10000.0, partial_rotary_factor=0.5)),
+    ),
+    "youtu": (
+        tf.YoutuConfig,
+        small(
+            num_key_value_heads=4,
+            kv_lora_rank=32,
+            q_lora_rank=48,
+            qk_rope_head_dim=16,
+            qk_nope_head_dim=16,
+            v_head_dim=16,
+            rope_parameters=rope(10000.0),
+        ),
+    ),
+    "solar-open": (
+        tf.SolarOpenConfig,
+        small(
+            head_dim=16,
+            n_routed_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            n_shared_experts=1,
+            routed_scaling_factor=1.5,
+            n_group=1,
+            topk_group=1,
+            rope_parameters=rope(10000.0, partial_rotary_factor=1.0),
+        ),
+    ),
+    "qwen2vl": (
+        tf.Qwen2_5_VLConfig,
+        sees(
+            small(rope_parameters=rope(10000.0, mrope_section=[1, 1, 2])),
+            dict(depth=1, hidden_size=16, out_hidden_size=32, intermediate_size=16, num_heads=2, fullatt_block_indexes=[0]),
+        ),
+    ),
+    "qwen3vl": (
+        tf.Qwen3VLConfig,
+        sees(
+            small(head_dim=16, rope_parameters=rope(10000.0, mrope_section=[2, 3, 3], mrope_interleaved=True)),
+            QWEN3_SIGHT,
+        ),
+    ),
+    "bert": (tf.BertConfig, encoder(type_vocab_size=2)),
+    "nomic-bert": (tf.NomicBertConfig, encoder(type_vocab_size=2, max_position_embeddings=2048)),
+    "xlm-roberta": (tf.XLMRobertaConfig, encoder(**XLM)),
+    "bert-rerank": (tf.BertConfig, encoder(type_vocab_size=2, num_labels=1)),
+    "xlm-roberta-rerank": (tf.XLMRobertaConfig, encoder(num_labels=1, **XLM)),
+}
+# llama.cpp's converter drops the pooler of BERT, without which the score is another.
+# It also takes HunYuan's own scaling of rope with the published sizes alone.
+NO_GGUF = {"bert-rerank", "hunyuan-alpha"}
+
+
+def nomic(config):
+    """The keys of the model's own code, which the converter reads; transformers writes its own."""
+    return dict(
+        n_positions=8192, max_trained_positions=2048, activation_function="swiglu", causal=False,
+        qkv_proj_bias=False, mlp_fc1_bias=False, mlp_fc2_bias=False, prenorm=False, rotary_emb_fraction=1.0,
+        rotary_emb_interleaved=False, rotary_emb_scale_base=None, rotary_emb_base=10000.0,
+        n_embd=config["hidden_size"], n_inner=config["intermediate_size"], n_layer=config["num_hidden_layers"],
+        n_head=config["num_attention_heads"], layer_norm_epsilon=config["layer_norm_eps"],
+    )
+
+
+# name: what the converter asks for and transformers does not write.
+CONVERTER_KEYS = {
+    "nomic-bert": nomic,
+    "cohere2": lambda config: dict(rotary_pct=1.0),
+    "falcon": lambda config: dict(num_kv_heads=1),
+    "gpt2": lambda config: dict(n_ctx=config["n_positions"]),
+    "gptneox": lambda config: dict(rotary_pct=0.5),
+    "gptneox-serial": lambda config: dict(rotary_pct=0.5),
+    "hunyuan-moe": lambda config: dict(
+        moe_intermediate_size=[config["intermediate_size"]] * 2, num_shared_expert=[1, 1], moe_topk=[2, 2],
+    ),
+    "minimax-m2": lambda config: dict(rotary_dim=8),
+    "mpt": lambda config: dict(architectures=["MPTForCausalLM"]),
+}
+# name: tensors that the converter knows by the names of the model's own code.
+CONVERTER_NAMES = {
+    "bitnet": [("self_attn.attn_sub_norm", "self_attn.inner_attn_ln"), ("mlp.ffn_sub_norm", "mlp.ffn_layernorm")],
+}
