@@ -57,7 +57,7 @@ pub struct SamplingArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Advanced sampling")]
 pub struct MoreSamplingArgs {
-    /// SamplerOrder of the stages, by default penalties;dry;top_n_sigma;top_k;typical_p;top_p;min_p;xtc;temperature;
+    /// Order of the stages, by default penalties;dry;top_n_sigma;top_k;typical_p;top_p;min_p;xtc;temperature;
     /// stages left out are skipped
     #[arg(long, value_name = "NAMES", value_parser = parse_order)]
     pub samplers: Option<SamplerOrder>,

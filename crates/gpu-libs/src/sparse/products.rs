@@ -143,7 +143,7 @@ impl Sparse {
                 self.binding.wait()?;
             } else {
                 let beta = host(&zero);
-                let plan = ProductPlan::spgemm(calls)?;
+                let plan = SparsePlan::spgemm(calls)?;
                 let estimate = |bytes: &mut usize, work| {
                     let (n, d) = (number, plan.handle);
                     calls.spgemm_estimate(handle, op, op, alpha, da, db, beta, dc_handle, n, algorithm, d, bytes, work)
@@ -229,7 +229,7 @@ impl Sparse {
                 run(Stage::Compute, &mut bytes, work)?;
                 self.binding.wait()?;
             } else {
-                let plan = ProductPlan::spsv(calls)?;
+                let plan = SparsePlan::spsv(calls)?;
                 let d = plan.handle;
                 calls.spsv_bytes(handle, op, alpha, a, b, x, number, algorithm, d, &mut bytes)?;
                 let (_scratch, work) = self.scratch(bytes)?;
@@ -257,13 +257,13 @@ impl Sparse {
 }
 
 /// What cuSPARSE keeps between the steps of a function.
-struct ProductPlan {
+struct SparsePlan {
     calls: &'static super::Calls,
     handle: Handle,
     is_product: bool,
 }
 
-impl ProductPlan {
+impl SparsePlan {
     fn spgemm(calls: &'static super::Calls) -> Result<Self> {
         let mut handle: Handle = std::ptr::null_mut();
         // SAFETY: a valid out pointer.
@@ -279,7 +279,7 @@ impl ProductPlan {
     }
 }
 
-impl Drop for ProductPlan {
+impl Drop for SparsePlan {
     fn drop(&mut self) {
         // SAFETY: made above and destroyed once, after the function has waited; it holds host memory only.
         let _ = unsafe {
