@@ -74,6 +74,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::Gpu(_) | Error::Model(model::Error::Gpu(_)) | Error::Load(_) => {
             "`roci devices` shows the device, and `roci doctor` what may be wrong with it; `--device cpu` runs without a GPU"
         }
+        Error::Model(model::Error::NotOnDevice { .. }) => {
+            "`--device cpu` runs it; `--device auto` would have chosen so"
+        }
         Error::Model(model::Error::Architecture { .. } | model::Error::NoArchitecture(..)) => {
             "`roci inspect` shows what the file says"
         }

@@ -123,7 +123,7 @@ impl Decoder {
                     }
                 }
                 let (q, k) = (&mut s.q.rows_mut(n), &mut s.k.rows_mut(n));
-                if config.family.norms_turned_heads && config.is_rotated[layer_idx] {
+                if config.family.norms_rotated_heads && config.is_rotated[layer_idx] {
                     for x in [&mut *q, &mut *k] {
                         ops::rope(exec, x, angles, config.head_dim, config.rope.pairing)?;
                     }
@@ -141,9 +141,9 @@ impl Decoder {
         };
         let kv = self.kv.layer_mut(layer_idx);
         let (mut k_pool, mut v_pool) = (kv.k.view_mut(), kv.v.view_mut());
-        let is_turned = config.mla.is_some() || config.family.norms_turned_heads;
-        if config.n_rot == 0 || is_turned || !config.is_rotated[layer_idx] {
-            // Nothing to turn, or turned already.
+        let is_rotated_already = config.mla.is_some() || config.family.norms_rotated_heads;
+        if config.n_rot == 0 || is_rotated_already || !config.is_rotated[layer_idx] {
+            // Nothing to rotate, or rotated already.
             let (k, v) = (s.k.rows(n), s.v.rows(n));
             ops::kv_store(exec, k, v, places.slots, config.head_dim, &mut k_pool, &mut v_pool)?;
         } else {

@@ -10,8 +10,8 @@ pub enum Error {
     Architecture { name: String, missing: String, supported: String },
     #[error("`{0}` is missing: it names the family of the model (supported: {1})")]
     NoArchitecture(&'static str, String),
-    #[error("family {family} is not supported on GPUs yet (missing op: {op}); use --device cpu")]
-    NotOnDevice { family: &'static str, op: &'static str },
+    #[error("GPUs do not have {what} yet, which this model needs")]
+    NotOnDevice { what: &'static str },
     #[error("metadata `{key}`: {what}")]
     Metadata { key: String, what: String },
     #[error("tensor `{name}`: shape {found:?}, the configuration asks for {expected:?}")]

@@ -31,8 +31,8 @@ pub struct Family {
     pub rotation: Rotation,
     /// Whether layers with a window turn by the unscaled base where the file names none for them.
     pub has_plain_local_rope: bool,
-    /// Whether queries and keys are normed after they are turned, not before.
-    pub norms_turned_heads: bool,
+    /// Whether queries and keys are normed after rope, not before.
+    pub norms_rotated_heads: bool,
     /// Whether both blocks of a layer read the same stream, where the file says nothing.
     pub is_parallel: bool,
     /// The largest slope of scores that fall with the distance (ALiBi), where the file says nothing.
@@ -60,7 +60,7 @@ pub struct Family {
     pub renames: &'static [Rename],
     pub hub_qkv: FusedRows,
     /// Tensors that safetensors keep as `[inputs, outputs]`.
-    pub hub_turned: &'static [&'static str],
+    pub hub_transposed: &'static [&'static str],
     /// Whether gate and up of safetensors' fused experts alternate row by row.
     pub hub_gate_alternates: bool,
     /// Whether safetensors can be written as GGUF.

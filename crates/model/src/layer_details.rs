@@ -1,4 +1,4 @@
-//! What a checkpoint says about single layers: which look back only so far, which are turned by positions, and numbers
+//! What a checkpoint says about single layers: which look back only so far, which have rotary positions, and numbers
 //! that each has of its own.
 
 use ops::{NormKind, Xielu};

@@ -9,7 +9,7 @@ use crate::decoder::Context;
 use crate::parts::{LayerParts, MlaParts, TensorId};
 use crate::scratch::{Scratch, Work};
 
-/// Fills `q`, `k` and `v` of the first `n` rows, turned.
+/// Fills `q`, `k` and `v` of the first `n` rows, rotated.
 pub fn project(
     context: Context,
     layer: &LayerParts,

@@ -144,7 +144,7 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
     })
 }
 
-/// The context that decides how long sequences are turned.
+/// The context that decides how the positions of long sequences are scaled.
 fn limits_context(config: &Config, options: &LoadOptions) -> usize {
     if options.n_ctx == 0 { config.n_ctx_train } else { options.n_ctx }
 }
@@ -153,11 +153,11 @@ fn names<'a>(checkpoint: &'a Checkpoint, config: &'a Config) -> Names<'a> {
     Names { checkpoint, format: config.format, family: &config.family }
 }
 
-/// The op that keeps this model from a GPU, if one does; touches no weight.
+/// What keeps this model from a GPU, if anything does; touches no weight.
 pub fn missing_on_device(checkpoint: &Checkpoint, config: &Config) -> Result<Option<&'static str>, Error> {
     match Resident::plan_bytes_on_device(names(checkpoint, config), config) {
         Ok(_) => Ok(None),
-        Err(Error::NotOnDevice { op, .. }) => Ok(Some(op)),
+        Err(Error::NotOnDevice { what }) => Ok(Some(what)),
         Err(error) => Err(error),
     }
 }

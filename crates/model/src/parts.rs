@@ -150,17 +150,17 @@ pub fn parts<'a>(names: Names<'a>, config: &Config, layout_of: LayoutOf) -> Resu
 }
 
 impl Parts {
-    /// An op that this model needs and GPUs do not have yet.
+    /// What this model needs and GPUs do not have yet.
     pub fn missing_on_device(&self, config: &Config) -> Option<&'static str> {
         let has = |is_so: fn(&crate::config::Experts) -> bool| config.experts.as_ref().is_some_and(is_so);
         if config.mla.is_some() {
             Some("compressed attention")
         } else if has(|experts| experts.routing.n_groups > 1) {
-            Some("experts in groups")
+            Some("experts chosen by groups")
         } else if has(|experts| experts.n > ops::MAX_GPU_EXPERTS) {
-            Some("so many experts")
+            Some("more than 1024 experts")
         } else if config.head_dim > ops::MAX_GPU_HEAD_DIM {
-            Some("attention with such wide heads")
+            Some("attention heads wider than 256")
         } else {
             None
         }

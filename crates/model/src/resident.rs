@@ -32,8 +32,8 @@ impl Resident {
     /// Bytes that [`Resident::load_on_device`] will take. Refuses a model that needs an op the device does not have.
     pub fn plan_bytes_on_device(names: Names, config: &Config) -> Result<usize, Error> {
         let (parts, all) = parts(names, config, &on_device)?;
-        if let Some(op) = parts.missing_on_device(config) {
-            return Err(Error::NotOnDevice { family: config.family.name, op });
+        if let Some(what) = parts.missing_on_device(config) {
+            return Err(Error::NotOnDevice { what });
         }
         Ok(all.iter().map(|wanted| Arena::padded_on_device(wanted.n_bytes)).sum())
     }
@@ -158,7 +158,7 @@ impl Wanted<'_> {
         ops::quant::dequantize(self.source.dtype, &self.bytes, &mut all);
         let n_cols = self.n_source_cols;
         let rows: Vec<usize> = self.cut.picked().collect();
-        let mut out: Vec<f32> = match self.cut.turned {
+        let mut out: Vec<f32> = match self.cut.transposed {
             Some(columns) => columns
                 .of(n_cols)
                 .flat_map(|col| rows.iter().map(move |row| (row, col)))

@@ -43,7 +43,7 @@ impl RopeTable {
         Some(Self { frequencies: scaling.frequencies(base, config.n_rot, 0), magnitude: 1.0, base, scaling })
     }
 
-    /// Numbers of a head that are turned.
+    /// Numbers of a head that are rotated.
     pub fn n_rot(&self) -> usize {
         2 * self.frequencies.len()
     }

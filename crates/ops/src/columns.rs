@@ -1,4 +1,4 @@
-//! Puts rows together from two matrices, and takes a part of rows: compressed attention keeps what is turned by rope
+//! Puts rows together from two matrices, and takes a part of rows: compressed attention keeps what rope rotates
 //! beside what is not.
 
 use crate::{Error, Exec, View, ViewMut};

@@ -1,7 +1,7 @@
 //! Writes the keys and values of new tokens into the KV pool.
 //!
 //! One layer's pool is two matrices with a row per (head, block): a head's blocks lie side by side, so that a long
-//! context is read as one stream. A block of 16 tokens keeps its keys turned,
+//! context is read as one stream. A block of 16 tokens keeps its keys transposed,
 //! `[head_dim, 16]`, so that one vector holds the same number of sixteen tokens and a score needs no sum across lanes;
 //! its values lie as `[16, head_dim]`. On a GPU both lie as `[16, head_dim]`.
 

@@ -1,4 +1,4 @@
-//! Rotary positions: each pair of a head's numbers is turned by an angle that grows with the token's position.
+//! Rotary positions: each pair of a head's numbers is rotated by an angle that grows with the token's position.
 //!
 //! The angles come from a table that the model fills per batch, because a table is exact (sines in f64), the same on
 //! every device, and takes any scaling of the frequencies.
@@ -47,7 +47,7 @@ pub fn rope(exec: Exec, x: &mut ViewMut, angles: View, head_dim: usize, pairing:
     let n_rot = angles.n_cols();
     angles.expect_shape(OP, "angles", [n_rows, n_rot])?;
     if head_dim == 0 || !n_cols.is_multiple_of(head_dim) || n_rot > head_dim || !n_rot.is_multiple_of(2) {
-        let what = format!("{n_cols} columns in heads of {head_dim}, {n_rot} of each turned");
+        let what = format!("{n_cols} columns in heads of {head_dim}, {n_rot} of each rotated");
         return Err(Error::Argument { op: OP, what });
     }
     let pool = match exec {
@@ -83,7 +83,7 @@ fn launch(gpu: &Gpu, x: &mut ViewMut, angles: View, head_dim: usize, pairing: Pa
         n_all,
         n_heads: count(OP, "heads", n_heads)?,
         head_dim: count(OP, "head size", head_dim)?,
-        n_rot: count(OP, "turned numbers", n_rot)?,
+        n_rot: count(OP, "rotated numbers", n_rot)?,
         is_halves: u32::from(pairing == Pairing::Halves),
     };
     Ok(gpu.launcher.launch(&kernels.rope, Grid::line(n_all.div_ceil(THREADS), THREADS), &args)?)

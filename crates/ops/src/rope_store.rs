@@ -1,4 +1,4 @@
-//! What happens between the projections and attention: queries and keys are turned, keys and values go to the KV pool.
+//! What happens between the projections and attention: queries and keys are rotated, keys and values go to the KV pool.
 //! On a GPU one launch; on a CPU the ops it is made of.
 
 use gpu::{Grid, Kernel, Slice, SliceMut};

@@ -105,6 +105,12 @@ impl ChosenDevice {
         }
     }
 
+    /// The CPU in place of the GPU that was chosen, for a reason.
+    pub(crate) fn on_the_cpu(mut self, why: &str) -> Self {
+        self.refused.push(format!("{}: {why}", self.device()));
+        Self { choice: DeviceChoice::Cpu, ..self }
+    }
+
     fn of(found: &Discovery) -> Self {
         let best = found.best(None);
         Self {
@@ -194,6 +200,9 @@ mod tests {
             note.starts_with("no GPU is usable, so the model runs on the CPU: ") && note.ends_with("hangs"),
             "{note}"
         );
+        let moved = chosen.clone().on_the_cpu("GPUs do not have it");
+        assert_eq!((moved.choice, moved.refused.len()), (DeviceChoice::Cpu, 2));
+        assert!(moved.notes()[0].ends_with(":1: GPUs do not have it"), "{moved:?}");
         assert!(chosen.notes()[0].contains("refused") && !chosen.notes()[0].contains("CPU"), "{chosen:?}");
         assert!(Device::Cpu.choose().notes().is_empty());
     }

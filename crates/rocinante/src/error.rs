@@ -65,8 +65,8 @@ pub enum Error {
     /// The same, where nothing is known against it: it may work later.
     #[error("{0}")]
     ConstraintBusy(String),
-    /// The model makes vectors of texts and writes none.
-    #[error("this model is an encoder: it makes vectors and scores of texts, and writes none")]
+    /// The model computes embeddings and scores only.
+    #[error("this model is an encoder: it computes embeddings and scores, and cannot generate text")]
     Encoder,
     /// The model has no head that scores texts.
     #[error("this model is not a reranker: it has no scoring head")]

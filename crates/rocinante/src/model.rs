@@ -63,11 +63,11 @@ impl Model {
     /// Behind an engine in a process of its own, where its device asks for one.
     #[cfg(unix)]
     fn open_in(process: &EngineProcess, path: &Path, options: &Options) -> Result<Self> {
-        let chosen = options.device.choose();
+        let files = ModelFiles::open(path)?;
+        let chosen = files.choose_device(options.device)?;
         if !process.is_for(chosen.choice) {
             return Self::load_on(&ModelFiles::open_with(path, options)?, options, chosen);
         }
-        let files = ModelFiles::open(path)?;
         let device = chosen.device();
         // The vocabulary is read here meanwhile.
         let (started, tokenizer) = std::thread::scope(|scope| {
@@ -95,7 +95,7 @@ impl Model {
 
     /// Plans, loads, and starts the engine, on a thread of this process.
     pub fn load(files: &ModelFiles, options: &Options) -> Result<Self> {
-        Self::load_on(files, options, options.device.choose())
+        Self::load_on(files, options, files.choose_device(options.device)?)
     }
 
     fn load_on(files: &ModelFiles, options: &Options, device: ChosenDevice) -> Result<Self> {

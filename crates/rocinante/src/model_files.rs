@@ -10,7 +10,7 @@ use ::model::{Config, Model as LoadedModel};
 use text::Tokenizer;
 use weights::Checkpoint;
 
-use crate::device::ChosenDevice;
+use crate::device::{ChosenDevice, Device};
 use crate::load_plan::{self, LoadPlan};
 use crate::options::Options;
 use crate::quantize::convert;
@@ -119,7 +119,20 @@ impl ModelFiles {
 
     /// Decides the device, the context, the steps and the memory; touches no weights.
     pub fn plan(&self, options: &Options) -> Result<LoadPlan> {
-        self.plan_on(options, options.device.choose())
+        self.plan_on(options, self.choose_device(options.device)?)
+    }
+
+    /// As [`Device::choose`], for this model: `auto` takes the CPU for one that GPUs cannot compute yet.
+    pub fn choose_device(&self, device: Device) -> Result<ChosenDevice> {
+        let chosen = device.choose();
+        if device != Device::Auto || chosen.device() == Device::Cpu {
+            return Ok(chosen);
+        }
+        let missing = ::model::missing_on_device(&self.checkpoint, &self.config()?)?;
+        Ok(match missing {
+            Some(what) => chosen.on_the_cpu(&format!("GPUs do not have {what} yet, which this model needs")),
+            None => chosen,
+        })
     }
 
     /// As [`plan`](Self::plan), for a device that was chosen before.

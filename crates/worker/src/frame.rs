@@ -17,7 +17,7 @@ pub enum FrameError {
     /// The other end is gone, after a whole frame.
     #[error("the connection was closed")]
     Closed,
-    #[error("no word within the time limit")]
+    #[error("no message within the time limit")]
     TimedOut,
     #[error("a frame of {n_bytes} bytes is over the limit of {MAX_BYTES}")]
     TooLong { n_bytes: usize },

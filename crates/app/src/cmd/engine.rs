@@ -34,7 +34,7 @@ pub fn in_process_of_its_own(_options: &mut Options, _max_deaths: usize) -> Resu
 
 /// The same for GPUs only, for one answer at a terminal: what happens to the process is told on standard error.
 #[cfg(unix)]
-pub fn in_process_for_gpus(options: &mut Options) -> Result<()> {
+pub fn in_own_process_for_gpus(options: &mut Options) -> Result<()> {
     use rocinante::EngineNotice;
     /// A GPU that fails so often in ten minutes will not do better.
     const MAX_DEATHS: usize = 3;
@@ -52,6 +52,6 @@ pub fn in_process_for_gpus(options: &mut Options) -> Result<()> {
 }
 
 #[cfg(not(unix))]
-pub fn in_process_for_gpus(_options: &mut Options) -> Result<()> {
+pub fn in_own_process_for_gpus(_options: &mut Options) -> Result<()> {
     Ok(())
 }

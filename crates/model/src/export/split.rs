@@ -48,13 +48,13 @@ pub fn pieces(config: &Config, stem: &str, suffix: &str, source: &Tensor) -> Res
             };
             expect(source, shape)?;
             let piece = |stem: &'static str, which: usize| {
-                let in_rows = |expert| Cut::in_turns(expert, which, n_ff);
-                let turned = |expert| Cut::in_turns_turned(expert, which, n_embd);
+                let in_rows = |expert| Cut::alternating(expert, which, n_ff);
+                let transposed = |expert| Cut::alternating_transposed(expert, which, n_embd);
                 if is_bias {
                     let cuts = (0..n).map(in_rows).collect();
                     return Piece { stem, cuts, shape: vec![n, n_ff], rows: Rows::OfNumbers };
                 }
-                let cuts = (0..n).map(|expert| if is_packed { in_rows(expert) } else { turned(expert) }).collect();
+                let cuts = (0..n).map(|expert| if is_packed { in_rows(expert) } else { transposed(expert) }).collect();
                 Piece::matrices(stem, cuts, vec![n, n_ff, n_embd])
             };
             Some(vec![piece("ffn_gate_exps", 0), piece("ffn_up_exps", 1)])
@@ -63,7 +63,7 @@ pub fn pieces(config: &Config, stem: &str, suffix: &str, source: &Tensor) -> Res
         ("ffn_down_exps", "weight", _, Some(experts)) if source.shape.len() == 3 && !is_packed => {
             let (n, n_ff) = (experts.n, experts.n_ff);
             expect(source, &[n, n_ff, n_embd])?;
-            let cuts = (0..n).map(|expert| Cut::turned(expert * n_ff, n_ff)).collect();
+            let cuts = (0..n).map(|expert| Cut::transposed(expert * n_ff, n_ff)).collect();
             Some(vec![Piece::matrices("ffn_down_exps", cuts, vec![n, n_embd, n_ff])])
         }
         _ => None,
@@ -78,8 +78,8 @@ impl Piece {
     pub fn tensor(self, name: String, source: &Tensor) -> Result<Tensor, Error> {
         let (from, bytes) = (source.dtype, source.bytes.clone());
         let is_bias = self.rows == Rows::OfNumbers;
-        // Packed rows cannot be turned as they are.
-        let is_decoded = from.block_len() > 1 && self.cuts.iter().any(|cut| cut.turned.is_some());
+        // Packed rows cannot be transposed as they are.
+        let is_decoded = from.block_len() > 1 && self.cuts.iter().any(|cut| cut.transposed.is_some());
         let dtype = if is_bias || is_decoded { Dtype::F32 } else { from };
         let n_rows = if is_bias { source.n_elements() } else { source.n_rows() };
         let n: usize = self.shape.iter().product();

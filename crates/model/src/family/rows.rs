@@ -21,7 +21,7 @@ const LLAMA: Family = Family {
     windows: Windows::All,
     rotation: Rotation::All,
     has_plain_local_rope: false,
-    norms_turned_heads: false,
+    norms_rotated_heads: false,
     is_parallel: false,
     alibi: None,
     multiplies_logits: false,
@@ -36,7 +36,7 @@ const LLAMA: Family = Family {
     kind: FamilyKind::Decoder,
     renames: &[],
     hub_qkv: FusedRows::Apart,
-    hub_turned: &[],
+    hub_transposed: &[],
     hub_gate_alternates: false,
     is_exported: true,
 };
@@ -144,7 +144,7 @@ pub const FAMILIES: &[Family] = &[
         normalizes_experts: false,
         yarn_truncates: false,
         renames: GPT_OSS,
-        hub_turned: &["ffn_gate_up_exps", "ffn_down_exps"],
+        hub_transposed: &["ffn_gate_up_exps", "ffn_down_exps"],
         hub_gate_alternates: true,
         ..HALVES
     },
@@ -189,7 +189,7 @@ pub const FAMILIES: &[Family] = &[
     Family {
         name: "hunyuan-dense",
         hub_types: &["hunyuan_v1_dense"],
-        norms_turned_heads: true,
+        norms_rotated_heads: true,
         renames: HUNYUAN,
         is_exported: false,
         ..HALVES
@@ -197,7 +197,7 @@ pub const FAMILIES: &[Family] = &[
     Family {
         name: "hunyuan-moe",
         hub_types: &["hunyuan_v1_moe"],
-        norms_turned_heads: true,
+        norms_rotated_heads: true,
         renames: HUNYUAN,
         is_exported: false,
         ..HALVES
@@ -241,7 +241,7 @@ pub const FAMILIES: &[Family] = &[
         name: "gpt2",
         hub_types: &["gpt2"],
         learns_positions: true,
-        hub_turned: &["attn_qkv", "attn_output", "ffn_up", "ffn_down"],
+        hub_transposed: &["attn_qkv", "attn_output", "ffn_up", "ffn_down"],
         ..GPT
     },
     Family {
@@ -338,7 +338,7 @@ pub const FAMILIES: &[Family] = &[
         hub_types: &["dbrx"],
         norm: NormKind::Layer,
         renames: DBRX,
-        hub_turned: &["ffn_down_exps"],
+        hub_transposed: &["ffn_down_exps"],
         is_exported: false,
         ..HALVES
     },

@@ -1,4 +1,4 @@
-//! Rope's part of `config.json`: bases, the part of a head that is turned, and how angles are stretched.
+//! Rope's part of `config.json`: bases, the part of a head that is rotated, and how angles are stretched.
 
 use serde_json::Value as Json;
 
@@ -9,7 +9,7 @@ use crate::rope_scaling::{Scaling, Yarn, long_magnitude, mscale};
 pub struct RopeSettings<'a> {
     pub base: Option<f64>,
     pub local_base: Option<f64>,
-    /// The part of a head that is turned.
+    /// The part of a head that is rotated.
     pub part: Option<f64>,
     pub scaling: Option<&'a Json>,
 }

@@ -11,7 +11,7 @@ pub struct Cut {
     pub step: usize,
     pub n: usize,
     /// The rows become columns, and these columns rows.
-    pub turned: Option<Columns>,
+    pub transposed: Option<Columns>,
 }
 
 /// Columns of a tensor: from `first` on in steps, `n` at most.
@@ -33,22 +33,22 @@ impl Columns {
 
 impl Cut {
     pub fn rows(first: usize, len: usize) -> Self {
-        Self { first, len, step: len, n: 1, turned: None }
+        Self { first, len, step: len, n: 1, transposed: None }
     }
 
-    pub fn turned(first: usize, len: usize) -> Self {
-        Self { turned: Some(Columns::ALL), ..Self::rows(first, len) }
+    pub fn transposed(first: usize, len: usize) -> Self {
+        Self { transposed: Some(Columns::ALL), ..Self::rows(first, len) }
     }
 
     /// Some columns of all `n_rows` rows, as rows.
     pub fn columns(n_rows: usize, first: usize, n: usize) -> Self {
-        Self { turned: Some(Columns { first, step: 1, n }), ..Self::rows(0, n_rows) }
+        Self { transposed: Some(Columns { first, step: 1, n }), ..Self::rows(0, n_rows) }
     }
 
     /// Of one head of `kv_b_proj`, which has each head's keys and then its values: the keys, by the compressed vector's
     /// numbers.
     pub fn keys_of(head: usize, mla: &Mla) -> Self {
-        Self::turned(head * (mla.nope_dim + mla.v_dim), mla.nope_dim)
+        Self::transposed(head * (mla.nope_dim + mla.v_dim), mla.nope_dim)
     }
 
     /// As [`Cut::keys_of`], the values.
@@ -57,20 +57,20 @@ impl Cut {
     }
 
     /// Gate (`which` 0) or up (1) of one expert, where safetensors have both in one stack, row by row in turns.
-    pub fn in_turns(expert: usize, which: usize, n_ff: usize) -> Self {
-        Self { first: expert * 2 * n_ff + which, len: 1, step: 2, n: n_ff, turned: None }
+    pub fn alternating(expert: usize, which: usize, n_ff: usize) -> Self {
+        Self { first: expert * 2 * n_ff + which, len: 1, step: 2, n: n_ff, transposed: None }
     }
 
-    /// As [`Cut::in_turns`], of plain numbers, which are kept the other way round.
-    pub fn in_turns_turned(expert: usize, which: usize, n_embd: usize) -> Self {
+    /// As [`Cut::alternating`], of plain numbers, which are kept the other way round.
+    pub fn alternating_transposed(expert: usize, which: usize, n_embd: usize) -> Self {
         let columns = Columns { first: which, step: 2, n: usize::MAX };
-        Self { turned: Some(columns), ..Self::rows(expert * n_embd, n_embd) }
+        Self { transposed: Some(columns), ..Self::rows(expert * n_embd, n_embd) }
     }
 
     /// Gate or up of one expert, where safetensors have both in one stack of `[inputs, gates, ups]`.
-    pub fn half_turned(expert: usize, which: usize, n_embd: usize, n_ff: usize) -> Self {
+    pub fn half_transposed(expert: usize, which: usize, n_embd: usize, n_ff: usize) -> Self {
         let columns = Columns { first: which * n_ff, step: 1, n: n_ff };
-        Self { turned: Some(columns), ..Self::rows(expert * n_embd, n_embd) }
+        Self { transposed: Some(columns), ..Self::rows(expert * n_embd, n_embd) }
     }
 
     pub fn n_rows(&self) -> usize {
@@ -83,7 +83,7 @@ impl Cut {
     }
 
     pub fn is_whole(&self) -> bool {
-        self.turned.is_none() && self.first == 0 && (self.n == 1 || self.step == self.len)
+        self.transposed.is_none() && self.first == 0 && (self.n == 1 || self.step == self.len)
     }
 
     /// The indices it means, in order.
@@ -92,10 +92,10 @@ impl Cut {
         (0..n).flat_map(move |i| (0..len).map(move |j| first + i * step + j))
     }
 
-    /// Those of rows of `row_bytes` each, without decoding them. Numbers of rows to be turned take `number_bytes`.
+    /// Those of rows of `row_bytes` each, without decoding them. Numbers of rows to be transposed take `number_bytes`.
     pub fn pick_bytes(&self, bytes: &[u8], row_bytes: usize, number_bytes: usize) -> Vec<u8> {
         let rows: Vec<&[u8]> = self.picked().map(|row| &bytes[row * row_bytes..][..row_bytes]).collect();
-        let Some(columns) = self.turned else { return rows.concat() };
+        let Some(columns) = self.transposed else { return rows.concat() };
         let columns = columns.of(row_bytes / number_bytes);
         let numbers = columns.flat_map(|col| rows.iter().map(move |row| &row[col * number_bytes..][..number_bytes]));
         let mut out = Vec::new();

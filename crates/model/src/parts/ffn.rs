@@ -68,9 +68,9 @@ impl<'a> List<'a, '_> {
             return self.linear(At::Part(layer_idx, i), name, shape);
         };
         let n = self.config.experts.expect("asked for a mixture only").n;
-        let weight = if self.is_turned(name) && stack.dtype.block_len() == 1 {
+        let weight = if self.is_transposed(name) && stack.dtype.block_len() == 1 {
             self.expect(stack, [n * shape[1], shape[0]])?;
-            self.push(stack, Cut::turned(i * shape[1], shape[1]), shape)?
+            self.push(stack, Cut::transposed(i * shape[1], shape[1]), shape)?
         } else {
             self.expect(stack, [n * shape[0], shape[1]])?;
             self.push(stack, Cut::rows(i * shape[0], shape[0]), shape)?
@@ -87,16 +87,16 @@ impl<'a> List<'a, '_> {
         let bias = self.names.find(at, "ffn_gate_up_exps", "bias");
         let n = self.config.experts.expect("asked for a mixture only").n;
         let alternates = self.names.format == Format::Hub && self.config.family.hub_gate_alternates;
-        let is_turned = self.is_turned("ffn_gate_up_exps") && both.dtype.block_len() == 1;
-        self.expect(both, if is_turned { [n * n_embd, 2 * n_ff] } else { [n * 2 * n_ff, n_embd] })?;
+        let is_transposed = self.is_transposed("ffn_gate_up_exps") && both.dtype.block_len() == 1;
+        self.expect(both, if is_transposed { [n * n_embd, 2 * n_ff] } else { [n * 2 * n_ff, n_embd] })?;
         let mut part = |which: usize| -> Result<Linear, Error> {
             let in_rows = match alternates {
-                true => Cut::in_turns(i, which, n_ff),
+                true => Cut::alternating(i, which, n_ff),
                 false => Cut::rows((2 * i + which) * n_ff, n_ff),
             };
-            let cut = match (is_turned, alternates) {
-                (true, true) => Cut::in_turns_turned(i, which, n_embd),
-                (true, false) => Cut::half_turned(i, which, n_embd, n_ff),
+            let cut = match (is_transposed, alternates) {
+                (true, true) => Cut::alternating_transposed(i, which, n_embd),
+                (true, false) => Cut::half_transposed(i, which, n_embd, n_ff),
                 (false, _) => in_rows,
             };
             let weight = self.push(both, cut, [n_ff, n_embd])?;

@@ -82,19 +82,20 @@ impl<'a> List<'a, '_> {
         let (q_dim, kv_dim, head_dim, n_embd) = (config.q_dim(), config.kv_dim(), config.head_dim, config.n_embd);
         let is_by_head = self.names.format == Format::Hub && config.family.hub_qkv == FusedRows::ByHead;
         let group = q_dim / config.n_kv_heads;
-        let of_heads = |first, len| Cut { first, len, step: group + 2 * head_dim, n: config.n_kv_heads, turned: None };
+        let of_heads =
+            |first, len| Cut { first, len, step: group + 2 * head_dim, n: config.n_kv_heads, transposed: None };
         let cuts = match is_by_head {
             true => [of_heads(0, group), of_heads(group, head_dim), of_heads(group + head_dim, head_dim)],
             false => [Cut::rows(0, q_dim), Cut::rows(q_dim, kv_dim), Cut::rows(q_dim + kv_dim, kv_dim)],
         };
-        let is_turned = self.is_turned("attn_qkv");
+        let is_transposed = self.is_transposed("attn_qkv");
         let shape = [q_dim + 2 * kv_dim, n_embd];
-        self.expect(fused, if is_turned { [shape[1], shape[0]] } else { shape })?;
+        self.expect(fused, if is_transposed { [shape[1], shape[0]] } else { shape })?;
         let bias = self.names.find(at, "attn_qkv", "bias");
         let mut linears = Vec::with_capacity(3);
         for cut in cuts {
             let n = cut.n_rows();
-            let in_file = if is_turned { Cut::columns(n_embd, cut.first, n) } else { cut };
+            let in_file = if is_transposed { Cut::columns(n_embd, cut.first, n) } else { cut };
             let weight = self.push(fused, in_file, [n, n_embd])?;
             let bias = bias.map(|bias| self.floats_of(bias, shape[0], cut, [1, n], 0.0)).transpose()?;
             linears.push(Linear { weight, bias });
@@ -132,7 +133,7 @@ impl<'a> List<'a, '_> {
         };
         let q = self.names.tensor(at, q_name)?;
         self.expect(q, [n_heads * key_dim, q_in])?;
-        let of_heads = |first, len| Cut { first, len, step: key_dim, n: n_heads, turned: None };
+        let of_heads = |first, len| Cut { first, len, step: key_dim, n: n_heads, transposed: None };
         let q_nope = self.push(q, of_heads(0, mla.nope_dim), [n_heads * mla.nope_dim, q_in])?;
         let q_rope = self.push(q, of_heads(mla.nope_dim, n_rot), [n_heads * n_rot, q_in])?;
         let kv_a = self.names.tensor(at, "attn_kv_a_mqa")?;

@@ -51,17 +51,17 @@ impl<'a> List<'a, '_> {
 
     pub(super) fn matrix(&mut self, at: At, name: &str, shape: [usize; 2]) -> Result<TensorId, Error> {
         let source = self.names.tensor(at, name)?;
-        if self.is_turned(name) {
+        if self.is_transposed(name) {
             self.expect(source, [shape[1], shape[0]])?;
-            return self.push(source, Cut::turned(0, shape[1]), shape);
+            return self.push(source, Cut::transposed(0, shape[1]), shape);
         }
         self.expect(source, shape)?;
         self.push(source, Cut::rows(0, shape[0]), shape)
     }
 
     /// Whether the checkpoint keeps a tensor of that name as `[inputs, outputs]`.
-    pub(super) fn is_turned(&self, name: &str) -> bool {
-        self.names.format == Format::Hub && self.config.family.hub_turned.contains(&name)
+    pub(super) fn is_transposed(&self, name: &str) -> bool {
+        self.names.format == Format::Hub && self.config.family.hub_transposed.contains(&name)
     }
 
     pub(super) fn norm(&mut self, at: At, name: &str, len: usize) -> Result<Norm, Error> {
@@ -134,8 +134,8 @@ impl<'a> List<'a, '_> {
         if cut.end() > n_rows {
             return Err(failed(format!("{:?} has no rows {}..{}", source.shape, cut.first, cut.end())));
         }
-        // Packed rows cannot be turned as they are.
-        let dtype = match cut.turned {
+        // Packed rows cannot be transposed as they are.
+        let dtype = match cut.transposed {
             Some(_) if source.dtype.block_len() > 1 => Dtype::F32,
             _ => source.dtype,
         };

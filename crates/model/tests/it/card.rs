@@ -150,8 +150,8 @@ fn families_equal_transformers_on_a_device() {
             let options = LoadOptions { kv_type: KvType::F32, n_blocks: 8, max_batch_tokens: 64, ..options(device) };
             let mut model = match Model::load(&checkpoint, options) {
                 Ok(model) => model,
-                Err(model::Error::NotOnDevice { op, .. }) => {
-                    ran.insert(name, format!("no: {op}"));
+                Err(model::Error::NotOnDevice { what }) => {
+                    ran.insert(name, format!("no: {what}"));
                     continue;
                 }
                 Err(error) => panic!("{name} {form}: {error}"),

@@ -25,7 +25,7 @@ const MIN_PART_STEPS: usize = 2;
 const MAX_PARTS: usize = 16;
 const HALF_BYTES: usize = 2;
 /// Up to so many, `matmul_mma` wastes less of the units.
-const FEW_ROWS: usize = 32;
+const MATMUL_MMA_ROWS: usize = 32;
 /// Rows of x of a block, in the order of [`WideKernels::multiply`].
 const BLOCK_ROWS: [usize; 2] = [64, 128];
 
@@ -91,7 +91,7 @@ pub(super) fn n_bytes([n_rows, n_in]: [usize; 2]) -> usize {
 /// rows whose bits must not depend on the batch stay there.
 pub(super) fn takes(gpu: &Gpu, n_rows: usize) -> bool {
     let is_free = gpu.kernels.numerics() == Numerics::Fastest;
-    n_rows > FEW_ROWS && is_free && gpu.kernels.device().has_wgmma()
+    n_rows > MATMUL_MMA_ROWS && is_free && gpu.kernels.device().has_wgmma()
 }
 
 pub(super) fn launch(gpu: &Gpu, left: DeviceLeft, products: &mut [Product]) -> Result<(), Error> {
