@@ -25,7 +25,8 @@ impl Memory {
     }
 }
 
-/// Types in the order in which they are taken for a model of usual size; later ones are smaller or odd.
+/// Types in order of preference for a model of usual size: four bits, then fewer, then more. The first that the
+/// repository has and memory holds is taken, else the smallest. A type that is not listed must be named by the user.
 const USUAL: &[&str] = &[
     "Q4_K_M", "MXFP4", "Q4_K_S", "Q4_1", "Q4_0", "IQ4_XS", "Q3_K_M", "Q3_K_S", "IQ3_XXS", "Q2_K", "IQ2_XXS", "Q5_K_M",
     "Q6_K", "Q8_0", "F16", "BF16", "F32",

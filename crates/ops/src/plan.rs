@@ -1,7 +1,10 @@
-//! Which kernel multiplies. This is the one place where that is decided, for CPUs and for GPUs: the ops ask once, and
-//! what they launch and whether a norm or a gate is computed on the way in follow from the answer. The decision depends
-//! on nothing else: types, shapes, the machine and who decides the order of sums go in, a [`ProductPlan`] comes out. A
-//! mixture's experts are planned by their own ops (`gpu/grouped.rs`, `cpu/groups.rs`).
+//! Which kernel multiplies, for CPUs and for GPUs: the ops ask once, and what they launch and whether a norm or a gate
+//! is computed on the way in follow from the answer. The decision depends on nothing else: types, shapes, the machine
+//! and who decides the order of sums go in, a [`ProductPlan`] comes out.
+//!
+//! Two decisions are made elsewhere. On Hopper, `gpu/mma.rs` hands [`ProductKernel::Mma`] products of packed weights
+//! with more than 32 rows to `matmul_wide` (`wide::takes`), unless rows must not matter. A mixture's experts are
+//! planned by their own ops (`gpu/grouped.rs`, `cpu/groups.rs`).
 //!
 //! With [`Numerics::RowInvariant`] every number of rows gets a kernel of one and the same [`SumOrder`].
 
@@ -48,7 +51,8 @@ pub(crate) enum ProductKernel {
     Bytes,
     /// GPU: few rows, weights as stored, activations in 16 bits (packed weights) or f32 (plain numbers).
     Matvec,
-    /// GPU: some to a few hundred rows on NVIDIA's matrix units, weights as stored.
+    /// GPU: the rows that the chip's tuning says (`mma_from` to `mma_to`; sm_90: 4 to 1,024) on NVIDIA's matrix units,
+    /// weights as stored.
     Mma,
     /// GPU: the vendor's BLAS library on decoded weights.
     Blas,
@@ -366,7 +370,8 @@ mod tests {
         Machine::Gpu(ProductChip { tuning, has_mma, has_matrix_units, blas, activation_bytes: 1 << 30 })
     }
 
-    /// `+`: a norm or a gate is computed on the way in. The columns are [`ROWS`].
+    /// `+`: a norm or a gate is computed on the way in. The columns are [`ROWS`]. On sm_90, `Mma` of packed weights is
+    /// launched as `matmul_wide` from 33 rows on (`gpu/wide.rs`), which is not shown here.
     #[test]
     fn the_table() {
         let all = BlasTypes { is_there: true, halves: true, floats: true };

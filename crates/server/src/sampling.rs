@@ -1,5 +1,5 @@
-//! The settings of a generation that the API families share, checked once: ranges as OpenAI documents them, with the
-//! field's name in the error, before anything is computed.
+//! The settings of a generation that the API families share. They are checked once, before anything is computed, and an
+//! error has the field's name. Ranges are wider than OpenAI documents; a temperature may be up to 100.
 
 use super::error::{ApiError, Result};
 use super::loaded::Loaded;

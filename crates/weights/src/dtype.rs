@@ -1,5 +1,7 @@
 //! The element types weights come in, as block layouts: how many elements a block holds and how many bytes it takes.
-//! Numbers and names are ggml's. What the bits inside a block mean is known to `ops` (`formats/`, `encode/`).
+//! Numbers and names are ggml's; a format that ggml lacks, such as GPTQ, has no row here and is converted to one of
+//! these types while it is read (`safetensors/packed/`). What the bits inside a block mean is known to `ops`
+//! (`formats/`, `encode/`).
 //!
 //! `Dtype` is what this engine computes with; `ggml_layout` also knows the two types ggml keeps for its own sums (Q8_1,
 //! Q8_K), so that an error can call them by name.

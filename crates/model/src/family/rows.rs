@@ -1,4 +1,5 @@
-//! The rows themselves. One family that differs little from another is written as that one with what differs.
+//! The table of families. A family that is close to another is written as that one with the fields that differ
+//! (`..LLAMA`).
 
 use ops::{Activation, Gating, NormKind, Pairing};
 

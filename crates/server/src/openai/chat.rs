@@ -59,7 +59,7 @@ pub struct ChatRequest {
     pub metadata: Option<Map<String, Value>>,
     #[serde(default)]
     pub modalities: Option<Vec<String>>,
-    /// What tools were before.
+    /// The deprecated predecessor of `tools`.
     #[serde(default)]
     pub functions: Option<Vec<Value>>,
     #[serde(default)]
@@ -161,7 +161,7 @@ impl Frame {
     }
 }
 
-/// What would be asked in vain is refused, not passed over.
+/// Rejects fields that would have no effect.
 fn check_offered(body: &ChatRequest) -> Result<()> {
     check_metadata(body.metadata.as_ref().unwrap_or(&Map::new()))?;
     if body.modalities.iter().flatten().any(|kind| kind != "text") {

@@ -1,5 +1,5 @@
-//! What chat and completions are asked alike. A body is read once for each part, so that a mistake in any
-//! field is still told with the field's name, which one struct inside another would lose.
+//! The fields that chat and completion requests share, and the extractor that reads them. A body is parsed once for
+//! each part: one struct inside another (`serde(flatten)`) would lose the field's name in errors.
 
 use super::response_format::Guide;
 use crate::error::{ApiError, Result};
