@@ -64,6 +64,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Ask a model once, or chat with it
+    #[command(alias = "chat")]
     Run(cmd::run::Args),
     /// Serve models over HTTP
     Serve(cmd::serve::Args),
@@ -76,6 +77,7 @@ enum Command {
     /// List downloaded models
     List(cmd::list::Args),
     /// Remove downloaded models
+    #[command(alias = "remove")]
     Rm(cmd::rm::Args),
     /// Give a model another name
     Cp(cmd::cp::Args),

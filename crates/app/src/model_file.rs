@@ -97,9 +97,7 @@ fn hint(error: &Error) -> Option<String> {
             "`roci doctor` tests the GPU; `--device cpu` runs without it"
         }
         Error::NoProfile => "`roci devices` shows what can compute here; --device chooses",
-        Error::NoScores => {
-            "use a reranker, for example bge-reranker-v2-m3; `roci embed` computes embeddings with any model"
-        }
+        Error::NoScores => "use a reranker, for example bge-reranker; `roci embed` computes embeddings with any model",
         Error::Encoder => "`roci embed` computes embeddings, `roci rerank` ranks texts",
         Error::Importance { .. } => "an importance matrix is made by `roci imatrix` or llama.cpp's llama-imatrix",
         Error::Engine(engine::Error::ContextTooSmall { .. } | engine::Error::StepTooSmall { .. }) => {

@@ -358,7 +358,10 @@ fn sample_failed(error: SampleError) -> Ending {
 }
 
 fn constraint_failed(text: String) -> Ending {
-    Ending::Failed(FailureKind::Constraint, format!("the constraint failed: {text}"))
+    // What is wrong with the constraint itself says so.
+    let is_told = text.starts_with("the constraint ");
+    let text = if is_told { text } else { format!("the constraint failed: {text}") };
+    Ending::Failed(FailureKind::Constraint, text)
 }
 
 impl Vector {

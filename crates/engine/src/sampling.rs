@@ -210,7 +210,7 @@ impl Stage {
         for name in text.split([';', ',']).filter(|name| !name.trim().is_empty()) {
             let names = || Self::DEFAULT_ORDER.map(Self::name).join(";");
             let stage =
-                Self::from_name(name).ok_or_else(|| format!("`{}` is no stage (all: {})", name.trim(), names()))?;
+                Self::from_name(name).ok_or_else(|| format!("unknown stage `{}` (known: {})", name.trim(), names()))?;
             if order.contains(&stage) {
                 return Err(format!("`{}` stands twice", stage.name()));
             }
@@ -231,7 +231,9 @@ mod tests {
         assert_eq!(Stage::parse_order("temperature, top-k").unwrap(), [Stage::Temperature, Stage::TopK]);
         assert_eq!(Stage::parse_order("").unwrap(), []);
         assert!(
-            Stage::parse_order("top_k;nonsense").unwrap_err().starts_with("`nonsense` is no stage (all: penalties;")
+            Stage::parse_order("top_k;nonsense")
+                .unwrap_err()
+                .starts_with("unknown stage `nonsense` (known: penalties;")
         );
         assert_eq!(Stage::parse_order("top_k;top_k").unwrap_err(), "`top_k` stands twice");
     }

@@ -291,8 +291,13 @@ fn parse_noting<T: DeserializeOwned>(bytes: &[u8], note: &mut dyn FnMut(String))
     Ok(value)
 }
 
-/// What serde says, without Rust's names for numbers.
+/// What serde says, without Rust's names.
 fn in_words(text: &str) -> String {
+    let text = text.replace("expected a sequence", "expected a list").replace("expected a map", "expected an object");
+    if let Some((before, after)) = text.split_once("expected struct ") {
+        let place = after.find(" at line").map_or("", |at| &after[at..]);
+        return format!("{before}expected an object{place}");
+    }
     let word = |word: &str| match word {
         "f32" | "f64" => "a number".to_owned(),
         "i32" | "i64" | "isize" => "a whole number".to_owned(),
@@ -304,7 +309,7 @@ fn in_words(text: &str) -> String {
             let end = after.find(' ').unwrap_or(after.len());
             format!("{before}expected {}{}", word(&after[..end]), &after[end..])
         }
-        None => text.to_owned(),
+        None => text,
     }
 }
 
@@ -333,6 +338,11 @@ mod tests {
             r#"{"n": -1}"#,
             &format!("`n`: invalid value: integer `-1`, expected a whole number from 0 {at} 8"),
             Some("n"),
+        );
+        check(
+            "[]",
+            &format!("the request's body is not what was expected: invalid length 0, expected an object {at} 2"),
+            None,
         );
         check("{}}", &format!("the request's body is not valid JSON: trailing characters {at} 3"), None);
         check(r#"{"n": "#, &format!("the request's body is not valid JSON: EOF while parsing a value {at} 6"), None);

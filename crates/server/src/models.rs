@@ -133,7 +133,9 @@ impl Registry {
                 Err(ApiError::bad(text).code("model_not_found").param("model"))
             }
             (None, []) => {
-                let text = format!("there is no model `{name}` here, and no other; `roci pull NAME` fetches one");
+                let text = format!(
+                    "there is no model `{name}`, and no other model is here either; `roci pull NAME` downloads one"
+                );
                 Err(ApiError::not_found(text).code("model_not_found").param("model"))
             }
             _ => {

@@ -33,7 +33,7 @@ pub struct RerankRequest {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text, or an object with a `text`")]
 pub enum Document {
     Text(String),
     Object { text: String },

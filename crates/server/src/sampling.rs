@@ -298,7 +298,7 @@ pub fn check_n(n: Option<u32>) -> Result<usize> {
 
 /// Texts that end an answer, alone or as a list.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
 pub enum Stop {
     #[default]
     None,

@@ -50,7 +50,7 @@ pub struct Tokenized {
 }
 
 #[derive(Debug, Serialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a list of token ids or of pieces")]
 enum Tokens {
     Ids(Vec<u32>),
     Pieces(Vec<Piece>),
@@ -64,7 +64,7 @@ struct Piece {
 
 /// A token's text; its bytes, where they are no text of their own.
 #[derive(Debug, Serialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text, or a list of bytes")]
 enum Text {
     Whole(String),
     Bytes(Vec<u8>),

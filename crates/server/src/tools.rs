@@ -63,9 +63,10 @@ pub fn shape_constraint(model: &Loaded, shape: &Shape) -> Result<Option<Constrai
         Shape::Grammar(grammar) => Constraint::grammar(grammar),
     };
     model.check(&constraint).map_err(|error| match error {
-        rocinante::Error::Constraint(text) => {
-            ApiError::bad(format!("this constraint cannot be used: {text}")).param("response_format")
-        }
+        rocinante::Error::Constraint(text) => match shape {
+            Shape::Json | Shape::Schema(_) => ApiError::bad(text).param("response_format"),
+            _ => ApiError::bad(text),
+        },
         error => error.into(),
     })?;
     Ok(Some(constraint))

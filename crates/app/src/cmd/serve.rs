@@ -33,7 +33,7 @@ const EXAMPLES: &str = "\
 Examples:
   roci serve                               what was pulled, and known names on demand
   roci serve smollm2                       open http://127.0.0.1:8080; programs use /v1
-  roci serve chat=a.gguf code=b.gguf       two models by name, loaded on first use
+  roci serve chat=a.gguf code=b.gguf       two models by name; the second is loaded on first use
   roci key new --name alice --file keys    create a key, then require it:
   roci serve smollm2 --api-key-file keys --host 0.0.0.0
   roci serve --config roci.toml            settings from a file (flags without dashes)

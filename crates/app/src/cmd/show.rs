@@ -38,7 +38,7 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<()> {
-    let found = store::resolve_named(&args.model)?;
+    let found = store::find_named(&args.model)?;
     let named = found.named.unwrap_or_else(|| Named { file: found.path.clone(), ..Named::default() });
     let files = model_file::open(&found.path)?;
     let metadata = files.checkpoint().metadata();
@@ -52,11 +52,11 @@ pub fn main(args: &Args) -> Result<()> {
     } else if args.parameters {
         write_parameters(&mut out, &named, "")?;
     } else if args.system {
-        writeln!(out, "{}", named.system.context("it has no system prompt of its own")?)?;
+        writeln!(out, "{}", named.system.context("this model has no system prompt")?)?;
     } else if args.template {
-        writeln!(out, "{}", template.context("it has no chat template")?)?;
+        writeln!(out, "{}", template.context("this model has no chat template")?)?;
     } else if args.license {
-        writeln!(out, "{}", license.context("it does not say its license")?)?;
+        writeln!(out, "{}", license.context("this model does not say its license")?)?;
     } else {
         let info = files.info().map_err(|error| model_file::hinted(&found.path, error))?;
         let architecture = &info.architecture;

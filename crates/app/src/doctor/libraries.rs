@@ -10,6 +10,9 @@ use super::{Finding, Severity};
 /// Chips that HIP's compiler knows from 6.4 on; docs/user/amd.md has the whole table.
 const FROM_HIP_6: &[&str] = &["gfx950", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1152", "gfx1200", "gfx1201"];
 
+/// Those that it knows from 5.7 on.
+const FROM_HIP_5_7: &[&str] = &["gfx942", "gfx1100", "gfx1151"];
+
 /// Where distributions keep libraries; AMD's own packages add /opt/rocm.
 const FOLDERS: &[&str] =
     &["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib", "/lib64"];
@@ -17,8 +20,8 @@ const FOLDERS: &[&str] =
 pub fn check(system: &System, vendor: Vendor, cards: &[Card]) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(releases(system, vendor));
-    findings.push(needed(system, vendor, "driver", &driver_names(vendor)));
-    findings.push(needed(system, vendor, "run-time compiler", &compiler_names(vendor)));
+    findings.push(needed(system, vendor, cards, "driver", &driver_names(vendor)));
+    findings.push(needed(system, vendor, cards, "run-time compiler", &compiler_names(vendor)));
     if vendor == Vendor::Amd {
         findings.extend(cards.iter().filter_map(|card| too_old(system, card)));
     }
@@ -41,11 +44,11 @@ fn compiler_names(vendor: Vendor) -> Vec<&'static str> {
     )
 }
 
-fn needed(system: &System, vendor: Vendor, role: &str, names: &[&str]) -> Finding {
+fn needed(system: &System, vendor: Vendor, cards: &[Card], role: &str, names: &[&str]) -> Finding {
     match find(system, vendor, names) {
         Some(path) => Finding::good(format!("{role}: {path}")),
         None => Finding::new(Severity::Problem, format!("no {vendor} {role} library ({})", names.join(", ")))
-            .fix(remedy(system, vendor, role)),
+            .fix(remedy(system, vendor, cards, role)),
     }
 }
 
@@ -59,19 +62,26 @@ fn too_old(system: &System, card: &Card) -> Option<Finding> {
             Severity::Problem,
             format!("HIP {major} does not compile for {arch}, which needs HIP 6.4 or newer"),
         )
-        .fix("install a newer one, for example rocm-hip-runtime from AMD's own repository")
+        .fix(FROM_AMD)
     })
 }
 
-/// The package that brings the library on this distribution.
-fn remedy(system: &System, vendor: Vendor, role: &str) -> String {
+const FROM_AMD: &str =
+    "install hip-runtime-amd from AMD's own repository; docs/user/amd.md says which version a card needs";
+
+/// The package that brings the library on this distribution, where what it brings knows these cards.
+fn remedy(system: &System, vendor: Vendor, cards: &[Card], role: &str) -> String {
     let os = system.read("/etc/os-release").unwrap_or_default();
+    let is_any =
+        |archs: &[&str]| cards.iter().any(|card| card.arch.as_deref().is_some_and(|arch| archs.contains(&arch)));
+    // Debian 12 has HIP 5.2, Debian 13 has 5.7.
+    let is_bookworm = os.lines().any(|line| line.replace('"', "") == "VERSION_ID=12");
+    let is_newer_than_debian = is_any(FROM_HIP_6) || is_bookworm && is_any(FROM_HIP_5_7);
     let is = |name: &str| os.lines().any(|line| line.starts_with("ID") && line.contains(name));
     let is_driver = role == "driver";
     let package = match vendor {
-        Vendor::Amd if is("ubuntu") || is("debian") => {
-            "sudo apt install libamdhip64-5, or rocm-hip-runtime from AMD's own repository"
-        }
+        Vendor::Amd if is("ubuntu") || is("debian") && is_newer_than_debian => FROM_AMD,
+        Vendor::Amd if is("debian") => "sudo apt install libamdhip64-5",
         Vendor::Amd if is("fedora") => "sudo dnf install rocm-hip",
         Vendor::Amd if is("arch") => "sudo pacman -S hip-runtime-amd",
         Vendor::Amd if is("suse") => "sudo zypper install rocm-hip",

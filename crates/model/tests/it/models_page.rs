@@ -1,6 +1,7 @@
 //! Writes `docs/user/models.md`: every family in every file format and weight type, run here, and what the records of
 //! GPU runs say. `ROCI_WRITE_DOCS=1` writes the page; without it the test fails if the page says something else.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -57,8 +58,8 @@ const GPU_COLUMNS: &str = "\
 const HEAD: &str = "\
 # Models
 
-This page is written by a test (`models_page` in `crates/model`), which ran every cell that it does not take from the
-record of a GPU. Adding a family is adding a row of data and a map of names; there is no file per model.
+The model families that `roci` runs. Each was compared with transformers; the test that writes this page (`models_page` in
+`crates/model`) ran every cell. Families of vision models run their text part only.
 
 - **safetensors**, **GGUF**: a tiny random checkpoint of the family, made with transformers
   (`scripts/make_families.py`), gives the logits (encoders: hidden states; rerankers: scores) that transformers computes
@@ -66,12 +67,12 @@ record of a GPU. Adding a family is adding a row of data and a map of names; the
 - **weight types**: how many of the types below the family was run in, each against f32 arithmetic on the same weights. A
   row of weights that does not fill the blocks of a type is Q8_0, as in other programs.
 
-A model with an op that a GPU does not have is refused before it is loaded, and runs with `--device cpu`.
+Models with compressed attention (MLA), experts chosen by groups, more than 1,024 experts or heads wider than 256 run on
+the CPU only, and `--device auto` takes it for them.
 
 Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe` and XLM-RoBERTa is `bert` in
-GGUF. `roci quantize` does not yet write GGUF files of families that joined after stablelm. RoPE scaling: linear, dynamic (each token
-is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE (the context length decides which of its lists is
-used).
+GGUF. RoPE scaling: linear, dynamic (each token is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE
+(the context length decides which of its lists is used).
 
 Real weights are tested too, against llama.cpp's tokens and log-probabilities: SmolLM2 135M (llama), Gemma 3 270M, and with
 `./check --all` TinyLlama 1.1B (llama, IQ2_XXS) and Qwen2.5-Coder 1.5B.
@@ -88,6 +89,17 @@ fn every_family_and_type_and_the_page_says_so() {
     }
     let list: Vec<&str> = types.iter().map(|dtype| dtype.name()).collect();
     write_wrapped(&mut page, &format!("The {} weight types: {}.", list.len(), list.join(", ")));
+    let unwritten: BTreeSet<&str> = model::FAMILIES
+        .iter()
+        .filter(|family| !family.is_exported)
+        .flat_map(|family| family.hub_types)
+        .copied()
+        .collect();
+    let unwritten: Vec<&str> = unwritten.into_iter().collect();
+    page.push('\n');
+    let text =
+        "`roci quantize` does not yet write GGUF files from safetensors of these (by the `model_type` of config.json)";
+    write_wrapped(&mut page, &format!("{text}: {}.", unwritten.join(", ")));
     for record in &records {
         writeln!(page, "\n`{}`: {}.", record.arch, record.device).unwrap();
     }

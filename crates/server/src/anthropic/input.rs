@@ -12,7 +12,7 @@ pub struct InputMessage {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text or a list of content blocks")]
 pub enum Content {
     Text(String),
     Blocks(Vec<Block>),

@@ -44,7 +44,7 @@ pub struct CompletionRequest {
 
 /// Text or tokens, one or several.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text, a list of texts, a list of token ids, or a list of such lists")]
 pub enum Prompt {
     Text(String),
     Tokens(Vec<u32>),

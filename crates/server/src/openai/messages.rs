@@ -21,7 +21,7 @@ pub struct ChatMessage {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text or a list of content parts")]
 pub enum Content {
     Text(String),
     Parts(Vec<Part>),

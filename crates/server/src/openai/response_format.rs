@@ -84,7 +84,7 @@ impl ResponseFormat {
                 None => Err(ApiError::bad("`grammar` needs a `grammar`").param(param)),
             },
             kind => {
-                let text = format!("`{kind}` is no format: text, json_object, json_schema, grammar");
+                let text = format!("unknown format `{kind}`: expected text, json_object, json_schema, grammar");
                 Err(ApiError::bad(text).param(param))
             }
         }

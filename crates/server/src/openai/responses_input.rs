@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use text::Message;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text or a list of items")]
 pub enum Input {
     Text(String),
     Items(Vec<Item>),
