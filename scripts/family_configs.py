@@ -1,5 +1,5 @@
 """The tiny configuration of every model family: what `make_families.py` builds, and what llama.cpp's converter wants to
-read besides what transformers writes."""
+read besides what transformers writes. Long, because it is one table."""
 
 import transformers as tf
 

@@ -1,5 +1,6 @@
 //! What the next step computes, and who waits. Pure: no clock, no thread, no randomness, no model; the same calls give
-//! the same plans, so a seeded simulation can drive it.
+//! the same plans, so a seeded simulation can drive it. A little longer than other files, because who goes first, who
+//! grows and who is preempted are one policy and are read together.
 //!
 //! Order is by [`Rank`]: priority, then turns, then arrival. Time is counted in turns (start-time fair queueing): it
 //! stands at the turn of whoever was admitted last, a newcomer takes that turn, and each further request of its group

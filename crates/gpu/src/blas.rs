@@ -105,16 +105,24 @@ pub enum FactorLayout {
 
 /// C [m, n] = A B, all row-major, `batch` times over, each at its stride in elements (0: the same again).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "the sentence above names them all")]
 pub struct GemmShape {
+    /// Rows of A and C.
     pub m: usize,
+    /// Columns of B and C.
     pub n: usize,
+    /// Columns of A and rows of B.
     pub k: usize,
+    /// How A lies in memory.
     pub a: FactorLayout,
+    /// How B lies in memory.
     pub b: FactorLayout,
+    /// How many products.
     pub batch: usize,
+    /// Elements from one A to the next.
     pub stride_a: usize,
+    /// Elements from one B to the next.
     pub stride_b: usize,
+    /// Elements from one C to the next.
     pub stride_c: usize,
 }
 
@@ -128,10 +136,12 @@ impl GemmShape {
 
 /// How a product meets what is there: C = scale * A B + keep * C, C's rows `row_step` elements apart.
 #[derive(Clone, Copy, PartialEq, Debug)]
-#[allow(missing_docs, reason = "the sentence above names them all")]
 pub struct Finish {
+    /// What the product is multiplied by.
     pub scale: f32,
+    /// What the old C is multiplied by; with 0 it is not read.
     pub keep: f32,
+    /// Elements from a row of C to the next.
     pub row_step: usize,
 }
 

@@ -40,9 +40,10 @@ pub enum Bound {
 
 /// System memory that amdgpu may map for the GPU, as sysfs reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Gtt {
+    /// The limit that the driver was given.
     pub total_bytes: usize,
+    /// What all processes have mapped of it.
     pub used_bytes: usize,
 }
 

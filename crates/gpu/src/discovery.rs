@@ -41,14 +41,20 @@ pub struct Probe {
 
 /// A GPU that the driver reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "as in `Properties`")]
 pub struct FoundGpu {
+    /// Whose driver reports it.
     pub vendor: Vendor,
+    /// Which of that driver's devices.
     pub ordinal: u32,
+    /// The card's name, as the driver has it.
     pub name: String,
+    /// What kernels are compiled for: `gfx1100`, `sm_90`.
     pub arch: String,
+    /// All of its memory, used or not.
     pub memory_bytes: usize,
+    /// Whether it shares the system's memory.
     pub is_integrated: bool,
+    /// Its address on the PCI bus.
     pub pci: String,
     /// The driver's generation: `HIP 7.2`, `CUDA 12.9`.
     pub driver: String,

@@ -36,17 +36,26 @@ pub struct Matrix {
 
 /// C [m, n] = alpha A [m, k] B [k, n] + beta C, `batch` times.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the sentence above names them all")]
 pub struct Product {
+    /// The type of A, B and C.
     pub number: Number,
+    /// Rows of A and C.
     pub m: i32,
+    /// Columns of B and C.
     pub n: i32,
+    /// Columns of A and rows of B.
     pub k: i32,
+    /// How many products.
     pub batch: i32,
+    /// What the product is multiplied by.
     pub alpha: f64,
+    /// What the old C is multiplied by.
     pub beta: f64,
+    /// The left factor.
     pub a: Matrix,
+    /// The right factor.
     pub b: Matrix,
+    /// The result.
     pub c: Matrix,
 }
 

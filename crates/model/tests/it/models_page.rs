@@ -68,7 +68,7 @@ The model families that `roci` runs. Each was compared with transformers; the te
   row of weights that does not fill the blocks of a type is Q8_0, as in other programs.
 
 Models with compressed attention (MLA), experts chosen by groups, more than 1,024 experts or heads wider than 256 run on
-the CPU only, and `--device auto` takes it for them.
+the CPU only; `--device auto` chooses it for them.
 
 Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe` and XLM-RoBERTa is `bert` in
 GGUF. RoPE scaling: linear, dynamic (each token is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE
