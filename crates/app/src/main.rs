@@ -52,7 +52,7 @@ Settings for every command can be kept in ~/.config/roci/config.toml, a section 
 
 /// Runs large language models on this machine.
 #[derive(Parser)]
-#[command(name = "roci", version, after_help = EXAMPLES, max_term_width = 100, args_override_self = true)]
+#[command(name = "roci", version, after_help = EXAMPLES, max_term_width = help::MAX_WIDTH, args_override_self = true)]
 struct Cli {
     /// Print nothing but results and errors
     #[arg(short, long, global = true)]
@@ -129,7 +129,15 @@ fn main() -> ExitCode {
     server::constraint_probe::answer_if_asked();
     let command = help::grouped(Cli::command());
     let cli = match config::with_settings(&command, config::typed()) {
-        Ok(arguments) => Cli::from_arg_matches(&command.get_matches_from(arguments)).unwrap_or_else(|e| e.exit()),
+        Ok(arguments) => match command.try_get_matches_from(arguments) {
+            Ok(matches) => Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()),
+            Err(error) if error.kind() == clap::error::ErrorKind::MissingSubcommand => {
+                // clap's own list would name the commands that are hidden.
+                report::error(&help::no_command());
+                return ExitCode::from(2);
+            }
+            Err(error) => error.exit(),
+        },
         Err(error) => {
             report::error(&error);
             return ExitCode::FAILURE;

@@ -1,8 +1,8 @@
 //! Arguments that several commands share, spelled the same everywhere.
 
-use crate::report;
+use crate::report::{self, HintExt};
 use crate::sampling_args::SamplingArgs;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use rocinante::quantize::Mix;
 use rocinante::{Device, Options, Workload, n_cores};
@@ -15,6 +15,14 @@ pub enum ReportFormat {
     #[default]
     Text,
     Json,
+}
+
+/// `-q -v` cannot both be meant.
+pub fn check_loudness(is_verbose: bool) -> Result<()> {
+    match is_verbose && report::is_quiet() {
+        true => Err(anyhow!("--quiet and --verbose contradict each other")).hint("leave one of them out"),
+        false => Ok(()),
+    }
 }
 
 /// A device as it is typed.

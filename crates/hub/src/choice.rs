@@ -4,6 +4,7 @@
 use crate::hint::HintExt;
 use anyhow::{Result, anyhow};
 use rocinante::human_bytes;
+use std::fmt;
 
 /// Memory that a model may fill.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +36,50 @@ const USUAL: &[&str] = &[
 const SMALL: &[&str] = &["Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "F16", "BF16", "F32", "Q2_K"];
 /// Billions of parameters below which a model is small.
 const SMALL_BILLIONS: f64 = 2.0;
+
+/// What follows the number of bits in the name of a quantization.
+const SUFFIXES: &[&str] =
+    &["0", "1", "K", "K_S", "K_M", "K_L", "K_XL", "XXS", "XS", "S", "M", "NL", "0_4_4", "0_4_8", "0_8_8", "0_L"];
+/// Types that are not named by their number of bits.
+const UNPACKED: &[&str] = &["F16", "BF16", "F32", "FP16", "FP32", "FP8", "MXFP4", "MXFP4_MOE", "NVFP4"];
+
+/// Whether a word is built as the names of quantizations are: `Q4_K_M`, `IQ2_XXS`, `UD-Q4_K_XL`, `BF16`.
+pub fn is_quantization(word: &str) -> bool {
+    let word = word.to_uppercase();
+    let word = word.strip_prefix("UD-").unwrap_or(&word);
+    let packed =
+        ["IQ", "TQ", "Q"].iter().find_map(|start| word.strip_prefix(start)).and_then(|rest| rest.split_once('_'));
+    let is_packed =
+        packed.is_some_and(|(bits, suffix)| matches!(bits.parse(), Ok(1..=8)) && SUFFIXES.contains(&suffix));
+    is_packed || UNPACKED.contains(&word)
+}
+
+/// A repository has files, but not the one that was asked for.
+#[derive(Debug)]
+pub struct NoSuchFile {
+    pub wanted: String,
+    pub n_matching: usize,
+    /// The quantizations that it has, as they are typed after a name.
+    pub there: Vec<String>,
+}
+
+impl fmt::Display for NoSuchFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "has {} GGUF files that match `{}`", self.n_matching, self.wanted)
+    }
+}
+
+impl std::error::Error for NoSuchFile {}
+
+/// The quantization that a file's name ends with, in small letters.
+fn quantization_of(name: &str) -> Option<String> {
+    let stem = name.rsplit('/').next()?.strip_suffix(".gguf")?;
+    let stem = part_of(name).map_or(stem, |(stem, ..)| stem.rsplit('/').next().unwrap_or(stem));
+    let start = stem.rfind(['-', '.'])?;
+    // `UD-` belongs to what follows it.
+    let start = stem[..start].strip_suffix("-UD").map_or(start, str::len);
+    Some(stem[start + 1..].to_lowercase()).filter(|word| is_quantization(word))
+}
 
 /// One model among a repository's files: one file, or all parts of one that was split.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,8 +165,13 @@ pub fn choose(
         return match (exact, &matching[..]) {
             (Some(exact), _) => Ok(ChosenFile { candidate: exact.clone(), why: None }),
             (None, [only]) => Ok(ChosenFile { candidate: (**only).clone(), why: None }),
-            _ => Err(anyhow!("has {} GGUF files that match `{wanted}`", matching.len()))
-                .with_hint(|| format!("name one of these after the colon:{}", list())),
+            _ => {
+                let mut there: Vec<String> = whole.iter().filter_map(|model| quantization_of(model.first())).collect();
+                there.sort();
+                there.dedup();
+                Err(NoSuchFile { wanted: wanted.to_owned(), n_matching: matching.len(), there })
+                    .with_hint(|| format!("name one of these after the colon:{}", list()))
+            }
         };
     }
     if let [only] = whole[..] {
@@ -202,6 +252,23 @@ mod tests {
         assert!(crate::hint::hint_of(&error).unwrap().contains("\n  m-Q8_0.gguf"));
         assert!(choose(&files(&[("model.safetensors", 0)]), None, None, None).is_err());
         assert_eq!(choose(&files(&[("odd.gguf", 0)]), None, None, None).unwrap().candidate.first(), "odd.gguf");
+    }
+
+    #[test]
+    fn quantizations_are_known_by_their_form() {
+        for word in ["q4_K_M", "Q8_0", "IQ2_XXS", "TQ1_0", "UD-Q4_K_XL", "bf16", "mxfp4"] {
+            assert!(is_quantization(word), "{word}");
+        }
+        for word in ["q9_9", "Q4", "Q0_0", "4bit", "instruct", ""] {
+            assert!(!is_quantization(word), "{word}");
+        }
+        let check =
+            |name: &str, expected: Option<&str>| assert_eq!(quantization_of(name).as_deref(), expected, "{name}");
+        check("m-Q4_K_M.gguf", Some("q4_k_m"));
+        check("q/m.Q8_0.gguf", Some("q8_0"));
+        check("m-UD-Q4_K_XL.gguf", Some("ud-q4_k_xl"));
+        check("q/m-Q4_K_M-00001-of-00002.gguf", Some("q4_k_m"));
+        check("m.gguf", None);
     }
 
     #[test]

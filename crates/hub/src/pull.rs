@@ -1,11 +1,11 @@
 //! From what a person calls a model to a file on this machine: a name of the store, a name of the library, a path, or
 //! `hf:OWNER/REPO[:FILE]`; fetched once, from the first source that answers.
 
-use crate::choice::MemoryBudget;
+use crate::choice::{self, MemoryBudget, NoSuchFile};
 use crate::disk::DiskFull;
 use crate::download::Download;
 use crate::event::{Observer, PullEvent};
-use crate::hint::{HintExt, one_line};
+use crate::hint::{HintExt, find_cause, one_line};
 use crate::http::Client;
 use crate::library::{Exact, FileSource, Known, ModelLibrary, NamedFamily, Size, of_part};
 use crate::named::Named;
@@ -198,6 +198,16 @@ impl<'a> Fetcher<'a> {
             None => self.choose_size(known.family, &memory),
         };
         let name = stored_name(known, size);
+        if let Some(word) = known.quantization.as_ref().filter(|word| !choice::is_quantization(word)) {
+            let asked = word.to_lowercase();
+            return Err(NotFound(format!("there is no quantization `{asked}`"))).with_hint(|| {
+                let bare = format!("{}:{}", known.family.name, size.tag);
+                format!(
+                    "usual ones are q4_K_M, q5_K_M, q6_K, q8_0 and f16, as in `{bare}-q8_0`; `{bare}` alone takes one that \
+                     fits this machine"
+                )
+            });
+        }
         let sources = self.sources(client);
         if let Some(exact) = size.exact.as_ref().filter(|_| known.quantization.is_none()) {
             match sources.fetch_exact(&name, exact) {
@@ -207,6 +217,7 @@ impl<'a> Fetcher<'a> {
             }
         }
         let mut failures = Vec::new();
+        let mut there: Vec<String> = Vec::new();
         for address in &size.repos {
             let mut spec = Spec::parse(address)?;
             spec.file = known.quantization.clone().or_else(|| size.quantization.clone());
@@ -222,8 +233,17 @@ impl<'a> Fetcher<'a> {
                     let failure = format!("skipped hf:{address}: {}", one_line(&error));
                     self.observer.on(PullEvent::Note(&failure));
                     failures.push(one_line(&error));
+                    there.extend(find_cause::<NoSuchFile>(&error).into_iter().flat_map(|found| found.there.clone()));
                 }
             }
+        }
+        if let Some(word) = known.quantization.as_ref().filter(|_| !there.is_empty()) {
+            there.sort();
+            there.dedup();
+            let bare = format!("{}:{}", known.family.name, size.tag);
+            let error = NotFound(format!("`{bare}` cannot be had as {word}"));
+            return Err(error)
+                .with_hint(|| format!("there are: {}; for example `{bare}-{}`", there.join(", "), there[0]));
         }
         // Names of repositories change; a connection that does not work is another matter.
         if !failures.is_empty() && failures.iter().all(|failure| failure.starts_with(repo::NO_REPOSITORY)) {

@@ -426,6 +426,24 @@ fn a_quantization_can_be_asked_for() {
 }
 
 #[test]
+fn a_wrong_quantization_is_not_blamed_on_the_network() {
+    let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
+    route_repo(&server, "owner/big", &[("big-Q4_K_M.gguf", 6), ("big-Q8_0.gguf", 10)]);
+    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &Silent);
+    let said = |spec: &str| {
+        let error = fetcher.resolve(spec).unwrap_err();
+        assert!(NotFound::is_in(&error), "{error:#}");
+        format!("{}; {}", one_line(&error), hint_of(&error).unwrap())
+    };
+    let unknown = said("tiny:8b-q9_9");
+    assert!(unknown.starts_with("there is no quantization `q9_9`; usual ones are q4_K_M, "), "{unknown}");
+    assert!(server.seen("GET /api/models/owner/big/revision/main").is_empty(), "nobody needs to be asked");
+    let elsewhere = said("tiny:8b-q5_K_M");
+    let expected = "`tiny:8b` cannot be had as Q5_K_M; there are: q4_k_m, q8_0; for example `tiny:8b-q4_k_m`";
+    assert_eq!(elsewhere, expected);
+}
+
+#[test]
 fn a_name_that_is_none_suggests_one() {
     let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
     let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &Silent);

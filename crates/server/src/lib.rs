@@ -148,6 +148,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/apply-template", post(llama::apply_template))
         .route("/props", get(llama::props))
         .route("/slots", get(llama::slots))
+        .route("/models", get(openai::models::list))
         .route("/lora-adapters", get(llama::lora_adapters).post(llama::set_lora_adapters))
         .route("/embedding", post(llama::embedding))
         .route("/reranking", post(rerank::create))

@@ -6,9 +6,9 @@ use super::models::Registry;
 use super::preset::Preset;
 use super::served_model::ServedModel;
 use axum::http::StatusCode;
-use hub::{Fetcher, Modelfile, Named, NotFound, Observer, Resolved, Silent, Store, hint};
+use hub::{DiskFull, Event, Fetcher, Modelfile, Named, NotFound, Observer, Resolved, Silent, Store, hint};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// How often it is looked for models whose digest is not known.
@@ -45,6 +45,37 @@ fn failed(error: &anyhow::Error) -> ApiError {
     ApiError::new(status, format!("{}{hint}", hint::one_line(error)))
 }
 
+/// Keeps what is said during a download that nobody watches, for the error.
+#[derive(Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl Observer for Notes {
+    fn on(&self, event: Event<'_>) {
+        if let Event::Note(text) = event {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+        }
+    }
+}
+
+impl Notes {
+    /// A model could not be downloaded: which sources were tried, and why none served.
+    fn download_failed(self, name: &str, error: &anyhow::Error) -> ApiError {
+        let plain = failed(error);
+        if plain.status == StatusCode::NOT_FOUND {
+            return plain;
+        }
+        let status = match DiskFull::is_in(error) {
+            true => StatusCode::INSUFFICIENT_STORAGE,
+            false => StatusCode::BAD_GATEWAY,
+        };
+        let notes = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let tried = notes.iter().map(|note| format!(" ({note})")).collect::<String>();
+        let text = format!("`{name}` could not be downloaded: {}{tried}", plain.message);
+        tracing::error!(model = name, "{text}");
+        ApiError::new(status, text).code("download_failed").param("model")
+    }
+}
+
 /// A path of this machine is no name that a client may use.
 fn check_name(store: &Store, name: &str) -> Result<()> {
     let is_known = store.named(name).is_ok_and(|named| named.is_some());
@@ -64,7 +95,13 @@ pub fn discover(name: &str, fetches: bool) -> Result<Option<ServedModel>> {
     }
     match fetcher.find(name) {
         Ok(Some(resolved)) => entry(&resolved).map(Some),
-        Ok(None) if fetches => fetch(name, &Silent).map(Some),
+        Ok(None) if fetches => {
+            let notes = Notes::default();
+            match Fetcher::new(&notes).and_then(|fetcher| fetcher.resolve(name)) {
+                Ok(resolved) => entry(&resolved).map(Some),
+                Err(error) => Err(notes.download_failed(name, &error)),
+            }
+        }
         Ok(None) => Ok(None),
         Err(error) if NotFound::is_in(&error) => Ok(None),
         Err(error) => Err(failed(&error)),

@@ -28,6 +28,8 @@ const TEMPERATURE: f32 = 0.8;
 const TOP_K: i64 = 40;
 const TOP_P: f32 = 0.95;
 const MIN_P: f32 = 0.05;
+/// Its way to say that every request gets a seed of its own.
+const RANDOM_SEED: u32 = u32::MAX;
 /// Prompts in one request.
 const MAX_PROMPTS: usize = 64;
 
@@ -259,7 +261,7 @@ pub async fn props(State(app): State<Arc<App>>) -> Result<axum::Json<Value>> {
     Ok(axum::Json(json!({
         "default_generation_settings": {"id": 0, "id_task": -1, "n_ctx": model.n_ctx(), "speculative": false,
             "is_processing": false, "params": {"temperature": TEMPERATURE, "top_k": TOP_K, "top_p": TOP_P,
-                "min_p": MIN_P, "n_predict": -1, "stream": true}},
+                "min_p": MIN_P, "n_predict": -1, "seed": RANDOM_SEED, "stream": true}},
         "total_slots": model.plan().schedule.max_running, "model_alias": model.name, "model_path": file,
         "modalities": {"vision": false, "audio": false},
         "chat_template": model.template().source().unwrap_or_default(),

@@ -109,6 +109,10 @@ impl Registry {
         &self.options
     }
 
+    pub fn offer(&self) -> Offer {
+        self.offer
+    }
+
     pub fn idle_unload(&self) -> Option<Duration> {
         self.idle_unload
     }

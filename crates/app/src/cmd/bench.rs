@@ -157,6 +157,7 @@ pub fn main(args: &Args) -> Result<()> {
     let start = Instant::now();
     let one = [Point { batch: args.batch, depth: args.depth }];
     let points = if args.points.is_empty() { &one[..] } else { &args.points };
+    crate::options::check_loudness(args.verbose)?;
     let max_batch = points.iter().map(|point| point.batch).max().unwrap_or(1);
     // The pool is shared: enough for the point that needs the most.
     let n_blocks = points.iter().map(|point| point.batch * point.n_ctx(args).div_ceil(model::BLOCK_TOKENS)).max();

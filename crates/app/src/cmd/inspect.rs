@@ -2,7 +2,7 @@
 //! size, and shows tensors of types that roci cannot run yet.
 
 use crate::options::{LoadArgs, ReportFormat, print_json};
-use crate::report::{HintExt, human_bytes};
+use crate::report::{HintExt, counted, human_bytes};
 use crate::{model_file, store};
 use anyhow::{Result, anyhow};
 use rocinante::{ModelFiles, Workload};
@@ -80,7 +80,7 @@ pub fn main(args: &Args) -> Result<()> {
     if args.tensors {
         write_tensors(&mut out, &rows)?;
     } else {
-        writeln!(out, "\n{} tensors (--tensors lists them)", rows.len())?;
+        writeln!(out, "\n{} (--tensors lists them)", counted(rows.len(), "tensor"))?;
     }
     out.flush()?;
     Ok(())
@@ -121,7 +121,7 @@ fn types_line(rows: &[TensorRow<'_>]) -> String {
     let n_params: u64 = types.values().map(|entry| entry.1).sum();
     let kinds = types.iter().map(|(name, (n, _, n_bytes, is_supported))| {
         let note = if *is_supported { "" } else { ", roci cannot run this type yet" };
-        format!("{name} ({n} tensors, {}{note})", human_bytes(*n_bytes))
+        format!("{name} ({}, {}{note})", counted(*n, "tensor"), human_bytes(*n_bytes))
     });
     format!("{:.1} M parameters: {}", n_params as f64 / 1e6, kinds.collect::<Vec<_>>().join(", "))
 }

@@ -3,7 +3,7 @@
 
 use crate::options::{self, ReportFormat, print_json};
 use crate::progress::{self, Counted};
-use crate::report::{HintExt, human_bytes};
+use crate::report::{HintExt, counted, human_bytes};
 use anyhow::{Context, Result, anyhow};
 use gpu::Cache;
 use model::{DeviceChoice, KvType, LoadOptions, Model, Recipe, Synthetic};
@@ -75,7 +75,7 @@ pub fn main(args: &Args) -> Result<()> {
         KernelsCommand::Clear => {
             let (n, n_bytes) = cache.clear()?;
             let bytes = human_bytes(n_bytes);
-            Ok(writeln!(std::io::stdout(), "removed {n} kernels, {bytes}, from {}", folder.display())?)
+            Ok(writeln!(std::io::stdout(), "removed {}, {bytes}, from {}", counted(n, "kernel"), folder.display())?)
         }
     }
 }
@@ -111,7 +111,7 @@ fn make(build: &Build, cache: &Cache) -> Result<()> {
     }
     bar.finish_and_clear();
     let n = cache.entries()?.len();
-    Ok(writeln!(std::io::stdout(), "{} kernels compiled, {n} in the cache", n.saturating_sub(n_before))?)
+    Ok(writeln!(std::io::stdout(), "{} compiled, {n} in the cache", counted(n.saturating_sub(n_before), "kernel"))?)
 }
 
 fn show(args: &ListArgs, cache: &Cache, folder: &Path) -> Result<()> {
@@ -129,7 +129,7 @@ fn show(args: &ListArgs, cache: &Cache, folder: &Path) -> Result<()> {
         writeln!(out, "{unit:16} {arch:24} {:>9}", human_bytes(entry.bytes))?;
     }
     let n_bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
-    writeln!(out, "{} kernels, {} in {}", entries.len(), human_bytes(n_bytes), folder.display())?;
+    writeln!(out, "{}, {} in {}", counted(entries.len(), "kernel"), human_bytes(n_bytes), folder.display())?;
     Ok(out.flush()?)
 }
 

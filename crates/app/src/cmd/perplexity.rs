@@ -6,7 +6,7 @@ use crate::drive::{StepDriver, TokenSpan, Want};
 use crate::logits_file::{LogitsReader, LogitsShape, LogitsWriter};
 use crate::options::{LoadArgs, ReportFormat, print_json};
 use crate::progress::{self, Counted};
-use crate::report::{self, HintExt};
+use crate::report::{self, HintExt, counted};
 use crate::{model_file, store};
 use anyhow::{Result, anyhow, bail};
 use rocinante::{StepSizes, Workload};
@@ -287,7 +287,12 @@ fn print_results(args: &Args, chunks: &Chunks, score: &Score, divergence: Option
     }
     let mut out = std::io::stdout().lock();
     let (value, error) = (score.perplexity(), score.uncertainty());
-    writeln!(out, "perplexity     {value:.4} +/- {error:.4} ({} chunks of {})", chunks.n_chunks, chunks.n_chunk)?;
+    writeln!(
+        out,
+        "perplexity     {value:.4} +/- {error:.4} ({} of {})",
+        counted(chunks.n_chunks, "chunk"),
+        chunks.n_chunk
+    )?;
     if let Some(kl) = kl {
         let figure = |name: &str| kl[name].as_f64().unwrap_or(f64::NAN);
         writeln!(out, "base           {:.4}", figure("base_perplexity"))?;

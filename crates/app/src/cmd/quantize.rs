@@ -2,7 +2,7 @@
 
 use crate::options::{bounded_threads, parse_mix};
 use crate::progress::{self, Counted};
-use crate::report::{self, HintExt, human_bytes};
+use crate::report::{self, HintExt, counted, human_bytes};
 use crate::{model_file, store};
 use anyhow::{Context, Result, anyhow};
 use rocinante::quantize::{self, Importance, Mix, convert};
@@ -63,12 +63,13 @@ pub fn main(args: &Args) -> Result<()> {
     let plan = mix.plan(&checkpoint, importance.is_some());
     if plan.n_blind > 0 {
         let n = plan.n_blind;
-        report::note(&format!("{n} tensors take types that want --imatrix; expect them to be worse without"));
+        report::note(&format!("types that want --imatrix: {}; expect them to be worse without", counted(n, "tensor")));
     }
     if plan.n_fallback > 0 {
         let n = plan.n_fallback;
         report::note(&format!(
-            "{n} tensors have rows that do not fill whole blocks of their type and get a larger one"
+            "{} of a larger type: the rows do not fill whole blocks of the one asked for",
+            counted(n, "tensor")
         ));
     }
     let start = Instant::now();

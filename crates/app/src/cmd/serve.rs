@@ -3,8 +3,8 @@
 
 use crate::kv_args::KvArgs;
 use crate::options::LoadArgs;
-use crate::report::HintExt;
-use crate::{serve_config as config, store};
+use crate::report::{self, HintExt};
+use crate::{model_file, serve_config as config, store};
 use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
 use rocinante::{Scheduling, Workload};
@@ -418,13 +418,40 @@ fn run(app: &Arc<App>, listen: Listen, kv_events: Option<kv_events::KvEventSetti
             app.models.publish_to(Publisher::bind(&settings, listener.local_addr()?).await?);
         }
         if let Err(error) = app.models.load_first().await {
-            return Err(anyhow!(error.message)).hint("`roci inspect MODEL` shows what the file holds");
+            return Err(why_not_loaded(app, error.message));
+        }
+        if let Some(note) = empty_store_note(&app.models) {
+            report::note(&note);
         }
         server::run(Arc::clone(app), listener, listen).await
     });
     // Whatever still runs after the drain is not waited for.
     runtime.shutdown_timeout(Duration::from_secs(2));
     outcome
+}
+
+/// What `roci run` would say of the first model's file, where the file is to blame; else what the server says.
+fn why_not_loaded(app: &App, message: String) -> anyhow::Error {
+    let first = app.models.entries().into_iter().next();
+    let of_file = first.and_then(|entry| model_file::open(&entry.path).err());
+    of_file.unwrap_or_else(|| {
+        let error = Err::<(), _>(anyhow!(message));
+        error.hint("`roci inspect MODEL` shows what the file holds").expect_err("an error stays one")
+    })
+}
+
+/// What somebody should know whose server has no model yet.
+fn empty_store_note(models: &Registry) -> Option<String> {
+    let rest = match models.offer() {
+        _ if !models.entries().is_empty() => return None,
+        Offer::Given => return None,
+        Offer::StoreAndHub => {
+            "one is downloaded when it is first asked for by name, on the page or through an API: smollm2 (98 MB), qwen3, \
+             gemma3, ... (`roci list --all`); `roci pull NAME` downloads it beforehand"
+        }
+        Offer::Store => "this server downloads nothing itself: `roci pull NAME` does, and it is offered at once",
+    };
+    Some(format!("no model is here yet; {rest}"))
 }
 
 /// What to serve: `NAME=SPEC` or `SPEC`, whose own name is then taken.

@@ -45,12 +45,18 @@ fn driver(system: &System, card: &Card) -> Finding {
         Some("radeon") => Finding::new(Severity::Problem, "the old driver `radeon` holds the card: it cannot compute")
             .fix("boot with radeon.si_support=0 radeon.cik_support=0 amdgpu.si_support=1 amdgpu.cik_support=1"),
         Some(other) => Finding::new(Severity::Problem, format!("the driver `{other}` holds the card, not amdgpu"))
-            .fix("look for a blacklist of amdgpu under /etc/modprobe.d, then restart"),
-        None => Finding::new(Severity::Problem, "no driver holds the card").fix(
-            "sudo modprobe amdgpu; if that fails, `sudo dmesg | grep amdgpu` says why (missing firmware: install \
+            .fix(format!("{}look for a blacklist of amdgpu under /etc/modprobe.d, then restart", on_host(system))),
+        None => Finding::new(Severity::Problem, "no driver holds the card").fix(format!(
+            "{}sudo modprobe amdgpu; if that fails, `sudo dmesg | grep amdgpu` says why (missing firmware: install \
              firmware-amd-graphics or linux-firmware)",
-        ),
+            on_host(system)
+        )),
     }
+}
+
+/// Drivers are loaded outside of a container.
+fn on_host(system: &System) -> &'static str {
+    if container(system).is_some() { "on the host, not in this container: " } else { "" }
 }
 
 fn kernel_release(system: &System, card: &Card) -> Option<Finding> {
