@@ -6,7 +6,7 @@ use super::models::Registry;
 use super::preset::Preset;
 use super::served_model::ServedModel;
 use axum::http::StatusCode;
-use hub::{DiskFull, Event, Fetcher, Modelfile, Named, NotFound, Observer, Resolved, Silent, Store, hint};
+use hub::{DiskFull, Fetcher, Modelfile, Named, NotFound, Observer, PullEvent, Resolved, Silent, Store, hint};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -50,8 +50,8 @@ fn failed(error: &anyhow::Error) -> ApiError {
 struct Notes(Mutex<Vec<String>>);
 
 impl Observer for Notes {
-    fn on(&self, event: Event<'_>) {
-        if let Event::Note(text) = event {
+    fn on(&self, event: PullEvent<'_>) {
+        if let PullEvent::Note(text) = event {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
         }
     }
