@@ -21,6 +21,24 @@ pub async fn document() -> Response {
 mod tests {
     use super::*;
 
+    /// Every way to choose a token that is read from the wire, under its first name.
+    #[test]
+    fn every_sampler_is_described() {
+        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        let source = include_str!("sampling.rs");
+        let start = source.find("pub struct Knobs {").unwrap();
+        let knobs = &source[start..start + source[start..].find("\n}").unwrap()];
+        let names = knobs.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": Option<"));
+        // Ollama's own names of what others call max_tokens and the context.
+        let names: Vec<&str> = names.map(|(name, _)| name).filter(|name| !name.starts_with("num_")).collect();
+        assert!(names.len() > 20, "{names:?}");
+        for schema in ["ChatRequest", "CompletionRequest"] {
+            let described = &document["components"]["schemas"][schema]["properties"];
+            let missing: Vec<&&str> = names.iter().filter(|name| described[**name].is_null()).collect();
+            assert!(missing.is_empty(), "{schema} lacks {missing:?}");
+        }
+    }
+
     #[test]
     fn every_route_is_described() {
         let document: Value = serde_json::from_str(DOCUMENT).unwrap();
