@@ -32,7 +32,7 @@ pub struct Headers {
 }
 
 /// A model that is known by name.
-pub struct Entry {
+pub struct ServedModel {
     pub name: String,
     /// Other names it answers to.
     pub aliases: Vec<String>,
@@ -64,7 +64,7 @@ pub struct Entry {
     given_up: Mutex<Option<String>>,
 }
 
-impl Entry {
+impl ServedModel {
     /// A model's files under a name; opens nothing yet.
     pub fn new(name: String, path: PathBuf) -> std::io::Result<Self> {
         let created = std::fs::metadata(&path)?.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
