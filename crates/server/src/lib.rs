@@ -9,6 +9,8 @@
 mod anthropic;
 mod ask;
 pub mod audit;
+mod blocking;
+mod budget;
 pub mod connection;
 pub mod constraint_probe;
 pub mod disk;
