@@ -68,18 +68,20 @@ pub fn section(cli: &Command, command: &Command, env: &dyn Fn(&str) -> Option<Os
 
 /// What the file says to one command.
 #[derive(Default)]
-struct Settings {
+struct CommandSettings {
     arguments: Vec<OsString>,
     /// Mistakes in sections that this command does not use.
     elsewhere: Vec<anyhow::Error>,
 }
 
-fn of_text(cli: &Command, command: &Command, text: &str) -> Result<Settings> {
-    let table: toml::Table = text.parse().context("not valid TOML")?;
+fn of_text(cli: &Command, command: &Command, text: &str) -> Result<CommandSettings> {
+    let table: toml::Table = text.parse().context("not valid TOML").hint(
+        "a setting is a line `name = value` below a line with its command, such as [run]; texts stand in quotes",
+    )?;
     let own = command.get_name().trim_start_matches("roci ");
-    let mut settings = Settings::default();
+    let mut settings = CommandSettings::default();
     for (name, section) in &table {
-        match of_section(cli, name, section) {
+        match of_section(cli, name, section, text) {
             Ok(arguments) if name == own => settings.arguments = arguments,
             Ok(_) => {}
             Err(error) if name == own => return Err(error),
@@ -89,19 +91,57 @@ fn of_text(cli: &Command, command: &Command, text: &str) -> Result<Settings> {
     Ok(settings)
 }
 
-fn of_section(cli: &Command, name: &str, section: &toml::Value) -> Result<Vec<OsString>> {
+fn of_section(cli: &Command, name: &str, section: &toml::Value, text: &str) -> Result<Vec<OsString>> {
+    let has_setting = |command: &&Command| command.get_arguments().any(|arg| arg.get_long() == Some(name));
+    if !section.is_table()
+        && let Some(command) = cli.get_subcommands().find(has_setting)
+    {
+        let line = line_of(text, None, name);
+        return Err(anyhow!("{line}`{name}` stands outside of a section"))
+            .with_hint(|| format!("put it below a line with its command: [{}]", command.get_name()));
+    }
     let Some(command) = cli.find_subcommand(name).filter(|found| found.get_name() == name) else {
         let names: Vec<&str> = cli.get_subcommands().map(Command::get_name).collect();
         let meant = suggest::closest(name, names.iter().copied());
-        return Err(anyhow!("there is no command `{name}`")).with_hint(|| match meant {
+        let line = line_of(text, Some(name), "");
+        return Err(anyhow!("{line}there is no command `{name}`")).with_hint(|| match meant {
             Some(meant) => format!("did you mean [{meant}]?"),
             None => "a section is named like a command: [run], [serve]; settings stand below it".to_owned(),
         });
     };
-    let section = section.as_table().with_context(|| format!("`{name}` must be a section: [{name}]"))?;
-    let arguments = serve_config::from_table(command, section).with_context(|| format!("[{name}]"))?;
-    serve_config::check_values(command, &arguments).with_context(|| format!("[{name}]"))?;
+    let Some(section) = section.as_table() else {
+        return Err(anyhow!("{}`{name}` must be a section", line_of(text, None, name)))
+            .with_hint(|| format!("write [{name}] on a line of its own, and its settings below"));
+    };
+    let mut arguments = Vec::new();
+    for (key, value) in section {
+        // One at a time, so that a mistake has its line.
+        let place = || format!("{}[{name}]", line_of(text, Some(name), key));
+        let one = toml::Table::from_iter([(key.clone(), value.clone())]);
+        let of_key = serve_config::from_table(command, &one).with_context(place)?;
+        serve_config::check_values(command, &of_key).with_context(place)?;
+        arguments.extend(of_key);
+    }
     Ok(arguments)
+}
+
+/// `line 3: `, where a setting stands, or the heading of a section for no setting; nothing where it is written in a way
+/// that is not looked for (dotted keys, tables in one line).
+fn line_of(text: &str, section: Option<&str>, key: &str) -> String {
+    let mut current: Option<String> = None;
+    for (i, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let heading = line.strip_prefix('[').and_then(|rest| rest.split(']').next());
+        if let Some(heading) = heading {
+            current = Some(heading.trim().trim_matches('"').to_owned());
+        }
+        let is_in = current.as_deref() == section;
+        let is_key = line.split_once('=').is_some_and(|(name, _)| name.trim().trim_matches('"') == key);
+        if is_in && (is_key || key.is_empty() && heading.is_some()) {
+            return format!("line {}: ", i + 1);
+        }
+    }
+    String::new()
 }
 
 #[cfg(test)]
@@ -111,7 +151,7 @@ mod tests {
     use crate::report::{hint_of, one_line};
     use clap::CommandFactory;
 
-    fn settings(command: &str, text: &str) -> Result<Settings> {
+    fn settings(command: &str, text: &str) -> Result<CommandSettings> {
         let cli = Cli::command();
         of_text(&cli, cli.find_subcommand(command).unwrap(), text)
     }
@@ -143,12 +183,19 @@ mod tests {
             assert!(one_line(&error).contains(expected), "{}", one_line(&error));
             assert!(hint_of(&error).unwrap_or_default().contains(hint), "{:?}", hint_of(&error));
         };
-        check("[rnu]\ntemperature = 1", "there is no command `rnu`", "did you mean [run]?");
-        check("[run]\ntemprature = 1", "[run]: there is no setting `temprature`", "did you mean `temperature`?");
+        check("[rnu]\ntemperature = 1", "line 1: there is no command `rnu`", "did you mean [run]?");
+        check(
+            "[run]\ntemprature = 1",
+            "line 2: [run]: there is no setting `temprature`",
+            "did you mean `temperature`?",
+        );
         check("[bench]\npromt = 1", "[bench]: there is no setting `promt`", "`prompt`");
-        check("[run]\ntemperature = -1", "[run]: invalid value `-1` for --temperature", "roci run --help");
-        check("run = 1", "`run` must be a section", "");
-        check("[run", "not valid TOML", "");
+        check("[run]\ntemperature = -1", "line 2: [run]: invalid value `-1` for --temperature", "roci run --help");
+        check("[run]\n\ntop-k = \"x\"", "line 3: [run]: invalid value `x` for --top-k", "roci run --help");
+        check("# mine\ntemperature = 1", "line 2: `temperature` stands outside of a section", "[run]");
+        check("run = 1", "line 1: `run` must be a section", "write [run] on a line of its own");
+        check("[run\nseed = 1", "line 1, column 5", "a setting is a line `name = value`");
+        check("[run]\nseed = 1x", "line 2, column 8", "a setting is a line `name = value`");
     }
 
     #[test]

@@ -53,17 +53,17 @@ Settings for every command can be kept in ~/.config/roci/config.toml, a section 
 
 /// Runs large language models on this machine.
 #[derive(Parser)]
-#[command(name = "roci", version, after_help = EXAMPLES, max_term_width = 100, args_override_self = true)]
+#[command(name = "roci", version, after_help = EXAMPLES, max_term_width = help::MAX_WIDTH, args_override_self = true)]
 struct Cli {
     /// Print nothing but results and errors
     #[arg(short, long, global = true)]
     quiet: bool,
     #[command(subcommand)]
-    command: Command,
+    command: RociCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum RociCommand {
     /// Ask a model once, or chat with it
     #[command(alias = "chat")]
     Run(cmd::run::Args),
@@ -130,7 +130,15 @@ fn main() -> ExitCode {
     server::constraint_probe::answer_if_asked();
     let command = help::grouped(Cli::command());
     let cli = match config::with_settings(&command, config::typed()) {
-        Ok(arguments) => Cli::from_arg_matches(&command.get_matches_from(arguments)).unwrap_or_else(|e| e.exit()),
+        Ok(arguments) => match command.try_get_matches_from(arguments) {
+            Ok(matches) => Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()),
+            Err(error) if error.kind() == clap::error::ErrorKind::MissingSubcommand => {
+                // clap's own list would name the commands that are hidden.
+                report::error(&help::no_command());
+                return ExitCode::from(2);
+            }
+            Err(error) => error.exit(),
+        },
         Err(error) => {
             report::error(&error);
             return ExitCode::FAILURE;
@@ -143,36 +151,36 @@ fn main() -> ExitCode {
         folders.adopt().iter().for_each(|moved| report::note(moved));
     }
     let outcome = match cli.command {
-        Command::Run(args) => cmd::run::main(&args),
-        Command::Serve(args) => cmd::serve::main(&args),
-        Command::Key(args) => cmd::key::main(&args),
-        Command::Pull(args) => cmd::pull::main(&args),
-        Command::Search(args) => cmd::search::main(&args),
-        Command::Cp(args) => cmd::cp::main(&args),
-        Command::Create(args) => cmd::create::main(&args),
-        Command::Show(args) => cmd::show::main(&args),
-        Command::Ps(args) => cmd::ps::main(&args),
-        Command::Stop(args) => cmd::stop::main(&args),
-        Command::Upgrade(args) => cmd::upgrade::main(&args),
-        Command::List(args) => cmd::list::main(&args),
-        Command::Rm(args) => cmd::rm::main(&args),
-        Command::Inspect(args) => cmd::inspect::main(&args),
-        Command::Tokenize(args) => cmd::tokenize::main(&args),
-        Command::Embed(args) => cmd::embed::main(&args),
-        Command::Rerank(args) => cmd::rerank::main(&args),
-        Command::Bench(args) => cmd::bench::main(&args),
-        Command::Perplexity(args) => cmd::perplexity::main(&args),
-        Command::Quantize(args) => cmd::quantize::main(&args),
-        Command::Imatrix(args) => cmd::imatrix::main(&args),
-        Command::Devices(args) => cmd::devices::main(&args),
-        Command::Doctor(args) => match cmd::doctor::main(&args) {
+        RociCommand::Run(args) => cmd::run::main(&args),
+        RociCommand::Serve(args) => cmd::serve::main(&args),
+        RociCommand::Key(args) => cmd::key::main(&args),
+        RociCommand::Pull(args) => cmd::pull::main(&args),
+        RociCommand::Search(args) => cmd::search::main(&args),
+        RociCommand::Cp(args) => cmd::cp::main(&args),
+        RociCommand::Create(args) => cmd::create::main(&args),
+        RociCommand::Show(args) => cmd::show::main(&args),
+        RociCommand::Ps(args) => cmd::ps::main(&args),
+        RociCommand::Stop(args) => cmd::stop::main(&args),
+        RociCommand::Upgrade(args) => cmd::upgrade::main(&args),
+        RociCommand::List(args) => cmd::list::main(&args),
+        RociCommand::Rm(args) => cmd::rm::main(&args),
+        RociCommand::Inspect(args) => cmd::inspect::main(&args),
+        RociCommand::Tokenize(args) => cmd::tokenize::main(&args),
+        RociCommand::Embed(args) => cmd::embed::main(&args),
+        RociCommand::Rerank(args) => cmd::rerank::main(&args),
+        RociCommand::Bench(args) => cmd::bench::main(&args),
+        RociCommand::Perplexity(args) => cmd::perplexity::main(&args),
+        RociCommand::Quantize(args) => cmd::quantize::main(&args),
+        RociCommand::Imatrix(args) => cmd::imatrix::main(&args),
+        RociCommand::Devices(args) => cmd::devices::main(&args),
+        RociCommand::Doctor(args) => match cmd::doctor::main(&args) {
             Ok(Health::Ill) => return ExitCode::FAILURE,
             outcome => outcome.map(drop),
         },
-        Command::Kernels(args) => cmd::kernels::main(&args),
-        Command::Completions(args) => cmd::completions::main(&args, Cli::command()),
-        Command::Man(args) => cmd::man::main(&args, Cli::command()),
-        Command::Engine => cmd::engine::main(),
+        RociCommand::Kernels(args) => cmd::kernels::main(&args),
+        RociCommand::Completions(args) => cmd::completions::main(&args, Cli::command()),
+        RociCommand::Man(args) => cmd::man::main(&args, Cli::command()),
+        RociCommand::Engine => cmd::engine::main(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,9 +1,9 @@
 //! Arguments that several commands share, spelled the same everywhere.
 
-use crate::report;
+use crate::report::{self, HintExt};
 use crate::sampling_args::SamplingArgs;
 use crate::store;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use rocinante::quantize::Mix;
 use rocinante::{Device, Options, Speculate, Workload, n_cores};
@@ -16,6 +16,14 @@ pub enum ReportFormat {
     #[default]
     Text,
     Json,
+}
+
+/// `-q -v` cannot both be meant.
+pub fn check_loudness(is_verbose: bool) -> Result<()> {
+    match is_verbose && report::is_quiet() {
+        true => Err(anyhow!("--quiet and --verbose contradict each other")).hint("leave one of them out"),
+        false => Ok(()),
+    }
 }
 
 /// A device as it is typed.
@@ -55,7 +63,7 @@ impl SpeculateArgs {
 
 /// How keys and values are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum KvType {
+pub enum KvTypeOption {
     #[default]
     F16,
     F32,
@@ -79,7 +87,7 @@ pub struct LoadArgs {
     pub context: Option<u32>,
     /// Type of the KV cache
     #[arg(long, value_enum, default_value_t)]
-    pub kv_type: KvType,
+    pub kv_type: KvTypeOption,
     /// Give the same request the same answer, bit for bit, whatever else is computed at the time (slower)
     #[arg(long)]
     pub deterministic: bool,
@@ -113,8 +121,8 @@ impl LoadArgs {
             device: self.device(),
             context: self.context.map(|n_ctx| n_ctx as usize),
             kv_type: match self.kv_type {
-                KvType::F16 => rocinante::KvType::F16,
-                KvType::F32 => rocinante::KvType::F32,
+                KvTypeOption::F16 => rocinante::KvType::F16,
+                KvTypeOption::F32 => rocinante::KvType::F32,
             },
             n_threads: Some(self.n_threads()),
             deterministic: self.deterministic,

@@ -1,7 +1,7 @@
 //! How an answer is chosen, as it is typed: temperature and truncation, what to avoid repeating, the form it must have.
 
 use crate::cmd::tokenize::read_text;
-use crate::report::HintExt;
+use crate::report::{self, HintExt};
 use anyhow::{Context, Result, anyhow};
 use engine::{Dry, Mirostat, Sampling, Stage, Xtc};
 use model::TokenId;
@@ -10,12 +10,21 @@ use std::path::Path;
 use text::Tokenizer;
 use text::constraint::Constraint;
 
+/// `--max-tokens -1`: no limit of its own, as llama.cpp and Ollama write it.
+pub const UNLIMITED: usize = usize::MAX;
+/// `--seed -1`: another one each time, as llama.cpp writes it.
+const RANDOM_SEED: u64 = u64::MAX;
+/// The API refuses higher temperatures too.
+const MAX_TEMPERATURE: f32 = 100.0;
+/// Above this, answers are mostly noise.
+const USUAL_TEMPERATURE: f32 = 2.0;
+
 /// How the next token is chosen.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Randomness; 0 always picks the most probable token
-    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.7, allow_negative_numbers = true, value_parser = parse_from_zero)]
+    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.7, allow_negative_numbers = true, value_parser = parse_temperature)]
     pub temperature: f32,
     /// Sample from the K most probable tokens; 0: all
     #[arg(long, value_name = "K", default_value_t = 40)]
@@ -38,11 +47,12 @@ pub struct SamplingArgs {
     /// Add BIAS to the logit of token ID (see `roci tokenize`); -inf forbids it; repeatable
     #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seed; the same seed gives the same answer [default: random]
-    #[arg(short, long, value_name = "N")]
+    /// Seed; the same seed gives the same answer; -1: random [default: random]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_seed)]
     pub seed: Option<u64>,
-    /// Maximum number of tokens to generate
-    #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N", default_value_t = 2048)]
+    /// Maximum number of tokens to generate; -1: no limit
+    #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N", default_value_t = 2048,
+          allow_negative_numbers = true, value_parser = parse_max_tokens)]
     pub max_tokens: usize,
     /// Stop before this text; repeatable
     #[arg(long, value_name = "TEXT")]
@@ -175,10 +185,30 @@ impl SamplingArgs {
         tokenizer.ids_holding(texts).into_iter().map(TokenId).collect()
     }
 
+    /// The seed that was asked for; `None`: a random one.
+    pub fn fixed_seed(&self) -> Option<u64> {
+        self.seed.filter(|&seed| seed != RANDOM_SEED)
+    }
+
     /// The seed that was asked for, or a fresh one.
     pub fn pick_seed(&self) -> u64 {
         // std seeds its hash maps from the system's randomness.
-        self.seed.unwrap_or_else(|| RandomState::new().hash_one("seed") >> 1)
+        self.fixed_seed().unwrap_or_else(|| RandomState::new().hash_one("seed") >> 1)
+    }
+
+    /// How many tokens an answer may have; `None`: as many as it takes.
+    pub fn max_tokens(&self) -> Option<usize> {
+        (self.max_tokens != UNLIMITED).then_some(self.max_tokens)
+    }
+
+    /// Warns about a value that is allowed, but hardly meant.
+    pub fn warn(&self) {
+        if self.temperature > USUAL_TEMPERATURE {
+            report::warning(&format!(
+                "--temperature {} makes answers mostly random; usual values are 0 to {USUAL_TEMPERATURE}",
+                self.temperature
+            ));
+        }
     }
 }
 
@@ -232,6 +262,27 @@ fn parse_number(text: &str) -> Result<f32, String> {
     }
 }
 
+fn parse_temperature(text: &str) -> Result<f32, String> {
+    let in_range = |v| match (0.0..=MAX_TEMPERATURE).contains(&v) {
+        true => Ok(v),
+        false => Err(format!("expected a number from 0 to {MAX_TEMPERATURE}")),
+    };
+    parse_number(text).and_then(in_range)
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    let is_random = text == "-1";
+    let seed = if is_random { Ok(RANDOM_SEED) } else { text.parse() };
+    seed.map_err(|_| "expected a whole number from 0, or -1 for a random seed".to_owned())
+}
+
+fn parse_max_tokens(text: &str) -> Result<usize, String> {
+    // llama.cpp's -2 means until the context is full, which is where an answer without a limit ends.
+    let is_unlimited = text == "-1" || text == "-2";
+    let n_tokens = if is_unlimited { Ok(UNLIMITED) } else { text.parse() };
+    n_tokens.map_err(|_| "expected a whole number from 0, or -1 for no limit".to_owned())
+}
+
 fn parse_from_zero(text: &str) -> Result<f32, String> {
     parse_number(text).and_then(|v| if v >= 0.0 { Ok(v) } else { Err("expected a number from 0".to_owned()) })
 }
@@ -244,4 +295,32 @@ fn parse_fraction(text: &str) -> Result<f32, String> {
 fn parse_bias(text: &str) -> Result<(u32, f32), String> {
     let parts = text.split_once('=').and_then(|(id, bias)| Some((id.parse().ok()?, bias.parse::<f32>().ok()?)));
     parts.filter(|(_, bias)| !bias.is_nan()).ok_or_else(|| "expected ID=BIAS, as in 42=-1.5 or 42=-inf".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true)]
+    struct Only {
+        #[command(flatten)]
+        sampling: SamplingArgs,
+    }
+
+    fn parse(args: &[&str]) -> Result<SamplingArgs, clap::Error> {
+        <Only as clap::Parser>::try_parse_from(args).map(|only| only.sampling)
+    }
+
+    #[test]
+    fn negative_numbers_of_llama_cpp() {
+        let given = parse(&["-n", "-1", "--seed", "-1"]).unwrap();
+        assert_eq!((given.max_tokens(), given.fixed_seed()), (None, None));
+        assert_ne!(given.pick_seed(), given.pick_seed(), "another seed each time");
+        let given = parse(&["-n", "0", "-s", "7"]).unwrap();
+        assert_eq!((given.max_tokens(), given.fixed_seed()), (Some(0), Some(7)));
+        for bad in [["-n", "-3"], ["-n", "many"], ["--seed", "-2"], ["--temperature", "101"], ["--temperature", "-1"]] {
+            assert!(parse(&bad).is_err(), "{bad:?}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 
 use crate::cmd::bench::{Args, Samples};
 use crate::options::{ReportFormat, print_json};
-use crate::progress::{self, Counts};
+use crate::progress::{self, Counted};
 use crate::report::HintExt;
 use crate::{model_file, store};
 use anyhow::{Result, anyhow};
@@ -39,7 +39,7 @@ pub fn main(args: &Args) -> Result<()> {
     let mut options = args.load.options(Workload::Conversation);
     options.speculate = args.speculation.resolve()?;
     let model = model_file::load(&path, &options)?;
-    let bar = progress::bar("measuring", Some((TASKS.len() * args.repetitions) as u64), Counts::Things);
+    let bar = progress::bar("measuring", Some((TASKS.len() * args.repetitions) as u64), Counted::Things);
     let mut pairs = Vec::new();
     for (task, question) in TASKS {
         pairs.push(measure(args, &model, task, question, &bar)?);

@@ -31,7 +31,7 @@ pub use drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT};
 pub use engine::{Engine, EngineOptions, ReplyTo};
 pub use error::{Error, Result};
 pub use handle::{
-    Board, Closed, Events, Handle, Limits, Message, QueueSlot, Sink, start, start_speculating, start_with,
+    Board, Closed, EngineMessage, Events, Handle, Limits, QueueSlot, Sink, start, start_speculating, start_with,
 };
 pub use kv_log::{CacheChanges, KvEvent, KvLog};
 pub use mask::{Mask, MaskFactory, TokenSet};

@@ -124,7 +124,7 @@ impl Chunk {
     }
 }
 
-struct Budget {
+struct StepBudget {
     n_tokens: usize,
     n_rows: usize,
 }
@@ -253,7 +253,7 @@ impl Scheduler {
             self.turns.retain(|_, turn| *turn >= now);
         }
         let mut plan = StepPlan::default();
-        let mut budget = Budget { n_tokens: self.limits.max_batch_tokens, n_rows: self.limits.max_output_rows };
+        let mut budget = StepBudget { n_tokens: self.limits.max_batch_tokens, n_rows: self.limits.max_output_rows };
         // One batch has one kind of attention; encoders and decoders take turns.
         let is_full_first = self.last_attention == Attention::Causal || self.running.is_empty();
         if is_full_first {
@@ -329,7 +329,7 @@ impl Scheduler {
         seq
     }
 
-    fn plan_full(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
+    fn plan_full(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
         while let Some((_, head)) = self.waiting.first_key_value() {
             let (n_tokens, n_rows) = (head.tokens.len(), head.n_output_rows(head.tokens.len()));
             if head.attention != Attention::Full || n_tokens > budget.n_tokens || n_rows > budget.n_rows {
@@ -342,7 +342,7 @@ impl Scheduler {
     }
 
     /// Sequences that lack one token: generation goes on before any prompt does.
-    fn plan_decodes(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
+    fn plan_decodes(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
         let lacks_one = |seq: &Sequence| seq.n_remaining() == 1 && seq.is_ready();
         let mut n_after = self.running.iter().filter(|seq| lacks_one(seq)).count();
         let mut idx = 0;
@@ -358,7 +358,7 @@ impl Scheduler {
         }
     }
 
-    fn plan_prefills(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
+    fn plan_prefills(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
         let chunk_limit = if plan.chunks.is_empty() { usize::MAX } else { self.limits.prefill_chunk };
         let mut n_prefill = budget.n_tokens.min(chunk_limit);
         while let Some((rank, head)) = self.waiting.first_key_value() {
@@ -407,7 +407,7 @@ impl Scheduler {
     }
 
     /// Moves the head of the queue to the running ones, with blocks for all its tokens. Says where it stands there.
-    fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut Budget) -> Option<usize> {
+    fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) -> Option<usize> {
         let (rank, head) = self.waiting.first_key_value()?;
         let rank = *rank;
         let idx = self.running.partition_point(|seq| seq.rank < rank);
@@ -437,7 +437,7 @@ impl Scheduler {
 
     /// Makes a running slot and `n_blocks` blocks available for a sequence of rank `idx`, by preempting worse-ranked
     /// ones if that is enough; otherwise nobody is preempted.
-    fn make_room(&mut self, idx: usize, n_blocks: usize, plan: &mut StepPlan, budget: &mut Budget) -> bool {
+    fn make_room(&mut self, idx: usize, n_blocks: usize, plan: &mut StepPlan, budget: &mut StepBudget) -> bool {
         // Those before it keep a block each to grow into, or the newcomer would soon be preempted for them.
         let n_needed = n_blocks + idx;
         if idx >= self.limits.max_running {
@@ -510,7 +510,7 @@ impl Scheduler {
 }
 
 /// `n_tokens` more of a sequence, the last `n_drafted` of which are drafted.
-fn plan_chunk(seq: &Sequence, n_tokens: usize, n_drafted: usize, plan: &mut StepPlan, budget: &mut Budget) {
+fn plan_chunk(seq: &Sequence, n_tokens: usize, n_drafted: usize, plan: &mut StepPlan, budget: &mut StepBudget) {
     budget.n_tokens -= n_tokens;
     budget.n_rows -= seq.n_output_rows(n_tokens - n_drafted) + n_drafted;
     let is_last = n_tokens - n_drafted == seq.n_remaining();

@@ -25,7 +25,7 @@ pub use self::{draft_model::DraftModel, lookup::Lookup};
 use crate::{
     drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT},
     engine::Engine,
-    request::{Generate, Job, Request},
+    request::{ActiveRequest, Generate, Job},
     scheduler::StepPlan,
     sequence::{SeqId, Sequence},
 };
@@ -108,7 +108,7 @@ struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    fn of(seq: &'a Sequence, requests: &'a HashMap<SeqId, Request>) -> Option<Self> {
+    fn of(seq: &'a Sequence, requests: &'a HashMap<SeqId, ActiveRequest>) -> Option<Self> {
         let Job::Generate(generate) = &requests.get(&seq.id)?.job else { return None };
         // The token after the last drafted one still belongs to the answer.
         let n_left = seq.max_len.saturating_sub(seq.n_tokens() + 1);

@@ -12,7 +12,7 @@ use batch::{Adjustment, Ticket};
 use crate::{
     engine::Engine,
     protocol::{Drafted, FailureKind, FinishReason, Pooling, STEP_BOUNDS, Stats},
-    request::{Chooser, Ending, Generate, Job, Request},
+    request::{ActiveRequest, Chooser, Ending, Generate, Job},
     rows::{ChunkRows, ModelChoice, RowCounts, RowRanges, fill_batch, offset_of},
     sampler::Sampled,
     scheduler::{Chunk, Scheduler, StepPlan},
@@ -97,7 +97,7 @@ impl Engine {
         );
         let now = Instant::now();
         for seq in &plan.preempted {
-            self.requests.entry(*seq).and_modify(Request::preempt);
+            self.requests.entry(*seq).and_modify(ActiveRequest::preempt);
         }
         for seq in &plan.admitted {
             self.requests.entry(*seq).and_modify(|request| request.start(now));
@@ -246,7 +246,7 @@ struct Taker<'a> {
 }
 
 impl Taker<'_> {
-    fn take_hidden(self, request: &mut Request, chunk: &Chunk, rows: ChunkRows) -> Option<Ending> {
+    fn take_hidden(self, request: &mut ActiveRequest, chunk: &Chunk, rows: ChunkRows) -> Option<Ending> {
         let Job::Embed(vector) = &mut request.job else { return None };
         // A sequence that was preempted is pooled from its start again.
         let n_preemptions = self.scheduler.get(chunk.seq).map(|seq| seq.n_preemptions);
@@ -262,7 +262,7 @@ impl Taker<'_> {
     /// Logits are good also for a sequence that was preempted meanwhile.
     fn take_logits(
         self,
-        request: &mut Request,
+        request: &mut ActiveRequest,
         chunk: &Chunk,
         rows: ChunkRows,
         masks_until: Instant,
@@ -315,7 +315,7 @@ impl Chooser {
     /// Looks again at tokens that are given. Says how many rows were for them.
     fn look_at_given(
         &mut self,
-        request: &mut Request,
+        request: &mut ActiveRequest,
         seq: &Sequence,
         chunk: &Chunk,
         rows: ChunkRows,
@@ -334,7 +334,7 @@ impl Chooser {
     /// Takes or chooses the token after a row of the chunk: the `idx`th of those after what is given.
     fn choose_row(
         &mut self,
-        request: &mut Request,
+        request: &mut ActiveRequest,
         seq: &Sequence,
         rows: ChunkRows,
         n_given: usize,

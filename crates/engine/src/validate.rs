@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
-    protocol::{Embed, Pooling, RequestId, Sampling, Submit},
+    protocol::{Pooling, RequestId, Sampling, Submit, VectorRequest},
     sequence::Sequence,
 };
 
@@ -48,7 +48,7 @@ pub fn submit(submit: &Submit, bounds: &Bounds) -> Result<()> {
     Ok(())
 }
 
-pub fn embed(embed: &Embed, bounds: &Bounds) -> Result<()> {
+pub fn embed(embed: &VectorRequest, bounds: &Bounds) -> Result<()> {
     let (id, n_tokens) = (embed.id, embed.tokens.len());
     check_tokens(id, "the input", embed.tokens.iter().copied(), bounds)?;
     check_size(id, n_tokens, 0, bounds)?;
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn an_encoder_must_fit_one_step() {
-        let mut request = Embed {
+        let mut request = VectorRequest {
             id: RequestId(1),
             tokens: vec![TokenId(1); 33],
             pooling: Pooling::Last,

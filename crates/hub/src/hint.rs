@@ -81,10 +81,14 @@ pub fn excerpt(text: &str, line: usize, column: usize) -> String {
 
 /// Whether an error is, or was caused by, one of type `T`: also below contexts and hints.
 pub fn is_caused_by<T: std::error::Error + Send + Sync + 'static>(error: &anyhow::Error) -> bool {
-    let below = |cause: &(dyn std::error::Error + 'static)| {
-        cause.is::<T>() || cause.downcast_ref::<Hinted>().is_some_and(|hinted| is_caused_by::<T>(&hinted.error))
-    };
-    error.downcast_ref::<T>().is_some() || error.chain().any(below)
+    find_cause::<T>(error).is_some()
+}
+
+/// The cause of type `T`, if an error has one: also below contexts and hints.
+pub fn find_cause<T: std::error::Error + Send + Sync + 'static>(error: &anyhow::Error) -> Option<&T> {
+    error.downcast_ref::<T>().or_else(|| error.chain().find_map(|cause| cause.downcast_ref::<T>())).or_else(|| {
+        error.chain().find_map(|cause| cause.downcast_ref::<Hinted>()).and_then(|hinted| find_cause(&hinted.error))
+    })
 }
 
 /// The hint that an error carries.

@@ -137,8 +137,7 @@ pub fn shape(response: &mut Response, method: &Method, path: &str, route: &str) 
 
 /// Many forget the `/v1` of a base address, and some write it twice.
 fn missing(path: &str) -> ApiError {
-    const UNDER_V1: [&str; 6] =
-        ["/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"];
+    const UNDER_V1: [&str; 5] = ["/chat/completions", "/completions", "/embeddings", "/messages", "/responses"];
     let text = match path.strip_prefix("/v1").unwrap_or(path) {
         plain if UNDER_V1.contains(&plain) => format!("there is no {path} here; there is /v1{plain}"),
         twice if twice.starts_with("/v1/") => format!("there is no {path} here: /v1 stands in it twice"),

@@ -2,11 +2,11 @@
 
 use super::App;
 use super::error::{ApiError, Result};
-use super::generation::{self, Caller, Request};
+use super::generation::{self, Caller, GenerationRequest};
 use super::json::Json;
 use super::loaded::Loaded;
 use super::sampling::{Knobs, Stop};
-use super::stream::{Encoder, Framing, Message, respond};
+use super::stream::{Encoder, Framing, StreamMessage, respond};
 use super::whole;
 use axum::Extension;
 use axum::extract::State;
@@ -93,7 +93,7 @@ pub async fn create(
     let max_tokens = body.n_predict.and_then(|n| usize::try_from(n).ok()).or(app.defaults.max_tokens);
     let sampling = knobs.sampling(&model, &app.defaults)?;
     add_extra(&model, &body.input_extra, &mut prompt, max_tokens);
-    let request = Request {
+    let request = GenerationRequest {
         prompt,
         sampling,
         max_tokens,
@@ -129,11 +129,11 @@ struct InfillEncoder {
 }
 
 impl Encoder for InfillEncoder {
-    fn start(&mut self) -> Vec<Message> {
+    fn start(&mut self) -> Vec<StreamMessage> {
         Vec::new()
     }
 
-    fn update(&mut self, _choice: usize, update: AnswerEvent) -> Vec<Message> {
+    fn update(&mut self, _choice: usize, update: AnswerEvent) -> Vec<StreamMessage> {
         match update {
             AnswerEvent::Piece(Piece::Text { text, .. }) => vec![json!({"content": text, "stop": false}).into()],
             AnswerEvent::Finished(Finished { finish, usage, .. }) => vec![last(&self.model, "", &usage, finish).into()],
@@ -143,11 +143,11 @@ impl Encoder for InfillEncoder {
         }
     }
 
-    fn end(&mut self) -> Vec<Message> {
+    fn end(&mut self) -> Vec<StreamMessage> {
         Vec::new()
     }
 
-    fn error(&mut self, error: &ApiError) -> Vec<Message> {
+    fn error(&mut self, error: &ApiError) -> Vec<StreamMessage> {
         vec![error.openai().into()]
     }
 }

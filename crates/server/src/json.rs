@@ -94,7 +94,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Js
 /// The body, within the limits, as `parse` reads it.
 pub async fn read<T: Send + 'static>(
     request: Request,
-    parse: impl FnOnce(&[u8], &mut Unknown) -> Result<T, ApiError> + Send + 'static,
+    parse: impl FnOnce(&[u8], &mut UnknownFields) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let limits = request.extensions().get::<BodyLimits>().cloned();
     let limits = limits.unwrap_or_else(|| BodyLimits::new(1 << 20, Duration::from_secs(30)));
@@ -115,7 +115,7 @@ pub async fn read<T: Send + 'static>(
     }
     drop(arriving);
     let work = move || -> Result<(T, Vec<String>), ApiError> {
-        let mut unknown = Unknown::default();
+        let mut unknown = UnknownFields::default();
         Ok((parse(&bytes, &mut unknown)?, unknown.fields()))
     };
     let (value, unknown) = match n_bytes < LARGE_BYTES {
@@ -126,9 +126,7 @@ pub async fn read<T: Send + 'static>(
         }
     };
     match unknown.first() {
-        Some(first) if limits.is_strict => {
-            Err(ApiError::bad(format!("`{first}` is no field that is known here")).param(first))
-        }
+        Some(first) if limits.is_strict => Err(ApiError::bad(format!("unknown field `{first}`")).param(first)),
         _ => {
             if let Some(tally) = tally::current() {
                 tally.ignore(unknown);
@@ -140,11 +138,11 @@ pub async fn read<T: Send + 'static>(
 
 /// Fields that nobody reads. Where a body is read in parts, those that no part reads.
 #[derive(Debug, Default)]
-pub struct Unknown {
+pub struct UnknownFields {
     parts: Vec<Vec<String>>,
 }
 
-impl Unknown {
+impl UnknownFields {
     fn fields(mut self) -> Vec<String> {
         let is_within = |field: &str, other: &str| {
             field.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -164,7 +162,7 @@ impl Unknown {
 }
 
 /// Reads a body, or one part of it.
-pub fn parse_part<T: DeserializeOwned>(bytes: &[u8], unknown: &mut Unknown) -> Result<T, ApiError> {
+pub fn parse_part<T: DeserializeOwned>(bytes: &[u8], unknown: &mut UnknownFields) -> Result<T, ApiError> {
     let mut fields = Vec::new();
     let value = parse_noting(bytes, &mut |field| {
         if fields.len() < MAX_UNKNOWN {
@@ -329,7 +327,7 @@ mod tests {
     #[test]
     fn mistakes_are_told_in_words() {
         let check = |text: &str, expected: &str, param: Option<&str>| {
-            let error = parse_part::<Body>(text.as_bytes(), &mut Unknown::default()).unwrap_err();
+            let error = parse_part::<Body>(text.as_bytes(), &mut UnknownFields::default()).unwrap_err();
             assert_eq!((error.message.as_str(), error.param.as_deref()), (expected, param));
         };
         let at = "at line 1 column";
@@ -414,7 +412,7 @@ mod tests {
             _a: Option<u32>,
         }
         let text = br#"{"n": 1, "o": {"a": 1, "b": 2}, "x": [{}]}"#;
-        let mut unknown = Unknown::default();
+        let mut unknown = UnknownFields::default();
         parse_part::<Body>(text, &mut unknown).unwrap();
         parse_part::<Other>(text, &mut unknown).unwrap();
         assert_eq!(unknown.fields(), ["o.b", "x"]);

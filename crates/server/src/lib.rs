@@ -12,11 +12,11 @@ pub mod audit;
 pub mod connection;
 pub mod constraint_probe;
 pub mod disk;
-mod entry;
 mod error;
 pub mod gate;
 mod generation;
 pub mod health;
+mod served_model;
 pub use hub::hint;
 mod infill;
 pub mod json;
@@ -85,14 +85,14 @@ pub struct App {
     pub has_base64: bool,
     pub has_page: bool,
     /// Which web pages may ask.
-    pub pages: origin::Policy,
+    pub pages: origin::OriginPolicy,
     /// Responses that are kept, and chat completions.
-    pub store: openai::store::Store,
-    pub chats: openai::store::Store,
+    pub store: openai::store::ResponseStore,
+    pub chats: openai::store::ResponseStore,
     /// Where they and the keys' accounts survive a restart.
     pub disk: Option<Arc<disk::Disk>>,
     pub metrics: Option<PrometheusHandle>,
-    pub state: health::State,
+    pub state: health::HealthState,
 }
 
 impl App {
@@ -100,7 +100,7 @@ impl App {
     pub fn save_usage(&self) {
         let Some(disk) = &self.disk else { return };
         for (name, bytes) in self.gate.usage.save() {
-            disk.put(disk::Table::Usage, &name, &bytes);
+            disk.put(disk::DiskTable::Usage, &name, &bytes);
         }
     }
 }
@@ -148,6 +148,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/apply-template", post(llama::apply_template))
         .route("/props", get(llama::props))
         .route("/slots", get(llama::slots))
+        .route("/models", get(openai::models::list))
         .route("/lora-adapters", get(llama::lora_adapters).post(llama::set_lora_adapters))
         .route("/embedding", post(llama::embedding))
         .route("/reranking", post(rerank::create))

@@ -1,26 +1,26 @@
 //! The models of this machine's store, as the server offers them: what is there, what can be fetched, and what clients
 //! may add and remove. Files that are not in the store cannot be named by clients.
 
-use super::entry::Entry;
 use super::error::{ApiError, Result};
 use super::models::Registry;
 use super::preset::Preset;
+use super::served_model::ServedModel;
 use axum::http::StatusCode;
-use hub::{Fetcher, Modelfile, Named, NotFound, Observer, Resolved, Silent, Store, hint};
+use hub::{DiskFull, Fetcher, Modelfile, Named, NotFound, Observer, PullEvent, Resolved, Silent, Store, hint};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// How often it is looked for models whose digest is not known.
 const DIGEST_CHECK: Duration = Duration::from_secs(5);
 
 /// What is in the store, by name.
-pub fn offered() -> anyhow::Result<Vec<Entry>> {
+pub fn offered() -> anyhow::Result<Vec<ServedModel>> {
     let entries = Store::from_env()?.entries()?;
     Ok(entries.into_iter().filter_map(|entry| of_store(entry).ok()).collect())
 }
 
-fn of_store(entry: hub::Entry) -> std::io::Result<Entry> {
+fn of_store(entry: hub::StoredModel) -> std::io::Result<ServedModel> {
     let digest = entry.digest();
     let made = named(entry.name, &entry.path, entry.named.as_ref())?.with_digest(digest);
     Ok(match entry.modified {
@@ -30,9 +30,9 @@ fn of_store(entry: hub::Entry) -> std::io::Result<Entry> {
 }
 
 /// A model under a name, used as the store says.
-pub fn named(name: String, path: &Path, named: Option<&Named>) -> std::io::Result<Entry> {
+pub fn named(name: String, path: &Path, named: Option<&Named>) -> std::io::Result<ServedModel> {
     let preset = named.map(Preset::of).unwrap_or_default();
-    Ok(Entry::new(name, path.to_owned())?.with_preset(preset))
+    Ok(ServedModel::new(name, path.to_owned())?.with_preset(preset))
 }
 
 /// What went wrong, for a client.
@@ -43,6 +43,37 @@ fn failed(error: &anyhow::Error) -> ApiError {
         false => StatusCode::INTERNAL_SERVER_ERROR,
     };
     ApiError::new(status, format!("{}{hint}", hint::one_line(error)))
+}
+
+/// Keeps what is said during a download that nobody watches, for the error.
+#[derive(Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl Observer for Notes {
+    fn on(&self, event: PullEvent<'_>) {
+        if let PullEvent::Note(text) = event {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+        }
+    }
+}
+
+impl Notes {
+    /// A model could not be downloaded: which sources were tried, and why none served.
+    fn download_failed(self, name: &str, error: &anyhow::Error) -> ApiError {
+        let plain = failed(error);
+        if plain.status == StatusCode::NOT_FOUND {
+            return plain;
+        }
+        let status = match DiskFull::is_in(error) {
+            true => StatusCode::INSUFFICIENT_STORAGE,
+            false => StatusCode::BAD_GATEWAY,
+        };
+        let notes = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let tried = notes.iter().map(|note| format!(" ({note})")).collect::<String>();
+        let text = format!("`{name}` could not be downloaded: {}{tried}", plain.message);
+        tracing::error!(model = name, "{text}");
+        ApiError::new(status, text).code("download_failed").param("model")
+    }
 }
 
 /// A path of this machine is no name that a client may use.
@@ -57,14 +88,20 @@ fn check_name(store: &Store, name: &str) -> Result<()> {
 
 /// A model that the registry does not know yet: one that is in the store by now or, where that is wanted, one that can
 /// be fetched. Blocks.
-pub fn discover(name: &str, fetches: bool) -> Result<Option<Entry>> {
+pub fn discover(name: &str, fetches: bool) -> Result<Option<ServedModel>> {
     let fetcher = Fetcher::new(&Silent).map_err(|error| failed(&error))?;
     if check_name(&fetcher.store, name).is_err() {
         return Ok(None);
     }
     match fetcher.find(name) {
         Ok(Some(resolved)) => entry(&resolved).map(Some),
-        Ok(None) if fetches => fetch(name, &Silent).map(Some),
+        Ok(None) if fetches => {
+            let notes = Notes::default();
+            match Fetcher::new(&notes).and_then(|fetcher| fetcher.resolve(name)) {
+                Ok(resolved) => entry(&resolved).map(Some),
+                Err(error) => Err(notes.download_failed(name, &error)),
+            }
+        }
         Ok(None) => Ok(None),
         Err(error) if NotFound::is_in(&error) => Ok(None),
         Err(error) => Err(failed(&error)),
@@ -72,20 +109,20 @@ pub fn discover(name: &str, fetches: bool) -> Result<Option<Entry>> {
 }
 
 /// Fetches a model. Blocks.
-pub fn fetch(name: &str, observer: &dyn Observer) -> Result<Entry> {
+pub fn fetch(name: &str, observer: &dyn Observer) -> Result<ServedModel> {
     let fetcher = Fetcher::new(observer).map_err(|error| failed(&error))?;
     check_name(&fetcher.store, name)?;
     let resolved = fetcher.resolve(name).map_err(|error| failed(&error))?;
     entry(&resolved)
 }
 
-fn entry(resolved: &Resolved) -> Result<Entry> {
+fn entry(resolved: &Resolved) -> Result<ServedModel> {
     let made = named(resolved.name.clone(), &resolved.path, resolved.named.as_ref());
     made.map_err(|error| ApiError::internal(format!("`{}`: {error}", resolved.name)))
 }
 
 /// Makes a model of the store by a recipe. Blocks.
-pub fn create(name: &str, recipe: &Modelfile, observer: &dyn Observer) -> Result<Entry> {
+pub fn create(name: &str, recipe: &Modelfile, observer: &dyn Observer) -> Result<ServedModel> {
     let fetcher = Fetcher::new(observer).map_err(|error| failed(&error))?;
     check_name(&fetcher.store, &recipe.from)?;
     let base = fetcher.resolve(&recipe.from).map_err(|error| failed(&error))?;
@@ -100,7 +137,7 @@ pub fn create(name: &str, recipe: &Modelfile, observer: &dyn Observer) -> Result
 }
 
 /// Gives a model of the store another name. Blocks.
-pub fn copy(from: &str, to: &str) -> Result<Option<Entry>> {
+pub fn copy(from: &str, to: &str) -> Result<Option<ServedModel>> {
     let store = Store::from_env().map_err(|error| failed(&error))?;
     if store.entry(from).map_err(|error| failed(&error))?.is_none() {
         return Ok(None);

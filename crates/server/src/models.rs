@@ -3,15 +3,15 @@
 //! and those nobody used for a while go. Where all are in use, the one that has had its turn takes no new requests
 //! until another has had one.
 
-pub use super::entry::{Entry, Stay};
+pub use super::served_model::{ServedModel, Stay};
 
-use super::entry::Loading;
 use super::error::{ApiError, Result};
 use super::kv_events::Publisher;
 use super::library;
 use super::loaded::Loaded;
 use super::patience::{LoadClock, Patience};
-use super::shared::Shared;
+use super::served_model::Loading;
+use super::shared::SharedModel;
 use axum::http::StatusCode;
 use futures_util::FutureExt;
 use std::collections::HashSet;
@@ -41,7 +41,7 @@ pub enum Offer {
 }
 
 pub struct Registry {
-    entries: RwLock<Vec<Arc<Entry>>>,
+    entries: RwLock<Vec<Arc<ServedModel>>>,
     options: rocinante::Options,
     max_loaded: usize,
     is_strict: bool,
@@ -56,14 +56,14 @@ pub struct Registry {
     kv_events: OnceLock<Arc<Publisher>>,
 }
 
-fn unavailable(entry: &Entry, why: &str) -> ApiError {
+fn unavailable(entry: &ServedModel, why: &str) -> ApiError {
     let text = format!("`{}` is unavailable: {why}", entry.name);
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text).code("model_unavailable")
 }
 
 impl Registry {
     pub fn new(
-        entries: Vec<Entry>,
+        entries: Vec<ServedModel>,
         options: rocinante::Options,
         max_loaded: usize,
         is_strict: bool,
@@ -85,7 +85,7 @@ impl Registry {
     }
 
     /// All models, as they are now.
-    pub fn entries(&self) -> Vec<Arc<Entry>> {
+    pub fn entries(&self) -> Vec<Arc<ServedModel>> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -96,7 +96,7 @@ impl Registry {
 
     /// Engines in memory: names of one file share one.
     pub fn n_engines(&self) -> usize {
-        let engines: HashSet<*const Shared> = self.loaded().map(|model| Arc::as_ptr(model.shared())).collect();
+        let engines: HashSet<*const SharedModel> = self.loaded().map(|model| Arc::as_ptr(model.shared())).collect();
         engines.len()
     }
 
@@ -109,12 +109,16 @@ impl Registry {
         &self.options
     }
 
+    pub fn offer(&self) -> Offer {
+        self.offer
+    }
+
     pub fn idle_unload(&self) -> Option<Duration> {
         self.idle_unload
     }
 
     /// Who answers to a name. Where one model is served and names are not strict, it answers to all.
-    pub fn find(&self, name: &str) -> Result<Arc<Entry>> {
+    pub fn find(&self, name: &str) -> Result<Arc<ServedModel>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let plain = name.strip_suffix(":latest").unwrap_or(name);
         let found = entries.iter().find(|entry| entry.is_named(name) || entry.is_named(plain));
@@ -147,7 +151,7 @@ impl Registry {
     }
 
     /// The same among all models of the store, where those are offered. One that is not here may be fetched first.
-    pub async fn seek(&self, name: &str) -> Result<Arc<Entry>> {
+    pub async fn seek(&self, name: &str) -> Result<Arc<ServedModel>> {
         let unknown = match self.find(name) {
             Err(error) if self.offer != Offer::Given && !name.is_empty() => error,
             found => return found,
@@ -164,7 +168,7 @@ impl Registry {
     }
 
     /// Offers a model. One of the same name that is another file is replaced.
-    pub fn insert(&self, entry: Entry) -> Arc<Entry> {
+    pub fn insert(&self, entry: ServedModel) -> Arc<ServedModel> {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let known = entries.iter().position(|other| other.name == entry.name);
         let entry = Arc::new(entry);
@@ -231,7 +235,7 @@ impl Registry {
     }
 
     /// The load that is under way, or a new one. It goes on when nobody waits for it any more.
-    fn loading(self: &Arc<Self>, entry: &Arc<Entry>) -> Loading {
+    fn loading(self: &Arc<Self>, entry: &Arc<ServedModel>) -> Loading {
         let mut loading = entry.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(under_way) = &*loading {
             return under_way.clone();
@@ -247,7 +251,7 @@ impl Registry {
         loading.insert(outcome.boxed().shared()).clone()
     }
 
-    async fn load(&self, entry: &Entry) -> Result<Arc<Loaded>> {
+    async fn load(&self, entry: &ServedModel) -> Result<Arc<Loaded>> {
         // One for all of it: waiting for others' turns, and for room.
         let patience = Patience::new(&self.clock, WAIT_FOR_ROOM);
         let _change = patience.wait_for(self.change.lock()).await.ok_or_else(|| self.no_room())?;
@@ -306,7 +310,7 @@ impl Registry {
     }
 
     /// The engine of another name of this file, if one is in memory and stays there.
-    fn engine_of(&self, path: &Path) -> Option<Arc<Shared>> {
+    fn engine_of(&self, path: &Path) -> Option<Arc<SharedModel>> {
         let file = std::fs::canonicalize(path).ok()?;
         let staying = self.entries().into_iter().filter(|entry| !entry.is_leaving.load(Ordering::Acquire));
         let found =
@@ -362,7 +366,7 @@ impl Registry {
 
     /// Takes a model out of memory on request. A model in use goes when its last request ends, unless another one asks
     /// for it in the meantime.
-    pub async fn unload(&self, entry: &Entry) {
+    pub async fn unload(&self, entry: &ServedModel) {
         entry.set_stay(Some(Stay::For(Duration::ZERO)));
         entry.set_unavailable(None);
         for _ in 0..LEAVE_CHECKS {

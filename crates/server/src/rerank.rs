@@ -58,12 +58,13 @@ pub async fn create(
         let text = format!("{} documents, expected 1 to {MAX_DOCUMENTS}", body.documents.len());
         return Err(ApiError::bad(text).param("documents"));
     }
-    let model = app.models.get(&body.model).await?;
-    let texts = std::iter::once(body.query.as_str()).chain(body.documents.iter().map(Document::text));
-    let texts: Vec<_> = texts.map(|text| model.encode_raw(text)).collect::<Result<_>>()?;
-    if texts.iter().any(Vec::is_empty) {
+    let texts: Vec<&str> =
+        std::iter::once(body.query.as_str()).chain(body.documents.iter().map(Document::text)).collect();
+    if texts.iter().any(|text| text.is_empty()) {
         return Err(ApiError::bad("the query and the documents must not be empty").param("documents"));
     }
+    let model = app.models.get(&body.model).await?;
+    let texts: Vec<_> = texts.into_iter().map(|text| model.encode_raw(text)).collect::<Result<_>>()?;
     let (scores, n_tokens): (Vec<f32>, usize) = if model.engine().embeds().has_head {
         let pairs = body.documents.iter().map(|document| pair(&model.tokenizer, &body.query, document.text()));
         vectors::score(&model, pairs.collect(), caller).await?

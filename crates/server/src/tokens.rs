@@ -3,8 +3,7 @@
 use super::App;
 use super::error::{ApiError, Result};
 use super::json::Json;
-use super::openai::chat;
-use super::openai::fields::Asked;
+use super::openai::chat::{self, Asked};
 use super::{ask, openai::messages::ChatMessage};
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -53,19 +52,19 @@ pub struct Tokenized {
 #[serde(untagged, expecting = "expected a list of token ids or of pieces")]
 enum Tokens {
     Ids(Vec<u32>),
-    Pieces(Vec<Piece>),
+    Pieces(Vec<TokenPiece>),
 }
 
 #[derive(Debug, Serialize)]
-struct Piece {
+struct TokenPiece {
     id: u32,
-    piece: Text,
+    piece: TokenText,
 }
 
 /// A token's text; its bytes, where they are no text of their own.
 #[derive(Debug, Serialize)]
 #[serde(untagged, expecting = "expected a text, or a list of bytes")]
-enum Text {
+enum TokenText {
     Whole(String),
     Bytes(Vec<u8>),
 }
@@ -95,9 +94,9 @@ pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequ
         let token_strs = (body.return_token_strs == Some(true)).then(strings);
         let (count, max_model_len) = (ids.len(), model.n_ctx());
         let tokens = match body.with_pieces {
-            Some(true) => {
-                Tokens::Pieces(ids.into_iter().map(|id| Piece { id, piece: piece(&model.tokenizer, id) }).collect())
-            }
+            Some(true) => Tokens::Pieces(
+                ids.into_iter().map(|id| TokenPiece { id, piece: piece(&model.tokenizer, id) }).collect(),
+            ),
             _ => Tokens::Ids(ids),
         };
         Ok(Tokenized { tokens, count, max_model_len, token_strs })
@@ -106,9 +105,10 @@ pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequ
     done.map(axum::Json)
 }
 
-fn piece(tokenizer: &Tokenizer, id: u32) -> Text {
+fn piece(tokenizer: &Tokenizer, id: u32) -> TokenText {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
-    std::str::from_utf8(bytes).map_or_else(|_| Text::Bytes(bytes.to_vec()), |text| Text::Whole(text.to_owned()))
+    std::str::from_utf8(bytes)
+        .map_or_else(|_| TokenText::Bytes(bytes.to_vec()), |text| TokenText::Whole(text.to_owned()))
 }
 
 #[derive(Debug, Deserialize)]

@@ -21,7 +21,7 @@ pub const NAMES: [&str; 9] = [
 pub fn set(sampling: &mut SamplingArgs, rest: &str) -> Result<()> {
     #[derive(clap::Parser)]
     #[command(no_binary_name = true, disable_help_flag = true)]
-    struct Parser {
+    struct SettingParser {
         #[command(flatten)]
         sampling: SamplingArgs,
     }
@@ -39,7 +39,7 @@ pub fn set(sampling: &mut SamplingArgs, rest: &str) -> Result<()> {
         sampling.seed = None;
         return Ok(());
     }
-    let parsed = <Parser as clap::Parser>::try_parse_from([format!("--{name}={value}")]);
+    let parsed = <SettingParser as clap::Parser>::try_parse_from([format!("--{name}={value}")]);
     let new = match parsed {
         Ok(parsed) => parsed.sampling,
         Err(_) => return Err(anyhow!("invalid value `{value}` for {name}")).hint("`roci run --help` shows the limits"),
@@ -60,18 +60,12 @@ pub fn set(sampling: &mut SamplingArgs, rest: &str) -> Result<()> {
 
 /// All of them on one line.
 pub fn describe(s: &SamplingArgs) -> String {
-    let seed = s.seed.map_or_else(|| "random".to_owned(), |seed| seed.to_string());
+    let seed = s.fixed_seed().map_or_else(|| "random".to_owned(), |seed| seed.to_string());
+    let max_tokens = s.max_tokens().map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
     format!(
         "temperature {}, top-k {}, top-p {}, min-p {}, repeat-penalty {}, presence-penalty {}, frequency-penalty {}, \
-         max-tokens {}, seed {seed}",
-        s.temperature,
-        s.top_k,
-        s.top_p,
-        s.min_p,
-        s.repeat_penalty,
-        s.presence_penalty,
-        s.frequency_penalty,
-        s.max_tokens,
+         max-tokens {max_tokens}, seed {seed}",
+        s.temperature, s.top_k, s.top_p, s.min_p, s.repeat_penalty, s.presence_penalty, s.frequency_penalty,
     )
 }
 
@@ -93,7 +87,7 @@ mod tests {
         assert_eq!((sampling.temperature, sampling.presence_penalty, sampling.seed), (0.25, -0.5, Some(7)));
         set(&mut sampling, "seed random").unwrap();
         assert_eq!(sampling.seed, None);
-        for bad in ["", "temperature", "temperature hot", "temperature -1", "top-p 2", "stop x", "max-tokens -1"] {
+        for bad in ["", "temperature", "temperature hot", "temperature -1", "top-p 2", "stop x", "max-tokens -3"] {
             assert!(set(&mut sampling, bad).is_err(), "{bad}");
         }
         assert_eq!(sampling.temperature, 0.25);

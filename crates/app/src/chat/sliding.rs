@@ -23,7 +23,7 @@ impl Conversation<'_> {
     pub fn answer(
         &mut self,
         request: &Request,
-        guard: &interrupt::Guard,
+        guard: &interrupt::InterruptGuard,
         show: &mut dyn FnMut(&str) -> Result<()>,
     ) -> Result<WholeAnswer> {
         let n_ctx = self.model.context();
@@ -37,7 +37,7 @@ impl Conversation<'_> {
             prompt = self.prompt((n_ctx / 2).saturating_sub(said.len()).max(n_ctx / 4))?;
             let n_kept = said.len().min((n_ctx / 2).saturating_sub(prompt.len()).max(1));
             prompt.extend(&said[said.len() - n_kept..]);
-            let left = Request { max_tokens: Some(max_tokens - answer.tokens.len()), ..request.clone() };
+            let left = Request { max_tokens: request.max_tokens.map(|n| n - answer.tokens.len()), ..request.clone() };
             let more = run::generate(self.model, prompt, &left, guard, show)?;
             if more.tokens.is_empty() {
                 break;

@@ -153,7 +153,7 @@ fn print_text(sections: &[Section], gpus: Option<&Gpus>, system: &System) -> Res
         let memory =
             HostMemory::read().map_or_else(String::new, |memory| format!(", {}", human_bytes(memory.total_bytes)));
         let name = cpu.name.as_deref().unwrap_or(std::env::consts::ARCH);
-        writeln!(out, "{name}, {} cores{memory}", cpu.n_cores)?;
+        writeln!(out, "{name}, {}{memory}", counted(cpu.n_cores, "core"))?;
     }
     for section in sections.iter().filter(|section| !section.findings.is_empty()) {
         writeln!(out, "\n{}", section.title)?;

@@ -1,9 +1,10 @@
 //! `roci embed`: texts in, vectors out, as the model was trained to make them.
 
-use crate::options::{LoadArgs, print_json};
+use crate::options::{LoadArgs, ReportFormat, print_json};
 use crate::{model_file, store};
 use anyhow::Result;
 use rocinante::{TokenId, Workload};
+use std::io::Write;
 use std::path::Path;
 
 const EXAMPLES: &str = "\
@@ -21,11 +22,14 @@ pub struct Args {
     /// The texts; `-` is standard input as one text
     #[arg(required = true)]
     texts: Vec<String>,
+    /// Output format; text is one vector a line
+    #[arg(long, value_enum, default_value_t = ReportFormat::Json)]
+    output: ReportFormat,
     #[command(flatten)]
     load: LoadArgs,
 }
 
-/// JSON: `{"model", "n_tokens", "n_dimensions", "embeddings"}`, each vector of length 1.
+/// JSON: `{"model", "n_tokens", "n_dimensions", "embeddings"}`, each vector of length 1; as text, its numbers.
 pub fn main(args: &Args) -> Result<()> {
     let path = store::resolve(&args.model)?;
     let model = model_file::load(&path, &args.load.options(Workload::Conversation))?;
@@ -33,6 +37,13 @@ pub fn main(args: &Args) -> Result<()> {
         args.texts.iter().map(|text| Ok(model.encode_raw(&given(text)?))).collect::<Result<_>>()?;
     let n_tokens: usize = texts.iter().map(Vec::len).sum();
     let vectors = model.embed_all(texts).map_err(|error| model_file::hinted(&path, error))?;
+    if args.output == ReportFormat::Text {
+        let mut out = std::io::stdout().lock();
+        for vector in &vectors {
+            writeln!(out, "{}", vector.iter().map(f32::to_string).collect::<Vec<_>>().join(" "))?;
+        }
+        return Ok(());
+    }
     print_json(&serde_json::json!({
         "model": args.model,
         "n_tokens": n_tokens,

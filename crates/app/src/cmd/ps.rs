@@ -36,19 +36,30 @@ pub fn main(args: &Args) -> Result<()> {
         writeln!(out, "no model is in memory")?;
         return Ok(());
     }
-    let mut table = Table::new(&["NAME", "SIZE", "DEVICE", "UNTIL"]);
+    let mut table = Table::new(&["NAME", "WEIGHTS", "KV CACHE", "DEVICE", "STAYS"]);
     for model in models {
         let text = |key: &str| model[key].as_str().unwrap_or_default().to_owned();
-        let size = human_bytes(model["size"].as_u64().unwrap_or(0));
-        // Ollama's way to say that it stays.
-        let until = text("expires_at");
-        let until = if until.starts_with("0001-") { "it is stopped".to_owned() } else { until };
-        table.row([text("name"), size, device(model), until]);
+        let bytes = |key: &str| model[key].as_u64();
+        // Ollama tells the sum alone.
+        let weights = human_bytes(bytes("weights_bytes").or(bytes("size")).unwrap_or(0));
+        let kv = bytes("kv_bytes").map_or_else(|| "included".to_owned(), human_bytes);
+        table.row([text("name"), weights, kv, device(model), stays(model)]);
     }
     write!(out, "{table}")?;
     Ok(())
 }
 
+/// How long it stays in memory if nobody uses it.
+fn stays(model: &Value) -> String {
+    let until = model["expires_at"].as_str().unwrap_or_default();
+    match model["expires_in_s"].as_u64() {
+        // Year 1 is Ollama's way to say that it stays.
+        None if until.starts_with("0001-") => "until stopped".to_owned(),
+        None => format!("until {until}"),
+        Some(left_s @ 0..120) => format!("{left_s} s more"),
+        Some(left_s) => format!("{} min more", left_s.div_ceil(60)),
+    }
+}
 /// Where a model computes. A server that does not say so, such as Ollama's, still tells how much is on a GPU.
 fn device(model: &Value) -> String {
     match (model["device"].as_str(), model["size_vram"].as_u64()) {
@@ -70,5 +81,13 @@ mod tests {
         assert_eq!(device(&json!({"size_vram": 0})), "cpu");
         assert_eq!(device(&json!({"size_vram": 7})), "gpu");
         assert_eq!(device(&json!({})), "unknown");
+    }
+
+    #[test]
+    fn how_long_it_stays_reads_as_a_phrase() {
+        assert_eq!(stays(&json!({"expires_at": "0001-01-01T00:00:00Z"})), "until stopped");
+        assert_eq!(stays(&json!({"expires_at": "2026-01-01T00:00:00Z"})), "until 2026-01-01T00:00:00Z");
+        assert_eq!(stays(&json!({"expires_in_s": 30})), "30 s more");
+        assert_eq!(stays(&json!({"expires_in_s": 250})), "5 min more");
     }
 }

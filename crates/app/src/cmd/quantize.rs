@@ -1,8 +1,8 @@
 //! `roci quantize`: the same model in a smaller type, as a GGUF file that llama.cpp reads too.
 
 use crate::options::{bounded_threads, parse_mix};
-use crate::progress::{self, Counts};
-use crate::report::{self, HintExt, human_bytes};
+use crate::progress::{self, Counted};
+use crate::report::{self, HintExt, counted, human_bytes};
 use crate::{model_file, store};
 use anyhow::{Context, Result, anyhow};
 use rocinante::quantize::{self, Importance, Mix, convert};
@@ -63,12 +63,13 @@ pub fn main(args: &Args) -> Result<()> {
     let plan = mix.plan(&checkpoint, importance.is_some());
     if plan.n_blind > 0 {
         let n = plan.n_blind;
-        report::note(&format!("{n} tensors take types that want --imatrix; expect them to be worse without"));
+        report::note(&format!("types that want --imatrix: {}; expect them to be worse without", counted(n, "tensor")));
     }
     if plan.n_fallback > 0 {
         let n = plan.n_fallback;
         report::note(&format!(
-            "{n} tensors have rows that do not fill whole blocks of their type and get a larger one"
+            "{} of a larger type: the rows do not fill whole blocks of the one asked for",
+            counted(n, "tensor")
         ));
     }
     let start = Instant::now();
@@ -153,7 +154,7 @@ fn write(
         .map_err(report::writing(&args.out, Some(total)))?;
     let failed = report::writing(&args.out, Some(total));
     let n_threads = bounded_threads(args.threads);
-    let bar = progress::bar("quantizing", Some(total), Counts::Bytes);
+    let bar = progress::bar("quantizing", Some(total), Counted::Bytes);
     // Each tensor is dropped once it is written: one that was made from others takes memory of its own.
     for (tensor, &dtype) in checkpoint.into_tensors().into_iter().zip(types) {
         bar.set_message(format!("  {}", tensor.name));

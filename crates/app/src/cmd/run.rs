@@ -5,10 +5,10 @@ use crate::chat;
 use crate::config;
 use crate::interrupt;
 use crate::model_file;
-use crate::options::{LoadArgs, ReportFormat, SpeculateArgs, print_json};
+use crate::options::{self, LoadArgs, ReportFormat, SpeculateArgs, print_json};
 use crate::profile;
 use crate::progress;
-use crate::report::{self, HintExt, human_bytes};
+use crate::report::{self, HintExt, counted, human_bytes};
 use crate::sampling_args::SamplingArgs;
 use crate::store;
 use anyhow::{Context, Result, anyhow};
@@ -50,8 +50,8 @@ pub struct Args {
     /// A known name (see `roci list --all`), a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     #[arg(required_unless_present = "model_flag")]
     pub model: Option<String>,
-    /// The prompt, appended to piped text and --file; without any of them, start a chat
-    pub prompt: Option<String>,
+    /// The prompt, appended to piped text and --file; several words are one prompt; without any of them, start a chat
+    pub prompt: Vec<String>,
     /// The model as a flag, as llama.cpp has it
     #[arg(short = 'm', long = "model", value_name = "MODEL")]
     pub model_flag: Option<String>,
@@ -119,7 +119,6 @@ fn arguments_of(parameters: &Parameters) -> Vec<OsString> {
             "num_ctx" => "context".to_owned(),
             "num_thread" => "threads".to_owned(),
             "mirostat_eta" => "mirostat-rate".to_owned(),
-            "num_predict" if value.as_i64().is_some_and(|n| n < 0) => continue,
             "num_predict" => "max-tokens".to_owned(),
             // Ours is the target itself.
             "mirostat_tau" => continue,
@@ -150,6 +149,8 @@ pub fn main(args: &Args) -> Result<()> {
     if args.logprobs.is_some() && args.output != ReportFormat::Json {
         return Err(anyhow!("--logprobs needs JSON output")).hint("add --output json");
     }
+    options::check_loudness(args.verbose)?;
+    args.sampling.warn();
     let Resolved { path, named, .. } = store::resolve_named(args.model_name())?;
     let named = named.unwrap_or_default();
     let with_named = with_settings_of(&named)?;
@@ -230,9 +231,11 @@ fn prompt(args: &Args) -> Result<Option<String>> {
     let stdin = if std::io::stdin().is_terminal() { None } else { Some(read_stdin()?) };
     let has_stdin = stdin.is_some();
     parts.extend(stdin.filter(|text| !text.trim().is_empty()));
-    // With `-m MODEL` the first word that is no flag is the prompt.
-    let word = args.model_flag.as_ref().and(args.model.clone());
-    parts.extend(args.prompt_flag.clone().or(word).into_iter().chain(args.prompt.clone()));
+    // With `-m MODEL` the first word that is no flag belongs to the prompt. Words without quotes are one prompt.
+    let first = args.model_flag.as_ref().and(args.model.clone());
+    let words: Vec<String> = first.into_iter().chain(args.prompt.clone()).collect();
+    parts.extend(args.prompt_flag.clone());
+    parts.extend((!words.is_empty()).then(|| words.join(" ")));
     Ok((has_stdin || !parts.is_empty()).then(|| parts.join("\n\n")))
 }
 
@@ -253,7 +256,7 @@ pub fn generate(
     model: &Model,
     prompt: Vec<TokenId>,
     request: &Request,
-    interrupt: &interrupt::Guard,
+    interrupt: &interrupt::InterruptGuard,
     show: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<WholeAnswer> {
     let hinted = |error| model_file::hinted(model.path(), error);
@@ -273,7 +276,7 @@ pub fn generate(
             Next::TimedOut => {
                 // A short prompt is read before anybody wonders.
                 if whole.tokens.is_empty() && reading.is_none() && start.elapsed() > READING_IS_LONG {
-                    reading = Some(progress::spinner(format!("reading {n_prompt} tokens")));
+                    reading = Some(progress::spinner(format!("reading {}", counted(n_prompt, "token"))));
                 }
             }
             Next::Ended => return Ok(whole),
@@ -300,7 +303,7 @@ fn reading_bar(reading: &mut Option<indicatif::ProgressBar>, n_prompt: usize) ->
     if let Some(spinner) = reading.take_if(|shown| shown.length().is_none()) {
         spinner.finish_and_clear();
     }
-    reading.get_or_insert_with(|| progress::bar("reading", Some(n_prompt as u64), progress::Counts::Things))
+    reading.get_or_insert_with(|| progress::bar("reading", Some(n_prompt as u64), progress::Counted::Things))
 }
 
 fn report_profile(model: &Model, args: &Args) -> Result<()> {
@@ -314,7 +317,7 @@ fn report_profile(model: &Model, args: &Args) -> Result<()> {
 pub fn request(model: &Model, sampling: &SamplingArgs, logprobs: Option<u32>, seed: u64) -> Result<Request> {
     Ok(Request {
         sampling: sampling.sampling(seed, model.tokenizer()),
-        max_tokens: Some(sampling.max_tokens),
+        max_tokens: sampling.max_tokens(),
         stop: sampling.stop.clone(),
         logprobs: logprobs.map(|n| n as usize),
         constraint: sampling.form.constraint()?,
@@ -365,8 +368,8 @@ pub fn summary(model: &Model, answer: &WholeAnswer) -> String {
     };
     let memory = rocinante::peak_bytes().map(|n| format!(", {} peak memory", human_bytes(n))).unwrap_or_default();
     format!(
-        "{} prompt tokens{cached}{}, {} generated{}{note}, first token after {:.2} s, {}{memory}",
-        usage.n_prompt,
+        "{}{cached}{}, {} generated{}{note}, first token after {:.2} s, {}{memory}",
+        counted(usage.n_prompt, "prompt token"),
         speed(usage.prompt_speed()),
         usage.n_generated,
         speed(usage.decode_speed()),
@@ -448,8 +451,15 @@ mod tests {
                       PARAMETER mirostat 2\nPARAMETER mirostat_tau 4\nPARAMETER stop a\nPARAMETER stop \"b c\"\n\
                       PARAMETER repeat_last_n 32\n";
         let found = arguments_of(&hub::Modelfile::parse(recipe).unwrap().parameters);
-        let expected =
-            ["--mirostat=4", "--context=2048", "--penalty-window=32", "--stop=a", "--stop=b c", "--temperature=0.5"];
+        let expected = [
+            "--mirostat=4",
+            "--context=2048",
+            "--max-tokens=-1",
+            "--penalty-window=32",
+            "--stop=a",
+            "--stop=b c",
+            "--temperature=0.5",
+        ];
         assert_eq!(found, expected.map(OsString::from));
         // Each is one that the command line takes.
         let command = Args::augment_args(clap::Command::new("run")).no_binary_name(true);

@@ -3,23 +3,23 @@
 
 use crate::kv_args::KvArgs;
 use crate::options::{LoadArgs, SpeculateArgs};
-use crate::report::HintExt;
-use crate::{serve_config as config, store};
+use crate::report::{self, HintExt};
+use crate::{model_file, serve_config as config, store};
 use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
 use rocinante::{Scheduling, Workload};
 use server::audit::Audit;
-use server::connection::Times;
-use server::disk::{Disk, Table};
+use server::connection::Timeouts;
+use server::disk::{Disk, DiskTable};
 use server::gate::Gate;
 use server::json::BodyLimits;
 use server::keys::Keys;
 use server::kv_events::{self, Publisher};
 use server::library;
 use server::listen::{Listen, Tls};
-use server::models::{Entry, Offer, Registry};
-use server::openai::store::{Store, Unknown};
-use server::origin::Policy;
+use server::models::{Offer, Registry, ServedModel};
+use server::openai::store::{ResponseStore, UnknownResponse};
+use server::origin::OriginPolicy;
 use server::reload::Fresh;
 use server::sampling::Defaults;
 use server::traces::{self, Collector};
@@ -124,7 +124,7 @@ pub struct ModelsArgs {
     pub no_base64: bool,
     /// What to do with an unknown previous_response_id
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
-    pub unknown_responses: Unknown,
+    pub unknown_responses: UnknownResponse,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -328,7 +328,7 @@ fn open_keys(args: &Args) -> Result<Keys> {
 
 fn app(args: &Args, keys: Keys) -> Result<App> {
     let models = registry(args, !keys.all().is_empty())?;
-    let pages = Policy {
+    let pages = OriginPolicy {
         has_keys: !keys.all().is_empty(),
         hosts: args.access.allowed_host.clone(),
         origins: args.access.cors_origin.clone(),
@@ -339,14 +339,14 @@ fn app(args: &Args, keys: Keys) -> Result<App> {
     let ModelsArgs { max_stored, max_stored_size, unknown_responses, .. } = args.models_args;
     // One half for responses, one for chats.
     let kept_bytes = max_stored_size << 19;
-    let mut store = Store::new(max_stored, kept_bytes, unknown_responses);
-    let mut chats = Store::new(max_stored, kept_bytes, unknown_responses);
+    let mut store = ResponseStore::new(max_stored, kept_bytes, unknown_responses);
+    let mut chats = ResponseStore::new(max_stored, kept_bytes, unknown_responses);
     let key_file = args.models_args.store_key_file.as_deref();
     let disk = args.models_args.store.as_deref().map(|path| Disk::open(path, key_file)).transpose()?;
     if let Some(disk) = &disk {
-        store = store.on_disk(Arc::clone(disk), Table::Responses)?;
-        chats = chats.on_disk(Arc::clone(disk), Table::Chats)?;
-        gate.usage.restore(&disk.all(Table::Usage)?);
+        store = store.on_disk(Arc::clone(disk), DiskTable::Responses)?;
+        chats = chats.on_disk(Arc::clone(disk), DiskTable::Chats)?;
+        gate.usage.restore(&disk.all(DiskTable::Usage)?);
     }
     Ok(App {
         models,
@@ -364,7 +364,7 @@ fn app(args: &Args, keys: Keys) -> Result<App> {
         chats,
         disk,
         metrics: Some(metrics::install()?),
-        state: server::health::State::default(),
+        state: server::health::HealthState::default(),
     })
 }
 
@@ -413,7 +413,7 @@ fn scheduling(args: &SchedulingArgs, n_models: usize) -> Scheduling {
 }
 
 /// Serves until a signal ends it and what runs has been drained.
-fn run(app: &Arc<App>, listen: Listen, kv_events: Option<kv_events::Settings>) -> Result<()> {
+fn run(app: &Arc<App>, listen: Listen, kv_events: Option<kv_events::KvEventSettings>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
     let outcome = runtime.block_on(async {
         let listener = server::listen::bind(listen.address).await?;
@@ -421,7 +421,10 @@ fn run(app: &Arc<App>, listen: Listen, kv_events: Option<kv_events::Settings>) -
             app.models.publish_to(Publisher::bind(&settings, listener.local_addr()?).await?);
         }
         if let Err(error) = app.models.load_first().await {
-            return Err(anyhow!(error.message)).hint("`roci inspect MODEL` shows what the file holds");
+            return Err(why_not_loaded(app, error.message));
+        }
+        if let Some(note) = empty_store_note(&app.models) {
+            report::note(&note);
         }
         server::run(Arc::clone(app), listener, listen).await
     });
@@ -430,8 +433,32 @@ fn run(app: &Arc<App>, listen: Listen, kv_events: Option<kv_events::Settings>) -
     outcome
 }
 
+/// What `roci run` would say of the first model's file, where the file is to blame; else what the server says.
+fn why_not_loaded(app: &App, message: String) -> anyhow::Error {
+    let first = app.models.entries().into_iter().next();
+    let of_file = first.and_then(|entry| model_file::open(&entry.path).err());
+    of_file.unwrap_or_else(|| {
+        let error = Err::<(), _>(anyhow!(message));
+        error.hint("`roci inspect MODEL` shows what the file holds").expect_err("an error stays one")
+    })
+}
+
+/// What somebody should know whose server has no model yet.
+fn empty_store_note(models: &Registry) -> Option<String> {
+    let rest = match models.offer() {
+        _ if !models.entries().is_empty() => return None,
+        Offer::Given => return None,
+        Offer::StoreAndHub => {
+            "one is downloaded when it is first asked for by name, on the page or through an API: smollm2 (98 MB), qwen3, \
+             gemma3, ... (`roci list --all`); `roci pull NAME` downloads it beforehand"
+        }
+        Offer::Store => "this server downloads nothing itself: `roci pull NAME` does, and it is offered at once",
+    };
+    Some(format!("no model is here yet; {rest}"))
+}
+
 /// What to serve: `NAME=SPEC` or `SPEC`, whose own name is then taken.
-fn open_entry(argument: &str) -> Result<Entry> {
+fn open_entry(argument: &str) -> Result<ServedModel> {
     let (name, spec) = match argument.split_once('=') {
         Some((name, spec)) if !name.is_empty() && !name.contains(['/', '\\']) => (Some(name), spec),
         _ => (None, argument),
@@ -445,7 +472,7 @@ fn open_entry(argument: &str) -> Result<Entry> {
 }
 
 /// `--served-model-name`: the first name stands instead of the model's own, the others beside it.
-fn rename(entries: &mut Vec<Entry>, names: &[String]) -> Result<()> {
+fn rename(entries: &mut Vec<ServedModel>, names: &[String]) -> Result<()> {
     let Some((first, others)) = names.split_first() else { return Ok(()) };
     if entries.len() != 1 {
         return Err(anyhow!("--served-model-name is for one model, and {} are served", entries.len()))
@@ -465,7 +492,7 @@ fn listen(args: &Args) -> Result<Listen> {
     Ok(Listen {
         address: SocketAddr::new(args.host, args.port),
         tls,
-        times: Times {
+        times: Timeouts {
             read: Duration::from_secs(args.access.read_timeout.max(1)),
             idle: Duration::from_secs(args.access.idle_timeout.max(1)),
             write: Duration::from_secs(args.access.write_timeout.max(1)),

@@ -2,7 +2,7 @@
 //! question.
 
 use crate::report::HintExt;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use std::io::Write;
 
 /// Who is asked, where nobody else is named: the release workflow builds the address of its repository in.
@@ -23,9 +23,17 @@ pub struct Args {
     /// Address to ask; answers as GitHub's API does [default: $ROCI_RELEASES, else this project's]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
+    /// For those who mean a model
+    #[arg(hide = true, value_name = "MODEL")]
+    model: Option<String>,
 }
 
 pub fn main(args: &Args) -> Result<()> {
+    if let Some(model) = &args.model {
+        return Err(anyhow!("`roci upgrade` is about roci itself, not about models")).with_hint(|| {
+            format!("`roci rm {model}` and `roci pull {model}` download a model again; the hub's newest file is taken")
+        });
+    }
     let named = args.url.clone().or_else(|| std::env::var("ROCI_RELEASES").ok()).filter(|url| !url.is_empty());
     let own = env!("CARGO_PKG_VERSION");
     let url = named.or_else(|| ASKED.filter(|url| !url.is_empty()).map(str::to_owned));

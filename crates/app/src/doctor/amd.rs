@@ -1,7 +1,7 @@
 //! Checks of one AMD card: the kernel driver, who may open it, memory, firmware, and whether our kernels cover the chip.
 
 use super::cards::Card;
-use super::system::{Node, System, User};
+use super::system::{DeviceNode, System, User};
 use super::{Finding, Severity, container, gib};
 
 /// The chips that every kernel is compiled for by `scripts/compile_matrix.py`.
@@ -45,12 +45,18 @@ fn driver(system: &System, card: &Card) -> Finding {
         Some("radeon") => Finding::new(Severity::Problem, "the old driver `radeon` holds the card: it cannot compute")
             .fix("boot with radeon.si_support=0 radeon.cik_support=0 amdgpu.si_support=1 amdgpu.cik_support=1"),
         Some(other) => Finding::new(Severity::Problem, format!("the driver `{other}` holds the card, not amdgpu"))
-            .fix("look for a blacklist of amdgpu under /etc/modprobe.d, then restart"),
-        None => Finding::new(Severity::Problem, "no driver holds the card").fix(
-            "sudo modprobe amdgpu; if that fails, `sudo dmesg | grep amdgpu` says why (missing firmware: install \
+            .fix(format!("{}look for a blacklist of amdgpu under /etc/modprobe.d, then restart", on_host(system))),
+        None => Finding::new(Severity::Problem, "no driver holds the card").fix(format!(
+            "{}sudo modprobe amdgpu; if that fails, `sudo dmesg | grep amdgpu` says why (missing firmware: install \
              firmware-amd-graphics or linux-firmware)",
-        ),
+            on_host(system)
+        )),
     }
+}
+
+/// Drivers are loaded outside of a container.
+fn on_host(system: &System) -> &'static str {
+    if container(system).is_some() { "on the host, not in this container: " } else { "" }
 }
 
 fn kernel_release(system: &System, card: &Card) -> Option<Finding> {
@@ -103,7 +109,7 @@ fn nodes(system: &System, card: &Card) -> Vec<Finding> {
     findings
 }
 
-fn access(system: &System, path: &str, node: Node, user: &User) -> Finding {
+fn access(system: &System, path: &str, node: DeviceNode, user: &User) -> Finding {
     if node.opens_for(user) {
         return Finding::good(format!("{path} opens for this user"));
     }

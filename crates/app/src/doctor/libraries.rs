@@ -20,8 +20,7 @@ const FOLDERS: &[&str] =
 pub fn check(system: &System, vendor: Vendor, cards: &[Card]) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(releases(system, vendor));
-    findings.push(needed(system, vendor, cards, "driver", &driver_names(vendor)));
-    findings.push(needed(system, vendor, cards, "run-time compiler", &compiler_names(vendor)));
+    findings.extend(needed(system, vendor, cards));
     if vendor == Vendor::Amd {
         findings.extend(cards.iter().filter_map(|card| too_old(system, card)));
     }
@@ -44,12 +43,26 @@ fn compiler_names(vendor: Vendor) -> Vec<&'static str> {
     )
 }
 
-fn needed(system: &System, vendor: Vendor, cards: &[Card], role: &str, names: &[&str]) -> Finding {
-    match find(system, vendor, names) {
-        Some(path) => Finding::good(format!("{role}: {path}")),
-        None => Finding::new(Severity::Problem, format!("no {vendor} {role} library ({})", names.join(", ")))
-            .fix(remedy(system, vendor, cards, role)),
+/// The two libraries that every GPU needs. Where one package brings both, their absence is one problem.
+fn needed(system: &System, vendor: Vendor, cards: &[Card]) -> Vec<Finding> {
+    let needed = [("driver", driver_names(vendor)), ("run-time compiler", compiler_names(vendor))];
+    let fix = |role: &str| remedy(system, vendor, cards, role);
+    let missing = |role: &str, names: &[&str]| {
+        let what = format!("no {vendor} {role} library ({})", names.join(", "));
+        Finding::new(Severity::Problem, what).fix(fix(role))
+    };
+    let found = needed.each_ref().map(|(_, names)| find(system, vendor, names));
+    if found.iter().all(Option::is_none) && fix(needed[0].0) == fix(needed[1].0) {
+        // The compiler's own names; an old driver's library holds the compiler too.
+        let mut names = driver_names(vendor);
+        names.extend(compiler_names(vendor).into_iter().filter(|name| !driver_names(vendor).contains(name)));
+        return vec![missing("driver and run-time compiler", &names)];
     }
+    let told = |((role, names), found): (&(&str, Vec<&str>), Option<String>)| match found {
+        Some(path) => Finding::good(format!("{role}: {path}")),
+        None => missing(role, names),
+    };
+    needed.iter().zip(found).map(told).collect()
 }
 
 /// A HIP that is older than the card cannot compile for it.

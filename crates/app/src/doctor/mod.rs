@@ -16,6 +16,9 @@ use serde::Serialize;
 use cards::Card;
 pub use system::System;
 
+/// The musl archives are linked statically; such a program has no loader.
+const IS_STATIC: bool = cfg!(target_feature = "crt-static");
+
 /// How bad a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -103,6 +106,10 @@ fn machine(system: &System, cards: &[Card]) -> Vec<Finding> {
     let is_container = container(system);
     if let Some(kind) = is_container {
         findings.push(Finding::new(Severity::Note, format!("this is a container ({kind})")));
+    }
+    if IS_STATIC && !cards.is_empty() {
+        let what = "this build of roci is static, so it cannot open a GPU's driver library";
+        findings.push(Finding::new(Severity::Problem, what).fix("install the gnu archive of the same release instead"));
     }
     if cards.is_empty() {
         let finding = Finding::new(Severity::Warning, "the PCI bus shows no AMD or NVIDIA GPU: models run on the CPU");

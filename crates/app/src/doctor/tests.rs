@@ -73,8 +73,7 @@ fn vega_without_rocm() {
             (Problem, "/dev/kfd belongs to the group render"),
             (Problem, "/dev/dri/renderD128 belongs to the group render"),
             (Warning, "Resizable BAR is off"),
-            (Problem, "no AMD driver library"),
-            (Problem, "no AMD run-time compiler library"),
+            (Problem, "no AMD driver and run-time compiler library"),
         ],
     );
 }
@@ -97,18 +96,21 @@ fn a_container_without_devices() {
 
 #[test]
 fn a_card_without_a_driver() {
-    check(machine!("no-driver"), &[(Problem, "no driver holds the card")]);
+    let fix = |text: &str| {
+        check(text, &[(Problem, "no driver holds the card")]);
+        findings(text).into_iter().filter(|finding| finding.severity == Problem).find_map(|finding| finding.fix)
+    };
+    assert!(fix(machine!("no-driver")).unwrap().starts_with("sudo modprobe amdgpu; "));
+    // A container cannot load it.
+    let in_container = format!("{}\n/.dockerenv =\n", machine!("no-driver").trim_end());
+    assert!(fix(&in_container).unwrap().starts_with("on the host, not in this container: sudo modprobe"));
 }
 
 #[test]
 fn nvidia_with_its_driver_and_without() {
     check(
         machine!("nvidia-laptop"),
-        &[
-            (Problem, "no AMD driver library"),
-            (Problem, "no AMD run-time compiler"),
-            (Problem, "no NVIDIA run-time compiler"),
-        ],
+        &[(Problem, "no AMD driver and run-time compiler"), (Problem, "no NVIDIA run-time compiler")],
     );
     check(
         machine!("nvidia-nouveau"),

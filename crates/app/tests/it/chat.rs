@@ -61,6 +61,20 @@ fn conversation_with_commands() {
     assert!(history.contains("hello"), "{history}");
 }
 
+/// What is typed while an answer is written, or pasted as several lines, waits for its turn.
+#[test]
+fn lines_typed_ahead_are_kept() {
+    let roci = Roci::new();
+    let mut chat = start(&roci);
+    chat.send("hello\n/set top-k 7\n/set\n/save talk.json\n").unwrap();
+    chat.flush().unwrap();
+    chat.exp_string("xxxx").unwrap();
+    chat.exp_string("top-k 7,").unwrap();
+    chat.exp_string("saved 2 messages").unwrap();
+    chat.send_control('d').unwrap();
+    chat.exp_eof().unwrap();
+}
+
 #[test]
 fn figures_follow_every_answer() {
     let roci = Roci::new();

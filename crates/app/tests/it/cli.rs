@@ -144,6 +144,81 @@ fn a_mistyped_command_is_suggested() {
 }
 
 #[test]
+fn flags_without_a_command_are_told_the_commands_that_are_for_people() {
+    let outcome = Roci::new().run(&["-q"]);
+    assert_eq!(outcome.code, Some(2));
+    assert!(
+        outcome.stderr.starts_with("error: no command was given\nhint: `roci run MODEL` chats"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(!outcome.stderr.contains("engine"), "{}", outcome.stderr);
+}
+
+#[test]
+fn words_without_quotes_are_one_prompt() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let tokens = |args: &[&str]| {
+        let more = ["-n", "1", "-c", "256", "--output", "json"];
+        roci.run(&[&["run", "tiny.gguf"], args, &more[..]].concat()).json()["prompt_tokens"].clone()
+    };
+    assert_eq!(tokens(&["what", "is", "this?"]), tokens(&["what is this?"]));
+}
+
+#[test]
+fn numbers_that_others_use_for_no_limit() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let run = |args: &[&str]| {
+        let base = ["run", "tiny.gguf", "hi", "-c", "64", "--logit-bias", "123=1000", "--output", "json"];
+        roci.run(&[&base[..], args].concat()).json()
+    };
+    let endless = run(&["-n", "-1", "--seed", "-1"]);
+    assert_eq!(endless["finish_reason"], "context", "it ends where the context does");
+    let none = run(&["--max-tokens", "0"]);
+    assert_eq!((none["tokens"].as_array().unwrap().len(), &none["finish_reason"]), (0, &serde_json::json!("length")));
+    assert!(none["prompt_tokens"].as_array().unwrap().len() > 2);
+}
+
+#[test]
+fn settings_that_cannot_be_meant_are_told() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let both = roci.run(&["run", "-q", "-v", "tiny.gguf", "hi", "-n", "1", "-c", "128"]);
+    assert_eq!(both.code, Some(1));
+    assert!(both.stderr.starts_with("error: --quiet and --verbose contradict each other"), "{}", both.stderr);
+    let hot = roci.run(&["run", "tiny.gguf", "hi", "-n", "1", "-c", "128", "--temperature", "9"]);
+    assert_eq!(hot.code, Some(0));
+    assert!(hot.stderr.contains("warning: --temperature 9 makes answers mostly random"), "{}", hot.stderr);
+    let model = roci.run(&["upgrade", "qwen3"]);
+    assert!(model.code == Some(1) && model.stderr.contains("`roci pull qwen3`"), "{}", model.stderr);
+}
+
+#[test]
+fn embeddings_as_text() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let json = roci.run(&["embed", "tiny.gguf", "hi", "there", "-c", "128"]).json();
+    let text = roci.run(&["embed", "tiny.gguf", "hi", "there", "-c", "128", "--output", "text"]).stdout;
+    let numbers = |line: &str| line.split(' ').map(|word| word.parse::<f32>().unwrap()).collect::<Vec<_>>();
+    let vectors: Vec<Vec<f32>> = text.lines().map(numbers).collect();
+    let expected: Vec<Vec<f32>> = serde_json::from_value(json["embeddings"].clone()).unwrap();
+    assert_eq!(vectors, expected);
+}
+
+#[test]
+fn a_wrong_quantization_is_told_without_the_network() {
+    let outcome = Roci::new().run(&["pull", "qwen3:8b-q9_9"]);
+    assert_eq!(outcome.code, Some(1));
+    assert!(
+        outcome.stderr.starts_with("error: there is no quantization `q9_9`\nhint: usual ones are"),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
 fn upgrade_without_an_address_says_what_can_be_done() {
     let outcome = Roci::new().run(&["upgrade"]);
     assert_eq!(outcome.code, Some(1));

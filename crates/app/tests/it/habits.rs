@@ -83,7 +83,7 @@ fn settings_from_the_config_file() {
     config("[run]\nmax-tokns = 3\n");
     let wrong = roci.run(&["run", "tiny.gguf", "hi"]);
     assert_eq!(wrong.code, Some(1));
-    assert!(wrong.stderr.contains("config.toml`: [run]: there is no setting `max-tokns`"), "{}", wrong.stderr);
+    assert!(wrong.stderr.contains("config.toml`: line 2: [run]: there is no setting `max-tokns`"), "{}", wrong.stderr);
     assert!(wrong.stderr.contains("did you mean `max-tokens`?"), "{}", wrong.stderr);
 }
 
@@ -134,6 +134,41 @@ fn a_full_disk_is_named_by_every_writer() {
 }
 
 #[test]
+fn serve_says_what_is_wrong_with_a_file_as_run_does() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let whole = std::fs::read(roci.home.path().join("tiny.gguf")).unwrap();
+    std::fs::write(roci.home.path().join("cut.gguf"), &whole[..whole.len() - 1000]).unwrap();
+    let served = roci.run(&["serve", "cut.gguf", "--port", "0"]);
+    assert_eq!(served.code, Some(1));
+    assert_eq!(served.stderr, roci.run(&["run", "cut.gguf", "hi"]).stderr);
+    assert!(served.stderr.contains("hint: ") && served.stderr.contains("download the file again"), "{}", served.stderr);
+}
+
+/// Nothing is here, and nothing can be fetched: the start, a request and `ps` each say so.
+#[test]
+fn serve_with_an_empty_store() {
+    let roci = Roci::new();
+    // Nobody listens there.
+    let nowhere = [("HF_ENDPOINT", "http://127.0.0.1:9"), ("PIP_INDEX_URL", "http://127.0.0.1:9/simple")];
+    let server = Server::start_with(&roci, &["serve", "--context", "128"], &nowhere);
+    let note = server.log();
+    assert!(note.contains("note: no model is here yet; one is downloaded when"), "{note}");
+    assert!(note.contains("smollm2 (98 MB)") && note.contains("`roci pull NAME`"), "{note}");
+    let body = serde_json::json!({"model": "qwen3:8b", "messages": [{"role": "user", "content": "hi"}]});
+    let answer = server.post("/v1/chat/completions", &body);
+    assert_eq!(answer.status, 502, "{}", answer.json);
+    let error = &answer.json["error"];
+    assert_eq!(error["code"], "download_failed");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("`qwen3:8b` could not be downloaded: "), "{message}");
+    assert!(message.contains("check the connection") && message.contains("skipped hf:"), "{message}");
+    let wrong = serde_json::json!({"model": "qwen3:8b-q9_9", "messages": [{"role": "user", "content": "hi"}]});
+    let answer = server.post("/v1/chat/completions", &wrong);
+    assert_eq!(answer.status, 404, "{}", answer.json);
+}
+
+#[test]
 fn serve_without_arguments_offers_what_is_here() {
     let roci = Roci::new();
     tiny::write(roci.home.path());
@@ -145,6 +180,10 @@ fn serve_without_arguments_offers_what_is_here() {
     let names = server.get("/v1/models").json;
     let names: Vec<&str> = names["data"].as_array().unwrap().iter().filter_map(|model| model["id"].as_str()).collect();
     assert_eq!(names, ["one", "two"]);
+    // What the files say is told before they are loaded.
+    let meta = &server.get("/v1/models").json["data"][0]["meta"];
+    assert_eq!((&meta["is_loaded"], &meta["family"]), (&false.into(), &"llama".into()), "{meta}");
+    assert_eq!(server.get("/api/tags").json["models"][0]["details"]["family"], "llama");
     assert_eq!(roci.run(&["ps", "--server", &address]).stdout, "no model is in memory\n");
     let asked = server.post(
         "/api/generate",
@@ -152,7 +191,9 @@ fn serve_without_arguments_offers_what_is_here() {
                                                                  "options": {"num_predict": 1}}),
     );
     assert_eq!(asked.status, 200);
-    assert!(roci.run(&["ps", "--server", &address]).stdout.contains("two"));
+    let shown = roci.run(&["ps", "--server", &address]).stdout;
+    assert!(shown.starts_with("NAME  WEIGHTS") && shown.contains("KV CACHE"), "{shown}");
+    assert!(shown.contains("\ntwo ") && shown.ends_with("until stopped\n"), "{shown}");
     assert_eq!(roci.run(&["stop", "two", "--server", &address]).stdout, "stopped two\n");
     assert_eq!(roci.run(&["ps", "--server", &address]).stdout, "no model is in memory\n");
     let nobody = roci.run(&["ps", "--server", "http://127.0.0.1:9"]);

@@ -3,6 +3,7 @@
 mod chat;
 mod cli;
 mod docs;
+mod doctor_page;
 mod fetch;
 #[path = "../../../rocinante/tests/it/folder.rs"]
 mod folder;

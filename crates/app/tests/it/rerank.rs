@@ -2,7 +2,9 @@
 //! scores that transformers gives to the same question and texts.
 
 use crate::roci::Roci;
-use serde_json::Value;
+use crate::server::Server;
+use crate::tiny;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use weights::Dtype;
 
@@ -44,6 +46,34 @@ fn bert_written_as_gguf_gives_the_same_scores() {
     let others = written.tensors().iter().find(|tensor| !matches!(tensor.dtype, Dtype::F16 | Dtype::F32));
     assert!(others.is_none(), "{others:?}");
     check(&roci, "bert", &out);
+}
+
+/// The same scores and the same refusals, whether there is a head for them or not.
+#[test]
+fn the_command_line_and_the_server_agree() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let bert = folder().join("bert");
+    for model in ["tiny.gguf", bert.to_str().unwrap()] {
+        let server = Server::start(&roci, &["serve", model, "--kv-type", "f32"]);
+        let body = json!({"model": "x", "query": "which bear", "documents": ["a bear", "the sea", "which bear"]});
+        let served = server.post("/v1/rerank", &body).json;
+        let texts = ["which bear", "a bear", "the sea", "which bear"];
+        let args = [&["rerank", model][..], &texts, &["--kv-type", "f32", "--threads", "1"]].concat();
+        let told = roci.run(&args).json();
+        let (served, told) = (served["results"].as_array().unwrap(), told["results"].as_array().unwrap());
+        assert_eq!(served.len(), told.len());
+        for (served, told) in served.iter().zip(told) {
+            assert_eq!(served["index"], told["index"], "{model}");
+            let (a, b) = (served["relevance_score"].as_f64().unwrap(), told["score"].as_f64().unwrap());
+            assert!((a - b).abs() < 1e-6, "{model}: {a} and {b}");
+        }
+        let refused = server.post("/v1/rerank", &json!({"query": "x", "documents": [""]}));
+        let told = roci.run(&["rerank", model, "x", ""]);
+        let message = refused.json["error"]["message"].as_str().unwrap();
+        assert_eq!((refused.status, told.code), (400, Some(1)), "{}", told.stderr);
+        assert!(told.stderr.contains(message), "{message}: {}", told.stderr);
+    }
 }
 
 #[test]

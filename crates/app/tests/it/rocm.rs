@@ -214,6 +214,21 @@ fn a_page_fault_names_the_kernel_and_ends_the_process() {
     check_recovery(&roci, &script);
 }
 
+/// `auto` does not take a card that lacks what the model needs; one that was named is an error that says what.
+#[test]
+fn a_model_that_gpus_cannot_compute_goes_to_the_cpu() {
+    let Some(script) = script() else { return };
+    let roci = Roci::new();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/testdata/families/minicpm3.gguf");
+    let plan = |device| on_card(&roci, &script, &["inspect", model, "--plan", "--device", device], &[]);
+    let (auto, named) = (plan("auto"), plan("rocm:0"));
+    assert_eq!(auto.code, Some(0), "{}", auto.show());
+    let said = format!("{}{}", auto.stdout, auto.stderr);
+    assert!(said.contains("cpu") && said.contains("GPUs do not have compressed attention yet"), "{said}");
+    assert_eq!(named.code, Some(1), "{}", named.show());
+    assert!(named.stderr.contains("compressed attention") && named.stderr.contains("--device cpu"), "{}", named.stderr);
+}
+
 /// Every process of the engine faults in the same kernel: the third death is the last on the card.
 #[test]
 fn an_answer_continues_on_the_cpu_when_the_card_is_given_up() {

@@ -3,7 +3,7 @@
 
 use batch::{BLOCK_TOKENS, TokenId};
 
-use super::{Budget, Chunk, Scheduler};
+use super::{Chunk, Scheduler, StepBudget};
 use crate::sequence::SeqId;
 
 impl Scheduler {
@@ -32,7 +32,7 @@ impl Scheduler {
 
     /// Blocks for the drafted tokens of a running sequence, as many as there are to spare. `n_after` sequences still
     /// want a row in this step, and perhaps a block: nobody is preempted for a draft.
-    pub(super) fn grow_for_draft(&mut self, idx: usize, n_after: usize, budget: &Budget) -> usize {
+    pub(super) fn grow_for_draft(&mut self, idx: usize, n_after: usize, budget: &StepBudget) -> usize {
         let seq = &self.running[idx];
         if seq.n_pending > 0 {
             return 0;

@@ -2,18 +2,18 @@
 //! they grow, one JSON object a line; a client that hangs up ends its download, and what has arrived is kept.
 
 use crate::App;
-use crate::entry::Entry;
 use crate::error::{ApiError, Result};
 use crate::generation::Caller;
 use crate::json::Json;
 use crate::library;
+use crate::served_model::ServedModel;
 use crate::stream::{Framing, with_headers};
 use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use hub::{Event, Modelfile, Observer, Turn};
+use hub::{ExampleMessage, Modelfile, Observer, PullEvent};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::convert::Infallible;
@@ -64,7 +64,7 @@ pub struct CreateRequest {
     #[serde(default)]
     parameters: Option<Map<String, Value>>,
     #[serde(default)]
-    messages: Option<Vec<Turn>>,
+    messages: Option<Vec<ExampleMessage>>,
     /// Uploaded files, which are not taken.
     #[serde(default)]
     files: Option<Value>,
@@ -189,7 +189,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
 async fn run(
     app: Arc<App>,
     is_streamed: Option<bool>,
-    work: impl FnOnce(&dyn Observer) -> Result<Entry> + Send + 'static,
+    work: impl FnOnce(&dyn Observer) -> Result<ServedModel> + Send + 'static,
 ) -> Result<Response> {
     let (lines, mut inbox) = mpsc::channel(MAX_LINES);
     let teller = Teller { lines, digest: Mutex::default() };
@@ -253,16 +253,16 @@ impl Teller {
 }
 
 impl Observer for Teller {
-    fn on(&self, event: Event<'_>) {
+    fn on(&self, event: PullEvent<'_>) {
         match event {
-            Event::Note(text) => self.say(json!({"status": text})),
-            Event::Begin { n_total, digest, .. } => {
+            PullEvent::Note(text) => self.say(json!({"status": text})),
+            PullEvent::Begin { n_total, digest, .. } => {
                 *self.digest.lock().unwrap_or_else(PoisonError::into_inner) = digest.map(str::to_owned);
                 self.say(self.progress(0, n_total));
             }
             // There will be another: a client that reads slowly does not slow the download.
-            Event::Progress { n_done, n_total } => drop(self.lines.try_send(self.progress(n_done, n_total))),
-            Event::End => {
+            PullEvent::Progress { n_done, n_total } => drop(self.lines.try_send(self.progress(n_done, n_total))),
+            PullEvent::End => {
                 self.say(json!({"status": "verifying sha256 digest"}));
                 self.say(json!({"status": "writing manifest"}));
             }

@@ -1,9 +1,9 @@
 //! Ollama's API under `/api`: chat and generate (streaming unless told not to), embed, and what is here.
 
-mod generate;
+pub mod generate;
 mod keep_alive;
-mod listing;
-mod manage;
+pub mod listing;
+pub mod manage;
 
 pub use generate::{chat, generate};
 pub use listing::{ps, show, tags, version};
@@ -13,7 +13,7 @@ use super::App;
 use super::error::Result;
 use super::generation::Caller;
 use super::json::Json;
-use super::openai::completions::Prompt;
+use super::openai::completions::CompletionPrompt;
 use super::vectors;
 use axum::Extension;
 use axum::extract::State;
@@ -27,7 +27,7 @@ use std::time::Instant;
 pub struct EmbedRequest {
     #[serde(default)]
     model: String,
-    input: Prompt,
+    input: CompletionPrompt,
     /// A text that is too long is cut, unless this is false.
     #[serde(default)]
     truncate: Option<bool>,

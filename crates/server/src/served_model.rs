@@ -6,6 +6,7 @@ use super::loaded::Loaded;
 use super::preset::Preset;
 use engine::Stats;
 use futures_util::future::{BoxFuture, Shared};
+use rocinante::{ModelFiles, ModelInfo};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -23,8 +24,15 @@ pub enum Stay {
     Forever,
 }
 
+/// What the headers of a model's files say about it.
+#[derive(Clone, Debug)]
+pub struct Headers {
+    pub info: ModelInfo,
+    pub n_ctx_train: usize,
+}
+
 /// A model that is known by name.
-pub struct Entry {
+pub struct ServedModel {
     pub name: String,
     /// Other names it answers to.
     pub aliases: Vec<String>,
@@ -36,6 +44,8 @@ pub struct Entry {
     pub preset: Arc<Preset>,
     /// SHA-256 of its file, once it is known.
     digest: OnceLock<String>,
+    /// What its files say, once they were read.
+    headers: OnceLock<Option<Headers>>,
     /// The load that is under way.
     pub loading: Mutex<Option<Loading>>,
     /// Its turn is over, and another model waits for its place: new requests wait for its next turn.
@@ -54,7 +64,7 @@ pub struct Entry {
     given_up: Mutex<Option<String>>,
 }
 
-impl Entry {
+impl ServedModel {
     /// A model's files under a name; opens nothing yet.
     pub fn new(name: String, path: PathBuf) -> std::io::Result<Self> {
         let created = std::fs::metadata(&path)?.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -66,6 +76,7 @@ impl Entry {
             path,
             preset: Arc::default(),
             digest: OnceLock::new(),
+            headers: OnceLock::new(),
             loading: Mutex::default(),
             is_leaving: AtomicBool::new(false),
             loaded: Mutex::new(None),
@@ -108,6 +119,15 @@ impl Entry {
 
     pub fn digest(&self) -> Option<&str> {
         self.digest.get().map(String::as_str)
+    }
+
+    /// What its files say, without loading it; nothing where they cannot be read. Reads them the first time.
+    pub fn headers(&self) -> Option<&Headers> {
+        let read = || {
+            let files = ModelFiles::open(&self.path).ok()?;
+            Some(Headers { info: files.info().ok()?, n_ctx_train: files.config().ok()?.n_ctx_train })
+        };
+        self.headers.get_or_init(read).as_ref()
     }
 
     pub fn is_named(&self, name: &str) -> bool {
