@@ -122,6 +122,10 @@ fn check_sampling(id: RequestId, sampling: &Sampling) -> Result<()> {
         check(field, value, (0.0..=LARGEST).contains(&value), "a number from 0 to 10000")?;
     }
     check("dry base", dry.base, (1.0..=LARGEST).contains(&dry.base), "a number from 1 to 10000")?;
+    if !dry.breakers.is_sorted() {
+        let value = format!("{} tokens", dry.breakers.len());
+        return Err(Error::Sampling { id, field: "dry breakers", value, expected: "ascending token ids" });
+    }
     for (at, stage) in sampling.order.iter().enumerate() {
         if sampling.order[..at].contains(stage) {
             let expected = "each stage at most once";
@@ -163,6 +167,8 @@ mod tests {
         check(|s| s.prompt.clear(), "request 7: the prompt is empty");
         check(|s| s.prompt[3] = TokenId(100), "the prompt holds token 100, the vocabulary has 100");
         check(|s| s.generated = vec![TokenId(200)], "`generated` holds token 200, the vocabulary has 100");
+        let breakers = |s: &mut Submit| s.sampling.dry.breakers = vec![TokenId(3), TokenId(1)];
+        check(breakers, "dry breakers is 2 tokens, expected ascending token ids");
         check(
             |s| s.sampling.logit_bias = vec![(TokenId(100), 0.0)],
             "logit_bias holds token 100, the vocabulary has 100",

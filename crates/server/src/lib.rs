@@ -2,13 +2,15 @@
 //! traces, and the pages. Handlers translate between a family's wire format and `generation`; nothing here computes.
 //!
 //! What this crate does not know: commands and their arguments, names of models and where they are fetched from. It is
-//! given files under names ([`models::Entry`]) and options of the runtime.
+//! given files under names ([`models::ServedModel`]) and options of the runtime.
 
 #![forbid(unsafe_code)]
 
 mod anthropic;
 mod ask;
 pub mod audit;
+mod blocking;
+mod budget;
 pub mod connection;
 pub mod constraint_probe;
 pub mod disk;

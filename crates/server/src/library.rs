@@ -147,11 +147,20 @@ pub fn copy(from: &str, to: &str) -> Result<Option<ServedModel>> {
     copied.map(of_store).transpose().map_err(|error| ApiError::internal(error.to_string()))
 }
 
-/// Removes a model from the store; says whether it was there. Blocks.
-pub fn remove(name: &str) -> Result<bool> {
+/// Removes a model from the store; says whether it was there. Files that the server was started with stay. Blocks.
+pub fn remove(registry: &Registry, name: &str) -> Result<bool> {
     let store = Store::from_env().map_err(|error| failed(&error))?;
     let entry = store.entry(name).map_err(|error| failed(&error))?;
     match entry {
+        // The name alone goes.
+        Some(entry) if entry.named.is_some() && registry.is_given_file(&entry.path) => {
+            store.forget(&entry.name).map_err(|error| failed(&error))
+        }
+        Some(entry) if registry.is_given_file(&entry.path) => {
+            let text =
+                format!("the server was started with the file of `{name}`: it is not removed while it is served");
+            Err(ApiError::new(StatusCode::CONFLICT, text).code("model_in_use").param("model"))
+        }
         Some(entry) => store.remove(&entry).map(|_| true).map_err(|error| failed(&error)),
         None => Ok(false),
     }

@@ -309,7 +309,7 @@ pub async fn embedding(
     Json(body): Json<LlamaEmbedding>,
 ) -> Result<axum::Json<Value>> {
     let model = app.models.get(&body.model).await?;
-    let texts = body.content.encode(&model, "content", vectors::MAX_TEXTS)?;
+    let texts = body.content.encode_aside(&model, "content", vectors::MAX_TEXTS).await?;
     let (vectors, _) = vectors::embed(&model, texts, caller).await?;
     let all = vectors.into_iter().enumerate().map(|(i, vector)| json!({"index": i, "embedding": [vector]}));
     Ok(axum::Json(all.collect()))

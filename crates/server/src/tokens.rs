@@ -1,6 +1,7 @@
 //! `/tokenize` and `/detokenize`.
 
 use super::App;
+use super::blocking;
 use super::error::{ApiError, Result};
 use super::json::Json;
 use super::openai::chat::{self, Asked};
@@ -8,6 +9,7 @@ use super::{ask, openai::messages::ChatMessage};
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use text::{Detokenizer, Ends, Specials, Tokenizer};
 
@@ -101,8 +103,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequ
         };
         Ok(Tokenized { tokens, count, max_model_len, token_strs })
     };
-    let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
-    done.map(axum::Json)
+    blocking::run(work).await.map(axum::Json)
 }
 
 fn piece(tokenizer: &Tokenizer, id: u32) -> TokenText {
@@ -124,12 +125,17 @@ pub async fn detokenize(State(app): State<Arc<App>>, Json(body): Json<Detokenize
         let text = format!("there is no token {id}: the vocabulary has {}", model.tokenizer.n_vocab());
         return Err(ApiError::bad(text).param("tokens"));
     }
-    // Control tokens are shown, so that what was tokenized comes back.
-    let specials = body.tokens.iter().filter(|&&id| model.tokenizer.is_special(id));
-    let specials: Vec<String> = specials.map(|&id| model.tokenizer.token_text(id)).collect();
-    let specials: Vec<&str> = specials.iter().map(String::as_str).collect();
-    let mut detokenizer = Detokenizer::new(Arc::clone(&model.tokenizer)).showing(&specials);
-    let mut text: String = body.tokens.iter().map(|&id| detokenizer.push(id)).collect();
-    text.push_str(&detokenizer.finish());
+    let work = move || -> Result<String> {
+        // Control tokens are shown, so that what was tokenized comes back.
+        let specials: BTreeSet<u32> =
+            body.tokens.iter().copied().filter(|&id| model.tokenizer.is_special(id)).collect();
+        let specials: Vec<String> = specials.into_iter().map(|id| model.tokenizer.token_text(id)).collect();
+        let specials: Vec<&str> = specials.iter().map(String::as_str).collect();
+        let mut detokenizer = Detokenizer::new(Arc::clone(&model.tokenizer)).showing(&specials);
+        let mut text: String = body.tokens.iter().map(|&id| detokenizer.push(id)).collect();
+        text.push_str(&detokenizer.finish());
+        Ok(text)
+    };
+    let text = blocking::run(work).await?;
     Ok(axum::Json(json!({"content": text, "prompt": text})))
 }

@@ -17,6 +17,7 @@ mod rocm;
 mod serve;
 mod serve_deaths;
 mod serve_deterministic;
+mod serve_excess;
 mod serve_fairness;
 mod serve_families;
 mod serve_folder;

@@ -4,6 +4,7 @@ use super::chat::{Asked, count};
 use super::completions_stream::{CompletionEncoder, Echoes, Lists};
 use super::{finish_reason, total, usage};
 use crate::App;
+use crate::blocking;
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Answers, Caller, GenerationRequest};
 use crate::infill;
@@ -53,6 +54,12 @@ pub enum CompletionPrompt {
 }
 
 impl CompletionPrompt {
+    /// The same on a thread that may take its time.
+    pub async fn encode_aside(self, model: &Arc<Loaded>, param: &'static str, max: usize) -> Result<Vec<Vec<TokenId>>> {
+        let model = Arc::clone(model);
+        blocking::run(move || self.encode(&model, param, max)).await
+    }
+
     /// The tokens of each; more than `max` are an error.
     pub fn encode(&self, model: &Loaded, param: &str, max: usize) -> Result<Vec<Vec<TokenId>>> {
         let n = match self {
@@ -212,10 +219,13 @@ fn encode(model: &Loaded, body: &CompletionRequest) -> Result<Vec<Vec<TokenId>>>
 /// `/v1/completions/render`: the tokens the model would read.
 pub async fn render(State(app): State<Arc<App>>, body: Asked<CompletionRequest>) -> Result<Response> {
     let model = app.models.get(&body.fields.model).await?;
-    let shown = encode(&model, &body.own)?.into_iter().map(|tokens| {
-        let text: String = tokens.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
-        let tokens: Vec<u32> = tokens.into_iter().map(|token| token.0).collect();
-        json!({"prompt": text, "n_tokens": tokens.len(), "tokens": tokens})
-    });
-    Ok(axum::Json(json!({"prompts": shown.collect::<Vec<_>>()})).into_response())
+    let work = move || -> Result<Vec<Value>> {
+        let shown = encode(&model, &body.own)?.into_iter().map(|tokens| {
+            let text: String = tokens.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
+            let tokens: Vec<u32> = tokens.into_iter().map(|token| token.0).collect();
+            json!({"prompt": text, "n_tokens": tokens.len(), "tokens": tokens})
+        });
+        Ok(shown.collect())
+    };
+    Ok(axum::Json(json!({"prompts": blocking::run(work).await?})).into_response())
 }

@@ -43,7 +43,7 @@ pub async fn create(
         return Err(ApiError::bad("dimensions is 0").param("dimensions"));
     }
     let model = app.models.get(&body.model).await?;
-    let texts = body.input.encode(&model, "input", vectors::MAX_TEXTS)?;
+    let texts = body.input.encode_aside(&model, "input", vectors::MAX_TEXTS).await?;
     if texts.iter().any(Vec::is_empty) {
         return Err(ApiError::bad("a text is empty").param("input"));
     }
