@@ -22,7 +22,7 @@ const TASKS: [(&str, &str); 2] = [
 const PROGRAM: &str = include_str!("speculation_bench.py");
 
 /// One task with and without guesses.
-struct Pair {
+struct TaskPair {
     task: &'static str,
     off: Samples,
     on: Samples,
@@ -51,7 +51,7 @@ pub fn main(args: &Args) -> Result<()> {
             "device": model.device(),
             "threads": model.plan().options.n_threads,
             "speculate": args.speculation.speculate.to_string(),
-            "results": pairs.iter().map(Pair::json).collect::<Vec<_>>(),
+            "results": pairs.iter().map(TaskPair::json).collect::<Vec<_>>(),
         }));
     }
     println!("{}, {}, --speculate {}", args.model_name(), model.device(), args.speculation.speculate);
@@ -65,11 +65,11 @@ fn measure(
     task: &'static str,
     question: &str,
     bar: &indicatif::ProgressBar,
-) -> Result<Pair> {
+) -> Result<TaskPair> {
     let question = if question.ends_with('\n') { format!("{question}{PROGRAM}```") } else { question.to_owned() };
     let messages = [Message::new("user", question)];
     let samples = || Samples { test: task.to_owned(), n_tokens: args.generate, per_second: Vec::new() };
-    let mut pair = Pair { task, off: samples(), on: samples(), drafted: Drafted::default(), is_same: true };
+    let mut pair = TaskPair { task, off: samples(), on: samples(), drafted: Drafted::default(), is_same: true };
     for repetition in 0..=args.repetitions {
         let mut answers = Vec::new();
         for (samples, max_draft) in [(&mut pair.off, Some(0)), (&mut pair.on, None)] {
@@ -89,7 +89,7 @@ fn measure(
     Ok(pair)
 }
 
-impl Pair {
+impl TaskPair {
     fn gain(&self) -> f64 {
         self.on.median() / self.off.median()
     }

@@ -100,14 +100,14 @@ impl Attempts {
 }
 
 /// A sequence that drafts may be made for.
-struct Candidate<'a> {
+struct DraftCandidate<'a> {
     seq: &'a Sequence,
     generate: &'a Generate,
     /// Tokens that may be drafted for it.
     max_len: usize,
 }
 
-impl<'a> Candidate<'a> {
+impl<'a> DraftCandidate<'a> {
     fn of(seq: &'a Sequence, requests: &'a HashMap<SeqId, ActiveRequest>) -> Option<Self> {
         let Job::Generate(generate) = &requests.get(&seq.id)?.job else { return None };
         // The token after the last drafted one still belongs to the answer.
@@ -136,7 +136,7 @@ impl Engine {
         let in_step = || running.iter().filter(|seq| seq.n_remaining() == 1 && seq.is_ready());
         let (n_seqs, ready) = (in_step().count(), in_step().filter(|seq| seq.n_pending == 0));
         let ready: Vec<&Sequence> = ready.collect();
-        let candidates: Vec<_> = ready.iter().filter_map(|seq| Candidate::of(seq, &self.requests)).collect();
+        let candidates: Vec<_> = ready.iter().filter_map(|seq| DraftCandidate::of(seq, &self.requests)).collect();
         let mut drafts: HashMap<SeqId, Vec<TokenId>> = ready.iter().map(|seq| (seq.id, Vec::new())).collect();
         if running.len() <= speculator.drafting.max_running {
             drafts.extend(speculator.propose(&candidates, n_seqs));
@@ -155,7 +155,7 @@ impl Engine {
         let Some(speculator) = self.speculator.as_mut().filter(|it| n_running <= it.drafting.max_running) else {
             return false;
         };
-        let candidate = self.scheduler.get(id).and_then(|seq| Candidate::of(seq, &self.requests));
+        let candidate = self.scheduler.get(id).and_then(|seq| DraftCandidate::of(seq, &self.requests));
         candidate.is_some_and(|candidate| speculator.waits(&candidate, n_running))
     }
 }
@@ -186,7 +186,7 @@ impl Speculator {
         self.last_done = None;
     }
 
-    fn propose(&mut self, candidates: &[Candidate], n_seqs: usize) -> Vec<(SeqId, Vec<TokenId>)> {
+    fn propose(&mut self, candidates: &[DraftCandidate], n_seqs: usize) -> Vec<(SeqId, Vec<TokenId>)> {
         let mut outlook = Outlook { n_tokens: n_seqs as f32, n_extra_rows: 0 };
         let is_free = self.drafter.is_free();
         let mut asks = Vec::new();
@@ -229,7 +229,7 @@ impl Speculator {
     }
 
     /// How long a draft is asked for. After bad luck there is a pause, and then one more attempt with a single token.
-    fn paid_len(&mut self, candidate: &Candidate, n_seqs: usize, outlook: &mut Outlook) -> usize {
+    fn paid_len(&mut self, candidate: &DraftCandidate, n_seqs: usize, outlook: &mut Outlook) -> usize {
         if let DraftLength::Fixed(len) = self.drafting.length {
             return len.min(candidate.max_len);
         }
@@ -249,7 +249,7 @@ impl Speculator {
         1
     }
 
-    fn waits(&mut self, candidate: &Candidate, n_running: usize) -> bool {
+    fn waits(&mut self, candidate: &DraftCandidate, n_running: usize) -> bool {
         let (seq, n_known) = (candidate.seq.id, candidate.seq.tokens.len());
         let attempts = self.seqs.entry(seq).or_default();
         attempts.learn(&candidate.seq.tokens);

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const SMALL_PART: usize = 4;
 
 #[derive(Clone, Debug)]
-pub struct Budget {
+pub struct BodyBudget {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
     n_bytes: usize,
@@ -20,7 +20,7 @@ pub struct Budget {
     small_bytes: usize,
 }
 
-impl Budget {
+impl BodyBudget {
     pub fn new(n_bytes: usize, unit: usize, small_bytes: usize) -> Self {
         let n_units = n_bytes / unit;
         let small = Arc::new(Semaphore::new(n_units / SMALL_PART));
@@ -55,7 +55,7 @@ mod tests {
 
     #[tokio::test]
     async fn small_wants_do_not_wait_behind_large_ones() {
-        let (budget, time) = (Budget::new(1 << 20, 1 << 10, 16 << 10), Duration::from_millis(50));
+        let (budget, time) = (BodyBudget::new(1 << 20, 1 << 10, 16 << 10), Duration::from_millis(50));
         let all = budget.take(10 << 20, time).await.unwrap();
         let mut waiting = std::pin::pin!(budget.take(512 << 10, Duration::from_secs(60)));
         assert!(tokio::time::timeout(time, &mut waiting).await.is_err(), "there is nothing left for it");

@@ -6,7 +6,7 @@
 //! end of the answer. A body takes from the second in one go while it holds its part of the first, so bodies never wait
 //! for each other in a circle.
 
-use super::budget::Budget;
+use super::budget::BodyBudget;
 use super::error::ApiError;
 use super::tally;
 use axum::body::{Body, Bytes};
@@ -51,14 +51,14 @@ pub struct BodyLimits {
     pub time: Duration,
     /// An unknown field is an error.
     is_strict: bool,
-    budget: Budget,
-    arriving: Budget,
+    budget: BodyBudget,
+    arriving: BodyBudget,
 }
 
 impl BodyLimits {
     pub fn new(max_bytes: usize, time: Duration) -> Self {
-        let budget = Budget::new(BUDGET_BYTES, UNIT_BYTES, SMALL_BYTES);
-        let arriving = Budget::new(ARRIVING_BYTES, ARRIVING_UNIT, SMALL_ARRIVING);
+        let budget = BodyBudget::new(BUDGET_BYTES, UNIT_BYTES, SMALL_BYTES);
+        let arriving = BodyBudget::new(ARRIVING_BYTES, ARRIVING_UNIT, SMALL_ARRIVING);
         Self { max_bytes, time, is_strict: false, budget, arriving }
     }
 
