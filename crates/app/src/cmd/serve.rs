@@ -2,7 +2,7 @@
 //! [`Args`]; what it means for the server is built here, and `server` runs it.
 
 use crate::kv_args::KvArgs;
-use crate::options::LoadArgs;
+use crate::options::{LoadArgs, SpeculateArgs};
 use crate::report::{self, HintExt};
 use crate::{model_file, serve_config as config, store};
 use anyhow::{Context, Result, anyhow};
@@ -69,6 +69,8 @@ pub struct Args {
     pub models_args: ModelsArgs,
     #[command(flatten)]
     pub load: LoadArgs,
+    #[command(flatten)]
+    pub speculation: SpeculateArgs,
     #[command(flatten)]
     pub scheduling: SchedulingArgs,
     #[command(flatten)]
@@ -391,6 +393,7 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
     };
     let mut options = args.load.options(Workload::Server(scheduling(&args.scheduling, n_models)));
     options.tells_cache = args.kv.kv_events.is_some();
+    options.speculate = args.speculation.resolve()?;
     if !args.models_args.in_process {
         super::engine::in_process_of_its_own(&mut options, args.models_args.max_engine_deaths)?;
     }
