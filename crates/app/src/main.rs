@@ -18,6 +18,7 @@ mod help;
 mod interrupt;
 mod kv_args;
 mod logits_file;
+mod lora_args;
 mod machine;
 mod markdown;
 mod model_file;
@@ -103,6 +104,8 @@ enum Command {
     Perplexity(cmd::perplexity::Args),
     /// Quantize a model
     Quantize(cmd::quantize::Args),
+    /// Write an adapter into a model's weights
+    Merge(cmd::merge::Args),
     /// Compute an importance matrix for `roci quantize`
     Imatrix(cmd::imatrix::Args),
     /// List devices, and why a GPU was refused
@@ -170,6 +173,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => cmd::bench::main(&args),
         Command::Perplexity(args) => cmd::perplexity::main(&args),
         Command::Quantize(args) => cmd::quantize::main(&args),
+        Command::Merge(args) => cmd::merge::main(&args),
         Command::Imatrix(args) => cmd::imatrix::main(&args),
         Command::Devices(args) => cmd::devices::main(&args),
         Command::Doctor(args) => match cmd::doctor::main(&args) {

@@ -24,7 +24,7 @@ pub mod sequence;
 mod step;
 mod validate;
 
-pub use batch::{Capacity, Embeds, Forward, Rows, StepError, Ticket};
+pub use batch::{AdapterId, AdapterSource, Capacity, Embeds, Forward, Rows, StepError, Ticket};
 pub use engine::{Engine, EngineOptions, ReplyTo};
 pub use error::{Error, Result};
 pub use handle::{Board, Closed, Events, Handle, Limits, Message, QueueSlot, Sink, start, start_with};

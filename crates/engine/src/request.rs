@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use batch::{Adjustment, Choice, Penalties, TokenId};
+use batch::{AdapterSource, Adjustment, Choice, Penalties, TokenId};
 
 use crate::{
     handle::{QueueSlot, Sink},
@@ -42,6 +42,7 @@ pub(crate) struct Generate {
     /// Whether the caller wants to know how much of the prompt is computed.
     pub progress: bool,
     pub mask: Option<Box<dyn Mask>>,
+    pub adapter: Option<AdapterSource>,
     pub state: SamplerState,
     pub n_prompt: usize,
     /// Tokens of the answer that `mask` and `state` have seen. After a preemption their logits may be computed again,

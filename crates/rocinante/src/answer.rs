@@ -140,6 +140,7 @@ impl Answer {
         submit.prompt_logprobs = request.prompt_logprobs;
         submit.progress = request.progress;
         submit.constraint = request.constraint.as_ref().map(Constraint::to_spec);
+        submit.adapter = request.adapter.as_ref().map(|adapter| adapter.source().clone());
         submit.priority = request.priority;
         submit.group = request.group;
         let (id, (sender, events)) = (submit.id, mailbox::mailbox());

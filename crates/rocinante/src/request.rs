@@ -3,6 +3,8 @@
 use engine::Sampling;
 use text::constraint::Constraint;
 
+use crate::Adapter;
+
 /// What is wanted of an answer. The default is greedy, plain, and at most 512 tokens long.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -32,6 +34,8 @@ pub struct Request {
     pub prompt_logprobs: bool,
     /// Report how much of a long prompt is read.
     pub progress: bool,
+    /// What changes the model for this answer. The model needs [room](crate::Options::adapters) for it.
+    pub adapter: Option<Adapter>,
     /// Higher goes first.
     pub priority: i32,
     /// Requests of one group take turns with those of other groups.
@@ -48,6 +52,7 @@ impl Default for Request {
             logprobs: None,
             prompt_logprobs: false,
             progress: false,
+            adapter: None,
             priority: 0,
             group: 0,
         }

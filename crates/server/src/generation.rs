@@ -96,6 +96,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
             progress: request.progress,
+            adapter: model.preset.adapted.as_ref().map(|adapted| adapted.adapter.clone()),
             priority: request.caller.priority,
             group: request.caller.group,
             ..rocinante::Request::default()

@@ -3,7 +3,9 @@
 //! next one.
 
 use super::App;
+use super::adapters::Adapted;
 use super::ask;
+use super::entry::Entry;
 use super::error::{ApiError, Result};
 use super::generation::{self, Answers, Caller, Request};
 use super::json::Json;
@@ -272,15 +274,25 @@ pub async fn slots(State(app): State<Arc<App>>) -> Result<axum::Json<Value>> {
     Ok(axum::Json((0..model.plan().schedule.max_running).map(slot).collect()))
 }
 
-/// There are no adapters.
-pub async fn lora_adapters() -> axum::Json<Value> {
-    axum::Json(json!([]))
+/// Those that can be asked for. None counts in requests that do not name it, so all scales are 0.
+pub async fn lora_adapters(State(app): State<Arc<App>>) -> axum::Json<Value> {
+    let entries = app.models.entries();
+    let adapters = entries.iter().filter_map(|entry| Some((entry, entry.preset.adapted.as_ref()?)));
+    let one = |(id, (entry, adapted)): (usize, (&Arc<Entry>, &Adapted))| {
+        // Where files are is nobody's business.
+        let file = adapted.adapter.path().file_name().map(|file| file.to_string_lossy().into_owned());
+        json!({"id": id, "name": entry.name, "path": file, "scale": 0.0, "parent": adapted.parent})
+    };
+    axum::Json(adapters.enumerate().map(one).collect())
 }
 
 pub async fn set_lora_adapters(Json(body): Json<Vec<Value>>) -> Result<axum::Json<Value>> {
     match body.is_empty() {
         true => Ok(axum::Json(json!({"success": true}))),
-        false => Err(ApiError::bad("there are no adapters here").code("not_supported")),
+        false => {
+            let text = "adapters are chosen by each request: `model` is the name of one";
+            Err(ApiError::bad(text).code("not_supported"))
+        }
     }
 }
 

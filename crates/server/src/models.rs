@@ -56,6 +56,17 @@ pub struct Registry {
     kv_events: OnceLock<Arc<Publisher>>,
 }
 
+/// The model that is served, where there is one and the others are its adapters.
+fn only_base(entries: &[Arc<Entry>]) -> Option<&Arc<Entry>> {
+    let mut bases = entries.iter().filter(|entry| entry.preset.adapted.is_none());
+    bases.next().filter(|_| bases.next().is_none())
+}
+
+/// Whether a name means an adapter: one that is not there must not be answered without it.
+fn is_adapter_of(base: &Entry, name: &str) -> bool {
+    name.strip_prefix(&base.name).is_some_and(|rest| rest.starts_with(':') && rest != ":latest")
+}
+
 fn unavailable(entry: &Entry, why: &str) -> ApiError {
     let text = format!("`{}` is unavailable: {why}", entry.name);
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text).code("model_unavailable")
@@ -122,9 +133,9 @@ impl Registry {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let plain = name.strip_suffix(":latest").unwrap_or(name);
         let found = entries.iter().find(|entry| entry.is_named(name) || entry.is_named(plain));
-        match (found, entries.as_slice()) {
+        let any = only_base(&entries).filter(|base| !self.is_strict && !is_adapter_of(base, name));
+        match (found.or(any), entries.as_slice()) {
             (Some(entry), _) => Ok(Arc::clone(entry)),
-            (None, [only]) if !self.is_strict => Ok(Arc::clone(only)),
             (None, [first, ..]) if name.is_empty() && (!self.is_strict || self.offer != Offer::Given) => {
                 Ok(Arc::clone(first))
             }
@@ -147,6 +158,15 @@ impl Registry {
                 let text = format!("there is no model `{name}` here; there are: {}", names.join(", "));
                 Err(ApiError::not_found(text).code("model_not_found").param("model"))
             }
+        }
+    }
+
+    /// The model that adapters of that base belong to; the first one where none is named.
+    pub fn base(&self, name: &str) -> Result<Arc<Entry>> {
+        let entry = self.find(name)?;
+        match entry.preset.adapted {
+            None => Ok(entry),
+            Some(_) => Err(ApiError::bad(format!("`{name}` is an adapter itself"))),
         }
     }
 

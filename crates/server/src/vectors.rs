@@ -44,6 +44,10 @@ async fn all(model: &Arc<Loaded>, requests: impl Iterator<Item = Embed>, caller:
 }
 
 async fn one(model: &Arc<Loaded>, request: Embed, caller: Caller) -> Result<Vec<f32>> {
+    if let Some(adapted) = &model.preset.adapted {
+        let text = format!("vectors are computed without adapters: ask for `{}` itself", adapted.parent);
+        return Err(ApiError::bad(text).param("model"));
+    }
     let embed = Embed { priority: caller.priority, group: caller.group, ..request };
     let n_tokens = embed.tokens.len();
     let _turn = generation::take_turn(model, caller)?;

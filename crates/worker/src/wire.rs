@@ -7,7 +7,7 @@ use engine::{Command, Event, KvEvent, Limits, RequestId, Stats};
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of these types or of the engine's protocol.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// To the child. `L` says what to load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -21,6 +21,7 @@ pub enum ToChild<L> {
 }
 
 /// From the child. `R` is what there is to know about what it loaded.
+#[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum FromChild<R> {
     Hello {

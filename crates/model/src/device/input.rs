@@ -15,6 +15,8 @@ use crate::step::{Places, Step};
 enum Part {
     Tokens,
     Sources,
+    AdapterSlots,
+    KeptAdapterSlots,
     Slots,
     Kept,
     Pooled,
@@ -45,6 +47,8 @@ impl<'a> Input<'a> {
         let mut input = Self { step, words: Vec::new(), ends: [0; N_PARTS] };
         input.push(Part::Tokens, &step.tokens);
         input.push(Part::Sources, &step.sources);
+        input.push(Part::AdapterSlots, &step.adapter_slots);
+        input.push(Part::KeptAdapterSlots, &step.kept_adapter_slots);
         input.push(Part::Slots, &step.slots);
         input.push(Part::Kept, &step.kept);
         input.push(Part::Pooled, &step.pooled);
@@ -96,6 +100,8 @@ impl<'a> Input<'a> {
         Ok(Places {
             tokens: indices(Part::Tokens, &step.tokens)?,
             sources: indices(Part::Sources, &step.sources)?,
+            adapter_slots: indices(Part::AdapterSlots, &step.adapter_slots)?,
+            kept_adapter_slots: indices(Part::KeptAdapterSlots, &step.kept_adapter_slots)?,
             slots: indices(Part::Slots, &step.slots)?,
             kept: indices(Part::Kept, &step.kept)?,
             pooled: indices(Part::Pooled, &step.pooled)?,
