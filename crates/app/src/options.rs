@@ -37,7 +37,7 @@ pub fn parse_mix(name: &str) -> Result<&'static str, String> {
 
 /// How keys and values are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum KvType {
+pub enum KvTypeOption {
     #[default]
     F16,
     F32,
@@ -61,7 +61,7 @@ pub struct LoadArgs {
     pub context: Option<u32>,
     /// Type of the KV cache
     #[arg(long, value_enum, default_value_t)]
-    pub kv_type: KvType,
+    pub kv_type: KvTypeOption,
     /// Give the same request the same answer, bit for bit, whatever else is computed at the time (slower)
     #[arg(long)]
     pub deterministic: bool,
@@ -95,8 +95,8 @@ impl LoadArgs {
             device: self.device(),
             context: self.context.map(|n_ctx| n_ctx as usize),
             kv_type: match self.kv_type {
-                KvType::F16 => rocinante::KvType::F16,
-                KvType::F32 => rocinante::KvType::F32,
+                KvTypeOption::F16 => rocinante::KvType::F16,
+                KvTypeOption::F32 => rocinante::KvType::F32,
             },
             n_threads: Some(self.n_threads()),
             deterministic: self.deterministic,

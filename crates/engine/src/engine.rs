@@ -12,10 +12,10 @@ use std::{
 use batch::{AdapterId, Attention, Batch, Forward, TokenId};
 
 use crate::{
-    handle::{Board, Message, QueueSlot, Sink},
+    handle::{Board, EngineMessage, QueueSlot, Sink},
     mask::{Mask, MaskFactory},
-    protocol::{Embed, Event, FailureKind, FinishReason, RequestId, Stats, Submit},
-    request::{Chooser, Ending, Generate, Job, Request, Vector},
+    protocol::{Event, FailureKind, FinishReason, RequestId, Stats, Submit, VectorRequest},
+    request::{ActiveRequest, Chooser, Ending, Generate, Job, Vector},
     sampler::SamplerState,
     scheduler::{Arrival, Reuse, ScheduleLimits, Scheduler},
     sequence::{SeqId, Sequence, Wanted},
@@ -25,7 +25,7 @@ use crate::{
 pub struct Engine {
     pub(crate) model: Box<dyn Forward>,
     pub(crate) scheduler: Scheduler,
-    pub(crate) requests: HashMap<SeqId, Request>,
+    pub(crate) requests: HashMap<SeqId, ActiveRequest>,
     pub(crate) chooser: Chooser,
     pub(crate) batch: Batch,
     /// Oldest first.
@@ -123,7 +123,7 @@ impl Engine {
 
     /// Runs until it is told to stop, until nobody is left to send anything, or until its device is dead: then the
     /// answer is why.
-    pub(crate) fn run(mut self, inbox: &Receiver<Message>) -> Option<String> {
+    pub(crate) fn run(mut self, inbox: &Receiver<EngineMessage>) -> Option<String> {
         loop {
             if self.is_idle() {
                 self.publish();
@@ -160,18 +160,18 @@ impl Engine {
         self.board.publish(self.stats());
     }
 
-    fn take(&mut self, message: Message) -> ControlFlow<()> {
+    fn take(&mut self, message: EngineMessage) -> ControlFlow<()> {
         match message {
-            Message::Submit(submit, reply_to) => self.submit(submit, reply_to),
-            Message::Embed(embed, reply_to) => self.embed(embed, reply_to),
-            Message::Stats(sink) => drop(sink.send(Event::Stats(self.stats()))),
-            Message::Gone(seq) => self.end(seq, Ending::Gone),
-            Message::Cancel(id) => {
+            EngineMessage::Submit(submit, reply_to) => self.submit(submit, reply_to),
+            EngineMessage::Embed(embed, reply_to) => self.embed(embed, reply_to),
+            EngineMessage::Stats(sink) => drop(sink.send(Event::Stats(self.stats()))),
+            EngineMessage::Gone(seq) => self.end(seq, Ending::Gone),
+            EngineMessage::Cancel(id) => {
                 if let Some(&seq) = self.by_id.get(&id) {
                     self.end(seq, Ending::Finished(FinishReason::Cancelled));
                 }
             }
-            Message::Shutdown => return ControlFlow::Break(()),
+            EngineMessage::Shutdown => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
     }
@@ -227,8 +227,8 @@ impl Engine {
         self.add(id, arrival, Job::Generate(generate), reply_to, ending);
     }
 
-    fn embed(&mut self, embed: Embed, reply_to: ReplyTo) {
-        let Embed { id, tokens, pooling, attention, normalize, priority, group } = embed;
+    fn embed(&mut self, embed: VectorRequest, reply_to: ReplyTo) {
+        let VectorRequest { id, tokens, pooling, attention, normalize, priority, group } = embed;
         let vector = Vector { pooling, normalize, sum: Vec::new(), n_rows: 0 };
         let (n_prompt, wanted) = (tokens.len(), Wanted::Hidden(pooling));
         let arrival = Arrival {
@@ -247,7 +247,7 @@ impl Engine {
 
     /// Queues a request, or ends it at once with `ending` or because it cannot be queued.
     fn add(&mut self, id: RequestId, arrival: Arrival, job: Job, reply_to: ReplyTo, ending: Option<Ending>) {
-        let request = Request::new(id, job, reply_to.sink, reply_to.slot, reply_to.at);
+        let request = ActiveRequest::new(id, job, reply_to.sink, reply_to.slot, reply_to.at);
         let refuse = |text: &str| Ending::Failed(FailureKind::Request, format!("request {}: {text}", id.0));
         let (ending, seq) = if self.by_id.contains_key(&id) {
             (refuse("another request with this id is in flight"), None)
@@ -288,7 +288,7 @@ impl Engine {
     }
 
     /// Every request, also those that only wait, ends with the reason.
-    fn break_down(mut self, inbox: &Receiver<Message>, fault: &str) {
+    fn break_down(mut self, inbox: &Receiver<EngineMessage>, fault: &str) {
         while let Ok(message) = inbox.try_recv() {
             let _ = self.take(message);
         }
@@ -297,7 +297,7 @@ impl Engine {
         seqs.into_iter().for_each(|seq| self.end(seq, Ending::Failed(FailureKind::Forward, error.clone())));
     }
 
-    fn shut_down(mut self, inbox: &Receiver<Message>) {
+    fn shut_down(mut self, inbox: &Receiver<EngineMessage>) {
         // What was sent before the thread ends still gets an answer.
         while let Ok(message) = inbox.try_recv() {
             let _ = self.take(message);

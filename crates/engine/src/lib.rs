@@ -27,7 +27,7 @@ mod validate;
 pub use batch::{AdapterId, AdapterSource, Capacity, Embeds, Forward, Rows, StepError, Ticket};
 pub use engine::{Engine, EngineOptions, ReplyTo};
 pub use error::{Error, Result};
-pub use handle::{Board, Closed, Events, Handle, Limits, Message, QueueSlot, Sink, start, start_with};
+pub use handle::{Board, Closed, EngineMessage, Events, Handle, Limits, QueueSlot, Sink, start, start_with};
 pub use kv_log::{CacheChanges, KvEvent, KvLog};
 pub use mask::{Mask, MaskFactory, TokenSet};
 pub use protocol::*;

@@ -18,7 +18,7 @@ pub struct RequestId(pub u64);
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Command {
     Submit(Submit),
-    Embed(Embed),
+    Embed(VectorRequest),
     Cancel(RequestId),
     Stats,
     /// Ends every request in flight with [`FinishReason::Cancelled`], then the engine's thread.
@@ -76,7 +76,7 @@ impl Submit {
 
 /// A request for one vector instead of tokens.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Embed {
+pub struct VectorRequest {
     pub id: RequestId,
     pub tokens: Vec<TokenId>,
     pub pooling: Pooling,

@@ -14,7 +14,7 @@ use crate::{
     sequence::Sequence,
 };
 
-pub(crate) struct Request {
+pub(crate) struct ActiveRequest {
     pub id: RequestId,
     pub job: Job,
     sink: Box<dyn Sink>,
@@ -83,7 +83,7 @@ pub(crate) enum Ending {
     Gone,
 }
 
-impl Request {
+impl ActiveRequest {
     pub fn new(id: RequestId, job: Job, sink: Box<dyn Sink>, slot: Option<QueueSlot>, submitted: Instant) -> Self {
         Self { id, job, sink, slot, submitted, started: None, first_output: None, last_output: None }
     }
@@ -170,7 +170,7 @@ impl Request {
     }
 }
 
-impl Request {
+impl ActiveRequest {
     /// Whether what the request's constraint allows is known by then.
     pub fn has_mask_until(&mut self, until: Instant) -> bool {
         match &mut self.job {

@@ -119,7 +119,7 @@ impl Chunk {
     }
 }
 
-struct Budget {
+struct StepBudget {
     n_tokens: usize,
     n_rows: usize,
 }
@@ -252,7 +252,7 @@ impl Scheduler {
             self.turns.retain(|_, turn| *turn >= now);
         }
         let mut plan = StepPlan::default();
-        let mut budget = Budget { n_tokens: self.limits.max_batch_tokens, n_rows: self.limits.max_output_rows };
+        let mut budget = StepBudget { n_tokens: self.limits.max_batch_tokens, n_rows: self.limits.max_output_rows };
         // One batch has one kind of attention; encoders and decoders take turns.
         let is_full_first = self.last_attention == Attention::Causal || self.running.is_empty();
         if is_full_first {
@@ -322,7 +322,7 @@ impl Scheduler {
         seq
     }
 
-    fn plan_full(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
+    fn plan_full(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
         while let Some((_, head)) = self.waiting.first_key_value() {
             let (n_tokens, n_rows) = (head.tokens.len(), head.n_output_rows(head.tokens.len()));
             if head.attention != Attention::Full || n_tokens > budget.n_tokens || n_rows > budget.n_rows {
@@ -335,7 +335,7 @@ impl Scheduler {
     }
 
     /// Sequences that lack one token: generation goes on before any prompt does.
-    fn plan_decodes(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
+    fn plan_decodes(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
         let mut idx = 0;
         while idx < self.running.len() {
             let seq = &self.running[idx];
@@ -346,7 +346,7 @@ impl Scheduler {
         }
     }
 
-    fn plan_prefills(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
+    fn plan_prefills(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
         let chunk_limit = if plan.chunks.is_empty() { usize::MAX } else { self.limits.prefill_chunk };
         let mut n_prefill = budget.n_tokens.min(chunk_limit);
         while let Some((rank, head)) = self.waiting.first_key_value() {
@@ -396,7 +396,7 @@ impl Scheduler {
     }
 
     /// Moves the head of the queue to the running ones, with blocks for all its tokens. Says where it stands there.
-    fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut Budget) -> Option<usize> {
+    fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) -> Option<usize> {
         let (rank, head) = self.waiting.first_key_value()?;
         let rank = *rank;
         if !self.has_room_for(head.adapter) {
@@ -437,7 +437,7 @@ impl Scheduler {
 
     /// Makes a running slot and `n_blocks` blocks available for a sequence of rank `idx`, by preempting worse-ranked
     /// ones if that is enough; otherwise nobody is preempted.
-    fn make_room(&mut self, idx: usize, n_blocks: usize, plan: &mut StepPlan, budget: &mut Budget) -> bool {
+    fn make_room(&mut self, idx: usize, n_blocks: usize, plan: &mut StepPlan, budget: &mut StepBudget) -> bool {
         // Those before it keep a block each to grow into, or the newcomer would soon be preempted for them.
         let n_needed = n_blocks + idx;
         if idx >= self.limits.max_running {
@@ -509,7 +509,7 @@ impl Scheduler {
     }
 }
 
-fn plan_chunk(seq: &Sequence, n_tokens: usize, plan: &mut StepPlan, budget: &mut Budget) {
+fn plan_chunk(seq: &Sequence, n_tokens: usize, plan: &mut StepPlan, budget: &mut StepBudget) {
     budget.n_tokens -= n_tokens;
     budget.n_rows -= seq.n_output_rows(n_tokens);
     let is_last = n_tokens == seq.n_remaining();

@@ -12,7 +12,7 @@ use batch::{AdapterId, Adjustment, Ticket};
 use crate::{
     engine::Engine,
     protocol::{FailureKind, FinishReason, Pooling, STEP_BOUNDS},
-    request::{Chooser, Ending, Generate, Job, Request},
+    request::{ActiveRequest, Chooser, Ending, Generate, Job},
     rows::{ChunkRows, ModelChoice, RowCounts, RowRanges, fill_batch, offset_of},
     sampler::Sampled,
     scheduler::{Chunk, Scheduler, StepPlan},
@@ -94,7 +94,7 @@ impl Engine {
         );
         let now = Instant::now();
         for seq in &plan.preempted {
-            self.requests.entry(*seq).and_modify(Request::preempt);
+            self.requests.entry(*seq).and_modify(ActiveRequest::preempt);
         }
         for seq in &plan.admitted {
             self.requests.entry(*seq).and_modify(|request| request.start(now));
@@ -243,7 +243,7 @@ struct Taker<'a> {
 }
 
 impl Taker<'_> {
-    fn take_hidden(self, request: &mut Request, chunk: &Chunk, rows: ChunkRows) -> Option<Ending> {
+    fn take_hidden(self, request: &mut ActiveRequest, chunk: &Chunk, rows: ChunkRows) -> Option<Ending> {
         let Job::Embed(vector) = &mut request.job else { return None };
         // A sequence that was preempted is pooled from its start again.
         let n_preemptions = self.scheduler.get(chunk.seq).map(|seq| seq.n_preemptions);
@@ -257,7 +257,7 @@ impl Taker<'_> {
     /// Logits are good also for a sequence that was preempted meanwhile.
     fn take_logits(
         self,
-        request: &mut Request,
+        request: &mut ActiveRequest,
         chunk: &Chunk,
         rows: ChunkRows,
         n_generated: &mut u64,
@@ -283,7 +283,7 @@ impl Chooser {
     /// Looks again at tokens that are given, then takes or chooses the one after the chunk, if it is the last.
     fn sampled(
         &mut self,
-        request: &mut Request,
+        request: &mut ActiveRequest,
         seq: &Sequence,
         chunk: &Chunk,
         rows: ChunkRows,

@@ -8,7 +8,7 @@ use crate::kv_cache::KvCache;
 use crate::parts::{AttentionParts, LayerParts, Linear, Norm, TensorId};
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
-use crate::scratch::{Scratch, Work};
+use crate::scratch::{LayerScratch, Scratch};
 use crate::step::{Places, Step};
 use crate::{Config, Error, feed_forward, mla};
 
@@ -271,7 +271,7 @@ fn join_blocks(
     layer_idx: usize,
     mixed: &mut ViewMut,
     x: &mut ViewMut,
-    work: &mut Work,
+    work: &mut LayerScratch,
     routes: &mut Routes,
 ) -> Result<(), Error> {
     if context.config.is_parallel {
@@ -288,7 +288,7 @@ fn join_attention(
     layer_idx: usize,
     mixed: &mut ViewMut,
     x: &mut ViewMut,
-    work: &mut Work,
+    work: &mut LayerScratch,
 ) -> Result<(), Error> {
     let (n, layer) = (mixed.shape[0], &context.weights.parts.layers[layer_idx]);
     if let Some(norm) = layer.attn_sub_norm {
@@ -297,7 +297,7 @@ fn join_attention(
     let mixed = mixed.as_view();
     if let AttentionParts::Compressed(parts) = &layer.attention {
         mla::expand(context, parts, mixed, work)?;
-        let Work { branch, compressed, .. } = work;
+        let LayerScratch { branch, compressed, .. } = work;
         let values = compressed.values.rows(n);
         context.join(values, &layer.attn_out, layer.post_attn_norm, x, &mut branch.rows_mut(n))?;
     } else {

@@ -7,14 +7,14 @@ use serde_json::Value as Json;
 use weights::{Metadata, Value};
 
 use crate::family::{FAMILIES, Family, supported, unknown};
-use crate::rope_scaling::Scaling;
+use crate::rope_scaling::RopeScaling;
 use crate::{Error, Pooling};
 use rope::{rope_settings, scaling};
 
 pub struct Translated {
     pub family: Family,
     pub metadata: Metadata,
-    pub scaling: Scaling,
+    pub scaling: RopeScaling,
     /// Where the configuration lists the layers.
     pub is_windowed: Option<Vec<bool>>,
     pub is_rotated: Option<Vec<bool>>,
@@ -67,7 +67,7 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
     let Some(family) = FAMILIES.iter().find(|family| family.hub_types.contains(&kind)).copied() else {
         return Err(unknown(kind));
     };
-    let settings = Settings::of(json);
+    let settings = HubConfig::of(json);
     let mut metadata = Metadata::default();
     let mut set = |key: &str, value: Value| drop(metadata.set(format!("{}.{key}", family.name), value));
     for (key, names) in NUMBERS {
@@ -108,11 +108,11 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
 }
 
 /// The settings of `config.json`. MPT and DBRX keep those of a block in a part of their own.
-struct Settings<'a> {
+struct HubConfig<'a> {
     parts: Vec<&'a Json>,
 }
 
-impl<'a> Settings<'a> {
+impl<'a> HubConfig<'a> {
     fn of(json: &'a Json) -> Self {
         Self { parts: [Some(json), json.get("attn_config"), json.get("ffn_config")].into_iter().flatten().collect() }
     }
@@ -143,7 +143,7 @@ impl<'a> Settings<'a> {
 }
 
 /// Sizes that follow from others, and switches that change them.
-fn sizes(settings: &Settings, set: &mut impl FnMut(&str, Value)) {
+fn sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
     let has_ffn = ["intermediate_size", "n_inner", "ffn_hidden_size"].iter().any(|name| settings.get(name).is_some());
     if let (false, Some(width)) = (has_ffn, settings.width()) {
         let ratio = settings.number("expansion_ratio").unwrap_or(4);
@@ -165,7 +165,7 @@ fn sizes(settings: &Settings, set: &mut impl FnMut(&str, Value)) {
 }
 
 /// What scores, blocks and logits are multiplied with.
-fn scales(settings: &Settings, set: &mut impl FnMut(&str, Value)) {
+fn scales(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
     if let Some(width) = settings.real("query_pre_attn_scalar") {
         set("attention.scale", Value::F64(width.powf(-0.5)));
     }

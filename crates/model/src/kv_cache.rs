@@ -1,18 +1,18 @@
 //! Storage for keys and values, indexed by block: one allocation for all layers. Who owns a block is decided
 //! elsewhere.
 
-use ops::{Arena, KV_BLOCK, Kv, Slot, Tensor};
+use ops::{Arena, KV_BLOCK, Kv, KvSlot, Tensor};
 use serde::{Deserialize, Serialize};
 use weights::Dtype;
 
 use crate::{Config, Error};
 
 pub struct KvCache {
-    layers: Vec<Layer>,
+    layers: Vec<KvLayer>,
 }
 
 /// Both `[n_kv_heads * n_blocks, 16 * head_dim]`.
-pub struct Layer {
+pub struct KvLayer {
     pub k: Tensor,
     pub v: Tensor,
 }
@@ -62,7 +62,7 @@ impl KvCache {
     pub fn carve(config: &Config, kv_type: KvType, n_blocks: usize, arena: &mut Arena) -> Self {
         let shape = Self::shape(config, n_blocks);
         let layers = (0..config.n_layers)
-            .map(|_| Layer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) })
+            .map(|_| KvLayer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) })
             .collect();
         Self { layers }
     }
@@ -71,19 +71,19 @@ impl KvCache {
         self.layers.first().map_or(Dtype::F16, |layer| layer.k.view().dtype)
     }
 
-    pub fn layer_mut(&mut self, layer_idx: usize) -> &mut Layer {
+    pub fn layer_mut(&mut self, layer_idx: usize) -> &mut KvLayer {
         &mut self.layers[layer_idx]
     }
 }
 
-impl Layer {
+impl KvLayer {
     pub fn view(&self) -> Kv<'_> {
         Kv { k: self.k.view(), v: self.v.view() }
     }
 }
 
 /// Where the token at `position` of a sequence lies.
-pub fn slot(block_table: &[crate::BlockId], position: u32) -> Slot {
+pub fn slot(block_table: &[crate::BlockId], position: u32) -> KvSlot {
     let position = position as usize;
-    Slot { block: block_table[position / KV_BLOCK].0, token: (position % KV_BLOCK) as u32 }
+    KvSlot { block: block_table[position / KV_BLOCK].0, token: (position % KV_BLOCK) as u32 }
 }

@@ -36,7 +36,7 @@ pub use batch::{
     AdapterId, AdapterSource, Adjustment, Attention, BLOCK_TOKENS, Batch, BlockId, Choice, Described, FedRow, Forward,
     Pooling, Rows, SeqRows, StepLimits, TokenId,
 };
-pub use config::{Config, Experts, Mla, Rope, Temperature};
+pub use config::{Config, Experts, Mla, RopeConfig, Temperature};
 pub use error::Error;
 pub use export::export;
 pub use family::{FAMILIES, Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
@@ -44,7 +44,7 @@ pub use kv_cache::KvType;
 pub use model::{CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, missing_on_device, plan};
 pub use names::Format;
 pub use ops::Numerics;
-pub use rope_scaling::{Scaling, Yarn};
+pub use rope_scaling::{RopeScaling, Yarn};
 pub use synthetic::{Recipe, Synthetic, synthetic, synthetic_layers};
-pub use upload::Loaded;
+pub use upload::UploadReport;
 pub use watch::{DeviceLimits, Profiler, StepProfile, Watch};

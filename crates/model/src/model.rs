@@ -19,7 +19,7 @@ use crate::resident::Resident;
 use crate::rope_table::RopeTable;
 use crate::scratch::{MaxRows, Scratch};
 use crate::step::Step;
-use crate::upload::Loaded;
+use crate::upload::UploadReport;
 use crate::watch::{DeviceLimits, Profiler, StepProfile, Watch};
 use crate::{BLOCK_TOKENS, Batch, Choice, Config, Error, SeqRows, StepLimits};
 
@@ -36,7 +36,7 @@ pub struct Model {
     pub(crate) head: Option<Head>,
     pub(crate) steps: Steps,
     memory: MemoryPlan,
-    loaded: Option<Loaded>,
+    loaded: Option<UploadReport>,
 }
 
 pub(crate) enum RunsOn {
@@ -385,7 +385,7 @@ impl Model {
     }
 
     /// How copying the weights to the GPU went.
-    pub fn loaded(&self) -> Option<Loaded> {
+    pub fn loaded(&self) -> Option<UploadReport> {
         self.loaded
     }
 

@@ -17,7 +17,7 @@ pub struct Scratch<T = Tensor> {
     pub v: T,
     /// What attention gives, `[max_rows, q_dim]`.
     pub mixed: T,
-    pub work: Work<T>,
+    pub work: LayerScratch<T>,
     /// Rows that are wanted at the end, `[max_out_rows, ..]`: their stream, their attention, their hidden state.
     pub kept_x: T,
     pub kept_mixed: T,
@@ -34,7 +34,7 @@ pub struct Scratch<T = Tensor> {
 }
 
 /// What the blocks of a layer work in.
-pub struct Work<T = Tensor> {
+pub struct LayerScratch<T = Tensor> {
     /// What a norm makes of the stream, `[max_rows, n_embd]`.
     pub h: T,
     /// What a block gives before it joins the stream, `[max_rows, n_embd]`.
@@ -113,12 +113,12 @@ impl<T> Scratch<T> {
             logits: take([n_logits_rows, config.n_vocab]),
             chosen: take([max_logits_rows, 1]),
             described: take([max_logits_rows, ops::DESCRIBED_WORDS]),
-            work: Work::lay_out(config, max_rows, &mut take),
+            work: LayerScratch::lay_out(config, max_rows, &mut take),
         }
     }
 }
 
-impl<T> Work<T> {
+impl<T> LayerScratch<T> {
     fn lay_out(config: &Config, max_rows: usize, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
         let Config { n_embd, n_ff, .. } = *config;
         let (n_experts, n_ff_shared) = config.experts.map_or((0, 0), |experts| (experts.n, experts.n_ff_shared));

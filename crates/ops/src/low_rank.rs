@@ -8,7 +8,7 @@ use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
 use crate::gpu::unit::kernels;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, Indices, Isa, Pool, View, ViewMut};
 
 const OP: &str = "low_rank";
@@ -122,7 +122,7 @@ pub fn low_rank(
     match exec {
         Exec::Cpu(pool) => {
             let (x, numbers) = (x.f32s(OP, "x")?, change.numbers.f32s(OP, "numbers")?);
-            let out = Shared::new(out.f32s(OP, "out")?);
+            let out = SharedPtr::new(out.f32s(OP, "out")?);
             on_cpu(pool, &Job { x, numbers, n_in, n_out, out }, change.entries.host, slots.host);
             Ok(())
         }
@@ -136,7 +136,7 @@ struct Job<'a> {
     numbers: &'a [f32],
     n_in: usize,
     n_out: usize,
-    out: Shared<f32>,
+    out: SharedPtr<f32>,
 }
 
 /// Rows of one adapter go together, a few at a time.

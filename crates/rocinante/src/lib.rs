@@ -79,4 +79,4 @@ pub use ::model::{AdapterLimits, CompileProgress, DeviceChoice, KvType, TokenId,
 pub use engine::{FailureKind, Sampling, Timings};
 pub use text::constraint::Constraint;
 pub use text::{Message, RenderOptions};
-pub use worker::{Notice as EngineNotice, Phase as EnginePhase, Status as EngineStatus};
+pub use worker::{EngineStatus, Notice as EngineNotice, Phase as EnginePhase};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::model::{Attention, DeviceLimits, Numerics, Profiler, StepProfile, TokenId, Watch};
-use engine::{Embed, Handle};
+use engine::{Handle, VectorRequest};
 use text::answer::AnswerFormat;
 use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
@@ -42,7 +42,7 @@ pub struct Model {
     about: About,
     profiler: Option<Profiler>,
     /// The engine's process, where it has one.
-    watch: Option<worker::Watch>,
+    watch: Option<worker::StatusWatch>,
 }
 
 impl Model {
@@ -219,11 +219,11 @@ impl Model {
     }
 
     /// Starts to make a vector or a score; see [`Handle::embed_request`] and [`Handle::score_request`].
-    pub fn vector(&self, embed: Embed) -> Result<PendingVector> {
+    pub fn vector(&self, embed: VectorRequest) -> Result<PendingVector> {
         PendingVector::start(&self.handle, embed)
     }
 
-    fn vectors(&self, requests: Vec<Embed>) -> Result<Vec<Vec<f32>>> {
+    fn vectors(&self, requests: Vec<VectorRequest>) -> Result<Vec<Vec<f32>>> {
         let mut vectors = Vec::with_capacity(requests.len());
         let mut pending = VecDeque::new();
         for request in requests {
@@ -264,8 +264,8 @@ impl Model {
     }
 
     /// The state of the process that its engine runs in; `None`: it runs in this one.
-    pub fn engine_status(&self) -> Option<worker::Status> {
-        self.watch.as_ref().map(worker::Watch::status)
+    pub fn engine_status(&self) -> Option<worker::EngineStatus> {
+        self.watch.as_ref().map(worker::StatusWatch::status)
     }
 
     /// Why there is no engine and will be none: its process died too often.

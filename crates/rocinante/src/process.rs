@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use ::model::DeviceChoice;
 use engine::Handle;
 use serde::{Deserialize, Serialize};
-use worker::wire::Patience;
-use worker::{Notice, Opened, Policy, Program, StartError, Supervisor, Watch, What};
+use worker::wire::StepPatience;
+use worker::{EngineProgram, Notice, Opened, RestartPolicy, StartError, StatusWatch, Supervisor, What};
 
 use crate::about::About;
 use crate::device::Device;
@@ -51,7 +51,7 @@ impl EngineProcess {
         Ok(Self {
             program,
             args: args.into_iter().collect(),
-            max_deaths: Policy::default().max_deaths,
+            max_deaths: RestartPolicy::default().max_deaths,
             only_for_gpus: false,
             falls_back: false,
             hear: Arc::new(|_| {}),
@@ -94,19 +94,20 @@ impl fmt::Debug for EngineProcess {
 
 /// What a child is to load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Load {
+struct ChildLoad {
     path: PathBuf,
     options: Options,
 }
 
 /// Starts a process that loads the model, and waits for it.
-pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> Result<(Handle, About, Watch)> {
-    let program = Program { path: process.program.clone(), args: process.args.clone(), build: BUILD.to_owned() };
-    let policy = Policy { max_deaths: process.max_deaths, ..Policy::default() };
+pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> Result<(Handle, About, StatusWatch)> {
+    let program = EngineProgram { path: process.program.clone(), args: process.args.clone(), build: BUILD.to_owned() };
+    let policy = RestartPolicy { max_deaths: process.max_deaths, ..RestartPolicy::default() };
     // The child may have another working folder one day; the parent's is what the path was meant in.
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let load = Load { path, options: options.clone() };
-    let fallback = (process.falls_back && options.device != Device::Cpu).then_some(on_the_cpu as fn(&Load) -> Load);
+    let load = ChildLoad { path, options: options.clone() };
+    let fallback =
+        (process.falls_back && options.device != Device::Cpu).then_some(on_the_cpu as fn(&ChildLoad) -> ChildLoad);
     let what = What { first: load, fallback };
     let started = Supervisor::start(program, policy, what, pinned, Arc::clone(&process.hear));
     started.map_err(|error| match error {
@@ -116,7 +117,7 @@ pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> 
 }
 
 /// What later processes load: the same device, context and pool, whatever the machine looks like by then.
-fn pinned(load: &Load, about: &About) -> Load {
+fn pinned(load: &ChildLoad, about: &About) -> ChildLoad {
     let (plan, mut options) = (&about.plan, load.options.clone());
     options.device = match plan.options.device {
         DeviceChoice::Cpu => Device::Cpu,
@@ -130,23 +131,23 @@ fn pinned(load: &Load, about: &About) -> Load {
         scheduling.prefill_chunk = Some(plan.schedule.prefill_chunk);
         scheduling.kv_tokens = Some(plan.n_pool_tokens());
     }
-    Load { path: load.path.clone(), options }
+    ChildLoad { path: load.path.clone(), options }
 }
 
-fn on_the_cpu(load: &Load) -> Load {
-    Load { path: load.path.clone(), options: Options { device: Device::Cpu, ..load.options.clone() } }
+fn on_the_cpu(load: &ChildLoad) -> ChildLoad {
+    ChildLoad { path: load.path.clone(), options: Options { device: Device::Cpu, ..load.options.clone() } }
 }
 
 /// Runs an engine for the process that started this one, until that process is gone. Its standard input is the
 /// connection: nothing may have read from it.
 pub fn serve_engine() -> std::result::Result<(), worker::ChildError> {
-    worker::serve(BUILD, |load: Load, n_before, progress| {
+    worker::serve(BUILD, |load: ChildLoad, n_before, progress| {
         open(load, n_before, &|text: String| progress.say(text)).map_err(|error| describe(&error))
     })
 }
 
-fn open(load: Load, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<About>> {
-    let Load { path, options } = load;
+fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<About>> {
+    let ChildLoad { path, options } = load;
     crate::fault::while_loading(n_before);
     let start = Instant::now();
     match options.quantize {
@@ -172,7 +173,7 @@ fn open(load: Load, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<About>
     let engine = engine::start(model, engine_options, Some(Box::new(masks)));
     let factor = if about.plan.options.device == DeviceChoice::Cpu { CPU_PATIENCE } else { GPU_PATIENCE };
     let deadline = options.step_deadline;
-    let patience = Patience { idle: deadline + GRACE, busy: deadline.saturating_mul(factor) + GRACE };
+    let patience = StepPatience { idle: deadline + GRACE, busy: deadline.saturating_mul(factor) + GRACE };
     Ok(Opened { about, engine, max_queue, patience })
 }
 
@@ -198,8 +199,8 @@ mod tests {
             workload: Workload::Server(scheduling),
             ..Options::default()
         };
-        let bytes = worker::frame::encode(&Load { path: "a/b.gguf".into(), options: options.clone() }).unwrap();
-        let load: Load = worker::frame::Reader::new(bytes.as_slice()).read().unwrap();
+        let bytes = worker::frame::encode(&ChildLoad { path: "a/b.gguf".into(), options: options.clone() }).unwrap();
+        let load: ChildLoad = worker::frame::FrameReader::new(bytes.as_slice()).read().unwrap();
         assert_eq!(load.path, Path::new("a/b.gguf"));
         assert_eq!(format!("{:?}", load.options), format!("{options:?}"));
     }

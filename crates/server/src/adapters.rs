@@ -2,11 +2,11 @@
 //! request. vLLM's `/v1/load_lora_adapter` and `/v1/unload_lora_adapter` add and remove them while the server runs.
 
 use super::App;
-use super::entry::Entry;
 use super::error::{ApiError, Result};
 use super::generation::Caller;
 use super::json::Json;
 use super::preset::Preset;
+use super::served_model::ServedModel;
 use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -27,11 +27,11 @@ pub struct Adapted {
 }
 
 /// A model that is `base` with an adapter. It answers to the adapter's name, and to that behind the base's.
-pub fn entry(base: &Entry, name: &str, adapter: Adapter) -> std::io::Result<Entry> {
+pub fn entry(base: &ServedModel, name: &str, adapter: Adapter) -> std::io::Result<ServedModel> {
     let adapted = Adapted { adapter, parent: base.name.clone() };
     let preset = Preset { adapted: Some(adapted), ..Preset::clone(&base.preset) };
     let aliases = vec![format!("{}:{name}", base.name)];
-    Ok(Entry::new(name.to_owned(), base.path.clone())?.renamed(name.to_owned(), aliases).with_preset(preset))
+    Ok(ServedModel::new(name.to_owned(), base.path.clone())?.renamed(name.to_owned(), aliases).with_preset(preset))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -67,7 +67,7 @@ pub async fn load(
             "`{name}` is the name of {} already",
             if known.preset.adapted.is_some() { "an adapter" } else { "a model" }
         );
-        if known.preset.adapted.is_none() || !load_inplace {
+        if known.preset.adapted.is_none() || known.is_given || !load_inplace {
             return Err(ApiError::bad(text).param("lora_name"));
         }
     }
@@ -109,9 +109,16 @@ pub async fn unload(
         return Err(ApiError::bad("`lora_name` must be given"));
     }
     let entries = app.models.entries();
-    if !entries.iter().any(|entry| entry.name == name && entry.preset.adapted.is_some()) {
-        let text = format!("there is no adapter `{name}`");
-        return Err(ApiError::not_found(text).code("model_not_found").param("lora_name"));
+    match entries.iter().find(|entry| entry.name == name && entry.preset.adapted.is_some()) {
+        Some(known) if known.is_given => {
+            let text = format!("the server was started with `{name}`: it stays");
+            return Err(ApiError::bad(text).param("lora_name"));
+        }
+        Some(_) => {}
+        None => {
+            let text = format!("there is no adapter `{name}`");
+            return Err(ApiError::not_found(text).code("model_not_found").param("lora_name"));
+        }
     }
     app.models.remove(&name).await;
     tracing::info!(model = name, "an adapter was removed");

@@ -19,7 +19,7 @@ const TIME_TO_END: Duration = Duration::from_secs(60);
 
 /// What to generate, whatever the API it was asked through.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct GenerationRequest {
     pub prompt: Vec<TokenId>,
     pub sampling: Sampling,
     /// `None`: until the context is full.
@@ -54,7 +54,7 @@ pub struct Caller {
 
 /// The answers to one request, as they grow.
 pub struct Answers {
-    open: Vec<Choice>,
+    open: Vec<PendingAnswer>,
     /// When they end with what they have.
     deadline: tokio::time::Instant,
     /// Whether the server waits for nobody any more.
@@ -62,7 +62,7 @@ pub struct Answers {
 }
 
 /// One answer being made.
-struct Choice {
+struct PendingAnswer {
     index: usize,
     model: Arc<Loaded>,
     answer: Answer,
@@ -81,7 +81,7 @@ struct Choice {
 
 /// Submits a request. Everything that can be known to be wrong is an error here, before anything is computed.
 /// `splitter` is the reader of an answer's text, of which each answer gets its own.
-pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Splitter) -> Result<Answers> {
+pub fn start(app: &App, model: &Arc<Loaded>, request: &GenerationRequest, splitter: &Splitter) -> Result<Answers> {
     if app.log_prompts {
         let text: String = request.prompt.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
         tracing::info!(model = model.name, prompt = text, "prompt");
@@ -104,7 +104,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         wanted.sampling.seed = seed_of(wanted.sampling.seed, index);
         let turn = take_turn(model, request.caller)?;
         let answer = model.answer(request.prompt.clone(), &wanted, splitter.fresh());
-        open.push(Choice {
+        open.push(PendingAnswer {
             index,
             model: Arc::clone(model),
             answer: answer.map_err(|error| refused(model, error))?,
@@ -124,7 +124,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
 }
 
 /// What a request may cost at most must be within what its key allows.
-fn check_cost(n_ctx: usize, request: &Request) -> Result<()> {
+fn check_cost(n_ctx: usize, request: &GenerationRequest) -> Result<()> {
     let n_prompt = request.prompt.len();
     let n_room = n_ctx.saturating_sub(n_prompt);
     let n_answer = request.max_tokens.map_or(n_room, |n| n.min(n_room));
@@ -238,7 +238,7 @@ impl Answers {
 }
 
 /// The next event of any answer.
-async fn next_event(choices: &mut [Choice]) -> (usize, Option<rocinante::Result<AnswerEvent>>) {
+async fn next_event(choices: &mut [PendingAnswer]) -> (usize, Option<rocinante::Result<AnswerEvent>>) {
     if let [only] = choices {
         return (0, only.answer.next_event().await);
     }
@@ -246,7 +246,7 @@ async fn next_event(choices: &mut [Choice]) -> (usize, Option<rocinante::Result<
     (idx, event)
 }
 
-impl Choice {
+impl PendingAnswer {
     /// Counts, logs and traces what happened.
     fn note(&mut self, event: rocinante::Result<AnswerEvent>) -> Result<AnswerEvent> {
         self.turn = None;
@@ -325,7 +325,7 @@ impl Choice {
     }
 }
 
-impl Drop for Choice {
+impl Drop for PendingAnswer {
     fn drop(&mut self) {
         if !self.is_done {
             // With the first token all of the prompt was computed; before it, nobody knows here how much.

@@ -3,8 +3,8 @@
 //! vLLM's names too.
 
 use super::App;
-use super::entry::Entry;
 use super::loaded::Loaded;
+use super::served_model::ServedModel;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_util::MetricKindMask;
@@ -239,8 +239,9 @@ fn lora_info(app: &App, model: &Loaded, stats: &engine::Stats) {
     }
     let entries = app.models.entries();
     let name_of = |id: &engine::AdapterId| {
-        let is_it =
-            |entry: &&Arc<Entry>| entry.preset.adapted.as_ref().is_some_and(|adapted| adapted.adapter.id() == id.0);
+        let is_it = |entry: &&Arc<ServedModel>| {
+            entry.preset.adapted.as_ref().is_some_and(|adapted| adapted.adapter.id() == id.0)
+        };
         entries.iter().find(is_it).map(|entry| entry.name.clone())
     };
     let names = |ids: &[engine::AdapterId]| ids.iter().filter_map(name_of).collect::<Vec<_>>().join(",");

@@ -17,6 +17,8 @@ const MAX_STOP_BYTES: usize = 512;
 /// What no repetition reaches over, as llama.cpp has it.
 const USUAL_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 const MAX_BIASES: usize = 1024;
+/// A text whose tokens are made likelier or less likely.
+const MAX_BIAS_BYTES: usize = 512;
 const MAX_CHOICES: u32 = 64;
 pub const MAX_TOP_LOGPROBS: u32 = 20;
 
@@ -244,8 +246,12 @@ impl Knobs {
     /// Keys are token ids; any other text stands for its tokens.
     fn biases(&self, model: &Loaded) -> Result<Vec<(TokenId, f32)>> {
         let Some(map) = &self.logit_bias else { return Ok(Vec::new()) };
+        let too_many = || ApiError::bad(format!("more than {MAX_BIASES} tokens")).param("logit_bias");
         if map.len() > MAX_BIASES {
-            return Err(ApiError::bad(format!("more than {MAX_BIASES} entries")).param("logit_bias"));
+            return Err(too_many());
+        }
+        if map.keys().any(|key| key.len() > MAX_BIAS_BYTES) {
+            return Err(ApiError::bad(format!("a text of more than {MAX_BIAS_BYTES} bytes")).param("logit_bias"));
         }
         let mut biases = Vec::new();
         for (key, &bias) in map {
@@ -260,6 +266,9 @@ impl Knobs {
                     let tokens = model.tokenizer.encode(key, Specials::Plain);
                     biases.extend(tokens.into_iter().map(|id| (TokenId(id), bias)));
                 }
+            }
+            if biases.len() > MAX_BIASES {
+                return Err(too_many());
             }
         }
         biases.retain(|&(_, bias)| bias != 0.0);

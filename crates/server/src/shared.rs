@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub struct Shared {
+pub struct SharedModel {
     /// Its file, whatever it was called by.
     file: Option<PathBuf>,
     model: Model,
@@ -22,7 +22,7 @@ struct Credit {
     settled: Stats,
 }
 
-impl Deref for Shared {
+impl Deref for SharedModel {
     type Target = Model;
 
     fn deref(&self) -> &Model {
@@ -30,7 +30,7 @@ impl Deref for Shared {
     }
 }
 
-impl Shared {
+impl SharedModel {
     pub fn new(file: Option<PathBuf>, model: Model) -> Self {
         Self { file, model, credit: Mutex::default() }
     }

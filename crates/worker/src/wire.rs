@@ -34,7 +34,7 @@ pub enum FromChild<R> {
     Ready {
         about: R,
         limits: Limits,
-        patience: Patience,
+        patience: StepPatience,
     },
     /// What was asked for cannot be loaded; the process ends.
     Refused(String),
@@ -61,7 +61,7 @@ pub struct Report {
 
 /// How long an engine with work may go without finishing a step before it counts as hung.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Patience {
+pub struct StepPatience {
     /// While its process uses next to no processor time.
     pub idle: Duration,
     /// While it computes.

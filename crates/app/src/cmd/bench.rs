@@ -1,10 +1,10 @@
 //! `roci bench`: how fast a model reads a prompt and generates, on this machine. Drives the model
 //! directly with made-up tokens: no tokenizer, no sampling, no scheduler in the figures.
 
-use crate::drive::{Driver, TokenSpan, Want};
+use crate::drive::{StepDriver, TokenSpan, Want};
 use crate::machine::Cpu;
 use crate::options::{LoadArgs, ReportFormat, print_json};
-use crate::progress::{self, Counts};
+use crate::progress::{self, Counted};
 use crate::report::{self, HintExt, human_bytes};
 use crate::{model_file, profile, store};
 use anyhow::{Context, Result, anyhow};
@@ -173,7 +173,7 @@ pub fn main(args: &Args) -> Result<()> {
     let max_batch_tokens = prompt_step.max(max_batch);
     let steps = StepSizes { n_sequences: max_batch, max_batch_tokens, max_logits_rows: max_batch };
     let options = load_args.options(Workload::Steps(steps));
-    let (driver, plan) = Driver::load(&files, &options, max_batch, n_ctx)?;
+    let (driver, plan) = StepDriver::load(&files, &options, max_batch, n_ctx)?;
     let device = driver.model().device();
     let load_s = start.elapsed().as_secs_f64();
     if args.verbose {
@@ -290,7 +290,7 @@ fn open(args: &Args) -> Result<(String, ModelFiles)> {
 }
 
 struct Bench<'a> {
-    driver: Driver,
+    driver: StepDriver,
     args: &'a Args,
     prompt_step: usize,
     n_vocab: usize,
@@ -311,7 +311,7 @@ impl Bench<'_> {
         if n_prompt == 0 && args.generate == 0 {
             return Ok(Vec::new());
         }
-        let bar = progress::bar("measuring", Some(1 + args.repetitions as u64), Counts::Things);
+        let bar = progress::bar("measuring", Some(1 + args.repetitions as u64), Counted::Things);
         bar.tick();
         // What lies before the depth stays as it is: it is written once.
         for seq_idx in 0..batch {

@@ -266,7 +266,7 @@ pub fn generate(
     model: &Model,
     prompt: Vec<TokenId>,
     request: &Request,
-    interrupt: &interrupt::Guard,
+    interrupt: &interrupt::InterruptGuard,
     show: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<WholeAnswer> {
     let hinted = |error| model_file::hinted(model.path(), error);
@@ -313,7 +313,7 @@ fn reading_bar(reading: &mut Option<indicatif::ProgressBar>, n_prompt: usize) ->
     if let Some(spinner) = reading.take_if(|shown| shown.length().is_none()) {
         spinner.finish_and_clear();
     }
-    reading.get_or_insert_with(|| progress::bar("reading", Some(n_prompt as u64), progress::Counts::Things))
+    reading.get_or_insert_with(|| progress::bar("reading", Some(n_prompt as u64), progress::Counted::Things))
 }
 
 fn report_profile(model: &Model, args: &Args) -> Result<()> {

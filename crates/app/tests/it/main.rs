@@ -18,6 +18,7 @@ mod serve;
 mod serve_adapters;
 mod serve_deaths;
 mod serve_deterministic;
+mod serve_excess;
 mod serve_fairness;
 mod serve_families;
 mod serve_folder;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use batch::{Attention, TokenId};
 use engine::{
-    Embed, EngineOptions, Event, FailureKind, FinishReason, Handle, Mirostat, Normalize, Pooling, Reuse, Sampling,
-    Stats, Submit, draw,
+    EngineOptions, Event, FailureKind, FinishReason, Handle, Mirostat, Normalize, Pooling, Reuse, Sampling, Stats,
+    Submit, VectorRequest, draw,
 };
 
 use crate::{
@@ -31,7 +31,7 @@ impl Random {
 #[derive(Clone)]
 enum Ask {
     Tokens { submit: Box<Submit>, leaves_after: Option<Leave> },
-    Vector(Embed),
+    Vector(VectorRequest),
 }
 
 #[derive(Copy, Clone)]
@@ -93,7 +93,7 @@ fn scenario(random: &mut Random, handle: &Handle) -> Vec<Ask> {
                 let attention = if random.below(2) == 0 { Attention::Full } else { attention };
                 tokens.truncate(20);
                 let (id, normalize) = (handle.next_request_id(), Normalize::None);
-                return Ask::Vector(Embed { id, tokens, pooling, attention, normalize, priority: 0, group: 0 });
+                return Ask::Vector(VectorRequest { id, tokens, pooling, attention, normalize, priority: 0, group: 0 });
             }
             let max_tokens = 1 + random.below(60);
             let mut submit = Submit::new(handle.next_request_id(), prompt(random), max_tokens);

@@ -8,7 +8,7 @@ use weights::{Bytes, Checkpoint, Dtype};
 use super::{Adapter, Module, numbers, unusable};
 use crate::family::FusedRows;
 use crate::names::{At, Format, Names, hub_spellings};
-use crate::parts::{AttentionParts, Cut, FfnParts, LayerParts, Parts, TensorId, Wanted, parts};
+use crate::parts::{AttentionParts, Cut, FfnParts, LayerParts, Parts, TensorId, WantedRows, parts};
 use crate::{Config, Error};
 
 /// Matrices that adapters may change, by GGUF's names.
@@ -62,7 +62,7 @@ pub struct MatrixRows {
 }
 
 impl MatrixRows {
-    fn of(wanted: &Wanted) -> Self {
+    fn of(wanted: &WantedRows) -> Self {
         Self {
             source: wanted.source.name.clone(),
             shape: wanted.shape,
@@ -88,7 +88,7 @@ impl Fitting {
         Ok(Self::new(config, &parts, &wanted))
     }
 
-    pub fn new(config: &Config, parts: &Parts, wanted: &[Wanted]) -> Self {
+    pub fn new(config: &Config, parts: &Parts, wanted: &[WantedRows]) -> Self {
         let layers = parts.layers.iter().map(LayerMatrices::of).collect();
         Self { config: config.clone(), layers, rows: wanted.iter().map(MatrixRows::of).collect() }
     }

@@ -170,7 +170,7 @@ impl Settings {
     fn rank(&self, module: &str) -> Result<usize, Error> {
         match special(&self.ranks, module) {
             None => Ok(self.rank),
-            Some(rank) if rank >= 1.0 && rank <= 65536.0 && rank.fract() == 0.0 => Ok(rank as usize),
+            Some(rank) if (1.0..=65536.0).contains(&rank) && rank.fract() == 0.0 => Ok(rank as usize),
             Some(rank) => Err(unusable(format!("{CONFIG}: rank_pattern gives `{module}` the rank {rank}"))),
         }
     }

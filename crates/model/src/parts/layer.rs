@@ -2,13 +2,13 @@
 
 use weights::Tensor;
 
-use super::list::{List, rows_and_cols};
+use super::list::{PartList, rows_and_cols};
 use super::{AttentionParts, Cut, FfnParts, LayerParts, Linear, MlaParts, TensorId};
 use crate::Error;
 use crate::family::{FusedRows, Placement};
 use crate::names::{At, Format};
 
-impl<'a> List<'a, '_> {
+impl<'a> PartList<'a, '_> {
     pub(super) fn layer(&mut self, at: At) -> Result<LayerParts, Error> {
         let config = self.config;
         let n_embd = config.n_embd;

@@ -2,15 +2,15 @@
 
 pub mod background;
 pub mod chat;
+pub mod chat_answer;
 pub mod chat_store;
-mod chat_stream;
+pub mod chat_tools;
 pub mod completions;
 mod completions_stream;
 pub mod embeddings;
-pub mod fields;
 pub mod messages;
 pub mod models;
-mod response_format;
+pub mod response_format;
 pub mod responses;
 mod responses_input;
 mod responses_stream;
