@@ -30,6 +30,7 @@ mod running_server;
 mod sampling_args;
 mod serve_config;
 mod soak;
+mod speculation_bench;
 mod store;
 mod table;
 

@@ -2,10 +2,11 @@
 
 use crate::report::{self, HintExt};
 use crate::sampling_args::SamplingArgs;
+use crate::store;
 use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use rocinante::quantize::Mix;
-use rocinante::{Device, Options, Workload, n_cores};
+use rocinante::{Device, Options, Speculate, Workload, n_cores};
 use serde::Serialize;
 use std::io::Write;
 
@@ -33,6 +34,31 @@ pub fn parse_device(text: &str) -> Result<Device, String> {
 /// The recipe's own spelling of a name.
 pub fn parse_mix(name: &str) -> Result<&'static str, String> {
     Mix::find(name).map(|mix| mix.name).ok_or_else(|| format!("expected one of: {}", Mix::names()))
+}
+
+/// How tokens are guessed ahead, as it is typed.
+pub fn parse_speculate(text: &str) -> Result<Speculate, String> {
+    text.parse().map_err(|_| "expected auto, ngram, mtp, draft=MODEL or off".to_owned())
+}
+
+/// Tokens that are guessed ahead.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Speculation")]
+pub struct SpeculateArgs {
+    /// Guess tokens ahead and check several in one step, for the same answer sooner: ngram looks them up in the text,
+    /// draft=MODEL asks a smaller model of the same vocabulary, auto is ngram on a CPU with few requests
+    #[arg(long, value_name = "HOW", default_value_t, value_parser = parse_speculate)]
+    pub speculate: Speculate,
+}
+
+impl SpeculateArgs {
+    /// With the file of the draft model, which is fetched if it is not here.
+    pub fn resolve(&self) -> Result<Speculate> {
+        match &self.speculate {
+            Speculate::Draft(name) => Ok(Speculate::Draft(store::resolve(&name.to_string_lossy())?)),
+            other => Ok(other.clone()),
+        }
+    }
 }
 
 /// How keys and values are kept.

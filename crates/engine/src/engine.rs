@@ -12,6 +12,7 @@ use std::{
 use batch::{AdapterId, Attention, Batch, Forward, TokenId};
 
 use crate::{
+    drafter::Drafter,
     handle::{Board, EngineMessage, QueueSlot, Sink},
     mask::{Mask, MaskFactory},
     protocol::{Event, FailureKind, FinishReason, RequestId, Stats, Submit, VectorRequest},
@@ -19,6 +20,7 @@ use crate::{
     sampler::SamplerState,
     scheduler::{Arrival, Reuse, ScheduleLimits, Scheduler},
     sequence::{SeqId, Sequence, Wanted},
+    speculation::{Drafting, Speculator},
     step::{LateRow, StepInFlight},
 };
 
@@ -34,6 +36,7 @@ pub struct Engine {
     pub(crate) late: Vec<LateRow>,
     pub(crate) n_vocab: usize,
     pub(crate) n_ctx: usize,
+    pub(crate) speculator: Option<Speculator>,
     /// Only the counters; the rest is filled in when asked.
     pub(crate) counters: Stats,
     masks: Option<Box<dyn MaskFactory>>,
@@ -57,6 +60,8 @@ pub struct EngineOptions {
     pub reuse: Reuse,
     /// Whether the changes of the prefix cache are told ([`Handle::kv_log`](crate::Handle::kv_log)).
     pub tells_cache: bool,
+    /// When drafts are made, if there is a drafter.
+    pub drafting: Drafting,
 }
 
 impl Default for EngineOptions {
@@ -69,6 +74,7 @@ impl Default for EngineOptions {
             n_ctx: None,
             reuse: Reuse::On,
             tells_cache: false,
+            drafting: Drafting::default(),
         }
     }
 }
@@ -86,6 +92,7 @@ impl Engine {
         model: Box<dyn Forward>,
         options: &EngineOptions,
         masks: Option<Box<dyn MaskFactory>>,
+        drafter: Option<Box<dyn Drafter>>,
         board: Board,
     ) -> Self {
         let capacity = model.capacity();
@@ -103,7 +110,10 @@ impl Engine {
         if options.tells_cache {
             scheduler.changes().record();
         }
+        // Tokens that turn out wrong must be overwritten by those that are right.
+        let drafter = drafter.filter(|_| model.can_rewind());
         Self {
+            speculator: drafter.map(|drafter| Speculator::new(drafter, options.drafting)),
             model,
             masks,
             scheduler,
@@ -127,6 +137,7 @@ impl Engine {
         loop {
             if self.is_idle() {
                 self.publish();
+                self.speculator.iter_mut().for_each(Speculator::rest);
                 let Ok(message) = inbox.recv() else { return None };
                 if self.take(message).is_break() {
                     self.shut_down(inbox);
@@ -179,6 +190,7 @@ impl Engine {
     fn submit(&mut self, submit: Submit, reply_to: ReplyTo) {
         let (priority, group, constraint) = (submit.priority, submit.group, submit.constraint);
         let (is_scored, progress, adapter) = (submit.prompt_logprobs, submit.progress, submit.adapter);
+        let (max_draft, prediction) = (submit.max_draft, submit.prediction);
         let Submit { id, prompt, generated, sampling, max_tokens, stop_tokens, logprobs, .. } = submit;
         // Mirostat's state follows from every choice so far, so those are looked at again one by one.
         let is_replay = sampling.mirostat.is_some() && !generated.is_empty();
@@ -204,6 +216,8 @@ impl Engine {
             logprobs,
             scores,
             progress,
+            max_draft,
+            prediction,
             mask,
             adapter,
             state,
@@ -276,6 +290,7 @@ impl Engine {
     pub(crate) fn end(&mut self, seq: SeqId, ending: Ending) {
         let (Some(request), Some(sequence)) = (self.requests.remove(&seq), self.scheduler.remove(seq)) else { return };
         self.by_id.remove(&request.id);
+        self.speculator.iter_mut().for_each(|speculator| speculator.end(seq));
         self.count(&ending);
         request.end(ending, Some(&sequence));
     }

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
+    drafter::Drafter,
     engine::{Engine, EngineOptions, ReplyTo},
     kv_log::KvLog,
     mask::MaskFactory,
@@ -143,6 +144,17 @@ impl Drop for QueueSlot {
 /// Moves a model to an engine on a thread of its own. The model must have been loaded for as many rows of logits as
 /// sequences shall run together; the engine keeps within what it was loaded for.
 pub fn start(model: impl Forward + 'static, options: EngineOptions, masks: Option<Box<dyn MaskFactory>>) -> Handle {
+    start_speculating(model, options, masks, None)
+}
+
+/// As [`start`], with a drafter that proposes tokens. Answers are the same as without it. Rows of logits that the model
+/// was loaded for beyond one a sequence are for drafts.
+pub fn start_speculating(
+    model: impl Forward + 'static,
+    options: EngineOptions,
+    masks: Option<Box<dyn MaskFactory>>,
+    drafter: Option<Box<dyn Drafter>>,
+) -> Handle {
     let model: Box<dyn Forward> = Box::new(model);
     let options = EngineOptions { max_queue: options.max_queue.max(1), ..options };
     let (capacity, embeds) = (model.capacity(), model.embeds());
@@ -156,7 +168,7 @@ pub fn start(model: impl Forward + 'static, options: EngineOptions, masks: Optio
     };
     let limits = Limits { bounds, embeds, max_queue: options.max_queue };
     start_with(limits, move |messages, board| {
-        let fault = Engine::new(model, &options, masks, board.clone()).run(messages);
+        let fault = Engine::new(model, &options, masks, drafter, board.clone()).run(messages);
         fault.map(|fault| format!("the device is lost: {fault}"))
     })
 }

@@ -9,6 +9,8 @@
 //! Ranks are fixed at arrival and only worse-ranked sequences are preempted, so the best-ranked one always progresses,
 //! and since everyone becomes the best in time, nobody starves.
 
+mod drafts;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, TokenId};
@@ -106,6 +108,8 @@ pub struct Chunk {
     pub seq: SeqId,
     pub first: usize,
     pub n_tokens: usize,
+    /// The last so many of them are drafted: whether they belong to the sequence is known after the step.
+    pub n_drafted: usize,
     /// After it, computed tokens have caught up with tokens.
     pub is_last: bool,
     /// The sequence had been preempted so often: later, what the chunk stored is no longer its own.
@@ -113,9 +117,13 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Tokens of the sequence that are computed after it.
     pub fn end(&self) -> usize {
         self.first + self.n_tokens
+    }
+
+    /// Tokens of the sequence that are certainly computed after it.
+    pub fn n_certain(&self) -> usize {
+        self.end() - self.n_drafted
     }
 }
 
@@ -274,7 +282,7 @@ impl Scheduler {
         for chunk in &plan.chunks {
             let Some(seq) = self.get_mut(chunk.seq) else { continue };
             debug_assert_eq!(seq.n_computed, chunk.first);
-            seq.n_computed += chunk.n_tokens;
+            seq.n_computed = chunk.n_certain();
         }
     }
 
@@ -291,12 +299,18 @@ impl Scheduler {
     /// now, and a sequence that ended in the meantime has left nothing behind.
     pub fn publish(&mut self, chunk: &Chunk) {
         let Some(idx) = self.ranks.get(&chunk.seq).and_then(|rank| self.running_idx(*rank)) else { return };
+        if self.running[idx].n_preemptions == chunk.n_preemptions {
+            self.publish_until(idx, chunk.n_certain());
+        }
+    }
+
+    /// Makes the full blocks of a running sequence's first `n_tokens` tokens known to the prefix index.
+    fn publish_until(&mut self, idx: usize, n_tokens: usize) {
         let seq = &mut self.running[idx];
-        let is_indexed = self.limits.reuse == Reuse::On && seq.attention == Attention::Causal;
-        if !is_indexed || seq.n_preemptions != chunk.n_preemptions {
+        if self.limits.reuse == Reuse::Off || seq.attention == Attention::Full {
             return;
         }
-        while (seq.chain.n_blocks() + 1) * BLOCK_TOKENS <= chunk.end() {
+        while (seq.chain.n_blocks() + 1) * BLOCK_TOKENS <= n_tokens {
             let block_idx = seq.chain.n_blocks();
             let block = seq.blocks[block_idx];
             let tokens = &seq.tokens[block_idx * BLOCK_TOKENS..][..BLOCK_TOKENS];
@@ -330,17 +344,22 @@ impl Scheduler {
             }
             let Some(idx) = self.admit_head(plan, budget) else { break };
             plan.attention = Attention::Full;
-            plan_chunk(&self.running[idx], n_tokens, plan, budget);
+            plan_chunk(&self.running[idx], n_tokens, 0, plan, budget);
         }
     }
 
     /// Sequences that lack one token: generation goes on before any prompt does.
     fn plan_decodes(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
+        let lacks_one = |seq: &Sequence| seq.n_remaining() == 1 && seq.is_ready();
+        let mut n_after = self.running.iter().filter(|seq| lacks_one(seq)).count();
         let mut idx = 0;
         while idx < self.running.len() {
-            let seq = &self.running[idx];
-            if seq.n_remaining() == 1 && seq.is_ready() && self.grow(idx, plan) {
-                plan_chunk(&self.running[idx], 1, plan, budget);
+            if lacks_one(&self.running[idx]) {
+                n_after = n_after.saturating_sub(1);
+                if self.grow(idx, plan) {
+                    let n_drafted = self.grow_for_draft(idx, n_after, budget);
+                    plan_chunk(&self.running[idx], 1 + n_drafted, n_drafted, plan, budget);
+                }
             }
             idx += 1;
         }
@@ -378,7 +397,7 @@ impl Scheduler {
             }
             if n_tokens > 0 {
                 n_prefill -= n_tokens;
-                plan_chunk(seq, n_tokens, plan, budget);
+                plan_chunk(seq, n_tokens, 0, plan, budget);
             }
         }
     }
@@ -451,7 +470,7 @@ impl Scheduler {
             if let Some(at) = plan.chunks.iter().position(|chunk| chunk.seq == victim) {
                 let chunk = plan.chunks.remove(at);
                 budget.n_tokens += chunk.n_tokens;
-                budget.n_rows += 1;
+                budget.n_rows += 1 + chunk.n_drafted;
             }
         }
         true
@@ -509,12 +528,13 @@ impl Scheduler {
     }
 }
 
-fn plan_chunk(seq: &Sequence, n_tokens: usize, plan: &mut StepPlan, budget: &mut StepBudget) {
+/// `n_tokens` more of a sequence, the last `n_drafted` of which are drafted.
+fn plan_chunk(seq: &Sequence, n_tokens: usize, n_drafted: usize, plan: &mut StepPlan, budget: &mut StepBudget) {
     budget.n_tokens -= n_tokens;
-    budget.n_rows -= seq.n_output_rows(n_tokens);
-    let is_last = n_tokens == seq.n_remaining();
+    budget.n_rows -= seq.n_output_rows(n_tokens - n_drafted) + n_drafted;
+    let is_last = n_tokens - n_drafted == seq.n_remaining();
     let (first, n_preemptions) = (seq.n_computed, seq.n_preemptions);
-    plan.chunks.push(Chunk { seq: seq.id, first, n_tokens, is_last, n_preemptions });
+    plan.chunks.push(Chunk { seq: seq.id, first, n_tokens, n_drafted, is_last, n_preemptions });
 }
 
 /// Last block first: of a chain that nobody holds, the end is evicted before the beginning.

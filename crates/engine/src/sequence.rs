@@ -36,6 +36,8 @@ pub struct Sequence {
     /// Tokens whose keys and values are in `blocks` once every step under way is done.
     pub n_computed: usize,
     pub blocks: Vec<BlockId>,
+    /// Tokens that may come next, until a step has shown which of them do.
+    pub draft: Vec<TokenId>,
     pub wanted: Wanted,
     pub attention: Attention,
     /// Its keys and values are this adapter's.
@@ -74,6 +76,7 @@ impl Sequence {
             max_len,
             n_computed: 0,
             blocks: Vec::new(),
+            draft: Vec::new(),
             wanted,
             attention,
             adapter,

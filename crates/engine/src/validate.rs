@@ -31,6 +31,7 @@ pub fn submit(submit: &Submit, bounds: &Bounds) -> Result<()> {
     let id = submit.id;
     check_tokens(id, "the prompt", submit.prompt.iter().copied(), bounds)?;
     check_tokens(id, "`generated`", submit.generated.iter().copied(), bounds)?;
+    check_tokens(id, "the prediction", submit.prediction.iter().copied(), bounds)?;
     let sampling = &submit.sampling;
     check_tokens(id, "logit_bias", sampling.logit_bias.iter().map(|&(token, _)| token), bounds)?;
     check_tokens(id, "the list of banned tokens", sampling.banned.iter().copied(), bounds)?;

@@ -23,6 +23,7 @@ use crate::options::Options;
 #[cfg(unix)]
 use crate::process::{self, EngineProcess};
 use crate::request::Request;
+use crate::speculate::Speculation;
 use crate::splitter::Splitter;
 use crate::template::{Prompt, Template, ids};
 use crate::vectors::{PendingVector, encode_pair};
@@ -100,6 +101,7 @@ impl Model {
 
     fn load_on(files: &ModelFiles, options: &Options, device: ChosenDevice) -> Result<Self> {
         let start = Instant::now();
+        let speculation = Speculation::load(files, options, &device)?;
         let plan = files.plan_on(options, device)?;
         if options.watch == Watch::Profile && plan.options.device == ::model::DeviceChoice::Cpu {
             return Err(Error::NoProfile);
@@ -108,10 +110,13 @@ impl Model {
         let tokenizer = Arc::new(tokenizer);
         let template = template(files, options, &tokenizer)?;
         let profiler = model.profiler();
-        let about = About::of(files, options, plan, &model, start)?;
+        let mut about = About::of(files, options, plan, &model, start)?;
+        about.notes.extend(speculation.note(&model));
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
-        let engine_options = engine::EngineOptions { tells_cache: options.tells_cache, ..about.engine_options() };
-        let handle = engine::start(model, engine_options, Some(Box::new(masks.clone())));
+        let Speculation { drafter, drafting } = speculation;
+        let tells_cache = options.tells_cache;
+        let engine_options = engine::EngineOptions { tells_cache, drafting, ..about.engine_options() };
+        let handle = engine::start_speculating(model, engine_options, Some(Box::new(masks.clone())), drafter);
         let path = files.path().to_owned();
         Ok(Self { path, tokenizer, template, masks, handle, about, profiler, watch: None })
     }

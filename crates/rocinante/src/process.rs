@@ -21,6 +21,7 @@ use crate::device::Device;
 use crate::masks::Masks;
 use crate::model_files::ModelFiles;
 use crate::options::{Options, Workload};
+use crate::speculate::{Speculate, Speculation};
 use crate::{Error, Result, human_bytes};
 
 /// A child and its parent must be the same program.
@@ -105,7 +106,7 @@ pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> 
     let policy = RestartPolicy { max_deaths: process.max_deaths, ..RestartPolicy::default() };
     // The child may have another working folder one day; the parent's is what the path was meant in.
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let load = ChildLoad { path, options: options.clone() };
+    let load = ChildLoad { path, options: Options { speculate: options.speculate.absolute(), ..options.clone() } };
     let fallback =
         (process.falls_back && options.device != Device::Cpu).then_some(on_the_cpu as fn(&ChildLoad) -> ChildLoad);
     let what = What { first: load, fallback };
@@ -119,10 +120,7 @@ pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> 
 /// What later processes load: the same device, context and pool, whatever the machine looks like by then.
 fn pinned(load: &ChildLoad, about: &About) -> ChildLoad {
     let (plan, mut options) = (&about.plan, load.options.clone());
-    options.device = match plan.options.device {
-        DeviceChoice::Cpu => Device::Cpu,
-        DeviceChoice::Gpu { vendor, ordinal } => Device::Gpu { vendor, ordinal },
-    };
+    options.device = Device::of(plan.options.device);
     options.context = Some(plan.n_ctx());
     options.measures_loading = false;
     if let Workload::Server(scheduling) = &mut options.workload {
@@ -155,11 +153,17 @@ fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<A
         None => say("opening the files".to_owned()),
     }
     let files = ModelFiles::open_with(&path, &options)?;
+    let device = files.choose_device(options.device)?;
+    if let Speculate::Draft(path) = &options.speculate {
+        say(format!("loading the draft model {}", path.display()));
+    }
+    let speculation = Speculation::load(&files, &options, &device)?;
     say("planning the memory".to_owned());
-    let plan = files.plan(&options)?;
+    let plan = files.plan_on(&options, device)?;
     say(format!("loading {} of weights", human_bytes(plan.memory().weights_bytes as u64)));
     let model = files.load(&plan)?;
-    let about = About::of(&files, &options, plan, &model, start)?;
+    let mut about = About::of(&files, &options, plan, &model, start)?;
+    about.notes.extend(speculation.note(&model));
     // The vocabulary is read when the first constraint needs it: most requests have none.
     let masks = Masks::later(move || {
         let files = ModelFiles::open(&path).map_err(|error| error.to_string())?;
@@ -168,9 +172,10 @@ fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<A
     let max_queue = about.plan.schedule.max_queue;
     // The parent bounds the queue; here everything it has taken on must fit at once.
     let (max_all, tells_cache) = (usize::MAX >> 1, options.tells_cache);
-    let engine_options = engine::EngineOptions { max_queue: max_all, tells_cache, ..about.engine_options() };
+    let Speculation { drafter, drafting } = speculation;
+    let engine_options = engine::EngineOptions { max_queue: max_all, tells_cache, drafting, ..about.engine_options() };
     let model = crate::fault::injected(model, n_before);
-    let engine = engine::start(model, engine_options, Some(Box::new(masks)));
+    let engine = engine::start_speculating(model, engine_options, Some(Box::new(masks)), drafter);
     let factor = if about.plan.options.device == DeviceChoice::Cpu { CPU_PATIENCE } else { GPU_PATIENCE };
     let deadline = options.step_deadline;
     let patience = StepPatience { idle: deadline + GRACE, busy: deadline.saturating_mul(factor) + GRACE };
@@ -196,6 +201,7 @@ mod tests {
             device: "rocm:1".parse().unwrap(),
             quantize: Mix::find("Q4_K_M"),
             context: Some(77),
+            speculate: Speculate::Draft("small.gguf".into()),
             workload: Workload::Server(scheduling),
             ..Options::default()
         };

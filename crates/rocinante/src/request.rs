@@ -36,6 +36,12 @@ pub struct Request {
     pub progress: bool,
     /// What changes the model for this answer. The model needs [room](crate::Options::adapters) for it.
     pub adapter: Option<Adapter>,
+    /// Tokens that may be guessed ahead for one step, where the model [speculates](crate::Speculate); `None` leaves it to
+    /// the engine, 0 is never.
+    pub max_draft: Option<usize>,
+    /// A text that the answer is expected to be like, such as the file that it is a new version of: where it goes on like
+    /// that, several tokens are computed at once.
+    pub prediction: Option<String>,
     /// Higher goes first.
     pub priority: i32,
     /// Requests of one group take turns with those of other groups.
@@ -53,6 +59,8 @@ impl Default for Request {
             prompt_logprobs: false,
             progress: false,
             adapter: None,
+            max_draft: None,
+            prediction: None,
             priority: 0,
             group: 0,
         }

@@ -36,6 +36,8 @@ pub struct Ask {
     pub parses_specials: bool,
     /// With how much of the prompt is read, while it is.
     pub progress: bool,
+    /// A text that the answer is expected to be like.
+    pub prediction: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -90,6 +92,7 @@ pub async fn prepare(
             prompt_logprobs: false,
             progress: ask.progress,
             constraint,
+            guesses: ask.knobs.guesses(ask.prediction),
             n: ask.n,
             caller,
         },

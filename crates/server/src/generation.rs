@@ -32,9 +32,19 @@ pub struct GenerationRequest {
     pub progress: bool,
     /// Which texts are possible.
     pub constraint: Option<Constraint>,
+    pub guesses: Guesses,
     /// Answers to the same prompt.
     pub n: usize,
     pub caller: Caller,
+}
+
+/// Speculation, where the model was loaded with it.
+#[derive(Clone, Debug, Default)]
+pub struct Guesses {
+    /// Tokens that may be guessed ahead for one step; 0: none.
+    pub max_draft: Option<usize>,
+    /// A text that the answer is expected to be like.
+    pub prediction: Option<String>,
 }
 
 /// For whom: decides order and fairness.
@@ -97,6 +107,8 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &GenerationRequest, splitt
             prompt_logprobs: request.prompt_logprobs,
             progress: request.progress,
             adapter: model.preset.adapted.as_ref().map(|adapted| adapted.adapter.clone()),
+            max_draft: request.guesses.max_draft,
+            prediction: request.guesses.prediction.clone(),
             priority: request.caller.priority,
             group: request.caller.group,
             ..rocinante::Request::default()

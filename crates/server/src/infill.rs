@@ -110,6 +110,7 @@ pub async fn create(
         prompt_logprobs: false,
         progress: false,
         constraint: None,
+        guesses: knobs.guesses(None),
         n: 1,
         caller,
     };

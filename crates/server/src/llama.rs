@@ -113,6 +113,7 @@ pub async fn completion(
             prompt_logprobs: false,
             progress: false,
             constraint: constraint.clone(),
+            guesses: knobs.guesses(None),
             n: 1,
             caller,
         };

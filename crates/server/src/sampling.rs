@@ -2,6 +2,7 @@
 //! error has the field's name. Ranges are wider than OpenAI documents; a temperature may be up to 100.
 
 use super::error::{ApiError, Result};
+use super::generation::Guesses;
 use super::loaded::Loaded;
 use super::tally;
 use engine::{Dry, Mirostat, Sampling, Stage, Xtc};
@@ -68,6 +69,9 @@ pub struct Knobs {
     /// Tokens of the prompt and the answer together. It cannot be more than the model was loaded for.
     pub num_ctx: Option<u64>,
     pub stop: Option<Stop>,
+    /// Tokens that may be guessed ahead for one step; 0: none.
+    #[serde(rename = "speculative.n_max")]
+    pub max_draft: Option<u32>,
 }
 
 fn first_of<T: Clone>(one: &Option<T>, other: &Option<T>) -> Option<T> {
@@ -125,7 +129,8 @@ impl Knobs {
             samplers,
             num_predict,
             num_ctx,
-            stop
+            stop,
+            max_draft,
         )
     }
 
@@ -173,6 +178,11 @@ impl Knobs {
             order: self.order()?,
             ..Sampling::default()
         })
+    }
+
+    /// How tokens may be guessed ahead, and a text to guess from.
+    pub fn guesses(&self, prediction: Option<String>) -> Guesses {
+        Guesses { max_draft: self.max_draft.map(|n| n as usize), prediction }
     }
 
     pub fn stops(&self) -> Result<Vec<String>> {

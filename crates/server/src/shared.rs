@@ -73,6 +73,7 @@ fn since(now: &Stats, before: &Stats) -> Stats {
     left.n_tokens_cached -= before.n_tokens_cached.min(now.n_tokens_cached);
     left.n_preemptions -= before.n_preemptions.min(now.n_preemptions);
     left.n_failed -= before.n_failed.min(now.n_failed);
+    left.drafted = now.drafted.since(before.drafted);
     for (left, before) in left.n_steps_by_rows.iter_mut().zip(before.n_steps_by_rows) {
         *left = left.saturating_sub(before);
     }

@@ -359,6 +359,7 @@ fn add_counters(sum: &mut Stats, stats: &Stats) {
     sum.n_steps_by_rows.iter_mut().zip(stats.n_steps_by_rows).for_each(|(sum, n)| *sum += n);
     sum.n_finished += stats.n_finished;
     sum.n_failed += stats.n_failed;
+    sum.drafted += stats.drafted;
 }
 
 impl StepProgress {

@@ -171,7 +171,10 @@ impl<'a> Chat<'a> {
             "set" if rest.is_empty() => eprintln!("{}", settings::describe(&self.sampling)),
             "set" => settings::set(&mut self.sampling, rest)?,
             "stats" => match &self.last_answer {
-                Some(answer) => eprintln!("{}", run::summary(self.loaded()?, answer)),
+                Some(answer) => {
+                    eprintln!("{}", run::summary(self.loaded()?, answer));
+                    run::guesses(answer).into_iter().for_each(|line| eprintln!("{line}"));
+                }
                 None => eprintln!("nothing was said yet"),
             },
             "model" if rest.is_empty() => eprintln!("{}", self.name()),

@@ -3,7 +3,7 @@
 
 use crate::kv_args::KvArgs;
 use crate::lora_args::LoraArgs;
-use crate::options::LoadArgs;
+use crate::options::{LoadArgs, SpeculateArgs};
 use crate::report::{self, HintExt};
 use crate::{model_file, serve_config as config, store};
 use anyhow::{Context, Result, anyhow};
@@ -72,6 +72,8 @@ pub struct Args {
     pub load: LoadArgs,
     #[command(flatten)]
     pub adapters: LoraArgs,
+    #[command(flatten)]
+    pub speculation: SpeculateArgs,
     #[command(flatten)]
     pub scheduling: SchedulingArgs,
     #[command(flatten)]
@@ -396,6 +398,7 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
     let mut options = args.load.options(Workload::Server(scheduling(&args.scheduling, n_models)));
     options.tells_cache = args.kv.kv_events.is_some();
     options.adapters = add_adapters(&args.adapters, &mut entries)?;
+    options.speculate = args.speculation.resolve()?;
     if !args.models_args.in_process {
         super::engine::in_process_of_its_own(&mut options, args.models_args.max_engine_deaths)?;
     }

@@ -30,6 +30,7 @@ mod serve_operator;
 mod serve_outside;
 mod serve_restart;
 mod serve_scores;
+mod serve_speculation;
 mod server;
 use test_support::standin;
 mod tiny;

@@ -311,6 +311,7 @@ async fn prepare(
         prompt_logprobs: false,
         progress: false,
         constraint,
+        guesses: options.guesses(None),
         n: 1,
         caller,
     };

@@ -90,6 +90,9 @@ pub struct ChatRequest {
     pub store: Option<bool>,
     #[serde(default)]
     pub metadata: Option<Map<String, Value>>,
+    /// What the answer will probably be like, such as a file of which a new version is asked for.
+    #[serde(default)]
+    pub prediction: Option<Prediction>,
     #[serde(default)]
     pub modalities: Option<Vec<String>>,
     /// The deprecated predecessor of `tools`.
@@ -97,6 +100,39 @@ pub struct ChatRequest {
     pub functions: Option<Vec<Value>>,
     #[serde(default)]
     pub function_call: Option<Value>,
+}
+
+/// `{"type": "content", "content": TEXT}`, or a list of parts of a text.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Prediction {
+    #[serde(rename = "type", default)]
+    pub kind: Option<String>,
+    pub content: Predicted,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of {\"type\": \"text\", \"text\": ...}")]
+pub enum Predicted {
+    Text(String),
+    Parts(Vec<PredictedPart>),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct PredictedPart {
+    pub text: String,
+}
+
+impl Prediction {
+    fn text(&self) -> Result<String> {
+        match (self.kind.as_deref().unwrap_or("content"), &self.content) {
+            ("content", Predicted::Text(text)) => Ok(text.clone()),
+            ("content", Predicted::Parts(parts)) => Ok(parts.iter().map(|part| part.text.as_str()).collect()),
+            (kind, _) => {
+                let text = format!("predictions of type `{kind}` are not supported: only content");
+                Err(ApiError::bad(text).param("prediction"))
+            }
+        }
+    }
 }
 
 impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Asked<T> {
@@ -196,6 +232,7 @@ pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
         max_tokens: body.max_completion_tokens.or(fields.max_tokens).map(count),
         parses_specials: body.parse_special.unwrap_or(false),
         progress: body.return_progress.unwrap_or(false),
+        prediction: body.prediction.as_ref().map(Prediction::text).transpose()?,
     })
 }
 

@@ -195,6 +195,7 @@ fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: C
         prompt_logprobs,
         progress: false,
         constraint,
+        guesses: knobs.guesses(None),
         n: made,
         caller,
     };
