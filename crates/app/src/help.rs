@@ -12,7 +12,7 @@ pub const MAX_WIDTH: usize = 100;
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Talk to models", &["run", "serve", "ps", "stop", "key"]),
     ("Get and keep models", &["pull", "list", "search", "show", "create", "cp", "rm"]),
-    ("Look closer", &["inspect", "tokenize", "embed", "rerank", "perplexity", "bench", "quantize", "imatrix"]),
+    ("Look closer", &["inspect", "tokenize", "embed", "rerank", "perplexity", "bench", "quantize", "merge", "imatrix"]),
     ("This machine", &["devices", "doctor", "kernels"]),
     ("roci itself", &["upgrade", "completions", "man", "help"]),
 ];

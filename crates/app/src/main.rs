@@ -18,6 +18,7 @@ mod help;
 mod interrupt;
 mod kv_args;
 mod logits_file;
+mod lora_args;
 mod machine;
 mod markdown;
 mod model_file;
@@ -104,6 +105,8 @@ enum RociCommand {
     Perplexity(cmd::perplexity::Args),
     /// Quantize a model
     Quantize(cmd::quantize::Args),
+    /// Write an adapter into a model's weights
+    Merge(cmd::merge::Args),
     /// Compute an importance matrix for `roci quantize`
     Imatrix(cmd::imatrix::Args),
     /// List devices, and why a GPU was refused
@@ -171,6 +174,7 @@ fn main() -> ExitCode {
         RociCommand::Bench(args) => cmd::bench::main(&args),
         RociCommand::Perplexity(args) => cmd::perplexity::main(&args),
         RociCommand::Quantize(args) => cmd::quantize::main(&args),
+        RociCommand::Merge(args) => cmd::merge::main(&args),
         RociCommand::Imatrix(args) => cmd::imatrix::main(&args),
         RociCommand::Devices(args) => cmd::devices::main(&args),
         RociCommand::Doctor(args) => match cmd::doctor::main(&args) {

@@ -4,7 +4,7 @@
 //! A step has two phases, so that the host can prepare the next one while a device works: `submit` queues it, `wait`
 //! gives its rows. Where the host is the device, `submit` does the work.
 
-use crate::{Attention, BLOCK_TOKENS, Batch, TokenId};
+use crate::{AdapterId, AdapterSource, Attention, BLOCK_TOKENS, Batch, TokenId};
 use serde::{Deserialize, Serialize};
 
 /// Why a step failed.
@@ -30,6 +30,16 @@ pub trait Forward: Send {
     /// Whether the bits of a row depend on nothing but the row and its context, whatever else is in the batch.
     fn is_row_invariant(&self) -> bool {
         false
+    }
+
+    /// Adapters that may be ready at once; 0: it takes none.
+    fn max_adapters(&self) -> usize {
+        0
+    }
+
+    /// Makes an adapter ready for the steps from now on. Where there is no room, one that is not `in_use` makes way.
+    fn load_adapter(&mut self, _adapter: &AdapterSource, _in_use: &[AdapterId]) -> Result<(), StepError> {
+        Err("this model was loaded without room for adapters".into())
     }
 
     /// Whether a position may be computed again with another token: keys and values are overwritten, a recurrent state

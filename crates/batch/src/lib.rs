@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod adapter;
 mod adjustment;
 mod choice;
 mod forward;
 mod ids;
 mod step;
 
+pub use adapter::{AdapterId, AdapterSource};
 pub use adjustment::{Adjustment, Penalties};
 pub use choice::Choice;
 pub use forward::{Capacity, Described, Embeds, Forward, Pooling, Rows, StepError, Ticket};

@@ -2,7 +2,7 @@
 //! rows of tokens at positions, each belonging to a sequence whose context lies in the blocks of its table.
 //! The engine builds a `Batch`; the model reads it; nothing in it names a request.
 
-use crate::{Adjustment, BlockId, Choice, TokenId};
+use crate::{AdapterId, Adjustment, BlockId, Choice, TokenId};
 use serde::{Deserialize, Serialize};
 
 /// Tokens per KV block.
@@ -19,6 +19,8 @@ pub struct Batch {
     pub token_types: Vec<u32>,
     /// In row order, without gaps: together they cover every row.
     pub seqs: Vec<SeqRows>,
+    /// Of each sequence: the adapter that changes its rows. Empty: none does.
+    pub adapters: Vec<Option<AdapterId>>,
     /// Rows whose logits are wanted, ascending.
     pub logits_rows: Vec<u32>,
     /// Rows whose final hidden state is wanted (embeddings), ascending.
@@ -108,6 +110,9 @@ impl Batch {
         }
         if !self.token_types.is_empty() && self.token_types.len() != n_rows {
             return bad(format!("{n_rows} tokens but {} token types", self.token_types.len()));
+        }
+        if !self.adapters.is_empty() && self.adapters.len() != self.seqs.len() {
+            return bad(format!("{} sequences but {} adapters", self.seqs.len(), self.adapters.len()));
         }
         if let Some(token) = self.tokens.iter().find(|t| t.0 as usize >= limits.n_vocab) {
             return bad(format!("token {} is outside the vocabulary of {}", token.0, limits.n_vocab));

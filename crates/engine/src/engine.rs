@@ -3,13 +3,13 @@
 //! the loop goes on.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     ops::ControlFlow,
     sync::mpsc::Receiver,
     time::Instant,
 };
 
-use batch::{Attention, Batch, Forward, TokenId};
+use batch::{AdapterId, Attention, Batch, Forward, TokenId};
 
 use crate::{
     drafter::Drafter,
@@ -104,6 +104,7 @@ impl Engine {
             max_queue: options.max_queue,
             prefill_chunk: options.prefill_chunk,
             reuse: options.reuse,
+            max_adapters: model.max_adapters(),
         };
         let mut scheduler = Scheduler::new(limits);
         if options.tells_cache {
@@ -188,7 +189,7 @@ impl Engine {
 
     fn submit(&mut self, submit: Submit, reply_to: ReplyTo) {
         let (priority, group, constraint) = (submit.priority, submit.group, submit.constraint);
-        let (is_scored, progress) = (submit.prompt_logprobs, submit.progress);
+        let (is_scored, progress, adapter) = (submit.prompt_logprobs, submit.progress, submit.adapter);
         let (max_draft, prediction) = (submit.max_draft, submit.prediction);
         let Submit { id, prompt, generated, sampling, max_tokens, stop_tokens, logprobs, .. } = submit;
         // Mirostat's state follows from every choice so far, so those are looked at again one by one.
@@ -200,6 +201,11 @@ impl Engine {
             Ok(mask) => (mask, None),
             Err(error) => (None, Some(Ending::Failed(FailureKind::Constraint, error))),
         };
+        if adapter.is_some() && self.model.max_adapters() == 0 {
+            let text = "this model was loaded without room for adapters";
+            ending = Some(Ending::Failed(FailureKind::Request, text.into()));
+        }
+        let adapter_id = adapter.as_ref().map(|adapter| adapter.id);
         let (n_prompt, mut tokens) = (prompt.len(), prompt);
         let state = SamplerState::new(&sampling);
         let scores = is_scored.then(Vec::new);
@@ -213,6 +219,7 @@ impl Engine {
             max_draft,
             prediction,
             mask,
+            adapter,
             state,
             n_prompt,
             n_seen,
@@ -229,7 +236,8 @@ impl Engine {
             (false, false) => Wanted::Logits,
         };
         let (attention, max_len) = (Attention::Causal, n_prompt.saturating_add(max_tokens).min(self.n_ctx));
-        let arrival = Arrival { id: reply_to.seq, tokens, n_prompt, max_len, priority, group, wanted, attention };
+        let (id_of_seq, adapter) = (reply_to.seq, adapter_id);
+        let arrival = Arrival { id: id_of_seq, tokens, n_prompt, max_len, priority, group, wanted, attention, adapter };
         self.add(id, arrival, Job::Generate(generate), reply_to, ending);
     }
 
@@ -237,8 +245,17 @@ impl Engine {
         let VectorRequest { id, tokens, pooling, attention, normalize, priority, group } = embed;
         let vector = Vector { pooling, normalize, sum: Vec::new(), n_rows: 0 };
         let (n_prompt, wanted) = (tokens.len(), Wanted::Hidden(pooling));
-        let arrival =
-            Arrival { id: reply_to.seq, tokens, n_prompt, max_len: n_prompt, priority, group, wanted, attention };
+        let arrival = Arrival {
+            id: reply_to.seq,
+            tokens,
+            n_prompt,
+            max_len: n_prompt,
+            priority,
+            group,
+            wanted,
+            attention,
+            adapter: None,
+        };
         self.add(id, arrival, Job::Embed(vector), reply_to, None);
     }
 
@@ -314,7 +331,16 @@ impl Engine {
             n_blocks_cached: pool.n_idle(),
             n_preemptions: self.scheduler.n_preemptions(),
             n_tokens_cached: self.scheduler.n_tokens_cached(),
+            running_adapters: each_once(self.scheduler.running().iter().filter_map(|seq| seq.adapter)),
+            waiting_adapters: match self.model.max_adapters() {
+                0 => Vec::new(),
+                _ => each_once(self.scheduler.waiting().filter_map(|seq| seq.adapter)),
+            },
             ..self.counters.clone()
         }
     }
+}
+
+fn each_once(ids: impl Iterator<Item = AdapterId>) -> Vec<AdapterId> {
+    ids.collect::<BTreeSet<_>>().into_iter().collect()
 }

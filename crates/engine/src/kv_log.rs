@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use batch::{BLOCK_TOKENS, TokenId};
+use batch::{AdapterId, BLOCK_TOKENS, TokenId};
 use serde::{Deserialize, Serialize};
 
 use crate::prefix::Chain;
@@ -23,6 +23,7 @@ pub enum KvEvent {
         hashes: Vec<u64>,
         parent: Option<u64>,
         tokens: Vec<TokenId>,
+        adapter: Option<AdapterId>,
     },
     Removed {
         hashes: Vec<u64>,
@@ -56,7 +57,7 @@ impl CacheChanges {
     }
 
     /// A block that ends `chain` is known, after `parent`. Blocks in a row are one event.
-    pub(crate) fn stored(&mut self, parent: Chain, chain: Chain, block: &[TokenId]) {
+    pub(crate) fn stored(&mut self, parent: Chain, chain: Chain, block: &[TokenId], adapter: Option<AdapterId>) {
         let Some(events) = &mut self.0 else { return };
         let parent = (parent.n_blocks() > 0).then(|| parent.hash());
         match events.last_mut() {
@@ -64,7 +65,9 @@ impl CacheChanges {
                 hashes.push(chain.hash());
                 tokens.extend(block);
             }
-            _ => events.push(KvEvent::Stored { hashes: vec![chain.hash()], parent, tokens: block.to_vec() }),
+            _ => {
+                events.push(KvEvent::Stored { hashes: vec![chain.hash()], parent, tokens: block.to_vec(), adapter });
+            }
         }
     }
 
@@ -151,7 +154,7 @@ mod tests {
 
     fn stored(n_blocks: usize) -> KvEvent {
         let tokens = vec![TokenId(7); n_blocks * BLOCK_TOKENS];
-        KvEvent::Stored { hashes: (0..n_blocks as u64).collect(), parent: None, tokens }
+        KvEvent::Stored { hashes: (0..n_blocks as u64).collect(), parent: None, tokens, adapter: None }
     }
 
     #[test]

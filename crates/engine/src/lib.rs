@@ -26,7 +26,7 @@ mod speculation;
 mod step;
 mod validate;
 
-pub use batch::{Capacity, Embeds, Forward, Rows, StepError, Ticket};
+pub use batch::{AdapterId, AdapterSource, Capacity, Embeds, Forward, Rows, StepError, Ticket};
 pub use drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT};
 pub use engine::{Engine, EngineOptions, ReplyTo};
 pub use error::{Error, Result};

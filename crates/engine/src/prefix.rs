@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use batch::{BLOCK_TOKENS, BlockId, TokenId};
+use batch::{AdapterId, BLOCK_TOKENS, BlockId, TokenId};
 
 use crate::draw::mix;
 
@@ -37,6 +37,15 @@ pub struct Chain {
 
 impl Chain {
     pub const ROOT: Self = Self { hash: 0, serial: 0, n_blocks: 0 };
+
+    /// Where the sequences of an adapter begin: its keys and values are no other's.
+    pub fn root(adapter: Option<AdapterId>) -> Self {
+        match adapter {
+            // Serials of entries are counted from 1 and never come near.
+            Some(AdapterId(id)) => Self { hash: mix(id), serial: id | 1 << 63, n_blocks: 0 },
+            None => Self::ROOT,
+        }
+    }
 
     pub fn n_blocks(&self) -> usize {
         self.n_blocks
@@ -77,7 +86,12 @@ impl PrefixIndex {
 
     /// The longest indexed prefix of `tokens`, in full blocks, and at most `max_blocks` of them.
     pub fn lookup(&self, tokens: &[TokenId], max_blocks: usize) -> (Vec<BlockId>, Chain) {
-        let (mut blocks, mut chain) = (Vec::new(), Chain::ROOT);
+        self.lookup_after(Chain::ROOT, tokens, max_blocks)
+    }
+
+    /// As [`lookup`](Self::lookup), after a root of one's own.
+    pub fn lookup_after(&self, root: Chain, tokens: &[TokenId], max_blocks: usize) -> (Vec<BlockId>, Chain) {
+        let (mut blocks, mut chain) = (Vec::new(), root);
         for tokens in tokens.chunks_exact(BLOCK_TOKENS).take(max_blocks) {
             let hash = (self.hash_block)(chain.hash, tokens);
             let Some(entry) = self.entries.get(&hash).filter(|entry| entry.is(chain.serial, tokens)) else { break };
@@ -165,6 +179,20 @@ mod tests {
         let mut b = a.clone();
         b[20] = TokenId(7);
         check(&b, 9, &[0]);
+    }
+
+    #[test]
+    fn adapters_do_not_share_prefixes() {
+        let mut index = PrefixIndex::new(16);
+        let a = tokens(1, 2);
+        register_all(&mut index, &a, 0);
+        let roots = [1, 2].map(|id| Chain::root(Some(AdapterId(id))));
+        assert_eq!(index.lookup_after(roots[0], &a, 9).0, []);
+        let (_, chain) = index.register(roots[0], &a[..BLOCK_TOKENS], BlockId(4));
+        index.register(chain, &a[BLOCK_TOKENS..], BlockId(5));
+        assert_eq!(index.lookup_after(roots[0], &a, 9).0, [BlockId(4), BlockId(5)]);
+        assert_eq!(index.lookup_after(roots[1], &a, 9).0, []);
+        assert_eq!(index.lookup(&a, 9).0, [BlockId(0), BlockId(1)]);
     }
 
     #[test]

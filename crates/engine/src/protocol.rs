@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 pub use batch::Pooling;
-use batch::{Attention, TokenId};
+use batch::{AdapterId, AdapterSource, Attention, TokenId};
 
 pub use crate::sampling::{Dry, Mirostat, Sampling, Stage, Xtc};
 
@@ -49,6 +49,8 @@ pub struct Submit {
     pub group: u64,
     /// Handed to the mask factory as it is.
     pub constraint: Option<String>,
+    /// What changes the model for this request.
+    pub adapter: Option<AdapterSource>,
     /// Tokens that may be drafted for one step, where the engine speculates; `None` leaves it to the engine, 0 is never.
     pub max_draft: Option<usize>,
     /// A text that the answer is expected to be like: what is looked up for drafts first.
@@ -71,6 +73,7 @@ impl Submit {
             priority: 0,
             group: 0,
             constraint: None,
+            adapter: None,
             max_draft: None,
             prediction: Vec::new(),
         }
@@ -281,6 +284,9 @@ pub struct Stats {
     pub n_tokens_generated: u64,
     /// Steps by their rows: as many as the first of [`STEP_BOUNDS`], the second and so on, and more than the last.
     pub n_steps_by_rows: [u64; STEP_BOUNDS.len() + 1],
+    /// Adapters of running requests, and of waiting ones; each once.
+    pub running_adapters: Vec<AdapterId>,
+    pub waiting_adapters: Vec<AdapterId>,
     pub n_finished: u64,
     pub n_failed: u64,
     pub drafted: Drafted,

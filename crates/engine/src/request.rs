@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use batch::{Adjustment, Choice, Penalties, TokenId};
+use batch::{AdapterSource, Adjustment, Choice, Penalties, TokenId};
 
 use crate::{
     handle::{QueueSlot, Sink},
@@ -49,6 +49,7 @@ pub(crate) struct Generate {
     /// What the client expects the answer to be like.
     pub prediction: Vec<TokenId>,
     pub mask: Option<Box<dyn Mask>>,
+    pub adapter: Option<AdapterSource>,
     pub state: SamplerState,
     pub n_prompt: usize,
     /// Tokens of the answer that `mask` and `state` have seen. After a preemption their logits may be computed again,

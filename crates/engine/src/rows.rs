@@ -74,12 +74,14 @@ pub fn fill_batch(
     batch.adjustments.clear();
     batch.described.clear();
     batch.attention = plan.attention;
+    batch.adapters.clear();
     tables.resize_with(plan.chunks.len(), SeqRows::default);
     let mut ranges = Vec::with_capacity(plan.chunks.len());
     for ((chunk, table), choice) in plan.chunks.iter().zip(&mut tables).zip(choices) {
         let seq = scheduler.get(chunk.seq).expect("a planned sequence is in flight");
         let first_row = batch.tokens.len() as u32;
         fill_rows(batch, chunk, seq);
+        batch.adapters.push(seq.adapter);
         table.first_row = first_row;
         table.n_rows = chunk.n_tokens as u32;
         table.block_table.clear();
@@ -87,6 +89,9 @@ pub fn fill_batch(
         ranges.push(fill_outputs(batch, chunk, seq.wanted, first_row, choice));
     }
     batch.seqs = tables;
+    if batch.adapters.iter().all(Option::is_none) {
+        batch.adapters.clear();
+    }
     ranges
 }
 

@@ -13,7 +13,7 @@ mod drafts;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use batch::{Attention, BLOCK_TOKENS, BlockId, TokenId};
+use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, TokenId};
 
 use crate::{
     block_pool::{BlockPool, Provenance},
@@ -58,6 +58,8 @@ pub struct ScheduleLimits {
     /// Prompt tokens in a step that also generates: bounds how long the others wait for their next token.
     pub prefill_chunk: usize,
     pub reuse: Reuse,
+    /// Adapters of the sequences that run at once.
+    pub max_adapters: usize,
 }
 
 /// Whether computed blocks are kept for later sequences with the same beginning.
@@ -80,6 +82,7 @@ pub struct Arrival {
     pub group: u64,
     pub wanted: Wanted,
     pub attention: Attention,
+    pub adapter: Option<AdapterId>,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -171,6 +174,10 @@ impl Scheduler {
 
     pub fn running(&self) -> &[Sequence] {
         &self.running
+    }
+
+    pub fn waiting(&self) -> impl Iterator<Item = &Sequence> {
+        self.waiting.values()
     }
 
     pub fn n_waiting(&self) -> usize {
@@ -315,7 +322,7 @@ impl Scheduler {
                     // It had the same hash.
                     self.changes.removed(chain.hash());
                 }
-                self.changes.stored(seq.chain, chain, tokens);
+                self.changes.stored(seq.chain, chain, tokens, seq.adapter);
             }
             seq.chain = chain;
         }
@@ -400,7 +407,8 @@ impl Scheduler {
     fn waits_for_twin(&self, rank: Rank, head: &Sequence) -> bool {
         let max_shared = if self.limits.reuse == Reuse::On { head.max_reused_blocks() } else { 0 };
         let before = self.running.iter().take_while(|seq| seq.rank < rank && max_shared > 0);
-        before.filter(|seq| seq.attention == Attention::Causal && seq.is_filling_blocks()).any(|seq| {
+        let is_alike = |seq: &&Sequence| seq.attention == Attention::Causal && seq.adapter == head.adapter;
+        before.filter(is_alike).filter(|seq| seq.is_filling_blocks()).any(|seq| {
             let n_same = seq.tokens.iter().zip(&head.tokens).take_while(|(a, b)| a == b).count();
             (n_same / BLOCK_TOKENS).min(max_shared) > seq.chain.n_blocks()
         })
@@ -410,9 +418,12 @@ impl Scheduler {
     fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) -> Option<usize> {
         let (rank, head) = self.waiting.first_key_value()?;
         let rank = *rank;
+        if !self.has_room_for(head.adapter) {
+            return None;
+        }
         let idx = self.running.partition_point(|seq| seq.rank < rank);
         let max_reused = if self.limits.reuse == Reuse::On { head.max_reused_blocks() } else { 0 };
-        let (mut blocks, chain) = self.index.lookup(&head.tokens, max_reused);
+        let (mut blocks, chain) = self.index.lookup_after(Chain::root(head.adapter), &head.tokens, max_reused);
         let n_new = Sequence::blocks_for(head.tokens.len()) - blocks.len();
         // Held before room is made, so that making room cannot evict them.
         blocks.iter().for_each(|&block| self.pool.share(block));
@@ -433,6 +444,14 @@ impl Scheduler {
         plan.admitted.push(seq.id);
         self.running.insert(idx, seq);
         Some(idx)
+    }
+
+    /// Whether the running sequences leave room for one more adapter, or have it already. Who is next waits for it, so that
+    /// those behind cannot keep the room for theirs.
+    fn has_room_for(&self, adapter: Option<AdapterId>) -> bool {
+        let Some(adapter) = adapter else { return true };
+        let in_use: HashSet<AdapterId> = self.running.iter().filter_map(|seq| seq.adapter).collect();
+        in_use.contains(&adapter) || in_use.len() < self.limits.max_adapters
     }
 
     /// Makes a running slot and `n_blocks` blocks available for a sequence of rank `idx`, by preempting worse-ranked
@@ -481,7 +500,7 @@ impl Scheduler {
         let mut seq = self.running.pop().expect("only called with a sequence to preempt");
         release_blocks(&mut self.pool, &mut seq);
         seq.n_computed = 0;
-        seq.chain = Chain::ROOT;
+        seq.chain = Chain::root(seq.adapter);
         seq.n_preemptions += 1;
         self.n_preemptions += 1;
         let id = seq.id;

@@ -1,7 +1,7 @@
 //! A sequence as the scheduler sees it: tokens, how many of them the model has computed, and the blocks that hold
 //! them. There is no state for "prefill" or "decode": computed tokens catch up with tokens, and that is all.
 
-use batch::{Attention, BLOCK_TOKENS, BlockId, TokenId};
+use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, TokenId};
 
 use crate::{prefix::Chain, protocol::Pooling, scheduler::Arrival};
 
@@ -40,6 +40,8 @@ pub struct Sequence {
     pub draft: Vec<TokenId>,
     pub wanted: Wanted,
     pub attention: Attention,
+    /// Its keys and values are this adapter's.
+    pub adapter: Option<AdapterId>,
     /// How far the blocks are known to the prefix index.
     pub chain: Chain,
     /// Prompt tokens found in the prefix index when the sequence first ran; `None` before that.
@@ -62,7 +64,7 @@ pub enum Wanted {
 impl Sequence {
     /// As it arrives: nothing computed, no block held.
     pub fn unscheduled(arrival: Arrival) -> Self {
-        let Arrival { id, tokens, n_prompt, max_len, priority: _, group: _, wanted, attention } = arrival;
+        let Arrival { id, tokens, n_prompt, max_len, priority: _, group: _, wanted, attention, adapter } = arrival;
         Self {
             id,
             rank: Rank { virtual_turn: 0, id },
@@ -77,7 +79,8 @@ impl Sequence {
             draft: Vec::new(),
             wanted,
             attention,
-            chain: Chain::ROOT,
+            adapter,
+            chain: Chain::root(adapter),
             n_cached_prompt: None,
             n_preemptions: 0,
         }

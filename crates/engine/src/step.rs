@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use batch::{Adjustment, Ticket};
+use batch::{AdapterId, Adjustment, Ticket};
 
 use crate::{
     engine::Engine,
@@ -102,6 +102,7 @@ impl Engine {
         for seq in &plan.admitted {
             self.requests.entry(*seq).and_modify(|request| request.start(now));
         }
+        self.load_adapters(&mut plan);
         let (mut n_adjusted, masks_until) = (0, now + MASKS_WAIT);
         let mut choices: Vec<_> = Vec::with_capacity(plan.chunks.len());
         for chunk in &plan.chunks {
@@ -117,6 +118,19 @@ impl Engine {
         plan.chunks = choices.iter().map(|(chunk, _)| *chunk).collect();
         let choices = choices.into_iter().map(|(_, choice)| choice).collect();
         (!plan.chunks.is_empty()).then_some(PlannedStep { plan, choices })
+    }
+
+    /// Makes the adapters of those who start ready. Who cannot have theirs leaves the step and ends.
+    fn load_adapters(&mut self, plan: &mut StepPlan) {
+        let in_use: Vec<AdapterId> = self.scheduler.running().iter().filter_map(|seq| seq.adapter).collect();
+        for seq in std::mem::take(&mut plan.admitted) {
+            let Some(Job::Generate(generate)) = self.requests.get(&seq).map(|request| &request.job) else { continue };
+            let Some(adapter) = &generate.adapter else { continue };
+            if let Err(error) = self.model.load_adapter(adapter, &in_use) {
+                plan.chunks.retain(|chunk| chunk.seq != seq);
+                self.end(seq, Ending::Failed(FailureKind::Request, describe(error.as_ref())));
+            }
+        }
     }
 
     /// How the model may choose the tokens after a chunk, if it can and the request needs no look at the logits.

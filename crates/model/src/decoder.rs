@@ -3,6 +3,7 @@
 
 use ops::{Exec, Place, PlaceMut, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
 
+use crate::adapter::{Adapters, StepAdapters};
 use crate::kv_cache::KvCache;
 use crate::parts::{AttentionParts, LayerParts, Linear, Norm, TensorId};
 use crate::resident::Resident;
@@ -22,6 +23,8 @@ pub struct Decoder {
     pub local_rope: Option<RopeTable>,
     /// Whether any layer has a window, a cap or sinks.
     pub is_shaped: bool,
+    /// Where the model was loaded with room for any.
+    pub adapters: Option<Adapters>,
     /// Which experts the rows of a layer go to.
     routes: Routes,
 }
@@ -32,6 +35,8 @@ pub struct Context<'a> {
     pub exec: Exec<'a>,
     pub config: &'a Config,
     pub weights: &'a Resident,
+    /// Of the rows that the blocks work on; `None` where no row has any.
+    pub adapters: Option<StepAdapters<'a>>,
 }
 
 impl Decoder {
@@ -42,7 +47,7 @@ impl Decoder {
             || config.alibi.is_some()
             || (0..config.n_layers).any(|layer_idx| config.window_of(layer_idx).is_some())
             || weights.parts.layers.iter().any(has_sinks);
-        Self { config, weights, rope, kv, scratch, local_rope, is_shaped, routes: Routes::default() }
+        Self { config, weights, rope, kv, scratch, local_rope, is_shaped, adapters: None, routes: Routes::default() }
     }
 
     /// Runs a step whose inputs lie at `places`. Afterwards `scratch.logits` and `scratch.pooled` hold the wanted rows.
@@ -51,7 +56,11 @@ impl Decoder {
         let n_layers = self.weights.parts.layers.len();
         for layer_idx in 0..n_layers {
             self.attend(exec, layer_idx, step, places)?;
-            let context = Context { exec, config: &self.config, weights: &self.weights };
+            let is_last = layer_idx + 1 == n_layers;
+            let slots = if is_last { places.kept_adapter_slots } else { places.adapter_slots };
+            let adapters = self.adapters.as_ref().filter(|_| !slots.is_empty());
+            let adapters = adapters.map(|all| StepAdapters { all, slots });
+            let context = Context { exec, config: &self.config, weights: &self.weights, adapters };
             let s = &mut self.scratch;
             if layer_idx + 1 < n_layers {
                 let (mut x, mut mixed) = (s.x.rows_mut(step.n_rows), s.mixed.rows_mut(step.n_rows));
@@ -93,7 +102,7 @@ impl Decoder {
             ops::add_scaled(exec, &mut x, s.work.h.rows(n), 1.0)?;
         }
         if let Some(norm) = parts.embedding_norm {
-            Context { exec, config, weights }.norm_in_place(norm, &mut x)?;
+            Context { exec, config, weights, adapters: None }.norm_in_place(norm, &mut x)?;
         }
         Ok(())
     }
@@ -101,7 +110,9 @@ impl Decoder {
     /// Attention of one layer: from the stream `x` to `mixed`, with the new keys and values stored.
     fn attend(&mut self, exec: Exec, layer_idx: usize, step: &Step, places: &Places) -> Result<(), Error> {
         let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
-        let context = Context { exec, config, weights };
+        let slots = places.adapter_slots;
+        let adapters = self.adapters.as_ref().filter(|_| !slots.is_empty()).map(|all| StepAdapters { all, slots });
+        let context = Context { exec, config, weights, adapters };
         let layer = &weights.parts.layers[layer_idx];
         let (n, is_windowed) = (step.n_rows, config.is_windowed[layer_idx]);
         let angles = match &self.local_rope {
@@ -116,7 +127,9 @@ impl Decoder {
                     Product::write(weights.view(v.weight), s.v.rows_mut(n)),
                 ];
                 context.norm_products(layer.attn_norm, s.x.rows(n), &mut s.work.h.rows_mut(n), &mut products)?;
+                let input = if layer.attn_norm.is_some() { s.work.h.rows(n) } else { s.x.rows(n) };
                 for (linear, rows) in [(q, &mut s.q), (k, &mut s.k), (v, &mut s.v)] {
+                    context.adapt(linear, input, &mut rows.rows_mut(n))?;
                     context.add_bias(linear, &mut rows.rows_mut(n))?;
                     if let Some(limit) = config.qkv_limit {
                         ops::clamp(exec, &mut rows.rows_mut(n), limit)?;
@@ -178,7 +191,11 @@ impl Decoder {
         let n = places.kept.len();
         let hidden = match weights.parts.output_norm {
             Some(norm) => {
-                Context { exec, config, weights }.norm(norm, s.kept_x.rows(n), &mut s.hidden.rows_mut(n))?;
+                Context { exec, config, weights, adapters: None }.norm(
+                    norm,
+                    s.kept_x.rows(n),
+                    &mut s.hidden.rows_mut(n),
+                )?;
                 s.hidden.rows(n)
             }
             None => s.kept_x.rows(n),
@@ -305,6 +322,19 @@ impl Context<'_> {
         Ok(())
     }
 
+    /// What adapters make of `out`, the product of `x`.
+    pub fn adapt(&self, linear: &Linear, x: View, out: &mut ViewMut) -> Result<(), Error> {
+        match &self.adapters {
+            Some(adapters) => adapters.apply(self.exec, linear.weight, x, out),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether adapters change a product, so that what goes into it must be written.
+    pub fn is_adapted(&self, linear: &Linear) -> bool {
+        self.adapters.is_some_and(|adapters| adapters.change(linear.weight))
+    }
+
     pub fn add_bias(&self, linear: &Linear, x: &mut ViewMut) -> Result<(), Error> {
         match linear.bias {
             Some(bias) => Ok(ops::add_bias(self.exec, x, self.weights.view(bias))?),
@@ -331,7 +361,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Products of `norm(x)`, or of `x` where the family norms elsewhere.
+    /// Products of `norm(x)`, or of `x` where the family norms elsewhere. With adapters, `h` holds what went in.
     pub fn norm_products(
         &self,
         norm: Option<Norm>,
@@ -340,7 +370,7 @@ impl Context<'_> {
         products: &mut [Product],
     ) -> Result<(), Error> {
         let Some(norm) = norm else { return Ok(ops::matmul(self.exec, x, products)?) };
-        if self.config.family.norm == ops::NormKind::Rms {
+        if self.config.family.norm == ops::NormKind::Rms && self.adapters.is_none() {
             let weight = self.weights.view(norm.weight);
             return Ok(ops::norm_matmul(self.exec, x, weight, self.config.norm_eps, h, products)?);
         }
@@ -358,11 +388,14 @@ impl Context<'_> {
         branch: &mut ViewMut,
     ) -> Result<(), Error> {
         let weight = self.weights.view(linear.weight);
-        let is_plain = linear.bias.is_none() && norm.is_none() && self.config.residual_scale == 1.0;
+        let is_multiplied = self.adapters.is_some_and(|adapters| adapters.multiply(linear.weight));
+        let is_plain = linear.bias.is_none() && norm.is_none() && self.config.residual_scale == 1.0 && !is_multiplied;
         if is_plain {
-            return Ok(ops::matmul(self.exec, y, &mut [Product::add(weight, x.reborrow())])?);
+            ops::matmul(self.exec, y, &mut [Product::add(weight, x.reborrow())])?;
+            return self.adapt(linear, y, x);
         }
         ops::matmul(self.exec, y, &mut [Product::write(weight, branch.reborrow())])?;
+        self.adapt(linear, y, branch)?;
         self.add_bias(linear, branch)?;
         self.join_branch(norm, x, branch)
     }

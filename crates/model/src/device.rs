@@ -62,6 +62,7 @@ struct GraphKey {
     n_chosen: usize,
     is_adjusted: bool,
     is_described: bool,
+    has_adapters: bool,
 }
 
 /// Sizes of what the device works in, besides activations.
@@ -104,8 +105,8 @@ impl DeviceSizes {
 
 /// Words that the inputs of the largest step take.
 fn n_input_words(config: &Config, rows: MaxRows, n_blocks: usize) -> usize {
-    /// Token and where it comes from, slot, kept, pooled, logits, learned position, type, scale of queries.
-    const INDICES: usize = 9;
+    /// Token and where it comes from, adapter (of all rows and of those kept), slot, kept, pooled, logits, learned position, type, scale of queries.
+    const INDICES: usize = 11;
     /// What attention's plan keeps of a row, besides two words for each head of a group.
     const SPAN_WORDS: usize = 8;
     const PLAN_WORDS: usize = 64;
@@ -164,6 +165,11 @@ impl Device {
             inputs,
             adjustments,
         })
+    }
+
+    /// Captured steps depend on which matrices adapters change.
+    pub fn forget_graphs(&mut self) {
+        self.graphs.clear();
     }
 
     /// What ops run on while a model is loaded.

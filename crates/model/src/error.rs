@@ -18,6 +18,10 @@ pub enum Error {
     Shape { name: String, found: Vec<usize>, expected: Vec<usize> },
     #[error("tensor `{name}`: {what}")]
     Tensor { name: String, what: String },
+    #[error("{}: {source}", path.display())]
+    InAdapter { path: std::path::PathBuf, source: Box<Error> },
+    #[error("this adapter cannot be used: {0}")]
+    Adapter(String),
     #[error("this model cannot be written as GGUF: {what}")]
     NotInGguf { what: String },
     #[error("batch: {0}")]

@@ -65,7 +65,7 @@ fn dense_block(
     x: &mut ViewMut,
     work: &mut LayerScratch,
 ) -> Result<(), Error> {
-    let Context { exec, config, weights } = context;
+    let Context { exec, config, weights, .. } = context;
     let LayerScratch { h, gate: gate_out, up: up_out, branch, .. } = work;
     let n = x.shape[0];
     let (mut h, mut branch) = (h.rows_mut(n), branch.rows_mut(n));
@@ -73,6 +73,8 @@ fn dense_block(
     let Some(gate) = gate else {
         let product = &mut [Product::write(weights.view(up.weight), up_out.rows_mut(n)).coarse()];
         context.norm_products(layer.ffn_norm, x.as_view(), &mut h, product)?;
+        let input = if layer.ffn_norm.is_some() { h.as_view() } else { x.as_view() };
+        context.adapt(up, input, &mut up_out.rows_mut(n))?;
         context.add_bias(up, &mut up_out.rows_mut(n))?;
         ops::activate(exec, activation, &mut up_out.rows_mut(n))?;
         return context.join(up_out.rows(n), down, layer.post_ffn_norm, x, &mut branch);
@@ -82,13 +84,17 @@ fn dense_block(
         Product::write(weights.view(up.weight), up_out.rows_mut(n)).coarse(),
     ];
     context.norm_products(layer.ffn_norm, x.as_view(), &mut h, products)?;
+    let input = if layer.ffn_norm.is_some() { h.as_view() } else { x.as_view() };
+    context.adapt(gate, input, &mut gate_out.rows_mut(n))?;
+    context.adapt(up, input, &mut up_out.rows_mut(n))?;
     context.add_bias(gate, &mut gate_out.rows_mut(n))?;
     context.add_bias(up, &mut up_out.rows_mut(n))?;
     let (mut gate_rows, up_rows) = (gate_out.rows_mut(n), up_out.rows(n));
     let is_plain = down.bias.is_none()
         && layer.post_ffn_norm.is_none()
         && layer.ffn_sub_norm.is_none()
-        && config.residual_scale == 1.0;
+        && config.residual_scale == 1.0
+        && !context.is_adapted(down);
     if activation == Activation::Silu && is_plain {
         // Where the device can, the gate is made on the way into the product.
         let product = &mut [Product::add(weights.view(down.weight), x.reborrow()).coarse()];
@@ -109,7 +115,7 @@ fn mixture(
     work: &mut LayerScratch,
     routes: &mut Routes,
 ) -> Result<(), Error> {
-    let Context { exec, config, weights } = context;
+    let Context { exec, config, weights, .. } = context;
     let experts = config.experts.expect("a mixture has its numbers");
     let LayerScratch { h, branch, router, pairs, .. } = &mut *work;
     let h = h.rows(n);
@@ -139,7 +145,7 @@ fn mixture(
 
 /// `work.branch += the expert that every row goes to`, weighed by a gate of its own where there is one.
 fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut LayerScratch) -> Result<(), Error> {
-    let Context { exec, config, weights } = context;
+    let Context { exec, config, weights, .. } = context;
     let Some(shared) = &parts.shared else { return Ok(()) };
     let LayerScratch { h, shared_gate: gate, shared_up: up, branch, router, pairs, .. } = work;
     let (h, mut out) = (h.rows(n), branch.rows_mut(n));
@@ -163,7 +169,7 @@ fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut Lay
 /// `work.pairs.y`, what each expert makes of its rows, and `work.pairs.weights`, what that counts: the choice stays on the
 /// device, so that no step waits for it.
 fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut LayerScratch) -> Result<(), Error> {
-    let Context { exec, config, weights } = context;
+    let Context { exec, config, weights, .. } = context;
     let experts = config.experts.expect("a mixture has its numbers");
     let LayerScratch { h, router, pairs, .. } = work;
     let h = h.rows(n);

@@ -10,7 +10,7 @@ use ops::{Exec, Numerics};
 use crate::device::SubmittedStep;
 use crate::model::RunsOn;
 use crate::step::Step;
-use crate::{Attention, Batch, Config, Error, Model, Pooling, Rows, StepLimits};
+use crate::{AdapterId, AdapterSource, Attention, Batch, Config, Error, Model, Pooling, Rows, StepLimits};
 
 /// Steps that were submitted and not waited for, oldest first.
 #[derive(Default)]
@@ -53,6 +53,27 @@ impl Model {
     pub fn forward(&mut self, batch: &Batch) -> Result<Rows<'_>, Error> {
         let ticket = self.submit(batch)?;
         self.wait(ticket)
+    }
+
+    /// Adapters that may be ready at once.
+    pub fn max_adapters(&self) -> usize {
+        self.decoder.adapters.as_ref().map_or(0, |adapters| adapters.limits().max_loaded)
+    }
+
+    /// Makes an adapter ready for the steps from now on. Where there is no room, one that is not `in_use` makes way.
+    pub fn load_adapter(&mut self, source: &AdapterSource, in_use: &[AdapterId]) -> Result<(), Error> {
+        let Some(adapters) = &mut self.decoder.adapters else {
+            return Err(Error::Adapter("the model was loaded without room for adapters".into()));
+        };
+        let queue = match &self.runs_on {
+            RunsOn::Cpu(_) => None,
+            RunsOn::Gpu(device) => Some(&device.queue),
+        };
+        let is_new = adapters.load(source, in_use, queue)?;
+        if let (true, RunsOn::Gpu(device)) = (is_new, &mut self.runs_on) {
+            device.forget_graphs();
+        }
+        Ok(())
     }
 
     /// Steps that may be under way at once. One that is watched is run to its end.
@@ -126,6 +147,10 @@ impl Model {
         if let Some(fed) = batch.fed.iter().find(|fed| fed.choice_idx as usize >= n_before) {
             return bad(&format!("row {} takes choice {} of {n_before}", fed.row, fed.choice_idx));
         }
+        let is_ready = |id: &AdapterId| self.decoder.adapters.as_ref().is_some_and(|all| all.slot(*id).is_some());
+        if let Some(id) = batch.adapters.iter().flatten().find(|id| !is_ready(id)) {
+            return bad(&format!("adapter {:016x} is not ready", id.0));
+        }
         if self.decoder.config.is_encoder() {
             if batch.attention != Attention::Full {
                 return bad("an encoder reads a text as a whole: its attention is full");
@@ -155,6 +180,14 @@ impl Forward for Model {
 
     fn is_row_invariant(&self) -> bool {
         self.numerics() == Numerics::RowInvariant
+    }
+
+    fn max_adapters(&self) -> usize {
+        Model::max_adapters(self)
+    }
+
+    fn load_adapter(&mut self, adapter: &AdapterSource, in_use: &[AdapterId]) -> Result<(), StepError> {
+        Ok(Model::load_adapter(self, adapter, in_use)?)
     }
 
     fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {

@@ -4,6 +4,7 @@
 //! decides nothing about who owns a KV block.
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod config;
 mod decoder;
 mod device;
@@ -30,9 +31,10 @@ mod synthetic;
 mod upload;
 mod watch;
 
+pub use adapter::{Adapter, AdapterLimits, merge};
 pub use batch::{
-    Adjustment, Attention, BLOCK_TOKENS, Batch, BlockId, Choice, Described, FedRow, Forward, Pooling, Rows, SeqRows,
-    StepLimits, TokenId,
+    AdapterId, AdapterSource, Adjustment, Attention, BLOCK_TOKENS, Batch, BlockId, Choice, Described, FedRow, Forward,
+    Pooling, Rows, SeqRows, StepLimits, TokenId,
 };
 pub use config::{Config, Experts, Mla, RopeConfig, Temperature};
 pub use error::Error;

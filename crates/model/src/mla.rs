@@ -18,7 +18,7 @@ pub fn project(
     n: usize,
     s: &mut Scratch,
 ) -> Result<(), Error> {
-    let Context { exec, config, weights } = context;
+    let Context { exec, config, weights, .. } = context;
     let n_heads = config.n_heads;
     let Scratch { x, q, k, v, work, .. } = s;
     let LayerScratch { h, compressed: c, .. } = work;

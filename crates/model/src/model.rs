@@ -8,6 +8,7 @@ use gpu::{Queue, Vendor};
 use ops::{Arena, Exec, Numerics, Pool};
 use weights::Checkpoint;
 
+use crate::adapter::{AdapterLimits, Adapters, Fitting};
 use crate::decoder::Decoder;
 use crate::device::{Device, DeviceSizes};
 use crate::forward::Steps;
@@ -71,6 +72,8 @@ pub struct LoadOptions {
     pub n_ctx: usize,
     /// Whether the bits of a row may depend on the other rows of its steps.
     pub numerics: Numerics,
+    /// Room for adapters.
+    pub adapters: AdapterLimits,
     /// A GPU that takes longer for a step counts as hung.
     pub step_deadline: Duration,
     /// On a GPU only.
@@ -91,6 +94,7 @@ impl Default for LoadOptions {
             n_threads: 0,
             n_ctx: 0,
             numerics: Numerics::default(),
+            adapters: AdapterLimits::default(),
             step_deadline: Duration::from_secs(120),
             watch: Watch::Off,
             on_compile: None,
@@ -112,17 +116,25 @@ pub struct MemoryPlan {
     pub stored_bytes: usize,
     pub kv_bytes: usize,
     pub scratch_bytes: usize,
+    /// Slots for adapters.
+    pub adapter_bytes: usize,
 }
 
 impl MemoryPlan {
     pub fn total_bytes(&self) -> usize {
-        self.weights_bytes.saturating_add(self.kv_bytes).saturating_add(self.scratch_bytes)
+        let Self { weights_bytes, kv_bytes, scratch_bytes, adapter_bytes, .. } = *self;
+        [kv_bytes, scratch_bytes, adapter_bytes].into_iter().fold(weights_bytes, usize::saturating_add)
     }
 }
 
 /// What loading would take; touches no weight.
 pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> Result<MemoryPlan, Error> {
     let names = names(checkpoint, config);
+    let adapter_bytes = |padded: fn(usize) -> usize| match options.adapters.max_loaded {
+        0 => Ok(0),
+        _ => Fitting::of(checkpoint, config)
+            .map(|fitting| Adapters::bytes(&fitting, options.adapters, options.max_batch_tokens, padded)),
+    };
     let stored_bytes = checkpoint.tensors().iter().map(|tensor| tensor.bytes.len()).sum();
     if let DeviceChoice::Gpu { .. } = options.device {
         let LoadOptions { kv_type, n_blocks, .. } = *options;
@@ -132,6 +144,7 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
             stored_bytes,
             kv_bytes: KvCache::bytes_on_device(config, kv_type, n_blocks),
             scratch_bytes: Scratch::bytes_on_device(config, options.max_rows()) + sizes.bytes(),
+            adapter_bytes: adapter_bytes(Arena::padded_on_device)?,
         });
     }
     // The layout depends on the instruction set, not on the number of threads.
@@ -141,6 +154,7 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
         stored_bytes,
         kv_bytes: KvCache::bytes(config, options.kv_type, options.n_blocks),
         scratch_bytes: Scratch::bytes(config, options.max_rows()),
+        adapter_bytes: adapter_bytes(Arena::padded)?,
     })
 }
 
@@ -205,7 +219,12 @@ impl Model {
         let rope = RopeTable::new(&config, &names, limits_context(&config, &options))?;
         let head = Head::open(&config, &names)?;
         let kv = KvCache::carve(&config, kv_type, n_blocks, &mut kv_arena);
-        let decoder = Decoder::new(config.clone(), weights, rope, kv, scratch);
+        let mut decoder = Decoder::new(config.clone(), weights, rope, kv, scratch);
+        if options.adapters.max_loaded > 0 {
+            let fitting = Fitting::of(checkpoint, &config)?;
+            let all = Adapters::on_device(&device.queue, fitting, options.adapters, options.max_batch_tokens)?;
+            decoder.adapters = Some(all);
+        }
         let runs_on = RunsOn::Gpu(Box::new(device));
         let mut model = Self { runs_on, decoder, limits, memory, loaded: Some(loaded), head, steps: Steps::default() };
         model.rehearse(options.on_compile)?;
@@ -272,6 +291,12 @@ impl Model {
 
     fn check(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<(Config, StepLimits), Error> {
         let config = Config::from_checkpoint(checkpoint)?;
+        if options.adapters.max_loaded > 0 && options.numerics == Numerics::RowInvariant {
+            // Rows with adapters change how norms and gates of the others are computed, in the last bit.
+            return Err(Error::Adapter(
+                "answers that are the same bit for bit are not possible beside adapters".into(),
+            ));
+        }
         let limits = StepLimits {
             n_vocab: config.n_vocab,
             n_blocks: options.n_blocks,
@@ -293,7 +318,11 @@ impl Model {
         let head = Head::open(&config, &names)?;
         let kv = KvCache::new(&config, options.kv_type, options.n_blocks)?;
         let scratch = Scratch::new(&config, options.max_rows())?;
-        let decoder = Decoder::new(config.clone(), weights, rope, kv, scratch);
+        let mut decoder = Decoder::new(config.clone(), weights, rope, kv, scratch);
+        if options.adapters.max_loaded > 0 {
+            let fitting = Fitting::of(checkpoint, &config)?;
+            decoder.adapters = Some(Adapters::new(fitting, options.adapters, options.max_batch_tokens)?);
+        }
         Ok(Self { runs_on: RunsOn::Cpu(pool), decoder, limits, memory, loaded: None, head, steps: Steps::default() })
     }
 

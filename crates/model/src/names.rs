@@ -297,22 +297,31 @@ impl<'a> Names<'a> {
                 At::Part(layer, part) => format!("blk.{layer}.{}.{part}.{suffix}", name.trim_end_matches("_exps")),
             }));
         }
-        let table = if self.family.renames.iter().any(|row| row.0 == name) { self.family.renames } else { LLAMA };
-        let stems = table.iter().filter(move |row| row.0 == name && !row.1.is_empty()).map(|row| row.1);
-        Box::new(stems.flat_map(move |stem| {
-            let (middles, stem): (&[&str], String) = match at {
-                At::Model => (&[""], stem.to_owned()),
-                At::Layer(layer) => (&HUB_LAYERS, format!("{layer}.{stem}")),
-                At::Part(layer, part) => (&HUB_LAYERS, format!("{layer}.{}", stem.replace("{}", &part.to_string()))),
-            };
-            let middle_first =
-                middles.iter().flat_map(|middle| HUB_PREFIXES.iter().map(move |prefix| (prefix, middle)));
-            middle_first.flat_map(move |(prefix, middle)| {
-                let full = format!("{prefix}{middle}{stem}");
-                // Some parameters are no layers of their own and have no suffix, or one of another kind.
-                let bare = if suffix == "bias" { format!("{full}_bias") } else { full.clone() };
-                [format!("{full}.{suffix}"), bare]
-            })
-        }))
+        hub_spellings(self.family, at, name, suffix)
     }
+}
+
+/// What safetensors of a family may call a tensor, the likeliest first.
+pub fn hub_spellings<'n>(
+    family: &Family,
+    at: At,
+    name: &'n str,
+    suffix: &'n str,
+) -> Box<dyn Iterator<Item = String> + 'n> {
+    let table = if family.renames.iter().any(|row| row.0 == name) { family.renames } else { LLAMA };
+    let stems = table.iter().filter(move |row| row.0 == name && !row.1.is_empty()).map(|row| row.1);
+    Box::new(stems.flat_map(move |stem| {
+        let (middles, stem): (&[&str], String) = match at {
+            At::Model => (&[""], stem.to_owned()),
+            At::Layer(layer) => (&HUB_LAYERS, format!("{layer}.{stem}")),
+            At::Part(layer, part) => (&HUB_LAYERS, format!("{layer}.{}", stem.replace("{}", &part.to_string()))),
+        };
+        let middle_first = middles.iter().flat_map(|middle| HUB_PREFIXES.iter().map(move |prefix| (prefix, middle)));
+        middle_first.flat_map(move |(prefix, middle)| {
+            let full = format!("{prefix}{middle}{stem}");
+            // Some parameters are no layers of their own and have no suffix, or one of another kind.
+            let bare = if suffix == "bias" { format!("{full}_bias") } else { full.clone() };
+            [format!("{full}.{suffix}"), bare]
+        })
+    }))
 }

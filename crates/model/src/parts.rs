@@ -13,7 +13,7 @@ pub use list::{LayoutOf, WantedRows};
 use list::{PartList, rows_and_cols};
 
 /// A tensor in memory, by its place in the list.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct TensorId(pub usize);
 
 #[derive(Copy, Clone, Debug)]

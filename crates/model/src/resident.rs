@@ -154,18 +154,7 @@ impl WantedRows<'_> {
 
     /// The wanted numbers, decoded.
     fn numbers(&self) -> Vec<f32> {
-        let mut all = vec![0.0_f32; self.n_source_cols * self.cut.end()];
-        ops::quant::dequantize(self.source.dtype, &self.bytes, &mut all);
-        let n_cols = self.n_source_cols;
-        let rows: Vec<usize> = self.cut.picked().collect();
-        let mut out: Vec<f32> = match self.cut.transposed {
-            Some(columns) => columns
-                .of(n_cols)
-                .flat_map(|col| rows.iter().map(move |row| (row, col)))
-                .map(|(row, col)| all[row * n_cols + col])
-                .collect(),
-            None => rows.iter().flat_map(|row| &all[row * n_cols..][..n_cols]).copied().collect(),
-        };
+        let mut out = self.cut.numbers(self.source.dtype, &self.bytes, self.n_source_cols);
         out.iter_mut().for_each(|x| *x += self.offset);
         out
     }

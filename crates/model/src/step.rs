@@ -5,13 +5,16 @@ use ops::{Adjustments, DeviceSpans, Indices, QuerySpan, RowAdjustment, RowPenalt
 use crate::decoder::Decoder;
 use crate::kv_cache::slot;
 use crate::rope_table::RopeTable;
-use crate::{Adjustment, Attention, Batch, Choice};
+use crate::{AdapterId, Adjustment, Attention, Batch, Choice};
 
 pub struct Step<'a> {
     pub n_rows: usize,
     pub tokens: Vec<u32>,
     /// Of each row: which choice of the step before is its token, or `ops::GIVEN`.
     pub sources: Vec<u32>,
+    /// Of each row, and of each kept row: the slot of its adapter, or `LowRankEntry::NONE`. Empty where no row has one.
+    pub adapter_slots: Vec<u32>,
+    pub kept_adapter_slots: Vec<u32>,
     /// `ops::Slot::index` of each row.
     pub slots: Vec<u32>,
     /// Rows that anybody wants at the end, ascending.
@@ -47,6 +50,9 @@ pub struct Places<'d> {
     pub tokens: Indices<'d>,
     /// Empty where every token is known.
     pub sources: Indices<'d>,
+    /// Empty where no row has an adapter.
+    pub adapter_slots: Indices<'d>,
+    pub kept_adapter_slots: Indices<'d>,
     pub slots: Indices<'d>,
     pub kept: Indices<'d>,
     pub pooled: Indices<'d>,
@@ -78,6 +84,9 @@ impl<'a> Step<'a> {
         let mut kept: Vec<u32> = batch.logits_rows.iter().chain(&batch.pool_rows).copied().collect();
         kept.sort_unstable();
         kept.dedup();
+        let adapter_slots = adapter_slots(batch, decoder);
+        let of_kept = |row: &u32| adapter_slots.get(*row as usize).copied();
+        let kept_adapter_slots = kept.iter().filter_map(of_kept).collect();
         let among_kept = |row: &u32| kept.binary_search(row).expect("a wanted row is kept") as u32;
         let angles = |rope: &RopeTable| {
             let mut angles = vec![0.0; batch.n_rows() * rope.n_rot()];
@@ -104,6 +113,8 @@ impl<'a> Step<'a> {
             adjustments: adjustments(batch),
             blocks: batch.seqs.iter().map(|seq| seq.block_table.iter().map(|block| block.0).collect()).collect(),
             sources,
+            adapter_slots,
+            kept_adapter_slots,
             slots,
             kept,
             angles: angles(rope),
@@ -135,6 +146,8 @@ impl<'a> Step<'a> {
             tokens: Indices::from(&self.tokens),
             // Where the host is the device, it knows every token.
             sources: Indices::default(),
+            adapter_slots: Indices::from(&self.adapter_slots),
+            kept_adapter_slots: Indices::from(&self.kept_adapter_slots),
             slots: Indices::from(&self.slots),
             kept: Indices::from(&self.kept),
             pooled: Indices::from(&self.pooled),
@@ -197,6 +210,16 @@ impl<'a> Step<'a> {
         let n = self.n_rows;
         self.batch.seqs.len() == n && self.logits_rows.len() == n && self.pooled.is_empty()
     }
+}
+
+/// The adapter of each row, by its slot. Those that are not ready were refused before.
+fn adapter_slots(batch: &Batch, decoder: &Decoder) -> Vec<u32> {
+    let Some(adapters) = decoder.adapters.as_ref().filter(|_| batch.adapters.iter().any(Option::is_some)) else {
+        return Vec::new();
+    };
+    let slot = |id: &Option<AdapterId>| id.and_then(|id| adapters.slot(id)).unwrap_or(ops::LowRankEntry::NONE);
+    let rows = batch.seqs.iter().zip(&batch.adapters);
+    rows.flat_map(|(seq, id)| std::iter::repeat_n(slot(id), seq.n_rows as usize)).collect()
 }
 
 /// ALiBi: powers of two down to `2^-largest`, evenly spaced; heads beyond a power of two take what lies between.

@@ -154,6 +154,7 @@ impl Answer {
         submit.prompt_logprobs = request.prompt_logprobs;
         submit.progress = request.progress;
         submit.constraint = request.constraint.as_ref().map(Constraint::to_spec);
+        submit.adapter = request.adapter.as_ref().map(|adapter| adapter.source().clone());
         submit.max_draft = request.max_draft;
         submit.prediction = prediction(tokenizer, request, n_ctx);
         submit.priority = request.priority;

@@ -37,7 +37,7 @@ pub(crate) fn while_loading(n_before: u32) {
 #[cfg(debug_assertions)]
 mod injection {
     use super::LoadedModel;
-    use batch::{Batch, Capacity, Embeds, Forward, Rows, StepError, Ticket};
+    use batch::{AdapterId, AdapterSource, Batch, Capacity, Embeds, Forward, Rows, StepError, Ticket};
     use std::time::Duration;
 
     #[derive(Clone, Debug, PartialEq)]
@@ -135,6 +135,14 @@ mod injection {
 
         fn is_row_invariant(&self) -> bool {
             Forward::is_row_invariant(&self.model)
+        }
+
+        fn max_adapters(&self) -> usize {
+            Forward::max_adapters(&self.model)
+        }
+
+        fn load_adapter(&mut self, adapter: &AdapterSource, in_use: &[AdapterId]) -> Result<(), StepError> {
+            Forward::load_adapter(&mut self.model, adapter, in_use)
         }
 
         fn can_rewind(&self) -> bool {

@@ -29,6 +29,7 @@
 #![warn(missing_docs)]
 
 mod about;
+mod adapter;
 mod answer;
 mod device;
 mod error;
@@ -56,6 +57,7 @@ mod template;
 mod vectors;
 mod whole;
 
+pub use crate::adapter::Adapter;
 pub use crate::answer::{Answer, AnswerEvent, AnswerStream, AnswerUsage, Finish, Finished, Next};
 pub use crate::device::{ChosenDevice, Device, answer_if_asked, device_names, model_memory};
 pub use crate::error::{Error, Result};
@@ -75,7 +77,7 @@ pub use crate::splitter::{Piece, Splitter, TokenLogprob};
 pub use crate::template::{Prompt, Template};
 pub use crate::vectors::{PendingVector, encode_pair};
 pub use crate::whole::{ToolCall, WholeAnswer};
-pub use ::model::{CompileProgress, DeviceChoice, KvType, TokenId, Watch};
+pub use ::model::{AdapterLimits, CompileProgress, DeviceChoice, KvType, TokenId, Watch};
 pub use engine::{Drafted, FailureKind, Sampling, Timings};
 pub use text::constraint::Constraint;
 pub use text::{Message, RenderOptions};

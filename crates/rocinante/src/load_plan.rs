@@ -281,6 +281,7 @@ impl Planner<'_> {
             n_threads: self.options.threads(),
             n_ctx,
             numerics: if self.options.deterministic { Numerics::RowInvariant } else { Numerics::Fastest },
+            adapters: self.options.adapters,
             watch: self.options.watch,
             step_deadline: self.options.step_deadline,
             on_compile: self.options.on_compile,

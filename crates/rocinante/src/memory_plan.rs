@@ -221,6 +221,9 @@ impl MemoryFit {
         let kv = bytes(self.memory.kv_bytes as u64);
         let _ = writeln!(out, "  KV pool  {kv}  context of {}{many}, {kv_type}{shrunk}", self.n_ctx);
         let _ = writeln!(out, "  scratch  {}", bytes(self.memory.scratch_bytes as u64));
+        if self.memory.adapter_bytes > 0 {
+            let _ = writeln!(out, "  adapters {}", bytes(self.memory.adapter_bytes as u64));
+        }
         if let (Some(room), Some(free)) = (&self.room, self.free_bytes()) {
             let others =
                 if room.kind == MemoryKind::Card { "the desktop, other programs and the driver" } else { "others" };
@@ -264,7 +267,13 @@ mod tests {
     /// 4 GB of weights, 1 MB a token, 1 GB of scratch.
     fn plan(n_ctx: usize) -> Result<MemoryPlan> {
         let gb = GB as usize;
-        Ok(MemoryPlan { weights_bytes: 4 * gb, stored_bytes: 4 * gb, kv_bytes: n_ctx << 20, scratch_bytes: gb })
+        Ok(MemoryPlan {
+            weights_bytes: 4 * gb,
+            stored_bytes: 4 * gb,
+            kv_bytes: n_ctx << 20,
+            scratch_bytes: gb,
+            adapter_bytes: 0,
+        })
     }
 
     #[test]

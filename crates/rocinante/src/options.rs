@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use ::model::{CompileProgress, KvType, Watch};
+use ::model::{AdapterLimits, CompileProgress, KvType, Watch};
 
 use crate::Device;
 use crate::masks::ConstraintGuard;
@@ -41,6 +41,8 @@ pub struct Options {
     /// Makes the weights smaller while loading.
     #[serde(with = "crate::quantize::by_name")]
     pub quantize: Option<&'static Mix>,
+    /// Room for adapters, which [requests](crate::Request::adapter) may then name. None by default.
+    pub adapters: AdapterLimits,
     /// How closely a GPU's steps are watched.
     pub watch: Watch,
     /// Treat a GPU, or an engine in a process of its own, as hung after a step of this many seconds.
@@ -76,6 +78,7 @@ impl Default for Options {
             deterministic: false,
             speculate: Speculate::default(),
             quantize: None,
+            adapters: AdapterLimits::default(),
             watch: Watch::Off,
             step_deadline: Duration::from_secs(120),
             chat_template: None,

@@ -3,6 +3,8 @@
 use engine::Sampling;
 use text::constraint::Constraint;
 
+use crate::Adapter;
+
 /// What is wanted of an answer. The default is greedy, plain, and at most 512 tokens long.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -32,6 +34,8 @@ pub struct Request {
     pub prompt_logprobs: bool,
     /// Report how much of a long prompt is read.
     pub progress: bool,
+    /// What changes the model for this answer. The model needs [room](crate::Options::adapters) for it.
+    pub adapter: Option<Adapter>,
     /// Tokens that may be guessed ahead for one step, where the model [speculates](crate::Speculate); `None` leaves it to
     /// the engine, 0 is never.
     pub max_draft: Option<usize>,
@@ -54,6 +58,7 @@ impl Default for Request {
             logprobs: None,
             prompt_logprobs: false,
             progress: false,
+            adapter: None,
             max_draft: None,
             prediction: None,
             priority: 0,

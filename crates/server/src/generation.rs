@@ -106,6 +106,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &GenerationRequest, splitt
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
             progress: request.progress,
+            adapter: model.preset.adapted.as_ref().map(|adapted| adapted.adapter.clone()),
             max_draft: request.guesses.max_draft,
             prediction: request.guesses.prediction.clone(),
             priority: request.caller.priority,

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adapters;
 mod anthropic;
 mod ask;
 pub mod audit;
@@ -83,6 +84,8 @@ pub struct App {
     /// After which an answer ends with what it has.
     pub request_time: Duration,
     pub log_prompts: bool,
+    /// Clients may name adapters on this machine to be loaded.
+    pub allows_runtime_lora: bool,
     /// Embeddings may be sent as base64, which strict clients do not take.
     pub has_base64: bool,
     pub has_page: bool,
@@ -111,6 +114,8 @@ pub fn router(app: Arc<App>) -> Router {
     let openai = Router::new()
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*name}", get(openai::models::retrieve).delete(openai::models::delete))
+        .route("/v1/load_lora_adapter", post(adapters::load))
+        .route("/v1/unload_lora_adapter", post(adapters::unload))
         .route("/v1/chat/completions", post(openai::chat::create).get(openai::chat_store::list))
         .route(
             "/v1/chat/completions/{id}",

@@ -3,6 +3,7 @@
 //! next one.
 
 use super::App;
+use super::adapters::Adapted;
 use super::ask;
 use super::error::{ApiError, Result};
 use super::generation::{self, Answers, Caller, GenerationRequest};
@@ -12,6 +13,7 @@ use super::openai::chat::{self, Asked, ChatRequest};
 use super::openai::chat_answer;
 use super::openai::completions::CompletionPrompt;
 use super::sampling::{Knobs, MAX_TOP_LOGPROBS};
+use super::served_model::ServedModel;
 use super::stream::{Encoder, Framing, StreamMessage, respond};
 use super::{tools, vectors, whole};
 use axum::Extension;
@@ -282,15 +284,25 @@ pub async fn slots(State(app): State<Arc<App>>) -> Result<axum::Json<Value>> {
     Ok(axum::Json((0..model.plan().schedule.max_running).map(slot).collect()))
 }
 
-/// There are no adapters.
-pub async fn lora_adapters() -> axum::Json<Value> {
-    axum::Json(json!([]))
+/// Those that can be asked for. None counts in requests that do not name it, so all scales are 0.
+pub async fn lora_adapters(State(app): State<Arc<App>>) -> axum::Json<Value> {
+    let entries = app.models.entries();
+    let adapters = entries.iter().filter_map(|entry| Some((entry, entry.preset.adapted.as_ref()?)));
+    let one = |(id, (entry, adapted)): (usize, (&Arc<ServedModel>, &Adapted))| {
+        // Where files are is nobody's business.
+        let file = adapted.adapter.path().file_name().map(|file| file.to_string_lossy().into_owned());
+        json!({"id": id, "name": entry.name, "path": file, "scale": 0.0, "parent": adapted.parent})
+    };
+    axum::Json(adapters.enumerate().map(one).collect())
 }
 
 pub async fn set_lora_adapters(Json(body): Json<Vec<Value>>) -> Result<axum::Json<Value>> {
     match body.is_empty() {
         true => Ok(axum::Json(json!({"success": true}))),
-        false => Err(ApiError::bad("there are no adapters here").code("not_supported")),
+        false => {
+            let text = "adapters are chosen by each request: `model` is the name of one";
+            Err(ApiError::bad(text).code("not_supported"))
+        }
     }
 }
 

@@ -3,11 +3,14 @@
 //! vLLM's names too.
 
 use super::App;
+use super::loaded::Loaded;
+use super::served_model::ServedModel;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_util::MetricKindMask;
 use rocinante::{Finish, Finished};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const SECONDS: [f64; 19] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
@@ -74,6 +77,7 @@ fn describe() {
     describe_gauge!("roci_models_loaded", "Models in memory; names of one file are one");
     describe_counter!("roci_kv_events_total", "Changes of prefix caches that were published");
     describe_counter!("roci_kv_events_skipped_total", "Batches of them that a slow reader did not get");
+    describe_gauge!("vllm:lora_requests_info", "Adapters of running and of waiting requests");
     describe_gauge!("roci_info", "The version of this program");
 }
 
@@ -207,6 +211,7 @@ pub fn render(app: &App) -> String {
             ("num_gpu_blocks", stats.n_blocks.to_string()),
         ];
         gauge!("vllm:cache_config_info", &config).set(1.0);
+        lora_info(app, &model, &stats);
     }
     for entry in app.models.entries() {
         let stats = entry.counters();
@@ -227,6 +232,29 @@ pub fn render(app: &App) -> String {
     }
     handle.run_upkeep();
     handle.render() + &iteration_tokens(app)
+}
+
+/// Which adapters are asked for, under vLLM's name and in its labels; the value is the time.
+fn lora_info(app: &App, model: &Loaded, stats: &engine::Stats) {
+    let max_loaded = model.plan().options.adapters.max_loaded;
+    if max_loaded == 0 || model.preset.adapted.is_some() {
+        return;
+    }
+    let entries = app.models.entries();
+    let name_of = |id: &engine::AdapterId| {
+        let is_it = |entry: &&Arc<ServedModel>| {
+            entry.preset.adapted.as_ref().is_some_and(|adapted| adapted.adapter.id() == id.0)
+        };
+        entries.iter().find(is_it).map(|entry| entry.name.clone())
+    };
+    let names = |ids: &[engine::AdapterId]| ids.iter().filter_map(name_of).collect::<Vec<_>>().join(",");
+    let labels = [
+        ("running_lora_adapters", names(&stats.running_adapters)),
+        ("waiting_lora_adapters", names(&stats.waiting_adapters)),
+        ("max_lora", max_loaded.to_string()),
+    ];
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    gauge!("vllm:lora_requests_info", &labels).set(now.as_secs_f64());
 }
 
 /// A histogram that engines count themselves, in Prometheus's words.

@@ -63,6 +63,11 @@ pub struct Registry {
     kv_events: OnceLock<Arc<Publisher>>,
 }
 
+/// Whether a name means an adapter: one that is not there must not be answered without it.
+fn is_adapter_of(base: &ServedModel, name: &str) -> bool {
+    name.strip_prefix(&base.name).is_some_and(|rest| rest.starts_with(':') && rest != ":latest")
+}
+
 fn unavailable(entry: &ServedModel, why: &str) -> ApiError {
     let text = format!("`{}` is unavailable: {why}", entry.name);
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text).code("model_unavailable")
@@ -137,9 +142,10 @@ impl Registry {
         let plain = name.strip_suffix(":latest").unwrap_or(name);
         let found = entries.iter().find(|entry| entry.is_named(name) || entry.is_named(plain));
         // What clients add beside the one model that was given leaves it the one that answers.
-        let mut given = entries.iter().filter(|entry| entry.is_given);
+        let mut given = entries.iter().filter(|entry| entry.is_given && entry.preset.adapted.is_none());
         let only_given = given.next().filter(|_| given.next().is_none());
-        match (found.or(only_given.filter(|_| !self.is_strict)), entries.as_slice()) {
+        let any = only_given.filter(|given| !self.is_strict && !is_adapter_of(given, name));
+        match (found.or(any), entries.as_slice()) {
             (Some(entry), _) => Ok(Arc::clone(entry)),
             (None, [first, ..]) if name.is_empty() && (!self.is_strict || self.offer != Offer::Given) => {
                 Ok(Arc::clone(first))
@@ -163,6 +169,15 @@ impl Registry {
                 let text = format!("there is no model `{name}` here; there are: {}", names.join(", "));
                 Err(ApiError::not_found(text).code("model_not_found").param("model"))
             }
+        }
+    }
+
+    /// The model that adapters of that base belong to; the first one where none is named.
+    pub fn base(&self, name: &str) -> Result<Arc<ServedModel>> {
+        let entry = self.find(name)?;
+        match entry.preset.adapted {
+            None => Ok(entry),
+            Some(_) => Err(ApiError::bad(format!("`{name}` is an adapter itself"))),
         }
     }
 

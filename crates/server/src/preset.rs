@@ -1,6 +1,7 @@
 //! How a model is used where the store's name for it says so, as a Modelfile does: a system prompt, a chat template,
 //! settings, and a conversation that every conversation starts with. Requests go before it.
 
+use super::adapters::Adapted;
 use super::ask::Ask;
 use super::sampling::Knobs;
 use hub::{Modelfile, Named};
@@ -18,6 +19,8 @@ pub struct Preset {
     pub knobs: Knobs,
     /// The recipe that would make it.
     pub modelfile: String,
+    /// What changes the model, where the name stands for an adapter.
+    pub adapted: Option<Adapted>,
 }
 
 impl Preset {
@@ -33,6 +36,7 @@ impl Preset {
             knobs: serde_json::from_value(parameters.clone().into()).unwrap_or_default(),
             parameters,
             modelfile: Modelfile::of(named).to_string(),
+            adapted: None,
         }
     }
 

@@ -85,8 +85,13 @@ where
     let hello = FromChild::Hello { version: VERSION, build: build.to_owned() };
     let _ = sender.send(Outgoing::Frame(hello));
     let is_ending = Arc::new(AtomicBool::new(false));
-    let writer =
-        ReportWriter { out: Arc::clone(&out), engine: None, is_ending: Arc::clone(&is_ending), reported: None };
+    let writer = ReportWriter {
+        out: Arc::clone(&out),
+        engine: None,
+        is_ending: Arc::clone(&is_ending),
+        reported: None,
+        waited: Duration::ZERO,
+    };
     let writing = thread::Builder::new().name("report".into()).spawn(move || writer.run(&outgoing));
     let writing = writing.map_err(ChildError::NoSocket)?;
     let finish = |outcome| {
@@ -204,6 +209,8 @@ struct ReportWriter {
     is_ending: Arc<AtomicBool>,
     /// The stats of the last report, if something happened in it.
     reported: Option<Stats>,
+    /// For how long other threads were kept from running, when it was last looked at.
+    waited: Duration,
 }
 
 impl ReportWriter {
@@ -264,7 +271,11 @@ impl ReportWriter {
             report.kv_events = engine.kv_log().take();
         }
         self.reported = (!report.events.is_empty()).then(|| report.stats.clone());
-        report.cpu_time = cpu_time();
+        if report.events.is_empty() {
+            self.waited = waited_for_processor();
+        }
+        // On a machine that is too busy, an engine that waits for its turn does not hang.
+        report.cpu_time = cpu_time() + self.waited;
         let frame = FromChild::<R>::Report(report);
         match (write(&self.out, &frame), frame) {
             (Err(FrameError::TooLong { .. }), FromChild::Report(too_long)) => self.report_one_by_one::<R>(too_long),
@@ -304,8 +315,34 @@ impl ReportWriter {
     }
 }
 
+/// For how long the threads of this process, but for this one, were ready to run and had no processor; nothing where the
+/// system does not say.
+fn waited_for_processor() -> Duration {
+    // A link to PID/task/TID.
+    let own = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Duration::ZERO };
+    let others = tasks.flatten().filter(|task| Some(&*task.file_name()) != own.file_name());
+    others.filter_map(|task| run_delay(&std::fs::read_to_string(task.path().join("schedstat")).ok()?)).sum()
+}
+
+/// The second of the kernel's three numbers about a thread: nanoseconds of waiting for a processor.
+fn run_delay(schedstat: &str) -> Option<Duration> {
+    schedstat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
 /// Of this process.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_without_a_processor_is_read() {
+        assert_eq!(run_delay("12345 2500000000 7\n"), Some(Duration::from_millis(2500)));
+        assert_eq!(run_delay(""), None);
+    }
 }

@@ -21,6 +21,7 @@ pub enum ToChild<L> {
 }
 
 /// From the child. `R` is what there is to know about what it loaded.
+#[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum FromChild<R> {
     Hello {

@@ -15,7 +15,7 @@ use crate::store;
 use anyhow::{Context, Result, anyhow, bail};
 use editor::TypedLine;
 use hub::{Folders, Named, Resolved};
-use rocinante::{Finish, Message, Model, Options, WholeAnswer};
+use rocinante::{Adapter, Finish, Message, Model, Options, Request, WholeAnswer};
 use rustyline::error::ReadlineError;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -51,6 +51,8 @@ pub struct Chat<'a> {
     /// Questions and answers, without the system message.
     messages: Vec<Message>,
     last_answer: Option<WholeAnswer>,
+    /// What changes the model that the chat began with.
+    adapter: Option<Adapter>,
 }
 
 /// What a line asks for.
@@ -89,7 +91,12 @@ enum AfterLine {
 impl<'a> Chat<'a> {
     pub fn new(model: Model, args: &'a Args, options: Options, named: Named) -> Self {
         let (sampling, system) = (args.load.seeded(&args.sampling), args.system.clone());
-        Self { model: Some(model), options, named, args, sampling, system, messages: Vec::new(), last_answer: None }
+        let (messages, last_answer, adapter) = (Vec::new(), None, None);
+        Self { model: Some(model), options, named, args, sampling, system, messages, last_answer, adapter }
+    }
+
+    pub fn with_adapter(self, adapter: Option<Adapter>) -> Self {
+        Self { adapter, ..self }
     }
 
     pub fn model(&self) -> Option<&Model> {
@@ -231,7 +238,7 @@ impl<'a> Chat<'a> {
             messages: &mut self.messages,
             is_raw: self.args.raw,
         };
-        let request = run::request(model, &self.sampling, None, seed)?;
+        let request = Request { adapter: self.adapter.clone(), ..run::request(model, &self.sampling, None, seed)? };
         let guard = interrupt::arm()?;
         let mut out = std::io::stdout().lock();
         let mut markdown = out
@@ -287,7 +294,9 @@ impl<'a> Chat<'a> {
         let Resolved { path, named, .. } = store::resolve_named(name)?;
         let before = self.model.take().map(|model| model.path().to_owned());
         let named = named.unwrap_or_default();
-        let options = Options { chat_template: named.template.clone(), ..self.options.clone() };
+        // An adapter belongs to the model that the chat began with.
+        let options =
+            Options { chat_template: named.template.clone(), adapters: Default::default(), ..self.options.clone() };
         match model_file::load(&path, &options) {
             Ok(model) => self.model = Some(model),
             Err(error) => {
@@ -297,6 +306,7 @@ impl<'a> Chat<'a> {
         }
         self.system = self.args.system.clone().or_else(|| named.system.clone());
         (self.options, self.named) = (options, named);
+        self.adapter = None;
         report::note_line(&format!("{} answers from here on,{}", self.name(), self.place()));
         Ok(())
     }

@@ -14,6 +14,7 @@ pub mod kernels;
 pub mod key;
 pub mod list;
 pub mod man;
+pub mod merge;
 pub mod perplexity;
 pub mod ps;
 pub mod pull;

@@ -50,7 +50,8 @@ pub fn main(args: &Args) -> Result<()> {
     let checkpoint = model_file::open(&path)?.into_checkpoint();
     let n_source_bytes = checkpoint.file_bytes();
     let mix = Mix::find(args.mix).expect("the argument was parsed to a known name");
-    check(args, &path, &checkpoint, mix)?;
+    let output = Output { path: &args.out, force: args.force, allow_requantize: args.allow_requantize };
+    check(&output, &path, &checkpoint, Some(mix))?;
     let checkpoint = match checkpoint.format() {
         FileFormat::Gguf => checkpoint,
         FileFormat::Safetensors => {
@@ -73,7 +74,8 @@ pub fn main(args: &Args) -> Result<()> {
         ));
     }
     let start = Instant::now();
-    write(args, checkpoint, mix, &plan.types, importance.as_ref())?;
+    let metadata = metadata(args, checkpoint.metadata(), mix, importance.as_ref());
+    write(&args.out, checkpoint, metadata, &plan.types, importance.as_ref(), bounded_threads(args.threads))?;
     let n_bytes_out = std::fs::metadata(&args.out)?.len();
     let (from, to) = (human_bytes(n_source_bytes), human_bytes(n_bytes_out));
     if n_source_bytes < n_bytes_out {
@@ -83,23 +85,31 @@ pub fn main(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what cannot be quantized, or would be by mistake.
-fn check(args: &Args, path: &Path, checkpoint: &Checkpoint, mix: &Mix) -> Result<()> {
+/// A file to write, and what was allowed for it.
+pub struct Output<'a> {
+    pub path: &'a Path,
+    pub force: bool,
+    pub allow_requantize: bool,
+}
+
+/// Refuses what cannot be quantized, or would be by mistake; without a recipe, types stay as they are.
+pub fn check(output: &Output, path: &Path, checkpoint: &Checkpoint, mix: Option<&Mix>) -> Result<()> {
+    let out = output.path;
     if let Some(tensor) = checkpoint.unsupported().first() {
         return Err(anyhow!("tensor `{}` has type {}", tensor.name, tensor.type_name))
             .hint("a file that cannot be read in full cannot be quantized");
     }
-    if args.out.canonicalize().is_ok_and(|out| path.canonicalize().is_ok_and(|path| path == out)) {
-        return Err(anyhow!("`{}` is both the input and the output", args.out.display()))
-            .hint("name another output file");
+    if out.canonicalize().is_ok_and(|out| path.canonicalize().is_ok_and(|path| path == out)) {
+        return Err(anyhow!("`{}` is both the input and the output", out.display())).hint("name another output file");
     }
-    if args.out.exists() && !args.force {
-        return Err(anyhow!("`{}` exists", args.out.display())).hint("--force overwrites it");
+    if out.exists() && !output.force {
+        return Err(anyhow!("`{}` exists", out.display())).hint("--force overwrites it");
     }
+    let Some(mix) = mix else { return Ok(()) };
     let is_packed = |tensor: &Tensor| !tensor.dtype.is_plain() && tensor.dtype != mix.base;
     if let Some(tensor) = checkpoint.tensors().iter().find(|tensor| is_packed(tensor))
         && !mix.base.is_plain()
-        && !args.allow_requantize
+        && !output.allow_requantize
     {
         let (file, name, dtype) = (path.display(), &tensor.name, tensor.dtype.name());
         return Err(anyhow!("`{file}` is already quantized: tensor `{name}` is {dtype}"))
@@ -120,26 +130,38 @@ fn importance(args: &Args, checkpoint: &Checkpoint) -> Result<Option<Importance>
 
 /// The source's metadata, without what says that it came in parts: the result is written whole.
 fn metadata(args: &Args, source: &Metadata, mix: &Mix, importance: Option<&Importance>) -> Metadata {
-    let mut metadata = source.clone();
-    metadata.set("general.file_type", mix.file_type);
-    metadata.set("general.quantization_version", 2u32);
+    let mut metadata = typed(source, mix);
     if let (Some(importance), Some(file)) = (importance, &args.imatrix) {
         metadata.set("quantize.imatrix.file", file.display().to_string());
         metadata.set("quantize.imatrix.entries_count", importance.by_name.len() as u32);
         metadata.set("quantize.imatrix.chunks_count", importance.n_chunks);
     }
+    whole(&metadata)
+}
+
+/// The metadata of a file in another type.
+pub fn typed(source: &Metadata, mix: &Mix) -> Metadata {
+    let mut metadata = source.clone();
+    metadata.set("general.file_type", mix.file_type);
+    metadata.set("general.quantization_version", 2u32);
+    metadata
+}
+
+/// The metadata of a file that is written whole.
+pub fn whole(metadata: &Metadata) -> Metadata {
     let whole = metadata.iter().filter(|(key, _)| !key.starts_with("split."));
     whole.map(|(key, value)| (key.to_owned(), value.clone())).collect()
 }
 
-fn write(
-    args: &Args,
+/// Writes the tensors in these types.
+pub fn write(
+    out: &Path,
     checkpoint: Checkpoint,
-    mix: &Mix,
+    metadata: Metadata,
     types: &[Dtype],
     importance: Option<&Importance>,
+    n_threads: usize,
 ) -> Result<()> {
-    let metadata = metadata(args, checkpoint.metadata(), mix, importance);
     let tensors = checkpoint.tensors().iter().zip(types);
     let infos: Vec<TensorInfo> = tensors
         .map(|(tensor, &dtype)| TensorInfo { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() })
@@ -148,12 +170,11 @@ fn write(
         (info.shape.iter().product::<usize>() / info.dtype.block_len() * info.dtype.block_bytes()) as u64
     };
     let total: u64 = infos.iter().map(n_bytes).sum();
-    hub::disk::check_room(&args.out, total)?;
-    let mut writer = GgufWriter::create(&args.out, &metadata, &infos)
+    hub::disk::check_room(out, total)?;
+    let mut writer = GgufWriter::create(out, &metadata, &infos)
         .hint("check that its folder exists and is writable")
-        .map_err(report::writing(&args.out, Some(total)))?;
-    let failed = report::writing(&args.out, Some(total));
-    let n_threads = bounded_threads(args.threads);
+        .map_err(report::writing(out, Some(total)))?;
+    let failed = report::writing(out, Some(total));
     let bar = progress::bar("quantizing", Some(total), Counted::Bytes);
     // Each tensor is dropped once it is written: one that was made from others takes memory of its own.
     for (tensor, &dtype) in checkpoint.into_tensors().into_iter().zip(types) {
@@ -167,7 +188,7 @@ fn write(
         }
         tensor.bytes.release_pages();
     }
-    writer.finish().map_err(&failed).with_context(|| format!("cannot write `{}`", args.out.display()))?;
+    writer.finish().map_err(&failed).with_context(|| format!("cannot write `{}`", out.display()))?;
     bar.finish_and_clear();
     Ok(())
 }

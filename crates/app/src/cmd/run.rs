@@ -4,6 +4,7 @@
 use crate::chat;
 use crate::config;
 use crate::interrupt;
+use crate::lora_args::{self, NamedPath, parse_lora};
 use crate::model_file;
 use crate::options::{self, LoadArgs, ReportFormat, SpeculateArgs, print_json};
 use crate::profile;
@@ -15,12 +16,13 @@ use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
 use hub::{Named, Parameters, Resolved};
 use rocinante::{
-    AnswerEvent, Drafted, Finish, Message, Model, Next, Piece, Request, Splitter, TokenId, Watch, WholeAnswer, Workload,
+    Adapter, AdapterLimits, AnswerEvent, Drafted, Finish, Message, Model, ModelFiles, Next, Piece, Request, Splitter,
+    TokenId, Watch, WholeAnswer, Workload,
 };
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A prompt that takes longer than this to read is told about.
@@ -80,6 +82,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = profile::FILE,
           conflicts_with_all = ["debug_sync", "ranges"])]
     pub profile: Option<PathBuf>,
+    /// Use this LoRA adapter: a folder from PEFT or a GGUF file
+    #[arg(long, value_name = "PATH", value_parser = parse_lora)]
+    pub lora: Option<NamedPath>,
     #[command(flatten)]
     pub load: LoadArgs,
     #[command(flatten)]
@@ -161,6 +166,10 @@ pub fn main(args: &Args) -> Result<()> {
             .hint("pass it as an argument or on standard input; at a terminal, omit it to chat");
     }
     let mut options = args.load.options(Workload::Conversation);
+    let adapter = adapter(args, &path)?;
+    if let Some(adapter) = &adapter {
+        options.adapters = AdapterLimits { max_loaded: 1, max_rank: adapter.rank() };
+    }
     options.chat_template = named.template.clone();
     options.speculate = args.speculation.resolve()?;
     options.measures_loading = args.verbose;
@@ -179,7 +188,7 @@ pub fn main(args: &Args) -> Result<()> {
         report::note("a base model without a chat template: the prompt is continued as plain text");
     }
     let Some(prompt) = prompt else {
-        let mut chat = chat::Chat::new(model, args, options, named);
+        let mut chat = chat::Chat::new(model, args, options, named).with_adapter(adapter);
         chat.run()?;
         return chat.model().map_or(Ok(()), |model| report_profile(model, args));
     };
@@ -191,7 +200,7 @@ pub fn main(args: &Args) -> Result<()> {
         model.chat_prompt(&messages).map_err(|error| model_file::hinted(&path, error))?.tokens
     };
     let seed = args.load.seeded(&args.sampling).pick_seed();
-    let request = request(&model, &args.sampling, args.logprobs, seed)?;
+    let request = Request { adapter, ..request(&model, &args.sampling, args.logprobs, seed)? };
     let guard = interrupt::arm()?;
     let mut out = std::io::stdout().lock();
     let is_json = args.output == ReportFormat::Json;
@@ -220,6 +229,13 @@ pub fn main(args: &Args) -> Result<()> {
         std::process::exit(i32::from(interrupt::EXIT_STATUS));
     }
     Ok(())
+}
+
+/// The adapter that was asked for, checked against the model.
+fn adapter(args: &Args, path: &Path) -> Result<Option<Adapter>> {
+    let Some(lora) = &args.lora else { return Ok(None) };
+    let files = ModelFiles::open(path).map_err(|error| model_file::hinted(path, error))?;
+    lora_args::open(&lora.path, &files).map(Some)
 }
 
 /// Everything that was given to say: files, a pipe, and the prompt, with empty lines between; `None`: a chat.

@@ -2,12 +2,13 @@
 //! [`Args`]; what it means for the server is built here, and `server` runs it.
 
 use crate::kv_args::KvArgs;
+use crate::lora_args::LoraArgs;
 use crate::options::{LoadArgs, SpeculateArgs};
 use crate::report::{self, HintExt};
 use crate::{model_file, serve_config as config, store};
 use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
-use rocinante::{Scheduling, Workload};
+use rocinante::{AdapterLimits, Scheduling, Workload};
 use server::audit::Audit;
 use server::connection::Timeouts;
 use server::disk::{Disk, DiskTable};
@@ -69,6 +70,8 @@ pub struct Args {
     pub models_args: ModelsArgs,
     #[command(flatten)]
     pub load: LoadArgs,
+    #[command(flatten)]
+    pub adapters: LoraArgs,
     #[command(flatten)]
     pub speculation: SpeculateArgs,
     #[command(flatten)]
@@ -357,6 +360,7 @@ fn app(args: &Args, keys: Keys) -> Result<App> {
             .strict(args.access.strict_fields),
         request_time: Duration::from_secs(args.scheduling.request_timeout.max(1)),
         log_prompts: args.logs.log_prompts,
+        allows_runtime_lora: args.adapters.allow_runtime_lora,
         has_base64: !args.models_args.no_base64,
         has_page: !args.access.no_web,
         pages,
@@ -393,12 +397,43 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
     };
     let mut options = args.load.options(Workload::Server(scheduling(&args.scheduling, n_models)));
     options.tells_cache = args.kv.kv_events.is_some();
+    options.adapters = add_adapters(&args.adapters, &mut entries)?;
     options.speculate = args.speculation.resolve()?;
     if !args.models_args.in_process {
         super::engine::in_process_of_its_own(&mut options, args.models_args.max_engine_deaths)?;
     }
     let idle_unload = (idle_unload > 0).then(|| Duration::from_secs(idle_unload));
     Ok(Registry::new(entries, options, max_loaded, strict_model_names, idle_unload, offer))
+}
+
+/// Offers the adapters beside the model they change; says how much room they need.
+fn add_adapters(args: &LoraArgs, entries: &mut Vec<ServedModel>) -> Result<AdapterLimits> {
+    if args.lora.is_empty() {
+        return Ok(args.limits(&[]));
+    }
+    let [base] = entries.as_slice() else {
+        return Err(anyhow!("--lora is for one model, and {} are served", entries.len()))
+            .hint("name the model that the adapters belong to: roci serve MODEL --lora NAME=PATH");
+    };
+    let adapters = args.open(&base.path)?;
+    let mut adapted = Vec::new();
+    for (name, adapter) in &adapters {
+        if base.is_named(name) || adapted.iter().any(|entry: &ServedModel| entry.is_named(name)) {
+            return Err(anyhow!("two models are named `{name}`")).hint("rename the adapter: --lora NAME=PATH");
+        }
+        adapted.push(server::adapters::entry(base, name, adapter.clone())?);
+    }
+    let limits = args.limits(&adapters);
+    if let Some((name, adapter)) = adapters.iter().find(|(_, adapter)| adapter.rank() > limits.max_rank) {
+        return Err(anyhow!(
+            "adapter `{name}` has rank {}, more than --max-lora-rank {}",
+            adapter.rank(),
+            limits.max_rank
+        ))
+        .hint("omit --max-lora-rank to make room for all adapters of --lora");
+    }
+    entries.append(&mut adapted);
+    Ok(limits)
 }
 
 fn scheduling(args: &SchedulingArgs, n_models: usize) -> Scheduling {

@@ -15,6 +15,7 @@ mod rerank;
 mod roci;
 mod rocm;
 mod serve;
+mod serve_adapters;
 mod serve_deaths;
 mod serve_deterministic;
 mod serve_excess;

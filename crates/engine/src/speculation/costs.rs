@@ -1,12 +1,11 @@
 //! What more rows cost, measured while the engine runs: the time of steps with drafted rows against that of steps of as
-//! many sequences without. On a GPU further rows are nearly free, on a CPU each costs a part of a step.
+//! many sequences without. They differ by device, model and number of sequences.
 
 use std::time::Duration;
 
 /// Weight of the latest measurement.
 const NEWS: f32 = 0.2;
-/// Part of a step that a further row is taken to cost before any was measured. Two cores of a Zen 3 EPYC: see
-/// docs/user/speculation.md.
+/// Part of a step that a further row is taken to cost before any was measured.
 const ASSUMED: f32 = 0.12;
 /// A row is never taken to be cheaper: its KV, its sampling, and the chance that it is in vain.
 const LEAST: f32 = 0.01;

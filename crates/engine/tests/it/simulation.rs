@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use batch::{Attention, BLOCK_TOKENS, BlockId, TokenId};
+use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, TokenId};
 use engine::{
     KvEvent, Pooling, Reuse, draw,
     scheduler::{AGING_TURNS, Arrival, Refused, ScheduleLimits, Scheduler, StepPlan},
@@ -107,6 +107,7 @@ impl Simulation {
             group: 0,
             wanted,
             attention,
+            adapter: None,
         });
         assert_eq!(added, if is_full { Err(Refused::QueueFull) } else { Ok(()) });
         if added.is_ok() {
@@ -162,7 +163,7 @@ impl Simulation {
     fn follow(&mut self) {
         for event in self.scheduler.changes().take() {
             match event {
-                KvEvent::Stored { hashes, mut parent, tokens } => {
+                KvEvent::Stored { hashes, mut parent, tokens, .. } => {
                     assert_eq!(hashes.len() * BLOCK_TOKENS, tokens.len());
                     for (hash, tokens) in hashes.into_iter().zip(tokens.chunks(BLOCK_TOKENS)) {
                         let before = self.followed.insert(hash, (parent, tokens.to_vec()));
@@ -267,6 +268,7 @@ const LIMITS: ScheduleLimits = ScheduleLimits {
     max_queue: 10,
     prefill_chunk: 20,
     reuse: Reuse::On,
+    max_adapters: 2,
 };
 
 fn simulate(seed: u64, limits: ScheduleLimits, n_steps: usize) -> Simulation {
@@ -305,6 +307,7 @@ fn invariants_hold_over_many_seeds_and_limits() {
             max_queue: 1 + random.below(12),
             prefill_chunk: 1 + random.below(40),
             reuse: if seed % 5 == 4 { Reuse::Off } else { Reuse::On },
+            max_adapters: 0,
         };
         let sim = simulate(seed, limits, 300);
         n_preemptions += sim.scheduler.n_preemptions();
@@ -357,6 +360,7 @@ fn first_come_first_served_at_equal_priority() {
         wanted: Wanted::Logits,
         max_len: usize::MAX,
         attention: Attention::Causal,
+        adapter: None,
     };
     for (id, priority) in [(0, 0), (1, 0), (2, 1), (3, 0), (4, 1)] {
         scheduler.add(arrival(id, priority)).unwrap();
@@ -386,6 +390,7 @@ fn a_group_with_a_backlog_takes_turns_with_one_that_comes_late() {
         wanted: Wanted::Logits,
         max_len: usize::MAX,
         attention: Attention::Causal,
+        adapter: None,
     };
     (0..8).for_each(|id| scheduler.add(arrival(id, 1)).unwrap());
     let mut order = Vec::new();
@@ -420,6 +425,7 @@ fn a_better_ranked_arrival_takes_the_place_of_the_worst() {
         wanted: Wanted::Logits,
         max_len: usize::MAX,
         attention: Attention::Causal,
+        adapter: None,
     };
     scheduler.add(arrival(0, 0)).unwrap();
     scheduler.add(arrival(1, 0)).unwrap();
@@ -434,6 +440,36 @@ fn a_better_ranked_arrival_takes_the_place_of_the_worst() {
     assert_eq!(plan.chunks.iter().map(|chunk| chunk.seq.0).collect::<Vec<_>>(), [0, 2]);
 }
 
+/// With room for two adapters, a third waits until one of them is no longer used; who has none of them waits behind it.
+#[test]
+fn adapters_wait_for_room() {
+    let mut scheduler = Scheduler::new(LIMITS);
+    for (id, adapter) in [(0, Some(1)), (1, Some(2)), (2, Some(1)), (3, Some(3)), (4, None)] {
+        let arrival = Arrival {
+            id: SeqId(id),
+            tokens: vec![TokenId(id as u32); 4],
+            n_prompt: 4,
+            priority: 0,
+            group: 0,
+            wanted: Wanted::Logits,
+            max_len: usize::MAX,
+            attention: Attention::Causal,
+            adapter: adapter.map(AdapterId),
+        };
+        scheduler.add(arrival).unwrap();
+    }
+    let admitted = |scheduler: &mut Scheduler| {
+        let plan = scheduler.plan();
+        scheduler.commit(&plan);
+        plan.admitted.iter().map(|seq| seq.0).collect::<Vec<_>>()
+    };
+    assert_eq!(admitted(&mut scheduler), [0, 1, 2]);
+    scheduler.remove(SeqId(0)).unwrap();
+    assert!(admitted(&mut scheduler).is_empty(), "another still uses that adapter");
+    scheduler.remove(SeqId(1)).unwrap();
+    assert_eq!(admitted(&mut scheduler), [3, 4]);
+}
+
 #[test]
 fn what_can_never_fit_is_refused() {
     let mut scheduler = Scheduler::new(LIMITS);
@@ -446,6 +482,7 @@ fn what_can_never_fit_is_refused() {
         wanted: Wanted::Logits,
         max_len: usize::MAX,
         attention: Attention::Causal,
+        adapter: None,
     };
     assert_eq!(scheduler.add(arrival.clone()), Err(Refused::TooLarge));
     arrival.tokens.truncate(49);

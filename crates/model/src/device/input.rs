@@ -15,6 +15,8 @@ use crate::step::{Places, Step};
 enum InputPart {
     Tokens,
     Sources,
+    AdapterSlots,
+    KeptAdapterSlots,
     Slots,
     Kept,
     Pooled,
@@ -45,6 +47,8 @@ impl<'a> StepInput<'a> {
         let mut input = Self { step, words: Vec::new(), ends: [0; N_PARTS] };
         input.push(InputPart::Tokens, &step.tokens);
         input.push(InputPart::Sources, &step.sources);
+        input.push(InputPart::AdapterSlots, &step.adapter_slots);
+        input.push(InputPart::KeptAdapterSlots, &step.kept_adapter_slots);
         input.push(InputPart::Slots, &step.slots);
         input.push(InputPart::Kept, &step.kept);
         input.push(InputPart::Pooled, &step.pooled);
@@ -96,6 +100,8 @@ impl<'a> StepInput<'a> {
         Ok(Places {
             tokens: indices(InputPart::Tokens, &step.tokens)?,
             sources: indices(InputPart::Sources, &step.sources)?,
+            adapter_slots: indices(InputPart::AdapterSlots, &step.adapter_slots)?,
+            kept_adapter_slots: indices(InputPart::KeptAdapterSlots, &step.kept_adapter_slots)?,
             slots: indices(InputPart::Slots, &step.slots)?,
             kept: indices(InputPart::Kept, &step.kept)?,
             pooled: indices(InputPart::Pooled, &step.pooled)?,

@@ -1,6 +1,8 @@
 //! Which rows of a tensor of the checkpoint are one matrix of the model: every other row, the rows of one head, columns
 //! instead of rows. Loading and exporting cut by the same rules.
 
+use weights::Dtype;
+
 use crate::Mla;
 
 /// Rows of a tensor: `len` from `first` on, then again every `step`, `n` times in all.
@@ -90,6 +92,21 @@ impl Cut {
     pub fn picked(&self) -> impl Iterator<Item = usize> + use<> {
         let Cut { first, len, step, n, .. } = *self;
         (0..n).flat_map(move |i| (0..len).map(move |j| first + i * step + j))
+    }
+
+    /// The numbers it means, decoded; `bytes` are all rows that it reaches over.
+    pub fn numbers(&self, dtype: Dtype, bytes: &[u8], n_cols: usize) -> Vec<f32> {
+        let mut all = vec![0.0_f32; n_cols * self.end()];
+        ops::quant::dequantize(dtype, bytes, &mut all);
+        let rows: Vec<usize> = self.picked().collect();
+        match self.transposed {
+            Some(columns) => columns
+                .of(n_cols)
+                .flat_map(|col| rows.iter().map(move |row| (row, col)))
+                .map(|(row, col)| all[row * n_cols + col])
+                .collect(),
+            None => rows.iter().flat_map(|row| &all[row * n_cols..][..n_cols]).copied().collect(),
+        }
     }
 
     /// Those of rows of `row_bytes` each, without decoding them. Numbers of rows to be transposed take `number_bytes`.

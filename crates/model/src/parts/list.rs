@@ -15,6 +15,8 @@ pub struct WantedRows<'a> {
     /// The rows (or, of vectors, the numbers) from the first wanted one to the last.
     pub bytes: Bytes,
     pub n_source_cols: usize,
+    /// Where `bytes` start in the tensor.
+    pub first_row: usize,
     /// Counted from the start of `bytes`.
     pub cut: Cut,
     pub dtype: Dtype,
@@ -125,7 +127,18 @@ impl<'a> PartList<'a, '_> {
         }
         let bytes = source.bytes.slice(..cut.end() * source.dtype.block_bytes());
         let (dtype, layout, n_bytes) = (Dtype::F32, Layout::Rows, 4 * shape[0] * shape[1]);
-        self.add(WantedRows { source, bytes, n_source_cols: 1, cut, dtype, shape, layout, n_bytes, offset })
+        self.add(WantedRows {
+            source,
+            bytes,
+            n_source_cols: 1,
+            first_row: 0,
+            cut,
+            dtype,
+            shape,
+            layout,
+            n_bytes,
+            offset,
+        })
     }
 
     pub(super) fn push(&mut self, source: &'a Tensor, cut: Cut, shape: [usize; 2]) -> Result<TensorId, Error> {
@@ -142,8 +155,19 @@ impl<'a> PartList<'a, '_> {
         let (dtype, (layout, n_bytes)) = (self.layout_of)(dtype, shape).map_err(|e| failed(e.to_string()))?;
         let row_bytes = source.bytes.len() / n_rows.max(1);
         let bytes = source.bytes.slice(cut.first * row_bytes..cut.end() * row_bytes);
-        let cut = Cut { first: 0, ..cut };
-        self.add(WantedRows { source, bytes, n_source_cols, cut, dtype, shape, layout, n_bytes, offset: 0.0 })
+        let (first_row, cut) = (cut.first, Cut { first: 0, ..cut });
+        self.add(WantedRows {
+            source,
+            bytes,
+            n_source_cols,
+            first_row,
+            cut,
+            dtype,
+            shape,
+            layout,
+            n_bytes,
+            offset: 0.0,
+        })
     }
 
     fn add(&mut self, wanted: WantedRows<'a>) -> Result<TensorId, Error> {

@@ -1,5 +1,6 @@
 //! The model on each GPU that is here: the same tokens and nearly the same numbers as on the CPU.
 
+mod adapters;
 mod deterministic;
 mod engine;
 

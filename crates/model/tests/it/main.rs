@@ -1,6 +1,7 @@
 //! The model against other programs' numbers and against itself under other batches, alone and behind the
 //! engine.
 
+mod adapters;
 mod card;
 mod deterministic;
 mod engine_encoders;

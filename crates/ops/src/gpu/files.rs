@@ -3,11 +3,12 @@
 use super::unit::KernelFile;
 use super::{attention, blas, experts, float_tiles, grouped, matrix_tiles, matvec, mma, wide};
 use crate::{
-    adjust, embed, feed, kv_store, norm_heads, numbers, pack, rmsnorm, rope, rope_store, sample, swiglu, take_rows,
+    adjust, embed, feed, kv_store, low_rank, norm_heads, numbers, pack, rmsnorm, rope, rope_store, sample, swiglu,
+    take_rows,
 };
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 32] = [
+pub(crate) const FILES: [&KernelFile; 33] = [
     &adjust::AdjustKernels::FILE,
     &attention::split::VectorKernels::FILE,
     &embed::EmbedKernels::FILE,
@@ -24,6 +25,7 @@ pub(crate) const FILES: [&KernelFile; 32] = [
     &mma::HalvesKernels::FILE,
     &kv_store::KvStoreKernels::FILE,
     &blas::LeftF16::FILE,
+    &low_rank::LowRankKernels::FILE,
     &float_tiles::FloatTiles::FILE,
     &mma::MmaKernels::FILE,
     &matrix_tiles::MatrixTiles::FILE,

@@ -7,10 +7,10 @@ use std::rc::Rc;
 use gpu::{Blas, Cache, Device, Number, ProductTypes, Queue};
 use ops::{
     Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertLeft, ExpertMatrices,
-    ExpertProduct, Gpu, Heads, Indices, Kernels, Kv, Layout, Mode, Numerics, Pairing, Place, PlaceMut, Product,
-    QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, adjust, attention_with, choose_experts,
-    describe, embed, expert_matmul, feed, grouped_experts, kv_store, layernorm, matmul, pack, packed_on_device,
-    rmsnorm, rope, sample, sum_experts, swiglu, take_rows,
+    ExpertProduct, Gpu, Heads, Indices, Kernels, Kv, Layout, LowRank, Mode, Numerics, Pairing, Place, PlaceMut,
+    Product, QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, adjust, attention_with,
+    choose_experts, describe, embed, expert_matmul, feed, grouped_experts, kv_store, layernorm, low_rank, matmul, pack,
+    packed_on_device, rmsnorm, rope, sample, sum_experts, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -204,6 +204,24 @@ impl Card {
         let on_device = self.queue.buffer_from(wanted).unwrap();
         let wanted = Indices { host: wanted, device: Some(on_device.all()) };
         self.run(None, |exec| describe(exec, logits.view(), chosen.view(), wanted, &mut out.view_mut()));
+        self.read(&out)
+    }
+
+    /// A product `start` of `x` after the adapters of its rows changed it.
+    pub fn low_rank(
+        &self,
+        (x, n_in): (&[f32], usize),
+        (numbers, words): (&[f32], &[u32]),
+        slots: &[u32],
+        (start, n_out): (&[f32], usize),
+    ) -> Vec<f32> {
+        let (x, held, mut out) = (self.f32s(x, n_in), self.f32s(numbers, numbers.len()), self.f32s(start, n_out));
+        let mut hidden = self.f32s(&vec![f32::NAN; slots.len() * 16], 16);
+        let (table, rows) = (self.queue.buffer_from(words).unwrap(), self.queue.buffer_from(slots).unwrap());
+        let entries = Indices { host: words, device: Some(table.all()) };
+        let slots = Indices { host: slots, device: Some(rows.all()) };
+        let change = LowRank { numbers: held.view(), entries };
+        self.run(None, |exec| low_rank(exec, x.view(), change, slots, &mut hidden.view_mut(), &mut out.view_mut()));
         self.read(&out)
     }
 

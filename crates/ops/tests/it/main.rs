@@ -6,6 +6,7 @@ mod card;
 mod families;
 mod groups;
 mod invariant;
+mod low_rank;
 mod matmul;
 mod mixtures;
 mod packed;

@@ -22,7 +22,7 @@ enum WireEvent<'a> {
         parent_block_hash: Option<u64>,
         token_ids: &'a [TokenId],
         block_size: usize,
-        lora_id: Option<u32>,
+        lora_id: Option<u64>,
         medium: &'a str,
         lora_name: Option<&'a str>,
     },
@@ -61,11 +61,11 @@ fn blocks(event: &KvEvent) -> usize {
 /// The same as events of at most [`MAX_BLOCKS`] blocks.
 fn pieces(event: KvEvent) -> Vec<KvEvent> {
     match event {
-        KvEvent::Stored { hashes, mut parent, tokens } if hashes.len() > MAX_BLOCKS => {
+        KvEvent::Stored { hashes, mut parent, tokens, adapter } if hashes.len() > MAX_BLOCKS => {
             let cut = hashes.chunks(MAX_BLOCKS).zip(tokens.chunks(MAX_BLOCKS * BLOCK_TOKENS));
             let piece = |(hashes, tokens): (&[u64], &[TokenId])| {
                 let before = std::mem::replace(&mut parent, hashes.last().copied());
-                KvEvent::Stored { hashes: hashes.to_vec(), parent: before, tokens: tokens.to_vec() }
+                KvEvent::Stored { hashes: hashes.to_vec(), parent: before, tokens: tokens.to_vec(), adapter }
             };
             cut.map(piece).collect()
         }
@@ -78,12 +78,12 @@ fn pieces(event: KvEvent) -> Vec<KvEvent> {
 
 fn spoken(event: &KvEvent) -> WireEvent<'_> {
     match event {
-        KvEvent::Stored { hashes, parent, tokens } => WireEvent::BlockStored {
+        KvEvent::Stored { hashes, parent, tokens, adapter } => WireEvent::BlockStored {
             block_hashes: hashes,
             parent_block_hash: *parent,
             token_ids: tokens,
             block_size: BLOCK_TOKENS,
-            lora_id: None,
+            lora_id: adapter.map(|adapter| adapter.0),
             medium: MEDIUM,
             lora_name: None,
         },
@@ -103,7 +103,7 @@ mod tests {
 
     fn stored(n_blocks: u64) -> KvEvent {
         let tokens = (0..n_blocks as u32 * BLOCK_TOKENS as u32).map(TokenId).collect();
-        KvEvent::Stored { hashes: (1..=n_blocks).collect(), parent: None, tokens }
+        KvEvent::Stored { hashes: (1..=n_blocks).collect(), parent: None, tokens, adapter: None }
     }
 
     #[test]

@@ -55,6 +55,8 @@ fn describe(app: &App, entry: &ServedModel, name: &str) -> Value {
         "object": "model",
         "created": entry.created_s,
         "owned_by": "roci",
+        "root": name,
+        "parent": entry.preset.adapted.as_ref().map(|adapted| &adapted.parent),
         "max_model_len": loaded.as_ref().map(|model| model.n_ctx()),
         "meta": {"is_loaded": loaded.is_some(), "file_bytes": entry.file_bytes,
             "family": headers.map(|headers| headers.info.architecture.as_str()),

@@ -1,0 +1,199 @@
+//! Adapters as PEFT stores them: a folder with `adapter_config.json` and `adapter_model.safetensors`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+use weights::{Checkpoint, Tensor};
+
+use super::{Adapter, Module, unusable};
+use crate::Error;
+use crate::names::Format;
+
+const CONFIG: &str = "adapter_config.json";
+const WEIGHTS: &str = "adapter_model.safetensors";
+/// Settings that change what is computed, and that are not supported.
+const UNSUPPORTED: [&str; 9] = [
+    "modules_to_save",
+    "trainable_token_indices",
+    "layer_replication",
+    "target_parameters",
+    "lora_bias",
+    "alora_invocation_tokens",
+    "use_qalora",
+    "use_bdlora",
+    "kasa_config",
+];
+/// What PEFT puts before the names of the model it wraps.
+const PREFIX: &str = "base_model.model.";
+
+pub fn open(folder: &Path) -> Result<Adapter, Error> {
+    let config = config(folder)?;
+    let weights = folder.join(WEIGHTS);
+    if !weights.is_file() {
+        let has_pickle = folder.join("adapter_model.bin").is_file();
+        let hint = if has_pickle { "; adapter_model.bin is not read, convert it to safetensors" } else { "" };
+        return Err(unusable(format!("there is no {WEIGHTS} in the folder{hint}")));
+    }
+    let file = Checkpoint::open(&weights)?;
+    let settings = Settings::read(&config)?;
+    let mut found: BTreeMap<String, Found> = BTreeMap::new();
+    for tensor in file.tensors() {
+        let (module, part) = split(&tensor.name)?;
+        *found.entry(module.to_owned()).or_default().part(part) = Some(tensor.clone());
+    }
+    let modules = found.into_iter().map(|(name, found)| found.module(name, &settings)).collect::<Result<_, _>>()?;
+    Adapter::new(Format::Hub, None, modules)
+}
+
+fn config(folder: &Path) -> Result<Value, Error> {
+    let path = folder.join(CONFIG);
+    let text = std::fs::read(&path).map_err(|error| unusable(format!("cannot read {CONFIG}: {error}")))?;
+    serde_json::from_slice(&text).map_err(|error| unusable(format!("{CONFIG} is no JSON: {error}")))
+}
+
+/// The module's name without the wrapper's prefix, and which of its matrices this is.
+fn split(name: &str) -> Result<(&str, Part), Error> {
+    const PARTS: [(&str, Part); 4] = [
+        (".lora_A.weight", Part::A),
+        (".lora_B.weight", Part::B),
+        (".lora_magnitude_vector", Part::Magnitude),
+        (".lora_magnitude_vector.weight", Part::Magnitude),
+    ];
+    let found = PARTS.iter().find_map(|(end, part)| Some((name.strip_suffix(end)?, *part)));
+    let Some((module, part)) = found else {
+        let what = match name.contains("lora_embedding_") {
+            true => "an adapter of the embedding, which is not supported".to_owned(),
+            false => "neither lora_A, lora_B nor a magnitude: modules that were trained whole are not supported".into(),
+        };
+        return Err(Error::Tensor { name: name.to_owned(), what });
+    };
+    Ok((module.strip_prefix(PREFIX).unwrap_or(module), part))
+}
+
+#[derive(Copy, Clone)]
+enum Part {
+    A,
+    B,
+    Magnitude,
+}
+
+#[derive(Default)]
+struct Found {
+    a: Option<Tensor>,
+    b: Option<Tensor>,
+    magnitude: Option<Tensor>,
+}
+
+impl Found {
+    fn part(&mut self, part: Part) -> &mut Option<Tensor> {
+        match part {
+            Part::A => &mut self.a,
+            Part::B => &mut self.b,
+            Part::Magnitude => &mut self.magnitude,
+        }
+    }
+
+    fn module(self, name: String, settings: &Settings) -> Result<Module, Error> {
+        let Self { a, b, magnitude } = self;
+        let missing = |what: &str| Error::Tensor { name: name.clone(), what: format!("{what} is missing") };
+        let (a, b) = (a.ok_or_else(|| missing("lora_A"))?, b.ok_or_else(|| missing("lora_B"))?);
+        match (settings.has_magnitudes, &magnitude) {
+            (true, None) => return Err(missing("the magnitude vector that use_dora asks for")),
+            (false, Some(_)) => {
+                let what = "a magnitude vector, but the configuration does not say use_dora".to_owned();
+                return Err(Error::Tensor { name, what });
+            }
+            _ => {}
+        }
+        let (rank, alpha) = (settings.rank(&name)?, settings.alpha(&name));
+        if a.shape.first() != Some(&rank) {
+            let what = format!("A has shape {:?}, the configuration says rank {rank}", a.shape);
+            return Err(Error::Tensor { name, what });
+        }
+        let divisor = if settings.is_rank_stabilized { (rank as f32).sqrt() } else { rank as f32 };
+        Ok(Module { name, a, b, scale: alpha / divisor, magnitude })
+    }
+}
+
+/// What `adapter_config.json` says about all modules, and about some.
+struct Settings {
+    rank: usize,
+    alpha: f32,
+    is_rank_stabilized: bool,
+    has_magnitudes: bool,
+    ranks: Vec<(String, f64)>,
+    alphas: Vec<(String, f64)>,
+}
+
+impl Settings {
+    fn read(config: &Value) -> Result<Self, Error> {
+        let wrong = |what: String| Err(unusable(format!("{CONFIG}: {what}")));
+        match config["peft_type"].as_str() {
+            Some("LORA") => {}
+            Some(other) => return wrong(format!("peft_type is {other}, only LORA is supported")),
+            None => return wrong("peft_type is missing".into()),
+        }
+        let is_set = |key: &str| match &config[key] {
+            Value::Null | Value::Bool(false) => false,
+            Value::Array(list) => !list.is_empty(),
+            Value::Object(map) => !map.is_empty(),
+            _ => true,
+        };
+        if let Some(key) = UNSUPPORTED.into_iter().find(|key| is_set(key)) {
+            return wrong(format!("{key} is not supported"));
+        }
+        if let Some(bias) = config["bias"].as_str().filter(|bias| *bias != "none") {
+            return wrong(format!("bias is {bias}, only none is supported"));
+        }
+        let Some(rank) = config["r"].as_u64().filter(|rank| (1..=65536).contains(rank)) else {
+            return wrong(format!("r is {}, a rank from 1 to 65536 is expected", config["r"]));
+        };
+        let alpha = match &config["lora_alpha"] {
+            // PEFT's default.
+            Value::Null => 8.0,
+            value => value.as_f64().unwrap_or(f64::NAN),
+        };
+        if !(alpha as f32).is_finite() {
+            return wrong(format!("lora_alpha is {}, a finite number is expected", config["lora_alpha"]));
+        }
+        Ok(Self {
+            rank: rank as usize,
+            alpha: alpha as f32,
+            is_rank_stabilized: is_set("use_rslora"),
+            has_magnitudes: is_set("use_dora"),
+            ranks: pattern(config, "rank_pattern")?,
+            alphas: pattern(config, "alpha_pattern")?,
+        })
+    }
+
+    fn rank(&self, module: &str) -> Result<usize, Error> {
+        match special(&self.ranks, module) {
+            None => Ok(self.rank),
+            Some(rank) if (1.0..=65536.0).contains(&rank) && rank.fract() == 0.0 => Ok(rank as usize),
+            Some(rank) => Err(unusable(format!("{CONFIG}: rank_pattern gives `{module}` the rank {rank}"))),
+        }
+    }
+
+    fn alpha(&self, module: &str) -> f32 {
+        special(&self.alphas, module).map_or(self.alpha, |alpha| alpha as f32)
+    }
+}
+
+fn pattern(config: &Value, key: &str) -> Result<Vec<(String, f64)>, Error> {
+    let Some(map) = config[key].as_object() else { return Ok(Vec::new()) };
+    let row = |(name, value): (&String, &Value)| match value.as_f64() {
+        Some(_) if name.contains(['(', '[', '*', '+', '\\', '|', '^', '$']) => {
+            Err(unusable(format!("{CONFIG}: {key} has the regular expression `{name}`, only names are supported")))
+        }
+        Some(value) => Ok((name.clone(), value)),
+        None => Err(unusable(format!("{CONFIG}: {key} of `{name}` is no number"))),
+    };
+    map.iter().map(row).collect()
+}
+
+/// The first pattern that is the module's name or its end, as PEFT looks for it.
+fn special(patterns: &[(String, f64)], module: &str) -> Option<f64> {
+    let is_of = |name: &str| module.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    patterns.iter().find(|(name, _)| is_of(name)).map(|(_, value)| *value)
+}

@@ -1,0 +1,230 @@
+//! Adapters in the model's memory: a fixed number of slots, taken once, each with room for an adapter of the largest rank
+//! that changes everything. Where all are taken, the one that was not used for longest makes way.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use batch::{AdapterId, AdapterSource};
+use gpu::{Buffer, Queue};
+use ops::{Arena, Exec, Indices, LowRank, LowRankEntry, PlaceMut, Tensor, View, ViewMut};
+use serde::{Deserialize, Serialize};
+use weights::Dtype;
+
+use super::{Adapter, Delta, Fitting, unusable};
+use crate::Error;
+use crate::parts::TensorId;
+
+/// How many adapters a model has room for, and of which rank. None by default.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct AdapterLimits {
+    /// Adapters that are ready at once.
+    pub max_loaded: usize,
+    /// The largest rank that one may have.
+    pub max_rank: usize,
+}
+
+pub struct Adapters {
+    fitting: Fitting,
+    limits: AdapterLimits,
+    /// `[max_loaded, slot_len]`
+    numbers: Tensor,
+    /// What a device keeps between the two products, `[max_rows, max_rank]`.
+    hidden: RefCell<Tensor>,
+    /// Where a tensor stands in the table.
+    places: HashMap<TensorId, usize>,
+    /// `[n_matrices, max_loaded]` entries.
+    table: Vec<u32>,
+    device_table: Option<Buffer<u32>>,
+    /// By slot.
+    loaded: Vec<Option<Loaded>>,
+    n_uses: u64,
+}
+
+struct Loaded {
+    id: AdapterId,
+    last_use: u64,
+}
+
+/// The adapters of a step's rows.
+#[derive(Copy, Clone)]
+pub struct StepAdapters<'a> {
+    pub all: &'a Adapters,
+    /// The slot of each row, or [`LowRankEntry::NONE`].
+    pub slots: Indices<'a>,
+}
+
+/// Numbers of one slot: `A`, `B` and gains of every matrix.
+fn slot_len(fitting: &Fitting, max_rank: usize) -> usize {
+    fitting.matrices().map(|(_, [n_out, n_in])| max_rank * (n_in + n_out) + n_out).sum()
+}
+
+impl Adapters {
+    /// Bytes that [`Adapters::new`] takes, or [`Adapters::on_device`].
+    pub fn bytes(fitting: &Fitting, limits: AdapterLimits, max_rows: usize, padded: fn(usize) -> usize) -> usize {
+        if limits.max_loaded == 0 {
+            return 0;
+        }
+        let n_numbers = limits.max_loaded.saturating_mul(slot_len(fitting, limits.max_rank));
+        let n_words = fitting.matrices().count() * limits.max_loaded * LowRankEntry::WORDS;
+        let all = [n_numbers, max_rows.saturating_mul(limits.max_rank), n_words];
+        all.into_iter().map(|n| padded(n.saturating_mul(4))).fold(0, usize::saturating_add)
+    }
+
+    pub fn new(fitting: Fitting, limits: AdapterLimits, max_rows: usize) -> Result<Self, Error> {
+        let needed_bytes = Self::bytes(&fitting, limits, max_rows, Arena::padded);
+        // Only the slots that are used take memory.
+        let arena = Arena::sparse(needed_bytes).ok_or(Error::Memory { what: "adapters", needed_bytes })?;
+        Ok(Self::carve(fitting, limits, max_rows, arena))
+    }
+
+    pub fn on_device(queue: &Queue, fitting: Fitting, limits: AdapterLimits, max_rows: usize) -> Result<Self, Error> {
+        let n_bytes = Self::bytes(&fitting, limits, max_rows, Arena::padded_on_device);
+        let mut arena = Arena::on_device(queue.pool(n_bytes)?);
+        let n_words = fitting.matrices().count() * limits.max_loaded * LowRankEntry::WORDS;
+        let device_table = arena.carve_words(n_words);
+        let mut adapters = Self { device_table: Some(device_table), ..Self::carve(fitting, limits, max_rows, arena) };
+        adapters.upload_table(queue)?;
+        Ok(adapters)
+    }
+
+    fn carve(fitting: Fitting, limits: AdapterLimits, max_rows: usize, mut arena: Arena) -> Self {
+        let numbers = arena.carve(Dtype::F32, [limits.max_loaded, slot_len(&fitting, limits.max_rank)]);
+        let hidden = RefCell::new(arena.carve(Dtype::F32, [max_rows, limits.max_rank]));
+        let places: HashMap<TensorId, usize> =
+            fitting.matrices().zip(0..).map(|((id, _), place)| (id, place)).collect();
+        let table = LowRankEntry::default().words().repeat(places.len() * limits.max_loaded);
+        let loaded = (0..limits.max_loaded).map(|_| None).collect();
+        Self { fitting, limits, numbers, hidden, places, table, device_table: None, loaded, n_uses: 0 }
+    }
+
+    pub fn limits(&self) -> AdapterLimits {
+        self.limits
+    }
+
+    /// The slot of an adapter that is ready.
+    pub fn slot(&self, id: AdapterId) -> Option<u32> {
+        let slot = self.loaded.iter().position(|loaded| loaded.as_ref().is_some_and(|loaded| loaded.id == id));
+        slot.map(|slot| slot as u32)
+    }
+
+    /// Makes an adapter ready; whether anything had to be read for it.
+    pub fn load(&mut self, source: &AdapterSource, in_use: &[AdapterId], queue: Option<&Queue>) -> Result<bool, Error> {
+        self.n_uses += 1;
+        let last_use = self.n_uses;
+        if let Some(loaded) = self.loaded.iter_mut().flatten().find(|loaded| loaded.id == source.id) {
+            loaded.last_use = last_use;
+            return Ok(false);
+        }
+        let adapter = Adapter::open(&source.path)?;
+        let path = || source.path.display();
+        if adapter.id != source.id {
+            return Err(unusable(format!("{}: the files have changed since the adapter was named", path())));
+        }
+        if adapter.rank > self.limits.max_rank {
+            let (rank, max_rank) = (adapter.rank, self.limits.max_rank);
+            return Err(unusable(format!("{}: rank {rank}, there is room for {max_rank}", path())));
+        }
+        let deltas = self.fitting.fit(&adapter)?;
+        let is_free = |loaded: &Option<Loaded>| loaded.as_ref().is_none_or(|loaded| !in_use.contains(&loaded.id));
+        let free = self.loaded.iter().enumerate().filter(|(_, loaded)| is_free(loaded));
+        let oldest = free.min_by_key(|(_, loaded)| loaded.as_ref().map_or(0, |loaded| loaded.last_use));
+        let Some(slot) = oldest.map(|(slot, _)| slot) else {
+            return Err(unusable(format!("all {} adapters that there is room for are in use", self.limits.max_loaded)));
+        };
+        // Until it is whole, nobody may find it.
+        self.loaded[slot] = None;
+        self.fill(slot, &deltas, queue)?;
+        self.loaded[slot] = Some(Loaded { id: adapter.id, last_use });
+        Ok(true)
+    }
+
+    fn fill(&mut self, slot: usize, deltas: &[Delta], queue: Option<&Queue>) -> Result<(), Error> {
+        let slot_len = self.numbers.shape()[1];
+        let mut numbers: Vec<f32> = Vec::with_capacity(slot_len);
+        for place in 0..self.places.len() {
+            self.set_entry(place, slot, LowRankEntry::default());
+        }
+        for delta in deltas {
+            let at = |numbers: &Vec<f32>| (slot * slot_len + numbers.len()) as u32;
+            let a = at(&numbers);
+            numbers.extend_from_slice(&delta.a);
+            let b = at(&numbers);
+            numbers.extend_from_slice(&delta.b);
+            let gain = delta.gain.as_ref().map(|gain| {
+                let start = at(&numbers);
+                numbers.extend_from_slice(gain);
+                start
+            });
+            let place = self.places[&delta.tensor];
+            self.set_entry(place, slot, LowRankEntry { rank: delta.rank as u32, a, b, gain });
+        }
+        if numbers.len() > slot_len {
+            return Err(unusable(format!("it takes {} numbers, a slot has {slot_len}", numbers.len())));
+        }
+        let start = slot * slot_len * size_of::<f32>();
+        let range = start..start + numbers.len() * size_of::<f32>();
+        match (self.numbers.view_mut().place, queue) {
+            (PlaceMut::Host(bytes), _) => {
+                for (bytes, number) in bytes[range].as_chunks_mut::<4>().0.iter_mut().zip(&numbers) {
+                    *bytes = number.to_ne_bytes();
+                }
+                Ok(())
+            }
+            (PlaceMut::Device(bytes), Some(queue)) => {
+                let mut staged = queue.pinned::<f32>(numbers.len())?;
+                staged.copy_from_slice(&numbers);
+                // After every step that is queued: those may still read what was here.
+                queue.upload(staged, bytes.into_slice(range)?.cast()?)?.wait()?;
+                self.upload_table(queue)
+            }
+            (PlaceMut::Device(_), None) => unreachable!("a model on a device has a queue"),
+        }
+    }
+
+    fn set_entry(&mut self, place: usize, slot: usize, entry: LowRankEntry) {
+        let at = (place * self.limits.max_loaded + slot) * LowRankEntry::WORDS;
+        self.table[at..][..LowRankEntry::WORDS].copy_from_slice(&entry.words());
+    }
+
+    fn upload_table(&mut self, queue: &Queue) -> Result<(), Error> {
+        let Some(device) = &mut self.device_table else { return Ok(()) };
+        let mut staged = queue.pinned::<u32>(self.table.len())?;
+        staged.copy_from_slice(&self.table);
+        queue.upload(staged, device.all_mut())?.wait()?;
+        Ok(())
+    }
+
+    /// The part of the table that is about one matrix; `None` where no adapter that is ready changes it.
+    fn entries(&self, tensor: TensorId) -> Result<Option<Indices<'_>>, Error> {
+        let Some(place) = self.places.get(&tensor) else { return Ok(None) };
+        let n_words = self.limits.max_loaded * LowRankEntry::WORDS;
+        let range = place * n_words..(place + 1) * n_words;
+        let host = &self.table[range.clone()];
+        if host.chunks_exact(LowRankEntry::WORDS).all(|entry| entry[0] == 0) {
+            return Ok(None);
+        }
+        let device = self.device_table.as_ref().map(|table| table.slice(range)).transpose()?;
+        Ok(Some(Indices { host, device }))
+    }
+}
+
+impl StepAdapters<'_> {
+    /// Whether any adapter that is ready changes the matrix.
+    pub fn change(&self, tensor: TensorId) -> bool {
+        matches!(self.all.entries(tensor), Ok(Some(_)))
+    }
+
+    /// Whether a row of the product is more than a sum: some adapter multiplies it too.
+    pub fn multiply(&self, tensor: TensorId) -> bool {
+        let Ok(Some(entries)) = self.all.entries(tensor) else { return false };
+        entries.host.chunks_exact(LowRankEntry::WORDS).any(|entry| entry[0] > 0 && entry[3] != LowRankEntry::NONE)
+    }
+
+    /// What the adapters make of `out`, the product of `x` with the matrix.
+    pub fn apply(&self, exec: Exec, tensor: TensorId, x: View, out: &mut ViewMut) -> Result<(), Error> {
+        let Some(entries) = self.all.entries(tensor)? else { return Ok(()) };
+        let change = LowRank { numbers: self.all.numbers.view(), entries };
+        let mut hidden = self.all.hidden.borrow_mut();
+        Ok(ops::low_rank(exec, x, change, self.slots, &mut hidden.rows_mut(x.n_rows()), out)?)
+    }
+}

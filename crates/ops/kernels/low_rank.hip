@@ -1,0 +1,46 @@
+// low_rank: out[r] = gain * (out[r] + B (A x[r])), each row with the matrices of the adapter that it belongs to, or none.
+// An entry of the table is {rank, where A starts, where B starts, where the gains start}, in numbers.
+#include "prelude.h"
+
+#define THREADS 256
+#define NONE 0xffffffffu
+
+struct Entry {
+    u32 rank, a, b, gain;
+};
+
+// hidden[r, k] = sum_i A[k, i] * x[r, i]: a block a row, a wave a number.
+KERNEL(THREADS)
+low_rank_in(const float *ARRIVING x, const float *__restrict__ numbers, const Entry *__restrict__ entries,
+            const u32 *ARRIVING slots, float *__restrict__ hidden, u32 n_in, u32 max_rank) {
+    let_next_start();
+    wait_for_inputs();
+    const u32 row = block_x(), slot = slots[row];
+    if (slot == NONE) return;
+    const Entry entry = entries[slot];
+    const float *from = x + (u64)row * n_in;
+    for (u32 k = thread_x() / GPU_WAVE; k < entry.rank; k += THREADS / GPU_WAVE) {
+        const float *a = numbers + entry.a + (u64)k * n_in;
+        float sum = 0.0f;
+        for (u32 i = lane(); i < n_in; i += GPU_WAVE) sum = fma_f32(a[i], from[i], sum);
+        sum = wave_sum(sum);
+        if (lane() == 0) hidden[(u64)row * max_rank + k] = sum;
+    }
+}
+
+// out[r, o] = gain[o] * (out[r, o] + sum_k B[k, o] * hidden[r, k]): a thread a number.
+KERNEL(THREADS)
+low_rank_out(const float *ARRIVING hidden, const float *__restrict__ numbers, const Entry *__restrict__ entries,
+             const u32 *ARRIVING slots, float *__restrict__ out, u32 n_out, u32 max_rank) {
+    let_next_start();
+    wait_for_inputs();
+    const u32 row = block_y(), slot = slots[row], o = block_x() * THREADS + thread_x();
+    if (slot == NONE || o >= n_out) return;
+    const Entry entry = entries[slot];
+    if (entry.rank == 0) return;
+    const float *b = numbers + entry.b + o;
+    const float *from = hidden + (u64)row * max_rank;
+    float sum = out[(u64)row * n_out + o];
+    for (u32 k = 0; k < entry.rank; ++k) sum = fma_f32(b[(u64)k * n_out], from[k], sum);
+    out[(u64)row * n_out + o] = entry.gain == NONE ? sum : sum * numbers[entry.gain + o];
+}

@@ -1,0 +1,255 @@
+//! Low-rank changes of a product, as adapters (LoRA, DoRA) make them: `out[r] = gain * (out[r] + B (A x[r]))`, each row of
+//! a batch with the matrices of one adapter, or with none.
+//!
+//! The numbers of all adapters lie in one place, and a table says where each has its matrices, so that one call serves
+//! all rows whatever adapters they belong to. A row's result does not depend on the other rows.
+
+use gpu::{Grid, Kernel, Slice, SliceMut};
+
+use crate::gpu::count;
+use crate::gpu::unit::kernels;
+use crate::view::SharedPtr;
+use crate::{Error, Exec, Gpu, Indices, Isa, Pool, View, ViewMut};
+
+const OP: &str = "low_rank";
+const THREADS: u32 = 256;
+/// Rows that one pass over an adapter's matrices serves on a CPU.
+const ROWS: usize = 4;
+/// Sums that a dot product keeps apart, so that it can be computed with vectors.
+const LANES: usize = 16;
+
+/// What adapters do to one matrix.
+#[derive(Copy, Clone)]
+pub struct LowRank<'a> {
+    /// The numbers of all adapters, f32.
+    pub numbers: View<'a>,
+    /// [`LowRankEntry::words`] of each adapter, by its slot.
+    pub entries: Indices<'a>,
+}
+
+/// Where one adapter has its change of one matrix; offsets count numbers.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct LowRankEntry {
+    /// 0: this adapter leaves the matrix as it is.
+    pub rank: u32,
+    /// `[rank, n_in]`
+    pub a: u32,
+    /// `[rank, n_out]`, with the adapter's scale in it.
+    pub b: u32,
+    /// `[n_out]`: what the sum is multiplied with.
+    pub gain: Option<u32>,
+}
+
+impl LowRankEntry {
+    pub const WORDS: usize = 4;
+    /// In place of a slot: the row belongs to no adapter. In place of `gain`: there is none.
+    pub const NONE: u32 = u32::MAX;
+
+    pub fn words(self) -> [u32; Self::WORDS] {
+        [self.rank, self.a, self.b, self.gain.unwrap_or(Self::NONE)]
+    }
+
+    fn of(words: &[u32], slot: u32) -> Option<Self> {
+        if slot == Self::NONE {
+            return None;
+        }
+        let words = &words[slot as usize * Self::WORDS..][..Self::WORDS];
+        let gain = (words[3] != Self::NONE).then_some(words[3]);
+        (words[0] > 0).then_some(Self { rank: words[0], a: words[1], b: words[2], gain })
+    }
+}
+
+gpu::args! {
+    pub(crate) struct LowRankIn<'a> {
+        x: Slice<'a, f32>,
+        numbers: Slice<'a, f32>,
+        entries: Slice<'a, u32>,
+        slots: Slice<'a, u32>,
+        hidden: SliceMut<'a, f32>,
+        n_in: u32,
+        max_rank: u32,
+    }
+}
+
+gpu::args! {
+    pub(crate) struct LowRankOut<'a> {
+        hidden: Slice<'a, f32>,
+        numbers: Slice<'a, f32>,
+        entries: Slice<'a, u32>,
+        slots: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        n_out: u32,
+        max_rank: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct LowRankKernels in "low_rank", overlapping {
+        reduce: Kernel<LowRankIn<'static>> = ["low_rank_in"],
+        expand: Kernel<LowRankOut<'static>> = ["low_rank_out"],
+    }
+}
+
+/// `x` is `[n_rows, n_in]`, `out` `[n_rows, n_out]`, `slots` the adapter of each row or [`LowRankEntry::NONE`]. `hidden` is
+/// room for `[n_rows, max_rank]` numbers, which GPUs need.
+pub fn low_rank(
+    exec: Exec,
+    x: View,
+    change: LowRank,
+    slots: Indices,
+    hidden: &mut ViewMut,
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    let ([n_rows, n_in], n_out) = (x.shape, out.shape[1]);
+    out.expect_shape(OP, "out", [n_rows, n_out])?;
+    let n_slots = change.entries.len() / LowRankEntry::WORDS;
+    let wrong = |what: String| Err(Error::Argument { op: OP, what });
+    if slots.len() != n_rows {
+        return wrong(format!("{} slots for {n_rows} rows", slots.len()));
+    }
+    if let Some(slot) = slots.host.iter().find(|slot| **slot != LowRankEntry::NONE && **slot as usize >= n_slots) {
+        return wrong(format!("slot {slot} of {n_slots}"));
+    }
+    let n_numbers = change.numbers.shape[0] * change.numbers.shape[1];
+    for entry in (0..n_slots as u32).filter_map(|slot| LowRankEntry::of(change.entries.host, slot)) {
+        let LowRankEntry { rank, a, b, gain } = entry;
+        let fits = |start: u32, n: usize| start as usize + n <= n_numbers;
+        let is_inside = fits(a, rank as usize * n_in) && fits(b, rank as usize * n_out);
+        if !is_inside || gain.is_some_and(|gain| !fits(gain, n_out)) || rank as usize > hidden.shape[1] {
+            return wrong(format!("{entry:?} in {n_numbers} numbers, {:?}", hidden.shape));
+        }
+    }
+    match exec {
+        Exec::Cpu(pool) => {
+            let (x, numbers) = (x.f32s(OP, "x")?, change.numbers.f32s(OP, "numbers")?);
+            let out = SharedPtr::new(out.f32s(OP, "out")?);
+            on_cpu(pool, &Job { x, numbers, n_in, n_out, out }, change.entries.host, slots.host);
+            Ok(())
+        }
+        Exec::Gpu(_) if n_rows == 0 || n_out == 0 => Ok(()),
+        Exec::Gpu(gpu) => launch(gpu, x, change, slots, hidden, out),
+    }
+}
+
+struct Job<'a> {
+    x: &'a [f32],
+    numbers: &'a [f32],
+    n_in: usize,
+    n_out: usize,
+    out: SharedPtr<f32>,
+}
+
+/// Rows of one adapter go together, a few at a time.
+fn on_cpu(pool: &Pool, job: &Job, entries: &[u32], slots: &[u32]) {
+    let mut rows: Vec<(u32, usize)> = slots.iter().copied().zip(0..).collect();
+    rows.retain(|(slot, _)| LowRankEntry::of(entries, *slot).is_some());
+    rows.sort_unstable();
+    let runs: Vec<&[(u32, usize)]> =
+        rows.chunk_by(|(one, _), (other, _)| one == other).flat_map(|run| run.chunks(ROWS)).collect();
+    let isa = pool.isa();
+    pool.run(runs.len(), |run_idx, _| {
+        let run = runs[run_idx];
+        let Some(entry) = LowRankEntry::of(entries, run[0].0) else { return };
+        #[cfg(target_arch = "x86_64")]
+        if isa >= Isa::Avx2 {
+            // SAFETY: `Isa` says that this CPU has AVX2 and FMA. Each row is in one run, so its part of `out` is this task's.
+            return unsafe { rows_avx2(job, entry, run) };
+        }
+        let _ = isa;
+        // SAFETY: each row is in one run, so its part of `out` is this task's.
+        unsafe { rows_of_one(job, entry, run) };
+    });
+}
+
+/// # Safety
+/// As [`rows_of_one`], on a CPU with AVX2 and FMA.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn rows_avx2(job: &Job, entry: LowRankEntry, rows: &[(u32, usize)]) {
+    // SAFETY: the caller's promise.
+    unsafe { rows_of_one(job, entry, rows) }
+}
+
+/// # Safety
+/// No other task touches these rows of `out` during this region.
+#[inline(always)]
+unsafe fn rows_of_one(job: &Job, entry: LowRankEntry, rows: &[(u32, usize)]) {
+    let Job { x, numbers, n_in, n_out, out } = *job;
+    let rank = entry.rank as usize;
+    let a = &numbers[entry.a as usize..][..rank * n_in];
+    let b = &numbers[entry.b as usize..][..rank * n_out];
+    // [rank, ROWS]
+    let mut hidden = vec![[0.0_f32; ROWS]; rank];
+    for (k, hidden) in hidden.iter_mut().enumerate() {
+        let a = &a[k * n_in..][..n_in];
+        for (hidden, (_, row)) in hidden.iter_mut().zip(rows) {
+            *hidden = dot(a, &x[row * n_in..][..n_in]);
+        }
+    }
+    for (i, (_, row)) in rows.iter().enumerate() {
+        // SAFETY: the caller's promise; the row lies inside `out`.
+        let out = unsafe { out.slice(row * n_out, n_out) };
+        for (k, hidden) in hidden.iter().enumerate() {
+            let factor = hidden[i];
+            out.iter_mut().zip(&b[k * n_out..][..n_out]).for_each(|(out, b)| *out += factor * b);
+        }
+        if let Some(gain) = entry.gain {
+            let gains = &numbers[gain as usize..][..n_out];
+            out.iter_mut().zip(gains).for_each(|(out, gain)| *out *= gain);
+        }
+    }
+}
+
+#[inline(always)]
+fn dot(a: &[f32], x: &[f32]) -> f32 {
+    let mut sums = [0.0_f32; LANES];
+    let (wholes, rest) = a.as_chunks::<LANES>();
+    let (x_wholes, x_rest) = x.as_chunks::<LANES>();
+    for (a, x) in wholes.iter().zip(x_wholes) {
+        for i in 0..LANES {
+            sums[i] += a[i] * x[i];
+        }
+    }
+    let rest: f32 = rest.iter().zip(x_rest).map(|(a, x)| a * x).sum();
+    sums.iter().sum::<f32>() + rest
+}
+
+fn launch(
+    gpu: &Gpu,
+    x: View,
+    change: LowRank,
+    slots: Indices,
+    hidden: &mut ViewMut,
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    let _op = gpu.launcher.op(OP);
+    let ([n_rows, n_in], n_out) = (x.shape, out.shape[1]);
+    gpu.launcher.count(gpu::Work { bytes: 4 * (n_rows * (n_in + 2 * n_out)) as u64, flops: 0 });
+    let kernels = LowRankKernels::get(gpu.kernels, &[])?;
+    let (rows, max_rank) = (count(OP, "rows", n_rows)?, count(OP, "rank", hidden.shape[1])?);
+    let numbers = change.numbers.device_f32s(OP, "numbers")?;
+    let (entries, slots) = (change.entries.on_device(OP, "entries")?, slots.on_device(OP, "slots")?);
+    let n_in = count(OP, "inputs", n_in)?;
+    let reduce = LowRankIn {
+        x: x.device_f32s(OP, "x")?,
+        numbers,
+        entries,
+        slots,
+        hidden: hidden.device_f32s(OP, "hidden")?,
+        n_in,
+        max_rank,
+    };
+    gpu.launcher.launch(&kernels.reduce, Grid::line(rows, THREADS), &reduce)?;
+    let n_out = count(OP, "outputs", n_out)?;
+    let expand = LowRankOut {
+        hidden: hidden.as_view().device_f32s(OP, "hidden")?,
+        numbers,
+        entries,
+        slots,
+        out: out.device_f32s(OP, "out")?,
+        n_out,
+        max_rank,
+    };
+    let grid = Grid::plane(n_out.div_ceil(THREADS), rows, THREADS);
+    Ok(gpu.launcher.launch(&kernels.expand, grid, &expand)?)
+}

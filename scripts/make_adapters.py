@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Tiny random adapters for some of the families' checkpoints, with what PEFT computes from them.
+
+    scripts/make_adapters.py --convert LLAMA_CPP_SOURCE [NAME...]
+
+Needs what make_families.py needs, and peft. The bases are the checkpoints in `crates/model/testdata/families`. Writes
+`crates/model/testdata/adapters/NAME/` (as `save_pretrained` leaves it), `NAME.gguf` (by llama.cpp's converter, where it
+knows the kind) and `golden/NAME.safetensors`: the tokens, and the logits of every one of them with the adapter, in f32.
+
+Weights are rounded to bf16 before anything is computed, so that both forms hold exactly the weights of the golden numbers.
+"""
+
+import argparse
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import torch
+import transformers as tf
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+
+ROOT = Path(__file__).resolve().parent.parent
+BASES = ROOT / "crates/model/testdata/families"
+OUT = ROOT / "crates/model/testdata/adapters"
+N_TOKENS = 40
+VOCABULARY = 96
+
+LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ADAPTERS = {
+    "llama-lora": dict(r=4, lora_alpha=8, target_modules=LINEARS),
+    "llama-other": dict(r=3, lora_alpha=4, target_modules=["q_proj", "v_proj"]),
+    "llama-rslora": dict(r=4, lora_alpha=3, use_rslora=True, target_modules=LINEARS),
+    "llama-dora": dict(r=4, lora_alpha=6, use_dora=True, target_modules=LINEARS),
+    "qwen2-lora": dict(
+        r=4,
+        lora_alpha=8,
+        target_modules=LINEARS,
+        rank_pattern={"down_proj": 2, "layers.1.self_attn.q_proj": 6},
+        alpha_pattern={"k_proj": 3},
+    ),
+    "qwen2-rslora": dict(r=5, lora_alpha=3, use_rslora=True, target_modules=["k_proj", "o_proj", "up_proj"]),
+    "qwen2-dora": dict(r=4, lora_alpha=6, use_dora=True, target_modules=LINEARS),
+    "phi3-lora": dict(r=4, lora_alpha=8, target_modules=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]),
+    "phi3-dora": dict(r=4, lora_alpha=8, use_dora=True, target_modules=["qkv_proj", "gate_up_proj"]),
+    "gpt2-lora": dict(r=4, lora_alpha=8, fan_in_fan_out=True, target_modules=["c_attn", "c_proj", "c_fc"]),
+    "gptneox-lora": dict(r=4, lora_alpha=8, target_modules=["query_key_value", "dense"]),
+}
+# llama.cpp's adapters have no magnitudes and one alpha for all tensors, and its converter takes the matrices of gpt2 the
+# wrong way round.
+NO_GGUF = ("dora", "qwen2-lora", "rslora", "gpt2-lora")
+
+
+def make(name, source):
+    base = BASES / name.rsplit("-", 1)[0]
+    model = tf.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager").eval()
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **ADAPTERS[name])).eval()
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if "lora_" not in key:
+                continue
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "magnitude" in key:
+                value = parameter * (1 + 0.2 * noise)
+            else:
+                value = 0.8 * noise / parameter.shape[-1] ** 0.5
+            parameter.copy_(value.to(torch.bfloat16).float())
+    tokens = torch.randint(3, VOCABULARY, (1, N_TOKENS), generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        logits = model(tokens).logits[0].float()
+        plain = tf.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)(tokens).logits[0].float()
+    assert torch.isfinite(logits).all() and (logits - plain).norm() > 0.1 * plain.norm(), name
+    folder = OUT / name
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+    weights = folder / "adapter_model.safetensors"
+    save_file({key: value.to(torch.bfloat16) for key, value in load_file(weights).items()}, weights)
+    config = folder / "adapter_config.json"
+    config.write_text(config.read_text().replace(str(base), base.name))
+    golden = {"logits": logits.contiguous(), "tokens": tokens[0].float()}
+    save_file(golden, OUT / "golden" / f"{name}.safetensors")
+    if not name.endswith(NO_GGUF):
+        command = [sys.executable, source / "convert_lora_to_gguf.py", "--base", base, "--outtype", "f32"]
+        subprocess.run([*command, "--outfile", OUT / f"{name}.gguf", folder], check=True)
+    print(name, float((logits - plain).norm() / plain.norm()))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--convert", type=Path, required=True, help="llama.cpp's source")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    arguments = parser.parse_args()
+    (OUT / "golden").mkdir(parents=True, exist_ok=True)
+    for name in arguments.names or ADAPTERS:
+        make(name, arguments.convert)
+
+
+if __name__ == "__main__":
+    main()
