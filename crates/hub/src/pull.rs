@@ -124,6 +124,10 @@ impl<'a> Fetcher<'a> {
         if let Some(known) = self.library.find(spec) {
             return Ok(Meaning::Known(known));
         }
+        // A file that was put into the store by hand is listed under its folder's name.
+        if let Some(stored) = self.store.entry(spec)? {
+            return Ok(Meaning::Path(stored.path));
+        }
         let path = Path::new(spec);
         // What is in a folder, the weights' reader finds out.
         if path.exists() {
