@@ -98,7 +98,7 @@ impl Engine {
             prefill_chunk: options.prefill_chunk,
             reuse: options.reuse,
         };
-        let mut scheduler = Scheduler::new(limits);
+        let mut scheduler = Scheduler::new(limits).with_states(model.n_states());
         if options.tells_cache {
             scheduler.changes().record();
         }

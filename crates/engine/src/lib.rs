@@ -21,6 +21,7 @@ pub mod sampler;
 mod sampling;
 pub mod scheduler;
 pub mod sequence;
+pub mod state_slots;
 mod step;
 mod validate;
 

@@ -21,10 +21,13 @@ mod mla;
 mod model;
 mod names;
 mod parts;
+mod recurrent;
+mod recurrent_config;
 mod resident;
 mod rope_scaling;
 mod rope_table;
 mod scratch;
+mod state_pool;
 mod step;
 mod synthetic;
 mod upload;
@@ -32,7 +35,7 @@ mod watch;
 
 pub use batch::{
     Adjustment, Attention, BLOCK_TOKENS, Batch, BlockId, Choice, Described, FedRow, Forward, Pooling, Rows, SeqRows,
-    StepLimits, TokenId,
+    SeqState, StateId, StepLimits, TokenId,
 };
 pub use config::{Config, Experts, Mla, Rope, Temperature};
 pub use error::Error;
@@ -42,6 +45,7 @@ pub use kv_cache::KvType;
 pub use model::{CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, missing_on_device, plan};
 pub use names::Format;
 pub use ops::Numerics;
+pub use recurrent_config::{LayerBlocks, Recurrent, RecurrentKind};
 pub use rope_scaling::{Scaling, Yarn};
 pub use synthetic::{Recipe, Synthetic, synthetic, synthetic_layers};
 pub use upload::Loaded;

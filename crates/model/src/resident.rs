@@ -140,16 +140,21 @@ impl Wanted<'_> {
 
     /// The wanted rows as they will be packed: borrowed if they are all of `bytes`.
     fn rows(&self) -> Cow<'_, [u8]> {
-        if self.cut.is_whole() && self.source.dtype == self.dtype && self.offset == 0.0 {
+        if self.cut.is_whole() && self.source.dtype == self.dtype && self.is_plain() {
             return Cow::Borrowed(&self.bytes);
         }
-        if self.source.dtype == self.dtype && self.offset == 0.0 {
+        if self.source.dtype == self.dtype && self.is_plain() {
             return Cow::Owned(self.picked_bytes());
         }
         let numbers = self.numbers();
         let mut bytes = vec![0; self.dtype.row_bytes(numbers.len()).unwrap_or(0)];
         ops::quant::quantize(self.dtype, &numbers, &mut bytes);
         Cow::Owned(bytes)
+    }
+
+    /// Whether the numbers are wanted as the file has them.
+    fn is_plain(&self) -> bool {
+        self.offset == 0.0 && !self.is_log && self.scales.is_empty()
     }
 
     /// The wanted numbers, decoded.
@@ -167,6 +172,15 @@ impl Wanted<'_> {
             None => rows.iter().flat_map(|row| &all[row * n_cols..][..n_cols]).copied().collect(),
         };
         out.iter_mut().for_each(|x| *x += self.offset);
+        if self.is_log {
+            out.iter_mut().for_each(|x| *x = -x.exp());
+        }
+        let mut rest = out.as_mut_slice();
+        for (n_rows, scale) in &self.scales {
+            let (part, others) = rest.split_at_mut((n_rows * self.shape[1]).min(rest.len()));
+            part.iter_mut().for_each(|x| *x *= scale);
+            rest = others;
+        }
         out
     }
 

@@ -10,5 +10,6 @@ mod matmul;
 mod mixtures;
 mod packed;
 mod quant;
+mod recurrent;
 mod sample;
 mod support;
