@@ -42,7 +42,10 @@ class Server:
 
     def __init__(self, roci: Path, model: Path, *arguments: str) -> None:
         command = [roci, "serve", f"smollm2={model}", "--port", "0", "--log-level", "warn", *arguments]
-        self.process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True)
+        # Its store is its own: what is sent here may make, copy and delete models.
+        self.home = tempfile.TemporaryDirectory()
+        env = {**os.environ, "ROCI_HOME": self.home.name}
+        self.process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True, env=env)
         self.url = ""
         for line in self.process.stderr:
             if line.startswith("listening on "):
@@ -58,6 +61,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.process.send_signal(signal.SIGTERM)
         rest = self.process.communicate(timeout=60)[1]
+        self.home.cleanup()
         if self.process.returncode != 0:
             raise SystemExit(f"roci ended with {self.process.returncode}: {rest[-2000:]}")
 

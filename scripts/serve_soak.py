@@ -145,7 +145,7 @@ def main() -> int:
         # A small pool, so that memory is flat once all of it was touched.
         command += ["--kv-tokens", "4096", "--max-loaded", "1", "--max-engine-deaths", "1000000"]
         log = open(Path(folder) / "log", "w+")
-        process = subprocess.Popen(command, stderr=log)
+        process = subprocess.Popen(command, stderr=log, env={**os.environ, "ROCI_HOME": folder})
         while not (found := re.search(r"listening on (\S+)", Path(log.name).read_text())):
             if process.poll() is not None:
                 raise SystemExit(Path(log.name).read_text())

@@ -68,18 +68,18 @@ pub fn section(cli: &Command, command: &Command, env: &dyn Fn(&str) -> Option<Os
 
 /// What the file says to one command.
 #[derive(Default)]
-struct Settings {
+struct CommandSettings {
     arguments: Vec<OsString>,
     /// Mistakes in sections that this command does not use.
     elsewhere: Vec<anyhow::Error>,
 }
 
-fn of_text(cli: &Command, command: &Command, text: &str) -> Result<Settings> {
+fn of_text(cli: &Command, command: &Command, text: &str) -> Result<CommandSettings> {
     let table: toml::Table = text.parse().context("not valid TOML").hint(
         "a setting is a line `name = value` below a line with its command, such as [run]; texts stand in quotes",
     )?;
     let own = command.get_name().trim_start_matches("roci ");
-    let mut settings = Settings::default();
+    let mut settings = CommandSettings::default();
     for (name, section) in &table {
         match of_section(cli, name, section, text) {
             Ok(arguments) if name == own => settings.arguments = arguments,
@@ -151,7 +151,7 @@ mod tests {
     use crate::report::{hint_of, one_line};
     use clap::CommandFactory;
 
-    fn settings(command: &str, text: &str) -> Result<Settings> {
+    fn settings(command: &str, text: &str) -> Result<CommandSettings> {
         let cli = Cli::command();
         of_text(&cli, cli.find_subcommand(command).unwrap(), text)
     }

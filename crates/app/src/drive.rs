@@ -9,7 +9,7 @@ use model::{BLOCK_TOKENS, Batch, BlockId, Choice, Model, SeqRows, TokenId};
 use rocinante::{LoadPlan, ModelFiles, Options};
 
 /// A model and the blocks of its sequences.
-pub struct Driver {
+pub struct StepDriver {
     model: Model,
     /// One table per sequence.
     tables: Vec<Vec<BlockId>>,
@@ -36,7 +36,7 @@ pub enum Want {
     All,
 }
 
-impl Driver {
+impl StepDriver {
     /// Plans and loads a model, for options with `Workload::Steps`.
     pub fn load(files: &ModelFiles, options: &Options, n_sequences: usize, n_ctx: usize) -> Result<(Self, LoadPlan)> {
         let hinted = |error| model_file::hinted(files.path(), error);

@@ -34,10 +34,12 @@ pub fn grouped(mut command: Command) -> Command {
     command.help_template(template)
 }
 
-/// Examples and what follows them, for a terminal of this width: a comment that has no room beside its command stands
-/// above it, and a paragraph is one line, which clap then wraps.
+/// Examples and what follows them, for a terminal of this width: where comments have no room beside their commands they
+/// stand above them, and a paragraph is one line, which clap then wraps.
 fn fitted(text: &str, width: usize) -> String {
     let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+    // All comments stand in one place.
+    let is_narrow = text.lines().any(|line| line.trim_start().contains("  ") && line.chars().count() > width);
     let mut out = String::new();
     let mut follows_prose = false;
     for line in text.lines() {
@@ -46,7 +48,7 @@ fn fitted(text: &str, width: usize) -> String {
         }
         follows_prose = is_prose(line);
         let parts = line.strip_prefix("  ").and_then(|line| line.rsplit_once("  "));
-        match parts.filter(|_| line.chars().count() > width) {
+        match parts.filter(|_| is_narrow) {
             Some((command, comment)) => {
                 out.push_str(&format!("  # {}\n  {}", comment.trim(), command.trim_end()));
             }

@@ -17,9 +17,9 @@ pub const EXIT_STATUS: u8 = 130;
 
 /// While it lives, Ctrl-C is a request to stop.
 #[derive(Debug)]
-pub struct Guard(());
+pub struct InterruptGuard(());
 
-pub fn arm() -> Result<Guard> {
+pub fn arm() -> Result<InterruptGuard> {
     let mut installed = Ok(());
     INSTALL.call_once(|| {
         installed = ctrlc::set_handler(|| {
@@ -30,16 +30,16 @@ pub fn arm() -> Result<Guard> {
     });
     installed.context("cannot handle Ctrl-C")?;
     STATE.store(ARMED, Ordering::SeqCst);
-    Ok(Guard(()))
+    Ok(InterruptGuard(()))
 }
 
-impl Guard {
+impl InterruptGuard {
     pub fn is_hit(&self) -> bool {
         STATE.load(Ordering::SeqCst) == HIT
     }
 }
 
-impl Drop for Guard {
+impl Drop for InterruptGuard {
     fn drop(&mut self) {
         STATE.store(IDLE, Ordering::SeqCst);
     }

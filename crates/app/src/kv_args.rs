@@ -1,6 +1,6 @@
 //! The flags of `roci serve` for KV events: where changes of the prefix caches are published.
 
-use server::kv_events::Settings;
+use server::kv_events::KvEventSettings;
 
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "KV events")]
@@ -18,8 +18,8 @@ pub struct KvArgs {
 }
 
 impl KvArgs {
-    pub fn settings(&self) -> Option<Settings> {
+    pub fn settings(&self) -> Option<KvEventSettings> {
         let address = self.kv_events.clone()?;
-        Some(Settings { address, replay: self.kv_events_replay.clone(), topic: self.kv_events_topic.clone() })
+        Some(KvEventSettings { address, replay: self.kv_events_replay.clone(), topic: self.kv_events_topic.clone() })
     }
 }

@@ -39,14 +39,14 @@ impl LogitsShape {
 }
 
 /// Writes rows in order to a temporary file; `finish` gives it its name.
-pub struct Writer {
+pub struct LogitsWriter {
     file: BufWriter<File>,
     temporary: PathBuf,
     path: PathBuf,
     row: Vec<u8>,
 }
 
-impl Writer {
+impl LogitsWriter {
     pub fn create(path: &Path, shape: LogitsShape, tokens: &[u32]) -> Result<Self> {
         let mut name = path.as_os_str().to_owned();
         name.push(".part");
@@ -88,7 +88,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for LogitsWriter {
     fn drop(&mut self) {
         // Gone already if it was finished.
         let _ = std::fs::remove_file(&self.temporary);
@@ -96,7 +96,7 @@ impl Drop for Writer {
 }
 
 /// Reads rows in order.
-pub struct Reader {
+pub struct LogitsReader {
     file: BufReader<File>,
     pub path: PathBuf,
     pub shape: LogitsShape,
@@ -104,7 +104,7 @@ pub struct Reader {
     row: Vec<u8>,
 }
 
-impl Reader {
+impl LogitsReader {
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("cannot open `{}`", path.display()))?;
         let n_bytes = file.metadata().with_context(|| format!("cannot read `{}`", path.display()))?.len();
@@ -153,10 +153,10 @@ mod tests {
         let path = folder.path().join("base");
         let shape = LogitsShape { n_vocab: 3, n_chunk: 4, n_chunks: 1, n_scored: 2 };
         let rows = [[-0.1f32, -2.5, -3.9], [-7.0, -1e-4, -60.0]];
-        let mut writer = Writer::create(&path, shape, &[1, 2, 3, 4]).unwrap();
+        let mut writer = LogitsWriter::create(&path, shape, &[1, 2, 3, 4]).unwrap();
         rows.iter().for_each(|row| writer.row(row).unwrap());
         writer.finish().unwrap();
-        let mut reader = Reader::open(&path).unwrap();
+        let mut reader = LogitsReader::open(&path).unwrap();
         assert_eq!((reader.shape, reader.tokens.as_slice()), (shape, &[1, 2, 3, 4][..]));
         let mut found = [0.0; 3];
         for row in rows {
@@ -175,7 +175,7 @@ mod tests {
         let path = folder.path().join("base");
         let check = |bytes: &[u8], message: &str| {
             std::fs::write(&path, bytes).unwrap();
-            let error = Reader::open(&path).err().expect("must fail").to_string();
+            let error = LogitsReader::open(&path).err().expect("must fail").to_string();
             assert!(error.contains(message), "{error}");
         };
         check(b"ROCIKLD1", "not a file of stored logits");

@@ -29,6 +29,7 @@ mod running_server;
 mod sampling_args;
 mod serve_config;
 mod soak;
+mod speculation_bench;
 mod store;
 mod table;
 
@@ -58,11 +59,11 @@ struct Cli {
     #[arg(short, long, global = true)]
     quiet: bool,
     #[command(subcommand)]
-    command: Command,
+    command: RociCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum RociCommand {
     /// Ask a model once, or chat with it
     #[command(alias = "chat")]
     Run(cmd::run::Args),
@@ -150,36 +151,36 @@ fn main() -> ExitCode {
         folders.adopt().iter().for_each(|moved| report::note(moved));
     }
     let outcome = match cli.command {
-        Command::Run(args) => cmd::run::main(&args),
-        Command::Serve(args) => cmd::serve::main(&args),
-        Command::Key(args) => cmd::key::main(&args),
-        Command::Pull(args) => cmd::pull::main(&args),
-        Command::Search(args) => cmd::search::main(&args),
-        Command::Cp(args) => cmd::cp::main(&args),
-        Command::Create(args) => cmd::create::main(&args),
-        Command::Show(args) => cmd::show::main(&args),
-        Command::Ps(args) => cmd::ps::main(&args),
-        Command::Stop(args) => cmd::stop::main(&args),
-        Command::Upgrade(args) => cmd::upgrade::main(&args),
-        Command::List(args) => cmd::list::main(&args),
-        Command::Rm(args) => cmd::rm::main(&args),
-        Command::Inspect(args) => cmd::inspect::main(&args),
-        Command::Tokenize(args) => cmd::tokenize::main(&args),
-        Command::Embed(args) => cmd::embed::main(&args),
-        Command::Rerank(args) => cmd::rerank::main(&args),
-        Command::Bench(args) => cmd::bench::main(&args),
-        Command::Perplexity(args) => cmd::perplexity::main(&args),
-        Command::Quantize(args) => cmd::quantize::main(&args),
-        Command::Imatrix(args) => cmd::imatrix::main(&args),
-        Command::Devices(args) => cmd::devices::main(&args),
-        Command::Doctor(args) => match cmd::doctor::main(&args) {
+        RociCommand::Run(args) => cmd::run::main(&args),
+        RociCommand::Serve(args) => cmd::serve::main(&args),
+        RociCommand::Key(args) => cmd::key::main(&args),
+        RociCommand::Pull(args) => cmd::pull::main(&args),
+        RociCommand::Search(args) => cmd::search::main(&args),
+        RociCommand::Cp(args) => cmd::cp::main(&args),
+        RociCommand::Create(args) => cmd::create::main(&args),
+        RociCommand::Show(args) => cmd::show::main(&args),
+        RociCommand::Ps(args) => cmd::ps::main(&args),
+        RociCommand::Stop(args) => cmd::stop::main(&args),
+        RociCommand::Upgrade(args) => cmd::upgrade::main(&args),
+        RociCommand::List(args) => cmd::list::main(&args),
+        RociCommand::Rm(args) => cmd::rm::main(&args),
+        RociCommand::Inspect(args) => cmd::inspect::main(&args),
+        RociCommand::Tokenize(args) => cmd::tokenize::main(&args),
+        RociCommand::Embed(args) => cmd::embed::main(&args),
+        RociCommand::Rerank(args) => cmd::rerank::main(&args),
+        RociCommand::Bench(args) => cmd::bench::main(&args),
+        RociCommand::Perplexity(args) => cmd::perplexity::main(&args),
+        RociCommand::Quantize(args) => cmd::quantize::main(&args),
+        RociCommand::Imatrix(args) => cmd::imatrix::main(&args),
+        RociCommand::Devices(args) => cmd::devices::main(&args),
+        RociCommand::Doctor(args) => match cmd::doctor::main(&args) {
             Ok(Health::Ill) => return ExitCode::FAILURE,
             outcome => outcome.map(drop),
         },
-        Command::Kernels(args) => cmd::kernels::main(&args),
-        Command::Completions(args) => cmd::completions::main(&args, Cli::command()),
-        Command::Man(args) => cmd::man::main(&args, Cli::command()),
-        Command::Engine => cmd::engine::main(),
+        RociCommand::Kernels(args) => cmd::kernels::main(&args),
+        RociCommand::Completions(args) => cmd::completions::main(&args, Cli::command()),
+        RociCommand::Man(args) => cmd::man::main(&args, Cli::command()),
+        RociCommand::Engine => cmd::engine::main(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,10 +2,11 @@
 
 use crate::report::{self, HintExt};
 use crate::sampling_args::SamplingArgs;
+use crate::store;
 use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use rocinante::quantize::Mix;
-use rocinante::{Device, Options, Workload, n_cores};
+use rocinante::{Device, Options, Speculate, Workload, n_cores};
 use serde::Serialize;
 use std::io::Write;
 
@@ -35,9 +36,34 @@ pub fn parse_mix(name: &str) -> Result<&'static str, String> {
     Mix::find(name).map(|mix| mix.name).ok_or_else(|| format!("expected one of: {}", Mix::names()))
 }
 
+/// How tokens are guessed ahead, as it is typed.
+pub fn parse_speculate(text: &str) -> Result<Speculate, String> {
+    text.parse().map_err(|_| "expected auto, ngram, mtp, draft=MODEL or off".to_owned())
+}
+
+/// Tokens that are guessed ahead.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Speculation")]
+pub struct SpeculateArgs {
+    /// Guess tokens ahead and check several in one step, for the same answer sooner: ngram looks them up in the text,
+    /// draft=MODEL asks a smaller model of the same vocabulary, auto is ngram on a CPU with few requests
+    #[arg(long, value_name = "HOW", default_value_t, value_parser = parse_speculate)]
+    pub speculate: Speculate,
+}
+
+impl SpeculateArgs {
+    /// With the file of the draft model, which is fetched if it is not here.
+    pub fn resolve(&self) -> Result<Speculate> {
+        match &self.speculate {
+            Speculate::Draft(name) => Ok(Speculate::Draft(store::resolve(&name.to_string_lossy())?)),
+            other => Ok(other.clone()),
+        }
+    }
+}
+
 /// How keys and values are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum KvType {
+pub enum KvTypeOption {
     #[default]
     F16,
     F32,
@@ -61,7 +87,7 @@ pub struct LoadArgs {
     pub context: Option<u32>,
     /// Type of the KV cache
     #[arg(long, value_enum, default_value_t)]
-    pub kv_type: KvType,
+    pub kv_type: KvTypeOption,
     /// Give the same request the same answer, bit for bit, whatever else is computed at the time (slower)
     #[arg(long)]
     pub deterministic: bool,
@@ -95,8 +121,8 @@ impl LoadArgs {
             device: self.device(),
             context: self.context.map(|n_ctx| n_ctx as usize),
             kv_type: match self.kv_type {
-                KvType::F16 => rocinante::KvType::F16,
-                KvType::F32 => rocinante::KvType::F32,
+                KvTypeOption::F16 => rocinante::KvType::F16,
+                KvTypeOption::F32 => rocinante::KvType::F32,
             },
             n_threads: Some(self.n_threads()),
             deterministic: self.deterministic,

@@ -15,7 +15,7 @@ pub const FILE: &str = "roci-profile.json";
 
 /// One op over all steps.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Sum {
+struct OpSum {
     name: &'static str,
     n_calls: usize,
     time: Duration,
@@ -23,12 +23,12 @@ struct Sum {
     flops: u64,
 }
 
-fn sums(steps: &[StepProfile]) -> Vec<Sum> {
-    let mut sums: Vec<Sum> = Vec::new();
+fn sums(steps: &[StepProfile]) -> Vec<OpSum> {
+    let mut sums: Vec<OpSum> = Vec::new();
     for op in steps.iter().flat_map(|step| &step.ops) {
         let found = sums.iter().position(|sum| sum.name == op.name);
         let found = found.unwrap_or_else(|| {
-            sums.push(Sum { name: op.name, ..Sum::default() });
+            sums.push(OpSum { name: op.name, ..OpSum::default() });
             sums.len() - 1
         });
         let sum = &mut sums[found];

@@ -2,7 +2,7 @@
 //! terminal and with `--quiet`.
 
 use crate::report;
-use hub::{Event, Observer};
+use hub::{Observer, PullEvent};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rocinante::human_bytes;
 use std::sync::Mutex;
@@ -12,18 +12,18 @@ const WIDTH: usize = 24;
 
 /// What a bar counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counts {
+pub enum Counted {
     Bytes,
     Things,
 }
 
 /// A bar: `LABEL [=====>    ] 3.1 GB/5.0 GB, 4s left  MESSAGE`.
-pub fn bar(label: impl Into<String>, n_total: Option<u64>, counts: Counts) -> ProgressBar {
+pub fn bar(label: impl Into<String>, n_total: Option<u64>, counts: Counted) -> ProgressBar {
     let target = if report::is_quiet() { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let bar = ProgressBar::with_draw_target(n_total, target);
     let figures = match counts {
-        Counts::Bytes => "{decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec}",
-        Counts::Things => "{human_pos}/{human_len}",
+        Counted::Bytes => "{decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec}",
+        Counted::Things => "{human_pos}/{human_len}",
     };
     let style = format!("{{prefix}} [{{bar:{WIDTH}}}] {figures}, {{eta}} left{{msg}}");
     bar.set_style(ProgressStyle::with_template(&style).expect("a constant template").progress_chars("=> "));
@@ -49,22 +49,22 @@ pub struct Terminal {
 }
 
 impl Observer for Terminal {
-    fn on(&self, event: Event<'_>) {
+    fn on(&self, event: PullEvent<'_>) {
         let mut bar = self.bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match event {
-            Event::Note(text) => match &*bar {
+            PullEvent::Note(text) => match &*bar {
                 Some(bar) => bar.suspend(|| report::note_line(text)),
                 None => report::note_line(text),
             },
-            Event::Begin { label, n_total, host, .. } => {
-                let new = self::bar(label, n_total, Counts::Bytes);
+            PullEvent::Begin { label, n_total, host, .. } => {
+                let new = self::bar(label, n_total, Counted::Bytes);
                 if new.is_hidden() {
                     let size = n_total.map(|n| format!(" ({})", human_bytes(n))).unwrap_or_default();
                     report::note_line(&format!("fetching {label}{size} from {host}"));
                 }
                 *bar = Some(new);
             }
-            Event::Progress { n_done, n_total } => {
+            PullEvent::Progress { n_done, n_total } => {
                 if let Some(bar) = &*bar {
                     if let Some(n_total) = n_total {
                         bar.set_length(n_total.max(n_done));
@@ -72,7 +72,7 @@ impl Observer for Terminal {
                     bar.set_position(n_done);
                 }
             }
-            Event::End => {
+            PullEvent::End => {
                 if let Some(bar) = bar.take() {
                     bar.finish_and_clear();
                 }
@@ -84,6 +84,6 @@ impl Observer for Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         // A download that failed leaves no half of a bar before the error.
-        self.on(Event::End);
+        self.on(PullEvent::End);
     }
 }

@@ -49,7 +49,7 @@ pub fn arguments(
         }
     }
     if let Some(models) = env(MODELS_VARIABLE).filter(|models| !models.is_empty()) {
-        let models = models.into_string().map_err(|_| anyhow!("{MODELS_VARIABLE} is no text"))?;
+        let models = models.into_string().map_err(|_| anyhow!("{MODELS_VARIABLE} is not valid UTF-8"))?;
         arguments.retain(|argument| argument.to_string_lossy().starts_with("--"));
         arguments.extend(models.split(',').map(|model| OsString::from(model.trim())));
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use model::DeviceChoice;
 
-use crate::drive::{Driver, TokenSpan, Want};
+use crate::drive::{StepDriver, TokenSpan, Want};
 use crate::report::human_bytes;
 
 /// What was seen; printed as one line.
@@ -32,7 +32,7 @@ impl fmt::Display for Soaked {
 }
 
 pub fn run(
-    driver: &mut Driver,
+    driver: &mut StepDriver,
     device: DeviceChoice,
     n_steps: usize,
     max_batch: usize,

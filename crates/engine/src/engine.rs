@@ -12,20 +12,22 @@ use std::{
 use batch::{Attention, Batch, Forward, TokenId};
 
 use crate::{
-    handle::{Board, Message, QueueSlot, Sink},
+    drafter::Drafter,
+    handle::{Board, EngineMessage, QueueSlot, Sink},
     mask::{Mask, MaskFactory},
-    protocol::{Embed, Event, FailureKind, FinishReason, RequestId, Stats, Submit},
-    request::{Chooser, Ending, Generate, Job, Request, Vector},
+    protocol::{Event, FailureKind, FinishReason, RequestId, Stats, Submit, VectorRequest},
+    request::{ActiveRequest, Chooser, Ending, Generate, Job, Vector},
     sampler::SamplerState,
     scheduler::{Arrival, Reuse, ScheduleLimits, Scheduler},
     sequence::{SeqId, Sequence, Wanted},
+    speculation::{Drafting, Speculator},
     step::{LateRow, StepInFlight},
 };
 
 pub struct Engine {
     pub(crate) model: Box<dyn Forward>,
     pub(crate) scheduler: Scheduler,
-    pub(crate) requests: HashMap<SeqId, Request>,
+    pub(crate) requests: HashMap<SeqId, ActiveRequest>,
     pub(crate) chooser: Chooser,
     pub(crate) batch: Batch,
     /// Oldest first.
@@ -34,6 +36,7 @@ pub struct Engine {
     pub(crate) late: Vec<LateRow>,
     pub(crate) n_vocab: usize,
     pub(crate) n_ctx: usize,
+    pub(crate) speculator: Option<Speculator>,
     /// Only the counters; the rest is filled in when asked.
     pub(crate) counters: Stats,
     masks: Option<Box<dyn MaskFactory>>,
@@ -57,6 +60,8 @@ pub struct EngineOptions {
     pub reuse: Reuse,
     /// Whether the changes of the prefix cache are told ([`Handle::kv_log`](crate::Handle::kv_log)).
     pub tells_cache: bool,
+    /// When drafts are made, if there is a drafter.
+    pub drafting: Drafting,
 }
 
 impl Default for EngineOptions {
@@ -69,6 +74,7 @@ impl Default for EngineOptions {
             n_ctx: None,
             reuse: Reuse::On,
             tells_cache: false,
+            drafting: Drafting::default(),
         }
     }
 }
@@ -86,6 +92,7 @@ impl Engine {
         model: Box<dyn Forward>,
         options: &EngineOptions,
         masks: Option<Box<dyn MaskFactory>>,
+        drafter: Option<Box<dyn Drafter>>,
         board: Board,
     ) -> Self {
         let capacity = model.capacity();
@@ -102,7 +109,10 @@ impl Engine {
         if options.tells_cache {
             scheduler.changes().record();
         }
+        // Tokens that turn out wrong must be overwritten by those that are right.
+        let drafter = drafter.filter(|_| model.can_rewind());
         Self {
+            speculator: drafter.map(|drafter| Speculator::new(drafter, options.drafting)),
             model,
             masks,
             scheduler,
@@ -122,10 +132,11 @@ impl Engine {
 
     /// Runs until it is told to stop, until nobody is left to send anything, or until its device is dead: then the
     /// answer is why.
-    pub(crate) fn run(mut self, inbox: &Receiver<Message>) -> Option<String> {
+    pub(crate) fn run(mut self, inbox: &Receiver<EngineMessage>) -> Option<String> {
         loop {
             if self.is_idle() {
                 self.publish();
+                self.speculator.iter_mut().for_each(Speculator::rest);
                 let Ok(message) = inbox.recv() else { return None };
                 if self.take(message).is_break() {
                     self.shut_down(inbox);
@@ -159,18 +170,18 @@ impl Engine {
         self.board.publish(self.stats());
     }
 
-    fn take(&mut self, message: Message) -> ControlFlow<()> {
+    fn take(&mut self, message: EngineMessage) -> ControlFlow<()> {
         match message {
-            Message::Submit(submit, reply_to) => self.submit(submit, reply_to),
-            Message::Embed(embed, reply_to) => self.embed(embed, reply_to),
-            Message::Stats(sink) => drop(sink.send(Event::Stats(self.stats()))),
-            Message::Gone(seq) => self.end(seq, Ending::Gone),
-            Message::Cancel(id) => {
+            EngineMessage::Submit(submit, reply_to) => self.submit(submit, reply_to),
+            EngineMessage::Embed(embed, reply_to) => self.embed(embed, reply_to),
+            EngineMessage::Stats(sink) => drop(sink.send(Event::Stats(self.stats()))),
+            EngineMessage::Gone(seq) => self.end(seq, Ending::Gone),
+            EngineMessage::Cancel(id) => {
                 if let Some(&seq) = self.by_id.get(&id) {
                     self.end(seq, Ending::Finished(FinishReason::Cancelled));
                 }
             }
-            Message::Shutdown => return ControlFlow::Break(()),
+            EngineMessage::Shutdown => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
     }
@@ -178,6 +189,7 @@ impl Engine {
     fn submit(&mut self, submit: Submit, reply_to: ReplyTo) {
         let (priority, group, constraint) = (submit.priority, submit.group, submit.constraint);
         let (is_scored, progress) = (submit.prompt_logprobs, submit.progress);
+        let (max_draft, prediction) = (submit.max_draft, submit.prediction);
         let Submit { id, prompt, generated, sampling, max_tokens, stop_tokens, logprobs, .. } = submit;
         // Mirostat's state follows from every choice so far, so those are looked at again one by one.
         let is_replay = sampling.mirostat.is_some() && !generated.is_empty();
@@ -191,8 +203,20 @@ impl Engine {
         let (n_prompt, mut tokens) = (prompt.len(), prompt);
         let state = SamplerState::new(&sampling);
         let scores = is_scored.then(Vec::new);
-        let generate =
-            Generate { sampling, max_tokens, stop_tokens, logprobs, scores, progress, mask, state, n_prompt, n_seen };
+        let generate = Generate {
+            sampling,
+            max_tokens,
+            stop_tokens,
+            logprobs,
+            scores,
+            progress,
+            max_draft,
+            prediction,
+            mask,
+            state,
+            n_prompt,
+            n_seen,
+        };
         tokens.extend(generated);
         // With nothing to generate there is still a prompt to score.
         if ending.is_none() && (!is_scored || max_tokens > tokens.len() - n_prompt) {
@@ -209,8 +233,8 @@ impl Engine {
         self.add(id, arrival, Job::Generate(generate), reply_to, ending);
     }
 
-    fn embed(&mut self, embed: Embed, reply_to: ReplyTo) {
-        let Embed { id, tokens, pooling, attention, normalize, priority, group } = embed;
+    fn embed(&mut self, embed: VectorRequest, reply_to: ReplyTo) {
+        let VectorRequest { id, tokens, pooling, attention, normalize, priority, group } = embed;
         let vector = Vector { pooling, normalize, sum: Vec::new(), n_rows: 0 };
         let (n_prompt, wanted) = (tokens.len(), Wanted::Hidden(pooling));
         let arrival =
@@ -220,7 +244,7 @@ impl Engine {
 
     /// Queues a request, or ends it at once with `ending` or because it cannot be queued.
     fn add(&mut self, id: RequestId, arrival: Arrival, job: Job, reply_to: ReplyTo, ending: Option<Ending>) {
-        let request = Request::new(id, job, reply_to.sink, reply_to.slot, reply_to.at);
+        let request = ActiveRequest::new(id, job, reply_to.sink, reply_to.slot, reply_to.at);
         let refuse = |text: &str| Ending::Failed(FailureKind::Request, format!("request {}: {text}", id.0));
         let (ending, seq) = if self.by_id.contains_key(&id) {
             (refuse("another request with this id is in flight"), None)
@@ -249,6 +273,7 @@ impl Engine {
     pub(crate) fn end(&mut self, seq: SeqId, ending: Ending) {
         let (Some(request), Some(sequence)) = (self.requests.remove(&seq), self.scheduler.remove(seq)) else { return };
         self.by_id.remove(&request.id);
+        self.speculator.iter_mut().for_each(|speculator| speculator.end(seq));
         self.count(&ending);
         request.end(ending, Some(&sequence));
     }
@@ -261,7 +286,7 @@ impl Engine {
     }
 
     /// Every request, also those that only wait, ends with the reason.
-    fn break_down(mut self, inbox: &Receiver<Message>, fault: &str) {
+    fn break_down(mut self, inbox: &Receiver<EngineMessage>, fault: &str) {
         while let Ok(message) = inbox.try_recv() {
             let _ = self.take(message);
         }
@@ -270,7 +295,7 @@ impl Engine {
         seqs.into_iter().for_each(|seq| self.end(seq, Ending::Failed(FailureKind::Forward, error.clone())));
     }
 
-    fn shut_down(mut self, inbox: &Receiver<Message>) {
+    fn shut_down(mut self, inbox: &Receiver<EngineMessage>) {
         // What was sent before the thread ends still gets an answer.
         while let Ok(message) = inbox.try_recv() {
             let _ = self.take(message);

@@ -21,10 +21,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
+    drafter::Drafter,
     engine::{Engine, EngineOptions, ReplyTo},
     kv_log::KvLog,
     mask::MaskFactory,
-    protocol::{Command, Embed, Event, Normalize, Pooling, RequestId, Stats, Submit},
+    protocol::{Command, Event, Normalize, Pooling, RequestId, Stats, Submit, VectorRequest},
     sequence::SeqId,
     validate::{self, Bounds, Constraints},
 };
@@ -33,14 +34,14 @@ use crate::{
 /// [`Events`] is gone and the requests in flight are done.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    inbox: Sender<Message>,
-    shared: Arc<Shared>,
+    inbox: Sender<EngineMessage>,
+    shared: Arc<HandleShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct HandleShared {
     limits: Limits,
-    queue: Arc<Queue>,
+    queue: Arc<WaitingQueue>,
     next_seq: AtomicU64,
     next_request: AtomicU64,
     board: Board,
@@ -76,9 +77,9 @@ impl Limits {
 
 /// What travels to the engine's thread: commands with the place their events go to.
 #[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
-pub enum Message {
+pub enum EngineMessage {
     Submit(Submit, ReplyTo),
-    Embed(Embed, ReplyTo),
+    Embed(VectorRequest, ReplyTo),
     Stats(Box<dyn Sink>),
     Cancel(RequestId),
     Shutdown,
@@ -125,14 +126,14 @@ impl Sink for Sender<Event> {
 
 /// Requests that wait for their first step, counted where they are sent.
 #[derive(Debug)]
-struct Queue {
+struct WaitingQueue {
     n_waiting: AtomicUsize,
     max_queue: usize,
 }
 
 /// One place in the queue, given back when dropped.
 #[derive(Debug)]
-pub struct QueueSlot(Arc<Queue>);
+pub struct QueueSlot(Arc<WaitingQueue>);
 
 impl Drop for QueueSlot {
     fn drop(&mut self) {
@@ -143,6 +144,17 @@ impl Drop for QueueSlot {
 /// Moves a model to an engine on a thread of its own. The model must have been loaded for as many rows of logits as
 /// sequences shall run together; the engine keeps within what it was loaded for.
 pub fn start(model: impl Forward + 'static, options: EngineOptions, masks: Option<Box<dyn MaskFactory>>) -> Handle {
+    start_speculating(model, options, masks, None)
+}
+
+/// As [`start`], with a drafter that proposes tokens. Answers are the same as without it. Rows of logits that the model
+/// was loaded for beyond one a sequence are for drafts.
+pub fn start_speculating(
+    model: impl Forward + 'static,
+    options: EngineOptions,
+    masks: Option<Box<dyn MaskFactory>>,
+    drafter: Option<Box<dyn Drafter>>,
+) -> Handle {
     let model: Box<dyn Forward> = Box::new(model);
     let options = EngineOptions { max_queue: options.max_queue.max(1), ..options };
     let (capacity, embeds) = (model.capacity(), model.embeds());
@@ -156,7 +168,7 @@ pub fn start(model: impl Forward + 'static, options: EngineOptions, masks: Optio
     };
     let limits = Limits { bounds, embeds, max_queue: options.max_queue };
     start_with(limits, move |messages, board| {
-        let fault = Engine::new(model, &options, masks, board.clone()).run(messages);
+        let fault = Engine::new(model, &options, masks, drafter, board.clone()).run(messages);
         fault.map(|fault| format!("the device is lost: {fault}"))
     })
 }
@@ -165,7 +177,7 @@ pub fn start(model: impl Forward + 'static, options: EngineOptions, masks: Optio
 /// when the messages end, and says why if it ended for another reason.
 pub fn start_with(
     limits: Limits,
-    run: impl FnOnce(&Receiver<Message>, &Board) -> Option<String> + Send + 'static,
+    run: impl FnOnce(&Receiver<EngineMessage>, &Board) -> Option<String> + Send + 'static,
 ) -> Handle {
     let (inbox, messages) = mpsc::channel();
     let stopped = Arc::new(Mutex::new(None));
@@ -192,8 +204,8 @@ pub fn start_with(
             None
         }
     };
-    let queue = Arc::new(Queue { n_waiting: AtomicUsize::new(0), max_queue: limits.max_queue });
-    let shared = Shared {
+    let queue = Arc::new(WaitingQueue { n_waiting: AtomicUsize::new(0), max_queue: limits.max_queue });
+    let shared = HandleShared {
         limits,
         queue,
         next_seq: AtomicU64::new(0),
@@ -227,20 +239,20 @@ impl Handle {
     }
 
     /// The request for a vector of these tokens, as the model was trained to make it, of length 1.
-    pub fn embed_request(&self, tokens: Vec<TokenId>) -> Embed {
+    pub fn embed_request(&self, tokens: Vec<TokenId>) -> VectorRequest {
         let Embeds { attention, pooling, .. } = self.shared.limits.embeds;
         let id = self.next_request_id();
-        Embed { id, tokens, pooling, attention, normalize: Normalize::Unit, priority: 0, group: 0 }
+        VectorRequest { id, tokens, pooling, attention, normalize: Normalize::Unit, priority: 0, group: 0 }
     }
 
     /// The request for a reranker's score of these tokens: a question and a text, as the model wants them joined; the
     /// first `n_first` are the question's.
-    pub fn score_request(&self, tokens: Vec<TokenId>, n_first: usize) -> Embed {
-        Embed { pooling: Pooling::Score { n_first }, normalize: Normalize::None, ..self.embed_request(tokens) }
+    pub fn score_request(&self, tokens: Vec<TokenId>, n_first: usize) -> VectorRequest {
+        VectorRequest { pooling: Pooling::Score { n_first }, normalize: Normalize::None, ..self.embed_request(tokens) }
     }
 
     /// Sends all requests and waits for their vectors, in the same order.
-    pub fn vectors(&self, requests: Vec<Embed>) -> Result<Vec<Vec<f32>>> {
+    pub fn vectors(&self, requests: Vec<VectorRequest>) -> Result<Vec<Vec<f32>>> {
         let all = requests.into_iter().map(|request| self.embed(request)).collect::<Result<Vec<_>>>()?;
         all.into_iter()
             .map(|mut events| match events.next() {
@@ -259,7 +271,7 @@ impl Handle {
         self.open(Command::Submit(submit))
     }
 
-    pub fn embed(&self, embed: Embed) -> Result<Events> {
+    pub fn embed(&self, embed: VectorRequest) -> Result<Events> {
         self.open(Command::Embed(embed))
     }
 
@@ -270,8 +282,8 @@ impl Handle {
     /// A command without an answer. Those that answer need [`send_to`](Self::send_to) or a method of their own.
     pub fn send(&self, command: Command) -> Result<()> {
         match command {
-            Command::Cancel(id) => self.post(Message::Cancel(id)),
-            Command::Shutdown => self.post(Message::Shutdown),
+            Command::Cancel(id) => self.post(EngineMessage::Cancel(id)),
+            Command::Shutdown => self.post(EngineMessage::Shutdown),
             Command::Submit(_) | Command::Embed(_) | Command::Stats => Err(Error::NoReceiver),
         }
     }
@@ -305,7 +317,7 @@ impl Handle {
     /// The engine between two steps.
     pub fn stats(&self) -> Result<Stats> {
         let (sink, events) = mpsc::channel();
-        self.post(Message::Stats(Box::new(sink)))?;
+        self.post(EngineMessage::Stats(Box::new(sink)))?;
         match events.recv() {
             Ok(Event::Stats(stats)) => Ok(stats),
             _ => Err(self.why_stopped()),
@@ -334,15 +346,15 @@ impl Handle {
         let message = match command {
             Command::Submit(submit) => {
                 validate::submit(&submit, &self.shared.limits.bounds)?;
-                Message::Submit(submit, ReplyTo { seq, sink, slot: Some(self.reserve()?), at })
+                EngineMessage::Submit(submit, ReplyTo { seq, sink, slot: Some(self.reserve()?), at })
             }
             Command::Embed(embed) => {
                 validate::embed(&embed, &self.shared.limits.bounds)?;
-                Message::Embed(embed, ReplyTo { seq, sink, slot: Some(self.reserve()?), at })
+                EngineMessage::Embed(embed, ReplyTo { seq, sink, slot: Some(self.reserve()?), at })
             }
-            Command::Stats => Message::Stats(sink),
-            Command::Cancel(id) => Message::Cancel(id),
-            Command::Shutdown => Message::Shutdown,
+            Command::Stats => EngineMessage::Stats(sink),
+            Command::Cancel(id) => EngineMessage::Cancel(id),
+            Command::Shutdown => EngineMessage::Shutdown,
         };
         self.post(message)
     }
@@ -362,7 +374,7 @@ impl Handle {
         SeqId(self.shared.next_seq.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn post(&self, message: Message) -> Result<()> {
+    fn post(&self, message: EngineMessage) -> Result<()> {
         self.inbox.send(message).map_err(|_| self.why_stopped())
     }
 
@@ -376,7 +388,7 @@ impl Handle {
 #[derive(Debug)]
 pub struct Events {
     receiver: Receiver<Event>,
-    inbox: Sender<Message>,
+    inbox: Sender<EngineMessage>,
     seq: SeqId,
     is_done: Cell<bool>,
 }
@@ -411,7 +423,7 @@ impl Iterator for Events {
 impl Drop for Events {
     fn drop(&mut self) {
         if !self.is_done.get() {
-            let _ = self.inbox.send(Message::Gone(self.seq));
+            let _ = self.inbox.send(EngineMessage::Gone(self.seq));
         }
     }
 }

@@ -79,16 +79,16 @@ impl CacheChanges {
 
 /// Events on their way to a reader; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct KvLog(Arc<Shared>);
+pub struct KvLog(Arc<SharedLog>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedLog {
+    state: Mutex<LogState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogState {
     events: Vec<KvEvent>,
     n_blocks: usize,
     is_closed: bool,
@@ -130,7 +130,7 @@ impl KvLog {
 
     /// Waits for events, but no longer than this; `None`: there are no more.
     pub fn wait(&self, limit: Duration) -> Option<Vec<KvEvent>> {
-        let is_quiet = |state: &mut State| state.events.is_empty() && !state.is_closed;
+        let is_quiet = |state: &mut LogState| state.events.is_empty() && !state.is_closed;
         let waited = self.0.changed.wait_timeout_while(self.lock(), limit, is_quiet);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         if state.events.is_empty() && state.is_closed {
@@ -140,7 +140,7 @@ impl KvLog {
         Some(std::mem::take(&mut state.events))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LogState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,14 +17,14 @@ use std::{
 use crate::{
     engine::ReplyTo,
     handle::{QueueSlot, Sink},
-    protocol::{Command, Embed, Event, FailureKind, FinishReason, RequestId, Submit, Timings, Usage},
+    protocol::{Command, Event, FailureKind, FinishReason, RequestId, Submit, Timings, Usage, VectorRequest},
     sequence::SeqId,
 };
 
 /// The requests in flight. Commands that its methods return are for the engine that is up, in this order.
 #[derive(Default)]
 pub struct Ledger {
-    entries: BTreeMap<SeqId, Entry>,
+    entries: BTreeMap<SeqId, LedgerEntry>,
     by_id: HashMap<RequestId, SeqId>,
     /// Entries that the engine which is up does not have.
     n_unsent: usize,
@@ -51,9 +51,9 @@ pub struct Aftermath {
     pub n_refused: usize,
 }
 
-struct Entry {
+struct LedgerEntry {
     id: RequestId,
-    job: Job,
+    job: LedgerJob,
     sink: Box<dyn Sink>,
     slot: Option<QueueSlot>,
     submitted: Instant,
@@ -72,14 +72,14 @@ struct Entry {
 }
 
 #[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
-enum Job {
+enum LedgerJob {
     Generate(Submit),
-    Embed(Embed),
+    Embed(VectorRequest),
 }
 
 /// An event that no engine may send: it cannot be relied on any more.
 #[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
-pub enum Fault {
+pub enum ProtocolFault {
     #[error("token {index} of a request came where {expected} was due")]
     OutOfOrder { index: usize, expected: usize },
     /// The forward pass failed. Another engine may do better.
@@ -108,14 +108,14 @@ impl Ledger {
     }
 
     pub fn submit(&mut self, submit: Submit, reply_to: ReplyTo) -> Vec<Command> {
-        self.add(submit.id, Job::Generate(submit), reply_to)
+        self.add(submit.id, LedgerJob::Generate(submit), reply_to)
     }
 
-    pub fn embed(&mut self, embed: Embed, reply_to: ReplyTo) -> Vec<Command> {
-        self.add(embed.id, Job::Embed(embed), reply_to)
+    pub fn embed(&mut self, embed: VectorRequest, reply_to: ReplyTo) -> Vec<Command> {
+        self.add(embed.id, LedgerJob::Embed(embed), reply_to)
     }
 
-    fn add(&mut self, id: RequestId, job: Job, reply_to: ReplyTo) -> Vec<Command> {
+    fn add(&mut self, id: RequestId, job: LedgerJob, reply_to: ReplyTo) -> Vec<Command> {
         let ReplyTo { seq, sink, slot, at } = reply_to;
         if self.by_id.contains_key(&id) {
             let error = format!("request {}: another request with this id is in flight", id.0);
@@ -123,7 +123,7 @@ impl Ledger {
             let _ = sink.send(Event::Failed { id, kind: FailureKind::Request, error });
             return Vec::new();
         }
-        let entry = Entry {
+        let entry = LedgerEntry {
             id,
             job,
             sink,
@@ -199,7 +199,7 @@ impl Ledger {
         for entry in refused.into_iter().filter_map(|seq| self.remove(seq)) {
             entry.fail(format!("the engine broke down twice while it computed this request: {reason}"));
         }
-        cancelled.into_iter().filter_map(|seq| self.remove(seq)).for_each(Entry::finish_cancelled);
+        cancelled.into_iter().filter_map(|seq| self.remove(seq)).for_each(LedgerEntry::finish_cancelled);
         Aftermath { n_kept: self.entries.len(), n_refused }
     }
 
@@ -216,16 +216,16 @@ impl Ledger {
     pub fn finish_all(&mut self) {
         self.by_id.clear();
         self.n_unsent = 0;
-        std::mem::take(&mut self.entries).into_values().for_each(Entry::finish_cancelled);
+        std::mem::take(&mut self.entries).into_values().for_each(LedgerEntry::finish_cancelled);
     }
 
     /// Passes an event on to whoever waits for it. Those of requests that have ended are dropped.
-    pub fn pass_on(&mut self, event: Event) -> Result<Vec<Command>, Fault> {
+    pub fn pass_on(&mut self, event: Event) -> Result<Vec<Command>, ProtocolFault> {
         let Some(id) = event.id() else { return Ok(Vec::new()) };
         let seq = SeqId(id.0);
         let Some(entry) = self.entries.get_mut(&seq) else { return Ok(Vec::new()) };
         if let Event::Failed { kind: FailureKind::Forward, error, .. } = event {
-            return Err(Fault::Forward(error));
+            return Err(ProtocolFault::Forward(error));
         }
         let is_last = event.is_last();
         let event = entry.take(event)?;
@@ -243,7 +243,7 @@ impl Ledger {
         Ok(commands)
     }
 
-    fn remove(&mut self, seq: SeqId) -> Option<Entry> {
+    fn remove(&mut self, seq: SeqId) -> Option<LedgerEntry> {
         let entry = self.entries.remove(&seq)?;
         self.by_id.remove(&entry.id);
         self.n_unsent -= usize::from(!entry.is_sent);
@@ -280,21 +280,21 @@ fn wire_id(seq: SeqId) -> RequestId {
     RequestId(seq.0)
 }
 
-impl Entry {
+impl LedgerEntry {
     fn command(&self, seq: SeqId) -> Command {
         match &self.job {
-            Job::Generate(submit) => Command::Submit(Submit { id: wire_id(seq), ..submit.clone() }),
-            Job::Embed(embed) => Command::Embed(Embed { id: wire_id(seq), ..embed.clone() }),
+            LedgerJob::Generate(submit) => Command::Submit(Submit { id: wire_id(seq), ..submit.clone() }),
+            LedgerJob::Embed(embed) => Command::Embed(VectorRequest { id: wire_id(seq), ..embed.clone() }),
         }
     }
 
     /// Notes an event, and gives it the caller's id.
-    fn take(&mut self, mut event: Event) -> Result<Event, Fault> {
+    fn take(&mut self, mut event: Event) -> Result<Event, ProtocolFault> {
         match (&mut event, &mut self.job) {
-            (Event::Token { id, index, token, .. }, Job::Generate(submit)) => {
+            (Event::Token { id, index, token, .. }, LedgerJob::Generate(submit)) => {
                 let expected = submit.generated.len();
                 if *index != expected {
-                    return Err(Fault::OutOfOrder { index: *index, expected });
+                    return Err(ProtocolFault::OutOfOrder { index: *index, expected });
                 }
                 submit.generated.push(*token);
                 *id = self.id;
@@ -302,7 +302,7 @@ impl Entry {
                 self.first_output.get_or_insert(now);
                 self.last_output = Some(now);
             }
-            (Event::Prompt { id, .. }, Job::Generate(submit)) => {
+            (Event::Prompt { id, .. }, LedgerJob::Generate(submit)) => {
                 // Scores are sent once.
                 submit.prompt_logprobs = false;
                 *id = self.id;
@@ -334,8 +334,8 @@ impl Entry {
 
     fn finish_cancelled(self) {
         let (n_prompt, n_generated) = match &self.job {
-            Job::Generate(submit) => (submit.prompt.len(), submit.generated.len()),
-            Job::Embed(embed) => (embed.tokens.len(), 0),
+            LedgerJob::Generate(submit) => (submit.prompt.len(), submit.generated.len()),
+            LedgerJob::Embed(embed) => (embed.tokens.len(), 0),
         };
         let usage = Usage { n_prompt, n_generated, timings: self.timings(), ..Usage::default() };
         let _ = self.sink.send(Event::Finished { id: self.id, reason: FinishReason::Cancelled, usage });

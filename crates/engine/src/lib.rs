@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block_pool;
+mod drafter;
 pub mod draw;
 mod engine;
 mod error;
@@ -21,15 +22,20 @@ pub mod sampler;
 mod sampling;
 pub mod scheduler;
 pub mod sequence;
+mod speculation;
 pub mod state_slots;
 mod step;
 mod validate;
 
 pub use batch::{Capacity, Embeds, Forward, Rows, StepError, Ticket};
+pub use drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT};
 pub use engine::{Engine, EngineOptions, ReplyTo};
 pub use error::{Error, Result};
-pub use handle::{Board, Closed, Events, Handle, Limits, Message, QueueSlot, Sink, start, start_with};
+pub use handle::{
+    Board, Closed, EngineMessage, Events, Handle, Limits, QueueSlot, Sink, start, start_speculating, start_with,
+};
 pub use kv_log::{CacheChanges, KvEvent, KvLog};
 pub use mask::{Mask, MaskFactory, TokenSet};
 pub use protocol::*;
 pub use scheduler::Reuse;
+pub use speculation::{DraftLength, DraftModel, Drafting, Lookup};

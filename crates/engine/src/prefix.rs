@@ -10,7 +10,7 @@ use crate::draw::mix;
 
 #[derive(Debug)]
 pub struct PrefixIndex {
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, CachedBlock>,
     /// The hash under which a block is indexed, by block id.
     hashes: Vec<Option<u64>>,
     next_serial: u64,
@@ -18,7 +18,7 @@ pub struct PrefixIndex {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedBlock {
     serial: u64,
     /// Serial of the entry of the block before. Serials are never used twice, so an equal serial means that the whole
     /// chain down to the first token was compared when that parent was registered.
@@ -97,7 +97,7 @@ impl PrefixIndex {
         }
         let serial = self.next_serial;
         self.next_serial += 1;
-        let displaced = self.entries.insert(hash, Entry { serial, parent: chain.serial, tokens, block });
+        let displaced = self.entries.insert(hash, CachedBlock { serial, parent: chain.serial, tokens, block });
         if let Some(entry) = &displaced {
             self.hashes[entry.block.0 as usize] = None;
         }
@@ -117,7 +117,7 @@ impl PrefixIndex {
     }
 }
 
-impl Entry {
+impl CachedBlock {
     fn is(&self, parent: u64, tokens: &[TokenId]) -> bool {
         self.parent == parent && self.tokens == *tokens
     }

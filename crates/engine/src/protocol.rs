@@ -18,7 +18,7 @@ pub struct RequestId(pub u64);
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Command {
     Submit(Submit),
-    Embed(Embed),
+    Embed(VectorRequest),
     Cancel(RequestId),
     Stats,
     /// Ends every request in flight with [`FinishReason::Cancelled`], then the engine's thread.
@@ -49,6 +49,10 @@ pub struct Submit {
     pub group: u64,
     /// Handed to the mask factory as it is.
     pub constraint: Option<String>,
+    /// Tokens that may be drafted for one step, where the engine speculates; `None` leaves it to the engine, 0 is never.
+    pub max_draft: Option<usize>,
+    /// A text that the answer is expected to be like: what is looked up for drafts first.
+    pub prediction: Vec<TokenId>,
 }
 
 impl Submit {
@@ -67,13 +71,15 @@ impl Submit {
             priority: 0,
             group: 0,
             constraint: None,
+            max_draft: None,
+            prediction: Vec::new(),
         }
     }
 }
 
 /// A request for one vector instead of tokens.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Embed {
+pub struct VectorRequest {
     pub id: RequestId,
     pub tokens: Vec<TokenId>,
     pub pooling: Pooling,
@@ -205,7 +211,39 @@ pub struct Usage {
     /// Includes the tokens of an earlier engine.
     pub n_generated: usize,
     pub n_preemptions: usize,
+    /// By the engine that ended it.
+    pub drafted: Drafted,
     pub timings: Timings,
+}
+
+/// What speculation did. Drafted tokens change the speed of an answer and nothing else.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Drafted {
+    /// Steps that had drafted tokens, counted for each sequence.
+    pub n_drafts: u64,
+    /// Tokens that were drafted.
+    pub n_tokens: u64,
+    /// Of those, tokens that became part of an answer.
+    pub n_accepted: u64,
+}
+
+impl Drafted {
+    /// Without what was there before.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            n_drafts: self.n_drafts.saturating_sub(before.n_drafts),
+            n_tokens: self.n_tokens.saturating_sub(before.n_tokens),
+            n_accepted: self.n_accepted.saturating_sub(before.n_accepted),
+        }
+    }
+}
+
+impl std::ops::AddAssign for Drafted {
+    fn add_assign(&mut self, other: Self) {
+        self.n_drafts += other.n_drafts;
+        self.n_tokens += other.n_tokens;
+        self.n_accepted += other.n_accepted;
+    }
 }
 
 #[derive(Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -245,4 +283,5 @@ pub struct Stats {
     pub n_steps_by_rows: [u64; STEP_BOUNDS.len() + 1],
     pub n_finished: u64,
     pub n_failed: u64,
+    pub drafted: Drafted,
 }

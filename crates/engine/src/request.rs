@@ -8,13 +8,15 @@ use batch::{Adjustment, Choice, Penalties, TokenId};
 use crate::{
     handle::{QueueSlot, Sink},
     mask::{Mask, TokenSet},
-    protocol::{Event, FailureKind, FinishReason, Normalize, Pooling, RequestId, Sampling, Scored, Timings, Usage},
+    protocol::{
+        Drafted, Event, FailureKind, FinishReason, Normalize, Pooling, RequestId, Sampling, Scored, Timings, Usage,
+    },
     rows::ModelChoice,
     sampler::{self, SampleError, Sampled, Sampler, SamplerState},
     sequence::Sequence,
 };
 
-pub(crate) struct Request {
+pub(crate) struct ActiveRequest {
     pub id: RequestId,
     pub job: Job,
     sink: Box<dyn Sink>,
@@ -24,6 +26,7 @@ pub(crate) struct Request {
     started: Option<Instant>,
     first_output: Option<Instant>,
     last_output: Option<Instant>,
+    drafted: Drafted,
 }
 
 #[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
@@ -41,6 +44,10 @@ pub(crate) struct Generate {
     pub scores: Option<Vec<Scored>>,
     /// Whether the caller wants to know how much of the prompt is computed.
     pub progress: bool,
+    /// Tokens that may be drafted for a step; `None`: as many as it pays.
+    pub max_draft: Option<usize>,
+    /// What the client expects the answer to be like.
+    pub prediction: Vec<TokenId>,
     pub mask: Option<Box<dyn Mask>>,
     pub state: SamplerState,
     pub n_prompt: usize,
@@ -82,9 +89,10 @@ pub(crate) enum Ending {
     Gone,
 }
 
-impl Request {
+impl ActiveRequest {
     pub fn new(id: RequestId, job: Job, sink: Box<dyn Sink>, slot: Option<QueueSlot>, submitted: Instant) -> Self {
-        Self { id, job, sink, slot, submitted, started: None, first_output: None, last_output: None }
+        let drafted = Drafted::default();
+        Self { id, job, sink, slot, submitted, started: None, first_output: None, last_output: None, drafted }
     }
 
     /// It takes part in a step for the first time, or again after a preemption.
@@ -109,6 +117,11 @@ impl Request {
         self.last_output = Some(now);
         let Sampled { token, logprob, top } = sampled;
         self.sink.send(Event::Token { id: self.id, index, token, logprob, top }).map_err(|_| Ending::Gone)
+    }
+
+    /// So many tokens were drafted in a step, and so many of them were right.
+    pub fn note_drafted(&mut self, drafted: Drafted) {
+        self.drafted += drafted;
     }
 
     /// Sends the scores of the prompt, if they are complete and not sent yet.
@@ -159,6 +172,7 @@ impl Request {
             n_cached_prompt: seq.n_cached_prompt.unwrap_or(0),
             n_generated: seq.tokens.len() - seq.n_prompt,
             n_preemptions: seq.n_preemptions,
+            drafted: self.drafted,
             timings: Timings {
                 queue: since(submitted, self.started),
                 prefill: since(self.started, self.first_output),
@@ -169,7 +183,7 @@ impl Request {
     }
 }
 
-impl Request {
+impl ActiveRequest {
     /// Whether what the request's constraint allows is known by then.
     pub fn has_mask_until(&mut self, until: Instant) -> bool {
         match &mut self.job {

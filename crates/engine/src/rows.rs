@@ -15,8 +15,8 @@ use crate::{
 pub struct RowRanges {
     /// Among the rows of logits.
     pub logits: Range<usize>,
-    /// Which of the tokens that the model chooses.
-    pub chosen: Option<usize>,
+    /// Among the tokens that the model chooses.
+    pub chosen: Range<usize>,
     /// Among the rows of hidden states.
     pub hidden: Range<usize>,
 }
@@ -35,9 +35,10 @@ pub struct ModelChoice {
 pub struct ChunkRows<'a> {
     /// `[n, n_vocab]`
     pub logits: &'a [f32],
-    /// Outer `None`: nothing was chosen; inner: the logits were not numbers.
-    pub chosen: Option<Option<TokenId>>,
-    pub described: Option<&'a Described>,
+    /// `None` where the logits were not numbers.
+    pub chosen: &'a [Option<TokenId>],
+    /// One for each that was chosen, or none at all.
+    pub described: &'a [Option<Described>],
     /// `[n_hidden, n_embd]`
     pub hidden: &'a [f32],
     pub n_hidden: usize,
@@ -48,8 +49,8 @@ impl RowRanges {
         let scaled = |range: &Range<usize>, n: usize| range.start * n..range.end * n;
         ChunkRows {
             logits: &rows.logits[scaled(&self.logits, n_vocab)],
-            chosen: self.chosen.map(|idx| rows.chosen[idx]),
-            described: self.chosen.and_then(|idx| rows.described.get(idx)).and_then(Option::as_ref),
+            chosen: &rows.chosen[self.chosen.clone()],
+            described: rows.described.get(self.chosen.clone()).unwrap_or_default(),
             hidden: &rows.hidden[scaled(&self.hidden, n_embd)],
             n_hidden: self.hidden.len(),
         }
@@ -57,12 +58,12 @@ impl RowRanges {
 }
 
 /// Writes the plan as arrays, and says where each chunk's rows will be. Buffers are kept from step to step. Chunks
-/// whose logits are wanted come before those whose token the model chooses, as `choices` says.
+/// whose logits are wanted come before those whose tokens the model chooses, as `choices` says: one for each row.
 pub fn fill_batch(
     batch: &mut Batch,
     plan: &StepPlan,
     scheduler: &Scheduler,
-    choices: Vec<Option<ModelChoice>>,
+    choices: Vec<Vec<ModelChoice>>,
 ) -> Vec<RowRanges> {
     let mut tables = std::mem::take(&mut batch.seqs);
     let Batch { tokens, positions, token_types, logits_rows, pool_rows, choices: _, fed, .. } = &mut *batch;
@@ -97,9 +98,10 @@ pub fn fill_batch(
 
 /// The chunk's tokens and positions. A token under way is taken from where the step before leaves it.
 fn fill_rows(batch: &mut Batch, chunk: &Chunk, seq: &Sequence) {
-    let known = &seq.tokens[chunk.first..chunk.end().min(seq.tokens.len())];
+    let known = &seq.tokens[chunk.first..chunk.n_certain().min(seq.tokens.len())];
     batch.tokens.extend_from_slice(known);
-    if known.len() < chunk.n_tokens {
+    batch.tokens.extend_from_slice(&seq.draft[..chunk.n_drafted]);
+    if known.len() + chunk.n_drafted < chunk.n_tokens {
         let choice_idx = seq.fed_by.expect("only a token that can be fed is planned before it is known");
         batch.fed.push(FedRow { row: batch.tokens.len() as u32, choice_idx });
         batch.tokens.push(TokenId(0));
@@ -118,12 +120,12 @@ fn fill_outputs(
     chunk: &Chunk,
     wanted: Wanted,
     first_row: u32,
-    choice: Option<ModelChoice>,
+    choices: Vec<ModelChoice>,
 ) -> RowRanges {
     let end_row = first_row + chunk.n_tokens as u32;
     let (n_logits, n_hidden, n_chosen) = (batch.logits_rows.len(), batch.pool_rows.len(), batch.choices.len());
     match wanted {
-        Wanted::Logits if chunk.is_last => batch.logits_rows.push(end_row - 1),
+        Wanted::Logits if chunk.is_last => batch.logits_rows.extend(end_row - 1 - chunk.n_drafted as u32..end_row),
         Wanted::LogitsFrom(from) => {
             batch.logits_rows.extend(first_row + offset_of(from, chunk) as u32..end_row);
         }
@@ -133,15 +135,15 @@ fn fill_outputs(
         Wanted::Logits | Wanted::Hidden(_) => {}
     }
     let hidden = n_hidden..batch.pool_rows.len();
-    match choice {
-        Some(ModelChoice { choice, adjustment, n_top }) => {
-            batch.choices.push(choice);
-            batch.adjustments.push(adjustment);
-            batch.described.push(n_top);
-            RowRanges { chosen: Some(n_chosen), hidden, ..RowRanges::default() }
-        }
-        None => RowRanges { logits: n_logits..batch.logits_rows.len(), hidden, chosen: None },
+    if choices.is_empty() {
+        return RowRanges { logits: n_logits..batch.logits_rows.len(), hidden, chosen: 0..0 };
     }
+    for ModelChoice { choice, adjustment, n_top } in choices {
+        batch.choices.push(choice);
+        batch.adjustments.push(adjustment);
+        batch.described.push(n_top);
+    }
+    RowRanges { chosen: n_chosen..batch.choices.len(), hidden, ..RowRanges::default() }
 }
 
 /// How many rows of a chunk come before the first whose logits are wanted, where those from token `from` on are.

@@ -50,10 +50,11 @@ pub struct Sampled {
 /// What is left to do after bias, bans, mask and penalties, as plain numbers, for a model that chooses by itself; `None`
 /// where it takes more than temperature, top-k, top-p and min-p.
 pub fn choice(sampling: &Sampling, position: usize) -> Option<Choice> {
-    sampling.is_usual().then(|| last_choice(sampling, position))
+    sampling.is_usual().then(|| choice_at(sampling, position))
 }
 
-fn last_choice(sampling: &Sampling, position: usize) -> Choice {
+/// Temperature, top-k, top-p and min-p of a request, and its draw at this position.
+pub(crate) fn choice_at(sampling: &Sampling, position: usize) -> Choice {
     Choice {
         temperature: sampling.temperature,
         top_k: u32::try_from(sampling.top_k).unwrap_or(u32::MAX),
@@ -120,11 +121,11 @@ impl Sampler {
             }
             // Taken out and put back, so that the buffers can be borrowed apart.
             let adjusted = std::mem::take(&mut self.adjusted);
-            let token = self.choose(&adjusted, &last_choice(sampling, position));
+            let token = self.choose(&adjusted, &choice_at(sampling, position));
             self.adjusted = adjusted;
             token.ok_or(SampleError::NothingAllowed { position })?
         } else {
-            self.choose(logits, &last_choice(sampling, position)).ok_or(SampleError::NotNumbers { position })?
+            self.choose(logits, &choice_at(sampling, position)).ok_or(SampleError::NotNumbers { position })?
         };
         match n_logprobs {
             Some(n_top) => Ok(self.describe(logits, max, token, n_top)),

@@ -130,7 +130,7 @@ pub struct Dry {
     pub allowed_length: usize,
     /// How many of the latest tokens it looks at.
     pub window: usize,
-    /// Tokens over which no stretch reaches.
+    /// Tokens over which no stretch reaches, ascending.
     pub breakers: Vec<TokenId>,
 }
 

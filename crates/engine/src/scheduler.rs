@@ -9,6 +9,8 @@
 //! Ranks are fixed at arrival and only worse-ranked sequences are preempted, so the best-ranked one always progresses,
 //! and since everyone becomes the best in time, nobody starves.
 
+mod drafts;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use batch::{Attention, BLOCK_TOKENS, BlockId, StateId, TokenId};
@@ -106,6 +108,8 @@ pub struct Chunk {
     pub seq: SeqId,
     pub first: usize,
     pub n_tokens: usize,
+    /// The last so many of them are drafted: whether they belong to the sequence is known after the step.
+    pub n_drafted: usize,
     /// After it, computed tokens have caught up with tokens.
     pub is_last: bool,
     /// The sequence had been preempted so often: later, what the chunk stored is no longer its own.
@@ -115,13 +119,17 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Tokens of the sequence that are computed after it.
     pub fn end(&self) -> usize {
         self.first + self.n_tokens
     }
+
+    /// Tokens of the sequence that are certainly computed after it.
+    pub fn n_certain(&self) -> usize {
+        self.end() - self.n_drafted
+    }
 }
 
-struct Budget {
+struct StepBudget {
     n_tokens: usize,
     n_rows: usize,
 }
@@ -270,7 +278,7 @@ impl Scheduler {
             self.turns.retain(|_, turn| *turn >= now);
         }
         let mut plan = StepPlan::default();
-        let mut budget = Budget { n_tokens: self.limits.max_batch_tokens, n_rows: self.limits.max_output_rows };
+        let mut budget = StepBudget { n_tokens: self.limits.max_batch_tokens, n_rows: self.limits.max_output_rows };
         // One batch has one kind of attention; encoders and decoders take turns.
         let is_full_first = self.last_attention == Attention::Causal || self.running.is_empty();
         if is_full_first {
@@ -302,7 +310,7 @@ impl Scheduler {
         for chunk in &plan.chunks {
             let Some(seq) = self.get_mut(chunk.seq) else { continue };
             debug_assert_eq!(seq.n_computed, chunk.first);
-            seq.n_computed += chunk.n_tokens;
+            seq.n_computed = chunk.n_certain();
             if let Some((block, _)) = seq.starts_from.take() {
                 // A later step that writes its slot comes after this one.
                 self.states.unpin(block);
@@ -342,13 +350,21 @@ impl Scheduler {
     /// Says which indexed block holds the chunk's last full block, if it is one.
     fn register(&mut self, chunk: &Chunk) -> Option<BlockId> {
         let idx = self.ranks.get(&chunk.seq).and_then(|rank| self.running_idx(*rank))?;
+        if self.running[idx].n_preemptions != chunk.n_preemptions {
+            return None;
+        }
+        self.publish_until(idx, chunk.n_certain())
+    }
+
+    /// Makes the full blocks of a running sequence's first `n_tokens` tokens known to the prefix index. Says which indexed
+    /// block holds the last of them.
+    fn publish_until(&mut self, idx: usize, n_tokens: usize) -> Option<BlockId> {
         let seq = &mut self.running[idx];
-        let is_indexed = self.limits.reuse == Reuse::On && seq.attention == Attention::Causal;
-        if !is_indexed || seq.n_preemptions != chunk.n_preemptions {
+        if self.limits.reuse == Reuse::Off || seq.attention == Attention::Full {
             return None;
         }
         let mut last = None;
-        while (seq.chain.n_blocks() + 1) * BLOCK_TOKENS <= chunk.end() {
+        while (seq.chain.n_blocks() + 1) * BLOCK_TOKENS <= n_tokens {
             let block_idx = seq.chain.n_blocks();
             let block = seq.blocks[block_idx];
             let tokens = &seq.tokens[block_idx * BLOCK_TOKENS..][..BLOCK_TOKENS];
@@ -380,7 +396,7 @@ impl Scheduler {
         seq
     }
 
-    fn plan_full(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
+    fn plan_full(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
         while let Some((_, head)) = self.waiting.first_key_value() {
             let (n_tokens, n_rows) = (head.tokens.len(), head.n_output_rows(head.tokens.len()));
             if head.attention != Attention::Full || n_tokens > budget.n_tokens || n_rows > budget.n_rows {
@@ -388,23 +404,28 @@ impl Scheduler {
             }
             let Some(idx) = self.admit_head(plan, budget) else { break };
             plan.attention = Attention::Full;
-            plan_chunk(&self.running[idx], n_tokens, plan, budget);
+            plan_chunk(&self.running[idx], n_tokens, 0, plan, budget);
         }
     }
 
     /// Sequences that lack one token: generation goes on before any prompt does.
-    fn plan_decodes(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
+    fn plan_decodes(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
+        let lacks_one = |seq: &Sequence| seq.n_remaining() == 1 && seq.is_ready();
+        let mut n_after = self.running.iter().filter(|seq| lacks_one(seq)).count();
         let mut idx = 0;
         while idx < self.running.len() {
-            let seq = &self.running[idx];
-            if seq.n_remaining() == 1 && seq.is_ready() && self.grow(idx, plan) {
-                plan_chunk(&self.running[idx], 1, plan, budget);
+            if lacks_one(&self.running[idx]) {
+                n_after = n_after.saturating_sub(1);
+                if self.grow(idx, plan) {
+                    let n_drafted = self.grow_for_draft(idx, n_after, budget);
+                    plan_chunk(&self.running[idx], 1 + n_drafted, n_drafted, plan, budget);
+                }
             }
             idx += 1;
         }
     }
 
-    fn plan_prefills(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
+    fn plan_prefills(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
         let chunk_limit = if plan.chunks.is_empty() { usize::MAX } else { self.limits.prefill_chunk };
         let mut n_prefill = budget.n_tokens.min(chunk_limit);
         while let Some((rank, head)) = self.waiting.first_key_value() {
@@ -439,7 +460,7 @@ impl Scheduler {
             }
             if n_tokens > 0 {
                 n_prefill -= n_tokens;
-                plan_chunk(seq, n_tokens, plan, budget);
+                plan_chunk(seq, n_tokens, 0, plan, budget);
             }
         }
     }
@@ -456,7 +477,7 @@ impl Scheduler {
     }
 
     /// Moves the head of the queue to the running ones, with blocks for all its tokens. Says where it stands there.
-    fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut Budget) -> Option<usize> {
+    fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) -> Option<usize> {
         let (rank, head) = self.waiting.first_key_value()?;
         let rank = *rank;
         let idx = self.running.partition_point(|seq| seq.rank < rank);
@@ -500,7 +521,7 @@ impl Scheduler {
 
     /// Makes a running slot and `n_blocks` blocks available for a sequence of rank `idx`, by preempting worse-ranked
     /// ones if that is enough; otherwise nobody is preempted.
-    fn make_room(&mut self, idx: usize, n_blocks: usize, plan: &mut StepPlan, budget: &mut Budget) -> bool {
+    fn make_room(&mut self, idx: usize, n_blocks: usize, plan: &mut StepPlan, budget: &mut StepBudget) -> bool {
         // Those before it keep a block each to grow into, or the newcomer would soon be preempted for them.
         let n_needed = n_blocks + idx;
         if idx >= self.limits.max_running {
@@ -514,7 +535,7 @@ impl Scheduler {
             if let Some(at) = plan.chunks.iter().position(|chunk| chunk.seq == victim) {
                 let chunk = plan.chunks.remove(at);
                 budget.n_tokens += chunk.n_tokens;
-                budget.n_rows += 1;
+                budget.n_rows += 1 + chunk.n_drafted;
             }
         }
         true
@@ -574,12 +595,13 @@ impl Scheduler {
     }
 }
 
-fn plan_chunk(seq: &Sequence, n_tokens: usize, plan: &mut StepPlan, budget: &mut Budget) {
+/// `n_tokens` more of a sequence, the last `n_drafted` of which are drafted.
+fn plan_chunk(seq: &Sequence, n_tokens: usize, n_drafted: usize, plan: &mut StepPlan, budget: &mut StepBudget) {
     budget.n_tokens -= n_tokens;
-    budget.n_rows -= seq.n_output_rows(n_tokens);
-    let is_last = n_tokens == seq.n_remaining();
+    budget.n_rows -= seq.n_output_rows(n_tokens - n_drafted) + n_drafted;
+    let is_last = n_tokens - n_drafted == seq.n_remaining();
     let (first, n_preemptions) = (seq.n_computed, seq.n_preemptions);
-    plan.chunks.push(Chunk { seq: seq.id, first, n_tokens, is_last, n_preemptions, checkpoint: None });
+    plan.chunks.push(Chunk { seq: seq.id, first, n_tokens, n_drafted, is_last, n_preemptions, checkpoint: None });
 }
 
 fn release_state(states: &mut StateSlots, seq: &mut Sequence) {

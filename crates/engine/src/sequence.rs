@@ -39,6 +39,8 @@ pub struct Sequence {
     /// Tokens whose keys and values are in `blocks` once every step under way is done.
     pub n_computed: usize,
     pub blocks: Vec<BlockId>,
+    /// Tokens that may come next, until a step has shown which of them do.
+    pub draft: Vec<TokenId>,
     pub wanted: Wanted,
     pub attention: Attention,
     /// How far the blocks are known to the prefix index.
@@ -81,6 +83,7 @@ impl Sequence {
             max_len,
             n_computed: 0,
             blocks: Vec::new(),
+            draft: Vec::new(),
             wanted,
             attention,
             chain: Chain::ROOT,

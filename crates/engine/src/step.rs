@@ -11,8 +11,8 @@ use batch::{Adjustment, Ticket};
 
 use crate::{
     engine::Engine,
-    protocol::{FailureKind, FinishReason, Pooling, STEP_BOUNDS},
-    request::{Chooser, Ending, Generate, Job, Request},
+    protocol::{Drafted, FailureKind, FinishReason, Pooling, STEP_BOUNDS, Stats},
+    request::{ActiveRequest, Chooser, Ending, Generate, Job},
     rows::{ChunkRows, ModelChoice, RowCounts, RowRanges, fill_batch, offset_of},
     sampler::Sampled,
     scheduler::{Chunk, Scheduler, StepPlan},
@@ -33,6 +33,8 @@ pub(crate) struct StepInFlight {
     ranges: Vec<RowRanges>,
     counts: RowCounts,
     n_rows: usize,
+    /// When it was begun.
+    start: Instant,
 }
 
 /// The logits of a request whose mask is not known yet. Its sequence waits for a token, like one whose step is under
@@ -42,10 +44,10 @@ pub(crate) struct LateRow {
     logits: Vec<f32>,
 }
 
-/// A planned step: what the scheduler wants, and how the model is to choose the token after each chunk.
+/// A planned step: what the scheduler wants, and how the model is to choose the tokens after each chunk, if it is.
 pub(crate) struct PlannedStep {
     plan: StepPlan,
-    choices: Vec<Option<ModelChoice>>,
+    choices: Vec<Vec<ModelChoice>>,
 }
 
 impl Engine {
@@ -53,6 +55,7 @@ impl Engine {
     /// is left to do. An error is the end of the device.
     pub(crate) fn step(&mut self) -> Result<(), String> {
         self.take_late(Duration::ZERO);
+        self.propose();
         let planned = self.plan();
         let is_planned = planned.is_some();
         if let Some(step) = planned {
@@ -77,9 +80,9 @@ impl Engine {
                 self.late.push(row);
                 continue;
             }
-            let rows = ChunkRows { logits: &row.logits, chosen: None, described: None, hidden: &[], n_hidden: 0 };
+            let rows = ChunkRows { logits: &row.logits, chosen: &[], described: &[], hidden: &[], n_hidden: 0 };
             let taker = Taker { scheduler: &mut self.scheduler, chooser: &mut self.chooser, n_ctx: self.n_ctx };
-            let ending = taker.take_logits(request, &row.chunk, rows, &mut self.counters.n_tokens_generated);
+            let ending = taker.take_logits(request, &row.chunk, rows, until, &mut self.counters);
             endings.extend(ending.map(|ending| (seq, ending)));
         }
         endings.into_iter().for_each(|(seq, ending)| self.end(seq, ending));
@@ -94,7 +97,7 @@ impl Engine {
         );
         let now = Instant::now();
         for seq in &plan.preempted {
-            self.requests.entry(*seq).and_modify(Request::preempt);
+            self.requests.entry(*seq).and_modify(ActiveRequest::preempt);
         }
         for seq in &plan.admitted {
             self.requests.entry(*seq).and_modify(|request| request.start(now));
@@ -102,22 +105,33 @@ impl Engine {
         let (mut n_adjusted, masks_until) = (0, now + MASKS_WAIT);
         let mut choices: Vec<_> = Vec::with_capacity(plan.chunks.len());
         for chunk in &plan.chunks {
-            let mut choice = self.choice(chunk, masks_until);
-            n_adjusted += usize::from(choice.as_ref().is_some_and(|choice| choice.adjustment.is_some()));
-            choice = choice.filter(|choice| choice.adjustment.is_none() || n_adjusted <= Adjustment::MAX_ROWS);
+            let mut choice = self.choices(chunk, masks_until);
+            n_adjusted += choice.iter().filter(|choice| choice.adjustment.is_some()).count();
+            if n_adjusted > Adjustment::MAX_ROWS {
+                choice.retain(|choice| choice.adjustment.is_none());
+            }
             choices.push((*chunk, choice));
         }
         // Rows that are read back come first, so that they are one piece.
-        choices.sort_by_key(|(_, choice)| choice.is_some());
+        choices.sort_by_key(|(_, choice)| !choice.is_empty());
         plan.chunks = choices.iter().map(|(chunk, _)| *chunk).collect();
         let choices = choices.into_iter().map(|(_, choice)| choice).collect();
         (!plan.chunks.is_empty()).then_some(PlannedStep { plan, choices })
     }
 
-    /// How the model may choose the token after a chunk, if it can and the request needs no look at the logits.
-    fn choice(&mut self, chunk: &Chunk, masks_until: Instant) -> Option<ModelChoice> {
-        let is_asked = chunk.is_last && self.model.chooses();
-        let seq = self.scheduler.get(chunk.seq).filter(|seq| is_asked && seq.wanted == Wanted::Logits)?;
+    /// How the model may choose the tokens after a chunk, if it can and the request needs no look at the logits.
+    fn choices(&mut self, chunk: &Chunk, masks_until: Instant) -> Vec<ModelChoice> {
+        if !chunk.is_last || !self.model.chooses() {
+            return Vec::new();
+        }
+        let choices = (0..=chunk.n_drafted).map(|i| self.choice(chunk, chunk.n_certain() + i, masks_until));
+        // What comes before a drafted token changes an adjustment, and is known after the step.
+        let is_possible = |choice: &ModelChoice| chunk.n_drafted == 0 || choice.adjustment.is_none();
+        choices.map(|choice| choice.filter(is_possible)).collect::<Option<_>>().unwrap_or_default()
+    }
+
+    fn choice(&mut self, chunk: &Chunk, position: usize, masks_until: Instant) -> Option<ModelChoice> {
+        let seq = self.scheduler.get(chunk.seq).filter(|seq| seq.wanted == Wanted::Logits)?;
         let Job::Generate(generate) = &mut self.requests.get_mut(&seq.id)?.job else { return None };
         // Host and model may differ in the last bit. Where that must not show, who chooses may not depend on the time a
         // mask takes, nor on how many other rows are adjusted.
@@ -125,13 +139,14 @@ impl Engine {
         if is_invariant && generate.mask.is_some() || !generate.has_mask_until(masks_until) {
             return None;
         }
-        let choice = generate.model_choice(&seq.tokens, chunk.end(), &mut self.chooser)?;
+        let choice = generate.model_choice(&seq.tokens, position, &mut self.chooser)?;
         (!is_invariant || choice.adjustment.is_none()).then_some(choice)
     }
 
     /// Submits a step. One that the model refuses fails its requests, after they got what steps under way have for them.
     fn forward(&mut self, step: PlannedStep) -> Result<(), String> {
         let PlannedStep { plan, choices } = step;
+        let start = Instant::now();
         let ranges = fill_batch(&mut self.batch, &plan, &self.scheduler, choices);
         self.counters.n_steps += 1;
         let ticket = match self.model.submit(&self.batch) {
@@ -149,27 +164,29 @@ impl Engine {
             if let Job::Generate(generate) = &self.requests[&chunk.seq].job
                 && chunk.is_last
             {
-                // What a constraint allows next is known when its token is.
-                let is_fed = can_feed && generate.mask.is_none();
-                let fed_by = ranges.chosen.filter(|_| is_fed).map(|idx| idx as u32);
+                // What a constraint allows next is known when its token is; which of several rows counts, too.
+                let can_be_fed = can_feed && generate.mask.is_none() && ranges.chosen.len() == 1;
+                let is_fed = can_be_fed && !self.waits_to_draft(chunk.seq);
+                let fed_by = is_fed.then_some(ranges.chosen.start as u32);
                 self.scheduler.expect_token(chunk.seq, fed_by);
             }
         }
         let (counts, n_rows) = (RowCounts::of(&self.batch), self.batch.n_rows());
-        self.in_flight.push_back(StepInFlight { ticket, plan, ranges, counts, n_rows });
+        self.in_flight.push_back(StepInFlight { ticket, plan, ranges, counts, n_rows, start });
         Ok(())
     }
 
     /// Waits for the oldest step, and gives everyone what it has for them.
     pub(crate) fn distribute_oldest(&mut self) -> Result<(), String> {
         let Some(step) = self.in_flight.pop_front() else { return Ok(()) };
-        let StepInFlight { ticket, plan, ranges, counts, n_rows } = step;
+        let StepInFlight { ticket, plan, ranges, counts, n_rows, start } = step;
         let rows = self.model.wait(ticket).map_err(|error| describe(error.as_ref()));
         let rows = rows.and_then(|rows| counts.check(&rows, self.n_vocab).map(|()| rows));
         let rows = match rows {
             Ok(rows) => rows,
             Err(error) => return self.fail(&plan, &error),
         };
+        self.speculator.iter_mut().for_each(|speculator| speculator.note_step(&plan, start));
         self.counters.n_tokens_computed += n_rows as u64;
         self.counters.n_steps_by_rows[STEP_BOUNDS.partition_point(|&bound| bound < n_rows)] += 1;
         let masks_until = Instant::now() + MASKS_WAIT;
@@ -179,13 +196,13 @@ impl Engine {
             self.scheduler.publish(chunk);
             let Some(request) = self.requests.get_mut(&chunk.seq) else { continue };
             let rows = ranges.of(&rows, n_vocab, n_embd);
-            if chunk.is_last && rows.chosen.is_none() && !request.has_mask_until(masks_until) {
+            if chunk.is_last && rows.chosen.is_empty() && !request.has_mask_until(masks_until) {
                 self.late.push(LateRow { chunk: *chunk, logits: rows.logits.to_vec() });
                 continue;
             }
             let taker = Taker { scheduler: &mut self.scheduler, chooser: &mut self.chooser, n_ctx: self.n_ctx };
             let ending = match &request.job {
-                Job::Generate(_) => taker.take_logits(request, chunk, rows, &mut self.counters.n_tokens_generated),
+                Job::Generate(_) => taker.take_logits(request, chunk, rows, masks_until, &mut self.counters),
                 Job::Embed(_) => taker.take_hidden(request, chunk, rows),
             };
             endings.extend(ending.map(|ending| (chunk.seq, ending)));
@@ -230,7 +247,7 @@ struct Taker<'a> {
 }
 
 impl Taker<'_> {
-    fn take_hidden(self, request: &mut Request, chunk: &Chunk, rows: ChunkRows) -> Option<Ending> {
+    fn take_hidden(self, request: &mut ActiveRequest, chunk: &Chunk, rows: ChunkRows) -> Option<Ending> {
         let Job::Embed(vector) = &mut request.job else { return None };
         // A sequence that was preempted is pooled from its start again.
         let n_preemptions = self.scheduler.get(chunk.seq).map(|seq| seq.n_preemptions);
@@ -241,67 +258,107 @@ impl Taker<'_> {
         chunk.is_last.then(|| vector.finish())
     }
 
+    /// The tokens that follow a chunk: one, and as many more as were drafted right. Each is chosen as it would have been
+    /// without a draft, and what comes after the first that is not the drafted one is dropped.
     /// Logits are good also for a sequence that was preempted meanwhile.
     fn take_logits(
         self,
-        request: &mut Request,
+        request: &mut ActiveRequest,
         chunk: &Chunk,
         rows: ChunkRows,
-        n_generated: &mut u64,
+        masks_until: Instant,
+        counters: &mut Stats,
     ) -> Option<Ending> {
         let seq = self.scheduler.get(chunk.seq)?;
-        let sampled = match self.chooser.sampled(request, seq, chunk, rows) {
-            Ok(Some(sampled)) => sampled,
-            Ok(None) => return request.send_progress(chunk.end(), seq.n_prompt).err(),
+        let n_given = match self.chooser.look_at_given(request, seq, chunk, rows) {
+            Ok(n_given) => n_given,
             Err(ending) => return Some(ending),
         };
-        *n_generated += 1;
-        let index = seq.tokens.len() - seq.n_prompt;
-        let seq = self.scheduler.push_token(chunk.seq, sampled.token);
-        if let Err(ending) = request.send_token(index, sampled, Instant::now()) {
-            return Some(ending);
+        if !chunk.is_last {
+            return request.send_progress(chunk.end(), seq.n_prompt).err();
         }
-        let Job::Generate(generate) = &request.job else { return None };
-        generate.finish_reason(&seq.tokens[seq.n_prompt..], seq.tokens.len(), self.n_ctx).map(Ending::Finished)
+        let (mut n_accepted, mut ending) = (0, None);
+        let mut is_going_on = true;
+        while is_going_on {
+            let seq = self.scheduler.get(chunk.seq)?;
+            let sampled = match self.chooser.choose_row(request, seq, rows, n_given, n_accepted) {
+                Ok(sampled) => sampled,
+                Err(failed) => {
+                    ending = Some(failed);
+                    break;
+                }
+            };
+            counters.n_tokens_generated += 1;
+            let index = seq.tokens.len() - seq.n_prompt;
+            let is_as_drafted = n_accepted < chunk.n_drafted && seq.draft[n_accepted] == sampled.token;
+            n_accepted += usize::from(is_as_drafted);
+            let seq = self.scheduler.push_token(chunk.seq, sampled.token);
+            ending = request.send_token(index, sampled, Instant::now()).err();
+            if let (None, Job::Generate(generate)) = (&ending, &request.job) {
+                let reason = generate.finish_reason(&seq.tokens[seq.n_prompt..], seq.tokens.len(), self.n_ctx);
+                ending = reason.map(Ending::Finished);
+            }
+            // A mask that takes its time is not waited for: the rest of the draft is dropped.
+            is_going_on = is_as_drafted && ending.is_none() && request.has_mask_until(masks_until);
+        }
+        if chunk.n_drafted > 0 {
+            self.scheduler.settle_draft(chunk, n_accepted);
+            let (n_tokens, n_accepted) = (chunk.n_drafted as u64, n_accepted as u64);
+            let drafted = Drafted { n_drafts: 1, n_tokens, n_accepted };
+            counters.drafted += drafted;
+            request.note_drafted(drafted);
+        }
+        ending
     }
 }
 
 impl Chooser {
-    /// Looks again at tokens that are given, then takes or chooses the one after the chunk, if it is the last.
-    fn sampled(
+    /// Looks again at tokens that are given. Says how many rows were for them.
+    fn look_at_given(
         &mut self,
-        request: &mut Request,
+        request: &mut ActiveRequest,
         seq: &Sequence,
         chunk: &Chunk,
         rows: ChunkRows,
-    ) -> Result<Option<Sampled>, Ending> {
-        let Job::Generate(generate) = &mut request.job else { return Ok(None) };
-        let mut logits = rows.logits.chunks_exact(self.n_vocab().max(1));
-        if let Wanted::LogitsFrom(from) = seq.wanted {
-            let first = chunk.first + offset_of(from, chunk);
-            let end = chunk.end().min(seq.tokens.len() - 1);
-            for (at, row) in (first..end).zip(&mut logits) {
-                self.look_again(generate, row, seq, at)?;
-            }
-            request.send_prompt()?;
+    ) -> Result<usize, Ending> {
+        let (Job::Generate(generate), Wanted::LogitsFrom(from)) = (&mut request.job, seq.wanted) else { return Ok(0) };
+        let logits = rows.logits.chunks_exact(self.n_vocab().max(1));
+        let first = chunk.first + offset_of(from, chunk);
+        let end = chunk.end().min(seq.tokens.len() - 1);
+        for (at, row) in (first..end).zip(logits) {
+            self.look_again(generate, row, seq, at)?;
         }
-        let Job::Generate(generate) = &mut request.job else { return Ok(None) };
-        if !chunk.is_last {
-            return Ok(None);
-        }
+        request.send_prompt()?;
+        Ok(end.saturating_sub(first))
+    }
+
+    /// Takes or chooses the token after a row of the chunk: the `idx`th of those after what is given.
+    fn choose_row(
+        &mut self,
+        request: &mut ActiveRequest,
+        seq: &Sequence,
+        rows: ChunkRows,
+        n_given: usize,
+        idx: usize,
+    ) -> Result<Sampled, Ending> {
+        let Job::Generate(generate) = &mut request.job else { unreachable!("only a request for tokens gets any") };
         if seq.tokens.len() - seq.n_prompt >= generate.max_tokens {
             // Only the prompt was to be scored.
             return Err(Ending::Finished(FinishReason::Length));
         }
-        match (rows.chosen, logits.next()) {
-            (Some(Some(token)), _) => {
+        match rows.chosen.get(idx) {
+            Some(&Some(token)) => {
                 generate.accept(token)?;
-                let (logprob, top) = rows.described.map_or((f32::NAN, Vec::new()), |d| (d.logprob, d.top.clone()));
-                Ok(Some(Sampled { token, logprob, top }))
+                let described = rows.described.get(idx).and_then(Option::as_ref);
+                let (logprob, top) = described.map_or((f32::NAN, Vec::new()), |d| (d.logprob, d.top.clone()));
+                Ok(Sampled { token, logprob, top })
             }
-            (Some(None), _) => Err(generate.nothing_chosen(seq.tokens.len())),
-            (None, Some(row)) => generate.choose(row, &seq.tokens, self).map(Some),
-            (None, None) => unreachable!("a row for each last chunk"),
+            Some(None) => Err(generate.nothing_chosen(seq.tokens.len())),
+            None => {
+                let n_vocab = self.n_vocab();
+                let row = &rows.logits[(n_given + idx) * n_vocab..][..n_vocab];
+                generate.choose(row, &seq.tokens, self)
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
-    protocol::{Embed, Pooling, RequestId, Sampling, Submit},
+    protocol::{Pooling, RequestId, Sampling, Submit, VectorRequest},
     sequence::Sequence,
 };
 
@@ -31,6 +31,7 @@ pub fn submit(submit: &Submit, bounds: &Bounds) -> Result<()> {
     let id = submit.id;
     check_tokens(id, "the prompt", submit.prompt.iter().copied(), bounds)?;
     check_tokens(id, "`generated`", submit.generated.iter().copied(), bounds)?;
+    check_tokens(id, "the prediction", submit.prediction.iter().copied(), bounds)?;
     let sampling = &submit.sampling;
     check_tokens(id, "logit_bias", sampling.logit_bias.iter().map(|&(token, _)| token), bounds)?;
     check_tokens(id, "the list of banned tokens", sampling.banned.iter().copied(), bounds)?;
@@ -47,7 +48,7 @@ pub fn submit(submit: &Submit, bounds: &Bounds) -> Result<()> {
     Ok(())
 }
 
-pub fn embed(embed: &Embed, bounds: &Bounds) -> Result<()> {
+pub fn embed(embed: &VectorRequest, bounds: &Bounds) -> Result<()> {
     let (id, n_tokens) = (embed.id, embed.tokens.len());
     check_tokens(id, "the input", embed.tokens.iter().copied(), bounds)?;
     check_size(id, n_tokens, 0, bounds)?;
@@ -121,6 +122,10 @@ fn check_sampling(id: RequestId, sampling: &Sampling) -> Result<()> {
         check(field, value, (0.0..=LARGEST).contains(&value), "a number from 0 to 10000")?;
     }
     check("dry base", dry.base, (1.0..=LARGEST).contains(&dry.base), "a number from 1 to 10000")?;
+    if !dry.breakers.is_sorted() {
+        let value = format!("{} tokens", dry.breakers.len());
+        return Err(Error::Sampling { id, field: "dry breakers", value, expected: "ascending token ids" });
+    }
     for (at, stage) in sampling.order.iter().enumerate() {
         if sampling.order[..at].contains(stage) {
             let expected = "each stage at most once";
@@ -162,6 +167,8 @@ mod tests {
         check(|s| s.prompt.clear(), "request 7: the prompt is empty");
         check(|s| s.prompt[3] = TokenId(100), "the prompt holds token 100, the vocabulary has 100");
         check(|s| s.generated = vec![TokenId(200)], "`generated` holds token 200, the vocabulary has 100");
+        let breakers = |s: &mut Submit| s.sampling.dry.breakers = vec![TokenId(3), TokenId(1)];
+        check(breakers, "dry breakers is 2 tokens, expected ascending token ids");
         check(
             |s| s.sampling.logit_bias = vec![(TokenId(100), 0.0)],
             "logit_bias holds token 100, the vocabulary has 100",
@@ -202,7 +209,7 @@ mod tests {
 
     #[test]
     fn an_encoder_must_fit_one_step() {
-        let mut request = Embed {
+        let mut request = VectorRequest {
             id: RequestId(1),
             tokens: vec![TokenId(1); 33],
             pooling: Pooling::Last,

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 type Job = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
-struct State {
+struct WorkerState {
     job: Option<Job>,
     turn: u64,
     n_busy: usize,
@@ -14,20 +14,20 @@ struct State {
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedPool {
+    state: Mutex<WorkerState>,
     start: Condvar,
     idle: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedPool {
+    fn lock(&self) -> MutexGuard<'_, WorkerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPool>,
     workers: Vec<JoinHandle<()>>,
     /// One dispatch at a time has the workers.
     turn: Mutex<()>,
@@ -36,7 +36,7 @@ pub struct Pool {
 impl Pool {
     /// `n_threads` counts the caller too.
     pub fn new(n_threads: usize) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedPool::default());
         let workers = (1..n_threads)
             .filter_map(|n| {
                 let shared = shared.clone();
@@ -69,7 +69,7 @@ impl Pool {
     }
 }
 
-fn work(shared: &Shared) {
+fn work(shared: &SharedPool) {
     let mut seen = 0;
     loop {
         let job = {

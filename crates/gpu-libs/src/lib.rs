@@ -28,4 +28,4 @@ mod view;
 
 pub use error::{Error, Result};
 pub use scalar::{Real, Scalar, ScalarKind};
-pub use view::{Matrix, MatrixBatch, MatrixBatchMut, MatrixMut, Order, Vector, VectorMut};
+pub use view::{Matrix, MatrixBatch, MatrixBatchMut, MatrixMut, MatrixOrder, Vector, VectorMut};

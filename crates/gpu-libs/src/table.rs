@@ -19,7 +19,7 @@ pub(crate) type Handle = *mut c_void;
 /// A size or a stride.
 pub(crate) type Int = c_int;
 /// A number of an enum.
-pub(crate) type Choice = c_int;
+pub(crate) type LibraryChoice = c_int;
 /// Something the library reads from the host.
 pub(crate) type Host = *const c_void;
 /// Something the library writes to the host.

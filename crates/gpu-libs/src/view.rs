@@ -9,19 +9,19 @@ use crate::error::{Result, ensure};
 
 /// Which elements of a matrix are neighbours in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum MatrixOrder {
     /// Those of a row, as in C and Rust.
     Rows,
     /// Those of a column, as in Fortran and BLAS.
     Columns,
 }
 
-impl Order {
+impl MatrixOrder {
     /// The order of the transposed matrix.
     pub fn flipped(self) -> Self {
         match self {
-            Order::Rows => Order::Columns,
-            Order::Columns => Order::Rows,
+            MatrixOrder::Rows => MatrixOrder::Columns,
+            MatrixOrder::Columns => MatrixOrder::Rows,
         }
     }
 }
@@ -50,61 +50,40 @@ fn strided(elements: usize, len: usize, step: usize) -> Result<()> {
     })
 }
 
-impl<'a, T: Element> Vector<'a, T> {
-    /// All elements of a slice.
-    pub fn new(data: Slice<'a, T>) -> Self {
-        Self { len: data.len(), data, step: 1 }
-    }
+macro_rules! vector_functions {
+    ($vector:ident, $slice:ident) => {
+        impl<'a, T: Element> $vector<'a, T> {
+            /// All elements of a slice.
+            pub fn new(data: $slice<'a, T>) -> Self {
+                Self { len: data.len(), data, step: 1 }
+            }
 
-    /// Every `step`-th element of a slice, `len` of them.
-    #[track_caller]
-    pub fn strided(data: Slice<'a, T>, len: usize, step: usize) -> Result<Self> {
-        strided(data.len(), len, step)?;
-        Ok(Self { data, len, step })
-    }
+            /// Every `step`-th element of a slice, `len` of them.
+            #[track_caller]
+            pub fn strided(data: $slice<'a, T>, len: usize, step: usize) -> Result<Self> {
+                strided(data.len(), len, step)?;
+                Ok(Self { data, len, step })
+            }
 
-    pub fn len(&self) -> usize {
-        self.len
-    }
+            pub fn len(&self) -> usize {
+                self.len
+            }
 
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
+            pub fn is_empty(&self) -> bool {
+                self.len == 0
+            }
+        }
+
+        impl<'a, T: Element> From<$slice<'a, T>> for $vector<'a, T> {
+            fn from(data: $slice<'a, T>) -> Self {
+                Self::new(data)
+            }
+        }
+    };
 }
 
-impl<'a, T: Element> VectorMut<'a, T> {
-    /// All elements of a slice.
-    pub fn new(data: SliceMut<'a, T>) -> Self {
-        Self { len: data.len(), data, step: 1 }
-    }
-
-    /// Every `step`-th element of a slice, `len` of them.
-    #[track_caller]
-    pub fn strided(data: SliceMut<'a, T>, len: usize, step: usize) -> Result<Self> {
-        strided(data.len(), len, step)?;
-        Ok(Self { data, len, step })
-    }
-
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-}
-
-impl<'a, T: Element> From<Slice<'a, T>> for Vector<'a, T> {
-    fn from(data: Slice<'a, T>) -> Self {
-        Self::new(data)
-    }
-}
-
-impl<'a, T: Element> From<SliceMut<'a, T>> for VectorMut<'a, T> {
-    fn from(data: SliceMut<'a, T>) -> Self {
-        Self::new(data)
-    }
-}
+vector_functions!(Vector, Slice);
+vector_functions!(VectorMut, SliceMut);
 
 /// What both kinds of matrix say about their memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,19 +92,19 @@ pub(crate) struct MatrixShape {
     pub columns: usize,
     /// From one row (or column) to the next.
     pub step: usize,
-    pub order: Order,
+    pub order: MatrixOrder,
 }
 
 impl MatrixShape {
-    fn dense(rows: usize, columns: usize, order: Order) -> Self {
-        let inner = if order == Order::Rows { columns } else { rows };
+    fn dense(rows: usize, columns: usize, order: MatrixOrder) -> Self {
+        let inner = if order == MatrixOrder::Rows { columns } else { rows };
         Self { rows, columns, step: inner.max(1), order }
     }
 
     #[track_caller]
     fn check(self, elements: usize) -> Result<Self> {
         let MatrixShape { rows, columns, step, order } = self;
-        let (outer, inner) = if order == Order::Rows { (rows, columns) } else { (columns, rows) };
+        let (outer, inner) = if order == MatrixOrder::Rows { (rows, columns) } else { (columns, rows) };
         let needed = outer.saturating_sub(1).checked_mul(step).and_then(|n| n.checked_add(inner));
         ensure("matrix", step >= inner.max(1), || {
             format!("{order:?} of {inner} elements cannot be {step} elements apart")
@@ -160,14 +139,14 @@ impl<'a, T: Element> Matrix<'a, T> {
     /// Row after row.
     #[track_caller]
     pub fn rows(data: Slice<'a, T>, rows: usize, columns: usize) -> Result<Self> {
-        let shape = MatrixShape::dense(rows, columns, Order::Rows).check(data.len())?;
+        let shape = MatrixShape::dense(rows, columns, MatrixOrder::Rows).check(data.len())?;
         Ok(Self { data, shape, is_conjugate: false })
     }
 
     /// Column after column.
     #[track_caller]
     pub fn columns(data: Slice<'a, T>, rows: usize, columns: usize) -> Result<Self> {
-        let shape = MatrixShape::dense(rows, columns, Order::Columns).check(data.len())?;
+        let shape = MatrixShape::dense(rows, columns, MatrixOrder::Columns).check(data.len())?;
         Ok(Self { data, shape, is_conjugate: false })
     }
 
@@ -203,14 +182,14 @@ impl<'a, T: Element> MatrixMut<'a, T> {
     /// Row after row.
     #[track_caller]
     pub fn rows(data: SliceMut<'a, T>, rows: usize, columns: usize) -> Result<Self> {
-        let shape = MatrixShape::dense(rows, columns, Order::Rows).check(data.len())?;
+        let shape = MatrixShape::dense(rows, columns, MatrixOrder::Rows).check(data.len())?;
         Ok(Self { data, shape })
     }
 
     /// Column after column.
     #[track_caller]
     pub fn columns(data: SliceMut<'a, T>, rows: usize, columns: usize) -> Result<Self> {
-        let shape = MatrixShape::dense(rows, columns, Order::Columns).check(data.len())?;
+        let shape = MatrixShape::dense(rows, columns, MatrixOrder::Columns).check(data.len())?;
         Ok(Self { data, shape })
     }
 
@@ -256,7 +235,7 @@ impl MatrixShape {
     /// Elements from the first to the last.
     pub(crate) fn span(self) -> usize {
         let (outer, inner) =
-            if self.order == Order::Rows { (self.rows, self.columns) } else { (self.columns, self.rows) };
+            if self.order == MatrixOrder::Rows { (self.rows, self.columns) } else { (self.columns, self.rows) };
         outer.saturating_sub(1) * self.step + inner
     }
 

@@ -11,7 +11,7 @@ use std::fmt;
 
 use half::{bf16, f16};
 
-use crate::blas_library::{Gemm, Library, Matrix};
+use crate::blas_library::{BlasLibrary, Gemm, GemmOperand};
 use crate::buffer::{Buffer, Element, Slice, SliceMut};
 use crate::error::{Error, Result};
 use crate::launcher::Launcher;
@@ -136,7 +136,7 @@ impl GemmShape {
 
 /// How a product meets what is there: C = scale * A B + keep * C, C's rows `row_step` elements apart.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Finish {
+pub struct Accumulate {
     /// What the product is multiplied by.
     pub scale: f32,
     /// What the old C is multiplied by; with 0 it is not read.
@@ -147,7 +147,7 @@ pub struct Finish {
 
 /// A vendor's BLAS library, bound to one queue.
 pub struct Blas {
-    calls: Library,
+    calls: BlasLibrary,
     handle: raw::Blas,
     queue: QueueId,
     workspace: Buffer<u8>,
@@ -166,7 +166,7 @@ impl Blas {
         let mut reasons = Vec::new();
         let mut opened = None;
         for numbers in device.vendor().blas_libraries() {
-            match Library::open(device.vendor(), *numbers) {
+            match BlasLibrary::open(device.vendor(), *numbers) {
                 Ok(calls) => {
                     opened = Some(calls);
                     break;
@@ -199,7 +199,7 @@ impl Blas {
     }
 
     fn bind(&self, queue: &Queue) -> Result<()> {
-        let Library { numbers, set_stream, set_pointer_mode, set_workspace, .. } = &self.calls;
+        let BlasLibrary { numbers, set_stream, set_pointer_mode, set_workspace, .. } = &self.calls;
         // SAFETY: a handle made above and the stream of the queue that makes this.
         let status = queue.bind(|stream| unsafe { set_stream(self.handle, stream) })?;
         self.calls.check(numbers.set_stream, status)?;
@@ -240,7 +240,7 @@ impl Blas {
         b: Slice<'_, F>,
         c: SliceMut<'_, P>,
     ) -> Result<()> {
-        self.multiply_into(launcher, shape, a, b, c, Finish { scale: 1.0, keep: 0.0, row_step: shape.n })
+        self.multiply_into(launcher, shape, a, b, c, Accumulate { scale: 1.0, keep: 0.0, row_step: shape.n })
     }
 
     /// Enqueue C = scale * A B + keep * C, for floats.
@@ -252,7 +252,7 @@ impl Blas {
         a: Slice<'_, F>,
         b: Slice<'_, F>,
         c: SliceMut<'_, P>,
-        finish: Finish,
+        finish: Accumulate,
     ) -> Result<()> {
         let kinds = ProductTypes::new(F::NUMBER, P::NUMBER);
         if !self.can(kinds) {
@@ -276,7 +276,7 @@ impl Blas {
         a: Slice<'_, F>,
         b: Slice<'_, F>,
         c: SliceMut<'_, P>,
-        finish: Finish,
+        finish: Accumulate,
     ) -> Result<()> {
         if launcher.queue_id() != self.queue {
             let (owner, user) = (self.queue.0, launcher.queue_id().0);
@@ -313,10 +313,10 @@ impl Blas {
                 n: m,
                 k,
                 alpha: one,
-                a: Matrix { at: b.address(), kind: factor, ld: ld_b, stride: shape.stride_b as i64 },
-                b: Matrix { at: a.address(), kind: factor, ld: ld_a, stride: shape.stride_a as i64 },
+                a: GemmOperand { at: b.address(), kind: factor, ld: ld_b, stride: shape.stride_b as i64 },
+                b: GemmOperand { at: a.address(), kind: factor, ld: ld_a, stride: shape.stride_a as i64 },
                 beta: zero,
-                c: Matrix { at: c.address(), kind: product, ld: ld_c, stride: shape.stride_c as i64 },
+                c: GemmOperand { at: c.address(), kind: product, ld: ld_c, stride: shape.stride_c as i64 },
                 batch,
                 compute,
             })
@@ -354,7 +354,7 @@ impl Blas {
         fill(&right, part(1))?;
         let (a, b) = (self.probe_slice::<F>(part(0), N * N)?, self.probe_slice::<F>(part(1), N * N)?);
         let c = self.probe_slice::<P>(part(2), N * N)?;
-        let finish = Finish { scale: 1.0, keep: 0.0, row_step: N };
+        let finish = Accumulate { scale: 1.0, keep: 0.0, row_step: N };
         self.enqueue(&queue.launcher(), GemmShape::rows(N, N, N), a.as_slice(), b.as_slice(), c, finish)?;
         let got = queue.read(self.probe_slice::<P>(part(2), N * N)?.as_slice())?;
         for (i, got) in got.iter().enumerate() {

@@ -13,7 +13,7 @@ use crate::vendor::{BlasNumbers, Vendor, text};
 
 /// One operand as the libraries see it, column-major.
 #[derive(Clone, Copy)]
-pub struct Matrix {
+pub struct GemmOperand {
     pub at: Address,
     pub kind: c_int,
     pub ld: c_int,
@@ -29,10 +29,10 @@ pub struct Gemm {
     pub n: c_int,
     pub k: c_int,
     pub alpha: *const c_void,
-    pub a: Matrix,
-    pub b: Matrix,
+    pub a: GemmOperand,
+    pub b: GemmOperand,
     pub beta: *const c_void,
-    pub c: Matrix,
+    pub c: GemmOperand,
     pub batch: c_int,
     pub compute: c_int,
 }
@@ -60,7 +60,7 @@ enum GemmCall {
     Common(CommonGemm),
 }
 
-pub struct Library {
+pub struct BlasLibrary {
     pub numbers: BlasNumbers,
     pub path: String,
     pub create: unsafe extern "C" fn(*mut raw::Blas) -> c_int,
@@ -72,7 +72,7 @@ pub struct Library {
     status_text: Option<unsafe extern "C" fn(c_int) -> *const c_char>,
 }
 
-impl Library {
+impl BlasLibrary {
     pub fn open(vendor: Vendor, numbers: BlasNumbers) -> Result<Self> {
         let (library, path) = open_first(vendor, numbers.name, &vendor.candidates(numbers.sonames))?;
         macro_rules! symbol {

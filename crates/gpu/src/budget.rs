@@ -22,7 +22,7 @@ pub struct Budget {
     /// System memory the GPU may map (amdgpu on Linux).
     pub gtt: Option<Gtt>,
     /// What the system has left, which bounds integrated GPUs.
-    pub host: HostMemory,
+    pub host: SystemMemory,
 }
 
 /// What limits an allocation.
@@ -49,7 +49,7 @@ pub struct Gtt {
 
 /// System memory that is left, where it can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct HostMemory {
+pub struct SystemMemory {
     /// `MemAvailable` of `/proc/meminfo`.
     pub available_bytes: Option<usize>,
     /// What the tightest cgroup around this process still allows.
@@ -62,11 +62,11 @@ impl Budget {
     pub fn read(device: &Device) -> Result<Self> {
         let properties = device.properties();
         let memory = device.memory()?;
-        Ok(Self::decide(properties.is_integrated, memory, Gtt::read(&properties.pci), HostMemory::read()))
+        Ok(Self::decide(properties.is_integrated, memory, Gtt::read(&properties.pci), SystemMemory::read()))
     }
 
     /// The smallest of what bounds this kind of device.
-    pub fn decide(is_integrated: bool, device: Memory, gtt: Option<Gtt>, host: HostMemory) -> Self {
+    pub fn decide(is_integrated: bool, device: Memory, gtt: Option<Gtt>, host: SystemMemory) -> Self {
         let mut least = (device.free_bytes, Bound::DeviceFree);
         if is_integrated {
             // The driver's "free" may count only the carve-out, or memory the machine does not have free.
@@ -92,7 +92,7 @@ impl Gtt {
     }
 }
 
-impl HostMemory {
+impl SystemMemory {
     /// Reads `/proc` and the cgroups now.
     pub fn read() -> Self {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_discrete_card_is_bounded_by_its_own_memory() {
-        let host = HostMemory { available_bytes: Some(GIB), cgroup_left_bytes: Some(GIB) };
+        let host = SystemMemory { available_bytes: Some(GIB), cgroup_left_bytes: Some(GIB) };
         let budget = Budget::decide(false, device(20), None, host);
         assert_eq!((budget.usable_bytes, budget.bound), (20 * GIB, Bound::DeviceFree));
     }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn an_integrated_one_by_whatever_is_least() {
         let gtt = Some(Gtt { total_bytes: 32 * GIB, used_bytes: 2 * GIB });
-        let host = |available, cgroup| HostMemory { available_bytes: available, cgroup_left_bytes: cgroup };
+        let host = |available, cgroup| SystemMemory { available_bytes: available, cgroup_left_bytes: cgroup };
         let decide = |host| {
             let budget = Budget::decide(true, device(1), gtt, host);
             (budget.usable_bytes / GIB, budget.bound)

@@ -17,7 +17,7 @@ use crate::counters::{self, Meter};
 use crate::error::{Error, Result};
 use crate::queue::QueueId;
 use crate::raw::Address;
-use crate::shared::{Block, Shared};
+use crate::shared::{Block, QueueShared};
 use crate::vendor::STATUS_OUT_OF_MEMORY;
 
 /// A plain number that means the same on both sides of the bus.
@@ -47,14 +47,14 @@ elements! {
 
 /// One allocation of device memory, freed when the last range in it is gone.
 pub(crate) struct Allocation {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<QueueShared>,
     pub address: Address,
     pub bytes: usize,
 }
 
 impl Allocation {
     #[track_caller]
-    pub fn new(shared: &Arc<Shared>, bytes: usize) -> Result<Self> {
+    pub fn new(shared: &Arc<QueueShared>, bytes: usize) -> Result<Self> {
         let driver = shared.ready_outside_capture("an allocation")?;
         let mut address: Address = 0;
         // SAFETY: a valid out pointer. Zero bytes would give a null pointer: ask for one at least.
@@ -146,10 +146,35 @@ fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)>
 fn recast<U: Element>(address: Address, bytes: usize) -> Result<usize> {
     // C++ aligns every element to its size, pairs of floats included.
     if !(address as usize).is_multiple_of(size_of::<U>()) || !bytes.is_multiple_of(size_of::<U>()) {
-        let why = format!("{bytes} bytes at {address:#x} are no whole, aligned number of `{}`", U::C_NAME);
+        let why = format!("{bytes} bytes at {address:#x} are not a whole, aligned number of `{}`", U::C_NAME);
         return Err(Error::bounds("cast", why));
     }
     Ok(bytes / size_of::<U>())
+}
+
+/// What a buffer and its slices say about themselves.
+macro_rules! size_functions {
+    () => {
+        /// In elements.
+        pub fn len(&self) -> usize {
+            self.len
+        }
+
+        /// Whether it has no elements.
+        pub fn is_empty(&self) -> bool {
+            self.len == 0
+        }
+
+        /// In bytes.
+        pub fn bytes(&self) -> usize {
+            self.len * size_of::<T>()
+        }
+
+        /// The queue whose work may use it.
+        pub fn queue_id(&self) -> QueueId {
+            self.allocation.shared.id
+        }
+    };
 }
 
 impl<T: Element> Buffer<T> {
@@ -157,25 +182,7 @@ impl<T: Element> Buffer<T> {
         Self { allocation: Arc::new(allocation), start: 0, len, element: PhantomData }
     }
 
-    /// In elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// In bytes.
-    pub fn bytes(&self) -> usize {
-        self.len * size_of::<T>()
-    }
-
-    /// The queue whose work may use it.
-    pub fn queue_id(&self) -> QueueId {
-        self.allocation.shared.id
-    }
+    size_functions!();
 
     /// The whole buffer, to read.
     pub fn all(&self) -> Slice<'_, T> {
@@ -201,25 +208,7 @@ impl<T: Element> Buffer<T> {
 }
 
 impl<'a, T: Element> Slice<'a, T> {
-    /// In elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// In bytes.
-    pub fn bytes(&self) -> usize {
-        self.len * size_of::<T>()
-    }
-
-    /// The queue whose work may use it.
-    pub fn queue_id(&self) -> QueueId {
-        self.allocation.shared.id
-    }
+    size_functions!();
 
     /// A part of it; a range in elements.
     #[track_caller]
@@ -274,25 +263,7 @@ impl<'a> SliceMut<'a, u8> {
 }
 
 impl<'a, T: Element> SliceMut<'a, T> {
-    /// In elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// In bytes.
-    pub fn bytes(&self) -> usize {
-        self.len * size_of::<T>()
-    }
-
-    /// The queue whose work may use it.
-    pub fn queue_id(&self) -> QueueId {
-        self.allocation.shared.id
-    }
+    size_functions!();
 
     /// The same memory, to read.
     pub fn as_slice(&self) -> Slice<'_, T> {

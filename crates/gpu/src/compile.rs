@@ -207,7 +207,7 @@ impl Program {
         let header_texts = c_texts(&mut self.headers.iter().map(|(_, text)| text.as_str()))?;
         let options = c_texts(&mut self.options(target, spelling).iter().map(String::as_str))?;
 
-        let mut program = Guard { rtc, program: raw::Program::NULL };
+        let mut program = ProgramGuard { rtc, program: raw::Program::NULL };
         let (names, texts) = (pointers(&header_names), pointers(&header_texts));
         // SAFETY: every pointer is to a NUL-terminated string that outlives the call; the counts are the
         // arrays' lengths.
@@ -304,12 +304,12 @@ pub fn build(
 }
 
 /// Destroys the compiler's program on every way out.
-struct Guard<'a> {
+struct ProgramGuard<'a> {
     rtc: &'a Rtc,
     program: raw::Program,
 }
 
-impl Guard<'_> {
+impl ProgramGuard<'_> {
     fn log(&self) -> String {
         let mut bytes = 0usize;
         // SAFETY: a live program and a valid out pointer.
@@ -325,7 +325,7 @@ impl Guard<'_> {
     }
 }
 
-impl Drop for Guard<'_> {
+impl Drop for ProgramGuard<'_> {
     fn drop(&mut self) {
         if self.program != raw::Program::NULL {
             // SAFETY: made by `program_create`, destroyed once.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::raw;
-use crate::shared::Shared;
+use crate::shared::QueueShared;
 use crate::vendor::STATUS_NOT_READY;
 
 /// An event that only orders.
@@ -41,7 +41,7 @@ impl EventKind for Timed {}
 
 /// A point in a queue's work.
 pub struct Event<K: EventKind = Untimed> {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
     raw: raw::Event,
     kind: PhantomData<K>,
 }
@@ -49,7 +49,7 @@ pub struct Event<K: EventKind = Untimed> {
 impl<K: EventKind> Event<K> {
     /// Recorded at the end of what the queue has been given so far.
     #[track_caller]
-    pub(crate) fn record(shared: &Arc<Shared>) -> Result<Self> {
+    pub(crate) fn record(shared: &Arc<QueueShared>) -> Result<Self> {
         let driver = shared.ready_outside_capture("an event")?;
         let raw = shared.take_event(K::TIMING)?;
         let event = Event { shared: shared.clone(), raw, kind: PhantomData };

@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::driver::open_first;
 use crate::error::{Error, Result};
 use crate::queue::{Queue, QueueId};
-use crate::shared::Shared;
+use crate::shared::QueueShared;
 use crate::vendor::Vendor;
 
 pub use crate::raw::Address;
@@ -22,7 +22,7 @@ pub use crate::raw::Address;
 /// A queue as a vendor's library sees it.
 #[derive(Clone)]
 pub struct Binding {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
 }
 
 impl Binding {

@@ -13,12 +13,12 @@ use crate::error::{Error, Result};
 use crate::launcher::{Launcher, Tape};
 use crate::queue::Core;
 use crate::raw;
-use crate::shared::Shared;
+use crate::shared::QueueShared;
 use crate::vendor::CAPTURE_THREAD_LOCAL;
 
 /// A captured sequence of launches and copies that one call repeats.
 pub struct Graph {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
     exec: raw::GraphExec,
     n_nodes: usize,
     /// Held, never read: see the top of this file.
@@ -27,7 +27,7 @@ pub struct Graph {
 
 /// Ends the capture on every way out, a panic in the caller's closure included.
 struct Recording<'a> {
-    shared: &'a Shared,
+    shared: &'a QueueShared,
     is_open: bool,
 }
 
@@ -52,7 +52,7 @@ impl Drop for Recording<'_> {
     }
 }
 
-fn destroy(shared: &Shared, graph: raw::Graph) {
+fn destroy(shared: &QueueShared, graph: raw::Graph) {
     if graph != raw::Graph::NULL {
         // SAFETY: made by `capture_end`, destroyed once; executables made from it stand on their own.
         let _ = unsafe { shared.driver().graph_destroy(graph) };
@@ -87,7 +87,7 @@ impl Graph {
     }
 
     #[track_caller]
-    fn instantiate(shared: &Arc<Shared>, graph: raw::Graph, tape: Tape) -> Result<Self> {
+    fn instantiate(shared: &Arc<QueueShared>, graph: raw::Graph, tape: Tape) -> Result<Self> {
         let driver = shared.ready()?;
         let mut n_nodes = 0usize;
         // SAFETY: a live graph; a null array asks for the count alone.

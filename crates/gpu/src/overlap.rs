@@ -18,7 +18,7 @@ const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
 
 /// `CUlaunchAttribute`: an id, padding to 8 bytes, and a value of 64 bytes.
 #[repr(C)]
-pub struct Attribute {
+pub struct LaunchAttribute {
     id: c_int,
     padding: c_int,
     value: [c_int; 16],
@@ -31,11 +31,11 @@ pub struct LaunchConfig {
     block: [c_uint; 3],
     shared_bytes: c_uint,
     stream: Stream,
-    attributes: *const Attribute,
+    attributes: *const LaunchAttribute,
     n_attributes: c_uint,
 }
 
-const _: () = assert!(size_of::<Attribute>() == 72 && size_of::<LaunchConfig>() == 56);
+const _: () = assert!(size_of::<LaunchAttribute>() == 72 && size_of::<LaunchConfig>() == 56);
 
 /// The shape of a launch as both APIs take it.
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ pub fn is_possible(device: &Device) -> bool {
 pub unsafe fn launch(call: LaunchEx, function: Function, shape: LaunchShape, arguments: *mut *mut c_void) -> c_int {
     let mut value = [0; 16];
     value[0] = 1;
-    let attribute = Attribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, padding: 0, value };
+    let attribute = LaunchAttribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, padding: 0, value };
     let LaunchShape { grid, block, shared_bytes, stream } = shape;
     let config = LaunchConfig { grid, block, shared_bytes, stream, attributes: &attribute, n_attributes: 1 };
     // SAFETY: the structs have the layout of NVIDIA's header (sizes asserted above, fields compared in

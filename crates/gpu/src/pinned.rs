@@ -13,12 +13,12 @@ use std::sync::Arc;
 use crate::buffer::Element;
 use crate::error::{Error, Result};
 use crate::event::{Event, Untimed};
-use crate::shared::{Block, Shared};
+use crate::shared::{Block, QueueShared};
 use crate::vendor::HOST_ALLOC_PORTABLE;
 
 /// Host memory the device can copy from and to at full speed.
 pub struct Pinned<T: Element> {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
     at: *mut T,
     len: usize,
     element: PhantomData<T>,
@@ -31,7 +31,7 @@ unsafe impl<T: Element> Sync for Pinned<T> {}
 
 impl<T: Element> Pinned<T> {
     #[track_caller]
-    pub(crate) fn new(shared: &Arc<Shared>, len: usize) -> Result<Self> {
+    pub(crate) fn new(shared: &Arc<QueueShared>, len: usize) -> Result<Self> {
         let driver = shared.ready_outside_capture("an allocation")?;
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| Error::bounds("pinned", "too many elements"))?;
         let mut at: *mut c_void = std::ptr::null_mut();
@@ -42,7 +42,7 @@ impl<T: Element> Pinned<T> {
         Ok(Self { shared: shared.clone(), at: at.cast(), len, element: PhantomData })
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<QueueShared> {
         &self.shared
     }
 

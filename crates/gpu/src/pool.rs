@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use crate::buffer::{Allocation, Buffer, Element};
 use crate::error::{Error, Result};
-use crate::shared::Shared;
+use crate::shared::QueueShared;
 
 /// Every carved buffer starts on this many bytes: wide enough for any vector load and for a cache line.
 pub const ALIGNMENT: usize = 256;
 
 /// One allocation that many buffers are cut from.
-pub struct Pool {
+pub struct MemoryPool {
     allocation: Arc<Allocation>,
     used: usize,
 }
 
-impl Pool {
+impl MemoryPool {
     /// Bytes that carving `len` elements takes, rounding included: what a plan adds up.
     pub const fn room_for<T: Element>(len: usize) -> Option<usize> {
         match len.checked_mul(size_of::<T>()) {
@@ -28,7 +28,7 @@ impl Pool {
     }
 
     #[track_caller]
-    pub(crate) fn new(shared: &Arc<Shared>, bytes: usize) -> Result<Self> {
+    pub(crate) fn new(shared: &Arc<QueueShared>, bytes: usize) -> Result<Self> {
         Ok(Self { allocation: Arc::new(Allocation::new(shared, bytes)?), used: 0 })
     }
 

@@ -21,9 +21,9 @@ use crate::event::{Event, EventKind, Timed, Untimed};
 use crate::graph::Graph;
 use crate::launcher::{Launcher, Work};
 use crate::pinned::{Pending, Pinned};
-use crate::pool::Pool;
+use crate::pool::MemoryPool;
 use crate::ranges::Ranges;
-use crate::shared::{Leak, Shared};
+use crate::shared::{Leak, QueueShared};
 
 /// Which queue: unique in the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -54,7 +54,7 @@ pub struct Queue {
 
 /// What a queue and its launchers share. The `RefCell` is what makes a queue stay on one thread at a time.
 pub(crate) struct Core {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<QueueShared>,
     pub hooks: RefCell<Hooks>,
 }
 
@@ -90,7 +90,7 @@ impl Queue {
     /// A new stream on the device.
     #[track_caller]
     pub fn new(device: &Device) -> Result<Self> {
-        Ok(Self { core: Core { shared: Arc::new(Shared::new(device)?), hooks: RefCell::default() } })
+        Ok(Self { core: Core { shared: Arc::new(QueueShared::new(device)?), hooks: RefCell::default() } })
     }
 
     /// Unique in the process.
@@ -168,8 +168,8 @@ impl Queue {
 
     /// One allocation to carve.
     #[track_caller]
-    pub fn pool(&self, bytes: usize) -> Result<Pool> {
-        Pool::new(&self.core.shared, bytes)
+    pub fn pool(&self, bytes: usize) -> Result<MemoryPool> {
+        MemoryPool::new(&self.core.shared, bytes)
     }
 
     /// Page-locked host memory, zeroed.
@@ -306,7 +306,7 @@ impl Queue {
         Blas::new(self, workspace, wanted)
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<QueueShared> {
         &self.core.shared
     }
 

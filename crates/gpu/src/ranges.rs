@@ -90,12 +90,12 @@ mod injection {
     const RANGE_POP: usize = 11;
     const TABLE_CALLBACKS: u32 = 1;
 
-    type Slot = AtomicPtr<c_void>;
+    type FunctionSlot = AtomicPtr<c_void>;
 
     /// A module's functions, and the addresses of their places, which is what a tool is given (null at both ends).
-    struct Module {
-        slots: Vec<Slot>,
-        places: Vec<AtomicPtr<Slot>>,
+    struct ToolModule {
+        slots: Vec<FunctionSlot>,
+        places: Vec<AtomicPtr<FunctionSlot>>,
     }
 
     #[repr(C)]
@@ -106,16 +106,16 @@ mod injection {
 
     static CALLBACKS: Callbacks = Callbacks { struct_size: size_of::<Callbacks>(), get_module };
 
-    fn modules() -> &'static [Module] {
-        static MODULES: OnceLock<Vec<Module>> = OnceLock::new();
+    fn modules() -> &'static [ToolModule] {
+        static MODULES: OnceLock<Vec<ToolModule>> = OnceLock::new();
         MODULES.get_or_init(|| {
             N_FUNCTIONS
                 .iter()
                 .map(|&n| {
-                    let slots: Vec<Slot> = (0..n).map(|_| Slot::new(null_mut())).collect();
+                    let slots: Vec<FunctionSlot> = (0..n).map(|_| FunctionSlot::new(null_mut())).collect();
                     let place = |i: usize| if i == 0 || i >= n { null_mut() } else { (&raw const slots[i]).cast_mut() };
                     let places = (0..=n).map(|i| AtomicPtr::new(place(i))).collect();
-                    Module { slots, places }
+                    ToolModule { slots, places }
                 })
                 .collect()
         })

@@ -22,7 +22,7 @@ const SPIN: Duration = Duration::from_millis(10);
 const NAP: Duration = Duration::from_micros(50);
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
-pub(crate) struct Shared {
+pub(crate) struct QueueShared {
     pub id: QueueId,
     pub device: Device,
     pub stream: raw::Stream,
@@ -67,7 +67,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl QueueShared {
     #[track_caller]
     pub fn new(device: &Device) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -255,7 +255,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for QueueShared {
     fn drop(&mut self) {
         if self.wait_so_far("the last work of a queue").is_err() {
             // Destroying the stream or its events would wait for the device; the process may still exit.

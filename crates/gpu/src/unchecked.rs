@@ -21,22 +21,22 @@ use crate::event::{Event, Untimed};
 use crate::module::{Function, Grid, Module, Resources};
 use crate::pinned::Pinned;
 use crate::raw::{self, Address};
-use crate::shared::{Block, Shared};
+use crate::shared::{Block, QueueShared};
 use crate::vendor::CUDA_SHARED_DEFAULT;
 
-pub use crate::unchecked_blas::{Blas, Matrix, Number, Product};
+pub use crate::unchecked_blas::{BatchedProduct, Blas, Matrix, Number};
 
 /// A non-blocking stream. Any thread may use it; what one thread enqueues keeps its order.
 #[derive(Clone)]
 pub struct Stream {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
 }
 
 impl Stream {
     /// A new stream on the device.
     #[track_caller]
     pub fn new(device: &Device) -> Result<Self> {
-        Ok(Self { shared: Arc::new(Shared::new(device)?) })
+        Ok(Self { shared: Arc::new(QueueShared::new(device)?) })
     }
 
     /// The device it runs on.
@@ -159,7 +159,7 @@ impl Stream {
         self.shared.keep_late(error);
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<QueueShared> {
         &self.shared
     }
 }

@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use crate::blas_library::{Gemm, Library, Matrix as LibraryMatrix};
+use crate::blas_library::{BlasLibrary, Gemm, GemmOperand as LibraryMatrix};
 use crate::error::{Error, Result};
 use crate::raw;
 use crate::unchecked::Stream;
@@ -36,7 +36,7 @@ pub struct Matrix {
 
 /// C [m, n] = alpha A [m, k] B [k, n] + beta C, `batch` times.
 #[derive(Clone, Copy, Debug)]
-pub struct Product {
+pub struct BatchedProduct {
     /// The type of A, B and C.
     pub number: Number,
     /// Rows of A and C.
@@ -61,7 +61,7 @@ pub struct Product {
 
 /// A BLAS handle bound to one stream.
 pub struct Blas {
-    calls: Library,
+    calls: BlasLibrary,
     handle: Mutex<raw::Blas>,
     stream: Stream,
 }
@@ -73,7 +73,7 @@ impl Blas {
         let device = stream.device();
         let mut reasons = Vec::new();
         for numbers in device.vendor().blas_libraries() {
-            match Library::open(device.vendor(), *numbers) {
+            match BlasLibrary::open(device.vendor(), *numbers) {
                 Ok(calls) => return Self::bind(calls, stream),
                 Err(error) => reasons.push(error.to_string()),
             }
@@ -81,7 +81,7 @@ impl Blas {
         Err(Error::NoBlas { device: device.label().to_owned(), why: reasons.join("; ") })
     }
 
-    fn bind(calls: Library, stream: &Stream) -> Result<Self> {
+    fn bind(calls: BlasLibrary, stream: &Stream) -> Result<Self> {
         stream.shared().ready()?;
         let mut handle = raw::Blas::NULL;
         // SAFETY: a valid out pointer; `ready` made the stream's device the thread's current one.
@@ -106,8 +106,8 @@ impl Blas {
     /// # Safety
     /// Every matrix of the batch lies in memory that is alive and that work on the stream may use.
     #[track_caller]
-    pub unsafe fn multiply(&self, product: Product) -> Result<()> {
-        let Product { number, m, n, k, batch, alpha, beta, a, b, c } = product;
+    pub unsafe fn multiply(&self, product: BatchedProduct) -> Result<()> {
+        let BatchedProduct { number, m, n, k, batch, alpha, beta, a, b, c } = product;
         self.stream.shared().ready()?;
         let numbers = &self.calls.numbers;
         let (kind, compute) = match number {

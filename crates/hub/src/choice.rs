@@ -8,13 +8,13 @@ use std::fmt;
 
 /// Memory that a model may fill.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Memory {
+pub struct MemoryBudget {
     pub n_bytes: u64,
     /// Whose memory it is, for sentences: `this machine`, `NVIDIA H200`.
     pub of: String,
 }
 
-impl Memory {
+impl MemoryBudget {
     /// That of the best GPU, else what is available of main memory. Asks drivers, which takes a moment.
     pub fn here() -> Option<Self> {
         rocinante::model_memory().map(|(n_bytes, of)| Self { n_bytes, of })
@@ -83,7 +83,7 @@ fn quantization_of(name: &str) -> Option<String> {
 
 /// One model among a repository's files: one file, or all parts of one that was split.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Candidate {
+pub struct FileCandidate {
     /// In order; the first is the one that is opened.
     pub files: Vec<String>,
     /// Of all of them, where the hub tells it.
@@ -92,7 +92,7 @@ pub struct Candidate {
     pub is_whole: bool,
 }
 
-impl Candidate {
+impl FileCandidate {
     pub fn first(&self) -> &str {
         &self.files[0]
     }
@@ -104,20 +104,20 @@ impl Candidate {
 
 /// What was chosen, and a sentence on why.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
-    pub candidate: Candidate,
+pub struct ChosenFile {
+    pub candidate: FileCandidate,
     pub why: Option<String>,
 }
 
 /// The models among files with their sizes, by name.
-pub fn candidates(files: &[(String, Option<u64>)]) -> Vec<Candidate> {
+pub fn candidates(files: &[(String, Option<u64>)]) -> Vec<FileCandidate> {
     let is_model = |name: &str| {
         let name = name.to_lowercase();
         name.ends_with(".gguf") && !name.contains("mmproj") && !name.contains("imatrix")
     };
     let mut files: Vec<&(String, Option<u64>)> = files.iter().filter(|(name, _)| is_model(name)).collect();
     files.sort();
-    let mut found: Vec<Candidate> = Vec::new();
+    let mut found: Vec<FileCandidate> = Vec::new();
     let mut last_stem = None;
     for (name, n_bytes) in files {
         let part = part_of(name);
@@ -130,7 +130,7 @@ pub fn candidates(files: &[(String, Option<u64>)]) -> Vec<Candidate> {
             }
             None => {
                 let is_whole = part.is_none_or(|(_, n, n_parts)| n == 1 && n_parts == 1);
-                found.push(Candidate { files: vec![name.clone()], n_bytes: *n_bytes, is_whole });
+                found.push(FileCandidate { files: vec![name.clone()], n_bytes: *n_bytes, is_whole });
             }
         }
         last_stem = stem;
@@ -150,21 +150,21 @@ pub fn choose(
     files: &[(String, Option<u64>)],
     wanted: Option<&str>,
     billions: Option<f64>,
-    memory: Option<&Memory>,
-) -> Result<Choice> {
+    memory: Option<&MemoryBudget>,
+) -> Result<ChosenFile> {
     let all = candidates(files);
     if all.is_empty() {
         return Err(anyhow!("has no GGUF file"))
             .hint("look for a repository of the same model whose name ends in -GGUF");
     }
     let list = || all.iter().map(|model| format!("\n  {}", model.first())).collect::<String>();
-    let whole: Vec<&Candidate> = all.iter().filter(|model| model.is_whole).collect();
+    let whole: Vec<&FileCandidate> = all.iter().filter(|model| model.is_whole).collect();
     if let Some(wanted) = wanted {
         let exact = all.iter().find(|model| model.files.iter().any(|file| file == wanted));
-        let matching: Vec<&&Candidate> = whole.iter().filter(|model| model.has(wanted)).collect();
+        let matching: Vec<&&FileCandidate> = whole.iter().filter(|model| model.has(wanted)).collect();
         return match (exact, &matching[..]) {
-            (Some(exact), _) => Ok(Choice { candidate: exact.clone(), why: None }),
-            (None, [only]) => Ok(Choice { candidate: (**only).clone(), why: None }),
+            (Some(exact), _) => Ok(ChosenFile { candidate: exact.clone(), why: None }),
+            (None, [only]) => Ok(ChosenFile { candidate: (**only).clone(), why: None }),
             _ => {
                 let mut there: Vec<String> = whole.iter().filter_map(|model| quantization_of(model.first())).collect();
                 there.sort();
@@ -175,10 +175,10 @@ pub fn choose(
         };
     }
     if let [only] = whole[..] {
-        return Ok(Choice { candidate: only.clone(), why: None });
+        return Ok(ChosenFile { candidate: only.clone(), why: None });
     }
     let order = if billions.is_some_and(|billions| billions < SMALL_BILLIONS) { SMALL } else { USUAL };
-    let ranked: Vec<(&str, &Candidate)> =
+    let ranked: Vec<(&str, &FileCandidate)> =
         order.iter().filter_map(|tag| whole.iter().find(|model| model.has(tag)).map(|model| (*tag, *model))).collect();
     let Some(&(usual, first)) = ranked.first() else {
         return Err(anyhow!("has {} GGUF files, none with a common quantization in its name", all.len()))
@@ -187,25 +187,30 @@ pub fn choose(
     Ok(by_memory(usual, first, &ranked, memory))
 }
 
-fn by_memory(usual: &str, first: &Candidate, ranked: &[(&str, &Candidate)], memory: Option<&Memory>) -> Choice {
+fn by_memory(
+    usual: &str,
+    first: &FileCandidate,
+    ranked: &[(&str, &FileCandidate)],
+    memory: Option<&MemoryBudget>,
+) -> ChosenFile {
     let (Some(memory), Some(n_bytes)) = (memory, first.n_bytes) else {
-        return Choice { candidate: first.clone(), why: Some(format!("{usual}, the usual choice")) };
+        return ChosenFile { candidate: first.clone(), why: Some(format!("{usual}, the usual choice")) };
     };
     let room = format!("{} of memory ({})", human_bytes(memory.n_bytes), memory.of);
     if memory.holds(n_bytes) {
         let why = format!("{usual} ({}), which fits the {room}", human_bytes(n_bytes));
-        return Choice { candidate: first.clone(), why: Some(why) };
+        return ChosenFile { candidate: first.clone(), why: Some(why) };
     }
     let sized = ranked.iter().filter_map(|(tag, model)| Some((*tag, *model, model.n_bytes?)));
     let fitting = sized.clone().find(|(_, _, n_bytes)| memory.holds(*n_bytes));
     let Some((tag, model, size)) = fitting.or_else(|| sized.min_by_key(|(_, _, n_bytes)| *n_bytes)) else {
-        return Choice { candidate: first.clone(), why: Some(format!("{usual}, the usual choice")) };
+        return ChosenFile { candidate: first.clone(), why: Some(format!("{usual}, the usual choice")) };
     };
     let why = match memory.holds(size) {
         true => format!("{tag} ({}): {usual} ({}) does not fit the {room}", human_bytes(size), human_bytes(n_bytes)),
         false => format!("{tag} ({}), the smallest there is: none fits the {room}", human_bytes(size)),
     };
-    Choice { candidate: model.clone(), why: Some(why) }
+    ChosenFile { candidate: model.clone(), why: Some(why) }
 }
 
 /// Whether the file name carries the tag as a word: `Q4_K_M` in `x-Q4_K_M.gguf`, but not in `x-IQ4_K_M.gguf`.
@@ -270,7 +275,7 @@ mod tests {
     fn memory_decides() {
         let names = files(&[("m-Q8_0.gguf", 8 * GB), ("m-Q4_K_M.gguf", 5 * GB), ("m-Q2_K.gguf", 3 * GB)]);
         let check = |n_gb: u64, billions, expected: &str, why: &str| {
-            let memory = Memory { n_bytes: n_gb * GB, of: "card".to_owned() };
+            let memory = MemoryBudget { n_bytes: n_gb * GB, of: "card".to_owned() };
             let choice = choose(&names, None, Some(billions), Some(&memory)).unwrap();
             assert_eq!(choice.candidate.first(), expected);
             assert!(choice.why.as_ref().unwrap().contains(why), "{choice:?}");

@@ -3,7 +3,7 @@
 //! or an error; renaming it to its place is the caller's.
 
 use crate::disk::{self, Leftover};
-use crate::event::{Event, Observer};
+use crate::event::{Observer, PullEvent};
 use crate::http::{Client, Response, host};
 use anyhow::{Context, Result, anyhow, bail};
 use sha2::{Digest, Sha256};
@@ -38,13 +38,13 @@ enum Trouble {
 }
 
 /// The part file with the state that must agree with its bytes.
-struct Part {
+struct PartFile {
     file: File,
     hasher: Sha256,
     n_bytes: u64,
 }
 
-impl Part {
+impl PartFile {
     fn open(path: &Path) -> Result<Self> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = file.with_context(|| format!("cannot write `{}`", path.display()))?;
@@ -72,25 +72,30 @@ impl Part {
 
 impl Download<'_> {
     pub fn fetch(&self, client: &Client, observer: &dyn Observer) -> Result<()> {
-        let mut part = Part::open(self.part)?;
+        let mut part = PartFile::open(self.part)?;
         if let Some(n_bytes) = self.n_bytes {
             disk::check_room(self.part, n_bytes.saturating_sub(part.n_bytes))?;
         }
         let (label, host) = (self.label, host(self.url));
         // The parts of one model are one download.
         if self.before == 0 {
-            observer.on(Event::Begin { label, n_total: self.total.or(self.n_bytes), host: &host, digest: self.sha256 });
+            observer.on(PullEvent::Begin {
+                label,
+                n_total: self.total.or(self.n_bytes),
+                host: &host,
+                digest: self.sha256,
+            });
         }
         self.fetch_and_verify(client, &mut part, observer)?;
         part.file.sync_all().map_err(|error| self.write_error(error, &part))
     }
 
-    fn write_error(&self, error: std::io::Error, part: &Part) -> anyhow::Error {
+    fn write_error(&self, error: std::io::Error, part: &PartFile) -> anyhow::Error {
         let n_needed = self.n_bytes.map(|n_bytes| n_bytes.saturating_sub(part.n_bytes));
         disk::explain(error, self.part, n_needed, Leftover::Resumable)
     }
 
-    fn fetch_and_verify(&self, client: &Client, part: &mut Part, observer: &dyn Observer) -> Result<()> {
+    fn fetch_and_verify(&self, client: &Client, part: &mut PartFile, observer: &dyn Observer) -> Result<()> {
         let is_resumed = part.n_bytes > 0;
         self.fetch_part(client, part, observer)?;
         if is_resumed && self.verify(part).is_err() {
@@ -104,7 +109,7 @@ impl Download<'_> {
         })
     }
 
-    fn fetch_part(&self, client: &Client, part: &mut Part, observer: &dyn Observer) -> Result<()> {
+    fn fetch_part(&self, client: &Client, part: &mut PartFile, observer: &dyn Observer) -> Result<()> {
         let mut n_idle = 0;
         loop {
             if self.n_bytes.is_some_and(|n_bytes| n_bytes == part.n_bytes) {
@@ -120,13 +125,13 @@ impl Download<'_> {
             if n_idle >= MAX_IDLE_ATTEMPTS {
                 return Err(error);
             }
-            observer.on(Event::Note(&format!("{}: {}; going on", self.label, crate::hint::one_line(&error))));
+            observer.on(PullEvent::Note(&format!("{}: {}; going on", self.label, crate::hint::one_line(&error))));
             std::thread::sleep(Duration::from_millis(200 << n_idle));
         }
     }
 
     /// One request. Ok: the server says that this is the whole file.
-    fn attempt(&self, client: &Client, part: &mut Part, observer: &dyn Observer) -> Result<(), Trouble> {
+    fn attempt(&self, client: &Client, part: &mut PartFile, observer: &dyn Observer) -> Result<(), Trouble> {
         let range = format!("bytes={}-", part.n_bytes);
         let mut headers = self.headers.to_vec();
         // A compressed transfer would make ranges meaningless.
@@ -152,7 +157,7 @@ impl Download<'_> {
     }
 
     /// Where the answer's bytes belong, and the size of the whole file if the server told it.
-    fn place(&self, response: &Response, part: &mut Part) -> Result<Option<u64>, Trouble> {
+    fn place(&self, response: &Response, part: &mut PartFile) -> Result<Option<u64>, Trouble> {
         let number = |name: &str| response.headers().get(name)?.to_str().ok()?.parse::<u64>().ok();
         match response.status().as_u16() {
             200 => {
@@ -181,7 +186,7 @@ impl Download<'_> {
         }
     }
 
-    fn verify(&self, part: &Part) -> Result<()> {
+    fn verify(&self, part: &PartFile) -> Result<()> {
         let Some(expected) = self.sha256 else { return Ok(()) };
         let found = hex(&part.hasher.clone().finalize());
         if !found.eq_ignore_ascii_case(expected) {
@@ -193,14 +198,14 @@ impl Download<'_> {
     fn copy(
         &self,
         response: Response,
-        part: &mut Part,
+        part: &mut PartFile,
         total: Option<u64>,
         observer: &dyn Observer,
     ) -> Result<(), Trouble> {
         let mut body = response.into_body().into_with_config().limit(u64::MAX).reader();
         let mut buffer = vec![0; 1 << 16];
         loop {
-            observer.on(Event::Progress { n_done: self.before + part.n_bytes, n_total: self.total.or(total) });
+            observer.on(PullEvent::Progress { n_done: self.before + part.n_bytes, n_total: self.total.or(total) });
             if observer.is_cancelled() {
                 return Err(Trouble::Final(anyhow!("{}: the download was stopped; it can be resumed", self.label)));
             }
@@ -240,5 +245,5 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// SHA-256 of a whole file.
 pub fn sha256_of(path: &Path) -> Result<String> {
-    Ok(hex(&Part::open(path)?.hasher.finalize()))
+    Ok(hex(&PartFile::open(path)?.hasher.finalize()))
 }

@@ -2,7 +2,7 @@
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event<'a> {
+pub enum PullEvent<'a> {
     /// A sentence for people: what was chosen and why, a source that was skipped, a connection that broke.
     Note(&'a str),
     /// A file begins to arrive.
@@ -23,7 +23,7 @@ pub enum Event<'a> {
 
 /// Whoever wants to know.
 pub trait Observer: Sync {
-    fn on(&self, event: Event<'_>);
+    fn on(&self, event: PullEvent<'_>);
 
     /// Asked between pieces of a download: `true` ends it. What has arrived is kept.
     fn is_cancelled(&self) -> bool {
@@ -31,8 +31,8 @@ pub trait Observer: Sync {
     }
 }
 
-impl<F: Fn(Event<'_>) + Sync> Observer for F {
-    fn on(&self, event: Event<'_>) {
+impl<F: Fn(PullEvent<'_>) + Sync> Observer for F {
+    fn on(&self, event: PullEvent<'_>) {
         self(event);
     }
 }
@@ -42,5 +42,5 @@ impl<F: Fn(Event<'_>) + Sync> Observer for F {
 pub struct Silent;
 
 impl Observer for Silent {
-    fn on(&self, _: Event<'_>) {}
+    fn on(&self, _: PullEvent<'_>) {}
 }

@@ -10,15 +10,15 @@ use std::sync::LazyLock;
 /// All names.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Library {
+pub struct ModelLibrary {
     #[serde(rename = "model")]
-    pub models: Vec<Family>,
+    pub models: Vec<NamedFamily>,
 }
 
 /// One name, with its sizes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Family {
+pub struct NamedFamily {
     pub name: String,
     pub about: String,
     /// The tag of the size that the bare name stands for.
@@ -51,13 +51,13 @@ pub struct Exact {
     pub file: String,
     pub sha256: String,
     pub n_bytes: u64,
-    pub sources: Vec<Source>,
+    pub sources: Vec<FileSource>,
 }
 
 /// A place that has a file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Source {
+pub enum FileSource {
     /// A Python package registry: the file is a member of a wheel. In parts, each is the only member `member` of a
     /// package `package`, where `{n}` is the part's number, `{nn}` with two digits and `{n-1}` counted from zero.
     Wheel {
@@ -77,12 +77,12 @@ fn one() -> usize {
     1
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for FileSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Wheel { package, version, .. } => write!(f, "package registry ({package} {version})"),
-            Source::Npm { package, version, .. } => write!(f, "npm registry ({package} {version})"),
-            Source::Hub { repo, .. } => write!(f, "hub ({repo})"),
+            FileSource::Wheel { package, version, .. } => write!(f, "package registry ({package} {version})"),
+            FileSource::Npm { package, version, .. } => write!(f, "npm registry ({package} {version})"),
+            FileSource::Hub { repo, .. } => write!(f, "hub ({repo})"),
         }
     }
 }
@@ -90,14 +90,14 @@ impl fmt::Display for Source {
 /// What a name stands for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Known<'a> {
-    pub family: &'a Family,
+    pub family: &'a NamedFamily,
     /// `None`: the bare name, whose size is still to be chosen.
     pub size: Option<&'a Size>,
     /// As it is written in file names.
     pub quantization: Option<String>,
 }
 
-impl PartialEq for Family {
+impl PartialEq for NamedFamily {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
@@ -109,7 +109,7 @@ impl PartialEq for Size {
     }
 }
 
-impl Family {
+impl NamedFamily {
     pub fn size(&self, tag: &str) -> Option<&Size> {
         self.sizes.iter().find(|size| size.tag.eq_ignore_ascii_case(tag))
     }
@@ -135,11 +135,11 @@ impl Size {
     }
 }
 
-impl Library {
+impl ModelLibrary {
     /// The table that this program was built with.
     pub fn builtin() -> &'static Self {
-        static LIBRARY: LazyLock<Library> =
-            LazyLock::new(|| Library::parse(include_str!("library.toml")).expect("a test reads the whole table"));
+        static LIBRARY: LazyLock<ModelLibrary> =
+            LazyLock::new(|| ModelLibrary::parse(include_str!("library.toml")).expect("a test reads the whole table"));
         &LIBRARY
     }
 
@@ -168,7 +168,7 @@ impl Library {
 
     /// Every name with its size, for suggestions and completions.
     pub fn names(&self) -> Vec<String> {
-        let sizes = |family: &Family| {
+        let sizes = |family: &NamedFamily| {
             let tagged = family.sizes.iter().map(|size| format!("{}:{}", family.name, size.tag)).collect::<Vec<_>>();
             [vec![family.name.clone()], tagged].concat()
         };
@@ -203,12 +203,12 @@ mod tests {
 
     #[test]
     fn the_table_is_consistent() {
-        let library = Library::builtin();
+        let library = ModelLibrary::builtin();
         assert!(library.models.len() >= 40, "{} names", library.models.len());
         let names: HashSet<&str> = library.models.iter().map(|family| family.name.as_str()).collect();
         assert_eq!(names.len(), library.models.len());
         for family in &library.models {
-            assert!(family.size(&family.default).is_some(), "{}: its default is no size of it", family.name);
+            assert!(family.size(&family.default).is_some(), "{}: its default is not one of its sizes", family.name);
             assert!(!family.about.is_empty() && family.name == family.name.to_lowercase());
             let sorted = family.sizes.windows(2).all(|pair| pair[0].billions <= pair[1].billions);
             assert!(sorted, "{}: sizes are smallest first", family.name);
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn names_sizes_and_quantizations() {
-        let library = Library::builtin();
+        let library = ModelLibrary::builtin();
         let check = |name: &str, expected: Option<(&str, Option<&str>, Option<&str>)>| {
             let found = library.find(name);
             let found = found.as_ref().map(|known| {
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn suggests() {
-        let library = Library::builtin();
+        let library = ModelLibrary::builtin();
         assert_eq!(library.closest("qwne3").as_deref(), Some("qwen3"));
         assert_eq!(library.closest("qwen3:7b").as_deref(), Some("qwen3:8b"));
         assert_eq!(library.closest("gemma3:4").as_deref(), Some("gemma3:4b"));

@@ -5,7 +5,7 @@
 //! Go's language. Chat templates here are Jinja, as in the model files themselves.
 
 use crate::hint::{self, HintExt};
-use crate::named::{Named, Parameters, Turn};
+use crate::named::{ExampleMessage, Named, Parameters};
 use crate::suggest;
 use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
@@ -45,7 +45,7 @@ pub struct Modelfile {
     pub template: Option<String>,
     pub system: Option<String>,
     pub license: Option<String>,
-    pub messages: Vec<Turn>,
+    pub messages: Vec<ExampleMessage>,
     /// What will have no effect, a sentence each.
     pub notes: Vec<String>,
 }
@@ -80,7 +80,8 @@ impl Modelfile {
                 if !["system", "user", "assistant"].contains(&role) {
                     return Err(anyhow!("MESSAGE has no role `{role}`")).hint("roles: system, user, assistant");
                 }
-                self.messages.push(Turn { role: role.to_owned(), content: unquoted(content.trim()).to_owned() });
+                self.messages
+                    .push(ExampleMessage { role: role.to_owned(), content: unquoted(content.trim()).to_owned() });
             }
             "PARAMETER" => {
                 let (name, value) =
@@ -276,7 +277,7 @@ LICENSE MIT
         assert_eq!(file.parameters["num_ctx"], 4096);
         assert_eq!(file.parameters["stop"], serde_json::json!(["<|end|>", "a b"]));
         assert_eq!(file.system.as_deref(), Some("You are a pirate.\nAnswer briefly.\n"));
-        assert_eq!(file.messages[1], Turn { role: "assistant".into(), content: "Ahoy!\nWhat now?".into() });
+        assert_eq!(file.messages[1], ExampleMessage { role: "assistant".into(), content: "Ahoy!\nWhat now?".into() });
         assert_eq!((file.template, file.license.as_deref()), (None, Some("MIT")));
         assert!(file.notes.len() == 2 && file.notes[1].contains("Go template"), "{:?}", file.notes);
     }

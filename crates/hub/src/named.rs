@@ -29,12 +29,12 @@ pub struct Named {
     pub parameters: Parameters,
     /// A conversation that every conversation starts with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub messages: Vec<Turn>,
+    pub messages: Vec<ExampleMessage>,
 }
 
 /// One message of such a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Turn {
+pub struct ExampleMessage {
     pub role: String,
     pub content: String,
 }

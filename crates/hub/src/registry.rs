@@ -21,7 +21,7 @@ pub struct Wheel {
 }
 
 #[derive(Deserialize)]
-struct Release {
+struct RegistryRelease {
     urls: Vec<ReleaseFile>,
 }
 
@@ -66,7 +66,7 @@ fn find_in_index(client: &Client, index: &str, package: &str, version: &str) -> 
         let mut response = client.get(&url, &[("accept", "application/json")])?;
         if response.status() == 200
             && let Ok(page) = response.body_mut().with_config().limit(MAX_PAGE_BYTES).read_to_string()
-            && let Ok(release) = serde_json::from_str::<Release>(&page)
+            && let Ok(release) = serde_json::from_str::<RegistryRelease>(&page)
         {
             let wheels = release.urls.into_iter().map(|file| Wheel {
                 sha256: file.digests.get("sha256").cloned(),
@@ -91,7 +91,7 @@ fn find_in_simple(client: &Client, index: &str, package: &str, version: &str) ->
     let page = page.with_context(|| format!("cannot read the index page of {}", http::host(index)))?;
     if page.trim_start().starts_with('{') {
         let page: SimplePage = serde_json::from_str(&page)
-            .with_context(|| format!("{} sent an index page that is no simple index", http::host(index)))?;
+            .with_context(|| format!("{} sent an index page that is not a simple index", http::host(index)))?;
         let wheels = page.files.into_iter().map(|file| Wheel {
             sha256: file.hashes.get("sha256").cloned(),
             url: http::join(&url, &file.url),

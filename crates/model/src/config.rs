@@ -7,10 +7,10 @@ use ops::{Activation, Gating, Heads, MAX_HEAD_DIM, Pairing, Routing, Xielu};
 use weights::{Checkpoint, Metadata};
 
 use crate::family::{FAMILIES, Family, FamilyKind, supported, unknown};
-use crate::keys::Keys;
+use crate::keys::MetadataKeys;
 use crate::names::{At, Format, Names};
 use crate::recurrent_config::{LayerBlocks, Multipliers, Recurrent};
-use crate::rope_scaling::Scaling;
+use crate::rope_scaling::RopeScaling;
 use crate::{Error, Pooling, hub, layer_details};
 
 /// Larger counts than any model has: a lie in a file must not become an allocation.
@@ -36,7 +36,7 @@ pub struct Config {
     /// Numbers of a head as the KV pool keeps it.
     pub head_dim: usize,
     pub norm_eps: f32,
-    pub rope: Rope,
+    pub rope: RopeConfig,
     /// Numbers of a head that rope turns; 0 where positions are learned.
     pub n_rot: usize,
     /// What scores are multiplied with.
@@ -77,12 +77,12 @@ pub struct Config {
 
 /// How positions become angles.
 #[derive(Clone, Debug)]
-pub struct Rope {
+pub struct RopeConfig {
     pub pairing: Pairing,
     pub base: f32,
     /// Of the layers with a window, where it differs. Those are never scaled.
     pub local_base: Option<f32>,
-    pub scaling: Scaling,
+    pub scaling: RopeScaling,
 }
 
 /// Queries are sharpened in long contexts: by `1 + scale * ln(1 + floor(position / length))`.
@@ -191,8 +191,8 @@ impl Config {
             return Err(unknown(architecture));
         };
         let mut config = Self::read(metadata, *family, Format::Gguf)?;
-        let keys = Keys { metadata, prefix: family.name };
-        config.rope.scaling = Scaling::from_keys(&keys, family, config.mla.is_some())?;
+        let keys = MetadataKeys { metadata, prefix: family.name };
+        config.rope.scaling = RopeScaling::from_keys(&keys, family, config.mla.is_some())?;
         if let (Some(_), Some(factor)) = (config.mla, config.rope.scaling.attention_factor()) {
             config.attn_scale *= factor * factor;
         }
@@ -200,7 +200,7 @@ impl Config {
     }
 
     fn read(metadata: &Metadata, family: Family, format: Format) -> Result<Self, Error> {
-        let keys = Keys { metadata, prefix: family.name };
+        let keys = MetadataKeys { metadata, prefix: family.name };
         let n_blocks = keys.count_in("block_count", None, MAX_LAYERS)?;
         // Layers that guess ahead stand behind the others.
         let n_layers = n_blocks.saturating_sub(keys.count("nextn_predict_layers")?.unwrap_or(0)).max(1);
@@ -247,11 +247,11 @@ impl Config {
             n_kv_heads,
             head_dim,
             norm_eps: layer_details::norm_eps(&keys, &family)?,
-            rope: Rope {
+            rope: RopeConfig {
                 pairing: if format == Format::Gguf { family.pairing } else { family.hub_pairing },
                 base: keys.number("rope.freq_base", 10_000.0)?,
                 local_base: local_base(&keys, &family, window.is_some())?,
-                scaling: Scaling::None,
+                scaling: RopeScaling::None,
             },
             n_rot: if alibi.is_some() { 0 } else { n_rot },
             attn_scale: attention_scale(&keys, scored_width)?,
@@ -342,7 +342,7 @@ struct HeadSizes {
 
 impl HeadSizes {
     /// `per_head` is a head's share of the embedding: what a file without a key length means.
-    fn read(keys: &Keys, family: &Family, mla: Option<Mla>, per_head: usize) -> Result<Self, Error> {
+    fn read(keys: &MetadataKeys, family: &Family, mla: Option<Mla>, per_head: usize) -> Result<Self, Error> {
         let mut sizes = match mla {
             Some(Mla { kv_rank, nope_dim, .. }) => {
                 let n_rot = keys.count_in("rope.dimension_count", None, MAX_HEAD_DIM)?;
@@ -372,7 +372,7 @@ impl HeadSizes {
     }
 }
 
-fn pooling(keys: &Keys) -> Result<Option<Pooling>, Error> {
+fn pooling(keys: &MetadataKeys) -> Result<Option<Pooling>, Error> {
     Ok(match keys.count("pooling_type")? {
         Some(1) => Some(Pooling::Mean),
         Some(2) => Some(Pooling::First),
@@ -382,7 +382,7 @@ fn pooling(keys: &Keys) -> Result<Option<Pooling>, Error> {
 }
 
 /// `per_head` is a head's share of the embedding: what a file without a length of values means.
-fn mla(keys: &Keys, per_head: usize) -> Result<Option<Mla>, Error> {
+fn mla(keys: &MetadataKeys, per_head: usize) -> Result<Option<Mla>, Error> {
     let Some(kv_rank) = keys.count("attention.kv_lora_rank")?.filter(|n| *n > 0) else { return Ok(None) };
     let n_rot = keys.count_in("rope.dimension_count", None, MAX_HEAD_DIM)?;
     // Files from before the keys of compressed attention existed have the plain ones.
@@ -402,7 +402,7 @@ fn mla(keys: &Keys, per_head: usize) -> Result<Option<Mla>, Error> {
     }))
 }
 
-fn experts(keys: &Keys, family: &Family) -> Result<Option<Experts>, Error> {
+fn experts(keys: &MetadataKeys, family: &Family) -> Result<Option<Experts>, Error> {
     if keys.count("expert_count")?.unwrap_or(0) == 0 {
         return Ok(None);
     }
@@ -433,7 +433,7 @@ fn experts(keys: &Keys, family: &Family) -> Result<Option<Experts>, Error> {
     Ok(Some(Experts { n, routing, n_ff, n_ff_shared }))
 }
 
-fn local_base(keys: &Keys, family: &Family, has_window: bool) -> Result<Option<f32>, Error> {
+fn local_base(keys: &MetadataKeys, family: &Family, has_window: bool) -> Result<Option<f32>, Error> {
     let named = keys.positive("rope.freq_base_swa")?.or(family.local_rope_base);
     Ok(match named {
         None if family.has_plain_local_rope && has_window => Some(keys.number("rope.freq_base", 10_000.0)?),
@@ -441,6 +441,6 @@ fn local_base(keys: &Keys, family: &Family, has_window: bool) -> Result<Option<f
     })
 }
 
-fn attention_scale(keys: &Keys, width: usize) -> Result<f32, Error> {
+fn attention_scale(keys: &MetadataKeys, width: usize) -> Result<f32, Error> {
     Ok(keys.positive("attention.scale")?.unwrap_or(1.0 / (width as f32).sqrt()))
 }

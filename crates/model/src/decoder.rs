@@ -7,7 +7,7 @@ use crate::kv_cache::KvCache;
 use crate::parts::{AttentionParts, LayerParts, Linear, Norm, TensorId};
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
-use crate::scratch::{Scratch, Work};
+use crate::scratch::{LayerScratch, Scratch};
 use crate::state_pool::StatePool;
 use crate::step::{Places, Step};
 use crate::{Config, Error, feed_forward, mla, recurrent};
@@ -306,7 +306,7 @@ fn join_blocks(
     layer_idx: usize,
     found: Found,
     x: &mut ViewMut,
-    work: &mut Work,
+    work: &mut LayerScratch,
     routes: &mut Routes,
 ) -> Result<(), Error> {
     let Found { mixed, recurred } = found;
@@ -333,7 +333,7 @@ fn join_attention(
     layer_idx: usize,
     mixed: &mut ViewMut,
     x: &mut ViewMut,
-    work: &mut Work,
+    work: &mut LayerScratch,
 ) -> Result<(), Error> {
     let (n, layer) = (mixed.shape[0], &context.weights.parts.layers[layer_idx]);
     if let Some(norm) = layer.attn_sub_norm {
@@ -343,7 +343,7 @@ fn join_attention(
     let (Some(attention), Some(attn_out)) = (&layer.attention, &layer.attn_out) else { return Ok(()) };
     if let AttentionParts::Compressed(parts) = attention {
         mla::expand(context, parts, mixed, work)?;
-        let Work { branch, compressed, .. } = work;
+        let LayerScratch { branch, compressed, .. } = work;
         let values = compressed.values.rows(n);
         context.join(values, attn_out, layer.post_attn_norm, x, &mut branch.rows_mut(n))?;
     } else {

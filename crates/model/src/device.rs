@@ -15,7 +15,7 @@ use std::time::Duration;
 use gpu::{Buffer, DebugSync, Graph, Launcher, Number, Pinned, ProductTypes, Profiling, Queue};
 use ops::{Arena, AttentionPlan, Gpu, Kernels, Numerics, Workspace};
 
-pub use self::run::InFlight;
+pub use self::run::SubmittedStep;
 use self::run::{Outputs, PinnedSet};
 use crate::scratch::MaxRows;
 use crate::watch::{Profiler, Watch};

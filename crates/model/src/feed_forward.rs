@@ -8,14 +8,14 @@ use ops::{
 use crate::Error;
 use crate::decoder::Context;
 use crate::parts::{Dense, ExpertParts, FfnParts, LayerParts, Linear};
-use crate::scratch::{Pairs, Work};
+use crate::scratch::{LayerScratch, Pairs};
 
 /// `x += ffn(norm(x))`.
 pub fn run(
     context: Context,
     layer_idx: usize,
     x: &mut ViewMut,
-    work: &mut Work,
+    work: &mut LayerScratch,
     routes: &mut Routes,
 ) -> Result<(), Error> {
     let (n, layer) = (x.shape[0], &context.weights.parts.layers[layer_idx]);
@@ -64,10 +64,10 @@ fn dense_block(
     dense: &Dense,
     activation: Activation,
     x: &mut ViewMut,
-    work: &mut Work,
+    work: &mut LayerScratch,
 ) -> Result<(), Error> {
     let Context { exec, config, weights } = context;
-    let Work { h, gate: gate_out, up: up_out, branch, .. } = work;
+    let LayerScratch { h, gate: gate_out, up: up_out, branch, .. } = work;
     let n = x.shape[0];
     let (mut h, mut branch) = (h.rows_mut(n), branch.rows_mut(n));
     let Dense { gate, up, down } = dense;
@@ -103,10 +103,16 @@ fn dense_block(
 }
 
 /// `work.branch = experts(work.h)`, for the first `n` rows.
-fn mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work, routes: &mut Routes) -> Result<(), Error> {
+fn mixture(
+    context: Context,
+    parts: &ExpertParts,
+    n: usize,
+    work: &mut LayerScratch,
+    routes: &mut Routes,
+) -> Result<(), Error> {
     let Context { exec, config, weights } = context;
     let experts = config.experts.expect("a mixture has its numbers");
-    let Work { h, branch, router, pairs, .. } = &mut *work;
+    let LayerScratch { h, branch, router, pairs, .. } = &mut *work;
     let h = h.rows(n);
     ops::matmul(exec, h, &mut [Product::write(weights.view(parts.router.weight), router.rows_mut(n))])?;
     context.add_bias(&parts.router, &mut router.rows_mut(n))?;
@@ -139,10 +145,10 @@ fn mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work, rou
 }
 
 /// `work.branch += the expert that every row goes to`, weighed by a gate of its own where there is one.
-fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut Work) -> Result<(), Error> {
+fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut LayerScratch) -> Result<(), Error> {
     let Context { exec, config, weights } = context;
     let Some(shared) = &parts.shared else { return Ok(()) };
-    let Work { h, shared_gate: gate, shared_up: up, branch, router, pairs, .. } = work;
+    let LayerScratch { h, shared_gate: gate, shared_up: up, branch, router, pairs, .. } = work;
     let (h, mut out) = (h.rows(n), branch.rows_mut(n));
     if let Some(shared_gate) = shared.gate {
         let widths = &mut [
@@ -167,10 +173,10 @@ fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut Wor
 
 /// `work.pairs.y`, what each expert makes of its rows, and `work.pairs.weights`, what that counts: the choice stays on the
 /// device, so that no step waits for it.
-fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut Work) -> Result<(), Error> {
+fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut LayerScratch) -> Result<(), Error> {
     let Context { exec, config, weights } = context;
     let experts = config.experts.expect("a mixture has its numbers");
-    let Work { h, router, pairs, .. } = work;
+    let LayerScratch { h, router, pairs, .. } = work;
     let h = h.rows(n);
     ops::matmul(exec, h, &mut [Product::write(weights.view(parts.router.weight), router.rows_mut(n))])?;
     context.add_bias(&parts.router, &mut router.rows_mut(n))?;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use batch::{Capacity, Embeds, Forward, StepError, Ticket};
 use ops::{Exec, Numerics};
 
-use crate::device::InFlight;
+use crate::device::SubmittedStep;
 use crate::model::RunsOn;
 use crate::step::Step;
 use crate::{Attention, Batch, Config, Error, Model, Pooling, Rows, StepLimits};
@@ -29,7 +29,7 @@ struct Submitted {
     /// `Step::described`.
     described: Vec<u32>,
     /// On a GPU.
-    in_flight: Option<InFlight>,
+    in_flight: Option<SubmittedStep>,
 }
 
 impl Model {
@@ -166,6 +166,10 @@ impl Forward for Model {
 
     fn n_states(&self) -> usize {
         self.n_states
+    }
+
+    fn can_rewind(&self) -> bool {
+        self.config().recurrent.is_none()
     }
 
     fn max_in_flight(&self) -> usize {

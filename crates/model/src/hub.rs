@@ -8,14 +8,14 @@ use weights::{Metadata, Value};
 
 use crate::family::{FAMILIES, Family, supported, unknown};
 use crate::recurrent_config::Multipliers;
-use crate::rope_scaling::Scaling;
+use crate::rope_scaling::RopeScaling;
 use crate::{Error, Pooling};
 use rope::{rope_settings, scaling};
 
 pub struct Translated {
     pub family: Family,
     pub metadata: Metadata,
-    pub scaling: Scaling,
+    pub scaling: RopeScaling,
     /// Where the configuration lists the layers.
     pub is_windowed: Option<Vec<bool>>,
     pub is_rotated: Option<Vec<bool>>,
@@ -91,7 +91,7 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
     let Some(family) = FAMILIES.iter().find(|family| family.hub_types.contains(&kind)).copied() else {
         return Err(unknown(kind));
     };
-    let settings = Settings::of(json);
+    let settings = HubConfig::of(json);
     let mut metadata = Metadata::default();
     let mut set = |key: &str, value: Value| drop(metadata.set(format!("{}.{key}", family.name), value));
     for (key, names) in NUMBERS {
@@ -137,11 +137,11 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
 }
 
 /// The settings of `config.json`. MPT and DBRX keep those of a block in a part of their own.
-struct Settings<'a> {
+struct HubConfig<'a> {
     parts: Vec<&'a Json>,
 }
 
-impl<'a> Settings<'a> {
+impl<'a> HubConfig<'a> {
     fn of(json: &'a Json) -> Self {
         Self {
             parts: [Some(json), json.get("attn_config"), json.get("ffn_config"), json.get("linear_attn_config")]
@@ -177,7 +177,7 @@ impl<'a> Settings<'a> {
 }
 
 /// Sizes that follow from others, and switches that change them.
-fn sizes(settings: &Settings, set: &mut impl FnMut(&str, Value)) {
+fn sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
     let has_ffn = ["intermediate_size", "n_inner", "ffn_hidden_size"].iter().any(|name| settings.get(name).is_some());
     if let (false, Some(width)) = (has_ffn, settings.width()) {
         let ratio = settings.number("expansion_ratio").unwrap_or(4);
@@ -207,7 +207,7 @@ fn sizes(settings: &Settings, set: &mut impl FnMut(&str, Value)) {
 }
 
 /// Sizes of recurrent layers that follow from others.
-fn recurrent_sizes(settings: &Settings, set: &mut impl FnMut(&str, Value)) {
+fn recurrent_sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
     let product = |[a, b]: [&str; 2]| settings.number(a)?.checked_mul(settings.number(b)?);
     let by_expansion = || settings.number("mamba_expand")?.checked_mul(settings.width()?);
     let inner = settings
@@ -233,7 +233,7 @@ fn recurrent_sizes(settings: &Settings, set: &mut impl FnMut(&str, Value)) {
     }
 }
 
-fn multipliers(settings: &Settings) -> Multipliers {
+fn multipliers(settings: &HubConfig) -> Multipliers {
     let one = |name: &str| settings.real(name).map_or(1.0, |x| x as f32);
     let list =
         |name: &str, i: usize| settings.get(name).and_then(|list| list.get(i)?.as_f64()).map_or(1.0, |x| x as f32);
@@ -249,7 +249,7 @@ fn multipliers(settings: &Settings) -> Multipliers {
 }
 
 /// What scores, blocks and logits are multiplied with.
-fn scales(settings: &Settings, set: &mut impl FnMut(&str, Value)) {
+fn scales(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
     if let Some(width) = settings.real("query_pre_attn_scalar") {
         set("attention.scale", Value::F64(width.powf(-0.5)));
     }

@@ -4,12 +4,12 @@ use weights::{Array, Metadata, Value};
 
 use crate::Error;
 
-pub struct Keys<'a> {
+pub struct MetadataKeys<'a> {
     pub metadata: &'a Metadata,
     pub prefix: &'a str,
 }
 
-impl Keys<'_> {
+impl MetadataKeys<'_> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.prefix)
     }

@@ -1,7 +1,7 @@
 //! Storage for keys and values, indexed by block: one allocation for all layers. Who owns a block is decided
 //! elsewhere.
 
-use ops::{Arena, KV_BLOCK, Kv, Slot, Tensor};
+use ops::{Arena, KV_BLOCK, Kv, KvSlot, Tensor};
 use serde::{Deserialize, Serialize};
 use weights::Dtype;
 
@@ -9,11 +9,11 @@ use crate::{Config, Error};
 
 pub struct KvCache {
     /// `None` for layers without attention.
-    layers: Vec<Option<Layer>>,
+    layers: Vec<Option<KvLayer>>,
 }
 
 /// Both `[n_kv_heads * n_blocks, 16 * head_dim]`.
-pub struct Layer {
+pub struct KvLayer {
     pub k: Tensor,
     pub v: Tensor,
 }
@@ -62,7 +62,7 @@ impl KvCache {
     /// From an arena that has room for it.
     pub fn carve(config: &Config, kv_type: KvType, n_blocks: usize, arena: &mut Arena) -> Self {
         let shape = Self::shape(config, n_blocks);
-        let mut layer = || Layer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) };
+        let mut layer = || KvLayer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) };
         Self { layers: config.blocks.iter().map(|blocks| blocks.attends.then(&mut layer)).collect() }
     }
 
@@ -70,19 +70,19 @@ impl KvCache {
         self.layers.iter().flatten().next().map_or(Dtype::F16, |layer| layer.k.view().dtype)
     }
 
-    pub fn layer_mut(&mut self, layer_idx: usize) -> &mut Layer {
+    pub fn layer_mut(&mut self, layer_idx: usize) -> &mut KvLayer {
         self.layers[layer_idx].as_mut().expect("asked for layers with attention only")
     }
 }
 
-impl Layer {
+impl KvLayer {
     pub fn view(&self) -> Kv<'_> {
         Kv { k: self.k.view(), v: self.v.view() }
     }
 }
 
 /// Where the token at `position` of a sequence lies.
-pub fn slot(block_table: &[crate::BlockId], position: u32) -> Slot {
+pub fn slot(block_table: &[crate::BlockId], position: u32) -> KvSlot {
     let position = position as usize;
-    Slot { block: block_table[position / KV_BLOCK].0, token: (position % KV_BLOCK) as u32 }
+    KvSlot { block: block_table[position / KV_BLOCK].0, token: (position % KV_BLOCK) as u32 }
 }

@@ -6,11 +6,11 @@ use ops::{NormKind, Xielu};
 use crate::Error;
 use crate::config::Temperature;
 use crate::family::{Family, Rotation, Windows};
-use crate::keys::Keys;
+use crate::keys::MetadataKeys;
 use crate::names::{At, Names};
 
 /// The window, and of each layer whether it has it.
-pub fn windows(keys: &Keys, family: &Family, n_layers: usize) -> Result<(Option<usize>, Vec<bool>), Error> {
+pub fn windows(keys: &MetadataKeys, family: &Family, n_layers: usize) -> Result<(Option<usize>, Vec<bool>), Error> {
     let window = keys.count("attention.sliding_window")?.filter(|n| *n > 0);
     let listed = keys.flags("attention.sliding_window_pattern")?.filter(|list| list.len() >= n_layers);
     let is_windowed = |layer_idx: usize| match (&listed, family.windows) {
@@ -35,7 +35,7 @@ pub fn rotated(family: &Family, is_windowed: &[bool]) -> Vec<bool> {
 }
 
 /// By the key of the family's kind of norm, or of the other: Phi-3.5 MoE has layer norms and the key of the others.
-pub fn norm_eps(keys: &Keys, family: &Family) -> Result<f32, Error> {
+pub fn norm_eps(keys: &MetadataKeys, family: &Family) -> Result<f32, Error> {
     let mut names = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"];
     if family.norm == NormKind::Layer {
         names.reverse();
@@ -45,7 +45,7 @@ pub fn norm_eps(keys: &Keys, family: &Family) -> Result<f32, Error> {
 }
 
 /// The length comes from what rope was first made for, where the file has no key of its own.
-pub fn temperature(keys: &Keys) -> Result<Option<Temperature>, Error> {
+pub fn temperature(keys: &MetadataKeys) -> Result<Option<Temperature>, Error> {
     let Some(scale) = keys.positive("attention.temperature_scale")? else { return Ok(None) };
     let length = keys.count("attention.temperature_length")?.or(keys.count("rope.scaling.original_context_length")?);
     match length.filter(|n| *n > 0) {
@@ -55,7 +55,7 @@ pub fn temperature(keys: &Keys) -> Result<Option<Temperature>, Error> {
 }
 
 /// The numbers of xIELU as GGUF lists them, if it does.
-pub fn listed_xielu(keys: &Keys, n_layers: usize) -> Result<Vec<Xielu>, Error> {
+pub fn listed_xielu(keys: &MetadataKeys, n_layers: usize) -> Result<Vec<Xielu>, Error> {
     // The only keys of a model without the family's name before them.
     let list = |name: &str| keys.metadata.f32s(name).map(|found| found.filter(|list| list.len() >= n_layers));
     let lists = [list("xielu.alpha_p")?, list("xielu.alpha_n")?, list("xielu.beta")?, list("xielu.eps")?];

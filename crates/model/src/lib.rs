@@ -37,7 +37,7 @@ pub use batch::{
     Adjustment, Attention, BLOCK_TOKENS, Batch, BlockId, Choice, Described, FedRow, Forward, Pooling, Rows, SeqRows,
     SeqState, StateId, StepLimits, TokenId,
 };
-pub use config::{Config, Experts, Mla, Rope, Temperature};
+pub use config::{Config, Experts, Mla, RopeConfig, Temperature};
 pub use error::Error;
 pub use export::export;
 pub use family::{FAMILIES, Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
@@ -46,7 +46,7 @@ pub use model::{CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, m
 pub use names::Format;
 pub use ops::Numerics;
 pub use recurrent_config::{LayerBlocks, Recurrent, RecurrentKind};
-pub use rope_scaling::{Scaling, Yarn};
+pub use rope_scaling::{RopeScaling, Yarn};
 pub use synthetic::{Recipe, Synthetic, synthetic, synthetic_layers};
-pub use upload::Loaded;
+pub use upload::UploadReport;
 pub use watch::{DeviceLimits, Profiler, StepProfile, Watch};

@@ -7,7 +7,7 @@ use ops::{GroupProduct, Product, RowGroup, Tensor, View, ViewMut};
 use crate::Error;
 use crate::decoder::Context;
 use crate::parts::{LayerParts, MlaParts, TensorId};
-use crate::scratch::{Scratch, Work};
+use crate::scratch::{LayerScratch, Scratch};
 
 /// Fills `q`, `k` and `v` of the first `n` rows, rotated.
 pub fn project(
@@ -21,7 +21,7 @@ pub fn project(
     let Context { exec, config, weights } = context;
     let n_heads = config.n_heads;
     let Scratch { x, q, k, v, work, .. } = s;
-    let Work { h, compressed: c, .. } = work;
+    let LayerScratch { h, compressed: c, .. } = work;
     let mut h = h.rows_mut(n);
     match layer.attn_norm {
         Some(norm) => context.norm(norm, x.rows(n), &mut h)?,
@@ -65,7 +65,7 @@ pub fn project(
 }
 
 /// What attention found in the compressed space, as the values of each head: `work.compressed.values`.
-pub fn expand(context: Context, parts: &MlaParts, mixed: View, work: &mut Work) -> Result<(), Error> {
+pub fn expand(context: Context, parts: &MlaParts, mixed: View, work: &mut LayerScratch) -> Result<(), Error> {
     let (n, n_heads) = (mixed.n_rows(), context.config.n_heads);
     let c = &mut work.compressed;
     ops::take_columns(context.exec, split(mixed, n_heads), &mut c.by_row.rows_mut(n * n_heads))?;

@@ -19,7 +19,7 @@ use crate::rope_table::RopeTable;
 use crate::scratch::{MaxRows, Scratch};
 use crate::state_pool::StatePool;
 use crate::step::Step;
-use crate::upload::Loaded;
+use crate::upload::UploadReport;
 use crate::watch::{DeviceLimits, Profiler, StepProfile, Watch};
 use crate::{BLOCK_TOKENS, Batch, Choice, Config, Error, SeqRows, StepLimits};
 
@@ -38,7 +38,7 @@ pub struct Model {
     pub(crate) head: Option<Head>,
     pub(crate) steps: Steps,
     memory: MemoryPlan,
-    loaded: Option<Loaded>,
+    loaded: Option<UploadReport>,
 }
 
 pub(crate) enum RunsOn {
@@ -371,7 +371,7 @@ impl Model {
     }
 
     /// How copying the weights to the GPU went.
-    pub fn loaded(&self) -> Option<Loaded> {
+    pub fn loaded(&self) -> Option<UploadReport> {
         self.loaded
     }
 

@@ -10,8 +10,8 @@ mod recurrent;
 use crate::names::{At, Names};
 use crate::{Config, Error};
 pub use cut::Cut;
-pub use list::{LayoutOf, Wanted};
-use list::{List, rows_and_cols};
+pub use list::{LayoutOf, WantedRows};
+use list::{PartList, rows_and_cols};
 
 /// A tensor in memory, by its place in the list.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -199,8 +199,12 @@ impl LayerParts {
 }
 
 /// The list, and the model as places in it.
-pub fn parts<'a>(names: Names<'a>, config: &Config, layout_of: LayoutOf) -> Result<(Parts, Vec<Wanted<'a>>), Error> {
-    let mut list = List { names, config, layout_of, wanted: Vec::new() };
+pub fn parts<'a>(
+    names: Names<'a>,
+    config: &Config,
+    layout_of: LayoutOf,
+) -> Result<(Parts, Vec<WantedRows<'a>>), Error> {
+    let mut list = PartList { names, config, layout_of, wanted: Vec::new() };
     let Config { n_vocab, n_embd, .. } = *config;
     let embedding = list.matrix(At::Model, "token_embd", [n_vocab, n_embd])?;
     let positions = match names.find(At::Model, "position_embd", "weight") {

@@ -4,7 +4,7 @@ use ops::HeadOrder;
 
 use crate::Error;
 use crate::family::Family;
-use crate::keys::Keys;
+use crate::keys::MetadataKeys;
 use crate::names::{At, Format, Names};
 
 /// Wider than any model's: a lie in a file must not become an allocation.
@@ -46,7 +46,7 @@ pub struct Recurrent {
 }
 
 impl Recurrent {
-    pub fn read(keys: &Keys, family: &Family, format: Format, n_embd: usize) -> Result<Option<Self>, Error> {
+    pub fn read(keys: &MetadataKeys, family: &Family, format: Format, n_embd: usize) -> Result<Option<Self>, Error> {
         let Some(kind) = family.recurrent else { return Ok(None) };
         let tiles = format == Format::Gguf && family.tiles_value_heads;
         let order = if tiles { HeadOrder::Tiled } else { HeadOrder::Grouped };
@@ -97,7 +97,7 @@ impl Recurrent {
     }
 }
 
-fn taps(keys: &Keys, name: &str) -> Result<usize, Error> {
+fn taps(keys: &MetadataKeys, name: &str) -> Result<usize, Error> {
     match keys.count_in(name, None, MAX_TAPS)? {
         1 => Err(keys.error(name, "a convolution over one input has no state".into())),
         n => Ok(n),

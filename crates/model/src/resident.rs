@@ -9,8 +9,8 @@ use weights::Dtype;
 
 use crate::device::Device;
 use crate::names::Names;
-use crate::parts::{Parts, TensorId, Wanted, parts};
-use crate::upload::{Job, Loaded, Source, upload};
+use crate::parts::{Parts, TensorId, WantedRows, parts};
+use crate::upload::{JobSource, UploadJob, UploadReport, upload};
 use crate::{Config, Error};
 
 pub struct Resident {
@@ -45,7 +45,7 @@ impl Resident {
         arena: &mut Arena,
         names: Names,
         config: &Config,
-    ) -> Result<(Self, Loaded), Error> {
+    ) -> Result<(Self, UploadReport), Error> {
         let (parts, all) = parts(names, config, &on_device)?;
         let mut tensors: Vec<Tensor> =
             all.iter().map(|wanted| arena.carve_as(wanted.layout, wanted.dtype, wanted.shape)).collect();
@@ -88,7 +88,7 @@ impl Resident {
 }
 
 /// Experts are taken out of one tensor in order; other cuts of a tensor see the same input and count as one.
-fn sources(all: &[Wanted]) -> Vec<(String, usize)> {
+fn sources(all: &[WantedRows]) -> Vec<(String, usize)> {
     let mut n_seen: HashMap<&str, usize> = HashMap::new();
     let mut sources = Vec::with_capacity(all.len());
     for wanted in all {
@@ -101,7 +101,7 @@ fn sources(all: &[Wanted]) -> Vec<(String, usize)> {
 }
 
 /// Packed matrices that take another type, counted. Vectors are f32 everywhere, and nobody need be told.
-fn converted(all: &[Wanted]) -> Vec<(Dtype, Dtype, usize)> {
+fn converted(all: &[WantedRows]) -> Vec<(Dtype, Dtype, usize)> {
     let mut counts: Vec<(Dtype, Dtype, usize)> = Vec::new();
     for wanted in all.iter().filter(|wanted| wanted.source.dtype.block_len() > 1) {
         let (from, to) = (wanted.source.dtype, wanted.dtype);
@@ -120,13 +120,13 @@ fn on_device(dtype: Dtype, shape: [usize; 2]) -> Result<(Dtype, (Layout, usize))
     Ok((dtype, packed_on_device(dtype, shape)?))
 }
 
-impl Wanted<'_> {
-    fn job<'t>(&'t self, to: &'t mut Tensor) -> Job<'t> {
+impl WantedRows<'_> {
+    fn job<'t>(&'t self, to: &'t mut Tensor) -> UploadJob<'t> {
         let from = match self.rows() {
-            Cow::Borrowed(_) => Source::File(&self.bytes),
-            Cow::Owned(rows) => Source::Made(rows),
+            Cow::Borrowed(_) => JobSource::File(&self.bytes),
+            Cow::Owned(rows) => JobSource::Made(rows),
         };
-        Job { dtype: self.dtype, from, to }
+        UploadJob { dtype: self.dtype, from, to }
     }
 
     fn load(&self, exec: Exec, arena: &mut Arena) -> Result<Tensor, Error> {

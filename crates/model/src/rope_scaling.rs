@@ -5,10 +5,10 @@ use std::f64::consts::PI;
 
 use crate::Error;
 use crate::family::Family;
-use crate::keys::Keys;
+use crate::keys::MetadataKeys;
 
 #[derive(Clone, PartialEq, Debug)]
-pub enum Scaling {
+pub enum RopeScaling {
     None,
     /// Positions are divided.
     Linear {
@@ -55,9 +55,9 @@ pub fn mscale(factor: f64, weight: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
 }
 
-impl Scaling {
+impl RopeScaling {
     /// As GGUF says it.
-    pub fn from_keys(keys: &Keys, family: &Family, is_compressed: bool) -> Result<Self, Error> {
+    pub fn from_keys(keys: &MetadataKeys, family: &Family, is_compressed: bool) -> Result<Self, Error> {
         let kind = keys.word("rope.scaling.type")?.unwrap_or_default();
         let factor = f64::from(keys.number("rope.scaling.factor", 1.0)?);
         let context = keys.count("context_length")?.unwrap_or(0);

@@ -3,7 +3,7 @@
 use weights::Dtype;
 
 use crate::names::{At, Names};
-use crate::rope_scaling::Scaling;
+use crate::rope_scaling::RopeScaling;
 use crate::{Config, Error};
 
 pub struct RopeTable {
@@ -11,20 +11,20 @@ pub struct RopeTable {
     frequencies: Vec<f64>,
     magnitude: f64,
     base: f64,
-    scaling: Scaling,
+    scaling: RopeScaling,
 }
 
 impl RopeTable {
     /// `n_ctx` is what the model will be used with: some families turn otherwise in a long context.
     pub fn new(config: &Config, names: &Names, n_ctx: usize) -> Result<Self, Error> {
         let mut scaling = config.rope.scaling.clone();
-        if let Scaling::Long { short, long, .. } = &mut scaling
+        if let RopeScaling::Long { short, long, .. } = &mut scaling
             && short.is_empty()
         {
             *short = divisors(names, "rope_factors_short", config.n_rot / 2)?.unwrap_or_default();
             *long = divisors(names, "rope_factors_long", config.n_rot / 2)?.unwrap_or_default();
             if short.is_empty() || long.is_empty() {
-                scaling = Scaling::None;
+                scaling = RopeScaling::None;
             }
         }
         let base = f64::from(config.rope.base);
@@ -39,7 +39,7 @@ impl RopeTable {
     /// For layers with a window, where they turn by another base.
     pub fn local(config: &Config) -> Option<Self> {
         let base = f64::from(config.rope.local_base?);
-        let scaling = Scaling::None;
+        let scaling = RopeScaling::None;
         Some(Self { frequencies: scaling.frequencies(base, config.n_rot, 0), magnitude: 1.0, base, scaling })
     }
 
@@ -55,7 +55,7 @@ impl RopeTable {
         }
         for (position, row) in positions.iter().zip(angles.chunks_exact_mut(self.n_rot())) {
             let grown = self.scaling.base_at(self.base, self.n_rot(), *position);
-            let grown = grown.map(|base| Scaling::None.frequencies(base, self.n_rot(), 0));
+            let grown = grown.map(|base| RopeScaling::None.frequencies(base, self.n_rot(), 0));
             let frequencies = grown.as_ref().unwrap_or(&self.frequencies);
             for (frequency, pair) in frequencies.iter().zip(row.chunks_exact_mut(2)) {
                 let (sin, cos) = (f64::from(*position) * frequency).sin_cos();

@@ -20,7 +20,7 @@ pub struct Scratch<T = Tensor> {
     /// What attention's output is weighed with, where the family does that, `[max_rows, q_dim]`.
     pub attn_gate: T,
     pub recurrent: RecurrentWork<T>,
-    pub work: Work<T>,
+    pub work: LayerScratch<T>,
     /// Rows that are wanted at the end, `[max_out_rows, ..]`: their stream, their attention, their hidden state.
     pub kept_x: T,
     pub kept_mixed: T,
@@ -56,7 +56,7 @@ pub struct RecurrentWork<T = Tensor> {
 }
 
 /// What the blocks of a layer work in.
-pub struct Work<T = Tensor> {
+pub struct LayerScratch<T = Tensor> {
     /// What a norm makes of the stream, `[max_rows, n_embd]`.
     pub h: T,
     /// What a block gives before it joins the stream, `[max_rows, n_embd]`.
@@ -137,7 +137,7 @@ impl<T> Scratch<T> {
             logits: take([n_logits_rows, config.n_vocab]),
             chosen: take([max_logits_rows, 1]),
             described: take([max_logits_rows, ops::DESCRIBED_WORDS]),
-            work: Work::lay_out(config, max_rows, &mut take),
+            work: LayerScratch::lay_out(config, max_rows, &mut take),
         }
     }
 }
@@ -171,7 +171,7 @@ impl<T> RecurrentWork<T> {
     }
 }
 
-impl<T> Work<T> {
+impl<T> LayerScratch<T> {
     fn lay_out(config: &Config, max_rows: usize, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
         let Config { n_embd, n_ff, .. } = *config;
         let (n_experts, n_ff_shared) = config.experts.map_or((0, 0), |experts| (experts.n, experts.n_ff_shared));

@@ -8,7 +8,7 @@ use weights::{Bytes, Checkpoint, Dtype, Metadata, Tensor, Value};
 use crate::Error;
 
 mod shape;
-use shape::Shape;
+use shape::SyntheticShape;
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Synthetic {
@@ -142,7 +142,7 @@ fn randomize(dtype: Dtype, std: f32, seed: u64, bytes: &mut [u8]) {
         for (thread_idx, share_bytes) in bytes.chunks_mut(share).enumerate() {
             scope.spawn(move || {
                 for (i, piece) in share_bytes.chunks_mut(piece_bytes).enumerate() {
-                    let mut random = Random(seed.wrapping_add((thread_idx * (share / piece_bytes) + i) as u64));
+                    let mut random = WeightNoise(seed.wrapping_add((thread_idx * (share / piece_bytes) + i) as u64));
                     random.0 = random.bits();
                     ops::quant::randomize(dtype, std, || random.bits(), piece);
                 }
@@ -151,7 +151,7 @@ fn randomize(dtype: Dtype, std: f32, seed: u64, bytes: &mut [u8]) {
     });
 }
 
-fn metadata(shape: &Shape) -> Metadata {
+fn metadata(shape: &SyntheticShape) -> Metadata {
     let mut metadata = Metadata::default();
     let arch = shape.arch;
     metadata.set("general.architecture", Value::String(arch.into()));
@@ -186,9 +186,9 @@ fn metadata(shape: &Shape) -> Metadata {
 }
 
 /// A small generator; weights need noise, not secrets.
-struct Random(u64);
+struct WeightNoise(u64);
 
-impl Random {
+impl WeightNoise {
     fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -27,46 +27,46 @@ const MAX_FILLERS: usize = 12;
 const N_IN_FLIGHT: usize = 4;
 
 /// A matrix of the checkpoint, in rows, and where it goes.
-pub struct Job<'a> {
+pub struct UploadJob<'a> {
     pub dtype: Dtype,
-    pub from: Source<'a>,
+    pub from: JobSource<'a>,
     pub to: &'a mut Tensor,
 }
 
-pub enum Source<'a> {
+pub enum JobSource<'a> {
     File(&'a weights::Bytes),
     Made(Vec<u8>),
 }
 
 /// How loading went.
 #[derive(Copy, Clone, Debug)]
-pub struct Loaded {
+pub struct UploadReport {
     pub n_bytes: usize,
     pub time: Duration,
 }
 
 /// Some bytes of a job that travel together.
-struct Piece {
+struct UploadPiece {
     job_idx: usize,
     bytes: Range<usize>,
     rows: Range<usize>,
 }
 
-impl Source<'_> {
+impl JobSource<'_> {
     fn bytes(&self) -> &[u8] {
         match self {
-            Source::File(bytes) => bytes,
-            Source::Made(bytes) => bytes,
+            JobSource::File(bytes) => bytes,
+            JobSource::Made(bytes) => bytes,
         }
     }
 }
 
 /// Copies every job to its place, and waits until all of them are there.
-pub fn upload(device: &Device, jobs: Vec<Job>, n_threads: usize) -> Result<Loaded, Error> {
+pub fn upload(device: &Device, jobs: Vec<UploadJob>, n_threads: usize) -> Result<UploadReport, Error> {
     let start = Instant::now();
     let (mut sources, mut targets) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
     let mut pieces = Vec::new();
-    for (job_idx, Job { dtype, from, to }) in jobs.into_iter().enumerate() {
+    for (job_idx, UploadJob { dtype, from, to }) in jobs.into_iter().enumerate() {
         cut(job_idx, from.bytes().len(), to.layout(), to.shape()[0], &mut pieces);
         sources.push(from);
         targets.push((dtype, to));
@@ -91,35 +91,35 @@ pub fn upload(device: &Device, jobs: Vec<Job>, n_threads: usize) -> Result<Loade
         send(device, &pieces, &mut targets, free, &filled)
     })?;
     device.queue.wait()?;
-    Ok(Loaded { n_bytes, time: start.elapsed() })
+    Ok(UploadReport { n_bytes, time: start.elapsed() })
 }
 
 /// Whole rows where a kernel lays them out, else plain bytes.
-fn cut(job_idx: usize, n_bytes: usize, layout: Layout, n_rows: usize, pieces: &mut Vec<Piece>) {
+fn cut(job_idx: usize, n_bytes: usize, layout: Layout, n_rows: usize, pieces: &mut Vec<UploadPiece>) {
     if layout == Layout::Rows {
         let starts = (0..n_bytes).step_by(PIECE_BYTES);
-        pieces.extend(starts.map(|at| Piece { job_idx, bytes: at..(at + PIECE_BYTES).min(n_bytes), rows: 0..0 }));
+        pieces.extend(starts.map(|at| UploadPiece { job_idx, bytes: at..(at + PIECE_BYTES).min(n_bytes), rows: 0..0 }));
         return;
     }
     let row_bytes = n_bytes.checked_div(n_rows).unwrap_or(0);
     let rows_each = PIECE_BYTES.checked_div(row_bytes).unwrap_or(0).max(1);
     pieces.extend((0..n_rows).step_by(rows_each).map(|first| {
         let rows = first..(first + rows_each).min(n_rows);
-        Piece { job_idx, bytes: rows.start * row_bytes..rows.end * row_bytes, rows }
+        UploadPiece { job_idx, bytes: rows.start * row_bytes..rows.end * row_bytes, rows }
     }));
 }
 
 /// What the filling threads share.
 struct Fillers<'a> {
-    sources: &'a [Source<'a>],
-    pieces: &'a [Piece],
+    sources: &'a [JobSource<'a>],
+    pieces: &'a [UploadPiece],
     next: AtomicUsize,
     /// Pieces of each job that are still to be read.
     n_left: Vec<AtomicUsize>,
 }
 
 impl<'a> Fillers<'a> {
-    fn new(sources: &'a [Source<'a>], pieces: &'a [Piece]) -> Self {
+    fn new(sources: &'a [JobSource<'a>], pieces: &'a [UploadPiece]) -> Self {
         let n_left: Vec<AtomicUsize> = sources.iter().map(|_| AtomicUsize::new(0)).collect();
         for piece in pieces {
             n_left[piece.job_idx].fetch_add(1, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl<'a> Fillers<'a> {
             let source = &self.sources[piece.job_idx];
             buffer[..piece.bytes.len()].copy_from_slice(&source.bytes()[piece.bytes.clone()]);
             let is_last = self.n_left[piece.job_idx].fetch_sub(1, Ordering::AcqRel) == 1;
-            if let (true, Source::File(bytes)) = (is_last, source) {
+            if let (true, JobSource::File(bytes)) = (is_last, source) {
                 bytes.release_pages();
             }
             if done.send((piece_idx, buffer)).is_err() {
@@ -155,7 +155,7 @@ fn give(free: &Sender<Pinned<u8>>, buffer: Pinned<u8>) {
 /// Enqueues what the threads filled, in whatever order it comes, and gives them their buffers back.
 fn send(
     device: &Device,
-    pieces: &[Piece],
+    pieces: &[UploadPiece],
     targets: &mut [(Dtype, &mut Tensor)],
     free: Sender<Pinned<u8>>,
     filled: &Receiver<(usize, Pinned<u8>)>,
@@ -188,7 +188,7 @@ fn send(
 fn send_piece(
     device: &Device,
     dtype: Dtype,
-    piece: &Piece,
+    piece: &UploadPiece,
     buffer: Pinned<u8>,
     tensor: &mut Tensor,
     staging: &mut Buffer<u8>,

@@ -1,6 +1,6 @@
 //! Adds the same row to every row: biases of products, and the one embedding that all tokens of an encoder share.
 
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, View, ViewMut, numbers};
 
 const OP: &str = "add_bias";
@@ -14,7 +14,7 @@ pub fn add_bias(exec: Exec, x: &mut ViewMut, bias: View) -> Result<(), Error> {
         Exec::Gpu(gpu) => return numbers::add_bias(gpu, OP, x, bias),
     };
     let bias = bias.f32s(OP, "bias")?;
-    let x = Shared::new(x.f32s(OP, "x")?);
+    let x = SharedPtr::new(x.f32s(OP, "x")?);
     pool.run_ranges(n_rows, 32, |rows, _| {
         for row in rows {
             // SAFETY: each row belongs to one range and lies inside `x`.

@@ -1,6 +1,6 @@
 //! A branch joins the stream: `x += factor * y`. Families that norm or scale what a block gives cannot add in the product.
 
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, View, ViewMut, numbers};
 
 const OP: &str = "add_scaled";
@@ -13,7 +13,7 @@ pub fn add_scaled(exec: Exec, x: &mut ViewMut, y: View, factor: f32) -> Result<(
         Exec::Gpu(gpu) => return numbers::add_scaled(gpu, OP, x, y, factor),
     };
     let y = y.f32s(OP, "y")?;
-    let x = Shared::new(x.f32s(OP, "x")?);
+    let x = SharedPtr::new(x.f32s(OP, "x")?);
     pool.run_ranges(y.len(), 1 << 14, |range, _| {
         // SAFETY: ranges do not overlap and lie inside `x`.
         let x = unsafe { x.slice(range.start, range.len()) };

@@ -94,7 +94,7 @@ pub fn adjust(exec: Exec, words: Indices, tokens: View, logits: &mut ViewMut) ->
         Exec::Cpu(_) => {
             let tokens = tokens.f32s(OP, "tokens")?;
             for (row_idx, row) in logits.f32s(OP, "logits")?.chunks_exact_mut(n_vocab).enumerate() {
-                if let Some(list) = List::of(words.host, row_idx, n_vocab) {
+                if let Some(list) = AdjustList::of(words.host, row_idx, n_vocab) {
                     list.apply(row, tokens);
                 }
             }
@@ -106,14 +106,14 @@ pub fn adjust(exec: Exec, words: Indices, tokens: View, logits: &mut ViewMut) ->
 }
 
 /// A row's list, by kind.
-struct List<'a> {
+struct AdjustList<'a> {
     head: &'a [u32],
     bias: &'a [u32],
     mask: &'a [u32],
     counts: &'a [u32],
 }
 
-impl<'a> List<'a> {
+impl<'a> AdjustList<'a> {
     fn of(words: &'a [u32], row_idx: usize, n_vocab: usize) -> Option<Self> {
         let start = words[row_idx];
         if start == NONE {
@@ -166,7 +166,7 @@ fn check(words: &[u32], n_tokens: usize, n_rows: usize, n_vocab: usize) -> Resul
             continue;
         }
         let is_inside = (words[row_idx] as usize) < words.len();
-        let list = if is_inside { List::of(words, row_idx, n_vocab) } else { None };
+        let list = if is_inside { AdjustList::of(words, row_idx, n_vocab) } else { None };
         let list = list.ok_or_else(|| format!("the list of row {row_idx} is cut off"))?;
         let mut named = list.bias.chunks_exact(2).chain(list.counts.chunks_exact(2)).map(|pair| pair[0]);
         if let Some(token) = named.find(|token| *token as usize >= n_vocab) {

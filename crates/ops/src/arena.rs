@@ -18,13 +18,13 @@ const ALIGN: usize = 64;
 
 /// Memory of a fixed size whose parts are handed out once each.
 pub struct Arena {
-    source: Source,
+    source: ArenaMemory,
     used_bytes: usize,
 }
 
-enum Source {
+enum ArenaMemory {
     Host(Arc<HostMapping>),
-    Device(gpu::Pool),
+    Device(gpu::MemoryPool),
 }
 
 /// The mapping, and where it starts; the mapping itself is only kept alive.
@@ -95,12 +95,12 @@ impl Arena {
         });
         let start = NonNull::new(memory.as_mut_ptr())?;
         let block = Arc::new(HostMapping { start, len: memory.len(), _memory: memory });
-        Some(Self { source: Source::Host(block), used_bytes: 0 })
+        Some(Self { source: ArenaMemory::Host(block), used_bytes: 0 })
     }
 
     /// Device memory that the caller took, carved from its start on.
-    pub fn on_device(pool: gpu::Pool) -> Self {
-        Self { source: Source::Device(pool), used_bytes: 0 }
+    pub fn on_device(pool: gpu::MemoryPool) -> Self {
+        Self { source: ArenaMemory::Device(pool), used_bytes: 0 }
     }
 
     /// The next `len` bytes of device memory, for what is no matrix. Panics as [`Arena::carve`] does, and on the host.
@@ -114,7 +114,7 @@ impl Arena {
     }
 
     fn carve_plain<T: gpu::Element>(&mut self, len: usize) -> gpu::Buffer<T> {
-        let Source::Device(pool) = &mut self.source else { panic!("plain memory is carved on a device only") };
+        let ArenaMemory::Device(pool) = &mut self.source else { panic!("plain memory is carved on a device only") };
         pool.carve(len).expect("an arena that was planned large enough")
     }
 
@@ -130,14 +130,16 @@ impl Arena {
     pub fn carve_as(&mut self, layout: Layout, dtype: Dtype, shape: [usize; 2]) -> Tensor {
         let len = matrix_bytes(layout, dtype, shape).expect("a shape that fills its blocks");
         let region = match &mut self.source {
-            Source::Host(block) => {
+            ArenaMemory::Host(block) => {
                 let needed = Self::padded(len);
                 assert!(needed <= block.len - self.used_bytes, "the arena was planned too small for {shape:?}");
                 let offset = self.used_bytes;
                 self.used_bytes += needed;
                 Region::Host { block: Arc::clone(block), offset, len }
             }
-            Source::Device(pool) => Region::Device(pool.carve(len).expect("an arena that was planned large enough")),
+            ArenaMemory::Device(pool) => {
+                Region::Device(pool.carve(len).expect("an arena that was planned large enough"))
+            }
         };
         Tensor { dtype, shape, layout, region }
     }

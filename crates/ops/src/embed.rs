@@ -6,7 +6,7 @@ use weights::Dtype;
 
 use crate::formats::{Float, dequantize, for_block};
 use crate::gpu::formats::FormatSet;
-use crate::gpu::unit::{Values, kernels};
+use crate::gpu::unit::{DefineValues, kernels};
 use crate::gpu::{count, format_number};
 use crate::tiles::{TILE_ROWS, TileFormat};
 use crate::{Error, Exec, Gpu, Indices, Kernels, Layout, View, ViewMut};
@@ -47,7 +47,7 @@ gpu::args! {
 }
 
 kernels! {
-    pub(crate) struct EmbedKernels in "embed", overlapping; defines { FORMAT: Values::Formats(FormatSet::All) } {
+    pub(crate) struct EmbedKernels in "embed", overlapping; defines { FORMAT: DefineValues::Formats(FormatSet::All) } {
         embed: Kernel<Embed<'static>> = ["embed"],
         decode_f16: Kernel<DecodeF16<'static>> = ["decode_f16"],
         decode_f32: Kernel<DecodeF32<'static>> = ["decode_f32"],

@@ -3,7 +3,7 @@
 //! SwiGLU has a file of its own: it is the common one, and devices fuse it into the next product.
 
 use crate::cpu::exp::exp;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, View, ViewMut, numbers, swiglu};
 
 const OP: &str = "glu";
@@ -77,7 +77,7 @@ pub fn glu(exec: Exec, activation: Activation, gate: &mut ViewMut, up: View) -> 
         Exec::Gpu(gpu) => return numbers::glu(gpu, OP, gate, up, activation.as_kernels_take_it()),
     };
     let up = up.f32s(OP, "up")?;
-    let gate = Shared::new(gate.f32s(OP, "gate")?);
+    let gate = SharedPtr::new(gate.f32s(OP, "gate")?);
     pool.run_ranges(up.len(), 4096, |range, _| {
         // SAFETY: ranges do not overlap and lie inside `gate`.
         let gate = unsafe { gate.slice(range.start, range.len()) };
@@ -130,7 +130,7 @@ pub fn activate(exec: Exec, activation: Activation, x: &mut ViewMut) -> Result<(
     };
     let x = x.f32s(OP, "x")?;
     let n = x.len();
-    let x = Shared::new(x);
+    let x = SharedPtr::new(x);
     pool.run_ranges(n, 4096, |range, _| {
         // SAFETY: ranges do not overlap and lie inside `x`.
         let x = unsafe { x.slice(range.start, range.len()) };

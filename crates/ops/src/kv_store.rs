@@ -11,8 +11,8 @@ use half::slice::HalfFloatSliceExt;
 use weights::Dtype;
 
 use crate::gpu::count;
-use crate::gpu::unit::{Values, kernels};
-use crate::view::Shared;
+use crate::gpu::unit::{DefineValues, kernels};
+use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, Indices, Pool, View, ViewMut};
 
 const OP: &str = "kv_store";
@@ -31,7 +31,7 @@ gpu::args! {
 }
 
 kernels! {
-    pub(crate) struct KvStoreKernels in "kv_store"; defines { KV_F16: Values::Flag } {
+    pub(crate) struct KvStoreKernels in "kv_store"; defines { KV_F16: DefineValues::Flag } {
         kv_store: Kernel<KvStore<'static>> = ["kv_store"],
     }
 }
@@ -45,13 +45,13 @@ pub const MAX_GPU_HEAD_DIM: usize = 256;
 
 /// Where a token's keys and values go.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct Slot {
+pub struct KvSlot {
     pub block: u32,
     /// Below [`KV_BLOCK`].
     pub token: u32,
 }
 
-impl Slot {
+impl KvSlot {
     /// As one number, which is what ops take.
     pub fn index(self) -> u32 {
         self.block * KV_BLOCK as u32 + self.token
@@ -84,7 +84,7 @@ pub fn kv_store<'s>(
     k_pool.expect_shape(OP, "k_pool", [k_pool.shape[0], KV_BLOCK * head_dim])?;
     v_pool.expect_shape(OP, "v_pool", k_pool.shape)?;
     let n_blocks = k_pool.shape[0] / n_heads.max(1);
-    if let Some(slot) = slots.host.iter().map(|index| Slot::of(*index)).find(|s| s.block as usize >= n_blocks) {
+    if let Some(slot) = slots.host.iter().map(|index| KvSlot::of(*index)).find(|s| s.block as usize >= n_blocks) {
         let what = format!("slot {slot:?} of {n_blocks} blocks of {KV_BLOCK}");
         return Err(Error::Argument { op: OP, what });
     }
@@ -168,10 +168,10 @@ impl NewTokens<'_> {
     ) {
         let &Self { slots, n_heads, n_blocks, head_dim, .. } = self;
         let block_len = KV_BLOCK * head_dim;
-        let (k_pool, v_pool) = (Shared::new(k_pool), Shared::new(v_pool));
+        let (k_pool, v_pool) = (SharedPtr::new(k_pool), SharedPtr::new(v_pool));
         let store_head = |head: usize| {
             let mut turned = [T::default(); MAX_HEAD_DIM];
-            for (row, slot) in slots.iter().map(|index| Slot::of(*index)).enumerate() {
+            for (row, slot) in slots.iter().map(|index| KvSlot::of(*index)).enumerate() {
                 let source = row * n_heads * head_dim + head * head_dim;
                 let start = (head * n_blocks + slot.block as usize) * block_len;
                 // SAFETY: a block's part of one head, inside the pools; each head belongs to one task.

@@ -4,7 +4,7 @@ use gpu::Grid;
 
 use crate::gpu::count;
 use crate::norm_heads::{self, LayerNorm, NormHeadsKernels};
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, View, ViewMut};
 
 const OP: &str = "layernorm";
@@ -30,7 +30,7 @@ pub fn layernorm(
     };
     let (x, weight) = (x.f32s(OP, "x")?, weight.f32s(OP, "weight")?);
     let bias = bias.map(|bias| bias.f32s(OP, "bias")).transpose()?;
-    let out = Shared::new(out.f32s(OP, "out")?);
+    let out = SharedPtr::new(out.f32s(OP, "out")?);
     pool.run_ranges(n_rows, 16, |rows, _| {
         for row in rows {
             // SAFETY: each row belongs to one range and lies inside `out`.

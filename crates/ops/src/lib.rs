@@ -81,7 +81,7 @@ pub use exec::Exec;
 pub use feed::{GIVEN, feed};
 pub use glu::{Activation, Xielu, activate, glu};
 pub use indices::Indices;
-pub use kv_store::{KV_BLOCK, MAX_GPU_HEAD_DIM, MAX_HEAD_DIM, Slot, kv_store};
+pub use kv_store::{KV_BLOCK, KvSlot, MAX_GPU_HEAD_DIM, MAX_HEAD_DIM, kv_store};
 pub use layernorm::layernorm;
 pub use matmul::{Mode, Product, matmul, norm_matmul, swiglu_matmul};
 pub use norm_heads::{NormKind, norm_both_heads, norm_heads};

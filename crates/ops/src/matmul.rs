@@ -11,9 +11,11 @@
 
 use crate::cpu::left::HostLeft;
 use crate::cpu::matmul::{check_weight, matmul_cpu};
-use crate::gpu::matmul::{self as launch, DeviceLeft};
-use crate::plan::{self, Machine, ProductPlan, ProductShape, Weight};
-use crate::{Error, Exec, View, ViewMut, observe, rmsnorm, swiglu};
+use crate::embed::expect_device_layout;
+use crate::gpu::left::DeviceLeft;
+use crate::gpu::{blas, float_tiles, matrix_tiles, matvec, mma};
+use crate::plan::{self, BlasTypes, Machine, ProductChip, ProductKernel, ProductPlan, ProductShape, Weight};
+use crate::{Error, Exec, Gpu, View, ViewMut, observe, rmsnorm, swiglu};
 
 pub(crate) const OP: &str = "matmul";
 
@@ -72,7 +74,7 @@ pub fn matmul(exec: Exec, x: View, products: &mut [Product]) -> Result<(), Error
         }
         Exec::Gpu(gpu) => {
             gpu.launcher.count(work(x.shape, products));
-            launch::launch(gpu, DeviceLeft::Rows(x), products, &plan).map(|_| ())
+            launch_gpu(gpu, DeviceLeft::Rows(x), products, &plan).map(|_| ())
         }
     }
 }
@@ -98,7 +100,7 @@ pub fn norm_matmul(
             }
             Exec::Gpu(gpu) => {
                 gpu.launcher.count(work(x.shape, products));
-                if launch::launch(gpu, DeviceLeft::Norm { x, weight, eps }, products, &plan)? {
+                if launch_gpu(gpu, DeviceLeft::Norm { x, weight, eps }, products, &plan)? {
                     return Ok(());
                 }
             }
@@ -122,7 +124,7 @@ pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [P
             }
             Exec::Gpu(gpu) => {
                 gpu.launcher.count(work(shape, products));
-                if launch::launch(gpu, DeviceLeft::Gated { gate: gate.as_view(), up }, products, &plan)? {
+                if launch_gpu(gpu, DeviceLeft::Gated { gate: gate.as_view(), up }, products, &plan)? {
                     return Ok(());
                 }
             }
@@ -130,6 +132,79 @@ pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [P
     }
     swiglu(exec, gate, up)?;
     matmul(exec, gate.as_view(), products)
+}
+
+/// Hands the products to the planned kernels of a GPU. `false` where the vendor's library failed on a left side that is not plain rows: the products are still to be made.
+fn launch_gpu(gpu: &Gpu, left: DeviceLeft, products: &mut [Product], plan: &ProductPlan) -> Result<bool, Error> {
+    for product in products.iter() {
+        expect_device_layout(OP, &product.weight)?;
+    }
+    if left.shape().contains(&0) {
+        return Ok(true);
+    }
+    if let Some(refused) = plan.refused {
+        gpu.kernels.refuse(refused.to_string());
+    }
+    let _op = gpu.launcher.op(OP);
+    if plan.is(ProductKernel::Mma) {
+        return mma::launch(gpu, left, products).map(|()| true);
+    }
+    if plan.is(ProductKernel::Matvec) {
+        return matvec::launch(gpu, left, products).map(|()| true);
+    }
+    let mut made = blas::Made::default();
+    for (product, kernel) in products.iter_mut().zip(&plan.kernels) {
+        if product.weight.n_rows() == 0 {
+            continue;
+        }
+        match (kernel, left) {
+            (ProductKernel::Blas, _) => {
+                let is_done = blas::launch(gpu, left, &mut made, product)?;
+                let DeviceLeft::Rows(x) = left else {
+                    if is_done {
+                        continue;
+                    }
+                    return Ok(false);
+                };
+                if !is_done {
+                    many_rows(gpu, x, product, without_blas(gpu, x.shape, product))?;
+                }
+            }
+            (_, DeviceLeft::Rows(x)) => many_rows(gpu, x, product, *kernel)?,
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// The kernel for a product that the library was meant for and failed on.
+fn without_blas(gpu: &Gpu, [n_rows, n_in]: [usize; 2], product: &Product) -> ProductKernel {
+    let chip = ProductChip { blas: BlasTypes::default(), ..chip(gpu) };
+    let weights = [product.weight.kind()];
+    let shape = ProductShape { n_rows, n_in, weights: &weights, may_be_coarse: false };
+    plan::plan(Machine::Gpu(chip), gpu.kernels.numerics(), &shape).kernels[0]
+}
+
+fn many_rows(gpu: &Gpu, x: View, product: &mut Product, kernel: ProductKernel) -> Result<(), Error> {
+    match kernel {
+        ProductKernel::MatrixTiles => matrix_tiles::launch(gpu, x, product),
+        ProductKernel::Mma => mma::launch(gpu, DeviceLeft::Rows(x), std::slice::from_mut(product)),
+        ProductKernel::Matvec => matvec::launch(gpu, DeviceLeft::Rows(x), std::slice::from_mut(product)),
+        _ => float_tiles::launch(gpu, x, product),
+    }
+}
+
+/// What a plan has to know of this device.
+fn chip(gpu: &Gpu) -> ProductChip {
+    let device = gpu.kernels.device();
+    let can = |kinds| gpu.blas.is_some_and(|blas| blas.can(kinds));
+    ProductChip {
+        tuning: gpu.kernels.tuning,
+        has_mma: device.has_mma(),
+        has_matrix_units: device.has_matrix_units(),
+        blas: BlasTypes { is_there: gpu.blas.is_some(), halves: can(blas::HALVES), floats: can(blas::FLOATS) },
+        activation_bytes: gpu.workspace.borrow().activations.len(),
+    }
 }
 
 /// What each product's kernel depends on.
@@ -142,7 +217,7 @@ fn plan_of(exec: Exec, [n_rows, n_in]: [usize; 2], products: &[Product]) -> Prod
     let may_be_coarse = products.iter().all(|product| product.may_be_coarse);
     let machine = match exec {
         Exec::Cpu(pool) => Machine::Cpu(pool.isa()),
-        Exec::Gpu(gpu) => Machine::Gpu(launch::chip(gpu)),
+        Exec::Gpu(gpu) => Machine::Gpu(chip(gpu)),
     };
     plan::plan(machine, exec.numerics(), &ProductShape { n_rows, n_in, weights: &weights, may_be_coarse })
 }

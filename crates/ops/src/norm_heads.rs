@@ -4,7 +4,7 @@ use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
 use crate::gpu::unit::kernels;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, View, ViewMut, layernorm};
 
 const OP: &str = "norm_heads";
@@ -66,7 +66,7 @@ pub fn norm_heads(exec: Exec, x: &mut ViewMut, weight: View, kind: NormKind, eps
         Exec::Gpu(gpu) => return launch(gpu, x, weight, None, kind, eps),
     };
     let weight = weight.f32s(OP, "weight")?;
-    let x = Shared::new(x.f32s(OP, "x")?);
+    let x = SharedPtr::new(x.f32s(OP, "x")?);
     pool.run_ranges(n_rows, 8, |rows, _| {
         for row in rows {
             // SAFETY: each row belongs to one range and lies inside `x`.

@@ -11,10 +11,10 @@ use weights::Dtype;
 use crate::Isa;
 use crate::formats::{BlockFormat, for_block};
 use crate::gpu::formats::FormatSet;
-use crate::gpu::unit::{Values, kernels};
+use crate::gpu::unit::{DefineValues, kernels};
 use crate::gpu::{count, format_number};
 use crate::tiles::{TILE_ROWS, TileFormat, has_tiles};
-use crate::view::{Shared, matrix_bytes};
+use crate::view::{SharedPtr, matrix_bytes};
 use crate::{Error, Exec, Gpu, Layout, View, ViewMut};
 
 const OP: &str = "pack";
@@ -32,7 +32,7 @@ gpu::args! {
 }
 
 kernels! {
-    pub(crate) struct PackKernels in "pack"; defines { FORMAT: Values::Formats(FormatSet::Packed) } {
+    pub(crate) struct PackKernels in "pack"; defines { FORMAT: DefineValues::Formats(FormatSet::Packed) } {
         pack: Kernel<Pack<'static>> = ["pack"],
     }
 }
@@ -43,7 +43,7 @@ pub fn packed_on_device(dtype: Dtype, shape: [usize; 2]) -> Result<(Layout, usiz
     let layout = if dtype.block_len() == 1 { Layout::Rows } else { Layout::Planes };
     match matrix_bytes(layout, dtype, shape) {
         Some(n_bytes) => Ok((layout, n_bytes)),
-        None => Err(Error::Argument { op: OP, what: format!("{shape:?} of {dtype} is no whole number of blocks") }),
+        None => Err(Error::Argument { op: OP, what: format!("{shape:?} of {dtype} is not a whole number of blocks") }),
     }
 }
 
@@ -56,7 +56,7 @@ pub fn packed(exec: Exec, dtype: Dtype, shape: [usize; 2]) -> Result<(Layout, us
     };
     match matrix_bytes(layout, dtype, shape) {
         Some(n_bytes) => Ok((layout, n_bytes)),
-        None => Err(Error::Argument { op: OP, what: format!("{shape:?} of {dtype} is no whole number of blocks") }),
+        None => Err(Error::Argument { op: OP, what: format!("{shape:?} of {dtype} is not a whole number of blocks") }),
     }
 }
 
@@ -77,7 +77,7 @@ pub fn pack(exec: Exec, src: View, dst: &mut ViewMut) -> Result<(), Error> {
     let (dtype, [n_rows, n_cols], layout) = (src.dtype, src.shape, dst.layout);
     let to = dst.host_bytes(OP, "dst")?;
     let n_bytes = to.len();
-    let to = Shared::new(to);
+    let to = SharedPtr::new(to);
     if layout == Layout::Planes {
         return Err(Error::Argument { op: OP, what: "planes are for a GPU".into() });
     }

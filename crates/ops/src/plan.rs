@@ -171,7 +171,7 @@ pub(crate) struct ProductPlan {
     /// Whether a norm or a gate can be computed on the way into the product.
     pub(crate) fuses_left: bool,
     /// A faster path that this machine, type or shape rules out.
-    pub(crate) refused: Option<Refusal>,
+    pub(crate) refused: Option<PlanRefusal>,
 }
 
 impl ProductPlan {
@@ -187,21 +187,21 @@ impl ProductPlan {
 
 /// Why many rows do not go to the matrix units, or not through the library.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum PlanRefusal {
     NoUnits,
     Type(Dtype),
     Columns(usize),
     Blas(Dtype),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for PlanRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: &str = "products of many rows on the matrix units";
         match self {
-            Refusal::NoUnits => write!(f, "{UNITS}: this chip has none that the kernels use"),
-            Refusal::Type(dtype) => write!(f, "{UNITS}: {dtype} weights do not fit f16"),
-            Refusal::Columns(n) => write!(f, "{UNITS}: rows of {n} are no multiple of {GROUP}"),
-            Refusal::Blas(dtype) => write!(f, "{dtype} products through the vendor's library: not usable here"),
+            PlanRefusal::NoUnits => write!(f, "{UNITS}: this chip has none that the kernels use"),
+            PlanRefusal::Type(dtype) => write!(f, "{UNITS}: {dtype} weights do not fit f16"),
+            PlanRefusal::Columns(n) => write!(f, "{UNITS}: rows of {n} are not a multiple of {GROUP}"),
+            PlanRefusal::Blas(dtype) => write!(f, "{dtype} products through the vendor's library: not usable here"),
         }
     }
 }
@@ -312,15 +312,15 @@ fn many_rows(
     chip: &ProductChip,
     shape: &ProductShape,
     weight: &Weight,
-    refused: &mut Option<Refusal>,
+    refused: &mut Option<PlanRefusal>,
 ) -> ProductKernel {
     let wants_units = shape.n_rows >= (chip.tuning.units_rows as usize).max(1);
     let why = if !chip.has_matrix_units {
-        Some(Refusal::NoUnits)
+        Some(PlanRefusal::NoUnits)
     } else if !fits_f16(weight.dtype) {
-        Some(Refusal::Type(weight.dtype))
+        Some(PlanRefusal::Type(weight.dtype))
     } else if !shape.n_in.is_multiple_of(GROUP) {
-        Some(Refusal::Columns(shape.n_in))
+        Some(PlanRefusal::Columns(shape.n_in))
     } else {
         None
     };
@@ -332,7 +332,7 @@ fn many_rows(
         if can {
             return ProductKernel::Blas;
         }
-        *refused = Some(Refusal::Blas(weight.dtype));
+        *refused = Some(PlanRefusal::Blas(weight.dtype));
     }
     if takes_units {
         return ProductKernel::MatrixTiles;

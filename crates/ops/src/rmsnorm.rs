@@ -4,7 +4,7 @@ use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
 use crate::gpu::unit::kernels;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, View, ViewMut};
 
 const OP: &str = "rmsnorm";
@@ -36,7 +36,7 @@ pub fn rmsnorm(exec: Exec, x: View, weight: View, eps: f32, out: &mut ViewMut) -
         Exec::Gpu(gpu) => return launch(gpu, x, weight, eps, out),
     };
     let (x, weight) = (x.f32s(OP, "x")?, weight.f32s(OP, "weight")?);
-    let out = Shared::new(out.f32s(OP, "out")?);
+    let out = SharedPtr::new(out.f32s(OP, "out")?);
     pool.run_ranges(n_rows, 16, |rows, _| {
         for row in rows {
             // SAFETY: each row belongs to one range and lies inside `out`.

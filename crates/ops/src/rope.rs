@@ -7,7 +7,7 @@ use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
 use crate::gpu::unit::kernels;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, View, ViewMut};
 
 const OP: &str = "rope";
@@ -55,7 +55,7 @@ pub fn rope(exec: Exec, x: &mut ViewMut, angles: View, head_dim: usize, pairing:
         Exec::Gpu(gpu) => return launch(gpu, x, angles, head_dim, pairing),
     };
     let angles = angles.f32s(OP, "angles")?;
-    let x = Shared::new(x.f32s(OP, "x")?);
+    let x = SharedPtr::new(x.f32s(OP, "x")?);
     pool.run_ranges(n_rows, 16, |rows, _| {
         for row in rows {
             let angles = &angles[row * n_rot..][..n_rot];

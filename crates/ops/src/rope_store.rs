@@ -4,7 +4,7 @@
 use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
-use crate::gpu::unit::{Values, kernels};
+use crate::gpu::unit::{DefineValues, kernels};
 use crate::kv_store::is_kept_f16;
 use crate::{Error, Exec, Gpu, Indices, Pairing, View, ViewMut, kv_store, rope};
 
@@ -29,7 +29,7 @@ gpu::args! {
 }
 
 kernels! {
-    pub(crate) struct RopeStoreKernels in "rope_store", overlapping; defines { KV_F16: Values::Flag } {
+    pub(crate) struct RopeStoreKernels in "rope_store", overlapping; defines { KV_F16: DefineValues::Flag } {
         rope_store: Kernel<RopeStore<'static>> = ["rope_store"],
     }
 }

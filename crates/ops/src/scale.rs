@@ -1,6 +1,6 @@
 //! `x *= factor`: some families scale their embeddings or their logits.
 
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, ViewMut, numbers};
 
 const OP: &str = "scale";
@@ -13,7 +13,7 @@ pub fn scale(exec: Exec, x: &mut ViewMut, factor: f32) -> Result<(), Error> {
     };
     let x = x.f32s(OP, "x")?;
     let n = x.len();
-    let x = Shared::new(x);
+    let x = SharedPtr::new(x);
     pool.run_ranges(n, 1 << 14, |range, _| {
         // SAFETY: ranges do not overlap and lie inside `x`.
         let x = unsafe { x.slice(range.start, range.len()) };

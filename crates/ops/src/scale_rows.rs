@@ -1,6 +1,6 @@
 //! Each row by a factor of its own: `x[r, c] *= factors[r]`.
 
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, View, ViewMut, numbers};
 
 const OP: &str = "scale_rows";
@@ -14,7 +14,7 @@ pub fn scale_rows(exec: Exec, x: &mut ViewMut, factors: View) -> Result<(), Erro
         Exec::Gpu(gpu) => return numbers::scale_rows(gpu, OP, x, factors),
     };
     let factors = factors.f32s(OP, "factors")?;
-    let x = Shared::new(x.f32s(OP, "x")?);
+    let x = SharedPtr::new(x.f32s(OP, "x")?);
     pool.run_ranges(n_rows, 16, |rows, _| {
         for row in rows {
             // SAFETY: each row belongs to one range and lies inside `x`.

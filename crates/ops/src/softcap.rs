@@ -1,7 +1,7 @@
 //! A soft bound: `x = cap * tanh(x / cap)` keeps small numbers and bends large ones towards the cap.
 
 use crate::cpu::exp::exp;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, ViewMut, numbers};
 
 const OP: &str = "softcap";
@@ -17,7 +17,7 @@ pub fn softcap(exec: Exec, x: &mut ViewMut, cap: f32) -> Result<(), Error> {
     };
     let x = x.f32s(OP, "x")?;
     let n = x.len();
-    let x = Shared::new(x);
+    let x = SharedPtr::new(x);
     pool.run_ranges(n, 1 << 12, |range, _| {
         // SAFETY: ranges do not overlap and lie inside `x`.
         let x = unsafe { x.slice(range.start, range.len()) };

@@ -6,7 +6,7 @@ use crate::Isa;
 use crate::cpu::exp::exp;
 use crate::gpu::count;
 use crate::gpu::unit::kernels;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, View, ViewMut};
 
 const OP: &str = "swiglu";
@@ -34,7 +34,7 @@ pub fn swiglu(exec: Exec, gate: &mut ViewMut, up: View) -> Result<(), Error> {
         Exec::Gpu(gpu) => return launch(gpu, gate, up),
     };
     let up = up.f32s(OP, "up")?;
-    let gate = Shared::new(gate.f32s(OP, "gate")?);
+    let gate = SharedPtr::new(gate.f32s(OP, "gate")?);
     pool.run_ranges(up.len(), 4096, |range, _| {
         // SAFETY: ranges do not overlap and lie inside `gate`.
         let gate = unsafe { gate.slice(range.start, range.len()) };

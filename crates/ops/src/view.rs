@@ -235,15 +235,15 @@ fn unaligned(op: &'static str, what: &'static str, e: bytemuck::PodCastError) ->
 
 /// A raw pointer that tasks of one region may share: each writes rows that no other task touches.
 #[derive(Copy, Clone)]
-pub(crate) struct Shared<T>(*mut T);
+pub(crate) struct SharedPtr<T>(*mut T);
 
 // SAFETY: a `Shared` is made from an exclusive slice that outlives the region; who uses it states why its part is
 // disjoint from every other task's.
-unsafe impl<T> Sync for Shared<T> {}
+unsafe impl<T> Sync for SharedPtr<T> {}
 // SAFETY: as above.
-unsafe impl<T> Send for Shared<T> {}
+unsafe impl<T> Send for SharedPtr<T> {}
 
-impl<T> Shared<T> {
+impl<T> SharedPtr<T> {
     pub(crate) fn new(slice: &mut [T]) -> Self {
         Self(slice.as_mut_ptr())
     }

@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ::model::TokenId;
-use engine::{Command, Event, FinishReason, Handle, RequestId, Submit, Timings};
+use engine::{Command, Drafted, Event, FinishReason, Handle, RequestId, Submit, Timings};
 use futures_core::Stream;
-use text::Tokenizer;
 use text::constraint::Constraint;
+use text::{Specials, Tokenizer};
 
 use crate::mailbox::{self, Receiver, Waited};
 use crate::request::Request;
@@ -78,6 +78,8 @@ pub struct AnswerUsage {
     pub n_generated: usize,
     /// Of those, tokens of reasoning.
     pub n_reasoning: usize,
+    /// What was guessed ahead, and how much of it was right.
+    pub drafted: Drafted,
     /// Where the time went.
     pub timings: Timings,
 }
@@ -88,10 +90,22 @@ impl AnswerUsage {
         rate(self.n_prompt.saturating_sub(self.n_cached), self.timings.prefill)
     }
 
+    /// Part of the guessed tokens that were right.
+    pub fn acceptance(&self) -> Option<f64> {
+        let Drafted { n_tokens, n_accepted, .. } = self.drafted;
+        (n_tokens > 0).then(|| n_accepted as f64 / n_tokens as f64)
+    }
+
     /// Tokens after the first a second: the first one is the prompt's.
     pub fn decode_speed(&self) -> Option<f64> {
         rate(self.n_generated.saturating_sub(1), self.timings.decode)
     }
+}
+
+/// The tokens of what the answer is expected to be like; no more than an answer can have.
+fn prediction(tokenizer: &Tokenizer, request: &Request, n_ctx: usize) -> Vec<TokenId> {
+    let Some(text) = request.prediction.as_ref().filter(|_| request.max_draft != Some(0)) else { return Vec::new() };
+    tokenizer.encode(text, Specials::Plain).into_iter().take(n_ctx).map(TokenId).collect()
 }
 
 fn rate(n_tokens: usize, time: Duration) -> Option<f64> {
@@ -140,6 +154,8 @@ impl Answer {
         submit.prompt_logprobs = request.prompt_logprobs;
         submit.progress = request.progress;
         submit.constraint = request.constraint.as_ref().map(Constraint::to_spec);
+        submit.max_draft = request.max_draft;
+        submit.prediction = prediction(tokenizer, request, n_ctx);
         submit.priority = request.priority;
         submit.group = request.group;
         let (id, (sender, events)) = (submit.id, mailbox::mailbox());
@@ -303,6 +319,7 @@ impl Answer {
             n_cached: usage.n_cached_prompt,
             n_generated: self.n_generated,
             n_reasoning: self.splitter.n_reasoning_tokens(),
+            drafted: usage.drafted,
             timings: usage.timings,
         };
         Finished { finish, stop, usage }

@@ -61,6 +61,14 @@ pub struct ChosenDevice {
 }
 
 impl Device {
+    /// The device that was chosen, by its name.
+    pub(crate) fn of(choice: DeviceChoice) -> Self {
+        match choice {
+            DeviceChoice::Cpu => Self::Cpu,
+            DeviceChoice::Gpu { vendor, ordinal } => Self::Gpu { vendor, ordinal },
+        }
+    }
+
     /// Decides. Only `auto` looks at the machine; what was named is taken at its word and may fail to load.
     pub fn choose(self) -> ChosenDevice {
         match self {
@@ -88,10 +96,7 @@ pub fn model_memory() -> Option<(u64, String)> {
 impl ChosenDevice {
     /// The device by its name, so that choosing again gives the same.
     pub fn device(&self) -> Device {
-        match self.choice {
-            DeviceChoice::Cpu => Device::Cpu,
-            DeviceChoice::Gpu { vendor, ordinal } => Device::Gpu { vendor, ordinal },
-        }
+        Device::of(self.choice)
     }
 
     /// What a person should know about the choice, a sentence each: GPUs that were passed over, and that the CPU stands

@@ -29,6 +29,26 @@ pub enum Error {
     /// A device's name that is none.
     #[error("unknown device `{0}`: expected {names}", names = crate::device_names())]
     Device(String),
+    /// A way to speculate that is none.
+    #[error("unknown way to speculate `{0}`: expected auto, ngram, mtp, draft=MODEL or off")]
+    Speculate(String),
+    /// The model has no layers that predict several tokens, or they are not read yet.
+    #[error(
+        "multi-token prediction is not available yet: this is a `{architecture}` model, and the layers for it in qwen35, \
+         glm4moe, deepseek and gemma4 files are not loaded so far"
+    )]
+    NoMtp {
+        /// The model's family.
+        architecture: String,
+    },
+    /// A draft model whose tokens are not the model's.
+    #[error("the draft model `{draft}` has another vocabulary: {why}", draft = draft.display())]
+    DraftVocabulary {
+        /// Its file.
+        draft: PathBuf,
+        /// Where they differ.
+        why: String,
+    },
     /// Weights, keys and values and scratch are more than the device has.
     #[error(transparent)]
     DoesNotFit(Box<NoRoom>),

@@ -141,6 +141,10 @@ mod injection {
             Forward::is_row_invariant(&self.model)
         }
 
+        fn can_rewind(&self) -> bool {
+            Forward::can_rewind(&self.model)
+        }
+
         fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {
             self.n_steps += 1;
             match self.fault {

@@ -16,7 +16,7 @@ use crate::options::{Options, Scheduling, StepSizes, Workload};
 use crate::{Error, Result, counted};
 
 /// A context that nobody asked for is at most this.
-const DEFAULT_CONTEXT: usize = 8192;
+pub(crate) const DEFAULT_CONTEXT: usize = 8192;
 
 /// Rows of one step on a CPU, and prompt rows in a step of a server that also generates: larger steps are no faster
 /// there, and streams would stutter.
@@ -215,7 +215,10 @@ impl Planner<'_> {
             Workload::Conversation | Workload::Server(_) => 1,
         };
         let n_blocks = n_ctx.div_ceil(BLOCK_TOKENS).saturating_mul(n_sequences);
-        let (mut max_batch_tokens, mut max_logits_rows) = (schedule.max_batch_tokens, schedule.max_running);
+        let n_draft_rows =
+            if matches!(self.options.workload, Workload::Steps(_)) { 0 } else { self.options.speculate.n_draft_rows() };
+        let mut max_batch_tokens = schedule.max_batch_tokens;
+        let mut max_logits_rows = (schedule.max_running + n_draft_rows).min(max_batch_tokens);
         if self.config.is_encoder() {
             // It reads a text as a whole, and any of its tokens may be wanted.
             let n_longest = self.options.context.unwrap_or(self.default_context());

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use engine::{Closed, Event, Sink};
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedMailbox {
+    state: Mutex<MailboxState>,
     arrived: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MailboxState {
     events: VecDeque<Event>,
     waker: Option<Waker>,
     is_sender_gone: bool,
@@ -24,11 +24,11 @@ struct State {
 
 /// The engine's end.
 #[derive(Debug)]
-pub(crate) struct Sender(Arc<Shared>);
+pub(crate) struct Sender(Arc<SharedMailbox>);
 
 /// The reader's end.
 #[derive(Debug)]
-pub(crate) struct Receiver(Arc<Shared>);
+pub(crate) struct Receiver(Arc<SharedMailbox>);
 
 /// The outcome of a wait with a time limit.
 #[derive(Debug)]
@@ -41,17 +41,17 @@ pub(crate) enum Waited {
 }
 
 pub(crate) fn mailbox() -> (Sender, Receiver) {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(SharedMailbox::default());
     (Sender(Arc::clone(&shared)), Receiver(shared))
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedMailbox {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the reader after the lock is released.
-    fn notify(&self, mut state: MutexGuard<'_, State>) {
+    fn notify(&self, mut state: MutexGuard<'_, MailboxState>) {
         let waker = state.waker.take();
         drop(state);
         self.arrived.notify_one();

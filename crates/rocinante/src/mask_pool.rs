@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type MaskJob = Box<dyn FnOnce() + Send>;
 
 /// A nested expression is parsed level by level.
 const STACK_BYTES: usize = 64 << 20;
@@ -14,28 +14,28 @@ const STACK_BYTES: usize = 64 << 20;
 /// Threads that compile.
 const N_COMPILERS: usize = 2;
 
-type Pool = OnceLock<Result<mpsc::Sender<Job>, String>>;
+type JobSender = OnceLock<Result<mpsc::Sender<MaskJob>, String>>;
 
 /// Computes a mask on one of the threads, as soon as one is free.
-pub(crate) fn run(job: Job) -> Result<(), String> {
-    static POOL: Pool = OnceLock::new();
+pub(crate) fn run(job: MaskJob) -> Result<(), String> {
+    static POOL: JobSender = OnceLock::new();
     let n_threads = || std::thread::available_parallelism().map_or(2, |n| n.get() / 2).clamp(2, 8);
     send(&POOL, "masks", n_threads, job)
 }
 
 /// Compiles a constraint on one of the threads for that.
-pub(crate) fn compile(job: Job) -> Result<(), String> {
-    static POOL: Pool = OnceLock::new();
+pub(crate) fn compile(job: MaskJob) -> Result<(), String> {
+    static POOL: JobSender = OnceLock::new();
     send(&POOL, "constraints", || N_COMPILERS, job)
 }
 
-fn send(pool: &Pool, name: &str, n_threads: impl Fn() -> usize, job: Job) -> Result<(), String> {
+fn send(pool: &JobSender, name: &str, n_threads: impl Fn() -> usize, job: MaskJob) -> Result<(), String> {
     let pool = pool.get_or_init(|| start(name, n_threads())).as_ref().map_err(Clone::clone)?;
     pool.send(job).map_err(|_| "the threads that compute masks are gone".to_owned())
 }
 
-fn start(name: &str, n_threads: usize) -> Result<mpsc::Sender<Job>, String> {
-    let (jobs, inbox) = mpsc::channel::<Job>();
+fn start(name: &str, n_threads: usize) -> Result<mpsc::Sender<MaskJob>, String> {
+    let (jobs, inbox) = mpsc::channel::<MaskJob>();
     let inbox = Arc::new(Mutex::new(inbox));
     for _ in 0..n_threads {
         let inbox = Arc::clone(&inbox);

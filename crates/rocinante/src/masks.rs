@@ -105,8 +105,8 @@ impl MaskFactory for Masks {
     /// Compiles nothing on the engine's thread: what is wrong with a constraint is told with its first mask.
     fn build(&mut self, constraint: &str, n_vocab: usize) -> Result<Box<dyn Mask>, String> {
         let constraint = Constraint::from_spec(constraint).map_err(|error| error.to_string())?;
-        let state = State { is_queued: true, time: MAX_TIME, ..State::default() };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let state = MaskState { is_queued: true, time: MAX_TIME, ..MaskState::default() };
+        let shared = Arc::new(SharedMask { state: Mutex::new(state), changed: Condvar::new() });
         let (masks, own) = (self.clone(), Arc::clone(&shared));
         mask_pool::compile(Box::new(move || match masks.compile(&constraint, n_vocab) {
             Ok(matcher) => own.work(matcher),
@@ -116,15 +116,15 @@ impl MaskFactory for Masks {
     }
 }
 
-struct TextMask(Arc<Shared>);
+struct TextMask(Arc<SharedMask>);
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedMask {
+    state: Mutex<MaskState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct MaskState {
     /// Not here while a thread computes with it.
     matcher: Option<Matcher>,
     /// Tokens that the matcher has not seen yet.
@@ -143,7 +143,7 @@ struct State {
     wanted: Option<Instant>,
 }
 
-impl State {
+impl MaskState {
     /// How long the mask may still take; nothing is left where it took too long, and then the request has failed.
     fn time_left(&mut self) -> Duration {
         let wanted = *self.wanted.get_or_insert_with(Instant::now);
@@ -159,8 +159,8 @@ impl State {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedMask {
+    fn lock(&self) -> MutexGuard<'_, MaskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -322,7 +322,7 @@ mod tests {
         let memory = gpu::Memory { free_bytes: GB as usize, total_bytes: 2 * GB as usize };
         let gtt = gpu::Gtt { total_bytes: 30 * GB as usize, used_bytes: 2 * GB as usize };
         let host =
-            gpu::HostMemory { available_bytes: Some(20 * GB as usize), cgroup_left_bytes: Some(12 * GB as usize) };
+            gpu::SystemMemory { available_bytes: Some(20 * GB as usize), cgroup_left_bytes: Some(12 * GB as usize) };
         let budget = gpu::Budget::decide(true, memory, Some(gtt), host);
         let room = DeviceMemory::of_budget("apu".into(), MemoryKind::Shared, &budget);
         assert_eq!((room.usable_bytes, &*room.bound, room.total_bytes), (12 * GB, "left in the cgroup", 30 * GB));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::model::{Attention, DeviceLimits, Numerics, Profiler, StepProfile, TokenId, Watch};
-use engine::{Embed, Handle};
+use engine::{Handle, VectorRequest};
 use text::answer::AnswerFormat;
 use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
@@ -23,6 +23,7 @@ use crate::options::Options;
 #[cfg(unix)]
 use crate::process::{self, EngineProcess};
 use crate::request::Request;
+use crate::speculate::Speculation;
 use crate::splitter::Splitter;
 use crate::template::{Prompt, Template, ids};
 use crate::vectors::{PendingVector, encode_pair};
@@ -42,7 +43,7 @@ pub struct Model {
     about: About,
     profiler: Option<Profiler>,
     /// The engine's process, where it has one.
-    watch: Option<worker::Watch>,
+    watch: Option<worker::StatusWatch>,
 }
 
 impl Model {
@@ -100,6 +101,7 @@ impl Model {
 
     fn load_on(files: &ModelFiles, options: &Options, device: ChosenDevice) -> Result<Self> {
         let start = Instant::now();
+        let speculation = Speculation::load(files, options, &device)?;
         let plan = files.plan_on(options, device)?;
         if options.watch == Watch::Profile && plan.options.device == ::model::DeviceChoice::Cpu {
             return Err(Error::NoProfile);
@@ -108,10 +110,13 @@ impl Model {
         let tokenizer = Arc::new(tokenizer);
         let template = template(files, options, &tokenizer)?;
         let profiler = model.profiler();
-        let about = About::of(files, options, plan, &model, start)?;
+        let mut about = About::of(files, options, plan, &model, start)?;
+        about.notes.extend(speculation.note(&model));
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
-        let engine_options = engine::EngineOptions { tells_cache: options.tells_cache, ..about.engine_options() };
-        let handle = engine::start(model, engine_options, Some(Box::new(masks.clone())));
+        let Speculation { drafter, drafting } = speculation;
+        let tells_cache = options.tells_cache;
+        let engine_options = engine::EngineOptions { tells_cache, drafting, ..about.engine_options() };
+        let handle = engine::start_speculating(model, engine_options, Some(Box::new(masks.clone())), drafter);
         let path = files.path().to_owned();
         Ok(Self { path, tokenizer, template, masks, handle, about, profiler, watch: None })
     }
@@ -219,11 +224,11 @@ impl Model {
     }
 
     /// Starts to make a vector or a score; see [`Handle::embed_request`] and [`Handle::score_request`].
-    pub fn vector(&self, embed: Embed) -> Result<PendingVector> {
+    pub fn vector(&self, embed: VectorRequest) -> Result<PendingVector> {
         PendingVector::start(&self.handle, embed)
     }
 
-    fn vectors(&self, requests: Vec<Embed>) -> Result<Vec<Vec<f32>>> {
+    fn vectors(&self, requests: Vec<VectorRequest>) -> Result<Vec<Vec<f32>>> {
         let mut vectors = Vec::with_capacity(requests.len());
         let mut pending = VecDeque::new();
         for request in requests {
@@ -264,8 +269,8 @@ impl Model {
     }
 
     /// The state of the process that its engine runs in; `None`: it runs in this one.
-    pub fn engine_status(&self) -> Option<worker::Status> {
-        self.watch.as_ref().map(worker::Watch::status)
+    pub fn engine_status(&self) -> Option<worker::EngineStatus> {
+        self.watch.as_ref().map(worker::StatusWatch::status)
     }
 
     /// Why there is no engine and will be none: its process died too often.

@@ -11,6 +11,7 @@ use crate::masks::ConstraintGuard;
 #[cfg(unix)]
 use crate::process::EngineProcess;
 use crate::quantize::Mix;
+use crate::speculate::Speculate;
 
 /// Where and how a model is loaded.
 ///
@@ -35,6 +36,8 @@ pub struct Options {
     /// The same request gives the same tokens and log-probabilities, bit for bit, whatever else the model computes at the
     /// time. Slower, above all for prompts on a GPU.
     pub deterministic: bool,
+    /// Who guesses tokens ahead.
+    pub speculate: Speculate,
     /// Makes the weights smaller while loading.
     #[serde(with = "crate::quantize::by_name")]
     pub quantize: Option<&'static Mix>,
@@ -71,6 +74,7 @@ impl Default for Options {
             kv_type: KvType::F16,
             n_threads: None,
             deterministic: false,
+            speculate: Speculate::default(),
             quantize: None,
             watch: Watch::Off,
             step_deadline: Duration::from_secs(120),

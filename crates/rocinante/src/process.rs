@@ -13,14 +13,15 @@ use std::time::{Duration, Instant};
 use ::model::DeviceChoice;
 use engine::Handle;
 use serde::{Deserialize, Serialize};
-use worker::wire::Patience;
-use worker::{Notice, Opened, Policy, Program, StartError, Supervisor, Watch, What};
+use worker::wire::StepPatience;
+use worker::{EngineProgram, Notice, Opened, RestartPolicy, StartError, StatusWatch, Supervisor, What};
 
 use crate::about::About;
 use crate::device::Device;
 use crate::masks::Masks;
 use crate::model_files::ModelFiles;
 use crate::options::{Options, Workload};
+use crate::speculate::{Speculate, Speculation};
 use crate::{Error, Result, human_bytes};
 
 /// A child and its parent must be the same program.
@@ -51,7 +52,7 @@ impl EngineProcess {
         Ok(Self {
             program,
             args: args.into_iter().collect(),
-            max_deaths: Policy::default().max_deaths,
+            max_deaths: RestartPolicy::default().max_deaths,
             only_for_gpus: false,
             falls_back: false,
             hear: Arc::new(|_| {}),
@@ -94,19 +95,20 @@ impl fmt::Debug for EngineProcess {
 
 /// What a child is to load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Load {
+struct ChildLoad {
     path: PathBuf,
     options: Options,
 }
 
 /// Starts a process that loads the model, and waits for it.
-pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> Result<(Handle, About, Watch)> {
-    let program = Program { path: process.program.clone(), args: process.args.clone(), build: BUILD.to_owned() };
-    let policy = Policy { max_deaths: process.max_deaths, ..Policy::default() };
+pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> Result<(Handle, About, StatusWatch)> {
+    let program = EngineProgram { path: process.program.clone(), args: process.args.clone(), build: BUILD.to_owned() };
+    let policy = RestartPolicy { max_deaths: process.max_deaths, ..RestartPolicy::default() };
     // The child may have another working folder one day; the parent's is what the path was meant in.
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let load = Load { path, options: options.clone() };
-    let fallback = (process.falls_back && options.device != Device::Cpu).then_some(on_the_cpu as fn(&Load) -> Load);
+    let load = ChildLoad { path, options: Options { speculate: options.speculate.absolute(), ..options.clone() } };
+    let fallback =
+        (process.falls_back && options.device != Device::Cpu).then_some(on_the_cpu as fn(&ChildLoad) -> ChildLoad);
     let what = What { first: load, fallback };
     let started = Supervisor::start(program, policy, what, pinned, Arc::clone(&process.hear));
     started.map_err(|error| match error {
@@ -116,12 +118,9 @@ pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> 
 }
 
 /// What later processes load: the same device, context and pool, whatever the machine looks like by then.
-fn pinned(load: &Load, about: &About) -> Load {
+fn pinned(load: &ChildLoad, about: &About) -> ChildLoad {
     let (plan, mut options) = (&about.plan, load.options.clone());
-    options.device = match plan.options.device {
-        DeviceChoice::Cpu => Device::Cpu,
-        DeviceChoice::Gpu { vendor, ordinal } => Device::Gpu { vendor, ordinal },
-    };
+    options.device = Device::of(plan.options.device);
     options.context = Some(plan.n_ctx());
     options.measures_loading = false;
     if let Workload::Server(scheduling) = &mut options.workload {
@@ -130,23 +129,23 @@ fn pinned(load: &Load, about: &About) -> Load {
         scheduling.prefill_chunk = Some(plan.schedule.prefill_chunk);
         scheduling.kv_tokens = Some(plan.n_pool_tokens());
     }
-    Load { path: load.path.clone(), options }
+    ChildLoad { path: load.path.clone(), options }
 }
 
-fn on_the_cpu(load: &Load) -> Load {
-    Load { path: load.path.clone(), options: Options { device: Device::Cpu, ..load.options.clone() } }
+fn on_the_cpu(load: &ChildLoad) -> ChildLoad {
+    ChildLoad { path: load.path.clone(), options: Options { device: Device::Cpu, ..load.options.clone() } }
 }
 
 /// Runs an engine for the process that started this one, until that process is gone. Its standard input is the
 /// connection: nothing may have read from it.
 pub fn serve_engine() -> std::result::Result<(), worker::ChildError> {
-    worker::serve(BUILD, |load: Load, n_before, progress| {
+    worker::serve(BUILD, |load: ChildLoad, n_before, progress| {
         open(load, n_before, &|text: String| progress.say(text)).map_err(|error| describe(&error))
     })
 }
 
-fn open(load: Load, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<About>> {
-    let Load { path, options } = load;
+fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<About>> {
+    let ChildLoad { path, options } = load;
     crate::fault::while_loading(n_before);
     let start = Instant::now();
     match options.quantize {
@@ -154,11 +153,17 @@ fn open(load: Load, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<About>
         None => say("opening the files".to_owned()),
     }
     let files = ModelFiles::open_with(&path, &options)?;
+    let device = files.choose_device(options.device)?;
+    if let Speculate::Draft(path) = &options.speculate {
+        say(format!("loading the draft model {}", path.display()));
+    }
+    let speculation = Speculation::load(&files, &options, &device)?;
     say("planning the memory".to_owned());
-    let plan = files.plan(&options)?;
+    let plan = files.plan_on(&options, device)?;
     say(format!("loading {} of weights", human_bytes(plan.memory().weights_bytes as u64)));
     let model = files.load(&plan)?;
-    let about = About::of(&files, &options, plan, &model, start)?;
+    let mut about = About::of(&files, &options, plan, &model, start)?;
+    about.notes.extend(speculation.note(&model));
     // The vocabulary is read when the first constraint needs it: most requests have none.
     let masks = Masks::later(move || {
         let files = ModelFiles::open(&path).map_err(|error| error.to_string())?;
@@ -167,12 +172,13 @@ fn open(load: Load, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<About>
     let max_queue = about.plan.schedule.max_queue;
     // The parent bounds the queue; here everything it has taken on must fit at once.
     let (max_all, tells_cache) = (usize::MAX >> 1, options.tells_cache);
-    let engine_options = engine::EngineOptions { max_queue: max_all, tells_cache, ..about.engine_options() };
+    let Speculation { drafter, drafting } = speculation;
+    let engine_options = engine::EngineOptions { max_queue: max_all, tells_cache, drafting, ..about.engine_options() };
     let model = crate::fault::injected(model, n_before);
-    let engine = engine::start(model, engine_options, Some(Box::new(masks)));
+    let engine = engine::start_speculating(model, engine_options, Some(Box::new(masks)), drafter);
     let factor = if about.plan.options.device == DeviceChoice::Cpu { CPU_PATIENCE } else { GPU_PATIENCE };
     let deadline = options.step_deadline;
-    let patience = Patience { idle: deadline + GRACE, busy: deadline.saturating_mul(factor) + GRACE };
+    let patience = StepPatience { idle: deadline + GRACE, busy: deadline.saturating_mul(factor) + GRACE };
     Ok(Opened { about, engine, max_queue, patience })
 }
 
@@ -195,11 +201,12 @@ mod tests {
             device: "rocm:1".parse().unwrap(),
             quantize: Mix::find("Q4_K_M"),
             context: Some(77),
+            speculate: Speculate::Draft("small.gguf".into()),
             workload: Workload::Server(scheduling),
             ..Options::default()
         };
-        let bytes = worker::frame::encode(&Load { path: "a/b.gguf".into(), options: options.clone() }).unwrap();
-        let load: Load = worker::frame::Reader::new(bytes.as_slice()).read().unwrap();
+        let bytes = worker::frame::encode(&ChildLoad { path: "a/b.gguf".into(), options: options.clone() }).unwrap();
+        let load: ChildLoad = worker::frame::FrameReader::new(bytes.as_slice()).read().unwrap();
         assert_eq!(load.path, Path::new("a/b.gguf"));
         assert_eq!(format!("{:?}", load.options), format!("{options:?}"));
     }

@@ -32,6 +32,12 @@ pub struct Request {
     pub prompt_logprobs: bool,
     /// Report how much of a long prompt is read.
     pub progress: bool,
+    /// Tokens that may be guessed ahead for one step, where the model [speculates](crate::Speculate); `None` leaves it to
+    /// the engine, 0 is never.
+    pub max_draft: Option<usize>,
+    /// A text that the answer is expected to be like, such as the file that it is a new version of: where it goes on like
+    /// that, several tokens are computed at once.
+    pub prediction: Option<String>,
     /// Higher goes first.
     pub priority: i32,
     /// Requests of one group take turns with those of other groups.
@@ -48,6 +54,8 @@ impl Default for Request {
             logprobs: None,
             prompt_logprobs: false,
             progress: false,
+            max_draft: None,
+            prediction: None,
             priority: 0,
             group: 0,
         }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use ::model::TokenId;
-use engine::{Command, Embed, Event, Handle, RequestId};
+use engine::{Command, Event, Handle, RequestId, VectorRequest};
 use text::{Ends, Specials, Tokenizer};
 
 use crate::mailbox::{self, Receiver};
@@ -22,7 +22,7 @@ pub struct PendingVector {
 }
 
 impl PendingVector {
-    pub(crate) fn start(handle: &Handle, embed: Embed) -> Result<Self> {
+    pub(crate) fn start(handle: &Handle, embed: VectorRequest) -> Result<Self> {
         let (sender, events) = mailbox::mailbox();
         let id = embed.id;
         handle.send_into(Command::Embed(embed), Box::new(sender))?;

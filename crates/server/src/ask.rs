@@ -3,7 +3,7 @@
 
 use super::App;
 use super::error::{ApiError, Result};
-use super::generation::{Caller, Request};
+use super::generation::{Caller, GenerationRequest};
 use super::loaded::Loaded;
 use super::sampling::Knobs;
 use super::tools;
@@ -20,7 +20,7 @@ pub struct Ask {
     pub tools: Vec<Value>,
     pub choice: ToolChoice,
     pub is_parallel: bool,
-    pub shape: Shape,
+    pub shape: AnswerShape,
     /// Whether the model should think first, where its template can say so.
     pub thinking: Option<bool>,
     /// The last message is the beginning of the answer.
@@ -36,6 +36,8 @@ pub struct Ask {
     pub parses_specials: bool,
     /// With how much of the prompt is read, while it is.
     pub progress: bool,
+    /// A text that the answer is expected to be like.
+    pub prediction: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -49,7 +51,7 @@ pub enum ToolChoice {
 
 /// What the text of an answer must be.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Shape {
+pub enum AnswerShape {
     #[default]
     Text,
     Json,
@@ -60,7 +62,12 @@ pub enum Shape {
 }
 
 /// Renders and tokenizes on a thread that may take its time, and checks all settings.
-pub async fn prepare(app: &App, model: &Arc<Loaded>, mut ask: Ask, caller: Caller) -> Result<(Request, Splitter)> {
+pub async fn prepare(
+    app: &App,
+    model: &Arc<Loaded>,
+    mut ask: Ask,
+    caller: Caller,
+) -> Result<(GenerationRequest, Splitter)> {
     model.preset.complete(&mut ask);
     let sampling = ask.knobs.sampling(model, &app.defaults)?;
     let owned = Arc::clone(model);
@@ -77,7 +84,7 @@ pub async fn prepare(app: &App, model: &Arc<Loaded>, mut ask: Ask, caller: Calle
     let max_tokens = ask.max_tokens.or(ask.knobs.max_tokens()).or(app.defaults.max_tokens);
     let max_tokens = ask.knobs.limit(max_tokens, prompt.len(), model);
     Ok((
-        Request {
+        GenerationRequest {
             prompt,
             sampling,
             max_tokens,
@@ -85,6 +92,7 @@ pub async fn prepare(app: &App, model: &Arc<Loaded>, mut ask: Ask, caller: Calle
             prompt_logprobs: false,
             progress: ask.progress,
             constraint,
+            guesses: ask.knobs.guesses(ask.prediction),
             n: ask.n,
             caller,
         },
@@ -101,7 +109,7 @@ pub fn render(model: &Loaded, ask: &Ask) -> Result<String> {
     };
     let mut extra = ask.extra.clone();
     // A constraint holds from the first token on: there is no room to think.
-    let thinking = if ask.shape == Shape::Text { ask.thinking } else { Some(false) };
+    let thinking = if ask.shape == AnswerShape::Text { ask.thinking } else { Some(false) };
     if let Some(thinking) = thinking {
         // The names that templates use for it.
         for name in ["enable_thinking", "thinking"] {

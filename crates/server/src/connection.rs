@@ -29,7 +29,7 @@ const PROCESSING: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
 
 /// How long a connection may stay in a state.
 #[derive(Copy, Clone, Debug)]
-pub struct Times {
+pub struct Timeouts {
     /// Until its first request is there.
     pub read: Duration,
     /// Between two requests.
@@ -38,7 +38,7 @@ pub struct Times {
     pub write: Duration,
 }
 
-impl Times {
+impl Timeouts {
     /// For connections of the reserve.
     pub fn short(self) -> Self {
         let short = Duration::from_secs(2);
@@ -104,7 +104,7 @@ impl Activity {
     }
 
     /// Ends when the connection has to: its deadline passed, or it makes room. Says why.
-    pub async fn overdue(&self, times: &Times) -> &'static str {
+    pub async fn overdue(&self, times: &Timeouts) -> &'static str {
         let mut tick = tokio::time::interval(times.tick());
         loop {
             tokio::select! {
@@ -122,7 +122,7 @@ impl Now {
         self.blocked_since.is_some() || is_unsent
     }
 
-    fn overdue(&self, times: &Times) -> Option<&'static str> {
+    fn overdue(&self, times: &Timeouts) -> Option<&'static str> {
         // One stream that is not read does not end the others of its connection.
         let stalled = self.requests.values().copied().collect::<Option<Vec<_>>>();
         let stalled = stalled.and_then(|all| all.into_iter().max());
@@ -287,26 +287,26 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
 
 /// All connections, and who has how many.
 pub struct Connections {
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
     max: usize,
     /// Of one address.
     max_per_peer: usize,
 }
 
-struct Open {
-    by_id: HashMap<u64, Entry>,
+struct OpenConnections {
+    by_id: HashMap<u64, OpenConnection>,
     next_id: u64,
     grace: Duration,
 }
 
-struct Entry {
+struct OpenConnection {
     peer: IpAddr,
     is_reserve: bool,
     activity: Arc<Activity>,
 }
 
 /// A connection's place, given back when dropped.
-pub struct Place {
+pub struct ConnectionPlace {
     connections: Arc<Connections>,
     id: u64,
     pub activity: Arc<Activity>,
@@ -316,16 +316,16 @@ pub struct Place {
 
 impl Connections {
     pub fn new(max: usize, max_per_peer: usize) -> Arc<Self> {
-        let open = Open { by_id: HashMap::new(), next_id: 0, grace: GRACE };
+        let open = OpenConnections { by_id: HashMap::new(), next_id: 0, grace: GRACE };
         Arc::new(Self { open: Mutex::new(open), max, max_per_peer })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for a new connection. An idle one may have to leave for it.
-    pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Place {
+    pub fn admit(self: &Arc<Self>, peer: IpAddr) -> ConnectionPlace {
         let peer = network(peer);
         let mut open = self.lock();
         let full = open.by_id.values().filter(|entry| !entry.is_reserve);
@@ -341,8 +341,8 @@ impl Connections {
         }
         let (id, activity) = (open.next_id, Arc::new(Activity::new()));
         open.next_id += 1;
-        open.by_id.insert(id, Entry { peer, is_reserve, activity: Arc::clone(&activity) });
-        Place { connections: Arc::clone(self), id, activity, is_reserve }
+        open.by_id.insert(id, OpenConnection { peer, is_reserve, activity: Arc::clone(&activity) });
+        ConnectionPlace { connections: Arc::clone(self), id, activity, is_reserve }
     }
 
     /// Connections that are open.
@@ -352,9 +352,9 @@ impl Connections {
     }
 }
 
-impl Open {
+impl OpenConnections {
     /// Closes the wanted connection that has been idle longest; says whether there was one.
-    fn evict(&mut self, is_wanted: impl Fn(&Entry) -> bool) -> bool {
+    fn evict(&mut self, is_wanted: impl Fn(&OpenConnection) -> bool) -> bool {
         let idle = self.by_id.iter().filter(|(_, entry)| is_wanted(entry)).filter_map(|(&id, entry)| {
             let now = entry.activity.lock();
             let has_waited = now.has_asked || now.idle_since.elapsed() >= self.grace;
@@ -380,7 +380,7 @@ impl Open {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         self.connections.lock().by_id.remove(&self.id);
     }
@@ -428,12 +428,12 @@ mod tests {
     #[test]
     fn idle_connections_make_room_those_of_the_largest_peer_first() {
         let connections = without_grace(4, 3);
-        let greedy: Vec<Place> = (0..3).map(|_| connections.admit(peer(1))).collect();
+        let greedy: Vec<ConnectionPlace> = (0..3).map(|_| connections.admit(peer(1))).collect();
         let other = connections.admit(peer(2));
         assert!(greedy.iter().chain([&other]).all(|place| !place.is_reserve));
         let third = connections.admit(peer(3));
         assert!(!third.is_reserve);
-        let is_there = |place: &Place| connections.lock().by_id.contains_key(&place.id);
+        let is_there = |place: &ConnectionPlace| connections.lock().by_id.contains_key(&place.id);
         assert!(!is_there(&greedy[0]) && is_there(&greedy[1]) && is_there(&other), "the oldest of peer 1 left");
         drop(greedy);
         assert_eq!(connections.len(), 2);
@@ -442,11 +442,11 @@ mod tests {
     #[test]
     fn a_peer_has_its_share_and_the_reserve_is_for_all() {
         let connections = without_grace(100, 2);
-        let busy: Vec<Place> = (0..2).map(|_| connections.admit(peer(1))).collect();
+        let busy: Vec<ConnectionPlace> = (0..2).map(|_| connections.admit(peer(1))).collect();
         let requests: Vec<InFlight> = busy.iter().map(|place| place.activity.begin(true)).collect();
         assert!(connections.admit(peer(1)).is_reserve, "none of its connections is idle");
         assert!(!connections.admit(peer(2)).is_reserve);
-        let reserve: Vec<Place> = (0..N_RESERVE + 10).map(|_| connections.admit(peer(1))).collect();
+        let reserve: Vec<ConnectionPlace> = (0..N_RESERVE + 10).map(|_| connections.admit(peer(1))).collect();
         assert_eq!(connections.len(), 2 + N_RESERVE, "the reserve is bounded too");
         drop(requests);
         busy.iter().for_each(|place| place.activity.lock().unsent_since = None);
@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn every_state_has_a_deadline() {
         let [read, idle, write] = [10, 20, 30].map(Duration::from_secs);
-        let times = Times { read, idle, write };
+        let times = Timeouts { read, idle, write };
         let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
         let activity = Arc::new(Activity::new());
         assert_eq!(activity.lock().overdue(&times), None);

@@ -31,14 +31,16 @@ pub fn check(constraint: &Constraint) -> Result<(), Refusal> {
     if *constraint == Constraint::Json {
         return Ok(());
     }
-    let _turn = Turn::take(MAX_WALL)?;
+    let _turn = ProbeTurn::take(MAX_WALL)?;
     match ask(&constraint.to_spec()) {
-        Outcome::Fine => Ok(()),
-        Outcome::Wrong(why) => Err(Refusal::Wrong(why)),
-        Outcome::Died(status) => Err(Refusal::Wrong(format!("it takes too much memory or time to compile ({status})"))),
+        ProbeOutcome::Fine => Ok(()),
+        ProbeOutcome::Wrong(why) => Err(Refusal::Wrong(why)),
+        ProbeOutcome::Died(status) => {
+            Err(Refusal::Wrong(format!("it takes too much memory or time to compile ({status})")))
+        }
         // Processor time is bounded by itself: what is late had to wait for others.
-        Outcome::Late => Err(Refusal::Busy(format!("it was not compiled within {} s", MAX_WALL.as_secs()))),
-        Outcome::Unavailable(why) => {
+        ProbeOutcome::Late => Err(Refusal::Busy(format!("it was not compiled within {} s", MAX_WALL.as_secs()))),
+        ProbeOutcome::Unavailable(why) => {
             static IS_TOLD: AtomicBool = AtomicBool::new(false);
             if !IS_TOLD.swap(true, Ordering::Relaxed) {
                 tracing::warn!(why, "constraints are compiled without a process to try them out in");
@@ -48,7 +50,7 @@ pub fn check(constraint: &Constraint) -> Result<(), Refusal> {
     }
 }
 
-enum Outcome {
+enum ProbeOutcome {
     Fine,
     Wrong(String),
     Died(ExitStatus),
@@ -58,12 +60,12 @@ enum Outcome {
 }
 
 /// A place among the children.
-struct Turn;
+struct ProbeTurn;
 
 static N_CHILDREN: Mutex<usize> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
-impl Turn {
+impl ProbeTurn {
     fn take(limit: Duration) -> Result<Self, Refusal> {
         let n = N_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = FREED.wait_timeout_while(n, limit, |n| *n >= MAX_CHILDREN);
@@ -76,14 +78,14 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ProbeTurn {
     fn drop(&mut self) {
         *N_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         FREED.notify_one();
     }
 }
 
-fn ask(spec: &str) -> Outcome {
+fn ask(spec: &str) -> ProbeOutcome {
     let child = program().and_then(|program| {
         let mut command = Command::new(program);
         // Nothing of this process's environment matters to it, and backtraces would only take time.
@@ -97,7 +99,7 @@ fn ask(spec: &str) -> Outcome {
     });
     let mut child = match child {
         Ok(child) => child,
-        Err(error) => return Outcome::Unavailable(error.to_string()),
+        Err(error) => return ProbeOutcome::Unavailable(error.to_string()),
     };
     let answer = converse(&mut child, spec);
     if answer.is_none() {
@@ -106,13 +108,13 @@ fn ask(spec: &str) -> Outcome {
     }
     let status = child.wait();
     match (answer, status) {
-        (None, _) => Outcome::Late,
-        (Some(Answer::Fine), _) => Outcome::Fine,
-        (Some(Answer::Wrong(why)), _) => Outcome::Wrong(why),
-        (Some(Answer::Silence { has_begun: true }), Ok(status)) => Outcome::Died(status),
-        (Some(Answer::Silence { .. }), status) => {
+        (None, _) => ProbeOutcome::Late,
+        (Some(ProbeAnswer::Fine), _) => ProbeOutcome::Fine,
+        (Some(ProbeAnswer::Wrong(why)), _) => ProbeOutcome::Wrong(why),
+        (Some(ProbeAnswer::Silence { has_begun: true }), Ok(status)) => ProbeOutcome::Died(status),
+        (Some(ProbeAnswer::Silence { .. }), status) => {
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-            Outcome::Unavailable(format!("the process did not begin: {status}"))
+            ProbeOutcome::Unavailable(format!("the process did not begin: {status}"))
         }
     }
 }
@@ -123,14 +125,14 @@ fn program() -> std::io::Result<std::path::PathBuf> {
     if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
 }
 
-enum Answer {
+enum ProbeAnswer {
     Fine,
     Wrong(String),
     Silence { has_begun: bool },
 }
 
 /// `None`: it took too long.
-fn converse(child: &mut Child, spec: &str) -> Option<Answer> {
+fn converse(child: &mut Child, spec: &str) -> Option<ProbeAnswer> {
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let start = Instant::now();
     let (sender, lines) = mpsc::channel();
@@ -149,14 +151,14 @@ fn converse(child: &mut Child, spec: &str) -> Option<Answer> {
         let answer = loop {
             match lines.recv_timeout(MAX_WALL.saturating_sub(start.elapsed())) {
                 Ok(line) if line == BEGAN => has_begun = true,
-                Ok(line) if line == FINE => break Some(Answer::Fine),
+                Ok(line) if line == FINE => break Some(ProbeAnswer::Fine),
                 Ok(line) => {
                     if let Some(why) = line.strip_prefix(WRONG) {
-                        break Some(Answer::Wrong(why.to_owned()));
+                        break Some(ProbeAnswer::Wrong(why.to_owned()));
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => break None,
-                Err(mpsc::RecvTimeoutError::Disconnected) => break Some(Answer::Silence { has_begun }),
+                Err(mpsc::RecvTimeoutError::Disconnected) => break Some(ProbeAnswer::Silence { has_begun }),
             }
         };
         if answer.is_none() {
@@ -224,14 +226,14 @@ mod tests {
     /// Who finds all children busy did nothing wrong, and may come back.
     #[test]
     fn a_full_prober_is_no_mistake_of_the_client() {
-        let turns: Vec<Turn> = (0..MAX_CHILDREN).map(|_| Turn::take(MAX_WALL).unwrap()).collect();
-        let refused = Turn::take(Duration::from_millis(1)).err().unwrap();
+        let turns: Vec<ProbeTurn> = (0..MAX_CHILDREN).map(|_| ProbeTurn::take(MAX_WALL).unwrap()).collect();
+        let refused = ProbeTurn::take(Duration::from_millis(1)).err().unwrap();
         assert!(matches!(refused, Refusal::Busy(_)));
         let error = ApiError::from(rocinante::Error::from(text::Error::from(refused)));
         assert_eq!((error.status.as_u16(), error.retry_after_s), (503, Some(5)));
         let wrong = ApiError::from(rocinante::Error::from(text::Error::from(Refusal::Wrong("no".into()))));
         assert_eq!(wrong.status.as_u16(), 400);
         drop(turns);
-        assert!(Turn::take(Duration::ZERO).is_ok());
+        assert!(ProbeTurn::take(Duration::ZERO).is_ok());
     }
 }

@@ -24,7 +24,7 @@ const PROBE_ID: &str = "probe";
 
 /// What is kept apart.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Table {
+pub enum DiskTable {
     Responses,
     Chats,
     Usage,
@@ -32,7 +32,7 @@ pub enum Table {
     Info,
 }
 
-impl Table {
+impl DiskTable {
     fn name(self) -> &'static str {
         match self {
             Self::Responses => "responses",
@@ -48,8 +48,8 @@ impl Table {
 }
 
 enum Write {
-    Put(Table, String, Vec<u8>),
-    Remove(Table, String),
+    Put(DiskTable, String, Vec<u8>),
+    Remove(DiskTable, String),
     /// Answered when everything before it is on disk.
     Flush(SyncSender<()>),
 }
@@ -79,14 +79,14 @@ impl Disk {
 
     /// A store is opened with the key that it was made with, or with none.
     fn check_key(&self) -> Result<()> {
-        let known = self.raw(Table::Info)?.into_iter().find(|(id, _)| id == PROBE_ID);
+        let known = self.raw(DiskTable::Info)?.into_iter().find(|(id, _)| id == PROBE_ID);
         match known {
             None => {
-                self.put(Table::Info, PROBE_ID, PROBE);
+                self.put(DiskTable::Info, PROBE_ID, PROBE);
                 self.flush();
                 Ok(())
             }
-            Some((id, bytes)) => match self.decode(Table::Info, &id, &bytes) {
+            Some((id, bytes)) => match self.decode(DiskTable::Info, &id, &bytes) {
                 Some(probe) if probe == PROBE => Ok(()),
                 _ => Err(anyhow!("it was made with another key, or with none"))
                     .hint("give --store-key-file as it was when the store was made"),
@@ -94,7 +94,7 @@ impl Disk {
         }
     }
 
-    fn raw(&self, table: Table) -> Result<Vec<(String, Vec<u8>)>> {
+    fn raw(&self, table: DiskTable) -> Result<Vec<(String, Vec<u8>)>> {
         let read = self.database.begin_read()?;
         let table = match read.open_table(table.definition()) {
             Ok(table) => table,
@@ -110,7 +110,7 @@ impl Disk {
     }
 
     /// Everything in a table, by id. What cannot be read is left out, with a line in the log.
-    pub fn all(&self, table: Table) -> Result<Vec<(String, Vec<u8>)>> {
+    pub fn all(&self, table: DiskTable) -> Result<Vec<(String, Vec<u8>)>> {
         let decoded = self.raw(table)?.into_iter().filter_map(|(id, bytes)| {
             let value = self.decode(table, &id, &bytes);
             if value.is_none() {
@@ -121,12 +121,12 @@ impl Disk {
         Ok(decoded.collect())
     }
 
-    pub fn put(&self, table: Table, id: &str, value: &[u8]) {
+    pub fn put(&self, table: DiskTable, id: &str, value: &[u8]) {
         let Some(bytes) = self.encode(table, id, value) else { return };
         self.send(Write::Put(table, id.to_owned(), bytes));
     }
 
-    pub fn remove(&self, table: Table, id: &str) {
+    pub fn remove(&self, table: DiskTable, id: &str) {
         self.send(Write::Remove(table, id.to_owned()));
     }
 
@@ -145,7 +145,7 @@ impl Disk {
         }
     }
 
-    fn encode(&self, table: Table, id: &str, value: &[u8]) -> Option<Vec<u8>> {
+    fn encode(&self, table: DiskTable, id: &str, value: &[u8]) -> Option<Vec<u8>> {
         let Some(cipher) = &self.cipher else { return Some(value.to_vec()) };
         let mut nonce = [0; NONCE_BYTES];
         ids::fill(&mut nonce);
@@ -154,7 +154,7 @@ impl Disk {
         Some([&nonce[..], &sealed].concat())
     }
 
-    fn decode(&self, table: Table, id: &str, bytes: &[u8]) -> Option<Vec<u8>> {
+    fn decode(&self, table: DiskTable, id: &str, bytes: &[u8]) -> Option<Vec<u8>> {
         let Some(cipher) = &self.cipher else { return Some(bytes.to_vec()) };
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>()?;
         cipher.decrypt(&XNonce::from(*nonce), Payload { msg: sealed, aad: place(table, id).as_bytes() }).ok()
@@ -162,7 +162,7 @@ impl Disk {
 }
 
 /// A value is worth nothing in another place.
-fn place(table: Table, id: &str) -> String {
+fn place(table: DiskTable, id: &str) -> String {
     format!("{}/{id}", table.name())
 }
 
@@ -249,16 +249,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
         let disk = Disk::open(&path, None).unwrap();
-        disk.put(Table::Chats, "a", b"one");
-        disk.put(Table::Chats, "b", b"two");
-        disk.put(Table::Responses, "a", b"three");
-        disk.put(Table::Chats, "b", b"four");
-        disk.remove(Table::Chats, "a");
+        disk.put(DiskTable::Chats, "a", b"one");
+        disk.put(DiskTable::Chats, "b", b"two");
+        disk.put(DiskTable::Responses, "a", b"three");
+        disk.put(DiskTable::Chats, "b", b"four");
+        disk.remove(DiskTable::Chats, "a");
         drop(disk);
         let disk = Disk::open(&path, None).unwrap();
-        assert_eq!(disk.all(Table::Chats).unwrap(), [("b".to_owned(), b"four".to_vec())]);
-        assert_eq!(disk.all(Table::Responses).unwrap(), [("a".to_owned(), b"three".to_vec())]);
-        assert_eq!(disk.all(Table::Usage).unwrap(), []);
+        assert_eq!(disk.all(DiskTable::Chats).unwrap(), [("b".to_owned(), b"four".to_vec())]);
+        assert_eq!(disk.all(DiskTable::Responses).unwrap(), [("a".to_owned(), b"three".to_vec())]);
+        assert_eq!(disk.all(DiskTable::Usage).unwrap(), []);
         assert!(Disk::open(&path, None).is_err(), "two servers cannot share one");
     }
 
@@ -270,7 +270,7 @@ mod tests {
         std::fs::write(&other, "f0".repeat(32)).unwrap();
         let secret = b"the conversation that nobody else may read";
         let disk = Disk::open(&path, Some(&key)).unwrap();
-        disk.put(Table::Chats, "a", secret);
+        disk.put(DiskTable::Chats, "a", secret);
         drop(disk);
         let file = std::fs::read(&path).unwrap();
         assert!(!file.windows(secret.len()).any(|window| window == secret));
@@ -279,10 +279,10 @@ mod tests {
             assert!(error.contains("another key"), "{error}");
         }
         let disk = Disk::open(&path, Some(&key)).unwrap();
-        assert_eq!(disk.all(Table::Chats).unwrap(), [("a".to_owned(), secret.to_vec())]);
+        assert_eq!(disk.all(DiskTable::Chats).unwrap(), [("a".to_owned(), secret.to_vec())]);
         // A value that was moved elsewhere does not count.
-        let moved = disk.encode(Table::Chats, "a", secret).unwrap();
-        assert!(disk.decode(Table::Chats, "b", &moved).is_none());
+        let moved = disk.encode(DiskTable::Chats, "a", secret).unwrap();
+        assert!(disk.decode(DiskTable::Chats, "b", &moved).is_none());
         std::fs::write(&key, "short").unwrap();
         assert!(format!("{:#}", Disk::open(&path, Some(&key)).unwrap_err()).contains("64 hexadecimal digits"));
     }

@@ -20,9 +20,22 @@ pub struct ApiError {
 
 pub type Result<T> = std::result::Result<T, ApiError>;
 
+/// Errors repeat what was sent; a client that sends megabytes gets its beginning.
+const MAX_MESSAGE_BYTES: usize = 4096;
+const MAX_PARAM_BYTES: usize = 256;
+
+fn shorten(text: &mut String, max_bytes: usize) {
+    if text.len() > max_bytes {
+        text.truncate((0..=max_bytes).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0));
+        text.push('…');
+    }
+}
+
 impl ApiError {
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: None, retry_after_s: None }
+        let mut message = message.into();
+        shorten(&mut message, MAX_MESSAGE_BYTES);
+        Self { status, message, param: None, code: None, retry_after_s: None }
     }
 
     /// The request itself is wrong.
@@ -44,7 +57,9 @@ impl ApiError {
     }
 
     pub fn param(mut self, param: impl Into<String>) -> Self {
-        self.param = Some(param.into());
+        let mut param = param.into();
+        shorten(&mut param, MAX_PARAM_BYTES);
+        self.param = Some(param);
         self
     }
 

@@ -7,12 +7,12 @@ use super::error::{self, ApiError};
 use super::generation::Caller;
 use super::json::Share;
 use super::keys::{Key, Keys};
-use super::limits::{Limiter, Place, Refused};
+use super::limits::{Limiter, OverLimit, RequestPlace};
 use super::listen::Peer;
 use super::models::now_s;
 use super::tally::{self, Tally};
 use super::traces::{self, Span};
-use super::usage::{self, Account, Usage};
+use super::usage::{self, Account, UsageAccounts};
 use super::{App, metrics, ollama};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
@@ -35,7 +35,7 @@ pub struct Gate {
     access: RwLock<Arc<Access>>,
     /// Whether `/metrics` is behind a key too.
     pub metrics_need_key: bool,
-    pub usage: Usage,
+    pub usage: UsageAccounts,
     pub audit: Option<Audit>,
 }
 
@@ -48,7 +48,7 @@ struct Access {
 }
 
 /// Whoever sent a request.
-struct Client {
+struct Identity {
     caller: Caller,
     /// The name of the key, where keys are asked for.
     name: Option<String>,
@@ -58,16 +58,16 @@ struct Client {
     month_tokens: Option<u64>,
 }
 
-impl Client {
+impl Identity {
     /// Takes a place among the client's requests, unless it has had enough.
-    fn enter(&self, now: Instant) -> Result<Place, Refused> {
+    fn enter(&self, now: Instant) -> Result<RequestPlace, OverLimit> {
         let now_s = now_s();
         let (day_left, month_left) = usage::seconds_left(now_s);
         if let Some(tokens) = self.day_tokens.filter(|&max| self.account.today(now_s).tokens() >= max) {
-            return Err(Refused::Quota { tokens, period: "a day", retry_after_s: day_left });
+            return Err(OverLimit::Quota { tokens, period: "a day", retry_after_s: day_left });
         }
         if let Some(tokens) = self.month_tokens.filter(|&max| self.account.this_month(now_s).tokens() >= max) {
-            return Err(Refused::Quota { tokens, period: "a month", retry_after_s: month_left });
+            return Err(OverLimit::Quota { tokens, period: "a month", retry_after_s: month_left });
         }
         self.limiter.enter(now)
     }
@@ -76,7 +76,12 @@ impl Client {
 impl Gate {
     pub fn new(keys: Keys, rate: Option<u32>, concurrent: Option<u32>) -> Self {
         let access = Access::new(keys, rate, concurrent, None);
-        Self { access: RwLock::new(Arc::new(access)), metrics_need_key: true, usage: Usage::default(), audit: None }
+        Self {
+            access: RwLock::new(Arc::new(access)),
+            metrics_need_key: true,
+            usage: UsageAccounts::default(),
+            audit: None,
+        }
     }
 
     /// Other keys and limits from now on. Keys that stay keep their running requests and what they have used.
@@ -90,10 +95,10 @@ impl Gate {
     }
 
     /// Who asks, by the key they sent.
-    fn identify(&self, headers: &HeaderMap) -> Result<Client, ApiError> {
+    fn identify(&self, headers: &HeaderMap) -> Result<Identity, ApiError> {
         let access = self.access();
         if access.keys.all().is_empty() {
-            return Ok(Client {
+            return Ok(Identity {
                 caller: Caller::default(),
                 name: None,
                 limiter: Arc::clone(&access.anyone),
@@ -120,7 +125,7 @@ impl Gate {
             is_guest: !key.is_admin,
             max_tokens: key.request_tokens,
         };
-        Ok(Client {
+        Ok(Identity {
             caller,
             name: Some(key.name.clone()),
             limiter: Arc::clone(&access.limiters[idx]),
@@ -187,65 +192,70 @@ fn is_open(app: &App, method: &Method, path: &str) -> bool {
     }
 }
 
+/// A request on its way in: who sent it, and what it holds until it is over.
+struct Admission {
+    /// For whom it is answered, or why it is not.
+    caller: Result<Caller, ApiError>,
+    key_name: Option<String>,
+    account: Option<Arc<Account>>,
+    place: Option<Arc<RequestPlace>>,
+}
+
+impl Admission {
+    /// Where there is no key to check: `caller` says whether the request may pass at all.
+    fn open(caller: Result<Caller, ApiError>) -> Self {
+        Self { caller, key_name: None, account: None, place: None }
+    }
+
+    /// Checks the page a request comes from, its key, and the key's limits.
+    fn check(app: &App, request: &Request, route: &str, now: Instant) -> Self {
+        let (method, path) = (request.method(), request.uri().path());
+        let page = match is_sign_of_life(route) {
+            true => Ok(()),
+            false => app.pages.check(method, request.uri(), request.headers()),
+        };
+        if page.is_err() || is_open(app, method, path) || method == Method::OPTIONS {
+            return Self::open(page.map(|()| Caller::default()));
+        }
+        let client = match app.gate.identify(request.headers()) {
+            Ok(client) => client,
+            Err(error) => return Self::open(Err(error)),
+        };
+        let (caller, place) = match client.enter(now) {
+            Ok(place) => (Ok(client.caller), Some(Arc::new(place))),
+            Err(refused) => (Err(refuse(refused)), None),
+        };
+        Self { caller, key_name: client.name, account: Some(client.account), place }
+    }
+
+    /// Gives the handlers what they may ask for.
+    fn extend(self, request: &mut Request, app: &App, caller: Caller, share: &Share) {
+        let extensions = request.extensions_mut();
+        extensions.insert(app.body.clone());
+        extensions.insert(share.clone());
+        extensions.insert(caller);
+        if let Some(account) = self.account {
+            extensions.insert(account);
+        }
+        // For work that goes on after the answer.
+        if let Some(place) = self.place {
+            extensions.insert(place);
+        }
+    }
+}
+
 pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let start = Instant::now();
-    let id = request_id(request.headers());
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let route = request.extensions().get::<MatchedPath>().map_or("none", |path| path.as_str()).to_owned();
-    let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
-    let is_watched = !is_sign_of_life(&route);
-    let mut span = is_watched.then(|| traces::request(|| format!("{method} {route}"), traceparent)).flatten();
-    let (mut key_name, mut account, mut place) = (None, None, None);
-    let page = match is_sign_of_life(&route) {
-        true => Ok(()),
-        false => app.pages.check(&method, request.uri(), request.headers()),
-    };
-    let admitted = if page.is_err() || is_open(&app, &method, &path) || method == Method::OPTIONS {
-        page.map(|()| Caller::default())
-    } else {
-        app.gate.identify(request.headers()).and_then(|client| {
-            key_name.clone_from(&client.name);
-            account = Some(Arc::clone(&client.account));
-            place = Some(Arc::new(client.enter(start).map_err(refuse)?));
-            Ok(client.caller)
-        })
-    };
-    if let Some(span) = &mut span {
-        span.text("http.request.method", method.as_str());
-        span.text("http.route", &route);
-        span.text("url.path", &path);
-        span.text("roci.request_id", &id);
-    }
-    let context = span.as_ref().map(Span::context);
+    let mut admission = Admission::check(&app, &request, &route, start);
     // From here on it is written down however it ends: a client that gives up drops all of this.
-    let mut record = Record {
-        start,
-        id,
-        method,
-        path,
-        route,
-        status: gone(),
-        peer: request.extensions().get::<Peer>().copied(),
-        tally: Tally::new(key_name, account.clone()),
-        _place: place.clone(),
-        _share: Share::default(),
-        app: Arc::clone(&app),
-        is_whole: false,
-        span,
-    };
-    let mut response = match admitted {
+    let mut record = Record::new(&app, &request, route, start, &admission);
+    let context = record.span.as_ref().map(Span::context);
+    let caller = std::mem::replace(&mut admission.caller, Ok(Caller::default()));
+    let mut response = match caller {
         Err(error) => error.into_response(),
         Ok(caller) => {
-            request.extensions_mut().insert(app.body.clone());
-            request.extensions_mut().insert(record._share.clone());
-            request.extensions_mut().insert(caller);
-            if let Some(account) = account {
-                request.extensions_mut().insert(account);
-            }
-            // For work that goes on after the answer.
-            if let Some(place) = place {
-                request.extensions_mut().insert(place);
-            }
+            admission.extend(&mut request, &app, caller, &record._share);
             traces::within(context, tally::within(Arc::clone(&record.tally), next.run(request))).await
         }
     };
@@ -267,17 +277,17 @@ fn gone() -> StatusCode {
     StatusCode::from_u16(499).unwrap_or(StatusCode::REQUEST_TIMEOUT)
 }
 
-fn refuse(refused: Refused) -> ApiError {
+fn refuse(refused: OverLimit) -> ApiError {
     metrics::refused();
     match refused {
-        Refused::Rate { rate, retry_after_s } => {
+        OverLimit::Rate { rate, retry_after_s } => {
             ApiError::busy(format!("this key may ask {rate} times a minute"), retry_after_s).code("rate_limit_exceeded")
         }
-        Refused::Quota { tokens, period, retry_after_s } => {
+        OverLimit::Quota { tokens, period, retry_after_s } => {
             let text = format!("this key may use {tokens} tokens {period}, and has used them");
             ApiError::busy(text, retry_after_s).code("insufficient_quota")
         }
-        Refused::Concurrent(max) => {
+        OverLimit::Concurrent(max) => {
             let requests = rocinante::counted(max as usize, "request");
             ApiError::busy(format!("this key may have {requests} at once"), 1).code("rate_limit_exceeded")
         }
@@ -301,7 +311,7 @@ struct Record {
     status: StatusCode,
     peer: Option<Peer>,
     tally: Arc<Tally>,
-    _place: Option<Arc<Place>>,
+    _place: Option<Arc<RequestPlace>>,
     _share: Share,
     app: Arc<App>,
     /// All of the answer was sent.
@@ -315,6 +325,35 @@ fn is_sign_of_life(route: &str) -> bool {
 }
 
 impl Record {
+    fn new(app: &Arc<App>, request: &Request, route: String, start: Instant, admission: &Admission) -> Self {
+        let id = request_id(request.headers());
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
+        let is_watched = !is_sign_of_life(&route);
+        let mut span = is_watched.then(|| traces::request(|| format!("{method} {route}"), traceparent)).flatten();
+        if let Some(span) = &mut span {
+            span.text("http.request.method", method.as_str());
+            span.text("http.route", &route);
+            span.text("url.path", &path);
+            span.text("roci.request_id", &id);
+        }
+        Self {
+            start,
+            id,
+            method,
+            path,
+            route,
+            status: gone(),
+            peer: request.extensions().get::<Peer>().copied(),
+            tally: Tally::new(admission.key_name.clone(), admission.account.clone()),
+            _place: admission.place.clone(),
+            _share: Share::default(),
+            app: Arc::clone(app),
+            is_whole: false,
+            span,
+        }
+    }
+
     /// It came with a key, or with one that is not known.
     fn is_audited(&self) -> bool {
         self.tally.key().is_some() || self.status == StatusCode::UNAUTHORIZED

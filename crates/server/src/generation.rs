@@ -19,7 +19,7 @@ const TIME_TO_END: Duration = Duration::from_secs(60);
 
 /// What to generate, whatever the API it was asked through.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct GenerationRequest {
     pub prompt: Vec<TokenId>,
     pub sampling: Sampling,
     /// `None`: until the context is full.
@@ -32,9 +32,19 @@ pub struct Request {
     pub progress: bool,
     /// Which texts are possible.
     pub constraint: Option<Constraint>,
+    pub guesses: Guesses,
     /// Answers to the same prompt.
     pub n: usize,
     pub caller: Caller,
+}
+
+/// Speculation, where the model was loaded with it.
+#[derive(Clone, Debug, Default)]
+pub struct Guesses {
+    /// Tokens that may be guessed ahead for one step; 0: none.
+    pub max_draft: Option<usize>,
+    /// A text that the answer is expected to be like.
+    pub prediction: Option<String>,
 }
 
 /// For whom: decides order and fairness.
@@ -54,7 +64,7 @@ pub struct Caller {
 
 /// The answers to one request, as they grow.
 pub struct Answers {
-    open: Vec<Choice>,
+    open: Vec<PendingAnswer>,
     /// When they end with what they have.
     deadline: tokio::time::Instant,
     /// Whether the server waits for nobody any more.
@@ -62,7 +72,7 @@ pub struct Answers {
 }
 
 /// One answer being made.
-struct Choice {
+struct PendingAnswer {
     index: usize,
     model: Arc<Loaded>,
     answer: Answer,
@@ -81,7 +91,7 @@ struct Choice {
 
 /// Submits a request. Everything that can be known to be wrong is an error here, before anything is computed.
 /// `splitter` is the reader of an answer's text, of which each answer gets its own.
-pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Splitter) -> Result<Answers> {
+pub fn start(app: &App, model: &Arc<Loaded>, request: &GenerationRequest, splitter: &Splitter) -> Result<Answers> {
     if app.log_prompts {
         let text: String = request.prompt.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
         tracing::info!(model = model.name, prompt = text, "prompt");
@@ -96,6 +106,8 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
             progress: request.progress,
+            max_draft: request.guesses.max_draft,
+            prediction: request.guesses.prediction.clone(),
             priority: request.caller.priority,
             group: request.caller.group,
             ..rocinante::Request::default()
@@ -103,7 +115,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
         wanted.sampling.seed = seed_of(wanted.sampling.seed, index);
         let turn = take_turn(model, request.caller)?;
         let answer = model.answer(request.prompt.clone(), &wanted, splitter.fresh());
-        open.push(Choice {
+        open.push(PendingAnswer {
             index,
             model: Arc::clone(model),
             answer: answer.map_err(|error| refused(model, error))?,
@@ -123,7 +135,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &Request, splitter: &Split
 }
 
 /// What a request may cost at most must be within what its key allows.
-fn check_cost(n_ctx: usize, request: &Request) -> Result<()> {
+fn check_cost(n_ctx: usize, request: &GenerationRequest) -> Result<()> {
     let n_prompt = request.prompt.len();
     let n_room = n_ctx.saturating_sub(n_prompt);
     let n_answer = request.max_tokens.map_or(n_room, |n| n.min(n_room));
@@ -237,7 +249,7 @@ impl Answers {
 }
 
 /// The next event of any answer.
-async fn next_event(choices: &mut [Choice]) -> (usize, Option<rocinante::Result<AnswerEvent>>) {
+async fn next_event(choices: &mut [PendingAnswer]) -> (usize, Option<rocinante::Result<AnswerEvent>>) {
     if let [only] = choices {
         return (0, only.answer.next_event().await);
     }
@@ -245,7 +257,7 @@ async fn next_event(choices: &mut [Choice]) -> (usize, Option<rocinante::Result<
     (idx, event)
 }
 
-impl Choice {
+impl PendingAnswer {
     /// Counts, logs and traces what happened.
     fn note(&mut self, event: rocinante::Result<AnswerEvent>) -> Result<AnswerEvent> {
         self.turn = None;
@@ -324,7 +336,7 @@ impl Choice {
     }
 }
 
-impl Drop for Choice {
+impl Drop for PendingAnswer {
     fn drop(&mut self) {
         if !self.is_done {
             // With the first token all of the prompt was computed; before it, nobody knows here how much.

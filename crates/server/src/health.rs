@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 #[derive(Debug)]
-pub struct State {
+pub struct HealthState {
     start: Instant,
     is_draining: AtomicBool,
     /// Answers that are still being made end with an error.
@@ -33,7 +33,7 @@ impl Drop for JobGuard {
     }
 }
 
-impl Default for State {
+impl Default for HealthState {
     fn default() -> Self {
         Self {
             start: Instant::now(),
@@ -44,7 +44,7 @@ impl Default for State {
     }
 }
 
-impl State {
+impl HealthState {
     pub fn begin_job(&self) -> JobGuard {
         self.n_jobs.send_modify(|n| *n += 1);
         JobGuard(self.n_jobs.clone())

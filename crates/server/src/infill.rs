@@ -1,12 +1,13 @@
 //! `/infill`: text between two others, for models that were trained for it; and the same for `suffix` of completions.
 
 use super::App;
+use super::blocking;
 use super::error::{ApiError, Result};
-use super::generation::{self, Caller, Request};
+use super::generation::{self, Caller, GenerationRequest};
 use super::json::Json;
 use super::loaded::Loaded;
 use super::sampling::{Knobs, Stop};
-use super::stream::{Encoder, Framing, Message, respond};
+use super::stream::{Encoder, Framing, StreamMessage, respond};
 use super::whole;
 use axum::Extension;
 use axum::extract::State;
@@ -27,6 +28,9 @@ const MARKS: [(&str, &str, &str); 6] = [
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),
     ("<PRE>", "<SUF>", "<MID>"),
 ];
+
+/// More bytes than tokens have, but for a few: what does not fit into the context by this is not tokenized.
+const MAX_TOKEN_BYTES: usize = 16;
 
 /// What they put between files.
 const FILE_MARKS: [&str; 2] = ["<|file_sep|>", "<file_sep>"];
@@ -76,11 +80,6 @@ pub async fn create(
     Json(body): Json<InfillRequest>,
 ) -> Result<Response> {
     let model = app.models.get(&body.model).await?;
-    let before = format!("{}{}", body.input_prefix, body.prompt);
-    let mut prompt = encode(&model, &before, &body.input_suffix)?.ok_or_else(|| {
-        ApiError::bad(format!("`{}` cannot fill in the middle: its vocabulary has no tokens for it", model.name))
-            .code("unsupported_model")
-    })?;
     let knobs = Knobs {
         temperature: body.temperature,
         top_p: body.top_p,
@@ -92,8 +91,18 @@ pub async fn create(
     let stop = body.stop.as_ref().map(Stop::texts).transpose()?.unwrap_or_default();
     let max_tokens = body.n_predict.and_then(|n| usize::try_from(n).ok()).or(app.defaults.max_tokens);
     let sampling = knobs.sampling(&model, &app.defaults)?;
-    add_extra(&model, &body.input_extra, &mut prompt, max_tokens);
-    let request = Request {
+    let (is_stream, owned) = (body.stream == Some(true), Arc::clone(&model));
+    let prompt = blocking::run(move || {
+        let before = format!("{}{}", body.input_prefix, body.prompt);
+        let mut prompt = encode(&owned, &before, &body.input_suffix)?.ok_or_else(|| {
+            ApiError::bad(format!("`{}` cannot fill in the middle: its vocabulary has no tokens for it", owned.name))
+                .code("unsupported_model")
+        })?;
+        add_extra(&owned, &body.input_extra, &mut prompt, max_tokens);
+        Ok(prompt)
+    });
+    let prompt = prompt.await?;
+    let request = GenerationRequest {
         prompt,
         sampling,
         max_tokens,
@@ -101,11 +110,12 @@ pub async fn create(
         prompt_logprobs: false,
         progress: false,
         constraint: None,
+        guesses: knobs.guesses(None),
         n: 1,
         caller,
     };
     let answers = generation::start(&app, &model, &request, &Splitter::plain(&model.tokenizer, stop, false))?;
-    if body.stream == Some(true) {
+    if is_stream {
         return Ok(respond(answers, InfillEncoder { model: model.name.clone() }, Framing::Events));
     }
     let whole = whole::collect(answers, 1).await?.remove(0);
@@ -128,11 +138,11 @@ struct InfillEncoder {
 }
 
 impl Encoder for InfillEncoder {
-    fn start(&mut self) -> Vec<Message> {
+    fn start(&mut self) -> Vec<StreamMessage> {
         Vec::new()
     }
 
-    fn update(&mut self, _choice: usize, update: AnswerEvent) -> Vec<Message> {
+    fn update(&mut self, _choice: usize, update: AnswerEvent) -> Vec<StreamMessage> {
         match update {
             AnswerEvent::Piece(Piece::Text { text, .. }) => vec![json!({"content": text, "stop": false}).into()],
             AnswerEvent::Finished(Finished { finish, usage, .. }) => vec![last(&self.model, "", &usage, finish).into()],
@@ -142,11 +152,11 @@ impl Encoder for InfillEncoder {
         }
     }
 
-    fn end(&mut self) -> Vec<Message> {
+    fn end(&mut self) -> Vec<StreamMessage> {
         Vec::new()
     }
 
-    fn error(&mut self, error: &ApiError) -> Vec<Message> {
+    fn error(&mut self, error: &ApiError) -> Vec<StreamMessage> {
         vec![error.openai().into()]
     }
 }
@@ -155,17 +165,32 @@ impl Encoder for InfillEncoder {
 /// name. What does not fit is left out from the front, since editors send the latest last; for other models all of it.
 fn add_extra(model: &Loaded, files: &[Extra], prompt: &mut Vec<TokenId>, max_tokens: Option<usize>) {
     let Some(separator) = FILE_MARKS.iter().find_map(|mark| model.tokenizer.token_id(mark)) else { return };
-    let texts = files.iter().map(|file| format!("{}\n{}\n", file.filename.as_deref().unwrap_or("file"), file.text));
-    let mut tokens = Vec::new();
-    for text in texts.chain((!files.is_empty()).then(|| "this\n".to_owned())) {
-        tokens.push(TokenId(separator));
-        tokens.extend(model.tokenizer.encode(&text, Specials::Plain).into_iter().map(TokenId));
-    }
     let answer = max_tokens.unwrap_or(usize::MAX).min(model.n_ctx() / 4) + 1;
     let room = model.n_ctx().saturating_sub(prompt.len() + answer);
+    let texts = files.iter().map(|file| format!("{}\n{}\n", file.filename.as_deref().unwrap_or("file"), file.text));
+    let texts = texts.chain((!files.is_empty()).then(|| "this\n".to_owned()));
+    // From the last to the first, and no further than there is room: editors send megabytes.
+    let mut parts: Vec<Vec<TokenId>> = Vec::new();
+    let mut n_tokens = 0;
+    for text in texts.rev() {
+        if n_tokens >= room {
+            break;
+        }
+        let ids = model.tokenizer.encode(end_of(&text, room * MAX_TOKEN_BYTES), Specials::Plain);
+        let part: Vec<TokenId> = std::iter::once(separator).chain(ids).map(TokenId).collect();
+        n_tokens += part.len();
+        parts.push(part);
+    }
+    let mut tokens: Vec<TokenId> = parts.into_iter().rev().flatten().collect();
     tokens.drain(..tokens.len().saturating_sub(room));
     let at = model.encode_start_or_nothing().len();
     prompt.splice(at..at, tokens);
+}
+
+/// At most so many of a text's last bytes.
+fn end_of(text: &str, n_bytes: usize) -> &str {
+    let start = text.len().saturating_sub(n_bytes);
+    &text[(start..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(start)..]
 }
 
 /// Beginning, end, and the mark after which the model writes what is between. `None`: the model knows no such marks.

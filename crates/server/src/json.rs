@@ -2,10 +2,11 @@
 //! answer, since clients send what newer servers know; with `--strict-fields` they are an error.
 //!
 //! Two bytes of JSON can become a hundred in memory, so values are counted before anything is parsed, and large bodies
-//! share two budgets: one for bytes that arrive, asked before they are read, and one for what becomes of them until the
+//! share two budgets: one for bytes that arrive, asked when they begin to, and one for what becomes of them until the
 //! end of the answer. A body takes from the second in one go while it holds its part of the first, so bodies never wait
 //! for each other in a circle.
 
+use super::budget::Budget;
 use super::error::ApiError;
 use super::tally;
 use axum::body::{Body, Bytes};
@@ -15,7 +16,7 @@ use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Values in a body. A schema or a conversation of more is no use to any model.
 const MAX_VALUES: usize = 200_000;
@@ -25,6 +26,8 @@ const MAX_TOKEN_VALUES: usize = 1 << 20;
 const LARGE_BYTES: usize = 512 << 10;
 /// Unknown fields that are remembered.
 const MAX_UNKNOWN: usize = 32;
+/// Of each of them.
+const MAX_UNKNOWN_CHARS: usize = 64;
 /// What a byte of a body, and a value in it, take while a request is prepared.
 const BYTES_PER_BYTE: usize = 4;
 const BYTES_PER_VALUE: usize = 200;
@@ -33,10 +36,13 @@ const BUDGET_BYTES: usize = 512 << 20;
 /// The unit in which the budget is given out, and the bodies that ask for none.
 const UNIT_BYTES: usize = 64 << 10;
 const FREE_BYTES: usize = 4 * UNIT_BYTES;
+/// Conversations with files and tools take less, and have a part of the budget to themselves.
+const SMALL_BYTES: usize = 4 << 20;
 /// What all bodies that are arriving may take.
 const ARRIVING_BYTES: usize = 128 << 20;
 /// Its unit; smaller bodies ask for none.
 const ARRIVING_UNIT: usize = 16 << 10;
+const SMALL_ARRIVING: usize = 1 << 20;
 
 /// Limits of a body, put on every request by the router.
 #[derive(Clone, Debug)]
@@ -45,14 +51,14 @@ pub struct BodyLimits {
     pub time: Duration,
     /// An unknown field is an error.
     is_strict: bool,
-    budget: Arc<Semaphore>,
-    arriving: Arc<Semaphore>,
+    budget: Budget,
+    arriving: Budget,
 }
 
 impl BodyLimits {
     pub fn new(max_bytes: usize, time: Duration) -> Self {
-        let semaphore = |n_bytes: usize, unit: usize| Arc::new(Semaphore::new(n_bytes / unit));
-        let (budget, arriving) = (semaphore(BUDGET_BYTES, UNIT_BYTES), semaphore(ARRIVING_BYTES, ARRIVING_UNIT));
+        let budget = Budget::new(BUDGET_BYTES, UNIT_BYTES, SMALL_BYTES);
+        let arriving = Budget::new(ARRIVING_BYTES, ARRIVING_UNIT, SMALL_ARRIVING);
         Self { max_bytes, time, is_strict: false, budget, arriving }
     }
 
@@ -62,17 +68,7 @@ impl BodyLimits {
 
     /// Bytes that large bodies take now.
     pub fn used_bytes(&self) -> usize {
-        let arriving = ARRIVING_BYTES - self.arriving.available_permits() * ARRIVING_UNIT;
-        BUDGET_BYTES - self.budget.available_permits() * UNIT_BYTES + arriving
-    }
-
-    /// A part of a budget, as soon as there is enough of it.
-    async fn take(&self, budget: &Arc<Semaphore>, n_units: usize) -> Result<OwnedSemaphorePermit, ApiError> {
-        let permit = Arc::clone(budget).acquire_many_owned(u32::try_from(n_units).unwrap_or(u32::MAX));
-        match tokio::time::timeout(self.time, permit).await {
-            Ok(Ok(permit)) => Ok(permit),
-            _ => Err(ApiError::busy("too many large requests are being worked on", 5)),
-        }
+        self.budget.used_bytes() + self.arriving.used_bytes()
     }
 }
 
@@ -94,7 +90,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Js
 /// The body, within the limits, as `parse` reads it.
 pub async fn read<T: Send + 'static>(
     request: Request,
-    parse: impl FnOnce(&[u8], &mut Unknown) -> Result<T, ApiError> + Send + 'static,
+    parse: impl FnOnce(&[u8], &mut UnknownFields) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let limits = request.extensions().get::<BodyLimits>().cloned();
     let limits = limits.unwrap_or_else(|| BodyLimits::new(1 << 20, Duration::from_secs(30)));
@@ -109,13 +105,12 @@ pub async fn read<T: Send + 'static>(
     }
     let n_bytes = bytes.len() * BYTES_PER_BYTE + n_values * BYTES_PER_VALUE;
     if n_bytes > FREE_BYTES {
-        let n_units = n_bytes.div_ceil(UNIT_BYTES).min(BUDGET_BYTES / UNIT_BYTES);
-        let permit = limits.take(&limits.budget, n_units).await?;
+        let permit = limits.budget.take(n_bytes, limits.time).await?;
         *share.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
     }
     drop(arriving);
     let work = move || -> Result<(T, Vec<String>), ApiError> {
-        let mut unknown = Unknown::default();
+        let mut unknown = UnknownFields::default();
         Ok((parse(&bytes, &mut unknown)?, unknown.fields()))
     };
     let (value, unknown) = match n_bytes < LARGE_BYTES {
@@ -126,9 +121,7 @@ pub async fn read<T: Send + 'static>(
         }
     };
     match unknown.first() {
-        Some(first) if limits.is_strict => {
-            Err(ApiError::bad(format!("`{first}` is no field that is known here")).param(first))
-        }
+        Some(first) if limits.is_strict => Err(ApiError::bad(format!("unknown field `{first}`")).param(first)),
         _ => {
             if let Some(tally) = tally::current() {
                 tally.ignore(unknown);
@@ -140,11 +133,11 @@ pub async fn read<T: Send + 'static>(
 
 /// Fields that nobody reads. Where a body is read in parts, those that no part reads.
 #[derive(Debug, Default)]
-pub struct Unknown {
+pub struct UnknownFields {
     parts: Vec<Vec<String>>,
 }
 
-impl Unknown {
+impl UnknownFields {
     fn fields(mut self) -> Vec<String> {
         let is_within = |field: &str, other: &str| {
             field.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -164,11 +157,11 @@ impl Unknown {
 }
 
 /// Reads a body, or one part of it.
-pub fn parse_part<T: DeserializeOwned>(bytes: &[u8], unknown: &mut Unknown) -> Result<T, ApiError> {
+pub fn parse_part<T: DeserializeOwned>(bytes: &[u8], unknown: &mut UnknownFields) -> Result<T, ApiError> {
     let mut fields = Vec::new();
     let value = parse_noting(bytes, &mut |field| {
         if fields.len() < MAX_UNKNOWN {
-            fields.push(field);
+            fields.push(field.chars().take(MAX_UNKNOWN_CHARS).collect());
         }
     })?;
     unknown.parts.push(fields);
@@ -201,9 +194,7 @@ async fn collect(request: Request, limits: &BodyLimits) -> Result<(Bytes, Vec<Ow
     if declared > limits.max_bytes as u64 {
         return Err(too_large());
     }
-    let mut arriving = Arriving { limits, permits: Vec::new(), n_bytes: ARRIVING_UNIT };
-    // Asked before the first byte is read: until then it stays with the client.
-    arriving.reserve(declared as usize).await?;
+    let mut arriving = Arriving { limits, permits: Vec::new(), n_bytes: ARRIVING_UNIT, declared: declared as usize };
     let mut body: Body = request.into_body();
     let read = async {
         let mut bytes = Vec::with_capacity((declared as usize).min(UNIT_BYTES));
@@ -224,12 +215,14 @@ async fn collect(request: Request, limits: &BodyLimits) -> Result<(Bytes, Vec<Ow
     tokio::time::timeout(limits.time, read).await.map_err(late)?
 }
 
-/// A body's part of the budget for what arrives. Where the length was not declared, it doubles as the body grows.
+/// A body's part of the budget for what arrives. The first bytes are free: who declares megabytes and sends nothing holds
+/// none of it. Then it asks for all that was declared at once; where nothing was, it doubles as the body grows.
 struct Arriving<'a> {
     limits: &'a BodyLimits,
     permits: Vec<OwnedSemaphorePermit>,
     /// What it may hold so far.
     n_bytes: usize,
+    declared: usize,
 }
 
 impl Arriving<'_> {
@@ -237,9 +230,9 @@ impl Arriving<'_> {
         if n_bytes <= self.n_bytes {
             return Ok(());
         }
-        let wanted = n_bytes.max((2 * self.n_bytes).min(self.limits.max_bytes));
-        let n_units = (wanted - self.n_bytes).div_ceil(ARRIVING_UNIT).min(ARRIVING_BYTES / ARRIVING_UNIT);
-        self.permits.push(self.limits.take(&self.limits.arriving, n_units).await?);
+        let grown = if self.declared > 0 { self.declared } else { (2 * self.n_bytes).min(self.limits.max_bytes) };
+        let wanted = n_bytes.max(grown);
+        self.permits.push(self.limits.arriving.take(wanted - self.n_bytes, self.limits.time).await?);
         self.n_bytes = wanted;
         Ok(())
     }
@@ -284,7 +277,7 @@ fn parse_noting<T: DeserializeOwned>(bytes: &[u8], note: &mut dyn FnMut(String))
             Some(path) => format!("`{path}`: {what}"),
             None => format!("the request's body is not what was expected: {what}"),
         };
-        ApiError { param, ..ApiError::bad(text) }
+        param.into_iter().fold(ApiError::bad(text), ApiError::param)
     })?;
     let rest = |error| ApiError::bad(format!("the request's body is not valid JSON: {error}"));
     reader.end().map_err(rest)?;
@@ -329,7 +322,7 @@ mod tests {
     #[test]
     fn mistakes_are_told_in_words() {
         let check = |text: &str, expected: &str, param: Option<&str>| {
-            let error = parse_part::<Body>(text.as_bytes(), &mut Unknown::default()).unwrap_err();
+            let error = parse_part::<Body>(text.as_bytes(), &mut UnknownFields::default()).unwrap_err();
             assert_eq!((error.message.as_str(), error.param.as_deref()), (expected, param));
         };
         let at = "at line 1 column";
@@ -382,6 +375,28 @@ mod tests {
         assert_eq!(limits.used_bytes(), 0, "all of it is given back");
     }
 
+    /// Nine of them took all of the budget, and whoever sent more than a few kilobytes waited behind them.
+    #[tokio::test]
+    async fn bodies_that_are_declared_and_never_sent_hold_up_nobody() {
+        const BODY: usize = 16 << 20;
+        let limits = BodyLimits::new(BODY, Duration::from_secs(60));
+        let request = |body: axum::body::Body| {
+            let mut request = Request::new(body);
+            request.headers_mut().insert(header::CONTENT_LENGTH, BODY.into());
+            request.extensions_mut().insert(limits.clone());
+            read::<serde_json::Value>(request, parse_part)
+        };
+        let silent = futures_util::stream::pending::<Result<Bytes, std::convert::Infallible>>;
+        let silent = (0..64).map(|_| request(axum::body::Body::from_stream(silent())));
+        let silent = futures_util::future::join_all(silent);
+        let text = format!("\"{}\"", "a".repeat(8 << 20));
+        let heard = tokio::select! {
+            _ = silent => panic!("they never end"),
+            heard = request(axum::body::Body::from(text)) => heard,
+        };
+        assert_eq!(heard.unwrap().as_str().map(str::len), Some(8 << 20));
+    }
+
     #[test]
     fn values_are_counted_and_strings_are_one() {
         let check = |text: &str, expected: usize| assert_eq!(count_values(text.as_bytes()), expected, "{text}");
@@ -414,7 +429,7 @@ mod tests {
             _a: Option<u32>,
         }
         let text = br#"{"n": 1, "o": {"a": 1, "b": 2}, "x": [{}]}"#;
-        let mut unknown = Unknown::default();
+        let mut unknown = UnknownFields::default();
         parse_part::<Body>(text, &mut unknown).unwrap();
         parse_part::<Other>(text, &mut unknown).unwrap();
         assert_eq!(unknown.fields(), ["o.b", "x"]);

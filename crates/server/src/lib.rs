@@ -2,21 +2,23 @@
 //! traces, and the pages. Handlers translate between a family's wire format and `generation`; nothing here computes.
 //!
 //! What this crate does not know: commands and their arguments, names of models and where they are fetched from. It is
-//! given files under names ([`models::Entry`]) and options of the runtime.
+//! given files under names ([`models::ServedModel`]) and options of the runtime.
 
 #![forbid(unsafe_code)]
 
 mod anthropic;
 mod ask;
 pub mod audit;
+mod blocking;
+mod budget;
 pub mod connection;
 pub mod constraint_probe;
 pub mod disk;
-mod entry;
 mod error;
 pub mod gate;
 mod generation;
 pub mod health;
+mod served_model;
 pub use hub::hint;
 mod infill;
 pub mod json;
@@ -85,14 +87,14 @@ pub struct App {
     pub has_base64: bool,
     pub has_page: bool,
     /// Which web pages may ask.
-    pub pages: origin::Policy,
+    pub pages: origin::OriginPolicy,
     /// Responses that are kept, and chat completions.
-    pub store: openai::store::Store,
-    pub chats: openai::store::Store,
+    pub store: openai::store::ResponseStore,
+    pub chats: openai::store::ResponseStore,
     /// Where they and the keys' accounts survive a restart.
     pub disk: Option<Arc<disk::Disk>>,
     pub metrics: Option<PrometheusHandle>,
-    pub state: health::State,
+    pub state: health::HealthState,
 }
 
 impl App {
@@ -100,7 +102,7 @@ impl App {
     pub fn save_usage(&self) {
         let Some(disk) = &self.disk else { return };
         for (name, bytes) in self.gate.usage.save() {
-            disk.put(disk::Table::Usage, &name, &bytes);
+            disk.put(disk::DiskTable::Usage, &name, &bytes);
         }
     }
 }

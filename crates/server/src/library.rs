@@ -1,12 +1,12 @@
 //! The models of this machine's store, as the server offers them: what is there, what can be fetched, and what clients
 //! may add and remove. Files that are not in the store cannot be named by clients.
 
-use super::entry::Entry;
 use super::error::{ApiError, Result};
 use super::models::Registry;
 use super::preset::Preset;
+use super::served_model::ServedModel;
 use axum::http::StatusCode;
-use hub::{DiskFull, Event, Fetcher, Modelfile, Named, NotFound, Observer, Resolved, Silent, Store, hint};
+use hub::{DiskFull, Fetcher, Modelfile, Named, NotFound, Observer, PullEvent, Resolved, Silent, Store, hint};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -15,12 +15,12 @@ use std::time::{Duration, SystemTime};
 const DIGEST_CHECK: Duration = Duration::from_secs(5);
 
 /// What is in the store, by name.
-pub fn offered() -> anyhow::Result<Vec<Entry>> {
+pub fn offered() -> anyhow::Result<Vec<ServedModel>> {
     let entries = Store::from_env()?.entries()?;
     Ok(entries.into_iter().filter_map(|entry| of_store(entry).ok()).collect())
 }
 
-fn of_store(entry: hub::Entry) -> std::io::Result<Entry> {
+fn of_store(entry: hub::StoredModel) -> std::io::Result<ServedModel> {
     let digest = entry.digest();
     let made = named(entry.name, &entry.path, entry.named.as_ref())?.with_digest(digest);
     Ok(match entry.modified {
@@ -30,9 +30,9 @@ fn of_store(entry: hub::Entry) -> std::io::Result<Entry> {
 }
 
 /// A model under a name, used as the store says.
-pub fn named(name: String, path: &Path, named: Option<&Named>) -> std::io::Result<Entry> {
+pub fn named(name: String, path: &Path, named: Option<&Named>) -> std::io::Result<ServedModel> {
     let preset = named.map(Preset::of).unwrap_or_default();
-    Ok(Entry::new(name, path.to_owned())?.with_preset(preset))
+    Ok(ServedModel::new(name, path.to_owned())?.with_preset(preset))
 }
 
 /// What went wrong, for a client.
@@ -50,8 +50,8 @@ fn failed(error: &anyhow::Error) -> ApiError {
 struct Notes(Mutex<Vec<String>>);
 
 impl Observer for Notes {
-    fn on(&self, event: Event<'_>) {
-        if let Event::Note(text) = event {
+    fn on(&self, event: PullEvent<'_>) {
+        if let PullEvent::Note(text) = event {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
         }
     }
@@ -88,7 +88,7 @@ fn check_name(store: &Store, name: &str) -> Result<()> {
 
 /// A model that the registry does not know yet: one that is in the store by now or, where that is wanted, one that can
 /// be fetched. Blocks.
-pub fn discover(name: &str, fetches: bool) -> Result<Option<Entry>> {
+pub fn discover(name: &str, fetches: bool) -> Result<Option<ServedModel>> {
     let fetcher = Fetcher::new(&Silent).map_err(|error| failed(&error))?;
     if check_name(&fetcher.store, name).is_err() {
         return Ok(None);
@@ -109,20 +109,20 @@ pub fn discover(name: &str, fetches: bool) -> Result<Option<Entry>> {
 }
 
 /// Fetches a model. Blocks.
-pub fn fetch(name: &str, observer: &dyn Observer) -> Result<Entry> {
+pub fn fetch(name: &str, observer: &dyn Observer) -> Result<ServedModel> {
     let fetcher = Fetcher::new(observer).map_err(|error| failed(&error))?;
     check_name(&fetcher.store, name)?;
     let resolved = fetcher.resolve(name).map_err(|error| failed(&error))?;
     entry(&resolved)
 }
 
-fn entry(resolved: &Resolved) -> Result<Entry> {
+fn entry(resolved: &Resolved) -> Result<ServedModel> {
     let made = named(resolved.name.clone(), &resolved.path, resolved.named.as_ref());
     made.map_err(|error| ApiError::internal(format!("`{}`: {error}", resolved.name)))
 }
 
 /// Makes a model of the store by a recipe. Blocks.
-pub fn create(name: &str, recipe: &Modelfile, observer: &dyn Observer) -> Result<Entry> {
+pub fn create(name: &str, recipe: &Modelfile, observer: &dyn Observer) -> Result<ServedModel> {
     let fetcher = Fetcher::new(observer).map_err(|error| failed(&error))?;
     check_name(&fetcher.store, &recipe.from)?;
     let base = fetcher.resolve(&recipe.from).map_err(|error| failed(&error))?;
@@ -137,7 +137,7 @@ pub fn create(name: &str, recipe: &Modelfile, observer: &dyn Observer) -> Result
 }
 
 /// Gives a model of the store another name. Blocks.
-pub fn copy(from: &str, to: &str) -> Result<Option<Entry>> {
+pub fn copy(from: &str, to: &str) -> Result<Option<ServedModel>> {
     let store = Store::from_env().map_err(|error| failed(&error))?;
     if store.entry(from).map_err(|error| failed(&error))?.is_none() {
         return Ok(None);
@@ -147,11 +147,20 @@ pub fn copy(from: &str, to: &str) -> Result<Option<Entry>> {
     copied.map(of_store).transpose().map_err(|error| ApiError::internal(error.to_string()))
 }
 
-/// Removes a model from the store; says whether it was there. Blocks.
-pub fn remove(name: &str) -> Result<bool> {
+/// Removes a model from the store; says whether it was there. Files that the server was started with stay. Blocks.
+pub fn remove(registry: &Registry, name: &str) -> Result<bool> {
     let store = Store::from_env().map_err(|error| failed(&error))?;
     let entry = store.entry(name).map_err(|error| failed(&error))?;
     match entry {
+        // The name alone goes.
+        Some(entry) if entry.named.is_some() && registry.is_given_file(&entry.path) => {
+            store.forget(&entry.name).map_err(|error| failed(&error))
+        }
+        Some(entry) if registry.is_given_file(&entry.path) => {
+            let text =
+                format!("the server was started with the file of `{name}`: it is not removed while it is served");
+            Err(ApiError::new(StatusCode::CONFLICT, text).code("model_in_use").param("model"))
+        }
         Some(entry) => store.remove(&entry).map(|_| true).map_err(|error| failed(&error)),
         None => Ok(false),
     }

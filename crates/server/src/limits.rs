@@ -23,10 +23,10 @@ struct Bucket {
 
 /// A running request's place; given back when dropped.
 #[derive(Debug)]
-pub struct Place(Arc<Limiter>);
+pub struct RequestPlace(Arc<Limiter>);
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Refused {
+pub enum OverLimit {
     /// Requests a minute, and seconds until the next one is free.
     Rate {
         rate: u32,
@@ -73,14 +73,14 @@ impl Limiter {
         self.n_running.load(Ordering::Acquire)
     }
 
-    pub fn enter(self: &Arc<Self>, now: Instant) -> Result<Place, Refused> {
+    pub fn enter(self: &Arc<Self>, now: Instant) -> Result<RequestPlace, OverLimit> {
         let (rate, concurrent) = self.limits();
         let max = concurrent.unwrap_or(u32::MAX);
         let entered = self.n_running.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < max).then_some(n + 1));
         if entered.is_err() {
-            return Err(Refused::Concurrent(max));
+            return Err(OverLimit::Concurrent(max));
         }
-        let place = Place(Arc::clone(self));
+        let place = RequestPlace(Arc::clone(self));
         if let Some(rate) = rate {
             let per_second = f64::from(rate) / 60.0;
             let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +89,7 @@ impl Limiter {
             bucket.filled = now;
             if bucket.level < 1.0 {
                 let retry_after_s = ((1.0 - bucket.level) / per_second).ceil() as u64;
-                return Err(Refused::Rate { rate, retry_after_s });
+                return Err(OverLimit::Rate { rate, retry_after_s });
             }
             bucket.level -= 1.0;
         }
@@ -97,7 +97,7 @@ impl Limiter {
     }
 }
 
-impl Drop for Place {
+impl Drop for RequestPlace {
     fn drop(&mut self) {
         self.0.n_running.fetch_sub(1, Ordering::AcqRel);
     }
@@ -115,9 +115,9 @@ mod tests {
         for _ in 0..6 {
             limiter.enter(start).unwrap();
         }
-        assert_eq!(limiter.enter(start).unwrap_err(), Refused::Rate { rate: 6, retry_after_s: 10 });
+        assert_eq!(limiter.enter(start).unwrap_err(), OverLimit::Rate { rate: 6, retry_after_s: 10 });
         let later = start + Duration::from_secs(4);
-        assert_eq!(limiter.enter(later).unwrap_err(), Refused::Rate { rate: 6, retry_after_s: 6 });
+        assert_eq!(limiter.enter(later).unwrap_err(), OverLimit::Rate { rate: 6, retry_after_s: 6 });
         limiter.enter(start + Duration::from_secs(10)).unwrap();
         let much_later = start + Duration::from_secs(3600);
         assert_eq!((0..10).filter(|_| limiter.enter(much_later).is_ok()).count(), 6, "no more than a minute's worth");
@@ -129,7 +129,7 @@ mod tests {
         let limiter = Arc::new(Limiter::new(None, Some(2), now));
         let first = limiter.enter(now).unwrap();
         let _second = limiter.enter(now).unwrap();
-        assert_eq!(limiter.enter(now).unwrap_err(), Refused::Concurrent(2));
+        assert_eq!(limiter.enter(now).unwrap_err(), OverLimit::Concurrent(2));
         drop(first);
         assert!(limiter.enter(now).is_ok());
     }
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!((limiter.limits(), limiter.n_running()), ((Some(1), Some(3)), 2));
         let _third = limiter.enter(now).unwrap();
         limiter.set(Some(1), None);
-        assert!(matches!(limiter.enter(now), Err(Refused::Rate { .. })));
+        assert!(matches!(limiter.enter(now), Err(OverLimit::Rate { .. })));
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
         let now = Instant::now();
         let limiter = Arc::new(Limiter::new(Some(1), Some(1), now));
         drop(limiter.enter(now).unwrap());
-        assert!(matches!(limiter.enter(now), Err(Refused::Rate { .. })));
+        assert!(matches!(limiter.enter(now), Err(OverLimit::Rate { .. })));
         assert!(limiter.enter(now + Duration::from_secs(60)).is_ok());
     }
 }

@@ -1,7 +1,7 @@
 //! Sockets: binds, accepts, serves each connection with its limits, plain or with TLS, and on SIGTERM or Ctrl-C stops
 //! accepting and lets the requests in flight end.
 
-use super::connection::{Activity, Connections, Socket, Times, Watched};
+use super::connection::{Activity, ConnectionPlace, Connections, Socket, Timeouts, Watched};
 use super::{App, health, reload, router, systemd};
 use crate::hint::HintExt;
 use anyhow::{Context, Result, anyhow};
@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::CryptoProvider;
@@ -26,8 +26,8 @@ use tower::ServiceExt as _;
 
 /// For what answers that are cut still have to say.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How often the server looks after itself.
-const HOUSE_TIME: Duration = Duration::from_secs(1);
+/// How often `keep_up` runs.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// After so many of them, what keys have used is written to the disk.
 const USAGE_TICKS: u64 = 10;
 /// Largest request line and headers together.
@@ -36,7 +36,7 @@ const MAX_HEADER_BYTES: usize = 64 << 10;
 pub struct Listen {
     pub address: SocketAddr,
     pub tls: Option<Tls>,
-    pub times: Times,
+    pub times: Timeouts,
     pub max_connections: usize,
     /// Of one address.
     pub max_per_peer: usize,
@@ -45,7 +45,7 @@ pub struct Listen {
     /// How long requests may go on after that.
     pub drain: Duration,
     /// Reads the keys and limits again when SIGHUP comes.
-    pub reader: Option<reload::Reader>,
+    pub reader: Option<reload::SettingsReader>,
 }
 
 /// Who is at the other end.
@@ -193,26 +193,8 @@ pub async fn run(app: Arc<App>, listener: TcpListener, mut listen: Listen) -> Re
             true => (signs_of_life.clone(), listen.times.short()),
             false => (service.clone(), listen.times),
         };
-        let (tls, watcher) = (listen.tls.clone(), graceful.watcher());
-        tokio::spawn(async move {
-            let activity = &place.activity;
-            let peer = Peer(address.ip());
-            let serving = async {
-                match tls {
-                    None => serve(stream, service, peer, activity, times, watcher).await,
-                    Some(Tls { acceptor, .. }) => {
-                        serve(acceptor.accept(stream).await?, service, peer, activity, times, watcher).await
-                    }
-                }
-            };
-            let result = tokio::select! {
-                result = serving => result,
-                why = activity.overdue(&times) => Err(why.into()),
-            };
-            if let Err(error) = result {
-                tracing::debug!(peer = %peer.0, error = %error, "connection ended");
-            }
-        });
+        let accepted = Accepted { stream, peer: Peer(address.ip()), place, tls: listen.tls.clone(), times };
+        tokio::spawn(accepted.answer(service, graceful.watcher()));
     }
     drop(listener);
     systemd::stopping();
@@ -246,12 +228,44 @@ async fn drain(app: &App, graceful: GracefulShutdown, limit: Duration) -> Result
     Ok(())
 }
 
+/// A connection that was just made.
+struct Accepted {
+    stream: TcpStream,
+    peer: Peer,
+    place: ConnectionPlace,
+    tls: Option<Tls>,
+    times: Timeouts,
+}
+
+impl Accepted {
+    /// Answers its requests until it is closed or takes too long.
+    async fn answer(self, service: Router, watcher: hyper_util::server::graceful::Watcher) {
+        let Self { stream, peer, place, tls, times } = self;
+        let activity = &place.activity;
+        let serving = async {
+            match tls {
+                None => serve(stream, service, peer, activity, times, watcher).await,
+                Some(Tls { acceptor, .. }) => {
+                    serve(acceptor.accept(stream).await?, service, peer, activity, times, watcher).await
+                }
+            }
+        };
+        let result = tokio::select! {
+            result = serving => result,
+            why = activity.overdue(&times) => Err(why.into()),
+        };
+        if let Err(error) = result {
+            tracing::debug!(peer = %peer.0, error = %error, "connection ended");
+        }
+    }
+}
+
 async fn serve<S>(
     stream: S,
     service: Router,
     peer: Peer,
     activity: &Arc<Activity>,
-    times: Times,
+    times: Timeouts,
     watcher: hyper_util::server::graceful::Watcher,
 ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>
 where
@@ -291,7 +305,7 @@ where
 
 /// What has to be done now and then. A task of its own: it may wait for a model that is being loaded.
 async fn keep_up(app: Arc<App>) {
-    let idle = app.models.idle_unload().map_or(HOUSE_TIME, |idle| (idle / 2).min(HOUSE_TIME));
+    let idle = app.models.idle_unload().map_or(UPKEEP_INTERVAL, |idle| (idle / 2).min(UPKEEP_INTERVAL));
     let mut tick = tokio::time::interval(idle);
     let mut n_ticks = 0_u64;
     loop {

@@ -5,20 +5,20 @@
 use super::App;
 use super::ask;
 use super::error::{ApiError, Result};
-use super::generation::{self, Answers, Caller, Request};
+use super::generation::{self, Answers, Caller, GenerationRequest};
 use super::json::Json;
 use super::loaded::Loaded;
-use super::openai::chat::{self, ChatRequest};
-use super::openai::completions::Prompt;
-use super::openai::fields::Asked;
+use super::openai::chat::{self, Asked, ChatRequest};
+use super::openai::chat_answer;
+use super::openai::completions::CompletionPrompt;
 use super::sampling::{Knobs, MAX_TOP_LOGPROBS};
-use super::stream::{Encoder, Framing, Message, respond};
+use super::stream::{Encoder, Framing, StreamMessage, respond};
 use super::{tools, vectors, whole};
 use axum::Extension;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use model::TokenId;
-use rocinante::{AnswerEvent, AnswerUsage, Finish, Finished, Piece, Splitter, TokenLogprob};
+use rocinante::{AnswerEvent, AnswerUsage, Finish, Finished, Piece, Splitter, TokenLogprob, WholeAnswer};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -35,8 +35,8 @@ const MAX_PROMPTS: usize = 64;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct CompletionRequest {
-    pub prompt: Option<Prompt>,
+pub struct LlamaCompletion {
+    pub prompt: Option<CompletionPrompt>,
     /// -1: until it ends.
     pub n_predict: Option<i64>,
     /// Log-probabilities of so many tokens at each place.
@@ -54,7 +54,7 @@ pub struct CompletionRequest {
 
 /// An answer in llama.cpp's words.
 #[derive(Clone)]
-struct Frame {
+struct LlamaFrame {
     model: Arc<Loaded>,
     name: String,
     prompt: String,
@@ -66,11 +66,11 @@ struct Frame {
 pub async fn completion(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    body: Asked<CompletionRequest>,
+    body: Asked<LlamaCompletion>,
 ) -> Result<Response> {
     let model = app.models.get(&body.fields.model).await?;
     let prompt = body.own.prompt.clone().ok_or_else(|| ApiError::bad("there is no `prompt`").param("prompt"))?;
-    let is_list = matches!(prompt, Prompt::Texts(_) | Prompt::TokenLists(_));
+    let is_list = matches!(prompt, CompletionPrompt::Texts(_) | CompletionPrompt::TokenLists(_));
     let (owned, shape) = (Arc::clone(&model), body.guide.shape()?);
     let work = move || -> Result<_> {
         Ok((prompt.encode(&owned, "prompt", MAX_PROMPTS)?, tools::shape_constraint(&owned, &shape)?))
@@ -82,12 +82,9 @@ pub async fn completion(
     if body.own.ignore_eos == Some(true) {
         sampling.banned.extend(model.tokenizer.end_ids().iter().map(|&id| TokenId(id)));
     }
-    let n_probs = body.own.n_probs.filter(|&n| n > 0);
-    if n_probs.is_some_and(|n| n > MAX_TOP_LOGPROBS) {
-        return Err(ApiError::bad(format!("n_probs must be at most {MAX_TOP_LOGPROBS}")).param("n_probs"));
-    }
+    let n_probs = body.own.n_probs()?;
     let asked = body.own.n_predict.and_then(|n| usize::try_from(n).ok());
-    let max_tokens = asked.or(body.fields.max_tokens.map(super::openai::fields::count)).or(knobs.max_tokens());
+    let max_tokens = asked.or(body.fields.max_tokens.map(chat::count)).or(knobs.max_tokens());
     let stop = if body.fields.stop.is_some() { body.fields.stops()? } else { knobs.stops()? };
     let settings = json!({"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p,
         "min_p": sampling.min_p, "seed": sampling.seed, "repeat_penalty": sampling.repetition_penalty, "stop": stop,
@@ -97,7 +94,7 @@ pub async fn completion(
     let mut started = Vec::with_capacity(prompts.len());
     let mut frames = Vec::with_capacity(prompts.len());
     for prompt in prompts {
-        frames.push(Frame {
+        frames.push(LlamaFrame {
             name: body.fields.name(&model),
             prompt: prompt.iter().map(|token| model.tokenizer.token_text(token.0)).collect(),
             model: Arc::clone(&model),
@@ -106,7 +103,7 @@ pub async fn completion(
             returns_tokens: body.own.return_tokens == Some(true),
         });
         let max_tokens = knobs.limit(max_tokens.or(app.defaults.max_tokens), prompt.len(), &model);
-        let request = Request {
+        let request = GenerationRequest {
             prompt,
             sampling: sampling.clone(),
             max_tokens,
@@ -114,30 +111,43 @@ pub async fn completion(
             prompt_logprobs: false,
             progress: false,
             constraint: constraint.clone(),
+            guesses: knobs.guesses(None),
             n: 1,
             caller,
         };
         started.push(generation::start(&app, &model, &request, &splitter)?);
     }
-    let n = started.len();
     let answers = Answers::join(started, 1).ok_or_else(|| ApiError::bad("there is no prompt").param("prompt"))?;
     if body.fields.is_stream() {
-        let n_sent = vec![0; n];
-        return Ok(respond(answers, CompletionEncoder { frames, n_sent }, Framing::Events));
+        let n_sent = vec![0; frames.len()];
+        return Ok(respond(answers, LlamaEncoder { frames, n_sent }, Framing::Events));
     }
-    let whole = whole::collect(answers, n).await?;
-    let mut values: Vec<Value> = whole
-        .iter()
-        .zip(&frames)
-        .enumerate()
-        .map(|(i, (answer, frame))| {
-            let mut value = frame.last(i, &answer.text, &answer.usage, answer.finish, answer.stop.as_deref());
-            frame.add_tokens(&mut value, &answer.text, &answer.logprobs);
-            value
-        })
-        .collect();
+    let mut values = collected(answers, &frames).await?;
     let value = if is_list { Value::Array(values) } else { values.remove(0) };
     Ok(axum::Json(value).into_response())
+}
+
+/// The answers as a whole, one value each.
+async fn collected(answers: Answers, frames: &[LlamaFrame]) -> Result<Vec<Value>> {
+    let whole = whole::collect(answers, frames.len()).await?;
+    let one = |(i, (answer, frame)): (usize, (&WholeAnswer, &LlamaFrame))| {
+        let mut value = frame.last(i, &answer.text, &answer.usage, answer.finish, answer.stop.as_deref());
+        frame.add_tokens(&mut value, &answer.text, &answer.logprobs);
+        value
+    };
+    Ok(whole.iter().zip(frames).enumerate().map(one).collect())
+}
+
+impl LlamaCompletion {
+    /// How many log-probabilities are wanted at each place; `None` where none are.
+    fn n_probs(&self) -> Result<Option<u32>> {
+        match self.n_probs.filter(|&n| n > 0) {
+            Some(n) if n > MAX_TOP_LOGPROBS => {
+                Err(ApiError::bad(format!("n_probs must be at most {MAX_TOP_LOGPROBS}")).param("n_probs"))
+            }
+            n => Ok(n),
+        }
+    }
 }
 
 fn knobs(asked: &Knobs, model: &Loaded) -> Knobs {
@@ -151,7 +161,7 @@ fn knobs(asked: &Knobs, model: &Loaded) -> Knobs {
     asked.or(&model.preset.knobs).or(&usual)
 }
 
-impl Frame {
+impl LlamaFrame {
     /// What stands at the end of an answer, or is all of it.
     fn last(&self, index: usize, text: &str, usage: &AnswerUsage, finish: Finish, stop: Option<&str>) -> Value {
         let why = match finish {
@@ -172,7 +182,7 @@ impl Frame {
             value["tokens"] = ids.into();
         }
         if self.has_probs {
-            let mut probs = chat::logprobs(logprobs, &self.model);
+            let mut probs = chat_answer::logprobs(logprobs, &self.model);
             for (prob, token) in probs.iter_mut().zip(logprobs) {
                 prob["id"] = token.token.0.into();
             }
@@ -193,25 +203,25 @@ fn timings(usage: &AnswerUsage) -> Value {
         "predicted_per_second": speed(predicted_n, predicted_ms)})
 }
 
-struct CompletionEncoder {
-    frames: Vec<Frame>,
+struct LlamaEncoder {
+    frames: Vec<LlamaFrame>,
     /// Pieces of each answer so far.
     n_sent: Vec<usize>,
 }
 
-impl Encoder for CompletionEncoder {
-    fn start(&mut self) -> Vec<Message> {
+impl Encoder for LlamaEncoder {
+    fn start(&mut self) -> Vec<StreamMessage> {
         Vec::new()
     }
 
-    fn update(&mut self, choice: usize, update: AnswerEvent) -> Vec<Message> {
+    fn update(&mut self, choice: usize, update: AnswerEvent) -> Vec<StreamMessage> {
         let frame = &self.frames[choice];
         match update {
             AnswerEvent::Piece(Piece::Text { text, logprobs }) => {
                 self.n_sent[choice] += 1;
                 let mut value = json!({"index": choice, "content": text, "tokens": [], "stop": false, "id_slot": -1,
                     "tokens_predicted": self.n_sent[choice], "tokens_evaluated": 0});
-                let frame = Frame { returns_tokens: true, ..frame.clone() };
+                let frame = LlamaFrame { returns_tokens: true, ..frame.clone() };
                 frame.add_tokens(&mut value, &text, &logprobs);
                 vec![value.into()]
             }
@@ -224,11 +234,11 @@ impl Encoder for CompletionEncoder {
         }
     }
 
-    fn end(&mut self) -> Vec<Message> {
+    fn end(&mut self) -> Vec<StreamMessage> {
         Vec::new()
     }
 
-    fn error(&mut self, error: &ApiError) -> Vec<Message> {
+    fn error(&mut self, error: &ApiError) -> Vec<StreamMessage> {
         vec![error.openai().into()]
     }
 }
@@ -285,21 +295,21 @@ pub async fn set_lora_adapters(Json(body): Json<Vec<Value>>) -> Result<axum::Jso
 }
 
 #[derive(Debug, Deserialize)]
-pub struct EmbeddingRequest {
+pub struct LlamaEmbedding {
     #[serde(default)]
     model: String,
     #[serde(alias = "input")]
-    content: Prompt,
+    content: CompletionPrompt,
 }
 
 /// `/embedding`: each text's vector, as a list of one.
 pub async fn embedding(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    Json(body): Json<EmbeddingRequest>,
+    Json(body): Json<LlamaEmbedding>,
 ) -> Result<axum::Json<Value>> {
     let model = app.models.get(&body.model).await?;
-    let texts = body.content.encode(&model, "content", vectors::MAX_TEXTS)?;
+    let texts = body.content.encode_aside(&model, "content", vectors::MAX_TEXTS).await?;
     let (vectors, _) = vectors::embed(&model, texts, caller).await?;
     let all = vectors.into_iter().enumerate().map(|(i, vector)| json!({"index": i, "embedding": [vector]}));
     Ok(axum::Json(all.collect()))

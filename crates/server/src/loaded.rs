@@ -6,7 +6,7 @@ use super::error::{ApiError, Result};
 use super::metrics;
 use super::pace::Pace;
 use super::preset::Preset;
-use super::shared::Shared;
+use super::shared::SharedModel;
 use super::shares::Shares;
 use engine::Stats;
 #[cfg(unix)]
@@ -35,7 +35,7 @@ pub struct Loaded {
     pub preset: Arc<Preset>,
     /// The chat template that the name says to use instead of the file's.
     template: Option<Template>,
-    model: Arc<Shared>,
+    model: Arc<SharedModel>,
 }
 
 impl Deref for Loaded {
@@ -58,12 +58,12 @@ impl Loaded {
         let guard = ConstraintGuard::new(constraint_probe::check);
         let options = Options { constraint_guard: Some(guard), ..options.clone() };
         let model = Model::open_with(path, &watched(name, options, trouble))?;
-        let shared = Shared::new(std::fs::canonicalize(path).ok(), model);
+        let shared = SharedModel::new(std::fs::canonicalize(path).ok(), model);
         Self::sharing(name, preset, Arc::new(shared))
     }
 
     /// The same model under another name.
-    pub fn sharing(name: &str, preset: &Arc<Preset>, model: Arc<Shared>) -> rocinante::Result<Self> {
+    pub fn sharing(name: &str, preset: &Arc<Preset>, model: Arc<SharedModel>) -> rocinante::Result<Self> {
         let schedule = model.plan().schedule;
         let own = |source: &String| Template::new(Some(source.clone()), model.tokenizer());
         Ok(Self {
@@ -77,7 +77,7 @@ impl Loaded {
         })
     }
 
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<SharedModel> {
         &self.model
     }
 

@@ -217,6 +217,9 @@ pub fn render(app: &App) -> String {
             ("roci_engine_tokens_reused_total", stats.n_tokens_cached),
             ("roci_engine_preemptions_total", stats.n_preemptions),
             ("vllm:num_preemptions_total", stats.n_preemptions),
+            ("vllm:spec_decode_num_drafts_total", stats.drafted.n_drafts),
+            ("vllm:spec_decode_num_draft_tokens_total", stats.drafted.n_tokens),
+            ("vllm:spec_decode_num_accepted_tokens_total", stats.drafted.n_accepted),
             ("roci_engine_failures_total", stats.n_failed),
         ] {
             counter!(name, &labels()).absolute(value);

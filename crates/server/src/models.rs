@@ -3,15 +3,15 @@
 //! and those nobody used for a while go. Where all are in use, the one that has had its turn takes no new requests
 //! until another has had one.
 
-pub use super::entry::{Entry, Stay};
+pub use super::served_model::{ServedModel, Stay};
 
-use super::entry::Loading;
 use super::error::{ApiError, Result};
 use super::kv_events::Publisher;
 use super::library;
 use super::loaded::Loaded;
 use super::patience::{LoadClock, Patience};
-use super::shared::Shared;
+use super::served_model::Loading;
+use super::shared::SharedModel;
 use axum::http::StatusCode;
 use futures_util::FutureExt;
 use std::collections::HashSet;
@@ -28,6 +28,11 @@ const TURN: Duration = Duration::from_secs(10);
 /// A model that was told to leave is looked at so often for this long; after that, now and then.
 const LEAVE_CHECK: Duration = Duration::from_millis(5);
 const LEAVE_CHECKS: usize = 200;
+const MAX_NAME_BYTES: usize = 512;
+/// Models that are fetched or made at a time.
+const MAX_DOWNLOADS: usize = 8;
+/// Clients add no more models when so many are offered.
+const MAX_OFFERED: usize = 1024;
 
 /// Which models can be asked for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -41,7 +46,7 @@ pub enum Offer {
 }
 
 pub struct Registry {
-    entries: RwLock<Vec<Arc<Entry>>>,
+    entries: RwLock<Vec<Arc<ServedModel>>>,
     options: rocinante::Options,
     max_loaded: usize,
     is_strict: bool,
@@ -53,25 +58,28 @@ pub struct Registry {
     /// One model is loaded or dropped at a time, in the order in which they were asked for.
     change: tokio::sync::Mutex<()>,
     clock: LoadClock,
+    /// Each takes a thread of its own for as long as it lasts.
+    downloads: Arc<tokio::sync::Semaphore>,
     kv_events: OnceLock<Arc<Publisher>>,
 }
 
-fn unavailable(entry: &Entry, why: &str) -> ApiError {
+fn unavailable(entry: &ServedModel, why: &str) -> ApiError {
     let text = format!("`{}` is unavailable: {why}", entry.name);
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text).code("model_unavailable")
 }
 
 impl Registry {
     pub fn new(
-        entries: Vec<Entry>,
+        entries: Vec<ServedModel>,
         options: rocinante::Options,
         max_loaded: usize,
         is_strict: bool,
         idle_unload: Option<Duration>,
         offer: Offer,
     ) -> Arc<Self> {
+        let entries = entries.into_iter().map(|entry| if offer == Offer::Given { entry.given() } else { entry });
         Arc::new(Self {
-            entries: RwLock::new(entries.into_iter().map(Arc::new).collect()),
+            entries: RwLock::new(entries.map(Arc::new).collect()),
             options,
             max_loaded: max_loaded.max(1),
             is_strict: is_strict || offer != Offer::Given,
@@ -80,12 +88,13 @@ impl Registry {
             seeking: tokio::sync::Mutex::new(()),
             change: tokio::sync::Mutex::new(()),
             clock: LoadClock::default(),
+            downloads: Arc::new(tokio::sync::Semaphore::new(MAX_DOWNLOADS)),
             kv_events: OnceLock::new(),
         })
     }
 
     /// All models, as they are now.
-    pub fn entries(&self) -> Vec<Arc<Entry>> {
+    pub fn entries(&self) -> Vec<Arc<ServedModel>> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -96,7 +105,7 @@ impl Registry {
 
     /// Engines in memory: names of one file share one.
     pub fn n_engines(&self) -> usize {
-        let engines: HashSet<*const Shared> = self.loaded().map(|model| Arc::as_ptr(model.shared())).collect();
+        let engines: HashSet<*const SharedModel> = self.loaded().map(|model| Arc::as_ptr(model.shared())).collect();
         engines.len()
     }
 
@@ -118,13 +127,20 @@ impl Registry {
     }
 
     /// Who answers to a name. Where one model is served and names are not strict, it answers to all.
-    pub fn find(&self, name: &str) -> Result<Arc<Entry>> {
+    pub fn find(&self, name: &str) -> Result<Arc<ServedModel>> {
+        // Answers repeat the name, streams in every event.
+        if name.len() > MAX_NAME_BYTES {
+            let text = format!("a model's name has at most {MAX_NAME_BYTES} bytes, this one has {}", name.len());
+            return Err(ApiError::not_found(text).code("model_not_found").param("model"));
+        }
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let plain = name.strip_suffix(":latest").unwrap_or(name);
         let found = entries.iter().find(|entry| entry.is_named(name) || entry.is_named(plain));
-        match (found, entries.as_slice()) {
+        // What clients add beside the one model that was given leaves it the one that answers.
+        let mut given = entries.iter().filter(|entry| entry.is_given);
+        let only_given = given.next().filter(|_| given.next().is_none());
+        match (found.or(only_given.filter(|_| !self.is_strict)), entries.as_slice()) {
             (Some(entry), _) => Ok(Arc::clone(entry)),
-            (None, [only]) if !self.is_strict => Ok(Arc::clone(only)),
             (None, [first, ..]) if name.is_empty() && (!self.is_strict || self.offer != Offer::Given) => {
                 Ok(Arc::clone(first))
             }
@@ -151,9 +167,9 @@ impl Registry {
     }
 
     /// The same among all models of the store, where those are offered. One that is not here may be fetched first.
-    pub async fn seek(&self, name: &str) -> Result<Arc<Entry>> {
+    pub async fn seek(&self, name: &str) -> Result<Arc<ServedModel>> {
         let unknown = match self.find(name) {
-            Err(error) if self.offer != Offer::Given && !name.is_empty() => error,
+            Err(error) if self.offer != Offer::Given && (1..=MAX_NAME_BYTES).contains(&name.len()) => error,
             found => return found,
         };
         let (asked, fetches) = (name.to_owned(), self.offer == Offer::StoreAndHub);
@@ -167,15 +183,53 @@ impl Registry {
         found.map(|entry| self.insert(entry)).ok_or(unknown)
     }
 
-    /// Offers a model. One of the same name that is another file is replaced.
-    pub fn insert(&self, entry: Entry) -> Arc<Entry> {
+    /// The models the server was started with are no business of its clients: this name must not be one of them.
+    pub fn check_changeable(&self, name: &str) -> Result<()> {
+        let plain = hub::normal_name(name);
+        match self.entries().iter().any(|entry| entry.is_given && (entry.is_named(name) || entry.is_named(plain))) {
+            true => {
+                let text = format!(
+                    "the server was started with `{plain}`: it is neither replaced nor removed; use another name"
+                );
+                Err(ApiError::new(StatusCode::CONFLICT, text).code("model_in_use").param("model"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Every model takes some memory: there is an end to how many clients may add.
+    pub fn check_room(&self, name: &str) -> Result<()> {
+        let entries = self.entries();
+        let is_known = entries.iter().any(|entry| entry.name == hub::normal_name(name));
+        match is_known || entries.len() < MAX_OFFERED {
+            true => Ok(()),
+            false => {
+                let text = format!("{MAX_OFFERED} models are offered already; /api/delete removes one");
+                Err(ApiError::new(StatusCode::CONFLICT, text).code("too_many_models"))
+            }
+        }
+    }
+
+    /// A place among those that fetch or make models.
+    pub fn begin_download(&self) -> Result<tokio::sync::OwnedSemaphorePermit> {
+        let busy = |_| ApiError::busy(format!("{MAX_DOWNLOADS} models are being fetched already"), 30);
+        Arc::clone(&self.downloads).try_acquire_owned().map_err(busy)
+    }
+
+    /// Whether a model that the server was started with is in this file.
+    pub fn is_given_file(&self, path: &Path) -> bool {
+        let Ok(file) = std::fs::canonicalize(path) else { return false };
+        let is_it = |entry: &ServedModel| std::fs::canonicalize(&entry.path).is_ok_and(|given| given == file);
+        self.entries().iter().any(|entry| entry.is_given && is_it(entry))
+    }
+
+    /// Offers a model. One of the same name that is another file is replaced, unless the server was started with it.
+    pub fn insert(&self, entry: ServedModel) -> Arc<ServedModel> {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let known = entries.iter().position(|other| other.name == entry.name);
         let entry = Arc::new(entry);
         match known {
-            Some(idx) if entries[idx].path == entry.path && entries[idx].preset.modelfile == entry.preset.modelfile => {
-                Arc::clone(&entries[idx])
-            }
+            Some(idx) if entries[idx].is_given || entries[idx].is_same(&entry) => Arc::clone(&entries[idx]),
             Some(idx) => {
                 entries[idx] = Arc::clone(&entry);
                 entry
@@ -187,12 +241,13 @@ impl Registry {
         }
     }
 
-    /// Offers a model no longer. It leaves memory when its last request ends.
+    /// Offers a model no longer, unless the server was started with it. It leaves memory when its last request ends.
     pub async fn remove(&self, name: &str) {
         let plain = name.strip_suffix(":latest").unwrap_or(name);
         let entry = {
             let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-            let idx = entries.iter().position(|entry| entry.is_named(name) || entry.is_named(plain));
+            let is_meant = |entry: &ServedModel| !entry.is_given && (entry.is_named(name) || entry.is_named(plain));
+            let idx = entries.iter().position(|entry| is_meant(entry));
             idx.map(|idx| entries.remove(idx))
         };
         if let Some(entry) = entry {
@@ -235,7 +290,7 @@ impl Registry {
     }
 
     /// The load that is under way, or a new one. It goes on when nobody waits for it any more.
-    fn loading(self: &Arc<Self>, entry: &Arc<Entry>) -> Loading {
+    fn loading(self: &Arc<Self>, entry: &Arc<ServedModel>) -> Loading {
         let mut loading = entry.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(under_way) = &*loading {
             return under_way.clone();
@@ -251,7 +306,7 @@ impl Registry {
         loading.insert(outcome.boxed().shared()).clone()
     }
 
-    async fn load(&self, entry: &Entry) -> Result<Arc<Loaded>> {
+    async fn load(&self, entry: &ServedModel) -> Result<Arc<Loaded>> {
         // One for all of it: waiting for others' turns, and for room.
         let patience = Patience::new(&self.clock, WAIT_FOR_ROOM);
         let _change = patience.wait_for(self.change.lock()).await.ok_or_else(|| self.no_room())?;
@@ -310,7 +365,7 @@ impl Registry {
     }
 
     /// The engine of another name of this file, if one is in memory and stays there.
-    fn engine_of(&self, path: &Path) -> Option<Arc<Shared>> {
+    fn engine_of(&self, path: &Path) -> Option<Arc<SharedModel>> {
         let file = std::fs::canonicalize(path).ok()?;
         let staying = self.entries().into_iter().filter(|entry| !entry.is_leaving.load(Ordering::Acquire));
         let found =
@@ -366,7 +421,7 @@ impl Registry {
 
     /// Takes a model out of memory on request. A model in use goes when its last request ends, unless another one asks
     /// for it in the meantime.
-    pub async fn unload(&self, entry: &Entry) {
+    pub async fn unload(&self, entry: &ServedModel) {
         entry.set_stay(Some(Stay::For(Duration::ZERO)));
         entry.set_unavailable(None);
         for _ in 0..LEAVE_CHECKS {

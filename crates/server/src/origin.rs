@@ -11,7 +11,7 @@ use std::net::IpAddr;
 const PRIVATE_ENDS: [&str; 3] = [".localhost", ".local", ".internal"];
 
 #[derive(Clone, Debug, Default)]
-pub struct Policy {
+pub struct OriginPolicy {
     /// Whether a key is asked for.
     pub has_keys: bool,
     /// Names under which the server may be addressed; `*`: any.
@@ -20,7 +20,7 @@ pub struct Policy {
     pub origins: Vec<String>,
 }
 
-impl Policy {
+impl OriginPolicy {
     /// Refuses what a page could have sent without being allowed to.
     pub fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         if self.has_keys {
@@ -84,12 +84,16 @@ fn name_of(host: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn policy() -> Policy {
-        Policy { has_keys: false, hosts: vec!["llm.example.org".into()], origins: vec!["https://app.example".into()] }
+    fn policy() -> OriginPolicy {
+        OriginPolicy {
+            has_keys: false,
+            hosts: vec!["llm.example.org".into()],
+            origins: vec!["https://app.example".into()],
+        }
     }
 
     #[track_caller]
-    fn check(policy: &Policy, method: Method, headers: &[(&str, &str)], expected: u16) {
+    fn check(policy: &OriginPolicy, method: Method, headers: &[(&str, &str)], expected: u16) {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(header::HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
@@ -117,9 +121,9 @@ mod tests {
             check(&policy(), Method::GET, &[("host", host)], expected);
         }
         check(&policy(), Method::GET, &[], 200);
-        let keyed = Policy { has_keys: true, ..policy() };
+        let keyed = OriginPolicy { has_keys: true, ..policy() };
         check(&keyed, Method::GET, &[("host", "evil.example.com")], 200);
-        let any = Policy { hosts: vec!["*".into()], ..policy() };
+        let any = OriginPolicy { hosts: vec!["*".into()], ..policy() };
         check(&any, Method::GET, &[("host", "evil.example.com")], 200);
     }
 

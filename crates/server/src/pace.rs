@@ -14,21 +14,21 @@ const MAX_TIMES: usize = 4096;
 const RATE_S: usize = 10;
 
 #[derive(Debug, Default)]
-pub struct Pace(Mutex<Inner>);
+pub struct Pace(Mutex<PaceState>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    first: Times,
-    between: Times,
+struct PaceState {
+    first: RecentTimes,
+    between: RecentTimes,
     /// Tokens in each of the last seconds, the newest last, with the second since the start.
     seconds: VecDeque<(u64, u64)>,
     start: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
-struct Times(VecDeque<(Instant, f32)>);
+struct RecentTimes(VecDeque<(Instant, f32)>);
 
-impl Times {
+impl RecentTimes {
     fn add(&mut self, now: Instant, time: Duration) {
         if self.0.len() == MAX_TIMES {
             self.0.pop_front();
@@ -60,7 +60,7 @@ impl Pace {
         self.add(Instant::now(), |inner, now| inner.between.add(now, after));
     }
 
-    fn add(&self, now: Instant, note: impl FnOnce(&mut Inner, Instant)) {
+    fn add(&self, now: Instant, note: impl FnOnce(&mut PaceState, Instant)) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         note(&mut inner, now);
         let second = now.saturating_duration_since(*inner.start.get_or_insert(now)).as_secs();

@@ -19,10 +19,10 @@ pub struct Fresh {
 }
 
 /// Reads the settings again, as at the start.
-pub type Reader = Box<dyn Fn() -> anyhow::Result<Fresh> + Send + Sync>;
+pub type SettingsReader = Box<dyn Fn() -> anyhow::Result<Fresh> + Send + Sync>;
 
 /// Runs as long as the server.
-pub async fn watch(app: Arc<App>, tls: Option<Tls>, reader: Option<Reader>) {
+pub async fn watch(app: Arc<App>, tls: Option<Tls>, reader: Option<SettingsReader>) {
     let mut tick = tokio::time::interval(CERTIFICATE_CHECK);
     let mut hangups = hangups();
     loop {
@@ -39,7 +39,7 @@ pub async fn watch(app: Arc<App>, tls: Option<Tls>, reader: Option<Reader>) {
     }
 }
 
-fn reload(app: &App, tls: Option<&Tls>, reader: Option<&Reader>) {
+fn reload(app: &App, tls: Option<&Tls>, reader: Option<&SettingsReader>) {
     if let Some(reader) = reader {
         match reader() {
             Ok(fresh) => {

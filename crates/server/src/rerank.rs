@@ -1,18 +1,22 @@
 //! `/rerank`, `/v1/rerank`: texts in the order in which they fit a question, as Jina's and Cohere's clients ask for it.
 
 use super::App;
+use super::blocking;
 use super::error::{ApiError, Result};
 use super::generation::Caller;
 use super::json::Json;
+use super::loaded::Loaded;
 use super::vectors::{self, cosine};
 use axum::Extension;
 use axum::extract::State;
-use rocinante::encode_pair as pair;
+use rocinante::{TokenId, encode_pair as pair};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 const MAX_DOCUMENTS: usize = 1024;
+/// Tokens around texts of which a pair needs fewer.
+const MAX_MARKS: usize = 8;
 
 #[derive(Debug, Deserialize)]
 pub struct RerankRequest {
@@ -58,19 +62,18 @@ pub async fn create(
         let text = format!("{} documents, expected 1 to {MAX_DOCUMENTS}", body.documents.len());
         return Err(ApiError::bad(text).param("documents"));
     }
-    let texts: Vec<&str> =
-        std::iter::once(body.query.as_str()).chain(body.documents.iter().map(Document::text)).collect();
-    if texts.iter().any(|text| text.is_empty()) {
+    if body.query.is_empty() || body.documents.iter().any(|document| document.text().is_empty()) {
         return Err(ApiError::bad("the query and the documents must not be empty").param("documents"));
     }
     let model = app.models.get(&body.model).await?;
-    let texts: Vec<_> = texts.into_iter().map(|text| model.encode_raw(text)).collect::<Result<_>>()?;
-    let (scores, n_tokens): (Vec<f32>, usize) = if model.engine().embeds().has_head {
-        let pairs = body.documents.iter().map(|document| pair(&model.tokenizer, &body.query, document.text()));
-        vectors::score(&model, pairs.collect(), caller).await?
-    } else {
-        let (vectors, n_tokens) = vectors::embed(&model, texts, caller).await?;
-        (vectors[1..].iter().map(|vector| cosine(&vectors[0], vector)).collect(), n_tokens)
+    let (body, owned) = (Arc::new(body), Arc::clone(&model));
+    let request = Arc::clone(&body);
+    let (scores, n_tokens): (Vec<f32>, usize) = match blocking::run(move || encode(&owned, &request)).await? {
+        Encoded::Pairs(pairs) => vectors::score(&model, pairs, caller).await?,
+        Encoded::Texts(texts) => {
+            let (vectors, n_tokens) = vectors::embed(&model, texts, caller).await?;
+            (vectors[1..].iter().map(|vector| cosine(&vectors[0], vector)).collect(), n_tokens)
+        }
     };
     let mut ranked: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -93,4 +96,29 @@ pub async fn create(
     let name = if body.model.is_empty() { &model.name } else { &body.model };
     let usage = json!({"prompt_tokens": n_tokens, "total_tokens": n_tokens});
     Ok(axum::Json(json!({"object": "list", "model": name, "results": results, "usage": usage})))
+}
+
+/// What the model reads.
+enum Encoded {
+    /// The query and each document together, for a reranker.
+    Pairs(Vec<(Vec<TokenId>, usize)>),
+    /// The query, then the documents, each for itself.
+    Texts(Vec<Vec<TokenId>>),
+}
+
+fn encode(model: &Loaded, body: &RerankRequest) -> Result<Encoded> {
+    let texts = std::iter::once(body.query.as_str()).chain(body.documents.iter().map(Document::text));
+    let texts: Vec<_> = texts.map(|text| model.encode_raw(text)).collect::<Result<_>>()?;
+    if !model.engine().embeds().has_head {
+        return Ok(Encoded::Texts(texts));
+    }
+    // The query is read once with each document: one that leaves them no room is refused before that.
+    if let Some(text) = texts[1..].iter().find(|text| texts[0].len() + text.len() > model.n_ctx() + MAX_MARKS) {
+        let n_tokens = texts[0].len() + text.len();
+        let text =
+            format!("this model's context holds {} tokens, a document with the query has {n_tokens}", model.n_ctx());
+        return Err(ApiError::bad(text).code("context_length_exceeded").param("documents"));
+    }
+    let pairs = body.documents.iter().map(|document| pair(&model.tokenizer, &body.query, document.text()));
+    Ok(Encoded::Pairs(pairs.collect()))
 }

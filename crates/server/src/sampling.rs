@@ -2,6 +2,7 @@
 //! error has the field's name. Ranges are wider than OpenAI documents; a temperature may be up to 100.
 
 use super::error::{ApiError, Result};
+use super::generation::Guesses;
 use super::loaded::Loaded;
 use super::tally;
 use engine::{Dry, Mirostat, Sampling, Stage, Xtc};
@@ -17,6 +18,8 @@ const MAX_STOP_BYTES: usize = 512;
 /// What no repetition reaches over, as llama.cpp has it.
 const USUAL_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 const MAX_BIASES: usize = 1024;
+/// A text whose tokens are made likelier or less likely.
+const MAX_BIAS_BYTES: usize = 512;
 const MAX_CHOICES: u32 = 64;
 pub const MAX_TOP_LOGPROBS: u32 = 20;
 
@@ -66,6 +69,9 @@ pub struct Knobs {
     /// Tokens of the prompt and the answer together. It cannot be more than the model was loaded for.
     pub num_ctx: Option<u64>,
     pub stop: Option<Stop>,
+    /// Tokens that may be guessed ahead for one step; 0: none.
+    #[serde(rename = "speculative.n_max")]
+    pub max_draft: Option<u32>,
 }
 
 fn first_of<T: Clone>(one: &Option<T>, other: &Option<T>) -> Option<T> {
@@ -123,7 +129,8 @@ impl Knobs {
             samplers,
             num_predict,
             num_ctx,
-            stop
+            stop,
+            max_draft,
         )
     }
 
@@ -171,6 +178,11 @@ impl Knobs {
             order: self.order()?,
             ..Sampling::default()
         })
+    }
+
+    /// How tokens may be guessed ahead, and a text to guess from.
+    pub fn guesses(&self, prediction: Option<String>) -> Guesses {
+        Guesses { max_draft: self.max_draft.map(|n| n as usize), prediction }
     }
 
     pub fn stops(&self) -> Result<Vec<String>> {
@@ -244,8 +256,12 @@ impl Knobs {
     /// Keys are token ids; any other text stands for its tokens.
     fn biases(&self, model: &Loaded) -> Result<Vec<(TokenId, f32)>> {
         let Some(map) = &self.logit_bias else { return Ok(Vec::new()) };
+        let too_many = || ApiError::bad(format!("more than {MAX_BIASES} tokens")).param("logit_bias");
         if map.len() > MAX_BIASES {
-            return Err(ApiError::bad(format!("more than {MAX_BIASES} entries")).param("logit_bias"));
+            return Err(too_many());
+        }
+        if map.keys().any(|key| key.len() > MAX_BIAS_BYTES) {
+            return Err(ApiError::bad(format!("a text of more than {MAX_BIAS_BYTES} bytes")).param("logit_bias"));
         }
         let mut biases = Vec::new();
         for (key, &bias) in map {
@@ -260,6 +276,9 @@ impl Knobs {
                     let tokens = model.tokenizer.encode(key, Specials::Plain);
                     biases.extend(tokens.into_iter().map(|id| (TokenId(id), bias)));
                 }
+            }
+            if biases.len() > MAX_BIASES {
+                return Err(too_many());
             }
         }
         biases.retain(|&(_, bias)| bias != 0.0);

@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub struct Shared {
+pub struct SharedModel {
     /// Its file, whatever it was called by.
     file: Option<PathBuf>,
     model: Model,
@@ -22,7 +22,7 @@ struct Credit {
     settled: Stats,
 }
 
-impl Deref for Shared {
+impl Deref for SharedModel {
     type Target = Model;
 
     fn deref(&self) -> &Model {
@@ -30,7 +30,7 @@ impl Deref for Shared {
     }
 }
 
-impl Shared {
+impl SharedModel {
     pub fn new(file: Option<PathBuf>, model: Model) -> Self {
         Self { file, model, credit: Mutex::default() }
     }
@@ -73,6 +73,7 @@ fn since(now: &Stats, before: &Stats) -> Stats {
     left.n_tokens_cached -= before.n_tokens_cached.min(now.n_tokens_cached);
     left.n_preemptions -= before.n_preemptions.min(now.n_preemptions);
     left.n_failed -= before.n_failed.min(now.n_failed);
+    left.drafted = now.drafted.since(before.drafted);
     for (left, before) in left.n_steps_by_rows.iter_mut().zip(before.n_steps_by_rows) {
         *left = left.saturating_sub(before);
     }

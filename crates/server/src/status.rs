@@ -2,10 +2,10 @@
 //! queues and how quickly they answer, and what each key uses. A key sees itself unless it is an administrator's.
 
 use super::App;
-use super::entry::Entry;
 use super::generation::Caller;
 use super::loaded::Loaded;
 use super::models::now_s;
+use super::served_model::ServedModel;
 use super::usage::Account;
 use axum::Extension;
 use axum::extract::State;
@@ -59,7 +59,7 @@ fn devices(choices: Vec<(DeviceChoice, Option<DeviceMemory>)>) -> Vec<Value> {
     choices.into_iter().filter_map(read).map(show).collect()
 }
 
-fn model(entry: &Entry) -> Value {
+fn model(entry: &ServedModel) -> Value {
     let state = |is_loading: bool| if is_loading { "loading" } else { "unloaded" };
     let Some(model) = entry.loaded() else {
         return json!({"name": entry.name, "state": state(entry.is_loading()), "file_bytes": entry.file_bytes});

@@ -27,12 +27,12 @@ pub enum Framing {
 }
 
 /// One message of a stream.
-pub struct Message {
+pub struct StreamMessage {
     pub event: Option<&'static str>,
     pub data: Value,
 }
 
-impl From<Value> for Message {
+impl From<Value> for StreamMessage {
     fn from(data: Value) -> Self {
         Self { event: None, data }
     }
@@ -40,14 +40,14 @@ impl From<Value> for Message {
 
 /// Turns what happens to the answers into messages.
 pub trait Encoder: Send + 'static {
-    fn start(&mut self) -> Vec<Message>;
-    fn update(&mut self, choice: usize, update: AnswerEvent) -> Vec<Message>;
+    fn start(&mut self) -> Vec<StreamMessage>;
+    fn update(&mut self, choice: usize, update: AnswerEvent) -> Vec<StreamMessage>;
     /// All answers are finished.
-    fn end(&mut self) -> Vec<Message>;
-    fn error(&mut self, error: &ApiError) -> Vec<Message>;
+    fn end(&mut self) -> Vec<StreamMessage>;
+    fn error(&mut self, error: &ApiError) -> Vec<StreamMessage>;
 }
 
-struct State<E> {
+struct StreamState<E> {
     answers: Answers,
     encoder: E,
     framing: Framing,
@@ -58,7 +58,7 @@ struct State<E> {
 
 pub fn respond<E: Encoder>(answers: Answers, encoder: E, framing: Framing) -> Response {
     let pending = VecDeque::new();
-    let state = State { answers, encoder, framing, pending, is_started: false, is_done: false };
+    let state = StreamState { answers, encoder, framing, pending, is_started: false, is_done: false };
     let body = stream::unfold(state, |mut state| async move {
         state.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), state))
     });
@@ -79,7 +79,7 @@ pub fn with_headers(body: Body, framing: Framing) -> Response {
     response
 }
 
-impl<E: Encoder> State<E> {
+impl<E: Encoder> StreamState<E> {
     async fn next(&mut self) -> Option<Bytes> {
         if !self.is_started {
             self.is_started = true;
@@ -116,12 +116,12 @@ impl<E: Encoder> State<E> {
         }
     }
 
-    fn queue(&mut self, messages: Vec<Message>) {
+    fn queue(&mut self, messages: Vec<StreamMessage>) {
         self.pending.extend(messages.into_iter().map(|message| frame(&message, self.framing)));
     }
 }
 
-pub fn frame(message: &Message, framing: Framing) -> Bytes {
+pub fn frame(message: &StreamMessage, framing: Framing) -> Bytes {
     let text = match (framing, message.event) {
         (Framing::Lines, _) => format!("{}\n", message.data),
         (_, Some(event)) => format!("event: {event}\ndata: {}\n\n", message.data),

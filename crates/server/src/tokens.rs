@@ -1,14 +1,15 @@
 //! `/tokenize` and `/detokenize`.
 
 use super::App;
+use super::blocking;
 use super::error::{ApiError, Result};
 use super::json::Json;
-use super::openai::chat;
-use super::openai::fields::Asked;
+use super::openai::chat::{self, Asked};
 use super::{ask, openai::messages::ChatMessage};
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use text::{Detokenizer, Ends, Specials, Tokenizer};
 
@@ -53,19 +54,19 @@ pub struct Tokenized {
 #[serde(untagged, expecting = "expected a list of token ids or of pieces")]
 enum Tokens {
     Ids(Vec<u32>),
-    Pieces(Vec<Piece>),
+    Pieces(Vec<TokenPiece>),
 }
 
 #[derive(Debug, Serialize)]
-struct Piece {
+struct TokenPiece {
     id: u32,
-    piece: Text,
+    piece: TokenText,
 }
 
 /// A token's text; its bytes, where they are no text of their own.
 #[derive(Debug, Serialize)]
 #[serde(untagged, expecting = "expected a text, or a list of bytes")]
-enum Text {
+enum TokenText {
     Whole(String),
     Bytes(Vec<u8>),
 }
@@ -95,20 +96,20 @@ pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequ
         let token_strs = (body.return_token_strs == Some(true)).then(strings);
         let (count, max_model_len) = (ids.len(), model.n_ctx());
         let tokens = match body.with_pieces {
-            Some(true) => {
-                Tokens::Pieces(ids.into_iter().map(|id| Piece { id, piece: piece(&model.tokenizer, id) }).collect())
-            }
+            Some(true) => Tokens::Pieces(
+                ids.into_iter().map(|id| TokenPiece { id, piece: piece(&model.tokenizer, id) }).collect(),
+            ),
             _ => Tokens::Ids(ids),
         };
         Ok(Tokenized { tokens, count, max_model_len, token_strs })
     };
-    let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
-    done.map(axum::Json)
+    blocking::run(work).await.map(axum::Json)
 }
 
-fn piece(tokenizer: &Tokenizer, id: u32) -> Text {
+fn piece(tokenizer: &Tokenizer, id: u32) -> TokenText {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
-    std::str::from_utf8(bytes).map_or_else(|_| Text::Bytes(bytes.to_vec()), |text| Text::Whole(text.to_owned()))
+    std::str::from_utf8(bytes)
+        .map_or_else(|_| TokenText::Bytes(bytes.to_vec()), |text| TokenText::Whole(text.to_owned()))
 }
 
 #[derive(Debug, Deserialize)]
@@ -124,12 +125,17 @@ pub async fn detokenize(State(app): State<Arc<App>>, Json(body): Json<Detokenize
         let text = format!("there is no token {id}: the vocabulary has {}", model.tokenizer.n_vocab());
         return Err(ApiError::bad(text).param("tokens"));
     }
-    // Control tokens are shown, so that what was tokenized comes back.
-    let specials = body.tokens.iter().filter(|&&id| model.tokenizer.is_special(id));
-    let specials: Vec<String> = specials.map(|&id| model.tokenizer.token_text(id)).collect();
-    let specials: Vec<&str> = specials.iter().map(String::as_str).collect();
-    let mut detokenizer = Detokenizer::new(Arc::clone(&model.tokenizer)).showing(&specials);
-    let mut text: String = body.tokens.iter().map(|&id| detokenizer.push(id)).collect();
-    text.push_str(&detokenizer.finish());
+    let work = move || -> Result<String> {
+        // Control tokens are shown, so that what was tokenized comes back.
+        let specials: BTreeSet<u32> =
+            body.tokens.iter().copied().filter(|&id| model.tokenizer.is_special(id)).collect();
+        let specials: Vec<String> = specials.into_iter().map(|id| model.tokenizer.token_text(id)).collect();
+        let specials: Vec<&str> = specials.iter().map(String::as_str).collect();
+        let mut detokenizer = Detokenizer::new(Arc::clone(&model.tokenizer)).showing(&specials);
+        let mut text: String = body.tokens.iter().map(|&id| detokenizer.push(id)).collect();
+        text.push_str(&detokenizer.finish());
+        Ok(text)
+    };
+    let text = blocking::run(work).await?;
     Ok(axum::Json(json!({"content": text, "prompt": text})))
 }

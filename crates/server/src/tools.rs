@@ -1,7 +1,7 @@
 //! Tools and constrained answers: which texts are possible, how the answer is taken apart, and, for models whose
 //! template knows no tools, how they are told about them in words.
 
-use super::ask::{Ask, Shape, ToolChoice};
+use super::ask::{AnswerShape, Ask, ToolChoice};
 use super::error::{ApiError, Result};
 use super::loaded::Loaded;
 use rocinante::Splitter;
@@ -37,9 +37,9 @@ pub fn constraint(model: &Loaded, ask: &Ask, prompt: &str) -> Result<Option<Cons
         return shape_constraint(model, &ask.shape);
     }
     let choice = match &ask.choice {
-        ToolChoice::Named(name) => answer::ToolChoice::Named(name.clone()),
-        _ if ask.is_parallel => answer::ToolChoice::RequiredMany,
-        _ => answer::ToolChoice::Required,
+        ToolChoice::Named(name) => answer::ForcedTool::Named(name.clone()),
+        _ if ask.is_parallel => answer::ForcedTool::RequiredMany,
+        _ => answer::ForcedTool::Required,
     };
     let bad = |text: String| ApiError::bad(text).param("tool_choice");
     let tools = Value::Array(ask.tools.clone());
@@ -54,17 +54,17 @@ pub fn constraint(model: &Loaded, ask: &Ask, prompt: &str) -> Result<Option<Cons
 }
 
 /// The constraint of a shape alone.
-pub fn shape_constraint(model: &Loaded, shape: &Shape) -> Result<Option<Constraint>> {
+pub fn shape_constraint(model: &Loaded, shape: &AnswerShape) -> Result<Option<Constraint>> {
     let constraint = match shape {
-        Shape::Text => return Ok(None),
-        Shape::Json => Constraint::Json,
-        Shape::Schema(schema) => Constraint::JsonSchema(schema.clone()),
-        Shape::Regex(regex) => Constraint::Regex(regex.clone()),
-        Shape::Grammar(grammar) => Constraint::grammar(grammar),
+        AnswerShape::Text => return Ok(None),
+        AnswerShape::Json => Constraint::Json,
+        AnswerShape::Schema(schema) => Constraint::JsonSchema(schema.clone()),
+        AnswerShape::Regex(regex) => Constraint::Regex(regex.clone()),
+        AnswerShape::Grammar(grammar) => Constraint::grammar(grammar),
     };
     model.check(&constraint).map_err(|error| match error {
         rocinante::Error::Constraint(text) => match shape {
-            Shape::Json | Shape::Schema(_) => ApiError::bad(text).param("response_format"),
+            AnswerShape::Json | AnswerShape::Schema(_) => ApiError::bad(text).param("response_format"),
             _ => ApiError::bad(text),
         },
         error => error.into(),

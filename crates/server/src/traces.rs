@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 static EXPORTER: OnceLock<Exporter> = OnceLock::new();
 
 tokio::task_local! {
-    static CURRENT: Option<Context>;
+    static CURRENT: Option<SpanContext>;
 }
 
 struct Exporter {
@@ -39,7 +39,7 @@ pub struct Collector {
 
 /// What a span's children need to know of it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Context {
+pub struct SpanContext {
     trace_id: u128,
     span_id: u64,
 }
@@ -53,7 +53,7 @@ pub enum SpanKind {
 /// Something that takes time; sent when it ends.
 #[derive(Debug)]
 pub struct Span {
-    context: Context,
+    context: SpanContext,
     parent_id: Option<u64>,
     name: String,
     kind: SpanKind,
@@ -97,7 +97,7 @@ pub fn shut_down() {
 }
 
 /// Runs what a request causes; spans that are opened inside are its children.
-pub async fn within<F: Future>(context: Option<Context>, work: F) -> F::Output {
+pub async fn within<F: Future>(context: Option<SpanContext>, work: F) -> F::Output {
     CURRENT.scope(context, work).await
 }
 
@@ -131,7 +131,7 @@ enum IsRecorded {
 }
 
 /// `00-TRACE-SPAN-FLAGS`, in lower-case hex.
-fn parse_parent(text: &str) -> Option<(Context, IsRecorded)> {
+fn parse_parent(text: &str) -> Option<(SpanContext, IsRecorded)> {
     let mut parts = text.trim().split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let is_hex = |part: &str, n: usize| part.len() == n && part.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -144,20 +144,20 @@ fn parse_parent(text: &str) -> Option<(Context, IsRecorded)> {
     let span_id = u64::from_str_radix(span, 16).ok().filter(|&id| id != 0)?;
     let flags = u8::from_str_radix(flags, 16).ok()?;
     let is_recorded = if flags & 1 == 1 { IsRecorded::Yes } else { IsRecorded::No };
-    Some((Context { trace_id, span_id }, is_recorded))
+    Some((SpanContext { trace_id, span_id }, is_recorded))
 }
 
 impl Span {
     fn new(name: String, kind: SpanKind, trace_id: u128, parent_id: Option<u64>) -> Self {
         let mut bytes = [0; 8];
         ids::fill(&mut bytes);
-        let context = Context { trace_id, span_id: u64::from_le_bytes(bytes) | 1 };
+        let context = SpanContext { trace_id, span_id: u64::from_le_bytes(bytes) | 1 };
         let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let started = Instant::now();
         Self { context, parent_id, name, kind, started, start, attributes: Vec::new(), error: None }
     }
 
-    pub fn context(&self) -> Context {
+    pub fn context(&self) -> SpanContext {
         self.context
     }
 

@@ -92,9 +92,9 @@ pub fn seconds_left(now_s: u64) -> (u64, u64) {
 
 /// The accounts by key. Without keys there is one, without a name.
 #[derive(Debug, Default)]
-pub struct Usage(Mutex<BTreeMap<String, Arc<Account>>>);
+pub struct UsageAccounts(Mutex<BTreeMap<String, Arc<Account>>>);
 
-impl Usage {
+impl UsageAccounts {
     pub fn account(&self, name: &str) -> Arc<Account> {
         let mut accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(Account { name: name.to_owned(), days: Mutex::default() });
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn days_and_months_add_up_and_survive() {
-        let usage = Usage::default();
+        let usage = UsageAccounts::default();
         let account = usage.account("alice");
         let counts = Counts { requests: 1, prompt_tokens: 10, generated_tokens: 5 };
         for days_ago in [0, 0, 1, 20] {
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(account.today(NOW_S).tokens(), 30);
         assert_eq!(account.this_month(NOW_S).tokens(), 45);
         assert_eq!(account.total(), Counts { requests: 4, prompt_tokens: 40, generated_tokens: 20 });
-        let other = Usage::default();
+        let other = UsageAccounts::default();
         other.restore(&usage.save());
         assert_eq!(other.account("alice").days(), account.days());
         other.restore(&[("bob".to_owned(), b"broken".to_vec())]);

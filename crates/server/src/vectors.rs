@@ -4,7 +4,7 @@ use super::error::{ApiError, Result};
 use super::generation::{self, Caller};
 use super::loaded::Loaded;
 use super::tally;
-use engine::Embed;
+use engine::VectorRequest;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use rocinante::TokenId;
 use std::sync::Arc;
@@ -38,13 +38,17 @@ pub async fn score(
 }
 
 /// The results in the order of the requests. The first error ends the rest.
-async fn all(model: &Arc<Loaded>, requests: impl Iterator<Item = Embed>, caller: Caller) -> Result<Vec<Vec<f32>>> {
+async fn all(
+    model: &Arc<Loaded>,
+    requests: impl Iterator<Item = VectorRequest>,
+    caller: Caller,
+) -> Result<Vec<Vec<f32>>> {
     let waiting = stream::iter(requests.map(|request| one(model, request, caller)));
     waiting.buffered(MAX_AT_ONCE).try_collect().await
 }
 
-async fn one(model: &Arc<Loaded>, request: Embed, caller: Caller) -> Result<Vec<f32>> {
-    let embed = Embed { priority: caller.priority, group: caller.group, ..request };
+async fn one(model: &Arc<Loaded>, request: VectorRequest, caller: Caller) -> Result<Vec<f32>> {
+    let embed = VectorRequest { priority: caller.priority, group: caller.group, ..request };
     let n_tokens = embed.tokens.len();
     let _turn = generation::take_turn(model, caller)?;
     let pending = model.vector(embed).map_err(|error| generation::refused(model, error))?;

@@ -2,7 +2,7 @@
 //! `nvcc -O3 -arch=native bench/cub_sort.cu -o cub_sort && ./cub_sort [LOG2_KEYS]`.
 
 use gpu::{Device, Queue, Vendor};
-use sort::{Order, Sorter};
+use sort::{SortOrder, Sorter};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let log2: u32 = std::env::args().nth(1).map_or(Ok(26), |text| text.parse())?;
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..10 {
         queue.launcher().copy(source.all(), sorted.all_mut())?;
         best[0] = best[0].min(timed(&queue, || sorter.sort(&queue, sorted.all_mut()))?);
-        best[1] = best[1].min(timed(&queue, || sorter.argsort(&queue, source.all(), Order::Ascending).map(drop))?);
+        best[1] = best[1].min(timed(&queue, || sorter.argsort(&queue, source.all(), SortOrder::Ascending).map(drop))?);
     }
     let found = queue.read(sorted.all())?;
     assert!(found.is_sorted(), "the result is not sorted");

@@ -28,4 +28,4 @@ mod sorter;
 
 pub use key::{Key, Payload};
 pub use primitives::{Reduce, Reducible, Scannable};
-pub use sorter::{Order, Sorter};
+pub use sorter::{SortOrder, Sorter};

@@ -10,7 +10,7 @@ static OBJECTS: Objects = include!("../objects/objects.rs");
 
 /// Which end comes first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Order {
+pub enum SortOrder {
     #[default]
     Ascending,
     Descending,
@@ -36,18 +36,18 @@ impl Sorter {
     /// Sorts in place, the smallest first.
     #[track_caller]
     pub fn sort<K: Key>(&self, queue: &Queue, keys: SliceMut<'_, K>) -> gpu::Result<()> {
-        self.sort_by(queue, keys, Order::Ascending)
+        self.sort_by(queue, keys, SortOrder::Ascending)
     }
 
     /// Sorts in place, the largest first.
     #[track_caller]
     pub fn sort_desc<K: Key>(&self, queue: &Queue, keys: SliceMut<'_, K>) -> gpu::Result<()> {
-        self.sort_by(queue, keys, Order::Descending)
+        self.sort_by(queue, keys, SortOrder::Descending)
     }
 
     /// Sorts in place. Equal keys keep their order.
     #[track_caller]
-    pub fn sort_by<K: Key>(&self, queue: &Queue, keys: SliceMut<'_, K>, order: Order) -> gpu::Result<()> {
+    pub fn sort_by<K: Key>(&self, queue: &Queue, keys: SliceMut<'_, K>, order: SortOrder) -> gpu::Result<()> {
         let keys = keys.cast::<K::Bits>()?;
         let mut passes = Passes::new::<K>(self, queue, keys.len(), order)?;
         let mut other = queue.alloc::<K::Bits>(keys.len())?;
@@ -71,7 +71,7 @@ impl Sorter {
         queue: &Queue,
         keys: SliceMut<'_, K>,
         values: SliceMut<'_, V>,
-        order: Order,
+        order: SortOrder,
     ) -> gpu::Result<()> {
         if keys.len() != values.len() {
             let why = format!("{} keys and {} values", keys.len(), values.len());
@@ -98,7 +98,7 @@ impl Sorter {
 
     /// The indices that would sort `keys`, which stay as they are.
     #[track_caller]
-    pub fn argsort<K: Key>(&self, queue: &Queue, keys: Slice<'_, K>, order: Order) -> gpu::Result<Buffer<u32>> {
+    pub fn argsort<K: Key>(&self, queue: &Queue, keys: Slice<'_, K>, order: SortOrder) -> gpu::Result<Buffer<u32>> {
         Ok(self.sorted(queue, keys, order)?.1)
     }
 
@@ -109,7 +109,7 @@ impl Sorter {
         queue: &Queue,
         keys: Slice<'_, K>,
         k: usize,
-        order: Order,
+        order: SortOrder,
     ) -> gpu::Result<(Buffer<K>, Buffer<u32>)> {
         let (sorted, indices) = self.sorted(queue, keys, order)?;
         let (mut best, mut places) = (queue.alloc(k)?, queue.alloc(k)?);
@@ -119,7 +119,12 @@ impl Sorter {
     }
 
     #[track_caller]
-    fn sorted<K: Key>(&self, queue: &Queue, keys: Slice<'_, K>, order: Order) -> gpu::Result<(Buffer<K>, Buffer<u32>)> {
+    fn sorted<K: Key>(
+        &self,
+        queue: &Queue,
+        keys: Slice<'_, K>,
+        order: SortOrder,
+    ) -> gpu::Result<(Buffer<K>, Buffer<u32>)> {
         let n = keys.len();
         let mut sorted = queue.alloc::<K>(n)?;
         let mut indices = queue.alloc::<u32>(n)?;
@@ -147,7 +152,7 @@ struct Passes<'a> {
 
 impl<'a> Passes<'a> {
     #[track_caller]
-    fn new<K: Key>(sorter: &'a Sorter, queue: &'a Queue, n: usize, order: Order) -> gpu::Result<Self> {
+    fn new<K: Key>(sorter: &'a Sorter, queue: &'a Queue, n: usize, order: SortOrder) -> gpu::Result<Self> {
         if n > MAX_LEN {
             let why = format!("{n} keys, and an index of 32 bits reaches {MAX_LEN}");
             return Err(Error::Bounds { what: "sort", why, at: std::panic::Location::caller() });
@@ -157,7 +162,7 @@ impl<'a> Passes<'a> {
         Ok(Self {
             sorter,
             queue,
-            kind: K::KIND | if order == Order::Descending { DESCENDING } else { 0 },
+            kind: K::KIND | if order == SortOrder::Descending { DESCENDING } else { 0 },
             n_tiles: n_tiles as u32,
             counts: queue.alloc(n_tiles * DIGITS as usize)?,
             groups: queue.alloc(n_groups * DIGITS as usize)?,

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use gpu::{Element, Queue};
 use half::{bf16, f16};
-use sort::{Key, Order, Reduce, Sorter};
+use sort::{Key, Reduce, SortOrder, Sorter};
 use test_support::Random;
 
 fn each_gpu(test: impl Fn(&Queue, &Sorter)) {
@@ -27,8 +27,8 @@ fn check<K: Key + Debug>(
     compare: impl Fn(&K, &K) -> Ordering,
     bits: impl Fn(&K) -> u64,
 ) {
-    for order in [Order::Ascending, Order::Descending] {
-        let directed = |a: &K, b: &K| if order == Order::Ascending { compare(a, b) } else { compare(b, a) };
+    for order in [SortOrder::Ascending, SortOrder::Descending] {
+        let directed = |a: &K, b: &K| if order == SortOrder::Ascending { compare(a, b) } else { compare(b, a) };
         let mut truth = keys.to_vec();
         truth.sort_by(directed);
         let mut buffer = queue.buffer_from(keys).unwrap();
@@ -114,13 +114,13 @@ fn values_travel_with_their_keys() {
         let mut pairs: Vec<(u16, f64)> = keys.iter().copied().zip(values.iter().copied()).collect();
         pairs.sort_by_key(|pair| pair.0);
         let (mut k, mut v) = (queue.buffer_from(&keys).unwrap(), queue.buffer_from(&values).unwrap());
-        sorter.sort_by_key(queue, k.all_mut(), v.all_mut(), Order::Ascending).unwrap();
+        sorter.sort_by_key(queue, k.all_mut(), v.all_mut(), SortOrder::Ascending).unwrap();
         let found: Vec<(u16, f64)> =
             queue.read(k.all()).unwrap().into_iter().zip(queue.read(v.all()).unwrap()).collect();
         assert_eq!(found, pairs);
 
         let (best, places) =
-            sorter.top_k(queue, queue.buffer_from(&values).unwrap().all(), 3, Order::Descending).unwrap();
+            sorter.top_k(queue, queue.buffer_from(&values).unwrap().all(), 3, SortOrder::Descending).unwrap();
         assert_eq!(queue.read(best.all()).unwrap(), [4999.0, 4998.0, 4997.0]);
         assert_eq!(queue.read(places.all()).unwrap(), [4999, 4998, 4997]);
     });
@@ -185,13 +185,13 @@ fn reductions_and_histograms() {
 fn misuse_is_refused() {
     each_gpu(|queue, sorter| {
         let (mut keys, mut values) = (queue.alloc_zeroed::<u32>(5).unwrap(), queue.alloc_zeroed::<u32>(4).unwrap());
-        let error = sorter.sort_by_key(queue, keys.all_mut(), values.all_mut(), Order::Ascending).unwrap_err();
+        let error = sorter.sort_by_key(queue, keys.all_mut(), values.all_mut(), SortOrder::Ascending).unwrap_err();
         assert!(error.to_string().contains("5 keys and 4 values"), "{error}");
         let other = Queue::new(queue.device()).unwrap();
         let mut foreign = other.alloc_zeroed::<u32>(5).unwrap();
         let error = sorter.sort(queue, foreign.all_mut()).unwrap_err();
         assert!(error.to_string().contains("queue"), "{error}");
-        assert!(sorter.top_k(queue, keys.all(), 6, Order::Ascending).is_err());
+        assert!(sorter.top_k(queue, keys.all(), 6, SortOrder::Ascending).is_err());
     });
 }
 

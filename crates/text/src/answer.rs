@@ -16,7 +16,7 @@ mod tagged_call;
 use serde_json::Value;
 
 use channels::Channels;
-pub use grammar::ToolChoice;
+pub use grammar::ForcedTool;
 use json_call::JsonCall;
 use markers::{Found, find};
 use python_call::PythonCall;
@@ -76,7 +76,7 @@ impl ParsedAnswer {
 
 /// What a reader of one call says after looking at the text.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum Step {
+enum ReadStep {
     /// It needs more text.
     More,
     /// The call is complete; what is left of the text is not its own.
@@ -89,7 +89,7 @@ enum Step {
 #[derive(Debug)]
 pub struct Parser {
     format: AnswerFormat,
-    state: State,
+    state: ParserState,
     /// Text nobody has decided about yet.
     held: String,
     /// White space that is shown if text follows it.
@@ -106,19 +106,19 @@ pub struct Parser {
 }
 
 #[derive(Debug)]
-enum State {
+enum ParserState {
     Text,
     Reasoning,
     /// Inside the marks around all calls, between two of them.
     Section,
-    Call(Reader),
+    Call(CallReader),
     /// A call is read, the mark that ends it is not.
     AfterCall,
     Channels,
 }
 
 #[derive(Debug)]
-enum Reader {
+enum CallReader {
     Json(JsonCall),
     Python(PythonCall),
     Tagged(TaggedCall),
@@ -130,9 +130,9 @@ impl Parser {
     pub fn new(format: &AnswerFormat, prompt: &str, tools: &Value) -> Self {
         let begins_inside = format.reasoning.is_some_and(|(open, _)| prompt.trim_end().ends_with(open));
         let state = match format.channels {
-            Some(_) => State::Channels,
-            None if begins_inside => State::Reasoning,
-            None => State::Text,
+            Some(_) => ParserState::Channels,
+            None if begins_inside => ParserState::Reasoning,
+            None => ParserState::Text,
         };
         Self {
             format: format.clone(),
@@ -161,11 +161,11 @@ impl Parser {
             self.held.clear();
         }
         self.run(true);
-        if let State::Call(reader) = &mut self.state {
+        if let ParserState::Call(reader) = &mut self.state {
             let is_announced = match reader {
-                Reader::Json(call) => call.finish(&mut self.out),
-                Reader::Python(call) => call.finish(&mut self.out),
-                Reader::Tagged(call) => call.finish(&mut self.out),
+                CallReader::Json(call) => call.finish(&mut self.out),
+                CallReader::Python(call) => call.finish(&mut self.out),
+                CallReader::Tagged(call) => call.finish(&mut self.out),
             };
             let raw = std::mem::take(&mut self.raw);
             // Behind a call it is another one, cut before it had a name.
@@ -178,7 +178,7 @@ impl Parser {
             let space = std::mem::take(&mut self.space);
             self.emit_text(space);
         }
-        self.state = State::Text;
+        self.state = ParserState::Text;
         std::mem::take(&mut self.out)
     }
 
@@ -205,12 +205,12 @@ impl Parser {
     fn run(&mut self, is_last: bool) {
         loop {
             let goes_on = match &self.state {
-                State::Text => self.read_text(is_last),
-                State::Reasoning => self.read_reasoning(is_last),
-                State::Section => self.read_section(is_last),
-                State::Call(_) => self.read_call(),
-                State::AfterCall => self.read_after_call(is_last),
-                State::Channels => {
+                ParserState::Text => self.read_text(is_last),
+                ParserState::Reasoning => self.read_reasoning(is_last),
+                ParserState::Section => self.read_section(is_last),
+                ParserState::Call(_) => self.read_call(),
+                ParserState::AfterCall => self.read_after_call(is_last),
+                ParserState::Channels => {
                     self.channels.read(&mut self.held, is_last, &mut self.n_calls, &mut self.out);
                     false
                 }
@@ -244,13 +244,13 @@ impl Parser {
         }
         if self.format.reasoning.is_some_and(|(open, _)| open == mark) {
             self.space.clear();
-            self.state = State::Reasoning;
+            self.state = ParserState::Reasoning;
             return true;
         }
         match syntax.and_then(|syntax| syntax.section) {
             Some((open, _)) if open == mark => {
                 self.raw.push_str(mark);
-                self.state = State::Section;
+                self.state = ParserState::Section;
                 true
             }
             _ => self.begin_call(mark.to_owned()),
@@ -268,12 +268,12 @@ impl Parser {
         self.raw.push_str(&mark);
         let Some(syntax) = self.format.tools else { return false };
         let reader = match syntax.body {
-            Body::Json(keys) => Reader::Json(JsonCall::object(keys, syntax, self.n_calls)),
-            Body::Named(_) => Reader::Json(JsonCall::named(syntax, self.n_calls)),
-            Body::Python => Reader::Python(PythonCall::new(self.n_calls)),
-            Body::Tagged(tags) => Reader::Tagged(TaggedCall::new(tags, self.n_calls)),
+            Body::Json(keys) => CallReader::Json(JsonCall::object(keys, syntax, self.n_calls)),
+            Body::Named(_) => CallReader::Json(JsonCall::named(syntax, self.n_calls)),
+            Body::Python => CallReader::Python(PythonCall::new(self.n_calls)),
+            Body::Tagged(tags) => CallReader::Tagged(TaggedCall::new(tags, self.n_calls)),
         };
-        self.state = State::Call(reader);
+        self.state = ParserState::Call(reader);
         true
     }
 
@@ -301,7 +301,7 @@ impl Parser {
         self.held.drain(..mark.len());
         self.space.clear();
         self.is_fresh = true;
-        self.state = State::Text;
+        self.state = ParserState::Text;
         true
     }
 
@@ -338,7 +338,7 @@ impl Parser {
     /// Back to text; a section without a call was none.
     fn leave_section(&mut self) {
         let raw = std::mem::take(&mut self.raw);
-        self.state = State::Text;
+        self.state = ParserState::Text;
         self.is_fresh = true;
         if !raw.is_empty() {
             self.is_fresh = false;
@@ -347,18 +347,18 @@ impl Parser {
     }
 
     fn read_call(&mut self) -> bool {
-        let State::Call(reader) = &mut self.state else { return false };
+        let ParserState::Call(reader) = &mut self.state else { return false };
         let n_before = self.out.len();
         let (step, n_calls) = match reader {
-            Reader::Json(call) => {
+            CallReader::Json(call) => {
                 let step = call.read(&mut self.held, &mut self.raw, &mut self.out);
                 (step, call.n_calls())
             }
-            Reader::Python(call) => {
+            CallReader::Python(call) => {
                 let step = call.read(&mut self.held, &mut self.raw, &mut self.out);
                 (step, call.n_calls())
             }
-            Reader::Tagged(call) => {
+            CallReader::Tagged(call) => {
                 let step = call.read(&mut self.held, &mut self.raw, &self.tools, &mut self.out);
                 (step, call.n_calls())
             }
@@ -370,16 +370,16 @@ impl Parser {
             self.is_fresh = false;
         }
         match step {
-            Step::More => false,
-            Step::Done => {
+            ReadStep::More => false,
+            ReadStep::Done => {
                 self.n_calls = n_calls;
                 self.raw.clear();
-                self.state = State::AfterCall;
+                self.state = ParserState::AfterCall;
                 true
             }
-            Step::Bad => {
+            ReadStep::Bad => {
                 let raw = std::mem::take(&mut self.raw);
-                self.state = State::Text;
+                self.state = ParserState::Text;
                 self.is_fresh = false;
                 self.text(&raw);
                 true
@@ -404,7 +404,7 @@ impl Parser {
                 _ => {}
             }
         }
-        self.state = if syntax.section.is_some() { State::Section } else { State::Text };
+        self.state = if syntax.section.is_some() { ParserState::Section } else { ParserState::Text };
         self.is_fresh = true;
         !self.held.is_empty()
     }

@@ -11,7 +11,7 @@ use crate::byte_level;
 use crate::families::Spelling;
 use crate::pre_tokenizer::PreTokenizer;
 use crate::sentence_piece::SPACE;
-use crate::tokenizer::Encode;
+use crate::tokenizer::EncodeText;
 use crate::{Error, Result, Vocab};
 
 pub(crate) struct Bpe {
@@ -39,7 +39,7 @@ impl Bpe {
     }
 }
 
-impl Encode for Bpe {
+impl EncodeText for Bpe {
     fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let escaped = match self.spelling {
             Spelling::ByteLevel => None,

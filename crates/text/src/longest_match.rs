@@ -4,7 +4,7 @@
 use ahash::AHashMap;
 
 use crate::prefixes::Prefixes;
-use crate::tokenizer::Encode;
+use crate::tokenizer::EncodeText;
 
 pub(crate) struct LongestMatch {
     ids: AHashMap<String, u32>,
@@ -19,7 +19,7 @@ impl LongestMatch {
     }
 }
 
-impl Encode for LongestMatch {
+impl EncodeText for LongestMatch {
     fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let mut rest = text.as_bytes();
         while !rest.is_empty() {

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 
 /// How a match of a row's expression becomes a word.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Rule {
+pub(crate) enum WordRule {
     /// A match is a word.
     Plain,
     /// A match made by the last branch, `\s+`, that stops before text gives its last character back to it.
@@ -26,7 +26,7 @@ pub(crate) enum Rule {
 
 /// The compiled expressions of one family.
 pub(crate) struct PreTokenizer {
-    cuts: Vec<(Regex, Rule)>,
+    cuts: Vec<(Regex, WordRule)>,
     family: &'static PreTokenizerFamily,
 }
 
@@ -64,15 +64,15 @@ impl PreTokenizer {
 }
 
 /// Appends the matches of `regex` in `text`, and the gaps between them, to `out`.
-fn cut<'a>(text: &'a str, regex: &Regex, rule: Rule, out: &mut Vec<&'a str>) {
+fn cut<'a>(text: &'a str, regex: &Regex, rule: WordRule, out: &mut Vec<&'a str>) {
     let mut done = 0;
     while done < text.len() {
         let Some(found) = regex.find_at(text, done).filter(|found| !found.is_empty()) else { break };
         let is_at_end = found.end() == text.len();
         let n_back = match rule {
-            Rule::Plain | Rule::ThreesFromEnd => 0,
-            Rule::Lookahead { has_newline_branch } => given_back(found.as_str(), is_at_end, has_newline_branch),
-            Rule::SpacesByPowers => given_back(found.as_str(), is_at_end, true),
+            WordRule::Plain | WordRule::ThreesFromEnd => 0,
+            WordRule::Lookahead { has_newline_branch } => given_back(found.as_str(), is_at_end, has_newline_branch),
+            WordRule::SpacesByPowers => given_back(found.as_str(), is_at_end, true),
         };
         let end = found.end() - n_back;
         if found.start() > done {
@@ -80,8 +80,8 @@ fn cut<'a>(text: &'a str, regex: &Regex, rule: Rule, out: &mut Vec<&'a str>) {
         }
         let word = &text[found.start()..end];
         match rule {
-            Rule::ThreesFromEnd => cut_threes(word, out),
-            Rule::SpacesByPowers if word.chars().all(|c| c.is_whitespace() && !matches!(c, '\r' | '\n')) => {
+            WordRule::ThreesFromEnd => cut_threes(word, out),
+            WordRule::SpacesByPowers if word.chars().all(|c| c.is_whitespace() && !matches!(c, '\r' | '\n')) => {
                 cut_powers(word, out);
             }
             _ => out.push(word),

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 use ahash::AHashMap;
 
-use crate::tokenizer::Encode;
+use crate::tokenizer::EncodeText;
 use crate::vocab::TokenKind;
 
 /// Written for a space in the vocabularies of SentencePiece.
@@ -99,7 +99,7 @@ impl SentencePiece {
     }
 }
 
-impl Encode for SentencePiece {
+impl EncodeText for SentencePiece {
     fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let text = text.replace(' ', SPACE);
         let n_chars = text.chars().count();

@@ -9,7 +9,7 @@ use crate::vocab::TokenKind;
 
 /// A stretch of the input: text still to be tokenized, or a token found written out.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Piece<'a> {
+pub(crate) enum InputPiece<'a> {
     Text(&'a str),
     Token(u32),
 }
@@ -48,13 +48,13 @@ impl SpecialTokens {
     }
 
     /// Cuts `text` at the special tokens in it; `with_control` says whether control tokens count.
-    pub(crate) fn split<'a>(&self, text: &'a str, with_control: bool) -> Vec<Piece<'a>> {
-        let mut pieces = vec![Piece::Text(text)];
+    pub(crate) fn split<'a>(&self, text: &'a str, with_control: bool) -> Vec<InputPiece<'a>> {
+        let mut pieces = vec![InputPiece::Text(text)];
         for special in self.tokens.iter().filter(|special| with_control || !special.is_control) {
             // Most special tokens are not in most texts: look before rebuilding the list.
             let is_absent = pieces.iter().all(|piece| match piece {
-                Piece::Text(text) => special.finder.find(text.as_bytes()).is_none(),
-                Piece::Token(_) => true,
+                InputPiece::Text(text) => special.finder.find(text.as_bytes()).is_none(),
+                InputPiece::Token(_) => true,
             });
             if is_absent {
                 continue;
@@ -62,8 +62,8 @@ impl SpecialTokens {
             let mut finer = Vec::with_capacity(pieces.len() + 2);
             for piece in pieces {
                 match piece {
-                    Piece::Text(text) => special.cut(text, &mut finer),
-                    Piece::Token(_) => finer.push(piece),
+                    InputPiece::Text(text) => special.cut(text, &mut finer),
+                    InputPiece::Token(_) => finer.push(piece),
                 }
             }
             pieces = finer;
@@ -73,20 +73,20 @@ impl SpecialTokens {
 }
 
 impl Special {
-    fn cut<'a>(&self, text: &'a str, out: &mut Vec<Piece<'a>>) {
+    fn cut<'a>(&self, text: &'a str, out: &mut Vec<InputPiece<'a>>) {
         let mut done = 0;
         for start in self.finder.find_iter(text.as_bytes()) {
             if start > done {
-                out.push(Piece::Text(&text[done..start]));
+                out.push(InputPiece::Text(&text[done..start]));
             }
-            out.push(Piece::Token(self.id));
+            out.push(InputPiece::Token(self.id));
             done = start + self.finder.needle().len();
             if self.strips_after {
                 done = text.len() - text[done..].trim_start_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']).len();
             }
         }
         if done < text.len() {
-            out.push(Piece::Text(&text[done..]));
+            out.push(InputPiece::Text(&text[done..]));
         }
     }
 }
@@ -103,7 +103,7 @@ mod tests {
             &[TokenKind::UserDefined, TokenKind::Control, TokenKind::Control, TokenKind::Control],
             false,
         );
-        use Piece::{Text, Token};
+        use InputPiece::{Text, Token};
         assert_eq!(specials.split("x<a><b><a", true), [Text("x"), Token(1), Token(2), Token(0)]);
         assert_eq!(specials.split("x<a><b>", false), [Text("x"), Token(0), Text("><b>")]);
         assert_eq!(specials.split("é", true), [Text("é")]);

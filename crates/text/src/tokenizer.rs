@@ -17,7 +17,7 @@ use crate::byte_level;
 use crate::families::Spelling;
 use crate::longest_match::{LongestMatch, unescape};
 use crate::sentence_piece::{SPACE, SentencePiece, parse_byte};
-use crate::special::{Piece, SpecialTokens};
+use crate::special::{InputPiece, SpecialTokens};
 use crate::tokenizer_json::{JsonConfig, JsonTokenizer};
 use crate::unigram::Unigram;
 use crate::vocab::{Around, TokenKind};
@@ -27,7 +27,7 @@ use crate::{Error, Result, Vocab};
 pub use shield::unshield;
 
 /// One way of cutting text without special tokens.
-pub(crate) trait Encode: Send + Sync {
+pub(crate) trait EncodeText: Send + Sync {
     fn encode(&self, text: &str, out: &mut Vec<u32>);
 
     /// The token with exactly this text, as the vocabulary spells it.
@@ -91,28 +91,28 @@ pub enum Ends {
 
 /// A tokenizer for one vocabulary. Cheap to share behind an `Arc`; encoding takes `&self`.
 pub struct Tokenizer {
-    encoder: Encoder,
-    pub(crate) pieces: Pieces,
+    encoder: EncoderKind,
+    pub(crate) pieces: TokenPieces,
     end_ids: Vec<u32>,
     around: Around,
     /// Control tokens, to be found in texts.
     controls: OnceLock<Vec<(u32, memchr::memmem::Finder<'static>)>>,
 }
 
-enum Encoder {
-    Vocab { algorithm: Box<dyn Encode>, specials: SpecialTokens },
+enum EncoderKind {
+    Vocab { algorithm: Box<dyn EncodeText>, specials: SpecialTokens },
     Json(Box<JsonTokenizer>),
 }
 
 /// What each token is and stands for.
-pub(crate) struct Pieces {
+pub(crate) struct TokenPieces {
     kinds: Vec<TokenKind>,
     /// The bytes of all tokens end to end; token `id` is `bytes[starts[id]..starts[id + 1]]`.
     bytes: Vec<u8>,
     starts: Vec<usize>,
 }
 
-impl Pieces {
+impl TokenPieces {
     /// `spell` appends the bytes that a token of this text and kind stands for.
     pub(crate) fn new(tokens: &[String], kinds: Vec<TokenKind>, spell: impl Fn(&str, TokenKind, &mut Vec<u8>)) -> Self {
         let mut bytes = Vec::with_capacity(tokens.iter().map(String::len).sum());
@@ -150,38 +150,38 @@ impl Tokenizer {
         let kinds = kinds(&vocab, &end_ids);
         let specials = SpecialTokens::new(&vocab.tokens, &kinds, vocab.strips_after_specials);
         let spaced = |text: &str, _, out: &mut Vec<u8>| out.extend_from_slice(text.replace(SPACE, " ").as_bytes());
-        let (algorithm, pieces): (Box<dyn Encode>, Pieces) = match vocab.model.as_str() {
+        let (algorithm, pieces): (Box<dyn EncodeText>, TokenPieces) = match vocab.model.as_str() {
             "llama" => {
                 let scores = std::mem::take(&mut vocab.scores);
                 let algorithm = SentencePiece::new(ids, scores, &kinds, vocab.unk);
-                (Box::new(algorithm), Pieces::new(&vocab.tokens, kinds, spaced))
+                (Box::new(algorithm), TokenPieces::new(&vocab.tokens, kinds, spaced))
             }
             "t5" => {
                 let algorithm = Unigram::new(&vocab, ids, &kinds, around.add_space_prefix)?;
-                (Box::new(algorithm), Pieces::new(&vocab.tokens, kinds, spaced))
+                (Box::new(algorithm), TokenPieces::new(&vocab.tokens, kinds, spaced))
             }
             "bert" => {
                 let algorithm = WordPiece::new(ids, vocab.lowercase.unwrap_or(true), vocab.unk);
-                (Box::new(algorithm), Pieces::new(&vocab.tokens, kinds, spaced))
+                (Box::new(algorithm), TokenPieces::new(&vocab.tokens, kinds, spaced))
             }
             "rwkv" => {
                 let algorithm = LongestMatch::new(&vocab.tokens, ids, vocab.unk);
                 let spell = |text: &str, _, out: &mut Vec<u8>| out.extend(unescape(text));
-                (Box::new(algorithm), Pieces::new(&vocab.tokens, kinds, spell))
+                (Box::new(algorithm), TokenPieces::new(&vocab.tokens, kinds, spell))
             }
             _ => {
                 let algorithm = Bpe::new(&vocab, ids)?;
                 let pieces = match algorithm.spelling() {
-                    Spelling::Metaspace => Pieces::new(&vocab.tokens, kinds, spaced),
+                    Spelling::Metaspace => TokenPieces::new(&vocab.tokens, kinds, spaced),
                     Spelling::ByteLevel => {
-                        Pieces::new(&vocab.tokens, kinds, |text, _, out| byte_level::decode_into(text, out))
+                        TokenPieces::new(&vocab.tokens, kinds, |text, _, out| byte_level::decode_into(text, out))
                     }
                 };
                 (Box::new(algorithm), pieces)
             }
         };
         let controls = OnceLock::new();
-        Ok(Self { encoder: Encoder::Vocab { algorithm, specials }, pieces, end_ids, around, controls })
+        Ok(Self { encoder: EncoderKind::Vocab { algorithm, specials }, pieces, end_ids, around, controls })
     }
 
     /// From a `tokenizer.json`, by Hugging Face's `tokenizers`.
@@ -196,10 +196,10 @@ impl Tokenizer {
         ends.extend(config.end_ids.iter().copied().filter(|&id| (id as usize) < tokens.len()));
         ends.sort_unstable();
         ends.dedup();
-        let pieces = Pieces::new(&tokens, kinds, |text, kind, out| spelling.decode_into(text, kind, out));
+        let pieces = TokenPieces::new(&tokens, kinds, |text, kind, out| spelling.decode_into(text, kind, out));
         let around = Around { bos, eos, add_space_prefix: tokenizer.adds_space(), ..Around::default() };
         let controls = OnceLock::new();
-        Ok(Self { encoder: Encoder::Json(Box::new(tokenizer)), pieces, end_ids: ends, around, controls })
+        Ok(Self { encoder: EncoderKind::Json(Box::new(tokenizer)), pieces, end_ids: ends, around, controls })
     }
 
     /// The tokens of `text`, with no BOS or EOS added.
@@ -210,8 +210,8 @@ impl Tokenizer {
     /// The tokens of `text`. What the vocabulary has no token for becomes its unknown token, or is left out.
     pub fn encode_with(&self, text: &str, specials: Specials, ends: Ends) -> Vec<u32> {
         let (algorithm, special_tokens) = match &self.encoder {
-            Encoder::Json(tokenizer) => return tokenizer.encode(text, specials, ends),
-            Encoder::Vocab { algorithm, specials } => (algorithm, specials),
+            EncoderKind::Json(tokenizer) => return tokenizer.encode(text, specials, ends),
+            EncoderKind::Vocab { algorithm, specials } => (algorithm, specials),
         };
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
         if ends == Ends::Add && self.around.add_bos {
@@ -221,16 +221,16 @@ impl Tokenizer {
         let mut needs_space = self.around.add_space_prefix;
         for piece in special_tokens.split(text, specials == Specials::Parse) {
             match piece {
-                Piece::Token(id) => {
+                InputPiece::Token(id) => {
                     out.push(id);
                     needs_space = self.around.add_space_prefix;
                 }
-                Piece::Text("") => {}
-                Piece::Text(text) if needs_space => {
+                InputPiece::Text("") => {}
+                InputPiece::Text(text) if needs_space => {
                     algorithm.encode(&format!(" {text}"), &mut out);
                     needs_space = false;
                 }
-                Piece::Text(text) => algorithm.encode(text, &mut out),
+                InputPiece::Text(text) => algorithm.encode(text, &mut out),
             }
         }
         if ends == Ends::Add {
@@ -302,8 +302,8 @@ impl Tokenizer {
     /// The token with exactly this text, as the vocabulary spells it.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         match &self.encoder {
-            Encoder::Vocab { algorithm, .. } => algorithm.token_id(text),
-            Encoder::Json(tokenizer) => tokenizer.token_id(text),
+            EncoderKind::Vocab { algorithm, .. } => algorithm.token_id(text),
+            EncoderKind::Json(tokenizer) => tokenizer.token_id(text),
         }
     }
 }

@@ -9,7 +9,7 @@ use ahash::AHashMap;
 use crate::charsmap::CharsMap;
 use crate::prefixes::Prefixes;
 use crate::sentence_piece::SPACE;
-use crate::tokenizer::Encode;
+use crate::tokenizer::EncodeText;
 use crate::vocab::TokenKind;
 use crate::{Result, Vocab};
 
@@ -90,7 +90,7 @@ impl Unigram {
     }
 }
 
-impl Encode for Unigram {
+impl EncodeText for Unigram {
     fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let text = self.normalize(text);
         let none = Best { score: f64::NEG_INFINITY, start: 0, token: None };

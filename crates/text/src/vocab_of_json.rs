@@ -196,7 +196,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 
 /// Pairs, from either way of writing them.
 fn merges(model: &Value) -> Result<Vec<(String, String)>> {
-    let bad = |index: usize| Error::Json(format!("merge {index} is no pair of tokens"));
+    let bad = |index: usize| Error::Json(format!("merge {index} is not a pair of tokens"));
     let list = model["merges"].as_array().ok_or_else(|| Error::Json("its BPE has no merges".into()))?;
     let pair = |(index, merge): (usize, &Value)| {
         let (left, right) = match merge {

@@ -11,7 +11,7 @@ use tokenizers::{
 };
 
 use crate::sentence_piece::SPACE;
-use crate::tokenizer::Encode;
+use crate::tokenizer::EncodeText;
 
 pub(crate) struct WordPiece {
     ids: AHashMap<String, u32>,
@@ -43,7 +43,7 @@ impl WordPiece {
     }
 }
 
-impl Encode for WordPiece {
+impl EncodeText for WordPiece {
     fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let mut normalized = NormalizedString::from(text);
         // Neither step can fail: they look at one character at a time.

@@ -56,7 +56,7 @@ pub(crate) fn layout_bytes(
 ) -> Result<usize> {
     let n_cols = shape.last().copied().unwrap_or(1);
     if !n_cols.is_multiple_of(block_len) {
-        let reason = format!("rows of {n_cols} are no whole number of {type_name} blocks of {block_len}");
+        let reason = format!("rows of {n_cols} are not a whole number of {type_name} blocks of {block_len}");
         return Err(Error::invalid(format_args!("tensor `{name}`"), reason));
     }
     // Elements are counted too, not only bytes, so that `n_elements` cannot overflow later. A zero dimension hides an

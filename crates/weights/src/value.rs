@@ -40,10 +40,10 @@ pub enum Array {
     Array(Vec<Array>),
 }
 
-impl Value {
-    /// As errors call it.
-    pub fn type_name(&self) -> &'static str {
-        match self {
+/// The name of a variant's type; [`Value`] and [`Array`] have the same ones.
+macro_rules! type_name {
+    ($value:expr) => {
+        match $value {
             Self::U8(_) => "u8",
             Self::I8(_) => "i8",
             Self::U16(_) => "u16",
@@ -58,6 +58,13 @@ impl Value {
             Self::String(_) => "string",
             Self::Array(_) => "array",
         }
+    };
+}
+
+impl Value {
+    /// As errors call it.
+    pub fn type_name(&self) -> &'static str {
+        type_name!(self)
     }
 
     /// Any integer type, widened.
@@ -112,21 +119,7 @@ impl Array {
 
     /// As errors call the type of its elements.
     pub fn element_name(&self) -> &'static str {
-        match self {
-            Self::U8(_) => "u8",
-            Self::I8(_) => "i8",
-            Self::U16(_) => "u16",
-            Self::I16(_) => "i16",
-            Self::U32(_) => "u32",
-            Self::I32(_) => "i32",
-            Self::U64(_) => "u64",
-            Self::I64(_) => "i64",
-            Self::F32(_) => "f32",
-            Self::F64(_) => "f64",
-            Self::Bool(_) => "bool",
-            Self::String(_) => "string",
-            Self::Array(_) => "array",
-        }
+        type_name!(self)
     }
 }
 

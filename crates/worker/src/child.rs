@@ -19,7 +19,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     frame::{self, FrameError},
-    wire::{FromChild, PULSE, Patience, Report, ToChild, VERSION},
+    wire::{FromChild, PULSE, Report, StepPatience, ToChild, VERSION},
 };
 
 /// An engine that does not end within this time is left behind.
@@ -47,13 +47,13 @@ pub struct Opened<R> {
     pub engine: Handle,
     /// Requests that may wait, as the supervisor is to count them. The engine's own bound must be far above.
     pub max_queue: usize,
-    pub patience: Patience,
+    pub patience: StepPatience,
 }
 
 /// Tells the supervisor what the child is doing.
-pub struct Progress<R>(Sender<Outgoing<R>>);
+pub struct ProgressSender<R>(Sender<Outgoing<R>>);
 
-impl<R> Progress<R> {
+impl<R> ProgressSender<R> {
     pub fn say(&self, text: impl Into<String>) {
         // A supervisor that is gone is noticed elsewhere.
         let _ = self.0.send(Outgoing::Frame(FromChild::Progress(text.into())));
@@ -73,7 +73,7 @@ enum Outgoing<R> {
 /// Serves one engine, which `open` makes of what the supervisor wants loaded and of how many processes tried before.
 pub fn serve<L, R>(
     build: &str,
-    open: impl FnOnce(L, u32, &Progress<R>) -> Result<Opened<R>, String>,
+    open: impl FnOnce(L, u32, &ProgressSender<R>) -> Result<Opened<R>, String>,
 ) -> Result<(), ChildError>
 where
     L: DeserializeOwned,
@@ -85,7 +85,8 @@ where
     let hello = FromChild::Hello { version: VERSION, build: build.to_owned() };
     let _ = sender.send(Outgoing::Frame(hello));
     let is_ending = Arc::new(AtomicBool::new(false));
-    let writer = Writer { out: Arc::clone(&out), engine: None, is_ending: Arc::clone(&is_ending), reported: None };
+    let writer =
+        ReportWriter { out: Arc::clone(&out), engine: None, is_ending: Arc::clone(&is_ending), reported: None };
     let writing = thread::Builder::new().name("report".into()).spawn(move || writer.run(&outgoing));
     let writing = writing.map_err(ChildError::NoSocket)?;
     let finish = |outcome| {
@@ -94,11 +95,11 @@ where
         let _ = writing.join();
         outcome
     };
-    let mut reader = frame::Reader::new(socket);
+    let mut reader = frame::FrameReader::new(socket);
     let ToChild::Load { what, n_before } = reader.read::<ToChild<L>>()? else {
         return finish(Err(ChildError::NotLoaded));
     };
-    let opened = match open(what, n_before, &Progress(sender.clone())) {
+    let opened = match open(what, n_before, &ProgressSender(sender.clone())) {
         Ok(opened) => opened,
         Err(why) => {
             let _ = sender.send(Outgoing::Frame(FromChild::Refused(why.clone())));
@@ -120,9 +121,9 @@ where
 }
 
 /// The child's end, for whoever writes whole frames.
-type Socket = Arc<Mutex<UnixStream>>;
+type ChildSocket = Arc<Mutex<UnixStream>>;
 
-fn write(out: &Socket, value: &impl Serialize) -> Result<(), FrameError> {
+fn write(out: &ChildSocket, value: &impl Serialize) -> Result<(), FrameError> {
     frame::write(&mut *out.lock().unwrap_or_else(PoisonError::into_inner), value)
 }
 
@@ -135,9 +136,9 @@ fn socket() -> io::Result<UnixStream> {
 
 /// Until the supervisor says so, or is gone.
 fn take_commands<L: DeserializeOwned, R: Send + 'static>(
-    reader: &mut frame::Reader<UnixStream>,
+    reader: &mut frame::FrameReader<UnixStream>,
     engine: &Handle,
-    out: &Socket,
+    out: &ChildSocket,
     sender: &Sender<Outgoing<R>>,
 ) -> Result<(), ChildError> {
     loop {
@@ -171,7 +172,7 @@ fn take_commands<L: DeserializeOwned, R: Send + 'static>(
 /// Where the events of one request go.
 struct ChildSink<R> {
     id: RequestId,
-    socket: Socket,
+    socket: ChildSocket,
     out: Sender<Outgoing<R>>,
     is_done: AtomicBool,
 }
@@ -196,8 +197,8 @@ impl<R> Drop for ChildSink<R> {
     }
 }
 
-struct Writer {
-    out: Socket,
+struct ReportWriter {
+    out: ChildSocket,
     engine: Option<Handle>,
     /// It was told to stop: an engine that ends is no fault.
     is_ending: Arc<AtomicBool>,
@@ -205,7 +206,7 @@ struct Writer {
     reported: Option<Stats>,
 }
 
-impl Writer {
+impl ReportWriter {
     /// Ends with the process, or when nobody reads.
     fn run<R: Serialize>(mut self, outgoing: &Receiver<Outgoing<R>>) {
         loop {

@@ -7,7 +7,7 @@ use engine::ledger::Blame;
 /// The end of one process, with everything that may explain it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Death {
-    pub ending: Ending,
+    pub ending: DeathCause,
     /// Its last lines on standard error, which may name files: for operators, not for clients.
     pub stderr: Vec<String>,
     /// What it was doing.
@@ -18,7 +18,7 @@ pub struct Death {
 
 /// Why it is gone.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Ending {
+pub enum DeathCause {
     /// By itself or by a signal.
     Exited { status: String, is_from_outside: bool },
     /// It was killed because nothing moved.
@@ -36,7 +36,9 @@ pub enum Ending {
 impl Death {
     pub fn blame(&self) -> Blame {
         match self.ending {
-            Ending::Exited { is_from_outside: true, .. } | Ending::NotStarted(_) | Ending::Refused(_) => Blame::Nobody,
+            DeathCause::Exited { is_from_outside: true, .. } | DeathCause::NotStarted(_) | DeathCause::Refused(_) => {
+                Blame::Nobody
+            }
             _ => Blame::Running,
         }
     }
@@ -45,15 +47,15 @@ impl Death {
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.ending {
-            Ending::Exited { status, is_from_outside: false } => write!(f, "the engine's process died ({status})")?,
-            Ending::Exited { status, is_from_outside: true } => {
+            DeathCause::Exited { status, is_from_outside: false } => write!(f, "the engine's process died ({status})")?,
+            DeathCause::Exited { status, is_from_outside: true } => {
                 write!(f, "the engine's process was ended from outside ({status})")?;
             }
-            Ending::Hung(why) => write!(f, "the engine hung and was killed ({why})")?,
-            Ending::Fault(why) => write!(f, "the engine failed: {why}")?,
-            Ending::Protocol(why) => write!(f, "the engine's process sent nonsense and was killed ({why})")?,
-            Ending::Refused(why) => write!(f, "the model could not be loaded again: {why}")?,
-            Ending::NotStarted(why) => write!(f, "the engine's process could not be started: {why}")?,
+            DeathCause::Hung(why) => write!(f, "the engine hung and was killed ({why})")?,
+            DeathCause::Fault(why) => write!(f, "the engine failed: {why}")?,
+            DeathCause::Protocol(why) => write!(f, "the engine's process sent nonsense and was killed ({why})")?,
+            DeathCause::Refused(why) => write!(f, "the model could not be loaded again: {why}")?,
+            DeathCause::NotStarted(why) => write!(f, "the engine's process could not be started: {why}")?,
         }
         write!(f, ", {}", self.activity)
     }

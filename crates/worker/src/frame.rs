@@ -63,12 +63,12 @@ pub fn write(out: &mut impl Write, value: &impl Serialize) -> Result<(), FrameEr
 
 /// Reads frames; its buffer is used again.
 #[derive(Debug)]
-pub struct Reader<R> {
+pub struct FrameReader<R> {
     input: R,
     buffer: Vec<u8>,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> FrameReader<R> {
     pub fn new(input: R) -> Self {
         Self { input, buffer: Vec::new() }
     }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     fn read(bytes: &[u8]) -> Result<(u32, String), FrameError> {
-        Reader::new(bytes).read()
+        FrameReader::new(bytes).read()
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
         let value = (7_u32, "a text".to_owned());
         let mut bytes = encode(&value).unwrap();
         bytes.extend(encode(&value).unwrap());
-        let mut reader = Reader::new(bytes.as_slice());
+        let mut reader = FrameReader::new(bytes.as_slice());
         assert_eq!(reader.read::<(u32, String)>().unwrap(), value);
         assert_eq!(reader.read::<(u32, String)>().unwrap(), value);
         assert!(matches!(reader.read::<(u32, String)>(), Err(FrameError::Closed)));

@@ -23,8 +23,8 @@ mod supervisor;
 pub mod wire;
 
 #[cfg(unix)]
-pub use child::{ChildError, Opened, Progress, serve};
-pub use death::{Death, Ending};
-pub use status::{Notice, Phase, Status, Watch};
+pub use child::{ChildError, Opened, ProgressSender, serve};
+pub use death::{Death, DeathCause};
+pub use status::{EngineStatus, Notice, Phase, StatusWatch};
 #[cfg(unix)]
-pub use supervisor::{Hear, Policy, Program, StartError, Supervisor, What};
+pub use supervisor::{EngineProgram, Hear, RestartPolicy, StartError, Supervisor, What};

@@ -9,17 +9,17 @@ use std::{
 
 use engine::{
     Board, KvEvent, Limits, Stats,
-    ledger::{Blame, Fault},
+    ledger::{Blame, ProtocolFault},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    death::{Death, Ending},
+    death::{Death, DeathCause},
     frame::{self, FrameError},
     process::Process,
     status::{Notice, Phase},
-    supervisor::{Desk, Policy, Program, StartError, What},
-    wire::{FromChild, Patience, Report, ToChild, VERSION},
+    supervisor::{Desk, EngineProgram, RestartPolicy, StartError, What},
+    wire::{FromChild, Report, StepPatience, ToChild, VERSION},
 };
 
 /// A child that was told to stop may take this long.
@@ -36,8 +36,8 @@ const LOOK: Duration = Duration::from_millis(400);
 
 pub(crate) struct Life<L> {
     pub what: L,
-    program: Program,
-    policy: Policy,
+    program: EngineProgram,
+    policy: RestartPolicy,
     desk: Arc<Desk>,
     /// What to load instead when `what` is given up.
     fallback: Option<fn(&L) -> L>,
@@ -49,12 +49,12 @@ pub(crate) struct Life<L> {
 pub(crate) struct Up {
     pub limits: Limits,
     process: Process,
-    patience: Patience,
+    patience: StepPatience,
 }
 
 /// Whether an engine gets on with its work.
-struct Progress {
-    patience: Patience,
+struct StepProgress {
+    patience: StepPatience,
     /// What changes with every step.
     mark: (u64, u64, u64),
     since: Instant,
@@ -65,7 +65,7 @@ struct Progress {
 }
 
 impl<L: Serialize> Life<L> {
-    pub fn new(program: Program, policy: Policy, what: What<L>, desk: Arc<Desk>) -> Self {
+    pub fn new(program: EngineProgram, policy: RestartPolicy, what: What<L>, desk: Arc<Desk>) -> Self {
         Self { what: what.first, fallback: what.fallback, program, policy, desk, n_before: 0 }
     }
 
@@ -74,7 +74,7 @@ impl<L: Serialize> Life<L> {
         let hear = Arc::clone(&self.desk.hear);
         let spawned = Process::spawn(&self.program, self.policy.silence, move |line| hear(&Notice::Stderr(line)));
         let mut process = spawned.map_err(|error| Death {
-            ending: Ending::NotStarted(error.to_string()),
+            ending: DeathCause::NotStarted(error.to_string()),
             stderr: Vec::new(),
             activity: "before it began".to_owned(),
             age: Duration::ZERO,
@@ -94,7 +94,7 @@ impl<L: Serialize> Life<L> {
         &self,
         process: &mut Process,
         activity: &mut String,
-    ) -> Result<(Limits, Patience, R), Option<Ending>> {
+    ) -> Result<(Limits, StepPatience, R), Option<DeathCause>> {
         match read::<R>(process)? {
             FromChild::Hello { version: VERSION, build } if build == self.program.build => {}
             FromChild::Hello { version, build } => {
@@ -102,19 +102,19 @@ impl<L: Serialize> Life<L> {
                     "it is build {build} with protocol {version}, this is {} with {VERSION}",
                     self.program.build
                 );
-                return Err(Some(Ending::Protocol(why)));
+                return Err(Some(DeathCause::Protocol(why)));
             }
-            _ => return Err(Some(Ending::Protocol("it did not say hello".to_owned()))),
+            _ => return Err(Some(DeathCause::Protocol("it did not say hello".to_owned()))),
         }
         let load = ToChild::Load { what: &self.what, n_before: self.n_before };
         let written = frame::write(&mut process.socket(), &load);
         written.map_err(|error| match error {
-            FrameError::Codec(_) | FrameError::TooLong { .. } => Some(Ending::Refused(error.to_string())),
+            FrameError::Codec(_) | FrameError::TooLong { .. } => Some(DeathCause::Refused(error.to_string())),
             _ => None,
         })?;
         loop {
             if self.desk.lock().closing_since.is_some() {
-                return Err(Some(Ending::Refused("the supervisor is stopping".to_owned())));
+                return Err(Some(DeathCause::Refused("the supervisor is stopping".to_owned())));
             }
             match read::<R>(process)? {
                 FromChild::Progress(text) => {
@@ -124,9 +124,9 @@ impl<L: Serialize> Life<L> {
                 }
                 FromChild::Report(_) | FromChild::Started(_) => {}
                 FromChild::Ready { about, limits, patience } => return Ok((limits, patience, about)),
-                FromChild::Refused(why) => return Err(Some(Ending::Refused(why))),
-                FromChild::Fault(why) => return Err(Some(Ending::Fault(why))),
-                FromChild::Hello { .. } => return Err(Some(Ending::Protocol("it said hello twice".to_owned()))),
+                FromChild::Refused(why) => return Err(Some(DeathCause::Refused(why))),
+                FromChild::Fault(why) => return Err(Some(DeathCause::Fault(why))),
+                FromChild::Hello { .. } => return Err(Some(DeathCause::Protocol("it said hello twice".to_owned()))),
             }
         }
     }
@@ -141,9 +141,9 @@ impl<L: Serialize> Life<L> {
                 Err(death) => death,
             };
             match death.ending {
-                Ending::Refused(why) => return Err(StartError::Refused(why)),
-                Ending::NotStarted(_) | Ending::Protocol(_) => return Err(StartError::Died(death.to_string())),
-                Ending::Exited { .. } | Ending::Hung(_) | Ending::Fault(_) => {}
+                DeathCause::Refused(why) => return Err(StartError::Refused(why)),
+                DeathCause::NotStarted(_) | DeathCause::Protocol(_) => return Err(StartError::Died(death.to_string())),
+                DeathCause::Exited { .. } | DeathCause::Hung(_) | DeathCause::Fault(_) => {}
             }
             n_in_vain += 1;
             match self.mourn(death, n_in_vain) {
@@ -172,7 +172,7 @@ impl<L: Serialize> Life<L> {
                     None => return,
                 },
                 Ok(up) => {
-                    let other = Ending::Refused("it came back with other limits".to_owned());
+                    let other = DeathCause::Refused("it came back with other limits".to_owned());
                     self.bury(up.process, Some(other), "after loading".to_owned())
                 }
                 Err(death) => death,
@@ -202,7 +202,7 @@ impl<L: Serialize> Life<L> {
         if let Some(died_at) = died_at {
             (self.desk.hear)(&Notice::Resumed { n_requests, after: died_at.elapsed() });
         }
-        let mut progress = Progress::new(up.patience);
+        let mut progress = StepProgress::new(up.patience);
         let mut last = Stats::default();
         let ending = loop {
             let report = match read::<serde::de::IgnoredAny>(&mut up.process) {
@@ -211,8 +211,8 @@ impl<L: Serialize> Life<L> {
                     self.desk.lock().ledger.started(id);
                     continue;
                 }
-                Ok(FromChild::Fault(why)) => break Some(Ending::Fault(why)),
-                Ok(_) => break Some(Ending::Protocol("it repeated its introduction".to_owned())),
+                Ok(FromChild::Fault(why)) => break Some(DeathCause::Fault(why)),
+                Ok(_) => break Some(DeathCause::Protocol("it repeated its introduction".to_owned())),
                 Err(ending) => break ending,
             };
             if !report.events.is_empty() {
@@ -242,14 +242,14 @@ impl<L: Serialize> Life<L> {
         Some(self.bury(up.process, ending, format!("after step {n_steps} with {n_running} requests running")))
     }
 
-    fn pass_on(&self, report: Report, board: &Board, progress: &mut Progress) -> Result<(), Ending> {
+    fn pass_on(&self, report: Report, board: &Board, progress: &mut StepProgress) -> Result<(), DeathCause> {
         let Report { events, stats, kv_events, cpu_time } = report;
         board.kv_log.push(kv_events);
         let mut state = self.desk.lock();
         for event in events {
             let commands = state.ledger.pass_on(event).map_err(|fault| match fault {
-                Fault::Forward(why) => Ending::Fault(why),
-                fault => Ending::Protocol(fault.to_string()),
+                ProtocolFault::Forward(why) => DeathCause::Fault(why),
+                fault => DeathCause::Protocol(fault.to_string()),
             })?;
             state.send::<L>(commands);
         }
@@ -259,13 +259,13 @@ impl<L: Serialize> Life<L> {
         shown.n_waiting = state.ledger.len().saturating_sub(n_running);
         board.publish(shown);
         if state.closing_since.is_some_and(|since| since.elapsed() > TIME_TO_CLOSE) {
-            return Err(Ending::Hung("it did not stop".to_owned()));
+            return Err(DeathCause::Hung("it did not stop".to_owned()));
         }
         progress.check(state.ledger.is_working(), &stats, cpu_time, Instant::now())
     }
 
     /// Ends a process for good and says why it ended. `None`: it ended by itself.
-    fn bury(&self, mut process: Process, ending: Option<Ending>, activity: String) -> Death {
+    fn bury(&self, mut process: Process, ending: Option<DeathCause>, activity: String) -> Death {
         let ending = match ending {
             Some(ending) => {
                 process.kill();
@@ -342,11 +342,11 @@ impl<L: Serialize> Life<L> {
 }
 
 /// The next word; an error is how the process ended, `None` where that is still to be found out.
-fn read<R: DeserializeOwned>(process: &mut Process) -> Result<FromChild<R>, Option<Ending>> {
+fn read<R: DeserializeOwned>(process: &mut Process) -> Result<FromChild<R>, Option<DeathCause>> {
     process.reader.read().map_err(|error| match error {
         FrameError::Closed | FrameError::Io(_) => None,
-        FrameError::TimedOut => Some(Ending::Hung("no sign of life".to_owned())),
-        error => Some(Ending::Protocol(error.to_string())),
+        FrameError::TimedOut => Some(DeathCause::Hung("no sign of life".to_owned())),
+        error => Some(DeathCause::Protocol(error.to_string())),
     })
 }
 
@@ -359,15 +359,16 @@ fn add_counters(sum: &mut Stats, stats: &Stats) {
     sum.n_steps_by_rows.iter_mut().zip(stats.n_steps_by_rows).for_each(|(sum, n)| *sum += n);
     sum.n_finished += stats.n_finished;
     sum.n_failed += stats.n_failed;
+    sum.drafted += stats.drafted;
 }
 
-impl Progress {
-    fn new(patience: Patience) -> Self {
+impl StepProgress {
+    fn new(patience: StepPatience) -> Self {
         let now = Instant::now();
         Self { patience, mark: (0, 0, 0), since: now, idle_since: now, looked: (now, Duration::ZERO) }
     }
 
-    fn check(&mut self, is_working: bool, stats: &Stats, cpu_time: Duration, now: Instant) -> Result<(), Ending> {
+    fn check(&mut self, is_working: bool, stats: &Stats, cpu_time: Duration, now: Instant) -> Result<(), DeathCause> {
         let mark = (stats.n_steps, stats.n_tokens_computed, stats.n_finished + stats.n_failed);
         if !is_working || mark != self.mark {
             (self.mark, self.since, self.idle_since, self.looked) = (mark, now, now, (now, cpu_time));
@@ -386,7 +387,7 @@ impl Progress {
         let idle = now.saturating_duration_since(self.idle_since);
         match idle < self.patience.idle && still < self.patience.busy {
             true => Ok(()),
-            false => Err(Ending::Hung(format!("no step for {:.1} s", still.as_secs_f64()))),
+            false => Err(DeathCause::Hung(format!("no step for {:.1} s", still.as_secs_f64()))),
         }
     }
 }
@@ -399,7 +400,7 @@ mod tests {
     /// how many it counts as hung, if it computes for `n_busy` of them.
     fn hung_after(n_busy: u32, n_reports: u32) -> Option<u32> {
         let second = Duration::from_secs(1);
-        let mut progress = Progress::new(Patience { idle: 5 * second, busy: 60 * second });
+        let mut progress = StepProgress::new(StepPatience { idle: 5 * second, busy: 60 * second });
         let (stats, start) = (Stats { n_steps: 1, ..Stats::default() }, Instant::now());
         (0..n_reports).find(|&n| {
             let (now, cpu_time) = (start + n * second / 2, n.min(n_busy) * second / 2);
@@ -417,8 +418,8 @@ mod tests {
 
     #[test]
     fn an_engine_without_work_never_hangs() {
-        let patience = Patience { idle: Duration::ZERO, busy: Duration::ZERO };
-        let mut progress = Progress::new(patience);
+        let patience = StepPatience { idle: Duration::ZERO, busy: Duration::ZERO };
+        let mut progress = StepProgress::new(patience);
         let later = Instant::now() + Duration::from_secs(1000);
         assert_eq!(progress.check(false, &Stats::default(), Duration::ZERO, later), Ok(()));
         let step = Stats { n_steps: 1, ..Stats::default() };

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{death::Ending, frame, supervisor::Program};
+use crate::{death::DeathCause, frame, supervisor::EngineProgram};
 
 /// Lines of standard error that are kept.
 const KEPT_LINES: usize = 20;
@@ -33,7 +33,7 @@ const SIGKILL: i32 = 9;
 const FROM_OUTSIDE: [i32; 5] = [1, 2, 3, SIGKILL, 15];
 
 pub struct Process {
-    pub reader: frame::Reader<UnixStream>,
+    pub reader: frame::FrameReader<UnixStream>,
     pub born: Instant,
     child: Child,
     tail: Tail,
@@ -50,7 +50,11 @@ struct Tail {
 
 impl Process {
     /// The child's standard input is its end of a socket pair. A group of its own keeps Ctrl-C from it.
-    pub fn spawn(program: &Program, silence: Duration, hear: impl Fn(String) + Send + 'static) -> io::Result<Self> {
+    pub fn spawn(
+        program: &EngineProgram,
+        silence: Duration,
+        hear: impl Fn(String) + Send + 'static,
+    ) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_read_timeout(Some(silence))?;
         ours.set_write_timeout(Some(WRITE_TIMEOUT))?;
@@ -63,7 +67,7 @@ impl Process {
             .process_group(0)
             .spawn()?;
         let tail = Tail::of(child.stderr.take(), hear);
-        let reader = frame::Reader::new(ours);
+        let reader = frame::FrameReader::new(ours);
         Ok(Self { reader, born: Instant::now(), child, tail, n_oom_kills, is_reaped: false })
     }
 
@@ -76,12 +80,12 @@ impl Process {
     }
 
     /// Waits for a process that is about to end by itself, then makes sure.
-    pub fn end_within(&mut self, limit: Duration) -> Ending {
+    pub fn end_within(&mut self, limit: Duration) -> DeathCause {
         match self.wait(limit) {
             Some(status) => self.exited(status),
             None => {
                 self.kill();
-                Ending::Hung("it closed its socket and did not end".to_owned())
+                DeathCause::Hung("it closed its socket and did not end".to_owned())
             }
         }
     }
@@ -118,11 +122,11 @@ impl Process {
         }
     }
 
-    fn exited(&self, status: ExitStatus) -> Ending {
+    fn exited(&self, status: ExitStatus) -> DeathCause {
         let is_oom = status.signal() == Some(SIGKILL) && n_oom_kills() > self.n_oom_kills;
         let is_from_outside = status.signal().is_some_and(|signal| FROM_OUTSIDE.contains(&signal)) && !is_oom;
         let memory = if is_oom { ", out of memory" } else { "" };
-        Ending::Exited { status: format!("{status}{memory}"), is_from_outside }
+        DeathCause::Exited { status: format!("{status}{memory}"), is_from_outside }
     }
 }
 

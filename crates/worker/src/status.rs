@@ -10,10 +10,10 @@ use crate::death::Death;
 
 /// A look at the state of a supervised engine; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Watch(Arc<Mutex<Status>>);
+pub struct StatusWatch(Arc<Mutex<EngineStatus>>);
 
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Status {
+pub struct EngineStatus {
     pub phase: Phase,
     pub pid: Option<u32>,
     /// Processes that died, for whatever reason.
@@ -88,12 +88,12 @@ impl fmt::Display for Notice {
     }
 }
 
-impl Watch {
-    pub fn status(&self) -> Status {
+impl StatusWatch {
+    pub fn status(&self) -> EngineStatus {
         self.lock().clone()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Status> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, EngineStatus> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

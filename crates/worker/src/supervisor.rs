@@ -17,14 +17,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::{Board, Command, Event, FailureKind, Handle, Message, Stats, ledger::Ledger};
+use engine::{Board, Command, EngineMessage, Event, FailureKind, Handle, Stats, ledger::Ledger};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    death::Ending,
+    death::DeathCause,
     frame::{self, FrameError},
     life::{Life, Up},
-    status::{Notice, Phase, Watch},
+    status::{Notice, Phase, StatusWatch},
     wire::ToChild,
 };
 
@@ -36,7 +36,7 @@ const LAST_REQUESTS: Duration = Duration::from_millis(20);
 
 /// What is started as an engine's process.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct EngineProgram {
     pub path: PathBuf,
     pub args: Vec<OsString>,
     /// The child must be of the same build.
@@ -45,7 +45,7 @@ pub struct Program {
 
 /// When to give up.
 #[derive(Copy, Clone, Debug)]
-pub struct Policy {
+pub struct RestartPolicy {
     /// After so many deaths within `window` no further process is started. Those that are blamed on a request that was
     /// refused do not count.
     pub max_deaths: usize,
@@ -54,7 +54,7 @@ pub struct Policy {
     pub silence: Duration,
 }
 
-impl Default for Policy {
+impl Default for RestartPolicy {
     fn default() -> Self {
         Self { max_deaths: 10, window: Duration::from_secs(600), silence: Duration::from_secs(15) }
     }
@@ -88,17 +88,17 @@ impl Supervisor {
     /// Starts a process, has it load the first of `what` and waits until it, or one after it, is ready. `pin` says what later processes load, so that
     /// they come up with the same limits whatever the machine looks like then.
     pub fn start<L, R>(
-        program: Program,
-        policy: Policy,
+        program: EngineProgram,
+        policy: RestartPolicy,
         what: What<L>,
         pin: impl FnOnce(&L, &R) -> L,
         hear: Hear,
-    ) -> Result<(Handle, R, Watch), StartError>
+    ) -> Result<(Handle, R, StatusWatch), StartError>
     where
         L: Serialize + Send + 'static,
         R: DeserializeOwned + Send + 'static,
     {
-        let watch = Watch::default();
+        let watch = StatusWatch::default();
         let desk = Arc::new(Desk { state: Mutex::default(), changed: Condvar::new(), watch: watch.clone(), hear });
         let mut life = Life::new(program, policy, what, Arc::clone(&desk));
         let (up, about) = life.first_up::<R>()?;
@@ -111,20 +111,20 @@ impl Supervisor {
 
 /// What both threads see.
 pub(crate) struct Desk {
-    pub state: Mutex<State>,
+    pub state: Mutex<SupervisorState>,
     /// The supervisor was told to stop.
     pub changed: Condvar,
-    pub watch: Watch,
+    pub watch: StatusWatch,
     pub hear: Hear,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct SupervisorState {
     pub ledger: Ledger,
     /// To the child that is up.
     pub writer: Option<UnixStream>,
     /// What the writer found wrong with the child.
-    pub verdict: Option<Ending>,
+    pub verdict: Option<DeathCause>,
     pub closing_since: Option<Instant>,
     pub unavailable: Option<String>,
     /// What children that are gone have counted.
@@ -134,12 +134,18 @@ pub(crate) struct State {
 }
 
 impl Desk {
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, SupervisorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes messages until it is told to stop, nobody can send any more, or there is no engine to be had.
-    fn run<L, R>(self: Arc<Self>, messages: &Receiver<Message>, board: &Board, life: Life<L>, up: Up) -> Option<String>
+    fn run<L, R>(
+        self: Arc<Self>,
+        messages: &Receiver<EngineMessage>,
+        board: &Board,
+        life: Life<L>,
+        up: Up,
+    ) -> Option<String>
     where
         L: Serialize + Send + 'static,
         R: DeserializeOwned + Send + 'static,
@@ -164,7 +170,7 @@ impl Desk {
                 return Some(why);
             }
             let is_over = match message {
-                Ok(Message::Shutdown) => true,
+                Ok(EngineMessage::Shutdown) => true,
                 Ok(message) => {
                     state.take::<L>(message, board);
                     false
@@ -197,18 +203,18 @@ impl Desk {
     }
 }
 
-impl State {
-    fn take<L: Serialize>(&mut self, message: Message, board: &Board) {
+impl SupervisorState {
+    fn take<L: Serialize>(&mut self, message: EngineMessage, board: &Board) {
         let commands = match message {
-            Message::Submit(submit, reply_to) => self.ledger.submit(submit, reply_to),
-            Message::Embed(embed, reply_to) => self.ledger.embed(embed, reply_to),
-            Message::Cancel(id) => self.ledger.cancel(id).into_iter().collect(),
-            Message::Gone(seq) => self.ledger.gone(seq),
-            Message::Stats(sink) => {
+            EngineMessage::Submit(submit, reply_to) => self.ledger.submit(submit, reply_to),
+            EngineMessage::Embed(embed, reply_to) => self.ledger.embed(embed, reply_to),
+            EngineMessage::Cancel(id) => self.ledger.cancel(id).into_iter().collect(),
+            EngineMessage::Gone(seq) => self.ledger.gone(seq),
+            EngineMessage::Stats(sink) => {
                 let _ = sink.send(Event::Stats(board.read()));
                 return;
             }
-            Message::Shutdown => return,
+            EngineMessage::Shutdown => return,
         };
         self.send::<L>(commands);
     }
@@ -232,7 +238,7 @@ impl State {
                 }
                 _ => {
                     if matches!(error, FrameError::TimedOut) {
-                        self.verdict = Some(Ending::Hung("it does not take its commands".to_owned()));
+                        self.verdict = Some(DeathCause::Hung("it does not take its commands".to_owned()));
                     }
                     let _ = writer.shutdown(Shutdown::Both);
                     self.writer = None;

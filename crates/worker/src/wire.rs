@@ -7,7 +7,7 @@ use engine::{Command, Event, KvEvent, Limits, RequestId, Stats};
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of these types or of the engine's protocol.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// To the child. `L` says what to load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub enum FromChild<R> {
     Ready {
         about: R,
         limits: Limits,
-        patience: Patience,
+        patience: StepPatience,
     },
     /// What was asked for cannot be loaded; the process ends.
     Refused(String),
@@ -60,7 +60,7 @@ pub struct Report {
 
 /// How long an engine with work may go without finishing a step before it counts as hung.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Patience {
+pub struct StepPatience {
     /// While its process uses next to no processor time.
     pub idle: Duration,
     /// While it computes.

@@ -1,7 +1,7 @@
 //! The line editor of the chat: history, Tab completion, and entries of several lines.
 
 use super::settings;
-use hub::{Library, Store};
+use hub::{ModelLibrary, Store};
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
@@ -17,7 +17,7 @@ pub const COMMANDS: [&str; 12] =
 
 /// What was typed.
 #[derive(Debug, PartialEq)]
-pub enum Entry {
+pub enum TypedLine {
     /// A line, or several where each but the last ends with a backslash: something to say, or a command.
     Line(String),
     /// What stood between `"""`: something to say.
@@ -31,7 +31,7 @@ pub fn new() -> Result<Editor<Completion, DefaultHistory>> {
     Ok(editor)
 }
 
-pub fn read(editor: &mut Editor<Completion, DefaultHistory>) -> Result<Entry> {
+pub fn read(editor: &mut Editor<Completion, DefaultHistory>) -> Result<TypedLine> {
     let mut text = editor.readline("> ")?;
     if let Some(opened) = text.trim_start().strip_prefix(FENCE) {
         let mut block = opened.to_owned();
@@ -40,14 +40,14 @@ pub fn read(editor: &mut Editor<Completion, DefaultHistory>) -> Result<Entry> {
             block.push_str(&editor.readline(". ")?);
         }
         let block = block.split(FENCE).next().unwrap_or_default();
-        return Ok(Entry::Block(block.trim_matches('\n').to_owned()));
+        return Ok(TypedLine::Block(block.trim_matches('\n').to_owned()));
     }
     while text.ends_with('\\') {
         text.pop();
         text.push('\n');
         text.push_str(&editor.readline(". ")?);
     }
-    Ok(Entry::Line(text))
+    Ok(TypedLine::Line(text))
 }
 
 /// Completes commands, the names of settings and models, and files.
@@ -78,7 +78,7 @@ fn candidates(before: &str) -> (usize, Vec<String>) {
     if let Some(word) = before.strip_prefix("/model ") {
         let own = Store::from_env().and_then(|store| store.entries()).unwrap_or_default();
         let mut names: Vec<String> = own.into_iter().map(|entry| entry.name).collect();
-        names.extend(Library::builtin().names());
+        names.extend(ModelLibrary::builtin().names());
         names.sort();
         names.dedup();
         return ("/model ".len(), matching(word, names));

@@ -13,7 +13,7 @@ use crate::report::{self, HintExt, counted};
 use crate::sampling_args::SamplingArgs;
 use crate::store;
 use anyhow::{Context, Result, anyhow, bail};
-use editor::Entry;
+use editor::TypedLine;
 use hub::{Folders, Named, Resolved};
 use rocinante::{Finish, Message, Model, Options, WholeAnswer};
 use rustyline::error::ReadlineError;
@@ -55,22 +55,22 @@ pub struct Chat<'a> {
 
 /// What a line asks for.
 #[derive(Debug, PartialEq)]
-enum Line<'a> {
+enum ChatLine<'a> {
     Say(&'a str),
     /// The word after `/` and the rest.
     Command(&'a str, &'a str),
 }
 
-impl<'a> Line<'a> {
+impl<'a> ChatLine<'a> {
     fn of(text: &'a str) -> Self {
         let text = text.trim();
         match text.strip_prefix('/') {
             // A path or a comment is something to say.
             Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) && !first_word(rest).contains('/') => {
                 let word = first_word(rest);
-                Line::Command(word, rest[word.len()..].trim())
+                ChatLine::Command(word, rest[word.len()..].trim())
             }
-            _ => Line::Say(text),
+            _ => ChatLine::Say(text),
         }
     }
 }
@@ -81,7 +81,7 @@ fn first_word(text: &str) -> &str {
 
 /// Whether the conversation goes on after a line.
 #[derive(Debug, PartialEq)]
-enum Next {
+enum AfterLine {
     Continue,
     Leave,
 }
@@ -110,8 +110,8 @@ impl<'a> Chat<'a> {
         report::note_line(&format!("{}{}: say something, or /help", self.name(), self.place()));
         loop {
             let text = match editor::read(&mut editor) {
-                Ok(Entry::Line(text)) => text,
-                Ok(Entry::Block(text)) => {
+                Ok(TypedLine::Line(text)) => text,
+                Ok(TypedLine::Block(text)) => {
                     let _ = editor.add_history_entry(format!("\"\"\"{text}\"\"\""));
                     // A block is something to say, whatever it begins with.
                     if let Err(error) = self.ask(&text) {
@@ -132,8 +132,8 @@ impl<'a> Chat<'a> {
             // A full history is no reason to stop talking.
             let _ = editor.add_history_entry(text.as_str());
             match self.handle(&text) {
-                Ok(Next::Continue) => {}
-                Ok(Next::Leave) => break,
+                Ok(AfterLine::Continue) => {}
+                Ok(AfterLine::Leave) => break,
                 Err(error) if report::is_broken_pipe(&error) => return Err(error),
                 Err(error) => report::error(&error),
             }
@@ -146,17 +146,17 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    fn handle(&mut self, text: &str) -> Result<Next> {
-        let (command, rest) = match Line::of(text) {
-            Line::Say(text) => {
+    fn handle(&mut self, text: &str) -> Result<AfterLine> {
+        let (command, rest) = match ChatLine::of(text) {
+            ChatLine::Say(text) => {
                 self.ask(text)?;
-                return Ok(Next::Continue);
+                return Ok(AfterLine::Continue);
             }
-            Line::Command(command, rest) => (command, rest),
+            ChatLine::Command(command, rest) => (command, rest),
         };
         match command {
             "help" => eprintln!("{HELP}"),
-            "exit" | "quit" | "bye" => return Ok(Next::Leave),
+            "exit" | "quit" | "bye" => return Ok(AfterLine::Leave),
             "clear" => self.messages.clear(),
             "system" => self.set_system(rest),
             "regen" => self.regenerate()?,
@@ -164,7 +164,10 @@ impl<'a> Chat<'a> {
             "set" if rest.is_empty() => eprintln!("{}", settings::describe(&self.sampling)),
             "set" => settings::set(&mut self.sampling, rest)?,
             "stats" => match &self.last_answer {
-                Some(answer) => eprintln!("{}", run::summary(self.loaded()?, answer)),
+                Some(answer) => {
+                    eprintln!("{}", run::summary(self.loaded()?, answer));
+                    run::guesses(answer).into_iter().for_each(|line| eprintln!("{line}"));
+                }
                 None => eprintln!("nothing was said yet"),
             },
             "model" if rest.is_empty() => eprintln!("{}", self.name()),
@@ -179,7 +182,7 @@ impl<'a> Chat<'a> {
                 });
             }
         }
-        Ok(Next::Continue)
+        Ok(AfterLine::Continue)
     }
 
     /// `/system TEXT` sets the prompt and starts over; without a text it only shows it.
@@ -317,7 +320,7 @@ impl<'a> Chat<'a> {
             return Err(anyhow!("/load needs a file name")).hint("/load talk.json");
         }
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read `{file}`"))?;
-        let saved: Saved = serde_json::from_str(&text)
+        let saved: SavedChat = serde_json::from_str(&text)
             .with_context(|| format!("`{file}` is not a saved conversation"))
             .hint("/save writes one")?;
         self.system = saved.system;
@@ -328,7 +331,7 @@ impl<'a> Chat<'a> {
 }
 
 #[derive(serde::Deserialize)]
-struct Saved {
+struct SavedChat {
     system: Option<String>,
     messages: Vec<SavedMessage>,
 }
@@ -355,12 +358,12 @@ mod tests {
 
     #[test]
     fn tells_commands_from_speech() {
-        let check = |text, expected| assert_eq!(Line::of(text), expected);
-        check(" /help ", Line::Command("help", ""));
-        check("/set top-k 5", Line::Command("set", "top-k 5"));
-        check("/etc/passwd is what?", Line::Say("/etc/passwd is what?"));
-        check("// a comment", Line::Say("// a comment"));
-        check("/", Line::Say("/"));
-        check("hello /help", Line::Say("hello /help"));
+        let check = |text, expected| assert_eq!(ChatLine::of(text), expected);
+        check(" /help ", ChatLine::Command("help", ""));
+        check("/set top-k 5", ChatLine::Command("set", "top-k 5"));
+        check("/etc/passwd is what?", ChatLine::Say("/etc/passwd is what?"));
+        check("// a comment", ChatLine::Say("// a comment"));
+        check("/", ChatLine::Say("/"));
+        check("hello /help", ChatLine::Say("hello /help"));
     }
 }

@@ -21,7 +21,7 @@ pub const NAMES: [&str; 9] = [
 pub fn set(sampling: &mut SamplingArgs, rest: &str) -> Result<()> {
     #[derive(clap::Parser)]
     #[command(no_binary_name = true, disable_help_flag = true)]
-    struct Parser {
+    struct SettingParser {
         #[command(flatten)]
         sampling: SamplingArgs,
     }
@@ -39,7 +39,7 @@ pub fn set(sampling: &mut SamplingArgs, rest: &str) -> Result<()> {
         sampling.seed = None;
         return Ok(());
     }
-    let parsed = <Parser as clap::Parser>::try_parse_from([format!("--{name}={value}")]);
+    let parsed = <SettingParser as clap::Parser>::try_parse_from([format!("--{name}={value}")]);
     let new = match parsed {
         Ok(parsed) => parsed.sampling,
         Err(_) => return Err(anyhow!("invalid value `{value}` for {name}")).hint("`roci run --help` shows the limits"),

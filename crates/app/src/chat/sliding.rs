@@ -23,7 +23,7 @@ impl Conversation<'_> {
     pub fn answer(
         &mut self,
         request: &Request,
-        guard: &interrupt::Guard,
+        guard: &interrupt::InterruptGuard,
         show: &mut dyn FnMut(&str) -> Result<()>,
     ) -> Result<WholeAnswer> {
         let n_ctx = self.model.context();

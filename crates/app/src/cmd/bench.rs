@@ -1,15 +1,15 @@
 //! `roci bench`: how fast a model reads a prompt and generates, on this machine. Drives the model
 //! directly with made-up tokens: no tokenizer, no sampling, no scheduler in the figures.
 
-use crate::drive::{Driver, TokenSpan, Want};
+use crate::drive::{StepDriver, TokenSpan, Want};
 use crate::machine::Cpu;
-use crate::options::{LoadArgs, ReportFormat, print_json};
-use crate::progress::{self, Counts};
+use crate::options::{LoadArgs, ReportFormat, SpeculateArgs, print_json};
+use crate::progress::{self, Counted};
 use crate::report::{self, HintExt, human_bytes};
 use crate::{model_file, profile, store};
 use anyhow::{Context, Result, anyhow};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use rocinante::{ModelFiles, StepSizes, Workload};
+use rocinante::{ModelFiles, Speculate, StepSizes, Workload};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -23,6 +23,7 @@ Examples:
   roci bench smollm2 --points 1@0,1@4096,32@512    several of these, as SEQUENCES@DEPTH
   roci bench --synthetic llama-1b --weights Q4_K --save 1b.gguf    random weights, no model needed
   roci bench --synthetic qwen3-30b-a3b --layers 12 --weights Q4_K_M
+  roci bench smollm2 --speculate ngram -n 256    text as it is, with guessed tokens and without
   roci bench smollm2 --output json
 
 Figures are medians over random tokens. A GPU also picks the best token in every generation step.";
@@ -53,7 +54,7 @@ pub struct Args {
     prompt: usize,
     /// Tokens to generate; 0 skips this measurement
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
-    generate: usize,
+    pub generate: usize,
     /// Tokens already in the context
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     depth: usize,
@@ -68,10 +69,10 @@ pub struct Args {
     soak: Option<usize>,
     /// Repetitions of each measurement, after one warm-up
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = parse_count)]
-    repetitions: usize,
+    pub repetitions: usize,
     /// Use random weights of this shape instead of a model
     #[arg(long, value_name = "SYNTHETIC", value_parser = shapes(), requires = "weights")]
-    synthetic: Option<model::Synthetic>,
+    pub synthetic: Option<model::Synthetic>,
     /// Number of layers of the random model [default: as many as the shape has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "synthetic")]
     layers: Option<u32>,
@@ -86,12 +87,14 @@ pub struct Args {
     profile: Option<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value_t)]
-    output: ReportFormat,
+    pub output: ReportFormat,
     /// Print the memory plan and load times to standard error
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
-    load: LoadArgs,
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub speculation: SpeculateArgs,
 }
 
 /// Shapes that can be made up, by name.
@@ -114,6 +117,12 @@ struct Point {
     depth: usize,
 }
 
+impl Args {
+    pub fn model_name(&self) -> &str {
+        self.model.as_deref().or(self.model_flag.as_deref()).unwrap_or_default()
+    }
+}
+
 impl Point {
     /// Tokens of a sequence at the end of the measurement.
     fn n_ctx(self, args: &Args) -> usize {
@@ -132,27 +141,30 @@ fn parse_count(text: &str) -> Result<usize, String> {
 }
 
 /// Tokens per second of one measurement, each time it was made.
-struct Samples {
-    test: String,
-    n_tokens: usize,
-    per_second: Vec<f64>,
+pub struct Samples {
+    pub test: String,
+    pub n_tokens: usize,
+    pub per_second: Vec<f64>,
 }
 
 impl Samples {
-    fn median(&self) -> f64 {
+    pub fn median(&self) -> f64 {
         let mut sorted = self.per_second.clone();
         sorted.sort_by(f64::total_cmp);
         let mid = sorted.len() / 2;
         if sorted.len() % 2 == 1 { sorted[mid] } else { (sorted[mid - 1] + sorted[mid]) / 2.0 }
     }
 
-    fn range(&self) -> (f64, f64) {
+    pub fn range(&self) -> (f64, f64) {
         let fold = |start, f: fn(f64, f64) -> f64| self.per_second.iter().copied().fold(start, f);
         (fold(f64::INFINITY, f64::min), fold(0.0, f64::max))
     }
 }
 
 pub fn main(args: &Args) -> Result<()> {
+    if args.speculation.speculate != Speculate::Off {
+        return crate::speculation_bench::main(args);
+    }
     let (name, files) = open(args)?;
     let start = Instant::now();
     let one = [Point { batch: args.batch, depth: args.depth }];
@@ -173,7 +185,7 @@ pub fn main(args: &Args) -> Result<()> {
     let max_batch_tokens = prompt_step.max(max_batch);
     let steps = StepSizes { n_sequences: max_batch, max_batch_tokens, max_logits_rows: max_batch };
     let options = load_args.options(Workload::Steps(steps));
-    let (driver, plan) = Driver::load(&files, &options, max_batch, n_ctx)?;
+    let (driver, plan) = StepDriver::load(&files, &options, max_batch, n_ctx)?;
     let device = driver.model().device();
     let load_s = start.elapsed().as_secs_f64();
     if args.verbose {
@@ -267,7 +279,7 @@ impl Subject {
 
 fn open(args: &Args) -> Result<(String, ModelFiles)> {
     let (Some(shape), Some(weights)) = (args.synthetic, &args.weights) else {
-        let spec = args.model.as_deref().or(args.model_flag.as_deref()).unwrap_or_default();
+        let spec = args.model_name();
         let sizes = StepSizes { n_sequences: 1, max_batch_tokens: 1, max_logits_rows: 1 };
         let files = model_file::open_with(&store::resolve(spec)?, &args.load.options(Workload::Steps(sizes)))?;
         return Ok((spec.to_owned(), files));
@@ -290,7 +302,7 @@ fn open(args: &Args) -> Result<(String, ModelFiles)> {
 }
 
 struct Bench<'a> {
-    driver: Driver,
+    driver: StepDriver,
     args: &'a Args,
     prompt_step: usize,
     n_vocab: usize,
@@ -311,7 +323,7 @@ impl Bench<'_> {
         if n_prompt == 0 && args.generate == 0 {
             return Ok(Vec::new());
         }
-        let bar = progress::bar("measuring", Some(1 + args.repetitions as u64), Counts::Things);
+        let bar = progress::bar("measuring", Some(1 + args.repetitions as u64), Counted::Things);
         bar.tick();
         // What lies before the depth stays as it is: it is written once.
         for seq_idx in 0..batch {

@@ -1,9 +1,9 @@
 //! `roci imatrix`: which columns of each weight matrix matter, measured on a text. The file serves `roci quantize` and
 //! llama.cpp's llama-quantize alike.
 
-use crate::drive::{Driver, TokenSpan, Want};
+use crate::drive::{StepDriver, TokenSpan, Want};
 use crate::options::LoadArgs;
-use crate::progress::{self, Counts};
+use crate::progress::{self, Counted};
 use crate::report::{self, HintExt};
 use crate::{model_file, store};
 use anyhow::{Result, anyhow};
@@ -64,11 +64,11 @@ pub fn main(args: &Args) -> Result<()> {
         return Err(anyhow!("the text has {} tokens, a chunk takes {n_chunk}", tokens.len()))
             .hint("use a longer text or a smaller --chunk");
     }
-    let mut driver = Driver::load(&files, &options, 1, n_chunk)?.0;
+    let mut driver = StepDriver::load(&files, &options, 1, n_chunk)?.0;
 
     let empty = tokenizer.encode_with("", Specials::Plain, Ends::Add);
     let bos = tokenizer.bos().filter(|bos| empty.first() == Some(bos));
-    let bar = progress::bar("chunks", Some(n_chunks as u64), Counts::Things);
+    let bar = progress::bar("chunks", Some(n_chunks as u64), Counted::Things);
     ops::observe();
     for chunk in tokens.chunks_exact(n_chunk).take(n_chunks) {
         let mut chunk = chunk.to_vec();
@@ -93,7 +93,7 @@ pub fn main(args: &Args) -> Result<()> {
 }
 
 /// Addresses back to names; matrices of one tensor (experts) behind each other.
-fn gather(importance: &mut Importance, driver: &Driver, seen: &HashMap<usize, ops::Seen>) {
+fn gather(importance: &mut Importance, driver: &StepDriver, seen: &HashMap<usize, ops::Seen>) {
     let addresses = driver.model().addresses();
     let n_matrices = |name: &str| addresses.iter().filter(|at| at.1 == name).map(|at| at.2 + 1).max().unwrap_or(1);
     for &(address, name, matrix) in &addresses {

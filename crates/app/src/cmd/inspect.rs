@@ -46,7 +46,7 @@ pub struct Args {
 }
 
 /// One line of the tensor table, whether roci can run its type or not.
-struct Row<'a> {
+struct TensorRow<'a> {
     name: &'a str,
     type_name: &'a str,
     shape: &'a [usize],
@@ -86,15 +86,15 @@ pub fn main(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn rows(checkpoint: &Checkpoint) -> Vec<Row<'_>> {
-    let supported = checkpoint.tensors().iter().map(|tensor| Row {
+fn rows(checkpoint: &Checkpoint) -> Vec<TensorRow<'_>> {
+    let supported = checkpoint.tensors().iter().map(|tensor| TensorRow {
         name: &tensor.name,
         type_name: tensor.dtype.name(),
         shape: &tensor.shape,
         n_bytes: Some(tensor.bytes.len() as u64),
         is_supported: true,
     });
-    let others = checkpoint.unsupported().iter().map(|tensor| Row {
+    let others = checkpoint.unsupported().iter().map(|tensor| TensorRow {
         name: &tensor.name,
         type_name: tensor.layout.map_or(tensor.type_name.as_str(), |layout| layout.name),
         shape: &tensor.shape,
@@ -105,7 +105,7 @@ fn rows(checkpoint: &Checkpoint) -> Vec<Row<'_>> {
 }
 
 /// type -> (tensors, parameters, bytes, runnable)
-fn types<'a>(rows: &[Row<'a>]) -> BTreeMap<&'a str, (usize, u64, u64, bool)> {
+fn types<'a>(rows: &[TensorRow<'a>]) -> BTreeMap<&'a str, (usize, u64, u64, bool)> {
     let mut types = BTreeMap::new();
     for row in rows {
         let entry = types.entry(row.type_name).or_insert((0, 0, 0, row.is_supported));
@@ -116,7 +116,7 @@ fn types<'a>(rows: &[Row<'a>]) -> BTreeMap<&'a str, (usize, u64, u64, bool)> {
     types
 }
 
-fn types_line(rows: &[Row<'_>]) -> String {
+fn types_line(rows: &[TensorRow<'_>]) -> String {
     let types = types(rows);
     let n_params: u64 = types.values().map(|entry| entry.1).sum();
     let kinds = types.iter().map(|(name, (n, _, n_bytes, is_supported))| {
@@ -126,8 +126,8 @@ fn types_line(rows: &[Row<'_>]) -> String {
     format!("{:.1} M parameters: {}", n_params as f64 / 1e6, kinds.collect::<Vec<_>>().join(", "))
 }
 
-fn write_tensors(out: &mut impl Write, rows: &[Row<'_>]) -> Result<()> {
-    let shape = |row: &Row<'_>| row.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(" x ");
+fn write_tensors(out: &mut impl Write, rows: &[TensorRow<'_>]) -> Result<()> {
+    let shape = |row: &TensorRow<'_>| row.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(" x ");
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(6);
     let shape_width = rows.iter().map(|row| shape(row).len()).max().unwrap_or(0).max(5);
     writeln!(out, "\n{:width$}  {:7}  {:shape_width$}  {:>8}", "TENSOR", "TYPE", "SHAPE", "SIZE")?;
@@ -159,7 +159,7 @@ fn print_key(checkpoint: &Checkpoint, key: &str, format: ReportFormat) -> Result
     }
 }
 
-fn print_as_json(checkpoint: &Checkpoint, rows: &[Row<'_>]) -> Result<()> {
+fn print_as_json(checkpoint: &Checkpoint, rows: &[TensorRow<'_>]) -> Result<()> {
     let metadata: serde_json::Map<String, Json> =
         checkpoint.metadata().iter().map(|(key, value)| (key.to_owned(), value_json(value))).collect();
     let tensors = rows.iter().map(|row| {

@@ -2,7 +2,7 @@
 //! before, and shows or removes what is there.
 
 use crate::options::{self, ReportFormat, print_json};
-use crate::progress::{self, Counts};
+use crate::progress::{self, Counted};
 use crate::report::{HintExt, counted, human_bytes};
 use anyhow::{Context, Result, anyhow};
 use gpu::Cache;
@@ -35,15 +35,15 @@ const COMMON: [Dtype; 8] =
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: KernelsCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum KernelsCommand {
     /// Compile kernels now instead of on first use, by loading tiny models; other head sizes still follow on first use
     Build(Build),
     /// List compiled kernels
-    List(List),
+    List(ListArgs),
     /// Remove all compiled kernels
     Clear,
 }
@@ -59,7 +59,7 @@ struct Build {
 }
 
 #[derive(clap::Args)]
-struct List {
+struct ListArgs {
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: ReportFormat,
@@ -70,9 +70,9 @@ pub fn main(args: &Args) -> Result<()> {
     let folder = cache.folder().ok_or_else(|| anyhow!("there is no folder to keep kernels in"));
     let folder = folder.hint("set ROCI_KERNEL_CACHE")?;
     match &args.command {
-        Command::Build(build) => make(build, &cache),
-        Command::List(list) => show(list, &cache, folder),
-        Command::Clear => {
+        KernelsCommand::Build(build) => make(build, &cache),
+        KernelsCommand::List(list) => show(list, &cache, folder),
+        KernelsCommand::Clear => {
             let (n, n_bytes) = cache.clear()?;
             let bytes = human_bytes(n_bytes);
             Ok(writeln!(std::io::stdout(), "removed {}, {bytes}, from {}", counted(n, "kernel"), folder.display())?)
@@ -100,7 +100,7 @@ fn make(build: &Build, cache: &Cache) -> Result<()> {
     };
     let n_before = cache.entries()?.len();
     let loads = loads(build.all_types);
-    let bar = progress::bar("compiling", Some(loads.len() as u64), Counts::Things);
+    let bar = progress::bar("compiling", Some(loads.len() as u64), Counted::Things);
     for (dtype, kv_type) in loads {
         bar.set_message(format!("  for {dtype} weights"));
         let checkpoint = model::synthetic(Synthetic::Tiny, Recipe::Uniform(dtype), 1)?;
@@ -114,7 +114,7 @@ fn make(build: &Build, cache: &Cache) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{} compiled, {n} in the cache", counted(n.saturating_sub(n_before), "kernel"))?)
 }
 
-fn show(args: &List, cache: &Cache, folder: &Path) -> Result<()> {
+fn show(args: &ListArgs, cache: &Cache, folder: &Path) -> Result<()> {
     let entries = cache.entries()?;
     if args.output == ReportFormat::Json {
         let kernels = entries.iter().map(|entry| {

@@ -17,11 +17,11 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: KeyCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum KeyCommand {
     /// Create a key: prints the key, stores its hash in the file
     New(New),
 }
@@ -46,7 +46,7 @@ struct New {
 }
 
 pub fn main(args: &Args) -> Result<()> {
-    let Command::New(new) = &args.command;
+    let KeyCommand::New(new) = &args.command;
     if new.name.is_empty() || new.name.contains(|c: char| c.is_whitespace() || c == '#') {
         bail!("a key's name has no spaces and no `#`");
     }

@@ -4,7 +4,7 @@ use crate::options::{ReportFormat, print_json};
 use crate::report::{self, human_bytes};
 use crate::table::Table;
 use anyhow::Result;
-use hub::{Library, Store};
+use hub::{ModelLibrary, Store};
 use std::io::Write;
 use std::time::SystemTime;
 
@@ -31,7 +31,7 @@ pub struct Args {
 pub fn main(args: &Args) -> Result<()> {
     let store = Store::from_env()?;
     let entries = store.entries()?;
-    let library = Library::builtin();
+    let library = ModelLibrary::builtin();
     if args.output == ReportFormat::Json {
         let here = entries.iter().map(|entry| {
             serde_json::json!({"name": entry.name, "bytes": entry.n_bytes, "path": entry.path, "digest": entry.digest()})

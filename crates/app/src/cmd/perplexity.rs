@@ -2,10 +2,10 @@
 //! Computes perplexity as llama.cpp's tool does, so that figures can be compared: the text is cut into
 //! chunks, each starts anew (with BOS where the vocabulary adds one), and its second half is scored.
 
-use crate::drive::{Driver, TokenSpan, Want};
-use crate::logits_file::{LogitsShape, Reader, Writer};
+use crate::drive::{StepDriver, TokenSpan, Want};
+use crate::logits_file::{LogitsReader, LogitsShape, LogitsWriter};
 use crate::options::{LoadArgs, ReportFormat, print_json};
-use crate::progress::{self, Counts};
+use crate::progress::{self, Counted};
 use crate::report::{self, HintExt, counted};
 use crate::{model_file, store};
 use anyhow::{Result, anyhow, bail};
@@ -120,7 +120,7 @@ impl Score {
 
 /// Divergences from the base, one per scored token.
 struct Divergence {
-    base: Reader,
+    base: LogitsReader,
     row: Vec<f32>,
     values: Vec<f64>,
     n_same_top: usize,
@@ -129,7 +129,7 @@ struct Divergence {
 
 impl Divergence {
     fn open(path: &Path, chunks: &Chunks, n_vocab: usize) -> Result<Self> {
-        let base = Reader::open(path).hint("`roci perplexity MODEL FILE --save-logits BASE` makes one")?;
+        let base = LogitsReader::open(path).hint("`roci perplexity MODEL FILE --save-logits BASE` makes one")?;
         if base.shape != shape(chunks, n_vocab) || base.tokens != chunks.tokens {
             let error = anyhow!("`{}` was created from another text, vocabulary or --chunk", path.display());
             return Err(error).hint("create it again from the same text with the same settings");
@@ -163,7 +163,7 @@ pub fn main(args: &Args) -> Result<()> {
     let options = load_args.options(Workload::Steps(steps));
     let files = model_file::open_with(&path, &options)?;
     let chunks = Chunks::of(&text, &model_file::tokenizer(&files)?, args)?;
-    let mut driver = Driver::load(&files, &options, 1, chunks.n_chunk)?.0;
+    let mut driver = StepDriver::load(&files, &options, 1, chunks.n_chunk)?.0;
     let n_vocab = driver.model().config().n_vocab;
     if let Some(token) = chunks.tokens.iter().find(|token| **token as usize >= n_vocab) {
         bail!("the text holds token {token}, the model has {n_vocab}");
@@ -177,11 +177,12 @@ pub fn main(args: &Args) -> Result<()> {
             // Two bytes for each of the vocabulary, and a scale, for every scored token.
             let n_bytes = (chunks.n_chunks * chunks.n_scored() * (2 * n_vocab + 8)) as u64;
             hub::disk::check_room(path, n_bytes)?;
-            Writer::create(path, shape(&chunks, n_vocab), &chunks.tokens).map_err(report::writing(path, Some(n_bytes)))
+            LogitsWriter::create(path, shape(&chunks, n_vocab), &chunks.tokens)
+                .map_err(report::writing(path, Some(n_bytes)))
         })
         .transpose()?;
     let mut score = Score::default();
-    let bar = progress::bar("chunks", Some(chunks.n_chunks as u64), Counts::Things);
+    let bar = progress::bar("chunks", Some(chunks.n_chunks as u64), Counted::Things);
     for idx in 0..chunks.n_chunks {
         score_chunk(&mut driver, &chunks, idx, n_vocab, &mut |logprobs, next| {
             score.add(logprobs[next as usize]);
@@ -206,7 +207,7 @@ pub fn main(args: &Args) -> Result<()> {
 
 /// Calls `each` with the log-probabilities of every scored row and the token that did follow.
 fn score_chunk(
-    driver: &mut Driver,
+    driver: &mut StepDriver,
     chunks: &Chunks,
     idx: usize,
     n_vocab: usize,

@@ -1,7 +1,7 @@
 //! `roci quantize`: the same model in a smaller type, as a GGUF file that llama.cpp reads too.
 
 use crate::options::{bounded_threads, parse_mix};
-use crate::progress::{self, Counts};
+use crate::progress::{self, Counted};
 use crate::report::{self, HintExt, counted, human_bytes};
 use crate::{model_file, store};
 use anyhow::{Context, Result, anyhow};
@@ -154,7 +154,7 @@ fn write(
         .map_err(report::writing(&args.out, Some(total)))?;
     let failed = report::writing(&args.out, Some(total));
     let n_threads = bounded_threads(args.threads);
-    let bar = progress::bar("quantizing", Some(total), Counts::Bytes);
+    let bar = progress::bar("quantizing", Some(total), Counted::Bytes);
     // Each tensor is dropped once it is written: one that was made from others takes memory of its own.
     for (tensor, &dtype) in checkpoint.into_tensors().into_iter().zip(types) {
         bar.set_message(format!("  {}", tensor.name));

@@ -2,7 +2,7 @@
 
 use crate::report::{HintExt, human_bytes};
 use anyhow::{Result, anyhow};
-use hub::{Entry, Store, normal_name};
+use hub::{Store, StoredModel, normal_name};
 use std::io::Write;
 
 /// Remove downloaded models
@@ -27,7 +27,7 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let entries = store.entries()?;
     // First all names, then the first removal: a wrong one must not leave half of the work done.
-    let mut chosen: Vec<&Entry> = Vec::new();
+    let mut chosen: Vec<&StoredModel> = Vec::new();
     for name in &args.names {
         let matching = entries.iter().filter(|entry| is_named(entry, name));
         let before = chosen.len();
@@ -50,7 +50,7 @@ pub fn main(args: &Args) -> Result<()> {
 }
 
 /// `hf:owner/repo` stands for all fetched files of the repository.
-fn is_named(entry: &Entry, name: &str) -> bool {
+fn is_named(entry: &StoredModel, name: &str) -> bool {
     normal_name(&entry.name) == normal_name(name)
         || (name.starts_with("hf:") && entry.name.starts_with(&format!("{name}:")))
 }

@@ -5,7 +5,7 @@ use crate::chat;
 use crate::config;
 use crate::interrupt;
 use crate::model_file;
-use crate::options::{self, LoadArgs, ReportFormat, print_json};
+use crate::options::{self, LoadArgs, ReportFormat, SpeculateArgs, print_json};
 use crate::profile;
 use crate::progress;
 use crate::report::{self, HintExt, counted, human_bytes};
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
 use hub::{Named, Parameters, Resolved};
 use rocinante::{
-    AnswerEvent, Finish, Message, Model, Next, Piece, Request, Splitter, TokenId, Watch, WholeAnswer, Workload,
+    AnswerEvent, Drafted, Finish, Message, Model, Next, Piece, Request, Splitter, TokenId, Watch, WholeAnswer, Workload,
 };
 use serde_json::json;
 use std::ffi::OsString;
@@ -82,6 +82,8 @@ pub struct Args {
     pub profile: Option<PathBuf>,
     #[command(flatten)]
     pub load: LoadArgs,
+    #[command(flatten)]
+    pub speculation: SpeculateArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
 }
@@ -160,6 +162,7 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let mut options = args.load.options(Workload::Conversation);
     options.chat_template = named.template.clone();
+    options.speculate = args.speculation.resolve()?;
     options.measures_loading = args.verbose;
     if args.profile.is_some() {
         options.watch = Watch::Profile;
@@ -207,6 +210,9 @@ pub fn main(args: &Args) -> Result<()> {
             writeln!(out)?;
         }
         report::note_line(&summary(&model, &answer));
+        if args.verbose {
+            guesses(&answer).into_iter().for_each(|line| report::note_line(&line));
+        }
     }
     report_profile(&model, args)?;
     if guard.is_hit() {
@@ -250,7 +256,7 @@ pub fn generate(
     model: &Model,
     prompt: Vec<TokenId>,
     request: &Request,
-    interrupt: &interrupt::Guard,
+    interrupt: &interrupt::InterruptGuard,
     show: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<WholeAnswer> {
     let hinted = |error| model_file::hinted(model.path(), error);
@@ -297,7 +303,7 @@ fn reading_bar(reading: &mut Option<indicatif::ProgressBar>, n_prompt: usize) ->
     if let Some(spinner) = reading.take_if(|shown| shown.length().is_none()) {
         spinner.finish_and_clear();
     }
-    reading.get_or_insert_with(|| progress::bar("reading", Some(n_prompt as u64), progress::Counts::Things))
+    reading.get_or_insert_with(|| progress::bar("reading", Some(n_prompt as u64), progress::Counted::Things))
 }
 
 fn report_profile(model: &Model, args: &Args) -> Result<()> {
@@ -372,6 +378,19 @@ pub fn summary(model: &Model, answer: &WholeAnswer) -> String {
     )
 }
 
+/// What speculation did for an answer, for `-v`.
+pub fn guesses(answer: &WholeAnswer) -> Option<String> {
+    let Drafted { n_drafts, n_tokens, n_accepted } = answer.usage.drafted;
+    let acceptance = answer.usage.acceptance()?;
+    // Every token that was guessed right is one that needed no step of its own.
+    let n_steps = (answer.usage.n_generated as u64).saturating_sub(n_accepted).max(1);
+    let per_step = answer.usage.n_generated as f64 / n_steps as f64;
+    Some(format!(
+        "{n_accepted} of {n_tokens} guessed tokens right ({:.0} %) in {n_drafts} steps, {per_step:.2} tokens per step",
+        100.0 * acceptance
+    ))
+}
+
 fn answer_json(
     model: &Model,
     prompt: &[TokenId],
@@ -410,6 +429,11 @@ fn answer_json(
             "generated_s": timings.decode.as_secs_f64(),
             "generated_per_second": usage.decode_speed(),
             "first_token_s": timings.ttft.as_secs_f64(),
+        },
+        "speculation": {
+            "drafts": usage.drafted.n_drafts,
+            "draft_tokens": usage.drafted.n_tokens,
+            "accepted_tokens": usage.drafted.n_accepted,
         },
         "device": device(model),
         "threads": model.plan().options.n_threads,

@@ -4,7 +4,7 @@ use crate::options::{ReportFormat, print_json};
 use crate::report;
 use crate::table::Table;
 use anyhow::Result;
-use hub::Library;
+use hub::ModelLibrary;
 use std::io::Write;
 
 const EXAMPLES: &str = "\
@@ -31,7 +31,7 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<()> {
-    let library = Library::builtin();
+    let library = ModelLibrary::builtin();
     let is_meant = |text: &str| args.words.iter().all(|word| text.to_lowercase().contains(&word.to_lowercase()));
     let known: Vec<_> =
         library.models.iter().filter(|family| is_meant(&format!("{} {}", family.name, family.about))).collect();

@@ -2,24 +2,24 @@
 //! [`Args`]; what it means for the server is built here, and `server` runs it.
 
 use crate::kv_args::KvArgs;
-use crate::options::LoadArgs;
+use crate::options::{LoadArgs, SpeculateArgs};
 use crate::report::{self, HintExt};
 use crate::{model_file, serve_config as config, store};
 use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
 use rocinante::{Scheduling, Workload};
 use server::audit::Audit;
-use server::connection::Times;
-use server::disk::{Disk, Table};
+use server::connection::Timeouts;
+use server::disk::{Disk, DiskTable};
 use server::gate::Gate;
 use server::json::BodyLimits;
 use server::keys::Keys;
 use server::kv_events::{self, Publisher};
 use server::library;
 use server::listen::{Listen, Tls};
-use server::models::{Entry, Offer, Registry};
-use server::openai::store::{Store, Unknown};
-use server::origin::Policy;
+use server::models::{Offer, Registry, ServedModel};
+use server::openai::store::{ResponseStore, UnknownResponse};
+use server::origin::OriginPolicy;
 use server::reload::Fresh;
 use server::sampling::Defaults;
 use server::traces::{self, Collector};
@@ -69,6 +69,8 @@ pub struct Args {
     pub models_args: ModelsArgs,
     #[command(flatten)]
     pub load: LoadArgs,
+    #[command(flatten)]
+    pub speculation: SpeculateArgs,
     #[command(flatten)]
     pub scheduling: SchedulingArgs,
     #[command(flatten)]
@@ -122,7 +124,7 @@ pub struct ModelsArgs {
     pub no_base64: bool,
     /// What to do with an unknown previous_response_id
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
-    pub unknown_responses: Unknown,
+    pub unknown_responses: UnknownResponse,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -326,7 +328,7 @@ fn open_keys(args: &Args) -> Result<Keys> {
 
 fn app(args: &Args, keys: Keys) -> Result<App> {
     let models = registry(args, !keys.all().is_empty())?;
-    let pages = Policy {
+    let pages = OriginPolicy {
         has_keys: !keys.all().is_empty(),
         hosts: args.access.allowed_host.clone(),
         origins: args.access.cors_origin.clone(),
@@ -337,14 +339,14 @@ fn app(args: &Args, keys: Keys) -> Result<App> {
     let ModelsArgs { max_stored, max_stored_size, unknown_responses, .. } = args.models_args;
     // One half for responses, one for chats.
     let kept_bytes = max_stored_size << 19;
-    let mut store = Store::new(max_stored, kept_bytes, unknown_responses);
-    let mut chats = Store::new(max_stored, kept_bytes, unknown_responses);
+    let mut store = ResponseStore::new(max_stored, kept_bytes, unknown_responses);
+    let mut chats = ResponseStore::new(max_stored, kept_bytes, unknown_responses);
     let key_file = args.models_args.store_key_file.as_deref();
     let disk = args.models_args.store.as_deref().map(|path| Disk::open(path, key_file)).transpose()?;
     if let Some(disk) = &disk {
-        store = store.on_disk(Arc::clone(disk), Table::Responses)?;
-        chats = chats.on_disk(Arc::clone(disk), Table::Chats)?;
-        gate.usage.restore(&disk.all(Table::Usage)?);
+        store = store.on_disk(Arc::clone(disk), DiskTable::Responses)?;
+        chats = chats.on_disk(Arc::clone(disk), DiskTable::Chats)?;
+        gate.usage.restore(&disk.all(DiskTable::Usage)?);
     }
     Ok(App {
         models,
@@ -362,7 +364,7 @@ fn app(args: &Args, keys: Keys) -> Result<App> {
         chats,
         disk,
         metrics: Some(metrics::install()?),
-        state: server::health::State::default(),
+        state: server::health::HealthState::default(),
     })
 }
 
@@ -391,6 +393,7 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
     };
     let mut options = args.load.options(Workload::Server(scheduling(&args.scheduling, n_models)));
     options.tells_cache = args.kv.kv_events.is_some();
+    options.speculate = args.speculation.resolve()?;
     if !args.models_args.in_process {
         super::engine::in_process_of_its_own(&mut options, args.models_args.max_engine_deaths)?;
     }
@@ -410,7 +413,7 @@ fn scheduling(args: &SchedulingArgs, n_models: usize) -> Scheduling {
 }
 
 /// Serves until a signal ends it and what runs has been drained.
-fn run(app: &Arc<App>, listen: Listen, kv_events: Option<kv_events::Settings>) -> Result<()> {
+fn run(app: &Arc<App>, listen: Listen, kv_events: Option<kv_events::KvEventSettings>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
     let outcome = runtime.block_on(async {
         let listener = server::listen::bind(listen.address).await?;
@@ -455,7 +458,7 @@ fn empty_store_note(models: &Registry) -> Option<String> {
 }
 
 /// What to serve: `NAME=SPEC` or `SPEC`, whose own name is then taken.
-fn open_entry(argument: &str) -> Result<Entry> {
+fn open_entry(argument: &str) -> Result<ServedModel> {
     let (name, spec) = match argument.split_once('=') {
         Some((name, spec)) if !name.is_empty() && !name.contains(['/', '\\']) => (Some(name), spec),
         _ => (None, argument),
@@ -469,7 +472,7 @@ fn open_entry(argument: &str) -> Result<Entry> {
 }
 
 /// `--served-model-name`: the first name stands instead of the model's own, the others beside it.
-fn rename(entries: &mut Vec<Entry>, names: &[String]) -> Result<()> {
+fn rename(entries: &mut Vec<ServedModel>, names: &[String]) -> Result<()> {
     let Some((first, others)) = names.split_first() else { return Ok(()) };
     if entries.len() != 1 {
         return Err(anyhow!("--served-model-name is for one model, and {} are served", entries.len()))
@@ -489,7 +492,7 @@ fn listen(args: &Args) -> Result<Listen> {
     Ok(Listen {
         address: SocketAddr::new(args.host, args.port),
         tls,
-        times: Times {
+        times: Timeouts {
             read: Duration::from_secs(args.access.read_timeout.max(1)),
             idle: Duration::from_secs(args.access.idle_timeout.max(1)),
             write: Duration::from_secs(args.access.write_timeout.max(1)),

@@ -1,7 +1,7 @@
 //! Checks of one AMD card: the kernel driver, who may open it, memory, firmware, and whether our kernels cover the chip.
 
 use super::cards::Card;
-use super::system::{Node, System, User};
+use super::system::{DeviceNode, System, User};
 use super::{Finding, Severity, container, gib};
 
 /// The chips that every kernel is compiled for by `scripts/compile_matrix.py`.
@@ -109,7 +109,7 @@ fn nodes(system: &System, card: &Card) -> Vec<Finding> {
     findings
 }
 
-fn access(system: &System, path: &str, node: Node, user: &User) -> Finding {
+fn access(system: &System, path: &str, node: DeviceNode, user: &User) -> Finding {
     if node.opens_for(user) {
         return Finding::good(format!("{path} opens for this user"));
     }

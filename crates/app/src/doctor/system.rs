@@ -15,27 +15,27 @@ const HEADER: &str = "# roci doctor recording, version 1";
 const MAX_FILE_BYTES: usize = 64 << 10;
 
 pub struct System {
-    source: Source,
-    seen: RefCell<BTreeMap<String, Entry>>,
+    source: SystemSource,
+    seen: RefCell<BTreeMap<String, SystemEntry>>,
 }
 
-enum Source {
+enum SystemSource {
     Live,
-    Recorded(BTreeMap<String, Entry>),
+    Recorded(BTreeMap<String, SystemEntry>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Entry {
+enum SystemEntry {
     File(String),
     Link(String),
     Folder(Vec<String>),
-    Node(Node),
+    Node(DeviceNode),
     Variable(String),
 }
 
 /// The permissions of a device node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Node {
+pub struct DeviceNode {
     /// The permission bits alone.
     pub mode: u32,
     pub uid: u32,
@@ -51,7 +51,7 @@ pub struct User {
 
 impl System {
     pub fn live() -> Self {
-        Self { source: Source::Live, seen: RefCell::default() }
+        Self { source: SystemSource::Live, seen: RefCell::default() }
     }
 
     /// A machine as it was recorded.
@@ -69,7 +69,7 @@ impl System {
             let (path, entry) = parse(line).ok_or_else(|| anyhow!("line {} is not understood: `{line}`", i + 1))?;
             entries.insert(path, entry);
         }
-        Ok(Self { source: Source::Recorded(entries), seen: RefCell::default() })
+        Ok(Self { source: SystemSource::Recorded(entries), seen: RefCell::default() })
     }
 
     /// Everything that was read so far.
@@ -77,11 +77,13 @@ impl System {
         let mut text = format!("{HEADER}\n");
         for (path, entry) in self.seen.borrow().iter() {
             let _ = match entry {
-                Entry::File(content) => writeln!(text, "{path} = {}", escape(content)),
-                Entry::Link(target) => writeln!(text, "{path} -> {target}"),
-                Entry::Folder(names) => writeln!(text, "{path}/ = {}", names.join(" ")),
-                Entry::Node(Node { mode, uid, gid }) => writeln!(text, "{path} node {mode:04o} {uid} {gid}"),
-                Entry::Variable(value) => writeln!(text, "{path}={}", escape(value)),
+                SystemEntry::File(content) => writeln!(text, "{path} = {}", escape(content)),
+                SystemEntry::Link(target) => writeln!(text, "{path} -> {target}"),
+                SystemEntry::Folder(names) => writeln!(text, "{path}/ = {}", names.join(" ")),
+                SystemEntry::Node(DeviceNode { mode, uid, gid }) => {
+                    writeln!(text, "{path} node {mode:04o} {uid} {gid}")
+                }
+                SystemEntry::Variable(value) => writeln!(text, "{path}={}", escape(value)),
             };
         }
         text
@@ -89,21 +91,21 @@ impl System {
 
     /// Whether this machine is the one the program runs on.
     pub fn is_live(&self) -> bool {
-        matches!(self.source, Source::Live)
+        matches!(self.source, SystemSource::Live)
     }
 
     /// A file's text without the white space around it.
     pub fn read(&self, path: &str) -> Option<String> {
         self.look(
             path,
-            |entries| matches!(entries.get(path)?, Entry::File(_)).then(|| entries[path].clone()),
+            |entries| matches!(entries.get(path)?, SystemEntry::File(_)).then(|| entries[path].clone()),
             || {
                 let mut bytes = fs::read(path).ok()?;
                 bytes.truncate(MAX_FILE_BYTES);
-                Some(Entry::File(String::from_utf8_lossy(&bytes).trim().to_owned()))
+                Some(SystemEntry::File(String::from_utf8_lossy(&bytes).trim().to_owned()))
             },
         )
-        .and_then(|entry| if let Entry::File(text) = entry { Some(text) } else { None })
+        .and_then(|entry| if let SystemEntry::File(text) = entry { Some(text) } else { None })
     }
 
     /// A number in decimal, or in hexadecimal with `0x`.
@@ -119,10 +121,10 @@ impl System {
     pub fn link_name(&self, path: &str) -> Option<String> {
         let entry = self.look(
             path,
-            |entries| matches!(entries.get(path)?, Entry::Link(_)).then(|| entries[path].clone()),
-            || Some(Entry::Link(fs::read_link(path).ok()?.to_string_lossy().into_owned())),
+            |entries| matches!(entries.get(path)?, SystemEntry::Link(_)).then(|| entries[path].clone()),
+            || Some(SystemEntry::Link(fs::read_link(path).ok()?.to_string_lossy().into_owned())),
         )?;
-        let Entry::Link(target) = entry else { return None };
+        let SystemEntry::Link(target) = entry else { return None };
         Some(target.rsplit('/').next().unwrap_or(&target).to_owned())
     }
 
@@ -131,7 +133,7 @@ impl System {
         let key = format!("{path}/");
         let entry = self.look(
             &key,
-            |entries| Some(Entry::Folder(children(entries, &key))),
+            |entries| Some(SystemEntry::Folder(children(entries, &key))),
             || {
                 let mut names: Vec<String> = fs::read_dir(path)
                     .ok()?
@@ -139,33 +141,33 @@ impl System {
                     .map(|entry| entry.file_name().to_string_lossy().into_owned())
                     .collect();
                 names.sort();
-                Some(Entry::Folder(names))
+                Some(SystemEntry::Folder(names))
             },
         );
-        if let Some(Entry::Folder(names)) = entry { names } else { Vec::new() }
+        if let Some(SystemEntry::Folder(names)) = entry { names } else { Vec::new() }
     }
 
     pub fn exists(&self, path: &str) -> bool {
         let prefix = format!("{path}/");
-        let recorded = |entries: &BTreeMap<String, Entry>| {
+        let recorded = |entries: &BTreeMap<String, SystemEntry>| {
             let found = entries.get(path).cloned();
-            found.or_else(|| (!children(entries, &prefix).is_empty()).then(|| Entry::File(String::new())))
+            found.or_else(|| (!children(entries, &prefix).is_empty()).then(|| SystemEntry::File(String::new())))
         };
-        self.look(path, recorded, || Path::new(path).exists().then(|| Entry::File(String::new()))).is_some()
+        self.look(path, recorded, || Path::new(path).exists().then(|| SystemEntry::File(String::new()))).is_some()
     }
 
     /// The permissions of a device node.
-    pub fn node(&self, path: &str) -> Option<Node> {
+    pub fn node(&self, path: &str) -> Option<DeviceNode> {
         let entry = self.look(
             path,
             |entries| entries.get(path).cloned(),
             || {
                 use std::os::unix::fs::MetadataExt;
                 let data = fs::metadata(path).ok()?;
-                Some(Entry::Node(Node { mode: data.mode() & 0o777, uid: data.uid(), gid: data.gid() }))
+                Some(SystemEntry::Node(DeviceNode { mode: data.mode() & 0o777, uid: data.uid(), gid: data.gid() }))
             },
         );
-        if let Some(Entry::Node(node)) = entry { Some(node) } else { None }
+        if let Some(SystemEntry::Node(node)) = entry { Some(node) } else { None }
     }
 
     pub fn variable(&self, name: &str) -> Option<String> {
@@ -173,9 +175,9 @@ impl System {
         let entry = self.look(
             &key,
             |entries| entries.get(&key).cloned(),
-            || Some(Entry::Variable(std::env::var_os(name)?.to_string_lossy().into_owned())),
+            || Some(SystemEntry::Variable(std::env::var_os(name)?.to_string_lossy().into_owned())),
         );
-        if let Some(Entry::Variable(value)) = entry { Some(value) } else { None }
+        if let Some(SystemEntry::Variable(value)) = entry { Some(value) } else { None }
     }
 
     pub fn user(&self) -> User {
@@ -204,12 +206,12 @@ impl System {
     fn look(
         &self,
         key: &str,
-        recorded: impl FnOnce(&BTreeMap<String, Entry>) -> Option<Entry>,
-        live: impl FnOnce() -> Option<Entry>,
-    ) -> Option<Entry> {
+        recorded: impl FnOnce(&BTreeMap<String, SystemEntry>) -> Option<SystemEntry>,
+        live: impl FnOnce() -> Option<SystemEntry>,
+    ) -> Option<SystemEntry> {
         let entry = match &self.source {
-            Source::Live => live(),
-            Source::Recorded(entries) => recorded(entries),
+            SystemSource::Live => live(),
+            SystemSource::Recorded(entries) => recorded(entries),
         }?;
         self.seen.borrow_mut().insert(key.to_owned(), slimmed(key, entry.clone()));
         Some(entry)
@@ -217,20 +219,20 @@ impl System {
 }
 
 /// What a recording keeps of an entry: of large files only the lines that the doctor looks at.
-fn slimmed(path: &str, entry: Entry) -> Entry {
+fn slimmed(path: &str, entry: SystemEntry) -> SystemEntry {
     let keep = |wanted: &[&str], text: &str| {
         let lines: Vec<&str> = text.lines().filter(|line| wanted.iter().any(|start| line.starts_with(start))).collect();
         lines.join("\n")
     };
     match (path, entry) {
-        ("/proc/self/status", Entry::File(text)) => Entry::File(keep(&["Uid:", "Gid:", "Groups:"], &text)),
-        ("/etc/group", Entry::File(text)) => Entry::File(keep(&["root:", "render:", "video:"], &text)),
-        ("/proc/meminfo", Entry::File(text)) => Entry::File(keep(&["MemTotal:", "MemAvailable:"], &text)),
+        ("/proc/self/status", SystemEntry::File(text)) => SystemEntry::File(keep(&["Uid:", "Gid:", "Groups:"], &text)),
+        ("/etc/group", SystemEntry::File(text)) => SystemEntry::File(keep(&["root:", "render:", "video:"], &text)),
+        ("/proc/meminfo", SystemEntry::File(text)) => SystemEntry::File(keep(&["MemTotal:", "MemAvailable:"], &text)),
         (_, entry) => entry,
     }
 }
 
-impl Node {
+impl DeviceNode {
     /// Whether this user may read and write it.
     pub fn opens_for(&self, user: &User) -> bool {
         let bits = if user.uid == self.uid {
@@ -245,9 +247,9 @@ impl Node {
 }
 
 /// The names right below a folder, from a listing and from every path under it.
-fn children(entries: &BTreeMap<String, Entry>, folder: &str) -> Vec<String> {
+fn children(entries: &BTreeMap<String, SystemEntry>, folder: &str) -> Vec<String> {
     let mut names = match entries.get(folder) {
-        Some(Entry::Folder(names)) => names.clone(),
+        Some(SystemEntry::Folder(names)) => names.clone(),
         _ => Vec::new(),
     };
     let below = entries.range(folder.to_owned()..).map(|(path, _)| path).take_while(|path| path.starts_with(folder));
@@ -259,25 +261,25 @@ fn children(entries: &BTreeMap<String, Entry>, folder: &str) -> Vec<String> {
     names
 }
 
-fn parse(line: &str) -> Option<(String, Entry)> {
+fn parse(line: &str) -> Option<(String, SystemEntry)> {
     if let Some(variable) = line.strip_prefix("env ") {
         let (name, value) = variable.split_once('=')?;
-        return Some((format!("env {name}"), Entry::Variable(unescape(value))));
+        return Some((format!("env {name}"), SystemEntry::Variable(unescape(value))));
     }
     if let Some((path, target)) = line.split_once(" -> ") {
-        return Some((path.to_owned(), Entry::Link(target.to_owned())));
+        return Some((path.to_owned(), SystemEntry::Link(target.to_owned())));
     }
     if let Some((path, node)) = line.split_once(" node ") {
         let mut words = node.split(' ');
         let mode = u32::from_str_radix(words.next()?, 8).ok()?;
         let (uid, gid) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        return Some((path.to_owned(), Entry::Node(Node { mode, uid, gid })));
+        return Some((path.to_owned(), SystemEntry::Node(DeviceNode { mode, uid, gid })));
     }
     let (path, value) = line.split_once(" =")?;
     let value = value.strip_prefix(' ').unwrap_or(value);
     match path.ends_with('/') {
-        true => Some((path.to_owned(), Entry::Folder(value.split_whitespace().map(str::to_owned).collect()))),
-        false => Some((path.to_owned(), Entry::File(unescape(value)))),
+        true => Some((path.to_owned(), SystemEntry::Folder(value.split_whitespace().map(str::to_owned).collect()))),
+        false => Some((path.to_owned(), SystemEntry::File(unescape(value)))),
     }
 }
 
@@ -312,7 +314,7 @@ mod tests {
         assert_eq!(system.link_name("/sys/a/driver").as_deref(), Some("amdgpu"));
         assert_eq!(system.list("/sys/a"), ["driver", "name"]);
         assert_eq!(system.list("/sys/list"), ["a", "b"]);
-        assert_eq!(system.node("/dev/kfd"), Some(Node { mode: 0o660, uid: 0, gid: 105 }));
+        assert_eq!(system.node("/dev/kfd"), Some(DeviceNode { mode: 0o660, uid: 0, gid: 105 }));
         assert_eq!(system.variable("HOME").as_deref(), Some("/home/x"));
         assert!(system.exists("/sys/a") && !system.exists("/sys/b"));
         let again = System::recorded(&system.recording()).unwrap();
@@ -329,12 +331,12 @@ mod tests {
 
     #[test]
     fn nodes_open_for_their_owner_their_group_and_root() {
-        let node = Node { mode: 0o660, uid: 0, gid: 105 };
+        let node = DeviceNode { mode: 0o660, uid: 0, gid: 105 };
         let user = |uid, gids: &[u32]| User { uid, gids: gids.to_vec() };
         assert!(node.opens_for(&user(0, &[])));
         assert!(node.opens_for(&user(1000, &[27, 105])));
         assert!(!node.opens_for(&user(1000, &[27])));
-        assert!(Node { mode: 0o666, ..node }.opens_for(&user(1000, &[])));
-        assert!(!Node { mode: 0o440, ..node }.opens_for(&user(1000, &[105])));
+        assert!(DeviceNode { mode: 0o666, ..node }.opens_for(&user(1000, &[])));
+        assert!(!DeviceNode { mode: 0o440, ..node }.opens_for(&user(1000, &[105])));
     }
 }

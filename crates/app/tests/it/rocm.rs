@@ -267,8 +267,8 @@ fn a_full_card_is_an_error_with_the_numbers() {
     check_recovery(&roci, &script);
 }
 
-/// Six streams of a deterministic server on the card, and how often its engine died.
-fn streams(roci: &Roci, script: &str, env: &[(&str, &str)]) -> (Vec<String>, f64) {
+/// Streams of a deterministic server on the card, and how often its engine died.
+fn streams(roci: &Roci, script: &str, n_streams: usize, env: &[(&str, &str)]) -> (Vec<String>, f64) {
     let args =
         ["serve", "tiny.gguf", "--deterministic", "--context", "256", "--max-engine-deaths", "100", "--port", "0"];
     let args = [&args[..], &["--device", "rocm", "--step-deadline", "3"]].concat();
@@ -281,7 +281,7 @@ fn streams(roci: &Roci, script: &str, env: &[(&str, &str)]) -> (Vec<String>, f64
         answer.json["choices"][0]["text"].as_str().unwrap().to_owned()
     };
     let texts = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..6).map(|n| scope.spawn(move || ask(n))).collect();
+        let all: Vec<_> = (0..n_streams).map(|n| scope.spawn(move || ask(n))).collect();
         all.into_iter().map(|asking| asking.join().unwrap()).collect()
     });
     let n_deaths = crate::serve::metric(&server, "roci_engine_deaths_total");
@@ -290,26 +290,37 @@ fn streams(roci: &Roci, script: &str, env: &[(&str, &str)]) -> (Vec<String>, f64
     (texts, n_deaths)
 }
 
-/// A page fault and a hang in the middle of six streams: their texts are those of an undisturbed server.
-#[test]
-fn streams_survive_a_page_fault_and_a_hang() {
+/// A page fault and a hang in the middle of streams: their texts are those of an undisturbed server. Every process meets
+/// the fault at the same dispatch, this share of those that are needed.
+fn faults_change_no_text(n_streams: usize, (part, whole): (usize, usize), least_deaths: f64) {
     let Some(script) = script() else { return };
     let roci = with_tiny();
     check_recovery(&roci, &script);
     let counters = roci.home.path().join("counters.jsonl");
-    let (truth, n_deaths) = streams(&roci, &script, &[("GFX_COUNTERS", counters.to_str().unwrap())]);
-    assert_eq!((truth.len(), n_deaths), (6, 0.0));
+    let (truth, n_deaths) = streams(&roci, &script, n_streams, &[("GFX_COUNTERS", counters.to_str().unwrap())]);
+    assert_eq!((truth.len(), n_deaths), (n_streams, 0.0));
     let all = std::fs::read_to_string(&counters).unwrap();
     let n_dispatches = all.lines().filter(|line| !line.contains("\"dispatch\":0,")).count();
-    // Late enough that the process after it, which meets the same fault there, has less to do.
-    let at = (n_dispatches * 3 / 4).to_string();
+    let at = (n_dispatches * part / whole).to_string();
     for fault in ["GFX_FAULT_AT", "GFX_HANG_AT"] {
         let start = Instant::now();
-        let (texts, n_deaths) = streams(&roci, &script, &[(fault, &at)]);
+        let (texts, n_deaths) = streams(&roci, &script, n_streams, &[(fault, &at)]);
         println!("{fault}={at} of {n_dispatches}: {n_deaths} deaths, {:.1} s", start.elapsed().as_secs_f64());
-        assert!(n_deaths >= 1.0, "{fault}: nothing happened");
+        assert!(n_deaths >= least_deaths, "{fault}: {n_deaths} deaths");
         assert_eq!(texts, truth, "{fault}");
     }
+}
+
+/// Late enough that the process after it has less to do.
+#[test]
+fn streams_survive_a_page_fault_and_a_hang() {
+    faults_change_no_text(6, (3, 4), 1.0);
+}
+
+#[test]
+#[ignore = "32 streams on the software GPU, several deaths: minutes"]
+fn many_streams_survive_page_faults_and_hangs() {
+    faults_change_no_text(32, (1, 2), 3.0);
 }
 
 /// While the model is loaded, in the prompt and in the answer: each time the call, the wait and the device.

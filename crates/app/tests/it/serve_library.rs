@@ -4,8 +4,10 @@ use crate::roci::Roci;
 use crate::serve::{chat, wait_until};
 use crate::serve_operator::add_key;
 use crate::server::Server;
+use crate::standin::{self, Gate, Route};
 use crate::tiny;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// A home whose store has the tiny model under a name.
 fn home() -> Roci {
@@ -37,6 +39,18 @@ fn names(server: &Server) -> Vec<String> {
 fn say(server: &Server, model: &str) -> Value {
     let body = json!({"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": false});
     server.post("/api/chat", &body).json
+}
+
+/// The status that `/api/delete` gives.
+fn delete(server: &Server, name: &str) -> u16 {
+    let body = json!({"model": name}).to_string();
+    let mut connection = server.connect();
+    let head = format!(
+        "DELETE /api/delete HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    std::io::Write::write_all(&mut connection, (head + &body).as_bytes()).unwrap();
+    crate::server::Answer::read(connection).status
 }
 
 #[test]
@@ -78,17 +92,7 @@ fn models_are_made_copied_shown_and_deleted() {
     assert_eq!(server.post("/api/copy", &json!({"source": "brief", "destination": "other"})).status, 200);
     assert_eq!(names(&server), ["tiny", "tiny:1m", "brief", "other"]);
     assert_eq!(server.post("/api/copy", &json!({"source": "nobody", "destination": "x"})).status, 404);
-    let delete = |name: &str| {
-        let body = json!({"model": name}).to_string();
-        let mut connection = server.connect();
-        let head = format!(
-            "DELETE /api/delete HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        std::io::Write::write_all(&mut connection, (head + &body).as_bytes()).unwrap();
-        crate::server::Answer::read(connection).status
-    };
-    assert_eq!((delete("brief"), delete("brief")), (200, 404));
+    assert_eq!((delete(&server, "brief"), delete(&server, "brief")), (200, 404));
     assert_eq!(names(&server), ["tiny", "tiny:1m", "other"]);
     assert_eq!(say(&server, "other")["eval_count"], 3, "the file that other names stand for stays");
     for (body, part) in [
@@ -104,6 +108,66 @@ fn models_are_made_copied_shown_and_deleted() {
     assert!(pulled.trim_end().ends_with(r#"{"status":"success"}"#), "{pulled}");
     let unknown = server.post("/api/pull", &json!({"model": "no-such-model-at-all", "stream": false}));
     assert_eq!(unknown.status, 404, "{}", unknown.text);
+}
+
+#[test]
+fn clients_cannot_take_away_what_the_server_was_started_with() {
+    let roci = home();
+    let file = store_root(&roci).join("models/tiny/tiny.gguf");
+    let given = format!("mine={}", file.display());
+    let server = start(&roci, &[&given, "--served-model-name", "mine", "--served-model-name", "also-mine"]);
+    let answers = |name: &str| {
+        let mut body = chat("hi", 2);
+        body["model"] = name.into();
+        server.post("/v1/chat/completions", &body).json["choices"][0]["message"]["content"] == "xx"
+    };
+    for name in ["mine", "mine:latest", "also-mine"] {
+        for (path, body) in [
+            ("/api/create", json!({"model": name, "from": "tiny:1m"})),
+            ("/api/copy", json!({"source": "tiny:1m", "destination": name})),
+            ("/api/pull", json!({"model": name})),
+        ] {
+            let answer = server.post(path, &body);
+            assert_eq!(answer.status, 409, "{path} {name}: {}", answer.text);
+            assert!(answer.text.contains("neither replaced nor removed"), "{path}: {}", answer.text);
+        }
+        assert_eq!(delete(&server, name), 409, "{name}");
+    }
+    // Its file may have other names in the store: those come and go, the file stays.
+    assert_eq!(server.post("/api/copy", &json!({"source": "tiny:1m", "destination": "copy"})).status, 200);
+    assert_eq!((delete(&server, "copy"), delete(&server, "tiny:1m"), delete(&server, "tiny")), (200, 200, 409));
+    assert!(file.exists());
+    assert_eq!(server.post("/api/create", &json!({"model": "made", "from": "tiny"})).status, 200);
+    assert!(answers("mine") && answers("also-mine"));
+    assert!(answers("claude-sonnet-4"), "the one model that was given answers to any name, whatever was added");
+    assert_eq!(delete(&server, "made"), 200);
+    assert!(answers("claude-sonnet-4") && answers("mine"));
+}
+
+/// Each download takes a thread, of which there is an end.
+#[test]
+fn no_more_than_a_few_models_are_fetched_at_once() {
+    let (roci, gate) = (home(), Arc::new(Gate::default()));
+    let hub = standin::Server::start();
+    let info = r#"{"sha": "c0ffee", "siblings": [{"rfilename": "m.gguf"}]}"#;
+    hub.route("/api/models/owner/slow/revision/main", Route::ok(info));
+    let file = Route { gate: Some(Arc::clone(&gate)), ..Route::ok(b"a model") };
+    hub.route("/owner/slow/resolve/main/m.gguf", file.header("ETag", "\"blob\"").header("X-Repo-Commit", "c0ffee"));
+    let args = ["serve", "--context", "256"];
+    let server = Server::start_with(&roci, &args, &[("HF_ENDPOINT", &hub.url(""))]);
+    let pull = json!({"model": "hf:owner/slow:m.gguf"});
+    let begin = |_| {
+        let mut connection = server.open("/api/pull", &pull, "");
+        std::io::Read::read_exact(&mut connection, &mut [0; 20]).unwrap();
+        connection
+    };
+    let pulling: Vec<_> = (0..8).map(begin).collect();
+    let refused = server.post("/api/pull", &pull);
+    assert_eq!(refused.status, 429, "{}", refused.text);
+    assert_eq!(say(&server, "tiny:1m")["done"], true, "others are answered meanwhile");
+    gate.open();
+    drop(pulling);
+    wait_until("there is room", || server.post("/api/pull", &pull).status == 200);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_longlong, c_void};
 use std::sync::Arc;
 
-use gpu::unchecked::{Blas, Matrix, Number, Product};
+use gpu::unchecked::{BatchedProduct, Blas, Matrix, Number};
 use half::{bf16, f16};
 
 use crate::driver::{CudaFunction, CudaModule, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg};
@@ -96,7 +96,7 @@ impl CudaBlas {
 impl Inner {
     /// # Safety
     /// As [`Blas::multiply`].
-    unsafe fn multiply(&self, product: Product) -> Result<(), result::CublasError> {
+    unsafe fn multiply(&self, product: BatchedProduct) -> Result<(), result::CublasError> {
         if product.m == 0 || product.n == 0 || product.batch == 0 {
             return Ok(());
         }
@@ -111,8 +111,8 @@ impl Inner {
 
     /// # Safety
     /// As [`Blas::multiply`].
-    unsafe fn multiply_here(&self, product: Product) -> Result<(), result::CublasError> {
-        let Product { number, m, n, k, batch, alpha, beta, a, b, c } = product;
+    unsafe fn multiply_here(&self, product: BatchedProduct) -> Result<(), result::CublasError> {
+        let BatchedProduct { number, m, n, k, batch, alpha, beta, a, b, c } = product;
         let function = self.kernel(number)?;
         // A's row and B's column are what the result keeps; k is what is summed over.
         let steps = |matrix: Matrix, is_kept_first: bool| -> (u64, u64) {
@@ -200,7 +200,7 @@ pub mod result {
         let matrix = |at: u64, ld: c_int, stride: i64, op: sys::cublasOperation_t| {
             Matrix { at, ld, stride, is_transposed: op != sys::cublasOperation_t::CUBLAS_OP_N }
         };
-        let product = Product {
+        let product = BatchedProduct {
             number, m, n, k, batch: batch_count, alpha: factor(alpha), beta: factor(beta),
             a: matrix(a as u64, lda, stride_a, transa),
             b: matrix(b as u64, ldb, stride_b, transb),
@@ -276,7 +276,7 @@ macro_rules! gemms {
                 let (c, _order_c) = c.device_ptr_mut(stream);
                 let is_transposed = |op| op != sys::cublasOperation_t::CUBLAS_OP_N;
                 let (transa, transb) = (is_transposed(gemm.transa), is_transposed(gemm.transb));
-                let product = Product {
+                let product = BatchedProduct {
                     number: Number::$number,
                     m: gemm.m,
                     n: gemm.n,

@@ -3,8 +3,8 @@
 
 use batch::{Attention, TokenId};
 use engine::{
-    Dry, Embed, EngineOptions, Event, Events, FinishReason, Handle, Mirostat, Normalize, Pooling, RequestId, Reuse,
-    Sampling, Submit, Usage,
+    Dry, EngineOptions, Event, Events, FinishReason, Handle, Mirostat, Normalize, Pooling, RequestId, Reuse, Sampling,
+    Submit, Usage, VectorRequest,
 };
 
 use crate::{
@@ -299,12 +299,12 @@ fn prompts_are_scored() {
     }
 }
 
-pub fn vector(handle: &Handle, tokens: &[TokenId], pooling: Pooling, attention: Attention) -> Embed {
+pub fn vector(handle: &Handle, tokens: &[TokenId], pooling: Pooling, attention: Attention) -> VectorRequest {
     let id = handle.next_request_id();
-    Embed { id, tokens: tokens.to_vec(), pooling, attention, normalize: Normalize::None, priority: 0, group: 0 }
+    VectorRequest { id, tokens: tokens.to_vec(), pooling, attention, normalize: Normalize::None, priority: 0, group: 0 }
 }
 
-pub fn expected_vector(embed: &Embed) -> Vec<f32> {
+pub fn expected_vector(embed: &VectorRequest) -> Vec<f32> {
     let n = embed.tokens.len();
     let states: Vec<Vec<f32>> = (0..n)
         .map(|i| {
@@ -333,7 +333,7 @@ fn vectors_are_pooled_right_beside_generation_and_preemption() {
         {
             let tokens = toy::prompt(n_tokens as u64, n_tokens);
             // More important than the talkers, so that these are preempted for them.
-            embeds.push(Embed { priority: 1, ..vector(&handle, &tokens, pooling, attention) });
+            embeds.push(VectorRequest { priority: 1, ..vector(&handle, &tokens, pooling, attention) });
         }
     }
     let waiting: Vec<_> = embeds.iter().map(|embed| handle.embed(embed.clone()).unwrap()).collect();
@@ -348,8 +348,10 @@ fn vectors_are_pooled_right_beside_generation_and_preemption() {
     for (submit, events) in talkers.iter().zip(talking) {
         assert_eq!(collect(events).0, toy::expected(&submit.prompt, 50, &submit.sampling));
     }
-    let unit =
-        Embed { normalize: Normalize::Unit, ..vector(&handle, &toy::prompt(3, 9), Pooling::Mean, Attention::Causal) };
+    let unit = VectorRequest {
+        normalize: Normalize::Unit,
+        ..vector(&handle, &toy::prompt(3, 9), Pooling::Mean, Attention::Causal)
+    };
     let Some(Event::Vector { vector, id, .. }) = handle.embed(unit.clone()).unwrap().next() else { panic!() };
     assert_eq!(id, RequestId(unit.id.0));
     assert!((vector.iter().map(|x| x * x).sum::<f32>() - 1.0).abs() < 1e-5);

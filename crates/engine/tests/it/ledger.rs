@@ -10,7 +10,7 @@ use std::{
 use batch::TokenId;
 use engine::{
     Command, Event, FailureKind, FinishReason, ReplyTo, RequestId, Submit, Usage,
-    ledger::{Blame, Fault, Ledger},
+    ledger::{Blame, Ledger, ProtocolFault},
     sequence::SeqId,
 };
 use test_support::Random;
@@ -184,10 +184,10 @@ fn an_engine_that_repeats_or_skips_a_token_is_not_believed() {
     let (asked, _) = ask(&mut ledger, 3, 1, 5);
     let event = |index| Event::Token { id: RequestId(3), index, token: TokenId(9), logprob: 0.0, top: Vec::new() };
     assert_eq!(ledger.pass_on(event(0)), Ok(Vec::new()));
-    assert_eq!(ledger.pass_on(event(0)), Err(Fault::OutOfOrder { index: 0, expected: 1 }));
-    assert_eq!(ledger.pass_on(event(2)), Err(Fault::OutOfOrder { index: 2, expected: 1 }));
+    assert_eq!(ledger.pass_on(event(0)), Err(ProtocolFault::OutOfOrder { index: 0, expected: 1 }));
+    assert_eq!(ledger.pass_on(event(2)), Err(ProtocolFault::OutOfOrder { index: 2, expected: 1 }));
     let failed = Event::Failed { id: RequestId(3), kind: FailureKind::Forward, error: "lost".into() };
-    assert_eq!(ledger.pass_on(failed), Err(Fault::Forward("lost".into())), "not for the client's ears");
+    assert_eq!(ledger.pass_on(failed), Err(ProtocolFault::Forward("lost".into())), "not for the client's ears");
     assert_eq!(asked.events.try_iter().count(), 1);
 }
 

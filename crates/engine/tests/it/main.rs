@@ -7,4 +7,5 @@ mod leaving;
 mod ledger;
 mod overlap;
 mod simulation;
+mod speculation;
 mod toy;

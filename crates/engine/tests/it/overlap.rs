@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use batch::{Attention, TokenId};
 use engine::{
-    Embed, EngineOptions, Event, FailureKind, FinishReason, Handle, Mirostat, Normalize, Pooling, Reuse, Sampling,
-    Stats, Submit, draw,
+    EngineOptions, Event, FailureKind, FinishReason, Handle, Mirostat, Normalize, Pooling, Reuse, Sampling, Stats,
+    Submit, VectorRequest, draw,
 };
 
 use crate::{
@@ -15,13 +15,13 @@ use crate::{
     toy::{self, N_VOCAB, Poison, Toy},
 };
 
-struct Random {
-    seed: u64,
-    n: u64,
+pub struct Random {
+    pub seed: u64,
+    pub n: u64,
 }
 
 impl Random {
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         self.n += 1;
         (draw::bits(self.seed, self.n) % n.max(1) as u64) as usize
     }
@@ -29,32 +29,32 @@ impl Random {
 
 /// One request of a scenario, and after how many tokens its client leaves.
 #[derive(Clone)]
-enum Ask {
+pub enum Ask {
     Tokens { submit: Box<Submit>, leaves_after: Option<Leave> },
-    Vector(Embed),
+    Vector(VectorRequest),
 }
 
 #[derive(Copy, Clone)]
-struct Leave {
+pub struct Leave {
     n_tokens: usize,
     how: How,
 }
 
 #[derive(Copy, Clone)]
-enum How {
+pub enum How {
     Cancel,
     Drop,
 }
 
 /// What a client saw of one request.
 #[derive(PartialEq, Debug)]
-enum Seen {
+pub enum Seen {
     Tokens(Vec<Told>, Option<Result<FinishReason, FailureKind>>),
     Vector(Vec<f32>),
 }
 
 /// A token, with its log-probability (as bits, or 0) and the best ones.
-type Told = (TokenId, u32, Vec<(TokenId, f32)>);
+pub type Told = (TokenId, u32, Vec<(TokenId, f32)>);
 
 fn sampling(random: &mut Random) -> Sampling {
     let base = Sampling { temperature: 0.9, seed: random.below(1000) as u64, ..Sampling::default() };
@@ -76,7 +76,7 @@ fn sampling(random: &mut Random) -> Sampling {
     }
 }
 
-fn scenario(random: &mut Random, handle: &Handle) -> Vec<Ask> {
+pub fn scenario(random: &mut Random, handle: &Handle) -> Vec<Ask> {
     // Few beginnings, so that blocks are shared.
     let prompt = |random: &mut Random| {
         let mut prompt = toy::prompt(random.below(3) as u64, 40);
@@ -93,7 +93,7 @@ fn scenario(random: &mut Random, handle: &Handle) -> Vec<Ask> {
                 let attention = if random.below(2) == 0 { Attention::Full } else { attention };
                 tokens.truncate(20);
                 let (id, normalize) = (handle.next_request_id(), Normalize::None);
-                return Ask::Vector(Embed { id, tokens, pooling, attention, normalize, priority: 0, group: 0 });
+                return Ask::Vector(VectorRequest { id, tokens, pooling, attention, normalize, priority: 0, group: 0 });
             }
             let max_tokens = 1 + random.below(60);
             let mut submit = Submit::new(handle.next_request_id(), prompt(random), max_tokens);
@@ -114,7 +114,7 @@ fn scenario(random: &mut Random, handle: &Handle) -> Vec<Ask> {
 }
 
 /// Sends everything, reads it all on as many threads, and looks at the engine afterwards.
-fn play(handle: &Handle, asks: &[Ask]) -> (Vec<Seen>, Stats) {
+pub fn play(handle: &Handle, asks: &[Ask]) -> (Vec<Seen>, Stats) {
     let seen = std::thread::scope(|scope| {
         let clients: Vec<_> = asks
             .iter()
@@ -216,7 +216,7 @@ fn overlapped_steps_say_what_single_steps_say() {
     assert!(n_preemptions > 10 && n_cut > 50 && n_left > 50, "{n_preemptions} {n_cut} {n_left}");
 }
 
-fn describe(ask: &Ask) -> String {
+pub fn describe(ask: &Ask) -> String {
     match ask {
         Ask::Tokens { submit, .. } => format!("{submit:?}"),
         Ask::Vector(embed) => format!("{embed:?}"),

@@ -6,7 +6,7 @@ use super::inst::Inst;
 use super::lane::LaneTest;
 use super::value::{F16, H16, Value, ValueKind};
 use super::wave::{Group, Wave, gather, spread};
-use super::{Entry, Flow, Role};
+use super::{CodeEntry, Flow, Role};
 
 macro_rules! tests {
     ($op:ident, $ty:ident, $get:expr; $($($suffix:literal)|+ => $cmp:expr),* $(,)?) => {
@@ -24,7 +24,7 @@ macro_rules! tests {
                         test(get(a), get(b))
                     }
                 }
-                return Some(Entry::test::<Op>());
+                return Some(CodeEntry::test::<Op>());
             })*
             _ => {}
         }
@@ -69,7 +69,7 @@ macro_rules! integer_tests {
     };
 }
 
-pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
+pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
     if let Some(rest) = op.strip_prefix("v_cmp_").or_else(|| op.strip_prefix("v_cmpx_")) {
         let (name, ty) = rest.rsplit_once('_')?;
         if name == "class" {
@@ -90,7 +90,7 @@ pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
         return None;
     }
     let b32 = [ValueKind::B32, ValueKind::B32, ValueKind::None];
-    let entry = |run, kinds, dst| Some(Entry { run, role: Role::Lanes, kinds, dst, reads_dst: false });
+    let entry = |run, kinds, dst| Some(CodeEntry { run, role: Role::Lanes, kinds, dst, reads_dst: false });
     match op {
         "v_cndmask_b32" => entry(select::<N, f32>, [ValueKind::F32, ValueKind::F32, ValueKind::None], ValueKind::B32),
         "v_cndmask_b16" => entry(select::<N, H16>, [ValueKind::F16, ValueKind::F16, ValueKind::None], ValueKind::B16),
@@ -149,9 +149,9 @@ fn carry<const N: usize, const CI: bool, const KIND: u8>(w: &mut Wave<N>, i: &In
     Flow::Next
 }
 
-fn class<const N: usize>(ty: &str) -> Option<Entry<N>> {
+fn class<const N: usize>(ty: &str) -> Option<CodeEntry<N>> {
     let entry = |run, kind, with| {
-        Some(Entry {
+        Some(CodeEntry {
             run,
             role: Role::Compare,
             kinds: [kind, with, ValueKind::None],

@@ -2,12 +2,12 @@
 
 use super::inst::Inst;
 use super::wave::{Group, Wave};
-use super::{Entry, Flow};
+use super::{CodeEntry, Flow};
 use crate::error::Cause;
 use crate::isa::code;
 
 // Longer than other functions: a table with an arm for each instruction.
-pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
+pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
     let run: super::Handler<N> = match op {
         "s_endpgm" | "s_endpgm_saved" => |_, _, _| Flow::End,
         "s_barrier" => |w, _, _| {
@@ -102,7 +102,7 @@ pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
         },
         _ => return None,
     };
-    Some(Entry::raw(run))
+    Some(CodeEntry::raw(run))
 }
 
 /// The address of the next instruction.

@@ -8,14 +8,14 @@ use super::inst::{Inst, row};
 use super::scratch::Scratch;
 use super::space::{Space, transfer};
 use super::wave::{Group, PRIVATE_BASE, SHARED_BASE, Wave};
-use super::{Entry, Flow, bulk, lds};
+use super::{CodeEntry, Flow, bulk, lds};
 use crate::error::Cause;
 use crate::isa::{Decoded, Encoding, code};
 use crate::memory::{Lease, Memory, load8, load16, load32, store8, store16, store32};
 use crate::sanitize::Touch;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
+pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<CodeEntry<N>> {
     if parse(op) == Access::None {
         return None;
     }
@@ -26,7 +26,7 @@ pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
         Encoding::Mubuf => super::buffer::buffer,
         _ => return None,
     };
-    Some(Entry::raw(run))
+    Some(CodeEntry::raw(run))
 }
 
 /// Global memory as a place to load from and store to; every access was or is checked against the allocations.

@@ -7,7 +7,7 @@
 use super::access::{Access, parse};
 use super::value::{ValueKind, f32_to_half};
 use super::wave::{INLINE_FLOATS, ROW_AGPR, ROW_RESULT, ROW_SOURCE, ROW_SPARE, inline_double};
-use super::{Entry, Handler, find};
+use super::{CodeEntry, Handler, find};
 use crate::error::Cause;
 use crate::isa::{Decoded, Dpp, Encoding, Family, Sdwa, code};
 
@@ -229,7 +229,7 @@ struct Halves {
 }
 
 impl Halves {
-    fn of<const N: usize>(d: &Decoded, entry: &Entry<N>) -> Self {
+    fn of<const N: usize>(d: &Decoded, entry: &CodeEntry<N>) -> Self {
         let mut halves = Self { codes: d.src, dst: d.dst, high: 0 };
         if entry.role == Role::Raw {
             return halves;

@@ -7,7 +7,7 @@
 use super::inst::Inst;
 use super::value::{Value, ValueKind};
 use super::wave::{Group, Wave};
-use super::{Entry, Flow, Role};
+use super::{CodeEntry, Flow, Role};
 
 /// One lane of an instruction with up to three sources.
 pub trait LaneOp {
@@ -25,9 +25,9 @@ pub trait LaneTest {
     fn lane(a: Self::A, b: Self::A) -> bool;
 }
 
-impl<const N: usize> Entry<N> {
+impl<const N: usize> CodeEntry<N> {
     pub fn lanes<O: LaneOp>() -> Self {
-        Entry {
+        CodeEntry {
             run: lanes::<N, O>,
             role: Role::Lanes,
             kinds: [O::A::KIND, O::B::KIND, O::C::KIND],
@@ -37,7 +37,7 @@ impl<const N: usize> Entry<N> {
     }
 
     pub fn test<O: LaneTest>() -> Self {
-        Entry {
+        CodeEntry {
             run: test::<N, O>,
             role: Role::Compare,
             kinds: [O::A::KIND, O::A::KIND, ValueKind::None],
@@ -129,12 +129,12 @@ pub fn copy_row<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>)
 macro_rules! lane_ops {
     ($(#[$doc:meta])* fn $find:ident; $($($op:literal)|+ => ($($arg:ident : $ty:ty),+ $(; $old:ident : $oty:ty)?) -> $ret:ty $body:block)*) => {
         $(#[$doc])*
-        pub fn $find<const N: usize>(op: &str) -> Option<$crate::exec::Entry<N>> {
+        pub fn $find<const N: usize>(op: &str) -> Option<$crate::exec::CodeEntry<N>> {
             match op {
                 $($($op)|+ => {
                     struct Op;
                     $crate::exec::lane::lane_ops!(@imp Op ($($arg: $ty),+) ($($old: $oty)?) $ret $body);
-                    Some($crate::exec::Entry::lanes::<Op>())
+                    Some($crate::exec::CodeEntry::lanes::<Op>())
                 })*
                 _ => None,
             }

@@ -5,12 +5,12 @@ use super::flat::{data_row, finish};
 use super::inst::Inst;
 use super::space::{Space, transfer};
 use super::wave::{Group, Wave};
-use super::{Entry, Flow, bulk};
+use super::{CodeEntry, Flow, bulk};
 use crate::error::Cause;
 use crate::isa::Family;
 use crate::sanitize::{Finding, LdsShadow, Touch};
 
-pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
+pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
     if !op.starts_with("ds_") {
         return None;
     }
@@ -24,7 +24,7 @@ pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
             _ => one,
         },
     };
-    Some(Entry::raw(run))
+    Some(CodeEntry::raw(run))
 }
 
 /// A workgroup's memory, as seen by one wave. An access that ends outside it reads zero and writes nothing, as the

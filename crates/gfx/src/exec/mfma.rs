@@ -10,7 +10,7 @@ use super::fp8::{BF8, FP8};
 use super::inst::{Inst, row};
 use super::value::{bf16_to_f32, half_to_f32};
 use super::wave::{Group, Wave};
-use super::{Entry, Flow};
+use super::{CodeEntry, Flow};
 use crate::error::Cause;
 
 /// What sums are kept in.
@@ -100,7 +100,7 @@ elements! {
     F64, 8, f64, b => f64::from_bits(b);
 }
 
-pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
+pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
     if N != 64 {
         return None;
     }
@@ -139,7 +139,7 @@ pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
         "v_mfma_i32_4x4x4_16b_i8" => run::<N, 4, 4, 16, I8, I8>,
         _ => return None,
     };
-    Some(Entry::raw(run))
+    Some(CodeEntry::raw(run))
 }
 
 /// Block `block` of an operand: its k-th elements of all rows, for each k.

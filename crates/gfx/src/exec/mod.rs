@@ -60,7 +60,7 @@ pub enum Flow {
 pub type Handler<const N: usize> = unsafe fn(&mut Wave<N>, &Inst<N>, &mut Group<'_>) -> Flow;
 
 /// A handler and what lowering must know to feed it.
-pub struct Entry<const N: usize> {
+pub struct CodeEntry<const N: usize> {
     pub run: Handler<N>,
     pub role: Role,
     pub kinds: [ValueKind; 3],
@@ -68,15 +68,15 @@ pub struct Entry<const N: usize> {
     pub reads_dst: bool,
 }
 
-impl<const N: usize> Entry<N> {
+impl<const N: usize> CodeEntry<N> {
     /// For handlers that fetch their own operands.
     pub fn raw(run: Handler<N>) -> Self {
-        Entry { run, role: Role::Raw, kinds: [ValueKind::None; 3], dst: ValueKind::None, reads_dst: false }
+        CodeEntry { run, role: Role::Raw, kinds: [ValueKind::None; 3], dst: ValueKind::None, reads_dst: false }
     }
 }
 
 /// Finds the meaning of an instruction by its name.
-pub fn find<const N: usize>(d: &Decoded) -> Option<Entry<N>> {
+pub fn find<const N: usize>(d: &Decoded) -> Option<CodeEntry<N>> {
     let op = d.op.strip_prefix("v_dual_").map_or(d.op.to_string(), |rest| format!("v_{rest}"));
     let op = rename(&op);
     salu::find(op, d)
@@ -96,7 +96,7 @@ pub fn find<const N: usize>(d: &Decoded) -> Option<Entry<N>> {
 }
 
 /// The meaning of an integer instruction with the clamp bit: the exact result, cut to the range of its type.
-pub fn find_saturating<const N: usize>(d: &Decoded) -> Option<Entry<N>> {
+pub fn find_saturating<const N: usize>(d: &Decoded) -> Option<CodeEntry<N>> {
     integer::find_saturating(rename(d.op))
 }
 

@@ -5,24 +5,24 @@ use super::float::{exponent, ldexp};
 use super::inst::{Inst, row};
 use super::value::ValueKind;
 use super::wave::{Group, Wave, gather, spread};
-use super::{Entry, Flow, Role};
+use super::{CodeEntry, Flow, Role};
 use crate::isa::code;
 
-pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
-    let lanes = |run, kinds, dst| Some(Entry { run, role: Role::Lanes, kinds, dst, reads_dst: false });
+pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
+    let lanes = |run, kinds, dst| Some(CodeEntry { run, role: Role::Lanes, kinds, dst, reads_dst: false });
     let (b32, f32x3, f64x3) =
         ([ValueKind::B32, ValueKind::B32, ValueKind::None], [ValueKind::F32; 3], [ValueKind::F64; 3]);
     match op {
-        "v_readfirstlane_b32" => Some(Entry::raw(read_first)),
-        "v_readlane_b32" => Some(Entry::raw(read_lane)),
-        "v_writelane_b32" => Some(Entry::raw(write_lane)),
+        "v_readfirstlane_b32" => Some(CodeEntry::raw(read_first)),
+        "v_readlane_b32" => Some(CodeEntry::raw(read_lane)),
+        "v_writelane_b32" => Some(CodeEntry::raw(write_lane)),
         "v_mbcnt_lo_u32_b32" => lanes(mbcnt::<N, false>, b32, ValueKind::B32),
         "v_mbcnt_hi_u32_b32" => lanes(mbcnt::<N, true>, b32, ValueKind::B32),
-        "v_permlane16_b32" => Some(Entry::raw(permlane::<N, 0>)),
-        "v_permlanex16_b32" => Some(Entry::raw(permlane::<N, 16>)),
-        "v_permlane64_b32" => Some(Entry::raw(permlane64)),
-        "v_swap_b32" => Some(Entry::raw(swap)),
-        "v_swap_b16" => Some(Entry::raw(swap_halves)),
+        "v_permlane16_b32" => Some(CodeEntry::raw(permlane::<N, 0>)),
+        "v_permlanex16_b32" => Some(CodeEntry::raw(permlane::<N, 16>)),
+        "v_permlane64_b32" => Some(CodeEntry::raw(permlane64)),
+        "v_swap_b32" => Some(CodeEntry::raw(swap)),
+        "v_swap_b16" => Some(CodeEntry::raw(swap_halves)),
         "v_div_scale_f32" => lanes(div_scale, f32x3, ValueKind::F32),
         "v_div_scale_f64" => lanes(div_scale64, f64x3, ValueKind::F64),
         "v_div_fmas_f32" => lanes(div_fmas, f32x3, ValueKind::F32),

@@ -6,7 +6,7 @@ use super::float::{fma16, max, min};
 use super::inst::Inst;
 use super::value::{F16, Value, ValueKind, bf16_to_f32, f32_to_half, half_to_f32};
 use super::wave::{Group, Wave};
-use super::{Entry, Flow, Role};
+use super::{CodeEntry, Flow, Role};
 use crate::isa::Decoded;
 
 /// One half of a packed instruction.
@@ -17,7 +17,7 @@ trait PackedOp {
 
 macro_rules! packed_ops {
     ($find:ident; $($($op:literal)|+ => ($a:ident, $b:ident, $c:ident): $ty:ty $body:block)*) => {
-        fn $find<const N: usize>(op: &str) -> Option<Entry<N>> {
+        fn $find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
             match op {
                 $($($op)|+ => {
                     struct Op;
@@ -27,7 +27,7 @@ macro_rules! packed_ops {
                         fn half($a: $ty, $b: $ty, $c: $ty) -> $ty $body
                     }
                     let kind = <$ty as Value>::KIND;
-                    Some(Entry { run: packed::<N, Op>, role: Role::Lanes, kinds: [kind; 3], dst: ValueKind::B32, reads_dst: false })
+                    Some(CodeEntry { run: packed::<N, Op>, role: Role::Lanes, kinds: [kind; 3], dst: ValueKind::B32, reads_dst: false })
                 })*
                 _ => None,
             }
@@ -73,8 +73,9 @@ fn unit(x: f32) -> f32 {
     if x > 0.0 { x.min(1.0) } else { 0.0 }
 }
 
-pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
-    let entry = |run, kinds, reads_dst| Some(Entry { run, role: Role::Lanes, kinds, dst: ValueKind::B32, reads_dst });
+pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<CodeEntry<N>> {
+    let entry =
+        |run, kinds, reads_dst| Some(CodeEntry { run, role: Role::Lanes, kinds, dst: ValueKind::B32, reads_dst });
     let b32 = [ValueKind::B32; 3];
     match op {
         // Each source of a mixed product is a float, or a half when op_sel_hi says so.
@@ -105,7 +106,7 @@ pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
             entry(dot2::<N, 2>, [ValueKind::B32, ValueKind::B32, ValueKind::None], true)
         }
         "v_dot4c_i32_i8" => entry(dot4c, [ValueKind::B32, ValueKind::B32, ValueKind::None], true),
-        "v_pk_fma_f32" | "v_pk_mul_f32" | "v_pk_add_f32" | "v_pk_mov_b32" => Some(Entry {
+        "v_pk_fma_f32" | "v_pk_mul_f32" | "v_pk_add_f32" | "v_pk_mov_b32" => Some(CodeEntry {
             run: packed32,
             role: Role::Raw,
             kinds: [ValueKind::None; 3],

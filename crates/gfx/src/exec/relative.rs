@@ -7,7 +7,7 @@
 use super::inst::{FIX_RESULT, Inst, row};
 use super::value::ValueKind;
 use super::wave::{Group, Wave};
-use super::{Entry, Flow, Handler};
+use super::{CodeEntry, Flow, Handler};
 use crate::error::Cause;
 use crate::isa::code;
 
@@ -22,7 +22,7 @@ pub const INDEXED: u32 = 1 << 27;
 /// Of 128 scalar registers the last 20 have names of their own.
 const N_SGPRS: u32 = 108;
 
-pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
+pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
     let run: Handler<N> = match op {
         "v_movrels_b32" => vector::<N, SOURCE>,
         "v_movreld_b32" => vector::<N, DESTINATION>,
@@ -46,7 +46,7 @@ pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
         "s_set_gpr_idx_mode" => |w, i, _| set_m0(w, 0xf000, (i.imm as u32 & 15) << 12),
         _ => return None,
     };
-    Some(Entry::raw(run))
+    Some(CodeEntry::raw(run))
 }
 
 fn m0<const N: usize>(w: &Wave<N>) -> u32 {

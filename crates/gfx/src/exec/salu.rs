@@ -7,7 +7,7 @@ use super::float::{max, min};
 use super::inst::Inst;
 use super::value::{f32_to_half, f32_to_half_rtz, half_to_f32};
 use super::wave::{Group, Wave};
-use super::{Entry, Flow};
+use super::{CodeEntry, Flow};
 use crate::error::Cause;
 use crate::isa::{Decoded, Encoding, code};
 
@@ -84,7 +84,7 @@ fn op_k<const N: usize, O: ScalarOp<A = u32, B = u32>>(w: &mut Wave<N>, i: &Inst
 
 macro_rules! scalar_ops {
     ($find:ident, $run:ident; $($($op:literal)|+ => ($a:ident: $ta:ty, $b:ident: $tb:ty, $scc:ident) -> $out:ty $body:block)*) => {
-        fn $find<const N: usize>(op: &str) -> Option<Entry<N>> {
+        fn $find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
             match op {
                 $($($op)|+ => {
                     struct Op;
@@ -95,7 +95,7 @@ macro_rules! scalar_ops {
                         #[inline(always)]
                         fn run($a: $ta, $b: $tb, $scc: bool) -> ($out, bool) $body
                     }
-                    Some(Entry::raw($run::<N, Op>))
+                    Some(CodeEntry::raw($run::<N, Op>))
                 })*
                 _ => None,
             }
@@ -343,16 +343,16 @@ fn partial<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> F
     Flow::Next
 }
 
-pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<Entry<N>> {
+pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<CodeEntry<N>> {
     match d.encoding {
         Encoding::Sop1 => sop1(op).or_else(|| match op {
             "s_cmov_b32" | "s_cmov_b64" | "s_bitset0_b32" | "s_bitset1_b32" | "s_bitset0_b64" | "s_bitset1_b64" => {
-                Some(Entry::raw(partial))
+                Some(CodeEntry::raw(partial))
             }
-            _ if op.ends_with("_saveexec_b32") => Some(Entry::raw(exec_op::<N, false, false>)),
-            _ if op.ends_with("_saveexec_b64") => Some(Entry::raw(exec_op::<N, true, false>)),
-            _ if op.ends_with("_wrexec_b32") => Some(Entry::raw(exec_op::<N, false, true>)),
-            _ if op.ends_with("_wrexec_b64") => Some(Entry::raw(exec_op::<N, true, true>)),
+            _ if op.ends_with("_saveexec_b32") => Some(CodeEntry::raw(exec_op::<N, false, false>)),
+            _ if op.ends_with("_saveexec_b64") => Some(CodeEntry::raw(exec_op::<N, true, false>)),
+            _ if op.ends_with("_wrexec_b32") => Some(CodeEntry::raw(exec_op::<N, false, true>)),
+            _ if op.ends_with("_wrexec_b64") => Some(CodeEntry::raw(exec_op::<N, true, true>)),
             _ => None,
         }),
         Encoding::Sop2 => sop2(op),

@@ -2,10 +2,10 @@
 
 use super::inst::Inst;
 use super::wave::{Group, Wave};
-use super::{Entry, Flow};
+use super::{CodeEntry, Flow};
 use crate::isa::code;
 
-pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
+pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
     let run: super::Handler<N> = match op {
         "s_load_b32" => load::<N, 1>,
         "s_load_b64" => load::<N, 2>,
@@ -14,7 +14,7 @@ pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
         "s_load_b512" => load::<N, 16>,
         _ => return None,
     };
-    Some(Entry::raw(run))
+    Some(CodeEntry::raw(run))
 }
 
 fn load<const N: usize, const WORDS: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow {

@@ -7,11 +7,11 @@
 use super::inst::{Inst, row};
 use super::value::{bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32};
 use super::wave::{Group, Wave};
-use super::{Entry, Flow};
+use super::{CodeEntry, Flow};
 
 const TILE: usize = 16;
 
-pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
+pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
     let run: super::Handler<N> = match op {
         "v_wmma_f32_16x16x16_f16" => float32::<N, false>,
         "v_wmma_f32_16x16x16_bf16" => float32::<N, true>,
@@ -21,7 +21,7 @@ pub fn find<const N: usize>(op: &str) -> Option<Entry<N>> {
         "v_wmma_i32_16x16x16_iu4" => integer::<N, 4>,
         _ => return None,
     };
-    Some(Entry::raw(run))
+    Some(CodeEntry::raw(run))
 }
 
 /// One 16-element row of A (or column of B) in floats.

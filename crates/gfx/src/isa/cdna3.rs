@@ -3,7 +3,7 @@
 //! Scalar codes are turned into RDNA3's numbering on the way: m0 is 124 here and 125 outside, null the other way round. "No scalar address" is
 //! 127 here and null outside. Sub-encodings: a literal (255), SDWA (249), DPP (250).
 
-use super::{DecodeError, Decoded, Dpp, Encoding, Family, Sdwa, Table, bits, code, is_set};
+use super::{DecodeError, Decoded, Dpp, Encoding, Family, Sdwa, Table, Words, bits, code, is_set};
 
 const SDWA: u16 = 249;
 const DPP: u16 = 250;
@@ -12,7 +12,7 @@ const NO_SADDR: u16 = 127;
 /// Decodes one instruction; `words` may run past its end.
 pub fn decode(words: &[u32]) -> Result<Decoded, DecodeError> {
     let Some(&first) = words.first() else { return Err(DecodeError::Cut { word: 0 }) };
-    let reader = Reader { words, first };
+    let reader = Cdna3Reader { words: Words { family: Family::Cdna3, words, first } };
     if first >> 31 == 0 {
         return reader.short_vector();
     }
@@ -36,35 +36,13 @@ fn renumber(at: u16) -> u16 {
     }
 }
 
-struct Reader<'a> {
-    words: &'a [u32],
-    first: u32,
+struct Cdna3Reader<'a> {
+    words: Words<'a>,
 }
 
-impl Reader<'_> {
-    fn start(&self, encoding: Encoding, number: u16, n_words: u8) -> Result<Decoded, DecodeError> {
-        let op = Table::of(Family::Cdna3).name(encoding, number, self.first)?;
-        Ok(Decoded::new(Family::Cdna3, encoding, op, n_words))
-    }
-
-    fn word(&self, idx: usize) -> Result<u32, DecodeError> {
-        self.words.get(idx).copied().ok_or(DecodeError::Cut { word: self.first })
-    }
-
-    fn quad(&self) -> Result<u64, DecodeError> {
-        Ok(self.first as u64 | (self.word(1)? as u64) << 32)
-    }
-
-    fn literal(&self, d: &mut Decoded, n: usize) -> Result<(), DecodeError> {
-        if d.src[..n].contains(&code::LITERAL) {
-            d.literal = self.word(d.n_words as usize)?;
-            d.n_words += 1;
-        }
-        Ok(())
-    }
-
+impl Cdna3Reader<'_> {
     fn dpp(&self, d: &mut Decoded) -> Result<(), DecodeError> {
-        let w = self.word(1)? as u64;
+        let w = self.words.word(1)? as u64;
         d.n_words += 1;
         d.src[0] = code::VGPR + bits(w, 7, 0);
         d.dpp = Some(Dpp::Row {
@@ -80,7 +58,7 @@ impl Reader<'_> {
     }
 
     fn sdwa(&self, d: &mut Decoded) -> Result<(), DecodeError> {
-        let w = self.word(1)? as u64;
+        let w = self.words.word(1)? as u64;
         d.n_words += 1;
         d.src[0] = if is_set(w, 23) { renumber(bits(w, 7, 0)) } else { code::VGPR + bits(w, 7, 0) };
         if d.encoding != Encoding::Vop1 && is_set(w, 31) {
@@ -109,19 +87,19 @@ impl Reader<'_> {
     }
 
     fn short_vector(&self) -> Result<Decoded, DecodeError> {
-        let q = self.first as u64;
+        let q = self.words.first as u64;
         let src0 = renumber(bits(q, 8, 0));
         let vsrc1 = code::VGPR + bits(q, 16, 9);
         let dst = bits(q, 24, 17);
-        let mut d = match self.first >> 25 {
+        let mut d = match self.words.first >> 25 {
             0x3e => {
-                let mut d = self.start(Encoding::Vopc, bits(q, 24, 17), 1)?;
+                let mut d = self.words.start(Encoding::Vopc, bits(q, 24, 17), 1)?;
                 d.src = [src0, vsrc1, code::ZERO];
                 d.sdst = code::VCC;
                 d
             }
             0x3f => {
-                let mut d = self.start(Encoding::Vop1, bits(q, 16, 9), 1)?;
+                let mut d = self.words.start(Encoding::Vop1, bits(q, 16, 9), 1)?;
                 d.src[0] = src0;
                 d.dst = code::VGPR + dst;
                 match d.op {
@@ -135,7 +113,7 @@ impl Reader<'_> {
                 d
             }
             _ => {
-                let mut d = self.start(Encoding::Vop2, bits(q, 30, 25), 1)?;
+                let mut d = self.words.start(Encoding::Vop2, bits(q, 30, 25), 1)?;
                 d.dst = code::VGPR + dst;
                 d.src = [src0, vsrc1, code::ZERO];
                 if d.op.contains("_co_") {
@@ -156,16 +134,16 @@ impl Reader<'_> {
         match src0 {
             DPP => self.dpp(&mut d)?,
             SDWA => self.sdwa(&mut d)?,
-            _ => self.literal(&mut d, 3)?,
+            _ => self.words.literal(&mut d, 3)?,
         }
         Ok(d)
     }
 
     fn long_vector(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
+        let q = self.words.quad()?;
         let number = bits(q, 25, 16);
         let is_sd = Table::of(Family::Cdna3).names.contains_key(&(Encoding::Vop3sd, number));
-        let mut d = self.start(if is_sd { Encoding::Vop3sd } else { Encoding::Vop3 }, number, 2)?;
+        let mut d = self.words.start(if is_sd { Encoding::Vop3sd } else { Encoding::Vop3 }, number, 2)?;
         d.dst = code::VGPR + bits(q, 7, 0);
         d.src = [bits(q, 40, 32), bits(q, 49, 41), bits(q, 58, 50)].map(renumber);
         d.omod = bits(q, 60, 59) as u8;
@@ -184,8 +162,8 @@ impl Reader<'_> {
     }
 
     fn packed(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
-        let mut d = self.start(Encoding::Vop3p, bits(q, 22, 16), 2)?;
+        let q = self.words.quad()?;
+        let mut d = self.words.start(Encoding::Vop3p, bits(q, 22, 16), 2)?;
         d.dst = code::VGPR + bits(q, 7, 0);
         d.src = [bits(q, 40, 32), bits(q, 49, 41), bits(q, 58, 50)].map(renumber);
         const TO_AGPR: u16 = code::AGPR - code::VGPR;
@@ -218,10 +196,10 @@ impl Reader<'_> {
     }
 
     fn lds(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
-        let mut d = self.start(Encoding::Ds, bits(q, 24, 17), 2)?;
+        let q = self.words.quad()?;
+        let mut d = self.words.start(Encoding::Ds, bits(q, 24, 17), 2)?;
         if is_set(q, 16) {
-            return Err(DecodeError::Unsupported { op: d.op, word: self.first, what: "global data share" });
+            return Err(DecodeError::Unsupported { op: d.op, word: self.words.first, what: "global data share" });
         }
         let data = if is_set(q, 25) { code::AGPR } else { code::VGPR };
         d.imm = bits(q, 15, 0) as i32;
@@ -232,16 +210,16 @@ impl Reader<'_> {
     }
 
     fn memory(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
+        let q = self.words.quad()?;
         let encoding = match bits(q, 15, 14) {
             0 => Encoding::Flat,
             1 => Encoding::Scratch,
             _ => Encoding::Global,
         };
-        let mut d = self.start(encoding, bits(q, 24, 18), 2)?;
+        let mut d = self.words.start(encoding, bits(q, 24, 18), 2)?;
         d.imm = match encoding {
-            Encoding::Flat => (self.first & 0x1fff) as i32,
-            _ => ((self.first << 19) as i32) >> 19,
+            Encoding::Flat => (self.words.first & 0x1fff) as i32,
+            _ => ((self.words.first << 19) as i32) >> 19,
         };
         let data = if is_set(q, 55) { code::AGPR } else { code::VGPR };
         d.src = [code::VGPR + bits(q, 39, 32), data + bits(q, 47, 40), code::ZERO];
@@ -254,8 +232,8 @@ impl Reader<'_> {
     }
 
     fn buffer(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
-        let mut d = self.start(Encoding::Mubuf, bits(q, 24, 18), 2)?;
+        let q = self.words.quad()?;
+        let mut d = self.words.start(Encoding::Mubuf, bits(q, 24, 18), 2)?;
         let data = if is_set(q, 55) { code::AGPR } else { code::VGPR };
         d.imm = bits(q, 11, 0) as i32;
         d.src = [code::VGPR + bits(q, 39, 32), data + bits(q, 47, 40), renumber(bits(q, 63, 56))];
@@ -265,19 +243,23 @@ impl Reader<'_> {
         d.returns_old = is_set(q, 14);
         let is_plain = !is_set(q, 13) && !is_set(q, 16);
         if !is_plain && !d.op.starts_with("buffer_wb") && !d.op.starts_with("buffer_inv") {
-            return Err(DecodeError::Unsupported { op: d.op, word: self.first, what: "indexed or LDS buffer access" });
+            return Err(DecodeError::Unsupported {
+                op: d.op,
+                word: self.words.first,
+                what: "indexed or LDS buffer access",
+            });
         }
         Ok(d)
     }
 
     fn scalar_memory(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
-        let mut d = self.start(Encoding::Smem, bits(q, 25, 18), 2)?;
+        let q = self.words.quad()?;
+        let mut d = self.words.start(Encoding::Smem, bits(q, 25, 18), 2)?;
         d.src = [bits(q, 5, 0) << 1, code::NULL, code::ZERO];
         d.sdst = renumber(bits(q, 12, 6));
         let (has_imm, has_soffset) = (is_set(q, 17), is_set(q, 14));
         if has_imm {
-            d.imm = ((self.word(1)? << 11) as i32) >> 11;
+            d.imm = ((self.words.word(1)? << 11) as i32) >> 11;
         }
         if has_soffset {
             d.src[1] = renumber(bits(q, 63, 57));
@@ -289,27 +271,27 @@ impl Reader<'_> {
     }
 
     fn scalar(&self) -> Result<Decoded, DecodeError> {
-        let q = self.first as u64;
-        let imm = (self.first & 0xffff) as i16 as i32;
-        let mut d = match self.first >> 23 {
+        let q = self.words.first as u64;
+        let imm = (self.words.first & 0xffff) as i16 as i32;
+        let mut d = match self.words.first >> 23 {
             0x17d => {
-                let mut d = self.start(Encoding::Sop1, bits(q, 15, 8), 1)?;
+                let mut d = self.words.start(Encoding::Sop1, bits(q, 15, 8), 1)?;
                 d.sdst = renumber(bits(q, 22, 16));
                 d.src[0] = renumber(bits(q, 7, 0));
                 d
             }
             0x17e => {
-                let mut d = self.start(Encoding::Sopc, bits(q, 22, 16), 1)?;
+                let mut d = self.words.start(Encoding::Sopc, bits(q, 22, 16), 1)?;
                 d.src = [renumber(bits(q, 7, 0)), renumber(bits(q, 15, 8)), code::ZERO];
                 d
             }
             0x17f => {
-                let mut d = self.start(Encoding::Sopp, bits(q, 22, 16), 1)?;
+                let mut d = self.words.start(Encoding::Sopp, bits(q, 22, 16), 1)?;
                 d.imm = imm;
                 d
             }
-            _ if self.first >> 28 == 0xb => {
-                let mut d = self.start(Encoding::Sopk, bits(q, 27, 23), 1)?;
+            _ if self.words.first >> 28 == 0xb => {
+                let mut d = self.words.start(Encoding::Sopk, bits(q, 27, 23), 1)?;
                 d.sdst = renumber(bits(q, 22, 16));
                 d.imm = imm;
                 if d.op == "s_setreg_imm32_b32" {
@@ -317,15 +299,15 @@ impl Reader<'_> {
                 }
                 d
             }
-            _ if self.first >> 30 == 2 => {
-                let mut d = self.start(Encoding::Sop2, bits(q, 29, 23), 1)?;
+            _ if self.words.first >> 30 == 2 => {
+                let mut d = self.words.start(Encoding::Sop2, bits(q, 29, 23), 1)?;
                 d.sdst = renumber(bits(q, 22, 16));
                 d.src = [renumber(bits(q, 7, 0)), renumber(bits(q, 15, 8)), code::ZERO];
                 d
             }
-            _ => return Err(DecodeError::Encoding { word: self.first }),
+            _ => return Err(DecodeError::Encoding { word: self.words.first }),
         };
-        self.literal(&mut d, 2)?;
+        self.words.literal(&mut d, 2)?;
         Ok(d)
     }
 }

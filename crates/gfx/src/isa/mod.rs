@@ -6,6 +6,9 @@
 
 pub mod cdna3;
 pub mod rdna3;
+mod words;
+
+use words::Words;
 
 use std::collections::HashMap;
 use std::sync::OnceLock;

@@ -2,7 +2,7 @@
 //!
 //! Sub-encodings follow the base word: a literal (source 255), DPP16 (250) or DPP8 (233, 234).
 
-use super::{DecodeError, Decoded, Dpp, Encoding, Family, Table, bits, code, is_set};
+use super::{DecodeError, Decoded, Dpp, Encoding, Family, Table, Words, bits, code, is_set};
 
 const DPP8: u16 = 233;
 const DPP8_FI: u16 = 234;
@@ -11,7 +11,7 @@ const DPP16: u16 = 250;
 /// Decodes one instruction; `words` may run past its end.
 pub fn decode(words: &[u32]) -> Result<Decoded, DecodeError> {
     let Some(&first) = words.first() else { return Err(DecodeError::Cut { word: 0 }) };
-    let reader = Reader { words, first };
+    let reader = Rdna3Reader { words: Words { family: Family::Rdna3, words, first } };
     if first >> 31 == 0 {
         return reader.short_vector();
     }
@@ -28,41 +28,18 @@ pub fn decode(words: &[u32]) -> Result<Decoded, DecodeError> {
     }
 }
 
-struct Reader<'a> {
-    words: &'a [u32],
-    first: u32,
+struct Rdna3Reader<'a> {
+    words: Words<'a>,
 }
 
-impl Reader<'_> {
-    fn start(&self, encoding: Encoding, number: u16, n_words: u8) -> Result<Decoded, DecodeError> {
-        let op = Table::of(Family::Rdna3).name(encoding, number, self.first)?;
-        Ok(Decoded::new(Family::Rdna3, encoding, op, n_words))
-    }
-
-    fn word(&self, idx: usize) -> Result<u32, DecodeError> {
-        self.words.get(idx).copied().ok_or(DecodeError::Cut { word: self.first })
-    }
-
-    fn quad(&self) -> Result<u64, DecodeError> {
-        Ok(self.first as u64 | (self.word(1)? as u64) << 32)
-    }
-
-    /// Reads the literal that follows when one of the first `n` sources asks for it.
-    fn literal(&self, d: &mut Decoded, n: usize) -> Result<(), DecodeError> {
-        if d.src[..n].contains(&code::LITERAL) {
-            d.literal = self.word(d.n_words as usize)?;
-            d.n_words += 1;
-        }
-        Ok(())
-    }
-
+impl Rdna3Reader<'_> {
     /// Replaces source 0 by the register and lane movement of a DPP word.
     fn dpp(&self, d: &mut Decoded) -> Result<(), DecodeError> {
         let kind = d.src[0];
         if !matches!(kind, DPP8 | DPP8_FI | DPP16) {
             return Ok(());
         }
-        let w = self.word(d.n_words as usize)?;
+        let w = self.words.word(d.n_words as usize)?;
         d.n_words += 1;
         d.src[0] = code::VGPR + (w & 0xff) as u16;
         if kind == DPP16 {
@@ -85,18 +62,18 @@ impl Reader<'_> {
     }
 
     fn short_vector(&self) -> Result<Decoded, DecodeError> {
-        let q = self.first as u64;
+        let q = self.words.first as u64;
         let src0 = bits(q, 8, 0);
         let vsrc1 = code::VGPR + bits(q, 16, 9);
-        let mut d = match self.first >> 25 {
+        let mut d = match self.words.first >> 25 {
             0x3e => {
-                let mut d = self.start(Encoding::Vopc, bits(q, 24, 17), 1)?;
+                let mut d = self.words.start(Encoding::Vopc, bits(q, 24, 17), 1)?;
                 d.src = [src0, vsrc1, code::ZERO];
                 d.sdst = if d.op.starts_with("v_cmpx") { code::EXEC } else { code::VCC };
                 d
             }
             0x3f => {
-                let mut d = self.start(Encoding::Vop1, bits(q, 16, 9), 1)?;
+                let mut d = self.words.start(Encoding::Vop1, bits(q, 16, 9), 1)?;
                 d.src[0] = src0;
                 d.dst = code::VGPR + bits(q, 24, 17);
                 if d.op == "v_readfirstlane_b32" {
@@ -105,7 +82,7 @@ impl Reader<'_> {
                 d
             }
             _ => {
-                let mut d = self.start(Encoding::Vop2, bits(q, 30, 25), 1)?;
+                let mut d = self.words.start(Encoding::Vop2, bits(q, 30, 25), 1)?;
                 d.dst = code::VGPR + bits(q, 24, 17);
                 d.src = [src0, vsrc1, code::ZERO];
                 if d.op.contains("_co_ci_") || d.op == "v_cndmask_b32" {
@@ -123,15 +100,15 @@ impl Reader<'_> {
         };
         d.is_short = true;
         self.dpp(&mut d)?;
-        self.literal(&mut d, 3)?;
+        self.words.literal(&mut d, 3)?;
         Ok(d)
     }
 
     fn long_vector(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
+        let q = self.words.quad()?;
         let number = bits(q, 25, 16);
         let is_sd = Table::of(Family::Rdna3).names.contains_key(&(Encoding::Vop3sd, number));
-        let mut d = self.start(if is_sd { Encoding::Vop3sd } else { Encoding::Vop3 }, number, 2)?;
+        let mut d = self.words.start(if is_sd { Encoding::Vop3sd } else { Encoding::Vop3 }, number, 2)?;
         d.dst = code::VGPR + bits(q, 7, 0);
         d.src = [bits(q, 40, 32), bits(q, 49, 41), bits(q, 58, 50)];
         d.omod = bits(q, 60, 59) as u8;
@@ -150,13 +127,13 @@ impl Reader<'_> {
             d.sdst = bits(q, 7, 0);
         }
         self.dpp(&mut d)?;
-        self.literal(&mut d, 3)?;
+        self.words.literal(&mut d, 3)?;
         Ok(d)
     }
 
     fn packed(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
-        let mut d = self.start(Encoding::Vop3p, bits(q, 22, 16), 2)?;
+        let q = self.words.quad()?;
+        let mut d = self.words.start(Encoding::Vop3p, bits(q, 22, 16), 2)?;
         d.dst = code::VGPR + bits(q, 7, 0);
         d.src = [bits(q, 40, 32), bits(q, 49, 41), bits(q, 58, 50)];
         d.neg = bits(q, 63, 61) as u8;
@@ -165,14 +142,14 @@ impl Reader<'_> {
         d.op_sel_hi = (bits(q, 60, 59) | bits(q, 14, 14) << 2) as u8;
         d.is_clamped = is_set(q, 15);
         self.dpp(&mut d)?;
-        self.literal(&mut d, 3)?;
+        self.words.literal(&mut d, 3)?;
         Ok(d)
     }
 
     fn dual(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
-        let mut x = self.start(Encoding::Vopd, bits(q, 25, 22), 2)?;
-        let mut y = self.start(Encoding::Vopd, bits(q, 21, 17), 2)?;
+        let q = self.words.quad()?;
+        let mut x = self.words.start(Encoding::Vopd, bits(q, 25, 22), 2)?;
+        let mut y = self.words.start(Encoding::Vopd, bits(q, 21, 17), 2)?;
         x.dst = code::VGPR + bits(q, 63, 56);
         // The two destinations differ in parity, so the second keeps only seven bits.
         y.dst = code::VGPR + (bits(q, 55, 49) << 1 | (!bits(q, 63, 56) & 1));
@@ -187,7 +164,7 @@ impl Reader<'_> {
             }
         }
         if x.src.contains(&code::LITERAL) || y.src.contains(&code::LITERAL) {
-            x.literal = self.word(2)?;
+            x.literal = self.words.word(2)?;
             y.literal = x.literal;
             x.n_words = 3;
         }
@@ -196,10 +173,10 @@ impl Reader<'_> {
     }
 
     fn lds(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
-        let mut d = self.start(Encoding::Ds, bits(q, 25, 18), 2)?;
+        let q = self.words.quad()?;
+        let mut d = self.words.start(Encoding::Ds, bits(q, 25, 18), 2)?;
         if is_set(q, 17) {
-            return Err(DecodeError::Unsupported { op: d.op, word: self.first, what: "global data share" });
+            return Err(DecodeError::Unsupported { op: d.op, word: self.words.first, what: "global data share" });
         }
         d.imm = bits(q, 15, 0) as i32;
         d.src = [bits(q, 39, 32), bits(q, 47, 40), bits(q, 55, 48)].map(|r| code::VGPR + r);
@@ -209,17 +186,17 @@ impl Reader<'_> {
     }
 
     fn memory(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
+        let q = self.words.quad()?;
         let encoding = match bits(q, 17, 16) {
             0 => Encoding::Flat,
             1 => Encoding::Scratch,
             _ => Encoding::Global,
         };
-        let mut d = self.start(encoding, bits(q, 24, 18), 2)?;
+        let mut d = self.words.start(encoding, bits(q, 24, 18), 2)?;
         // 13 bits, signed except for generic addresses.
         d.imm = match encoding {
-            Encoding::Flat => (self.first & 0x1fff) as i32,
-            _ => ((self.first << 19) as i32) >> 19,
+            Encoding::Flat => (self.words.first & 0x1fff) as i32,
+            _ => ((self.words.first << 19) as i32) >> 19,
         };
         d.src = [code::VGPR + bits(q, 39, 32), code::VGPR + bits(q, 47, 40), code::ZERO];
         d.dst = code::VGPR + bits(q, 63, 56);
@@ -230,8 +207,8 @@ impl Reader<'_> {
     }
 
     fn buffer(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
-        let mut d = self.start(Encoding::Mubuf, bits(q, 25, 18), 2)?;
+        let q = self.words.quad()?;
+        let mut d = self.words.start(Encoding::Mubuf, bits(q, 25, 18), 2)?;
         d.imm = bits(q, 11, 0) as i32;
         d.src = [code::VGPR + bits(q, 39, 32), code::VGPR + bits(q, 47, 40), bits(q, 63, 56)];
         d.dst = code::VGPR + bits(q, 47, 40);
@@ -239,43 +216,43 @@ impl Reader<'_> {
         d.returns_old = is_set(q, 14);
         d.uses_vaddr = is_set(q, 54);
         if is_set(q, 55) {
-            return Err(DecodeError::Unsupported { op: d.op, word: self.first, what: "indexed buffer access" });
+            return Err(DecodeError::Unsupported { op: d.op, word: self.words.first, what: "indexed buffer access" });
         }
         Ok(d)
     }
 
     fn scalar_memory(&self) -> Result<Decoded, DecodeError> {
-        let q = self.quad()?;
-        let mut d = self.start(Encoding::Smem, bits(q, 25, 18), 2)?;
+        let q = self.words.quad()?;
+        let mut d = self.words.start(Encoding::Smem, bits(q, 25, 18), 2)?;
         d.src = [bits(q, 5, 0) << 1, bits(q, 63, 57), code::ZERO];
         d.sdst = bits(q, 12, 6);
         // 21 bits, signed.
-        d.imm = ((self.word(1)? << 11) as i32) >> 11;
+        d.imm = ((self.words.word(1)? << 11) as i32) >> 11;
         Ok(d)
     }
 
     fn scalar(&self) -> Result<Decoded, DecodeError> {
-        let q = self.first as u64;
-        let imm = (self.first & 0xffff) as i16 as i32;
-        let mut d = match self.first >> 23 {
+        let q = self.words.first as u64;
+        let imm = (self.words.first & 0xffff) as i16 as i32;
+        let mut d = match self.words.first >> 23 {
             0x17d => {
-                let mut d = self.start(Encoding::Sop1, bits(q, 15, 8), 1)?;
+                let mut d = self.words.start(Encoding::Sop1, bits(q, 15, 8), 1)?;
                 d.sdst = bits(q, 22, 16);
                 d.src[0] = bits(q, 7, 0);
                 d
             }
             0x17e => {
-                let mut d = self.start(Encoding::Sopc, bits(q, 22, 16), 1)?;
+                let mut d = self.words.start(Encoding::Sopc, bits(q, 22, 16), 1)?;
                 d.src = [bits(q, 7, 0), bits(q, 15, 8), code::ZERO];
                 d
             }
             0x17f => {
-                let mut d = self.start(Encoding::Sopp, bits(q, 22, 16), 1)?;
+                let mut d = self.words.start(Encoding::Sopp, bits(q, 22, 16), 1)?;
                 d.imm = imm;
                 d
             }
-            _ if self.first >> 28 == 0xb => {
-                let mut d = self.start(Encoding::Sopk, bits(q, 27, 23), 1)?;
+            _ if self.words.first >> 28 == 0xb => {
+                let mut d = self.words.start(Encoding::Sopk, bits(q, 27, 23), 1)?;
                 d.sdst = bits(q, 22, 16);
                 d.imm = imm;
                 if d.op == "s_setreg_imm32_b32" {
@@ -283,17 +260,17 @@ impl Reader<'_> {
                 }
                 d
             }
-            _ if self.first >> 30 == 2 => {
-                let mut d = self.start(Encoding::Sop2, bits(q, 29, 23), 1)?;
+            _ if self.words.first >> 30 == 2 => {
+                let mut d = self.words.start(Encoding::Sop2, bits(q, 29, 23), 1)?;
                 d.sdst = bits(q, 22, 16);
                 d.src = [bits(q, 7, 0), bits(q, 15, 8), code::ZERO];
                 d
             }
-            _ => return Err(DecodeError::Encoding { word: self.first }),
+            _ => return Err(DecodeError::Encoding { word: self.words.first }),
         };
         // A message number is no operand: 255 means no literal here.
         if !d.op.starts_with("s_sendmsg_rtn") {
-            self.literal(&mut d, 2)?;
+            self.words.literal(&mut d, 2)?;
         }
         Ok(d)
     }

@@ -35,7 +35,7 @@ fn wrong(name: &str, why: String) -> Error {
 fn number(name: &str) -> Result<Option<u64>, Error> {
     match std::env::var(name) {
         Ok(text) if !text.is_empty() => {
-            text.parse().map(Some).map_err(|_| wrong(name, format!("`{text}` is no whole number")))
+            text.parse().map(Some).map_err(|_| wrong(name, format!("`{text}` is not a whole number")))
         }
         _ => Ok(None),
     }

@@ -148,11 +148,11 @@ impl Drop for Model {
 
 /// A hostile order: every packet has a place in it that follows from the seed and from which packet it is, whatever else
 /// is waiting and however long the host took. So of two packets that may both run, the same one goes first in every run.
-struct Order {
+struct HostileOrder {
     seed: u64,
 }
 
-impl Order {
+impl HostileOrder {
     /// `ordinal`: the queue's dispatches before it. Barriers do not count, because the host leaves out those whose
     /// signals it finds done, which is a matter of time.
     fn place(&self, queue: u64, ordinal: u64, is_dispatch: bool) -> u64 {
@@ -201,7 +201,7 @@ impl Shared {
     }
 
     fn run(&self) {
-        let order = self.config.seed.map(|seed| Order { seed });
+        let order = self.config.seed.map(|seed| HostileOrder { seed });
         let mut kicks: Vec<Kick> = Vec::new();
         let mut n_idle = 0u32;
         let mut turn = 0usize;
@@ -458,7 +458,7 @@ mod tests {
 
     fn order_of(seed: u64, packets: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mut packets = packets.to_vec();
-        packets.sort_by_key(|(queue, ordinal)| Order { seed }.place(*queue, *ordinal, true));
+        packets.sort_by_key(|(queue, ordinal)| HostileOrder { seed }.place(*queue, *ordinal, true));
         packets
     }
 

@@ -2,7 +2,7 @@
 
 use gpu::foreign::Address;
 
-pub(crate) use crate::table::{Choice, Handle, Host, HostMut, Int};
+pub(crate) use crate::table::{Handle, Host, HostMut, Int, LibraryChoice};
 use crate::table::{Names, library, numbers};
 
 library! {
@@ -22,10 +22,10 @@ library! {
         create           | "rocblas_create_handle"    | "cublasCreate_v2"         | (handle: *mut Handle);
         destroy          | "rocblas_destroy_handle"   | "cublasDestroy_v2"        | (handle: Handle);
         set_stream       | "rocblas_set_stream"       | "cublasSetStream_v2"      | (handle: Handle, stream: Handle);
-        set_pointer_mode | "rocblas_set_pointer_mode" | "cublasSetPointerMode_v2" | (handle: Handle, mode: Choice);
+        set_pointer_mode | "rocblas_set_pointer_mode" | "cublasSetPointerMode_v2" | (handle: Handle, mode: LibraryChoice);
         set_workspace    | "rocblas_set_workspace"    | "cublasSetWorkspace_v2"   | (handle: Handle, at: Address, bytes: usize);
-        gemm_mixed_amd   | "rocblas_gemm_strided_batched_ex" | "" | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, k: Int, alpha: Host, a: Address, a_type: Choice, lda: Int, stride_a: i64, b: Address, b_type: Choice, ldb: Int, stride_b: i64, beta: Host, c: Address, c_type: Choice, ldc: Int, stride_c: i64, d: Address, d_type: Choice, ldd: Int, stride_d: i64, batch: Int, compute: Choice, algorithm: Choice, solution: i32, flags: u32);
-        gemm_mixed_nvidia | "" | "cublasGemmStridedBatchedEx" | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, k: Int, alpha: Host, a: Address, a_type: Choice, lda: Int, stride_a: i64, b: Address, b_type: Choice, ldb: Int, stride_b: i64, beta: Host, c: Address, c_type: Choice, ldc: Int, stride_c: i64, batch: Int, compute: Choice, algorithm: Choice);
+        gemm_mixed_amd   | "rocblas_gemm_strided_batched_ex" | "" | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, m: Int, n: Int, k: Int, alpha: Host, a: Address, a_type: LibraryChoice, lda: Int, stride_a: i64, b: Address, b_type: LibraryChoice, ldb: Int, stride_b: i64, beta: Host, c: Address, c_type: LibraryChoice, ldc: Int, stride_c: i64, d: Address, d_type: LibraryChoice, ldd: Int, stride_d: i64, batch: Int, compute: LibraryChoice, algorithm: LibraryChoice, solution: i32, flags: u32);
+        gemm_mixed_nvidia | "" | "cublasGemmStridedBatchedEx" | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, m: Int, n: Int, k: Int, alpha: Host, a: Address, a_type: LibraryChoice, lda: Int, stride_a: i64, b: Address, b_type: LibraryChoice, ldb: Int, stride_b: i64, beta: Host, c: Address, c_type: LibraryChoice, ldc: Int, stride_c: i64, batch: Int, compute: LibraryChoice, algorithm: LibraryChoice);
     }
     typed {
         axpy  | "rocblas_%axpy"  | "cublas^axpy_v2"  | [s d c z] | (handle: Handle, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int);
@@ -42,31 +42,31 @@ library! {
         rotg  | "rocblas_%rotg"  | "cublas^rotg_v2"  | [s d c z] | (handle: Handle, a: HostMut, b: HostMut, c: HostMut, s: HostMut);
         rotm  | "rocblas_%rotm"  | "cublas^rotm_v2"  | [s d - -] | (handle: Handle, n: Int, x: Address, incx: Int, y: Address, incy: Int, parameters: Host);
         rotmg | "rocblas_%rotmg" | "cublas^rotmg_v2" | [s d - -] | (handle: Handle, d1: HostMut, d2: HostMut, x1: HostMut, y1: Host, parameters: HostMut);
-        gemv  | "rocblas_%gemv"  | "cublas^gemv_v2"  | [s d c z] | (handle: Handle, op: Choice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
-        gbmv  | "rocblas_%gbmv"  | "cublas^gbmv_v2"  | [s d c z] | (handle: Handle, op: Choice, m: Int, n: Int, below: Int, above: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        gemv  | "rocblas_%gemv"  | "cublas^gemv_v2"  | [s d c z] | (handle: Handle, op: LibraryChoice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        gbmv  | "rocblas_%gbmv"  | "cublas^gbmv_v2"  | [s d c z] | (handle: Handle, op: LibraryChoice, m: Int, n: Int, below: Int, above: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
         ger   | "rocblas_%"      | "cublas^_v2"      | [sger dger cgeru zgeru] | (handle: Handle, m: Int, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int, a: Address, lda: Int);
         gerc  | "rocblas_%"      | "cublas^_v2"      | [sger dger cgerc zgerc] | (handle: Handle, m: Int, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int, a: Address, lda: Int);
-        symv  | "rocblas_%symv"  | "cublas^symv_v2"  | [s d c z] | (handle: Handle, fill: Choice, n: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
-        hemv  | "rocblas_%"      | "cublas^_v2"      | [ssymv dsymv chemv zhemv] | (handle: Handle, fill: Choice, n: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
-        sbmv  | "rocblas_%sbmv"  | "cublas^sbmv_v2"  | [s d - -] | (handle: Handle, fill: Choice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
-        spmv  | "rocblas_%spmv"  | "cublas^spmv_v2"  | [s d - -] | (handle: Handle, fill: Choice, n: Int, alpha: Host, a: Address, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
-        syr   | "rocblas_%syr"   | "cublas^syr_v2"   | [s d c z] | (handle: Handle, fill: Choice, n: Int, alpha: Host, x: Address, incx: Int, a: Address, lda: Int);
-        syr2  | "rocblas_%syr2"  | "cublas^syr2_v2"  | [s d c z] | (handle: Handle, fill: Choice, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int, a: Address, lda: Int);
-        trmv  | "rocblas_%trmv"  | "cublas^trmv_v2"  | [s d c z] | (handle: Handle, fill: Choice, op: Choice, diagonal: Choice, n: Int, a: Address, lda: Int, x: Address, incx: Int);
-        trsv  | "rocblas_%trsv"  | "cublas^trsv_v2"  | [s d c z] | (handle: Handle, fill: Choice, op: Choice, diagonal: Choice, n: Int, a: Address, lda: Int, x: Address, incx: Int);
-        gemm  | "rocblas_%gemm"  | "cublas^gemm_v2"  | [s d c z] | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
-        gemm_strided_batched | "rocblas_%gemm_strided_batched" | "cublas^gemmStridedBatched" | [s d c z] | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, k: Int, alpha: Host, a: Address, lda: Int, stride_a: i64, b: Address, ldb: Int, stride_b: i64, beta: Host, c: Address, ldc: Int, stride_c: i64, batch: Int);
-        gemm_batched | "rocblas_%gemm_batched" | "cublas^gemmBatched" | [s d c z] | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int, batch: Int);
-        symm  | "rocblas_%symm"  | "cublas^symm_v2"  | [s d c z] | (handle: Handle, side: Choice, fill: Choice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
-        syrk  | "rocblas_%syrk"  | "cublas^syrk_v2"  | [s d c z] | (handle: Handle, fill: Choice, op: Choice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, beta: Host, c: Address, ldc: Int);
-        herk  | "rocblas_%"      | "cublas^_v2"      | [ssyrk dsyrk cherk zherk] | (handle: Handle, fill: Choice, op: Choice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, beta: Host, c: Address, ldc: Int);
-        syr2k | "rocblas_%syr2k" | "cublas^syr2k_v2" | [s d c z] | (handle: Handle, fill: Choice, op: Choice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
-        trmm  | "rocblas_%trmm"  | "cublas^trmm_v2"  | [s d c z] | (handle: Handle, side: Choice, fill: Choice, op: Choice, diagonal: Choice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, c: Address, ldc: Int);
-        trsm  | "rocblas_%trsm"  | "cublas^trsm_v2"  | [s d c z] | (handle: Handle, side: Choice, fill: Choice, op: Choice, diagonal: Choice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int);
-        geam  | "rocblas_%geam"  | "cublas^geam"     | [s d c z] | (handle: Handle, op_a: Choice, op_b: Choice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, beta: Host, b: Address, ldb: Int, c: Address, ldc: Int);
+        symv  | "rocblas_%symv"  | "cublas^symv_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        hemv  | "rocblas_%"      | "cublas^_v2"      | [ssymv dsymv chemv zhemv] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        sbmv  | "rocblas_%sbmv"  | "cublas^sbmv_v2"  | [s d - -] | (handle: Handle, fill: LibraryChoice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        spmv  | "rocblas_%spmv"  | "cublas^spmv_v2"  | [s d - -] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, a: Address, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        syr   | "rocblas_%syr"   | "cublas^syr_v2"   | [s d c z] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, x: Address, incx: Int, a: Address, lda: Int);
+        syr2  | "rocblas_%syr2"  | "cublas^syr2_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int, a: Address, lda: Int);
+        trmv  | "rocblas_%trmv"  | "cublas^trmv_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, n: Int, a: Address, lda: Int, x: Address, incx: Int);
+        trsv  | "rocblas_%trsv"  | "cublas^trsv_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, n: Int, a: Address, lda: Int, x: Address, incx: Int);
+        gemm  | "rocblas_%gemm"  | "cublas^gemm_v2"  | [s d c z] | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, m: Int, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
+        gemm_strided_batched | "rocblas_%gemm_strided_batched" | "cublas^gemmStridedBatched" | [s d c z] | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, m: Int, n: Int, k: Int, alpha: Host, a: Address, lda: Int, stride_a: i64, b: Address, ldb: Int, stride_b: i64, beta: Host, c: Address, ldc: Int, stride_c: i64, batch: Int);
+        gemm_batched | "rocblas_%gemm_batched" | "cublas^gemmBatched" | [s d c z] | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, m: Int, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int, batch: Int);
+        symm  | "rocblas_%symm"  | "cublas^symm_v2"  | [s d c z] | (handle: Handle, side: LibraryChoice, fill: LibraryChoice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
+        syrk  | "rocblas_%syrk"  | "cublas^syrk_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, beta: Host, c: Address, ldc: Int);
+        herk  | "rocblas_%"      | "cublas^_v2"      | [ssyrk dsyrk cherk zherk] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, beta: Host, c: Address, ldc: Int);
+        syr2k | "rocblas_%syr2k" | "cublas^syr2k_v2" | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
+        trmm  | "rocblas_%trmm"  | "cublas^trmm_v2"  | [s d c z] | (handle: Handle, side: LibraryChoice, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, c: Address, ldc: Int);
+        trsm  | "rocblas_%trsm"  | "cublas^trsm_v2"  | [s d c z] | (handle: Handle, side: LibraryChoice, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int);
+        geam  | "rocblas_%geam"  | "cublas^geam"     | [s d c z] | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, beta: Host, b: Address, ldb: Int, c: Address, ldc: Int);
         getrf_batched | "" | "cublas^getrfBatched" | [s d c z] | (handle: Handle, n: Int, a: Address, lda: Int, pivots: Address, info: Address, batch: Int);
-        getrs_batched | "" | "cublas^getrsBatched" | [s d c z] | (handle: Handle, op: Choice, n: Int, n_right: Int, a: Address, lda: Int, pivots: Address, b: Address, ldb: Int, info: *mut Int, batch: Int);
-        dgmm  | "rocblas_%dgmm"  | "cublas^dgmm"     | [s d c z] | (handle: Handle, side: Choice, m: Int, n: Int, a: Address, lda: Int, x: Address, incx: Int, c: Address, ldc: Int);
+        getrs_batched | "" | "cublas^getrsBatched" | [s d c z] | (handle: Handle, op: LibraryChoice, n: Int, n_right: Int, a: Address, lda: Int, pivots: Address, b: Address, ldb: Int, info: *mut Int, batch: Int);
+        dgmm  | "rocblas_%dgmm"  | "cublas^dgmm"     | [s d c z] | (handle: Handle, side: LibraryChoice, m: Int, n: Int, a: Address, lda: Int, x: Address, incx: Int, c: Address, ldc: Int);
     }
 }
 

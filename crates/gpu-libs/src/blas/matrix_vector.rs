@@ -3,7 +3,7 @@
 use super::{Blas, Diagonal, Int, Operation, Triangle, host, same, square};
 use crate::error::{Error, Result, ensure, int};
 use crate::scalar::{Real, Scalar};
-use crate::view::{Matrix, MatrixMut, Order, Vector, VectorMut};
+use crate::view::{Matrix, MatrixMut, MatrixOrder, Vector, VectorMut};
 
 /// The diagonals of a band matrix that are stored, beside the main one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,7 +135,7 @@ impl Blas {
     ) -> Result<()> {
         let (x, y) = (x.into(), y.into());
         // A^T = alpha y x^T + A^T
-        let (x, y, a) = if a.shape.order == Order::Rows { (y, x, a.t()) } else { (x, y, a) };
+        let (x, y, a) = if a.shape.order == MatrixOrder::Rows { (y, x, a.t()) } else { (x, y, a) };
         same("ger", "rows of A and length of x", a.shape.rows, x.len)?;
         same("ger", "columns of A and length of y", a.shape.columns, y.len)?;
         let ((m, x, step_x), (n, y, step_y)) = (self.read("ger", &x)?, self.read("ger", &y)?);
@@ -271,7 +271,7 @@ impl Blas {
         call: &'static str,
         a: &Matrix<'_, T>,
         triangle: Triangle,
-    ) -> Result<(super::Operand, super::Choice)> {
+    ) -> Result<(super::Operand, super::LibraryChoice)> {
         let at = self.operand(call, a)?;
         let stored = if at.operation == Operation::None { triangle } else { triangle.flipped() };
         Ok((at, stored.number(self.binding.vendor())))
@@ -284,7 +284,7 @@ impl Blas {
         call: &'static str,
         a: &Matrix<'_, T>,
         triangle: Triangle,
-    ) -> Result<(Int, u64, Int, super::Choice)> {
+    ) -> Result<(Int, u64, Int, super::LibraryChoice)> {
         square(call, a.shape.rows, a.shape.columns)?;
         ensure(call, !a.is_conjugate || !T::KIND.is_complex(), || "the conjugate of a symmetric matrix".into())?;
         let (at, fill) = self.triangular(call, a, triangle)?;
@@ -298,16 +298,17 @@ impl Blas {
         a: MatrixMut<'_, T>,
         triangle: Triangle,
         len: usize,
-    ) -> Result<(u64, Int, super::Choice)> {
+    ) -> Result<(u64, Int, super::LibraryChoice)> {
         square(call, a.shape.rows, a.shape.columns)?;
         same(call, "order of A and length of x", a.shape.rows, len)?;
-        let (a, triangle) = if a.shape.order == Order::Rows { (a.t(), triangle.flipped()) } else { (a, triangle) };
+        let (a, triangle) =
+            if a.shape.order == MatrixOrder::Rows { (a.t(), triangle.flipped()) } else { (a, triangle) };
         let (at, ld) = self.target(call, &a)?;
         Ok((at, ld, triangle.number(self.binding.vendor())))
     }
 }
 
 #[track_caller]
-pub(super) fn by_columns(call: &'static str, order: Order) -> Result<()> {
-    if order == Order::Columns { Ok(()) } else { Err(Error::shape(call, "this matrix must lie by columns")) }
+pub(super) fn by_columns(call: &'static str, order: MatrixOrder) -> Result<()> {
+    if order == MatrixOrder::Columns { Ok(()) } else { Err(Error::shape(call, "this matrix must lie by columns")) }
 }

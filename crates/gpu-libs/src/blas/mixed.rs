@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use super::{Algorithm, Blas, Compute, DataType, Operation, host, same};
 use crate::error::{Error, Result, int};
-use crate::view::{MatrixBatch, MatrixBatchMut, Order};
+use crate::view::{MatrixBatch, MatrixBatchMut, MatrixOrder};
 
 /// What can be multiplied.
 pub trait Factor: Element {
@@ -46,7 +46,7 @@ impl Blas {
         const CALL: &str = "gemm_mixed";
         same(CALL, "matrices in A and C", a.n, c.n)?;
         same(CALL, "matrices in B and C", b.n, c.n)?;
-        let (a, b, c) = if c.first.shape.order == Order::Rows { (b.t(), a.t(), c.t()) } else { (a, b, c) };
+        let (a, b, c) = if c.first.shape.order == MatrixOrder::Rows { (b.t(), a.t(), c.t()) } else { (a, b, c) };
         let (shape_a, shape_b, shape_c) = (a.first.shape, b.first.shape, c.first.shape);
         same(CALL, "inner sizes", shape_a.columns, shape_b.rows)?;
         same(CALL, "outer sizes", shape_a.rows, shape_c.rows)?;
@@ -55,7 +55,8 @@ impl Blas {
         let (k, batch) = (int(CALL, "a size", shape_a.columns)?, int(CALL, "the batch", c.n)?);
         let step = |value: usize| int(CALL, "a matrix's step", value);
         let (lda, ldb, ldc) = (step(shape_a.step)?, step(shape_b.step)?, step(shape_c.step)?);
-        let op = |order| self.choice(if order == Order::Columns { Operation::None } else { Operation::Transpose });
+        let op =
+            |order| self.choice(if order == MatrixOrder::Columns { Operation::None } else { Operation::Transpose });
         let (op_a, op_b) = (op(shape_a.order), op(shape_b.order));
         let at_a = self.binding.input(&a.first.data)?;
         let at_b = self.binding.input(&b.first.data)?;

@@ -15,7 +15,7 @@ use std::ffi::c_void;
 use gpu::foreign::{Address, Binding};
 use gpu::{Buffer, Element, Queue};
 
-pub(crate) use calls::{Algorithm, Choice, Compute, Handle, Host, HostMut, Int, Operation, PointerMode};
+pub(crate) use calls::{Algorithm, Compute, Handle, Host, HostMut, Int, LibraryChoice, Operation, PointerMode};
 pub use calls::{Calls, DataType, Diagonal, Side, Triangle};
 pub use matrix_vector::Band;
 pub use mixed::{Factor, Product};
@@ -23,7 +23,7 @@ pub use vectors::Rotation;
 
 use crate::error::{Error, Result, ensure, int, report_late};
 use crate::scalar::Scalar;
-use crate::view::{Matrix, MatrixMut, Order, Vector, VectorMut};
+use crate::view::{Matrix, MatrixMut, MatrixOrder, Vector, VectorMut};
 
 /// The numbers of every enum above, for the check against the headers.
 #[doc(hidden)]
@@ -121,10 +121,10 @@ impl Blas {
     fn operand<T: Scalar>(&self, call: &'static str, matrix: &Matrix<'_, T>) -> Result<Operand> {
         let is_conjugate = matrix.is_conjugate && T::KIND.is_complex();
         let operation = match (matrix.shape.order, is_conjugate) {
-            (Order::Columns, false) => Operation::None,
-            (Order::Rows, false) => Operation::Transpose,
-            (Order::Rows, true) => Operation::Conjugate,
-            (Order::Columns, true) => {
+            (MatrixOrder::Columns, false) => Operation::None,
+            (MatrixOrder::Rows, false) => Operation::Transpose,
+            (MatrixOrder::Rows, true) => Operation::Conjugate,
+            (MatrixOrder::Columns, true) => {
                 return Err(Error::shape(call, "BLAS conjugates only what it transposes; these orders need one alone"));
             }
         };
@@ -135,11 +135,11 @@ impl Blas {
     /// A matrix that is written, which must lie by columns.
     #[track_caller]
     fn target<T: Element>(&self, call: &'static str, matrix: &MatrixMut<'_, T>) -> Result<(Address, Int)> {
-        debug_assert_eq!(matrix.shape.order, Order::Columns, "the caller has transposed the problem");
+        debug_assert_eq!(matrix.shape.order, MatrixOrder::Columns, "the caller has transposed the problem");
         Ok((self.binding.output(&matrix.data)?, int(call, "a matrix's step", matrix.shape.step)?))
     }
 
-    fn choice(&self, operation: Operation) -> Choice {
+    fn choice(&self, operation: Operation) -> LibraryChoice {
         operation.number(self.binding.vendor())
     }
 }

@@ -2,10 +2,10 @@
 
 use gpu::foreign::Address;
 
-use super::{Blas, Choice, Diagonal, Int, Operand, Operation, Side, Triangle, host, same, square};
+use super::{Blas, Diagonal, Int, LibraryChoice, Operand, Operation, Side, Triangle, host, same, square};
 use crate::error::{Result, ensure, int};
 use crate::scalar::Scalar;
-use crate::view::{Matrix, MatrixBatch, MatrixBatchMut, MatrixMut, Order, Vector};
+use crate::view::{Matrix, MatrixBatch, MatrixBatchMut, MatrixMut, MatrixOrder, Vector};
 
 /// The sizes and operands of a product, as BLAS takes them.
 pub(super) struct Gemm {
@@ -55,7 +55,7 @@ impl Blas {
         let batch = int(CALL, "the batch", c.n)?;
         // Operands change places where C lies by rows.
         let (stride_a, stride_b) =
-            if c.first.shape.order == Order::Rows { (b.stride, a.stride) } else { (a.stride, b.stride) };
+            if c.first.shape.order == MatrixOrder::Rows { (b.stride, a.stride) } else { (a.stride, b.stride) };
         let (stride_a, stride_b, stride_c) = (stride_a as i64, stride_b as i64, c.stride as i64);
         let Gemm { m, n, k, a, b, c, ldc } = self.arrange(CALL, a.first, b.first, c.first)?;
         let (op_a, op_b) = (self.choice(a.operation), self.choice(b.operation));
@@ -92,7 +92,7 @@ impl Blas {
             && b.iter().all(|x| is_alike(x, first_b))
             && c.iter().all(|x| x.shape == c[0].shape);
         ensure(CALL, alike, || "matrices of one operand differ in shape, step or order".into())?;
-        let is_by_rows = c[0].shape.order == Order::Rows;
+        let is_by_rows = c[0].shape.order == MatrixOrder::Rows;
         let inputs = |list: &[Matrix<'_, T>]| -> Result<Vec<u64>> {
             list.iter().map(|x| Ok(self.binding.input(&x.data)?)).collect()
         };
@@ -127,7 +127,7 @@ impl Blas {
         b: Matrix<'_, T>,
         c: MatrixMut<'_, T>,
     ) -> Result<Gemm> {
-        let (a, b, c) = if c.shape.order == Order::Rows { (b.t(), a.t(), c.t()) } else { (a, b, c) };
+        let (a, b, c) = if c.shape.order == MatrixOrder::Rows { (b.t(), a.t(), c.t()) } else { (a, b, c) };
         same(call, "inner sizes", a.shape.columns, b.shape.rows)?;
         same(call, "outer sizes", a.shape.rows, c.shape.rows)?;
         same(call, "outer sizes", b.shape.columns, c.shape.columns)?;
@@ -152,7 +152,8 @@ impl Blas {
         c: MatrixMut<'_, T>,
     ) -> Result<()> {
         same_order("symm", b.shape.order, c.shape.order)?;
-        let (side, b, c) = if c.shape.order == Order::Rows { (side.flipped(), b.t(), c.t()) } else { (side, b, c) };
+        let (side, b, c) =
+            if c.shape.order == MatrixOrder::Rows { (side.flipped(), b.t(), c.t()) } else { (side, b, c) };
         let (order, a, lda, fill) = self.symmetric("symm", &a, triangle)?;
         let (m, n) = (int("symm", "rows", c.shape.rows)?, int("symm", "columns", c.shape.columns)?);
         same("symm", "rows of B and C", b.shape.rows, c.shape.rows)?;
@@ -249,7 +250,7 @@ impl Blas {
         same_order("trmm", b.shape.order, c.shape.order)?;
         same("trmm", "rows of B and C", b.shape.rows, c.shape.rows)?;
         same("trmm", "columns of B and C", b.shape.columns, c.shape.columns)?;
-        let is_by_rows = c.shape.order == Order::Rows;
+        let is_by_rows = c.shape.order == MatrixOrder::Rows;
         let b = if is_by_rows { b.t() } else { b };
         let Triangular { side, fill, diagonal, m, n, a, c, ldc } =
             self.beside("trmm", side, triangle, diagonal, a, c)?;
@@ -290,7 +291,7 @@ impl Blas {
         b: Matrix<'_, T>,
         c: MatrixMut<'_, T>,
     ) -> Result<()> {
-        let (a, b, c) = if c.shape.order == Order::Rows { (a.t(), b.t(), c.t()) } else { (a, b, c) };
+        let (a, b, c) = if c.shape.order == MatrixOrder::Rows { (a.t(), b.t(), c.t()) } else { (a, b, c) };
         for x in [&a, &b] {
             same("geam", "rows", x.shape.rows, c.shape.rows)?;
             same("geam", "columns", x.shape.columns, c.shape.columns)?;
@@ -316,7 +317,8 @@ impl Blas {
     ) -> Result<()> {
         let x = x.into();
         same_order("dgmm", a.shape.order, c.shape.order)?;
-        let (side, a, c) = if c.shape.order == Order::Rows { (side.flipped(), a.t(), c.t()) } else { (side, a, c) };
+        let (side, a, c) =
+            if c.shape.order == MatrixOrder::Rows { (side.flipped(), a.t(), c.t()) } else { (side, a, c) };
         same("dgmm", "rows", a.shape.rows, c.shape.rows)?;
         same("dgmm", "columns", a.shape.columns, c.shape.columns)?;
         let beside = if side == Side::Left { c.shape.rows } else { c.shape.columns };
@@ -339,10 +341,11 @@ impl Blas {
         triangle: Triangle,
         a: &Matrix<'_, T>,
         c: MatrixMut<'_, T>,
-    ) -> Result<(Int, Int, Choice, Address, Int)> {
+    ) -> Result<(Int, Int, LibraryChoice, Address, Int)> {
         square(call, c.shape.rows, c.shape.columns)?;
         same(call, "rows of A and order of C", a.shape.rows, c.shape.rows)?;
-        let (c, triangle) = if c.shape.order == Order::Rows { (c.t(), triangle.flipped()) } else { (c, triangle) };
+        let (c, triangle) =
+            if c.shape.order == MatrixOrder::Rows { (c.t(), triangle.flipped()) } else { (c, triangle) };
         let (n, k) = (int(call, "order of C", c.shape.rows)?, int(call, "columns of A", a.shape.columns)?);
         let (c, ldc) = self.target(call, &c)?;
         Ok((n, k, triangle.number(self.binding.vendor()), c, ldc))
@@ -361,7 +364,7 @@ impl Blas {
     ) -> Result<Triangular> {
         let vendor = self.binding.vendor();
         square(call, a.shape.rows, a.shape.columns)?;
-        let (side, triangle, a, c) = if c.shape.order == Order::Rows {
+        let (side, triangle, a, c) = if c.shape.order == MatrixOrder::Rows {
             (side.flipped(), triangle.flipped(), a.t(), c.t())
         } else {
             (side, triangle, a, c)
@@ -376,9 +379,9 @@ impl Blas {
 }
 
 struct Triangular {
-    side: Choice,
-    fill: Choice,
-    diagonal: Choice,
+    side: LibraryChoice,
+    fill: LibraryChoice,
+    diagonal: LibraryChoice,
     m: Int,
     n: Int,
     a: Operand,
@@ -387,6 +390,6 @@ struct Triangular {
 }
 
 #[track_caller]
-fn same_order(call: &'static str, a: Order, b: Order) -> Result<()> {
+fn same_order(call: &'static str, a: MatrixOrder, b: MatrixOrder) -> Result<()> {
     ensure(call, a == b, || "both matrices must lie by rows, or both by columns".into())
 }

@@ -3,7 +3,7 @@
 
 use gpu::foreign::Address;
 
-pub(crate) use crate::table::{Choice, Handle, Int};
+pub(crate) use crate::table::{Handle, Int, LibraryChoice};
 use crate::table::{Names, library, numbers};
 
 library! {
@@ -31,8 +31,8 @@ library! {
         setup               | "rocfft_setup" | "" | ();
         description_create  | "rocfft_plan_description_create" | "" | (description: *mut Handle);
         description_destroy | "rocfft_plan_description_destroy" | "" | (description: Handle);
-        description_layout  | "rocfft_plan_description_set_data_layout" | "" | (description: Handle, in_type: Choice, out_type: Choice, in_offsets: *const usize, out_offsets: *const usize, n_in_strides: usize, in_strides: *const usize, in_distance: usize, n_out_strides: usize, out_strides: *const usize, out_distance: usize);
-        plan_create         | "rocfft_plan_create" | "" | (plan: *mut Handle, placement: Choice, transform: Choice, precision: Choice, n_dimensions: usize, lengths: *const usize, batch: usize, description: Handle);
+        description_layout  | "rocfft_plan_description_set_data_layout" | "" | (description: Handle, in_type: LibraryChoice, out_type: LibraryChoice, in_offsets: *const usize, out_offsets: *const usize, n_in_strides: usize, in_strides: *const usize, in_distance: usize, n_out_strides: usize, out_strides: *const usize, out_distance: usize);
+        plan_create         | "rocfft_plan_create" | "" | (plan: *mut Handle, placement: LibraryChoice, transform: LibraryChoice, precision: LibraryChoice, n_dimensions: usize, lengths: *const usize, batch: usize, description: Handle);
         plan_destroy        | "rocfft_plan_destroy" | "" | (plan: Handle);
         work_bytes          | "rocfft_plan_get_work_buffer_size" | "" | (plan: Handle, bytes: *mut usize);
         info_create         | "rocfft_execution_info_create" | "" | (info: *mut Handle);
@@ -45,7 +45,7 @@ library! {
         set_stream          | "" | "cufftSetStream" | (plan: Int, stream: Handle);
         set_auto            | "" | "cufftSetAutoAllocation" | (plan: Int, is_automatic: Int);
         set_work            | "" | "cufftSetWorkArea" | (plan: Int, at: Address);
-        make_plan           | "" | "cufftMakePlanMany64" | (plan: Int, rank: Int, lengths: *mut i64, in_extent: *mut i64, in_stride: i64, in_distance: i64, out_extent: *mut i64, out_stride: i64, out_distance: i64, transform: Choice, batch: i64, bytes: *mut usize);
+        make_plan           | "" | "cufftMakePlanMany64" | (plan: Int, rank: Int, lengths: *mut i64, in_extent: *mut i64, in_stride: i64, in_distance: i64, out_extent: *mut i64, out_stride: i64, out_distance: i64, transform: LibraryChoice, batch: i64, bytes: *mut usize);
         exec_c2c            | "" | "cufftExecC2C" | (plan: Int, from: Address, to: Address, direction: Int);
         exec_z2z            | "" | "cufftExecZ2Z" | (plan: Int, from: Address, to: Address, direction: Int);
         exec_r2c            | "" | "cufftExecR2C" | (plan: Int, from: Address, to: Address);

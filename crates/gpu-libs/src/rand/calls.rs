@@ -2,7 +2,7 @@
 
 use gpu::foreign::Address;
 
-pub(crate) use crate::table::{Choice, Handle};
+pub(crate) use crate::table::{Handle, LibraryChoice};
 use crate::table::{Names, library, numbers};
 
 library! {
@@ -30,7 +30,7 @@ library! {
         ],
     };
     plain {
-        create         | "rocrand_create_generator"  | "curandCreateGenerator"  | (generator: *mut Handle, method: Choice);
+        create         | "rocrand_create_generator"  | "curandCreateGenerator"  | (generator: *mut Handle, method: LibraryChoice);
         destroy        | "rocrand_destroy_generator" | "curandDestroyGenerator" | (generator: Handle);
         set_stream     | "rocrand_set_stream"        | "curandSetStream"        | (generator: Handle, stream: Handle);
         set_seed       | "rocrand_set_seed"          | "curandSetPseudoRandomGeneratorSeed" | (generator: Handle, seed: u64);

@@ -18,7 +18,7 @@ pub(crate) use calls::{SingularVectors, WorkMode};
 use crate::blas::{Blas, Operation, Triangle};
 use crate::error::{Error, Result, ensure, int, report_late};
 use crate::scalar::Scalar;
-use crate::view::{Matrix, MatrixMut, MatrixShape, Order};
+use crate::view::{Matrix, MatrixMut, MatrixOrder, MatrixShape};
 
 /// The numbers of every enum, for the check against the headers.
 #[doc(hidden)]
@@ -296,7 +296,7 @@ impl Solver {
 
 #[track_caller]
 fn sizes(call: &'static str, shape: MatrixShape) -> Result<(Int, Int, Int)> {
-    ensure(call, shape.order == Order::Columns, || "the matrix must lie by columns".into())?;
+    ensure(call, shape.order == MatrixOrder::Columns, || "the matrix must lie by columns".into())?;
     Ok((int(call, "rows", shape.rows)?, int(call, "columns", shape.columns)?, int(call, "a step", shape.step)?))
 }
 

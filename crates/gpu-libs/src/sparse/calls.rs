@@ -4,7 +4,7 @@
 use gpu::foreign::Address;
 
 use crate::scalar::ScalarKind;
-pub(crate) use crate::table::{Choice, Handle, Host, Int};
+pub(crate) use crate::table::{Handle, Host, Int, LibraryChoice};
 use crate::table::{Names, library, numbers};
 
 library! {
@@ -22,49 +22,49 @@ library! {
         create           | "rocsparse_create_handle"    | "cusparseCreate"         | (handle: *mut Handle);
         destroy          | "rocsparse_destroy_handle"   | "cusparseDestroy"        | (handle: Handle);
         set_stream       | "rocsparse_set_stream"       | "cusparseSetStream"      | (handle: Handle, stream: Handle);
-        set_pointer_mode | "rocsparse_set_pointer_mode" | "cusparseSetPointerMode" | (handle: Handle, mode: Choice);
-        coo_create       | "rocsparse_create_coo_descr" | "cusparseCreateCoo" | (descriptor: *mut Handle, rows: i64, columns: i64, n: i64, row_indices: Address, column_indices: Address, values: Address, index: Choice, base: Choice, number: Choice);
-        csr_create       | "rocsparse_create_csr_descr" | "cusparseCreateCsr" | (descriptor: *mut Handle, rows: i64, columns: i64, n: i64, offsets: Address, indices: Address, values: Address, offset: Choice, index: Choice, base: Choice, number: Choice);
-        csc_create       | "rocsparse_create_csc_descr" | "cusparseCreateCsc" | (descriptor: *mut Handle, rows: i64, columns: i64, n: i64, offsets: Address, indices: Address, values: Address, offset: Choice, index: Choice, base: Choice, number: Choice);
-        bsr_create_amd   | "rocsparse_create_bsr_descr" | "" | (descriptor: *mut Handle, rows: i64, columns: i64, n: i64, direction: Choice, block: i64, offsets: Address, indices: Address, values: Address, offset: Choice, index: Choice, base: Choice, number: Choice);
-        bsr_create_nvidia | "" | "cusparseCreateBsr" | (descriptor: *mut Handle, rows: i64, columns: i64, n: i64, block_rows: i64, block_columns: i64, offsets: Address, indices: Address, values: Address, offset: Choice, index: Choice, base: Choice, number: Choice, order: Choice);
+        set_pointer_mode | "rocsparse_set_pointer_mode" | "cusparseSetPointerMode" | (handle: Handle, mode: LibraryChoice);
+        coo_create       | "rocsparse_create_coo_descr" | "cusparseCreateCoo" | (descriptor: *mut Handle, rows: i64, columns: i64, n: i64, row_indices: Address, column_indices: Address, values: Address, index: LibraryChoice, base: LibraryChoice, number: LibraryChoice);
+        csr_create       | "rocsparse_create_csr_descr" | "cusparseCreateCsr" | (descriptor: *mut Handle, rows: i64, columns: i64, n: i64, offsets: Address, indices: Address, values: Address, offset: LibraryChoice, index: LibraryChoice, base: LibraryChoice, number: LibraryChoice);
+        csc_create       | "rocsparse_create_csc_descr" | "cusparseCreateCsc" | (descriptor: *mut Handle, rows: i64, columns: i64, n: i64, offsets: Address, indices: Address, values: Address, offset: LibraryChoice, index: LibraryChoice, base: LibraryChoice, number: LibraryChoice);
+        bsr_create_amd   | "rocsparse_create_bsr_descr" | "" | (descriptor: *mut Handle, rows: i64, columns: i64, n: i64, direction: LibraryChoice, block: i64, offsets: Address, indices: Address, values: Address, offset: LibraryChoice, index: LibraryChoice, base: LibraryChoice, number: LibraryChoice);
+        bsr_create_nvidia | "" | "cusparseCreateBsr" | (descriptor: *mut Handle, rows: i64, columns: i64, n: i64, block_rows: i64, block_columns: i64, offsets: Address, indices: Address, values: Address, offset: LibraryChoice, index: LibraryChoice, base: LibraryChoice, number: LibraryChoice, order: LibraryChoice);
         matrix_destroy   | "rocsparse_destroy_spmat_descr" | "cusparseDestroySpMat" | (descriptor: Handle);
         matrix_size      | "rocsparse_spmat_get_size"   | "cusparseSpMatGetSize"   | (descriptor: Handle, rows: *mut i64, columns: *mut i64, n: *mut i64);
-        matrix_set       | "rocsparse_spmat_set_attribute" | "cusparseSpMatSetAttribute" | (descriptor: Handle, attribute: Choice, value: Host, bytes: usize);
+        matrix_set       | "rocsparse_spmat_set_attribute" | "cusparseSpMatSetAttribute" | (descriptor: Handle, attribute: LibraryChoice, value: Host, bytes: usize);
         csr_pointers     | "rocsparse_csr_set_pointers" | "cusparseCsrSetPointers" | (descriptor: Handle, offsets: Address, indices: Address, values: Address);
-        vector_create    | "rocsparse_create_dnvec_descr" | "cusparseCreateDnVec"  | (descriptor: *mut Handle, n: i64, values: Address, number: Choice);
+        vector_create    | "rocsparse_create_dnvec_descr" | "cusparseCreateDnVec"  | (descriptor: *mut Handle, n: i64, values: Address, number: LibraryChoice);
         vector_destroy   | "rocsparse_destroy_dnvec_descr" | "cusparseDestroyDnVec" | (descriptor: Handle);
-        dense_create     | "rocsparse_create_dnmat_descr" | "cusparseCreateDnMat"  | (descriptor: *mut Handle, rows: i64, columns: i64, step: i64, values: Address, number: Choice, order: Choice);
+        dense_create     | "rocsparse_create_dnmat_descr" | "cusparseCreateDnMat"  | (descriptor: *mut Handle, rows: i64, columns: i64, step: i64, values: Address, number: LibraryChoice, order: LibraryChoice);
         dense_destroy    | "rocsparse_destroy_dnmat_descr" | "cusparseDestroyDnMat" | (descriptor: Handle);
-        spmv_amd         | "rocsparse_spmv" | "" | (handle: Handle, op: Choice, alpha: Host, a: Handle, x: Handle, beta: Host, y: Handle, number: Choice, algorithm: Choice, stage: Choice, bytes: *mut usize, work: Address);
-        spmv_bytes       | "" | "cusparseSpMV_bufferSize" | (handle: Handle, op: Choice, alpha: Host, a: Handle, x: Handle, beta: Host, y: Handle, number: Choice, algorithm: Choice, bytes: *mut usize);
-        spmv_nvidia      | "" | "cusparseSpMV" | (handle: Handle, op: Choice, alpha: Host, a: Handle, x: Handle, beta: Host, y: Handle, number: Choice, algorithm: Choice, work: Address);
-        spmm_amd         | "rocsparse_spmm" | "" | (handle: Handle, op_a: Choice, op_b: Choice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: Choice, algorithm: Choice, stage: Choice, bytes: *mut usize, work: Address);
-        spmm_bytes       | "" | "cusparseSpMM_bufferSize" | (handle: Handle, op_a: Choice, op_b: Choice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: Choice, algorithm: Choice, bytes: *mut usize);
-        spmm_nvidia      | "" | "cusparseSpMM" | (handle: Handle, op_a: Choice, op_b: Choice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: Choice, algorithm: Choice, work: Address);
-        spgemm_amd       | "rocsparse_spgemm" | "" | (handle: Handle, op_a: Choice, op_b: Choice, alpha: Host, a: Handle, b: Handle, beta: Host, d: Handle, c: Handle, number: Choice, algorithm: Choice, stage: Choice, bytes: *mut usize, work: Address);
+        spmv_amd         | "rocsparse_spmv" | "" | (handle: Handle, op: LibraryChoice, alpha: Host, a: Handle, x: Handle, beta: Host, y: Handle, number: LibraryChoice, algorithm: LibraryChoice, stage: LibraryChoice, bytes: *mut usize, work: Address);
+        spmv_bytes       | "" | "cusparseSpMV_bufferSize" | (handle: Handle, op: LibraryChoice, alpha: Host, a: Handle, x: Handle, beta: Host, y: Handle, number: LibraryChoice, algorithm: LibraryChoice, bytes: *mut usize);
+        spmv_nvidia      | "" | "cusparseSpMV" | (handle: Handle, op: LibraryChoice, alpha: Host, a: Handle, x: Handle, beta: Host, y: Handle, number: LibraryChoice, algorithm: LibraryChoice, work: Address);
+        spmm_amd         | "rocsparse_spmm" | "" | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: LibraryChoice, algorithm: LibraryChoice, stage: LibraryChoice, bytes: *mut usize, work: Address);
+        spmm_bytes       | "" | "cusparseSpMM_bufferSize" | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: LibraryChoice, algorithm: LibraryChoice, bytes: *mut usize);
+        spmm_nvidia      | "" | "cusparseSpMM" | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: LibraryChoice, algorithm: LibraryChoice, work: Address);
+        spgemm_amd       | "rocsparse_spgemm" | "" | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, alpha: Host, a: Handle, b: Handle, beta: Host, d: Handle, c: Handle, number: LibraryChoice, algorithm: LibraryChoice, stage: LibraryChoice, bytes: *mut usize, work: Address);
         spgemm_create    | "" | "cusparseSpGEMM_createDescr"  | (descriptor: *mut Handle);
         spgemm_destroy   | "" | "cusparseSpGEMM_destroyDescr" | (descriptor: Handle);
-        spgemm_estimate  | "" | "cusparseSpGEMM_workEstimation" | (handle: Handle, op_a: Choice, op_b: Choice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: Choice, algorithm: Choice, descriptor: Handle, bytes: *mut usize, work: Address);
-        spgemm_compute   | "" | "cusparseSpGEMM_compute" | (handle: Handle, op_a: Choice, op_b: Choice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: Choice, algorithm: Choice, descriptor: Handle, bytes: *mut usize, work: Address);
-        spgemm_copy      | "" | "cusparseSpGEMM_copy" | (handle: Handle, op_a: Choice, op_b: Choice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: Choice, algorithm: Choice, descriptor: Handle);
-        spsv_amd         | "rocsparse_spsv" | "" | (handle: Handle, op: Choice, alpha: Host, a: Handle, x: Handle, y: Handle, number: Choice, algorithm: Choice, stage: Choice, bytes: *mut usize, work: Address);
+        spgemm_estimate  | "" | "cusparseSpGEMM_workEstimation" | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: LibraryChoice, algorithm: LibraryChoice, descriptor: Handle, bytes: *mut usize, work: Address);
+        spgemm_compute   | "" | "cusparseSpGEMM_compute" | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: LibraryChoice, algorithm: LibraryChoice, descriptor: Handle, bytes: *mut usize, work: Address);
+        spgemm_copy      | "" | "cusparseSpGEMM_copy" | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, alpha: Host, a: Handle, b: Handle, beta: Host, c: Handle, number: LibraryChoice, algorithm: LibraryChoice, descriptor: Handle);
+        spsv_amd         | "rocsparse_spsv" | "" | (handle: Handle, op: LibraryChoice, alpha: Host, a: Handle, x: Handle, y: Handle, number: LibraryChoice, algorithm: LibraryChoice, stage: LibraryChoice, bytes: *mut usize, work: Address);
         spsv_create      | "" | "cusparseSpSV_createDescr"  | (descriptor: *mut Handle);
         spsv_destroy     | "" | "cusparseSpSV_destroyDescr" | (descriptor: Handle);
-        spsv_bytes       | "" | "cusparseSpSV_bufferSize" | (handle: Handle, op: Choice, alpha: Host, a: Handle, x: Handle, y: Handle, number: Choice, algorithm: Choice, descriptor: Handle, bytes: *mut usize);
-        spsv_analysis    | "" | "cusparseSpSV_analysis" | (handle: Handle, op: Choice, alpha: Host, a: Handle, x: Handle, y: Handle, number: Choice, algorithm: Choice, descriptor: Handle, work: Address);
-        spsv_solve       | "" | "cusparseSpSV_solve" | (handle: Handle, op: Choice, alpha: Host, a: Handle, x: Handle, y: Handle, number: Choice, algorithm: Choice, descriptor: Handle);
-        to_dense_amd     | "rocsparse_sparse_to_dense" | "" | (handle: Handle, a: Handle, b: Handle, algorithm: Choice, bytes: *mut usize, work: Address);
-        to_dense_bytes   | "" | "cusparseSparseToDense_bufferSize" | (handle: Handle, a: Handle, b: Handle, algorithm: Choice, bytes: *mut usize);
-        to_dense_nvidia  | "" | "cusparseSparseToDense" | (handle: Handle, a: Handle, b: Handle, algorithm: Choice, work: Address);
-        csr_to_coo       | "rocsparse_csr2coo" | "cusparseXcsr2coo" | (handle: Handle, offsets: Address, n: Int, rows: Int, indices: Address, base: Choice);
-        coo_to_csr       | "rocsparse_coo2csr" | "cusparseXcoo2csr" | (handle: Handle, indices: Address, n: Int, rows: Int, offsets: Address, base: Choice);
-        csr_to_csc_bytes_amd | "rocsparse_csr2csc_buffer_size" | "" | (handle: Handle, rows: Int, columns: Int, n: Int, offsets: Address, indices: Address, action: Choice, bytes: *mut usize);
-        csr_to_csc_bytes_nvidia | "" | "cusparseCsr2cscEx2_bufferSize" | (handle: Handle, rows: Int, columns: Int, n: Int, values: Address, offsets: Address, indices: Address, to_values: Address, to_offsets: Address, to_indices: Address, number: Choice, action: Choice, base: Choice, algorithm: Choice, bytes: *mut usize);
-        csr_to_csc_nvidia | "" | "cusparseCsr2cscEx2" | (handle: Handle, rows: Int, columns: Int, n: Int, values: Address, offsets: Address, indices: Address, to_values: Address, to_offsets: Address, to_indices: Address, number: Choice, action: Choice, base: Choice, algorithm: Choice, work: Address);
+        spsv_bytes       | "" | "cusparseSpSV_bufferSize" | (handle: Handle, op: LibraryChoice, alpha: Host, a: Handle, x: Handle, y: Handle, number: LibraryChoice, algorithm: LibraryChoice, descriptor: Handle, bytes: *mut usize);
+        spsv_analysis    | "" | "cusparseSpSV_analysis" | (handle: Handle, op: LibraryChoice, alpha: Host, a: Handle, x: Handle, y: Handle, number: LibraryChoice, algorithm: LibraryChoice, descriptor: Handle, work: Address);
+        spsv_solve       | "" | "cusparseSpSV_solve" | (handle: Handle, op: LibraryChoice, alpha: Host, a: Handle, x: Handle, y: Handle, number: LibraryChoice, algorithm: LibraryChoice, descriptor: Handle);
+        to_dense_amd     | "rocsparse_sparse_to_dense" | "" | (handle: Handle, a: Handle, b: Handle, algorithm: LibraryChoice, bytes: *mut usize, work: Address);
+        to_dense_bytes   | "" | "cusparseSparseToDense_bufferSize" | (handle: Handle, a: Handle, b: Handle, algorithm: LibraryChoice, bytes: *mut usize);
+        to_dense_nvidia  | "" | "cusparseSparseToDense" | (handle: Handle, a: Handle, b: Handle, algorithm: LibraryChoice, work: Address);
+        csr_to_coo       | "rocsparse_csr2coo" | "cusparseXcsr2coo" | (handle: Handle, offsets: Address, n: Int, rows: Int, indices: Address, base: LibraryChoice);
+        coo_to_csr       | "rocsparse_coo2csr" | "cusparseXcoo2csr" | (handle: Handle, indices: Address, n: Int, rows: Int, offsets: Address, base: LibraryChoice);
+        csr_to_csc_bytes_amd | "rocsparse_csr2csc_buffer_size" | "" | (handle: Handle, rows: Int, columns: Int, n: Int, offsets: Address, indices: Address, action: LibraryChoice, bytes: *mut usize);
+        csr_to_csc_bytes_nvidia | "" | "cusparseCsr2cscEx2_bufferSize" | (handle: Handle, rows: Int, columns: Int, n: Int, values: Address, offsets: Address, indices: Address, to_values: Address, to_offsets: Address, to_indices: Address, number: LibraryChoice, action: LibraryChoice, base: LibraryChoice, algorithm: LibraryChoice, bytes: *mut usize);
+        csr_to_csc_nvidia | "" | "cusparseCsr2cscEx2" | (handle: Handle, rows: Int, columns: Int, n: Int, values: Address, offsets: Address, indices: Address, to_values: Address, to_offsets: Address, to_indices: Address, number: LibraryChoice, action: LibraryChoice, base: LibraryChoice, algorithm: LibraryChoice, work: Address);
     }
     typed {
-        csr_to_csc_amd | "rocsparse_%csr2csc" | "" | [s d c z] | (handle: Handle, rows: Int, columns: Int, n: Int, values: Address, offsets: Address, indices: Address, to_values: Address, to_indices: Address, to_offsets: Address, action: Choice, base: Choice, work: Address);
+        csr_to_csc_amd | "rocsparse_%csr2csc" | "" | [s d c z] | (handle: Handle, rows: Int, columns: Int, n: Int, values: Address, offsets: Address, indices: Address, to_values: Address, to_indices: Address, to_offsets: Address, action: LibraryChoice, base: LibraryChoice, work: Address);
     }
 }
 

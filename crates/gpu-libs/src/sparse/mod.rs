@@ -14,14 +14,14 @@ use gpu::{Buffer, Queue, Vendor};
 
 pub use calls::Calls;
 pub(crate) use calls::{
-    Action, Algorithm, Attribute, Base, BlockDirection, Choice, DataType, DenseOrder, DiagonalType, Fill, Handle,
-    Index, Int, Operation, PointerMode, Stage,
+    Action, Algorithm, Attribute, Base, BlockDirection, DataType, DenseOrder, DiagonalType, Fill, Handle, Index, Int,
+    LibraryChoice, Operation, PointerMode, Stage,
 };
 pub use matrix::{SparseFormat, SparseMatrix};
 
 use crate::error::{Result, ensure, int, report_late};
 use crate::scalar::Scalar;
-use crate::view::{MatrixShape, Order};
+use crate::view::{MatrixOrder, MatrixShape};
 
 /// The numbers of every enum, for the check against the headers.
 #[doc(hidden)]
@@ -138,8 +138,8 @@ impl Sparse {
     fn dense<T: Scalar>(&self, shape: MatrixShape, at: Address) -> Result<Descriptor> {
         let number = DataType::of(T::KIND).number(self.vendor());
         let order = match shape.order {
-            Order::Rows => DenseOrder::Rows,
-            Order::Columns => DenseOrder::Columns,
+            MatrixOrder::Rows => DenseOrder::Rows,
+            MatrixOrder::Columns => DenseOrder::Columns,
         };
         let (rows, columns, step) = (shape.rows as i64, shape.columns as i64, shape.step as i64);
         let mut handle: Handle = std::ptr::null_mut();

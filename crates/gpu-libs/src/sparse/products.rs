@@ -2,11 +2,12 @@
 
 use std::ffi::c_void;
 
+use gpu::foreign::Address;
 use gpu::{Slice, SliceMut, Vendor};
 
 use super::{
-    Algorithm, Attribute, Choice, DataType, DiagonalType, Fill, Handle, Operation, Sparse, SparseFormat, SparseMatrix,
-    Stage, is_csr, same,
+    Algorithm, Attribute, DataType, DiagonalType, Fill, Handle, LibraryChoice, Operation, Sparse, SparseFormat,
+    SparseMatrix, Stage, is_csr, same,
 };
 use crate::blas::{Diagonal, Triangle};
 use crate::error::{Result, ensure};
@@ -40,15 +41,10 @@ impl Sparse {
         // SAFETY: live descriptors of memory of this queue; scalars and scratch live until the wait is over.
         unsafe {
             if self.vendor() == Vendor::Amd {
-                let run = |stage: Stage, bytes: &mut usize, work| {
-                    let stage = stage.number(Vendor::Amd);
+                let run = |stage, bytes: &mut usize, work| {
                     calls.spmv_amd(handle, op, alpha, a, x, beta, y, number, algorithm, stage, bytes, work)
                 };
-                run(Stage::Size, &mut bytes, 0)?;
-                let (_scratch, work) = self.scratch(bytes)?;
-                run(Stage::Preprocess, &mut bytes, work)?;
-                run(Stage::Compute, &mut bytes, work)?;
-                self.binding.wait()?;
+                self.in_stages(run)?;
             } else {
                 calls.spmv_bytes(handle, op, alpha, a, x, beta, y, number, algorithm, &mut bytes)?;
                 let (_scratch, work) = self.scratch(bytes)?;
@@ -83,15 +79,10 @@ impl Sparse {
         // SAFETY: as for `spmv`.
         unsafe {
             if self.vendor() == Vendor::Amd {
-                let run = |stage: Stage, bytes: &mut usize, work| {
-                    let stage = stage.number(Vendor::Amd);
+                let run = |stage, bytes: &mut usize, work| {
                     calls.spmm_amd(handle, op, op, alpha, a, b, beta, c, number, algorithm, stage, bytes, work)
                 };
-                run(Stage::Size, &mut bytes, 0)?;
-                let (_scratch, work) = self.scratch(bytes)?;
-                run(Stage::Preprocess, &mut bytes, work)?;
-                run(Stage::Compute, &mut bytes, work)?;
-                self.binding.wait()?;
+                self.in_stages(run)?;
             } else {
                 calls.spmm_bytes(handle, op, op, alpha, a, b, beta, c, number, algorithm, &mut bytes)?;
                 let (_scratch, work) = self.scratch(bytes)?;
@@ -99,6 +90,17 @@ impl Sparse {
                 self.binding.wait()?;
             }
         }
+        Ok(())
+    }
+
+    /// AMD's calls come three times: for the bytes of scratch, to prepare and to compute.
+    fn in_stages(&self, run: impl Fn(LibraryChoice, &mut usize, Address) -> Result<()>) -> Result<()> {
+        let (number, mut bytes) = (|stage: Stage| stage.number(Vendor::Amd), 0);
+        run(number(Stage::Size), &mut bytes, 0)?;
+        let (_scratch, work) = self.scratch(bytes)?;
+        run(number(Stage::Preprocess), &mut bytes, work)?;
+        run(number(Stage::Compute), &mut bytes, work)?;
+        self.binding.wait()?;
         Ok(())
     }
 
@@ -219,15 +221,10 @@ impl Sparse {
         // SAFETY: as for `spmv`.
         unsafe {
             if vendor == Vendor::Amd {
-                let run = |stage: Stage, bytes: &mut usize, work| {
-                    let stage = stage.number(Vendor::Amd);
+                let run = |stage, bytes: &mut usize, work| {
                     calls.spsv_amd(handle, op, alpha, a, b, x, number, algorithm, stage, bytes, work)
                 };
-                run(Stage::Size, &mut bytes, 0)?;
-                let (_scratch, work) = self.scratch(bytes)?;
-                run(Stage::Preprocess, &mut bytes, work)?;
-                run(Stage::Compute, &mut bytes, work)?;
-                self.binding.wait()?;
+                self.in_stages(run)?;
             } else {
                 let plan = SparsePlan::spsv(calls)?;
                 let d = plan.handle;
@@ -242,16 +239,18 @@ impl Sparse {
     }
 
     #[track_caller]
-    fn set(&self, matrix: Handle, attribute: Attribute, value: Choice) -> Result<()> {
+    fn set(&self, matrix: Handle, attribute: Attribute, value: LibraryChoice) -> Result<()> {
         // SAFETY: a live descriptor and a number of that attribute's enum, which the library copies.
-        unsafe { self.calls.matrix_set(matrix, attribute.number(self.vendor()), host(&value), size_of::<Choice>()) }
+        unsafe {
+            self.calls.matrix_set(matrix, attribute.number(self.vendor()), host(&value), size_of::<LibraryChoice>())
+        }
     }
 
-    fn op(&self) -> Choice {
+    fn op(&self) -> LibraryChoice {
         Operation::None.number(self.vendor())
     }
 
-    fn number<T: Scalar>(&self) -> Choice {
+    fn number<T: Scalar>(&self) -> LibraryChoice {
         DataType::of(T::KIND).number(self.vendor())
     }
 }

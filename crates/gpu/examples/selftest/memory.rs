@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use gpu::{Buffer, Element, Error, Grid, Pool, Queue};
+use gpu::{Buffer, Element, Error, Grid, MemoryPool, Queue};
 
 use super::kernels::{self, Add, Spin};
 use super::{Bench, Failure, Numbers, Outcome, passed};
@@ -108,7 +108,7 @@ pub fn slices(bench: &Bench) -> Result<Outcome, Failure> {
 pub fn pool(bench: &Bench) -> Result<Outcome, Failure> {
     let queue = bench.queue()?;
     let before = bench.device.counters();
-    let bytes = Pool::room_for::<f32>(3).unwrap() + Pool::room_for::<u8>(257).unwrap();
+    let bytes = MemoryPool::room_for::<f32>(3).unwrap() + MemoryPool::room_for::<u8>(257).unwrap();
     ensure!(bytes == 256 + 512, "room_for is {bytes}");
     let mut pool = queue.pool(bytes)?;
     let mut a: Buffer<f32> = pool.carve(3)?;

@@ -7,7 +7,7 @@
 use gpu::{Element, Launcher, Pending, Pinned, Queue};
 use ops::{AttentionChip, AttentionPlan, Exec, Numerics, Place, Tensor};
 
-use super::input::Input;
+use super::input::StepInput;
 use super::{Device, GraphKey, MAX_CAPTURED, MIN_CONTEXT, exec};
 use crate::decoder::Decoder;
 use crate::scratch::Scratch;
@@ -19,7 +19,7 @@ use crate::{Described, Error, TokenId};
 const MAX_GRAPHS: usize = 1024;
 
 /// A step under way: its copies, each with its host memory.
-pub struct InFlight {
+pub struct SubmittedStep {
     inputs: Pending<u32>,
     adjustments: Option<Pending<u32>>,
     outputs: Outputs<Pending<f32>>,
@@ -96,7 +96,7 @@ impl Device {
     }
 
     /// Queues a step.
-    pub fn submit(&mut self, decoder: &mut Decoder, step: &Step) -> Result<InFlight, Error> {
+    pub fn submit(&mut self, decoder: &mut Decoder, step: &Step) -> Result<SubmittedStep, Error> {
         if !self.is_watched {
             return self.enqueue(decoder, step, Capture::WhereItPays);
         }
@@ -110,7 +110,7 @@ impl Device {
     }
 
     /// Waits for a step; then its rows are here until the next wait.
-    pub fn wait(&mut self, step: InFlight) -> Result<(), Error> {
+    pub fn wait(&mut self, step: SubmittedStep) -> Result<(), Error> {
         self.logits.give_back(self.read.logits.take());
         self.chosen.give_back(self.read.chosen.take());
         self.described.give_back(self.read.described.take());
@@ -155,7 +155,7 @@ impl Device {
         rows.zip(n_tops.iter().zip(self.chosen(n_tops.len()))).map(describe).collect()
     }
 
-    fn enqueue(&mut self, decoder: &mut Decoder, step: &Step, capture: Capture) -> Result<InFlight, Error> {
+    fn enqueue(&mut self, decoder: &mut Decoder, step: &Step, capture: Capture) -> Result<SubmittedStep, Error> {
         let heads = decoder.config.heads();
         let spans = step.spans();
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap_or(1);
@@ -169,7 +169,7 @@ impl Device {
         }
         let span_rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
         let plan = AttentionPlan::new(&span_rows, &heads, n_context, &chip);
-        let input = Input::new(step, plan, &heads);
+        let input = StepInput::new(step, plan, &heads);
         let inputs = self.upload(&input.words)?;
         let adjustments = self.upload_adjustments(&step.adjustments)?;
         let key = GraphKey {
@@ -190,14 +190,14 @@ impl Device {
             described: read(queue, &scratch.described, step.described.len(), described)?,
             hidden: read(queue, &scratch.pooled, step.pooled.len(), hidden)?,
         };
-        Ok(InFlight { inputs, adjustments, outputs })
+        Ok(SubmittedStep { inputs, adjustments, outputs })
     }
 
     /// Launches the step's ops, or the graph of them. A shape that is met for the second time is captured.
     fn run(
         &mut self,
         decoder: &mut Decoder,
-        input: &Input,
+        input: &StepInput,
         plan: AttentionPlan,
         captured_as: Option<GraphKey>,
     ) -> Result<(), Error> {

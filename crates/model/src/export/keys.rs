@@ -6,7 +6,7 @@ use weights::{Bytes, Dtype, HubFiles, Metadata, Tensor, Value};
 
 use crate::family::Windows;
 use crate::hub::translate;
-use crate::rope_scaling::{Scaling, mscale};
+use crate::rope_scaling::{RopeScaling, mscale};
 use crate::{Config, Error, Experts, FamilyKind, Pooling};
 
 /// Keys that hold f32 in GGUF, also where `config.json` has a whole number.
@@ -90,12 +90,12 @@ pub fn metadata(hub: &HubFiles, config: &Config, name: &str) -> Result<Metadata,
 /// Rope's scaling, where it is not in tensors.
 fn scaling(config: &Config, mut set: impl FnMut(&str, Value)) -> Result<(), Error> {
     match &config.rope.scaling {
-        Scaling::None | Scaling::Llama3 { .. } => {}
-        Scaling::Linear { factor } => {
+        RopeScaling::None | RopeScaling::Llama3 { .. } => {}
+        RopeScaling::Linear { factor } => {
             set("rope.scaling.type", Value::String("linear".into()));
             set("rope.scaling.factor", Value::F32(*factor as f32));
         }
-        Scaling::Yarn(yarn) => {
+        RopeScaling::Yarn(yarn) => {
             if yarn.truncates != config.family.yarn_truncates {
                 let what = format!("GGUF has no word for YaRN's `truncate`, here {}", yarn.truncates);
                 return Err(Error::NotInGguf { what });
@@ -118,11 +118,11 @@ fn scaling(config: &Config, mut set: impl FnMut(&str, Value)) -> Result<(), Erro
                 set("rope.scaling.attn_factor", Value::F32((yarn.magnitude / usual) as f32));
             }
         }
-        Scaling::Long { original, magnitude, .. } => {
+        RopeScaling::Long { original, magnitude, .. } => {
             set("rope.scaling.original_context_length", Value::U32(*original as u32));
             set("rope.scaling.attn_factor", Value::F32(*magnitude as f32));
         }
-        Scaling::Dynamic { .. } => {
+        RopeScaling::Dynamic { .. } => {
             return Err(Error::NotInGguf { what: "GGUF has no word for dynamic rope scaling".into() });
         }
     }
@@ -169,14 +169,14 @@ pub fn rope_tensors(config: &Config) -> Result<Vec<Tensor>, Error> {
         Tensor::new(name, Dtype::F32, vec![numbers.len()], Bytes::from_vec(bytes))
     };
     match &config.rope.scaling {
-        scaling @ Scaling::Llama3 { .. } => {
+        scaling @ RopeScaling::Llama3 { .. } => {
             let base = f64::from(config.rope.base);
-            let plain = Scaling::None.frequencies(base, config.n_rot, 0);
+            let plain = RopeScaling::None.frequencies(base, config.n_rot, 0);
             let scaled = scaling.frequencies(base, config.n_rot, 0);
             let divisors = plain.iter().zip(scaled).map(|(plain, scaled)| (plain / scaled) as f32).collect();
             Ok(vec![tensor("rope_freqs.weight", divisors)?])
         }
-        Scaling::Long { short, long, .. } => Ok(vec![
+        RopeScaling::Long { short, long, .. } => Ok(vec![
             tensor("rope_factors_long.weight", long.clone())?,
             tensor("rope_factors_short.weight", short.clone())?,
         ]),

@@ -8,23 +8,23 @@ use crate::parts::Cut;
 use crate::{Config, Error};
 
 /// A tensor of GGUF, cut out of one of safetensors matrix by matrix.
-pub struct Piece {
+pub struct TensorPiece {
     pub stem: &'static str,
     cuts: Vec<Cut>,
     shape: Vec<usize>,
     /// What the cuts count.
-    rows: Rows,
+    rows: RowOrder,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq)]
-enum Rows {
+enum RowOrder {
     OfMatrices,
     /// Biases are cut number by number, and are f32.
     OfNumbers,
 }
 
 /// What becomes of a tensor called `stem`; `None` where it stays one.
-pub fn pieces(config: &Config, stem: &str, suffix: &str, source: &Tensor) -> Result<Option<Vec<Piece>>, Error> {
+pub fn pieces(config: &Config, stem: &str, suffix: &str, source: &Tensor) -> Result<Option<Vec<TensorPiece>>, Error> {
     let is_packed = source.dtype.block_len() > 1;
     let n_embd = config.n_embd;
     Ok(match (stem, suffix, config.mla, config.experts) {
@@ -34,8 +34,8 @@ pub fn pieces(config: &Config, stem: &str, suffix: &str, source: &Tensor) -> Res
             let keys = (0..n).map(|head| Cut::keys_of(head, &mla)).collect();
             let values = (0..n).map(|head| Cut::values_of(head, &mla)).collect();
             Some(vec![
-                Piece::matrices("attn_k_b", keys, vec![n, mla.kv_rank, mla.nope_dim]),
-                Piece::matrices("attn_v_b", values, vec![n, mla.v_dim, mla.kv_rank]),
+                TensorPiece::matrices("attn_k_b", keys, vec![n, mla.kv_rank, mla.nope_dim]),
+                TensorPiece::matrices("attn_v_b", values, vec![n, mla.v_dim, mla.kv_rank]),
             ])
         }
         ("ffn_gate_up_exps", _, _, Some(experts)) => {
@@ -52,10 +52,10 @@ pub fn pieces(config: &Config, stem: &str, suffix: &str, source: &Tensor) -> Res
                 let transposed = |expert| Cut::alternating_transposed(expert, which, n_embd);
                 if is_bias {
                     let cuts = (0..n).map(in_rows).collect();
-                    return Piece { stem, cuts, shape: vec![n, n_ff], rows: Rows::OfNumbers };
+                    return TensorPiece { stem, cuts, shape: vec![n, n_ff], rows: RowOrder::OfNumbers };
                 }
                 let cuts = (0..n).map(|expert| if is_packed { in_rows(expert) } else { transposed(expert) }).collect();
-                Piece::matrices(stem, cuts, vec![n, n_ff, n_embd])
+                TensorPiece::matrices(stem, cuts, vec![n, n_ff, n_embd])
             };
             Some(vec![piece("ffn_gate_exps", 0), piece("ffn_up_exps", 1)])
         }
@@ -64,20 +64,20 @@ pub fn pieces(config: &Config, stem: &str, suffix: &str, source: &Tensor) -> Res
             let (n, n_ff) = (experts.n, experts.n_ff);
             expect(source, &[n, n_ff, n_embd])?;
             let cuts = (0..n).map(|expert| Cut::transposed(expert * n_ff, n_ff)).collect();
-            Some(vec![Piece::matrices("ffn_down_exps", cuts, vec![n, n_embd, n_ff])])
+            Some(vec![TensorPiece::matrices("ffn_down_exps", cuts, vec![n, n_embd, n_ff])])
         }
         _ => None,
     })
 }
 
-impl Piece {
+impl TensorPiece {
     fn matrices(stem: &'static str, cuts: Vec<Cut>, shape: Vec<usize>) -> Self {
-        Self { stem, cuts, shape, rows: Rows::OfMatrices }
+        Self { stem, cuts, shape, rows: RowOrder::OfMatrices }
     }
 
     pub fn tensor(self, name: String, source: &Tensor) -> Result<Tensor, Error> {
         let (from, bytes) = (source.dtype, source.bytes.clone());
-        let is_bias = self.rows == Rows::OfNumbers;
+        let is_bias = self.rows == RowOrder::OfNumbers;
         // Packed rows cannot be transposed as they are.
         let is_decoded = from.block_len() > 1 && self.cuts.iter().any(|cut| cut.transposed.is_some());
         let dtype = if is_bias || is_decoded { Dtype::F32 } else { from };

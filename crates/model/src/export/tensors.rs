@@ -19,7 +19,7 @@ const IDLE: [&str; 5] =
     ["rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", "pooler.dense.", "embeddings.position_ids"];
 
 pub fn list(names: &Names, config: &Config) -> Result<Vec<Tensor>, Error> {
-    let mut list = List { names, config, used: HashSet::new(), tensors: Vec::new() };
+    let mut list = TensorList { names, config, used: HashSet::new(), tensors: Vec::new() };
     for stem in ONCE {
         list.place(At::Model, stem, stem)?;
     }
@@ -52,14 +52,14 @@ fn is_of_later_layers(names: &Names, config: &Config, tensor: &Tensor) -> bool {
     number.is_some_and(|number| (config.n_layers..config.n_layers.saturating_add(n_later)).contains(&number))
 }
 
-struct List<'a> {
+struct TensorList<'a> {
     names: &'a Names<'a>,
     config: &'a Config,
     used: HashSet<String>,
     tensors: Vec<Tensor>,
 }
 
-impl List<'_> {
+impl TensorList<'_> {
     /// Weight and bias of one name, where they are there.
     fn place(&mut self, at: At, stem: &str, name: &str) -> Result<(), Error> {
         for suffix in ["weight", "bias"] {
@@ -150,7 +150,7 @@ impl List<'_> {
         if let Some(n) = n_heads
             && !first.shape[0].is_multiple_of(2 * n)
         {
-            let what = format!("{} rows are no pairs of {n} heads", first.shape[0]);
+            let what = format!("{} rows are not pairs of {n} heads", first.shape[0]);
             return Err(Error::Tensor { name: first.name.clone(), what });
         }
         let is_as_it_is =

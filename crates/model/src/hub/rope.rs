@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use crate::Error;
 use crate::family::Family;
-use crate::rope_scaling::{Scaling, Yarn, long_magnitude, mscale};
+use crate::rope_scaling::{RopeScaling, Yarn, long_magnitude, mscale};
 
 pub struct RopeSettings<'a> {
     pub base: Option<f64>,
@@ -34,8 +34,8 @@ pub fn rope_settings(json: &Json) -> RopeSettings<'_> {
     }
 }
 
-pub fn scaling(json: Option<&Json>, context: f64, family: &Family) -> Result<Scaling, Error> {
-    let Some(json) = json else { return Ok(Scaling::None) };
+pub fn scaling(json: Option<&Json>, context: f64, family: &Family) -> Result<RopeScaling, Error> {
+    let Some(json) = json else { return Ok(RopeScaling::None) };
     let error = |what: String| Error::Metadata { key: "config.json: rope scaling".into(), what };
     let kind = ["rope_type", "type"].iter().find_map(|name| json.get(name)).and_then(Json::as_str);
     let number = |name: &str| json.get(name).and_then(Json::as_f64);
@@ -48,13 +48,13 @@ pub fn scaling(json: Option<&Json>, context: f64, family: &Family) -> Result<Sca
         let numbers = json.get(name).and_then(Json::as_array).into_iter().flatten().filter_map(Json::as_f64);
         let list: Vec<f32> = numbers.map(|x| x as f32).collect();
         let is_good = !list.is_empty() && list.iter().all(|x| x.is_finite() && *x > 0.0);
-        is_good.then_some(list).ok_or_else(|| error(format!("`{name}` is no list of numbers above zero")))
+        is_good.then_some(list).ok_or_else(|| error(format!("`{name}` is not a list of numbers above zero")))
     };
     match kind.unwrap_or("default") {
-        "default" | "none" | "mrope" => Ok(Scaling::None),
-        "linear" => Ok(Scaling::Linear { factor: above_zero("factor", None)? }),
-        "dynamic" => Ok(Scaling::Dynamic { factor: above_zero("factor", None)?, original: original(context)? }),
-        "llama3" => Ok(Scaling::Llama3 {
+        "default" | "none" | "mrope" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear { factor: above_zero("factor", None)? }),
+        "dynamic" => Ok(RopeScaling::Dynamic { factor: above_zero("factor", None)?, original: original(context)? }),
+        "llama3" => Ok(RopeScaling::Llama3 {
             factor: above_zero("factor", None)?,
             low: above_zero("low_freq_factor", Some(1.0))?,
             high: above_zero("high_freq_factor", Some(4.0))?,
@@ -66,7 +66,7 @@ pub fn scaling(json: Option<&Json>, context: f64, family: &Family) -> Result<Sca
             let (of_one, of_all) = (number("mscale").unwrap_or(0.0), number("mscale_all_dim").unwrap_or(0.0));
             let both = of_one != 0.0 && of_all != 0.0;
             let default = if both { mscale(factor, of_one) / mscale(factor, of_all) } else { mscale(factor, 1.0) };
-            Ok(Scaling::Yarn(Yarn {
+            Ok(RopeScaling::Yarn(Yarn {
                 factor,
                 original,
                 beta_fast: above_zero("beta_fast", Some(32.0))?,
@@ -80,7 +80,7 @@ pub fn scaling(json: Option<&Json>, context: f64, family: &Family) -> Result<Sca
             let original = original(context)?;
             let factor = above_zero("factor", Some(context / original))?;
             let magnitude = above_zero("attention_factor", Some(long_magnitude(factor, original)))?;
-            Ok(Scaling::Long { short: list("short_factor")?, long: list("long_factor")?, original, magnitude })
+            Ok(RopeScaling::Long { short: list("short_factor")?, long: list("long_factor")?, original, magnitude })
         }
         other => Err(error(format!("`{other}` is not supported"))),
     }

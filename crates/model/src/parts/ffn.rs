@@ -1,11 +1,11 @@
 //! The feed-forward block of a layer: dense, or a mixture whose experts stand in a stack, fused, or each by itself.
 
-use super::list::{List, rows_and_cols};
+use super::list::{PartList, rows_and_cols};
 use super::{Cut, Dense, ExpertParts, Linear};
 use crate::names::{At, Format};
 use crate::{Config, Error};
 
-impl<'a> List<'a, '_> {
+impl<'a> PartList<'a, '_> {
     pub(super) fn dense(&mut self, at: At, [gate, up, down]: [&str; 3], n_ff: usize) -> Result<Dense, Error> {
         let n_embd = self.config.n_embd;
         let down = self.linear(at, down, [n_embd, n_ff])?;

@@ -2,14 +2,14 @@
 
 use weights::Tensor;
 
-use super::list::{List, rows_and_cols};
+use super::list::{PartList, rows_and_cols};
 use super::{AttentionParts, Cut, FfnParts, LayerParts, Linear, MlaParts, TensorId};
 use crate::family::{FusedRows, Placement};
 use crate::names::{At, Format};
 use crate::recurrent_config::Multipliers;
 use crate::{Config, Error};
 
-impl<'a> List<'a, '_> {
+impl<'a> PartList<'a, '_> {
     pub(super) fn layer(&mut self, at: At) -> Result<LayerParts, Error> {
         let config = self.config;
         let At::Layer(layer_idx) = at else { unreachable!("a layer stands in a layer") };

@@ -10,7 +10,7 @@ use crate::{Config, Error};
 
 /// Some rows of a tensor of the checkpoint and how they will lie.
 #[derive(Clone, Debug)]
-pub struct Wanted<'a> {
+pub struct WantedRows<'a> {
     pub source: &'a Tensor,
     /// The rows (or, of vectors, the numbers) from the first wanted one to the last.
     pub bytes: Bytes,
@@ -33,11 +33,11 @@ pub struct Wanted<'a> {
 /// Decides how a matrix of a type and shape will lie, and the bytes it takes; a device may take another type.
 pub type LayoutOf<'f> = &'f dyn Fn(Dtype, [usize; 2]) -> Result<(Dtype, (Layout, usize)), ops::Error>;
 
-pub(super) struct List<'a, 'f> {
+pub(super) struct PartList<'a, 'f> {
     pub(super) names: Names<'a>,
     pub(super) config: &'f Config,
     pub(super) layout_of: LayoutOf<'f>,
-    pub(super) wanted: Vec<Wanted<'a>>,
+    pub(super) wanted: Vec<WantedRows<'a>>,
 }
 
 /// A tensor of any rank as a matrix: all but the last dimension are rows.
@@ -46,7 +46,7 @@ pub(super) fn rows_and_cols(tensor: &Tensor) -> [usize; 2] {
     [tensor.shape.iter().rev().skip(1).product(), n_cols]
 }
 
-impl<'a> List<'a, '_> {
+impl<'a> PartList<'a, '_> {
     pub(super) fn linear(&mut self, at: At, name: &str, shape: [usize; 2]) -> Result<Linear, Error> {
         let weight = self.matrix(at, name, shape)?;
         let bias = self.names.find(at, name, "bias");
@@ -136,7 +136,7 @@ impl<'a> List<'a, '_> {
         }
         let bytes = source.bytes.slice(..cut.end() * source.dtype.block_bytes());
         let (dtype, layout, n_bytes) = (Dtype::F32, Layout::Rows, 4 * shape[0] * shape[1]);
-        self.add(Wanted {
+        self.add(WantedRows {
             source,
             bytes,
             n_source_cols: 1,
@@ -171,7 +171,7 @@ impl<'a> List<'a, '_> {
         let (shape, cut) = ([n_cols, rows.len()], Cut::transposed(0, rows.len()));
         let bytes = source.bytes.slice(rows.start * row_bytes..rows.end * row_bytes);
         let (dtype, layout, n_bytes) = (Dtype::F32, Layout::Rows, 4 * shape[0] * shape[1]);
-        self.add(Wanted {
+        self.add(WantedRows {
             source,
             bytes,
             n_source_cols,
@@ -201,7 +201,7 @@ impl<'a> List<'a, '_> {
         let row_bytes = source.bytes.len() / n_rows.max(1);
         let bytes = source.bytes.slice(cut.first * row_bytes..cut.end() * row_bytes);
         let cut = Cut { first: 0, ..cut };
-        self.add(Wanted {
+        self.add(WantedRows {
             source,
             bytes,
             n_source_cols,
@@ -216,7 +216,7 @@ impl<'a> List<'a, '_> {
         })
     }
 
-    fn add(&mut self, wanted: Wanted<'a>) -> Result<TensorId, Error> {
+    fn add(&mut self, wanted: WantedRows<'a>) -> Result<TensorId, Error> {
         self.wanted.push(wanted);
         Ok(TensorId(self.wanted.len() - 1))
     }

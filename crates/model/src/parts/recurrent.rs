@@ -4,13 +4,13 @@
 use ops::Activation;
 use weights::Tensor;
 
-use super::list::List;
+use super::list::PartList;
 use super::{ConvParts, Cut, DeltaParts, Linear, LowRank, MixerParts, RecurrentParts, SelectiveParts, SsmParts};
 use crate::names::{At, Format};
 use crate::recurrent_config::Multipliers;
 use crate::{Error, Recurrent, RecurrentKind};
 
-impl<'a> List<'a, '_> {
+impl<'a> PartList<'a, '_> {
     pub(super) fn recurrent(&mut self, at: At) -> Result<RecurrentParts, Error> {
         let sizes = self.config.recurrent.expect("asked for recurrent layers only");
         let (inner, n_embd) = (sizes.inner, self.config.n_embd);

@@ -3,7 +3,7 @@
 use super::Synthetic;
 
 #[derive(Copy, Clone)]
-pub(super) struct Shape {
+pub(super) struct SyntheticShape {
     pub name: &'static str,
     /// The family's name in GGUF.
     pub arch: &'static str,
@@ -24,17 +24,17 @@ pub(super) struct Shape {
     /// Biases of attention, router and experts, and sinks.
     pub has_biases: bool,
     pub window: Option<u32>,
-    pub experts: Option<Experts>,
+    pub experts: Option<SyntheticExperts>,
 }
 
 #[derive(Copy, Clone)]
-pub(super) struct Experts {
+pub(super) struct SyntheticExperts {
     pub n: u32,
     pub n_used: u32,
     pub n_ff: u32,
 }
 
-const LLAMA_1B: Shape = Shape {
+const LLAMA_1B: SyntheticShape = SyntheticShape {
     name: "llama-1b",
     arch: "llama",
     n_vocab: 128_256,
@@ -54,10 +54,17 @@ const LLAMA_1B: Shape = Shape {
     experts: None,
 };
 
-const LLAMA_8B: Shape =
-    Shape { name: "llama-8b", n_layers: 32, n_embd: 4096, n_ff: 14_336, head_dim: 128, is_tied: false, ..LLAMA_1B };
+const LLAMA_8B: SyntheticShape = SyntheticShape {
+    name: "llama-8b",
+    n_layers: 32,
+    n_embd: 4096,
+    n_ff: 14_336,
+    head_dim: 128,
+    is_tied: false,
+    ..LLAMA_1B
+};
 
-const QWEN3_8B: Shape = Shape {
+const QWEN3_8B: SyntheticShape = SyntheticShape {
     name: "qwen3-8b",
     arch: "qwen3",
     n_vocab: 151_936,
@@ -70,22 +77,22 @@ const QWEN3_8B: Shape = Shape {
 };
 
 impl Synthetic {
-    pub(super) fn shape(self) -> Shape {
+    pub(super) fn shape(self) -> SyntheticShape {
         match self {
             Self::Llama1b => LLAMA_1B,
             Self::Llama8b => LLAMA_8B,
             Self::Qwen38b => QWEN3_8B,
-            Self::Qwen330bA3b => Shape {
+            Self::Qwen330bA3b => SyntheticShape {
                 name: "qwen3-30b-a3b",
                 arch: "qwen3moe",
                 n_layers: 48,
                 n_embd: 2048,
                 n_ff: 6144,
                 n_kv_heads: 4,
-                experts: Some(Experts { n: 128, n_used: 8, n_ff: 768 }),
+                experts: Some(SyntheticExperts { n: 128, n_used: 8, n_ff: 768 }),
                 ..QWEN3_8B
             },
-            Self::GptOss20b => Shape {
+            Self::GptOss20b => SyntheticShape {
                 name: "gpt-oss-20b",
                 arch: "gpt-oss",
                 n_vocab: 201_088,
@@ -98,10 +105,10 @@ impl Synthetic {
                 has_head_norms: false,
                 has_biases: true,
                 window: Some(128),
-                experts: Some(Experts { n: 32, n_used: 4, n_ff: 2880 }),
+                experts: Some(SyntheticExperts { n: 32, n_used: 4, n_ff: 2880 }),
                 ..QWEN3_8B
             },
-            Self::Gemma312b => Shape {
+            Self::Gemma312b => SyntheticShape {
                 name: "gemma3-12b",
                 arch: "gemma3",
                 n_vocab: 262_208,
@@ -116,7 +123,7 @@ impl Synthetic {
                 window: Some(1024),
                 ..QWEN3_8B
             },
-            Self::Tiny => Shape {
+            Self::Tiny => SyntheticShape {
                 name: "tiny",
                 n_vocab: 320,
                 n_ctx: 1024,
@@ -132,7 +139,7 @@ impl Synthetic {
     }
 }
 
-impl Shape {
+impl SyntheticShape {
     pub fn q_dim(&self) -> usize {
         (self.n_heads * self.head_dim) as usize
     }
@@ -152,7 +159,7 @@ impl Shape {
         ];
         match self.experts {
             None => all.extend([("ffn_gate", n_ff, n_embd), ("ffn_up", n_ff, n_embd), ("ffn_down", n_embd, n_ff)]),
-            Some(Experts { n, n_ff, .. }) => {
+            Some(SyntheticExperts { n, n_ff, .. }) => {
                 let (n, n_ff) = (n as usize, n_ff as usize);
                 all.extend([
                     ("ffn_gate_exps", n * n_ff, n_embd),

@@ -49,9 +49,9 @@ const IN_EVERY_TYPE: [&str; 26] = [
 
 /// Only above a table that has such columns.
 const GPU_COLUMNS: &str = "\
-- **gfx...**, **sm_...**: the same comparison with transformers on that GPU, or the op that it does not have yet. A
-  software GPU executes AMD machine code under AMD's own runtime; see
-  [software-gpu.md](../developer/software-gpu.md).
+- **gfx...**, **sm_...**: the same comparison with transformers on that GPU, or the op that it does not have yet, as the test
+  `families_equal_transformers_on_a_device` recorded it there. A software GPU executes AMD machine code under AMD's own
+  runtime; see [software-gpu.md](../developer/software-gpu.md).
 
 ";
 
@@ -59,7 +59,7 @@ const HEAD: &str = "\
 # Models
 
 The model families that `roci` runs. Each was compared with transformers; the test that writes this page (`models_page` in
-`crates/model`) ran every cell. Families of vision models run their text part only.
+`crates/model`) ran every cell on a CPU. Families of vision models run their text part only.
 
 - **safetensors**, **GGUF**: a tiny random checkpoint of the family, made with transformers
   (`scripts/make_families.py`), gives the logits (encoders: hidden states; rerankers: scores) that transformers computes

@@ -20,7 +20,7 @@ use super::left::HostLeft;
 use super::x86::winograd::{self, PairSum};
 use crate::Pool;
 use crate::tiles::GROUP;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 
 /// A group of a row: one cache line.
 #[derive(Copy, Clone)]
@@ -183,11 +183,11 @@ impl Activations {
             self.sums.resize(n_lines, 0.0);
             self.halves.resize(2 * n_lines, 0.0);
         }
-        let lines = Shared::new(&mut self.lines);
-        let (scales, shifts) = (Shared::new(&mut self.scales), Shared::new(&mut self.shifts));
-        let starts = Shared::new(&mut self.starts);
-        let (bases, sums) = (Shared::new(&mut self.bases), Shared::new(&mut self.sums));
-        let halves = Shared::new(&mut self.halves);
+        let lines = SharedPtr::new(&mut self.lines);
+        let (scales, shifts) = (SharedPtr::new(&mut self.scales), SharedPtr::new(&mut self.shifts));
+        let starts = SharedPtr::new(&mut self.starts);
+        let (bases, sums) = (SharedPtr::new(&mut self.bases), SharedPtr::new(&mut self.sums));
+        let halves = SharedPtr::new(&mut self.halves);
         let tiles = |range: std::ops::Range<usize>| {
             for tile_idx in range {
                 let first = tile_idx * tile_rows;

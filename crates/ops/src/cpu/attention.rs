@@ -20,7 +20,7 @@ use super::x86::{attention as vector, attention_few as few};
 use crate::attention::{Heads, QuerySpan};
 use crate::kv_store::KV_BLOCK;
 use crate::softcap::cap_all;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Isa, Numerics, Pool};
 
 /// Rows (query rows times query heads) of a unit: enough to pay for decoding keys and values once.
@@ -214,8 +214,8 @@ pub(crate) fn run(pool: &Pool, input: &AttentionInput, spans: &[QuerySpan], out:
         if parts.len() < n_parts * part_len {
             parts.resize(n_parts * part_len, 0.0);
         }
-        let out = Shared::new(out);
-        let shared_parts = Shared::new(parts);
+        let out = SharedPtr::new(out);
+        let shared_parts = SharedPtr::new(parts);
         pool.run(units.len(), |i, _| {
             let unit = &units[i];
             STATE.with_borrow_mut(|(state, buffers)| {

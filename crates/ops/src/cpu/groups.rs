@@ -14,7 +14,7 @@ use super::matmul::{ProductInput, ProductJob, TASK_ROWS, TASKS_PER_THREAD};
 use super::matmul::{check_weight, rounding, run_task, takes_rounded, tile_rows};
 use crate::matmul::{Mode, OP, Product, matmul};
 use crate::plan::{self, Machine, ProductShape, SOME_ROWS};
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, Place, PlaceMut, Pool, View, ViewMut, observe};
 
 /// Some rows and the matrix they are multiplied with.
@@ -100,7 +100,7 @@ pub fn group_matmul(exec: Exec, x: View, products: &mut [GroupProduct]) -> Resul
         let of_group = products.iter_mut().zip(kernels).map(|(product, kernel)| {
             let (weight, n_out) = (product.groups[i].weight, product.out.shape[1]);
             let out = &mut product.out.f32s(OP, "out")?[rows.start * n_out..rows.end * n_out];
-            ProductJob::new(kernel, weight, Shared::new(out), Mode::Write)
+            ProductJob::new(kernel, weight, SharedPtr::new(out), Mode::Write)
         });
         let of_group = of_group.collect::<Result<Vec<ProductJob>, Error>>()?;
         let is_rounded = of_group.iter().any(|job| takes_rounded(job.kernel, job.dtype));
@@ -121,7 +121,7 @@ struct GroupJobs<'a> {
 fn run(pool: &Pool, n_in: usize, groups: &[GroupJobs]) {
     ACTIVATIONS.with_borrow_mut(|rounded| {
         rounded.resize_with(rounded.len().max(groups.len()), Activations::new);
-        let shared = Shared::new(rounded);
+        let shared = SharedPtr::new(rounded);
         let round = |i: usize| {
             let group = &groups[i];
             if !group.is_rounded {

@@ -21,7 +21,7 @@ use crate::matmul::{Mode, OP, Product};
 use crate::plan;
 use crate::plan::{FEW_ROWS, ProductKernel, ProductPlan};
 use crate::tiles::{GROUP, TILE_ROWS, TileFormat, largest_activation};
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Isa, Layout, Numerics, Pool, View};
 
 /// Rows of weights that a task takes at the least, a *part*: a multiple of every panel width.
@@ -57,7 +57,7 @@ pub(crate) struct ProductJob<'a> {
     /// From one row to the next, or from one strip of sixteen to the next.
     pub(crate) stride: usize,
     pub(crate) n_out: usize,
-    pub(crate) out: Shared<f32>,
+    pub(crate) out: SharedPtr<f32>,
     pub(crate) mode: Mode,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn matmul_cpu(
     let jobs = products
         .iter_mut()
         .zip(&plan.kernels)
-        .map(|(p, kernel)| ProductJob::new(*kernel, p.weight, Shared::new(p.out.f32s(OP, "out")?), p.mode))
+        .map(|(p, kernel)| ProductJob::new(*kernel, p.weight, SharedPtr::new(p.out.f32s(OP, "out")?), p.mode))
         .collect::<Result<Vec<ProductJob>, Error>>()?;
     let tasks = tasks(&jobs, pool.n_threads(), n_rows);
     #[cfg(target_arch = "x86_64")]
@@ -246,7 +246,7 @@ pub(crate) fn run_task(input: &ProductInput, job: &ProductJob, cols: std::ops::R
 
 impl<'a> ProductJob<'a> {
     /// `out` is `[n_rows, n_out]`.
-    pub(crate) fn new(kernel: ProductKernel, weight: View<'a>, out: Shared<f32>, mode: Mode) -> Result<Self, Error> {
+    pub(crate) fn new(kernel: ProductKernel, weight: View<'a>, out: SharedPtr<f32>, mode: Mode) -> Result<Self, Error> {
         let (dtype, layout, n_out) = (weight.dtype, weight.layout, weight.n_rows());
         let weight = weight.host_bytes(OP, "weight")?;
         let n_units = if layout == Layout::Tiles { n_out.div_ceil(TILE_ROWS) } else { n_out };

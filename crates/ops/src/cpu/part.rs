@@ -20,13 +20,13 @@ pub(crate) fn ranges(keys: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// A row of a running softmax: the largest score, the sum of weights, the weighted values.
-struct Row<'a> {
+struct SoftmaxRow<'a> {
     max: &'a mut f32,
     sum: &'a mut f32,
     acc: &'a mut [f32],
 }
 
-impl Row<'_> {
+impl SoftmaxRow<'_> {
     /// Adds the same of a later part. One that the row sees nothing of changes nothing.
     fn add(self, max: f32, sum: f32, acc: &[f32]) {
         if max == f32::NEG_INFINITY {
@@ -46,7 +46,7 @@ impl SoftmaxState {
         let head_dim = self.acc.len() / self.max.len().max(1);
         let rows = self.max.iter_mut().zip(&mut self.sum).zip(self.acc.chunks_exact_mut(head_dim));
         for (row, ((max, sum), acc)) in rows.enumerate() {
-            Row { max, sum, acc }.add(part.max[row], part.sum[row], &part.acc[row * head_dim..][..head_dim]);
+            SoftmaxRow { max, sum, acc }.add(part.max[row], part.sum[row], &part.acc[row * head_dim..][..head_dim]);
         }
     }
 }
@@ -58,7 +58,11 @@ pub(crate) fn merge(parts: &[f32], part_len: usize, row: usize, sink: Option<f32
     out.fill(0.0);
     for part in parts.chunks_exact(part_len) {
         let part = &part[row * (head_dim + 2)..][..head_dim + 2];
-        Row { max: &mut max, sum: &mut sum, acc: out }.add(part[head_dim], part[head_dim + 1], &part[..head_dim]);
+        SoftmaxRow { max: &mut max, sum: &mut sum, acc: out }.add(
+            part[head_dim],
+            part[head_dim + 1],
+            &part[..head_dim],
+        );
     }
     let inverse = 1.0 / (sum + sink.map_or(0.0, |sink| exp(sink - max)));
     out.iter_mut().for_each(|x| *x *= inverse);

@@ -4,13 +4,13 @@
 //! Every group is tried at many scales, and each time `nearest_entry.rs` finds the entry with the least error.
 
 use super::fit::{MAX_LEN, as_f16, nearest};
-use super::nearest_entry::{Codebook, Levels};
+use super::nearest_entry::{CodeLevels, Codebook};
 
 /// What a format asks for: groups of `group_len` share a scale `d * (first + step * code)`, code below `n_codes`.
 pub(super) struct CodebookLayout<const LEN: usize, const RADIX: usize> {
     pub book: Codebook<LEN, RADIX>,
     /// What the codes are worth: one list, or several of which every `choice_len` weights take one.
-    pub levels: &'static [Levels<RADIX>],
+    pub levels: &'static [CodeLevels<RADIX>],
     pub choice_len: usize,
     pub group_len: usize,
     pub first: f32,
@@ -21,7 +21,7 @@ pub(super) struct CodebookLayout<const LEN: usize, const RADIX: usize> {
 }
 
 /// A block: the f16, a code for each group, an entry for each few weights and which list of levels it takes.
-pub(super) struct Coded {
+pub(super) struct CodedBlock {
     pub d: f32,
     pub codes: [usize; 16],
     pub entries: [u16; 64],
@@ -49,7 +49,7 @@ impl<const LEN: usize, const RADIX: usize> CodebookLayout<LEN, RADIX> {
         self.first + self.step * code as f32
     }
 
-    pub(super) fn encode(&self, x: &[f32], w: &[f32]) -> Coded {
+    pub(super) fn encode(&self, x: &[f32], w: &[f32]) -> CodedBlock {
         let n_groups = x.len() / self.group_len;
         let mut scales = [0.0_f32; 16];
         for g in 0..n_groups {
@@ -57,7 +57,7 @@ impl<const LEN: usize, const RADIX: usize> CodebookLayout<LEN, RADIX> {
         }
         let largest = scales.iter().copied().fold(0.0, f32::max);
         let d = as_f16(largest / self.factor(self.n_codes - 1));
-        let mut out = Coded { d, codes: [0; 16], entries: [0; 64], choices: [0; 64] };
+        let mut out = CodedBlock { d, codes: [0; 16], entries: [0; 64], choices: [0; 64] };
         if out.d == 0.0 {
             return out;
         }

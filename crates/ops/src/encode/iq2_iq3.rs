@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::Encode;
-use super::codebook::{CodebookLayout, Coded, magnitudes};
+use super::codebook::{CodebookLayout, CodedBlock, magnitudes};
 use super::fit::error_weights;
 use super::nearest_entry::Codebook;
 use crate::formats::block::put_f16;
@@ -46,7 +46,7 @@ fn fit<const LEN: usize, const RADIX: usize>(
     values: &[f32],
     importance: Option<&[f32]>,
     is_even: bool,
-) -> (Coded, [u8; 32]) {
+) -> (CodedBlock, [u8; 32]) {
     let mut w = [0.0; 256];
     error_weights(values, importance, &mut w);
     let mut x = [0.0; 256];

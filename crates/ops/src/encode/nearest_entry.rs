@@ -5,7 +5,7 @@
 //! is still below the best one found: first the excess of two weights, then of four, then of all.
 
 /// What each code is worth.
-pub(super) type Levels<const RADIX: usize> = [f32; RADIX];
+pub(super) type CodeLevels<const RADIX: usize> = [f32; RADIX];
 
 /// Entries of `LEN` codes below `RADIX`. A half (quarter) of an entry is numbered by its codes, the first counting ones.
 pub(super) struct Codebook<const LEN: usize, const RADIX: usize> {
@@ -68,7 +68,13 @@ impl<const LEN: usize, const RADIX: usize> Codebook<LEN, RADIX> {
 
     /// The entry with the least error for `scale`.
     #[inline]
-    pub(super) fn search(&self, x: &[f32; LEN], w: &[f32; LEN], levels: &Levels<RADIX>, scale: f32) -> NearestEntry {
+    pub(super) fn search(
+        &self,
+        x: &[f32; LEN],
+        w: &[f32; LEN],
+        levels: &CodeLevels<RADIX>,
+        scale: f32,
+    ) -> NearestEntry {
         let (excess, free) = excesses(x, w, levels, scale);
         let (first, second) = halves::<LEN, RADIX>(&free);
         let listed = self.by_codes[second * Self::N_HALVES + first];
@@ -129,7 +135,7 @@ impl<const LEN: usize, const RADIX: usize> Codebook<LEN, RADIX> {
 fn excesses<const LEN: usize, const RADIX: usize>(
     x: &[f32; LEN],
     w: &[f32; LEN],
-    levels: &Levels<RADIX>,
+    levels: &CodeLevels<RADIX>,
     scale: f32,
 ) -> ([[f32; LEN]; RADIX], [u8; LEN]) {
     let mut costs = [[0.0; LEN]; RADIX];

@@ -1,7 +1,7 @@
 //! Q1_0: 128 weights, an f16 scale `d`, one bit each: `d` where it is set, else `-d`.
 
 use super::block::{BlockFormat, f16_at, put_f16, u16_at};
-use crate::tiles::two_bit::{Few, few};
+use crate::tiles::two_bit::{TwoBit, few};
 
 pub(crate) enum Q1_0 {}
 
@@ -21,7 +21,7 @@ impl BlockFormat for Q1_0 {
     }
 }
 
-impl Few for Q1_0 {
+impl TwoBit for Q1_0 {
     fn scale(block: &[u8]) -> u16 {
         u16_at(block, 0)
     }

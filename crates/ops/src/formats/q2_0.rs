@@ -1,7 +1,7 @@
 //! Q2_0: 64 weights, an f16 scale `d`, two bits each: `(q - 1) * d`, so -1, 0, 1 or 2 times the scale.
 
 use super::block::{BlockFormat, f16_at, put_f16, u16_at};
-use crate::tiles::two_bit::{Few, few};
+use crate::tiles::two_bit::{TwoBit, few};
 
 pub(crate) enum Q2_0 {}
 
@@ -21,7 +21,7 @@ impl BlockFormat for Q2_0 {
     }
 }
 
-impl Few for Q2_0 {
+impl TwoBit for Q2_0 {
     fn scale(block: &[u8]) -> u16 {
         u16_at(block, 0)
     }

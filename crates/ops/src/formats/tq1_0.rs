@@ -5,7 +5,7 @@
 //! bytes are 32 neighbouring weights (of 16 bytes and of 4 in the later parts).
 
 use super::block::{BlockFormat, f16_at, put_f16, u16_at};
-use crate::tiles::two_bit::{Few, few};
+use crate::tiles::two_bit::{TwoBit, few};
 
 pub(crate) enum Tq1_0 {}
 
@@ -35,7 +35,7 @@ impl BlockFormat for Tq1_0 {
     }
 }
 
-impl Few for Tq1_0 {
+impl TwoBit for Tq1_0 {
     fn scale(block: &[u8]) -> u16 {
         u16_at(block, 52)
     }

@@ -2,7 +2,7 @@
 //! hold four runs of 32 weights, two bits of every byte each.
 
 use super::block::{BlockFormat, f16_at, put_f16, u16_at};
-use crate::tiles::two_bit::{Few, few};
+use crate::tiles::two_bit::{TwoBit, few};
 
 pub(crate) enum Tq2_0 {}
 
@@ -24,7 +24,7 @@ impl BlockFormat for Tq2_0 {
     }
 }
 
-impl Few for Tq2_0 {
+impl TwoBit for Tq2_0 {
     fn scale(block: &[u8]) -> u16 {
         u16_at(block, 64)
     }

@@ -3,12 +3,13 @@
 //!
 //! The left side is made as f16 in one pass over what it is made of (kernels/left_f16.hip).
 
-use gpu::{Blas, Finish, GemmShape, Grid, Kernel, Number, ProductTypes, Slice, SliceMut};
+use gpu::{Accumulate, Blas, GemmShape, Grid, Kernel, Number, ProductTypes, Slice, SliceMut};
 use half::f16;
 use weights::Dtype;
 
+use super::THREADS;
 use super::count;
-use super::matmul::{DeviceLeft, THREADS};
+use super::left::DeviceLeft;
 use super::unit::kernels;
 use crate::embed::{DecodeF16, DecodeF32, EmbedKernels};
 use crate::matmul::{Mode, OP, Product};
@@ -117,7 +118,7 @@ fn multiply(gpu: &Gpu, blas: &Blas, left: DeviceLeft, made: &mut Made, product: 
             decode(gpu, product.weight, first..first + n, workspace.weights.all_mut(), is_wide)?;
         }
         let scale = if is_wide { 1.0 } else { F16_DIVISOR };
-        let finish = Finish { scale, keep, row_step: n_out };
+        let finish = Accumulate { scale, keep, row_step: n_out };
         let shape = GemmShape::rows(n_rows, n, n_in);
         let out = out.slice_mut(first..)?;
         let decoded = if is_ready { weight } else { workspace.weights.all() };

@@ -8,9 +8,10 @@ use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use weights::Dtype;
 
+use super::THREADS;
 use super::count;
 use super::grouped::ExpertMatrices;
-use super::matmul::{DeviceLeft, THREADS};
+use super::left::DeviceLeft;
 use super::matvec::{PackedMatvec, PlainMatvec, ROUNDED_BYTES, ROUNDED_SCALES_BYTES, round, waves_and_outs};
 use super::unit::kernels;
 use crate::embed::expect_device_layout;

@@ -1,7 +1,7 @@
 //! Every kernel file of the crate: what the scripts compile, checked by the tests of `unit.rs`.
 
 use super::unit::KernelFile;
-use super::{attention, blas, experts, grouped, matmul, matrix_tiles, matvec, mma, wide};
+use super::{attention, blas, experts, float_tiles, grouped, matrix_tiles, matvec, mma, wide};
 use crate::{
     adjust, embed, feed, kv_store, norm_heads, numbers, pack, rmsnorm, rope, rope_store, sample, swiglu, take_rows,
 };
@@ -24,7 +24,7 @@ pub(crate) const FILES: [&KernelFile; 32] = [
     &mma::HalvesKernels::FILE,
     &kv_store::KvStoreKernels::FILE,
     &blas::LeftF16::FILE,
-    &matmul::FloatTiles::FILE,
+    &float_tiles::FloatTiles::FILE,
     &mma::MmaKernels::FILE,
     &matrix_tiles::MatrixTiles::FILE,
     &wide::WideKernels::FILE,

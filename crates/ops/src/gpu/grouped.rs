@@ -11,7 +11,7 @@ use weights::Dtype;
 
 use super::experts::{MAX_GPU_EXPERTS, evenly};
 use super::formats::FormatSet;
-use super::unit::{Values, kernels};
+use super::unit::{DefineValues, kernels};
 use super::{count, format_number};
 use crate::embed::expect_device_layout;
 use crate::matmul::OP;
@@ -167,9 +167,9 @@ struct GroupedKernels {
 kernels! {
     /// NVIDIA's. The scripts compile the smallest and the largest tiles.
     pub(crate) struct MmaExperts in "experts_mma", overlapping; defines {
-        FORMAT: Values::Formats(FormatSet::Halves),
-        TILES: Values::Numbers(&[1, 8, 16]),
-        ACT: Values::Numbers(&[0])
+        FORMAT: DefineValues::Formats(FormatSet::Halves),
+        TILES: DefineValues::Numbers(&[1, 8, 16]),
+        ACT: DefineValues::Numbers(&[0])
     } {
         gated: Kernel<Gated<'static>> = ["experts_gated"],
         down: Kernel<Down<'static>> = ["experts_down"],
@@ -179,9 +179,9 @@ kernels! {
 kernels! {
     /// Those of every other chip with matrix units.
     pub(crate) struct UnitExperts in "experts_units"; defines {
-        FORMAT: Values::Formats(FormatSet::Halves),
-        TILES: Values::Numbers(&[4, 8]),
-        ACT: Values::Numbers(&[0])
+        FORMAT: DefineValues::Formats(FormatSet::Halves),
+        TILES: DefineValues::Numbers(&[4, 8]),
+        ACT: DefineValues::Numbers(&[0])
     } {
         gated: Kernel<Gated<'static>> = ["experts_gated"],
         down: Kernel<Down<'static>> = ["experts_down"],

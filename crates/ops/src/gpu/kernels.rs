@@ -31,18 +31,18 @@ const HEADERS: [(&str, &str); 13] = [
 ];
 
 /// Which translation unit: the op's name and what its defines are made from.
-type Key = (&'static str, [u32; 3]);
+type UnitKey = (&'static str, [u32; 3]);
 
 pub struct Kernels {
     device: Device,
     cache: Cache,
     pub(crate) tuning: Tuning,
     numerics: Numerics,
-    loaded: RefCell<HashMap<Key, Box<dyn Any + Send>>>,
+    loaded: RefCell<HashMap<UnitKey, Box<dyn Any + Send>>>,
     /// Machine code of units that nothing has asked for since it was made.
-    made: RefCell<HashMap<Key, (Program, Code)>>,
+    made: RefCell<HashMap<UnitKey, (Program, Code)>>,
     /// Units that a rehearsal has met, while there is one.
-    rehearsed: RefCell<Option<HashMap<Key, Program>>>,
+    rehearsed: RefCell<Option<HashMap<UnitKey, Program>>>,
     /// Fast paths that were refused, with the reason and how often.
     refused: RefCell<Vec<(String, u64)>>,
 }
@@ -117,7 +117,7 @@ impl Kernels {
     /// Ends a rehearsal, and compiles what it met on all cores; `tell` hears how far that is.
     pub fn compile_rehearsed(&self, tell: impl FnMut(BuildProgress)) -> Result<(), Error> {
         let Some(rehearsed) = self.rehearsed.borrow_mut().take() else { return Ok(()) };
-        let (keys, programs): (Vec<Key>, Vec<Program>) = rehearsed.into_iter().unzip();
+        let (keys, programs): (Vec<UnitKey>, Vec<Program>) = rehearsed.into_iter().unzip();
         let codes = gpu::build(&programs, &Target::of(&self.device), &self.cache, tell)?;
         self.made.borrow_mut().extend(keys.into_iter().zip(programs.into_iter().zip(codes)));
         Ok(())
@@ -126,7 +126,7 @@ impl Kernels {
     /// The kernels of one unit, made by `program` and `pick` the first time.
     pub(crate) fn get<T: Clone + Send + 'static>(
         &self,
-        key: Key,
+        key: UnitKey,
         program: impl FnOnce() -> Program,
         pick: impl FnOnce(&Module) -> gpu::Result<T>,
     ) -> Result<T, Error> {

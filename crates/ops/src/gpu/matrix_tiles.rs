@@ -3,9 +3,9 @@
 
 use gpu::{Grid, Kernel};
 
+use super::float_tiles::MatmulTile;
 use super::formats::FormatSet;
-use super::matmul::MatmulTile;
-use super::unit::{Values, kernels};
+use super::unit::{DefineValues, kernels};
 use super::{count, format_number};
 use crate::matmul::{Mode, OP, Product};
 use crate::{Error, Gpu, View};
@@ -15,7 +15,7 @@ const ROWS: usize = 64;
 const OUTS: usize = 128;
 
 kernels! {
-    pub(crate) struct MatrixTiles in "matmul_units"; defines { FORMAT: Values::Formats(FormatSet::Halves) } {
+    pub(crate) struct MatrixTiles in "matmul_units"; defines { FORMAT: DefineValues::Formats(FormatSet::Halves) } {
         tile: Kernel<MatmulTile<'static>> = ["matmul_units"],
     }
 }

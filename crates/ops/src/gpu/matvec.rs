@@ -4,10 +4,11 @@
 use gpu::{Grid, Kernel, Slice, SliceMut};
 use weights::Dtype;
 
+use super::THREADS;
 use super::experts::{ExpertPacked, ExpertPlain};
 use super::formats::FormatSet;
-use super::matmul::{DeviceLeft, THREADS};
-use super::unit::{Values, kernels};
+use super::left::DeviceLeft;
+use super::unit::{DefineValues, kernels};
 use super::{count, format_number};
 use crate::matmul::{Mode, OP, Product};
 use crate::tiles::GROUP;
@@ -106,7 +107,7 @@ struct Rounded<'a> {
 }
 
 /// The left side of `matvec`.
-struct Few<'a> {
+struct FewRows<'a> {
     x: Slice<'a, f32>,
     rounded: Option<Rounded<'a>>,
     /// [`NO_NORM`] where there is none.
@@ -148,7 +149,7 @@ pub(crate) fn launch(gpu: &Gpu, left: DeviceLeft, products: &mut [Product]) -> R
         } else {
             None
         };
-        let few = Few { x, rounded: activations, eps, n_in, rows };
+        let few = FewRows { x, rounded: activations, eps, n_in, rows };
         let mut rest = &mut *products;
         while let Some(lead) = rest.first() {
             let (dtype, mode) = (lead.weight.dtype, lead.mode);
@@ -186,8 +187,8 @@ pub(crate) fn round(gpu: &Gpu, left: DeviceLeft, q: SliceMut<u8>, scales: SliceM
 }
 
 /// Up to three products of one type and mode, some rows of the whole batch.
-fn matvec(gpu: &Gpu, few: &Few, products: &mut [Product]) -> Result<(), Error> {
-    let Few { x, rounded, eps, n_in, rows } = few;
+fn matvec(gpu: &Gpu, few: &FewRows, products: &mut [Product]) -> Result<(), Error> {
+    let FewRows { x, rounded, eps, n_in, rows } = few;
     let (x, eps, n_in) = (*x, *eps, *n_in);
     let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
     let (waves, outs) = waves_and_outs(gpu, dtype);
@@ -226,9 +227,9 @@ fn matvec(gpu: &Gpu, few: &Few, products: &mut [Product]) -> Result<(), Error> {
 kernels! {
     /// For 1, 2, 4 and 8 rows, and for pairs of row and expert.
     pub(crate) struct PackedMatvec in "matvec", overlapping; defines {
-        FORMAT: Values::Formats(FormatSet::Packed),
-        WAVES: Values::Numbers(&[4]),
-        OUTS: Values::Numbers(&[1, 2])
+        FORMAT: DefineValues::Formats(FormatSet::Packed),
+        WAVES: DefineValues::Numbers(&[4]),
+        OUTS: DefineValues::Numbers(&[1, 2])
     } {
         few: [Kernel<MatvecPacked<'static>>; 4] = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"],
         expert: Kernel<ExpertPacked<'static>> = ["matvec_expert"],
@@ -238,9 +239,9 @@ kernels! {
 kernels! {
     /// The same for plain numbers.
     pub(crate) struct PlainMatvec in "matvec", overlapping; defines {
-        FORMAT: Values::Formats(FormatSet::Plain),
-        WAVES: Values::Numbers(&[4]),
-        OUTS: Values::Numbers(&[1, 2])
+        FORMAT: DefineValues::Formats(FormatSet::Plain),
+        WAVES: DefineValues::Numbers(&[4]),
+        OUTS: DefineValues::Numbers(&[1, 2])
     } {
         few: [Kernel<MatvecPlain<'static>>; 4] = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"],
         expert: Kernel<ExpertPlain<'static>> = ["matvec_expert"],

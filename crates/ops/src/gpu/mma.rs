@@ -9,8 +9,8 @@ use gpu::{Grid, Kernel, Slice, SliceMut};
 use weights::Dtype;
 
 use super::formats::FormatSet;
-use super::matmul::DeviceLeft;
-use super::unit::{Values, kernels};
+use super::left::DeviceLeft;
+use super::unit::{DefineValues, kernels};
 use super::{count, format_number, wide};
 use crate::matmul::{Mode, OP, Product};
 use crate::tiles::GROUP;
@@ -108,7 +108,7 @@ gpu::args! {
 }
 
 gpu::args! {
-    pub(crate) struct Sum<'a> {
+    pub(crate) struct PartialSum<'a> {
         parts: Slice<'a, f32>,
         o0: Option<SliceMut<'a, f32>>,
         o1: Option<SliceMut<'a, f32>>,
@@ -131,9 +131,9 @@ kernels! {
 }
 
 kernels! {
-    pub(crate) struct MmaKernels in "matmul_mma", overlapping; defines { FORMAT: Values::Formats(FormatSet::Halves) } {
+    pub(crate) struct MmaKernels in "matmul_mma", overlapping; defines { FORMAT: DefineValues::Formats(FormatSet::Halves) } {
         multiply: [Kernel<Mma<'static>>; 4] = ["matmul_mma_1", "matmul_mma_2", "matmul_mma_4", "matmul_mma_8"],
-        sum: Kernel<Sum<'static>> = ["matmul_mma_sum"],
+        sum: Kernel<PartialSum<'static>> = ["matmul_mma_sum"],
     }
 }
 
@@ -336,7 +336,7 @@ fn multiply_rows(
 /// Adds up the parts of products whose columns were cut.
 pub(super) fn add_parts(
     gpu: &Gpu,
-    kernel: &Kernel<Sum<'static>>,
+    kernel: &Kernel<PartialSum<'static>>,
     parts: Slice<f32>,
     (n_rows, run): (u32, &Range<usize>),
     n_parts: u32,
@@ -345,7 +345,7 @@ pub(super) fn add_parts(
     let adds = u32::from(products[0].mode == Mode::Add);
     let [n0, n1, n2] = n_outs(products)?;
     let [o0, o1, o2] = outs(products, run)?;
-    let args = Sum { parts, o0, o1, o2, n0, n1, n2, n_rows, n_parts, adds };
+    let args = PartialSum { parts, o0, o1, o2, n0, n1, n2, n_rows, n_parts, adds };
     let grid = Grid::plane((n0 + n1 + n2).div_ceil(SUM_THREADS), n_rows, SUM_THREADS);
     Ok(gpu.launcher.launch(kernel, grid, &args)?)
 }

@@ -5,12 +5,13 @@ pub(crate) mod blas;
 mod experts;
 #[cfg(test)]
 mod files;
+pub(crate) mod float_tiles;
 pub(crate) mod formats;
 mod grouped;
 mod kernels;
-pub(crate) mod matmul;
-mod matrix_tiles;
-mod matvec;
+pub(crate) mod left;
+pub(crate) mod matrix_tiles;
+pub(crate) mod matvec;
 pub(crate) mod mma;
 mod tuning;
 pub(crate) mod unit;
@@ -23,3 +24,6 @@ pub use grouped::{ExpertMatrices, grouped_experts};
 pub use kernels::{Gpu, Kernels, Workspace};
 pub(crate) use kernels::{PARTS_BYTES, count};
 pub use tuning::Tuning;
+
+/// Threads of a block, for kernels that a chip's tuning says nothing about.
+pub(crate) const THREADS: u32 = 256;

@@ -87,7 +87,7 @@ impl Tuning {
             "blas_rows" => self.blas_rows = number,
             "memory_gb_s" => self.memory_gb_s = number,
             "matrix_tflops" => self.matrix_tflops = number,
-            _ => return Err(format!("`{name}` is no launch parameter")),
+            _ => return Err(format!("`{name}` is not a launch parameter")),
         }
         Ok(())
     }

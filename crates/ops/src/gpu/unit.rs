@@ -18,12 +18,12 @@ pub(crate) struct KernelFile {
 
 pub(crate) struct Define {
     pub(crate) name: &'static str,
-    pub(crate) values: Values,
+    pub(crate) values: DefineValues,
 }
 
 /// The values of a define that are compiled somewhere.
 #[derive(Copy, Clone)]
-pub(crate) enum Values {
+pub(crate) enum DefineValues {
     /// Number of a weight format.
     Formats(FormatSet),
     /// Launch parameters and sizes: these are compiled by the scripts; a device may ask for others.
@@ -39,8 +39,8 @@ impl KernelFile {
         let program = Program::new(self.name, self.source);
         let program = if self.overlaps { program.overlapping() } else { program };
         self.defines.iter().zip(values).fold(program, |program, (define, value)| match define.values {
-            Values::Flag if *value == 0 => program,
-            Values::Formats(set) => {
+            DefineValues::Flag if *value == 0 => program,
+            DefineValues::Formats(set) => {
                 assert!(set.has(*value), "{}: format {value} is not declared", self.name);
                 program.define(define.name, *value)
             }
@@ -53,9 +53,9 @@ impl KernelFile {
     fn variants(&self) -> Option<String> {
         let define = |define: &Define| {
             let values = match define.values {
-                Values::Formats(set) => set.numbers().map(|n| n.to_string()).collect::<Vec<_>>().join(","),
-                Values::Numbers(numbers) => numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
-                Values::Flag => "-,1".to_owned(),
+                DefineValues::Formats(set) => set.numbers().map(|n| n.to_string()).collect::<Vec<_>>().join(","),
+                DefineValues::Numbers(numbers) => numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
+                DefineValues::Flag => "-,1".to_owned(),
             };
             format!(" {}={values}", define.name)
         };

@@ -5,9 +5,9 @@
 use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use super::formats::FormatSet;
-use super::matmul::DeviceLeft;
+use super::left::DeviceLeft;
 use super::mma::{HalvesLayout, MmaKernels, add_parts, each_type, halve, n_outs, outs, weights};
-use super::unit::{Values, kernels};
+use super::unit::{DefineValues, kernels};
 use super::{count, format_number};
 use crate::matmul::{Mode, OP, Product};
 use crate::tiles::GROUP;
@@ -50,19 +50,19 @@ gpu::args! {
 }
 
 kernels! {
-    pub(crate) struct WideKernels in "matmul_wide", overlapping; defines { FORMAT: Values::Formats(FormatSet::Packed) } {
+    pub(crate) struct WideKernels in "matmul_wide", overlapping; defines { FORMAT: DefineValues::Formats(FormatSet::Packed) } {
         multiply: [Kernel<Wide<'static>>; 2] = ["matmul_wide_64", "matmul_wide_128"],
     }
 }
 
 /// How rows of x are cut.
 #[derive(Copy, Clone)]
-struct RowBlocks {
+struct WideRowBlocks {
     variant: usize,
     n_blocks: usize,
 }
 
-impl RowBlocks {
+impl WideRowBlocks {
     fn of(n_rows: usize) -> Self {
         let variant = usize::from(n_rows > BLOCK_ROWS[0]);
         Self { variant, n_blocks: n_rows.div_ceil(BLOCK_ROWS[variant]) }
@@ -84,7 +84,7 @@ impl RowBlocks {
 
 /// Bytes of the left side as halves.
 pub(super) fn n_bytes([n_rows, n_in]: [usize; 2]) -> usize {
-    RowBlocks::of(n_rows).n_bytes(n_in)
+    WideRowBlocks::of(n_rows).n_bytes(n_in)
 }
 
 /// Whether this chip has the units, and so many rows are worth them. They add up in another order than `matmul_mma`, so
@@ -96,7 +96,7 @@ pub(super) fn takes(gpu: &Gpu, n_rows: usize) -> bool {
 
 pub(super) fn launch(gpu: &Gpu, left: DeviceLeft, products: &mut [Product]) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
-    let rows = RowBlocks::of(n_rows);
+    let rows = WideRowBlocks::of(n_rows);
     let mut workspace = gpu.workspace.borrow_mut();
     let workspace = &mut *workspace;
     let mut x = workspace.activations.slice_mut(..rows.n_bytes(n_in))?;
@@ -110,7 +110,7 @@ fn multiply(
     gpu: &Gpu,
     x: Slice<u8>,
     [n_rows, n_in]: [usize; 2],
-    rows: RowBlocks,
+    rows: WideRowBlocks,
     mut space: SliceMut<f32>,
     products: &mut [Product],
 ) -> Result<(), Error> {

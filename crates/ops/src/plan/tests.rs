@@ -140,9 +140,9 @@ fn why_a_fast_path_is_left_out() {
     let weights = [Weight { dtype: Dtype::BF16, layout: Layout::Rows }];
     let shape = ProductShape { n_rows: 100, n_in: 4096, weights: &weights, may_be_coarse: false };
     let found = plan(chip("rocm", "gfx1100", BlasTypes::default()), Numerics::Fastest, &shape);
-    assert_eq!(found.refused, Some(Refusal::Type(Dtype::BF16)));
+    assert_eq!(found.refused, Some(PlanRefusal::Type(Dtype::BF16)));
     let weights = [Weight { dtype: Dtype::F16, layout: Layout::Rows }];
     let shape = ProductShape { n_in: 100, weights: &weights, ..shape };
     let found = plan(chip("rocm", "gfx1100", BlasTypes::default()), Numerics::Fastest, &shape);
-    assert_eq!(found.refused, Some(Refusal::Columns(100)));
+    assert_eq!(found.refused, Some(PlanRefusal::Columns(100)));
 }

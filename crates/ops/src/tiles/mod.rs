@@ -23,7 +23,7 @@ mod q8_0;
 pub(crate) mod two_bit;
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{__m256, __m256i, __m512, __m512i};
+use std::arch::x86_64::{__m256, __m256i, __m512, __m512i, _mm256_setzero_ps, _mm512_setzero_ps};
 
 use weights::Dtype;
 
@@ -58,12 +58,17 @@ pub(crate) trait TileFormat: BlockFormat {
     /// The weights of one row of a tile, as `decode` gives them.
     fn decode_row(tile: &[u8], row: usize, out: &mut [f32]);
 
-    /// `(d, m)` of sixteen rows for a span.
+    /// `(d, m)` of sixteen rows for a span. Where a format does not say otherwise, a tile starts with sixteen f16 `d`, and
+    /// there is no `m`.
     ///
     /// # Safety
     /// The CPU has AVX-512F and F16C; `tile` points at `TILE_BYTES` readable bytes; `span < LEN / SPAN`.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn scales_512(tile: *const u8, span: usize) -> (__m512, __m512);
+    #[inline(always)]
+    unsafe fn scales_512(tile: *const u8, _span: usize) -> (__m512, __m512) {
+        // SAFETY: the caller's promise: the tile starts with sixteen scales.
+        unsafe { (f16s_512(tile), _mm512_setzero_ps()) }
+    }
 
     /// Weights `8 * eighth..8 * eighth + 8` of a group as four vectors of pairs.
     ///
@@ -122,7 +127,11 @@ pub(crate) trait TileFormat: BlockFormat {
     /// # Safety
     /// The CPU has AVX2 and F16C; else as [`TileFormat::scales_512`]; `half < 2`.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn scales_256(tile: *const u8, span: usize, half: usize) -> (__m256, __m256);
+    #[inline(always)]
+    unsafe fn scales_256(tile: *const u8, _span: usize, half: usize) -> (__m256, __m256) {
+        // SAFETY: the caller's promise.
+        unsafe { (f16s_256(tile.add(16 * half)), _mm256_setzero_ps()) }
+    }
 
     /// As [`TileFormat::pairs_512`], for rows `8 * half..8 * half + 8`.
     ///

@@ -46,6 +46,40 @@ pub(crate) unsafe fn folded_scales_512((d, m): (__m512, __m512), center: i32, ti
     unsafe { (f16s_512(tile), _mm512_fmadd_ps(d, _mm512_set1_ps(center as f32), m)) }
 }
 
+/// `[d * scale, -dmin * min]` of a tile that starts with sixteen `d` and sixteen `dmin`, for the group at `at`: sixteen
+/// scales and sixteen mins of a byte each.
+///
+/// # Safety
+/// The CPU has AVX-512F and F16C; both are readable.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) unsafe fn scales_and_mins_512(tile: *const u8, at: *const u8) -> (__m512, __m512) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bytes = |at: *const u8| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(at.cast())));
+        let d = _mm512_mul_ps(f16s_512(tile), bytes(at));
+        let m = _mm512_mul_ps(f16s_512(tile.add(DMINS)), bytes(at.add(TILE_ROWS)));
+        (d, _mm512_sub_ps(_mm512_setzero_ps(), m))
+    }
+}
+
+/// As [`scales_and_mins_512`], for rows `8 * half..8 * half + 8`.
+///
+/// # Safety
+/// The CPU has AVX2 and F16C; both are readable; `half < 2`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) unsafe fn scales_and_mins_256(tile: *const u8, at: *const u8, half: usize) -> (__m256, __m256) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let at = at.add(8 * half);
+        let bytes = |at: *const u8| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast())));
+        let d = _mm256_mul_ps(f16s_256(tile.add(16 * half)), bytes(at));
+        let m = _mm256_mul_ps(f16s_256(tile.add(DMINS + 16 * half)), bytes(at.add(TILE_ROWS)));
+        (d, _mm256_sub_ps(_mm256_setzero_ps(), m))
+    }
+}
+
 impl TileFormat for Q4K {
     const HAS_MIN: bool = true;
     const LARGEST: i32 = 63 * CENTER;
@@ -86,13 +120,7 @@ impl TileFormat for Q4K {
     #[inline(always)]
     unsafe fn scales_512(tile: *const u8, group: usize) -> (__m512, __m512) {
         // SAFETY: the caller's promise: eight groups stand behind the f16 numbers.
-        unsafe {
-            let at = tile.add(GROUPS + group * GROUP_BYTES);
-            let bytes = |at: *const u8| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(at.cast())));
-            let d = _mm512_mul_ps(f16s_512(tile), bytes(at));
-            let m = _mm512_mul_ps(f16s_512(tile.add(DMINS)), bytes(at.add(TILE_ROWS)));
-            (d, _mm512_sub_ps(_mm512_setzero_ps(), m))
-        }
+        unsafe { scales_and_mins_512(tile, tile.add(GROUPS + group * GROUP_BYTES)) }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -120,13 +148,7 @@ impl TileFormat for Q4K {
     #[inline(always)]
     unsafe fn scales_256(tile: *const u8, group: usize, half: usize) -> (__m256, __m256) {
         // SAFETY: the caller's promise.
-        unsafe {
-            let at = tile.add(GROUPS + group * GROUP_BYTES + 8 * half);
-            let bytes = |at: *const u8| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast())));
-            let d = _mm256_mul_ps(f16s_256(tile.add(16 * half)), bytes(at));
-            let m = _mm256_mul_ps(f16s_256(tile.add(DMINS + 16 * half)), bytes(at.add(TILE_ROWS)));
-            (d, _mm256_sub_ps(_mm256_setzero_ps(), m))
-        }
+        unsafe { scales_and_mins_256(tile, tile.add(GROUPS + group * GROUP_BYTES), half) }
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -4,8 +4,6 @@
 use std::arch::x86_64::*;
 
 use super::{GROUP, TILE_ROWS, TileFormat, five_bit, pack_f16s};
-#[cfg(target_arch = "x86_64")]
-use super::{f16s_256, f16s_512};
 use crate::formats::Q5_0;
 use crate::formats::block::{f16_at, u32_at};
 
@@ -36,13 +34,6 @@ impl TileFormat for Q5_0 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn scales_512(tile: *const u8, _span: usize) -> (__m512, __m512) {
-        // SAFETY: the caller's promise.
-        unsafe { (f16s_512(tile), _mm512_setzero_ps()) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
     unsafe fn pairs_512(tile: *const u8, _group: usize, eighth: usize) -> [__m512i; 4] {
         // SAFETY: the caller's promise.
         unsafe {
@@ -52,13 +43,6 @@ impl TileFormat for Q5_0 {
             }
             pairs
         }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn scales_256(tile: *const u8, _span: usize, half: usize) -> (__m256, __m256) {
-        // SAFETY: the caller's promise.
-        unsafe { (f16s_256(tile.add(16 * half)), _mm256_setzero_ps()) }
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -4,10 +4,8 @@
 use std::arch::x86_64::*;
 
 #[cfg(target_arch = "x86_64")]
-use super::q4_k::{fold_512, folded_scales_512};
+use super::q4_k::{fold_512, folded_scales_512, scales_and_mins_256, scales_and_mins_512};
 use super::{GROUP, TILE_ROWS, TileFormat, five_bit, pack_f16s};
-#[cfg(target_arch = "x86_64")]
-use super::{f16s_256, f16s_512};
 use crate::formats::Q5K;
 use crate::formats::block::f16_at;
 use crate::formats::q4_k::scale_and_min;
@@ -57,13 +55,7 @@ impl TileFormat for Q5K {
     #[inline(always)]
     unsafe fn scales_512(tile: *const u8, span: usize) -> (__m512, __m512) {
         // SAFETY: the caller's promise.
-        unsafe {
-            let at = tile.add(GROUPS + span * GROUP_BYTES);
-            let scales = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(at.cast())));
-            let mins = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(at.add(TILE_ROWS).cast())));
-            let m = _mm512_mul_ps(f16s_512(tile.add(DMINS)), mins);
-            (_mm512_mul_ps(f16s_512(tile), scales), _mm512_sub_ps(_mm512_setzero_ps(), m))
-        }
+        unsafe { scales_and_mins_512(tile, tile.add(GROUPS + span * GROUP_BYTES)) }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -91,13 +83,7 @@ impl TileFormat for Q5K {
     #[inline(always)]
     unsafe fn scales_256(tile: *const u8, span: usize, half: usize) -> (__m256, __m256) {
         // SAFETY: the caller's promise.
-        unsafe {
-            let at = tile.add(GROUPS + span * GROUP_BYTES + 8 * half);
-            let scales = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast())));
-            let mins = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(at.add(TILE_ROWS).cast())));
-            let m = _mm256_mul_ps(f16s_256(tile.add(DMINS + 16 * half)), mins);
-            (_mm256_mul_ps(f16s_256(tile.add(16 * half)), scales), _mm256_sub_ps(_mm256_setzero_ps(), m))
-        }
+        unsafe { scales_and_mins_256(tile, tile.add(GROUPS + span * GROUP_BYTES), half) }
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -4,8 +4,6 @@
 use std::arch::x86_64::*;
 
 use super::{GROUP, TILE_ROWS, TileFormat, nibble, pack_f16s};
-#[cfg(target_arch = "x86_64")]
-use super::{f16s_256, f16s_512};
 use crate::formats::Q6K;
 use crate::formats::block::BlockFormat;
 use crate::formats::q6_k::{D, SCALES, put_q, q_at};
@@ -71,13 +69,6 @@ impl TileFormat for Q6K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn scales_512(tile: *const u8, _group: usize) -> (__m512, __m512) {
-        // SAFETY: the caller's promise: the tile starts with sixteen `d`.
-        unsafe { (f16s_512(tile), _mm512_setzero_ps()) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
     unsafe fn pairs_512(tile: *const u8, group: usize, eighth: usize) -> [__m512i; 4] {
         // SAFETY: the caller's promise.
         unsafe {
@@ -97,13 +88,6 @@ impl TileFormat for Q6K {
             }
             pairs
         }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn scales_256(tile: *const u8, _group: usize, half: usize) -> (__m256, __m256) {
-        // SAFETY: the caller's promise.
-        unsafe { (f16s_256(tile.add(16 * half)), _mm256_setzero_ps()) }
     }
 
     #[cfg(target_arch = "x86_64")]

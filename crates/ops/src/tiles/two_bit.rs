@@ -8,8 +8,6 @@
 use std::arch::x86_64::*;
 
 use super::{GROUP, TILE_ROWS};
-#[cfg(target_arch = "x86_64")]
-use super::{f16s_256, f16s_512};
 use crate::formats::block::BlockFormat;
 
 /// Bytes of a group's quants in a tile.
@@ -72,7 +70,7 @@ pub(crate) unsafe fn pairs_256(at: *const u8, eighth: usize) -> [__m256i; 4] {
 }
 
 /// A format of `d * (q - 1)`, q of two bits.
-pub(crate) trait Few: BlockFormat {
+pub(crate) trait TwoBit: BlockFormat {
     /// The bits of the f16 `d`.
     fn scale(block: &[u8]) -> u16;
 }
@@ -80,11 +78,11 @@ pub(crate) trait Few: BlockFormat {
 /// A tile: sixteen `d`, then the groups.
 const GROUPS: usize = 2 * TILE_ROWS;
 
-pub(crate) const fn tile_bytes<B: Few>() -> usize {
+pub(crate) const fn tile_bytes<B: TwoBit>() -> usize {
     GROUPS + B::LEN / GROUP * BYTES
 }
 
-pub(crate) fn pack_tile<B: Few>(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
+pub(crate) fn pack_tile<B: TwoBit>(blocks: &[&[u8]; TILE_ROWS], tile: &mut [u8]) {
     let (mut values, mut quants) = ([0.0; 256], [0_u8; 256]);
     for (row, block) in blocks.iter().enumerate() {
         let bits = B::scale(block);
@@ -108,15 +106,6 @@ pub(crate) fn decode_row(tile: &[u8], row: usize, out: &mut [f32]) {
 }
 
 /// # Safety
-/// The CPU has AVX-512F; `tile` points at a tile.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(crate) unsafe fn few_scales_512(tile: *const u8) -> (__m512, __m512) {
-    // SAFETY: the caller's promise: the tile starts with sixteen `d`.
-    unsafe { (f16s_512(tile), _mm512_setzero_ps()) }
-}
-
-/// # Safety
 /// The CPU has AVX-512BW; `tile` points at a tile with that group; `eighth < 4`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
@@ -129,15 +118,6 @@ pub(crate) unsafe fn few_pairs_512(tile: *const u8, group: usize, eighth: usize)
         }
         pairs
     }
-}
-
-/// # Safety
-/// The CPU has AVX2 and F16C; `tile` points at a tile; `half < 2`.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(crate) unsafe fn few_scales_256(tile: *const u8, half: usize) -> (__m256, __m256) {
-    // SAFETY: the caller's promise.
-    unsafe { (f16s_256(tile.add(16 * half)), _mm256_setzero_ps()) }
 }
 
 /// # Safety
@@ -155,7 +135,7 @@ pub(crate) unsafe fn few_pairs_256(tile: *const u8, group: usize, eighth: usize,
     }
 }
 
-/// Gives a format the tiles of [`Few`].
+/// Gives a format the tiles of [`TwoBit`].
 macro_rules! few {
     ($format:ty) => {
         impl $crate::tiles::TileFormat for $format {
@@ -173,30 +153,9 @@ macro_rules! few {
 
             #[cfg(target_arch = "x86_64")]
             #[inline(always)]
-            unsafe fn scales_512(
-                tile: *const u8,
-                _span: usize,
-            ) -> (std::arch::x86_64::__m512, std::arch::x86_64::__m512) {
-                // SAFETY: the caller's promise.
-                unsafe { $crate::tiles::two_bit::few_scales_512(tile) }
-            }
-
-            #[cfg(target_arch = "x86_64")]
-            #[inline(always)]
             unsafe fn pairs_512(tile: *const u8, group: usize, eighth: usize) -> [std::arch::x86_64::__m512i; 4] {
                 // SAFETY: the caller's promise.
                 unsafe { $crate::tiles::two_bit::few_pairs_512(tile, group, eighth) }
-            }
-
-            #[cfg(target_arch = "x86_64")]
-            #[inline(always)]
-            unsafe fn scales_256(
-                tile: *const u8,
-                _span: usize,
-                half: usize,
-            ) -> (std::arch::x86_64::__m256, std::arch::x86_64::__m256) {
-                // SAFETY: the caller's promise.
-                unsafe { $crate::tiles::two_bit::few_scales_256(tile, half) }
             }
 
             #[cfg(target_arch = "x86_64")]

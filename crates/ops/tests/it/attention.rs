@@ -2,7 +2,7 @@
 
 use ops::quant::{dequantize, quantize};
 use ops::{
-    Arena, Error, Exec, Heads, Isa, KV_BLOCK, Kv, Layout, MAX_GPU_HEAD_DIM, Pairing, Pool, QuerySpan, Shaping, Slot,
+    Arena, Error, Exec, Heads, Isa, KV_BLOCK, Kv, KvSlot, Layout, MAX_GPU_HEAD_DIM, Pairing, Pool, QuerySpan, Shaping,
     Tensor, View, ViewMut, attention, attention_with, embed, kv_store, pack, packed, rmsnorm, rope, swiglu, take_rows,
 };
 use test_support::share;
@@ -71,7 +71,7 @@ fn check_shaped(
             (0..n_blocks_each(s)).map(|_| free.swap_remove(random.bits() as usize % free.len())).collect();
         let n = s.n_past + s.n_new;
         let (k, v) = (random.numbers(n * n_kv_heads * head_dim), random.numbers(n * n_kv_heads * head_dim));
-        let slot = |i: usize| Slot { block: table[i / KV_BLOCK], token: (i % KV_BLOCK) as u32 }.index();
+        let slot = |i: usize| KvSlot { block: table[i / KV_BLOCK], token: (i % KV_BLOCK) as u32 }.index();
         let slots: Vec<u32> = (0..n).map(slot).collect();
         let n_cols = n_kv_heads * head_dim;
         kv_store(

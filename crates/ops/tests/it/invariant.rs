@@ -2,7 +2,7 @@
 //! prompt was cut and however many threads compute.
 
 use ops::{
-    Arena, Exec, Heads, Isa, KV_BLOCK, Kv, Mode, Numerics, Pool, Product, QuerySpan, Shaping, Slot, Tensor, View,
+    Arena, Exec, Heads, Isa, KV_BLOCK, Kv, KvSlot, Mode, Numerics, Pool, Product, QuerySpan, Shaping, Tensor, View,
     ViewMut, attention_with, kv_store, matmul, pack, packed,
 };
 use test_support::share;
@@ -132,7 +132,7 @@ impl Context {
     }
 
     fn slots(&self, tokens: std::ops::Range<usize>) -> Vec<u32> {
-        let slot = |i: usize| Slot { block: self.table[i / KV_BLOCK], token: (i % KV_BLOCK) as u32 }.index();
+        let slot = |i: usize| KvSlot { block: self.table[i / KV_BLOCK], token: (i % KV_BLOCK) as u32 }.index();
         tokens.map(slot).collect()
     }
 

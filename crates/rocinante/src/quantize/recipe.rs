@@ -61,7 +61,7 @@ const KEPT: [&str; 12] = [
 
 /// Where a tensor stands.
 #[derive(Copy, Clone, Debug)]
-struct Place {
+struct TensorPlace {
     role: Role,
     layer: usize,
     n_layers: usize,
@@ -71,7 +71,7 @@ struct Place {
     has_importance: bool,
 }
 
-impl Place {
+impl TensorPlace {
     /// The first and last eighth of the layers, and every third between.
     fn more_bits(&self) -> bool {
         let eighth = self.n_layers / 8;
@@ -88,7 +88,7 @@ impl Place {
 }
 
 #[derive(Debug)]
-struct Rule(Role, fn(&Place) -> bool, Dtype);
+struct TypeRule(Role, fn(&TensorPlace) -> bool, Dtype);
 
 /// A named recipe.
 #[derive(Debug)]
@@ -101,22 +101,28 @@ pub struct Mix {
     pub base: Dtype,
     /// Of the output, and of an embedding that is tied to it.
     output: Option<Dtype>,
-    rules: &'static [Rule],
+    rules: &'static [TypeRule],
 }
 
-const fn mix(name: &'static str, file_type: u32, base: Dtype, output: Option<Dtype>, rules: &'static [Rule]) -> Mix {
+const fn mix(
+    name: &'static str,
+    file_type: u32,
+    base: Dtype,
+    output: Option<Dtype>,
+    rules: &'static [TypeRule],
+) -> Mix {
     Mix { name, file_type, base, output, rules }
 }
 
-fn always(_: &Place) -> bool {
+fn always(_: &TensorPlace) -> bool {
     true
 }
 
-fn shares(place: &Place) -> bool {
+fn shares(place: &TensorPlace) -> bool {
     place.n_shared >= 4
 }
 
-fn shares_or_experts(place: &Place) -> bool {
+fn shares_or_experts(place: &TensorPlace) -> bool {
     place.n_shared >= 4 || place.n_experts >= 4
 }
 
@@ -124,49 +130,49 @@ const Q6: Option<Dtype> = Some(Dtype::Q6K);
 const Q5: Option<Dtype> = Some(Dtype::Q5K);
 
 /// The rules of mixes below two and a half bits, of which there are two kinds.
-const SMALLEST: &[Rule] = &[
-    Rule(Role::Embedding, always, Dtype::Q2K),
-    Rule(Role::AttnV, shares_or_experts, Dtype::Q4K),
-    Rule(Role::AttnQkv, shares_or_experts, Dtype::Q4K),
-    Rule(Role::AttnV, always, Dtype::Q2K),
-    Rule(Role::AttnQkv, always, Dtype::Q2K),
-    Rule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q4K),
-    Rule(Role::Down, Place::early, Dtype::Q2K),
-    Rule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K),
+const SMALLEST: &[TypeRule] = &[
+    TypeRule(Role::Embedding, always, Dtype::Q2K),
+    TypeRule(Role::AttnV, shares_or_experts, Dtype::Q4K),
+    TypeRule(Role::AttnQkv, shares_or_experts, Dtype::Q4K),
+    TypeRule(Role::AttnV, always, Dtype::Q2K),
+    TypeRule(Role::AttnQkv, always, Dtype::Q2K),
+    TypeRule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q4K),
+    TypeRule(Role::Down, TensorPlace::early, Dtype::Q2K),
+    TypeRule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K),
 ];
-const SMALLEST_1: &[Rule] = &[
-    Rule(Role::Embedding, always, Dtype::Q2K),
-    Rule(Role::AttnV, shares_or_experts, Dtype::Q4K),
-    Rule(Role::AttnQkv, shares_or_experts, Dtype::Q4K),
-    Rule(Role::AttnV, always, Dtype::Q2K),
-    Rule(Role::AttnQkv, always, Dtype::Q2K),
-    Rule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q4K),
-    Rule(Role::Down, Place::early, Dtype::Q2K),
-    Rule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K),
-    Rule(Role::AttnOut, always, Dtype::IQ2XXS),
+const SMALLEST_1: &[TypeRule] = &[
+    TypeRule(Role::Embedding, always, Dtype::Q2K),
+    TypeRule(Role::AttnV, shares_or_experts, Dtype::Q4K),
+    TypeRule(Role::AttnQkv, shares_or_experts, Dtype::Q4K),
+    TypeRule(Role::AttnV, always, Dtype::Q2K),
+    TypeRule(Role::AttnQkv, always, Dtype::Q2K),
+    TypeRule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q4K),
+    TypeRule(Role::Down, TensorPlace::early, Dtype::Q2K),
+    TypeRule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K),
+    TypeRule(Role::AttnOut, always, Dtype::IQ2XXS),
 ];
-const SMALL: &[Rule] = &[
-    Rule(Role::Embedding, always, Dtype::IQ3S),
-    Rule(Role::AttnV, shares_or_experts, Dtype::Q4K),
-    Rule(Role::AttnQkv, shares_or_experts, Dtype::Q4K),
-    Rule(Role::AttnV, always, Dtype::IQ3S),
-    Rule(Role::AttnQkv, always, Dtype::IQ3S),
-    Rule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q4K),
-    Rule(Role::Down, Place::early, Dtype::IQ3S),
-    Rule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K),
-    Rule(Role::AttnOut, always, Dtype::IQ3S),
+const SMALL: &[TypeRule] = &[
+    TypeRule(Role::Embedding, always, Dtype::IQ3S),
+    TypeRule(Role::AttnV, shares_or_experts, Dtype::Q4K),
+    TypeRule(Role::AttnQkv, shares_or_experts, Dtype::Q4K),
+    TypeRule(Role::AttnV, always, Dtype::IQ3S),
+    TypeRule(Role::AttnQkv, always, Dtype::IQ3S),
+    TypeRule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q4K),
+    TypeRule(Role::Down, TensorPlace::early, Dtype::IQ3S),
+    TypeRule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K),
+    TypeRule(Role::AttnOut, always, Dtype::IQ3S),
 ];
-const FOUR_BIT_LEVELS: &[Rule] = &[
+const FOUR_BIT_LEVELS: &[TypeRule] = &[
     EXPERT_V,
-    Rule(Role::AttnV, shares, Dtype::Q5K),
+    TypeRule(Role::AttnV, shares, Dtype::Q5K),
     EXPERT_K,
-    Rule(Role::Down, |p| p.early() && !p.has_importance, Dtype::Q5K),
+    TypeRule(Role::Down, |p| p.early() && !p.has_importance, Dtype::Q5K),
     EXPERT_OUT,
 ];
 /// Models of eight experts have little in their attention: it is kept well.
-const EXPERT_V: Rule = Rule(Role::AttnV, |p| p.n_experts == 8, Dtype::Q8_0);
-const EXPERT_K: Rule = Rule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q8_0);
-const EXPERT_OUT: Rule = Rule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K);
+const EXPERT_V: TypeRule = TypeRule(Role::AttnV, |p| p.n_experts == 8, Dtype::Q8_0);
+const EXPERT_K: TypeRule = TypeRule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q8_0);
+const EXPERT_OUT: TypeRule = TypeRule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K);
 
 const MIXES: &[Mix] = &[
     mix("F32", 0, Dtype::F32, None, &[]),
@@ -181,10 +187,10 @@ const MIXES: &[Mix] = &[
         Q6,
         &[
             EXPERT_V,
-            Rule(Role::AttnV, Place::more_bits, Dtype::Q6K),
+            TypeRule(Role::AttnV, TensorPlace::more_bits, Dtype::Q6K),
             EXPERT_K,
-            Rule(Role::Down, Place::more_bits, Dtype::Q6K),
-            Rule(Role::AttnQkv, always, Dtype::Q6K),
+            TypeRule(Role::Down, TensorPlace::more_bits, Dtype::Q6K),
+            TypeRule(Role::AttnQkv, always, Dtype::Q6K),
         ],
     ),
     mix("Q5_K_S", 16, Dtype::Q5K, Q6, &[EXPERT_V, EXPERT_K]),
@@ -195,10 +201,10 @@ const MIXES: &[Mix] = &[
         Q6,
         &[
             EXPERT_V,
-            Rule(Role::AttnV, Place::more_bits, Dtype::Q6K),
+            TypeRule(Role::AttnV, TensorPlace::more_bits, Dtype::Q6K),
             EXPERT_K,
-            Rule(Role::Down, Place::more_bits, Dtype::Q6K),
-            Rule(Role::AttnQkv, always, Dtype::Q5K),
+            TypeRule(Role::Down, TensorPlace::more_bits, Dtype::Q6K),
+            TypeRule(Role::AttnQkv, always, Dtype::Q5K),
             EXPERT_OUT,
         ],
     ),
@@ -209,9 +215,9 @@ const MIXES: &[Mix] = &[
         Q6,
         &[
             EXPERT_V,
-            Rule(Role::AttnV, |p| p.layer < 4, Dtype::Q5K),
+            TypeRule(Role::AttnV, |p| p.layer < 4, Dtype::Q5K),
             EXPERT_K,
-            Rule(Role::Down, Place::early, Dtype::Q5K),
+            TypeRule(Role::Down, TensorPlace::early, Dtype::Q5K),
             EXPERT_OUT,
         ],
     ),
@@ -222,11 +228,11 @@ const MIXES: &[Mix] = &[
         Q6,
         &[
             EXPERT_V,
-            Rule(Role::AttnV, always, Dtype::Q5K),
+            TypeRule(Role::AttnV, always, Dtype::Q5K),
             EXPERT_K,
-            Rule(Role::Down, always, Dtype::Q5K),
-            Rule(Role::AttnOut, |p| p.n_experts != 8, Dtype::Q5K),
-            Rule(Role::AttnQkv, always, Dtype::Q4K),
+            TypeRule(Role::Down, always, Dtype::Q5K),
+            TypeRule(Role::AttnOut, |p| p.n_experts != 8, Dtype::Q5K),
+            TypeRule(Role::AttnQkv, always, Dtype::Q4K),
         ],
     ),
     mix(
@@ -236,14 +242,14 @@ const MIXES: &[Mix] = &[
         Q6,
         &[
             EXPERT_V,
-            Rule(Role::AttnV, |p| p.layer < 2, Dtype::Q5K),
-            Rule(Role::AttnV, always, Dtype::Q4K),
+            TypeRule(Role::AttnV, |p| p.layer < 2, Dtype::Q5K),
+            TypeRule(Role::AttnV, always, Dtype::Q4K),
             EXPERT_K,
-            Rule(Role::Down, |p| p.layer < p.n_layers / 16, Dtype::Q5K),
-            Rule(Role::Down, always, Dtype::Q4K),
+            TypeRule(Role::Down, |p| p.layer < p.n_layers / 16, Dtype::Q5K),
+            TypeRule(Role::Down, always, Dtype::Q4K),
             EXPERT_OUT,
-            Rule(Role::AttnOut, always, Dtype::Q4K),
-            Rule(Role::AttnQkv, always, Dtype::Q4K),
+            TypeRule(Role::AttnOut, always, Dtype::Q4K),
+            TypeRule(Role::AttnQkv, always, Dtype::Q4K),
         ],
     ),
     mix("Q3_K_S", 11, Dtype::Q3K, Q6, &[EXPERT_V, EXPERT_K, EXPERT_OUT]),
@@ -254,12 +260,12 @@ const MIXES: &[Mix] = &[
         Q6,
         &[
             EXPERT_V,
-            Rule(Role::AttnV, shares, Dtype::Q4K),
-            Rule(Role::AttnV, always, Dtype::Q3K),
+            TypeRule(Role::AttnV, shares, Dtype::Q4K),
+            TypeRule(Role::AttnV, always, Dtype::Q3K),
             EXPERT_K,
-            Rule(Role::Down, always, Dtype::Q3K),
+            TypeRule(Role::Down, always, Dtype::Q3K),
             EXPERT_OUT,
-            Rule(Role::AttnOut, always, Dtype::Q3K),
+            TypeRule(Role::AttnOut, always, Dtype::Q3K),
         ],
     ),
     mix(
@@ -267,7 +273,12 @@ const MIXES: &[Mix] = &[
         21,
         Dtype::Q2K,
         Q6,
-        &[EXPERT_V, Rule(Role::AttnV, shares, Dtype::Q4K), EXPERT_K, Rule(Role::Down, Place::early, Dtype::Q4K)],
+        &[
+            EXPERT_V,
+            TypeRule(Role::AttnV, shares, Dtype::Q4K),
+            EXPERT_K,
+            TypeRule(Role::Down, TensorPlace::early, Dtype::Q4K),
+        ],
     ),
     mix("Q5_1", 9, Dtype::Q5_1, Q6, &[EXPERT_V, EXPERT_K]),
     mix(
@@ -275,7 +286,7 @@ const MIXES: &[Mix] = &[
         8,
         Dtype::Q5_0,
         Q6,
-        &[EXPERT_V, EXPERT_K, Rule(Role::Down, |p| p.has_importance && p.early(), Dtype::Q5_1)],
+        &[EXPERT_V, EXPERT_K, TypeRule(Role::Down, |p| p.has_importance && p.early(), Dtype::Q5_1)],
     ),
     mix("Q4_1", 3, Dtype::Q4_1, Q6, &[EXPERT_V, EXPERT_K]),
     mix(
@@ -283,7 +294,7 @@ const MIXES: &[Mix] = &[
         2,
         Dtype::Q4_0,
         Q6,
-        &[EXPERT_V, EXPERT_K, Rule(Role::Down, |p| p.has_importance && p.early(), Dtype::Q4_1)],
+        &[EXPERT_V, EXPERT_K, TypeRule(Role::Down, |p| p.has_importance && p.early(), Dtype::Q4_1)],
     ),
     mix("IQ4_NL", 25, Dtype::IQ4NL, Q6, FOUR_BIT_LEVELS),
     mix("IQ4_XS", 30, Dtype::IQ4XS, Q6, FOUR_BIT_LEVELS),
@@ -294,15 +305,15 @@ const MIXES: &[Mix] = &[
         Q6,
         &[
             EXPERT_V,
-            Rule(Role::AttnV, always, Dtype::Q4K),
+            TypeRule(Role::AttnV, always, Dtype::Q4K),
             EXPERT_K,
-            Rule(Role::Down, |p| p.early() || (p.n_experts == 8 && p.more_bits()), Dtype::Q4K),
+            TypeRule(Role::Down, |p| p.early() || (p.n_experts == 8 && p.more_bits()), Dtype::Q4K),
             EXPERT_OUT,
-            Rule(Role::AttnOut, always, Dtype::Q4K),
-            Rule(Role::AttnQkv, always, Dtype::Q4K),
+            TypeRule(Role::AttnOut, always, Dtype::Q4K),
+            TypeRule(Role::AttnQkv, always, Dtype::Q4K),
         ],
     ),
-    mix("IQ3_S", 26, Dtype::IQ3S, Q6, &[EXPERT_V, Rule(Role::AttnV, shares, Dtype::Q4K), EXPERT_K, EXPERT_OUT]),
+    mix("IQ3_S", 26, Dtype::IQ3S, Q6, &[EXPERT_V, TypeRule(Role::AttnV, shares, Dtype::Q4K), EXPERT_K, EXPERT_OUT]),
     mix(
         "IQ3_XS",
         22,
@@ -310,13 +321,13 @@ const MIXES: &[Mix] = &[
         Q6,
         &[
             EXPERT_V,
-            Rule(Role::AttnV, shares, Dtype::Q4K),
+            TypeRule(Role::AttnV, shares, Dtype::Q4K),
             EXPERT_K,
-            Rule(Role::AttnK, always, Dtype::IQ3XXS),
-            Rule(Role::AttnQ, always, Dtype::IQ3XXS),
+            TypeRule(Role::AttnK, always, Dtype::IQ3XXS),
+            TypeRule(Role::AttnQ, always, Dtype::IQ3XXS),
             EXPERT_OUT,
-            Rule(Role::Gate, Place::middle, Dtype::IQ3XXS),
-            Rule(Role::Up, Place::middle, Dtype::IQ3XXS),
+            TypeRule(Role::Gate, TensorPlace::middle, Dtype::IQ3XXS),
+            TypeRule(Role::Up, TensorPlace::middle, Dtype::IQ3XXS),
         ],
     ),
     mix(
@@ -325,17 +336,17 @@ const MIXES: &[Mix] = &[
         Dtype::IQ3XXS,
         Q5,
         &[
-            Rule(Role::Embedding, always, Dtype::IQ3S),
+            TypeRule(Role::Embedding, always, Dtype::IQ3S),
             EXPERT_V,
-            Rule(Role::AttnV, shares, Dtype::Q4K),
-            Rule(Role::AttnV, |p| !p.has_importance, Dtype::IQ3S),
+            TypeRule(Role::AttnV, shares, Dtype::Q4K),
+            TypeRule(Role::AttnV, |p| !p.has_importance, Dtype::IQ3S),
             EXPERT_K,
-            Rule(Role::AttnK, always, Dtype::IQ2S),
-            Rule(Role::AttnQ, always, Dtype::IQ2S),
-            Rule(Role::Down, |p| !p.has_importance && p.early(), Dtype::Q4K),
-            Rule(Role::Down, |p| !p.has_importance, Dtype::Q3K),
+            TypeRule(Role::AttnK, always, Dtype::IQ2S),
+            TypeRule(Role::AttnQ, always, Dtype::IQ2S),
+            TypeRule(Role::Down, |p| !p.has_importance && p.early(), Dtype::Q4K),
+            TypeRule(Role::Down, |p| !p.has_importance, Dtype::Q3K),
             EXPERT_OUT,
-            Rule(Role::AttnOut, always, Dtype::IQ3S),
+            TypeRule(Role::AttnOut, always, Dtype::IQ3S),
         ],
     ),
     mix("IQ2_M", 29, Dtype::IQ2S, Q5, SMALL),
@@ -344,11 +355,11 @@ const MIXES: &[Mix] = &[
     mix("IQ2_XXS", 19, Dtype::IQ2XXS, Q5, SMALLEST),
     mix("IQ1_M", 31, Dtype::IQ1M, Q5, SMALLEST_1),
     mix("IQ1_S", 24, Dtype::IQ1S, Q5, SMALLEST_1),
-    mix("TQ2_0", 37, Dtype::TQ2_0, Q6, &[Rule(Role::Embedding, always, Dtype::Q4K), EXPERT_V, EXPERT_K]),
-    mix("TQ1_0", 36, Dtype::TQ1_0, Q6, &[Rule(Role::Embedding, always, Dtype::Q4K), EXPERT_V, EXPERT_K]),
+    mix("TQ2_0", 37, Dtype::TQ2_0, Q6, &[TypeRule(Role::Embedding, always, Dtype::Q4K), EXPERT_V, EXPERT_K]),
+    mix("TQ1_0", 36, Dtype::TQ1_0, Q6, &[TypeRule(Role::Embedding, always, Dtype::Q4K), EXPERT_V, EXPERT_K]),
     mix("NVFP4", 39, Dtype::NVFP4, Q6, &[EXPERT_V, EXPERT_K]),
     mix("MXFP4", 38, Dtype::MXFP4, Some(Dtype::Q8_0), &[]),
-    mix("Q2_0", 41, Dtype::Q2_0, Q6, &[Rule(Role::Embedding, always, Dtype::Q4K), EXPERT_V, EXPERT_K]),
+    mix("Q2_0", 41, Dtype::Q2_0, Q6, &[TypeRule(Role::Embedding, always, Dtype::Q4K), EXPERT_V, EXPERT_K]),
     mix("Q1_0", 40, Dtype::Q1_0, Q6, &[EXPERT_V, EXPERT_K]),
 ];
 
@@ -393,7 +404,7 @@ impl Mix {
         plan
     }
 
-    fn choose(&self, place: &Place, facts: &Facts, n_cols: usize) -> Dtype {
+    fn choose(&self, place: &TensorPlace, facts: &Facts, n_cols: usize) -> Dtype {
         if place.role == Role::Output || (place.role == Role::Embedding && facts.is_tied) {
             return match self.output {
                 _ if !n_cols.is_multiple_of(self.base.block_len()) => Dtype::Q8_0,
@@ -437,7 +448,7 @@ impl Facts {
         }
     }
 
-    fn place(&self, name: &str, has_importance: bool) -> Place {
+    fn place(&self, name: &str, has_importance: bool) -> TensorPlace {
         let role = match name {
             "output.weight" => Role::Output,
             "token_embd.weight" => Role::Embedding,
@@ -446,7 +457,7 @@ impl Facts {
         // The first number of a name is its layer's, in either format.
         let number = name.split('.').find_map(|part| part.parse().ok());
         let (n_layers, n_experts, n_shared) = (self.n_layers, self.n_experts, self.n_shared);
-        Place { role, layer: number.unwrap_or(0), n_layers, n_experts, n_shared, has_importance }
+        TensorPlace { role, layer: number.unwrap_or(0), n_layers, n_experts, n_shared, has_importance }
     }
 }
 

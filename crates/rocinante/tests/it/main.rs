@@ -4,4 +4,5 @@ mod answers;
 mod folder;
 mod opening;
 mod real;
+mod speculation;
 mod vectors;

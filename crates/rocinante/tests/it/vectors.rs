@@ -1,6 +1,6 @@
 //! Vectors as the model was trained to make them, and scores as transformers gives them.
 
-use engine::{Embed, Pooling};
+use engine::{Pooling, VectorRequest};
 use rocinante::{Device, Error, Model, Options, Request};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn pooled_as_the_model_was_trained() {
     let vectors = cases.map(|(mode, pooling)| {
         let model = bert(home.path(), mode);
         let vector = model.embed("a bear").unwrap();
-        let asked = Embed { pooling, ..model.engine().embed_request(model.encode_raw("a bear")) };
+        let asked = VectorRequest { pooling, ..model.engine().embed_request(model.encode_raw("a bear")) };
         assert_eq!(vector, model.vector(asked).unwrap().wait().unwrap(), "{mode}");
         assert!((vector.iter().map(|x| x * x).sum::<f32>() - 1.0).abs() < 1e-4);
         vector

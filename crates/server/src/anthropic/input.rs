@@ -6,20 +6,20 @@ use serde_json::{Map, Value, json};
 use text::Message;
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct InputMessage {
+pub struct AnthropicMessage {
     pub role: String,
-    pub content: Content,
+    pub content: AnthropicContent,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a text or a list of content blocks")]
-pub enum Content {
+pub enum AnthropicContent {
     Text(String),
-    Blocks(Vec<Block>),
+    Blocks(Vec<ContentBlock>),
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Block {
+pub struct ContentBlock {
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default)]
@@ -35,10 +35,10 @@ pub struct Block {
     #[serde(default)]
     pub tool_use_id: Option<String>,
     #[serde(default)]
-    pub content: Option<Box<Content>>,
+    pub content: Option<Box<AnthropicContent>>,
 }
 
-impl Content {
+impl AnthropicContent {
     /// The text, where nothing but text makes sense.
     pub fn text(&self, param: &str) -> Result<String> {
         match self {
@@ -48,7 +48,7 @@ impl Content {
     }
 }
 
-impl Block {
+impl ContentBlock {
     fn text(&self, param: &str) -> Result<&str> {
         match (self.kind.as_str(), &self.text) {
             ("text", Some(text)) => Ok(text),
@@ -58,17 +58,17 @@ impl Block {
     }
 }
 
-pub fn to_template(input: &[InputMessage], messages: &mut Vec<Message>) -> Result<()> {
+pub fn to_template(input: &[AnthropicMessage], messages: &mut Vec<Message>) -> Result<()> {
     if input.is_empty() {
         return Err(ApiError::bad("there are no messages").param("messages"));
     }
     for (i, message) in input.iter().enumerate() {
         match (message.role.as_str(), &message.content) {
-            (role @ ("user" | "assistant" | "system"), Content::Text(text)) => {
+            (role @ ("user" | "assistant" | "system"), AnthropicContent::Text(text)) => {
                 messages.push(Message::new(role, text.as_str()));
             }
-            ("user" | "system", Content::Blocks(blocks)) => user(i, &message.role, blocks, messages)?,
-            ("assistant", Content::Blocks(blocks)) => assistant(i, blocks, messages)?,
+            ("user" | "system", AnthropicContent::Blocks(blocks)) => user(i, &message.role, blocks, messages)?,
+            ("assistant", AnthropicContent::Blocks(blocks)) => assistant(i, blocks, messages)?,
             (role, _) => {
                 let text = format!("unknown role `{role}`: expected user or assistant");
                 return Err(ApiError::bad(text).param(format!("messages.{i}.role")));
@@ -79,7 +79,7 @@ pub fn to_template(input: &[InputMessage], messages: &mut Vec<Message>) -> Resul
 }
 
 /// Results of tools are messages of their own, in front of what the user says besides.
-fn user(i: usize, role: &str, blocks: &[Block], messages: &mut Vec<Message>) -> Result<()> {
+fn user(i: usize, role: &str, blocks: &[ContentBlock], messages: &mut Vec<Message>) -> Result<()> {
     let mut text = String::new();
     let mut has_results = false;
     for (j, block) in blocks.iter().enumerate() {
@@ -102,7 +102,7 @@ fn user(i: usize, role: &str, blocks: &[Block], messages: &mut Vec<Message>) -> 
     Ok(())
 }
 
-fn assistant(i: usize, blocks: &[Block], messages: &mut Vec<Message>) -> Result<()> {
+fn assistant(i: usize, blocks: &[ContentBlock], messages: &mut Vec<Message>) -> Result<()> {
     let mut extra = Map::new();
     let mut text = String::new();
     let mut calls = Vec::new();

@@ -4,18 +4,18 @@ mod input;
 mod stream;
 
 use super::App;
-use super::ask::{self, Ask, Shape, ToolChoice};
+use super::ask::{self, AnswerShape, Ask, ToolChoice};
 use super::error::{ApiError, Result};
 use super::generation::{self, Caller};
 use super::json::Json;
-use super::openai::chat::function_tool;
+use super::openai::chat_tools::function_tool;
 use super::sampling::{Knobs, Stop};
 use super::stream::{Framing, respond};
 use super::whole;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use input::{Content, InputMessage};
+use input::{AnthropicContent, AnthropicMessage};
 use rocinante::{AnswerUsage, Finish, WholeAnswer, ids};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -27,11 +27,11 @@ use text::Message;
 pub struct MessagesRequest {
     #[serde(default)]
     pub model: String,
-    pub messages: Vec<InputMessage>,
+    pub messages: Vec<AnthropicMessage>,
     #[serde(default)]
     pub max_tokens: Option<u64>,
     #[serde(default)]
-    pub system: Option<Content>,
+    pub system: Option<AnthropicContent>,
     #[serde(default)]
     pub stream: Option<bool>,
     #[serde(default)]
@@ -45,7 +45,7 @@ pub struct MessagesRequest {
     #[serde(default)]
     pub tools: Option<Vec<Value>>,
     #[serde(default)]
-    pub tool_choice: Option<Choice>,
+    pub tool_choice: Option<AnthropicToolChoice>,
     #[serde(default)]
     pub thinking: Option<Thinking>,
     #[serde(default)]
@@ -53,7 +53,7 @@ pub struct MessagesRequest {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Choice {
+pub struct AnthropicToolChoice {
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default)]
@@ -141,8 +141,8 @@ fn to_ask(body: &MessagesRequest) -> Result<Ask> {
     };
     let format = body.output_config.as_ref().and_then(|config| config.format.as_ref());
     let shape = match format.map(|format| (format.kind.as_str(), &format.schema)) {
-        None => Shape::Text,
-        Some(("json_schema", Some(schema))) => Shape::Schema(schema.clone()),
+        None => AnswerShape::Text,
+        Some(("json_schema", Some(schema))) => AnswerShape::Schema(schema.clone()),
         Some(_) => return Err(ApiError::bad("expected json_schema with a schema").param("output_config.format")),
     };
     let thinking = match body.thinking.as_ref().map(|thinking| thinking.kind.as_str()) {

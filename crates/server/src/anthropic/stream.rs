@@ -2,7 +2,7 @@
 
 use super::{stop_reason, usage};
 use crate::error::ApiError;
-use crate::stream::{Encoder, Message};
+use crate::stream::{Encoder, StreamMessage};
 use rocinante::{AnswerEvent, Finished, Piece};
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ impl MessageEncoder {
         Self { id, model, n_prompt, n_blocks: 0, open: None }
     }
 
-    fn begin(&mut self, kind: BlockKind, block: Value, out: &mut Vec<Message>) {
+    fn begin(&mut self, kind: BlockKind, block: Value, out: &mut Vec<StreamMessage>) {
         if kind != BlockKind::Tool && self.open == Some(kind) {
             return;
         }
@@ -35,11 +35,11 @@ impl MessageEncoder {
         self.open = Some(kind);
     }
 
-    fn grow(&self, delta: Value) -> Message {
+    fn grow(&self, delta: Value) -> StreamMessage {
         event("content_block_delta", json!({"index": self.n_blocks, "delta": delta}))
     }
 
-    fn close(&mut self, out: &mut Vec<Message>) {
+    fn close(&mut self, out: &mut Vec<StreamMessage>) {
         let Some(kind) = self.open.take() else { return };
         if kind == BlockKind::Thinking {
             out.push(self.grow(json!({"type": "signature_delta", "signature": ""})));
@@ -49,13 +49,13 @@ impl MessageEncoder {
     }
 }
 
-fn event(name: &'static str, mut data: Value) -> Message {
+fn event(name: &'static str, mut data: Value) -> StreamMessage {
     data["type"] = name.into();
-    Message { event: Some(name), data }
+    StreamMessage { event: Some(name), data }
 }
 
 impl Encoder for MessageEncoder {
-    fn start(&mut self) -> Vec<Message> {
+    fn start(&mut self) -> Vec<StreamMessage> {
         let usage = json!({"input_tokens": self.n_prompt, "output_tokens": 0,
             "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0});
         let message = json!({"id": self.id, "type": "message", "role": "assistant", "model": self.model,
@@ -63,7 +63,7 @@ impl Encoder for MessageEncoder {
         vec![event("message_start", json!({"message": message})), event("ping", json!({}))]
     }
 
-    fn update(&mut self, _choice: usize, update: AnswerEvent) -> Vec<Message> {
+    fn update(&mut self, _choice: usize, update: AnswerEvent) -> Vec<StreamMessage> {
         let mut out = Vec::new();
         match update {
             AnswerEvent::Piece(Piece::Text { text, .. }) => {
@@ -92,11 +92,11 @@ impl Encoder for MessageEncoder {
         out
     }
 
-    fn end(&mut self) -> Vec<Message> {
+    fn end(&mut self) -> Vec<StreamMessage> {
         vec![event("message_stop", json!({}))]
     }
 
-    fn error(&mut self, error: &ApiError) -> Vec<Message> {
-        vec![Message { event: Some("error"), data: error.anthropic() }]
+    fn error(&mut self, error: &ApiError) -> Vec<StreamMessage> {
+        vec![StreamMessage { event: Some("error"), data: error.anthropic() }]
     }
 }

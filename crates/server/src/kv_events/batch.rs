@@ -16,7 +16,7 @@ const RANK: u32 = 0;
 
 #[derive(Serialize)]
 #[serde(tag = "type")]
-enum Event<'a> {
+enum WireEvent<'a> {
     BlockStored {
         block_hashes: &'a [u64],
         parent_block_hash: Option<u64>,
@@ -37,7 +37,7 @@ enum Event<'a> {
 pub fn encode(events: Vec<KvEvent>) -> Vec<Vec<u8>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let events: Vec<KvEvent> = events.into_iter().flat_map(pieces).collect();
-    let mut batches: Vec<Vec<Event>> = Vec::new();
+    let mut batches: Vec<Vec<WireEvent>> = Vec::new();
     let mut n_blocks = MAX_BLOCKS;
     for event in &events {
         n_blocks += blocks(event);
@@ -76,9 +76,9 @@ fn pieces(event: KvEvent) -> Vec<KvEvent> {
     }
 }
 
-fn spoken(event: &KvEvent) -> Event<'_> {
+fn spoken(event: &KvEvent) -> WireEvent<'_> {
     match event {
-        KvEvent::Stored { hashes, parent, tokens } => Event::BlockStored {
+        KvEvent::Stored { hashes, parent, tokens } => WireEvent::BlockStored {
             block_hashes: hashes,
             parent_block_hash: *parent,
             token_ids: tokens,
@@ -87,8 +87,8 @@ fn spoken(event: &KvEvent) -> Event<'_> {
             medium: MEDIUM,
             lora_name: None,
         },
-        KvEvent::Removed { hashes } => Event::BlockRemoved { block_hashes: hashes, medium: MEDIUM },
-        KvEvent::Cleared => Event::AllBlocksCleared,
+        KvEvent::Removed { hashes } => WireEvent::BlockRemoved { block_hashes: hashes, medium: MEDIUM },
+        KvEvent::Cleared => WireEvent::AllBlocksCleared,
     }
 }
 

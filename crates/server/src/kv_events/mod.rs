@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// What an operator says about it.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct KvEventSettings {
     /// Where batches are published, such as `tcp://127.0.0.1:5557`.
     pub address: String,
     /// Where they are repeated.
@@ -52,13 +52,13 @@ struct Sent {
 pub struct Publisher {
     topic: String,
     sender: broadcast::Sender<Arc<Sent>>,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptBatches>,
     peers: Arc<Semaphore>,
 }
 
 /// The last batches.
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptBatches {
     next_number: u64,
     batches: VecDeque<Arc<Sent>>,
     n_bytes: usize,
@@ -66,7 +66,7 @@ struct Kept {
 
 impl Publisher {
     /// Opens the sockets and takes readers from now on. `server` is where requests are answered.
-    pub async fn bind(settings: &Settings, server: SocketAddr) -> Result<Arc<Self>> {
+    pub async fn bind(settings: &KvEventSettings, server: SocketAddr) -> Result<Arc<Self>> {
         let publisher = Arc::new(Self {
             topic: settings.topic.replace("{address}", &server.to_string()),
             sender: broadcast::Sender::new(MAX_BEHIND),
@@ -79,11 +79,11 @@ impl Publisher {
         if !address.ip().is_loopback() {
             tracing::warn!("whoever reaches tcp://{address} can read the tokens of all prompts: KV events need no key");
         }
-        tokio::spawn(peer::accept(listener, Arc::clone(&publisher), peer::Role::Publish));
+        tokio::spawn(peer::accept(listener, Arc::clone(&publisher), peer::SocketRole::Publish));
         if let Some(replay) = &settings.replay {
             let listener = listen(replay).await?;
             tracing::info!("KV events are repeated at tcp://{}", listener.local_addr()?);
-            tokio::spawn(peer::accept(listener, Arc::clone(&publisher), peer::Role::Replay));
+            tokio::spawn(peer::accept(listener, Arc::clone(&publisher), peer::SocketRole::Replay));
         }
         Ok(publisher)
     }
@@ -121,7 +121,7 @@ impl Publisher {
     }
 }
 
-impl Kept {
+impl KeptBatches {
     fn push(&mut self, batch: Arc<Sent>) {
         self.next_number = batch.number + 1;
         self.n_bytes += batch.payload.len();
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_has_a_size() {
-        let mut kept = Kept::default();
+        let mut kept = KeptBatches::default();
         for number in 0..9 {
             kept.push(Arc::new(Sent { topic: String::new(), number, payload: vec![0; MAX_KEPT_BYTES / 4] }));
         }

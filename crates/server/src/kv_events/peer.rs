@@ -26,13 +26,13 @@ const END: [u8; 8] = (-1_i64).to_be_bytes();
 
 /// What a socket does for those who connect to it.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub enum Role {
+pub enum SocketRole {
     Publish,
     Replay,
 }
 
 /// Takes readers for ever. Those beyond the limit are closed at once.
-pub async fn accept(listener: TcpListener, publisher: Arc<Publisher>, role: Role) {
+pub async fn accept(listener: TcpListener, publisher: Arc<Publisher>, role: SocketRole) {
     loop {
         let Ok((stream, address)) = listener.accept().await else {
             tokio::time::sleep(PAUSE).await;
@@ -53,10 +53,10 @@ pub async fn accept(listener: TcpListener, publisher: Arc<Publisher>, role: Role
     }
 }
 
-async fn serve(mut stream: TcpStream, publisher: &Publisher, role: Role) -> io::Result<()> {
+async fn serve(mut stream: TcpStream, publisher: &Publisher, role: SocketRole) -> io::Result<()> {
     let (own_type, peer_types): (_, &[&str]) = match role {
-        Role::Publish => ("PUB", &["SUB", "XSUB"]),
-        Role::Replay => ("ROUTER", &["REQ", "DEALER", "ROUTER"]),
+        SocketRole::Publish => ("PUB", &["SUB", "XSUB"]),
+        SocketRole::Replay => ("ROUTER", &["REQ", "DEALER", "ROUTER"]),
     };
     stream.set_nodelay(true)?;
     timeout(TIME_TO_GREET, zmtp::shake_hands(&mut stream, own_type, peer_types)).await??;
@@ -64,8 +64,8 @@ async fn serve(mut stream: TcpStream, publisher: &Publisher, role: Role) -> io::
     let (sender, incoming) = mpsc::channel(MAX_WAITING);
     let reading = tokio::spawn(read(reader, sender));
     let outcome = match role {
-        Role::Publish => publish(writer, publisher, incoming).await,
-        Role::Replay => replay(writer, publisher, incoming).await,
+        SocketRole::Publish => publish(writer, publisher, incoming).await,
+        SocketRole::Replay => replay(writer, publisher, incoming).await,
     };
     reading.abort();
     outcome

@@ -3,17 +3,18 @@
 use super::keep_alive::{KeepAlive, Leaving};
 use super::{add_figures, timestamp};
 use crate::App;
-use crate::ask::{self, Ask, Shape};
+use crate::ask::{self, AnswerShape, Ask};
 use crate::error::{ApiError, Result};
-use crate::generation::{self, Caller, Request};
+use crate::generation::{self, Caller, GenerationRequest};
 use crate::infill;
 use crate::json::Json;
 use crate::loaded::Loaded;
 use crate::models::now_s;
-use crate::openai::chat::{function_tool, logprobs as chat_logprobs};
-use crate::openai::completions::Prompt;
+use crate::openai::chat_answer::logprobs as chat_logprobs;
+use crate::openai::chat_tools::function_tool;
+use crate::openai::completions::CompletionPrompt;
 use crate::sampling::{Knobs, MAX_TOP_LOGPROBS};
-use crate::stream::{Encoder, Framing, Message as Line, respond};
+use crate::stream::{Encoder, Framing, StreamMessage as Line, respond};
 use crate::whole;
 use axum::Extension;
 use axum::extract::State;
@@ -31,11 +32,11 @@ const TOP_K: i64 = 40;
 const TOP_P: f32 = 0.9;
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct ChatRequest {
+pub struct OllamaChat {
     #[serde(default)]
     model: String,
     #[serde(default)]
-    messages: Vec<InputMessage>,
+    messages: Vec<OllamaMessage>,
     #[serde(default)]
     stream: Option<bool>,
     #[serde(default)]
@@ -55,7 +56,7 @@ pub struct ChatRequest {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct InputMessage {
+struct OllamaMessage {
     role: String,
     #[serde(default)]
     content: Option<String>,
@@ -120,12 +121,12 @@ fn logprobs(is_wanted: Option<bool>, top: Option<u32>) -> Result<Option<usize>> 
     }
 }
 
-fn shape(format: &Option<Value>) -> Result<Shape> {
+fn shape(format: &Option<Value>) -> Result<AnswerShape> {
     match format {
-        None | Some(Value::Null) => Ok(Shape::Text),
-        Some(Value::String(word)) if word.is_empty() => Ok(Shape::Text),
-        Some(Value::String(word)) if word == "json" => Ok(Shape::Json),
-        Some(schema @ Value::Object(_)) => Ok(Shape::Schema(schema.clone())),
+        None | Some(Value::Null) => Ok(AnswerShape::Text),
+        Some(Value::String(word)) if word.is_empty() => Ok(AnswerShape::Text),
+        Some(Value::String(word)) if word == "json" => Ok(AnswerShape::Json),
+        Some(schema @ Value::Object(_)) => Ok(AnswerShape::Schema(schema.clone())),
         Some(_) => Err(ApiError::bad("format is \"json\" or a JSON schema").param("format")),
     }
 }
@@ -157,7 +158,7 @@ fn nothing_to_say(mut value: Value, leaving: Option<&Leaving>) -> Response {
 pub async fn chat(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    Json(body): Json<ChatRequest>,
+    Json(body): Json<OllamaChat>,
 ) -> Result<Response> {
     let start = Instant::now();
     let model = app.models.get(&body.model).await?;
@@ -172,7 +173,7 @@ pub async fn chat(
         function_tool(&tool["function"]).map_err(|text| ApiError::bad(text).param(format!("tools[{i}]")))
     };
     let ask = Ask {
-        messages: body.messages.iter().map(InputMessage::to_template).collect::<Result<_>>()?,
+        messages: body.messages.iter().map(OllamaMessage::to_template).collect::<Result<_>>()?,
         tools: body.tools.iter().flatten().enumerate().map(tool).collect::<Result<_>>()?,
         is_parallel: true,
         shape: shape(&body.format)?,
@@ -203,7 +204,7 @@ pub async fn chat(
     Ok(axum::Json(encoder.whole(&whole)).into_response())
 }
 
-impl InputMessage {
+impl OllamaMessage {
     fn to_template(&self) -> Result<Message> {
         no_images(&self.images)?;
         let role = match self.role.as_str() {
@@ -242,7 +243,7 @@ pub async fn generate(
     }
     let (mut request, splitter) = prepare(&app, &model, &body, caller).await?;
     if let Some(context) = &body.context {
-        let before = Prompt::Tokens(context.clone()).encode(&model, "context", 1)?.remove(0);
+        let before = CompletionPrompt::Tokens(context.clone()).encode(&model, "context", 1)?.remove(0);
         request.prompt.splice(0..0, before);
     }
     let answers = generation::start(&app, &model, &request, &splitter)?;
@@ -268,7 +269,7 @@ async fn prepare(
     model: &Arc<Loaded>,
     body: &GenerateRequest,
     caller: Caller,
-) -> Result<(Request, Splitter)> {
+) -> Result<(GenerationRequest, Splitter)> {
     let options = knobs(&body.options, model);
     let shape = shape(&body.format)?;
     let suffix = body.suffix.as_deref().filter(|suffix| !suffix.is_empty());
@@ -302,7 +303,7 @@ async fn prepare(
     let max_tokens = options.limit(options.max_tokens().or(app.defaults.max_tokens), prompt.len(), model);
     let logprobs = logprobs(body.logprobs, body.top_logprobs)?;
     let splitter = Splitter::plain(&model.tokenizer, options.stops()?, logprobs.is_some());
-    let request = Request {
+    let request = GenerationRequest {
         prompt,
         sampling,
         max_tokens,
@@ -310,6 +311,7 @@ async fn prepare(
         prompt_logprobs: false,
         progress: false,
         constraint,
+        guesses: options.guesses(None),
         n: 1,
         caller,
     };

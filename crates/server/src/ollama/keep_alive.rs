@@ -26,7 +26,9 @@ impl KeepAlive {
             Self::Unsaid => return Ok(None),
             Self::Seconds(seconds) => *seconds,
             Self::Time(text) => parse(text).ok_or_else(|| {
-                let text = format!("`{text}` is no time: a number of seconds, or such as \"10m\" or \"1h30m\"");
+                let text = format!(
+                    "`{text}` is not a time: expected a number of seconds, or text such as \"10m\" or \"1h30m\""
+                );
                 ApiError::bad(text).param("keep_alive")
             })?,
         };

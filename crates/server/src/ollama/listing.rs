@@ -4,7 +4,7 @@ use super::timestamp;
 use crate::App;
 use crate::error::{ApiError, Result};
 use crate::json::Json;
-use crate::models::{Entry, now_s};
+use crate::models::{ServedModel, now_s};
 use axum::extract::State;
 use rocinante::{ModelFiles, ModelInfo, Template};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ pub async fn version() -> axum::Json<Value> {
     axum::Json(json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
-fn details(info: Option<&ModelInfo>, entry: &Entry) -> Value {
+fn details(info: Option<&ModelInfo>, entry: &ServedModel) -> Value {
     let family = info.map_or("unknown", |info| info.architecture.as_str());
     let size = info.map_or_else(String::new, |info| match info.n_params {
         n if n >= 1_000_000_000 => format!("{:.1}B", n as f64 / 1e9),
@@ -26,7 +26,7 @@ fn details(info: Option<&ModelInfo>, entry: &Entry) -> Value {
         "quantization_level": info.map_or("", |info| info.quantization.as_str())})
 }
 
-fn describe(entry: &Entry) -> Value {
+fn describe(entry: &ServedModel) -> Value {
     json!({"name": entry.name, "model": entry.name, "modified_at": timestamp(entry.created_s),
         "size": entry.file_bytes, "digest": entry.digest().unwrap_or_default(),
         "details": details(entry.headers().map(|headers| &headers.info), entry)})
@@ -86,7 +86,7 @@ pub async fn show(State(app): State<Arc<App>>, Json(body): Json<ShowRequest>) ->
     shown.map_err(|error| ApiError::internal(error.to_string()))?.map(axum::Json)
 }
 
-fn show_files(entry: &Entry) -> Result<Value> {
+fn show_files(entry: &ServedModel) -> Result<Value> {
     let files = ModelFiles::open(&entry.path).map_err(|error| {
         // Where files are is nobody's business.
         let file = entry.path.file_name().unwrap_or_default().to_string_lossy();

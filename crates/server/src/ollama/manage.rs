@@ -2,18 +2,19 @@
 //! they grow, one JSON object a line; a client that hangs up ends its download, and what has arrived is kept.
 
 use crate::App;
-use crate::entry::Entry;
+use crate::blocking;
 use crate::error::{ApiError, Result};
 use crate::generation::Caller;
 use crate::json::Json;
 use crate::library;
+use crate::served_model::ServedModel;
 use crate::stream::{Framing, with_headers};
 use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use hub::{Event, Modelfile, Observer, Turn};
+use hub::{ExampleMessage, Modelfile, Observer, PullEvent};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::convert::Infallible;
@@ -22,6 +23,8 @@ use tokio::sync::mpsc;
 
 /// Lines that a client has not read yet.
 const MAX_LINES: usize = 64;
+/// A recipe is kept in memory for as long as its model is offered: at most so many bytes of it.
+const MAX_RECIPE_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Deserialize)]
 pub struct PullRequest {
@@ -64,7 +67,7 @@ pub struct CreateRequest {
     #[serde(default)]
     parameters: Option<Map<String, Value>>,
     #[serde(default)]
-    messages: Option<Vec<Turn>>,
+    messages: Option<Vec<ExampleMessage>>,
     /// Uploaded files, which are not taken.
     #[serde(default)]
     files: Option<Value>,
@@ -90,6 +93,7 @@ pub async fn pull(
 ) -> Result<Response> {
     check_admin(caller)?;
     let name = body.model;
+    app.models.check_changeable(&name)?;
     run(app, body.stream, move |observer| library::fetch(&name, observer)).await
 }
 
@@ -102,6 +106,8 @@ pub async fn create(
     if body.model.is_empty() {
         return Err(ApiError::bad("the model to make has no name").param("model"));
     }
+    app.models.check_changeable(&body.model)?;
+    app.models.check_room(&body.model)?;
     let (name, is_streamed, recipe) = (body.model.clone(), body.stream, body.recipe()?);
     run(app, is_streamed, move |observer| library::create(&name, &recipe, observer)).await
 }
@@ -145,6 +151,11 @@ impl CreateRequest {
                 recipe.set(&name, &text).map_err(|error| ApiError::bad(format!("{error:#}")).param("parameters"))?;
             }
         }
+        let n_bytes = recipe.to_string().len();
+        if n_bytes > MAX_RECIPE_BYTES {
+            let text = format!("the recipe has {n_bytes} bytes; at most {MAX_RECIPE_BYTES} are taken");
+            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text).param("modelfile"));
+        }
         Ok(recipe)
     }
 }
@@ -155,8 +166,10 @@ pub async fn copy(
     Json(body): Json<CopyRequest>,
 ) -> Result<StatusCode> {
     check_admin(caller)?;
+    app.models.check_changeable(&body.destination)?;
+    app.models.check_room(&body.destination)?;
     let (from, to) = (body.source.clone(), body.destination);
-    match blocking(move || library::copy(&from, &to)).await? {
+    match blocking::run(move || library::copy(&from, &to)).await? {
         Some(entry) => {
             app.models.insert(entry);
             Ok(StatusCode::OK)
@@ -171,8 +184,9 @@ pub async fn delete(
     Json(body): Json<DeleteRequest>,
 ) -> Result<StatusCode> {
     check_admin(caller)?;
-    let name = body.model.clone();
-    match blocking(move || library::remove(&name)).await? {
+    app.models.check_changeable(&body.model)?;
+    let (registry, name) = (Arc::clone(&app.models), body.model.clone());
+    match blocking::run(move || library::remove(&registry, &name)).await? {
         true => {
             app.models.remove(&body.model).await;
             Ok(StatusCode::OK)
@@ -181,21 +195,19 @@ pub async fn delete(
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?
-}
-
 /// Runs something that may download, and tells its client how far it is.
 async fn run(
     app: Arc<App>,
     is_streamed: Option<bool>,
-    work: impl FnOnce(&dyn Observer) -> Result<Entry> + Send + 'static,
+    work: impl FnOnce(&dyn Observer) -> Result<ServedModel> + Send + 'static,
 ) -> Result<Response> {
+    let place = app.models.begin_download()?;
     let (lines, mut inbox) = mpsc::channel(MAX_LINES);
     let teller = Teller { lines, digest: Mutex::default() };
     let task = tokio::task::spawn_blocking(move || {
         teller.say(json!({"status": "pulling manifest"}));
         let outcome = work(&teller);
+        drop(place);
         match outcome {
             Ok(entry) => {
                 app.models.insert(entry);
@@ -253,16 +265,16 @@ impl Teller {
 }
 
 impl Observer for Teller {
-    fn on(&self, event: Event<'_>) {
+    fn on(&self, event: PullEvent<'_>) {
         match event {
-            Event::Note(text) => self.say(json!({"status": text})),
-            Event::Begin { n_total, digest, .. } => {
+            PullEvent::Note(text) => self.say(json!({"status": text})),
+            PullEvent::Begin { n_total, digest, .. } => {
                 *self.digest.lock().unwrap_or_else(PoisonError::into_inner) = digest.map(str::to_owned);
                 self.say(self.progress(0, n_total));
             }
             // There will be another: a client that reads slowly does not slow the download.
-            Event::Progress { n_done, n_total } => drop(self.lines.try_send(self.progress(n_done, n_total))),
-            Event::End => {
+            PullEvent::Progress { n_done, n_total } => drop(self.lines.try_send(self.progress(n_done, n_total))),
+            PullEvent::End => {
                 self.say(json!({"status": "verifying sha256 digest"}));
                 self.say(json!({"status": "writing manifest"}));
             }

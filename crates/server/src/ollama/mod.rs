@@ -1,9 +1,9 @@
 //! Ollama's API under `/api`: chat and generate (streaming unless told not to), embed, and what is here.
 
-mod generate;
+pub mod generate;
 mod keep_alive;
-mod listing;
-mod manage;
+pub mod listing;
+pub mod manage;
 
 pub use generate::{chat, generate};
 pub use listing::{ps, show, tags, version};
@@ -13,7 +13,7 @@ use super::App;
 use super::error::Result;
 use super::generation::Caller;
 use super::json::Json;
-use super::openai::completions::Prompt;
+use super::openai::completions::CompletionPrompt;
 use super::vectors;
 use axum::Extension;
 use axum::extract::State;
@@ -27,7 +27,7 @@ use std::time::Instant;
 pub struct EmbedRequest {
     #[serde(default)]
     model: String,
-    input: Prompt,
+    input: CompletionPrompt,
     /// A text that is too long is cut, unless this is false.
     #[serde(default)]
     truncate: Option<bool>,
@@ -42,7 +42,7 @@ pub async fn embed(
 ) -> Result<axum::Json<Value>> {
     let start = Instant::now();
     let model = app.models.get(&body.model).await?;
-    let mut texts = body.input.encode(&model, "input", vectors::MAX_TEXTS)?;
+    let mut texts = body.input.encode_aside(&model, "input", vectors::MAX_TEXTS).await?;
     if body.truncate != Some(false) {
         texts.iter_mut().for_each(|text| text.truncate(model.n_ctx()));
     }
@@ -74,9 +74,9 @@ pub async fn embeddings(
     if body.prompt.is_empty() {
         return Ok(axum::Json(json!({"embedding": []})));
     }
-    let mut text = model.encode_raw(&body.prompt)?;
-    text.truncate(model.n_ctx());
-    let (mut vectors, _) = vectors::embed(&model, vec![text], caller).await?;
+    let mut texts = CompletionPrompt::Text(body.prompt).encode_aside(&model, "prompt", 1).await?;
+    texts.iter_mut().for_each(|text| text.truncate(model.n_ctx()));
+    let (mut vectors, _) = vectors::embed(&model, texts, caller).await?;
     Ok(axum::Json(json!({"embedding": vectors.pop().unwrap_or_default()})))
 }
 

@@ -1,16 +1,16 @@
 //! Responses that nobody waits for (`background: true`): a task makes the answer, its events are kept, and whoever asks
 //! later sees how far it is, reads the events from any place on, or cancels it.
 
-use super::responses::{self, Frame, ResponseRequest};
+use super::responses::{self, ResponseFrame, ResponseRequest};
 use super::responses_stream::ResponseEncoder;
-use super::store::Stored;
+use super::store::StoredResponse;
 use crate::App;
 use crate::ask;
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Answers, Caller};
-use crate::limits::Place;
+use crate::limits::RequestPlace;
 use crate::loaded::Loaded;
-use crate::stream::{self, Encoder, Framing, Message};
+use crate::stream::{self, Encoder, Framing, StreamMessage};
 use crate::tally::{self, Tally};
 use axum::body::{Body, Bytes};
 use axum::response::Response;
@@ -23,14 +23,14 @@ use tokio::task::AbortHandle;
 
 /// An answer that is being made, or was.
 #[derive(Debug)]
-pub struct Job {
+pub struct BackgroundJob {
     events: Mutex<Vec<Bytes>>,
     /// How many events there are, and whether there will be more.
     progress: watch::Sender<(usize, bool)>,
     task: Mutex<Option<AbortHandle>>,
 }
 
-impl Job {
+impl BackgroundJob {
     fn new() -> Self {
         Self { events: Mutex::default(), progress: watch::channel((0, false)).0, task: Mutex::default() }
     }
@@ -51,7 +51,7 @@ impl Job {
         is_done.then(|| events.iter().map(|event| String::from_utf8_lossy(event).into_owned()).collect())
     }
 
-    fn add(&self, messages: &[Message]) {
+    fn add(&self, messages: &[StreamMessage]) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         events.extend(messages.iter().map(|message| stream::frame(message, Framing::Events)));
         self.progress.send_replace((events.len(), false));
@@ -93,17 +93,23 @@ impl Job {
 pub fn start(
     app: &Arc<App>,
     model: Arc<Loaded>,
-    frame: Frame,
+    frame: ResponseFrame,
     answers: Answers,
     has_logprobs: bool,
-    place: Option<Arc<Place>>,
+    place: Option<Arc<RequestPlace>>,
     request: Value,
-) -> Arc<Job> {
-    let job = Arc::new(Job::new());
+) -> Arc<BackgroundJob> {
+    let job = Arc::new(BackgroundJob::new());
     let guard = app.state.begin_job();
     let (response, input, messages) = (frame.fields.clone(), frame.input.clone(), frame.messages.clone());
-    let stored =
-        Stored { response, input, messages, group: frame.group, job: Some(Arc::clone(&job)), request: Some(request) };
+    let stored = StoredResponse {
+        response,
+        input,
+        messages,
+        group: frame.group,
+        job: Some(Arc::clone(&job)),
+        request: Some(request),
+    };
     app.store.insert(&frame.id, stored);
     let work = work(Arc::clone(app), Arc::clone(&job), model, frame, answers, has_logprobs);
     let task = tokio::spawn(async move {
@@ -116,9 +122,9 @@ pub fn start(
 
 async fn work(
     app: Arc<App>,
-    job: Arc<Job>,
+    job: Arc<BackgroundJob>,
     model: Arc<Loaded>,
-    frame: Frame,
+    frame: ResponseFrame,
     mut answers: Answers,
     has_logprobs: bool,
 ) {
@@ -169,7 +175,7 @@ pub fn resume(app: &Arc<App>) {
     }
 }
 
-async fn begin_again(app: &Arc<App>, id: &str, stored: Stored) -> Result<()> {
+async fn begin_again(app: &Arc<App>, id: &str, stored: StoredResponse) -> Result<()> {
     let request = stored.request.unwrap_or_default();
     let body: ResponseRequest = serde_json::from_value(request["body"].clone())
         .map_err(|error| ApiError::internal(format!("what was asked cannot be read: {error}")))?;
@@ -179,7 +185,7 @@ async fn begin_again(app: &Arc<App>, id: &str, stored: Stored) -> Result<()> {
     let has_logprobs = ask.logprobs.is_some();
     let (prepared, splitter) = ask::prepare(app, &model, ask, caller).await?;
     let answers = generation::start(app, &model, &prepared, &splitter)?;
-    let frame = Frame {
+    let frame = ResponseFrame {
         id: id.to_owned(),
         fields: stored.response,
         input: stored.input,
@@ -196,7 +202,7 @@ async fn begin_again(app: &Arc<App>, id: &str, stored: Stored) -> Result<()> {
     Ok(())
 }
 
-fn fail(stored: &mut Stored, error: &ApiError) {
+fn fail(stored: &mut StoredResponse, error: &ApiError) {
     stored.response["status"] = "failed".into();
     stored.response["error"] = json!({"code": "server_error", "message": error.message});
 }

@@ -1,26 +1,59 @@
-//! `/v1/chat/completions`.
+//! `/v1/chat/completions`, from the body of a request to the chunks of its stream. [`Asked`] reads the body, [`create`]
+//! answers it, [`to_ask`] translates it to what all API families share, and [`ChatEncoder`] translates events back. A
+//! new field of chat requests goes into [`ChatRequest`] and `to_ask`; one that completions have too, into [`Fields`].
 
+use super::chat_answer::{ChatFrame, logprobs};
 use super::chat_store::{Keeper, check_metadata};
-use super::chat_stream::ChatEncoder;
-use super::fields::{Asked, count};
+use super::chat_tools::{ChatTool, OpenAiToolChoice};
 use super::messages::{self, ChatMessage};
+use super::response_format::Guide;
 use super::{finish_reason, total, usage};
 use crate::App;
 use crate::ask::{self, Ask, ToolChoice};
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Caller};
+use crate::json::{self, UnknownFields};
 use crate::loaded::Loaded;
 use crate::models::now_s;
-use crate::sampling::{MAX_TOP_LOGPROBS, check_n};
-use crate::stream::{self, Framing};
+use crate::sampling::{Knobs, MAX_TOP_LOGPROBS, Stop, check_n};
+use crate::stream::{self, Encoder, Framing, StreamMessage};
 use crate::whole;
 use axum::Extension;
-use axum::extract::State;
+use axum::extract::{FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
-use rocinante::{TokenLogprob, ToolCall, WholeAnswer, ids};
-use serde::{Deserialize, Serialize};
+use rocinante::{AnswerEvent, AnswerUsage, Finished, Piece, WholeAnswer, ids};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+
+/// A body of a chat or completion request: the fields that both have, and those of its own. It is parsed once for each
+/// part: one struct inside another (`serde(flatten)`) would lose the field's name in errors.
+#[derive(Clone, Debug, Default)]
+pub struct Asked<T> {
+    pub fields: Fields,
+    pub knobs: Knobs,
+    pub guide: Guide,
+    pub own: T,
+}
+
+/// The fields that chat and completion requests share.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Fields {
+    pub model: String,
+    pub stream: Option<bool>,
+    pub stream_options: Option<StreamOptions>,
+    pub max_tokens: Option<u64>,
+    pub n: Option<u32>,
+    pub stop: Option<Stop>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct StreamOptions {
+    #[serde(default)]
+    pub include_usage: Option<bool>,
+}
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct ChatRequest {
@@ -33,9 +66,9 @@ pub struct ChatRequest {
     #[serde(default)]
     pub top_logprobs: Option<u32>,
     #[serde(default)]
-    pub tools: Option<Vec<Tool>>,
+    pub tools: Option<Vec<ChatTool>>,
     #[serde(default)]
-    pub tool_choice: Option<Choice>,
+    pub tool_choice: Option<OpenAiToolChoice>,
     #[serde(default)]
     pub parallel_tool_calls: Option<bool>,
     #[serde(default)]
@@ -57,6 +90,9 @@ pub struct ChatRequest {
     pub store: Option<bool>,
     #[serde(default)]
     pub metadata: Option<Map<String, Value>>,
+    /// What the answer will probably be like, such as a file of which a new version is asked for.
+    #[serde(default)]
+    pub prediction: Option<Prediction>,
     #[serde(default)]
     pub modalities: Option<Vec<String>>,
     /// The deprecated predecessor of `tools`.
@@ -66,19 +102,53 @@ pub struct ChatRequest {
     pub function_call: Option<Value>,
 }
 
+/// `{"type": "content", "content": TEXT}`, or a list of parts of a text.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Tool {
+pub struct Prediction {
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
-    #[serde(default)]
-    pub function: Option<Value>,
+    pub content: Predicted,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Choice {
-    Word(String),
-    Object(Value),
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of {\"type\": \"text\", \"text\": ...}")]
+pub enum Predicted {
+    Text(String),
+    Parts(Vec<PredictedPart>),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct PredictedPart {
+    pub text: String,
+}
+
+impl Prediction {
+    fn text(&self) -> Result<String> {
+        match (self.kind.as_deref().unwrap_or("content"), &self.content) {
+            ("content", Predicted::Text(text)) => Ok(text.clone()),
+            ("content", Predicted::Parts(parts)) => Ok(parts.iter().map(|part| part.text.as_str()).collect()),
+            (kind, _) => {
+                let text = format!("predictions of type `{kind}` are not supported: only content");
+                Err(ApiError::bad(text).param("prediction"))
+            }
+        }
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Asked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> std::result::Result<Self, ApiError> {
+        let parse = |bytes: &[u8], unknown: &mut UnknownFields| {
+            Ok(Self {
+                own: json::parse_part(bytes, unknown)?,
+                fields: json::parse_part(bytes, unknown)?,
+                knobs: json::parse_part(bytes, unknown)?,
+                guide: json::parse_part(bytes, unknown)?,
+            })
+        };
+        json::read(request, parse).await
+    }
 }
 
 impl Asked<ChatRequest> {
@@ -97,7 +167,7 @@ pub async fn create(
     let (request, splitter) = ask::prepare(&app, &model, to_ask(&body)?, caller).await?;
     let answers = generation::start(&app, &model, &request, &splitter)?;
     let keeper = (body.own.store == Some(true)).then(|| Keeper::new(&app, &body.own, caller));
-    let frame = Frame {
+    let frame = ChatFrame {
         id: ids::new("chatcmpl-"),
         created: now_s(),
         name: body.fields.name(&model),
@@ -115,50 +185,6 @@ pub async fn create(
         keeper.keep(&value);
     }
     Ok(axum::Json(value).into_response())
-}
-
-/// What is known of an answer before there is one.
-pub struct Frame {
-    pub id: String,
-    pub created: u64,
-    pub name: String,
-    pub model: Arc<Loaded>,
-    pub n: usize,
-    pub has_logprobs: bool,
-    pub fingerprint: String,
-}
-
-impl Frame {
-    /// The answer as a whole.
-    pub fn completion(&self, whole: &[WholeAnswer]) -> Value {
-        let total = total(whole.iter().map(|one| &one.usage), self.n);
-        let choices: Vec<Value> = whole.iter().enumerate().map(|(i, one)| self.choice(i, one)).collect();
-        json!({"id": self.id, "object": "chat.completion", "created": self.created, "model": self.name,
-            "choices": choices, "usage": usage(&total), "service_tier": "default",
-            "system_fingerprint": self.fingerprint})
-    }
-
-    fn choice(&self, index: usize, answer: &WholeAnswer) -> Value {
-        let has_content = !answer.text.is_empty() || answer.tool_calls.is_empty();
-        let mut message = json!({"role": "assistant", "content": has_content.then_some(&answer.text), "refusal": null});
-        if !answer.reasoning.is_empty() {
-            message["reasoning_content"] = answer.reasoning.as_str().into();
-        }
-        if !answer.tool_calls.is_empty() {
-            let call = |call: &ToolCall| {
-                let function = json!({"name": call.name, "arguments": call.arguments});
-                json!({"id": call.id, "type": "function", "function": function})
-            };
-            message["tool_calls"] = answer.tool_calls.iter().map(call).collect();
-        }
-        let content = self.has_logprobs.then(|| logprobs(&answer.logprobs, &self.model));
-        json!({
-            "index": index,
-            "message": message,
-            "logprobs": content.map(|content| json!({"content": content, "refusal": null})),
-            "finish_reason": finish_reason(answer.finish),
-        })
-    }
 }
 
 /// Rejects fields that would have no effect.
@@ -192,8 +218,8 @@ pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
     let tools = body.tools.iter().flatten().enumerate().map(|(i, tool)| tool.checked(i)).collect::<Result<_>>()?;
     Ok(Ask {
         messages: messages::to_template(&body.messages)?,
-        tools: Choice::allowed(body.tool_choice.as_ref(), tools)?,
-        choice: body.tool_choice.as_ref().map_or(Ok(ToolChoice::Auto), Choice::read)?,
+        tools: OpenAiToolChoice::allowed(body.tool_choice.as_ref(), tools)?,
+        choice: body.tool_choice.as_ref().map_or(Ok(ToolChoice::Auto), OpenAiToolChoice::read)?,
         is_parallel: body.parallel_tool_calls.unwrap_or(true),
         shape,
         thinking: body.reasoning_effort.as_deref().map(|effort| !matches!(effort, "none" | "minimal")),
@@ -206,96 +232,98 @@ pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
         max_tokens: body.max_completion_tokens.or(fields.max_tokens).map(count),
         parses_specials: body.parse_special.unwrap_or(false),
         progress: body.return_progress.unwrap_or(false),
+        prediction: body.prediction.as_ref().map(Prediction::text).transpose()?,
     })
 }
 
-impl Tool {
-    /// The tool as templates read it.
-    fn checked(&self, i: usize) -> Result<Value> {
-        let bad = |text: String| ApiError::bad(text).param(format!("tools[{i}]"));
-        match (self.kind.as_deref().unwrap_or("function"), &self.function) {
-            ("function", Some(function)) => function_tool(function).map_err(bad),
-            ("function", None) => Err(bad("a tool of type `function` needs a `function`".into())),
-            (kind, _) => Err(bad(format!("tools of type `{kind}` are not supported: only function"))),
+pub struct ChatEncoder {
+    frame: ChatFrame,
+    include_usage: bool,
+    usages: Vec<AnswerUsage>,
+    /// Who keeps the answers, and the answers so far.
+    keeper: Option<(Keeper, Vec<WholeAnswer>)>,
+}
+
+impl ChatEncoder {
+    pub fn new(frame: ChatFrame, include_usage: bool, keeper: Option<Keeper>) -> Self {
+        let keeper = keeper.map(|keeper| (keeper, vec![WholeAnswer::default(); frame.n]));
+        Self { usages: vec![AnswerUsage::default(); frame.n], frame, include_usage, keeper }
+    }
+
+    fn chunk(&self, choices: Value) -> StreamMessage {
+        let mut value = json!({"id": self.frame.id, "object": "chat.completion.chunk", "created": self.frame.created,
+            "model": self.frame.name, "choices": choices});
+        if self.include_usage {
+            value["usage"] = Value::Null;
         }
+        value.into()
+    }
+
+    /// How much of the prompt is read, with the names that llama.cpp gives it.
+    fn progress(&self, n_read: usize, n_prompt: usize) -> StreamMessage {
+        json!({"id": self.frame.id, "object": "chat.completion.chunk", "created": self.frame.created,
+            "model": self.frame.name, "choices": [],
+            "prompt_progress": {"total": n_prompt, "processed": n_read}})
+        .into()
+    }
+
+    fn delta(&self, choice: usize, delta: Value, logprobs: Value, finish: Option<&str>) -> StreamMessage {
+        self.chunk(json!([{"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}]))
     }
 }
 
-/// A function as `{"type": "function", "function": ...}`, with what templates expect to be there.
-pub fn function_tool(function: &Value) -> std::result::Result<Value, String> {
-    let name = function["name"].as_str().filter(|name| !name.is_empty()).ok_or("a function needs a `name`")?;
-    let parameters = match &function["parameters"] {
-        Value::Null => json!({"type": "object", "properties": {}}),
-        parameters @ Value::Object(_) => parameters.clone(),
-        _ => return Err("`parameters` is a JSON schema, an object".to_owned()),
-    };
-    let description = function["description"].as_str().unwrap_or_default();
-    let inner = json!({"name": name, "description": description, "parameters": parameters});
-    Ok(json!({"type": "function", "function": inner}))
-}
+impl Encoder for ChatEncoder {
+    fn start(&mut self) -> Vec<StreamMessage> {
+        let delta = || json!({"role": "assistant", "content": "", "refusal": null});
+        (0..self.frame.n).map(|choice| self.delta(choice, delta(), Value::Null, None)).collect()
+    }
 
-impl Choice {
-    pub fn read(&self) -> Result<ToolChoice> {
-        let bad = || {
-            let text = "expected auto, none, required or {\"type\": \"function\", \"function\": {\"name\": ...}}";
-            ApiError::bad(text).param("tool_choice")
-        };
-        match self {
-            Self::Word(word) => match word.as_str() {
-                "auto" => Ok(ToolChoice::Auto),
-                "none" => Ok(ToolChoice::None),
-                "required" | "any" => Ok(ToolChoice::Required),
-                _ => Err(bad()),
-            },
-            Self::Object(value) => {
-                let name = value["function"]["name"].as_str().or_else(|| value["name"].as_str());
-                match (value["type"].as_str(), name) {
-                    (Some("function"), Some(name)) => Ok(ToolChoice::Named(name.to_owned())),
-                    (Some("allowed_tools"), _) => {
-                        let mode = value["allowed_tools"]["mode"].as_str().or_else(|| value["mode"].as_str());
-                        Ok(if mode == Some("required") { ToolChoice::Required } else { ToolChoice::Auto })
-                    }
-                    _ => Err(bad()),
-                }
+    fn update(&mut self, choice: usize, update: AnswerEvent) -> Vec<StreamMessage> {
+        if let Some((_, whole)) = &mut self.keeper {
+            whole[choice].add(update.clone());
+        }
+        let (delta, shown) = match update {
+            AnswerEvent::Piece(Piece::Text { text, logprobs: tokens }) => {
+                let shown = match tokens.is_empty() {
+                    true => Value::Null,
+                    false => json!({"content": logprobs(&tokens, &self.frame.model), "refusal": null}),
+                };
+                (json!({"content": text}), shown)
             }
+            AnswerEvent::Piece(Piece::Reasoning(text)) => (json!({"reasoning_content": text}), Value::Null),
+            AnswerEvent::Piece(Piece::ToolCall { index, id, name }) => {
+                let function = json!({"name": name, "arguments": ""});
+                let call = json!({"index": index, "id": id, "type": "function", "function": function});
+                (json!({"tool_calls": [call]}), Value::Null)
+            }
+            AnswerEvent::Piece(Piece::ToolArguments { index, text }) => {
+                (json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]}), Value::Null)
+            }
+            AnswerEvent::Progress { n_read, n_prompt } => return vec![self.progress(n_read, n_prompt)],
+            AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => return Vec::new(),
+            AnswerEvent::Finished(Finished { finish, usage, .. }) => {
+                self.usages[choice] = usage;
+                return vec![self.delta(choice, json!({}), Value::Null, Some(finish_reason(finish)))];
+            }
+        };
+        vec![self.delta(choice, delta, shown, None)]
+    }
+
+    fn end(&mut self) -> Vec<StreamMessage> {
+        if let Some((keeper, whole)) = self.keeper.take() {
+            keeper.keep(&self.frame.completion(&whole));
         }
-    }
-
-    /// The tools the model may call now: with `allowed_tools` those that it names.
-    pub fn allowed(choice: Option<&Self>, mut tools: Vec<Value>) -> Result<Vec<Value>> {
-        let Some(Self::Object(value)) = choice.filter(|choice| choice.is_list()) else { return Ok(tools) };
-        let bad = |text: String| ApiError::bad(text).param("tool_choice");
-        let listed = value["allowed_tools"]["tools"].as_array().or_else(|| value["tools"].as_array());
-        let listed = listed.ok_or_else(|| bad("`allowed_tools` needs a list of `tools`".into()))?;
-        let name = |tool: &Value| tool["function"]["name"].as_str().or(tool["name"].as_str()).map(str::to_owned);
-        let names: Vec<String> = listed.iter().filter_map(name).collect();
-        if let Some(missing) =
-            names.iter().find(|allowed| !tools.iter().any(|tool| name(tool).as_ref() == Some(allowed)))
-        {
-            return Err(bad(format!("there is no tool `{missing}` to allow")));
+        if !self.include_usage {
+            return Vec::new();
         }
-        tools.retain(|tool| name(tool).is_some_and(|name| names.contains(&name)));
-        Ok(tools)
+        let mut message = self.chunk(json!([]));
+        message.data["usage"] = usage(&total(self.usages.iter(), self.frame.n));
+        vec![message]
     }
 
-    fn is_list(&self) -> bool {
-        matches!(self, Self::Object(value) if value["type"] == "allowed_tools")
+    fn error(&mut self, error: &ApiError) -> Vec<StreamMessage> {
+        vec![error.openai().into()]
     }
-}
-
-pub fn logprobs(tokens: &[TokenLogprob], model: &Loaded) -> Vec<Value> {
-    let show = |token: model::TokenId, logprob: f32| {
-        let bytes = model.tokenizer.token_bytes(token.0).unwrap_or_default();
-        // JSON has no infinities.
-        let logprob = if logprob.is_finite() { logprob } else { -9999.0 };
-        json!({"token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes})
-    };
-    let one = |token: &TokenLogprob| {
-        let mut value = show(token.token, token.logprob);
-        value["top_logprobs"] = token.top.iter().map(|&(token, logprob)| show(token, logprob)).collect();
-        value
-    };
-    tokens.iter().map(one).collect()
 }
 
 /// `/v1/chat/completions/render`: what the model would read, and nothing is generated.
@@ -306,4 +334,28 @@ pub async fn render(State(app): State<Arc<App>>, body: Asked<ChatRequest>) -> Re
     let tokens: Vec<u32> = model.encode_rendered(&text)?.into_iter().map(|token| token.0).collect();
     let text = text::unshield(&text);
     Ok(axum::Json(json!({"prompt": text, "n_tokens": tokens.len(), "tokens": tokens})).into_response())
+}
+
+impl Fields {
+    pub fn is_stream(&self) -> bool {
+        self.stream == Some(true)
+    }
+
+    pub fn include_usage(&self) -> bool {
+        self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
+    }
+
+    /// The name the client knows the model by.
+    pub fn name(&self, model: &Loaded) -> String {
+        if self.model.is_empty() { model.name.clone() } else { self.model.clone() }
+    }
+
+    pub fn stops(&self) -> Result<Vec<String>> {
+        Ok(self.stop.as_ref().map(Stop::texts).transpose()?.unwrap_or_default())
+    }
+}
+
+/// A count of tokens; what no machine can hold is as good as no limit.
+pub fn count(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
 }

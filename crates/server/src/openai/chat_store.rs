@@ -2,7 +2,7 @@
 //! messages that led to them. Each key sees its own.
 
 use super::chat::ChatRequest;
-use super::store::Stored;
+use super::store::StoredResponse;
 use crate::App;
 use crate::error::{ApiError, Result};
 use crate::generation::Caller;
@@ -49,7 +49,7 @@ impl Keeper {
         let mut response = completion.clone();
         response["metadata"] = self.metadata.into();
         let id = completion["id"].as_str().unwrap_or_default();
-        let stored = Stored {
+        let stored = StoredResponse {
             response,
             input: self.messages,
             messages: Vec::new(),

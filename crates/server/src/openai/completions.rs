@@ -1,11 +1,12 @@
 //! `/v1/completions`: text that goes on, without a chat template.
 
+use super::chat::{Asked, count};
 use super::completions_stream::{CompletionEncoder, Echoes, Lists};
-use super::fields::{Asked, count};
 use super::{finish_reason, total, usage};
 use crate::App;
+use crate::blocking;
 use crate::error::{ApiError, Result};
-use crate::generation::{self, Answers, Caller, Request};
+use crate::generation::{self, Answers, Caller, GenerationRequest};
 use crate::infill;
 use crate::loaded::{Loaded, ids as to_ids};
 use crate::models::now_s;
@@ -30,7 +31,7 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct CompletionRequest {
     #[serde(default)]
-    pub prompt: Option<Prompt>,
+    pub prompt: Option<CompletionPrompt>,
     #[serde(default)]
     pub suffix: Option<String>,
     #[serde(default)]
@@ -45,14 +46,20 @@ pub struct CompletionRequest {
 /// Text or tokens, one or several.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a text, a list of texts, a list of token ids, or a list of such lists")]
-pub enum Prompt {
+pub enum CompletionPrompt {
     Text(String),
     Tokens(Vec<u32>),
     Texts(Vec<String>),
     TokenLists(Vec<Vec<u32>>),
 }
 
-impl Prompt {
+impl CompletionPrompt {
+    /// The same on a thread that may take its time.
+    pub async fn encode_aside(self, model: &Arc<Loaded>, param: &'static str, max: usize) -> Result<Vec<Vec<TokenId>>> {
+        let model = Arc::clone(model);
+        blocking::run(move || self.encode(&model, param, max)).await
+    }
+
     /// The tokens of each; more than `max` are an error.
     pub fn encode(&self, model: &Loaded, param: &str, max: usize) -> Result<Vec<Vec<TokenId>>> {
         let n = match self {
@@ -82,7 +89,7 @@ impl Prompt {
 /// Everything about a request that is not on the wire any more.
 struct Prepared {
     prompts: Vec<Vec<TokenId>>,
-    request: Request,
+    request: GenerationRequest,
     splitter: Splitter,
     /// What is shown before each answer.
     echoes: Vec<String>,
@@ -104,7 +111,7 @@ pub async fn create(
     let Prepared { prompts, request, splitter, echoes, n, has_logprobs } =
         prepared.map_err(|error| ApiError::internal(error.to_string()))??;
     let start = |prompt: &Vec<TokenId>| {
-        generation::start(&app, &model, &Request { prompt: prompt.clone(), ..request.clone() }, &splitter)
+        generation::start(&app, &model, &GenerationRequest { prompt: prompt.clone(), ..request.clone() }, &splitter)
     };
     let answers = prompts.iter().map(start).collect::<Result<Vec<_>>>()?;
     let made = request.n;
@@ -180,7 +187,7 @@ fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: C
     let prompt_logprobs = has_echo && has_logprobs;
     let splitter = Splitter::plain(&model.tokenizer, fields.stops()?, logprobs.is_some());
     let (prompt, constraint) = (Vec::new(), tools::shape_constraint(model, &guide.shape()?)?);
-    let request = Request {
+    let request = GenerationRequest {
         prompt,
         sampling,
         max_tokens,
@@ -188,6 +195,7 @@ fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: C
         prompt_logprobs,
         progress: false,
         constraint,
+        guesses: knobs.guesses(None),
         n: made,
         caller,
     };
@@ -196,7 +204,7 @@ fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: C
 
 fn encode(model: &Loaded, body: &CompletionRequest) -> Result<Vec<Vec<TokenId>>> {
     match (&body.prompt, &body.suffix) {
-        (Some(Prompt::Text(before)), Some(after)) if !after.is_empty() => {
+        (Some(CompletionPrompt::Text(before)), Some(after)) if !after.is_empty() => {
             Ok(vec![match infill::encode(model, before, after)? {
                 Some(tokens) => tokens,
                 None => infill::encode_in_words(model, before, after)?,
@@ -211,10 +219,13 @@ fn encode(model: &Loaded, body: &CompletionRequest) -> Result<Vec<Vec<TokenId>>>
 /// `/v1/completions/render`: the tokens the model would read.
 pub async fn render(State(app): State<Arc<App>>, body: Asked<CompletionRequest>) -> Result<Response> {
     let model = app.models.get(&body.fields.model).await?;
-    let shown = encode(&model, &body.own)?.into_iter().map(|tokens| {
-        let text: String = tokens.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
-        let tokens: Vec<u32> = tokens.into_iter().map(|token| token.0).collect();
-        json!({"prompt": text, "n_tokens": tokens.len(), "tokens": tokens})
-    });
-    Ok(axum::Json(json!({"prompts": shown.collect::<Vec<_>>()})).into_response())
+    let work = move || -> Result<Vec<Value>> {
+        let shown = encode(&model, &body.own)?.into_iter().map(|tokens| {
+            let text: String = tokens.iter().map(|token| model.tokenizer.token_text(token.0)).collect();
+            let tokens: Vec<u32> = tokens.into_iter().map(|token| token.0).collect();
+            json!({"prompt": text, "n_tokens": tokens.len(), "tokens": tokens})
+        });
+        Ok(shown.collect())
+    };
+    Ok(axum::Json(json!({"prompts": blocking::run(work).await?})).into_response())
 }

@@ -3,7 +3,7 @@
 use super::{finish_reason, total, usage};
 use crate::error::ApiError;
 use crate::loaded::Loaded;
-use crate::stream::{Encoder, Message};
+use crate::stream::{Encoder, StreamMessage};
 use model::TokenId;
 use rocinante::{AnswerEvent, AnswerUsage, Finished, Piece, TokenLogprob};
 use serde_json::{Map, Value, json};
@@ -103,7 +103,7 @@ impl CompletionEncoder {
         value
     }
 
-    fn text(&self, choice: usize, text: &str, logprobs: Value, finish: Option<&str>) -> Message {
+    fn text(&self, choice: usize, text: &str, logprobs: Value, finish: Option<&str>) -> StreamMessage {
         self.chunk(json!([{"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish}])).into()
     }
 
@@ -113,7 +113,7 @@ impl CompletionEncoder {
 }
 
 impl Encoder for CompletionEncoder {
-    fn start(&mut self) -> Vec<Message> {
+    fn start(&mut self) -> Vec<StreamMessage> {
         // A prompt with scores is shown when they are there.
         if self.echoes.is_scored {
             return Vec::new();
@@ -126,7 +126,7 @@ impl Encoder for CompletionEncoder {
         shown.map(|choice| self.text(choice, self.echo(choice), Value::Null, None)).collect()
     }
 
-    fn update(&mut self, choice: usize, update: AnswerEvent) -> Vec<Message> {
+    fn update(&mut self, choice: usize, update: AnswerEvent) -> Vec<StreamMessage> {
         match update {
             AnswerEvent::Prompt(tokens) => {
                 let first = self.echoes.first_tokens[choice / self.echoes.n];
@@ -148,7 +148,7 @@ impl Encoder for CompletionEncoder {
         }
     }
 
-    fn end(&mut self) -> Vec<Message> {
+    fn end(&mut self) -> Vec<StreamMessage> {
         if !self.include_usage {
             return Vec::new();
         }
@@ -157,7 +157,7 @@ impl Encoder for CompletionEncoder {
         vec![value.into()]
     }
 
-    fn error(&mut self, error: &ApiError) -> Vec<Message> {
+    fn error(&mut self, error: &ApiError) -> Vec<StreamMessage> {
         vec![error.openai().into()]
     }
 }

@@ -1,6 +1,6 @@
 //! `/v1/embeddings`.
 
-use super::completions::Prompt;
+use super::completions::CompletionPrompt;
 use crate::App;
 use crate::error::{ApiError, Result};
 use crate::generation::Caller;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct EmbeddingRequest {
     #[serde(default)]
     pub model: String,
-    pub input: Prompt,
+    pub input: CompletionPrompt,
     #[serde(default)]
     pub encoding_format: Option<String>,
     /// Only so many numbers of each vector, made length 1 again.
@@ -35,7 +35,7 @@ pub async fn create(
         None | Some("float") => false,
         Some("base64") => app.has_base64,
         Some(other) => {
-            let text = format!("`{other}` is no encoding: float, base64");
+            let text = format!("`{other}` is not an encoding: expected float or base64");
             return Err(ApiError::bad(text).param("encoding_format"));
         }
     };
@@ -43,7 +43,7 @@ pub async fn create(
         return Err(ApiError::bad("dimensions is 0").param("dimensions"));
     }
     let model = app.models.get(&body.model).await?;
-    let texts = body.input.encode(&model, "input", vectors::MAX_TEXTS)?;
+    let texts = body.input.encode_aside(&model, "input", vectors::MAX_TEXTS).await?;
     if texts.iter().any(Vec::is_empty) {
         return Err(ApiError::bad("a text is empty").param("input"));
     }

@@ -13,7 +13,7 @@ pub struct ChatMessage {
     #[serde(default)]
     pub name: Option<String>,
     #[serde(default)]
-    pub tool_calls: Option<Vec<ToolCall>>,
+    pub tool_calls: Option<Vec<MessageToolCall>>,
     #[serde(default)]
     pub tool_call_id: Option<String>,
     #[serde(default, alias = "reasoning")]
@@ -24,11 +24,11 @@ pub struct ChatMessage {
 #[serde(untagged, expecting = "expected a text or a list of content parts")]
 pub enum Content {
     Text(String),
-    Parts(Vec<Part>),
+    Parts(Vec<ContentPart>),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Part {
+pub struct ContentPart {
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default)]
@@ -38,7 +38,7 @@ pub struct Part {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct ToolCall {
+pub struct MessageToolCall {
     #[serde(default)]
     pub id: Option<String>,
     pub function: FunctionCall,
@@ -61,7 +61,7 @@ impl Content {
     }
 }
 
-impl Part {
+impl ContentPart {
     fn text(&self, param: &str) -> Result<String> {
         match (self.kind.as_str(), &self.text, &self.refusal) {
             ("text" | "input_text" | "output_text", Some(text), _) | ("refusal", _, Some(text)) => Ok(text.clone()),

@@ -2,15 +2,15 @@
 
 pub mod background;
 pub mod chat;
+pub mod chat_answer;
 pub mod chat_store;
-mod chat_stream;
+pub mod chat_tools;
 pub mod completions;
 mod completions_stream;
 pub mod embeddings;
-pub mod fields;
 pub mod messages;
 pub mod models;
-mod response_format;
+pub mod response_format;
 pub mod responses;
 mod responses_input;
 mod responses_stream;
@@ -20,13 +20,15 @@ use rocinante::{AnswerUsage, Finish};
 use serde_json::{Value, json};
 
 pub fn usage(usage: &AnswerUsage) -> Value {
+    let drafted = usage.drafted;
     json!({
         "prompt_tokens": usage.n_prompt,
         "completion_tokens": usage.n_generated,
         "total_tokens": usage.n_prompt + usage.n_generated,
         "prompt_tokens_details": {"cached_tokens": usage.n_cached, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": usage.n_reasoning, "audio_tokens": 0,
-            "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
+            "accepted_prediction_tokens": drafted.n_accepted,
+            "rejected_prediction_tokens": drafted.n_tokens - drafted.n_accepted},
     })
 }
 
@@ -39,6 +41,7 @@ pub fn total<'a>(usages: impl Iterator<Item = &'a AnswerUsage>, n: usize) -> Ans
         }
         total.n_generated += one.n_generated;
         total.n_reasoning += one.n_reasoning;
+        total.drafted += one.drafted;
         total.timings = one.timings.clone();
         total
     })

@@ -3,7 +3,7 @@
 use crate::App;
 use crate::error::{ApiError, Result};
 use crate::generation::Caller;
-use crate::models::Entry;
+use crate::models::ServedModel;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub async fn list(State(app): State<Arc<App>>) -> Result<Json<Value>> {
     let entries = app.models.entries();
-    let names = |entry: &Entry| [std::slice::from_ref(&entry.name), entry.aliases.as_slice()].concat();
+    let names = |entry: &ServedModel| [std::slice::from_ref(&entry.name), entry.aliases.as_slice()].concat();
     // Files are read the first time.
     let data = tokio::task::spawn_blocking(move || {
         let shown = entries.iter().flat_map(|entry| {
@@ -48,7 +48,7 @@ pub async fn delete(
     Ok(Json(json!({"id": name, "object": "model", "deleted": was_loaded})))
 }
 
-fn describe(app: &App, entry: &Entry, name: &str) -> Value {
+fn describe(app: &App, entry: &ServedModel, name: &str) -> Value {
     let (loaded, headers, defaults) = (entry.loaded(), entry.headers(), &app.defaults);
     json!({
         "id": name,

@@ -1,6 +1,6 @@
 //! `response_format`, and `text.format` of the responses API: the shape an answer must have.
 
-use crate::ask::Shape;
+use crate::ask::AnswerShape;
 use crate::error::{ApiError, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,12 +21,12 @@ pub struct Guide {
 }
 
 impl Guide {
-    pub fn shape(&self) -> Result<Shape> {
+    pub fn shape(&self) -> Result<AnswerShape> {
         if let Some(regex) = &self.guided_regex {
-            return Ok(Shape::Regex(regex.clone()));
+            return Ok(AnswerShape::Regex(regex.clone()));
         }
         if let Some(grammar) = &self.grammar {
-            return Ok(Shape::Grammar(grammar.clone()));
+            return Ok(AnswerShape::Grammar(grammar.clone()));
         }
         if let Some(choices) = &self.guided_choice {
             let one = |text: &String| Value::from(text.as_str()).to_string();
@@ -34,16 +34,16 @@ impl Guide {
             if choices.is_empty() {
                 return Err(ApiError::bad("there is nothing to choose from").param("guided_choice"));
             }
-            return Ok(Shape::Grammar(format!("start: {}", choices.join(" | "))));
+            return Ok(AnswerShape::Grammar(format!("start: {}", choices.join(" | "))));
         }
         match (&self.json_schema, &self.response_format) {
             // vLLM takes a schema as text too.
             (Some(Value::String(text)), _) => serde_json::from_str(text)
-                .map(Shape::Schema)
-                .map_err(|error| ApiError::bad(format!("the schema is no JSON: {error}")).param("guided_json")),
-            (Some(schema), _) => Ok(Shape::Schema(schema.clone())),
+                .map(AnswerShape::Schema)
+                .map_err(|error| ApiError::bad(format!("the schema is not valid JSON: {error}")).param("guided_json")),
+            (Some(schema), _) => Ok(AnswerShape::Schema(schema.clone())),
             (None, Some(format)) => format.shape("response_format"),
-            (None, None) => Ok(Shape::Text),
+            (None, None) => Ok(AnswerShape::Text),
         }
     }
 }
@@ -67,20 +67,22 @@ pub struct ResponseFormat {
 }
 
 impl ResponseFormat {
-    pub fn shape(&self, param: &str) -> Result<Shape> {
+    pub fn shape(&self, param: &str) -> Result<AnswerShape> {
         match self.kind.as_str() {
-            "text" => Ok(Shape::Text),
-            "json_object" => Ok(self.schema.clone().map_or(Shape::Json, Shape::Schema)),
+            "text" => Ok(AnswerShape::Text),
+            "json_object" => Ok(self.schema.clone().map_or(AnswerShape::Json, AnswerShape::Schema)),
             "json_schema" => {
                 let wrapped = self.json_schema.as_ref().and_then(|outer| outer.get("schema"));
                 let schema = wrapped.or(self.schema.as_ref()).or(self.json_schema.as_ref());
                 match schema {
-                    Some(schema) if schema.is_object() || schema.is_boolean() => Ok(Shape::Schema(schema.clone())),
+                    Some(schema) if schema.is_object() || schema.is_boolean() => {
+                        Ok(AnswerShape::Schema(schema.clone()))
+                    }
                     _ => Err(ApiError::bad("`json_schema` needs a `schema`, an object").param(param)),
                 }
             }
             "grammar" => match &self.grammar {
-                Some(grammar) => Ok(Shape::Grammar(grammar.clone())),
+                Some(grammar) => Ok(AnswerShape::Grammar(grammar.clone())),
                 None => Err(ApiError::bad("`grammar` needs a `grammar`").param(param)),
             },
             kind => {

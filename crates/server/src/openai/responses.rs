@@ -2,19 +2,19 @@
 //! on from it.
 
 use super::background;
-use super::chat::{Choice, function_tool};
+use super::chat::count;
 use super::chat_store::{check_metadata, page};
-use super::fields::count;
+use super::chat_tools::{OpenAiToolChoice, function_tool};
 use super::response_format::ResponseFormat;
-use super::responses_input::{self, Input};
+use super::responses_input::{self, ResponsesInput};
 use super::responses_stream::ResponseEncoder;
-use super::store::{Stored, Unknown};
+use super::store::{StoredResponse, UnknownResponse};
 use crate::App;
-use crate::ask::{self, Ask, Shape, ToolChoice};
+use crate::ask::{self, AnswerShape, Ask, ToolChoice};
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Caller};
 use crate::json::Json;
-use crate::limits::Place;
+use crate::limits::RequestPlace;
 use crate::loaded::Loaded;
 use crate::models::now_s;
 use crate::sampling::{Knobs, MAX_TOP_LOGPROBS};
@@ -36,7 +36,7 @@ pub struct ResponseRequest {
     #[serde(default)]
     pub model: Option<String>,
     #[serde(default)]
-    pub input: Option<Input>,
+    pub input: Option<ResponsesInput>,
     #[serde(default)]
     pub instructions: Option<String>,
     #[serde(default)]
@@ -60,7 +60,7 @@ pub struct ResponseRequest {
     #[serde(default)]
     pub tools: Option<Vec<Value>>,
     #[serde(default)]
-    pub tool_choice: Option<Choice>,
+    pub tool_choice: Option<OpenAiToolChoice>,
     #[serde(default)]
     pub parallel_tool_calls: Option<bool>,
     #[serde(default)]
@@ -93,7 +93,7 @@ pub struct Reasoning {
 
 /// What is known of a response before there is an answer.
 #[derive(Clone)]
-pub struct Frame {
+pub struct ResponseFrame {
     pub id: String,
     pub fields: Value,
     pub input: Vec<Value>,
@@ -105,7 +105,7 @@ pub struct Frame {
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    place: Option<Extension<Arc<Place>>>,
+    place: Option<Extension<Arc<RequestPlace>>>,
     Json(body): Json<ResponseRequest>,
 ) -> Result<Response> {
     let name = body.model.clone().unwrap_or_default();
@@ -141,7 +141,7 @@ fn check_offered(app: &App, body: &ResponseRequest) -> Result<()> {
     }
     let kept = [("conversation", &body.conversation), ("prompt", &body.prompt)];
     match kept.iter().find(|(_, value)| value.is_some()) {
-        Some((what, _)) if app.store.unknown == Unknown::Refuse => {
+        Some((what, _)) if app.store.unknown == UnknownResponse::Refuse => {
             let hint = "please send the messages in `input`, or `previous_response_id`";
             Err(ApiError::bad(format!("{what}s are not kept here; {hint}")).param(*what))
         }
@@ -159,8 +159,8 @@ pub fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> 
         match (app.store.get(id, caller.group), app.store.unknown) {
             // Instructions are not carried over.
             (Some(stored), _) => messages.extend(stored.messages),
-            (None, Unknown::Ignore) => {}
-            (None, Unknown::Refuse) => {
+            (None, UnknownResponse::Ignore) => {}
+            (None, UnknownResponse::Refuse) => {
                 let text = format!("there is no response `{id}` here (any more)");
                 let error = ApiError::not_found(text).code("previous_response_not_found");
                 return Err(error.param("previous_response_id"));
@@ -187,13 +187,13 @@ pub fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> 
     let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
     Ok(Ask {
         messages,
-        tools: Choice::allowed(
+        tools: OpenAiToolChoice::allowed(
             body.tool_choice.as_ref(),
             body.tools.iter().flatten().enumerate().map(tool).collect::<Result<_>>()?,
         )?,
-        choice: body.tool_choice.as_ref().map_or(Ok(ToolChoice::Auto), Choice::read)?,
+        choice: body.tool_choice.as_ref().map_or(Ok(ToolChoice::Auto), OpenAiToolChoice::read)?,
         is_parallel: body.parallel_tool_calls.unwrap_or(true),
-        shape: format.map_or(Ok(Shape::Text), |format| format.shape("text.format"))?,
+        shape: format.map_or(Ok(AnswerShape::Text), |format| format.shape("text.format"))?,
         thinking: effort.map(|effort| !matches!(effort, "none" | "minimal")),
         knobs: Knobs { temperature: body.temperature, top_p: body.top_p, ..Knobs::default() },
         logprobs: wants_logprobs.then(|| body.top_logprobs.unwrap_or(0) as usize),
@@ -203,7 +203,7 @@ pub fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> 
     })
 }
 
-fn frame(body: &ResponseRequest, ask: &Ask, model: &Loaded, caller: Caller) -> Frame {
+fn frame(body: &ResponseRequest, ask: &Ask, model: &Loaded, caller: Caller) -> ResponseFrame {
     let id = ids::new("resp_");
     let told = |tool: &Value| {
         json!({"type": "function", "name": tool["name"], "description": tool["description"],
@@ -218,8 +218,8 @@ fn frame(body: &ResponseRequest, ask: &Ask, model: &Loaded, caller: Caller) -> F
     };
     let asked = body.text.as_ref().and_then(|text| text.format.as_ref());
     let format = match &ask.shape {
-        Shape::Json => json!({"type": "json_object"}),
-        Shape::Schema(schema) => json!({"type": "json_schema", "schema": schema,
+        AnswerShape::Json => json!({"type": "json_object"}),
+        AnswerShape::Schema(schema) => json!({"type": "json_schema", "schema": schema,
             "name": asked.and_then(|format| format.name.as_deref()).unwrap_or("answer"),
             "strict": asked.and_then(|format| format.strict)}),
         _ => json!({"type": "text"}),
@@ -239,7 +239,7 @@ fn frame(body: &ResponseRequest, ask: &Ask, model: &Loaded, caller: Caller) -> F
         "service_tier": "default",
     });
     let skip = usize::from(body.instructions.is_some());
-    Frame {
+    ResponseFrame {
         id,
         fields,
         input: body.input.as_ref().map(responses_input::to_items).unwrap_or_default(),
@@ -256,7 +256,7 @@ pub fn output(answer: &WholeAnswer, model: &Loaded, has_logprobs: bool) -> Vec<V
         items.push(reasoning_item(&ids::new("rs_"), &answer.reasoning));
     }
     if !answer.text.is_empty() || answer.tool_calls.is_empty() {
-        let logprobs = has_logprobs.then(|| super::chat::logprobs(&answer.logprobs, model));
+        let logprobs = has_logprobs.then(|| super::chat_answer::logprobs(&answer.logprobs, model));
         items.push(message_item(&ids::new("msg_"), &answer.text, logprobs.unwrap_or_default(), "completed"));
     }
     items.extend(
@@ -292,7 +292,7 @@ pub fn call_item(id: &str, call_id: &str, name: &str, arguments: &str, status: &
 }
 
 /// The response as a whole.
-pub fn finished(frame: &Frame, output: Vec<Value>, answer: &WholeAnswer) -> Value {
+pub fn finished(frame: &ResponseFrame, output: Vec<Value>, answer: &WholeAnswer) -> Value {
     let mut response = frame.fields.clone();
     response["output"] = output.into();
     let is_cut = answer.finish == Finish::Length;
@@ -314,7 +314,7 @@ pub fn finished(frame: &Frame, output: Vec<Value>, answer: &WholeAnswer) -> Valu
 }
 
 /// Keeps a response for those that go on from it.
-pub fn keep(app: &App, frame: Frame, response: &Value, answer: &WholeAnswer) {
+pub fn keep(app: &App, frame: ResponseFrame, response: &Value, answer: &WholeAnswer) {
     if !frame.is_kept {
         return;
     }
@@ -329,7 +329,7 @@ pub fn keep(app: &App, frame: Frame, response: &Value, answer: &WholeAnswer) {
     }
     messages.push(message);
     let (response, input, group) = (response.clone(), frame.input, frame.group);
-    let stored = Stored { response, input, messages, group, job: None, request: None };
+    let stored = StoredResponse { response, input, messages, group, job: None, request: None };
     app.store.insert(&frame.id, stored);
 }
 

@@ -9,7 +9,7 @@ use text::Message;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a text or a list of items")]
-pub enum Input {
+pub enum ResponsesInput {
     Text(String),
     Items(Vec<Item>),
 }
@@ -33,10 +33,10 @@ pub struct Item {
 }
 
 /// The messages a template reads.
-pub fn to_template(input: &Input) -> Result<Vec<Message>> {
+pub fn to_template(input: &ResponsesInput) -> Result<Vec<Message>> {
     let items = match input {
-        Input::Text(text) => return Ok(vec![Message::new("user", text.as_str())]),
-        Input::Items(items) => items,
+        ResponsesInput::Text(text) => return Ok(vec![Message::new("user", text.as_str())]),
+        ResponsesInput::Items(items) => items,
     };
     let mut messages: Vec<Message> = Vec::new();
     for (i, item) in items.iter().enumerate() {
@@ -102,7 +102,7 @@ fn one(i: usize, item: &Item, messages: &mut Vec<Message>) -> Result<()> {
 }
 
 /// The items as they are listed later: with ids.
-pub fn to_items(input: &Input) -> Vec<Value> {
+pub fn to_items(input: &ResponsesInput) -> Vec<Value> {
     let message = |role: &str, text: String| {
         let kind = if role == "assistant" { "output_text" } else { "input_text" };
         let mut part = json!({"type": kind, "text": text});
@@ -112,8 +112,8 @@ pub fn to_items(input: &Input) -> Vec<Value> {
         json!({"id": ids::new("msg_"), "type": "message", "status": "completed", "role": role, "content": [part]})
     };
     let items = match input {
-        Input::Text(text) => return vec![message("user", text.clone())],
-        Input::Items(items) => items,
+        ResponsesInput::Text(text) => return vec![message("user", text.clone())],
+        ResponsesInput::Items(items) => items,
     };
     let one = |item: &Item| match item.kind.as_deref().unwrap_or("message") {
         "function_call" => json!({"id": ids::new("fc_"), "type": "function_call", "status": "completed",

@@ -1,27 +1,27 @@
 //! Responses as a stream of named events: items and their parts open, grow and close, in order.
 
-use super::responses::{Frame, call_item, finished, keep, message_item, reasoning_item, status};
+use super::responses::{ResponseFrame, call_item, finished, keep, message_item, reasoning_item, status};
 use crate::App;
 use crate::error::ApiError;
 use crate::loaded::Loaded;
-use crate::stream::{Encoder, Message};
+use crate::stream::{Encoder, StreamMessage};
 use rocinante::{AnswerEvent, Finish, Finished, Piece, WholeAnswer, ids};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub struct ResponseEncoder {
-    frame: Frame,
+    frame: ResponseFrame,
     app: Arc<App>,
     model: Arc<Loaded>,
     has_logprobs: bool,
     answer: WholeAnswer,
     n_events: usize,
-    open: Option<Open>,
+    open: Option<OpenItem>,
     output: Vec<Value>,
 }
 
 /// The item that grows now.
-struct Open {
+struct OpenItem {
     id: String,
     kind: ItemKind,
     text: String,
@@ -36,20 +36,20 @@ enum ItemKind {
 }
 
 impl ResponseEncoder {
-    pub fn new(frame: Frame, app: Arc<App>, model: Arc<Loaded>, has_logprobs: bool) -> Self {
+    pub fn new(frame: ResponseFrame, app: Arc<App>, model: Arc<Loaded>, has_logprobs: bool) -> Self {
         let answer = WholeAnswer::default();
         Self { frame, app, model, has_logprobs, answer, n_events: 0, open: None, output: Vec::new() }
     }
 
-    fn event(&mut self, name: &'static str, mut data: Value) -> Message {
+    fn event(&mut self, name: &'static str, mut data: Value) -> StreamMessage {
         data["type"] = name.into();
         data["sequence_number"] = self.n_events.into();
         self.n_events += 1;
-        Message { event: Some(name), data }
+        StreamMessage { event: Some(name), data }
     }
 
     /// Makes sure that an item of this kind grows; another one is closed first.
-    fn begin(&mut self, kind: ItemKind, out: &mut Vec<Message>) {
+    fn begin(&mut self, kind: ItemKind, out: &mut Vec<StreamMessage>) {
         if self.open.as_ref().is_some_and(|open| open.kind == kind) {
             return;
         }
@@ -81,10 +81,10 @@ impl ResponseEncoder {
             let data = json!({"item_id": id, "output_index": idx, "content_index": 0, "part": part});
             out.push(self.event("response.content_part.added", data));
         }
-        self.open = Some(Open { id, kind, text: String::new(), logprobs: Vec::new() });
+        self.open = Some(OpenItem { id, kind, text: String::new(), logprobs: Vec::new() });
     }
 
-    fn grow(&mut self, text: &str, logprobs: Vec<Value>, out: &mut Vec<Message>) {
+    fn grow(&mut self, text: &str, logprobs: Vec<Value>, out: &mut Vec<StreamMessage>) {
         let idx = self.output.len();
         let Some(open) = &mut self.open else { return };
         open.text.push_str(text);
@@ -102,8 +102,8 @@ impl ResponseEncoder {
     }
 
     /// `finish`: how the answer ended, if this is its last item.
-    fn close(&mut self, finish: Finish, out: &mut Vec<Message>) {
-        let Some(Open { id, kind, text, logprobs }) = self.open.take() else { return };
+    fn close(&mut self, finish: Finish, out: &mut Vec<StreamMessage>) {
+        let Some(OpenItem { id, kind, text, logprobs }) = self.open.take() else { return };
         let idx = self.output.len();
         let at = || json!({"item_id": id, "output_index": idx, "content_index": 0});
         let with = |mut data: Value, key: &str, value: Value| {
@@ -137,7 +137,7 @@ impl ResponseEncoder {
 }
 
 impl Encoder for ResponseEncoder {
-    fn start(&mut self) -> Vec<Message> {
+    fn start(&mut self) -> Vec<StreamMessage> {
         let response = self.frame.fields.clone();
         vec![
             self.event("response.created", json!({"response": response.clone()})),
@@ -145,13 +145,14 @@ impl Encoder for ResponseEncoder {
         ]
     }
 
-    fn update(&mut self, _choice: usize, update: AnswerEvent) -> Vec<Message> {
+    fn update(&mut self, _choice: usize, update: AnswerEvent) -> Vec<StreamMessage> {
         let mut out = Vec::new();
         self.answer.add(update.clone());
         match update {
             AnswerEvent::Piece(Piece::Text { text, logprobs }) => {
                 self.begin(ItemKind::Message, &mut out);
-                let shown = if self.has_logprobs { super::chat::logprobs(&logprobs, &self.model) } else { Vec::new() };
+                let shown =
+                    if self.has_logprobs { super::chat_answer::logprobs(&logprobs, &self.model) } else { Vec::new() };
                 self.grow(&text, shown, &mut out);
             }
             AnswerEvent::Piece(Piece::Reasoning(text)) => {
@@ -173,7 +174,7 @@ impl Encoder for ResponseEncoder {
         out
     }
 
-    fn end(&mut self) -> Vec<Message> {
+    fn end(&mut self) -> Vec<StreamMessage> {
         let response = finished(&self.frame, std::mem::take(&mut self.output), &self.answer);
         keep(&self.app, self.frame.clone(), &response, &self.answer);
         let name = match self.answer.finish {
@@ -183,7 +184,7 @@ impl Encoder for ResponseEncoder {
         vec![self.event(name, json!({"response": response}))]
     }
 
-    fn error(&mut self, error: &ApiError) -> Vec<Message> {
+    fn error(&mut self, error: &ApiError) -> Vec<StreamMessage> {
         let mut response = self.frame.fields.clone();
         response["status"] = "failed".into();
         response["error"] = json!({"code": "server_error", "message": error.message});

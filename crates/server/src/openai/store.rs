@@ -2,8 +2,8 @@
 //! again. In memory, a fixed number of each, and of bytes in all; the oldest leave. With a disk, the same answers are
 //! there too, and are read when the server starts.
 
-use super::background::Job;
-use crate::disk::{Disk, Table};
+use super::background::BackgroundJob;
+use crate::disk::{Disk, DiskTable};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +12,7 @@ use text::Message;
 
 /// What a `previous_response_id` that is not known leads to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Unknown {
+pub enum UnknownResponse {
     /// 404
     #[default]
     Refuse,
@@ -22,21 +22,21 @@ pub enum Unknown {
 
 /// A response as it was given, and the conversation up to and with it.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredResponse {
     pub response: Value,
     pub input: Vec<Value>,
     pub messages: Vec<Message>,
     /// Whose it is: others do not see it.
     pub group: u64,
     /// What makes the answer, where nobody waits for it.
-    pub job: Option<Arc<Job>>,
+    pub job: Option<Arc<BackgroundJob>>,
     /// What was asked for, where nobody waits: it is asked again if the server ends before the answer does.
     pub request: Option<Value>,
 }
 
 /// As it is on disk.
 #[derive(Serialize, Deserialize)]
-struct Saved {
+struct SavedResponse {
     /// Its place in the order.
     number: u64,
     response: Value,
@@ -48,8 +48,8 @@ struct Saved {
     events: Option<Vec<String>>,
 }
 
-impl Saved {
-    fn of(number: u64, stored: &Stored) -> Self {
+impl SavedResponse {
+    fn of(number: u64, stored: &StoredResponse) -> Self {
         let message = |message: &Message| (message.role.clone(), message.content.clone(), message.extra.clone());
         Self {
             number,
@@ -62,20 +62,20 @@ impl Saved {
         }
     }
 
-    fn restore(self) -> Stored {
+    fn restore(self) -> StoredResponse {
         let message = |(role, content, extra)| Message { role, content, extra };
-        Stored {
+        StoredResponse {
             response: self.response,
             input: self.input,
             messages: self.messages.into_iter().map(message).collect(),
             group: self.group,
-            job: self.events.map(|events| Arc::new(Job::finished(events))),
+            job: self.events.map(|events| Arc::new(BackgroundJob::finished(events))),
             request: self.request,
         }
     }
 }
 
-impl Stored {
+impl StoredResponse {
     /// What it takes in memory, about.
     fn weight(&self) -> usize {
         let message = |message: &Message| {
@@ -110,18 +110,18 @@ fn weight(value: &Value) -> usize {
 }
 
 #[derive(Debug)]
-pub struct Store {
-    kept: Mutex<Kept>,
+pub struct ResponseStore {
+    kept: Mutex<KeptResponse>,
     max: usize,
     max_bytes: usize,
-    pub unknown: Unknown,
-    disk: Option<(Arc<Disk>, Table)>,
+    pub unknown: UnknownResponse,
+    disk: Option<(Arc<Disk>, DiskTable)>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptResponse {
     /// With what each takes.
-    by_id: HashMap<String, (Stored, usize)>,
+    by_id: HashMap<String, (StoredResponse, usize)>,
     order: VecDeque<String>,
     n_bytes: usize,
     /// Where each stands in the order, which only grows.
@@ -129,8 +129,8 @@ struct Kept {
     next_number: u64,
 }
 
-impl Kept {
-    fn remove(&mut self, id: &str) -> Option<Stored> {
+impl KeptResponse {
+    fn remove(&mut self, id: &str) -> Option<StoredResponse> {
         let (stored, n_bytes) = self.by_id.remove(id)?;
         self.n_bytes -= n_bytes;
         Some(stored)
@@ -161,14 +161,14 @@ impl Kept {
     }
 }
 
-impl Store {
-    pub fn new(max: usize, max_bytes: usize, unknown: Unknown) -> Self {
+impl ResponseStore {
+    pub fn new(max: usize, max_bytes: usize, unknown: UnknownResponse) -> Self {
         Self { kept: Mutex::default(), max, max_bytes, unknown, disk: None }
     }
 
     /// Takes over what is on disk, and keeps everything there from now on.
-    pub fn on_disk(mut self, disk: Arc<Disk>, table: Table) -> anyhow::Result<Self> {
-        let mut all: Vec<(String, Saved)> = Vec::new();
+    pub fn on_disk(mut self, disk: Arc<Disk>, table: DiskTable) -> anyhow::Result<Self> {
+        let mut all: Vec<(String, SavedResponse)> = Vec::new();
         for (id, bytes) in disk.all(table)? {
             match serde_json::from_slice(&bytes) {
                 Ok(saved) => all.push((id, saved)),
@@ -189,9 +189,9 @@ impl Store {
     }
 
     /// Answers that were being made when the server ended.
-    pub fn unfinished(&self) -> Vec<(String, Stored)> {
+    pub fn unfinished(&self) -> Vec<(String, StoredResponse)> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_open = |stored: &Stored| {
+        let is_open = |stored: &StoredResponse| {
             let status = stored.response["status"].as_str();
             stored.request.is_some() && stored.job.is_none() && matches!(status, Some("queued" | "in_progress"))
         };
@@ -200,9 +200,9 @@ impl Store {
     }
 
     /// Writes an answer to the disk, and removes those that left.
-    fn save(&self, number: u64, id: &str, stored: &Stored, gone: &[String]) {
+    fn save(&self, number: u64, id: &str, stored: &StoredResponse, gone: &[String]) {
         let Some((disk, table)) = &self.disk else { return };
-        if let Ok(bytes) = serde_json::to_vec(&Saved::of(number, stored)) {
+        if let Ok(bytes) = serde_json::to_vec(&SavedResponse::of(number, stored)) {
             disk.put(*table, id, &bytes);
         }
         gone.iter().for_each(|id| disk.remove(*table, id));
@@ -214,7 +214,7 @@ impl Store {
     }
 
     /// Keeps an answer; one that was being made is put in its place, and keeps its job.
-    pub fn insert(&self, id: &str, mut stored: Stored) {
+    pub fn insert(&self, id: &str, mut stored: StoredResponse) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if self.max == 0 {
             return;
@@ -235,13 +235,13 @@ impl Store {
         }
     }
 
-    pub fn get(&self, id: &str, group: u64) -> Option<Stored> {
+    pub fn get(&self, id: &str, group: u64) -> Option<StoredResponse> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.by_id.get(id).map(|(stored, _)| stored).filter(|stored| stored.group == group).cloned()
     }
 
     /// Changes an answer and says what it is then.
-    pub fn update(&self, id: &str, group: u64, change: impl FnOnce(&mut Stored)) -> Option<Stored> {
+    pub fn update(&self, id: &str, group: u64, change: impl FnOnce(&mut StoredResponse)) -> Option<StoredResponse> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (stored, n_bytes) = kept.by_id.get_mut(id).filter(|(stored, _)| stored.group == group)?;
         change(stored);
@@ -264,7 +264,7 @@ impl Store {
     }
 
     /// What was there.
-    pub fn remove(&self, id: &str, group: u64) -> Option<Stored> {
+    pub fn remove(&self, id: &str, group: u64) -> Option<StoredResponse> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.by_id.get(id).filter(|(stored, _)| stored.group == group)?;
         kept.order.retain(|other| other != id);
@@ -284,8 +284,8 @@ mod tests {
 
     #[test]
     fn the_oldest_leave_and_others_see_nothing() {
-        let store = Store::new(2, 1 << 20, Unknown::Refuse);
-        let stored = |group| Stored {
+        let store = ResponseStore::new(2, 1 << 20, UnknownResponse::Refuse);
+        let stored = |group| StoredResponse {
             response: Value::Null,
             input: Vec::new(),
             messages: Vec::new(),
@@ -314,9 +314,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let open = || {
             let disk = Disk::open(&folder.path().join("store"), None).unwrap();
-            Store::new(3, 1 << 20, Unknown::Refuse).on_disk(disk, Table::Chats).unwrap()
+            ResponseStore::new(3, 1 << 20, UnknownResponse::Refuse).on_disk(disk, DiskTable::Chats).unwrap()
         };
-        let stored = |value: u64| Stored {
+        let stored = |value: u64| StoredResponse {
             response: serde_json::json!({"n": value, "status": "in_progress"}),
             input: vec![1.into()],
             messages: vec![Message::new("user", "hi")],
@@ -347,8 +347,8 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded_whatever_the_number() {
-        let store = Store::new(1_000, 1 << 20, Unknown::Refuse);
-        let stored = |n_bytes: usize| Stored {
+        let store = ResponseStore::new(1_000, 1 << 20, UnknownResponse::Refuse);
+        let stored = |n_bytes: usize| StoredResponse {
             response: "x".repeat(n_bytes).into(),
             input: Vec::new(),
             messages: Vec::new(),

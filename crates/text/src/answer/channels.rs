@@ -26,14 +26,14 @@ fn may_be_header(text: &str) -> bool {
 #[derive(Debug)]
 pub(crate) struct Channels {
     kind: ChannelKind,
-    place: Place,
+    place: ChannelPlace,
     /// The current message's call was given its number.
     index: Option<usize>,
     is_fresh: bool,
 }
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum Place {
+enum ChannelPlace {
     Header,
     Reasoning,
     Text,
@@ -42,20 +42,20 @@ enum Place {
 
 impl Channels {
     pub(crate) fn new(kind: Option<ChannelKind>) -> Self {
-        Self { kind: kind.unwrap_or(ChannelKind::Harmony), place: Place::Header, index: None, is_fresh: true }
+        Self { kind: kind.unwrap_or(ChannelKind::Harmony), place: ChannelPlace::Header, index: None, is_fresh: true }
     }
 
     pub(crate) fn read(&mut self, held: &mut String, is_last: bool, n_calls: &mut usize, out: &mut Vec<Delta>) {
         while !held.is_empty() {
             let goes_on = match self.place {
-                Place::Header => self.read_header(held, is_last, n_calls, out),
+                ChannelPlace::Header => self.read_header(held, is_last, n_calls, out),
                 _ => self.read_message(held, is_last, out),
             };
             if !goes_on {
                 break;
             }
         }
-        if is_last && let (Place::Arguments, Some(index), true) = (self.place, self.index, self.is_fresh) {
+        if is_last && let (ChannelPlace::Arguments, Some(index), true) = (self.place, self.index, self.is_fresh) {
             out.push(Delta::Arguments { index, text: "{}".to_owned() });
         }
     }
@@ -72,7 +72,7 @@ impl Channels {
             _ if is_header && !is_last => return false,
             // A model that forgets its channels still says something.
             _ => {
-                self.begin(Place::Text, None);
+                self.begin(ChannelPlace::Text, None);
                 return true;
             }
         };
@@ -81,8 +81,8 @@ impl Channels {
         let (place, name) = match self.kind {
             ChannelKind::Harmony => harmony_place(header),
             ChannelKind::Functionary => match header.trim().trim_start_matches(">>>") {
-                "all" | "" => (Place::Text, None),
-                name => (Place::Arguments, Some(name.to_owned())),
+                "all" | "" => (ChannelPlace::Text, None),
+                name => (ChannelPlace::Arguments, Some(name.to_owned())),
             },
         };
         let index = name.map(|name| {
@@ -95,7 +95,7 @@ impl Channels {
         true
     }
 
-    fn begin(&mut self, place: Place, index: Option<usize>) {
+    fn begin(&mut self, place: ChannelPlace, index: Option<usize>) {
         self.place = place;
         self.index = index;
         self.is_fresh = true;
@@ -111,10 +111,10 @@ impl Channels {
         self.emit(before, out);
         let Found::Mark { mark, .. } = found else { return false };
         held.drain(..mark.len());
-        if let (Place::Arguments, Some(index), true) = (self.place, self.index, self.is_fresh) {
+        if let (ChannelPlace::Arguments, Some(index), true) = (self.place, self.index, self.is_fresh) {
             out.push(Delta::Arguments { index, text: "{}".to_owned() });
         }
-        self.begin(Place::Header, None);
+        self.begin(ChannelPlace::Header, None);
         true
     }
 
@@ -124,19 +124,19 @@ impl Channels {
         }
         self.is_fresh = false;
         out.push(match (self.place, self.index) {
-            (Place::Reasoning, _) => Delta::Reasoning(text),
-            (Place::Arguments, Some(index)) => Delta::Arguments { index, text },
+            (ChannelPlace::Reasoning, _) => Delta::Reasoning(text),
+            (ChannelPlace::Arguments, Some(index)) => Delta::Arguments { index, text },
             _ => Delta::Text(text),
         });
     }
 }
 
 /// `<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json`, in any of the orders seen.
-fn harmony_place(header: &str) -> (Place, Option<String>) {
+fn harmony_place(header: &str) -> (ChannelPlace, Option<String>) {
     let words: Vec<&str> = header.split(['<', '>', '|', ' ', '\n']).filter(|word| !word.is_empty()).collect();
     if let Some(to) = words.iter().find_map(|word| word.strip_prefix("to=")) {
         let name = to.strip_prefix("functions.").unwrap_or(to);
-        return (Place::Arguments, Some(name.to_owned()));
+        return (ChannelPlace::Arguments, Some(name.to_owned()));
     }
-    if words.contains(&"analysis") { (Place::Reasoning, None) } else { (Place::Text, None) }
+    if words.contains(&"analysis") { (ChannelPlace::Reasoning, None) } else { (ChannelPlace::Text, None) }
 }

@@ -13,7 +13,7 @@ use crate::{Error, Result, Tokenizer};
 
 /// Which tool an answer must call.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum ToolChoice {
+pub enum ForcedTool {
     /// Any one of them.
     Required,
     /// Any, one or several.
@@ -23,18 +23,18 @@ pub enum ToolChoice {
 }
 
 /// Grammar under construction.
-struct Writer<'a> {
+struct GrammarWriter<'a> {
     tokenizer: &'a Tokenizer,
     rules: String,
     n_rules: usize,
 }
 
-struct Tool<'a> {
+struct ToolSchema<'a> {
     name: &'a str,
     parameters: Value,
 }
 
-impl Tool<'_> {
+impl ToolSchema<'_> {
     /// The schema of one property by itself: references point at the root of the tool's own schema.
     fn property(&self, schema: &Value) -> Value {
         let mut schema = schema.clone();
@@ -48,7 +48,7 @@ impl Tool<'_> {
 }
 
 /// A call as Python, with values as JSON, which the reader takes too: first what is required, then the rest.
-fn python(tool: &Tool) -> String {
+fn python(tool: &ToolSchema) -> String {
     let required = tool.parameters["required"].as_array().cloned().unwrap_or_default();
     let none = serde_json::Map::new();
     let properties = tool.parameters["properties"].as_object().unwrap_or(&none);
@@ -75,13 +75,13 @@ impl AnswerFormat {
     pub fn constraint(
         &self,
         tools: &Value,
-        choice: &ToolChoice,
+        choice: &ForcedTool,
         prompt: &str,
         tokenizer: &Tokenizer,
     ) -> Result<Constraint> {
         let tools = chosen(tools, choice)?;
-        let mut writer = Writer { tokenizer, rules: String::new(), n_rules: 0 };
-        let is_many = *choice == ToolChoice::RequiredMany;
+        let mut writer = GrammarWriter { tokenizer, rules: String::new(), n_rules: 0 };
+        let is_many = *choice == ForcedTool::RequiredMany;
         let body = match (self.channels, self.tools) {
             (Some(ChannelKind::Harmony), _) => writer.harmony(&tools)?,
             (Some(ChannelKind::Functionary), _) => {
@@ -102,24 +102,24 @@ impl AnswerFormat {
     }
 }
 
-fn chosen<'a>(tools: &'a Value, choice: &ToolChoice) -> Result<Vec<Tool<'a>>> {
+fn chosen<'a>(tools: &'a Value, choice: &ForcedTool) -> Result<Vec<ToolSchema<'a>>> {
     let list = tools.as_array().map(Vec::as_slice).unwrap_or_default();
-    let found: Vec<Tool> = list
+    let found: Vec<ToolSchema> = list
         .iter()
         .map(|tool| if tool["function"].is_object() { &tool["function"] } else { tool })
         .filter_map(|function| {
             let name = function["name"].as_str()?;
-            let is_chosen = !matches!(choice, ToolChoice::Named(wanted) if wanted != name);
+            let is_chosen = !matches!(choice, ForcedTool::Named(wanted) if wanted != name);
             let parameters = match &function["parameters"] {
                 Value::Object(_) => function["parameters"].clone(),
                 _ => json!({"type": "object"}),
             };
-            is_chosen.then_some(Tool { name, parameters: closed(parameters) })
+            is_chosen.then_some(ToolSchema { name, parameters: closed(parameters) })
         })
         .collect();
     match (found.is_empty(), choice) {
         (false, _) => Ok(found),
-        (true, ToolChoice::Named(name)) => Err(Error::Constraint(format!("no tool is named `{name}`"))),
+        (true, ForcedTool::Named(name)) => Err(Error::Constraint(format!("no tool is named `{name}`"))),
         (true, _) => Err(Error::Constraint("a call is required, but there are no tools".to_owned())),
     }
 }
@@ -145,7 +145,7 @@ fn json_rule(schema: &Value) -> String {
     format!("%json {}", spaced(schema.clone()))
 }
 
-impl Writer<'_> {
+impl GrammarWriter<'_> {
     /// A mark: its special tokens by their ids, the rest as text.
     fn mark(&self, mark: &str) -> String {
         let mut parts = Vec::new();
@@ -192,17 +192,17 @@ impl Writer<'_> {
         if prompt.trim_end().ends_with(open) { rest } else { format!("({} {rest})? ", self.mark(open)) }
     }
 
-    fn options(&mut self, tools: &[Tool], write: impl Fn(&mut Self, &Tool) -> String) -> String {
+    fn options(&mut self, tools: &[ToolSchema], write: impl Fn(&mut Self, &ToolSchema) -> String) -> String {
         let options: Vec<String> = tools.iter().map(|tool| write(self, tool)).collect();
         format!("({})", options.join(" | "))
     }
 
-    fn object(&mut self, before: &str, between: &str, tool: &Tool) -> String {
+    fn object(&mut self, before: &str, between: &str, tool: &ToolSchema) -> String {
         let head = literal(&format!("{before}{}{between}", Value::from(tool.name)));
         format!("{head} {} \"}}\"", json_rule(&tool.parameters))
     }
 
-    fn calls(&mut self, syntax: &'static Syntax, tools: &[Tool], is_many: bool) -> String {
+    fn calls(&mut self, syntax: &'static Syntax, tools: &[ToolSchema], is_many: bool) -> String {
         let (open, close) = (self.mark(syntax.call.0), self.mark(syntax.call.1));
         let one = match &syntax.body {
             Body::Json(_) => self.options(tools, |writer, tool| writer.object(syntax.spelt.0, syntax.spelt.1, tool)),
@@ -240,7 +240,7 @@ impl Writer<'_> {
         }
     }
 
-    fn tagged(&mut self, syntax: &'static Syntax, tool: &Tool) -> String {
+    fn tagged(&mut self, syntax: &'static Syntax, tool: &ToolSchema) -> String {
         let Body::Tagged(tags) = &syntax.body else { return String::new() };
         let quoted = |text: &str| if syntax.name == "minimax" { format!("\"{text}\"") } else { text.to_owned() };
         let mut out = literal(&quoted(tool.name));
@@ -269,7 +269,7 @@ impl Writer<'_> {
         if tags.end == syntax.call.1 { out } else { format!("{out} \"\\n\"? {}", self.mark(tags.end)) }
     }
 
-    fn harmony(&mut self, tools: &[Tool]) -> Result<String> {
+    fn harmony(&mut self, tools: &[ToolSchema]) -> Result<String> {
         let thought = self.text_until("<|end|>");
         let before =
             format!("({} {thought} {})?", self.mark("<|channel|>analysis<|message|>"), self.mark("<|start|>assistant"));

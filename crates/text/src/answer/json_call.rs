@@ -3,13 +3,13 @@
 
 use super::markers::{Found, find};
 use super::syntax::{Body, CallKeys, Syntax};
-use super::{Delta, Step};
+use super::{Delta, ReadStep};
 
 #[derive(Debug)]
 pub(crate) struct JsonCall {
     keys: &'static CallKeys,
     syntax: &'static Syntax,
-    mode: Mode,
+    mode: CallMode,
     is_list: bool,
     /// Objects open around the keys being read, beyond the first.
     n_nested: usize,
@@ -23,25 +23,25 @@ pub(crate) struct JsonCall {
 }
 
 #[derive(Debug)]
-enum Mode {
+enum CallMode {
     /// Before a name that stands outside the JSON.
     Name,
     Begin,
     Key,
     KeyText(Quoted),
-    Colon(Key),
-    Value(Key),
-    Text(Key, Quoted),
+    Colon(CallKey),
+    Value(CallKey),
+    Text(CallKey, Quoted),
     /// Inside a value of this key.
-    Nested(Key, Depth),
-    Scalar(Key),
+    Nested(CallKey, Depth),
+    Scalar(CallKey),
     /// Everything that follows is a program.
     Code,
     End,
 }
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum Key {
+enum CallKey {
     Name,
     Arguments,
     Id,
@@ -104,7 +104,7 @@ impl JsonCall {
         Self {
             keys,
             syntax,
-            mode: Mode::Begin,
+            mode: CallMode::Begin,
             is_list: false,
             n_nested: 0,
             index,
@@ -117,7 +117,7 @@ impl JsonCall {
     }
 
     pub(crate) fn named(syntax: &'static Syntax, index: usize) -> Self {
-        Self { mode: Mode::Name, ..Self::object(&super::syntax::KEYS, syntax, index) }
+        Self { mode: CallMode::Name, ..Self::object(&super::syntax::KEYS, syntax, index) }
     }
 
     /// Calls read so far, those before this one included.
@@ -126,54 +126,54 @@ impl JsonCall {
     }
 
     /// Takes what it can from `held`; before the call is announced, what was taken is kept in `raw` too.
-    pub(crate) fn read(&mut self, held: &mut String, raw: &mut String, out: &mut Vec<Delta>) -> Step {
-        if matches!(self.mode, Mode::Name) {
+    pub(crate) fn read(&mut self, held: &mut String, raw: &mut String, out: &mut Vec<Delta>) -> ReadStep {
+        if matches!(self.mode, CallMode::Name) {
             match self.read_name(held, raw, out) {
-                Step::Done => {}
+                ReadStep::Done => {}
                 step => return step,
             }
         }
         let mut arguments = String::new();
         let mut n_taken = 0;
-        let mut step = Step::More;
+        let mut step = ReadStep::More;
         for (at, c) in held.char_indices() {
             let (taken, result) = self.take(c, &mut arguments, out);
             n_taken = if taken { at + c.len_utf8() } else { at };
-            if result != Step::More {
+            if result != ReadStep::More {
                 step = result;
                 break;
             }
         }
         self.pass_on(&mut arguments, out);
-        if !self.is_announced && self.index == 0 || step == Step::Bad {
+        if !self.is_announced && self.index == 0 || step == ReadStep::Bad {
             raw.push_str(&held[..n_taken]);
         }
         held.drain(..n_taken);
         // What was announced is a call, however it ends.
-        if step == Step::Bad && self.is_announced {
+        if step == ReadStep::Bad && self.is_announced {
             self.index += 1;
-            return Step::Done;
+            return ReadStep::Done;
         }
         step
     }
 
     /// Ends the call where the answer ends, and says whether there was one.
     pub(crate) fn finish(&mut self, out: &mut Vec<Delta>) -> bool {
-        if matches!(self.mode, Mode::Code) && self.is_announced {
+        if matches!(self.mode, CallMode::Code) && self.is_announced {
             out.push(Delta::Arguments { index: self.index, text: "\"}".to_owned() });
         }
         self.is_announced || self.index > 0
     }
 
-    fn read_name(&mut self, held: &mut String, raw: &mut String, out: &mut Vec<Delta>) -> Step {
-        let Body::Named(after) = self.syntax.body else { return Step::Bad };
+    fn read_name(&mut self, held: &mut String, raw: &mut String, out: &mut Vec<Delta>) -> ReadStep {
+        let Body::Named(after) = self.syntax.body else { return ReadStep::Bad };
         let trimmed = held.trim_start();
         // Older models of the family write a list of objects here.
         match trimmed.chars().next() {
-            None => return Step::More,
+            None => return ReadStep::More,
             Some('[' | '{') if !after.iter().any(|mark| mark.starts_with('[') && trimmed.starts_with(mark)) => {
-                self.mode = Mode::Begin;
-                return Step::Done;
+                self.mode = CallMode::Begin;
+                return ReadStep::Done;
             }
             Some(_) => {}
         }
@@ -181,175 +181,176 @@ impl JsonCall {
             Found::Mark { start, mark } => {
                 let (name, id) = clean_name(&held[..start]);
                 if name.is_empty() || name.contains(['\n', '{', '<']) {
-                    return Step::Bad;
+                    return ReadStep::Bad;
                 }
                 raw.push_str(&held[..start + mark.len()]);
                 held.drain(..start + mark.len());
                 (self.name, self.id) = (Some(name), id);
                 self.announce(out);
-                self.mode = Mode::Value(Key::Arguments);
-                Step::Done
+                self.mode = CallMode::Value(CallKey::Arguments);
+                ReadStep::Done
             }
             // A name is short; what goes on and on is none.
-            Found::Partial { start } | Found::Nothing { start } if start > 256 => Step::Bad,
-            _ => Step::More,
+            Found::Partial { start } | Found::Nothing { start } if start > 256 => ReadStep::Bad,
+            _ => ReadStep::More,
         }
     }
 
     /// One character: whether it was taken, and what follows from it.
-    fn take(&mut self, c: char, arguments: &mut String, out: &mut Vec<Delta>) -> (bool, Step) {
+    fn take(&mut self, c: char, arguments: &mut String, out: &mut Vec<Delta>) -> (bool, ReadStep) {
         let is_space = c.is_ascii_whitespace();
         match &mut self.mode {
-            Mode::Begin => return self.begin_call(c, arguments, out),
-            Mode::Key => match c {
+            CallMode::Begin => return self.begin_call(c, arguments, out),
+            CallMode::Key => match c {
                 _ if is_space || c == ',' => {}
-                '"' => self.mode = Mode::KeyText(Quoted::default()),
+                '"' => self.mode = CallMode::KeyText(Quoted::default()),
                 '}' if self.n_nested > 0 => self.n_nested -= 1,
                 '}' => return (true, self.end_object(arguments, out)),
-                _ => return (false, Step::Bad),
+                _ => return (false, ReadStep::Bad),
             },
-            Mode::KeyText(quoted) => {
+            CallMode::KeyText(quoted) => {
                 if quoted.push(c) {
-                    let Some(key) = quoted.text() else { return (true, Step::Bad) };
+                    let Some(key) = quoted.text() else { return (true, ReadStep::Bad) };
                     let key = self.keys.kind(&key);
                     // A call without a mark around it must look like one from its first key on.
-                    if self.syntax.is_bare && key == Key::Other && self.name.is_none() && self.n_nested == 0 {
-                        return (true, Step::Bad);
+                    if self.syntax.is_bare && key == CallKey::Other && self.name.is_none() && self.n_nested == 0 {
+                        return (true, ReadStep::Bad);
                     }
-                    self.mode = Mode::Colon(key);
+                    self.mode = CallMode::Colon(key);
                 }
             }
-            Mode::Colon(key) => match c {
+            CallMode::Colon(key) => match c {
                 _ if is_space => {}
-                ':' => self.mode = Mode::Value(*key),
-                _ => return (false, Step::Bad),
+                ':' => self.mode = CallMode::Value(*key),
+                _ => return (false, ReadStep::Bad),
             },
-            Mode::Value(key) => {
+            CallMode::Value(key) => {
                 if is_space {
-                    return (true, Step::More);
+                    return (true, ReadStep::More);
                 }
                 let key = *key;
                 return self.begin_value(key, c, arguments);
             }
-            Mode::Text(key, quoted) => {
+            CallMode::Text(key, quoted) => {
                 if quoted.push(c) {
                     let key = *key;
-                    let Some(text) = quoted.text() else { return (true, Step::Bad) };
+                    let Some(text) = quoted.text() else { return (true, ReadStep::Bad) };
                     return (true, self.end_text(key, text, arguments, out));
                 }
             }
-            Mode::Nested(key, depth) => {
+            CallMode::Nested(key, depth) => {
                 let (key, is_end) = (*key, depth.push(c));
-                if key == Key::Arguments {
+                if key == CallKey::Arguments {
                     arguments.push(c);
                 }
                 if is_end {
                     return (true, self.end_value(key));
                 }
             }
-            Mode::Scalar(key) => {
+            CallMode::Scalar(key) => {
                 let key = *key;
                 if matches!(c, ',' | '}' | ']') || is_space {
                     let step = self.end_value(key);
-                    return if step == Step::More { self.take(c, arguments, out) } else { (false, step) };
+                    return if step == ReadStep::More { self.take(c, arguments, out) } else { (false, step) };
                 }
-                if key == Key::Arguments {
+                if key == CallKey::Arguments {
                     arguments.push(c);
                 }
             }
-            Mode::Code => {
+            CallMode::Code => {
                 let quoted = serde_json::Value::from(c.to_string()).to_string();
                 arguments.push_str(&quoted[1..quoted.len() - 1]);
             }
-            Mode::Name | Mode::End => return (false, Step::Done),
+            CallMode::Name | CallMode::End => return (false, ReadStep::Done),
         }
-        (true, Step::More)
+        (true, ReadStep::More)
     }
 
     /// What stands before an object: a list's bracket, a comma, or code that is the call.
-    fn begin_call(&mut self, c: char, arguments: &mut String, out: &mut Vec<Delta>) -> (bool, Step) {
+    fn begin_call(&mut self, c: char, arguments: &mut String, out: &mut Vec<Delta>) -> (bool, ReadStep) {
         match c {
             _ if c.is_ascii_whitespace() => {}
             '[' if !self.is_list => self.is_list = true,
             ',' if self.is_list && self.index > 0 => {}
-            ']' if self.is_list => return (true, if self.index > 0 { Step::Done } else { Step::Bad }),
-            '{' => self.mode = Mode::Key,
+            ']' if self.is_list => return (true, if self.index > 0 { ReadStep::Done } else { ReadStep::Bad }),
+            '{' => self.mode = CallMode::Key,
             _ if self.syntax.code.is_some() && !self.syntax.call.0.is_empty() && !self.is_list => {
                 self.name = self.syntax.code.map(str::to_owned);
                 self.announce(out);
                 arguments.push_str("{\"code\":\"");
-                self.mode = Mode::Code;
+                self.mode = CallMode::Code;
                 return self.take(c, arguments, out);
             }
-            _ => return (false, Step::Bad),
+            _ => return (false, ReadStep::Bad),
         }
-        (true, Step::More)
+        (true, ReadStep::More)
     }
 
     /// A quoted value is complete.
-    fn end_text(&mut self, key: Key, text: String, arguments: &mut String, out: &mut Vec<Delta>) -> Step {
-        self.mode = Mode::Key;
+    fn end_text(&mut self, key: CallKey, text: String, arguments: &mut String, out: &mut Vec<Delta>) -> ReadStep {
+        self.mode = CallMode::Key;
         match key {
-            Key::Name | Key::Wrapper => {
+            CallKey::Name | CallKey::Wrapper => {
                 self.name = Some(text);
                 self.announce(out);
                 arguments.push_str(&std::mem::take(&mut self.kept));
             }
-            Key::Id => self.id = Some(text),
-            Key::Arguments => return self.end_arguments(&text, arguments),
-            Key::Other => {}
+            CallKey::Id => self.id = Some(text),
+            CallKey::Arguments => return self.end_arguments(&text, arguments),
+            CallKey::Other => {}
         }
-        Step::More
+        ReadStep::More
     }
 
-    fn begin_value(&mut self, key: Key, c: char, arguments: &mut String) -> (bool, Step) {
-        self.has_arguments |= key == Key::Arguments;
+    fn begin_value(&mut self, key: CallKey, c: char, arguments: &mut String) -> (bool, ReadStep) {
+        self.has_arguments |= key == CallKey::Arguments;
         match c {
-            '"' => self.mode = Mode::Text(key, Quoted::default()),
-            '{' if key == Key::Wrapper => {
+            '"' => self.mode = CallMode::Text(key, Quoted::default()),
+            '{' if key == CallKey::Wrapper => {
                 self.n_nested += 1;
-                self.mode = Mode::Key;
+                self.mode = CallMode::Key;
             }
-            '{' | '[' if key != Key::Name => {
+            '{' | '[' if key != CallKey::Name => {
                 let mut depth = Depth::default();
                 depth.push(c);
-                self.mode = Mode::Nested(key, depth);
-                if key == Key::Arguments {
+                self.mode = CallMode::Nested(key, depth);
+                if key == CallKey::Arguments {
                     arguments.push(c);
                 }
             }
-            '}' | ']' | ',' | ':' => return (false, Step::Bad),
-            _ if key == Key::Name => return (false, Step::Bad),
+            '}' | ']' | ',' | ':' => return (false, ReadStep::Bad),
+            _ if key == CallKey::Name => return (false, ReadStep::Bad),
             _ => {
-                self.mode = Mode::Scalar(key);
-                if key == Key::Arguments {
+                self.mode = CallMode::Scalar(key);
+                if key == CallKey::Arguments {
                     arguments.push(c);
                 }
             }
         }
-        (true, Step::More)
+        (true, ReadStep::More)
     }
 
-    fn end_value(&mut self, key: Key) -> Step {
-        self.mode = Mode::Key;
-        if key == Key::Arguments && matches!(self.syntax.body, Body::Named(_)) && !self.is_list && self.is_announced {
-            self.mode = Mode::End;
+    fn end_value(&mut self, key: CallKey) -> ReadStep {
+        self.mode = CallMode::Key;
+        if key == CallKey::Arguments && matches!(self.syntax.body, Body::Named(_)) && !self.is_list && self.is_announced
+        {
+            self.mode = CallMode::End;
             self.index += 1;
             self.is_announced = false;
-            return Step::Done;
+            return ReadStep::Done;
         }
-        Step::More
+        ReadStep::More
     }
 
     /// Arguments written as a string of JSON.
-    fn end_arguments(&mut self, text: &str, arguments: &mut String) -> Step {
+    fn end_arguments(&mut self, text: &str, arguments: &mut String) -> ReadStep {
         arguments.push_str(text);
-        self.end_value(Key::Arguments)
+        self.end_value(CallKey::Arguments)
     }
 
-    fn end_object(&mut self, arguments: &mut String, out: &mut Vec<Delta>) -> Step {
+    fn end_object(&mut self, arguments: &mut String, out: &mut Vec<Delta>) -> ReadStep {
         if !self.is_announced {
-            return Step::Bad;
+            return ReadStep::Bad;
         }
         if !self.has_arguments {
             arguments.push_str("{}");
@@ -357,8 +358,8 @@ impl JsonCall {
         self.pass_on(arguments, out);
         self.index += 1;
         (self.name, self.id, self.is_announced, self.has_arguments) = (None, None, false, false);
-        self.mode = Mode::Begin;
-        if self.is_list { Step::More } else { Step::Done }
+        self.mode = CallMode::Begin;
+        if self.is_list { ReadStep::More } else { ReadStep::Done }
     }
 
     fn announce(&mut self, out: &mut Vec<Delta>) {
@@ -376,7 +377,7 @@ impl JsonCall {
         let text = std::mem::take(arguments);
         if self.is_announced {
             out.push(Delta::Arguments { index: self.index, text });
-        } else if matches!(self.mode, Mode::End) {
+        } else if matches!(self.mode, CallMode::End) {
             out.push(Delta::Arguments { index: self.index - 1, text });
         } else {
             self.kept.push_str(&text);
@@ -385,14 +386,14 @@ impl JsonCall {
 }
 
 impl CallKeys {
-    fn kind(&self, key: &str) -> Key {
+    fn kind(&self, key: &str) -> CallKey {
         match key {
-            _ if self.name.contains(&key) => Key::Name,
-            _ if self.arguments.contains(&key) => Key::Arguments,
-            _ if self.id.contains(&key) => Key::Id,
-            "function" => Key::Wrapper,
-            "type" => Key::Id,
-            _ => Key::Other,
+            _ if self.name.contains(&key) => CallKey::Name,
+            _ if self.arguments.contains(&key) => CallKey::Arguments,
+            _ if self.id.contains(&key) => CallKey::Id,
+            "function" => CallKey::Wrapper,
+            "type" => CallKey::Id,
+            _ => CallKey::Other,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Delta, Step};
+use super::{Delta, ReadStep};
 
 /// No name is longer.
 const MAX_NAME: usize = 256;
@@ -12,7 +12,7 @@ const MAX_DEPTH: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct PythonCall {
-    at: At,
+    at: CallState,
     is_list: bool,
     /// Of the call that is read or comes next.
     index: usize,
@@ -21,7 +21,7 @@ pub(crate) struct PythonCall {
 }
 
 #[derive(Debug, Eq, PartialEq)]
-enum At {
+enum CallState {
     Start,
     /// Before a name, or the list's end.
     Name,
@@ -30,43 +30,43 @@ enum At {
 
 impl PythonCall {
     pub(crate) fn new(index: usize) -> Self {
-        Self { at: At::Start, is_list: false, index, n_parameters: 0, is_announced: false }
+        Self { at: CallState::Start, is_list: false, index, n_parameters: 0, is_announced: false }
     }
 
     pub(crate) fn n_calls(&self) -> usize {
         self.index
     }
 
-    pub(crate) fn read(&mut self, held: &mut String, raw: &mut String, out: &mut Vec<Delta>) -> Step {
+    pub(crate) fn read(&mut self, held: &mut String, raw: &mut String, out: &mut Vec<Delta>) -> ReadStep {
         loop {
             let trimmed = match self.at {
-                At::Start => held.trim_start(),
+                CallState::Start => held.trim_start(),
                 _ => held.trim_start_matches([' ', '\t', '\r', '\n', ',']),
             };
             let n_space = held.len() - trimmed.len();
             raw.push_str(&held[..n_space]);
             held.drain(..n_space);
-            let Some(first) = held.chars().next() else { return Step::More };
+            let Some(first) = held.chars().next() else { return ReadStep::More };
             let step = match self.at {
-                At::Start => {
+                CallState::Start => {
                     self.is_list = first == '[';
                     if self.is_list {
                         raw.push(held.remove(0));
                     }
-                    self.at = At::Name;
+                    self.at = CallState::Name;
                     None
                 }
-                At::Name if first == ']' && self.is_list && self.is_announced => {
+                CallState::Name if first == ']' && self.is_list && self.is_announced => {
                     held.remove(0);
-                    Some(Step::Done)
+                    Some(ReadStep::Done)
                 }
-                At::Name => self.read_name(held, out),
-                At::Parameters if first == ')' => {
+                CallState::Name => self.read_name(held, out),
+                CallState::Parameters if first == ')' => {
                     held.remove(0);
                     self.close(out);
-                    (!self.is_list).then_some(Step::Done)
+                    (!self.is_list).then_some(ReadStep::Done)
                 }
-                At::Parameters => self.read_parameter(held, out),
+                CallState::Parameters => self.read_parameter(held, out),
             };
             if let Some(step) = step {
                 return step;
@@ -76,30 +76,30 @@ impl PythonCall {
 
     /// Whether there was a call at all.
     pub(crate) fn finish(&mut self, out: &mut Vec<Delta>) -> bool {
-        if self.at == At::Parameters {
+        if self.at == CallState::Parameters {
             self.close(out);
         }
         self.is_announced
     }
 
-    fn read_name(&mut self, held: &mut String, out: &mut Vec<Delta>) -> Option<Step> {
+    fn read_name(&mut self, held: &mut String, out: &mut Vec<Delta>) -> Option<ReadStep> {
         let n = held.find(|c: char| !c.is_alphanumeric() && !"_.-".contains(c)).unwrap_or(held.len());
         let is_name = n <= MAX_NAME && held.starts_with(|c: char| c.is_alphabetic() || c == '_');
         match held[n..].chars().next() {
-            None if is_name => Some(Step::More),
+            None if is_name => Some(ReadStep::More),
             Some('(') if is_name => {
                 out.push(Delta::Call { index: self.index, name: held[..n].to_owned(), id: None });
                 held.drain(..n + 1);
-                (self.at, self.n_parameters, self.is_announced) = (At::Parameters, 0, true);
+                (self.at, self.n_parameters, self.is_announced) = (CallState::Parameters, 0, true);
                 None
             }
             // After a call, what is no other one is not ours.
-            _ => Some(if self.is_announced { Step::Done } else { Step::Bad }),
+            _ => Some(if self.is_announced { ReadStep::Done } else { ReadStep::Bad }),
         }
     }
 
-    fn read_parameter(&mut self, held: &mut String, out: &mut Vec<Delta>) -> Option<Step> {
-        let Some(end) = end_of_parameter(held) else { return Some(Step::More) };
+    fn read_parameter(&mut self, held: &mut String, out: &mut Vec<Delta>) -> Option<ReadStep> {
+        let Some(end) = end_of_parameter(held) else { return Some(ReadStep::More) };
         let source: String = held.drain(..end).collect();
         let (key, value) = match source.split_once('=') {
             Some((key, value)) if is_key(key.trim()) => (key.trim().to_owned(), value),
@@ -117,7 +117,7 @@ impl PythonCall {
         let text = if self.n_parameters == 0 { "{}" } else { "}" };
         out.push(Delta::Arguments { index: self.index, text: text.to_owned() });
         self.index += 1;
-        self.at = At::Name;
+        self.at = CallState::Name;
     }
 }
 

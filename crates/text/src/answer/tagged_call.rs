@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::markers::{Found, find};
 use super::syntax::Tags;
-use super::{Delta, Step};
+use super::{Delta, ReadStep};
 
 #[derive(Debug)]
 pub(crate) struct TaggedCall {
@@ -26,7 +26,13 @@ impl TaggedCall {
         self.index + usize::from(self.is_done)
     }
 
-    pub(crate) fn read(&mut self, held: &mut String, raw: &mut String, tools: &Value, out: &mut Vec<Delta>) -> Step {
+    pub(crate) fn read(
+        &mut self,
+        held: &mut String,
+        raw: &mut String,
+        tools: &Value,
+        out: &mut Vec<Delta>,
+    ) -> ReadStep {
         loop {
             let step = match (&self.name, &self.key) {
                 (None, _) => self.read_name(held, raw, out),
@@ -47,7 +53,7 @@ impl TaggedCall {
         self.name.is_some()
     }
 
-    fn read_name(&mut self, held: &mut String, raw: &mut String, out: &mut Vec<Delta>) -> Option<Step> {
+    fn read_name(&mut self, held: &mut String, raw: &mut String, out: &mut Vec<Delta>) -> Option<ReadStep> {
         let trimmed = held.trim_start();
         let n_space = held.len() - trimmed.len();
         raw.push_str(&held[..n_space]);
@@ -55,12 +61,12 @@ impl TaggedCall {
         let (start, n_mark) = match find(held, self.tags.name_ends, false) {
             // The mark may be the beginning of the first parameter, which is then read again.
             Found::Mark { start, mark } => (start, if self.tags.keeps_name_end(mark) { 0 } else { mark.len() }),
-            Found::Partial { start } | Found::Nothing { start } if start > 256 => return Some(Step::Bad),
-            _ => return Some(Step::More),
+            Found::Partial { start } | Found::Nothing { start } if start > 256 => return Some(ReadStep::Bad),
+            _ => return Some(ReadStep::More),
         };
         let name = held[..start].trim().trim_matches('"').to_owned();
         if name.is_empty() || name.contains(['\n', '{', '<', ' ']) {
-            return Some(Step::Bad);
+            return Some(ReadStep::Bad);
         }
         held.drain(..start + n_mark);
         out.push(Delta::Call { index: self.index, name: name.clone(), id: None });
@@ -68,19 +74,19 @@ impl TaggedCall {
         None
     }
 
-    fn read_key(&mut self, held: &mut String, out: &mut Vec<Delta>) -> Option<Step> {
+    fn read_key(&mut self, held: &mut String, out: &mut Vec<Delta>) -> Option<ReadStep> {
         let tags = self.tags;
         match find(held, &[tags.key.0, tags.end], false) {
             Found::Mark { start, mark } if mark == tags.end => {
                 // The mark of the end is read by whoever reads the next call, where it is the call's own.
                 held.drain(..start);
                 self.close(out);
-                Some(Step::Done)
+                Some(ReadStep::Done)
             }
             Found::Mark { start, mark } => {
                 let rest = &held[start + mark.len()..];
                 let Found::Mark { start: end, mark: key_end } = find(rest, &[tags.key.1], false) else {
-                    return Some(Step::More);
+                    return Some(ReadStep::More);
                 };
                 let key = rest[..end].trim().trim_matches('"').to_owned();
                 let n_taken = start + mark.len() + end + key_end.len();
@@ -88,19 +94,21 @@ impl TaggedCall {
                 self.key = Some(key);
                 None
             }
-            _ => Some(Step::More),
+            _ => Some(ReadStep::More),
         }
     }
 
-    fn read_value(&mut self, held: &mut String, tools: &Value, out: &mut Vec<Delta>) -> Option<Step> {
+    fn read_value(&mut self, held: &mut String, tools: &Value, out: &mut Vec<Delta>) -> Option<ReadStep> {
         let tags = self.tags;
         let mut start = 0;
         if !tags.value.0.is_empty() {
-            let Found::Mark { start: at, mark } = find(held, &[tags.value.0], false) else { return Some(Step::More) };
+            let Found::Mark { start: at, mark } = find(held, &[tags.value.0], false) else {
+                return Some(ReadStep::More);
+            };
             start = at + mark.len();
         }
         let Found::Mark { start: end, mark } = find(&held[start..], &[tags.value.1], false) else {
-            return Some(Step::More);
+            return Some(ReadStep::More);
         };
         let value = held[start..start + end].to_owned();
         held.drain(..start + end + mark.len());

@@ -14,19 +14,19 @@ use crate::{Error, Result};
 const MAX_DEPTH: usize = 100;
 
 #[derive(Clone, Debug, PartialEq)]
-enum Node {
+enum GrammarNode {
     Literal(String),
     /// A set of characters, written as a regular expression.
     Class(String),
     Rule(String),
-    Sequence(Vec<Node>),
-    Choice(Vec<Node>),
-    Repeat(Box<Node>, usize, Option<usize>),
+    Sequence(Vec<GrammarNode>),
+    Choice(Vec<GrammarNode>),
+    Repeat(Box<GrammarNode>, usize, Option<usize>),
 }
 
 /// The same grammar in llguidance's dialect of Lark.
 pub(crate) fn to_lark(source: &str) -> Result<String> {
-    let rules = Parser { source, at: 0, depth: 0 }.grammar()?;
+    let rules = GbnfParser { source, at: 0, depth: 0 }.grammar()?;
     if !rules.contains_key("root") {
         return Err(Error::Constraint("the grammar has no rule `root`".to_owned()));
     }
@@ -35,7 +35,7 @@ pub(crate) fn to_lark(source: &str) -> Result<String> {
             return Err(Error::Constraint(format!("rule `{name}` calls `{missing}`, which the grammar does not have")));
         }
     }
-    let mut writer = Writer { recursive: recursive(&rules), out: String::new(), n_made: 0 };
+    let mut writer = LarkWriter { recursive: recursive(&rules), out: String::new(), n_made: 0 };
     _ = writeln!(writer.out, "start: {}", writer.name("root"));
     for (name, node) in &rules {
         let lark_name = writer.name(name);
@@ -45,17 +45,17 @@ pub(crate) fn to_lark(source: &str) -> Result<String> {
     Ok(writer.out)
 }
 
-fn calls(node: &Node) -> BTreeSet<String> {
+fn calls(node: &GrammarNode) -> BTreeSet<String> {
     match node {
-        Node::Literal(_) | Node::Class(_) => BTreeSet::new(),
-        Node::Rule(name) => BTreeSet::from([name.clone()]),
-        Node::Sequence(nodes) | Node::Choice(nodes) => nodes.iter().flat_map(calls).collect(),
-        Node::Repeat(node, ..) => calls(node),
+        GrammarNode::Literal(_) | GrammarNode::Class(_) => BTreeSet::new(),
+        GrammarNode::Rule(name) => BTreeSet::from([name.clone()]),
+        GrammarNode::Sequence(nodes) | GrammarNode::Choice(nodes) => nodes.iter().flat_map(calls).collect(),
+        GrammarNode::Repeat(node, ..) => calls(node),
     }
 }
 
 /// Rules that reach themselves, and those that reach such a one.
-fn recursive(rules: &BTreeMap<String, Node>) -> BTreeSet<String> {
+fn recursive(rules: &BTreeMap<String, GrammarNode>) -> BTreeSet<String> {
     let direct: BTreeMap<&String, BTreeSet<String>> = rules.iter().map(|(name, node)| (name, calls(node))).collect();
     let reach = |from: &String| {
         let mut seen = BTreeSet::new();
@@ -73,13 +73,13 @@ fn recursive(rules: &BTreeMap<String, Node>) -> BTreeSet<String> {
     rules.keys().filter(reaches_circle).cloned().collect()
 }
 
-struct Writer {
+struct LarkWriter {
     recursive: BTreeSet<String>,
     out: String,
     n_made: usize,
 }
 
-impl Writer {
+impl LarkWriter {
     /// Lark tells rules and terminals apart by their case; letters and digits are all it takes besides `_`.
     fn name(&self, name: &str) -> String {
         let spelt: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
@@ -90,39 +90,39 @@ impl Writer {
         }
     }
 
-    fn is_regular(&self, node: &Node) -> bool {
+    fn is_regular(&self, node: &GrammarNode) -> bool {
         calls(node).is_disjoint(&self.recursive)
     }
 
     /// A part that is one regular expression.
-    fn terminal(&self, node: &Node) -> String {
+    fn terminal(&self, node: &GrammarNode) -> String {
         match node {
-            Node::Literal(text) => serde_json::Value::from(text.as_str()).to_string(),
-            Node::Class(class) => format!("/{class}/"),
-            Node::Rule(name) => self.name(name),
-            Node::Sequence(nodes) if nodes.is_empty() => "\"\"".to_owned(),
-            Node::Sequence(nodes) => {
+            GrammarNode::Literal(text) => serde_json::Value::from(text.as_str()).to_string(),
+            GrammarNode::Class(class) => format!("/{class}/"),
+            GrammarNode::Rule(name) => self.name(name),
+            GrammarNode::Sequence(nodes) if nodes.is_empty() => "\"\"".to_owned(),
+            GrammarNode::Sequence(nodes) => {
                 format!("({})", nodes.iter().map(|node| self.terminal(node)).collect::<Vec<_>>().join(" "))
             }
-            Node::Choice(nodes) => {
+            GrammarNode::Choice(nodes) => {
                 format!("({})", nodes.iter().map(|node| self.terminal(node)).collect::<Vec<_>>().join(" | "))
             }
-            Node::Repeat(node, min, max) => format!("({}){}", self.terminal(node), count(*min, *max)),
+            GrammarNode::Repeat(node, min, max) => format!("({}){}", self.terminal(node), count(*min, *max)),
         }
     }
 
     /// A part that calls recursive rules; what between does not becomes terminals of their own.
-    fn rule(&mut self, node: &Node) -> String {
+    fn rule(&mut self, node: &GrammarNode) -> String {
         match node {
-            Node::Literal(_) | Node::Class(_) => self.made(node),
-            Node::Rule(name) => self.name(name),
-            Node::Sequence(nodes) => {
+            GrammarNode::Literal(_) | GrammarNode::Class(_) => self.made(node),
+            GrammarNode::Rule(name) => self.name(name),
+            GrammarNode::Sequence(nodes) => {
                 let mut parts: Vec<String> = Vec::new();
                 let mut at = 0;
                 while at < nodes.len() {
                     let n_regular = nodes[at..].iter().take_while(|node| self.is_regular(node)).count();
                     if n_regular > 0 {
-                        parts.push(self.made(&Node::Sequence(nodes[at..at + n_regular].to_vec())));
+                        parts.push(self.made(&GrammarNode::Sequence(nodes[at..at + n_regular].to_vec())));
                         at += n_regular;
                     } else {
                         parts.push(self.rule(&nodes[at]));
@@ -131,22 +131,24 @@ impl Writer {
                 }
                 if parts.is_empty() { "\"\"".to_owned() } else { format!("({})", parts.join(" ")) }
             }
-            Node::Choice(nodes) => {
+            GrammarNode::Choice(nodes) => {
                 let parts: Vec<String> = nodes
                     .iter()
                     .map(|node| if self.is_regular(node) { self.made(node) } else { self.rule(node) })
                     .collect();
                 format!("({})", parts.join(" | "))
             }
-            Node::Repeat(node, min, max) if self.is_regular(node) => self.made(&Node::Repeat(node.clone(), *min, *max)),
-            Node::Repeat(node, min, max) => format!("({}){}", self.rule(node), count(*min, *max)),
+            GrammarNode::Repeat(node, min, max) if self.is_regular(node) => {
+                self.made(&GrammarNode::Repeat(node.clone(), *min, *max))
+            }
+            GrammarNode::Repeat(node, min, max) => format!("({}){}", self.rule(node), count(*min, *max)),
         }
     }
 
     /// A terminal of its own for this part.
-    fn made(&mut self, node: &Node) -> String {
-        if let Node::Sequence(nodes) = node
-            && let [Node::Rule(name)] = nodes.as_slice()
+    fn made(&mut self, node: &GrammarNode) -> String {
+        if let GrammarNode::Sequence(nodes) = node
+            && let [GrammarNode::Rule(name)] = nodes.as_slice()
         {
             return self.name(name);
         }
@@ -168,14 +170,14 @@ fn count(min: usize, max: Option<usize>) -> String {
     }
 }
 
-struct Parser<'a> {
+struct GbnfParser<'a> {
     source: &'a str,
     at: usize,
     depth: usize,
 }
 
-impl Parser<'_> {
-    fn grammar(mut self) -> Result<BTreeMap<String, Node>> {
+impl GbnfParser<'_> {
+    fn grammar(mut self) -> Result<BTreeMap<String, GrammarNode>> {
         let mut rules = BTreeMap::new();
         self.skip_space();
         while self.at < self.source.len() {
@@ -193,7 +195,7 @@ impl Parser<'_> {
         Ok(rules)
     }
 
-    fn choice(&mut self) -> Result<Node> {
+    fn choice(&mut self) -> Result<GrammarNode> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(self.error("it is nested too deep"));
@@ -203,10 +205,10 @@ impl Parser<'_> {
             options.push(self.sequence()?);
         }
         self.depth -= 1;
-        Ok(if options.len() == 1 { options.swap_remove(0) } else { Node::Choice(options) })
+        Ok(if options.len() == 1 { options.swap_remove(0) } else { GrammarNode::Choice(options) })
     }
 
-    fn sequence(&mut self) -> Result<Node> {
+    fn sequence(&mut self) -> Result<GrammarNode> {
         let mut parts = Vec::new();
         loop {
             self.skip_space();
@@ -215,7 +217,7 @@ impl Parser<'_> {
                 Some('[') => self.class()?,
                 Some('.') => {
                     self.at += 1;
-                    Node::Class("(?s:.)".to_owned())
+                    GrammarNode::Class("(?s:.)".to_owned())
                 }
                 Some('(') => {
                     self.at += 1;
@@ -235,16 +237,16 @@ impl Parser<'_> {
                         self.at = start;
                         break;
                     }
-                    Node::Rule(name)
+                    GrammarNode::Rule(name)
                 }
                 _ => break,
             };
             parts.push(self.repeated(node)?);
         }
-        Ok(Node::Sequence(parts))
+        Ok(GrammarNode::Sequence(parts))
     }
 
-    fn repeated(&mut self, mut node: Node) -> Result<Node> {
+    fn repeated(&mut self, mut node: GrammarNode) -> Result<GrammarNode> {
         loop {
             let (min, max) = match self.peek() {
                 Some('*') => (0, None),
@@ -260,11 +262,11 @@ impl Parser<'_> {
                 _ => return Ok(node),
             };
             self.at += 1;
-            node = Node::Repeat(Box::new(node), min, max);
+            node = GrammarNode::Repeat(Box::new(node), min, max);
         }
     }
 
-    fn literal(&mut self) -> Result<Node> {
+    fn literal(&mut self) -> Result<GrammarNode> {
         self.at += 1;
         let mut text = String::new();
         loop {
@@ -275,10 +277,10 @@ impl Parser<'_> {
             }
         }
         self.at += 1;
-        Ok(Node::Literal(text))
+        Ok(GrammarNode::Literal(text))
     }
 
-    fn class(&mut self) -> Result<Node> {
+    fn class(&mut self) -> Result<GrammarNode> {
         self.at += 1;
         let mut class = String::from(if self.take("^") { "[^" } else { "[" });
         let is_empty = self.peek() == Some(']');
@@ -305,7 +307,7 @@ impl Parser<'_> {
             return Err(self.error("a set of characters is empty"));
         }
         class.push(']');
-        Ok(Node::Class(class))
+        Ok(GrammarNode::Class(class))
     }
 
     /// One character, escapes read.
@@ -325,7 +327,7 @@ impl Parser<'_> {
             'r' => return Ok('\r'),
             't' => return Ok('\t'),
             '\\' | '"' | '[' | ']' | '-' | '^' | '/' => return Ok(escaped),
-            _ => return Err(self.error(&format!("`\\{escaped}` is no escape"))),
+            _ => return Err(self.error(&format!("`\\{escaped}` is not an escape"))),
         };
         let digits = self.source.get(self.at..self.at + n_digits);
         let code = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()).and_then(char::from_u32);

@@ -42,7 +42,7 @@ pub(super) struct UniqueKeys {
     tokens: Arc<QuoteTokens>,
     /// The objects and arrays around this place.
     frames: Vec<Frame>,
-    string: Option<Text>,
+    string: Option<OpenString>,
 }
 
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ enum Frame {
 
 /// A string that is being written.
 #[derive(Clone, Debug)]
-struct Text {
+struct OpenString {
     is_key: bool,
     bytes: Vec<u8>,
     is_escaped: bool,
@@ -89,7 +89,7 @@ impl UniqueKeys {
         match byte {
             b'"' => {
                 let is_key = matches!(self.frames.last(), Some(Frame::Object { expects_key: true, .. }));
-                self.string = Some(Text { is_key, bytes: Vec::new(), is_escaped: false });
+                self.string = Some(OpenString { is_key, bytes: Vec::new(), is_escaped: false });
             }
             b'{' => self.frames.push(Frame::Object { keys: HashSet::new(), expects_key: true }),
             b'[' => self.frames.push(Frame::Array),

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 
 use memchr::memmem::Finder;
 
-use super::{Encoder, Ends, Specials, Tokenizer};
-use crate::special::Piece;
+use super::{EncoderKind, Ends, Specials, Tokenizer};
+use crate::special::InputPiece;
 use crate::vocab::TokenKind;
 
 /// The mark: a code point that Unicode keeps free for such uses and that no text contains.
@@ -50,17 +50,17 @@ impl Tokenizer {
             return self.encode_with(text, Specials::Parse, Ends::None);
         }
         match &self.encoder {
-            Encoder::Vocab { algorithm, specials } => {
+            EncoderKind::Vocab { algorithm, specials } => {
                 let mut out = Vec::with_capacity(text.len() / 3 + 2);
                 let mut needs_space = self.around.add_space_prefix;
                 for piece in specials.split(text, true) {
                     match piece {
-                        Piece::Token(id) => {
+                        InputPiece::Token(id) => {
                             out.push(id);
                             needs_space = self.around.add_space_prefix;
                         }
-                        Piece::Text("") => {}
-                        Piece::Text(text) => {
+                        InputPiece::Text("") => {}
+                        InputPiece::Text(text) => {
                             let space = if std::mem::take(&mut needs_space) { " " } else { "" };
                             algorithm.encode(&format!("{space}{}", unshield(text)), &mut out);
                         }
@@ -68,7 +68,7 @@ impl Tokenizer {
                 }
                 out
             }
-            Encoder::Json(tokenizer) => {
+            EncoderKind::Json(tokenizer) => {
                 let mut out = Vec::new();
                 for (part, specials) in self.parts(text) {
                     out.extend(tokenizer.encode(&unshield(part), specials, Ends::None));

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use test_support::fetched;
-use text::answer::{AnswerFormat, Call, ParsedAnswer, Parser, ToolChoice};
+use text::answer::{AnswerFormat, Call, ForcedTool, ParsedAnswer, Parser};
 use text::constraint::Compiler;
 
 use crate::small_vocab;
@@ -419,7 +419,7 @@ fn a_required_call_is_a_call() {
     let templates: std::collections::BTreeSet<&str> = CASES.iter().map(|case| case.template).collect();
     for template in templates {
         let format = AnswerFormat::detect(template).forced();
-        for choice in [ToolChoice::Required, ToolChoice::Named("get_weather".to_owned()), ToolChoice::RequiredMany] {
+        for choice in [ForcedTool::Required, ForcedTool::Named("get_weather".to_owned()), ForcedTool::RequiredMany] {
             let constraint = format.constraint(&tools(), &choice, "", &tokenizer).unwrap();
             let mut n_done = 0;
             for seed in 0..4 {
@@ -444,7 +444,7 @@ fn a_required_call_is_a_call() {
             assert!(n_done >= 1 || has_free_text, "{template} {choice:?}: no answer came to an end");
         }
     }
-    let none = AnswerFormat::default().constraint(&tools(), &ToolChoice::Named("x".to_owned()), "", &tokenizer);
+    let none = AnswerFormat::default().constraint(&tools(), &ForcedTool::Named("x".to_owned()), "", &tokenizer);
     assert_eq!(none.unwrap_err().to_string(), "the constraint cannot be used: no tool is named `x`");
 }
 

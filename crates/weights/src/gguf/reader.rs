@@ -177,7 +177,7 @@ fn bool_from(byte: u8, field: fmt::Arguments<'_>) -> Result<bool> {
 }
 
 /// One row of the tensor table, as the file has it.
-struct Entry<'a> {
+struct TensorEntry<'a> {
     name: &'a str,
     /// Innermost first, as in the file.
     dims: [u64; MAX_DIMS],
@@ -187,7 +187,7 @@ struct Entry<'a> {
     offset: u64,
 }
 
-fn entry<'a>(cursor: &mut Cursor<'a>, tensor_idx: usize) -> Result<Entry<'a>> {
+fn entry<'a>(cursor: &mut Cursor<'a>, tensor_idx: usize) -> Result<TensorEntry<'a>> {
     let name = cursor.str(format_args!("name of tensor {tensor_idx}"))?;
     let n_dims = cursor.u32(format_args!("dimension count of tensor `{name}`"))?;
     if n_dims as usize > MAX_DIMS {
@@ -201,13 +201,13 @@ fn entry<'a>(cursor: &mut Cursor<'a>, tensor_idx: usize) -> Result<Entry<'a>> {
     }
     let ggml_id = cursor.u32(format_args!("type of tensor `{name}`"))?;
     let offset = cursor.u64(format_args!("offset of tensor `{name}`"))?;
-    Ok(Entry { name, dims, n_dims, ggml_id, offset })
+    Ok(TensorEntry { name, dims, n_dims, ggml_id, offset })
 }
 
 impl Header {
     /// Where a whole file would end, if this one was cut: its tensors lie one after the other without holes, and the
     /// last of them is not there. A tensor that lies elsewhere is a lie, which `place` names.
-    fn missing_end(&self, entries: &[Entry<'_>], file_bytes: u64) -> Option<u64> {
+    fn missing_end(&self, entries: &[TensorEntry<'_>], file_bytes: u64) -> Option<u64> {
         let (mut end, mut packed_end) = (0, self.data_offset);
         for entry in entries {
             let layout = ggml_layout(entry.ggml_id)?;
@@ -223,15 +223,15 @@ impl Header {
 
     /// Checks where a tensor says it lies, and files it under what we can and cannot compute with. Hands back the range
     /// of the file it takes.
-    fn place<'a>(&mut self, entry: Entry<'a>, file: &Bytes) -> Result<Option<(u64, u64, &'a str)>> {
-        let Entry { name, ggml_id, offset, .. } = entry;
+    fn place<'a>(&mut self, entry: TensorEntry<'a>, file: &Bytes) -> Result<Option<(u64, u64, &'a str)>> {
+        let TensorEntry { name, ggml_id, offset, .. } = entry;
         let field = format!("tensor `{name}`");
         let mut shape = Vec::with_capacity(entry.n_dims);
         for &dim in entry.dims[..entry.n_dims].iter().rev() {
             shape.push(usize::try_from(dim).map_err(|_| Error::invalid(&field, format!("dimension {dim} overflows")))?);
         }
         if !offset.is_multiple_of(u64::from(self.alignment)) {
-            let reason = format!("offset {offset} is no multiple of the alignment {}", self.alignment);
+            let reason = format!("offset {offset} is not a multiple of the alignment {}", self.alignment);
             return Err(Error::invalid(field, reason));
         }
         let layout = ggml_layout(ggml_id);

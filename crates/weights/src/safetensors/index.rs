@@ -28,7 +28,7 @@ fn named(text: &[u8]) -> Result<Vec<String>> {
         // A name that leads out of the folder is no shard.
         let is_plain = !file.is_empty() && !file.contains(['/', '\\', '\0']) && file != "." && file != "..";
         if !is_plain {
-            return Err(Error::invalid(field(), format!("`{file}` is no plain file name")));
+            return Err(Error::invalid(field(), format!("`{file}` is not a plain file name")));
         }
         files.insert(file.to_owned());
     }

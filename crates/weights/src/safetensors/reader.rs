@@ -6,13 +6,13 @@ use std::collections::HashSet;
 use ::safetensors::SafeTensors;
 use ::safetensors::tensor::Dtype as Kind;
 
-use super::packed::{Unpacked, unpack};
+use super::packed::{UnpackedTensors, unpack};
 use crate::checkpoint::{FileFormat, ReadFiles};
 use crate::{Bytes, Dtype, Error, HubFiles, Metadata, Result, Tensor, Unsupported, tensor};
 
 /// A tensor as a file has it.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredTensor {
     pub name: String,
     pub kind: Kind,
     pub shape: Vec<usize>,
@@ -43,7 +43,7 @@ pub(crate) fn read(files: &[Bytes], hub: Option<HubFiles>) -> Result<ReadFiles> 
         1 => "safetensors".to_owned(),
         n => format!("safetensors, {n} files"),
     };
-    let Unpacked { tensors, rest, notes } = unpack(stored, hub.as_ref())?;
+    let UnpackedTensors { tensors, rest, notes } = unpack(stored, hub.as_ref())?;
     let mut found = ReadFiles {
         format: FileFormat::Safetensors,
         description,
@@ -61,8 +61,8 @@ pub(crate) fn read(files: &[Bytes], hub: Option<HubFiles>) -> Result<ReadFiles> 
 }
 
 impl ReadFiles {
-    fn take(&mut self, stored: Stored) -> Result<()> {
-        let Stored { name, kind, shape, bytes } = stored;
+    fn take(&mut self, stored: StoredTensor) -> Result<()> {
+        let StoredTensor { name, kind, shape, bytes } = stored;
         match dtype_of(kind) {
             Some(dtype) => {
                 tensor::packed_bytes(&name, dtype, &shape)?;
@@ -93,7 +93,7 @@ fn dtype_of(kind: Kind) -> Option<Dtype> {
 }
 
 /// In file order.
-fn tensors_of(file: &Bytes) -> Result<Vec<Stored>> {
+fn tensors_of(file: &Bytes) -> Result<Vec<StoredTensor>> {
     let bad = |error: ::safetensors::SafeTensorError| Error::invalid("safetensors header", error.to_string());
     let (n_header, metadata) = SafeTensors::read_metadata(file).map_err(bad)?;
     let mut infos: Vec<_> = metadata.tensors().into_iter().collect();
@@ -107,7 +107,7 @@ fn tensors_of(file: &Bytes) -> Result<Vec<Stored>> {
         let Some(bytes) = range.and_then(|range| file.get(range)) else {
             return Err(Error::invalid(format_args!("tensor `{name}`"), "lies past the end of the file"));
         };
-        stored.push(Stored { name, kind: info.dtype, shape: info.shape.clone(), bytes });
+        stored.push(StoredTensor { name, kind: info.dtype, shape: info.shape.clone(), bytes });
     }
     Ok(stored)
 }

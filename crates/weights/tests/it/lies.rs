@@ -86,7 +86,7 @@ fn alignment() {
     let wrong = Raw::header(3, 0, 1).str("general.alignment").u32(10).u64(32);
     check(wrong, "metadata key `general.alignment`: expected u32, found u64 32");
     let offset = tensor(&[1], 0, 31).data(64);
-    check(offset, "tensor `t`: offset 31 is no multiple of the alignment 32");
+    check(offset, "tensor `t`: offset 31 is not a multiple of the alignment 32");
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn tensors() {
     let twice = Raw::header(3, 2, 0).tensor("t", &[1], 0, 0).tensor("t", &[1], 6, 0).data(64);
     check(twice, "tensor `t`: the name stands twice, the second time at tensor 1");
     check(tensor(&[1; 5], 0, 0), "tensor `t`: 5 dimensions, at most 4 are possible");
-    check(tensor(&[33], 2, 0).data(64), "tensor `t`: rows of 33 are no whole number of Q4_0 blocks of 32");
-    check(tensor(&[255], 10, 0).data(99), "tensor `t`: rows of 255 are no whole number of Q2_K blocks of 256");
+    check(tensor(&[33], 2, 0).data(64), "tensor `t`: rows of 33 are not a whole number of Q4_0 blocks of 32");
+    check(tensor(&[255], 10, 0).data(99), "tensor `t`: rows of 255 are not a whole number of Q2_K blocks of 256");
     let cut = Raw::header(3, 1, 0).str("t").u32(4).u64(1).u64(1);
     check(cut, "dimension 2 of tensor `t`: needs 8 bytes at byte 53, the file has 0 left");
 }

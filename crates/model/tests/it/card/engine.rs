@@ -149,6 +149,41 @@ fn overlapped_steps_say_what_single_steps_say() {
     }
 }
 
+/// Drafts on a device: rows of one sequence whose tokens the device chooses, and steps that overlap for the others. What
+/// is said is what is said without.
+#[test]
+fn drafts_change_nothing_on_a_device() {
+    let load = || models(Dtype::F32, KvType::F32, 16);
+    for ((plain, looking_up), (drafted, draft)) in load().into_iter().zip(load()).zip(load().into_iter().zip(load())) {
+        let length = engine::DraftLength::Fixed(3);
+        let drafting = engine::Drafting { length, ..engine::Drafting::default() };
+        let options = EngineOptions { drafting, prefill_chunk: 20, ..EngineOptions::default() };
+        let said = |handle: &engine::Handle| {
+            let ask = |seed: u32| {
+                let prompt: Vec<TokenId> = (0..20).map(|i| TokenId((i % 5 * 37 + seed * 11) % 320)).collect();
+                let mut submit = Submit::new(handle.next_request_id(), prompt, 24);
+                submit.sampling.temperature = if seed == 2 { 0.8 } else { 0.0 };
+                submit.sampling.frequency_penalty = if seed == 3 { 0.4 } else { 0.0 };
+                handle.submit(submit).unwrap()
+            };
+            let all: Vec<_> = (0..4).map(ask).collect();
+            let answers: Vec<_> = all.into_iter().map(|events| collect(events).0).collect();
+            let stats = handle.stats().unwrap();
+            // A driver must not be in use while the process ends.
+            handle.shutdown();
+            (answers, stats.drafted)
+        };
+        let (truth, _) = said(&start(OneAtATime(plain), options, None));
+        let drafters: [(Model, Box<dyn engine::Drafter>); 2] =
+            [(looking_up, Box::<engine::Lookup>::default()), (drafted, Box::new(engine::DraftModel::new(draft)))];
+        for (model, drafter) in drafters {
+            let (found, drafted) = said(&engine::start_speculating(model, options, None, Some(drafter)));
+            assert_eq!(found, truth);
+            assert!(drafted.n_tokens > 0, "{drafted:?}");
+        }
+    }
+}
+
 /// Penalties, bias, bans, allowed tokens and log-probabilities: a model that chooses by itself says what the engine's own
 /// sampler says, and no row of logits travels.
 #[test]

@@ -117,13 +117,13 @@ unsafe fn half_sum(w0: int16x8_t, q0: int16x8_t, w1: int16x8_t, q1: int16x8_t) -
 }
 
 /// Four plain numbers as f32.
-trait Load: Float {
+trait LoadFour: Float {
     /// # Safety
     /// `at` points at `4 * BYTES` readable bytes.
     unsafe fn load4(at: *const u8) -> float32x4_t;
 }
 
-impl Load for F32 {
+impl LoadFour for F32 {
     #[inline(always)]
     unsafe fn load4(at: *const u8) -> float32x4_t {
         // SAFETY: the caller's promise; the load takes any address.
@@ -131,7 +131,7 @@ impl Load for F32 {
     }
 }
 
-impl Load for F16 {
+impl LoadFour for F16 {
     #[inline(always)]
     unsafe fn load4(at: *const u8) -> float32x4_t {
         // SAFETY: the caller's promise. The instruction is part of every NEON; its intrinsic asks for a newer compiler.
@@ -145,7 +145,7 @@ impl Load for F16 {
     }
 }
 
-impl Load for Bf16 {
+impl LoadFour for Bf16 {
     #[inline(always)]
     unsafe fn load4(at: *const u8) -> float32x4_t {
         // SAFETY: the caller's promise.
@@ -153,7 +153,7 @@ impl Load for Bf16 {
     }
 }
 
-fn floats<P: Load>(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
+fn floats<P: LoadFour>(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
     for col in cols {
         dot::<P>(input, job, &job.weight[col * job.stride..][..job.stride], col);
     }
@@ -174,7 +174,7 @@ fn decoded(input: &ProductInput, job: &ProductJob, cols: Range<usize>) {
 }
 
 /// One column of every activation row.
-fn dot<P: Load>(input: &ProductInput, job: &ProductJob, weight: &[u8], col: usize) {
+fn dot<P: LoadFour>(input: &ProductInput, job: &ProductJob, weight: &[u8], col: usize) {
     assert!(weight.len() >= input.n_in * P::BYTES && input.x.len() >= input.n_rows * input.n_in);
     for first in (0..input.n_rows).step_by(MAX_ROWS) {
         match input.n_rows - first {
@@ -186,7 +186,13 @@ fn dot<P: Load>(input: &ProductInput, job: &ProductJob, weight: &[u8], col: usiz
     }
 }
 
-fn dot_rows<P: Load, const N: usize>(input: &ProductInput, job: &ProductJob, weight: &[u8], col: usize, first: usize) {
+fn dot_rows<P: LoadFour, const N: usize>(
+    input: &ProductInput,
+    job: &ProductJob,
+    weight: &[u8],
+    col: usize,
+    first: usize,
+) {
     let x = input.x[first * input.n_in..].as_ptr();
     let n_whole = input.n_in / 8 * 8;
     // SAFETY: `dot` checked that weights and rows are whole; k + 8 <= n_in below, and `first + n` is a row.

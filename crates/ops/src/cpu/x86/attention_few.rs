@@ -17,7 +17,7 @@ const CHUNK_BLOCKS: usize = CHUNK / KV_BLOCK;
 
 /// A block of values, and the one after the next few, to be asked for.
 #[derive(Copy, Clone)]
-struct Values {
+struct ValueBlock {
     at: *const u8,
     next: *const u8,
 }
@@ -91,10 +91,10 @@ unsafe fn walk<const IS_F16: bool>(
             input.shape_scores(unit, row, start, scores);
             state.weigh(row, scores);
         }
-        let mut values = [Values { at: std::ptr::null(), next: std::ptr::null() }; CHUNK_BLOCKS];
+        let mut values = [ValueBlock { at: std::ptr::null(), next: std::ptr::null() }; CHUNK_BLOCKS];
         for (i, &block) in blocks.iter().enumerate() {
             let at = input.v[offset(block)..][..block_bytes].as_ptr();
-            values[i] = Values { at, next: input.v[offset(ahead(i))..][..block_bytes].as_ptr() };
+            values[i] = ValueBlock { at, next: input.v[offset(ahead(i))..][..block_bytes].as_ptr() };
         }
         // Where rows must not matter, values are added as often as the walk for many rows does it.
         let n_together = if input.is_invariant() { CHUNK_BLOCKS } else { 1 };
@@ -166,7 +166,7 @@ unsafe fn mix<const IS_F16: bool, const R: usize>(
     head_dim: usize,
     n: usize,
     weights: &[f32],
-    values: &[Values],
+    values: &[ValueBlock],
     acc: &mut [f32],
 ) {
     let number_bytes = if IS_F16 { 2 } else { 4 };

@@ -42,7 +42,7 @@ struct Words([i32; TILE_ROWS]);
 const MOST_UNITS: f32 = 32_000.0;
 
 /// Some strips of weights, unpacked.
-struct Unpacked {
+struct UnpackedStrips {
     /// `[STRIPS, K_CHUNK / GROUP]`
     groups: Vec<ByteGroup>,
     /// `[K_CHUNK, n_strips / 2]`: what outliers are multiplied with.
@@ -63,7 +63,7 @@ struct Mins {
 const MOST_MIN_UNITS: f32 = 8_000.0;
 const _: () = assert!(MOST_MIN_UNITS as usize * 127 * GROUP * (K_CHUNK / GROUP) < 1 << 31);
 
-impl Unpacked {
+impl UnpackedStrips {
     const fn new() -> Self {
         const NONE: Mins = Mins { pairs: Vec::new(), unit: [0.0; TILE_ROWS] };
         Self { groups: Vec::new(), words: Vec::new(), units: [[0.0; TILE_ROWS]; STRIPS], mins: [NONE; STRIPS] }
@@ -72,7 +72,7 @@ impl Unpacked {
 
 thread_local! {
     /// Each thread's unpacked strips; taken once.
-    static UNPACKED: RefCell<Unpacked> = const { RefCell::new(Unpacked::new()) };
+    static UNPACKED: RefCell<UnpackedStrips> = const { RefCell::new(UnpackedStrips::new()) };
 }
 
 /// Some columns of a product with `[n_rows, n_in]` clipped activations.
@@ -97,10 +97,10 @@ fn some_cols<P: TileFormat>(
     [n_rows, n_in]: [usize; 2],
     job: &ProductJob,
     cols: Range<usize>,
-    unpacked: &mut Unpacked,
+    unpacked: &mut UnpackedStrips,
 ) {
     let n_strips = cols.len().div_ceil(TILE_ROWS);
-    let Unpacked { groups, words, units, mins } = unpacked;
+    let UnpackedStrips { groups, words, units, mins } = unpacked;
     let n_pairs = n_strips.div_ceil(2);
     for (chunk, first_k) in (0..n_in).step_by(K_CHUNK).enumerate() {
         let n_groups = (n_in - first_k).min(K_CHUNK) / GROUP;

@@ -13,7 +13,7 @@ use super::strip::ROWS_512;
 use crate::Pool;
 use crate::cpu::left::HostLeft;
 use crate::tiles::GROUP;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 
 /// What is added to a weight, so that it is a byte without a sign, as the multiply-add wants one of its sides.
 pub(crate) const WEIGHT_OFFSET: i32 = 128;
@@ -25,11 +25,11 @@ const SLACK: usize = 16;
 /// A group of a row.
 #[derive(Copy, Clone)]
 #[repr(C, align(32))]
-struct Line([i8; GROUP]);
+struct ClippedLine([i8; GROUP]);
 
 pub(crate) struct Clipped {
     /// `[n_tiles, n_groups, ROWS_512]`
-    lines: Vec<Line>,
+    lines: Vec<ClippedLine>,
     /// `[n_tiles, n_groups, ROWS_512]`: minus `WEIGHT_OFFSET` times the sum of the group, what a sum of products with
     /// weights that were moved starts from.
     wholes: Vec<i32>,
@@ -108,7 +108,7 @@ impl Clipped {
         let n_all_rows = n_rows.next_multiple_of(ROWS_512);
         (self.n_groups, self.n_chunks) = (n_in / GROUP, n_in.div_ceil(k_chunk));
         self.stride = room(n_in, outliers) + SLACK;
-        grow(&mut self.lines, n_all_rows * self.n_groups, Line([0; GROUP]));
+        grow(&mut self.lines, n_all_rows * self.n_groups, ClippedLine([0; GROUP]));
         grow(&mut self.wholes, n_all_rows * self.n_groups, 0);
         grow(&mut self.steps, n_all_rows, 0.0);
         grow(&mut self.sums, n_all_rows * self.n_groups / 2, 0);
@@ -116,10 +116,10 @@ impl Clipped {
         grow(&mut self.places, n_all_rows * self.stride, 0);
         grow(&mut self.starts, n_all_rows * (self.n_chunks + 1), 0);
         let (n_groups, n_starts, stride) = (self.n_groups, self.n_chunks + 1, self.stride);
-        let (lines, wholes) = (Shared::new(&mut self.lines), Shared::new(&mut self.wholes));
-        let steps = Shared::new(&mut self.steps);
-        let (values, places) = (Shared::new(&mut self.values), Shared::new(&mut self.places));
-        let (starts, sums) = (Shared::new(&mut self.starts), Shared::new(&mut self.sums));
+        let (lines, wholes) = (SharedPtr::new(&mut self.lines), SharedPtr::new(&mut self.wholes));
+        let steps = SharedPtr::new(&mut self.steps);
+        let (values, places) = (SharedPtr::new(&mut self.values), SharedPtr::new(&mut self.places));
+        let (starts, sums) = (SharedPtr::new(&mut self.starts), SharedPtr::new(&mut self.sums));
         pool.run_ranges(n_rows.div_ceil(ROWS_512), 1, |tiles: Range<usize>, _| {
             MADE.with_borrow_mut(|made| {
                 for row in tiles.start * ROWS_512..n_rows.min(tiles.end * ROWS_512) {
@@ -164,7 +164,7 @@ thread_local! {
 
 /// Where a row goes: of its tile every `ROWS_512`th group from `at` on, of the lists its own part.
 struct ByteRow<'a> {
-    lines: &'a mut [Line],
+    lines: &'a mut [ClippedLine],
     wholes: &'a mut [i32],
     sums: &'a mut [i32],
     step: &'a mut f32,

@@ -61,7 +61,7 @@ unsafe fn some_cols<P: Float>(input: &ProductInput, job: &ProductJob, cols: Rang
     for first_row in (0..input.n_rows).step_by(TILE_ROWS) {
         for first_col in cols.clone().step_by(TILE_COLS) {
             let decoded = &decoded[(first_col - cols.start) * n_whole..][..TILE_COLS * n_whole];
-            let target = StripTarget { first_row, cols: first_col..cols.end.min(first_col + TILE_COLS) };
+            let target = TileTarget { first_row, cols: first_col..cols.end.min(first_col + TILE_COLS) };
             // SAFETY: the caller's promise; the rows exist.
             unsafe {
                 match input.n_rows - first_row {
@@ -75,7 +75,7 @@ unsafe fn some_cols<P: Float>(input: &ProductInput, job: &ProductJob, cols: Rang
 }
 
 /// Where the sums of a tile go.
-struct StripTarget {
+struct TileTarget {
     first_row: usize,
     cols: Range<usize>,
 }
@@ -83,12 +83,7 @@ struct StripTarget {
 /// # Safety
 /// As [`some_cols`], for `R` rows that exist; `decoded` is `[TILE_COLS, PASSES, n_in / STEP, 8]`.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile<P: Float, const R: usize>(
-    input: &ProductInput,
-    job: &ProductJob,
-    decoded: &[f32],
-    target: &StripTarget,
-) {
+unsafe fn tile<P: Float, const R: usize>(input: &ProductInput, job: &ProductJob, decoded: &[f32], target: &TileTarget) {
     let n_whole = input.n_in / STEP * STEP;
     let x: [&[f32]; R] = std::array::from_fn(|r| &input.x[(target.first_row + r) * input.n_in..][..input.n_in]);
     let mut sums = [[[_mm256_setzero_ps(); TILE_COLS]; R]; PASSES];

@@ -6,7 +6,7 @@ use super::Operands;
 use super::plan::{AttentionKernel, WGMMA_ROWS};
 use crate::attention::OP;
 use crate::gpu::count;
-use crate::gpu::unit::{Values, kernels};
+use crate::gpu::unit::{DefineValues, kernels};
 use crate::{Error, Gpu};
 
 /// Waves of a block of flash.hip and flash_units.hip, sixteen rows each.
@@ -33,8 +33,8 @@ gpu::args! {
 kernels! {
     /// NVIDIA's, by single instructions of the matrix units.
     pub(crate) struct FlashKernels in "flash", overlapping; defines {
-        HEAD_DIM: Values::Numbers(&[64, 128]),
-        SHAPED: Values::Flag
+        HEAD_DIM: DefineValues::Numbers(&[64, 128]),
+        SHAPED: DefineValues::Flag
     } {
         flash: Kernel<Flash<'static>> = ["flash"],
     }
@@ -43,8 +43,8 @@ kernels! {
 kernels! {
     /// Those of chips whose units take whole tiles.
     pub(crate) struct FlashUnitsKernels in "flash_units"; defines {
-        HEAD_DIM: Values::Numbers(&[64, 96, 128]),
-        SHAPED: Values::Flag
+        HEAD_DIM: DefineValues::Numbers(&[64, 96, 128]),
+        SHAPED: DefineValues::Flag
     } {
         flash: Kernel<Flash<'static>> = ["flash_units"],
     }
@@ -53,8 +53,8 @@ kernels! {
 kernels! {
     /// Those of chips whose units work for groups of four waves.
     pub(crate) struct FlashWgmmaKernels in "flash_wgmma", overlapping; defines {
-        HEAD_DIM: Values::Numbers(&[64, 128, 256]),
-        SHAPED: Values::Flag
+        HEAD_DIM: DefineValues::Numbers(&[64, 128, 256]),
+        SHAPED: DefineValues::Flag
     } {
         flash: Kernel<Flash<'static>> = ["flash_wgmma"],
     }

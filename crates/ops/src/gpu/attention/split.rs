@@ -7,7 +7,7 @@ use super::Operands;
 use super::plan::{AttentionKernel, AttentionPlan, MAX_SPLITS};
 use crate::attention::{Heads, OP};
 use crate::gpu::count;
-use crate::gpu::unit::{Values, kernels};
+use crate::gpu::unit::{DefineValues, kernels};
 use crate::{Error, Gpu};
 
 const THREADS: u32 = 128;
@@ -72,9 +72,9 @@ gpu::args! {
 kernels! {
     /// Any chip, any head size, for 1, 2 and 4 queries of a tile; and what merges the parts of a context.
     pub(crate) struct VectorKernels in "attention", overlapping; defines {
-        HEAD_LANES: Values::Numbers(&[8, 16, 32]),
-        KV_F16: Values::Flag,
-        SHAPED: Values::Flag
+        HEAD_LANES: DefineValues::Numbers(&[8, 16, 32]),
+        KV_F16: DefineValues::Flag,
+        SHAPED: DefineValues::Flag
     } {
         attention: [Kernel<AttentionVector<'static>>; 3] = ["attention_1", "attention_2", "attention_4"],
         merge: Kernel<AttentionMerge<'static>> = ["attention_merge"],
@@ -83,7 +83,7 @@ kernels! {
 
 kernels! {
     /// On the matrix units.
-    pub(crate) struct FewKernels in "flash_few", overlapping; defines { HEAD_DIM: Values::Numbers(&[64, 128]) } {
+    pub(crate) struct FewKernels in "flash_few", overlapping; defines { HEAD_DIM: DefineValues::Numbers(&[64, 128]) } {
         eight: Kernel<FlashFew<'static>> = ["flash_few_8"],
         sixteen: Kernel<FlashFew<'static>> = ["flash_few_16"],
     }
@@ -91,7 +91,7 @@ kernels! {
 
 kernels! {
     /// The same for heads of 256: sixteen queries of them do not fit into shared memory.
-    pub(crate) struct WideFewKernels in "flash_few", overlapping; defines { HEAD_DIM: Values::Numbers(&[256]) } {
+    pub(crate) struct WideFewKernels in "flash_few", overlapping; defines { HEAD_DIM: DefineValues::Numbers(&[256]) } {
         eight: Kernel<FlashFew<'static>> = ["flash_few_8"],
     }
 }

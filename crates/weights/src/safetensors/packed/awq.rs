@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::Pieces;
+use super::PackedTensors;
 use super::make::{
     bad, expect_shape, fit_f16, matrix_shape, numbers, packed, put_q4_0, rounded, rounded_type, word, words,
 };
@@ -13,7 +13,7 @@ use crate::{Dtype, Result, Tensor};
 /// Which nibble of a word holds output `i` of its eight: nibbles are outputs 0 2 4 6 1 3 5 7.
 const NIBBLE_OF: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-pub(super) fn tensor(stem: &str, pieces: &mut Pieces, config: &Value) -> Result<Tensor> {
+pub(super) fn tensor(stem: &str, pieces: &mut PackedTensors, config: &Value) -> Result<Tensor> {
     let piece = |name: &str| format!("{stem}.{name}");
     let qweight = pieces.need(&piece("qweight"), stem)?;
     let (scales, qzeros) = (pieces.need(&piece("scales"), stem)?, pieces.need(&piece("qzeros"), stem)?);

@@ -10,8 +10,8 @@
 use ::safetensors::tensor::Dtype as Kind;
 use serde_json::Value;
 
-use super::super::reader::Stored;
-use super::Pieces;
+use super::super::reader::StoredTensor;
+use super::PackedTensors;
 use super::make::{
     bad, expect_shape, fit_f16, matrix_shape, numbers, packed, put_q4_0, put_q8_0, rounded, rounded_type, word, words,
 };
@@ -20,7 +20,7 @@ use crate::{Dtype, Result, Tensor};
 /// The values of 4-bit floats.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
-pub(super) fn tensor(stem: &str, pieces: &mut Pieces, config: &Value) -> Result<Tensor> {
+pub(super) fn tensor(stem: &str, pieces: &mut PackedTensors, config: &Value) -> Result<Tensor> {
     let piece = |name: &str| format!("{stem}.{name}");
     let weight = pieces.need(&piece("weight_packed"), stem)?;
     let scales = pieces.need(&piece("weight_scale"), stem)?;
@@ -85,7 +85,7 @@ pub(super) fn tensor(stem: &str, pieces: &mut Pieces, config: &Value) -> Result<
 }
 
 /// The group of each input, where a checkpoint lists them.
-fn groups_of(g_idx: &Stored, n_in: usize, n_groups: usize) -> Result<Vec<u32>> {
+fn groups_of(g_idx: &StoredTensor, n_in: usize, n_groups: usize) -> Result<Vec<u32>> {
     expect_shape(g_idx, &[n_in])?;
     let groups = words(g_idx)?;
     if groups.iter().any(|group| *group as usize >= n_groups) {
@@ -95,7 +95,7 @@ fn groups_of(g_idx: &Stored, n_in: usize, n_groups: usize) -> Result<Vec<u32>> {
 }
 
 /// `[n_out, n_groups]`, relative to the middle of the range; stored packed down the outputs.
-fn zero_points(zeros: &Stored, n_out: usize, n_groups: usize, bits: usize) -> Result<Vec<i32>> {
+fn zero_points(zeros: &StoredTensor, n_out: usize, n_groups: usize, bits: usize) -> Result<Vec<i32>> {
     let (per_word, mask, middle) = (32 / bits, (1_u32 << bits) - 1, 1_i32 << (bits - 1));
     expect_shape(zeros, &[n_out.div_ceil(per_word), n_groups])?;
     let words = words(zeros)?;
@@ -105,7 +105,7 @@ fn zero_points(zeros: &Stored, n_out: usize, n_groups: usize, bits: usize) -> Re
 }
 
 /// The number of inputs of the unpacked matrix, as the checkpoint states it.
-fn inputs_of(shape: &Stored, n_out: usize) -> Result<usize> {
+fn inputs_of(shape: &StoredTensor, n_out: usize) -> Result<usize> {
     let dims: Vec<u64> = match shape.kind {
         Kind::I64 => shape.bytes.as_chunks().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect(),
         Kind::I32 => words(shape)?.into_iter().map(u64::from).collect(),
@@ -113,7 +113,7 @@ fn inputs_of(shape: &Stored, n_out: usize) -> Result<usize> {
     };
     match dims.as_slice() {
         &[rows, cols] if rows == n_out as u64 && cols <= u64::from(u32::MAX) => Ok(cols as usize),
-        _ => Err(bad(shape, format!("{dims:?} is no matrix of {n_out} rows"))),
+        _ => Err(bad(shape, format!("{dims:?} is not a matrix of {n_out} rows"))),
     }
 }
 
@@ -124,7 +124,7 @@ fn bits_of(config: &Value) -> usize {
     group.and_then(|group| group["weights"]["num_bits"].as_u64()).unwrap_or(4) as usize
 }
 
-fn nvfp4(name: String, weight: &Stored, scales: &Stored, global: &Stored) -> Result<Tensor> {
+fn nvfp4(name: String, weight: &StoredTensor, scales: &StoredTensor, global: &StoredTensor) -> Result<Tensor> {
     let [n_out, n_bytes] = matrix_shape(weight)?;
     let n_in = n_bytes.checked_mul(2).ok_or_else(|| bad(weight, "shape overflows"))?;
     expect_shape(scales, &[n_out, n_in / 16])?;
@@ -133,7 +133,7 @@ fn nvfp4(name: String, weight: &Stored, scales: &Stored, global: &Stored) -> Res
         _ => return Err(bad(global, "not one number that can be divided by")),
     };
     if !n_in.is_multiple_of(16) {
-        return Err(bad(weight, format!("{n_in} weights a row are no whole groups of 16")));
+        return Err(bad(weight, format!("{n_in} weights a row are not whole groups of 16")));
     }
     let scales: Vec<f32> = numbers(scales)?.iter().map(|scale| scale / divisor).collect();
     let (bytes, dtype) = (weight.bytes.clone(), rounded_type(&scales, 6.0));

@@ -5,13 +5,13 @@
 use ::safetensors::tensor::Dtype as Kind;
 use serde_json::Value;
 
-use super::super::reader::Stored;
-use super::Pieces;
+use super::super::reader::StoredTensor;
+use super::PackedTensors;
 use super::make::{bad, e4m3, e5m2, numbers, rounded, rounded_type};
 use crate::{Result, Tensor};
 
 /// What to call it, where a tensor is one of ours to decode.
-pub(super) fn scheme_of(kind: Kind, name: &str, pieces: &Pieces) -> Option<&'static str> {
+pub(super) fn scheme_of(kind: Kind, name: &str, pieces: &PackedTensors) -> Option<&'static str> {
     // Scales may be 8-bit floats themselves; they go with their weights.
     let is_scale = name.ends_with("_scale") || name.ends_with("_scale_inv");
     let has_scale = ["_scale", "_scale_inv"].iter().any(|end| pieces.by_name.contains_key(&format!("{name}{end}")));
@@ -22,7 +22,7 @@ pub(super) fn scheme_of(kind: Kind, name: &str, pieces: &Pieces) -> Option<&'sta
     }
 }
 
-pub(super) fn tensor(name: &str, pieces: &mut Pieces, config: &Value) -> Result<Tensor> {
+pub(super) fn tensor(name: &str, pieces: &mut PackedTensors, config: &Value) -> Result<Tensor> {
     let weight = pieces.need(name, name)?;
     let scales = match pieces.take(&format!("{name}_scale_inv")) {
         Some(scales) => Some(scales),
@@ -68,7 +68,7 @@ impl Blocks {
         (matrix * self.n_row_blocks + row / self.rows) * self.n_col_blocks + col / self.cols
     }
 
-    fn of(weight: &Stored, scales: &Stored, config: &Value) -> Result<Self> {
+    fn of(weight: &StoredTensor, scales: &StoredTensor, config: &Value) -> Result<Self> {
         let (n_rows, n_cols) = match weight.shape.as_slice() {
             [.., n_rows, n_cols] => ((*n_rows).max(1), (*n_cols).max(1)),
             _ => (1, weight.shape.last().copied().unwrap_or(1).max(1)),

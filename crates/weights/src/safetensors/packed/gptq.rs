@@ -6,13 +6,13 @@
 
 use serde_json::Value;
 
-use super::Pieces;
+use super::PackedTensors;
 use super::make::{
     bad, expect_shape, fit_f16, matrix_shape, numbers, packed, put_q4_0, put_q8_0, rounded, rounded_type, word, words,
 };
 use crate::{Dtype, Result, Tensor};
 
-pub(super) fn tensor(stem: &str, pieces: &mut Pieces, config: &Value) -> Result<Tensor> {
+pub(super) fn tensor(stem: &str, pieces: &mut PackedTensors, config: &Value) -> Result<Tensor> {
     let piece = |name: &str| format!("{stem}.{name}");
     let qweight = pieces.need(&piece("qweight"), stem)?;
     let (scales, qzeros) = (pieces.need(&piece("scales"), stem)?, pieces.take(&piece("qzeros")));
@@ -69,11 +69,11 @@ pub(super) fn tensor(stem: &str, pieces: &mut Pieces, config: &Value) -> Result<
 
 /// The group of every input: as stored, or side by side.
 fn group_of(
-    stored: Option<super::Stored>,
+    stored: Option<super::StoredTensor>,
     n_in: usize,
     n_groups: usize,
     config: &Value,
-    qweight: &super::Stored,
+    qweight: &super::StoredTensor,
 ) -> Result<Vec<u32>> {
     if let Some(g_idx) = stored {
         expect_shape(&g_idx, &[n_in])?;

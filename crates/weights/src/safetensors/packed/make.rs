@@ -3,30 +3,30 @@
 use ::safetensors::tensor::Dtype as Kind;
 use half::{bf16, f16};
 
-use super::super::reader::Stored;
+use super::super::reader::StoredTensor;
 use crate::{Bytes, Dtype, Error, Result, Tensor};
 
 /// Rows that a thread takes at the least.
 const MIN_ROWS: usize = 16;
 
-pub(super) fn bad(tensor: &Stored, reason: impl Into<String>) -> Error {
+pub(super) fn bad(tensor: &StoredTensor, reason: impl Into<String>) -> Error {
     Error::invalid(format_args!("tensor `{}`", tensor.name), reason)
 }
 
-pub(super) fn expect_shape(tensor: &Stored, shape: &[usize]) -> Result<()> {
+pub(super) fn expect_shape(tensor: &StoredTensor, shape: &[usize]) -> Result<()> {
     if tensor.shape == shape {
         return Ok(());
     }
     Err(bad(tensor, format!("shape {:?}, the tensors beside it ask for {shape:?}", tensor.shape)))
 }
 
-pub(super) fn matrix_shape(tensor: &Stored) -> Result<[usize; 2]> {
+pub(super) fn matrix_shape(tensor: &StoredTensor) -> Result<[usize; 2]> {
     <[usize; 2]>::try_from(tensor.shape.as_slice())
-        .map_err(|_| bad(tensor, format!("shape {:?} is no matrix", tensor.shape)))
+        .map_err(|_| bad(tensor, format!("shape {:?} is not a matrix", tensor.shape)))
 }
 
 /// 32-bit words, as GPTQ, AWQ and compressed-tensors pack their weights into.
-pub(super) fn words(tensor: &Stored) -> Result<Vec<u32>> {
+pub(super) fn words(tensor: &StoredTensor) -> Result<Vec<u32>> {
     if tensor.kind != Kind::I32 && tensor.kind != Kind::U32 {
         return Err(bad(tensor, format!("type {}, packed weights come as I32", tensor.kind)));
     }
@@ -40,7 +40,7 @@ pub(super) fn word(bytes: &[u8], idx: usize) -> u32 {
 }
 
 /// A small tensor's numbers: scales, indices.
-pub(super) fn numbers(tensor: &Stored) -> Result<Vec<f32>> {
+pub(super) fn numbers(tensor: &StoredTensor) -> Result<Vec<f32>> {
     let bytes = &*tensor.bytes;
     Ok(match tensor.kind {
         Kind::F32 => bytes.as_chunks().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect(),

@@ -15,35 +15,36 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
-use super::reader::Stored;
+use super::reader::StoredTensor;
 use crate::{Error, HubFiles, Result, Tensor};
 
 /// The tensors of a model by name; what a scheme takes is gone for the others.
-pub(super) struct Pieces {
-    by_name: HashMap<String, Stored>,
+pub(super) struct PackedTensors {
+    by_name: HashMap<String, StoredTensor>,
 }
 
-impl Pieces {
-    fn take(&mut self, name: &str) -> Option<Stored> {
+impl PackedTensors {
+    fn take(&mut self, name: &str) -> Option<StoredTensor> {
         self.by_name.remove(name)
     }
 
-    fn need(&mut self, name: &str, whose: &str) -> Result<Stored> {
+    fn need(&mut self, name: &str, whose: &str) -> Result<StoredTensor> {
         self.take(name).ok_or_else(|| Error::invalid(format_args!("tensor `{whose}`"), format!("`{name}` is missing")))
     }
 }
 
 /// What the schemes make of a model's tensors: their own, those they leave alone, and a line for people.
-pub(super) struct Unpacked {
+pub(super) struct UnpackedTensors {
     pub tensors: Vec<Tensor>,
-    pub rest: Vec<Stored>,
+    pub rest: Vec<StoredTensor>,
     pub notes: Vec<String>,
 }
 
-pub(super) fn unpack(stored: Vec<Stored>, hub: Option<&HubFiles>) -> Result<Unpacked> {
+pub(super) fn unpack(stored: Vec<StoredTensor>, hub: Option<&HubFiles>) -> Result<UnpackedTensors> {
     let config = hub.map(|hub| quantization_of(&hub.config)).unwrap_or(&Value::Null);
     let names: Vec<String> = stored.iter().map(|tensor| tensor.name.clone()).collect();
-    let mut pieces = Pieces { by_name: stored.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect() };
+    let mut pieces =
+        PackedTensors { by_name: stored.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect() };
     let mut tensors = Vec::new();
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for name in &names {
@@ -56,11 +57,11 @@ pub(super) fn unpack(stored: Vec<Stored>, hub: Option<&HubFiles>) -> Result<Unpa
     let notes = notes.collect();
     // What is left keeps its order.
     let rest = names.iter().filter_map(|name| pieces.take(name)).collect();
-    Ok(Unpacked { tensors, rest, notes })
+    Ok(UnpackedTensors { tensors, rest, notes })
 }
 
 /// The packed tensor whose main piece is called `name`, if it is one.
-fn one(name: &str, pieces: &mut Pieces, config: &Value) -> Result<Option<(&'static str, Tensor)>> {
+fn one(name: &str, pieces: &mut PackedTensors, config: &Value) -> Result<Option<(&'static str, Tensor)>> {
     let Some(kind) = pieces.by_name.get(name).map(|tensor| tensor.kind) else { return Ok(None) };
     if let Some(stem) = name.strip_suffix(".qweight") {
         return match config["quant_method"].as_str() {

@@ -5,11 +5,11 @@
 
 use ::safetensors::tensor::Dtype as Kind;
 
-use super::Pieces;
+use super::PackedTensors;
 use super::make::{bad, expect_shape, packed};
 use crate::{Dtype, Result, Tensor};
 
-pub(super) fn tensor(stem: &str, pieces: &mut Pieces) -> Result<Tensor> {
+pub(super) fn tensor(stem: &str, pieces: &mut PackedTensors) -> Result<Tensor> {
     let blocks = pieces.need(&format!("{stem}_blocks"), stem)?;
     let scales = pieces.need(&format!("{stem}_scales"), stem)?;
     if blocks.kind != Kind::U8 || scales.kind != Kind::U8 {

@@ -32,11 +32,13 @@ pub struct Headers {
 }
 
 /// A model that is known by name.
-pub struct Entry {
+pub struct ServedModel {
     pub name: String,
     /// Other names it answers to.
     pub aliases: Vec<String>,
     pub path: PathBuf,
+    /// Named when the server was started: clients can neither replace nor remove it.
+    pub is_given: bool,
     /// Seconds since 1970 at which it was made.
     pub created_s: u64,
     pub file_bytes: u64,
@@ -64,7 +66,7 @@ pub struct Entry {
     given_up: Mutex<Option<String>>,
 }
 
-impl Entry {
+impl ServedModel {
     /// A model's files under a name; opens nothing yet.
     pub fn new(name: String, path: PathBuf) -> std::io::Result<Self> {
         let created = std::fs::metadata(&path)?.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -74,6 +76,7 @@ impl Entry {
             created_s: created.unwrap_or_default().as_secs(),
             file_bytes: rocinante::stored_bytes(&path),
             path,
+            is_given: false,
             preset: Arc::default(),
             digest: OnceLock::new(),
             headers: OnceLock::new(),
@@ -100,6 +103,12 @@ impl Entry {
     /// The same under other names.
     pub fn renamed(self, name: String, aliases: Vec<String>) -> Self {
         Self { name, aliases, ..self }
+    }
+
+    /// The same as one the server was started with.
+    #[must_use]
+    pub fn given(self) -> Self {
+        Self { is_given: true, ..self }
     }
 
     pub fn with_preset(self, preset: Preset) -> Self {
@@ -132,6 +141,11 @@ impl Entry {
 
     pub fn is_named(&self, name: &str) -> bool {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+
+    /// The same file, used the same way.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.path == other.path && self.preset.modelfile == other.preset.modelfile
     }
 
     pub fn loaded(&self) -> Option<Arc<Loaded>> {

@@ -1,0 +1,59 @@
+//! Who guesses the tokens that come next. A guess costs rows of a step and nothing else: each drafted token is compared
+//! with the one that the sampler draws at its position, so a drafter that is wrong changes the speed and never the text.
+
+use batch::TokenId;
+
+use crate::{protocol::Sampling, sequence::SeqId};
+
+/// Tokens that one sequence may have drafted in a step.
+pub const MAX_DRAFT: usize = 16;
+
+/// Proposes tokens for sequences. It lives on the engine's thread, between two steps.
+pub trait Drafter: Send {
+    /// A draft for each of these sequences, in the same order; an empty one where there is nothing to say.
+    fn draft(&mut self, asks: &[DraftAsk]) -> Vec<Draft>;
+
+    /// Nothing will be asked about this sequence again.
+    fn end(&mut self, seq: SeqId);
+
+    /// Whether asking costs next to nothing. Such a drafter is asked before every step, also when its drafts are not
+    /// used, and judged by what came instead.
+    fn is_free(&self) -> bool;
+}
+
+/// What a drafter is told about a sequence.
+#[derive(Copy, Clone, Debug)]
+pub struct DraftAsk<'a> {
+    pub seq: SeqId,
+    /// Prompt and answer so far.
+    pub tokens: &'a [TokenId],
+    pub n_prompt: usize,
+    /// What the client expects the answer to be like; may be empty.
+    pub prediction: &'a [TokenId],
+    /// How the answer is sampled.
+    pub sampling: &'a Sampling,
+    /// No more than so many tokens are of use.
+    pub max_len: usize,
+}
+
+/// Tokens that may come next.
+#[derive(Clone, Eq, PartialEq, Debug, Default)]
+pub struct Draft {
+    pub tokens: Vec<TokenId>,
+    pub basis: Basis,
+}
+
+/// What a draft rests on. Drafts of one kind are expected to be as good as those before.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Basis {
+    /// So many tokens before it agree with a place in the text, which the draft copies.
+    Match(usize),
+    /// A model's guess.
+    Model,
+}
+
+impl Default for Basis {
+    fn default() -> Self {
+        Self::Match(0)
+    }
+}

@@ -1,0 +1,171 @@
+//! Drafts by a second, smaller model with its own keys and values. It samples as the request does, with the same draw of
+//! (seed, position), so where the two models agree about the distribution they draw the same token.
+
+use std::collections::HashMap;
+
+use batch::{BLOCK_TOKENS, Batch, BlockId, Capacity, Forward, SeqRows, StepError, TokenId};
+
+use crate::{
+    drafter::{Basis, Draft, DraftAsk, Drafter},
+    sampler::{self, Sampler},
+    sequence::{SeqId, Sequence},
+};
+
+/// Tokens of prompts that it reads between two steps of the other model, at most: nobody else gets a token meanwhile.
+const PREFILL_ROWS: usize = 256;
+
+/// A model that drafts for another of the same vocabulary.
+pub struct DraftModel {
+    model: Box<dyn Forward>,
+    capacity: Capacity,
+    free: Vec<BlockId>,
+    seqs: HashMap<SeqId, Computed>,
+    sampler: Sampler,
+    batch: Batch,
+    /// A step failed: nothing is drafted any more, and the answers go on without.
+    is_broken: bool,
+}
+
+/// The tokens whose keys and values it has.
+#[derive(Default)]
+struct Computed {
+    tokens: Vec<TokenId>,
+    blocks: Vec<BlockId>,
+}
+
+/// Rows of one sequence in a step.
+struct Part {
+    ask_idx: usize,
+    tokens: Vec<TokenId>,
+    /// Whether they end with the sequence, so that the next token is chosen.
+    is_last: bool,
+}
+
+impl DraftModel {
+    pub fn new(model: impl Forward + 'static) -> Self {
+        let capacity = model.capacity();
+        Self {
+            model: Box::new(model),
+            capacity,
+            free: (0..capacity.n_blocks as u32).rev().map(BlockId).collect(),
+            seqs: HashMap::new(),
+            sampler: Sampler::new(capacity.n_vocab),
+            batch: Batch::default(),
+            is_broken: false,
+        }
+    }
+
+    /// Blocks for the sequence and its draft; keys and values of tokens that are no longer part of it are dropped.
+    fn prepare(&mut self, ask: &DraftAsk) -> bool {
+        let n_all = ask.tokens.len() + ask.max_len;
+        let is_known = ask.tokens.iter().all(|token| (token.0 as usize) < self.capacity.n_vocab);
+        if n_all > self.capacity.n_ctx || !is_known {
+            return false;
+        }
+        let computed = self.seqs.entry(ask.seq).or_default();
+        let n_same = computed.tokens.iter().zip(ask.tokens).take_while(|(a, b)| a == b).count();
+        computed.tokens.truncate(n_same.min(ask.tokens.len() - 1));
+        while computed.blocks.len() < Sequence::blocks_for(n_all) {
+            let Some(block) = self.free.pop() else { return false };
+            computed.blocks.push(block);
+        }
+        true
+    }
+
+    /// Runs rows of several sequences. The tokens that follow those which are complete, by the index of their ask.
+    fn step(&mut self, asks: &[DraftAsk], parts: &[Part]) -> Result<Vec<(usize, TokenId)>, StepError> {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.tokens.clear();
+        batch.positions.clear();
+        batch.seqs.clear();
+        batch.logits_rows.clear();
+        batch.choices.clear();
+        let mut choices = Vec::new();
+        for part in parts {
+            let ask = &asks[part.ask_idx];
+            let computed = &self.seqs[&ask.seq];
+            let (first_row, first) = (batch.tokens.len() as u32, computed.tokens.len());
+            let end = first + part.tokens.len();
+            batch.tokens.extend_from_slice(&part.tokens);
+            batch.positions.extend(first as u32..end as u32);
+            let block_table = computed.blocks[..end.div_ceil(BLOCK_TOKENS)].to_vec();
+            batch.seqs.push(SeqRows { first_row, n_rows: part.tokens.len() as u32, block_table });
+            if part.is_last {
+                batch.logits_rows.push(batch.tokens.len() as u32 - 1);
+                choices.push((part.ask_idx, sampler::choice_at(ask.sampling, end)));
+            }
+        }
+        if self.model.chooses() {
+            batch.choices.extend(choices.iter().map(|(_, choice)| *choice));
+        }
+        self.batch = batch;
+        let ticket = self.model.submit(&self.batch)?;
+        let rows = self.model.wait(ticket)?;
+        let chosen: Vec<Option<TokenId>> = if rows.chosen.is_empty() {
+            let logits = rows.logits.chunks_exact(self.capacity.n_vocab.max(1));
+            logits.zip(&choices).map(|(row, (_, choice))| self.sampler.choose(row, choice)).collect()
+        } else {
+            rows.chosen
+        };
+        for part in parts {
+            if let Some(computed) = self.seqs.get_mut(&asks[part.ask_idx].seq) {
+                computed.tokens.extend_from_slice(&part.tokens);
+            }
+        }
+        Ok(choices.iter().zip(chosen).filter_map(|((idx, _), token)| Some((*idx, token?))).collect())
+    }
+
+    /// What the sequences lack, within the rows that one step may have.
+    fn catch_up(&self, asks: &[DraftAsk], ready: &[usize]) -> Vec<Part> {
+        let mut n_left = PREFILL_ROWS.min(self.capacity.max_batch_tokens);
+        let mut parts = Vec::new();
+        for &ask_idx in ready {
+            let ask = &asks[ask_idx];
+            let missing = &ask.tokens[self.seqs[&ask.seq].tokens.len()..];
+            let n = missing.len().min(n_left);
+            n_left -= n;
+            if n > 0 && parts.len() < self.capacity.max_output_rows {
+                parts.push(Part { ask_idx, tokens: missing[..n].to_vec(), is_last: n == missing.len() });
+            }
+        }
+        parts
+    }
+
+    fn draft_all(&mut self, asks: &[DraftAsk], drafts: &mut [Draft]) -> Result<(), StepError> {
+        let ready: Vec<usize> = (0..asks.len()).filter(|&idx| self.prepare(&asks[idx])).collect();
+        let mut parts = self.catch_up(asks, &ready);
+        while !parts.is_empty() {
+            let chosen = self.step(asks, &parts)?;
+            parts.clear();
+            for (ask_idx, token) in chosen {
+                let draft = &mut drafts[ask_idx].tokens;
+                draft.push(token);
+                if draft.len() < asks[ask_idx].max_len {
+                    parts.push(Part { ask_idx, tokens: vec![token], is_last: true });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drafter for DraftModel {
+    fn draft(&mut self, asks: &[DraftAsk]) -> Vec<Draft> {
+        let mut drafts = vec![Draft { tokens: Vec::new(), basis: Basis::Model }; asks.len()];
+        if !self.is_broken && self.draft_all(asks, &mut drafts).is_err() {
+            self.is_broken = true;
+            drafts.iter_mut().for_each(|draft| draft.tokens.clear());
+        }
+        drafts
+    }
+
+    fn end(&mut self, seq: SeqId) {
+        if let Some(computed) = self.seqs.remove(&seq) {
+            self.free.extend(computed.blocks);
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        false
+    }
+}

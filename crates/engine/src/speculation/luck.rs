@@ -1,0 +1,113 @@
+//! How often drafts of each kind were right for one sequence, and how many tokens it therefore pays to draft.
+
+use super::costs::StepCosts;
+use crate::drafter::Basis;
+
+/// How fast the past is forgotten: after so many drafts of a kind about two thirds of what is known is news.
+const MEMORY: f32 = 0.85;
+/// Drafts that what is assumed at the beginning counts for.
+const PRIOR_WEIGHT: f32 = 2.0;
+/// A draft must promise to be so much faster.
+const MARGIN: f32 = 1.02;
+
+/// Kinds of drafts by what they rest on: matches of fewer tokens than these, longer ones, and a model's.
+const MATCHES: [usize; 4] = [3, 6, 12, 24];
+const N_KINDS: usize = MATCHES.len() + 2;
+/// How often drafts of each kind are right, before any was seen.
+const PRIOR: [f32; N_KINDS] = [0.4, 0.4, 0.6, 0.8, 0.9, 0.7];
+
+#[derive(Clone, Debug)]
+pub(crate) struct Luck {
+    n_right: [f32; N_KINDS],
+    n_seen: [f32; N_KINDS],
+}
+
+/// What the sequences of a step are expected to get, and the rows that were added for it.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Outlook {
+    pub n_tokens: f32,
+    pub n_extra_rows: usize,
+}
+
+impl Default for Luck {
+    fn default() -> Self {
+        Self { n_right: PRIOR.map(|p| p * PRIOR_WEIGHT), n_seen: [PRIOR_WEIGHT; N_KINDS] }
+    }
+}
+
+impl Luck {
+    /// The token at this place of a draft was right, or not.
+    pub fn note(&mut self, basis: Basis, place: usize, is_right: bool) {
+        let kind = kind(basis, place);
+        self.n_right[kind] = self.n_right[kind] * MEMORY + f32::from(u8::from(is_right));
+        self.n_seen[kind] = self.n_seen[kind] * MEMORY + 1.0;
+    }
+
+    fn chance(&self, basis: Basis, place: usize) -> f32 {
+        let kind = kind(basis, place);
+        self.n_right[kind] / self.n_seen[kind]
+    }
+
+    /// How many tokens to draft so that the step gives the most tokens per second, at most `max_len`. The step so far is
+    /// `outlook`, which takes in what is decided.
+    pub fn best_len(&self, basis: Basis, max_len: usize, costs: &StepCosts, outlook: &mut Outlook) -> usize {
+        let rate = |n_tokens: f32, n_rows: usize| n_tokens / costs.ratio(n_rows);
+        let Outlook { n_tokens, n_extra_rows } = *outlook;
+        let (mut best, mut best_rate, mut best_tokens) = (0, rate(n_tokens, n_extra_rows) * MARGIN, n_tokens);
+        let (mut reaches, mut expected) = (1.0, n_tokens);
+        for len in 1..=max_len {
+            // A token counts if all before it are right.
+            reaches *= self.chance(basis, len - 1);
+            expected += reaches;
+            let rate = rate(expected, n_extra_rows + len);
+            if rate > best_rate {
+                (best, best_rate, best_tokens) = (len, rate, expected);
+            }
+        }
+        outlook.n_tokens = best_tokens;
+        outlook.n_extra_rows += best;
+        best
+    }
+}
+
+/// Every token that is copied makes the match longer by one.
+fn kind(basis: Basis, place: usize) -> usize {
+    match basis {
+        Basis::Match(n_match) => MATCHES.partition_point(|&n| n <= n_match + place),
+        Basis::Model => N_KINDS - 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn len(luck: &Luck, basis: Basis) -> usize {
+        let mut outlook = Outlook { n_tokens: 1.0, n_extra_rows: 0 };
+        luck.best_len(basis, 16, &StepCosts::assumed(0.12), &mut outlook)
+    }
+
+    #[test]
+    fn drafts_grow_with_luck_and_stop_without() {
+        let (mut luck, basis) = (Luck::default(), Basis::Match(4));
+        let at_first = len(&luck, basis);
+        assert!((1..8).contains(&at_first), "{at_first}");
+        (0..20).for_each(|_| luck.note(basis, 0, false));
+        assert_eq!(len(&luck, basis), 0);
+        assert!(len(&luck, Basis::Match(40)) > 8, "long matches are judged apart");
+        (0..20).for_each(|_| luck.note(basis, 0, true));
+        assert!(len(&luck, basis) > at_first);
+    }
+
+    #[test]
+    fn a_lucky_sequence_leaves_less_for_the_next() {
+        let luck = Luck::default();
+        let costs = StepCosts::assumed(0.3);
+        let mut outlook = Outlook { n_tokens: 2.0, n_extra_rows: 0 };
+        let first = luck.best_len(Basis::Match(30), 16, &costs, &mut outlook);
+        assert_eq!(outlook.n_extra_rows, first);
+        assert!(outlook.n_tokens > 2.0);
+        let second = luck.best_len(Basis::Match(4), 16, &costs, &mut outlook);
+        assert!(second <= first, "{first} {second}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Speculation as a caller asks for it, and the drafter that the engine gets for it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use engine::{DraftModel, Drafter, Drafting, Forward, Lookup, MAX_DRAFT};
+use serde::{Deserialize, Serialize};
+
+use ::model::{DeviceChoice, Model as LoadedModel};
+
+use crate::device::{ChosenDevice, Device};
+use crate::model_files::ModelFiles;
+use crate::options::{Options, Scheduling, Workload};
+use crate::{Error, Result};
+
+/// More requests than this at once fill a CPU's steps by themselves.
+const FEW: usize = 8;
+/// Full contexts in a draft model's pool, where many requests share the model.
+const DRAFT_CONTEXTS: usize = 8;
+
+/// Who guesses tokens ahead, so that one step checks several. Answers are the same with and without it. Reads and writes
+/// as `auto`, `ngram`, `mtp`, `draft=PATH`, `off`.
+///
+/// ```
+/// use rocinante::Speculate;
+/// assert_eq!("ngram".parse::<Speculate>()?, Speculate::Ngram);
+/// assert_eq!("draft=small.gguf".parse::<Speculate>()?.to_string(), "draft=small.gguf");
+/// assert!("guess".parse::<Speculate>().is_err());
+/// # Ok::<(), rocinante::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Speculate {
+    /// Like `ngram` on a CPU that has few requests at once; off on a GPU.
+    Auto,
+    /// What followed the last few tokens earlier in the text.
+    Ngram,
+    /// The model's own layers for several tokens.
+    Mtp,
+    /// A smaller model of the same vocabulary, on the same device.
+    Draft(PathBuf),
+    /// Nobody.
+    #[default]
+    Off,
+}
+
+impl fmt::Display for Speculate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Ngram => f.write_str("ngram"),
+            Self::Mtp => f.write_str("mtp"),
+            Self::Draft(path) => write!(f, "draft={}", path.display()),
+            Self::Off => f.write_str("off"),
+        }
+    }
+}
+
+impl FromStr for Speculate {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match (text, text.split_once('=')) {
+            ("auto", _) => Ok(Self::Auto),
+            ("ngram", _) => Ok(Self::Ngram),
+            ("mtp", _) => Ok(Self::Mtp),
+            ("off", _) => Ok(Self::Off),
+            (_, Some(("draft", path))) if !path.is_empty() => Ok(Self::Draft(path.into())),
+            _ => Err(Error::Speculate(text.to_owned())),
+        }
+    }
+}
+
+impl Speculate {
+    /// Rows of logits that drafts take beyond one for each sequence.
+    pub(crate) fn n_draft_rows(&self) -> usize {
+        if *self == Self::Off { 0 } else { MAX_DRAFT }
+    }
+
+    /// The same, with a path that means the same in another folder.
+    pub(crate) fn absolute(&self) -> Self {
+        match self {
+            Self::Draft(path) => Self::Draft(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+            other => other.clone(),
+        }
+    }
+}
+
+/// What an engine needs to speculate: a drafter, if there is to be one, and when it is asked.
+pub(crate) struct Speculation {
+    pub drafter: Option<Box<dyn Drafter>>,
+    pub drafting: Drafting,
+}
+
+impl Speculation {
+    /// Loads the draft model, if there is one. Before the model itself is planned, so that it gets what is left of the
+    /// memory.
+    pub fn load(files: &ModelFiles, options: &Options, device: &ChosenDevice) -> Result<Self> {
+        let few = Drafting { max_running: FEW, ..Drafting::default() };
+        let (drafter, drafting): (Option<Box<dyn Drafter>>, _) = match &options.speculate {
+            Speculate::Off => (None, Drafting::default()),
+            Speculate::Mtp => return Err(Error::NoMtp { architecture: files.config()?.family.name.to_owned() }),
+            Speculate::Auto if device.choice != DeviceChoice::Cpu => (None, Drafting::default()),
+            Speculate::Auto => (Some(Box::<Lookup>::default()), few),
+            Speculate::Ngram => (Some(Box::<Lookup>::default()), Drafting::default()),
+            Speculate::Draft(path) => (Some(Box::new(load_draft(files, path, options, device)?)), Drafting::default()),
+        };
+        Ok(Self { drafter, drafting })
+    }
+
+    /// What a person should know: a model that cannot take back what it has computed does not speculate.
+    pub fn note(&self, model: &LoadedModel) -> Option<String> {
+        let is_refused = self.drafter.is_some() && !model.can_rewind();
+        is_refused.then(|| "--speculate has no effect: this model's recurrent state cannot be taken back".to_owned())
+    }
+}
+
+fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &ChosenDevice) -> Result<DraftModel> {
+    let draft = ModelFiles::open(path)?;
+    check_vocabulary(files, &draft)?;
+    let n_ctx_train = draft.config()?.n_ctx_train;
+    let kv_tokens = |n_ctx: usize| n_ctx.saturating_mul(DRAFT_CONTEXTS);
+    let n_ctx =
+        options.context.map_or(n_ctx_train, |n_ctx| n_ctx.min(n_ctx_train)).min(crate::load_plan::DEFAULT_CONTEXT);
+    let workload = match options.workload {
+        Workload::Server(scheduling) => {
+            Workload::Server(Scheduling { kv_tokens: Some(kv_tokens(n_ctx)), max_batch_tokens: None, ..scheduling })
+        }
+        other => other,
+    };
+    let device = Device::of(device.choice);
+    let own = Options {
+        speculate: Speculate::Off,
+        quantize: None,
+        context: Some(n_ctx),
+        device,
+        workload,
+        ..options.clone()
+    };
+    let plan = draft.plan(&own)?;
+    Ok(DraftModel::new(draft.load(&plan)?))
+}
+
+/// Tokens of one model must mean the same to the other. Entries that only fill up the table do not matter.
+fn check_vocabulary(files: &ModelFiles, draft: &ModelFiles) -> Result<()> {
+    let (own, other) = (files.tokenizer()?, draft.tokenizer()?);
+    let differs = |why: String| Err(Error::DraftVocabulary { draft: draft.path().to_owned(), why });
+    if own.n_vocab() != other.n_vocab() {
+        return differs(format!("it has {} tokens, the model {}", other.n_vocab(), own.n_vocab()));
+    }
+    let differing = (0..own.n_vocab() as u32).find(|&id| own.token_bytes(id) != other.token_bytes(id));
+    match differing {
+        Some(id) => {
+            let (own, other) = (own.token_text(id), other.token_text(id));
+            differs(format!("its token {id} is {other:?}, the model's {own:?}"))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back() {
+        for name in ["auto", "ngram", "mtp", "off", "draft=a/b.gguf"] {
+            assert_eq!(name.parse::<Speculate>().unwrap().to_string(), name);
+        }
+        for bad in ["", "draft", "draft=", "on", "ngram=3"] {
+            assert!(matches!(bad.parse::<Speculate>(), Err(Error::Speculate(name)) if name == bad), "{bad}");
+        }
+    }
+}

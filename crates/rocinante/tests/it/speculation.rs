@@ -1,0 +1,92 @@
+//! Speculation on a real model: answers are those of the same model without it, token by token. Needs ROCI_SMOLLM2.
+
+use crate::folder;
+use rocinante::{
+    Constraint, Device, Drafted, Error, Message, Model, Options, Request, Sampling, Scheduling, Speculate, WholeAnswer,
+    Workload,
+};
+use std::path::PathBuf;
+
+fn smollm2() -> Option<PathBuf> {
+    test_support::fetched::path(test_support::fetched::SMOLLM2)
+}
+
+/// With the kernels whose sums do not depend on the number of rows, prompts in chunks, and a pool that is too small for
+/// all requests at once.
+fn options(speculate: Speculate) -> Options {
+    let scheduling = Scheduling { prefill_chunk: Some(24), kv_tokens: Some(256), ..Scheduling::default() };
+    Options {
+        device: Device::Cpu,
+        context: Some(256),
+        deterministic: true,
+        speculate,
+        workload: Workload::Server(scheduling),
+        ..Options::default()
+    }
+}
+
+fn requests() -> Vec<Request> {
+    let base = Request { max_tokens: Some(40), ..Request::default() };
+    let warm = Sampling { temperature: 0.8, seed: 11, ..Sampling::default() };
+    let sampled = |sampling| Request { sampling, ..base.clone() };
+    vec![
+        base.clone(),
+        sampled(warm.clone()),
+        sampled(Sampling { top_k: 20, top_p: 0.9, seed: 12, ..warm.clone() }),
+        sampled(Sampling { repetition_penalty: 1.2, frequency_penalty: 0.3, ..Sampling::default() }),
+        Request { constraint: Some(Constraint::Regex("(one, |two, |three, ){12}end".to_owned())), ..base.clone() },
+        Request { stop: vec!["seven".to_owned()], ..base.clone() },
+        Request { logprobs: Some(2), ..base.clone() },
+        Request { prediction: Some("one, two, three, four, five, six, seven".to_owned()), ..base },
+    ]
+}
+
+/// All answers to one question, asked at the same time.
+fn answers(model: &Model) -> (Vec<WholeAnswer>, Drafted) {
+    let list = "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve";
+    let question = [Message::new("user", format!("Repeat this list: {list}. Then repeat it again."))];
+    let all: Vec<_> = requests().into_iter().map(|request| model.chat(&question, request).unwrap()).collect();
+    let mut drafted = Drafted::default();
+    let whole = all.into_iter().map(|answer| {
+        let mut whole = answer.whole().unwrap();
+        drafted += std::mem::take(&mut whole.usage).drafted;
+        whole
+    });
+    (whole.collect(), drafted)
+}
+
+#[test]
+fn answers_are_the_same_with_and_without() {
+    let Some(path) = smollm2() else { return };
+    let (truth, drafted) = answers(&Model::open_with(&path, &options(Speculate::Off)).unwrap());
+    assert_eq!(drafted, Drafted::default());
+    for speculate in [Speculate::Ngram, Speculate::Draft(path.clone())] {
+        let (found, drafted) = answers(&Model::open_with(&path, &options(speculate.clone())).unwrap());
+        for (found, truth) in found.iter().zip(&truth) {
+            // Without log-probabilities they are NaN.
+            let tokens = |answer: &WholeAnswer| answer.tokens.iter().map(|token| token.token).collect::<Vec<_>>();
+            assert_eq!(tokens(found), tokens(truth), "{speculate}");
+            let said = |answer: &WholeAnswer| (answer.text.clone(), answer.finish, answer.stop.clone());
+            assert_eq!(said(found), said(truth), "{speculate}");
+            assert_eq!(found.logprobs, truth.logprobs, "{speculate}");
+        }
+        assert!(drafted.n_accepted > 0, "{speculate}: {drafted:?}");
+    }
+}
+
+#[test]
+fn what_cannot_draft_is_refused_by_name() {
+    let home = tempfile::tempdir().unwrap();
+    let tiny = folder::write(home.path(), None, |_| ());
+    let open = |path: &PathBuf, speculate| {
+        Model::open_with(path, &Options { device: Device::Cpu, speculate, ..Options::default() }).unwrap_err()
+    };
+    let error = open(&tiny, Speculate::Mtp);
+    assert!(matches!(&error, Error::NoMtp { .. }) && error.to_string().contains("qwen35"), "{error}");
+    let error = open(&tiny, Speculate::Draft("nowhere.gguf".into())).to_string();
+    assert!(error.contains("nowhere.gguf"), "{error}");
+    let Some(path) = smollm2() else { return };
+    let error = open(&path, Speculate::Draft(tiny.clone()));
+    assert!(matches!(&error, Error::DraftVocabulary { draft, .. } if *draft == tiny), "{error}");
+    assert!(error.to_string().contains("it has 259 tokens, the model 49152"), "{error}");
+}
