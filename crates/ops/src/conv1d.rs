@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::cpu::exp::exp;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, StateSpan, View, ViewMut};
 
 const OP: &str = "conv1d";
@@ -48,7 +48,7 @@ pub fn conv1d(
     let pool = exec.cpu_only(OP)?;
     let (x, weight) = (x.f32s(OP, "x")?, weight.f32s(OP, "weight")?);
     let bias = bias.map(|bias| bias.f32s(OP, "bias")).transpose()?;
-    let (state, out) = (Shared::new(state.f32s(OP, "state")?), Shared::new(out.f32s(OP, "out")?));
+    let (state, out) = (SharedPtr::new(state.f32s(OP, "state")?), SharedPtr::new(out.f32s(OP, "out")?));
     let n_parts = n_cols.div_ceil(COLUMNS);
     let conv = Conv { x, weight, bias, output, n_cols, n_taps, state, out };
     pool.run(spans.len() * n_parts, |task, _| {
@@ -75,8 +75,8 @@ struct Conv<'a> {
     output: ConvOutput,
     n_cols: usize,
     n_taps: usize,
-    state: Shared<f32>,
-    out: Shared<f32>,
+    state: SharedPtr<f32>,
+    out: SharedPtr<f32>,
 }
 
 impl Conv<'_> {

@@ -4,7 +4,7 @@
 
 use crate::cpu::exp::exp;
 use crate::ssm_scan::{softplus, start};
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, StateSpan, View, ViewMut};
 
 const OP: &str = "delta_scan";
@@ -87,8 +87,8 @@ pub fn delta_scan(
         forget_bias: rows.forget_bias.f32s(OP, "forget_bias")?,
         beta: rows.beta.f32s(OP, "beta")?,
         a: rows.a.f32s(OP, "a")?,
-        state: Shared::new(state.f32s(OP, "state")?),
-        out: Shared::new(out.f32s(OP, "out")?),
+        state: SharedPtr::new(state.f32s(OP, "state")?),
+        out: SharedPtr::new(out.f32s(OP, "out")?),
     };
     pool.run(spans.len() * n_value_heads, |task, _| {
         let (span, head) = (&spans[task / n_value_heads], task % n_value_heads);
@@ -116,8 +116,8 @@ struct Scan<'a> {
     forget_bias: &'a [f32],
     beta: &'a [f32],
     a: &'a [f32],
-    state: Shared<f32>,
-    out: Shared<f32>,
+    state: SharedPtr<f32>,
+    out: SharedPtr<f32>,
 }
 
 impl Scan<'_> {

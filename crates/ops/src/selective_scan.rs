@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::cpu::exp::exp;
 use crate::ssm_scan::softplus;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, StateSpan, View, ViewMut};
 
 const OP: &str = "selective_scan";
@@ -56,8 +56,8 @@ pub fn selective_scan(
         d: d.f32s(OP, "d")?,
         n_cols,
         state_dim,
-        state: Shared::new(state.f32s(OP, "state")?),
-        out: Shared::new(out.f32s(OP, "out")?),
+        state: SharedPtr::new(state.f32s(OP, "state")?),
+        out: SharedPtr::new(out.f32s(OP, "out")?),
     };
     let n_parts = n_cols.div_ceil(COLUMNS);
     pool.run(spans.len() * n_parts, |task, _| {
@@ -85,8 +85,8 @@ struct Scan<'a> {
     d: &'a [f32],
     n_cols: usize,
     state_dim: usize,
-    state: Shared<f32>,
-    out: Shared<f32>,
+    state: SharedPtr<f32>,
+    out: SharedPtr<f32>,
 }
 
 impl Scan<'_> {

@@ -2,7 +2,7 @@
 //! takes up `B` times `x`; `C` reads it. All rows of a sequence are one call, so a prompt passes the other ops as a matrix.
 
 use crate::cpu::exp::exp;
-use crate::view::Shared;
+use crate::view::SharedPtr;
 use crate::{Error, Exec, StateSpan, View, ViewMut};
 
 const OP: &str = "ssm_scan";
@@ -61,8 +61,8 @@ pub fn ssm_scan(
         a: weights.a.f32s(OP, "a")?,
         d: weights.d.f32s(OP, "d")?,
         dt_bias: weights.dt_bias.f32s(OP, "dt_bias")?,
-        state: Shared::new(state.f32s(OP, "state")?),
-        out: Shared::new(out.f32s(OP, "out")?),
+        state: SharedPtr::new(state.f32s(OP, "state")?),
+        out: SharedPtr::new(out.f32s(OP, "out")?),
     };
     pool.run(spans.len() * n_heads, |task, _| {
         let (span, head) = (&spans[task / n_heads], task % n_heads);
@@ -86,8 +86,8 @@ struct Scan<'a> {
     a: &'a [f32],
     d: &'a [f32],
     dt_bias: &'a [f32],
-    state: Shared<f32>,
-    out: Shared<f32>,
+    state: SharedPtr<f32>,
+    out: SharedPtr<f32>,
 }
 
 impl Scan<'_> {
@@ -142,7 +142,7 @@ impl Scan<'_> {
 /// # Safety
 /// No other task writes that part of `span.from`.
 #[inline(always)]
-pub(crate) unsafe fn start(h: &mut [f32], state: &Shared<f32>, span: &StateSpan, (n_parts, part): (usize, usize)) {
+pub(crate) unsafe fn start(h: &mut [f32], state: &SharedPtr<f32>, span: &StateSpan, (n_parts, part): (usize, usize)) {
     match span.from {
         None => h.fill(0.0),
         Some(slot) if slot == span.to => {}
