@@ -41,6 +41,41 @@ def sees(text, sight):
     return dict(text_config=text, vision_config=sight, image_token_id=0, video_token_id=0, vision_start_token_id=0)
 
 
+def granite_hybrid(**more):
+    return small(
+        num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
+        shared_intermediate_size=48, mamba_n_heads=8, mamba_d_head=8, mamba_d_state=16, mamba_n_groups=1,
+        mamba_chunk_size=16, embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.2,
+        logits_scaling=2.0, **more,
+    )
+
+
+def falcon_h1(**more):
+    """The converter multiplies the weights and rounds them again: powers of two leave them as they are."""
+    return small(
+        head_dim=16, mamba_d_ssm=48, mamba_n_heads=6, mamba_d_head=8, mamba_n_groups=2, mamba_d_state=16,
+        mamba_chunk_size=16, lm_head_multiplier=0.5, embedding_multiplier=2.0, mlp_multipliers=[0.5, 2.0],
+        key_multiplier=0.5, attention_out_multiplier=0.25, attention_in_multiplier=2.0, ssm_in_multiplier=0.5,
+        ssm_multipliers=[0.5, 2.0, 0.25, 4.0, 1.0], ssm_out_multiplier=0.5, **more,
+    )
+
+
+def nemotron_h(**more):
+    config = small(
+        head_dim=16, mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=16, n_groups=2, chunk_size=16, **more,
+    )
+    return {key: value for key, value in config.items() if key != "num_hidden_layers"}
+
+
+def delta(**more):
+    """Gated delta nets with two value heads to a key head."""
+    return small(
+        num_hidden_layers=4, head_dim=16, linear_conv_kernel_dim=4, linear_key_head_dim=8, linear_value_head_dim=8,
+        linear_num_key_heads=2, linear_num_value_heads=4, full_attention_interval=2, tie_word_embeddings=False, **more,
+    )
+
+
+SECTIONS = dict(mrope_interleaved=True, mrope_section=[2, 1, 1])
 QWEN3_SIGHT = dict(
     depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=16,
     deepstack_visual_indexes=[0],
@@ -471,6 +506,80 @@ FAMILIES = {
             QWEN3_SIGHT,
         ),
     ),
+    "lfm2": (
+        tf.Lfm2Config,
+        small(
+            num_hidden_layers=4, intermediate_size=96, block_multiple_of=16, conv_L_cache=3,
+            layer_types=["conv", "full_attention", "conv", "conv"],
+        ),
+    ),
+    "lfm2moe": (
+        tf.Lfm2MoeConfig,
+        small(
+            num_hidden_layers=3, conv_L_cache=4, moe_intermediate_size=32, num_dense_layers=1, num_experts=4,
+            num_experts_per_tok=2, layer_types=["conv", "full_attention", "conv"],
+        ),
+    ),
+    # With several groups transformers norms all of them together; the original and llama.cpp norm each by itself.
+    "mamba2": (
+        tf.Mamba2Config,
+        dict(
+            vocab_size=96, hidden_size=32, num_hidden_layers=3, num_heads=8, head_dim=8, state_size=16, n_groups=1,
+            conv_kernel=4, chunk_size=16, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        ),
+    ),
+    "granitehybrid": (tf.GraniteMoeHybridConfig, granite_hybrid(num_local_experts=0)),
+    "granitehybrid-moe": (
+        tf.GraniteMoeHybridConfig,
+        granite_hybrid(num_local_experts=4, num_experts_per_tok=2, intermediate_size=32),
+    ),
+    "falcon-h1": (tf.FalconH1Config, falcon_h1(mamba_rms_norm=False)),
+    "falcon-h1-norm": (tf.FalconH1Config, falcon_h1(mamba_rms_norm=True, mamba_norm_before_gate=False)),
+    "nemotron_h": (
+        tf.NemotronHConfig,
+        nemotron_h(layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention", "mlp"]),
+    ),
+    "nemotron_h_moe": (
+        tf.NemotronHConfig,
+        nemotron_h(
+            layers_block_type=["linear_attention", "moe", "full_attention", "moe", "linear_attention"],
+            n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, n_group=1, topk_group=1,
+            moe_shared_expert_intermediate_size=48, routed_scaling_factor=1.5, norm_topk_prob=True,
+        ),
+    ),
+    "jamba": (
+        tf.JambaConfig,
+        small(
+            num_hidden_layers=4, num_experts=4, num_experts_per_tok=2, expert_layer_period=2, expert_layer_offset=1,
+            attn_layer_period=4, attn_layer_offset=2, mamba_d_state=8, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=4,
+            intermediate_size=32, tie_word_embeddings=False,
+        ),
+    ),
+    "qwen3next": (
+        tf.Qwen3NextConfig,
+        delta(
+            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32,
+            rope_parameters=rope(10000.0, partial_rotary_factor=0.5),
+        ),
+    ),
+    "qwen35": (tf.Qwen3_5TextConfig, delta(rope_parameters=rope(10000.0, partial_rotary_factor=0.5, **SECTIONS))),
+    "qwen35moe": (
+        tf.Qwen3_5MoeTextConfig,
+        delta(
+            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32,
+            rope_parameters=rope(10000.0, partial_rotary_factor=0.5, **SECTIONS),
+        ),
+    ),
+    "kimi-linear": (
+        tf.KimiLinearConfig,
+        small(
+            num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
+            linear_head_dim=8, linear_num_heads=4, linear_conv_kernel_dim=4, kv_lora_rank=16, qk_nope_head_dim=16,
+            qk_rope_head_dim=8, v_head_dim=16, num_key_value_heads=4, moe_intermediate_size=32, num_local_experts=4,
+            num_experts_per_tok=2, n_shared_experts=1, routed_scaling_factor=2.4,
+            mlp_layer_types=["dense", "sparse", "sparse"],
+        ),
+    ),
     "bert": (tf.BertConfig, encoder(type_vocab_size=2)),
     "nomic-bert": (tf.NomicBertConfig, encoder(type_vocab_size=2, max_position_embeddings=2048)),
     "xlm-roberta": (tf.XLMRobertaConfig, encoder(**XLM)),
@@ -493,6 +602,38 @@ def nomic(config):
     )
 
 
+def granite_layers(config):
+    """The names of layers that the converter knows."""
+    names = {"linear_attention": "mamba", "full_attention": "attention"}
+    return dict(layer_types=[names[kind] for kind in config["layer_types"]])
+
+
+def nemotron_layers(config):
+    names = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
+    kinds = config["layers_block_type"]
+    keys = dict(hybrid_override_pattern="".join(names[kind] for kind in kinds), num_hidden_layers=len(kinds))
+    if "moe" not in kinds:
+        # It tells the two kinds of models apart by this key.
+        keys["num_experts_per_tok"] = DROPPED
+    return keys
+
+
+def kimi_layers(config):
+    full = [i + 1 for i, kind in enumerate(config["layer_types"]) if kind == "full_attention"]
+    others = [i + 1 for i, kind in enumerate(config["layer_types"]) if kind != "full_attention"]
+    return dict(
+        linear_attn_config=dict(
+            full_attn_layers=full, kda_layers=others, head_dim=config["linear_head_dim"],
+            num_heads=config["linear_num_heads"], short_conv_kernel_size=config["linear_conv_kernel_dim"],
+        ),
+        num_shared_experts=1, first_k_dense_replace=1, num_key_value_heads=config["num_attention_heads"],
+    )
+
+
+# The value of a key that the converter must not see.
+DROPPED = "dropped"
+# It would look for layers that guess ahead.
+WITHOUT_MTP = {"qwen3next", "qwen35", "qwen35moe"}
 # name: what the converter asks for and transformers does not write.
 CONVERTER_KEYS = {
     "nomic-bert": nomic,
@@ -505,9 +646,20 @@ CONVERTER_KEYS = {
         moe_intermediate_size=[config["intermediate_size"]] * 2, num_shared_expert=[1, 1], moe_topk=[2, 2],
     ),
     "minimax-m2": lambda config: dict(rotary_dim=8),
+    "granitehybrid": granite_layers,
+    "granitehybrid-moe": granite_layers,
+    "jamba": lambda config: dict(
+        attn_layer_period=4, attn_layer_offset=2, expert_layer_period=2, expert_layer_offset=1, mamba_d_conv=4,
+    ),
+    "nemotron_h": nemotron_layers,
+    "nemotron_h_moe": nemotron_layers,
+    "kimi-linear": kimi_layers,
     "mpt": lambda config: dict(architectures=["MPTForCausalLM"]),
 }
 # name: tensors that the converter knows by the names of the model's own code.
 CONVERTER_NAMES = {
+    "kimi-linear": [
+        (f"layers.0.block_sparse_moe.{name}_proj", f"layers.0.mlp.{name}_proj") for name in ("gate", "up", "down")
+    ],
     "bitnet": [("self_attn.attn_sub_norm", "self_attn.inner_attn_ln"), ("mlp.ffn_sub_norm", "mlp.ffn_layernorm")],
 }

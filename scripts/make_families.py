@@ -29,7 +29,7 @@ import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
 
-from family_configs import CONVERTER_KEYS, CONVERTER_NAMES, FAMILIES, NO_GGUF, SMALL
+from family_configs import CONVERTER_KEYS, CONVERTER_NAMES, FAMILIES, NO_GGUF, SMALL, WITHOUT_MTP
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "crates/model/testdata/families"
@@ -38,6 +38,7 @@ N_TOKENS = 40
 
 # Families that add one to the weights of their norms.
 OFFSET_NORMS = ("gemma", "nemotron")
+PLAIN_NORMS = ("nemotron_h",)
 
 
 def randomize(model, seed):
@@ -50,7 +51,9 @@ def randomize(model, seed):
             if leaf == "sinks":
                 value = noise
             elif parameter.dim() == 1 and leaf == "weight" and is_norm:
-                value = 0.2 * noise + (0.0 if model.config.model_type.startswith(OFFSET_NORMS) else 1.0)
+                kind = model.config.model_type
+                has_offset = kind.startswith(OFFSET_NORMS) and not kind.startswith(PLAIN_NORMS)
+                value = 0.2 * noise + (0.0 if has_offset else 1.0)
             elif parameter.dim() == 1 or "bias" in leaf:
                 value = 0.2 * noise
             elif "embed" in name:
@@ -63,7 +66,7 @@ def randomize(model, seed):
                     value = torch.sign(noise) * 0.25
             parameter.copy_(value.to(torch.bfloat16).float())
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.copy_((0.2 * torch.randn(buffer.shape, generator=generator)).to(torch.bfloat16).float())
 
 
@@ -130,9 +133,11 @@ convert.get_model_class = find_without_vocabulary
 # Transformers drops keys that it does not know (any more) when it reads a configuration.
 load = convert.ModelBase.load_hparams
 def load_whole(folder, is_mistral_format):
-    return {**load(folder, is_mistral_format), **json.loads((Path(folder) / "config.json").read_text())}
+    whole = {**load(folder, is_mistral_format), **json.loads((Path(folder) / "config.json").read_text())}
+    return {key: value for key, value in whole.items() if value != "dropped"}
 convert.ModelBase.load_hparams = staticmethod(load_whole)
-sys.argv = ["convert", sys.argv[2], "--outfile", sys.argv[3], "--outtype", "bf16", "--model-name", sys.argv[4]]
+names = ["--outfile", sys.argv[3], "--outtype", "bf16", "--model-name", sys.argv[4]]
+sys.argv = ["convert", sys.argv[2], *names, *sys.argv[5:]]
 convert.main()
 """
 
@@ -155,7 +160,7 @@ def convert(name, folder, gguf, source):
                 tensors = {key.replace(old, new): value for key, value in tensors.items()}
             save_file(tensors, Path(copy) / "model.safetensors", metadata={"format": "pt"})
         return subprocess.run(
-            [sys.executable, "-c", CONVERT, str(source), copy, str(gguf), name],
+            [sys.executable, "-c", CONVERT, str(source), copy, str(gguf), name, *(["--no-mtp"] * (name in WITHOUT_MTP))],
             capture_output=True, text=True, env={**os.environ, "NO_LOCAL_GGUF": "1"},
         )
 

@@ -16,6 +16,12 @@ pub trait Forward: Send {
     /// What a step may hold.
     fn capacity(&self) -> Capacity;
 
+    /// Slots of its pool of recurrent states; 0 for a model that keeps nothing but keys and values. A sequence in a
+    /// batch needs one.
+    fn n_states(&self) -> usize {
+        0
+    }
+
     /// Steps that may be submitted before the oldest is waited for. More than one means that a batch may hold
     /// [fed rows](Batch::fed).
     fn max_in_flight(&self) -> usize {

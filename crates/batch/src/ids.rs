@@ -9,3 +9,7 @@ pub struct TokenId(pub u32);
 /// A block of [`BLOCK_TOKENS`](crate::BLOCK_TOKENS) tokens in the KV pool.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct BlockId(pub u32);
+
+/// A slot of the pool of recurrent states.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
+pub struct StateId(pub u32);

@@ -16,5 +16,5 @@ pub use adapter::{AdapterId, AdapterSource};
 pub use adjustment::{Adjustment, Penalties};
 pub use choice::Choice;
 pub use forward::{Capacity, Described, Embeds, Forward, Pooling, Rows, StepError, Ticket};
-pub use ids::{BlockId, TokenId};
-pub use step::{Attention, BLOCK_TOKENS, Batch, FedRow, InvalidBatch, SeqRows, StepLimits};
+pub use ids::{BlockId, StateId, TokenId};
+pub use step::{Attention, BLOCK_TOKENS, Batch, FedRow, InvalidBatch, SeqRows, SeqState, StepLimits};

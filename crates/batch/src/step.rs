@@ -2,7 +2,7 @@
 //! rows of tokens at positions, each belonging to a sequence whose context lies in the blocks of its table.
 //! The engine builds a `Batch`; the model reads it; nothing in it names a request.
 
-use crate::{AdapterId, Adjustment, BlockId, Choice, TokenId};
+use crate::{AdapterId, Adjustment, BlockId, Choice, StateId, TokenId};
 use serde::{Deserialize, Serialize};
 
 /// Tokens per KV block.
@@ -37,6 +37,20 @@ pub struct Batch {
     pub fed: Vec<FedRow>,
     /// Which tokens a row sees.
     pub attention: Attention,
+    /// Of each sequence: where a model with [recurrent layers](crate::Forward::n_states) keeps its state. Empty: the
+    /// sequences of the batch have the slots 0, 1, ..., and one at position 0 starts afresh.
+    pub states: Vec<SeqState>,
+}
+
+/// Where the recurrent state of a sequence lies before and after its rows.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct SeqState {
+    /// The slot with the state after the tokens before its rows; `None` at the start of a sequence.
+    pub from: Option<StateId>,
+    /// The slot that gets the state after its rows; may be the same.
+    pub to: StateId,
+    /// A slot that gets a copy of it: a checkpoint.
+    pub copy: Option<StateId>,
 }
 
 /// The rows of one sequence: contiguous, in order of position.

@@ -106,7 +106,7 @@ impl Engine {
             reuse: options.reuse,
             max_adapters: model.max_adapters(),
         };
-        let mut scheduler = Scheduler::new(limits);
+        let mut scheduler = Scheduler::new(limits).with_states(model.n_states());
         if options.tells_cache {
             scheduler.changes().record();
         }

@@ -23,6 +23,7 @@ mod sampling;
 pub mod scheduler;
 pub mod sequence;
 mod speculation;
+pub mod state_slots;
 mod step;
 mod validate;
 

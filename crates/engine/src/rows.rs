@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use batch::{Adjustment, Batch, Choice, Described, FedRow, Rows, SeqRows, TokenId};
+use batch::{Adjustment, Batch, Choice, Described, FedRow, Rows, SeqRows, SeqState, TokenId};
 
 use crate::{
     protocol::Pooling,
@@ -73,6 +73,7 @@ pub fn fill_batch(
     batch.choices.clear();
     batch.adjustments.clear();
     batch.described.clear();
+    batch.states.clear();
     batch.attention = plan.attention;
     batch.adapters.clear();
     tables.resize_with(plan.chunks.len(), SeqRows::default);
@@ -86,6 +87,11 @@ pub fn fill_batch(
         table.n_rows = chunk.n_tokens as u32;
         table.block_table.clear();
         table.block_table.extend_from_slice(&seq.blocks[..Sequence::blocks_for(chunk.end())]);
+        if let Some(to) = seq.state {
+            let from = seq.starts_from.map_or(to, |(_, checkpoint)| checkpoint);
+            let from = (chunk.first > 0).then_some(from);
+            batch.states.push(SeqState { from, to, copy: chunk.checkpoint });
+        }
         ranges.push(fill_outputs(batch, chunk, seq.wanted, first_row, choice));
     }
     batch.seqs = tables;

@@ -13,7 +13,7 @@ mod drafts;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, TokenId};
+use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, StateId, TokenId};
 
 use crate::{
     block_pool::{BlockPool, Provenance},
@@ -21,6 +21,7 @@ use crate::{
     prefix::{Chain, PrefixIndex, Registered},
     protocol::Pooling,
     sequence::{Rank, SeqId, Sequence, Wanted},
+    state_slots::StateSlots,
 };
 
 /// Turns that outweigh one point of priority: so many requests of one busy group go before, and no more.
@@ -42,6 +43,8 @@ pub struct Scheduler {
     running: Vec<Sequence>,
     pool: BlockPool,
     index: PrefixIndex,
+    /// Of a model with recurrent layers.
+    states: StateSlots,
     last_attention: Attention,
     n_preemptions: u64,
     n_tokens_cached: u64,
@@ -114,6 +117,8 @@ pub struct Chunk {
     pub is_last: bool,
     /// The sequence had been preempted so often: later, what the chunk stored is no longer its own.
     pub n_preemptions: usize,
+    /// Gets a copy of the sequence's recurrent state after the chunk.
+    pub checkpoint: Option<StateId>,
 }
 
 impl Chunk {
@@ -149,11 +154,30 @@ impl Scheduler {
             running: Vec::new(),
             pool: BlockPool::new(limits.n_blocks),
             index: PrefixIndex::new(limits.n_blocks),
+            states: StateSlots::default(),
             last_attention: Attention::Causal,
             n_preemptions: 0,
             n_tokens_cached: 0,
             changes: CacheChanges::default(),
         }
+    }
+
+    /// For a model with recurrent layers: so many slots for states, of which every running sequence needs one. At least a
+    /// third stays for checkpoints.
+    pub fn with_states(mut self, n_slots: usize) -> Self {
+        if n_slots > 0 {
+            self.limits.max_running = self.limits.max_running.min((2 * n_slots / 3).max(1));
+            self.states = StateSlots::new(n_slots);
+        }
+        self
+    }
+
+    pub fn states(&self) -> &StateSlots {
+        &self.states
+    }
+
+    fn is_recurrent(&self) -> bool {
+        self.states.n_slots() > 0
     }
 
     pub fn changes(&mut self) -> &mut CacheChanges {
@@ -245,6 +269,7 @@ impl Scheduler {
         if let Some(idx) = self.running_idx(rank) {
             let mut seq = self.running.remove(idx);
             release_blocks(&mut self.pool, &mut seq);
+            release_state(&mut self.states, &mut seq);
             return Some(seq);
         }
         let seq = self.waiting.remove(&rank)?;
@@ -274,7 +299,17 @@ impl Scheduler {
             self.plan_full(&mut plan, &mut budget);
         }
         self.last_attention = plan.attention;
+        if self.is_recurrent() && self.limits.reuse == Reuse::On {
+            plan.chunks.iter_mut().for_each(|chunk| chunk.checkpoint = self.slot_for_checkpoint(chunk));
+        }
         plan
+    }
+
+    /// Where the state after a chunk is kept, if it is worth it and there is room beside the sequences that may run.
+    fn slot_for_checkpoint(&mut self, chunk: &Chunk) -> Option<StateId> {
+        let is_wanted = self.get(chunk.seq)?.is_checkpoint(chunk.end());
+        let n_spared = self.limits.max_running.saturating_sub(self.running.len());
+        is_wanted.then(|| self.states.take(n_spared)).flatten()
     }
 
     /// The plan is submitted: its tokens count as computed, since every later step comes after it.
@@ -283,7 +318,16 @@ impl Scheduler {
             let Some(seq) = self.get_mut(chunk.seq) else { continue };
             debug_assert_eq!(seq.n_computed, chunk.first);
             seq.n_computed = chunk.n_certain();
+            if let Some((block, _)) = seq.starts_from.take() {
+                // A later step that writes its slot comes after this one.
+                self.states.unpin(block);
+            }
         }
+    }
+
+    /// The step of this chunk failed.
+    pub fn abandon(&mut self, chunk: &Chunk) {
+        chunk.checkpoint.into_iter().for_each(|slot| self.states.release(slot));
     }
 
     /// A step under way will give this sequence a token. `fed_by`: which of the step's choices that is, if the next
@@ -298,18 +342,35 @@ impl Scheduler {
     /// The step of this chunk is done: makes the blocks it filled known to the prefix index. Its tokens are known by
     /// now, and a sequence that ended in the meantime has left nothing behind.
     pub fn publish(&mut self, chunk: &Chunk) {
-        let Some(idx) = self.ranks.get(&chunk.seq).and_then(|rank| self.running_idx(*rank)) else { return };
-        if self.running[idx].n_preemptions == chunk.n_preemptions {
-            self.publish_until(idx, chunk.n_certain());
+        let last_block = self.register(chunk);
+        let Some(slot) = chunk.checkpoint else { return };
+        let Some(block) = last_block else { return self.states.release(slot) };
+        self.states.store(block, slot);
+        // Of an answer only the latest checkpoint is of use; that of its prompt stays.
+        if let Some(seq) = self.get_mut(chunk.seq).filter(|seq| chunk.first >= seq.n_prompt)
+            && let Some(overtaken) = seq.rolling.replace(block).filter(|overtaken| *overtaken != block)
+        {
+            self.states.forget(overtaken);
         }
     }
 
-    /// Makes the full blocks of a running sequence's first `n_tokens` tokens known to the prefix index.
-    fn publish_until(&mut self, idx: usize, n_tokens: usize) {
+    /// Says which indexed block holds the chunk's last full block, if it is one.
+    fn register(&mut self, chunk: &Chunk) -> Option<BlockId> {
+        let idx = self.ranks.get(&chunk.seq).and_then(|rank| self.running_idx(*rank))?;
+        if self.running[idx].n_preemptions != chunk.n_preemptions {
+            return None;
+        }
+        self.publish_until(idx, chunk.n_certain())
+    }
+
+    /// Makes the full blocks of a running sequence's first `n_tokens` tokens known to the prefix index. Says which indexed
+    /// block holds the last of them.
+    fn publish_until(&mut self, idx: usize, n_tokens: usize) -> Option<BlockId> {
         let seq = &mut self.running[idx];
         if self.limits.reuse == Reuse::Off || seq.attention == Attention::Full {
-            return;
+            return None;
         }
+        let mut last = None;
         while (seq.chain.n_blocks() + 1) * BLOCK_TOKENS <= n_tokens {
             let block_idx = seq.chain.n_blocks();
             let block = seq.blocks[block_idx];
@@ -319,13 +380,19 @@ impl Scheduler {
                 self.pool.mark_indexed(block);
                 if let Some(displaced) = displaced {
                     self.pool.unmark_indexed(displaced);
+                    self.states.forget(displaced);
                     // It had the same hash.
                     self.changes.removed(chain.hash());
                 }
                 self.changes.stored(seq.chain, chain, tokens, seq.adapter);
             }
+            last = Some(match registered {
+                Registered::New { .. } => block,
+                Registered::Known(other) => other,
+            });
             seq.chain = chain;
         }
+        last
     }
 
     /// A sampled token: one more to compute.
@@ -392,6 +459,9 @@ impl Scheduler {
             // A sequence that lacks blocks waits; those it was planned with hold them.
             let n_room = seq.blocks.len() * BLOCK_TOKENS - seq.n_computed;
             let mut n_tokens = seq.n_remaining().min(n_prefill).min(budget.n_tokens).min(n_room);
+            if self.is_recurrent() && self.limits.reuse == Reuse::On {
+                n_tokens = n_tokens.min(seq.n_to_checkpoint());
+            }
             if matches!(seq.wanted, Wanted::Hidden(Pooling::Mean) | Wanted::LogitsFrom(_)) {
                 n_tokens = n_tokens.min(budget.n_rows);
             }
@@ -423,11 +493,26 @@ impl Scheduler {
         }
         let idx = self.running.partition_point(|seq| seq.rank < rank);
         let max_reused = if self.limits.reuse == Reuse::On { head.max_reused_blocks() } else { 0 };
-        let (mut blocks, chain) = self.index.lookup_after(Chain::root(head.adapter), &head.tokens, max_reused);
+        let root = Chain::root(head.adapter);
+        let (mut blocks, mut chain) = self.index.lookup_after(root, &head.tokens, max_reused);
+        if self.is_recurrent() {
+            // Keys and values without the state are of no use.
+            let n_covered = self.states.n_covered(&blocks);
+            (blocks, chain) = self.index.lookup_after(root, &head.tokens, n_covered);
+        }
         let n_new = Sequence::blocks_for(head.tokens.len()) - blocks.len();
         // Held before room is made, so that making room cannot evict them.
         blocks.iter().for_each(|&block| self.pool.share(block));
         if !self.make_room(idx, n_new, plan, budget) {
+            blocks.iter().rev().for_each(|&block| self.pool.release(block));
+            return None;
+        }
+        let starts_from = blocks.last().filter(|_| self.is_recurrent()).copied();
+        let starts_from = starts_from.and_then(|block| Some((block, self.states.pin(block)?)));
+        let state = if self.is_recurrent() { self.states.take(0) } else { None };
+        if self.is_recurrent() && state.is_none() {
+            // Checkpoints of a step under way have the last slots: it waits for them.
+            starts_from.into_iter().for_each(|(block, _)| self.states.unpin(block));
             blocks.iter().rev().for_each(|&block| self.pool.release(block));
             return None;
         }
@@ -441,6 +526,7 @@ impl Scheduler {
             seq.n_cached_prompt = Some(seq.n_computed.min(seq.n_prompt));
         }
         (seq.blocks, seq.chain) = (blocks, chain);
+        (seq.state, seq.starts_from) = (state, starts_from);
         plan.admitted.push(seq.id);
         self.running.insert(idx, seq);
         Some(idx)
@@ -499,6 +585,7 @@ impl Scheduler {
     fn preempt_last(&mut self, plan: &mut StepPlan) -> SeqId {
         let mut seq = self.running.pop().expect("only called with a sequence to preempt");
         release_blocks(&mut self.pool, &mut seq);
+        release_state(&mut self.states, &mut seq);
         seq.n_computed = 0;
         seq.chain = Chain::root(seq.adapter);
         seq.n_preemptions += 1;
@@ -521,6 +608,7 @@ impl Scheduler {
     fn take_block(&mut self) -> BlockId {
         let taken = self.pool.take().expect("room was made before");
         if taken.provenance == Provenance::Evicted {
+            self.states.forget(taken.block);
             let hash = self.index.forget(taken.block);
             hash.into_iter().for_each(|hash| self.changes.removed(hash));
         }
@@ -534,7 +622,13 @@ fn plan_chunk(seq: &Sequence, n_tokens: usize, n_drafted: usize, plan: &mut Step
     budget.n_rows -= seq.n_output_rows(n_tokens - n_drafted) + n_drafted;
     let is_last = n_tokens - n_drafted == seq.n_remaining();
     let (first, n_preemptions) = (seq.n_computed, seq.n_preemptions);
-    plan.chunks.push(Chunk { seq: seq.id, first, n_tokens, n_drafted, is_last, n_preemptions });
+    plan.chunks.push(Chunk { seq: seq.id, first, n_tokens, n_drafted, is_last, n_preemptions, checkpoint: None });
+}
+
+fn release_state(states: &mut StateSlots, seq: &mut Sequence) {
+    seq.state.take().into_iter().for_each(|slot| states.release(slot));
+    seq.starts_from.take().into_iter().for_each(|(block, _)| states.unpin(block));
+    seq.rolling = None;
 }
 
 /// Last block first: of a chain that nobody holds, the end is evicted before the beginning.

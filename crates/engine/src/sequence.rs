@@ -1,7 +1,7 @@
 //! A sequence as the scheduler sees it: tokens, how many of them the model has computed, and the blocks that hold
 //! them. There is no state for "prefill" or "decode": computed tokens catch up with tokens, and that is all.
 
-use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, TokenId};
+use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, StateId, TokenId};
 
 use crate::{prefix::Chain, protocol::Pooling, scheduler::Arrival};
 
@@ -17,6 +17,9 @@ pub struct Rank {
     pub virtual_turn: i64,
     pub id: SeqId,
 }
+
+/// Recurrent states of a long prompt are kept every so many tokens.
+pub const CHECKPOINT_TOKENS: usize = 32 * BLOCK_TOKENS;
 
 #[derive(Debug)]
 pub struct Sequence {
@@ -47,6 +50,12 @@ pub struct Sequence {
     /// Prompt tokens found in the prefix index when the sequence first ran; `None` before that.
     pub n_cached_prompt: Option<usize>,
     pub n_preemptions: usize,
+    /// Where the model keeps its recurrent state, while it runs.
+    pub state: Option<StateId>,
+    /// The block whose checkpoint it starts from, and that checkpoint, until its first step is submitted.
+    pub starts_from: Option<(BlockId, StateId)>,
+    /// The block of its latest checkpoint among the generated tokens: the next one replaces it.
+    pub rolling: Option<BlockId>,
 }
 
 /// What is wanted from the model.
@@ -83,7 +92,25 @@ impl Sequence {
             chain: Chain::root(adapter),
             n_cached_prompt: None,
             n_preemptions: 0,
+            state: None,
+            starts_from: None,
+            rolling: None,
         }
+    }
+
+    /// Whether its state is worth keeping when this many tokens are computed: at the last full block, where the next
+    /// turn of a conversation starts, and from time to time in a long prompt, where others may branch off.
+    pub fn is_checkpoint(&self, n_computed: usize) -> bool {
+        let is_border = n_computed > 0 && n_computed.is_multiple_of(BLOCK_TOKENS);
+        is_border && (n_computed + BLOCK_TOKENS >= self.n_tokens() || n_computed.is_multiple_of(CHECKPOINT_TOKENS))
+    }
+
+    /// Tokens up to the next checkpoint, if it has another.
+    pub fn n_to_checkpoint(&self) -> usize {
+        let last = self.n_tokens().saturating_sub(1) / BLOCK_TOKENS * BLOCK_TOKENS;
+        let next = (self.n_computed / CHECKPOINT_TOKENS + 1) * CHECKPOINT_TOKENS;
+        let border = if self.n_computed < last { next.min(last) } else { next };
+        border - self.n_computed
     }
 
     /// Known tokens and those under way.

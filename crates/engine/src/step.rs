@@ -245,6 +245,7 @@ impl Engine {
     /// Fails everyone in a step. An error is the end of the device.
     fn fail(&mut self, plan: &StepPlan, error: &str) -> Result<(), String> {
         for chunk in &plan.chunks {
+            self.scheduler.abandon(chunk);
             let text = format!("the forward pass failed: {error}");
             self.end(chunk.seq, Ending::Failed(FailureKind::Forward, text));
         }

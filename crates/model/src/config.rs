@@ -9,6 +9,7 @@ use weights::{Checkpoint, Metadata};
 use crate::family::{FAMILIES, Family, FamilyKind, supported, unknown};
 use crate::keys::MetadataKeys;
 use crate::names::{At, Format, Names};
+use crate::recurrent_config::{LayerBlocks, Multipliers, Recurrent};
 use crate::rope_scaling::RopeScaling;
 use crate::{Error, Pooling, hub, layer_details};
 
@@ -16,6 +17,8 @@ use crate::{Error, Pooling, hub, layer_details};
 const MAX_LAYERS: usize = 1024;
 const MAX_WIDTH: usize = 1 << 20;
 const MAX_EXPERTS: usize = 4096;
+/// Of a model whose layers are all recurrent and that names no context: what llama.cpp's converter writes.
+const UNBOUNDED_CTX: usize = 1 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -61,6 +64,11 @@ pub struct Config {
     pub xielu: Vec<Xielu>,
     pub experts: Option<Experts>,
     pub mla: Option<Mla>,
+    /// The recurrent layers, where there are any.
+    pub recurrent: Option<Recurrent>,
+    pub multipliers: Multipliers,
+    /// Of each layer: what it is made of.
+    pub blocks: Vec<LayerBlocks>,
     /// Learned positions that stand before the first.
     pub position_offset: usize,
     /// Which hidden states make the vector of a text, where the checkpoint says it.
@@ -131,8 +139,15 @@ impl Config {
                 experts.routing.gating = config.family.biased_gating;
             }
             // Some files count this expert, some its width, some nothing: its tensor knows.
-            let shared = (0..config.n_layers).find_map(|i| names.find(At::Layer(i), "ffn_up_shexp", "weight"));
-            experts.n_ff_shared = shared.map_or(experts.n_ff_shared, |tensor| tensor.shape[0]);
+            let shared = (0..config.n_layers).find_map(|i| names.find(At::Layer(i), "ffn_down_shexp", "weight"));
+            let n_columns = shared.and_then(|tensor| tensor.shape.last().copied());
+            experts.n_ff_shared = n_columns.unwrap_or(experts.n_ff_shared);
+        }
+        if config.recurrent.is_some() {
+            config.blocks = (0..config.n_layers).map(|layer_idx| LayerBlocks::found(&names, layer_idx)).collect();
+            // Some files say it for each layer, some for the experts only: the tensor knows.
+            let down = (0..config.n_layers).find_map(|i| names.find(At::Layer(i), "ffn_down", "weight"));
+            config.n_ff = down.and_then(|down| down.shape.last().copied()).unwrap_or(config.n_ff).clamp(1, MAX_WIDTH);
         }
         if config.xielu.is_empty() {
             config.xielu = layer_details::learned_xielu(&names, config.n_layers)?;
@@ -152,11 +167,15 @@ impl Config {
         if let Some(is_windowed) = translated.is_windowed.filter(|layers| layers.len() == config.n_layers) {
             config.is_windowed = is_windowed;
         }
+        // What the file says of all layers was read with the keys.
+        let rotates_none = config.recurrent.is_some() && !config.is_rotated.contains(&true);
         config.is_rotated = match translated.is_rotated.filter(|layers| layers.len() == config.n_layers) {
             Some(is_rotated) => is_rotated,
+            None if rotates_none => vec![false; config.n_layers],
             None => layer_details::rotated(&config.family, &config.is_windowed),
         };
         config.position_offset = translated.position_offset;
+        config.multipliers = translated.multipliers;
         config.n_ctx_train = config.n_ctx_train.saturating_sub(translated.position_offset).max(1);
         if let (Some(factor), Some(_)) = (config.rope.scaling.attention_factor(), config.mla) {
             config.attn_scale *= factor * factor;
@@ -186,33 +205,41 @@ impl Config {
         // Layers that guess ahead stand behind the others.
         let n_layers = n_blocks.saturating_sub(keys.count("nextn_predict_layers")?.unwrap_or(0)).max(1);
         let n_embd = keys.count_in("embedding_length", None, MAX_WIDTH)?;
-        let n_heads = keys.count_in("attention.head_count", None, MAX_WIDTH)?;
-        let mla = mla(&keys, n_embd / n_heads)?;
+        // A model of recurrent layers alone has no heads.
+        let is_recurrent = family.recurrent.is_some();
+        let has_heads = !is_recurrent || keys.count("attention.head_count")?.is_some_and(|n| n > 0);
+        let n_heads = if has_heads { keys.count_in("attention.head_count", None, MAX_WIDTH)? } else { 1 };
+        let per_head = if has_heads { n_embd / n_heads } else { 2 };
+        let mla = mla(&keys, per_head)?;
         let n_kv_heads = match mla {
             Some(_) => 1,
+            None if is_recurrent => keys.largest("attention.head_count_kv")?.unwrap_or(n_heads).clamp(1, n_heads),
             None => keys.count_in("attention.head_count_kv", Some(n_heads), n_heads)?,
         };
         if !n_heads.is_multiple_of(n_kv_heads) {
             let what = format!("{n_heads} heads cannot share {n_kv_heads} KV heads");
             return Err(keys.error("attention.head_count_kv", what));
         }
-        let HeadSizes { head_dim, key_dim, n_rot } = HeadSizes::read(&keys, &family, mla, n_embd / n_heads)?;
+        let HeadSizes { head_dim, key_dim, n_rot } = HeadSizes::read(&keys, &family, mla, per_head)?;
         let experts = experts(&keys, &family)?;
-        let n_ff = keys.count_in("feed_forward_length", experts.map(|experts| experts.n_ff), MAX_WIDTH)?;
+        let n_ff = match is_recurrent {
+            true => keys.largest("feed_forward_length")?.unwrap_or(0).clamp(1, MAX_WIDTH),
+            false => keys.count_in("feed_forward_length", experts.map(|experts| experts.n_ff), MAX_WIDTH)?,
+        };
         let experts = experts.map(|mut experts| {
             experts.n_ff = if experts.n_ff == 0 { n_ff } else { experts.n_ff };
             experts
         });
         let (window, is_windowed) = layer_details::windows(&keys, &family, n_layers)?;
         let alibi = keys.positive("attention.max_alibi_bias")?.or(family.alibi);
-        let scored_width = if family.scales_by_share == Some(n_layers) { n_embd / n_heads } else { key_dim };
+        let scored_width = if family.scales_by_share == Some(n_layers) { per_head } else { key_dim };
         let n_tokens = metadata.strings("tokenizer.ggml.tokens")?.map(<[_]>::len);
         Ok(Self {
             format,
             name: metadata.string("general.name")?.unwrap_or(family.name).to_string(),
             // 0: to be counted in the embedding.
             n_vocab: keys.count("vocab_size")?.or(n_tokens).unwrap_or(0).min(u32::MAX as usize),
-            n_ctx_train: keys.count_in("context_length", None, u32::MAX as usize)?,
+            n_ctx_train: keys.count_in("context_length", is_recurrent.then_some(UNBOUNDED_CTX), u32::MAX as usize)?,
             n_layers,
             n_embd,
             n_ff,
@@ -246,7 +273,11 @@ impl Config {
                 scale => 1.0 / scale,
             },
             window,
-            is_rotated: layer_details::rotated(&family, &is_windowed),
+            is_rotated: match keys.flag("rope.scaling.finetuned")? {
+                // Granite's hybrids say by this key whether they rotate at all.
+                Some(false) if is_recurrent => vec![false; n_layers],
+                _ => layer_details::rotated(&family, &is_windowed),
+            },
             is_windowed,
             is_parallel: keys.flag("use_parallel_residual")?.unwrap_or(family.is_parallel),
             alibi,
@@ -255,10 +286,18 @@ impl Config {
             xielu: layer_details::listed_xielu(&keys, n_layers)?,
             experts,
             mla,
+            recurrent: Recurrent::read(&keys, &family, format, n_embd)?,
+            multipliers: Multipliers::NONE,
+            blocks: vec![LayerBlocks::ATTENTION; n_layers],
             position_offset: 0,
             pooling: pooling(&keys)?,
             family,
         })
+    }
+
+    /// Layers that keep keys and values.
+    pub fn n_attention_layers(&self) -> usize {
+        self.blocks.iter().filter(|blocks| blocks.attends).count()
     }
 
     /// Columns of the keys and of the values of one token.

@@ -1,7 +1,7 @@
 //! The forward pass: one step for a batch of rows, whatever they are (prefill, decode, both, or texts for an encoder).
 //! What a family does differently is in its row and in which parts its checkpoint has; every line here is an op.
 
-use ops::{Exec, Place, PlaceMut, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
+use ops::{Activation, Exec, Place, PlaceMut, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
 
 use crate::adapter::{Adapters, StepAdapters};
 use crate::kv_cache::KvCache;
@@ -9,8 +9,9 @@ use crate::parts::{AttentionParts, LayerParts, Linear, Norm, TensorId};
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
 use crate::scratch::{LayerScratch, Scratch};
+use crate::state_pool::StatePool;
 use crate::step::{Places, Step};
-use crate::{Config, Error, feed_forward, mla};
+use crate::{Config, Error, feed_forward, mla, recurrent};
 
 /// Everything a step touches.
 pub struct Decoder {
@@ -18,6 +19,7 @@ pub struct Decoder {
     pub weights: Resident,
     pub rope: RopeTable,
     pub kv: KvCache,
+    pub states: StatePool,
     pub scratch: Scratch,
     /// For layers with a window, where they turn by another base.
     pub local_rope: Option<RopeTable>,
@@ -40,14 +42,22 @@ pub struct Context<'a> {
 }
 
 impl Decoder {
-    pub fn new(config: Config, weights: Resident, rope: RopeTable, kv: KvCache, scratch: Scratch) -> Self {
+    pub fn new(
+        config: Config,
+        weights: Resident,
+        rope: RopeTable,
+        (kv, states): (KvCache, StatePool),
+        scratch: Scratch,
+    ) -> Self {
         let local_rope = RopeTable::local(&config);
-        let has_sinks = |layer: &LayerParts| matches!(layer.attention, AttentionParts::Plain { sinks: Some(_), .. });
+        let has_sinks =
+            |layer: &LayerParts| matches!(layer.attention, Some(AttentionParts::Plain { sinks: Some(_), .. }));
         let is_shaped = config.attn_softcap.is_some()
             || config.alibi.is_some()
             || (0..config.n_layers).any(|layer_idx| config.window_of(layer_idx).is_some())
             || weights.parts.layers.iter().any(has_sinks);
-        Self { config, weights, rope, kv, scratch, local_rope, is_shaped, adapters: None, routes: Routes::default() }
+        let (adapters, routes) = (None, Routes::default());
+        Self { config, weights, rope, kv, states, scratch, local_rope, is_shaped, adapters, routes }
     }
 
     /// Runs a step whose inputs lie at `places`. Afterwards `scratch.logits` and `scratch.pooled` hold the wanted rows.
@@ -55,23 +65,38 @@ impl Decoder {
         self.embed(exec, step, places)?;
         let n_layers = self.weights.parts.layers.len();
         for layer_idx in 0..n_layers {
-            self.attend(exec, layer_idx, step, places)?;
+            let layer = &self.weights.parts.layers[layer_idx];
+            let (attends, recurs, is_gated) = (layer.attention.is_some(), layer.recurrent.is_some(), layer.is_gated());
+            if attends {
+                self.attend(exec, layer_idx, step, places)?;
+            }
+            self.recur(exec, layer_idx, step)?;
             let is_last = layer_idx + 1 == n_layers;
             let slots = if is_last { places.kept_adapter_slots } else { places.adapter_slots };
             let adapters = self.adapters.as_ref().filter(|_| !slots.is_empty());
             let adapters = adapters.map(|all| StepAdapters { all, slots });
             let context = Context { exec, config: &self.config, weights: &self.weights, adapters };
             let s = &mut self.scratch;
+            let mixed = if is_gated { &mut s.attn_gate } else { &mut s.mixed };
+            let recurred = &s.recurrent.gate;
             if layer_idx + 1 < n_layers {
-                let (mut x, mut mixed) = (s.x.rows_mut(step.n_rows), s.mixed.rows_mut(step.n_rows));
-                join_blocks(context, layer_idx, &mut mixed, &mut x, &mut s.work, &mut self.routes)?;
+                let n = step.n_rows;
+                let found =
+                    Found { mixed: attends.then(|| mixed.rows_mut(n)), recurred: recurs.then(|| recurred.rows(n)) };
+                join_blocks(context, layer_idx, found, &mut s.x.rows_mut(n), &mut s.work, &mut self.routes)?;
             } else {
                 // After the last attention only the wanted rows matter.
                 let n = step.kept.len();
                 ops::take_rows(exec, s.x.rows(step.n_rows), places.kept, &mut s.kept_x.rows_mut(n))?;
-                ops::take_rows(exec, s.mixed.rows(step.n_rows), places.kept, &mut s.kept_mixed.rows_mut(n))?;
-                let (mut x, mut mixed) = (s.kept_x.rows_mut(n), s.kept_mixed.rows_mut(n));
-                join_blocks(context, layer_idx, &mut mixed, &mut x, &mut s.work, &mut self.routes)?;
+                if attends {
+                    ops::take_rows(exec, mixed.rows(step.n_rows), places.kept, &mut s.kept_mixed.rows_mut(n))?;
+                }
+                if recurs {
+                    ops::take_rows(exec, recurred.rows(step.n_rows), places.kept, &mut s.recurrent.kept.rows_mut(n))?;
+                }
+                let mixed = attends.then(|| s.kept_mixed.rows_mut(n));
+                let found = Found { mixed, recurred: recurs.then(|| s.recurrent.kept.rows(n)) };
+                join_blocks(context, layer_idx, found, &mut s.kept_x.rows_mut(n), &mut s.work, &mut self.routes)?;
             }
         }
         self.finish(exec, places)
@@ -107,6 +132,15 @@ impl Decoder {
         Ok(())
     }
 
+    /// The recurrent block of one layer, if it has one: from the stream `x` to `recurrent.gate`, with the states moved on.
+    fn recur(&mut self, exec: Exec, layer_idx: usize, step: &Step) -> Result<(), Error> {
+        let context = Context { exec, config: &self.config, weights: &self.weights, adapters: None };
+        let layer = &self.weights.parts.layers[layer_idx];
+        let Some(parts) = &layer.recurrent else { return Ok(()) };
+        let state = self.states.layer_mut(layer_idx);
+        recurrent::mix(context, layer, &parts.mixer, &step.states, state, step.n_rows, &mut self.scratch)
+    }
+
     /// Attention of one layer: from the stream `x` to `mixed`, with the new keys and values stored.
     fn attend(&mut self, exec: Exec, layer_idx: usize, step: &Step, places: &Places) -> Result<(), Error> {
         let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
@@ -119,15 +153,24 @@ impl Decoder {
             Some(_) if is_windowed => places.local_angles,
             _ => places.angles,
         };
-        let sinks = match &layer.attention {
-            AttentionParts::Plain { q, k, v, q_norm, k_norm, sinks } => {
-                let mut products = [
+        let attention = layer.attention.as_ref().expect("asked for layers with attention only");
+        let sinks = match attention {
+            AttentionParts::Plain { q, k, v, q_norm, k_norm, sinks, gate } => {
+                let mut products = vec![
                     Product::write(weights.view(q.weight), s.q.rows_mut(n)),
                     Product::write(weights.view(k.weight), s.k.rows_mut(n)),
                     Product::write(weights.view(v.weight), s.v.rows_mut(n)),
                 ];
+                if let Some(gate) = gate {
+                    products.push(Product::write(weights.view(gate.weight), s.attn_gate.rows_mut(n)));
+                }
                 context.norm_products(layer.attn_norm, s.x.rows(n), &mut s.work.h.rows_mut(n), &mut products)?;
+                drop(products);
                 let input = if layer.attn_norm.is_some() { s.work.h.rows(n) } else { s.x.rows(n) };
+                if let Some(gate) = gate {
+                    context.adapt(gate, input, &mut s.attn_gate.rows_mut(n))?;
+                    context.add_bias(gate, &mut s.attn_gate.rows_mut(n))?;
+                }
                 for (linear, rows) in [(q, &mut s.q), (k, &mut s.k), (v, &mut s.v)] {
                     context.adapt(linear, input, &mut rows.rows_mut(n))?;
                     context.add_bias(linear, &mut rows.rows_mut(n))?;
@@ -148,7 +191,7 @@ impl Decoder {
                 *sinks
             }
             AttentionParts::Compressed(parts) => {
-                mla::project(context, layer, parts, angles, n, s)?;
+                mla::project(context, layer, parts, (angles, config.is_rotated[layer_idx]), n, s)?;
                 None
             }
         };
@@ -182,6 +225,9 @@ impl Decoder {
         };
         let (q, heads) = (s.q.rows(n), config.heads());
         ops::attention_with(exec, q, kv.view(), heads, spans, shaping, &mut s.mixed.rows_mut(n))?;
+        if layer.is_gated() {
+            ops::glu(exec, Activation::Sigmoid, &mut s.attn_gate.rows_mut(n), s.mixed.rows(n))?;
+        }
         Ok(())
     }
 
@@ -264,22 +310,40 @@ fn last_rows_mut(view: ViewMut, n: usize) -> Result<ViewMut, Error> {
     Ok(ViewMut { shape: [n, n_cols], place, ..view })
 }
 
+/// What the blocks before the feed-forward block give, before their last products.
+struct Found<'a> {
+    /// Attention's, where the layer has it.
+    mixed: Option<ViewMut<'a>>,
+    /// The recurrent block's, where the layer has one.
+    recurred: Option<View<'a>>,
+}
+
 /// Brings what attention found and the feed-forward block into the stream. Where both read the same stream, the second
 /// comes first: it sees the stream without attention, and a sum has no order.
 fn join_blocks(
     context: Context,
     layer_idx: usize,
-    mixed: &mut ViewMut,
+    found: Found,
     x: &mut ViewMut,
     work: &mut LayerScratch,
     routes: &mut Routes,
 ) -> Result<(), Error> {
+    let Found { mixed, recurred } = found;
+    let layer = &context.weights.parts.layers[layer_idx];
     if context.config.is_parallel {
         feed_forward::run(context, layer_idx, x, work, routes)?;
-        return join_attention(context, layer_idx, mixed, x, work);
     }
-    join_attention(context, layer_idx, mixed, x, work)?;
-    feed_forward::run(context, layer_idx, x, work, routes)
+    if let (Some(parts), Some(recurred)) = (&layer.recurrent, recurred) {
+        let n = x.shape[0];
+        context.join(recurred, &parts.out, layer.post_attn_norm, x, &mut work.branch.rows_mut(n))?;
+    }
+    if let Some(mut mixed) = mixed {
+        join_attention(context, layer_idx, &mut mixed, x, work)?;
+    }
+    match context.config.is_parallel {
+        true => Ok(()),
+        false => feed_forward::run(context, layer_idx, x, work, routes),
+    }
 }
 
 /// `x += attention's output`, normed where the family does.
@@ -295,13 +359,14 @@ fn join_attention(
         context.norm_in_place(norm, mixed)?;
     }
     let mixed = mixed.as_view();
-    if let AttentionParts::Compressed(parts) = &layer.attention {
+    let (Some(attention), Some(attn_out)) = (&layer.attention, &layer.attn_out) else { return Ok(()) };
+    if let AttentionParts::Compressed(parts) = attention {
         mla::expand(context, parts, mixed, work)?;
         let LayerScratch { branch, compressed, .. } = work;
         let values = compressed.values.rows(n);
-        context.join(values, &layer.attn_out, layer.post_attn_norm, x, &mut branch.rows_mut(n))?;
+        context.join(values, attn_out, layer.post_attn_norm, x, &mut branch.rows_mut(n))?;
     } else {
-        context.join(mixed, &layer.attn_out, layer.post_attn_norm, x, &mut work.branch.rows_mut(n))?;
+        context.join(mixed, attn_out, layer.post_attn_norm, x, &mut work.branch.rows_mut(n))?;
     }
     match layer.attn_sum_norm {
         Some(norm) => context.norm_in_place(norm, x),

@@ -9,6 +9,7 @@ use ops::{Activation, Gating, NormKind, Pairing};
 
 use crate::Error;
 use crate::names::Rename;
+use crate::recurrent_config::RecurrentKind;
 pub use rows::FAMILIES;
 
 #[derive(Copy, Clone, Debug)]
@@ -55,6 +56,10 @@ pub struct Family {
     /// The model of this many layers scales its scores by the width of a head's share of the embedding, not by that of the
     /// head; GGUF does not say so.
     pub scales_by_share: Option<usize>,
+    /// What its recurrent layers compute, if it has any.
+    pub recurrent: Option<RecurrentKind>,
+    /// Whether GGUF's heads of values take turns with the heads of keys; else neighbours share one.
+    pub tiles_value_heads: bool,
     pub kind: FamilyKind,
     /// Tensor names in safetensors that differ from llama's. A name with several rows has several spellings.
     pub renames: &'static [Rename],
@@ -85,6 +90,7 @@ pub enum Rotation {
     Windowed,
     /// All but every n-th.
     AllBut(usize),
+    None,
 }
 
 /// The rows of a fused projection.
@@ -128,31 +134,8 @@ pub enum FamilyKind {
 /// What keeps families that people ask for from running, by the start of their names in GGUF and on the Hub.
 const MISSING: &[(&str, &[&str])] = &[
     (
-        "recurrent state (Mamba, gated delta nets, RWKV, short convolutions)",
-        &[
-            "mamba",
-            "jamba",
-            "falcon-h1",
-            "falcon_h1",
-            "granitehybrid",
-            "granitemoehybrid",
-            "nemotron_h",
-            "qwen3next",
-            "qwen3_next",
-            "qwen35",
-            "qwen3_5",
-            "kimi-linear",
-            "kimi_linear",
-            "lfm2",
-            "plamo2",
-            "rwkv",
-            "arwkv",
-            "bamba",
-            "zamba",
-            "recurrent_gemma",
-            "minimax-01",
-            "olmo_hybrid",
-        ],
+        "recurrent state of another kind",
+        &["rwkv", "arwkv", "plamo2", "zamba", "bamba", "recurrent_gemma", "minimax-01", "olmo_hybrid"],
     ),
     ("sparse attention with an indexer", &["deepseek32", "deepseek_v32", "glm-dsa", "glm_moe_dsa", "minimax-m3"]),
     ("embeddings of every layer and shared KV layers", &["gemma3n", "gemma4"]),
@@ -183,7 +166,7 @@ mod tests {
     #[test]
     fn an_unknown_family_is_told_what_is_missing() {
         let said = |name: &str| unknown(name).to_string();
-        assert!(said("qwen3next").starts_with("architecture `qwen3next` is not supported: it needs recurrent state"));
+        assert!(said("rwkv7").starts_with("architecture `rwkv7` is not supported: it needs recurrent state"));
         assert!(said("nobody").starts_with("architecture `nobody` is not supported (supported: llama, granite, qwen2"));
         // A family that runs is not in the list of those that do not.
         for family in FAMILIES {

@@ -20,10 +20,11 @@ pub fn run(
 ) -> Result<(), Error> {
     let (n, layer) = (x.shape[0], &context.weights.parts.layers[layer_idx]);
     match &layer.ffn {
-        FfnParts::Dense(dense) => {
+        None => return Ok(()),
+        Some(FfnParts::Dense(dense)) => {
             dense_block(context, layer, dense, context.config.activation_of(layer_idx), x, work)?;
         }
-        FfnParts::Experts(parts) => {
+        Some(FfnParts::Experts(parts)) => {
             match layer.ffn_norm {
                 Some(norm) => context.norm(norm, x.as_view(), &mut work.h.rows_mut(n))?,
                 None => ops::take_columns(context.exec, x.as_view(), &mut work.h.rows_mut(n))?,
@@ -132,9 +133,15 @@ fn mixture(
     };
     let activation = config.family.activation;
     let Pairs { x, gate, up, y, .. } = pairs;
-    let (gates, ups) = (all(|expert| expert.gate.unwrap_or(expert.up)), all(|expert| expert.up));
-    products(context, x.rows(n_pairs), &mut [(&gates, gate), (&ups, up)])?;
-    ops::glu(exec, activation, &mut gate.rows_mut(n_pairs), up.rows(n_pairs))?;
+    let ups = all(|expert| expert.up);
+    if parts.experts.iter().all(|expert| expert.gate.is_some()) {
+        let gates = all(|expert| expert.gate.unwrap_or(expert.up));
+        products(context, x.rows(n_pairs), &mut [(&gates, gate), (&ups, up)])?;
+        ops::glu(exec, activation, &mut gate.rows_mut(n_pairs), up.rows(n_pairs))?;
+    } else {
+        products(context, x.rows(n_pairs), &mut [(&ups, gate)])?;
+        ops::activate(exec, activation, &mut gate.rows_mut(n_pairs))?;
+    }
     products(context, gate.rows(n_pairs), &mut [(&all(|expert| expert.down), y)])?;
 
     let mut out = branch.rows_mut(n);
@@ -149,13 +156,17 @@ fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut Lay
     let Some(shared) = &parts.shared else { return Ok(()) };
     let LayerScratch { h, shared_gate: gate, shared_up: up, branch, router, pairs, .. } = work;
     let (h, mut out) = (h.rows(n), branch.rows_mut(n));
-    let shared_gate = shared.gate.unwrap_or(shared.up);
-    let widths = &mut [
-        Product::write(weights.view(shared_gate.weight), gate.rows_mut(n)),
-        Product::write(weights.view(shared.up.weight), up.rows_mut(n)),
-    ];
-    ops::matmul(exec, h, widths)?;
-    ops::glu(exec, config.family.activation, &mut gate.rows_mut(n), up.rows(n))?;
+    if let Some(shared_gate) = shared.gate {
+        let widths = &mut [
+            Product::write(weights.view(shared_gate.weight), gate.rows_mut(n)),
+            Product::write(weights.view(shared.up.weight), up.rows_mut(n)),
+        ];
+        ops::matmul(exec, h, widths)?;
+        ops::glu(exec, config.family.activation, &mut gate.rows_mut(n), up.rows(n))?;
+    } else {
+        ops::matmul(exec, h, &mut [Product::write(weights.view(shared.up.weight), gate.rows_mut(n))])?;
+        ops::activate(exec, config.family.activation, &mut gate.rows_mut(n))?;
+    }
     let Some(weight) = parts.shared_gate else {
         let product = Product::add(weights.view(shared.down.weight), out);
         return Ok(ops::matmul(exec, gate.rows(n), &mut [product])?);

@@ -151,6 +151,9 @@ impl Model {
         if let Some(id) = batch.adapters.iter().flatten().find(|id| !is_ready(id)) {
             return bad(&format!("adapter {:016x} is not ready", id.0));
         }
+        if self.n_states > 0 {
+            self.check_states(batch)?;
+        }
         if self.decoder.config.is_encoder() {
             if batch.attention != Attention::Full {
                 return bad("an encoder reads a text as a whole: its attention is full");
@@ -163,11 +166,35 @@ impl Model {
     }
 }
 
+impl Model {
+    /// Slots must be in the pool, and one for each sequence; that no two write the same is checked by the ops.
+    fn check_states(&self, batch: &Batch) -> Result<(), Error> {
+        let (n_seqs, n_states) = (batch.seqs.len(), self.n_states);
+        if !batch.states.is_empty() && batch.states.len() != n_seqs {
+            return Err(Error::Batch(format!("{n_seqs} sequences but {} states", batch.states.len())));
+        }
+        let slots = batch.states.iter().flat_map(|state| [state.from, Some(state.to), state.copy]).flatten();
+        let is_outside = slots.map(|slot| slot.0 as usize).max().is_some_and(|slot| slot >= n_states);
+        if is_outside || n_seqs > n_states {
+            return Err(Error::Batch(format!("the pool of recurrent states has {n_states} slots: {:?}", batch.states)));
+        }
+        Ok(())
+    }
+}
+
 impl Forward for Model {
     fn capacity(&self) -> Capacity {
         let StepLimits { n_vocab, n_blocks, max_batch_tokens, max_logits_rows } = self.limits();
         let n_ctx = self.config().n_ctx_train;
         Capacity { n_vocab, n_ctx, n_blocks, max_batch_tokens, max_output_rows: max_logits_rows }
+    }
+
+    fn n_states(&self) -> usize {
+        self.n_states
+    }
+
+    fn can_rewind(&self) -> bool {
+        self.config().recurrent.is_none()
     }
 
     fn max_in_flight(&self) -> usize {

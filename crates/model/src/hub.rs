@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use weights::{Metadata, Value};
 
 use crate::family::{FAMILIES, Family, supported, unknown};
+use crate::recurrent_config::Multipliers;
 use crate::rope_scaling::RopeScaling;
 use crate::{Error, Pooling};
 use rope::{rope_settings, scaling};
@@ -19,11 +20,12 @@ pub struct Translated {
     pub is_windowed: Option<Vec<bool>>,
     pub is_rotated: Option<Vec<bool>>,
     pub position_offset: usize,
+    pub multipliers: Multipliers,
 }
 
 /// GGUF's key, and the names it goes by here, the first that is there.
 const NUMBERS: &[(&str, &[&str])] = &[
-    ("context_length", &["max_position_embeddings", "n_positions", "max_seq_len", "seq_length"]),
+    ("context_length", &["max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"]),
     ("embedding_length", &["hidden_size", "n_embd", "d_model"]),
     ("block_count", &["num_hidden_layers", "n_layer", "n_layers"]),
     ("feed_forward_length", &["intermediate_size", "n_inner", "ffn_hidden_size"]),
@@ -38,24 +40,46 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ("final_logit_softcapping", &["final_logit_softcapping"]),
     ("embedding_scale", &["embedding_multiplier", "scale_emb"]),
     ("residual_scale", &["residual_multiplier"]),
-    ("logit_scale", &["logits_scaling", "logit_scale"]),
+    ("logit_scale", &["logits_scaling", "logit_scale", "lm_head_multiplier"]),
     ("use_parallel_residual", &["use_parallel_residual", "parallel_attn"]),
     ("attention.clamp_kqv", &["clip_qkv"]),
     ("vocab_size", &["vocab_size"]),
     ("expert_count", &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"]),
-    ("expert_used_count", &["num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk", "moe_top_k"]),
+    (
+        "expert_used_count",
+        &["num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk", "moe_top_k", "num_experts_per_token"],
+    ),
     ("expert_feed_forward_length", &["moe_intermediate_size"]),
-    ("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
+    (
+        "expert_shared_feed_forward_length",
+        &["shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"],
+    ),
     ("expert_shared_count", &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"]),
     ("leading_dense_block_count", &["first_k_dense_replace", "moe_layer_start_index"]),
     ("expert_weights_scale", &["routed_scaling_factor"]),
-    ("expert_weights_norm", &["norm_topk_prob"]),
-    ("expert_group_count", &["n_group"]),
+    ("expert_weights_norm", &["norm_topk_prob", "moe_renormalize"]),
+    ("expert_group_count", &["n_group", "num_expert_group"]),
     ("expert_group_used_count", &["topk_group"]),
     ("attention.q_lora_rank", &["q_lora_rank"]),
     ("attention.kv_lora_rank", &["kv_lora_rank"]),
     ("attention.value_length_mla", &["v_head_dim"]),
     ("rope.dimension_count", &["qk_rope_head_dim", "rotary_dim"]),
+    ("shortconv.l_cache", &["conv_L_cache"]),
+    ("ssm.conv_kernel", &["mamba_d_conv", "conv_kernel", "linear_conv_kernel_dim", "short_conv_kernel_size"]),
+    ("ssm.state_size", &["mamba_d_state", "ssm_state_size", "state_size", "linear_key_head_dim"]),
+    ("ssm.group_count", &["mamba_n_groups", "n_groups", "linear_num_key_heads"]),
+    (
+        "ssm.time_step_rank",
+        &[
+            "mamba_n_heads",
+            "mamba_num_heads",
+            "linear_num_value_heads",
+            "linear_num_heads",
+            "mamba_dt_rank",
+            "num_heads",
+        ],
+    ),
+    ("kda.head_dim", &["linear_head_dim"]),
 ];
 
 pub fn translate(json: &Json) -> Result<Translated, Error> {
@@ -76,6 +100,10 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
         }
     }
     sizes(&settings, &mut set);
+    recurrent_sizes(&settings, &mut set);
+    if kind == "granitemoehybrid" && settings.get("position_embedding_type").and_then(Json::as_str) != Some("rope") {
+        set("rope.scaling.finetuned", Value::Bool(false));
+    }
     scales(&settings, &mut set);
     let rope = rope_settings(json);
     let head_dim = settings.number("head_dim").or_else(|| settings.width()?.checked_div(settings.n_heads()?));
@@ -104,7 +132,8 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
     let position_offset = if is_offset { settings.number("pad_token_id").unwrap_or(1) as usize + 1 } else { 0 };
     let context = settings.number("max_position_embeddings").unwrap_or(0) as f64;
     let scaling = scaling(rope.scaling.filter(|_| growth.is_none()), context, &family)?;
-    Ok(Translated { family, scaling, is_windowed, is_rotated, position_offset, metadata })
+    let multipliers = multipliers(&settings);
+    Ok(Translated { family, scaling, is_windowed, is_rotated, position_offset, multipliers, metadata })
 }
 
 /// The settings of `config.json`. MPT and DBRX keep those of a block in a part of their own.
@@ -114,7 +143,12 @@ struct HubConfig<'a> {
 
 impl<'a> HubConfig<'a> {
     fn of(json: &'a Json) -> Self {
-        Self { parts: [Some(json), json.get("attn_config"), json.get("ffn_config")].into_iter().flatten().collect() }
+        Self {
+            parts: [Some(json), json.get("attn_config"), json.get("ffn_config"), json.get("linear_attn_config")]
+                .into_iter()
+                .flatten()
+                .collect(),
+        }
     }
 
     fn get(&self, name: &str) -> Option<&'a Json> {
@@ -149,6 +183,14 @@ fn sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
         let ratio = settings.number("expansion_ratio").unwrap_or(4);
         set("feed_forward_length", Value::U64(width.saturating_mul(ratio)));
     }
+    if settings.is("block_auto_adjust_ff_dim") == Some(true)
+        && let Some(width) = settings.number("block_ff_dim").or(settings.number("intermediate_size"))
+    {
+        let factor = settings.real("block_ffn_dim_multiplier").unwrap_or(1.0);
+        let multiple = settings.number("block_multiple_of").unwrap_or(256).max(1);
+        let width = ((2 * width / 3) as f64 * factor) as u64;
+        set("feed_forward_length", Value::U64(width.div_ceil(multiple).saturating_mul(multiple)));
+    }
     if settings.is("multi_query") == Some(true) && settings.is("new_decoder_architecture") != Some(true) {
         set("attention.head_count_kv", Value::U64(1));
     }
@@ -161,6 +203,48 @@ fn sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
     }
     if let (Some(nope), Some(rope)) = (settings.number("qk_nope_head_dim"), settings.number("qk_rope_head_dim")) {
         set("attention.key_length_mla", Value::U64(nope.saturating_add(rope)));
+    }
+}
+
+/// Sizes of recurrent layers that follow from others.
+fn recurrent_sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
+    let product = |[a, b]: [&str; 2]| settings.number(a)?.checked_mul(settings.number(b)?);
+    let by_expansion = || settings.number("mamba_expand")?.checked_mul(settings.width()?);
+    let inner = settings
+        .number("mamba_d_ssm")
+        .or_else(|| product(["mamba_num_heads", "mamba_head_dim"]))
+        .or_else(|| product(["mamba_n_heads", "mamba_d_head"]))
+        .or_else(|| product(["linear_num_value_heads", "linear_value_head_dim"]))
+        .or_else(by_expansion)
+        .or_else(|| product(["num_heads", "head_dim"]));
+    if let Some(inner) = inner {
+        set("ssm.inner_size", Value::U64(inner));
+    }
+    if let Some(layers) = settings.get("layers_block_type").and_then(Json::as_array) {
+        set("block_count", Value::U64(layers.len() as u64));
+    }
+    // Kimi's own code keeps them in a part of their own.
+    if let Some(part) = settings.get("linear_attn_config") {
+        for (key, name) in [("kda.head_dim", "head_dim"), ("ssm.time_step_rank", "num_heads")] {
+            if let Some(n) = part.get(name).and_then(Json::as_u64) {
+                set(key, Value::U64(n));
+            }
+        }
+    }
+}
+
+fn multipliers(settings: &HubConfig) -> Multipliers {
+    let one = |name: &str| settings.real(name).map_or(1.0, |x| x as f32);
+    let list =
+        |name: &str, i: usize| settings.get(name).and_then(|list| list.get(i)?.as_f64()).map_or(1.0, |x| x as f32);
+    Multipliers {
+        attention_in: one("attention_in_multiplier"),
+        attention_out: one("attention_out_multiplier"),
+        key: one("key_multiplier"),
+        ffn: [0, 1].map(|i| list("mlp_multipliers", i)),
+        ssm_in: one("ssm_in_multiplier"),
+        ssm_out: one("ssm_out_multiplier"),
+        ssm: [0, 1, 2, 3, 4].map(|i| list("ssm_multipliers", i)),
     }
 }
 

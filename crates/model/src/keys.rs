@@ -18,6 +18,17 @@ impl MetadataKeys<'_> {
         Ok(self.metadata.u64(&self.key(name))?.map(|n| usize::try_from(n).unwrap_or(usize::MAX)))
     }
 
+    /// A number, or the largest of a list that has one for each layer.
+    pub fn largest(&self, name: &str) -> Result<Option<usize>, Error> {
+        match self.metadata.get(&self.key(name)) {
+            Some(Value::Array(_)) => {
+                let list = self.metadata.i32s(&self.key(name))?;
+                Ok(list.and_then(|list| list.iter().max().map(|n| usize::try_from(*n).unwrap_or(0))))
+            }
+            _ => self.count(name),
+        }
+    }
+
     pub fn count_in(&self, name: &str, default: Option<usize>, max: usize) -> Result<usize, Error> {
         let found = self.count(name)?.or(default);
         match found {

@@ -8,7 +8,8 @@ use weights::Dtype;
 use crate::{Config, Error};
 
 pub struct KvCache {
-    layers: Vec<KvLayer>,
+    /// `None` for layers without attention.
+    layers: Vec<Option<KvLayer>>,
 }
 
 /// Both `[n_kv_heads * n_blocks, 16 * head_dim]`.
@@ -41,14 +42,14 @@ impl KvCache {
 
     /// Bytes of the whole pool.
     pub fn bytes(config: &Config, kv_type: KvType, n_blocks: usize) -> usize {
-        Arena::bytes_for(kv_type.dtype(), Self::shape(config, n_blocks)).saturating_mul(2 * config.n_layers)
+        Arena::bytes_for(kv_type.dtype(), Self::shape(config, n_blocks)).saturating_mul(2 * config.n_attention_layers())
     }
 
     /// As [`KvCache::bytes`], on a device.
     pub fn bytes_on_device(config: &Config, kv_type: KvType, n_blocks: usize) -> usize {
         let [rows, cols] = Self::shape(config, n_blocks);
         let n_bytes = rows.saturating_mul(cols).saturating_mul(kv_type.dtype().block_bytes());
-        Arena::padded_on_device(n_bytes).saturating_mul(2 * config.n_layers)
+        Arena::padded_on_device(n_bytes).saturating_mul(2 * config.n_attention_layers())
     }
 
     pub fn new(config: &Config, kv_type: KvType, n_blocks: usize) -> Result<Self, Error> {
@@ -61,18 +62,16 @@ impl KvCache {
     /// From an arena that has room for it.
     pub fn carve(config: &Config, kv_type: KvType, n_blocks: usize, arena: &mut Arena) -> Self {
         let shape = Self::shape(config, n_blocks);
-        let layers = (0..config.n_layers)
-            .map(|_| KvLayer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) })
-            .collect();
-        Self { layers }
+        let mut layer = || KvLayer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) };
+        Self { layers: config.blocks.iter().map(|blocks| blocks.attends.then(&mut layer)).collect() }
     }
 
     pub fn dtype(&self) -> Dtype {
-        self.layers.first().map_or(Dtype::F16, |layer| layer.k.view().dtype)
+        self.layers.iter().flatten().next().map_or(Dtype::F16, |layer| layer.k.view().dtype)
     }
 
     pub fn layer_mut(&mut self, layer_idx: usize) -> &mut KvLayer {
-        &mut self.layers[layer_idx]
+        self.layers[layer_idx].as_mut().expect("asked for layers with attention only")
     }
 }
 

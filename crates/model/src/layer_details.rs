@@ -29,6 +29,7 @@ pub fn rotated(family: &Family, is_windowed: &[bool]) -> Vec<bool> {
         Rotation::All => true,
         Rotation::Windowed => *is_windowed || !has_windows,
         Rotation::AllBut(n) => !(layer_idx + 1).is_multiple_of(n),
+        Rotation::None => false,
     };
     layers.map(is_rotated).collect()
 }

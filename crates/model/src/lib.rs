@@ -22,10 +22,13 @@ mod mla;
 mod model;
 mod names;
 mod parts;
+mod recurrent;
+mod recurrent_config;
 mod resident;
 mod rope_scaling;
 mod rope_table;
 mod scratch;
+mod state_pool;
 mod step;
 mod synthetic;
 mod upload;
@@ -34,7 +37,7 @@ mod watch;
 pub use adapter::{Adapter, AdapterLimits, merge};
 pub use batch::{
     AdapterId, AdapterSource, Adjustment, Attention, BLOCK_TOKENS, Batch, BlockId, Choice, Described, FedRow, Forward,
-    Pooling, Rows, SeqRows, StepLimits, TokenId,
+    Pooling, Rows, SeqRows, SeqState, StateId, StepLimits, TokenId,
 };
 pub use config::{Config, Experts, Mla, RopeConfig, Temperature};
 pub use error::Error;
@@ -44,6 +47,7 @@ pub use kv_cache::KvType;
 pub use model::{CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, missing_on_device, plan};
 pub use names::Format;
 pub use ops::Numerics;
+pub use recurrent_config::{LayerBlocks, Recurrent, RecurrentKind};
 pub use rope_scaling::{RopeScaling, Yarn};
 pub use synthetic::{Recipe, Synthetic, synthetic, synthetic_layers};
 pub use upload::UploadReport;

@@ -14,7 +14,7 @@ pub fn project(
     context: Context,
     layer: &LayerParts,
     parts: &MlaParts,
-    angles: View,
+    (angles, is_rotated): (View, bool),
     n: usize,
     s: &mut Scratch,
 ) -> Result<(), Error> {
@@ -45,8 +45,10 @@ pub fn project(
         None => ops::matmul(exec, h.as_view(), to_q)?,
     }
     let (n_rot, pairing) = (config.n_rot, config.rope.pairing);
-    ops::rope(exec, &mut c.q_rope.rows_mut(n), angles, n_rot, pairing)?;
-    ops::rope(exec, &mut c.k_rope.rows_mut(n), angles, n_rot, pairing)?;
+    if is_rotated {
+        ops::rope(exec, &mut c.q_rope.rows_mut(n), angles, n_rot, pairing)?;
+        ops::rope(exec, &mut c.k_rope.rows_mut(n), angles, n_rot, pairing)?;
+    }
 
     let nope = split(c.q_nope.rows(n), n_heads);
     let mut found = c.by_row.rows_mut(n * n_heads);

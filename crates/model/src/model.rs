@@ -18,6 +18,7 @@ use crate::names::Names;
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
 use crate::scratch::{MaxRows, Scratch};
+use crate::state_pool::StatePool;
 use crate::step::Step;
 use crate::upload::UploadReport;
 use crate::watch::{DeviceLimits, Profiler, StepProfile, Watch};
@@ -33,6 +34,8 @@ pub struct Model {
     pub(crate) runs_on: RunsOn,
     pub(crate) decoder: Decoder,
     pub(crate) limits: StepLimits,
+    /// Slots of the pool of recurrent states; 0 without recurrent layers.
+    pub(crate) n_states: usize,
     pub(crate) head: Option<Head>,
     pub(crate) steps: Steps,
     memory: MemoryPlan,
@@ -61,6 +64,8 @@ pub struct LoadOptions {
     pub kv_type: KvType,
     /// Blocks of the KV pool.
     pub n_blocks: usize,
+    /// Slots for the states of sequences and checkpoints, for models with recurrent layers.
+    pub n_states: usize,
     /// Rows of the largest batch.
     pub max_batch_tokens: usize,
     /// Rows of a batch that may ask for logits, and as many for pooling.
@@ -89,6 +94,7 @@ impl Default for LoadOptions {
             device: DeviceChoice::Cpu,
             kv_type: KvType::F16,
             n_blocks: 256,
+            n_states: 8,
             max_batch_tokens: 512,
             max_logits_rows: 64,
             n_threads: 0,
@@ -115,6 +121,8 @@ pub struct MemoryPlan {
     /// What the same weights take in the checkpoint.
     pub stored_bytes: usize,
     pub kv_bytes: usize,
+    /// The states of recurrent layers.
+    pub state_bytes: usize,
     pub scratch_bytes: usize,
     /// Slots for adapters.
     pub adapter_bytes: usize,
@@ -122,8 +130,9 @@ pub struct MemoryPlan {
 
 impl MemoryPlan {
     pub fn total_bytes(&self) -> usize {
-        let Self { weights_bytes, kv_bytes, scratch_bytes, adapter_bytes, .. } = *self;
-        [kv_bytes, scratch_bytes, adapter_bytes].into_iter().fold(weights_bytes, usize::saturating_add)
+        let Self { weights_bytes, kv_bytes, state_bytes, scratch_bytes, adapter_bytes, .. } = *self;
+        let pools = [kv_bytes, state_bytes, scratch_bytes, adapter_bytes];
+        pools.into_iter().fold(weights_bytes, usize::saturating_add)
     }
 }
 
@@ -143,6 +152,7 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
             weights_bytes: Resident::plan_bytes_on_device(names, config)?,
             stored_bytes,
             kv_bytes: KvCache::bytes_on_device(config, kv_type, n_blocks),
+            state_bytes: 0,
             scratch_bytes: Scratch::bytes_on_device(config, options.max_rows()) + sizes.bytes(),
             adapter_bytes: adapter_bytes(Arena::padded_on_device)?,
         });
@@ -153,6 +163,7 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
         weights_bytes: Resident::plan_bytes(Exec::Cpu(&pool), names, config)?,
         stored_bytes,
         kv_bytes: KvCache::bytes(config, options.kv_type, options.n_blocks),
+        state_bytes: StatePool::bytes(config, options.n_states),
         scratch_bytes: Scratch::bytes(config, options.max_rows()),
         adapter_bytes: adapter_bytes(Arena::padded)?,
     })
@@ -219,14 +230,15 @@ impl Model {
         let rope = RopeTable::new(&config, &names, limits_context(&config, &options))?;
         let head = Head::open(&config, &names)?;
         let kv = KvCache::carve(&config, kv_type, n_blocks, &mut kv_arena);
-        let mut decoder = Decoder::new(config.clone(), weights, rope, kv, scratch);
+        let mut decoder = Decoder::new(config.clone(), weights, rope, (kv, StatePool::empty()), scratch);
         if options.adapters.max_loaded > 0 {
             let fitting = Fitting::of(checkpoint, &config)?;
             let all = Adapters::on_device(&device.queue, fitting, options.adapters, options.max_batch_tokens)?;
             decoder.adapters = Some(all);
         }
         let runs_on = RunsOn::Gpu(Box::new(device));
-        let mut model = Self { runs_on, decoder, limits, memory, loaded: Some(loaded), head, steps: Steps::default() };
+        let steps = Steps::default();
+        let mut model = Self { runs_on, decoder, limits, n_states: 0, memory, loaded: Some(loaded), head, steps };
         model.rehearse(options.on_compile)?;
         model.warm_up()?;
         // Loading is not part of a profile.
@@ -318,12 +330,15 @@ impl Model {
         let head = Head::open(&config, &names)?;
         let kv = KvCache::new(&config, options.kv_type, options.n_blocks)?;
         let scratch = Scratch::new(&config, options.max_rows())?;
-        let mut decoder = Decoder::new(config.clone(), weights, rope, kv, scratch);
+        let states = StatePool::new(&config, options.n_states)?;
+        let n_states = if config.recurrent.is_some() { options.n_states } else { 0 };
+        let mut decoder = Decoder::new(config.clone(), weights, rope, (kv, states), scratch);
         if options.adapters.max_loaded > 0 {
             let fitting = Fitting::of(checkpoint, &config)?;
             decoder.adapters = Some(Adapters::new(fitting, options.adapters, options.max_batch_tokens)?);
         }
-        Ok(Self { runs_on: RunsOn::Cpu(pool), decoder, limits, memory, loaded: None, head, steps: Steps::default() })
+        let (runs_on, steps) = (RunsOn::Cpu(pool), Steps::default());
+        Ok(Self { runs_on, decoder, limits, n_states, memory, loaded: None, head, steps })
     }
 
     /// Where each weight lies on the host, and which matrix of which of the checkpoint's tensors it is; empty on a device.

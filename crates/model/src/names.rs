@@ -17,8 +17,17 @@ pub enum Format {
 }
 
 /// What may stand before a name, depending on which class of transformers wrote it.
-const HUB_PREFIXES: [&str; 8] =
-    ["model.", "", "language_model.model.", "model.language_model.", "transformer.", "gpt_neox.", "bert.", "roberta."];
+const HUB_PREFIXES: [&str; 9] = [
+    "model.",
+    "",
+    "language_model.model.",
+    "model.language_model.",
+    "transformer.",
+    "gpt_neox.",
+    "bert.",
+    "roberta.",
+    "backbone.",
+];
 
 const LLAMA: &[Rename] = &[
     ("token_embd", "embed_tokens"),
@@ -239,6 +248,144 @@ pub const DBRX: &[Rename] = &[
     ("ffn_up_exps", "ffn.experts.mlp.v1"),
     ("ffn_down_exps", "ffn.experts.mlp.w2"),
 ];
+pub const LFM2: &[Rename] = &[
+    ("output_norm", "embedding_norm"),
+    ("attn_norm", "operator_norm"),
+    ("attn_q_norm", "self_attn.q_layernorm"),
+    ("attn_k_norm", "self_attn.k_layernorm"),
+    ("attn_output", "self_attn.out_proj"),
+    ("shortconv.in_proj", "conv.in_proj"),
+    ("shortconv.conv", "conv.conv"),
+    ("shortconv.out_proj", "conv.out_proj"),
+    ("ffn_norm", "ffn_norm"),
+    ("ffn_gate", "feed_forward.w1"),
+    ("ffn_up", "feed_forward.w3"),
+    ("ffn_down", "feed_forward.w2"),
+    ("ffn_gate_inp", "feed_forward.gate"),
+    ("exp_probs_b", "feed_forward.expert"),
+    ("ffn_gate_exps", "feed_forward.experts.{}.w1"),
+    ("ffn_up_exps", "feed_forward.experts.{}.w3"),
+    ("ffn_down_exps", "feed_forward.experts.{}.w2"),
+];
+/// Mamba 2 alone, and Nemotron's layers, each of which is one block.
+pub const MIXER: &[Rename] = &[
+    ("token_embd", "embeddings"),
+    ("output_norm", "norm_f"),
+    ("attn_norm", "norm"),
+    ("ssm_in", "mixer.in_proj"),
+    ("ssm_conv1d", "mixer.conv1d"),
+    ("ssm_dt", "mixer.dt"),
+    ("ssm_a", "mixer.A_log"),
+    ("ssm_d", "mixer.D"),
+    ("ssm_norm", "mixer.norm"),
+    ("ssm_out", "mixer.out_proj"),
+    ("attn_q", "mixer.q_proj"),
+    ("attn_k", "mixer.k_proj"),
+    ("attn_v", "mixer.v_proj"),
+    ("attn_output", "mixer.o_proj"),
+    ("ffn_up", "mixer.up_proj"),
+    ("ffn_down", "mixer.down_proj"),
+    ("ffn_gate_inp", "mixer.gate"),
+    ("exp_probs_b", "mixer.gate.e_score_correction"),
+    ("ffn_up_exps", "mixer.experts.{}.up_proj"),
+    ("ffn_down_exps", "mixer.experts.{}.down_proj"),
+    ("ffn_up_shexp", "mixer.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mixer.shared_experts.down_proj"),
+];
+pub const GRANITE_HYBRID: &[Rename] = &[
+    ("ssm_in", "mamba.in_proj"),
+    ("ssm_conv1d", "mamba.conv1d"),
+    ("ssm_dt", "mamba.dt"),
+    ("ssm_a", "mamba.A_log"),
+    ("ssm_d", "mamba.D"),
+    ("ssm_norm", "mamba.norm"),
+    ("ssm_out", "mamba.out_proj"),
+    ("ffn_gate_inp", "block_sparse_moe.router.layer"),
+    ("ffn_gate_up_exps", "block_sparse_moe.input_linear"),
+    ("ffn_down_exps", "block_sparse_moe.output_linear"),
+    ("ffn_up_shexp", "shared_mlp.input_linear"),
+    ("ffn_down_shexp", "shared_mlp.output_linear"),
+    ("ffn_up", "shared_mlp.input_linear"),
+    ("ffn_down", "shared_mlp.output_linear"),
+];
+/// Jamba and Falcon H1.
+pub const MAMBA_FEED_FORWARD: &[Rename] = &[
+    ("output_norm", "final_layernorm"),
+    ("ssm_in", "mamba.in_proj"),
+    ("ssm_conv1d", "mamba.conv1d"),
+    ("ssm_x", "mamba.x_proj"),
+    ("ssm_dt", "mamba.dt_proj"),
+    ("ssm_dt", "mamba.dt"),
+    ("ssm_dt_norm", "mamba.dt_layernorm"),
+    ("ssm_b_norm", "mamba.b_layernorm"),
+    ("ssm_c_norm", "mamba.c_layernorm"),
+    ("ssm_a", "mamba.A_log"),
+    ("ssm_d", "mamba.D"),
+    ("ssm_norm", "mamba.norm"),
+    ("ssm_out", "mamba.out_proj"),
+    ("ffn_norm", "pre_ff_layernorm"),
+    ("ffn_gate", "feed_forward.gate_proj"),
+    ("ffn_up", "feed_forward.up_proj"),
+    ("ffn_down", "feed_forward.down_proj"),
+    ("ffn_gate_inp", "feed_forward.router"),
+    ("ffn_gate_exps", "feed_forward.experts.{}.gate_proj"),
+    ("ffn_up_exps", "feed_forward.experts.{}.up_proj"),
+    ("ffn_down_exps", "feed_forward.experts.{}.down_proj"),
+];
+/// Qwen's gated delta nets, with both ways to lay out their inputs.
+pub const QWEN_DELTA: &[Rename] = &[
+    ("ssm_in", "linear_attn.in_proj_qkvz"),
+    ("ssm_ba", "linear_attn.in_proj_ba"),
+    ("attn_qkv", "linear_attn.in_proj_qkv"),
+    ("attn_gate", "linear_attn.in_proj_z"),
+    ("ssm_alpha", "linear_attn.in_proj_a"),
+    ("ssm_beta", "linear_attn.in_proj_b"),
+    ("ssm_conv1d", "linear_attn.conv1d"),
+    ("ssm_dt", "linear_attn.dt"),
+    ("ssm_a", "linear_attn.A_log"),
+    ("ssm_norm", "linear_attn.norm"),
+    ("ssm_out", "linear_attn.out_proj"),
+    ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_up_exps", "mlp.experts.gate_up_proj"),
+    ("ffn_down_exps", "mlp.experts.down_proj"),
+    ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.{}.up_proj"),
+    ("ffn_down_exps", "mlp.experts.{}.down_proj"),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+];
+pub const KIMI_LINEAR: &[Rename] = &[
+    ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+    ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+    ("attn_kv_b", "self_attn.kv_b_proj"),
+    ("ssm_conv1d_q", "self_attn.q_conv1d"),
+    ("ssm_conv1d_k", "self_attn.k_conv1d"),
+    ("ssm_conv1d_v", "self_attn.v_conv1d"),
+    ("ssm_f_a", "self_attn.f_a_proj"),
+    ("ssm_f_b", "self_attn.f_b_proj"),
+    ("ssm_beta", "self_attn.b_proj"),
+    ("ssm_dt", "self_attn.dt"),
+    ("ssm_a", "self_attn.A_log"),
+    ("ssm_g_a", "self_attn.g_a_proj"),
+    ("ssm_g_b", "self_attn.g_b_proj"),
+    ("ssm_norm", "self_attn.o_norm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_gate", "block_sparse_moe.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_up", "block_sparse_moe.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("ffn_down", "block_sparse_moe.down_proj"),
+    ("ffn_gate_inp", "block_sparse_moe.gate"),
+    ("exp_probs_b", "block_sparse_moe.gate.e_score_correction"),
+    ("ffn_gate_exps", "block_sparse_moe.experts.{}.w1"),
+    ("ffn_up_exps", "block_sparse_moe.experts.{}.w3"),
+    ("ffn_down_exps", "block_sparse_moe.experts.{}.w2"),
+    ("ffn_gate_shexp", "block_sparse_moe.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj"),
+    ("ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj"),
+];
 /// Folders that hold the layers, in the order they are looked for.
 const HUB_LAYERS: [&str; 5] = ["layers.", "h.", "blocks.", "encoder.layer.", "encoder.layers."];
 
@@ -290,12 +437,15 @@ impl<'a> Names<'a> {
     /// Lazily: most are found by the first of them.
     fn spellings<'n>(&self, at: At, name: &'n str, suffix: &'n str) -> Box<dyn Iterator<Item = String> + 'n> {
         if self.format == Format::Gguf {
-            return Box::new(std::iter::once(match at {
-                At::Model => format!("{name}.{suffix}"),
-                At::Layer(layer) => format!("blk.{layer}.{name}.{suffix}"),
+            let stem = match at {
+                At::Model => name.to_owned(),
+                At::Layer(layer) => format!("blk.{layer}.{name}"),
                 // Experts in files from before they were stacked.
-                At::Part(layer, part) => format!("blk.{layer}.{}.{part}.{suffix}", name.trim_end_matches("_exps")),
-            }));
+                At::Part(layer, part) => format!("blk.{layer}.{}.{part}", name.trim_end_matches("_exps")),
+            };
+            // A few tensors of recurrent layers have no suffix.
+            let bare = (suffix == "weight" && self.family.recurrent.is_some()).then(|| stem.clone());
+            return Box::new(std::iter::once(format!("{stem}.{suffix}")).chain(bare));
         }
         hub_spellings(self.family, at, name, suffix)
     }

@@ -5,6 +5,7 @@ mod cut;
 mod ffn;
 mod layer;
 mod list;
+mod recurrent;
 
 use crate::names::{At, Names};
 use crate::{Config, Error};
@@ -47,14 +48,15 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct LayerParts {
     pub attn_norm: Option<Norm>,
-    pub attention: AttentionParts,
-    pub attn_out: Linear,
+    pub attention: Option<AttentionParts>,
+    pub attn_out: Option<Linear>,
+    pub recurrent: Option<Box<RecurrentParts>>,
     /// Of what goes into the last product of attention and of the feed-forward block.
     pub attn_sub_norm: Option<Norm>,
     pub ffn_sub_norm: Option<Norm>,
     pub post_attn_norm: Option<Norm>,
     pub ffn_norm: Option<Norm>,
-    pub ffn: FfnParts,
+    pub ffn: Option<FfnParts>,
     pub post_ffn_norm: Option<Norm>,
     /// Of the stream, after attention and after the feed-forward block joined it.
     pub attn_sum_norm: Option<Norm>,
@@ -70,6 +72,8 @@ pub enum AttentionParts {
         q_norm: Option<TensorId>,
         k_norm: Option<TensorId>,
         sinks: Option<TensorId>,
+        /// What the output is weighed with, number by number.
+        gate: Option<Linear>,
     },
     Compressed(Box<MlaParts>),
 }
@@ -86,6 +90,80 @@ pub struct MlaParts {
     /// Of each head: from a query to the compressed space, and from there to a value.
     pub k_b: Vec<TensorId>,
     pub v_b: Vec<TensorId>,
+}
+
+#[derive(Debug)]
+pub struct RecurrentParts {
+    pub mixer: MixerParts,
+    pub out: Linear,
+}
+
+#[derive(Debug)]
+pub enum MixerParts {
+    ShortConv { b: Linear, c: Linear, x: Linear, conv: ConvParts },
+    Ssm(SsmParts),
+    Selective(SelectiveParts),
+    Delta(DeltaParts),
+}
+
+#[derive(Copy, Clone, Debug)]
+pub struct ConvParts {
+    /// `[n_taps, n_cols]`
+    pub weight: TensorId,
+    pub bias: Option<TensorId>,
+}
+
+/// Mamba 2.
+#[derive(Debug)]
+pub struct SsmParts {
+    pub gate: Linear,
+    pub xbc: Linear,
+    pub dt: Linear,
+    pub conv: ConvParts,
+    pub a: TensorId,
+    pub d: TensorId,
+    pub dt_bias: TensorId,
+    /// Of the gated output, each group by itself.
+    pub norm: Option<TensorId>,
+}
+
+/// The first Mamba.
+#[derive(Debug)]
+pub struct SelectiveParts {
+    pub x: Linear,
+    pub gate: Linear,
+    pub conv: ConvParts,
+    /// From the convolved columns to the time step's few numbers, to `b` and to `c`; and their norms.
+    pub low: TensorId,
+    pub b: TensorId,
+    pub c: TensorId,
+    pub norms: [Option<Norm>; 3],
+    pub dt: Linear,
+    /// `[state_dim, inner]`
+    pub a: TensorId,
+    pub d: TensorId,
+}
+
+/// Delta nets.
+#[derive(Debug)]
+pub struct DeltaParts {
+    pub qkv: [Linear; 3],
+    pub convs: [ConvParts; 3],
+    pub forget: LowRank,
+    pub beta: Linear,
+    pub forget_bias: TensorId,
+    pub a: TensorId,
+    /// Of each head's output.
+    pub norm: TensorId,
+    pub gate: LowRank,
+    pub activation: ops::Activation,
+}
+
+/// A product, through a few columns where there is a `down`.
+#[derive(Debug)]
+pub struct LowRank {
+    pub down: Option<TensorId>,
+    pub up: Linear,
 }
 
 #[derive(Debug)]
@@ -113,6 +191,13 @@ pub struct ExpertParts {
     pub shared_gate: Option<TensorId>,
 }
 
+impl LayerParts {
+    /// Whether attention's output is weighed number by number.
+    pub fn is_gated(&self) -> bool {
+        matches!(self.attention, Some(AttentionParts::Plain { gate: Some(_), .. }))
+    }
+}
+
 /// The list, and the model as places in it.
 pub fn parts<'a>(
     names: Names<'a>,
@@ -135,10 +220,15 @@ pub fn parts<'a>(
         }
         None => None,
     };
-    let embedding_norm = list.norm_if_there(At::Model, "token_embd_norm", n_embd)?;
+    // LFM2's last norm has the name of one behind the embedding.
+    let has_last = names.find(At::Model, "output_norm", "weight").is_some() || config.recurrent.is_none();
+    let embedding_norm = match has_last {
+        true => list.norm_if_there(At::Model, "token_embd_norm", n_embd)?,
+        false => None,
+    };
     let output_norm = match config.is_encoder() {
         true => None,
-        false => Some(list.norm(At::Model, "output_norm", n_embd)?),
+        false => Some(list.norm(At::Model, if has_last { "output_norm" } else { "token_embd_norm" }, n_embd)?),
     };
     let output = match names.find(At::Model, "output", "weight") {
         Some(_) if !config.is_encoder() => Some(list.matrix(At::Model, "output", [n_vocab, n_embd])?),
@@ -157,7 +247,9 @@ impl Parts {
     /// What this model needs and GPUs do not have yet.
     pub fn missing_on_device(&self, config: &Config) -> Option<&'static str> {
         let has = |is_so: fn(&crate::config::Experts) -> bool| config.experts.as_ref().is_some_and(is_so);
-        if config.mla.is_some() {
+        if config.recurrent.is_some() {
+            Some("recurrent layers")
+        } else if config.mla.is_some() {
             Some("compressed attention")
         } else if has(|experts| experts.routing.n_groups > 1) {
             Some("experts chosen by groups")

@@ -140,10 +140,10 @@ impl WantedRows<'_> {
 
     /// The wanted rows as they will be packed: borrowed if they are all of `bytes`.
     fn rows(&self) -> Cow<'_, [u8]> {
-        if self.cut.is_whole() && self.source.dtype == self.dtype && self.offset == 0.0 {
+        if self.cut.is_whole() && self.source.dtype == self.dtype && self.is_plain() {
             return Cow::Borrowed(&self.bytes);
         }
-        if self.source.dtype == self.dtype && self.offset == 0.0 {
+        if self.source.dtype == self.dtype && self.is_plain() {
             return Cow::Owned(self.picked_bytes());
         }
         let numbers = self.numbers();
@@ -152,10 +152,24 @@ impl WantedRows<'_> {
         Cow::Owned(bytes)
     }
 
+    /// Whether the numbers are wanted as the file has them.
+    fn is_plain(&self) -> bool {
+        self.offset == 0.0 && !self.is_log && self.scales.is_empty()
+    }
+
     /// The wanted numbers, decoded.
     fn numbers(&self) -> Vec<f32> {
         let mut out = self.cut.numbers(self.source.dtype, &self.bytes, self.n_source_cols);
         out.iter_mut().for_each(|x| *x += self.offset);
+        if self.is_log {
+            out.iter_mut().for_each(|x| *x = -x.exp());
+        }
+        let mut rest = out.as_mut_slice();
+        for (n_rows, scale) in &self.scales {
+            let (part, others) = rest.split_at_mut((n_rows * self.shape[1]).min(rest.len()));
+            part.iter_mut().for_each(|x| *x *= scale);
+            rest = others;
+        }
         out
     }
 

@@ -3,7 +3,7 @@
 use ops::{Arena, Tensor};
 use weights::Dtype;
 
-use crate::{Config, Error};
+use crate::{Config, Error, RecurrentKind};
 
 /// A tensor is bound to its shape once, by name, in `lay_out`. `T` is what stands for a tensor: itself, or nothing where
 /// only sizes are added up.
@@ -17,6 +17,9 @@ pub struct Scratch<T = Tensor> {
     pub v: T,
     /// What attention gives, `[max_rows, q_dim]`.
     pub mixed: T,
+    /// What attention's output is weighed with, where the family does that, `[max_rows, q_dim]`.
+    pub attn_gate: T,
+    pub recurrent: RecurrentWork<T>,
     pub work: LayerScratch<T>,
     /// Rows that are wanted at the end, `[max_out_rows, ..]`: their stream, their attention, their hidden state.
     pub kept_x: T,
@@ -31,6 +34,25 @@ pub struct Scratch<T = Tensor> {
     pub chosen: T,
     /// How probable they were, `[max_logits_rows, DESCRIBED_WORDS]` as bits.
     pub described: T,
+}
+
+/// What recurrent layers work in.
+pub struct RecurrentWork<T = Tensor> {
+    /// The gate, and then what the layer gives before its last product, `[max_rows, inner]`.
+    pub gate: T,
+    /// What is convolved, and what comes out, `[max_rows, ..]`.
+    pub inputs: [T; 3],
+    pub convolved: [T; 3],
+    /// What the scan gives, `[max_rows, inner]`.
+    pub out: T,
+    /// Time steps, or what decides how much is forgotten.
+    pub forget: T,
+    pub beta: T,
+    pub low: T,
+    pub b: T,
+    pub c: T,
+    /// `gate` of the rows that are wanted at the end.
+    pub kept: T,
 }
 
 /// What the blocks of a layer work in.
@@ -105,6 +127,8 @@ impl<T> Scratch<T> {
             k: take([max_rows, kv_dim]),
             v: take([max_rows, kv_dim]),
             mixed: take([max_rows, q_dim]),
+            attn_gate: take(if config.recurrent.is_some() { [max_rows, q_dim] } else { [0, 0] }),
+            recurrent: RecurrentWork::lay_out(config, max_rows, max_kept, &mut take),
             kept_x: take([max_kept, n_embd]),
             kept_mixed: take([max_kept, q_dim]),
             hidden: take([max_kept, n_embd]),
@@ -114,6 +138,35 @@ impl<T> Scratch<T> {
             chosen: take([max_logits_rows, 1]),
             described: take([max_logits_rows, ops::DESCRIBED_WORDS]),
             work: LayerScratch::lay_out(config, max_rows, &mut take),
+        }
+    }
+}
+
+impl<T> RecurrentWork<T> {
+    fn lay_out(config: &Config, max_rows: usize, max_kept: usize, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
+        let mut columns = |n_cols: usize| take(if n_cols > 0 { [max_rows, n_cols] } else { [0, 0] });
+        let (inner, mut streams) = match &config.recurrent {
+            Some(recurrent) => (recurrent.inner, recurrent.streams()),
+            None => (0, Vec::new()),
+        };
+        streams.resize(3, 0);
+        let n_heads = config.recurrent.map_or(0, |recurrent| recurrent.n_heads);
+        let (n_forget, n_low, n_states) = match config.recurrent {
+            Some(r) if r.kind == RecurrentKind::Selective => (inner, r.dt_rank, r.state_dim),
+            Some(r) if r.kind == RecurrentKind::ChannelDelta => (inner, r.state_dim, 0),
+            _ => (n_heads, 0, 0),
+        };
+        Self {
+            gate: columns(inner),
+            inputs: [columns(streams[0]), columns(streams[1]), columns(streams[2])],
+            convolved: [columns(streams[0]), columns(streams[1]), columns(streams[2])],
+            out: columns(inner),
+            forget: columns(n_forget),
+            beta: columns(n_heads),
+            low: columns(n_low),
+            b: columns(n_states),
+            c: columns(n_states),
+            kept: take(if inner > 0 { [max_kept, inner] } else { [0, 0] }),
         }
     }
 }

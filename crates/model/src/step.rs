@@ -1,11 +1,11 @@
 //! A batch in the form the ops take it, made once a step on the host; and where a device keeps its copy.
 
-use ops::{Adjustments, DeviceSpans, Indices, QuerySpan, RowAdjustment, RowPenalties, View};
+use ops::{Adjustments, DeviceSpans, Indices, QuerySpan, RowAdjustment, RowPenalties, StateSpan, View};
 
 use crate::decoder::Decoder;
 use crate::kv_cache::slot;
 use crate::rope_table::RopeTable;
-use crate::{AdapterId, Adjustment, Attention, Batch, Choice};
+use crate::{AdapterId, Adjustment, Attention, Batch, Choice, SeqRows};
 
 pub struct Step<'a> {
     pub n_rows: usize,
@@ -40,6 +40,8 @@ pub struct Step<'a> {
     pub position_rows: Vec<u32>,
     /// Rows of the table of token types, where the model has one.
     pub type_rows: Vec<u32>,
+    /// Where each sequence has its state, for models with recurrent layers.
+    pub states: Vec<StateSpan>,
     /// Block table of each sequence.
     blocks: Vec<Vec<u32>>,
     batch: &'a Batch,
@@ -126,6 +128,7 @@ impl<'a> Step<'a> {
             },
             position_rows,
             type_rows,
+            states: config.recurrent.map(|_| state_spans(batch)).unwrap_or_default(),
             batch,
         }
     }
@@ -220,6 +223,18 @@ fn adapter_slots(batch: &Batch, decoder: &Decoder) -> Vec<u32> {
     let slot = |id: &Option<AdapterId>| id.and_then(|id| adapters.slot(id)).unwrap_or(ops::LowRankEntry::NONE);
     let rows = batch.seqs.iter().zip(&batch.adapters);
     rows.flat_map(|(seq, id)| std::iter::repeat_n(slot(id), seq.n_rows as usize)).collect()
+}
+
+fn state_spans(batch: &Batch) -> Vec<StateSpan> {
+    let span = |(i, seq): (usize, &SeqRows)| {
+        let first_row = seq.first_row as usize;
+        let (from, to, copy) = match batch.states.get(i) {
+            Some(state) => (state.from.map(|slot| slot.0), state.to.0, state.copy.map(|slot| slot.0)),
+            None => ((batch.positions[first_row] > 0).then_some(i as u32), i as u32, None),
+        };
+        StateSpan { first_row, n_rows: seq.n_rows as usize, from, to, copy }
+    };
+    batch.seqs.iter().enumerate().map(span).collect()
 }
 
 /// ALiBi: powers of two down to `2^-largest`, evenly spaced; heads beyond a power of two take what lies between.

@@ -9,12 +9,16 @@
 #define CLAMPED_SWIGLU 3
 #define RELU_SQUARED 4
 #define XIELU 5
+#define SIGMOID 6
+#define IDENTITY 7
 
 DEVICE float act(u32 kind, float x) {
     switch (kind) {
         case GELU_TANH: return x / (1.0f + fast_exp(-1.5957692f * (x + 0.044715f * x * x * x)));
         case GELU: return 0.5f * x * (1.0f + erf_f32(x * 0.70710678f));
         case RELU_SQUARED: return x > 0.0f ? x * x : 0.0f;
+        case SIGMOID: return 1.0f / (1.0f + fast_exp(-x));
+        case IDENTITY: return x;
         default: return x / (1.0f + fast_exp(-x));
     }
 }

@@ -22,6 +22,10 @@ pub enum Activation {
     },
     /// `max(x, 0)^2`
     ReluSquared,
+    /// `1 / (1 + exp(-x))`
+    Sigmoid,
+    /// `x`
+    Identity,
     /// Quadratic above zero, exponential below. Never gated.
     Xielu(Xielu),
 }
@@ -53,6 +57,8 @@ impl Activation {
             Self::ClampedSwiglu { alpha, limit } => (3, alpha, limit),
             Self::ReluSquared => (4, 0.0, 0.0),
             Self::Xielu(_) => (5, 0.0, 0.0),
+            Self::Sigmoid => (6, 0.0, 0.0),
+            Self::Identity => (7, 0.0, 0.0),
         }
     }
 }
@@ -99,6 +105,8 @@ fn apply(activation: Activation, gate: &mut [f32], up: &[f32]) {
             *gate = g / (1.0 + exp(-alpha * g)) * (up.clamp(-limit, limit) + 1.0);
         }),
         Activation::ReluSquared => pairs.for_each(|(gate, up)| *gate = relu_squared(*gate) * up),
+        Activation::Sigmoid => pairs.for_each(|(gate, up)| *gate = sigmoid(*gate) * up),
+        Activation::Identity => pairs.for_each(|(gate, up)| *gate *= up),
         Activation::Xielu(xielu) => pairs.for_each(|(gate, up)| *gate = xielu.of(*gate) * up),
     }
 }
@@ -132,6 +140,8 @@ pub fn activate(exec: Exec, activation: Activation, x: &mut ViewMut) -> Result<(
             Activation::GeluTanh => each(x, &gelu_tanh),
             Activation::Gelu => each(x, &gelu),
             Activation::ReluSquared => each(x, &relu_squared),
+            Activation::Sigmoid => each(x, &sigmoid),
+            Activation::Identity => {}
             Activation::Xielu(xielu) => each(x, &|x| xielu.of(x)),
         }
     });
@@ -142,6 +152,11 @@ pub fn activate(exec: Exec, activation: Activation, x: &mut ViewMut) -> Result<(
 fn relu_squared(x: f32) -> f32 {
     let x = x.max(0.0);
     x * x
+}
+
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
 }
 
 #[inline(always)]

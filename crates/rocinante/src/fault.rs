@@ -125,6 +125,10 @@ mod injection {
             Forward::capacity(&self.model)
         }
 
+        fn n_states(&self) -> usize {
+            Forward::n_states(&self.model)
+        }
+
         fn max_in_flight(&self) -> usize {
             Forward::max_in_flight(&self.model)
         }

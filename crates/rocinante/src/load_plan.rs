@@ -31,6 +31,10 @@ const CPU_POOL_CONTEXTS: usize = 8;
 const GPU_PREFILL_CHUNKS: [usize; 5] = [8192, 4096, 2048, 1024, 512];
 /// H200, 8B Q4_K_M: 9,491 tokens/s with 256 streams, 8,596 with 128.
 const GPU_RUNNING: usize = 256;
+/// Of a model with recurrent layers: sequences that run at once, each of which has a state of some megabytes, and states
+/// that are kept for prompts that go on.
+const RECURRENT_RUNNING: usize = 16;
+const CHECKPOINTS: usize = 8;
 /// Scratch may take one part in this many of a GPU's memory, or the steps get smaller.
 const GPU_SCRATCH_SHARE: u64 = 16;
 
@@ -273,6 +277,7 @@ impl Planner<'_> {
     fn load_options(&self, sizes: Sizes) -> LoadOptions {
         let Sizes { max_batch_tokens, max_logits_rows, n_blocks, n_ctx } = sizes;
         LoadOptions {
+            n_states: max_logits_rows.min(RECURRENT_RUNNING) + CHECKPOINTS,
             device: self.device.choice,
             kv_type: self.options.kv_type,
             n_blocks,

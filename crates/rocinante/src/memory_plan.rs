@@ -220,6 +220,10 @@ impl MemoryFit {
         out.push('\n');
         let kv = bytes(self.memory.kv_bytes as u64);
         let _ = writeln!(out, "  KV pool  {kv}  context of {}{many}, {kv_type}{shrunk}", self.n_ctx);
+        if self.memory.state_bytes > 0 {
+            let states = bytes(self.memory.state_bytes as u64);
+            let _ = writeln!(out, "  states   {states}  of recurrent layers, with checkpoints for prompts that go on");
+        }
         let _ = writeln!(out, "  scratch  {}", bytes(self.memory.scratch_bytes as u64));
         if self.memory.adapter_bytes > 0 {
             let _ = writeln!(out, "  adapters {}", bytes(self.memory.adapter_bytes as u64));
@@ -247,6 +251,7 @@ impl MemoryFit {
                    "limits": room.limits.iter().map(|(name, n)| json!({"name": name, "bytes": n})).collect::<Vec<_>>()})
         });
         json!({"weights_bytes": self.memory.weights_bytes, "kv_bytes": self.memory.kv_bytes,
+               "state_bytes": self.memory.state_bytes,
                "scratch_bytes": self.memory.scratch_bytes, "reserve_bytes": self.reserve_bytes,
                "free_bytes": self.free_bytes(), "context": self.n_ctx, "shrunk_from": self.shrunk_from, "room": room})
     }
@@ -271,6 +276,7 @@ mod tests {
             weights_bytes: 4 * gb,
             stored_bytes: 4 * gb,
             kv_bytes: n_ctx << 20,
+            state_bytes: 0,
             scratch_bytes: gb,
             adapter_bytes: 0,
         })

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, TokenId};
+use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, StateId, TokenId};
 use engine::{
     KvEvent, Pooling, Reuse, draw,
     scheduler::{AGING_TURNS, Arrival, Refused, ScheduleLimits, Scheduler, StepPlan},
@@ -39,6 +39,8 @@ struct Simulation {
     random: Random,
     /// What each place of each block holds.
     store: HashMap<BlockId, [Option<TokenId>; BLOCK_TOKENS]>,
+    /// The tokens that the recurrent state in each slot has seen.
+    states: HashMap<StateId, Vec<TokenId>>,
     /// What a follower of the events believes is cached: the hash before it and the tokens of each block.
     followed: HashMap<u64, (Option<u64>, Vec<TokenId>)>,
     jobs: BTreeMap<SeqId, Job>,
@@ -50,13 +52,14 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn new(seed: u64, limits: ScheduleLimits) -> Self {
-        let mut scheduler = Scheduler::new(limits);
+    fn new(seed: u64, limits: ScheduleLimits, n_states: usize) -> Self {
+        let mut scheduler = Scheduler::new(limits).with_states(n_states);
         scheduler.changes().record();
         Self {
             scheduler,
             random: Random { seed, n: 0 },
             store: HashMap::new(),
+            states: HashMap::new(),
             followed: HashMap::new(),
             jobs: BTreeMap::new(),
             started: HashSet::new(),
@@ -133,15 +136,18 @@ impl Simulation {
         self.check_plan(&plan);
         self.check_blocks();
         self.write(&plan);
+        self.move_states(&plan);
         // Now and then the model fails: everyone in the step is gone.
         if self.random.below(97) == 0 {
             for chunk in &plan.chunks {
+                self.scheduler.abandon(chunk);
                 self.scheduler.remove(chunk.seq).unwrap();
                 self.jobs.remove(&chunk.seq);
             }
             return self.check_blocks();
         }
         finish(&mut self.scheduler, &plan);
+        self.check_states();
         for chunk in plan.chunks.iter().filter(|chunk| chunk.is_last) {
             let mut seq = self.scheduler.get(chunk.seq).unwrap();
             if seq.wanted == Wanted::Logits {
@@ -241,6 +247,41 @@ impl Simulation {
         assert_eq!(pool.n_available() + holders.len(), pool.n_blocks());
     }
 
+    /// Every slot for states is free, a checkpoint's, or that of one running sequence.
+    fn check_states(&self) {
+        let states = self.scheduler.states();
+        let running: HashSet<StateId> = self.scheduler.running().iter().filter_map(|seq| seq.state).collect();
+        let n_running = if states.n_slots() > 0 { self.scheduler.running().len() } else { 0 };
+        assert_eq!(running.len(), n_running, "each running sequence has a slot of its own");
+        assert_eq!(states.n_free() + states.n_checkpoints() + n_running, states.n_slots());
+    }
+
+    /// Moves the states of the plan's sequences on, after checking that each starts from the state of its own tokens.
+    fn move_states(&mut self, plan: &StepPlan) {
+        if self.scheduler.states().n_slots() == 0 {
+            return;
+        }
+        let (mut read, mut written) = (HashSet::new(), Vec::new());
+        for chunk in &plan.chunks {
+            let seq = self.scheduler.get(chunk.seq).unwrap();
+            let to = seq.state.expect("a running sequence has a slot");
+            let from = seq.starts_from.map_or(to, |(_, checkpoint)| checkpoint);
+            if chunk.first > 0 {
+                assert_eq!(self.states.get(&from).map(Vec::as_slice), Some(&seq.tokens[..chunk.first]));
+                read.insert((from, chunk.seq));
+            }
+            written.extend([Some(to), chunk.checkpoint].into_iter().flatten().map(|slot| (slot, chunk.seq)));
+        }
+        let slots: HashSet<StateId> = written.iter().map(|(slot, _)| *slot).collect();
+        assert_eq!(slots.len(), written.len(), "a slot is written twice");
+        for (slot, seq) in written {
+            assert!(read.iter().all(|(from, reader)| *from != slot || *reader == seq), "a slot is read and written");
+            let chunk = plan.chunks.iter().find(|chunk| chunk.seq == seq).unwrap();
+            let tokens = &self.scheduler.get(seq).unwrap().tokens;
+            self.states.insert(slot, tokens[..chunk.first + chunk.n_tokens].to_vec());
+        }
+    }
+
     /// Writes the plan's tokens, after checking that what comes before them is there and that nobody else reads them.
     fn write(&mut self, plan: &StepPlan) {
         for chunk in &plan.chunks {
@@ -272,7 +313,11 @@ const LIMITS: ScheduleLimits = ScheduleLimits {
 };
 
 fn simulate(seed: u64, limits: ScheduleLimits, n_steps: usize) -> Simulation {
-    let mut sim = Simulation::new(seed, limits);
+    simulate_with_states(seed, limits, n_steps, 0)
+}
+
+fn simulate_with_states(seed: u64, limits: ScheduleLimits, n_steps: usize, n_states: usize) -> Simulation {
+    let mut sim = Simulation::new(seed, limits, n_states);
     for _ in 0..n_steps {
         if sim.random.below(3) == 0 {
             let priority = sim.random.below(4) as i32 - 2;
@@ -322,6 +367,31 @@ fn invariants_hold_over_many_seeds_and_limits() {
 }
 
 #[test]
+fn recurrent_states_follow_their_tokens() {
+    let (mut n_preemptions, mut n_cached, mut n_finished) = (0, 0, 0);
+    for seed in 0..60 {
+        let mut random = Random { seed, n: 1 << 32 };
+        let limits = ScheduleLimits {
+            n_blocks: 2 + random.below(30),
+            max_batch_tokens: 1 + random.below(80),
+            prefill_chunk: 1 + random.below(40),
+            reuse: if seed % 5 == 4 { Reuse::Off } else { Reuse::On },
+            ..LIMITS
+        };
+        let n_states = 1 + random.below(12);
+        let sim = simulate_with_states(seed, limits, 300, n_states);
+        n_preemptions += sim.scheduler.n_preemptions();
+        n_cached += sim.scheduler.n_tokens_cached();
+        n_finished += sim.n_finished;
+        assert!(limits.reuse == Reuse::On || sim.scheduler.states().n_checkpoints() == 0);
+    }
+    // The simulation is worth something only if all of this happened often.
+    assert!(n_preemptions > 100, "{n_preemptions} preemptions");
+    assert!(n_cached > 1_000, "{n_cached} cached tokens");
+    assert!(n_finished > 1_000, "{n_finished} finished");
+}
+
+#[test]
 fn nobody_starves_under_pressure() {
     for seed in 100..110 {
         let sim = simulate(seed, LIMITS, 1500);
@@ -336,7 +406,7 @@ fn nobody_starves_under_pressure() {
 #[test]
 fn a_flood_of_priority_delays_the_others_only_so_long() {
     let limits = ScheduleLimits { max_running: 1, ..LIMITS };
-    let mut sim = Simulation::new(1, limits);
+    let mut sim = Simulation::new(1, limits, 0);
     let low = sim.arrive(-3).unwrap();
     let mut n_steps = 0;
     while sim.jobs.contains_key(&low) || !sim.started.contains(&low) {

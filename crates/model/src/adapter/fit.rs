@@ -256,11 +256,11 @@ struct Place {
 
 impl LayerMatrices {
     fn of(layer: &LayerParts) -> Self {
-        let mut found = Self { output: Some(layer.attn_out.weight), ..Self::default() };
-        if let AttentionParts::Plain { q, k, v, .. } = &layer.attention {
+        let mut found = Self { output: layer.attn_out.as_ref().map(|linear| linear.weight), ..Self::default() };
+        if let Some(AttentionParts::Plain { q, k, v, .. }) = &layer.attention {
             (found.q, found.k, found.v) = (Some(q.weight), Some(k.weight), Some(v.weight));
         }
-        if let FfnParts::Dense(dense) = &layer.ffn {
+        if let Some(FfnParts::Dense(dense)) = &layer.ffn {
             found.gate = dense.gate.map(|gate| gate.weight);
             (found.up, found.down) = (Some(dense.up.weight), Some(dense.down.weight));
         }

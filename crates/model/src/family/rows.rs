@@ -5,9 +5,11 @@ use ops::{Activation, Gating, NormKind, Pairing};
 
 use super::{Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
 use crate::names::{
-    APERTUS, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GLM4, GPT_OSS, GPT2, GPTNEOX, GRANITE_MOE,
-    HUNYUAN, MINIMAX, MIXTRAL, MPT, NOMIC, OLMO2, PHI2, PHI3, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
+    APERTUS, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GLM4, GPT_OSS, GPT2, GPTNEOX,
+    GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, KIMI_LINEAR, LFM2, MAMBA_FEED_FORWARD, MINIMAX, MIXER, MIXTRAL, MPT, NOMIC,
+    OLMO2, PHI2, PHI3, QWEN_DELTA, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
 };
+use crate::recurrent_config::RecurrentKind;
 
 const LLAMA: Family = Family {
     name: "llama",
@@ -34,6 +36,8 @@ const LLAMA: Family = Family {
     learns_positions: false,
     local_rope_base: None,
     scales_by_share: None,
+    recurrent: None,
+    tiles_value_heads: false,
     kind: FamilyKind::Decoder,
     renames: &[],
     hub_qkv: FusedRows::Apart,
@@ -91,6 +95,34 @@ const COMMAND_R: Family = Family {
 /// GPT-2 and what followed it: layer norms with biases, no gate.
 const GPT: Family =
     Family { norm: NormKind::Layer, activation: Activation::GeluTanh, renames: GPT2, is_exported: false, ..HALVES };
+
+/// Layers of Mamba 2, some with attention among them.
+const MAMBA2: Family = Family {
+    name: "mamba2",
+    hub_types: &["mamba2"],
+    rotation: Rotation::None,
+    recurrent: Some(RecurrentKind::Ssm),
+    renames: MIXER,
+    is_exported: false,
+    ..HALVES
+};
+const NEMOTRON_H: Family = Family {
+    name: "nemotron_h",
+    hub_types: &["nemotron_h"],
+    activation: Activation::ReluSquared,
+    gating: Gating::Sigmoid,
+    ..MAMBA2
+};
+/// Gated delta nets with attention in every fourth layer.
+const QWEN_HYBRID: Family = Family {
+    name: "qwen3next",
+    hub_types: &["qwen3_next"],
+    hub_norm_offset: 1.0,
+    recurrent: Some(RecurrentKind::Delta),
+    renames: QWEN_DELTA,
+    is_exported: false,
+    ..HALVES
+};
 
 pub const FAMILIES: &[Family] = &[
     LLAMA,
@@ -340,6 +372,66 @@ pub const FAMILIES: &[Family] = &[
         norm: NormKind::Layer,
         renames: DBRX,
         hub_transposed: &["ffn_down_exps"],
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "lfm2",
+        hub_types: &["lfm2"],
+        recurrent: Some(RecurrentKind::ShortConv),
+        renames: LFM2,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "lfm2moe",
+        hub_types: &["lfm2_moe"],
+        recurrent: Some(RecurrentKind::ShortConv),
+        gating: Gating::Sigmoid,
+        renames: LFM2,
+        is_exported: false,
+        ..HALVES
+    },
+    MAMBA2,
+    Family {
+        name: "granitehybrid",
+        hub_types: &["granitemoehybrid"],
+        recurrent: Some(RecurrentKind::Ssm),
+        renames: GRANITE_HYBRID,
+        is_exported: false,
+        ..LLAMA
+    },
+    Family {
+        name: "falcon-h1",
+        hub_types: &["falcon_h1"],
+        recurrent: Some(RecurrentKind::Ssm),
+        multiplies_logits: true,
+        renames: MAMBA_FEED_FORWARD,
+        is_exported: false,
+        ..HALVES
+    },
+    NEMOTRON_H,
+    Family { name: "nemotron_h_moe", hub_types: &[], ..NEMOTRON_H },
+    Family {
+        name: "jamba",
+        hub_types: &["jamba"],
+        rotation: Rotation::None,
+        recurrent: Some(RecurrentKind::Selective),
+        normalizes_experts: false,
+        renames: MAMBA_FEED_FORWARD,
+        is_exported: false,
+        ..HALVES
+    },
+    QWEN_HYBRID,
+    Family { name: "qwen35", hub_types: &["qwen3_5_text"], tiles_value_heads: true, ..QWEN_HYBRID },
+    Family { name: "qwen35moe", hub_types: &["qwen3_5_moe_text"], tiles_value_heads: true, ..QWEN_HYBRID },
+    Family {
+        name: "kimi-linear",
+        hub_types: &["kimi_linear"],
+        rotation: Rotation::None,
+        recurrent: Some(RecurrentKind::ChannelDelta),
+        gating: Gating::Sigmoid,
+        renames: KIMI_LINEAR,
         is_exported: false,
         ..HALVES
     },

@@ -9,9 +9,12 @@ impl<'a> PartList<'a, '_> {
     pub(super) fn dense(&mut self, at: At, [gate, up, down]: [&str; 3], n_ff: usize) -> Result<Dense, Error> {
         let n_embd = self.config.n_embd;
         let down = self.linear(at, down, [n_embd, n_ff])?;
+        let [of_gate, of_down] = self.config.multipliers.ffn;
+        self.scale(down.weight, &[(n_embd, of_down)]);
         if self.names.find(at, gate, "weight").is_some() {
-            let gate = Some(self.linear(at, gate, [n_ff, n_embd])?);
-            return Ok(Dense { gate, up: self.linear(at, up, [n_ff, n_embd])?, down });
+            let gate = self.linear(at, gate, [n_ff, n_embd])?;
+            self.scale(gate.weight, &[(n_ff, of_gate)]);
+            return Ok(Dense { gate: Some(gate), up: self.linear(at, up, [n_ff, n_embd])?, down });
         }
         let source = self.names.tensor(at, up)?;
         if rows_and_cols(source)[0] == 2 * n_ff {
@@ -52,6 +55,14 @@ impl<'a> PartList<'a, '_> {
     fn expert(&mut self, layer_idx: usize, i: usize) -> Result<Dense, Error> {
         let Config { n_embd, .. } = *self.config;
         let n_ff = self.config.experts.expect("asked for a mixture only").n_ff;
+        let is_gated = ["ffn_gate_up_exps", "ffn_gate_exps"].iter().any(|name| {
+            let whole = self.names.find(At::Layer(layer_idx), name, "weight");
+            whole.or_else(|| self.names.find(At::Part(layer_idx, i), name, "weight")).is_some()
+        });
+        if !is_gated && self.config.recurrent.is_some() {
+            let up = self.stacked(layer_idx, i, "ffn_up_exps", [n_ff, n_embd])?;
+            return Ok(Dense { gate: None, up, down: self.stacked(layer_idx, i, "ffn_down_exps", [n_embd, n_ff])? });
+        }
         let (gate, up) = if self.names.find(At::Layer(layer_idx), "ffn_gate_up_exps", "weight").is_some() {
             self.fused_expert(layer_idx, i, n_ff)?
         } else {

@@ -4,13 +4,16 @@ use weights::Tensor;
 
 use super::list::{PartList, rows_and_cols};
 use super::{AttentionParts, Cut, FfnParts, LayerParts, Linear, MlaParts, TensorId};
-use crate::Error;
 use crate::family::{FusedRows, Placement};
 use crate::names::{At, Format};
+use crate::recurrent_config::Multipliers;
+use crate::{Config, Error};
 
 impl<'a> PartList<'a, '_> {
     pub(super) fn layer(&mut self, at: At) -> Result<LayerParts, Error> {
         let config = self.config;
+        let At::Layer(layer_idx) = at else { unreachable!("a layer stands in a layer") };
+        let blocks = config.blocks[layer_idx];
         let n_embd = config.n_embd;
         let placement = config.family.placement;
         let (is_before, is_after) = (
@@ -24,26 +27,38 @@ impl<'a> PartList<'a, '_> {
         let mut others = ["ffn_norm", "post_attention_norm", "attn_output_norm"].into_iter();
         let ffn_norm_name = match others.find(|name| has(name)) {
             None if config.is_parallel => "attn_norm",
+            // The only block of its layer.
+            None if !blocks.attends && !blocks.recurs => "attn_norm",
             found => found.unwrap_or("ffn_norm"),
         };
         let attn_norm = is_before.then(|| self.norm(at, attn_norm_name, n_embd)).transpose()?;
-        let attention = match config.mla {
-            Some(_) => AttentionParts::Compressed(Box::new(self.compressed(at)?)),
-            None => self.attention(at)?,
-        };
         let out_dim = config.mla.map_or(config.q_dim(), |mla| config.n_heads * mla.v_dim);
-        let attn_out = self.linear(at, "attn_output", [n_embd, out_dim])?;
+        let (attention, attn_out) = match (blocks.attends, config.mla) {
+            (false, _) => (None, None),
+            (true, mla) => {
+                let attention = match mla {
+                    Some(_) => AttentionParts::Compressed(Box::new(self.compressed(at)?)),
+                    None => self.attention(at)?,
+                };
+                let out = self.linear(at, "attn_output", [n_embd, out_dim])?;
+                self.scale(out.weight, &[(n_embd, config.multipliers.attention_out)]);
+                (Some(attention), Some(out))
+            }
+        };
+        let recurrent = blocks.recurs.then(|| self.recurrent(at).map(Box::new)).transpose()?;
         let post_attn_norm = is_after.then(|| self.norm(at, "post_attention_norm", n_embd)).transpose()?;
-        let ffn_norm = is_before.then(|| self.norm(at, ffn_norm_name, n_embd)).transpose()?;
+        let ffn_norm = (is_before && blocks.has_ffn).then(|| self.norm(at, ffn_norm_name, n_embd)).transpose()?;
         let ffn = match (&config.experts, self.names.find(at, "ffn_gate_inp", "weight")) {
-            (Some(_), Some(_)) => FfnParts::Experts(Box::new(self.experts(at)?)),
-            _ => FfnParts::Dense(self.dense(at, ["ffn_gate", "ffn_up", "ffn_down"], config.n_ff)?),
+            _ if !blocks.has_ffn => None,
+            (Some(_), Some(_)) => Some(FfnParts::Experts(Box::new(self.experts(at)?))),
+            _ => Some(FfnParts::Dense(self.dense(at, ["ffn_gate", "ffn_up", "ffn_down"], config.n_ff)?)),
         };
         let is_of_sum = placement == Placement::OfSum;
         Ok(LayerParts {
             attn_norm,
             attention,
             attn_out,
+            recurrent,
             attn_sub_norm: self.norm_if_there(at, "attn_sub_norm", out_dim)?,
             ffn_sub_norm: self.norm_if_there(at, "ffn_sub_norm", config.n_ff)?,
             post_attn_norm,
@@ -58,22 +73,49 @@ impl<'a> PartList<'a, '_> {
     fn attention(&mut self, at: At) -> Result<AttentionParts, Error> {
         let config = self.config;
         let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
+        let mut gate = None;
         let [q, k, v] = if let Some(fused) = self.names.find(at, "attn_qkv", "weight") {
             self.fused_qkv(at, fused)?
         } else {
+            let source = self.names.tensor(at, "attn_q")?;
+            let q = if config.recurrent.is_some() && rows_and_cols(source)[0] == 2 * q_dim {
+                let [q, gates] = self.gated_queries(at, source)?;
+                gate = Some(gates);
+                q
+            } else {
+                self.linear(at, "attn_q", [q_dim, config.n_embd])?
+            };
             [
-                self.linear(at, "attn_q", [q_dim, config.n_embd])?,
+                q,
                 self.linear(at, "attn_k", [kv_dim, config.n_embd])?,
                 self.linear(at, "attn_v", [kv_dim, config.n_embd])?,
             ]
         };
+        let Multipliers { attention_in, key, .. } = config.multipliers;
+        self.scale(q.weight, &[(q_dim, attention_in)]);
+        self.scale(k.weight, &[(kv_dim, attention_in * key)]);
+        self.scale(v.weight, &[(kv_dim, attention_in)]);
         let q_norm = self.head_norm(at, "attn_q_norm", q_dim)?;
         let k_norm = self.head_norm(at, "attn_k_norm", kv_dim)?;
         let sinks = match self.names.find(at, "attn_sinks", "weight") {
             Some(source) => Some(self.vector(source, 0, config.n_heads, 0.0)?),
             None => None,
         };
-        Ok(AttentionParts::Plain { q, k, v, q_norm, k_norm, sinks })
+        Ok(AttentionParts::Plain { q, k, v, q_norm, k_norm, sinks, gate })
+    }
+
+    /// Of each head its query, and then what its output is weighed with.
+    fn gated_queries(&mut self, at: At, source: &'a Tensor) -> Result<[Linear; 2], Error> {
+        let Config { n_embd, n_heads, head_dim, .. } = *self.config;
+        let bias = self.names.find(at, "attn_q", "bias");
+        let mut part = |first: usize| -> Result<Linear, Error> {
+            let cut = Cut { first, len: head_dim, step: 2 * head_dim, n: n_heads, transposed: None };
+            let weight = self.push(source, cut, [n_heads * head_dim, n_embd])?;
+            let n = 2 * n_heads * head_dim;
+            let bias = bias.map(|bias| self.floats_of(bias, n, cut, [1, n / 2], 0.0)).transpose()?;
+            Ok(Linear { weight, bias })
+        };
+        Ok([part(0)?, part(head_dim)?])
     }
 
     /// Queries, keys and values out of one tensor.

@@ -26,6 +26,10 @@ pub struct WantedRows<'a> {
     pub n_bytes: usize,
     /// Added to every number.
     pub offset: f32,
+    /// The file has `ln(-x)` where `x` is wanted.
+    pub is_log: bool,
+    /// Rows, one part after the other, and what each part is multiplied with; empty where nothing is.
+    pub scales: Vec<(usize, f32)>,
 }
 
 /// Decides how a matrix of a type and shape will lie, and the bytes it takes; a device may take another type.
@@ -75,6 +79,13 @@ impl<'a> PartList<'a, '_> {
 
     pub(super) fn norm_if_there(&mut self, at: At, name: &str, len: usize) -> Result<Option<Norm>, Error> {
         self.names.find(at, name, "weight").is_some().then(|| self.norm(at, name, len)).transpose()
+    }
+
+    /// Multiplies rows of a matrix, given as parts; nothing happens where all factors are one.
+    pub(super) fn scale(&mut self, id: TensorId, scales: &[(usize, f32)]) {
+        if scales.iter().any(|(_, scale)| *scale != 1.0) {
+            self.wanted[id.0].scales = scales.to_vec();
+        }
     }
 
     pub(super) fn norm_offset(&self) -> f32 {
@@ -138,6 +149,44 @@ impl<'a> PartList<'a, '_> {
             layout,
             n_bytes,
             offset,
+            is_log: false,
+            scales: Vec::new(),
+        })
+    }
+
+    /// Rows of a matrix of plain numbers, as columns.
+    pub(super) fn transposed_floats(
+        &mut self,
+        source: &'a Tensor,
+        rows: std::ops::Range<usize>,
+        n_cols: usize,
+    ) -> Result<TensorId, Error> {
+        let [n_rows, n_source_cols] = rows_and_cols(source);
+        if n_source_cols != n_cols || rows.end > n_rows {
+            let expected = vec![rows.end, n_cols];
+            return Err(Error::Shape { name: source.name.clone(), found: source.shape.clone(), expected });
+        }
+        if source.dtype.block_len() > 1 {
+            let what = format!("{} where plain numbers are expected", source.dtype);
+            return Err(Error::Tensor { name: source.name.clone(), what });
+        }
+        let row_bytes = n_cols * source.dtype.block_bytes();
+        let (shape, cut) = ([n_cols, rows.len()], Cut::transposed(0, rows.len()));
+        let bytes = source.bytes.slice(rows.start * row_bytes..rows.end * row_bytes);
+        let (dtype, layout, n_bytes) = (Dtype::F32, Layout::Rows, 4 * shape[0] * shape[1]);
+        self.add(WantedRows {
+            source,
+            bytes,
+            n_source_cols,
+            first_row: rows.start,
+            cut,
+            dtype,
+            shape,
+            layout,
+            n_bytes,
+            offset: 0.0,
+            is_log: false,
+            scales: Vec::new(),
         })
     }
 
@@ -167,6 +216,8 @@ impl<'a> PartList<'a, '_> {
             layout,
             n_bytes,
             offset: 0.0,
+            is_log: false,
+            scales: Vec::new(),
         })
     }
 

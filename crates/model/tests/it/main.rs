@@ -10,6 +10,7 @@ mod export;
 mod faithful;
 mod families;
 mod gpu_runs;
+mod hybrids;
 mod models_page;
 mod real;
 mod support;

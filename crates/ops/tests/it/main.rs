@@ -11,5 +11,6 @@ mod matmul;
 mod mixtures;
 mod packed;
 mod quant;
+mod recurrent;
 mod sample;
 mod support;

@@ -1,0 +1,134 @@
+//! Causal depthwise convolution over the rows of each sequence: every column has its own few weights, and the last
+//! inputs of a sequence are its state.
+
+use std::ops::Range;
+
+use crate::cpu::exp::exp;
+use crate::view::SharedPtr;
+use crate::{Error, Exec, StateSpan, View, ViewMut};
+
+const OP: &str = "conv1d";
+/// Columns that one task takes: a few cache lines of every row.
+const COLUMNS: usize = 256;
+
+/// What is done with the sums.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum ConvOutput {
+    Plain,
+    Silu,
+}
+
+/// `out[r] = act(bias + sum over k of weight[k] * x[r + k + 1 - n_taps])`, column by column. `x` and `out` are
+/// `[n_rows, n_cols]`, `weight` `[n_taps, n_cols]`, `bias` `[1, n_cols]`, `state` `[n_slots, (n_taps - 1) * n_cols]` with the
+/// oldest input first; all f32.
+#[allow(clippy::too_many_arguments, reason = "an op takes views and numbers, nothing else")]
+pub fn conv1d(
+    exec: Exec,
+    x: View,
+    weight: View,
+    bias: Option<View>,
+    output: ConvOutput,
+    state: &mut ViewMut,
+    spans: &[StateSpan],
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    let ([n_rows, n_cols], [n_taps, _]) = (x.shape, weight.shape);
+    weight.expect_shape(OP, "weight", [n_taps, n_cols])?;
+    out.expect_shape(OP, "out", [n_rows, n_cols])?;
+    let n_slots = state.shape[0];
+    if n_taps < 2 || n_cols == 0 {
+        return Err(Error::Argument { op: OP, what: format!("{n_taps} taps over {n_cols} columns") });
+    }
+    let n_before = n_taps - 1;
+    state.expect_shape(OP, "state", [n_slots, n_before * n_cols])?;
+    StateSpan::check(OP, spans, n_rows, n_slots)?;
+    if let Some(bias) = bias {
+        bias.expect_shape(OP, "bias", [1, n_cols])?;
+    }
+    let pool = exec.cpu_only(OP)?;
+    let (x, weight) = (x.f32s(OP, "x")?, weight.f32s(OP, "weight")?);
+    let bias = bias.map(|bias| bias.f32s(OP, "bias")).transpose()?;
+    let (state, out) = (SharedPtr::new(state.f32s(OP, "state")?), SharedPtr::new(out.f32s(OP, "out")?));
+    let n_parts = n_cols.div_ceil(COLUMNS);
+    let conv = Conv { x, weight, bias, output, n_cols, n_taps, state, out };
+    pool.run(spans.len() * n_parts, |task, _| {
+        let (span, first) = (&spans[task / n_parts], task % n_parts * COLUMNS);
+        let cols = first..(first + COLUMNS).min(n_cols);
+        #[cfg(target_arch = "x86_64")]
+        if pool.isa() >= crate::Isa::Avx2 {
+            // SAFETY: the CPU has AVX2 and FMA; the rest is the promise of `columns`, which `check` and the split into
+            // tasks keep.
+            unsafe { conv.columns_avx2(span, cols) };
+            return;
+        }
+        // SAFETY: `check` has seen the spans, and tasks of one span have different columns.
+        unsafe { conv.columns(span, cols) };
+    });
+    Ok(())
+}
+
+/// What all tasks of one call share.
+struct Conv<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    bias: Option<&'a [f32]>,
+    output: ConvOutput,
+    n_cols: usize,
+    n_taps: usize,
+    state: SharedPtr<f32>,
+    out: SharedPtr<f32>,
+}
+
+impl Conv<'_> {
+    /// # Safety
+    /// The span was checked, and no other task has the same columns of it.
+    #[inline(always)]
+    unsafe fn columns(&self, span: &StateSpan, cols: Range<usize>) {
+        let (n_cols, n_before, width) = (self.n_cols, self.n_taps - 1, cols.len());
+        let zeros = [0.0_f32; COLUMNS];
+        // The input `i` rows after the oldest one of the state.
+        let input = |i: usize| -> &[f32] {
+            match (i.checked_sub(n_before), span.from) {
+                (Some(row), _) => &self.x[(span.first_row + row) * n_cols..][cols.clone()],
+                // SAFETY: a slot that is read is written by no other span, and other tasks of this one have other columns.
+                (None, Some(slot)) => unsafe {
+                    self.state.slice((slot as usize * n_before + i) * n_cols + cols.start, width)
+                },
+                (None, None) => &zeros[..width],
+            }
+        };
+        for row in 0..span.n_rows {
+            // SAFETY: rows of spans are disjoint, and other tasks of this one have other columns.
+            let out = unsafe { self.out.slice((span.first_row + row) * n_cols + cols.start, width) };
+            match self.bias {
+                Some(bias) => out.copy_from_slice(&bias[cols.clone()]),
+                None => out.fill(0.0),
+            }
+            for tap in 0..self.n_taps {
+                let weight = &self.weight[tap * n_cols..][cols.clone()];
+                out.iter_mut().zip(weight).zip(input(row + tap)).for_each(|((out, w), x)| *out += w * x);
+            }
+            if self.output == ConvOutput::Silu {
+                out.iter_mut().for_each(|x| *x /= 1.0 + exp(-*x));
+            }
+        }
+        // The copy first, and oldest inputs first: a state that moves onto itself is read before it is overwritten.
+        for slot in [span.copy, Some(span.to)].into_iter().flatten() {
+            for i in 0..n_before {
+                let source = input(span.n_rows + i).as_ptr();
+                let at = (slot as usize * n_before + i) * n_cols + cols.start;
+                // SAFETY: a written slot belongs to this span alone. Source and destination may be the same row.
+                unsafe { std::ptr::copy(source, self.state.slice(at, width).as_mut_ptr(), width) };
+            }
+        }
+    }
+
+    /// # Safety
+    /// As `columns`; and the CPU has AVX2 and FMA.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn columns_avx2(&self, span: &StateSpan, cols: Range<usize>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.columns(span, cols) };
+    }
+}

@@ -1,0 +1,162 @@
+//! The recurrence of Mamba 2: each head has a matrix `h` of `[state_dim, head_dim]`, which decays by one number a token and
+//! takes up `B` times `x`; `C` reads it. All rows of a sequence are one call, so a prompt passes the other ops as a matrix.
+
+use crate::cpu::exp::exp;
+use crate::view::SharedPtr;
+use crate::{Error, Exec, StateSpan, View, ViewMut};
+
+const OP: &str = "ssm_scan";
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct SsmShape {
+    pub n_heads: usize,
+    pub head_dim: usize,
+    pub state_dim: usize,
+    /// Neighbouring heads share `B` and `C`.
+    pub n_groups: usize,
+}
+
+/// The numbers of a layer, `[1, n_heads]` each.
+#[derive(Copy, Clone)]
+pub struct SsmWeights<'a> {
+    /// Below zero: how fast a head forgets.
+    pub a: View<'a>,
+    /// What goes past the state.
+    pub d: View<'a>,
+    pub dt_bias: View<'a>,
+}
+
+/// With `dt = softplus(dt + dt_bias)`: `h = exp(dt * a) * h + dt * B x`, `out = C h + d * x`. `xbc` is
+/// `[n_rows, n_heads * head_dim + 2 * n_groups * state_dim]`: x, B, C. `dt` is `[n_rows, n_heads]`, `state`
+/// `[n_slots, n_heads * state_dim * head_dim]`, `out` `[n_rows, n_heads * head_dim]`; all f32.
+#[allow(clippy::too_many_arguments, reason = "an op takes views and numbers, nothing else")]
+pub fn ssm_scan(
+    exec: Exec,
+    shape: SsmShape,
+    xbc: View,
+    dt: View,
+    weights: SsmWeights,
+    state: &mut ViewMut,
+    spans: &[StateSpan],
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    let SsmShape { n_heads, head_dim, state_dim, n_groups } = shape;
+    let (n_rows, n_slots, inner) = (xbc.shape[0], state.shape[0], n_heads * head_dim);
+    if n_groups == 0 || !n_heads.is_multiple_of(n_groups) || head_dim * state_dim == 0 {
+        return Err(Error::Argument { op: OP, what: format!("{shape:?}") });
+    }
+    xbc.expect_shape(OP, "xbc", [n_rows, inner + 2 * n_groups * state_dim])?;
+    dt.expect_shape(OP, "dt", [n_rows, n_heads])?;
+    for (what, view) in [("a", weights.a), ("d", weights.d), ("dt_bias", weights.dt_bias)] {
+        view.expect_shape(OP, what, [1, n_heads])?;
+    }
+    state.expect_shape(OP, "state", [n_slots, inner * state_dim])?;
+    out.expect_shape(OP, "out", [n_rows, inner])?;
+    StateSpan::check(OP, spans, n_rows, n_slots)?;
+    let pool = exec.cpu_only(OP)?;
+    let scan = Scan {
+        shape,
+        xbc: xbc.f32s(OP, "xbc")?,
+        dt: dt.f32s(OP, "dt")?,
+        a: weights.a.f32s(OP, "a")?,
+        d: weights.d.f32s(OP, "d")?,
+        dt_bias: weights.dt_bias.f32s(OP, "dt_bias")?,
+        state: SharedPtr::new(state.f32s(OP, "state")?),
+        out: SharedPtr::new(out.f32s(OP, "out")?),
+    };
+    pool.run(spans.len() * n_heads, |task, _| {
+        let (span, head) = (&spans[task / n_heads], task % n_heads);
+        #[cfg(target_arch = "x86_64")]
+        if pool.isa() >= crate::Isa::Avx2 {
+            // SAFETY: the CPU has AVX2 and FMA; `check` has seen the spans, and each task has a head of its own.
+            unsafe { scan.head_avx2(span, head) };
+            return;
+        }
+        // SAFETY: `check` has seen the spans, and each task has a head of its own.
+        unsafe { scan.head(span, head) };
+    });
+    Ok(())
+}
+
+/// What all tasks of one call share.
+struct Scan<'a> {
+    shape: SsmShape,
+    xbc: &'a [f32],
+    dt: &'a [f32],
+    a: &'a [f32],
+    d: &'a [f32],
+    dt_bias: &'a [f32],
+    state: SharedPtr<f32>,
+    out: SharedPtr<f32>,
+}
+
+impl Scan<'_> {
+    /// # Safety
+    /// The span was checked, and no other task has the same head of it.
+    #[inline(always)]
+    unsafe fn head(&self, span: &StateSpan, head: usize) {
+        let SsmShape { n_heads, head_dim, state_dim, n_groups } = self.shape;
+        let (inner, len) = (n_heads * head_dim, head_dim * state_dim);
+        let group = head / (n_heads / n_groups);
+        // SAFETY: a written slot belongs to this span alone, and its heads to different tasks.
+        let h = unsafe { self.state.slice((span.to as usize * n_heads + head) * len, len) };
+        // SAFETY: a slot that is read is written by nobody else; `start` copies also where both are one.
+        unsafe { start(h, &self.state, span, (n_heads, head)) };
+        let width = inner + 2 * n_groups * state_dim;
+        for row in span.first_row..span.first_row + span.n_rows {
+            let xbc = &self.xbc[row * width..][..width];
+            let x = &xbc[head * head_dim..][..head_dim];
+            let b = &xbc[inner + group * state_dim..][..state_dim];
+            let c = &xbc[inner + (n_groups + group) * state_dim..][..state_dim];
+            let dt = softplus(self.dt[row * n_heads + head] + self.dt_bias[head]);
+            let decay = exp(dt * self.a[head]);
+            // SAFETY: rows of spans are disjoint, and each task has a head of its own.
+            let out = unsafe { self.out.slice(row * inner + head * head_dim, head_dim) };
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = self.d[head] * x);
+            for (n, h) in h.chunks_exact_mut(head_dim).enumerate() {
+                let (taken, read) = (dt * b[n], c[n]);
+                h.iter_mut().zip(x).zip(&mut *out).for_each(|((h, x), out)| {
+                    *h = *h * decay + taken * x;
+                    *out += read * *h;
+                });
+            }
+        }
+        if let Some(copy) = span.copy {
+            // SAFETY: as `h`.
+            unsafe { self.state.slice((copy as usize * n_heads + head) * len, len) }.copy_from_slice(h);
+        }
+    }
+
+    /// # Safety
+    /// As `head`; and the CPU has AVX2 and FMA.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn head_avx2(&self, span: &StateSpan, head: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.head(span, head) };
+    }
+}
+
+/// Fills `h`, part `part` of `n_parts` equal ones of slot `span.to`, with the same part of the state it starts from.
+///
+/// # Safety
+/// No other task writes that part of `span.from`.
+#[inline(always)]
+pub(crate) unsafe fn start(h: &mut [f32], state: &SharedPtr<f32>, span: &StateSpan, (n_parts, part): (usize, usize)) {
+    match span.from {
+        None => h.fill(0.0),
+        Some(slot) if slot == span.to => {}
+        Some(slot) => {
+            // SAFETY: the caller's promise; the slots differ, so the parts do not overlap.
+            let from = unsafe { state.slice((slot as usize * n_parts + part) * h.len(), h.len()) };
+            h.copy_from_slice(from);
+        }
+    }
+}
+
+/// `ln(1 + e^x)`
+#[inline(always)]
+pub(crate) fn softplus(x: f32) -> f32 {
+    // Beyond, the sum is the power alone in f32.
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}

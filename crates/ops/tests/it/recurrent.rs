@@ -1,0 +1,243 @@
+//! Recurrent ops against f64, with a sequence cut into chunks that go from slot to slot beside another sequence.
+
+use ops::{
+    ConvOutput, DeltaRows, DeltaShape, Exec, HeadOrder, Isa, Pool, Selected, SsmShape, SsmWeights, StateSpan, View,
+    ViewMut, conv1d, delta_scan, selective_scan, ssm_scan,
+};
+
+const BOUND: f64 = 1e-5;
+const N_ROWS: usize = 23;
+const N_SLOTS: usize = 5;
+
+fn noise(seed: u32, n: usize) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// Steps over `N_ROWS` rows of two sequences: rows of the first in three chunks, with a checkpoint that the last starts
+/// from; all rows of the second in one.
+fn steps() -> Vec<Vec<StateSpan>> {
+    let span = |first_row, n_rows, from, to, copy| StateSpan { first_row, n_rows, from, to, copy };
+    vec![
+        vec![span(0, 4, None, 3, None), span(14, 9, None, 1, None)],
+        vec![span(4, 3, Some(3), 3, Some(0))],
+        vec![span(7, 7, Some(0), 4, None)],
+    ]
+}
+
+/// The rows of each sequence.
+const SEQUENCES: [std::ops::Range<usize>; 2] = [0..14, 14..N_ROWS];
+
+/// Runs the steps on every instruction set; `op` writes the rows of its spans into `out`.
+fn check(
+    what: &str,
+    n_cols: usize,
+    state_len: usize,
+    truth: &[f64],
+    op: impl Fn(Exec, &mut ViewMut, &[StateSpan], &mut ViewMut),
+) {
+    for isa in Isa::available() {
+        let pool = Pool::with_isa(2, isa);
+        // What is left in a slot must not matter.
+        let mut state = vec![f32::NAN; N_SLOTS * state_len];
+        let mut found = vec![0.0_f32; N_ROWS * n_cols];
+        for spans in steps() {
+            let mut out = vec![0.0_f32; N_ROWS * n_cols];
+            let view = &mut ViewMut::of_f32(&mut state, state_len);
+            op(Exec::Cpu(&pool), view, &spans, &mut ViewMut::of_f32(&mut out, n_cols));
+            for span in &spans {
+                let range = span.first_row * n_cols..(span.first_row + span.n_rows) * n_cols;
+                found[range.clone()].copy_from_slice(&out[range]);
+            }
+        }
+        let error = test_support::golden::relative_error(found.iter().map(|x| f64::from(*x)), truth.iter().copied());
+        assert!(error < BOUND, "{what} on {isa}: {error:.2e}");
+    }
+}
+
+fn softplus(x: f64) -> f64 {
+    x.exp().ln_1p()
+}
+
+#[test]
+fn convolutions() {
+    let (n_cols, n_taps) = (300, 4);
+    let (x, weight, bias) = (noise(1, N_ROWS * n_cols), noise(2, n_taps * n_cols), noise(3, n_cols));
+    for output in [ConvOutput::Plain, ConvOutput::Silu] {
+        let mut truth = vec![0.0; N_ROWS * n_cols];
+        for rows in SEQUENCES {
+            for (row, col) in rows.clone().flat_map(|row| (0..n_cols).map(move |col| (row, col))) {
+                let taps = (0..n_taps).filter(|tap| row + tap + 1 >= rows.start + n_taps);
+                let sum: f64 = taps
+                    .map(|tap| f64::from(weight[tap * n_cols + col] * x[(row + tap + 1 - n_taps) * n_cols + col]))
+                    .sum();
+                let y = sum + f64::from(bias[col]);
+                truth[row * n_cols + col] = if output == ConvOutput::Silu { y / (1.0 + (-y).exp()) } else { y };
+            }
+        }
+        check("conv1d", n_cols, (n_taps - 1) * n_cols, &truth, |exec, state, spans, out| {
+            let (x, weight) = (View::of_f32(&x, n_cols), View::of_f32(&weight, n_cols));
+            let bias = Some(View::of_f32(&bias, n_cols));
+            conv1d(exec, x, weight, bias, output, state, spans, out).unwrap();
+        });
+    }
+}
+
+#[test]
+fn mamba2() {
+    let shape = SsmShape { n_heads: 6, head_dim: 12, state_dim: 10, n_groups: 2 };
+    let SsmShape { n_heads, head_dim, state_dim, n_groups } = shape;
+    let inner = n_heads * head_dim;
+    let width = inner + 2 * n_groups * state_dim;
+    let (xbc, dt) = (noise(1, N_ROWS * width), noise(2, N_ROWS * n_heads));
+    let a: Vec<f32> = noise(3, n_heads).iter().map(|x| -x.exp()).collect();
+    let (d, dt_bias) = (noise(4, n_heads), noise(5, n_heads));
+    let mut truth = vec![0.0; N_ROWS * inner];
+    for (rows, head) in SEQUENCES.into_iter().flat_map(|rows| (0..n_heads).map(move |head| (rows.clone(), head))) {
+        let group = head / (n_heads / n_groups);
+        let mut h = vec![0.0; head_dim * state_dim];
+        for row in rows {
+            let at = |i: usize| f64::from(xbc[row * width + i]);
+            let dt = softplus(f64::from(dt[row * n_heads + head]) + f64::from(dt_bias[head]));
+            for p in 0..head_dim {
+                let x = at(head * head_dim + p);
+                let mut y = f64::from(d[head]) * x;
+                for n in 0..state_dim {
+                    let h = &mut h[p * state_dim + n];
+                    *h = *h * (dt * f64::from(a[head])).exp() + dt * at(inner + group * state_dim + n) * x;
+                    y += at(inner + (n_groups + group) * state_dim + n) * *h;
+                }
+                truth[row * inner + head * head_dim + p] = y;
+            }
+        }
+    }
+    check("ssm_scan", inner, inner * state_dim, &truth, |exec, state, spans, out| {
+        let weights = SsmWeights {
+            a: View::of_f32(&a, n_heads),
+            d: View::of_f32(&d, n_heads),
+            dt_bias: View::of_f32(&dt_bias, n_heads),
+        };
+        let (xbc, dt) = (View::of_f32(&xbc, width), View::of_f32(&dt, n_heads));
+        ssm_scan(exec, shape, xbc, dt, weights, state, spans, out).unwrap();
+    });
+}
+
+#[test]
+fn mamba() {
+    let (n_cols, n_states) = (70, 6);
+    let (x, dt) = (noise(1, N_ROWS * n_cols), noise(2, N_ROWS * n_cols));
+    let (b, c) = (noise(3, N_ROWS * n_states), noise(4, N_ROWS * n_states));
+    let a: Vec<f32> = noise(5, n_states * n_cols).iter().map(|x| -x.exp()).collect();
+    let d = noise(6, n_cols);
+    let mut truth = vec![0.0; N_ROWS * n_cols];
+    for (rows, col) in SEQUENCES.into_iter().flat_map(|rows| (0..n_cols).map(move |col| (rows.clone(), col))) {
+        let mut h = vec![0.0; n_states];
+        for row in rows {
+            let (x, dt) = (f64::from(x[row * n_cols + col]), softplus(f64::from(dt[row * n_cols + col])));
+            let mut y = f64::from(d[col]) * x;
+            for (n, h) in h.iter_mut().enumerate() {
+                let (b, c) = (f64::from(b[row * n_states + n]), f64::from(c[row * n_states + n]));
+                *h = *h * (dt * f64::from(a[n * n_cols + col])).exp() + dt * b * x;
+                y += c * *h;
+            }
+            truth[row * n_cols + col] = y;
+        }
+    }
+    check("selective_scan", n_cols, n_states * n_cols, &truth, |exec, state, spans, out| {
+        let selected = Selected {
+            x: View::of_f32(&x, n_cols),
+            dt: View::of_f32(&dt, n_cols),
+            b: View::of_f32(&b, n_states),
+            c: View::of_f32(&c, n_states),
+        };
+        let (a, d) = (View::of_f32(&a, n_cols), View::of_f32(&d, n_cols));
+        selective_scan(exec, selected, a, d, state, spans, out).unwrap();
+    });
+}
+
+#[test]
+fn delta_nets() {
+    let base = DeltaShape { n_key_heads: 2, n_value_heads: 6, key_dim: 9, value_dim: 12, order: HeadOrder::Grouped };
+    for (order, is_by_channel) in [(HeadOrder::Grouped, false), (HeadOrder::Tiled, false), (HeadOrder::Grouped, true)] {
+        let shape = DeltaShape { order, ..base };
+        let DeltaShape { n_key_heads, n_value_heads, key_dim, value_dim, .. } = shape;
+        let per_head = if is_by_channel { key_dim } else { 1 };
+        let (n_keys, n_values, n_gates) = (n_key_heads * key_dim, n_value_heads * value_dim, n_value_heads * per_head);
+        let (q, k, v) = (noise(1, N_ROWS * n_keys), noise(2, N_ROWS * n_keys), noise(3, N_ROWS * n_values));
+        let (forget, beta) = (noise(4, N_ROWS * n_gates), noise(5, N_ROWS * n_value_heads));
+        let forget_bias = noise(6, n_gates);
+        let a: Vec<f32> = noise(7, n_value_heads).iter().map(|x| -x.exp()).collect();
+        let mut truth = vec![0.0; N_ROWS * n_values];
+        let heads = SEQUENCES.into_iter().flat_map(|rows| (0..n_value_heads).map(move |head| (rows.clone(), head)));
+        for (rows, head) in heads {
+            let key_head = if order == HeadOrder::Tiled { head % n_key_heads } else { head / 3 };
+            let mut s = vec![0.0; key_dim * value_dim];
+            for row in rows {
+                let unit = |x: &[f32]| {
+                    let x: Vec<f64> = x[(row * n_key_heads + key_head) * key_dim..][..key_dim]
+                        .iter()
+                        .map(|x| f64::from(*x))
+                        .collect();
+                    let length = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
+                    x.iter().map(|x| x / length).collect::<Vec<f64>>()
+                };
+                let (q, k) = (unit(&q), unit(&k));
+                let beta = 1.0 / (1.0 + (-f64::from(beta[row * n_value_heads + head])).exp());
+                for d in 0..key_dim {
+                    let gate = head * per_head + if is_by_channel { d } else { 0 };
+                    let forget = f64::from(forget[row * n_gates + gate]) + f64::from(forget_bias[gate]);
+                    let decay = (f64::from(a[head]) * softplus(forget)).exp();
+                    s[d * value_dim..][..value_dim].iter_mut().for_each(|s| *s *= decay);
+                }
+                for e in 0..value_dim {
+                    let known: f64 = (0..key_dim).map(|d| s[d * value_dim + e] * k[d]).sum();
+                    let value = f64::from(v[(row * n_value_heads + head) * value_dim + e]);
+                    (0..key_dim).for_each(|d| s[d * value_dim + e] += k[d] * beta * (value - known));
+                    let y: f64 = (0..key_dim).map(|d| s[d * value_dim + e] * q[d]).sum();
+                    truth[(row * n_value_heads + head) * value_dim + e] = y / (key_dim as f64).sqrt();
+                }
+            }
+        }
+        check("delta_scan", n_values, n_values * key_dim, &truth, |exec, state, spans, out| {
+            let rows = DeltaRows {
+                q: View::of_f32(&q, n_keys),
+                k: View::of_f32(&k, n_keys),
+                v: View::of_f32(&v, n_values),
+                forget: View::of_f32(&forget, n_gates),
+                beta: View::of_f32(&beta, n_value_heads),
+                forget_bias: View::of_f32(&forget_bias, n_gates),
+                a: View::of_f32(&a, n_value_heads),
+            };
+            delta_scan(exec, shape, rows, state, spans, out).unwrap();
+        });
+    }
+}
+
+#[test]
+fn slots_that_two_sequences_share_are_refused() {
+    let pool = Pool::new(1);
+    let (x, weight) = (vec![0.0; 8], vec![0.0; 4]);
+    let span = |first_row, from, to, copy| StateSpan { first_row, n_rows: 2, from, to, copy };
+    let run = |spans: &[StateSpan]| {
+        let (mut state, mut out) = (vec![0.0; 3 * 2], vec![0.0; 8]);
+        let (x, weight) = (View::of_f32(&x, 2), View::of_f32(&weight, 2));
+        let (state, out) = (&mut ViewMut::of_f32(&mut state, 2), &mut ViewMut::of_f32(&mut out, 2));
+        conv1d(Exec::Cpu(&pool), x, weight, None, ConvOutput::Plain, state, spans, out).is_ok()
+    };
+    assert!(run(&[span(0, None, 0, None), span(2, Some(2), 1, None)]));
+    assert!(run(&[span(0, Some(2), 0, None), span(2, Some(2), 1, None)]));
+    for spans in [
+        [span(0, None, 0, None), span(2, None, 0, None)],
+        [span(0, None, 0, None), span(2, Some(0), 1, None)],
+        [span(0, None, 0, Some(1)), span(2, None, 1, None)],
+        [span(0, None, 0, None), span(1, None, 1, None)],
+        [span(0, None, 0, Some(0)), span(2, None, 1, None)],
+        [span(0, None, 3, None), span(2, None, 1, None)],
+    ] {
+        assert!(!run(&spans), "{spans:?}");
+    }
+}
