@@ -256,6 +256,7 @@ fn add_counters(sum: &mut Stats, stats: &Stats) {
     sum.n_tokens_computed += stats.n_tokens_computed;
     sum.n_tokens_cached += stats.n_tokens_cached;
     sum.n_preemptions += stats.n_preemptions;
+    sum.drafted += stats.drafted;
     sum.n_failed += stats.n_failed;
     sum.n_steps_by_rows.iter_mut().zip(stats.n_steps_by_rows).for_each(|(sum, n)| *sum += n);
 }

@@ -88,5 +88,5 @@ fn what_cannot_draft_is_refused_by_name() {
     let Some(path) = smollm2() else { return };
     let error = open(&path, Speculate::Draft(tiny.clone()));
     assert!(matches!(&error, Error::DraftVocabulary { draft, .. } if *draft == tiny), "{error}");
-    assert!(error.to_string().contains("it has 259 tokens, the model 49152"), "{error}");
+    assert!(error.to_string().contains("it has 423 tokens, the model 49152"), "{error}");
 }
