@@ -9,15 +9,20 @@ struct Entry {
     u32 rank, a, b, gain;
 };
 
+DEVICE Entry entry_of(const u32 *entries, u32 slot) {
+    const u32 *words = entries + 4 * slot;
+    return {words[0], words[1], words[2], words[3]};
+}
+
 // hidden[r, k] = sum_i A[k, i] * x[r, i]: a block a row, a wave a number.
 KERNEL(THREADS)
-low_rank_in(const float *ARRIVING x, const float *__restrict__ numbers, const Entry *__restrict__ entries,
+low_rank_in(const float *ARRIVING x, const float *__restrict__ numbers, const u32 *__restrict__ entries,
             const u32 *ARRIVING slots, float *__restrict__ hidden, u32 n_in, u32 max_rank) {
     let_next_start();
     wait_for_inputs();
     const u32 row = block_x(), slot = slots[row];
     if (slot == NONE) return;
-    const Entry entry = entries[slot];
+    const Entry entry = entry_of(entries, slot);
     const float *from = x + (u64)row * n_in;
     for (u32 k = thread_x() / GPU_WAVE; k < entry.rank; k += THREADS / GPU_WAVE) {
         const float *a = numbers + entry.a + (u64)k * n_in;
@@ -30,13 +35,13 @@ low_rank_in(const float *ARRIVING x, const float *__restrict__ numbers, const En
 
 // out[r, o] = gain[o] * (out[r, o] + sum_k B[k, o] * hidden[r, k]): a thread a number.
 KERNEL(THREADS)
-low_rank_out(const float *ARRIVING hidden, const float *__restrict__ numbers, const Entry *__restrict__ entries,
+low_rank_out(const float *ARRIVING hidden, const float *__restrict__ numbers, const u32 *__restrict__ entries,
              const u32 *ARRIVING slots, float *__restrict__ out, u32 n_out, u32 max_rank) {
     let_next_start();
     wait_for_inputs();
     const u32 row = block_y(), slot = slots[row], o = block_x() * THREADS + thread_x();
     if (slot == NONE || o >= n_out) return;
-    const Entry entry = entries[slot];
+    const Entry entry = entry_of(entries, slot);
     if (entry.rank == 0) return;
     const float *b = numbers + entry.b + o;
     const float *from = hidden + (u64)row * max_rank;
