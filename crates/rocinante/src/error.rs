@@ -49,6 +49,12 @@ pub enum Error {
         /// Where they differ.
         why: String,
     },
+    /// A draft model with recurrent layers: wrong guesses could not be taken back.
+    #[error("the draft model `{draft}` has recurrent layers, so that wrong guesses cannot be taken back", draft = draft.display())]
+    DraftState {
+        /// Its file.
+        draft: PathBuf,
+    },
     /// Weights, keys and values and scratch are more than the device has.
     #[error(transparent)]
     DoesNotFit(Box<NoRoom>),

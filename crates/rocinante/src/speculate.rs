@@ -118,6 +118,9 @@ impl Speculation {
 fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &ChosenDevice) -> Result<DraftModel> {
     let draft = ModelFiles::open(path)?;
     check_vocabulary(files, &draft)?;
+    if draft.config()?.recurrent.is_some() {
+        return Err(Error::DraftState { draft: path.to_owned() });
+    }
     let n_ctx_train = draft.config()?.n_ctx_train;
     let kv_tokens = |n_ctx: usize| n_ctx.saturating_mul(DRAFT_CONTEXTS);
     let n_ctx =
@@ -132,6 +135,7 @@ fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &Chose
     let own = Options {
         speculate: Speculate::Off,
         quantize: None,
+        adapters: ::model::AdapterLimits::default(),
         context: Some(n_ctx),
         device,
         workload,

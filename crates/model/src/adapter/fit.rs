@@ -132,6 +132,10 @@ impl Fitting {
     }
 
     fn check_architecture(&self, adapter: &Adapter) -> Result<(), Error> {
+        if self.config.recurrent.is_some() {
+            let own = self.config.family.name;
+            return Err(unusable(format!("{own} has recurrent layers, and adapters do not fit those yet")));
+        }
         match &adapter.architecture {
             Some(other) if *other != self.config.family.name => {
                 let own = self.config.family.name;
