@@ -21,10 +21,15 @@ pub struct Fresh {
 /// Reads the settings again, as at the start.
 pub type SettingsReader = Box<dyn Fn() -> anyhow::Result<Fresh> + Send + Sync>;
 
-/// Runs as long as the server.
-pub async fn watch(app: Arc<App>, tls: Option<Tls>, reader: Option<SettingsReader>) {
+/// Runs as long as the server. From the moment of this call SIGHUP no longer ends the process, whenever the future is
+/// first polled.
+pub fn watch(app: Arc<App>, tls: Option<Tls>, reader: Option<SettingsReader>) -> impl Future<Output = ()> {
+    let hangups = hangups();
+    watch_until_the_end(app, tls, reader, hangups)
+}
+
+async fn watch_until_the_end(app: Arc<App>, tls: Option<Tls>, reader: Option<SettingsReader>, mut hangups: Hangups) {
     let mut tick = tokio::time::interval(CERTIFICATE_CHECK);
-    let mut hangups = hangups();
     loop {
         tokio::select! {
             _ = tick.tick() => if let Some(tls) = tls.as_ref().filter(|tls| tls.has_changed()) {

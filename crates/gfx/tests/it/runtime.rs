@@ -157,7 +157,7 @@ fn wrong_arguments_of_the_script_get_a_hint() {
         (&["--hip", "4.0", "true"][..], "--hip 7.2, 6.4 or 5.7"),
         (&["--chip", "gfx9", "true"], "--chip gfx1100 or --chip gfx942"),
         (&["--gpus", "0", "true"], "--gpus 1 to 8"),
-        (&["no-such-program"], "no program"),
+        (&["no-such-program"], "is not a program"),
         (&[], "crates/gfx/run PROGRAM"),
     ] {
         let out = Command::new(tools::crate_dir().join("run"))
