@@ -4,9 +4,10 @@
   scripts/llama_server_tests.py [--roci PROGRAM] [--model GGUF] [PYTEST ARGUMENT...]
 
 The tests start `llama-server` with its flags; a translator stands in its place and starts `roci serve` with ours. Their
-models are on the hub and not fetched: SmolLM2 stands for all of them, the embedding and rerank models too. What a test then expects of its own model's words or tokens cannot hold, and neither can what is about parts that
-roci does not have (slots on disk, a router, MCP, images): `NOT_OURS` lists those with the reason, and docs/developer/testing.md
-says the outcome. Every other test must pass.
+models are on the hub and not fetched: SmolLM2 stands for all of them, the embedding and rerank models too. What a test
+then expects of its own model's words or tokens cannot hold, and neither can what is about parts that roci does not have
+(slots on disk, a router, MCP, images). Tests named in `NOT_OURS` are left out. docs/developer/testing.md says which of the
+others pass, and why the rest fail.
 """
 
 import argparse
