@@ -345,12 +345,15 @@ impl Scheduler {
         let last_block = self.register(chunk);
         let Some(slot) = chunk.checkpoint else { return };
         let Some(block) = last_block else { return self.states.release(slot) };
-        self.states.store(block, slot);
-        // Of an answer only the latest checkpoint is of use; that of its prompt stays.
-        if let Some(seq) = self.get_mut(chunk.seq).filter(|seq| chunk.first >= seq.n_prompt)
-            && let Some(overtaken) = seq.rolling.replace(block).filter(|overtaken| *overtaken != block)
-        {
-            self.states.forget(overtaken);
+        let is_kept = self.states.store(block, slot);
+        // Of an answer only the latest checkpoint is of use; that of its prompt stays, and so do others' checkpoints.
+        if let Some(seq) = self.get_mut(chunk.seq).filter(|seq| chunk.first >= seq.n_prompt) {
+            let is_own = is_kept || seq.rolling == Some(block);
+            let before = std::mem::replace(&mut seq.rolling, is_own.then_some(block));
+            before
+                .into_iter()
+                .filter(|overtaken| *overtaken != block)
+                .for_each(|overtaken| self.states.forget(overtaken));
         }
     }
 
@@ -419,12 +422,15 @@ impl Scheduler {
     fn plan_decodes(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
         let lacks_one = |seq: &Sequence| seq.n_remaining() == 1 && seq.is_ready();
         let mut n_after = self.running.iter().filter(|seq| lacks_one(seq)).count();
+        // Drafts leave prompts a row each.
+        let is_prompt = |seq: &&Sequence| seq.n_remaining() > 1 && seq.is_ready();
+        let n_prompts = self.running.iter().filter(is_prompt).count() + usize::from(!self.waiting.is_empty());
         let mut idx = 0;
         while idx < self.running.len() {
             if lacks_one(&self.running[idx]) {
                 n_after = n_after.saturating_sub(1);
                 if self.grow(idx, plan) {
-                    let n_drafted = self.grow_for_draft(idx, n_after, budget);
+                    let n_drafted = self.grow_for_draft(idx, n_after + n_prompts, budget);
                     plan_chunk(&self.running[idx], 1 + n_drafted, n_drafted, plan, budget);
                 }
             }

@@ -89,20 +89,25 @@ impl StateSlots {
         }
     }
 
-    /// `slot` holds the state at the end of an indexed block.
-    pub fn store(&mut self, block: BlockId, slot: StateId) {
+    /// `slot` holds the state at the end of an indexed block. Says whether it is kept: a block has one checkpoint.
+    pub fn store(&mut self, block: BlockId, slot: StateId) -> bool {
         self.now += 1;
         match self.checkpoints.get_mut(&block) {
             // Equal tokens have equal states.
             Some(known) if !known.is_stale => {
                 known.last_used = self.now;
                 self.release(slot);
+                false
             }
             // Its readers start from the old state, which the block no longer stands for.
-            Some(_) => self.release(slot),
+            Some(_) => {
+                self.release(slot);
+                false
+            }
             None => {
                 let checkpoint = Checkpoint { slot, n_readers: 0, last_used: self.now, is_stale: false };
                 self.checkpoints.insert(block, checkpoint);
+                true
             }
         }
     }

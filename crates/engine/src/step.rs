@@ -120,14 +120,16 @@ impl Engine {
         (!plan.chunks.is_empty()).then_some(PlannedStep { plan, choices })
     }
 
-    /// Makes the adapters of those who start ready. Who cannot have theirs leaves the step and ends.
+    /// Makes the adapters of those who start ready. A request whose adapter cannot be loaded leaves the step and fails.
     fn load_adapters(&mut self, plan: &mut StepPlan) {
         let in_use: Vec<AdapterId> = self.scheduler.running().iter().filter_map(|seq| seq.adapter).collect();
         for seq in std::mem::take(&mut plan.admitted) {
             let Some(Job::Generate(generate)) = self.requests.get(&seq).map(|request| &request.job) else { continue };
             let Some(adapter) = &generate.adapter else { continue };
             if let Err(error) = self.model.load_adapter(adapter, &in_use) {
-                plan.chunks.retain(|chunk| chunk.seq != seq);
+                if let Some(at) = plan.chunks.iter().position(|chunk| chunk.seq == seq) {
+                    self.scheduler.abandon(&plan.chunks.remove(at));
+                }
                 self.end(seq, Ending::Failed(FailureKind::Request, describe(error.as_ref())));
             }
         }

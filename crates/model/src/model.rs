@@ -141,8 +141,10 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
     let names = names(checkpoint, config);
     let adapter_bytes = |padded: fn(usize) -> usize| match options.adapters.max_loaded {
         0 => Ok(0),
-        _ => Fitting::of(checkpoint, config)
-            .map(|fitting| Adapters::bytes(&fitting, options.adapters, options.max_batch_tokens, padded)),
+        _ => Fitting::of(checkpoint, config).and_then(|fitting| {
+            Adapters::check_size(&fitting, options.adapters)?;
+            Ok(Adapters::bytes(&fitting, options.adapters, options.max_batch_tokens, padded))
+        }),
     };
     let stored_bytes = checkpoint.tensors().iter().map(|tensor| tensor.bytes.len()).sum();
     if let DeviceChoice::Gpu { .. } = options.device {
@@ -213,7 +215,7 @@ impl Model {
         let (config, limits) = Self::check(checkpoint, &options)?;
         let memory = plan(checkpoint, &config, &options)?;
         let LoadOptions { kv_type, n_blocks, .. } = options;
-        // Three allocations, and no others for the model's life: all are taken before anything is copied.
+        // Three allocations, and a fourth for adapters where there is room for some; no others for the model's life.
         let mut weights_arena = Arena::on_device(queue.pool(memory.weights_bytes)?);
         let mut kv_arena = Arena::on_device(queue.pool(memory.kv_bytes)?);
         let mut scratch_arena = Arena::on_device(queue.pool(memory.scratch_bytes)?);

@@ -56,7 +56,7 @@ impl Recurrent {
         }
         let n_taps = taps(keys, "ssm.conv_kernel")?;
         if kind == RecurrentKind::ChannelDelta {
-            let state_dim = keys.count_in("kda.head_dim", None, MAX_WIDTH)?;
+            let state_dim = keys.count_in("kda.head_dim", None, ops::MAX_DELTA_DIM)?;
             let n_heads = keys.count("ssm.time_step_rank")?.or(keys.count("attention.head_count")?);
             let n_heads = n_heads.filter(|n| (1..=MAX_WIDTH).contains(n)).unwrap_or(1);
             let inner = n_heads * state_dim;
@@ -72,6 +72,10 @@ impl Recurrent {
         if !inner.is_multiple_of(rank) || !rank.is_multiple_of(n_groups) {
             let what = format!("{inner} columns in {rank} heads and {n_groups} groups");
             return Err(keys.error("ssm.time_step_rank", what));
+        }
+        if kind == RecurrentKind::Delta && state_dim.max(inner / rank) > ops::MAX_DELTA_DIM {
+            let what = format!("heads of {state_dim} and {} numbers, at most {} fit", inner / rank, ops::MAX_DELTA_DIM);
+            return Err(keys.error("ssm.state_size", what));
         }
         Ok(Some(Self { n_taps, inner, state_dim, n_heads: rank, n_groups, ..one }))
     }

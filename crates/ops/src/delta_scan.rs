@@ -11,7 +11,7 @@ const OP: &str = "delta_scan";
 /// Under the root of a key's length.
 const EPS: f32 = 1e-6;
 /// The widest key or value of a head.
-const MAX_DIM: usize = 512;
+pub const MAX_DELTA_DIM: usize = 512;
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct DeltaShape {
@@ -63,7 +63,11 @@ pub fn delta_scan(
     let (n_rows, n_slots, n_forget) = (rows.q.shape[0], state.shape[0], rows.forget.shape[1]);
     let is_good = n_key_heads > 0 && n_value_heads.is_multiple_of(n_key_heads) && n_value_heads > 0;
     let per_head = n_forget.checked_div(n_value_heads).unwrap_or(0);
-    if !is_good || key_dim.max(value_dim) > MAX_DIM || key_dim * value_dim == 0 || ![1, key_dim].contains(&per_head) {
+    if !is_good
+        || key_dim.max(value_dim) > MAX_DELTA_DIM
+        || key_dim * value_dim == 0
+        || ![1, key_dim].contains(&per_head)
+    {
         return Err(Error::Argument { op: OP, what: format!("{shape:?} with {n_forget} gates") });
     }
     rows.q.expect_shape(OP, "q", [n_rows, n_key_heads * key_dim])?;
@@ -135,7 +139,7 @@ impl Scan<'_> {
         let s = unsafe { self.state.slice((span.to as usize * n_value_heads + head) * len, len) };
         // SAFETY: a slot that is read is written by nobody else.
         unsafe { start(s, &self.state, span, (n_value_heads, head)) };
-        let (mut q, mut k, mut decay, mut error) = ([0.0; MAX_DIM], [0.0; MAX_DIM], [0.0; MAX_DIM], [0.0; MAX_DIM]);
+        let [mut q, mut k, mut decay, mut error] = [[0.0; MAX_DELTA_DIM]; 4];
         let (q, k) = (&mut q[..key_dim], &mut k[..key_dim]);
         let (decay, error) = (&mut decay[..key_dim], &mut error[..value_dim]);
         for row in span.first_row..span.first_row + span.n_rows {

@@ -75,7 +75,7 @@ pub use clamp::clamp;
 pub use columns::{join_columns, take_columns};
 pub use conv1d::{ConvOutput, conv1d};
 pub use cpu::{GroupProduct, Isa, Pool, RowGroup, group_matmul};
-pub use delta_scan::{DeltaRows, DeltaShape, HeadOrder, delta_scan};
+pub use delta_scan::{DeltaRows, DeltaShape, HeadOrder, MAX_DELTA_DIM, delta_scan};
 pub use embed::embed;
 pub use error::Error;
 pub use exec::Exec;

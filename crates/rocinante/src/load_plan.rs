@@ -123,6 +123,8 @@ struct Sizes {
     max_logits_rows: usize,
     n_blocks: usize,
     n_ctx: usize,
+    /// That run at once, where each needs a state of its own.
+    n_sequences: usize,
 }
 
 impl Planner<'_> {
@@ -170,7 +172,11 @@ impl Planner<'_> {
             Workload::Server(scheduling) => scheduling,
         };
         let max_queue = scheduling.max_queue;
-        let max_running = scheduling.max_running.unwrap_or(if self.is_on_gpu() { GPU_RUNNING } else { CPU_RUNNING });
+        let mut max_running =
+            scheduling.max_running.unwrap_or(if self.is_on_gpu() { GPU_RUNNING } else { CPU_RUNNING });
+        if self.config.recurrent.is_some() {
+            max_running = max_running.min(RECURRENT_RUNNING);
+        }
         let (chunk, batch) = if self.is_on_gpu() {
             let chunk = match (scheduling.prefill_chunk, scheduling.max_batch_tokens) {
                 (Some(chunk), _) => chunk,
@@ -200,7 +206,7 @@ impl Planner<'_> {
             // One conversation never has a longer prompt than its context.
             let is_useful = max_running > 1 || chunk < 2 * n_ctx;
             let max_batch_tokens = chunk + max_running;
-            let sizes = Sizes { max_batch_tokens, max_logits_rows: max_running, n_blocks: 1, n_ctx };
+            let sizes = Sizes { max_batch_tokens, max_logits_rows: max_running, n_blocks: 1, n_ctx, n_sequences: 1 };
             if is_useful && self.memory(sizes)?.scratch_bytes as u64 <= n_usable / GPU_SCRATCH_SHARE {
                 return Ok(chunk);
             }
@@ -225,7 +231,8 @@ impl Planner<'_> {
             max_batch_tokens = max_batch_tokens.max(n_longest);
             max_logits_rows = max_batch_tokens;
         }
-        Sizes { max_batch_tokens, max_logits_rows, n_blocks, n_ctx }
+        let n_sequences = n_sequences.max(schedule.max_running.min(RECURRENT_RUNNING));
+        Sizes { max_batch_tokens, max_logits_rows, n_blocks, n_ctx, n_sequences }
     }
 
     /// Blocks of a served model's pool, from one full context up.
@@ -275,9 +282,9 @@ impl Planner<'_> {
     }
 
     fn load_options(&self, sizes: Sizes) -> LoadOptions {
-        let Sizes { max_batch_tokens, max_logits_rows, n_blocks, n_ctx } = sizes;
+        let Sizes { max_batch_tokens, max_logits_rows, n_blocks, n_ctx, n_sequences } = sizes;
         LoadOptions {
-            n_states: max_logits_rows.min(RECURRENT_RUNNING) + CHECKPOINTS,
+            n_states: n_sequences + CHECKPOINTS,
             device: self.device.choice,
             kv_type: self.options.kv_type,
             n_blocks,

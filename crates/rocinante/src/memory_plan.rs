@@ -176,14 +176,18 @@ impl fmt::Display for NoRoom {
             .room
             .as_ref()
             .map_or((0, "memory", ""), |room| (room.usable_bytes, &*room.bound, room.device.as_str()));
+        let others = [("states", self.memory.state_bytes), ("adapters", self.memory.adapter_bytes)];
+        let others = others.into_iter().filter(|(_, n)| *n > 0);
+        let others: String = others.map(|(name, n)| format!(" + {name} {}", human_bytes(n as u64))).collect();
         write!(
             f,
-            "the model does not fit: weights {} + keys and values {} (context of {}) + scratch {} + reserve {} of {} \
+            "the model does not fit: weights {} + keys and values {} (context of {}) + scratch {}{} + reserve {} of {} \
              {bound} ({device})",
             human_bytes(self.memory.weights_bytes as u64),
             human_bytes(self.memory.kv_bytes as u64),
             self.n_ctx,
             human_bytes(self.memory.scratch_bytes as u64),
+            others,
             human_bytes(self.reserve_bytes),
             human_bytes(usable),
         )
@@ -251,7 +255,7 @@ impl MemoryFit {
                    "limits": room.limits.iter().map(|(name, n)| json!({"name": name, "bytes": n})).collect::<Vec<_>>()})
         });
         json!({"weights_bytes": self.memory.weights_bytes, "kv_bytes": self.memory.kv_bytes,
-               "state_bytes": self.memory.state_bytes,
+               "state_bytes": self.memory.state_bytes, "adapter_bytes": self.memory.adapter_bytes,
                "scratch_bytes": self.memory.scratch_bytes, "reserve_bytes": self.reserve_bytes,
                "free_bytes": self.free_bytes(), "context": self.n_ctx, "shrunk_from": self.shrunk_from, "room": room})
     }

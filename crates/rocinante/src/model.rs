@@ -113,7 +113,7 @@ impl Model {
         let mut about = About::of(files, options, plan, &model, start)?;
         about.notes.extend(speculation.note(&model));
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
-        let Speculation { drafter, drafting } = speculation;
+        let Speculation { drafter, drafting, .. } = speculation;
         let tells_cache = options.tells_cache;
         let engine_options = engine::EngineOptions { tells_cache, drafting, ..about.engine_options() };
         let handle = engine::start_speculating(model, engine_options, Some(Box::new(masks.clone())), drafter);

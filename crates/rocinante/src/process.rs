@@ -172,7 +172,7 @@ fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<A
     let max_queue = about.plan.schedule.max_queue;
     // The parent bounds the queue; here everything it has taken on must fit at once.
     let (max_all, tells_cache) = (usize::MAX >> 1, options.tells_cache);
-    let Speculation { drafter, drafting } = speculation;
+    let Speculation { drafter, drafting, .. } = speculation;
     let engine_options = engine::EngineOptions { max_queue: max_all, tells_cache, drafting, ..about.engine_options() };
     let model = crate::fault::injected(model, n_before);
     let engine = engine::start_speculating(model, engine_options, Some(Box::new(masks)), drafter);

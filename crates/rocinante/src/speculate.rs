@@ -90,29 +90,52 @@ impl Speculate {
 pub(crate) struct Speculation {
     pub drafter: Option<Box<dyn Drafter>>,
     pub drafting: Drafting,
+    /// Why there is no drafter, where one was asked for.
+    refusal: Option<String>,
 }
 
 impl Speculation {
     /// Loads the draft model, if there is one. Before the model itself is planned, so that it gets what is left of the
     /// memory.
     pub fn load(files: &ModelFiles, options: &Options, device: &ChosenDevice) -> Result<Self> {
+        let without = |refusal| Ok(Self { drafter: None, drafting: Drafting::default(), refusal });
+        let config = files.config()?;
+        if config.is_encoder() {
+            return without(None);
+        }
+        if config.recurrent.is_some() && !matches!(options.speculate, Speculate::Off | Speculate::Mtp) {
+            return without(Some("this model's recurrent state cannot be taken back".to_owned()));
+        }
         let few = Drafting { max_running: FEW, ..Drafting::default() };
         let (drafter, drafting): (Option<Box<dyn Drafter>>, _) = match &options.speculate {
-            Speculate::Off => (None, Drafting::default()),
-            Speculate::Mtp => return Err(Error::NoMtp { architecture: files.config()?.family.name.to_owned() }),
+            Speculate::Off => return without(None),
+            Speculate::Mtp => return Err(Error::NoMtp { architecture: config.family.name.to_owned() }),
             Speculate::Auto if device.choice != DeviceChoice::Cpu => (None, Drafting::default()),
             Speculate::Auto => (Some(Box::<Lookup>::default()), few),
             Speculate::Ngram => (Some(Box::<Lookup>::default()), Drafting::default()),
-            Speculate::Draft(path) => (Some(Box::new(load_draft(files, path, options, device)?)), Drafting::default()),
+            Speculate::Draft(path) => match load_draft(files, path, options, device) {
+                Ok(draft) => (Some(Box::new(draft)), Drafting::default()),
+                // It may fit another of the server's models.
+                Err(error @ Error::DraftVocabulary { .. }) if is_one_of_several(options) => {
+                    return without(Some(error.to_string()));
+                }
+                Err(error) => return Err(error),
+            },
         };
-        Ok(Self { drafter, drafting })
+        Ok(Self { drafter, drafting, refusal: None })
     }
 
     /// What a person should know: a model that cannot take back what it has computed does not speculate.
     pub fn note(&self, model: &LoadedModel) -> Option<String> {
         let is_refused = self.drafter.is_some() && !model.can_rewind();
-        is_refused.then(|| "--speculate has no effect: this model's recurrent state cannot be taken back".to_owned())
+        let refusal = is_refused.then(|| "this model's state cannot be taken back".to_owned());
+        let refusal = self.refusal.clone().or(refusal)?;
+        Some(format!("--speculate has no effect: {refusal}"))
     }
+}
+
+fn is_one_of_several(options: &Options) -> bool {
+    matches!(options.workload, Workload::Server(Scheduling { n_models: 2.., .. }))
 }
 
 fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &ChosenDevice) -> Result<DraftModel> {
@@ -122,17 +145,10 @@ fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &Chose
         return Err(Error::DraftState { draft: path.to_owned() });
     }
     let n_ctx_train = draft.config()?.n_ctx_train;
-    let kv_tokens = |n_ctx: usize| n_ctx.saturating_mul(DRAFT_CONTEXTS);
     let n_ctx =
         options.context.map_or(n_ctx_train, |n_ctx| n_ctx.min(n_ctx_train)).min(crate::load_plan::DEFAULT_CONTEXT);
-    let workload = match options.workload {
-        Workload::Server(scheduling) => {
-            Workload::Server(Scheduling { kv_tokens: Some(kv_tokens(n_ctx)), max_batch_tokens: None, ..scheduling })
-        }
-        other => other,
-    };
     let device = Device::of(device.choice);
-    let own = Options {
+    let own = |workload: Workload| Options {
         speculate: Speculate::Off,
         quantize: None,
         adapters: ::model::AdapterLimits::default(),
@@ -141,7 +157,23 @@ fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &Chose
         workload,
         ..options.clone()
     };
-    let plan = draft.plan(&own)?;
+    let plan = match options.workload {
+        // Fewer contexts, where there is not the room for many.
+        Workload::Server(scheduling) => {
+            let with_contexts = |n: usize| {
+                let kv_tokens = Some(n_ctx.saturating_mul(n));
+                draft.plan(&own(Workload::Server(Scheduling { kv_tokens, max_batch_tokens: None, ..scheduling })))
+            };
+            let mut plan = with_contexts(DRAFT_CONTEXTS);
+            for n_contexts in [DRAFT_CONTEXTS / 2, DRAFT_CONTEXTS / 4, 1] {
+                if matches!(plan, Err(Error::DoesNotFit(_))) {
+                    plan = with_contexts(n_contexts);
+                }
+            }
+            plan?
+        }
+        other => draft.plan(&own(other))?,
+    };
     Ok(DraftModel::new(draft.load(&plan)?))
 }
 

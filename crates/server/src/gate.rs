@@ -187,7 +187,7 @@ fn is_open(app: &App, method: &Method, path: &str) -> bool {
     match path {
         "/health" | "/ready" | "/live" | "/openapi.json" => true,
         "/metrics" => !app.gate.metrics_need_key,
-        "/props" | "/slots" | "/lora-adapters" => false,
+        "/props" | "/slots" | "/lora-adapters" | "/models" => false,
         _ => matches!(*method, Method::GET | Method::HEAD) && !is_api,
     }
 }

@@ -3,7 +3,6 @@
 //! vLLM's names too.
 
 use super::App;
-use super::loaded::Loaded;
 use super::served_model::ServedModel;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -77,7 +76,6 @@ fn describe() {
     describe_gauge!("roci_models_loaded", "Models in memory; names of one file are one");
     describe_counter!("roci_kv_events_total", "Changes of prefix caches that were published");
     describe_counter!("roci_kv_events_skipped_total", "Batches of them that a slow reader did not get");
-    describe_gauge!("vllm:lora_requests_info", "Adapters of running and of waiting requests");
     describe_gauge!("roci_info", "The version of this program");
 }
 
@@ -211,7 +209,6 @@ pub fn render(app: &App) -> String {
             ("num_gpu_blocks", stats.n_blocks.to_string()),
         ];
         gauge!("vllm:cache_config_info", &config).set(1.0);
-        lora_info(app, &model, &stats);
     }
     for entry in app.models.entries() {
         let stats = entry.counters();
@@ -231,15 +228,13 @@ pub fn render(app: &App) -> String {
         }
     }
     handle.run_upkeep();
-    handle.render() + &iteration_tokens(app)
+    handle.render() + &iteration_tokens(app) + &lora_info(app)
 }
 
-/// Which adapters are asked for, under vLLM's name and in its labels; the value is the time.
-fn lora_info(app: &App, model: &Loaded, stats: &engine::Stats) {
-    let max_loaded = model.plan().options.adapters.max_loaded;
-    if max_loaded == 0 || model.preset.adapted.is_some() {
-        return;
-    }
+/// Which adapters are asked for, under vLLM's name and in its labels; the value is the time. Written by hand, since a
+/// recorder would keep a series for every set of names there ever was.
+fn lora_info(app: &App) -> String {
+    const NAME: &str = "vllm:lora_requests_info";
     let entries = app.models.entries();
     let name_of = |id: &engine::AdapterId| {
         let is_it = |entry: &&Arc<ServedModel>| {
@@ -248,13 +243,23 @@ fn lora_info(app: &App, model: &Loaded, stats: &engine::Stats) {
         entries.iter().find(is_it).map(|entry| entry.name.clone())
     };
     let names = |ids: &[engine::AdapterId]| ids.iter().filter_map(name_of).collect::<Vec<_>>().join(",");
-    let labels = [
-        ("running_lora_adapters", names(&stats.running_adapters)),
-        ("waiting_lora_adapters", names(&stats.waiting_adapters)),
-        ("max_lora", max_loaded.to_string()),
-    ];
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    gauge!("vllm:lora_requests_info", &labels).set(now.as_secs_f64());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let mut lines = String::new();
+    for model in app.models.loaded() {
+        let max_loaded = model.plan().options.adapters.max_loaded;
+        if max_loaded == 0 || model.preset.adapted.is_some() {
+            continue;
+        }
+        let stats = model.engine().latest_stats();
+        let (running, waiting) = (names(&stats.running_adapters), names(&stats.waiting_adapters));
+        let labels =
+            format!("running_lora_adapters={running:?},waiting_lora_adapters={waiting:?},max_lora=\"{max_loaded}\"");
+        lines.push_str(&format!("{NAME}{{{labels}}} {now}\n"));
+    }
+    match lines.is_empty() {
+        true => lines,
+        false => format!("# HELP {NAME} Adapters of running and of waiting requests\n# TYPE {NAME} gauge\n{lines}"),
+    }
 }
 
 /// A histogram that engines count themselves, in Prometheus's words.

@@ -183,7 +183,9 @@ fn keys_rates_and_places() {
     assert_eq!(ask(&plain).status, 200);
     assert_eq!(server.post_with(path, &chat("hi", 1), &format!("x-api-key: {plain}\r\n")).status, 200);
     assert_eq!(server.get("/health").status, 200);
-    assert_eq!(server.get("/v1/models").status, 401);
+    for path in ["/v1/models", "/models", "/api/tags", "/props", "/slots"] {
+        assert_eq!(server.get(path).status, 401, "{path}");
+    }
     assert_eq!((ask(&slow).status, ask(&slow).status), (200, 200));
     let refused = ask(&slow);
     assert_eq!(refused.status, 429);

@@ -280,13 +280,25 @@ impl LayerMatrices {
 /// The length of each row of `W + B A`; `b` is `[rank, n_out]` with the scale in it.
 fn changed_lengths(base: &MatrixRows, a: &[f32], b: &[f32], rank: usize) -> Vec<f32> {
     let ([n_out, n_in], mut weights) = (base.shape, base.numbers());
-    let rows = weights.chunks_exact_mut(n_in.max(1)).enumerate();
-    rows.map(|(out, row)| {
+    let length = |out: usize, row: &mut [f32]| {
         for k in 0..rank {
             let factor = b[k * n_out + out];
             row.iter_mut().zip(&a[k * n_in..][..n_in]).for_each(|(w, a)| *w += factor * a);
         }
         row.iter().map(|w| f64::from(*w) * f64::from(*w)).sum::<f64>().sqrt() as f32
-    })
-    .collect()
+    };
+    let (n_in, mut lengths) = (n_in.max(1), vec![0.0; n_out]);
+    let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let n_each = n_out.div_ceil(n_threads).max(1);
+    // The engine waits for this, so all cores help.
+    std::thread::scope(|scope| {
+        let parts = weights.chunks_mut(n_each * n_in).zip(lengths.chunks_mut(n_each)).enumerate();
+        for (part, (rows, lengths)) in parts {
+            scope.spawn(move || {
+                let rows = rows.chunks_exact_mut(n_in).zip(lengths).enumerate();
+                rows.for_each(|(i, (row, found))| *found = length(part * n_each + i, row));
+            });
+        }
+    });
+    lengths
 }

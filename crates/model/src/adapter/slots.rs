@@ -70,7 +70,21 @@ impl Adapters {
         all.into_iter().map(|n| padded(n.saturating_mul(4))).fold(0, usize::saturating_add)
     }
 
+    /// Places in the slots are numbers of 32 bits.
+    pub fn check_size(fitting: &Fitting, limits: AdapterLimits) -> Result<(), Error> {
+        let n_numbers = limits.max_loaded.saturating_mul(slot_len(fitting, limits.max_rank));
+        if u32::try_from(n_numbers).is_ok() {
+            return Ok(());
+        }
+        let AdapterLimits { max_loaded, max_rank } = limits;
+        Err(unusable(format!(
+            "room for {max_loaded} adapters of rank {max_rank} is more than can be addressed; lower --max-loras or \
+             --max-lora-rank"
+        )))
+    }
+
     pub fn new(fitting: Fitting, limits: AdapterLimits, max_rows: usize) -> Result<Self, Error> {
+        Self::check_size(&fitting, limits)?;
         let needed_bytes = Self::bytes(&fitting, limits, max_rows, Arena::padded);
         // Only the slots that are used take memory.
         let arena = Arena::sparse(needed_bytes).ok_or(Error::Memory { what: "adapters", needed_bytes })?;
@@ -78,6 +92,7 @@ impl Adapters {
     }
 
     pub fn on_device(queue: &Queue, fitting: Fitting, limits: AdapterLimits, max_rows: usize) -> Result<Self, Error> {
+        Self::check_size(&fitting, limits)?;
         let n_bytes = Self::bytes(&fitting, limits, max_rows, Arena::padded_on_device);
         let mut arena = Arena::on_device(queue.pool(n_bytes)?);
         let n_words = fitting.matrices().count() * limits.max_loaded * LowRankEntry::WORDS;
