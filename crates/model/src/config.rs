@@ -406,6 +406,10 @@ fn experts(keys: &MetadataKeys, family: &Family) -> Result<Option<Experts>, Erro
     if keys.count("expert_count")?.unwrap_or(0) == 0 {
         return Ok(None);
     }
+    // Converters write a dense model's count, if its configuration class has one by default, and nothing else of experts.
+    if keys.count("expert_used_count")?.is_none() && keys.count("expert_feed_forward_length")?.is_none() {
+        return Ok(None);
+    }
     let n = keys.count_in("expert_count", None, MAX_EXPERTS)?;
     let n_ff = keys.count("expert_feed_forward_length")?.unwrap_or(0).min(MAX_WIDTH);
     let n_shared = keys.count("expert_shared_count")?.unwrap_or(0).min(MAX_EXPERTS);

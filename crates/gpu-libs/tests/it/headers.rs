@@ -82,7 +82,7 @@ fn width(ty: &str) -> u32 {
     match ty {
         _ if ty.starts_with('*') => 8,
         "Handle" | "Host" | "HostMut" | "Address" | "usize" | "u64" | "i64" => 8,
-        "Int" | "Choice" | "c_int" | "i32" | "u32" => 4,
+        "Int" | "LibraryChoice" | "c_int" | "i32" | "u32" => 4,
         "i8" => 1,
         "f32" => 104,
         "f64" => 108,
