@@ -22,7 +22,7 @@ const BOUND: f64 = 0.0005;
 #[test]
 fn every_type_stays_close_to_f32() {
     let Some(checkpoint) = smollm2() else { return };
-    let tokens = text_of_golden(512);
+    let tokens = text_of_golden(256);
     for dtype in [Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K] {
         let other = (dtype != Dtype::Q4_1).then(|| with_dtype(&checkpoint, dtype));
         let quantised = other.as_ref().unwrap_or(&checkpoint);
