@@ -539,7 +539,7 @@ impl Scheduler {
     }
 
     /// Whether the running sequences leave room for one more adapter, or have it already. Who is next waits for it, so that
-    /// those behind cannot keep the room for theirs.
+    /// later requests cannot hold on to the slots.
     fn has_room_for(&self, adapter: Option<AdapterId>) -> bool {
         let Some(adapter) = adapter else { return true };
         let in_use: HashSet<AdapterId> = self.running.iter().filter_map(|seq| seq.adapter).collect();

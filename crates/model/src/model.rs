@@ -307,9 +307,7 @@ impl Model {
         let config = Config::from_checkpoint(checkpoint)?;
         if options.adapters.max_loaded > 0 && options.numerics == Numerics::RowInvariant {
             // Rows with adapters change how norms and gates of the others are computed, in the last bit.
-            return Err(Error::Adapter(
-                "answers that are the same bit for bit are not possible beside adapters".into(),
-            ));
+            return Err(Error::Adapter("--deterministic cannot be combined with adapters".into()));
         }
         let limits = StepLimits {
             n_vocab: config.n_vocab,

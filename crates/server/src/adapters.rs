@@ -111,7 +111,7 @@ pub async fn unload(
     let entries = app.models.entries();
     match entries.iter().find(|entry| entry.name == name && entry.preset.adapted.is_some()) {
         Some(known) if known.is_given => {
-            let text = format!("the server was started with `{name}`: it stays");
+            let text = format!("the server was started with `{name}`: it cannot be unloaded");
             return Err(ApiError::bad(text).param("lora_name"));
         }
         Some(_) => {}

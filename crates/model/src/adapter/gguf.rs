@@ -20,7 +20,7 @@ pub fn open(path: &Path) -> Result<Adapter, Error> {
     match metadata.string("general.type")? {
         Some("adapter") => {}
         Some(other) => return Err(unusable(format!("general.type is `{other}`, an adapter is expected"))),
-        None => return Err(unusable("general.type is missing: this is no adapter")),
+        None => return Err(unusable("general.type is missing: this is not an adapter")),
     }
     match metadata.string("adapter.type")? {
         Some("lora") => {}

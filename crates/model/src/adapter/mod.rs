@@ -27,7 +27,7 @@ pub struct Adapter {
     pub id: AdapterId,
     /// The largest rank of its matrices.
     pub rank: usize,
-    /// Whose names its modules have.
+    /// The naming scheme of its modules.
     format: Format,
     /// The architecture that it was made for, where the file says it.
     architecture: Option<String>,

@@ -49,7 +49,7 @@ pub fn open(folder: &Path) -> Result<Adapter, Error> {
 fn config(folder: &Path) -> Result<Value, Error> {
     let path = folder.join(CONFIG);
     let text = std::fs::read(&path).map_err(|error| unusable(format!("cannot read {CONFIG}: {error}")))?;
-    serde_json::from_slice(&text).map_err(|error| unusable(format!("{CONFIG} is no JSON: {error}")))
+    serde_json::from_slice(&text).map_err(|error| unusable(format!("{CONFIG} is not JSON: {error}")))
 }
 
 /// The module's name without the wrapper's prefix, and which of its matrices this is.

@@ -1,5 +1,5 @@
 //! Adapters in the model's memory: a fixed number of slots, taken once, each with room for an adapter of the largest rank
-//! that changes everything. Where all are taken, the one that was not used for longest makes way.
+//! that changes everything. Where all are taken, the least recently used one makes way.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -124,7 +124,7 @@ fn a_batch_of_several_adapters_equals_each_alone() {
     }
 }
 
-/// There is room for two: the third takes the place of the one that was not used for longest, and never of one in use.
+/// There is room for two: the third takes the place of the least recently used one, and never of one in use.
 #[test]
 fn slots_are_bounded_and_reused() {
     let checkpoint = Checkpoint::open(&families().join("llama")).unwrap();
@@ -194,7 +194,7 @@ fn bad_adapters_are_refused_by_name() {
     check_refused("llama-lora", "modules_to_save is not supported", |folder| {
         edit_config(folder, "\"modules_to_save\": null", "\"modules_to_save\": [\"lm_head\"]");
     });
-    check_refused("llama-lora", "is no JSON", |folder| fs::write(folder.join("adapter_config.json"), "{").unwrap());
+    check_refused("llama-lora", "is not JSON", |folder| fs::write(folder.join("adapter_config.json"), "{").unwrap());
     check_refused("llama-lora", "cannot read adapter_config.json", |folder| {
         fs::remove_file(folder.join("adapter_config.json")).unwrap();
     });
@@ -215,7 +215,7 @@ fn bad_adapters_are_refused_by_name() {
     assert!(refused("llama-lora", "gemma3").contains("it changes a matrix of [16, 32], the model's is"));
     assert!(refused("llama-lora.gguf", "qwen2").contains("made for the architecture llama, the model's is qwen2"));
     let model = Adapter::open(&families().join("llama.gguf")).unwrap_err().to_string();
-    assert!(model.contains("general.type is `model`") || model.contains("this is no adapter"), "{model}");
+    assert!(model.contains("general.type is `model`") || model.contains("this is not an adapter"), "{model}");
     let alone = folder().join("llama-lora/adapter_model.safetensors");
     assert!(Adapter::open(&alone).unwrap_err().to_string().contains("give the folder"));
 }

@@ -166,7 +166,11 @@ fn what_llama_cpp_would_not_read_is_not_written() {
     check(&none, &[info(&long, 1)], &expected);
     let shaped = |dtype, shape: &[usize]| TensorInfo { name: "t".to_owned(), dtype, shape: shape.to_vec() };
     check(&none, &[shaped(Dtype::F32, &[1; 5])], "tensor `t`: 5 dimensions, at most 4 are possible");
-    check(&none, &[shaped(Dtype::Q6K, &[2, 128])], "tensor `t`: rows of 128 are not a whole number of Q6_K blocks of 256");
+    check(
+        &none,
+        &[shaped(Dtype::Q6K, &[2, 128])],
+        "tensor `t`: rows of 128 are not a whole number of Q6_K blocks of 256",
+    );
     let huge = usize::MAX / 8 * 2 + 1;
     check(&none, &[shaped(Dtype::F32, &[2, huge])], &format!("tensor `t`: shape [2, {huge}] overflows"));
     assert!(names_in(&folder).is_empty());
