@@ -151,4 +151,15 @@ mod tests {
         slots.release(running);
         assert_eq!(slots.take(0), Some(running));
     }
+
+    #[test]
+    fn a_block_keeps_its_first_checkpoint() {
+        let mut slots = StateSlots::new(2);
+        let first = slots.take(0).unwrap();
+        assert!(slots.store(BlockId(7), first));
+        let second = slots.take(0).unwrap();
+        assert!(!slots.store(BlockId(7), second), "the block has one, which is another's");
+        assert_eq!(slots.pin(BlockId(7)), Some(first));
+        assert_eq!(slots.take(0), Some(second), "it was given back");
+    }
 }

@@ -561,3 +561,30 @@ fn what_can_never_fit_is_refused() {
     arrival.tokens.truncate(48);
     assert_eq!(scheduler.add(arrival), Ok(()));
 }
+
+/// Long drafts take the rows that are left over, never those of a prompt that has come meanwhile.
+#[test]
+fn drafts_leave_a_prompt_its_row() {
+    let limits = ScheduleLimits { max_output_rows: 6, max_running: 2, reuse: Reuse::Off, ..LIMITS };
+    let mut scheduler = Scheduler::new(limits);
+    let arrive = |id: u64, n_prompt: usize| Arrival {
+        id: SeqId(id),
+        tokens: vec![TokenId(1); n_prompt],
+        n_prompt,
+        max_len: usize::MAX,
+        priority: 0,
+        group: 0,
+        wanted: Wanted::Logits,
+        attention: Attention::Causal,
+        adapter: None,
+    };
+    scheduler.add(arrive(0, 4)).unwrap();
+    let plan = scheduler.plan();
+    finish(&mut scheduler, &plan);
+    scheduler.push_token(SeqId(0), TokenId(2));
+    scheduler.set_draft(SeqId(0), vec![TokenId(3); 16]);
+    scheduler.add(arrive(1, 4)).unwrap();
+    let plan = scheduler.plan();
+    let seqs: Vec<(SeqId, usize)> = plan.chunks.iter().map(|chunk| (chunk.seq, chunk.n_drafted)).collect();
+    assert_eq!(seqs, [(SeqId(0), 4), (SeqId(1), 0)], "of six rows one is the prompt's");
+}
