@@ -81,10 +81,10 @@ def suite(python: Path, source: Path, url: str, tests: list[str], leave: str) ->
     return done.returncode == 0
 
 
-def schema(python: Path, url: str) -> bool:
+def schema(python: Path, url: str, n_examples: int) -> bool:
     """Requests made from the description, good and bad: none may be answered with 5xx."""
     command = [
-        python.parent / "schemathesis", "run", f"{url}/openapi.json", "--checks", "not_a_server_error", "--max-examples", "25",
+        python.parent / "schemathesis", "run", f"{url}/openapi.json", "--checks", "not_a_server_error", "--max-examples", str(n_examples),
         # The coverage phase ends in a SystemError of CPython 3.11's own parser.
         "--phases", "examples,fuzzing", "--workers", "2", "--seed", "1", "--request-timeout", "120",
         "--suppress-health-check", "all",
@@ -108,6 +108,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=os.environ.get("ROCI_SMOLLM2"))
     parser.add_argument("--soak", type=float, default=0, metavar="SECONDS")
     parser.add_argument("--malformed", type=int, default=10_000, metavar="N")
+    parser.add_argument("--examples", type=int, default=25, metavar="N", help="random requests to each route")
     parser.add_argument("parts", nargs="*")
     args = parser.parse_args()
     parts = args.parts or ["openai", "anthropic", "clients", "schema", "traces", "kv", "malformed"] + (["soak"] if args.soak else [])
@@ -130,7 +131,7 @@ def main() -> int:
         with Server(args.roci, model, *short) as server:
             leave = " or ".join(f"({words})" for words in NOT_OURS)
             part("openai", lambda: suite(python, fetch.sdk("openai"), f"{server.url}/v1", OPENAI, leave))
-            part("schema", lambda: schema(python, server.url))
+            part("schema", lambda: schema(python, server.url, args.examples))
             tests = ["test_messages.py"]
             part("anthropic", lambda: suite(python, fetch.sdk("anthropic"), server.url, tests, ""))
     if "clients" in parts:
