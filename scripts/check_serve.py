@@ -108,7 +108,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=os.environ.get("ROCI_SMOLLM2"))
     parser.add_argument("--soak", type=float, default=0, metavar="SECONDS")
     parser.add_argument("--malformed", type=int, default=10_000, metavar="N")
-    parser.add_argument("--examples", type=int, default=25, metavar="N", help="random requests to each route")
+    parser.add_argument("--short", action="store_true", help="fewer random requests, one HTTP library of the asynchronous clients")
     parser.add_argument("parts", nargs="*")
     args = parser.parse_args()
     parts = args.parts or ["openai", "anthropic", "clients", "schema", "traces", "kv", "malformed"] + (["soak"] if args.soak else [])
@@ -129,11 +129,12 @@ def main() -> int:
         # Short answers; ids that only a mock server knows are passed over; strict clients want plain numbers.
         short = ["--default-max-tokens", "4", "--unknown-responses", "ignore", "--no-base64", "--context", "256"]
         with Server(args.roci, model, *short) as server:
-            leave = " or ".join(f"({words})" for words in NOT_OURS)
+            others = ["aiohttp"] if args.short else []
+            leave = " or ".join(f"({words})" for words in [*NOT_OURS, *others])
             part("openai", lambda: suite(python, fetch.sdk("openai"), f"{server.url}/v1", OPENAI, leave))
-            part("schema", lambda: schema(python, server.url, args.examples))
+            part("schema", lambda: schema(python, server.url, 12 if args.short else 25))
             tests = ["test_messages.py"]
-            part("anthropic", lambda: suite(python, fetch.sdk("anthropic"), server.url, tests, ""))
+            part("anthropic", lambda: suite(python, fetch.sdk("anthropic"), server.url, tests, " or ".join(others)))
     if "clients" in parts:
         with Server(args.roci, model, "--context", "4096", "--read-timeout", "10") as server:
             part("clients", script_for(server, python, "serve_clients.py"))
