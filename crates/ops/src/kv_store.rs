@@ -62,7 +62,7 @@ impl KvSlot {
     }
 }
 
-/// `slots` are [`Slot::index`]es. `k` and `v` are `[n_rows, n_kv_heads * head_dim]` f32, one slot a row; the pools
+/// `slots` are [`KvSlot::index`]es. `k` and `v` are `[n_rows, n_kv_heads * head_dim]` f32, one slot a row; the pools
 /// `[n_kv_heads * n_blocks, 16 * head_dim]`, f16 or f32: on a CPU head by head, on a GPU block by block.
 pub fn kv_store<'s>(
     exec: Exec,
