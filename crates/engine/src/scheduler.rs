@@ -10,6 +10,7 @@
 //! and since everyone becomes the best in time, nobody starves.
 
 mod drafts;
+mod publishing;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -18,7 +19,7 @@ use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, StateId, TokenId};
 use crate::{
     block_pool::{BlockPool, Provenance},
     kv_log::CacheChanges,
-    prefix::{Chain, PrefixIndex, Registered},
+    prefix::{Chain, PrefixIndex},
     protocol::Pooling,
     sequence::{Rank, SeqId, Sequence, Wanted},
     state_slots::StateSlots,
@@ -269,7 +270,7 @@ impl Scheduler {
         if let Some(idx) = self.running_idx(rank) {
             let mut seq = self.running.remove(idx);
             release_blocks(&mut self.pool, &mut seq);
-            release_state(&mut self.states, &mut seq);
+            publishing::release_state(&mut self.states, &mut seq);
             return Some(seq);
         }
         let seq = self.waiting.remove(&rank)?;
@@ -305,13 +306,6 @@ impl Scheduler {
         plan
     }
 
-    /// Where the state after a chunk is kept, if it is worth it and there is room beside the sequences that may run.
-    fn slot_for_checkpoint(&mut self, chunk: &Chunk) -> Option<StateId> {
-        let is_wanted = self.get(chunk.seq)?.is_checkpoint(chunk.end());
-        let n_spared = self.limits.max_running.saturating_sub(self.running.len());
-        is_wanted.then(|| self.states.take(n_spared)).flatten()
-    }
-
     /// The plan is submitted: its tokens count as computed, since every later step comes after it.
     pub fn commit(&mut self, plan: &StepPlan) {
         for chunk in &plan.chunks {
@@ -325,11 +319,6 @@ impl Scheduler {
         }
     }
 
-    /// The step of this chunk failed.
-    pub fn abandon(&mut self, chunk: &Chunk) {
-        chunk.checkpoint.into_iter().for_each(|slot| self.states.release(slot));
-    }
-
     /// A step under way will give this sequence a token. `fed_by`: which of the step's choices that is, if the next
     /// step can take it from there.
     pub fn expect_token(&mut self, id: SeqId, fed_by: Option<u32>) {
@@ -337,65 +326,6 @@ impl Scheduler {
             seq.n_pending += 1;
             seq.fed_by = fed_by;
         }
-    }
-
-    /// The step of this chunk is done: makes the blocks it filled known to the prefix index. Its tokens are known by
-    /// now, and a sequence that ended in the meantime has left nothing behind.
-    pub fn publish(&mut self, chunk: &Chunk) {
-        let last_block = self.register(chunk);
-        let Some(slot) = chunk.checkpoint else { return };
-        let Some(block) = last_block else { return self.states.release(slot) };
-        let is_kept = self.states.store(block, slot);
-        // Of an answer only the latest checkpoint is of use; that of its prompt stays, and so do others' checkpoints.
-        if let Some(seq) = self.get_mut(chunk.seq).filter(|seq| chunk.first >= seq.n_prompt) {
-            let is_own = is_kept || seq.rolling == Some(block);
-            let before = std::mem::replace(&mut seq.rolling, is_own.then_some(block));
-            before
-                .into_iter()
-                .filter(|overtaken| *overtaken != block)
-                .for_each(|overtaken| self.states.forget(overtaken));
-        }
-    }
-
-    /// Says which indexed block holds the chunk's last full block, if it is one.
-    fn register(&mut self, chunk: &Chunk) -> Option<BlockId> {
-        let idx = self.ranks.get(&chunk.seq).and_then(|rank| self.running_idx(*rank))?;
-        if self.running[idx].n_preemptions != chunk.n_preemptions {
-            return None;
-        }
-        self.publish_until(idx, chunk.n_certain())
-    }
-
-    /// Makes the full blocks of a running sequence's first `n_tokens` tokens known to the prefix index. Says which indexed
-    /// block holds the last of them.
-    fn publish_until(&mut self, idx: usize, n_tokens: usize) -> Option<BlockId> {
-        let seq = &mut self.running[idx];
-        if self.limits.reuse == Reuse::Off || seq.attention == Attention::Full {
-            return None;
-        }
-        let mut last = None;
-        while (seq.chain.n_blocks() + 1) * BLOCK_TOKENS <= n_tokens {
-            let block_idx = seq.chain.n_blocks();
-            let block = seq.blocks[block_idx];
-            let tokens = &seq.tokens[block_idx * BLOCK_TOKENS..][..BLOCK_TOKENS];
-            let (registered, chain) = self.index.register(seq.chain, tokens, block);
-            if let Registered::New { displaced } = registered {
-                self.pool.mark_indexed(block);
-                if let Some(displaced) = displaced {
-                    self.pool.unmark_indexed(displaced);
-                    self.states.forget(displaced);
-                    // It had the same hash.
-                    self.changes.removed(chain.hash());
-                }
-                self.changes.stored(seq.chain, chain, tokens, seq.adapter);
-            }
-            last = Some(match registered {
-                Registered::New { .. } => block,
-                Registered::Known(other) => other,
-            });
-            seq.chain = chain;
-        }
-        last
     }
 
     /// A sampled token: one more to compute.
@@ -591,7 +521,7 @@ impl Scheduler {
     fn preempt_last(&mut self, plan: &mut StepPlan) -> SeqId {
         let mut seq = self.running.pop().expect("only called with a sequence to preempt");
         release_blocks(&mut self.pool, &mut seq);
-        release_state(&mut self.states, &mut seq);
+        publishing::release_state(&mut self.states, &mut seq);
         seq.n_computed = 0;
         seq.chain = Chain::root(seq.adapter);
         seq.n_preemptions += 1;
@@ -629,12 +559,6 @@ fn plan_chunk(seq: &Sequence, n_tokens: usize, n_drafted: usize, plan: &mut Step
     let is_last = n_tokens - n_drafted == seq.n_remaining();
     let (first, n_preemptions) = (seq.n_computed, seq.n_preemptions);
     plan.chunks.push(Chunk { seq: seq.id, first, n_tokens, n_drafted, is_last, n_preemptions, checkpoint: None });
-}
-
-fn release_state(states: &mut StateSlots, seq: &mut Sequence) {
-    seq.state.take().into_iter().for_each(|slot| states.release(slot));
-    seq.starts_from.take().into_iter().for_each(|(block, _)| states.unpin(block));
-    seq.rolling = None;
 }
 
 /// Last block first: of a chain that nobody holds, the end is evicted before the beginning.
