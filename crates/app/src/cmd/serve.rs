@@ -3,7 +3,7 @@
 
 use crate::kv_args::KvArgs;
 use crate::lora_args::LoraArgs;
-use crate::options::{LoadArgs, SpeculateArgs};
+use crate::options::{LoadArgs, SpeculateArgs, TemplateArgs};
 use crate::report::{self, HintExt};
 use crate::{model_file, serve_config as config, store};
 use anyhow::{Context, Result, anyhow};
@@ -68,6 +68,8 @@ pub struct Args {
     pub print_config: bool,
     #[command(flatten)]
     pub models_args: ModelsArgs,
+    #[command(flatten)]
+    pub template: TemplateArgs,
     #[command(flatten)]
     pub load: LoadArgs,
     #[command(flatten)]
@@ -239,6 +241,9 @@ pub struct DefaultsArgs {
     /// Maximum length of an answer [default: until the context is full]
     #[arg(long, value_name = "TOKENS")]
     pub default_max_tokens: Option<usize>,
+    /// Seed of requests that bring none, so that the same request gets the same answer [default: another one each time]
+    #[arg(long, value_name = "N")]
+    pub default_seed: Option<u64>,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -396,6 +401,7 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
         Offer::Store | Offer::StoreAndHub => max_loaded,
     };
     let mut options = args.load.options(Workload::Server(scheduling(&args.scheduling, n_models)));
+    options.chat_template = args.template.text();
     options.tells_cache = args.kv.kv_events.is_some();
     options.adapters = add_adapters(&args.adapters, &mut entries)?;
     options.speculate = args.speculation.resolve()?;
@@ -547,5 +553,6 @@ fn defaults(args: &DefaultsArgs) -> Defaults {
         top_k: args.default_top_k,
         min_p: args.default_min_p,
         max_tokens: args.default_max_tokens,
+        seed: args.default_seed,
     }
 }
