@@ -76,7 +76,7 @@ impl LlamaFrame {
 pub fn generation_settings(sampling: &Sampling, max_tokens: Option<usize>, stop: &[String]) -> Value {
     let window = |n: usize| i64::try_from(n).unwrap_or(-1);
     let n_predict = max_tokens.map_or(-1, window);
-    let Mirostat { tau, eta } = sampling.mirostat.clone().unwrap_or_default();
+    let Mirostat { tau, eta } = sampling.mirostat.unwrap_or_default();
     let biases = sampling.logit_bias.iter().map(|&(TokenId(token), bias)| json!({"token": token, "bias": bias}));
     let banned = sampling.banned.iter().map(|&TokenId(token)| json!({"token": token, "bias": null}));
     let order: Vec<&str> = sampling.order.iter().map(|stage| stage.name()).collect();
