@@ -18,7 +18,7 @@ use server::keys::Keys;
 use server::kv_events::{self, Publisher};
 use server::library;
 use server::listen::{Listen, Tls};
-use server::models::{Offer, Registry, ServedModel};
+use server::models::{Offer, Registry, ServedModel, TurnLimits};
 use server::openai::store::{ResponseStore, UnknownResponse};
 use server::origin::OriginPolicy;
 use server::reload::Fresh;
@@ -95,6 +95,12 @@ pub struct ModelsArgs {
     /// Unload a model after this many seconds without requests; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub idle_unload: u64,
+    /// How long a request waits for its model where no more fit in memory, not counting the time to load
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub model_wait: u64,
+    /// How long a model in use stays in memory when another one is asked for and no more fit
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub model_turn: u64,
     /// Run engines inside the server instead of in processes of their own: a crash then ends the server
     #[arg(long)]
     pub in_process: bool,
@@ -390,7 +396,7 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
             return Err(anyhow!("two models are named `{}`", entry.name)).hint("rename one: NAME=MODEL");
         }
     }
-    let ModelsArgs { max_loaded, strict_model_names, idle_unload, .. } = args.models_args;
+    let ModelsArgs { max_loaded, strict_model_names, idle_unload, model_wait, model_turn, .. } = args.models_args;
     let n_models = match offer {
         Offer::Given => max_loaded.min(entries.len()),
         Offer::Store | Offer::StoreAndHub => max_loaded,
@@ -403,7 +409,8 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
         super::engine::in_process_of_its_own(&mut options, args.models_args.max_engine_deaths)?;
     }
     let idle_unload = (idle_unload > 0).then(|| Duration::from_secs(idle_unload));
-    Ok(Registry::new(entries, options, max_loaded, strict_model_names, idle_unload, offer))
+    let turns = TurnLimits { wait: Duration::from_secs(model_wait), turn: Duration::from_secs(model_turn) };
+    Ok(Registry::new(entries, options, max_loaded, turns, strict_model_names, idle_unload, offer))
 }
 
 /// Offers the adapters beside the model they change; says how much room they need.
