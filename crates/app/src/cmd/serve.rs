@@ -20,7 +20,7 @@ use server::keys::Keys;
 use server::kv_events::{self, Publisher};
 use server::library;
 use server::listen::{Listen, Tls};
-use server::models::{Offer, Registry, ServedModel};
+use server::models::{Offer, Registry, ServedModel, TurnLimits};
 use server::openai::store::ResponseStore;
 use server::origin::OriginPolicy;
 use server::reload::Fresh;
@@ -160,7 +160,7 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
             return Err(anyhow!("two models are named `{}`", entry.name)).hint("rename one: NAME=MODEL");
         }
     }
-    let ModelsArgs { max_loaded, strict_model_names, idle_unload, .. } = args.models_args;
+    let ModelsArgs { max_loaded, strict_model_names, idle_unload, model_wait, model_turn, .. } = args.models_args;
     let n_models = match offer {
         Offer::Given => max_loaded.min(entries.len()),
         Offer::Store | Offer::StoreAndHub => max_loaded,
@@ -173,7 +173,8 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
         super::engine::in_child_process(&mut options, args.models_args.max_engine_deaths)?;
     }
     let idle_unload = (idle_unload > 0).then(|| Duration::from_secs(idle_unload));
-    Ok(Registry::new(entries, options, max_loaded, strict_model_names, idle_unload, offer))
+    let turns = TurnLimits { wait: Duration::from_secs(model_wait), turn: Duration::from_secs(model_turn) };
+    Ok(Registry::new(entries, options, max_loaded, turns, strict_model_names, idle_unload, offer))
 }
 
 /// Offers the adapters beside the model they change; says how much room they need.

@@ -74,6 +74,12 @@ pub struct ModelsArgs {
     /// Unload a model after this many seconds without requests; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub idle_unload: u64,
+    /// How long a request waits for its model where no more fit in memory, not counting the time to load
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub model_wait: u64,
+    /// How long a model in use stays in memory when another one is asked for and no more fit
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub model_turn: u64,
     /// Run engines inside the server instead of in processes of their own: a crash then ends the server
     #[arg(long)]
     pub in_process: bool,
