@@ -62,8 +62,9 @@ class Cache:
     """What a server has computed, as its events tell."""
 
     def __init__(self) -> None:
-        self.blocks: dict[Hash, tuple[Hash | None, tuple[int, ...]]] = {}
-        self.after: dict[tuple[Hash | None, tuple[int, ...]], Hash] = {}
+        # A block is known by what comes before it, its adapter and its tokens.
+        self.blocks: dict[Hash, tuple[Hash | None, str | None, tuple[int, ...]]] = {}
+        self.after: dict[tuple[Hash | None, str | None, tuple[int, ...]], Hash] = {}
         self.block_size = 16
         self.n_removed = 0
 
@@ -74,7 +75,7 @@ class Cache:
                 assert len(event.token_ids) == size * len(event.block_hashes), event
                 parent = event.parent_block_hash
                 for i, name in enumerate(event.block_hashes):
-                    key = (parent, tuple(event.token_ids[i * size : (i + 1) * size]))
+                    key = (parent, event.lora_name, tuple(event.token_ids[i * size : (i + 1) * size]))
                     self.blocks[name], self.after[key] = key, name
                     parent = name
             case BlockRemoved():
@@ -87,11 +88,11 @@ class Cache:
                 self.blocks.clear()
                 self.after.clear()
 
-    def match(self, tokens: list[int]) -> int:
-        """How many of these tokens, from the first on, are there."""
+    def match(self, tokens: list[int], adapter: str | None = None) -> int:
+        """How many of these tokens, from the first on, are there for this adapter."""
         parent, n = None, 0
         while n + self.block_size <= len(tokens):
-            found = self.after.get((parent, tuple(tokens[n : n + self.block_size])))
+            found = self.after.get((parent, adapter, tuple(tokens[n : n + self.block_size])))
             if found is None:
                 break
             parent, n = found, n + self.block_size
@@ -154,9 +155,9 @@ class Reader(threading.Thread):
         except Exception as error:  # noqa: BLE001: the thread's owner asks for it
             self.error = error
 
-    def match(self, tokens: list[int]) -> int:
+    def match(self, tokens: list[int], adapter: str | None = None) -> int:
         with self.lock:
-            return self.cache.match(tokens)
+            return self.cache.match(tokens, adapter)
 
     def __len__(self) -> int:
         with self.lock:

@@ -1,5 +1,5 @@
 """`roci serve --kv-events` under a reader with vLLM's message classes: the cache it rebuilds is the server's, through
-evictions, a replay, and an engine that dies; then two replicas behind a router that follows them. Run by
+evictions, a replay, adapters, and an engine that dies; then two replicas behind a router that follows them. Run by
 scripts/check_serve.py; every function is one check.
 
   scripts/serve_kv_events.py ROCI MODEL
@@ -7,8 +7,10 @@ scripts/check_serve.py; every function is one check.
 
 import json
 import os
+import random
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -54,8 +56,8 @@ class Server:
         found = subprocess.run(["pgrep", "-P", str(self.process.pid), "-f", "engine"], capture_output=True, text=True)
         return int(found.stdout.split()[0])
 
-    def complete(self, prompt: str, n: int = 4) -> dict:
-        return complete(self.url, prompt, n)
+    def complete(self, prompt: str, n: int = 4, model: str = "m") -> dict:
+        return complete(self.url, prompt, n, model)
 
     def __enter__(self) -> "Server":
         return self
@@ -65,8 +67,8 @@ class Server:
         assert self.process.wait(60) == 0, Path(self.log.name).read_text()[-3000:]
 
 
-def complete(url: str, prompt: str, n: int = 4) -> dict:
-    body = {"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True}
+def complete(url: str, prompt: str, n: int = 4, model: str = "m") -> dict:
+    body = {"model": model, "prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True}
     return json.loads(post(f"{url}/v1/completions", json.dumps(body).encode()))
 
 
@@ -177,6 +179,44 @@ def check_slow_reader(server: Server) -> None:
         peer.close()
 
 
+def write_adapter(folder: Path, seed: int) -> None:
+    """An adapter of SmolLM2-135M's first layer as PEFT writes it."""
+    chance = random.Random(seed)
+    folder.mkdir()
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["o_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    header, data = {}, b""
+    for part, shape in [("lora_A", [2, 576]), ("lora_B", [576, 2])]:
+        numbers = struct.pack("<1152f", *(chance.gauss(0, 0.1) for _ in range(1152)))
+        name = f"base_model.model.model.layers.0.self_attn.o_proj.{part}.weight"
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(numbers)]}
+        data += numbers
+    text = json.dumps(header).encode()
+    (folder / "adapter_model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def check_adapters(roci: str, model: str) -> None:
+    """The same prompt for a model and two adapters: blocks of their own, under each one's name."""
+    with tempfile.TemporaryDirectory() as folder:
+        names = ["one", "two"]
+        for seed, name in enumerate(names):
+            write_adapter(Path(folder) / name, seed)
+        arguments = [part for name in names for part in ("--lora", f"{name}={folder}/{name}")]
+        with Server(roci, model, *arguments) as server:
+            reader = Reader(server.events, server.replay)
+            prompt = text("adapters")
+            ids = tokens(server, prompt)
+            full = len(ids) // BLOCK * BLOCK
+            for i, name in enumerate(["m", *names]):
+                assert cached(server.complete(prompt, 1, name)) == 0, f"{name} reuses what another one computed"
+                adapter = None if name == "m" else name
+                until(f"the blocks of {name} are told", lambda: reader.match(ids, adapter) == full)
+                assert len(reader) == (i + 1) * full // BLOCK, "hashes of different adapters are different"
+                assert cached(server.complete(prompt, 1, name)) > 0
+            assert reader.error is None, reader.error
+            print(f"  {len(reader)} blocks of {{m, one, two}}")
+
+
 def check_two_replicas(roci: str, model: str) -> None:
     """Conversations go back to the replica that knows them, whatever the order they come in."""
     with Server(roci, model) as a, Server(roci, model) as b:
@@ -214,8 +254,9 @@ def main() -> None:
         for check in [check_cache_is_rebuilt, check_evictions, check_replay, check_death, check_slow_reader]:
             print(check.__name__, flush=True)
             check(server)
-    print("check_two_replicas", flush=True)
-    check_two_replicas(roci, model)
+    for check in [check_adapters, check_two_replicas]:
+        print(check.__name__, flush=True)
+        check(roci, model)
 
 
 if __name__ == "__main__":

@@ -74,9 +74,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Gpu(_) | Error::Model(model::Error::Gpu(_)) | Error::Load(_) => {
             "`roci devices` shows the device, and `roci doctor` what may be wrong with it; `--device cpu` runs without a GPU"
         }
-        Error::Model(model::Error::NotOnDevice { .. }) => {
-            "`--device cpu` runs it; `--device auto` would have chosen so"
-        }
+        Error::Model(model::Error::NotOnDevice { .. }) => "use `--device cpu`; `--device auto` would have picked it",
         Error::Model(model::Error::Architecture { .. } | model::Error::NoArchitecture(..)) => {
             "`roci inspect` shows what the file says"
         }
@@ -119,7 +117,7 @@ fn file_hint(error: &weights::Error) -> String {
         Error::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
             "this user may not read it; `ls -l` shows who may, and `chmod` changes it"
         }
-        Error::Io { .. } => "is the disk all right? `dmesg` tells of errors",
+        Error::Io { .. } => "the disk may be failing: `dmesg` shows I/O errors",
         Error::Incomplete { has, needs } => {
             let (has, needs) = (report::human_bytes(*has), report::human_bytes(*needs));
             return format!("{has} of {needs} are here: download the file again");

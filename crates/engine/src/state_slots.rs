@@ -11,14 +11,14 @@ use batch::{BlockId, StateId};
 pub struct StateSlots {
     free: Vec<StateId>,
     /// By the block at whose end they stand.
-    checkpoints: HashMap<BlockId, Checkpoint>,
+    checkpoints: HashMap<BlockId, StateCheckpoint>,
     /// Counts uses.
     now: u64,
     n_slots: usize,
 }
 
 #[derive(Debug)]
-struct Checkpoint {
+struct StateCheckpoint {
     slot: StateId,
     /// Sequences that will start from it in a step that is not submitted yet.
     n_readers: usize,
@@ -105,7 +105,7 @@ impl StateSlots {
                 false
             }
             None => {
-                let checkpoint = Checkpoint { slot, n_readers: 0, last_used: self.now, is_stale: false };
+                let checkpoint = StateCheckpoint { slot, n_readers: 0, last_used: self.now, is_stale: false };
                 self.checkpoints.insert(block, checkpoint);
                 true
             }

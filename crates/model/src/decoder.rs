@@ -82,7 +82,7 @@ impl Decoder {
             if layer_idx + 1 < n_layers {
                 let n = step.n_rows;
                 let found =
-                    Found { mixed: attends.then(|| mixed.rows_mut(n)), recurred: recurs.then(|| recurred.rows(n)) };
+                    MixedRows { mixed: attends.then(|| mixed.rows_mut(n)), recurred: recurs.then(|| recurred.rows(n)) };
                 join_blocks(context, layer_idx, found, &mut s.x.rows_mut(n), &mut s.work, &mut self.routes)?;
             } else {
                 // After the last attention only the wanted rows matter.
@@ -95,7 +95,7 @@ impl Decoder {
                     ops::take_rows(exec, recurred.rows(step.n_rows), places.kept, &mut s.recurrent.kept.rows_mut(n))?;
                 }
                 let mixed = attends.then(|| s.kept_mixed.rows_mut(n));
-                let found = Found { mixed, recurred: recurs.then(|| s.recurrent.kept.rows(n)) };
+                let found = MixedRows { mixed, recurred: recurs.then(|| s.recurrent.kept.rows(n)) };
                 join_blocks(context, layer_idx, found, &mut s.kept_x.rows_mut(n), &mut s.work, &mut self.routes)?;
             }
         }
@@ -311,7 +311,7 @@ fn last_rows_mut(view: ViewMut, n: usize) -> Result<ViewMut, Error> {
 }
 
 /// What the blocks before the feed-forward block give, before their last products.
-struct Found<'a> {
+struct MixedRows<'a> {
     /// Attention's, where the layer has it.
     mixed: Option<ViewMut<'a>>,
     /// The recurrent block's, where the layer has one.
@@ -323,12 +323,12 @@ struct Found<'a> {
 fn join_blocks(
     context: Context,
     layer_idx: usize,
-    found: Found,
+    found: MixedRows,
     x: &mut ViewMut,
     work: &mut LayerScratch,
     routes: &mut Routes,
 ) -> Result<(), Error> {
-    let Found { mixed, recurred } = found;
+    let MixedRows { mixed, recurred } = found;
     let layer = &context.weights.parts.layers[layer_idx];
     if context.config.is_parallel {
         feed_forward::run(context, layer_idx, x, work, routes)?;

@@ -10,7 +10,7 @@ pub enum Error {
     Architecture { name: String, missing: String, supported: String },
     #[error("`{0}` is missing: it names the family of the model (supported: {1})")]
     NoArchitecture(&'static str, String),
-    #[error("GPUs do not have {what} yet, which this model needs")]
+    #[error("this model needs {what}, which roci's GPU kernels do not support yet")]
     NotOnDevice { what: &'static str },
     #[error("metadata `{key}`: {what}")]
     Metadata { key: String, what: String },

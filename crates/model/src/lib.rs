@@ -34,7 +34,7 @@ mod synthetic;
 mod upload;
 mod watch;
 
-pub use adapter::{Adapter, AdapterLimits, merge};
+pub use adapter::{AdapterFile, AdapterLimits, merge};
 pub use batch::{
     AdapterId, AdapterSource, Adjustment, Attention, BLOCK_TOKENS, Batch, BlockId, Choice, Described, FedRow, Forward,
     Pooling, Rows, SeqRows, SeqState, StateId, StepLimits, TokenId,

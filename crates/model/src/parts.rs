@@ -149,19 +149,19 @@ pub struct SelectiveParts {
 pub struct DeltaParts {
     pub qkv: [Linear; 3],
     pub convs: [ConvParts; 3],
-    pub forget: LowRank,
+    pub forget: FactoredLinear,
     pub beta: Linear,
     pub forget_bias: TensorId,
     pub a: TensorId,
     /// Of each head's output.
     pub norm: TensorId,
-    pub gate: LowRank,
+    pub gate: FactoredLinear,
     pub activation: ops::Activation,
 }
 
 /// A product, through a few columns where there is a `down`.
 #[derive(Debug)]
-pub struct LowRank {
+pub struct FactoredLinear {
     pub down: Option<TensorId>,
     pub up: Linear,
 }
@@ -244,7 +244,7 @@ pub fn parts<'a>(
 }
 
 impl Parts {
-    /// What this model needs and GPUs do not have yet.
+    /// What this model needs and the GPU kernels do not support yet.
     pub fn missing_on_device(&self, config: &Config) -> Option<&'static str> {
         let has = |is_so: fn(&crate::config::Experts) -> bool| config.experts.as_ref().is_some_and(is_so);
         if config.recurrent.is_some() {

@@ -2,12 +2,14 @@
 //! goes through as a matrix; only the recurrence itself walks token by token, inside one op.
 
 use ops::{
-    Activation, ConvOutput, DeltaRows, DeltaShape, Product, Selected, SsmShape, SsmWeights, StateSpan, Tensor, View,
-    ViewMut,
+    Activation, ConvFilter, ConvOutput, DeltaRows, DeltaShape, Product, Selected, SsmRows, SsmShape, SsmWeights,
+    StateSpan, Tensor, View, ViewMut,
 };
 
 use crate::decoder::Context;
-use crate::parts::{ConvParts, DeltaParts, LayerParts, LowRank, MixerParts, Norm, SelectiveParts, SsmParts, TensorId};
+use crate::parts::{
+    ConvParts, DeltaParts, FactoredLinear, LayerParts, MixerParts, Norm, SelectiveParts, SsmParts, TensorId,
+};
 use crate::scratch::{RecurrentWork, Scratch};
 use crate::state_pool::StateLayer;
 use crate::{Error, Recurrent};
@@ -94,8 +96,8 @@ impl Run<'_> {
         let bias = parts.bias.map(|bias| weights.view(bias));
         let (x, mut out) = (inputs[i].rows(self.n), convolved[i].rows_mut(self.n));
         let state = &mut self.state.conv[i].view_mut();
-        let weight = weights.view(parts.weight);
-        Ok(ops::conv1d(self.context.exec, x, weight, bias, output, state, self.spans, &mut out)?)
+        let filter = ConvFilter { weight: weights.view(parts.weight), bias, output };
+        Ok(ops::conv1d(self.context.exec, x, filter, state, self.spans, &mut out)?)
     }
 
     fn ssm(&mut self, parts: &SsmParts, x: View, h: &mut ViewMut, r: &mut RecurrentWork) -> Result<(), Error> {
@@ -107,8 +109,9 @@ impl Run<'_> {
         let shape = SsmShape { n_heads, head_dim: self.config.head_dim(), state_dim, n_groups };
         let numbers =
             SsmWeights { a: weights.view(parts.a), d: weights.view(parts.d), dt_bias: weights.view(parts.dt_bias) };
-        let (xbc, dt, state) = (r.convolved[0].rows(n), r.forget.rows(n), &mut self.state.state.view_mut());
-        ops::ssm_scan(exec, shape, xbc, dt, numbers, state, self.spans, &mut r.out.rows_mut(n))?;
+        let rows = SsmRows { xbc: r.convolved[0].rows(n), dt: r.forget.rows(n) };
+        let state = &mut self.state.state.view_mut();
+        ops::ssm_scan(exec, shape, rows, numbers, state, self.spans, &mut r.out.rows_mut(n))?;
         ops::glu(exec, Activation::Silu, &mut r.gate.rows_mut(n), r.out.rows(n))?;
         let Some(norm) = parts.norm else { return Ok(()) };
         let eps = self.context.config.norm_eps;
@@ -180,7 +183,7 @@ impl Run<'_> {
     /// A product, through a few columns where the layer has it so.
     fn low_rank(
         &self,
-        parts: &LowRank,
+        parts: &FactoredLinear,
         x: View,
         h: &mut ViewMut,
         low: &mut Tensor,

@@ -123,6 +123,35 @@ pub fn attention_with<'s>(
     out: &mut ViewMut,
 ) -> Result<(), Error> {
     let Spans { host: spans, device } = spans.into();
+    check(q, kv, heads, spans, shaping, out)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => {
+            let device = device.ok_or(Error::Place { op: OP, what: "spans", expected: "device memory" })?;
+            gpu.launcher.count(work(&heads, kv.k.dtype, spans));
+            return launch::launch(gpu, q, kv, heads, (spans, device), shaping, out);
+        }
+    };
+    let input = AttentionInput {
+        numerics: pool.numerics(),
+        q: q.f32s(OP, "q")?,
+        k: kv.k.host_bytes(OP, "k")?,
+        v: kv.v.host_bytes(OP, "v")?,
+        dtype: kv.k.dtype,
+        heads,
+        group: heads.n_heads / heads.n_kv_heads,
+        n_blocks: kv.k.n_rows() / heads.n_kv_heads,
+        window: shaping.window,
+        softcap: shaping.softcap,
+        sinks: shaping.sinks.map(|sinks| sinks.f32s(OP, "sinks")).transpose()?,
+        slopes: shaping.slopes.map(|slopes| slopes.f32s(OP, "slopes")).transpose()?,
+    };
+    run(pool, &input, spans, out.f32s(OP, "out")?);
+    Ok(())
+}
+
+/// Shapes, types and spans fit together, and no block lies outside the pool.
+fn check(q: View, kv: Kv, heads: Heads, spans: &[QuerySpan], shaping: Shaping, out: &ViewMut) -> Result<(), Error> {
     let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
     let bad = |what: String| Err(Error::Argument { op: OP, what });
     if n_kv_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) || head_dim == 0 || head_dim > MAX_HEAD_DIM {
@@ -158,28 +187,5 @@ pub fn attention_with<'s>(
     if let Some(slopes) = slopes {
         slopes.expect_shape(OP, "slopes", [1, n_heads])?;
     }
-    let pool = match exec {
-        Exec::Cpu(pool) => pool,
-        Exec::Gpu(gpu) => {
-            let device = device.ok_or(Error::Place { op: OP, what: "spans", expected: "device memory" })?;
-            gpu.launcher.count(work(&heads, kv.k.dtype, spans));
-            return launch::launch(gpu, q, kv, heads, (spans, device), shaping, out);
-        }
-    };
-    let input = AttentionInput {
-        numerics: pool.numerics(),
-        q: q.f32s(OP, "q")?,
-        k: kv.k.host_bytes(OP, "k")?,
-        v: kv.v.host_bytes(OP, "v")?,
-        dtype: kv.k.dtype,
-        heads,
-        group: n_heads / n_kv_heads,
-        n_blocks,
-        window,
-        softcap,
-        sinks: sinks.map(|sinks| sinks.f32s(OP, "sinks")).transpose()?,
-        slopes: slopes.map(|slopes| slopes.f32s(OP, "slopes")).transpose()?,
-    };
-    run(pool, &input, spans, out.f32s(OP, "out")?);
     Ok(())
 }

@@ -1,9 +1,8 @@
 //! Causal depthwise convolution over the rows of each sequence: every column has its own few weights, and the last
 //! inputs of a sequence are its state.
 
-use std::ops::Range;
-
 use crate::cpu::exp::exp;
+use crate::state_span::{SpanParts, run_parts};
 use crate::view::SharedPtr;
 use crate::{Error, Exec, StateSpan, View, ViewMut};
 
@@ -18,20 +17,27 @@ pub enum ConvOutput {
     Silu,
 }
 
+/// What a layer knows of its convolution.
+#[derive(Copy, Clone)]
+pub struct ConvFilter<'a> {
+    /// `[n_taps, n_cols]`
+    pub weight: View<'a>,
+    /// `[1, n_cols]`
+    pub bias: Option<View<'a>>,
+    pub output: ConvOutput,
+}
+
 /// `out[r] = act(bias + sum over k of weight[k] * x[r + k + 1 - n_taps])`, column by column. `x` and `out` are
-/// `[n_rows, n_cols]`, `weight` `[n_taps, n_cols]`, `bias` `[1, n_cols]`, `state` `[n_slots, (n_taps - 1) * n_cols]` with the
-/// oldest input first; all f32.
-#[allow(clippy::too_many_arguments, reason = "an op takes views and numbers, nothing else")]
+/// `[n_rows, n_cols]`, `state` is `[n_slots, (n_taps - 1) * n_cols]` with the oldest input first; all f32.
 pub fn conv1d(
     exec: Exec,
     x: View,
-    weight: View,
-    bias: Option<View>,
-    output: ConvOutput,
+    filter: ConvFilter,
     state: &mut ViewMut,
     spans: &[StateSpan],
     out: &mut ViewMut,
 ) -> Result<(), Error> {
+    let ConvFilter { weight, bias, output } = filter;
     let ([n_rows, n_cols], [n_taps, _]) = (x.shape, weight.shape);
     weight.expect_shape(OP, "weight", [n_taps, n_cols])?;
     out.expect_shape(OP, "out", [n_rows, n_cols])?;
@@ -49,26 +55,13 @@ pub fn conv1d(
     let (x, weight) = (x.f32s(OP, "x")?, weight.f32s(OP, "weight")?);
     let bias = bias.map(|bias| bias.f32s(OP, "bias")).transpose()?;
     let (state, out) = (SharedPtr::new(state.f32s(OP, "state")?), SharedPtr::new(out.f32s(OP, "out")?));
-    let n_parts = n_cols.div_ceil(COLUMNS);
-    let conv = Conv { x, weight, bias, output, n_cols, n_taps, state, out };
-    pool.run(spans.len() * n_parts, |task, _| {
-        let (span, first) = (&spans[task / n_parts], task % n_parts * COLUMNS);
-        let cols = first..(first + COLUMNS).min(n_cols);
-        #[cfg(target_arch = "x86_64")]
-        if pool.isa() >= crate::Isa::Avx2 {
-            // SAFETY: the CPU has AVX2 and FMA; the rest is the promise of `columns`, which `check` and the split into
-            // tasks keep.
-            unsafe { conv.columns_avx2(span, cols) };
-            return;
-        }
-        // SAFETY: `check` has seen the spans, and tasks of one span have different columns.
-        unsafe { conv.columns(span, cols) };
-    });
+    let conv = ConvColumns { x, weight, bias, output, n_cols, n_taps, state, out };
+    run_parts(pool, spans, n_cols.div_ceil(COLUMNS), &conv);
     Ok(())
 }
 
 /// What all tasks of one call share.
-struct Conv<'a> {
+struct ConvColumns<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     bias: Option<&'a [f32]>,
@@ -79,11 +72,10 @@ struct Conv<'a> {
     out: SharedPtr<f32>,
 }
 
-impl Conv<'_> {
-    /// # Safety
-    /// The span was checked, and no other task has the same columns of it.
+impl SpanParts for ConvColumns<'_> {
     #[inline(always)]
-    unsafe fn columns(&self, span: &StateSpan, cols: Range<usize>) {
+    unsafe fn part(&self, span: &StateSpan, part: usize) {
+        let cols = part * COLUMNS..((part + 1) * COLUMNS).min(self.n_cols);
         let (n_cols, n_before, width) = (self.n_cols, self.n_taps - 1, cols.len());
         let zeros = [0.0_f32; COLUMNS];
         // The input `i` rows after the oldest one of the state.
@@ -121,14 +113,5 @@ impl Conv<'_> {
                 unsafe { std::ptr::copy(source, self.state.slice(at, width).as_mut_ptr(), width) };
             }
         }
-    }
-
-    /// # Safety
-    /// As `columns`; and the CPU has AVX2 and FMA.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn columns_avx2(&self, span: &StateSpan, cols: Range<usize>) {
-        // SAFETY: the caller's promise.
-        unsafe { self.columns(span, cols) };
     }
 }

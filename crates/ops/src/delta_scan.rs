@@ -4,6 +4,7 @@
 
 use crate::cpu::exp::exp;
 use crate::ssm_scan::{softplus, start};
+use crate::state_span::{SpanParts, run_parts};
 use crate::view::SharedPtr;
 use crate::{Error, Exec, StateSpan, View, ViewMut};
 
@@ -81,7 +82,7 @@ pub fn delta_scan(
     out.expect_shape(OP, "out", [n_rows, n_value_heads * value_dim])?;
     StateSpan::check(OP, spans, n_rows, n_slots)?;
     let pool = exec.cpu_only(OP)?;
-    let scan = Scan {
+    let scan = DeltaHeads {
         shape,
         per_head,
         q: rows.q.f32s(OP, "q")?,
@@ -94,22 +95,12 @@ pub fn delta_scan(
         state: SharedPtr::new(state.f32s(OP, "state")?),
         out: SharedPtr::new(out.f32s(OP, "out")?),
     };
-    pool.run(spans.len() * n_value_heads, |task, _| {
-        let (span, head) = (&spans[task / n_value_heads], task % n_value_heads);
-        #[cfg(target_arch = "x86_64")]
-        if pool.isa() >= crate::Isa::Avx2 {
-            // SAFETY: the CPU has AVX2 and FMA; `check` has seen the spans, and each task has a head of its own.
-            unsafe { scan.head_avx2(span, head) };
-            return;
-        }
-        // SAFETY: `check` has seen the spans, and each task has a head of its own.
-        unsafe { scan.head(span, head) };
-    });
+    run_parts(pool, spans, n_value_heads, &scan);
     Ok(())
 }
 
 /// What all tasks of one call share.
-struct Scan<'a> {
+struct DeltaHeads<'a> {
     shape: DeltaShape,
     /// Numbers of `forget` to a head.
     per_head: usize,
@@ -124,11 +115,9 @@ struct Scan<'a> {
     out: SharedPtr<f32>,
 }
 
-impl Scan<'_> {
-    /// # Safety
-    /// The span was checked, and no other task has the same head of it.
+impl SpanParts for DeltaHeads<'_> {
     #[inline(always)]
-    unsafe fn head(&self, span: &StateSpan, head: usize) {
+    unsafe fn part(&self, span: &StateSpan, head: usize) {
         let DeltaShape { n_key_heads, n_value_heads, key_dim, value_dim, order } = self.shape;
         let len = key_dim * value_dim;
         let key_head = match order {
@@ -173,7 +162,9 @@ impl Scan<'_> {
             unsafe { self.state.slice((copy as usize * n_value_heads + head) * len, len) }.copy_from_slice(s);
         }
     }
+}
 
+impl DeltaHeads<'_> {
     /// What each row of the head's matrix is multiplied with.
     #[inline(always)]
     fn decays(&self, row: usize, head: usize, decay: &mut [f32]) {
@@ -187,15 +178,6 @@ impl Scan<'_> {
             1 => decay.fill(gate(0)),
             _ => decay.iter_mut().enumerate().for_each(|(i, decay)| *decay = gate(i)),
         }
-    }
-
-    /// # Safety
-    /// As `head`; and the CPU has AVX2 and FMA.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn head_avx2(&self, span: &StateSpan, head: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { self.head(span, head) };
     }
 }
 

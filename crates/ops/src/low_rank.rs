@@ -123,7 +123,7 @@ pub fn low_rank(
         Exec::Cpu(pool) => {
             let (x, numbers) = (x.f32s(OP, "x")?, change.numbers.f32s(OP, "numbers")?);
             let out = SharedPtr::new(out.f32s(OP, "out")?);
-            on_cpu(pool, &Job { x, numbers, n_in, n_out, out }, change.entries.host, slots.host);
+            on_cpu(pool, &AdapterRows { x, numbers, n_in, n_out, out }, change.entries.host, slots.host);
             Ok(())
         }
         Exec::Gpu(_) if n_rows == 0 || n_out == 0 => Ok(()),
@@ -131,7 +131,7 @@ pub fn low_rank(
     }
 }
 
-struct Job<'a> {
+struct AdapterRows<'a> {
     x: &'a [f32],
     numbers: &'a [f32],
     n_in: usize,
@@ -140,7 +140,7 @@ struct Job<'a> {
 }
 
 /// Rows of one adapter go together, a few at a time.
-fn on_cpu(pool: &Pool, job: &Job, entries: &[u32], slots: &[u32]) {
+fn on_cpu(pool: &Pool, job: &AdapterRows, entries: &[u32], slots: &[u32]) {
     let mut rows: Vec<(u32, usize)> = slots.iter().copied().zip(0..).collect();
     rows.retain(|(slot, _)| LowRankEntry::of(entries, *slot).is_some());
     rows.sort_unstable();
@@ -165,7 +165,7 @@ fn on_cpu(pool: &Pool, job: &Job, entries: &[u32], slots: &[u32]) {
 /// As [`rows_of_one`], on a CPU with AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn rows_avx2(job: &Job, entry: LowRankEntry, rows: &[(u32, usize)]) {
+unsafe fn rows_avx2(job: &AdapterRows, entry: LowRankEntry, rows: &[(u32, usize)]) {
     // SAFETY: the caller's promise.
     unsafe { rows_of_one(job, entry, rows) }
 }
@@ -173,8 +173,8 @@ unsafe fn rows_avx2(job: &Job, entry: LowRankEntry, rows: &[(u32, usize)]) {
 /// # Safety
 /// No other task touches these rows of `out` during this region.
 #[inline(always)]
-unsafe fn rows_of_one(job: &Job, entry: LowRankEntry, rows: &[(u32, usize)]) {
-    let Job { x, numbers, n_in, n_out, out } = *job;
+unsafe fn rows_of_one(job: &AdapterRows, entry: LowRankEntry, rows: &[(u32, usize)]) {
+    let AdapterRows { x, numbers, n_in, n_out, out } = *job;
     let rank = entry.rank as usize;
     let a = &numbers[entry.a as usize..][..rank * n_in];
     let b = &numbers[entry.b as usize..][..rank * n_out];

@@ -3,8 +3,8 @@
 //! and who decides the order of sums go in, a [`ProductPlan`] comes out.
 //!
 //! Two decisions are made elsewhere. On Hopper, `gpu/mma.rs` hands [`ProductKernel::Mma`] products of packed weights
-//! with more than 32 rows to `matmul_wide` (`wide::takes`), unless rows must not matter. A mixture's experts are
-//! planned by their own ops (`gpu/grouped.rs`, `cpu/groups.rs`).
+//! with more than 32 rows to `matmul_wide` (`wide::takes`), unless rows must not matter. On a GPU,
+//! `gpu/grouped.rs` decides whether a mixture's experts are multiplied together.
 //!
 //! With [`Numerics::RowInvariant`] every number of rows gets a kernel of one and the same [`SumOrder`].
 

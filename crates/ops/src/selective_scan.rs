@@ -1,10 +1,9 @@
 //! The recurrence of the first Mamba: every column has a state of its own, which decays by as many numbers as it has and
 //! takes up `B` times the column; `C` reads it.
 
-use std::ops::Range;
-
 use crate::cpu::exp::exp;
 use crate::ssm_scan::softplus;
+use crate::state_span::{SpanParts, run_parts};
 use crate::view::SharedPtr;
 use crate::{Error, Exec, StateSpan, View, ViewMut};
 
@@ -47,7 +46,7 @@ pub fn selective_scan(
     out.expect_shape(OP, "out", [n_rows, n_cols])?;
     StateSpan::check(OP, spans, n_rows, n_slots)?;
     let pool = exec.cpu_only(OP)?;
-    let scan = Scan {
+    let scan = SelectiveColumns {
         x: x.f32s(OP, "x")?,
         dt: dt.f32s(OP, "dt")?,
         b: b.f32s(OP, "b")?,
@@ -59,24 +58,12 @@ pub fn selective_scan(
         state: SharedPtr::new(state.f32s(OP, "state")?),
         out: SharedPtr::new(out.f32s(OP, "out")?),
     };
-    let n_parts = n_cols.div_ceil(COLUMNS);
-    pool.run(spans.len() * n_parts, |task, _| {
-        let (span, first) = (&spans[task / n_parts], task % n_parts * COLUMNS);
-        let cols = first..(first + COLUMNS).min(n_cols);
-        #[cfg(target_arch = "x86_64")]
-        if pool.isa() >= crate::Isa::Avx2 {
-            // SAFETY: the CPU has AVX2 and FMA; `check` has seen the spans, and tasks of one have different columns.
-            unsafe { scan.columns_avx2(span, cols) };
-            return;
-        }
-        // SAFETY: `check` has seen the spans, and tasks of one have different columns.
-        unsafe { scan.columns(span, cols) };
-    });
+    run_parts(pool, spans, n_cols.div_ceil(COLUMNS), &scan);
     Ok(())
 }
 
 /// What all tasks of one call share.
-struct Scan<'a> {
+struct SelectiveColumns<'a> {
     x: &'a [f32],
     dt: &'a [f32],
     b: &'a [f32],
@@ -89,11 +76,10 @@ struct Scan<'a> {
     out: SharedPtr<f32>,
 }
 
-impl Scan<'_> {
-    /// # Safety
-    /// The span was checked, and no other task has the same columns of it.
+impl SpanParts for SelectiveColumns<'_> {
     #[inline(always)]
-    unsafe fn columns(&self, span: &StateSpan, cols: Range<usize>) {
+    unsafe fn part(&self, span: &StateSpan, part: usize) {
+        let cols = part * COLUMNS..((part + 1) * COLUMNS).min(self.n_cols);
         let (n_cols, n_states, width) = (self.n_cols, self.state_dim, cols.len());
         let place = |slot: u32, n: usize| (slot as usize * n_states + n) * n_cols + cols.start;
         for n in 0..n_states {
@@ -133,14 +119,5 @@ impl Scan<'_> {
                 unsafe { (self.state.slice(place(span.to, n), width), self.state.slice(place(copy, n), width)) };
             to.copy_from_slice(from);
         }
-    }
-
-    /// # Safety
-    /// As `columns`; and the CPU has AVX2 and FMA.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn columns_avx2(&self, span: &StateSpan, cols: Range<usize>) {
-        // SAFETY: the caller's promise.
-        unsafe { self.columns(span, cols) };
     }
 }

@@ -2,6 +2,7 @@
 //! takes up `B` times `x`; `C` reads it. All rows of a sequence are one call, so a prompt passes the other ops as a matrix.
 
 use crate::cpu::exp::exp;
+use crate::state_span::{SpanParts, run_parts};
 use crate::view::SharedPtr;
 use crate::{Error, Exec, StateSpan, View, ViewMut};
 
@@ -16,6 +17,15 @@ pub struct SsmShape {
     pub n_groups: usize,
 }
 
+/// What a layer makes of its rows before the scan.
+#[derive(Copy, Clone)]
+pub struct SsmRows<'a> {
+    /// `[n_rows, n_heads * head_dim + 2 * n_groups * state_dim]`: x, B, C.
+    pub xbc: View<'a>,
+    /// `[n_rows, n_heads]`, before softplus.
+    pub dt: View<'a>,
+}
+
 /// The numbers of a layer, `[1, n_heads]` each.
 #[derive(Copy, Clone)]
 pub struct SsmWeights<'a> {
@@ -26,21 +36,19 @@ pub struct SsmWeights<'a> {
     pub dt_bias: View<'a>,
 }
 
-/// With `dt = softplus(dt + dt_bias)`: `h = exp(dt * a) * h + dt * B x`, `out = C h + d * x`. `xbc` is
-/// `[n_rows, n_heads * head_dim + 2 * n_groups * state_dim]`: x, B, C. `dt` is `[n_rows, n_heads]`, `state`
+/// With `dt = softplus(dt + dt_bias)`: `h = exp(dt * a) * h + dt * B x`, `out = C h + d * x`. `state` is
 /// `[n_slots, n_heads * state_dim * head_dim]`, `out` `[n_rows, n_heads * head_dim]`; all f32.
-#[allow(clippy::too_many_arguments, reason = "an op takes views and numbers, nothing else")]
 pub fn ssm_scan(
     exec: Exec,
     shape: SsmShape,
-    xbc: View,
-    dt: View,
+    rows: SsmRows,
     weights: SsmWeights,
     state: &mut ViewMut,
     spans: &[StateSpan],
     out: &mut ViewMut,
 ) -> Result<(), Error> {
     let SsmShape { n_heads, head_dim, state_dim, n_groups } = shape;
+    let SsmRows { xbc, dt } = rows;
     let (n_rows, n_slots, inner) = (xbc.shape[0], state.shape[0], n_heads * head_dim);
     if n_groups == 0 || !n_heads.is_multiple_of(n_groups) || head_dim * state_dim == 0 {
         return Err(Error::Argument { op: OP, what: format!("{shape:?}") });
@@ -54,7 +62,7 @@ pub fn ssm_scan(
     out.expect_shape(OP, "out", [n_rows, inner])?;
     StateSpan::check(OP, spans, n_rows, n_slots)?;
     let pool = exec.cpu_only(OP)?;
-    let scan = Scan {
+    let scan = SsmHeads {
         shape,
         xbc: xbc.f32s(OP, "xbc")?,
         dt: dt.f32s(OP, "dt")?,
@@ -64,22 +72,12 @@ pub fn ssm_scan(
         state: SharedPtr::new(state.f32s(OP, "state")?),
         out: SharedPtr::new(out.f32s(OP, "out")?),
     };
-    pool.run(spans.len() * n_heads, |task, _| {
-        let (span, head) = (&spans[task / n_heads], task % n_heads);
-        #[cfg(target_arch = "x86_64")]
-        if pool.isa() >= crate::Isa::Avx2 {
-            // SAFETY: the CPU has AVX2 and FMA; `check` has seen the spans, and each task has a head of its own.
-            unsafe { scan.head_avx2(span, head) };
-            return;
-        }
-        // SAFETY: `check` has seen the spans, and each task has a head of its own.
-        unsafe { scan.head(span, head) };
-    });
+    run_parts(pool, spans, n_heads, &scan);
     Ok(())
 }
 
 /// What all tasks of one call share.
-struct Scan<'a> {
+struct SsmHeads<'a> {
     shape: SsmShape,
     xbc: &'a [f32],
     dt: &'a [f32],
@@ -90,11 +88,9 @@ struct Scan<'a> {
     out: SharedPtr<f32>,
 }
 
-impl Scan<'_> {
-    /// # Safety
-    /// The span was checked, and no other task has the same head of it.
+impl SpanParts for SsmHeads<'_> {
     #[inline(always)]
-    unsafe fn head(&self, span: &StateSpan, head: usize) {
+    unsafe fn part(&self, span: &StateSpan, head: usize) {
         let SsmShape { n_heads, head_dim, state_dim, n_groups } = self.shape;
         let (inner, len) = (n_heads * head_dim, head_dim * state_dim);
         let group = head / (n_heads / n_groups);
@@ -125,15 +121,6 @@ impl Scan<'_> {
             // SAFETY: as `h`.
             unsafe { self.state.slice((copy as usize * n_heads + head) * len, len) }.copy_from_slice(h);
         }
-    }
-
-    /// # Safety
-    /// As `head`; and the CPU has AVX2 and FMA.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn head_avx2(&self, span: &StateSpan, head: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { self.head(span, head) };
     }
 }
 

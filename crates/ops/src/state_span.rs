@@ -1,7 +1,7 @@
 //! Where the recurrent state of a sequence lies: a row of a pool for what it had before its rows of a step, and one for
 //! what it has after them. Reading one row and writing another is how a sequence starts from a checkpoint.
 
-use crate::Error;
+use crate::{Error, Pool};
 
 /// The rows of one sequence in a step, and the slots of its state.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -41,4 +41,37 @@ impl StateSpan {
         }
         Ok(())
     }
+}
+
+/// An op over spans whose work falls into parts (heads, groups of columns) that touch different memory.
+pub(crate) trait SpanParts: Sync {
+    /// Computes one part of one span; to be inlined, so that it is compiled for the instructions of its caller.
+    ///
+    /// # Safety
+    /// [`StateSpan::check`] has seen the spans, and no other task has the same part of this one.
+    unsafe fn part(&self, span: &StateSpan, part: usize);
+}
+
+/// Every part of every span on the pool, with AVX2 where the CPU has it.
+pub(crate) fn run_parts(pool: &Pool, spans: &[StateSpan], n_parts: usize, work: &impl SpanParts) {
+    pool.run(spans.len() * n_parts, |task, _| {
+        let (span, part) = (&spans[task / n_parts], task % n_parts);
+        #[cfg(target_arch = "x86_64")]
+        if pool.isa() >= crate::Isa::Avx2 {
+            // SAFETY: the CPU has AVX2 and FMA; the ops check their spans, and each task has a part of its own.
+            unsafe { part_avx2(work, span, part) };
+            return;
+        }
+        // SAFETY: the ops check their spans, and each task has a part of its own.
+        unsafe { work.part(span, part) };
+    });
+}
+
+/// # Safety
+/// As [`SpanParts::part`]; and the CPU has AVX2 and FMA.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn part_avx2(work: &impl SpanParts, span: &StateSpan, part: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { work.part(span, part) };
 }

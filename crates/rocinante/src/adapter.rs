@@ -24,13 +24,13 @@ use crate::{ModelFiles, Result};
 #[derive(Clone, Debug)]
 pub struct Adapter {
     source: AdapterSource,
-    opened: Arc<::model::Adapter>,
+    opened: Arc<::model::AdapterFile>,
 }
 
 impl Adapter {
     /// Opens a folder as PEFT writes it, or a GGUF file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let opened = Arc::new(::model::Adapter::open(path.as_ref())?);
+        let opened = Arc::new(::model::AdapterFile::open(path.as_ref())?);
         // The process that computes with it may have another working folder.
         let path = std::path::absolute(path.as_ref()).unwrap_or_else(|_| path.as_ref().to_owned());
         Ok(Self { source: AdapterSource { id: opened.id, path }, opened })
@@ -62,7 +62,7 @@ impl Adapter {
     }
 
     /// As the files have it, for whoever writes it into weights.
-    pub fn opened(&self) -> &::model::Adapter {
+    pub fn opened(&self) -> &::model::AdapterFile {
         &self.opened
     }
 }

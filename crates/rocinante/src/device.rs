@@ -56,6 +56,8 @@ pub struct ChosenDevice {
     pub choice: DeviceChoice,
     /// GPUs that are present and were not taken because they do not work here, each with the reason.
     pub refused: Vec<String>,
+    /// Why [`Device::Auto`] took the CPU for this model although a GPU works here.
+    pub unsuited: Option<String>,
     /// Why there is no GPU of a vendor at all, or none could be looked for.
     pub absent: Vec<String>,
 }
@@ -99,9 +101,12 @@ impl ChosenDevice {
         Device::of(self.choice)
     }
 
-    /// What a person should know about the choice, a sentence each: GPUs that were passed over, and that the CPU stands
-    /// in for them where none is left.
+    /// What a person should know about the choice, a sentence each: GPUs that were passed over, and why the CPU stands in
+    /// for them where it does.
     pub fn notes(&self) -> Vec<String> {
+        if let Some(why) = &self.unsuited {
+            return self.refused.iter().chain([why]).cloned().collect();
+        }
         match self.choice {
             DeviceChoice::Cpu if !self.refused.is_empty() => {
                 vec![format!("no GPU is usable, so the model runs on the CPU: {}", self.refused.join("; "))]
@@ -110,10 +115,13 @@ impl ChosenDevice {
         }
     }
 
-    /// The CPU in place of the GPU that was chosen, for a reason.
-    pub(crate) fn on_the_cpu(mut self, why: &str) -> Self {
-        self.refused.push(format!("{}: {why}", self.device()));
-        Self { choice: DeviceChoice::Cpu, ..self }
+    /// The CPU in place of the GPU that was chosen: the model needs what our GPU kernels lack.
+    pub(crate) fn on_the_cpu(self, missing: &str) -> Self {
+        let why = format!(
+            "the model runs on the CPU: it needs {missing}, which roci's GPU kernels do not support yet ({} itself works)",
+            self.device()
+        );
+        Self { choice: DeviceChoice::Cpu, unsuited: Some(why), ..self }
     }
 
     fn of(found: &Discovery) -> Self {
@@ -121,6 +129,7 @@ impl ChosenDevice {
         Self {
             choice: best
                 .map_or(DeviceChoice::Cpu, |best| DeviceChoice::Gpu { vendor: best.vendor, ordinal: best.ordinal }),
+            unsuited: None,
             refused: found.devices.iter().filter(|found| found.refused.is_some()).map(ToString::to_string).collect(),
             absent: found.absent.iter().map(|(vendor, why)| format!("no {vendor} GPU: {why}")).collect(),
         }

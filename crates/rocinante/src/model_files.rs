@@ -130,7 +130,7 @@ impl ModelFiles {
         }
         let missing = ::model::missing_on_device(&self.checkpoint, &self.config()?)?;
         Ok(match missing {
-            Some(what) => chosen.on_the_cpu(&format!("GPUs do not have {what} yet, which this model needs")),
+            Some(what) => chosen.on_the_cpu(what),
             None => chosen,
         })
     }

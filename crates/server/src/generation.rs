@@ -1,5 +1,5 @@
 //! The one way from a request to an answer, for every API family: prompt tokens and settings in, the runtime's stream of
-//! events out. Families translate their wire format to [`Request`] and events back; what is counted, logged and traced
+//! events out. Families translate their wire format to [`GenerationRequest`] and events back; what is counted, logged and traced
 //! of an answer, and what a dropped connection does, is decided here alone. Dropping an [`Answers`] cancels it.
 
 use super::error::{ApiError, Result};

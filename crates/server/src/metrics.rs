@@ -4,12 +4,10 @@
 
 use super::App;
 use super::llama;
-use super::served_model::ServedModel;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_util::MetricKindMask;
 use rocinante::{Finish, Finished};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const SECONDS: [f64; 19] = [
@@ -237,14 +235,9 @@ pub fn render(app: &App) -> String {
 /// recorder would keep a series for every set of names there ever was.
 fn lora_info(app: &App) -> String {
     const NAME: &str = "vllm:lora_requests_info";
-    let entries = app.models.entries();
-    let name_of = |id: &engine::AdapterId| {
-        let is_it = |entry: &&Arc<ServedModel>| {
-            entry.preset.adapted.as_ref().is_some_and(|adapted| adapted.adapter.id() == id.0)
-        };
-        entries.iter().find(is_it).map(|entry| entry.name.clone())
+    let names = |ids: &[engine::AdapterId]| {
+        ids.iter().filter_map(|&id| app.models.adapter_name(id)).collect::<Vec<_>>().join(",")
     };
-    let names = |ids: &[engine::AdapterId]| ids.iter().filter_map(name_of).collect::<Vec<_>>().join(",");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let mut lines = String::new();
     for model in app.models.loaded() {

@@ -1,9 +1,11 @@
 //! The models by name: which are known, which are in memory, and who has to leave when another is asked for. A model is
 //! loaded when it is first asked for, once for all who ask, and stays even if they give up; at most `max_loaded` stay,
-//! and those nobody used for a while go. Where all are in use, the one that has had its turn takes no new requests
-//! until another has had one.
+//! and those nobody used for a while go. Where all are in use, they take turns.
+
+mod turns;
 
 pub use super::served_model::{ServedModel, Stay};
+pub use turns::TurnLimits;
 
 use super::error::{ApiError, Result};
 use super::kv_events::Publisher;
@@ -13,6 +15,7 @@ use super::patience::{LoadClock, Patience};
 use super::served_model::Loading;
 use super::shared::SharedModel;
 use axum::http::StatusCode;
+use engine::AdapterId;
 use futures_util::FutureExt;
 use std::collections::HashSet;
 use std::path::Path;
@@ -20,11 +23,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Requests for a model that has no room wait this long before they are told to come back. Time in which another model
-/// is being loaded does not count.
-const WAIT_FOR_ROOM: Duration = Duration::from_secs(30);
-/// A model in use stays at least this long before it has to make room.
-const TURN: Duration = Duration::from_secs(10);
 /// A model that was told to leave is looked at so often for this long; after that, now and then.
 const LEAVE_CHECK: Duration = Duration::from_millis(5);
 const LEAVE_CHECKS: usize = 200;
@@ -49,13 +47,16 @@ pub struct Registry {
     entries: RwLock<Vec<Arc<ServedModel>>>,
     options: rocinante::Options,
     max_loaded: usize,
+    turns: TurnLimits,
     is_strict: bool,
     /// Unload a model after this long without requests, unless a client said otherwise.
     idle_unload: Option<Duration>,
     offer: Offer,
     /// Held while a model is looked for that is not known here.
     seeking: tokio::sync::Mutex<()>,
-    /// One model is loaded or dropped at a time, in the order in which they were asked for.
+    /// One model is on its way into memory at a time, in the order in which they were asked for.
+    turn: tokio::sync::Mutex<()>,
+    /// Held while a model is loaded or dropped, but not by a load that waits for room.
     change: tokio::sync::Mutex<()>,
     clock: LoadClock,
     /// Each takes a thread of its own for as long as it lasts.
@@ -78,6 +79,7 @@ impl Registry {
         entries: Vec<ServedModel>,
         options: rocinante::Options,
         max_loaded: usize,
+        turns: TurnLimits,
         is_strict: bool,
         idle_unload: Option<Duration>,
         offer: Offer,
@@ -87,10 +89,12 @@ impl Registry {
             entries: RwLock::new(entries.map(Arc::new).collect()),
             options,
             max_loaded: max_loaded.max(1),
+            turns,
             is_strict: is_strict || offer != Offer::Given,
             idle_unload,
             offer,
             seeking: tokio::sync::Mutex::new(()),
+            turn: tokio::sync::Mutex::new(()),
             change: tokio::sync::Mutex::new(()),
             clock: LoadClock::default(),
             downloads: Arc::new(tokio::sync::Semaphore::new(MAX_DOWNLOADS)),
@@ -284,7 +288,9 @@ impl Registry {
         if let Some(model) = entry.loaded().filter(|model| model.is_alive() && !is_leaving) {
             return Ok(model);
         }
-        let loaded = self.loading(&entry).await;
+        let _waiting = entry.wait();
+        let patience = Patience::new(&self.clock, self.turns.wait);
+        let loaded = patience.wait_for(self.loading(&entry)).await.unwrap_or_else(|| Err(self.no_room()));
         if let Err(error) = loaded.as_ref().map_err(|error| &error.message) {
             tracing::error!(model = entry.name, error, "not in memory");
         }
@@ -296,6 +302,7 @@ impl Registry {
     pub async fn load_first(self: &Arc<Self>) -> Result<()> {
         let entries = self.entries();
         let Some(first) = entries.first().filter(|_| self.offer == Offer::Given) else { return Ok(()) };
+        let _waiting = first.wait();
         let mut trouble = first.trouble.subscribe();
         let loaded = tokio::select! {
             loaded = self.loading(first) => loaded.map(drop),
@@ -321,10 +328,9 @@ impl Registry {
         loading.insert(outcome.boxed().shared()).clone()
     }
 
-    async fn load(&self, entry: &ServedModel) -> Result<Arc<Loaded>> {
-        // One for all of it: waiting for others' turns, and for room.
-        let patience = Patience::new(&self.clock, WAIT_FOR_ROOM);
-        let _change = patience.wait_for(self.change.lock()).await.ok_or_else(|| self.no_room())?;
+    async fn load(self: &Arc<Self>, entry: &ServedModel) -> Result<Arc<Loaded>> {
+        let _turn = self.wait_for_turn(entry).await.ok_or_else(|| self.no_room())?;
+        let change = self.change.lock().await;
         if let Some(model) = entry.loaded().filter(|model| model.is_alive()) {
             return Ok(model);
         }
@@ -342,9 +348,17 @@ impl Registry {
             entry.set(Arc::clone(&model));
             return Ok(model);
         }
-        let room = self.make_room(&patience).await;
+        drop(change);
+        let room = self.make_room(entry).await;
         self.entries().iter().for_each(|entry| entry.is_leaving.store(false, Ordering::Release));
-        room?;
+        let _change = room?;
+        let model = self.open(entry).await?;
+        entry.set(Arc::clone(&model));
+        Ok(model)
+    }
+
+    /// Starts its engine.
+    async fn open(self: &Arc<Self>, entry: &ServedModel) -> Result<Arc<Loaded>> {
         let (name, path, options) = (entry.name.clone(), entry.path.clone(), self.options.clone());
         let (preset, trouble) = (Arc::clone(&entry.preset), entry.trouble.clone());
         trouble.send_replace(None);
@@ -373,10 +387,19 @@ impl Registry {
             tracing::info!(model = entry.name, "{note}");
         }
         if let Some(publisher) = self.kv_events.get() {
-            publisher.follow(&entry.name, model.engine().kv_log());
+            let registry = Arc::downgrade(self);
+            let name_of = move |id| registry.upgrade().and_then(|registry| registry.adapter_name(id));
+            publisher.follow(&entry.name, model.engine().kv_log(), name_of);
         }
-        entry.set(Arc::clone(&model));
         Ok(model)
+    }
+
+    /// What clients call an adapter.
+    pub fn adapter_name(&self, id: AdapterId) -> Option<String> {
+        let is_it = |entry: &&Arc<ServedModel>| {
+            entry.preset.adapted.as_ref().is_some_and(|adapted| adapted.adapter.id() == id.0)
+        };
+        self.entries().iter().find(is_it).map(|entry| entry.name.clone())
     }
 
     /// The engine of another name of this file, if one is in memory and stays there.
@@ -386,37 +409,6 @@ impl Registry {
         let found =
             staying.filter_map(|entry| entry.loaded()).find(|model| model.is_alive() && model.shared().is_of(&file));
         found.map(|model| Arc::clone(model.shared()))
-    }
-
-    fn no_room(&self) -> ApiError {
-        ApiError::busy(format!("{} in use and no more fit", rocinante::counted(self.max_loaded, "model")), 5)
-    }
-
-    /// Drops models that nobody uses, least recently used first, until one more fits.
-    async fn make_room(&self, patience: &Patience<'_>) -> Result<()> {
-        loop {
-            if self.n_engines() < self.max_loaded {
-                return Ok(());
-            }
-            let entries = self.entries();
-            let oldest = entries.iter().filter(|entry| entry.is_idle()).min_by_key(|entry| entry.last_used());
-            if let Some(entry) = oldest {
-                if let Some(unloading) = entry.unload_if_idle() {
-                    tracing::info!(model = entry.name, "unloaded to make room");
-                    let _ = unloading.await;
-                }
-                continue;
-            }
-            if patience.is_over() {
-                return Err(self.no_room());
-            }
-            // The one that is there longest finishes what it has begun, and takes nothing new.
-            let longest = entries.iter().filter(|entry| entry.is_in_use()).min_by_key(|entry| entry.loaded_at());
-            if let Some(entry) = longest.filter(|entry| entry.loaded_at().elapsed() >= TURN) {
-                entry.is_leaving.store(true, Ordering::Release);
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
     }
 
     /// Drops the models nobody used for as long as they are to stay.

@@ -8,11 +8,14 @@ use engine::Stats;
 use futures_util::future::{BoxFuture, Shared};
 use rocinante::{ModelFiles, ModelInfo};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// A model that nobody waits for any more is still loaded for this long: who was told to come back does.
+const STILL_WANTED: Duration = Duration::from_secs(30);
 
 /// A model on its way into memory; everyone who asks for it waits for the same one.
 pub type Loading = Shared<BoxFuture<'static, Result<Arc<Loaded>>>>;
@@ -52,6 +55,10 @@ pub struct ServedModel {
     pub loading: Mutex<Option<Loading>>,
     /// Its turn is over, and another model waits for its place: new requests wait for its next turn.
     pub is_leaving: AtomicBool,
+    /// Requests that wait until it is in memory.
+    n_waiting: AtomicUsize,
+    /// When it came into memory, everyone who had asked for it had given up, and nobody has asked since.
+    is_awaited: AtomicBool,
     loaded: Mutex<Option<Arc<Loaded>>>,
     /// What engines of this model counted that are gone.
     past: Arc<Mutex<Stats>>,
@@ -82,6 +89,8 @@ impl ServedModel {
             headers: OnceLock::new(),
             loading: Mutex::default(),
             is_leaving: AtomicBool::new(false),
+            n_waiting: AtomicUsize::new(0),
+            is_awaited: AtomicBool::new(false),
             loaded: Mutex::new(None),
             past: Arc::default(),
             start: Instant::now(),
@@ -158,6 +167,7 @@ impl ServedModel {
 
     pub fn set(&self, model: Arc<Loaded>) {
         self.loaded_ms.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
+        self.is_awaited.store(self.n_waiting.load(Ordering::Relaxed) == 0, Ordering::Relaxed);
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
     }
 
@@ -222,8 +232,25 @@ impl ServedModel {
         loaded.as_ref().is_some_and(|model| Arc::strong_count(model) > 1)
     }
 
+    /// Somebody waits for it for as long as this is held.
+    pub fn wait(&self) -> Waiting<'_> {
+        self.n_waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(self)
+    }
+
+    /// Whether somebody waits for it, or did a moment ago.
+    pub fn is_wanted(&self) -> bool {
+        self.n_waiting.load(Ordering::Relaxed) > 0 || self.last_used().elapsed() < STILL_WANTED
+    }
+
+    /// Whether it was loaded less than a turn ago for requests that are yet to come back.
+    pub fn is_awaited(&self, turn: Duration) -> bool {
+        self.is_awaited.load(Ordering::Relaxed) && self.loaded_at().elapsed() < turn
+    }
+
     /// It is asked for, or still answering.
     pub fn use_now(&self) {
+        self.is_awaited.store(false, Ordering::Relaxed);
         self.last_used_ms.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
@@ -248,6 +275,16 @@ impl ServedModel {
             Some(Stay::Forever) => None,
             None => operator,
         }
+    }
+}
+
+/// A request that waits until its model is in memory.
+pub struct Waiting<'a>(&'a ServedModel);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.use_now();
+        self.0.n_waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -46,7 +46,7 @@ pub struct Args {
     /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     #[arg(required_unless_present_any = ["synthetic", "model_flag"], conflicts_with = "synthetic")]
     model: Option<String>,
-    /// The same as a flag, as llama.cpp has it
+    /// The same as a flag, as in llama.cpp
     #[arg(short = 'm', long = "model", value_name = "MODEL", conflicts_with_all = ["model", "synthetic"])]
     model_flag: Option<String>,
     /// Prompt tokens; 0 skips this measurement

@@ -21,14 +21,14 @@ pub fn main() -> Result<()> {
 
 /// Lets the engine run in a child of this process.
 #[cfg(unix)]
-pub fn in_process_of_its_own(options: &mut Options, max_deaths: usize) -> Result<()> {
+pub fn in_child_process(options: &mut Options, max_deaths: usize) -> Result<()> {
     let process = rocinante::EngineProcess::this_program(["engine".into()])?;
     options.process = Some(process.max_deaths(max_deaths));
     Ok(())
 }
 
 #[cfg(not(unix))]
-pub fn in_process_of_its_own(_options: &mut Options, _max_deaths: usize) -> Result<()> {
+pub fn in_child_process(_options: &mut Options, _max_deaths: usize) -> Result<()> {
     Ok(())
 }
 

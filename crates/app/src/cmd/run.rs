@@ -34,14 +34,14 @@ const EXAMPLES: &str = "\
 Examples:
   roci run smollm2 \"Why is the sky blue?\"            answer once
   roci run smollm2                                   chat; /help shows the commands
-  cat notes.txt | roci run smollm2 \"Summarise this\"   text from a pipe stands before the prompt
+  cat notes.txt | roci run smollm2 \"Summarise this\"   piped text comes before the prompt
   roci run smollm2 --file a.rs --file b.rs \"What differs?\"
   roci run smollm2 --raw \"Once upon a time\"          continue this text, without a chat template
   roci run smollm2 --temperature 0 \"2+2=\"            always the most probable answer
   roci run smollm2 --profile=trace.json \"Hi\"          device time of every op
   roci run smollm2 --output json --logprobs 5 \"Hi\"   tokens, log-probabilities and timings
   roci run smollm2 --json-schema person.json \"Ada\"   an answer that matches this schema
-  roci run -m model.gguf -p \"Hi\" -n 64 -c 4096 -t 8   as llama.cpp's flags
+  roci run -m model.gguf -p \"Hi\" -n 64 -c 4096 -t 8   with llama.cpp's flags
 
 Ctrl-C stops the answer; a chat continues.";
 
@@ -54,10 +54,10 @@ pub struct Args {
     pub model: Option<String>,
     /// The prompt, appended to piped text and --file; several words are one prompt; without any of them, start a chat
     pub prompt: Vec<String>,
-    /// The model as a flag, as llama.cpp has it
+    /// The model as a flag, as in llama.cpp
     #[arg(short = 'm', long = "model", value_name = "MODEL")]
     pub model_flag: Option<String>,
-    /// The prompt as a flag, as llama.cpp has it
+    /// The prompt as a flag, as in llama.cpp
     #[arg(short = 'p', long = "prompt", value_name = "TEXT", conflicts_with = "prompt")]
     pub prompt_flag: Option<String>,
     /// Put the text of a file before the prompt; repeatable
@@ -80,7 +80,7 @@ pub struct Args {
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     pub output: ReportFormat,
-    /// Print the memory plan, load times and missing fast paths to standard error
+    /// Print the memory plan and load times to standard error
     #[arg(short, long)]
     pub verbose: bool,
     /// Measure the device time of every op (GPUs): a table on standard error, and a trace file for chrome://tracing

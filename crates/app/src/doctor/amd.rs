@@ -46,7 +46,7 @@ fn driver(system: &System, card: &Card) -> Finding {
             .fix("boot with radeon.si_support=0 radeon.cik_support=0 amdgpu.si_support=1 amdgpu.cik_support=1"),
         Some(other) => Finding::new(Severity::Problem, format!("the driver `{other}` holds the card, not amdgpu"))
             .fix(format!("{}look for a blacklist of amdgpu under /etc/modprobe.d, then restart", on_host(system))),
-        None => Finding::new(Severity::Problem, "no driver holds the card").fix(format!(
+        None => Finding::new(Severity::Problem, "no kernel driver is bound to the card").fix(format!(
             "{}sudo modprobe amdgpu; if that fails, `sudo dmesg | grep amdgpu` says why (missing firmware: install \
              firmware-amd-graphics or linux-firmware)",
             on_host(system)
@@ -191,9 +191,11 @@ fn coverage(card: &Card, all: &[Card]) -> Vec<Finding> {
     };
     let is = |list: &[&str]| list.contains(&arch.as_str());
     let mut findings = vec![if is(RUN_ON) {
-        Finding::good(format!("{arch}: our kernels are compiled for it and run on a software model of it"))
+        Finding::good(format!(
+            "{arch}: our tests compile the kernels for this chip and run them on a software model of it"
+        ))
     } else if is(COMPILED_FOR) {
-        Finding::good(format!("{arch}: our kernels are compiled for it; they have not run on this chip here"))
+        Finding::good(format!("{arch}: our tests compile the kernels for this chip but have never run them on it"))
     } else {
         Finding::new(Severity::Note, format!("{arch}: our kernels have not been compiled for it before"))
             .fix("try it: they are compiled at run time for the chip that is there; `roci doctor` tests them")
@@ -201,7 +203,10 @@ fn coverage(card: &Card, all: &[Card]) -> Vec<Finding> {
     if gpu::Vendor::Amd.has_matrix_units(arch) {
         findings.push(Finding::good("prompts use the matrix units"));
     } else {
-        findings.push(Finding::new(Severity::Note, format!("{arch} has no matrix units: prompts run on vectors")));
+        findings.push(Finding::new(
+            Severity::Note,
+            format!("{arch} has no matrix units: prompts run on the vector units and are slower"),
+        ));
     }
     let others = all.iter().filter(|other| other.vendor == card.vendor && other.arch != card.arch).count();
     if others > 0 && card.is_integrated {

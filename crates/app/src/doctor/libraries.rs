@@ -97,7 +97,7 @@ fn remedy(system: &System, vendor: Vendor, cards: &[Card], role: &str) -> String
         Vendor::Amd if is("debian") => "sudo apt install libamdhip64-5",
         Vendor::Amd if is("fedora") => "sudo dnf install rocm-hip",
         Vendor::Amd if is("arch") => "sudo pacman -S hip-runtime-amd",
-        Vendor::Amd if is("suse") => "sudo zypper install rocm-hip",
+        Vendor::Amd if is("suse") => "sudo zypper install hip-runtime-amd (from AMD's repository)",
         Vendor::Amd => "install ROCm's HIP runtime (package names: rocm-hip, hip-runtime-amd, libamdhip64)",
         Vendor::Nvidia if is_driver => "install NVIDIA's driver package: libcuda.so.1 is part of it",
         Vendor::Nvidia if is("debian") || is("ubuntu") => {

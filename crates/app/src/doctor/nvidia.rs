@@ -26,7 +26,7 @@ fn driver(system: &System, card: &Card) -> Finding {
         }
         Some(other) => Finding::new(Severity::Problem, format!("the driver `{other}` holds the card, not nvidia"))
             .fix("install NVIDIA's driver (Debian and Ubuntu: nvidia-driver), then restart"),
-        None => Finding::new(Severity::Problem, "no driver holds the card")
+        None => Finding::new(Severity::Problem, "no kernel driver is bound to the card")
             .fix("install NVIDIA's driver (Debian and Ubuntu: nvidia-driver); after a kernel update: dkms autoinstall"),
     }
 }

@@ -97,7 +97,7 @@ fn a_container_without_devices() {
 #[test]
 fn a_card_without_a_driver() {
     let fix = |text: &str| {
-        check(text, &[(Problem, "no driver holds the card")]);
+        check(text, &[(Problem, "no kernel driver is bound to the card")]);
         findings(text).into_iter().filter(|finding| finding.severity == Problem).find_map(|finding| finding.fix)
     };
     assert!(fix(machine!("no-driver")).unwrap().starts_with("sudo modprobe amdgpu; "));

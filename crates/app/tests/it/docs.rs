@@ -188,6 +188,23 @@ fn speed_in_the_readme_is_that_of_the_results() {
     assert!(unknown.is_empty(), "not in docs/developer/performance.md:\n{}", unknown.join("\n"));
 }
 
+/// The README counts the rows of the page that the families' test writes.
+#[test]
+fn the_readme_counts_what_the_models_page_lists() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/user/models.md")).unwrap();
+    let all = table_rows(&page);
+    let head = all.iter().position(|row| row.contains("gfx1100")).expect("a table with the software GPU's column");
+    let column = all[head].split('|').position(|cell| cell.contains("gfx1100")).unwrap();
+    let families: Vec<&str> = all[head + 2..].iter().map(|row| row.split('|').nth(column).unwrap().trim()).collect();
+    let n_on_gpus = families.iter().filter(|cell| **cell == "yes").count();
+    let counts =
+        [format!("tried with {} checkpoints", families.len()), format!("{n_on_gpus} of the {}", families.len())];
+    for count in counts {
+        assert!(readme.contains(&count), "the README does not say `{count}`");
+    }
+}
+
 #[test]
 fn the_plot_shows_the_results() {
     let Some(python) = test_support::fetched::python(&["sys"]) else { return };

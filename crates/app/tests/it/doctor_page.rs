@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const HEAD: &str = "\
 # What `roci doctor` says
 
-`roci doctor` examines this machine, names what keeps a GPU from working with the fix for each finding, and tests every GPU
+`roci doctor` examines this machine, lists what keeps a GPU from working, with a fix for each problem, and tests every GPU
 that works. Nothing is sent anywhere. `--output json` is for programs, `--no-test` examines only, and `--record FILE` writes
 down everything that was read, to attach to a report; `--machine FILE` examines such a recording. It ends with status 1 if
 there is a problem.

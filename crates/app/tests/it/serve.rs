@@ -300,6 +300,20 @@ fn metrics_and_logs() {
         assert!(text.contains(name), "no {name} in {text}");
     }
     assert!(text.contains("# HELP roci_requests_waiting "), "{text}");
+    for name in [
+        "e2e_request_latency_seconds",
+        "request_prefill_time_seconds",
+        "request_decode_time_seconds",
+        "request_inference_time_seconds",
+        "request_time_per_output_token_seconds",
+        "request_prompt_tokens",
+        "request_generation_tokens",
+        "iteration_tokens_total",
+    ] {
+        for part in [format!("# HELP vllm:{name} "), format!("vllm:{name}_bucket{{"), format!("vllm:{name}_sum{{")] {
+            assert!(text.contains(&part), "no {part} in {text}");
+        }
+    }
     assert_eq!(metric(&server, "roci_generated_tokens_total"), 4.0);
     server.terminate();
     server.wait();

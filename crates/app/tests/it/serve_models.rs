@@ -226,7 +226,7 @@ fn a_load_goes_on_when_its_client_gives_up() {
 fn a_busy_model_makes_room_when_its_turn_is_over() {
     let roci = Roci::new();
     tiny::write_each(roci.home.path(), &["a", "b"]);
-    let server = Server::start(&roci, &["serve", "a.gguf", "b.gguf", "--context", "4096"]);
+    let server = Server::start(&roci, &["serve", "a.gguf", "b.gguf", "--context", "4096", "--model-turn", "1"]);
     let is_over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         // Never idle: one request begins before the other ends.
@@ -246,4 +246,59 @@ fn a_busy_model_makes_room_when_its_turn_is_over() {
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(answer.status, 200, "{}", answer.text);
     });
+}
+
+fn status(server: &Server, name: &str) -> u16 {
+    let mut body = chat("hi", 1);
+    body["model"] = name.into();
+    server.post("/v1/chat/completions", &body).status
+}
+
+/// An answer of this model that is still under way.
+fn long_answer(server: &Server, name: &str) -> BufReader<std::net::TcpStream> {
+    let mut body = streamed("hi", 90_000);
+    body["model"] = name.into();
+    let mut reader = BufReader::new(server.open("/v1/chat/completions", &body, ""));
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    assert!(line.contains("200"), "{line}");
+    reader
+}
+
+/// A model whose turn is over leaves, even if all who wait for its place are refused before its last answer ends: they
+/// come back, and would otherwise find it as busy as before.
+#[test]
+fn waiters_that_give_up_do_not_call_a_turn_off() {
+    let roci = Roci::new();
+    tiny::write_each(roci.home.path(), &["a", "b"]);
+    let turns = ["--context", "100000", "--model-wait", "1", "--model-turn", "2"];
+    let server = Server::start(&roci, &[&["serve", "a.gguf", "b.gguf"], &turns[..]].concat());
+    let held = long_answer(&server, "a");
+    assert_eq!(status(&server, "b"), 429);
+    // Nobody waits for the other model at these moments.
+    wait_until("it takes nothing new", || status(&server, "a") == 429);
+    assert_eq!((status(&server, "b"), status(&server, "a")), (429, 429));
+    drop(held);
+    wait_until("those who come back find their model", || status(&server, "b") == 200);
+    wait_until("and so do the others", || status(&server, "a") == 200);
+}
+
+#[test]
+fn everyone_waits_equally_long_for_room() {
+    let roci = Roci::new();
+    tiny::write_each(roci.home.path(), &["a", "b", "c", "d", "e"]);
+    let models = ["serve", "a.gguf", "b.gguf", "c.gguf", "d.gguf", "e.gguf"];
+    let turns = ["--context", "100000", "--model-wait", "2", "--model-turn", "600"];
+    let server = Server::start(&roci, &[&models[..], &turns[..]].concat());
+    let held = long_answer(&server, "a");
+    let start = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for name in ["b", "c", "d", "e"] {
+            let server = &server;
+            scope.spawn(move || assert_eq!(status(server, name), 429));
+        }
+    });
+    // One after the other would take the last of them eight.
+    assert!(start.elapsed().as_secs() < 7, "{:?}", start.elapsed());
+    drop(held);
 }

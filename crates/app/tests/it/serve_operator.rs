@@ -142,3 +142,13 @@ fn a_client_that_closes_its_half_is_answered() {
     let json: Value = serde_json::from_str(text).unwrap();
     assert_eq!(json["choices"][0]["message"]["content"], "xxx");
 }
+
+#[test]
+fn a_head_request_gets_the_head_of_the_page() {
+    let (_roci, server) = start(&["--context", "64"]);
+    let (head, whole) = (server.ask("HEAD", "/", ""), server.get("/"));
+    assert_eq!((head.status, whole.status), (200, 200), "{}", head.headers);
+    assert!(head.text.is_empty() && !whole.text.is_empty());
+    let length = |headers: &str| headers.lines().find(|line| line.starts_with("content-length")).map(str::to_owned);
+    assert_eq!(length(&head.headers), length(&whole.headers));
+}

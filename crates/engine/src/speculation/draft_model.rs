@@ -34,7 +34,7 @@ struct Computed {
 }
 
 /// Rows of one sequence in a step.
-struct Part {
+struct DraftRows {
     ask_idx: usize,
     tokens: Vec<TokenId>,
     /// Whether they end with the sequence, so that the next token is chosen.
@@ -73,7 +73,7 @@ impl DraftModel {
     }
 
     /// Runs rows of several sequences. The tokens that follow those which are complete, by the index of their ask.
-    fn step(&mut self, asks: &[DraftAsk], parts: &[Part]) -> Result<Vec<(usize, TokenId)>, StepError> {
+    fn step(&mut self, asks: &[DraftAsk], parts: &[DraftRows]) -> Result<Vec<(usize, TokenId)>, StepError> {
         let mut batch = std::mem::take(&mut self.batch);
         batch.tokens.clear();
         batch.positions.clear();
@@ -116,7 +116,7 @@ impl DraftModel {
     }
 
     /// What the sequences lack, within the rows that one step may have.
-    fn catch_up(&self, asks: &[DraftAsk], ready: &[usize]) -> Vec<Part> {
+    fn catch_up(&self, asks: &[DraftAsk], ready: &[usize]) -> Vec<DraftRows> {
         let mut n_left = PREFILL_ROWS.min(self.capacity.max_batch_tokens);
         let mut parts = Vec::new();
         for &ask_idx in ready {
@@ -125,7 +125,7 @@ impl DraftModel {
             let n = missing.len().min(n_left);
             n_left -= n;
             if n > 0 && parts.len() < self.capacity.max_output_rows {
-                parts.push(Part { ask_idx, tokens: missing[..n].to_vec(), is_last: n == missing.len() });
+                parts.push(DraftRows { ask_idx, tokens: missing[..n].to_vec(), is_last: n == missing.len() });
             }
         }
         parts
@@ -141,7 +141,7 @@ impl DraftModel {
                 let draft = &mut drafts[ask_idx].tokens;
                 draft.push(token);
                 if draft.len() < asks[ask_idx].max_len {
-                    parts.push(Part { ask_idx, tokens: vec![token], is_last: true });
+                    parts.push(DraftRows { ask_idx, tokens: vec![token], is_last: true });
                 }
             }
         }

@@ -5,7 +5,7 @@
 use ops::{Layout, Pairing};
 use weights::{Bytes, Checkpoint, Dtype};
 
-use super::{Adapter, Module, numbers, unusable};
+use super::{AdapterFile, LoraModule, numbers, unusable};
 use crate::family::FusedRows;
 use crate::names::{At, Format, Names, hub_spellings};
 use crate::parts::{AttentionParts, Cut, FfnParts, LayerParts, Parts, TensorId, WantedRows, parts};
@@ -16,7 +16,7 @@ const STEMS: [&str; 8] = ["attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output
 
 /// What an adapter does to one matrix in memory: `gain * (W x + B A x)`.
 #[derive(Clone, Debug)]
-pub struct Delta {
+pub struct WeightChange {
     pub tensor: TensorId,
     pub rank: usize,
     /// `[rank, n_in]`
@@ -103,15 +103,15 @@ impl Fitting {
     }
 
     /// As [`Fitting::fit`], without the work.
-    pub fn check(&self, adapter: &Adapter) -> Result<(), Error> {
+    pub fn check(&self, adapter: &AdapterFile) -> Result<(), Error> {
         self.check_architecture(adapter)?;
         adapter.modules.iter().try_for_each(|module| self.places(adapter, module).map(drop))
     }
 
     /// What the adapter does to the matrices in memory. One matrix may be named once.
-    pub fn fit(&self, adapter: &Adapter) -> Result<Vec<Delta>, Error> {
+    pub fn fit(&self, adapter: &AdapterFile) -> Result<Vec<WeightChange>, Error> {
         self.check_architecture(adapter)?;
-        let mut deltas: Vec<Delta> = Vec::new();
+        let mut deltas: Vec<WeightChange> = Vec::new();
         for module in &adapter.modules {
             let (a, b) = (numbers(&module.a), numbers(&module.b));
             let magnitude = module.magnitude.as_ref().map(numbers);
@@ -131,7 +131,7 @@ impl Fitting {
         Ok(deltas)
     }
 
-    fn check_architecture(&self, adapter: &Adapter) -> Result<(), Error> {
+    fn check_architecture(&self, adapter: &AdapterFile) -> Result<(), Error> {
         if self.config.recurrent.is_some() {
             let own = self.config.family.name;
             return Err(unusable(format!("{own} has recurrent layers, and adapters do not fit those yet")));
@@ -145,7 +145,12 @@ impl Fitting {
         }
     }
 
-    fn delta(&self, module: &Module, (a, b, magnitude): (&[f32], &[f32], Option<&[f32]>), place: &Place) -> Delta {
+    fn delta(
+        &self,
+        module: &LoraModule,
+        (a, b, magnitude): (&[f32], &[f32], Option<&[f32]>),
+        place: &ModulePlace,
+    ) -> WeightChange {
         let (rank, n_out) = (module.rank(), place.rows.len());
         let mut transposed = vec![0.0; rank * n_out];
         for (out, row) in place.rows.iter().enumerate() {
@@ -157,11 +162,11 @@ impl Fitting {
             let lengths = changed_lengths(&self.rows[place.tensor.0], a, &transposed, rank);
             place.rows.iter().zip(lengths).map(|(row, length)| magnitude[*row] / length).collect()
         });
-        Delta { tensor: place.tensor, rank, a: a.to_vec(), b: transposed, gain }
+        WeightChange { tensor: place.tensor, rank, a: a.to_vec(), b: transposed, gain }
     }
 
     /// The matrices in memory that a module changes, and which of its rows each one has.
-    fn places(&self, adapter: &Adapter, module: &Module) -> Result<Vec<Place>, Error> {
+    fn places(&self, adapter: &AdapterFile, module: &LoraModule) -> Result<Vec<ModulePlace>, Error> {
         let wrong = |what: String| Error::Tensor { name: module.name.clone(), what };
         let unknown =
             || wrong(format!("no module of this model ({}) that adapters can change", self.config.family.name));
@@ -200,7 +205,7 @@ impl Fitting {
             if found != [n_out, n_in] {
                 return Err(wrong(format!("it changes a matrix of {found:?}, the model's is {:?}", [n_out, n_in])));
             }
-            places.push(Place { tensor, rows });
+            places.push(ModulePlace { tensor, rows });
         }
         Ok(places)
     }
@@ -253,7 +258,7 @@ impl Fitting {
 }
 
 /// A matrix in memory, and which row of the module each of its rows is.
-struct Place {
+struct ModulePlace {
     tensor: TensorId,
     rows: Vec<usize>,
 }

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use weights::{Checkpoint, FileFormat, Tensor};
 
-use super::{Adapter, Module, unusable};
+use super::{AdapterFile, LoraModule, unusable};
 use crate::Error;
 use crate::names::Format;
 
-pub fn open(path: &Path) -> Result<Adapter, Error> {
+pub fn open(path: &Path) -> Result<AdapterFile, Error> {
     let file = Checkpoint::open(path)?;
     if file.format() != FileFormat::Gguf {
         return Err(unusable(
@@ -45,14 +45,14 @@ pub fn open(path: &Path) -> Result<Adapter, Error> {
         pairs.entry(name.to_owned()).or_default()[part] = Some(tensor.clone());
     }
     let modules = pairs.into_iter().map(|(name, pair)| module(name, pair, alpha)).collect::<Result<_, _>>()?;
-    Adapter::new(Format::Gguf, metadata.string("general.architecture")?.map(str::to_owned), modules)
+    AdapterFile::new(Format::Gguf, metadata.string("general.architecture")?.map(str::to_owned), modules)
 }
 
 /// Without an alpha the product counts as it is.
-fn module(name: String, [a, b]: [Option<Tensor>; 2], alpha: f32) -> Result<Module, Error> {
+fn module(name: String, [a, b]: [Option<Tensor>; 2], alpha: f32) -> Result<LoraModule, Error> {
     let missing = |what: &str| Error::Tensor { name: name.clone(), what: format!("{what} is missing") };
     let (a, b) = (a.ok_or_else(|| missing("lora_a"))?, b.ok_or_else(|| missing("lora_b"))?);
     let rank = b.n_cols().max(1) as f32;
     let scale = if alpha == 0.0 { 1.0 } else { alpha / rank };
-    Ok(Module { name, a, b, scale, magnitude: None })
+    Ok(LoraModule { name, a, b, scale, magnitude: None })
 }

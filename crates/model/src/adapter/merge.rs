@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 
 use weights::{Bytes, Checkpoint, Dtype, FileFormat, Tensor};
 
-use super::{Adapter, Delta, Fitting, unusable};
+use super::{AdapterFile, Fitting, WeightChange, unusable};
 use crate::{Config, Error};
 
 /// The checkpoint with the adapter in its weights. Tensors that it leaves alone stay as they are.
-pub fn merge(checkpoint: &Checkpoint, adapter: &Adapter) -> Result<Checkpoint, Error> {
+pub fn merge(checkpoint: &Checkpoint, adapter: &AdapterFile) -> Result<Checkpoint, Error> {
     if checkpoint.format() != FileFormat::Gguf {
         return Err(unusable("adapters are merged into GGUF checkpoints; export the model first"));
     }
     let config = Config::from_checkpoint(checkpoint)?;
     let fitting = Fitting::of(checkpoint, &config)?;
-    let mut by_source: BTreeMap<String, Vec<Delta>> = BTreeMap::new();
+    let mut by_source: BTreeMap<String, Vec<WeightChange>> = BTreeMap::new();
     for delta in fitting.fit(adapter)? {
         by_source.entry(fitting.rows(delta.tensor).source.clone()).or_default().push(delta);
     }
@@ -26,7 +26,7 @@ pub fn merge(checkpoint: &Checkpoint, adapter: &Adapter) -> Result<Checkpoint, E
     Ok(checkpoint.with_tensors(merged.collect::<Result<_, _>>()?)?)
 }
 
-fn changed(tensor: &Tensor, deltas: &[Delta], fitting: &Fitting) -> Result<Tensor, Error> {
+fn changed(tensor: &Tensor, deltas: &[WeightChange], fitting: &Fitting) -> Result<Tensor, Error> {
     let mut numbers = super::numbers(tensor);
     let n_cols = tensor.n_cols();
     for delta in deltas {

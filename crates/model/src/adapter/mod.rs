@@ -17,13 +17,13 @@ use weights::{Checkpoint, Tensor};
 
 use crate::names::Format;
 use crate::{Config, Error};
-pub use fit::{Delta, Fitting};
+pub use fit::{Fitting, WeightChange};
 pub use merge::merge;
 pub use slots::{AdapterLimits, Adapters, StepAdapters};
 
 /// An adapter as its files have it, before it is fitted to a model.
 #[derive(Debug)]
-pub struct Adapter {
+pub struct AdapterFile {
     pub id: AdapterId,
     /// The largest rank of its matrices.
     pub rank: usize,
@@ -31,12 +31,12 @@ pub struct Adapter {
     format: Format,
     /// The architecture that it was made for, where the file says it.
     architecture: Option<String>,
-    modules: Vec<Module>,
+    modules: Vec<LoraModule>,
 }
 
 /// What changes one matrix: `W + scale * B A`, its rows brought to the length `magnitude` where that is there.
 #[derive(Debug)]
-struct Module {
+struct LoraModule {
     /// As the format calls the matrix, without `.weight`.
     name: String,
     /// `[rank, n_in]`
@@ -48,7 +48,7 @@ struct Module {
     magnitude: Option<Tensor>,
 }
 
-impl Adapter {
+impl AdapterFile {
     /// Opens a folder as PEFT writes it, or a GGUF file. The matrices are read when it is fitted.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let in_file = |error| Error::InAdapter { path: path.to_owned(), source: Box::new(error) };
@@ -65,19 +65,19 @@ impl Adapter {
     }
 
     /// Checks what both forms have in common.
-    fn new(format: Format, architecture: Option<String>, modules: Vec<Module>) -> Result<Self, Error> {
+    fn new(format: Format, architecture: Option<String>, modules: Vec<LoraModule>) -> Result<Self, Error> {
         if modules.is_empty() {
             return Err(unusable("it holds no matrices of an adapter"));
         }
         for module in &modules {
             module.check()?;
         }
-        let rank = modules.iter().map(Module::rank).max().unwrap_or(0);
+        let rank = modules.iter().map(LoraModule::rank).max().unwrap_or(0);
         Ok(Self { id: identity(&modules), rank, format, architecture, modules })
     }
 }
 
-impl Module {
+impl LoraModule {
     fn rank(&self) -> usize {
         self.a.shape[0]
     }
@@ -116,7 +116,7 @@ fn numbers(tensor: &Tensor) -> Vec<f32> {
 }
 
 /// A hash of names, scales and matrices.
-fn identity(modules: &[Module]) -> AdapterId {
+fn identity(modules: &[LoraModule]) -> AdapterId {
     let mut hash = 0x9e37_79b9_7f4a_7c15_u64;
     let mut add = |bytes: &[u8]| {
         for chunk in bytes.chunks(8) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use weights::{Checkpoint, Tensor};
 
-use super::{Adapter, Module, unusable};
+use super::{AdapterFile, LoraModule, unusable};
 use crate::Error;
 use crate::names::Format;
 
@@ -27,7 +27,7 @@ const UNSUPPORTED: [&str; 9] = [
 /// What PEFT puts before the names of the model it wraps.
 const PREFIX: &str = "base_model.model.";
 
-pub fn open(folder: &Path) -> Result<Adapter, Error> {
+pub fn open(folder: &Path) -> Result<AdapterFile, Error> {
     let config = config(folder)?;
     let weights = folder.join(WEIGHTS);
     if !weights.is_file() {
@@ -36,14 +36,14 @@ pub fn open(folder: &Path) -> Result<Adapter, Error> {
         return Err(unusable(format!("there is no {WEIGHTS} in the folder{hint}")));
     }
     let file = Checkpoint::open(&weights)?;
-    let settings = Settings::read(&config)?;
-    let mut found: BTreeMap<String, Found> = BTreeMap::new();
+    let settings = PeftConfig::read(&config)?;
+    let mut found: BTreeMap<String, LoraTensors> = BTreeMap::new();
     for tensor in file.tensors() {
         let (module, part) = split(&tensor.name)?;
         *found.entry(module.to_owned()).or_default().part(part) = Some(tensor.clone());
     }
     let modules = found.into_iter().map(|(name, found)| found.module(name, &settings)).collect::<Result<_, _>>()?;
-    Adapter::new(Format::Hub, None, modules)
+    AdapterFile::new(Format::Hub, None, modules)
 }
 
 fn config(folder: &Path) -> Result<Value, Error> {
@@ -53,12 +53,12 @@ fn config(folder: &Path) -> Result<Value, Error> {
 }
 
 /// The module's name without the wrapper's prefix, and which of its matrices this is.
-fn split(name: &str) -> Result<(&str, Part), Error> {
-    const PARTS: [(&str, Part); 4] = [
-        (".lora_A.weight", Part::A),
-        (".lora_B.weight", Part::B),
-        (".lora_magnitude_vector", Part::Magnitude),
-        (".lora_magnitude_vector.weight", Part::Magnitude),
+fn split(name: &str) -> Result<(&str, LoraPart), Error> {
+    const PARTS: [(&str, LoraPart); 4] = [
+        (".lora_A.weight", LoraPart::A),
+        (".lora_B.weight", LoraPart::B),
+        (".lora_magnitude_vector", LoraPart::Magnitude),
+        (".lora_magnitude_vector.weight", LoraPart::Magnitude),
     ];
     let found = PARTS.iter().find_map(|(end, part)| Some((name.strip_suffix(end)?, *part)));
     let Some((module, part)) = found else {
@@ -72,29 +72,29 @@ fn split(name: &str) -> Result<(&str, Part), Error> {
 }
 
 #[derive(Copy, Clone)]
-enum Part {
+enum LoraPart {
     A,
     B,
     Magnitude,
 }
 
 #[derive(Default)]
-struct Found {
+struct LoraTensors {
     a: Option<Tensor>,
     b: Option<Tensor>,
     magnitude: Option<Tensor>,
 }
 
-impl Found {
-    fn part(&mut self, part: Part) -> &mut Option<Tensor> {
+impl LoraTensors {
+    fn part(&mut self, part: LoraPart) -> &mut Option<Tensor> {
         match part {
-            Part::A => &mut self.a,
-            Part::B => &mut self.b,
-            Part::Magnitude => &mut self.magnitude,
+            LoraPart::A => &mut self.a,
+            LoraPart::B => &mut self.b,
+            LoraPart::Magnitude => &mut self.magnitude,
         }
     }
 
-    fn module(self, name: String, settings: &Settings) -> Result<Module, Error> {
+    fn module(self, name: String, settings: &PeftConfig) -> Result<LoraModule, Error> {
         let Self { a, b, magnitude } = self;
         let missing = |what: &str| Error::Tensor { name: name.clone(), what: format!("{what} is missing") };
         let (a, b) = (a.ok_or_else(|| missing("lora_A"))?, b.ok_or_else(|| missing("lora_B"))?);
@@ -112,12 +112,12 @@ impl Found {
             return Err(Error::Tensor { name, what });
         }
         let divisor = if settings.is_rank_stabilized { (rank as f32).sqrt() } else { rank as f32 };
-        Ok(Module { name, a, b, scale: alpha / divisor, magnitude })
+        Ok(LoraModule { name, a, b, scale: alpha / divisor, magnitude })
     }
 }
 
 /// What `adapter_config.json` says about all modules, and about some.
-struct Settings {
+struct PeftConfig {
     rank: usize,
     alpha: f32,
     is_rank_stabilized: bool,
@@ -126,7 +126,7 @@ struct Settings {
     alphas: Vec<(String, f64)>,
 }
 
-impl Settings {
+impl PeftConfig {
     fn read(config: &Value) -> Result<Self, Error> {
         let wrong = |what: String| Err(unusable(format!("{CONFIG}: {what}")));
         match config["peft_type"].as_str() {

@@ -10,7 +10,7 @@ use ops::{Arena, Exec, Indices, LowRank, LowRankEntry, PlaceMut, Tensor, View, V
 use serde::{Deserialize, Serialize};
 use weights::Dtype;
 
-use super::{Adapter, Delta, Fitting, unusable};
+use super::{AdapterFile, Fitting, WeightChange, unusable};
 use crate::Error;
 use crate::parts::TensorId;
 
@@ -36,11 +36,11 @@ pub struct Adapters {
     table: Vec<u32>,
     device_table: Option<Buffer<u32>>,
     /// By slot.
-    loaded: Vec<Option<Loaded>>,
+    loaded: Vec<Option<LoadedAdapter>>,
     n_uses: u64,
 }
 
-struct Loaded {
+struct LoadedAdapter {
     id: AdapterId,
     last_use: u64,
 }
@@ -130,7 +130,7 @@ impl Adapters {
             loaded.last_use = last_use;
             return Ok(false);
         }
-        let adapter = Adapter::open(&source.path)?;
+        let adapter = AdapterFile::open(&source.path)?;
         let path = || source.path.display();
         if adapter.id != source.id {
             return Err(unusable(format!("{}: the files have changed since the adapter was named", path())));
@@ -140,7 +140,8 @@ impl Adapters {
             return Err(unusable(format!("{}: rank {rank}, there is room for {max_rank}", path())));
         }
         let deltas = self.fitting.fit(&adapter)?;
-        let is_free = |loaded: &Option<Loaded>| loaded.as_ref().is_none_or(|loaded| !in_use.contains(&loaded.id));
+        let is_free =
+            |loaded: &Option<LoadedAdapter>| loaded.as_ref().is_none_or(|loaded| !in_use.contains(&loaded.id));
         let free = self.loaded.iter().enumerate().filter(|(_, loaded)| is_free(loaded));
         let oldest = free.min_by_key(|(_, loaded)| loaded.as_ref().map_or(0, |loaded| loaded.last_use));
         let Some(slot) = oldest.map(|(slot, _)| slot) else {
@@ -149,11 +150,11 @@ impl Adapters {
         // Until it is whole, nobody may find it.
         self.loaded[slot] = None;
         self.fill(slot, &deltas, queue)?;
-        self.loaded[slot] = Some(Loaded { id: adapter.id, last_use });
+        self.loaded[slot] = Some(LoadedAdapter { id: adapter.id, last_use });
         Ok(true)
     }
 
-    fn fill(&mut self, slot: usize, deltas: &[Delta], queue: Option<&Queue>) -> Result<(), Error> {
+    fn fill(&mut self, slot: usize, deltas: &[WeightChange], queue: Option<&Queue>) -> Result<(), Error> {
         let slot_len = self.numbers.shape()[1];
         let mut numbers: Vec<f32> = Vec::with_capacity(slot_len);
         for place in 0..self.places.len() {

@@ -5,7 +5,7 @@ use ops::Activation;
 use weights::Tensor;
 
 use super::list::PartList;
-use super::{ConvParts, Cut, DeltaParts, Linear, LowRank, MixerParts, RecurrentParts, SelectiveParts, SsmParts};
+use super::{ConvParts, Cut, DeltaParts, FactoredLinear, Linear, MixerParts, RecurrentParts, SelectiveParts, SsmParts};
 use crate::names::{At, Format};
 use crate::recurrent_config::Multipliers;
 use crate::{Error, Recurrent, RecurrentKind};
@@ -112,12 +112,12 @@ impl<'a> PartList<'a, '_> {
         Ok(DeltaParts {
             qkv,
             convs: self.convs(at, ["ssm_conv1d"; 3], bounds)?,
-            forget: LowRank { down: None, up: forget },
+            forget: FactoredLinear { down: None, up: forget },
             beta,
             forget_bias: self.numbers(at, "ssm_dt", "bias", n_heads)?,
             a: self.decay(at, n_heads)?,
             norm: self.numbers(at, "ssm_norm", "weight", inner / n_heads)?,
-            gate: LowRank { down: None, up: gate },
+            gate: FactoredLinear { down: None, up: gate },
             activation: Activation::Silu,
         })
     }
@@ -134,12 +134,15 @@ impl<'a> PartList<'a, '_> {
         Ok(DeltaParts {
             qkv,
             convs: self.convs(at, names, bounds)?,
-            forget: LowRank { down: Some(forget_down.weight), up: self.linear(at, "ssm_f_b", [inner, state_dim])? },
+            forget: FactoredLinear {
+                down: Some(forget_down.weight),
+                up: self.linear(at, "ssm_f_b", [inner, state_dim])?,
+            },
             beta,
             forget_bias: self.numbers(at, "ssm_dt", "bias", inner)?,
             a: self.decay(at, n_heads)?,
             norm: self.numbers(at, "ssm_norm", "weight", state_dim)?,
-            gate: LowRank { down: Some(gate_down.weight), up: self.linear(at, "ssm_g_b", [inner, state_dim])? },
+            gate: FactoredLinear { down: Some(gate_down.weight), up: self.linear(at, "ssm_g_b", [inner, state_dim])? },
             activation: Activation::Sigmoid,
         })
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use engine::{EngineOptions, Event, Handle, Reuse, Submit, start};
 use model::{
-    Adapter, AdapterId, AdapterLimits, AdapterSource, Batch, KvType, LoadOptions, Model, SeqRows, TokenId, merge,
+    AdapterFile, AdapterId, AdapterLimits, AdapterSource, Batch, KvType, LoadOptions, Model, SeqRows, TokenId, merge,
 };
 use ops::{Isa, Pool};
 use weights::Checkpoint;
@@ -59,7 +59,7 @@ fn load(checkpoint: &Checkpoint, isa: Isa) -> Model {
 }
 
 pub fn ready(model: &mut Model, path: &Path) -> AdapterId {
-    let id = Adapter::open(path).unwrap().id;
+    let id = AdapterFile::open(path).unwrap().id;
     model.load_adapter(&AdapterSource { id, path: path.to_owned() }, &[]).unwrap();
     id
 }
@@ -131,7 +131,7 @@ fn slots_are_bounded_and_reused() {
     let mut model = load(&checkpoint, Isa::detect());
     let sources = ["llama-lora", "llama-other", "llama-dora"].map(|name| {
         let path = folder().join(name);
-        AdapterSource { id: Adapter::open(&path).unwrap().id, path }
+        AdapterSource { id: AdapterFile::open(&path).unwrap().id, path }
     });
     let [first, second, third] = &sources;
     model.load_adapter(first, &[]).unwrap();
@@ -153,7 +153,7 @@ fn slots_are_bounded_and_reused() {
 fn a_merged_model_equals_the_adapter() {
     for name in ["llama-lora", "llama-dora", "phi3-lora", "phi3-dora", "gptneox-lora"] {
         let base = Checkpoint::open(&families().join(format!("{}.gguf", base_of(name)))).unwrap();
-        let merged = merge(&base, &Adapter::open(&folder().join(name)).unwrap()).unwrap();
+        let merged = merge(&base, &AdapterFile::open(&folder().join(name)).unwrap()).unwrap();
         let (tokens, truth) = golden(name);
         let error = distance(&logits(&mut load(&merged, Isa::detect()), &tokens, None), &truth);
         assert!(error < BOUND, "{name}: {error:.2e}");
@@ -169,7 +169,7 @@ fn check_refused(name: &str, expected: &str, spoil: impl FnOnce(&Path)) {
     }
     spoil(copy.path());
     let base = Checkpoint::open(&families().join(base_of(name))).unwrap();
-    let refused = Adapter::open(copy.path()).and_then(|adapter| adapter.check(&base)).unwrap_err().to_string();
+    let refused = AdapterFile::open(copy.path()).and_then(|adapter| adapter.check(&base)).unwrap_err().to_string();
     assert!(refused.contains(expected), "`{refused}` does not say `{expected}`");
 }
 
@@ -209,15 +209,15 @@ fn bad_adapters_are_refused_by_name() {
     // Of another model: other sizes, other names.
     let refused = |name: &str, base: &str| {
         let base = Checkpoint::open(&families().join(base)).unwrap();
-        Adapter::open(&folder().join(name)).unwrap().check(&base).unwrap_err().to_string()
+        AdapterFile::open(&folder().join(name)).unwrap().check(&base).unwrap_err().to_string()
     };
     assert!(refused("phi3-lora", "llama").contains("no module of this model (llama) that adapters can change"));
     assert!(refused("llama-lora", "gemma3").contains("it changes a matrix of [16, 32], the model's is"));
     assert!(refused("llama-lora.gguf", "qwen2").contains("made for the architecture llama, the model's is qwen2"));
-    let model = Adapter::open(&families().join("llama.gguf")).unwrap_err().to_string();
+    let model = AdapterFile::open(&families().join("llama.gguf")).unwrap_err().to_string();
     assert!(model.contains("general.type is `model`") || model.contains("this is not an adapter"), "{model}");
     let alone = folder().join("llama-lora/adapter_model.safetensors");
-    assert!(Adapter::open(&alone).unwrap_err().to_string().contains("give the folder"));
+    assert!(AdapterFile::open(&alone).unwrap_err().to_string().contains("give the folder"));
 }
 
 fn submit(handle: &Handle, prompt: &[TokenId], adapter: Option<&AdapterSource>) -> Submit {
@@ -232,7 +232,7 @@ fn an_engine_keeps_adapters_apart() {
     let model = || Model::load(&checkpoint, LoadOptions { n_blocks: 64, ..options() }).unwrap();
     let sources = ["llama-lora", "llama-dora", "llama-other"].map(|name| {
         let path = folder().join(name);
-        AdapterSource { id: Adapter::open(&path).unwrap().id, path }
+        AdapterSource { id: AdapterFile::open(&path).unwrap().id, path }
     });
     let prompt: Vec<TokenId> = golden("llama-lora").0.into_iter().map(TokenId).collect();
     let kinds = [None, Some(&sources[0]), Some(&sources[1]), Some(&sources[2])];

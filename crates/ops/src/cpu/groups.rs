@@ -43,12 +43,33 @@ thread_local! {
 /// Rows of no group keep what they hold.
 pub fn group_matmul(exec: Exec, x: View, products: &mut [GroupProduct]) -> Result<(), Error> {
     let pool = exec.cpu_only("group_matmul")?;
-    let [n_rows, n_in] = x.shape;
     let Some(first) = products.first() else { return Ok(()) };
     let rows: Vec<Range<usize>> = first.groups.iter().map(|group| group.rows.clone()).collect();
+    check(pool, x.shape, &rows, products)?;
+    let is_few = |rows: &Range<usize>| rows.len() <= SOME_ROWS;
+    for (i, rows) in rows.iter().enumerate().filter(|(_, rows)| !is_few(rows)) {
+        multiply_many(exec, x, i, rows, products)?;
+    }
+    if x.shape[1] == 0 {
+        return Ok(());
+    }
+    let few = rows.iter().enumerate().filter(|(_, rows)| is_few(rows) && !rows.is_empty());
+    let jobs = few.map(|(i, rows)| group_jobs(pool, x, i, rows, products)).collect::<Result<Vec<_>, Error>>()?;
+    if !jobs.is_empty() {
+        run(pool, x.shape[1], &jobs);
+    }
+    Ok(())
+}
+
+/// Groups are in order, so that no two tasks share a row, and the same for every product.
+fn check(
+    pool: &Pool,
+    [n_rows, n_in]: [usize; 2],
+    rows: &[Range<usize>],
+    products: &mut [GroupProduct],
+) -> Result<(), Error> {
     let mut end = 0;
-    for rows in &rows {
-        // In order, so that no two tasks share a row.
+    for rows in rows {
         if rows.start < end || rows.end < rows.start || rows.end > n_rows {
             return Err(Error::Argument { op: OP, what: format!("rows {rows:?} after {end}, of {n_rows}") });
         }
@@ -58,7 +79,7 @@ pub fn group_matmul(exec: Exec, x: View, products: &mut [GroupProduct]) -> Resul
         let n_out = product.out.shape[1];
         product.out.expect_shape(OP, "out", [n_rows, n_out])?;
         product.out.f32s(OP, "out")?;
-        if !product.groups.iter().map(|group| &group.rows).eq(&rows) {
+        if !product.groups.iter().map(|group| &group.rows).eq(rows) {
             return Err(Error::Argument { op: OP, what: "products of other groups".into() });
         }
         for group in &product.groups {
@@ -66,48 +87,57 @@ pub fn group_matmul(exec: Exec, x: View, products: &mut [GroupProduct]) -> Resul
             check_weight(pool, &group.weight)?;
         }
     }
-    let is_few = |rows: &Range<usize>| rows.len() <= SOME_ROWS;
-    for (i, rows) in rows.iter().enumerate().filter(|(_, rows)| !is_few(rows)) {
-        let mut parts = Vec::with_capacity(products.len());
-        for product in products.iter_mut() {
-            let n_out = product.out.shape[1];
-            let bytes = product.out.host_bytes(OP, "out")?;
-            let out = ViewMut {
-                dtype: weights::Dtype::F32,
-                shape: [rows.len(), n_out],
-                layout: crate::Layout::Rows,
-                place: PlaceMut::Host(&mut bytes[rows.start * n_out * 4..rows.end * n_out * 4]),
-            };
-            parts.push(Product::write(product.groups[i].weight, out));
-        }
-        let bytes = &x.host_bytes(OP, "x")?[rows.start * n_in * 4..rows.end * n_in * 4];
-        matmul(exec, View { shape: [rows.len(), n_in], place: Place::Host(bytes), ..x }, &mut parts)?;
-    }
-    let few: Vec<usize> = (0..rows.len()).filter(|i| is_few(&rows[*i]) && !rows[*i].is_empty()).collect();
-    if few.is_empty() || n_in == 0 {
-        return Ok(());
-    }
-    let x = x.f32s(OP, "x")?;
-    let mut jobs = Vec::with_capacity(few.len());
-    for i in few {
-        let rows = rows[i].clone();
-        let x = &x[rows.start * n_in..rows.end * n_in];
-        let weights = products.iter().filter_map(|product| product.groups[i].weight.host_bytes(OP, "weight").ok());
-        observe::see(x, n_in, weights);
-        let weights: Vec<_> = products.iter().map(|product| product.groups[i].weight.kind()).collect();
-        let shape = ProductShape { n_rows: rows.len(), n_in, weights: &weights, may_be_coarse: false };
-        let kernels = plan::plan(Machine::Cpu(pool.isa()), pool.numerics(), &shape).kernels;
-        let of_group = products.iter_mut().zip(kernels).map(|(product, kernel)| {
-            let (weight, n_out) = (product.groups[i].weight, product.out.shape[1]);
-            let out = &mut product.out.f32s(OP, "out")?[rows.start * n_out..rows.end * n_out];
-            ProductJob::new(kernel, weight, SharedPtr::new(out), Mode::Write)
-        });
-        let of_group = of_group.collect::<Result<Vec<ProductJob>, Error>>()?;
-        let is_rounded = of_group.iter().any(|job| takes_rounded(job.kernel, job.dtype));
-        jobs.push(GroupJobs { x, n_rows: rows.len(), is_rounded, jobs: of_group });
-    }
-    run(pool, n_in, &jobs);
     Ok(())
+}
+
+/// Group `i`, whose rows are enough for products of their own.
+fn multiply_many(
+    exec: Exec,
+    x: View,
+    i: usize,
+    rows: &Range<usize>,
+    products: &mut [GroupProduct],
+) -> Result<(), Error> {
+    let n_in = x.shape[1];
+    let mut parts = Vec::with_capacity(products.len());
+    for product in products.iter_mut() {
+        let n_out = product.out.shape[1];
+        let bytes = product.out.host_bytes(OP, "out")?;
+        let out = ViewMut {
+            dtype: weights::Dtype::F32,
+            shape: [rows.len(), n_out],
+            layout: crate::Layout::Rows,
+            place: PlaceMut::Host(&mut bytes[rows.start * n_out * 4..rows.end * n_out * 4]),
+        };
+        parts.push(Product::write(product.groups[i].weight, out));
+    }
+    let bytes = &x.host_bytes(OP, "x")?[rows.start * n_in * 4..rows.end * n_in * 4];
+    matmul(exec, View { shape: [rows.len(), n_in], place: Place::Host(bytes), ..x }, &mut parts)
+}
+
+/// Plans group `i`, whose few rows are multiplied together with those of the other groups.
+fn group_jobs<'a, 'w: 'a>(
+    pool: &Pool,
+    x: View<'a>,
+    i: usize,
+    rows: &Range<usize>,
+    products: &mut [GroupProduct<'w, '_>],
+) -> Result<GroupJobs<'a>, Error> {
+    let n_in = x.shape[1];
+    let x = &x.f32s(OP, "x")?[rows.start * n_in..rows.end * n_in];
+    let weights = products.iter().filter_map(|product| product.groups[i].weight.host_bytes(OP, "weight").ok());
+    observe::see(x, n_in, weights);
+    let weights: Vec<_> = products.iter().map(|product| product.groups[i].weight.kind()).collect();
+    let shape = ProductShape { n_rows: rows.len(), n_in, weights: &weights, may_be_coarse: false };
+    let kernels = plan::plan(Machine::Cpu(pool.isa()), pool.numerics(), &shape).kernels;
+    let jobs = products.iter_mut().zip(kernels).map(|(product, kernel)| {
+        let (weight, n_out) = (product.groups[i].weight, product.out.shape[1]);
+        let out = &mut product.out.f32s(OP, "out")?[rows.start * n_out..rows.end * n_out];
+        ProductJob::new(kernel, weight, SharedPtr::new(out), Mode::Write)
+    });
+    let jobs = jobs.collect::<Result<Vec<ProductJob>, Error>>()?;
+    let is_rounded = jobs.iter().any(|job| takes_rounded(job.kernel, job.dtype));
+    Ok(GroupJobs { x, n_rows: rows.len(), is_rounded, jobs })
 }
 
 /// What is done with the rows of one group.

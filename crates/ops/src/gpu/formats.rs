@@ -84,7 +84,8 @@ pub(crate) fn format_number(dtype: Dtype) -> Result<u32, Error> {
     })
 }
 
-/// The type that weights of `dtype` take on a device: their own, or F32 for plain numbers that its kernels do not read.
+/// The type that weights of `dtype` take on a device: their own; F32 for plain numbers that its
+/// kernels do not read, F16 for packed types that they do not.
 pub const fn device_dtype(dtype: Dtype) -> Dtype {
     match known_format(dtype) {
         Some(_) => dtype,

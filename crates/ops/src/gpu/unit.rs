@@ -96,7 +96,7 @@ impl<A: Args<Key = A>, const N: usize> Entries for [Kernel<A>; N] {
 ///
 /// ```text
 /// kernels! {
-///     struct PackKernels in "pack"; defines { FORMAT: Values::Formats(FormatSet::Packed) } {
+///     struct PackKernels in "pack"; defines { FORMAT: DefineValues::Formats(FormatSet::Packed) } {
 ///         pack: Kernel<Pack<'static>> = ["pack"],
 ///     }
 /// }

@@ -1,8 +1,8 @@
 //! Recurrent ops against f64, with a sequence cut into chunks that go from slot to slot beside another sequence.
 
 use ops::{
-    ConvOutput, DeltaRows, DeltaShape, Exec, HeadOrder, Isa, Pool, Selected, SsmShape, SsmWeights, StateSpan, View,
-    ViewMut, conv1d, delta_scan, selective_scan, ssm_scan,
+    ConvFilter, ConvOutput, DeltaRows, DeltaShape, Exec, HeadOrder, Isa, Pool, Selected, SsmRows, SsmShape, SsmWeights,
+    StateSpan, View, ViewMut, conv1d, delta_scan, selective_scan, ssm_scan,
 };
 
 const BOUND: f64 = 1e-5;
@@ -82,7 +82,7 @@ fn convolutions() {
         check("conv1d", n_cols, (n_taps - 1) * n_cols, &truth, |exec, state, spans, out| {
             let (x, weight) = (View::of_f32(&x, n_cols), View::of_f32(&weight, n_cols));
             let bias = Some(View::of_f32(&bias, n_cols));
-            conv1d(exec, x, weight, bias, output, state, spans, out).unwrap();
+            conv1d(exec, x, ConvFilter { weight, bias, output }, state, spans, out).unwrap();
         });
     }
 }
@@ -121,8 +121,8 @@ fn mamba2() {
             d: View::of_f32(&d, n_heads),
             dt_bias: View::of_f32(&dt_bias, n_heads),
         };
-        let (xbc, dt) = (View::of_f32(&xbc, width), View::of_f32(&dt, n_heads));
-        ssm_scan(exec, shape, xbc, dt, weights, state, spans, out).unwrap();
+        let rows = SsmRows { xbc: View::of_f32(&xbc, width), dt: View::of_f32(&dt, n_heads) };
+        ssm_scan(exec, shape, rows, weights, state, spans, out).unwrap();
     });
 }
 
@@ -226,7 +226,8 @@ fn slots_that_two_sequences_share_are_refused() {
         let (mut state, mut out) = (vec![0.0; 3 * 2], vec![0.0; 8]);
         let (x, weight) = (View::of_f32(&x, 2), View::of_f32(&weight, 2));
         let (state, out) = (&mut ViewMut::of_f32(&mut state, 2), &mut ViewMut::of_f32(&mut out, 2));
-        conv1d(Exec::Cpu(&pool), x, weight, None, ConvOutput::Plain, state, spans, out).is_ok()
+        let filter = ConvFilter { weight, bias: None, output: ConvOutput::Plain };
+        conv1d(Exec::Cpu(&pool), x, filter, state, spans, out).is_ok()
     };
     assert!(run(&[span(0, None, 0, None), span(2, Some(2), 1, None)]));
     assert!(run(&[span(0, Some(2), 0, None), span(2, Some(2), 1, None)]));

@@ -1,7 +1,7 @@
 //! Events in vLLM's words: a batch is `[time, [event, ...], rank]` in MessagePack, an event a map with its `type`
 //! (vLLM's `kv_events.py` since June 2026).
 
-use engine::KvEvent;
+use engine::{AdapterId, KvEvent};
 use model::BLOCK_TOKENS;
 use rocinante::TokenId;
 use serde::Serialize;
@@ -24,7 +24,7 @@ enum WireEvent<'a> {
         block_size: usize,
         lora_id: Option<u64>,
         medium: &'a str,
-        lora_name: Option<&'a str>,
+        lora_name: Option<String>,
     },
     BlockRemoved {
         block_hashes: &'a [u64],
@@ -33,8 +33,8 @@ enum WireEvent<'a> {
     AllBlocksCleared,
 }
 
-/// The payloads of as many batches as the events need.
-pub fn encode(events: Vec<KvEvent>) -> Vec<Vec<u8>> {
+/// The payloads of as many batches as the events need. `name_of` says what an adapter is called.
+pub fn encode(events: Vec<KvEvent>, name_of: impl Fn(AdapterId) -> Option<String>) -> Vec<Vec<u8>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let events: Vec<KvEvent> = events.into_iter().flat_map(pieces).collect();
     let mut batches: Vec<Vec<WireEvent>> = Vec::new();
@@ -45,7 +45,7 @@ pub fn encode(events: Vec<KvEvent>) -> Vec<Vec<u8>> {
             batches.push(Vec::new());
             n_blocks = blocks(event);
         }
-        batches.last_mut().into_iter().for_each(|batch| batch.push(spoken(event)));
+        batches.last_mut().into_iter().for_each(|batch| batch.push(spoken(event, &name_of)));
     }
     // Numbers, strings and lists: nothing here that could not be written.
     batches.iter().filter_map(|batch| rmp_serde::to_vec_named(&(now, batch, RANK)).ok()).collect()
@@ -76,7 +76,7 @@ fn pieces(event: KvEvent) -> Vec<KvEvent> {
     }
 }
 
-fn spoken(event: &KvEvent) -> WireEvent<'_> {
+fn spoken(event: &KvEvent, name_of: impl Fn(AdapterId) -> Option<String>) -> WireEvent<'_> {
     match event {
         KvEvent::Stored { hashes, parent, tokens, adapter } => WireEvent::BlockStored {
             block_hashes: hashes,
@@ -85,7 +85,7 @@ fn spoken(event: &KvEvent) -> WireEvent<'_> {
             block_size: BLOCK_TOKENS,
             lora_id: adapter.map(|adapter| adapter.0),
             medium: MEDIUM,
-            lora_name: None,
+            lora_name: adapter.and_then(name_of),
         },
         KvEvent::Removed { hashes } => WireEvent::BlockRemoved { block_hashes: hashes, medium: MEDIUM },
         KvEvent::Cleared => WireEvent::AllBlocksCleared,
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn events_are_maps_in_a_list_with_time_and_rank() {
         let events = vec![stored(2), KvEvent::Removed { hashes: vec![u64::MAX] }, KvEvent::Cleared];
-        let batches = encode(events);
+        let batches = encode(events, |_| None);
         assert_eq!(batches.len(), 1);
         let batch = read(&batches[0]);
         assert!(batch[0].as_f64().is_some_and(|time| time > 1.7e9), "{batch}");
@@ -127,8 +127,19 @@ mod tests {
     }
 
     #[test]
+    fn blocks_of_an_adapter_carry_its_name_in_every_part() {
+        let KvEvent::Stored { hashes, parent, tokens, .. } = stored(300) else { unreachable!() };
+        let event = KvEvent::Stored { hashes, parent, tokens, adapter: Some(AdapterId(7)) };
+        let batches = encode(vec![event], |id| (id == AdapterId(7)).then(|| "poet".to_owned()));
+        assert_eq!(batches.len(), 2);
+        for batch in batches.iter().map(|payload| read(payload)) {
+            assert_eq!((&batch[1][0]["lora_id"], &batch[1][0]["lora_name"]), (&json!(7), &json!("poet")));
+        }
+    }
+
+    #[test]
     fn long_events_are_cut_where_their_parts_follow_one_another() {
-        let batches: Vec<Value> = encode(vec![stored(600)]).iter().map(|payload| read(payload)).collect();
+        let batches: Vec<Value> = encode(vec![stored(600)], |_| None).iter().map(|payload| read(payload)).collect();
         assert_eq!(batches.len(), 3);
         let parents: Vec<&Value> = batches.iter().map(|batch| &batch[1][0]["parent_block_hash"]).collect();
         assert_eq!(parents, [&Value::Null, &json!(256), &json!(512)]);

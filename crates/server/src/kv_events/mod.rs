@@ -10,7 +10,7 @@ mod zmtp;
 
 use crate::hint::HintExt;
 use anyhow::{Context, Result};
-use engine::{KvEvent, KvLog};
+use engine::{AdapterId, KvEvent, KvLog};
 use metrics::counter;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -88,24 +88,29 @@ impl Publisher {
         Ok(publisher)
     }
 
-    /// Publishes what an engine tells of its cache, until the engine ends.
-    pub fn follow(self: &Arc<Self>, model: &str, log: KvLog) {
+    /// Publishes what an engine tells of its cache, until the engine ends. `name_of` says what an adapter is called.
+    pub fn follow(
+        self: &Arc<Self>,
+        model: &str,
+        log: KvLog,
+        name_of: impl Fn(AdapterId) -> Option<String> + Send + 'static,
+    ) {
         let (publisher, topic) = (Arc::clone(self), self.topic.replace("{model}", model));
         let follow = move || {
-            publisher.publish(&topic, vec![KvEvent::Cleared]);
+            publisher.publish(&topic, vec![KvEvent::Cleared], &name_of);
             while let Some(events) = log.wait(LOOK) {
-                publisher.publish(&topic, events);
+                publisher.publish(&topic, events, &name_of);
             }
-            publisher.publish(&topic, vec![KvEvent::Cleared]);
+            publisher.publish(&topic, vec![KvEvent::Cleared], &name_of);
         };
         if let Err(error) = std::thread::Builder::new().name("kv-events".into()).spawn(follow) {
             tracing::error!(model, %error, "its KV events are not published");
         }
     }
 
-    fn publish(&self, topic: &str, events: Vec<KvEvent>) {
+    fn publish(&self, topic: &str, events: Vec<KvEvent>, name_of: &impl Fn(AdapterId) -> Option<String>) {
         counter!("roci_kv_events_total").increment(events.len() as u64);
-        for payload in batch::encode(events) {
+        for payload in batch::encode(events, name_of) {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             let sent = Arc::new(Sent { topic: topic.to_owned(), number: kept.next_number, payload });
             kept.push(Arc::clone(&sent));
@@ -158,7 +163,7 @@ mod tests {
     fn the_last_batches_are_kept_and_numbered() {
         let publisher = publisher();
         for _ in 0..MAX_KEPT + 5 {
-            publisher.publish("t", vec![KvEvent::Cleared]);
+            publisher.publish("t", vec![KvEvent::Cleared], &|_| None);
         }
         let kept = publisher.kept_from(0);
         assert_eq!((kept.len(), kept[0].number), (MAX_KEPT, 5));

@@ -1,6 +1,6 @@
 //! Adapters on GPUs: PEFT's numbers, in batches with several of them, and from captured steps.
 
-use model::{Adapter, AdapterSource, Batch, LoadOptions, Model};
+use model::{AdapterFile, AdapterSource, Batch, LoadOptions, Model};
 
 use super::devices;
 use crate::adapters::{adapter_forms, base_of, folder, golden, names, options, ready};
@@ -41,7 +41,7 @@ fn captured_steps_follow_the_adapter() {
         // Room for two: the third displaces the first, whose graphs must go with it.
         for name in [0, 1, 0, 2, 1] {
             let path = folder().join(kinds[name]);
-            let id = Adapter::open(&path).unwrap().id;
+            let id = AdapterFile::open(&path).unwrap().id;
             model.load_adapter(&AdapterSource { id, path }, &[]).unwrap();
             for (i, truth) in truths[name].1.chunks(n_vocab).enumerate().take(6) {
                 let one = batch(&tokens[i..=i], i, &table(0, tokens.len()), true);
