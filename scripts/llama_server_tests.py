@@ -48,6 +48,7 @@ OF_ITS_MODEL = [
     # How many tokens and results their models make of it.
     (r'== bosId', "> 0"),
     (r'== n_token_output', "> 0"),
+    (r'data\["stop_type"\] == "limit"', 'data["stop_type"] in ("limit", "eos")'),
 ]
 # A test's name and a part of its parameters, and why it is left out.
 NOT_OURS = {
