@@ -82,6 +82,7 @@ NOT_OURS = {
     "test_responses_stream_with_llama_telemetry": "/v1/responses has OpenAI's events only",
     "test_with_qwen_model": "words of its model",
     "test_ctx_shift_enabled": "no context shift: an answer ends when the context is full",
+    "test_ctx_shift_disabled_short_prompt[-1": "its model never ends an answer by itself",
     "test_ctx_shift_disabled_long_prompt": "the text is too long for its model only",
     "test_metrics_disabled": "/metrics is always on; with keys it needs one",
     "test_metrics_prompt_processed_and_cached": "what is cached is counted in blocks of 16 tokens",
