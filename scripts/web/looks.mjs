@@ -153,7 +153,7 @@ export default {
     );
     const row = await page.locator("#models tbody tr").first().locator("td").allTextContents();
     assert.equal(row[0], "smollm2");
-    assert.match(row[4], /of [\d.]+ [MG]iB/);
+    assert.match(row[4], /of [\d.]+ [MG]B/);
     assert.match(row[7], /^[\d.]+ \/ [\d.]+ \/ [\d.]+$/);
     await readable(page);
     await shot(page, "dashboard");
