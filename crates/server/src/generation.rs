@@ -10,7 +10,7 @@ use super::traces::{self, Span};
 use super::{App, metrics};
 use futures_util::FutureExt;
 use futures_util::future::select_all;
-use rocinante::{Answer, AnswerEvent, Constraint, Finish, Finished, Piece, Sampling, Splitter, TokenId};
+use rocinante::{Answer, AnswerEvent, Constraint, Finished, Piece, Sampling, Splitter, TokenId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -296,10 +296,7 @@ impl PendingAnswer {
                 if let Some(said) = self.said.take() {
                     tracing::info!(model = self.model.name, answer = said, "answer");
                 }
-                // No API has a word for the context's end, or for a deadline.
-                let is_cut = matches!(finished.finish, Finish::Context | Finish::Cancelled);
-                let finish = if is_cut { Finish::Length } else { finished.finish };
-                AnswerEvent::Finished(Finished { finish, ..finished })
+                AnswerEvent::Finished(finished)
             }
             event => event,
         })

@@ -193,11 +193,20 @@ fn metrics_under_llama_cpps_names() {
             server.post("/completion", &json!({"prompt": "hello", "n_predict": n_predict, "ignore_eos": true}));
         assert_eq!(answer.json["timings"]["predicted_n"], n_predict);
     }
-    let page = server.get("/metrics").text;
-    let value = |name: &str| {
+    let value_on = |page: &str, name: &str| {
         let line = page.lines().find_map(|line| line.strip_prefix(&format!("llamacpp:{name} ")));
         line.and_then(|value| value.parse::<f64>().ok()).unwrap_or_else(|| panic!("no {name} in {page}"))
     };
+    // The engine's process reports its steps from time to time.
+    let mut page = server.get("/metrics").text;
+    for _ in 0..100 {
+        if value_on(&page, "n_decode_total") >= 5.0 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        page = server.get("/metrics").text;
+    }
+    let value = |name: &str| value_on(&page, name);
     assert_eq!((value("tokens_predicted_total"), value("n_tokens_max")), (5.0, 9.0));
     assert_eq!(value("prompt_tokens_total") + value("prompt_tokens_cached_total"), 10.0);
     assert!(value("n_decode_total") >= 5.0 && value("predicted_tokens_seconds") > 0.0);
