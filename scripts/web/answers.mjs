@@ -66,7 +66,7 @@ export default {
       await route.continue();
     });
     await say(page, "And again");
-    await page.getByText(`Loading ${modelName} (93.8 MiB)`, { exact: false }).waitFor();
+    await page.getByText(`Loading ${modelName} (98.4 MB)`, { exact: false }).waitFor();
     await page.getByRole("progressbar", { name: "Waiting for the answer" }).waitFor();
     // The footer has no figures of another answer.
     assert.equal(await page.locator("#speed").textContent(), "");

@@ -8,23 +8,16 @@
 //! `roci serve` has two more places for its settings (`serve_config.rs`); its section here is the weakest of them.
 
 use crate::report::{self, HintExt};
-use crate::serve_config;
+use crate::{habits, serve_config};
 use anyhow::{Context, Result, anyhow};
 use clap::Command;
 use hub::{Folders, suggest};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Flags of llama.cpp that are not of the usual form.
-const SPELLINGS: [(&str, &str); 2] = [("-ngl", "--gpu-layers"), ("-sys", "--system")];
-
 /// What was typed, in the usual form.
 pub fn typed() -> Vec<OsString> {
-    let usual = |arg: OsString| {
-        let spelling = SPELLINGS.iter().find(|(other, _)| arg == *other);
-        spelling.map_or(arg, |(_, usual)| OsString::from(usual))
-    };
-    std::env::args_os().map(usual).collect()
+    habits::translate(std::env::args_os().collect()).arguments
 }
 
 /// What was typed, with the settings of its command before it.

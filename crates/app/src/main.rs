@@ -14,6 +14,7 @@ mod doctor;
 #[cfg(test)]
 mod documented_commands;
 mod drive;
+mod habits;
 mod help;
 mod interrupt;
 mod kv_args;
@@ -35,8 +36,10 @@ mod store;
 mod table;
 
 use cmd::doctor::Health;
+use habits::Habits;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use report::HintExt;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -132,7 +135,14 @@ fn main() -> ExitCode {
     // So are constraints tried out that might take all memory.
     server::constraint_probe::answer_if_asked();
     let command = help::grouped(Cli::command());
-    let cli = match config::with_settings(&command, config::typed()) {
+    let Habits { arguments, ignored, refused } = habits::translate(std::env::args_os().collect());
+    if let Some((flag, why)) = refused {
+        if let Err(error) = Err::<(), _>(anyhow::anyhow!("there is no {flag} here")).hint(why) {
+            report::error(&error);
+        }
+        return ExitCode::from(2);
+    }
+    let cli = match config::with_settings(&command, arguments) {
         Ok(arguments) => match command.try_get_matches_from(arguments) {
             Ok(matches) => Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()),
             Err(error) if error.kind() == clap::error::ErrorKind::MissingSubcommand => {
@@ -149,6 +159,9 @@ fn main() -> ExitCode {
     };
     if cli.quiet {
         report::be_quiet();
+    }
+    if !ignored.is_empty() {
+        report::note(&format!("{}: not needed here, and left out", ignored.join(", ")));
     }
     if let Ok(folders) = hub::Folders::from_env() {
         folders.adopt().iter().for_each(|moved| report::note(moved));

@@ -9,6 +9,7 @@ use rocinante::quantize::Mix;
 use rocinante::{Device, Options, Speculate, Workload, n_cores};
 use serde::Serialize;
 use std::io::Write;
+use text::RenderOptions;
 
 /// What a command writes to standard output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -58,6 +59,58 @@ impl SpeculateArgs {
             Speculate::Draft(name) => Ok(Speculate::Draft(store::resolve(&name.to_string_lossy())?)),
             other => Ok(other.clone()),
         }
+    }
+}
+
+/// A chat template of one's own.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TemplateArgs {
+    /// Use the Jinja chat template in this file instead of the model's own
+    #[arg(long, value_name = "FILE", value_parser = read_template)]
+    chat_template_file: Option<ChatTemplate>,
+}
+
+/// The text of a template.
+#[derive(Debug, Clone)]
+struct ChatTemplate(String);
+
+fn read_template(path: &str) -> Result<ChatTemplate, String> {
+    std::fs::read_to_string(path).map(ChatTemplate).map_err(|error| error.to_string())
+}
+
+impl TemplateArgs {
+    /// What was typed.
+    pub fn text(&self) -> Option<String> {
+        self.chat_template_file.as_ref().map(|template| template.0.clone())
+    }
+}
+
+/// Whether a model thinks before it answers, where its template can say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Think {
+    True,
+    False,
+    Low,
+    Medium,
+    High,
+}
+
+impl Think {
+    /// How a conversation is rendered: the names that templates use for it.
+    pub fn render_options(think: Option<Self>) -> RenderOptions {
+        let mut options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+        let Some(think) = think else { return options };
+        for name in ["enable_thinking", "thinking"] {
+            options.extra.insert(name.to_owned(), (think != Self::False).into());
+        }
+        let effort = match think {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+            Self::True | Self::False => return options,
+        };
+        options.extra.insert("reasoning_effort".to_owned(), effort.into());
+        options
     }
 }
 

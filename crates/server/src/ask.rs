@@ -25,6 +25,8 @@ pub struct Ask {
     pub thinking: Option<bool>,
     /// The last message is the beginning of the answer.
     pub continues: bool,
+    /// Nothing is put after the last message.
+    pub is_open: bool,
     /// Further variables for the template.
     pub extra: Map<String, Value>,
     pub knobs: Knobs,
@@ -102,10 +104,10 @@ pub async fn prepare(
 
 /// The conversation as the model reads it, up to where its answer begins. Control tokens that users wrote are shielded.
 pub fn render(model: &Loaded, ask: &Ask) -> Result<String> {
-    let (messages, beginning) = match ask.messages.as_slice() {
+    let (messages, beginning, continues) = match ask.messages.as_slice() {
         [] => return Err(ApiError::bad("there are no messages").param("messages")),
-        [before @ .., last] if ask.continues && last.role == "assistant" => (before, last.content.trim_end()),
-        all => (all, ""),
+        [before @ .., last] if ask.continues && last.role == "assistant" => (before, last.content.trim_end(), true),
+        all => (all, "", false),
     };
     let mut extra = ask.extra.clone();
     // A constraint holds from the first token on: there is no room to think.
@@ -121,7 +123,7 @@ pub fn render(model: &Loaded, ask: &Ask) -> Result<String> {
     let messages = if told { &tools::spell_out(messages, &ask.tools) } else { messages };
     let messages = if ask.parses_specials { messages } else { &shield(model, messages) };
     let tools = (is_told && !told).then(|| Value::Array(ask.tools.clone()));
-    let options = RenderOptions { add_generation_prompt: true, tools, extra };
+    let options = RenderOptions { add_generation_prompt: !ask.is_open || continues, tools, extra };
     let mut text = model.render(messages, &options).map_err(|error| {
         ApiError::bad(format!("the model's chat template refused the conversation: {error}")).param("messages")
     })?;

@@ -16,6 +16,15 @@ pub struct ApiError {
     pub param: Option<String>,
     pub code: Option<&'static str>,
     pub retry_after_s: Option<u64>,
+    /// The prompt is longer than the context.
+    pub excess: Option<ContextExcess>,
+}
+
+/// By how much a prompt is too long, in tokens.
+#[derive(Copy, Clone, Debug)]
+pub struct ContextExcess {
+    pub n_prompt: usize,
+    pub n_ctx: usize,
 }
 
 pub type Result<T> = std::result::Result<T, ApiError>;
@@ -35,7 +44,7 @@ impl ApiError {
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let mut message = message.into();
         shorten(&mut message, MAX_MESSAGE_BYTES);
-        Self { status, message, param: None, code: None, retry_after_s: None }
+        Self { status, message, param: None, code: None, retry_after_s: None, excess: None }
     }
 
     /// The request itself is wrong.
@@ -68,6 +77,12 @@ impl ApiError {
         self
     }
 
+    /// A prompt that the context cannot hold.
+    pub fn too_long(message: impl Into<String>, n_prompt: usize, n_ctx: usize) -> Self {
+        let excess = Some(ContextExcess { n_prompt, n_ctx });
+        Self { excess, ..Self::bad(message).code("context_length_exceeded") }
+    }
+
     /// OpenAI's word for the kind of error.
     fn kind(&self) -> &'static str {
         match self.status.as_u16() {
@@ -92,6 +107,19 @@ impl ApiError {
 
     pub fn openai(&self) -> Value {
         json!({"error": {"message": self.message, "type": self.kind(), "param": self.param, "code": self.code}})
+    }
+
+    /// llama.cpp's: as OpenAI's, but clients find a prompt that is too long by its type and by these words.
+    pub fn llama(&self) -> Value {
+        let mut value = self.openai();
+        if let Some(ContextExcess { n_prompt, n_ctx }) = self.excess {
+            let error = &mut value["error"];
+            error["type"] = "exceed_context_size_error".into();
+            error["message"] =
+                format!("the request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens)").into();
+            (error["n_prompt_tokens"], error["n_ctx"]) = (n_prompt.into(), n_ctx.into());
+        }
+        value
     }
 
     pub fn anthropic(&self) -> Value {
@@ -142,7 +170,8 @@ pub fn shape(response: &mut Response, method: &Method, path: &str, route: &str) 
     let body = match path {
         path if path.starts_with("/v1/messages") => error.anthropic(),
         path if path.starts_with("/api/") => error.ollama(),
-        _ => error.openai(),
+        path if path.starts_with("/v1/") => error.openai(),
+        _ => error.llama(),
     };
     let headers = response.headers_mut();
     headers.remove(header::CONTENT_LENGTH);
@@ -152,7 +181,7 @@ pub fn shape(response: &mut Response, method: &Method, path: &str, route: &str) 
 
 /// Many forget the `/v1` of a base address, and some write it twice.
 fn missing(path: &str) -> ApiError {
-    const UNDER_V1: [&str; 5] = ["/chat/completions", "/completions", "/embeddings", "/messages", "/responses"];
+    const UNDER_V1: [&str; 2] = ["/messages", "/messages/count_tokens"];
     let text = match path.strip_prefix("/v1").unwrap_or(path) {
         plain if UNDER_V1.contains(&plain) => format!("there is no {path} here; there is /v1{plain}"),
         twice if twice.starts_with("/v1/") => format!("there is no {path} here: /v1 stands in it twice"),
@@ -172,7 +201,7 @@ impl From<rocinante::Error> for ApiError {
             E::ConstraintBusy(_) => {
                 Self { retry_after_s: Some(5), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()) }
             }
-            E::PromptTooLong { .. } => Self::bad(error.to_string()).code("context_length_exceeded"),
+            E::PromptTooLong { n_prompt, n_ctx, .. } => Self::too_long(error.to_string(), n_prompt, n_ctx),
             E::Failed { kind: FailureKind::Request | FailureKind::Constraint, error } => Self::bad(error),
             E::Failed { error, .. } => Self::internal(error),
             E::Stopped(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
@@ -194,9 +223,8 @@ impl From<engine::Error> for ApiError {
         };
         match error {
             E::QueueFull { .. } => Self::busy(message, 1).code("queue_full"),
-            E::ContextTooSmall { .. } | E::PoolTooSmall { .. } => {
-                Self::bad(message).code("context_length_exceeded").param("messages")
-            }
+            E::ContextTooSmall { n_tokens, n_ctx, .. } => Self::too_long(message, n_tokens, n_ctx).param("messages"),
+            E::PoolTooSmall { .. } => Self::bad(message).code("context_length_exceeded").param("messages"),
             E::Sampling { field, .. } => Self::bad(message).param(field),
             E::Stopped { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, message),
             E::NoReceiver => Self::internal(message),

@@ -10,7 +10,7 @@ use super::traces::{self, Span};
 use super::{App, metrics};
 use futures_util::FutureExt;
 use futures_util::future::select_all;
-use rocinante::{Answer, AnswerEvent, Constraint, Finish, Finished, Piece, Sampling, Splitter, TokenId};
+use rocinante::{Answer, AnswerEvent, Constraint, Finished, Piece, Sampling, Splitter, TokenId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,6 +69,8 @@ pub struct Answers {
     deadline: tokio::time::Instant,
     /// Whether the server waits for nobody any more.
     is_cut: tokio::sync::watch::Receiver<bool>,
+    /// Tokens are told, too, before the text they become.
+    tells_tokens: bool,
 }
 
 /// One answer being made.
@@ -132,7 +134,7 @@ pub fn start(app: &App, model: &Arc<Loaded>, request: &GenerationRequest, splitt
         });
     }
     let deadline = tokio::time::Instant::now() + app.request_time;
-    Ok(Answers { open, deadline, is_cut: app.state.cut_signal() })
+    Ok(Answers { open, deadline, is_cut: app.state.cut_signal(), tells_tokens: false })
 }
 
 /// What a request may cost at most must be within what its key allows.
@@ -185,7 +187,7 @@ pub fn refused(model: &Loaded, error: rocinante::Error) -> ApiError {
         E::PromptTooLong { n_prompt, n_ctx, .. } => {
             let text =
                 format!("this model's context holds {n_ctx} tokens, the prompt has {n_prompt}; please shorten it");
-            ApiError::bad(text).code("context_length_exceeded")
+            ApiError::too_long(text, n_prompt, n_ctx)
         }
         E::Engine(engine::Error::QueueFull { .. }) => {
             metrics::refused();
@@ -202,6 +204,10 @@ fn retry_after_s(model: &Loaded) -> u64 {
 }
 
 impl Answers {
+    pub fn telling_tokens(self) -> Self {
+        Self { tells_tokens: true, ..self }
+    }
+
     /// Several prompts, `n` answers to each, as one: the answers are counted through.
     pub fn join(all: Vec<Self>, n: usize) -> Option<Self> {
         let mut all = all.into_iter();
@@ -240,8 +246,8 @@ impl Answers {
             if choice.is_done {
                 self.open.remove(idx);
             }
-            // Tokens are counted; clients are told of the text they become.
-            if !matches!(event, AnswerEvent::Token(_)) {
+            // Tokens are counted; most clients are told only of the text they become.
+            if self.tells_tokens || !matches!(event, AnswerEvent::Token(_)) {
                 return Ok(Some((index, event)));
             }
         }
@@ -290,10 +296,7 @@ impl PendingAnswer {
                 if let Some(said) = self.said.take() {
                     tracing::info!(model = self.model.name, answer = said, "answer");
                 }
-                // No API has a word for the context's end, or for a deadline.
-                let is_cut = matches!(finished.finish, Finish::Context | Finish::Cancelled);
-                let finish = if is_cut { Finish::Length } else { finished.finish };
-                AnswerEvent::Finished(Finished { finish, ..finished })
+                AnswerEvent::Finished(finished)
             }
             event => event,
         })

@@ -179,7 +179,9 @@ fn takes_tokens(route: &str) -> bool {
             | "/api/generate"
             | "/detokenize"
             | "/completion"
+            | "/completions"
             | "/embedding"
+            | "/embeddings"
     )
 }
 

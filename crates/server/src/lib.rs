@@ -21,7 +21,6 @@ mod generation;
 pub mod health;
 mod served_model;
 pub use hub::hint;
-mod infill;
 pub mod json;
 pub mod keys;
 pub mod kv_events;
@@ -31,6 +30,7 @@ pub mod listen;
 mod llama;
 pub mod loaded;
 pub mod log;
+mod logit_bias;
 pub mod metrics;
 pub mod models;
 mod ollama;
@@ -40,6 +40,7 @@ pub mod origin;
 mod pace;
 mod patience;
 pub mod preset;
+mod prompt;
 pub mod reload;
 mod rerank;
 pub mod sampling;
@@ -123,6 +124,7 @@ pub fn router(app: Arc<App>) -> Router {
         )
         .route("/v1/chat/completions/{id}/messages", get(openai::chat_store::messages))
         .route("/v1/chat/completions/render", post(openai::chat::render))
+        .route("/v1/chat/completions/input_tokens", post(openai::chat::input_tokens))
         .route("/v1/completions", post(openai::completions::create))
         .route("/v1/completions/render", post(openai::completions::render))
         .route("/v1/embeddings", post(openai::embeddings::create))
@@ -150,15 +152,21 @@ pub fn router(app: Arc<App>) -> Router {
     let others = Router::new()
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
-        .route("/infill", post(infill::create))
+        .route("/infill", post(llama::infill))
         .route("/completion", post(llama::completion))
+        .route("/completions", post(llama::completion))
+        .route("/chat/completions", post(openai::chat::create))
+        .route("/chat/completions/input_tokens", post(openai::chat::input_tokens))
+        .route("/responses", post(openai::responses::create))
         .route("/apply-template", post(llama::apply_template))
         .route("/props", get(llama::props))
         .route("/slots", get(llama::slots))
         .route("/models", get(openai::models::list))
         .route("/lora-adapters", get(llama::lora_adapters).post(llama::set_lora_adapters))
         .route("/embedding", post(llama::embedding))
+        .route("/embeddings", post(llama::embedding))
         .route("/reranking", post(rerank::create))
+        .route("/v1/reranking", post(rerank::create))
         .route("/rerank", post(rerank::create))
         .route("/v1/rerank", post(rerank::create))
         .route("/health", get(health::health))
@@ -199,7 +207,10 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
 }
 
 async fn show_metrics(State(app): State<Arc<App>>) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::render(&app)).into_response()
+    let mut response = ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::render(&app)).into_response();
+    // llama.cpp's readers tell a restart by it.
+    response.headers_mut().insert("process-start-time-unix", llama::TOTALS.start_s().into());
+    response
 }
 
 /// A file of the web page, which is part of this program.

@@ -157,7 +157,7 @@ impl Loaded {
                      shorten it",
                     text.len()
                 );
-                return Err(ApiError::bad(text).code("context_length_exceeded"));
+                return Err(ApiError::too_long(text, n_tokens, n_ctx));
             }
             n_bytes *= 4;
         }

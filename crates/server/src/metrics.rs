@@ -3,6 +3,7 @@
 //! vLLM's names too.
 
 use super::App;
+use super::llama;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_util::MetricKindMask;
@@ -142,6 +143,7 @@ pub fn finished(model: &str, finished: &Finished) {
     for name in ["roci_queue_time_seconds", "vllm:request_queue_time_seconds"] {
         histogram!(name, "model_name" => model.clone()).record(usage.timings.queue);
     }
+    llama::TOTALS.answered(usage);
     let engine::Timings { queue, prefill, decode, .. } = usage.timings;
     let per_token = decode.as_secs_f64() / usage.n_generated.saturating_sub(1).max(1) as f64;
     for (name, value) in [
@@ -226,7 +228,7 @@ pub fn render(app: &App) -> String {
         }
     }
     handle.run_upkeep();
-    handle.render() + &iteration_tokens(app) + &lora_info(app)
+    handle.render() + &iteration_tokens(app) + &lora_info(app) + &llama::TOTALS.render(app)
 }
 
 /// Which adapters are asked for, under vLLM's name and in its labels; the value is the time. Written by hand, since a

@@ -20,7 +20,7 @@ pub async fn document() -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{anthropic, infill, llama, ollama, openai, rerank, sampling, tokens};
+    use crate::{anthropic, llama, ollama, openai, rerank, sampling, tokens};
     use serde::Deserialize;
     use serde::de::value::Error;
     use serde::de::{Deserializer, Error as _, Visitor};
@@ -99,7 +99,7 @@ mod tests {
         let with_shared = |own| [vec![own], shared().to_vec()].concat();
         check("ChatRequest", &with_shared(names::<ChatRequest>()));
         check("CompletionRequest", &with_shared(names::<openai::completions::CompletionRequest>()));
-        check("LlamaCompletion", &with_shared(names::<llama::LlamaCompletion>()));
+        check("LlamaCompletion", &with_shared(names::<llama::completion::LlamaCompletion>()));
         check("EmbeddingRequest", &[names::<openai::embeddings::EmbeddingRequest>()]);
         check("ResponseRequest", &[names::<openai::responses::ResponseRequest>()]);
         check("Metadata", &[names::<openai::chat_store::Change>()]);
@@ -117,8 +117,9 @@ mod tests {
         check("OllamaDelete", &[names::<ollama::manage::DeleteRequest>()]);
         check("Tokenize", &[names::<tokens::TokenizeRequest>()]);
         check("Detokenize", &[names::<tokens::DetokenizeRequest>()]);
-        check("Infill", &[names::<infill::InfillRequest>()]);
+        let completion = with_shared(names::<llama::completion::LlamaCompletion>());
+        check("Infill", &[completion, vec![names::<llama::infill::InfillRequest>()]].concat());
         check("Rerank", &[names::<rerank::RerankRequest>()]);
-        check("LlamaEmbedding", &[names::<llama::LlamaEmbedding>()]);
+        check("LlamaEmbedding", &[names::<llama::embedding::LlamaEmbedding>()]);
     }
 }

@@ -4,22 +4,18 @@
 use super::error::{ApiError, Result};
 use super::generation::Guesses;
 use super::loaded::Loaded;
+use super::logit_bias::{LogitBias, TokenBiases};
 use super::tally;
 use engine::{Dry, Mirostat, Sampling, Stage, Xtc};
 use model::TokenId;
 use rocinante::ids;
 use serde::Deserialize;
-use std::collections::BTreeMap;
-use text::Specials;
 
 /// At most so many stop strings, of at most so many bytes.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 512;
 /// What no repetition reaches over, as llama.cpp has it.
 const USUAL_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-const MAX_BIASES: usize = 1024;
-/// A text whose tokens are made likelier or less likely.
-const MAX_BIAS_BYTES: usize = 512;
 const MAX_CHOICES: u32 = 64;
 pub const MAX_TOP_LOGPROBS: u32 = 20;
 
@@ -38,7 +34,7 @@ pub struct Knobs {
     pub seed: Option<i64>,
     /// Whether the answer must be the same bit for bit, whoever else asks.
     pub deterministic: Option<bool>,
-    pub logit_bias: Option<BTreeMap<String, f32>>,
+    pub logit_bias: Option<LogitBias>,
     #[serde(alias = "typ_p", alias = "typical")]
     pub typical_p: Option<f32>,
     #[serde(alias = "top_nsigma")]
@@ -86,6 +82,8 @@ pub struct Defaults {
     pub top_k: usize,
     pub min_p: f32,
     pub max_tokens: Option<usize>,
+    /// The same for every request that brings none.
+    pub seed: Option<u64>,
 }
 
 /// Another one each time, unless the same request must give the same answer.
@@ -154,6 +152,11 @@ impl Knobs {
             Some(k) => usize::try_from(k).unwrap_or(0),
             None => defaults.top_k,
         };
+        // llama.cpp's clients send -1 for a random one.
+        let asked = self.seed.filter(|&seed| seed != -1).map(|seed| seed as u64);
+        let seed = asked.or(defaults.seed).unwrap_or_else(|| fresh_seed(model));
+        let bias = self.logit_bias.as_ref().map(|bias| bias.tokens(model)).transpose()?;
+        let TokenBiases { biases, banned } = bias.unwrap_or_default();
         Ok(Sampling {
             temperature: temperature.unwrap_or(defaults.temperature),
             // 0 keeps the best token, as OpenAI has it.
@@ -163,8 +166,9 @@ impl Knobs {
             presence_penalty: presence.unwrap_or(0.0),
             frequency_penalty: frequency.unwrap_or(0.0),
             repetition_penalty: repetition.unwrap_or(1.0),
-            logit_bias: self.biases(model)?,
-            seed: self.seed.map_or_else(|| fresh_seed(model), |seed| seed as u64),
+            logit_bias: biases,
+            banned,
+            seed,
             typical_p: in_range("typical_p", self.typical_p, 0.0..=1.0)?.unwrap_or(1.0).max(f32::MIN_POSITIVE),
             // Negative is off for llama.cpp.
             top_n_sigma: in_range("top_n_sigma", self.top_n_sigma, -1.0..=100.0)?.unwrap_or(0.0).max(0.0),
@@ -251,38 +255,6 @@ impl Knobs {
     fn order(&self) -> Result<Vec<Stage>> {
         let Some(names) = &self.samplers else { return Ok(Stage::DEFAULT_ORDER.to_vec()) };
         Stage::parse_order(&names.join(";")).map_err(|text| ApiError::bad(text).param("samplers"))
-    }
-
-    /// Keys are token ids; any other text stands for its tokens.
-    fn biases(&self, model: &Loaded) -> Result<Vec<(TokenId, f32)>> {
-        let Some(map) = &self.logit_bias else { return Ok(Vec::new()) };
-        let too_many = || ApiError::bad(format!("more than {MAX_BIASES} tokens")).param("logit_bias");
-        if map.len() > MAX_BIASES {
-            return Err(too_many());
-        }
-        if map.keys().any(|key| key.len() > MAX_BIAS_BYTES) {
-            return Err(ApiError::bad(format!("a text of more than {MAX_BIAS_BYTES} bytes")).param("logit_bias"));
-        }
-        let mut biases = Vec::new();
-        for (key, &bias) in map {
-            in_range("logit_bias", Some(bias), -1000.0..=1000.0)?;
-            match key.parse::<u32>() {
-                Ok(id) if (id as usize) < model.engine().n_vocab() => biases.push((TokenId(id), bias)),
-                Ok(id) => {
-                    let text = format!("there is no token {id}: the vocabulary has {}", model.engine().n_vocab());
-                    return Err(ApiError::bad(text).param("logit_bias"));
-                }
-                Err(_) => {
-                    let tokens = model.tokenizer.encode(key, Specials::Plain);
-                    biases.extend(tokens.into_iter().map(|id| (TokenId(id), bias)));
-                }
-            }
-            if biases.len() > MAX_BIASES {
-                return Err(too_many());
-            }
-        }
-        biases.retain(|&(_, bias)| bias != 0.0);
-        Ok(biases)
     }
 }
 

@@ -3,11 +3,12 @@
 use super::error::{ApiError, Result};
 use super::generation::{self, Caller};
 use super::loaded::Loaded;
-use super::tally;
+use super::{llama, tally};
 use engine::VectorRequest;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use rocinante::TokenId;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Texts in one request, as OpenAI has it.
 pub const MAX_TEXTS: usize = 2048;
@@ -18,8 +19,9 @@ const MAX_AT_ONCE: usize = 32;
 pub async fn embed(model: &Arc<Loaded>, texts: Vec<Vec<TokenId>>, caller: Caller) -> Result<(Vec<Vec<f32>>, usize)> {
     let n_tokens = texts.iter().map(Vec::len).sum();
     if let Some(text) = texts.iter().find(|text| text.len() > model.n_ctx()) {
-        let text = format!("this model's context holds {} tokens, the input has {}", model.n_ctx(), text.len());
-        return Err(ApiError::bad(text).code("context_length_exceeded").param("input"));
+        let (n_tokens, n_ctx) = (text.len(), model.n_ctx());
+        let text = format!("this model's context holds {n_ctx} tokens, the input has {n_tokens}");
+        return Err(ApiError::too_long(text, n_tokens, n_ctx).param("input"));
     }
     let requests = texts.into_iter().map(|tokens| model.engine().embed_request(tokens));
     Ok((all(model, requests, caller).await?, n_tokens))
@@ -56,7 +58,9 @@ async fn one(model: &Arc<Loaded>, request: VectorRequest, caller: Caller) -> Res
     let n_tokens = embed.tokens.len();
     let _turn = generation::take_turn(model, caller)?;
     let pending = model.vector(embed).map_err(|error| generation::refused(model, error))?;
+    let start = Instant::now();
     let vector = pending.await?;
+    llama::TOTALS.read(n_tokens, start.elapsed());
     if let Some(tally) = tally::current() {
         tally.add(n_tokens, 0);
     }

@@ -12,8 +12,10 @@ use rustyline::{CompletionType, Config, Context, Editor, Helper, Result};
 const FENCE: &str = "\"\"\"";
 
 /// What begins with `/`.
-pub const COMMANDS: [&str; 12] =
-    ["/clear", "/exit", "/help", "/load", "/model", "/regen", "/save", "/set", "/stats", "/system", "/undo", "/bye"];
+pub const COMMANDS: [&str; 13] = [
+    "/clear", "/exit", "/help", "/load", "/model", "/regen", "/save", "/set", "/show", "/stats", "/system", "/undo",
+    "/bye",
+];
 
 /// What was typed.
 #[derive(Debug, PartialEq)]
@@ -103,7 +105,7 @@ mod tests {
 
     #[test]
     fn completes_commands_settings_and_names() {
-        assert_eq!(candidates("/s"), (0, ["/save", "/set", "/stats", "/system"].map(str::to_owned).to_vec()));
+        assert_eq!(candidates("/s"), (0, ["/save", "/set", "/show", "/stats", "/system"].map(str::to_owned).to_vec()));
         assert_eq!(candidates("/set te"), (5, vec!["temperature".to_owned()]));
         assert_eq!(candidates("/set temperature 0"), (5, Vec::new()));
         let (start, names) = candidates("/model qwen3:0");

@@ -9,6 +9,7 @@ use crate::cmd::run::{self, Args};
 use crate::interrupt;
 use crate::markdown::{Markdown, Style};
 use crate::model_file;
+use crate::options::Think;
 use crate::report::{self, HintExt, counted};
 use crate::sampling_args::SamplingArgs;
 use crate::store;
@@ -18,7 +19,7 @@ use hub::{Folders, Named, Resolved};
 use rocinante::{Adapter, Finish, Message, Model, Options, Request, WholeAnswer};
 use rustyline::error::ReadlineError;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const HELP: &str = "\
 /help               this list
@@ -28,8 +29,10 @@ const HELP: &str = "\
 /regen              regenerate the last answer with another seed
 /undo               forget the last question and answer
 /set                show the settings
+/show [WHAT]        show the model and the settings; `template`, `system`: one of them
 /set NAME VALUE     change one: temperature, top-k, top-p, min-p, repeat-penalty,
                     presence-penalty, frequency-penalty, max-tokens, seed (a number or `random`)
+/set think          let the model think first, where it can; `nothink`: do not
 /save FILE          write the conversation to a JSON file
 /load FILE          continue a saved conversation
 /model [NAME]       show or change the model; the conversation goes on
@@ -47,6 +50,7 @@ pub struct Chat<'a> {
     named: Named,
     args: &'a Args,
     sampling: SamplingArgs,
+    think: Option<Think>,
     system: Option<String>,
     /// Questions and answers, without the system message.
     messages: Vec<Message>,
@@ -67,6 +71,8 @@ impl<'a> ChatLine<'a> {
     fn of(text: &'a str) -> Self {
         let text = text.trim();
         match text.strip_prefix('/') {
+            // As ollama has it.
+            Some("?") => ChatLine::Command("help", ""),
             // A path or a comment is something to say.
             Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) && !first_word(rest).contains('/') => {
                 let word = first_word(rest);
@@ -92,7 +98,8 @@ impl<'a> Chat<'a> {
     pub fn new(model: Model, args: &'a Args, options: Options, named: Named) -> Self {
         let (sampling, system) = (args.load.seeded(&args.sampling), args.system.clone());
         let (messages, last_answer, adapter) = (Vec::new(), None, None);
-        Self { model: Some(model), options, named, args, sampling, system, messages, last_answer, adapter }
+        let think = args.think;
+        Self { model: Some(model), options, named, args, sampling, think, system, messages, last_answer, adapter }
     }
 
     pub fn with_adapter(self, adapter: Option<Adapter>) -> Self {
@@ -168,8 +175,8 @@ impl<'a> Chat<'a> {
             "system" => self.set_system(rest),
             "regen" => self.regenerate()?,
             "undo" => drop(self.pop_question()?),
-            "set" if rest.is_empty() => eprintln!("{}", settings::describe(&self.sampling)),
-            "set" => settings::set(&mut self.sampling, rest)?,
+            "set" => self.set(rest)?,
+            "show" => self.show(rest)?,
             "stats" => match &self.last_answer {
                 Some(answer) => {
                     eprintln!("{}", run::summary(self.loaded()?, answer));
@@ -180,6 +187,8 @@ impl<'a> Chat<'a> {
             "model" if rest.is_empty() => eprintln!("{}", self.name()),
             "model" => self.change_model(rest)?,
             "save" => self.save(rest)?,
+            // As ollama has it, a model's name.
+            "load" if !Path::new(rest).exists() && store::find_named(rest).is_ok() => self.change_model(rest)?,
             "load" => self.load(rest)?,
             other => {
                 let meant = hub::suggest::closest(other, editor::COMMANDS.iter().map(|command| &command[1..]));
@@ -190,6 +199,40 @@ impl<'a> Chat<'a> {
             }
         }
         Ok(AfterLine::Continue)
+    }
+
+    /// `/set NAME VALUE`, and ollama's `/set parameter NAME VALUE` and `/set system TEXT`.
+    fn set(&mut self, rest: &str) -> Result<()> {
+        match (first_word(rest), rest[first_word(rest).len()..].trim()) {
+            ("", _) => eprintln!("{}", settings::describe(&self.sampling)),
+            ("system", text) => self.set_system(text),
+            ("think", _) => self.think = Some(Think::True),
+            ("nothink", _) => self.think = Some(Think::False),
+            ("parameter", setting) => settings::set(&mut self.sampling, setting)?,
+            _ => settings::set(&mut self.sampling, rest)?,
+        }
+        Ok(())
+    }
+
+    /// `/show`: the model, where it computes, and how it is used; `/show template` and the like, one of them.
+    fn show(&self, what: &str) -> Result<()> {
+        let model = self.loaded()?;
+        let system = self.system.as_deref().unwrap_or("no system prompt but the model's own");
+        match what {
+            "" | "info" => {
+                eprintln!("{}{}", self.name(), self.place());
+                eprintln!("context {} tokens\nsystem: {system}", model.plan().n_ctx());
+                eprintln!("{}", settings::describe(&self.sampling));
+            }
+            "system" => eprintln!("{system}"),
+            "parameters" => eprintln!("{}", settings::describe(&self.sampling)),
+            "template" => eprintln!("{}", model.template().source().unwrap_or("this model has no chat template")),
+            other => {
+                let text = format!("there is nothing to show of `{other}`");
+                return Err(anyhow!(text)).hint("/show info, /show system, /show parameters or /show template");
+            }
+        }
+        Ok(())
     }
 
     /// `/system TEXT` sets the prompt and starts over; without a text it only shows it.
@@ -237,6 +280,7 @@ impl<'a> Chat<'a> {
             beginning: run::beginning(self.system.as_deref(), &self.named),
             messages: &mut self.messages,
             is_raw: self.args.raw,
+            think: self.think,
         };
         let request = Request { adapter: self.adapter.clone(), ..run::request(model, &self.sampling, None, seed)? };
         let guard = interrupt::arm()?;
@@ -374,6 +418,7 @@ mod tests {
         check("/etc/passwd is what?", ChatLine::Say("/etc/passwd is what?"));
         check("// a comment", ChatLine::Say("// a comment"));
         check("/", ChatLine::Say("/"));
+        check("/?", ChatLine::Command("help", ""));
         check("hello /help", ChatLine::Say("hello /help"));
     }
 }

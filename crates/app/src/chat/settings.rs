@@ -26,6 +26,9 @@ pub fn set(sampling: &mut SamplingArgs, rest: &str) -> Result<()> {
         sampling: SamplingArgs,
     }
     let (name, value) = rest.split_once(char::is_whitespace).map_or((rest, ""), |(name, value)| (name, value.trim()));
+    // ollama's spelling.
+    let name = &name.replace('_', "-");
+    let name = if name == "num-predict" { "max-tokens" } else { name };
     if !NAMES.contains(&name) {
         return Err(anyhow!("there is no setting `{name}`")).with_hint(|| {
             let meant = hub::suggest::closest(name, NAMES).map(|meant| format!("did you mean {meant}? "));
@@ -84,6 +87,9 @@ mod tests {
         set(&mut sampling, "temperature 0.25").unwrap();
         set(&mut sampling, "presence-penalty -0.5").unwrap();
         set(&mut sampling, "seed 7").unwrap();
+        set(&mut sampling, "top_k 9").unwrap();
+        set(&mut sampling, "num_predict 5").unwrap();
+        assert_eq!((sampling.top_k, sampling.max_tokens), (9, 5));
         assert_eq!((sampling.temperature, sampling.presence_penalty, sampling.seed), (0.25, -0.5, Some(7)));
         set(&mut sampling, "seed random").unwrap();
         assert_eq!(sampling.seed, None);
@@ -97,6 +103,6 @@ mod tests {
         };
         assert!(said("temprature 1").starts_with("there is no setting `temprature`; did you mean temperature? The "));
         assert!(said("colour 1").starts_with("there is no setting `colour`; The settings are temperature, top-k, "));
-        assert!(said("top-k").starts_with("/set top-k needs a value; now: temperature 0.25, top-k 40"));
+        assert!(said("top-k").starts_with("/set top-k needs a value; now: temperature 0.25, top-k 9"));
     }
 }

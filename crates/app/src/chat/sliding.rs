@@ -4,6 +4,7 @@
 use crate::cmd::run;
 use crate::interrupt;
 use crate::model_file;
+use crate::options::Think;
 use crate::report::{self, HintExt, counted};
 use anyhow::{Result, anyhow};
 use rocinante::{Finish, Message, Model, Request, TokenId, WholeAnswer};
@@ -16,6 +17,7 @@ pub struct Conversation<'a> {
     /// Questions and answers, the oldest first; the last is the question to answer.
     pub messages: &'a mut Vec<Message>,
     pub is_raw: bool,
+    pub think: Option<Think>,
 }
 
 impl Conversation<'_> {
@@ -77,7 +79,7 @@ impl Conversation<'_> {
             return Ok(self.model.encode_raw(last.unwrap_or_default()));
         }
         let messages: Vec<Message> = self.beginning.iter().chain(self.messages.iter()).cloned().collect();
-        let prompt = self.model.chat_prompt(&messages);
+        let prompt = self.model.prompt(&messages, &Think::render_options(self.think));
         Ok(prompt.map_err(|error| model_file::hinted(self.model.path(), error))?.tokens)
     }
 }

@@ -6,7 +6,7 @@ use crate::config;
 use crate::interrupt;
 use crate::lora_args::{self, NamedPath, parse_lora};
 use crate::model_file;
-use crate::options::{self, LoadArgs, ReportFormat, SpeculateArgs, print_json};
+use crate::options::{self, LoadArgs, ReportFormat, SpeculateArgs, TemplateArgs, Think, print_json};
 use crate::profile;
 use crate::progress;
 use crate::report::{self, HintExt, counted, human_bytes};
@@ -69,6 +69,11 @@ pub struct Args {
     /// Send the prompt as is, without the chat template
     #[arg(long, conflicts_with = "system")]
     pub raw: bool,
+    /// Whether the model thinks first, where its template can say so; some take an effort
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub think: Option<Think>,
+    #[command(flatten)]
+    pub template: TemplateArgs,
     /// Report log-probabilities, including the N best tokens at each step (needs --output json)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub logprobs: Option<u32>,
@@ -170,7 +175,7 @@ pub fn main(args: &Args) -> Result<()> {
     if let Some(adapter) = &adapter {
         options.adapters = AdapterLimits { max_loaded: 1, max_rank: adapter.rank() };
     }
-    options.chat_template = named.template.clone();
+    options.chat_template = args.template.text().or_else(|| named.template.clone());
     options.speculate = args.speculation.resolve()?;
     options.measures_loading = args.verbose;
     if args.profile.is_some() {
@@ -197,7 +202,8 @@ pub fn main(args: &Args) -> Result<()> {
     } else {
         let messages: Vec<Message> =
             beginning(args.system.as_deref(), &named).into_iter().chain([Message::new("user", prompt)]).collect();
-        model.chat_prompt(&messages).map_err(|error| model_file::hinted(&path, error))?.tokens
+        let options = Think::render_options(args.think);
+        model.prompt(&messages, &options).map_err(|error| model_file::hinted(&path, error))?.tokens
     };
     let seed = args.load.seeded(&args.sampling).pick_seed();
     let request = Request { adapter, ..request(&model, &args.sampling, args.logprobs, seed)? };

@@ -76,6 +76,21 @@ fn lines_typed_ahead_are_kept() {
 }
 
 #[test]
+fn commands_as_ollama_has_them() {
+    let roci = Roci::new();
+    let mut chat = start(&roci);
+    say(&mut chat, "/?", "this list");
+    say(&mut chat, "/set parameter top_k 7", "");
+    say(&mut chat, "/show", "top-k 7");
+    say(&mut chat, "/show info", "context 128 tokens");
+    say(&mut chat, "/set system Be brief", "the system prompt is set");
+    say(&mut chat, "/show system", "Be brief");
+    say(&mut chat, "/show colour", "nothing to show of `colour`");
+    chat.send_line("/bye").unwrap();
+    chat.exp_eof().unwrap();
+}
+
+#[test]
 fn figures_follow_every_answer() {
     let roci = Roci::new();
     let mut chat = start(&roci);

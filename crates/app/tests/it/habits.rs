@@ -69,6 +69,29 @@ fn flags_of_llama_cpp() {
 }
 
 #[test]
+fn flags_that_others_have() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let run = |more: &[&str]| roci.run(&[&["run", "tiny.gguf", "hi", "-n", "2", "-c", "128"], more].concat());
+    let left_out = run(&["-fa", "on", "--mlock"]);
+    assert_eq!(left_out.code, Some(0), "{}", left_out.stderr);
+    assert!(left_out.stderr.contains("note: -fa, --mlock: not needed here, and left out"), "{}", left_out.stderr);
+    assert_eq!(run(&["-fa", "on", "-q"]).stderr, "");
+    let refused = roci.run(&["serve", "tiny.gguf", "--api-key", "secret"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.starts_with("error: there is no --api-key here\nhint: "), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("secret"), "{}", refused.stderr);
+    // The template of a thinking model is told, as ollama's flag does it.
+    let template = "{% if enable_thinking is defined and not enable_thinking %}no{% else %}thinks{% endif %}";
+    std::fs::write(roci.home.path().join("t.jinja"), template).unwrap();
+    let n_prompt = |more: &[&str]| {
+        let args = [&["--chat-template-file", "t.jinja", "--output", "json"], more].concat();
+        run(&args).json()["prompt_tokens"].as_array().unwrap().len()
+    };
+    assert_eq!((n_prompt(&[]), n_prompt(&["--think=false"]), n_prompt(&["--think"])), (6, 2, 6));
+}
+
+#[test]
 fn settings_from_the_config_file() {
     let roci = Roci::new();
     tiny::write(roci.home.path());

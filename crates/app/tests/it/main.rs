@@ -25,6 +25,7 @@ mod serve_folder;
 mod serve_hostile;
 mod serve_kept;
 mod serve_library;
+mod serve_llama;
 mod serve_models;
 mod serve_operator;
 mod serve_outside;

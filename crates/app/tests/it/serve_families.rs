@@ -219,7 +219,7 @@ fn paths_that_are_not_there() {
     for (path, part) in [
         ("/api/push", r#"{"error":"there is no /api/push here"}"#),
         ("/v1/messages/batches", r#"{"type":"error","error":{"type":"not_found_error""#),
-        ("/chat/completions", "there is /v1/chat/completions"),
+        ("/messages", "there is /v1/messages"),
         ("/v1/v1/embeddings", "/v1 stands in it twice"),
     ] {
         let answer = server.post(path, &chat("hi", 1));

@@ -202,36 +202,3 @@ fn ollamas_other_answers() {
     let loaded = &server.get("/api/ps").json["models"][0];
     assert!(loaded["expires_at"].as_str().unwrap().starts_with("20"), "{loaded}");
 }
-
-#[test]
-fn llama_cpps_own_paths() {
-    let roci = Roci::new();
-    tiny::write(roci.home.path());
-    let server = Server::start(&roci, &["serve", "tiny.gguf", "--context", "256"]);
-    let body = json!({"prompt": "hi", "n_predict": 4, "logit_bias": {"123": 1000}, "n_probs": 2});
-    let whole = server.post("/completion", &body).json;
-    assert_eq!(
-        (&whole["content"], &whole["stop"], &whole["stop_type"]),
-        (&json!("xxxx"), &json!(true), &json!("limit"))
-    );
-    assert_eq!((&whole["tokens_predicted"], &whole["timings"]["predicted_n"]), (&json!(4), &json!(4)), "{whole}");
-    assert_eq!(whole["completion_probabilities"].as_array().unwrap().len(), 4);
-    let mut streamed = body.clone();
-    streamed["stream"] = true.into();
-    let text = server.post("/completion", &streamed).text;
-    let events: Vec<Value> =
-        text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
-    let shown: String = events.iter().map(|event| event["content"].as_str().unwrap()).collect();
-    assert_eq!((shown.as_str(), &events.last().unwrap()["stop"]), ("xxxx", &json!(true)));
-    let two = server.post("/completion", &json!({"prompt": ["a", "b"], "n_predict": 1})).json;
-    assert_eq!(two.as_array().unwrap().len(), 2);
-    assert_eq!(server.post("/completion", &json!({"n_predict": 1})).status, 400);
-    let props = server.get("/props").json;
-    assert_eq!((&props["model_path"], &props["total_slots"]), (&json!("tiny.gguf"), &json!(64)), "{props}");
-    assert_eq!(server.get("/slots").json.as_array().unwrap().len(), 64);
-    assert_eq!(server.get("/lora-adapters").json, json!([]));
-    let prompt = server.post("/apply-template", &json!({"messages": [{"role": "user", "content": "hi"}]})).json;
-    assert!(prompt["prompt"].as_str().unwrap().contains("hi"), "{prompt}");
-    let vectors = server.post("/embedding", &json!({"content": "hi"})).json;
-    assert_eq!(vectors[0]["embedding"].as_array().unwrap().len(), 1);
-}

@@ -6,13 +6,13 @@ use crate::App;
 use crate::ask::{self, AnswerShape, Ask};
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Caller, GenerationRequest};
-use crate::infill;
 use crate::json::Json;
+use crate::llama;
 use crate::loaded::Loaded;
 use crate::models::now_s;
 use crate::openai::chat_answer::logprobs as chat_logprobs;
 use crate::openai::chat_tools::function_tool;
-use crate::openai::completions::CompletionPrompt;
+use crate::prompt::CompletionPrompt;
 use crate::sampling::{Knobs, MAX_TOP_LOGPROBS};
 use crate::stream::{Encoder, Framing, StreamMessage as Line, respond};
 use crate::whole;
@@ -291,7 +291,7 @@ async fn prepare(
     let (owned, text, after) = (Arc::clone(model), body.prompt.clone(), suffix.map(str::to_owned));
     let work = move || -> Result<_> {
         let prompt = match after {
-            Some(after) => infill::encode(&owned, &text, &after)?
+            Some(after) => llama::encode_middle(&owned, &text, &after)?
                 .ok_or_else(|| ApiError::bad(format!("`{}` does not support insert", owned.name)).param("suffix"))?,
             None => owned.encode_raw(&text)?,
         };

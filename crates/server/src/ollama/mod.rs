@@ -13,7 +13,7 @@ use super::App;
 use super::error::Result;
 use super::generation::Caller;
 use super::json::Json;
-use super::openai::completions::CompletionPrompt;
+use super::prompt::CompletionPrompt;
 use super::vectors;
 use axum::Extension;
 use axum::extract::State;

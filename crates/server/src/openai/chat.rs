@@ -10,9 +10,11 @@ use super::response_format::Guide;
 use super::{finish_reason, total, usage};
 use crate::App;
 use crate::ask::{self, Ask, ToolChoice};
+use crate::blocking;
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Caller};
 use crate::json::{self, UnknownFields};
+use crate::llama::timings;
 use crate::loaded::Loaded;
 use crate::models::now_s;
 use crate::sampling::{Knobs, MAX_TOP_LOGPROBS, Stop, check_n};
@@ -22,8 +24,8 @@ use axum::Extension;
 use axum::extract::{FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
 use rocinante::{AnswerEvent, AnswerUsage, Finished, Piece, WholeAnswer, ids};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -41,12 +43,18 @@ pub struct Asked<T> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Fields {
+    #[serde(deserialize_with = "text_or_null")]
     pub model: String,
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
     pub max_tokens: Option<u64>,
     pub n: Option<u32>,
     pub stop: Option<Stop>,
+}
+
+/// llama.cpp's clients send null for the only model.
+fn text_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<String, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -79,12 +87,18 @@ pub struct ChatRequest {
     /// The last message is the beginning of the answer, as vLLM takes it.
     #[serde(default)]
     pub continue_final_message: Option<bool>,
+    /// Whether what begins an answer is put after the messages; not where the last one is continued.
+    #[serde(default)]
+    pub add_generation_prompt: Option<bool>,
     /// Control tokens written in messages are read as such, as llama.cpp takes it; else they are text.
     #[serde(default)]
     pub parse_special: Option<bool>,
     /// In a stream, tell how much of the prompt is read, as llama.cpp does.
     #[serde(default)]
     pub return_progress: Option<bool>,
+    /// Tell with the usage where the time went, as llama.cpp does.
+    #[serde(default)]
+    pub timings_per_token: Option<bool>,
     /// Keep the answer, with `metadata`, to be asked for later.
     #[serde(default)]
     pub store: Option<bool>,
@@ -139,15 +153,18 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for As
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> std::result::Result<Self, ApiError> {
-        let parse = |bytes: &[u8], unknown: &mut UnknownFields| {
-            Ok(Self {
-                own: json::parse_part(bytes, unknown)?,
-                fields: json::parse_part(bytes, unknown)?,
-                knobs: json::parse_part(bytes, unknown)?,
-                guide: json::parse_part(bytes, unknown)?,
-            })
-        };
-        json::read(request, parse).await
+        json::read(request, Self::parse).await
+    }
+}
+
+impl<T: DeserializeOwned> Asked<T> {
+    pub fn parse(bytes: &[u8], unknown: &mut UnknownFields) -> Result<Self> {
+        Ok(Self {
+            own: json::parse_part(bytes, unknown)?,
+            fields: json::parse_part(bytes, unknown)?,
+            knobs: json::parse_part(bytes, unknown)?,
+            guide: json::parse_part(bytes, unknown)?,
+        })
     }
 }
 
@@ -174,6 +191,7 @@ pub async fn create(
         model,
         n: request.n,
         has_logprobs: request.logprobs.is_some(),
+        has_timings: body.own.timings_per_token == Some(true),
         fingerprint: app.fingerprint.clone(),
     };
     if body.fields.is_stream() {
@@ -192,6 +210,10 @@ fn check_offered(body: &ChatRequest) -> Result<()> {
     check_metadata(body.metadata.as_ref().unwrap_or(&Map::new()))?;
     if body.modalities.iter().flatten().any(|kind| kind != "text") {
         return Err(ApiError::bad("answers are text only: modalities may be [\"text\"]").param("modalities"));
+    }
+    if body.continue_final_message == Some(true) && body.add_generation_prompt == Some(true) {
+        let text = "add_generation_prompt begins a new answer, and continue_final_message continues the last message";
+        return Err(ApiError::bad(text).param("add_generation_prompt"));
     }
     let is_off = body.function_call.as_ref().is_some_and(|call| call == "none");
     if body.functions.as_ref().is_some_and(|functions| !functions.is_empty()) && !is_off && body.tools.is_none() {
@@ -224,6 +246,7 @@ pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
         shape,
         thinking: body.reasoning_effort.as_deref().map(|effort| !matches!(effort, "none" | "minimal")),
         continues: body.continue_final_message.unwrap_or(false),
+        is_open: body.add_generation_prompt == Some(false),
         extra: body.chat_template_kwargs.clone().unwrap_or_default(),
         knobs: asked.knobs.clone(),
         stop: fields.stops()?,
@@ -252,7 +275,7 @@ impl ChatEncoder {
 
     fn chunk(&self, choices: Value) -> StreamMessage {
         let mut value = json!({"id": self.frame.id, "object": "chat.completion.chunk", "created": self.frame.created,
-            "model": self.frame.name, "choices": choices});
+            "model": self.frame.name, "system_fingerprint": self.frame.fingerprint, "choices": choices});
         if self.include_usage {
             value["usage"] = Value::Null;
         }
@@ -302,8 +325,12 @@ impl Encoder for ChatEncoder {
             AnswerEvent::Progress { n_read, n_prompt } => return vec![self.progress(n_read, n_prompt)],
             AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => return Vec::new(),
             AnswerEvent::Finished(Finished { finish, usage, .. }) => {
+                let mut message = self.delta(choice, json!({}), Value::Null, Some(finish_reason(finish)));
+                if self.frame.has_timings {
+                    message.data["timings"] = timings(&usage);
+                }
                 self.usages[choice] = usage;
-                return vec![self.delta(choice, json!({}), Value::Null, Some(finish_reason(finish)))];
+                return vec![message];
             }
         };
         vec![self.delta(choice, delta, shown, None)]
@@ -317,7 +344,11 @@ impl Encoder for ChatEncoder {
             return Vec::new();
         }
         let mut message = self.chunk(json!([]));
-        message.data["usage"] = usage(&total(self.usages.iter(), self.frame.n));
+        let total = total(self.usages.iter(), self.frame.n);
+        message.data["usage"] = usage(&total);
+        if self.frame.has_timings {
+            message.data["timings"] = timings(&total);
+        }
         vec![message]
     }
 
@@ -334,6 +365,14 @@ pub async fn render(State(app): State<Arc<App>>, body: Asked<ChatRequest>) -> Re
     let tokens: Vec<u32> = model.encode_rendered(&text)?.into_iter().map(|token| token.0).collect();
     let text = text::unshield(&text);
     Ok(axum::Json(json!({"prompt": text, "n_tokens": tokens.len(), "tokens": tokens})).into_response())
+}
+
+/// `/v1/chat/completions/input_tokens`: how long the prompt would be.
+pub async fn input_tokens(State(app): State<Arc<App>>, body: Asked<ChatRequest>) -> Result<axum::Json<Value>> {
+    let model = app.models.get(&body.fields.model).await?;
+    let ask = to_ask(&body)?;
+    let n_tokens = blocking::run(move || Ok(model.encode_rendered(&ask::render(&model, &ask)?)?.len())).await?;
+    Ok(axum::Json(json!({"object": "response.input_tokens", "input_tokens": n_tokens})))
 }
 
 impl Fields {

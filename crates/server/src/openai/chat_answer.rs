@@ -1,6 +1,7 @@
 //! A chat completion as one JSON object, and the log-probabilities that streamed ones have too.
 
 use super::{finish_reason, total, usage};
+use crate::llama::timings;
 use crate::loaded::Loaded;
 use rocinante::{TokenLogprob, ToolCall, WholeAnswer};
 use serde_json::{Value, json};
@@ -14,6 +15,8 @@ pub struct ChatFrame {
     pub model: Arc<Loaded>,
     pub n: usize,
     pub has_logprobs: bool,
+    /// Where the time went is told, as llama.cpp does.
+    pub has_timings: bool,
     pub fingerprint: String,
 }
 
@@ -22,9 +25,13 @@ impl ChatFrame {
     pub fn completion(&self, whole: &[WholeAnswer]) -> Value {
         let total = total(whole.iter().map(|one| &one.usage), self.n);
         let choices: Vec<Value> = whole.iter().enumerate().map(|(i, one)| self.choice(i, one)).collect();
-        json!({"id": self.id, "object": "chat.completion", "created": self.created, "model": self.name,
-            "choices": choices, "usage": usage(&total), "service_tier": "default",
-            "system_fingerprint": self.fingerprint})
+        let mut value = json!({"id": self.id, "object": "chat.completion", "created": self.created,
+            "model": self.name, "choices": choices, "usage": usage(&total), "service_tier": "default",
+            "system_fingerprint": self.fingerprint});
+        if self.has_timings {
+            value["timings"] = timings(&total);
+        }
+        value
     }
 
     fn choice(&self, index: usize, answer: &WholeAnswer) -> Value {

@@ -7,9 +7,10 @@ use crate::App;
 use crate::blocking;
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Answers, Caller, GenerationRequest};
-use crate::infill;
-use crate::loaded::{Loaded, ids as to_ids};
+use crate::llama;
+use crate::loaded::Loaded;
 use crate::models::now_s;
+use crate::prompt::CompletionPrompt;
 use crate::sampling::{MAX_TOP_LOGPROBS, check_n};
 use crate::stream::{self, Framing};
 use crate::tools;
@@ -41,49 +42,6 @@ pub struct CompletionRequest {
     pub best_of: Option<u32>,
     #[serde(default)]
     pub logprobs: Option<u32>,
-}
-
-/// Text or tokens, one or several.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a text, a list of texts, a list of token ids, or a list of such lists")]
-pub enum CompletionPrompt {
-    Text(String),
-    Tokens(Vec<u32>),
-    Texts(Vec<String>),
-    TokenLists(Vec<Vec<u32>>),
-}
-
-impl CompletionPrompt {
-    /// The same on a thread that may take its time.
-    pub async fn encode_aside(self, model: &Arc<Loaded>, param: &'static str, max: usize) -> Result<Vec<Vec<TokenId>>> {
-        let model = Arc::clone(model);
-        blocking::run(move || self.encode(&model, param, max)).await
-    }
-
-    /// The tokens of each; more than `max` are an error.
-    pub fn encode(&self, model: &Loaded, param: &str, max: usize) -> Result<Vec<Vec<TokenId>>> {
-        let n = match self {
-            Self::Text(_) | Self::Tokens(_) => 1,
-            Self::Texts(texts) => texts.len(),
-            Self::TokenLists(lists) => lists.len(),
-        };
-        if n == 0 || n > max {
-            return Err(ApiError::bad(format!("{n} texts, expected 1 to {max}")).param(param));
-        }
-        let prompts = match self {
-            Self::Text(text) => vec![model.encode_raw(text)?],
-            Self::Tokens(tokens) => vec![to_ids(tokens.clone())],
-            Self::Texts(texts) => texts.iter().map(|text| model.encode_raw(text)).collect::<Result<_>>()?,
-            Self::TokenLists(lists) => lists.iter().cloned().map(to_ids).collect(),
-        };
-        let n_vocab = model.engine().n_vocab();
-        if let Some(token) = prompts.iter().flatten().find(|token| token.0 as usize >= n_vocab) {
-            return Err(
-                ApiError::bad(format!("there is no token {}: the vocabulary has {n_vocab}", token.0)).param(param)
-            );
-        }
-        Ok(prompts)
-    }
 }
 
 /// Everything about a request that is not on the wire any more.
@@ -205,9 +163,9 @@ fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: C
 fn encode(model: &Loaded, body: &CompletionRequest) -> Result<Vec<Vec<TokenId>>> {
     match (&body.prompt, &body.suffix) {
         (Some(CompletionPrompt::Text(before)), Some(after)) if !after.is_empty() => {
-            Ok(vec![match infill::encode(model, before, after)? {
+            Ok(vec![match llama::encode_middle(model, before, after)? {
                 Some(tokens) => tokens,
-                None => infill::encode_in_words(model, before, after)?,
+                None => llama::encode_in_words(model, before, after)?,
             }])
         }
         (Some(prompt), _) => prompt.encode(model, "prompt", MAX_PROMPTS),

@@ -1,10 +1,10 @@
 //! `/v1/embeddings`.
 
-use super::completions::CompletionPrompt;
 use crate::App;
 use crate::error::{ApiError, Result};
 use crate::generation::Caller;
 use crate::json::Json;
+use crate::prompt::CompletionPrompt;
 use crate::vectors;
 use axum::Extension;
 use axum::extract::State;

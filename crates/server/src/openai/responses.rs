@@ -274,7 +274,12 @@ pub fn output(answer: &WholeAnswer, model: &Loaded, has_logprobs: bool) -> Vec<V
 
 /// Of an answer, and of the item that grew last.
 pub fn status(finish: Finish) -> &'static str {
-    if finish == Finish::Length { "incomplete" } else { "completed" }
+    if is_cut(finish) { "incomplete" } else { "completed" }
+}
+
+/// Whether the answer would have gone on.
+pub fn is_cut(finish: Finish) -> bool {
+    matches!(finish, Finish::Length | Finish::Context | Finish::Cancelled)
 }
 
 pub fn message_item(id: &str, text: &str, logprobs: Vec<Value>, status: &str) -> Value {
@@ -295,9 +300,8 @@ pub fn call_item(id: &str, call_id: &str, name: &str, arguments: &str, status: &
 pub fn finished(frame: &ResponseFrame, output: Vec<Value>, answer: &WholeAnswer) -> Value {
     let mut response = frame.fields.clone();
     response["output"] = output.into();
-    let is_cut = answer.finish == Finish::Length;
     response["status"] = status(answer.finish).into();
-    if is_cut {
+    if is_cut(answer.finish) {
         response["incomplete_details"] = json!({"reason": "max_output_tokens"});
     } else {
         response["completed_at"] = now_s().into();

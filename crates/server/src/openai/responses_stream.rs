@@ -1,6 +1,6 @@
 //! Responses as a stream of named events: items and their parts open, grow and close, in order.
 
-use super::responses::{ResponseFrame, call_item, finished, keep, message_item, reasoning_item, status};
+use super::responses::{ResponseFrame, call_item, finished, is_cut, keep, message_item, reasoning_item, status};
 use crate::App;
 use crate::error::ApiError;
 use crate::loaded::Loaded;
@@ -177,10 +177,7 @@ impl Encoder for ResponseEncoder {
     fn end(&mut self) -> Vec<StreamMessage> {
         let response = finished(&self.frame, std::mem::take(&mut self.output), &self.answer);
         keep(&self.app, self.frame.clone(), &response, &self.answer);
-        let name = match self.answer.finish {
-            Finish::Length => "response.incomplete",
-            _ => "response.completed",
-        };
+        let name = if is_cut(self.answer.finish) { "response.incomplete" } else { "response.completed" };
         vec![self.event(name, json!({"response": response}))]
     }
 

@@ -35,13 +35,14 @@ export function copyButton(text) {
   return made;
 }
 
+/** A number of bytes as the terminal shows it: three digits, decimal units. */
 export function size(bytes) {
-  if (bytes < 1024) return `${bytes} B`;
-  const units = ["KiB", "MiB", "GiB", "TiB"];
-  let value = bytes / 1024;
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let value = bytes;
   let unit = 0;
-  for (; value >= 1000 && unit < units.length - 1; unit += 1) value /= 1024;
-  return `${value.toFixed(value < 100 ? 1 : 0)} ${units[unit]}`;
+  for (; value >= 999.5 && unit < units.length - 1; unit += 1) value /= 1000;
+  const digits = unit === 0 || value >= 100 ? 0 : value < 10 ? 2 : 1;
+  return `${value.toFixed(digits)} ${units[unit]}`;
 }
 
 /** What the browser keeps for this page by name; nothing where it keeps nothing. */

@@ -3,7 +3,7 @@
 
 use crate::kv_args::KvArgs;
 use crate::lora_args::LoraArgs;
-use crate::options::{LoadArgs, SpeculateArgs};
+use crate::options::{LoadArgs, SpeculateArgs, TemplateArgs};
 use server::log;
 use server::openai::store::UnknownResponse;
 use std::net::{IpAddr, Ipv4Addr};
@@ -47,6 +47,8 @@ pub struct Args {
     pub print_config: bool,
     #[command(flatten)]
     pub models_args: ModelsArgs,
+    #[command(flatten)]
+    pub template: TemplateArgs,
     #[command(flatten)]
     pub load: LoadArgs,
     #[command(flatten)]
@@ -224,6 +226,9 @@ pub struct DefaultsArgs {
     /// Maximum length of an answer [default: until the context is full]
     #[arg(long, value_name = "TOKENS")]
     pub default_max_tokens: Option<usize>,
+    /// Seed of requests that bring none, so that the same request gets the same answer [default: another one each time]
+    #[arg(long, value_name = "N")]
+    pub default_seed: Option<u64>,
 }
 
 #[derive(Debug, Clone, clap::Args)]

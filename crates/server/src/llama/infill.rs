@@ -1,21 +1,19 @@
 //! `/infill`: text between two others, for models that were trained for it; and the same for `suffix` of completions.
 
-use super::App;
-use super::blocking;
-use super::error::{ApiError, Result};
-use super::generation::{self, Caller, GenerationRequest};
-use super::json::Json;
-use super::loaded::Loaded;
-use super::sampling::{Knobs, Stop};
-use super::stream::{Encoder, Framing, StreamMessage, respond};
-use super::whole;
+use super::completion::{Answered, LlamaCompletion, answer};
+use crate::App;
+use crate::blocking;
+use crate::error::{ApiError, Result};
+use crate::generation::Caller;
+use crate::json::{self, UnknownFields};
+use crate::loaded::Loaded;
+use crate::openai::chat::Asked;
+use crate::prompt::CompletionPrompt;
 use axum::Extension;
-use axum::extract::State;
+use axum::extract::{FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
 use model::TokenId;
-use rocinante::{AnswerEvent, AnswerUsage, Finish, Finished, Piece, Splitter};
 use serde::Deserialize;
-use serde_json::{Value, json};
 use std::sync::Arc;
 use text::{Ends, Specials};
 
@@ -35,129 +33,65 @@ const MAX_TOKEN_BYTES: usize = 16;
 /// What they put between files.
 const FILE_MARKS: [&str; 2] = ["<|file_sep|>", "<file_sep>"];
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
 pub struct InfillRequest {
-    #[serde(default)]
-    pub model: String,
-    #[serde(default)]
     pub input_prefix: String,
-    #[serde(default)]
     pub input_suffix: String,
-    /// More of the beginning.
-    #[serde(default)]
-    pub prompt: String,
-    #[serde(default, alias = "max_tokens")]
-    pub n_predict: Option<i64>,
-    #[serde(default)]
-    pub temperature: Option<f32>,
-    #[serde(default)]
-    pub top_p: Option<f32>,
-    #[serde(default)]
-    pub top_k: Option<i64>,
-    #[serde(default)]
-    pub min_p: Option<f32>,
-    #[serde(default)]
-    pub seed: Option<i64>,
-    #[serde(default)]
-    pub stop: Option<Stop>,
-    #[serde(default)]
-    pub stream: Option<bool>,
     /// Other files, as the editors' plugins send them.
-    #[serde(default)]
     pub input_extra: Vec<Extra>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Extra {
     #[serde(default)]
     pub filename: Option<String>,
     pub text: String,
 }
 
-pub async fn create(
+/// A body of `/infill`: what stands around, and the fields of `/completion`, whose `prompt` is more of the beginning.
+pub struct AskedInfill {
+    asked: Asked<LlamaCompletion>,
+    own: InfillRequest,
+}
+
+impl<S: Send + Sync> FromRequest<S> for AskedInfill {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> std::result::Result<Self, ApiError> {
+        let parse = |bytes: &[u8], unknown: &mut UnknownFields| {
+            Ok(Self { asked: Asked::parse(bytes, unknown)?, own: json::parse_part(bytes, unknown)? })
+        };
+        json::read(request, parse).await
+    }
+}
+
+pub async fn infill(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    Json(body): Json<InfillRequest>,
+    body: AskedInfill,
 ) -> Result<Response> {
-    let model = app.models.get(&body.model).await?;
-    let knobs = Knobs {
-        temperature: body.temperature,
-        top_p: body.top_p,
-        top_k: body.top_k,
-        min_p: body.min_p,
-        seed: body.seed,
-        ..Knobs::default()
+    let AskedInfill { mut asked, own } = body;
+    let model = app.models.get(&asked.fields.model).await?;
+    let more = match asked.own.prompt.take() {
+        None => String::new(),
+        Some(CompletionPrompt::Text(text)) => text,
+        Some(_) => return Err(ApiError::bad("expected a text, which follows `input_prefix`").param("prompt")),
     };
-    let stop = body.stop.as_ref().map(Stop::texts).transpose()?.unwrap_or_default();
-    let max_tokens = body.n_predict.and_then(|n| usize::try_from(n).ok()).or(app.defaults.max_tokens);
-    let sampling = knobs.sampling(&model, &app.defaults)?;
-    let (is_stream, owned) = (body.stream == Some(true), Arc::clone(&model));
+    let max_tokens = asked.own.n_predict.and_then(|n| usize::try_from(n).ok()).or(app.defaults.max_tokens);
+    let owned = Arc::clone(&model);
     let prompt = blocking::run(move || {
-        let before = format!("{}{}", body.input_prefix, body.prompt);
-        let mut prompt = encode(&owned, &before, &body.input_suffix)?.ok_or_else(|| {
+        let before = format!("{}{more}", own.input_prefix);
+        let mut prompt = encode(&owned, &before, &own.input_suffix)?.ok_or_else(|| {
             ApiError::bad(format!("`{}` cannot fill in the middle: its vocabulary has no tokens for it", owned.name))
                 .code("unsupported_model")
         })?;
-        add_extra(&owned, &body.input_extra, &mut prompt, max_tokens);
+        add_extra(&owned, &own.input_extra, &mut prompt, max_tokens);
         Ok(prompt)
     });
-    let prompt = prompt.await?;
-    let request = GenerationRequest {
-        prompt,
-        sampling,
-        max_tokens,
-        logprobs: None,
-        prompt_logprobs: false,
-        progress: false,
-        constraint: None,
-        guesses: knobs.guesses(None),
-        n: 1,
-        caller,
-    };
-    let answers = generation::start(&app, &model, &request, &Splitter::plain(&model.tokenizer, stop, false))?;
-    if is_stream {
-        return Ok(respond(answers, InfillEncoder { model: model.name.clone() }, Framing::Events));
-    }
-    let whole = whole::collect(answers, 1).await?.remove(0);
-    Ok(axum::Json(last(&model.name, &whole.text, &whole.usage, whole.finish)).into_response())
-}
-
-/// What stands at the end of an answer, or is all of it.
-fn last(model: &str, text: &str, usage: &AnswerUsage, finish: Finish) -> Value {
-    let why = match finish {
-        Finish::Length | Finish::Context | Finish::Cancelled => "limit",
-        Finish::StopString => "word",
-        Finish::End | Finish::ToolCalls => "eos",
-    };
-    json!({"content": text, "model": model, "stop": true, "stop_type": why, "tokens_evaluated": usage.n_prompt,
-        "tokens_cached": usage.n_cached, "tokens_predicted": usage.n_generated})
-}
-
-struct InfillEncoder {
-    model: String,
-}
-
-impl Encoder for InfillEncoder {
-    fn start(&mut self) -> Vec<StreamMessage> {
-        Vec::new()
-    }
-
-    fn update(&mut self, _choice: usize, update: AnswerEvent) -> Vec<StreamMessage> {
-        match update {
-            AnswerEvent::Piece(Piece::Text { text, .. }) => vec![json!({"content": text, "stop": false}).into()],
-            AnswerEvent::Finished(Finished { finish, usage, .. }) => vec![last(&self.model, "", &usage, finish).into()],
-            AnswerEvent::Piece(_) | AnswerEvent::Progress { .. } | AnswerEvent::Prompt(_) | AnswerEvent::Token(_) => {
-                Vec::new()
-            }
-        }
-    }
-
-    fn end(&mut self) -> Vec<StreamMessage> {
-        Vec::new()
-    }
-
-    fn error(&mut self, error: &ApiError) -> Vec<StreamMessage> {
-        vec![error.openai().into()]
+    match answer(&app, &model, caller, &asked, vec![prompt.await?]).await? {
+        Answered::Stream(response) => Ok(response),
+        Answered::Whole(mut values) => Ok(axum::Json(values.remove(0)).into_response()),
     }
 }
 
