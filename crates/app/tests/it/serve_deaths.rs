@@ -45,7 +45,7 @@ fn kill(server: &Server) {
 }
 
 /// The text of a streamed completion, and when each piece of it came. Anything but a whole answer is a failure.
-fn read_stream(server: &Server, path: &str, body: &Value) -> (String, Vec<Instant>) {
+pub fn read_stream(server: &Server, path: &str, body: &Value) -> (String, Vec<Instant>) {
     let stream = server.open(path, body, "");
     let (mut text, mut times, mut is_done) = (String::new(), Vec::new(), false);
     for line in BufReader::new(stream).lines() {
