@@ -79,7 +79,7 @@ impl Decoder {
             let s = &mut self.scratch;
             let mixed = if is_gated { &mut s.attn_gate } else { &mut s.mixed };
             let recurred = &s.recurrent.gate;
-            if layer_idx + 1 < n_layers {
+            if layer_idx + 1 < n_layers || step.keeps_all() {
                 let n = step.n_rows;
                 let found =
                     MixedRows { mixed: attends.then(|| mixed.rows_mut(n)), recurred: recurs.then(|| recurred.rows(n)) };
@@ -99,7 +99,7 @@ impl Decoder {
                 join_blocks(context, layer_idx, found, &mut s.kept_x.rows_mut(n), &mut s.work, &mut self.routes)?;
             }
         }
-        self.finish(exec, places)
+        self.finish(exec, step, places)
     }
 
     /// From tokens to the stream.
@@ -232,29 +232,33 @@ impl Decoder {
     }
 
     /// The last norm and the output layer, for the rows that want them.
-    fn finish(&mut self, exec: Exec, places: &Places) -> Result<(), Error> {
+    fn finish(&mut self, exec: Exec, step: &Step, places: &Places) -> Result<(), Error> {
         let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
-        let n = places.kept.len();
-        let hidden = match weights.parts.output_norm {
-            Some(norm) => {
-                Context { exec, config, weights, adapters: None }.norm(
-                    norm,
-                    s.kept_x.rows(n),
-                    &mut s.hidden.rows_mut(n),
-                )?;
-                s.hidden.rows(n)
-            }
-            None => s.kept_x.rows(n),
-        };
-        let (pooled, rows) = (places.pooled, places.logits_rows);
-        ops::take_rows(exec, hidden, pooled, &mut s.pooled.rows_mut(pooled.len()))?;
-        if rows.is_empty() {
-            return Ok(());
-        }
-        ops::take_rows(exec, hidden, rows, &mut s.logits_in.rows_mut(rows.len()))?;
+        let context = Context { exec, config, weights, adapters: None };
+        let (n, pooled, rows) = (places.kept.len(), places.pooled, places.logits_rows);
+        let x = if step.keeps_all() { s.x.rows(n) } else { s.kept_x.rows(n) };
         let weight = weights.view(weights.parts.output.unwrap_or(weights.parts.embedding));
+        let norm = weights.parts.output_norm;
         let mut out = s.logits.rows_mut(rows.len());
-        ops::matmul(exec, s.logits_in.rows(rows.len()), &mut [Product::write(weight, out.reborrow())])?;
+        if matches!(exec, Exec::Gpu(_)) && pooled.is_empty() && step.has_straight_logits() {
+            // Nobody else reads what goes into the product. A CPU copies rows for next to nothing.
+            let product = &mut [Product::write(weight, out.reborrow())];
+            context.norm_products(norm, x, &mut s.hidden.rows_mut(n), product)?;
+        } else {
+            let hidden = match norm {
+                Some(norm) => {
+                    context.norm(norm, x, &mut s.hidden.rows_mut(n))?;
+                    s.hidden.rows(n)
+                }
+                None => x,
+            };
+            ops::take_rows(exec, hidden, pooled, &mut s.pooled.rows_mut(pooled.len()))?;
+            if rows.is_empty() {
+                return Ok(());
+            }
+            ops::take_rows(exec, hidden, rows, &mut s.logits_in.rows_mut(rows.len()))?;
+            ops::matmul(exec, s.logits_in.rows(rows.len()), &mut [Product::write(weight, out.reborrow())])?;
+        }
         if let Some(bias) = weights.parts.output_bias {
             ops::add_bias(exec, &mut out, weights.view(bias))?;
         }
