@@ -11,7 +11,7 @@ enum Meaning {
     Is(&'static str),
     /// Another name, and what is put before the value.
     Prefixed(&'static str, &'static str),
-    /// Another name; a negative number is no limit, as without it.
+    /// Another name; a negative number means the same as leaving it out.
     Limit(&'static str),
     /// Where to compute, under llama.cpp's names.
     Device,
@@ -36,6 +36,8 @@ use Meaning::{Anyway, AnywayChoice, AnywayValue, Device, First, Format, Is, Last
 const CHOICES: [&str; 5] = ["on", "off", "auto", "0", "1"];
 
 const ONE_GPU: &str = "a model is on one GPU: choose it with --device, such as rocm:1 (`roci devices` lists them)";
+const OFFLINE: &str =
+    "files and models that were pulled need no network; `roci serve --no-pull` fetches nothing on demand";
 const KEYS: &str = "a command line can be read by others: `roci key new --name NAME --file keys` creates a key, --api-key-file keys \
      requires it";
 
@@ -52,10 +54,12 @@ const HABITS: &[(&[&str], &[&str], Meaning)] = &[
     (&["run", "serve"], &["-md", "--model-draft"], Prefixed("--speculate", "draft=")),
     (&["run", "serve", "bench"], &["-fa", "--flash-attn"], AnywayChoice),
     (&["run", "serve", "bench"], &["--mlock", "--no-mmap", "--mmap", "--no-warmup", "--warmup"], Anyway),
-    (&["run", "serve"], &["--jinja", "--no-jinja", "--log-disable", "--offline", "-cb", "--cont-batching"], Anyway),
+    (&["run", "serve"], &["--jinja", "--no-jinja", "--log-disable", "-cb", "--cont-batching"], Anyway),
     (&["run", "serve"], &["-tb", "--threads-batch", "-ub", "--ubatch-size"], AnywayValue),
     (&["run"], &["-b", "--batch-size", "-np", "--parallel", "--keepalive"], AnywayValue),
-    (&["run"], &["-cnv", "--conversation", "-st", "--single-turn", "-e", "--escape", "-i", "--interactive"], Anyway),
+    (&["run"], &["-cnv", "--conversation", "-st", "--single-turn", "-i", "--interactive"], Anyway),
+    (&["run"], &["-e", "--escape"], Never("a prompt is sent as it is typed: in most shells $'a\\nb' has a line break")),
+    (&["run", "serve"], &["--offline"], Never(OFFLINE)),
     (&["run"], &["-co", "--color", "--no-display-prompt", "--nowordwrap"], Anyway),
     (&["run"], &["-no-cnv", "--no-conversation"], Is("--raw")),
     (&["run"], &["--repeat-last-n"], Is("--penalty-window")),
@@ -65,7 +69,7 @@ const HABITS: &[(&[&str], &[&str], Meaning)] = &[
     (&["serve"], &["-b", "--batch-size"], Is("--max-batch-tokens")),
     (&["serve"], &["--no-webui", "--no-ui"], Is("--no-web")),
     (&["serve"], &["--embedding", "--embeddings", "--reranking", "--rerank", "--metrics", "--slots"], Anyway),
-    (&["serve"], &["--seed"], Is("--default-seed")),
+    (&["serve"], &["--seed"], Limit("--default-seed")),
     (&["serve"], &["-n", "--n-predict", "--predict"], Limit("--default-max-tokens")),
     (&["serve"], &["--temp"], Is("--default-temperature")),
     (&["serve"], &["--top-k"], Is("--default-top-k")),
@@ -90,6 +94,8 @@ pub struct Habits {
 }
 
 fn meaning(command: &str, flag: &str) -> Option<Meaning> {
+    // An alias.
+    let command = if command == "chat" { "run" } else { command };
     let fits = |commands: &[&str]| commands.is_empty() || commands.contains(&command);
     HABITS.iter().find(|(commands, names, _)| fits(commands) && names.contains(&flag)).map(|&(.., meaning)| meaning)
 }

@@ -4,8 +4,9 @@
 //! Every token passes through here once, in order: a new engine is given the tokens so far and continues after them.
 //!
 //! A request that kills engines must not take the others along. Those that an engine had begun to compute, and had given
-//! nothing yet, when it broke down are suspects: the next engine gets them one at a time, before all others. One that
-//! ends that engine too is refused; a token, or any other result, clears it.
+//! nothing yet, when it broke down are suspects: the next engine gets them one at a time, before all others. A token, or
+//! any other result, clears a suspect, and it goes on beside the next one. A suspect that ends an engine which computed
+//! nothing else is refused; where others were computed too, it is the first that the next engine gets, alone.
 //!
 //! No process, no wire and no clock policy here: those are the worker crate's.
 
@@ -67,6 +68,8 @@ struct LedgerEntry {
     has_result: bool,
     is_cancelled: bool,
     is_suspect: bool,
+    /// It was on trial beside others when an engine broke down.
+    is_next: bool,
     /// Engines that died under it.
     n_engines_lost: u32,
 }
@@ -136,6 +139,7 @@ impl Ledger {
             has_result: false,
             is_cancelled: false,
             is_suspect: false,
+            is_next: false,
             n_engines_lost: 0,
         };
         self.by_id.insert(id, seq);
@@ -179,17 +183,19 @@ impl Ledger {
         self.give_next()
     }
 
-    /// The engine is gone. A suspect that it was computing is refused with `reason`.
+    /// The engine is gone. A suspect that was all it computed is refused with `reason`.
     pub fn engine_down(&mut self, blame: Blame, reason: &str) -> Aftermath {
         (self.is_up, self.on_trial) = (false, None);
         let (mut refused, mut cancelled) = (Vec::new(), Vec::new());
+        let was_alone = self.n_started() == 1;
         for (&seq, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.is_sent) {
             let is_fresh = entry.is_started && !entry.has_result;
             entry.n_engines_lost += 1;
             (entry.is_sent, entry.is_started, entry.has_result) = (false, false, false);
             match (blame, is_fresh) {
                 _ if entry.is_cancelled => cancelled.push(seq),
-                (Blame::Running, true) if entry.is_suspect => refused.push(seq),
+                (Blame::Running, true) if entry.is_suspect && was_alone => refused.push(seq),
+                (Blame::Running, true) if entry.is_suspect => entry.is_next = true,
                 (Blame::Running, true) => entry.is_suspect = true,
                 _ => {}
             }
@@ -229,7 +235,7 @@ impl Ledger {
         }
         let is_last = event.is_last();
         let event = entry.take(event)?;
-        (entry.has_result, entry.is_suspect) = (true, false);
+        (entry.has_result, entry.is_suspect, entry.is_next) = (true, false, false);
         let is_heard = entry.sink.send(event).is_ok();
         let mut commands = Vec::new();
         if is_last || !is_heard {
@@ -260,7 +266,9 @@ impl Ledger {
             return Vec::new();
         }
         let mut unsent = self.entries.iter().filter(|(_, entry)| !entry.is_sent);
-        self.on_trial = unsent.clone().find(|(_, entry)| entry.is_suspect).map(|(&seq, _)| seq);
+        let suspects = unsent.clone().filter(|(_, entry)| entry.is_suspect);
+        // `false` is less than `true`: who must be tried alone comes first, then the oldest.
+        self.on_trial = suspects.min_by_key(|(seq, entry)| (!entry.is_next, **seq)).map(|(&seq, _)| seq);
         let next: Vec<SeqId> = match self.on_trial {
             Some(suspect) => vec![suspect],
             None => unsent.by_ref().map(|(&seq, _)| seq).collect(),

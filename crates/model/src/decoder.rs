@@ -234,31 +234,31 @@ impl Decoder {
     /// The last norm and the output layer, for the rows that want them.
     fn finish(&mut self, exec: Exec, step: &Step, places: &Places) -> Result<(), Error> {
         let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
-        let context = Context { exec, config, weights, adapters: None };
         let (n, pooled, rows) = (places.kept.len(), places.pooled, places.logits_rows);
         let x = if step.keeps_all() { s.x.rows(n) } else { s.kept_x.rows(n) };
         let weight = weights.view(weights.parts.output.unwrap_or(weights.parts.embedding));
-        let norm = weights.parts.output_norm;
-        let mut out = s.logits.rows_mut(rows.len());
-        if matches!(exec, Exec::Gpu(_)) && pooled.is_empty() && step.has_straight_logits() {
-            // Nobody else reads what goes into the product. A CPU copies rows for next to nothing.
-            let product = &mut [Product::write(weight, out.reborrow())];
-            context.norm_products(norm, x, &mut s.hidden.rows_mut(n), product)?;
-        } else {
-            let hidden = match norm {
-                Some(norm) => {
-                    context.norm(norm, x, &mut s.hidden.rows_mut(n))?;
-                    s.hidden.rows(n)
-                }
-                None => x,
-            };
-            ops::take_rows(exec, hidden, pooled, &mut s.pooled.rows_mut(pooled.len()))?;
-            if rows.is_empty() {
-                return Ok(());
+        let hidden = match weights.parts.output_norm {
+            Some(norm) => {
+                Context { exec, config, weights, adapters: None }.norm(norm, x, &mut s.hidden.rows_mut(n))?;
+                s.hidden.rows(n)
             }
-            ops::take_rows(exec, hidden, rows, &mut s.logits_in.rows_mut(rows.len()))?;
-            ops::matmul(exec, s.logits_in.rows(rows.len()), &mut [Product::write(weight, out.reborrow())])?;
+            None => x,
+        };
+        if !pooled.is_empty() {
+            ops::take_rows(exec, hidden, pooled, &mut s.pooled.rows_mut(pooled.len()))?;
         }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let logits_in = if rows.len() == n {
+            // Ascending rows, as many as there are: all of them.
+            hidden
+        } else {
+            ops::take_rows(exec, hidden, rows, &mut s.logits_in.rows_mut(rows.len()))?;
+            s.logits_in.rows(rows.len())
+        };
+        let mut out = s.logits.rows_mut(rows.len());
+        ops::matmul(exec, logits_in, &mut [Product::write(weight, out.reborrow())])?;
         if let Some(bias) = weights.parts.output_bias {
             ops::add_bias(exec, &mut out, weights.view(bias))?;
         }

@@ -63,7 +63,6 @@ struct GraphKey {
     is_adjusted: bool,
     is_described: bool,
     has_adapters: bool,
-    has_straight_logits: bool,
 }
 
 /// Sizes of what the device works in, besides activations.

@@ -213,12 +213,6 @@ impl<'a> Step<'a> {
         self.kept.len() == self.n_rows
     }
 
-    /// Whether the kept rows are those that give logits, in this order.
-    pub fn has_straight_logits(&self) -> bool {
-        let n = self.kept.len();
-        n > 0 && self.logits_rows.len() == n && self.logits_rows.iter().zip(0..).all(|(row, i)| *row == i)
-    }
-
     /// One row a sequence, each with logits, nothing pooled: the step that is repeated the most.
     pub fn only_decodes(&self) -> bool {
         let n = self.n_rows;

@@ -53,16 +53,19 @@ pub(crate) trait SpanParts: Sync {
 }
 
 /// Every part of every span on the pool, with AVX2 where the CPU has it.
-pub(crate) fn run_parts(pool: &Pool, spans: &[StateSpan], n_parts: usize, work: &impl SpanParts) {
+///
+/// # Safety
+/// [`StateSpan::check`] has seen the spans, and parts below `n_parts` of one span touch different memory.
+pub(crate) unsafe fn run_parts(pool: &Pool, spans: &[StateSpan], n_parts: usize, work: &impl SpanParts) {
     pool.run(spans.len() * n_parts, |task, _| {
         let (span, part) = (&spans[task / n_parts], task % n_parts);
         #[cfg(target_arch = "x86_64")]
         if pool.isa() >= crate::Isa::Avx2 {
-            // SAFETY: the CPU has AVX2 and FMA; the ops check their spans, and each task has a part of its own.
+            // SAFETY: the CPU has AVX2 and FMA; the caller's promise, and each task has a part of its own.
             unsafe { part_avx2(work, span, part) };
             return;
         }
-        // SAFETY: the ops check their spans, and each task has a part of its own.
+        // SAFETY: the caller's promise, and each task has a part of its own.
         unsafe { work.part(span, part) };
     });
 }

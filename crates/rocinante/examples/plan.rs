@@ -14,7 +14,7 @@ fn main() -> rocinante::Result<()> {
     for workload in [Workload::Conversation, Workload::Server(Scheduling::default())] {
         let plan = files.plan(&Options { device, workload, ..Options::default() })?;
         println!("{workload:?}\n{}\n{}", plan.lines(), plan.schedule);
-        plan.device.refused.iter().for_each(|why| println!("refused: {why}"));
+        plan.device.notes().iter().for_each(|note| println!("note: {note}"));
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ impl<'a> Patience<'a> {
 
     fn left(&self, now: Instant) -> Duration {
         let loading = self.clock.total(now).saturating_sub(self.loaded_before);
-        (self.limit + loading).saturating_sub(now.saturating_duration_since(self.start))
+        self.limit.saturating_add(loading).saturating_sub(now.saturating_duration_since(self.start))
     }
 
     pub fn is_over(&self) -> bool {

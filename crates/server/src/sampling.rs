@@ -86,6 +86,12 @@ pub struct Defaults {
     pub seed: Option<u64>,
 }
 
+impl Default for Defaults {
+    fn default() -> Self {
+        Self { temperature: 1.0, top_p: 1.0, top_k: 0, min_p: 0.05, max_tokens: None, seed: None }
+    }
+}
+
 /// Another one each time, unless the same request must give the same answer.
 fn fresh_seed(model: &Loaded) -> u64 {
     if model.is_deterministic() { 0 } else { ids::seed() }
@@ -152,9 +158,13 @@ impl Knobs {
             Some(k) => usize::try_from(k).unwrap_or(0),
             None => defaults.top_k,
         };
-        // llama.cpp's clients send -1 for a random one.
-        let asked = self.seed.filter(|&seed| seed != -1).map(|seed| seed as u64);
-        let seed = asked.or(defaults.seed).unwrap_or_else(|| fresh_seed(model));
+        let seed = match self.seed {
+            // llama.cpp's clients send one of these for a random one.
+            Some(-1 | 0xffff_ffff) => None,
+            Some(seed) => Some(seed as u64),
+            None => defaults.seed,
+        };
+        let seed = seed.unwrap_or_else(|| fresh_seed(model));
         let bias = self.logit_bias.as_ref().map(|bias| bias.tokens(model)).transpose()?;
         let TokenBiases { biases, banned } = bias.unwrap_or_default();
         Ok(Sampling {

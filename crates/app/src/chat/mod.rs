@@ -325,6 +325,7 @@ impl<'a> Chat<'a> {
         let Some(model) = &self.model else { return String::new() };
         let chosen = &model.plan().device;
         let why = match (chosen.choice, &chosen.refused[..], &chosen.absent[..]) {
+            _ if chosen.unsuited.is_some() => ", which has what this model needs",
             (model::DeviceChoice::Gpu { .. }, ..) | (_, [], []) => "",
             (_, [], _) => ", no GPU was found",
             _ => ", the GPU was refused (`roci doctor` says more)",

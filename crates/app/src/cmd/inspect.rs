@@ -142,7 +142,7 @@ fn write_tensors(out: &mut impl Write, rows: &[TensorRow<'_>]) -> Result<()> {
 fn print_plan(files: &ModelFiles, args: &Args) -> Result<()> {
     let plan = files.plan(&args.load.options(Workload::Conversation));
     let plan = plan.map_err(|error| model_file::hinted(files.path(), error))?;
-    plan.device.refused.iter().for_each(|why| crate::report::note(why));
+    plan.device.notes().iter().for_each(|why| crate::report::note(why));
     match args.output {
         ReportFormat::Text => Ok(writeln!(std::io::stdout(), "{}", plan.lines())?),
         ReportFormat::Json => print_json(&plan.fit.json()),

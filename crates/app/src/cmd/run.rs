@@ -69,7 +69,7 @@ pub struct Args {
     /// Send the prompt as is, without the chat template
     #[arg(long, conflicts_with = "system")]
     pub raw: bool,
-    /// Whether the model thinks first, where its template can say so; some take an effort
+    /// Whether the model thinks first, where its template can say so; some models take an effort level
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub think: Option<Think>,
     #[command(flatten)]

@@ -27,6 +27,9 @@ fn token(prompt: u32, index: usize) -> TokenId {
 struct Rules {
     requests: BTreeMap<RequestId, Submit>,
     started: Vec<RequestId>,
+    n_steps: usize,
+    /// The step that it does not survive, whatever it computes.
+    last_step: Option<usize>,
 }
 
 impl Rules {
@@ -54,7 +57,9 @@ impl Rules {
             self.started.push(id);
             ledger.started(id);
         }
-        if self.started.iter().any(|id| self.requests[id].prompt[0].0 == POISON) {
+        self.n_steps += 1;
+        let is_poisoned = self.started.iter().any(|id| self.requests[id].prompt[0].0 == POISON);
+        if is_poisoned || self.last_step == Some(self.n_steps) {
             return false;
         }
         for id in self.started.clone() {
@@ -144,27 +149,40 @@ fn everyone_gets_each_token_once_whenever_engines_die() {
     }
 }
 
-#[test]
-fn two_breakdowns_find_the_request_that_causes_them() {
-    let mut ledger = Ledger::default();
-    let mut asked = Vec::new();
-    for n in 0..8 {
-        asked.push(ask(&mut ledger, n, if n == 5 { POISON } else { n as u32 + 1 }, 6).0);
-    }
+/// Runs engines until every request has ended: how many broke down, and how many requests were refused for it.
+fn run_to_the_end(ledger: &mut Ledger, last_step: Option<usize>) -> (usize, usize) {
     let (mut n_deaths, mut n_refused) = (0, 0);
     while !ledger.is_empty() {
-        let mut engine = Rules::default();
+        let mut engine = Rules { last_step, ..Rules::default() };
         let commands = ledger.engine_up();
-        engine.take(commands, &mut ledger);
+        engine.take(commands, ledger);
         while !ledger.is_empty() {
-            if !engine.step(&mut ledger) {
+            if !engine.step(ledger) {
                 n_deaths += 1;
+                assert!(n_deaths < 100, "engines break down for ever");
                 n_refused += ledger.engine_down(Blame::Running, "it broke").n_refused;
                 break;
             }
         }
     }
-    assert_eq!((n_deaths, n_refused), (2, 1));
+    (n_deaths, n_refused)
+}
+
+/// Two breakdowns find it, or three where others that were new came to trial before it and ran beside it.
+#[test]
+fn breakdowns_find_the_request_that_causes_them() {
+    for (poisoned, n_deaths) in [(4, 2), (5, 3)] {
+        find(poisoned, n_deaths);
+    }
+}
+
+fn find(poisoned: u64, n_deaths: usize) {
+    let mut ledger = Ledger::default();
+    let mut asked = Vec::new();
+    for n in 0..8 {
+        asked.push(ask(&mut ledger, n, if n == poisoned { POISON } else { n as u32 + 1 }, 6).0);
+    }
+    assert_eq!(run_to_the_end(&mut ledger, None), (n_deaths, 1));
     for Asked { prompt, max_tokens, events } in asked {
         let events: Vec<Event> = events.iter().collect();
         match (prompt, events.last()) {
@@ -173,6 +191,20 @@ fn two_breakdowns_find_the_request_that_causes_them() {
             }
             (_, Some(Event::Finished { .. })) => assert_eq!(events.len(), max_tokens + 1),
             (_, other) => panic!("{prompt}: {other:?}"),
+        }
+    }
+}
+
+/// A device that fails after a while, whoever asks: no request is to blame.
+#[test]
+fn engines_that_break_down_at_the_same_step_lose_nobody() {
+    for last_step in 3..8 {
+        let mut ledger = Ledger::default();
+        let asked: Vec<Asked> = (0..8).map(|n| ask(&mut ledger, n, n as u32 + 1, 6).0).collect();
+        let (n_deaths, n_refused) = run_to_the_end(&mut ledger, Some(last_step));
+        assert!(n_deaths > 1 && n_refused == 0, "step {last_step}: {n_deaths} deaths, {n_refused} refused");
+        for Asked { max_tokens, events, .. } in asked {
+            assert_eq!(events.iter().count(), max_tokens + 1);
         }
     }
 }

@@ -179,7 +179,6 @@ impl Device {
             is_adjusted: !step.adjustments.is_empty(),
             is_described: !step.described.is_empty(),
             has_adapters: !step.adapter_slots.is_empty(),
-            has_straight_logits: step.has_straight_logits(),
         };
         let is_captured = capture == Capture::WhereItPays && step.only_decodes() && spans.len() <= MAX_CAPTURED;
         self.run(decoder, &input, plan, is_captured.then_some(key))?;

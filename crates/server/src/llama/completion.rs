@@ -9,7 +9,7 @@ use crate::generation::{self, Answers, Caller, GenerationRequest};
 use crate::loaded::Loaded;
 use crate::openai::chat::{Asked, count};
 use crate::prompt::CompletionPrompt;
-use crate::sampling::{Knobs, MAX_TOP_LOGPROBS};
+use crate::sampling::{Defaults, Knobs, MAX_TOP_LOGPROBS};
 use crate::stream::{Framing, respond};
 use crate::{tools, whole};
 use axum::Extension;
@@ -25,6 +25,7 @@ use std::sync::Arc;
 const MAX_PROMPTS: usize = 64;
 /// Parts of an answer that can be asked for by name.
 const MAX_FIELDS: usize = 64;
+const MAX_FIELD_LEN: usize = 128;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -94,7 +95,7 @@ pub async fn answer(
     let own = &body.own;
     let (owned, shape) = (Arc::clone(model), body.guide.shape()?);
     let constraint = blocking::run(move || tools::shape_constraint(&owned, &shape)).await?;
-    let knobs = knobs(&body.knobs, model);
+    let knobs = knobs(&body.knobs, model, &app.defaults);
     let mut sampling = knobs.sampling(model, &app.defaults)?;
     if own.ignore_eos == Some(true) {
         sampling.banned.extend(model.tokenizer.end_ids().iter().map(|&id| TokenId(id)));
@@ -157,20 +158,23 @@ impl LlamaCompletion {
     }
 
     fn response_fields(&self) -> Result<Vec<String>> {
-        let fields = self.response_fields.clone().unwrap_or_default();
-        match fields.len() > MAX_FIELDS {
-            true => Err(ApiError::bad(format!("at most {MAX_FIELDS} fields")).param("response_fields")),
-            false => Ok(fields),
+        let fields = self.response_fields.as_deref().unwrap_or_default();
+        if fields.len() > MAX_FIELDS || fields.iter().any(|field| field.len() > MAX_FIELD_LEN) {
+            let what = format!("at most {MAX_FIELDS} fields of at most {MAX_FIELD_LEN} bytes");
+            return Err(ApiError::bad(what).param("response_fields"));
         }
+        Ok(fields.to_vec())
     }
 }
 
-fn knobs(asked: &Knobs, model: &Loaded) -> Knobs {
+/// llama.cpp's usual values stand where neither the request, nor the model, nor the operator says otherwise.
+fn knobs(asked: &Knobs, model: &Loaded, defaults: &Defaults) -> Knobs {
+    let built_in = Defaults::default();
     let usual = Knobs {
-        temperature: Some(TEMPERATURE),
-        top_k: Some(TOP_K),
-        top_p: Some(TOP_P),
-        min_p: Some(MIN_P),
+        temperature: (defaults.temperature == built_in.temperature).then_some(TEMPERATURE),
+        top_k: (defaults.top_k == built_in.top_k).then_some(TOP_K),
+        top_p: (defaults.top_p == built_in.top_p).then_some(TOP_P),
+        min_p: (defaults.min_p == built_in.min_p).then_some(MIN_P),
         ..Knobs::default()
     };
     asked.or(&model.preset.knobs).or(&usual)

@@ -7,7 +7,7 @@ use crate::error::{ApiError, Result};
 use crate::generation::Caller;
 use crate::json::{self, UnknownFields};
 use crate::loaded::Loaded;
-use crate::openai::chat::Asked;
+use crate::openai::chat::{Asked, count};
 use crate::prompt::CompletionPrompt;
 use axum::Extension;
 use axum::extract::{FromRequest, Request, State};
@@ -78,7 +78,8 @@ pub async fn infill(
         Some(CompletionPrompt::Text(text)) => text,
         Some(_) => return Err(ApiError::bad("expected a text, which follows `input_prefix`").param("prompt")),
     };
-    let max_tokens = asked.own.n_predict.and_then(|n| usize::try_from(n).ok()).or(app.defaults.max_tokens);
+    let wanted = asked.own.n_predict.and_then(|n| usize::try_from(n).ok());
+    let max_tokens = wanted.or(asked.fields.max_tokens.map(count)).or(app.defaults.max_tokens);
     let owned = Arc::clone(&model);
     let prompt = blocking::run(move || {
         let before = format!("{}{more}", own.input_prefix);

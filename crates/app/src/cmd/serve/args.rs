@@ -6,6 +6,7 @@ use crate::lora_args::LoraArgs;
 use crate::options::{LoadArgs, SpeculateArgs, TemplateArgs};
 use server::log;
 use server::openai::store::UnknownResponse;
+use server::sampling::Defaults;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
@@ -77,10 +78,10 @@ pub struct ModelsArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub idle_unload: u64,
     /// How long a request waits for its model where no more fit in memory, not counting the time to load
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub model_wait: u64,
     /// How long a model in use stays in memory when another one is asked for and no more fit
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub model_turn: u64,
     /// Run engines inside the server instead of in processes of their own: a crash then ends the server
     #[arg(long)]
@@ -211,17 +212,17 @@ pub struct AccessArgs {
 #[command(next_help_heading = "Defaults for requests")]
 pub struct DefaultsArgs {
     /// Temperature
-    #[arg(long, value_name = "T", default_value_t = 1.0)]
+    #[arg(long, value_name = "T", default_value_t = Defaults::default().temperature)]
     pub default_temperature: f32,
     /// Sample from the smallest set of tokens whose probabilities add up to P; 1: all
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = Defaults::default().top_p)]
     pub default_top_p: f32,
     /// Sample from the K most probable tokens; 0: all
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = Defaults::default().top_k)]
     pub default_top_k: usize,
     /// Drop tokens less probable than P times the most probable one; 0: none. Without it, small models derail at
     /// OpenAI's temperature of 1
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    #[arg(long, value_name = "P", default_value_t = Defaults::default().min_p)]
     pub default_min_p: f32,
     /// Maximum length of an answer [default: until the context is full]
     #[arg(long, value_name = "TOKENS")]
