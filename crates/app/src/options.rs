@@ -130,7 +130,7 @@ pub struct LoadArgs {
     #[arg(long, default_value_t, value_parser = parse_device)]
     pub device: Device,
     /// llama.cpp's flag, also -ngl: 0 computes on the CPU; otherwise the whole model goes to a GPU
-    #[arg(long, value_name = "N", alias = "n-gpu-layers", allow_negative_numbers = true, conflicts_with = "device")]
+    #[arg(long, value_name = "N", alias = "n-gpu-layers", allow_negative_numbers = true)]
     pub gpu_layers: Option<i32>,
     /// CPU threads [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -193,6 +193,7 @@ impl LoadArgs {
         match self.gpu_layers {
             None => self.device,
             Some(0) => Device::Cpu,
+            Some(_) if self.device != Device::Auto => self.device,
             Some(n_layers) => {
                 let chosen = Device::Auto.choose();
                 if chosen.device() == Device::Cpu {

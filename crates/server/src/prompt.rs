@@ -48,7 +48,7 @@ pub struct PromptObject {
     #[serde(default)]
     content: Option<Vec<ContentPart>>,
     #[serde(default)]
-    multimodal_data: Option<IgnoredAny>,
+    multimodal_data: Option<Vec<IgnoredAny>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -62,7 +62,7 @@ struct ContentPart {
 impl PromptObject {
     fn text(&self, param: &str) -> Result<String> {
         let bad = |text: String| Err(ApiError::bad(text).param(param));
-        if self.multimodal_data.is_some() {
+        if self.multimodal_data.as_ref().is_some_and(|data| !data.is_empty()) {
             return bad("models here read text only, and there is `multimodal_data`".to_owned());
         }
         match (&self.prompt_string, &self.content) {

@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
     /// Send the prompt as is, without the chat template
-    #[arg(long, conflicts_with = "system")]
+    #[arg(long, conflicts_with_all = ["system", "think", "chat_template_file"])]
     pub raw: bool,
     /// Whether the model thinks first, where its template can say so; some models take an effort level
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
