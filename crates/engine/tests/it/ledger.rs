@@ -202,7 +202,7 @@ fn engines_that_break_down_at_the_same_step_lose_nobody() {
         let mut ledger = Ledger::default();
         let asked: Vec<Asked> = (0..8).map(|n| ask(&mut ledger, n, n as u32 + 1, 6).0).collect();
         let (n_deaths, n_refused) = run_to_the_end(&mut ledger, Some(last_step));
-        assert!(n_deaths > 1 && n_refused == 0, "step {last_step}: {n_deaths} deaths, {n_refused} refused");
+        assert!(n_deaths > 0 && n_refused == 0, "step {last_step}: {n_deaths} deaths, {n_refused} refused");
         for Asked { max_tokens, events, .. } in asked {
             assert_eq!(events.iter().count(), max_tokens + 1);
         }
