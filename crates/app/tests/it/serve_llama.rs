@@ -119,6 +119,10 @@ fn answers_say_what_they_were_made_of() {
     let tokens: Vec<&Value> = events.iter().flat_map(|event| event["tokens"].as_array().unwrap()).collect();
     assert_eq!(tokens, [&json!(123); 3]);
 
+    let mut several = body.clone();
+    several["n"] = 2.into();
+    assert_eq!(server.post("/completion", &several).status, 400);
+
     let mut some = body.clone();
     some["response_fields"] = json!(["content", "generation_settings/n_predict", "nothing"]);
     assert_eq!(server.post("/completion", &some).json, json!({"content": "xxx", "generation_settings/n_predict": 3}));

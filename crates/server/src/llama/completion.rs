@@ -93,6 +93,9 @@ pub async fn answer(
     prompts: Vec<Vec<TokenId>>,
 ) -> Result<Answered> {
     let own = &body.own;
+    if body.fields.n.is_some_and(|n| n != 1) {
+        return Err(ApiError::bad("one answer to a prompt: repeat the prompt in a list for more").param("n"));
+    }
     let (owned, shape) = (Arc::clone(model), body.guide.shape()?);
     let constraint = blocking::run(move || tools::shape_constraint(&owned, &shape)).await?;
     let knobs = knobs(&body.knobs, model, &app.defaults);
