@@ -189,6 +189,16 @@ fn timings_and_the_beginning_of_an_answer_by_request() {
     assert_eq!(both.status, 400, "{}", both.text);
 }
 
+/// What an operator sets counts for llama.cpp's routes too; its own values are for what nobody set.
+#[test]
+fn operators_defaults_come_before_llama_cpps() {
+    let (_roci, server) = start(&["--context", "256", "--default-temperature", "0.25"]);
+    let params = server.get("/props").json["default_generation_settings"]["params"].clone();
+    assert_eq!((&params["temperature"], &params["top_k"]), (&json!(0.25), &json!(40)));
+    let answer = server.post("/completion", &json!({"prompt": "hi", "n_predict": 1})).json;
+    assert_eq!(answer["generation_settings"]["temperature"], 0.25, "{answer}");
+}
+
 #[test]
 fn metrics_under_llama_cpps_names() {
     let (_roci, server) = start(&["--context", "256"]);

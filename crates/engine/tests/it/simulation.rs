@@ -1,5 +1,6 @@
 //! The scheduler under thousands of seeded arrivals, cancellations and preemptions, with a shadow of the block store
-//! beside it: after every step, everything that must hold is checked.
+//! beside it: after every step, everything that must hold is checked. Longer than other files, because the shadow and the
+//! checks that read it belong together.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,6 +1,7 @@
 //! What llama.cpp's server tells of itself: `/props`, `/slots`, `/lora-adapters`, and `/apply-template`.
 
-use super::{MIN_P, RANDOM_SEED, TEMPERATURE, TOP_K, TOP_P};
+use super::RANDOM_SEED;
+use super::completion::usual;
 use crate::App;
 use crate::adapters::Adapted;
 use crate::ask;
@@ -26,12 +27,13 @@ pub async fn props(State(app): State<Arc<App>>) -> Result<axum::Json<Value>> {
     let model = app.models.get("").await?;
     let special = |id: Option<u32>| id.map(|id| model.tokenizer.token_text(id)).unwrap_or_default();
     let path = app.models.find("").map(|entry| entry.path.clone()).unwrap_or_default();
+    let usual = model.preset.knobs.or(&usual(&app.defaults)).sampling(&model, &app.defaults)?;
     // Where files are is nobody's business.
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     Ok(axum::Json(json!({
         "default_generation_settings": {"id": 0, "id_task": -1, "n_ctx": model.n_ctx(), "speculative": false,
-            "is_processing": false, "params": {"temperature": TEMPERATURE, "top_k": TOP_K, "top_p": TOP_P,
-                "min_p": MIN_P, "n_predict": -1, "seed": app.defaults.seed.unwrap_or(RANDOM_SEED), "stream": true}},
+            "is_processing": false, "params": {"temperature": usual.temperature, "top_k": usual.top_k, "top_p": usual.top_p,
+                "min_p": usual.min_p, "n_predict": -1, "seed": app.defaults.seed.unwrap_or(RANDOM_SEED), "stream": true}},
         "total_slots": model.plan().schedule.max_running, "model_alias": model.name, "model_path": file,
         "modalities": {"vision": false, "audio": false},
         "chat_template": model.template().source().unwrap_or_default(),

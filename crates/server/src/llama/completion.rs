@@ -172,13 +172,17 @@ impl LlamaCompletion {
 
 /// llama.cpp's usual values stand where neither the request, nor the model, nor the operator says otherwise.
 fn knobs(asked: &Knobs, model: &Loaded, defaults: &Defaults) -> Knobs {
+    asked.or(&model.preset.knobs).or(&usual(defaults))
+}
+
+/// llama.cpp's values where the operator has left ours as they are.
+pub fn usual(defaults: &Defaults) -> Knobs {
     let built_in = Defaults::default();
-    let usual = Knobs {
+    Knobs {
         temperature: (defaults.temperature == built_in.temperature).then_some(TEMPERATURE),
         top_k: (defaults.top_k == built_in.top_k).then_some(TOP_K),
         top_p: (defaults.top_p == built_in.top_p).then_some(TOP_P),
         min_p: (defaults.min_p == built_in.min_p).then_some(MIN_P),
         ..Knobs::default()
-    };
-    asked.or(&model.preset.knobs).or(&usual)
+    }
 }
