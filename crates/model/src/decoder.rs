@@ -70,7 +70,7 @@ impl Decoder {
             if attends {
                 self.attend(exec, layer_idx, step, places)?;
             }
-            self.recur(exec, layer_idx, step)?;
+            self.recur(exec, layer_idx, step, places)?;
             let is_last = layer_idx + 1 == n_layers;
             let slots = if is_last { places.kept_adapter_slots } else { places.adapter_slots };
             let adapters = self.adapters.as_ref().filter(|_| !slots.is_empty());
@@ -133,12 +133,12 @@ impl Decoder {
     }
 
     /// The recurrent block of one layer, if it has one: from the stream `x` to `recurrent.gate`, with the states moved on.
-    fn recur(&mut self, exec: Exec, layer_idx: usize, step: &Step) -> Result<(), Error> {
+    fn recur(&mut self, exec: Exec, layer_idx: usize, step: &Step, places: &Places) -> Result<(), Error> {
         let context = Context { exec, config: &self.config, weights: &self.weights, adapters: None };
         let layer = &self.weights.parts.layers[layer_idx];
         let Some(parts) = &layer.recurrent else { return Ok(()) };
         let state = self.states.layer_mut(layer_idx);
-        recurrent::mix(context, layer, &parts.mixer, &step.states, state, step.n_rows, &mut self.scratch)
+        recurrent::mix(context, layer, &parts.mixer, places.states, state, step.n_rows, &mut self.scratch)
     }
 
     /// Attention of one layer: from the stream `x` to `mixed`, with the new keys and values stored.

@@ -199,9 +199,17 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut La
         let biases = linears.filter_map(|linear| linear.bias).map(|bias| weights.view(bias)).collect();
         ExpertMatrices { weights: matrices, biases }
     };
-    let gate = all(|expert| expert.gate.unwrap_or(expert.up));
     let (up, down) = (all(|expert| expert.up), all(|expert| expert.down));
     let (mut gate_rows, mut y_rows) = (pair_gate.rows_mut(n_pairs), y.rows_mut(n_pairs));
+    if parts.experts.iter().any(|expert| expert.gate.is_none()) {
+        // Rows are not grouped by expert here: the kernels for that make a gate.
+        let product = &mut [ExpertProduct { matrices: &up, out: gate_rows.reborrow() }];
+        ops::expert_matmul(exec, ExpertLeft::Rows(h), product, chosen)?;
+        ops::activate(exec, activation, &mut gate_rows)?;
+        let product = &mut [ExpertProduct { matrices: &down, out: y_rows }];
+        return Ok(ops::expert_matmul(exec, ExpertLeft::Rows(gate_rows.as_view()), product, chosen)?);
+    }
+    let gate = all(|expert| expert.gate.unwrap_or(expert.up));
     let sets = [&gate, &up, &down];
     if ops::grouped_experts(exec, h, sets, activation, chosen, &mut gate_rows, &mut y_rows)? {
         return Ok(());

@@ -154,7 +154,7 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
             weights_bytes: Resident::plan_bytes_on_device(names, config)?,
             stored_bytes,
             kv_bytes: KvCache::bytes_on_device(config, kv_type, n_blocks),
-            state_bytes: 0,
+            state_bytes: StatePool::bytes_on_device(config, options.n_states),
             scratch_bytes: Scratch::bytes_on_device(config, options.max_rows()) + sizes.bytes(),
             adapter_bytes: adapter_bytes(Arena::padded_on_device)?,
         });
@@ -215,7 +215,8 @@ impl Model {
         let (config, limits) = Self::check(checkpoint, &options)?;
         let memory = plan(checkpoint, &config, &options)?;
         let LoadOptions { kv_type, n_blocks, .. } = options;
-        // Three allocations, and a fourth for adapters where there is room for some; no others for the model's life.
+        // Three allocations, one more for recurrent states where the model has any, and one for adapters where there is room
+        // for some; no others for the model's life.
         let mut weights_arena = Arena::on_device(queue.pool(memory.weights_bytes)?);
         let mut kv_arena = Arena::on_device(queue.pool(memory.kv_bytes)?);
         let mut scratch_arena = Arena::on_device(queue.pool(memory.scratch_bytes)?);
@@ -232,7 +233,12 @@ impl Model {
         let rope = RopeTable::new(&config, &names, limits_context(&config, &options))?;
         let head = Head::open(&config, &names)?;
         let kv = KvCache::carve(&config, kv_type, n_blocks, &mut kv_arena);
-        let mut decoder = Decoder::new(config.clone(), weights, rope, (kv, StatePool::empty()), scratch);
+        let states = match memory.state_bytes {
+            0 => StatePool::empty(),
+            n_bytes => StatePool::carve(&config, options.n_states, &mut Arena::on_device(device.queue.pool(n_bytes)?)),
+        };
+        let n_states = if config.recurrent.is_some() { options.n_states } else { 0 };
+        let mut decoder = Decoder::new(config.clone(), weights, rope, (kv, states), scratch);
         if options.adapters.max_loaded > 0 {
             let fitting = Fitting::of(checkpoint, &config)?;
             let all = Adapters::on_device(&device.queue, fitting, options.adapters, options.max_batch_tokens)?;
@@ -240,7 +246,7 @@ impl Model {
         }
         let runs_on = RunsOn::Gpu(Box::new(device));
         let steps = Steps::default();
-        let mut model = Self { runs_on, decoder, limits, n_states: 0, memory, loaded: Some(loaded), head, steps };
+        let mut model = Self { runs_on, decoder, limits, n_states, memory, loaded: Some(loaded), head, steps };
         model.rehearse(options.on_compile)?;
         model.warm_up()?;
         // Loading is not part of a profile.

@@ -247,8 +247,8 @@ impl Parts {
     /// What this model needs and the GPU kernels do not support yet.
     pub fn missing_on_device(&self, config: &Config) -> Option<&'static str> {
         let has = |is_so: fn(&crate::config::Experts) -> bool| config.experts.as_ref().is_some_and(is_so);
-        if config.recurrent.is_some() {
-            Some("recurrent layers")
+        if config.recurrent.is_some_and(|recurrent| recurrent.state_dim > ops::MAX_GPU_STATE) {
+            Some("recurrent states deeper than 512")
         } else if config.mla.is_some() {
             Some("compressed attention")
         } else if has(|experts| experts.routing.n_groups > 1) {

@@ -3,7 +3,7 @@
 
 use ops::{
     Activation, ConvFilter, ConvOutput, DeltaRows, DeltaShape, Product, Selected, SsmRows, SsmShape, SsmWeights,
-    StateSpan, Tensor, View, ViewMut,
+    StateSpans, Tensor, View, ViewMut,
 };
 
 use crate::decoder::Context;
@@ -19,7 +19,7 @@ pub fn mix(
     context: Context,
     layer: &LayerParts,
     mixer: &MixerParts,
-    spans: &[StateSpan],
+    spans: StateSpans,
     state: &mut StateLayer,
     n: usize,
     s: &mut Scratch,
@@ -48,7 +48,7 @@ struct Run<'a> {
     context: Context<'a>,
     config: Recurrent,
     norm: Option<Norm>,
-    spans: &'a [StateSpan],
+    spans: StateSpans<'a>,
     state: &'a mut StateLayer,
     n: usize,
 }

@@ -1,6 +1,6 @@
 //! A batch in the form the ops take it, made once a step on the host; and where a device keeps its copy.
 
-use ops::{Adjustments, DeviceSpans, Indices, QuerySpan, RowAdjustment, RowPenalties, StateSpan, View};
+use ops::{Adjustments, DeviceSpans, Indices, QuerySpan, RowAdjustment, RowPenalties, StateSpan, StateSpans, View};
 
 use crate::decoder::Decoder;
 use crate::kv_cache::slot;
@@ -70,6 +70,7 @@ pub struct Places<'d> {
     pub query_scales: View<'d>,
     pub position_rows: Indices<'d>,
     pub type_rows: Indices<'d>,
+    pub states: StateSpans<'d>,
     pub spans: Option<DeviceSpans<'d>>,
 }
 
@@ -165,6 +166,7 @@ impl<'a> Step<'a> {
             query_scales: View::of_f32(&self.query_scales, 1),
             position_rows: Indices::from(&self.position_rows),
             type_rows: Indices::from(&self.type_rows),
+            states: StateSpans::from(&self.states[..]),
             spans: None,
         }
     }

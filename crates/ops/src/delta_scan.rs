@@ -2,17 +2,50 @@
 //! is corrected by what it got wrong about the token's value; the query reads it. The decay is one number a head (gated
 //! delta nets) or one for each number of the key (KDA).
 
+use gpu::{Kernel, Slice, SliceMut};
+
 use crate::cpu::exp::exp;
+use crate::gpu::count;
+use crate::gpu::unit::{DefineValues, kernels};
 use crate::ssm_scan::{softplus, start};
-use crate::state_span::{SpanParts, run_parts};
+use crate::state_span::{SCAN_COLUMNS, SpanParts, run_parts, scan_slots};
 use crate::view::SharedPtr;
-use crate::{Error, Exec, StateSpan, View, ViewMut};
+use crate::{Error, Exec, Gpu, StateSpan, StateSpans, View, ViewMut};
 
 const OP: &str = "delta_scan";
 /// Under the root of a key's length.
 const EPS: f32 = 1e-6;
 /// The widest key or value of a head.
 pub const MAX_DELTA_DIM: usize = 512;
+
+gpu::args! {
+    pub(crate) struct DeltaScan<'a> {
+        q: Slice<'a, f32>,
+        k: Slice<'a, f32>,
+        v: Slice<'a, f32>,
+        forget: Slice<'a, f32>,
+        beta: Slice<'a, f32>,
+        forget_bias: Slice<'a, f32>,
+        a: Slice<'a, f32>,
+        state: SliceMut<'a, f32>,
+        spans: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        n_key_heads: u32,
+        n_heads: u32,
+        key_dim: u32,
+        value_dim: u32,
+        is_tiled: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct DeltaKernels in "delta_scan", overlapping; defines {
+        SLOTS: DefineValues::Numbers(&[4, 16, 32, 64, 128]),
+        BY_CHANNEL: DefineValues::Flag
+    } {
+        delta_scan: Kernel<DeltaScan<'static>> = ["delta_scan"],
+    }
+}
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct DeltaShape {
@@ -52,14 +85,15 @@ pub struct DeltaRows<'a> {
 
 /// `S *= exp(a * softplus(forget + bias))`, `S += k (sigmoid(beta) * (v - S k))`, `out = S q / sqrt(key_dim)`, head by head.
 /// `state` is `[n_slots, n_value_heads * key_dim * value_dim]`, `out` `[n_rows, n_value_heads * value_dim]`; all f32.
-pub fn delta_scan(
+pub fn delta_scan<'s>(
     exec: Exec,
     shape: DeltaShape,
     rows: DeltaRows,
     state: &mut ViewMut,
-    spans: &[StateSpan],
+    spans: impl Into<StateSpans<'s>>,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
+    let spans = spans.into();
     let DeltaShape { n_key_heads, n_value_heads, key_dim, value_dim, .. } = shape;
     let (n_rows, n_slots, n_forget) = (rows.q.shape[0], state.shape[0], rows.forget.shape[1]);
     let is_good = n_key_heads > 0 && n_value_heads.is_multiple_of(n_key_heads) && n_value_heads > 0;
@@ -80,8 +114,11 @@ pub fn delta_scan(
     rows.a.expect_shape(OP, "a", [1, n_value_heads])?;
     state.expect_shape(OP, "state", [n_slots, n_value_heads * key_dim * value_dim])?;
     out.expect_shape(OP, "out", [n_rows, n_value_heads * value_dim])?;
-    StateSpan::check(OP, spans, n_rows, n_slots)?;
-    let pool = exec.cpu_only(OP)?;
+    StateSpan::check(OP, spans.host, n_rows, n_slots)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return launch(gpu, shape, rows, state, spans, out),
+    };
     let scan = DeltaHeads {
         shape,
         per_head,
@@ -96,8 +133,47 @@ pub fn delta_scan(
         out: SharedPtr::new(out.f32s(OP, "out")?),
     };
     // SAFETY: `check` has seen the spans, and the parts of one have different heads.
-    unsafe { run_parts(pool, spans, n_value_heads, &scan) };
+    unsafe { run_parts(pool, spans.host, n_value_heads, &scan) };
     Ok(())
+}
+
+fn launch(
+    gpu: &Gpu,
+    shape: DeltaShape,
+    rows: DeltaRows,
+    state: &mut ViewMut,
+    spans: StateSpans,
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    let DeltaShape { n_key_heads, n_value_heads, key_dim, value_dim, order } = shape;
+    if spans.host.is_empty() {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    let state_len = (n_value_heads * key_dim * value_dim) as u64;
+    let (n_spans, n_rows) = (spans.host.len() as u64, rows.q.shape[0] as u64);
+    gpu.launcher.count(gpu::Work { bytes: 8 * n_spans * state_len, flops: 7 * n_rows * state_len });
+    let is_by_channel = rows.forget.shape[1] > n_value_heads;
+    let args = DeltaScan {
+        q: rows.q.device_f32s(OP, "q")?,
+        k: rows.k.device_f32s(OP, "k")?,
+        v: rows.v.device_f32s(OP, "v")?,
+        forget: rows.forget.device_f32s(OP, "forget")?,
+        beta: rows.beta.device_f32s(OP, "beta")?,
+        forget_bias: rows.forget_bias.device_f32s(OP, "forget_bias")?,
+        a: rows.a.device_f32s(OP, "a")?,
+        state: state.device_f32s(OP, "state")?,
+        spans: spans.on_device(OP)?,
+        out: out.device_f32s(OP, "out")?,
+        n_key_heads: count(OP, "heads", n_key_heads)?,
+        n_heads: count(OP, "heads", n_value_heads)?,
+        key_dim: count(OP, "columns", key_dim)?,
+        value_dim: count(OP, "columns", value_dim)?,
+        is_tiled: u32::from(order == HeadOrder::Tiled),
+    };
+    let kernels = DeltaKernels::get(gpu.kernels, &[scan_slots(OP, key_dim)?, u32::from(is_by_channel)])?;
+    let grid = spans.grid(OP, n_value_heads * value_dim.div_ceil(SCAN_COLUMNS))?;
+    Ok(gpu.launcher.launch(&kernels.delta_scan, grid, &args)?)
 }
 
 /// What all tasks of one call share.

@@ -1,15 +1,43 @@
 //! The recurrence of the first Mamba: every column has a state of its own, which decays by as many numbers as it has and
 //! takes up `B` times the column; `C` reads it.
 
+use gpu::{Kernel, Slice, SliceMut};
+
 use crate::cpu::exp::exp;
+use crate::gpu::count;
+use crate::gpu::unit::{DefineValues, kernels};
 use crate::ssm_scan::softplus;
-use crate::state_span::{SpanParts, run_parts};
+use crate::state_span::{SCAN_COLUMNS, SpanParts, run_parts, scan_slots};
 use crate::view::SharedPtr;
-use crate::{Error, Exec, StateSpan, View, ViewMut};
+use crate::{Error, Exec, Gpu, StateSpan, StateSpans, View, ViewMut};
 
 const OP: &str = "selective_scan";
 /// Columns that one task takes.
 const COLUMNS: usize = 64;
+
+gpu::args! {
+    pub(crate) struct SelectiveScan<'a> {
+        x: Slice<'a, f32>,
+        dt: Slice<'a, f32>,
+        b: Slice<'a, f32>,
+        c: Slice<'a, f32>,
+        a: Slice<'a, f32>,
+        d: Slice<'a, f32>,
+        state: SliceMut<'a, f32>,
+        spans: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        n_cols: u32,
+        state_dim: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct SelectiveKernels in "selective_scan", overlapping; defines {
+        SLOTS: DefineValues::Numbers(&[4, 16, 32])
+    } {
+        selective_scan: Kernel<SelectiveScan<'static>> = ["selective_scan"],
+    }
+}
 
 /// What a layer makes of its rows before the scan.
 #[derive(Copy, Clone)]
@@ -26,15 +54,16 @@ pub struct Selected<'a> {
 
 /// `h[n] = exp(dt * a[n]) * h[n] + dt * b[n] * x`, `out = sum over n of c[n] * h[n] + d * x`, column by column. `a` is
 /// `[state_dim, n_cols]`, below zero, `d` `[1, n_cols]`, `state` `[n_slots, state_dim * n_cols]`; all f32.
-pub fn selective_scan(
+pub fn selective_scan<'s>(
     exec: Exec,
     selected: Selected,
     a: View,
     d: View,
     state: &mut ViewMut,
-    spans: &[StateSpan],
+    spans: impl Into<StateSpans<'s>>,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
+    let spans = spans.into();
     let Selected { x, dt, b, c } = selected;
     let ([n_rows, n_cols], state_dim, n_slots) = (x.shape, b.shape[1], state.shape[0]);
     dt.expect_shape(OP, "dt", [n_rows, n_cols])?;
@@ -44,8 +73,11 @@ pub fn selective_scan(
     d.expect_shape(OP, "d", [1, n_cols])?;
     state.expect_shape(OP, "state", [n_slots, state_dim * n_cols])?;
     out.expect_shape(OP, "out", [n_rows, n_cols])?;
-    StateSpan::check(OP, spans, n_rows, n_slots)?;
-    let pool = exec.cpu_only(OP)?;
+    StateSpan::check(OP, spans.host, n_rows, n_slots)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return launch(gpu, selected, [a, d], state, spans, out),
+    };
     let scan = SelectiveColumns {
         x: x.f32s(OP, "x")?,
         dt: dt.f32s(OP, "dt")?,
@@ -59,8 +91,41 @@ pub fn selective_scan(
         out: SharedPtr::new(out.f32s(OP, "out")?),
     };
     // SAFETY: `check` has seen the spans, and the parts of one have different columns.
-    unsafe { run_parts(pool, spans, n_cols.div_ceil(COLUMNS), &scan) };
+    unsafe { run_parts(pool, spans.host, n_cols.div_ceil(COLUMNS), &scan) };
     Ok(())
+}
+
+fn launch(
+    gpu: &Gpu,
+    selected: Selected,
+    [a, d]: [View; 2],
+    state: &mut ViewMut,
+    spans: StateSpans,
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    let Selected { x, dt, b, c } = selected;
+    let ([n_rows, n_cols], state_dim) = (x.shape, b.shape[1]);
+    if spans.host.is_empty() || n_cols == 0 {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    let (n_spans, state_len) = (spans.host.len() as u64, (n_cols * state_dim) as u64);
+    gpu.launcher.count(gpu::Work { bytes: 8 * n_spans * state_len, flops: 6 * n_rows as u64 * state_len });
+    let args = SelectiveScan {
+        x: x.device_f32s(OP, "x")?,
+        dt: dt.device_f32s(OP, "dt")?,
+        b: b.device_f32s(OP, "b")?,
+        c: c.device_f32s(OP, "c")?,
+        a: a.device_f32s(OP, "a")?,
+        d: d.device_f32s(OP, "d")?,
+        state: state.device_f32s(OP, "state")?,
+        spans: spans.on_device(OP)?,
+        out: out.device_f32s(OP, "out")?,
+        n_cols: count(OP, "columns", n_cols)?,
+        state_dim: count(OP, "states", state_dim)?,
+    };
+    let kernels = SelectiveKernels::get(gpu.kernels, &[scan_slots(OP, state_dim)?])?;
+    Ok(gpu.launcher.launch(&kernels.selective_scan, spans.grid(OP, n_cols.div_ceil(SCAN_COLUMNS))?, &args)?)
 }
 
 /// What all tasks of one call share.

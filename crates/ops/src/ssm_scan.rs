@@ -1,12 +1,41 @@
 //! The recurrence of Mamba 2: each head has a matrix `h` of `[state_dim, head_dim]`, which decays by one number a token and
 //! takes up `B` times `x`; `C` reads it. All rows of a sequence are one call, so a prompt passes the other ops as a matrix.
 
+use gpu::{Kernel, Slice, SliceMut};
+
 use crate::cpu::exp::exp;
-use crate::state_span::{SpanParts, run_parts};
+use crate::gpu::count;
+use crate::gpu::unit::{DefineValues, kernels};
+use crate::state_span::{SCAN_COLUMNS, SpanParts, run_parts, scan_slots};
 use crate::view::SharedPtr;
-use crate::{Error, Exec, StateSpan, View, ViewMut};
+use crate::{Error, Exec, Gpu, StateSpan, StateSpans, View, ViewMut};
 
 const OP: &str = "ssm_scan";
+
+gpu::args! {
+    pub(crate) struct SsmScan<'a> {
+        xbc: Slice<'a, f32>,
+        dt: Slice<'a, f32>,
+        a: Slice<'a, f32>,
+        d: Slice<'a, f32>,
+        dt_bias: Slice<'a, f32>,
+        state: SliceMut<'a, f32>,
+        spans: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        n_heads: u32,
+        head_dim: u32,
+        state_dim: u32,
+        n_groups: u32,
+    }
+}
+
+kernels! {
+    pub(crate) struct SsmKernels in "ssm_scan", overlapping; defines {
+        SLOTS: DefineValues::Numbers(&[4, 16, 32, 64, 128])
+    } {
+        ssm_scan: Kernel<SsmScan<'static>> = ["ssm_scan"],
+    }
+}
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct SsmShape {
@@ -38,15 +67,16 @@ pub struct SsmWeights<'a> {
 
 /// With `dt = softplus(dt + dt_bias)`: `h = exp(dt * a) * h + dt * B x`, `out = C h + d * x`. `state` is
 /// `[n_slots, n_heads * state_dim * head_dim]`, `out` `[n_rows, n_heads * head_dim]`; all f32.
-pub fn ssm_scan(
+pub fn ssm_scan<'s>(
     exec: Exec,
     shape: SsmShape,
     rows: SsmRows,
     weights: SsmWeights,
     state: &mut ViewMut,
-    spans: &[StateSpan],
+    spans: impl Into<StateSpans<'s>>,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
+    let spans = spans.into();
     let SsmShape { n_heads, head_dim, state_dim, n_groups } = shape;
     let SsmRows { xbc, dt } = rows;
     let (n_rows, n_slots, inner) = (xbc.shape[0], state.shape[0], n_heads * head_dim);
@@ -60,8 +90,11 @@ pub fn ssm_scan(
     }
     state.expect_shape(OP, "state", [n_slots, inner * state_dim])?;
     out.expect_shape(OP, "out", [n_rows, inner])?;
-    StateSpan::check(OP, spans, n_rows, n_slots)?;
-    let pool = exec.cpu_only(OP)?;
+    StateSpan::check(OP, spans.host, n_rows, n_slots)?;
+    let pool = match exec {
+        Exec::Cpu(pool) => pool,
+        Exec::Gpu(gpu) => return launch(gpu, shape, rows, weights, state, spans, out),
+    };
     let scan = SsmHeads {
         shape,
         xbc: xbc.f32s(OP, "xbc")?,
@@ -73,8 +106,44 @@ pub fn ssm_scan(
         out: SharedPtr::new(out.f32s(OP, "out")?),
     };
     // SAFETY: `check` has seen the spans, and the parts of one have different heads.
-    unsafe { run_parts(pool, spans, n_heads, &scan) };
+    unsafe { run_parts(pool, spans.host, n_heads, &scan) };
     Ok(())
+}
+
+fn launch(
+    gpu: &Gpu,
+    shape: SsmShape,
+    rows: SsmRows,
+    weights: SsmWeights,
+    state: &mut ViewMut,
+    spans: StateSpans,
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    let SsmShape { n_heads, head_dim, state_dim, n_groups } = shape;
+    if spans.host.is_empty() {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    let state_len = (n_heads * head_dim * state_dim) as u64;
+    let (n_spans, n_rows) = (spans.host.len() as u64, rows.xbc.shape[0] as u64);
+    gpu.launcher.count(gpu::Work { bytes: 8 * n_spans * state_len, flops: 5 * n_rows * state_len });
+    let args = SsmScan {
+        xbc: rows.xbc.device_f32s(OP, "xbc")?,
+        dt: rows.dt.device_f32s(OP, "dt")?,
+        a: weights.a.device_f32s(OP, "a")?,
+        d: weights.d.device_f32s(OP, "d")?,
+        dt_bias: weights.dt_bias.device_f32s(OP, "dt_bias")?,
+        state: state.device_f32s(OP, "state")?,
+        spans: spans.on_device(OP)?,
+        out: out.device_f32s(OP, "out")?,
+        n_heads: count(OP, "heads", n_heads)?,
+        head_dim: count(OP, "columns", head_dim)?,
+        state_dim: count(OP, "states", state_dim)?,
+        n_groups: count(OP, "groups", n_groups)?,
+    };
+    let kernels = SsmKernels::get(gpu.kernels, &[scan_slots(OP, state_dim)?])?;
+    let grid = spans.grid(OP, n_heads * head_dim.div_ceil(SCAN_COLUMNS))?;
+    Ok(gpu.launcher.launch(&kernels.ssm_scan, grid, &args)?)
 }
 
 /// What all tasks of one call share.

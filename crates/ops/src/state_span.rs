@@ -1,7 +1,20 @@
 //! Where the recurrent state of a sequence lies: a row of a pool for what it had before its rows of a step, and one for
 //! what it has after them. Reading one row and writing another is how a sequence starts from a checkpoint.
 
+use gpu::{Grid, Slice};
+
+use crate::gpu::count;
 use crate::{Error, Pool};
+
+/// Words of a span on a device, and what stands for no slot (kernels/scan.h, conv1d.hip).
+const SPAN_WORDS: usize = 5;
+const NO_SLOT: u32 = u32::MAX;
+/// Columns of a state that a block of the scans' kernels takes, its threads, and lanes that share a column (scan.h).
+pub(crate) const SCAN_COLUMNS: usize = 32;
+const SCAN_THREADS: u32 = 128;
+const SCAN_PARTS: usize = 4;
+/// The longest column of a state that a GPU's registers hold.
+pub const MAX_GPU_STATE: usize = 512;
 
 /// The rows of one sequence in a step, and the slots of its state.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -16,7 +29,54 @@ pub struct StateSpan {
     pub copy: Option<u32>,
 }
 
+/// The spans of a batch; the host's copy is checked, a GPU reads its own.
+#[derive(Copy, Clone)]
+pub struct StateSpans<'a> {
+    pub host: &'a [StateSpan],
+    /// [`StateSpan::words`] of each.
+    pub device: Option<Slice<'a, u32>>,
+}
+
+impl<'a> From<&'a [StateSpan]> for StateSpans<'a> {
+    fn from(host: &'a [StateSpan]) -> Self {
+        Self { host, device: None }
+    }
+}
+
+impl<'a> StateSpans<'a> {
+    pub(crate) fn on_device(&self, op: &'static str) -> Result<Slice<'a, u32>, Error> {
+        let needed = SPAN_WORDS * self.host.len();
+        match self.device {
+            Some(words) if words.len() >= needed => Ok(words),
+            Some(words) => Err(Error::Bytes { op, what: "spans", found: words.bytes(), needed: 4 * needed }),
+            None => Err(Error::Place { op, what: "spans", expected: "device memory" }),
+        }
+    }
+
+    /// Blocks of a scan's kernel: so many for each span.
+    pub(crate) fn grid(&self, op: &'static str, n_parts: usize) -> Result<Grid, Error> {
+        Ok(Grid::plane(count(op, "columns", n_parts)?, count(op, "spans", self.host.len())?, SCAN_THREADS))
+    }
+}
+
+/// What a scan's kernel is compiled with for states of this depth: numbers that a lane keeps of a column.
+pub(crate) fn scan_slots(op: &'static str, depth: usize) -> Result<u32, Error> {
+    if depth > MAX_GPU_STATE {
+        return Err(Error::Argument {
+            op,
+            what: format!("states of {depth} numbers a column, at most {MAX_GPU_STATE}"),
+        });
+    }
+    Ok(depth.div_ceil(SCAN_PARTS).next_power_of_two().max(4) as u32)
+}
+
 impl StateSpan {
+    /// As a device reads it.
+    pub fn words(&self) -> [u32; SPAN_WORDS] {
+        let slot = |slot: Option<u32>| slot.unwrap_or(NO_SLOT);
+        [self.first_row as u32, self.n_rows as u32, slot(self.from), self.to, slot(self.copy)]
+    }
+
     /// Spans must lie inside the rows, and no slot may be written twice, or read by one sequence and written by another.
     pub(crate) fn check(op: &'static str, spans: &[Self], n_rows: usize, n_slots: usize) -> Result<(), Error> {
         let bad = |what: String| Err(Error::Argument { op, what });

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use gpu::Buffer;
-use ops::{AttentionPlan, DeviceSpans, Heads, Indices, Place, View};
+use ops::{AttentionPlan, DeviceSpans, Heads, Indices, Place, StateSpans, View};
 use weights::Dtype;
 
 use crate::Error;
@@ -25,6 +25,7 @@ enum InputPart {
     Described,
     PositionRows,
     TypeRows,
+    States,
     Angles,
     LocalAngles,
     QueryScales,
@@ -57,6 +58,8 @@ impl<'a> StepInput<'a> {
         input.push(InputPart::Described, &step.described);
         input.push(InputPart::PositionRows, &step.position_rows);
         input.push(InputPart::TypeRows, &step.type_rows);
+        let states: Vec<u32> = step.states.iter().flat_map(ops::StateSpan::words).collect();
+        input.push(InputPart::States, &states);
         let bits = |angles: &[f32]| angles.iter().map(|angle| angle.to_bits()).collect::<Vec<u32>>();
         input.push(InputPart::Angles, &bits(&step.angles));
         input.push(InputPart::LocalAngles, &bits(&step.local_angles));
@@ -111,6 +114,7 @@ impl<'a> StepInput<'a> {
             adjustments: Indices { host: &step.adjustments, device: Some(adjustments.all()) },
             position_rows: indices(InputPart::PositionRows, &step.position_rows)?,
             type_rows: indices(InputPart::TypeRows, &step.type_rows)?,
+            states: StateSpans { host: &step.states, device: Some(inputs.slice(self.range(InputPart::States))?) },
             angles: numbers(InputPart::Angles, &step.angles, step.n_rows)?,
             local_angles: numbers(InputPart::LocalAngles, &step.local_angles, step.n_rows)?,
             query_scales: numbers(InputPart::QueryScales, &step.query_scales, step.n_rows)?,

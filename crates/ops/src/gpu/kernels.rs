@@ -14,13 +14,14 @@ use super::unit::KernelFile;
 use crate::{Error, Numerics, Tuning};
 
 /// What the kernels include, by name.
-const HEADERS: [(&str, &str); 13] = [
+const HEADERS: [(&str, &str); 14] = [
     ("prelude.h", include_str!("../../kernels/prelude.h")),
     ("functions.h", include_str!("../../kernels/functions.h")),
     ("formats.h", include_str!("../../kernels/formats.h")),
     ("grids.h", include_str!("../../kernels/grids.h")),
     ("quant.h", include_str!("../../kernels/quant.h")),
     ("more_quants.h", include_str!("../../kernels/more_quants.h")),
+    ("scan.h", include_str!("../../kernels/scan.h")),
     ("round.h", include_str!("../../kernels/round.h")),
     ("rmsnorm.h", include_str!("../../kernels/rmsnorm.h")),
     ("gate.h", include_str!("../../kernels/gate.h")),

@@ -8,11 +8,13 @@ use gpu::{Blas, Cache, Device, Number, ProductTypes, Queue};
 use ops::{
     Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertLeft, ExpertMatrices,
     ExpertProduct, Gpu, Heads, Indices, Kernels, Kv, Layout, LowRank, Mode, Numerics, Pairing, Place, PlaceMut,
-    Product, QuerySpan, Routing, Shaping, Spans, Tensor, View, ViewMut, Workspace, adjust, attention_with,
-    choose_experts, describe, embed, expert_matmul, feed, grouped_experts, kv_store, layernorm, low_rank, matmul, pack,
-    packed_on_device, rmsnorm, rope, sample, sum_experts, swiglu, take_rows,
+    Product, QuerySpan, Routing, Shaping, Spans, StateSpan, StateSpans, Tensor, View, ViewMut, Workspace, adjust,
+    attention_with, choose_experts, describe, embed, expert_matmul, feed, grouped_experts, kv_store, layernorm,
+    low_rank, matmul, pack, packed_on_device, rmsnorm, rope, sample, sum_experts, swiglu, take_rows,
 };
 use weights::Dtype;
+
+use crate::recurrent::Scan;
 
 pub struct Card {
     queue: Queue,
@@ -222,6 +224,30 @@ impl Card {
         let slots = Indices { host: slots, device: Some(rows.all()) };
         let change = LowRank { numbers: held.view(), entries };
         self.run(None, |exec| low_rank(exec, x.view(), change, slots, &mut hidden.view_mut(), &mut out.view_mut()));
+        self.read(&out)
+    }
+
+    /// The rows that steps of a recurrent op make, each step reading what the ones before left in the slots.
+    pub fn recur(
+        &self,
+        inputs: &[(&[f32], usize)],
+        (n_slots, state_len): (usize, usize),
+        (n_rows, n_cols): (usize, usize),
+        steps: &[Vec<StateSpan>],
+        op: Scan,
+    ) -> Vec<f32> {
+        let inputs: Vec<Tensor> = inputs.iter().map(|(numbers, n_cols)| self.f32s(numbers, *n_cols)).collect();
+        let inputs: Vec<View> = inputs.iter().map(Tensor::view).collect();
+        // What is left in a slot must not matter.
+        let mut state = self.f32s(&vec![f32::NAN; n_slots * state_len], state_len);
+        let mut out = self.f32s(&vec![f32::NAN; n_rows * n_cols], n_cols);
+        for spans in steps {
+            let words: Vec<u32> = spans.iter().flat_map(StateSpan::words).collect();
+            let words = self.queue.buffer_from(&words).unwrap();
+            let spans = StateSpans { host: spans, device: Some(words.all()) };
+            self.run(None, |exec| op(exec, &inputs, &mut state.view_mut(), spans, &mut out.view_mut()));
+            self.queue.wait().unwrap();
+        }
         self.read(&out)
     }
 

@@ -2,8 +2,10 @@
 
 use ops::{
     ConvFilter, ConvOutput, DeltaRows, DeltaShape, Exec, HeadOrder, Isa, Pool, Selected, SsmRows, SsmShape, SsmWeights,
-    StateSpan, View, ViewMut, conv1d, delta_scan, selective_scan, ssm_scan,
+    StateSpan, StateSpans, View, ViewMut, conv1d, delta_scan, selective_scan, ssm_scan,
 };
+
+use crate::card::cards;
 
 const BOUND: f64 = 1e-5;
 const N_ROWS: usize = 23;
@@ -32,14 +34,20 @@ fn steps() -> Vec<Vec<StateSpan>> {
 /// The rows of each sequence.
 const SEQUENCES: [std::ops::Range<usize>; 2] = [0..14, 14..N_ROWS];
 
-/// Runs the steps on every instruction set; `op` writes the rows of its spans into `out`.
-fn check(
-    what: &str,
-    n_cols: usize,
-    state_len: usize,
-    truth: &[f64],
-    op: impl Fn(Exec, &mut ViewMut, &[StateSpan], &mut ViewMut),
-) {
+/// An op on its inputs, its state and the spans of a step; it writes the rows of its spans.
+pub type Scan<'a> = &'a dyn Fn(Exec, &[View], &mut ViewMut, StateSpans, &mut ViewMut) -> Result<(), ops::Error>;
+
+/// Runs the steps on every instruction set and every GPU. `inputs` are matrices with so many columns.
+fn check(what: &str, (n_cols, state_len): (usize, usize), truth: &[f64], inputs: &[(&[f32], usize)], op: Scan) {
+    let assert_close = |found: &[f32], place: &str| {
+        let error = test_support::golden::relative_error(found.iter().map(|x| f64::from(*x)), truth.iter().copied());
+        assert!(error < BOUND, "{what} on {place}: {error:.2e}");
+    };
+    for card in cards().iter() {
+        let found = card.recur(inputs, (N_SLOTS, state_len), (N_ROWS, n_cols), &steps(), op);
+        assert_close(&found, card.name());
+    }
+    let views: Vec<View> = inputs.iter().map(|(numbers, n_cols)| View::of_f32(numbers, *n_cols)).collect();
     for isa in Isa::available() {
         let pool = Pool::with_isa(2, isa);
         // What is left in a slot must not matter.
@@ -48,14 +56,13 @@ fn check(
         for spans in steps() {
             let mut out = vec![0.0_f32; N_ROWS * n_cols];
             let view = &mut ViewMut::of_f32(&mut state, state_len);
-            op(Exec::Cpu(&pool), view, &spans, &mut ViewMut::of_f32(&mut out, n_cols));
+            op(Exec::Cpu(&pool), &views, view, (&*spans).into(), &mut ViewMut::of_f32(&mut out, n_cols)).unwrap();
             for span in &spans {
                 let range = span.first_row * n_cols..(span.first_row + span.n_rows) * n_cols;
                 found[range.clone()].copy_from_slice(&out[range]);
             }
         }
-        let error = test_support::golden::relative_error(found.iter().map(|x| f64::from(*x)), truth.iter().copied());
-        assert!(error < BOUND, "{what} on {isa}: {error:.2e}");
+        assert_close(&found, &isa.to_string());
     }
 }
 
@@ -79,17 +86,22 @@ fn convolutions() {
                 truth[row * n_cols + col] = if output == ConvOutput::Silu { y / (1.0 + (-y).exp()) } else { y };
             }
         }
-        check("conv1d", n_cols, (n_taps - 1) * n_cols, &truth, |exec, state, spans, out| {
-            let (x, weight) = (View::of_f32(&x, n_cols), View::of_f32(&weight, n_cols));
-            let bias = Some(View::of_f32(&bias, n_cols));
-            conv1d(exec, x, ConvFilter { weight, bias, output }, state, spans, out).unwrap();
+        let inputs = [&x, &weight, &bias].map(|numbers| (&numbers[..], n_cols));
+        check("conv1d", (n_cols, (n_taps - 1) * n_cols), &truth, &inputs, &|exec, inputs, state, spans, out| {
+            let (weight, bias) = (inputs[1], Some(inputs[2]));
+            conv1d(exec, inputs[0], ConvFilter { weight, bias, output }, state, spans, out)
         });
     }
 }
 
+/// Small and odd, and wider than a block's columns and a lane's first numbers.
 #[test]
 fn mamba2() {
-    let shape = SsmShape { n_heads: 6, head_dim: 12, state_dim: 10, n_groups: 2 };
+    check_mamba2(SsmShape { n_heads: 6, head_dim: 12, state_dim: 10, n_groups: 2 });
+    check_mamba2(SsmShape { n_heads: 2, head_dim: 40, state_dim: 130, n_groups: 1 });
+}
+
+fn check_mamba2(shape: SsmShape) {
     let SsmShape { n_heads, head_dim, state_dim, n_groups } = shape;
     let inner = n_heads * head_dim;
     let width = inner + 2 * n_groups * state_dim;
@@ -115,14 +127,12 @@ fn mamba2() {
             }
         }
     }
-    check("ssm_scan", inner, inner * state_dim, &truth, |exec, state, spans, out| {
-        let weights = SsmWeights {
-            a: View::of_f32(&a, n_heads),
-            d: View::of_f32(&d, n_heads),
-            dt_bias: View::of_f32(&dt_bias, n_heads),
-        };
-        let rows = SsmRows { xbc: View::of_f32(&xbc, width), dt: View::of_f32(&dt, n_heads) };
-        ssm_scan(exec, shape, rows, weights, state, spans, out).unwrap();
+    let inputs: [(&[f32], usize); 5] =
+        [(&xbc, width), (&dt, n_heads), (&a, n_heads), (&d, n_heads), (&dt_bias, n_heads)];
+    check("ssm_scan", (inner, inner * state_dim), &truth, &inputs, &|exec, inputs, state, spans, out| {
+        let weights = SsmWeights { a: inputs[2], d: inputs[3], dt_bias: inputs[4] };
+        let rows = SsmRows { xbc: inputs[0], dt: inputs[1] };
+        ssm_scan(exec, shape, rows, weights, state, spans, out)
     });
 }
 
@@ -147,24 +157,26 @@ fn mamba() {
             truth[row * n_cols + col] = y;
         }
     }
-    check("selective_scan", n_cols, n_states * n_cols, &truth, |exec, state, spans, out| {
-        let selected = Selected {
-            x: View::of_f32(&x, n_cols),
-            dt: View::of_f32(&dt, n_cols),
-            b: View::of_f32(&b, n_states),
-            c: View::of_f32(&c, n_states),
-        };
-        let (a, d) = (View::of_f32(&a, n_cols), View::of_f32(&d, n_cols));
-        selective_scan(exec, selected, a, d, state, spans, out).unwrap();
+    let inputs: [(&[f32], usize); 6] =
+        [(&x, n_cols), (&dt, n_cols), (&b, n_states), (&c, n_states), (&a, n_cols), (&d, n_cols)];
+    check("selective_scan", (n_cols, n_states * n_cols), &truth, &inputs, &|exec, inputs, state, spans, out| {
+        let selected = Selected { x: inputs[0], dt: inputs[1], b: inputs[2], c: inputs[3] };
+        selective_scan(exec, selected, inputs[4], inputs[5], state, spans, out)
     });
 }
 
 #[test]
 fn delta_nets() {
-    let base = DeltaShape { n_key_heads: 2, n_value_heads: 6, key_dim: 9, value_dim: 12, order: HeadOrder::Grouped };
-    for (order, is_by_channel) in [(HeadOrder::Grouped, false), (HeadOrder::Tiled, false), (HeadOrder::Grouped, true)] {
-        let shape = DeltaShape { order, ..base };
-        let DeltaShape { n_key_heads, n_value_heads, key_dim, value_dim, .. } = shape;
+    let small = DeltaShape { n_key_heads: 2, n_value_heads: 6, key_dim: 9, value_dim: 12, order: HeadOrder::Grouped };
+    let wide = DeltaShape { n_key_heads: 1, n_value_heads: 3, key_dim: 140, value_dim: 34, order: HeadOrder::Grouped };
+    for (shape, is_by_channel) in [
+        (small, false),
+        (DeltaShape { order: HeadOrder::Tiled, ..small }, false),
+        (small, true),
+        (wide, false),
+        (wide, true),
+    ] {
+        let DeltaShape { n_key_heads, n_value_heads, key_dim, value_dim, order } = shape;
         let per_head = if is_by_channel { key_dim } else { 1 };
         let (n_keys, n_values, n_gates) = (n_key_heads * key_dim, n_value_heads * value_dim, n_value_heads * per_head);
         let (q, k, v) = (noise(1, N_ROWS * n_keys), noise(2, N_ROWS * n_keys), noise(3, N_ROWS * n_values));
@@ -202,17 +214,18 @@ fn delta_nets() {
                 }
             }
         }
-        check("delta_scan", n_values, n_values * key_dim, &truth, |exec, state, spans, out| {
-            let rows = DeltaRows {
-                q: View::of_f32(&q, n_keys),
-                k: View::of_f32(&k, n_keys),
-                v: View::of_f32(&v, n_values),
-                forget: View::of_f32(&forget, n_gates),
-                beta: View::of_f32(&beta, n_value_heads),
-                forget_bias: View::of_f32(&forget_bias, n_gates),
-                a: View::of_f32(&a, n_value_heads),
-            };
-            delta_scan(exec, shape, rows, state, spans, out).unwrap();
+        let inputs: [(&[f32], usize); 7] = [
+            (&q, n_keys),
+            (&k, n_keys),
+            (&v, n_values),
+            (&forget, n_gates),
+            (&beta, n_value_heads),
+            (&forget_bias, n_gates),
+            (&a, n_value_heads),
+        ];
+        check("delta_scan", (n_values, n_values * key_dim), &truth, &inputs, &|exec, inputs, state, spans, out| {
+            let [q, k, v, forget, beta, forget_bias, a] = *inputs else { unreachable!("seven inputs") };
+            delta_scan(exec, shape, DeltaRows { q, k, v, forget, beta, forget_bias, a }, state, spans, out)
         });
     }
 }
