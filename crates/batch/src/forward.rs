@@ -48,12 +48,6 @@ pub trait Forward: Send {
         Err("this model was loaded without room for adapters".into())
     }
 
-    /// Whether a position may be computed again with another token: keys and values are overwritten, a recurrent state
-    /// is not.
-    fn can_rewind(&self) -> bool {
-        true
-    }
-
     /// Queues a step. The batch may be changed as soon as this returns.
     fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError>;
 

@@ -110,10 +110,8 @@ impl Engine {
         if options.tells_cache {
             scheduler.changes().record();
         }
-        // Tokens that turn out wrong must be overwritten by those that are right.
-        let drafter = drafter.filter(|_| model.can_rewind());
         Self {
-            speculator: drafter.map(|drafter| Speculator::new(drafter, options.drafting)),
+            speculator: drafter.map(|drafter| Speculator::new(drafter, options.drafting, model.n_states())),
             model,
             masks,
             scheduler,

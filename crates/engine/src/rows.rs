@@ -90,6 +90,7 @@ pub fn fill_batch(
         if let Some(to) = seq.state {
             let from = seq.starts_from.map_or(to, |(_, checkpoint)| checkpoint);
             let from = (chunk.first > 0).then_some(from);
+            let to = seq.draft_state.map_or(to, |written| written.state);
             batch.states.push(SeqState { from, to, copy: chunk.checkpoint });
         }
         ranges.push(fill_outputs(batch, chunk, seq.wanted, first_row, choice));

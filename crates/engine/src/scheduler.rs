@@ -112,6 +112,8 @@ pub struct Chunk {
     pub seq: SeqId,
     pub first: usize,
     pub n_tokens: usize,
+    /// The first so many were computed before, in a step whose drafts were wrong.
+    pub n_again: usize,
     /// The last so many of them are drafted: whether they belong to the sequence is known after the step.
     pub n_drafted: usize,
     /// After it, computed tokens have caught up with tokens.
@@ -302,6 +304,7 @@ impl Scheduler {
         self.last_attention = plan.attention;
         if self.is_recurrent() && self.limits.reuse == Reuse::On {
             plan.chunks.iter_mut().for_each(|chunk| chunk.checkpoint = self.slot_for_checkpoint(chunk));
+            self.keep_draft_checkpoints(&plan);
         }
         plan
     }
@@ -312,6 +315,7 @@ impl Scheduler {
             let Some(seq) = self.get_mut(chunk.seq) else { continue };
             debug_assert_eq!(seq.n_computed, chunk.first);
             seq.n_computed = chunk.n_certain();
+            seq.n_again = seq.n_again.saturating_sub(chunk.n_certain() - chunk.first);
             if let Some((block, _)) = seq.starts_from.take() {
                 // A later step that writes its slot comes after this one.
                 self.states.unpin(block);
@@ -350,18 +354,22 @@ impl Scheduler {
 
     /// Sequences that lack one token: generation goes on before any prompt does.
     fn plan_decodes(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
-        let lacks_one = |seq: &Sequence| seq.n_remaining() == 1 && seq.is_ready();
+        let lacks_one = |seq: &Sequence| seq.lacks_one() && seq.is_ready();
         let mut n_after = self.running.iter().filter(|seq| lacks_one(seq)).count();
         // Drafts leave prompts a row each.
-        let is_prompt = |seq: &&Sequence| seq.n_remaining() > 1 && seq.is_ready();
+        let is_prompt = |seq: &&Sequence| seq.n_remaining() > 0 && !seq.lacks_one() && seq.is_ready();
         let n_prompts = self.running.iter().filter(is_prompt).count() + usize::from(!self.waiting.is_empty());
         let mut idx = 0;
         while idx < self.running.len() {
             if lacks_one(&self.running[idx]) {
                 n_after = n_after.saturating_sub(1);
                 if self.grow(idx, plan) {
-                    let n_drafted = self.grow_for_draft(idx, n_after + n_prompts, budget);
-                    plan_chunk(&self.running[idx], 1 + n_drafted, n_drafted, plan, budget);
+                    let seq = &self.running[idx];
+                    // Those after it get a row each, whatever it has to compute again.
+                    let n_known = seq.n_remaining().min(budget.n_tokens.saturating_sub(n_after).max(1));
+                    let is_complete = n_known == seq.n_remaining();
+                    let n_drafted = if is_complete { self.draft_len(idx, n_after + n_prompts, budget) } else { 0 };
+                    plan_chunk(&self.running[idx], n_known + n_drafted, n_drafted, plan, budget);
                 }
             }
             idx += 1;
@@ -500,7 +508,7 @@ impl Scheduler {
 
     /// Blocks for the next token of a running sequence, taken from worse-ranked ones if need be.
     fn grow(&mut self, idx: usize, plan: &mut StepPlan) -> bool {
-        let n_blocks = Sequence::blocks_for(self.running[idx].n_computed + 1);
+        let n_blocks = Sequence::blocks_for(self.running[idx].n_tokens());
         while self.running[idx].blocks.len() < n_blocks {
             if self.pool.n_available() == 0 {
                 if idx + 1 == self.running.len() {
@@ -522,7 +530,7 @@ impl Scheduler {
         let mut seq = self.running.pop().expect("only called with a sequence to preempt");
         release_blocks(&mut self.pool, &mut seq);
         publishing::release_state(&mut self.states, &mut seq);
-        seq.n_computed = 0;
+        (seq.n_computed, seq.n_again) = (0, 0);
         seq.chain = Chain::root(seq.adapter);
         seq.n_preemptions += 1;
         self.n_preemptions += 1;
@@ -557,8 +565,18 @@ fn plan_chunk(seq: &Sequence, n_tokens: usize, n_drafted: usize, plan: &mut Step
     budget.n_tokens -= n_tokens;
     budget.n_rows -= seq.n_output_rows(n_tokens - n_drafted) + n_drafted;
     let is_last = n_tokens - n_drafted == seq.n_remaining();
-    let (first, n_preemptions) = (seq.n_computed, seq.n_preemptions);
-    plan.chunks.push(Chunk { seq: seq.id, first, n_tokens, n_drafted, is_last, n_preemptions, checkpoint: None });
+    let Sequence { n_computed: first, n_preemptions, n_again, .. } = *seq;
+    let n_again = if is_last { n_again } else { 0 };
+    plan.chunks.push(Chunk {
+        seq: seq.id,
+        first,
+        n_tokens,
+        n_again,
+        n_drafted,
+        is_last,
+        n_preemptions,
+        checkpoint: None,
+    });
 }
 
 /// Last block first: of a chain that nobody holds, the end is evicted before the beginning.

@@ -18,6 +18,9 @@ pub struct Rank {
     pub id: SeqId,
 }
 
+/// A recurrent state is kept at least so often while an answer grows by drafts: they do not reach beyond such a border.
+pub const DRAFT_BORDER: usize = 4 * BLOCK_TOKENS;
+
 /// Recurrent states of a long prompt are kept every so many tokens.
 pub const CHECKPOINT_TOKENS: usize = 32 * BLOCK_TOKENS;
 
@@ -41,6 +44,9 @@ pub struct Sequence {
     pub blocks: Vec<BlockId>,
     /// Tokens that may come next, until a step has shown which of them do.
     pub draft: Vec<TokenId>,
+    /// Known tokens beside the last one that have to be computed again, since wrong drafts came after them: a recurrent
+    /// state is taken back to where it was before the step.
+    pub n_again: usize,
     pub wanted: Wanted,
     pub attention: Attention,
     /// Its keys and values are this adapter's.
@@ -52,10 +58,20 @@ pub struct Sequence {
     pub n_preemptions: usize,
     /// Where the model keeps its recurrent state, while it runs.
     pub state: Option<StateId>,
+    /// Of a step with drafts under way: where it leaves its state, which is the sequence's if all of them are right.
+    pub draft_state: Option<DraftState>,
     /// The block whose checkpoint it starts from, and that checkpoint, until its first step is submitted.
     pub starts_from: Option<(BlockId, StateId)>,
     /// The block of its latest checkpoint among the generated tokens: the next one replaces it.
     pub rolling: Option<BlockId>,
+}
+
+/// The slots that a step with drafts writes.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct DraftState {
+    pub state: StateId,
+    /// A copy for later sequences, where the drafts end with a block.
+    pub checkpoint: Option<StateId>,
 }
 
 /// What is wanted from the model.
@@ -86,6 +102,7 @@ impl Sequence {
             n_computed: 0,
             blocks: Vec::new(),
             draft: Vec::new(),
+            n_again: 0,
             wanted,
             attention,
             adapter,
@@ -93,6 +110,7 @@ impl Sequence {
             n_cached_prompt: None,
             n_preemptions: 0,
             state: None,
+            draft_state: None,
             starts_from: None,
             rolling: None,
         }
@@ -122,6 +140,11 @@ impl Sequence {
         self.n_tokens() - self.n_computed
     }
 
+    /// Whether it generates: what it lacks is its last token, and what is computed again.
+    pub fn lacks_one(&self) -> bool {
+        self.n_remaining() == 1 + self.n_again
+    }
+
     /// Whether its remaining tokens can be computed now: all are known, or the last will be where the device finds it.
     /// One that the token under way completes is done.
     pub fn is_ready(&self) -> bool {
@@ -130,7 +153,7 @@ impl Sequence {
 
     /// Whether blocks of known tokens will be published soon: it is still behind, or a step of it is under way.
     pub fn is_filling_blocks(&self) -> bool {
-        self.n_remaining() != 1 || self.n_pending > 0
+        !self.lacks_one() || self.n_pending > 0
     }
 
     /// Blocks that `n_tokens` tokens of this sequence need.

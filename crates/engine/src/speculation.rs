@@ -19,14 +19,14 @@ use batch::TokenId;
 
 use self::{
     costs::StepCosts,
-    luck::{Luck, Outlook},
+    luck::{Luck, Outlook, Wrong},
 };
 pub use self::{draft_model::DraftModel, lookup::Lookup};
 use crate::{
     drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT},
     engine::Engine,
     request::{ActiveRequest, Generate, Job},
-    scheduler::StepPlan,
+    scheduler::{Chunk, StepPlan},
     sequence::{SeqId, Sequence},
 };
 
@@ -62,6 +62,7 @@ pub enum DraftLength {
 pub(crate) struct Speculator {
     drafter: Box<dyn Drafter>,
     drafting: Drafting,
+    wrong: Wrong,
     seqs: HashMap<SeqId, Attempts>,
     costs: StepCosts,
     /// When the last step was done, if the engine has not slept since.
@@ -133,7 +134,7 @@ impl Engine {
     pub(crate) fn propose(&mut self) {
         let Some(speculator) = &mut self.speculator else { return };
         let running = self.scheduler.running();
-        let in_step = || running.iter().filter(|seq| seq.n_remaining() == 1 && seq.is_ready());
+        let in_step = || running.iter().filter(|seq| seq.lacks_one() && seq.is_ready());
         let (n_seqs, ready) = (in_step().count(), in_step().filter(|seq| seq.n_pending == 0));
         let ready: Vec<&Sequence> = ready.collect();
         let candidates: Vec<_> = ready.iter().filter_map(|seq| DraftCandidate::of(seq, &self.requests)).collect();
@@ -161,8 +162,10 @@ impl Engine {
 }
 
 impl Speculator {
-    pub fn new(drafter: Box<dyn Drafter>, drafting: Drafting) -> Self {
-        Self { drafter, drafting, seqs: HashMap::new(), costs: StepCosts::default(), last_done: None }
+    /// `n_states`: slots for recurrent states, if the model has any.
+    pub fn new(drafter: Box<dyn Drafter>, drafting: Drafting, n_states: usize) -> Self {
+        let wrong = if n_states > 0 { Wrong::Again } else { Wrong::Nothing };
+        Self { drafter, drafting, wrong, seqs: HashMap::new(), costs: StepCosts::default(), last_done: None }
     }
 
     pub fn end(&mut self, seq: SeqId) {
@@ -175,9 +178,10 @@ impl Speculator {
     pub fn note_step(&mut self, plan: &StepPlan, start: Instant) {
         let now = Instant::now();
         let time = now - self.last_done.replace(now).unwrap_or(start);
-        let is_decode = plan.chunks.iter().all(|chunk| chunk.is_last && chunk.n_tokens == 1 + chunk.n_drafted);
+        let n_extra = |chunk: &Chunk| chunk.n_again + chunk.n_drafted;
+        let is_decode = plan.chunks.iter().all(|chunk| chunk.is_last && chunk.n_tokens == 1 + n_extra(chunk));
         if is_decode && time < Duration::from_secs(60) {
-            self.costs.note(plan.chunks.len(), plan.chunks.iter().map(|chunk| chunk.n_drafted).sum(), time);
+            self.costs.note(plan.chunks.len(), plan.chunks.iter().map(n_extra).sum(), time);
         }
     }
 
@@ -187,7 +191,7 @@ impl Speculator {
     }
 
     fn propose(&mut self, candidates: &[DraftCandidate], n_seqs: usize) -> Vec<(SeqId, Vec<TokenId>)> {
-        let mut outlook = Outlook { n_tokens: n_seqs as f32, n_extra_rows: 0 };
+        let mut outlook = Outlook { n_tokens: n_seqs as f32, n_extra_rows: 0, wrong: self.wrong };
         let is_free = self.drafter.is_free();
         let mut asks = Vec::new();
         for candidate in candidates {
@@ -258,7 +262,7 @@ impl Speculator {
             return self.drafting.length != DraftLength::Adaptive || attempts.again_at <= n_soon;
         }
         let draft = self.drafter.draft(&[candidate.ask(candidate.max_len)]).pop().unwrap_or_default();
-        let mut outlook = Outlook { n_tokens: 1.0, n_extra_rows: 0 };
+        let mut outlook = Outlook { n_tokens: 1.0, n_extra_rows: 0, wrong: self.wrong };
         let len = self.free_len(seq, draft.basis, draft.tokens.len(), n_running, &mut outlook);
         let attempts = self.seqs.entry(seq).or_default();
         attempts.latest.get_or_insert((n_known, draft));

@@ -193,10 +193,6 @@ impl Forward for Model {
         self.n_states
     }
 
-    fn can_rewind(&self) -> bool {
-        self.config().recurrent.is_none()
-    }
-
     fn max_in_flight(&self) -> usize {
         Model::max_in_flight(self)
     }

@@ -149,10 +149,6 @@ mod injection {
             Forward::load_adapter(&mut self.model, adapter, in_use)
         }
 
-        fn can_rewind(&self) -> bool {
-            Forward::can_rewind(&self.model)
-        }
-
         fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {
             self.n_steps += 1;
             match self.fault {

@@ -13,6 +13,7 @@ use weights::Checkpoint;
 use crate::device::ChosenDevice;
 use crate::memory_plan::{self, DeviceMemory, MemoryFit, MemoryKind, WantedContext};
 use crate::options::{Options, Scheduling, StepSizes, Workload};
+use crate::speculate::{self, Speculate};
 use crate::{Error, Result, counted};
 
 /// A context that nobody asked for is at most this.
@@ -277,6 +278,11 @@ impl Planner<'_> {
         Ok((low, with_blocks(low)?))
     }
 
+    /// Slots that steps with drafts write beside those of their sequences.
+    fn n_draft_states(&self, n_sequences: usize) -> usize {
+        if self.options.speculate == Speculate::Off { 0 } else { n_sequences.min(speculate::FEW) }
+    }
+
     fn memory(&self, sizes: Sizes) -> Result<MemoryPlan> {
         Ok(::model::plan(self.checkpoint, &self.config, &self.load_options(sizes))?)
     }
@@ -284,7 +290,7 @@ impl Planner<'_> {
     fn load_options(&self, sizes: Sizes) -> LoadOptions {
         let Sizes { max_batch_tokens, max_logits_rows, n_blocks, n_ctx, n_sequences } = sizes;
         LoadOptions {
-            n_states: n_sequences + CHECKPOINTS,
+            n_states: n_sequences + self.n_draft_states(n_sequences) + CHECKPOINTS,
             device: self.device.choice,
             kv_type: self.options.kv_type,
             n_blocks,

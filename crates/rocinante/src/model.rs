@@ -111,7 +111,7 @@ impl Model {
         let template = template(files, options, &tokenizer)?;
         let profiler = model.profiler();
         let mut about = About::of(files, options, plan, &model, start)?;
-        about.notes.extend(speculation.note(&model));
+        about.notes.extend(speculation.note());
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
         let Speculation { drafter, drafting, .. } = speculation;
         let tells_cache = options.tells_cache;

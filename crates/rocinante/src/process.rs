@@ -163,7 +163,7 @@ fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<A
     say(format!("loading {} of weights", human_bytes(plan.memory().weights_bytes as u64)));
     let model = files.load(&plan)?;
     let mut about = About::of(&files, &options, plan, &model, start)?;
-    about.notes.extend(speculation.note(&model));
+    about.notes.extend(speculation.note());
     // The vocabulary is read when the first constraint needs it: most requests have none.
     let masks = Masks::later(move || {
         let files = ModelFiles::open(&path).map_err(|error| error.to_string())?;

@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use engine::{DraftModel, Drafter, Drafting, Forward, Lookup, MAX_DRAFT};
+use engine::{DraftModel, Drafter, Drafting, Lookup, MAX_DRAFT};
 use serde::{Deserialize, Serialize};
 
-use ::model::{DeviceChoice, Model as LoadedModel};
+use ::model::DeviceChoice;
 
 use crate::device::{ChosenDevice, Device};
 use crate::model_files::ModelFiles;
@@ -15,7 +15,7 @@ use crate::options::{Options, Scheduling, Workload};
 use crate::{Error, Result};
 
 /// More requests than this at once fill a CPU's steps by themselves.
-const FEW: usize = 8;
+pub(crate) const FEW: usize = 8;
 /// Full contexts in a draft model's pool, where many requests share the model.
 const DRAFT_CONTEXTS: usize = 8;
 
@@ -103,9 +103,6 @@ impl Speculation {
         if config.is_encoder() {
             return without(None);
         }
-        if config.recurrent.is_some() && !matches!(options.speculate, Speculate::Off | Speculate::Mtp) {
-            return without(Some("this model's recurrent state cannot be taken back".to_owned()));
-        }
         let few = Drafting { max_running: FEW, ..Drafting::default() };
         let (drafter, drafting): (Option<Box<dyn Drafter>>, _) = match &options.speculate {
             Speculate::Off => return without(None),
@@ -125,11 +122,9 @@ impl Speculation {
         Ok(Self { drafter, drafting, refusal: None })
     }
 
-    /// What a person should know: a model that cannot take back what it has computed does not speculate.
-    pub fn note(&self, model: &LoadedModel) -> Option<String> {
-        let is_refused = self.drafter.is_some() && !model.can_rewind();
-        let refusal = is_refused.then(|| "this model's state cannot be taken back".to_owned());
-        let refusal = self.refusal.clone().or(refusal)?;
+    /// What a person should know, where there is no drafter although one was asked for.
+    pub fn note(&self) -> Option<String> {
+        let refusal = self.refusal.as_ref()?;
         Some(format!("--speculate has no effect: {refusal}"))
     }
 }

@@ -16,15 +16,24 @@ impl Scheduler {
 
     /// The step of this chunk failed.
     pub fn abandon(&mut self, chunk: &Chunk) {
-        chunk.checkpoint.into_iter().for_each(|slot| self.states.release(slot));
+        // Beside drafts the sequence holds it.
+        let own = chunk.checkpoint.filter(|_| chunk.n_drafted == 0);
+        own.into_iter().for_each(|slot| self.states.release(slot));
     }
 
     /// The step of this chunk is done: makes the blocks it filled known to the prefix index. Its tokens are known by
     /// now, and a sequence that ended in the meantime has left nothing behind.
     pub fn publish(&mut self, chunk: &Chunk) {
         let last_block = self.register(chunk);
-        let Some(slot) = chunk.checkpoint else { return };
-        let Some(block) = last_block else { return self.states.release(slot) };
+        // With drafts it is known later whether the state is that of the sequence.
+        if let Some(slot) = chunk.checkpoint.filter(|_| chunk.n_drafted == 0) {
+            self.keep_checkpoint(chunk, last_block, slot);
+        }
+    }
+
+    /// `slot` has the state after a chunk whose last full block is `block`, if that is indexed.
+    pub(super) fn keep_checkpoint(&mut self, chunk: &Chunk, block: Option<BlockId>, slot: StateId) {
+        let Some(block) = block else { return self.states.release(slot) };
         let is_kept = self.states.store(block, slot);
         // Of an answer only the latest checkpoint is of use; that of its prompt stays, and so do others' checkpoints.
         if let Some(seq) = self.get_mut(chunk.seq).filter(|seq| chunk.first >= seq.n_prompt) {
@@ -81,7 +90,9 @@ impl Scheduler {
 
 /// A sequence that leaves the device gives back its state and what it was about to start from.
 pub(super) fn release_state(states: &mut StateSlots, seq: &mut Sequence) {
-    seq.state.take().into_iter().for_each(|slot| states.release(slot));
+    let drafted = seq.draft_state.take().map(|written| (written.state, written.checkpoint));
+    let drafted = drafted.into_iter().flat_map(|(state, checkpoint)| [Some(state), checkpoint]).flatten();
+    seq.state.take().into_iter().chain(drafted).for_each(|slot| states.release(slot));
     seq.starts_from.take().into_iter().for_each(|(block, _)| states.unpin(block));
     seq.rolling = None;
 }

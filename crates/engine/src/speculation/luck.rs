@@ -27,6 +27,15 @@ pub(crate) struct Luck {
 pub(crate) struct Outlook {
     pub n_tokens: f32,
     pub n_extra_rows: usize,
+    pub wrong: Wrong,
+}
+
+/// What a wrong draft costs beside its row.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum Wrong {
+    Nothing,
+    /// The next step computes again what was right before it.
+    Again,
 }
 
 impl Default for Luck {
@@ -51,15 +60,18 @@ impl Luck {
     /// How many tokens to draft so that the step gives the most tokens per second, at most `max_len`. The step so far is
     /// `outlook`, which takes in what is decided.
     pub fn best_len(&self, basis: Basis, max_len: usize, costs: &StepCosts, outlook: &mut Outlook) -> usize {
-        let rate = |n_tokens: f32, n_rows: usize| n_tokens / costs.ratio(n_rows);
-        let Outlook { n_tokens, n_extra_rows } = *outlook;
-        let (mut best, mut best_rate, mut best_tokens) = (0, rate(n_tokens, n_extra_rows) * MARGIN, n_tokens);
-        let (mut reaches, mut expected) = (1.0, n_tokens);
+        let Outlook { n_tokens, n_extra_rows, wrong } = *outlook;
+        let (mut best, mut best_rate, mut best_tokens) = (0, n_tokens / costs.ratio(n_extra_rows) * MARGIN, n_tokens);
+        let (mut reaches, mut expected, mut again) = (1.0, n_tokens, 0.0);
         for len in 1..=max_len {
             // A token counts if all before it are right.
-            reaches *= self.chance(basis, len - 1);
+            let chance = self.chance(basis, len - 1);
+            if wrong == Wrong::Again {
+                again += reaches * (1.0 - chance) * (costs.ratio(len) - 1.0);
+            }
+            reaches *= chance;
             expected += reaches;
-            let rate = rate(expected, n_extra_rows + len);
+            let rate = expected / (costs.ratio(n_extra_rows + len) + again);
             if rate > best_rate {
                 (best, best_rate, best_tokens) = (len, rate, expected);
             }
@@ -83,7 +95,7 @@ mod tests {
     use super::*;
 
     fn len(luck: &Luck, basis: Basis) -> usize {
-        let mut outlook = Outlook { n_tokens: 1.0, n_extra_rows: 0 };
+        let mut outlook = Outlook { n_tokens: 1.0, n_extra_rows: 0, wrong: Wrong::Nothing };
         luck.best_len(basis, 16, &StepCosts::assumed(0.12), &mut outlook)
     }
 
@@ -100,10 +112,21 @@ mod tests {
     }
 
     #[test]
+    fn drafts_are_shorter_where_wrong_ones_cost_more() {
+        let (mut luck, costs) = (Luck::default(), StepCosts::assumed(0.1));
+        (0..20).for_each(|i| luck.note(Basis::Model, 0, i % 3 > 0));
+        let len = |wrong| {
+            let mut outlook = Outlook { n_tokens: 1.0, n_extra_rows: 0, wrong };
+            luck.best_len(Basis::Model, 16, &costs, &mut outlook)
+        };
+        assert!(len(Wrong::Again) < len(Wrong::Nothing) && len(Wrong::Again) > 0, "{}", len(Wrong::Again));
+    }
+
+    #[test]
     fn a_lucky_sequence_leaves_less_for_the_next() {
         let luck = Luck::default();
         let costs = StepCosts::assumed(0.3);
-        let mut outlook = Outlook { n_tokens: 2.0, n_extra_rows: 0 };
+        let mut outlook = Outlook { n_tokens: 2.0, n_extra_rows: 0, wrong: Wrong::Nothing };
         let first = luck.best_len(Basis::Match(30), 16, &costs, &mut outlook);
         assert_eq!(outlook.n_extra_rows, first);
         assert!(outlook.n_tokens > 2.0);

@@ -72,11 +72,11 @@ fn with(toy: Toy, drafting: Drafting, drafter: Box<dyn Drafter>) -> Handle {
 }
 
 /// Penalties, masks, mirostat, logprobs, scored prompts, stop tokens, small pools, chunked prompts, clients that leave:
-/// all at once, on a host and on a device whose steps overlap.
+/// all at once, on a host and on a device whose steps overlap, with recurrent states and without.
 #[test]
 fn drafts_change_no_token() {
     let (mut n_preemptions, mut n_accepted, mut n_rejected) = (0, 0, 0);
-    for seed in 0..20 {
+    for seed in 0..30 {
         let mut random = Random { seed: seed + 1000, n: 0 };
         let (n_blocks, n_ctx) = (8 + random.below(20), 75 + random.below(70));
         let options = EngineOptions {
@@ -90,6 +90,9 @@ fn drafts_change_no_token() {
         };
         let plain = engine::start(Toy::new(n_blocks), options, Some(Box::new(Parities)));
         let toy = if random.below(2) == 0 { Toy::new(n_blocks) } else { Toy::device(n_blocks) };
+        // Every third has a recurrent state, which has to be taken back.
+        let n_states = if seed % 3 == 2 { 3 + random.below(30) } else { 0 };
+        let toy = toy.with_states(n_states);
         let (drafter, _) = Oracle::boxed(2 + random.below(6) as u64, random.below(2) == 0);
         let speculating = engine::start_speculating(toy, options, Some(Box::new(Parities)), Some(drafter));
         let asks = scenario(&mut random, &plain);

@@ -24,6 +24,8 @@ pub struct Toy {
     /// More than one: it is a device.
     pub max_in_flight: usize,
     blocks: Vec<[Option<TokenId>; BLOCK_TOKENS]>,
+    /// The tokens that each slot's state has seen; none where it has no recurrent layers.
+    states: Vec<Vec<TokenId>>,
     sampler: Sampler,
     /// What the steps under way gave, oldest first; a failed one is an error of its `wait`.
     under_way: VecDeque<Result<Outputs, String>>,
@@ -65,6 +67,7 @@ impl Toy {
             capacity,
             max_in_flight: 1,
             blocks: vec![[None; BLOCK_TOKENS]; n_blocks],
+            states: Vec::new(),
             sampler: Sampler::new(N_VOCAB),
             under_way: VecDeque::new(),
             chosen: Vec::new(),
@@ -81,6 +84,24 @@ impl Toy {
     /// A toy that chooses tokens and takes two steps at once.
     pub fn device(n_blocks: usize) -> Self {
         Self { max_in_flight: 2, ..Self::new(n_blocks) }
+    }
+
+    /// With recurrent layers: what it says follows from the states, and not from the blocks.
+    pub fn with_states(self, n_slots: usize) -> Self {
+        Self { states: vec![Vec::new(); n_slots], ..self }
+    }
+
+    /// What the tokens of a sequence's rows have seen, with its states moved on.
+    fn move_state(&mut self, batch: &Batch, seq_idx: usize) -> Vec<TokenId> {
+        let (seq, state) = (&batch.seqs[seq_idx], batch.states[seq_idx]);
+        let first = seq.first_row as usize;
+        let mut seen = state.from.map_or_else(Vec::new, |slot| self.states[slot.0 as usize].clone());
+        assert_eq!(seen.len(), batch.positions[first] as usize, "the state of another position");
+        seen.extend(&batch.tokens[first..first + seq.n_rows as usize]);
+        for slot in [Some(state.to), state.copy].into_iter().flatten() {
+            self.states[slot.0 as usize].clone_from(&seen);
+        }
+        seen
     }
 
     /// The batch with the tokens that the step before chose; any where that chose none.
@@ -105,7 +126,8 @@ impl Toy {
             Some(Poison::NaN) | None => {}
         }
         let (mut all_logits, mut outputs) = (Vec::new(), Outputs::default());
-        for seq in &batch.seqs {
+        for (seq_idx, seq) in batch.seqs.iter().enumerate() {
+            let moved = (!self.states.is_empty()).then(|| self.move_state(batch, seq_idx));
             let rows = seq.first_row as usize..(seq.first_row + seq.n_rows) as usize;
             for row in rows.clone() {
                 let position = batch.positions[row] as usize;
@@ -122,7 +144,10 @@ impl Toy {
                     let block = seq.block_table[position / BLOCK_TOKENS].0 as usize;
                     self.blocks[block][position % BLOCK_TOKENS].expect("a token nobody wrote is read")
                 });
-                let hash = hash(seen);
+                let hash = match &moved {
+                    Some(moved) if batch.attention == Attention::Causal => hash(moved[..n_seen].iter().copied()),
+                    _ => hash(seen),
+                };
                 if batch.logits_rows.contains(&(row as u32)) {
                     let is_broken = matches!(poison, Some(Poison::NaN)) && batch.tokens[row] == self.poison.unwrap().0;
                     let mut row: Vec<f32> = logits(hash).collect();
@@ -164,6 +189,10 @@ impl Forward for Toy {
 
     fn max_in_flight(&self) -> usize {
         self.max_in_flight
+    }
+
+    fn n_states(&self) -> usize {
+        self.states.len()
     }
 
     fn chooses(&self) -> bool {

@@ -1,7 +1,11 @@
 //! Families with recurrent layers: chunks, ragged batches and checkpoints give what one pass over the whole prompt
 //! gives, and behind the engine a conversation that goes on computes its new tokens only.
 
-use engine::{EngineOptions, Handle, Reuse, Submit, start};
+use engine::sequence::SeqId;
+use engine::{
+    Basis, Draft, DraftAsk, DraftLength, Drafter, Drafting, EngineOptions, Handle, Lookup, Reuse, Submit, start,
+    start_speculating,
+};
 use model::{Batch, KvType, LoadOptions, Model, SeqRows, SeqState, StateId, TokenId};
 use ops::Isa;
 use weights::Checkpoint;
@@ -187,5 +191,84 @@ fn preempted_sequences_say_what_they_say_alone() {
             assert_eq!(&collect(events).0, expected, "{name}");
         }
         assert!(handle.stats().unwrap().n_preemptions > 0, "the pool was meant to be too small");
+    }
+}
+
+/// Knows the answers to some prompts; every so often it lies.
+struct Teller {
+    /// Prompts with their answers.
+    known: Vec<Vec<TokenId>>,
+    /// One token in so many is wrong.
+    lies: usize,
+}
+
+impl Drafter for Teller {
+    fn draft(&mut self, asks: &[DraftAsk]) -> Vec<Draft> {
+        let tell = |ask: &DraftAsk| {
+            let known = self.known.iter().find(|known| known.starts_with(ask.tokens));
+            let rest = known.map_or(&[][..], |known| &known[ask.tokens.len()..]);
+            let told = rest.iter().zip(ask.tokens.len()..).take(ask.max_len);
+            let lie = |(token, at): (&TokenId, usize)| TokenId(token.0 ^ u32::from(at.is_multiple_of(self.lies)));
+            Draft { tokens: told.map(lie).collect(), basis: Basis::Model }
+        };
+        asks.iter().map(tell).collect()
+    }
+
+    fn end(&mut self, _: SeqId) {}
+
+    fn is_free(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn drafts_change_no_token_of_a_hybrid() {
+    const N_ANSWER: usize = 70;
+    for (name, checkpoint) in hybrids() {
+        let golden = golden(&name);
+        let options = LoadOptions {
+            kv_type: KvType::F32,
+            n_blocks: 40,
+            n_states: 9,
+            max_batch_tokens: 64,
+            n_threads: 2,
+            ..LoadOptions::default()
+        };
+        let model = || Model::load(&checkpoint, options).unwrap();
+        let prompts: Vec<Vec<TokenId>> =
+            (0..3).map(|i| golden.tokens[i..14 + 5 * i].iter().map(|&token| TokenId(token)).collect()).collect();
+        let plain = start(model(), EngineOptions::default(), None);
+        let expected: Vec<_> = prompts.iter().map(|prompt| answer(&plain, prompt, N_ANSWER).0).collect();
+        let known: Vec<Vec<TokenId>> = prompts.iter().zip(&expected).map(|(a, b)| [&a[..], b].concat()).collect();
+        let drafting = Drafting { length: DraftLength::Fixed(5), ..Drafting::default() };
+        let drafters: [Box<dyn Drafter>; 4] = [
+            Box::new(Teller { known: known.clone(), lies: usize::MAX }),
+            Box::new(Teller { known: known.clone(), lies: 7 }),
+            Box::new(Teller { known, lies: 1 }),
+            Box::<Lookup>::default(),
+        ];
+        for (i, drafter) in drafters.into_iter().enumerate() {
+            let handle =
+                start_speculating(model(), EngineOptions { drafting, ..EngineOptions::default() }, None, Some(drafter));
+            let submits = prompts.iter().map(|prompt| Submit::new(handle.next_request_id(), prompt.clone(), N_ANSWER));
+            let events: Vec<_> = submits.map(|submit| handle.submit(submit).unwrap()).collect();
+            for (events, expected) in events.into_iter().zip(&expected) {
+                assert_eq!(&collect(events).0, expected, "{name}, drafter {i}");
+            }
+            let drafted = handle.stats().unwrap().drafted;
+            let (n_tokens, n_accepted) = (drafted.n_tokens, drafted.n_accepted);
+            let is_expected = match i {
+                0 => n_accepted == n_tokens && n_accepted > 150,
+                1 => n_accepted > 100 && n_accepted < n_tokens,
+                2 => n_accepted == 0 && n_tokens > 150,
+                _ => true,
+            };
+            assert!(is_expected, "{name}, drafter {i}: {n_accepted} of {n_tokens}");
+            // A conversation that goes on starts from a state of its answer, however that came about.
+            let history = [&prompts[2][..], &expected[2], &[TokenId(5), TokenId(6)]].concat();
+            let (tokens, n_computed) = answer(&handle, &history, 1);
+            assert_eq!(tokens, answer(&plain, &history, 1).0, "{name}, drafter {i}");
+            assert!(n_computed <= 64 + 2 + 16, "{name}, drafter {i}: {n_computed} tokens computed");
+        }
     }
 }
