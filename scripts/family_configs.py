@@ -75,6 +75,18 @@ def delta(**more):
     )
 
 
+def gemma4(n_layers, **more):
+    """Wider heads, with fewer rotated pairs, in the layers without a window."""
+    return small(
+        num_hidden_layers=n_layers, layer_types=["sliding_attention", "full_attention"] * (n_layers // 2), head_dim=8,
+        global_head_dim=16, sliding_window=12, vocab_size_per_layer_input=96, final_logit_softcapping=30.0,
+        rope_parameters=dict(
+            sliding_attention=rope(), full_attention=rope(1000000.0, "proportional", partial_rotary_factor=0.25),
+        ),
+        **more,
+    )
+
+
 SECTIONS = dict(mrope_interleaved=True, mrope_section=[2, 1, 1])
 QWEN3_SIGHT = dict(
     depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=16,
@@ -578,6 +590,18 @@ FAMILIES = {
             qk_rope_head_dim=8, v_head_dim=16, num_key_value_heads=4, moe_intermediate_size=32, num_local_experts=4,
             num_experts_per_tok=2, n_shared_experts=1, routed_scaling_factor=2.4,
             mlp_layer_types=["dense", "sparse", "sparse"],
+        ),
+    ),
+    "gemma4": (
+        tf.Gemma4TextConfig,
+        gemma4(6, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=16),
+    ),
+    "gemma4-moe": (
+        tf.Gemma4TextConfig,
+        gemma4(
+            4, num_key_value_heads=4, num_global_key_value_heads=1, attention_k_eq_v=True,
+            hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=4, top_k_experts=2,
+            moe_intermediate_size=32,
         ),
     ),
     "bert": (tf.BertConfig, encoder(type_vocab_size=2)),

@@ -38,7 +38,9 @@ N_TOKENS = 40
 
 # Families that add one to the weights of their norms.
 OFFSET_NORMS = ("gemma", "nemotron")
-PLAIN_NORMS = ("nemotron_h",)
+PLAIN_NORMS = ("nemotron_h", "gemma3n", "gemma4")
+# Vectors that multiply something.
+SCALES = ("scale", "per_expert_scale", "correct_output_scale")
 
 
 def randomize(model, seed):
@@ -54,6 +56,8 @@ def randomize(model, seed):
                 kind = model.config.model_type
                 has_offset = kind.startswith(OFFSET_NORMS) and not kind.startswith(PLAIN_NORMS)
                 value = 0.2 * noise + (0.0 if has_offset else 1.0)
+            elif leaf in SCALES:
+                value = 1.0 + 0.2 * noise
             elif parameter.dim() == 1 or "bias" in leaf:
                 value = 0.2 * noise
             elif "embed" in name:
@@ -66,6 +70,9 @@ def randomize(model, seed):
                     value = torch.sign(noise) * 0.25
             parameter.copy_(value.to(torch.bfloat16).float())
         for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                value = 1.0 + 0.2 * torch.randn(buffer.shape, generator=generator)
+                buffer.copy_(value.to(torch.bfloat16).float())
             if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.copy_((0.2 * torch.randn(buffer.shape, generator=generator)).to(torch.bfloat16).float())
 

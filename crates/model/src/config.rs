@@ -35,6 +35,10 @@ pub struct Config {
     pub n_kv_heads: usize,
     /// Numbers of a head as the KV pool keeps it.
     pub head_dim: usize,
+    /// The heads of layers with a window, where they have others.
+    pub local_heads: Option<LocalHeads>,
+    /// Of each layer: whose keys and values it reads.
+    pub kv_sources: Vec<usize>,
     pub norm_eps: f32,
     pub rope: RopeConfig,
     /// Numbers of a head that rope turns; 0 where positions are learned.
@@ -64,6 +68,10 @@ pub struct Config {
     pub xielu: Vec<Xielu>,
     pub experts: Option<Experts>,
     pub mla: Option<Mla>,
+    /// Numbers that every layer gets of each token from a table of its own; 0 without one.
+    pub n_embd_per_layer: usize,
+    /// Of each layer: what the stream is multiplied with behind it; empty where nothing is.
+    pub layer_scales: Vec<f32>,
     /// The recurrent layers, where there are any.
     pub recurrent: Option<Recurrent>,
     pub multipliers: Multipliers,
@@ -73,6 +81,14 @@ pub struct Config {
     pub position_offset: usize,
     /// Which hidden states make the vector of a text, where the checkpoint says it.
     pub pooling: Option<Pooling>,
+}
+
+/// Heads of layers with a window.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct LocalHeads {
+    pub n_kv_heads: usize,
+    pub head_dim: usize,
+    pub n_rot: usize,
 }
 
 /// How positions become angles.
@@ -149,6 +165,9 @@ impl Config {
             let down = (0..config.n_layers).find_map(|i| names.find(At::Layer(i), "ffn_down", "weight"));
             config.n_ff = down.and_then(|down| down.shape.last().copied()).unwrap_or(config.n_ff).clamp(1, MAX_WIDTH);
         }
+        if config.family.scales_layers {
+            config.layer_scales = layer_details::learned_scales(&names, config.n_layers)?;
+        }
         if config.xielu.is_empty() {
             config.xielu = layer_details::learned_xielu(&names, config.n_layers)?;
         }
@@ -211,9 +230,12 @@ impl Config {
         let n_heads = if has_heads { keys.count_in("attention.head_count", None, MAX_WIDTH)? } else { 1 };
         let per_head = if has_heads { n_embd / n_heads } else { 2 };
         let mla = mla(&keys, per_head)?;
+        let (window, is_windowed) = layer_details::windows(&keys, &family, n_layers)?;
+        let listed_kv_heads = layer_details::listed_kv_heads(&keys, &is_windowed)?;
         let n_kv_heads = match mla {
             Some(_) => 1,
             None if is_recurrent => keys.largest("attention.head_count_kv")?.unwrap_or(n_heads).clamp(1, n_heads),
+            None if listed_kv_heads.is_some() => listed_kv_heads.map_or(1, |[of_others, _]| of_others),
             None => keys.count_in("attention.head_count_kv", Some(n_heads), n_heads)?,
         };
         if !n_heads.is_multiple_of(n_kv_heads) {
@@ -221,8 +243,10 @@ impl Config {
             return Err(keys.error("attention.head_count_kv", what));
         }
         let HeadSizes { head_dim, key_dim, n_rot } = HeadSizes::read(&keys, &family, mla, per_head)?;
+        let local_kv_heads = listed_kv_heads.map_or(n_kv_heads, |[_, of_windowed]| of_windowed);
+        let local_heads = LocalHeads::read(&keys, n_heads, local_kv_heads)?;
         let experts = experts(&keys, &family)?;
-        let n_ff = match is_recurrent {
+        let n_ff = match is_recurrent || keys.is_list("feed_forward_length") {
             true => keys.largest("feed_forward_length")?.unwrap_or(0).clamp(1, MAX_WIDTH),
             false => keys.count_in("feed_forward_length", experts.map(|experts| experts.n_ff), MAX_WIDTH)?,
         };
@@ -230,7 +254,6 @@ impl Config {
             experts.n_ff = if experts.n_ff == 0 { n_ff } else { experts.n_ff };
             experts
         });
-        let (window, is_windowed) = layer_details::windows(&keys, &family, n_layers)?;
         let alibi = keys.positive("attention.max_alibi_bias")?.or(family.alibi);
         let scored_width = if family.scales_by_share == Some(n_layers) { per_head } else { key_dim };
         let n_tokens = metadata.strings("tokenizer.ggml.tokens")?.map(<[_]>::len);
@@ -246,6 +269,8 @@ impl Config {
             n_heads,
             n_kv_heads,
             head_dim,
+            local_heads,
+            kv_sources: layer_details::kv_sources(&keys, &is_windowed)?,
             norm_eps: layer_details::norm_eps(&keys, &family)?,
             rope: RopeConfig {
                 pairing: if format == Format::Gguf { family.pairing } else { family.hub_pairing },
@@ -254,7 +279,7 @@ impl Config {
                 scaling: RopeScaling::None,
             },
             n_rot: if alibi.is_some() { 0 } else { n_rot },
-            attn_scale: attention_scale(&keys, scored_width)?,
+            attn_scale: if family.scales_scores { attention_scale(&keys, scored_width)? } else { 1.0 },
             attn_softcap: keys.positive("attn_logit_softcapping")?,
             logits_softcap: keys.positive("final_logit_softcapping")?,
             embedding_scale: match family.scales_embedding {
@@ -286,6 +311,8 @@ impl Config {
             xielu: layer_details::listed_xielu(&keys, n_layers)?,
             experts,
             mla,
+            n_embd_per_layer: keys.count("embedding_length_per_layer_input")?.unwrap_or(0).min(MAX_WIDTH),
+            layer_scales: Vec::new(),
             recurrent: Recurrent::read(&keys, &family, format, n_embd)?,
             multipliers: Multipliers::NONE,
             blocks: vec![LayerBlocks::ATTENTION; n_layers],
@@ -295,18 +322,24 @@ impl Config {
         })
     }
 
-    /// Layers that keep keys and values.
-    pub fn n_attention_layers(&self) -> usize {
-        self.blocks.iter().filter(|blocks| blocks.attends).count()
-    }
-
-    /// Columns of the keys and of the values of one token.
+    /// Columns of the keys and of the values of one token, in the layer that has most.
     pub fn kv_dim(&self) -> usize {
-        self.n_kv_heads * self.head_dim
+        let local = self.local_heads.map_or(0, |local| local.n_kv_heads * local.head_dim);
+        local.max(self.n_kv_heads * self.head_dim)
     }
 
     pub fn heads(&self) -> Heads {
         Heads { n_heads: self.n_heads, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim, scale: self.attn_scale }
+    }
+
+    /// The heads of one layer.
+    pub fn heads_of(&self, layer_idx: usize) -> Heads {
+        match self.local_heads {
+            Some(LocalHeads { n_kv_heads, head_dim, .. }) if self.is_windowed[layer_idx] => {
+                Heads { n_kv_heads, head_dim, ..self.heads() }
+            }
+            _ => self.heads(),
+        }
     }
 
     /// How far back a layer looks, where that is less than everything. A window that no context of this model outgrows
@@ -320,13 +353,28 @@ impl Config {
         self.xielu.get(layer_idx).map_or(self.family.activation, |xielu| Activation::Xielu(*xielu))
     }
 
-    /// Columns of the queries of one token.
+    /// Columns of the queries of one token, in the layer that has most.
     pub fn q_dim(&self) -> usize {
-        self.n_heads * self.head_dim
+        self.n_heads * self.local_heads.map_or(0, |local| local.head_dim).max(self.head_dim)
     }
 
     pub fn is_encoder(&self) -> bool {
         self.family.kind == FamilyKind::Encoder
+    }
+}
+
+impl LocalHeads {
+    /// Where the file says that layers with a window have heads of another width.
+    fn read(keys: &MetadataKeys, n_heads: usize, n_kv_heads: usize) -> Result<Option<Self>, Error> {
+        let name = "attention.key_length_swa";
+        let Some(_) = keys.count(name)? else { return Ok(None) };
+        let head_dim = keys.count_in(name, None, MAX_HEAD_DIM)?;
+        let n_rot = keys.count_in("rope.dimension_count_swa", Some(head_dim), head_dim)?;
+        if n_rot % 2 != 0 || n_kv_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) {
+            let what = format!("{n_heads} heads, {n_kv_heads} of keys, {n_rot} of {head_dim} numbers rotated");
+            return Err(keys.error(name, what));
+        }
+        Ok(Some(Self { n_kv_heads, head_dim, n_rot }))
     }
 }
 

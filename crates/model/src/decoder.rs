@@ -11,7 +11,7 @@ use crate::rope_table::RopeTable;
 use crate::scratch::{LayerScratch, Scratch};
 use crate::state_pool::StatePool;
 use crate::step::{Places, Step};
-use crate::{Config, Error, feed_forward, mla, recurrent};
+use crate::{Config, Error, feed_forward, mla, per_layer, recurrent};
 
 /// Everything a step touches.
 pub struct Decoder {
@@ -77,24 +77,36 @@ impl Decoder {
             let adapters = adapters.map(|all| StepAdapters { all, slots });
             let context = Context { exec, config: &self.config, weights: &self.weights, adapters };
             let s = &mut self.scratch;
+            let heads = self.config.heads_of(layer_idx);
+            let width = heads.n_heads * heads.head_dim;
+            if self.weights.parts.layers[layer_idx].per_layer.is_some() {
+                let kept = if is_last && !step.keeps_all() { Some(places.kept) } else { None };
+                let n = if kept.is_some() { step.kept.len() } else { step.n_rows };
+                let LayerScratch { layer_part, layer_gate, .. } = &mut s.work;
+                let (mut room, mut part) = (layer_gate.rows_mut(step.n_rows), layer_part.rows_mut(n));
+                per_layer::take_part(exec, s.per_layer.rows(step.n_rows), layer_idx, kept, &mut room, &mut part)?;
+            }
             let mixed = if is_gated { &mut s.attn_gate } else { &mut s.mixed };
             let recurred = &s.recurrent.gate;
             if layer_idx + 1 < n_layers || step.keeps_all() {
                 let n = step.n_rows;
-                let found =
-                    MixedRows { mixed: attends.then(|| mixed.rows_mut(n)), recurred: recurs.then(|| recurred.rows(n)) };
+                let found = MixedRows {
+                    mixed: attends.then(|| mixed.narrow_mut([n, width])),
+                    recurred: recurs.then(|| recurred.rows(n)),
+                };
                 join_blocks(context, layer_idx, found, &mut s.x.rows_mut(n), &mut s.work, &mut self.routes)?;
             } else {
                 // After the last attention only the wanted rows matter.
                 let n = step.kept.len();
                 ops::take_rows(exec, s.x.rows(step.n_rows), places.kept, &mut s.kept_x.rows_mut(n))?;
                 if attends {
-                    ops::take_rows(exec, mixed.rows(step.n_rows), places.kept, &mut s.kept_mixed.rows_mut(n))?;
+                    let rows = mixed.narrow([step.n_rows, width]);
+                    ops::take_rows(exec, rows, places.kept, &mut s.kept_mixed.narrow_mut([n, width]))?;
                 }
                 if recurs {
                     ops::take_rows(exec, recurred.rows(step.n_rows), places.kept, &mut s.recurrent.kept.rows_mut(n))?;
                 }
-                let mixed = attends.then(|| s.kept_mixed.rows_mut(n));
+                let mixed = attends.then(|| s.kept_mixed.narrow_mut([n, width]));
                 let found = MixedRows { mixed, recurred: recurs.then(|| s.recurrent.kept.rows(n)) };
                 join_blocks(context, layer_idx, found, &mut s.kept_x.rows_mut(n), &mut s.work, &mut self.routes)?;
             }
@@ -129,6 +141,11 @@ impl Decoder {
         if let Some(norm) = parts.embedding_norm {
             Context { exec, config, weights, adapters: None }.norm_in_place(norm, &mut x)?;
         }
+        if let Some(table) = &parts.per_layer {
+            let context = Context { exec, config, weights, adapters: None };
+            let (mut made, mut out) = (s.per_layer_made.rows_mut(n), s.per_layer.rows_mut(n));
+            per_layer::embed(context, table, tokens, x.as_view(), &mut made, &mut out)?;
+        }
         Ok(())
     }
 
@@ -154,13 +171,15 @@ impl Decoder {
             _ => places.angles,
         };
         let attention = layer.attention.as_ref().expect("asked for layers with attention only");
+        let heads = config.heads_of(layer_idx);
+        let (q_shape, kv_shape) = ([n, heads.n_heads * heads.head_dim], [n, heads.n_kv_heads * heads.head_dim]);
         let sinks = match attention {
-            AttentionParts::Plain { q, k, v, q_norm, k_norm, sinks, gate } => {
-                let mut products = vec![
-                    Product::write(weights.view(q.weight), s.q.rows_mut(n)),
-                    Product::write(weights.view(k.weight), s.k.rows_mut(n)),
-                    Product::write(weights.view(v.weight), s.v.rows_mut(n)),
-                ];
+            AttentionParts::Plain { q, kv, q_norm, k_norm, v_norm, sinks, gate } => {
+                let mut products = vec![Product::write(weights.view(q.weight), s.q.narrow_mut(q_shape))];
+                if let Some([k, v]) = kv {
+                    products.push(Product::write(weights.view(k.weight), s.k.narrow_mut(kv_shape)));
+                    products.push(Product::write(weights.view(v.weight), s.v.narrow_mut(kv_shape)));
+                }
                 if let Some(gate) = gate {
                     products.push(Product::write(weights.view(gate.weight), s.attn_gate.rows_mut(n)));
                 }
@@ -171,20 +190,29 @@ impl Decoder {
                     context.adapt(gate, input, &mut s.attn_gate.rows_mut(n))?;
                     context.add_bias(gate, &mut s.attn_gate.rows_mut(n))?;
                 }
-                for (linear, rows) in [(q, &mut s.q), (k, &mut s.k), (v, &mut s.v)] {
-                    context.adapt(linear, input, &mut rows.rows_mut(n))?;
-                    context.add_bias(linear, &mut rows.rows_mut(n))?;
+                let (q_rows, k_rows) = (&mut s.q.narrow_mut(q_shape), &mut s.k.narrow_mut(kv_shape));
+                let v_rows = &mut s.v.narrow_mut(kv_shape);
+                let mut all = vec![(q, &mut *q_rows)];
+                if let Some([k, v]) = kv {
+                    all.extend([(k, &mut *k_rows), (v, &mut *v_rows)]);
+                }
+                for (linear, rows) in all {
+                    context.adapt(linear, input, rows)?;
+                    context.add_bias(linear, rows)?;
                     if let Some(limit) = config.qkv_limit {
-                        ops::clamp(exec, &mut rows.rows_mut(n), limit)?;
+                        ops::clamp(exec, rows, limit)?;
                     }
                 }
-                let (q, k) = (&mut s.q.rows_mut(n), &mut s.k.rows_mut(n));
+                let (q, k) = (q_rows, k_rows);
                 if config.family.norms_rotated_heads && config.is_rotated[layer_idx] {
                     for x in [&mut *q, &mut *k] {
-                        ops::rope(exec, x, angles, config.head_dim, config.rope.pairing)?;
+                        ops::rope(exec, x, angles, heads.head_dim, config.rope.pairing)?;
                     }
                 }
                 context.norm_heads([q, k], [*q_norm, *k_norm])?;
+                if let Some(norm) = v_norm {
+                    ops::norm_heads(exec, v_rows, weights.view(*norm), ops::NormKind::Rms, config.norm_eps)?;
+                }
                 if config.temperature.is_some() {
                     ops::scale_rows(exec, q, places.query_scales)?;
                 }
@@ -198,17 +226,23 @@ impl Decoder {
         let kv = self.kv.layer_mut(layer_idx);
         let (mut k_pool, mut v_pool) = (kv.k.view_mut(), kv.v.view_mut());
         let is_rotated_already = config.mla.is_some() || config.family.norms_rotated_heads;
-        if config.n_rot == 0 || is_rotated_already || !config.is_rotated[layer_idx] {
+        let reads_other = matches!(attention, AttentionParts::Plain { kv: None, .. });
+        if reads_other {
+            if config.is_rotated[layer_idx] {
+                let q = &mut s.q.narrow_mut(q_shape);
+                ops::rope(exec, q, angles, heads.head_dim, config.rope.pairing)?;
+            }
+        } else if config.n_rot == 0 || is_rotated_already || !config.is_rotated[layer_idx] {
             // Nothing to rotate, or rotated already.
-            let (k, v) = (s.k.rows(n), s.v.rows(n));
-            ops::kv_store(exec, k, v, places.slots, config.head_dim, &mut k_pool, &mut v_pool)?;
+            let (k, v) = (s.k.narrow(kv_shape), s.v.narrow(kv_shape));
+            ops::kv_store(exec, k, v, places.slots, heads.head_dim, &mut k_pool, &mut v_pool)?;
         } else {
             let projected = Projected {
-                q: s.q.rows_mut(n),
-                k: s.k.rows_mut(n),
-                v: s.v.rows(n),
+                q: s.q.narrow_mut(q_shape),
+                k: s.k.narrow_mut(kv_shape),
+                v: s.v.narrow(kv_shape),
                 angles,
-                head_dim: config.head_dim,
+                head_dim: heads.head_dim,
                 pairing: config.rope.pairing,
             };
             ops::rope_store(exec, projected, places.slots, &mut k_pool, &mut v_pool)?;
@@ -216,15 +250,16 @@ impl Decoder {
         // Only the wanted rows of the last layer go on. A device has the spans of all rows, once a step.
         let is_last = layer_idx + 1 == weights.parts.layers.len();
         let spans = if is_last && places.spans.is_none() { step.kept_spans() } else { step.spans() };
-        let spans = Spans { host: &spans, device: places.spans };
+        let device = if is_windowed { places.local_spans.or(places.spans) } else { places.spans };
+        let spans = Spans { host: &spans, device };
         let shaping = Shaping {
             window: config.window_of(layer_idx),
             softcap: config.attn_softcap,
             sinks: sinks.map(|sinks| weights.view(sinks)),
             slopes: config.alibi.map(|_| places.slopes),
         };
-        let (q, heads) = (s.q.rows(n), config.heads());
-        ops::attention_with(exec, q, kv.view(), heads, spans, shaping, &mut s.mixed.rows_mut(n))?;
+        let q = s.q.narrow(q_shape);
+        ops::attention_with(exec, q, kv.view(), heads, spans, shaping, &mut s.mixed.narrow_mut(q_shape))?;
         if layer.is_gated() {
             ops::glu(exec, Activation::Sigmoid, &mut s.attn_gate.rows_mut(n), s.mixed.rows(n))?;
         }
@@ -344,10 +379,10 @@ fn join_blocks(
     if let Some(mut mixed) = mixed {
         join_attention(context, layer_idx, &mut mixed, x, work)?;
     }
-    match context.config.is_parallel {
-        true => Ok(()),
-        false => feed_forward::run(context, layer_idx, x, work, routes),
+    if !context.config.is_parallel {
+        feed_forward::run(context, layer_idx, x, work, routes)?;
     }
+    per_layer::join(context, layer_idx, layer, x, work)
 }
 
 /// `x += attention's output`, normed where the family does.

@@ -13,8 +13,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use gpu::{Buffer, DebugSync, Graph, Launcher, Number, Pinned, ProductTypes, Profiling, Queue};
-use ops::{Arena, AttentionPlan, Gpu, Kernels, Numerics, Workspace};
+use ops::{Arena, Gpu, Kernels, Numerics, Workspace};
 
+use self::input::StepPlans;
 pub use self::run::SubmittedStep;
 use self::run::{Outputs, PinnedSet};
 use crate::scratch::MaxRows;
@@ -58,7 +59,7 @@ pub struct Device {
 #[derive(Copy, Clone, Eq, PartialEq, Hash)]
 struct GraphKey {
     n_seqs: usize,
-    plan: AttentionPlan,
+    plans: StepPlans,
     n_chosen: usize,
     is_adjusted: bool,
     is_described: bool,
@@ -113,8 +114,9 @@ fn n_input_words(config: &Config, rows: MaxRows, n_blocks: usize) -> usize {
     const PLAN_WORDS: usize = 64;
     /// Sequences that may all hold the whole pool: a block of a common prefix stands in the table of each.
     const WHOLE_TABLES: usize = 64;
-    let angles = 2 * config.n_rot;
-    let spans = SPAN_WORDS + 2 * (config.n_heads / config.n_kv_heads);
+    let angles = config.n_rot + config.local_heads.map_or(config.n_rot, |local| local.n_rot);
+    let local_group = config.local_heads.map_or(0, |local| config.n_heads / local.n_kv_heads);
+    let spans = SPAN_WORDS + 2 * (config.n_heads / config.n_kv_heads) + 2 * local_group;
     let tables = n_blocks.saturating_mul(rows.batch.min(WHOLE_TABLES));
     let slopes = if config.alibi.is_some() { config.n_heads } else { 0 };
     rows.batch * (INDICES + angles + spans)

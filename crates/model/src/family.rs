@@ -56,6 +56,12 @@ pub struct Family {
     /// The model of this many layers scales its scores by the width of a head's share of the embedding, not by that of the
     /// head; GGUF does not say so.
     pub scales_by_share: Option<usize>,
+    /// Whether scores are scaled by the width of a head.
+    pub scales_scores: bool,
+    /// Whether values are normed, each head by itself and without weights.
+    pub norms_values: bool,
+    /// Whether layers may have a factor for the stream behind them.
+    pub scales_layers: bool,
     /// What its recurrent layers compute, if it has any.
     pub recurrent: Option<RecurrentKind>,
     /// Whether GGUF's heads of values take turns with the heads of keys; else neighbours share one.
@@ -138,7 +144,7 @@ const MISSING: &[(&str, &[&str])] = &[
         &["rwkv", "arwkv", "plamo2", "zamba", "bamba", "recurrent_gemma", "minimax-01", "olmo_hybrid"],
     ),
     ("sparse attention with an indexer", &["deepseek32", "deepseek_v32", "glm-dsa", "glm_moe_dsa", "minimax-m3"]),
-    ("embeddings of every layer and shared KV layers", &["gemma3n", "gemma4"]),
+    ("several streams that predict each other (AltUp)", &["gemma3n"]),
     ("chunked attention", &["llama4"]),
     ("an encoder with a decoder", &["t5", "mt5", "umt5", "bart"]),
     ("a window to both sides", &["modern-bert", "modernbert", "gemma-embedding", "neo-bert"]),

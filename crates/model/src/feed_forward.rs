@@ -7,7 +7,7 @@ use ops::{
 
 use crate::Error;
 use crate::decoder::Context;
-use crate::parts::{Dense, ExpertParts, FfnParts, LayerParts, Linear};
+use crate::parts::{BesideNorms, Dense, ExpertParts, FfnParts, LayerParts, Linear, Norm};
 use crate::scratch::{LayerScratch, Pairs};
 
 /// `x += ffn(norm(x))`.
@@ -29,6 +29,7 @@ pub fn run(
                 Some(norm) => context.norm(norm, x.as_view(), &mut work.h.rows_mut(n))?,
                 None => ops::take_columns(context.exec, x.as_view(), &mut work.h.rows_mut(n))?,
             }
+            score(context, parts, n, work)?;
             if let Exec::Cpu(_) = context.exec {
                 mixture(context, parts, n, work, routes)?;
             } else {
@@ -46,6 +47,11 @@ pub fn run(
             }
             context.join_branch(layer.post_ffn_norm, x, &mut work.branch.rows_mut(n))?;
         }
+        Some(FfnParts::Both(dense, parts, norms)) => {
+            let activation = context.config.activation_of(layer_idx);
+            both(context, layer, (dense, parts, norms), activation, x.as_view(), work, routes)?;
+            context.join_branch(layer.post_ffn_norm, x, &mut work.branch.rows_mut(n))?;
+        }
     }
     norm_sum(context, layer, x)
 }
@@ -56,6 +62,55 @@ fn norm_sum(context: Context, layer: &LayerParts, x: &mut ViewMut) -> Result<(),
         Some(norm) => context.norm_in_place(norm, x),
         None => Ok(()),
     }
+}
+
+/// `work.branch = norm(dense(norm(x))) + norm(experts(norm(x)))`, each norm another.
+fn both(
+    context: Context,
+    layer: &LayerParts,
+    (dense, parts, norms): (&Dense, &ExpertParts, &BesideNorms),
+    activation: Activation,
+    x: View,
+    work: &mut LayerScratch,
+    routes: &mut Routes,
+) -> Result<(), Error> {
+    let (n, weights) = (x.n_rows(), context.weights);
+    let router = Norm { weight: norms.router, bias: None };
+    context.norm(router, x, &mut work.h.rows_mut(n))?;
+    score(context, parts, n, work)?;
+    context.norm(norms.experts, x, &mut work.h.rows_mut(n))?;
+    if let Exec::Cpu(_) = context.exec {
+        mixture(context, parts, n, work, routes)?;
+    } else {
+        device_mixture(context, parts, n, work)?;
+        let n_pairs = n * context.config.experts.map_or(0, |experts| experts.routing.n_used);
+        let (y, shares) = (work.pairs.y.rows(n_pairs), work.pairs.weights.rows(n_pairs));
+        ops::sum_experts(context.exec, y, shares, Mode::Write, &mut work.branch.rows_mut(n))?;
+    }
+    context.norm_in_place(norms.experts_out, &mut work.branch.rows_mut(n))?;
+
+    let LayerScratch { h, gate, up, branch, .. } = work;
+    let width = weights.view(dense.up.weight).n_rows();
+    let (mut h, mut gate_rows, mut up_rows) = (h.rows_mut(n), gate.narrow_mut([n, width]), up.narrow_mut([n, width]));
+    let gate = dense.gate.unwrap_or(dense.up);
+    let products = &mut [
+        Product::write(weights.view(gate.weight), gate_rows.reborrow()).coarse(),
+        Product::write(weights.view(dense.up.weight), up_rows.reborrow()).coarse(),
+    ];
+    context.norm_products(layer.ffn_norm, x, &mut h, products)?;
+    ops::glu(context.exec, activation, &mut gate_rows, up_rows.as_view())?;
+    let down = Product::write(weights.view(dense.down.weight), h.reborrow());
+    ops::matmul(context.exec, gate_rows.as_view(), &mut [down])?;
+    context.norm_in_place(norms.dense_out, &mut h)?;
+    Ok(ops::add_scaled(context.exec, &mut branch.rows_mut(n), h.as_view(), 1.0)?)
+}
+
+/// `work.router`, from what the router sees in `work.h`.
+fn score(context: Context, parts: &ExpertParts, n: usize, work: &mut LayerScratch) -> Result<(), Error> {
+    let LayerScratch { h, router, .. } = work;
+    let product = Product::write(context.weights.view(parts.router.weight), router.rows_mut(n));
+    ops::matmul(context.exec, h.rows(n), &mut [product])?;
+    context.add_bias(&parts.router, &mut router.rows_mut(n))
 }
 
 fn dense_block(
@@ -71,26 +126,28 @@ fn dense_block(
     let n = x.shape[0];
     let (mut h, mut branch) = (h.rows_mut(n), branch.rows_mut(n));
     let Dense { gate, up, down } = dense;
+    let shape = [n, weights.view(up.weight).n_rows()];
+    let (mut gate_rows, mut up_rows) = (gate_out.narrow_mut(shape), up_out.narrow_mut(shape));
     let Some(gate) = gate else {
-        let product = &mut [Product::write(weights.view(up.weight), up_out.rows_mut(n)).coarse()];
+        let product = &mut [Product::write(weights.view(up.weight), up_rows.reborrow()).coarse()];
         context.norm_products(layer.ffn_norm, x.as_view(), &mut h, product)?;
         let input = if layer.ffn_norm.is_some() { h.as_view() } else { x.as_view() };
-        context.adapt(up, input, &mut up_out.rows_mut(n))?;
-        context.add_bias(up, &mut up_out.rows_mut(n))?;
-        ops::activate(exec, activation, &mut up_out.rows_mut(n))?;
-        return context.join(up_out.rows(n), down, layer.post_ffn_norm, x, &mut branch);
+        context.adapt(up, input, &mut up_rows)?;
+        context.add_bias(up, &mut up_rows)?;
+        ops::activate(exec, activation, &mut up_rows)?;
+        return context.join(up_rows.as_view(), down, layer.post_ffn_norm, x, &mut branch);
     };
     let products = &mut [
-        Product::write(weights.view(gate.weight), gate_out.rows_mut(n)).coarse(),
-        Product::write(weights.view(up.weight), up_out.rows_mut(n)).coarse(),
+        Product::write(weights.view(gate.weight), gate_rows.reborrow()).coarse(),
+        Product::write(weights.view(up.weight), up_rows.reborrow()).coarse(),
     ];
     context.norm_products(layer.ffn_norm, x.as_view(), &mut h, products)?;
     let input = if layer.ffn_norm.is_some() { h.as_view() } else { x.as_view() };
-    context.adapt(gate, input, &mut gate_out.rows_mut(n))?;
-    context.adapt(up, input, &mut up_out.rows_mut(n))?;
-    context.add_bias(gate, &mut gate_out.rows_mut(n))?;
-    context.add_bias(up, &mut up_out.rows_mut(n))?;
-    let (mut gate_rows, up_rows) = (gate_out.rows_mut(n), up_out.rows(n));
+    context.adapt(gate, input, &mut gate_rows)?;
+    context.adapt(up, input, &mut up_rows)?;
+    context.add_bias(gate, &mut gate_rows)?;
+    context.add_bias(up, &mut up_rows)?;
+    let up_rows = up_rows.as_view();
     let is_plain = down.bias.is_none()
         && layer.post_ffn_norm.is_none()
         && layer.ffn_sub_norm.is_none()
@@ -108,7 +165,7 @@ fn dense_block(
     context.join(gate_rows.as_view(), down, layer.post_ffn_norm, x, &mut branch)
 }
 
-/// `work.branch = experts(work.h)`, for the first `n` rows.
+/// `work.branch = experts(work.h)`, for the first `n` rows, by the scores in `work.router`.
 fn mixture(
     context: Context,
     parts: &ExpertParts,
@@ -120,10 +177,11 @@ fn mixture(
     let experts = config.experts.expect("a mixture has its numbers");
     let LayerScratch { h, branch, router, pairs, .. } = &mut *work;
     let h = h.rows(n);
-    ops::matmul(exec, h, &mut [Product::write(weights.view(parts.router.weight), router.rows_mut(n))])?;
-    context.add_bias(&parts.router, &mut router.rows_mut(n))?;
     let bias = parts.choice_bias.map(|bias| weights.view(bias));
     ops::route(exec, router.rows(n), bias, &experts.routing, routes)?;
+    if let Some(factors) = parts.shares {
+        routes.scale_shares(weights.view(factors))?;
+    }
 
     let n_pairs = routes.n_pairs();
     ops::take_rows(exec, h, &routes.rows, &mut pairs.x.rows_mut(n_pairs))?;
@@ -184,13 +242,14 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut La
     let experts = config.experts.expect("a mixture has its numbers");
     let LayerScratch { h, router, pairs, .. } = work;
     let h = h.rows(n);
-    ops::matmul(exec, h, &mut [Product::write(weights.view(parts.router.weight), router.rows_mut(n))])?;
-    context.add_bias(&parts.router, &mut router.rows_mut(n))?;
     let bias = parts.choice_bias.map(|bias| weights.view(bias));
     let n_pairs = n * experts.routing.n_used;
     let Pairs { gate: pair_gate, up: pair_up, y, chosen, weights: shares, .. } = pairs;
     let (mut chosen_rows, mut share_rows) = (chosen.rows_mut(n_pairs), shares.rows_mut(n_pairs));
     ops::choose_experts(exec, router.rows(n), bias, &experts.routing, &mut chosen_rows, &mut share_rows)?;
+    if let Some(factors) = parts.shares {
+        ops::scale_shares(exec, chosen_rows.as_view(), weights.view(factors), &mut share_rows)?;
+    }
 
     let (activation, chosen) = (config.family.activation, chosen.rows(n_pairs));
     let all = |of: fn(&Dense) -> Linear| -> ExpertMatrices {

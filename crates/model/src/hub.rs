@@ -4,7 +4,7 @@
 mod rope;
 
 use serde_json::Value as Json;
-use weights::{Metadata, Value};
+use weights::{Array, Metadata, Value};
 
 use crate::family::{FAMILIES, Family, supported, unknown};
 use crate::recurrent_config::Multipliers;
@@ -47,7 +47,15 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ("expert_count", &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"]),
     (
         "expert_used_count",
-        &["num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk", "moe_top_k", "num_experts_per_token"],
+        &[
+            "num_experts_per_tok",
+            "experts_per_token",
+            "moe_k",
+            "moe_topk",
+            "moe_top_k",
+            "num_experts_per_token",
+            "top_k_experts",
+        ],
     ),
     ("expert_feed_forward_length", &["moe_intermediate_size"]),
     (
@@ -80,6 +88,8 @@ const NUMBERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("kda.head_dim", &["linear_head_dim"]),
+    ("attention.shared_kv_layers", &["num_kv_shared_layers"]),
+    ("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
 ];
 
 pub fn translate(json: &Json) -> Result<Translated, Error> {
@@ -100,6 +110,7 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
         }
     }
     sizes(&settings, &mut set);
+    layer_sizes(&settings, &mut set);
     recurrent_sizes(&settings, &mut set);
     if kind == "granitemoehybrid" && settings.get("position_embedding_type").and_then(Json::as_str) != Some("rope") {
         set("rope.scaling.finetuned", Value::Bool(false));
@@ -126,6 +137,10 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
     }
     let layers = settings.get("layer_types").and_then(Json::as_array);
     let is_windowed = layers.map(|layers| layers.iter().map(|layer| layer == "sliding_attention").collect());
+    if let Some(layers) = layers {
+        let windowed = layers.iter().map(|layer| layer == "sliding_attention").collect();
+        set("attention.sliding_window_pattern", Value::Array(Array::Bool(windowed)));
+    }
     let turning = settings.get("no_rope_layers").and_then(Json::as_array);
     let is_rotated = turning.map(|layers| layers.iter().map(|layer| layer.as_u64() == Some(1)).collect());
     let is_offset = matches!(kind, "roberta" | "xlm-roberta");
@@ -203,6 +218,37 @@ fn sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
     }
     if let (Some(nope), Some(rope)) = (settings.number("qk_nope_head_dim"), settings.number("qk_rope_head_dim")) {
         set("attention.key_length_mla", Value::U64(nope.saturating_add(rope)));
+    }
+}
+
+/// Sizes that differ from layer to layer: heads of layers without a window, feed-forward blocks of those without keys and
+/// values of their own.
+fn layer_sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
+    let layers = settings.get("layer_types").and_then(Json::as_array).into_iter().flatten();
+    let first_whole = layers.clone().position(|layer| layer == "full_attention");
+    let of_layers = settings.get("per_layer_config").and_then(|all| all.get(first_whole?.to_string()));
+    let of_whole = |name: &str, other: &str| -> Option<u64> {
+        settings.number(name).or_else(|| of_layers?.get(other)?.as_u64()).or_else(|| settings.number(other))
+    };
+    if let (Some(whole), Some(local)) = (of_whole("global_head_dim", "head_dim"), settings.number("head_dim"))
+        && (whole != local || of_layers.is_some() || settings.get("global_head_dim").is_some())
+    {
+        set("attention.key_length", Value::U64(whole));
+        set("attention.key_length_swa", Value::U64(local));
+        set("rope.dimension_count", Value::U64(whole));
+        let shares = settings.is("attention_k_eq_v") != Some(false);
+        let n_whole = of_whole("num_global_key_value_heads", "num_key_value_heads").filter(|_| shares);
+        if let (Some(n_whole), Some(n_local)) = (n_whole, settings.number("num_key_value_heads")) {
+            let clamped = |n: u64| n.min(i32::MAX as u64) as i32;
+            let of = |layer: &Json| if layer == "full_attention" { clamped(n_whole) } else { clamped(n_local) };
+            set("attention.head_count_kv", Value::Array(Array::I32(layers.map(of).collect())));
+        }
+    }
+    let widths = settings.get("intermediate_size").and_then(Json::as_array);
+    let widest = widths.and_then(|widths| widths.iter().filter_map(Json::as_u64).max());
+    let is_double = settings.is("use_double_wide_mlp") == Some(true);
+    if let Some(width) = widest.or_else(|| settings.number("intermediate_size").filter(|_| is_double)) {
+        set("feed_forward_length", Value::U64(if is_double { width.saturating_mul(2) } else { width }));
     }
 }
 

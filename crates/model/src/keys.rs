@@ -29,6 +29,20 @@ impl MetadataKeys<'_> {
         }
     }
 
+    /// Whether it has one value for each layer.
+    pub fn is_list(&self, name: &str) -> bool {
+        matches!(self.metadata.get(&self.key(name)), Some(Value::Array(_)))
+    }
+
+    /// A number for each layer, if it is a list of them.
+    pub fn counts(&self, name: &str) -> Result<Option<Vec<usize>>, Error> {
+        if !self.is_list(name) {
+            return Ok(None);
+        }
+        let list = self.metadata.i32s(&self.key(name))?;
+        Ok(list.map(|list| list.iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect()))
+    }
+
     pub fn count_in(&self, name: &str, default: Option<usize>, max: usize) -> Result<usize, Error> {
         let found = self.count(name)?.or(default);
         match found {

@@ -8,8 +8,10 @@ use weights::Dtype;
 use crate::{Config, Error};
 
 pub struct KvCache {
-    /// `None` for layers without attention.
+    /// `None` for layers without attention, and for those that read another's.
     layers: Vec<Option<KvLayer>>,
+    /// Of each layer: whose keys and values it reads.
+    sources: Vec<usize>,
 }
 
 /// Both `[n_kv_heads * n_blocks, 16 * head_dim]`.
@@ -36,20 +38,28 @@ impl KvType {
 }
 
 impl KvCache {
-    fn shape(config: &Config, n_blocks: usize) -> [usize; 2] {
-        [n_blocks.saturating_mul(config.n_kv_heads), KV_BLOCK * config.head_dim]
+    /// What a layer keeps; `None` where it keeps nothing of its own.
+    fn shape(config: &Config, layer_idx: usize, n_blocks: usize) -> Option<[usize; 2]> {
+        let heads = config.heads_of(layer_idx);
+        let keeps = config.blocks[layer_idx].attends && config.kv_sources[layer_idx] == layer_idx;
+        keeps.then(|| [n_blocks.saturating_mul(heads.n_kv_heads), KV_BLOCK * heads.head_dim])
+    }
+
+    fn shapes(config: &Config, n_blocks: usize) -> impl Iterator<Item = Option<[usize; 2]>> {
+        (0..config.n_layers).map(move |layer_idx| Self::shape(config, layer_idx, n_blocks))
     }
 
     /// Bytes of the whole pool.
     pub fn bytes(config: &Config, kv_type: KvType, n_blocks: usize) -> usize {
-        Arena::bytes_for(kv_type.dtype(), Self::shape(config, n_blocks)).saturating_mul(2 * config.n_attention_layers())
+        let layers = Self::shapes(config, n_blocks).flatten();
+        layers.fold(0, |sum, shape| sum.saturating_add(Arena::bytes_for(kv_type.dtype(), shape).saturating_mul(2)))
     }
 
     /// As [`KvCache::bytes`], on a device.
     pub fn bytes_on_device(config: &Config, kv_type: KvType, n_blocks: usize) -> usize {
-        let [rows, cols] = Self::shape(config, n_blocks);
-        let n_bytes = rows.saturating_mul(cols).saturating_mul(kv_type.dtype().block_bytes());
-        Arena::padded_on_device(n_bytes).saturating_mul(2 * config.n_attention_layers())
+        let layers = Self::shapes(config, n_blocks).flatten();
+        let bytes = |[rows, cols]: [usize; 2]| rows.saturating_mul(cols).saturating_mul(kv_type.dtype().block_bytes());
+        layers.fold(0, |sum, shape| sum.saturating_add(Arena::padded_on_device(bytes(shape)).saturating_mul(2)))
     }
 
     pub fn new(config: &Config, kv_type: KvType, n_blocks: usize) -> Result<Self, Error> {
@@ -61,9 +71,10 @@ impl KvCache {
 
     /// From an arena that has room for it.
     pub fn carve(config: &Config, kv_type: KvType, n_blocks: usize, arena: &mut Arena) -> Self {
-        let shape = Self::shape(config, n_blocks);
-        let mut layer = || KvLayer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) };
-        Self { layers: config.blocks.iter().map(|blocks| blocks.attends.then(&mut layer)).collect() }
+        let mut layer =
+            |shape| KvLayer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) };
+        let layers = Self::shapes(config, n_blocks).map(|shape| shape.map(&mut layer)).collect();
+        Self { layers, sources: config.kv_sources.clone() }
     }
 
     pub fn dtype(&self) -> Dtype {
@@ -71,7 +82,7 @@ impl KvCache {
     }
 
     pub fn layer_mut(&mut self, layer_idx: usize) -> &mut KvLayer {
-        self.layers[layer_idx].as_mut().expect("asked for layers with attention only")
+        self.layers[self.sources[layer_idx]].as_mut().expect("asked for layers with attention only")
     }
 }
 

@@ -54,6 +54,57 @@ pub fn temperature(keys: &MetadataKeys) -> Result<Option<Temperature>, Error> {
     }
 }
 
+/// KV heads of layers without a window and of those with one, where the file lists them.
+pub fn listed_kv_heads(keys: &MetadataKeys, is_windowed: &[bool]) -> Result<Option<[usize; 2]>, Error> {
+    let name = "attention.head_count_kv";
+    let Some(list) = keys.counts(name)?.filter(|list| list.len() >= is_windowed.len()) else { return Ok(None) };
+    let of = |kind: bool| {
+        let mut counts = list.iter().zip(is_windowed).filter(|(_, windowed)| **windowed == kind).map(|(n, _)| *n);
+        let first = counts.next();
+        (first, counts.all(|n| Some(n) == first))
+    };
+    let ((others, is_same), (windowed, is_same_too)) = (of(false), of(true));
+    let Some(n) = others.or(windowed) else { return Ok(None) };
+    let both = [n, windowed.unwrap_or(n)];
+    if !is_same || !is_same_too || both.contains(&0) {
+        return Err(keys.error(name, format!("{list:?}: only layers with a window may differ from the others")));
+    }
+    Ok(Some(both))
+}
+
+/// Of each layer: whose keys and values it reads. The last layers may read those of the last layer of their kind that
+/// has some.
+pub fn kv_sources(keys: &MetadataKeys, is_windowed: &[bool]) -> Result<Vec<usize>, Error> {
+    let (name, n_layers) = ("attention.shared_kv_layers", is_windowed.len());
+    let n_own = n_layers.saturating_sub(keys.count(name)?.unwrap_or(0));
+    let source = |layer_idx: usize| match layer_idx < n_own {
+        true => Some(layer_idx),
+        false => (0..n_own).rev().find(|own| is_windowed[*own] == is_windowed[layer_idx]),
+    };
+    let sources = (0..n_layers).map(source).collect::<Option<Vec<usize>>>();
+    sources.ok_or_else(|| keys.error(name, format!("none of the first {n_own} layers can be shared by the others")))
+}
+
+/// What the stream is multiplied with behind each layer.
+pub fn learned_scales(names: &Names, n_layers: usize) -> Result<Vec<f32>, Error> {
+    if names.find(At::Layer(0), "layer_output_scale", "weight").is_none() {
+        return Ok(Vec::new());
+    }
+    (0..n_layers).map(|layer_idx| number(names, layer_idx, "layer_output_scale")).collect()
+}
+
+/// A tensor of one number.
+fn number(names: &Names, layer_idx: usize, name: &str) -> Result<f32, Error> {
+    let tensor = names.tensor(At::Layer(layer_idx), name)?;
+    if tensor.n_elements() != 1 || tensor.dtype.block_len() != 1 {
+        let found = tensor.shape.clone();
+        return Err(Error::Shape { name: tensor.name.clone(), found, expected: vec![1] });
+    }
+    let mut number = [0.0];
+    ops::quant::dequantize(tensor.dtype, &tensor.bytes, &mut number);
+    Ok(number[0])
+}
+
 /// The numbers of xIELU as GGUF lists them, if it does.
 pub fn listed_xielu(keys: &MetadataKeys, n_layers: usize) -> Result<Vec<Xielu>, Error> {
     // The only keys of a model without the family's name before them.
@@ -68,18 +119,8 @@ pub fn learned_xielu(names: &Names, n_layers: usize) -> Result<Vec<Xielu>, Error
     if names.find(At::Layer(0), "xielu_alpha_p", "weight").is_none() {
         return Ok(Vec::new());
     }
-    let number = |layer_idx: usize, name: &str| -> Result<f32, Error> {
-        let tensor = names.tensor(At::Layer(layer_idx), name)?;
-        if tensor.n_elements() != 1 || tensor.dtype.block_len() != 1 {
-            let found = tensor.shape.clone();
-            return Err(Error::Shape { name: tensor.name.clone(), found, expected: vec![1] });
-        }
-        let mut number = [0.0];
-        ops::quant::dequantize(tensor.dtype, &tensor.bytes, &mut number);
-        Ok(number[0])
-    };
     let of = |i: usize| -> Result<Xielu, Error> {
-        let all = ["xielu_alpha_p", "xielu_alpha_n", "xielu_beta", "xielu_eps"].map(|name| number(i, name));
+        let all = ["xielu_alpha_p", "xielu_alpha_n", "xielu_beta", "xielu_eps"].map(|name| number(names, i, name));
         let [alpha_p, alpha_n, beta, eps] = all;
         Ok(xielu([alpha_p?, alpha_n?, beta?, eps?]))
     };

@@ -22,6 +22,7 @@ mod mla;
 mod model;
 mod names;
 mod parts;
+mod per_layer;
 mod recurrent;
 mod recurrent_config;
 mod resident;

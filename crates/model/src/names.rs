@@ -68,6 +68,26 @@ pub const GEMMA2: &[Rename] = &[
     ("ffn_norm", "pre_feedforward_layernorm"),
     ("post_ffw_norm", "post_feedforward_layernorm"),
 ];
+pub const GEMMA4: &[Rename] = &[
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+    ("per_layer_token_embd", "embed_tokens_per_layer"),
+    ("per_layer_model_proj", "per_layer_model_projection"),
+    ("per_layer_proj_norm", "per_layer_projection_norm"),
+    ("inp_gate", "per_layer_input_gate"),
+    ("proj", "per_layer_projection"),
+    ("post_norm", "post_per_layer_input_norm"),
+    ("layer_output_scale", "layer_scalar"),
+    ("ffn_gate_inp", "router.proj"),
+    ("ffn_gate_inp_scale", "router.scale"),
+    ("ffn_down_exps_scale", "router.per_expert_scale"),
+    ("ffn_gate_up_exps", "experts.gate_up_proj"),
+    ("ffn_down_exps", "experts.down_proj"),
+    ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+    ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+    ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
+];
 pub const PHI3: &[Rename] = &[("ffn_up", "mlp.gate_up_proj")];
 pub const OLMO2: &[Rename] = &[
     ("post_attention_norm", "post_attention_layernorm"),

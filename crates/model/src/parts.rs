@@ -38,6 +38,7 @@ pub struct Parts {
     /// Embeddings of token types, and how many there are.
     pub token_types: Option<(TensorId, usize)>,
     pub embedding_norm: Option<Norm>,
+    pub per_layer: Option<PerLayerTable>,
     pub output_norm: Option<Norm>,
     /// `None` where the output is tied to the embedding.
     pub output: Option<TensorId>,
@@ -61,16 +62,35 @@ pub struct LayerParts {
     /// Of the stream, after attention and after the feed-forward block joined it.
     pub attn_sum_norm: Option<Norm>,
     pub ffn_sum_norm: Option<Norm>,
+    /// What the layer's own numbers of a token bring into the stream.
+    pub per_layer: Option<PerLayerParts>,
+}
+
+/// A gate from the stream, weighed with the layer's numbers of the token, brought back into the stream.
+#[derive(Copy, Clone, Debug)]
+pub struct PerLayerParts {
+    pub gate: TensorId,
+    pub out: TensorId,
+    pub norm: Norm,
+}
+
+/// Numbers that every layer gets of each token: from a table, and from the embedding.
+#[derive(Copy, Clone, Debug)]
+pub struct PerLayerTable {
+    pub table: TensorId,
+    pub from_embedding: TensorId,
+    pub norm: TensorId,
 }
 
 #[derive(Debug)]
 pub enum AttentionParts {
     Plain {
         q: Linear,
-        k: Linear,
-        v: Linear,
+        /// `None` where another layer's keys and values are read.
+        kv: Option<[Linear; 2]>,
         q_norm: Option<TensorId>,
         k_norm: Option<TensorId>,
+        v_norm: Option<TensorId>,
         sinks: Option<TensorId>,
         /// What the output is weighed with, number by number.
         gate: Option<Linear>,
@@ -170,6 +190,19 @@ pub struct FactoredLinear {
 pub enum FfnParts {
     Dense(Dense),
     Experts(Box<ExpertParts>),
+    /// Beside each other, with norms of their own.
+    Both(Dense, Box<ExpertParts>, BesideNorms),
+}
+
+#[derive(Copy, Clone, Debug)]
+pub struct BesideNorms {
+    /// Of what the router sees.
+    pub router: TensorId,
+    /// Of what the experts see.
+    pub experts: Norm,
+    /// Of what comes out of the dense block and of the experts.
+    pub dense_out: Norm,
+    pub experts_out: Norm,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -185,6 +218,8 @@ pub struct ExpertParts {
     pub router: Linear,
     /// Added for choosing only.
     pub choice_bias: Option<TensorId>,
+    /// What the share of each expert is multiplied with at last, `[1, n_experts]`.
+    pub shares: Option<TensorId>,
     pub experts: Vec<Dense>,
     pub shared: Option<Dense>,
     /// What the shared expert's part is weighed with.
@@ -238,8 +273,22 @@ pub fn parts<'a>(
         Some(source) if !config.is_encoder() => Some(list.floats(source, Cut::rows(0, n_vocab), [1, n_vocab], 0.0)?),
         _ => None,
     };
+    let per_layer = match config.n_embd_per_layer {
+        0 => None,
+        width => Some(list.per_layer_table(config.n_layers * width, width)?),
+    };
     let layers = (0..config.n_layers).map(|layer_idx| list.layer(At::Layer(layer_idx))).collect::<Result<_, _>>()?;
-    let parts = Parts { embedding, positions, token_types, embedding_norm, output_norm, output, output_bias, layers };
+    let parts = Parts {
+        embedding,
+        positions,
+        token_types,
+        embedding_norm,
+        per_layer,
+        output_norm,
+        output,
+        output_bias,
+        layers,
+    };
     Ok((parts, list.wanted))
 }
 
@@ -255,7 +304,7 @@ impl Parts {
             Some("experts chosen by groups")
         } else if has(|experts| experts.n > ops::MAX_GPU_EXPERTS) {
             Some("more than 1024 experts")
-        } else if config.head_dim > ops::MAX_GPU_HEAD_DIM {
+        } else if config.head_dim.max(config.local_heads.map_or(0, |local| local.head_dim)) > ops::MAX_GPU_HEAD_DIM {
             Some("attention heads wider than 256")
         } else {
             None

@@ -154,11 +154,14 @@ impl WantedRows<'_> {
 
     /// Whether the numbers are wanted as the file has them.
     fn is_plain(&self) -> bool {
-        self.offset == 0.0 && !self.is_log && self.scales.is_empty()
+        self.offset == 0.0 && !self.is_log && !self.is_ones && self.scales.is_empty()
     }
 
     /// The wanted numbers, decoded.
     fn numbers(&self) -> Vec<f32> {
+        if self.is_ones {
+            return vec![1.0; self.shape[0] * self.shape[1]];
+        }
         let mut out = self.cut.numbers(self.source.dtype, &self.bytes, self.n_source_cols);
         out.iter_mut().for_each(|x| *x += self.offset);
         if self.is_log {

@@ -27,6 +27,10 @@ pub enum RopeScaling {
         original: f64,
     },
     Yarn(Yarn),
+    /// Only the first part of the pairs turns; frequencies are those of a whole head.
+    Proportional {
+        part: f64,
+    },
     /// A divisor for each pair; which list depends on the context the model is loaded for. Empty: they are tensors.
     Long {
         short: Vec<f32>,
@@ -133,6 +137,10 @@ impl RopeScaling {
                     f / yarn.factor * ramp + f * (1.0 - ramp)
                 })
                 .collect()
+            }
+            Self::Proportional { part } => {
+                let n_turning = (part * n_rot as f64 / 2.0) as usize;
+                all.map(|(pair, f)| if pair < n_turning { f } else { 0.0 }).collect()
             }
             Self::Long { short, long, original, .. } => {
                 let divisors = if n_ctx as f64 > *original { long } else { short };

@@ -40,7 +40,8 @@ impl RopeTable {
     pub fn local(config: &Config) -> Option<Self> {
         let base = f64::from(config.rope.local_base?);
         let scaling = RopeScaling::None;
-        Some(Self { frequencies: scaling.frequencies(base, config.n_rot, 0), magnitude: 1.0, base, scaling })
+        let n_rot = config.local_heads.map_or(config.n_rot, |local| local.n_rot);
+        Some(Self { frequencies: scaling.frequencies(base, n_rot, 0), magnitude: 1.0, base, scaling })
     }
 
     /// Numbers of a head that are rotated.

@@ -19,6 +19,9 @@ pub struct Scratch<T = Tensor> {
     pub mixed: T,
     /// What attention's output is weighed with, where the family does that, `[max_rows, q_dim]`.
     pub attn_gate: T,
+    /// What every layer gets of each token, `[max_rows, n_layers * n_embd_per_layer]`, and a part of it while it is made.
+    pub per_layer: T,
+    pub per_layer_made: T,
     pub recurrent: RecurrentWork<T>,
     pub work: LayerScratch<T>,
     /// Rows that are wanted at the end, `[max_out_rows, ..]`: their stream, their attention, their hidden state.
@@ -61,6 +64,9 @@ pub struct LayerScratch<T = Tensor> {
     pub h: T,
     /// What a block gives before it joins the stream, `[max_rows, n_embd]`.
     pub branch: T,
+    /// The part of `per_layer` that belongs to this layer, and what is made of it, `[max_rows, n_embd_per_layer]`.
+    pub layer_part: T,
+    pub layer_gate: T,
     /// `[max_rows, n_ff]`
     pub gate: T,
     pub up: T,
@@ -128,6 +134,8 @@ impl<T> Scratch<T> {
             v: take([max_rows, kv_dim]),
             mixed: take([max_rows, q_dim]),
             attn_gate: take(if config.recurrent.is_some() { [max_rows, q_dim] } else { [0, 0] }),
+            per_layer: take([max_rows, config.n_layers * config.n_embd_per_layer]),
+            per_layer_made: take([max_rows, config.n_layers * config.n_embd_per_layer]),
             recurrent: RecurrentWork::lay_out(config, max_rows, max_kept, &mut take),
             kept_x: take([max_kept, n_embd]),
             kept_mixed: take([max_kept, q_dim]),
@@ -178,6 +186,8 @@ impl<T> LayerScratch<T> {
         Self {
             h: take([max_rows, n_embd]),
             branch: take([max_rows, n_embd]),
+            layer_part: take([max_rows, config.n_embd_per_layer]),
+            layer_gate: take([max_rows, config.n_embd_per_layer]),
             gate: take([max_rows, n_ff]),
             up: take([max_rows, n_ff]),
             shared_gate: take([max_rows, n_ff_shared]),

@@ -72,6 +72,8 @@ pub struct Places<'d> {
     pub type_rows: Indices<'d>,
     pub states: StateSpans<'d>,
     pub spans: Option<DeviceSpans<'d>>,
+    /// Of layers with a window, where those have other heads.
+    pub local_spans: Option<DeviceSpans<'d>>,
 }
 
 impl<'a> Step<'a> {
@@ -168,6 +170,7 @@ impl<'a> Step<'a> {
             type_rows: Indices::from(&self.type_rows),
             states: StateSpans::from(&self.states[..]),
             spans: None,
+            local_spans: None,
         }
     }
 

@@ -95,6 +95,15 @@ choose_experts(const float *ARRIVING scores, const float *__restrict__ bias, u32
     for (u32 j = lane(); j < n_used; j += GPU_WAVE) out[j] *= factor;
 }
 
+// weights[pair] *= the factor of its expert
+KERNEL(THREADS)
+scale_shares(float *__restrict__ weights, const u32 *ARRIVING chosen, const float *__restrict__ factors, u64 n) {
+    let_next_start();
+    wait_for_inputs();
+    const u64 i = (u64)block_x() * THREADS + thread_x();
+    if (i < n) weights[i] *= factors[chosen[i]];
+}
+
 // out[pair, c] += bias of pair's expert; biases lie step numbers apart.
 KERNEL(THREADS)
 add_expert_bias(float *__restrict__ out, const float *__restrict__ bias, const u32 *ARRIVING chosen, u64 step, u32 n_cols,

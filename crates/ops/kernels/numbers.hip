@@ -70,3 +70,12 @@ glu(float *__restrict__ gate, const float *ARRIVING up, u64 n, u32 kind, float a
     const u64 i = place();
     if (i < n) gate[i] = gated({kind, alpha, limit}, gate[i], up[i]);
 }
+
+// out[r] = x[r][first..first + n_out]; n numbers in all
+KERNEL(THREADS)
+slice_columns(const float *ARRIVING x, float *__restrict__ out, u64 n, u32 n_in, u32 n_out, u32 first) {
+    let_next_start();
+    wait_for_inputs();
+    const u64 i = place();
+    if (i < n) out[i] = x[i / n_out * n_in + first + i % n_out];
+}

@@ -190,14 +190,29 @@ impl Tensor {
 
     /// The first `n` numbers of an f32 tensor as a column: a row's number of something that needs no memory of its own.
     pub fn column_mut(&mut self, n: usize) -> ViewMut<'_> {
+        self.narrow_mut([n, 1])
+    }
+
+    /// The first numbers of an f32 tensor as a matrix of another shape: layers of one model may differ in their widths.
+    pub fn narrow(&self, shape: [usize; 2]) -> View<'_> {
         assert_eq!(self.dtype, Dtype::F32, "numbers of an f32 tensor");
-        let n_rows = n.div_ceil(self.shape[1].max(1));
-        let whole = self.rows_mut(n_rows);
-        let place = match whole.place {
+        let n = shape[0] * shape[1];
+        let place = match self.rows(n.div_ceil(self.shape[1].max(1))).place {
+            Place::Host(bytes) => Place::Host(&bytes[..n * 4]),
+            Place::Device(bytes) => Place::Device(bytes.slice(..n * 4).expect("numbers of the tensor")),
+        };
+        View { dtype: Dtype::F32, shape, layout: Layout::Rows, place }
+    }
+
+    /// As [`Tensor::narrow`], to be changed.
+    pub fn narrow_mut(&mut self, shape: [usize; 2]) -> ViewMut<'_> {
+        assert_eq!(self.dtype, Dtype::F32, "numbers of an f32 tensor");
+        let n = shape[0] * shape[1];
+        let place = match self.rows_mut(n.div_ceil(self.shape[1].max(1))).place {
             PlaceMut::Host(bytes) => PlaceMut::Host(&mut bytes[..n * 4]),
             PlaceMut::Device(bytes) => PlaceMut::Device(bytes.into_slice(..n * 4).expect("numbers of the tensor")),
         };
-        ViewMut { dtype: Dtype::F32, shape: [n, 1], layout: Layout::Rows, place }
+        ViewMut { dtype: Dtype::F32, shape, layout: Layout::Rows, place }
     }
 
     /// The numbers of an f32 tensor on the host.

@@ -52,6 +52,7 @@ mod sample;
 mod scale;
 mod scale_rows;
 mod selective_scan;
+mod slice_columns;
 mod softcap;
 mod ssm_scan;
 mod state_span;
@@ -63,7 +64,7 @@ mod view;
 pub use self::gpu::attention::{AttentionChip, AttentionKernel, AttentionPlan, DeviceSpans};
 pub use self::gpu::{
     ExpertLeft, ExpertMatrices, ExpertProduct, Gpu, Kernels, MAX_GPU_EXPERTS, Tuning, Workspace, add_gated,
-    choose_experts, device_dtype, expert_matmul, grouped_experts, sum_experts,
+    choose_experts, device_dtype, expert_matmul, grouped_experts, scale_shares, sum_experts,
 };
 pub use add_bias::add_bias;
 pub use add_rows::add_rows;
@@ -98,6 +99,7 @@ pub use sample::{DESCRIBED_WORDS, MAX_TOP, NOT_ASKED, NOT_NUMBERS, SampleParams,
 pub use scale::scale;
 pub use scale_rows::scale_rows;
 pub use selective_scan::{Selected, selective_scan};
+pub use slice_columns::slice_columns;
 pub use softcap::softcap;
 pub use ssm_scan::{SsmRows, SsmShape, SsmWeights, ssm_scan};
 pub use state_span::{MAX_GPU_STATE, StateSpan, StateSpans};

@@ -58,6 +58,17 @@ gpu::args! {
     }
 }
 
+gpu::args! {
+    pub(crate) struct SliceColumns<'a> {
+        x: Slice<'a, f32>,
+        out: SliceMut<'a, f32>,
+        n: u64,
+        n_in: u32,
+        n_out: u32,
+        first: u32,
+    }
+}
+
 kernels! {
     pub(crate) struct NumberKernels in "numbers", overlapping {
         scale: Kernel<Scale<'static>> = ["scale"],
@@ -68,6 +79,7 @@ kernels! {
         scale_rows: Kernel<AddBias<'static>> = ["scale_rows"],
         activate: Kernel<Activate<'static>> = ["activate"],
         glu: Kernel<Glu<'static>> = ["glu"],
+        slice_columns: Kernel<SliceColumns<'static>> = ["slice_columns"],
     }
 }
 
@@ -179,4 +191,29 @@ pub(crate) fn glu(
     let (grid, n) = grid(gpu, op, gate.shape, 1)?;
     let args = Glu { gate: gate.device_f32s(op, "gate")?, up: up.device_f32s(op, "up")?, n, kind, alpha, limit };
     Ok(gpu.launcher.launch(&NumberKernels::get(gpu.kernels, &[])?.glu, grid, &args)?)
+}
+
+/// `out[r] = x[r][first..]`, as many columns as `out` has.
+pub(crate) fn slice_columns(
+    gpu: &Gpu,
+    op: &'static str,
+    x: View,
+    first: usize,
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    if out.shape.contains(&0) {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(op);
+    let (grid, n) = grid(gpu, op, out.shape, 0)?;
+    let columns = |n: usize| count(op, "columns", n);
+    let args = SliceColumns {
+        x: x.device_f32s(op, "x")?,
+        n,
+        n_in: columns(x.shape[1])?,
+        n_out: columns(out.shape[1])?,
+        first: columns(first)?,
+        out: out.device_f32s(op, "out")?,
+    };
+    Ok(gpu.launcher.launch(&NumberKernels::get(gpu.kernels, &[])?.slice_columns, grid, &args)?)
 }

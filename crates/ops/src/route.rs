@@ -45,6 +45,16 @@ impl Routes {
         self.rows.len()
     }
 
+    /// Multiplies the weight of each pair by the factor of its expert; `factors` is `[1, n_experts]`.
+    pub fn scale_shares(&mut self, factors: View) -> Result<(), Error> {
+        factors.expect_shape(OP, "factors", [1, self.starts.len().saturating_sub(1)])?;
+        for (expert, factor) in factors.f32s(OP, "factors")?.iter().enumerate() {
+            let pairs = self.of(expert);
+            self.weights[pairs].iter_mut().for_each(|weight| *weight *= factor);
+        }
+        Ok(())
+    }
+
     /// The pairs of one expert.
     pub fn of(&self, expert: usize) -> std::ops::Range<usize> {
         self.starts[expert] as usize..self.starts[expert + 1] as usize

@@ -136,6 +136,10 @@ impl Fitting {
             let own = self.config.family.name;
             return Err(unusable(format!("{own} has recurrent layers, and adapters do not fit those yet")));
         }
+        if self.config.local_heads.is_some() || self.config.n_embd_per_layer > 0 {
+            let own = self.config.family.name;
+            return Err(unusable(format!("layers of {own} differ in their sizes, and adapters do not fit those yet")));
+        }
         match &adapter.architecture {
             Some(other) if *other != self.config.family.name => {
                 let own = self.config.family.name;
@@ -266,7 +270,7 @@ struct ModulePlace {
 impl LayerMatrices {
     fn of(layer: &LayerParts) -> Self {
         let mut found = Self { output: layer.attn_out.as_ref().map(|linear| linear.weight), ..Self::default() };
-        if let Some(AttentionParts::Plain { q, k, v, .. }) = &layer.attention {
+        if let Some(AttentionParts::Plain { q, kv: Some([k, v]), .. }) = &layer.attention {
             (found.q, found.k, found.v) = (Some(q.weight), Some(k.weight), Some(v.weight));
         }
         if let Some(FfnParts::Dense(dense)) = &layer.ffn {

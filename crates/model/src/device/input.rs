@@ -30,11 +30,21 @@ enum InputPart {
     LocalAngles,
     QueryScales,
     Slopes,
-    /// Attention's plan, with the block tables.
+    /// Attention's tiles, and those of layers with other heads.
+    Tiles,
+    LocalTiles,
+    /// What attention looks at, with the block tables.
     Spans,
 }
 
 const N_PARTS: usize = InputPart::Spans as usize + 1;
+
+/// How attention is cut: in layers with the usual heads, and in those with a window where they have others.
+#[derive(Copy, Clone, Eq, PartialEq, Hash)]
+pub struct StepPlans {
+    pub whole: AttentionPlan,
+    pub local: Option<AttentionPlan>,
+}
 
 /// A step's inputs as one array, and where each part ends.
 pub struct StepInput<'a> {
@@ -44,7 +54,7 @@ pub struct StepInput<'a> {
 }
 
 impl<'a> StepInput<'a> {
-    pub fn new(step: &'a Step, plan: AttentionPlan, heads: &Heads) -> Self {
+    pub fn new(step: &'a Step, plans: StepPlans, [heads, local_heads]: [Heads; 2]) -> Self {
         let mut input = Self { step, words: Vec::new(), ends: [0; N_PARTS] };
         input.push(InputPart::Tokens, &step.tokens);
         input.push(InputPart::Sources, &step.sources);
@@ -65,7 +75,16 @@ impl<'a> StepInput<'a> {
         input.push(InputPart::LocalAngles, &bits(&step.local_angles));
         input.push(InputPart::QueryScales, &bits(&step.query_scales));
         input.push(InputPart::Slopes, &bits(&step.slopes));
-        plan.write(&step.spans(), heads, &mut input.words);
+        let spans = step.spans();
+        let tiles = |plan: AttentionPlan, heads: &Heads| {
+            let mut words = Vec::new();
+            plan.write_tiles(&spans, heads, &mut words);
+            words
+        };
+        input.push(InputPart::Tiles, &tiles(plans.whole, &heads));
+        let local = plans.local.map(|plan| tiles(plan, &local_heads));
+        input.push(InputPart::LocalTiles, &local.unwrap_or_default());
+        AttentionPlan::write_spans(&spans, &mut input.words);
         input.ends[InputPart::Spans as usize] = input.words.len();
         input
     }
@@ -86,7 +105,7 @@ impl<'a> StepInput<'a> {
         &self,
         inputs: &'d Buffer<u32>,
         adjustments: &'d Buffer<u32>,
-        plan: AttentionPlan,
+        plans: StepPlans,
     ) -> Result<Places<'d>, Error>
     where
         'a: 'd,
@@ -99,6 +118,10 @@ impl<'a> StepInput<'a> {
             let shape = [n_rows, host.len() / n_rows];
             let place = Place::Device(inputs.slice(self.range(part))?.cast()?);
             Ok(View { dtype: Dtype::F32, shape, layout: ops::Layout::Rows, place })
+        };
+        let words = inputs.slice(self.range(InputPart::Spans).start..)?;
+        let spans = |plan: AttentionPlan, part: InputPart| -> Result<DeviceSpans<'d>, Error> {
+            Ok(DeviceSpans { plan, tiles: inputs.slice(self.range(part))?, words })
         };
         Ok(Places {
             tokens: indices(InputPart::Tokens, &step.tokens)?,
@@ -120,7 +143,8 @@ impl<'a> StepInput<'a> {
             query_scales: numbers(InputPart::QueryScales, &step.query_scales, step.n_rows)?,
             slopes: numbers(InputPart::Slopes, &step.slopes, 1)?,
             // To the end of the buffer: a captured step with other tables reads further.
-            spans: Some(DeviceSpans { plan, words: inputs.slice(self.range(InputPart::Spans).start..)? }),
+            spans: Some(spans(plans.whole, InputPart::Tiles)?),
+            local_spans: plans.local.map(|plan| spans(plan, InputPart::LocalTiles)).transpose()?,
         })
     }
 }

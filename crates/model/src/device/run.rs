@@ -5,9 +5,9 @@
 //! of copies in flight must not be shared, which is why it is taken and given back.
 
 use gpu::{Element, Launcher, Pending, Pinned, Queue};
-use ops::{AttentionChip, AttentionPlan, Exec, Numerics, Place, Tensor};
+use ops::{AttentionChip, AttentionPlan, Exec, Heads, Numerics, Place, Tensor};
 
-use super::input::StepInput;
+use super::input::{StepInput, StepPlans};
 use super::{Device, GraphKey, MAX_CAPTURED, MIN_CONTEXT, exec};
 use crate::decoder::Decoder;
 use crate::scratch::Scratch;
@@ -156,7 +156,10 @@ impl Device {
     }
 
     fn enqueue(&mut self, decoder: &mut Decoder, step: &Step, capture: Capture) -> Result<SubmittedStep, Error> {
-        let heads = decoder.config.heads();
+        let config = &decoder.config;
+        let (heads, local) = (config.heads(), config.local_heads.is_some());
+        let local_heads = config.is_windowed.iter().position(|is_windowed| *is_windowed).filter(|_| local);
+        let local_heads = local_heads.map(|layer_idx| config.heads_of(layer_idx));
         let spans = step.spans();
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap_or(1);
         let n_context = n_context.next_power_of_two().max(MIN_CONTEXT);
@@ -164,24 +167,28 @@ impl Device {
         if decoder.config.alibi.is_some() {
             chip = chip.without_units();
         }
-        if self.kernels.numerics() == Numerics::RowInvariant {
-            chip = chip.with_parts(&heads, self.n_ctx);
-        }
         let span_rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
-        let plan = AttentionPlan::new(&span_rows, &heads, n_context, &chip);
-        let input = StepInput::new(step, plan, &heads);
+        let plan_for = |heads: &Heads| {
+            let chip = match self.kernels.numerics() {
+                Numerics::RowInvariant => chip.with_parts(heads, self.n_ctx),
+                _ => chip,
+            };
+            AttentionPlan::new(&span_rows, heads, n_context, &chip)
+        };
+        let plans = StepPlans { whole: plan_for(&heads), local: local_heads.as_ref().map(plan_for) };
+        let input = StepInput::new(step, plans, [heads, local_heads.unwrap_or(heads)]);
         let inputs = self.upload(&input.words)?;
         let adjustments = self.upload_adjustments(&step.adjustments)?;
         let key = GraphKey {
             n_seqs: spans.len(),
-            plan,
+            plans,
             n_chosen: step.n_choices(),
             is_adjusted: !step.adjustments.is_empty(),
             is_described: !step.described.is_empty(),
             has_adapters: !step.adapter_slots.is_empty(),
         };
         let is_captured = capture == Capture::WhereItPays && step.only_decodes() && spans.len() <= MAX_CAPTURED;
-        self.run(decoder, &input, plan, is_captured.then_some(key))?;
+        self.run(decoder, &input, plans, is_captured.then_some(key))?;
 
         let Self { queue, logits, chosen, described, hidden, .. } = self;
         let scratch: &Scratch = &decoder.scratch;
@@ -199,11 +206,11 @@ impl Device {
         &mut self,
         decoder: &mut Decoder,
         input: &StepInput,
-        plan: AttentionPlan,
+        plans: StepPlans,
         captured_as: Option<GraphKey>,
     ) -> Result<(), Error> {
         let Self { queue, kernels, blas, workspace, inputs, adjustments, graphs, .. } = self;
-        let places = input.places(inputs, adjustments, plan)?;
+        let places = input.places(inputs, adjustments, plans)?;
         let run = |launcher: &Launcher, decoder: &mut Decoder| {
             let gpu = exec(launcher, kernels, blas.as_ref(), workspace);
             decoder.forward(Exec::Gpu(&gpu), input.step, &places)

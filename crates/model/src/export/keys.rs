@@ -122,6 +122,9 @@ fn scaling(config: &Config, mut set: impl FnMut(&str, Value)) -> Result<(), Erro
             set("rope.scaling.original_context_length", Value::U32(*original as u32));
             set("rope.scaling.attn_factor", Value::F32(*magnitude as f32));
         }
+        RopeScaling::Proportional { .. } => {
+            return Err(Error::NotInGguf { what: "proportional rope is not written yet".into() });
+        }
         RopeScaling::Dynamic { .. } => {
             return Err(Error::NotInGguf { what: "GGUF has no word for dynamic rope scaling".into() });
         }

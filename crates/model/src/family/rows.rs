@@ -5,9 +5,9 @@ use ops::{Activation, Gating, NormKind, Pairing};
 
 use super::{Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
 use crate::names::{
-    APERTUS, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GLM4, GPT_OSS, GPT2, GPTNEOX,
-    GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, KIMI_LINEAR, LFM2, MAMBA_FEED_FORWARD, MINIMAX, MIXER, MIXTRAL, MPT, NOMIC,
-    OLMO2, PHI2, PHI3, QWEN_DELTA, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
+    APERTUS, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GEMMA4 as GEMMA4_NAMES, GLM4, GPT_OSS,
+    GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, KIMI_LINEAR, LFM2, MAMBA_FEED_FORWARD, MINIMAX, MIXER,
+    MIXTRAL, MPT, NOMIC, OLMO2, PHI2, PHI3, QWEN_DELTA, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
 };
 use crate::recurrent_config::RecurrentKind;
 
@@ -36,6 +36,9 @@ const LLAMA: Family = Family {
     learns_positions: false,
     local_rope_base: None,
     scales_by_share: None,
+    scales_scores: true,
+    norms_values: false,
+    scales_layers: false,
     recurrent: None,
     tiles_value_heads: false,
     kind: FamilyKind::Decoder,
@@ -54,6 +57,20 @@ const GEMMA: Family = Family {
     activation: Activation::GeluTanh,
     scales_embedding: true,
     ..HALVES
+};
+/// Norms without an offset, values normed too, scores that are not scaled.
+const GEMMA4: Family = Family {
+    name: "gemma4",
+    hub_types: &["gemma4_text", "gemma4"],
+    placement: Placement::Around,
+    windows: Windows::AllBut(6),
+    hub_norm_offset: 0.0,
+    scales_scores: false,
+    norms_values: true,
+    scales_layers: true,
+    renames: GEMMA4_NAMES,
+    is_exported: false,
+    ..GEMMA
 };
 const ENCODER: Family = Family {
     norm: NormKind::Layer,
@@ -154,6 +171,7 @@ pub const FAMILIES: &[Family] = &[
         renames: GEMMA2,
         ..GEMMA
     },
+    GEMMA4,
     Family { name: "phi3", hub_types: &["phi3"], renames: PHI3, ..HALVES },
     OLMO,
     Family { hub_types: &["olmo3"], is_exported: false, ..OLMO },

@@ -20,6 +20,7 @@ pub fn rope_settings(json: &Json) -> RopeSettings<'_> {
     let parameters = json.get("rope_parameters").filter(|value| value.is_object());
     let full = parameters.map(|all| all.get("full_attention").unwrap_or(all));
     let local = parameters.and_then(|all| all.get("sliding_attention"));
+    let is_proportional = full.is_some_and(|full| full.get("rope_type").is_some_and(|kind| kind == "proportional"));
     let scaling = full.or_else(|| json.get("rope_scaling").filter(|value| value.is_object()));
     RopeSettings {
         base: full.and_then(|full| number(full, "rope_theta")).or_else(|| number(json, "rope_theta")),
@@ -27,6 +28,7 @@ pub fn rope_settings(json: &Json) -> RopeSettings<'_> {
             .and_then(|local| number(local, "rope_theta"))
             .or_else(|| number(json, "rope_local_base_freq")),
         part: full
+            .filter(|_| !is_proportional)
             .and_then(|full| number(full, "partial_rotary_factor"))
             .or_else(|| number(json, "partial_rotary_factor"))
             .or_else(|| number(json, "rotary_pct")),
@@ -52,6 +54,7 @@ pub fn scaling(json: Option<&Json>, context: f64, family: &Family) -> Result<Rop
     };
     match kind.unwrap_or("default") {
         "default" | "none" | "mrope" => Ok(RopeScaling::None),
+        "proportional" => Ok(RopeScaling::Proportional { part: number("partial_rotary_factor").unwrap_or(1.0) }),
         "linear" => Ok(RopeScaling::Linear { factor: above_zero("factor", None)? }),
         "dynamic" => Ok(RopeScaling::Dynamic { factor: above_zero("factor", None)?, original: original(context)? }),
         "llama3" => Ok(RopeScaling::Llama3 {

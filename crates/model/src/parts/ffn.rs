@@ -1,7 +1,7 @@
 //! The feed-forward block of a layer: dense, or a mixture whose experts stand in a stack, fused, or each by itself.
 
 use super::list::{PartList, rows_and_cols};
-use super::{Cut, Dense, ExpertParts, Linear};
+use super::{BesideNorms, Cut, Dense, ExpertParts, FfnParts, Linear};
 use crate::names::{At, Format};
 use crate::{Config, Error};
 
@@ -32,6 +32,37 @@ impl<'a> PartList<'a, '_> {
         Ok(Dense { gate: None, up: self.linear(at, up, [n_ff, n_embd])?, down })
     }
 
+    /// The dense block of a layer. Layers may differ in its width.
+    pub(super) fn dense_block(&mut self, at: At) -> Result<Dense, Error> {
+        let n_most = self.config.n_ff;
+        let down = self.names.find(at, "ffn_down", "weight").filter(|_| self.config.n_embd_per_layer > 0);
+        let n_ff = down.map_or(n_most, |down| rows_and_cols(down)[1]).min(n_most);
+        self.dense(at, ["ffn_gate", "ffn_up", "ffn_down"], n_ff)
+    }
+
+    /// Both kinds beside each other.
+    pub(super) fn dense_and_experts(&mut self, at: At) -> Result<FfnParts, Error> {
+        let Config { n_embd, .. } = *self.config;
+        let named = |name: &str, stem: &str| {
+            let of_gguf = self.names.find(at, name, "scale").filter(|_| self.names.format == Format::Gguf);
+            of_gguf.map_or_else(|| self.names.tensor(at, stem), Ok)
+        };
+        let (router, shares) =
+            (named("ffn_gate_inp", "ffn_gate_inp_scale")?, named("ffn_down_exps", "ffn_down_exps_scale")?);
+        let router = self.vector(router, 0, n_embd, 0.0)?;
+        self.scale(router, &[(1, 1.0 / (n_embd as f32).sqrt())]);
+        let norms = BesideNorms {
+            router,
+            experts: self.norm(at, "pre_ffw_norm_2", n_embd)?,
+            dense_out: self.norm(at, "post_ffw_norm_1", n_embd)?,
+            experts_out: self.norm(at, "post_ffw_norm_2", n_embd)?,
+        };
+        let n = self.config.experts.map_or(0, |experts| experts.n);
+        let shares = self.vector(shares, 0, n, 0.0)?;
+        let experts = ExpertParts { shares: Some(shares), ..self.experts(at)? };
+        Ok(FfnParts::Both(self.dense_block(at)?, Box::new(experts), norms))
+    }
+
     pub(super) fn experts(&mut self, at: At) -> Result<ExpertParts, Error> {
         let config = self.config;
         let experts = config.experts.expect("asked for a mixture only");
@@ -49,7 +80,7 @@ impl<'a> PartList<'a, '_> {
             Some(source) => Some(self.vector(source, 0, config.n_embd, 0.0)?),
             None => None,
         };
-        Ok(ExpertParts { router, choice_bias, experts: all, shared, shared_gate })
+        Ok(ExpertParts { router, choice_bias, shares: None, experts: all, shared, shared_gate })
     }
 
     fn expert(&mut self, layer_idx: usize, i: usize) -> Result<Dense, Error> {

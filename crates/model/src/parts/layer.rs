@@ -1,9 +1,10 @@
 //! A layer's norms and its attention, plain or compressed, as the checkpoint names and cuts them.
 
+use ops::Heads;
 use weights::Tensor;
 
 use super::list::{PartList, rows_and_cols};
-use super::{AttentionParts, Cut, FfnParts, LayerParts, Linear, MlaParts, TensorId};
+use super::{AttentionParts, Cut, FfnParts, LayerParts, Linear, MlaParts, PerLayerParts, PerLayerTable, TensorId};
 use crate::family::{FusedRows, Placement};
 use crate::names::{At, Format};
 use crate::recurrent_config::Multipliers;
@@ -31,14 +32,16 @@ impl<'a> PartList<'a, '_> {
             None if !blocks.attends && !blocks.recurs => "attn_norm",
             found => found.unwrap_or("ffn_norm"),
         };
+        let has_both = has("pre_ffw_norm_2");
         let attn_norm = is_before.then(|| self.norm(at, attn_norm_name, n_embd)).transpose()?;
-        let out_dim = config.mla.map_or(config.q_dim(), |mla| config.n_heads * mla.v_dim);
+        let heads = config.heads_of(layer_idx);
+        let out_dim = config.mla.map_or(heads.n_heads * heads.head_dim, |mla| config.n_heads * mla.v_dim);
         let (attention, attn_out) = match (blocks.attends, config.mla) {
             (false, _) => (None, None),
             (true, mla) => {
                 let attention = match mla {
                     Some(_) => AttentionParts::Compressed(Box::new(self.compressed(at)?)),
-                    None => self.attention(at)?,
+                    None => self.attention(at, heads)?,
                 };
                 let out = self.linear(at, "attn_output", [n_embd, out_dim])?;
                 self.scale(out.weight, &[(n_embd, config.multipliers.attention_out)]);
@@ -50,8 +53,9 @@ impl<'a> PartList<'a, '_> {
         let ffn_norm = (is_before && blocks.has_ffn).then(|| self.norm(at, ffn_norm_name, n_embd)).transpose()?;
         let ffn = match (&config.experts, self.names.find(at, "ffn_gate_inp", "weight")) {
             _ if !blocks.has_ffn => None,
+            (Some(_), Some(_)) if has_both => Some(self.dense_and_experts(at)?),
             (Some(_), Some(_)) => Some(FfnParts::Experts(Box::new(self.experts(at)?))),
-            _ => Some(FfnParts::Dense(self.dense(at, ["ffn_gate", "ffn_up", "ffn_down"], config.n_ff)?)),
+            _ => Some(FfnParts::Dense(self.dense_block(at)?)),
         };
         let is_of_sum = placement == Placement::OfSum;
         Ok(LayerParts {
@@ -67,12 +71,21 @@ impl<'a> PartList<'a, '_> {
             post_ffn_norm: is_after.then(|| self.norm(at, "post_ffw_norm", n_embd)).transpose()?,
             attn_sum_norm: is_of_sum.then(|| self.norm(at, "attn_output_norm", n_embd)).transpose()?,
             ffn_sum_norm: is_of_sum.then(|| self.norm(at, "layer_output_norm", n_embd)).transpose()?,
+            per_layer: (config.n_embd_per_layer > 0).then(|| self.per_layer(at)).transpose()?,
         })
     }
 
-    fn attention(&mut self, at: At) -> Result<AttentionParts, Error> {
+    fn attention(&mut self, at: At, heads: Heads) -> Result<AttentionParts, Error> {
         let config = self.config;
-        let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
+        let At::Layer(layer_idx) = at else { unreachable!("attention stands in a layer") };
+        let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
+        let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
+        if config.kv_sources[layer_idx] != layer_idx {
+            let q = self.linear(at, "attn_q", [q_dim, config.n_embd])?;
+            let q_norm = self.head_norm(at, "attn_q_norm", q_dim, head_dim)?;
+            let (k_norm, v_norm, sinks, gate) = (None, None, None, None);
+            return Ok(AttentionParts::Plain { q, kv: None, q_norm, k_norm, v_norm, sinks, gate });
+        }
         let mut gate = None;
         let [q, k, v] = if let Some(fused) = self.names.find(at, "attn_qkv", "weight") {
             self.fused_qkv(at, fused)?
@@ -85,23 +98,26 @@ impl<'a> PartList<'a, '_> {
             } else {
                 self.linear(at, "attn_q", [q_dim, config.n_embd])?
             };
-            [
-                q,
-                self.linear(at, "attn_k", [kv_dim, config.n_embd])?,
-                self.linear(at, "attn_v", [kv_dim, config.n_embd])?,
-            ]
+            let k = self.linear(at, "attn_k", [kv_dim, config.n_embd])?;
+            // Values without a tensor are the keys before their norm and rope.
+            let has_values = !config.family.norms_values || self.names.find(at, "attn_v", "weight").is_some();
+            [q, k, if has_values { self.linear(at, "attn_v", [kv_dim, config.n_embd])? } else { k }]
         };
         let Multipliers { attention_in, key, .. } = config.multipliers;
         self.scale(q.weight, &[(q_dim, attention_in)]);
         self.scale(k.weight, &[(kv_dim, attention_in * key)]);
         self.scale(v.weight, &[(kv_dim, attention_in)]);
-        let q_norm = self.head_norm(at, "attn_q_norm", q_dim)?;
-        let k_norm = self.head_norm(at, "attn_k_norm", kv_dim)?;
+        let q_norm = self.head_norm(at, "attn_q_norm", q_dim, head_dim)?;
+        let k_norm = self.head_norm(at, "attn_k_norm", kv_dim, head_dim)?;
+        let v_norm = match (config.family.norms_values, self.names.find(at, "attn_k_norm", "weight")) {
+            (true, Some(source)) => Some(self.ones(source, head_dim)?),
+            _ => None,
+        };
         let sinks = match self.names.find(at, "attn_sinks", "weight") {
             Some(source) => Some(self.vector(source, 0, config.n_heads, 0.0)?),
             None => None,
         };
-        Ok(AttentionParts::Plain { q, k, v, q_norm, k_norm, sinks, gate })
+        Ok(AttentionParts::Plain { q, kv: Some([k, v]), q_norm, k_norm, v_norm, sinks, gate })
     }
 
     /// Of each head its query, and then what its output is weighed with.
@@ -146,9 +162,8 @@ impl<'a> PartList<'a, '_> {
     }
 
     /// Norms of queries or keys: of each head with the same weights, of each with its own, or of all together.
-    fn head_norm(&mut self, at: At, name: &str, n_cols: usize) -> Result<Option<TensorId>, Error> {
+    fn head_norm(&mut self, at: At, name: &str, n_cols: usize, head_dim: usize) -> Result<Option<TensorId>, Error> {
         let Some(source) = self.names.find(at, name, "weight") else { return Ok(None) };
-        let head_dim = self.config.head_dim;
         let shape = match rows_and_cols(source) {
             [1, n] if n == head_dim || n == n_cols => [1, n],
             [n, width] if width == head_dim && n * width == n_cols => [n, width],
@@ -159,6 +174,33 @@ impl<'a> PartList<'a, '_> {
         };
         let offset = self.norm_offset();
         self.floats(source, Cut::rows(0, shape[0] * shape[1]), shape, offset).map(Some)
+    }
+
+    /// How a layer's own numbers of a token come into the stream.
+    fn per_layer(&mut self, at: At) -> Result<PerLayerParts, Error> {
+        let Config { n_embd, n_embd_per_layer: width, .. } = *self.config;
+        Ok(PerLayerParts {
+            gate: self.matrix(at, "inp_gate", [width, n_embd])?,
+            out: self.matrix(at, "proj", [n_embd, width])?,
+            norm: self.norm(at, "post_norm", n_embd)?,
+        })
+    }
+
+    /// The numbers of all layers beside each other: `n_cols` of them, `width` a layer.
+    pub(super) fn per_layer_table(&mut self, n_cols: usize, width: usize) -> Result<PerLayerTable, Error> {
+        let source = self.names.tensor(At::Model, "per_layer_token_embd")?;
+        let n_tokens = rows_and_cols(source)[0];
+        self.expect(source, [n_tokens, n_cols])?;
+        if n_tokens < self.config.n_vocab {
+            let (found, expected) = (source.shape.clone(), vec![self.config.n_vocab, n_cols]);
+            return Err(Error::Shape { name: source.name.clone(), found, expected });
+        }
+        let norm = self.names.tensor(At::Model, "per_layer_proj_norm")?;
+        Ok(PerLayerTable {
+            table: self.push(source, Cut::rows(0, n_tokens), [n_tokens, n_cols])?,
+            from_embedding: self.matrix(At::Model, "per_layer_model_proj", [n_cols, self.config.n_embd])?,
+            norm: self.vector(norm, 0, width, 0.0)?,
+        })
     }
 
     fn compressed(&mut self, at: At) -> Result<MlaParts, Error> {

@@ -28,6 +28,8 @@ pub struct WantedRows<'a> {
     pub offset: f32,
     /// The file has `ln(-x)` where `x` is wanted.
     pub is_log: bool,
+    /// Ones are wanted, whatever the file has.
+    pub is_ones: bool,
     /// Rows, one part after the other, and what each part is multiplied with; empty where nothing is.
     pub scales: Vec<(usize, f32)>,
 }
@@ -103,6 +105,13 @@ impl<'a> PartList<'a, '_> {
         self.floats(source, Cut::rows(first, len), [1, len], offset)
     }
 
+    /// The weights of a norm that has none; `source` is any vector that long.
+    pub(super) fn ones(&mut self, source: &'a Tensor, len: usize) -> Result<TensorId, Error> {
+        let id = self.vector(source, 0, len, 0.0)?;
+        self.wanted[id.0].is_ones = true;
+        Ok(id)
+    }
+
     /// Norms and biases are few and are kept as f32 whatever the file has. The cut counts numbers.
     pub(super) fn floats(
         &mut self,
@@ -150,6 +159,7 @@ impl<'a> PartList<'a, '_> {
             n_bytes,
             offset,
             is_log: false,
+            is_ones: false,
             scales: Vec::new(),
         })
     }
@@ -186,6 +196,7 @@ impl<'a> PartList<'a, '_> {
             n_bytes,
             offset: 0.0,
             is_log: false,
+            is_ones: false,
             scales: Vec::new(),
         })
     }
@@ -217,6 +228,7 @@ impl<'a> PartList<'a, '_> {
             n_bytes,
             offset: 0.0,
             is_log: false,
+            is_ones: false,
             scales: Vec::new(),
         })
     }

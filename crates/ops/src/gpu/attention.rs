@@ -39,7 +39,7 @@ pub(crate) fn launch(
     q: View,
     kv: Kv,
     heads: Heads,
-    (spans, DeviceSpans { plan, words }): (&[QuerySpan], DeviceSpans),
+    (spans, DeviceSpans { plan, tiles, words }): (&[QuerySpan], DeviceSpans),
     shaping: Shaping,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
@@ -53,14 +53,14 @@ pub(crate) fn launch(
         return Ok(());
     }
     let _op = gpu.launcher.op(OP);
-    let (n_tile_words, n_span_words) = (2 * plan.n_tiles, SPAN_WORDS * spans.len());
+    let n_span_words = SPAN_WORDS * spans.len();
     let operands = Operands {
         q: q.device_f32s(OP, "q")?,
         k_pool: kv.k.device_bytes(OP, "k")?,
         v_pool: kv.v.device_bytes(OP, "v")?,
-        tiles: words.slice(..n_tile_words)?,
-        spans: words.slice(n_tile_words..n_tile_words + n_span_words)?,
-        tables: words.slice(n_tile_words + n_span_words..)?,
+        tiles: tiles.slice(..2 * plan.n_tiles)?,
+        spans: words.slice(..n_span_words)?,
+        tables: words.slice(n_span_words..)?,
         sinks: shaping.sinks.map(|sinks| sinks.device_f32s(OP, "sinks")).transpose()?,
         slopes: shaping.slopes.map(|slopes| slopes.device_f32s(OP, "slopes")).transpose()?,
         heads,

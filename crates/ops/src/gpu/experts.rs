@@ -41,6 +41,15 @@ gpu::args! {
 }
 
 gpu::args! {
+    pub(crate) struct ScaleShares<'a> {
+        weights: SliceMut<'a, f32>,
+        chosen: Slice<'a, u32>,
+        factors: Slice<'a, f32>,
+        n: u64,
+    }
+}
+
+gpu::args! {
     pub(crate) struct AddExpertBias<'a> {
         out: SliceMut<'a, f32>,
         bias: Slice<'a, f32>,
@@ -110,6 +119,7 @@ kernels! {
     pub(crate) struct ExpertKernels in "experts", overlapping {
         choose: Kernel<ChooseExperts<'static>> = ["choose_experts"],
         add_bias: Kernel<AddExpertBias<'static>> = ["add_expert_bias"],
+        scale_shares: Kernel<ScaleShares<'static>> = ["scale_shares"],
         sum: Kernel<SumExperts<'static>> = ["sum_experts"],
         add_gated: Kernel<AddGated<'static>> = ["add_gated"],
     }
@@ -173,6 +183,25 @@ pub fn choose_experts(
         Grid::line(count(CHOOSE, "rows", n_rows)?, wave),
         &args,
     )?)
+}
+
+/// Multiplies the weight of each pair by the factor of its expert; `factors` is `[1, n_experts]`.
+pub fn scale_shares(exec: Exec, chosen: View, factors: View, weights: &mut ViewMut) -> Result<(), Error> {
+    const OP: &str = "scale_shares";
+    let gpu = exec.gpu_only(OP)?;
+    chosen.expect_shape(OP, "chosen", weights.shape)?;
+    let n = weights.shape[0] * weights.shape[1];
+    if n == 0 {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    let args = ScaleShares {
+        weights: weights.device_f32s(OP, "weights")?,
+        chosen: chosen.device_bytes(OP, "chosen")?.cast()?,
+        factors: factors.device_f32s(OP, "factors")?,
+        n: n as u64,
+    };
+    Ok(gpu.launcher.launch(&ExpertKernels::get(gpu.kernels, &[])?.scale_shares, numbers(OP, n)?, &args)?)
 }
 
 /// The left side of experts' products: a row for each pair, or one for all pairs of a row.

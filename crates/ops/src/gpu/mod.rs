@@ -17,7 +17,9 @@ mod tuning;
 pub(crate) mod unit;
 mod wide;
 
-pub use experts::{ExpertLeft, ExpertProduct, MAX_GPU_EXPERTS, add_gated, choose_experts, expert_matmul, sum_experts};
+pub use experts::{
+    ExpertLeft, ExpertProduct, MAX_GPU_EXPERTS, add_gated, choose_experts, expert_matmul, scale_shares, sum_experts,
+};
 pub use formats::device_dtype;
 pub(crate) use formats::format_number;
 pub use grouped::{ExpertMatrices, grouped_experts};

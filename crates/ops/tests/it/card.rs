@@ -434,10 +434,12 @@ impl Card {
             chip = chip.with_parts(&heads, 4096);
         }
         let plan = AttentionPlan::new(&rows, &heads, n_context, &chip);
-        let mut words = Vec::new();
-        plan.write(spans, &heads, &mut words);
-        let on_device = self.queue.buffer_from(&words).unwrap();
-        let spans = Spans { host: spans, device: Some(DeviceSpans { plan, words: on_device.all() }) };
+        let (mut tiles, mut words) = (Vec::new(), Vec::new());
+        plan.write_tiles(spans, &heads, &mut tiles);
+        AttentionPlan::write_spans(spans, &mut words);
+        let [tiles, words] = [tiles, words].map(|words| self.queue.buffer_from(&words).unwrap());
+        let device = DeviceSpans { plan, tiles: tiles.all(), words: words.all() };
+        let spans = Spans { host: spans, device: Some(device) };
         let kv = Kv { k: cache.0.view(), v: cache.1.view() };
         self.run(None, |exec| attention_with(exec, q.view(), kv, heads, spans, shaping, &mut out.view_mut()));
         self.read(&out)

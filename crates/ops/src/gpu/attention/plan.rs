@@ -122,11 +122,13 @@ impl AttentionChip {
     }
 }
 
-/// The spans of a batch where a GPU reads them, written by [`AttentionPlan::write`].
+/// The spans of a batch where a GPU reads them, written by an [`AttentionPlan`].
 #[derive(Copy, Clone)]
 pub struct DeviceSpans<'a> {
     pub plan: AttentionPlan,
-    /// Tiles, then spans, then block tables.
+    /// What [`AttentionPlan::write_tiles`] wrote.
+    pub tiles: Slice<'a, u32>,
+    /// Spans, then block tables, by [`AttentionPlan::write_spans`].
     pub words: Slice<'a, u32>,
 }
 
@@ -173,18 +175,17 @@ impl AttentionPlan {
         Self { n_queries, n_tiles, n_splits, part_blocks: 0, kernel }
     }
 
-    /// Words that [`AttentionPlan::write`] appends.
-    pub fn n_words(&self, spans: &[QuerySpan]) -> usize {
-        2 * self.n_tiles + spans.iter().map(|span| SPAN_WORDS + span.n_table()).sum::<usize>()
-    }
-
-    pub fn write(&self, spans: &[QuerySpan], heads: &Heads, words: &mut Vec<u32>) {
+    pub fn write_tiles(&self, spans: &[QuerySpan], heads: &Heads, words: &mut Vec<u32>) {
         let group = if self.kernel.is_by_head() { 1 } else { (heads.n_heads / heads.n_kv_heads).max(1) };
         for (i, span) in spans.iter().enumerate() {
             for first in (0..span.n_rows * group).step_by(self.n_queries) {
                 words.extend([i as u32, first as u32]);
             }
         }
+    }
+
+    /// Spans and block tables: the same for all plans of a step.
+    pub fn write_spans(spans: &[QuerySpan], words: &mut Vec<u32>) {
         let mut table = 0;
         for span in spans {
             let numbers =
