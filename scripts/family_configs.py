@@ -75,6 +75,14 @@ def delta(**more):
     )
 
 
+def llama4(**more):
+    """Every second layer has experts, every fourth sees everything and turns nothing."""
+    return small(
+        num_hidden_layers=4, head_dim=8, intermediate_size=32, intermediate_size_mlp=64, num_local_experts=4,
+        interleave_moe_layer_step=2, rope_parameters=rope(), **more,
+    )
+
+
 def gemma4(n_layers, **more):
     """Wider heads, with fewer rotated pairs, in the layers without a window."""
     return small(
@@ -592,6 +600,18 @@ FAMILIES = {
             mlp_layer_types=["dense", "sparse", "sparse"],
         ),
     ),
+    # The converter does not write the length of a chunk, nor how queries grow.
+    "llama4": (tf.Llama4TextConfig, llama4()),
+    "llama4-chunked": (
+        tf.Llama4TextConfig, llama4(attention_chunk_size=12, floor_scale=8, num_experts_per_tok=2),
+    ),
+    "phimoe": (
+        tf.PhimoeConfig,
+        small(
+            num_local_experts=4, num_experts_per_tok=2, intermediate_size=32, attention_bias=True, lm_head_bias=True,
+            sliding_window=None, rope_parameters=rope(), router_jitter_noise=0.01,
+        ),
+    ),
     "gemma4": (
         tf.Gemma4TextConfig,
         gemma4(6, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=16),
@@ -612,7 +632,7 @@ FAMILIES = {
 }
 # llama.cpp's converter drops the pooler of BERT, without which the score is another.
 # It also takes HunYuan's own scaling of rope with the published sizes alone.
-NO_GGUF = {"bert-rerank", "hunyuan-alpha"}
+NO_GGUF = {"bert-rerank", "hunyuan-alpha", "llama4-chunked"}
 
 
 def nomic(config):
@@ -678,6 +698,9 @@ CONVERTER_KEYS = {
     "nemotron_h": nemotron_layers,
     "nemotron_h_moe": nemotron_layers,
     "kimi-linear": kimi_layers,
+    "phimoe": lambda config: dict(
+        architectures=["PhiMoEForCausalLM"], original_max_position_embeddings=config["max_position_embeddings"],
+    ),
     "mpt": lambda config: dict(architectures=["MPTForCausalLM"]),
 }
 # name: tensors that the converter knows by the names of the model's own code.

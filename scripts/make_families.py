@@ -65,6 +65,9 @@ def randomize(model, seed):
             else:
                 fan_in = parameter.shape[-2] if leaf in TRANSPOSED else parameter.shape[-1]
                 value = 1.5 * noise / fan_in**0.5
+                if model.config.model_type == "phimoe" and "router" in name:
+                    # Scores near each other, where its routing differs from that of others.
+                    value = value[:1] + 0.01 * value
                 if model.config.model_type == "bitnet":
                     # The converter makes them ternary, and leaves these as they are.
                     value = torch.sign(noise) * 0.25

@@ -62,6 +62,8 @@ pub struct Config {
     pub alibi: Option<f32>,
     /// Queries, keys and values are brought within this bound.
     pub qkv_limit: Option<f32>,
+    /// Whether queries and keys of rotated layers are normed without weights.
+    pub has_plain_head_norms: bool,
     /// How queries grow with the position.
     pub temperature: Option<Temperature>,
     /// Of each layer, where they are learned.
@@ -106,11 +108,15 @@ pub struct RopeConfig {
 pub struct Temperature {
     pub scale: f32,
     pub length: usize,
+    /// What the first position counts as.
+    pub first: usize,
+    /// Whether only layers without rotation have it.
+    pub is_for_unrotated: bool,
 }
 
 impl Temperature {
     pub fn at(&self, position: u32) -> f32 {
-        let n = position as usize / self.length.max(1);
+        let n = (position as usize + self.first) / self.length.max(1);
         1.0 + self.scale * (n as f32).ln_1p()
     }
 }
@@ -307,7 +313,9 @@ impl Config {
             is_parallel: keys.flag("use_parallel_residual")?.unwrap_or(family.is_parallel),
             alibi,
             qkv_limit: keys.positive("attention.clamp_kqv")?,
-            temperature: layer_details::temperature(&keys)?,
+            has_plain_head_norms: family.has_plain_head_norms
+                && keys.flag("attention.use_qk_norm")?.unwrap_or(experts.is_none_or(|experts| experts.n < 128)),
+            temperature: layer_details::temperature(&keys, &family, window.is_some())?,
             xielu: layer_details::listed_xielu(&keys, n_layers)?,
             experts,
             mla,

@@ -213,7 +213,8 @@ impl Decoder {
                 if let Some(norm) = v_norm {
                     ops::norm_heads(exec, v_rows, weights.view(*norm), ops::NormKind::Rms, config.norm_eps)?;
                 }
-                if config.temperature.is_some() {
+                let is_rotated = config.is_rotated[layer_idx];
+                if config.temperature.is_some_and(|temperature| !temperature.is_for_unrotated || !is_rotated) {
                     ops::scale_rows(exec, q, places.query_scales)?;
                 }
                 *sinks
@@ -254,6 +255,7 @@ impl Decoder {
         let spans = Spans { host: &spans, device };
         let shaping = Shaping {
             window: config.window_of(layer_idx),
+            is_chunked: config.family.chunked.is_some() && config.window_of(layer_idx).is_some(),
             softcap: config.attn_softcap,
             sinks: sinks.map(|sinks| weights.view(sinks)),
             slopes: config.alibi.map(|_| places.slopes),

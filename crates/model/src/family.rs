@@ -8,6 +8,7 @@ mod rows;
 use ops::{Activation, Gating, NormKind, Pairing};
 
 use crate::Error;
+use crate::config::Temperature;
 use crate::names::Rename;
 use crate::recurrent_config::RecurrentKind;
 pub use rows::FAMILIES;
@@ -56,6 +57,12 @@ pub struct Family {
     /// The model of this many layers scales its scores by the width of a head's share of the embedding, not by that of the
     /// head; GGUF does not say so.
     pub scales_by_share: Option<usize>,
+    /// Whether windows do not slide: a token sees what is before it in its own stretch of so many.
+    pub chunked: Option<Chunked>,
+    /// Whether queries and keys of rotated layers are normed without weights, where the file does not say otherwise.
+    pub has_plain_head_norms: bool,
+    /// Whether experts get their inputs by their weights, instead of giving their outputs by them.
+    pub weighs_inputs: bool,
     /// Whether scores are scaled by the width of a head.
     pub scales_scores: bool,
     /// Whether values are normed, each head by itself and without weights.
@@ -86,6 +93,14 @@ pub struct Scales {
     pub depth: f32,
     /// Over the width of the embedding: what logits are multiplied with.
     pub base_width: f32,
+}
+
+/// What a family with chunked windows has where the file says nothing.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Chunked {
+    pub window: usize,
+    /// Of layers without rotation: how queries grow, with the position counted from one.
+    pub temperature: Temperature,
 }
 
 /// Which layers turn queries and keys by their positions.
@@ -145,10 +160,8 @@ const MISSING: &[(&str, &[&str])] = &[
     ),
     ("sparse attention with an indexer", &["deepseek32", "deepseek_v32", "glm-dsa", "glm_moe_dsa", "minimax-m3"]),
     ("several streams that predict each other (AltUp)", &["gemma3n"]),
-    ("chunked attention", &["llama4"]),
     ("an encoder with a decoder", &["t5", "mt5", "umt5", "bart"]),
     ("a window to both sides", &["modern-bert", "modernbert", "gemma-embedding", "neo-bert"]),
-    ("routing by sparse mixing", &["phimoe"]),
 ];
 
 /// The error for a family that has no row, with what it would need where that is known.

@@ -195,6 +195,10 @@ fn mixture(
     if parts.experts.iter().all(|expert| expert.gate.is_some()) {
         let gates = all(|expert| expert.gate.unwrap_or(expert.up));
         products(context, x.rows(n_pairs), &mut [(&gates, gate), (&ups, up)])?;
+        if config.family.weighs_inputs {
+            // The same as weighing the input: the weight of `up` comes in with the sum.
+            ops::scale_rows(exec, &mut gate.rows_mut(n_pairs), View::of_f32(&routes.weights, 1))?;
+        }
         ops::glu(exec, activation, &mut gate.rows_mut(n_pairs), up.rows(n_pairs))?;
     } else {
         products(context, x.rows(n_pairs), &mut [(&ups, gate)])?;
@@ -270,7 +274,8 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut La
     }
     let gate = all(|expert| expert.gate.unwrap_or(expert.up));
     let sets = [&gate, &up, &down];
-    if ops::grouped_experts(exec, h, sets, activation, chosen, &mut gate_rows, &mut y_rows)? {
+    let weighs_inputs = config.family.weighs_inputs;
+    if !weighs_inputs && ops::grouped_experts(exec, h, sets, activation, chosen, &mut gate_rows, &mut y_rows)? {
         return Ok(());
     }
     let mut up_rows = pair_up.rows_mut(n_pairs);
@@ -282,6 +287,9 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut La
     let n_together = if gate.weights[0].dtype == up.weights[0].dtype { 2 } else { 1 };
     for products in widths.chunks_mut(n_together) {
         ops::expert_matmul(exec, ExpertLeft::Rows(h), products, chosen)?;
+    }
+    if weighs_inputs {
+        ops::scale_rows(exec, &mut gate_rows, share_rows.as_view())?;
     }
     let down = &mut [ExpertProduct { matrices: &down, out: y_rows.reborrow() }];
     if activation == Activation::Silu && down[0].matrices.weights[0].dtype.block_len() > 1 {

@@ -28,13 +28,14 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ("context_length", &["max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"]),
     ("embedding_length", &["hidden_size", "n_embd", "d_model"]),
     ("block_count", &["num_hidden_layers", "n_layer", "n_layers"]),
-    ("feed_forward_length", &["intermediate_size", "n_inner", "ffn_hidden_size"]),
+    ("feed_forward_length", &["intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size"]),
     ("attention.head_count", &["num_attention_heads", "n_head", "n_heads"]),
     ("attention.head_count_kv", &["num_key_value_heads", "num_kv_heads", "kv_n_heads"]),
     ("attention.key_length", &["head_dim"]),
     ("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]),
     ("attention.layer_norm_epsilon", &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"]),
-    ("attention.sliding_window", &["sliding_window"]),
+    ("attention.sliding_window", &["sliding_window", "attention_chunk_size"]),
+    ("attention.use_qk_norm", &["use_qk_norm"]),
     ("attention.scale", &["attention_multiplier"]),
     ("attn_logit_softcapping", &["attn_logit_softcapping"]),
     ("final_logit_softcapping", &["final_logit_softcapping"]),
@@ -136,9 +137,9 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
         set("attention.temperature_length", Value::U64(length.unwrap_or(0)));
     }
     let layers = settings.get("layer_types").and_then(Json::as_array);
-    let is_windowed = layers.map(|layers| layers.iter().map(|layer| layer == "sliding_attention").collect());
+    let is_windowed = layers.map(|layers| layers.iter().map(is_windowed_layer).collect());
     if let Some(layers) = layers {
-        let windowed = layers.iter().map(|layer| layer == "sliding_attention").collect();
+        let windowed = layers.iter().map(is_windowed_layer).collect();
         set("attention.sliding_window_pattern", Value::Array(Array::Bool(windowed)));
     }
     let turning = settings.get("no_rope_layers").and_then(Json::as_array);
@@ -149,6 +150,10 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
     let scaling = scaling(rope.scaling.filter(|_| growth.is_none()), context, &family)?;
     let multipliers = multipliers(&settings);
     Ok(Translated { family, scaling, is_windowed, is_rotated, position_offset, multipliers, metadata })
+}
+
+fn is_windowed_layer(layer: &Json) -> bool {
+    layer == "sliding_attention" || layer == "chunked_attention"
 }
 
 /// The settings of `config.json`. MPT and DBRX keep those of a block in a part of their own.
@@ -193,6 +198,17 @@ impl<'a> HubConfig<'a> {
 
 /// Sizes that follow from others, and switches that change them.
 fn sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
+    if let (true, Some(width)) = (settings.get("intermediate_size_mlp").is_some(), settings.get("intermediate_size")) {
+        set("expert_feed_forward_length", value_of(width).unwrap_or(Value::U64(0)));
+        if settings.get("attention_chunk_size").is_none() {
+            set("attention.sliding_window", Value::U64(0));
+        }
+        // A flag, or a number in some files.
+        let is_tempered = settings.get("attn_temperature_tuning").is_some_and(|x| *x != Json::Bool(false) && *x != 0);
+        let scale = settings.real("attn_scale").filter(|_| is_tempered);
+        set("attention.temperature_scale", Value::F64(scale.unwrap_or(0.0)));
+        set("attention.temperature_length", Value::U64(settings.number("floor_scale").unwrap_or(8192)));
+    }
     let has_ffn = ["intermediate_size", "n_inner", "ffn_hidden_size"].iter().any(|name| settings.get(name).is_some());
     if let (false, Some(width)) = (has_ffn, settings.width()) {
         let ratio = settings.number("expansion_ratio").unwrap_or(4);

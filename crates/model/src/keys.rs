@@ -29,6 +29,10 @@ impl MetadataKeys<'_> {
         }
     }
 
+    pub fn is_there(&self, name: &str) -> bool {
+        self.metadata.get(&self.key(name)).is_some()
+    }
+
     /// Whether it has one value for each layer.
     pub fn is_list(&self, name: &str) -> bool {
         matches!(self.metadata.get(&self.key(name)), Some(Value::Array(_)))

@@ -11,7 +11,8 @@ use crate::names::{At, Names};
 
 /// The window, and of each layer whether it has it.
 pub fn windows(keys: &MetadataKeys, family: &Family, n_layers: usize) -> Result<(Option<usize>, Vec<bool>), Error> {
-    let window = keys.count("attention.sliding_window")?.filter(|n| *n > 0);
+    let usual = family.chunked.map(|chunked| chunked.window);
+    let window = keys.count("attention.sliding_window")?.or(usual).filter(|n| *n > 0);
     let listed = keys.flags("attention.sliding_window_pattern")?.filter(|list| list.len() >= n_layers);
     let is_windowed = |layer_idx: usize| match (&listed, family.windows) {
         (Some(list), _) => list[layer_idx],
@@ -45,11 +46,17 @@ pub fn norm_eps(keys: &MetadataKeys, family: &Family) -> Result<f32, Error> {
 }
 
 /// The length comes from what rope was first made for, where the file has no key of its own.
-pub fn temperature(keys: &MetadataKeys) -> Result<Option<Temperature>, Error> {
-    let Some(scale) = keys.positive("attention.temperature_scale")? else { return Ok(None) };
+pub fn temperature(keys: &MetadataKeys, family: &Family, has_window: bool) -> Result<Option<Temperature>, Error> {
+    let usual = family.chunked.filter(|_| has_window).map(|chunked| chunked.temperature);
+    let name = "attention.temperature_scale";
+    let is_off = usual.is_some() && keys.is_there(name) && keys.positive(name)?.is_none();
+    let Some(scale) = keys.positive(name)? else { return Ok(usual.filter(|_| !is_off)) };
     let length = keys.count("attention.temperature_length")?.or(keys.count("rope.scaling.original_context_length")?);
     match length.filter(|n| *n > 0) {
-        Some(length) => Ok(Some(Temperature { scale, length })),
+        Some(length) => {
+            let (first, is_for_unrotated) = usual.map_or((0, false), |usual| (usual.first, usual.is_for_unrotated));
+            Ok(Some(Temperature { scale, length, first, is_for_unrotated }))
+        }
         None => Err(keys.error("attention.temperature_length", "missing".into())),
     }
 }

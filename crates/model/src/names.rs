@@ -88,6 +88,17 @@ pub const GEMMA4: &[Rename] = &[
     ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
     ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
 ];
+pub const LLAMA4: &[Rename] = &[
+    ("ffn_gate", "feed_forward.gate_proj"),
+    ("ffn_up", "feed_forward.up_proj"),
+    ("ffn_down", "feed_forward.down_proj"),
+    ("ffn_gate_inp", "feed_forward.router"),
+    ("ffn_gate_up_exps", "feed_forward.experts.gate_up_proj"),
+    ("ffn_down_exps", "feed_forward.experts.down_proj"),
+    ("ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "feed_forward.shared_expert.up_proj"),
+    ("ffn_down_shexp", "feed_forward.shared_expert.down_proj"),
+];
 pub const PHI3: &[Rename] = &[("ffn_up", "mlp.gate_up_proj")];
 pub const OLMO2: &[Rename] = &[
     ("post_attention_norm", "post_attention_layernorm"),

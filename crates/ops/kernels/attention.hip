@@ -90,7 +90,7 @@ struct Shaping {
     float cap;
     const float *sinks;  // [n_heads]
     const float *slopes;  // [n_heads]: what a score loses with every token between query and key
-    DEVICE_MEMBER u32 n_hidden(u32 n_visible) const { return window && n_visible > window ? n_visible - window : 0; }
+    DEVICE_MEMBER u32 n_hidden(u32 n_visible) const { return hidden_keys(window, n_visible); }
 };
 
 // A sum of weights and a sum of weighted values, both in the scale of `largest`.

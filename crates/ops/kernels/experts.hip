@@ -9,6 +9,9 @@
 #define SOFTMAX 0
 #define SIGMOID 1
 #define SOFTMAX_OF_BEST 2
+#define NEAR_BEST 3
+// As crates/ops/src/route.rs has it.
+#define NEAR 0.02f
 
 // Experts of a lane.
 #define SLOTS (MAX_EXPERTS / GPU_WAVE)
@@ -76,10 +79,24 @@ choose_experts(const float *ARRIVING scores, const float *__restrict__ bias, u32
             worth = is_better ? other_worth : worth;
             at = is_better ? place : at;
         }
+        float share = 1.0f;
+        if (gating == NEAR_BEST) {
+            // Its share among those that were not chosen before and come near it.
+            float near = 0.0f;
+#pragma unroll
+            for (u32 k = 0; k < SLOTS; ++k) {
+                if (k * GPU_WAVE >= n_experts) break;
+                const bool is_left = k * GPU_WAVE + lane() < n_experts && !(taken >> k & 1u);
+                const float size = max_f32(abs_f32(kept[k]), worth);
+                if (is_left && (worth - kept[k]) / size <= NEAR) near += fast_exp(kept[k] - worth);
+            }
+            share = 1.0f / max_f32(wave_sum(near), 1.0f);
+        }
         // Scores that are no numbers are never better than another; one that is left is taken as it is.
         if (at % GPU_WAVE == lane()) taken |= 1u << (at / GPU_WAVE);
         if (j == 0) first = worth;
-        const float weight = gating == SOFTMAX_OF_BEST ? fast_exp(worth - first) : worth;
+        const float weight =
+            gating == SOFTMAX_OF_BEST ? fast_exp(worth - first) : gating == NEAR_BEST ? share : worth;
         total += weight;
         if (lane() == j) own = at, own_weight = weight;
         if (!is_kept && lane() == 0) mine[j] = at, out[j] = weight;

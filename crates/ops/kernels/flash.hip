@@ -73,11 +73,11 @@ flash(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIVING v_
 #pragma unroll
     for (u32 i = 0; i < 2; ++i) {
         n_visible[i] = is_causal && position + rows[i] + 1 < n_keys ? position + rows[i] + 1 : n_keys;
-        n_hidden[i] = IS_SHAPED && window && n_visible[i] > window ? n_visible[i] - window : 0;
+        n_hidden[i] = IS_SHAPED ? hidden_keys(window, n_visible[i]) : 0;
     }
     // What lies before the window of the block's first row is not read.
     const u32 first_visible = is_causal ? position + first + 1 : n_keys;
-    const u32 begin = IS_SHAPED && window && first_visible > window ? (first_visible - window) / KEYS * KEYS : 0;
+    const u32 begin = IS_SHAPED ? hidden_keys(window, first_visible) / KEYS * KEYS : 0;
     for (u32 t0 = begin; t0 < n_keys; t0 += KEYS) {
         barrier();
         load_tokens(keys, (const f16 *)k_bytes, table, n_kv_heads, kv_head, t0, n_keys);

@@ -162,15 +162,15 @@ flash_wgmma(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIV
     for (u32 r = 0; r < 2; ++r) {
         const u32 seen = position + row0 + r * 8 + 1;
         n_visible[r] = is_causal && seen < n_keys ? seen : n_keys;
-        n_hidden[r] = IS_SHAPED && window && n_visible[r] > window ? n_visible[r] - window : 0;
+        n_hidden[r] = IS_SHAPED ? hidden_keys(window, n_visible[r]) : 0;
     }
     // Tiles that every row of the group sees whole: from inside on, before full.
     const u32 full = is_causal && position + group_row + 1 < n_keys ? position + group_row + 1 : n_keys;
     const u32 last_seen = is_causal && full + 63 < n_keys ? full + 63 : n_keys;
-    const u32 inside = IS_SHAPED && window && last_seen > window ? last_seen - window : 0;
+    const u32 inside = IS_SHAPED ? hidden_keys(window, last_seen) : 0;
     // What lies before the window of the block's first row is not read.
     const u32 first_seen = is_causal ? position + first + 1 : n_keys;
-    const u32 begin = IS_SHAPED && window && first_seen > window ? (first_seen - window) / KEYS * KEYS : 0;
+    const u32 begin = IS_SHAPED ? hidden_keys(window, first_seen) / KEYS * KEYS : 0;
     const u32 n = (n_keys - begin + KEYS - 1) / KEYS;
 
     u8 *key_stages = shared + QUERY_BYTES, *value_stages = key_stages + 2 * TILE_BYTES;

@@ -2,6 +2,15 @@
 #pragma once
 #include "prelude.h"
 
+// Keys that a window hides of the first n_visible; 0 is no window. With the first bit set it does not slide: a row sees its
+// own stretch of that many keys.
+DEVICE u32 hidden_keys(u32 window, u32 n_visible) {
+    const u32 n = window & 0x7fffffffu;
+    if (n == 0 || n_visible == 0) return 0;
+    if (window != n) return (n_visible - 1) / n * n;
+    return n_visible > n ? n_visible - n : 0;
+}
+
 // Never beyond 1; near zero the quotient would lose its digits.
 DEVICE float tanh_f32(float x) {
     const float square = x * x;

@@ -5,7 +5,7 @@
 
 use weights::Dtype;
 
-use crate::cpu::attention::{AttentionInput, run};
+use crate::cpu::attention::{AttentionInput, Window, run};
 use crate::gpu::attention as launch;
 use crate::gpu::attention::DeviceSpans;
 use crate::kv_store::{KV_BLOCK, MAX_HEAD_DIM};
@@ -71,6 +71,8 @@ pub struct Heads {
 pub struct Shaping<'a> {
     /// A row sees itself and the tokens before it, this many in all.
     pub window: Option<usize>,
+    /// The window does not slide: a row sees what is before it in its own stretch of that many tokens.
+    pub is_chunked: bool,
     /// Scores are bent towards this bound.
     pub softcap: Option<f32>,
     /// `[1, n_heads]` f32: a score for each head that takes its part of the softmax and has no value.
@@ -81,6 +83,11 @@ pub struct Shaping<'a> {
 }
 
 impl Shaping<'_> {
+    /// The window as kernels take it: the first bit tells the kinds apart.
+    pub(crate) fn window_bits(&self) -> usize {
+        self.window.unwrap_or(0) | if self.is_chunked { 1 << 31 } else { 0 }
+    }
+
     pub(crate) fn is_any(&self) -> bool {
         self.window.is_some() || self.softcap.is_some() || self.sinks.is_some() || self.slopes.is_some()
     }
@@ -141,7 +148,7 @@ pub fn attention_with<'s>(
         heads,
         group: heads.n_heads / heads.n_kv_heads,
         n_blocks: kv.k.n_rows() / heads.n_kv_heads,
-        window: shaping.window,
+        window: shaping.window.map(|n| if shaping.is_chunked { Window::Chunk(n) } else { Window::Last(n) }),
         softcap: shaping.softcap,
         sinks: shaping.sinks.map(|sinks| sinks.f32s(OP, "sinks")).transpose()?,
         slopes: shaping.slopes.map(|slopes| slopes.f32s(OP, "slopes")).transpose()?,
@@ -174,8 +181,12 @@ fn check(q: View, kv: Kv, heads: Heads, spans: &[QuerySpan], shaping: Shaping, o
             return bad(format!("block {block} of a pool of {n_blocks}"));
         }
     }
-    let Shaping { window, softcap, sinks, slopes } = shaping;
-    if window == Some(0) || softcap.is_some_and(|cap| cap.is_nan() || cap <= 0.0) {
+    let Shaping { window, is_chunked, softcap, sinks, slopes } = shaping;
+    if window == Some(0)
+        || window.is_some_and(|n| n >= 1 << 31)
+        || (is_chunked && window.is_none())
+        || softcap.is_some_and(|cap| cap.is_nan() || cap <= 0.0)
+    {
         return bad(format!("a window of {window:?}, a cap of {softcap:?}"));
     }
     if window.is_some() && spans.iter().any(|span| !span.is_causal) {

@@ -15,7 +15,12 @@ pub enum Gating {
     Sigmoid,
     /// The best scores, then a softmax over those.
     SoftmaxOfBest,
+    /// Of each chosen expert its share among those that were not chosen before it and come near it (SparseMixer).
+    NearBest,
 }
+
+/// How far below the best a score still comes near it, of the larger of both.
+const NEAR: f32 = 0.02;
 
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Routing {
@@ -118,7 +123,7 @@ impl RowRoute {
                 softmax(&mut self.weights);
             }
             Gating::Sigmoid => self.weights.extend(scores.iter().map(|x| 1.0 / (1.0 + (-x).exp()))),
-            Gating::SoftmaxOfBest => self.weights.extend_from_slice(scores),
+            Gating::SoftmaxOfBest | Gating::NearBest => self.weights.extend_from_slice(scores),
         }
         self.keys.clear();
         self.keys.extend(self.weights.iter().enumerate().map(|(i, w)| w + bias.map_or(0.0, |bias| bias[i])));
@@ -136,6 +141,10 @@ impl RowRoute {
             let mut best: Vec<f32> = self.chosen.iter().map(|pair| pair.1).collect();
             softmax(&mut best);
             self.chosen.iter_mut().zip(best).for_each(|(pair, weight)| pair.1 = weight);
+        }
+        if routing.gating == Gating::NearBest {
+            let order = &self.order;
+            self.chosen.iter_mut().enumerate().for_each(|(i, pair)| pair.1 = near_share(scores, &order[i..]));
         }
         let sum: f32 = self.chosen.iter().map(|pair| pair.1).sum();
         let factor = if routing.is_normalized { routing.scale / sum.max(1e-20) } else { routing.scale };
@@ -161,6 +170,13 @@ impl RowRoute {
             self.keys[group * size..][..size].fill(f32::NEG_INFINITY);
         }
     }
+}
+
+/// The share of the first of these experts among those that come near it.
+fn near_share(scores: &[f32], experts: &[usize]) -> f32 {
+    let best = scores[experts[0]];
+    let near = experts.iter().map(|expert| scores[*expert]).filter(|x| (best - x) / x.abs().max(best) <= NEAR);
+    1.0 / near.map(|x| (x - best).exp()).sum::<f32>().max(1.0)
 }
 
 fn softmax(x: &mut [f32]) {

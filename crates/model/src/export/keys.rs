@@ -138,6 +138,8 @@ fn gating_number(experts: &Experts, config: &Config) -> Option<u32> {
         Gating::Softmax => 1,
         Gating::Sigmoid => 2,
         Gating::SoftmaxOfBest => 3,
+        // GGUF has no number for it; the family says it.
+        Gating::NearBest => 1,
     };
     (experts.routing.gating != config.family.gating).then_some(number)
 }

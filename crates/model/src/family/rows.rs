@@ -3,10 +3,11 @@
 
 use ops::{Activation, Gating, NormKind, Pairing};
 
-use super::{Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
+use super::{Chunked, Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
+use crate::config::Temperature;
 use crate::names::{
     APERTUS, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GEMMA4 as GEMMA4_NAMES, GLM4, GPT_OSS,
-    GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, KIMI_LINEAR, LFM2, MAMBA_FEED_FORWARD, MINIMAX, MIXER,
+    GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, KIMI_LINEAR, LFM2, LLAMA4, MAMBA_FEED_FORWARD, MINIMAX, MIXER,
     MIXTRAL, MPT, NOMIC, OLMO2, PHI2, PHI3, QWEN_DELTA, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
 };
 use crate::recurrent_config::RecurrentKind;
@@ -36,6 +37,9 @@ const LLAMA: Family = Family {
     learns_positions: false,
     local_rope_base: None,
     scales_by_share: None,
+    chunked: None,
+    has_plain_head_norms: false,
+    weighs_inputs: false,
     scales_scores: true,
     norms_values: false,
     scales_layers: false,
@@ -172,6 +176,36 @@ pub const FAMILIES: &[Family] = &[
         ..GEMMA
     },
     GEMMA4,
+    Family {
+        name: "llama4",
+        hub_types: &["llama4_text", "llama4"],
+        hub_pairing: Pairing::Adjacent,
+        windows: Windows::AllBut(4),
+        rotation: Rotation::Windowed,
+        norms_rotated_heads: true,
+        has_plain_head_norms: true,
+        chunked: Some(Chunked {
+            window: 8192,
+            temperature: Temperature { scale: 0.1, length: 8192, first: 1, is_for_unrotated: true },
+        }),
+        gating: Gating::Sigmoid,
+        normalizes_experts: false,
+        weighs_inputs: true,
+        renames: LLAMA4,
+        hub_transposed: &["ffn_gate_up_exps", "ffn_down_exps"],
+        is_exported: false,
+        ..LLAMA
+    },
+    Family {
+        name: "phimoe",
+        hub_types: &["phimoe"],
+        norm: NormKind::Layer,
+        gating: Gating::NearBest,
+        normalizes_experts: false,
+        renames: MIXTRAL,
+        is_exported: false,
+        ..HALVES
+    },
     Family { name: "phi3", hub_types: &["phi3"], renames: PHI3, ..HALVES },
     OLMO,
     Family { hub_types: &["olmo3"], is_exported: false, ..OLMO },

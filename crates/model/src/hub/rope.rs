@@ -82,7 +82,10 @@ pub fn scaling(json: Option<&Json>, context: f64, family: &Family) -> Result<Rop
         "longrope" | "su" => {
             let original = original(context)?;
             let factor = above_zero("factor", Some(context / original))?;
-            let magnitude = above_zero("attention_factor", Some(long_magnitude(factor, original)))?;
+            let magnitude = above_zero(
+                "attention_factor",
+                Some(number("long_mscale").unwrap_or_else(|| long_magnitude(factor, original))),
+            )?;
             Ok(RopeScaling::Long { short: list("short_factor")?, long: list("long_factor")?, original, magnitude })
         }
         other => Err(error(format!("`{other}` is not supported"))),

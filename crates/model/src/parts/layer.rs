@@ -109,6 +109,13 @@ impl<'a> PartList<'a, '_> {
         self.scale(v.weight, &[(kv_dim, attention_in)]);
         let q_norm = self.head_norm(at, "attn_q_norm", q_dim, head_dim)?;
         let k_norm = self.head_norm(at, "attn_k_norm", kv_dim, head_dim)?;
+        let (q_norm, k_norm) = match (q_norm, k_norm) {
+            (None, None) if config.has_plain_head_norms && config.is_rotated[layer_idx] => {
+                let plain = self.names.tensor(at, "attn_norm")?;
+                (Some(self.ones(plain, head_dim)?), Some(self.ones(plain, head_dim)?))
+            }
+            found => found,
+        };
         let v_norm = match (config.family.norms_values, self.names.find(at, "attn_k_norm", "weight")) {
             (true, Some(source)) => Some(self.ones(source, head_dim)?),
             _ => None,

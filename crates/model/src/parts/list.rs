@@ -105,9 +105,10 @@ impl<'a> PartList<'a, '_> {
         self.floats(source, Cut::rows(first, len), [1, len], offset)
     }
 
-    /// The weights of a norm that has none; `source` is any vector that long.
+    /// The weights of a norm that has none; `source` is any tensor of at least as many
+    /// plain numbers.
     pub(super) fn ones(&mut self, source: &'a Tensor, len: usize) -> Result<TensorId, Error> {
-        let id = self.vector(source, 0, len, 0.0)?;
+        let id = self.floats_of(source, source.n_elements(), Cut::rows(0, len), [1, len], 0.0)?;
         self.wanted[id.0].is_ones = true;
         Ok(id)
     }

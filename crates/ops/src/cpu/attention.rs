@@ -40,10 +40,29 @@ pub(crate) struct AttentionInput<'a> {
     /// Query heads per KV head.
     pub(crate) group: usize,
     pub(crate) n_blocks: usize,
-    pub(crate) window: Option<usize>,
+    pub(crate) window: Option<Window>,
     pub(crate) softcap: Option<f32>,
     pub(crate) sinks: Option<&'a [f32]>,
     pub(crate) slopes: Option<&'a [f32]>,
+}
+
+/// Which of the tokens before it a row sees.
+#[derive(Copy, Clone)]
+pub(crate) enum Window {
+    /// The last of them, with itself.
+    Last(usize),
+    /// Those of its own stretch of so many.
+    Chunk(usize),
+}
+
+impl Window {
+    /// Tokens that a row does not see, of the `n_visible` up to itself.
+    pub(crate) fn n_hidden(self, n_visible: usize) -> usize {
+        match self {
+            Self::Last(n) => n_visible.saturating_sub(n),
+            Self::Chunk(n) => n_visible.saturating_sub(1) / n * n,
+        }
+    }
 }
 
 impl AttentionInput<'_> {
@@ -84,7 +103,7 @@ impl AttentionInput<'_> {
             keys.for_each(|(i, score)| *score -= slope * (position - (start + i) as f32).abs());
         }
         let n_visible = unit.n_visible(row / self.group);
-        let n_hidden = self.window.map_or(0, |window| n_visible.saturating_sub(window));
+        let n_hidden = self.window.map_or(0, |window| window.n_hidden(n_visible));
         let n = scores.len();
         scores[n_visible.saturating_sub(start).min(n)..].fill(f32::NEG_INFINITY);
         scores[..n_hidden.saturating_sub(start).min(n)].fill(f32::NEG_INFINITY);
@@ -172,7 +191,7 @@ fn plan_units<'a>(n_threads: usize, input: &AttentionInput, spans: &[QuerySpan<'
             let n = (span.n_rows - first).min(tile);
             let n_keys = span.first_position + if span.is_causal { first + n } else { span.n_rows };
             // What lies before the window of the first row is not read at all.
-            let hidden = input.window.map_or(0, |window| (span.first_position + first + 1).saturating_sub(window));
+            let hidden = input.window.map_or(0, |window| window.n_hidden(span.first_position + first + 1));
             let window_step = if input.is_invariant() { part::WINDOW_STEP } else { KV_BLOCK };
             let begin = hidden / window_step * window_step;
             let n_splits = if n_threads == 1 { 1 } else { n_wanted.div_ceil(n_whole) };

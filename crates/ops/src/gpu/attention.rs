@@ -67,7 +67,7 @@ pub(crate) fn launch(
         plan,
         is_kv_f16: is_kept_f16(OP, kv.k.dtype)?,
         is_shaped: shaping.is_any(),
-        window: count(OP, "window", shaping.window.unwrap_or(0))?,
+        window: count(OP, "window", shaping.window_bits())?,
         cap: shaping.softcap.unwrap_or(0.0),
     };
     let out = out.device_f32s(OP, "out")?;

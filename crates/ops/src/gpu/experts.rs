@@ -173,6 +173,7 @@ pub fn choose_experts(
             Gating::Softmax => 0,
             Gating::Sigmoid => 1,
             Gating::SoftmaxOfBest => 2,
+            Gating::NearBest => 3,
         },
         is_normalized: u32::from(is_normalized),
         scale,

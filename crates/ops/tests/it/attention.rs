@@ -117,6 +117,7 @@ fn check_shaped(
         softcap,
         sinks: has_sinks.then(|| View::of_f32(&sinks, n_heads)),
         slopes: has_slopes.then(|| View::of_f32(&slopes, n_heads)),
+        ..Shaping::default()
     };
     let mut to = ViewMut::of_f32(&mut out, n_cols);
     attention_with(Exec::Cpu(pool), View::of_f32(&q, n_cols), kv, heads, &spans, shaping, &mut to).unwrap();
