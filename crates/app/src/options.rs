@@ -3,12 +3,13 @@
 use crate::report::{self, HintExt};
 use crate::sampling_args::SamplingArgs;
 use crate::store;
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use clap::ValueEnum;
 use rocinante::quantize::Mix;
 use rocinante::{Device, Options, Speculate, Workload, n_cores};
 use serde::Serialize;
 use std::io::Write;
+use std::path::PathBuf;
 use text::RenderOptions;
 
 /// What a command writes to standard output.
@@ -66,22 +67,16 @@ impl SpeculateArgs {
 #[derive(Debug, Clone, clap::Args)]
 pub struct TemplateArgs {
     /// Use the Jinja chat template in this file instead of the model's own
-    #[arg(long, value_name = "FILE", value_parser = read_template)]
-    chat_template_file: Option<ChatTemplate>,
-}
-
-/// The text of a template.
-#[derive(Debug, Clone)]
-struct ChatTemplate(String);
-
-fn read_template(path: &str) -> Result<ChatTemplate, String> {
-    std::fs::read_to_string(path).map(ChatTemplate).map_err(|error| error.to_string())
+    #[arg(long, value_name = "FILE")]
+    chat_template_file: Option<PathBuf>,
 }
 
 impl TemplateArgs {
-    /// What was typed.
-    pub fn text(&self) -> Option<String> {
-        self.chat_template_file.as_ref().map(|template| template.0.clone())
+    /// What is in the file. Read when it is needed: a server that reads its settings again needs it no more.
+    pub fn text(&self) -> Result<Option<String>> {
+        let Some(path) = &self.chat_template_file else { return Ok(None) };
+        let text = std::fs::read_to_string(path).with_context(|| format!("chat template {}", path.display()));
+        text.map(Some).hint("--chat-template-file takes a file with a Jinja template")
     }
 }
 

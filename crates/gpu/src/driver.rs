@@ -244,6 +244,14 @@ pub fn open_first(
             Ok(library) => return Ok((Box::leak(Box::new(library)), path.display().to_string())),
             Err(error) => {
                 let (name, words) = (path.display().to_string(), error.to_string());
+                // A static program's loader says so of every file.
+                if words.contains("Dynamic loading not supported") {
+                    let tried =
+                        "this is a static program, which cannot load libraries; the other archive of the release \
+                                 can"
+                        .to_owned();
+                    return Err(Error::NoLibrary { vendor, role, tried });
+                }
                 let is_absent = words.starts_with(&format!("{name}: cannot open shared object file"));
                 if is_absent { absent.push(name) } else { broken.push(words) }
             }

@@ -65,9 +65,10 @@ impl Disk {
     /// Opens or makes the file. `key_file` holds 64 hexadecimal digits.
     pub fn open(path: &Path, key_file: Option<&Path>) -> Result<Arc<Self>> {
         let cipher = key_file.map(read_key).transpose()?;
-        let database = open_private(path)
-            .with_context(|| format!("cannot open the store `{}`", path.display()))
-            .hint("--store names a file in a folder that may be written to; two servers cannot share one")?;
+        let database = open_private(path).with_context(|| format!("cannot open the store `{}`", path.display())).hint(
+            "--store names a file in a folder that may be written to; two servers cannot share one; a file that is \
+                 damaged has to be moved away",
+        )?;
         let database = Arc::new(database);
         let (sender, writes) = sync_channel(MAX_WAITING);
         let own = Arc::clone(&database);
@@ -95,6 +96,10 @@ impl Disk {
     }
 
     fn raw(&self, table: DiskTable) -> Result<Vec<(String, Vec<u8>)>> {
+        guarded(|| self.rows(table))
+    }
+
+    fn rows(&self, table: DiskTable) -> Result<Vec<(String, Vec<u8>)>> {
         let read = self.database.begin_read()?;
         let table = match read.open_table(table.definition()) {
             Ok(table) => table,
@@ -189,10 +194,20 @@ fn open_private(path: &Path) -> Result<Database> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.open(path)?;
     drop(file);
-    let mut database = Database::create(path)?;
-    // What was removed before the last end is given back to the disk.
-    let _ = database.compact();
-    Ok(database)
+    guarded(|| {
+        let mut database = Database::create(path)?;
+        // What was removed before the last end is given back to the disk.
+        let _ = database.compact();
+        Ok(database)
+    })
+}
+
+/// redb takes its own file at its word and panics where a cut or changed one contradicts itself. That is an error like
+/// others here: of the file, not of the program.
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    // The panic itself is on standard error.
+    outcome.unwrap_or_else(|_| Err(anyhow!("the file was cut or is damaged")))
 }
 
 fn read_key(path: &Path) -> Result<XChaCha20Poly1305> {
@@ -212,7 +227,7 @@ fn read_key(path: &Path) -> Result<XChaCha20Poly1305> {
 fn write_all(database: &Database, writes: &Receiver<Write>) {
     while let Ok(first) = writes.recv() {
         let batch: Vec<Write> = std::iter::once(first).chain(writes.try_iter().take(MAX_WAITING)).collect();
-        if let Err(error) = commit(database, &batch) {
+        if let Err(error) = guarded(|| commit(database, &batch)) {
             tracing::error!(%error, "the store cannot be written");
         }
         for write in batch {
@@ -260,6 +275,50 @@ mod tests {
         assert_eq!(disk.all(DiskTable::Responses).unwrap(), [("a".to_owned(), b"three".to_vec())]);
         assert_eq!(disk.all(DiskTable::Usage).unwrap(), []);
         assert!(Disk::open(&path, None).is_err(), "two servers cannot share one");
+    }
+
+    /// A file that was cut, or that a disk has changed, is an error or has less in it; it never ends the program.
+    #[test]
+    fn damaged_files_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        let disk = Disk::open(&path, None).unwrap();
+        for i in 0..40 {
+            disk.put(DiskTable::Chats, &format!("chat {i}"), &vec![i; 3000]);
+        }
+        drop(disk);
+        let whole = std::fs::read(&path).unwrap();
+        let look = |bytes: &[u8]| -> Result<usize> {
+            std::fs::write(&path, bytes).unwrap();
+            let disk = Disk::open(&path, None)?;
+            disk.put(DiskTable::Chats, "one more", b"text");
+            disk.flush();
+            Ok(disk.all(DiskTable::Chats)?.len())
+        };
+        assert_eq!(look(&whole).unwrap(), 41);
+        let mut n_errors = 0;
+        for n in [1, 9, 64, 320, 4095, 4096, 8192, whole.len() / 2, whole.len() - 4096, whole.len() - 1] {
+            match look(&whole[..n]) {
+                Ok(n_found) => assert!(n_found <= 41, "{n} bytes"),
+                Err(error) => {
+                    n_errors += 1;
+                    assert!(format!("{error:#}").contains("store"), "{n} bytes: {error:#}");
+                }
+            }
+        }
+        assert!(n_errors >= 5, "{n_errors} of the cuts were found");
+        assert!(look(b"this was never a store").is_err());
+        // A bit here and there: redb checks sums where it has to repair, and not otherwise.
+        let mut state = 12345_u32;
+        for _ in 0..60 {
+            let mut bytes = whole.clone();
+            for _ in 0..4 {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let at = state as usize % bytes.len().min(24 << 10);
+                bytes[at] ^= 1 << (state >> 29);
+            }
+            let _ = look(&bytes);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, MatchedPath, Request};
 use axum::http::{StatusCode, header};
 use http_body_util::BodyExt;
-use serde::de::DeserializeOwned;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
@@ -43,6 +43,11 @@ const ARRIVING_BYTES: usize = 128 << 20;
 /// Its unit; smaller bodies ask for none.
 const ARRIVING_UNIT: usize = 16 << 10;
 const SMALL_ARRIVING: usize = 1 << 20;
+
+/// llama.cpp's clients send null for the only model.
+pub fn text_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
 
 /// Limits of a body, put on every request by the router.
 #[derive(Clone, Debug)]

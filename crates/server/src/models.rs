@@ -12,15 +12,15 @@ use super::kv_events::Publisher;
 use super::library;
 use super::loaded::Loaded;
 use super::patience::{LoadClock, Patience};
-use super::served_model::Loading;
+use super::served_model::{Loading, add_counters};
 use super::shared::SharedModel;
 use axum::http::StatusCode;
-use engine::AdapterId;
+use engine::{AdapterId, Stats};
 use futures_util::FutureExt;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A model that was told to leave is looked at so often for this long; after that, now and then.
@@ -62,6 +62,28 @@ pub struct Registry {
     /// Each takes a thread of its own for as long as it lasts.
     downloads: Arc<tokio::sync::Semaphore>,
     kv_events: OnceLock<Arc<Publisher>>,
+    removed: Mutex<Removed>,
+}
+
+/// Models that are no longer offered: a sum over all models must not fall because one is removed.
+#[derive(Default)]
+struct Removed {
+    counters: Stats,
+    /// Their last requests still run, or their engines are just ending.
+    ending: Vec<Arc<ServedModel>>,
+}
+
+impl Removed {
+    fn settle(&mut self) {
+        let Self { counters, ending } = self;
+        ending.retain(|entry| {
+            let is_settled = entry.is_settled();
+            if is_settled {
+                add_counters(counters, &entry.counters());
+            }
+            !is_settled
+        });
+    }
 }
 
 /// Whether a name means an adapter: one that is not there must not be answered without it.
@@ -99,6 +121,7 @@ impl Registry {
             clock: LoadClock::default(),
             downloads: Arc::new(tokio::sync::Semaphore::new(MAX_DOWNLOADS)),
             kv_events: OnceLock::new(),
+            removed: Mutex::default(),
         })
     }
 
@@ -112,9 +135,36 @@ impl Registry {
         let _ = self.kv_events.set(publisher);
     }
 
+    /// All models, and those that are offered no longer and still in memory.
+    fn known(&self) -> Vec<Arc<ServedModel>> {
+        // The locks are taken in this order everywhere.
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().chain(&removed.ending).cloned().collect()
+    }
+
+    /// What all engines counted since the start, those of models that were removed too.
+    pub fn counters(&self) -> Stats {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        removed.settle();
+        let mut sum = removed.counters.clone();
+        entries.iter().chain(&removed.ending).for_each(|entry| add_counters(&mut sum, &entry.counters()));
+        sum
+    }
+
+    /// A model is offered no longer; called before anybody can look at the models again.
+    fn note_removed(&self, entry: Arc<ServedModel>) {
+        entry.set_stay(Some(Stay::For(Duration::ZERO)));
+        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        removed.settle();
+        removed.ending.push(entry);
+    }
+
     /// Engines in memory: names of one file share one.
     pub fn n_engines(&self) -> usize {
-        let engines: HashSet<*const SharedModel> = self.loaded().map(|model| Arc::as_ptr(model.shared())).collect();
+        let loaded = self.known().into_iter().filter_map(|entry| entry.loaded());
+        let engines: HashSet<*const SharedModel> = loaded.map(|model| Arc::as_ptr(model.shared())).collect();
         engines.len()
     }
 
@@ -250,7 +300,7 @@ impl Registry {
         match known {
             Some(idx) if entries[idx].is_given || entries[idx].is_same(&entry) => Arc::clone(&entries[idx]),
             Some(idx) => {
-                entries[idx] = Arc::clone(&entry);
+                self.note_removed(std::mem::replace(&mut entries[idx], Arc::clone(&entry)));
                 entry
             }
             None => {
@@ -267,7 +317,8 @@ impl Registry {
             let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
             let is_meant = |entry: &ServedModel| !entry.is_given && (entry.is_named(name) || entry.is_named(plain));
             let idx = entries.iter().position(|entry| is_meant(entry));
-            idx.map(|idx| entries.remove(idx))
+            let entry = idx.map(|idx| entries.remove(idx));
+            entry.inspect(|entry| self.note_removed(Arc::clone(entry)))
         };
         if let Some(entry) = entry {
             self.unload(&entry).await;
@@ -414,7 +465,7 @@ impl Registry {
     /// Drops the models nobody used for as long as they are to stay.
     pub async fn unload_idle(&self) {
         let _change = self.change.lock().await;
-        for entry in self.entries() {
+        for entry in self.known() {
             if entry.is_in_use() {
                 // Time counts from the end of the last request.
                 entry.use_now();

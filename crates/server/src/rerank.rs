@@ -4,7 +4,7 @@ use super::App;
 use super::blocking;
 use super::error::{ApiError, Result};
 use super::generation::Caller;
-use super::json::Json;
+use super::json::{Json, text_or_null};
 use super::loaded::Loaded;
 use super::vectors::{self, cosine};
 use axum::Extension;
@@ -20,7 +20,7 @@ const MAX_MARKS: usize = 8;
 
 #[derive(Debug, Deserialize)]
 pub struct RerankRequest {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     pub model: String,
     pub query: String,
     #[serde(default)]

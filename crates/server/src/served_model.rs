@@ -4,6 +4,7 @@
 use super::error::Result;
 use super::loaded::Loaded;
 use super::preset::Preset;
+use super::shared::since;
 use engine::Stats;
 use futures_util::future::{BoxFuture, Shared};
 use rocinante::{ModelFiles, ModelInfo};
@@ -173,35 +174,42 @@ impl ServedModel {
 
     /// Takes the model out of memory, whoever holds it. For engines that broke down.
     pub fn discard(&self) -> Option<JoinHandle<()>> {
-        let model = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        Some(self.end(model))
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.take().map(|model| self.end(model))
     }
 
     /// Takes the model out of memory if nobody uses it.
     pub fn unload_if_idle(&self) -> Option<JoinHandle<()>> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         // New holders need this lock.
-        let model = loaded.take_if(|model| Arc::strong_count(model) == 1)?;
-        drop(loaded);
-        Some(self.end(model))
+        loaded.take_if(|model| Arc::strong_count(model) == 1).map(|model| self.end(model))
     }
 
-    /// Its engine's end is waited for: not on a thread that serves.
+    /// Its engine's end is waited for: not on a thread that serves. `loaded` is locked meanwhile, so that what is known
+    /// by now is counted at every moment; what its end brings is added later.
     fn end(&self, model: Arc<Loaded>) -> JoinHandle<()> {
         let past = Arc::clone(&self.past);
+        let known = model.counters();
+        add_counters(&mut past.lock().unwrap_or_else(PoisonError::into_inner), &known);
         tokio::task::spawn_blocking(move || {
             let stats = model.end();
-            add_counters(&mut past.lock().unwrap_or_else(PoisonError::into_inner), &stats);
+            add_counters(&mut past.lock().unwrap_or_else(PoisonError::into_inner), &since(&stats, &known));
         })
     }
 
     /// What its engines counted since the server's start. Only the counters mean anything.
     pub fn counters(&self) -> Stats {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sum = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(model) = self.loaded() {
+        if let Some(model) = &*loaded {
             add_counters(&mut sum, &model.counters());
         }
         sum
+    }
+
+    /// Neither in memory nor on its way out of it: nothing more is counted for it.
+    pub fn is_settled(&self) -> bool {
+        self.loaded().is_none() && !self.is_loading() && Arc::strong_count(&self.past) == 1
     }
 
     /// Why its engine is not started again. Unloading it gives it another chance.
@@ -288,7 +296,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-fn add_counters(sum: &mut Stats, stats: &Stats) {
+pub fn add_counters(sum: &mut Stats, stats: &Stats) {
     sum.n_steps += stats.n_steps;
     sum.n_tokens_computed += stats.n_tokens_computed;
     sum.n_tokens_cached += stats.n_tokens_cached;

@@ -66,7 +66,7 @@ impl SharedModel {
 }
 
 /// The counters of `now` without those of `before`.
-fn since(now: &Stats, before: &Stats) -> Stats {
+pub fn since(now: &Stats, before: &Stats) -> Stats {
     let mut left = now.clone();
     left.n_steps -= before.n_steps.min(now.n_steps);
     left.n_tokens_computed -= before.n_tokens_computed.min(now.n_tokens_computed);

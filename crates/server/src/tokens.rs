@@ -3,7 +3,7 @@
 use super::App;
 use super::blocking;
 use super::error::{ApiError, Result};
-use super::json::Json;
+use super::json::{Json, text_or_null};
 use super::openai::chat::{self, Asked};
 use super::{ask, openai::messages::ChatMessage};
 use axum::extract::State;
@@ -20,7 +20,7 @@ const MIN_MAX_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Deserialize)]
 pub struct TokenizeRequest {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     pub model: String,
     /// The text, under llama.cpp's and vLLM's names.
     #[serde(default, alias = "prompt")]
@@ -114,7 +114,7 @@ fn piece(tokenizer: &Tokenizer, id: u32) -> TokenText {
 
 #[derive(Debug, Deserialize)]
 pub struct DetokenizeRequest {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     pub model: String,
     pub tokens: Vec<u32>,
 }

@@ -175,7 +175,7 @@ pub fn main(args: &Args) -> Result<()> {
     if let Some(adapter) = &adapter {
         options.adapters = AdapterLimits { max_loaded: 1, max_rank: adapter.rank() };
     }
-    options.chat_template = args.template.text().or_else(|| named.template.clone());
+    options.chat_template = args.template.text()?.or_else(|| named.template.clone());
     options.speculate = args.speculation.resolve()?;
     options.measures_loading = args.verbose;
     if args.profile.is_some() {

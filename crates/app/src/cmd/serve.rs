@@ -166,7 +166,7 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
         Offer::Store | Offer::StoreAndHub => max_loaded,
     };
     let mut options = args.load.options(Workload::Server(scheduling(&args.scheduling, n_models)));
-    options.chat_template = args.template.text();
+    options.chat_template = args.template.text()?;
     options.tells_cache = args.kv.kv_events.is_some();
     options.adapters = add_adapters(&args.adapters, &mut entries)?;
     options.speculate = args.speculation.resolve()?;

@@ -110,6 +110,34 @@ fn models_are_made_copied_shown_and_deleted() {
     assert_eq!(unknown.status, 404, "{}", unknown.text);
 }
 
+/// Counters are for rates: they must not fall because a model was removed, in memory, in use or neither.
+#[test]
+fn sums_over_all_models_do_not_fall_when_one_is_removed() {
+    let roci = home();
+    let server = start(&roci, &["--max-loaded", "2"]);
+    let steps = || {
+        let page = server.get("/metrics").text;
+        let value = page.lines().find_map(|line| line.strip_prefix("llamacpp:n_decode_total "));
+        value.and_then(|value| value.parse::<f64>().ok()).unwrap_or_else(|| panic!("no steps in {page}"))
+    };
+    for name in ["one", "two"] {
+        let made =
+            server.post("/api/create", &json!({"model": name, "from": "tiny:1m", "parameters": {"num_predict": 5}}));
+        assert_eq!(made.status, 200, "{}", made.text);
+        assert_eq!(say(&server, name)["eval_count"], 5);
+        // The engine's process tells its steps from time to time.
+        let before = if name == "one" { 0.0 } else { 5.0 };
+        wait_until("the steps are counted", || steps() >= before + 5.0);
+        let counted = steps();
+        assert_eq!(delete(&server, name), 200);
+        for _ in 0..20 {
+            let now = steps();
+            assert!(now >= counted, "{name}: {now} after {counted}");
+        }
+    }
+    assert!(steps() >= 10.0, "{}", steps());
+}
+
 #[test]
 fn clients_cannot_take_away_what_the_server_was_started_with() {
     let roci = home();

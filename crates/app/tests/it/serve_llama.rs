@@ -177,6 +177,14 @@ fn timings_and_the_beginning_of_an_answer_by_request() {
     assert_eq!((&last["choices"], &last["timings"]["predicted_n"]), (&json!([]), &json!(3)), "{last}");
     assert!(events.iter().all(|event| event["system_fingerprint"].is_string()), "{events:?}");
 
+    // Several answers: their times add up, and the first token of each is the prompt's.
+    let mut several = chat("hi", 4);
+    (several["timings_per_token"], several["n"]) = (true.into(), 3.into());
+    let timings = server.post("/v1/chat/completions", &several).json["timings"].clone();
+    let number = |name: &str| timings[name].as_f64().unwrap();
+    assert_eq!(number("predicted_n"), 12.0, "{timings}");
+    assert!((number("predicted_per_token_ms") * 9.0 - number("predicted_ms")).abs() < 1e-6, "{timings}");
+
     let template = |more: Value| {
         let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -227,6 +235,32 @@ fn metrics_under_llama_cpps_names() {
     assert!(page.contains("# TYPE llamacpp:requests_deferred gauge"));
 }
 
+/// llama.cpp's and OpenAI's clients send null, or nothing, for the only model.
+#[test]
+fn a_model_that_is_null_is_the_only_one() {
+    let (_roci, server) = start(&["--context", "256"]);
+    let say = json!([{"role": "user", "content": "hi"}]);
+    for (path, mut body) in [
+        ("/v1/chat/completions", json!({"messages": say, "max_tokens": 1})),
+        ("/v1/embeddings", json!({"input": "hi"})),
+        ("/embedding", json!({"content": "hi"})),
+        ("/tokenize", json!({"content": "hi"})),
+        ("/detokenize", json!({"tokens": [1]})),
+        ("/v1/messages", json!({"messages": say, "max_tokens": 1})),
+        ("/api/chat", json!({"messages": say, "stream": false, "options": {"num_predict": 1}})),
+        ("/api/generate", json!({"prompt": "hi", "stream": false, "options": {"num_predict": 1}})),
+        ("/api/embed", json!({"input": "hi"})),
+        ("/api/embeddings", json!({"prompt": "hi"})),
+    ] {
+        body["model"] = Value::Null;
+        let answer = server.post(path, &body);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+    }
+    // What is no name is still said to be none.
+    let wrong = server.post("/v1/embeddings", &json!({"input": "hi", "model": 3}));
+    assert_eq!((wrong.status, wrong.json["error"]["param"].as_str()), (400, Some("model")), "{}", wrong.text);
+}
+
 #[test]
 fn a_chat_template_from_a_file() {
     let roci = Roci::new();
@@ -242,5 +276,5 @@ fn a_chat_template_from_a_file() {
     };
     assert_eq!(run("mine.jinja").json()["prompt_tokens"].as_array().unwrap().len(), "[user] hi\n".len());
     let missing = run("nothing.jinja");
-    assert!(missing.code == Some(2) && missing.stderr.contains("nothing.jinja"), "{}", missing.stderr);
+    assert!(missing.code == Some(1) && missing.stderr.contains("nothing.jinja"), "{}", missing.stderr);
 }

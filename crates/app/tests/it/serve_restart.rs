@@ -88,7 +88,11 @@ fn a_background_response_is_begun_again() {
 fn keys_and_limits_are_read_again() {
     let roci = home();
     let alice = add_key(&roci, "alice", "");
-    let server = start(&roci, &["--api-key-file", "keys.txt"]);
+    let template = roci.home.path().join("mine.jinja");
+    std::fs::write(&template, "{{ messages[0].content }}").unwrap();
+    let server = start(&roci, &["--api-key-file", "keys.txt", "--chat-template-file", "mine.jinja"]);
+    // What was read at the start need not be there any more.
+    std::fs::remove_file(template).unwrap();
     let status = |key: &str| server.post_with(PATH, &chat("hi", 1), key).status;
     assert_eq!(status(&alice), 200);
     let bob = add_key(&roci, "bob", "rate=1");

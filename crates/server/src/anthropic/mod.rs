@@ -7,11 +7,11 @@ use super::App;
 use super::ask::{self, AnswerShape, Ask, ToolChoice};
 use super::error::{ApiError, Result};
 use super::generation::{self, Caller};
-use super::json::Json;
 use super::openai::chat_tools::function_tool;
 use super::sampling::{Knobs, Stop};
 use super::stream::{Framing, respond};
 use super::whole;
+use crate::json::{Json, text_or_null};
 use axum::Extension;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -25,7 +25,7 @@ use text::Message;
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct MessagesRequest {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     pub model: String,
     pub messages: Vec<AnthropicMessage>,
     #[serde(default)]

@@ -44,7 +44,7 @@ impl LlamaFrame {
             "tokens_predicted": usage.n_generated, "tokens_evaluated": usage.n_prompt,
             "generation_settings": self.settings, "prompt": self.prompt, "has_new_line": text.contains('\n'),
             "truncated": finish == Finish::Context, "stop_type": why, "stopping_word": stop.unwrap_or_default(),
-            "tokens_cached": usage.n_cached, "timings": timings(usage)})
+            "tokens_cached": usage.n_cached, "timings": timings(usage, 1)})
     }
 
     fn add_probs(&self, value: &mut Value, logprobs: &[TokenLogprob]) {
@@ -93,13 +93,14 @@ pub fn generation_settings(sampling: &Sampling, max_tokens: Option<usize>, stop:
         "max_tokens": n_predict, "logit_bias": biases.chain(banned).collect::<Value>()})
 }
 
-/// Where the time went. The first token is the prompt's: those after it took the time of the answer.
-pub fn timings(usage: &AnswerUsage) -> Value {
+/// Where the time of so many answers went. The first token of each is the prompt's: those after it took the time of the
+/// answer.
+pub fn timings(usage: &AnswerUsage, n_answers: usize) -> Value {
     let speed = |n: usize, ms: f64| if n > 0 && ms > 0.0 { n as f64 * 1e3 / ms } else { 0.0 };
     let per_token = |n: usize, ms: f64| if n > 0 { ms / n as f64 } else { 0.0 };
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     let n_read = usage.n_prompt.saturating_sub(usage.n_cached);
-    let n_steps = usage.n_generated.saturating_sub(1);
+    let n_steps = usage.n_generated.saturating_sub(n_answers);
     let (prompt_ms, predicted_ms) = (ms(usage.timings.prefill), ms(usage.timings.decode));
     let mut value = json!({"cache_n": usage.n_cached, "prompt_n": n_read, "prompt_ms": prompt_ms,
         "prompt_per_token_ms": per_token(n_read, prompt_ms), "prompt_per_second": speed(n_read, prompt_ms),

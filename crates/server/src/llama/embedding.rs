@@ -3,7 +3,7 @@
 use crate::App;
 use crate::error::Result;
 use crate::generation::Caller;
-use crate::json::Json;
+use crate::json::{Json, text_or_null};
 use crate::prompt::CompletionPrompt;
 use crate::vectors;
 use axum::Extension;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 #[derive(Debug, Deserialize)]
 pub struct LlamaEmbedding {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     model: String,
     #[serde(alias = "input")]
     content: CompletionPrompt,

@@ -73,14 +73,8 @@ impl LlamaTotals {
             let stats = model.engine().latest_stats();
             (n_running, n_waiting) = (n_running + stats.n_running, n_waiting + stats.n_waiting);
         }
-        let (mut n_steps, mut n_drafts, mut n_drafted, mut n_accepted) = (0, 0, 0, 0);
-        for entry in app.models.entries() {
-            let stats = entry.counters();
-            n_steps += stats.n_steps;
-            n_drafts += stats.drafted.n_drafts;
-            n_drafted += stats.drafted.n_tokens;
-            n_accepted += stats.drafted.n_accepted;
-        }
+        let engine::Stats { n_steps, drafted, .. } = app.models.counters();
+        let engine::Drafted { n_drafts, n_tokens: n_drafted, n_accepted } = drafted;
         let counters = [
             ("prompt_tokens_total", "Prompt tokens computed", get(&self.n_read)),
             ("prompt_tokens_cached_total", "Prompt tokens found in a cache", get(&self.n_cached)),

@@ -47,7 +47,7 @@ impl Registry {
             if self.n_engines() < self.max_loaded {
                 return Ok(change);
             }
-            let entries = self.entries();
+            let entries = self.known();
             let can_leave = |entry: &ServedModel| entry.is_idle() && !entry.is_awaited(self.turns.turn);
             let oldest = entries.iter().filter(|entry| can_leave(entry)).min_by_key(|entry| entry.last_used());
             if let Some(entry) = oldest {

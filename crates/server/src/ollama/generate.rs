@@ -6,7 +6,7 @@ use crate::App;
 use crate::ask::{self, AnswerShape, Ask};
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Caller, GenerationRequest};
-use crate::json::Json;
+use crate::json::{Json, text_or_null};
 use crate::llama;
 use crate::loaded::Loaded;
 use crate::models::now_s;
@@ -33,7 +33,7 @@ const TOP_P: f32 = 0.9;
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct OllamaChat {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     model: String,
     #[serde(default)]
     messages: Vec<OllamaMessage>,
@@ -72,7 +72,7 @@ struct OllamaMessage {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct GenerateRequest {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     model: String,
     #[serde(default)]
     prompt: String,

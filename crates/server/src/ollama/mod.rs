@@ -12,9 +12,9 @@ pub use manage::{copy, create, delete, pull};
 use super::App;
 use super::error::Result;
 use super::generation::Caller;
-use super::json::Json;
 use super::prompt::CompletionPrompt;
 use super::vectors;
+use crate::json::{Json, text_or_null};
 use axum::Extension;
 use axum::extract::State;
 use rocinante::{AnswerUsage, Finish};
@@ -25,7 +25,7 @@ use std::time::Instant;
 
 #[derive(Debug, Deserialize)]
 pub struct EmbedRequest {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     model: String,
     input: CompletionPrompt,
     /// A text that is too long is cut, unless this is false.
@@ -57,7 +57,7 @@ pub async fn embed(
 
 #[derive(Debug, Deserialize)]
 pub struct EmbeddingsRequest {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     model: String,
     #[serde(default)]
     prompt: String,

@@ -13,7 +13,7 @@ use crate::ask::{self, Ask, ToolChoice};
 use crate::blocking;
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Caller};
-use crate::json::{self, UnknownFields};
+use crate::json::{self, UnknownFields, text_or_null};
 use crate::llama::timings;
 use crate::loaded::Loaded;
 use crate::models::now_s;
@@ -24,8 +24,8 @@ use axum::Extension;
 use axum::extract::{FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
 use rocinante::{AnswerEvent, AnswerUsage, Finished, Piece, WholeAnswer, ids};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -50,11 +50,6 @@ pub struct Fields {
     pub max_tokens: Option<u64>,
     pub n: Option<u32>,
     pub stop: Option<Stop>,
-}
-
-/// llama.cpp's clients send null for the only model.
-fn text_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<String, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -327,7 +322,7 @@ impl Encoder for ChatEncoder {
             AnswerEvent::Finished(Finished { finish, usage, .. }) => {
                 let mut message = self.delta(choice, json!({}), Value::Null, Some(finish_reason(finish)));
                 if self.frame.has_timings {
-                    message.data["timings"] = timings(&usage);
+                    message.data["timings"] = timings(&usage, 1);
                 }
                 self.usages[choice] = usage;
                 return vec![message];
@@ -347,7 +342,7 @@ impl Encoder for ChatEncoder {
         let total = total(self.usages.iter(), self.frame.n);
         message.data["usage"] = usage(&total);
         if self.frame.has_timings {
-            message.data["timings"] = timings(&total);
+            message.data["timings"] = timings(&total, self.usages.len());
         }
         vec![message]
     }

@@ -29,7 +29,7 @@ impl ChatFrame {
             "model": self.name, "choices": choices, "usage": usage(&total), "service_tier": "default",
             "system_fingerprint": self.fingerprint});
         if self.has_timings {
-            value["timings"] = timings(&total);
+            value["timings"] = timings(&total, whole.len());
         }
         value
     }

@@ -3,7 +3,7 @@
 use crate::App;
 use crate::error::{ApiError, Result};
 use crate::generation::Caller;
-use crate::json::Json;
+use crate::json::{Json, text_or_null};
 use crate::prompt::CompletionPrompt;
 use crate::vectors;
 use axum::Extension;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 #[derive(Debug, Deserialize)]
 pub struct EmbeddingRequest {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     pub model: String,
     pub input: CompletionPrompt,
     #[serde(default)]

@@ -16,7 +16,7 @@ mod responses_input;
 mod responses_stream;
 pub mod store;
 
-use rocinante::{AnswerUsage, Finish};
+use rocinante::{AnswerUsage, Finish, Timings};
 use serde_json::{Value, json};
 
 pub fn usage(usage: &AnswerUsage) -> Value {
@@ -42,9 +42,19 @@ pub fn total<'a>(usages: impl Iterator<Item = &'a AnswerUsage>, n: usize) -> Ans
         total.n_generated += one.n_generated;
         total.n_reasoning += one.n_reasoning;
         total.drafted += one.drafted;
-        total.timings = one.timings.clone();
+        add_timings(&mut total.timings, &one.timings, i % n.max(1) == 0);
         total
     })
+}
+
+/// Answers are made at once, so that they wait together; the time that a prompt and each answer took adds up.
+fn add_timings(total: &mut Timings, one: &Timings, is_new_prompt: bool) {
+    total.queue = total.queue.max(one.queue);
+    total.ttft = total.ttft.max(one.ttft);
+    total.decode += one.decode;
+    if is_new_prompt {
+        total.prefill += one.prefill;
+    }
 }
 
 pub fn finish_reason(finish: Finish) -> &'static str {
