@@ -81,4 +81,6 @@ pub use ::model::{AdapterLimits, CompileProgress, DeviceChoice, KvType, TokenId,
 pub use engine::{Drafted, FailureKind, Sampling, Timings};
 pub use text::constraint::Constraint;
 pub use text::{Message, RenderOptions};
+#[cfg(unix)]
+pub use worker::ChildError;
 pub use worker::{EngineStatus, Notice as EngineNotice, Phase as EnginePhase};

@@ -182,10 +182,12 @@ fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<A
     Ok(Opened { about, engine, max_queue, patience })
 }
 
-/// An error with what caused it.
+/// An error with what caused it, where it does not say so itself.
 fn describe(error: &dyn std::error::Error) -> String {
-    std::iter::successors(error.source(), |error| error.source())
-        .fold(error.to_string(), |text, source| format!("{text}: {source}"))
+    std::iter::successors(error.source(), |error| error.source()).fold(error.to_string(), |text, source| {
+        let source = source.to_string();
+        if text.contains(&source) { text } else { format!("{text}: {source}") }
+    })
 }
 
 #[cfg(test)]

@@ -57,7 +57,13 @@ impl ApiError {
     }
 
     pub fn internal(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, without_folders(&message.into()))
+    }
+
+    /// A model that was given up.
+    pub fn unavailable(model: &str, why: &str) -> Self {
+        let text = format!("`{model}` is unavailable: {}", without_folders(why));
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, text).code("model_unavailable")
     }
 
     /// Too much at once; the same request will work later.
@@ -190,6 +196,21 @@ fn missing(path: &str) -> ApiError {
     ApiError::not_found(text)
 }
 
+/// A text for clients: of absolute paths, which are none of their business, only the last part stays.
+pub fn without_folders(text: &str) -> String {
+    let last_part = |word: &str| {
+        let name = word.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        if word.starts_with('/') && word[1..].contains('/') { name.to_owned() } else { word.to_owned() }
+    };
+    let ends_word = |c: char| c.is_whitespace() || "`'\"(),;".contains(c);
+    text.split_inclusive(ends_word)
+        .map(|piece| {
+            let word = piece.trim_end_matches(ends_word);
+            last_part(word) + &piece[word.len()..]
+        })
+        .collect()
+}
+
 impl From<rocinante::Error> for ApiError {
     fn from(error: rocinante::Error) -> Self {
         use rocinante::{Error as E, FailureKind};
@@ -204,7 +225,7 @@ impl From<rocinante::Error> for ApiError {
             E::PromptTooLong { n_prompt, n_ctx, .. } => Self::too_long(error.to_string(), n_prompt, n_ctx),
             E::Failed { kind: FailureKind::Request | FailureKind::Constraint, error } => Self::bad(error),
             E::Failed { error, .. } => Self::internal(error),
-            E::Stopped(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            E::Stopped(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, without_folders(&error.to_string())),
             error => Self::internal(error.to_string()),
         }
     }
@@ -229,6 +250,24 @@ impl From<engine::Error> for ApiError {
             E::Stopped { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, message),
             E::NoReceiver => Self::internal(message),
             _ => Self::bad(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_not_told() {
+        for (text, want) in [
+            ("cannot open /home/me/models/a.gguf: not found", "cannot open a.gguf: not found"),
+            ("`/a/b` (/c/d/), and/or 3/4 of /v1", "`b` (d), and/or 3/4 of /v1"),
+            ("/", "/"),
+            ("//", ""),
+            ("nothing here\n", "nothing here\n"),
+        ] {
+            assert_eq!(without_folders(text), want);
         }
     }
 }

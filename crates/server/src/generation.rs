@@ -265,6 +265,18 @@ async fn next_event(choices: &mut [PendingAnswer]) -> (usize, Option<rocinante::
 }
 
 impl PendingAnswer {
+    /// An engine that was given up is told as to those who ask later.
+    fn failure(&self, error: rocinante::Error) -> ApiError {
+        let is_engines = matches!(
+            error,
+            rocinante::Error::Stopped(_) | rocinante::Error::Failed { kind: rocinante::FailureKind::Forward, .. }
+        );
+        match self.model.unavailable().filter(|_| is_engines) {
+            Some(why) => ApiError::unavailable(&self.model.name, &why),
+            None => error.into(),
+        }
+    }
+
     /// Counts, logs and traces what happened.
     fn note(&mut self, event: rocinante::Result<AnswerEvent>) -> Result<AnswerEvent> {
         self.turn = None;
@@ -274,7 +286,7 @@ impl PendingAnswer {
                 span.fail(&error.to_string());
                 span.end();
             }
-            ApiError::from(error)
+            self.failure(error)
         })?;
         Ok(match event {
             AnswerEvent::Token(token) => {

@@ -1,7 +1,7 @@
 //! Signs of life: `/live` while the program runs, `/health` while its engines do too, `/ready` while it takes requests.
 
 use super::App;
-use super::error::ApiError;
+use super::error::{ApiError, without_folders};
 use axum::extract::State as Shared;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -98,14 +98,18 @@ pub async fn ready(Shared(app): Shared<Arc<App>>) -> (StatusCode, Json<Value>) {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"})));
     }
     let entries = app.models.entries();
-    let unavailable: serde_json::Map<String, Value> =
-        entries.iter().filter_map(|entry| Some((entry.name.clone(), entry.unavailable()?.into()))).collect();
+    let unavailable: serde_json::Map<String, Value> = entries
+        .iter()
+        .filter_map(|entry| Some((entry.name.clone(), without_folders(&entry.unavailable()?).into())))
+        .collect();
     if !unavailable.is_empty() {
         let body = json!({"status": "unavailable", "models": unavailable, "loaded": loaded});
         return (StatusCode::SERVICE_UNAVAILABLE, Json(body));
     }
-    let troubled: serde_json::Map<String, Value> =
-        entries.iter().filter_map(|entry| Some((entry.name.clone(), entry.loading_trouble()?.into()))).collect();
+    let troubled: serde_json::Map<String, Value> = entries
+        .iter()
+        .filter_map(|entry| Some((entry.name.clone(), without_folders(&entry.loading_trouble()?).into())))
+        .collect();
     if !troubled.is_empty() {
         let body = json!({"status": "loading", "models": troubled, "loaded": loaded});
         return (StatusCode::SERVICE_UNAVAILABLE, Json(body));
@@ -122,7 +126,7 @@ pub async fn ready(Shared(app): Shared<Arc<App>>) -> (StatusCode, Json<Value>) {
 fn engines(app: &App) -> Value {
     let describe = |model: Arc<super::loaded::Loaded>| {
         let status = model.engine_status()?;
-        let about = json!({"up": model.is_up(), "deaths": status.n_deaths, "last_death": status.last_death});
+        let about = json!({"up": model.is_up(), "deaths": status.n_deaths, "last_death": status.last_death.as_deref().map(without_folders)});
         Some((model.name.clone(), about))
     };
     app.models.loaded().filter_map(describe).collect::<serde_json::Map<_, _>>().into()

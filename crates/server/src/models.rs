@@ -91,11 +91,6 @@ fn is_adapter_of(base: &ServedModel, name: &str) -> bool {
     name.strip_prefix(&base.name).is_some_and(|rest| rest.starts_with(':') && rest != ":latest")
 }
 
-fn unavailable(entry: &ServedModel, why: &str) -> ApiError {
-    let text = format!("`{}` is unavailable: {why}", entry.name);
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text).code("model_unavailable")
-}
-
 impl Registry {
     pub fn new(
         entries: Vec<ServedModel>,
@@ -334,7 +329,7 @@ impl Registry {
         // Who waits below must not hold the model, or it would look in use and never leave.
         let is_leaving = entry.is_leaving.load(Ordering::Acquire);
         if let Some(why) = entry.unavailable() {
-            return Err(unavailable(&entry, &why));
+            return Err(ApiError::unavailable(&entry.name, &why));
         }
         if let Some(model) = entry.loaded().filter(|model| model.is_alive() && !is_leaving) {
             return Ok(model);
@@ -386,7 +381,7 @@ impl Registry {
             return Ok(model);
         }
         if let Some(why) = entry.unavailable() {
-            return Err(unavailable(entry, &why));
+            return Err(ApiError::unavailable(&entry.name, &why));
         }
         // Its engine broke down, if it is there: a new one takes its place, and its memory.
         if let Some(unloading) = entry.discard() {
@@ -428,7 +423,7 @@ impl Registry {
             Ok(Ok(model)) => Arc::new(model),
             Ok(Err(rocinante::Error::Stopped(why))) => {
                 entry.set_unavailable(Some(why.clone()));
-                return Err(unavailable(entry, &why));
+                return Err(ApiError::unavailable(&entry.name, &why));
             }
             Ok(Err(error)) => return Err(failed(error.to_string())),
             Err(error) => return Err(failed(error.to_string())),

@@ -234,7 +234,7 @@ pub fn try_out(constraint: &Constraint) -> Result<()> {
 fn factory(env: &TokEnv) -> Result<ParserFactory> {
     let slices = llguidance::earley::SlicedBiasComputer::general_slices();
     let mut factory = ParserFactory::new(env, InferenceCapabilities::default(), &slices)
-        .map_err(|error| Error::Constraint(error.to_string()))?;
+        .map_err(|error| Error::Constraint(plainly(&error.to_string())))?;
     factory.quiet();
     factory.limits_mut().verbose_errors = false;
     Ok(factory)
@@ -244,7 +244,8 @@ fn factory(env: &TokEnv) -> Result<ParserFactory> {
 fn compile(factory: &ParserFactory, constraint: &Constraint) -> Result<Parser> {
     let work = || -> Result<Parser> {
         let grammar = constraint.to_grammar()?;
-        let parser = factory.create_parser(grammar).map_err(|error| Error::Constraint(format!("{error:#}")))?;
+        let parser =
+            factory.create_parser(grammar).map_err(|error| Error::Constraint(plainly(&format!("{error:#}"))))?;
         Ok(Parser::new(Ok(parser)).into_cancellable())
     };
     let parser = std::thread::scope(|scope| {
@@ -255,7 +256,7 @@ fn compile(factory: &ParserFactory, constraint: &Constraint) -> Result<Parser> {
         thread.join().unwrap_or_else(|_| Err(Error::Constraint("the compiler broke on it".to_owned())))
     })?;
     match parser.get_error() {
-        Some(error) => Err(Error::Constraint(error)),
+        Some(error) => Err(Error::Constraint(plainly(&error))),
         None => Ok(parser),
     }
 }
@@ -278,7 +279,7 @@ impl Matcher {
     /// Hands `take` the tokens that may come next: token `i` is bit `i % 32` of word `i / 32`. Once the answer is
     /// complete these are the tokens that end it.
     pub fn allowed(&mut self, take: impl FnOnce(&[u32])) -> Result<()> {
-        let mask = self.parser.compute_mask_or_eos().map_err(|error| Error::Constraint(error.to_string()))?;
+        let mask = self.parser.compute_mask_or_eos().map_err(|error| Error::Constraint(plainly(&error.to_string())))?;
         match &self.keys {
             Some(keys) => {
                 let mut words = mask.as_slice().to_vec();
@@ -298,7 +299,7 @@ impl Matcher {
         if let (Some(keys), Some(bytes)) = (&mut self.keys, self.tokenizer.token_bytes(token)) {
             keys.push(bytes);
         }
-        self.parser.consume_token(token).map_err(|error| Error::Constraint(error.to_string()))
+        self.parser.consume_token(token).map_err(|error| Error::Constraint(plainly(&error.to_string())))
     }
 
     /// Stops whatever the matcher is computing, from another thread; the matcher cannot be used afterwards.
@@ -359,4 +360,11 @@ impl TokenizerEnv for Environment {
     fn tokenize_is_canonical(&self) -> bool {
         false
     }
+}
+
+/// llguidance's words without what only its developers can use.
+fn plainly(text: &str) -> String {
+    let text = text.replace("<non-verbose/>", "");
+    // A rule that needs itself never begins.
+    text.trim().replace("NoExtensionBias", "no text fits it: a rule or a reference leads to nothing but itself")
 }

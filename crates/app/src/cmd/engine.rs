@@ -11,7 +11,10 @@ pub fn main() -> Result<()> {
     // it closes the socket.
     let is_asked = std::sync::Arc::default();
     signal_hook::flag::register(signal_hook::consts::SIGTERM, is_asked)?;
-    rocinante::serve_engine().hint("`roci serve` and `roci run` start this command themselves")
+    let served = rocinante::serve_engine();
+    let is_typed = matches!(served, Err(rocinante::ChildError::NoSocket(_)));
+    let served = served.map_err(anyhow::Error::from);
+    if is_typed { served.hint("`roci serve` and `roci run` start this command themselves") } else { served }
 }
 
 #[cfg(not(unix))]

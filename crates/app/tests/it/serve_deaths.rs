@@ -158,6 +158,25 @@ fn a_model_that_dies_too_often_is_unavailable_and_others_go_on() {
     assert_eq!(ask("b").status, 200);
 }
 
+/// The engine is killed when the model's file is gone. Who waits and who asks later hear the same, without its folder.
+#[test]
+fn a_model_whose_file_is_gone_is_unavailable() {
+    let (roci, server) = start("", &["--max-engine-deaths", "2"]);
+    assert_eq!(server.post(CHAT, &chat("hi", 2)).status, 200);
+    std::fs::remove_file(roci.home.path().join("tiny.gguf")).unwrap();
+    kill(&server);
+    for n in 0..2 {
+        let refused = server.post(CHAT, &chat("hi", 2));
+        let code = &refused.json["error"]["code"];
+        assert_eq!((refused.status, code), (503, &json!("model_unavailable")), "{n}: {}", refused.text);
+        assert!(refused.text.contains("tiny.gguf"), "{}", refused.text);
+    }
+    let ready = server.get("/ready").text;
+    assert!(ready.contains("tiny.gguf") && !ready.contains(roci.home.path().to_str().unwrap()), "{ready}");
+    let again = server.post(CHAT, &chat("hi", 2)).text;
+    assert!(!again.contains(roci.home.path().to_str().unwrap()), "{again}");
+}
+
 #[test]
 fn a_server_outlives_engines_that_die_while_loading() {
     let (_roci, server) = start(&"kill@0,abort@0,".repeat(3), &[]);

@@ -121,8 +121,10 @@ fn sums_over_all_models_do_not_fall_when_one_is_removed() {
         value.and_then(|value| value.parse::<f64>().ok()).unwrap_or_else(|| panic!("no steps in {page}"))
     };
     for name in ["one", "two"] {
-        let made =
-            server.post("/api/create", &json!({"model": name, "from": "tiny:1m", "parameters": {"num_predict": 5}}));
+        let made = server.post(
+            "/api/create",
+            &json!({"model": name, "from": "tiny:1m", "parameters": {"num_predict": 5, "temperature": 0}}),
+        );
         assert_eq!(made.status, 200, "{}", made.text);
         assert_eq!(say(&server, name)["eval_count"], 5);
         // The engine's process tells its steps from time to time.

@@ -261,6 +261,19 @@ fn a_model_that_is_null_is_the_only_one() {
     assert_eq!((wrong.status, wrong.json["error"]["param"].as_str()), (400, Some("model")), "{}", wrong.text);
 }
 
+/// llguidance's own words for it mean nothing to a client.
+#[test]
+fn a_grammar_that_fits_no_text_is_refused_in_plain_words() {
+    let (_roci, server) = start(&["--context", "256"]);
+    for more in [json!({"grammar": "root ::= root"}), json!({"json_schema": {"$ref": "#"}})] {
+        let mut body = chat("hi", 3);
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let refused = server.post("/v1/chat/completions", &body);
+        assert_eq!(refused.status, 400, "{}", refused.text);
+        assert!(refused.text.contains("no text fits it") && !refused.text.contains("verbose"), "{}", refused.text);
+    }
+}
+
 #[test]
 fn a_chat_template_from_a_file() {
     let roci = Roci::new();
