@@ -4,7 +4,7 @@
 //! A step has two phases, so that the host can prepare the next one while a device works: `submit` queues it, `wait`
 //! gives its rows. Where the host is the device, `submit` does the work.
 
-use crate::{AdapterId, AdapterSource, Attention, BLOCK_TOKENS, Batch, TokenId};
+use crate::{AdapterId, AdapterSource, Attention, BLOCK_TOKENS, Batch, CachePlace, TokenId};
 use serde::{Deserialize, Serialize};
 
 /// Why a step failed.
@@ -48,6 +48,27 @@ pub trait Forward: Send {
         Err("this model was loaded without room for adapters".into())
     }
 
+    /// Bytes that a block, and a recurrent state, take when they are copied out; 0 where that cannot be done.
+    fn cache_bytes(&self) -> CacheBytes {
+        CacheBytes::default()
+    }
+
+    /// Queues a copy of what is in these places after the steps submitted so far. Steps that are submitted later may
+    /// overwrite them.
+    fn copy_out(&mut self, _places: &[CachePlace]) -> Result<CopyTicket, StepError> {
+        Err("this model's cache cannot be copied".into())
+    }
+
+    /// What a copy holds, a piece for each place. Copies are asked for in the order they were queued.
+    fn copied(&mut self, _ticket: CopyTicket) -> Result<Vec<Vec<u8>>, StepError> {
+        Err("this model's cache cannot be copied".into())
+    }
+
+    /// Puts what was once copied out into these places, for the steps submitted from now on.
+    fn copy_in(&mut self, _pieces: &[(CachePlace, &[u8])]) -> Result<(), StepError> {
+        Err("this model's cache cannot be copied".into())
+    }
+
     /// Queues a step. The batch may be changed as soon as this returns.
     fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError>;
 
@@ -74,6 +95,30 @@ pub trait Forward: Send {
 #[derive(Debug)]
 #[must_use = "a step that is not waited for holds up the ones after it"]
 pub struct Ticket(pub u64);
+
+/// A queued copy, to be asked for once.
+#[derive(Debug)]
+#[must_use = "a copy that is not asked for keeps its memory"]
+pub struct CopyTicket(pub u64);
+
+/// What copies out of a model's pools take.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct CacheBytes {
+    /// Keys and values of one block.
+    pub block: usize,
+    /// The recurrent state of one sequence.
+    pub state: usize,
+}
+
+impl CacheBytes {
+    /// Of this place.
+    pub fn of(&self, place: CachePlace) -> usize {
+        match place {
+            CachePlace::Block(_) => self.block,
+            CachePlace::State(_) => self.state,
+        }
+    }
+}
 
 /// How a model was trained to make a vector of a text.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]

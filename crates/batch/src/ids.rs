@@ -10,6 +10,15 @@ pub struct TokenId(pub u32);
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct BlockId(pub u32);
 
+/// What the pools of a model hold, and can be copied out and in again.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
+pub enum CachePlace {
+    /// Keys and values of a block, over all layers.
+    Block(BlockId),
+    /// The recurrent state in a slot, over all layers.
+    State(StateId),
+}
+
 /// A slot of the pool of recurrent states.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct StateId(pub u32);

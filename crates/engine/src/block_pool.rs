@@ -134,6 +134,16 @@ impl BlockPool {
         }
     }
 
+    /// Indexed blocks that nobody holds, the one that was released last first.
+    pub fn idle_blocks(&self) -> impl Iterator<Item = BlockId> {
+        let mut at = self.newest;
+        std::iter::from_fn(move || {
+            let block = (at != NONE).then_some(BlockId(at))?;
+            at = self.slots[at as usize].older;
+            Some(block)
+        })
+    }
+
     fn link_newest(&mut self, block: BlockId) {
         let older = self.newest;
         let slot = &mut self.slots[block.0 as usize];

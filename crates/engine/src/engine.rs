@@ -5,15 +5,15 @@
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     ops::ControlFlow,
-    sync::mpsc::Receiver,
-    time::Instant,
+    sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError},
+    time::{Duration, Instant},
 };
 
 use batch::{AdapterId, Attention, Batch, Forward, TokenId};
 
 use crate::{
-    drafter::Drafter,
-    handle::{Board, EngineMessage, QueueSlot, Sink},
+    handle::{Board, EngineMessage, Helpers, QueueSlot, Sink},
+    keeping::{Keeper, Saving},
     mask::{Mask, MaskFactory},
     protocol::{Event, FailureKind, FinishReason, RequestId, Stats, Submit, VectorRequest},
     request::{ActiveRequest, Chooser, Ending, Generate, Job, Vector},
@@ -23,6 +23,9 @@ use crate::{
     speculation::{Drafting, Speculator},
     step::{LateRow, StepInFlight},
 };
+
+/// How long the engine waits for a disk that does not keep up, when it has nothing else to do.
+const DISK_WAIT: Duration = Duration::from_millis(20);
 
 pub struct Engine {
     pub(crate) model: Box<dyn Forward>,
@@ -37,6 +40,7 @@ pub struct Engine {
     pub(crate) n_vocab: usize,
     pub(crate) n_ctx: usize,
     pub(crate) speculator: Option<Speculator>,
+    pub(crate) keeper: Option<Keeper>,
     /// Only the counters; the rest is filled in when asked.
     pub(crate) counters: Stats,
     masks: Option<Box<dyn MaskFactory>>,
@@ -88,13 +92,8 @@ pub struct ReplyTo {
 }
 
 impl Engine {
-    pub(crate) fn new(
-        model: Box<dyn Forward>,
-        options: &EngineOptions,
-        masks: Option<Box<dyn MaskFactory>>,
-        drafter: Option<Box<dyn Drafter>>,
-        board: Board,
-    ) -> Self {
+    pub(crate) fn new(model: Box<dyn Forward>, options: &EngineOptions, helpers: Helpers, board: Board) -> Self {
+        let Helpers { masks, drafter, store } = helpers;
         let capacity = model.capacity();
         let limits = ScheduleLimits {
             n_blocks: capacity.n_blocks,
@@ -110,8 +109,14 @@ impl Engine {
         if options.tells_cache {
             scheduler.changes().record();
         }
+        let bytes = model.cache_bytes();
+        let keeper = store.filter(|_| bytes.block > 0 || bytes.state > 0).map(|store| Keeper::new(store, bytes));
+        if let Some(keeper) = &keeper {
+            scheduler.keep(keeper.store().names());
+        }
         Self {
             speculator: drafter.map(|drafter| Speculator::new(drafter, options.drafting, model.n_states())),
+            keeper,
             model,
             masks,
             scheduler,
@@ -136,7 +141,10 @@ impl Engine {
             if self.is_idle() {
                 self.publish();
                 self.speculator.iter_mut().for_each(Speculator::rest);
-                let Ok(message) = inbox.recv() else { return None };
+                let Some(message) = self.rest(inbox) else {
+                    self.save_the_rest();
+                    return None;
+                };
                 if self.take(message).is_break() {
                     self.shut_down(inbox);
                     return None;
@@ -156,6 +164,29 @@ impl Engine {
                     self.break_down(inbox, &fault);
                     return Some(fault);
                 }
+            }
+        }
+    }
+
+    /// Waits for a message, and uses the time. `None`: nobody is left to send one.
+    fn rest(&mut self, inbox: &Receiver<EngineMessage>) -> Option<EngineMessage> {
+        loop {
+            match inbox.try_recv() {
+                Ok(message) => return Some(message),
+                Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) => {}
+            }
+            match self.save_some() {
+                Saving::Done => {
+                    self.publish();
+                    return inbox.recv().ok();
+                }
+                Saving::More => {}
+                Saving::Later => match inbox.recv_timeout(DISK_WAIT) {
+                    Ok(message) => return Some(message),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return None,
+                },
             }
         }
     }
@@ -185,7 +216,8 @@ impl Engine {
         ControlFlow::Continue(())
     }
 
-    fn submit(&mut self, submit: Submit, reply_to: ReplyTo) {
+    fn submit(&mut self, mut submit: Submit, reply_to: ReplyTo) {
+        let session = submit.session.take().map(|session| self.write_session(&session, &submit));
         let (priority, group, constraint) = (submit.priority, submit.group, submit.constraint);
         let (is_scored, progress, adapter) = (submit.prompt_logprobs, submit.progress, submit.adapter);
         let (max_draft, prediction) = (submit.max_draft, submit.prediction);
@@ -202,6 +234,9 @@ impl Engine {
         if adapter.is_some() && self.model.max_adapters() == 0 {
             let text = "this model was loaded without room for adapters";
             ending = Some(Ending::Failed(FailureKind::Request, text.into()));
+        }
+        if let Some(Err(error)) = session {
+            ending = Some(Ending::Failed(FailureKind::Request, error));
         }
         let adapter_id = adapter.as_ref().map(|adapter| adapter.id);
         let (n_prompt, mut tokens) = (prompt.len(), prompt);
@@ -318,6 +353,7 @@ impl Engine {
         let seqs: Vec<SeqId> = self.requests.keys().copied().collect();
         seqs.into_iter().for_each(|seq| self.end(seq, Ending::Finished(FinishReason::Cancelled)));
         self.publish();
+        self.save_the_rest();
     }
 
     fn stats(&self) -> Stats {
@@ -329,6 +365,7 @@ impl Engine {
             n_blocks_cached: pool.n_idle(),
             n_preemptions: self.scheduler.n_preemptions(),
             n_tokens_cached: self.scheduler.n_tokens_cached(),
+            kept: self.keeper.as_ref().map(Keeper::stats).unwrap_or_default(),
             running_adapters: each_once(self.scheduler.running().iter().filter_map(|seq| seq.adapter)),
             waiting_adapters: match self.model.max_adapters() {
                 0 => Vec::new(),

@@ -155,6 +155,22 @@ pub fn start_speculating(
     masks: Option<Box<dyn MaskFactory>>,
     drafter: Option<Box<dyn Drafter>>,
 ) -> Handle {
+    start_helped(model, options, Helpers { masks, drafter, store: None })
+}
+
+/// What an engine may have besides its model.
+#[derive(Default)]
+pub struct Helpers {
+    /// Holds answers to constraints.
+    pub masks: Option<Box<dyn MaskFactory>>,
+    /// Proposes tokens.
+    pub drafter: Option<Box<dyn Drafter>>,
+    /// Keeps what leaves the KV pool.
+    pub store: Option<kept::Store>,
+}
+
+/// As [`start`], with everything an engine may have.
+pub fn start_helped(model: impl Forward + 'static, options: EngineOptions, helpers: Helpers) -> Handle {
     let model: Box<dyn Forward> = Box::new(model);
     let options = EngineOptions { max_queue: options.max_queue.max(1), ..options };
     let (capacity, embeds) = (model.capacity(), model.embeds());
@@ -164,11 +180,11 @@ pub fn start_speculating(
         n_blocks: capacity.n_blocks,
         max_batch_tokens: capacity.max_batch_tokens.min(options.max_batch_tokens).max(1),
         max_output_rows: capacity.max_output_rows.max(1),
-        constraints: if masks.is_some() { Constraints::Supported } else { Constraints::None },
+        constraints: if helpers.masks.is_some() { Constraints::Supported } else { Constraints::None },
     };
     let limits = Limits { bounds, embeds, max_queue: options.max_queue };
     start_with(limits, move |messages, board| {
-        let fault = Engine::new(model, &options, masks, drafter, board.clone()).run(messages);
+        let fault = Engine::new(model, &options, helpers, board.clone()).run(messages);
         fault.map(|fault| format!("the device is lost: {fault}"))
     })
 }

@@ -11,6 +11,7 @@ pub mod draw;
 mod engine;
 mod error;
 mod handle;
+mod keeping;
 mod kv_log;
 pub mod ledger;
 mod mask;
@@ -32,7 +33,8 @@ pub use drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT};
 pub use engine::{Engine, EngineOptions, ReplyTo};
 pub use error::{Error, Result};
 pub use handle::{
-    Board, Closed, EngineMessage, Events, Handle, Limits, QueueSlot, Sink, start, start_speculating, start_with,
+    Board, Closed, EngineMessage, Events, Handle, Helpers, Limits, QueueSlot, Sink, start, start_helped,
+    start_speculating, start_with,
 };
 pub use kv_log::{CacheChanges, KvEvent, KvLog};
 pub use mask::{Mask, MaskFactory, TokenSet};

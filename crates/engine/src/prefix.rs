@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use batch::{AdapterId, BLOCK_TOKENS, BlockId, TokenId};
+use kept::{Entry, Key, Kind};
 
 use crate::draw::mix;
 
@@ -23,7 +24,8 @@ struct CachedBlock {
     /// Serial of the entry of the block before. Serials are never used twice, so an equal serial means that the whole
     /// chain down to the first token was compared when that parent was registered.
     parent: u64,
-    tokens: [TokenId; BLOCK_TOKENS],
+    /// Its tokens, and how it is found once it has left the pool.
+    entry: Entry,
     block: BlockId,
 }
 
@@ -33,22 +35,28 @@ pub struct Chain {
     hash: u64,
     serial: u64,
     n_blocks: usize,
+    key: Key,
 }
 
 impl Chain {
-    pub const ROOT: Self = Self { hash: 0, serial: 0, n_blocks: 0 };
+    pub const ROOT: Self = Self { hash: 0, serial: 0, n_blocks: 0, key: Key::ROOT };
 
     /// Where the sequences of an adapter begin: its keys and values are no other's.
     pub fn root(adapter: Option<AdapterId>) -> Self {
         match adapter {
             // Serials of entries are counted from 1 and never come near.
-            Some(AdapterId(id)) => Self { hash: mix(id), serial: id | 1 << 63, n_blocks: 0 },
+            Some(AdapterId(id)) => Self { hash: mix(id), serial: id | 1 << 63, n_blocks: 0, key: Key::root(adapter) },
             None => Self::ROOT,
         }
     }
 
     pub fn n_blocks(&self) -> usize {
         self.n_blocks
+    }
+
+    /// What its last block is kept under.
+    pub fn key(&self) -> Key {
+        self.key
     }
 
     /// Of its last block and everything before it.
@@ -96,7 +104,7 @@ impl PrefixIndex {
             let hash = (self.hash_block)(chain.hash, tokens);
             let Some(entry) = self.entries.get(&hash).filter(|entry| entry.is(chain.serial, tokens)) else { break };
             blocks.push(entry.block);
-            chain = Chain { hash, serial: entry.serial, n_blocks: chain.n_blocks + 1 };
+            chain = Chain { hash, serial: entry.serial, n_blocks: chain.n_blocks + 1, key: entry.entry.name.key };
         }
         (blocks, chain)
     }
@@ -105,13 +113,14 @@ impl PrefixIndex {
     pub fn register(&mut self, chain: Chain, tokens: &[TokenId], block: BlockId) -> (Registered, Chain) {
         let tokens: [TokenId; BLOCK_TOKENS] = tokens.try_into().expect("only full blocks are registered");
         let hash = (self.hash_block)(chain.hash, &tokens);
-        let next = |serial| Chain { hash, serial, n_blocks: chain.n_blocks + 1 };
+        let entry = Entry::after(chain.key, tokens, Kind::Block, chain.n_blocks + 1);
+        let next = |serial| Chain { hash, serial, n_blocks: chain.n_blocks + 1, key: entry.name.key };
         if let Some(entry) = self.entries.get(&hash).filter(|entry| entry.is(chain.serial, &tokens)) {
             return (Registered::Known(entry.block), next(entry.serial));
         }
         let serial = self.next_serial;
         self.next_serial += 1;
-        let displaced = self.entries.insert(hash, CachedBlock { serial, parent: chain.serial, tokens, block });
+        let displaced = self.entries.insert(hash, CachedBlock { serial, parent: chain.serial, entry, block });
         if let Some(entry) = &displaced {
             self.hashes[entry.block.0 as usize] = None;
         }
@@ -119,11 +128,16 @@ impl PrefixIndex {
         (Registered::New { displaced: displaced.map(|entry| entry.block) }, next(serial))
     }
 
-    /// The pool has given this block to someone else. Says under which hash it was known.
-    pub fn forget(&mut self, block: BlockId) -> Option<u64> {
+    /// The pool has given this block to someone else. Says under which hash it was known, and what it was.
+    pub fn forget(&mut self, block: BlockId) -> Option<(u64, Entry)> {
         let hash = self.hashes[block.0 as usize].take()?;
-        self.entries.remove(&hash);
-        Some(hash)
+        self.entries.remove(&hash).map(|cached| (hash, cached.entry))
+    }
+
+    /// What an indexed block is.
+    pub fn entry(&self, block: BlockId) -> Option<Entry> {
+        let hash = self.hashes[block.0 as usize]?;
+        self.entries.get(&hash).map(|cached| cached.entry)
     }
 
     pub fn contains(&self, block: BlockId) -> bool {
@@ -133,7 +147,7 @@ impl PrefixIndex {
 
 impl CachedBlock {
     fn is(&self, parent: u64, tokens: &[TokenId]) -> bool {
-        self.parent == parent && self.tokens == *tokens
+        self.parent == parent && self.entry.tokens == *tokens
     }
 }
 

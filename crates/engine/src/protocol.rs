@@ -7,6 +7,7 @@ use std::time::Duration;
 
 pub use batch::Pooling;
 use batch::{AdapterId, AdapterSource, Attention, TokenId};
+pub use kept::SessionFile;
 
 pub use crate::sampling::{Dry, Mirostat, Sampling, Stage, Xtc};
 
@@ -55,6 +56,9 @@ pub struct Submit {
     pub max_draft: Option<usize>,
     /// A text that the answer is expected to be like: what is looked up for drafts first.
     pub prediction: Vec<TokenId>,
+    /// Where the context of the prompt is written, as far as it is in the pool, before anything is computed. With
+    /// `max_tokens` 0 that is all.
+    pub session: Option<SessionFile>,
 }
 
 impl Submit {
@@ -76,6 +80,7 @@ impl Submit {
             adapter: None,
             max_draft: None,
             prediction: Vec::new(),
+            session: None,
         }
     }
 }
@@ -290,4 +295,12 @@ pub struct Stats {
     pub n_finished: u64,
     pub n_failed: u64,
     pub drafted: Drafted,
+    pub kept: Kept,
+}
+
+/// What is kept outside the pool.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Kept {
+    pub sizes: kept::Sizes,
+    pub counters: kept::Counters,
 }

@@ -10,6 +10,7 @@
 //! and since everyone becomes the best in time, nobody starves.
 
 mod drafts;
+mod keeping;
 mod publishing;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,6 +25,8 @@ use crate::{
     sequence::{Rank, SeqId, Sequence, Wanted},
     state_slots::StateSlots,
 };
+
+pub use keeping::{KeptNames, RestorePlan, Spill};
 
 /// Turns that outweigh one point of priority: so many requests of one busy group go before, and no more.
 pub const AGING_TURNS: i64 = 16;
@@ -50,6 +53,7 @@ pub struct Scheduler {
     n_preemptions: u64,
     n_tokens_cached: u64,
     changes: CacheChanges,
+    kept: Option<KeptNames>,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -162,6 +166,7 @@ impl Scheduler {
             n_preemptions: 0,
             n_tokens_cached: 0,
             changes: CacheChanges::default(),
+            kept: None,
         }
     }
 
@@ -382,7 +387,8 @@ impl Scheduler {
         while let Some((rank, head)) = self.waiting.first_key_value() {
             // Admitted only if those before it leave it something to compute in this step.
             let before = self.running.iter().take_while(|seq| seq.rank < *rank);
-            let n_before: usize = before.map(Sequence::n_remaining).filter(|&n| n > 1).sum();
+            let computing = before.filter(|seq| seq.restore.is_none());
+            let n_before: usize = computing.map(Sequence::n_remaining).filter(|&n| n > 1).sum();
             // One that was preempted while its token was under way comes back when that is known.
             let is_blocked = head.attention == Attention::Full || head.n_pending > 0;
             if is_blocked || n_before >= n_prefill || self.waits_for_twin(*rank, head) {
@@ -437,13 +443,7 @@ impl Scheduler {
         }
         let idx = self.running.partition_point(|seq| seq.rank < rank);
         let max_reused = if self.limits.reuse == Reuse::On { head.max_reused_blocks() } else { 0 };
-        let root = Chain::root(head.adapter);
-        let (mut blocks, mut chain) = self.index.lookup_after(root, &head.tokens, max_reused);
-        if self.is_recurrent() {
-            // Keys and values without the state are of no use.
-            let n_covered = self.states.n_covered(&blocks);
-            (blocks, chain) = self.index.lookup_after(root, &head.tokens, n_covered);
-        }
+        let (mut blocks, chain, restore) = self.find_prefix(head, max_reused);
         let n_new = Sequence::blocks_for(head.tokens.len()) - blocks.len();
         // Held before room is made, so that making room cannot evict them.
         blocks.iter().for_each(|&block| self.pool.share(block));
@@ -451,9 +451,10 @@ impl Scheduler {
             blocks.iter().rev().for_each(|&block| self.pool.release(block));
             return None;
         }
-        let starts_from = blocks.last().filter(|_| self.is_recurrent()).copied();
+        let from_pool = self.is_recurrent() && restore.is_none_or(|restore| !restore.has_state);
+        let starts_from = blocks.last().filter(|_| from_pool).copied();
         let starts_from = starts_from.and_then(|block| Some((block, self.states.pin(block)?)));
-        let state = if self.is_recurrent() { self.states.take(0) } else { None };
+        let state = if self.is_recurrent() { self.take_state(0) } else { None };
         if self.is_recurrent() && state.is_none() {
             // Checkpoints of a step under way have the last slots: it waits for them.
             starts_from.into_iter().for_each(|(block, _)| self.states.unpin(block));
@@ -470,7 +471,7 @@ impl Scheduler {
             seq.n_cached_prompt = Some(seq.n_computed.min(seq.n_prompt));
         }
         (seq.blocks, seq.chain) = (blocks, chain);
-        (seq.state, seq.starts_from) = (state, starts_from);
+        (seq.state, seq.starts_from, seq.restore) = (state, starts_from, restore);
         plan.admitted.push(seq.id);
         self.running.insert(idx, seq);
         Some(idx)
@@ -528,16 +529,22 @@ impl Scheduler {
     /// computed again, apart from what the prefix index still knows.
     fn preempt_last(&mut self, plan: &mut StepPlan) -> SeqId {
         let mut seq = self.running.pop().expect("only called with a sequence to preempt");
-        release_blocks(&mut self.pool, &mut seq);
-        publishing::release_state(&mut self.states, &mut seq);
-        (seq.n_computed, seq.n_again) = (0, 0);
-        seq.chain = Chain::root(seq.adapter);
+        self.take_off(&mut seq);
         seq.n_preemptions += 1;
         self.n_preemptions += 1;
         let id = seq.id;
         plan.preempted.push(id);
         self.waiting.insert(seq.rank, seq);
         id
+    }
+
+    /// A sequence that goes back to the queue leaves nothing behind.
+    fn take_off(&mut self, seq: &mut Sequence) {
+        release_blocks(&mut self.pool, seq);
+        publishing::release_state(&mut self.states, seq);
+        (seq.n_computed, seq.n_again) = (0, 0);
+        seq.restore = None;
+        seq.chain = Chain::root(seq.adapter);
     }
 
     /// Blocks that would become available if every running sequence from `idx` on were preempted.
@@ -552,9 +559,12 @@ impl Scheduler {
     fn take_block(&mut self) -> BlockId {
         let taken = self.pool.take().expect("room was made before");
         if taken.provenance == Provenance::Evicted {
+            let known = self.index.forget(taken.block);
+            if let Some((hash, entry)) = known {
+                self.spill_block(taken.block, entry);
+                self.changes.removed(hash);
+            }
             self.states.forget(taken.block);
-            let hash = self.index.forget(taken.block);
-            hash.into_iter().for_each(|hash| self.changes.removed(hash));
         }
         taken.block
     }

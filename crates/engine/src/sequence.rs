@@ -62,6 +62,8 @@ pub struct Sequence {
     pub draft_state: Option<DraftState>,
     /// The block whose checkpoint it starts from, and that checkpoint, until its first step is submitted.
     pub starts_from: Option<(BlockId, StateId)>,
+    /// What is copied into its blocks before it computes.
+    pub restore: Option<Restore>,
     /// The block of its latest checkpoint among the generated tokens: the next one replaces it.
     pub rolling: Option<BlockId>,
 }
@@ -72,6 +74,15 @@ pub struct DraftState {
     pub state: StateId,
     /// A copy for later sequences, where the drafts end with a block.
     pub checkpoint: Option<StateId>,
+}
+
+/// What of a sequence is found outside the pool.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Restore {
+    /// Blocks that are in place when it is done, those that were in the pool included.
+    pub n_blocks: usize,
+    /// Whether the recurrent state at their end comes from outside too.
+    pub has_state: bool,
 }
 
 /// What is wanted from the model.
@@ -112,6 +123,7 @@ impl Sequence {
             state: None,
             draft_state: None,
             starts_from: None,
+            restore: None,
             rolling: None,
         }
     }
@@ -148,6 +160,10 @@ impl Sequence {
     /// Whether its remaining tokens can be computed now: all are known, or the last will be where the device finds it.
     /// One that the token under way completes is done.
     pub fn is_ready(&self) -> bool {
+        self.restore.is_none() && self.has_all_tokens()
+    }
+
+    fn has_all_tokens(&self) -> bool {
         self.n_pending == 0 || self.n_pending == 1 && self.fed_by.is_some() && self.n_tokens() < self.max_len
     }
 

@@ -49,16 +49,21 @@ impl StateSlots {
     /// A slot, if need be that of the least recently used checkpoint; `None` where every slot is held. Leaves at least
     /// `n_spared` that can be taken.
     pub fn take(&mut self, n_spared: usize) -> Option<StateId> {
+        self.take_from(n_spared).map(|(slot, _)| slot)
+    }
+
+    /// As [`take`](Self::take), and at the end of which block the checkpoint stood that made way.
+    pub fn take_from(&mut self, n_spared: usize) -> Option<(StateId, Option<BlockId>)> {
         let n_idle = self.checkpoints.values().filter(|checkpoint| checkpoint.n_readers == 0).count();
         if self.free.len() + n_idle <= n_spared {
             return None;
         }
         if let Some(slot) = self.free.pop() {
-            return Some(slot);
+            return Some((slot, None));
         }
         let idle = self.checkpoints.iter().filter(|(_, checkpoint)| checkpoint.n_readers == 0);
         let (&block, _) = idle.min_by_key(|(_, checkpoint)| checkpoint.last_used)?;
-        self.checkpoints.remove(&block).map(|checkpoint| checkpoint.slot)
+        self.checkpoints.remove(&block).map(|checkpoint| (checkpoint.slot, Some(block)))
     }
 
     pub fn release(&mut self, slot: StateId) {
@@ -66,9 +71,14 @@ impl StateSlots {
         self.free.push(slot);
     }
 
+    /// Where the state at the end of a block is, if it is known.
+    pub fn checkpoint(&self, block: BlockId) -> Option<StateId> {
+        self.checkpoints.get(&block).filter(|checkpoint| !checkpoint.is_stale).map(|checkpoint| checkpoint.slot)
+    }
+
     /// The most leading blocks of these that a checkpoint covers.
     pub fn n_covered(&self, blocks: &[BlockId]) -> usize {
-        let is_there = |block: &BlockId| self.checkpoints.get(block).is_some_and(|checkpoint| !checkpoint.is_stale);
+        let is_there = |block: &BlockId| self.checkpoint(*block).is_some();
         blocks.iter().rposition(is_there).map_or(0, |idx| idx + 1)
     }
 

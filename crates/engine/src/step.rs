@@ -55,6 +55,7 @@ impl Engine {
     /// is left to do. An error is the end of the device.
     pub(crate) fn step(&mut self) -> Result<(), String> {
         self.take_late(Duration::ZERO);
+        self.restore()?;
         self.propose();
         let planned = self.plan();
         let is_planned = planned.is_some();
@@ -62,7 +63,9 @@ impl Engine {
             self.forward(step)?;
         }
         if !is_planned && self.in_flight.is_empty() {
-            self.take_late(IDLE_WAIT);
+            // What is copied in next is no reason to wait.
+            let wait = if self.scheduler.is_restoring() { Duration::ZERO } else { IDLE_WAIT };
+            self.take_late(wait);
         } else if !is_planned || self.in_flight.len() >= self.model.max_in_flight().max(1) {
             self.distribute_oldest()?;
         }
@@ -91,8 +94,13 @@ impl Engine {
     /// What the next step computes; `None` while everything depends on steps under way.
     fn plan(&mut self) -> Option<PlannedStep> {
         let mut plan = self.scheduler.plan();
+        self.note_spills();
         assert!(
-            !plan.chunks.is_empty() || !self.in_flight.is_empty() || !self.late.is_empty() || self.scheduler.is_idle(),
+            !plan.chunks.is_empty()
+                || self.scheduler.is_restoring()
+                || !self.in_flight.is_empty()
+                || !self.late.is_empty()
+                || self.scheduler.is_idle(),
             "sequences wait and none can run"
         );
         let now = Instant::now();
@@ -164,6 +172,7 @@ impl Engine {
         let PlannedStep { plan, choices } = step;
         let start = Instant::now();
         let ranges = fill_batch(&mut self.batch, &plan, &self.scheduler, choices);
+        self.spill_before(&plan)?;
         self.counters.n_steps += 1;
         let ticket = match self.model.submit(&self.batch) {
             Ok(ticket) => ticket,

@@ -4,6 +4,7 @@
 //! Steps that only decode are captured the second time their shape is met, and replayed from then on: what changes
 //! between them lies in the inputs, at fixed addresses.
 
+mod copies;
 mod input;
 mod limits;
 mod run;
@@ -15,6 +16,8 @@ use std::time::Duration;
 use gpu::{Buffer, DebugSync, Graph, Launcher, Number, Pinned, ProductTypes, Profiling, Queue};
 use ops::{Arena, Gpu, Kernels, Numerics, Workspace};
 
+use self::copies::CopyMemory;
+pub use self::copies::CopyOut;
 use self::input::StepPlans;
 pub use self::run::SubmittedStep;
 use self::run::{Outputs, PinnedSet};
@@ -50,6 +53,7 @@ pub struct Device {
     hidden: PinnedSet<f32>,
     /// What the step that was waited for last gave.
     read: Outputs<Pinned<f32>>,
+    copies: CopyMemory,
     graphs: HashMap<GraphKey, Option<Graph>>,
     is_watched: bool,
     profiler: Option<Profiler>,
@@ -157,6 +161,7 @@ impl Device {
             described: PinnedSet::empty(sizes.max_logits_rows * ops::DESCRIBED_WORDS),
             staged_adjustments: PinnedSet::empty(sizes.n_adjustment_words),
             read: Outputs::default(),
+            copies: CopyMemory::default(),
             workspace: RefCell::new(Workspace { activations, weights, parts }),
             graphs: HashMap::new(),
             n_ctx,

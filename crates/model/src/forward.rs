@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use batch::{Capacity, Embeds, Forward, StepError, Ticket};
+use batch::{CacheBytes, CachePlace, Capacity, CopyTicket, Embeds, Forward, StepError, Ticket};
 use ops::{Exec, Numerics};
 
 use crate::device::SubmittedStep;
@@ -211,6 +211,22 @@ impl Forward for Model {
 
     fn load_adapter(&mut self, adapter: &AdapterSource, in_use: &[AdapterId]) -> Result<(), StepError> {
         Ok(Model::load_adapter(self, adapter, in_use)?)
+    }
+
+    fn cache_bytes(&self) -> CacheBytes {
+        Model::cache_bytes(self)
+    }
+
+    fn copy_out(&mut self, places: &[CachePlace]) -> Result<CopyTicket, StepError> {
+        Ok(Model::copy_out(self, places)?)
+    }
+
+    fn copied(&mut self, ticket: CopyTicket) -> Result<Vec<Vec<u8>>, StepError> {
+        Ok(Model::copied(self, ticket)?)
+    }
+
+    fn copy_in(&mut self, pieces: &[(CachePlace, &[u8])]) -> Result<(), StepError> {
+        Ok(Model::copy_in(self, pieces)?)
     }
 
     fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {

@@ -81,6 +81,15 @@ impl KvCache {
         self.layers.iter().flatten().next().map_or(Dtype::F16, |layer| layer.k.view().dtype)
     }
 
+    /// Keys, then values, of each layer that attends.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.layers.iter().flatten().flat_map(|layer| [&layer.k, &layer.v])
+    }
+
+    pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        self.layers.iter_mut().flatten().flat_map(|layer| [&mut layer.k, &mut layer.v])
+    }
+
     pub fn layer_mut(&mut self, layer_idx: usize) -> &mut KvLayer {
         self.layers[self.sources[layer_idx]].as_mut().expect("asked for layers with attention only")
     }

@@ -9,6 +9,7 @@ use ops::{Arena, Exec, Numerics, Pool};
 use weights::Checkpoint;
 
 use crate::adapter::{AdapterLimits, Adapters, Fitting};
+use crate::cache_copy::Copies;
 use crate::decoder::Decoder;
 use crate::device::{Device, DeviceSizes};
 use crate::forward::Steps;
@@ -38,6 +39,7 @@ pub struct Model {
     pub(crate) n_states: usize,
     pub(crate) head: Option<Head>,
     pub(crate) steps: Steps,
+    pub(crate) copies: Copies,
     memory: MemoryPlan,
     loaded: Option<UploadReport>,
 }
@@ -245,8 +247,9 @@ impl Model {
             decoder.adapters = Some(all);
         }
         let runs_on = RunsOn::Gpu(Box::new(device));
-        let steps = Steps::default();
-        let mut model = Self { runs_on, decoder, limits, n_states, memory, loaded: Some(loaded), head, steps };
+        let (steps, copies) = (Steps::default(), Copies::default());
+        let loaded = Some(loaded);
+        let mut model = Self { runs_on, decoder, limits, n_states, memory, loaded, head, steps, copies };
         model.rehearse(options.on_compile)?;
         model.warm_up()?;
         // Loading is not part of a profile.
@@ -343,8 +346,8 @@ impl Model {
             let fitting = Fitting::of(checkpoint, &config)?;
             decoder.adapters = Some(Adapters::new(fitting, options.adapters, options.max_batch_tokens)?);
         }
-        let (runs_on, steps) = (RunsOn::Cpu(pool), Steps::default());
-        Ok(Self { runs_on, decoder, limits, n_states, memory, loaded: None, head, steps })
+        let (runs_on, steps, copies) = (RunsOn::Cpu(pool), Steps::default(), Copies::default());
+        Ok(Self { runs_on, decoder, limits, n_states, memory, loaded: None, head, steps, copies })
     }
 
     /// Where each weight lies on the host, and which matrix of which of the checkpoint's tensors it is; empty on a device.

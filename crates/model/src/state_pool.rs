@@ -73,6 +73,15 @@ impl StatePool {
         Self { layers: Vec::new() }
     }
 
+    /// Those of each recurrent layer.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.layers.iter().flatten().flat_map(|layer| layer.conv.iter().chain([&layer.state]))
+    }
+
+    pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        self.layers.iter_mut().flatten().flat_map(|layer| layer.conv.iter_mut().chain([&mut layer.state]))
+    }
+
     pub fn layer_mut(&mut self, layer_idx: usize) -> &mut StateLayer {
         self.layers[layer_idx].as_mut().expect("asked for recurrent layers only")
     }

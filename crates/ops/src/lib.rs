@@ -23,6 +23,7 @@ mod attention;
 mod clamp;
 mod columns;
 mod conv1d;
+mod copy_rows;
 mod cpu;
 mod delta_scan;
 mod embed;
@@ -75,6 +76,7 @@ pub use attention::{Heads, Kv, QuerySpan, Shaping, Spans, attention, attention_w
 pub use clamp::clamp;
 pub use columns::{join_columns, number_rows, take_columns, turn_rows};
 pub use conv1d::{ConvFilter, ConvOutput, conv1d};
+pub use copy_rows::{gather_rows, scatter_rows};
 pub use cpu::{GroupProduct, Isa, Pool, RowGroup, group_matmul};
 pub use delta_scan::{DeltaRows, DeltaShape, HeadOrder, MAX_DELTA_DIM, delta_scan};
 pub use embed::embed;

@@ -63,7 +63,7 @@ impl Scheduler {
         }
         self.running[idx].draft.truncate(n_to_border);
         let n_spared = self.limits.max_running.saturating_sub(self.running.len());
-        let Some(state) = self.states.take(n_spared) else { return 0 };
+        let Some(state) = self.take_state(n_spared) else { return 0 };
         let n_drafted = self.grow_for_draft(idx, n_after, budget);
         if n_drafted == 0 {
             self.states.release(state);

@@ -11,7 +11,7 @@ impl Scheduler {
     pub(super) fn slot_for_checkpoint(&mut self, chunk: &Chunk) -> Option<StateId> {
         let is_wanted = self.get(chunk.seq)?.is_checkpoint(chunk.end());
         let n_spared = self.limits.max_running.saturating_sub(self.running.len());
-        is_wanted.then(|| self.states.take(n_spared)).flatten()
+        is_wanted.then(|| self.take_state(n_spared)).flatten()
     }
 
     /// The step of this chunk failed.

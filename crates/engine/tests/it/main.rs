@@ -3,6 +3,7 @@
 
 mod engine_loop;
 mod generation;
+mod keeping;
 mod leaving;
 mod ledger;
 mod overlap;

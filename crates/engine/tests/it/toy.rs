@@ -10,7 +10,7 @@ use std::sync::{
     mpsc::{Receiver, Sender},
 };
 
-use batch::{Attention, BLOCK_TOKENS, Batch, Described, StepLimits, TokenId};
+use batch::{Attention, BLOCK_TOKENS, Batch, CacheBytes, CachePlace, CopyTicket, Described, StepLimits, TokenId};
 use engine::{
     Capacity, Forward, Rows, Sampling, StepError, Ticket, draw,
     sampler::{Sampler, SamplerState},
@@ -33,6 +33,7 @@ pub struct Toy {
     chosen: Vec<Option<TokenId>>,
     read: Outputs,
     n_submitted: u64,
+    copies: VecDeque<Vec<Vec<u8>>>,
     /// Each step waits for a permit, where there is a gate.
     pub gate: Option<Receiver<()>>,
     /// Told before that how many sequences the step computes.
@@ -73,6 +74,7 @@ impl Toy {
             chosen: Vec::new(),
             read: Outputs::default(),
             n_submitted: 0,
+            copies: VecDeque::new(),
             gate: None,
             announce: None,
             poison: None,
@@ -197,6 +199,33 @@ impl Forward for Toy {
 
     fn chooses(&self) -> bool {
         self.max_in_flight > 1
+    }
+
+    fn cache_bytes(&self) -> CacheBytes {
+        CacheBytes { block: 4 * BLOCK_TOKENS, state: 0 }
+    }
+
+    fn copy_out(&mut self, places: &[CachePlace]) -> Result<CopyTicket, StepError> {
+        let piece = |place: &CachePlace| {
+            let CachePlace::Block(block) = place else { panic!("the toy has no states") };
+            let tokens = self.blocks[block.0 as usize].iter();
+            tokens.flat_map(|token| token.expect("a token nobody wrote is copied").0.to_le_bytes()).collect()
+        };
+        self.copies.push_back(places.iter().map(piece).collect());
+        Ok(CopyTicket(0))
+    }
+
+    fn copied(&mut self, _ticket: CopyTicket) -> Result<Vec<Vec<u8>>, StepError> {
+        Ok(self.copies.pop_front().expect("a copy that was queued"))
+    }
+
+    fn copy_in(&mut self, pieces: &[(CachePlace, &[u8])]) -> Result<(), StepError> {
+        for (place, bytes) in pieces {
+            let CachePlace::Block(block) = place else { panic!("the toy has no states") };
+            let tokens = bytes.as_chunks::<4>().0.iter().map(|word| Some(TokenId(u32::from_le_bytes(*word))));
+            self.blocks[block.0 as usize] = tokens.collect::<Vec<_>>().try_into().unwrap();
+        }
+        Ok(())
     }
 
     fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {

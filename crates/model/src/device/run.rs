@@ -56,14 +56,14 @@ impl<T: Element> PinnedSet<T> {
     }
 
     /// Allocates for the second copy in flight, and after a failed one, whose memory is gone.
-    fn take(&mut self, queue: &Queue) -> Result<Pinned<T>, Error> {
+    pub fn take(&mut self, queue: &Queue) -> Result<Pinned<T>, Error> {
         match self.free.pop() {
             Some(memory) => Ok(memory),
             None => Ok(queue.pinned(self.len)?),
         }
     }
 
-    fn give_back(&mut self, memory: Option<Pinned<T>>) {
+    pub fn give_back(&mut self, memory: Option<Pinned<T>>) {
         self.free.extend(memory);
     }
 }

@@ -3,16 +3,17 @@
 use super::unit::KernelFile;
 use super::{attention, blas, experts, float_tiles, grouped, matrix_tiles, matvec, mma, wide};
 use crate::{
-    adjust, columns, conv1d, delta_scan, embed, feed, kv_store, low_rank, norm_heads, numbers, pack, rmsnorm, rope,
-    rope_store, sample, selective_scan, ssm_scan, swiglu, take_rows,
+    adjust, columns, conv1d, copy_rows, delta_scan, embed, feed, kv_store, low_rank, norm_heads, numbers, pack,
+    rmsnorm, rope, rope_store, sample, selective_scan, ssm_scan, swiglu, take_rows,
 };
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 38] = [
+pub(crate) const FILES: [&KernelFile; 39] = [
     &adjust::AdjustKernels::FILE,
     &attention::split::VectorKernels::FILE,
     &columns::ColumnKernels::FILE,
     &conv1d::ConvKernels::FILE,
+    &copy_rows::CopyRowsKernels::FILE,
     &delta_scan::DeltaKernels::FILE,
     &embed::EmbedKernels::FILE,
     &experts::ExpertKernels::FILE,

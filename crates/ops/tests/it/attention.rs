@@ -3,7 +3,8 @@
 use ops::quant::{dequantize, quantize};
 use ops::{
     Arena, Error, Exec, Heads, Isa, KV_BLOCK, Kv, KvSlot, Layout, MAX_GPU_HEAD_DIM, Pairing, Pool, QuerySpan, Shaping,
-    Tensor, View, ViewMut, attention, attention_with, embed, kv_store, pack, packed, rmsnorm, rope, swiglu, take_rows,
+    Tensor, View, ViewMut, attention, attention_with, embed, gather_rows, kv_store, pack, packed, rmsnorm, rope,
+    scatter_rows, swiglu, take_rows,
 };
 use test_support::share;
 use weights::Dtype;
@@ -357,6 +358,33 @@ fn embedding_rows_are_exact_in_rows_and_tiles() {
             assert!(matches!(outcome, Err(Error::Argument { op: "embed", .. })));
         }
     }
+}
+
+#[test]
+fn rows_are_copied_bit_for_bit() {
+    // Also what is no number: the pool of a cache holds other types than f32.
+    let mut x = Random::new(8).numbers(9 * 37);
+    x[5 * 37] = f32::from_bits(0x7fa0_0001);
+    let onto = vec![1.0; x.len()];
+    let rows = [5, 0, 8];
+    let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let gathered: Vec<f32> = rows.iter().flat_map(|&row| x[row as usize * 37..][..37].to_vec()).collect();
+    let mut scattered = onto.clone();
+    rows.iter().for_each(|&row| {
+        let at = row as usize * 37;
+        scattered[at..at + 37].copy_from_slice(&x[at..at + 37]);
+    });
+    let pool = Pool::new(1);
+    let (mut piece, mut to) = (vec![0.0; gathered.len()], onto.clone());
+    gather_rows(Exec::Cpu(&pool), View::of_f32(&x, 37), &rows, &mut ViewMut::of_f32(&mut piece, 37)).unwrap();
+    scatter_rows(Exec::Cpu(&pool), View::of_f32(&piece, 37), &rows, &mut ViewMut::of_f32(&mut to, 37)).unwrap();
+    assert_eq!((bits(&piece), bits(&to)), (bits(&gathered), bits(&scattered)));
+    for card in cards().iter() {
+        let [piece, to] = card.copy_rows(&x, &onto, 37, &rows);
+        assert_eq!((bits(&piece), bits(&to)), (bits(&gathered), bits(&scattered)), "{}", card.name());
+    }
+    let outcome = gather_rows(Exec::Cpu(&pool), View::of_f32(&x, 37), &[9], &mut ViewMut::of_f32(&mut piece[..37], 37));
+    assert!(matches!(outcome, Err(Error::Argument { op: "gather_rows", .. })));
 }
 
 #[test]

@@ -9,8 +9,9 @@ use ops::{
     Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertLeft, ExpertMatrices,
     ExpertProduct, Gpu, Heads, Indices, Kernels, Kv, Layout, LowRank, Mode, Numerics, Pairing, Place, PlaceMut,
     Product, QuerySpan, Routing, Shaping, Spans, StateSpan, StateSpans, Tensor, View, ViewMut, Workspace, adjust,
-    attention_with, choose_experts, describe, embed, expert_matmul, feed, grouped_experts, kv_store, layernorm,
-    low_rank, matmul, pack, packed_on_device, rmsnorm, rope, sample, sum_experts, swiglu, take_rows,
+    attention_with, choose_experts, describe, embed, expert_matmul, feed, gather_rows, grouped_experts, kv_store,
+    layernorm, low_rank, matmul, pack, packed_on_device, rmsnorm, rope, sample, scatter_rows, sum_experts, swiglu,
+    take_rows,
 };
 use weights::Dtype;
 
@@ -258,6 +259,17 @@ impl Card {
         let indices = Indices { host: rows, device: Some(on_device.all()) };
         self.run(None, |exec| take_rows(exec, x.view(), indices, &mut out.view_mut()));
         self.read(&out)
+    }
+
+    /// The rows as they were gathered, and `onto` after they were scattered back to where they came from.
+    pub fn copy_rows(&self, x: &[f32], onto: &[f32], n_cols: usize, rows: &[u32]) -> [Vec<f32>; 2] {
+        let (x, mut onto) = (self.f32s(x, n_cols), self.f32s(onto, n_cols));
+        let on_device = self.queue.buffer_from(rows).unwrap();
+        let mut piece = self.f32s(&vec![0.0; rows.len() * n_cols], n_cols);
+        let indices = Indices { host: rows, device: Some(on_device.all()) };
+        self.run(None, |exec| gather_rows(exec, x.view(), indices, &mut piece.view_mut()));
+        self.run(None, |exec| scatter_rows(exec, piece.view(), indices, &mut onto.view_mut()));
+        [self.read(&piece), self.read(&onto)]
     }
 
     pub fn store(&self, k: &[f32], v: &[f32], slots: &[u32], heads: &Heads, cache: (&mut Tensor, &mut Tensor)) {
