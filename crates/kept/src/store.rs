@@ -33,6 +33,29 @@ pub struct Counters {
     pub n_dropped: u64,
 }
 
+impl Counters {
+    /// Without what was there before.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            n_from_host: self.n_from_host.saturating_sub(before.n_from_host),
+            n_from_disk: self.n_from_disk.saturating_sub(before.n_from_disk),
+            n_from_session: self.n_from_session.saturating_sub(before.n_from_session),
+            n_broken: self.n_broken.saturating_sub(before.n_broken),
+            n_dropped: self.n_dropped.saturating_sub(before.n_dropped),
+        }
+    }
+}
+
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.n_from_host += other.n_from_host;
+        self.n_from_disk += other.n_from_disk;
+        self.n_from_session += other.n_from_session;
+        self.n_broken += other.n_broken;
+        self.n_dropped += other.n_dropped;
+    }
+}
+
 /// What a store holds.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Sizes {

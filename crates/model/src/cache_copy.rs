@@ -12,6 +12,9 @@ use crate::device::{CopyOut, Device};
 use crate::model::RunsOn;
 use crate::{Error, Model};
 
+/// Changes with what the bytes of a block or a state mean: how the pools lie, and in which order tensors come.
+const CACHE_LAYOUT: u32 = 1;
+
 /// Copies out that were queued and not asked for, oldest first.
 #[derive(Default)]
 pub(crate) struct Copies {
@@ -91,6 +94,16 @@ impl Model {
             CachePool::Blocks => self.limits.n_blocks,
             CachePool::States => self.n_states,
         }
+    }
+
+    /// Which other models of the same weights may take this one's pieces: those that compute alike and lay their pools out
+    /// alike.
+    pub fn cache_layout(&self) -> String {
+        let device = match &self.runs_on {
+            RunsOn::Cpu(pool) => format!("cpu, {}", pool.isa()),
+            RunsOn::Gpu(_) => self.device(),
+        };
+        format!("layout {CACHE_LAYOUT}, {device}")
     }
 
     /// Bytes of the pieces that [`copy_out`](Self::copy_out) makes.

@@ -122,6 +122,9 @@ pub enum Error {
     /// The engine ended: no request will work any more.
     #[error("the engine stopped: {0}")]
     Stopped(String),
+    /// A session file could not be written.
+    #[error("the session was not saved: {0}")]
+    Session(String),
 }
 
 /// What this crate's fallible functions return.

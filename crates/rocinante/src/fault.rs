@@ -37,7 +37,10 @@ pub(crate) fn while_loading(n_before: u32) {
 #[cfg(debug_assertions)]
 mod injection {
     use super::LoadedModel;
-    use batch::{AdapterId, AdapterSource, Batch, Capacity, Embeds, Forward, Rows, StepError, Ticket};
+    use batch::{
+        AdapterId, AdapterSource, Batch, CacheBytes, CachePlace, Capacity, CopyTicket, Embeds, Forward, Rows,
+        StepError, Ticket,
+    };
     use std::time::Duration;
 
     #[derive(Clone, Debug, PartialEq)]
@@ -147,6 +150,22 @@ mod injection {
 
         fn load_adapter(&mut self, adapter: &AdapterSource, in_use: &[AdapterId]) -> Result<(), StepError> {
             Forward::load_adapter(&mut self.model, adapter, in_use)
+        }
+
+        fn cache_bytes(&self) -> CacheBytes {
+            Forward::cache_bytes(&self.model)
+        }
+
+        fn copy_out(&mut self, places: &[CachePlace]) -> Result<CopyTicket, StepError> {
+            Forward::copy_out(&mut self.model, places)
+        }
+
+        fn copied(&mut self, ticket: CopyTicket) -> Result<Vec<Vec<u8>>, StepError> {
+            Forward::copied(&mut self.model, ticket)
+        }
+
+        fn copy_in(&mut self, pieces: &[(CachePlace, &[u8])]) -> Result<(), StepError> {
+            Forward::copy_in(&mut self.model, pieces)
         }
 
         fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {

@@ -39,6 +39,7 @@ pub mod files;
 mod host_memory;
 mod human;
 pub mod ids;
+mod keep;
 mod load_plan;
 mod mailbox;
 mod mask_pool;
@@ -63,6 +64,7 @@ pub use crate::device::{ChosenDevice, Device, answer_if_asked, device_names, mod
 pub use crate::error::{Error, Result};
 pub use crate::host_memory::{HostMemory, peak_bytes};
 pub use crate::human::{counted, human_bytes};
+pub use crate::keep::Keep;
 pub use crate::load_plan::{LoadPlan, Schedule};
 pub use crate::masks::ConstraintGuard;
 pub use crate::memory_plan::{DeviceMemory, MemoryFit, MemoryKind, NoRoom};
@@ -79,6 +81,7 @@ pub use crate::vectors::{PendingVector, encode_pair};
 pub use crate::whole::{ToolCall, WholeAnswer};
 pub use ::model::{AdapterLimits, CompileProgress, DeviceChoice, KvType, TokenId, Watch};
 pub use engine::{Drafted, FailureKind, Sampling, Timings};
+pub use kept::{Error as SessionError, Session};
 pub use text::constraint::Constraint;
 pub use text::{Message, RenderOptions};
 #[cfg(unix)]

@@ -73,6 +73,8 @@ pub struct LoadPlan {
     pub n_ctx_train: usize,
     /// The device, and those that were refused.
     pub device: ChosenDevice,
+    /// What is kept outside the pool, in words.
+    pub keep: Option<String>,
 }
 
 impl LoadPlan {
@@ -93,7 +95,11 @@ impl LoadPlan {
 
     /// The memory plan, a line for each part.
     pub fn lines(&self) -> String {
-        self.fit.lines(self.n_pool_tokens(), &format!("{:?}", self.options.kv_type).to_lowercase())
+        let lines = self.fit.lines(self.n_pool_tokens(), &format!("{:?}", self.options.kv_type).to_lowercase());
+        match &self.keep {
+            Some(keep) => format!("{}\n{keep}", lines.trim_end_matches('\n')),
+            None => lines,
+        }
     }
 }
 
@@ -105,7 +111,11 @@ pub fn plan(checkpoint: &Checkpoint, options: &Options, device: ChosenDevice) ->
     if let Some(n_ctx) = options.context.filter(|&n_ctx| has_engine && n_ctx > n_ctx_train) {
         return Err(Error::ContextTooLong { n_ctx, n_ctx_train });
     }
-    let room = DeviceMemory::read(device.choice)?;
+    let mut room = DeviceMemory::read(device.choice)?;
+    if let Some(room) = room.as_mut().filter(|room| room.kind != MemoryKind::Card) {
+        // What is kept in host memory is taken from the same.
+        room.usable_bytes = room.usable_bytes.saturating_sub(options.keep.host_bytes);
+    }
     Planner { checkpoint, config, options, device, room }.plan()
 }
 
@@ -144,6 +154,7 @@ impl Planner<'_> {
             fit: MemoryFit { memory, ..fit },
             n_ctx_train: self.config.n_ctx_train,
             device: self.device,
+            keep: self.options.keep.line(),
         })
     }
 

@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::model::{Attention, DeviceLimits, Numerics, Profiler, StepProfile, TokenId, Watch};
-use engine::{Handle, VectorRequest};
+use engine::{Event, Handle, Helpers, SessionFile, Submit, VectorRequest};
 use text::answer::AnswerFormat;
 use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
 use weights::Checkpoint;
 
 use crate::about::About;
+use crate::adapter::Adapter;
 use crate::answer::Answer;
 use crate::device::ChosenDevice;
+use crate::keep;
 use crate::load_plan::LoadPlan;
 use crate::masks::Masks;
 use crate::model_files::{ModelFiles, ModelInfo};
@@ -114,9 +116,15 @@ impl Model {
         about.notes.extend(speculation.note());
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
         let Speculation { drafter, drafting, .. } = speculation;
+        let (store, notes) = keep::open(files.checkpoint(), options, &about.plan, &model);
+        about.notes.extend(notes);
         let tells_cache = options.tells_cache;
         let engine_options = engine::EngineOptions { tells_cache, drafting, ..about.engine_options() };
-        let handle = engine::start_speculating(model, engine_options, Some(Box::new(masks.clone())), drafter);
+        let handle = engine::start_helped(
+            model,
+            engine_options,
+            Helpers { masks: Some(Box::new(masks.clone())), drafter, store },
+        );
         let path = files.path().to_owned();
         Ok(Self { path, tokenizer, template, masks, handle, about, profiler, watch: None })
     }
@@ -178,6 +186,32 @@ impl Model {
             return Err(Error::PromptTooLong { n_prompt, n_ctx, n_ctx_train });
         }
         Answer::start(&self.handle, &self.tokenizer, prompt, request, splitter)
+    }
+
+    /// Writes a session file: `text` for whoever reads it ([`Session::open`](crate::Session::open)), and what the engine has
+    /// computed of these tokens, for a model that is opened with [`Keep::session`](crate::Keep::session). Needs a model that
+    /// was opened so itself; the file need not have been there.
+    pub fn save_session(
+        &self,
+        path: &Path,
+        text: Vec<u8>,
+        tokens: &[TokenId],
+        adapter: Option<&Adapter>,
+    ) -> Result<()> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let session = Some(SessionFile { path, text });
+        // The last token of a full context is not computed anyway.
+        let tokens = tokens[..tokens.len().min(self.context().saturating_sub(1))].to_vec();
+        let adapter = adapter.map(|adapter| adapter.source().clone());
+        let submit = Submit { session, adapter, ..Submit::new(self.handle.next_request_id(), tokens, 0) };
+        for event in self.handle.submit(submit)? {
+            match event {
+                Event::Finished { .. } => return Ok(()),
+                Event::Failed { error, .. } => return Err(Error::Session(error)),
+                _ => {}
+            }
+        }
+        Err(Error::Session(self.handle.stopped().unwrap_or_else(|| "the engine is going down".to_owned())))
     }
 
     /// What compiled constraints are reckoned to take.

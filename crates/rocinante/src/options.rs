@@ -7,6 +7,7 @@ use std::time::Duration;
 use ::model::{AdapterLimits, CompileProgress, KvType, Watch};
 
 use crate::Device;
+use crate::keep::Keep;
 use crate::masks::ConstraintGuard;
 #[cfg(unix)]
 use crate::process::EngineProcess;
@@ -43,6 +44,8 @@ pub struct Options {
     pub quantize: Option<&'static Mix>,
     /// Room for adapters, which [requests](crate::Request::adapter) may then name. None by default.
     pub adapters: AdapterLimits,
+    /// Where contexts go that the KV pool has no room for. Nowhere by default.
+    pub keep: Keep,
     /// How closely a GPU's steps are watched.
     pub watch: Watch,
     /// Treat a GPU, or an engine in a process of its own, as hung after a step of this many seconds.
@@ -79,6 +82,7 @@ impl Default for Options {
             speculate: Speculate::default(),
             quantize: None,
             adapters: AdapterLimits::default(),
+            keep: Keep::default(),
             watch: Watch::Off,
             step_deadline: Duration::from_secs(120),
             chat_template: None,

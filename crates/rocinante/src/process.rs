@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::model::DeviceChoice;
-use engine::Handle;
+use engine::{Handle, Helpers};
 use serde::{Deserialize, Serialize};
 use worker::wire::StepPatience;
 use worker::{EngineProgram, Notice, Opened, RestartPolicy, StartError, StatusWatch, Supervisor, What};
 
 use crate::about::About;
 use crate::device::Device;
+use crate::keep;
 use crate::masks::Masks;
 use crate::model_files::ModelFiles;
 use crate::options::{Options, Workload};
@@ -106,7 +107,10 @@ pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> 
     let policy = RestartPolicy { max_deaths: process.max_deaths, ..RestartPolicy::default() };
     // The child may have another working folder one day; the parent's is what the path was meant in.
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let load = ChildLoad { path, options: Options { speculate: options.speculate.absolute(), ..options.clone() } };
+    let load = ChildLoad {
+        path,
+        options: Options { speculate: options.speculate.absolute(), keep: options.keep.absolute(), ..options.clone() },
+    };
     let fallback =
         (process.falls_back && options.device != Device::Cpu).then_some(on_the_cpu as fn(&ChildLoad) -> ChildLoad);
     let what = What { first: load, fallback };
@@ -173,9 +177,11 @@ fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<A
     // The parent bounds the queue; here everything it has taken on must fit at once.
     let (max_all, tells_cache) = (usize::MAX >> 1, options.tells_cache);
     let Speculation { drafter, drafting, .. } = speculation;
+    let (store, notes) = keep::open(files.checkpoint(), &options, &about.plan, &model);
+    about.notes.extend(notes);
     let engine_options = engine::EngineOptions { max_queue: max_all, tells_cache, drafting, ..about.engine_options() };
     let model = crate::fault::injected(model, n_before);
-    let engine = engine::start_speculating(model, engine_options, Some(Box::new(masks)), drafter);
+    let engine = engine::start_helped(model, engine_options, Helpers { masks: Some(Box::new(masks)), drafter, store });
     let factor = if about.plan.options.device == DeviceChoice::Cpu { CPU_PATIENCE } else { GPU_PATIENCE };
     let deadline = options.step_deadline;
     let patience = StepPatience { idle: deadline + GRACE, busy: deadline.saturating_mul(factor) + GRACE };
@@ -204,6 +210,7 @@ mod tests {
             quantize: Mix::find("Q4_K_M"),
             context: Some(77),
             speculate: Speculate::Draft("small.gguf".into()),
+            keep: crate::Keep { host_bytes: 1, disk_bytes: 2, folder: Some("f".into()), session: None },
             workload: Workload::Server(scheduling),
             ..Options::default()
         };

@@ -58,6 +58,11 @@ fn describe() {
     describe_gauge!("roci_kv_blocks", "Blocks of keys and values there are");
     describe_gauge!("roci_kv_blocks_held", "Blocks that requests hold");
     describe_gauge!("roci_kv_blocks_cached", "Blocks that are kept for prompts that begin alike");
+    describe_gauge!("roci_kept_blocks", "Blocks and states that are kept outside the pool, by where: host or disk");
+    describe_gauge!("roci_kept_bytes", "What they take");
+    describe_counter!("roci_kept_restored_total", "Blocks and states that went back to the pool, by where from");
+    describe_counter!("roci_kept_broken_total", "Kept blocks that were cut, changed or gone, and computed again");
+    describe_counter!("roci_kept_dropped_total", "Blocks that were not kept because the disk did not take them");
     describe_gauge!("roci_weights_bytes", "Memory of the model's weights");
     describe_gauge!("roci_kv_bytes", "Memory of its keys and values");
     describe_gauge!("roci_scratch_bytes", "Memory for its steps");
@@ -203,6 +208,12 @@ pub fn render(app: &App) -> String {
         ] {
             gauge!(name, &labels()).set(value);
         }
+        let engine::Kept { sizes, .. } = stats.kept;
+        let at = |place: &'static str| [("model_name", name.clone()), ("place", place.to_owned())];
+        gauge!("roci_kept_blocks", &at("host")).set(sizes.n_on_host as f64);
+        gauge!("roci_kept_blocks", &at("disk")).set(sizes.n_on_disk as f64);
+        gauge!("roci_kept_bytes", &at("host")).set(sizes.host_bytes as f64);
+        gauge!("roci_kept_bytes", &at("disk")).set(sizes.disk_bytes as f64);
         let config = [
             ("model_name", name.clone()),
             ("block_size", model::BLOCK_TOKENS.to_string()),
@@ -223,8 +234,15 @@ pub fn render(app: &App) -> String {
             ("vllm:spec_decode_num_draft_tokens_total", stats.drafted.n_tokens),
             ("vllm:spec_decode_num_accepted_tokens_total", stats.drafted.n_accepted),
             ("roci_engine_failures_total", stats.n_failed),
+            ("roci_kept_broken_total", stats.kept.counters.n_broken),
+            ("roci_kept_dropped_total", stats.kept.counters.n_dropped),
         ] {
             counter!(name, &labels()).absolute(value);
+        }
+        let restored = [("host", stats.kept.counters.n_from_host), ("disk", stats.kept.counters.n_from_disk)];
+        for (place, value) in restored {
+            let labels = [("model_name", entry.name.clone()), ("place", place.to_owned())];
+            counter!("roci_kept_restored_total", &labels).absolute(value);
         }
     }
     handle.run_upkeep();

@@ -74,6 +74,7 @@ pub fn since(now: &Stats, before: &Stats) -> Stats {
     left.n_preemptions -= before.n_preemptions.min(now.n_preemptions);
     left.n_failed -= before.n_failed.min(now.n_failed);
     left.drafted = now.drafted.since(before.drafted);
+    left.kept.counters = now.kept.counters.since(before.kept.counters);
     for (left, before) in left.n_steps_by_rows.iter_mut().zip(before.n_steps_by_rows) {
         *left = left.saturating_sub(before);
     }

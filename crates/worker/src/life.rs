@@ -360,6 +360,7 @@ fn add_counters(sum: &mut Stats, stats: &Stats) {
     sum.n_finished += stats.n_finished;
     sum.n_failed += stats.n_failed;
     sum.drafted += stats.drafted;
+    sum.kept.counters += stats.kept.counters;
 }
 
 impl StepProgress {

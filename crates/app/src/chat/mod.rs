@@ -12,6 +12,7 @@ use crate::model_file;
 use crate::options::Think;
 use crate::report::{self, HintExt, counted};
 use crate::sampling_args::SamplingArgs;
+use crate::session::OpenSession;
 use crate::store;
 use anyhow::{Context, Result, anyhow, bail};
 use editor::TypedLine;
@@ -57,6 +58,8 @@ pub struct Chat<'a> {
     last_answer: Option<WholeAnswer>,
     /// What changes the model that the chat began with.
     adapter: Option<Adapter>,
+    /// Where the conversation comes from and goes to.
+    session: Option<OpenSession>,
 }
 
 /// What a line asks for.
@@ -99,11 +102,36 @@ impl<'a> Chat<'a> {
         let (sampling, system) = (args.load.seeded(&args.sampling), args.system.clone());
         let (messages, last_answer, adapter) = (Vec::new(), None, None);
         let think = args.think;
-        Self { model: Some(model), options, named, args, sampling, think, system, messages, last_answer, adapter }
+        let session = None;
+        let model = Some(model);
+        Self { model, options, named, args, sampling, think, system, messages, last_answer, adapter, session }
     }
 
     pub fn with_adapter(self, adapter: Option<Adapter>) -> Self {
         Self { adapter, ..self }
+    }
+
+    /// With what was said in an earlier chat.
+    pub fn with_session(mut self, session: Option<OpenSession>) -> Self {
+        if let Some(session) = &session {
+            self.messages = session.messages();
+            self.system = self.system.or_else(|| session.talk.system.clone());
+        }
+        Self { session, ..self }
+    }
+
+    /// Writes the conversation and what the model has computed of it, if a session was asked for.
+    fn save_session(&mut self) -> Result<()> {
+        let (Some(mut session), Some(model)) = (self.session.take(), &self.model) else { return Ok(()) };
+        session.set_messages(&self.messages);
+        session.talk.system = self.system.clone();
+        let beginning = run::beginning(self.system.as_deref(), &self.named);
+        let all: Vec<Message> = beginning.into_iter().chain(self.messages.iter().cloned()).collect();
+        let tokens = match all.is_empty() {
+            true => model.encode_raw(""),
+            false => model.prompt(&all, &Think::render_options(self.think))?.tokens,
+        };
+        session.save(model, &tokens, self.adapter.as_ref())
     }
 
     pub fn model(&self) -> Option<&Model> {
@@ -122,6 +150,9 @@ impl<'a> Chat<'a> {
             let _ = editor.load_history(history);
         }
         report::note_line(&format!("{}{}: say something, or /help", self.name(), self.place()));
+        if !self.messages.is_empty() {
+            report::note_line(&format!("(goes on after {})", counted(self.messages.len(), "message")));
+        }
         loop {
             let text = match editor::read(&mut editor) {
                 Ok(TypedLine::Line(text)) => text,
@@ -157,7 +188,7 @@ impl<'a> Chat<'a> {
         {
             let _ = editor.save_history(history);
         }
-        Ok(())
+        self.save_session()
     }
 
     fn handle(&mut self, text: &str) -> Result<AfterLine> {

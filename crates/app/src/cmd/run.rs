@@ -4,6 +4,7 @@
 use crate::chat;
 use crate::config;
 use crate::interrupt;
+use crate::keep_args::KeepArgs;
 use crate::lora_args::{self, NamedPath, parse_lora};
 use crate::model_file;
 use crate::options::{self, LoadArgs, ReportFormat, SpeculateArgs, TemplateArgs, Think, print_json};
@@ -11,6 +12,7 @@ use crate::profile;
 use crate::progress;
 use crate::report::{self, HintExt, counted, human_bytes};
 use crate::sampling_args::SamplingArgs;
+use crate::session::OpenSession;
 use crate::store;
 use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
@@ -38,6 +40,7 @@ Examples:
   roci run smollm2 --file a.rs --file b.rs \"What differs?\"
   roci run smollm2 --raw \"Once upon a time\"          continue this text, without a chat template
   roci run smollm2 --temperature 0 \"2+2=\"            always the most probable answer
+  roci run smollm2 --session talk \"And why?\"         go on with the conversation in the file `talk`
   roci run smollm2 --profile=trace.json \"Hi\"          device time of every op
   roci run smollm2 --output json --logprobs 5 \"Hi\"   tokens, log-probabilities and timings
   roci run smollm2 --json-schema person.json \"Ada\"   an answer that matches this schema
@@ -90,8 +93,13 @@ pub struct Args {
     /// Use this LoRA adapter: a folder from PEFT or a GGUF file
     #[arg(long, value_name = "PATH", value_parser = parse_lora)]
     pub lora: Option<NamedPath>,
+    /// Go on with the conversation in this file, and write it back at the end, with what the model has computed of it
+    #[arg(long, value_name = "FILE")]
+    pub session: Option<PathBuf>,
     #[command(flatten)]
     pub load: LoadArgs,
+    #[command(flatten)]
+    pub keep: KeepArgs,
     #[command(flatten)]
     pub speculation: SpeculateArgs,
     #[command(flatten)]
@@ -170,6 +178,10 @@ pub fn main(args: &Args) -> Result<()> {
         return Err(anyhow!("the prompt is empty"))
             .hint("pass it as an argument or on standard input; at a terminal, omit it to chat");
     }
+    if args.raw && args.session.is_some() && prompt.is_none() {
+        return Err(anyhow!("--raw --session needs a prompt")).hint("leave out --raw to chat");
+    }
+    let mut session = args.session.as_deref().map(|path| OpenSession::open(path, args.raw)).transpose()?;
     let mut options = args.load.options(Workload::Conversation);
     let adapter = adapter(args, &path)?;
     if let Some(adapter) = &adapter {
@@ -178,6 +190,7 @@ pub fn main(args: &Args) -> Result<()> {
     options.chat_template = args.template.text()?.or_else(|| named.template.clone());
     options.speculate = args.speculation.resolve()?;
     options.measures_loading = args.verbose;
+    options.keep = args.keep.keep(args.session.clone());
     if args.profile.is_some() {
         options.watch = Watch::Profile;
     }
@@ -193,15 +206,26 @@ pub fn main(args: &Args) -> Result<()> {
         report::note("a base model without a chat template: the prompt is continued as plain text");
     }
     let Some(prompt) = prompt else {
-        let mut chat = chat::Chat::new(model, args, options, named).with_adapter(adapter);
+        let mut chat = chat::Chat::new(model, args, options, named).with_adapter(adapter).with_session(session);
         chat.run()?;
         return chat.model().map_or(Ok(()), |model| report_profile(model, args));
     };
+    let mut said = session.as_ref().map(OpenSession::messages).unwrap_or_default();
     let tokens = if args.raw {
-        model.encode_raw(&prompt)
+        let before = session.as_mut().map(|session| session.talk.raw.get_or_insert_default());
+        match before {
+            Some(text) => {
+                text.push_str(&prompt);
+                model.encode_raw(text)
+            }
+            None => model.encode_raw(&prompt),
+        }
     } else {
-        let messages: Vec<Message> =
-            beginning(args.system.as_deref(), &named).into_iter().chain([Message::new("user", prompt)]).collect();
+        said.push(Message::new("user", prompt));
+        let system = session.as_ref().and_then(|session| session.talk.system.clone());
+        let system = args.system.clone().or(system);
+        session.iter_mut().for_each(|session| session.talk.system = system.clone());
+        let messages: Vec<Message> = beginning(system.as_deref(), &named).into_iter().chain(said.clone()).collect();
         let options = Think::render_options(args.think);
         model.prompt(&messages, &options).map_err(|error| model_file::hinted(&path, error))?.tokens
     };
@@ -228,6 +252,18 @@ pub fn main(args: &Args) -> Result<()> {
         if args.verbose {
             guesses(&answer).into_iter().for_each(|line| report::note_line(&line));
         }
+    }
+    if let Some(mut session) = session {
+        match &mut session.talk.raw {
+            Some(text) => text.push_str(&answer.text),
+            None => {
+                said.push(Message::new("assistant", answer.text.as_str()));
+                session.set_messages(&said);
+            }
+        }
+        let answered = answer.tokens.iter().map(|step| step.token);
+        let all: Vec<TokenId> = tokens.iter().copied().chain(answered).collect();
+        session.save(&model, &all, request.adapter.as_ref())?;
     }
     report_profile(&model, args)?;
     if guard.is_hit() {

@@ -167,6 +167,7 @@ fn registry(args: &Args, has_keys: bool) -> Result<Arc<Registry>> {
     };
     let mut options = args.load.options(Workload::Server(scheduling(&args.scheduling, n_models)));
     options.chat_template = args.template.text()?;
+    options.keep = args.keep.keep(None);
     options.tells_cache = args.kv.kv_events.is_some();
     options.adapters = add_adapters(&args.adapters, &mut entries)?;
     options.speculate = args.speculation.resolve()?;

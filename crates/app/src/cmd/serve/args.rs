@@ -1,6 +1,7 @@
 //! The flags of `roci serve`, in the groups that `--help` shows. Each can also be a variable or a line of the settings file
 //! ([`crate::serve_config`]).
 
+use crate::keep_args::KeepArgs;
 use crate::kv_args::KvArgs;
 use crate::lora_args::LoraArgs;
 use crate::options::{LoadArgs, SpeculateArgs, TemplateArgs};
@@ -62,6 +63,8 @@ pub struct Args {
     pub access: AccessArgs,
     #[command(flatten)]
     pub sampling: DefaultsArgs,
+    #[command(flatten)]
+    pub keep: KeepArgs,
     #[command(flatten)]
     pub kv: KvArgs,
     #[command(flatten)]

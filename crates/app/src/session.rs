@@ -1,0 +1,70 @@
+//! `roci run --session FILE`: a conversation that goes on in a later run, with what the model had computed of it.
+
+use crate::report::HintExt;
+use anyhow::{Context, Result, anyhow};
+use rocinante::{Adapter, Message, Model, Session, TokenId};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// What was said.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Talk {
+    pub system: Option<String>,
+    pub messages: Vec<SaidMessage>,
+    /// With `--raw`, everything so far.
+    pub raw: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct SaidMessage {
+    pub role: String,
+    pub content: String,
+}
+
+/// A session and where it is written.
+#[derive(Debug)]
+pub struct OpenSession {
+    path: PathBuf,
+    pub talk: Talk,
+}
+
+impl OpenSession {
+    /// Reads the file, if there is one.
+    pub fn open(path: &Path, is_raw: bool) -> Result<Self> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            return Err(anyhow!("--session {}: there is no folder {}", path.display(), folder.display()))
+                .hint("create it first");
+        }
+        if !path.exists() {
+            return Ok(Self { path: path.to_owned(), talk: Talk::default() });
+        }
+        let start_anew = || format!("delete {} to start anew, or name another file", path.display());
+        let session = Session::open(path).map_err(anyhow::Error::from).with_hint(start_anew)?;
+        let talk: Talk = serde_json::from_slice(session.text())
+            .with_context(|| format!("{} was written by another version of roci", path.display()))
+            .with_hint(start_anew)?;
+        let (was_raw, is_new) = (talk.raw.is_some(), talk == Talk::default());
+        if was_raw != is_raw && !is_new {
+            let (what, flag) = if was_raw { ("a text", "add --raw") } else { ("a conversation", "leave out --raw") };
+            return Err(anyhow!("the session {} is {what}", path.display()))
+                .hint(format!("{flag}, or name another file"));
+        }
+        Ok(Self { path: path.to_owned(), talk })
+    }
+
+    pub fn messages(&self) -> Vec<Message> {
+        self.talk.messages.iter().map(|said| Message::new(said.role.as_str(), said.content.as_str())).collect()
+    }
+
+    pub fn set_messages(&mut self, messages: &[Message]) {
+        let said = |message: &Message| SaidMessage { role: message.role.clone(), content: message.content.clone() };
+        self.talk.messages = messages.iter().map(said).collect();
+    }
+
+    /// Writes the file. `tokens` is what the model has read and said.
+    pub fn save(&self, model: &Model, tokens: &[TokenId], adapter: Option<&Adapter>) -> Result<()> {
+        let text = serde_json::to_vec(&self.talk)?;
+        model.save_session(&self.path, text, tokens, adapter).map_err(anyhow::Error::from)
+    }
+}
