@@ -11,6 +11,7 @@ mod faithful;
 mod families;
 mod gpu_runs;
 mod hybrids;
+mod keeping;
 mod models_page;
 mod real;
 mod support;
