@@ -1,6 +1,7 @@
 """The tiny configuration of every model family: what `make_families.py` builds, and what llama.cpp's converter wants to
 read besides what transformers writes. Long, because it is one table."""
 
+import torch
 import transformers as tf
 
 SMALL = dict(
@@ -27,6 +28,19 @@ def rope(theta=10000.0, kind="default", **more):
 
 def encoder(**more):
     return {key: value for key, value in small(**more).items() if key != "num_key_value_heads"}
+
+
+def modern_bert(**more):
+    return encoder(
+        num_hidden_layers=4, local_attention=12, global_attn_every_n_layers=3, cls_token_id=1, sep_token_id=2, **more
+    )
+
+
+def gemma_embedding(**more):
+    return small(
+        head_dim=16, hidden_activation="gelu_pytorch_tanh", sliding_window=12, query_pre_attn_scalar=16,
+        use_bidirectional_attention=True, tie_word_embeddings=True, **more,
+    )
 
 
 def falcon(**more):
@@ -627,6 +641,17 @@ FAMILIES = {
     "bert": (tf.BertConfig, encoder(type_vocab_size=2)),
     "nomic-bert": (tf.NomicBertConfig, encoder(type_vocab_size=2, max_position_embeddings=2048)),
     "xlm-roberta": (tf.XLMRobertaConfig, encoder(**XLM)),
+    "jina-bert-v3": (tf.JinaEmbeddingsV3Config, encoder(type_vocab_size=1, rope_parameters=rope(20000.0))),
+    "modern-bert": (tf.ModernBertConfig, modern_bert()),
+    "modern-bert-rerank": (
+        tf.ModernBertConfig,
+        modern_bert(num_labels=1, classifier_pooling="mean", hidden_activation="silu"),
+    ),
+    "gemma-embedding": (tf.Gemma3TextConfig, gemma_embedding(num_hidden_layers=7)),
+    "gemma-embedding-dense": (tf.Gemma3TextConfig, gemma_embedding()),
+    "llama-embed": (tf.LlamaConfig, small(rope_parameters=rope(10000.0))),
+    "eurobert": (tf.EuroBertConfig, small(rope_parameters=rope(10000.0))),
+    "qwen3-reranker": (tf.Qwen3Config, small(head_dim=16, use_sliding_window=False, tie_word_embeddings=True)),
     "bert-rerank": (tf.BertConfig, encoder(type_vocab_size=2, num_labels=1)),
     "xlm-roberta-rerank": (tf.XLMRobertaConfig, encoder(num_labels=1, **XLM)),
 }
@@ -678,8 +703,24 @@ def kimi_layers(config):
 DROPPED = "dropped"
 # It would look for layers that guess ahead.
 WITHOUT_MTP = {"qwen3next", "qwen35", "qwen35moe"}
+# What a configuration says in place of what transformers writes: transformers has no class of that name.
+RENAMED_CONFIGS = {"llama-embed": dict(model_type="llama_bidirec", architectures=["LlamaBidirectionalModel"])}
+# Models without a head for the next token.
+HEADLESS = {"gemma-embedding", "gemma-embedding-dense", "llama-embed", "eurobert", "jina-bert-v3"}
+# Widths of the layers that sentence-transformers puts behind the mean.
+DENSE = {"gemma-embedding-dense": [(32, 48), (48, 32)]}
+# The tokens with which a model answers that was trained to say "yes" or "no", and one that the converter looks up.
+ANSWERS = {"qwen3-reranker": {"yes": 40, "no": 41, "|": 42}}
 # name: what the converter asks for and transformers does not write.
 CONVERTER_KEYS = {
+    "qwen3-reranker": lambda config: dict(_name_or_path="Qwen3-Reranker"),
+    "eurobert": lambda config: dict(classifier_pooling=DROPPED),
+    "modern-bert": lambda config: dict(global_attn_every_n_layers=3),
+    "modern-bert-rerank": lambda config: dict(global_attn_every_n_layers=3),
+    "jina-bert-v3": lambda config: dict(
+        model_type="xlm-roberta", architectures=["XLMRobertaModel"], position_embedding_type="rotary",
+        lora_adaptations=["none"], lora_alpha=1.0, rotary_emb_base=config["rope_parameters"]["rope_theta"],
+    ),
     "nomic-bert": nomic,
     "cohere2": lambda config: dict(rotary_pct=1.0),
     "falcon": lambda config: dict(num_kv_heads=1),
@@ -703,6 +744,25 @@ CONVERTER_KEYS = {
     ),
     "mpt": lambda config: dict(architectures=["MPTForCausalLM"]),
 }
+def jina_tensors(tensors):
+    """As the model's own code names and fuses them."""
+    names = {
+        "self_attn.o_proj": "mixer.out_proj", "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2",
+        "embeddings.LayerNorm": "emb_ln",
+    }
+    found = {}
+    for key, value in tensors.items():
+        for old, new in names.items():
+            key = key.replace(old, new)
+        found["encoder." + key if key.startswith("layers.") else key] = value
+    for key in [key for key in found if ".q_proj." in key]:
+        parts = [found.pop(key.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj")]
+        found[key.replace("self_attn.q_proj", "mixer.Wqkv")] = torch.cat(parts)
+    return found
+
+
+# name: what makes the converter's tensors of transformers'.
+CONVERTER_TENSORS = {"jina-bert-v3": jina_tensors}
 # name: tensors that the converter knows by the names of the model's own code.
 CONVERTER_NAMES = {
     "kimi-linear": [

@@ -7,11 +7,12 @@ use ops::{Activation, Gating, Heads, MAX_HEAD_DIM, Pairing, Routing, Xielu};
 use weights::{Checkpoint, Metadata};
 
 use crate::family::{FAMILIES, Family, FamilyKind, supported, unknown};
+use crate::head::head_states;
 use crate::keys::MetadataKeys;
 use crate::names::{At, Format, Names};
 use crate::recurrent_config::{LayerBlocks, Multipliers, Recurrent};
 use crate::rope_scaling::RopeScaling;
-use crate::{Error, Pooling, hub, layer_details};
+use crate::{Error, PooledStates, Pooling, hub, layer_details};
 
 /// Larger counts than any model has: a lie in a file must not become an allocation.
 const MAX_LAYERS: usize = 1024;
@@ -40,6 +41,8 @@ pub struct Config {
     /// Of each layer: whose keys and values it reads.
     pub kv_sources: Vec<usize>,
     pub norm_eps: f32,
+    /// Of the feed-forward blocks, where the layers have none of their own.
+    pub activation: Activation,
     pub rope: RopeConfig,
     /// Numbers of a head that rope turns; 0 where positions are learned.
     pub n_rot: usize,
@@ -83,6 +86,8 @@ pub struct Config {
     pub position_offset: usize,
     /// Which hidden states make the vector of a text, where the checkpoint says it.
     pub pooling: Option<Pooling>,
+    /// Which hidden states the head reads, where there is one.
+    pub head_states: PooledStates,
 }
 
 /// Heads of layers with a window.
@@ -237,7 +242,11 @@ impl Config {
         let per_head = if has_heads { n_embd / n_heads } else { 2 };
         let mla = mla(&keys, per_head)?;
         let (window, is_windowed) = layer_details::windows(&keys, &family, n_layers)?;
-        let listed_kv_heads = layer_details::listed_kv_heads(&keys, &is_windowed)?;
+        // Of hybrids, layers without attention list no heads at all.
+        let listed_kv_heads = match is_recurrent {
+            true => None,
+            false => layer_details::listed_kv_heads(&keys, &is_windowed)?,
+        };
         let n_kv_heads = match mla {
             Some(_) => 1,
             None if is_recurrent => keys.largest("attention.head_count_kv")?.unwrap_or(n_heads).clamp(1, n_heads),
@@ -278,6 +287,7 @@ impl Config {
             local_heads,
             kv_sources: layer_details::kv_sources(&keys, &is_windowed)?,
             norm_eps: layer_details::norm_eps(&keys, &family)?,
+            activation: layer_details::activation(&keys, &family)?,
             rope: RopeConfig {
                 pairing: if format == Format::Gguf { family.pairing } else { family.hub_pairing },
                 base: keys.number("rope.freq_base", 10_000.0)?,
@@ -326,6 +336,7 @@ impl Config {
             blocks: vec![LayerBlocks::ATTENTION; n_layers],
             position_offset: 0,
             pooling: pooling(&keys)?,
+            head_states: head_states(family.kind, keys.count("classifier.pooling_type")?),
             family,
         })
     }
@@ -358,7 +369,7 @@ impl Config {
 
     /// What the feed-forward block of a layer does to its numbers.
     pub fn activation_of(&self, layer_idx: usize) -> Activation {
-        self.xielu.get(layer_idx).map_or(self.family.activation, |xielu| Activation::Xielu(*xielu))
+        self.xielu.get(layer_idx).map_or(self.activation, |xielu| Activation::Xielu(*xielu))
     }
 
     /// Columns of the queries of one token, in the layer that has most.

@@ -24,6 +24,8 @@ pub struct Family {
     pub hub_pairing: Pairing,
     pub norm: NormKind,
     pub placement: Placement,
+    /// Whether the first layer reads the stream as it is: the norm behind the embedding is its own.
+    pub skips_first_norm: bool,
     /// What safetensors leave out of their norm weights.
     pub hub_norm_offset: f32,
     pub activation: Activation,
@@ -142,6 +144,8 @@ pub enum Windows {
     All,
     /// All but every n-th.
     AllBut(usize),
+    /// All but the first of every n.
+    AllButFirstOf(usize),
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -161,7 +165,7 @@ const MISSING: &[(&str, &[&str])] = &[
     ("sparse attention with an indexer", &["deepseek32", "deepseek_v32", "glm-dsa", "glm_moe_dsa", "minimax-m3"]),
     ("several streams that predict each other (AltUp)", &["gemma3n"]),
     ("an encoder with a decoder", &["t5", "mt5", "umt5", "bart"]),
-    ("a window to both sides", &["modern-bert", "modernbert", "gemma-embedding", "neo-bert"]),
+    ("checkpoints to judge it by: transformers does not have it", &["neo-bert", "neobert"]),
 ];
 
 /// The error for a family that has no row, with what it would need where that is known.

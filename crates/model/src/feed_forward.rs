@@ -189,7 +189,7 @@ fn mixture(
         let groups = parts.experts.iter().enumerate().map(|(i, expert)| (routes.of(i), of(expert)));
         groups.filter(|(rows, _)| !rows.is_empty()).collect()
     };
-    let activation = config.family.activation;
+    let activation = config.activation;
     let Pairs { x, gate, up, y, .. } = pairs;
     let ups = all(|expert| expert.up);
     if parts.experts.iter().all(|expert| expert.gate.is_some()) {
@@ -224,10 +224,10 @@ fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut Lay
             Product::write(weights.view(shared.up.weight), up.rows_mut(n)),
         ];
         ops::matmul(exec, h, widths)?;
-        ops::glu(exec, config.family.activation, &mut gate.rows_mut(n), up.rows(n))?;
+        ops::glu(exec, config.activation, &mut gate.rows_mut(n), up.rows(n))?;
     } else {
         ops::matmul(exec, h, &mut [Product::write(weights.view(shared.up.weight), gate.rows_mut(n))])?;
-        ops::activate(exec, config.family.activation, &mut gate.rows_mut(n))?;
+        ops::activate(exec, config.activation, &mut gate.rows_mut(n))?;
     }
     let Some(weight) = parts.shared_gate else {
         let product = Product::add(weights.view(shared.down.weight), out);
@@ -255,7 +255,7 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut La
         ops::scale_shares(exec, chosen_rows.as_view(), weights.view(factors), &mut share_rows)?;
     }
 
-    let (activation, chosen) = (config.family.activation, chosen.rows(n_pairs));
+    let (activation, chosen) = (config.activation, chosen.rows(n_pairs));
     let all = |of: fn(&Dense) -> Linear| -> ExpertMatrices {
         let linears = parts.experts.iter().map(of);
         let matrices = linears.clone().map(|linear| weights.view(linear.weight)).collect();

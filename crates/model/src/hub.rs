@@ -6,7 +6,7 @@ mod rope;
 use serde_json::Value as Json;
 use weights::{Array, Metadata, Value};
 
-use crate::family::{FAMILIES, Family, supported, unknown};
+use crate::family::{FAMILIES, Family, FamilyKind, supported, unknown};
 use crate::recurrent_config::Multipliers;
 use crate::rope_scaling::RopeScaling;
 use crate::{Error, Pooling};
@@ -34,7 +34,8 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ("attention.key_length", &["head_dim"]),
     ("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]),
     ("attention.layer_norm_epsilon", &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"]),
-    ("attention.sliding_window", &["sliding_window", "attention_chunk_size"]),
+    ("attention.sliding_window", &["sliding_window", "attention_chunk_size", "local_attention"]),
+    ("attention.sliding_window_pattern", &["global_attn_every_n_layers"]),
     ("attention.use_qk_norm", &["use_qk_norm"]),
     ("attention.scale", &["attention_multiplier"]),
     ("attn_logit_softcapping", &["attn_logit_softcapping"]),
@@ -99,10 +100,11 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
     let Some(kind) = json.get("model_type").and_then(Json::as_str) else {
         return Err(Error::NoArchitecture("model_type", supported()));
     };
+    let settings = HubConfig::of(json);
+    let kind = &variant(kind, &settings)[..];
     let Some(family) = FAMILIES.iter().find(|family| family.hub_types.contains(&kind)).copied() else {
         return Err(unknown(kind));
     };
-    let settings = HubConfig::of(json);
     let mut metadata = Metadata::default();
     let mut set = |key: &str, value: Value| drop(metadata.set(format!("{}.{key}", family.name), value));
     for (key, names) in NUMBERS {
@@ -117,6 +119,12 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
         set("rope.scaling.finetuned", Value::Bool(false));
     }
     scales(&settings, &mut set);
+    if let (FamilyKind::Encoder, Some(name)) = (family.kind, settings.get("hidden_activation").and_then(Json::as_str)) {
+        set("hidden_activation", Value::String(name.to_owned()));
+    }
+    if let Some(name) = settings.get("classifier_pooling").and_then(Json::as_str) {
+        set("classifier.pooling_type", Value::U64(if name == "mean" { 1 } else { 2 }));
+    }
     let rope = rope_settings(json);
     let head_dim = settings.number("head_dim").or_else(|| settings.width()?.checked_div(settings.n_heads()?));
     // HunYuan's `dynamic` scaling has a fixed factor, so it is another base.
@@ -154,6 +162,16 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
 
 fn is_windowed_layer(layer: &Json) -> bool {
     layer == "sliding_attention" || layer == "chunked_attention"
+}
+
+/// The type of model, and what else tells it from others of the type.
+fn variant(kind: &str, settings: &HubConfig) -> String {
+    let is_rotary = settings.get("position_embedding_type").and_then(Json::as_str) == Some("rotary");
+    match kind {
+        _ if settings.is("use_bidirectional_attention") == Some(true) => format!("{kind}+bidirectional"),
+        "xlm-roberta" if is_rotary => format!("{kind}+rotary"),
+        _ => kind.to_owned(),
+    }
 }
 
 /// The settings of `config.json`. MPT and DBRX keep those of a block in a part of their own.

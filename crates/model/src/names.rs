@@ -151,6 +151,40 @@ pub const BERT: &[Rename] = &[
     ("ffn_down", "output.dense"),
     ("layer_output_norm", "output.LayerNorm"),
 ];
+/// As transformers has it, and as its author wrote it.
+pub const JINA3: &[Rename] = &[
+    ("token_embd", "embeddings.word_embeddings"),
+    ("token_embd", "embeddings.word_embeddings.parametrizations.weight.original"),
+    ("token_types", "embeddings.token_type_embeddings"),
+    ("token_types", "embeddings.token_type_embeddings.parametrizations.weight.original"),
+    ("token_embd_norm", "embeddings.LayerNorm"),
+    ("token_embd_norm", "emb_ln"),
+    ("attn_qkv", "mixer.Wqkv"),
+    ("attn_qkv", "mixer.Wqkv.parametrizations.weight.original"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_output", "mixer.out_proj"),
+    ("attn_output", "mixer.out_proj.parametrizations.weight.original"),
+    ("attn_output_norm", "post_attention_layernorm"),
+    ("attn_output_norm", "norm1"),
+    ("ffn_norm", ""),
+    ("ffn_up", "mlp.fc1"),
+    ("ffn_up", "mlp.fc1.parametrizations.weight.original"),
+    ("ffn_down", "mlp.fc2"),
+    ("ffn_down", "mlp.fc2.parametrizations.weight.original"),
+    ("layer_output_norm", "post_mlp_layernorm"),
+    ("layer_output_norm", "norm2"),
+];
+pub const MODERN_BERT: &[Rename] = &[
+    ("token_embd", "embeddings.tok_embeddings"),
+    ("token_embd_norm", "embeddings.norm"),
+    ("output_norm", "final_norm"),
+    ("attn_norm", "attn_norm"),
+    ("attn_qkv", "attn.Wqkv"),
+    ("attn_output", "attn.Wo"),
+    ("ffn_norm", "mlp_norm"),
+    ("ffn_up", "mlp.Wi"),
+    ("ffn_down", "mlp.Wo"),
+];
 pub const NOMIC: &[Rename] = &[
     ("token_embd", "embeddings.word_embeddings"),
     ("token_types", "embeddings.token_type_embeddings"),

@@ -7,6 +7,7 @@ mod layer;
 mod list;
 mod recurrent;
 
+use crate::family::Placement;
 use crate::names::{At, Names};
 use crate::{Config, Error};
 pub use cut::Cut;
@@ -261,9 +262,10 @@ pub fn parts<'a>(
         true => list.norm_if_there(At::Model, "token_embd_norm", n_embd)?,
         false => None,
     };
-    let output_norm = match config.is_encoder() {
-        true => None,
-        false => Some(list.norm(At::Model, if has_last { "output_norm" } else { "token_embd_norm" }, n_embd)?),
+    // Encoders that norm the sums have nothing left to norm.
+    let output_norm = match config.family.placement {
+        Placement::OfSum => None,
+        _ => Some(list.norm(At::Model, if has_last { "output_norm" } else { "token_embd_norm" }, n_embd)?),
     };
     let output = match names.find(At::Model, "output", "weight") {
         Some(_) if !config.is_encoder() => Some(list.matrix(At::Model, "output", [n_vocab, n_embd])?),

@@ -83,7 +83,7 @@ pub use embed::embed;
 pub use error::Error;
 pub use exec::Exec;
 pub use feed::{GIVEN, feed};
-pub use glu::{Activation, Xielu, activate, glu};
+pub use glu::{Activation, Xielu, activate, gelu, glu};
 pub use indices::Indices;
 pub use kv_store::{KV_BLOCK, KvSlot, MAX_GPU_HEAD_DIM, MAX_HEAD_DIM, kv_store};
 pub use layernorm::layernorm;

@@ -7,8 +7,8 @@ use super::{Chunked, Family, FamilyKind, FusedRows, Placement, Rotation, Scales,
 use crate::config::Temperature;
 use crate::names::{
     APERTUS, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GEMMA4 as GEMMA4_NAMES, GLM4, GPT_OSS,
-    GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, KIMI_LINEAR, LFM2, LLAMA4, MAMBA_FEED_FORWARD, MINIMAX, MIXER,
-    MIXTRAL, MPT, NOMIC, OLMO2, PHI2, PHI3, QWEN_DELTA, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
+    GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, JINA3, KIMI_LINEAR, LFM2, LLAMA4, MAMBA_FEED_FORWARD, MINIMAX,
+    MIXER, MIXTRAL, MODERN_BERT, MPT, NOMIC, OLMO2, PHI2, PHI3, QWEN_DELTA, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
 };
 use crate::recurrent_config::RecurrentKind;
 
@@ -19,6 +19,7 @@ const LLAMA: Family = Family {
     hub_pairing: Pairing::Halves,
     norm: NormKind::Rms,
     placement: Placement::Before,
+    skips_first_norm: false,
     hub_norm_offset: 0.0,
     activation: Activation::Silu,
     scales_embedding: false,
@@ -83,6 +84,16 @@ const ENCODER: Family = Family {
     kind: FamilyKind::Encoder,
     renames: BERT,
     ..HALVES
+};
+const GEMMA3: Family = Family {
+    name: "gemma3",
+    hub_types: &["gemma3_text", "gemma3"],
+    placement: Placement::Around,
+    windows: Windows::AllBut(6),
+    local_rope_base: Some(10_000.0),
+    scales_by_share: Some(62),
+    renames: GEMMA2,
+    ..GEMMA
 };
 const DEEPSEEK2: Family = Family {
     name: "deepseek2",
@@ -165,16 +176,7 @@ pub const FAMILIES: &[Family] = &[
         renames: GEMMA2,
         ..GEMMA
     },
-    Family {
-        name: "gemma3",
-        hub_types: &["gemma3_text", "gemma3"],
-        placement: Placement::Around,
-        windows: Windows::AllBut(6),
-        local_rope_base: Some(10_000.0),
-        scales_by_share: Some(62),
-        renames: GEMMA2,
-        ..GEMMA
-    },
+    GEMMA3,
     GEMMA4,
     Family {
         name: "llama4",
@@ -488,5 +490,39 @@ pub const FAMILIES: &[Family] = &[
         ..HALVES
     },
     Family { name: "bert", hub_types: &["bert", "roberta", "xlm-roberta"], learns_positions: true, ..ENCODER },
+    Family {
+        name: "jina-bert-v3",
+        hub_types: &["jina_embeddings_v3", "xlm-roberta+rotary"],
+        renames: JINA3,
+        is_exported: false,
+        ..ENCODER
+    },
+    Family {
+        name: "modern-bert",
+        hub_types: &["modernbert"],
+        placement: Placement::Before,
+        skips_first_norm: true,
+        windows: Windows::AllButFirstOf(3),
+        local_rope_base: Some(10_000.0),
+        renames: MODERN_BERT,
+        is_exported: false,
+        ..ENCODER
+    },
+    Family {
+        name: "gemma-embedding",
+        hub_types: &["gemma3_text+bidirectional"],
+        scales_by_share: None,
+        kind: FamilyKind::Encoder,
+        is_exported: false,
+        ..GEMMA3
+    },
+    Family {
+        name: "llama-embed",
+        hub_types: &["llama_bidirec", "llama+bidirectional"],
+        kind: FamilyKind::Encoder,
+        is_exported: false,
+        ..LLAMA
+    },
+    Family { name: "eurobert", hub_types: &["eurobert"], kind: FamilyKind::Encoder, is_exported: false, ..HALVES },
     Family { name: "nomic-bert", hub_types: &["nomic_bert"], activation: Activation::Silu, renames: NOMIC, ..ENCODER },
 ];

@@ -33,7 +33,8 @@ impl<'a> PartList<'a, '_> {
             found => found.unwrap_or("ffn_norm"),
         };
         let has_both = has("pre_ffw_norm_2");
-        let attn_norm = is_before.then(|| self.norm(at, attn_norm_name, n_embd)).transpose()?;
+        let has_attn_norm = is_before && !(layer_idx == 0 && config.family.skips_first_norm);
+        let attn_norm = has_attn_norm.then(|| self.norm(at, attn_norm_name, n_embd)).transpose()?;
         let heads = config.heads_of(layer_idx);
         let out_dim = config.mla.map_or(heads.n_heads * heads.head_dim, |mla| config.n_heads * mla.v_dim);
         let (attention, attn_out) = match (blocks.attends, config.mla) {

@@ -199,7 +199,9 @@ fn type_error(tiny: &Checkpoint, golden: &Golden, dtype: Dtype) -> f64 {
     let short = Golden { tokens: golden.tokens[..6].to_vec(), rows: Vec::new(), what: golden.what };
     let rows = |checkpoint: &Checkpoint| match short.what {
         // A score is a sum that may come close to zero: its rows say more.
-        What::Score => run(&mut load(checkpoint, Isa::detect()), &Golden { what: What::Hidden, ..clone(&short) }),
+        What::Score | What::Vector => {
+            run(&mut load(checkpoint, Isa::detect()), &Golden { what: What::Hidden, ..clone(&short) })
+        }
         _ => run(&mut load(checkpoint, Isa::detect()), &short),
     };
     distance(&rows(&packed), &rows(&plain))
