@@ -21,6 +21,7 @@ use crate::{
     block_pool::{BlockPool, Provenance},
     kv_log::CacheChanges,
     prefix::{Chain, PrefixIndex},
+    protocol::Pooling,
     sequence::{Rank, SeqId, Sequence, Wanted},
     state_slots::StateSlots,
 };
@@ -411,7 +412,7 @@ impl Scheduler {
             if self.is_recurrent() && self.limits.reuse == Reuse::On {
                 n_tokens = n_tokens.min(seq.n_to_checkpoint());
             }
-            if seq.wanted.is_every_row() {
+            if matches!(seq.wanted, Wanted::Hidden(Pooling::Mean) | Wanted::LogitsFrom(_)) {
                 n_tokens = n_tokens.min(budget.n_rows);
             }
             if n_tokens > 0 {
