@@ -30,6 +30,19 @@ def encoder(**more):
     return {key: value for key, value in small(**more).items() if key != "num_key_value_heads"}
 
 
+def modern_bert(**more):
+    return encoder(
+        num_hidden_layers=4, local_attention=12, global_attn_every_n_layers=3, cls_token_id=1, sep_token_id=2, **more
+    )
+
+
+def gemma_embedding(**more):
+    return small(
+        head_dim=16, hidden_activation="gelu_pytorch_tanh", sliding_window=12, query_pre_attn_scalar=16,
+        use_bidirectional_attention=True, tie_word_embeddings=True, **more,
+    )
+
+
 def falcon(**more):
     return dict(
         vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=2048,
@@ -76,14 +89,6 @@ def delta(**more):
     )
 
 
-def latent(**more):
-    """Compressed attention."""
-    return small(
-        num_key_value_heads=4, kv_lora_rank=32, q_lora_rank=48, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16,
-        **more,
-    )
-
-
 def llama4(**more):
     """Every second layer has experts, every fourth sees everything and turns nothing."""
     return small(
@@ -104,15 +109,6 @@ def gemma4(n_layers, **more):
     )
 
 
-def mistral4(yarn):
-    return latent(
-        n_routed_experts=8, moe_intermediate_size=32, num_experts_per_tok=3, n_shared_experts=1,
-        rope_parameters=rope(
-            10000.0, "yarn", llama_4_scaling_beta=0.4, mscale=1.0, mscale_all_dim=1.0, partial_rotary_factor=0.5, **yarn,
-        ),
-    )
-
-
 SECTIONS = dict(mrope_interleaved=True, mrope_section=[2, 1, 1])
 QWEN3_SIGHT = dict(
     depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=16,
@@ -123,7 +119,6 @@ XLM = dict(type_vocab_size=1, pad_token_id=1, bos_token_id=0, max_position_embed
 LONG = [1.0 + 0.3 * i for i in range(4)]
 SHORT = [1.0 + 0.05 * i for i in range(4)]
 YARN16 = dict(factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0)
-YARN64 = dict(factor=2.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0)
 YARN = dict(factor=4.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0)
 
 # name: (configuration class, what differs from SMALL). The model class follows from `architectures`.
@@ -631,57 +626,6 @@ FAMILIES = {
             sliding_window=None, rope_parameters=rope(), router_jitter_noise=0.01,
         ),
     ),
-    # The converter drops how queries grow, which shows from the original context on.
-    "mistral4": (tf.Mistral4Config, mistral4(YARN64)),
-    "mistral4-grown": (tf.Mistral4Config, mistral4(YARN16)),
-    "glm4-moe-lite": (
-        tf.Glm4MoeLiteConfig,
-        latent(
-            n_routed_experts=8, moe_intermediate_size=32, num_experts_per_tok=3, n_shared_experts=1,
-            routed_scaling_factor=1.8, rope_parameters=rope(),
-        ),
-    ),
-    # As many tokens are looked at as there are: roci takes no longer contexts of these.
-    "deepseek32": (
-        tf.DeepseekV32Config,
-        latent(
-            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32, n_group=4,
-            topk_group=2, first_k_dense_replace=1, index_topk=64, index_head_dim=32, index_n_heads=2,
-            rope_parameters=rope(10000.0, "yarn", mscale=1.0, mscale_all_dim=1.0, **YARN),
-        ),
-    ),
-    "glm-dsa": (
-        tf.GlmMoeDsaConfig,
-        latent(
-            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32, n_group=1,
-            topk_group=1, first_k_dense_replace=1, index_topk=64, index_head_dim=32, index_n_heads=2,
-            indexer_types=["full", "shared"], rope_parameters=rope(),
-        ),
-    ),
-    "bamba": (
-        tf.BambaConfig,
-        small(
-            num_hidden_layers=3, attn_layer_indices=[1], mamba_n_heads=8, mamba_d_head=8, mamba_d_state=16,
-            mamba_n_groups=1, mamba_chunk_size=16, rope_parameters=rope(partial_rotary_factor=0.5),
-        ),
-    ),
-    "internlm2": (tf.LlamaConfig, small(rope_parameters=rope(5000.0))),
-    "bailingmoe2": (
-        tf.Glm4MoeConfig,
-        small(
-            head_dim=16, use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
-            n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=2.5, n_group=4, topk_group=2,
-            rope_parameters=rope(partial_rotary_factor=0.5),
-        ),
-    ),
-    "gemma3n": (
-        tf.Gemma3nTextConfig,
-        small(
-            num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, head_dim=8, sliding_window=12,
-            num_kv_shared_layers=2, hidden_size_per_layer_input=16, vocab_size_per_layer_input=96, laurel_rank=8,
-            activation_sparsity_pattern=[0.7, 0.0, 0.0, 0.4],
-        ),
-    ),
     "gemma4": (
         tf.Gemma4TextConfig,
         gemma4(6, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=16),
@@ -697,13 +641,23 @@ FAMILIES = {
     "bert": (tf.BertConfig, encoder(type_vocab_size=2)),
     "nomic-bert": (tf.NomicBertConfig, encoder(type_vocab_size=2, max_position_embeddings=2048)),
     "xlm-roberta": (tf.XLMRobertaConfig, encoder(**XLM)),
+    "jina-bert-v3": (tf.JinaEmbeddingsV3Config, encoder(type_vocab_size=1, rope_parameters=rope(20000.0))),
+    "modern-bert": (tf.ModernBertConfig, modern_bert()),
+    "modern-bert-rerank": (
+        tf.ModernBertConfig,
+        modern_bert(num_labels=1, classifier_pooling="mean", hidden_activation="silu"),
+    ),
+    "gemma-embedding": (tf.Gemma3TextConfig, gemma_embedding(num_hidden_layers=7)),
+    "gemma-embedding-dense": (tf.Gemma3TextConfig, gemma_embedding()),
+    "llama-embed": (tf.LlamaConfig, small(rope_parameters=rope(10000.0))),
+    "eurobert": (tf.EuroBertConfig, small(rope_parameters=rope(10000.0))),
+    "qwen3-reranker": (tf.Qwen3Config, small(head_dim=16, use_sliding_window=False, tie_word_embeddings=True)),
     "bert-rerank": (tf.BertConfig, encoder(type_vocab_size=2, num_labels=1)),
     "xlm-roberta-rerank": (tf.XLMRobertaConfig, encoder(num_labels=1, **XLM)),
 }
 # llama.cpp's converter drops the pooler of BERT, without which the score is another.
 # It also takes HunYuan's own scaling of rope with the published sizes alone.
-# Of Bamba it reorders the rows of whole heads, of which only a half is rotated.
-NO_GGUF = {"bert-rerank", "bamba", "hunyuan-alpha", "llama4-chunked", "mistral4-grown"}
+NO_GGUF = {"bert-rerank", "hunyuan-alpha", "llama4-chunked"}
 
 
 def nomic(config):
@@ -745,57 +699,28 @@ def kimi_layers(config):
     )
 
 
-def fuse(tensors, config, by_head):
-    """Queries, keys and values of every layer in one tensor: of each KV head together, or one after the other."""
-    kv_heads = config["num_key_value_heads"]
-    for key in [key for key in tensors if key.endswith("self_attn.q_proj.weight")]:
-        parts = [tensors.pop(key.replace("q_proj", f"{name}_proj")) for name in "qkv"]
-        if by_head:
-            parts = [part.reshape(kv_heads, -1, part.shape[-1]) for part in parts]
-        fused = torch.cat(parts, dim=1 if by_head else 0)
-        tensors[key.replace("q_proj", "qkv")] = fused.reshape(-1, fused.shape[-1]).contiguous()
-    return tensors
-
-
-def renamed(tensors, names):
-    for old, new in names:
-        tensors = {key.replace(old, new): value for key, value in tensors.items()}
-    return tensors
-
-
-def internlm2(tensors, config):
-    """InternLM 2 has llama's mathematics under other names; transformers has no class for it."""
-    tensors = renamed(fuse(tensors, config, by_head=True), [
-        ("self_attn.qkv", "attention.wqkv"), ("self_attn.o_proj", "attention.wo"), ("embed_tokens", "tok_embeddings"),
-        ("input_layernorm", "attention_norm"), ("post_attention_layernorm", "ffn_norm"), ("lm_head", "output"),
-        ("mlp.gate_proj", "feed_forward.w1"), ("mlp.up_proj", "feed_forward.w3"), ("mlp.down_proj", "feed_forward.w2"),
-    ])
-    return tensors, dict(architectures=["InternLM2ForCausalLM"], model_type="internlm2", bias=False)
-
-
-def bailingmoe2(tensors, config):
-    """Ling 2 has the mathematics of GLM 4.5 under other names; transformers has no class for it."""
-    tensors = renamed(fuse(tensors, config, by_head=False), [
-        ("self_attn.qkv", "attention.query_key_value"), ("self_attn.o_proj", "attention.dense"),
-        ("self_attn.q_norm", "attention.query_layernorm"), ("self_attn.k_norm", "attention.key_layernorm"),
-        ("embed_tokens", "word_embeddings"), ("gate.e_score_correction_bias", "gate.expert_bias"),
-    ])
-    return tensors, dict(
-        architectures=["BailingMoeV2ForCausalLM"], model_type="bailing_moe_v2", num_experts=config["n_routed_experts"],
-        num_shared_experts=config["n_shared_experts"], score_function="sigmoid", first_k_dense_replace=1,
-        partial_rotary_factor=0.5, rope_theta=10000.0, n_routed_experts=None, n_shared_experts=None,
-        layer_types=None, mlp_layer_types=None,
-    )
-
-
-# Families of which transformers has the mathematics and not the names: what becomes of its tensors and configuration.
-FOREIGN = {"internlm2": internlm2, "bailingmoe2": bailingmoe2}
 # The value of a key that the converter must not see.
 DROPPED = "dropped"
 # It would look for layers that guess ahead.
 WITHOUT_MTP = {"qwen3next", "qwen35", "qwen35moe"}
+# What a configuration says in place of what transformers writes: transformers has no class of that name.
+RENAMED_CONFIGS = {"llama-embed": dict(model_type="llama_bidirec", architectures=["LlamaBidirectionalModel"])}
+# Models without a head for the next token.
+HEADLESS = {"gemma-embedding", "gemma-embedding-dense", "llama-embed", "eurobert", "jina-bert-v3"}
+# Widths of the layers that sentence-transformers puts behind the mean.
+DENSE = {"gemma-embedding-dense": [(32, 48), (48, 32)]}
+# The tokens with which a model answers that was trained to say "yes" or "no", and one that the converter looks up.
+ANSWERS = {"qwen3-reranker": {"yes": 40, "no": 41, "|": 42}}
 # name: what the converter asks for and transformers does not write.
 CONVERTER_KEYS = {
+    "qwen3-reranker": lambda config: dict(_name_or_path="Qwen3-Reranker"),
+    "eurobert": lambda config: dict(classifier_pooling=DROPPED),
+    "modern-bert": lambda config: dict(global_attn_every_n_layers=3),
+    "modern-bert-rerank": lambda config: dict(global_attn_every_n_layers=3),
+    "jina-bert-v3": lambda config: dict(
+        model_type="xlm-roberta", architectures=["XLMRobertaModel"], position_embedding_type="rotary",
+        lora_adaptations=["none"], lora_alpha=1.0, rotary_emb_base=config["rope_parameters"]["rope_theta"],
+    ),
     "nomic-bert": nomic,
     "cohere2": lambda config: dict(rotary_pct=1.0),
     "falcon": lambda config: dict(num_kv_heads=1),
@@ -814,12 +739,30 @@ CONVERTER_KEYS = {
     "nemotron_h": nemotron_layers,
     "nemotron_h_moe": nemotron_layers,
     "kimi-linear": kimi_layers,
-    "mistral4": lambda config: dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral4"),
     "phimoe": lambda config: dict(
         architectures=["PhiMoEForCausalLM"], original_max_position_embeddings=config["max_position_embeddings"],
     ),
     "mpt": lambda config: dict(architectures=["MPTForCausalLM"]),
 }
+def jina_tensors(tensors):
+    """As the model's own code names and fuses them."""
+    names = {
+        "self_attn.o_proj": "mixer.out_proj", "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2",
+        "embeddings.LayerNorm": "emb_ln",
+    }
+    found = {}
+    for key, value in tensors.items():
+        for old, new in names.items():
+            key = key.replace(old, new)
+        found["encoder." + key if key.startswith("layers.") else key] = value
+    for key in [key for key in found if ".q_proj." in key]:
+        parts = [found.pop(key.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj")]
+        found[key.replace("self_attn.q_proj", "mixer.Wqkv")] = torch.cat(parts)
+    return found
+
+
+# name: what makes the converter's tensors of transformers'.
+CONVERTER_TENSORS = {"jina-bert-v3": jina_tensors}
 # name: tensors that the converter knows by the names of the model's own code.
 CONVERTER_NAMES = {
     "kimi-linear": [

@@ -29,7 +29,10 @@ import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
 
-from family_configs import CONVERTER_KEYS, CONVERTER_NAMES, FAMILIES, FOREIGN, NO_GGUF, SMALL, WITHOUT_MTP
+from family_configs import (
+    ANSWERS, CONVERTER_KEYS, CONVERTER_NAMES, CONVERTER_TENSORS, DENSE, FAMILIES, HEADLESS, NO_GGUF, RENAMED_CONFIGS, SMALL,
+    WITHOUT_MTP,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "crates/model/testdata/families"
@@ -92,11 +95,8 @@ def build(name):
         model = tf.AutoModelForSequenceClassification.from_config(config)
     elif hasattr(config, "vision_config"):
         model = tf.AutoModelForImageTextToText.from_config(config)
-    elif "bert" in config.model_type or "roberta" in config.model_type:
+    elif "bert" in config.model_type or name in HEADLESS:
         model = tf.AutoModel.from_config(config)
-    elif config.model_type == "mistral4":
-        # The only one without an entry among the automatic classes.
-        model = tf.Mistral4ForCausalLM(config)
     else:
         model = tf.AutoModelForCausalLM.from_config(config)
     model = model.float().eval()
@@ -107,12 +107,49 @@ def build(name):
     return model
 
 
+def dense_layers(name):
+    generator = torch.Generator().manual_seed(5)
+    layers = [torch.nn.Linear(*widths, bias=False).requires_grad_(False) for widths in DENSE[name]]
+    for layer in layers:
+        noise = torch.randn(layer.weight.shape, generator=generator)
+        layer.weight.copy_(noise.to(torch.bfloat16).float())
+    return layers
+
+
+def save_dense(name, folder):
+    """As sentence-transformers writes its modules."""
+    kind = "sentence_transformers.models."
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense"), ("3_Dense", "Dense")]
+    modules = [dict(idx=i, name=str(i), path=path, type=kind + name) for i, (path, name) in enumerate(modules)]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(dict(pooling_mode_mean_tokens=True)) + "\n")
+    for i, layer in enumerate(dense_layers(name)):
+        part = folder / f"{i + 2}_Dense"
+        part.mkdir()
+        settings = dict(
+            in_features=layer.in_features, out_features=layer.out_features, bias=False,
+            activation_function="torch.nn.modules.linear.Identity",
+        )
+        (part / "config.json").write_text(json.dumps(settings) + "\n")
+        save_file({"linear.weight": layer.weight.contiguous()}, part / "model.safetensors")
+
+
 def golden(name, model):
     generator = torch.Generator().manual_seed(7)
     tokens = torch.randint(3, SMALL["vocab_size"], (1, N_TOKENS), generator=generator)
+    # Tokens of this one see each other; transformers has it as a model whose tokens do not.
+    sight = dict(attention_mask=torch.zeros(1, 1, N_TOKENS, N_TOKENS)) if name == "llama-embed" else {}
     with torch.no_grad():
-        output = model(tokens)
-    if name.endswith("-rerank"):
+        output = model(tokens, **sight)
+    if name in ANSWERS:
+        tensors = {"score": output.logits[0, -1, [ANSWERS[name]["yes"], ANSWERS[name]["no"]]].float().softmax(-1)}
+    elif name in DENSE:
+        vector = output.last_hidden_state[0].float().mean(0)
+        for layer in dense_layers(name):
+            vector = layer(vector)
+        tensors = {"vector": torch.nn.functional.normalize(vector, dim=-1)}
+    elif name.endswith("-rerank"):
         tensors = {"score": output.logits[0].float()}
     elif hasattr(output, "logits"):
         tensors = {"logits": output.logits[0].float()}
@@ -155,14 +192,24 @@ convert.main()
 """
 
 
+def vocabulary(name):
+    """A tokenizer.json with a word for every token."""
+    ids = {str(i): i for i in range(SMALL["vocab_size"])}
+    for word, i in ANSWERS.get(name, {}).items():
+        del ids[str(i)]
+        ids[word] = i
+    words = dict(unk_token="0", continuing_subword_prefix="##", max_input_chars_per_word=9)
+    return json.dumps({"model": {"type": "WordPiece", "vocab": ids, **words}, "added_tokens": []})
+
+
 def convert(name, folder, gguf, source):
     """The GGUF form, by llama.cpp's converter from a copy with what it asks for besides the weights."""
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, copy, dirs_exist_ok=True)
-        vocabulary = {str(i): i for i in range(SMALL["vocab_size"])}
-        words = dict(unk_token="0", continuing_subword_prefix="##", max_input_chars_per_word=9)
-        tokenizer = {"model": {"type": "WordPiece", "vocab": vocabulary, **words}, "added_tokens": []}
-        (Path(copy) / "tokenizer.json").write_text(json.dumps(tokenizer))
+        (Path(copy) / "tokenizer.json").write_text(vocabulary(name))
+        if name in ANSWERS:
+            kind = dict(tokenizer_class="PreTrainedTokenizerFast")
+            (Path(copy) / "tokenizer_config.json").write_text(json.dumps(kind))
         if name in CONVERTER_KEYS:
             config = json.loads((folder / "config.json").read_text())
             config.update(CONVERTER_KEYS[name](config))
@@ -172,8 +219,12 @@ def convert(name, folder, gguf, source):
             for old, new in CONVERTER_NAMES[name]:
                 tensors = {key.replace(old, new): value for key, value in tensors.items()}
             save_file(tensors, Path(copy) / "model.safetensors", metadata={"format": "pt"})
+        if name in CONVERTER_TENSORS:
+            tensors = CONVERTER_TENSORS[name](load_file(folder / "model.safetensors"))
+            save_file(tensors, Path(copy) / "model.safetensors", metadata={"format": "pt"})
         return subprocess.run(
-            [sys.executable, "-c", CONVERT, str(source), copy, str(gguf), name, *(["--no-mtp"] * (name in WITHOUT_MTP))],
+            [sys.executable, "-c", CONVERT, str(source), copy, str(gguf), name, *(["--no-mtp"] * (name in WITHOUT_MTP)),
+             *(["--sentence-transformers-dense-modules"] * (name in DENSE))],
             capture_output=True, text=True, env={**os.environ, "NO_LOCAL_GGUF": "1"},
         )
 
@@ -227,18 +278,21 @@ def main():
             tensors = load_file(folder / "model.safetensors")
             texts = {key: value for key, value in tensors.items() if "visual" not in key}
             save_file(texts, folder / "model.safetensors", metadata={"format": "pt"})
-        if name in FOREIGN:
-            config = json.loads((folder / "config.json").read_text())
-            tensors, changes = FOREIGN[name](load_file(folder / "model.safetensors"), config)
-            save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-            config = {key: value for key, value in {**config, **changes}.items() if value is not None}
-            (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         for extra in folder.iterdir():
             if extra.name not in ("config.json", "model.safetensors"):
                 extra.unlink()
+        if name in RENAMED_CONFIGS:
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps({**config, **RENAMED_CONFIGS[name]}, indent=2) + "\n")
+        if name in DENSE:
+            save_dense(name, folder)
+        if name in ANSWERS:
+            (folder / "tokenizer.json").write_text(vocabulary(name) + "\n")
         if args.convert and name not in NO_GGUF:
             gguf = OUT / f"{name}.gguf"
             run = convert(name, folder, gguf, args.convert)
+            # It writes Jina's adapters beside the model; the one asked for has no tensors.
+            (OUT / f"lora-none-{name}.gguf").unlink(missing_ok=True)
             if run.returncode != 0:
                 failed.append(name)
                 print(f"{name}: converter: {run.stderr.strip().splitlines()[-1]}", file=sys.stderr)

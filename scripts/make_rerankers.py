@@ -4,8 +4,9 @@
     scripts/make_rerankers.py
 
 Needs torch, transformers and tokenizers. Writes `crates/app/testdata/rerankers/NAME/` (config.json, model.safetensors
-in bf16, tokenizer.json) for BERT (WordPiece, two token types) and XLM-RoBERTa (Unigram), and `scores.json` beside them:
-the ids of every pair as the tokenizer joins it, and the scores in f32.
+in bf16, tokenizer.json) for BERT (WordPiece, two token types), XLM-RoBERTa (Unigram) and Qwen3 (byte-level BPE; scored by
+how likely it answers "yes"), and `scores.json` beside them: the ids of every pair as the tokenizer joins it, and the
+scores in f32. Also an embedder of Gemma 3's kind with the modules and prompts of sentence-transformers, and its vectors.
 """
 
 import json
@@ -16,7 +17,7 @@ from pathlib import Path
 import tokenizers as tk
 import torch
 import transformers as tf
-from make_families import randomize
+from make_families import dense_layers, randomize, save_dense
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 OUT = Path(__file__).resolve().parent.parent / "crates/app/testdata/rerankers"
@@ -70,6 +71,80 @@ def unigram() -> tf.PreTrainedTokenizerFast:
     return tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, cls_token="<s>", **names)
 
 
+# The recipe on the model card of Qwen3-Reranker.
+PREFIX = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+TASK = "Given a web search query, retrieve relevant passages that answer the query"
+
+
+def byte_pairs() -> tf.PreTrainedTokenizerFast:
+    tokenizer = tk.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=380, special_tokens=specials, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator([QUERY, *DOCUMENTS, PREFIX, TASK, *["yes", "no"] * 50], trainer)
+    return tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<|endoftext|>", eos_token="<|endoftext|>")
+
+
+def yes_or_no(scores: dict) -> None:
+    name, tokenizer = "qwen3-reranker", byte_pairs()
+    settings = {key: value for key, value in SHAPE.items() if key != "num_labels"}
+    config = tf.Qwen3Config(
+        **settings, num_key_value_heads=2, head_dim=16, use_sliding_window=False, tie_word_embeddings=True,
+        vocab_size=len(tokenizer), max_position_embeddings=512, bos_token_id=0, eos_token_id=0,
+    )
+    config._attn_implementation = "eager"
+    model = tf.AutoModelForCausalLM.from_config(config).float().eval()
+    randomize(model, zlib.crc32(name.encode()))
+    # Small enough that no answer is certain.
+    answers = [tokenizer.convert_tokens_to_ids(word) for word in ("yes", "no")]
+    assert None not in answers
+    with torch.no_grad():
+        model.get_input_embeddings().weight[answers] *= 2.0**-4
+    texts = [f"{PREFIX}<Instruct>: {TASK}\n<Query>: {QUERY}\n<Document>: {document}{SUFFIX}" for document in DOCUMENTS]
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+    with torch.no_grad():
+        logits = [model(torch.tensor([pair])).logits[0, -1, answers] for pair in ids]
+    scores[name] = {"ids": ids, "scores": [pair.softmax(-1)[0].item() for pair in logits]}
+    model.to(torch.bfloat16).save_pretrained(OUT / name)
+    tokenizer.backend_tokenizer.save(str(OUT / name / "tokenizer.json"))
+
+
+def embedder(scores: dict) -> None:
+    name, tokenizer = "gemma-embedding", unigram()
+    settings = {key: value for key, value in SHAPE.items() if key != "num_labels"}
+    config = tf.Gemma3TextConfig(
+        **settings, num_key_value_heads=2, head_dim=16, sliding_window=8, query_pre_attn_scalar=16,
+        use_bidirectional_attention=True, vocab_size=len(tokenizer), max_position_embeddings=128,
+    )
+    config._attn_implementation = "eager"
+    model = tf.AutoModel.from_config(config).float().eval()
+    randomize(model, zlib.crc32(name.encode()))
+    layers = dense_layers("gemma-embedding-dense")
+    prompts = {"query": "task: search result | query: ", "document": "title: none | text: "}
+    vectors = {}
+    for prompt, text in [("query", QUERY), *(("document", document) for document in DOCUMENTS)]:
+        ids = tokenizer(prompts[prompt] + text)["input_ids"]
+        with torch.no_grad():
+            vector = model(torch.tensor([ids])).last_hidden_state[0].mean(0)
+        for layer in layers:
+            vector = layer(vector)
+        vectors[text] = torch.nn.functional.normalize(vector, dim=-1).tolist()
+    scores[name] = {"vectors": vectors}
+    model.to(torch.bfloat16).save_pretrained(OUT / name)
+    tokenizer.backend_tokenizer.save(str(OUT / name / "tokenizer.json"))
+    save_dense("gemma-embedding-dense", OUT / name)
+    sentences = dict(prompts=prompts, default_prompt_name=None, similarity_fn_name="cosine")
+    (OUT / name / "config_sentence_transformers.json").write_text(json.dumps(sentences, indent=2) + "\n")
+
+
 def main() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
@@ -97,6 +172,8 @@ def main() -> None:
         scores[name] = {"ids": [pair["input_ids"] for pair in pairs], "scores": found}
         model.to(torch.bfloat16).save_pretrained(OUT / name)
         tokenizer.backend_tokenizer.save(str(OUT / name / "tokenizer.json"))
+    yes_or_no(scores)
+    embedder(scores)
     (OUT / "scores.json").write_text(json.dumps(scores, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -82,11 +82,16 @@ pub trait Forward: Send {
 
     /// How it makes vectors of texts.
     fn embeds(&self) -> Embeds {
-        Embeds { attention: Attention::Causal, pooling: Pooling::Mean, has_head: false }
+        Embeds { attention: Attention::Causal, pooling: Pooling::Mean, head: None }
     }
 
-    /// What a reranker's head makes of the hidden state of the first token.
-    fn score(&self, _hidden: &[f32]) -> Option<Vec<f32>> {
+    /// What a reranker's head makes of the hidden states that it reads, pooled.
+    fn score(&self, _pooled: &[f32]) -> Option<Vec<f32>> {
+        None
+    }
+
+    /// The vector of a text from its pooled hidden states, where the model has layers of its own for that.
+    fn project(&self, _pooled: &[f32]) -> Option<Vec<f32>> {
         None
     }
 }
@@ -127,8 +132,19 @@ pub struct Embeds {
     pub attention: Attention,
     /// Which hidden states make up the vector.
     pub pooling: Pooling,
-    /// Whether it can score texts, [`Pooling::Score`].
-    pub has_head: bool,
+    /// Which hidden states its head reads, where it has one to score texts with: [`Pooling::Score`].
+    pub head: Option<PooledStates>,
+}
+
+/// Hidden states of a text that become one.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
+pub enum PooledStates {
+    /// That of the first token.
+    First,
+    /// That of the last token.
+    Last,
+    /// The mean over all tokens.
+    Mean,
 }
 
 /// Which final hidden states make up the vector of a text.
@@ -140,12 +156,26 @@ pub enum Pooling {
     Last,
     /// The mean over all tokens.
     Mean,
-    /// No vector but what the head of a reranker makes of the first token's state: one score, or one a class. The
-    /// tokens from `n_first` on are the second text of a pair, for models that tell them apart.
+    /// No vector but what the head of a reranker makes of one: one score, or one a class. The tokens from `n_first` on
+    /// are the second text of a pair, for models that tell them apart.
     Score {
         /// Tokens of the first text.
         n_first: usize,
+        /// What the head reads.
+        states: PooledStates,
     },
+}
+
+impl Pooling {
+    /// Which hidden states are wanted for it.
+    pub fn states(self) -> PooledStates {
+        match self {
+            Self::First => PooledStates::First,
+            Self::Last => PooledStates::Last,
+            Self::Mean => PooledStates::Mean,
+            Self::Score { states, .. } => states,
+        }
+    }
 }
 
 /// What a step may hold, fixed when the model was loaded.

@@ -15,6 +15,8 @@ mod step;
 pub use adapter::{AdapterId, AdapterSource};
 pub use adjustment::{Adjustment, Penalties};
 pub use choice::Choice;
-pub use forward::{CacheBytes, Capacity, CopyTicket, Described, Embeds, Forward, Pooling, Rows, StepError, Ticket};
+pub use forward::{
+    CacheBytes, Capacity, CopyTicket, Described, Embeds, Forward, PooledStates, Pooling, Rows, StepError, Ticket,
+};
 pub use ids::{BlockId, CachePlace, StateId, TokenId};
 pub use step::{Attention, BLOCK_TOKENS, Batch, FedRow, InvalidBatch, SeqRows, SeqState, StepLimits};

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use batch::{Embeds, Forward, TokenId};
+use batch::{Embeds, Forward, PooledStates, TokenId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -264,7 +264,9 @@ impl Handle {
     /// The request for a reranker's score of these tokens: a question and a text, as the model wants them joined; the
     /// first `n_first` are the question's.
     pub fn score_request(&self, tokens: Vec<TokenId>, n_first: usize) -> VectorRequest {
-        VectorRequest { pooling: Pooling::Score { n_first }, normalize: Normalize::None, ..self.embed_request(tokens) }
+        let states = self.shared.limits.embeds.head.unwrap_or(PooledStates::First);
+        let pooling = Pooling::Score { n_first, states };
+        VectorRequest { pooling, normalize: Normalize::None, ..self.embed_request(tokens) }
     }
 
     /// Sends all requests and waits for their vectors, in the same order.

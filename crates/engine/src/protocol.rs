@@ -5,8 +5,8 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-pub use batch::Pooling;
 use batch::{AdapterId, AdapterSource, Attention, TokenId};
+pub use batch::{PooledStates, Pooling};
 pub use kept::SessionFile;
 
 pub use crate::sampling::{Dry, Mirostat, Sampling, Stage, Xtc};

@@ -393,16 +393,22 @@ impl Vector {
         self.n_rows += n_rows;
     }
 
+    /// The mean of what was added.
     pub fn finish(&self) -> Ending {
         let length = self.sum.iter().map(|x| x * x).sum::<f64>().sqrt();
         if !length.is_finite() {
             return Ending::Failed(FailureKind::Numeric, "the model gave hidden states that are not numbers".into());
         }
-        let scale = match self.normalize {
-            Normalize::Unit if length > 0.0 => 1.0 / length,
-            Normalize::Unit => 0.0,
-            Normalize::None => 1.0 / self.n_rows.max(1) as f64,
-        };
+        let scale = 1.0 / self.n_rows.max(1) as f64;
         Ending::Vector(self.sum.iter().map(|x| (x * scale) as f32).collect())
+    }
+
+    /// The vector as long as the request wants it.
+    pub fn scaled(&self, mut vector: Vec<f32>) -> Vec<f32> {
+        let length = vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
+        if self.normalize == Normalize::Unit && length > 0.0 {
+            vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+        }
+        vector
     }
 }

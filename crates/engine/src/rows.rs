@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use batch::{Adjustment, Batch, Choice, Described, FedRow, Rows, SeqRows, SeqState, TokenId};
+use batch::{Adjustment, Batch, Choice, Described, FedRow, PooledStates, Rows, SeqRows, SeqState, TokenId};
 
 use crate::{
     protocol::Pooling,
@@ -114,7 +114,7 @@ fn fill_rows(batch: &mut Batch, chunk: &Chunk, seq: &Sequence) {
     }
     batch.positions.extend(chunk.first as u32..chunk.end() as u32);
     let n_first = match seq.wanted {
-        Wanted::Hidden(Pooling::Score { n_first }) => n_first,
+        Wanted::Hidden(Pooling::Score { n_first, .. }) => n_first,
         _ => usize::MAX,
     };
     batch.token_types.extend((chunk.first..chunk.end()).map(|i| u32::from(i >= n_first)));
@@ -135,10 +135,13 @@ fn fill_outputs(
         Wanted::LogitsFrom(from) => {
             batch.logits_rows.extend(first_row + offset_of(from, chunk) as u32..end_row);
         }
-        Wanted::Hidden(Pooling::Mean) => batch.pool_rows.extend(first_row..end_row),
-        Wanted::Hidden(Pooling::First | Pooling::Score { .. }) if chunk.first == 0 => batch.pool_rows.push(first_row),
-        Wanted::Hidden(Pooling::Last) if chunk.is_last => batch.pool_rows.push(end_row - 1),
-        Wanted::Logits | Wanted::Hidden(_) => {}
+        Wanted::Hidden(pooling) => match pooling.states() {
+            PooledStates::Mean => batch.pool_rows.extend(first_row..end_row),
+            PooledStates::First if chunk.first == 0 => batch.pool_rows.push(first_row),
+            PooledStates::Last if chunk.is_last => batch.pool_rows.push(end_row - 1),
+            PooledStates::First | PooledStates::Last => {}
+        },
+        Wanted::Logits => {}
     }
     let hidden = n_hidden..batch.pool_rows.len();
     if choices.is_empty() {

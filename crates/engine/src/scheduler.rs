@@ -21,7 +21,6 @@ use crate::{
     block_pool::{BlockPool, Provenance},
     kv_log::CacheChanges,
     prefix::{Chain, PrefixIndex},
-    protocol::Pooling,
     sequence::{Rank, SeqId, Sequence, Wanted},
     state_slots::StateSlots,
 };
@@ -412,7 +411,7 @@ impl Scheduler {
             if self.is_recurrent() && self.limits.reuse == Reuse::On {
                 n_tokens = n_tokens.min(seq.n_to_checkpoint());
             }
-            if matches!(seq.wanted, Wanted::Hidden(Pooling::Mean) | Wanted::LogitsFrom(_)) {
+            if seq.wanted.is_every_row() {
                 n_tokens = n_tokens.min(budget.n_rows);
             }
             if n_tokens > 0 {

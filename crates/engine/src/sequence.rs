@@ -1,7 +1,7 @@
 //! A sequence as the scheduler sees it: tokens, how many of them the model has computed, and the blocks that hold
 //! them. There is no state for "prefill" or "decode": computed tokens catch up with tokens, and that is all.
 
-use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, StateId, TokenId};
+use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, PooledStates, StateId, TokenId};
 
 use crate::{prefix::Chain, protocol::Pooling, scheduler::Arrival};
 
@@ -97,6 +97,17 @@ pub enum Wanted {
     Hidden(Pooling),
 }
 
+impl Wanted {
+    /// Whether something is wanted of every token.
+    pub fn is_every_row(self) -> bool {
+        match self {
+            Self::Logits => false,
+            Self::LogitsFrom(_) => true,
+            Self::Hidden(pooling) => pooling.states() == PooledStates::Mean,
+        }
+    }
+}
+
 impl Sequence {
     /// As it arrives: nothing computed, no block held.
     pub fn unscheduled(arrival: Arrival) -> Self {
@@ -181,7 +192,8 @@ impl Sequence {
     /// is computed into a block of its own, because others may read the shared one.
     pub fn max_reused_blocks(&self) -> usize {
         match (self.wanted, self.attention) {
-            (Wanted::Logits | Wanted::Hidden(Pooling::Last), Attention::Causal) => {
+            (Wanted::Hidden(pooling), _) if pooling.states() != PooledStates::Last => 0,
+            (Wanted::Logits | Wanted::Hidden(_), Attention::Causal) => {
                 self.tokens.len().saturating_sub(1) / BLOCK_TOKENS
             }
             (Wanted::LogitsFrom(first), Attention::Causal) => first / BLOCK_TOKENS,
@@ -191,9 +203,6 @@ impl Sequence {
 
     /// Rows of output that computing `n_tokens` more would take.
     pub fn n_output_rows(&self, n_tokens: usize) -> usize {
-        match self.wanted {
-            Wanted::Hidden(Pooling::Mean) | Wanted::LogitsFrom(_) => n_tokens,
-            _ => 1,
-        }
+        if self.wanted.is_every_row() { n_tokens } else { 1 }
     }
 }

@@ -233,23 +233,25 @@ impl Engine {
             endings.extend(ending.map(|ending| (chunk.seq, ending)));
         }
         for (seq, ending) in endings {
-            let ending = self.score(seq, ending);
+            let ending = self.complete_vector(seq, ending);
             self.end(seq, ending);
         }
         Ok(())
     }
 
-    /// A reranker's answer is what its head makes of the vector.
-    fn score(&self, seq: SeqId, ending: Ending) -> Ending {
-        let is_score = self.requests.get(&seq).is_some_and(
-            |request| matches!(&request.job, Job::Embed(vector) if matches!(vector.pooling, Pooling::Score { .. })),
-        );
-        match ending {
-            Ending::Vector(hidden) if is_score => match self.model.score(&hidden) {
+    /// From pooled hidden states to what was asked for: a reranker's scores, or a vector.
+    fn complete_vector(&self, seq: SeqId, ending: Ending) -> Ending {
+        let (Ending::Vector(pooled), Some(Job::Embed(vector))) =
+            (&ending, self.requests.get(&seq).map(|request| &request.job))
+        else {
+            return ending;
+        };
+        match vector.pooling {
+            Pooling::Score { .. } => match self.model.score(pooled) {
                 Some(scores) => Ending::Vector(scores),
                 None => Ending::Failed(FailureKind::Request, "this model has no head to score texts with".into()),
             },
-            ending => ending,
+            _ => Ending::Vector(vector.scaled(self.model.project(pooled).unwrap_or_else(|| pooled.clone()))),
         }
     }
 

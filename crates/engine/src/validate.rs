@@ -1,12 +1,12 @@
 //! What a request must be before it costs anything. Pure; the handle asks on the caller's thread, so that a bad
 //! request never reaches the engine.
 
-use batch::{Attention, TokenId};
+use batch::{Attention, PooledStates, TokenId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
-    protocol::{Pooling, RequestId, Sampling, Submit, VectorRequest},
+    protocol::{RequestId, Sampling, Submit, VectorRequest},
     sequence::Sequence,
 };
 
@@ -53,9 +53,9 @@ pub fn embed(embed: &VectorRequest, bounds: &Bounds) -> Result<()> {
     check_tokens(id, "the input", embed.tokens.iter().copied(), bounds)?;
     check_size(id, n_tokens, 0, bounds)?;
     // Full attention sees all tokens at once, so they cannot be cut into steps.
-    let max_rows = match embed.pooling {
-        Pooling::Mean => bounds.max_batch_tokens.min(bounds.max_output_rows),
-        Pooling::First | Pooling::Last | Pooling::Score { .. } => bounds.max_batch_tokens,
+    let max_rows = match embed.pooling.states() {
+        PooledStates::Mean => bounds.max_batch_tokens.min(bounds.max_output_rows),
+        PooledStates::First | PooledStates::Last => bounds.max_batch_tokens,
     };
     if embed.attention == Attention::Full && n_tokens > max_rows {
         return Err(Error::StepTooSmall { id, n_rows: n_tokens, max_rows });
@@ -143,6 +143,7 @@ fn check_sampling(id: RequestId, sampling: &Sampling) -> Result<()> {
 mod tests {
     use super::*;
     use crate::protocol::Normalize;
+    use crate::protocol::Pooling;
 
     const BOUNDS: Bounds = Bounds {
         n_vocab: 100,

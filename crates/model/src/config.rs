@@ -7,11 +7,12 @@ use ops::{Activation, Gating, Heads, MAX_HEAD_DIM, Pairing, Routing, Xielu};
 use weights::{Checkpoint, Metadata};
 
 use crate::family::{FAMILIES, Family, FamilyKind, supported, unknown};
+use crate::head::head_states;
 use crate::keys::MetadataKeys;
 use crate::names::{At, Format, Names};
 use crate::recurrent_config::{LayerBlocks, Multipliers, Recurrent};
 use crate::rope_scaling::RopeScaling;
-use crate::{Error, Pooling, hub, layer_details};
+use crate::{Error, PooledStates, Pooling, hub, layer_details};
 
 /// Larger counts than any model has: a lie in a file must not become an allocation.
 const MAX_LAYERS: usize = 1024;
@@ -40,6 +41,8 @@ pub struct Config {
     /// Of each layer: whose keys and values it reads.
     pub kv_sources: Vec<usize>,
     pub norm_eps: f32,
+    /// Of the feed-forward blocks, where the layers have none of their own.
+    pub activation: Activation,
     pub rope: RopeConfig,
     /// Numbers of a head that rope turns; 0 where positions are learned.
     pub n_rot: usize,
@@ -72,11 +75,6 @@ pub struct Config {
     pub mla: Option<Mla>,
     /// Numbers that every layer gets of each token from a table of its own; 0 without one.
     pub n_embd_per_layer: usize,
-    /// Columns of the product beside attention, where there are several streams.
-    pub laurel_rank: Option<usize>,
-    /// Of each layer: how many deviations a column of the feed-forward gate must stand out; 0 lets all through. Empty
-    /// where all are let through.
-    pub sparsity: Vec<f32>,
     /// Of each layer: what the stream is multiplied with behind it; empty where nothing is.
     pub layer_scales: Vec<f32>,
     /// The recurrent layers, where there are any.
@@ -88,6 +86,8 @@ pub struct Config {
     pub position_offset: usize,
     /// Which hidden states make the vector of a text, where the checkpoint says it.
     pub pooling: Option<Pooling>,
+    /// Which hidden states the head reads, where there is one.
+    pub head_states: PooledStates,
 }
 
 /// Heads of layers with a window.
@@ -176,10 +176,6 @@ impl Config {
             let down = (0..config.n_layers).find_map(|i| names.find(At::Layer(i), "ffn_down", "weight"));
             config.n_ff = down.and_then(|down| down.shape.last().copied()).unwrap_or(config.n_ff).clamp(1, MAX_WIDTH);
         }
-        if config.family.has_streams {
-            let laurel = names.tensor(At::Layer(0), "laurel_l")?;
-            config.laurel_rank = Some(laurel.shape[0].clamp(1, MAX_WIDTH));
-        }
         if config.family.scales_layers {
             config.layer_scales = layer_details::learned_scales(&names, config.n_layers)?;
         }
@@ -246,7 +242,7 @@ impl Config {
         let per_head = if has_heads { n_embd / n_heads } else { 2 };
         let mla = mla(&keys, per_head)?;
         let (window, is_windowed) = layer_details::windows(&keys, &family, n_layers)?;
-        // Layers without attention have none.
+        // Of hybrids, layers without attention list no heads at all.
         let listed_kv_heads = match is_recurrent {
             true => None,
             false => layer_details::listed_kv_heads(&keys, &is_windowed)?,
@@ -281,7 +277,7 @@ impl Config {
             name: metadata.string("general.name")?.unwrap_or(family.name).to_string(),
             // 0: to be counted in the embedding.
             n_vocab: keys.count("vocab_size")?.or(n_tokens).unwrap_or(0).min(u32::MAX as usize),
-            n_ctx_train: context_length(&keys, is_recurrent)?,
+            n_ctx_train: keys.count_in("context_length", is_recurrent.then_some(UNBOUNDED_CTX), u32::MAX as usize)?,
             n_layers,
             n_embd,
             n_ff,
@@ -291,6 +287,7 @@ impl Config {
             local_heads,
             kv_sources: layer_details::kv_sources(&keys, &is_windowed)?,
             norm_eps: layer_details::norm_eps(&keys, &family)?,
+            activation: layer_details::activation(&keys, &family)?,
             rope: RopeConfig {
                 pairing: if format == Format::Gguf { family.pairing } else { family.hub_pairing },
                 base: keys.number("rope.freq_base", 10_000.0)?,
@@ -333,14 +330,13 @@ impl Config {
             experts,
             mla,
             n_embd_per_layer: keys.count("embedding_length_per_layer_input")?.unwrap_or(0).min(MAX_WIDTH),
-            laurel_rank: None,
-            sparsity: layer_details::sparsity(&keys, &family, n_layers)?,
             layer_scales: Vec::new(),
             recurrent: Recurrent::read(&keys, &family, format, n_embd)?,
             multipliers: Multipliers::NONE,
             blocks: vec![LayerBlocks::ATTENTION; n_layers],
             position_offset: 0,
             pooling: pooling(&keys)?,
+            head_states: head_states(family.kind, keys.count("classifier.pooling_type")?),
             family,
         })
     }
@@ -373,7 +369,7 @@ impl Config {
 
     /// What the feed-forward block of a layer does to its numbers.
     pub fn activation_of(&self, layer_idx: usize) -> Activation {
-        self.xielu.get(layer_idx).map_or(self.family.activation, |xielu| Activation::Xielu(*xielu))
+        self.xielu.get(layer_idx).map_or(self.activation, |xielu| Activation::Xielu(*xielu))
     }
 
     /// Columns of the queries of one token, in the layer that has most.
@@ -441,14 +437,6 @@ impl HeadSizes {
         }
         Ok(sizes)
     }
-}
-
-/// Models with an indexer choose so many tokens of a context: up to there that is all of them, and beyond it these
-/// layers are not what the model was trained with.
-fn context_length(keys: &MetadataKeys, is_recurrent: bool) -> Result<usize, Error> {
-    let n_ctx = keys.count_in("context_length", is_recurrent.then_some(UNBOUNDED_CTX), u32::MAX as usize)?;
-    let n_chosen = keys.count("attention.indexer.top_k")?.filter(|n| *n > 0);
-    Ok(n_chosen.map_or(n_ctx, |n| n_ctx.min(n)))
 }
 
 fn pooling(keys: &MetadataKeys) -> Result<Option<Pooling>, Error> {

@@ -24,6 +24,8 @@ pub struct Family {
     pub hub_pairing: Pairing,
     pub norm: NormKind,
     pub placement: Placement,
+    /// Whether the first layer reads the stream as it is: the norm behind the embedding is its own.
+    pub skips_first_norm: bool,
     /// What safetensors leave out of their norm weights.
     pub hub_norm_offset: f32,
     pub activation: Activation,
@@ -67,8 +69,6 @@ pub struct Family {
     pub scales_scores: bool,
     /// Whether values are normed, each head by itself and without weights.
     pub norms_values: bool,
-    /// Whether several streams predict and correct each other.
-    pub has_streams: bool,
     /// Whether layers may have a factor for the stream behind them.
     pub scales_layers: bool,
     /// What its recurrent layers compute, if it has any.
@@ -144,6 +144,8 @@ pub enum Windows {
     All,
     /// All but every n-th.
     AllBut(usize),
+    /// All but the first of every n.
+    AllButFirstOf(usize),
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -158,13 +160,12 @@ pub enum FamilyKind {
 const MISSING: &[(&str, &[&str])] = &[
     (
         "recurrent state of another kind",
-        &["rwkv", "arwkv", "plamo2", "zamba", "recurrent_gemma", "minimax-01", "olmo_hybrid"],
+        &["rwkv", "arwkv", "plamo2", "zamba", "bamba", "recurrent_gemma", "minimax-01", "olmo_hybrid"],
     ),
-    ("sparse attention by blocks", &["minimax-m3", "minimax_m3"]),
-    ("compressed keys and values of several kinds", &["deepseek4", "deepseek_v4"]),
-    ("attention that decays with the distance", &["bailing_hybrid", "bailing-hybrid"]),
+    ("sparse attention with an indexer", &["deepseek32", "deepseek_v32", "glm-dsa", "glm_moe_dsa", "minimax-m3"]),
+    ("several streams that predict each other (AltUp)", &["gemma3n"]),
     ("an encoder with a decoder", &["t5", "mt5", "umt5", "bart"]),
-    ("a window to both sides", &["modern-bert", "modernbert", "gemma-embedding", "neo-bert"]),
+    ("checkpoints to judge it by: transformers does not have it", &["neo-bert", "neobert"]),
 ];
 
 /// The error for a family that has no row, with what it would need where that is known.

@@ -22,9 +22,7 @@ pub fn run(
     match &layer.ffn {
         None => return Ok(()),
         Some(FfnParts::Dense(dense)) => {
-            let sparsity = context.config.sparsity.get(layer_idx).copied().filter(|k| *k != 0.0);
-            let activation = context.config.activation_of(layer_idx);
-            dense_block(context, layer, dense, (activation, sparsity), x, work)?;
+            dense_block(context, layer, dense, context.config.activation_of(layer_idx), x, work)?;
         }
         Some(FfnParts::Experts(parts)) => {
             match layer.ffn_norm {
@@ -119,7 +117,7 @@ fn dense_block(
     context: Context,
     layer: &LayerParts,
     dense: &Dense,
-    (activation, sparsity): (Activation, Option<f32>),
+    activation: Activation,
     x: &mut ViewMut,
     work: &mut LayerScratch,
 ) -> Result<(), Error> {
@@ -150,9 +148,6 @@ fn dense_block(
     context.add_bias(gate, &mut gate_rows)?;
     context.add_bias(up, &mut up_rows)?;
     let up_rows = up_rows.as_view();
-    if let Some(k) = sparsity {
-        ops::sparsify(exec, &mut gate_rows, k)?;
-    }
     let is_plain = down.bias.is_none()
         && layer.post_ffn_norm.is_none()
         && layer.ffn_sub_norm.is_none()
@@ -194,7 +189,7 @@ fn mixture(
         let groups = parts.experts.iter().enumerate().map(|(i, expert)| (routes.of(i), of(expert)));
         groups.filter(|(rows, _)| !rows.is_empty()).collect()
     };
-    let activation = config.family.activation;
+    let activation = config.activation;
     let Pairs { x, gate, up, y, .. } = pairs;
     let ups = all(|expert| expert.up);
     if parts.experts.iter().all(|expert| expert.gate.is_some()) {
@@ -229,10 +224,10 @@ fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut Lay
             Product::write(weights.view(shared.up.weight), up.rows_mut(n)),
         ];
         ops::matmul(exec, h, widths)?;
-        ops::glu(exec, config.family.activation, &mut gate.rows_mut(n), up.rows(n))?;
+        ops::glu(exec, config.activation, &mut gate.rows_mut(n), up.rows(n))?;
     } else {
         ops::matmul(exec, h, &mut [Product::write(weights.view(shared.up.weight), gate.rows_mut(n))])?;
-        ops::activate(exec, config.family.activation, &mut gate.rows_mut(n))?;
+        ops::activate(exec, config.activation, &mut gate.rows_mut(n))?;
     }
     let Some(weight) = parts.shared_gate else {
         let product = Product::add(weights.view(shared.down.weight), out);
@@ -260,7 +255,7 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut La
         ops::scale_shares(exec, chosen_rows.as_view(), weights.view(factors), &mut share_rows)?;
     }
 
-    let (activation, chosen) = (config.family.activation, chosen.rows(n_pairs));
+    let (activation, chosen) = (config.activation, chosen.rows(n_pairs));
     let all = |of: fn(&Dense) -> Linear| -> ExpertMatrices {
         let linears = parts.experts.iter().map(of);
         let matrices = linears.clone().map(|linear| weights.view(linear.weight)).collect();

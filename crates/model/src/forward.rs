@@ -8,6 +8,7 @@ use batch::{CacheBytes, CachePlace, Capacity, CopyTicket, Embeds, Forward, StepE
 use ops::{Exec, Numerics};
 
 use crate::device::SubmittedStep;
+use crate::head::Head;
 use crate::model::RunsOn;
 use crate::step::Step;
 use crate::{AdapterId, AdapterSource, Attention, Batch, Config, Error, Model, Pooling, Rows, StepLimits};
@@ -38,15 +39,16 @@ impl Model {
         matches!(self.runs_on, RunsOn::Gpu(_))
     }
 
-    /// Whether it can score a text (or a pair) by the hidden state of its first token.
-    pub fn has_head(&self) -> bool {
-        self.head.is_some()
+    /// What a reranker makes of the hidden states that its head reads, pooled; `None` for other models.
+    pub fn score(&self, pooled: &[f32]) -> Option<Vec<f32>> {
+        let is_whole = pooled.len() == self.decoder.config.n_embd;
+        self.head.as_ref().filter(|_| is_whole).map(|head| head.score(pooled))
     }
 
-    /// What a reranker makes of the hidden state of the first token; `None` for other models.
-    pub fn score(&self, hidden: &[f32]) -> Option<Vec<f32>> {
-        let is_whole = hidden.len() == self.decoder.config.n_embd;
-        self.head.as_ref().filter(|_| is_whole).map(|head| head.score(hidden))
+    /// The vector of a text from its pooled hidden states; `None` where those are the vector.
+    pub fn project(&self, pooled: &[f32]) -> Option<Vec<f32>> {
+        let is_whole = pooled.len() == self.decoder.config.n_embd;
+        self.projection.as_ref().filter(|_| is_whole).map(|projection| projection.apply(pooled))
     }
 
     /// One step, from beginning to end. Keys and values of every row are stored in the blocks of its sequence.
@@ -244,10 +246,15 @@ impl Forward for Model {
     fn embeds(&self) -> Embeds {
         let config = self.config();
         let attention = if config.is_encoder() { Attention::Full } else { Attention::Causal };
-        Embeds { attention, pooling: config.pooling.unwrap_or(Pooling::Mean), has_head: self.has_head() }
+        let pooling = config.pooling.unwrap_or(Pooling::Mean);
+        Embeds { attention, pooling, head: self.head.as_ref().map(Head::states) }
     }
 
-    fn score(&self, hidden: &[f32]) -> Option<Vec<f32>> {
-        Model::score(self, hidden)
+    fn score(&self, pooled: &[f32]) -> Option<Vec<f32>> {
+        Model::score(self, pooled)
+    }
+
+    fn project(&self, pooled: &[f32]) -> Option<Vec<f32>> {
+        Model::project(self, pooled)
     }
 }

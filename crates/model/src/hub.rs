@@ -6,7 +6,7 @@ mod rope;
 use serde_json::Value as Json;
 use weights::{Array, Metadata, Value};
 
-use crate::family::{FAMILIES, Family, supported, unknown};
+use crate::family::{FAMILIES, Family, FamilyKind, supported, unknown};
 use crate::recurrent_config::Multipliers;
 use crate::rope_scaling::RopeScaling;
 use crate::{Error, Pooling};
@@ -34,7 +34,8 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ("attention.key_length", &["head_dim"]),
     ("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]),
     ("attention.layer_norm_epsilon", &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"]),
-    ("attention.sliding_window", &["sliding_window", "attention_chunk_size"]),
+    ("attention.sliding_window", &["sliding_window", "attention_chunk_size", "local_attention"]),
+    ("attention.sliding_window_pattern", &["global_attn_every_n_layers"]),
     ("attention.use_qk_norm", &["use_qk_norm"]),
     ("attention.scale", &["attention_multiplier"]),
     ("attn_logit_softcapping", &["attn_logit_softcapping"]),
@@ -89,7 +90,6 @@ const NUMBERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("kda.head_dim", &["linear_head_dim"]),
-    ("attention.indexer.top_k", &["index_topk"]),
     ("attention.shared_kv_layers", &["num_kv_shared_layers"]),
     ("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
 ];
@@ -100,10 +100,11 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
     let Some(kind) = json.get("model_type").and_then(Json::as_str) else {
         return Err(Error::NoArchitecture("model_type", supported()));
     };
+    let settings = HubConfig::of(json);
+    let kind = &variant(kind, &settings)[..];
     let Some(family) = FAMILIES.iter().find(|family| family.hub_types.contains(&kind)).copied() else {
         return Err(unknown(kind));
     };
-    let settings = HubConfig::of(json);
     let mut metadata = Metadata::default();
     let mut set = |key: &str, value: Value| drop(metadata.set(format!("{}.{key}", family.name), value));
     for (key, names) in NUMBERS {
@@ -118,6 +119,12 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
         set("rope.scaling.finetuned", Value::Bool(false));
     }
     scales(&settings, &mut set);
+    if let (FamilyKind::Encoder, Some(name)) = (family.kind, settings.get("hidden_activation").and_then(Json::as_str)) {
+        set("hidden_activation", Value::String(name.to_owned()));
+    }
+    if let Some(name) = settings.get("classifier_pooling").and_then(Json::as_str) {
+        set("classifier.pooling_type", Value::U64(if name == "mean" { 1 } else { 2 }));
+    }
     let rope = rope_settings(json);
     let head_dim = settings.number("head_dim").or_else(|| settings.width()?.checked_div(settings.n_heads()?));
     // HunYuan's `dynamic` scaling has a fixed factor, so it is another base.
@@ -155,6 +162,16 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
 
 fn is_windowed_layer(layer: &Json) -> bool {
     layer == "sliding_attention" || layer == "chunked_attention"
+}
+
+/// The type of model, and what else tells it from others of the type.
+fn variant(kind: &str, settings: &HubConfig) -> String {
+    let is_rotary = settings.get("position_embedding_type").and_then(Json::as_str) == Some("rotary");
+    match kind {
+        _ if settings.is("use_bidirectional_attention") == Some(true) => format!("{kind}+bidirectional"),
+        "xlm-roberta" if is_rotary => format!("{kind}+rotary"),
+        _ => kind.to_owned(),
+    }
 }
 
 /// The settings of `config.json`. MPT and DBRX keep those of a block in a part of their own.
@@ -261,40 +278,12 @@ fn layer_sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
             set("attention.head_count_kv", Value::Array(Array::I32(layers.map(of).collect())));
         }
     }
-    let shares = settings.get("activation_sparsity_pattern").and_then(Json::as_array);
-    if let Some(shares) = shares {
-        let scale = |share: &Json| deviations(share.as_f64().unwrap_or(0.0)) as f32;
-        set("activation_sparsity_scale", Value::Array(Array::F32(shares.iter().map(scale).collect())));
-    }
     let widths = settings.get("intermediate_size").and_then(Json::as_array);
     let widest = widths.and_then(|widths| widths.iter().filter_map(Json::as_u64).max());
     let is_double = settings.is("use_double_wide_mlp") == Some(true);
     if let Some(width) = widest.or_else(|| settings.number("intermediate_size").filter(|_| is_double)) {
         set("feed_forward_length", Value::U64(if is_double { width.saturating_mul(2) } else { width }));
     }
-}
-
-/// How many standard deviations above the mean a share of normally distributed numbers lies below: by bisection.
-fn deviations(share: f64) -> f64 {
-    if share <= 0.0 {
-        return f64::NEG_INFINITY;
-    }
-    let (mut low, mut high) = (-40.0, 40.0);
-    for _ in 0..200 {
-        let middle = (low + high) / 2.0;
-        *if below(middle) < share { &mut low } else { &mut high } = middle;
-    }
-    (low + high) / 2.0
-}
-
-/// The share of normally distributed numbers below `x` deviations: the density, integrated by Simpson's rule.
-fn below(x: f64) -> f64 {
-    const N: usize = 2000;
-    let density = |t: f64| (-t * t / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
-    let end = x.clamp(-12.0, 12.0);
-    let step = end / N as f64;
-    let weight = |i: usize| if i == 0 || i == N { 1.0 } else { 2.0 + 2.0 * (i % 2) as f64 };
-    0.5 + step / 3.0 * (0..=N).map(|i| weight(i) * density(i as f64 * step)).sum::<f64>()
 }
 
 /// Sizes of recurrent layers that follow from others.

@@ -38,11 +38,6 @@ impl MetadataKeys<'_> {
         matches!(self.metadata.get(&self.key(name)), Some(Value::Array(_)))
     }
 
-    /// A list of numbers.
-    pub fn numbers(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
-        Ok(self.metadata.f32s(&self.key(name))?.map(<[f32]>::to_vec))
-    }
-
     /// A number for each layer, if it is a list of them.
     pub fn counts(&self, name: &str) -> Result<Option<Vec<usize>>, Error> {
         if !self.is_list(name) {
@@ -111,9 +106,15 @@ impl MetadataKeys<'_> {
                 let numbers = self.metadata.i32s(&self.key(name))?;
                 Ok(numbers.map(|numbers| numbers.iter().map(|n| *n != 0).collect()))
             }
-            // One number is a period, which the family's row knows.
+            // One number is a period.
             _ => Ok(None),
         }
+    }
+
+    /// How often layers repeat, where the file has one number for it.
+    pub fn period(&self, name: &str) -> Option<usize> {
+        let found = self.metadata.get(&self.key(name)).and_then(Value::as_integer)?;
+        usize::try_from(found).ok().filter(|n| *n > 0)
     }
 
     pub fn error(&self, name: &str, what: String) -> Error {

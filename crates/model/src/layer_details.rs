@@ -1,11 +1,11 @@
 //! What a checkpoint says about single layers: which look back only so far, which have rotary positions, and numbers
 //! that each has of its own.
 
-use ops::{NormKind, Xielu};
+use ops::{Activation, NormKind, Xielu};
 
 use crate::Error;
 use crate::config::Temperature;
-use crate::family::{Family, Rotation, Windows};
+use crate::family::{Family, FamilyKind, Rotation, Windows};
 use crate::keys::MetadataKeys;
 use crate::names::{At, Names};
 
@@ -13,11 +13,18 @@ use crate::names::{At, Names};
 pub fn windows(keys: &MetadataKeys, family: &Family, n_layers: usize) -> Result<(Option<usize>, Vec<bool>), Error> {
     let usual = family.chunked.map(|chunked| chunked.window);
     let window = keys.count("attention.sliding_window")?.or(usual).filter(|n| *n > 0);
+    // Files of encoders have both sides of it together; here it counts the token and those to one side.
+    let window = match family.kind {
+        FamilyKind::Encoder => window.map(|n| n / 2 + 1),
+        FamilyKind::Decoder => window,
+    };
+    let period = keys.period("attention.sliding_window_pattern");
     let listed = keys.flags("attention.sliding_window_pattern")?.filter(|list| list.len() >= n_layers);
     let is_windowed = |layer_idx: usize| match (&listed, family.windows) {
         (Some(list), _) => list[layer_idx],
         (None, Windows::All) => true,
         (None, Windows::AllBut(n)) => !(layer_idx + 1).is_multiple_of(n),
+        (None, Windows::AllButFirstOf(n)) => !layer_idx.is_multiple_of(period.unwrap_or(n)),
     };
     Ok((window, (0..n_layers).map(|layer_idx| window.is_some() && is_windowed(layer_idx)).collect()))
 }
@@ -43,6 +50,17 @@ pub fn norm_eps(keys: &MetadataKeys, family: &Family) -> Result<f32, Error> {
     }
     let found = keys.positive(names[0])?;
     Ok(found.or(keys.positive(names[1])?).unwrap_or(1e-5))
+}
+
+/// Encoders of one family differ in it.
+pub fn activation(keys: &MetadataKeys, family: &Family) -> Result<Activation, Error> {
+    match (family.kind, keys.word("hidden_activation")?) {
+        (FamilyKind::Decoder, _) | (_, None) => Ok(family.activation),
+        (_, Some("silu" | "swish")) => Ok(Activation::Silu),
+        (_, Some("gelu")) => Ok(Activation::Gelu),
+        (_, Some("gelu_pytorch_tanh" | "gelu_new")) => Ok(Activation::GeluTanh),
+        (_, Some(other)) => Err(keys.error("hidden_activation", format!("`{other}` is not supported"))),
+    }
 }
 
 /// The length comes from what rope was first made for, where the file has no key of its own.
@@ -90,18 +108,6 @@ pub fn kv_sources(keys: &MetadataKeys, is_windowed: &[bool]) -> Result<Vec<usize
     };
     let sources = (0..n_layers).map(source).collect::<Option<Vec<usize>>>();
     sources.ok_or_else(|| keys.error(name, format!("none of the first {n_own} layers can be shared by the others")))
-}
-
-/// Of each layer: how many deviations a column of the feed-forward gate must stand out.
-pub fn sparsity(keys: &MetadataKeys, family: &Family, n_layers: usize) -> Result<Vec<f32>, Error> {
-    let name = "activation_sparsity_scale";
-    let (true, Some(list)) = (family.has_streams, keys.numbers(name)?) else { return Ok(Vec::new()) };
-    // Shares of zero are -inf deviations.
-    let list: Vec<f32> = list.iter().map(|k| if *k == f32::NEG_INFINITY { 0.0 } else { *k }).collect();
-    if list.len() != n_layers || !list.iter().all(|k| k.is_finite()) {
-        return Err(keys.error(name, format!("{list:?} is not a number for each of {n_layers} layers")));
-    }
-    Ok(list)
 }
 
 /// What the stream is multiplied with behind each layer.

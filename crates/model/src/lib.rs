@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
-mod altup;
 mod cache_copy;
 mod config;
 mod decoder;
@@ -40,12 +39,13 @@ mod watch;
 pub use adapter::{AdapterFile, AdapterLimits, merge};
 pub use batch::{
     AdapterId, AdapterSource, Adjustment, Attention, BLOCK_TOKENS, Batch, BlockId, Choice, Described, FedRow, Forward,
-    Pooling, Rows, SeqRows, SeqState, StateId, StepLimits, TokenId,
+    PooledStates, Pooling, Rows, SeqRows, SeqState, StateId, StepLimits, TokenId,
 };
 pub use config::{Config, Experts, Mla, RopeConfig, Temperature};
 pub use error::Error;
 pub use export::export;
 pub use family::{FAMILIES, Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
+pub use head::{YES_OR_NO_FORM, answers_yes_or_no};
 pub use kv_cache::KvType;
 pub use model::{CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, missing_on_device, plan};
 pub use names::Format;

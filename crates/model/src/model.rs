@@ -13,7 +13,7 @@ use crate::cache_copy::Copies;
 use crate::decoder::Decoder;
 use crate::device::{Device, DeviceSizes};
 use crate::forward::Steps;
-use crate::head::Head;
+use crate::head::{Head, Projection};
 use crate::kv_cache::{KvCache, KvType};
 use crate::names::Names;
 use crate::resident::Resident;
@@ -38,6 +38,8 @@ pub struct Model {
     /// Slots of the pool of recurrent states; 0 without recurrent layers.
     pub(crate) n_states: usize,
     pub(crate) head: Option<Head>,
+    /// What makes the vector of a text from its pooled hidden states, where that is more than a norm.
+    pub(crate) projection: Option<Projection>,
     pub(crate) steps: Steps,
     pub(crate) copies: Copies,
     memory: MemoryPlan,
@@ -234,6 +236,7 @@ impl Model {
         let (weights, loaded) = Resident::load_on_device(&device, n_threads, &mut weights_arena, names, &config)?;
         let rope = RopeTable::new(&config, &names, limits_context(&config, &options))?;
         let head = Head::open(&config, &names)?;
+        let projection = Projection::open(&config, &names)?;
         let kv = KvCache::carve(&config, kv_type, n_blocks, &mut kv_arena);
         let states = match memory.state_bytes {
             0 => StatePool::empty(),
@@ -249,7 +252,7 @@ impl Model {
         let runs_on = RunsOn::Gpu(Box::new(device));
         let (steps, copies) = (Steps::default(), Copies::default());
         let loaded = Some(loaded);
-        let mut model = Self { runs_on, decoder, limits, n_states, memory, loaded, head, steps, copies };
+        let mut model = Self { runs_on, decoder, limits, n_states, memory, loaded, head, projection, steps, copies };
         model.rehearse(options.on_compile)?;
         model.warm_up()?;
         // Loading is not part of a profile.
@@ -337,6 +340,7 @@ impl Model {
         let weights = Resident::load(Exec::Cpu(&pool), names, &config)?;
         let rope = RopeTable::new(&config, &names, limits_context(&config, &options))?;
         let head = Head::open(&config, &names)?;
+        let projection = Projection::open(&config, &names)?;
         let kv = KvCache::new(&config, options.kv_type, options.n_blocks)?;
         let scratch = Scratch::new(&config, options.max_rows())?;
         let states = StatePool::new(&config, options.n_states)?;
@@ -347,7 +351,7 @@ impl Model {
             decoder.adapters = Some(Adapters::new(fitting, options.adapters, options.max_batch_tokens)?);
         }
         let (runs_on, steps, copies) = (RunsOn::Cpu(pool), Steps::default(), Copies::default());
-        Ok(Self { runs_on, decoder, limits, n_states, memory, loaded: None, head, steps, copies })
+        Ok(Self { runs_on, decoder, limits, n_states, memory, loaded: None, head, projection, steps, copies })
     }
 
     /// Where each weight lies on the host, and which matrix of which of the checkpoint's tensors it is; empty on a device.

@@ -7,6 +7,7 @@ mod layer;
 mod list;
 mod recurrent;
 
+use crate::family::Placement;
 use crate::names::{At, Names};
 use crate::{Config, Error};
 pub use cut::Cut;
@@ -39,7 +40,6 @@ pub struct Parts {
     pub token_types: Option<(TensorId, usize)>,
     pub embedding_norm: Option<Norm>,
     pub per_layer: Option<PerLayerTable>,
-    pub streams: Option<StreamParts>,
     pub output_norm: Option<Norm>,
     /// `None` where the output is tied to the embedding.
     pub output: Option<TensorId>,
@@ -65,35 +65,6 @@ pub struct LayerParts {
     pub ffn_sum_norm: Option<Norm>,
     /// What the layer's own numbers of a token bring into the stream.
     pub per_layer: Option<PerLayerParts>,
-    pub altup: Option<Box<AltupParts>>,
-}
-
-/// How the streams of a layer predict and correct each other.
-#[derive(Debug)]
-pub struct AltupParts {
-    /// Divided by the width of the embedding.
-    pub router_norm: TensorId,
-    pub router: TensorId,
-    pub predict: TensorId,
-    pub correct: TensorId,
-    /// Of the first stream, where the layer's own numbers of a token are weighed with it.
-    pub scale: TensorId,
-    pub laurel: LaurelParts,
-}
-
-/// A product through a few columns, beside attention.
-#[derive(Copy, Clone, Debug)]
-pub struct LaurelParts {
-    pub left: TensorId,
-    pub right: TensorId,
-    pub norm: Norm,
-}
-
-/// From the embedding to the other streams, and from them back.
-#[derive(Debug)]
-pub struct StreamParts {
-    pub into: Vec<TensorId>,
-    pub out_of: Vec<TensorId>,
 }
 
 /// A gate from the stream, weighed with the layer's numbers of the token, brought back into the stream.
@@ -291,9 +262,10 @@ pub fn parts<'a>(
         true => list.norm_if_there(At::Model, "token_embd_norm", n_embd)?,
         false => None,
     };
-    let output_norm = match config.is_encoder() {
-        true => None,
-        false => Some(list.norm(At::Model, if has_last { "output_norm" } else { "token_embd_norm" }, n_embd)?),
+    // Encoders that norm the sums have nothing left to norm.
+    let output_norm = match config.family.placement {
+        Placement::OfSum => None,
+        _ => Some(list.norm(At::Model, if has_last { "output_norm" } else { "token_embd_norm" }, n_embd)?),
     };
     let output = match names.find(At::Model, "output", "weight") {
         Some(_) if !config.is_encoder() => Some(list.matrix(At::Model, "output", [n_vocab, n_embd])?),
@@ -307,7 +279,6 @@ pub fn parts<'a>(
         0 => None,
         width => Some(list.per_layer_table(config.n_layers * width, width)?),
     };
-    let streams = if config.laurel_rank.is_some() { Some(list.streams()?) } else { None };
     let layers = (0..config.n_layers).map(|layer_idx| list.layer(At::Layer(layer_idx))).collect::<Result<_, _>>()?;
     let parts = Parts {
         embedding,
@@ -315,7 +286,6 @@ pub fn parts<'a>(
         token_types,
         embedding_norm,
         per_layer,
-        streams,
         output_norm,
         output,
         output_bias,

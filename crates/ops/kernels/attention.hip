@@ -74,7 +74,7 @@ struct Tile {
     DEVICE_MEMBER bool has(u32 i) const { return first_q + i < n_rows * group; }
     DEVICE_MEMBER u32 row(u32 i) const { return (first_q + i) / group; }
     DEVICE_MEMBER u32 head(u32 i) const { return (first_q + i) % group; }
-    DEVICE_MEMBER u32 n_visible(u32 i) const { return first_position + (is_causal ? row(i) + 1 : n_rows); }
+    DEVICE_MEMBER u32 position(u32 i) const { return first_position + row(i); }
 };
 
 // tiles: (span, first query) each. spans: first row, rows, first position, start of the block table, is causal, 3 unused.
@@ -90,7 +90,6 @@ struct Shaping {
     float cap;
     const float *sinks;  // [n_heads]
     const float *slopes;  // [n_heads]: what a score loses with every token between query and key
-    DEVICE_MEMBER u32 n_hidden(u32 n_visible) const { return hidden_keys(window, n_visible); }
 };
 
 // A sum of weights and a sum of weighted values, both in the scale of `largest`.
@@ -114,9 +113,10 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     u32 n_visible[N_Q], n_hidden[N_Q], n_keys = 0, begin = 0xffffffffu;
 #pragma unroll
     for (u32 i = 0; i < N_Q; ++i) {
-        n_visible[i] = tile.has(i) ? tile.n_visible(i) : 0;
+        const SeenKeys seen = {tile.is_causal != 0, IS_SHAPED ? shaping.window : 0, tile.first_position + tile.n_rows};
+        n_visible[i] = tile.has(i) ? seen.end(tile.position(i)) : 0;
         n_keys = n_visible[i] > n_keys ? n_visible[i] : n_keys;
-        n_hidden[i] = IS_SHAPED ? shaping.n_hidden(n_visible[i]) : 0;
+        n_hidden[i] = seen.start(tile.position(i));
         if (tile.has(i)) begin = n_hidden[i] < begin ? n_hidden[i] : begin;
         const u64 at = ((u64)(tile.first_row + tile.row(i)) * n_heads + kv_head * tile.group + tile.head(i)) * head_dim;
 #pragma unroll

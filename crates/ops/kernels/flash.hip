@@ -55,7 +55,8 @@ flash(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIVING v_
     // The two rows of the wave's sixteen that this lane holds.
     const u32 rows[2] = {first + wave * 16 + quad, first + wave * 16 + quad + 8};
     const u32 last_row = first + ROWS < n_rows ? first + ROWS : n_rows;
-    const u32 n_keys = position + (is_causal ? last_row : n_rows);
+    const SeenKeys seen = {is_causal, IS_SHAPED ? window : 0, position + n_rows};
+    const u32 n_keys = seen.end(position + last_row - 1);
     u32 query[HEAD_DIM / 16][4];
 #pragma unroll
     for (u32 d = 0; d < HEAD_DIM / 16; ++d) {
@@ -72,12 +73,11 @@ flash(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIVING v_
     u32 n_visible[2], n_hidden[2];
 #pragma unroll
     for (u32 i = 0; i < 2; ++i) {
-        n_visible[i] = is_causal && position + rows[i] + 1 < n_keys ? position + rows[i] + 1 : n_keys;
-        n_hidden[i] = IS_SHAPED ? hidden_keys(window, n_visible[i]) : 0;
+        n_visible[i] = min_u32(seen.end(position + rows[i]), n_keys);
+        n_hidden[i] = seen.start(position + rows[i]);
     }
     // What lies before the window of the block's first row is not read.
-    const u32 first_visible = is_causal ? position + first + 1 : n_keys;
-    const u32 begin = IS_SHAPED ? hidden_keys(window, first_visible) / KEYS * KEYS : 0;
+    const u32 begin = seen.start(position + first) / KEYS * KEYS;
     for (u32 t0 = begin; t0 < n_keys; t0 += KEYS) {
         barrier();
         load_tokens(keys, (const f16 *)k_bytes, table, n_kv_heads, kv_head, t0, n_keys);

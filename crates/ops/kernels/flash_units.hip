@@ -65,12 +65,11 @@ flash_units(const float *__restrict__ q, const u8 *__restrict__ k_bytes, const u
     const u32 row = first + wave * 16 + column;
     const bool is_there = row < n_rows;
     const u32 last_row = first + ROWS < n_rows ? first + ROWS : n_rows;
-    const u32 n_keys = position + (is_causal ? last_row : n_rows);
-    const u32 n_visible = is_causal && position + row + 1 < n_keys ? position + row + 1 : n_keys;
-    const u32 n_hidden = IS_SHAPED ? hidden_keys(window, n_visible) : 0;
+    const SeenKeys seen = {is_causal, IS_SHAPED ? window : 0, position + n_rows};
+    const u32 n_keys = seen.end(position + last_row - 1);
+    const u32 n_visible = min_u32(seen.end(position + row), n_keys), n_hidden = seen.start(position + row);
     // What lies before the window of the block's first row is not read.
-    const u32 first_visible = is_causal ? position + first + 1 : n_keys;
-    const u32 begin = IS_SHAPED ? hidden_keys(window, first_visible) / KEYS * KEYS : 0;
+    const u32 begin = seen.start(position + first) / KEYS * KEYS;
 
     const u64 q_at = ((u64)(first_row + (is_there ? row : first)) * n_heads + head) * HEAD_DIM;
     MmaFactor query[N_DIMS];

@@ -152,7 +152,8 @@ flash_wgmma(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIV
     const bool is_causal = span[4] != 0;
     const u32 head = block_y(), group = thread_x() / 128, quad = lane() / 4, within = lane() % 4;
     const u32 last_row = first + ROWS < n_rows ? first + ROWS : n_rows;
-    const u32 n_keys = position + (is_causal ? last_row : n_rows);
+    const SeenKeys seen = {is_causal, IS_SHAPED ? window : 0, position + n_rows};
+    const u32 n_keys = seen.end(position + last_row - 1);
     const Loader loader = {tables + span[3], n_kv_heads, head / (n_heads / n_kv_heads), n_keys};
     const f16 *k_pool = (const f16 *)k_bytes, *v_pool = (const f16 *)v_bytes;
     // The two rows of a lane, and of its group the first.
@@ -160,17 +161,14 @@ flash_wgmma(const float *ARRIVING q, const u8 *ARRIVING k_bytes, const u8 *ARRIV
     u32 n_visible[2], n_hidden[2];
 #pragma unroll
     for (u32 r = 0; r < 2; ++r) {
-        const u32 seen = position + row0 + r * 8 + 1;
-        n_visible[r] = is_causal && seen < n_keys ? seen : n_keys;
-        n_hidden[r] = IS_SHAPED ? hidden_keys(window, n_visible[r]) : 0;
+        n_visible[r] = min_u32(seen.end(position + row0 + r * 8), n_keys);
+        n_hidden[r] = seen.start(position + row0 + r * 8);
     }
     // Tiles that every row of the group sees whole: from inside on, before full.
-    const u32 full = is_causal && position + group_row + 1 < n_keys ? position + group_row + 1 : n_keys;
-    const u32 last_seen = is_causal && full + 63 < n_keys ? full + 63 : n_keys;
-    const u32 inside = IS_SHAPED ? hidden_keys(window, last_seen) : 0;
+    const u32 full = min_u32(seen.end(position + group_row), n_keys);
+    const u32 inside = seen.start(position + min_u32(group_row + 64, n_rows) - 1);
     // What lies before the window of the block's first row is not read.
-    const u32 first_seen = is_causal ? position + first + 1 : n_keys;
-    const u32 begin = IS_SHAPED ? hidden_keys(window, first_seen) / KEYS * KEYS : 0;
+    const u32 begin = seen.start(position + first) / KEYS * KEYS;
     const u32 n = (n_keys - begin + KEYS - 1) / KEYS;
 
     u8 *key_stages = shared + QUERY_BYTES, *value_stages = key_stages + 2 * TILE_BYTES;

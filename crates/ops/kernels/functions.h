@@ -28,3 +28,16 @@ DEVICE float erf_f32(float x) {
     const float value = 1.0f - rest * fast_exp(-size * size);
     return x < 0.0f ? -value : value;
 }
+
+DEVICE u32 min_u32(u32 a, u32 b) { return a < b ? a : b; }
+
+// The keys [start, end) that a query sees. A window that slides counts the query itself and the keys before it; where
+// queries see what follows them, it reaches as far to that side.
+struct SeenKeys {
+    bool is_causal;
+    u32 window, n_context;
+    DEVICE_MEMBER u32 start(u32 position) const { return hidden_keys(window, position + 1); }
+    DEVICE_MEMBER u32 end(u32 position) const {
+        return is_causal ? position + 1 : window ? min_u32(position + window, n_context) : n_context;
+    }
+};

@@ -3,6 +3,8 @@
 //! This file has what both machines share: what a batch is, and its checks. The work is in `cpu/attention.rs` and
 //! `gpu/attention.rs`.
 
+use std::ops::Range;
+
 use weights::Dtype;
 
 use crate::cpu::attention::{AttentionInput, Window, run};
@@ -30,6 +32,21 @@ pub struct QuerySpan<'a> {
     pub blocks: &'a [u32],
     /// Whether a row sees only what comes before it, or the whole sequence.
     pub is_causal: bool,
+}
+
+impl QuerySpan<'_> {
+    /// The keys that row `i` of the span sees, counted from the start of the context. A window reaches to both sides
+    /// where rows see what follows them.
+    pub(crate) fn seen_by(&self, i: usize, window: Option<Window>) -> Range<usize> {
+        let (position, n_context) = (self.first_position + i, self.first_position + self.n_rows);
+        let start = window.map_or(0, |window| window.n_hidden(position + 1));
+        let end = match (self.is_causal, window) {
+            (true, _) => position + 1,
+            (false, Some(Window::Last(n))) => n_context.min(position.saturating_add(n)),
+            (false, _) => n_context,
+        };
+        start..end
+    }
 }
 
 /// The spans of a batch; the host's copy is checked, a GPU reads its own.
@@ -69,7 +86,8 @@ pub struct Heads {
 /// What some families do to scores besides scaling them. The default is nothing, and costs nothing.
 #[derive(Copy, Clone, Default)]
 pub struct Shaping<'a> {
-    /// A row sees itself and the tokens before it, this many in all.
+    /// A row sees itself and the tokens before it, this many in all. Where it also sees what follows, it sees as many of
+    /// those.
     pub window: Option<usize>,
     /// The window does not slide: a row sees what is before it in its own stretch of that many tokens.
     pub is_chunked: bool,
@@ -184,13 +202,10 @@ fn check(q: View, kv: Kv, heads: Heads, spans: &[QuerySpan], shaping: Shaping, o
     let Shaping { window, is_chunked, softcap, sinks, slopes } = shaping;
     if window == Some(0)
         || window.is_some_and(|n| n >= 1 << 31)
-        || (is_chunked && window.is_none())
+        || (is_chunked && (window.is_none() || spans.iter().any(|span| !span.is_causal)))
         || softcap.is_some_and(|cap| cap.is_nan() || cap <= 0.0)
     {
         return bad(format!("a window of {window:?}, a cap of {softcap:?}"));
-    }
-    if window.is_some() && spans.iter().any(|span| !span.is_causal) {
-        return bad("a window over a context that is not causal".into());
     }
     if let Some(sinks) = sinks {
         sinks.expect_shape(OP, "sinks", [1, n_heads])?;

@@ -4,11 +4,12 @@
 
 use gpu::{Kernel, Slice, SliceMut};
 
+use crate::cpu::chunk_product::{Rows, add_product};
 use crate::cpu::exp::exp;
 use crate::gpu::count;
 use crate::gpu::unit::{DefineValues, kernels};
 use crate::ssm_scan::{softplus, start};
-use crate::state_span::{SCAN_COLUMNS, SpanParts, run_parts, scan_slots};
+use crate::state_span::{CHUNK, MIN_CHUNK, SCAN_COLUMNS, SpanParts, run_parts, runs_chunks, scan_slots};
 use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, StateSpan, StateSpans, View, ViewMut};
 
@@ -121,6 +122,8 @@ pub fn delta_scan<'s>(
     };
     let scan = DeltaHeads {
         shape,
+        // Decays of single numbers do not come out of the products of keys.
+        runs_chunks: per_head == 1 && runs_chunks(pool),
         per_head,
         q: rows.q.f32s(OP, "q")?,
         k: rows.k.f32s(OP, "k")?,
@@ -179,6 +182,7 @@ fn launch(
 /// What all tasks of one call share.
 struct DeltaHeads<'a> {
     shape: DeltaShape,
+    runs_chunks: bool,
     /// Numbers of `forget` to a head.
     per_head: usize,
     q: &'a [f32],
@@ -205,10 +209,20 @@ impl SpanParts for DeltaHeads<'_> {
         let s = unsafe { self.state.slice((span.to as usize * n_value_heads + head) * len, len) };
         // SAFETY: a slot that is read is written by nobody else.
         unsafe { start(s, &self.state, span, (n_value_heads, head)) };
+        let (mut first, end) = (span.first_row, span.first_row + span.n_rows);
+        if self.runs_chunks && span.n_rows >= MIN_CHUNK {
+            let mut work = DeltaChunk::new(key_dim, value_dim);
+            while end - first >= MIN_CHUNK {
+                let rows = first..end.min(first + CHUNK);
+                first = rows.end;
+                // SAFETY: as the token form below.
+                unsafe { self.chunk(rows, (head, key_head), s, &mut work) };
+            }
+        }
         let [mut q, mut k, mut decay, mut error] = [[0.0; MAX_DELTA_DIM]; 4];
         let (q, k) = (&mut q[..key_dim], &mut k[..key_dim]);
         let (decay, error) = (&mut decay[..key_dim], &mut error[..value_dim]);
-        for row in span.first_row..span.first_row + span.n_rows {
+        for row in first..end {
             let key_at = (row * n_key_heads + key_head) * key_dim;
             unit(&self.q[key_at..][..key_dim], 1.0 / (key_dim as f32).sqrt(), q);
             unit(&self.k[key_at..][..key_dim], 1.0, k);
@@ -241,7 +255,111 @@ impl SpanParts for DeltaHeads<'_> {
     }
 }
 
+/// What a chunk of one head needs besides the state.
+struct DeltaChunk {
+    /// `[2 * CHUNK, key_dim]`: keys, then queries.
+    kq: Vec<f32>,
+    /// `[key_dim, CHUNK]`: keys as columns.
+    k_columns: Vec<f32>,
+    /// `[2 * CHUNK, CHUNK]`: products of keys and of queries with keys.
+    products: Vec<f32>,
+    /// `[2 * CHUNK, value_dim]`: what keys and queries read of the state before the chunk.
+    read: Vec<f32>,
+    /// `[CHUNK, value_dim]`: what each token corrects.
+    errors: Vec<f32>,
+}
+
+impl DeltaChunk {
+    fn new(key_dim: usize, value_dim: usize) -> Self {
+        Self {
+            kq: vec![0.0; 2 * CHUNK * key_dim],
+            k_columns: vec![0.0; key_dim * CHUNK],
+            products: vec![0.0; 2 * CHUNK * CHUNK],
+            read: vec![0.0; 2 * CHUNK * value_dim],
+            errors: vec![0.0; CHUNK * value_dim],
+        }
+    }
+}
+
 impl DeltaHeads<'_> {
+    /// Some rows at once. With `g` the sum of the decays' logarithms since the chunk's start, the state after token i is
+    /// `exp(g_i) S + sum over j <= i of exp(g_i - g_j) k_j e_j`, so the errors `e` follow one from the other with the
+    /// products of keys, and all else is products of matrices.
+    ///
+    /// # Safety
+    /// As [`SpanParts::part`], of a span that has the rows.
+    #[inline(always)]
+    unsafe fn chunk(
+        &self,
+        rows: std::ops::Range<usize>,
+        (head, key_head): (usize, usize),
+        s: &mut [f32],
+        work: &mut DeltaChunk,
+    ) {
+        let DeltaShape { n_key_heads, n_value_heads, key_dim, value_dim, .. } = self.shape;
+        let n = rows.len();
+        let DeltaChunk { kq, k_columns, products, read, errors } = work;
+        let kq = &mut kq[..2 * n * key_dim];
+        let (keys, queries) = kq.split_at_mut(n * key_dim);
+        let mut logs = [0.0_f32; CHUNK];
+        let mut log = 0.0;
+        for (i, row) in rows.clone().enumerate() {
+            let key_at = (row * n_key_heads + key_head) * key_dim;
+            unit(&self.k[key_at..][..key_dim], 1.0, &mut keys[i * key_dim..][..key_dim]);
+            let length = 1.0 / (key_dim as f32).sqrt();
+            unit(&self.q[key_at..][..key_dim], length, &mut queries[i * key_dim..][..key_dim]);
+            log += self.a[head] * softplus(self.forget[row * n_value_heads + head] + self.forget_bias[head]);
+            logs[i] = log;
+        }
+        for (d, column) in k_columns.chunks_exact_mut(CHUNK).enumerate() {
+            column[..n].iter_mut().enumerate().for_each(|(i, to)| *to = keys[i * key_dim + d]);
+            column[n..].fill(0.0);
+        }
+        let kq = Rows::dense(kq, key_dim);
+        let products = &mut products[..2 * n * CHUNK];
+        add_product(kq, Rows::dense(k_columns, CHUNK), 0.0, products);
+        let read = &mut read[..2 * n * value_dim];
+        add_product(kq, Rows::dense(s, value_dim), 0.0, read);
+        let (of_keys, of_queries) = read.split_at_mut(n * value_dim);
+        let (key_products, query_products) = products.split_at_mut(n * CHUNK);
+        for (i, row) in rows.clone().enumerate() {
+            let beta = 1.0 / (1.0 + exp(-self.beta[row * n_value_heads + head]));
+            let (mut by_key, mut by_query) = ([0.0_f32; CHUNK], [0.0_f32; CHUNK]);
+            let pairs = key_products[i * CHUNK..][..CHUNK].iter().zip(&query_products[i * CHUNK..][..CHUNK]);
+            for (j, (key, query)) in pairs.enumerate() {
+                let decay = exp(logs[i] - logs[j]);
+                by_key[j] = -beta * decay * key;
+                by_query[j] = decay * query;
+            }
+            by_query[i + 1..].fill(0.0);
+            query_products[i * CHUNK..][..CHUNK].copy_from_slice(&by_query);
+            let decay = exp(logs[i]);
+            let v = &self.v[(row * n_value_heads + head) * value_dim..][..value_dim];
+            let (before, error) = errors.split_at_mut(i * value_dim);
+            let error = &mut error[..value_dim];
+            let known = &of_keys[i * value_dim..][..value_dim];
+            error.iter_mut().zip(v).zip(known).for_each(|((error, v), known)| *error = beta * (v - decay * known));
+            let by_key = Rows { numbers: &by_key, stride: CHUNK, n_rows: 1, n_cols: i };
+            add_product(by_key, Rows::dense(before, value_dim), 1.0, error);
+            of_queries[i * value_dim..][..value_dim].iter_mut().for_each(|read| *read *= decay);
+        }
+        let errors = Rows::dense(&errors[..n * value_dim], value_dim);
+        let by_query = Rows { numbers: query_products, stride: CHUNK, n_rows: n, n_cols: n };
+        add_product(by_query, errors, 1.0, of_queries);
+        for (row, read) in rows.zip(of_queries.chunks_exact(value_dim)) {
+            // SAFETY: rows of spans are disjoint, and each task has a head of its own.
+            let out = unsafe { self.out.slice((row * n_value_heads + head) * value_dim, value_dim) };
+            out.copy_from_slice(read);
+        }
+        let mut left = [0.0_f32; CHUNK];
+        left[..n].iter_mut().zip(&logs).for_each(|(left, before)| *left = exp(log - before));
+        for column in k_columns.chunks_exact_mut(CHUNK) {
+            column.iter_mut().zip(&left).for_each(|(k, left)| *k *= left);
+        }
+        let k_columns = Rows { numbers: k_columns, stride: CHUNK, n_rows: key_dim, n_cols: n };
+        add_product(k_columns, errors, exp(log), s);
+    }
+
     /// What each row of the head's matrix is multiplied with.
     #[inline(always)]
     fn decays(&self, row: usize, head: usize, decay: &mut [f32]) {
@@ -261,7 +379,11 @@ impl DeltaHeads<'_> {
 /// `x` brought to this length.
 #[inline(always)]
 fn unit(x: &[f32], length: f32, out: &mut [f32]) {
-    let sum: f32 = x.iter().map(|x| x * x).sum();
-    let scale = length / (sum + EPS).sqrt();
+    // Side by side, so that the compiler can use vectors.
+    let mut sums = [0.0_f32; 8];
+    let eights = x.chunks_exact(8);
+    let rest: f32 = eights.remainder().iter().map(|x| x * x).sum();
+    eights.for_each(|eight| sums.iter_mut().zip(eight).for_each(|(sum, x)| *sum += x * x));
+    let scale = length / (sums.iter().sum::<f32>() + rest + EPS).sqrt();
     out.iter_mut().zip(x).for_each(|(out, x)| *out = x * scale);
 }

@@ -171,8 +171,9 @@ fn gelu_tanh(x: f32) -> f32 {
     x / (1.0 + exp(-TWICE_ROOT * (x + 0.044_715 * x * x * x)))
 }
 
+/// [`Activation::Gelu`] of one number.
 #[inline(always)]
-fn gelu(x: f32) -> f32 {
+pub fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(f64::from(x) * std::f64::consts::FRAC_1_SQRT_2) as f32)
 }
 

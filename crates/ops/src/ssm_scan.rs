@@ -3,10 +3,11 @@
 
 use gpu::{Kernel, Slice, SliceMut};
 
+use crate::cpu::chunk_product::{Rows, add_product};
 use crate::cpu::exp::exp;
 use crate::gpu::count;
 use crate::gpu::unit::{DefineValues, kernels};
-use crate::state_span::{SCAN_COLUMNS, SpanParts, run_parts, scan_slots};
+use crate::state_span::{CHUNK, MIN_CHUNK, SCAN_COLUMNS, SpanParts, run_parts, runs_chunks, scan_slots};
 use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, StateSpan, StateSpans, View, ViewMut};
 
@@ -97,6 +98,7 @@ pub fn ssm_scan<'s>(
     };
     let scan = SsmHeads {
         shape,
+        runs_chunks: runs_chunks(pool),
         xbc: xbc.f32s(OP, "xbc")?,
         dt: dt.f32s(OP, "dt")?,
         a: weights.a.f32s(OP, "a")?,
@@ -149,6 +151,7 @@ fn launch(
 /// What all tasks of one call share.
 struct SsmHeads<'a> {
     shape: SsmShape,
+    runs_chunks: bool,
     xbc: &'a [f32],
     dt: &'a [f32],
     a: &'a [f32],
@@ -169,7 +172,17 @@ impl SpanParts for SsmHeads<'_> {
         // SAFETY: a slot that is read is written by nobody else; `start` copies also where both are one.
         unsafe { start(h, &self.state, span, (n_heads, head)) };
         let width = inner + 2 * n_groups * state_dim;
-        for row in span.first_row..span.first_row + span.n_rows {
+        let (mut first, end) = (span.first_row, span.first_row + span.n_rows);
+        if self.runs_chunks && span.n_rows >= MIN_CHUNK {
+            let mut work = SsmChunk::new(state_dim, head_dim);
+            while end - first >= MIN_CHUNK {
+                let rows = first..end.min(first + CHUNK);
+                first = rows.end;
+                // SAFETY: as the token form below.
+                unsafe { self.chunk(rows, head, h, &mut work) };
+            }
+        }
+        for row in first..end {
             let xbc = &self.xbc[row * width..][..width];
             let x = &xbc[head * head_dim..][..head_dim];
             let b = &xbc[inner + group * state_dim..][..state_dim];
@@ -191,6 +204,79 @@ impl SpanParts for SsmHeads<'_> {
             // SAFETY: as `h`.
             unsafe { self.state.slice((copy as usize * n_heads + head) * len, len) }.copy_from_slice(h);
         }
+    }
+}
+
+/// What a chunk of one head needs besides the state.
+struct SsmChunk {
+    /// `[state_dim, CHUNK]`: each token's `dt B` as a column.
+    b_columns: Vec<f32>,
+    /// `[CHUNK, CHUNK]`: products of `C` and `dt B`.
+    products: Vec<f32>,
+    /// `[CHUNK, head_dim]`
+    out: Vec<f32>,
+}
+
+impl SsmChunk {
+    fn new(state_dim: usize, head_dim: usize) -> Self {
+        Self {
+            b_columns: vec![0.0; state_dim * CHUNK],
+            products: vec![0.0; CHUNK * CHUNK],
+            out: vec![0.0; CHUNK * head_dim],
+        }
+    }
+}
+
+impl SsmHeads<'_> {
+    /// Some rows at once. With `g` the sum of the decays' logarithms since the chunk's start, the state after token i is
+    /// `exp(g_i) h + sum over j <= i of exp(g_i - g_j) dt_j B_j x_j`: all of it products of matrices.
+    ///
+    /// # Safety
+    /// As [`SpanParts::part`], of a span that has the rows.
+    #[inline(always)]
+    unsafe fn chunk(&self, rows: std::ops::Range<usize>, head: usize, h: &mut [f32], work: &mut SsmChunk) {
+        let SsmShape { n_heads, head_dim, state_dim, n_groups } = self.shape;
+        let (n, inner, group) = (rows.len(), n_heads * head_dim, head / (n_heads / n_groups));
+        let width = inner + 2 * n_groups * state_dim;
+        let xbc = &self.xbc[rows.start * width..rows.end * width];
+        let part = |first: usize, n_cols| Rows { numbers: &xbc[first..], stride: width, n_rows: n, n_cols };
+        let x = part(head * head_dim, head_dim);
+        let b = part(inner + group * state_dim, state_dim);
+        let c = part(inner + (n_groups + group) * state_dim, state_dim);
+        let (mut logs, mut dts) = ([0.0_f32; CHUNK], [0.0_f32; CHUNK]);
+        let mut log = 0.0;
+        for (i, row) in rows.clone().enumerate() {
+            dts[i] = softplus(self.dt[row * n_heads + head] + self.dt_bias[head]);
+            log += dts[i] * self.a[head];
+            logs[i] = log;
+        }
+        let SsmChunk { b_columns, products, out } = work;
+        for (d, column) in b_columns.chunks_exact_mut(CHUNK).enumerate() {
+            let b = (0..n).map(|i| dts[i] * b.numbers[i * b.stride + d]);
+            column[..n].iter_mut().zip(b).for_each(|(to, b)| *to = b);
+            column[n..].fill(0.0);
+        }
+        let (products, out) = (&mut products[..n * CHUNK], &mut out[..n * head_dim]);
+        add_product(c, Rows::dense(b_columns, CHUNK), 0.0, products);
+        add_product(c, Rows::dense(h, head_dim), 0.0, out);
+        for (i, products) in products.chunks_exact_mut(CHUNK).enumerate() {
+            products.iter_mut().zip(&logs).for_each(|(product, before)| *product *= exp(logs[i] - before));
+            let decay = exp(logs[i]);
+            let (of_x, out) = (&x.numbers[i * x.stride..][..head_dim], &mut out[i * head_dim..][..head_dim]);
+            out.iter_mut().zip(of_x).for_each(|(out, x)| *out = decay * *out + self.d[head] * x);
+            products[i + 1..].fill(0.0);
+        }
+        add_product(Rows { numbers: products, stride: CHUNK, n_rows: n, n_cols: n }, x, 1.0, out);
+        for (row, found) in rows.zip(out.chunks_exact(head_dim)) {
+            // SAFETY: rows of spans are disjoint, and each task has a head of its own.
+            unsafe { self.out.slice(row * inner + head * head_dim, head_dim) }.copy_from_slice(found);
+        }
+        let mut left = [0.0_f32; CHUNK];
+        left[..n].iter_mut().zip(&logs).for_each(|(left, before)| *left = exp(log - before));
+        for column in b_columns.chunks_exact_mut(CHUNK) {
+            column.iter_mut().zip(&left).for_each(|(b, left)| *b *= left);
+        }
+        add_product(Rows { numbers: b_columns, stride: CHUNK, n_rows: state_dim, n_cols: n }, x, exp(log), h);
     }
 }
 

@@ -97,6 +97,14 @@ pub enum Error {
     /// The model has no head that scores texts.
     #[error("this model is not a reranker: it has no scoring head")]
     NoScores,
+    /// A prompt that the model's files do not name.
+    #[error("this model has no prompt named `{name}`; it has {known}", known = if known.is_empty() { "none" } else { known })]
+    NoPrompt {
+        /// What was asked for.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
     /// An importance matrix that cannot be read or written.
     #[error("`{path}`: {why}", path = path.display())]
     Importance {

@@ -55,6 +55,7 @@ mod request;
 mod speculate;
 mod splitter;
 mod template;
+mod text_forms;
 mod vectors;
 mod whole;
 
@@ -77,6 +78,7 @@ pub use crate::request::Request;
 pub use crate::speculate::Speculate;
 pub use crate::splitter::{Piece, Splitter, TokenLogprob};
 pub use crate::template::{Prompt, Template};
+pub use crate::text_forms::{SearchSide, TextForms};
 pub use crate::vectors::{PendingVector, encode_pair};
 pub use crate::whole::{ToolCall, WholeAnswer};
 pub use ::model::{AdapterLimits, CompileProgress, DeviceChoice, KvType, TokenId, Watch};

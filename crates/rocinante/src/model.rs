@@ -28,7 +28,8 @@ use crate::request::Request;
 use crate::speculate::Speculation;
 use crate::splitter::Splitter;
 use crate::template::{Prompt, Template, ids};
-use crate::vectors::{PendingVector, encode_pair};
+use crate::text_forms::TextForms;
+use crate::vectors::PendingVector;
 use crate::{Error, Result};
 
 /// Vectors of one call that are with the engine at a time: enough to fill its steps, and its queue stays open.
@@ -40,6 +41,7 @@ pub struct Model {
     path: PathBuf,
     tokenizer: Arc<Tokenizer>,
     template: Template,
+    forms: TextForms,
     masks: Masks,
     handle: Handle,
     about: About,
@@ -81,13 +83,14 @@ impl Model {
         let (handle, mut about, watch) = started?;
         let tokenizer = Arc::new(tokenizer?);
         let template = template(&files, options, &tokenizer)?;
+        let forms = TextForms::of(files.checkpoint())?;
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
         about.notes.extend(chosen.notes());
         if about.plan.options.device == chosen.choice {
             about.plan.device = chosen;
         }
         let path = path.to_owned();
-        Ok(Self { path, tokenizer, template, masks, handle, about, profiler: None, watch: Some(watch) })
+        Ok(Self { path, tokenizer, template, forms, masks, handle, about, profiler: None, watch: Some(watch) })
     }
 
     /// From a checkpoint that is already open, or was made in memory.
@@ -111,6 +114,7 @@ impl Model {
         let (model, tokenizer) = files.load_with_tokenizer(&plan)?;
         let tokenizer = Arc::new(tokenizer);
         let template = template(files, options, &tokenizer)?;
+        let forms = TextForms::of(files.checkpoint())?;
         let profiler = model.profiler();
         let mut about = About::of(files, options, plan, &model, start)?;
         about.notes.extend(speculation.note());
@@ -126,7 +130,7 @@ impl Model {
             Helpers { masks: Some(Box::new(masks.clone())), drafter, store },
         );
         let path = files.path().to_owned();
-        Ok(Self { path, tokenizer, template, masks, handle, about, profiler, watch: None })
+        Ok(Self { path, tokenizer, template, forms, masks, handle, about, profiler, watch: None })
     }
 
     /// Continues a text as it is.
@@ -225,7 +229,7 @@ impl Model {
     }
 
     /// The text as a vector of length 1, as the model was trained to make it: from its first token, its last, or the
-    /// mean of all.
+    /// mean of all, and with the prompt that its files name for texts in general, if they do.
     ///
     /// ```no_run
     /// # fn main() -> rocinante::Result<()> {
@@ -238,7 +242,14 @@ impl Model {
     /// # }
     /// ```
     pub fn embed(&self, text: &str) -> Result<Vec<f32>> {
-        self.vector(self.handle.embed_request(self.encode_raw(text)))?.wait()
+        self.embed_prompted(None, text)
+    }
+
+    /// As [`embed`](Self::embed), with the prompt of that name in the model's files before the text: many embedders read
+    /// questions and documents with different ones.
+    pub fn embed_prompted(&self, prompt: Option<&str>, text: &str) -> Result<Vec<f32>> {
+        let text = self.forms.prompted(prompt, text)?;
+        self.vector(self.handle.embed_request(self.encode_raw(&text)))?.wait()
     }
 
     /// The vectors of several texts, made together.
@@ -248,10 +259,10 @@ impl Model {
 
     /// How well each text fits the question, in the order of the texts. Needs a reranker.
     pub fn rerank(&self, query: &str, documents: &[impl AsRef<str>]) -> Result<Vec<f32>> {
-        if !self.handle.embeds().has_head {
+        if self.handle.embeds().head.is_none() {
             return Err(Error::NoScores);
         }
-        let pairs = documents.iter().map(|document| encode_pair(&self.tokenizer, query, document.as_ref()));
+        let pairs = documents.iter().map(|document| self.forms.pair(&self.tokenizer, query, document.as_ref()));
         let requests = pairs.map(|(tokens, n_first)| self.handle.score_request(tokens, n_first)).collect();
         let scores = self.vectors(requests)?;
         Ok(scores.into_iter().map(|scores| scores.first().copied().unwrap_or(f32::NAN)).collect())
@@ -328,6 +339,11 @@ impl Model {
     /// How conversations are written for it.
     pub fn template(&self) -> &Template {
         &self.template
+    }
+
+    /// What it reads around texts that become vectors and scores.
+    pub fn text_forms(&self) -> &TextForms {
+        &self.forms
     }
 
     /// How it writes its reasoning and its tool calls.

@@ -216,7 +216,7 @@ impl From<rocinante::Error> for ApiError {
         use rocinante::{Error as E, FailureKind};
         match error {
             E::Engine(error) => error.into(),
-            E::EmptyPrompt | E::Constraint(_) | E::Encoder | E::NoScores | E::Conversation(_) => {
+            E::EmptyPrompt | E::Constraint(_) | E::Encoder | E::NoScores | E::NoPrompt { .. } | E::Conversation(_) => {
                 Self::bad(error.to_string())
             }
             E::ConstraintBusy(_) => {

@@ -86,6 +86,22 @@ impl CompletionPrompt {
         }
     }
 
+    /// With a prompt of the model's files before each text, for vectors; tokens stay as they are.
+    pub fn prompted(self, model: &Loaded, name: Option<&str>) -> Result<Self> {
+        let add = |text: String| -> Result<String> {
+            Ok(model
+                .text_forms()
+                .prompted(name, &text)
+                .map_err(|error| ApiError::from(error).param("prompt_name"))?
+                .into())
+        };
+        Ok(match self {
+            Self::Text(text) => Self::Text(add(text)?),
+            Self::Texts(texts) => Self::Texts(texts.into_iter().map(add).collect::<Result<_>>()?),
+            other => other,
+        })
+    }
+
     /// The same on a thread that may take its time.
     pub async fn encode_aside(self, model: &Arc<Loaded>, param: &'static str, max: usize) -> Result<Vec<Vec<TokenId>>> {
         let model = Arc::clone(model);

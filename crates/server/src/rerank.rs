@@ -9,9 +9,10 @@ use super::loaded::Loaded;
 use super::vectors::{self, cosine};
 use axum::Extension;
 use axum::extract::State;
-use rocinante::{TokenId, encode_pair as pair};
+use rocinante::{SearchSide, TokenId};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 const MAX_DOCUMENTS: usize = 1024;
@@ -107,9 +108,15 @@ enum Encoded {
 }
 
 fn encode(model: &Loaded, body: &RerankRequest) -> Result<Encoded> {
+    let forms = model.text_forms();
+    let has_head = model.engine().embeds().head.is_some();
+    let side = |i: usize| if i == 0 { SearchSide::Query } else { SearchSide::Document };
     let texts = std::iter::once(body.query.as_str()).chain(body.documents.iter().map(Document::text));
-    let texts: Vec<_> = texts.map(|text| model.encode_raw(text)).collect::<Result<_>>()?;
-    if !model.engine().embeds().has_head {
+    // A head reads the texts themselves.
+    let prompted = |(i, text)| if has_head { Cow::Borrowed(text) } else { forms.prompted_for_search(side(i), text) };
+    let texts = texts.enumerate().map(prompted);
+    let texts: Vec<_> = texts.map(|text| model.encode_raw(&text)).collect::<Result<_>>()?;
+    if !has_head {
         return Ok(Encoded::Texts(texts));
     }
     // The query is read once with each document: one that leaves them no room is refused before that.
@@ -119,6 +126,6 @@ fn encode(model: &Loaded, body: &RerankRequest) -> Result<Encoded> {
             format!("this model's context holds {} tokens, a document with the query has {n_tokens}", model.n_ctx());
         return Err(ApiError::bad(text).code("context_length_exceeded").param("documents"));
     }
-    let pairs = body.documents.iter().map(|document| pair(&model.tokenizer, &body.query, document.text()));
+    let pairs = body.documents.iter().map(|document| forms.pair(&model.tokenizer, &body.query, document.text()));
     Ok(Encoded::Pairs(pairs.collect()))
 }

@@ -31,6 +31,10 @@ pub struct HubFiles {
     pub chat_template: Option<String>,
     /// `1_Pooling/config.json`, as sentence-transformers writes it
     pub pooling: Option<Value>,
+    /// `modules.json`, sentence-transformers' list of what makes a vector
+    pub modules: Option<Value>,
+    /// `config_sentence_transformers.json`
+    pub sentences: Option<Value>,
 }
 
 impl HubFiles {
@@ -47,6 +51,8 @@ impl HubFiles {
             tokenizer_model: None,
             chat_template: None,
             pooling: None,
+            modules: None,
+            sentences: None,
         }
     }
 }
@@ -75,6 +81,8 @@ pub(crate) fn in_folder(folder: &Path) -> Result<Option<HubFiles>> {
         tokenizer_model: bytes(folder, "tokenizer.model")?.map(Bytes::from_vec),
         chat_template,
         pooling: json(folder, "1_Pooling/config.json")?,
+        modules: json(folder, "modules.json")?,
+        sentences: json(folder, "config_sentence_transformers.json")?,
     }))
 }
 

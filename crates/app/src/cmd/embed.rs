@@ -22,6 +22,9 @@ pub struct Args {
     /// The texts; `-` is standard input as one text
     #[arg(required = true)]
     texts: Vec<String>,
+    /// The prompt to put before each text, by its name in the model's files (`query`, `document`)
+    #[arg(long, value_name = "NAME")]
+    prompt_name: Option<String>,
     /// Output format; text is one vector a line
     #[arg(long, value_enum, default_value_t = ReportFormat::Json)]
     output: ReportFormat,
@@ -33,8 +36,11 @@ pub struct Args {
 pub fn main(args: &Args) -> Result<()> {
     let path = store::resolve(&args.model)?;
     let model = model_file::load(&path, &args.load.options(Workload::Conversation))?;
-    let texts: Vec<Vec<TokenId>> =
-        args.texts.iter().map(|text| Ok(model.encode_raw(&given(text)?))).collect::<Result<_>>()?;
+    let encode = |text: &String| -> Result<Vec<TokenId>> {
+        let text = given(text)?;
+        Ok(model.encode_raw(&model.text_forms().prompted(args.prompt_name.as_deref(), &text)?))
+    };
+    let texts: Vec<Vec<TokenId>> = args.texts.iter().map(encode).collect::<Result<_>>()?;
     let n_tokens: usize = texts.iter().map(Vec::len).sum();
     let vectors = model.embed_all(texts).map_err(|error| model_file::hinted(&path, error))?;
     if args.output == ReportFormat::Text {

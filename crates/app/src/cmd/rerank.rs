@@ -5,7 +5,7 @@ use crate::options::{LoadArgs, ReportFormat, print_json};
 use crate::report::{self, HintExt};
 use crate::{model_file, store};
 use anyhow::{Result, anyhow};
-use rocinante::{Error, Model, Workload};
+use rocinante::{Error, Model, SearchSide, Workload};
 use std::io::Write;
 
 const EXAMPLES: &str = "\
@@ -59,8 +59,10 @@ fn scores(model: &Model, query: &str, documents: &[String]) -> rocinante::Result
         scores => return scores,
     }
     report::note("no reranker: ranked by the similarity of embeddings");
-    let texts = std::iter::once(query).chain(documents.iter().map(String::as_str));
-    let vectors = model.embed_all(texts.map(|text| model.encode_raw(text)).collect())?;
+    let texts = std::iter::once((SearchSide::Query, query))
+        .chain(documents.iter().map(|document| (SearchSide::Document, document.as_str())));
+    let prompted = texts.map(|(side, text)| model.text_forms().prompted_for_search(side, text));
+    let vectors = model.embed_all(prompted.map(|text| model.encode_raw(&text)).collect())?;
     // Each has length 1, so the product is the cosine.
     let cosine = |vector: &Vec<f32>| vectors[0].iter().zip(vector).map(|(a, b)| a * b).sum();
     Ok(vectors[1..].iter().map(cosine).collect())

@@ -76,6 +76,53 @@ fn the_command_line_and_the_server_agree() {
     }
 }
 
+/// Scored by how likely the answer "yes" is, with the words around question and text that it was trained with.
+#[test]
+fn qwen3_answers_yes_or_no() {
+    check(&Roci::new(), "qwen3-reranker", &folder().join("qwen3-reranker"));
+}
+
+/// Mean, two dense layers, length 1; questions and documents with prompts of their own.
+#[test]
+fn an_embedder_with_the_modules_and_prompts_of_sentence_transformers() {
+    let roci = Roci::new();
+    let golden: Value = serde_json::from_str(&std::fs::read_to_string(folder().join("scores.json")).unwrap()).unwrap();
+    let query = golden["query"].as_str().unwrap();
+    let documents: Vec<&str> = golden["documents"].as_array().unwrap().iter().map(|d| d.as_str().unwrap()).collect();
+    let vectors = &golden["gemma-embedding"]["vectors"];
+    let folder = folder().join("gemma-embedding");
+    let model = folder.to_str().unwrap();
+    let close = |found: &Value, text: &str| {
+        let (found, truth) = (found.as_array().unwrap(), vectors[text].as_array().unwrap());
+        assert_eq!(found.len(), truth.len());
+        for (found, truth) in found.iter().zip(truth) {
+            assert!((found.as_f64().unwrap() - truth.as_f64().unwrap()).abs() < 1e-3, "{text}");
+        }
+    };
+    let told = roci.run(&["embed", model, "--kv-type", "f32", "--prompt-name", "query", query]).json();
+    close(&told["embeddings"][0], query);
+    let args = [&["embed", model, "--kv-type", "f32", "--prompt-name", "document"][..], &documents].concat();
+    let told = roci.run(&args).json();
+    documents.iter().enumerate().for_each(|(i, document)| close(&told["embeddings"][i], document));
+    let refused = roci.run(&["embed", model, "--prompt-name", "task", query]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("no prompt named `task`; it has `document`, `query`"), "{}", refused.stderr);
+
+    let server = Server::start(&roci, &["serve", model, "--kv-type", "f32"]);
+    let served = server.post("/v1/embeddings", &json!({"input": [query], "prompt_name": "query"})).json;
+    close(&served["data"][0]["embedding"], query);
+    let refused = server.post("/v1/embeddings", &json!({"input": query, "prompt_name": "task"}));
+    assert_eq!(refused.status, 400);
+    // The similarity of what both prompts give.
+    let served = server.post("/v1/rerank", &json!({"query": query, "documents": documents})).json;
+    for result in served["results"].as_array().unwrap() {
+        let document = documents[result["index"].as_u64().unwrap() as usize];
+        let pairs = vectors[query].as_array().unwrap().iter().zip(vectors[document].as_array().unwrap());
+        let cosine: f64 = pairs.map(|(a, b)| a.as_f64().unwrap() * b.as_f64().unwrap()).sum();
+        assert!((result["relevance_score"].as_f64().unwrap() - cosine).abs() < 1e-3, "{document}");
+    }
+}
+
 #[test]
 fn xlm_roberta() {
     check(&Roci::new(), "xlm-roberta", &folder().join("xlm-roberta"));

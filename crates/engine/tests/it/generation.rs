@@ -1,7 +1,7 @@
 //! The tokens that come out: the same as the model alone would give, whoever shares the batch, whatever is preempted,
 //! reused from the prefix index, or taken up by another engine half-way.
 
-use batch::{Attention, TokenId};
+use batch::{Attention, PooledStates, TokenId};
 use engine::{
     Dry, EngineOptions, Event, Events, FinishReason, Handle, Mirostat, Normalize, Pooling, RequestId, Reuse, Sampling,
     Submit, Usage, VectorRequest,
@@ -312,10 +312,10 @@ pub fn expected_vector(embed: &VectorRequest) -> Vec<f32> {
             toy::hidden(toy::hash(embed.tokens[..n_seen].iter().copied())).collect()
         })
         .collect();
-    match embed.pooling {
-        Pooling::First | Pooling::Score { .. } => states[0].clone(),
-        Pooling::Last => states[n - 1].clone(),
-        Pooling::Mean => (0..toy::N_EMBD)
+    match embed.pooling.states() {
+        PooledStates::First => states[0].clone(),
+        PooledStates::Last => states[n - 1].clone(),
+        PooledStates::Mean => (0..toy::N_EMBD)
             .map(|d| (states.iter().map(|state| f64::from(state[d])).sum::<f64>() / n as f64) as f32)
             .collect(),
     }

@@ -5,6 +5,7 @@ use ops::Gating;
 use weights::{Bytes, Dtype, HubFiles, Metadata, Tensor, Value};
 
 use crate::family::Windows;
+use crate::head::YES_OR_NO_FORM;
 use crate::hub::translate;
 use crate::rope_scaling::{RopeScaling, mscale};
 use crate::{Config, Error, Experts, FamilyKind, Pooling};
@@ -87,6 +88,15 @@ pub fn metadata(hub: &HubFiles, config: &Config, name: &str) -> Result<Metadata,
     Ok(out)
 }
 
+/// What says that a model scores texts by answering "yes" or "no".
+pub fn rerank(out: &mut Metadata, prefix: &str) {
+    // llama.cpp's number for models that score.
+    out.set(format!("{prefix}.pooling_type"), Value::U32(4));
+    out.set(format!("{prefix}.classifier.output_labels"), vec!["yes".to_owned(), "no".to_owned()]);
+    out.set("tokenizer.chat_template.rerank", YES_OR_NO_FORM);
+    out.set("tokenizer.chat_templates", vec!["rerank".to_owned()]);
+}
+
 /// Rope's scaling, where it is not in tensors.
 fn scaling(config: &Config, mut set: impl FnMut(&str, Value)) -> Result<(), Error> {
     match &config.rope.scaling {
@@ -157,6 +167,7 @@ fn check_windows(config: &Config) -> Result<(), Error> {
     let is_windowed = |layer_idx: usize| match config.family.windows {
         Windows::All => true,
         Windows::AllBut(n) => !(layer_idx + 1).is_multiple_of(n),
+        Windows::AllButFirstOf(n) => !layer_idx.is_multiple_of(n),
     };
     let differs = |(layer_idx, found): (usize, &bool)| *found != is_windowed(layer_idx);
     match config.is_windowed.iter().enumerate().position(differs) {

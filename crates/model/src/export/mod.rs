@@ -11,6 +11,7 @@ mod tensors;
 use ops::Layout;
 use weights::Checkpoint;
 
+use crate::head::answers_yes_or_no;
 use crate::names::{Format, Names};
 use crate::parts::parts;
 use crate::{Config, Error};
@@ -30,7 +31,10 @@ pub fn export(checkpoint: &Checkpoint, name: &str) -> Result<Checkpoint, Error> 
         return refused(format!("tensor `{}` has type {}", tensor.name, tensor.type_name));
     }
     let names = Names { checkpoint, format: Format::Hub, family: &config.family };
-    let metadata = keys::metadata(hub, &config, name)?;
+    let mut metadata = keys::metadata(hub, &config, name)?;
+    if answers_yes_or_no(checkpoint) {
+        keys::rerank(&mut metadata, config.family.name);
+    }
     let mut tensors = tensors::list(&names, &config)?;
     tensors.extend(keys::rope_tensors(&config)?);
     let exported = Checkpoint::from_parts(metadata, tensors)?;

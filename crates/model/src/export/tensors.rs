@@ -6,7 +6,7 @@ use ops::Pairing;
 use weights::{Bytes, Dtype, Tensor};
 
 use super::split::pieces;
-use crate::head::HUB_SPELLINGS;
+use crate::head::{answer_rows, answers_yes_or_no, hub_spelling};
 use crate::names::{At, Names};
 use crate::{Config, Error, FamilyKind};
 
@@ -25,6 +25,8 @@ pub fn list(names: &Names, config: &Config) -> Result<Vec<Tensor>, Error> {
     }
     if config.family.kind == FamilyKind::Encoder {
         list.place_head()?;
+    } else if answers_yes_or_no(names.checkpoint) {
+        list.tensors.extend(answer_rows(config, names)?);
     }
     let stems: Vec<&str> = names.stems().filter(|stem| !ONCE.contains(stem)).collect();
     for layer_idx in 0..config.n_layers {
@@ -94,11 +96,7 @@ impl TensorList<'_> {
 
     /// The layers that classify, where an encoder has them.
     fn place_head(&mut self) -> Result<(), Error> {
-        let find = |name: &str, suffix: &str| self.names.checkpoint.find(&format!("{name}.{suffix}"));
-        let Some((dense, output)) = HUB_SPELLINGS.into_iter().find(|(_, output)| find(output, "weight").is_some())
-        else {
-            return Ok(());
-        };
+        let Some((dense, output)) = hub_spelling(self.names.checkpoint) else { return Ok(()) };
         for (from, to) in [(dense, "cls"), (output, "cls.output")] {
             for suffix in ["weight", "bias"] {
                 if let Some(source) = self.names.checkpoint.find(&format!("{from}.{suffix}")) {

@@ -6,10 +6,9 @@ use ops::{Activation, Gating, NormKind, Pairing};
 use super::{Chunked, Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
 use crate::config::Temperature;
 use crate::names::{
-    APERTUS, BAILING_MOE, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GEMMA3N,
-    GEMMA4 as GEMMA4_NAMES, GLM4, GPT_OSS, GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, INTERNLM2, KIMI_LINEAR,
-    LFM2, LLAMA4, MAMBA_FEED_FORWARD, MINIMAX, MISTRAL4, MIXER, MIXTRAL, MPT, NOMIC, OLMO2, PHI2, PHI3, QWEN_DELTA,
-    QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
+    APERTUS, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GEMMA4 as GEMMA4_NAMES, GLM4, GPT_OSS,
+    GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, JINA3, KIMI_LINEAR, LFM2, LLAMA4, MAMBA_FEED_FORWARD, MINIMAX,
+    MIXER, MIXTRAL, MODERN_BERT, MPT, NOMIC, OLMO2, PHI2, PHI3, QWEN_DELTA, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
 };
 use crate::recurrent_config::RecurrentKind;
 
@@ -20,6 +19,7 @@ const LLAMA: Family = Family {
     hub_pairing: Pairing::Halves,
     norm: NormKind::Rms,
     placement: Placement::Before,
+    skips_first_norm: false,
     hub_norm_offset: 0.0,
     activation: Activation::Silu,
     scales_embedding: false,
@@ -43,7 +43,6 @@ const LLAMA: Family = Family {
     weighs_inputs: false,
     scales_scores: true,
     norms_values: false,
-    has_streams: false,
     scales_layers: false,
     recurrent: None,
     tiles_value_heads: false,
@@ -86,9 +85,19 @@ const ENCODER: Family = Family {
     renames: BERT,
     ..HALVES
 };
+const GEMMA3: Family = Family {
+    name: "gemma3",
+    hub_types: &["gemma3_text", "gemma3"],
+    placement: Placement::Around,
+    windows: Windows::AllBut(6),
+    local_rope_base: Some(10_000.0),
+    scales_by_share: Some(62),
+    renames: GEMMA2,
+    ..GEMMA
+};
 const DEEPSEEK2: Family = Family {
     name: "deepseek2",
-    hub_types: &["deepseek_v2", "deepseek_v3", "glm4_moe_lite"],
+    hub_types: &["deepseek_v2", "deepseek_v3"],
     hub_pairing: Pairing::Adjacent,
     normalizes_experts: false,
     renames: DEEPSEEK,
@@ -167,27 +176,8 @@ pub const FAMILIES: &[Family] = &[
         renames: GEMMA2,
         ..GEMMA
     },
-    Family {
-        name: "gemma3",
-        hub_types: &["gemma3_text", "gemma3"],
-        placement: Placement::Around,
-        windows: Windows::AllBut(6),
-        local_rope_base: Some(10_000.0),
-        scales_by_share: Some(62),
-        renames: GEMMA2,
-        ..GEMMA
-    },
+    GEMMA3,
     GEMMA4,
-    Family {
-        name: "gemma3n",
-        hub_types: &["gemma3n_text", "gemma3n"],
-        windows: Windows::AllBut(5),
-        local_rope_base: Some(10_000.0),
-        has_streams: true,
-        scales_layers: false,
-        renames: GEMMA3N,
-        ..GEMMA4
-    },
     Family {
         name: "llama4",
         hub_types: &["llama4_text", "llama4"],
@@ -231,33 +221,6 @@ pub const FAMILIES: &[Family] = &[
         ..LLAMA
     },
     DEEPSEEK2,
-    Family {
-        name: "mistral4",
-        hub_types: &["mistral4"],
-        normalizes_experts: true,
-        renames: MISTRAL4,
-        is_exported: false,
-        ..DEEPSEEK2
-    },
-    // Contexts of these are bounded by what their indexer would choose of longer ones.
-    Family { name: "deepseek32", hub_types: &["deepseek_v32"], is_exported: false, ..DEEPSEEK2 },
-    Family { name: "glm-dsa", hub_types: &["glm_moe_dsa"], is_exported: false, ..DEEPSEEK2 },
-    Family {
-        name: "internlm2",
-        hub_types: &["internlm2"],
-        hub_qkv: FusedRows::ByHead,
-        renames: INTERNLM2,
-        is_exported: false,
-        ..LLAMA
-    },
-    Family {
-        name: "bailingmoe2",
-        hub_types: &["bailing_moe_v2"],
-        gating: Gating::Sigmoid,
-        renames: BAILING_MOE,
-        is_exported: false,
-        ..HALVES
-    },
     Family { hub_types: &["youtu"], is_exported: false, ..DEEPSEEK2 },
     Family {
         name: "gpt-oss",
@@ -493,14 +456,6 @@ pub const FAMILIES: &[Family] = &[
         ..LLAMA
     },
     Family {
-        name: "granitehybrid",
-        hub_types: &["bamba"],
-        recurrent: Some(RecurrentKind::Ssm),
-        renames: MAMBA_FEED_FORWARD,
-        is_exported: false,
-        ..LLAMA
-    },
-    Family {
         name: "falcon-h1",
         hub_types: &["falcon_h1"],
         recurrent: Some(RecurrentKind::Ssm),
@@ -535,5 +490,39 @@ pub const FAMILIES: &[Family] = &[
         ..HALVES
     },
     Family { name: "bert", hub_types: &["bert", "roberta", "xlm-roberta"], learns_positions: true, ..ENCODER },
+    Family {
+        name: "jina-bert-v3",
+        hub_types: &["jina_embeddings_v3", "xlm-roberta+rotary"],
+        renames: JINA3,
+        is_exported: false,
+        ..ENCODER
+    },
+    Family {
+        name: "modern-bert",
+        hub_types: &["modernbert"],
+        placement: Placement::Before,
+        skips_first_norm: true,
+        windows: Windows::AllButFirstOf(3),
+        local_rope_base: Some(10_000.0),
+        renames: MODERN_BERT,
+        is_exported: false,
+        ..ENCODER
+    },
+    Family {
+        name: "gemma-embedding",
+        hub_types: &["gemma3_text+bidirectional"],
+        scales_by_share: None,
+        kind: FamilyKind::Encoder,
+        is_exported: false,
+        ..GEMMA3
+    },
+    Family {
+        name: "llama-embed",
+        hub_types: &["llama_bidirec", "llama+bidirectional"],
+        kind: FamilyKind::Encoder,
+        is_exported: false,
+        ..LLAMA
+    },
+    Family { name: "eurobert", hub_types: &["eurobert"], kind: FamilyKind::Encoder, is_exported: false, ..HALVES },
     Family { name: "nomic-bert", hub_types: &["nomic_bert"], activation: Activation::Silu, renames: NOMIC, ..ENCODER },
 ];

@@ -23,10 +23,12 @@ pub fn rope_settings(json: &Json) -> RopeSettings<'_> {
     let is_proportional = full.is_some_and(|full| full.get("rope_type").is_some_and(|kind| kind == "proportional"));
     let scaling = full.or_else(|| json.get("rope_scaling").filter(|value| value.is_object()));
     RopeSettings {
-        base: full.and_then(|full| number(full, "rope_theta")).or_else(|| number(json, "rope_theta")),
+        base: full.and_then(|full| number(full, "rope_theta")).or_else(|| {
+            ["rope_theta", "global_rope_theta", "rotary_emb_base"].iter().find_map(|name| number(json, name))
+        }),
         local_base: local
             .and_then(|local| number(local, "rope_theta"))
-            .or_else(|| number(json, "rope_local_base_freq")),
+            .or_else(|| ["rope_local_base_freq", "local_rope_theta"].iter().find_map(|name| number(json, name))),
         part: full
             .filter(|_| !is_proportional)
             .and_then(|full| number(full, "partial_rotary_factor"))

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::{EngineOptions, Error, Pooling, start};
+use engine::{EngineOptions, Error, PooledStates, Pooling, start};
 use model::{Attention, KvType, LoadOptions, Model, TokenId};
 use weights::Checkpoint;
 
@@ -50,16 +50,16 @@ fn an_encoder_gives_the_mean_of_its_states() {
 #[test]
 fn a_reranker_scores_and_others_say_that_they_cannot() {
     let (reranker, tokens) = handle("xlm-roberta-rerank");
-    assert!(reranker.embeds().has_head);
+    assert_eq!(reranker.embeds().head, Some(PooledStates::First));
     let scores = reranker.vectors(vec![reranker.score_request(tokens, usize::MAX)]).unwrap();
     let truth = numbers("xlm-roberta-rerank", "score");
     assert!((scores[0][0] - truth[0]).abs() < 1e-3 * truth[0].abs().max(1.0), "{scores:?} for {truth:?}");
     reranker.shutdown();
 
     let (encoder, tokens) = handle("bert");
-    assert!(!encoder.embeds().has_head);
+    assert_eq!(encoder.embeds().head, None);
     let request = encoder.score_request(tokens, 3);
-    assert_eq!(request.pooling, Pooling::Score { n_first: 3 });
+    assert_eq!(request.pooling, Pooling::Score { n_first: 3, states: PooledStates::First });
     assert!(matches!(encoder.vectors(vec![request]), Err(Error::NoVector { .. })));
     encoder.shutdown();
 }

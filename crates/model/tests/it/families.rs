@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{Attention, Error, KvType, LoadOptions, Model};
+use model::{Error, Forward, KvType, LoadOptions, Model, PooledStates};
 use ops::{Isa, Pool};
 use weights::Checkpoint;
 
@@ -25,6 +25,8 @@ pub enum What {
     Logits,
     Hidden,
     Score,
+    /// Pooled, through the layers behind, of length 1.
+    Vector,
 }
 
 pub fn folder() -> PathBuf {
@@ -42,7 +44,7 @@ pub fn names() -> Vec<String> {
 
 pub fn golden(name: &str) -> Golden {
     let file = Checkpoint::open(&folder().join("golden").join(format!("{name}.safetensors"))).unwrap();
-    let what = [("logits", What::Logits), ("hidden", What::Hidden), ("score", What::Score)];
+    let what = [("logits", What::Logits), ("hidden", What::Hidden), ("score", What::Score), ("vector", What::Vector)];
     let (rows, what) = what.into_iter().find_map(|(key, what)| Some((file.find(key)?, what))).unwrap();
     let tokens = file.tensor("tokens").unwrap();
     let words = |bytes: &[u8]| bytes.chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]).collect::<Vec<_>>();
@@ -79,15 +81,30 @@ pub fn run(model: &mut Model, golden: &Golden) -> Vec<f32> {
     if golden.what != What::Logits {
         whole.logits_rows.clear();
         whole.pool_rows = (0..n as u32).collect();
-        whole.attention = Attention::Full;
+        whole.attention = model.embeds().attention;
     }
+    let head = model.embeds().head;
+    let pooled = head.unwrap_or(model.embeds().pooling.states());
     let output = model.forward(&whole).unwrap();
     match golden.what {
         What::Logits => output.logits.to_vec(),
         What::Hidden => output.hidden.to_vec(),
-        What::Score => {
-            let first = output.hidden[..output.hidden.len() / n].to_vec();
-            model.score(&first).unwrap()
+        What::Score | What::Vector => {
+            let states: Vec<&[f32]> = output.hidden.chunks_exact(output.hidden.len() / n).collect();
+            let pooled = match pooled {
+                PooledStates::First => states[0].to_vec(),
+                PooledStates::Last => states[n - 1].to_vec(),
+                PooledStates::Mean => {
+                    let mean = |i: usize| states.iter().map(|state| state[i]).sum::<f32>() / n as f32;
+                    (0..states[0].len()).map(mean).collect()
+                }
+            };
+            if golden.what == What::Score {
+                return model.score(&pooled).unwrap();
+            }
+            let vector = model.project(&pooled).unwrap();
+            let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+            vector.iter().map(|x| x / length).collect()
         }
     }
 }

@@ -74,12 +74,7 @@ through the same products as all others; they are not run in every weight type h
 Models with recurrent layers, compressed attention (MLA), experts chosen by groups, more than 1,024 experts or heads wider
 than 256 run on the CPU only; `--device auto` chooses it for them.
 
-DeepSeek V3.2 and GLM 5 choose tokens of a long context by an indexer, which is not computed here: their contexts are
-bounded by the number it chooses (usually 2,048), up to which it chooses everything. InternLM 2 and Ling 2 have no class in
-transformers: their numbers come from classes of the same mathematics (Llama, GLM 4.5) with the tensors renamed. Gemma 3n's
-safetensors need a table of embeddings for all layers that has a row for every token; GGUF files have it.
-
-Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe`, GLM 4.7 Flash is `deepseek2`, Bamba is `granitehybrid` and XLM-RoBERTa is `bert` in
+Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe` and XLM-RoBERTa is `bert` in
 GGUF. RoPE scaling: linear, dynamic (each token is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE
 (the context length decides which of its lists is used).
 
@@ -204,7 +199,9 @@ fn type_error(tiny: &Checkpoint, golden: &Golden, dtype: Dtype) -> f64 {
     let short = Golden { tokens: golden.tokens[..6].to_vec(), rows: Vec::new(), what: golden.what };
     let rows = |checkpoint: &Checkpoint| match short.what {
         // A score is a sum that may come close to zero: its rows say more.
-        What::Score => run(&mut load(checkpoint, Isa::detect()), &Golden { what: What::Hidden, ..clone(&short) }),
+        What::Score | What::Vector => {
+            run(&mut load(checkpoint, Isa::detect()), &Golden { what: What::Hidden, ..clone(&short) })
+        }
         _ => run(&mut load(checkpoint, Isa::detect()), &short),
     };
     distance(&rows(&packed), &rows(&plain))

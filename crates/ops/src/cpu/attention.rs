@@ -102,11 +102,10 @@ impl AttentionInput<'_> {
             let keys = scores.iter_mut().enumerate();
             keys.for_each(|(i, score)| *score -= slope * (position - (start + i) as f32).abs());
         }
-        let n_visible = unit.n_visible(row / self.group);
-        let n_hidden = self.window.map_or(0, |window| window.n_hidden(n_visible));
+        let seen = unit.span.seen_by(unit.first + row / self.group, self.window);
         let n = scores.len();
-        scores[n_visible.saturating_sub(start).min(n)..].fill(f32::NEG_INFINITY);
-        scores[..n_hidden.saturating_sub(start).min(n)].fill(f32::NEG_INFINITY);
+        scores[seen.end.saturating_sub(start).min(n)..].fill(f32::NEG_INFINITY);
+        scores[..seen.start.saturating_sub(start).min(n)].fill(f32::NEG_INFINITY);
     }
 
     /// The sink of a unit's row, if this model has them.
@@ -133,14 +132,6 @@ pub(crate) struct WorkUnit<'a> {
     pub(crate) to: usize,
     /// Where this unit's part of a split context is kept, if it is split.
     pub(crate) part: Option<usize>,
-}
-
-impl WorkUnit<'_> {
-    /// Keys that query row `i` of the unit sees, counted from the start of the context.
-    pub(crate) fn n_visible(&self, i: usize) -> usize {
-        let span = &self.span;
-        if span.is_causal { span.first_position + self.first + i + 1 } else { span.first_position + span.n_rows }
-    }
 }
 
 /// The running softmax of a unit: for each row the largest score, the sum of weights and the weighted values.
@@ -189,9 +180,9 @@ fn plan_units<'a>(n_threads: usize, input: &AttentionInput, spans: &[QuerySpan<'
     for span in spans {
         for first in (0..span.n_rows).step_by(tile) {
             let n = (span.n_rows - first).min(tile);
-            let n_keys = span.first_position + if span.is_causal { first + n } else { span.n_rows };
-            // What lies before the window of the first row is not read at all.
-            let hidden = input.window.map_or(0, |window| window.n_hidden(span.first_position + first + 1));
+            // What lies before the window of the first row, or behind that of the last, is not read at all.
+            let (hidden, n_keys) =
+                (span.seen_by(first, input.window).start, span.seen_by(first + n - 1, input.window).end);
             let window_step = if input.is_invariant() { part::WINDOW_STEP } else { KV_BLOCK };
             let begin = hidden / window_step * window_step;
             let n_splits = if n_threads == 1 { 1 } else { n_wanted.div_ceil(n_whole) };

@@ -5,6 +5,7 @@ pub(crate) mod activations;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod arm;
 pub(crate) mod attention;
+pub(crate) mod chunk_product;
 pub(crate) mod exp;
 mod groups;
 mod isa;

@@ -125,7 +125,8 @@ fn check_shaped(
     let mut truth = Vec::new();
     for (i, s) in sequences.iter().enumerate() {
         for row in 0..s.n_new {
-            let n_visible = if is_causal { s.n_past + row + 1 } else { s.n_past + s.n_new };
+            let position = s.n_past + row;
+            let n_visible = if is_causal { position + 1 } else { s.n_past + s.n_new };
             for head in 0..n_heads {
                 let q = &q[(spans[i].first_row + row) * n_cols + head * head_dim..][..head_dim];
                 let at = |t: usize| (t * n_kv_heads + head / (n_heads / n_kv_heads)) * head_dim;
@@ -134,7 +135,7 @@ fn check_shaped(
                         * f64::from(scale)
                 };
                 let cap = |s: f64| softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh());
-                let is_seen = |t: usize| window.is_none_or(|window| t + window >= n_visible);
+                let is_seen = |t: usize| window.is_none_or(|window| position.abs_diff(t) < window);
                 let slope = if has_slopes { f64::from(slopes[head]) } else { 0.0 };
                 let lost = |t: usize| slope * (s.n_past + row).abs_diff(t) as f64;
                 let score = |t: usize| if is_seen(t) { cap(dot(t)) - lost(t) } else { f64::NEG_INFINITY };
@@ -222,6 +223,21 @@ fn attention_without_a_causal_mask() {
         check_attention(&pool, Dtype::F32, heads(4, 2, 32), &spans, false);
         let slopes = Scores { has_slopes: true, ..Scores::default() };
         check_shaped(&pool, Dtype::F32, heads(4, 2, 32), &spans, false, slopes);
+    }
+}
+
+#[test]
+fn attention_with_windows_to_both_sides() {
+    for pool in pools() {
+        for (window, shape) in
+            [(1, (4, 2, 64)), (9, (3, 1, 40)), (65, (6, 6, 64)), (129, (2, 1, 128)), (500, (2, 2, 32))]
+        {
+            let scores = Scores { window: Some(window), ..Scores::default() };
+            let texts = [333, 1, 40, 150].map(|n_new| Sequence { n_past: 0, n_new });
+            let heads = heads(shape.0, shape.1, shape.2);
+            check_shaped(&pool, Dtype::F16, heads, &texts, false, scores);
+            check_shaped(&pool, Dtype::F32, heads, &texts[1..3], false, scores);
+        }
     }
 }
 

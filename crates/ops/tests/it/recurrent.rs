@@ -8,7 +8,7 @@ use ops::{
 use crate::card::cards;
 
 const BOUND: f64 = 1e-5;
-const N_ROWS: usize = 23;
+const N_ROWS: usize = 63;
 const N_SLOTS: usize = 5;
 
 fn noise(seed: u32, n: usize) -> Vec<f32> {
@@ -25,7 +25,7 @@ fn noise(seed: u32, n: usize) -> Vec<f32> {
 fn steps() -> Vec<Vec<StateSpan>> {
     let span = |first_row, n_rows, from, to, copy| StateSpan { first_row, n_rows, from, to, copy };
     vec![
-        vec![span(0, 4, None, 3, None), span(14, 9, None, 1, None)],
+        vec![span(0, 4, None, 3, None), span(14, N_ROWS - 14, None, 1, None)],
         vec![span(4, 3, Some(3), 3, Some(0))],
         vec![span(7, 7, Some(0), 4, None)],
     ]

@@ -26,7 +26,7 @@ pub async fn embedding(
     Json(body): Json<LlamaEmbedding>,
 ) -> Result<axum::Json<Value>> {
     let model = app.models.get(&body.model).await?;
-    let texts = body.content.encode_aside(&model, "content", vectors::MAX_TEXTS).await?;
+    let texts = body.content.prompted(&model, None)?.encode_aside(&model, "content", vectors::MAX_TEXTS).await?;
     let (vectors, _) = vectors::embed(&model, texts, caller).await?;
     let all = vectors.into_iter().enumerate().map(|(i, vector)| json!({"index": i, "embedding": [vector]}));
     Ok(axum::Json(all.collect()))

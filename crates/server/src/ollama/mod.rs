@@ -42,7 +42,7 @@ pub async fn embed(
 ) -> Result<axum::Json<Value>> {
     let start = Instant::now();
     let model = app.models.get(&body.model).await?;
-    let mut texts = body.input.encode_aside(&model, "input", vectors::MAX_TEXTS).await?;
+    let mut texts = body.input.prompted(&model, None)?.encode_aside(&model, "input", vectors::MAX_TEXTS).await?;
     if body.truncate != Some(false) {
         texts.iter_mut().for_each(|text| text.truncate(model.n_ctx()));
     }
@@ -74,7 +74,8 @@ pub async fn embeddings(
     if body.prompt.is_empty() {
         return Ok(axum::Json(json!({"embedding": []})));
     }
-    let mut texts = CompletionPrompt::Text(body.prompt).encode_aside(&model, "prompt", 1).await?;
+    let mut texts =
+        CompletionPrompt::Text(body.prompt).prompted(&model, None)?.encode_aside(&model, "prompt", 1).await?;
     texts.iter_mut().for_each(|text| text.truncate(model.n_ctx()));
     let (mut vectors, _) = vectors::embed(&model, texts, caller).await?;
     Ok(axum::Json(json!({"embedding": vectors.pop().unwrap_or_default()})))

@@ -24,6 +24,9 @@ pub struct EmbeddingRequest {
     /// Only so many numbers of each vector, made length 1 again.
     #[serde(default)]
     pub dimensions: Option<usize>,
+    /// The prompt to put before each text, by its name in the model's files, as in sentence-transformers.
+    #[serde(default)]
+    pub prompt_name: Option<String>,
 }
 
 pub async fn create(
@@ -43,7 +46,11 @@ pub async fn create(
         return Err(ApiError::bad("dimensions is 0").param("dimensions"));
     }
     let model = app.models.get(&body.model).await?;
-    let texts = body.input.encode_aside(&model, "input", vectors::MAX_TEXTS).await?;
+    let texts = body
+        .input
+        .prompted(&model, body.prompt_name.as_deref())?
+        .encode_aside(&model, "input", vectors::MAX_TEXTS)
+        .await?;
     if texts.iter().any(Vec::is_empty) {
         return Err(ApiError::bad("a text is empty").param("input"));
     }
