@@ -288,6 +288,29 @@ FAMILIES = {
             rope_parameters=rope(10000.0, "yarn", mscale=1.0, mscale_all_dim=1.0, **YARN),
         ),
     ),
+    "deepseek3-halves": (
+        tf.DeepseekV3Config,
+        small(
+            num_key_value_heads=4,
+            num_hidden_layers=2,
+            kv_lora_rank=32,
+            q_lora_rank=48,
+            qk_rope_head_dim=16,
+            qk_nope_head_dim=16,
+            v_head_dim=16,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            n_shared_experts=1,
+            moe_intermediate_size=32,
+            first_k_dense_replace=1,
+            routed_scaling_factor=2.5,
+            n_group=4,
+            topk_group=2,
+            norm_topk_prob=True,
+            rope_interleave=False,
+            rope_parameters=rope(10000.0, "yarn", mscale=1.0, mscale_all_dim=1.0, **YARN),
+        ),
+    ),
     "gpt-oss": (
         tf.GptOssConfig,
         small(
@@ -562,6 +585,13 @@ FAMILIES = {
             conv_kernel=4, chunk_size=16, bos_token_id=1, eos_token_id=2, pad_token_id=0,
         ),
     ),
+    "mamba2-deep": (
+        tf.Mamba2Config,
+        dict(
+            vocab_size=96, hidden_size=32, num_hidden_layers=3, num_heads=8, head_dim=8, state_size=272, n_groups=1,
+            conv_kernel=4, chunk_size=16, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        ),
+    ),
     "granitehybrid": (tf.GraniteMoeHybridConfig, granite_hybrid(num_local_experts=0)),
     "granitehybrid-moe": (
         tf.GraniteMoeHybridConfig,
@@ -657,7 +687,7 @@ FAMILIES = {
 }
 # llama.cpp's converter drops the pooler of BERT, without which the score is another.
 # It also takes HunYuan's own scaling of rope with the published sizes alone.
-NO_GGUF = {"bert-rerank", "hunyuan-alpha", "llama4-chunked"}
+NO_GGUF = {"bert-rerank", "deepseek3-halves", "hunyuan-alpha", "llama4-chunked"}
 
 
 def nomic(config):

@@ -289,7 +289,7 @@ impl Config {
             norm_eps: layer_details::norm_eps(&keys, &family)?,
             activation: layer_details::activation(&keys, &family)?,
             rope: RopeConfig {
-                pairing: if format == Format::Gguf { family.pairing } else { family.hub_pairing },
+                pairing: pairing(&keys, &family, format)?,
                 base: keys.number("rope.freq_base", 10_000.0)?,
                 local_base: local_base(&keys, &family, window.is_some())?,
                 scaling: RopeScaling::None,
@@ -437,6 +437,15 @@ impl HeadSizes {
         }
         Ok(sizes)
     }
+}
+
+/// Which numbers rope turns together. Safetensors of compressed attention may say that its weights are in halves; GGUF cannot.
+fn pairing(keys: &MetadataKeys, family: &Family, format: Format) -> Result<Pairing, Error> {
+    Ok(match (format, keys.flag("rope.interleaved")?) {
+        (Format::Gguf, _) => family.pairing,
+        (Format::Hub, Some(false)) => Pairing::Halves,
+        (Format::Hub, _) => family.hub_pairing,
+    })
 }
 
 fn pooling(keys: &MetadataKeys) -> Result<Option<Pooling>, Error> {

@@ -125,6 +125,9 @@ impl Decoder {
                 tokens.device = Some(fed.cast()?);
             }
         }
+        if config.mla.is_some() {
+            mla::begin(exec, config.n_heads, n, &mut s.work.compressed)?;
+        }
         let mut x = s.x.rows_mut(n);
         ops::embed(exec, weights.view(parts.embedding), tokens, &mut x)?;
         if config.embedding_scale != 1.0 {

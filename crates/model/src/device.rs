@@ -110,8 +110,8 @@ impl DeviceSizes {
 
 /// Words that the inputs of the largest step take.
 fn n_input_words(config: &Config, rows: MaxRows, n_blocks: usize) -> usize {
-    /// Token and where it comes from, adapter (of all rows and of those kept), slot, kept, pooled, logits, learned position, type, scale of queries, and where a
-    /// sequence has its state.
+    /// Token and where it comes from, adapter (of all rows and of those kept), slot, kept, pooled, logits, learned position,
+    /// type, scale of queries, and where a sequence has its state.
     const INDICES: usize = 16;
     /// What attention's plan keeps of a row, besides two words for each head of a group.
     const SPAN_WORDS: usize = 8;

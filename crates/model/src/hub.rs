@@ -74,6 +74,7 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ("attention.kv_lora_rank", &["kv_lora_rank"]),
     ("attention.value_length_mla", &["v_head_dim"]),
     ("rope.dimension_count", &["qk_rope_head_dim", "rotary_dim"]),
+    ("rope.interleaved", &["rope_interleave"]),
     ("shortconv.l_cache", &["conv_L_cache"]),
     ("ssm.conv_kernel", &["mamba_d_conv", "conv_kernel", "linear_conv_kernel_dim", "short_conv_kernel_size"]),
     ("ssm.state_size", &["mamba_d_state", "ssm_state_size", "state_size", "linear_key_head_dim"]),

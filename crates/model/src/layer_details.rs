@@ -84,14 +84,16 @@ pub fn listed_kv_heads(keys: &MetadataKeys, is_windowed: &[bool]) -> Result<Opti
     let name = "attention.head_count_kv";
     let Some(list) = keys.counts(name)?.filter(|list| list.len() >= is_windowed.len()) else { return Ok(None) };
     let of = |kind: bool| {
-        let mut counts = list.iter().zip(is_windowed).filter(|(_, windowed)| **windowed == kind).map(|(n, _)| *n);
+        // Layers without attention have none.
+        let attends = list.iter().zip(is_windowed).filter(|(n, windowed)| **n > 0 && **windowed == kind);
+        let mut counts = attends.map(|(n, _)| *n);
         let first = counts.next();
         (first, counts.all(|n| Some(n) == first))
     };
     let ((others, is_same), (windowed, is_same_too)) = (of(false), of(true));
     let Some(n) = others.or(windowed) else { return Ok(None) };
     let both = [n, windowed.unwrap_or(n)];
-    if !is_same || !is_same_too || both.contains(&0) {
+    if !is_same || !is_same_too {
         return Err(keys.error(name, format!("{list:?}: only layers with a window may differ from the others")));
     }
     Ok(Some(both))

@@ -2,12 +2,35 @@
 //! turns. Queries are brought into the compressed space and attend there, so that the KV pool holds one head; what
 //! they find is expanded to values afterwards.
 
-use ops::{GroupProduct, Product, RowGroup, Tensor, View, ViewMut};
+use std::ops::Range;
+
+use ops::{
+    Exec, ExpertLeft, ExpertMatrices, ExpertProduct, GroupProduct, Numerics, Place, PlaceMut, Product, RowGroup,
+    Tensor, View, ViewMut,
+};
 
 use crate::Error;
 use crate::decoder::Context;
 use crate::parts::{LayerParts, MlaParts, TensorId};
-use crate::scratch::{LayerScratch, Scratch};
+use crate::scratch::{Compressed, LayerScratch, Scratch};
+
+/// Rows that a device multiplies one by one, each with its head's matrix; of more, each head's rows are a product.
+const MAX_ROWS_BY_HEAD: usize = 16;
+
+/// Where rows must not matter, they take the way of few rows, however many there are.
+fn takes_rows_by_head(exec: Exec, n: usize) -> bool {
+    matches!(exec, Exec::Gpu(_)) && (n <= MAX_ROWS_BY_HEAD || exec.numerics() == Numerics::RowInvariant)
+}
+
+/// Once a step of `n` rows: which head's matrix a row takes, where they are taken one by one. The last layer may have few
+/// rows of many.
+pub fn begin(exec: Exec, n_heads: usize, n: usize, c: &mut Compressed) -> Result<(), Error> {
+    let n = if takes_rows_by_head(exec, n) { n } else { n.min(MAX_ROWS_BY_HEAD) };
+    match exec {
+        Exec::Gpu(_) => Ok(ops::number_rows(exec, n_heads, &mut c.heads.rows_mut(n * n_heads))?),
+        Exec::Cpu(_) => Ok(()),
+    }
+}
 
 /// Fills `q`, `k` and `v` of the first `n` rows, rotated.
 pub fn project(
@@ -52,7 +75,7 @@ pub fn project(
 
     let nope = split(c.q_nope.rows(n), n_heads);
     let mut found = c.by_row.rows_mut(n * n_heads);
-    by_heads(context, nope, &parts.k_b, &mut c.nope_by_head, &mut c.by_head, &mut found)?;
+    by_heads(context, nope, &parts.k_b, [&mut c.nope_by_head, &mut c.by_head], &c.heads, &mut found)?;
     let q_shape = [n * n_heads, config.head_dim];
     let mut q = ViewMut { shape: q_shape, ..q.rows_mut(n) };
     ops::join_columns(exec, c.by_row.rows(n * n_heads), split(c.q_rope.rows(n), n_heads), &mut q)?;
@@ -70,7 +93,8 @@ pub fn expand(context: Context, parts: &MlaParts, mixed: View, work: &mut LayerS
     let c = &mut work.compressed;
     ops::take_columns(context.exec, split(mixed, n_heads), &mut c.by_row.rows_mut(n * n_heads))?;
     let mut values = ViewMut { shape: [n * n_heads, c.v_by_head.shape()[1]], ..c.values.rows_mut(n) };
-    by_heads(context, c.by_row.rows(n * n_heads), &parts.v_b, &mut c.by_head, &mut c.v_by_head, &mut values)
+    let found = c.by_row.rows(n * n_heads);
+    by_heads(context, found, &parts.v_b, [&mut c.by_head, &mut c.v_by_head], &c.heads, &mut values)
 }
 
 /// `[n, n_heads * width]` as `[n * n_heads, width]`: the same numbers.
@@ -79,24 +103,57 @@ fn split(x: View, n_heads: usize) -> View {
 }
 
 /// Multiplies each head's part of a row with that head's matrix. `x` and `out` are row by row, the memory between is
-/// head by head, so that a head's rows lie together.
+/// head by head, so that a head's rows lie together. Of few rows a device takes each by itself.
 fn by_heads(
     context: Context,
     x: View,
     weights: &[TensorId],
-    gathered: &mut Tensor,
-    made: &mut Tensor,
+    [gathered, made]: [&mut Tensor; 2],
+    heads: &Tensor,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
-    let (n_heads, n_all) = (weights.len(), x.n_rows());
+    let (exec, n_heads, n_all) = (context.exec, weights.len(), x.n_rows());
     let n = n_all / n_heads;
-    let to_heads: Vec<u32> = (0..n_all).map(|i| (i % n * n_heads + i / n) as u32).collect();
-    let to_rows: Vec<u32> = (0..n_all).map(|i| (i % n_heads * n + i / n_heads) as u32).collect();
-    ops::take_rows(context.exec, x, &to_heads, &mut gathered.rows_mut(n_all))?;
     let view = |head: usize| context.weights.view(weights[head]);
+    if takes_rows_by_head(exec, n) {
+        let matrices = ExpertMatrices { weights: (0..n_heads).map(view).collect(), biases: Vec::new() };
+        let product = ExpertProduct { matrices: &matrices, out: out.reborrow() };
+        return Ok(ops::expert_matmul(exec, ExpertLeft::Rows(x), &mut [product], heads.rows(n_all))?);
+    }
+    ops::turn_rows(exec, x, n, &mut gathered.rows_mut(n_all))?;
+    if let Exec::Gpu(_) = exec {
+        for head in 0..n_heads {
+            let rows = head * n..(head + 1) * n;
+            let mut made = made.rows_mut(n_all);
+            let product = Product::write(view(head), some_rows_mut(&mut made, rows.clone())?);
+            ops::matmul(exec, some_rows(gathered.rows(n_all), rows)?, &mut [product])?;
+        }
+        return Ok(ops::turn_rows(exec, made.rows(n_all), n_heads, out)?);
+    }
     let groups: Vec<RowGroup> =
         (0..n_heads).map(|head| RowGroup { rows: head * n..(head + 1) * n, weight: view(head) }).collect();
     let product = GroupProduct { groups, out: made.rows_mut(n_all) };
-    ops::group_matmul(context.exec, gathered.rows(n_all), &mut [product])?;
-    Ok(ops::take_rows(context.exec, made.rows(n_all), &to_rows, out)?)
+    ops::group_matmul(exec, gathered.rows(n_all), &mut [product])?;
+    Ok(ops::turn_rows(exec, made.rows(n_all), n_heads, out)?)
+}
+
+/// Some rows of f32 numbers on a device.
+fn some_rows(view: View, rows: Range<usize>) -> Result<View, Error> {
+    let row_bytes = view.shape[1] * size_of::<f32>();
+    let place = match view.place {
+        Place::Device(bytes) => Place::Device(bytes.slice(rows.start * row_bytes..rows.end * row_bytes)?),
+        Place::Host(bytes) => Place::Host(&bytes[rows.start * row_bytes..rows.end * row_bytes]),
+    };
+    Ok(View { shape: [rows.len(), view.shape[1]], place, ..view })
+}
+
+/// As [`some_rows`], to be changed.
+fn some_rows_mut<'a>(view: &'a mut ViewMut, rows: Range<usize>) -> Result<ViewMut<'a>, Error> {
+    let (n_cols, row_bytes) = (view.shape[1], view.shape[1] * size_of::<f32>());
+    let view = view.reborrow();
+    let place = match view.place {
+        PlaceMut::Device(bytes) => PlaceMut::Device(bytes.into_slice(rows.start * row_bytes..rows.end * row_bytes)?),
+        PlaceMut::Host(bytes) => PlaceMut::Host(&mut bytes[rows.start * row_bytes..rows.end * row_bytes]),
+    };
+    Ok(ViewMut { shape: [rows.len(), n_cols], place, ..view })
 }

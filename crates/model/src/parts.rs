@@ -298,16 +298,15 @@ impl Parts {
     /// What this model needs and the GPU kernels do not support yet.
     pub fn missing_on_device(&self, config: &Config) -> Option<&'static str> {
         let has = |is_so: fn(&crate::config::Experts) -> bool| config.experts.as_ref().is_some_and(is_so);
+        let widest = config.head_dim.max(config.local_heads.map_or(0, |local| local.head_dim));
         if config.recurrent.is_some_and(|recurrent| recurrent.state_dim > ops::MAX_GPU_STATE) {
-            Some("recurrent states deeper than 512")
-        } else if config.mla.is_some() {
-            Some("compressed attention")
-        } else if has(|experts| experts.routing.n_groups > 1) {
-            Some("experts chosen by groups")
+            Some("recurrent states deeper than 256")
+        } else if has(|experts| experts.routing.n_groups > ops::MAX_GPU_GROUPS) {
+            Some("experts chosen by more than 32 groups")
         } else if has(|experts| experts.n > ops::MAX_GPU_EXPERTS) {
             Some("more than 1024 experts")
-        } else if config.head_dim.max(config.local_heads.map_or(0, |local| local.head_dim)) > ops::MAX_GPU_HEAD_DIM {
-            Some("attention heads wider than 256")
+        } else if widest > 256 && widest % 2 == 1 {
+            Some("attention heads wider than 256 of an odd width")
         } else {
             None
         }

@@ -106,6 +106,8 @@ pub struct Compressed<T = Tensor> {
     pub v_by_head: T,
     /// `[max_rows, n_heads * v_dim]`
     pub values: T,
+    /// Which head's matrix each takes, as bits, where a device multiplies them one by one; `[max_rows * n_heads, 1]`.
+    pub heads: T,
 }
 
 /// Rows that a step may have.
@@ -237,6 +239,7 @@ impl<T> Compressed<T> {
             nope_by_head: take([rows * n_heads, nope]),
             v_by_head: take([rows * n_heads, v_dim]),
             values: take([rows, n_heads * v_dim]),
+            heads: take([rows * n_heads, 1]),
         }
     }
 }

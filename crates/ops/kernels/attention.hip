@@ -1,8 +1,9 @@
-// attention over the paged KV pool: causal or full, ragged, grouped queries, any head size up to 256.
+// attention over the paged KV pool: causal or full, ragged, grouped queries, any head size.
 //
 // A tile is up to N_Q query vectors of one sequence that share a KV head. A block takes one tile, one KV head and one
 // part of the context. HEAD_LANES lanes share a token, eight numbers each; every group of lanes keeps a running softmax
-// of its own tokens, and the groups are merged at the end. Where the context is split, parts are merged by
+// of its own tokens, and the groups are merged at the end. Heads wider than 256, up to
+// WIDE_DIM, are shared by a whole wave, two numbers in a row at a time. Where the context is split, parts are merged by
 // attention_merge. Masked scores are a large negative number, not infinity: what they add is wiped by the first score
 // that counts, and every query sees at least itself.
 // With SHAPED, queries see only a window, scores are bent towards a cap, and a sink takes part of each sum.
@@ -11,10 +12,16 @@
 #define THREADS 128
 #define WAVES (THREADS / GPU_WAVE)
 #define KV_BLOCK 16
+#if defined(WIDE_DIM)
+#define HEAD_LANES GPU_WAVE
+#define NUMBERS ((WIDE_DIM + 2 * GPU_WAVE - 1) / (2 * GPU_WAVE) * 2)
+#else
 #ifndef HEAD_LANES  // the host always says; a compiler run by hand may not
 #define HEAD_LANES 16
 #endif
-#define DIMS (HEAD_LANES * 8)
+#define NUMBERS 8
+#endif
+#define DIMS (HEAD_LANES * NUMBERS)
 #define MASKED (-1e30f)
 #define MAX_SPLITS 256
 
@@ -30,17 +37,38 @@ typedef f16 Kept;
 typedef float Kept;
 #endif
 
-struct Eight {
-    float at[8];
+// A lane's numbers of a token or query.
+struct Some {
+    float at[NUMBERS];
 };
 
-// Eight numbers as they lie in the pool: loaded long before they are used.
-struct KeptEight {
-    Kept at[8];
+// The same as they lie in the pool: loaded long before they are used.
+struct KeptSome {
+    Kept at[NUMBERS];
 };
 
-DEVICE KeptEight load_eight(const Kept *from, u32 d0, u32 head_dim) {
-    KeptEight out;
+// Which number of the head a lane's j-th is.
+DEVICE u32 number_of(u32 j) {
+    const u32 own = lane() % HEAD_LANES;
+    return NUMBERS == 8 ? own * 8 + j : j / 2 * (2 * HEAD_LANES) + own * 2 + j % 2;
+}
+
+#if defined(WIDE_DIM)
+// Past the end the last numbers once more: they meet zeros of the query, and sums that nobody reads. head_dim is even.
+DEVICE KeptSome load_some(const Kept *from, u32 head_dim) {
+    KeptSome out;
+#pragma unroll
+    for (u32 j = 0; j < NUMBERS; j += 2) {
+        const u32 d = number_of(j);
+        const Pack<Kept, 2> p = load<2>(from + (d < head_dim ? d : head_dim - 2));
+        out.at[j] = p.at[0], out.at[j + 1] = p.at[1];
+    }
+    return out;
+}
+#else
+DEVICE KeptSome load_some(const Kept *from, u32 head_dim) {
+    const u32 d0 = number_of(0);
+    KeptSome out;
     if (head_dim % 8 == 0 && d0 < head_dim) {
         if constexpr (sizeof(Kept) == 2) {
             const Pack<Kept, 8> p = load<8>(from + d0);
@@ -60,11 +88,12 @@ DEVICE KeptEight load_eight(const Kept *from, u32 d0, u32 head_dim) {
     }
     return out;
 }
+#endif
 
-DEVICE Eight widen(const KeptEight &kept) {
-    Eight out;
+DEVICE Some widen(const KeptSome &kept) {
+    Some out;
 #pragma unroll
-    for (u32 i = 0; i < 8; ++i) out.at[i] = to_f32(kept.at[i]);
+    for (u32 i = 0; i < NUMBERS; ++i) out.at[i] = to_f32(kept.at[i]);
     return out;
 }
 
@@ -107,8 +136,8 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
                    u32 n_splits, u32 part_blocks, const Shaping &shaping, float *shared) {
     const u32 kv_head = block_y(), split = block_z(), wave = thread_x() / GPU_WAVE;
     const Tile tile = load_tile(tiles, spans, n_heads / n_kv_heads);
-    const u32 part = lane() / HEAD_LANES, d0 = lane() % HEAD_LANES * 8;
-    Eight query[N_Q], sum[N_Q];
+    const u32 part = lane() / HEAD_LANES;
+    Some query[N_Q], sum[N_Q];
     float most[N_Q], total[N_Q];
     u32 n_visible[N_Q], n_hidden[N_Q], n_keys = 0, begin = 0xffffffffu;
 #pragma unroll
@@ -120,8 +149,9 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
         if (tile.has(i)) begin = n_hidden[i] < begin ? n_hidden[i] : begin;
         const u64 at = ((u64)(tile.first_row + tile.row(i)) * n_heads + kv_head * tile.group + tile.head(i)) * head_dim;
 #pragma unroll
-        for (u32 j = 0; j < 8; ++j) {
-            query[i].at[j] = tile.has(i) && d0 + j < head_dim ? q[at + d0 + j] * scale : 0.0f;
+        for (u32 j = 0; j < NUMBERS; ++j) {
+            const u32 d = number_of(j);
+            query[i].at[j] = tile.has(i) && d < head_dim ? q[at + d] * scale : 0.0f;
             sum[i].at[j] = 0.0f;
         }
         most[i] = MASKED;
@@ -144,25 +174,25 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     // Every lane goes round as often as the others: the sums across lanes need them all. The next token's numbers are on
     // their way while this one's are used.
     u32 t0 = from + wave * (GPU_WAVE / HEAD_LANES);
-    KeptEight next_key, next_value;
+    KeptSome next_key, next_value;
     if (t0 < to) {
         const u64 at = place(t0 + part);
-        next_key = load_eight(k_pool + at, d0, head_dim);
-        next_value = load_eight(v_pool + at, d0, head_dim);
+        next_key = load_some(k_pool + at, head_dim);
+        next_value = load_some(v_pool + at, head_dim);
     }
     for (; t0 < to; t0 += step) {
         const u32 t = t0 + part;
-        const Eight key = widen(next_key), value = widen(next_value);
+        const Some key = widen(next_key), value = widen(next_value);
         if (t0 + step < to) {
             const u64 at = place(t + step);
-            next_key = load_eight(k_pool + at, d0, head_dim);
-            next_value = load_eight(v_pool + at, d0, head_dim);
+            next_key = load_some(k_pool + at, head_dim);
+            next_value = load_some(v_pool + at, head_dim);
         }
 #pragma unroll
         for (u32 i = 0; i < N_Q; ++i) {
             float score = 0.0f;
 #pragma unroll
-            for (u32 j = 0; j < 8; ++j) score = fma_f32(query[i].at[j], key.at[j], score);
+            for (u32 j = 0; j < NUMBERS; ++j) score = fma_f32(query[i].at[j], key.at[j], score);
             score = wave_sum<HEAD_LANES>(score);
             if (IS_SHAPED && shaping.cap > 0.0f) score = shaping.cap * tanh_f32(score / shaping.cap);
             if (IS_SHAPED && shaping.slopes && tile.has(i)) {
@@ -176,7 +206,7 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
             most[i] = larger;
             total[i] = fma_f32(total[i], keep, weight);
 #pragma unroll
-            for (u32 j = 0; j < 8; ++j) sum[i].at[j] = fma_f32(sum[i].at[j], keep, weight * value.at[j]);
+            for (u32 j = 0; j < NUMBERS; ++j) sum[i].at[j] = fma_f32(sum[i].at[j], keep, weight * value.at[j]);
         }
     }
 #pragma unroll
@@ -187,7 +217,7 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
             const float mine = fast_exp(most[i] - larger), theirs = fast_exp(other - larger);
             total[i] = total[i] * mine + across(total[i], mask) * theirs;
 #pragma unroll
-            for (u32 j = 0; j < 8; ++j) sum[i].at[j] = sum[i].at[j] * mine + across(sum[i].at[j], mask) * theirs;
+            for (u32 j = 0; j < NUMBERS; ++j) sum[i].at[j] = sum[i].at[j] * mine + across(sum[i].at[j], mask) * theirs;
             most[i] = larger;
         }
     }
@@ -197,8 +227,8 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
         for (u32 i = 0; i < N_Q; ++i) {
             float *slot = shared + (wave * N_Q + i) * (DIMS + 2);
 #pragma unroll
-            for (u32 j = 0; j < 8; ++j) slot[d0 + j] = sum[i].at[j];
-            if (d0 == 0) slot[DIMS] = most[i], slot[DIMS + 1] = total[i];
+            for (u32 j = 0; j < NUMBERS; ++j) slot[number_of(j)] = sum[i].at[j];
+            if (lane() == 0) slot[DIMS] = most[i], slot[DIMS + 1] = total[i];
         }
     }
     barrier();
@@ -244,7 +274,9 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
 
 ATTENTION(1)
 ATTENTION(2)
+#if !defined(WIDE_DIM)  // its registers would not do
 ATTENTION(4)
+#endif
 
 #define MERGE_GROUPS 4
 #define MERGE_THREADS (MERGE_GROUPS * 128)

@@ -98,6 +98,8 @@ delta_scan(const float *ARRIVING q, const float *ARRIVING k, const float *ARRIVI
         }
     }
     if (!is_inside) return;
-    store_column(s, place(span.to), key_dim, value_dim);
-    if (span.copy != NO_SLOT) store_column(s, place(span.copy), key_dim, value_dim);
+#pragma unroll 1
+    for (u32 i = 0; i < (span.copy != NO_SLOT ? 2u : 1u); ++i) {
+        store_column(s, place(i ? span.copy : span.to), key_dim, value_dim);
+    }
 }

@@ -17,11 +17,50 @@
 #define SLOTS (MAX_EXPERTS / GPU_WAVE)
 #define NONE 0xffffffffu
 
+// Takes the experts of all but the best groups out of the choice. A group is worth its best expert, or its best two where a
+// bias steers the choice; of equal groups the first is the better one. A group is looked at by the whole wave, and lane g keeps
+// what group g is worth.
+DEVICE void close_groups(float (&keys)[SLOTS], u32 n_experts, u32 n_groups, u32 n_groups_used, bool has_bias) {
+    const u32 size = n_experts / n_groups;
+    float worth = -3.4e38f;
+    for (u32 g = 0; g < n_groups; ++g) {
+        float best = -3.4e38f, second = -3.4e38f;
+#pragma unroll
+        for (u32 k = 0; k < SLOTS; ++k) {
+            if (k * GPU_WAVE >= n_experts) break;
+            const u32 e = k * GPU_WAVE + lane();
+            if (e >= n_experts || e / size != g) continue;
+            second = max_f32(second, min_f32(best, keys[k]));
+            best = max_f32(best, keys[k]);
+        }
+#pragma unroll
+        for (u32 mask = 1; mask < GPU_WAVE; mask <<= 1) {
+            const float other = across(best, mask), other_second = across(second, mask);
+            second = max_f32(min_f32(best, other), max_f32(second, other_second));
+            best = max_f32(best, other);
+        }
+        if (lane() == g) worth = has_bias && size > 1 ? best + second : best;
+    }
+    // Of each group, how many are better.
+    u32 n_better = 0;
+    for (u32 g = 0; g < n_groups; ++g) {
+        const float other = from_lane(worth, g);
+        n_better += other > worth || (other == worth && g < lane());
+    }
+#pragma unroll
+    for (u32 k = 0; k < SLOTS; ++k) {
+        if (k * GPU_WAVE >= n_experts) break;
+        const u32 e = k * GPU_WAVE + lane(), group = e < n_experts ? e / size : 0;
+        if ((u32)from_lane((i32)n_better, group) >= n_groups_used) keys[k] = -3.4e38f;
+    }
+}
+
 // One wave a row. scores: [n_rows, n_experts]; bias, for the choice alone, may be null. A lane keeps every GPU_WAVE-th expert
 // in registers: a decode step waits for this in every layer.
 KERNEL(GPU_WAVE)
 choose_experts(const float *ARRIVING scores, const float *__restrict__ bias, u32 *__restrict__ chosen,
-               float *__restrict__ weights, u32 n_experts, u32 n_used, u32 gating, u32 is_normalized, float scale) {
+               float *__restrict__ weights, u32 n_experts, u32 n_used, u32 gating, u32 is_normalized, float scale, u32 n_groups,
+               u32 n_groups_used) {
     let_next_start();
     wait_for_inputs();
     const float *row = scores + (u64)block_x() * n_experts;
@@ -48,6 +87,7 @@ choose_experts(const float *ARRIVING scores, const float *__restrict__ bias, u32
         kept[k] = gating == SOFTMAX ? fast_exp(s - most) / sum : gating == SIGMOID ? 1.0f / (1.0f + fast_exp(-s)) : s;
         keys[k] = kept[k] + (bias && e < n_experts ? bias[e] : 0.0f);
     }
+    if (n_groups > 1) close_groups(keys, n_experts, n_groups, n_groups_used, bias != nullptr);
     u32 *mine = chosen + (u64)block_x() * n_used;
     float *out = weights + (u64)block_x() * n_used;
     float first = 0.0f, total = 0.0f;

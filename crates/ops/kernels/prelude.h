@@ -70,6 +70,12 @@ DEVICE To bits_as(From from) {
 DEVICE void let_next_start() {}
 DEVICE void wait_for_inputs() {}
 
+// The same number, of which the compiler does not know where it came from: what is made of it is not kept from earlier.
+DEVICE u32 hidden(u32 value) {
+    asm volatile("" : "+v"(value));
+    return value;
+}
+
 DEVICE u32 thread_x() { return __builtin_amdgcn_workitem_id_x(); }
 DEVICE u32 thread_y() { return __builtin_amdgcn_workitem_id_y(); }
 DEVICE u32 block_x() { return __builtin_amdgcn_workgroup_id_x(); }
@@ -266,6 +272,11 @@ DEVICE void wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"
 DEVICE void let_next_start() {}
 DEVICE void wait_for_inputs() {}
 #endif
+
+DEVICE u32 hidden(u32 value) {
+    asm volatile("" : "+r"(value));
+    return value;
+}
 
 DEVICE u32 thread_x() { return threadIdx.x; }
 DEVICE u32 thread_y() { return threadIdx.y; }

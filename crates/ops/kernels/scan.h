@@ -45,19 +45,23 @@ DEVICE float column_sum(float value) {
 struct Column {
     float at[SLOTS];
 };
-// depth numbers, stride apart; zeros without a column.
+// depth numbers, stride apart; zeros without a column. Past the end the last number once more: it meets zeros.
 DEVICE Column load_column(const float *first, u32 depth, u32 stride, bool is_there) {
     Column column;
     const u32 part = own_part();
 #pragma unroll
+    for (u32 j = 0; j < SLOTS; ++j) column.at[j] = 0.0f;
+    if (!is_there) return column;
+#pragma unroll
     for (u32 j = 0; j < SLOTS; ++j) {
         const u32 n = number_of(j, part);
-        column.at[j] = is_there && n < depth ? first[(u64)n * stride] : 0.0f;
+        column.at[j] = first[(u64)(n < depth ? n : depth - 1) * stride];
     }
     return column;
 }
 DEVICE void store_column(const Column &column, float *first, u32 depth, u32 stride) {
-    const u32 part = own_part();
+    // Offsets are made anew: kept from the load on, they would take two registers for each number.
+    const u32 part = hidden(own_part());
 #pragma unroll
     for (u32 j = 0; j < SLOTS; ++j) {
         const u32 n = number_of(j, part);

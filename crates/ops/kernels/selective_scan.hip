@@ -53,6 +53,8 @@ selective_scan(const float *ARRIVING x, const float *ARRIVING dt, const float *A
         }
     }
     if (!is_inside) return;
-    store_column(h, place(span.to), state_dim, n_cols);
-    if (span.copy != NO_SLOT) store_column(h, place(span.copy), state_dim, n_cols);
+#pragma unroll 1
+    for (u32 i = 0; i < (span.copy != NO_SLOT ? 2u : 1u); ++i) {
+        store_column(h, place(i ? span.copy : span.to), state_dim, n_cols);
+    }
 }

@@ -61,6 +61,8 @@ ssm_scan(const float *ARRIVING xbc, const float *ARRIVING dt, const float *__res
         }
     }
     if (!is_inside) return;
-    store_column(h, place(span.to), state_dim, head_dim);
-    if (span.copy != NO_SLOT) store_column(h, place(span.copy), state_dim, head_dim);
+#pragma unroll 1
+    for (u32 i = 0; i < (span.copy != NO_SLOT ? 2u : 1u); ++i) {
+        store_column(h, place(i ? span.copy : span.to), state_dim, head_dim);
+    }
 }

@@ -41,7 +41,7 @@ gpu::args! {
 
 kernels! {
     pub(crate) struct DeltaKernels in "delta_scan", overlapping; defines {
-        SLOTS: DefineValues::Numbers(&[4, 16, 32, 64, 128]),
+        SLOTS: DefineValues::Numbers(&[4, 16, 32, 64]),
         BY_CHANNEL: DefineValues::Flag
     } {
         delta_scan: Kernel<DeltaScan<'static>> = ["delta_scan"],

@@ -9,7 +9,7 @@ pub enum Exec<'a> {
 }
 
 impl<'a> Exec<'a> {
-    pub(crate) fn numerics(self) -> Numerics {
+    pub fn numerics(self) -> Numerics {
         match self {
             Self::Cpu(pool) => pool.numerics(),
             Self::Gpu(gpu) => gpu.kernels.numerics(),

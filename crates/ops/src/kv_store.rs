@@ -39,9 +39,8 @@ kernels! {
 /// Tokens of a block.
 pub const KV_BLOCK: usize = 16;
 
-/// The largest head this crate handles: compressed keys with their rope part. GPUs take up to [`MAX_GPU_HEAD_DIM`].
+/// The largest head this crate handles: compressed keys with their rope part.
 pub const MAX_HEAD_DIM: usize = 576;
-pub const MAX_GPU_HEAD_DIM: usize = 256;
 
 /// Where a token's keys and values go.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

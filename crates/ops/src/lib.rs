@@ -64,8 +64,8 @@ mod view;
 
 pub use self::gpu::attention::{AttentionChip, AttentionKernel, AttentionPlan, DeviceSpans};
 pub use self::gpu::{
-    ExpertLeft, ExpertMatrices, ExpertProduct, Gpu, Kernels, MAX_GPU_EXPERTS, Tuning, Workspace, add_gated,
-    choose_experts, device_dtype, expert_matmul, grouped_experts, scale_shares, sum_experts,
+    ExpertLeft, ExpertMatrices, ExpertProduct, Gpu, Kernels, MAX_GPU_EXPERTS, MAX_GPU_GROUPS, Tuning, Workspace,
+    add_gated, choose_experts, device_dtype, expert_matmul, grouped_experts, scale_shares, sum_experts,
 };
 pub use add_bias::add_bias;
 pub use add_rows::add_rows;
@@ -85,7 +85,7 @@ pub use exec::Exec;
 pub use feed::{GIVEN, feed};
 pub use glu::{Activation, Xielu, activate, gelu, glu};
 pub use indices::Indices;
-pub use kv_store::{KV_BLOCK, KvSlot, MAX_GPU_HEAD_DIM, MAX_HEAD_DIM, kv_store};
+pub use kv_store::{KV_BLOCK, KvSlot, MAX_HEAD_DIM, kv_store};
 pub use layernorm::layernorm;
 pub use low_rank::{LowRank, LowRankEntry, low_rank};
 pub use matmul::{Mode, Product, matmul, norm_matmul, swiglu_matmul};

@@ -36,6 +36,18 @@ pub struct Routing {
     pub n_groups_used: usize,
 }
 
+impl Routing {
+    /// Whether the groups are of one size, and those that are looked at have experts enough.
+    pub(crate) fn are_groups_good(&self, n_experts: usize) -> bool {
+        let Self { n_used, n_groups, n_groups_used, .. } = *self;
+        n_groups == 1
+            || n_groups > 0
+                && n_experts.is_multiple_of(n_groups)
+                && (1..=n_groups).contains(&n_groups_used)
+                && n_used <= n_experts / n_groups * n_groups_used
+    }
+}
+
 /// Pairs of (row, expert), sorted by expert and then by row.
 #[derive(Clone, Default, Debug)]
 pub struct Routes {
@@ -76,9 +88,7 @@ pub fn route(
 ) -> Result<(), Error> {
     let [n_rows, n_experts] = scores.shape;
     let Routing { n_used, n_groups, n_groups_used, .. } = *routing;
-    let are_groups_good = n_groups == 1
-        || (n_groups > 0 && n_experts.is_multiple_of(n_groups) && (1..=n_groups).contains(&n_groups_used));
-    if n_used == 0 || n_used > n_experts || !are_groups_good || n_used > n_experts / n_groups * n_groups_used.max(1) {
+    if n_used == 0 || n_used > n_experts || !routing.are_groups_good(n_experts) {
         let what = format!("{n_used} of {n_experts} experts, {n_groups_used} of {n_groups} groups");
         return Err(Error::Argument { op: OP, what });
     }

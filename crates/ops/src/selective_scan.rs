@@ -33,7 +33,7 @@ gpu::args! {
 
 kernels! {
     pub(crate) struct SelectiveKernels in "selective_scan", overlapping; defines {
-        SLOTS: DefineValues::Numbers(&[4, 16, 32])
+        SLOTS: DefineValues::Numbers(&[4, 16, 32, 64])
     } {
         selective_scan: Kernel<SelectiveScan<'static>> = ["selective_scan"],
     }

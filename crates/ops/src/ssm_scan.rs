@@ -32,7 +32,7 @@ gpu::args! {
 
 kernels! {
     pub(crate) struct SsmKernels in "ssm_scan", overlapping; defines {
-        SLOTS: DefineValues::Numbers(&[4, 16, 32, 64, 128])
+        SLOTS: DefineValues::Numbers(&[4, 16, 32, 64])
     } {
         ssm_scan: Kernel<SsmScan<'static>> = ["ssm_scan"],
     }

@@ -14,7 +14,7 @@ pub(crate) const SCAN_COLUMNS: usize = 32;
 const SCAN_THREADS: u32 = 128;
 const SCAN_PARTS: usize = 4;
 /// The longest column of a state that a GPU's registers hold.
-pub const MAX_GPU_STATE: usize = 512;
+pub const MAX_GPU_STATE: usize = 256;
 
 /// The rows of one sequence in a step, and the slots of its state.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

@@ -219,18 +219,18 @@ fn a_page_fault_names_the_kernel_and_ends_the_process() {
 fn a_model_that_gpus_cannot_compute_goes_to_the_cpu() {
     let Some(script) = script() else { return };
     let roci = Roci::new();
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/testdata/families/minicpm3.gguf");
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/testdata/families/mamba2-deep.gguf");
     let plan = |device| on_card(&roci, &script, &["inspect", model, "--plan", "--device", device], &[]);
     let (auto, named) = (plan("auto"), plan("rocm:0"));
     assert_eq!(auto.code, Some(0), "{}", auto.show());
     let said = format!("{}{}", auto.stdout, auto.stderr);
     assert!(
         said.contains("cpu")
-            && said.contains("it needs compressed attention, which roci's GPU kernels do not support yet"),
+            && said.contains("it needs recurrent states deeper than 256, which roci's GPU kernels do not support yet"),
         "{said}"
     );
     assert_eq!(named.code, Some(1), "{}", named.show());
-    assert!(named.stderr.contains("compressed attention") && named.stderr.contains("--device cpu"), "{}", named.stderr);
+    assert!(named.stderr.contains("recurrent states") && named.stderr.contains("--device cpu"), "{}", named.stderr);
 }
 
 /// Every process of the engine faults in the same kernel: the third death is the last on the card.

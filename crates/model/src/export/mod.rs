@@ -27,6 +27,9 @@ pub fn export(checkpoint: &Checkpoint, name: &str) -> Result<Checkpoint, Error> 
         let family = config.family.name;
         return refused(format!("models of the family {family} run from safetensors, but are not written as GGUF yet"));
     }
+    if config.mla.is_some() && config.rope.pairing != config.family.pairing {
+        return refused("rope turns halves of compressed attention's heads (`rope_interleave` is false)".into());
+    }
     if let Some(tensor) = checkpoint.unsupported().first() {
         return refused(format!("tensor `{}` has type {}", tensor.name, tensor.type_name));
     }

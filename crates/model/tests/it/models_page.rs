@@ -71,8 +71,8 @@ Recurrent layers (LFM2's convolutions, Mamba, Mamba 2, gated delta nets, KDA) ke
 sequence. States are checkpointed at block borders, so that the prefix cache works for these families too. Their weights go
 through the same products as all others; they are not run in every weight type here.
 
-Models with recurrent layers, compressed attention (MLA), experts chosen by groups, more than 1,024 experts or heads wider
-than 256 run on the CPU only; `--device auto` chooses it for them.
+Models with more than 1,024 experts in a layer, or with recurrent states of more than 256 numbers in a column (the key of a
+delta net, the state size of Mamba), run on the CPU only; `--device auto` chooses it for them.
 
 Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe` and XLM-RoBERTa is `bert` in
 GGUF. RoPE scaling: linear, dynamic (each token is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE

@@ -23,6 +23,8 @@ use crate::{Error, Exec, Gpu, View, ViewMut};
 const CHOOSE: &str = "choose_experts";
 /// As many as the kernel has room for.
 pub const MAX_GPU_EXPERTS: usize = 1024;
+/// Groups of experts: a lane each.
+pub const MAX_GPU_GROUPS: usize = 32;
 /// The most blocks in the second direction of a grid, with room to spare.
 const MAX_PAIRS: usize = 1 << 15;
 
@@ -37,6 +39,8 @@ gpu::args! {
         gating: u32,
         is_normalized: u32,
         scale: f32,
+        n_groups: u32,
+        n_groups_used: u32,
     }
 }
 
@@ -148,9 +152,13 @@ pub fn choose_experts(
 ) -> Result<(), Error> {
     let gpu = exec.gpu_only(CHOOSE)?;
     let [n_rows, n_experts] = scores.shape;
-    let Routing { n_used, gating, is_normalized, scale, n_groups, .. } = *routing;
-    if n_used == 0 || n_used > n_experts || n_experts > MAX_GPU_EXPERTS || n_groups > 1 {
-        let what = format!("{n_used} of {n_experts} experts in {n_groups} groups; at most {MAX_GPU_EXPERTS} in one");
+    let Routing { n_used, gating, is_normalized, scale, n_groups, n_groups_used } = *routing;
+    let are_groups_good = n_groups == 1 || n_groups <= MAX_GPU_GROUPS && routing.are_groups_good(n_experts);
+    if n_used == 0 || n_used > n_experts || n_experts > MAX_GPU_EXPERTS || !are_groups_good {
+        let what = format!(
+            "{n_used} of {n_experts} experts, {n_groups_used} of {n_groups} groups; at most {MAX_GPU_EXPERTS} experts and \
+             {MAX_GPU_GROUPS} groups"
+        );
         return Err(Error::Argument { op: CHOOSE, what });
     }
     if let Some(bias) = bias {
@@ -177,6 +185,8 @@ pub fn choose_experts(
         },
         is_normalized: u32::from(is_normalized),
         scale,
+        n_groups: n_groups as u32,
+        n_groups_used: n_groups_used as u32,
     };
     let wave = gpu.kernels.device().properties().wave_width;
     Ok(gpu.launcher.launch(

@@ -11,6 +11,7 @@ use crate::{
 pub(crate) const FILES: [&KernelFile; 39] = [
     &adjust::AdjustKernels::FILE,
     &attention::split::VectorKernels::FILE,
+    &attention::split::WideVectorKernels::FILE,
     &columns::ColumnKernels::FILE,
     &conv1d::ConvKernels::FILE,
     &copy_rows::CopyRowsKernels::FILE,

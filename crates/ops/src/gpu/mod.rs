@@ -18,7 +18,8 @@ pub(crate) mod unit;
 mod wide;
 
 pub use experts::{
-    ExpertLeft, ExpertProduct, MAX_GPU_EXPERTS, add_gated, choose_experts, expert_matmul, scale_shares, sum_experts,
+    ExpertLeft, ExpertProduct, MAX_GPU_EXPERTS, MAX_GPU_GROUPS, add_gated, choose_experts, expert_matmul, scale_shares,
+    sum_experts,
 };
 pub use formats::device_dtype;
 pub(crate) use formats::format_number;

@@ -2,8 +2,9 @@
 
 use ops::quant::{dequantize, quantize};
 use ops::{
-    Activation, Exec, Gating, Isa, NormKind, Routes, Routing, View, ViewMut, Xielu, activate, add_bias, add_scaled,
-    clamp, glu, layernorm, norm_heads, route, scale, scale_rows, softcap,
+    Activation, Exec, Gating, Isa, NormKind, Place, Routes, Routing, View, ViewMut, Xielu, activate, add_bias,
+    add_scaled, clamp, glu, join_columns, layernorm, norm_heads, route, scale, scale_rows, softcap, take_columns,
+    turn_rows,
 };
 use weights::Dtype;
 
@@ -159,6 +160,52 @@ fn heads_and_rows_are_normed() {
     }
 }
 
+/// Rows put together from parts, cut, and in another order; exactly, because numbers only move.
+#[test]
+fn columns_are_joined_and_rows_turned() {
+    let mut random = Random::new(16);
+    let exact = |numbers: Vec<f32>| wide(&numbers);
+    for (n_outer, n_inner, n_a, n_b, n_out) in
+        [(1, 1, 1, 0, 1), (3, 5, 7, 0, 9), (4, 6, 33, 8, 41), (17, 2, 300, 5, 310)]
+    {
+        let n_rows = n_outer * n_inner;
+        let (a, b) = (random.numbers(n_rows * n_a), random.numbers(n_rows * n_b.max(1)));
+        let start = vec![f32::NAN; n_rows * n_out];
+        let joined = (0..n_rows).flat_map(|r| {
+            let (left, right) = (&a[r * n_a..][..n_a], &b[r * n_b..][..n_b]);
+            left.iter().chain(right).copied().chain(vec![0.0; n_out - n_a - n_b]).collect::<Vec<_>>()
+        });
+        let joined = exact(joined.collect());
+        let pair = [&a[..], &b].concat();
+        check("join", (&start, n_out), (&pair, 1), &joined, |exec, out, both| {
+            let [a, b] = split_numbers(both, [[n_rows, n_a], [n_rows, n_b]]);
+            join_columns(exec, a, b, out)
+        });
+        let start = vec![f32::NAN; n_rows * n_a];
+        let turned = (0..n_inner).flat_map(|i| (0..n_outer).map(move |o| o * n_inner + i));
+        let turned = exact(turned.flat_map(|row| a[row * n_a..][..n_a].to_vec()).collect());
+        check("turn", (&start, n_a), (&a, n_a), &turned, |exec, out, x| turn_rows(exec, x, n_outer, out));
+        let first = n_a.div_ceil(2);
+        let start = vec![f32::NAN; n_rows * first];
+        let taken = exact((0..n_rows).flat_map(|r| a[r * n_a..][..first].to_vec()).collect());
+        check("take", (&start, first), (&a, n_a), &taken, |exec, out, x| take_columns(exec, x, out));
+    }
+}
+
+/// One matrix after the other in the same numbers.
+fn split_numbers(all: View, shapes: [[usize; 2]; 2]) -> [View; 2] {
+    let n_first = shapes[0].iter().product::<usize>() * 4;
+    let n_second = shapes[1].iter().product::<usize>() * 4;
+    let part = |shape, range: std::ops::Range<usize>| {
+        let place = match all.place {
+            Place::Host(bytes) => Place::Host(&bytes[range]),
+            Place::Device(bytes) => Place::Device(bytes.slice(range).unwrap()),
+        };
+        View { shape, place, ..all }
+    };
+    [part(shapes[0], 0..n_first), part(shapes[1], n_first..n_first + n_second)]
+}
+
 #[test]
 fn layernorm_rows() {
     let mut random = Random::new(14);
@@ -196,6 +243,7 @@ fn experts_on_devices() {
         n_groups: 1,
         n_groups_used: 1,
     };
+    let grouped = |routing, n_groups, n_groups_used| Routing { n_groups, n_groups_used, ..routing };
     let cases = [
         (Dtype::F32, 8, routing(2, Gating::Softmax, true, 1.0), false),
         (Dtype::F16, 5, routing(5, Gating::Softmax, false, 1.0), true),
@@ -203,6 +251,9 @@ fn experts_on_devices() {
         (Dtype::Q8_0, 33, routing(6, Gating::Sigmoid, true, 2.5), false),
         (Dtype::Q4K, 4, routing(1, Gating::Softmax, false, 1.0), false),
         (Dtype::Q6K, 3, routing(2, Gating::Sigmoid, false, 1.0), false),
+        (Dtype::F16, 72, grouped(routing(6, Gating::Sigmoid, true, 2.5), 8, 3), false),
+        (Dtype::F16, 12, grouped(routing(4, Gating::Softmax, false, 1.0), 3, 2), false),
+        (Dtype::F16, 70, grouped(routing(3, Gating::Softmax, false, 1.0), 7, 1), false),
     ];
     for (dtype, n_experts, routing, has_bias) in cases {
         let (n_rows, n_in, n_out, n_used) = (3, 256, 37, routing.n_used);

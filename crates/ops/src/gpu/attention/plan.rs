@@ -9,6 +9,9 @@ use crate::kv_store::KV_BLOCK;
 
 /// Query vectors of the largest tile: eight spill registers on RDNA.
 const MAX_QUERIES: usize = 4;
+/// The same of heads wider than this, which take a whole wave: four spill a hundred registers on RDNA.
+const MAX_WIDE_QUERIES: usize = 2;
+pub(super) const MAX_SHARED_DIM: usize = 256;
 /// A part of a split context is at least this many keys.
 const MIN_PART: usize = 32;
 /// As many as the merging kernel has room for.
@@ -117,6 +120,7 @@ impl AttentionChip {
         match is_few {
             true if most > 8 && heads.head_dim <= 128 => (AttentionKernel::Few, 16),
             true => (AttentionKernel::Few, 8),
+            false if heads.head_dim > MAX_SHARED_DIM => (AttentionKernel::Vector, most.min(MAX_WIDE_QUERIES)),
             false => (AttentionKernel::Vector, most.next_power_of_two().min(MAX_QUERIES)),
         }
     }

@@ -4,7 +4,7 @@
 use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use super::Operands;
-use super::plan::{AttentionKernel, AttentionPlan, MAX_SPLITS};
+use super::plan::{AttentionKernel, AttentionPlan, MAX_SHARED_DIM, MAX_SPLITS};
 use crate::attention::{Heads, OP};
 use crate::gpu::count;
 use crate::gpu::unit::{DefineValues, kernels};
@@ -82,6 +82,18 @@ kernels! {
 }
 
 kernels! {
+    /// The same for heads wider than 256, a multiple of 64: a wave shares a token.
+    pub(crate) struct WideVectorKernels in "attention", overlapping; defines {
+        WIDE_DIM: DefineValues::Numbers(&[320, 576]),
+        KV_F16: DefineValues::Flag,
+        SHAPED: DefineValues::Flag
+    } {
+        attention: [Kernel<AttentionVector<'static>>; 2] = ["attention_1", "attention_2"],
+        merge: Kernel<AttentionMerge<'static>> = ["attention_merge"],
+    }
+}
+
+kernels! {
     /// On the matrix units.
     pub(crate) struct FewKernels in "flash_few", overlapping; defines { HEAD_DIM: DefineValues::Numbers(&[64, 128]) } {
         eight: Kernel<FlashFew<'static>> = ["flash_few_8"],
@@ -127,7 +139,9 @@ pub(super) fn launch(gpu: &Gpu, operands: &Operands, mut out: SliceMut<f32>) -> 
 
 /// The kernels of one launch.
 struct SplitKernels {
-    vector: VectorKernels,
+    /// For 1, 2 and, unless heads are wide, 4 queries of a tile.
+    attention: Vec<Kernel<AttentionVector<'static>>>,
+    merge: Kernel<AttentionMerge<'static>>,
     /// Takes the place of the vector kernel where the plan says so.
     few: Option<Kernel<FlashFew<'static>>>,
 }
@@ -135,12 +149,25 @@ struct SplitKernels {
 impl SplitKernels {
     fn of(gpu: &Gpu, operands: &Operands) -> Result<Self, Error> {
         let Operands { heads, plan, .. } = operands;
-        // Lanes that share a token, eight numbers each.
-        let head_lanes = heads.head_dim.div_ceil(8).next_power_of_two() as u32;
-        let values = [head_lanes, u32::from(operands.is_kv_f16), u32::from(operands.is_shaped)];
-        let vector = VectorKernels::get(gpu.kernels, &values)?;
+        let (is_kv_f16, is_shaped) = (u32::from(operands.is_kv_f16), u32::from(operands.is_shaped));
+        let (attention, merge) = if heads.head_dim > MAX_SHARED_DIM {
+            if !heads.head_dim.is_multiple_of(2) {
+                let what = format!("heads of {} numbers, above {MAX_SHARED_DIM} an even number fits", heads.head_dim);
+                return Err(Error::Argument { op: OP, what });
+            }
+            let dim = count(OP, "columns", heads.head_dim)?.next_multiple_of(64);
+            let WideVectorKernels { attention, merge } =
+                WideVectorKernels::get(gpu.kernels, &[dim, is_kv_f16, is_shaped])?;
+            (attention.to_vec(), merge)
+        } else {
+            // Lanes that share a token, eight numbers each.
+            let head_lanes = heads.head_dim.div_ceil(8).next_power_of_two() as u32;
+            let VectorKernels { attention, merge } =
+                VectorKernels::get(gpu.kernels, &[head_lanes, is_kv_f16, is_shaped])?;
+            (attention.to_vec(), merge)
+        };
         let few = (plan.kernel == AttentionKernel::Few).then(|| few_kernel(gpu, plan, heads)).transpose()?;
-        Ok(Self { vector, few })
+        Ok(Self { attention, merge, few })
     }
 
     fn attend(
@@ -169,7 +196,7 @@ impl SplitKernels {
             q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, head_dim, scale, n_splits,
             part_blocks, window, cap, sinks, slopes,
         };
-        Ok(gpu.launcher.launch(&self.vector.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?)
+        Ok(gpu.launcher.launch(&self.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?)
     }
 
     fn merge(
@@ -185,7 +212,7 @@ impl SplitKernels {
         let (tiles, n_q, n_splits) = (run.tiles, plan.n_queries as u32, count(OP, "splits", plan.n_splits)?);
         let grid = Grid { blocks: [run.n_tiles, n_kv_heads, n_q], threads: [MERGE_THREADS, 1, 1], shared_bytes: 0 };
         let args = AttentionMerge { tiles, spans, parts, out, n_heads, n_kv_heads, head_dim, n_q, n_splits, sinks };
-        Ok(gpu.launcher.launch(&self.vector.merge, grid, &args)?)
+        Ok(gpu.launcher.launch(&self.merge, grid, &args)?)
     }
 }
 
