@@ -27,8 +27,7 @@ const COUNTED: [&str; 9] = [
     "attn_v_b",
     "cls.output",
 ];
-const UNCHANGED: [&str; 5] =
-    ["layer_output_scale", "attn_sinks", "exp_probs_b", "cls.output.bias", "ffn_gate_inp.bias"];
+const UNCHANGED: [&str; 4] = ["attn_sinks", "exp_probs_b", "cls.output.bias", "ffn_gate_inp.bias"];
 
 /// A wide checkpoint, and the same with its weights decoded to f32.
 pub fn widen(tiny: &Checkpoint, dtype: Dtype, seed: u64) -> (Checkpoint, Checkpoint) {

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 39] = [
+pub(crate) const FILES: [&KernelFile; 40] = [
     &adjust::AdjustKernels::FILE,
     &attention::split::VectorKernels::FILE,
     &attention::split::WideVectorKernels::FILE,
