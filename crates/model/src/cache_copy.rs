@@ -39,7 +39,7 @@ pub(crate) enum CachePool {
 pub(crate) struct CacheRows {
     /// Blocks or slots.
     pub n_places: usize,
-    /// Rows of each: one for every head, `n_places` apart.
+    /// Rows of each: one for every head.
     pub n_parts: usize,
 }
 
@@ -48,10 +48,16 @@ impl CacheRows {
         Self { n_places, n_parts: tensor.shape()[0].checked_div(n_places).unwrap_or(0) }
     }
 
-    /// The rows of these places, place by place.
+    /// The rows of these places, place by place, on a CPU: the pool lies head by head.
     pub fn rows(self, ids: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let of_place = |id: u32| (0..self.n_parts as u32).map(move |part| part * self.n_places as u32 + id);
         ids.into_iter().flat_map(of_place).collect()
+    }
+
+    /// The same on a device: the pool lies block by block.
+    pub fn rows_on_device(self, ids: impl IntoIterator<Item = u32>) -> Vec<u32> {
+        let n_parts = self.n_parts as u32;
+        ids.into_iter().flat_map(|id| id * n_parts..(id + 1) * n_parts).collect()
     }
 }
 

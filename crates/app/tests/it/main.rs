@@ -2,6 +2,7 @@
 
 mod chat;
 mod cli;
+mod contexts;
 mod docs;
 mod doctor_page;
 mod fetch;

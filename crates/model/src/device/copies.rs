@@ -145,7 +145,7 @@ impl Device {
         for kind in kinds {
             if !rows.kinds.iter().any(|(known, _)| *known == kind) {
                 let start = rows.numbers.len();
-                rows.numbers.extend(kind.rows(ids.iter().copied()));
+                rows.numbers.extend(kind.rows_on_device(ids.iter().copied()));
                 rows.kinds.push((kind, start..rows.numbers.len()));
             }
         }
