@@ -23,6 +23,10 @@ extern "C" __attribute__((device)) float __ocml_pow_f32(float, float);
 extern "C" __attribute__((device)) double __ocml_pow_f64(double, double);
 DEVICE f32 pow_of(f32 x, f32 y) { return __ocml_pow_f32(x, y); }
 DEVICE f64 pow_of(f64 x, f64 y) { return __ocml_pow_f64(x, y); }
+extern "C" __attribute__((device)) float __ocml_ncdf_f32(float);
+extern "C" __attribute__((device)) double __ocml_ncdf_f64(double);
+DEVICE f32 normcdf_of(f32 x) { return __ocml_ncdf_f32(x); }
+DEVICE f64 normcdf_of(f64 x) { return __ocml_ncdf_f64(x); }
 DEVICE u32 block_size() { return (u32)__builtin_amdgcn_workgroup_size_x(); }
 DEVICE u32 grid_threads() { return __builtin_amdgcn_grid_size_x(); }
 DEVICE u32 grid_blocks_y() { return __builtin_amdgcn_grid_size_y() / (u32)__builtin_amdgcn_workgroup_size_y(); }
@@ -36,6 +40,8 @@ DEVICE f64 mul_exactly(f64 a, f64 b) { return a * b; }
     DEVICE f64 name##_of(f64 x) { return name(x); }
 DEVICE f32 pow_of(f32 x, f32 y) { return powf(x, y); }
 DEVICE f64 pow_of(f64 x, f64 y) { return pow(x, y); }
+DEVICE f32 normcdf_of(f32 x) { return normcdff(x); }
+DEVICE f64 normcdf_of(f64 x) { return normcdf(x); }
 DEVICE u32 block_size() { return blockDim.x; }
 DEVICE u32 grid_threads() { return blockDim.x * gridDim.x; }
 DEVICE u32 grid_blocks_y() { return gridDim.y; }
@@ -45,6 +51,7 @@ DEVICE f64 add_exactly(f64 a, f64 b) { return __dadd_rn(a, b); }
 DEVICE f64 mul_exactly(f64 a, f64 b) { return __dmul_rn(a, b); }
 #endif
 OCML(exp)
+OCML(expm1)
 OCML(log)
 OCML(sin)
 OCML(cos)

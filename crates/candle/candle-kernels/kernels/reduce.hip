@@ -103,6 +103,14 @@ DEVICE Best<typename Number<T>::wide> best_of(usize each, usize n_dims, const us
         if (thread_x() == 0) dst[block_x()] = down<R>(best.field);                                                     \
     }
 
+// exp(x - most), with what the difference loses to rounding: the power is as many steps off as its exponent is large.
+template <class W>
+DEVICE W power_below(W x, W most) {
+    const W difference = x - most, part = difference - x, lost = (x - (difference - part)) - (most + part);
+    const W power = exp_of(difference);
+    return lost == lost ? power + power * lost : power;  // infinities lose a NaN
+}
+
 // A block for each row, of whatever shape.
 #define SOFTMAX(T)                                                                                                     \
     KERNEL(THREADS) softmax_##T(const T *src, T *dst, i32 n_columns) {                                                 \
@@ -115,9 +123,9 @@ DEVICE Best<typename Number<T>::wide> best_of(usize each, usize n_dims, const us
         for (u32 i = first; i < n; i += step) most = most < up(src[i]) ? up(src[i]) : most;                            \
         most = over_block(most, shared, [](W a, W b) { return a < b ? b : a; });                                       \
         W sum = 0;                                                                                                     \
-        for (u32 i = first; i < n; i += step) sum += exp_of(up(src[i]) - most);                                        \
+        for (u32 i = first; i < n; i += step) sum += power_below(up(src[i]), most);                                        \
         sum = sum_over_block(sum, shared);                                                                             \
-        for (u32 i = first; i < n; i += step) dst[i] = down<T>(exp_of(up(src[i]) - most) / sum);                       \
+        for (u32 i = first; i < n; i += step) dst[i] = down<T>(power_below(up(src[i]), most) / sum);                       \
     }
 
 #define RMSNORM(T)                                                                                                     \

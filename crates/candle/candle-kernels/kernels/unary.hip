@@ -15,16 +15,26 @@ MATH(erf, erf_of(x))
 MATH(ceil, ceil_of(x))
 MATH(floor, floor_of(x))
 MATH(round, round_of(x))
-MATH(normcdf, (W)0.5 * ((W)1 + erf_of(x * (W)0.70710678118654752)))
+MATH(normcdf, normcdf_of(x))
 MATH(abs, fabs_of(x))
 MATH(sqr, x *x)
 MATH(sqrt, sqrt_of(x))
-MATH(gelu, (W)0.5 * x * ((W)1 + tanh_of((W)0.79788456080286535588 * x * ((W)1 + (W)0.044715 * x * x))))
 MATH(gelu_erf, x *unormcdf_of(x))
 MATH(relu, x > (W)0 ? x : (W)0)
 MATH(silu, x / ((W)1 + exp_of(-x)))
 MATH(sigmoid, (W)1 / ((W)1 + exp_of(-x)))
 MATH(sign, (W)(x > (W)0) - (W)(x < (W)0))
+
+// 0.5 x (1 + tanh(u)) is x / (1 + exp(-2u)), where nothing cancels. The exponent is as many steps off as it is large, so
+// its low part is kept; the few operations in f64 hide behind the memory even where they are slow.
+DEVICE f64 gelu_exponent(f64 x) { return -1.59576912160573071176 * x * (1.0 + 0.044715 * x * x); }
+DEVICE f32 ugelu_of(f32 x) {
+    const f64 exponent = gelu_exponent((f64)x);
+    const f32 high = (f32)exponent, low = fabs_of(high) < 100.0f ? (f32)(exponent - (f64)high) : 0.0f;
+    const f32 power = exp_of(high);
+    return x / (1.0f + (power + power * low));
+}
+DEVICE f64 ugelu_of(f64 x) { return x / (1.0 + exp_of(gelu_exponent(x))); }
 
 // For integers: what is defined on them.
 template <class T>
@@ -62,5 +72,5 @@ DEVICE T integer_abs(T x) {
 //@ urelu_$T = UNARY(urelu, $T, x > 0 ? x : ($T)0) ; T: u8 u32 i16 i32 i64
 //@ usign_$T = UNARY(usign, $T, ($T)((x > 0) - (x < 0))) ; T: u8 u32 i16 i32 i64
 //@ $O_$T = UNARY($O, $T, x) ; O: uceil ufloor uround ; T: u8 u32 i16 i32 i64
-//@ uelu_$T = WITH_NUMBER(uelu, $T, x > 0 ? x : p * (exp_of(x) - 1)) ; T: bf16 f16 f32 f64 f8e4m3
+//@ uelu_$T = WITH_NUMBER(uelu, $T, x > 0 ? x : p * expm1_of(x)) ; T: bf16 f16 f32 f64 f8e4m3
 //@ upowf_$T = WITH_NUMBER(upowf, $T, pow_of(x, p)) ; T: bf16 f16 f32 f64 f8e4m3
