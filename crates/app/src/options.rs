@@ -48,15 +48,16 @@ pub fn parse_speculate(text: &str) -> Result<Speculate, String> {
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculateArgs {
     /// Guess tokens ahead and check several in one step, for the same answer sooner: ngram looks them up in the text,
-    /// draft=MODEL asks a smaller model of the same vocabulary, auto is ngram on a CPU with few requests
-    #[arg(long, value_name = "HOW", default_value_t, value_parser = parse_speculate)]
-    pub speculate: Speculate,
+    /// mtp asks the layer for it that some models have, draft=MODEL a smaller model of the same vocabulary; auto, the
+    /// default of run and serve, is ngram on a CPU with few requests; off
+    #[arg(long, value_name = "HOW", value_parser = parse_speculate)]
+    pub speculate: Option<Speculate>,
 }
 
 impl SpeculateArgs {
     /// With the file of the draft model, which is fetched if it is not here.
     pub fn resolve(&self) -> Result<Speculate> {
-        match &self.speculate {
+        match self.speculate.as_ref().unwrap_or(&Speculate::Auto) {
             Speculate::Draft(name) => Ok(Speculate::Draft(store::resolve(&name.to_string_lossy())?)),
             other => Ok(other.clone()),
         }

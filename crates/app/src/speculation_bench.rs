@@ -50,11 +50,11 @@ pub fn main(args: &Args) -> Result<()> {
             "model": args.model_name(),
             "device": model.device(),
             "threads": model.plan().options.n_threads,
-            "speculate": args.speculation.speculate.to_string(),
+            "speculate": options.speculate.to_string(),
             "results": pairs.iter().map(TaskPair::json).collect::<Vec<_>>(),
         }));
     }
-    println!("{}, {}, --speculate {}", args.model_name(), model.device(), args.speculation.speculate);
+    println!("{}, {}, --speculate {}", args.model_name(), model.device(), options.speculate);
     pairs.iter().for_each(|pair| println!("{}", pair.line()));
     Ok(())
 }

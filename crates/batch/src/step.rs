@@ -21,6 +21,9 @@ pub struct Batch {
     pub seqs: Vec<SeqRows>,
     /// Of each sequence: the adapter that changes its rows. Empty: none does.
     pub adapters: Vec<Option<AdapterId>>,
+    /// `[n_rows, n_embd]`: what the model that a [layer that guesses ahead](crate::Forward) belongs to made of the token before
+    /// each row's. Empty for every other model.
+    pub hidden: Vec<f32>,
     /// Rows whose logits are wanted, ascending.
     pub logits_rows: Vec<u32>,
     /// Rows whose final hidden state is wanted (embeddings), ascending.

@@ -19,6 +19,15 @@ pub trait Drafter: Send {
     /// Whether asking costs next to nothing. Such a drafter is asked before every step, also when its drafts are not
     /// used, and judged by what came instead.
     fn is_free(&self) -> bool;
+
+    /// Whether it wants to [hear](Self::hear) what the model makes of tokens.
+    fn reads_hidden(&self) -> bool {
+        false
+    }
+
+    /// The hidden states of a sequence's tokens from index `first` on, as the model computes them. Those of drafted tokens
+    /// that turn out wrong are followed by others of the same indices.
+    fn hear(&mut self, _seq: SeqId, _first: usize, _hidden: &[f32]) {}
 }
 
 /// What a drafter is told about a sequence.

@@ -59,11 +59,13 @@ impl RowRanges {
 
 /// Writes the plan as arrays, and says where each chunk's rows will be. Buffers are kept from step to step. Chunks
 /// whose logits are wanted come before those whose tokens the model chooses, as `choices` says: one for each row.
+/// `max_hidden`: rows whose hidden states a step may give, where they are read of those that generate.
 pub fn fill_batch(
     batch: &mut Batch,
     plan: &StepPlan,
     scheduler: &Scheduler,
     choices: Vec<Vec<ModelChoice>>,
+    max_hidden: usize,
 ) -> Vec<RowRanges> {
     let mut tables = std::mem::take(&mut batch.seqs);
     let Batch { tokens, positions, token_types, logits_rows, pool_rows, choices: _, fed, .. } = &mut *batch;
@@ -78,6 +80,7 @@ pub fn fill_batch(
     batch.adapters.clear();
     tables.resize_with(plan.chunks.len(), SeqRows::default);
     let mut ranges = Vec::with_capacity(plan.chunks.len());
+    let mut n_left = plan.chunks.len();
     for ((chunk, table), choice) in plan.chunks.iter().zip(&mut tables).zip(choices) {
         let seq = scheduler.get(chunk.seq).expect("a planned sequence is in flight");
         let first_row = batch.tokens.len() as u32;
@@ -93,7 +96,17 @@ pub fn fill_batch(
             let to = seq.draft_state.map_or(to, |written| written.state);
             batch.states.push(SeqState { from, to, copy: chunk.checkpoint });
         }
-        ranges.push(fill_outputs(batch, chunk, seq.wanted, first_row, choice));
+        let n_before = batch.pool_rows.len();
+        let mut range = fill_outputs(batch, chunk, seq.wanted, first_row, choice);
+        n_left -= 1;
+        if seq.wanted == Wanted::Logits {
+            // The others of the step get a row each.
+            let n_hidden = chunk.n_tokens.min(max_hidden.saturating_sub(n_before + n_left));
+            let end_row = first_row + chunk.n_tokens as u32;
+            batch.pool_rows.extend(end_row - n_hidden as u32..end_row);
+            range.hidden = n_before..batch.pool_rows.len();
+        }
+        ranges.push(range);
     }
     batch.seqs = tables;
     if batch.adapters.iter().all(Option::is_none) {

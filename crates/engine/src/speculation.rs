@@ -9,6 +9,7 @@ mod costs;
 mod draft_model;
 mod lookup;
 mod luck;
+mod next_token;
 
 use std::{
     collections::HashMap,
@@ -21,7 +22,7 @@ use self::{
     costs::StepCosts,
     luck::{Luck, Outlook, Wrong},
 };
-pub use self::{draft_model::DraftModel, lookup::Lookup};
+pub use self::{draft_model::DraftModel, lookup::Lookup, next_token::NextToken};
 use crate::{
     drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT},
     engine::Engine,
@@ -166,6 +167,18 @@ impl Speculator {
     pub fn new(drafter: Box<dyn Drafter>, drafting: Drafting, n_states: usize) -> Self {
         let wrong = if n_states > 0 { Wrong::Again } else { Wrong::Nothing };
         Self { drafter, drafting, wrong, seqs: HashMap::new(), costs: StepCosts::default(), last_done: None }
+    }
+
+    pub fn reads_hidden(&self) -> bool {
+        self.drafter.reads_hidden()
+    }
+
+    /// The hidden states of a chunk's last tokens.
+    pub fn hear(&mut self, chunk: &Chunk, hidden: &[f32], n_hidden: usize) {
+        if n_hidden > 0 && self.drafter.reads_hidden() {
+            self.seqs.entry(chunk.seq).or_default();
+            self.drafter.hear(chunk.seq, chunk.end() - n_hidden, hidden);
+        }
     }
 
     pub fn end(&mut self, seq: SeqId) {

@@ -17,6 +17,7 @@ use crate::{
     sampler::Sampled,
     scheduler::{Chunk, Scheduler, StepPlan},
     sequence::{SeqId, Sequence, Wanted},
+    speculation::Speculator,
 };
 
 /// How long a step waits for the masks of all its requests together, before it is submitted and again when its logits
@@ -171,7 +172,9 @@ impl Engine {
     fn forward(&mut self, step: PlannedStep) -> Result<(), String> {
         let PlannedStep { plan, choices } = step;
         let start = Instant::now();
-        let ranges = fill_batch(&mut self.batch, &plan, &self.scheduler, choices);
+        let reads_hidden = self.speculator.as_ref().is_some_and(Speculator::reads_hidden);
+        let max_hidden = if reads_hidden { self.scheduler.limits().max_output_rows } else { 0 };
+        let ranges = fill_batch(&mut self.batch, &plan, &self.scheduler, choices, max_hidden);
         self.spill_before(&plan)?;
         self.counters.n_steps += 1;
         let ticket = match self.model.submit(&self.batch) {
@@ -221,6 +224,9 @@ impl Engine {
             self.scheduler.publish(chunk);
             let Some(request) = self.requests.get_mut(&chunk.seq) else { continue };
             let rows = ranges.of(&rows, n_vocab, n_embd);
+            if let (Some(speculator), Job::Generate(_)) = (&mut self.speculator, &request.job) {
+                speculator.hear(chunk, rows.hidden, rows.n_hidden);
+            }
             if chunk.is_last && rows.chosen.is_empty() && !request.has_mask_until(masks_until) {
                 self.late.push(LateRow { chunk: *chunk, logits: rows.logits.to_vec() });
                 continue;

@@ -18,6 +18,9 @@ use crate::{Error, PooledStates, Pooling, hub, layer_details};
 const MAX_LAYERS: usize = 1024;
 const MAX_WIDTH: usize = 1 << 20;
 const MAX_EXPERTS: usize = 4096;
+/// How `config.json` counts the layers that guess ahead, and what Qwen3-Next has without counting them.
+const NEXT_KEYS: [&str; 2] = ["num_nextn_predict_layers", "mtp_num_hidden_layers"];
+const NEXT_ALONE: [&str; 2] = ["mtp.fc.weight", "model.mtp.fc.weight"];
 /// Of a model whose layers are all recurrent and that names no context: what llama.cpp's converter writes.
 const UNBOUNDED_CTX: usize = 1 << 20;
 
@@ -30,6 +33,10 @@ pub struct Config {
     /// The context the model was trained for.
     pub n_ctx_train: usize,
     pub n_layers: usize,
+    /// Layers behind them that guess the token after the next, where the checkpoint speaks of any.
+    pub n_next: usize,
+    /// Where this is the configuration of such a layer: the index of the first. See [`Config::next_token`].
+    pub next_from: Option<usize>,
     pub n_embd: usize,
     pub n_ff: usize,
     pub n_heads: usize,
@@ -158,7 +165,7 @@ impl Config {
             }
             None => Self::from_metadata(checkpoint.metadata())?,
         };
-        let names = Names { checkpoint, format: config.format, family: &config.family };
+        let names = Names { checkpoint, format: config.format, family: &config.family, next_from: None };
         if let Some(experts) = &mut config.experts {
             let has_bias = (0..config.n_layers).any(|i| names.find(At::Layer(i), "exp_probs_b", "bias").is_some());
             if has_bias && experts.routing.gating == Gating::Softmax {
@@ -178,6 +185,9 @@ impl Config {
         }
         if config.family.scales_layers {
             config.layer_scales = layer_details::learned_scales(&names, config.n_layers)?;
+        }
+        if checkpoint.hub().is_some() && NEXT_ALONE.iter().any(|name| checkpoint.find(name).is_some()) {
+            config.n_next = config.n_next.max(1);
         }
         if config.xielu.is_empty() {
             config.xielu = layer_details::learned_xielu(&names, config.n_layers)?;
@@ -205,6 +215,9 @@ impl Config {
             None => layer_details::rotated(&config.family, &config.is_windowed),
         };
         config.position_offset = translated.position_offset;
+        let text = json.get("text_config").unwrap_or(json);
+        let n_next = NEXT_KEYS.iter().find_map(|key| text.get(*key)?.as_u64());
+        config.n_next = n_next.unwrap_or(0).min(MAX_LAYERS as u64) as usize;
         config.multipliers = translated.multipliers;
         config.n_ctx_train = config.n_ctx_train.saturating_sub(translated.position_offset).max(1);
         if let (Some(factor), Some(_)) = (config.rope.scaling.attention_factor(), config.mla) {
@@ -233,7 +246,8 @@ impl Config {
         let keys = MetadataKeys { metadata, prefix: family.name };
         let n_blocks = keys.count_in("block_count", None, MAX_LAYERS)?;
         // Layers that guess ahead stand behind the others.
-        let n_layers = n_blocks.saturating_sub(keys.count("nextn_predict_layers")?.unwrap_or(0)).max(1);
+        let n_next = keys.count("nextn_predict_layers")?.unwrap_or(0).min(n_blocks.saturating_sub(1));
+        let n_layers = n_blocks - n_next;
         let n_embd = keys.count_in("embedding_length", None, MAX_WIDTH)?;
         // A model of recurrent layers alone has no heads.
         let is_recurrent = family.recurrent.is_some();
@@ -279,6 +293,8 @@ impl Config {
             n_vocab: keys.count("vocab_size")?.or(n_tokens).unwrap_or(0).min(u32::MAX as usize),
             n_ctx_train: keys.count_in("context_length", is_recurrent.then_some(UNBOUNDED_CTX), u32::MAX as usize)?,
             n_layers,
+            n_next,
+            next_from: None,
             n_embd,
             n_ff,
             n_heads,
@@ -339,6 +355,30 @@ impl Config {
             head_states: head_states(family.kind, keys.count("classifier.pooling_type")?),
             family,
         })
+    }
+
+    /// Of the first layer that guesses ahead as a model of its own, if there is one: an ordinary layer with attention, that
+    /// reads a token and what this model made of the one before.
+    pub fn next_token(&self) -> Option<Self> {
+        (self.n_next > 0).then(|| Self {
+            n_layers: 1,
+            n_next: 0,
+            next_from: Some(self.n_layers),
+            recurrent: None,
+            local_heads: None,
+            kv_sources: vec![0],
+            is_windowed: vec![false],
+            is_rotated: vec![true],
+            xielu: Vec::new(),
+            layer_scales: Vec::new(),
+            blocks: vec![LayerBlocks::ATTENTION],
+            ..self.clone()
+        })
+    }
+
+    /// Whether attention's output may be weighed with a gate that stands among the queries.
+    pub fn may_gate(&self) -> bool {
+        self.recurrent.is_some() || self.next_from.is_some()
     }
 
     /// Columns of the keys and of the values of one token, in the layer that has most.

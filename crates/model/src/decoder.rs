@@ -133,6 +133,14 @@ impl Decoder {
         if config.embedding_scale != 1.0 {
             ops::scale(exec, &mut x, config.embedding_scale)?;
         }
+        if let Some(next) = parts.next {
+            let context = Context { exec, config, weights, adapters: None };
+            let h = &mut s.work.h.rows_mut(n);
+            context.norm(next.token.0, x.as_view(), h)?;
+            ops::matmul(exec, h.as_view(), &mut [Product::write(weights.view(next.token.1), x.reborrow())])?;
+            context.norm(next.hidden.0, places.hidden, h)?;
+            ops::matmul(exec, h.as_view(), &mut [Product::add(weights.view(next.hidden.1), x.reborrow())])?;
+        }
         if let Some(table) = parts.positions {
             ops::embed(exec, weights.view(table), places.position_rows, &mut s.work.h.rows_mut(n))?;
             ops::add_scaled(exec, &mut x, s.work.h.rows(n), 1.0)?;

@@ -125,6 +125,7 @@ fn n_input_words(config: &Config, rows: MaxRows, n_blocks: usize) -> usize {
     let slopes = if config.alibi.is_some() { config.n_heads } else { 0 };
     rows.batch * (INDICES + angles + spans)
         + slopes
+        + if config.next_from.is_some() { rows.batch * config.n_embd } else { 0 }
         + PLAN_WORDS
         + tables
         + rows.logits * (ops::SampleParams::WORDS + 1)

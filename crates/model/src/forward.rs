@@ -153,6 +153,10 @@ impl Model {
         if let Some(id) = batch.adapters.iter().flatten().find(|id| !is_ready(id)) {
             return bad(&format!("adapter {:016x} is not ready", id.0));
         }
+        let n_hidden = self.decoder.config.next_from.map_or(0, |_| batch.n_rows() * self.decoder.config.n_embd);
+        if batch.hidden.len() != n_hidden {
+            return bad(&format!("{} numbers of hidden states where {n_hidden} are read", batch.hidden.len()));
+        }
         if self.n_states > 0 {
             self.check_states(batch)?;
         }

@@ -62,6 +62,16 @@ pub enum DeviceChoice {
     },
 }
 
+/// What is loaded of a checkpoint.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub enum ModelPart {
+    #[default]
+    Whole,
+    /// The layer that guesses the token after the next, as a model of its own: its batches have
+    /// [hidden states](crate::Batch::hidden).
+    NextToken,
+}
+
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub struct LoadOptions {
     pub device: DeviceChoice,
@@ -81,6 +91,8 @@ pub struct LoadOptions {
     pub n_ctx: usize,
     /// Whether the bits of a row may depend on the other rows of its steps.
     pub numerics: Numerics,
+    /// Which part of the checkpoint is the model.
+    pub part: ModelPart,
     /// Room for adapters.
     pub adapters: AdapterLimits,
     /// A GPU that takes longer for a step counts as hung.
@@ -104,6 +116,7 @@ impl Default for LoadOptions {
             n_threads: 0,
             n_ctx: 0,
             numerics: Numerics::default(),
+            part: ModelPart::Whole,
             adapters: AdapterLimits::default(),
             step_deadline: Duration::from_secs(120),
             watch: Watch::Off,
@@ -181,7 +194,7 @@ fn limits_context(config: &Config, options: &LoadOptions) -> usize {
 }
 
 fn names<'a>(checkpoint: &'a Checkpoint, config: &'a Config) -> Names<'a> {
-    Names { checkpoint, format: config.format, family: &config.family }
+    Names { checkpoint, format: config.format, family: &config.family, next_from: config.next_from }
 }
 
 /// What keeps this model from a GPU, if anything does; touches no weight.
@@ -305,6 +318,10 @@ impl Model {
             positions: (0..n_rows).collect(),
             seqs: vec![SeqRows { first_row: 0, n_rows, block_table }],
             logits_rows: vec![n_rows - 1],
+            hidden: self
+                .config()
+                .next_from
+                .map_or_else(Vec::new, |_| vec![0.0; n_rows as usize * self.config().n_embd]),
             ..Batch::default()
         };
         if self.config().is_encoder() {
@@ -316,7 +333,11 @@ impl Model {
     }
 
     fn check(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<(Config, StepLimits), Error> {
-        let config = Config::from_checkpoint(checkpoint)?;
+        let mut config = Config::from_checkpoint(checkpoint)?;
+        if options.part == ModelPart::NextToken {
+            let architecture = config.family.name;
+            config = config.next_token().ok_or(Error::NoNextToken { architecture })?;
+        }
         if options.adapters.max_loaded > 0 && options.numerics == Numerics::RowInvariant {
             // Rows with adapters change how norms and gates of the others are computed, in the last bit.
             return Err(Error::Adapter("--deterministic cannot be combined with adapters".into()));

@@ -451,6 +451,15 @@ pub const KIMI_LINEAR: &[Rename] = &[
     ("ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj"),
     ("ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj"),
 ];
+/// What a layer that guesses ahead has beside an ordinary one: GGUF's name, DeepSeek's, behind the layer, and Qwen's, whole.
+const NEXT: &[[&str; 3]] = &[
+    ["nextn.eh_proj", "eh_proj", "mtp.fc"],
+    ["nextn.enorm", "enorm", "mtp.pre_fc_norm_embedding"],
+    ["nextn.hnorm", "hnorm", "mtp.pre_fc_norm_hidden"],
+    ["nextn.embed_tokens", "embed_tokens", ""],
+    ["nextn.shared_head_norm", "shared_head.norm", "mtp.norm"],
+    ["nextn.shared_head_head", "shared_head.head", ""],
+];
 /// Folders that hold the layers, in the order they are looked for.
 const HUB_LAYERS: [&str; 5] = ["layers.", "h.", "blocks.", "encoder.layer.", "encoder.layers."];
 
@@ -460,6 +469,8 @@ pub struct Names<'a> {
     pub checkpoint: &'a Checkpoint,
     pub format: Format,
     pub family: &'a Family,
+    /// Where only the layers that guess ahead are meant: the first of them. It is layer 0 here.
+    pub next_from: Option<usize>,
 }
 
 /// Where a tensor stands.
@@ -501,6 +512,11 @@ impl<'a> Names<'a> {
 
     /// Lazily: most are found by the first of them.
     fn spellings<'n>(&self, at: At, name: &'n str, suffix: &'n str) -> Box<dyn Iterator<Item = String> + 'n> {
+        let at = match (at, self.next_from) {
+            (At::Layer(layer), Some(from)) => At::Layer(from + layer),
+            (At::Part(layer, part), Some(from)) => At::Part(from + layer, part),
+            (at, _) => at,
+        };
         if self.format == Format::Gguf {
             let stem = match at {
                 At::Model => name.to_owned(),
@@ -512,7 +528,42 @@ impl<'a> Names<'a> {
             let bare = (suffix == "weight" && self.family.recurrent.is_some()).then(|| stem.clone());
             return Box::new(std::iter::once(format!("{stem}.{suffix}")).chain(bare));
         }
-        hub_spellings(self.family, at, name, suffix)
+        match self.next_from {
+            None => hub_spellings(self.family, at, name, suffix),
+            Some(from) => self.next_spellings(from, at, name, suffix),
+        }
+    }
+
+    /// DeepSeek's and GLM's extra layers follow the others; Qwen's have a folder of their own, whose numbers begin at 0.
+    fn next_spellings<'n>(
+        &self,
+        from: usize,
+        at: At,
+        name: &'n str,
+        suffix: &'n str,
+    ) -> Box<dyn Iterator<Item = String> + 'n> {
+        let own = NEXT.iter().find(|row| row[0] == name);
+        match (at, own) {
+            (At::Layer(layer), Some([_, behind, whole])) => {
+                let behind = HUB_PREFIXES.iter().map(move |prefix| format!("{prefix}layers.{layer}.{behind}.{suffix}"));
+                let whole = ["", "model."].into_iter().filter(|_| !whole.is_empty());
+                Box::new(
+                    behind.chain(whole.map(move |prefix| format!("{prefix}{}.{suffix}", own.map_or("", |row| row[2])))),
+                )
+            }
+            (At::Layer(_) | At::Part(..), None) => {
+                let own_at = match at {
+                    At::Layer(layer) => At::Layer(layer - from),
+                    At::Part(layer, part) => At::Part(layer - from, part),
+                    At::Model => At::Model,
+                };
+                let in_folder = hub_spellings(self.family, own_at, name, suffix)
+                    .filter(|spelling| spelling.starts_with("layers."))
+                    .flat_map(|spelling| [format!("mtp.{spelling}"), format!("model.mtp.{spelling}")]);
+                Box::new(hub_spellings(self.family, at, name, suffix).chain(in_folder))
+            }
+            _ => hub_spellings(self.family, at, name, suffix),
+        }
     }
 }
 

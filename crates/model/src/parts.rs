@@ -40,11 +40,20 @@ pub struct Parts {
     pub token_types: Option<(TensorId, usize)>,
     pub embedding_norm: Option<Norm>,
     pub per_layer: Option<PerLayerTable>,
+    /// Of a layer that guesses ahead: how it joins a token with what was made of the one before.
+    pub next: Option<NextParts>,
     pub output_norm: Option<Norm>,
     /// `None` where the output is tied to the embedding.
     pub output: Option<TensorId>,
     pub output_bias: Option<TensorId>,
     pub layers: Vec<LayerParts>,
+}
+
+/// The embedding of a token and the hidden state before it, each with a norm and a matrix of `[n_embd, n_embd]`.
+#[derive(Copy, Clone, Debug)]
+pub struct NextParts {
+    pub token: (Norm, TensorId),
+    pub hidden: (Norm, TensorId),
 }
 
 #[derive(Debug)]
@@ -242,7 +251,15 @@ pub fn parts<'a>(
 ) -> Result<(Parts, Vec<WantedRows<'a>>), Error> {
     let mut list = PartList { names, config, layout_of, wanted: Vec::new() };
     let Config { n_vocab, n_embd, .. } = *config;
-    let embedding = list.matrix(At::Model, "token_embd", [n_vocab, n_embd])?;
+    // A layer that guesses ahead has some parts of its own, or shares them with the model.
+    let has_own = |name: &str| config.next_from.is_some() && names.find(At::Layer(0), name, "weight").is_some();
+    let own_or = |own: &'static str, shared: &'static str| match has_own(own) {
+        true => (At::Layer(0), own),
+        false => (At::Model, shared),
+    };
+    let (at, name) = own_or("nextn.embed_tokens", "token_embd");
+    let embedding = list.matrix(at, name, [n_vocab, n_embd])?;
+    let next = config.next_from.map(|_| list.next_parts()).transpose()?;
     let positions = match names.find(At::Model, "position_embd", "weight") {
         Some(source) if config.n_rot == 0 => {
             Some(list.push(source, Cut::rows(0, rows_and_cols(source)[0]), [rows_and_cols(source)[0], n_embd])?)
@@ -265,10 +282,14 @@ pub fn parts<'a>(
     // Encoders that norm the sums have nothing left to norm.
     let output_norm = match config.family.placement {
         Placement::OfSum => None,
-        _ => Some(list.norm(At::Model, if has_last { "output_norm" } else { "token_embd_norm" }, n_embd)?),
+        _ => {
+            let (at, name) = own_or("nextn.shared_head_norm", if has_last { "output_norm" } else { "token_embd_norm" });
+            Some(list.norm(at, name, n_embd)?)
+        }
     };
-    let output = match names.find(At::Model, "output", "weight") {
-        Some(_) if !config.is_encoder() => Some(list.matrix(At::Model, "output", [n_vocab, n_embd])?),
+    let (at, name) = own_or("nextn.shared_head_head", "output");
+    let output = match names.find(at, name, "weight") {
+        Some(_) if !config.is_encoder() => Some(list.matrix(at, name, [n_vocab, n_embd])?),
         _ => None,
     };
     let output_bias = match names.find(At::Model, "output", "bias") {
@@ -285,6 +306,7 @@ pub fn parts<'a>(
         positions,
         token_types,
         embedding_norm,
+        next,
         per_layer,
         output_norm,
         output,

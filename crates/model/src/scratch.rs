@@ -135,7 +135,7 @@ impl<T> Scratch<T> {
             k: take([max_rows, kv_dim]),
             v: take([max_rows, kv_dim]),
             mixed: take([max_rows, q_dim]),
-            attn_gate: take(if config.recurrent.is_some() { [max_rows, q_dim] } else { [0, 0] }),
+            attn_gate: take(if config.may_gate() { [max_rows, q_dim] } else { [0, 0] }),
             per_layer: take([max_rows, config.n_layers * config.n_embd_per_layer]),
             per_layer_made: take([max_rows, config.n_layers * config.n_embd_per_layer]),
             recurrent: RecurrentWork::lay_out(config, max_rows, max_kept, &mut take),

@@ -40,6 +40,8 @@ pub struct Step<'a> {
     pub position_rows: Vec<u32>,
     /// Rows of the table of token types, where the model has one.
     pub type_rows: Vec<u32>,
+    /// `[n_rows, n_embd]`: `Batch::hidden`, for a layer that guesses ahead.
+    pub hidden: &'a [f32],
     /// Where each sequence has its state, for models with recurrent layers.
     pub states: Vec<StateSpan>,
     /// Block table of each sequence.
@@ -70,6 +72,8 @@ pub struct Places<'d> {
     pub query_scales: View<'d>,
     pub position_rows: Indices<'d>,
     pub type_rows: Indices<'d>,
+    /// `[n_rows, n_embd]`, or nothing.
+    pub hidden: View<'d>,
     pub states: StateSpans<'d>,
     pub spans: Option<DeviceSpans<'d>>,
     /// Of layers with a window, where those have other heads.
@@ -131,6 +135,7 @@ impl<'a> Step<'a> {
             },
             position_rows,
             type_rows,
+            hidden: &batch.hidden,
             states: config.recurrent.map(|_| state_spans(batch)).unwrap_or_default(),
             batch,
         }
@@ -168,6 +173,7 @@ impl<'a> Step<'a> {
             query_scales: View::of_f32(&self.query_scales, 1),
             position_rows: Indices::from(&self.position_rows),
             type_rows: Indices::from(&self.type_rows),
+            hidden: View::of_f32(self.hidden, self.hidden.len() / self.n_rows),
             states: StateSpans::from(&self.states[..]),
             spans: None,
             local_spans: None,

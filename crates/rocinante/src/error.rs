@@ -34,8 +34,8 @@ pub enum Error {
     Speculate(String),
     /// The model has no layers that predict several tokens, or they are not read yet.
     #[error(
-        "multi-token prediction is not available yet: this is a `{architecture}` model, and the layers for it in qwen35, \
-         glm4moe, deepseek and gemma4 files are not loaded so far"
+        "--speculate mtp needs a layer that guesses the token after the next, and this `{architecture}` checkpoint has none \
+         (files of qwen35, glm4moe and deepseek models may have one)"
     )]
     NoMtp {
         /// The model's family.

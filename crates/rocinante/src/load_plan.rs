@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use ::model::{BLOCK_TOKENS, Config, DeviceChoice, LoadOptions, MemoryPlan, Numerics};
+use ::model::{BLOCK_TOKENS, Config, DeviceChoice, LoadOptions, MemoryPlan, ModelPart, Numerics};
 use weights::Checkpoint;
 
 use crate::device::ChosenDevice;
@@ -103,15 +103,15 @@ impl LoadPlan {
     }
 }
 
-/// Decides everything that loading needs to know.
-pub fn plan(checkpoint: &Checkpoint, options: &Options, device: ChosenDevice) -> Result<LoadPlan> {
+/// Decides everything that loading needs to know, beside something that will take `beside_bytes` of what is free.
+pub fn plan(checkpoint: &Checkpoint, options: &Options, device: ChosenDevice, beside_bytes: u64) -> Result<LoadPlan> {
     let config = Config::from_checkpoint(checkpoint)?;
     let n_ctx_train = config.n_ctx_train;
     let has_engine = !matches!(options.workload, Workload::Steps(_));
     if let Some(n_ctx) = options.context.filter(|&n_ctx| has_engine && n_ctx > n_ctx_train) {
         return Err(Error::ContextTooLong { n_ctx, n_ctx_train });
     }
-    let mut room = DeviceMemory::read(device.choice)?;
+    let mut room = DeviceMemory::read(device.choice)?.map(|room| room.beside(beside_bytes));
     if let Some(room) = room.as_mut().filter(|room| room.kind != MemoryKind::Card) {
         // What is kept in host memory is taken from the same.
         room.usable_bytes = room.usable_bytes.saturating_sub(options.keep.host_bytes);
@@ -233,8 +233,7 @@ impl Planner<'_> {
             Workload::Conversation | Workload::Server(_) => 1,
         };
         let n_blocks = n_ctx.div_ceil(BLOCK_TOKENS).saturating_mul(n_sequences);
-        let n_draft_rows =
-            if matches!(self.options.workload, Workload::Steps(_)) { 0 } else { self.options.speculate.n_draft_rows() };
+        let n_draft_rows = self.n_draft_rows();
         let mut max_batch_tokens = schedule.max_batch_tokens;
         let mut max_logits_rows = (schedule.max_running + n_draft_rows).min(max_batch_tokens);
         if self.config.is_encoder() {
@@ -289,9 +288,18 @@ impl Planner<'_> {
         Ok((low, with_blocks(low)?))
     }
 
+    /// Rows of logits that drafts take.
+    fn n_draft_rows(&self) -> usize {
+        match self.options.speculate {
+            Speculate::Auto if self.is_on_gpu() => 0,
+            _ if matches!(self.options.workload, Workload::Steps(_)) => 0,
+            _ => self.options.speculate.n_draft_rows(),
+        }
+    }
+
     /// Slots that steps with drafts write beside those of their sequences.
     fn n_draft_states(&self, n_sequences: usize) -> usize {
-        if self.options.speculate == Speculate::Off { 0 } else { n_sequences.min(speculate::FEW) }
+        if self.n_draft_rows() == 0 { 0 } else { n_sequences.min(speculate::FEW) }
     }
 
     fn memory(&self, sizes: Sizes) -> Result<MemoryPlan> {
@@ -310,6 +318,7 @@ impl Planner<'_> {
             n_threads: self.options.threads(),
             n_ctx,
             numerics: if self.options.deterministic { Numerics::RowInvariant } else { Numerics::Fastest },
+            part: ModelPart::Whole,
             adapters: self.options.adapters,
             watch: self.options.watch,
             step_deadline: self.options.step_deadline,

@@ -86,6 +86,15 @@ impl DeviceMemory {
         Ok(Some(Self::of_budget(device.label().to_owned(), kind, &budget)))
     }
 
+    /// What is left beside something that has not touched its memory yet.
+    pub fn beside(mut self, n_bytes: u64) -> Self {
+        if n_bytes > 0 {
+            self.usable_bytes = self.usable_bytes.saturating_sub(n_bytes);
+            self.limits.push(("taken by the draft model".into(), n_bytes));
+        }
+        self
+    }
+
     fn of_budget(device: String, kind: MemoryKind, budget: &gpu::Budget) -> Self {
         let mut limits = vec![("free on the device".into(), budget.device.free_bytes as u64)];
         if kind == MemoryKind::Shared {

@@ -107,7 +107,7 @@ impl Model {
     fn load_on(files: &ModelFiles, options: &Options, device: ChosenDevice) -> Result<Self> {
         let start = Instant::now();
         let speculation = Speculation::load(files, options, &device)?;
-        let plan = files.plan_on(options, device)?;
+        let plan = files.plan_beside(options, device, speculation.beside_bytes)?;
         if options.watch == Watch::Profile && plan.options.device == ::model::DeviceChoice::Cpu {
             return Err(Error::NoProfile);
         }

@@ -137,7 +137,12 @@ impl ModelFiles {
 
     /// As [`plan`](Self::plan), for a device that was chosen before.
     pub fn plan_on(&self, options: &Options, device: ChosenDevice) -> Result<LoadPlan> {
-        load_plan::plan(&self.checkpoint, options, device)
+        self.plan_beside(options, device, 0)
+    }
+
+    /// As [`plan_on`](Self::plan_on), beside something that will take so many bytes of what is still free.
+    pub(crate) fn plan_beside(&self, options: &Options, device: ChosenDevice, n_bytes: u64) -> Result<LoadPlan> {
+        load_plan::plan(&self.checkpoint, options, device, n_bytes)
     }
 
     /// Loads the weights as planned.

@@ -163,7 +163,7 @@ fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<A
     }
     let speculation = Speculation::load(&files, &options, &device)?;
     say("planning the memory".to_owned());
-    let plan = files.plan_on(&options, device)?;
+    let plan = files.plan_beside(&options, device, speculation.beside_bytes)?;
     say(format!("loading {} of weights", human_bytes(plan.memory().weights_bytes as u64)));
     let model = files.load(&plan)?;
     let mut about = About::of(&files, &options, plan, &model, start)?;

@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use engine::{DraftModel, Drafter, Drafting, Lookup, MAX_DRAFT};
+use engine::{DraftModel, Drafter, Drafting, Lookup, MAX_DRAFT, NextToken};
 use serde::{Deserialize, Serialize};
 
-use ::model::DeviceChoice;
+use ::model::{BLOCK_TOKENS, DeviceChoice, LoadOptions, MemoryPlan, Model as LoadedModel, ModelPart, Numerics};
 
 use crate::device::{ChosenDevice, Device};
 use crate::model_files::ModelFiles;
@@ -18,6 +18,10 @@ use crate::{Error, Result};
 pub(crate) const FEW: usize = 8;
 /// Full contexts in a draft model's pool, where many requests share the model.
 const DRAFT_CONTEXTS: usize = 8;
+/// Rows of one step of a layer that guesses ahead.
+const NEXT_ROWS: usize = 64;
+/// Hidden states of a step that such a layer reads, beyond those of guessed tokens: the end of a prompt.
+const HEARD_ROWS: usize = 64;
 
 /// Who guesses tokens ahead, so that one step checks several. Answers are the same with and without it. Reads and writes
 /// as `auto`, `ngram`, `mtp`, `draft=PATH`, `off`.
@@ -35,7 +39,7 @@ pub enum Speculate {
     Auto,
     /// What followed the last few tokens earlier in the text.
     Ngram,
-    /// The model's own layers for several tokens.
+    /// The model's own layer for the token after the next.
     Mtp,
     /// A smaller model of the same vocabulary, on the same device.
     Draft(PathBuf),
@@ -74,7 +78,11 @@ impl FromStr for Speculate {
 impl Speculate {
     /// Rows of logits that drafts take beyond one for each sequence.
     pub(crate) fn n_draft_rows(&self) -> usize {
-        if *self == Self::Off { 0 } else { MAX_DRAFT }
+        match self {
+            Self::Off => 0,
+            Self::Mtp => MAX_DRAFT + HEARD_ROWS,
+            Self::Auto | Self::Ngram | Self::Draft(_) => MAX_DRAFT,
+        }
     }
 
     /// The same, with a path that means the same in another folder.
@@ -90,6 +98,9 @@ impl Speculate {
 pub(crate) struct Speculation {
     pub drafter: Option<Box<dyn Drafter>>,
     pub drafting: Drafting,
+    /// Main memory that the drafter will take and that the system still counts as available: its weights are in memory by
+    /// now, but what it works in and its keys and values are taken when they are first used.
+    pub beside_bytes: u64,
     /// Why there is no drafter, where one was asked for.
     refusal: Option<String>,
 }
@@ -98,20 +109,34 @@ impl Speculation {
     /// Loads the draft model, if there is one. Before the model itself is planned, so that it gets what is left of the
     /// memory.
     pub fn load(files: &ModelFiles, options: &Options, device: &ChosenDevice) -> Result<Self> {
-        let without = |refusal| Ok(Self { drafter: None, drafting: Drafting::default(), refusal });
+        let without = |refusal| Ok(Self { drafter: None, drafting: Drafting::default(), beside_bytes: 0, refusal });
         let config = files.config()?;
         if config.is_encoder() {
             return without(None);
         }
+        let mut beside_bytes = 0;
         let few = Drafting { max_running: FEW, ..Drafting::default() };
         let (drafter, drafting): (Option<Box<dyn Drafter>>, _) = match &options.speculate {
             Speculate::Off => return without(None),
-            Speculate::Mtp => return Err(Error::NoMtp { architecture: config.family.name.to_owned() }),
+            Speculate::Mtp => match load_next_token(files, options, device) {
+                Ok((layer, n_bytes)) => {
+                    beside_bytes = n_bytes;
+                    (Some(Box::new(layer)), Drafting::default())
+                }
+                // Another of the server's models may have one.
+                Err(error @ Error::NoMtp { .. }) if is_one_of_several(options) => {
+                    return without(Some(error.to_string()));
+                }
+                Err(error) => return Err(error),
+            },
             Speculate::Auto if device.choice != DeviceChoice::Cpu => (None, Drafting::default()),
             Speculate::Auto => (Some(Box::<Lookup>::default()), few),
             Speculate::Ngram => (Some(Box::<Lookup>::default()), Drafting::default()),
             Speculate::Draft(path) => match load_draft(files, path, options, device) {
-                Ok(draft) => (Some(Box::new(draft)), Drafting::default()),
+                Ok((draft, n_bytes)) => {
+                    beside_bytes = n_bytes;
+                    (Some(Box::new(draft)), Drafting::default())
+                }
                 // It may fit another of the server's models.
                 Err(error @ Error::DraftVocabulary { .. }) if is_one_of_several(options) => {
                     return without(Some(error.to_string()));
@@ -119,7 +144,7 @@ impl Speculation {
                 Err(error) => return Err(error),
             },
         };
-        Ok(Self { drafter, drafting, refusal: None })
+        Ok(Self { drafter, drafting, beside_bytes, refusal: None })
     }
 
     /// What a person should know, where there is no drafter although one was asked for.
@@ -133,7 +158,7 @@ fn is_one_of_several(options: &Options) -> bool {
     matches!(options.workload, Workload::Server(Scheduling { n_models: 2.., .. }))
 }
 
-fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &ChosenDevice) -> Result<DraftModel> {
+fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &ChosenDevice) -> Result<(DraftModel, u64)> {
     let draft = ModelFiles::open(path)?;
     check_vocabulary(files, &draft)?;
     if draft.config()?.recurrent.is_some() {
@@ -169,7 +194,46 @@ fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &Chose
         }
         other => draft.plan(&own(other))?,
     };
-    Ok(DraftModel::new(draft.load(&plan)?))
+    Ok((DraftModel::new(draft.load(&plan)?), untouched_bytes(plan.options.device, &plan.memory())))
+}
+
+/// What a model has taken of main memory without touching it.
+fn untouched_bytes(device: DeviceChoice, memory: &MemoryPlan) -> u64 {
+    match device {
+        DeviceChoice::Cpu => (memory.total_bytes() - memory.weights_bytes) as u64,
+        // Memory of a device is taken at once.
+        DeviceChoice::Gpu { .. } => 0,
+    }
+}
+
+/// The model's own layer for the token after the next, and what it takes.
+fn load_next_token(files: &ModelFiles, options: &Options, device: &ChosenDevice) -> Result<(NextToken, u64)> {
+    let config = files.config()?;
+    let Some(layer) = config.next_token() else {
+        return Err(Error::NoMtp { architecture: config.family.name.to_owned() });
+    };
+    let n_running = match options.workload {
+        Workload::Server(scheduling) => scheduling.max_running.unwrap_or(DRAFT_CONTEXTS),
+        Workload::Conversation | Workload::Steps(_) => 1,
+    };
+    let n_ctx = options.context.unwrap_or(crate::load_plan::DEFAULT_CONTEXT).min(config.n_ctx_train);
+    let load = LoadOptions {
+        device: device.choice,
+        part: ModelPart::NextToken,
+        kv_type: options.kv_type,
+        n_blocks: n_ctx.div_ceil(BLOCK_TOKENS) * n_running.min(DRAFT_CONTEXTS) + 1,
+        max_batch_tokens: NEXT_ROWS.max(n_running),
+        max_logits_rows: n_running,
+        n_threads: options.threads(),
+        n_ctx,
+        numerics: if options.deterministic { Numerics::RowInvariant } else { Numerics::Fastest },
+        step_deadline: options.step_deadline,
+        on_compile: options.on_compile,
+        ..LoadOptions::default()
+    };
+    let memory = ::model::plan(files.checkpoint(), &layer, &load)?;
+    let model = LoadedModel::load(files.checkpoint(), load)?;
+    Ok((NextToken::new(model, config.n_embd), untouched_bytes(load.device, &memory)))
 }
 
 /// Tokens of one model must mean the same to the other. Entries that only fill up the table do not matter.

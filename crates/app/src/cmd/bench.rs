@@ -162,7 +162,7 @@ impl Samples {
 }
 
 pub fn main(args: &Args) -> Result<()> {
-    if args.speculation.speculate != Speculate::Off {
+    if args.speculation.speculate.as_ref().is_some_and(|how| *how != Speculate::Off) {
         return crate::speculation_bench::main(args);
     }
     let (name, files) = open(args)?;

@@ -83,7 +83,7 @@ impl MatrixRows {
 impl Fitting {
     /// For a checkpoint that need not be loaded.
     pub fn of(checkpoint: &Checkpoint, config: &Config) -> Result<Self, Error> {
-        let names = Names { checkpoint, format: config.format, family: &config.family };
+        let names = Names { checkpoint, format: config.format, family: &config.family, next_from: config.next_from };
         let (parts, wanted) = parts(names, config, &|dtype, _| Ok((dtype, (Layout::Rows, 0))))?;
         Ok(Self::new(config, &parts, &wanted))
     }

@@ -30,6 +30,7 @@ enum InputPart {
     LocalAngles,
     QueryScales,
     Slopes,
+    Hidden,
     /// Attention's tiles, and those of layers with other heads.
     Tiles,
     LocalTiles,
@@ -75,6 +76,7 @@ impl<'a> StepInput<'a> {
         input.push(InputPart::LocalAngles, &bits(&step.local_angles));
         input.push(InputPart::QueryScales, &bits(&step.query_scales));
         input.push(InputPart::Slopes, &bits(&step.slopes));
+        input.push(InputPart::Hidden, &bits(step.hidden));
         let spans = step.spans();
         let tiles = |plan: AttentionPlan, heads: &Heads| {
             let mut words = Vec::new();
@@ -142,6 +144,7 @@ impl<'a> StepInput<'a> {
             local_angles: numbers(InputPart::LocalAngles, &step.local_angles, step.n_rows)?,
             query_scales: numbers(InputPart::QueryScales, &step.query_scales, step.n_rows)?,
             slopes: numbers(InputPart::Slopes, &step.slopes, 1)?,
+            hidden: numbers(InputPart::Hidden, step.hidden, step.n_rows)?,
             // To the end of the buffer: a captured step with other tables reads further.
             spans: Some(spans(plans.whole, InputPart::Tiles)?),
             local_spans: plans.local.map(|plan| spans(plan, InputPart::LocalTiles)).transpose()?,

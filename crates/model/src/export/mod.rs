@@ -33,7 +33,7 @@ pub fn export(checkpoint: &Checkpoint, name: &str) -> Result<Checkpoint, Error> 
     if let Some(tensor) = checkpoint.unsupported().first() {
         return refused(format!("tensor `{}` has type {}", tensor.name, tensor.type_name));
     }
-    let names = Names { checkpoint, format: Format::Hub, family: &config.family };
+    let names = Names { checkpoint, format: Format::Hub, family: &config.family, next_from: None };
     let mut metadata = keys::metadata(hub, &config, name)?;
     if answers_yes_or_no(checkpoint) {
         keys::rerank(&mut metadata, config.family.name);
@@ -48,6 +48,6 @@ pub fn export(checkpoint: &Checkpoint, name: &str) -> Result<Checkpoint, Error> 
 /// Whether everything is there that loading would ask for, in the shapes it asks for.
 fn check_whole(exported: &Checkpoint) -> Result<(), Error> {
     let config = Config::from_checkpoint(exported)?;
-    let names = Names { checkpoint: exported, format: Format::Gguf, family: &config.family };
+    let names = Names { checkpoint: exported, format: Format::Gguf, family: &config.family, next_from: None };
     parts(names, &config, &|dtype, _| Ok((dtype, (Layout::Rows, 0)))).map(drop)
 }

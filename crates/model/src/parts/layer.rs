@@ -92,7 +92,7 @@ impl<'a> PartList<'a, '_> {
             self.fused_qkv(at, fused)?
         } else {
             let source = self.names.tensor(at, "attn_q")?;
-            let q = if config.recurrent.is_some() && rows_and_cols(source)[0] == 2 * q_dim {
+            let q = if config.may_gate() && rows_and_cols(source)[0] == 2 * q_dim {
                 let [q, gates] = self.gated_queries(at, source)?;
                 gate = Some(gates);
                 q

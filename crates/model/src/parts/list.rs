@@ -4,7 +4,7 @@
 use ops::Layout;
 use weights::{Bytes, Dtype, Tensor};
 
-use super::{Cut, Linear, Norm, TensorId};
+use super::{Cut, Linear, NextParts, Norm, TensorId};
 use crate::names::{At, Format, Names};
 use crate::{Config, Error};
 
@@ -202,9 +202,38 @@ impl<'a> PartList<'a, '_> {
         })
     }
 
+    /// What joins a token with the hidden state before it. Each row of its matrix is two: one for the token, one for the
+    /// state.
+    pub(super) fn next_parts(&mut self) -> Result<NextParts, Error> {
+        let (at, n_embd) = (At::Layer(0), self.config.n_embd);
+        let source = self.names.tensor(at, "nextn.eh_proj")?;
+        self.expect(source, [n_embd, 2 * n_embd])?;
+        if !n_embd.is_multiple_of(source.dtype.block_len()) {
+            let what = format!("rows of {n_embd} numbers do not end with a block of {}", source.dtype);
+            return Err(Error::Tensor { name: source.name.clone(), what });
+        }
+        let mut half = |first| {
+            let cut = Cut { first, len: 1, step: 2, n: n_embd, transposed: None };
+            self.push_as(source, [2 * n_embd, n_embd], cut, [n_embd, n_embd])
+        };
+        let (token, hidden) = (half(0)?, half(1)?);
+        let (token_norm, hidden_norm) = (self.norm(at, "nextn.enorm", n_embd)?, self.norm(at, "nextn.hnorm", n_embd)?);
+        Ok(NextParts { token: (token_norm, token), hidden: (hidden_norm, hidden) })
+    }
+
     pub(super) fn push(&mut self, source: &'a Tensor, cut: Cut, shape: [usize; 2]) -> Result<TensorId, Error> {
+        self.push_as(source, rows_and_cols(source), cut, shape)
+    }
+
+    /// As [`push`](Self::push), of a matrix whose rows are taken to be of another length.
+    fn push_as(
+        &mut self,
+        source: &'a Tensor,
+        [n_rows, n_source_cols]: [usize; 2],
+        cut: Cut,
+        shape: [usize; 2],
+    ) -> Result<TensorId, Error> {
         let failed = |what: String| Error::Tensor { name: source.name.clone(), what };
-        let [n_rows, n_source_cols] = rows_and_cols(source);
         if cut.end() > n_rows {
             return Err(failed(format!("{:?} has no rows {}..{}", source.shape, cut.first, cut.end())));
         }

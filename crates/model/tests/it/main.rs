@@ -13,6 +13,7 @@ mod gpu_runs;
 mod hybrids;
 mod keeping;
 mod models_page;
+mod next_token;
 mod real;
 mod support;
 mod tiny;

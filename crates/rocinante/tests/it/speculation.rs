@@ -6,6 +6,7 @@ use rocinante::{
     Workload,
 };
 use std::path::PathBuf;
+use weights::Checkpoint;
 
 fn smollm2() -> Option<PathBuf> {
     test_support::fetched::path(test_support::fetched::SMOLLM2)
@@ -89,4 +90,40 @@ fn what_cannot_draft_is_refused_by_name() {
     let error = open(&path, Speculate::Draft(tiny.clone()));
     assert!(matches!(&error, Error::DraftVocabulary { draft, .. } if *draft == tiny), "{error}");
     assert!(error.to_string().contains("it has 423 tokens, the model 49152"), "{error}");
+}
+
+/// A tiny model whose vocabulary is the printable characters, with a layer that guesses the token after the next.
+fn with_next_layer(name: &str) -> Checkpoint {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/next");
+    let checkpoint = Checkpoint::open(&folder.join(format!("{name}.gguf"))).unwrap();
+    let n_vocab = checkpoint.metadata().u32(&format!("{name}.vocab_size")).unwrap().unwrap() as usize;
+    let tokens: Vec<String> = (0..n_vocab).map(|i| char::from_u32(0x21 + i as u32).unwrap().to_string()).collect();
+    let mut metadata = checkpoint.metadata().clone();
+    metadata.set("tokenizer.ggml.model", "gpt2");
+    metadata.set("tokenizer.ggml.pre", "smollm");
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    metadata.set("tokenizer.ggml.token_type", vec![1_i32; n_vocab]);
+    metadata.set("tokenizer.ggml.merges", Vec::<String>::new());
+    Checkpoint::from_parts(metadata, checkpoint.tensors().to_vec()).unwrap()
+}
+
+#[test]
+fn a_models_own_layer_drafts() {
+    for name in ["qwen35", "qwen35moe", "glm4moe"] {
+        let answer = |speculate: Speculate, workload| {
+            let options =
+                Options { device: Device::Cpu, context: Some(256), speculate, workload, ..Options::default() };
+            let model = Model::from_checkpoint(with_next_layer(name), &options).unwrap();
+            let request = Request { max_tokens: Some(60), ..Request::default() };
+            let answer = model.complete("WHATISTHIS", request).unwrap().whole().unwrap();
+            (answer.text, answer.usage.drafted)
+        };
+        let (text, drafted) = answer(Speculate::Off, Workload::Conversation);
+        assert_eq!((text.is_empty(), drafted), (false, Drafted::default()));
+        for workload in [Workload::Conversation, Workload::Server(Scheduling::default())] {
+            let (found, drafted) = answer(Speculate::Mtp, workload);
+            assert_eq!(found, text, "{name}");
+            assert!(drafted.n_tokens > 0, "{name}: {drafted:?}");
+        }
+    }
 }
