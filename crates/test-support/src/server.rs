@@ -34,11 +34,15 @@ impl Server {
         Self::start_on("cpu", roci, args, envs)
     }
 
-    /// The same on another device.
+    /// The same on another device. Nothing is guessed ahead unless the arguments say so: the tiny model repeats itself, and what
+    /// a test counts and times should not depend on that.
     pub fn start_on(device: &str, roci: &Roci, args: &[&str], envs: &[(&str, &str)]) -> Self {
         let mut command = roci.command(args);
         command.envs(envs.iter().copied());
         command.args(["--port", "0", "--device", device, "--threads", "1"]);
+        if !args.contains(&"--speculate") {
+            command.args(["--speculate", "off"]);
+        }
         Self::of(command)
     }
 

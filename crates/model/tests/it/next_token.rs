@@ -20,13 +20,13 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/next")
 }
 
-struct Golden {
-    tokens: Vec<u32>,
-    hidden: Vec<f32>,
-    logits: Vec<f32>,
+pub struct Golden {
+    pub tokens: Vec<u32>,
+    pub hidden: Vec<f32>,
+    pub logits: Vec<f32>,
 }
 
-fn golden(name: &str) -> Golden {
+pub fn golden(name: &str) -> Golden {
     let file = Checkpoint::open(&folder().join("golden").join(format!("{name}.safetensors"))).unwrap();
     let numbers = |key: &str| {
         let bytes = &file.tensor(key).unwrap().bytes;
@@ -36,7 +36,7 @@ fn golden(name: &str) -> Golden {
     Golden { tokens, hidden: numbers("hidden"), logits: numbers("logits") }
 }
 
-fn forms(name: &str) -> Vec<(&'static str, Checkpoint)> {
+pub fn forms(name: &str) -> Vec<(&'static str, Checkpoint)> {
     let gguf = folder().join(format!("{name}.gguf"));
     let mut forms = vec![("safetensors", Checkpoint::open(&folder().join(name)).unwrap())];
     if gguf.exists() {
@@ -58,7 +58,7 @@ fn load(checkpoint: &Checkpoint, part: ModelPart) -> Model {
 }
 
 /// What the model makes of tokens, after its last norm.
-fn hidden_of(model: &mut Model, tokens: &[u32]) -> Vec<f32> {
+pub fn hidden_of(model: &mut Model, tokens: &[u32]) -> Vec<f32> {
     let mut whole = batch(tokens, 0, &table(0, tokens.len()), false);
     whole.logits_rows.clear();
     whole.pool_rows = (0..tokens.len() as u32).collect();
@@ -66,7 +66,7 @@ fn hidden_of(model: &mut Model, tokens: &[u32]) -> Vec<f32> {
 }
 
 /// Logits and hidden states of pairs, in one step or in several.
-fn run(layer: &mut Model, tokens: &[u32], hidden: &[f32], sizes: &[usize]) -> (Vec<f32>, Vec<f32>) {
+pub fn run(layer: &mut Model, tokens: &[u32], hidden: &[f32], sizes: &[usize]) -> (Vec<f32>, Vec<f32>) {
     let (n_embd, blocks) = (layer.config().n_embd, table(0, tokens.len()));
     let (mut logits, mut states, mut first) = (Vec::new(), Vec::new(), 0);
     for &n in sizes {
