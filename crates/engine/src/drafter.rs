@@ -25,8 +25,8 @@ pub trait Drafter: Send {
         false
     }
 
-    /// The hidden states of a sequence's tokens from index `first` on, as the model computes them. Those of drafted tokens
-    /// that turn out wrong are followed by others of the same indices.
+    /// The hidden states of a sequence's tokens from index `first` on, as the model computes them. Some may be left out, and
+    /// some come again.
     fn hear(&mut self, _seq: SeqId, _first: usize, _hidden: &[f32]) {}
 }
 

@@ -80,7 +80,12 @@ pub fn fill_batch(
     batch.adapters.clear();
     tables.resize_with(plan.chunks.len(), SeqRows::default);
     let mut ranges = Vec::with_capacity(plan.chunks.len());
-    let mut n_left = plan.chunks.len();
+    // Hidden states that the chunks to come need at least.
+    let n_needed = |chunk: &Chunk| match scheduler.get(chunk.seq).map(|seq| seq.wanted) {
+        Some(Wanted::Hidden(Pooling::Mean)) => chunk.n_tokens,
+        _ => 1,
+    };
+    let mut n_left: usize = if max_hidden > 0 { plan.chunks.iter().map(n_needed).sum() } else { 0 };
     for ((chunk, table), choice) in plan.chunks.iter().zip(&mut tables).zip(choices) {
         let seq = scheduler.get(chunk.seq).expect("a planned sequence is in flight");
         let first_row = batch.tokens.len() as u32;
@@ -98,14 +103,14 @@ pub fn fill_batch(
         }
         let n_before = batch.pool_rows.len();
         let mut range = fill_outputs(batch, chunk, seq.wanted, first_row, choice);
-        n_left -= 1;
-        if seq.wanted == Wanted::Logits {
-            // The others of the step get a row each.
-            let n_hidden = chunk.n_tokens.min(max_hidden.saturating_sub(n_before + n_left));
+        if max_hidden > 0 && seq.wanted == Wanted::Logits {
+            let n_after = n_left.saturating_sub(n_needed(chunk));
+            let n_hidden = chunk.n_tokens.min(max_hidden.saturating_sub(n_before + n_after));
             let end_row = first_row + chunk.n_tokens as u32;
             batch.pool_rows.extend(end_row - n_hidden as u32..end_row);
             range.hidden = n_before..batch.pool_rows.len();
         }
+        n_left = n_left.saturating_sub(n_needed(chunk));
         ranges.push(range);
     }
     batch.seqs = tables;

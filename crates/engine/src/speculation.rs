@@ -27,8 +27,9 @@ use crate::{
     drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT},
     engine::Engine,
     request::{ActiveRequest, Generate, Job},
+    rows::ChunkRows,
     scheduler::{Chunk, StepPlan},
-    sequence::{SeqId, Sequence},
+    sequence::{SeqId, Sequence, Wanted},
 };
 
 /// Tokens between two attempts of a drafter that costs something and had no luck, at first and at most.
@@ -173,11 +174,18 @@ impl Speculator {
         self.drafter.reads_hidden()
     }
 
-    /// The hidden states of a chunk's last tokens.
-    pub fn hear(&mut self, chunk: &Chunk, hidden: &[f32], n_hidden: usize) {
-        if n_hidden > 0 && self.drafter.reads_hidden() {
-            self.seqs.entry(chunk.seq).or_default();
-            self.drafter.hear(chunk.seq, chunk.end() - n_hidden, hidden);
+    /// The hidden states of a chunk's last tokens, as far as they belong to the sequence.
+    pub fn hear(&mut self, seq: &Sequence, chunk: &Chunk, rows: ChunkRows) {
+        if rows.n_hidden == 0 || seq.wanted != Wanted::Logits || !self.drafter.reads_hidden() {
+            return;
+        }
+        let first = chunk.end() - rows.n_hidden;
+        // Of drafts that were right. The last token that is known is not computed yet.
+        let end = (seq.tokens.len() - 1).clamp(chunk.n_certain(), chunk.end());
+        let n_right = end.saturating_sub(first);
+        if n_right > 0 {
+            self.seqs.entry(seq.id).or_default();
+            self.drafter.hear(seq.id, first, &rows.hidden[..n_right * rows.hidden.len() / rows.n_hidden]);
         }
     }
 

@@ -224,11 +224,11 @@ impl Engine {
             self.scheduler.publish(chunk);
             let Some(request) = self.requests.get_mut(&chunk.seq) else { continue };
             let rows = ranges.of(&rows, n_vocab, n_embd);
-            if let (Some(speculator), Job::Generate(_)) = (&mut self.speculator, &request.job) {
-                speculator.hear(chunk, rows.hidden, rows.n_hidden);
-            }
             if chunk.is_last && rows.chosen.is_empty() && !request.has_mask_until(masks_until) {
                 self.late.push(LateRow { chunk: *chunk, logits: rows.logits.to_vec() });
+                if let (Some(speculator), Some(seq)) = (&mut self.speculator, self.scheduler.get(chunk.seq)) {
+                    speculator.hear(seq, chunk, rows);
+                }
                 continue;
             }
             let taker = Taker { scheduler: &mut self.scheduler, chooser: &mut self.chooser, n_ctx: self.n_ctx };
@@ -237,6 +237,9 @@ impl Engine {
                 Job::Embed(_) => taker.take_hidden(request, chunk, rows),
             };
             endings.extend(ending.map(|ending| (chunk.seq, ending)));
+            if let (Some(speculator), Some(seq)) = (&mut self.speculator, self.scheduler.get(chunk.seq)) {
+                speculator.hear(seq, chunk, rows);
+            }
         }
         for (seq, ending) in endings {
             let ending = self.complete_vector(seq, ending);

@@ -40,7 +40,7 @@ struct Heard {
     start: usize,
     /// Pairs from there on whose keys and values are computed.
     n_done: usize,
-    /// The hidden states of the pairs after those. The last may be of tokens that turned out wrong.
+    /// The hidden states of the pairs after those.
     waiting: Vec<f32>,
     blocks: Vec<BlockId>,
 }

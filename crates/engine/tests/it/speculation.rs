@@ -1,6 +1,7 @@
 //! Speculation: whatever a drafter proposes, an engine says what it would have said without, token by token, with its
 //! log-probabilities and its reasons to stop. Only the number of steps changes.
 
+use std::collections::HashMap;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -60,6 +61,77 @@ impl Drafter for Oracle {
     fn is_free(&self) -> bool {
         self.is_free
     }
+}
+
+/// As the oracle, and reads hidden states: those of known tokens must be what the toy makes of them.
+struct Listener {
+    oracle: Box<dyn Drafter>,
+    heard: HashMap<(SeqId, usize), Vec<f32>>,
+    n_checked: Arc<AtomicU64>,
+}
+
+impl Drafter for Listener {
+    fn draft(&mut self, asks: &[DraftAsk]) -> Vec<Draft> {
+        for ask in asks {
+            // The last token is not computed yet; of one that was, the state may have been left out.
+            for i in 0..ask.tokens.len() - 1 {
+                let Some(found) = self.heard.remove(&(ask.seq, i)) else { continue };
+                let expected: Vec<f32> = toy::hidden(toy::hash(ask.tokens[..=i].iter().copied())).collect();
+                assert_eq!(found, expected, "token {i} of {:?}", ask.seq);
+                self.n_checked.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.oracle.draft(asks)
+    }
+
+    fn end(&mut self, seq: SeqId) {
+        self.heard.retain(|(other, _), _| *other != seq);
+    }
+
+    fn is_free(&self) -> bool {
+        true
+    }
+
+    fn reads_hidden(&self) -> bool {
+        true
+    }
+
+    fn hear(&mut self, seq: SeqId, first: usize, hidden: &[f32]) {
+        let rows = hidden.chunks_exact(toy::N_EMBD).zip(first..);
+        self.heard.extend(rows.map(|(row, i)| ((seq, i), row.to_vec())));
+    }
+}
+
+/// Beside requests for vectors, whose rows are limited too, and in steps that overlap.
+#[test]
+fn a_drafter_hears_the_states_of_tokens() {
+    let n_checked = Arc::<AtomicU64>::default();
+    for seed in 0..12 {
+        let mut random = Random { seed: seed + 5000, n: 0 };
+        let options = EngineOptions {
+            max_batch_tokens: 40,
+            max_running: 1 + random.below(16),
+            prefill_chunk: 5 + random.below(30),
+            n_ctx: Some(100),
+            drafting: fixed(3),
+            ..EngineOptions::default()
+        };
+        let toy = if seed % 2 == 0 { Toy::new(20) } else { Toy::device(20) };
+        let toy = toy.with_states(if seed % 3 == 0 { 12 } else { 0 });
+        let oracle = Oracle::boxed(4, true).0;
+        let drafter = Listener { oracle, heard: HashMap::new(), n_checked: Arc::clone(&n_checked) };
+        let plain = engine::start(Toy::new(20), options, Some(Box::new(Parities)));
+        let listening = engine::start_speculating(toy, options, Some(Box::new(Parities)), Some(Box::new(drafter)));
+        let asks = scenario(&mut random, &plain);
+        let (found, _) = play(&listening, &asks);
+        for (ask, found) in asks.iter().zip(&found) {
+            if let (Ask::Vector(embed), Seen::Vector(found)) = (ask, found) {
+                let is_same = found.iter().zip(expected_vector(embed)).all(|(a, b)| (a - b).abs() < 1e-6);
+                assert!(is_same, "seed {seed}: {embed:?}");
+            }
+        }
+    }
+    assert!(n_checked.load(Ordering::Relaxed) > 1000, "{n_checked:?}");
 }
 
 fn fixed(len: usize) -> Drafting {

@@ -112,7 +112,7 @@ fn a_models_own_layer_drafts() {
     for name in ["qwen35", "qwen35moe", "glm4moe"] {
         let answer = |speculate: Speculate, workload| {
             let options =
-                Options { device: Device::Cpu, context: Some(256), speculate, workload, ..Options::default() };
+                Options { device: Device::Cpu, context: Some(128), speculate, workload, ..Options::default() };
             let model = Model::from_checkpoint(with_next_layer(name), &options).unwrap();
             let request = Request { max_tokens: Some(60), ..Request::default() };
             let answer = model.complete("WHATISTHIS", request).unwrap().whole().unwrap();
