@@ -48,8 +48,8 @@ pub fn parse_speculate(text: &str) -> Result<Speculate, String> {
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculateArgs {
     /// Guess tokens ahead and check several in one step, for the same answer sooner: ngram looks them up in the text,
-    /// mtp asks the layer for it that some models have, draft=MODEL a smaller model of the same vocabulary; auto, the
-    /// default of run and serve, is ngram on a CPU with few requests; off
+    /// mtp asks the layer for it that some models have, draft=MODEL asks a smaller model of the same vocabulary, off
+    /// guesses nothing, auto (the default of run and serve) is ngram on a CPU with few requests
     #[arg(long, value_name = "HOW", value_parser = parse_speculate)]
     pub speculate: Option<Speculate>,
 }
