@@ -89,6 +89,14 @@ def delta(**more):
     )
 
 
+def latent(**more):
+    """Compressed attention."""
+    return small(
+        num_key_value_heads=4, kv_lora_rank=32, q_lora_rank=48, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16,
+        **more,
+    )
+
+
 def llama4(**more):
     """Every second layer has experts, every fourth sees everything and turns nothing."""
     return small(
@@ -109,6 +117,15 @@ def gemma4(n_layers, **more):
     )
 
 
+def mistral4(yarn):
+    return latent(
+        n_routed_experts=8, moe_intermediate_size=32, num_experts_per_tok=3, n_shared_experts=1,
+        rope_parameters=rope(
+            10000.0, "yarn", llama_4_scaling_beta=0.4, mscale=1.0, mscale_all_dim=1.0, partial_rotary_factor=0.5, **yarn,
+        ),
+    )
+
+
 SECTIONS = dict(mrope_interleaved=True, mrope_section=[2, 1, 1])
 QWEN3_SIGHT = dict(
     depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=16,
@@ -119,6 +136,7 @@ XLM = dict(type_vocab_size=1, pad_token_id=1, bos_token_id=0, max_position_embed
 LONG = [1.0 + 0.3 * i for i in range(4)]
 SHORT = [1.0 + 0.05 * i for i in range(4)]
 YARN16 = dict(factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0)
+YARN64 = dict(factor=2.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0)
 YARN = dict(factor=4.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0)
 
 # name: (configuration class, what differs from SMALL). The model class follows from `architectures`.
@@ -656,6 +674,57 @@ FAMILIES = {
             sliding_window=None, rope_parameters=rope(), router_jitter_noise=0.01,
         ),
     ),
+    # The converter drops how queries grow, which shows from the original context on.
+    "mistral4": (tf.Mistral4Config, mistral4(YARN64)),
+    "mistral4-grown": (tf.Mistral4Config, mistral4(YARN16)),
+    "glm4-moe-lite": (
+        tf.Glm4MoeLiteConfig,
+        latent(
+            n_routed_experts=8, moe_intermediate_size=32, num_experts_per_tok=3, n_shared_experts=1,
+            routed_scaling_factor=1.8, rope_parameters=rope(),
+        ),
+    ),
+    # As many tokens are looked at as there are: roci takes no longer contexts of these.
+    "deepseek32": (
+        tf.DeepseekV32Config,
+        latent(
+            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32, n_group=4,
+            topk_group=2, first_k_dense_replace=1, index_topk=64, index_head_dim=32, index_n_heads=2,
+            rope_parameters=rope(10000.0, "yarn", mscale=1.0, mscale_all_dim=1.0, **YARN),
+        ),
+    ),
+    "glm-dsa": (
+        tf.GlmMoeDsaConfig,
+        latent(
+            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32, n_group=1,
+            topk_group=1, first_k_dense_replace=1, index_topk=64, index_head_dim=32, index_n_heads=2,
+            indexer_types=["full", "shared"], rope_parameters=rope(),
+        ),
+    ),
+    "bamba": (
+        tf.BambaConfig,
+        small(
+            num_hidden_layers=3, attn_layer_indices=[1], mamba_n_heads=8, mamba_d_head=8, mamba_d_state=16,
+            mamba_n_groups=1, mamba_chunk_size=16, rope_parameters=rope(partial_rotary_factor=0.5),
+        ),
+    ),
+    "internlm2": (tf.LlamaConfig, small(rope_parameters=rope(5000.0))),
+    "bailingmoe2": (
+        tf.Glm4MoeConfig,
+        small(
+            head_dim=16, use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
+            n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=2.5, n_group=4, topk_group=2,
+            rope_parameters=rope(partial_rotary_factor=0.5),
+        ),
+    ),
+    "gemma3n": (
+        tf.Gemma3nTextConfig,
+        small(
+            num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, head_dim=8, sliding_window=12,
+            num_kv_shared_layers=2, hidden_size_per_layer_input=16, vocab_size_per_layer_input=96, laurel_rank=8,
+            activation_sparsity_pattern=[0.7, 0.0, 0.0, 0.4],
+        ),
+    ),
     "gemma4": (
         tf.Gemma4TextConfig,
         gemma4(6, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=16),
@@ -687,7 +756,8 @@ FAMILIES = {
 }
 # llama.cpp's converter drops the pooler of BERT, without which the score is another.
 # It also takes HunYuan's own scaling of rope with the published sizes alone.
-NO_GGUF = {"bert-rerank", "deepseek3-halves", "hunyuan-alpha", "llama4-chunked"}
+# Of Bamba it reorders the rows of whole heads, of which only a half is rotated.
+NO_GGUF = {"bert-rerank", "bamba", "deepseek3-halves", "hunyuan-alpha", "llama4-chunked", "mistral4-grown"}
 
 
 def nomic(config):
@@ -729,6 +799,51 @@ def kimi_layers(config):
     )
 
 
+def fuse(tensors, config, by_head):
+    """Queries, keys and values of every layer in one tensor: of each KV head together, or one after the other."""
+    kv_heads = config["num_key_value_heads"]
+    for key in [key for key in tensors if key.endswith("self_attn.q_proj.weight")]:
+        parts = [tensors.pop(key.replace("q_proj", f"{name}_proj")) for name in "qkv"]
+        if by_head:
+            parts = [part.reshape(kv_heads, -1, part.shape[-1]) for part in parts]
+        fused = torch.cat(parts, dim=1 if by_head else 0)
+        tensors[key.replace("q_proj", "qkv")] = fused.reshape(-1, fused.shape[-1]).contiguous()
+    return tensors
+
+
+def renamed(tensors, names):
+    for old, new in names:
+        tensors = {key.replace(old, new): value for key, value in tensors.items()}
+    return tensors
+
+
+def internlm2(tensors, config):
+    """InternLM 2 has llama's mathematics under other names; transformers has no class for it."""
+    tensors = renamed(fuse(tensors, config, by_head=True), [
+        ("self_attn.qkv", "attention.wqkv"), ("self_attn.o_proj", "attention.wo"), ("embed_tokens", "tok_embeddings"),
+        ("input_layernorm", "attention_norm"), ("post_attention_layernorm", "ffn_norm"), ("lm_head", "output"),
+        ("mlp.gate_proj", "feed_forward.w1"), ("mlp.up_proj", "feed_forward.w3"), ("mlp.down_proj", "feed_forward.w2"),
+    ])
+    return tensors, dict(architectures=["InternLM2ForCausalLM"], model_type="internlm2", bias=False)
+
+
+def bailingmoe2(tensors, config):
+    """Ling 2 has the mathematics of GLM 4.5 under other names; transformers has no class for it."""
+    tensors = renamed(fuse(tensors, config, by_head=False), [
+        ("self_attn.qkv", "attention.query_key_value"), ("self_attn.o_proj", "attention.dense"),
+        ("self_attn.q_norm", "attention.query_layernorm"), ("self_attn.k_norm", "attention.key_layernorm"),
+        ("embed_tokens", "word_embeddings"), ("gate.e_score_correction_bias", "gate.expert_bias"),
+    ])
+    return tensors, dict(
+        architectures=["BailingMoeV2ForCausalLM"], model_type="bailing_moe_v2", num_experts=config["n_routed_experts"],
+        num_shared_experts=config["n_shared_experts"], score_function="sigmoid", first_k_dense_replace=1,
+        partial_rotary_factor=0.5, rope_theta=10000.0, n_routed_experts=None, n_shared_experts=None,
+        layer_types=None, mlp_layer_types=None,
+    )
+
+
+# Families of which transformers has the mathematics and not the names: what becomes of its tensors and configuration.
+FOREIGN = {"internlm2": internlm2, "bailingmoe2": bailingmoe2}
 # The value of a key that the converter must not see.
 DROPPED = "dropped"
 # It would look for layers that guess ahead.
@@ -769,6 +884,7 @@ CONVERTER_KEYS = {
     "nemotron_h": nemotron_layers,
     "nemotron_h_moe": nemotron_layers,
     "kimi-linear": kimi_layers,
+    "mistral4": lambda config: dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral4"),
     "phimoe": lambda config: dict(
         architectures=["PhiMoEForCausalLM"], original_max_position_embeddings=config["max_position_embeddings"],
     ),

@@ -30,8 +30,8 @@ import transformers as tf
 from safetensors.torch import load_file, save_file
 
 from family_configs import (
-    ANSWERS, CONVERTER_KEYS, CONVERTER_NAMES, CONVERTER_TENSORS, DENSE, FAMILIES, HEADLESS, NO_GGUF, RENAMED_CONFIGS, SMALL,
-    WITHOUT_MTP,
+    ANSWERS, CONVERTER_KEYS, CONVERTER_NAMES, CONVERTER_TENSORS, DENSE, FAMILIES, FOREIGN, HEADLESS, NO_GGUF,
+    RENAMED_CONFIGS, SMALL, WITHOUT_MTP,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,6 +97,9 @@ def build(name):
         model = tf.AutoModelForImageTextToText.from_config(config)
     elif "bert" in config.model_type or name in HEADLESS:
         model = tf.AutoModel.from_config(config)
+    elif config.model_type == "mistral4":
+        # The only one without an entry among the automatic classes.
+        model = tf.Mistral4ForCausalLM(config)
     else:
         model = tf.AutoModelForCausalLM.from_config(config)
     model = model.float().eval()
@@ -278,6 +281,12 @@ def main():
             tensors = load_file(folder / "model.safetensors")
             texts = {key: value for key, value in tensors.items() if "visual" not in key}
             save_file(texts, folder / "model.safetensors", metadata={"format": "pt"})
+        if name in FOREIGN:
+            config = json.loads((folder / "config.json").read_text())
+            tensors, changes = FOREIGN[name](load_file(folder / "model.safetensors"), config)
+            save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+            config = {key: value for key, value in {**config, **changes}.items() if value is not None}
+            (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         for extra in folder.iterdir():
             if extra.name not in ("config.json", "model.safetensors"):
                 extra.unlink()

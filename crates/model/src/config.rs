@@ -82,6 +82,11 @@ pub struct Config {
     pub mla: Option<Mla>,
     /// Numbers that every layer gets of each token from a table of its own; 0 without one.
     pub n_embd_per_layer: usize,
+    /// Columns of the product beside attention, where there are several streams.
+    pub laurel_rank: Option<usize>,
+    /// Of each layer: how many deviations a column of the feed-forward gate must stand out; 0 lets all through. Empty
+    /// where all are let through.
+    pub sparsity: Vec<f32>,
     /// Of each layer: what the stream is multiplied with behind it; empty where nothing is.
     pub layer_scales: Vec<f32>,
     /// The recurrent layers, where there are any.
@@ -182,6 +187,10 @@ impl Config {
             // Some files say it for each layer, some for the experts only: the tensor knows.
             let down = (0..config.n_layers).find_map(|i| names.find(At::Layer(i), "ffn_down", "weight"));
             config.n_ff = down.and_then(|down| down.shape.last().copied()).unwrap_or(config.n_ff).clamp(1, MAX_WIDTH);
+        }
+        if config.family.has_streams {
+            let laurel = names.tensor(At::Layer(0), "laurel_l")?;
+            config.laurel_rank = Some(laurel.shape[0].clamp(1, MAX_WIDTH));
         }
         if config.family.scales_layers {
             config.layer_scales = layer_details::learned_scales(&names, config.n_layers)?;
@@ -291,7 +300,7 @@ impl Config {
             name: metadata.string("general.name")?.unwrap_or(family.name).to_string(),
             // 0: to be counted in the embedding.
             n_vocab: keys.count("vocab_size")?.or(n_tokens).unwrap_or(0).min(u32::MAX as usize),
-            n_ctx_train: keys.count_in("context_length", is_recurrent.then_some(UNBOUNDED_CTX), u32::MAX as usize)?,
+            n_ctx_train: context_length(&keys, is_recurrent)?,
             n_layers,
             n_next,
             next_from: None,
@@ -346,6 +355,8 @@ impl Config {
             experts,
             mla,
             n_embd_per_layer: keys.count("embedding_length_per_layer_input")?.unwrap_or(0).min(MAX_WIDTH),
+            laurel_rank: None,
+            sparsity: layer_details::sparsity(&keys, &family, n_layers)?,
             layer_scales: Vec::new(),
             recurrent: Recurrent::read(&keys, &family, format, n_embd)?,
             multipliers: Multipliers::NONE,
@@ -486,6 +497,14 @@ fn pairing(keys: &MetadataKeys, family: &Family, format: Format) -> Result<Pairi
         (Format::Hub, Some(false)) => Pairing::Halves,
         (Format::Hub, _) => family.hub_pairing,
     })
+}
+
+/// Models with an indexer choose so many tokens of a context: up to there that is all of them, and beyond it these
+/// layers are not what the model was trained with.
+fn context_length(keys: &MetadataKeys, is_recurrent: bool) -> Result<usize, Error> {
+    let n_ctx = keys.count_in("context_length", is_recurrent.then_some(UNBOUNDED_CTX), u32::MAX as usize)?;
+    let n_chosen = keys.count("attention.indexer.top_k")?.filter(|n| *n > 0);
+    Ok(n_chosen.map_or(n_ctx, |n| n_ctx.min(n)))
 }
 
 fn pooling(keys: &MetadataKeys) -> Result<Option<Pooling>, Error> {

@@ -5,13 +5,13 @@ use ops::{Activation, Exec, Place, PlaceMut, Product, Projected, Routes, Shaping
 
 use crate::adapter::{Adapters, StepAdapters};
 use crate::kv_cache::KvCache;
-use crate::parts::{AttentionParts, LayerParts, Linear, Norm, TensorId};
+use crate::parts::{AltupParts, AttentionParts, LayerParts, Linear, Norm, TensorId};
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
 use crate::scratch::{LayerScratch, Scratch};
 use crate::state_pool::StatePool;
 use crate::step::{Places, Step};
-use crate::{Config, Error, feed_forward, mla, per_layer, recurrent};
+use crate::{Config, Error, altup, feed_forward, mla, per_layer, recurrent};
 
 /// Everything a step touches.
 pub struct Decoder {
@@ -67,11 +67,18 @@ impl Decoder {
         for layer_idx in 0..n_layers {
             let layer = &self.weights.parts.layers[layer_idx];
             let (attends, recurs, is_gated) = (layer.attention.is_some(), layer.recurrent.is_some(), layer.is_gated());
+            let altup = |decoder: &mut Self, run: AltupStep| -> Result<(), Error> {
+                let Self { config, weights, scratch, .. } = decoder;
+                let (layer, context) = (&weights.parts.layers[layer_idx], Context::plain(exec, config, weights));
+                layer.altup.as_ref().map_or(Ok(()), |parts| run(context, layer, parts, step.n_rows, scratch))
+            };
+            altup(self, altup::predict)?;
             if attends {
                 self.attend(exec, layer_idx, step, places)?;
             }
             self.recur(exec, layer_idx, step, places)?;
             let is_last = layer_idx + 1 == n_layers;
+            let keeps_rows = self.keeps_rows_to_the_end(step);
             let slots = if is_last { places.kept_adapter_slots } else { places.adapter_slots };
             let adapters = self.adapters.as_ref().filter(|_| !slots.is_empty());
             let adapters = adapters.map(|all| StepAdapters { all, slots });
@@ -80,7 +87,7 @@ impl Decoder {
             let heads = self.config.heads_of(layer_idx);
             let width = heads.n_heads * heads.head_dim;
             if self.weights.parts.layers[layer_idx].per_layer.is_some() {
-                let kept = if is_last && !step.keeps_all() { Some(places.kept) } else { None };
+                let kept = if is_last && !keeps_rows { Some(places.kept) } else { None };
                 let n = if kept.is_some() { step.kept.len() } else { step.n_rows };
                 let LayerScratch { layer_part, layer_gate, .. } = &mut s.work;
                 let (mut room, mut part) = (layer_gate.rows_mut(step.n_rows), layer_part.rows_mut(n));
@@ -88,7 +95,7 @@ impl Decoder {
             }
             let mixed = if is_gated { &mut s.attn_gate } else { &mut s.mixed };
             let recurred = &s.recurrent.gate;
-            if layer_idx + 1 < n_layers || step.keeps_all() {
+            if !is_last || keeps_rows {
                 let n = step.n_rows;
                 let found = MixedRows {
                     mixed: attends.then(|| mixed.narrow_mut([n, width])),
@@ -110,8 +117,22 @@ impl Decoder {
                 let found = MixedRows { mixed, recurred: recurs.then(|| s.recurrent.kept.rows(n)) };
                 join_blocks(context, layer_idx, found, &mut s.kept_x.rows_mut(n), &mut s.work, &mut self.routes)?;
             }
+            altup(self, altup::correct)?;
+        }
+        if let Some(parts) = &self.weights.parts.streams {
+            let context = Context::plain(exec, &self.config, &self.weights);
+            let (s, n) = (&mut self.scratch, step.n_rows);
+            altup::end(context, parts, n, s)?;
+            if !step.keeps_all() {
+                ops::take_rows(exec, s.x.rows(n), places.kept, &mut s.kept_x.rows_mut(step.kept.len()))?;
+            }
         }
         self.finish(exec, step, places)
+    }
+
+    /// Whether the last layer works on all rows, not on those alone that somebody wants.
+    fn keeps_rows_to_the_end(&self, step: &Step) -> bool {
+        step.keeps_all() || self.weights.parts.streams.is_some()
     }
 
     /// From tokens to the stream.
@@ -156,6 +177,9 @@ impl Decoder {
             let context = Context { exec, config, weights, adapters: None };
             let (mut made, mut out) = (s.per_layer_made.rows_mut(n), s.per_layer.rows_mut(n));
             per_layer::embed(context, table, tokens, x.as_view(), &mut made, &mut out)?;
+        }
+        if let Some(streams) = &parts.streams {
+            altup::begin(Context::plain(exec, config, weights), streams, n, s)?;
         }
         Ok(())
     }
@@ -232,6 +256,9 @@ impl Decoder {
             }
             AttentionParts::Compressed(parts) => {
                 mla::project(context, layer, parts, (angles, config.is_rotated[layer_idx]), n, s)?;
+                if config.temperature.is_some() {
+                    ops::scale_rows(exec, &mut s.q.rows_mut(n), places.query_scales)?;
+                }
                 None
             }
         };
@@ -261,7 +288,11 @@ impl Decoder {
         }
         // Only the wanted rows of the last layer go on. A device has the spans of all rows, once a step.
         let is_last = layer_idx + 1 == weights.parts.layers.len();
-        let spans = if is_last && places.spans.is_none() { step.kept_spans() } else { step.spans() };
+        let spans = if is_last && places.spans.is_none() && weights.parts.streams.is_none() {
+            step.kept_spans()
+        } else {
+            step.spans()
+        };
         let device = if is_windowed { places.local_spans.or(places.spans) } else { places.spans };
         let spans = Spans { host: &spans, device };
         let shaping = Shaping {
@@ -392,6 +423,11 @@ fn join_blocks(
     if let Some(mut mixed) = mixed {
         join_attention(context, layer_idx, &mut mixed, x, work)?;
     }
+    if layer.altup.is_some() {
+        altup::join_laurel(context, x, work)?;
+        // What follows the feed-forward block concerns all streams.
+        return feed_forward::run(context, layer_idx, x, work, routes);
+    }
     if !context.config.is_parallel {
         feed_forward::run(context, layer_idx, x, work, routes)?;
     }
@@ -423,6 +459,16 @@ fn join_attention(
     match layer.attn_sum_norm {
         Some(norm) => context.norm_in_place(norm, x),
         None => Ok(()),
+    }
+}
+
+/// What happens to the streams before or after a layer.
+type AltupStep = fn(Context, &LayerParts, &AltupParts, usize, &mut Scratch) -> Result<(), Error>;
+
+impl<'a> Context<'a> {
+    /// Without adapters.
+    fn plain(exec: Exec<'a>, config: &'a Config, weights: &'a Resident) -> Self {
+        Self { exec, config, weights, adapters: None }
     }
 }
 

@@ -69,6 +69,8 @@ pub struct Family {
     pub scales_scores: bool,
     /// Whether values are normed, each head by itself and without weights.
     pub norms_values: bool,
+    /// Whether several streams predict and correct each other.
+    pub has_streams: bool,
     /// Whether layers may have a factor for the stream behind them.
     pub scales_layers: bool,
     /// What its recurrent layers compute, if it has any.
@@ -160,10 +162,11 @@ pub enum FamilyKind {
 const MISSING: &[(&str, &[&str])] = &[
     (
         "recurrent state of another kind",
-        &["rwkv", "arwkv", "plamo2", "zamba", "bamba", "recurrent_gemma", "minimax-01", "olmo_hybrid"],
+        &["rwkv", "arwkv", "plamo2", "zamba", "recurrent_gemma", "minimax-01", "olmo_hybrid"],
     ),
-    ("sparse attention with an indexer", &["deepseek32", "deepseek_v32", "glm-dsa", "glm_moe_dsa", "minimax-m3"]),
-    ("several streams that predict each other (AltUp)", &["gemma3n"]),
+    ("sparse attention by blocks", &["minimax-m3", "minimax_m3"]),
+    ("compressed keys and values of several kinds", &["deepseek4", "deepseek_v4"]),
+    ("attention that decays with the distance", &["bailing_hybrid", "bailing-hybrid"]),
     ("an encoder with a decoder", &["t5", "mt5", "umt5", "bart"]),
     ("checkpoints to judge it by: transformers does not have it", &["neo-bert", "neobert"]),
 ];

@@ -22,7 +22,9 @@ pub fn run(
     match &layer.ffn {
         None => return Ok(()),
         Some(FfnParts::Dense(dense)) => {
-            dense_block(context, layer, dense, context.config.activation_of(layer_idx), x, work)?;
+            let sparsity = context.config.sparsity.get(layer_idx).copied().filter(|k| *k != 0.0);
+            let activation = context.config.activation_of(layer_idx);
+            dense_block(context, layer, dense, (activation, sparsity), x, work)?;
         }
         Some(FfnParts::Experts(parts)) => {
             match layer.ffn_norm {
@@ -117,7 +119,7 @@ fn dense_block(
     context: Context,
     layer: &LayerParts,
     dense: &Dense,
-    activation: Activation,
+    (activation, sparsity): (Activation, Option<f32>),
     x: &mut ViewMut,
     work: &mut LayerScratch,
 ) -> Result<(), Error> {
@@ -148,6 +150,9 @@ fn dense_block(
     context.add_bias(gate, &mut gate_rows)?;
     context.add_bias(up, &mut up_rows)?;
     let up_rows = up_rows.as_view();
+    if let Some(k) = sparsity {
+        ops::sparsify(exec, &mut gate_rows, k)?;
+    }
     let is_plain = down.bias.is_none()
         && layer.post_ffn_norm.is_none()
         && layer.ffn_sub_norm.is_none()

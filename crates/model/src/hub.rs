@@ -91,6 +91,7 @@ const NUMBERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("kda.head_dim", &["linear_head_dim"]),
+    ("attention.indexer.top_k", &["index_topk"]),
     ("attention.shared_kv_layers", &["num_kv_shared_layers"]),
     ("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
 ];
@@ -279,12 +280,40 @@ fn layer_sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
             set("attention.head_count_kv", Value::Array(Array::I32(layers.map(of).collect())));
         }
     }
+    let shares = settings.get("activation_sparsity_pattern").and_then(Json::as_array);
+    if let Some(shares) = shares {
+        let scale = |share: &Json| deviations(share.as_f64().unwrap_or(0.0)) as f32;
+        set("activation_sparsity_scale", Value::Array(Array::F32(shares.iter().map(scale).collect())));
+    }
     let widths = settings.get("intermediate_size").and_then(Json::as_array);
     let widest = widths.and_then(|widths| widths.iter().filter_map(Json::as_u64).max());
     let is_double = settings.is("use_double_wide_mlp") == Some(true);
     if let Some(width) = widest.or_else(|| settings.number("intermediate_size").filter(|_| is_double)) {
         set("feed_forward_length", Value::U64(if is_double { width.saturating_mul(2) } else { width }));
     }
+}
+
+/// How many standard deviations above the mean a share of normally distributed numbers lies below: by bisection.
+fn deviations(share: f64) -> f64 {
+    if share <= 0.0 {
+        return f64::NEG_INFINITY;
+    }
+    let (mut low, mut high) = (-40.0, 40.0);
+    for _ in 0..200 {
+        let middle = (low + high) / 2.0;
+        *if below(middle) < share { &mut low } else { &mut high } = middle;
+    }
+    (low + high) / 2.0
+}
+
+/// The share of normally distributed numbers below `x` deviations: the density, integrated by Simpson's rule.
+fn below(x: f64) -> f64 {
+    const N: usize = 2000;
+    let density = |t: f64| (-t * t / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    let end = x.clamp(-12.0, 12.0);
+    let step = end / N as f64;
+    let weight = |i: usize| if i == 0 || i == N { 1.0 } else { 2.0 + 2.0 * (i % 2) as f64 };
+    0.5 + step / 3.0 * (0..=N).map(|i| weight(i) * density(i as f64 * step)).sum::<f64>()
 }
 
 /// Sizes of recurrent layers that follow from others.

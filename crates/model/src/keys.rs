@@ -38,6 +38,11 @@ impl MetadataKeys<'_> {
         matches!(self.metadata.get(&self.key(name)), Some(Value::Array(_)))
     }
 
+    /// A list of numbers.
+    pub fn numbers(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
+        Ok(self.metadata.f32s(&self.key(name))?.map(<[f32]>::to_vec))
+    }
+
     /// A number for each layer, if it is a list of them.
     pub fn counts(&self, name: &str) -> Result<Option<Vec<usize>>, Error> {
         if !self.is_list(name) {

@@ -112,6 +112,18 @@ pub fn kv_sources(keys: &MetadataKeys, is_windowed: &[bool]) -> Result<Vec<usize
     sources.ok_or_else(|| keys.error(name, format!("none of the first {n_own} layers can be shared by the others")))
 }
 
+/// Of each layer: how many deviations a column of the feed-forward gate must stand out.
+pub fn sparsity(keys: &MetadataKeys, family: &Family, n_layers: usize) -> Result<Vec<f32>, Error> {
+    let name = "activation_sparsity_scale";
+    let (true, Some(list)) = (family.has_streams, keys.numbers(name)?) else { return Ok(Vec::new()) };
+    // Shares of zero are -inf deviations.
+    let list: Vec<f32> = list.iter().map(|k| if *k == f32::NEG_INFINITY { 0.0 } else { *k }).collect();
+    if list.len() != n_layers || !list.iter().all(|k| k.is_finite()) {
+        return Err(keys.error(name, format!("{list:?} is not a number for each of {n_layers} layers")));
+    }
+    Ok(list)
+}
+
 /// What the stream is multiplied with behind each layer.
 pub fn learned_scales(names: &Names, n_layers: usize) -> Result<Vec<f32>, Error> {
     if names.find(At::Layer(0), "layer_output_scale", "weight").is_none() {

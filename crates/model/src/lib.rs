@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod altup;
 mod cache_copy;
 mod config;
 mod decoder;

@@ -42,6 +42,7 @@ pub struct Parts {
     pub per_layer: Option<PerLayerTable>,
     /// Of a layer that guesses ahead: how it joins a token with what was made of the one before.
     pub next: Option<NextParts>,
+    pub streams: Option<StreamParts>,
     pub output_norm: Option<Norm>,
     /// `None` where the output is tied to the embedding.
     pub output: Option<TensorId>,
@@ -74,6 +75,35 @@ pub struct LayerParts {
     pub ffn_sum_norm: Option<Norm>,
     /// What the layer's own numbers of a token bring into the stream.
     pub per_layer: Option<PerLayerParts>,
+    pub altup: Option<Box<AltupParts>>,
+}
+
+/// How the streams of a layer predict and correct each other.
+#[derive(Debug)]
+pub struct AltupParts {
+    /// Divided by the width of the embedding.
+    pub router_norm: TensorId,
+    pub router: TensorId,
+    pub predict: TensorId,
+    pub correct: TensorId,
+    /// Of the first stream, where the layer's own numbers of a token are weighed with it.
+    pub scale: TensorId,
+    pub laurel: LaurelParts,
+}
+
+/// A product through a few columns, beside attention.
+#[derive(Copy, Clone, Debug)]
+pub struct LaurelParts {
+    pub left: TensorId,
+    pub right: TensorId,
+    pub norm: Norm,
+}
+
+/// From the embedding to the other streams, and from them back.
+#[derive(Debug)]
+pub struct StreamParts {
+    pub into: Vec<TensorId>,
+    pub out_of: Vec<TensorId>,
 }
 
 /// A gate from the stream, weighed with the layer's numbers of the token, brought back into the stream.
@@ -300,6 +330,7 @@ pub fn parts<'a>(
         0 => None,
         width => Some(list.per_layer_table(config.n_layers * width, width)?),
     };
+    let streams = if config.laurel_rank.is_some() { Some(list.streams()?) } else { None };
     let layers = (0..config.n_layers).map(|layer_idx| list.layer(At::Layer(layer_idx))).collect::<Result<_, _>>()?;
     let parts = Parts {
         embedding,
@@ -308,6 +339,7 @@ pub fn parts<'a>(
         embedding_norm,
         next,
         per_layer,
+        streams,
         output_norm,
         output,
         output_bias,

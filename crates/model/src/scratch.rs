@@ -22,6 +22,7 @@ pub struct Scratch<T = Tensor> {
     /// What every layer gets of each token, `[max_rows, n_layers * n_embd_per_layer]`, and a part of it while it is made.
     pub per_layer: T,
     pub per_layer_made: T,
+    pub streams: StreamScratch<T>,
     pub recurrent: RecurrentWork<T>,
     pub work: LayerScratch<T>,
     /// Rows that are wanted at the end, `[max_out_rows, ..]`: their stream, their attention, their hidden state.
@@ -37,6 +38,25 @@ pub struct Scratch<T = Tensor> {
     pub chosen: T,
     /// How probable they were, `[max_logits_rows, DESCRIBED_WORDS]` as bits.
     pub described: T,
+}
+
+/// The streams beside the first, where there are any.
+pub struct StreamScratch<T = Tensor> {
+    /// `[max_rows, n_embd]` each.
+    pub others: [T; ops::N_STREAMS - 1],
+    /// The first as it was predicted, `[max_rows, n_embd]`.
+    pub predicted: T,
+    /// What decides how they predict each other, `[max_rows, 4]`.
+    pub states: T,
+}
+
+impl<T> StreamScratch<T> {
+    fn lay_out(config: &Config, max_rows: usize, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
+        let rows = if config.laurel_rank.is_some() { max_rows } else { 0 };
+        let mut stream = || take([rows, config.n_embd]);
+        let (others, predicted) = ([stream(), stream(), stream()], stream());
+        Self { others, predicted, states: take([rows, ops::N_STREAMS]) }
+    }
 }
 
 /// What recurrent layers work in.
@@ -67,6 +87,9 @@ pub struct LayerScratch<T = Tensor> {
     /// The part of `per_layer` that belongs to this layer, and what is made of it, `[max_rows, n_embd_per_layer]`.
     pub layer_part: T,
     pub layer_gate: T,
+    /// What stands beside attention, `[max_rows, n_embd]`, and on its way there.
+    pub laurel: T,
+    pub laurel_low: T,
     /// `[max_rows, n_ff]`
     pub gate: T,
     pub up: T,
@@ -138,6 +161,7 @@ impl<T> Scratch<T> {
             attn_gate: take(if config.may_gate() { [max_rows, q_dim] } else { [0, 0] }),
             per_layer: take([max_rows, config.n_layers * config.n_embd_per_layer]),
             per_layer_made: take([max_rows, config.n_layers * config.n_embd_per_layer]),
+            streams: StreamScratch::lay_out(config, max_rows, &mut take),
             recurrent: RecurrentWork::lay_out(config, max_rows, max_kept, &mut take),
             kept_x: take([max_kept, n_embd]),
             kept_mixed: take([max_kept, q_dim]),
@@ -190,6 +214,8 @@ impl<T> LayerScratch<T> {
             branch: take([max_rows, n_embd]),
             layer_part: take([max_rows, config.n_embd_per_layer]),
             layer_gate: take([max_rows, config.n_embd_per_layer]),
+            laurel: take(if config.laurel_rank.is_some() { [max_rows, n_embd] } else { [0, 0] }),
+            laurel_low: take([max_rows, config.laurel_rank.unwrap_or(0)]),
             gate: take([max_rows, n_ff]),
             up: take([max_rows, n_ff]),
             shared_gate: take([max_rows, n_ff_shared]),

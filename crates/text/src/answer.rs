@@ -5,6 +5,7 @@
 //! was cut. Text is held back only while it may be the beginning of a mark, and white space until something follows.
 //! Marks are often special tokens, which a detokenizer does not show: give it [`AnswerFormat::marks`] to show.
 
+mod braced_call;
 mod channels;
 mod grammar;
 mod json_call;
@@ -15,6 +16,7 @@ mod tagged_call;
 
 use serde_json::Value;
 
+use braced_call::BracedCall;
 use channels::Channels;
 pub use grammar::ForcedTool;
 use json_call::JsonCall;
@@ -121,6 +123,7 @@ enum ParserState {
 enum CallReader {
     Json(JsonCall),
     Python(PythonCall),
+    Braced(BracedCall),
     Tagged(TaggedCall),
 }
 
@@ -165,6 +168,7 @@ impl Parser {
             let is_announced = match reader {
                 CallReader::Json(call) => call.finish(&mut self.out),
                 CallReader::Python(call) => call.finish(&mut self.out),
+                CallReader::Braced(call) => call.finish(&mut self.out),
                 CallReader::Tagged(call) => call.finish(&mut self.out),
             };
             let raw = std::mem::take(&mut self.raw);
@@ -271,6 +275,7 @@ impl Parser {
             Body::Json(keys) => CallReader::Json(JsonCall::object(keys, syntax, self.n_calls)),
             Body::Named(_) => CallReader::Json(JsonCall::named(syntax, self.n_calls)),
             Body::Python => CallReader::Python(PythonCall::new(self.n_calls)),
+            Body::Braced => CallReader::Braced(BracedCall::new(self.n_calls)),
             Body::Tagged(tags) => CallReader::Tagged(TaggedCall::new(tags, self.n_calls)),
         };
         self.state = ParserState::Call(reader);
@@ -355,6 +360,10 @@ impl Parser {
                 (step, call.n_calls())
             }
             CallReader::Python(call) => {
+                let step = call.read(&mut self.held, &mut self.raw, &mut self.out);
+                (step, call.n_calls())
+            }
+            CallReader::Braced(call) => {
                 let step = call.read(&mut self.held, &mut self.raw, &mut self.out);
                 (step, call.n_calls())
             }

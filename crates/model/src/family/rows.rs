@@ -6,9 +6,10 @@ use ops::{Activation, Gating, NormKind, Pairing};
 use super::{Chunked, Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
 use crate::config::Temperature;
 use crate::names::{
-    APERTUS, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GEMMA4 as GEMMA4_NAMES, GLM4, GPT_OSS,
-    GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, JINA3, KIMI_LINEAR, LFM2, LLAMA4, MAMBA_FEED_FORWARD, MINIMAX,
-    MIXER, MIXTRAL, MODERN_BERT, MPT, NOMIC, OLMO2, PHI2, PHI3, QWEN_DELTA, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
+    APERTUS, BAILING_MOE, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GEMMA3N,
+    GEMMA4 as GEMMA4_NAMES, GLM4, GPT_OSS, GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, INTERNLM2, JINA3,
+    KIMI_LINEAR, LFM2, LLAMA4, MAMBA_FEED_FORWARD, MINIMAX, MISTRAL4, MIXER, MIXTRAL, MODERN_BERT, MPT, NOMIC, OLMO2,
+    PHI2, PHI3, QWEN_DELTA, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
 };
 use crate::recurrent_config::RecurrentKind;
 
@@ -43,6 +44,7 @@ const LLAMA: Family = Family {
     weighs_inputs: false,
     scales_scores: true,
     norms_values: false,
+    has_streams: false,
     scales_layers: false,
     recurrent: None,
     tiles_value_heads: false,
@@ -97,7 +99,7 @@ const GEMMA3: Family = Family {
 };
 const DEEPSEEK2: Family = Family {
     name: "deepseek2",
-    hub_types: &["deepseek_v2", "deepseek_v3"],
+    hub_types: &["deepseek_v2", "deepseek_v3", "glm4_moe_lite"],
     hub_pairing: Pairing::Adjacent,
     normalizes_experts: false,
     renames: DEEPSEEK,
@@ -179,6 +181,16 @@ pub const FAMILIES: &[Family] = &[
     GEMMA3,
     GEMMA4,
     Family {
+        name: "gemma3n",
+        hub_types: &["gemma3n_text", "gemma3n"],
+        windows: Windows::AllBut(5),
+        local_rope_base: Some(10_000.0),
+        has_streams: true,
+        scales_layers: false,
+        renames: GEMMA3N,
+        ..GEMMA4
+    },
+    Family {
         name: "llama4",
         hub_types: &["llama4_text", "llama4"],
         hub_pairing: Pairing::Adjacent,
@@ -221,6 +233,33 @@ pub const FAMILIES: &[Family] = &[
         ..LLAMA
     },
     DEEPSEEK2,
+    Family {
+        name: "mistral4",
+        hub_types: &["mistral4"],
+        normalizes_experts: true,
+        renames: MISTRAL4,
+        is_exported: false,
+        ..DEEPSEEK2
+    },
+    // Contexts of these are bounded by what their indexer would choose of longer ones.
+    Family { name: "deepseek32", hub_types: &["deepseek_v32"], is_exported: false, ..DEEPSEEK2 },
+    Family { name: "glm-dsa", hub_types: &["glm_moe_dsa"], is_exported: false, ..DEEPSEEK2 },
+    Family {
+        name: "internlm2",
+        hub_types: &["internlm2"],
+        hub_qkv: FusedRows::ByHead,
+        renames: INTERNLM2,
+        is_exported: false,
+        ..LLAMA
+    },
+    Family {
+        name: "bailingmoe2",
+        hub_types: &["bailing_moe_v2"],
+        gating: Gating::Sigmoid,
+        renames: BAILING_MOE,
+        is_exported: false,
+        ..HALVES
+    },
     Family { hub_types: &["youtu"], is_exported: false, ..DEEPSEEK2 },
     Family {
         name: "gpt-oss",
@@ -452,6 +491,14 @@ pub const FAMILIES: &[Family] = &[
         hub_types: &["granitemoehybrid"],
         recurrent: Some(RecurrentKind::Ssm),
         renames: GRANITE_HYBRID,
+        is_exported: false,
+        ..LLAMA
+    },
+    Family {
+        name: "granitehybrid",
+        hub_types: &["bamba"],
+        recurrent: Some(RecurrentKind::Ssm),
+        renames: MAMBA_FEED_FORWARD,
         is_exported: false,
         ..LLAMA
     },

@@ -1,10 +1,13 @@
 //! A layer's norms and its attention, plain or compressed, as the checkpoint names and cuts them.
 
-use ops::Heads;
+use ops::{Heads, N_STREAMS};
 use weights::Tensor;
 
 use super::list::{PartList, rows_and_cols};
-use super::{AttentionParts, Cut, FfnParts, LayerParts, Linear, MlaParts, PerLayerParts, PerLayerTable, TensorId};
+use super::{
+    AltupParts, AttentionParts, Cut, FfnParts, LaurelParts, LayerParts, Linear, MlaParts, PerLayerParts, PerLayerTable,
+    StreamParts, TensorId,
+};
 use crate::family::{FusedRows, Placement};
 use crate::names::{At, Format};
 use crate::recurrent_config::Multipliers;
@@ -72,6 +75,10 @@ impl<'a> PartList<'a, '_> {
             post_ffn_norm: is_after.then(|| self.norm(at, "post_ffw_norm", n_embd)).transpose()?,
             attn_sum_norm: is_of_sum.then(|| self.norm(at, "attn_output_norm", n_embd)).transpose()?,
             ffn_sum_norm: is_of_sum.then(|| self.norm(at, "layer_output_norm", n_embd)).transpose()?,
+            altup: match config.laurel_rank {
+                Some(rank) => Some(Box::new(self.altup(at, rank)?)),
+                None => None,
+            },
             per_layer: (config.n_embd_per_layer > 0).then(|| self.per_layer(at)).transpose()?,
         })
     }
@@ -209,6 +216,49 @@ impl<'a> PartList<'a, '_> {
             from_embedding: self.matrix(At::Model, "per_layer_model_proj", [n_cols, self.config.n_embd])?,
             norm: self.vector(norm, 0, width, 0.0)?,
         })
+    }
+
+    /// How the streams of a layer predict and correct each other.
+    fn altup(&mut self, at: At, rank: usize) -> Result<AltupParts, Error> {
+        let n_embd = self.config.n_embd;
+        let router_norm = self.norm(at, "altup_router_norm", n_embd)?.weight;
+        self.scale(router_norm, &[(1, 1.0 / n_embd as f32)]);
+        let mut coefficients = |name: &str, n_rows: usize| -> Result<TensorId, Error> {
+            let source = self.names.tensor(at, name)?;
+            self.expect(source, [n_rows, N_STREAMS])?;
+            self.floats(source, Cut::rows(0, n_rows * N_STREAMS), [n_rows, N_STREAMS], 0.0)
+        };
+        let predict = coefficients("altup_predict_coef", N_STREAMS * N_STREAMS)?;
+        let correct = coefficients("altup_correct_coef", N_STREAMS)?;
+        let scale = self.names.tensor(at, "altup_correct_scale")?;
+        Ok(AltupParts {
+            router_norm,
+            router: self.matrix(at, "altup_router", [N_STREAMS, n_embd])?,
+            predict,
+            correct,
+            scale: self.vector(scale, 0, n_embd, 0.0)?,
+            laurel: LaurelParts {
+                left: self.matrix(at, "laurel_l", [rank, n_embd])?,
+                right: self.matrix(at, "laurel_r", [n_embd, rank])?,
+                norm: self.norm(at, "laurel_post_norm", n_embd)?,
+            },
+        })
+    }
+
+    /// From the embedding to the other streams, and back: GGUF has them in a stack.
+    pub(super) fn streams(&mut self) -> Result<StreamParts, Error> {
+        let n_embd = self.config.n_embd;
+        let mut all = |stack: &str, each: [&str; N_STREAMS - 1]| -> Result<Vec<TensorId>, Error> {
+            if self.names.format == Format::Hub {
+                return each.into_iter().map(|name| self.matrix(At::Model, name, [n_embd, n_embd])).collect();
+            }
+            let stack = self.names.tensor(At::Model, stack)?;
+            self.expect(stack, [(N_STREAMS - 1) * n_embd, n_embd])?;
+            (0..N_STREAMS - 1).map(|i| self.push(stack, Cut::rows(i * n_embd, n_embd), [n_embd, n_embd])).collect()
+        };
+        let into = all("altup_proj", ["altup_proj.0", "altup_proj.1", "altup_proj.2"])?;
+        let of = ["altup_unembd_proj.0", "altup_unembd_proj.1", "altup_unembd_proj.2"];
+        Ok(StreamParts { into, out_of: all("altup_unembd_proj", of)? })
     }
 
     fn compressed(&mut self, at: At) -> Result<MlaParts, Error> {

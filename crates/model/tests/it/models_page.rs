@@ -74,7 +74,12 @@ through the same products as all others; they are not run in every weight type h
 Models with more than 1,024 experts in a layer, or with recurrent states of more than 256 numbers in a column (the key of a
 delta net, the state size of Mamba), run on the CPU only; `--device auto` chooses it for them.
 
-Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe` and XLM-RoBERTa is `bert` in
+DeepSeek V3.2 and GLM 5 choose tokens of a long context by an indexer, which is not computed here: their contexts are
+bounded by the number it chooses (usually 2,048), up to which it chooses everything. InternLM 2 and Ling 2 have no class in
+transformers: their numbers come from classes of the same mathematics (Llama, GLM 4.5) with the tensors renamed. Gemma 3n's
+safetensors need a table of embeddings for all layers that has a row for every token; GGUF files have it.
+
+Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe`, GLM 4.7 Flash is `deepseek2`, Bamba is `granitehybrid` and XLM-RoBERTa is `bert` in
 GGUF. RoPE scaling: linear, dynamic (each token is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE
 (the context length decides which of its lists is used).
 
@@ -159,8 +164,12 @@ enum Ran {
 fn types_that_agree(name: &str, types: &[Dtype], failures: &mut Vec<String>) -> Ran {
     let (golden, forms) = (golden(name), forms(name));
     let Some((_, tiny)) = forms.iter().find(|(form, _)| *form == "GGUF") else { return Ran::NotAtAll };
-    // Several products of a recurrent layer are one tensor, whose rows cannot be widened by one factor.
-    if model::Config::from_checkpoint(tiny).is_ok_and(|config| config.recurrent.is_some()) {
+    // Several products of a recurrent layer are one tensor, whose rows cannot be widened by one factor; so it is with the
+    // numbers of all layers that one table has, and with heads that differ from layer to layer.
+    let is_uneven = |config: model::Config| {
+        config.recurrent.is_some() || config.n_embd_per_layer > 0 || config.local_heads.is_some()
+    };
+    if model::Config::from_checkpoint(tiny).is_ok_and(is_uneven) {
         return Ran::NotAtAll;
     }
     for dtype in types {

@@ -4,11 +4,11 @@ use super::unit::KernelFile;
 use super::{attention, blas, experts, float_tiles, grouped, matrix_tiles, matvec, mma, wide};
 use crate::{
     adjust, columns, conv1d, copy_rows, delta_scan, embed, feed, kv_store, low_rank, norm_heads, numbers, pack,
-    rmsnorm, rope, rope_store, sample, selective_scan, ssm_scan, swiglu, take_rows,
+    rmsnorm, rope, rope_store, sample, selective_scan, sparsify, ssm_scan, streams, swiglu, take_rows,
 };
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 40] = [
+pub(crate) const FILES: [&KernelFile; 42] = [
     &adjust::AdjustKernels::FILE,
     &attention::split::VectorKernels::FILE,
     &attention::split::WideVectorKernels::FILE,
@@ -46,7 +46,9 @@ pub(crate) const FILES: [&KernelFile; 40] = [
     &matvec::RoundKernels::FILE,
     &sample::SampleKernels::FILE,
     &selective_scan::SelectiveKernels::FILE,
+    &sparsify::SparsifyKernels::FILE,
     &ssm_scan::SsmKernels::FILE,
+    &streams::StreamKernels::FILE,
     &swiglu::SwigluKernels::FILE,
     &take_rows::TakeRowsKernels::FILE,
 ];

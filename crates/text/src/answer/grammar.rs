@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::braced_call::QUOTE;
 use super::channels::ChannelKind;
 use super::syntax::{AnswerFormat, Body, Syntax};
 use crate::constraint::{Constraint, spaced};
@@ -214,6 +215,7 @@ impl GrammarWriter<'_> {
                 format!("{name} {} {}", writer.mark(after[0]), json_rule(&tool.parameters))
             }),
             Body::Python => self.options(tools, |_, tool| python(tool)),
+            Body::Braced => self.options(tools, |writer, tool| writer.braced(tool)),
             Body::Tagged(_) => self.options(tools, |writer, tool| writer.tagged(syntax, tool)),
         };
         let call = if syntax.is_list {
@@ -267,6 +269,38 @@ impl GrammarWriter<'_> {
         }
         // GLM's closing mark is the call's own, written by the caller.
         if tags.end == syntax.call.1 { out } else { format!("{out} \"\\n\"? {}", self.mark(tags.end)) }
+    }
+
+    /// A call in braces: first what is required, then the rest.
+    fn braced(&mut self, tool: &ToolSchema) -> String {
+        let required = tool.parameters["required"].as_array().cloned().unwrap_or_default();
+        let none = serde_json::Map::new();
+        let properties = tool.parameters["properties"].as_object().unwrap_or(&none);
+        let (first, rest): (Vec<_>, Vec<_>) =
+            properties.iter().partition(|(key, _)| required.iter().any(|r| r == *key));
+        let mut write = |(key, schema): &(&String, &Value)| {
+            let quote = self.mark(QUOTE);
+            let value = match schema["type"].as_str() {
+                Some("string") if schema["enum"].is_array() => {
+                    let texts = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                    format!("{quote} ({}) {quote}", texts.map(literal).collect::<Vec<_>>().join(" | "))
+                }
+                Some("string") => format!("{quote} {}", self.text_until(QUOTE)),
+                _ => json_rule(&tool.property(schema)),
+            };
+            format!("{} {value}", literal(&format!("{key}:")))
+        };
+        let first: Vec<String> = first.iter().map(&mut write).collect();
+        let rest: Vec<String> = rest.iter().map(&mut write).collect();
+        let optional = |list: &[String]| list.iter().map(|one| format!(" (\",\" {one})?")).collect::<String>();
+        let parameters = if first.is_empty() {
+            let from = |i: usize| format!("{}{}", rest[i], optional(&rest[i + 1..]));
+            let options: Vec<String> = (0..rest.len()).map(from).collect();
+            if options.is_empty() { String::new() } else { format!("({})?", options.join(" | ")) }
+        } else {
+            first.join(" \",\" ") + &optional(&rest)
+        };
+        format!("{} {parameters} \"}}\"", literal(&format!("call:{}{{", tool.name)))
     }
 
     fn harmony(&mut self, tools: &[ToolSchema]) -> Result<String> {

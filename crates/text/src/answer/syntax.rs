@@ -1,5 +1,6 @@
 //! How each family writes its calls and its reasoning: rows of data, and which row a chat template belongs to.
 
+use super::braced_call::QUOTE;
 use super::channels::ChannelKind;
 
 /// How a model writes: its reasoning, its calls.
@@ -42,6 +43,8 @@ pub(crate) enum Body {
     Named(&'static [&'static str]),
     /// A list of Python calls.
     Python,
+    /// A name and parameters in braces, with marks for quotes.
+    Braced,
     Tagged(&'static Tags),
 }
 
@@ -132,6 +135,28 @@ pub(crate) const SYNTAXES: &[Syntax] = &[
         }),
         ..BASE
     },
+    Syntax {
+        name: "gemma-4",
+        signs: &["<|tool_call>", "<tool_call|>"],
+        call: ("<|tool_call>", "<tool_call|>"),
+        body: Body::Braced,
+        ..BASE
+    },
+    Syntax {
+        name: "deepseek-v3.2",
+        signs: &["｜DSML｜", "invoke name="],
+        section: Some(("<｜DSML｜function_calls>", "</｜DSML｜function_calls>")),
+        call: ("<｜DSML｜invoke name=\"", "</｜DSML｜invoke>"),
+        body: Body::Tagged(&Tags {
+            name_ends: &["\">"],
+            key: ("<｜DSML｜parameter name=\"", "\""),
+            // Behind the name stands whether the value is a string, which the tool's schema says too.
+            value: (">", "</｜DSML｜parameter>"),
+            end: "</｜DSML｜invoke>",
+        }),
+        ..BASE
+    },
+    Syntax { name: "nemotron-v2", signs: &["<TOOLCALL>"], call: ("<TOOLCALL>", "</TOOLCALL>"), is_list: true, ..BASE },
     Syntax {
         name: "minimax",
         signs: &["<minimax:tool_call>"],
@@ -317,6 +342,7 @@ impl AnswerFormat {
             marks.extend([syntax.call.0, syntax.call.1]);
             match &syntax.body {
                 Body::Json(_) | Body::Python => {}
+                Body::Braced => marks.push(QUOTE),
                 Body::Named(after) => marks.extend_from_slice(after),
                 Body::Tagged(tags) => marks.extend([tags.key.0, tags.key.1, tags.value.0, tags.value.1, tags.end]),
             }

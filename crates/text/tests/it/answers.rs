@@ -71,6 +71,37 @@ const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "gemma-4",
+        template: "<|tool_call>call: <tool_call|>",
+        text: "I look.<|tool_call>call:get_weather{city:<|\"|>Paris<|\"|>,days:3}<tool_call|><|tool_call>call:now{}<tool_call|>",
+        shown: "I look.",
+        calls: TWO,
+        ..CASE
+    },
+    Case {
+        name: "gemma-4, with values inside of values",
+        template: "<|tool_call>call: <tool_call|>",
+        text: "<|tool_call>call:plan{at:{<|\"|>x, y<|\"|>:[1,-2.5,true],name:<|\"|>a}b, \"c\"<|\"|>},to:null}<tool_call|>",
+        calls: &[("plan", r#"{"at": {"x, y":[1,-2.5,true],"name":"a}b, \"c\""}, "to": null}"#)],
+        ..CASE
+    },
+    Case {
+        name: "deepseek-v3.2",
+        template: "<｜DSML｜invoke name=",
+        text: "I look.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Paris</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        shown: "I look.",
+        calls: TWO,
+        ..CASE
+    },
+    Case {
+        name: "nemotron-v2",
+        template: "<TOOLCALL>",
+        text: "I look.<TOOLCALL>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}, {\"name\": \"now\", \"arguments\": {}}]</TOOLCALL>",
+        shown: "I look.",
+        calls: TWO,
+        ..CASE
+    },
+    Case {
         name: "pythonic",
         template: "[func_name1(params_name1=params_value1",
         text: " [get_weather(city='Paris', days=3), now()]",
@@ -476,6 +507,14 @@ fn families_are_known_by_their_templates() {
         ("MiniMax-M2", "minimax", true),
         ("ByteDance-Seed-OSS", "seed-oss", true),
         ("LFM2.5-8B-A1B", "lfm2", true),
+        ("google-gemma-4-31B-it", "gemma-4", true),
+        ("deepseek-ai-DeepSeek-V3.2", "deepseek-v3.2", true),
+        ("NVIDIA-Nemotron-Nano-v2", "nemotron-v2", true),
+        ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "qwen3-coder", true),
+        ("Qwen3.5-4B", "qwen3-coder", true),
+        ("GLM-4.7-Flash", "glm-4", true),
+        ("inclusionai-ling-3.0-flash", "glm-4", true),
+        ("Apertus-8B-Instruct", "apertus", true),
         ("HuggingFaceTB-SmolLM3-3B", "none", true),
         ("microsoft-Phi-3.5-mini-instruct", "none", false),
         ("google-gemma-2-2b-it", "none", false),
