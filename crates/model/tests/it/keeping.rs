@@ -131,6 +131,8 @@ fn what_was_evicted_comes_back_bit_for_bit() {
         answer(&roomy, a);
         let (truth, n_cached) = answer(&roomy, longer);
         assert!(n_cached >= 64, "{name}: {n_cached}");
+        // A device's runtime must not end before the engines do.
+        roomy.shutdown();
         let on_disk =
             |folder: &Path| StoreOptions { disk_bytes: 1 << 24, folder: folder.to_owned(), ..StoreOptions::default() };
         let on_host = StoreOptions { host_bytes: 1 << 24, ..StoreOptions::default() };
@@ -146,5 +148,6 @@ fn what_was_evicted_comes_back_bit_for_bit() {
         }
         let handle = engine(&checkpoint, device, 7, &on_disk(folder.path()));
         assert_eq!(answer(&handle, longer), (truth, n_cached), "{name} on {device:?}, after a restart");
+        handle.shutdown();
     }
 }
