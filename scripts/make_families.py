@@ -107,6 +107,10 @@ def build(name):
     if name == "gpt-oss":
         TRANSPOSED.update(("gate_up_proj", "down_proj"))
     randomize(model, zlib.crc32(name.encode()))
+    if name in ANSWERS:
+        # Small enough that no answer is certain.
+        with torch.no_grad():
+            model.get_input_embeddings().weight[list(ANSWERS[name].values())] *= 2.0**-4
     return model
 
 

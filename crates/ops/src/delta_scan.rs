@@ -317,9 +317,11 @@ impl DeltaHeads<'_> {
         }
         let kq = Rows::dense(kq, key_dim);
         let products = &mut products[..2 * n * CHUNK];
-        add_product(kq, Rows::dense(k_columns, CHUNK), 0.0, products);
+        // SAFETY: chunks run where the CPU has AVX2 and FMA.
+        unsafe { add_product(kq, Rows::dense(k_columns, CHUNK), 0.0, products) };
         let read = &mut read[..2 * n * value_dim];
-        add_product(kq, Rows::dense(s, value_dim), 0.0, read);
+        // SAFETY: chunks run where the CPU has AVX2 and FMA.
+        unsafe { add_product(kq, Rows::dense(s, value_dim), 0.0, read) };
         let (of_keys, of_queries) = read.split_at_mut(n * value_dim);
         let (key_products, query_products) = products.split_at_mut(n * CHUNK);
         for (i, row) in rows.clone().enumerate() {
@@ -340,12 +342,14 @@ impl DeltaHeads<'_> {
             let known = &of_keys[i * value_dim..][..value_dim];
             error.iter_mut().zip(v).zip(known).for_each(|((error, v), known)| *error = beta * (v - decay * known));
             let by_key = Rows { numbers: &by_key, stride: CHUNK, n_rows: 1, n_cols: i };
-            add_product(by_key, Rows::dense(before, value_dim), 1.0, error);
+            // SAFETY: chunks run where the CPU has AVX2 and FMA.
+            unsafe { add_product(by_key, Rows::dense(before, value_dim), 1.0, error) };
             of_queries[i * value_dim..][..value_dim].iter_mut().for_each(|read| *read *= decay);
         }
         let errors = Rows::dense(&errors[..n * value_dim], value_dim);
         let by_query = Rows { numbers: query_products, stride: CHUNK, n_rows: n, n_cols: n };
-        add_product(by_query, errors, 1.0, of_queries);
+        // SAFETY: chunks run where the CPU has AVX2 and FMA.
+        unsafe { add_product(by_query, errors, 1.0, of_queries) };
         for (row, read) in rows.zip(of_queries.chunks_exact(value_dim)) {
             // SAFETY: rows of spans are disjoint, and each task has a head of its own.
             let out = unsafe { self.out.slice((row * n_value_heads + head) * value_dim, value_dim) };
@@ -357,7 +361,8 @@ impl DeltaHeads<'_> {
             column.iter_mut().zip(&left).for_each(|(k, left)| *k *= left);
         }
         let k_columns = Rows { numbers: k_columns, stride: CHUNK, n_rows: key_dim, n_cols: n };
-        add_product(k_columns, errors, exp(log), s);
+        // SAFETY: chunks run where the CPU has AVX2 and FMA.
+        unsafe { add_product(k_columns, errors, exp(log), s) };
     }
 
     /// What each row of the head's matrix is multiplied with.

@@ -257,8 +257,10 @@ impl SsmHeads<'_> {
             column[n..].fill(0.0);
         }
         let (products, out) = (&mut products[..n * CHUNK], &mut out[..n * head_dim]);
-        add_product(c, Rows::dense(b_columns, CHUNK), 0.0, products);
-        add_product(c, Rows::dense(h, head_dim), 0.0, out);
+        // SAFETY: chunks run where the CPU has AVX2 and FMA.
+        unsafe { add_product(c, Rows::dense(b_columns, CHUNK), 0.0, products) };
+        // SAFETY: chunks run where the CPU has AVX2 and FMA.
+        unsafe { add_product(c, Rows::dense(h, head_dim), 0.0, out) };
         for (i, products) in products.chunks_exact_mut(CHUNK).enumerate() {
             products.iter_mut().zip(&logs).for_each(|(product, before)| *product *= exp(logs[i] - before));
             let decay = exp(logs[i]);
@@ -266,7 +268,8 @@ impl SsmHeads<'_> {
             out.iter_mut().zip(of_x).for_each(|(out, x)| *out = decay * *out + self.d[head] * x);
             products[i + 1..].fill(0.0);
         }
-        add_product(Rows { numbers: products, stride: CHUNK, n_rows: n, n_cols: n }, x, 1.0, out);
+        // SAFETY: chunks run where the CPU has AVX2 and FMA.
+        unsafe { add_product(Rows { numbers: products, stride: CHUNK, n_rows: n, n_cols: n }, x, 1.0, out) };
         for (row, found) in rows.zip(out.chunks_exact(head_dim)) {
             // SAFETY: rows of spans are disjoint, and each task has a head of its own.
             unsafe { self.out.slice(row * inner + head * head_dim, head_dim) }.copy_from_slice(found);
@@ -276,7 +279,10 @@ impl SsmHeads<'_> {
         for column in b_columns.chunks_exact_mut(CHUNK) {
             column.iter_mut().zip(&left).for_each(|(b, left)| *b *= left);
         }
-        add_product(Rows { numbers: b_columns, stride: CHUNK, n_rows: state_dim, n_cols: n }, x, exp(log), h);
+        // SAFETY: chunks run where the CPU has AVX2 and FMA.
+        unsafe {
+            add_product(Rows { numbers: b_columns, stride: CHUNK, n_rows: state_dim, n_cols: n }, x, exp(log), h)
+        };
     }
 }
 

@@ -195,6 +195,10 @@ mod injection {
         fn score(&self, hidden: &[f32]) -> Option<Vec<f32>> {
             Forward::score(&self.model, hidden)
         }
+
+        fn project(&self, pooled: &[f32]) -> Option<Vec<f32>> {
+            Forward::project(&self.model, pooled)
+        }
     }
 
     #[cfg(test)]

@@ -79,6 +79,11 @@ bounded by the number it chooses (usually 2,048), up to which it chooses everyth
 transformers: their numbers come from classes of the same mathematics (Llama, GLM 4.5) with the tensors renamed. Gemma 3n's
 safetensors need a table of embeddings for all layers that has a row for every token; GGUF files have it.
 
+Embedders and rerankers: `roci embed` and `roci rerank` pool the hidden states as the model's files say, and read the modules
+and prompts of sentence-transformers. Jina Embeddings v3 runs without its task adapters, and NeoBERT is not supported:
+transformers does not have it, so nothing could judge it. Llama embedders (`llama-embed`, NVIDIA's `llama_bidirec`) are judged
+by transformers' Llama with a mask that hides nothing.
+
 Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe`, GLM 4.7 Flash is `deepseek2`, Bamba is `granitehybrid` and XLM-RoBERTa is `bert` in
 GGUF. RoPE scaling: linear, dynamic (each token is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE
 (the context length decides which of its lists is used).
