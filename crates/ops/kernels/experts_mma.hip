@@ -28,7 +28,7 @@
 // Words of one row of x in a quarter of a step.
 #define QUARTER_WORDS 16
 
-#if defined(HAS_MMA_WEIGHTS) && (!IS_WIDE || defined(GPU_HAS_WGMMA))
+#if defined(HAS_MMA_WEIGHTS) && defined(GPU_HAS_MMA) && (!IS_WIDE || defined(GPU_HAS_WGMMA))
 
 // Two sets of sixteen weight rows, of one matrix or of two.
 struct Factor {

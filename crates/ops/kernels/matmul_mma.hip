@@ -7,31 +7,15 @@
 // halves.hip lays x out to match. Parts of the columns are added up by matmul_mma_sum. block_x counts blocks of x rows, so
 // that blocks with the same weights run side by side; block_y counts parts, block_z tiles of weight rows.
 #include "mma_weights.h"
+#include "mma_products.h"
 
 #define THREADS 128
-#define BLOCK_OUTS 128
 #define X_DIVISOR 16.0f
 #define STEP_GROUPS 4
 // Words of one row of x in a quarter of a step.
 #define QUARTER_WORDS 16
 
-#if defined(HAS_MMA_WEIGHTS)
-
-struct Job {
-    const u8 *w;
-    float *out;
-    u32 n_out, first;
-    // Weight rows of the products before this one.
-    u32 before;
-};
-
-DEVICE Job find_job(const u8 *w0, const u8 *w1, const u8 *w2, float *o0, float *o1, float *o2, u32 n0, u32 n1, u32 n2) {
-    const u32 tile = block_z();
-    const u32 t0 = (n0 + BLOCK_OUTS - 1) / BLOCK_OUTS, t1 = (n1 + BLOCK_OUTS - 1) / BLOCK_OUTS;
-    if (tile < t0) return {w0, o0, n0, tile * BLOCK_OUTS, 0};
-    if (tile < t0 + t1) return {w1, o1, n1, (tile - t0) * BLOCK_OUTS, n0};
-    return {w2, o2, n2, (tile - t0 - t1) * BLOCK_OUTS, n0 + n1};
-}
+#if defined(HAS_MMA_WEIGHTS) && defined(GPU_HAS_MMA)
 
 // The four rows of a lane: quad, quad + 8, quad + 16, quad + 24 of the wave's 32. Past the end any row serves: what it
 // gives is not written. Nor do groups past the end count: x is zero there.
@@ -152,22 +136,6 @@ MATMUL_MMA(2, 4)
 MATMUL_MMA(4, 3)
 MATMUL_MMA(8, 3)
 
-#define SUM_THREADS 256
-
-// out[r, o] (+)= the parts' sum. block_y is the row.
-KERNEL(SUM_THREADS)
-matmul_mma_sum(const float *ARRIVING parts, float *o0, float *o1, float *o2, u32 n0, u32 n1, u32 n2, u32 n_rows,
-               u32 n_parts, u32 adds) {
-    let_next_start();
-    wait_for_inputs();
-    const u32 n_all = n0 + n1 + n2, i = block_x() * SUM_THREADS + thread_x(), row = block_y();
-    if (i >= n_all) return;
-    float total = 0.0f;
-#pragma unroll 4
-    for (u32 p = 0; p < n_parts; ++p) total += parts[((u64)p * n_rows + row) * n_all + i];
-    float *at = i < n0 ? o0 + (u64)row * n0 + i
-                       : i < n0 + n1 ? o1 + (u64)row * n1 + i - n0 : o2 + (u64)row * n2 + i - n0 - n1;
-    *at = adds ? *at + total : total;
-}
+MATMUL_PARTS_SUM(matmul_mma_sum)
 
 #endif

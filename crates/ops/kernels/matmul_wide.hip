@@ -5,12 +5,13 @@
 // groups of 32 weights, as in matmul_mma.hip. halves.hip has laid x out as shared memory holds it, so one bulk copy brings
 // a step of it; a slot is free again when every wave says so. block_x counts blocks of x rows, so that blocks with the same
 // weights run side by side; block_y counts parts, block_z tiles of weight rows.
+#define BLOCK_OUTS 256
+#include "mma_products.h"
 #include "mma_weights.h"
 #include "wgmma.h"
 
 #define THREADS 512
 #define WAVES (THREADS / 32)
-#define BLOCK_OUTS 256
 #define X_DIVISOR 16.0f
 #define STEP_GROUPS 4
 // Steps of x in shared memory, and steps ahead of which weights are asked for. H200, gate and up of llama-8b, Q4_K, 128 rows:
@@ -21,22 +22,6 @@
 #define STEP_BYTES (STEP_GROUPS * GROUP_BYTES)
 
 #if defined(HAS_MMA_WEIGHTS) && defined(GPU_HAS_WGMMA) && !IS_PLAIN
-
-struct Job {
-    const u8 *w;
-    float *out;
-    u32 n_out, first;
-    // Weight rows of the products before this one.
-    u32 before;
-};
-
-DEVICE Job find_job(const u8 *w0, const u8 *w1, const u8 *w2, float *o0, float *o1, float *o2, u32 n0, u32 n1, u32 n2) {
-    const u32 tile = block_z();
-    const u32 t0 = (n0 + BLOCK_OUTS - 1) / BLOCK_OUTS, t1 = (n1 + BLOCK_OUTS - 1) / BLOCK_OUTS;
-    if (tile < t0) return {w0, o0, n0, tile * BLOCK_OUTS, 0};
-    if (tile < t0 + t1) return {w1, o1, n1, (tile - t0) * BLOCK_OUTS, n0};
-    return {w2, o2, n2, (tile - t0 - t1) * BLOCK_OUTS, n0 + n1};
-}
 
 // A lane's two rows. Past the end any row serves: what it gives is not written. Nor do groups past the end count: x is
 // zero there.

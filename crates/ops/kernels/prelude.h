@@ -170,13 +170,13 @@ DEVICE i32 dot4_u8_i8(u32 a, i32 b, i32 c) {
 
 #if defined(__GFX11__) || defined(__GFX12__) || defined(GPU_SDOT4)
 #define GPU_FDOT2 1
-typedef f16 gpu_f16x2 __attribute__((ext_vector_type(2)));
 #endif
+typedef f16 gpu_f16x2 __attribute__((ext_vector_type(2)));
 
 // c + a.lo * b.lo + a.hi * b.hi, halves packed in a word, accumulated in f32.
 DEVICE float dot2_f16(u32 a, u32 b, float c) {
 #if defined(GPU_FDOT2)
-    return __builtin_amdgcn_fdot2(__builtin_bit_cast(gpu_f16x2, a), __builtin_bit_cast(gpu_f16x2, b), c, false);
+    return __builtin_amdgcn_fdot2(bits_as<gpu_f16x2>(a), bits_as<gpu_f16x2>(b), c, false);
 #else
     c = fma_f32(to_f32(f16_from_bits((u16)a)), to_f32(f16_from_bits((u16)b)), c);
     return fma_f32(to_f32(f16_from_bits((u16)(a >> 16))), to_f32(f16_from_bits((u16)(b >> 16))), c);
@@ -189,6 +189,7 @@ DEVICE float dot2_f16(u32 a, u32 b, float c) {
 #if defined(__GFX11__)
 #define GPU_HAS_TILES 1
 #define MMA_SUMS 8
+#define MMA_SHARES 1
 typedef f16 gpu_f16x8 __attribute__((ext_vector_type(8)));
 typedef f16 gpu_f16x16 __attribute__((ext_vector_type(16)));
 typedef float gpu_f32xn __attribute__((ext_vector_type(8)));
@@ -206,6 +207,7 @@ DEVICE u32 mma_column(u32) { return lane() % 16; }
 #elif defined(__GFX12__)
 #define GPU_HAS_TILES 1
 #define MMA_SUMS 8
+#define MMA_SHARES 2
 typedef f16 gpu_f16x8 __attribute__((ext_vector_type(8)));
 typedef float gpu_f32xn __attribute__((ext_vector_type(8)));
 typedef gpu_f16x8 MmaFactor;
@@ -220,6 +222,7 @@ DEVICE u32 mma_column(u32) { return lane() % 16; }
 #elif defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__) || defined(__gfx950__)
 #define GPU_HAS_TILES 1
 #define MMA_SUMS 4
+#define MMA_SHARES 4
 typedef f16 gpu_f16x4 __attribute__((ext_vector_type(4)));
 typedef float gpu_f32xn __attribute__((ext_vector_type(4)));
 typedef gpu_f16x4 MmaFactor;
@@ -239,6 +242,24 @@ struct MmaSum {
 DEVICE void mma_clear(MmaSum &sum) { sum.at = (gpu_f32xn)(0.0f); }
 DEVICE void mma(MmaSum &sum, const MmaFactor &a, const MmaFactor &b) { mma_add(sum.at, a, b); }
 DEVICE float mma_sum(const MmaSum &sum, u32 i) { return sum.at[i]; }
+
+// Factors from registers: row lane() % 16 of a tile is shared by MMA_SHARES lanes with different columns, of which this lane
+// has the share mma_share(). Which columns those are does not matter, as long as both factors agree.
+#define MMA_WORDS (8 / MMA_SHARES)
+DEVICE u32 mma_share() { return lane() / 16 % MMA_SHARES; }
+struct MmaWords {
+    u32 at[MMA_WORDS];
+};
+DEVICE MmaFactor mma_factor(const MmaWords &words) { return bits_as<MmaFactor>(words); }
+
+// Two halves at once.
+DEVICE u32 sub_halves(u32 a, u32 b) { return bits_as<u32>(bits_as<gpu_f16x2>(a) - bits_as<gpu_f16x2>(b)); }
+DEVICE u32 mul_halves(u32 a, u32 b) { return bits_as<u32>(bits_as<gpu_f16x2>(a) * bits_as<gpu_f16x2>(b)); }
+// Rounded once, as the callers count on: the product is wider than a half.
+DEVICE u32 fma_halves(u32 a, u32 b, u32 c) {
+#pragma clang fp contract(fast)
+    return bits_as<u32>(bits_as<gpu_f16x2>(a) * bits_as<gpu_f16x2>(b) + bits_as<gpu_f16x2>(c));
+}
 #endif
 
 #else  // GPU_NVIDIA

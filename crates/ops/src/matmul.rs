@@ -13,7 +13,7 @@ use crate::cpu::left::HostLeft;
 use crate::cpu::matmul::{check_weight, matmul_cpu};
 use crate::embed::expect_device_layout;
 use crate::gpu::left::DeviceLeft;
-use crate::gpu::{blas, float_tiles, matrix_tiles, matvec, mma};
+use crate::gpu::{blas, float_tiles, matrix_tiles, matvec, mma, wide};
 use crate::plan::{self, BlasTypes, Machine, ProductChip, ProductKernel, ProductPlan, ProductShape, Weight};
 use crate::{Error, Exec, Gpu, View, ViewMut, observe, rmsnorm, swiglu};
 
@@ -149,6 +149,9 @@ fn launch_gpu(gpu: &Gpu, left: DeviceLeft, products: &mut [Product], plan: &Prod
     if plan.is(ProductKernel::Mma) {
         return mma::launch(gpu, left, products).map(|()| true);
     }
+    if plan.is(ProductKernel::Wide) {
+        return wide::launch(gpu, left, products).map(|()| true);
+    }
     if plan.is(ProductKernel::Matvec) {
         return matvec::launch(gpu, left, products).map(|()| true);
     }
@@ -189,6 +192,7 @@ fn many_rows(gpu: &Gpu, x: View, product: &mut Product, kernel: ProductKernel) -
     match kernel {
         ProductKernel::MatrixTiles => matrix_tiles::launch(gpu, x, product),
         ProductKernel::Mma => mma::launch(gpu, DeviceLeft::Rows(x), std::slice::from_mut(product)),
+        ProductKernel::Wide => wide::launch(gpu, DeviceLeft::Rows(x), std::slice::from_mut(product)),
         ProductKernel::Matvec => matvec::launch(gpu, DeviceLeft::Rows(x), std::slice::from_mut(product)),
         _ => float_tiles::launch(gpu, x, product),
     }
@@ -200,8 +204,8 @@ fn chip(gpu: &Gpu) -> ProductChip {
     let can = |kinds| gpu.blas.is_some_and(|blas| blas.can(kinds));
     ProductChip {
         tuning: gpu.kernels.tuning,
-        has_mma: device.has_mma(),
         has_matrix_units: device.has_matrix_units(),
+        has_wgmma: device.has_wgmma(),
         blas: BlasTypes { is_there: gpu.blas.is_some(), halves: can(blas::HALVES), floats: can(blas::FLOATS) },
         activation_bytes: gpu.workspace.borrow().activations.len(),
     }

@@ -2,9 +2,7 @@
 //! is computed on the way in follow from the answer. The decision depends on nothing else: types, shapes, the machine
 //! and who decides the order of sums go in, a [`ProductPlan`] comes out.
 //!
-//! Two decisions are made elsewhere. On Hopper, `gpu/mma.rs` hands [`ProductKernel::Mma`] products of packed weights
-//! with more than 32 rows to `matmul_wide` (`wide::takes`), unless rows must not matter. On a GPU,
-//! `gpu/grouped.rs` decides whether a mixture's experts are multiplied together.
+//! One decision is made elsewhere: on a GPU, `gpu/grouped.rs` decides whether a mixture's experts are multiplied together.
 //!
 //! With [`Numerics::RowInvariant`] every number of rows gets a kernel of one and the same [`SumOrder`].
 
@@ -27,6 +25,8 @@ const MANY_ROWS: usize = 64;
 const MATVEC_ROWS: usize = 16;
 /// The same where the BLAS library reads the weights as they are. H200, F16 llama-8b, 8 sequences: 378 tokens/s by matvec.
 const MATVEC_ROWS_BESIDE_BLAS: usize = 1;
+/// Hopper: up to so many rows of packed weights, `matmul_mma` wastes less of the units than `matmul_wide`.
+const MMA_ROWS_BESIDE_WIDE: usize = 32;
 
 /// A kernel for products.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -51,9 +51,11 @@ pub(crate) enum ProductKernel {
     Bytes,
     /// GPU: few rows, weights as stored, activations in 16 bits (packed weights) or f32 (plain numbers).
     Matvec,
-    /// GPU: the rows that the chip's tuning says (`mma_from` to `mma_to`; sm_90: 4 to 1,024) on NVIDIA's matrix units,
-    /// weights as stored.
+    /// GPU: the rows that the chip's tuning says (`mma_from` to `mma_to`; sm_90: 4 to 1,024) on the matrix units of either
+    /// vendor, weights as stored.
     Mma,
+    /// GPU, Hopper: the same with larger tiles, packed weights.
+    Wide,
     /// GPU: the vendor's BLAS library on decoded weights.
     Blas,
     /// GPU: many rows on the matrix units of either vendor, weights decoded into f16 tiles.
@@ -83,8 +85,10 @@ enum SumOrder {
     Bytes,
     /// A wave's lanes take groups in turn.
     Waves,
-    /// NVIDIA's matrix units over steps of 128 columns, in parts. The parts are fixed where rows must not matter.
+    /// The matrix units over steps of 128 columns, in parts. The parts are fixed where rows must not matter.
     MmaSteps,
+    /// The same in the order of Hopper's larger tiles.
+    WideSteps,
     /// Whatever the library does with so many rows.
     Library,
     Tiles,
@@ -105,6 +109,7 @@ impl ProductKernel {
             Self::Bytes => SumOrder::Bytes,
             Self::Matvec => SumOrder::Waves,
             Self::Mma => SumOrder::MmaSteps,
+            Self::Wide => SumOrder::WideSteps,
             Self::Blas => SumOrder::Library,
             Self::MatrixTiles | Self::FloatTiles => SumOrder::Tiles,
         }
@@ -145,10 +150,10 @@ pub(crate) enum Machine {
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct ProductChip {
     pub(crate) tuning: Tuning,
-    /// Whether `mma_16x8x16` exists.
-    pub(crate) has_mma: bool,
     /// Whether there are matrix units of either vendor.
     pub(crate) has_matrix_units: bool,
+    /// Whether they are Hopper's, which read one side from shared memory.
+    pub(crate) has_wgmma: bool,
     pub(crate) blas: BlasTypes,
     /// Bytes of the workspace for activations.
     pub(crate) activation_bytes: usize,
@@ -277,8 +282,9 @@ fn plan_gpu(chip: &ProductChip, shape: &ProductShape) -> ProductPlan {
         chip.tuning.mma_from..=chip.tuning.mma_to
     };
     let fits_mma = n_in > 0 && n_in.is_multiple_of(GROUP) && mma::n_bytes([n_rows, n_in]) <= chip.activation_bytes;
-    if chip.has_mma && mma_rows.contains(&n_rows) && (are_packed || are_halves) && fits_mma {
-        return ProductPlan::all(ProductKernel::Mma, shape, true);
+    if chip.has_matrix_units && mma_rows.contains(&n_rows) && (are_packed || are_halves) && fits_mma {
+        let is_wide = chip.has_wgmma && are_packed && n_rows > MMA_ROWS_BESIDE_WIDE;
+        return ProductPlan::all(if is_wide { ProductKernel::Wide } else { ProductKernel::Mma }, shape, true);
     }
     let matvec_rows = if are_halves && chip.blas.halves { MATVEC_ROWS_BESIDE_BLAS } else { MATVEC_ROWS };
     if n_rows <= matvec_rows {
@@ -301,7 +307,7 @@ fn plan_gpu_invariant(chip: &ProductChip, shape: &ProductShape) -> ProductPlan {
     let are_packed = shape.weights.iter().all(|weight| weight.is_packed());
     // The workspace is made for the largest batch: whether one row fits must decide for all.
     let fits_mma = n_in > 0 && n_in.is_multiple_of(GROUP) && mma::n_bytes([1, n_in]) <= chip.activation_bytes;
-    if chip.has_mma && (are_packed || are_halves) && fits_mma {
+    if chip.has_matrix_units && (are_packed || are_halves) && fits_mma {
         return ProductPlan::all(ProductKernel::Mma, shape, true);
     }
     ProductPlan::all(ProductKernel::Matvec, shape, are_packed && n_in.is_multiple_of(GROUP))

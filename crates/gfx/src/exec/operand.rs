@@ -256,6 +256,8 @@ fn merge(value: u32, old: u32, d: &Detail) -> u32 {
             s @ 4..=5 => (16 * (s - 4), 0xffff),
             _ => (0, !0),
         };
+        // The upper half of a 16-bit result is zero; the row may still hold what was there before.
+        let value = if d.dst_kind.is_16() { value & 0xffff } else { value };
         let placed = (value & mask) << shift;
         return match sdwa.dst_unused {
             // Pad with zeros, with the sign above, or keep what was there.

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 42] = [
+pub(crate) const FILES: [&KernelFile; 43] = [
     &adjust::AdjustKernels::FILE,
     &attention::split::VectorKernels::FILE,
     &attention::split::WideVectorKernels::FILE,
@@ -32,6 +32,7 @@ pub(crate) const FILES: [&KernelFile; 42] = [
     &blas::LeftF16::FILE,
     &low_rank::LowRankKernels::FILE,
     &float_tiles::FloatTiles::FILE,
+    &mma::FewKernels::FILE,
     &mma::MmaKernels::FILE,
     &matrix_tiles::MatrixTiles::FILE,
     &wide::WideKernels::FILE,

@@ -14,7 +14,7 @@ use super::unit::KernelFile;
 use crate::{Error, Numerics, Tuning};
 
 /// What the kernels include, by name.
-const HEADERS: [(&str, &str); 14] = [
+const HEADERS: [(&str, &str); 15] = [
     ("prelude.h", include_str!("../../kernels/prelude.h")),
     ("functions.h", include_str!("../../kernels/functions.h")),
     ("formats.h", include_str!("../../kernels/formats.h")),
@@ -26,6 +26,7 @@ const HEADERS: [(&str, &str); 14] = [
     ("rmsnorm.h", include_str!("../../kernels/rmsnorm.h")),
     ("gate.h", include_str!("../../kernels/gate.h")),
     ("experts.h", include_str!("../../kernels/experts.h")),
+    ("mma_products.h", include_str!("../../kernels/mma_products.h")),
     ("mma_weights.h", include_str!("../../kernels/mma_weights.h")),
     ("unit_weights.h", include_str!("../../kernels/unit_weights.h")),
     ("wgmma.h", include_str!("../../kernels/wgmma.h")),

@@ -1,7 +1,7 @@
-//! Products of some to a few hundred rows on NVIDIA's matrix units, from packed or f16 weights as stored
-//! (kernels/matmul_mma.hip). The left side becomes halves on the way, laid out as the kernel reads them
-//! (kernels/halves.hip); where there are too few tiles for the chip, the columns are cut into parts that are added up.
-//! Hopper has a kernel of its own for more than a few rows of packed weights (`wide.rs`).
+//! Products of some to a few hundred rows on the matrix units, from packed or f16 weights as stored: NVIDIA's
+//! (kernels/matmul_mma.hip) and AMD's (kernels/matmul_few.hip). The left side becomes halves on the way, laid out as both
+//! read them (kernels/halves.hip); where there are too few tiles for the chip, the columns are cut into parts that are
+//! added up. Hopper has a kernel of its own for more than a few rows of packed weights (`wide.rs`).
 
 use std::ops::Range;
 
@@ -16,7 +16,8 @@ use crate::matmul::{Mode, OP, Product};
 use crate::tiles::GROUP;
 use crate::{Error, Gpu, Numerics};
 
-const THREADS: u32 = 128;
+/// Waves of a block.
+const WAVES: u32 = 4;
 const HALVES_THREADS: u32 = 256;
 const SUM_THREADS: u32 = 256;
 /// Columns of a step of the kernel, and weight rows of a block.
@@ -26,16 +27,18 @@ const BLOCK_OUTS: usize = 128;
 const MIN_PART_STEPS: usize = 2;
 const MAX_PARTS: usize = 16;
 const HALF_BYTES: usize = 2;
-/// A variant of the kernel, in the order of [`MmaKernels::multiply`].
+/// A variant of the kernel.
+#[derive(Copy, Clone)]
 struct Variant {
     /// Rows of x of a block, in tiles of eight.
     n_tiles: usize,
-    /// Stages of x in shared memory.
+    /// Stages of x in shared memory that the host asks for.
     n_stages: usize,
     /// Blocks that a multiprocessor gets.
     n_blocks: usize,
 }
 
+/// In the order of [`MmaKernels::multiply`].
 /// H200, Q4_K_M llama-8b at depth 512, tokens/s with 2, 3, 4 blocks: of 8 sequences 1544 1691 2199, of 32 5378 5820 5654,
 /// of 64 8227 7328 7464, of 128 9844 8940 9486.
 const VARIANTS: [Variant; 4] = [
@@ -43,6 +46,12 @@ const VARIANTS: [Variant; 4] = [
     Variant { n_tiles: 2, n_stages: 4, n_blocks: 4 },
     Variant { n_tiles: 4, n_stages: 3, n_blocks: 3 },
     Variant { n_tiles: 8, n_stages: 3, n_blocks: 2 },
+];
+/// The same for AMD, in the order of [`FewKernels::multiply`]. Not measured: as many blocks as registers allow on gfx11.
+const FEW_VARIANTS: [Variant; 3] = [
+    Variant { n_tiles: 2, n_stages: 0, n_blocks: 4 },
+    Variant { n_tiles: 4, n_stages: 0, n_blocks: 3 },
+    Variant { n_tiles: 8, n_stages: 0, n_blocks: 2 },
 ];
 /// Rows of a tile.
 const TILE_ROWS: usize = 8;
@@ -137,6 +146,51 @@ kernels! {
     }
 }
 
+kernels! {
+    pub(crate) struct FewKernels in "matmul_few"; defines { FORMAT: DefineValues::Formats(FormatSet::Halves) } {
+        multiply: [Kernel<Mma<'static>>; 3] = ["matmul_few_16", "matmul_few_32", "matmul_few_64"],
+        sum: Kernel<PartialSum<'static>> = ["matmul_few_sum"],
+    }
+}
+
+/// Which of the two kernels a device runs.
+#[derive(Copy, Clone, Eq, PartialEq)]
+enum Units {
+    Nvidia,
+    Amd,
+}
+
+impl Units {
+    fn of(gpu: &Gpu) -> Self {
+        if gpu.kernels.device().has_mma() { Self::Nvidia } else { Self::Amd }
+    }
+
+    fn variants(self) -> &'static [Variant] {
+        match self {
+            Self::Nvidia => &VARIANTS,
+            Self::Amd => &FEW_VARIANTS,
+        }
+    }
+
+    /// One variant, and the sum of parts.
+    fn kernels(self, gpu: &Gpu, dtype: Dtype, variant: usize) -> Result<UnitKernels, Error> {
+        let values = [format_number(dtype)?];
+        let (multiply, sum) = match self {
+            Self::Nvidia => {
+                let MmaKernels { multiply, sum } = MmaKernels::get(gpu.kernels, &values)?;
+                (multiply.into_iter().nth(variant), sum)
+            }
+            Self::Amd => {
+                let FewKernels { multiply, sum } = FewKernels::get(gpu.kernels, &values)?;
+                (multiply.into_iter().nth(variant), sum)
+            }
+        };
+        Ok((multiply.expect("a kernel for each variant"), sum))
+    }
+}
+
+type UnitKernels = (Kernel<Mma<'static>>, Kernel<PartialSum<'static>>);
+
 /// How the left side lies as halves (kernels/halves.hip).
 #[derive(Copy, Clone)]
 pub(super) enum HalvesLayout {
@@ -148,6 +202,7 @@ pub(super) enum HalvesLayout {
 /// How rows of x are cut.
 #[derive(Copy, Clone)]
 struct RowBlocks {
+    units: Units,
     variant: usize,
     n_blocks: usize,
     block_rows: usize,
@@ -156,16 +211,17 @@ struct RowBlocks {
 }
 
 impl RowBlocks {
-    fn of(n_rows: usize) -> Self {
+    fn of(units: Units, n_rows: usize) -> Self {
+        let variants = units.variants();
         let variant =
-            VARIANTS.iter().position(|variant| n_rows <= TILE_ROWS * variant.n_tiles).unwrap_or(VARIANTS.len() - 1);
-        let block_rows = TILE_ROWS * VARIANTS[variant].n_tiles;
+            variants.iter().position(|variant| n_rows <= TILE_ROWS * variant.n_tiles).unwrap_or(variants.len() - 1);
+        let block_rows = TILE_ROWS * variants[variant].n_tiles;
         let n_blocks = n_rows.div_ceil(block_rows);
-        Self { variant, n_blocks, block_rows, n_padded: n_blocks * block_rows }
+        Self { units, variant, n_blocks, block_rows, n_padded: n_blocks * block_rows }
     }
 
     fn shared_bytes(self) -> u32 {
-        let Variant { n_tiles, n_stages, .. } = VARIANTS[self.variant];
+        let Variant { n_tiles, n_stages, .. } = self.units.variants()[self.variant];
         (n_stages * n_tiles * TILE_ROWS * STEP * HALF_BYTES) as u32
     }
 
@@ -177,16 +233,14 @@ impl RowBlocks {
 
 /// Bytes of the left side as halves, on any chip.
 pub(crate) fn n_bytes([n_rows, n_in]: [usize; 2]) -> usize {
-    (RowBlocks::of(n_rows).n_words(n_in) * 4).max(wide::n_bytes([n_rows, n_in]))
+    let own = [Units::Nvidia, Units::Amd].map(|units| RowBlocks::of(units, n_rows).n_words(n_in) * 4);
+    own.into_iter().fold(wide::n_bytes([n_rows, n_in]), usize::max)
 }
 
 pub(crate) fn launch(gpu: &Gpu, left: DeviceLeft, products: &mut [Product]) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
     let is_plain = products.iter().all(|p| p.weight.dtype == Dtype::F16);
-    if !is_plain && wide::takes(gpu, n_rows) {
-        return wide::launch(gpu, left, products);
-    }
-    let rows = RowBlocks::of(n_rows);
+    let rows = RowBlocks::of(Units::of(gpu), n_rows);
     let mut workspace = gpu.workspace.borrow_mut();
     let workspace = &mut *workspace;
     let mut x = workspace.activations.slice_mut(..rows.n_words(n_in) * 4)?.cast::<u32>()?;
@@ -276,7 +330,8 @@ fn multiply(
 fn n_parts(gpu: &Gpu, [n_rows, n_in]: [usize; 2], rows: RowBlocks, n_tiles: usize, room: usize) -> usize {
     let is_invariant = gpu.kernels.numerics() == Numerics::RowInvariant;
     // Where rows must not matter, always as for one block of these.
-    let (variant, n_blocks) = if is_invariant { (&INVARIANT, 1) } else { (&VARIANTS[rows.variant], rows.n_blocks) };
+    let (variant, n_blocks) =
+        if is_invariant { (&INVARIANT, 1) } else { (&rows.units.variants()[rows.variant], rows.n_blocks) };
     let n_rows = if is_invariant { MOST_BLOCK_ROWS } else { n_rows };
     let blocks = variant.n_blocks.min(gpu.kernels.tuning.mma_blocks);
     // As many blocks as run at once, where the columns are long enough to be cut.
@@ -296,7 +351,7 @@ fn multiply_rows(
     products: &mut [Product],
 ) -> Result<(), Error> {
     let (dtype, adds) = (products[0].weight.dtype, u32::from(products[0].mode == Mode::Add));
-    let unit = MmaKernels::get(gpu.kernels, &[format_number(dtype)?])?;
+    let (kernel, sum) = rows.units.kernels(gpu, dtype, rows.variant)?;
     let n_tiles: usize = products.iter().map(|p| p.weight.n_rows().div_ceil(BLOCK_OUTS)).sum();
     let x = x.slice(run.start * QUARTER_WORDS..)?;
     let [n0, n1, n2] = n_outs(products)?;
@@ -324,11 +379,12 @@ fn multiply_rows(
         };
         let n_blocks = run.len().div_ceil(rows.block_rows);
         let blocks = [count(OP, "blocks", n_blocks)?, n_parts, count(OP, "tiles", n_tiles)?];
-        let grid = Grid { blocks, threads: [THREADS, 1, 1], shared_bytes: rows.shared_bytes() };
-        gpu.launcher.launch(&unit.multiply[rows.variant], grid, &args)?;
+        let threads = WAVES * gpu.kernels.device().properties().wave_width;
+        let grid = Grid { blocks, threads: [threads, 1, 1], shared_bytes: rows.shared_bytes() };
+        gpu.launcher.launch(&kernel, grid, &args)?;
     }
     if n_parts > 1 {
-        add_parts(gpu, &unit.sum, space.as_slice(), (n_rows, &run), n_parts, products)?;
+        add_parts(gpu, &sum, space.as_slice(), (n_rows, &run), n_parts, products)?;
     }
     Ok(())
 }

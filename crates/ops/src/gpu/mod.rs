@@ -15,7 +15,7 @@ pub(crate) mod matvec;
 pub(crate) mod mma;
 mod tuning;
 pub(crate) mod unit;
-mod wide;
+pub(crate) mod wide;
 
 pub use experts::{
     ExpertLeft, ExpertProduct, MAX_GPU_EXPERTS, MAX_GPU_GROUPS, add_gated, choose_experts, expert_matmul, scale_shares,

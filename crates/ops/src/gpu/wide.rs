@@ -1,6 +1,6 @@
 //! Products of more than 32 rows of packed weights on Hopper's matrix units (kernels/matmul_wide.hip): as `mma.rs`, with
-//! larger tiles and activations that the units read from shared memory. Other chips have no counterpart; they use
-//! `mma.rs`, or decode weights into tiles.
+//! larger tiles and activations that the units read from shared memory. Other chips have no counterpart: their units read
+//! no operand from shared memory themselves; they use `mma.rs`, or decode weights into tiles.
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 
@@ -11,7 +11,7 @@ use super::unit::{DefineValues, kernels};
 use super::{count, format_number};
 use crate::matmul::{Mode, OP, Product};
 use crate::tiles::GROUP;
-use crate::{Error, Gpu, Numerics};
+use crate::{Error, Gpu};
 
 const THREADS: u32 = 512;
 /// Columns of a step of the kernel, and weight rows of a block.
@@ -24,8 +24,6 @@ const SIGNAL_BYTES: usize = 16;
 const MIN_PART_STEPS: usize = 2;
 const MAX_PARTS: usize = 16;
 const HALF_BYTES: usize = 2;
-/// Up to so many, `matmul_mma` wastes less of the units.
-const MATMUL_MMA_ROWS: usize = 32;
 /// Rows of x of a block, in the order of [`WideKernels::multiply`].
 const BLOCK_ROWS: [usize; 2] = [64, 128];
 
@@ -87,14 +85,7 @@ pub(super) fn n_bytes([n_rows, n_in]: [usize; 2]) -> usize {
     WideRowBlocks::of(n_rows).n_bytes(n_in)
 }
 
-/// Whether this chip has the units, and so many rows are worth them. They add up in another order than `matmul_mma`, so
-/// rows whose bits must not depend on the batch stay there.
-pub(super) fn takes(gpu: &Gpu, n_rows: usize) -> bool {
-    let is_free = gpu.kernels.numerics() == Numerics::Fastest;
-    n_rows > MATMUL_MMA_ROWS && is_free && gpu.kernels.device().has_wgmma()
-}
-
-pub(super) fn launch(gpu: &Gpu, left: DeviceLeft, products: &mut [Product]) -> Result<(), Error> {
+pub(crate) fn launch(gpu: &Gpu, left: DeviceLeft, products: &mut [Product]) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
     let rows = WideRowBlocks::of(n_rows);
     let mut workspace = gpu.workspace.borrow_mut();

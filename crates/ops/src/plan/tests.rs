@@ -16,12 +16,11 @@ fn line(machine: Machine, numerics: Numerics, dtype: Dtype, layout: Layout) -> S
 
 fn chip(vendor: &str, arch: &str, blas: BlasTypes) -> Machine {
     let tuning = Tuning::with(vendor, arch, "").unwrap();
-    let (has_mma, has_matrix_units) = (vendor == "cuda", true);
-    Machine::Gpu(ProductChip { tuning, has_mma, has_matrix_units, blas, activation_bytes: 1 << 30 })
+    let has_wgmma = arch == "sm_90";
+    Machine::Gpu(ProductChip { tuning, has_matrix_units: true, has_wgmma, blas, activation_bytes: 1 << 30 })
 }
 
-/// `+`: a norm or a gate is computed on the way in. The columns are [`ROWS`]. On sm_90, `Mma` of packed weights is
-/// launched as `matmul_wide` from 33 rows on (`gpu/wide.rs`), which is not shown here.
+/// `+`: a norm or a gate is computed on the way in. The columns are [`ROWS`].
 #[test]
 fn the_table() {
     let all = BlasTypes { is_there: true, halves: true, floats: true };
@@ -37,21 +36,21 @@ fn the_table() {
         (cpu(Isa::Avx512), Dtype::Q5K, tiles, "Strip+ Strip+ Strip+ Strip+ Strip+ Unpacked+ Bytes+ Bytes+"),
         (cpu(Isa::Zen4), Dtype::Q4K, tiles, "Strip+ Strip+ Strip+ Strip+ Strip+ Winograd+ Winograd+ Winograd+"),
         (cpu(Isa::Zen4), Dtype::Q2K, tiles, "Strip+ Strip+ Strip+ Strip+ Strip+ Unpacked+ Unpacked+ Unpacked+"),
-        (chip("cuda", "sm_90", all), Dtype::Q4K, planes, "Matvec+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Blas+"),
+        (chip("cuda", "sm_90", all), Dtype::Q4K, planes, "Matvec+ Mma+ Mma+ Mma+ Mma+ Wide+ Wide+ Blas+"),
         (chip("cuda", "sm_90", all), Dtype::F16, rows, "Matvec Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Blas+"),
         (chip("cuda", "sm_90", all), Dtype::BF16, rows, "Matvec Matvec Matvec Matvec Blas Blas Blas Blas"),
-        (chip("cuda", "sm_90", none), Dtype::Q4K, planes, "Matvec+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ MatrixTiles"),
+        (chip("cuda", "sm_90", none), Dtype::Q4K, planes, "Matvec+ Mma+ Mma+ Mma+ Mma+ Wide+ Wide+ MatrixTiles"),
         (
             chip("rocm", "gfx1100", all),
             Dtype::Q4K,
             planes,
-            "Matvec+ Matvec+ Matvec+ Matvec+ MatrixTiles MatrixTiles MatrixTiles Blas+",
+            "Matvec+ Matvec+ Mma+ Mma+ Mma+ MatrixTiles MatrixTiles Blas+",
         ),
         (
             chip("rocm", "gfx942", none),
             Dtype::Q6K,
             planes,
-            "Matvec+ Matvec+ Matvec+ Matvec+ MatrixTiles MatrixTiles MatrixTiles MatrixTiles",
+            "Matvec+ Mma+ Mma+ Mma+ Mma+ MatrixTiles MatrixTiles MatrixTiles",
         ),
         (
             chip("rocm", "gfx1100", none),
@@ -80,12 +79,7 @@ fn the_table_where_rows_do_not_matter() {
         (chip("cuda", "sm_90", all), Dtype::Q4K, planes, "Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+"),
         (chip("cuda", "sm_90", all), Dtype::F16, rows, "Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+"),
         (chip("cuda", "sm_90", all), Dtype::BF16, rows, "Matvec Matvec Matvec Matvec Matvec Matvec Matvec Matvec"),
-        (
-            chip("rocm", "gfx942", all),
-            Dtype::Q6K,
-            planes,
-            "Matvec+ Matvec+ Matvec+ Matvec+ Matvec+ Matvec+ Matvec+ Matvec+",
-        ),
+        (chip("rocm", "gfx942", all), Dtype::Q6K, planes, "Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+ Mma+"),
     ];
     for (machine, dtype, layout, expected) in table {
         let found = line(machine, Numerics::RowInvariant, dtype, layout);

@@ -101,10 +101,6 @@ impl Card {
         tensor
     }
 
-    pub fn has_mma(&self) -> bool {
-        self.queue.device().has_mma()
-    }
-
     pub fn has_blas(&self) -> bool {
         self.blas.is_some()
     }
