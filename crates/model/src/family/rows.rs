@@ -99,7 +99,7 @@ const GEMMA3: Family = Family {
 };
 const DEEPSEEK2: Family = Family {
     name: "deepseek2",
-    hub_types: &["deepseek_v2", "deepseek_v3", "glm4_moe_lite"],
+    hub_types: &["deepseek_v2", "deepseek_v3"],
     hub_pairing: Pairing::Adjacent,
     normalizes_experts: false,
     renames: DEEPSEEK,
@@ -261,6 +261,8 @@ pub const FAMILIES: &[Family] = &[
         ..HALVES
     },
     Family { hub_types: &["youtu"], is_exported: false, ..DEEPSEEK2 },
+    // Says which layers are dense in a list, which is not written yet.
+    Family { hub_types: &["glm4_moe_lite"], is_exported: false, ..DEEPSEEK2 },
     Family {
         name: "gpt-oss",
         hub_types: &["gpt_oss"],

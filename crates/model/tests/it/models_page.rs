@@ -84,9 +84,9 @@ and prompts of sentence-transformers. Jina Embeddings v3 runs without its task a
 transformers does not have it, so nothing could judge it. Llama embedders (`llama-embed`, NVIDIA's `llama_bidirec`) are judged
 by transformers' Llama with a mask that hides nothing.
 
-Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe`, GLM 4.7 Flash is `deepseek2`, Bamba is `granitehybrid` and XLM-RoBERTa is `bert` in
-GGUF. RoPE scaling: linear, dynamic (each token is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE
-(the context length decides which of its lists is used).
+Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe`, GLM 4.7 Flash is `deepseek2`,
+Bamba is `granitehybrid` and XLM-RoBERTa is `bert` in GGUF. RoPE scaling: linear, dynamic (each token is rotated by the base
+of its own position), YaRN, Llama 3 and LongRoPE (the context length decides which of its lists is used).
 
 Real weights are tested too, against llama.cpp's tokens and log-probabilities: SmolLM2 135M (llama), Gemma 3 270M, and with
 `./check --all` TinyLlama 1.1B (llama, IQ2_XXS) and Qwen2.5-Coder 1.5B.
