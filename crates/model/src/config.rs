@@ -1,7 +1,7 @@
 //! What a checkpoint says about its model, checked once: after this, sizes can be trusted.
 //!
 //! GGUF says it in metadata. What `config.json` says is translated into the same keys first (`hub.rs`), so that there
-//! is one reader.
+//! is one reader. Longer than other files, because it is one list of keys, each checked where it is read.
 
 use ops::{Activation, Gating, Heads, MAX_HEAD_DIM, Pairing, Routing, Xielu};
 use weights::{Checkpoint, Metadata};

@@ -1,5 +1,6 @@
 //! The forward pass: one step for a batch of rows, whatever they are (prefill, decode, both, or texts for an encoder).
 //! What a family does differently is in its row and in which parts its checkpoint has; every line here is an op.
+//! A little longer than other files, so that the pass can be read from top to bottom.
 
 use ops::{Activation, Exec, Place, PlaceMut, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
 

@@ -1,5 +1,5 @@
 //! Names of tensors in a checkpoint, as data. GGUF's names are the ones this crate speaks; a safetensors folder has a
-//! table from them to its own, llama's with what a family renames.
+//! table from them to its own, llama's with what a family renames. Long, because it is mostly tables.
 
 use weights::{Checkpoint, Tensor};
 

@@ -1,5 +1,5 @@
 //! `roci run`: one answer to standard output, or a chat. The answer is the only thing on standard
-//! output; everything about it goes to standard error.
+//! output; everything about it goes to standard error. A third of the file declares its flags.
 
 use crate::chat;
 use crate::config;

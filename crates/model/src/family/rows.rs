@@ -1,5 +1,5 @@
 //! The table of families. A family that is close to another is written as that one with the fields that differ
-//! (`..LLAMA`).
+//! (`..LLAMA`). Long, because it is one table.
 
 use ops::{Activation, Gating, NormKind, Pairing};
 
