@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What plain requests lose beside requests of other adapters.
 
-    bench/adapters.py MODEL.gguf [--roci PATH] [--adapters 8] [--rank 16] [--tokens 128] [--rounds 5]
+    bench/adapters.py MODEL.gguf [--roci PATH] [--adapters 8] [--rank 16] [--type f16|f32] [--tokens 128]
+        [--rounds 5]
 
 Makes random adapters that change every matrix of attention and of the feed-forward blocks, starts `roci serve` with them, and
 decodes one plain answer beside as many others as there are adapters: first all plain, then each with an adapter of its own.
@@ -24,8 +25,10 @@ import numpy as np
 
 STEMS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
+TYPES = {"f16": np.float16, "f32": np.float32}
 
-def write_adapter(base, path, rank, seed):
+
+def write_adapter(base, path, rank, dtype, seed):
     generator = np.random.default_rng(seed)
     architecture = str(bytes(base.fields["general.architecture"].parts[-1]), "utf-8")
     writer = gguf.GGUFWriter(path, architecture)
@@ -38,7 +41,7 @@ def write_adapter(base, path, rank, seed):
         n_in, n_out = (int(n) for n in tensor.shape)
         for part, shape, size in (("lora_a", (rank, n_in), n_in), ("lora_b", (n_out, rank), 100 * rank)):
             numbers = generator.standard_normal(shape, dtype=np.float32) / np.float32(size**0.5)
-            writer.add_tensor(f"{tensor.name}.{part}", numbers)
+            writer.add_tensor(f"{tensor.name}.{part}", numbers.astype(dtype))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -80,6 +83,7 @@ def main():
     parser.add_argument("--roci", default="target/release/roci")
     parser.add_argument("--adapters", type=int, default=8)
     parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--type", choices=TYPES, default="f16", help="of the numbers in the files")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
@@ -89,7 +93,7 @@ def main():
         flags = []
         for i, name in enumerate(names):
             path = Path(folder) / f"{name}.gguf"
-            write_adapter(base, path, arguments.rank, i)
+            write_adapter(base, path, arguments.rank, TYPES[arguments.type], i)
             flags += ["--lora", f"{name}={path}"]
         command = [arguments.roci, "serve", f"base={arguments.model}", "--port", "0", "--context", "1024", *flags]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -7,7 +7,8 @@ Needs what make_families.py needs, and peft. The bases are the checkpoints in `c
 `crates/model/testdata/adapters/NAME/` (as `save_pretrained` leaves it), `NAME.gguf` (by llama.cpp's converter, where it
 knows the kind) and `golden/NAME.safetensors`: the tokens, and the logits of every one of them with the adapter, in f32.
 
-Weights are rounded to bf16 before anything is computed, so that both forms hold exactly the weights of the golden numbers.
+Weights are rounded to bf16 before anything is computed, so that both forms hold exactly the weights of the golden numbers,
+but for adapters called f32, whose numbers are those of that type and lie outside the range of f16.
 """
 
 import argparse
@@ -30,6 +31,7 @@ VOCABULARY = 96
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ADAPTERS = {
     "llama-lora": dict(r=4, lora_alpha=8, target_modules=LINEARS),
+    "llama-f32": dict(r=4, lora_alpha=8, target_modules=LINEARS),
     "llama-other": dict(r=3, lora_alpha=4, target_modules=["q_proj", "v_proj"]),
     "llama-rslora": dict(r=4, lora_alpha=3, use_rslora=True, target_modules=LINEARS),
     "llama-dora": dict(r=4, lora_alpha=6, use_dora=True, target_modules=LINEARS),
@@ -66,7 +68,10 @@ def make(name, source):
                 value = parameter * (1 + 0.2 * noise)
             else:
                 value = 0.8 * noise / parameter.shape[-1] ** 0.5
-            parameter.copy_(value.to(torch.bfloat16).float())
+            if name.endswith("f32"):
+                parameter.copy_(value * (1e6 if "lora_A" in key else 1e-6))
+            else:
+                parameter.copy_(value.to(torch.bfloat16).float())
     tokens = torch.randint(3, VOCABULARY, (1, N_TOKENS), generator=torch.Generator().manual_seed(7))
     with torch.no_grad():
         logits = model(tokens).logits[0].float()
@@ -76,7 +81,8 @@ def make(name, source):
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
     weights = folder / "adapter_model.safetensors"
-    save_file({key: value.to(torch.bfloat16) for key, value in load_file(weights).items()}, weights)
+    if not name.endswith("f32"):
+        save_file({key: value.to(torch.bfloat16) for key, value in load_file(weights).items()}, weights)
     config = folder / "adapter_config.json"
     config.write_text(config.read_text().replace(str(base), base.name))
     golden = {"logits": logits.contiguous(), "tokens": tokens[0].float()}

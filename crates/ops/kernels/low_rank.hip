@@ -1,5 +1,6 @@
-// low_rank: out[r] = gain * (out[r] + B (A x[r])), each row with the matrices of the adapter that it belongs to, or none.
-// An entry of the table is {rank, where A starts, where B starts, where the gains start}, in numbers.
+// low_rank: out[r] = gain * (out[r] + scale * B (A x[r])), each row with the matrices of the adapter that it belongs to, or
+// none. An entry of the table is {rank, where A starts, where B starts, where the gains start, scale, whether A and B
+// are f16}; places count floats.
 #include "prelude.h"
 
 #define THREADS 256
@@ -7,14 +8,22 @@
 
 struct Entry {
     u32 rank, a, b, gain;
+    float scale;
+    u32 is_half;
 };
 
 DEVICE Entry entry_of(const u32 *entries, u32 slot) {
-    const u32 *words = entries + 4 * slot;
-    return {words[0], words[1], words[2], words[3]};
+    const u32 *words = entries + 6 * slot;
+    return {words[0], words[1], words[2], words[3], bits_as<float>(words[4]), words[5]};
 }
 
-// hidden[r, k] = sum_i A[k, i] * x[r, i]: a block a row, a wave a number.
+// The number at a place of a matrix that starts at `start`.
+DEVICE float number(const float *numbers, const Entry &entry, u32 start, u64 at) {
+    const float *matrix = numbers + start;
+    return entry.is_half ? to_f32(((const f16 *)matrix)[at]) : matrix[at];
+}
+
+// hidden[r, k] = scale * sum_i A[k, i] * x[r, i]: a block a row, a wave a number.
 KERNEL(THREADS)
 low_rank_in(const float *ARRIVING x, const float *__restrict__ numbers, const u32 *__restrict__ entries,
             const u32 *ARRIVING slots, float *__restrict__ hidden, u32 n_in, u32 max_rank) {
@@ -25,11 +34,11 @@ low_rank_in(const float *ARRIVING x, const float *__restrict__ numbers, const u3
     const Entry entry = entry_of(entries, slot);
     const float *from = x + (u64)row * n_in;
     for (u32 k = thread_x() / GPU_WAVE; k < entry.rank; k += THREADS / GPU_WAVE) {
-        const float *a = numbers + entry.a + (u64)k * n_in;
         float sum = 0.0f;
-        for (u32 i = lane(); i < n_in; i += GPU_WAVE) sum = fma_f32(a[i], from[i], sum);
+        for (u32 i = lane(); i < n_in; i += GPU_WAVE)
+            sum = fma_f32(number(numbers, entry, entry.a, (u64)k * n_in + i), from[i], sum);
         sum = wave_sum(sum);
-        if (lane() == 0) hidden[(u64)row * max_rank + k] = sum;
+        if (lane() == 0) hidden[(u64)row * max_rank + k] = entry.scale * sum;
     }
 }
 
@@ -43,9 +52,8 @@ low_rank_out(const float *ARRIVING hidden, const float *__restrict__ numbers, co
     if (slot == NONE || o >= n_out) return;
     const Entry entry = entry_of(entries, slot);
     if (entry.rank == 0) return;
-    const float *b = numbers + entry.b + o;
     const float *from = hidden + (u64)row * max_rank;
     float sum = out[(u64)row * n_out + o];
-    for (u32 k = 0; k < entry.rank; ++k) sum = fma_f32(b[(u64)k * n_out], from[k], sum);
+    for (u32 k = 0; k < entry.rank; ++k) sum = fma_f32(number(numbers, entry, entry.b, (u64)k * n_out + o), from[k], sum);
     out[(u64)row * n_out + o] = entry.gain == NONE ? sum : sum * numbers[entry.gain + o];
 }

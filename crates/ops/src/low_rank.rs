@@ -1,10 +1,12 @@
-//! Low-rank changes of a product, as adapters (LoRA, DoRA) make them: `out[r] = gain * (out[r] + B (A x[r]))`, each row of
-//! a batch with the matrices of one adapter, or with none.
+//! Low-rank changes of a product, as adapters (LoRA, DoRA) make them: `out[r] = gain * (out[r] + scale * B (A x[r]))`, each
+//! row of a batch with the matrices of one adapter, or with none.
 //!
 //! The numbers of all adapters lie in one place, and a table says where each has its matrices, so that one call serves
-//! all rows whatever adapters they belong to. A row's result does not depend on the other rows.
+//! all rows whatever adapters they belong to. A row's result does not depend on the other rows. Matrices are f16 where
+//! that loses nothing, because reading them is what takes the time; their scale is a number beside them.
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
+use half::f16;
 
 use crate::gpu::count;
 use crate::gpu::unit::kernels;
@@ -16,37 +18,49 @@ const THREADS: u32 = 256;
 /// Rows that one pass over an adapter's matrices serves on a CPU.
 const ROWS: usize = 4;
 /// Sums that a dot product keeps apart, so that it can be computed with vectors.
-const LANES: usize = 16;
+const LANES: usize = 32;
+/// Rows of `B` that are added to a result in one pass over it.
+const B_ROWS: usize = 4;
 
 /// What adapters do to one matrix.
 #[derive(Copy, Clone)]
 pub struct LowRank<'a> {
-    /// The numbers of all adapters, f32.
+    /// The numbers of all adapters. Where they are f16, two lie in the place of one.
     pub numbers: View<'a>,
     /// [`LowRankEntry::words`] of each adapter, by its slot.
     pub entries: Indices<'a>,
 }
 
-/// Where one adapter has its change of one matrix; offsets count numbers.
-#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+/// Where one adapter has its change of one matrix; offsets count f32 numbers.
+#[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct LowRankEntry {
     /// 0: this adapter leaves the matrix as it is.
     pub rank: u32,
     /// `[rank, n_in]`
     pub a: u32,
-    /// `[rank, n_out]`, with the adapter's scale in it.
+    /// `[rank, n_out]`
     pub b: u32,
     /// `[n_out]`: what the sum is multiplied with.
     pub gain: Option<u32>,
+    /// What the product of the two is multiplied with.
+    pub scale: f32,
+    /// Whether `A` and `B` are f16.
+    pub is_half: bool,
 }
 
 impl LowRankEntry {
-    pub const WORDS: usize = 4;
+    pub const WORDS: usize = 6;
     /// In place of a slot: the row belongs to no adapter. In place of `gain`: there is none.
     pub const NONE: u32 = u32::MAX;
 
     pub fn words(self) -> [u32; Self::WORDS] {
-        [self.rank, self.a, self.b, self.gain.unwrap_or(Self::NONE)]
+        let gain = self.gain.unwrap_or(Self::NONE);
+        [self.rank, self.a, self.b, gain, self.scale.to_bits(), u32::from(self.is_half)]
+    }
+
+    /// The place that a matrix takes, in f32 numbers.
+    pub fn matrix_len(n: usize, is_half: bool) -> usize {
+        if is_half { n.div_ceil(2) } else { n }
     }
 
     fn of(words: &[u32], slot: u32) -> Option<Self> {
@@ -55,7 +69,8 @@ impl LowRankEntry {
         }
         let words = &words[slot as usize * Self::WORDS..][..Self::WORDS];
         let gain = (words[3] != Self::NONE).then_some(words[3]);
-        (words[0] > 0).then_some(Self { rank: words[0], a: words[1], b: words[2], gain })
+        let (scale, is_half) = (f32::from_bits(words[4]), words[5] != 0);
+        (words[0] > 0).then_some(Self { rank: words[0], a: words[1], b: words[2], gain, scale, is_half })
     }
 }
 
@@ -112,10 +127,12 @@ pub fn low_rank(
     }
     let n_numbers = change.numbers.shape[0] * change.numbers.shape[1];
     for entry in (0..n_slots as u32).filter_map(|slot| LowRankEntry::of(change.entries.host, slot)) {
-        let LowRankEntry { rank, a, b, gain } = entry;
+        let LowRankEntry { rank, a, b, gain, is_half, .. } = entry;
         let fits = |start: u32, n: usize| start as usize + n <= n_numbers;
-        let is_inside = fits(a, rank as usize * n_in) && fits(b, rank as usize * n_out);
-        if !is_inside || gain.is_some_and(|gain| !fits(gain, n_out)) || rank as usize > hidden.shape[1] {
+        let matrix_fits = |start, n_cols| fits(start, LowRankEntry::matrix_len(rank as usize * n_cols, is_half));
+        let is_inside = matrix_fits(a, n_in) && matrix_fits(b, n_out);
+        let is_gain_inside = gain.is_none_or(|gain| fits(gain, n_out));
+        if !is_inside || !is_gain_inside || rank as usize > hidden.shape[1] {
             return wrong(format!("{entry:?} in {n_numbers} numbers, {:?}", hidden.shape));
         }
     }
@@ -152,66 +169,162 @@ fn on_cpu(pool: &Pool, job: &AdapterRows, entries: &[u32], slots: &[u32]) {
         let Some(entry) = LowRankEntry::of(entries, run[0].0) else { return };
         #[cfg(target_arch = "x86_64")]
         if isa >= Isa::Avx2 {
-            // SAFETY: `Isa` says that this CPU has AVX2 and FMA. Each row is in one run, so its part of `out` is this task's.
+            // SAFETY: `Isa` says that this CPU has AVX2, FMA and F16C. Each row is in one run, so its part of `out` is this task's.
             return unsafe { rows_avx2(job, entry, run) };
         }
         let _ = isa;
         // SAFETY: each row is in one run, so its part of `out` is this task's.
-        unsafe { rows_of_one(job, entry, run) };
+        unsafe { rows_of_one::<false>(job, entry, run) };
     });
 }
 
 /// # Safety
-/// As [`rows_of_one`], on a CPU with AVX2 and FMA.
+/// As [`rows_of_one`], on a CPU with AVX2, FMA and F16C.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows_avx2(job: &AdapterRows, entry: LowRankEntry, rows: &[(u32, usize)]) {
     // SAFETY: the caller's promise.
-    unsafe { rows_of_one(job, entry, rows) }
+    unsafe { rows_of_one::<true>(job, entry, rows) }
 }
 
 /// # Safety
-/// No other task touches these rows of `out` during this region.
+/// No other task touches these rows of `out` during this region. With `F16C` the CPU has AVX2, FMA and F16C.
 #[inline(always)]
-unsafe fn rows_of_one(job: &AdapterRows, entry: LowRankEntry, rows: &[(u32, usize)]) {
+unsafe fn rows_of_one<const F16C: bool>(job: &AdapterRows, entry: LowRankEntry, rows: &[(u32, usize)]) {
+    let [a, b] = [(entry.a, job.n_in), (entry.b, job.n_out)].map(|(start, n_cols)| {
+        &job.numbers[start as usize..][..LowRankEntry::matrix_len(entry.rank as usize * n_cols, entry.is_half)]
+    });
+    // SAFETY: the caller's promise.
+    unsafe {
+        match entry.is_half {
+            true => change_rows::<f16, F16C>(job, entry, [bytemuck::cast_slice(a), bytemuck::cast_slice(b)], rows),
+            false => change_rows::<f32, F16C>(job, entry, [a, b], rows),
+        }
+    }
+}
+
+/// # Safety
+/// As [`rows_of_one`].
+#[inline(always)]
+unsafe fn change_rows<T: Number, const F16C: bool>(
+    job: &AdapterRows,
+    entry: LowRankEntry,
+    [a, b]: [&[T]; 2],
+    rows: &[(u32, usize)],
+) {
     let AdapterRows { x, numbers, n_in, n_out, out } = *job;
     let rank = entry.rank as usize;
-    let a = &numbers[entry.a as usize..][..rank * n_in];
-    let b = &numbers[entry.b as usize..][..rank * n_out];
     // [rank, ROWS]
     let mut hidden = vec![[0.0_f32; ROWS]; rank];
     for (k, hidden) in hidden.iter_mut().enumerate() {
         let a = &a[k * n_in..][..n_in];
         for (hidden, (_, row)) in hidden.iter_mut().zip(rows) {
-            *hidden = dot(a, &x[row * n_in..][..n_in]);
+            // SAFETY: the caller's promise.
+            *hidden = entry.scale * unsafe { dot::<T, F16C>(a, &x[row * n_in..][..n_in]) };
         }
     }
     for (i, (_, row)) in rows.iter().enumerate() {
         // SAFETY: the caller's promise; the row lies inside `out`.
         let out = unsafe { out.slice(row * n_out, n_out) };
-        for (k, hidden) in hidden.iter().enumerate() {
-            let factor = hidden[i];
-            out.iter_mut().zip(&b[k * n_out..][..n_out]).for_each(|(out, b)| *out += factor * b);
+        for (b, hidden) in b[..rank * n_out].chunks(B_ROWS * n_out).zip(hidden.chunks(B_ROWS)) {
+            let mut factors = [0.0; B_ROWS];
+            factors.iter_mut().zip(hidden).for_each(|(factor, hidden)| *factor = hidden[i]);
+            // SAFETY: the caller's promise.
+            unsafe { add_rows::<T, F16C>(out, b, factors) };
         }
         if let Some(gain) = entry.gain {
-            let gains = &numbers[gain as usize..][..n_out];
-            out.iter_mut().zip(gains).for_each(|(out, gain)| *out *= gain);
+            out.iter_mut().zip(&numbers[gain as usize..][..n_out]).for_each(|(out, gain)| *out *= gain);
         }
     }
 }
 
+/// Adds up to [`B_ROWS`] rows of `B`, each times its factor.
+///
+/// # Safety
+/// With `F16C` the CPU has AVX2, FMA and F16C.
 #[inline(always)]
-fn dot(a: &[f32], x: &[f32]) -> f32 {
+unsafe fn add_rows<T: Number, const F16C: bool>(out: &mut [f32], b: &[T], factors: [f32; B_ROWS]) {
+    let n_out = out.len();
+    let (wholes, rest) = out.as_chunks_mut::<LANES>();
+    let n_wholes = wholes.len();
+    for (at, out) in wholes.iter_mut().enumerate() {
+        for (b, factor) in b.chunks_exact(n_out).zip(factors) {
+            // SAFETY: the caller's promise.
+            let b = unsafe { T::block::<F16C>(&b.as_chunks::<LANES>().0[at]) };
+            for i in 0..LANES {
+                out[i] += factor * b[i];
+            }
+        }
+    }
+    for (b, factor) in b.chunks_exact(n_out).zip(factors) {
+        rest.iter_mut().zip(&b[n_wholes * LANES..]).for_each(|(out, b)| *out += factor * b.widened());
+    }
+}
+
+/// # Safety
+/// With `F16C` the CPU has AVX2, FMA and F16C.
+#[inline(always)]
+unsafe fn dot<T: Number, const F16C: bool>(a: &[T], x: &[f32]) -> f32 {
     let mut sums = [0.0_f32; LANES];
     let (wholes, rest) = a.as_chunks::<LANES>();
     let (x_wholes, x_rest) = x.as_chunks::<LANES>();
     for (a, x) in wholes.iter().zip(x_wholes) {
+        // SAFETY: the caller's promise.
+        let a = unsafe { T::block::<F16C>(a) };
         for i in 0..LANES {
             sums[i] += a[i] * x[i];
         }
     }
-    let rest: f32 = rest.iter().zip(x_rest).map(|(a, x)| a * x).sum();
+    let rest: f32 = rest.iter().zip(x_rest).map(|(a, x)| a.widened() * x).sum();
     sums.iter().sum::<f32>() + rest
+}
+
+trait Number: Copy {
+    fn widened(self) -> f32;
+
+    /// # Safety
+    /// With `F16C` the CPU has AVX2, FMA and F16C.
+    #[inline(always)]
+    unsafe fn block<const F16C: bool>(numbers: &[Self; LANES]) -> [f32; LANES] {
+        numbers.map(Self::widened)
+    }
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        self
+    }
+}
+
+impl Number for f16 {
+    /// For finite numbers, in steps that compilers make vectors of: the exponent's bias is made up for by a product, which is
+    /// exact for subnormal numbers too.
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        /// 2^112, by which the biases of the two types differ.
+        const BIAS: f32 = f32::from_bits(0x7780_0000);
+        let bits = u32::from(self.to_bits());
+        let magnitude = f32::from_bits((bits & 0x7fff) << 13) * BIAS;
+        f32::from_bits(magnitude.to_bits() | (bits & 0x8000) << 16)
+    }
+
+    #[inline(always)]
+    unsafe fn block<const F16C: bool>(numbers: &[Self; LANES]) -> [f32; LANES] {
+        #[cfg(target_arch = "x86_64")]
+        if F16C {
+            use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
+            let mut out = [0.0; LANES];
+            for (numbers, out) in numbers.as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<8>().0) {
+                // SAFETY: eight numbers each, and the caller's promise.
+                unsafe {
+                    _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(numbers.as_ptr().cast())))
+                };
+            }
+            return out;
+        }
+        numbers.map(Self::widened)
+    }
 }
 
 fn launch(

@@ -14,15 +14,16 @@ use crate::{Config, Error};
 /// Matrices that adapters may change, by GGUF's names.
 const STEMS: [&str; 8] = ["attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
 
-/// What an adapter does to one matrix in memory: `gain * (W x + B A x)`.
+/// What an adapter does to one matrix in memory: `gain * (W x + scale * B A x)`.
 #[derive(Clone, Debug)]
 pub struct WeightChange {
     pub tensor: TensorId,
     pub rank: usize,
     /// `[rank, n_in]`
     pub a: Vec<f32>,
-    /// `[rank, n_out]`: transposed, with the scale in it.
+    /// `[rank, n_out]`: transposed.
     pub b: Vec<f32>,
+    pub scale: f32,
     /// `[n_out]`
     pub gain: Option<Vec<f32>>,
 }
@@ -159,14 +160,14 @@ impl Fitting {
         let mut transposed = vec![0.0; rank * n_out];
         for (out, row) in place.rows.iter().enumerate() {
             for k in 0..rank {
-                transposed[k * n_out + out] = module.scale * b[row * rank + k];
+                transposed[k * n_out + out] = b[row * rank + k];
             }
         }
         let gain = magnitude.map(|magnitude| {
-            let lengths = changed_lengths(&self.rows[place.tensor.0], a, &transposed, rank);
+            let lengths = changed_lengths(&self.rows[place.tensor.0], a, &transposed, (rank, module.scale));
             place.rows.iter().zip(lengths).map(|(row, length)| magnitude[*row] / length).collect()
         });
-        WeightChange { tensor: place.tensor, rank, a: a.to_vec(), b: transposed, gain }
+        WeightChange { tensor: place.tensor, rank, a: a.to_vec(), b: transposed, scale: module.scale, gain }
     }
 
     /// The matrices in memory that a module changes, and which of its rows each one has.
@@ -286,12 +287,12 @@ impl LayerMatrices {
     }
 }
 
-/// The length of each row of `W + B A`; `b` is `[rank, n_out]` with the scale in it.
-fn changed_lengths(base: &MatrixRows, a: &[f32], b: &[f32], rank: usize) -> Vec<f32> {
+/// The length of each row of `W + scale * B A`; `b` is `[rank, n_out]`.
+fn changed_lengths(base: &MatrixRows, a: &[f32], b: &[f32], (rank, scale): (usize, f32)) -> Vec<f32> {
     let ([n_out, n_in], mut weights) = (base.shape, base.numbers());
     let length = |out: usize, row: &mut [f32]| {
         for k in 0..rank {
-            let factor = b[k * n_out + out];
+            let factor = scale * b[k * n_out + out];
             row.iter_mut().zip(&a[k * n_in..][..n_in]).for_each(|(w, a)| *w += factor * a);
         }
         row.iter().map(|w| f64::from(*w) * f64::from(*w)).sum::<f64>().sqrt() as f32

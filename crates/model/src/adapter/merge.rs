@@ -1,4 +1,4 @@
-//! Writes an adapter into the weights of a GGUF checkpoint: every matrix that it changes becomes `gain * (W + B A)` in f32,
+//! Writes an adapter into the weights of a GGUF checkpoint: every matrix that it changes becomes `gain * (W + scale * B A)` in f32,
 //! which a writer may pack again.
 
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ fn changed(tensor: &Tensor, deltas: &[WeightChange], fitting: &Fitting) -> Resul
         for (out, row) in rows.cut.picked().enumerate() {
             let row = &mut numbers[(rows.first_row + row) * n_cols..][..n_cols];
             for k in 0..delta.rank {
-                let factor = delta.b[k * n_out + out];
+                let factor = delta.scale * delta.b[k * n_out + out];
                 row.iter_mut().zip(&delta.a[k * n_cols..][..n_cols]).for_each(|(w, a)| *w += factor * a);
             }
             if let Some(gain) = &delta.gain {

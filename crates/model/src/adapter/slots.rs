@@ -1,11 +1,15 @@
 //! Adapters in the model's memory: a fixed number of slots, taken once, each with room for an adapter of the largest rank
 //! that changes everything. Where all are taken, the least recently used one makes way.
+//!
+//! Matrices whose numbers are those of F16 or BF16 are held as f16, in units that are a power of two, so that none is lost;
+//! reading them is what a step with adapters takes its time for. Others are f32, and slots have room for those.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 
 use batch::{AdapterId, AdapterSource};
 use gpu::{Buffer, Queue};
+use half::f16;
 use ops::{Arena, Exec, Indices, LowRank, LowRankEntry, PlaceMut, Tensor, View, ViewMut};
 use serde::{Deserialize, Serialize};
 use weights::Dtype;
@@ -163,16 +167,25 @@ impl Adapters {
         for delta in deltas {
             let at = |numbers: &Vec<f32>| (slot * slot_len + numbers.len()) as u32;
             let a = at(&numbers);
-            numbers.extend_from_slice(&delta.a);
+            let halves = Halves::of(delta);
+            match &halves {
+                Some(halves) => push_pairs(&mut numbers, &halves.a),
+                None => numbers.extend_from_slice(&delta.a),
+            }
             let b = at(&numbers);
-            numbers.extend_from_slice(&delta.b);
+            match &halves {
+                Some(halves) => push_pairs(&mut numbers, &halves.b),
+                None => numbers.extend_from_slice(&delta.b),
+            }
             let gain = delta.gain.as_ref().map(|gain| {
                 let start = at(&numbers);
                 numbers.extend_from_slice(gain);
                 start
             });
+            let (rank, is_half) = (delta.rank as u32, halves.is_some());
+            let scale = halves.map_or(delta.scale, |halves| halves.scale);
             let place = self.places[&delta.tensor];
-            self.set_entry(place, slot, LowRankEntry { rank: delta.rank as u32, a, b, gain });
+            self.set_entry(place, slot, LowRankEntry { rank, a, b, gain, scale, is_half });
         }
         if numbers.len() > slot_len {
             return Err(unusable(format!("it takes {} numbers, a slot has {slot_len}", numbers.len())));
@@ -224,6 +237,46 @@ impl Adapters {
     }
 }
 
+/// The matrices of a change as f16.
+struct Halves {
+    a: Vec<f16>,
+    b: Vec<f16>,
+    scale: f32,
+}
+
+impl Halves {
+    /// `None` where a number would not be the same.
+    fn of(change: &WeightChange) -> Option<Self> {
+        let (a, a_unit) = in_halves(&change.a)?;
+        let (b, b_unit) = in_halves(&change.b)?;
+        let scale = (f64::from(change.scale) * a_unit * b_unit) as f32;
+        (scale.is_normal() || change.scale == 0.0).then_some(Self { a, b, scale })
+    }
+}
+
+/// A matrix as f16 and the unit of its numbers, a power of two that brings the largest near the largest f16.
+fn in_halves(matrix: &[f32]) -> Option<(Vec<f16>, f64)> {
+    /// The largest number goes between this power of two and the next.
+    const TOP: i32 = 14;
+    let largest = matrix.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+    let exponent = if largest > 0.0 { f64::from(largest).log2().floor() as i32 - TOP } else { 0 };
+    let unit = f64::from(exponent).exp2();
+    let halved = |x: &f32| {
+        let half = f16::from_f64(f64::from(*x) / unit);
+        (half.to_f64() * unit == f64::from(*x)).then_some(half)
+    };
+    Some((matrix.iter().map(halved).collect::<Option<_>>()?, unit))
+}
+
+/// Adds numbers of 16 bits, two in the place of one.
+fn push_pairs(numbers: &mut Vec<f32>, halves: &[f16]) {
+    let bits = |half: Option<&f16>| half.map_or([0; 2], |half| half.to_ne_bytes());
+    numbers.extend(halves.chunks(2).map(|pair| {
+        let ([a, b], [c, d]) = (bits(pair.first()), bits(pair.get(1)));
+        f32::from_ne_bytes([a, b, c, d])
+    }));
+}
+
 impl StepAdapters<'_> {
     /// Whether any adapter that is ready changes the matrix.
     pub fn change(&self, tensor: TensorId) -> bool {
@@ -242,5 +295,26 @@ impl StepAdapters<'_> {
         let change = LowRank { numbers: self.all.numbers.view(), entries };
         let mut hidden = self.all.hidden.borrow_mut();
         Ok(ops::low_rank(exec, x, change, self.slots, &mut hidden.rows_mut(x.n_rows()), out)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::in_halves;
+
+    #[test]
+    fn halves_lose_nothing() {
+        let numbers = |unit: f32| [0.0, 1.0, -0.71, 3.0e-4, 2.0e-7].map(|x| bf16::from_f32(x * unit).to_f32());
+        for unit in [1.0, 1e6, 1e-6, 1e30, 1e-30] {
+            let matrix = numbers(unit);
+            let (halves, unit) = in_halves(&matrix).unwrap();
+            let back = halves.iter().map(|half| (half.to_f64() * unit) as f32);
+            assert!(back.eq(matrix), "{matrix:?}");
+        }
+        assert!(in_halves(&[0.0; 3]).is_some() && in_halves(&[]).is_some());
+        // More bits than there are, and numbers too far apart.
+        assert!(in_halves(&[1.0, 0.1]).is_none() && in_halves(&[1.0, 1e-12]).is_none());
     }
 }

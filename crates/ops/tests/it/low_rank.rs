@@ -1,5 +1,6 @@
 //! Low-rank changes of products: rows of several adapters, of none, and of one that leaves the matrix alone, at odd sizes.
 
+use half::f16;
 use ops::{Exec, Indices, LowRank, LowRankEntry, View, ViewMut, low_rank};
 
 use crate::card::cards;
@@ -14,18 +15,40 @@ struct Table {
 impl Table {
     fn new(random: &mut Random, n_in: usize, n_out: usize) -> Self {
         let mut table = Self { numbers: random.numbers(3), entries: vec![LowRankEntry::default()] };
-        for (rank, has_gain) in [(1, false), (5, true), (16, false)] {
-            let a = table.push(random, rank * n_in);
-            let b = table.push(random, rank * n_out);
-            let gain = has_gain.then(|| table.push(random, n_out));
-            table.entries.push(LowRankEntry { rank: rank as u32, a, b, gain });
+        for (rank, scale, has_gain, is_half) in
+            [(1, 1.0, false, false), (5, -0.375, true, false), (5, 3.1, true, true), (16, 0.7, false, true)]
+        {
+            let a = table.push(random, rank * n_in, is_half);
+            let b = table.push(random, rank * n_out, is_half);
+            let gain = has_gain.then(|| table.push(random, n_out, false));
+            table.entries.push(LowRankEntry { rank: rank as u32, a, b, gain, scale, is_half });
         }
         table
     }
 
-    fn push(&mut self, random: &mut Random, n: usize) -> u32 {
-        self.numbers.extend(random.numbers(n));
-        (self.numbers.len() - n) as u32
+    /// Some of the halves are subnormal.
+    fn push(&mut self, random: &mut Random, n: usize, is_half: bool) -> u32 {
+        let start = self.numbers.len() as u32;
+        if is_half {
+            let sizes = [1.0, 1e-5, 0.01].into_iter().cycle();
+            let halves: Vec<f16> =
+                random.numbers(n).iter().zip(sizes).map(|(x, size)| f16::from_f32(x * size)).collect();
+            self.numbers.extend(halves.chunks(2).map(|pair| {
+                let high = pair.get(1).map_or(0, |half| half.to_bits());
+                f32::from_bits(u32::from(pair[0].to_bits()) | u32::from(high) << 16)
+            }));
+        } else {
+            self.numbers.extend(random.numbers(n));
+        }
+        start
+    }
+
+    fn number(&self, start: u32, at: usize, is_half: bool) -> f64 {
+        if !is_half {
+            return f64::from(self.numbers[start as usize + at]);
+        }
+        let pair = self.numbers[start as usize + at / 2].to_bits();
+        f16::from_bits((pair >> (at % 2 * 16)) as u16).to_f64()
     }
 
     fn words(&self) -> Vec<u32> {
@@ -35,15 +58,15 @@ impl Table {
     fn truth(&self, x: &[f32], n_in: usize, start: &[f32], n_out: usize, slots: &[u32]) -> Vec<f64> {
         let mut out: Vec<f64> = start.iter().map(|x| f64::from(*x)).collect();
         for (row, slot) in slots.iter().enumerate().filter(|(_, slot)| **slot != LowRankEntry::NONE) {
-            let LowRankEntry { rank, a, b, gain } = self.entries[*slot as usize];
-            let number = |at: usize| f64::from(self.numbers[at]);
+            let LowRankEntry { rank, a, b, gain, scale, is_half } = self.entries[*slot as usize];
             let x = &x[row * n_in..][..n_in];
             let hidden: Vec<f64> = (0..rank as usize)
-                .map(|k| (0..n_in).map(|i| number(a as usize + k * n_in + i) * f64::from(x[i])).sum())
+                .map(|k| (0..n_in).map(|i| self.number(a, k * n_in + i, is_half) * f64::from(x[i])).sum())
                 .collect();
             for (o, out) in out[row * n_out..][..n_out].iter_mut().enumerate() {
-                let change: f64 = hidden.iter().enumerate().map(|(k, h)| h * number(b as usize + k * n_out + o)).sum();
-                *out = (*out + change) * gain.map_or(1.0, |gain| number(gain as usize + o));
+                let change: f64 =
+                    hidden.iter().enumerate().map(|(k, h)| h * self.number(b, k * n_out + o, is_half)).sum();
+                *out = (*out + f64::from(scale) * change) * gain.map_or(1.0, |gain| self.number(gain, o, false));
             }
         }
         out
@@ -56,7 +79,7 @@ fn low_rank_equals_f64() {
     for (n_rows, n_in, n_out) in [(1, 1, 1), (1, 64, 48), (7, 33, 65), (23, 576, 192), (70, 40, 300)] {
         let table = Table::new(&mut random, n_in, n_out);
         let (x, start) = (random.activations(n_rows * n_in), random.numbers(n_rows * n_out));
-        let kinds = [LowRankEntry::NONE, 2, 0, 3, 1, 2, 2];
+        let kinds = [LowRankEntry::NONE, 2, 0, 4, 1, 3, 2];
         let slots: Vec<u32> = (0..n_rows).map(|row| kinds[(row * 5 + row / 7) % kinds.len()]).collect();
         let (words, truth) = (table.words(), table.truth(&x, n_in, &start, n_out, &slots));
         let what = format!("{n_rows} x {n_in} x {n_out}");
@@ -88,12 +111,14 @@ fn entries_outside_the_numbers_are_refused() {
         let done = low_rank(Exec::Cpu(pool), View::of_f32(&x, 4), change, (&[slot]).into(), &mut hidden, &mut view);
         assert_eq!(done.is_ok(), is_good, "{entry:?} {slot}: {done:?}");
     };
-    let entry = LowRankEntry { rank: 1, a: 0, b: 4, gain: Some(8) };
+    let entry = LowRankEntry { rank: 1, a: 0, b: 4, gain: Some(8), scale: 1.0, is_half: false };
     check(entry, 0, true);
     check(entry, LowRankEntry::NONE, true);
     check(entry, 1, false);
     check(LowRankEntry { a: 8, ..entry }, 0, false);
     check(LowRankEntry { b: 9, ..entry }, 0, false);
+    check(LowRankEntry { b: 9, is_half: true, ..entry }, 0, true);
+    check(LowRankEntry { b: 10, is_half: true, ..entry }, 0, false);
     check(LowRankEntry { gain: Some(9), ..entry }, 0, false);
-    check(LowRankEntry { rank: 3, a: 0, b: 0, gain: None }, 0, false);
+    check(LowRankEntry { rank: 3, gain: None, ..entry }, 0, false);
 }
