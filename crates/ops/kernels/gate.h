@@ -11,6 +11,7 @@
 #define XIELU 5
 #define SIGMOID 6
 #define IDENTITY 7
+#define TANH 8
 
 DEVICE float act(u32 kind, float x) {
     switch (kind) {
@@ -19,6 +20,7 @@ DEVICE float act(u32 kind, float x) {
         case RELU_SQUARED: return x > 0.0f ? x * x : 0.0f;
         case SIGMOID: return 1.0f / (1.0f + fast_exp(-x));
         case IDENTITY: return x;
+        case TANH: return 2.0f / (1.0f + fast_exp(-2.0f * x)) - 1.0f;
         default: return x / (1.0f + fast_exp(-x));
     }
 }

@@ -24,6 +24,8 @@ pub enum Activation {
     ReluSquared,
     /// `1 / (1 + exp(-x))`
     Sigmoid,
+    /// `tanh(x)`
+    Tanh,
     /// `x`
     Identity,
     /// Quadratic above zero, exponential below. Never gated.
@@ -59,6 +61,7 @@ impl Activation {
             Self::Xielu(_) => (5, 0.0, 0.0),
             Self::Sigmoid => (6, 0.0, 0.0),
             Self::Identity => (7, 0.0, 0.0),
+            Self::Tanh => (8, 0.0, 0.0),
         }
     }
 }
@@ -106,6 +109,7 @@ fn apply(activation: Activation, gate: &mut [f32], up: &[f32]) {
         }),
         Activation::ReluSquared => pairs.for_each(|(gate, up)| *gate = relu_squared(*gate) * up),
         Activation::Sigmoid => pairs.for_each(|(gate, up)| *gate = sigmoid(*gate) * up),
+        Activation::Tanh => pairs.for_each(|(gate, up)| *gate = tanh(*gate) * up),
         Activation::Identity => pairs.for_each(|(gate, up)| *gate *= up),
         Activation::Xielu(xielu) => pairs.for_each(|(gate, up)| *gate = xielu.of(*gate) * up),
     }
@@ -141,6 +145,7 @@ pub fn activate(exec: Exec, activation: Activation, x: &mut ViewMut) -> Result<(
             Activation::Gelu => each(x, &gelu),
             Activation::ReluSquared => each(x, &relu_squared),
             Activation::Sigmoid => each(x, &sigmoid),
+            Activation::Tanh => each(x, &tanh),
             Activation::Identity => {}
             Activation::Xielu(xielu) => each(x, &|x| xielu.of(x)),
         }
@@ -157,6 +162,11 @@ fn relu_squared(x: f32) -> f32 {
 #[inline(always)]
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
+}
+
+#[inline(always)]
+fn tanh(x: f32) -> f32 {
+    2.0 * sigmoid(2.0 * x) - 1.0
 }
 
 #[inline(always)]

@@ -63,6 +63,7 @@ mod swiglu;
 mod take_rows;
 mod tiles;
 mod view;
+mod wkv_scan;
 
 pub use self::gpu::attention::{AttentionChip, AttentionKernel, AttentionPlan, DeviceSpans};
 pub use self::gpu::{
@@ -112,6 +113,7 @@ pub use streams::{N_STREAMS, correct_streams, match_rows, predict_streams};
 pub use swiglu::swiglu;
 pub use take_rows::take_rows;
 pub use view::{Layout, Place, PlaceMut, View, ViewMut};
+pub use wkv_scan::{MAX_WKV_DIM, WkvOut, WkvRows, WkvWeights, wkv_scan};
 
 /// Block formats for those who read and write files: from blocks to numbers and back.
 pub mod quant {

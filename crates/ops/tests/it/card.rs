@@ -238,11 +238,13 @@ impl Card {
         // What is left in a slot must not matter.
         let mut state = self.f32s(&vec![f32::NAN; n_slots * state_len], state_len);
         let mut out = self.f32s(&vec![f32::NAN; n_rows * n_cols], n_cols);
+        let mut other = self.f32s(&vec![f32::NAN; n_rows * n_cols], n_cols);
         for spans in steps {
             let words: Vec<u32> = spans.iter().flat_map(StateSpan::words).collect();
             let words = self.queue.buffer_from(&words).unwrap();
             let spans = StateSpans { host: spans, device: Some(words.all()) };
-            self.run(None, |exec| op(exec, &inputs, &mut state.view_mut(), spans, &mut out.view_mut()));
+            let outs = [&mut out.view_mut(), &mut other.view_mut()];
+            self.run(None, |exec| op(exec, &inputs, &mut state.view_mut(), spans, outs));
             self.queue.wait().unwrap();
         }
         self.read(&out)

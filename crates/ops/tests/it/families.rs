@@ -94,6 +94,7 @@ fn truth_of(activation: Activation, gate: f64) -> f64 {
         }
         Activation::ReluSquared => gate.max(0.0).powi(2),
         Activation::Sigmoid => sigmoid(gate),
+        Activation::Tanh => gate.tanh(),
         Activation::Identity => gate,
         Activation::Xielu(by) => {
             let [alpha_p, alpha_n, beta, eps] = [by.alpha_p, by.alpha_n, by.beta, by.eps].map(f64::from);
@@ -109,7 +110,7 @@ fn activations() {
     let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 1.5 };
     let xielu = Activation::Xielu(Xielu { alpha_p: 0.8, alpha_n: 1.3, beta: 0.5, eps: -1e-6 });
     let plain = [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::ReluSquared];
-    let gates = [Activation::Sigmoid, Activation::Identity];
+    let gates = [Activation::Sigmoid, Activation::Tanh, Activation::Identity];
     for activation in plain.into_iter().chain(gates).chain([clamped, xielu]) {
         for [n_rows, n_cols] in SHAPES {
             let n = n_rows * n_cols;

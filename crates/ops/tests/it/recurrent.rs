@@ -2,7 +2,8 @@
 
 use ops::{
     ConvFilter, ConvOutput, DeltaRows, DeltaShape, Exec, HeadOrder, Isa, Pool, Selected, SsmRows, SsmShape, SsmWeights,
-    StateSpan, StateSpans, View, ViewMut, conv1d, delta_scan, selective_scan, ssm_scan,
+    StateSpan, StateSpans, View, ViewMut, WkvOut, WkvRows, WkvWeights, conv1d, delta_scan, selective_scan, ssm_scan,
+    wkv_scan,
 };
 
 use crate::card::cards;
@@ -34,8 +35,9 @@ fn steps() -> Vec<Vec<StateSpan>> {
 /// The rows of each sequence.
 const SEQUENCES: [std::ops::Range<usize>; 2] = [0..14, 14..N_ROWS];
 
-/// An op on its inputs, its state and the spans of a step; it writes the rows of its spans.
-pub type Scan<'a> = &'a dyn Fn(Exec, &[View], &mut ViewMut, StateSpans, &mut ViewMut) -> Result<(), ops::Error>;
+/// An op on its inputs, its state and the spans of a step; it writes the rows of its spans, and into a second place of the
+/// same shape what else it gives.
+pub type Scan<'a> = &'a dyn Fn(Exec, &[View], &mut ViewMut, StateSpans, [&mut ViewMut; 2]) -> Result<(), ops::Error>;
 
 /// Runs the steps on every instruction set and every GPU. `inputs` are matrices with so many columns.
 fn check(what: &str, (n_cols, state_len): (usize, usize), truth: &[f64], inputs: &[(&[f32], usize)], op: Scan) {
@@ -56,7 +58,9 @@ fn check(what: &str, (n_cols, state_len): (usize, usize), truth: &[f64], inputs:
         for spans in steps() {
             let mut out = vec![0.0_f32; N_ROWS * n_cols];
             let view = &mut ViewMut::of_f32(&mut state, state_len);
-            op(Exec::Cpu(&pool), &views, view, (&*spans).into(), &mut ViewMut::of_f32(&mut out, n_cols)).unwrap();
+            let mut other = vec![0.0_f32; N_ROWS * n_cols];
+            let outs = [&mut ViewMut::of_f32(&mut out, n_cols), &mut ViewMut::of_f32(&mut other, n_cols)];
+            op(Exec::Cpu(&pool), &views, view, (&*spans).into(), outs).unwrap();
             for span in &spans {
                 let range = span.first_row * n_cols..(span.first_row + span.n_rows) * n_cols;
                 found[range.clone()].copy_from_slice(&out[range]);
@@ -87,7 +91,7 @@ fn convolutions() {
             }
         }
         let inputs = [&x, &weight, &bias].map(|numbers| (&numbers[..], n_cols));
-        check("conv1d", (n_cols, (n_taps - 1) * n_cols), &truth, &inputs, &|exec, inputs, state, spans, out| {
+        check("conv1d", (n_cols, (n_taps - 1) * n_cols), &truth, &inputs, &|exec, inputs, state, spans, [out, _]| {
             let (weight, bias) = (inputs[1], Some(inputs[2]));
             conv1d(exec, inputs[0], ConvFilter { weight, bias, output }, state, spans, out)
         });
@@ -129,7 +133,7 @@ fn check_mamba2(shape: SsmShape) {
     }
     let inputs: [(&[f32], usize); 5] =
         [(&xbc, width), (&dt, n_heads), (&a, n_heads), (&d, n_heads), (&dt_bias, n_heads)];
-    check("ssm_scan", (inner, inner * state_dim), &truth, &inputs, &|exec, inputs, state, spans, out| {
+    check("ssm_scan", (inner, inner * state_dim), &truth, &inputs, &|exec, inputs, state, spans, [out, _]| {
         let weights = SsmWeights { a: inputs[2], d: inputs[3], dt_bias: inputs[4] };
         let rows = SsmRows { xbc: inputs[0], dt: inputs[1] };
         ssm_scan(exec, shape, rows, weights, state, spans, out)
@@ -159,7 +163,7 @@ fn mamba() {
     }
     let inputs: [(&[f32], usize); 6] =
         [(&x, n_cols), (&dt, n_cols), (&b, n_states), (&c, n_states), (&a, n_cols), (&d, n_cols)];
-    check("selective_scan", (n_cols, n_states * n_cols), &truth, &inputs, &|exec, inputs, state, spans, out| {
+    check("selective_scan", (n_cols, n_states * n_cols), &truth, &inputs, &|exec, inputs, state, spans, [out, _]| {
         let selected = Selected { x: inputs[0], dt: inputs[1], b: inputs[2], c: inputs[3] };
         selective_scan(exec, selected, inputs[4], inputs[5], state, spans, out)
     });
@@ -223,10 +227,80 @@ fn delta_nets() {
             (&forget_bias, n_gates),
             (&a, n_value_heads),
         ];
-        check("delta_scan", (n_values, n_values * key_dim), &truth, &inputs, &|exec, inputs, state, spans, out| {
-            let [q, k, v, forget, beta, forget_bias, a] = *inputs else { unreachable!("seven inputs") };
-            delta_scan(exec, shape, DeltaRows { q, k, v, forget, beta, forget_bias, a }, state, spans, out)
-        });
+        check(
+            "delta_scan",
+            (n_values, n_values * key_dim),
+            &truth,
+            &inputs,
+            &|exec, inputs, state, spans, [out, _]| {
+                let [q, k, v, forget, beta, forget_bias, a] = *inputs else { unreachable!("seven inputs") };
+                delta_scan(exec, shape, DeltaRows { q, k, v, forget, beta, forget_bias, a }, state, spans, out)
+            },
+        );
+    }
+}
+
+/// The published width, and one that is no multiple of a block's columns; with and without the first layer's values.
+#[test]
+fn wkv() {
+    for (n_heads, dim, has_first) in [(2, 64, true), (3, 40, true), (2, 12, false)] {
+        check_wkv(n_heads, dim, has_first);
+    }
+}
+
+fn check_wkv(n_heads: usize, dim: usize, has_first: bool) {
+    let n_cols = n_heads * dim;
+    let rows = |seed| noise(seed, N_ROWS * n_cols);
+    let (r, k, v, decay, rate, first, share) = (rows(1), rows(2), rows(3), rows(4), rows(5), rows(6), rows(7));
+    let (removal, rate_of_key, weight) = (noise(8, n_cols), noise(9, n_cols), noise(10, n_cols));
+    let sigmoid = |x: f32| 1.0 / (1.0 + (-f64::from(x)).exp());
+    let (mut read, mut bonus) = (vec![0.0; N_ROWS * n_cols], vec![0.0; N_ROWS * n_cols]);
+    for (rows, head) in SEQUENCES.into_iter().flat_map(|rows| (0..n_heads).map(move |head| (rows.clone(), head))) {
+        // By the formula: values are rows here, keys columns.
+        let mut s = vec![0.0_f64; dim * dim];
+        for row in rows {
+            let at = |i: usize| row * n_cols + head * dim + i;
+            let of = |numbers: &[f32], i: usize| f64::from(numbers[at(i)]);
+            let of_head = |numbers: &[f32], i: usize| f64::from(numbers[head * dim + i]);
+            let asked: Vec<f64> = (0..dim).map(|i| of(&k, i) * of_head(&removal, i)).collect();
+            let length = asked.iter().map(|x| x * x).sum::<f64>().sqrt();
+            let asked: Vec<f64> = asked.iter().map(|x| x / length).collect();
+            let rates: Vec<f64> = (0..dim).map(|i| sigmoid(rate[at(i)])).collect();
+            let keys: Vec<f64> =
+                (0..dim).map(|i| of(&k, i) * (1.0 + (rates[i] - 1.0) * of_head(&rate_of_key, i))).collect();
+            let past: f64 = (0..dim).map(|i| of(&r, i) * keys[i] * of_head(&weight, i)).sum();
+            for e in 0..dim {
+                let (own, share) = (of(&v, e), sigmoid(share[at(e)]));
+                let value = if has_first { own + (of(&first, e) - own) * share } else { own };
+                let s = &mut s[e * dim..][..dim];
+                let known: f64 = s.iter().zip(&asked).map(|(s, asked)| s * asked).sum();
+                for d in 0..dim {
+                    let kept = (-(-0.5_f64).exp() * sigmoid(decay[at(d)])).exp();
+                    s[d] = s[d] * kept - known * rates[d] * asked[d] + value * keys[d];
+                }
+                read[at(e)] = (0..dim).map(|d| s[d] * of(&r, d)).sum();
+                bonus[at(e)] = past * value;
+            }
+        }
+    }
+    let inputs = [&r, &k, &v, &decay, &rate, &first, &share, &removal, &rate_of_key, &weight];
+    let inputs = inputs.map(|numbers| (&numbers[..], n_cols));
+    for (which, truth) in [("read", &read), ("bonus", &bonus)] {
+        check(
+            &format!("wkv_scan: {which}"),
+            (n_cols, n_cols * dim),
+            truth,
+            &inputs,
+            &|exec, inputs, state, spans, [out, other]| {
+                let [r, k, v, decay, rate, first, share, removal, rate_of_key, weight] = *inputs else {
+                    unreachable!("ten inputs")
+                };
+                let rows = WkvRows { r, k, v, decay, rate, first: has_first.then_some([first, share]) };
+                let weights = WkvWeights { removal, rate_of_key, bonus: weight };
+                let (read, bonus) = if which == "read" { (out, other) } else { (other, out) };
+                wkv_scan(exec, dim, rows, weights, state, spans, WkvOut { read, bonus })
+            },
+        );
     }
 }
 
