@@ -10,7 +10,7 @@ use crate::family::{FAMILIES, Family, FamilyKind, supported, unknown};
 use crate::head::head_states;
 use crate::keys::MetadataKeys;
 use crate::names::{At, Format, Names};
-use crate::recurrent_config::{LayerBlocks, Multipliers, Recurrent};
+use crate::recurrent_config::{LayerBlocks, Multipliers, Recurrent, RecurrentKind};
 use crate::rope_scaling::RopeScaling;
 use crate::{Error, PooledStates, Pooling, hub, layer_details};
 
@@ -182,7 +182,8 @@ impl Config {
             let n_columns = shared.and_then(|tensor| tensor.shape.last().copied());
             experts.n_ff_shared = n_columns.unwrap_or(experts.n_ff_shared);
         }
-        if config.recurrent.is_some() {
+        if let Some(recurrent) = &mut config.recurrent {
+            recurrent.size_by_tensors(&names, config.n_layers);
             config.blocks = (0..config.n_layers).map(|layer_idx| LayerBlocks::found(&names, layer_idx)).collect();
             // Some files say it for each layer, some for the experts only: the tensor knows.
             let down = (0..config.n_layers).find_map(|i| names.find(At::Layer(i), "ffn_down", "weight"));
@@ -300,7 +301,7 @@ impl Config {
             name: metadata.string("general.name")?.unwrap_or(family.name).to_string(),
             // 0: to be counted in the embedding.
             n_vocab: keys.count("vocab_size")?.or(n_tokens).unwrap_or(0).min(u32::MAX as usize),
-            n_ctx_train: context_length(&keys, is_recurrent)?,
+            n_ctx_train: context_length(&keys, &family)?,
             n_layers,
             n_next,
             next_from: None,
@@ -501,8 +502,13 @@ fn pairing(keys: &MetadataKeys, family: &Family, format: Format) -> Result<Pairi
 
 /// Models with an indexer choose so many tokens of a context: up to there that is all of them, and beyond it these
 /// layers are not what the model was trained with.
-fn context_length(keys: &MetadataKeys, is_recurrent: bool) -> Result<usize, Error> {
-    let n_ctx = keys.count_in("context_length", is_recurrent.then_some(UNBOUNDED_CTX), u32::MAX as usize)?;
+fn context_length(keys: &MetadataKeys, family: &Family) -> Result<usize, Error> {
+    // RWKV has no positions; its `config.json` names the length of the texts it was trained on.
+    if family.recurrent == Some(RecurrentKind::Wkv) {
+        return Ok(UNBOUNDED_CTX);
+    }
+    let default = family.recurrent.map(|_| UNBOUNDED_CTX);
+    let n_ctx = keys.count_in("context_length", default, u32::MAX as usize)?;
     let n_chosen = keys.count("attention.indexer.top_k")?.filter(|n| *n > 0);
     Ok(n_chosen.map_or(n_ctx, |n| n_ctx.min(n)))
 }

@@ -162,7 +162,7 @@ pub enum FamilyKind {
 const MISSING: &[(&str, &[&str])] = &[
     (
         "recurrent state of another kind",
-        &["rwkv", "arwkv", "plamo2", "zamba", "recurrent_gemma", "minimax-01", "olmo_hybrid"],
+        &["rwkv5", "rwkv6", "arwkv", "plamo2", "zamba", "recurrent_gemma", "minimax-01", "olmo_hybrid"],
     ),
     ("sparse attention by blocks", &["minimax-m3", "minimax_m3"]),
     ("compressed keys and values of several kinds", &["deepseek4", "deepseek_v4"]),
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn an_unknown_family_is_told_what_is_missing() {
         let said = |name: &str| unknown(name).to_string();
-        assert!(said("rwkv7").starts_with("architecture `rwkv7` is not supported: it needs recurrent state"));
+        assert!(said("rwkv6").starts_with("architecture `rwkv6` is not supported: it needs recurrent state"));
         assert!(said("nobody").starts_with("architecture `nobody` is not supported (supported: llama, granite, qwen2"));
         // A family that runs is not in the list of those that do not.
         for family in FAMILIES {

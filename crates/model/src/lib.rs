@@ -30,6 +30,7 @@ mod recurrent_config;
 mod resident;
 mod rope_scaling;
 mod rope_table;
+mod rwkv;
 mod scratch;
 mod state_pool;
 mod step;

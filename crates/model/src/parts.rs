@@ -9,6 +9,7 @@ mod recurrent;
 
 use crate::family::Placement;
 use crate::names::{At, Names};
+use crate::recurrent_config::N_SHIFTS;
 use crate::{Config, Error};
 pub use cut::Cut;
 pub use list::{LayoutOf, WantedRows};
@@ -164,6 +165,7 @@ pub enum MixerParts {
     Ssm(SsmParts),
     Selective(SelectiveParts),
     Delta(DeltaParts),
+    Wkv(Box<WkvParts>),
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -217,6 +219,30 @@ pub struct DeltaParts {
     pub norm: TensorId,
     pub gate: FactoredLinear,
     pub activation: ops::Activation,
+}
+
+/// A layer of RWKV 7: one block that mixes tokens, and before the layer's last product one that mixes channels.
+#[derive(Debug)]
+pub struct WkvParts {
+    /// How a token is mixed with the one before it, for `r`, the decay, `k`, `v`, the rate, the gate, and for the channels:
+    /// filters of two taps.
+    pub shifts: [TensorId; N_SHIFTS],
+    pub r: TensorId,
+    pub k: TensorId,
+    pub v: TensorId,
+    pub decay: FactoredLinear,
+    pub rate: FactoredLinear,
+    pub gate: FactoredLinear,
+    /// How much of the first layer's values this one takes; the first has none.
+    pub share: Option<FactoredLinear>,
+    pub removal: TensorId,
+    pub rate_of_key: TensorId,
+    pub bonus: TensorId,
+    /// Of each head's output, `[n_heads, head_dim]` and one row.
+    pub norm: Norm,
+    pub out: TensorId,
+    pub channel_norm: Norm,
+    pub channel_key: TensorId,
 }
 
 /// A product, through a few columns where there is a `down`.

@@ -12,7 +12,7 @@ use crate::parts::{
 };
 use crate::scratch::{RecurrentWork, Scratch};
 use crate::state_pool::StateLayer;
-use crate::{Error, Recurrent};
+use crate::{Error, Recurrent, rwkv};
 
 /// Fills `s.recurrent.gate` of the first `n` rows: what goes into the layer's last product.
 pub fn mix(
@@ -25,6 +25,10 @@ pub fn mix(
     s: &mut Scratch,
 ) -> Result<(), Error> {
     let config = context.config.recurrent.expect("a recurrent layer has its sizes");
+    if let MixerParts::Wkv(parts) = mixer {
+        let norm = layer.attn_norm;
+        return rwkv::mix(rwkv::Run { context, config, norm, spans, state, n }, parts, s);
+    }
     let Scratch { x, work, recurrent: r, .. } = s;
     let mut run = Run { context, config, norm: layer.attn_norm, spans, state, n };
     let (x, mut h) = (x.rows(n), work.h.rows_mut(n));
@@ -40,6 +44,7 @@ pub fn mix(
         MixerParts::Ssm(parts) => run.ssm(parts, x, &mut h, r),
         MixerParts::Selective(parts) => run.selective(parts, x, &mut h, r),
         MixerParts::Delta(parts) => run.delta(parts, x, &mut h, r),
+        MixerParts::Wkv(_) => Ok(()),
     }
 }
 

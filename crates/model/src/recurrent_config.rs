@@ -10,6 +10,10 @@ use crate::names::{At, Format, Names};
 /// Wider than any model's: a lie in a file must not become an allocation.
 const MAX_WIDTH: usize = 1 << 20;
 const MAX_TAPS: usize = 64;
+/// How often a layer of RWKV mixes a token with the one before it, each time in another proportion.
+pub const N_SHIFTS: usize = 7;
+/// Where its products through a few columns begin.
+const WKV_LOW: [&str; 4] = ["time_mix_w1", "time_mix_a1", "time_mix_v1", "time_mix_g1"];
 
 /// What a recurrent layer computes.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -24,6 +28,8 @@ pub enum RecurrentKind {
     Delta,
     /// A delta net with a decay for each number of a key (KDA).
     ChannelDelta,
+    /// RWKV 7: its layer has no other block, so what mixes the channels belongs to it.
+    Wkv,
 }
 
 /// All recurrent layers of a model have the same sizes.
@@ -32,7 +38,7 @@ pub struct Recurrent {
     pub kind: RecurrentKind,
     /// Inputs that the convolution sees.
     pub n_taps: usize,
-    /// Columns of what the layer gives before its last product.
+    /// Columns of what the layer gives before its last product; of RWKV that is the one of the channels.
     pub inner: usize,
     /// Numbers that a column keeps; of delta nets the width of a key.
     pub state_dim: usize,
@@ -40,7 +46,7 @@ pub struct Recurrent {
     pub n_heads: usize,
     /// How many sets of inputs the heads share; of delta nets the heads of keys.
     pub n_groups: usize,
-    /// Mamba's rank of time steps.
+    /// Mamba's rank of time steps; of RWKV the largest of the products through a few columns.
     pub dt_rank: usize,
     pub order: HeadOrder,
 }
@@ -53,6 +59,14 @@ impl Recurrent {
         let one = Self { kind, n_taps: 2, inner: n_embd, state_dim: 1, n_heads: 1, n_groups: 1, dt_rank: 1, order };
         if kind == RecurrentKind::ShortConv {
             return Ok(Some(Self { n_taps: taps(keys, "shortconv.l_cache")?, ..one }));
+        }
+        if kind == RecurrentKind::Wkv {
+            let name = if keys.is_there("wkv.head_size") { "wkv.head_size" } else { "attention.key_length" };
+            let dim = keys.count_in(name, None, ops::MAX_WKV_DIM)?;
+            if !n_embd.is_multiple_of(dim) {
+                return Err(keys.error(name, format!("{n_embd} columns do not fall into heads of {dim}")));
+            }
+            return Ok(Some(Self { state_dim: dim, n_heads: n_embd / dim, ..one }));
         }
         let n_taps = taps(keys, "ssm.conv_kernel")?;
         if kind == RecurrentKind::ChannelDelta {
@@ -80,6 +94,18 @@ impl Recurrent {
         Ok(Some(Self { n_taps, inner, state_dim, n_heads: rank, n_groups, ..one }))
     }
 
+    /// The sizes that only its tensors say.
+    pub fn size_by_tensors(&mut self, names: &Names, n_layers: usize) {
+        if self.kind != RecurrentKind::Wkv {
+            return;
+        }
+        let shapes = |name| (0..n_layers).filter_map(move |i| names.find(At::Layer(i), name, "weight"));
+        let ranks = WKV_LOW.into_iter().flat_map(shapes).filter_map(|tensor| tensor.shape.first().copied());
+        self.dt_rank = ranks.max().unwrap_or(1).clamp(1, MAX_WIDTH);
+        let inner = shapes("channel_mix_value").find_map(|tensor| tensor.shape.last().copied());
+        self.inner = inner.unwrap_or(1).clamp(1, MAX_WIDTH);
+    }
+
     /// Columns of a head.
     pub fn head_dim(&self) -> usize {
         self.inner / self.n_heads
@@ -92,12 +118,18 @@ impl Recurrent {
             RecurrentKind::ShortConv | RecurrentKind::Selective => vec![self.inner],
             RecurrentKind::Ssm => vec![self.inner + 2 * keys],
             RecurrentKind::Delta | RecurrentKind::ChannelDelta => vec![keys, keys, self.inner],
+            // What each of its products sees of the token before, one for the channels.
+            RecurrentKind::Wkv => vec![self.n_heads * self.state_dim; N_SHIFTS],
         }
     }
 
     /// Numbers of a sequence's state beside the convolution's.
     pub fn state_len(&self) -> usize {
-        if self.kind == RecurrentKind::ShortConv { 0 } else { self.inner * self.state_dim }
+        match self.kind {
+            RecurrentKind::ShortConv => 0,
+            RecurrentKind::Wkv => self.n_heads * self.state_dim * self.state_dim,
+            _ => self.inner * self.state_dim,
+        }
     }
 }
 
@@ -123,7 +155,7 @@ impl LayerBlocks {
     /// By the tensors that the checkpoint has for it.
     pub fn found(names: &Names, layer_idx: usize) -> Self {
         let has = |name: &str| names.find(At::Layer(layer_idx), name, "weight").is_some();
-        let recurs = ["shortconv.conv", "ssm_conv1d", "ssm_conv1d_q"].into_iter().any(has);
+        let recurs = ["shortconv.conv", "ssm_conv1d", "ssm_conv1d_q", "time_mix_key"].into_iter().any(has);
         // Delta nets call their own inputs by the names of attention's.
         let is_delta = has("ssm_norm") && !has("ssm_d");
         let attends = !is_delta && ["attn_k", "attn_kv_a_mqa"].into_iter().any(has);

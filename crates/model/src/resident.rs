@@ -154,7 +154,7 @@ impl WantedRows<'_> {
 
     /// Whether the numbers are wanted as the file has them.
     fn is_plain(&self) -> bool {
-        self.offset == 0.0 && !self.is_log && !self.is_ones && self.scales.is_empty()
+        self.offset == 0.0 && !self.is_log && !self.is_ones && !self.is_shares && self.scales.is_empty()
     }
 
     /// The wanted numbers, decoded.
@@ -166,6 +166,10 @@ impl WantedRows<'_> {
         out.iter_mut().for_each(|x| *x += self.offset);
         if self.is_log {
             out.iter_mut().for_each(|x| *x = -x.exp());
+        }
+        if self.is_shares {
+            let half = out.len() / 2;
+            out[half..].iter_mut().for_each(|x| *x = 1.0 - *x);
         }
         let mut rest = out.as_mut_slice();
         for (n_rows, scale) in &self.scales {

@@ -24,6 +24,7 @@ pub struct Scratch<T = Tensor> {
     pub per_layer_made: T,
     pub streams: StreamScratch<T>,
     pub recurrent: RecurrentWork<T>,
+    pub wkv: WkvWork<T>,
     pub work: LayerScratch<T>,
     /// Rows that are wanted at the end, `[max_out_rows, ..]`: their stream, their attention, their hidden state.
     pub kept_x: T,
@@ -76,6 +77,26 @@ pub struct RecurrentWork<T = Tensor> {
     pub c: T,
     /// `gate` of the rows that are wanted at the end.
     pub kept: T,
+}
+
+/// What the first block of RWKV's layers works in, all `[max_rows, n_embd]` but `low`.
+pub struct WkvWork<T = Tensor> {
+    /// A token mixed with the one before it.
+    pub shifted: T,
+    pub r: T,
+    pub k: T,
+    pub v: T,
+    pub decay: T,
+    pub rate: T,
+    pub gate: T,
+    /// The values of the first layer, which stay for the others; and how much of them a layer takes.
+    pub first: T,
+    pub share: T,
+    /// What the scan gives.
+    pub read: T,
+    pub bonus: T,
+    /// The few columns of a product.
+    pub low: T,
 }
 
 /// What the blocks of a layer work in.
@@ -163,6 +184,7 @@ impl<T> Scratch<T> {
             per_layer_made: take([max_rows, config.n_layers * config.n_embd_per_layer]),
             streams: StreamScratch::lay_out(config, max_rows, &mut take),
             recurrent: RecurrentWork::lay_out(config, max_rows, max_kept, &mut take),
+            wkv: WkvWork::lay_out(config, max_rows, &mut take),
             kept_x: take([max_kept, n_embd]),
             kept_mixed: take([max_kept, q_dim]),
             hidden: take([max_kept, n_embd]),
@@ -180,6 +202,7 @@ impl<T> RecurrentWork<T> {
     fn lay_out(config: &Config, max_rows: usize, max_kept: usize, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
         let mut columns = |n_cols: usize| take(if n_cols > 0 { [max_rows, n_cols] } else { [0, 0] });
         let (inner, mut streams) = match &config.recurrent {
+            Some(r) if r.kind == RecurrentKind::Wkv => (r.inner, Vec::new()),
             Some(recurrent) => (recurrent.inner, recurrent.streams()),
             None => (0, Vec::new()),
         };
@@ -188,6 +211,7 @@ impl<T> RecurrentWork<T> {
         let (n_forget, n_low, n_states) = match config.recurrent {
             Some(r) if r.kind == RecurrentKind::Selective => (inner, r.dt_rank, r.state_dim),
             Some(r) if r.kind == RecurrentKind::ChannelDelta => (inner, r.state_dim, 0),
+            Some(r) if r.kind == RecurrentKind::Wkv => (0, 0, 0),
             _ => (n_heads, 0, 0),
         };
         Self {
@@ -201,6 +225,30 @@ impl<T> RecurrentWork<T> {
             b: columns(n_states),
             c: columns(n_states),
             kept: take(if inner > 0 { [max_kept, inner] } else { [0, 0] }),
+        }
+    }
+}
+
+impl<T> WkvWork<T> {
+    fn lay_out(config: &Config, max_rows: usize, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
+        let found = config.recurrent.filter(|recurrent| recurrent.kind == RecurrentKind::Wkv);
+        let n_low = found.map_or(0, |recurrent| recurrent.dt_rank);
+        let mut columns = |n_cols: usize| take(if found.is_some() { [max_rows, n_cols] } else { [0, 0] });
+        let low = columns(n_low);
+        let mut wide = || columns(config.n_embd);
+        Self {
+            shifted: wide(),
+            r: wide(),
+            k: wide(),
+            v: wide(),
+            decay: wide(),
+            rate: wide(),
+            gate: wide(),
+            first: wide(),
+            share: wide(),
+            read: wide(),
+            bonus: wide(),
+            low,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::names::{
     APERTUS, BAILING_MOE, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GEMMA3N,
     GEMMA4 as GEMMA4_NAMES, GLM4, GPT_OSS, GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, INTERNLM2, JINA3,
     KIMI_LINEAR, LFM2, LLAMA4, MAMBA_FEED_FORWARD, MINIMAX, MISTRAL4, MIXER, MIXTRAL, MODERN_BERT, MPT, NOMIC, OLMO2,
-    PHI2, PHI3, QWEN_DELTA, QWEN_MOE, SEED_OSS, STABLELM, STARCODER2,
+    PHI2, PHI3, QWEN_DELTA, QWEN_MOE, RWKV7, SEED_OSS, STABLELM, STARCODER2,
 };
 use crate::recurrent_config::RecurrentKind;
 
@@ -146,6 +146,17 @@ const NEMOTRON_H: Family = Family {
     activation: Activation::ReluSquared,
     gating: Gating::Sigmoid,
     ..MAMBA2
+};
+/// Layers that mix tokens by a recurrence and then channels, both with the token before.
+const RWKV: Family = Family {
+    name: "rwkv7",
+    hub_types: &["rwkv7"],
+    norm: NormKind::Layer,
+    rotation: Rotation::None,
+    recurrent: Some(RecurrentKind::Wkv),
+    renames: RWKV7,
+    is_exported: false,
+    ..HALVES
 };
 /// Gated delta nets with attention in every fourth layer.
 const QWEN_HYBRID: Family = Family {
@@ -513,6 +524,7 @@ pub const FAMILIES: &[Family] = &[
         is_exported: false,
         ..HALVES
     },
+    RWKV,
     NEMOTRON_H,
     Family { name: "nemotron_h_moe", hub_types: &[], ..NEMOTRON_H },
     Family {

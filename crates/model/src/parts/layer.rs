@@ -26,7 +26,7 @@ impl<'a> PartList<'a, '_> {
         );
         let has = |name: &str| self.names.find(at, name, "weight").is_some();
         // Falcon's larger models have a norm for each block, and the one for attention is the second.
-        let attn_norm_name = if has("attn_norm_2") { "attn_norm_2" } else { "attn_norm" };
+        let attn_norm_name = if has("attn_norm_2") && !blocks.recurs { "attn_norm_2" } else { "attn_norm" };
         // Some call the norm of the feed-forward block by the name of another, or use attention's for both blocks.
         let mut others = ["ffn_norm", "post_attention_norm", "attn_output_norm"].into_iter();
         let ffn_norm_name = match others.find(|name| has(name)) {

@@ -30,6 +30,8 @@ pub struct WantedRows<'a> {
     pub is_log: bool,
     /// Ones are wanted, whatever the file has.
     pub is_ones: bool,
+    /// The second half is wanted as what is left of one.
+    pub is_shares: bool,
     /// Rows, one part after the other, and what each part is multiplied with; empty where nothing is.
     pub scales: Vec<(usize, f32)>,
 }
@@ -161,6 +163,7 @@ impl<'a> PartList<'a, '_> {
             offset,
             is_log: false,
             is_ones: false,
+            is_shares: false,
             scales: Vec::new(),
         })
     }
@@ -198,6 +201,7 @@ impl<'a> PartList<'a, '_> {
             offset: 0.0,
             is_log: false,
             is_ones: false,
+            is_shares: false,
             scales: Vec::new(),
         })
     }
@@ -259,6 +263,7 @@ impl<'a> PartList<'a, '_> {
             offset: 0.0,
             is_log: false,
             is_ones: false,
+            is_shares: false,
             scales: Vec::new(),
         })
     }

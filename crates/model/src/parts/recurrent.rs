@@ -4,10 +4,13 @@
 use ops::Activation;
 use weights::Tensor;
 
-use super::list::PartList;
-use super::{ConvParts, Cut, DeltaParts, FactoredLinear, Linear, MixerParts, RecurrentParts, SelectiveParts, SsmParts};
+use super::list::{PartList, rows_and_cols};
+use super::{
+    ConvParts, Cut, DeltaParts, FactoredLinear, Linear, MixerParts, Norm, RecurrentParts, SelectiveParts, SsmParts,
+    TensorId, WkvParts,
+};
 use crate::names::{At, Format};
-use crate::recurrent_config::Multipliers;
+use crate::recurrent_config::{Multipliers, N_SHIFTS};
 use crate::{Error, Recurrent, RecurrentKind};
 
 impl<'a> PartList<'a, '_> {
@@ -19,6 +22,7 @@ impl<'a> PartList<'a, '_> {
             RecurrentKind::Ssm => (MixerParts::Ssm(self.ssm(at, &sizes)?), "ssm_out"),
             RecurrentKind::Selective => (MixerParts::Selective(self.selective(at, &sizes)?), "ssm_out"),
             RecurrentKind::Delta => (MixerParts::Delta(self.delta(at, &sizes)?), "ssm_out"),
+            RecurrentKind::Wkv => (MixerParts::Wkv(Box::new(self.wkv(at, &sizes)?)), "channel_mix_value"),
             RecurrentKind::ChannelDelta => (MixerParts::Delta(self.channel_delta(at, &sizes)?), "attn_output"),
         };
         let out = self.linear(at, out, [n_embd, inner])?;
@@ -145,6 +149,73 @@ impl<'a> PartList<'a, '_> {
             gate: FactoredLinear { down: Some(gate_down.weight), up: self.linear(at, "ssm_g_b", [inner, state_dim])? },
             activation: Activation::Sigmoid,
         })
+    }
+
+    fn wkv(&mut self, at: At, sizes: &Recurrent) -> Result<WkvParts, Error> {
+        let (Recurrent { inner, n_heads, state_dim, .. }, n_embd) = (*sizes, self.config.n_embd);
+        let square = [n_embd, n_embd];
+        let norm = {
+            let source = self.names.tensor(at, "time_mix_ln")?;
+            let weight = self.floats_of(source, n_embd, Cut::rows(0, n_embd), [n_heads, state_dim], 0.0)?;
+            let bias = self.names.find(at, "time_mix_ln", "bias");
+            Norm { weight, bias: bias.map(|bias| self.vector(bias, 0, n_embd, 0.0)).transpose()? }
+        };
+        // The converter gives the first layer one that it never reads.
+        let is_first = matches!(at, At::Layer(0));
+        let share =
+            (!is_first).then(|| self.few_columns(at, ["time_mix_v1", "time_mix_v2", "time_mix_v0"])).transpose()?;
+        Ok(WkvParts {
+            shifts: self.shifts(at)?,
+            r: self.matrix(at, "time_mix_receptance", square)?,
+            k: self.matrix(at, "time_mix_key", square)?,
+            v: self.matrix(at, "time_mix_value", square)?,
+            decay: self.few_columns(at, ["time_mix_w1", "time_mix_w2", "time_mix_w0"])?,
+            rate: self.few_columns(at, ["time_mix_a1", "time_mix_a2", "time_mix_a0"])?,
+            gate: self.few_columns(at, ["time_mix_g1", "time_mix_g2", ""])?,
+            share,
+            removal: self.numbers(at, "time_mix_k_k", "weight", n_embd)?,
+            rate_of_key: self.numbers(at, "time_mix_k_a", "weight", n_embd)?,
+            bonus: self.numbers(at, "time_mix_r_k", "weight", n_embd)?,
+            norm,
+            out: self.matrix(at, "time_mix_output", square)?,
+            channel_norm: self.norm(at, "attn_norm_2", n_embd)?,
+            channel_key: self.matrix(at, "channel_mix_key", [inner, n_embd])?,
+        })
+    }
+
+    /// RWKV's products through a few columns; what is added has a tensor of its own in GGUF.
+    fn few_columns(&mut self, at: At, [down, up, added]: [&str; 3]) -> Result<FactoredLinear, Error> {
+        let (n_embd, rank) = (self.config.n_embd, rows_and_cols(self.names.tensor(at, down)?)[0]);
+        let down = self.matrix(at, down, [rank, n_embd])?;
+        let mut up = self.linear(at, up, [n_embd, rank])?;
+        if !added.is_empty() && up.bias.is_none() {
+            up.bias = Some(self.numbers(at, added, "weight", n_embd)?);
+        }
+        Ok(FactoredLinear { down: Some(down), up })
+    }
+
+    /// How much of the token before goes into each product, and what is left for the token itself.
+    fn shifts(&mut self, at: At) -> Result<[TensorId; N_SHIFTS], Error> {
+        const NAMES: [&str; N_SHIFTS - 1] =
+            ["time_mix_x_r", "time_mix_x_w", "time_mix_x_k", "time_mix_x_v", "time_mix_x_a", "time_mix_x_g"];
+        let n_embd = self.config.n_embd;
+        let names = self.names;
+        let mut shift = |source: &'a Tensor, n: usize, first: usize| -> Result<TensorId, Error> {
+            let twice = Cut { first, len: n_embd, step: 0, n: 2, transposed: None };
+            let id = self.floats_of(source, n, twice, [2, n_embd], 0.0)?;
+            self.wanted[id.0].is_shares = true;
+            Ok(id)
+        };
+        let fused = names.find(at, "time_mix_lerp_fused", "weight");
+        let mut ids = Vec::with_capacity(N_SHIFTS);
+        for (i, name) in NAMES.into_iter().enumerate() {
+            ids.push(match fused {
+                Some(fused) => shift(fused, NAMES.len() * n_embd, i * n_embd)?,
+                None => shift(names.tensor(at, name)?, n_embd, 0)?,
+            });
+        }
+        ids.push(shift(names.tensor(at, "channel_mix_lerp_k")?, n_embd, 0)?);
+        Ok(ids.try_into().expect("one for each product"))
     }
 
     /// Several products out of one tensor, one below the other.

@@ -67,7 +67,7 @@ The model families that `roci` runs. Each was compared with transformers; the te
 - **weight types**: how many of the types below the family was run in, each against f32 arithmetic on the same weights. A
   row of weights that does not fill the blocks of a type is Q8_0, as in other programs.
 
-Recurrent layers (LFM2's convolutions, Mamba, Mamba 2, gated delta nets, KDA) keep a state of fixed size for each
+Recurrent layers (LFM2's convolutions, Mamba, Mamba 2, gated delta nets, KDA, RWKV 7) keep a state of fixed size for each
 sequence. States are checkpointed at block borders, so that the prefix cache works for these families too. Their weights go
 through the same products as all others; they are not run in every weight type here.
 
@@ -77,7 +77,9 @@ delta net, the state size of Mamba), run on the CPU only; `--device auto` choose
 DeepSeek V3.2 and GLM 5 choose tokens of a long context by an indexer, which is not computed here: their contexts are
 bounded by the number it chooses (usually 2,048), up to which it chooses everything. InternLM 2 and Ling 2 have no class in
 transformers: their numbers come from classes of the same mathematics (Llama, GLM 4.5) with the tensors renamed. Gemma 3n's
-safetensors need a table of embeddings for all layers that has a row for every token; GGUF files have it.
+safetensors need a table of embeddings for all layers that has a row for every token; GGUF files have it. RWKV 7 is not in
+transformers either: it is judged by its author's package `rwkv` (`scripts/make_rwkv.py`), in safetensors as
+flash-linear-attention writes them.
 
 Embedders and rerankers: `roci embed` and `roci rerank` pool the hidden states as the model's files say, and read the modules
 and prompts of sentence-transformers. Jina Embeddings v3 runs without its task adapters, and NeoBERT is not supported:
