@@ -1,19 +1,21 @@
-// Weights as halves in registers, in the order in which the matrix units take them (matmul_mma.hip, matmul_few.hip, experts_mma.hip): a lane
-// loads whole groups of 32 weights, and a quarter of a group gives eight halves for two products of the units. halves.hip
-// and experts.h lay the activations out to match.
+// Weights as halves in registers, in the order in which the matrix units take them (matmul_mma.hip, matmul_few.hip,
+// experts_mma.hip): a lane loads whole groups of 32 weights, and a quarter of a group gives eight halves for two products
+// of the units. halves.hip and experts.h lay the activations out to match.
 #pragma once
 #include "quant.h"
 
 #if (defined(GPU_HAS_MMA) || defined(MMA_SHARES)) && (FORMAT == FORMAT_F16 || !IS_PLAIN)
 #define HAS_MMA_WEIGHTS 1
 // Of a group in its first plane, or a little less.
-#if IS_MORE && (FORMAT == FORMAT_Q1_0 || FORMAT == FORMAT_IQ1_S || FORMAT == FORMAT_IQ1_M || FORMAT == FORMAT_IQ2_S || \
-                FORMAT == FORMAT_TQ1_0)
+#if FORMAT == FORMAT_F16
+#define GROUP_BYTES 64
+#elif IS_MORE && (FORMAT == FORMAT_Q1_0 || FORMAT == FORMAT_IQ1_S || FORMAT == FORMAT_IQ1_M || FORMAT == FORMAT_IQ2_S || \
+                  FORMAT == FORMAT_TQ1_0)
 #define GROUP_BYTES 4
 #elif IS_MORE && !HAS_NIBBLES
 #define GROUP_BYTES 8
 #else
-#define GROUP_BYTES (FORMAT == FORMAT_F16 ? 64 : FORMAT == FORMAT_Q8_0 ? 32 : 16)
+#define GROUP_BYTES (FORMAT == FORMAT_Q8_0 ? 32 : 16)
 #endif
 
 #if FORMAT == FORMAT_F16
