@@ -19,8 +19,6 @@ const THREADS: u32 = 256;
 const ROWS: usize = 4;
 /// Sums that a dot product keeps apart, so that it can be computed with vectors.
 const LANES: usize = 32;
-/// Rows of `B` that are added to a result in one pass over it.
-const B_ROWS: usize = 4;
 
 /// What adapters do to one matrix.
 #[derive(Copy, Clone)]
@@ -226,11 +224,9 @@ unsafe fn change_rows<T: Number, const F16C: bool>(
     for (i, (_, row)) in rows.iter().enumerate() {
         // SAFETY: the caller's promise; the row lies inside `out`.
         let out = unsafe { out.slice(row * n_out, n_out) };
-        for (b, hidden) in b[..rank * n_out].chunks(B_ROWS * n_out).zip(hidden.chunks(B_ROWS)) {
-            let mut factors = [0.0; B_ROWS];
-            factors.iter_mut().zip(hidden).for_each(|(factor, hidden)| *factor = hidden[i]);
+        for (b, hidden) in b.chunks_exact(n_out).zip(&hidden) {
             // SAFETY: the caller's promise.
-            unsafe { add_rows::<T, F16C>(out, b, factors) };
+            unsafe { add_row::<T, F16C>(out, b, hidden[i]) };
         }
         if let Some(gain) = entry.gain {
             out.iter_mut().zip(&numbers[gain as usize..][..n_out]).for_each(|(out, gain)| *out *= gain);
@@ -238,27 +234,22 @@ unsafe fn change_rows<T: Number, const F16C: bool>(
     }
 }
 
-/// Adds up to [`B_ROWS`] rows of `B`, each times its factor.
+/// Adds a row of `B` times its factor. One after another: rows that are read side by side come from memory more slowly.
 ///
 /// # Safety
 /// With `F16C` the CPU has AVX2, FMA and F16C.
 #[inline(always)]
-unsafe fn add_rows<T: Number, const F16C: bool>(out: &mut [f32], b: &[T], factors: [f32; B_ROWS]) {
-    let n_out = out.len();
+unsafe fn add_row<T: Number, const F16C: bool>(out: &mut [f32], b: &[T], factor: f32) {
     let (wholes, rest) = out.as_chunks_mut::<LANES>();
-    let n_wholes = wholes.len();
-    for (at, out) in wholes.iter_mut().enumerate() {
-        for (b, factor) in b.chunks_exact(n_out).zip(factors) {
-            // SAFETY: the caller's promise.
-            let b = unsafe { T::block::<F16C>(&b.as_chunks::<LANES>().0[at]) };
-            for i in 0..LANES {
-                out[i] += factor * b[i];
-            }
+    let (b_wholes, b_rest) = b.as_chunks::<LANES>();
+    for (out, b) in wholes.iter_mut().zip(b_wholes) {
+        // SAFETY: the caller's promise.
+        let b = unsafe { T::block::<F16C>(b) };
+        for i in 0..LANES {
+            out[i] += factor * b[i];
         }
     }
-    for (b, factor) in b.chunks_exact(n_out).zip(factors) {
-        rest.iter_mut().zip(&b[n_wholes * LANES..]).for_each(|(out, b)| *out += factor * b.widened());
-    }
+    rest.iter_mut().zip(b_rest).for_each(|(out, b)| *out += factor * b.widened());
 }
 
 /// # Safety
@@ -284,16 +275,18 @@ trait Number: Copy {
 
     /// # Safety
     /// With `F16C` the CPU has AVX2, FMA and F16C.
-    #[inline(always)]
-    unsafe fn block<const F16C: bool>(numbers: &[Self; LANES]) -> [f32; LANES] {
-        numbers.map(Self::widened)
-    }
+    unsafe fn block<const F16C: bool>(numbers: &[Self; LANES]) -> [f32; LANES];
 }
 
 impl Number for f32 {
     #[inline(always)]
     fn widened(self) -> f32 {
         self
+    }
+
+    #[inline(always)]
+    unsafe fn block<const F16C: bool>(numbers: &[Self; LANES]) -> [f32; LANES] {
+        *numbers
     }
 }
 
