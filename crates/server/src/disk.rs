@@ -55,7 +55,8 @@ enum Write {
 }
 
 pub struct Disk {
-    database: Arc<Database>,
+    /// There until the end.
+    database: Option<Arc<Database>>,
     cipher: Option<XChaCha20Poly1305>,
     writes: Mutex<Option<SyncSender<Write>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
@@ -73,7 +74,12 @@ impl Disk {
         let (sender, writes) = sync_channel(MAX_WAITING);
         let own = Arc::clone(&database);
         let writer = std::thread::Builder::new().name("store".into()).spawn(move || write_all(&own, &writes))?;
-        let disk = Self { database, cipher, writes: Mutex::new(Some(sender)), writer: Mutex::new(Some(writer)) };
+        let disk = Self {
+            database: Some(database),
+            cipher,
+            writes: Mutex::new(Some(sender)),
+            writer: Mutex::new(Some(writer)),
+        };
         disk.check_key().with_context(|| format!("the store `{}`", path.display()))?;
         Ok(Arc::new(disk))
     }
@@ -100,7 +106,7 @@ impl Disk {
     }
 
     fn rows(&self, table: DiskTable) -> Result<Vec<(String, Vec<u8>)>> {
-        let read = self.database.begin_read()?;
+        let read = self.database.as_ref().expect("it is there until the end").begin_read()?;
         let table = match read.open_table(table.definition()) {
             Ok(table) => table,
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
@@ -177,6 +183,12 @@ impl Drop for Disk {
         if let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = writer.join();
         }
+        // redb writes once more when it is closed.
+        let database = self.database.take();
+        let _ = guarded(|| {
+            drop(database);
+            Ok(())
+        });
     }
 }
 
