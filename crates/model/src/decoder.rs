@@ -1,12 +1,15 @@
 //! The forward pass: one step for a batch of rows, whatever they are (prefill, decode, both, or texts for an encoder).
 //! What a family does differently is in its row and in which parts its checkpoint has; every line here is an op.
-//! A little longer than other files, so that the pass can be read from top to bottom.
 
-use ops::{Activation, Exec, Place, PlaceMut, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
+mod context;
+mod output;
+
+pub use context::Context;
+use ops::{Activation, Exec, Place, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
 
 use crate::adapter::{Adapters, StepAdapters};
 use crate::kv_cache::KvCache;
-use crate::parts::{AltupParts, AttentionParts, LayerParts, Linear, Norm, TensorId};
+use crate::parts::{AltupParts, AttentionParts, LayerParts};
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
 use crate::scratch::{LayerScratch, Scratch};
@@ -30,16 +33,6 @@ pub struct Decoder {
     pub adapters: Option<Adapters>,
     /// Which experts the rows of a layer go to.
     routes: Routes,
-}
-
-/// What the blocks of a layer read.
-#[derive(Copy, Clone)]
-pub struct Context<'a> {
-    pub exec: Exec<'a>,
-    pub config: &'a Config,
-    pub weights: &'a Resident,
-    /// Of the rows that the blocks work on; `None` where no row has any.
-    pub adapters: Option<StepAdapters<'a>>,
 }
 
 impl Decoder {
@@ -310,88 +303,6 @@ impl Decoder {
         }
         Ok(())
     }
-
-    /// The last norm and the output layer, for the rows that want them.
-    fn finish(&mut self, exec: Exec, step: &Step, places: &Places) -> Result<(), Error> {
-        let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
-        let (n, pooled, rows) = (places.kept.len(), places.pooled, places.logits_rows);
-        let x = if step.keeps_all() { s.x.rows(n) } else { s.kept_x.rows(n) };
-        let weight = weights.view(weights.parts.output.unwrap_or(weights.parts.embedding));
-        let hidden = match weights.parts.output_norm {
-            Some(norm) => {
-                Context { exec, config, weights, adapters: None }.norm(norm, x, &mut s.hidden.rows_mut(n))?;
-                s.hidden.rows(n)
-            }
-            None => x,
-        };
-        if !pooled.is_empty() {
-            ops::take_rows(exec, hidden, pooled, &mut s.pooled.rows_mut(pooled.len()))?;
-        }
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let logits_in = if rows.len() == n {
-            // Ascending rows, as many as there are: all of them.
-            hidden
-        } else {
-            ops::take_rows(exec, hidden, rows, &mut s.logits_in.rows_mut(rows.len()))?;
-            s.logits_in.rows(rows.len())
-        };
-        let mut out = s.logits.rows_mut(rows.len());
-        ops::matmul(exec, logits_in, &mut [Product::write(weight, out.reborrow())])?;
-        if let Some(bias) = weights.parts.output_bias {
-            ops::add_bias(exec, &mut out, weights.view(bias))?;
-        }
-        if config.logits_scale != 1.0 {
-            ops::scale(exec, &mut out, config.logits_scale)?;
-        }
-        if let Some(cap) = config.logits_softcap {
-            ops::softcap(exec, &mut out, cap)?;
-        }
-        let n_choices = places.choices.len() / ops::SampleParams::WORDS;
-        if n_choices > 0 {
-            self.choose(exec, places, n_choices)?;
-        }
-        Ok(())
-    }
-
-    /// Tokens for the last `n` rows of logits.
-    fn choose(&mut self, exec: Exec, places: &Places, n: usize) -> Result<(), Error> {
-        let (s, n_rows) = (&mut self.scratch, places.logits_rows.len());
-        if !places.adjustments.is_empty() {
-            let mut logits = last_rows_mut(s.logits.rows_mut(n_rows), n)?;
-            ops::adjust(exec, places.adjustments, s.tokens.rows(places.tokens.len()), &mut logits)?;
-        }
-        let logits = last_rows(s.logits.rows(n_rows), n)?;
-        ops::sample(exec, logits, places.choices, &mut s.chosen.rows_mut(n))?;
-        if !places.described.is_empty() {
-            let chosen = s.chosen.rows(n);
-            ops::describe(exec, logits, chosen, places.described, &mut s.described.rows_mut(n))?;
-        }
-        Ok(())
-    }
-}
-
-/// The last `n` rows of f32 numbers.
-fn last_rows(view: View, n: usize) -> Result<View, Error> {
-    let [n_rows, n_cols] = view.shape;
-    let start = (n_rows - n) * n_cols * size_of::<f32>();
-    let place = match view.place {
-        Place::Host(bytes) => Place::Host(&bytes[start..]),
-        Place::Device(bytes) => Place::Device(bytes.slice(start..)?),
-    };
-    Ok(View { shape: [n, n_cols], place, ..view })
-}
-
-/// As [`last_rows`], to be changed.
-fn last_rows_mut(view: ViewMut, n: usize) -> Result<ViewMut, Error> {
-    let [n_rows, n_cols] = view.shape;
-    let start = (n_rows - n) * n_cols * size_of::<f32>();
-    let place = match view.place {
-        PlaceMut::Host(bytes) => PlaceMut::Host(&mut bytes[start..]),
-        PlaceMut::Device(bytes) => PlaceMut::Device(bytes.into_slice(start..)?),
-    };
-    Ok(ViewMut { shape: [n, n_cols], place, ..view })
 }
 
 /// What the blocks before the feed-forward block give, before their last products.
@@ -465,110 +376,3 @@ fn join_attention(
 
 /// What happens to the streams before or after a layer.
 type AltupStep = fn(Context, &LayerParts, &AltupParts, usize, &mut Scratch) -> Result<(), Error>;
-
-impl<'a> Context<'a> {
-    /// Without adapters.
-    fn plain(exec: Exec<'a>, config: &'a Config, weights: &'a Resident) -> Self {
-        Self { exec, config, weights, adapters: None }
-    }
-}
-
-impl Context<'_> {
-    /// Norms of queries and keys, where the layer has them.
-    fn norm_heads(&self, [q, k]: [&mut ViewMut; 2], norms: [Option<TensorId>; 2]) -> Result<(), Error> {
-        let (kind, eps) = (self.config.family.norm, self.config.norm_eps);
-        match norms.map(|norm| norm.map(|norm| self.weights.view(norm))) {
-            [Some(q_norm), Some(k_norm)] => ops::norm_both_heads(self.exec, [q, k], [q_norm, k_norm], kind, eps)?,
-            [Some(norm), None] => ops::norm_heads(self.exec, q, norm, kind, eps)?,
-            [None, Some(norm)] => ops::norm_heads(self.exec, k, norm, kind, eps)?,
-            [None, None] => {}
-        }
-        Ok(())
-    }
-
-    /// What adapters make of `out`, the product of `x`.
-    pub fn adapt(&self, linear: &Linear, x: View, out: &mut ViewMut) -> Result<(), Error> {
-        match &self.adapters {
-            Some(adapters) => adapters.apply(self.exec, linear.weight, x, out),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether adapters change a product, so that what goes into it must be written.
-    pub fn is_adapted(&self, linear: &Linear) -> bool {
-        self.adapters.is_some_and(|adapters| adapters.change(linear.weight))
-    }
-
-    pub fn add_bias(&self, linear: &Linear, x: &mut ViewMut) -> Result<(), Error> {
-        match linear.bias {
-            Some(bias) => Ok(ops::add_bias(self.exec, x, self.weights.view(bias))?),
-            None => Ok(()),
-        }
-    }
-
-    pub fn norm(&self, norm: Norm, x: View, out: &mut ViewMut) -> Result<(), Error> {
-        let (weight, eps) = (self.weights.view(norm.weight), self.config.norm_eps);
-        let bias = norm.bias.map(|bias| self.weights.view(bias));
-        match self.config.family.norm {
-            ops::NormKind::Rms => ops::rmsnorm(self.exec, x, weight, eps, out)?,
-            ops::NormKind::Layer => ops::layernorm(self.exec, x, weight, bias, eps, out)?,
-        }
-        Ok(())
-    }
-
-    pub fn norm_in_place(&self, norm: Norm, x: &mut ViewMut) -> Result<(), Error> {
-        let weight = self.weights.view(norm.weight);
-        ops::norm_heads(self.exec, x, weight, self.config.family.norm, self.config.norm_eps)?;
-        if let Some(bias) = norm.bias {
-            ops::add_bias(self.exec, x, self.weights.view(bias))?;
-        }
-        Ok(())
-    }
-
-    /// Products of `norm(x)`, or of `x` where the family norms elsewhere. With adapters, `h` holds what went in.
-    pub fn norm_products(
-        &self,
-        norm: Option<Norm>,
-        x: View,
-        h: &mut ViewMut,
-        products: &mut [Product],
-    ) -> Result<(), Error> {
-        let Some(norm) = norm else { return Ok(ops::matmul(self.exec, x, products)?) };
-        if self.config.family.norm == ops::NormKind::Rms && self.adapters.is_none() {
-            let weight = self.weights.view(norm.weight);
-            return Ok(ops::norm_matmul(self.exec, x, weight, self.config.norm_eps, h, products)?);
-        }
-        self.norm(norm, x, h)?;
-        Ok(ops::matmul(self.exec, h.as_view(), products)?)
-    }
-
-    /// `x += y * linear`, with what the family does between.
-    pub fn join(
-        &self,
-        y: View,
-        linear: &Linear,
-        norm: Option<Norm>,
-        x: &mut ViewMut,
-        branch: &mut ViewMut,
-    ) -> Result<(), Error> {
-        let weight = self.weights.view(linear.weight);
-        let is_multiplied = self.adapters.is_some_and(|adapters| adapters.multiply(linear.weight));
-        let is_plain = linear.bias.is_none() && norm.is_none() && self.config.residual_scale == 1.0 && !is_multiplied;
-        if is_plain {
-            ops::matmul(self.exec, y, &mut [Product::add(weight, x.reborrow())])?;
-            return self.adapt(linear, y, x);
-        }
-        ops::matmul(self.exec, y, &mut [Product::write(weight, branch.reborrow())])?;
-        self.adapt(linear, y, branch)?;
-        self.add_bias(linear, branch)?;
-        self.join_branch(norm, x, branch)
-    }
-
-    /// `x += branch`, normed and scaled as the family does.
-    pub fn join_branch(&self, norm: Option<Norm>, x: &mut ViewMut, branch: &mut ViewMut) -> Result<(), Error> {
-        if let Some(norm) = norm {
-            self.norm_in_place(norm, branch)?;
-        }
-        Ok(ops::add_scaled(self.exec, x, branch.as_view(), self.config.residual_scale)?)
-    }
-}
