@@ -1,6 +1,7 @@
 // Memory beyond hipMalloc, against HIP's C interface with no header of AMD's: pageable memory that HIP pins, registered
 // host memory, a pool, and copies between GPUs where there are two. Prints a line per step; exits with 1 at the first that
 // is wrong.
+#include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,6 +49,18 @@ static void compare(const char *what, const unsigned *got, const unsigned *want)
   fflush(stdout);
 }
 
+// The kernel driver's own list, as libraries read it that do not ask ROCr.
+static int count_nodes(void) {
+  DIR *nodes = opendir("/sys/class/kfd/kfd/topology/nodes");
+  int n = 0;
+  for (struct dirent *entry; nodes && (entry = readdir(nodes));) n += entry->d_name[0] >= '0' && entry->d_name[0] <= '9';
+  if (nodes) closedir(nodes);
+  FILE *id = fopen("/sys/class/kfd/kfd/topology/nodes/1/gpu_id", "r");
+  if (!id) n = 0;
+  if (id) fclose(id);
+  return n;
+}
+
 int main(void) {
   hip = dlopen("libamdhip64.so.7", RTLD_NOW | RTLD_GLOBAL);
   if (!hip) {
@@ -60,6 +73,7 @@ int main(void) {
   int n_gpus = 0;
   CALL(hipGetDeviceCount, (int *), &n_gpus);
   printf("GPUs: %d\n", n_gpus);
+  printf("nodes of the driver: %d\n", count_nodes());
 
   void *d = allocate(bytes);
   copy(d, a, bytes, TO_DEVICE);

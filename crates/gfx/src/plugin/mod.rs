@@ -15,6 +15,7 @@ mod packet;
 mod queue;
 mod shutdown;
 mod startup;
+mod sysfs;
 mod threads;
 
 pub use config::Config;

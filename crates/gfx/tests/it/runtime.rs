@@ -187,11 +187,11 @@ fn no_mirror_is_a_reason_to_skip_and_says_so() {
 #[test]
 fn memory_of_every_kind_and_two_gpus() {
     let Some(program) = tools::c_program("memory") else { return };
-    for n_gpus in ["1", "2"] {
+    for (n_gpus, n_nodes) in [("1", 2), ("2", 3)] {
         let Some(out) = tools::run(&["--gpus", n_gpus], &program, &[]) else { return };
         let said = text(&out);
         assert!(out.status.success() && said.contains("ok\n"), "{said}");
-        assert!(said.contains(&format!("GPUs: {n_gpus}\n")), "{said}");
+        assert!(said.contains(&format!("GPUs: {n_gpus}\nnodes of the driver: {n_nodes}\n")), "{said}");
         for kind in ["pageable memory", "registered memory", "a pool's memory"] {
             assert!(said.contains(&format!("{kind}: right")), "{kind} in {said}");
         }
