@@ -134,6 +134,12 @@ impl Vendor {
         self == Vendor::Nvidia && number.is_some_and(|number| number >= 80)
     }
 
+    /// Whether its library for products ends the process where it lacks files, instead of saying so: rocBLAS without the
+    /// kernels of a chip does.
+    pub fn may_abort_in_blas(self) -> bool {
+        self == Vendor::Amd
+    }
+
     /// Whether wgmma.h defines `GPU_HAS_WGMMA` for this architecture.
     pub fn has_wgmma(self, arch: &str) -> bool {
         self == Vendor::Nvidia && arch == "sm_90"

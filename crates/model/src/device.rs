@@ -21,6 +21,7 @@ pub use self::copies::CopyOut;
 use self::input::StepPlans;
 pub use self::run::SubmittedStep;
 use self::run::{Outputs, PinnedSet};
+use crate::model::BlasUse;
 use crate::scratch::MaxRows;
 use crate::watch::{Profiler, Watch};
 use crate::{Adjustment, Config, Error};
@@ -137,7 +138,7 @@ impl Device {
         queue: Queue,
         config: &Config,
         sizes: DeviceSizes,
-        (numerics, n_ctx): (Numerics, usize),
+        (numerics, blas, n_ctx): (Numerics, BlasUse, usize),
         scratch: &mut Arena,
     ) -> Result<Self, Error> {
         let kernels = Kernels::new(queue.device(), gpu::Cache::of_user()).with_numerics(numerics);
@@ -146,13 +147,17 @@ impl Device {
         let adjustments = scratch.carve_words(sizes.n_adjustment_words);
         let wanted = [ProductTypes::new(Number::F16, Number::F32), ProductTypes::new(Number::F32, Number::F32)];
         // Never required: without it the kernels of this program do all the work, and say so.
-        let blas = match queue.blas(scratch.carve_bytes(BLAS_BYTES), &wanted) {
-            Ok(blas) => Some(blas),
-            Err(error @ gpu::Error::NoBlas { .. }) => {
-                kernels.refuse(error.to_string());
-                None
-            }
-            Err(error) => return Err(error.into()),
+        let blas_space = scratch.carve_bytes(BLAS_BYTES);
+        let blas = match blas {
+            BlasUse::Off => None,
+            BlasUse::Auto => match queue.blas(blas_space, &wanted) {
+                Ok(blas) => Some(blas),
+                Err(error @ gpu::Error::NoBlas { .. }) => {
+                    kernels.refuse(error.to_string());
+                    None
+                }
+                Err(error) => return Err(error.into()),
+            },
         };
         Ok(Self {
             staged: PinnedSet::new(&queue, sizes.n_input_words)?,

@@ -34,6 +34,7 @@ impl About {
     ) -> Result<Self> {
         let mut notes = files.notes().to_vec();
         notes.extend(plan.device.notes());
+        notes.extend(plan.blas_refused.clone());
         notes.extend(model.notes());
         if options.measures_loading {
             notes.extend(describe_loading(model)?);

@@ -8,9 +8,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ::model::DeviceChoice;
+use ::model::{BlasUse, DeviceChoice};
 use gpu::Vendor;
-use gpu::discovery::Discovery;
+use gpu::discovery::{Discovery, Probe};
 
 use crate::{Error, HostMemory};
 
@@ -93,6 +93,24 @@ pub fn model_memory() -> Option<(u64, String)> {
     let found = if ANSWERS_PROBES.load(Ordering::Relaxed) { Discovery::here() } else { Discovery::default() };
     let gpu = found.best(None).map(|best| (best.memory_bytes as u64, best.name.clone()));
     gpu.or_else(|| HostMemory::read().map(|memory| (memory.available_bytes, "free on this machine".to_owned())))
+}
+
+/// Why the vendor's library for products is not to be touched on a device: because nobody wants it, or because it ended
+/// the child process that tried it. rocBLAS aborts where the kernels it looks for were not installed; cuBLAS reports.
+pub(crate) fn blas_refused(choice: DeviceChoice, blas: BlasUse) -> Option<String> {
+    let DeviceChoice::Gpu { vendor, ordinal } = choice else { return None };
+    if blas == BlasUse::Off {
+        return Some("products of many rows do not go through the vendor's library: it is turned off".to_owned());
+    }
+    if !vendor.may_abort_in_blas() || !ANSWERS_PROBES.load(Ordering::Relaxed) {
+        return None;
+    }
+    match Probe::this_program().and_then(|probe| probe.blas(vendor, ordinal)) {
+        Ok(_) => None,
+        // What the child could report, this process is told just as well.
+        Err(gpu::Error::Reported(_)) => None,
+        Err(error) => Some(format!("products of many rows do not go through the vendor's library: {error}")),
+    }
 }
 
 impl ChosenDevice {

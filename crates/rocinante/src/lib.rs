@@ -81,7 +81,7 @@ pub use crate::template::{Prompt, Template};
 pub use crate::text_forms::{SearchSide, TextForms};
 pub use crate::vectors::{PendingVector, encode_pair};
 pub use crate::whole::{ToolCall, WholeAnswer};
-pub use ::model::{AdapterLimits, CompileProgress, DeviceChoice, KvType, TokenId, Watch};
+pub use ::model::{AdapterLimits, BlasUse, CompileProgress, DeviceChoice, KvType, TokenId, Watch};
 pub use engine::{Drafted, FailureKind, Sampling, Timings};
 pub use kept::{Error as SessionError, Session};
 pub use text::constraint::Constraint;

@@ -7,10 +7,10 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use ::model::{BLOCK_TOKENS, Config, DeviceChoice, LoadOptions, MemoryPlan, ModelPart, Numerics};
+use ::model::{BLOCK_TOKENS, BlasUse, Config, DeviceChoice, LoadOptions, MemoryPlan, ModelPart, Numerics};
 use weights::Checkpoint;
 
-use crate::device::ChosenDevice;
+use crate::device::{self, ChosenDevice};
 use crate::memory_plan::{self, DeviceMemory, MemoryFit, MemoryKind, WantedContext};
 use crate::options::{Options, Scheduling, StepSizes, Workload};
 use crate::speculate::{self, Speculate};
@@ -75,6 +75,8 @@ pub struct LoadPlan {
     pub device: ChosenDevice,
     /// What is kept outside the pool, in words.
     pub keep: Option<String>,
+    /// Why the vendor's library for products is left alone.
+    pub blas_refused: Option<String>,
 }
 
 impl LoadPlan {
@@ -116,7 +118,12 @@ pub fn plan(checkpoint: &Checkpoint, options: &Options, device: ChosenDevice, be
         // What is kept in host memory is taken from the same.
         room.usable_bytes = room.usable_bytes.saturating_sub(options.keep.host_bytes);
     }
-    Planner { checkpoint, config, options, device, room }.plan()
+    let blas_refused = device::blas_refused(device.choice, options.blas);
+    let mut plan = Planner { checkpoint, config, options, device, room }.plan()?;
+    if blas_refused.is_some() {
+        (plan.options.blas, plan.blas_refused) = (BlasUse::Off, blas_refused);
+    }
+    Ok(plan)
 }
 
 struct Planner<'a> {
@@ -155,6 +162,7 @@ impl Planner<'_> {
             n_ctx_train: self.config.n_ctx_train,
             device: self.device,
             keep: self.options.keep.line(),
+            blas_refused: None,
         })
     }
 
@@ -319,6 +327,7 @@ impl Planner<'_> {
             n_ctx,
             numerics: if self.options.deterministic { Numerics::RowInvariant } else { Numerics::Fastest },
             part: ModelPart::Whole,
+            blas: self.options.blas,
             adapters: self.options.adapters,
             watch: self.options.watch,
             step_deadline: self.options.step_deadline,

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use ::model::{AdapterLimits, CompileProgress, KvType, Watch};
+use ::model::{AdapterLimits, BlasUse, CompileProgress, KvType, Watch};
 
 use crate::Device;
 use crate::keep::Keep;
@@ -37,6 +37,10 @@ pub struct Options {
     /// The same request gives the same tokens and log-probabilities, bit for bit, whatever else the model computes at the
     /// time. Slower, above all for prompts on a GPU.
     pub deterministic: bool,
+    /// Whether a GPU's products of many rows may go through the vendor's library. Where this program answers probes
+    /// ([`answer_if_asked`](crate::answer_if_asked)), AMD's is tried in a child process first, because it ends the process
+    /// that asks it for kernels it lacks.
+    pub blas: BlasUse,
     /// Who guesses tokens ahead.
     pub speculate: Speculate,
     /// Makes the weights smaller while loading.
@@ -79,6 +83,7 @@ impl Default for Options {
             kv_type: KvType::F16,
             n_threads: None,
             deterministic: false,
+            blas: BlasUse::default(),
             speculate: Speculate::default(),
             quantize: None,
             adapters: AdapterLimits::default(),

@@ -126,6 +126,7 @@ fn pinned(load: &ChildLoad, about: &About) -> ChildLoad {
     let (plan, mut options) = (&about.plan, load.options.clone());
     options.device = Device::of(plan.options.device);
     options.context = Some(plan.n_ctx());
+    options.blas = plan.options.blas;
     options.measures_loading = false;
     if let Workload::Server(scheduling) = &mut options.workload {
         scheduling.max_running = Some(plan.schedule.max_running);

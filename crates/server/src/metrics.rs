@@ -214,6 +214,9 @@ pub fn render(app: &App) -> String {
         gauge!("roci_kept_blocks", &at("disk")).set(sizes.n_on_disk as f64);
         gauge!("roci_kept_bytes", &at("host")).set(sizes.host_bytes as f64);
         gauge!("roci_kept_bytes", &at("disk")).set(sizes.disk_bytes as f64);
+        for note in model.notes() {
+            gauge!("roci_model_note_info", "model_name" => name.clone(), "note" => note.clone()).set(1.0);
+        }
         let config = [
             ("model_name", name.clone()),
             ("block_size", model::BLOCK_TOKENS.to_string()),
