@@ -116,6 +116,22 @@ pub enum KvTypeOption {
     #[default]
     F16,
     F32,
+    /// Half of f16's memory
+    #[value(name = "q8_0")]
+    Q8_0,
+    /// A little more than a quarter of it; answers change
+    #[value(name = "q4_0")]
+    Q4_0,
+}
+
+/// The vendor's library for products.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum BlasOption {
+    /// Where it is installed and works
+    #[default]
+    Auto,
+    /// roci's own kernels only
+    Off,
 }
 
 /// Where and how a model is loaded.
@@ -140,6 +156,9 @@ pub struct LoadArgs {
     /// Give the same request the same answer, bit for bit, whatever else is computed at the time (slower)
     #[arg(long)]
     pub deterministic: bool,
+    /// Whether a GPU's products of many rows may go through the vendor's library (rocBLAS, hipBLAS, cuBLAS)
+    #[arg(long, value_enum, default_value_t)]
+    pub blas: BlasOption,
     /// Wait after every GPU op and name the first that fails or stalls (slow)
     #[arg(long)]
     pub debug_sync: bool,
@@ -172,9 +191,15 @@ impl LoadArgs {
             kv_type: match self.kv_type {
                 KvTypeOption::F16 => rocinante::KvType::F16,
                 KvTypeOption::F32 => rocinante::KvType::F32,
+                KvTypeOption::Q8_0 => rocinante::KvType::Q8_0,
+                KvTypeOption::Q4_0 => rocinante::KvType::Q4_0,
             },
             n_threads: Some(self.n_threads()),
             deterministic: self.deterministic,
+            blas: match self.blas {
+                BlasOption::Auto => rocinante::BlasUse::Auto,
+                BlasOption::Off => rocinante::BlasUse::Off,
+            },
             quantize: self.quantize.and_then(Mix::find),
             watch: self.watch(),
             step_deadline: std::time::Duration::from_secs(self.step_deadline.into()),

@@ -1,5 +1,7 @@
 //! What can go wrong between a checkpoint and its logits.
 
+use weights::Dtype;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -14,6 +16,11 @@ pub enum Error {
     NoNextToken { architecture: &'static str },
     #[error("this model needs {what}, which roci's GPU kernels do not support yet")]
     NotOnDevice { what: &'static str },
+    #[error(
+        "keys and values cannot be kept as {dtype} for this model: its heads have {head_dim} numbers, which is no multiple \
+         of 32 (f16 takes any)"
+    )]
+    KvType { dtype: Dtype, head_dim: usize },
     #[error("metadata `{key}`: {what}")]
     Metadata { key: String, what: String },
     #[error("tensor `{name}`: shape {found:?}, the configuration asks for {expected:?}")]

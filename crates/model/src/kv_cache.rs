@@ -26,6 +26,10 @@ pub enum KvType {
     #[default]
     F16,
     F32,
+    /// Groups of 32 numbers of a token's head: 34 bytes each.
+    Q8_0,
+    /// The same in 18 bytes.
+    Q4_0,
 }
 
 impl KvType {
@@ -33,6 +37,25 @@ impl KvType {
         match self {
             KvType::F16 => Dtype::F16,
             KvType::F32 => Dtype::F32,
+            KvType::Q8_0 => Dtype::Q8_0,
+            KvType::Q4_0 => Dtype::Q4_0,
+        }
+    }
+
+    /// Bytes of one block's keys, and as many of its values, of one KV head: a piece that lies together. On a CPU a layer is
+    /// `[n_kv_heads, n_blocks]` of them, on a device `[n_blocks, n_kv_heads]`.
+    pub fn block_bytes(self, head_dim: usize) -> usize {
+        let dtype = self.dtype();
+        KV_BLOCK * head_dim / dtype.block_len() * dtype.block_bytes()
+    }
+
+    /// Groups of 32 numbers must fill every head.
+    pub(crate) fn check(self, config: &Config) -> Result<(), Error> {
+        let dtype = self.dtype();
+        let mut sizes = (0..config.n_layers).map(|layer_idx| config.heads_of(layer_idx).head_dim);
+        match sizes.find(|head_dim| !head_dim.is_multiple_of(dtype.block_len())) {
+            None => Ok(()),
+            Some(head_dim) => Err(Error::KvType { dtype, head_dim }),
         }
     }
 }
@@ -58,7 +81,7 @@ impl KvCache {
     /// As [`KvCache::bytes`], on a device.
     pub fn bytes_on_device(config: &Config, kv_type: KvType, n_blocks: usize) -> usize {
         let layers = Self::shapes(config, n_blocks).flatten();
-        let bytes = |[rows, cols]: [usize; 2]| rows.saturating_mul(cols).saturating_mul(kv_type.dtype().block_bytes());
+        let bytes = |[rows, cols]: [usize; 2]| rows.saturating_mul(kv_type.block_bytes(cols / KV_BLOCK));
         layers.fold(0, |sum, shape| sum.saturating_add(Arena::padded_on_device(bytes(shape)).saturating_mul(2)))
     }
 

@@ -72,6 +72,16 @@ pub enum ModelPart {
     NextToken,
 }
 
+/// The vendor's library for products: rocBLAS, hipBLAS, cuBLAS. It is never required.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub enum BlasUse {
+    /// Where it is there and works.
+    #[default]
+    Auto,
+    /// Never touched.
+    Off,
+}
+
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub struct LoadOptions {
     pub device: DeviceChoice,
@@ -93,6 +103,8 @@ pub struct LoadOptions {
     pub numerics: Numerics,
     /// Which part of the checkpoint is the model.
     pub part: ModelPart,
+    /// Whether a GPU's products of many rows may go through the vendor's library.
+    pub blas: BlasUse,
     /// Room for adapters.
     pub adapters: AdapterLimits,
     /// A GPU that takes longer for a step counts as hung.
@@ -117,6 +129,7 @@ impl Default for LoadOptions {
             n_ctx: 0,
             numerics: Numerics::default(),
             part: ModelPart::Whole,
+            blas: BlasUse::default(),
             adapters: AdapterLimits::default(),
             step_deadline: Duration::from_secs(120),
             watch: Watch::Off,
@@ -155,6 +168,7 @@ impl MemoryPlan {
 
 /// What loading would take; touches no weight.
 pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> Result<MemoryPlan, Error> {
+    options.kv_type.check(config)?;
     let names = names(checkpoint, config);
     let adapter_bytes = |padded: fn(usize) -> usize| match options.adapters.max_loaded {
         0 => Ok(0),
@@ -241,7 +255,7 @@ impl Model {
         let sizes = DeviceSizes::new(&config, options.max_rows(), n_blocks);
         // The pool bounds what a sequence may hold; a model that was trained for less keeps the parts it has with any pool.
         let n_ctx = config.n_ctx_train.max(options.n_ctx);
-        let mut device = Device::new(queue, &config, sizes, (options.numerics, n_ctx), &mut scratch_arena)?;
+        let mut device = Device::new(queue, &config, sizes, (options.numerics, options.blas, n_ctx), &mut scratch_arena)?;
         if options.watch != Watch::Profile {
             device.watch(options.watch)?;
         }

@@ -8,10 +8,10 @@
 // that counts, and every query sees at least itself.
 // With SHAPED, queries see only a window, scores are bent towards a cap, and a sink takes part of each sum.
 #include "functions.h"
+#include "kv.h"
 
 #define THREADS 128
 #define WAVES (THREADS / GPU_WAVE)
-#define KV_BLOCK 16
 #if defined(WIDE_DIM)
 #define HEAD_LANES GPU_WAVE
 #define NUMBERS ((WIDE_DIM + 2 * GPU_WAVE - 1) / (2 * GPU_WAVE) * 2)
@@ -31,20 +31,9 @@
 #define IS_SHAPED false
 #endif
 
-#if defined(KV_F16)
-typedef f16 Kept;
-#else
-typedef float Kept;
-#endif
-
 // A lane's numbers of a token or query.
 struct Some {
     float at[NUMBERS];
-};
-
-// The same as they lie in the pool: loaded long before they are used.
-struct KeptSome {
-    Kept at[NUMBERS];
 };
 
 // Which number of the head a lane's j-th is.
@@ -53,9 +42,78 @@ DEVICE u32 number_of(u32 j) {
     return NUMBERS == 8 ? own * 8 + j : j / 2 * (2 * HEAD_LANES) + own * 2 + j % 2;
 }
 
+// A lane's numbers of a token as they lie in the pool: loaded long before they are used.
+#if KV_IS_QUANTIZED && defined(WIDE_DIM)
+struct KeptSome {
+    u16 pairs[NUMBERS / 2];
+    f16 scales[NUMBERS / 2];
+};
+
+// Past the end of the head its last pair once more, as below. A pair lies in one group: groups are of an even number.
+DEVICE KeptSome load_some(const u8 *pool, u64 row, u32 token, u32 head_dim) {
+    const u8 *at = pool + row * kv_row_bytes(head_dim);
+    const f16 *scales = kv_scales((u8 *)at, token, head_dim);
+    KeptSome out;
+#pragma unroll
+    for (u32 j = 0; j < NUMBERS; j += 2) {
+        const u32 own = number_of(j), d = own < head_dim ? own : head_dim - 2;
+        const u8 *pair = at + kv_bytes(token * head_dim + d);
+        out.pairs[j / 2] = KV == KV_Q8_0 ? *(const u16 *)pair : *pair;
+        out.scales[j / 2] = scales[d / KV_GROUP];
+    }
+    return out;
+}
+
+DEVICE Some widen(const KeptSome &kept) {
+    Some out;
+#pragma unroll
+    for (u32 j = 0; j < NUMBERS; ++j) {
+        const u32 pair = kept.pairs[j / 2];
+#if KV == KV_Q8_0
+        const float quant = (float)(i8)(pair >> (8 * (j % 2)));
+#else
+        const float quant = (float)((i32)((pair >> (4 * (j % 2))) & 15u) - 8);
+#endif
+        out.at[j] = quant * to_f32(kept.scales[j / 2]);
+    }
+    return out;
+}
+#elif KV_IS_QUANTIZED
+struct KeptSome {
+    Pack<u32, KV == KV_Q8_0 ? 2 : 1> words;
+    f16 scale;
+};
+
+// Past the end of the head, the head's first numbers, which meet zeros.
+DEVICE KeptSome load_some(const u8 *pool, u64 row, u32 token, u32 head_dim) {
+    const u8 *at = pool + row * kv_row_bytes(head_dim);
+    const u32 own = number_of(0), d = own < head_dim ? own : 0;
+    return {load<KV == KV_Q8_0 ? 2 : 1>((const u32 *)(at + kv_bytes(token * head_dim + d))),
+            kv_scales((u8 *)at, token, head_dim)[d / KV_GROUP]};
+}
+
+DEVICE Some widen(const KeptSome &kept) {
+    Some out;
+    const float scale = to_f32(kept.scale);
+#pragma unroll
+    for (u32 i = 0; i < 8; ++i) {
+#if KV == KV_Q8_0
+        out.at[i] = (float)(i8)(kept.words.at[i / 4] >> (8 * (i % 4))) * scale;
+#else
+        out.at[i] = (float)((i32)((kept.words.at[0] >> (4 * i)) & 15u) - 8) * scale;
+#endif
+    }
+    return out;
+}
+#else
+struct KeptSome {
+    Kept at[NUMBERS];
+};
+
 #if defined(WIDE_DIM)
 // Past the end the last numbers once more: they meet zeros of the query, and sums that nobody reads. head_dim is even.
-DEVICE KeptSome load_some(const Kept *from, u32 head_dim) {
+DEVICE KeptSome load_some(const u8 *pool, u64 row, u32 token, u32 head_dim) {
+    const Kept *from = (const Kept *)pool + (row * KV_BLOCK + token) * head_dim;
     KeptSome out;
 #pragma unroll
     for (u32 j = 0; j < NUMBERS; j += 2) {
@@ -66,7 +124,8 @@ DEVICE KeptSome load_some(const Kept *from, u32 head_dim) {
     return out;
 }
 #else
-DEVICE KeptSome load_some(const Kept *from, u32 head_dim) {
+DEVICE KeptSome load_some(const u8 *pool, u64 row, u32 token, u32 head_dim) {
+    const Kept *from = (const Kept *)pool + (row * KV_BLOCK + token) * head_dim;
     const u32 d0 = number_of(0);
     KeptSome out;
     if (head_dim % 8 == 0 && d0 < head_dim) {
@@ -96,6 +155,7 @@ DEVICE Some widen(const KeptSome &kept) {
     for (u32 i = 0; i < NUMBERS; ++i) out.at[i] = to_f32(kept.at[i]);
     return out;
 }
+#endif
 
 // The queries of a tile and what they may see.
 struct Tile {
@@ -165,29 +225,22 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     const u32 per_split = (part_blocks ? part_blocks : (n_blocks + n_splits - 1) / n_splits) * KV_BLOCK;
     const u32 start = (part_blocks ? 0 : begin) + split * per_split, end = start + per_split;
     const u32 from = start > begin ? start : begin, to = end < n_keys ? end : n_keys;
-    const Kept *k_pool = (const Kept *)k_bytes, *v_pool = (const Kept *)v_bytes;
-    const auto place = [&](u32 t) {
+    const auto fetch = [&](KeptSome &key, KeptSome &value, u32 t) {
         const u32 seen = t < to ? t : to - 1;
-        return (((u64)tables[tile.table + seen / KV_BLOCK] * n_kv_heads + kv_head) * KV_BLOCK + seen % KV_BLOCK) * head_dim;
+        const u64 row = (u64)tables[tile.table + seen / KV_BLOCK] * n_kv_heads + kv_head;
+        key = load_some(k_bytes, row, seen % KV_BLOCK, head_dim);
+        value = load_some(v_bytes, row, seen % KV_BLOCK, head_dim);
     };
     const u32 step = THREADS / HEAD_LANES;
     // Every lane goes round as often as the others: the sums across lanes need them all. The next token's numbers are on
     // their way while this one's are used.
     u32 t0 = from + wave * (GPU_WAVE / HEAD_LANES);
     KeptSome next_key, next_value;
-    if (t0 < to) {
-        const u64 at = place(t0 + part);
-        next_key = load_some(k_pool + at, head_dim);
-        next_value = load_some(v_pool + at, head_dim);
-    }
+    if (t0 < to) fetch(next_key, next_value, t0 + part);
     for (; t0 < to; t0 += step) {
         const u32 t = t0 + part;
         const Some key = widen(next_key), value = widen(next_value);
-        if (t0 + step < to) {
-            const u64 at = place(t + step);
-            next_key = load_some(k_pool + at, head_dim);
-            next_value = load_some(v_pool + at, head_dim);
-        }
+        if (t0 + step < to) fetch(next_key, next_value, t + step);
 #pragma unroll
         for (u32 i = 0; i < N_Q; ++i) {
             float score = 0.0f;

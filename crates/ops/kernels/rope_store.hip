@@ -1,15 +1,8 @@
 // rope_store: turns queries in place, turns keys into the KV pool, and puts values there: one launch a layer.
 // A thread takes a pair of numbers of a query or key head, or two numbers of a value head.
-#include "prelude.h"
+#include "kv.h"
 
 #define THREADS 256
-#define KV_BLOCK 16
-
-#if defined(KV_F16)
-typedef f16 Kept;
-#else
-typedef float Kept;
-#endif
 
 KERNEL(THREADS)
 rope_store(float *__restrict__ q, const float *ARRIVING k, const float *ARRIVING v,

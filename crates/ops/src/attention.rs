@@ -10,6 +10,7 @@ use weights::Dtype;
 use crate::cpu::attention::{AttentionInput, Window, run};
 use crate::gpu::attention as launch;
 use crate::gpu::attention::DeviceSpans;
+use crate::kv_format::KvFormat;
 use crate::kv_store::{KV_BLOCK, MAX_HEAD_DIM};
 use crate::{Error, Exec, View, ViewMut};
 
@@ -113,12 +114,12 @@ impl Shaping<'_> {
 
 /// The keys and values that are seen, once for each sequence; two products of each query row with them.
 fn work(heads: &Heads, dtype: Dtype, spans: &[QuerySpan]) -> gpu::Work {
-    let number_bytes = if dtype == Dtype::F16 { 2 } else { 4 };
     let mut work = gpu::Work::default();
     for span in spans {
         let n_context = span.first_position + span.n_rows;
         let n_seen = if span.is_causal { span.first_position + span.n_rows.div_ceil(2) } else { n_context };
-        work.bytes += (2 * n_context * heads.n_kv_heads * heads.head_dim * number_bytes) as u64;
+        work.bytes +=
+            2 * (n_context * heads.n_kv_heads * heads.head_dim / dtype.block_len() * dtype.block_bytes()) as u64;
         work.bytes += (8 * span.n_rows * heads.n_heads * heads.head_dim) as u64;
         work.flops += 4 * (span.n_rows * n_seen * heads.n_heads) as u64 * heads.head_dim as u64;
     }
@@ -162,7 +163,7 @@ pub fn attention_with<'s>(
         q: q.f32s(OP, "q")?,
         k: kv.k.host_bytes(OP, "k")?,
         v: kv.v.host_bytes(OP, "v")?,
-        dtype: kv.k.dtype,
+        format: KvFormat::of(OP, kv.k.dtype, heads.head_dim)?,
         heads,
         group: heads.n_heads / heads.n_kv_heads,
         n_blocks: kv.k.n_rows() / heads.n_kv_heads,
@@ -186,8 +187,9 @@ fn check(q: View, kv: Kv, heads: Heads, spans: &[QuerySpan], shaping: Shaping, o
     out.expect_shape(OP, "out", q.shape)?;
     kv.k.expect_shape(OP, "k", [kv.k.n_rows(), KV_BLOCK * head_dim])?;
     kv.v.expect_shape(OP, "v", kv.k.shape)?;
-    if kv.k.dtype != kv.v.dtype || !matches!(kv.k.dtype, Dtype::F16 | Dtype::F32) {
-        return Err(Error::Type { op: OP, what: "kv", found: kv.k.dtype, expected: "F16 or F32, both alike" });
+    KvFormat::of(OP, kv.k.dtype, head_dim)?;
+    if kv.k.dtype != kv.v.dtype {
+        return Err(Error::Type { op: OP, what: "v", found: kv.v.dtype, expected: "the type of the keys" });
     }
     let n_blocks = kv.k.n_rows() / n_kv_heads;
     for span in spans {

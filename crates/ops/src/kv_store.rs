@@ -3,17 +3,16 @@
 //! One layer's pool is two matrices with a row per (head, block): a head's blocks lie side by side, so that a long
 //! context is read as one stream. A block of 16 tokens keeps its keys transposed,
 //! `[head_dim, 16]`, so that one vector holds the same number of sixteen tokens and a score needs no sum across lanes;
-//! its values lie as `[16, head_dim]`. On a GPU both lie as `[16, head_dim]`.
-
-use gpu::{Grid, Kernel, Slice, SliceMut};
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-use weights::Dtype;
+//! its values lie as `[16, head_dim]`. On a GPU both lie as `[16, head_dim]`. How quantized ones lie: `kv_format.rs`.
 
 use crate::gpu::count;
 use crate::gpu::unit::{DefineValues, kernels};
+use crate::kv_format::{Kept, KvFormat};
 use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, Indices, Pool, View, ViewMut};
+use gpu::{Grid, Kernel, Slice, SliceMut};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
 
 const OP: &str = "kv_store";
 const THREADS: u32 = 256;
@@ -31,7 +30,7 @@ gpu::args! {
 }
 
 kernels! {
-    pub(crate) struct KvStoreKernels in "kv_store"; defines { KV_F16: DefineValues::Flag } {
+    pub(crate) struct KvStoreKernels in "kv_store"; defines { KV: DefineValues::Numbers(&[0, 1, 2, 3]) } {
         kv_store: Kernel<KvStore<'static>> = ["kv_store"],
     }
 }
@@ -62,7 +61,7 @@ impl KvSlot {
 }
 
 /// `slots` are [`KvSlot::index`]es. `k` and `v` are `[n_rows, n_kv_heads * head_dim]` f32, one slot a row; the pools
-/// `[n_kv_heads * n_blocks, 16 * head_dim]`, f16 or f32: on a CPU head by head, on a GPU block by block.
+/// `[n_kv_heads * n_blocks, 16 * head_dim]`, f32, f16, Q8_0 or Q4_0: on a CPU head by head, on a GPU block by block.
 pub fn kv_store<'s>(
     exec: Exec,
     k: View,
@@ -96,17 +95,20 @@ pub fn kv_store<'s>(
     };
     let new_tokens =
         NewTokens { k: k.f32s(OP, "k")?, v: v.f32s(OP, "v")?, slots: slots.host, n_heads, n_blocks, head_dim };
-    match k_pool.dtype {
-        Dtype::F32 => {
+    match KvFormat::of(OP, k_pool.dtype, head_dim)? {
+        KvFormat::F32 => {
             let (k_pool, v_pool) = (k_pool.f32s(OP, "k_pool")?, v_pool.f32s(OP, "v_pool")?);
             new_tokens.store(pool, k_pool, v_pool, |from, to| to.copy_from_slice(from));
         }
-        Dtype::F16 => {
+        KvFormat::F16 => {
             let k_pool: &mut [f16] = bytemuck::cast_slice_mut(k_pool.host_bytes(OP, "k_pool")?);
             let v_pool: &mut [f16] = bytemuck::cast_slice_mut(v_pool.host_bytes(OP, "v_pool")?);
             new_tokens.store(pool, k_pool, v_pool, |from, to| to.convert_from_f32_slice(from));
         }
-        found => return Err(Error::Type { op: OP, what: "k_pool", found, expected: "F16 or F32" }),
+        format => {
+            let (k_pool, v_pool) = (k_pool.host_bytes(OP, "k_pool")?, v_pool.host_bytes(OP, "v_pool")?);
+            new_tokens.store_quantized(pool, format, k_pool, v_pool);
+        }
     }
     Ok(())
 }
@@ -126,8 +128,8 @@ fn launch(
     }
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 12 * (n_rows * n_cols) as u64, flops: 0 });
-    let is_f16 = is_kept_f16(OP, k_pool.dtype)?;
-    let kernels = KvStoreKernels::get(gpu.kernels, &[u32::from(is_f16)])?;
+    let format = KvFormat::of(OP, k_pool.dtype, head_dim)?;
+    let kernels = KvStoreKernels::get(gpu.kernels, &[format.define()])?;
     let args = KvStore {
         k: k.device_f32s(OP, "k")?,
         v: v.device_f32s(OP, "v")?,
@@ -138,14 +140,6 @@ fn launch(
         head_dim: count(OP, "head size", head_dim)?,
     };
     Ok(gpu.launcher.launch(&kernels.kv_store, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
-}
-
-pub(crate) fn is_kept_f16(op: &'static str, found: Dtype) -> Result<bool, Error> {
-    match found {
-        Dtype::F16 => Ok(true),
-        Dtype::F32 => Ok(false),
-        found => Err(Error::Type { op, what: "kv", found, expected: "F16 or F32" }),
-    }
 }
 
 struct NewTokens<'a> {
@@ -183,10 +177,30 @@ impl NewTokens<'_> {
                 convert(&self.v[source..][..head_dim], &mut values[token * head_dim..][..head_dim]);
             }
         };
-        if slots.len() < 8 {
-            (0..n_heads).for_each(store_head);
+        self.each_head(pool, store_head);
+    }
+
+    fn store_quantized(&self, pool: &Pool, format: KvFormat, k_pool: &mut [u8], v_pool: &mut [u8]) {
+        let &Self { slots, n_heads, n_blocks, head_dim, .. } = self;
+        let row_bytes = format.row_bytes(head_dim);
+        let (k_pool, v_pool) = (SharedPtr::new(k_pool), SharedPtr::new(v_pool));
+        self.each_head(pool, |head| {
+            for (row, slot) in slots.iter().map(|index| KvSlot::of(*index)).enumerate() {
+                let source = row * n_heads * head_dim + head * head_dim;
+                let start = (head * n_blocks + slot.block as usize) * row_bytes;
+                // SAFETY: a block's part of one head, inside the pools; each head belongs to one task.
+                let (keys, values) = unsafe { (k_pool.slice(start, row_bytes), v_pool.slice(start, row_bytes)) };
+                format.put(&self.k[source..][..head_dim], slot.token as usize, Kept::Keys, keys);
+                format.put(&self.v[source..][..head_dim], slot.token as usize, Kept::Values, values);
+            }
+        });
+    }
+
+    fn each_head(&self, pool: &Pool, store_head: impl Fn(usize) + Sync) {
+        if self.slots.len() < 8 {
+            (0..self.n_heads).for_each(store_head);
         } else {
-            pool.run(n_heads, |head, _| store_head(head));
+            pool.run(self.n_heads, |head, _| store_head(head));
         }
     }
 }

@@ -35,6 +35,7 @@ mod formats;
 mod glu;
 mod gpu;
 mod indices;
+mod kv_format;
 mod kv_store;
 mod layernorm;
 mod low_rank;

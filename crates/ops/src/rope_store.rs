@@ -1,11 +1,12 @@
 //! What happens between the projections and attention: queries and keys are rotated, keys and values go to the KV pool.
-//! On a GPU one launch; on a CPU the ops it is made of.
+//! On a GPU one launch where
+//! keys and values are plain numbers; elsewhere the ops it is made of.
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 
 use crate::gpu::count;
 use crate::gpu::unit::{DefineValues, kernels};
-use crate::kv_store::is_kept_f16;
+use crate::kv_format::KvFormat;
 use crate::{Error, Exec, Gpu, Indices, Pairing, View, ViewMut, kv_store, rope};
 
 const OP: &str = "rope_store";
@@ -29,7 +30,7 @@ gpu::args! {
 }
 
 kernels! {
-    pub(crate) struct RopeStoreKernels in "rope_store", overlapping; defines { KV_F16: DefineValues::Flag } {
+    pub(crate) struct RopeStoreKernels in "rope_store", overlapping; defines { KV: DefineValues::Numbers(&[0, 1]) } {
         rope_store: Kernel<RopeStore<'static>> = ["rope_store"],
     }
 }
@@ -54,7 +55,10 @@ pub fn rope_store<'s>(
 ) -> Result<(), Error> {
     let slots = slots.into();
     match exec {
-        Exec::Gpu(gpu) if rows.head_dim.is_multiple_of(2) => launch(gpu, &mut rows, slots, k_pool, v_pool),
+        // A scale depends on 32 turned numbers, which several threads of this kernel have.
+        Exec::Gpu(gpu) if rows.head_dim.is_multiple_of(2) && k_pool.dtype.block_len() == 1 => {
+            launch(gpu, &mut rows, slots, k_pool, v_pool)
+        }
         _ => {
             let Projected { q, k, v, angles, head_dim, pairing } = &mut rows;
             rope(exec, q, *angles, *head_dim, *pairing)?;
@@ -94,8 +98,8 @@ fn launch(
     }
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 8 * (n_rows * (n_cols + 2 * kv_cols)) as u64, flops: 0 });
-    let is_f16 = is_kept_f16(OP, k_pool.dtype)?;
-    let kernels = RopeStoreKernels::get(gpu.kernels, &[u32::from(is_f16)])?;
+    let format = KvFormat::of(OP, k_pool.dtype, head_dim)?;
+    let kernels = RopeStoreKernels::get(gpu.kernels, &[format.define()])?;
     let args = RopeStore {
         q: q.device_f32s(OP, "q")?,
         k: k.as_view().device_f32s(OP, "k")?,

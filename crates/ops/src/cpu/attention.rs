@@ -10,14 +10,13 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use weights::Dtype;
-
 use super::exp::exp;
 use super::part;
 use super::portable::attention as plain;
 #[cfg(target_arch = "x86_64")]
 use super::x86::{attention as vector, attention_few as few};
 use crate::attention::{Heads, QuerySpan};
+use crate::kv_format::KvFormat;
 use crate::kv_store::KV_BLOCK;
 use crate::softcap::cap_all;
 use crate::view::SharedPtr;
@@ -35,7 +34,7 @@ pub(crate) struct AttentionInput<'a> {
     pub(crate) q: &'a [f32],
     pub(crate) k: &'a [u8],
     pub(crate) v: &'a [u8],
-    pub(crate) dtype: Dtype,
+    pub(crate) format: KvFormat,
     pub(crate) heads: Heads,
     /// Query heads per KV head.
     pub(crate) group: usize,

@@ -11,7 +11,7 @@ pub use plan::{AttentionChip, AttentionKernel, AttentionPlan, DeviceSpans};
 
 use super::count;
 use crate::attention::{Heads, Kv, OP, QuerySpan, Shaping};
-use crate::kv_store::is_kept_f16;
+use crate::kv_format::KvFormat;
 use crate::{Error, Gpu, View, ViewMut};
 
 /// What every kernel of attention reads.
@@ -26,7 +26,7 @@ struct Operands<'a> {
     slopes: Option<Slice<'a, f32>>,
     heads: Heads,
     plan: AttentionPlan,
-    is_kv_f16: bool,
+    format: KvFormat,
     is_shaped: bool,
     /// 0: none.
     window: u32,
@@ -65,7 +65,7 @@ pub(crate) fn launch(
         slopes: shaping.slopes.map(|slopes| slopes.device_f32s(OP, "slopes")).transpose()?,
         heads,
         plan,
-        is_kv_f16: is_kept_f16(OP, kv.k.dtype)?,
+        format: KvFormat::of(OP, kv.k.dtype, heads.head_dim)?,
         is_shaped: shaping.is_any(),
         window: count(OP, "window", shaping.window_bits())?,
         cap: shaping.softcap.unwrap_or(0.0),

@@ -26,6 +26,7 @@ const HEADERS: [(&str, &str); 15] = [
     ("rmsnorm.h", include_str!("../../kernels/rmsnorm.h")),
     ("gate.h", include_str!("../../kernels/gate.h")),
     ("experts.h", include_str!("../../kernels/experts.h")),
+    ("kv.h", include_str!("../../kernels/kv.h")),
     ("mma_products.h", include_str!("../../kernels/mma_products.h")),
     ("mma_weights.h", include_str!("../../kernels/mma_weights.h")),
     ("unit_weights.h", include_str!("../../kernels/unit_weights.h")),

@@ -226,6 +226,41 @@ fn attention_with_windows_caps_and_sinks() {
     }
 }
 
+/// What is kept of the numbers is what ggml's encodings keep; reading it back loses nothing more.
+#[test]
+fn attention_over_quantized_keys_and_values() {
+    let scores = [
+        Scores::default(),
+        Scores { window: Some(20), ..Scores::default() },
+        Scores { window: Some(130), softcap: Some(3.0), has_sinks: true, has_slopes: false },
+        Scores { has_slopes: true, ..Scores::default() },
+    ];
+    for pool in pools() {
+        for dtype in [Dtype::Q8_0, Dtype::Q4_0] {
+            for (i, shape) in [(9, 3, 64), (4, 4, 96), (8, 1, 128), (2, 1, 256), (6, 6, 32)].into_iter().enumerate() {
+                let mixed =
+                    [(0, 5), (37, 1), (0, 50), (15, 1), (16, 3)].map(|(n_past, n_new)| Sequence { n_past, n_new });
+                let shape = heads(shape.0, shape.1, shape.2);
+                check_shaped(&pool, dtype, shape, &mixed, true, scores[i % scores.len()]);
+            }
+            // A split context, by the walks for few rows and for many.
+            check_attention(&pool, dtype, heads(9, 3, 64), &[Sequence { n_past: 1300, n_new: 1 }], true);
+            check_attention(&pool, dtype, heads(4, 1, 64), &[Sequence { n_past: 700, n_new: 7 }], true);
+        }
+    }
+}
+
+#[test]
+fn quantized_keys_need_heads_of_whole_groups() {
+    let (pool, shape) = (Pool::new(1), [2, KV_BLOCK * 40]);
+    let mut arena = Arena::new(2 * Arena::bytes_for(Dtype::Q8_0, shape)).unwrap();
+    let (mut k, mut v) = (arena.carve(Dtype::Q8_0, shape), arena.carve(Dtype::Q8_0, shape));
+    let x = vec![1.0; 40];
+    let x = View::of_f32(&x, 40);
+    let outcome = kv_store(Exec::Cpu(&pool), x, x, &[0_u32], 40, &mut k.view_mut(), &mut v.view_mut());
+    assert!(outcome.unwrap_err().to_string().contains("heads of a multiple of 32 numbers, not 40"));
+}
+
 #[test]
 fn attention_without_a_causal_mask() {
     for pool in pools() {

@@ -2,12 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use weights::Dtype;
-
 use crate::Isa;
 use crate::cpu::attention::{AttentionInput, Buffers, SoftmaxState, WorkUnit};
-use crate::cpu::x86::tile;
+use crate::cpu::x86::{attention_few as few, tile};
+use crate::kv_format::KvFormat;
 use crate::kv_store::KV_BLOCK;
+use crate::tiles::GROUP;
 
 /// Keys of a chunk: four blocks, two panels of the greater width.
 const CHUNK: usize = 64;
@@ -58,6 +58,7 @@ unsafe fn walk<const W: usize>(
     let head_dim = input.heads.head_dim;
     let n_rows = unit.n * input.group;
     let n_value_panels = head_dim.div_ceil(W);
+    let (format, row_bytes) = (input.format, input.format.row_bytes(head_dim));
     let Buffers { q, scores, panel, .. } = buffers;
     scores.resize(n_rows * CHUNK, 0.0);
     panel.resize((CHUNK * head_dim).max(n_value_panels * CHUNK * W), 0.0);
@@ -66,12 +67,19 @@ unsafe fn walk<const W: usize>(
         let blocks = &unit.span.blocks[start / KV_BLOCK..][..n_keys.div_ceil(KV_BLOCK)];
         for (i, &block) in blocks.iter().enumerate() {
             // [head_dim, 16] of the pool to columns of [head_dim, W].
-            let first = input.pool_row(unit.kv_head, block) * KV_BLOCK * head_dim;
+            let row_at = input.pool_row(unit.kv_head, block) * row_bytes;
+            let row = &input.k[row_at..][..row_bytes];
             let (part, column) = (i * KV_BLOCK / W, i * KV_BLOCK % W);
             let panel = &mut panel[part * head_dim * W..][..head_dim * W];
             for d in 0..head_dim {
+                let to = &mut panel[d * W + column..][..KV_BLOCK];
                 // SAFETY: sixteen numbers of the block; sixteen columns of the panel.
-                unsafe { decode(input.dtype, input.k, first + d * KV_BLOCK, &mut panel[d * W + column..][..KV_BLOCK]) };
+                unsafe {
+                    decode(format, row, d * KV_BLOCK, to);
+                    if format.is_quantized() {
+                        scale_keys(&row[format.scales_at(head_dim) + d / GROUP * 2 * KV_BLOCK..], to);
+                    }
+                }
             }
         }
         for first in (0..n_keys).step_by(W) {
@@ -100,12 +108,18 @@ unsafe fn walk<const W: usize>(
         }
         for token in 0..n_keys {
             let block = input.pool_row(unit.kv_head, blocks[token / KV_BLOCK]);
-            let first = block * KV_BLOCK * head_dim + token % KV_BLOCK * head_dim;
+            let (row, token_in) = (&input.v[block * row_bytes..][..row_bytes], token % KV_BLOCK);
             for part in 0..n_value_panels {
                 let n = (head_dim - part * W).min(W);
                 let panel = &mut panel[part * CHUNK * W + token * W..][..n];
                 // SAFETY: n numbers of the block's row.
-                unsafe { decode(input.dtype, input.v, first + part * W, panel) };
+                unsafe { decode(format, row, token_in * head_dim + part * W, panel) };
+                if format.is_quantized() {
+                    for (i, numbers) in panel.chunks_mut(GROUP.min(W)).enumerate() {
+                        let scale = format.scale(row, head_dim, token_in, (part * W + i * GROUP.min(W)) / GROUP);
+                        numbers.iter_mut().for_each(|x| *x *= scale);
+                    }
+                }
             }
         }
         for part in 0..n_value_panels {
@@ -152,13 +166,45 @@ unsafe fn rows_of_tiles<const W: usize>(n_rows: usize, product: &tile::PanelProd
     }
 }
 
-/// Numbers `first..` of the pool as f32.
+/// Sixteen numbers, one of each token, times the tokens' scales.
 ///
 /// # Safety
 /// The CPU has AVX2 and F16C.
 #[inline(always)]
-unsafe fn decode(dtype: Dtype, pool: &[u8], first: usize, out: &mut [f32]) {
-    if dtype == Dtype::F32 {
+unsafe fn scale_keys(scales: &[u8], numbers: &mut [f32]) {
+    // SAFETY: sixteen halves and sixteen numbers.
+    unsafe {
+        for i in [0, 8] {
+            let scale = _mm256_cvtph_ps(_mm_loadu_si128(scales[2 * i..][..16].as_ptr().cast()));
+            let at = numbers[i..][..8].as_mut_ptr();
+            _mm256_storeu_ps(at, _mm256_mul_ps(_mm256_loadu_ps(at), scale));
+        }
+    }
+}
+
+/// Numbers `first..` of a row of the pool as f32, quantized ones without their scales; those come in whole runs.
+///
+/// # Safety
+/// The CPU has AVX2 and F16C.
+#[inline(always)]
+unsafe fn decode(format: KvFormat, pool: &[u8], first: usize, out: &mut [f32]) {
+    if format.is_quantized() {
+        let bytes = &pool[first / KV_BLOCK * format.run_bytes()..][..out.len() / KV_BLOCK * format.run_bytes()];
+        for (run, out) in bytes.chunks_exact(format.run_bytes()).zip(out.chunks_exact_mut(KV_BLOCK)) {
+            // SAFETY: a run of sixteen numbers.
+            unsafe {
+                let numbers = if format == KvFormat::Q8_0 {
+                    few::load16::<{ few::Q8_0 }>(run.as_ptr())
+                } else {
+                    few::load16::<{ few::Q4_0 }>(run.as_ptr())
+                };
+                _mm256_storeu_ps(out.as_mut_ptr(), numbers[0]);
+                _mm256_storeu_ps(out.as_mut_ptr().add(8), numbers[1]);
+            }
+        }
+        return;
+    }
+    if format == KvFormat::F32 {
         let bytes = &pool[4 * first..][..4 * out.len()];
         // Unaligned and little-endian: a plain copy on this architecture.
         // SAFETY: as many bytes on both sides.

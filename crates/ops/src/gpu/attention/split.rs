@@ -73,7 +73,7 @@ kernels! {
     /// Any chip, any head size, for 1, 2 and 4 queries of a tile; and what merges the parts of a context.
     pub(crate) struct VectorKernels in "attention", overlapping; defines {
         HEAD_LANES: DefineValues::Numbers(&[8, 16, 32]),
-        KV_F16: DefineValues::Flag,
+        KV: DefineValues::Numbers(&[0, 1, 2, 3]),
         SHAPED: DefineValues::Flag
     } {
         attention: [Kernel<AttentionVector<'static>>; 3] = ["attention_1", "attention_2", "attention_4"],
@@ -85,7 +85,7 @@ kernels! {
     /// The same for heads wider than 256, a multiple of 64: a wave shares a token.
     pub(crate) struct WideVectorKernels in "attention", overlapping; defines {
         WIDE_DIM: DefineValues::Numbers(&[320, 576]),
-        KV_F16: DefineValues::Flag,
+        KV: DefineValues::Numbers(&[0, 1, 2, 3]),
         SHAPED: DefineValues::Flag
     } {
         attention: [Kernel<AttentionVector<'static>>; 2] = ["attention_1", "attention_2"],
@@ -149,21 +149,19 @@ struct SplitKernels {
 impl SplitKernels {
     fn of(gpu: &Gpu, operands: &Operands) -> Result<Self, Error> {
         let Operands { heads, plan, .. } = operands;
-        let (is_kv_f16, is_shaped) = (u32::from(operands.is_kv_f16), u32::from(operands.is_shaped));
+        let (kv, is_shaped) = (operands.format.define(), u32::from(operands.is_shaped));
         let (attention, merge) = if heads.head_dim > MAX_SHARED_DIM {
             if !heads.head_dim.is_multiple_of(2) {
                 let what = format!("heads of {} numbers, above {MAX_SHARED_DIM} an even number fits", heads.head_dim);
                 return Err(Error::Argument { op: OP, what });
             }
             let dim = count(OP, "columns", heads.head_dim)?.next_multiple_of(64);
-            let WideVectorKernels { attention, merge } =
-                WideVectorKernels::get(gpu.kernels, &[dim, is_kv_f16, is_shaped])?;
+            let WideVectorKernels { attention, merge } = WideVectorKernels::get(gpu.kernels, &[dim, kv, is_shaped])?;
             (attention.to_vec(), merge)
         } else {
             // Lanes that share a token, eight numbers each.
             let head_lanes = heads.head_dim.div_ceil(8).next_power_of_two() as u32;
-            let VectorKernels { attention, merge } =
-                VectorKernels::get(gpu.kernels, &[head_lanes, is_kv_f16, is_shaped])?;
+            let VectorKernels { attention, merge } = VectorKernels::get(gpu.kernels, &[head_lanes, kv, is_shaped])?;
             (attention.to_vec(), merge)
         };
         let few = (plan.kernel == AttentionKernel::Few).then(|| few_kernel(gpu, plan, heads)).transpose()?;
