@@ -255,7 +255,8 @@ impl Model {
         let sizes = DeviceSizes::new(&config, options.max_rows(), n_blocks);
         // The pool bounds what a sequence may hold; a model that was trained for less keeps the parts it has with any pool.
         let n_ctx = config.n_ctx_train.max(options.n_ctx);
-        let mut device = Device::new(queue, &config, sizes, (options.numerics, options.blas, n_ctx), &mut scratch_arena)?;
+        let mut device =
+            Device::new(queue, &config, sizes, (options.numerics, options.blas, n_ctx), &mut scratch_arena)?;
         if options.watch != Watch::Profile {
             device.watch(options.watch)?;
         }

@@ -54,6 +54,40 @@ fn qwen25_coder_is_as_good_as_by_llama_cpp() {
     check("ROCI_QWEN25_CODER");
 }
 
+/// Keys and values in fewer bits against f32 ones, the same weights and products: what 2,048 tokens behind 2,048 others are
+/// predicted to be. The text is this project's own prose; the bound holds for Q8_0, Q4_0 is printed for
+/// docs/developer/accuracy.md.
+fn keys_stay_close(variable: &str) {
+    let Some(model) = fetched::path(variable) else { return };
+    let roci = Roci::new();
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let pages = ["ARCHITECTURE.md", "docs/developer/notebook.md", "docs/operator/server.md"];
+    let text: String = pages.iter().map(|page| std::fs::read_to_string(root.join(page)).unwrap()).collect();
+    std::fs::write(roci.home.path().join("text.txt"), text).unwrap();
+    let base =
+        ["perplexity", model.to_str().unwrap(), "text.txt", "--chunk", "4096", "--chunks", "1", "--device", "cpu"];
+    let run = |more: &[&str]| roci.run(&[&base[..], more, &["--output", "json"]].concat()).json();
+    run(&["--kv-type", "f32", "--save-logits", "base.kld"]);
+    for (kv_type, bound) in [("f16", 1e-4), ("q8_0", 1e-4), ("q4_0", f64::INFINITY)] {
+        let found = run(&["--kv-type", kv_type, "--kl-base", "base.kld"]);
+        println!("{variable} {kv_type}: {}", found["kl"]);
+        let mean = found["kl"]["mean"].as_f64().unwrap();
+        assert!(mean <= bound, "{variable} {kv_type}: {mean:.2e}");
+    }
+}
+
+#[test]
+#[ignore = "reads 4,096 tokens four times and keeps 200 MB of logits"]
+fn smollm2_stays_close_with_quantized_keys() {
+    keys_stay_close("ROCI_SMOLLM2");
+}
+
+#[test]
+#[ignore = "1.1 GB, and minutes"]
+fn qwen25_coder_stays_close_with_quantized_keys() {
+    keys_stay_close("ROCI_QWEN25_CODER");
+}
+
 /// A NaN must not vanish where activations are rounded to integers, however many rows there are: no figure, no answer,
 /// no vector, and a status that says so.
 #[test]

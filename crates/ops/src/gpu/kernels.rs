@@ -14,7 +14,7 @@ use super::unit::KernelFile;
 use crate::{Error, Numerics, Tuning};
 
 /// What the kernels include, by name.
-const HEADERS: [(&str, &str); 15] = [
+const HEADERS: [(&str, &str); 16] = [
     ("prelude.h", include_str!("../../kernels/prelude.h")),
     ("functions.h", include_str!("../../kernels/functions.h")),
     ("formats.h", include_str!("../../kernels/formats.h")),
