@@ -5,7 +5,7 @@
 
 #if KV_IS_QUANTIZED
 // 32 numbers of one token as ggml's Q8_0 and Q4_0 have them: a quant is the number divided by the scale before that is
-// rounded to a half.
+// rounded to a half. Nothing is fused: a quant is then the host's.
 DEVICE void store_group(const float *from, u8 *row, u32 token, u32 group, u32 head_dim) {
     float x[KV_GROUP], most = 0.0f, extreme = 0.0f;
 #pragma unroll
@@ -28,13 +28,13 @@ DEVICE void store_group(const float *from, u8 *row, u32 token, u32 group, u32 he
 #if KV == KV_Q8_0
 #pragma unroll
         for (u32 k = 0; k < 4; ++k) {
-            const float q = x[4 * w + k] * inverse;
-            word |= ((u32)(i32)(q + (q < 0.0f ? -0.5f : 0.5f)) & 255u) << (8 * k);
+            const float q = mul_exact(x[4 * w + k], inverse);
+            word |= ((u32)(i32)add_exact(q, q < 0.0f ? -0.5f : 0.5f) & 255u) << (8 * k);
         }
 #else
 #pragma unroll
         for (u32 k = 0; k < 8; ++k) {
-            const i32 q = (i32)(x[8 * w + k] * inverse + 8.5f);
+            const i32 q = (i32)add_exact(mul_exact(x[8 * w + k], inverse), 8.5f);
             word |= (u32)(q < 0 ? 0 : q > 15 ? 15 : q) << (4 * k);
         }
 #endif
