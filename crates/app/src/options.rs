@@ -116,10 +116,10 @@ pub enum KvTypeOption {
     #[default]
     F16,
     F32,
-    /// Half of f16's memory
+    // Half of f16's memory. No help texts: with them, --help of every command would be printed in its long form.
     #[value(name = "q8_0")]
     Q8_0,
-    /// A little more than a quarter of it; answers change
+    // A little more than a quarter of it; answers change.
     #[value(name = "q4_0")]
     Q4_0,
 }
@@ -127,10 +127,10 @@ pub enum KvTypeOption {
 /// The vendor's library for products.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum BlasOption {
-    /// Where it is installed and works
+    // Where it is installed and works.
     #[default]
     Auto,
-    /// roci's own kernels only
+    // Our own kernels only.
     Off,
 }
 
