@@ -52,7 +52,7 @@ impl KvType {
     /// Groups of 32 numbers must fill every head.
     pub(crate) fn check(self, config: &Config) -> Result<(), Error> {
         let dtype = self.dtype();
-        let mut sizes = (0..config.n_layers).map(|layer_idx| config.heads_of(layer_idx).head_dim);
+        let mut sizes = KvCache::shapes(config, 1).flatten().map(|[_, cols]| cols / KV_BLOCK);
         match sizes.find(|head_dim| !head_dim.is_multiple_of(dtype.block_len())) {
             None => Ok(()),
             Some(head_dim) => Err(Error::KvType { dtype, head_dim }),

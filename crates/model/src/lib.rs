@@ -49,7 +49,9 @@ pub use export::export;
 pub use family::{FAMILIES, Family, FamilyKind, FusedRows, Placement, Rotation, Scales, Windows};
 pub use head::{YES_OR_NO_FORM, answers_yes_or_no};
 pub use kv_cache::KvType;
-pub use model::{BlasUse, CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, ModelPart, missing_on_device, plan};
+pub use model::{
+    BlasUse, CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, ModelPart, missing_on_device, plan,
+};
 pub use names::Format;
 pub use ops::Numerics;
 pub use recurrent_config::{LayerBlocks, Recurrent, RecurrentKind};

@@ -1,6 +1,5 @@
 //! What happens between the projections and attention: queries and keys are rotated, keys and values go to the KV pool.
-//! On a GPU one launch where
-//! keys and values are plain numbers; elsewhere the ops it is made of.
+//! On a GPU one launch where keys and values are plain numbers; elsewhere the ops it is made of.
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 

@@ -87,3 +87,16 @@ fn the_disk_is_found_by_the_next_process() {
     file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     assert_eq!(n_cached(&run(&roci, STORY, &disk).0), 0);
 }
+
+/// Blocks of quantized keys and values come back from the disk as they were, and are no other type's.
+#[test]
+fn quantized_keys_are_kept() {
+    let roci = with_tiny();
+    for kv_type in ["q8_0", "q4_0"] {
+        let disk = ["--kv-disk", "64M", "--kv-disk-path", "contexts", "--raw", "--kv-type", kv_type];
+        let (first, _) = run(&roci, STORY, &disk);
+        let (second, _) = run(&roci, STORY, &disk);
+        assert_eq!((n_cached(&first), &second["tokens"]), (0, &first["tokens"]), "{kv_type}");
+        assert!(n_cached(&second) >= 64, "{kv_type}: {}", n_cached(&second));
+    }
+}

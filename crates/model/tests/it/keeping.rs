@@ -10,10 +10,11 @@ use kept::{Identity, Store, StoreOptions};
 use model::{
     Batch, BlockId, Config, DeviceChoice, KvType, LoadOptions, Model, SeqState, StateId, TokenId, missing_on_device,
 };
-use weights::Checkpoint;
+use weights::{Checkpoint, Dtype};
 
 use crate::families::{forms, golden};
 use crate::support::{batch, table};
+use crate::wide::widen;
 
 /// Plain attention, and two kinds of recurrent layers.
 const FAMILIES: [&str; 3] = ["llama", "granitehybrid", "qwen3next"];
@@ -49,7 +50,14 @@ fn state(from: Option<u32>, to: u32) -> SeqState {
 #[test]
 fn a_sequence_goes_on_from_copies() {
     for (device, name, checkpoint) in cases() {
-        for kv_type in [KvType::F16, KvType::F32] {
+        for kv_type in [KvType::F16, KvType::F32, KvType::Q8_0, KvType::Q4_0] {
+            // Groups of 32 numbers must fill a head.
+            let is_quantized = kv_type.dtype().block_len() > 1;
+            if is_quantized && name != "llama" {
+                continue;
+            }
+            let checkpoint =
+                if is_quantized { &widen(&forms(name).pop().unwrap().1, Dtype::Q8_0, 5).0 } else { &checkpoint };
             let options = LoadOptions {
                 device,
                 kv_type,
@@ -59,7 +67,7 @@ fn a_sequence_goes_on_from_copies() {
                 n_threads: 2,
                 ..LoadOptions::default()
             };
-            let mut model = Model::load(&checkpoint, options).unwrap();
+            let mut model = Model::load(checkpoint, options).unwrap();
             let is_recurrent = model.config().recurrent.is_some();
             let tokens: Vec<u32> = golden(name).tokens.iter().cycle().take(41).copied().collect();
             let run = |model: &mut Model, range: std::ops::Range<usize>, blocks: &[BlockId], from, to| {

@@ -12,6 +12,7 @@ mod families;
 mod gpu_runs;
 mod hybrids;
 mod keeping;
+mod kv_types;
 mod models_page;
 mod next_token;
 mod real;

@@ -237,7 +237,8 @@ fn attention_over_quantized_keys_and_values() {
     ];
     for pool in pools() {
         for dtype in [Dtype::Q8_0, Dtype::Q4_0] {
-            for (i, shape) in [(9, 3, 64), (4, 4, 96), (8, 1, 128), (2, 1, 256), (6, 6, 32)].into_iter().enumerate() {
+            let shapes = [(9, 3, 64), (4, 4, 96), (8, 1, 128), (2, 1, 256), (6, 6, 32), (4, 1, 576), (3, 1, 320)];
+            for (i, shape) in shapes.into_iter().enumerate() {
                 let mixed =
                     [(0, 5), (37, 1), (0, 50), (15, 1), (16, 3)].map(|(n_past, n_new)| Sequence { n_past, n_new });
                 let shape = heads(shape.0, shape.1, shape.2);

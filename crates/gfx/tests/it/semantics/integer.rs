@@ -139,6 +139,8 @@ pub const CASES: &[Case] = cases! {
     "v_add_u32_sdwa d, a, b dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_1 src1_sel:WORD_1" / 32 => |a, b, _, _| byte(a, 1) + up(b);
     "v_add_u32_sdwa d, sext(a), b dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_3 src1_sel:DWORD" / 32 => |a, b, _, _| (s8(a, 3) as u64).wrapping_add(b);
     "v_add_u32_sdwa d, a, sext(b) dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:WORD_0 src1_sel:WORD_1" / 32 => |a, b, _, d| two(d, u16_(a).wrapping_add(s16(up(b)) as u64));
+    // A result of 16 bits fills the register with zeros.
+    "v_add_u32_sdwa v12, a, b dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:DWORD src1_sel:DWORD\n v_cvt_f16_i16_sdwa d, sext(a) dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_0" / 32 => |a, _, _, _| hb(s8(a, 0) as f64);
     "v_sub_u32_sdwa d, a, b dst_sel:BYTE_2 dst_unused:UNUSED_PAD src0_sel:BYTE_0 src1_sel:BYTE_2" / 32 => |a, b, _, _| (byte(a, 0).wrapping_sub(byte(b, 2)) & 255) << 16;
     "v_sub_u32_sdwa d, a, b dst_sel:BYTE_1 dst_unused:UNUSED_SEXT src0_sel:BYTE_0 src1_sel:BYTE_2" / 32 => |a, b, _, _| (byte(a, 0).wrapping_sub(byte(b, 2)) as i8 as i64 as u64) << 8;
 };
