@@ -190,12 +190,17 @@ impl Probe {
             Ok(Err(why)) => Err(Error::Reported(why)),
             Err(Unanswered::Late) => Err(fail(format!("no answer within {:.1} s", limit.as_secs_f64()))),
             Err(Unanswered::Ended(words)) => {
-                let words = words.trim().lines().last().unwrap_or("").to_owned();
-                let words = if words.is_empty() { words } else { format!(": {words}") };
+                let words = telling_line(&words).map(|line| format!(": {line}")).unwrap_or_default();
                 Err(fail(format!("the driver ended the process ({status}){words}")))
             }
         }
     }
+}
+
+/// The line of a driver's last words that says what went wrong. rocBLAS, for one, lists files after its error.
+fn telling_line(words: &str) -> Option<&str> {
+    let lines = || words.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines().filter(|line| line.to_ascii_lowercase().contains("error")).last().or_else(|| lines().last())
 }
 
 enum Unanswered {
@@ -396,6 +401,14 @@ mod tests {
         assert_eq!(discovery.devices.iter().map(|f| f.ordinal).collect::<Vec<_>>(), [3, 1, 0, 2]);
         assert_eq!(discovery.best(None).unwrap().ordinal, 3);
         assert!(discovery.best(Some(Vendor::Nvidia)).is_none());
+    }
+
+    #[test]
+    fn a_drivers_last_words_are_told_by_their_error() {
+        let words = "\nrocBLAS error: Cannot read /x/TensileLibrary.dat: No such file for GPU arch : gfx1100\n List of files :\n";
+        assert_eq!(telling_line(words).map(|line| &line[..20]), Some("rocBLAS error: Canno"));
+        assert_eq!(telling_line("warning: slow\n aborting\n\n"), Some("aborting"));
+        assert_eq!(telling_line(" \n"), None);
     }
 
     #[test]

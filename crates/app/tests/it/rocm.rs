@@ -163,6 +163,33 @@ fn generating_takes_no_memory_at_the_hook() {
     assert_eq!(n_allocations("24"), few);
 }
 
+/// AMD's real rocBLAS, with the kernels it brings and without them: then it ends the process that asks for them, which is a
+/// child, and the model runs on our own kernels.
+#[test]
+#[ignore = "fetches rocBLAS, 1.2 GB once it is unpacked"]
+fn rocblas_without_its_kernels_ends_a_child_only() {
+    let Some(script) = script() else { return };
+    let roci = with_tiny();
+    let truth = roci.run(&TINY).json();
+    let empty = roci.home.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let ask = |more: &[&str], env: &[(&str, &str)]| {
+        let args = [&TINY[..], &["--device", "rocm", "-v"], more].concat();
+        let outcome = on_card(&roci, &script, &args, &[&[("GFX_WITH", "librocblas5")], env].concat());
+        assert_eq!(tokens(&outcome.json()), tokens(&truth), "{}", outcome.show());
+        outcome.stderr
+    };
+    let without = [("ROCBLAS_TENSILE_LIBPATH", empty.to_str().unwrap())];
+    let said = ask(&[], &[]);
+    assert!(said.contains("large products through rocBLAS"), "{said}");
+    let said = ask(&[], &without);
+    assert!(said.contains("do not go through the vendor's library: BLAS test: the driver ended the process"), "{said}");
+    assert!(said.contains("SIGABRT") && said.contains("rocBLAS error: Cannot read"), "{said}");
+    assert!(!said.contains("engine's process died"), "{said}");
+    let said = ask(&["--blas", "off"], &without);
+    assert!(said.contains("the vendor's library: it is turned off") && !said.contains("BLAS test"), "{said}");
+}
+
 /// After any fault a new process works, and within 10 s. It takes one or two; kernels may have to be compiled first, and
 /// other tests share the machine, so the best of three counts.
 fn check_recovery(roci: &Roci, script: &str) {
