@@ -200,7 +200,7 @@ impl Probe {
 /// The line of a driver's last words that says what went wrong. rocBLAS, for one, lists files after its error.
 fn telling_line(words: &str) -> Option<&str> {
     let lines = || words.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines().filter(|line| line.to_ascii_lowercase().contains("error")).last().or_else(|| lines().last())
+    lines().rfind(|line| line.to_ascii_lowercase().contains("error")).or_else(|| lines().next_back())
 }
 
 enum Unanswered {
