@@ -8,10 +8,13 @@ use std::sync::Arc;
 use gpu::unchecked::{BatchedProduct, Blas, Matrix, Number};
 use half::{bf16, f16};
 
-use crate::driver::{CudaFunction, CudaModule, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg};
+use crate::driver::{CudaModule, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg};
 use crate::nvrtc::Ptx;
 
 const TILE: u32 = 32;
+/// Rows of C that a block of `GEMV` makes, and the most columns.
+const GEMV_ROWS: u32 = 8;
+const GEMV_COLUMNS: u32 = 8;
 const SOURCE: &str = include_str!("gemm.hip");
 
 pub mod sys {
@@ -113,7 +116,6 @@ impl Inner {
     /// As [`Blas::multiply`].
     unsafe fn multiply_here(&self, product: BatchedProduct) -> Result<(), result::CublasError> {
         let BatchedProduct { number, m, n, k, batch, alpha, beta, a, b, c } = product;
-        let function = self.kernel(number)?;
         // A's row and B's column are what the result keeps; k is what is summed over.
         let steps = |matrix: Matrix, is_kept_first: bool| -> (u64, u64) {
             let (one, ld) = (1u64, matrix.ld as u64);
@@ -121,23 +123,35 @@ impl Inner {
         };
         let ((a_row, a_k), (b_column, b_k)) = (steps(a, true), steps(b, false));
         let (m, n, k, ld_c) = (m as u32, n as u32, k as u32, c.ld as u64);
+        // Weights by one token or a few: no tile is worth its while.
+        let is_narrow = n <= GEMV_COLUMNS && a_k == 1 && number != Number::F64;
+        let kernel = if !is_narrow {
+            "gemm"
+        } else if n == 1 {
+            "gemv1"
+        } else {
+            "gemv8"
+        };
+        let function = self.own.load_function(&format!("{kernel}_{}", suffix(number)))?;
         let mut launch = self.stream.launch_builder(&function);
         launch.arg(&a.at).arg(&b.at).arg(&c.at).arg(&m).arg(&n).arg(&k);
         launch.arg(&a_row).arg(&a_k).arg(&b_column).arg(&b_k).arg(&ld_c);
         launch.arg(&a.stride).arg(&b.stride).arg(&c.stride).arg(&alpha).arg(&beta);
-        let grid_dim = (m.div_ceil(TILE), n.div_ceil(TILE), batch as u32);
-        // SAFETY: the parameters of `GEMM` in gemm.hip, in its order; the memory is the caller's.
+        let blocks = if is_narrow { (m.div_ceil(GEMV_ROWS), 1) } else { (m.div_ceil(TILE), n.div_ceil(TILE)) };
+        let grid_dim = (blocks.0, blocks.1, batch as u32);
+        // SAFETY: the parameters of `GEMM` and `GEMV` in gemm.hip, in their order; the memory is the caller's.
         unsafe { launch.launch(LaunchConfig { grid_dim, block_dim: (256, 1, 1), shared_mem_bytes: 0 })? };
         Ok(())
     }
+}
 
-    fn kernel(&self, number: Number) -> Result<CudaFunction, result::CublasError> {
-        Ok(self.own.load_function(match number {
-            Number::F16 => "gemm_f16",
-            Number::BF16 => "gemm_bf16",
-            Number::F32 => "gemm_f32",
-            Number::F64 => "gemm_f64",
-        })?)
+/// A number type's name in gemm.hip.
+fn suffix(number: Number) -> &'static str {
+    match number {
+        Number::F16 => "f16",
+        Number::BF16 => "bf16",
+        Number::F32 => "f32",
+        Number::F64 => "f64",
     }
 }
 

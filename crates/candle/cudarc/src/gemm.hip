@@ -65,4 +65,32 @@ DEVICE void fill(S (&to)[TILE][TILE + 1], const T *from, u64 step_row, u64 step_
         }                                                                                                              \
     }
 
+// The same for up to COLUMNS columns: 32 threads make one row of C, side by side along k.
+#define GEMV(T, COLUMNS)                                                                                               \
+    KERNEL(256)                                                                                                        \
+    gemv##COLUMNS##_##T(const T *a, const T *b, T *c, u32 m, u32 n, u32 k, u64 a_row, u64 a_k, u64 b_column, u64 b_k,  \
+                        u64 ld_c, i64 stride_a, i64 stride_b, i64 stride_c, double alpha, double beta) {               \
+        a += stride_a * (i64)block_z();                                                                                \
+        b += stride_b * (i64)block_z();                                                                                \
+        c += stride_c * (i64)block_z();                                                                                \
+        const u32 row = block_x() * 8 + thread_x() / 32;                                                               \
+        if (row >= m) return;                                                                                          \
+        a += (u64)row * a_row;                                                                                         \
+        float sum[COLUMNS];                                                                                            \
+        _Pragma("unroll") for (u32 j = 0; j < COLUMNS; ++j) sum[j] = 0.0f;                                             \
+        for (u32 i = thread_x() % 32; i < k; i += 32) {                                                                \
+            const float x = widen(a[i * a_k]);                                                                         \
+            _Pragma("unroll") for (u32 j = 0; j < COLUMNS; ++j) {                                                      \
+                if (j < n) sum[j] += x * widen(b[j * b_column + i * b_k]);                                             \
+            }                                                                                                          \
+        }                                                                                                              \
+        _Pragma("unroll") for (u32 j = 0; j < COLUMNS; ++j) {                                                          \
+            const float all = wave_sum<32>(sum[j]);                                                                    \
+            if (j >= n || thread_x() % 32 != 0) continue;                                                              \
+            T &to = c[row + j * ld_c];                                                                                 \
+            narrow(to, (float)alpha * all + (beta == 0 ? 0.0f : (float)beta * widen(to)));                             \
+        }                                                                                                              \
+    }
+
 //@ gemm_$T = GEMM($T) ; T: f16 bf16 f32 f64
+//@ gemv$N_$T = GEMV($T, $N) ; T: f16 bf16 f32 ; N: 1 8

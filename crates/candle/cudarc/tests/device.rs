@@ -141,6 +141,48 @@ fn products_of_both_layouts_and_of_none() {
     }
 }
 
+/// Weights by few tokens, as Candle's linear layers ask for them; whole numbers, so that the order of a sum does not matter.
+#[test]
+fn products_with_few_columns_are_exact() {
+    let Some(stream) = stream() else { return };
+    let blas = CudaBlas::new(stream.clone()).unwrap();
+    let (m, batch, alpha, beta) = (37usize, 2usize, 2.0f32, 3.0f32);
+    for (n, k) in [(1usize, 77usize), (3, 64), (8, 5), (9, 33)] {
+        // Columns of A and B lie further apart than they are long, and C has room for another row.
+        let (ld_k, ld_c) = (k + 3, m + 1);
+        let a: Vec<f32> = (0..batch * m * ld_k).map(|i| ((i * 7 % 13) as f32) - 6.0).collect();
+        let b: Vec<f32> = (0..batch * n * ld_k).map(|i| ((i * 5 % 11) as f32) - 5.0).collect();
+        let before: Vec<f32> = (0..batch * n * ld_c).map(|i| (i % 17) as f32).collect();
+        let (x, y) = (stream.clone_htod(&a).unwrap(), stream.clone_htod(&b).unwrap());
+        let mut c = stream.clone_htod(&before).unwrap();
+        use sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP_T};
+        let gemm = GemmConfig {
+            transa: CUBLAS_OP_T,
+            transb: CUBLAS_OP_N,
+            m: m as i32,
+            n: n as i32,
+            k: k as i32,
+            alpha,
+            lda: ld_k as i32,
+            ldb: ld_k as i32,
+            beta,
+            ldc: ld_c as i32,
+        };
+        let (stride_a, stride_b, stride_c) = ((m * ld_k) as i64, (n * ld_k) as i64, (n * ld_c) as i64);
+        let config = StridedBatchedConfig { gemm, batch_size: batch as i32, stride_a, stride_b, stride_c };
+        // SAFETY: every matrix of the batch lies in its slice.
+        unsafe { blas.gemm_strided_batched(config, &x, &y, &mut c).unwrap() };
+        for (at, got) in stream.clone_dtoh(&c).unwrap().into_iter().enumerate() {
+            let (column_of_all, row) = (at / ld_c, at % ld_c);
+            let i = column_of_all / n;
+            let sum =
+                |row: usize| -> f32 { (0..k).map(|j| a[(i * m + row) * ld_k + j] * b[column_of_all * ld_k + j]).sum() };
+            let want = if row < m { alpha * sum(row) + beta * before[at] } else { before[at] };
+            assert_eq!(got, want, "{n} columns, {k} deep, at {at}");
+        }
+    }
+}
+
 #[test]
 fn random_numbers_repeat_with_their_seed() {
     let Some(stream) = stream() else { return };
