@@ -57,7 +57,9 @@ impl CudaModule {
             return Ok(function.clone());
         }
         let module = self.compile(name)?;
-        let function = CudaFunction { kernel: Kernel::find(&module, name)? };
+        let kernel = Kernel::find(&module, name)
+            .map_err(|error| DriverError::new(format!("no kernel `{name}` in this module: {error}")))?;
+        let function = CudaFunction { kernel };
         kernels.insert(name.to_owned(), function.clone());
         Ok(function)
     }

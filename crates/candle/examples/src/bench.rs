@@ -1,0 +1,176 @@
+//! How fast Candle is on this GPU through our crates:
+//!
+//!     bench [--elements N] [--rounds N] [--layers N] [--model MODEL.gguf]
+//!
+//! Elementwise ops beside a copy on the device, with launches, allocations and waits of each; the products of one token
+//! through the Q4_K weights of an 8B Llama (random ones, `--layers` of 32), and, with a model, greedy decoding.
+//! The first call of each op is told apart: with an empty `ROCI_KERNEL_CACHE`, that is the compiler's time.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor, gguf_file};
+use candle_core::{DType, Device, Module, Tensor};
+use candle_transformers::models::quantized_llama::ModelWeights;
+
+struct Options {
+    n_elements: usize,
+    n_rounds: usize,
+    n_layers: usize,
+    model: Option<String>,
+}
+
+fn options() -> Result<Options> {
+    let mut options = Options { n_elements: 1 << 26, n_rounds: 50, n_layers: 32, model: None };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().with_context(|| format!("{name} needs a value"))?;
+        match name.as_str() {
+            "--elements" => options.n_elements = value.parse().context("--elements")?,
+            "--rounds" => options.n_rounds = value.parse().context("--rounds")?,
+            "--layers" => options.n_layers = value.parse().context("--layers")?,
+            "--model" => options.model = Some(value),
+            _ => bail!("unknown argument {name}"),
+        }
+    }
+    if options.n_rounds == 0 || options.n_elements < 64 {
+        bail!("--rounds must be at least 1, --elements 64");
+    }
+    Ok(options)
+}
+
+/// Calls of the driver so far: launches, allocations, waits.
+fn calls(device: &Device) -> Result<[u64; 3]> {
+    let stream = device.as_cuda_device()?.cuda_stream();
+    let counters = stream.context().device().counters();
+    Ok([counters.launches, counters.allocations, counters.waits])
+}
+
+struct Measured {
+    first_ms: f64,
+    seconds: f64,
+    /// Launches, allocations and waits of one round; the wait at the end is not counted.
+    calls: [f64; 3],
+}
+
+fn measure(device: &Device, n_rounds: usize, run: impl Fn() -> candle_core::Result<Tensor>) -> Result<Measured> {
+    let start = Instant::now();
+    run()?;
+    device.synchronize()?;
+    let first_ms = start.elapsed().as_secs_f64() * 1e3;
+    run()?;
+    device.synchronize()?;
+    let (before, start) = (calls(device)?, Instant::now());
+    for _ in 0..n_rounds {
+        run()?;
+    }
+    let after = calls(device)?;
+    device.synchronize()?;
+    let seconds = start.elapsed().as_secs_f64() / n_rounds as f64;
+    let calls = std::array::from_fn(|i| (after[i] - before[i]) as f64 / n_rounds as f64);
+    Ok(Measured { first_ms, seconds, calls })
+}
+
+fn elementwise(options: &Options, device: &Device) -> Result<()> {
+    let shape = (options.n_elements / 64, 64);
+    let n = (shape.0 * shape.1) as f64;
+    let x = Tensor::rand(0.5f32, 1.5, shape, device)?;
+    let y = Tensor::rand(0.5f32, 1.5, shape, device)?;
+    let half = x.to_dtype(DType::F16)?;
+    let choice = x.gt(&y)?;
+    type Op<'a> = (&'a str, f64, Box<dyn Fn() -> candle_core::Result<Tensor> + 'a>);
+    // With the bytes that each reads and writes for an element.
+    let ops: [Op; 14] = [
+        ("copy", 8.0, Box::new(|| x.copy())),
+        ("neg", 8.0, Box::new(|| x.neg())),
+        ("exp", 8.0, Box::new(|| x.exp())),
+        ("gelu", 8.0, Box::new(|| x.gelu())),
+        ("silu", 8.0, Box::new(|| x.silu())),
+        ("affine", 8.0, Box::new(|| x.affine(2.0, 1.0))),
+        ("add", 12.0, Box::new(|| &x + &y)),
+        ("mul", 12.0, Box::new(|| &x * &y)),
+        ("add f16", 6.0, Box::new(|| &half + &half)),
+        ("lt", 9.0, Box::new(|| x.lt(&y))),
+        ("where", 13.0, Box::new(|| choice.where_cond(&x, &y))),
+        ("cast to f16", 6.0, Box::new(|| x.to_dtype(DType::F16))),
+        ("transposed copy", 8.0, Box::new(|| x.t()?.contiguous())),
+        ("softmax", 8.0, Box::new(|| candle_nn::ops::softmax_last_dim(&x))),
+    ];
+    println!("| op on {n} elements | first call ms | us | GB/s | of copy | launches | allocations | waits |");
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|");
+    let mut copy = None;
+    for (name, bytes, op) in ops {
+        let Measured { first_ms, seconds, calls: [launches, allocations, waits] } =
+            measure(device, options.n_rounds, op)?;
+        let rate = n * bytes / seconds / 1e9;
+        let of_copy = 100.0 * rate / *copy.get_or_insert(rate);
+        let us = seconds * 1e6;
+        println!(
+            "| {name} | {first_ms:.0} | {us:.1} | {rate:.1} | {of_copy:.0} % | {launches} | {allocations} | {waits} |"
+        );
+    }
+    Ok(())
+}
+
+/// An 8B Llama's products for one token.
+fn products(options: &Options, device: &Device) -> Result<()> {
+    const OF_LAYER: [(usize, usize); 7] =
+        [(4096, 4096), (1024, 4096), (1024, 4096), (4096, 4096), (14336, 4096), (14336, 4096), (4096, 14336)];
+    let format = GgmlDType::Q4K;
+    let shapes: Vec<(usize, usize)> = (0..options.n_layers).flat_map(|_| OF_LAYER).collect();
+    let (mut weights, mut bytes) = (Vec::new(), 0);
+    for &(rows, columns) in &shapes {
+        let size = rows * columns / format.block_size() * format.type_size();
+        // Small positive scales, so that sums stay numbers.
+        let data: Vec<u8> =
+            (0..size).map(|i| if i % 144 < 4 { [0, 0x10][i % 2] } else { (i * 37 % 251) as u8 }).collect();
+        let tensor = QTensor::new(QStorage::from_data(Cow::Owned(data), device, format)?, (rows, columns))?;
+        weights.push((QMatMul::from_qtensor(tensor)?, Tensor::ones((1, columns), DType::F32, device)?));
+        bytes += size;
+    }
+    let all = || weights.iter().try_fold(None, |_, (weight, x)| weight.forward(x).map(Some)).map(Option::unwrap);
+    let Measured { first_ms, seconds, calls: [launches, allocations, waits] } = measure(device, options.n_rounds, all)?;
+    let (ms, rate, layers) = (seconds * 1e3, bytes as f64 / seconds / 1e9, options.n_layers);
+    println!("\nQ4_K products of one token, {layers} layers of an 8B Llama: {ms:.2} ms, {rate:.1} GB/s of weights;");
+    println!("first {first_ms:.0} ms; {launches} launches, {allocations} allocations, {waits} waits a token");
+    Ok(())
+}
+
+fn decode(path: &str, n_tokens: usize, device: &Device) -> Result<()> {
+    let mut file = File::open(path).with_context(|| path.to_owned())?;
+    let content = gguf_file::Content::read(&mut file)?;
+    let mut model = ModelWeights::from_gguf(content, &mut file, device)?;
+    let mut next = Tensor::new(&[1u32], device)?.unsqueeze(0)?;
+    let (mut before, mut start) = (calls(device)?, Instant::now());
+    for at in 0..=n_tokens {
+        next = model.forward(&next, at)?.argmax(1)?.unsqueeze(0)?;
+        if at == 0 {
+            // The first token compiles.
+            device.synchronize()?;
+            (before, start) = (calls(device)?, Instant::now());
+        }
+    }
+    let after = calls(device)?;
+    device.synchronize()?;
+    let each = start.elapsed().as_secs_f64() / n_tokens as f64;
+    let [launches, allocations, waits] = std::array::from_fn(|i| (after[i] - before[i]) as f64 / n_tokens as f64);
+    println!("\n{path}: {:.2} ms a token, {:.1} tokens/s;", each * 1e3, 1.0 / each);
+    println!("{launches:.1} launches, {allocations:.2} allocations, {waits:.2} waits a token");
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let options = options()?;
+    let device = Device::new_cuda(0)?;
+    println!("{:?}\n", device.as_cuda_device()?.cuda_stream().context());
+    elementwise(&options, &device)?;
+    if options.n_layers > 0 {
+        products(&options, &device)?;
+    }
+    if let Some(path) = &options.model {
+        decode(path, options.n_rounds, &device)?;
+    }
+    Ok(())
+}
