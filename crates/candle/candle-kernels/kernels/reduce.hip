@@ -128,40 +128,51 @@ DEVICE W power_below(W x, W most) {
         for (u32 i = first; i < n; i += step) dst[i] = down<T>(power_below(up(src[i]), most) / sum);                       \
     }
 
+// What sums of squares are made in, so that the result has no more than the last two roundings.
+template <class T>
+struct Exact {
+    typedef typename Number<T>::wide wide;
+};
+template <>
+struct Exact<f32> {
+    typedef f64 wide;
+};
+
 #define RMSNORM(T)                                                                                                     \
     KERNEL(THREADS)                                                                                                    \
     rmsnorm_##T(const T *src, T *dst, const T *alpha, i32 n_columns, i32 n_threads, f32 eps) {                         \
         typedef WIDE(T) W;                                                                                             \
-        __shared__ W shared[THREADS];                                                                                  \
+        typedef Exact<T>::wide S;                                                                                      \
+        __shared__ S shared[THREADS];                                                                                  \
         const u32 n = (u32)n_columns, first = thread_of_block(), step = block_threads();                               \
         src += (usize)block_x() * n;                                                                                   \
         dst += (usize)block_x() * n;                                                                                   \
-        W sum = 0;                                                                                                     \
-        for (u32 i = first; i < n; i += step) sum += up(src[i]) * up(src[i]);                                          \
-        const W scale = (W)1 / sqrt_of(sum_over_block(sum, shared) / (W)n + (W)eps);                                   \
+        S sum = 0;                                                                                                     \
+        for (u32 i = first; i < n; i += step) sum += (S)up(src[i]) * (S)up(src[i]);                                    \
+        const W scale = (W)((S)1 / sqrt_of(sum_over_block(sum, shared) / (S)n + (S)eps));                              \
         for (u32 i = first; i < n; i += step) {                                                                        \
             const W x = up(src[i]) * scale;                                                                            \
             dst[i] = down<T>(alpha == nullptr ? x : x * up(alpha[i]));                                                 \
         }                                                                                                              \
     }
 
+// In f64, so that what nearly cancels (the mean, beta) leaves more than rounding errors: a few operations for each number.
 #define LAYERNORM(T)                                                                                                   \
     KERNEL(THREADS)                                                                                                    \
     layernorm_##T(const T *src, T *dst, const T *alpha, const T *beta, i32 n_columns, i32 n_threads, f32 eps) {        \
-        typedef WIDE(T) W;                                                                                             \
-        __shared__ W shared[THREADS];                                                                                  \
+        __shared__ f64 shared[THREADS];                                                                                \
         const u32 n = (u32)n_columns, first = thread_of_block(), step = block_threads();                               \
         src += (usize)block_x() * n;                                                                                   \
         dst += (usize)block_x() * n;                                                                                   \
-        W sum = 0, squares = 0;                                                                                        \
-        for (u32 i = first; i < n; i += step) sum += up(src[i]);                                                       \
-        const W mean = sum_over_block(sum, shared) / (W)n;                                                             \
-        for (u32 i = first; i < n; i += step) squares += (up(src[i]) - mean) * (up(src[i]) - mean);                    \
-        const W scale = (W)1 / sqrt_of(sum_over_block(squares, shared) / (W)n + (W)eps);                               \
+        f64 sum = 0, squares = 0;                                                                                      \
+        for (u32 i = first; i < n; i += step) sum += (f64)up(src[i]);                                                  \
+        const f64 mean = sum_over_block(sum, shared) / (f64)n;                                                         \
+        for (u32 i = first; i < n; i += step) squares += ((f64)up(src[i]) - mean) * ((f64)up(src[i]) - mean);          \
+        const f64 scale = (f64)1 / sqrt_of(sum_over_block(squares, shared) / (f64)n + (f64)eps);                       \
         for (u32 i = first; i < n; i += step) {                                                                        \
-            W x = (up(src[i]) - mean) * scale;                                                                         \
-            if (alpha != nullptr) x *= up(alpha[i]);                                                                   \
-            if (beta != nullptr) x += up(beta[i]);                                                                     \
+            f64 x = ((f64)up(src[i]) - mean) * scale;                                                                  \
+            if (alpha != nullptr) x *= (f64)up(alpha[i]);                                                              \
+            if (beta != nullptr) x += (f64)up(beta[i]);                                                                \
             dst[i] = down<T>(x);                                                                                       \
         }                                                                                                              \
     }

@@ -11,8 +11,6 @@ pub enum Bound {
     Steps(u64),
     /// A sum of so many products of numbers up to about 1: 1e-5 times the root of that, and a step of the shorter types.
     Products(usize),
-    /// As `Products`, of partial sums that Candle keeps in the result's own type: the step is the largest number's.
-    Partial(usize),
     /// So many steps, counted at the size of the largest number in the result.
     OfLargest(u64),
     /// This far, whatever the numbers are.
@@ -105,10 +103,9 @@ pub fn difference(got: &Tensor, want: &Tensor, bound: Bound) -> Result<Option<St
                 Bound::Exact => a.bits[i] == b.bits[i],
                 Bound::Steps(_) if dtype.is_int() => apart == 0,
                 Bound::Steps(n) => apart <= if is_short { n.min(1) } else { n },
-                Bound::Products(n) | Bound::Partial(n) => {
+                Bound::Products(n) => {
                     let exact = if dtype == DType::F64 { 1e-13 } else { 1e-5 };
-                    let size = if matches!(bound, Bound::Partial(_)) { largest } else { y };
-                    let rounding = if is_short { step(dtype, size) } else { 0.0 };
+                    let rounding = if is_short { step(dtype, y) } else { 0.0 };
                     x == y || (x - y).abs() <= exact * (n.max(1) as f64).sqrt() + rounding
                 }
                 Bound::Within(far) => (x - y).abs() <= far,
