@@ -3,6 +3,9 @@
 //!
 //! A block belongs to one stream, whose order makes reuse safe: whatever used it before was enqueued
 //! before. Sizes are rounded up to a quarter of a power of two, which wastes a fifth at most.
+//!
+//! `ROCI_CANDLE_POOL=off` makes every slice an allocation of its own, as long as the slice and no longer, for tools that
+//! watch memory: a block handed out again looks written, and a rounded one has room behind its end.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,10 +14,10 @@ use gpu::unchecked::Stream;
 
 const SMALLEST: usize = 512;
 
-#[derive(Default)]
 pub(crate) struct Pool {
     /// Idle blocks by size.
     idle: Mutex<HashMap<usize, Vec<u64>>>,
+    keeps: bool,
 }
 
 /// The size that a request of so many bytes gets.
@@ -25,9 +28,16 @@ pub(crate) fn rounded(bytes: usize) -> usize {
 }
 
 impl Pool {
+    pub fn new() -> Self {
+        Self { idle: Mutex::default(), keeps: std::env::var_os("ROCI_CANDLE_POOL").is_none_or(|value| value != "off") }
+    }
+
     /// An address with room for `bytes`, from the idle blocks or from the device. Where the device is full,
     /// what is idle goes back to it first.
     pub fn take(&self, stream: &Stream, bytes: usize) -> gpu::Result<u64> {
+        if !self.keeps {
+            return stream.alloc(bytes.max(1));
+        }
         let size = rounded(bytes);
         if let Some(address) = self.lock().get_mut(&size).and_then(Vec::pop) {
             return Ok(address);
@@ -39,7 +49,12 @@ impl Pool {
     }
 
     /// Take a block back. Work enqueued before may still use it.
-    pub fn give(&self, address: u64, bytes: usize) {
+    pub fn give(&self, stream: &Stream, address: u64, bytes: usize) {
+        if !self.keeps {
+            // SAFETY: taken from this stream with this size, and its owner is gone.
+            unsafe { stream.free(address, bytes.max(1)) };
+            return;
+        }
         self.lock().entry(rounded(bytes)).or_default().push(address);
     }
 

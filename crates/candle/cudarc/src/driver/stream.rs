@@ -43,7 +43,7 @@ impl CudaStream {
     }
 
     fn over(context: &Arc<CudaContext>, stream: Result<Stream, DriverError>) -> Self {
-        Self { context: context.clone(), stream, pool: Pool::default(), staging: Mutex::default() }
+        Self { context: context.clone(), stream, pool: Pool::new(), staging: Mutex::default() }
     }
 
     /// The stream with this handle, while it is alive.
@@ -254,7 +254,10 @@ impl CudaStream {
 
     /// A slice's memory comes back: work enqueued before may still use it.
     pub(crate) fn give_back(&self, address: u64, bytes: usize) {
-        self.pool.give(address, bytes);
+        // A stream that could not be made has handed nothing out.
+        if let Ok(stream) = &self.stream {
+            self.pool.give(stream, address, bytes);
+        }
     }
 }
 
