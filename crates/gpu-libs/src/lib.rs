@@ -3,6 +3,7 @@
 //! | module | AMD | NVIDIA |
 //! |---|---|---|
 //! | [`blas`] | rocBLAS | cuBLAS |
+//! | [`dnn`] | MIOpen | cuDNN |
 //! | [`fft`] | rocFFT | cuFFT |
 //! | [`rand`] | rocRAND | cuRAND |
 //! | [`solver`] | rocSOLVER | cuSOLVER |
@@ -16,6 +17,7 @@
 //! nothing itself: what a library lacks is an error, not a slow replacement.
 
 pub mod blas;
+pub mod dnn;
 mod error;
 pub mod fft;
 pub mod rand;

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use gpu::Vendor;
 use gpu_libs::table::{Row, VendorNumbers};
-use gpu_libs::{blas, fft, rand, solver, sparse};
+use gpu_libs::{blas, dnn, fft, rand, solver, sparse};
 
 /// `signature<decltype(&f)>` knows a call's argument widths and which of them are floats.
 const SHAPES: &str = r#"
@@ -55,6 +55,13 @@ const LIBRARIES: &[Library] = &[
         includes: ["#include <rocfft/rocfft.h>\n", "#include <cufft.h>\n"],
     },
     Library {
+        name: "dnn",
+        rows: dnn::Calls::ROWS,
+        numbers: dnn::NUMBERS,
+        sizes: [dnn::AMD_SIZES, dnn::NVIDIA_SIZES],
+        includes: ["#define MIOPEN_BETA_API 1\n#include <miopen/miopen.h>\n", "#include <cudnn.h>\n"],
+    },
+    Library {
         name: "solver",
         rows: solver::Calls::ROWS,
         numbers: solver::NUMBERS,
@@ -83,7 +90,7 @@ fn width(ty: &str) -> u32 {
         _ if ty.starts_with('*') => 8,
         "Handle" | "Host" | "HostMut" | "Address" | "usize" | "u64" | "i64" => 8,
         "Int" | "LibraryChoice" | "c_int" | "i32" | "u32" => 4,
-        "i8" => 1,
+        "i8" | "bool" => 1,
         "f32" => 104,
         "f64" => 108,
         _ => panic!("`{ty}` is new in a table: say how wide it is"),

@@ -1,0 +1,153 @@
+//! Neural networks: MIOpen | cuDNN.
+//!
+//! A [`Dnn`] is a handle of one queue. An operation is an object made for shapes and a number type, which holds the
+//! library's descriptors and runs on tensors of those shapes. Tensors are views with strides; the second dimension
+//! counts channels, whichever way they lie in memory. Numbers are f32, f16 or bf16, sums and scale factors f32.
+//!
+//! MIOpen compiles most kernels when they are first used and keeps them in `~/.cache/miopen`.
+
+mod calls;
+mod convolution;
+mod descriptor;
+mod tensor;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use gpu::foreign::{Address, Binding};
+use gpu::{Buffer, Queue, Vendor};
+
+#[doc(hidden)]
+pub use calls::{AMD_SIZES, NVIDIA_SIZES};
+pub use calls::{Calls, DataType, NetworkNumber, Pass};
+pub(crate) use calls::{Handle, Host, Int};
+pub use convolution::{Convolution, ConvolutionOptions, ConvolutionSolution};
+pub use tensor::{Tensor, TensorLayout, TensorMut, TensorShape};
+
+use crate::error::{Error, Result, report_late};
+
+/// The numbers of every enum, for the check against the headers.
+#[doc(hidden)]
+pub const NUMBERS: &[&[crate::table::VendorNumbers]] = &[
+    DataType::NUMBERS,
+    calls::FilterLayout::NUMBERS,
+    calls::ConvolutionMode::NUMBERS,
+    calls::MathType::NUMBERS,
+    Pass::NUMBERS,
+    calls::Role::NUMBERS,
+];
+
+/// A handle of one queue. Clones are the same handle.
+#[derive(Clone)]
+pub struct Dnn {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    calls: &'static Calls,
+    handle: Handle,
+    binding: Binding,
+    work: RefCell<Workspace>,
+}
+
+/// Memory for what a library needs while it computes. What is enqueued runs in order, so one is enough.
+struct Workspace {
+    buffer: Buffer<u8>,
+    /// It came from the caller and never grows.
+    is_fixed: bool,
+}
+
+impl Dnn {
+    /// A handle whose workspace grows with what is asked of it.
+    #[track_caller]
+    pub fn new(queue: &Queue) -> Result<Self> {
+        let binding = Binding::new(queue)?;
+        let buffer = binding.alloc(0)?;
+        Self::make(binding, Workspace { buffer, is_fixed: false })
+    }
+
+    /// A handle that works in `workspace` alone: what does not fit is not chosen, or is an error.
+    #[track_caller]
+    pub fn with_workspace(queue: &Queue, workspace: Buffer<u8>) -> Result<Self> {
+        let binding = Binding::new(queue)?;
+        binding.input(&workspace.all())?;
+        Self::make(binding, Workspace { buffer: workspace, is_fixed: true })
+    }
+
+    #[track_caller]
+    fn make(binding: Binding, work: Workspace) -> Result<Self> {
+        let calls = Calls::get(binding.vendor())?;
+        binding.enter()?;
+        let mut handle: Handle = std::ptr::null_mut();
+        // SAFETY: a valid out pointer; the current device is the queue's.
+        unsafe { calls.create(&mut handle) }?;
+        let dnn = Self { inner: Rc::new(Inner { calls, handle, binding, work: RefCell::new(work) }) };
+        // SAFETY: a live handle and a stream that the binding keeps alive.
+        unsafe { calls.set_stream(handle, dnn.inner.binding.stream()) }?;
+        Ok(dnn)
+    }
+
+    /// `MIOpen (libMIOpen.so.1)`
+    pub fn library(&self) -> String {
+        self.inner.calls.opened.label()
+    }
+
+    fn calls(&self) -> &'static Calls {
+        self.inner.calls
+    }
+
+    fn handle(&self) -> Handle {
+        self.inner.handle
+    }
+
+    fn binding(&self) -> &Binding {
+        &self.inner.binding
+    }
+
+    fn vendor(&self) -> Vendor {
+        self.inner.binding.vendor()
+    }
+
+    /// Before each call.
+    #[track_caller]
+    fn enter(&self) -> Result<()> {
+        Ok(self.inner.binding.enter()?)
+    }
+
+    /// The most bytes an operation may work in, if there is a limit.
+    fn workspace_limit(&self) -> usize {
+        let work = self.inner.work.borrow();
+        if work.is_fixed { work.buffer.len() } else { usize::MAX }
+    }
+
+    /// At least `bytes` of memory, valid for what is enqueued before the next call of this.
+    #[track_caller]
+    fn workspace(&self, call: &'static str, bytes: usize) -> Result<Address> {
+        let mut work = self.inner.work.borrow_mut();
+        if work.buffer.len() < bytes {
+            if work.is_fixed {
+                let len = work.buffer.len();
+                return Err(Error::shape(call, format!("needs a workspace of {bytes} bytes, was given {len}")));
+            }
+            // The old one's end waits for what uses it.
+            work.buffer = self.inner.binding.alloc(bytes)?;
+        }
+        Ok(self.inner.binding.input(&work.buffer.all())?)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Kernels of the library may be under way in its own memory.
+        if self.binding.wait().is_err() {
+            return;
+        }
+        // SAFETY: a handle that is destroyed once; nothing of it is under way.
+        report_late(&self.binding, unsafe { self.calls.destroy(self.handle) });
+    }
+}
+
+/// A scale factor as the libraries take it: on the host, f32 for every type of [`NetworkNumber`].
+fn host(value: &f32) -> Host {
+    std::ptr::from_ref(value).cast()
+}
