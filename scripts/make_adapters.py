@@ -12,6 +12,8 @@ but for adapters called f32, whose numbers are those of that type and lie outsid
 """
 
 import argparse
+import json
+import shutil
 import subprocess
 import sys
 import zlib
@@ -27,8 +29,13 @@ BASES = ROOT / "crates/model/testdata/families"
 OUT = ROOT / "crates/model/testdata/adapters"
 N_TOKENS = 40
 VOCABULARY = 96
+# Of the mixture whose experts are named one by one.
+N_EXPERTS = 6
 
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+MAMBA = ["in_proj", "out_proj"]
+DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
 ADAPTERS = {
     "llama-lora": dict(r=4, lora_alpha=8, target_modules=LINEARS),
     "llama-f32": dict(r=4, lora_alpha=8, target_modules=LINEARS),
@@ -48,10 +55,31 @@ ADAPTERS = {
     "phi3-dora": dict(r=4, lora_alpha=8, use_dora=True, target_modules=["qkv_proj", "gate_up_proj"]),
     "gpt2-lora": dict(r=4, lora_alpha=8, fan_in_fan_out=True, target_modules=["c_attn", "c_proj", "c_fc"]),
     "gptneox-lora": dict(r=4, lora_alpha=8, target_modules=["query_key_value", "dense"]),
+    # Experts, which are parameters and no modules.
+    "qwen3moe-experts": dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], target_parameters=EXPERTS),
+    "gpt-oss-experts": dict(r=3, lora_alpha=6, target_modules=["k_proj", "o_proj"], target_parameters=EXPERTS),
+    "qwen2moe-lora": dict(r=4, lora_alpha=8, target_modules=LINEARS, target_parameters=EXPERTS[1:]),
+    # Recurrent layers. PEFT leaves out_proj of some alone, and transformers passes Jamba's dt_proj by.
+    "mamba2-lora": dict(r=4, lora_alpha=8, target_modules=["in_proj"]),
+    "falcon-h1-lora": dict(r=4, lora_alpha=8, target_modules=["in_proj", *LINEARS]),
+    "nemotron_h-lora": dict(r=4, lora_alpha=8, target_modules=["in_proj", "q_proj", "up_proj", "down_proj"]),
+    "granitehybrid-lora": dict(r=4, lora_alpha=8, target_modules=[*MAMBA, "input_linear", "output_linear", "q_proj"]),
+    "jamba-lora": dict(r=4, lora_alpha=8, target_modules=[*MAMBA, "x_proj", *LINEARS]),
+    "lfm2-lora": dict(r=4, lora_alpha=8, target_modules=[*MAMBA, "w1", "w2", "w3", "q_proj"]),
+    "qwen3next-lora": dict(
+        r=4, lora_alpha=8, target_modules=["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "o_proj"]
+    ),
+    "qwen35-lora": dict(r=4, lora_alpha=8, target_modules=[*DELTA, *LINEARS]),
+    "qwen35-dora": dict(r=4, lora_alpha=8, use_dora=True, target_modules=[*DELTA, "q_proj", "v_proj"]),
+    "kimi-linear-lora": dict(
+        r=4, lora_alpha=8, target_modules=["b_proj", "f_a_proj", "f_b_proj", "g_a_proj", "g_b_proj", "o_proj"]
+    ),
 }
 # llama.cpp's adapters have no magnitudes and one alpha for all tensors, and its converter takes the matrices of gpt2 the
-# wrong way round.
-NO_GGUF = ("dora", "qwen2-lora", "rslora", "gpt2-lora")
+# wrong way round, knows no parameters, stops at some hybrids, and leaves the rows of Granite's queries in another order than
+# in its models.
+NO_GGUF = ("dora", "qwen2-lora", "rslora", "gpt2-lora", "experts", "qwen2moe-lora", "falcon-h1-lora", "qwen3next-lora")
+NO_GGUF += ("qwen35-lora", "kimi-linear-lora", "granitehybrid-lora")
 
 
 def make(name, source):
@@ -93,6 +121,33 @@ def make(name, source):
     print(name, float((logits - plain).norm() / plain.norm()))
 
 
+def name_each_expert(whole, name, source):
+    """The same numbers as PEFT wrote them when experts were modules of their own: one pair for each matrix of each."""
+    folder, config = OUT / name, json.loads((OUT / whole / "adapter_config.json").read_text())
+    tensors = {}
+    for key, value in load_file(OUT / whole / "adapter_model.safetensors").items():
+        if ".experts" not in key:
+            tensors[key] = value
+            continue
+        module, part = key.split(".experts")[0] + ".experts", key.split(".lora_")[1]
+        n_experts, rank = N_EXPERTS, config["r"]
+        kinds = ["gate_proj", "up_proj"] if ".base_layer" in key else ["down_proj"]
+        for expert in range(n_experts):
+            if part.startswith("A"):
+                found = [value[expert * rank :][:rank]] * len(kinds)
+            else:
+                found = value.reshape(len(value), rank, n_experts)[:, :, expert].chunk(len(kinds))
+            for kind, tensor in zip(kinds, found):
+                tensors[f"{module}.{expert}.{kind}.lora_{part}"] = tensor.clone().contiguous()
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config.update(target_parameters=None, target_modules=["q_proj", "v_proj", "gate_proj", "up_proj", "down_proj"])
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2))
+    shutil.copy(OUT / "golden" / f"{whole}.safetensors", OUT / "golden" / f"{name}.safetensors")
+    command = [sys.executable, source / "convert_lora_to_gguf.py", "--base", BASES / "qwen3moe", "--outtype", "f32"]
+    subprocess.run([*command, "--outfile", OUT / f"{name}.gguf", folder], check=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--convert", type=Path, required=True, help="llama.cpp's source")
@@ -100,7 +155,10 @@ def main():
     arguments = parser.parse_args()
     (OUT / "golden").mkdir(parents=True, exist_ok=True)
     for name in arguments.names or ADAPTERS:
-        make(name, arguments.convert)
+        if name in ADAPTERS:
+            make(name, arguments.convert)
+    if not arguments.names or "qwen3moe-each" in arguments.names:
+        name_each_expert("qwen3moe-experts", "qwen3moe-each", arguments.convert)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ impl LoraArgs {
         AdapterLimits {
             max_loaded: self.max_loras.filter(|_| max_loaded > 0).map_or(max_loaded, usize::from),
             max_rank: self.max_lora_rank.map_or(max_rank, usize::from),
+            has_experts: adapters.iter().any(|(_, adapter)| adapter.has_experts()),
         }
     }
 }

@@ -180,7 +180,9 @@ impl Decoder {
 
     /// The recurrent block of one layer, if it has one: from the stream `x` to `recurrent.gate`, with the states moved on.
     fn recur(&mut self, exec: Exec, layer_idx: usize, step: &Step, places: &Places) -> Result<(), Error> {
-        let context = Context { exec, config: &self.config, weights: &self.weights, adapters: None };
+        let slots = places.adapter_slots;
+        let adapters = self.adapters.as_ref().filter(|_| !slots.is_empty()).map(|all| StepAdapters { all, slots });
+        let context = Context { exec, config: &self.config, weights: &self.weights, adapters };
         let layer = &self.weights.parts.layers[layer_idx];
         let Some(parts) = &layer.recurrent else { return Ok(()) };
         let state = self.states.layer_mut(layer_idx);

@@ -75,6 +75,8 @@ pub struct Family {
     pub scales_layers: bool,
     /// What its recurrent layers compute, if it has any.
     pub recurrent: Option<RecurrentKind>,
+    /// Whether products are multiplied with numbers of the configuration, which GGUF has in the weights.
+    pub has_multipliers: bool,
     /// Whether GGUF's heads of values take turns with the heads of keys; else neighbours share one.
     pub tiles_value_heads: bool,
     pub kind: FamilyKind,

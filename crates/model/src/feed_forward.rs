@@ -6,6 +6,7 @@ use ops::{
 };
 
 use crate::Error;
+use crate::adapter::StepAdapters;
 use crate::decoder::Context;
 use crate::parts::{BesideNorms, Dense, ExpertParts, FfnParts, LayerParts, Linear, Norm};
 use crate::scratch::{LayerScratch, Pairs};
@@ -200,6 +201,9 @@ fn mixture(
     if parts.experts.iter().all(|expert| expert.gate.is_some()) {
         let gates = all(|expert| expert.gate.unwrap_or(expert.up));
         products(context, x.rows(n_pairs), &mut [(&gates, gate), (&ups, up)])?;
+        let adapt = |of: fn(&Dense) -> Linear, out: &mut Tensor| adapt_routed(context, parts, of, routes, x, out);
+        adapt(|expert| expert.gate.unwrap_or(expert.up), gate)?;
+        adapt(|expert| expert.up, up)?;
         if config.family.weighs_inputs {
             // The same as weighing the input: the weight of `up` comes in with the sum.
             ops::scale_rows(exec, &mut gate.rows_mut(n_pairs), View::of_f32(&routes.weights, 1))?;
@@ -207,14 +211,30 @@ fn mixture(
         ops::glu(exec, activation, &mut gate.rows_mut(n_pairs), up.rows(n_pairs))?;
     } else {
         products(context, x.rows(n_pairs), &mut [(&ups, gate)])?;
+        adapt_routed(context, parts, |expert| expert.up, routes, x, gate)?;
         ops::activate(exec, activation, &mut gate.rows_mut(n_pairs))?;
     }
     products(context, gate.rows(n_pairs), &mut [(&all(|expert| expert.down), y)])?;
+    adapt_routed(context, parts, |expert| expert.down, routes, gate, y)?;
 
     let mut out = branch.rows_mut(n);
     ops::scale(exec, &mut out, 0.0)?;
     ops::add_rows(exec, y.rows(n_pairs), &routes.rows, &routes.weights, &mut out)?;
     shared_expert(context, parts, n, work)
+}
+
+/// What adapters make of the pairs' products with a matrix of each expert.
+fn adapt_routed(
+    context: Context,
+    parts: &ExpertParts,
+    of: fn(&Dense) -> Linear,
+    routes: &Routes,
+    x: &Tensor,
+    out: &mut Tensor,
+) -> Result<(), Error> {
+    let (Some(adapters), Some(first)) = (&context.adapters, parts.experts.first()) else { return Ok(()) };
+    let (n, first) = (routes.n_pairs(), of(first).weight);
+    adapters.apply_routed(context.exec, (first, routes), x.rows(n), &mut out.rows_mut(n))
 }
 
 /// `work.branch += the expert that every row goes to`, weighed by a gate of its own where there is one.
@@ -229,18 +249,29 @@ fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut Lay
             Product::write(weights.view(shared.up.weight), up.rows_mut(n)),
         ];
         ops::matmul(exec, h, widths)?;
+        context.adapt(&shared_gate, h, &mut gate.rows_mut(n))?;
+        context.adapt(&shared.up, h, &mut up.rows_mut(n))?;
         ops::glu(exec, config.activation, &mut gate.rows_mut(n), up.rows(n))?;
     } else {
         ops::matmul(exec, h, &mut [Product::write(weights.view(shared.up.weight), gate.rows_mut(n))])?;
+        context.adapt(&shared.up, h, &mut gate.rows_mut(n))?;
         ops::activate(exec, config.activation, &mut gate.rows_mut(n))?;
     }
+    let is_multiplied = context.adapters.is_some_and(|adapters| adapters.multiply(shared.down.weight));
     let Some(weight) = parts.shared_gate else {
-        let product = Product::add(weights.view(shared.down.weight), out);
-        return Ok(ops::matmul(exec, gate.rows(n), &mut [product])?);
+        let down = weights.view(shared.down.weight);
+        if !is_multiplied {
+            ops::matmul(exec, gate.rows(n), &mut [Product::add(down, out.reborrow())])?;
+            return context.adapt(&shared.down, gate.rows(n), &mut out);
+        }
+        ops::matmul(exec, gate.rows(n), &mut [Product::write(down, pairs.y.rows_mut(n))])?;
+        context.adapt(&shared.down, gate.rows(n), &mut pairs.y.rows_mut(n))?;
+        return Ok(ops::add_scaled(exec, &mut out, pairs.y.rows(n), 1.0)?);
     };
     // The scores of the choice are used; their memory serves once more.
     ops::matmul(exec, h, &mut [Product::write(weights.view(weight), router.column_mut(n))])?;
     ops::matmul(exec, gate.rows(n), &mut [Product::write(weights.view(shared.down.weight), pairs.y.rows_mut(n))])?;
+    context.adapt(&shared.down, gate.rows(n), &mut pairs.y.rows_mut(n))?;
     Ok(ops::add_gated(exec, pairs.y.rows(n), router.column_mut(n).as_view(), &mut out)?)
 }
 
@@ -269,18 +300,36 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut La
     };
     let (up, down) = (all(|expert| expert.up), all(|expert| expert.down));
     let (mut gate_rows, mut y_rows) = (pair_gate.rows_mut(n_pairs), y.rows_mut(n_pairs));
+    let n_experts = parts.experts.len();
+    let adapt = |of: fn(&Dense) -> Linear, x: View, out: &mut ViewMut| match (&context.adapters, parts.experts.first())
+    {
+        (Some(adapters), Some(first)) => adapters.apply_chosen(exec, (of(first).weight, n_experts), x, chosen, out),
+        _ => Ok(()),
+    };
+    let kinds: [fn(&Dense) -> Linear; 3] =
+        [|expert| expert.gate.unwrap_or(expert.up), |expert| expert.up, |expert| expert.down];
+    let is_changed = |adapters: StepAdapters| {
+        let first = parts.experts.first();
+        first.is_some_and(|one| kinds.iter().any(|of| adapters.change_experts(of(one).weight, n_experts)))
+    };
+    let is_adapted = context.adapters.is_some_and(is_changed);
     if parts.experts.iter().any(|expert| expert.gate.is_none()) {
         // Rows are not grouped by expert here: the kernels for that make a gate.
         let product = &mut [ExpertProduct { matrices: &up, out: gate_rows.reborrow() }];
         ops::expert_matmul(exec, ExpertLeft::Rows(h), product, chosen)?;
+        adapt(|expert| expert.up, h, &mut gate_rows)?;
         ops::activate(exec, activation, &mut gate_rows)?;
-        let product = &mut [ExpertProduct { matrices: &down, out: y_rows }];
-        return Ok(ops::expert_matmul(exec, ExpertLeft::Rows(gate_rows.as_view()), product, chosen)?);
+        let product = &mut [ExpertProduct { matrices: &down, out: y_rows.reborrow() }];
+        ops::expert_matmul(exec, ExpertLeft::Rows(gate_rows.as_view()), product, chosen)?;
+        return adapt(|expert| expert.down, gate_rows.as_view(), &mut y_rows);
     }
     let gate = all(|expert| expert.gate.unwrap_or(expert.up));
     let sets = [&gate, &up, &down];
     let weighs_inputs = config.family.weighs_inputs;
-    if !weighs_inputs && ops::grouped_experts(exec, h, sets, activation, chosen, &mut gate_rows, &mut y_rows)? {
+    if !weighs_inputs
+        && !is_adapted
+        && ops::grouped_experts(exec, h, sets, activation, chosen, &mut gate_rows, &mut y_rows)?
+    {
         return Ok(());
     }
     let mut up_rows = pair_up.rows_mut(n_pairs);
@@ -293,16 +342,19 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut La
     for products in widths.chunks_mut(n_together) {
         ops::expert_matmul(exec, ExpertLeft::Rows(h), products, chosen)?;
     }
+    adapt(kinds[0], h, &mut gate_rows)?;
+    adapt(kinds[1], h, &mut up_rows)?;
     if weighs_inputs {
         ops::scale_rows(exec, &mut gate_rows, share_rows.as_view())?;
     }
     let down = &mut [ExpertProduct { matrices: &down, out: y_rows.reborrow() }];
-    if activation == Activation::Silu && down[0].matrices.weights[0].dtype.block_len() > 1 {
+    if activation == Activation::Silu && !is_adapted && down[0].matrices.weights[0].dtype.block_len() > 1 {
         let left = ExpertLeft::Gated { gate: gate_rows.as_view(), up: up_rows.as_view() };
         return Ok(ops::expert_matmul(exec, left, down, chosen)?);
     }
     ops::glu(exec, activation, &mut gate_rows, up_rows.as_view())?;
-    Ok(ops::expert_matmul(exec, ExpertLeft::Rows(gate_rows.as_view()), down, chosen)?)
+    ops::expert_matmul(exec, ExpertLeft::Rows(gate_rows.as_view()), down, chosen)?;
+    adapt(kinds[2], gate_rows.as_view(), &mut y_rows)
 }
 
 /// The rows of each expert that has any, and one of its matrices.

@@ -532,6 +532,9 @@ pub const KIMI_LINEAR: &[Rename] = &[
     ("ssm_conv1d_v", "self_attn.v_conv1d"),
     ("ssm_f_a", "self_attn.f_a_proj"),
     ("ssm_f_b", "self_attn.f_b_proj"),
+    // As transformers' modules are called, and so adapters.
+    ("ssm_f_a", "self_attn.forget_gate.f_a_proj"),
+    ("ssm_f_b", "self_attn.forget_gate.f_b_proj"),
     ("ssm_beta", "self_attn.b_proj"),
     ("ssm_dt", "self_attn.dt"),
     ("ssm_a", "self_attn.A_log"),

@@ -8,7 +8,7 @@ use ops::{
 
 use crate::decoder::Context;
 use crate::parts::{
-    ConvParts, DeltaParts, FactoredLinear, LayerParts, MixerParts, Norm, SelectiveParts, SsmParts, TensorId,
+    ConvParts, DeltaParts, FactoredLinear, LayerParts, Linear, MixerParts, Norm, SelectiveParts, SsmParts,
 };
 use crate::scratch::{RecurrentWork, Scratch};
 use crate::state_pool::StateLayer;
@@ -64,7 +64,7 @@ impl Run<'_> {
         &self,
         x: View,
         h: &mut ViewMut,
-        linears: [(&crate::parts::Linear, &mut Tensor); N],
+        linears: [(&Linear, &mut Tensor); N],
     ) -> Result<(), Error> {
         let Context { weights, .. } = self.context;
         let biased = linears.each_ref().map(|(linear, _)| **linear);
@@ -73,15 +73,19 @@ impl Run<'_> {
             rows.iter_mut().map(|(weight, out)| Product::write(*weight, out.reborrow())).collect();
         self.context.norm_products(self.norm, x, h, &mut products)?;
         drop(products);
+        let input = if self.norm.is_some() { h.as_view() } else { x };
         for (linear, (_, mut out)) in biased.iter().zip(rows) {
+            self.context.adapt(linear, input, &mut out)?;
             self.context.add_bias(linear, &mut out)?;
         }
         Ok(())
     }
 
-    fn matmul(&self, x: &Tensor, weight: TensorId, out: &mut Tensor) -> Result<(), Error> {
-        let product = Product::write(self.context.weights.view(weight), out.rows_mut(self.n));
-        Ok(ops::matmul(self.context.exec, x.rows(self.n), &mut [product])?)
+    fn matmul(&self, x: &Tensor, linear: &Linear, out: &mut Tensor) -> Result<(), Error> {
+        let product = Product::write(self.context.weights.view(linear.weight), out.rows_mut(self.n));
+        ops::matmul(self.context.exec, x.rows(self.n), &mut [product])?;
+        self.context.adapt(linear, x.rows(self.n), &mut out.rows_mut(self.n))?;
+        self.context.add_bias(linear, &mut out.rows_mut(self.n))
     }
 
     /// `x *= y`
@@ -139,13 +143,16 @@ impl Run<'_> {
             Product::write(weights.view(parts.c), r.c.rows_mut(n)),
         ];
         ops::matmul(exec, r.convolved[0].rows(n), &mut products)?;
+        for (weight, out) in [parts.low, parts.b, parts.c].into_iter().zip([&mut r.low, &mut r.b, &mut r.c]) {
+            let linear = Linear { weight, bias: None };
+            self.context.adapt(&linear, r.convolved[0].rows(n), &mut out.rows_mut(n))?;
+        }
         for (norm, rows) in parts.norms.iter().zip([&mut r.low, &mut r.b, &mut r.c]) {
             if let Some(norm) = norm {
                 self.context.norm_in_place(*norm, &mut rows.rows_mut(n))?;
             }
         }
-        self.matmul(&r.low, parts.dt.weight, &mut r.forget)?;
-        self.context.add_bias(&parts.dt, &mut r.forget.rows_mut(n))?;
+        self.matmul(&r.low, &parts.dt, &mut r.forget)?;
         let selected = Selected { x: r.convolved[0].rows(n), dt: r.forget.rows(n), b: r.b.rows(n), c: r.c.rows(n) };
         let (a, d, state) = (weights.view(parts.a), weights.view(parts.d), &mut self.state.state.view_mut());
         ops::selective_scan(exec, selected, a, d, state, self.spans, &mut r.out.rows_mut(n))?;
@@ -197,10 +204,9 @@ impl Run<'_> {
         match parts.down {
             None => self.project(x, h, [(&parts.up, out)]),
             Some(down) => {
-                let down = crate::parts::Linear { weight: down, bias: None };
+                let down = Linear { weight: down, bias: None };
                 self.project(x, h, [(&down, &mut *low)])?;
-                self.matmul(low, parts.up.weight, out)?;
-                self.context.add_bias(&parts.up, &mut out.rows_mut(self.n))
+                self.matmul(low, &parts.up, out)
             }
         }
     }

@@ -9,7 +9,7 @@ use gpu::{Grid, Kernel, Slice, SliceMut};
 use half::f16;
 
 use crate::gpu::count;
-use crate::gpu::unit::kernels;
+use crate::gpu::unit::{DefineValues, kernels};
 use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, Indices, Isa, Pool, View, ViewMut};
 
@@ -72,15 +72,29 @@ impl LowRankEntry {
     }
 }
 
+/// Rows that go to several experts each: pair `p` is of row `p / n_used`.
+#[derive(Copy, Clone)]
+pub struct ExpertPairs<'a> {
+    /// `[n_pairs, 1]`, the expert of each pair, as [`choose_experts`](crate::choose_experts) writes them.
+    pub chosen: View<'a>,
+    /// The adapter of each row.
+    pub slots: Indices<'a>,
+    pub n_experts: usize,
+}
+
 gpu::args! {
     pub(crate) struct LowRankIn<'a> {
         x: Slice<'a, f32>,
         numbers: Slice<'a, f32>,
         entries: Slice<'a, u32>,
         slots: Slice<'a, u32>,
+        chosen: Slice<'a, u32>,
         hidden: SliceMut<'a, f32>,
         n_in: u32,
         max_rank: u32,
+        share: u32,
+        n_used: u32,
+        n_slots: u32,
     }
 }
 
@@ -90,14 +104,19 @@ gpu::args! {
         numbers: Slice<'a, f32>,
         entries: Slice<'a, u32>,
         slots: Slice<'a, u32>,
+        chosen: Slice<'a, u32>,
         out: SliceMut<'a, f32>,
         n_out: u32,
         max_rank: u32,
+        n_used: u32,
+        n_slots: u32,
     }
 }
 
 kernels! {
-    pub(crate) struct LowRankKernels in "low_rank", overlapping {
+    pub(crate) struct LowRankKernels in "low_rank", overlapping; defines {
+        EXPERTS: DefineValues::Flag
+    } {
         reduce: Kernel<LowRankIn<'static>> = ["low_rank_in"],
         expand: Kernel<LowRankOut<'static>> = ["low_rank_out"],
     }
@@ -113,9 +132,59 @@ pub fn low_rank(
     hidden: &mut ViewMut,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
-    let ([n_rows, n_in], n_out) = (x.shape, out.shape[1]);
-    out.expect_shape(OP, "out", [n_rows, n_out])?;
+    let [n_rows, n_in] = x.shape;
+    out.expect_shape(OP, "out", [n_rows, out.shape[1]])?;
     let n_slots = change.entries.len() / LowRankEntry::WORDS;
+    check(change, slots, (n_rows, n_slots), [n_in, out.shape[1]], hidden)?;
+    match exec {
+        Exec::Cpu(pool) => on_cpu(pool, x, change, slots.host, out),
+        Exec::Gpu(gpu) => launch(gpu, x, change, (slots, None), hidden, out),
+    }
+}
+
+/// As [`low_rank`] for the products of experts: `out` is `[n_pairs, n_out]`, `x` the pairs' rows or the rows that they come
+/// from, and the table has every adapter's change of the first expert, then of the second, and so on.
+pub fn low_rank_experts(
+    exec: Exec,
+    x: View,
+    change: LowRank,
+    pairs: ExpertPairs,
+    hidden: &mut ViewMut,
+    out: &mut ViewMut,
+) -> Result<(), Error> {
+    let (n_rows, n_pairs, [n_x, n_in]) = (pairs.slots.len(), out.shape[0], x.shape);
+    let n_slots = change.entries.len() / LowRankEntry::WORDS / pairs.n_experts.max(1);
+    pairs.chosen.expect_shape(OP, "chosen", [n_pairs, 1])?;
+    if n_rows == 0 || !n_pairs.is_multiple_of(n_rows) || ![n_rows, n_pairs].contains(&n_x) {
+        let what = format!("{n_x} rows of x, {n_rows} slots, {n_pairs} pairs");
+        return Err(Error::Argument { op: OP, what });
+    }
+    check(change, pairs.slots, (n_rows, n_slots), [n_in, out.shape[1]], hidden)?;
+    let n_used = n_pairs / n_rows;
+    match exec {
+        Exec::Cpu(pool) => {
+            let chosen = pairs.chosen.host_bytes(OP, "chosen")?.as_chunks::<4>().0.iter();
+            let slot = |(pair, chosen): (usize, &[u8; 4])| {
+                let (slot, expert) = (pairs.slots.host[pair / n_used], u32::from_ne_bytes(*chosen));
+                if slot == LowRankEntry::NONE || expert as usize >= pairs.n_experts {
+                    return LowRankEntry::NONE;
+                }
+                expert * n_slots as u32 + slot
+            };
+            let slots: Vec<u32> = chosen.enumerate().map(slot).collect();
+            on_cpu(pool, x, change, &slots, out)
+        }
+        Exec::Gpu(gpu) => launch(gpu, x, change, (pairs.slots, Some((pairs.chosen, n_used, n_slots))), hidden, out),
+    }
+}
+
+fn check(
+    change: LowRank,
+    slots: Indices,
+    (n_rows, n_slots): (usize, usize),
+    [n_in, n_out]: [usize; 2],
+    hidden: &ViewMut,
+) -> Result<(), Error> {
     let wrong = |what: String| Err(Error::Argument { op: OP, what });
     if slots.len() != n_rows {
         return wrong(format!("{} slots for {n_rows} rows", slots.len()));
@@ -124,7 +193,8 @@ pub fn low_rank(
         return wrong(format!("slot {slot} of {n_slots}"));
     }
     let n_numbers = change.numbers.shape[0] * change.numbers.shape[1];
-    for entry in (0..n_slots as u32).filter_map(|slot| LowRankEntry::of(change.entries.host, slot)) {
+    let n_entries = (change.entries.len() / LowRankEntry::WORDS) as u32;
+    for entry in (0..n_entries).filter_map(|slot| LowRankEntry::of(change.entries.host, slot)) {
         let LowRankEntry { rank, a, b, gain, is_half, .. } = entry;
         let fits = |start: u32, n: usize| start as usize + n <= n_numbers;
         let matrix_fits = |start, n_cols| fits(start, LowRankEntry::matrix_len(rank as usize * n_cols, is_half));
@@ -134,20 +204,13 @@ pub fn low_rank(
             return wrong(format!("{entry:?} in {n_numbers} numbers, {:?}", hidden.shape));
         }
     }
-    match exec {
-        Exec::Cpu(pool) => {
-            let (x, numbers) = (x.f32s(OP, "x")?, change.numbers.f32s(OP, "numbers")?);
-            let out = SharedPtr::new(out.f32s(OP, "out")?);
-            on_cpu(pool, &AdapterRows { x, numbers, n_in, n_out, out }, change.entries.host, slots.host);
-            Ok(())
-        }
-        Exec::Gpu(_) if n_rows == 0 || n_out == 0 => Ok(()),
-        Exec::Gpu(gpu) => launch(gpu, x, change, slots, hidden, out),
-    }
+    Ok(())
 }
 
 struct AdapterRows<'a> {
     x: &'a [f32],
+    /// Rows of `out` to a row of `x`.
+    share: usize,
     numbers: &'a [f32],
     n_in: usize,
     n_out: usize,
@@ -155,7 +218,11 @@ struct AdapterRows<'a> {
 }
 
 /// Rows of one adapter go together, a few at a time.
-fn on_cpu(pool: &Pool, job: &AdapterRows, entries: &[u32], slots: &[u32]) {
+fn on_cpu(pool: &Pool, x: View, change: LowRank, slots: &[u32], out: &mut ViewMut) -> Result<(), Error> {
+    let ([n_x, n_in], [n_rows, n_out]) = (x.shape, out.shape);
+    let (x, numbers, entries) = (x.f32s(OP, "x")?, change.numbers.f32s(OP, "numbers")?, change.entries.host);
+    let out = SharedPtr::new(out.f32s(OP, "out")?);
+    let job = &AdapterRows { x, share: n_rows / n_x.max(1), numbers, n_in, n_out, out };
     let mut rows: Vec<(u32, usize)> = slots.iter().copied().zip(0..).collect();
     rows.retain(|(slot, _)| LowRankEntry::of(entries, *slot).is_some());
     rows.sort_unstable();
@@ -174,6 +241,7 @@ fn on_cpu(pool: &Pool, job: &AdapterRows, entries: &[u32], slots: &[u32]) {
         // SAFETY: each row is in one run, so its part of `out` is this task's.
         unsafe { rows_of_one::<false>(job, entry, run) };
     });
+    Ok(())
 }
 
 /// # Safety
@@ -210,7 +278,7 @@ unsafe fn change_rows<T: Number, const F16C: bool>(
     [a, b]: [&[T]; 2],
     rows: &[(u32, usize)],
 ) {
-    let AdapterRows { x, numbers, n_in, n_out, out } = *job;
+    let AdapterRows { x, share, numbers, n_in, n_out, out } = *job;
     let rank = entry.rank as usize;
     // [rank, ROWS]
     let mut hidden = vec![[0.0_f32; ROWS]; rank];
@@ -218,7 +286,7 @@ unsafe fn change_rows<T: Number, const F16C: bool>(
         let a = &a[k * n_in..][..n_in];
         for (hidden, (_, row)) in hidden.iter_mut().zip(rows) {
             // SAFETY: the caller's promise.
-            *hidden = entry.scale * unsafe { dot::<T, F16C>(a, &x[row * n_in..][..n_in]) };
+            *hidden = entry.scale * unsafe { dot::<T, F16C>(a, &x[row / share * n_in..][..n_in]) };
         }
     }
     for (i, (_, row)) in rows.iter().enumerate() {
@@ -320,30 +388,46 @@ impl Number for f16 {
     }
 }
 
+/// With experts: the chosen ones, how many a row has, and the slots of each in the table.
+type Chosen<'a> = Option<(View<'a>, usize, usize)>;
+
 fn launch(
     gpu: &Gpu,
     x: View,
     change: LowRank,
-    slots: Indices,
+    (slots, experts): (Indices, Chosen),
     hidden: &mut ViewMut,
     out: &mut ViewMut,
 ) -> Result<(), Error> {
+    let ([n_x, n_in], [n_rows, n_out]) = (x.shape, out.shape);
+    if n_rows == 0 || n_out == 0 {
+        return Ok(());
+    }
+    hidden.expect_shape(OP, "hidden", [n_rows, hidden.shape[1]])?;
     let _op = gpu.launcher.op(OP);
-    let ([n_rows, n_in], n_out) = (x.shape, out.shape[1]);
     gpu.launcher.count(gpu::Work { bytes: 4 * (n_rows * (n_in + 2 * n_out)) as u64, flops: 0 });
-    let kernels = LowRankKernels::get(gpu.kernels, &[])?;
+    let kernels = LowRankKernels::get(gpu.kernels, &[u32::from(experts.is_some())])?;
     let (rows, max_rank) = (count(OP, "rows", n_rows)?, count(OP, "rank", hidden.shape[1])?);
     let numbers = change.numbers.device_f32s(OP, "numbers")?;
     let (entries, slots) = (change.entries.on_device(OP, "entries")?, slots.on_device(OP, "slots")?);
-    let n_in = count(OP, "inputs", n_in)?;
+    let (chosen, n_used, n_slots) = match experts {
+        Some((chosen, n_used, n_slots)) => (chosen.device_bytes(OP, "chosen")?.cast()?, n_used, n_slots),
+        // Not read.
+        None => (slots, 1, 0),
+    };
+    let (n_used, n_slots) = (count(OP, "experts of a row", n_used)?, count(OP, "slots", n_slots)?);
     let reduce = LowRankIn {
         x: x.device_f32s(OP, "x")?,
         numbers,
         entries,
         slots,
+        chosen,
         hidden: hidden.device_f32s(OP, "hidden")?,
-        n_in,
+        n_in: count(OP, "inputs", n_in)?,
         max_rank,
+        share: count(OP, "rows", n_rows / n_x.max(1))?,
+        n_used,
+        n_slots,
     };
     gpu.launcher.launch(&kernels.reduce, Grid::line(rows, THREADS), &reduce)?;
     let n_out = count(OP, "outputs", n_out)?;
@@ -352,9 +436,12 @@ fn launch(
         numbers,
         entries,
         slots,
+        chosen,
         out: out.device_f32s(OP, "out")?,
         n_out,
         max_rank,
+        n_used,
+        n_slots,
     };
     let grid = Grid::plane(n_out.div_ceil(THREADS), rows, THREADS);
     Ok(gpu.launcher.launch(&kernels.expand, grid, &expand)?)

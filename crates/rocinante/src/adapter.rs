@@ -6,16 +6,15 @@ use std::sync::Arc;
 
 use batch::AdapterSource;
 
-use crate::{ModelFiles, Result};
+use crate::{AdapterLimits, ModelFiles, Result};
 
 /// An adapter that was opened. Requests name it, and each of a batch may have its own.
 ///
 /// ```no_run
-/// use rocinante::{Adapter, AdapterLimits, Model, Options, Request};
+/// use rocinante::{Adapter, Model, Options, Request};
 /// # fn main() -> rocinante::Result<()> {
 /// let sql = Adapter::open("sql-lora")?; // a folder as PEFT writes it, or a GGUF file
-/// let room = AdapterLimits { max_loaded: 1, max_rank: sql.rank() };
-/// let model = Model::open_with("model.gguf", &Options { adapters: room, ..Options::default() })?;
+/// let model = Model::open_with("model.gguf", &Options { adapters: sql.room(), ..Options::default() })?;
 /// let request = Request { adapter: Some(sql), ..Request::default() };
 /// println!("{}", model.complete("SELECT", request)?.text()?);
 /// # Ok(())
@@ -45,6 +44,16 @@ impl Adapter {
     /// The largest rank of its matrices, which a model must have room for.
     pub fn rank(&self) -> usize {
         self.opened.rank
+    }
+
+    /// The room that it alone needs.
+    pub fn room(&self) -> AdapterLimits {
+        AdapterLimits { max_loaded: 1, max_rank: self.rank(), has_experts: self.has_experts() }
+    }
+
+    /// Whether it changes experts of a mixture, which a model must have room for.
+    pub fn has_experts(&self) -> bool {
+        self.opened.has_experts()
     }
 
     /// Where it was opened.

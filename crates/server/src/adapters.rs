@@ -89,6 +89,11 @@ pub async fn load(
         let text = format!("the adapter's rank is {rank}, this server has room for {max_rank} (--max-lora-rank)");
         return Err(ApiError::bad(text).param("lora_path"));
     }
+    if adapter.has_experts() && !limits.has_experts {
+        let text = "the adapter changes experts of a mixture, for which this server made no room; start it with such an \
+                    adapter (--lora)";
+        return Err(ApiError::bad(text).param("lora_path"));
+    }
     let entry = entry(&base, &name, adapter).map_err(|error| ApiError::internal(error.to_string()))?;
     if known.is_some() {
         app.models.remove(&name).await;

@@ -18,8 +18,8 @@ use anyhow::{Context, Result, anyhow};
 use clap::{Args as _, FromArgMatches};
 use hub::{Named, Parameters, Resolved};
 use rocinante::{
-    Adapter, AdapterLimits, AnswerEvent, Drafted, Finish, Message, Model, ModelFiles, Next, Piece, Request, Splitter,
-    TokenId, Watch, WholeAnswer, Workload,
+    Adapter, AnswerEvent, Drafted, Finish, Message, Model, ModelFiles, Next, Piece, Request, Splitter, TokenId, Watch,
+    WholeAnswer, Workload,
 };
 use serde_json::json;
 use std::ffi::OsString;
@@ -185,7 +185,7 @@ pub fn main(args: &Args) -> Result<()> {
     let mut options = args.load.options(Workload::Conversation);
     let adapter = adapter(args, &path)?;
     if let Some(adapter) = &adapter {
-        options.adapters = AdapterLimits { max_loaded: 1, max_rank: adapter.rank() };
+        options.adapters = adapter.room();
     }
     options.chat_template = args.template.text()?.or_else(|| named.template.clone());
     options.speculate = args.speculation.resolve()?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use weights::{Checkpoint, FileFormat, Tensor};
 
-use super::{AdapterFile, LoraModule, unusable};
+use super::{AdapterFile, LoraModule, part, unusable};
 use crate::Error;
 use crate::names::Format;
 
@@ -44,15 +44,37 @@ pub fn open(path: &Path) -> Result<AdapterFile, Error> {
         let name = name.strip_suffix(".weight").unwrap_or(name);
         pairs.entry(name.to_owned()).or_default()[part] = Some(tensor.clone());
     }
-    let modules = pairs.into_iter().map(|(name, pair)| module(name, pair, alpha)).collect::<Result<_, _>>()?;
+    let mut modules = Vec::new();
+    for (name, [a, b]) in pairs {
+        let missing = |what: &str| Error::Tensor { name: name.clone(), what: format!("{what} is missing") };
+        let pair = [a.ok_or_else(|| missing("lora_a"))?, b.ok_or_else(|| missing("lora_b"))?];
+        let experts = experts(&name, &pair)?;
+        modules.extend(experts.into_iter().map(|(expert, pair)| module(name.clone(), expert, pair, alpha)));
+    }
     AdapterFile::new(Format::Gguf, metadata.string("general.architecture")?.map(str::to_owned), modules)
 }
 
+/// The pair of each expert, where they lie in stacks.
+fn experts(name: &str, [a, b]: &[Tensor; 2]) -> Result<Vec<(Option<(usize, usize)>, [Tensor; 2])>, Error> {
+    let ([n, a_rows, a_cols], [n_other, b_rows, b_cols]) = match (&a.shape[..], &b.shape[..]) {
+        (&[n, a_rows, a_cols], &[n_other, b_rows, b_cols]) => ([n, a_rows, a_cols], [n_other, b_rows, b_cols]),
+        _ => return Ok(vec![(None, [a.clone(), b.clone()])]),
+    };
+    let plain = [a, b].into_iter().all(|tensor| tensor.dtype.is_plain());
+    if n != n_other || !plain {
+        let what = format!("stacks of {n} and {n_other} experts, of {} and {}", a.dtype, b.dtype);
+        return Err(Error::Tensor { name: name.to_owned(), what });
+    }
+    let of = |tensor: &Tensor, shape: [usize; 2], i: usize| {
+        let len = shape[0] * shape[1];
+        part(tensor, shape, i * len..(i + 1) * len)
+    };
+    (0..n).map(|i| Ok((Some((i, n)), [of(a, [a_rows, a_cols], i)?, of(b, [b_rows, b_cols], i)?]))).collect()
+}
+
 /// Without an alpha the product counts as it is.
-fn module(name: String, [a, b]: [Option<Tensor>; 2], alpha: f32) -> Result<LoraModule, Error> {
-    let missing = |what: &str| Error::Tensor { name: name.clone(), what: format!("{what} is missing") };
-    let (a, b) = (a.ok_or_else(|| missing("lora_a"))?, b.ok_or_else(|| missing("lora_b"))?);
+fn module(name: String, expert: Option<(usize, usize)>, [a, b]: [Tensor; 2], alpha: f32) -> LoraModule {
     let rank = b.n_cols().max(1) as f32;
     let scale = if alpha == 0.0 { 1.0 } else { alpha / rank };
-    Ok(LoraModule { name, a, b, scale, magnitude: None })
+    LoraModule { name, expert, a, b, scale, magnitude: None }
 }

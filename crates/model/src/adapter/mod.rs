@@ -1,6 +1,6 @@
 //! Adapters: small matrices that change the products of a loaded model (LoRA, rsLoRA, DoRA). `peft.rs` and `gguf.rs` read
-//! the two forms they are stored in, `fit.rs` finds the matrices of the model that they belong to, `slots.rs` holds them in
-//! the model's memory, and `merge.rs` writes them into the weights for good.
+//! the two forms they are stored in, `places.rs` finds the matrices of the model that they belong to, `fit.rs` brings them into
+//! the model's order, `slots.rs` holds them in the model's memory, and `merge.rs` writes them into the weights for good.
 //!
 //! What an adapter does to a row is one op (`ops::low_rank`); which rows belong to which adapter is the batch's affair.
 
@@ -8,12 +8,13 @@ mod fit;
 mod gguf;
 mod merge;
 mod peft;
+mod places;
 mod slots;
 
 use std::path::Path;
 
 use batch::AdapterId;
-use weights::{Checkpoint, Tensor};
+use weights::{Bytes, Checkpoint, Tensor};
 
 use crate::names::Format;
 use crate::{Config, Error};
@@ -39,6 +40,8 @@ pub struct AdapterFile {
 struct LoraModule {
     /// As the format calls the matrix, without `.weight`.
     name: String,
+    /// Which of how many experts, where the name is that of all.
+    expert: Option<(usize, usize)>,
     /// `[rank, n_in]`
     a: Tensor,
     /// `[n_out, rank]`
@@ -56,6 +59,11 @@ impl AdapterFile {
             true => peft::open(path).map_err(in_file),
             false => gguf::open(path).map_err(in_file),
         }
+    }
+
+    /// Whether it changes experts of a mixture, for which a model needs more room.
+    pub fn has_experts(&self) -> bool {
+        self.modules.iter().any(|module| module.expert.is_some() || module.name.contains("experts."))
     }
 
     /// Whether it changes this model, which need not be loaded.
@@ -83,7 +91,7 @@ impl LoraModule {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let Self { name, a, b, scale, magnitude } = self;
+        let Self { name, a, b, scale, magnitude, .. } = self;
         let wrong = |what: String| Err(Error::Tensor { name: name.clone(), what });
         if !scale.is_finite() {
             return wrong(format!("its scale is {scale}"));
@@ -102,6 +110,13 @@ impl LoraModule {
             None => Ok(()),
         }
     }
+}
+
+/// Some bytes of a tensor as a matrix; `pick` has the places of its numbers.
+fn part(tensor: &Tensor, shape: [usize; 2], pick: impl Iterator<Item = usize>) -> Result<Tensor, Error> {
+    let n_bytes = tensor.dtype.block_bytes();
+    let numbers = pick.flat_map(|at| tensor.bytes[at * n_bytes..][..n_bytes].iter().copied());
+    Ok(Tensor::new(tensor.name.clone(), tensor.dtype, shape.to_vec(), Bytes::from_vec(numbers.collect()))?)
 }
 
 fn unusable(what: impl Into<String>) -> Error {
@@ -128,6 +143,7 @@ fn identity(modules: &[LoraModule]) -> AdapterId {
     };
     for module in modules {
         add(module.name.as_bytes());
+        module.expert.iter().for_each(|(expert, _)| add(&expert.to_le_bytes()));
         add(&module.scale.to_le_bytes());
         let all = [Some(&module.a), Some(&module.b), module.magnitude.as_ref()];
         all.into_iter().flatten().for_each(|tensor| add(&tensor.bytes));

@@ -6,18 +6,17 @@ use std::path::Path;
 use serde_json::Value;
 use weights::{Checkpoint, Tensor};
 
-use super::{AdapterFile, LoraModule, unusable};
+use super::{AdapterFile, LoraModule, part, unusable};
 use crate::Error;
 use crate::names::Format;
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 /// Settings that change what is computed, and that are not supported.
-const UNSUPPORTED: [&str; 9] = [
+const UNSUPPORTED: [&str; 8] = [
     "modules_to_save",
     "trainable_token_indices",
     "layer_replication",
-    "target_parameters",
     "lora_bias",
     "alora_invocation_tokens",
     "use_qalora",
@@ -42,7 +41,10 @@ pub fn open(folder: &Path) -> Result<AdapterFile, Error> {
         let (module, part) = split(&tensor.name)?;
         *found.entry(module.to_owned()).or_default().part(part) = Some(tensor.clone());
     }
-    let modules = found.into_iter().map(|(name, found)| found.module(name, &settings)).collect::<Result<_, _>>()?;
+    let mut modules = Vec::new();
+    for (name, found) in found {
+        modules.extend(found.modules(name, &settings)?);
+    }
     AdapterFile::new(Format::Hub, None, modules)
 }
 
@@ -94,10 +96,16 @@ impl LoraTensors {
         }
     }
 
-    fn module(self, name: String, settings: &PeftConfig) -> Result<LoraModule, Error> {
+    fn modules(self, name: String, settings: &PeftConfig) -> Result<Vec<LoraModule>, Error> {
         let Self { a, b, magnitude } = self;
         let missing = |what: &str| Error::Tensor { name: name.clone(), what: format!("{what} is missing") };
         let (a, b) = (a.ok_or_else(|| missing("lora_A"))?, b.ok_or_else(|| missing("lora_B"))?);
+        let (rank, alpha) = (settings.rank(&name)?, settings.alpha(&name));
+        let divisor = if settings.is_rank_stabilized { (rank as f32).sqrt() } else { rank as f32 };
+        let scale = alpha / divisor;
+        if let Some(n) = settings.n_experts(&name, &a, rank) {
+            return experts(&name, n, rank, [&a, &b], scale);
+        }
         match (settings.has_magnitudes, &magnitude) {
             (true, None) => return Err(missing("the magnitude vector that use_dora asks for")),
             (false, Some(_)) => {
@@ -106,14 +114,34 @@ impl LoraTensors {
             }
             _ => {}
         }
-        let (rank, alpha) = (settings.rank(&name)?, settings.alpha(&name));
         if a.shape.first() != Some(&rank) {
             let what = format!("A has shape {:?}, the configuration says rank {rank}", a.shape);
             return Err(Error::Tensor { name, what });
         }
-        let divisor = if settings.is_rank_stabilized { (rank as f32).sqrt() } else { rank as f32 };
-        Ok(LoraModule { name, a, b, scale: alpha / divisor, magnitude })
+        Ok(vec![LoraModule { name, expert: None, a, b, scale, magnitude }])
     }
+}
+
+/// A parameter of all experts: the rows of `A` are those of one expert after another, the columns of `B` take turns. Two
+/// parameters of one module are wrapped in each other, and only their sizes tell which is which.
+fn experts(name: &str, n: usize, rank: usize, [a, b]: [&Tensor; 2], scale: f32) -> Result<Vec<LoraModule>, Error> {
+    let (&[a_rows, n_in], &[n_out, b_cols]) = (&a.shape[..], &b.shape[..]) else {
+        let what = format!("A of shape {:?} and B of shape {:?} are no low-rank product", a.shape, b.shape);
+        return Err(Error::Tensor { name: name.to_owned(), what });
+    };
+    let plain = [a, b].into_iter().all(|tensor| tensor.dtype.is_plain());
+    if a_rows != n * rank || b_cols != a_rows || !plain {
+        let what = format!("A of {:?} {} and B of {:?} {} for {n} experts", a.shape, a.dtype, b.shape, b.dtype);
+        return Err(Error::Tensor { name: name.to_owned(), what });
+    }
+    let name = name.trim_end_matches(".base_layer");
+    let of = |i: usize| -> Result<LoraModule, Error> {
+        let a = part(a, [rank, n_in], i * rank * n_in..(i + 1) * rank * n_in)?;
+        let columns = (0..n_out * rank).map(|at| at / rank * b_cols + at % rank * n + i);
+        let b = part(b, [n_out, rank], columns)?;
+        Ok(LoraModule { name: name.to_owned(), expert: Some((i, n)), a, b, scale, magnitude: None })
+    };
+    (0..n).map(of).collect()
 }
 
 /// What `adapter_config.json` says about all modules, and about some.
@@ -124,6 +152,8 @@ struct PeftConfig {
     has_magnitudes: bool,
     ranks: Vec<(String, f64)>,
     alphas: Vec<(String, f64)>,
+    /// Parameters that are changed without being a module.
+    parameters: Vec<String>,
 }
 
 impl PeftConfig {
@@ -157,14 +187,38 @@ impl PeftConfig {
         if !(alpha as f32).is_finite() {
             return wrong(format!("lora_alpha is {}, a finite number is expected", config["lora_alpha"]));
         }
+        let parameters: Vec<String> = match config["target_parameters"].as_array() {
+            Some(list) => list.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+            None if is_set("target_parameters") => return wrong("target_parameters is no list of names".into()),
+            None => Vec::new(),
+        };
+        let [ranks, alphas] = ["rank_pattern", "alpha_pattern"].map(|key| pattern(config, key));
+        let (ranks, alphas) = (ranks?, alphas?);
+        let is_parameter =
+            |(name, _): &&(String, f64)| parameters.iter().any(|parameter| parameter.ends_with(name.as_str()));
+        if let Some((name, _)) = ranks.iter().chain(&alphas).find(is_parameter) {
+            return wrong(format!("a pattern names the parameter `{name}`, only modules are supported"));
+        }
         Ok(Self {
             rank: rank as usize,
             alpha: alpha as f32,
             is_rank_stabilized: is_set("use_rslora"),
             has_magnitudes: is_set("use_dora"),
-            ranks: pattern(config, "rank_pattern")?,
-            alphas: pattern(config, "alpha_pattern")?,
+            ranks,
+            alphas,
+            parameters,
         })
+    }
+
+    /// How many experts the rows of `A` are of, where the module's parameter is one of all experts.
+    fn n_experts(&self, module: &str, a: &Tensor, rank: usize) -> Option<usize> {
+        let module = module.trim_end_matches(".base_layer");
+        // `mlp.experts.down_proj` is a parameter of `model.layers.0.mlp.experts`.
+        let is_of = |parameter: &String| {
+            parameter.rsplit_once('.').is_some_and(|(of, _)| module == of || module.ends_with(&format!(".{of}")))
+        };
+        let n_rows = *a.shape.first()?;
+        (self.parameters.iter().any(is_of) && n_rows.is_multiple_of(rank)).then_some(n_rows / rank)
     }
 
     fn rank(&self, module: &str) -> Result<usize, Error> {

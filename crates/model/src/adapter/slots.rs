@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use batch::{AdapterId, AdapterSource};
 use gpu::{Buffer, Queue};
 use half::f16;
-use ops::{Arena, Exec, Indices, LowRank, LowRankEntry, PlaceMut, Tensor, View, ViewMut};
+use ops::{Arena, Exec, ExpertPairs, Indices, LowRank, LowRankEntry, PlaceMut, Routes, Tensor, View, ViewMut};
 use serde::{Deserialize, Serialize};
 use weights::Dtype;
 
@@ -25,6 +25,8 @@ pub struct AdapterLimits {
     pub max_loaded: usize,
     /// The largest rank that one may have.
     pub max_rank: usize,
+    /// Whether they may change experts of a mixture: there are so many that room for them is only made on demand.
+    pub has_experts: bool,
 }
 
 pub struct Adapters {
@@ -32,7 +34,7 @@ pub struct Adapters {
     limits: AdapterLimits,
     /// `[max_loaded, slot_len]`
     numbers: Tensor,
-    /// What a device keeps between the two products, `[max_rows, max_rank]`.
+    /// What a device keeps between the two products, `[max_rows, max_rank]`; with experts `max_rows` of pairs.
     hidden: RefCell<Tensor>,
     /// Where a tensor stands in the table.
     places: HashMap<TensorId, usize>,
@@ -58,8 +60,14 @@ pub struct StepAdapters<'a> {
 }
 
 /// Numbers of one slot: `A`, `B` and gains of every matrix.
-fn slot_len(fitting: &Fitting, max_rank: usize) -> usize {
-    fitting.matrices().map(|(_, [n_out, n_in])| max_rank * (n_in + n_out) + n_out).sum()
+fn slot_len(fitting: &Fitting, limits: AdapterLimits) -> usize {
+    let max_rank = limits.max_rank;
+    fitting.matrices(limits.has_experts).map(|(_, [n_out, n_in])| max_rank * (n_in + n_out) + n_out).sum()
+}
+
+/// Rows of what is kept between the two products.
+fn hidden_rows(fitting: &Fitting, limits: AdapterLimits, max_rows: usize) -> usize {
+    if limits.has_experts { max_rows.saturating_mul(fitting.experts_of_row()) } else { max_rows }
 }
 
 impl Adapters {
@@ -68,19 +76,20 @@ impl Adapters {
         if limits.max_loaded == 0 {
             return 0;
         }
-        let n_numbers = limits.max_loaded.saturating_mul(slot_len(fitting, limits.max_rank));
-        let n_words = fitting.matrices().count() * limits.max_loaded * LowRankEntry::WORDS;
-        let all = [n_numbers, max_rows.saturating_mul(limits.max_rank), n_words];
+        let n_numbers = limits.max_loaded.saturating_mul(slot_len(fitting, limits));
+        let n_words = fitting.matrices(limits.has_experts).count() * limits.max_loaded * LowRankEntry::WORDS;
+        let n_hidden = hidden_rows(fitting, limits, max_rows).saturating_mul(limits.max_rank);
+        let all = [n_numbers, n_hidden, n_words];
         all.into_iter().map(|n| padded(n.saturating_mul(4))).fold(0, usize::saturating_add)
     }
 
     /// Places in the slots are numbers of 32 bits.
     pub fn check_size(fitting: &Fitting, limits: AdapterLimits) -> Result<(), Error> {
-        let n_numbers = limits.max_loaded.saturating_mul(slot_len(fitting, limits.max_rank));
+        let n_numbers = limits.max_loaded.saturating_mul(slot_len(fitting, limits));
         if u32::try_from(n_numbers).is_ok() {
             return Ok(());
         }
-        let AdapterLimits { max_loaded, max_rank } = limits;
+        let AdapterLimits { max_loaded, max_rank, .. } = limits;
         Err(unusable(format!(
             "room for {max_loaded} adapters of rank {max_rank} is more than can be addressed; lower --max-loras or \
              --max-lora-rank"
@@ -99,7 +108,7 @@ impl Adapters {
         Self::check_size(&fitting, limits)?;
         let n_bytes = Self::bytes(&fitting, limits, max_rows, Arena::padded_on_device);
         let mut arena = Arena::on_device(queue.pool(n_bytes)?);
-        let n_words = fitting.matrices().count() * limits.max_loaded * LowRankEntry::WORDS;
+        let n_words = fitting.matrices(limits.has_experts).count() * limits.max_loaded * LowRankEntry::WORDS;
         let device_table = arena.carve_words(n_words);
         let mut adapters = Self { device_table: Some(device_table), ..Self::carve(fitting, limits, max_rows, arena) };
         adapters.upload_table(queue)?;
@@ -107,10 +116,10 @@ impl Adapters {
     }
 
     fn carve(fitting: Fitting, limits: AdapterLimits, max_rows: usize, mut arena: Arena) -> Self {
-        let numbers = arena.carve(Dtype::F32, [limits.max_loaded, slot_len(&fitting, limits.max_rank)]);
-        let hidden = RefCell::new(arena.carve(Dtype::F32, [max_rows, limits.max_rank]));
+        let numbers = arena.carve(Dtype::F32, [limits.max_loaded, slot_len(&fitting, limits)]);
+        let hidden = RefCell::new(arena.carve(Dtype::F32, [hidden_rows(&fitting, limits, max_rows), limits.max_rank]));
         let places: HashMap<TensorId, usize> =
-            fitting.matrices().zip(0..).map(|((id, _), place)| (id, place)).collect();
+            fitting.matrices(limits.has_experts).zip(0..).map(|((id, _), place)| (id, place)).collect();
         let table = LowRankEntry::default().words().repeat(places.len() * limits.max_loaded);
         let loaded = (0..limits.max_loaded).map(|_| None).collect();
         Self { fitting, limits, numbers, hidden, places, table, device_table: None, loaded, n_uses: 0 }
@@ -142,6 +151,11 @@ impl Adapters {
         if adapter.rank > self.limits.max_rank {
             let (rank, max_rank) = (adapter.rank, self.limits.max_rank);
             return Err(unusable(format!("{}: rank {rank}, there is room for {max_rank}", path())));
+        }
+        if adapter.has_experts() && !self.limits.has_experts {
+            let what = "it changes experts of a mixture, and the model was loaded without room for that; name such an \
+                        adapter with --lora when the server starts";
+            return Err(unusable(format!("{}: {what}", path())));
         }
         let deltas = self.fitting.fit(&adapter)?;
         let is_free =
@@ -225,9 +239,14 @@ impl Adapters {
 
     /// The part of the table that is about one matrix; `None` where no adapter that is ready changes it.
     fn entries(&self, tensor: TensorId) -> Result<Option<Indices<'_>>, Error> {
+        self.entries_of(tensor, 1)
+    }
+
+    /// As [`Self::entries`], of this one and of those of the other experts, which follow it.
+    fn entries_of(&self, tensor: TensorId, n_matrices: usize) -> Result<Option<Indices<'_>>, Error> {
         let Some(place) = self.places.get(&tensor) else { return Ok(None) };
         let n_words = self.limits.max_loaded * LowRankEntry::WORDS;
-        let range = place * n_words..(place + 1) * n_words;
+        let range = place * n_words..(place + n_matrices) * n_words;
         let host = &self.table[range.clone()];
         if host.chunks_exact(LowRankEntry::WORDS).all(|entry| entry[0] == 0) {
             return Ok(None);
@@ -287,6 +306,56 @@ impl StepAdapters<'_> {
     pub fn multiply(&self, tensor: TensorId) -> bool {
         let Ok(Some(entries)) = self.all.entries(tensor) else { return false };
         entries.host.chunks_exact(LowRankEntry::WORDS).any(|entry| entry[0] > 0 && entry[3] != LowRankEntry::NONE)
+    }
+
+    /// As [`Self::change`], of any expert; `first` is the matrix of the first one.
+    pub fn change_experts(&self, first: TensorId, n_experts: usize) -> bool {
+        self.all.limits.has_experts && self.all.entries_of(first, n_experts).is_ok_and(|entries| entries.is_some())
+    }
+
+    /// What the adapters make of the products of pairs that lie expert by expert: `starts` says where, `rows` of which rows
+    /// they are.
+    pub fn apply_routed(
+        &self,
+        exec: Exec,
+        (first, routes): (TensorId, &Routes),
+        x: View,
+        out: &mut ViewMut,
+    ) -> Result<(), Error> {
+        let n_experts = routes.starts.len() - 1;
+        if !self.all.limits.has_experts {
+            return Ok(());
+        }
+        let Some(entries) = self.all.entries_of(first, n_experts)? else { return Ok(()) };
+        let n_slots = self.all.limits.max_loaded as u32;
+        let slot = |expert: usize, pair: usize| match self.slots.host[routes.rows[pair] as usize] {
+            LowRankEntry::NONE => LowRankEntry::NONE,
+            slot => expert as u32 * n_slots + slot,
+        };
+        let of_expert = |expert| routes.of(expert).map(move |pair| slot(expert, pair));
+        let slots: Vec<u32> = (0..n_experts).flat_map(of_expert).collect();
+        let change = LowRank { numbers: self.all.numbers.view(), entries };
+        let mut hidden = self.all.hidden.borrow_mut();
+        Ok(ops::low_rank(exec, x, change, (&slots).into(), &mut hidden.rows_mut(x.n_rows()), out)?)
+    }
+
+    /// What the adapters make of the products of pairs that lie row by row, each with its `chosen` expert.
+    pub fn apply_chosen(
+        &self,
+        exec: Exec,
+        (first, n_experts): (TensorId, usize),
+        x: View,
+        chosen: View,
+        out: &mut ViewMut,
+    ) -> Result<(), Error> {
+        if !self.all.limits.has_experts {
+            return Ok(());
+        }
+        let Some(entries) = self.all.entries_of(first, n_experts)? else { return Ok(()) };
+        let change = LowRank { numbers: self.all.numbers.view(), entries };
+        let pairs = ExpertPairs { chosen, slots: self.slots, n_experts };
+        let mut hidden = self.all.hidden.borrow_mut();
+        Ok(ops::low_rank_experts(exec, x, change, pairs, &mut hidden.rows_mut(out.shape[0]), out)?)
     }
 
     /// What the adapters make of `out`, the product of `x` with the matrix.

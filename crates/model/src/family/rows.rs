@@ -47,6 +47,7 @@ const LLAMA: Family = Family {
     has_streams: false,
     scales_layers: false,
     recurrent: None,
+    has_multipliers: false,
     tiles_value_heads: false,
     kind: FamilyKind::Decoder,
     renames: &[],
@@ -145,6 +146,8 @@ const NEMOTRON_H: Family = Family {
     hub_types: &["nemotron_h"],
     activation: Activation::ReluSquared,
     gating: Gating::Sigmoid,
+    // Nothing is rotated, but GGUF has the rows in this order, which adapters must follow.
+    pairing: Pairing::Adjacent,
     ..MAMBA2
 };
 /// Layers that mix tokens by a recurrence and then channels, both with the token before.
@@ -520,6 +523,7 @@ pub const FAMILIES: &[Family] = &[
         hub_types: &["falcon_h1"],
         recurrent: Some(RecurrentKind::Ssm),
         multiplies_logits: true,
+        has_multipliers: true,
         renames: MAMBA_FEED_FORWARD,
         is_exported: false,
         ..HALVES

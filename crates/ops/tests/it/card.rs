@@ -7,11 +7,11 @@ use std::rc::Rc;
 use gpu::{Blas, Cache, Device, Number, ProductTypes, Queue};
 use ops::{
     Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertLeft, ExpertMatrices,
-    ExpertProduct, Gpu, Heads, Indices, Kernels, Kv, Layout, LowRank, Mode, Numerics, Pairing, Place, PlaceMut,
-    Product, QuerySpan, Routing, Shaping, Spans, StateSpan, StateSpans, Tensor, View, ViewMut, Workspace, adjust,
-    attention_with, choose_experts, describe, embed, expert_matmul, feed, gather_rows, grouped_experts, kv_store,
-    layernorm, low_rank, matmul, pack, packed_on_device, rmsnorm, rope, sample, scatter_rows, sum_experts, swiglu,
-    take_rows,
+    ExpertPairs, ExpertProduct, Gpu, Heads, Indices, Kernels, Kv, Layout, LowRank, Mode, Numerics, Pairing, Place,
+    PlaceMut, Product, QuerySpan, Routing, Shaping, Spans, StateSpan, StateSpans, Tensor, View, ViewMut, Workspace,
+    adjust, attention_with, choose_experts, describe, embed, expert_matmul, feed, gather_rows, grouped_experts,
+    kv_store, layernorm, low_rank, low_rank_experts, matmul, pack, packed_on_device, rmsnorm, rope, sample,
+    scatter_rows, sum_experts, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -221,6 +221,30 @@ impl Card {
         let slots = Indices { host: slots, device: Some(rows.all()) };
         let change = LowRank { numbers: held.view(), entries };
         self.run(None, |exec| low_rank(exec, x.view(), change, slots, &mut hidden.view_mut(), &mut out.view_mut()));
+        self.read(&out)
+    }
+
+    /// As [`Self::low_rank`], of pairs with their chosen experts.
+    pub fn low_rank_experts(
+        &self,
+        (x, n_in): (&[f32], usize),
+        (numbers, words): (&[f32], &[u32]),
+        slots: &[u32],
+        (chosen, n_experts): (&[u32], usize),
+        (start, n_out): (&[f32], usize),
+    ) -> Vec<f32> {
+        let (x, held, mut out) = (self.f32s(x, n_in), self.f32s(numbers, numbers.len()), self.f32s(start, n_out));
+        let mut hidden = self.f32s(&vec![f32::NAN; chosen.len() * 16], 16);
+        let bits: Vec<f32> = chosen.iter().map(|expert| f32::from_bits(*expert)).collect();
+        let chosen = self.f32s(&bits, 1);
+        let (table, rows) = (self.queue.buffer_from(words).unwrap(), self.queue.buffer_from(slots).unwrap());
+        let entries = Indices { host: words, device: Some(table.all()) };
+        let slots = Indices { host: slots, device: Some(rows.all()) };
+        let change = LowRank { numbers: held.view(), entries };
+        let pairs = ExpertPairs { chosen: chosen.view(), slots, n_experts };
+        self.run(None, |exec| {
+            low_rank_experts(exec, x.view(), change, pairs, &mut hidden.view_mut(), &mut out.view_mut())
+        });
         self.read(&out)
     }
 

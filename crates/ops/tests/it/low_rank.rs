@@ -1,7 +1,7 @@
 //! Low-rank changes of products: rows of several adapters, of none, and of one that leaves the matrix alone, at odd sizes.
 
 use half::f16;
-use ops::{Exec, Indices, LowRank, LowRankEntry, View, ViewMut, low_rank};
+use ops::{Exec, ExpertPairs, Indices, LowRank, LowRankEntry, View, ViewMut, low_rank, low_rank_experts};
 
 use crate::card::cards;
 use crate::support::{Random, assert_close, pools};
@@ -95,6 +95,54 @@ fn low_rank_equals_f64() {
         for card in cards().iter() {
             let out = card.low_rank((&x, n_in), (&table.numbers, &words), &slots, (&start, n_out));
             assert_close(&format!("{what} {}", card.name()), &out, &truth, 1e-5);
+        }
+    }
+}
+
+/// Pairs of rows and experts: of each expert the table's adapters in another order, with `x` a row for each pair and a row
+/// for all pairs of a row.
+#[test]
+fn experts_equal_f64() {
+    let mut random = Random::new(19);
+    let (n_experts, n_used) = (5, 3);
+    for (n_rows, n_in, n_out) in [(1, 33, 48), (9, 64, 70)] {
+        let table = Table::new(&mut random, n_in, n_out);
+        let n_slots = table.entries.len();
+        let entry_of = |expert: usize, slot: usize| (slot * 2 + expert) % n_slots;
+        let all = (0..n_experts).flat_map(|expert| (0..n_slots).map(move |slot| entry_of(expert, slot)));
+        let words: Vec<u32> = all.flat_map(|at| table.entries[at].words()).collect();
+        let n_pairs = n_rows * n_used;
+        let chosen: Vec<u32> = (0..n_pairs).map(|pair| (pair * 7 % n_experts) as u32).collect();
+        let kinds = [1, LowRankEntry::NONE, 4, 0, 2];
+        let slots: Vec<u32> = (0..n_rows).map(|row| kinds[row % kinds.len()]).collect();
+        let own = |pair: usize| match slots[pair / n_used] {
+            LowRankEntry::NONE => LowRankEntry::NONE,
+            slot => entry_of(chosen[pair] as usize, slot as usize) as u32,
+        };
+        let own: Vec<u32> = (0..n_pairs).map(own).collect();
+        let start = random.numbers(n_pairs * n_out);
+        for n_x in [n_rows, n_pairs] {
+            let x = random.activations(n_x * n_in);
+            let share = n_pairs / n_x;
+            let spread: Vec<f32> = (0..n_pairs).flat_map(|pair| x[pair / share * n_in..][..n_in].to_vec()).collect();
+            let truth = table.truth(&spread, n_in, &start, n_out, &own);
+            let what = format!("{n_x} of {n_pairs} x {n_in} x {n_out}");
+            for pool in pools() {
+                let (mut out, mut hidden) = (start.clone(), vec![0.0; n_pairs * 16]);
+                let numbers = View::of_f32(&table.numbers, table.numbers.len());
+                let change = LowRank { numbers, entries: (&words).into() };
+                let bits: Vec<f32> = chosen.iter().map(|expert| f32::from_bits(*expert)).collect();
+                let pairs = ExpertPairs { chosen: View::of_f32(&bits, 1), slots: (&slots).into(), n_experts };
+                let (mut hidden, mut view) = (ViewMut::of_f32(&mut hidden, 16), ViewMut::of_f32(&mut out, n_out));
+                let x = View::of_f32(&x, n_in);
+                low_rank_experts(Exec::Cpu(&pool), x, change, pairs, &mut hidden, &mut view).unwrap();
+                assert_close(&format!("{what} {}", pool.isa()), &out, &truth, 1e-5);
+            }
+            for card in cards().iter() {
+                let experts = (&chosen[..], n_experts);
+                let out = card.low_rank_experts((&x, n_in), (&table.numbers, &words), &slots, experts, (&start, n_out));
+                assert_close(&format!("{what} {}", card.name()), &out, &truth, 1e-5);
+            }
         }
     }
 }

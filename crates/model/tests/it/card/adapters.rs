@@ -11,7 +11,19 @@ use crate::support::{batch, table};
 fn adapters_equal_peft() {
     for device in devices() {
         // One of each kind; a software GPU takes its time.
-        let few = ["llama-lora", "llama-f32", "llama-dora", "phi3-lora"];
+        let few = [
+            "llama-lora",
+            "llama-f32",
+            "llama-dora",
+            "phi3-lora",
+            "qwen3moe-experts",
+            "gpt-oss-experts",
+            "qwen2moe-lora",
+            "jamba-lora",
+            "qwen35-dora",
+            "lfm2-lora",
+            "kimi-linear-lora",
+        ];
         for name in names().into_iter().filter(|name| few.contains(&name.as_str())) {
             let (tokens, truth) = golden(&name);
             for (form, checkpoint) in forms(base_of(&name)) {
