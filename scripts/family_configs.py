@@ -684,7 +684,7 @@ FAMILIES = {
             routed_scaling_factor=1.8, rope_parameters=rope(),
         ),
     ),
-    # As many tokens are looked at as there are: roci takes no longer contexts of these.
+    # As many tokens are looked at as there are; the sparse ones choose.
     "deepseek32": (
         tf.DeepseekV32Config,
         latent(
@@ -699,6 +699,23 @@ FAMILIES = {
             n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32, n_group=1,
             topk_group=1, first_k_dense_replace=1, index_topk=64, index_head_dim=32, index_n_heads=2,
             indexer_types=["full", "shared"], rope_parameters=rope(),
+        ),
+    ),
+    # Three layers, so that choices are made of rows that were chosen for; sixteen heads, so that no two scores are zero.
+    "deepseek32-sparse": (
+        tf.DeepseekV32Config,
+        latent(
+            num_hidden_layers=3, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32,
+            n_group=4, topk_group=2, first_k_dense_replace=1, index_topk=8, index_head_dim=32, index_n_heads=16,
+            rope_parameters=rope(10000.0, "yarn", mscale=1.0, mscale_all_dim=1.0, **YARN),
+        ),
+    ),
+    "glm-dsa-sparse": (
+        tf.GlmMoeDsaConfig,
+        latent(
+            num_hidden_layers=3, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32,
+            n_group=1, topk_group=1, first_k_dense_replace=1, index_topk=8, index_head_dim=32, index_n_heads=16,
+            indexer_types=["full", "shared", "full"], rope_parameters=rope(),
         ),
     ),
     "bamba": (

@@ -9,6 +9,7 @@ use ops::{Activation, Gating, Heads, Pairing, Routing, Xielu};
 use weights::{Checkpoint, Metadata};
 
 use crate::family::{FAMILIES, Family, FamilyKind, supported, unknown};
+use crate::indexer::Indexer;
 use crate::keys::MetadataKeys;
 use crate::names::{At, Format, Names};
 use crate::recurrent_config::{LayerBlocks, Multipliers, Recurrent};
@@ -78,6 +79,10 @@ pub struct Config {
     pub xielu: Vec<Xielu>,
     pub experts: Option<Experts>,
     pub mla: Option<Mla>,
+    /// What chooses the tokens that rows attend to, where that is not all of them.
+    pub indexer: Option<Indexer>,
+    /// Of each layer: whether it has an indexer of its own; the others take the choice of the layer before.
+    pub is_indexed: Vec<bool>,
     /// Numbers that every layer gets of each token from a table of its own; 0 without one.
     pub n_embd_per_layer: usize,
     /// Columns of the product beside attention, where there are several streams.
@@ -168,7 +173,8 @@ impl Config {
             }
             None => Self::from_metadata(checkpoint.metadata())?,
         };
-        let names = Names { checkpoint, format: config.format, family: &config.family, next_from: None };
+        let family = config.family;
+        let names = Names { checkpoint, format: config.format, family: &family, next_from: None };
         if let Some(experts) = &mut config.experts {
             let has_bias = (0..config.n_layers).any(|i| names.find(At::Layer(i), "exp_probs_b", "bias").is_some());
             if has_bias && experts.routing.gating == Gating::Softmax {
@@ -187,6 +193,7 @@ impl Config {
             let down = (0..config.n_layers).find_map(|i| names.find(At::Layer(i), "ffn_down", "weight"));
             config.n_ff = down.and_then(|down| down.shape.last().copied()).unwrap_or(config.n_ff).clamp(1, MAX_WIDTH);
         }
+        config.find_indexers(&names);
         if config.family.has_streams {
             let laurel = names.tensor(At::Layer(0), "laurel_l")?;
             config.laurel_rank = Some(laurel.shape[0].clamp(1, MAX_WIDTH));
@@ -250,6 +257,25 @@ impl Config {
         Ok(config)
     }
 
+    /// Files that do not list the layers with an indexer show it by their tensors. Without any indexer all tokens are seen,
+    /// which is what the model was trained with as far as it would have chosen all of them.
+    fn find_indexers(&mut self, names: &Names) {
+        let Some(indexer) = self.indexer else { return };
+        let has = |layer_idx| names.find(At::Layer(layer_idx), "indexer.attn_k", "weight").is_some();
+        let found: Vec<bool> = (0..self.n_layers).map(has).collect();
+        if !found.contains(&true) {
+            self.indexer = None;
+            self.n_ctx_train = self.n_ctx_train.min(indexer.n_chosen);
+        }
+        if self.is_indexed.len() != self.n_layers {
+            self.is_indexed = found;
+        }
+        // There is no choice before the first layer.
+        if let Some(first) = self.is_indexed.first_mut() {
+            *first = true;
+        }
+    }
+
     /// Of the first layer that guesses ahead as a model of its own, if there is one: an ordinary layer with attention, that
     /// reads a token and what this model made of the one before.
     pub fn next_token(&self) -> Option<Self> {
@@ -258,6 +284,8 @@ impl Config {
             n_next: 0,
             next_from: Some(self.n_layers),
             recurrent: None,
+            // A guess may look at everything.
+            indexer: None,
             local_heads: None,
             kv_sources: vec![0],
             is_windowed: vec![false],

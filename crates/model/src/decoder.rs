@@ -15,7 +15,7 @@ use crate::rope_table::RopeTable;
 use crate::scratch::{LayerScratch, Scratch};
 use crate::state_pool::StatePool;
 use crate::step::{Places, Step};
-use crate::{Config, Error, altup, feed_forward, mla, per_layer, recurrent};
+use crate::{Config, Error, altup, feed_forward, indexer, mla, per_layer, recurrent};
 
 /// Everything a step touches.
 pub struct Decoder {
@@ -29,6 +29,9 @@ pub struct Decoder {
     pub local_rope: Option<RopeTable>,
     /// Whether any layer has a window, a cap or sinks.
     pub is_shaped: bool,
+    /// Whether indexers choose in every step, not only where a row sees more than they would choose: so that their kernels
+    /// are rehearsed.
+    pub always_chooses: bool,
     /// Where the model was loaded with room for any.
     pub adapters: Option<Adapters>,
     /// Which experts the rows of a layer go to.
@@ -50,8 +53,26 @@ impl Decoder {
             || config.alibi.is_some()
             || (0..config.n_layers).any(|layer_idx| config.window_of(layer_idx).is_some())
             || weights.parts.layers.iter().any(has_sinks);
-        let (adapters, routes) = (None, Routes::default());
-        Self { config, weights, rope, kv, states, scratch, local_rope, is_shaped, adapters, routes }
+        Self {
+            config,
+            weights,
+            rope,
+            kv,
+            states,
+            scratch,
+            local_rope,
+            is_shaped,
+            always_chooses: false,
+            adapters: None,
+            routes: Routes::default(),
+        }
+    }
+
+    /// Whether the layers of a step attend to what their indexers choose: only where there is more.
+    pub fn chooses(&self, step: &Step) -> bool {
+        let most = |n_chosen| step.spans().iter().any(|span| span.first_position + span.n_rows > n_chosen);
+        let has_room = self.scratch.work.compressed.index.scores.shape()[0] > 0;
+        has_room && self.config.indexer.is_some_and(|indexer| self.always_chooses || most(indexer.n_chosen))
     }
 
     /// Runs a step whose inputs lie at `places`. Afterwards `scratch.logits` and `scratch.pooled` hold the wanted rows.
@@ -96,8 +117,8 @@ impl Decoder {
                     recurred: recurs.then(|| recurred.rows(n)),
                 };
                 join_blocks(context, layer_idx, found, &mut s.x.rows_mut(n), &mut s.work, &mut self.routes)?;
-            } else {
-                // After the last attention only the wanted rows matter.
+            } else if !step.kept.is_empty() {
+                // After the last attention only the wanted rows matter: none in the middle of a prompt.
                 let n = step.kept.len();
                 ops::take_rows(exec, s.x.rows(step.n_rows), places.kept, &mut s.kept_x.rows_mut(n))?;
                 if attends {
@@ -191,6 +212,7 @@ impl Decoder {
 
     /// Attention of one layer: from the stream `x` to `mixed`, with the new keys and values stored.
     fn attend(&mut self, exec: Exec, layer_idx: usize, step: &Step, places: &Places) -> Result<(), Error> {
+        let chooses = self.chooses(step);
         let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
         let slots = places.adapter_slots;
         let adapters = self.adapters.as_ref().filter(|_| !slots.is_empty()).map(|all| StepAdapters { all, slots });
@@ -204,6 +226,15 @@ impl Decoder {
         let attention = layer.attention.as_ref().expect("asked for layers with attention only");
         let heads = config.heads_of(layer_idx);
         let (q_shape, kv_shape) = ([n, heads.n_heads * heads.head_dim], [n, heads.n_kv_heads * heads.head_dim]);
+        // Only the wanted rows of the last layer go on. A device has the spans of all rows, once a step.
+        let is_last = layer_idx + 1 == weights.parts.layers.len();
+        let spans = if is_last && places.spans.is_none() && weights.parts.streams.is_none() {
+            step.kept_spans()
+        } else {
+            step.spans()
+        };
+        let device = if is_windowed { places.local_spans.or(places.spans) } else { places.spans };
+        let spans = Spans { host: &spans, device };
         let sinks = match attention {
             AttentionParts::Plain { q, kv, q_norm, k_norm, v_norm, sinks, gate } => {
                 let mut products = vec![Product::write(weights.view(q.weight), s.q.narrow_mut(q_shape))];
@@ -251,7 +282,11 @@ impl Decoder {
                 *sinks
             }
             AttentionParts::Compressed(parts) => {
-                mla::project(context, layer, parts, (angles, config.is_rotated[layer_idx]), n, s)?;
+                mla::project(context, layer, parts, (angles, config.is_rotated[layer_idx]), (n, chooses), s)?;
+                if let (Some(indexer), Some(keys)) = (&parts.indexer, &mut self.kv.layer_mut(layer_idx).index) {
+                    let (index, spans) = (&mut s.work.compressed.index, chooses.then_some(spans));
+                    indexer::choose(context, indexer, (angles, places, spans), keys, n, index)?;
+                }
                 if config.temperature.is_some() {
                     ops::scale_rows(exec, &mut s.q.rows_mut(n), places.query_scales)?;
                 }
@@ -282,21 +317,13 @@ impl Decoder {
             };
             ops::rope_store(exec, projected, places.slots, &mut k_pool, &mut v_pool)?;
         }
-        // Only the wanted rows of the last layer go on. A device has the spans of all rows, once a step.
-        let is_last = layer_idx + 1 == weights.parts.layers.len();
-        let spans = if is_last && places.spans.is_none() && weights.parts.streams.is_none() {
-            step.kept_spans()
-        } else {
-            step.spans()
-        };
-        let device = if is_windowed { places.local_spans.or(places.spans) } else { places.spans };
-        let spans = Spans { host: &spans, device };
         let shaping = Shaping {
             window: config.window_of(layer_idx),
             is_chunked: config.family.chunked.is_some() && config.window_of(layer_idx).is_some(),
             softcap: config.attn_softcap,
             sinks: sinks.map(|sinks| weights.view(sinks)),
             slopes: config.alibi.map(|_| places.slopes),
+            chosen: chooses.then(|| s.work.compressed.index.chosen.rows(n)),
         };
         let q = s.q.narrow(q_shape);
         ops::attention_with(exec, q, kv.view(), heads, spans, shaping, &mut s.mixed.narrow_mut(q_shape))?;

@@ -69,6 +69,8 @@ struct GraphKey {
     is_adjusted: bool,
     is_described: bool,
     has_adapters: bool,
+    /// Whether indexers choose what is attended to.
+    chooses: bool,
 }
 
 /// Sizes of what the device works in, besides activations.

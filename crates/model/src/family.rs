@@ -22,6 +22,8 @@ pub struct Family {
     /// Which numbers of a head rope turns together: GGUF's converter reorders the rows of some families.
     pub pairing: Pairing,
     pub hub_pairing: Pairing,
+    /// Which numbers an indexer turns together, in either form.
+    pub index_pairing: Pairing,
     pub norm: NormKind,
     pub placement: Placement,
     /// Whether the first layer reads the stream as it is: the norm behind the embedding is its own.

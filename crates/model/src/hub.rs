@@ -92,6 +92,8 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ),
     ("kda.head_dim", &["linear_head_dim"]),
     ("attention.indexer.top_k", &["index_topk"]),
+    ("attention.indexer.head_count", &["index_n_heads"]),
+    ("attention.indexer.key_length", &["index_head_dim"]),
     ("attention.shared_kv_layers", &["num_kv_shared_layers"]),
     ("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
 ];
@@ -116,6 +118,9 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
     }
     sizes(&settings, &mut set);
     layer_sizes(&settings, &mut set);
+    if let Some(layers) = indexed_layers(&settings) {
+        set("attention.indexer.types", Value::Array(Array::Bool(layers)));
+    }
     recurrent_sizes(&settings, &mut set);
     if kind == "granitemoehybrid" && settings.get("position_embedding_type").and_then(Json::as_str) != Some("rope") {
         set("rope.scaling.finetuned", Value::Bool(false));
@@ -291,6 +296,22 @@ fn layer_sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
     if let Some(width) = widest.or_else(|| settings.number("intermediate_size").filter(|_| is_double)) {
         set("feed_forward_length", Value::U64(if is_double { width.saturating_mul(2) } else { width }));
     }
+}
+
+/// Which layers have an indexer of their own: by a list, by a letter for each, or every so many from one on.
+fn indexed_layers(settings: &HubConfig) -> Option<Vec<bool>> {
+    let listed = ["indexer_types", "index_topk_pattern"].into_iter().find_map(|name| settings.get(name));
+    if let Some(layers) = listed.and_then(Json::as_array) {
+        return Some(layers.iter().map(|layer| layer == "full").collect());
+    }
+    if let Some(letters) = listed.and_then(Json::as_str) {
+        return Some(letters.chars().map(|letter| letter == 'F').collect());
+    }
+    let period = settings.number("index_topk_freq").filter(|period| *period > 0)?;
+    let from = settings.number("index_skip_topk_offset").unwrap_or(2);
+    // The reader bounds the number of layers; a list that does not fit is not used.
+    let n_layers = settings.number("num_hidden_layers")?.min(1 << 16);
+    Some((0..n_layers).map(|layer| (layer + 1).saturating_sub(from) % period == 0).collect())
 }
 
 /// How many standard deviations above the mean a share of normally distributed numbers lies below: by bisection.

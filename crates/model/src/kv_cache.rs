@@ -18,6 +18,8 @@ pub struct KvCache {
 pub struct KvLayer {
     pub k: Tensor,
     pub v: Tensor,
+    /// What the layer's indexer keeps of each token, `[n_blocks, 16 * its head_dim]`.
+    pub index: Option<Tensor>,
 }
 
 /// The type keys and values are kept in.
@@ -58,6 +60,11 @@ impl KvType {
             Some(head_dim) => Err(Error::KvType { dtype, head_dim }),
         }
     }
+
+    /// The type of what indexers keep.
+    fn index_dtype(self) -> Dtype {
+        if self == KvType::F32 { Dtype::F32 } else { Dtype::F16 }
+    }
 }
 
 impl KvCache {
@@ -68,6 +75,16 @@ impl KvCache {
         keeps.then(|| [n_blocks.saturating_mul(heads.n_kv_heads), KV_BLOCK * heads.head_dim])
     }
 
+    /// What a layer's indexer keeps, where it has one.
+    fn index_shape(config: &Config, layer_idx: usize, n_blocks: usize) -> Option<[usize; 2]> {
+        let indexer = config.indexer.filter(|_| config.is_indexed[layer_idx])?;
+        Some([n_blocks, KV_BLOCK * indexer.head_dim])
+    }
+
+    fn index_shapes(config: &Config, n_blocks: usize) -> impl Iterator<Item = Option<[usize; 2]>> {
+        (0..config.n_layers).map(move |layer_idx| Self::index_shape(config, layer_idx, n_blocks))
+    }
+
     fn shapes(config: &Config, n_blocks: usize) -> impl Iterator<Item = Option<[usize; 2]>> {
         (0..config.n_layers).map(move |layer_idx| Self::shape(config, layer_idx, n_blocks))
     }
@@ -75,14 +92,22 @@ impl KvCache {
     /// Bytes of the whole pool.
     pub fn bytes(config: &Config, kv_type: KvType, n_blocks: usize) -> usize {
         let layers = Self::shapes(config, n_blocks).flatten();
-        layers.fold(0, |sum, shape| sum.saturating_add(Arena::bytes_for(kv_type.dtype(), shape).saturating_mul(2)))
+        let index = Self::index_shapes(config, n_blocks).flatten();
+        let index = index.map(|shape| Arena::bytes_for(kv_type.index_dtype(), shape)).fold(0, usize::saturating_add);
+        layers.fold(index, |sum, shape| sum.saturating_add(Arena::bytes_for(kv_type.dtype(), shape).saturating_mul(2)))
     }
 
     /// As [`KvCache::bytes`], on a device.
     pub fn bytes_on_device(config: &Config, kv_type: KvType, n_blocks: usize) -> usize {
         let layers = Self::shapes(config, n_blocks).flatten();
-        let bytes = |[rows, cols]: [usize; 2]| rows.saturating_mul(kv_type.block_bytes(cols / KV_BLOCK));
-        layers.fold(0, |sum, shape| sum.saturating_add(Arena::padded_on_device(bytes(shape)).saturating_mul(2)))
+        let bytes = |[rows, cols]: [usize; 2]| {
+            Arena::padded_on_device(rows.saturating_mul(kv_type.block_bytes(cols / KV_BLOCK)))
+        };
+        let index_bytes = |[rows, cols]: [usize; 2]| {
+            Arena::padded_on_device(rows.saturating_mul(cols).saturating_mul(kv_type.index_dtype().block_bytes()))
+        };
+        let index = Self::index_shapes(config, n_blocks).flatten().map(index_bytes).fold(0, usize::saturating_add);
+        layers.fold(index, |sum, shape| sum.saturating_add(bytes(shape).saturating_mul(2)))
     }
 
     pub fn new(config: &Config, kv_type: KvType, n_blocks: usize) -> Result<Self, Error> {
@@ -94,9 +119,13 @@ impl KvCache {
 
     /// From an arena that has room for it.
     pub fn carve(config: &Config, kv_type: KvType, n_blocks: usize, arena: &mut Arena) -> Self {
-        let mut layer =
-            |shape| KvLayer { k: arena.carve(kv_type.dtype(), shape), v: arena.carve(kv_type.dtype(), shape) };
-        let layers = Self::shapes(config, n_blocks).map(|shape| shape.map(&mut layer)).collect();
+        let mut layer = |(shape, index): (_, Option<[usize; 2]>)| KvLayer {
+            k: arena.carve(kv_type.dtype(), shape),
+            v: arena.carve(kv_type.dtype(), shape),
+            index: index.map(|shape| arena.carve(kv_type.index_dtype(), shape)),
+        };
+        let shapes = Self::shapes(config, n_blocks).zip(Self::index_shapes(config, n_blocks));
+        let layers = shapes.map(|(shape, index)| shape.map(|shape| layer((shape, index)))).collect();
         Self { layers, sources: config.kv_sources.clone() }
     }
 
@@ -104,13 +133,16 @@ impl KvCache {
         self.layers.iter().flatten().next().map_or(Dtype::F16, |layer| layer.k.view().dtype)
     }
 
-    /// Keys, then values, of each layer that attends.
+    /// Keys, then values, then what the indexer has, of each layer that attends.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        self.layers.iter().flatten().flat_map(|layer| [&layer.k, &layer.v])
+        self.layers.iter().flatten().flat_map(|layer| [&layer.k, &layer.v].into_iter().chain(&layer.index))
     }
 
     pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
-        self.layers.iter_mut().flatten().flat_map(|layer| [&mut layer.k, &mut layer.v])
+        self.layers
+            .iter_mut()
+            .flatten()
+            .flat_map(|layer| [&mut layer.k, &mut layer.v].into_iter().chain(&mut layer.index))
     }
 
     pub fn layer_mut(&mut self, layer_idx: usize) -> &mut KvLayer {

@@ -17,6 +17,7 @@ mod feed_forward;
 mod forward;
 mod head;
 mod hub;
+mod indexer;
 mod keys;
 mod kv_cache;
 mod layer_details;

@@ -9,10 +9,10 @@ use ops::{
     Tensor, View, ViewMut,
 };
 
-use crate::Error;
 use crate::decoder::Context;
 use crate::parts::{LayerParts, MlaParts, TensorId};
 use crate::scratch::{Compressed, LayerScratch, Scratch};
+use crate::{Error, indexer};
 
 /// Rows that a device multiplies one by one, each with its head's matrix; of more, each head's rows are a product.
 const MAX_ROWS_BY_HEAD: usize = 16;
@@ -32,13 +32,14 @@ pub fn begin(exec: Exec, n_heads: usize, n: usize, c: &mut Compressed) -> Result
     }
 }
 
-/// Fills `q`, `k` and `v` of the first `n` rows, rotated.
+/// Fills `q`, `k` and `v` of the first `n` rows, rotated; and what the layer's indexer is made of, with its queries where
+/// tokens are chosen.
 pub fn project(
     context: Context,
     layer: &LayerParts,
     parts: &MlaParts,
     (angles, is_rotated): (View, bool),
-    n: usize,
+    (n, chooses): (usize, bool),
     s: &mut Scratch,
 ) -> Result<(), Error> {
     let Context { exec, config, weights, .. } = context;
@@ -50,23 +51,31 @@ pub fn project(
         Some(norm) => context.norm(norm, x.rows(n), &mut h)?,
         None => ops::take_columns(exec, x.rows(n), &mut h)?,
     }
-    let to_kv = &mut [
+    let mut to_kv = vec![
         Product::write(weights.view(parts.kv), c.kv.rows_mut(n)),
         Product::write(weights.view(parts.k_rope), c.k_rope.rows_mut(n)),
     ];
-    ops::matmul(exec, h.as_view(), to_kv)?;
+    if let Some(indexer) = &parts.indexer {
+        indexer::products_of_input(context, indexer, (n, chooses), (&mut c.index.k, &mut c.index.weights), &mut to_kv);
+    }
+    ops::matmul(exec, h.as_view(), &mut to_kv)?;
+    drop(to_kv);
     context.norm(parts.kv_norm, c.kv.rows(n), &mut c.kv_normed.rows_mut(n))?;
-    let to_q = &mut [
+    let mut to_q = vec![
         Product::write(weights.view(parts.q_nope), c.q_nope.rows_mut(n)),
         Product::write(weights.view(parts.q_rope), c.q_rope.rows_mut(n)),
     ];
+    if let Some(indexer) = parts.indexer.filter(|_| chooses) {
+        to_q.push(Product::write(weights.view(indexer.q), c.index.q.rows_mut(n)));
+    }
     match parts.q_a {
         Some((weight, norm)) => {
             ops::matmul(exec, h.as_view(), &mut [Product::write(weights.view(weight), c.q_a.rows_mut(n))])?;
-            context.norm_products(Some(norm), c.q_a.rows(n), &mut c.q_a_normed.rows_mut(n), to_q)?;
+            context.norm_products(Some(norm), c.q_a.rows(n), &mut c.q_a_normed.rows_mut(n), &mut to_q)?;
         }
-        None => ops::matmul(exec, h.as_view(), to_q)?,
+        None => ops::matmul(exec, h.as_view(), &mut to_q)?,
     }
+    drop(to_q);
     let (n_rot, pairing) = (config.n_rot, config.rope.pairing);
     if is_rotated {
         ops::rope(exec, &mut c.q_rope.rows_mut(n), angles, n_rot, pairing)?;

@@ -139,8 +139,9 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    fn max_rows(&self) -> MaxRows {
-        MaxRows { batch: self.max_batch_tokens, logits: self.max_logits_rows }
+    fn max_rows(&self, config: &Config) -> MaxRows {
+        let context = self.n_blocks.saturating_mul(BLOCK_TOKENS).min(config.n_ctx_train.max(self.n_ctx));
+        MaxRows { batch: self.max_batch_tokens, logits: self.max_logits_rows, context }
     }
 }
 
@@ -180,13 +181,13 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
     let stored_bytes = checkpoint.tensors().iter().map(|tensor| tensor.bytes.len()).sum();
     if let DeviceChoice::Gpu { .. } = options.device {
         let LoadOptions { kv_type, n_blocks, .. } = *options;
-        let sizes = DeviceSizes::new(config, options.max_rows(), n_blocks);
+        let sizes = DeviceSizes::new(config, options.max_rows(config), n_blocks);
         return Ok(MemoryPlan {
             weights_bytes: Resident::plan_bytes_on_device(names, config)?,
             stored_bytes,
             kv_bytes: KvCache::bytes_on_device(config, kv_type, n_blocks),
             state_bytes: StatePool::bytes_on_device(config, options.n_states),
-            scratch_bytes: Scratch::bytes_on_device(config, options.max_rows()) + sizes.bytes(),
+            scratch_bytes: Scratch::bytes_on_device(config, options.max_rows(config)) + sizes.bytes(),
             adapter_bytes: adapter_bytes(Arena::padded_on_device)?,
         });
     }
@@ -197,7 +198,7 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
         stored_bytes,
         kv_bytes: KvCache::bytes(config, options.kv_type, options.n_blocks),
         state_bytes: StatePool::bytes(config, options.n_states),
-        scratch_bytes: Scratch::bytes(config, options.max_rows()),
+        scratch_bytes: Scratch::bytes(config, options.max_rows(config)),
         adapter_bytes: adapter_bytes(Arena::padded)?,
     })
 }
@@ -251,8 +252,8 @@ impl Model {
         let mut weights_arena = Arena::on_device(queue.pool(memory.weights_bytes)?);
         let mut kv_arena = Arena::on_device(queue.pool(memory.kv_bytes)?);
         let mut scratch_arena = Arena::on_device(queue.pool(memory.scratch_bytes)?);
-        let scratch = Scratch::carve(&config, options.max_rows(), &mut scratch_arena);
-        let sizes = DeviceSizes::new(&config, options.max_rows(), n_blocks);
+        let scratch = Scratch::carve(&config, options.max_rows(&config), &mut scratch_arena);
+        let sizes = DeviceSizes::new(&config, options.max_rows(&config), n_blocks);
         // The pool bounds what a sequence may hold; a model that was trained for less keeps the parts it has with any pool.
         let n_ctx = config.n_ctx_train.max(options.n_ctx);
         let mut device =
@@ -316,6 +317,12 @@ impl Model {
         for batch in &batches {
             let step = Step::new(batch, &self.decoder);
             device.rehearse(&mut self.decoder, &step)?;
+            if self.decoder.config.indexer.is_some() {
+                self.decoder.always_chooses = true;
+                let rehearsed = device.rehearse(&mut self.decoder, &step);
+                self.decoder.always_chooses = false;
+                rehearsed?;
+            }
         }
         Ok(device.kernels.compile_rehearsed(|progress| {
             if let Some(tell) = on_compile {
@@ -378,7 +385,7 @@ impl Model {
         let head = Head::open(&config, &names)?;
         let projection = Projection::open(&config, &names)?;
         let kv = KvCache::new(&config, options.kv_type, options.n_blocks)?;
-        let scratch = Scratch::new(&config, options.max_rows())?;
+        let scratch = Scratch::new(&config, options.max_rows(&config))?;
         let states = StatePool::new(&config, options.n_states)?;
         let n_states = if config.recurrent.is_some() { options.n_states } else { 0 };
         let mut decoder = Decoder::new(config.clone(), weights, rope, (kv, states), scratch);

@@ -151,6 +151,17 @@ pub struct MlaParts {
     /// Of each head: from a query to the compressed space, and from there to a value.
     pub k_b: Vec<TensorId>,
     pub v_b: Vec<TensorId>,
+    pub indexer: Option<IndexerParts>,
+}
+
+/// What chooses the tokens to attend to.
+#[derive(Copy, Clone, Debug)]
+pub struct IndexerParts {
+    /// Of what the queries are made of.
+    pub q: TensorId,
+    pub k: TensorId,
+    pub k_norm: Norm,
+    pub weights: TensorId,
 }
 
 #[derive(Debug)]

@@ -152,6 +152,42 @@ pub struct Compressed<T = Tensor> {
     pub values: T,
     /// Which head's matrix each takes, as bits, where a device multiplies them one by one; `[max_rows * n_heads, 1]`.
     pub heads: T,
+    pub index: IndexScratch<T>,
+}
+
+/// What chooses the tokens to attend to, where that is not all of them.
+pub struct IndexScratch<T = Tensor> {
+    /// `[max_rows, n_heads * head_dim]`
+    pub q: T,
+    /// `[max_rows, head_dim]`
+    pub k: T,
+    pub k_normed: T,
+    /// `[max_rows, n_heads]`
+    pub weights: T,
+    /// `[some rows, longest context]`
+    pub scores: T,
+    /// `[max_rows, words]`: a bit for each token of a row's context. Stays for layers without an indexer.
+    pub chosen: T,
+}
+
+/// Rows whose scores are made together: sixteen of a context of 160,000 tokens take 10 MB.
+const SCORED_ROWS: usize = 16;
+
+impl<T> IndexScratch<T> {
+    fn lay_out(config: &Config, rows: MaxRows, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
+        let n_tokens = config.indexed_context(rows);
+        let max_rows = if config.indexer.is_some() { rows.batch } else { 0 };
+        let max_asked = if n_tokens > 0 { max_rows } else { 0 };
+        let (n_heads, head_dim) = config.indexer.map_or((0, 0), |indexer| (indexer.n_heads, indexer.head_dim));
+        Self {
+            q: take([max_asked, n_heads * head_dim]),
+            k: take([max_rows, head_dim]),
+            k_normed: take([max_rows, head_dim]),
+            weights: take([max_asked, n_heads]),
+            scores: take([max_asked.min(SCORED_ROWS), n_tokens]),
+            chosen: take([max_asked, ops::chosen_words(n_tokens)]),
+        }
+    }
 }
 
 /// Rows that a step may have.
@@ -160,6 +196,8 @@ pub struct MaxRows {
     pub batch: usize,
     /// Rows with logits, and as many for pooling.
     pub logits: usize,
+    /// Tokens of the longest context.
+    pub context: usize,
 }
 
 impl<T> Scratch<T> {
@@ -167,7 +205,7 @@ impl<T> Scratch<T> {
     fn lay_out(config: &Config, rows: MaxRows, mut take: impl FnMut([usize; 2]) -> T) -> Self {
         // Rows for logits and rows for pooling may be different ones.
         let max_kept = (2 * rows.logits).min(rows.batch);
-        let MaxRows { batch: max_rows, logits: max_logits_rows } = rows;
+        let MaxRows { batch: max_rows, logits: max_logits_rows, .. } = rows;
         let n_embd = config.n_embd;
         let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
         // An encoder has no logits.
@@ -193,7 +231,7 @@ impl<T> Scratch<T> {
             logits: take([n_logits_rows, config.n_vocab]),
             chosen: take([max_logits_rows, 1]),
             described: take([max_logits_rows, ops::DESCRIBED_WORDS]),
-            work: LayerScratch::lay_out(config, max_rows, &mut take),
+            work: LayerScratch::lay_out(config, rows, &mut take),
         }
     }
 }
@@ -254,7 +292,8 @@ impl<T> WkvWork<T> {
 }
 
 impl<T> LayerScratch<T> {
-    fn lay_out(config: &Config, max_rows: usize, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
+    fn lay_out(config: &Config, rows: MaxRows, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
+        let max_rows = rows.batch;
         let Config { n_embd, n_ff, .. } = *config;
         let (n_experts, n_ff_shared) = config.experts.map_or((0, 0), |experts| (experts.n, experts.n_ff_shared));
         Self {
@@ -270,7 +309,7 @@ impl<T> LayerScratch<T> {
             shared_up: take([max_rows, n_ff_shared]),
             router: take([max_rows, n_experts]),
             pairs: Pairs::lay_out(config, max_rows, take),
-            compressed: Compressed::lay_out(config, max_rows, take),
+            compressed: Compressed::lay_out(config, rows, take),
         }
     }
 }
@@ -294,10 +333,10 @@ impl<T> Pairs<T> {
 }
 
 impl<T> Compressed<T> {
-    fn lay_out(config: &Config, max_rows: usize, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
+    fn lay_out(config: &Config, max: MaxRows, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
         let Config { n_heads, n_rot, .. } = *config;
         let (q_rank, kv_rank, nope, v_dim, rows) = match config.mla {
-            Some(mla) => (mla.q_rank.unwrap_or(0), mla.kv_rank, mla.nope_dim, mla.v_dim, max_rows),
+            Some(mla) => (mla.q_rank.unwrap_or(0), mla.kv_rank, mla.nope_dim, mla.v_dim, max.batch),
             None => (0, 0, 0, 0, 0),
         };
         Self {
@@ -314,6 +353,7 @@ impl<T> Compressed<T> {
             v_by_head: take([rows * n_heads, v_dim]),
             values: take([rows, n_heads * v_dim]),
             heads: take([rows * n_heads, 1]),
+            index: IndexScratch::lay_out(config, max, take),
         }
     }
 }

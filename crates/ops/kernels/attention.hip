@@ -6,7 +6,8 @@
 // WIDE_DIM, are shared by a whole wave, two numbers in a row at a time. Where the context is split, parts are merged by
 // attention_merge. Masked scores are a large negative number, not infinity: what they add is wiped by the first score
 // that counts, and every query sees at least itself.
-// With SHAPED, queries see only a window, scores are bent towards a cap, and a sink takes part of each sum.
+// With SHAPED, queries see only a window, scores are bent towards a cap, and a sink takes part of each sum; or a query has
+// chosen the tokens it attends to, and a group of lanes goes from one that is chosen to the next.
 #include "functions.h"
 #include "kv.h"
 
@@ -179,6 +180,8 @@ struct Shaping {
     float cap;
     const float *sinks;  // [n_heads]
     const float *slopes;  // [n_heads]: what a score loses with every token between query and key
+    const u32 *chosen;    // [n_rows, n_words]: a bit for each token
+    u32 n_words;
 };
 
 // A sum of weights and a sum of weighted values, both in the scale of `largest`.
@@ -232,15 +235,32 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
         value = load_some(v_bytes, row, seen % KV_BLOCK, head_dim);
     };
     const u32 step = THREADS / HEAD_LANES;
+    const auto choices = [&](u32 i, u32 t) {
+        return shaping.chosen[(u64)(tile.first_row + tile.row(i)) * shaping.n_words + t / 32] >> (t % 32);
+    };
+    // From t on, the next that any query of the tile chose a token of, of those that the wave looks at together.
+    const auto wanted = [&](u32 t) {
+        if (!IS_SHAPED || !shaping.chosen) return t;
+        constexpr u32 OURS = (u32)((1ull << (GPU_WAVE / HEAD_LANES)) - 1);
+        for (; t < to; t += step) {
+            u32 any = 0;
+#pragma unroll
+            for (u32 i = 0; i < N_Q; ++i)
+                if (tile.has(i)) any |= choices(i, t);
+            if (any & OURS) break;
+        }
+        return t;
+    };
     // Every lane goes round as often as the others: the sums across lanes need them all. The next token's numbers are on
     // their way while this one's are used.
-    u32 t0 = from + wave * (GPU_WAVE / HEAD_LANES);
+    u32 t0 = wanted(from + wave * (GPU_WAVE / HEAD_LANES));
     KeptSome next_key, next_value;
     if (t0 < to) fetch(next_key, next_value, t0 + part);
-    for (; t0 < to; t0 += step) {
+    for (u32 after; t0 < to; t0 = after) {
         const u32 t = t0 + part;
+        after = wanted(t0 + step);
         const Some key = widen(next_key), value = widen(next_value);
-        if (t0 + step < to) fetch(next_key, next_value, t + step);
+        if (after < to) fetch(next_key, next_value, after + part);
 #pragma unroll
         for (u32 i = 0; i < N_Q; ++i) {
             float score = 0.0f;
@@ -252,7 +272,8 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
                 const float distance = (float)(i32)(tile.first_position + tile.row(i) - t);
                 score -= shaping.slopes[kv_head * tile.group + tile.head(i)] * abs_f32(distance);
             }
-            const bool counts = t < to && t < n_visible[i] && (!IS_SHAPED || t >= n_hidden[i]);
+            bool counts = t < to && t < n_visible[i] && (!IS_SHAPED || t >= n_hidden[i]);
+            if (IS_SHAPED && shaping.chosen) counts = counts && (choices(i, t) & 1);
             score = counts ? score : MASKED;
             const float larger = max_f32(most[i], score);
             const float keep = fast_exp(most[i] - larger), weight = counts ? fast_exp(score - larger) : 0.0f;
@@ -317,12 +338,13 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
                     const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const u32 *__restrict__ tables,     \
                     float *__restrict__ out, float *__restrict__ parts, u32 n_heads, u32 n_kv_heads, u32 head_dim,    \
                     float scale, u32 n_splits, u32 part_blocks, u32 window, float cap,                                \
-                    const float *__restrict__ sinks, const float *__restrict__ slopes) {                              \
+                    const float *__restrict__ sinks, const float *__restrict__ slopes, const u32 *ARRIVING chosen,   \
+                    u32 chosen_words) {                                                                              \
         __shared__ float shared[WAVES * N_Q * (DIMS + 2)];                                                            \
         let_next_start();                                                                                             \
         wait_for_inputs();                                                                                            \
         attend<N_Q>(q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, head_dim, scale,        \
-                    n_splits, part_blocks, Shaping{window, cap, sinks, slopes}, shared);                              \
+                    n_splits, part_blocks, Shaping{window, cap, sinks, slopes, chosen, chosen_words}, shared);                              \
     }
 
 ATTENTION(1)
@@ -396,7 +418,7 @@ attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, co
         if (group == 0 && d < head_dim) {
 #pragma unroll
             for (u32 k = 1; k < MERGE_GROUPS; ++k) mixed += sums[k * 128 + column];
-            out[(row * n_heads + head) * head_dim + d] = finish(Shaping{0, 0.0f, sinks, nullptr}, head, largest, all, mixed);
+            out[(row * n_heads + head) * head_dim + d] = finish(Shaping{0, 0.0f, sinks, nullptr, nullptr, 0}, head, largest, all, mixed);
         }
         barrier();
     }

@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use weights::Dtype;
 
-use crate::cpu::attention::{AttentionInput, Window, run};
+use crate::choose_tokens::chosen_words;
+use crate::cpu::attention::{AttentionInput, ChosenTokens, Window, run};
 use crate::gpu::attention as launch;
 use crate::gpu::attention::DeviceSpans;
 use crate::kv_format::KvFormat;
@@ -99,6 +100,9 @@ pub struct Shaping<'a> {
     /// `[1, n_heads]` f32: what a score of each head loses with every token between query and key (ALiBi). Only the
     /// vector kernel does it on a GPU.
     pub slopes: Option<View<'a>>,
+    /// `[n_rows, n_words]` words: the tokens that a row attends to, as [`choose_tokens`](crate::choose_tokens()) marks
+    /// them; at least one that it sees. Only the vector kernel does it on a GPU.
+    pub chosen: Option<View<'a>>,
 }
 
 impl Shaping<'_> {
@@ -108,7 +112,8 @@ impl Shaping<'_> {
     }
 
     pub(crate) fn is_any(&self) -> bool {
-        self.window.is_some() || self.softcap.is_some() || self.sinks.is_some() || self.slopes.is_some()
+        let Self { window, softcap, sinks, slopes, chosen, is_chunked: _ } = self;
+        window.is_some() || softcap.is_some() || sinks.is_some() || slopes.is_some() || chosen.is_some()
     }
 }
 
@@ -171,6 +176,7 @@ pub fn attention_with<'s>(
         softcap: shaping.softcap,
         sinks: shaping.sinks.map(|sinks| sinks.f32s(OP, "sinks")).transpose()?,
         slopes: shaping.slopes.map(|slopes| slopes.f32s(OP, "slopes")).transpose()?,
+        chosen: shaping.chosen.map(|chosen| ChosenTokens::of(chosen)).transpose()?,
     };
     run(pool, &input, spans, out.f32s(OP, "out")?);
     Ok(())
@@ -201,7 +207,7 @@ fn check(q: View, kv: Kv, heads: Heads, spans: &[QuerySpan], shaping: Shaping, o
             return bad(format!("block {block} of a pool of {n_blocks}"));
         }
     }
-    let Shaping { window, is_chunked, softcap, sinks, slopes } = shaping;
+    let Shaping { window, is_chunked, softcap, sinks, slopes, chosen } = shaping;
     if window == Some(0)
         || window.is_some_and(|n| n >= 1 << 31)
         || (is_chunked && (window.is_none() || spans.iter().any(|span| !span.is_causal)))
@@ -214,6 +220,13 @@ fn check(q: View, kv: Kv, heads: Heads, spans: &[QuerySpan], shaping: Shaping, o
     }
     if let Some(slopes) = slopes {
         slopes.expect_shape(OP, "slopes", [1, n_heads])?;
+    }
+    if let Some(chosen) = chosen {
+        chosen.expect_shape(OP, "chosen", [q.n_rows(), chosen.n_cols()])?;
+        let longest = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap_or(0);
+        if chosen_words(longest) > chosen.n_cols() {
+            return bad(format!("choices among {} tokens for a context of {longest}", 32 * chosen.n_cols()));
+        }
     }
     Ok(())
 }

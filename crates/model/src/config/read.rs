@@ -1,11 +1,12 @@
 //! One list of keys, each checked where it is read: what GGUF's metadata and the translated `config.json` say.
 
-use ops::{Gating, MAX_HEAD_DIM, Pairing, Routing};
+use ops::{Gating, MAX_HEAD_DIM, MAX_INDEX_DIM, Pairing, Routing};
 use weights::Metadata;
 
 use super::{Config, Experts, LocalHeads, MAX_LAYERS, MAX_WIDTH, Mla, RopeConfig};
 use crate::family::Family;
 use crate::head::head_states;
+use crate::indexer::Indexer;
 use crate::keys::MetadataKeys;
 use crate::names::Format;
 use crate::recurrent_config::{LayerBlocks, Multipliers, Recurrent, RecurrentKind};
@@ -121,6 +122,8 @@ impl Config {
             xielu: layer_details::listed_xielu(&keys, n_layers)?,
             experts,
             mla,
+            indexer: indexer(&keys, &family, n_rot)?,
+            is_indexed: keys.flags("attention.indexer.types")?.unwrap_or_default(),
             n_embd_per_layer: keys.count("embedding_length_per_layer_input")?.unwrap_or(0).min(MAX_WIDTH),
             laurel_rank: None,
             sparsity: layer_details::sparsity(&keys, &family, n_layers)?,
@@ -202,17 +205,23 @@ fn pairing(keys: &MetadataKeys, family: &Family, format: Format) -> Result<Pairi
     })
 }
 
-/// Models with an indexer choose so many tokens of a context: up to there that is all of them, and beyond it these
-/// layers are not what the model was trained with.
 fn context_length(keys: &MetadataKeys, family: &Family) -> Result<usize, Error> {
     // RWKV has no positions; its `config.json` names the length of the texts it was trained on.
     if family.recurrent == Some(RecurrentKind::Wkv) {
         return Ok(UNBOUNDED_CTX);
     }
     let default = family.recurrent.map(|_| UNBOUNDED_CTX);
-    let n_ctx = keys.count_in("context_length", default, u32::MAX as usize)?;
-    let n_chosen = keys.count("attention.indexer.top_k")?.filter(|n| *n > 0);
-    Ok(n_chosen.map_or(n_ctx, |n| n_ctx.min(n)))
+    keys.count_in("context_length", default, u32::MAX as usize)
+}
+
+fn indexer(keys: &MetadataKeys, family: &Family, n_rot: usize) -> Result<Option<Indexer>, Error> {
+    let Some(n_chosen) = keys.count("attention.indexer.top_k")?.filter(|n| *n > 0) else { return Ok(None) };
+    let head_dim = keys.count_in("attention.indexer.key_length", Some(128), MAX_INDEX_DIM)?;
+    if head_dim < n_rot {
+        return Err(keys.error("attention.indexer.key_length", format!("{head_dim} is below rope's {n_rot}")));
+    }
+    let n_heads = keys.count_in("attention.indexer.head_count", None, MAX_WIDTH)?;
+    Ok(Some(Indexer { n_heads, head_dim, n_chosen, pairing: family.index_pairing }))
 }
 
 fn pooling(keys: &MetadataKeys) -> Result<Option<Pooling>, Error> {

@@ -164,7 +164,8 @@ impl Device {
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap_or(1);
         let n_context = n_context.next_power_of_two().max(MIN_CONTEXT);
         let mut chip = AttentionChip::of(self.queue.device(), decoder.kv.dtype(), decoder.is_shaped);
-        if decoder.config.alibi.is_some() {
+        let chooses = decoder.chooses(step);
+        if decoder.config.alibi.is_some() || chooses {
             chip = chip.without_units();
         }
         let span_rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
@@ -186,6 +187,7 @@ impl Device {
             is_adjusted: !step.adjustments.is_empty(),
             is_described: !step.described.is_empty(),
             has_adapters: !step.adapter_slots.is_empty(),
+            chooses,
         };
         let is_captured = capture == Capture::WhereItPays && step.only_decodes() && spans.len() <= MAX_CAPTURED;
         self.run(decoder, &input, plans, is_captured.then_some(key))?;

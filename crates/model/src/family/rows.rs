@@ -18,6 +18,7 @@ const LLAMA: Family = Family {
     hub_types: &["llama", "mistral"],
     pairing: Pairing::Adjacent,
     hub_pairing: Pairing::Halves,
+    index_pairing: Pairing::Halves,
     norm: NormKind::Rms,
     placement: Placement::Before,
     skips_first_norm: false,
@@ -255,9 +256,14 @@ pub const FAMILIES: &[Family] = &[
         is_exported: false,
         ..DEEPSEEK2
     },
-    // Contexts of these are bounded by what their indexer would choose of longer ones.
     Family { name: "deepseek32", hub_types: &["deepseek_v32"], is_exported: false, ..DEEPSEEK2 },
-    Family { name: "glm-dsa", hub_types: &["glm_moe_dsa"], is_exported: false, ..DEEPSEEK2 },
+    Family {
+        name: "glm-dsa",
+        hub_types: &["glm_moe_dsa"],
+        index_pairing: Pairing::Adjacent,
+        is_exported: false,
+        ..DEEPSEEK2
+    },
     Family {
         name: "internlm2",
         hub_types: &["internlm2"],

@@ -5,10 +5,11 @@ use weights::Tensor;
 
 use super::list::{PartList, rows_and_cols};
 use super::{
-    AltupParts, AttentionParts, Cut, FfnParts, LaurelParts, LayerParts, Linear, MlaParts, PerLayerParts, PerLayerTable,
-    StreamParts, TensorId,
+    AltupParts, AttentionParts, Cut, FfnParts, IndexerParts, LaurelParts, LayerParts, Linear, MlaParts, PerLayerParts,
+    PerLayerTable, StreamParts, TensorId,
 };
 use crate::family::{FusedRows, Placement};
+use crate::indexer::Indexer;
 use crate::names::{At, Format};
 use crate::recurrent_config::Multipliers;
 use crate::{Config, Error};
@@ -300,6 +301,22 @@ impl<'a> PartList<'a, '_> {
                 v_b.push(self.push(both, Cut::values_of(head, &mla), [mla.v_dim, kv_rank])?);
             }
         }
-        Ok(MlaParts { q_a, q_nope, q_rope, kv, k_rope, kv_norm, k_b, v_b })
+        let indexer = self.indexer(at, q_in)?;
+        Ok(MlaParts { q_a, q_nope, q_rope, kv, k_rope, kv_norm, k_b, v_b, indexer })
+    }
+
+    /// `q_in`: the width of what queries are made of.
+    fn indexer(&mut self, at: At, q_in: usize) -> Result<Option<IndexerParts>, Error> {
+        let At::Layer(layer_idx) = at else { unreachable!("attention stands in a layer") };
+        let Config { n_embd, is_indexed, .. } = self.config;
+        let Some(Indexer { n_heads, head_dim, .. }) = self.config.indexer.filter(|_| is_indexed[layer_idx]) else {
+            return Ok(None);
+        };
+        Ok(Some(IndexerParts {
+            q: self.matrix(at, "indexer.attn_q_b", [n_heads * head_dim, q_in])?,
+            k: self.matrix(at, "indexer.attn_k", [head_dim, *n_embd])?,
+            k_norm: self.norm(at, "indexer.k_norm", head_dim)?,
+            weights: self.matrix(at, "indexer.proj", [n_heads, *n_embd])?,
+        }))
     }
 }

@@ -142,10 +142,8 @@ fn a_model_takes_three_allocations_and_decoding_none() {
 fn families_equal_transformers_on_a_device() {
     for device in devices() {
         let (mut failures, mut ran) = (Vec::new(), BTreeMap::new());
-        // A software GPU takes its time: `ROCI_TEST_FAMILIES=gpt2,mpt` runs those alone.
-        let picked = std::env::var("ROCI_TEST_FAMILIES").ok();
-        let is_picked = |name: &String| picked.as_ref().is_none_or(|list| list.split(',').any(|one| one == name));
-        let names = test_support::share(families::names().into_iter().filter(is_picked));
+        // A software GPU takes its time.
+        let names = test_support::share(families::picked().into_iter());
         let n_names = names.len();
         let all = names.into_iter().flat_map(|name| {
             families::forms(&name).into_iter().map(move |(form, checkpoint)| (name.clone(), form, checkpoint))

@@ -42,6 +42,13 @@ pub fn names() -> Vec<String> {
     names
 }
 
+/// All of them, or those that somebody wants alone: `ROCI_TEST_FAMILIES=gpt2,mpt`.
+pub fn picked() -> Vec<String> {
+    let picked = std::env::var("ROCI_TEST_FAMILIES").ok();
+    let is_picked = |name: &String| picked.as_ref().is_none_or(|list| list.split(',').any(|one| one == name));
+    names().into_iter().filter(is_picked).collect()
+}
+
 pub fn golden(name: &str) -> Golden {
     let file = Checkpoint::open(&folder().join("golden").join(format!("{name}.safetensors"))).unwrap();
     let what = [("logits", What::Logits), ("hidden", What::Hidden), ("score", What::Score), ("vector", What::Vector)];
@@ -117,7 +124,7 @@ pub fn distance(found: &[f32], truth: &[f32]) -> f64 {
 #[test]
 fn every_family_equals_transformers() {
     let mut failures = Vec::new();
-    for name in names() {
+    for name in picked() {
         let golden = golden(&name);
         for (form, checkpoint) in forms(&name) {
             for isa in Isa::available() {

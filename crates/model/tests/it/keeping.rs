@@ -16,8 +16,8 @@ use crate::families::{forms, golden};
 use crate::support::{batch, table};
 use crate::wide::widen;
 
-/// Plain attention, and two kinds of recurrent layers.
-const FAMILIES: [&str; 3] = ["llama", "granitehybrid", "qwen3next"];
+/// Plain attention, two kinds of recurrent layers, and what an indexer keeps.
+const FAMILIES: [&str; 4] = ["llama", "granitehybrid", "qwen3next", "deepseek32-sparse"];
 
 fn checkpoint(name: &str) -> Checkpoint {
     forms(name).remove(0).1

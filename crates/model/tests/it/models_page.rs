@@ -74,9 +74,9 @@ through the same products as all others; they are not run in every weight type h
 Models with more than 1,024 experts in a layer, or with recurrent states of more than 256 numbers in a column (the key of a
 delta net, the state size of Mamba), run on the CPU only; `--device auto` chooses it for them.
 
-DeepSeek V3.2 and GLM 5 choose tokens of a long context by an indexer, which is not computed here: their contexts are
-bounded by the number it chooses (usually 2,048), up to which it chooses everything. InternLM 2 and Ling 2 have no class in
-transformers: their numbers come from classes of the same mathematics (Llama, GLM 4.5) with the tensors renamed. Gemma 3n's
+DeepSeek V3.2 and GLM 5 attend to the tokens that an indexer chooses (usually 2,048): `deepseek32-sparse` and
+`glm-dsa-sparse` choose 8 of 40. Their files without an indexer's tensors run in contexts up to that number, where it would
+choose everything. InternLM 2 and Ling 2 have no class in transformers: their numbers come from classes of the same mathematics (Llama, GLM 4.5) with the tensors renamed. Gemma 3n's
 safetensors need a table of embeddings for all layers that has a row for every token; GGUF files have it. RWKV 7 is not in
 transformers either: it is judged by its author's package `rwkv` (`scripts/make_rwkv.py`), in safetensors as
 flash-linear-attention writes them.

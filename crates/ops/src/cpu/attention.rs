@@ -15,12 +15,12 @@ use super::part;
 use super::portable::attention as plain;
 #[cfg(target_arch = "x86_64")]
 use super::x86::{attention as vector, attention_few as few};
-use crate::attention::{Heads, QuerySpan};
+use crate::attention::{Heads, OP, QuerySpan};
 use crate::kv_format::KvFormat;
 use crate::kv_store::KV_BLOCK;
 use crate::softcap::cap_all;
 use crate::view::SharedPtr;
-use crate::{Isa, Numerics, Pool};
+use crate::{Error, Isa, Numerics, Pool, View};
 
 /// Rows (query rows times query heads) of a unit: enough to pay for decoding keys and values once.
 pub(crate) const UNIT_ROWS: usize = 96;
@@ -43,6 +43,30 @@ pub(crate) struct AttentionInput<'a> {
     pub(crate) softcap: Option<f32>,
     pub(crate) sinks: Option<&'a [f32]>,
     pub(crate) slopes: Option<&'a [f32]>,
+    pub(crate) chosen: Option<ChosenTokens<'a>>,
+}
+
+/// A bit for each token that a row attends to, in rows of words.
+#[derive(Copy, Clone)]
+pub(crate) struct ChosenTokens<'a> {
+    words: &'a [u32],
+    n_words: usize,
+}
+
+impl<'a> ChosenTokens<'a> {
+    pub(crate) fn of(words: View<'a>) -> Result<Self, Error> {
+        Ok(Self { words: bytemuck::cast_slice(words.f32s(OP, "chosen")?), n_words: words.n_cols() })
+    }
+
+    /// Hides what a row has not chosen of keys `start..`.
+    fn hide(&self, row: usize, start: usize, scores: &mut [f32]) {
+        let words = &self.words[row * self.n_words..][..self.n_words];
+        for (token, score) in (start..).zip(scores) {
+            if words[token / 32] >> (token % 32) & 1 == 0 {
+                *score = f32::NEG_INFINITY;
+            }
+        }
+    }
 }
 
 /// Which of the tokens before it a row sees.
@@ -100,6 +124,9 @@ impl AttentionInput<'_> {
             let position = (unit.span.first_position + unit.first + row / self.group) as f32;
             let keys = scores.iter_mut().enumerate();
             keys.for_each(|(i, score)| *score -= slope * (position - (start + i) as f32).abs());
+        }
+        if let Some(chosen) = &self.chosen {
+            chosen.hide(unit.span.first_row + unit.first + row / self.group, start, scores);
         }
         let seen = unit.span.seen_by(unit.first + row / self.group, self.window);
         let n = scores.len();

@@ -6,7 +6,7 @@ mod plan;
 pub(crate) mod split;
 
 use gpu::Slice;
-use plan::SPAN_WORDS;
+pub(crate) use plan::SPAN_WORDS;
 pub use plan::{AttentionChip, AttentionKernel, AttentionPlan, DeviceSpans};
 
 use super::count;
@@ -24,6 +24,8 @@ struct Operands<'a> {
     tables: Slice<'a, u32>,
     sinks: Option<Slice<'a, f32>>,
     slopes: Option<Slice<'a, f32>>,
+    /// Rows of so many words.
+    chosen: Option<(Slice<'a, u32>, u32)>,
     heads: Heads,
     plan: AttentionPlan,
     format: KvFormat,
@@ -44,7 +46,9 @@ pub(crate) fn launch(
     out: &mut ViewMut,
 ) -> Result<(), Error> {
     let is_vector = plan.kernel == AttentionKernel::Vector;
-    if (plan.kernel == AttentionKernel::Few && shaping.is_any()) || (!is_vector && shaping.slopes.is_some()) {
+    if (plan.kernel == AttentionKernel::Few && shaping.is_any())
+        || (!is_vector && (shaping.slopes.is_some() || shaping.chosen.is_some()))
+    {
         let what =
             format!("{:?} does not shape scores; a plan for shaped scores goes without the matrix units", plan.kernel);
         return Err(Error::Argument { op: OP, what });
@@ -63,6 +67,12 @@ pub(crate) fn launch(
         tables: words.slice(n_span_words..)?,
         sinks: shaping.sinks.map(|sinks| sinks.device_f32s(OP, "sinks")).transpose()?,
         slopes: shaping.slopes.map(|slopes| slopes.device_f32s(OP, "slopes")).transpose()?,
+        chosen: match shaping.chosen {
+            Some(chosen) => {
+                Some((chosen.device_f32s(OP, "chosen")?.cast()?, count(OP, "words of choices", chosen.n_cols())?))
+            }
+            None => None,
+        },
         heads,
         plan,
         format: KvFormat::of(OP, kv.k.dtype, heads.head_dim)?,

@@ -3,8 +3,8 @@
 use ops::quant::{dequantize, quantize};
 use ops::{
     Arena, Error, Exec, Heads, Isa, KV_BLOCK, Kv, KvSlot, Layout, Pairing, Pool, QuerySpan, Shaping, Tensor, View,
-    ViewMut, attention, attention_with, embed, gather_rows, kv_store, pack, packed, rmsnorm, rope, scatter_rows,
-    swiglu, take_rows,
+    ViewMut, attention, attention_with, chosen_words, embed, gather_rows, kv_store, pack, packed, rmsnorm, rope,
+    scatter_rows, swiglu, take_rows,
 };
 use test_support::share;
 use weights::Dtype;
@@ -42,6 +42,8 @@ struct Scores {
     softcap: Option<f32>,
     has_sinks: bool,
     has_slopes: bool,
+    /// Whether rows choose what they attend to: about one token in eight, and themselves.
+    has_choices: bool,
 }
 
 /// Scattered blocks, several sequences at once, the new rows of each after its past.
@@ -51,7 +53,7 @@ fn check_shaped(
     heads: Heads,
     sequences: &[Sequence],
     is_causal: bool,
-    Scores { window, softcap, has_sinks, has_slopes }: Scores,
+    Scores { window, softcap, has_sinks, has_slopes, has_choices }: Scores,
 ) {
     let Heads { n_heads, n_kv_heads, head_dim, scale } = heads;
     let mut random = Random::new((n_heads * 131 + head_dim) as u64);
@@ -113,7 +115,16 @@ fn check_shaped(
     let n_cols = n_heads * head_dim;
     let sinks: Vec<f32> = random.numbers(n_heads).iter().map(|x| x * 4.0).collect();
     let slopes: Vec<f32> = (1..=n_heads).map(|head| 0.5_f32.powf(head as f32 * 8.0 / n_heads as f32)).collect();
+    let n_words = chosen_words(sequences.iter().map(|s| s.n_past + s.n_new).max().unwrap());
+    let mut words: Vec<u32> =
+        (0..n_rows * n_words).map(|_| (random.bits() & random.bits() & random.bits()) as u32).collect();
+    for (s, span) in sequences.iter().zip(&spans) {
+        let own = |i: usize| ((span.first_row + i) * n_words + (s.n_past + i) / 32, (s.n_past + i) % 32);
+        (0..s.n_new).map(own).for_each(|(word, bit)| words[word] |= 1 << bit);
+    }
+    let words_as_numbers: Vec<f32> = words.iter().map(|word| f32::from_bits(*word)).collect();
     let shaping = Shaping {
+        chosen: has_choices.then(|| View::of_f32(&words_as_numbers, n_words)),
         window,
         softcap,
         sinks: has_sinks.then(|| View::of_f32(&sinks, n_heads)),
@@ -135,7 +146,10 @@ fn check_shaped(
                         * f64::from(scale)
                 };
                 let cap = |s: f64| softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh());
-                let is_seen = |t: usize| window.is_none_or(|window| position.abs_diff(t) < window);
+                let is_chosen = |t: usize| words[(spans[i].first_row + row) * n_words + t / 32] >> (t % 32) & 1 == 1;
+                let is_seen = |t: usize| {
+                    window.is_none_or(|window| position.abs_diff(t) < window) && (!has_choices || is_chosen(t))
+                };
                 let slope = if has_slopes { f64::from(slopes[head]) } else { 0.0 };
                 let lost = |t: usize| slope * (s.n_past + row).abs_diff(t) as f64;
                 let score = |t: usize| if is_seen(t) { cap(dot(t)) - lost(t) } else { f64::NEG_INFINITY };
@@ -195,6 +209,21 @@ fn attention_head_shapes() {
 }
 
 #[test]
+fn attention_sees_what_was_chosen() {
+    for pool in pools() {
+        for dtype in [Dtype::F16, Dtype::F32] {
+            for shape in [(4, 1, 576), (8, 2, 64), (4, 1, 24)] {
+                for n_past in [50, 400] {
+                    let mixed = [(0, 3), (n_past, 1), (20, 18)].map(|(n_past, n_new)| Sequence { n_past, n_new });
+                    let scores = Scores { has_choices: true, ..Scores::default() };
+                    check_shaped(&pool, dtype, heads(shape.0, shape.1, shape.2), &mixed, true, scores);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn attention_long_context_is_split_and_merged() {
     for pool in pools() {
         for n_past in [300, 511, 512, 1300] {
@@ -212,7 +241,7 @@ fn attention_with_windows_caps_and_sinks() {
         Scores { window: Some(20), ..Scores::default() },
         Scores { softcap: Some(1.5), ..Scores::default() },
         Scores { has_sinks: true, ..Scores::default() },
-        Scores { window: Some(130), softcap: Some(3.0), has_sinks: true, has_slopes: false },
+        Scores { window: Some(130), softcap: Some(3.0), has_sinks: true, ..Scores::default() },
         Scores { has_slopes: true, ..Scores::default() },
     ];
     for pool in pools() {
@@ -232,7 +261,7 @@ fn attention_over_quantized_keys_and_values() {
     let scores = [
         Scores::default(),
         Scores { window: Some(20), ..Scores::default() },
-        Scores { window: Some(130), softcap: Some(3.0), has_sinks: true, has_slopes: false },
+        Scores { window: Some(130), softcap: Some(3.0), has_sinks: true, ..Scores::default() },
         Scores { has_slopes: true, ..Scores::default() },
     ];
     for pool in pools() {

@@ -7,11 +7,11 @@ use std::rc::Rc;
 use gpu::{Blas, Cache, Device, Number, ProductTypes, Queue};
 use ops::{
     Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertLeft, ExpertMatrices,
-    ExpertPairs, ExpertProduct, Gpu, Heads, Indices, Kernels, Kv, Layout, LowRank, Mode, Numerics, Pairing, Place,
-    PlaceMut, Product, QuerySpan, Routing, Shaping, Spans, StateSpan, StateSpans, Tensor, View, ViewMut, Workspace,
-    adjust, attention_with, choose_experts, describe, embed, expert_matmul, feed, gather_rows, grouped_experts,
-    kv_store, layernorm, low_rank, low_rank_experts, matmul, pack, packed_on_device, rmsnorm, rope, sample,
-    scatter_rows, sum_experts, swiglu, take_rows,
+    ExpertPairs, ExpertProduct, Gpu, Heads, IndexQueries, Indices, KV_BLOCK, Kernels, Kv, Layout, LowRank, Mode,
+    Numerics, Pairing, Place, PlaceMut, Product, QuerySpan, Routing, Shaping, Spans, StateSpan, StateSpans, Tensor,
+    View, ViewMut, Workspace, adjust, attention_with, choose_experts, choose_tokens, chosen_words, describe, embed,
+    expert_matmul, feed, gather_rows, grouped_experts, kv_store, layernorm, low_rank, low_rank_experts, matmul, pack,
+    packed_on_device, rmsnorm, rope, sample, scatter_rows, store_index_keys, sum_experts, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -440,7 +440,42 @@ impl Card {
         self.queue.device().has_matrix_units()
     }
 
-    /// `sinks` and `slopes` replace those of the shaping, which lie on the host.
+    /// The words of `choose_tokens`, with room for the scores of five rows.
+    pub fn choose(
+        &self,
+        [q, weights, keys]: [&[f32]; 3],
+        slots: &[u32],
+        (dtype, n_blocks): (Dtype, usize),
+        (n_heads, n_chosen): (usize, usize),
+        spans: &[QuerySpan],
+    ) -> Vec<u32> {
+        let n_rows = weights.len() / n_heads;
+        let dim = q.len() / weights.len();
+        let [q, weights, keys] =
+            [(q, n_heads * dim), (weights, n_heads), (keys, dim)].map(|(numbers, n_cols)| self.f32s(numbers, n_cols));
+        let shape = [n_blocks, KV_BLOCK * dim];
+        let mut pool = self.tensor(dtype, shape, &vec![0xff; dtype.row_bytes(shape[1]).unwrap() * n_blocks]);
+        let on_device = self.queue.buffer_from(slots).unwrap();
+        let indices = Indices { host: slots, device: Some(on_device.all()) };
+        self.run(None, |exec| store_index_keys(exec, keys.view(), indices, &mut pool.view_mut()));
+        let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap();
+        let mut scores = self.f32s(&vec![f32::NAN; 5 * n_context], n_context);
+        let n_words = chosen_words(n_context);
+        let mut chosen = self.f32s(&vec![0.0; n_rows * n_words], n_words);
+        let mut words = Vec::new();
+        AttentionPlan::write_spans(spans, &mut words);
+        let words = self.queue.buffer_from(&words).unwrap();
+        let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 64, scale: 1.0 };
+        let chip = AttentionChip::of(self.queue.device(), dtype, true);
+        let plan = AttentionPlan::new(&[1], &heads, n_context, &chip);
+        let device = DeviceSpans { plan, tiles: words.all(), words: words.all() };
+        let spans = Spans { host: spans, device: Some(device) };
+        let queries = IndexQueries { q: q.view(), weights: weights.view(), keys: pool.view(), n_heads, n_chosen };
+        self.run(None, |exec| choose_tokens(exec, queries, spans, &mut scores.view_mut(), &mut chosen.view_mut()));
+        self.read(&chosen).into_iter().map(f32::to_bits).collect()
+    }
+
+    /// `sinks`, `slopes` and what was chosen replace those of the shaping, which lie on the host.
     pub fn attention(
         &self,
         q: &[f32],
@@ -452,7 +487,12 @@ impl Card {
         let sinks = sinks.map(|sinks| self.f32s(sinks, sinks.len()));
         let slopes = slopes.map(|slopes| self.f32s(slopes, slopes.len()));
         let (sinks, slopes) = (sinks.as_ref().map(Tensor::view), slopes.as_ref().map(Tensor::view));
-        let shaping = Shaping { sinks, slopes, ..shaping };
+        let chosen = shaping.chosen.map(|chosen| match chosen.place {
+            Place::Host(bytes) => self.tensor(Dtype::F32, chosen.shape, bytes),
+            Place::Device(_) => unreachable!("tests have theirs on the host"),
+        });
+        let chosen = chosen.as_ref().map(Tensor::view);
+        let shaping = Shaping { sinks, slopes, chosen, ..shaping };
         let is_shaped = shaping.window.is_some() || shaping.softcap.is_some() || shaping.sinks.is_some();
         let n_cols = heads.n_heads * heads.head_dim;
         let q = self.f32s(q, n_cols);
@@ -461,7 +501,7 @@ impl Card {
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap();
         let dtype = cache.0.view().dtype;
         let mut chip = AttentionChip::of(self.queue.device(), dtype, is_shaped);
-        if shaping.slopes.is_some() {
+        if shaping.slopes.is_some() || shaping.chosen.is_some() {
             chip = chip.without_units();
         }
         if self.kernels.numerics() == Numerics::RowInvariant {

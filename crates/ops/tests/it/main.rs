@@ -3,6 +3,7 @@
 
 mod attention;
 mod card;
+mod choose;
 mod families;
 mod groups;
 mod invariant;

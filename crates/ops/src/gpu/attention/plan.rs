@@ -23,7 +23,7 @@ const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
 /// 357 and 350.
 const FEW_BLOCKS: usize = 2;
 /// Words of a span on the device.
-pub(super) const SPAN_WORDS: usize = 8;
+pub(crate) const SPAN_WORDS: usize = 8;
 /// Query rows of a tile of the matrix units, and rows in the longest span from which on they are used.
 const FLASH_ROWS: usize = 64;
 const MIN_FLASH_ROWS: usize = 16;

@@ -33,6 +33,8 @@ gpu::args! {
         cap: f32,
         sinks: Option<Slice<'a, f32>>,
         slopes: Option<Slice<'a, f32>>,
+        chosen: Option<Slice<'a, u32>>,
+        chosen_words: u32,
     }
 }
 
@@ -176,7 +178,9 @@ impl SplitKernels {
         out: SliceMut<f32>,
         parts: SliceMut<f32>,
     ) -> Result<(), Error> {
-        let &Operands { q, k_pool, v_pool, spans, tables, sinks, slopes, heads, plan, window, cap, .. } = operands;
+        let &Operands { q, k_pool, v_pool, spans, tables, sinks, slopes, chosen, .. } = operands;
+        let &Operands { heads, plan, window, cap, .. } = operands;
+        let (chosen, chosen_words) = chosen.unzip();
         let Heads { scale, .. } = heads;
         let [n_heads, n_kv_heads, head_dim] = [heads.n_heads, heads.n_kv_heads, heads.head_dim].map(|n| n as u32);
         let (n_splits, part_blocks) = (count(OP, "splits", plan.n_splits)?, count(OP, "blocks", plan.part_blocks)?);
@@ -192,7 +196,7 @@ impl SplitKernels {
         #[rustfmt::skip]
         let args = AttentionVector {
             q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, head_dim, scale, n_splits,
-            part_blocks, window, cap, sinks, slopes,
+            part_blocks, window, cap, sinks, slopes, chosen, chosen_words: chosen_words.unwrap_or(0),
         };
         Ok(gpu.launcher.launch(&self.attention[plan.n_queries.trailing_zeros() as usize], grid, &args)?)
     }

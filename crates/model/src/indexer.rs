@@ -1,0 +1,68 @@
+//! Sparse attention as DeepSeek has it: beside its keys and values, a token keeps one short key of its layer's indexer, a
+//! row asks those keys with a few queries of its own, and attention sees only the tokens that answered best. A layer
+//! without an indexer takes the choice of the one before it.
+
+use ops::{IndexQueries, Pairing, Product, Spans, Tensor, View};
+
+use crate::decoder::Context;
+use crate::parts::{IndexerParts, Norm};
+use crate::scratch::{IndexScratch, MaxRows};
+use crate::step::Places;
+use crate::{Config, Error};
+
+/// Of a key's norm; no file says it.
+const NORM_EPS: f32 = 1e-6;
+
+/// What an indexer is made of.
+#[derive(Copy, Clone, Debug)]
+pub struct Indexer {
+    pub n_heads: usize,
+    pub head_dim: usize,
+    /// Tokens that a row attends to.
+    pub n_chosen: usize,
+    pub pairing: Pairing,
+}
+
+impl Config {
+    /// Tokens of the longest context whose tokens are ever chosen among; 0 where all are seen anyway.
+    pub(crate) fn indexed_context(&self, rows: MaxRows) -> usize {
+        self.indexer.map_or(0, |indexer| if rows.context > indexer.n_chosen { rows.context } else { 0 })
+    }
+}
+
+/// The product of the layer's input that becomes the tokens' keys, and where tokens are chosen the one that becomes weights.
+pub fn products_of_input<'w, 'o>(
+    context: Context<'w>,
+    parts: &IndexerParts,
+    (n, chooses): (usize, bool),
+    (k, weights): (&'o mut Tensor, &'o mut Tensor),
+    products: &mut Vec<Product<'w, 'o>>,
+) {
+    products.push(Product::write(context.weights.view(parts.k), k.rows_mut(n)));
+    if chooses {
+        products.push(Product::write(context.weights.view(parts.weights), weights.rows_mut(n)));
+    }
+}
+
+/// Keeps the new tokens' keys; where a row sees more tokens than it may attend to, chooses them.
+pub fn choose(
+    context: Context,
+    parts: &IndexerParts,
+    (angles, places, spans): (View, &Places, Option<Spans>),
+    keys: &mut Tensor,
+    n: usize,
+    s: &mut IndexScratch,
+) -> Result<(), Error> {
+    let Context { exec, config, weights, .. } = context;
+    let Some(Indexer { n_heads, head_dim, n_chosen, pairing }) = config.indexer else { return Ok(()) };
+    let Norm { weight, bias } = parts.k_norm;
+    let bias = bias.map(|bias| weights.view(bias));
+    let k = &mut s.k_normed.rows_mut(n);
+    ops::layernorm(exec, s.k.rows(n), weights.view(weight), bias, NORM_EPS, k)?;
+    ops::rope(exec, k, angles, head_dim, pairing)?;
+    ops::store_index_keys(exec, k.as_view(), places.slots, &mut keys.view_mut())?;
+    let Some(spans) = spans else { return Ok(()) };
+    ops::rope(exec, &mut s.q.rows_mut(n), angles, head_dim, pairing)?;
+    let queries = IndexQueries { q: s.q.rows(n), weights: s.weights.rows(n), keys: keys.view(), n_heads, n_chosen };
+    Ok(ops::choose_tokens(exec, queries, spans, &mut s.scores.view_mut(), &mut s.chosen.rows_mut(n))?)
+}
