@@ -97,6 +97,15 @@ def latent(**more):
     )
 
 
+def indexed(**more):
+    """Compressed attention with an indexer."""
+    usual = dict(
+        n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32, n_group=1, topk_group=1,
+        first_k_dense_replace=1, index_topk=64, index_head_dim=16, index_n_heads=2,
+    )
+    return {**latent(), **usual, "qk_rope_head_dim": 8, **more}
+
+
 def llama4(**more):
     """Every second layer has experts, every fourth sees everything and turns nothing."""
     return small(
@@ -684,38 +693,27 @@ FAMILIES = {
             routed_scaling_factor=1.8, rope_parameters=rope(),
         ),
     ),
-    # As many tokens are looked at as there are; the sparse ones choose.
+    # As many tokens are looked at as there are; the sparse ones choose, in three layers, so that choices are made of rows that
+    # were chosen for. Sixteen heads, so that no two scores are zero.
     "deepseek32": (
         tf.DeepseekV32Config,
-        latent(
-            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32, n_group=4,
-            topk_group=2, first_k_dense_replace=1, index_topk=64, index_head_dim=32, index_n_heads=2,
-            rope_parameters=rope(10000.0, "yarn", mscale=1.0, mscale_all_dim=1.0, **YARN),
+        indexed(
+            n_group=4, topk_group=2, rope_parameters=rope(10000.0, "yarn", mscale=1.0, mscale_all_dim=1.0, **YARN),
         ),
     ),
-    "glm-dsa": (
-        tf.GlmMoeDsaConfig,
-        latent(
-            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32, n_group=1,
-            topk_group=1, first_k_dense_replace=1, index_topk=64, index_head_dim=32, index_n_heads=2,
-            indexer_types=["full", "shared"], rope_parameters=rope(),
-        ),
-    ),
-    # Three layers, so that choices are made of rows that were chosen for; sixteen heads, so that no two scores are zero.
     "deepseek32-sparse": (
         tf.DeepseekV32Config,
-        latent(
-            num_hidden_layers=3, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32,
-            n_group=4, topk_group=2, first_k_dense_replace=1, index_topk=8, index_head_dim=32, index_n_heads=16,
+        indexed(
+            n_group=4, topk_group=2, num_hidden_layers=3, index_topk=8, index_n_heads=16,
             rope_parameters=rope(10000.0, "yarn", mscale=1.0, mscale_all_dim=1.0, **YARN),
         ),
     ),
+    "glm-dsa": (tf.GlmMoeDsaConfig, indexed(indexer_types=["full", "shared"], rope_parameters=rope())),
     "glm-dsa-sparse": (
         tf.GlmMoeDsaConfig,
-        latent(
-            num_hidden_layers=3, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=32,
-            n_group=1, topk_group=1, first_k_dense_replace=1, index_topk=8, index_head_dim=32, index_n_heads=16,
-            indexer_types=["full", "shared", "full"], rope_parameters=rope(),
+        indexed(
+            num_hidden_layers=3, index_topk=8, index_n_heads=16, indexer_types=["full", "shared", "full"],
+            rope_parameters=rope(),
         ),
     ),
     "bamba": (

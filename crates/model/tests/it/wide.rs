@@ -4,7 +4,7 @@
 use weights::{Bytes, Checkpoint, Dtype, Metadata, Tensor, Value};
 
 const FACTOR: usize = 8;
-const WIDTHS: [&str; 9] = [
+const WIDTHS: [&str; 10] = [
     "embedding_length",
     "feed_forward_length",
     "attention.key_length",
@@ -14,9 +14,10 @@ const WIDTHS: [&str; 9] = [
     "attention.kv_lora_rank",
     "attention.q_lora_rank",
     "rope.dimension_count",
+    "attention.indexer.key_length",
 ];
 /// Tensors whose first dimension counts something else: tokens, experts, heads, positions, classes.
-const COUNTED: [&str; 9] = [
+const COUNTED: [&str; 10] = [
     "token_embd.weight",
     "output.weight",
     "position_embd",
@@ -26,6 +27,7 @@ const COUNTED: [&str; 9] = [
     "attn_k_b",
     "attn_v_b",
     "cls.output",
+    "indexer.proj",
 ];
 const UNCHANGED: [&str; 4] = ["attn_sinks", "exp_probs_b", "cls.output.bias", "ffn_gate_inp.bias"];
 
