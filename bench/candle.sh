@@ -5,8 +5,8 @@
 #   bench/candle.sh run FOLDER     on the GPU's machine: unpacks, and runs errors, the comparison, Candle's own tests, speed
 #
 # `run` needs a driver and its run-time compiler (hiprtc or nvrtc) and nothing else: no cargo, no network. It goes on after
-# a failure and ends with 1; all of its output stands in $OUT (the folder itself where OUT is not set). ELEMENTS, ROUNDS and LAYERS
-# make the measurement smaller, FILTER chooses parts: "faults compare tests bench" is all of them.
+# a failure and ends with 1; all of its output stands in $OUT (the folder itself where OUT is not set). ELEMENTS, ROUNDS, LAYERS
+# and WIDTH make the measurement smaller, SAMPLE the comparison, FILTER chooses parts: "faults compare tests bench" is all of them.
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -51,7 +51,7 @@ run() {
     echo "--- $part"
     case $part in
       faults) "$parts/faults" ;;
-      bench) "$parts/bench" --elements "${ELEMENTS:-67108864}" --rounds "${ROUNDS:-50}" --layers "${LAYERS:-32}" ;;
+      bench) "$parts/bench" --elements "${ELEMENTS:-67108864}" --rounds "${ROUNDS:-50}" --layers "${LAYERS:-32}" --width "${WIDTH:-4096}" ;;
       compare) "$parts/compare" ${SAMPLE:+--sample "$SAMPLE"} ;;
       tests)
         local failed=0

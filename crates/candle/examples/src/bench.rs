@@ -1,9 +1,9 @@
 //! How fast Candle is on this GPU through our crates:
 //!
-//!     bench [--elements N] [--rounds N] [--layers N] [--model MODEL.gguf]
+//!     bench [--elements N] [--rounds N] [--layers N] [--width N] [--model MODEL.gguf]
 //!
 //! Elementwise ops beside a copy on the device, with launches, allocations and waits of each; the products of one token
-//! through the Q4_K weights of an 8B Llama (random ones, `--layers` of 32), and, with a model, greedy decoding.
+//! through the Q4_K weights of an 8B Llama (made up, `--layers` of 32, `--width` of 4096), and, with a model, greedy decoding.
 //! The first call of each op is told apart: with an empty `ROCI_KERNEL_CACHE`, that is the compiler's time.
 
 use std::borrow::Cow;
@@ -19,11 +19,12 @@ struct Options {
     n_elements: usize,
     n_rounds: usize,
     n_layers: usize,
+    width: usize,
     model: Option<String>,
 }
 
 fn options() -> Result<Options> {
-    let mut options = Options { n_elements: 1 << 26, n_rounds: 50, n_layers: 32, model: None };
+    let mut options = Options { n_elements: 1 << 26, n_rounds: 50, n_layers: 32, width: 4096, model: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let value = arguments.next().with_context(|| format!("{name} needs a value"))?;
@@ -31,12 +32,13 @@ fn options() -> Result<Options> {
             "--elements" => options.n_elements = value.parse().context("--elements")?,
             "--rounds" => options.n_rounds = value.parse().context("--rounds")?,
             "--layers" => options.n_layers = value.parse().context("--layers")?,
+            "--width" => options.width = value.parse().context("--width")?,
             "--model" => options.model = Some(value),
             _ => bail!("unknown argument {name}"),
         }
     }
-    if options.n_rounds == 0 || options.n_elements < 64 {
-        bail!("--rounds must be at least 1, --elements 64");
+    if options.n_rounds == 0 || options.n_elements < 64 || options.width == 0 || options.width % 512 != 0 {
+        bail!("--rounds must be at least 1, --elements 64, --width a multiple of 512");
     }
     Ok(options)
 }
@@ -116,10 +118,13 @@ fn elementwise(options: &Options, device: &Device) -> Result<()> {
 
 /// An 8B Llama's products for one token.
 fn products(options: &Options, device: &Device) -> Result<()> {
-    const OF_LAYER: [(usize, usize); 7] =
-        [(4096, 4096), (1024, 4096), (1024, 4096), (4096, 4096), (14336, 4096), (14336, 4096), (4096, 14336)];
+    let width = options.width;
+    let (heads, inner) = (width / 4, width * 7 / 2);
+    // Queries, keys, values, output, gate, up, down.
+    let of_layer: [(usize, usize); 7] =
+        [(width, width), (heads, width), (heads, width), (width, width), (inner, width), (inner, width), (width, inner)];
     let format = GgmlDType::Q4K;
-    let shapes: Vec<(usize, usize)> = (0..options.n_layers).flat_map(|_| OF_LAYER).collect();
+    let shapes: Vec<(usize, usize)> = (0..options.n_layers).flat_map(|_| of_layer).collect();
     let (mut weights, mut bytes) = (Vec::new(), 0);
     for &(rows, columns) in &shapes {
         let size = rows * columns / format.block_size() * format.type_size();
@@ -133,7 +138,7 @@ fn products(options: &Options, device: &Device) -> Result<()> {
     let all = || weights.iter().try_fold(None, |_, (weight, x)| weight.forward(x).map(Some)).map(Option::unwrap);
     let Measured { first_ms, seconds, calls: [launches, allocations, waits] } = measure(device, options.n_rounds, all)?;
     let (ms, rate, layers) = (seconds * 1e3, bytes as f64 / seconds / 1e9, options.n_layers);
-    println!("\nQ4_K products of one token, {layers} layers of an 8B Llama: {ms:.2} ms, {rate:.1} GB/s of weights;");
+    println!("\nQ4_K products of one token, {layers} layers of {width}: {ms:.2} ms, {rate:.1} GB/s of weights;");
     println!("first {first_ms:.0} ms; {launches} launches, {allocations} allocations, {waits} waits a token");
     Ok(())
 }
