@@ -34,6 +34,11 @@ impl Binding {
         Ok(binding)
     }
 
+    /// For `unchecked::Stream`, whose memory no binding can check.
+    pub(crate) fn of_shared(shared: Arc<QueueShared>) -> Self {
+        Self { shared }
+    }
+
     /// The queue's device.
     pub fn device(&self) -> &Device {
         &self.shared.device

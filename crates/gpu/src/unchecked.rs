@@ -18,6 +18,7 @@ use crate::buffer::Allocation;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::{Event, Untimed};
+use crate::foreign::Binding;
 use crate::module::{Function, Grid, Module, Resources};
 use crate::pinned::Pinned;
 use crate::raw::{self, Address};
@@ -47,6 +48,11 @@ impl Stream {
     /// The vendor's own handle (`hipStream_t` or `CUstream`), alive as long as any clone of this.
     pub fn handle(&self) -> *mut c_void {
         self.shared.stream.0
+    }
+
+    /// This stream as a vendor's library sees it.
+    pub fn binding(&self) -> Binding {
+        Binding::of_shared(self.shared.clone())
     }
 
     /// How long any one wait may take before the stream counts as hung (120 s unless set).

@@ -5,14 +5,15 @@
 //! dlopen at run time; nothing is linked, and no SDK is needed to build.
 //!
 //! The names, and nothing else, are cudarc's. What "PTX" is called there is kernel source here (see
-//! [`nvrtc`]). Not here: graphs, NCCL, cuDNN, unified memory, and whatever else Candle does not name.
+//! [`nvrtc`]). Not here: graphs, NCCL, unified memory, and whatever else Candle does not name; of cuDNN, which is behind its
+//! feature, forward convolutions.
 
-#[cfg(feature = "cudnn")]
-compile_error!("this cudarc has no cuDNN: build Candle with feature `cuda`, without `cudnn`");
 #[cfg(feature = "nccl")]
 compile_error!("this cudarc has no NCCL: build Candle with feature `cuda`, without `nccl`");
 
 pub mod cublas;
+#[cfg(feature = "cudnn")]
+pub mod cudnn;
 pub mod curand;
 pub mod driver;
 pub mod nvrtc;

@@ -11,7 +11,7 @@ use gpu::foreign::Address;
 
 use super::calls::{AmdArgument, AmdSolution, Calls, ConvolutionMode, MathType, NvidiaSolution, Role};
 use super::descriptor::Descriptor;
-use super::{DataType, Dnn, Handle, Int, NetworkNumber, Pass, Tensor, TensorMut, TensorShape, host};
+use super::{DataType, Dnn, Handle, Int, NetworkNumber, Pass, Tensor, TensorLayout, TensorMut, TensorShape, host};
 use crate::error::{Result, ensure, int};
 
 const CALL: &str = "convolution";
@@ -159,6 +159,10 @@ impl<T: NetworkNumber> Convolution<T> {
     #[track_caller]
     pub fn new(dnn: &Dnn, x: &TensorShape, w: &TensorShape, options: &ConvolutionOptions) -> Result<Self> {
         let y = x.like(&options.output(x.lengths(), w.lengths())?)?;
+        // MIOpen takes such strides and computes as if there were none.
+        ensure(CALL, dnn.vendor() != Vendor::Amd || x.layout() != TensorLayout::Other, || {
+            format!("an input of {:?} with strides {:?}: MIOpen convolves dense ones", x.lengths(), x.strides())
+        })?;
         let shapes = [x.clone(), w.clone(), y];
         // A line is a plane of one row: neither library convolves lines.
         let n = options.padding.len().max(2);
@@ -292,6 +296,15 @@ impl<T: NetworkNumber> Convolution<T> {
     pub fn forward(&self, x: Tensor<'_, T>, w: Tensor<'_, T>, y: TensorMut<'_, T>) -> Result<()> {
         let at = [self.input(X, &x)?, self.input(W, &w)?, self.output_at(Y, &y)?];
         self.run(Pass::Forward, at)
+    }
+
+    /// As [`Self::forward`], at addresses: for a crate that stands in for another library, whose callers pass pointers.
+    ///
+    /// # Safety
+    /// x, w and y are live memory that the handle's stream may use, with elements of their shapes' spans.
+    #[track_caller]
+    pub unsafe fn forward_at(&self, x: Address, w: Address, y: Address) -> Result<()> {
+        self.run(Pass::Forward, [x, w, y])
     }
 
     /// dx, from y's gradient: the transposed convolution.

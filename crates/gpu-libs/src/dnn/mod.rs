@@ -61,7 +61,12 @@ impl Dnn {
     /// A handle whose workspace grows with what is asked of it.
     #[track_caller]
     pub fn new(queue: &Queue) -> Result<Self> {
-        let binding = Binding::new(queue)?;
+        Self::of_binding(Binding::new(queue)?)
+    }
+
+    /// As [`Self::new`], for a stream that is no `Queue`.
+    #[track_caller]
+    pub fn of_binding(binding: Binding) -> Result<Self> {
         let buffer = binding.alloc(0)?;
         Self::make(binding, Workspace { buffer, is_fixed: false })
     }
