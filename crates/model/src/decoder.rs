@@ -248,8 +248,18 @@ impl Decoder {
                 context.norm_products(layer.attn_norm, s.x.rows(n), &mut s.work.h.rows_mut(n), &mut products)?;
                 drop(products);
                 let input = if layer.attn_norm.is_some() { s.work.h.rows(n) } else { s.x.rows(n) };
+                if context.adapters.is_some() {
+                    let mut outs = vec![(q.weight, s.q.narrow_mut(q_shape))];
+                    if let Some([k, v]) = kv {
+                        outs.push((k.weight, s.k.narrow_mut(kv_shape)));
+                        outs.push((v.weight, s.v.narrow_mut(kv_shape)));
+                    }
+                    if let Some(gate) = gate {
+                        outs.push((gate.weight, s.attn_gate.rows_mut(n)));
+                    }
+                    context.adapt_all(input, &mut outs)?;
+                }
                 if let Some(gate) = gate {
-                    context.adapt(gate, input, &mut s.attn_gate.rows_mut(n))?;
                     context.add_bias(gate, &mut s.attn_gate.rows_mut(n))?;
                 }
                 let (q_rows, k_rows) = (&mut s.q.narrow_mut(q_shape), &mut s.k.narrow_mut(kv_shape));
@@ -259,7 +269,6 @@ impl Decoder {
                     all.extend([(k, &mut *k_rows), (v, &mut *v_rows)]);
                 }
                 for (linear, rows) in all {
-                    context.adapt(linear, input, rows)?;
                     context.add_bias(linear, rows)?;
                     if let Some(limit) = config.qkv_limit {
                         ops::clamp(exec, rows, limit)?;

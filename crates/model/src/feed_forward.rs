@@ -146,8 +146,7 @@ fn dense_block(
     ];
     context.norm_products(layer.ffn_norm, x.as_view(), &mut h, products)?;
     let input = if layer.ffn_norm.is_some() { h.as_view() } else { x.as_view() };
-    context.adapt(gate, input, &mut gate_rows)?;
-    context.adapt(up, input, &mut up_rows)?;
+    context.adapt_all(input, &mut [(gate.weight, gate_rows.reborrow()), (up.weight, up_rows.reborrow())])?;
     context.add_bias(gate, &mut gate_rows)?;
     context.add_bias(up, &mut up_rows)?;
     let up_rows = up_rows.as_view();

@@ -74,8 +74,11 @@ impl Run<'_> {
         self.context.norm_products(self.norm, x, h, &mut products)?;
         drop(products);
         let input = if self.norm.is_some() { h.as_view() } else { x };
+        if self.context.adapters.is_some() {
+            let outs = biased.iter().zip(&mut rows).map(|(linear, (_, out))| (linear.weight, out.reborrow()));
+            self.context.adapt_all(input, &mut outs.collect::<Vec<_>>())?;
+        }
         for (linear, (_, mut out)) in biased.iter().zip(rows) {
-            self.context.adapt(linear, input, &mut out)?;
             self.context.add_bias(linear, &mut out)?;
         }
         Ok(())

@@ -43,6 +43,21 @@ fn main() {
             let state = &mut ViewMut::of_f32(&mut state, heads * dim * dim);
             delta_scan(exec, shape, rows, state, &span[..], &mut ViewMut::of_f32(&mut out, heads * dim)).unwrap();
         });
+        // As Kimi Linear's: a decay for each number of a key, of which few are strong.
+        let (gates, gate_bias) = (noise(7, n_rows * heads * dim), vec![-3.0; heads * dim]);
+        report("KDA, 16 x 128 x 128", n_rows, &pools, |exec| {
+            let rows = DeltaRows {
+                q: View::of_f32(&q, heads * dim),
+                k: View::of_f32(&k, heads * dim),
+                v: View::of_f32(&v, heads * dim),
+                forget: View::of_f32(&gates, heads * dim),
+                beta: View::of_f32(&beta, heads),
+                forget_bias: View::of_f32(&gate_bias, heads * dim),
+                a: View::of_f32(&a, heads),
+            };
+            let state = &mut ViewMut::of_f32(&mut state, heads * dim * dim);
+            delta_scan(exec, shape, rows, state, &span[..], &mut ViewMut::of_f32(&mut out, heads * dim)).unwrap();
+        });
         // As Granite 4's.
         let shape = SsmShape { n_heads: 48, head_dim: 64, state_dim: 128, n_groups: 1 };
         let (inner, width) = (48 * 64, 48 * 64 + 256);

@@ -122,8 +122,7 @@ pub fn delta_scan<'s>(
     };
     let scan = DeltaHeads {
         shape,
-        // Decays of single numbers do not come out of the products of keys.
-        runs_chunks: per_head == 1 && runs_chunks(pool),
+        runs_chunks: runs_chunks(pool),
         per_head,
         q: rows.q.f32s(OP, "q")?,
         k: rows.k.f32s(OP, "k")?,
@@ -211,18 +210,73 @@ impl SpanParts for DeltaHeads<'_> {
         unsafe { start(s, &self.state, span, (n_value_heads, head)) };
         let (mut first, end) = (span.first_row, span.first_row + span.n_rows);
         if self.runs_chunks && span.n_rows >= MIN_CHUNK {
-            let mut work = DeltaChunk::new(key_dim, value_dim);
+            let mut work = DeltaChunk::new(key_dim, value_dim, self.per_head);
             while end - first >= MIN_CHUNK {
                 let rows = first..end.min(first + CHUNK);
                 first = rows.end;
-                // SAFETY: as the token form below.
-                unsafe { self.chunk(rows, (head, key_head), s, &mut work) };
+                // SAFETY: the caller's promise; the span has the rows.
+                unsafe {
+                    match self.per_head {
+                        1 => self.chunk::<false>(rows, (head, key_head), s, &mut work),
+                        _ if self.sum_logs(rows.clone(), head, &mut work.logs) => {
+                            self.chunk::<true>(rows, (head, key_head), s, &mut work);
+                        }
+                        // So much is forgotten that one factor would be too large and the other too small.
+                        _ => self.walk(rows, (head, key_head), s),
+                    }
+                }
             }
         }
+        // SAFETY: as above.
+        unsafe { self.walk(first..end, (head, key_head), s) };
+        if let Some(copy) = span.copy {
+            // SAFETY: as `s`.
+            unsafe { self.state.slice((copy as usize * n_value_heads + head) * len, len) }.copy_from_slice(s);
+        }
+    }
+}
+
+/// What a chunk of one head needs besides the state.
+struct DeltaChunk {
+    /// `[CHUNK, key_dim]`, of decays by channel: the sums of their logarithms since the chunk's start.
+    logs: Vec<f32>,
+    /// `[2 * CHUNK, key_dim]`: keys, then queries.
+    kq: Vec<f32>,
+    /// `[key_dim, CHUNK]`: keys as columns.
+    k_columns: Vec<f32>,
+    /// `[2 * CHUNK, CHUNK]`: products of keys and of queries with keys.
+    products: Vec<f32>,
+    /// `[2 * CHUNK, value_dim]`: what keys and queries read of the state before the chunk.
+    read: Vec<f32>,
+    /// `[CHUNK, value_dim]`: what each token corrects.
+    errors: Vec<f32>,
+}
+
+impl DeltaChunk {
+    fn new(key_dim: usize, value_dim: usize, per_head: usize) -> Self {
+        Self {
+            logs: vec![0.0; if per_head > 1 { CHUNK * key_dim } else { 0 }],
+            kq: vec![0.0; 2 * CHUNK * key_dim],
+            k_columns: vec![0.0; key_dim * CHUNK],
+            products: vec![0.0; 2 * CHUNK * CHUNK],
+            read: vec![0.0; 2 * CHUNK * value_dim],
+            errors: vec![0.0; CHUNK * value_dim],
+        }
+    }
+}
+
+impl DeltaHeads<'_> {
+    /// Some rows, token by token.
+    ///
+    /// # Safety
+    /// As [`SpanParts::part`], of a span that has the rows.
+    #[inline(always)]
+    unsafe fn walk(&self, rows: std::ops::Range<usize>, (head, key_head): (usize, usize), s: &mut [f32]) {
+        let DeltaShape { n_key_heads, n_value_heads, key_dim, value_dim, .. } = self.shape;
         let [mut q, mut k, mut decay, mut error] = [[0.0; MAX_DELTA_DIM]; 4];
         let (q, k) = (&mut q[..key_dim], &mut k[..key_dim]);
         let (decay, error) = (&mut decay[..key_dim], &mut error[..value_dim]);
-        for row in first..end {
+        for row in rows {
             let key_at = (row * n_key_heads + key_head) * key_dim;
             unit(&self.q[key_at..][..key_dim], 1.0 / (key_dim as f32).sqrt(), q);
             unit(&self.k[key_at..][..key_dim], 1.0, k);
@@ -248,48 +302,37 @@ impl SpanParts for DeltaHeads<'_> {
                 });
             }
         }
-        if let Some(copy) = span.copy {
-            // SAFETY: as `s`.
-            unsafe { self.state.slice((copy as usize * n_value_heads + head) * len, len) }.copy_from_slice(s);
-        }
     }
-}
 
-/// What a chunk of one head needs besides the state.
-struct DeltaChunk {
-    /// `[2 * CHUNK, key_dim]`: keys, then queries.
-    kq: Vec<f32>,
-    /// `[key_dim, CHUNK]`: keys as columns.
-    k_columns: Vec<f32>,
-    /// `[2 * CHUNK, CHUNK]`: products of keys and of queries with keys.
-    products: Vec<f32>,
-    /// `[2 * CHUNK, value_dim]`: what keys and queries read of the state before the chunk.
-    read: Vec<f32>,
-    /// `[CHUNK, value_dim]`: what each token corrects.
-    errors: Vec<f32>,
-}
-
-impl DeltaChunk {
-    fn new(key_dim: usize, value_dim: usize) -> Self {
-        Self {
-            kq: vec![0.0; 2 * CHUNK * key_dim],
-            k_columns: vec![0.0; key_dim * CHUNK],
-            products: vec![0.0; 2 * CHUNK * CHUNK],
-            read: vec![0.0; 2 * CHUNK * value_dim],
-            errors: vec![0.0; CHUNK * value_dim],
+    /// The logarithms of decays by channel, summed up; whether their powers stay in a range that loses nothing.
+    #[inline(always)]
+    fn sum_logs(&self, rows: std::ops::Range<usize>, head: usize, logs: &mut [f32]) -> bool {
+        /// Powers of it and of its opposite are far from the ends of f32, and a sum of this size keeps enough bits.
+        const MOST: f32 = -30.0;
+        let (n, first) = (self.per_head, head * self.per_head);
+        let n_gates = self.shape.n_value_heads * n;
+        let mut lowest = 0.0_f32;
+        for (i, row) in rows.enumerate() {
+            let (before, now) = logs.split_at_mut(i * n);
+            let gates = &self.forget[row * n_gates + first..][..n];
+            for (d, ((log, gate), bias)) in now.iter_mut().zip(gates).zip(&self.forget_bias[first..]).enumerate() {
+                let before = if i > 0 { before[(i - 1) * n + d] } else { 0.0 };
+                *log = before + self.a[head] * softplus(gate + bias);
+                lowest = lowest.min(*log);
+            }
         }
+        lowest > MOST
     }
-}
 
-impl DeltaHeads<'_> {
     /// Some rows at once. With `g` the sum of the decays' logarithms since the chunk's start, the state after token i is
     /// `exp(g_i) S + sum over j <= i of exp(g_i - g_j) k_j e_j`, so the errors `e` follow one from the other with the
-    /// products of keys, and all else is products of matrices.
+    /// products of keys, and all else is products of matrices. Decays by channel go into the factors: `exp(g_i)` into the
+    /// queries and keys that read, `exp(-g_j)` into the keys that were written; [`Self::sum_logs`] has made their sums.
     ///
     /// # Safety
     /// As [`SpanParts::part`], of a span that has the rows.
     #[inline(always)]
-    unsafe fn chunk(
+    unsafe fn chunk<const BY_CHANNEL: bool>(
         &self,
         rows: std::ops::Range<usize>,
         (head, key_head): (usize, usize),
@@ -298,7 +341,7 @@ impl DeltaHeads<'_> {
     ) {
         let DeltaShape { n_key_heads, n_value_heads, key_dim, value_dim, .. } = self.shape;
         let n = rows.len();
-        let DeltaChunk { kq, k_columns, products, read, errors } = work;
+        let DeltaChunk { logs: channel_logs, kq, k_columns, products, read, errors } = work;
         let kq = &mut kq[..2 * n * key_dim];
         let (keys, queries) = kq.split_at_mut(n * key_dim);
         let mut logs = [0.0_f32; CHUNK];
@@ -308,12 +351,24 @@ impl DeltaHeads<'_> {
             unit(&self.k[key_at..][..key_dim], 1.0, &mut keys[i * key_dim..][..key_dim]);
             let length = 1.0 / (key_dim as f32).sqrt();
             unit(&self.q[key_at..][..key_dim], length, &mut queries[i * key_dim..][..key_dim]);
-            log += self.a[head] * softplus(self.forget[row * n_value_heads + head] + self.forget_bias[head]);
-            logs[i] = log;
+            if !BY_CHANNEL {
+                log += self.a[head] * softplus(self.forget[row * n_value_heads + head] + self.forget_bias[head]);
+                logs[i] = log;
+            }
         }
         for (d, column) in k_columns.chunks_exact_mut(CHUNK).enumerate() {
             column[..n].iter_mut().enumerate().for_each(|(i, to)| *to = keys[i * key_dim + d]);
             column[n..].fill(0.0);
+        }
+        if BY_CHANNEL {
+            for (i, logs) in channel_logs.chunks_exact(key_dim).take(n).enumerate() {
+                let (key, query) = (&mut keys[i * key_dim..][..key_dim], &mut queries[i * key_dim..][..key_dim]);
+                for (d, ((key, query), log)) in key.iter_mut().zip(query).zip(logs).enumerate() {
+                    let decay = exp(*log);
+                    (*key, *query) = (*key * decay, *query * decay);
+                    k_columns[d * CHUNK + i] *= exp(-log);
+                }
+            }
         }
         let kq = Rows::dense(kq, key_dim);
         let products = &mut products[..2 * n * CHUNK];
@@ -329,13 +384,13 @@ impl DeltaHeads<'_> {
             let (mut by_key, mut by_query) = ([0.0_f32; CHUNK], [0.0_f32; CHUNK]);
             let pairs = key_products[i * CHUNK..][..CHUNK].iter().zip(&query_products[i * CHUNK..][..CHUNK]);
             for (j, (key, query)) in pairs.enumerate() {
-                let decay = exp(logs[i] - logs[j]);
+                let decay = if BY_CHANNEL { 1.0 } else { exp(logs[i] - logs[j]) };
                 by_key[j] = -beta * decay * key;
                 by_query[j] = decay * query;
             }
             by_query[i + 1..].fill(0.0);
             query_products[i * CHUNK..][..CHUNK].copy_from_slice(&by_query);
-            let decay = exp(logs[i]);
+            let decay = if BY_CHANNEL { 1.0 } else { exp(logs[i]) };
             let v = &self.v[(row * n_value_heads + head) * value_dim..][..value_dim];
             let (before, error) = errors.split_at_mut(i * value_dim);
             let error = &mut error[..value_dim];
@@ -355,14 +410,22 @@ impl DeltaHeads<'_> {
             let out = unsafe { self.out.slice((row * n_value_heads + head) * value_dim, value_dim) };
             out.copy_from_slice(read);
         }
-        let mut left = [0.0_f32; CHUNK];
-        left[..n].iter_mut().zip(&logs).for_each(|(left, before)| *left = exp(log - before));
-        for column in k_columns.chunks_exact_mut(CHUNK) {
-            column.iter_mut().zip(&left).for_each(|(k, left)| *k *= left);
+        if BY_CHANNEL {
+            let last = &channel_logs[(n - 1) * key_dim..][..key_dim];
+            for ((column, row), log) in k_columns.chunks_exact_mut(CHUNK).zip(s.chunks_exact_mut(value_dim)).zip(last) {
+                let decay = exp(*log);
+                column.iter_mut().chain(row).for_each(|x| *x *= decay);
+            }
+        } else {
+            let mut left = [0.0_f32; CHUNK];
+            left[..n].iter_mut().zip(&logs).for_each(|(left, before)| *left = exp(log - before));
+            for column in k_columns.chunks_exact_mut(CHUNK) {
+                column.iter_mut().zip(&left).for_each(|(k, left)| *k *= left);
+            }
         }
         let k_columns = Rows { numbers: k_columns, stride: CHUNK, n_rows: key_dim, n_cols: n };
         // SAFETY: chunks run where the CPU has AVX2 and FMA.
-        unsafe { add_product(k_columns, errors, exp(log), s) };
+        unsafe { add_product(k_columns, errors, if BY_CHANNEL { 1.0 } else { exp(log) }, s) };
     }
 
     /// What each row of the head's matrix is multiplied with.

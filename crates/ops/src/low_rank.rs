@@ -17,7 +17,7 @@ const OP: &str = "low_rank";
 const THREADS: u32 = 256;
 /// Rows that one pass over an adapter's matrices serves on a CPU.
 const ROWS: usize = 4;
-/// Sums that a dot product keeps apart, so that it can be computed with vectors.
+/// Sums that a dot product keeps apart where nothing is known of the CPU's vectors.
 const LANES: usize = 32;
 
 /// What adapters do to one matrix.
@@ -72,6 +72,12 @@ impl LowRankEntry {
     }
 }
 
+/// A product of `x` that adapters change, `[n_rows, n_out]`.
+pub struct LowRankProduct<'a> {
+    pub change: LowRank<'a>,
+    pub out: ViewMut<'a>,
+}
+
 /// Rows that go to several experts each: pair `p` is of row `p / n_used`.
 #[derive(Copy, Clone)]
 pub struct ExpertPairs<'a> {
@@ -122,23 +128,26 @@ kernels! {
     }
 }
 
-/// `x` is `[n_rows, n_in]`, `out` `[n_rows, n_out]`, `slots` the adapter of each row or [`LowRankEntry::NONE`]. `hidden` is
-/// room for `[n_rows, max_rank]` numbers, which GPUs need.
+/// `x` is `[n_rows, n_in]`, `slots` the adapter of each row or [`LowRankEntry::NONE`]. `hidden` is room for
+/// `[n_rows, max_rank]` numbers, which GPUs need.
 pub fn low_rank(
     exec: Exec,
     x: View,
-    change: LowRank,
     slots: Indices,
     hidden: &mut ViewMut,
-    out: &mut ViewMut,
+    products: &mut [LowRankProduct],
 ) -> Result<(), Error> {
     let [n_rows, n_in] = x.shape;
-    out.expect_shape(OP, "out", [n_rows, out.shape[1]])?;
-    let n_slots = change.entries.len() / LowRankEntry::WORDS;
-    check(change, slots, (n_rows, n_slots), [n_in, out.shape[1]], hidden)?;
+    for LowRankProduct { change, out } in &*products {
+        out.expect_shape(OP, "out", [n_rows, out.shape[1]])?;
+        let n_slots = change.entries.len() / LowRankEntry::WORDS;
+        check(*change, slots, (n_rows, n_slots), [n_in, out.shape[1]], hidden)?;
+    }
     match exec {
-        Exec::Cpu(pool) => on_cpu(pool, x, change, slots.host, out),
-        Exec::Gpu(gpu) => launch(gpu, x, change, (slots, None), hidden, out),
+        Exec::Cpu(pool) => on_cpu(pool, x, slots.host, products),
+        Exec::Gpu(gpu) => products
+            .iter_mut()
+            .try_for_each(|product| launch(gpu, x, product.change, (slots, None), hidden, &mut product.out)),
     }
 }
 
@@ -172,7 +181,7 @@ pub fn low_rank_experts(
                 expert * n_slots as u32 + slot
             };
             let slots: Vec<u32> = chosen.enumerate().map(slot).collect();
-            on_cpu(pool, x, change, &slots, out)
+            on_cpu(pool, x, &slots, &mut [LowRankProduct { change, out: out.reborrow() }])
         }
         Exec::Gpu(gpu) => launch(gpu, x, change, (pairs.slots, Some((pairs.chosen, n_used, n_slots))), hidden, out),
     }
@@ -218,28 +227,40 @@ struct AdapterRows<'a> {
 }
 
 /// Rows of one adapter go together, a few at a time.
-fn on_cpu(pool: &Pool, x: View, change: LowRank, slots: &[u32], out: &mut ViewMut) -> Result<(), Error> {
-    let ([n_x, n_in], [n_rows, n_out]) = (x.shape, out.shape);
-    let (x, numbers, entries) = (x.f32s(OP, "x")?, change.numbers.f32s(OP, "numbers")?, change.entries.host);
-    let out = SharedPtr::new(out.f32s(OP, "out")?);
-    let job = &AdapterRows { x, share: n_rows / n_x.max(1), numbers, n_in, n_out, out };
+fn on_cpu(pool: &Pool, x: View, slots: &[u32], products: &mut [LowRankProduct]) -> Result<(), Error> {
+    let [n_x, n_in] = x.shape;
+    let x = x.f32s(OP, "x")?;
+    let mut jobs = Vec::with_capacity(products.len());
+    for LowRankProduct { change, out } in products {
+        let [n_rows, n_out] = out.shape;
+        let (numbers, out) = (change.numbers.f32s(OP, "numbers")?, SharedPtr::new(out.f32s(OP, "out")?));
+        let job = AdapterRows { x, share: n_rows / n_x.max(1), numbers, n_in, n_out, out };
+        jobs.push((job, change.entries.host));
+    }
+    let is_adapted = |slot: u32| jobs.iter().any(|(_, entries)| LowRankEntry::of(entries, slot).is_some());
     let mut rows: Vec<(u32, usize)> = slots.iter().copied().zip(0..).collect();
-    rows.retain(|(slot, _)| LowRankEntry::of(entries, *slot).is_some());
+    rows.retain(|(slot, _)| is_adapted(*slot));
     rows.sort_unstable();
     let runs: Vec<&[(u32, usize)]> =
         rows.chunk_by(|(one, _), (other, _)| one == other).flat_map(|run| run.chunks(ROWS)).collect();
     let isa = pool.isa();
-    pool.run(runs.len(), |run_idx, _| {
-        let run = runs[run_idx];
+    pool.run(runs.len() * jobs.len(), |task_idx, _| {
+        let (run, (job, entries)) = (runs[task_idx / jobs.len()], &jobs[task_idx % jobs.len()]);
         let Some(entry) = LowRankEntry::of(entries, run[0].0) else { return };
         #[cfg(target_arch = "x86_64")]
-        if isa >= Isa::Avx2 {
-            // SAFETY: `Isa` says that this CPU has AVX2, FMA and F16C. Each row is in one run, so its part of `out` is this task's.
-            return unsafe { rows_avx2(job, entry, run) };
+        {
+            // SAFETY: `Isa` says that this CPU has these instructions. Each row is in one run, so its part of `out` is this task's.
+            unsafe {
+                match isa {
+                    Isa::Avx512 | Isa::Zen4 => return rows_avx512(job, entry, run),
+                    Isa::Avx2 => return rows_avx2(job, entry, run),
+                    _ => {}
+                }
+            }
         }
         let _ = isa;
         // SAFETY: each row is in one run, so its part of `out` is this task's.
-        unsafe { rows_of_one::<false>(job, entry, run) };
+        unsafe { rows_of_one::<Plain>(job, entry, run) };
     });
     Ok(())
 }
@@ -250,21 +271,30 @@ fn on_cpu(pool: &Pool, x: View, change: LowRank, slots: &[u32], out: &mut ViewMu
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows_avx2(job: &AdapterRows, entry: LowRankEntry, rows: &[(u32, usize)]) {
     // SAFETY: the caller's promise.
-    unsafe { rows_of_one::<true>(job, entry, rows) }
+    unsafe { rows_of_one::<x86::Avx2>(job, entry, rows) }
 }
 
 /// # Safety
-/// No other task touches these rows of `out` during this region. With `F16C` the CPU has AVX2, FMA and F16C.
+/// As [`rows_of_one`], on a CPU with AVX-512F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx2,fma,f16c")]
+unsafe fn rows_avx512(job: &AdapterRows, entry: LowRankEntry, rows: &[(u32, usize)]) {
+    // SAFETY: the caller's promise.
+    unsafe { rows_of_one::<x86::Avx512>(job, entry, rows) }
+}
+
+/// # Safety
+/// No other task touches these rows of `out` during this region. The CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn rows_of_one<const F16C: bool>(job: &AdapterRows, entry: LowRankEntry, rows: &[(u32, usize)]) {
+unsafe fn rows_of_one<V: Vectors>(job: &AdapterRows, entry: LowRankEntry, rows: &[(u32, usize)]) {
     let [a, b] = [(entry.a, job.n_in), (entry.b, job.n_out)].map(|(start, n_cols)| {
         &job.numbers[start as usize..][..LowRankEntry::matrix_len(entry.rank as usize * n_cols, entry.is_half)]
     });
     // SAFETY: the caller's promise.
     unsafe {
         match entry.is_half {
-            true => change_rows::<f16, F16C>(job, entry, [bytemuck::cast_slice(a), bytemuck::cast_slice(b)], rows),
-            false => change_rows::<f32, F16C>(job, entry, [a, b], rows),
+            true => change_rows::<f16, V>(job, entry, [bytemuck::cast_slice(a), bytemuck::cast_slice(b)], rows),
+            false => change_rows::<f32, V>(job, entry, [a, b], rows),
         }
     }
 }
@@ -272,7 +302,7 @@ unsafe fn rows_of_one<const F16C: bool>(job: &AdapterRows, entry: LowRankEntry, 
 /// # Safety
 /// As [`rows_of_one`].
 #[inline(always)]
-unsafe fn change_rows<T: Number, const F16C: bool>(
+unsafe fn change_rows<T: Number, V: Vectors>(
     job: &AdapterRows,
     entry: LowRankEntry,
     [a, b]: [&[T]; 2],
@@ -286,15 +316,22 @@ unsafe fn change_rows<T: Number, const F16C: bool>(
         let a = &a[k * n_in..][..n_in];
         for (hidden, (_, row)) in hidden.iter_mut().zip(rows) {
             // SAFETY: the caller's promise.
-            *hidden = entry.scale * unsafe { dot::<T, F16C>(a, &x[row / share * n_in..][..n_in]) };
+            *hidden = entry.scale * unsafe { V::dot(a, &x[row / share * n_in..][..n_in]) };
         }
     }
     for (i, (_, row)) in rows.iter().enumerate() {
         // SAFETY: the caller's promise; the row lies inside `out`.
         let out = unsafe { out.slice(row * n_out, n_out) };
-        for (b, hidden) in b.chunks_exact(n_out).zip(&hidden) {
+        // Two rows of `B` at a time: more that are read side by side come from memory more slowly.
+        let (pairs, last) = hidden.as_chunks::<2>();
+        for (k, pair) in pairs.iter().enumerate() {
+            let b = [2 * k, 2 * k + 1].map(|k| &b[k * n_out..][..n_out]);
             // SAFETY: the caller's promise.
-            unsafe { add_row::<T, F16C>(out, b, hidden[i]) };
+            unsafe { V::add_rows(out, b, [pair[0][i], pair[1][i]]) };
+        }
+        if let [last] = last {
+            // SAFETY: the caller's promise.
+            unsafe { V::add_rows(out, [&b[(rank - 1) * n_out..][..n_out]], [last[i]]) };
         }
         if let Some(gain) = entry.gain {
             out.iter_mut().zip(&numbers[gain as usize..][..n_out]).for_each(|(out, gain)| *out *= gain);
@@ -302,48 +339,61 @@ unsafe fn change_rows<T: Number, const F16C: bool>(
     }
 }
 
-/// Adds a row of `B` times its factor. One after another: rows that are read side by side come from memory more slowly.
-///
-/// # Safety
-/// With `F16C` the CPU has AVX2, FMA and F16C.
-#[inline(always)]
-unsafe fn add_row<T: Number, const F16C: bool>(out: &mut [f32], b: &[T], factor: f32) {
-    let (wholes, rest) = out.as_chunks_mut::<LANES>();
-    let (b_wholes, b_rest) = b.as_chunks::<LANES>();
-    for (out, b) in wholes.iter_mut().zip(b_wholes) {
-        // SAFETY: the caller's promise.
-        let b = unsafe { T::block::<F16C>(b) };
-        for i in 0..LANES {
-            out[i] += factor * b[i];
-        }
-    }
-    rest.iter_mut().zip(b_rest).for_each(|(out, b)| *out += factor * b.widened());
+/// The two loops over an adapter's numbers, for some instructions.
+trait Vectors {
+    /// # Safety
+    /// The CPU has the instructions; both are of one length.
+    unsafe fn dot<T: Number>(a: &[T], x: &[f32]) -> f32;
+
+    /// Adds rows of `B`, each times its factor.
+    ///
+    /// # Safety
+    /// The CPU has the instructions; all are of one length.
+    unsafe fn add_rows<T: Number, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]);
 }
 
-/// # Safety
-/// With `F16C` the CPU has AVX2, FMA and F16C.
-#[inline(always)]
-unsafe fn dot<T: Number, const F16C: bool>(a: &[T], x: &[f32]) -> f32 {
-    let mut sums = [0.0_f32; LANES];
-    let (wholes, rest) = a.as_chunks::<LANES>();
-    let (x_wholes, x_rest) = x.as_chunks::<LANES>();
-    for (a, x) in wholes.iter().zip(x_wholes) {
-        // SAFETY: the caller's promise.
-        let a = unsafe { T::block::<F16C>(a) };
-        for i in 0..LANES {
-            sums[i] += a[i] * x[i];
+/// What any CPU has.
+struct Plain;
+
+impl Vectors for Plain {
+    #[inline(always)]
+    unsafe fn dot<T: Number>(a: &[T], x: &[f32]) -> f32 {
+        let mut sums = [0.0_f32; LANES];
+        let (wholes, rest) = a.as_chunks::<LANES>();
+        let (x_wholes, x_rest) = x.as_chunks::<LANES>();
+        for (a, x) in wholes.iter().zip(x_wholes) {
+            for i in 0..LANES {
+                sums[i] += a[i].widened() * x[i];
+            }
+        }
+        let rest: f32 = rest.iter().zip(x_rest).map(|(a, x)| a.widened() * x).sum();
+        sums.iter().sum::<f32>() + rest
+    }
+
+    #[inline(always)]
+    unsafe fn add_rows<T: Number, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]) {
+        for (b, factor) in b.into_iter().zip(factors) {
+            out.iter_mut().zip(b).for_each(|(out, b)| *out += factor * b.widened());
         }
     }
-    let rest: f32 = rest.iter().zip(x_rest).map(|(a, x)| a.widened() * x).sum();
-    sums.iter().sum::<f32>() + rest
 }
 
 trait Number: Copy {
     fn widened(self) -> f32;
 
+    /// Eight numbers.
+    ///
     /// # Safety
-    /// With `F16C` the CPU has AVX2, FMA and F16C.
-    unsafe fn block<const F16C: bool>(numbers: &[Self; LANES]) -> [f32; LANES];
+    /// They are there; the CPU has AVX and F16C.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn eight(from: *const Self) -> std::arch::x86_64::__m256;
+
+    /// Sixteen numbers.
+    ///
+    /// # Safety
+    /// They are there; the CPU has AVX-512F.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn sixteen(from: *const Self) -> std::arch::x86_64::__m512;
 }
 
 impl Number for f32 {
@@ -352,9 +402,18 @@ impl Number for f32 {
         self
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn block<const F16C: bool>(numbers: &[Self; LANES]) -> [f32; LANES] {
-        *numbers
+    unsafe fn eight(from: *const Self) -> std::arch::x86_64::__m256 {
+        // SAFETY: the caller's promise.
+        unsafe { std::arch::x86_64::_mm256_loadu_ps(from) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn sixteen(from: *const Self) -> std::arch::x86_64::__m512 {
+        // SAFETY: the caller's promise.
+        unsafe { std::arch::x86_64::_mm512_loadu_ps(from) }
     }
 }
 
@@ -370,21 +429,115 @@ impl Number for f16 {
         f32::from_bits(magnitude.to_bits() | (bits & 0x8000) << 16)
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn block<const F16C: bool>(numbers: &[Self; LANES]) -> [f32; LANES] {
-        #[cfg(target_arch = "x86_64")]
-        if F16C {
-            use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
-            let mut out = [0.0; LANES];
-            for (numbers, out) in numbers.as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<8>().0) {
-                // SAFETY: eight numbers each, and the caller's promise.
-                unsafe {
-                    _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(numbers.as_ptr().cast())))
-                };
-            }
-            return out;
+    unsafe fn eight(from: *const Self) -> std::arch::x86_64::__m256 {
+        // SAFETY: the caller's promise.
+        unsafe { std::arch::x86_64::_mm256_cvtph_ps(std::arch::x86_64::_mm_loadu_si128(from.cast())) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn sixteen(from: *const Self) -> std::arch::x86_64::__m512 {
+        // SAFETY: the caller's promise.
+        unsafe { std::arch::x86_64::_mm512_cvtph_ps(std::arch::x86_64::_mm256_loadu_si256(from.cast())) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{
+        _mm256_add_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
+        _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_reduce_add_ps, _mm512_set1_ps, _mm512_setzero_ps,
+        _mm512_storeu_ps,
+    };
+
+    use super::{Number, Plain, Vectors};
+
+    /// AVX2, FMA and F16C.
+    pub struct Avx2;
+    /// AVX-512F.
+    pub struct Avx512;
+
+    /// Vectors of one step: their sums do not wait for each other.
+    const STEP: usize = 4;
+
+    impl Vectors for Avx2 {
+        #[inline(always)]
+        unsafe fn dot<T: Number>(a: &[T], x: &[f32]) -> f32 {
+            let n = a.len() / (8 * STEP) * (8 * STEP);
+            // SAFETY: the vectors lie below `n`; the CPU has AVX2 and FMA.
+            let sum = unsafe {
+                let mut sums = [_mm256_setzero_ps(); STEP];
+                for at in (0..n).step_by(8 * STEP) {
+                    for (i, sum) in sums.iter_mut().enumerate() {
+                        let at = at + 8 * i;
+                        *sum = _mm256_fmadd_ps(T::eight(a.as_ptr().add(at)), _mm256_loadu_ps(x.as_ptr().add(at)), *sum);
+                    }
+                }
+                let sum = _mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3]));
+                let mut lanes = [0.0_f32; 8];
+                _mm256_storeu_ps(lanes.as_mut_ptr(), sum);
+                lanes.iter().sum::<f32>()
+            };
+            // SAFETY: any CPU has this.
+            sum + unsafe { Plain::dot(&a[n..], &x[n..]) }
         }
-        numbers.map(Self::widened)
+
+        #[inline(always)]
+        unsafe fn add_rows<T: Number, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]) {
+            let n = out.len() / 8 * 8;
+            // SAFETY: the vectors lie below `n`, and all are of one length; the CPU has AVX2 and FMA.
+            unsafe {
+                let wide = factors.map(|factor| _mm256_set1_ps(factor));
+                for at in (0..n).step_by(8) {
+                    let mut sum = _mm256_loadu_ps(out.as_ptr().add(at));
+                    for (b, factor) in b.iter().zip(wide) {
+                        sum = _mm256_fmadd_ps(T::eight(b.as_ptr().add(at)), factor, sum);
+                    }
+                    _mm256_storeu_ps(out.as_mut_ptr().add(at), sum);
+                }
+                Plain::add_rows(&mut out[n..], b.map(|b| &b[n..]), factors);
+            }
+        }
+    }
+
+    impl Vectors for Avx512 {
+        #[inline(always)]
+        unsafe fn dot<T: Number>(a: &[T], x: &[f32]) -> f32 {
+            let n = a.len() / (16 * STEP) * (16 * STEP);
+            // SAFETY: the vectors lie below `n`; the CPU has AVX-512F.
+            let sum = unsafe {
+                let mut sums = [_mm512_setzero_ps(); STEP];
+                for at in (0..n).step_by(16 * STEP) {
+                    for (i, sum) in sums.iter_mut().enumerate() {
+                        let at = at + 16 * i;
+                        *sum =
+                            _mm512_fmadd_ps(T::sixteen(a.as_ptr().add(at)), _mm512_loadu_ps(x.as_ptr().add(at)), *sum);
+                    }
+                }
+                _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])))
+            };
+            // SAFETY: AVX-512F includes these.
+            sum + unsafe { Avx2::dot(&a[n..], &x[n..]) }
+        }
+
+        #[inline(always)]
+        unsafe fn add_rows<T: Number, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]) {
+            let n = out.len() / 16 * 16;
+            // SAFETY: the vectors lie below `n`, and all are of one length; the CPU has AVX-512F.
+            unsafe {
+                let wide = factors.map(|factor| _mm512_set1_ps(factor));
+                for at in (0..n).step_by(16) {
+                    let mut sum = _mm512_loadu_ps(out.as_ptr().add(at));
+                    for (b, factor) in b.iter().zip(wide) {
+                        sum = _mm512_fmadd_ps(T::sixteen(b.as_ptr().add(at)), factor, sum);
+                    }
+                    _mm512_storeu_ps(out.as_mut_ptr().add(at), sum);
+                }
+                Plain::add_rows(&mut out[n..], b.map(|b| &b[n..]), factors);
+            }
+        }
     }
 }
 

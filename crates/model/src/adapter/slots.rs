@@ -10,7 +10,9 @@ use std::collections::HashMap;
 use batch::{AdapterId, AdapterSource};
 use gpu::{Buffer, Queue};
 use half::f16;
-use ops::{Arena, Exec, ExpertPairs, Indices, LowRank, LowRankEntry, PlaceMut, Routes, Tensor, View, ViewMut};
+use ops::{
+    Arena, Exec, ExpertPairs, Indices, LowRank, LowRankEntry, LowRankProduct, PlaceMut, Routes, Tensor, View, ViewMut,
+};
 use serde::{Deserialize, Serialize};
 use weights::Dtype;
 
@@ -336,7 +338,8 @@ impl StepAdapters<'_> {
         let slots: Vec<u32> = (0..n_experts).flat_map(of_expert).collect();
         let change = LowRank { numbers: self.all.numbers.view(), entries };
         let mut hidden = self.all.hidden.borrow_mut();
-        Ok(ops::low_rank(exec, x, change, (&slots).into(), &mut hidden.rows_mut(x.n_rows()), out)?)
+        let products = &mut [LowRankProduct { change, out: out.reborrow() }];
+        Ok(ops::low_rank(exec, x, (&slots).into(), &mut hidden.rows_mut(x.n_rows()), products)?)
     }
 
     /// What the adapters make of the products of pairs that lie row by row, each with its `chosen` expert.
@@ -358,12 +361,20 @@ impl StepAdapters<'_> {
         Ok(ops::low_rank_experts(exec, x, change, pairs, &mut hidden.rows_mut(out.shape[0]), out)?)
     }
 
-    /// What the adapters make of `out`, the product of `x` with the matrix.
-    pub fn apply(&self, exec: Exec, tensor: TensorId, x: View, out: &mut ViewMut) -> Result<(), Error> {
-        let Some(entries) = self.all.entries(tensor)? else { return Ok(()) };
-        let change = LowRank { numbers: self.all.numbers.view(), entries };
+    /// What the adapters make of products of `x` with some matrices.
+    pub fn apply(&self, exec: Exec, x: View, outs: &mut [(TensorId, ViewMut)]) -> Result<(), Error> {
+        let mut products = Vec::with_capacity(outs.len());
+        for (tensor, out) in outs {
+            if let Some(entries) = self.all.entries(*tensor)? {
+                let change = LowRank { numbers: self.all.numbers.view(), entries };
+                products.push(LowRankProduct { change, out: out.reborrow() });
+            }
+        }
+        if products.is_empty() {
+            return Ok(());
+        }
         let mut hidden = self.all.hidden.borrow_mut();
-        Ok(ops::low_rank(exec, x, change, self.slots, &mut hidden.rows_mut(x.n_rows()), out)?)
+        Ok(ops::low_rank(exec, x, self.slots, &mut hidden.rows_mut(x.n_rows()), &mut products)?)
     }
 }
 

@@ -40,8 +40,13 @@ impl Context<'_> {
 
     /// What adapters make of `out`, the product of `x`.
     pub fn adapt(&self, linear: &Linear, x: View, out: &mut ViewMut) -> Result<(), Error> {
+        self.adapt_all(x, &mut [(linear.weight, out.reborrow())])
+    }
+
+    /// As [`Self::adapt`], of several products at once.
+    pub fn adapt_all(&self, x: View, outs: &mut [(TensorId, ViewMut)]) -> Result<(), Error> {
         match &self.adapters {
-            Some(adapters) => adapters.apply(self.exec, linear.weight, x, out),
+            Some(adapters) => adapters.apply(self.exec, x, outs),
             None => Ok(()),
         }
     }

@@ -7,11 +7,12 @@ use std::rc::Rc;
 use gpu::{Blas, Cache, Device, Number, ProductTypes, Queue};
 use ops::{
     Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertLeft, ExpertMatrices,
-    ExpertPairs, ExpertProduct, Gpu, Heads, IndexQueries, Indices, KV_BLOCK, Kernels, Kv, Layout, LowRank, Mode,
-    Numerics, Pairing, Place, PlaceMut, Product, QuerySpan, Routing, Shaping, Spans, StateSpan, StateSpans, Tensor,
-    View, ViewMut, Workspace, adjust, attention_with, choose_experts, choose_tokens, chosen_words, describe, embed,
-    expert_matmul, feed, gather_rows, grouped_experts, kv_store, layernorm, low_rank, low_rank_experts, matmul, pack,
-    packed_on_device, rmsnorm, rope, sample, scatter_rows, store_index_keys, sum_experts, swiglu, take_rows,
+    ExpertPairs, ExpertProduct, Gpu, Heads, IndexQueries, Indices, KV_BLOCK, Kernels, Kv, Layout, LowRank,
+    LowRankProduct, Mode, Numerics, Pairing, Place, PlaceMut, Product, QuerySpan, Routing, Shaping, Spans, StateSpan,
+    StateSpans, Tensor, View, ViewMut, Workspace, adjust, attention_with, choose_experts, choose_tokens, chosen_words,
+    describe, embed, expert_matmul, feed, gather_rows, grouped_experts, kv_store, layernorm, low_rank,
+    low_rank_experts, matmul, pack, packed_on_device, rmsnorm, rope, sample, scatter_rows, store_index_keys,
+    sum_experts, swiglu, take_rows,
 };
 use weights::Dtype;
 
@@ -220,7 +221,10 @@ impl Card {
         let entries = Indices { host: words, device: Some(table.all()) };
         let slots = Indices { host: slots, device: Some(rows.all()) };
         let change = LowRank { numbers: held.view(), entries };
-        self.run(None, |exec| low_rank(exec, x.view(), change, slots, &mut hidden.view_mut(), &mut out.view_mut()));
+        self.run(None, |exec| {
+            let products = &mut [LowRankProduct { change, out: out.view_mut() }];
+            low_rank(exec, x.view(), slots, &mut hidden.view_mut(), products)
+        });
         self.read(&out)
     }
 

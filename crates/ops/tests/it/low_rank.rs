@@ -1,7 +1,9 @@
 //! Low-rank changes of products: rows of several adapters, of none, and of one that leaves the matrix alone, at odd sizes.
 
 use half::f16;
-use ops::{Exec, ExpertPairs, Indices, LowRank, LowRankEntry, View, ViewMut, low_rank, low_rank_experts};
+use ops::{
+    Exec, ExpertPairs, Indices, LowRank, LowRankEntry, LowRankProduct, View, ViewMut, low_rank, low_rank_experts,
+};
 
 use crate::card::cards;
 use crate::support::{Random, assert_close, pools};
@@ -89,7 +91,8 @@ fn low_rank_equals_f64() {
                 LowRank { numbers: View::of_f32(&table.numbers, table.numbers.len()), entries: (&words).into() };
             let (x, slots) = (View::of_f32(&x, n_in), Indices::from(&slots));
             let (mut hidden, mut view) = (ViewMut::of_f32(&mut hidden, 16), ViewMut::of_f32(&mut out, n_out));
-            low_rank(Exec::Cpu(&pool), x, change, slots, &mut hidden, &mut view).unwrap();
+            let products = &mut [LowRankProduct { change, out: view.reborrow() }];
+            low_rank(Exec::Cpu(&pool), x, slots, &mut hidden, products).unwrap();
             assert_close(&format!("{what} {}", pool.isa()), &out, &truth, 1e-5);
         }
         for card in cards().iter() {
@@ -147,6 +150,39 @@ fn experts_equal_f64() {
     }
 }
 
+/// Several products at once, of which some adapters leave one alone.
+#[test]
+fn products_together_equal_each_alone() {
+    let mut random = Random::new(20);
+    let (n_rows, n_in, widths) = (11, 70, [40, 33]);
+    let tables = widths.map(|n_out| Table::new(&mut random, n_in, n_out));
+    let x = random.activations(n_rows * n_in);
+    let slots: Vec<u32> = (0..n_rows).map(|row| [3, LowRankEntry::NONE, 1, 0, 2][row % 5]).collect();
+    let starts = widths.map(|n_out| random.numbers(n_rows * n_out));
+    let mut words = tables.each_ref().map(Table::words);
+    words[1][3 * LowRankEntry::WORDS] = 0;
+    for pool in pools() {
+        let run = |which: &[usize], outs: &mut [Vec<f32>; 2]| {
+            let mut hidden = vec![0.0; n_rows * 16];
+            let outs = outs.iter_mut().enumerate().filter(|(i, _)| which.contains(i));
+            let mut products: Vec<LowRankProduct> = outs
+                .map(|(i, out)| {
+                    let numbers = View::of_f32(&tables[i].numbers, tables[i].numbers.len());
+                    let change = LowRank { numbers, entries: (&words[i]).into() };
+                    LowRankProduct { change, out: ViewMut::of_f32(out, widths[i]) }
+                })
+                .collect();
+            let (x, mut hidden) = (View::of_f32(&x, n_in), ViewMut::of_f32(&mut hidden, 16));
+            low_rank(Exec::Cpu(&pool), x, (&slots).into(), &mut hidden, &mut products).unwrap();
+        };
+        let [mut together, mut alone] = [starts.clone(), starts.clone()];
+        run(&[0, 1], &mut together);
+        run(&[0], &mut alone);
+        run(&[1], &mut alone);
+        assert_eq!(together, alone);
+    }
+}
+
 #[test]
 fn entries_outside_the_numbers_are_refused() {
     let pool = &pools()[0];
@@ -156,7 +192,8 @@ fn entries_outside_the_numbers_are_refused() {
         let words = entry.words();
         let change = LowRank { numbers: View::of_f32(&numbers, 11), entries: (&words).into() };
         let (mut hidden, mut view) = (ViewMut::of_f32(&mut hidden, 2), ViewMut::of_f32(&mut out, 3));
-        let done = low_rank(Exec::Cpu(pool), View::of_f32(&x, 4), change, (&[slot]).into(), &mut hidden, &mut view);
+        let products = &mut [LowRankProduct { change, out: view.reborrow() }];
+        let done = low_rank(Exec::Cpu(pool), View::of_f32(&x, 4), (&[slot]).into(), &mut hidden, products);
         assert_eq!(done.is_ok(), is_good, "{entry:?} {slot}: {done:?}");
     };
     let entry = LowRankEntry { rank: 1, a: 0, b: 4, gain: Some(8), scale: 1.0, is_half: false };
