@@ -8,6 +8,7 @@
 //! | [`rand`] | rocRAND | cuRAND |
 //! | [`solver`] | rocSOLVER | cuSOLVER |
 //! | [`sparse`] | rocSPARSE | cuSPARSE |
+//! | [`collectives`] | RCCL | NCCL |
 //!
 //! Libraries are opened at run time, by their sonames; the crate builds on a machine without any GPU
 //! software, and an absent library is an error that says what was looked for. Every handle is made for one
@@ -17,6 +18,7 @@
 //! nothing itself: what a library lacks is an error, not a slow replacement.
 
 pub mod blas;
+pub mod collectives;
 pub mod dnn;
 mod error;
 pub mod fft;

@@ -250,6 +250,13 @@ macro_rules! numbers {
                 let row = Self::NUMBERS[self as usize];
                 vendor.pick(row.1, row.3) as std::ffi::c_int
             }
+
+            /// The number, where the vendor has a name for it.
+            #[allow(dead_code)]
+            pub(crate) fn number_if_any(self, vendor: gpu::Vendor) -> Option<std::ffi::c_int> {
+                let row = Self::NUMBERS[self as usize];
+                (!vendor.pick(row.0, row.2).is_empty()).then(|| self.number(vendor))
+            }
         }
     )*};
 }

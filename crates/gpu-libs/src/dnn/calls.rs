@@ -66,6 +66,57 @@ library! {
         solution_bytes   | "miopenGetSolutionWorkspaceSize" | "" | (solution: Handle, bytes: *mut usize);
         solution_time    | "miopenGetSolutionTime" | "" | (solution: Handle, ms: *mut f32);
         solution_run     | "miopenRunSolution" | "" | (handle: Handle, solution: Handle, n: usize, tensors: *const AmdArgument, work: Address, bytes: usize);
+
+        softmax_amd      | "miopenSoftmaxForward_V2" | "" | (handle: Handle, alpha: Host, x: Handle, x_at: Address, beta: Host, y: Handle, y_at: Address, algorithm: LibraryChoice, mode: LibraryChoice);
+        softmax_nvidia   | "" | "cudnnSoftmaxForward" | (handle: Handle, algorithm: LibraryChoice, mode: LibraryChoice, alpha: Host, x: Handle, x_at: Address, beta: Host, y: Handle, y_at: Address);
+        softmax_back_amd | "miopenSoftmaxBackward_V2" | "" | (handle: Handle, alpha: Host, y: Handle, y_at: Address, dy: Handle, dy_at: Address, beta: Host, dx: Handle, dx_at: Address, algorithm: LibraryChoice, mode: LibraryChoice);
+        softmax_back_nvidia | "" | "cudnnSoftmaxBackward" | (handle: Handle, algorithm: LibraryChoice, mode: LibraryChoice, alpha: Host, y: Handle, y_at: Address, dy: Handle, dy_at: Address, beta: Host, dx: Handle, dx_at: Address);
+
+        activation_create  | "miopenCreateActivationDescriptor"  | "cudnnCreateActivationDescriptor"  | (activation: *mut Handle);
+        activation_destroy | "miopenDestroyActivationDescriptor" | "cudnnDestroyActivationDescriptor" | (activation: Handle);
+        activation_set_amd | "miopenSetActivationDescriptor" | "" | (activation: Handle, mode: LibraryChoice, alpha: f64, beta: f64, gamma: f64);
+        activation_set_nvidia | "" | "cudnnSetActivationDescriptor" | (activation: Handle, mode: LibraryChoice, nan: LibraryChoice, coefficient: f64);
+        activation_swish | "" | "cudnnSetActivationDescriptorSwishBeta" | (activation: Handle, beta: f64);
+        activation       | "miopenActivationForward"  | "cudnnActivationForward"  | (handle: Handle, activation: Handle, alpha: Host, x: Handle, x_at: Address, beta: Host, y: Handle, y_at: Address);
+        activation_back  | "miopenActivationBackward" | "cudnnActivationBackward" | (handle: Handle, activation: Handle, alpha: Host, y: Handle, y_at: Address, dy: Handle, dy_at: Address, x: Handle, x_at: Address, beta: Host, dx: Handle, dx_at: Address);
+
+        pooling_create   | "miopenCreatePoolingDescriptor"  | "cudnnCreatePoolingDescriptor"  | (pooling: *mut Handle);
+        pooling_destroy  | "miopenDestroyPoolingDescriptor" | "cudnnDestroyPoolingDescriptor" | (pooling: Handle);
+        pooling_set_amd  | "miopenSetNdPoolingDescriptor" | "" | (pooling: Handle, mode: LibraryChoice, n: Int, window: *const Int, padding: *const Int, stride: *const Int);
+        pooling_set_nvidia | "" | "cudnnSetPoolingNdDescriptor" | (pooling: Handle, mode: LibraryChoice, nan: LibraryChoice, n: Int, window: *const Int, padding: *const Int, stride: *const Int);
+        pooling_index    | "miopenSetPoolingIndexType" | "" | (pooling: Handle, index: LibraryChoice);
+        pooling_bytes    | "miopenPoolingGetWorkSpaceSizeV2" | "" | (pooling: Handle, y: Handle, bytes: *mut usize);
+        pooling_amd      | "miopenPoolingForward" | "" | (handle: Handle, pooling: Handle, alpha: Host, x: Handle, x_at: Address, beta: Host, y: Handle, y_at: Address, keep: bool, work: Address, bytes: usize);
+        pooling_nvidia   | "" | "cudnnPoolingForward" | (handle: Handle, pooling: Handle, alpha: Host, x: Handle, x_at: Address, beta: Host, y: Handle, y_at: Address);
+        pooling_back_amd | "miopenPoolingBackward" | "" | (handle: Handle, pooling: Handle, alpha: Host, y: Handle, y_at: Address, dy: Handle, dy_at: Address, x: Handle, x_at: Address, beta: Host, dx: Handle, dx_at: Address, work: Address);
+        pooling_back_nvidia | "" | "cudnnPoolingBackward" | (handle: Handle, pooling: Handle, alpha: Host, y: Handle, y_at: Address, dy: Handle, dy_at: Address, x: Handle, x_at: Address, beta: Host, dx: Handle, dx_at: Address);
+
+        batch_norm_derive | "miopenDeriveBNTensorDescriptor" | "cudnnDeriveBNTensorDescriptor" | (parameters: Handle, x: Handle, mode: LibraryChoice);
+        batch_norm_train | "miopenBatchNormalizationForwardTraining" | "cudnnBatchNormalizationForwardTraining" | (handle: Handle, mode: LibraryChoice, alpha: Host, beta: Host, x: Handle, x_at: Address, y: Handle, y_at: Address, parameters: Handle, scale: Address, bias: Address, factor: f64, mean: Address, variance: Address, epsilon: f64, saved_mean: Address, saved_deviation: Address);
+        batch_norm_infer | "miopenBatchNormalizationForwardInference" | "cudnnBatchNormalizationForwardInference" | (handle: Handle, mode: LibraryChoice, alpha: Host, beta: Host, x: Handle, x_at: Address, y: Handle, y_at: Address, parameters: Handle, scale: Address, bias: Address, mean: Address, variance: Address, epsilon: f64);
+        batch_norm_back  | "miopenBatchNormalizationBackward" | "cudnnBatchNormalizationBackward" | (handle: Handle, mode: LibraryChoice, alpha: Host, beta: Host, alpha_parameters: Host, beta_parameters: Host, x: Handle, x_at: Address, dy: Handle, dy_at: Address, dx: Handle, dx_at: Address, parameters: Handle, scale: Address, scale_gradient: Address, bias_gradient: Address, epsilon: f64, saved_mean: Address, saved_deviation: Address);
+
+        layer_norm       | "miopenLayerNormForward" | "" | (handle: Handle, mode: LibraryChoice, x: Handle, x_at: Address, weight: Handle, weight_at: Address, bias: Handle, bias_at: Address, epsilon: f32, first: i32, y: Handle, y_at: Address, mean: Handle, mean_at: Address, deviation: Handle, deviation_at: Address);
+        layer_norm_back_bytes | "miopenGetLayerNormBackwardWorkspaceSize" | "" | (handle: Handle, mode: LibraryChoice, dy: Handle, x: Handle, weight: Handle, mean: Handle, deviation: Handle, first: i32, dx: Handle, dw: Handle, db: Handle, bytes: *mut usize);
+        layer_norm_back  | "miopenLayerNormBackward" | "" | (handle: Handle, mode: LibraryChoice, work: Address, bytes: usize, dy: Handle, dy_at: Address, x: Handle, x_at: Address, weight: Handle, weight_at: Address, mean: Handle, mean_at: Address, deviation: Handle, deviation_at: Address, first: i32, dx: Handle, dx_at: Address, dw: Handle, dw_at: Address, db: Handle, db_at: Address);
+
+        reduce_create    | "miopenCreateReduceTensorDescriptor"  | "cudnnCreateReduceTensorDescriptor"  | (reduction: *mut Handle);
+        reduce_destroy   | "miopenDestroyReduceTensorDescriptor" | "cudnnDestroyReduceTensorDescriptor" | (reduction: Handle);
+        reduce_set       | "miopenSetReduceTensorDescriptor"     | "cudnnSetReduceTensorDescriptor"     | (reduction: Handle, op: LibraryChoice, number: LibraryChoice, nan: LibraryChoice, indices: LibraryChoice, index: LibraryChoice);
+        reduce_bytes     | "miopenGetReductionWorkspaceSize"     | "cudnnGetReductionWorkspaceSize"     | (handle: Handle, reduction: Handle, x: Handle, y: Handle, bytes: *mut usize);
+        reduce_index_bytes | "miopenGetReductionIndicesSize"     | "cudnnGetReductionIndicesSize"       | (handle: Handle, reduction: Handle, x: Handle, y: Handle, bytes: *mut usize);
+        reduce           | "miopenReduceTensor"                  | "cudnnReduceTensor"                  | (handle: Handle, reduction: Handle, indices: Address, index_bytes: usize, work: Address, bytes: usize, alpha: Host, x: Handle, x_at: Address, beta: Host, y: Handle, y_at: Address);
+
+        dropout_create   | "miopenCreateDropoutDescriptor"  | "cudnnCreateDropoutDescriptor"  | (dropout: *mut Handle);
+        dropout_destroy  | "miopenDestroyDropoutDescriptor" | "cudnnDestroyDropoutDescriptor" | (dropout: Handle);
+        dropout_state_bytes | "miopenDropoutGetStatesSize"  | "cudnnDropoutGetStatesSize"     | (handle: Handle, bytes: *mut usize);
+        dropout_mask_bytes | "miopenDropoutGetReserveSpaceSize" | "cudnnDropoutGetReserveSpaceSize" | (x: Handle, bytes: *mut usize);
+        dropout_set_amd  | "miopenSetDropoutDescriptor" | "" | (dropout: Handle, handle: Handle, probability: f32, states: Address, bytes: usize, seed: u64, given_mask: bool, evolve: bool, method: LibraryChoice);
+        dropout_set_nvidia | "" | "cudnnSetDropoutDescriptor" | (dropout: Handle, handle: Handle, probability: f32, states: Address, bytes: usize, seed: u64);
+        dropout_amd      | "miopenDropoutForward" | "" | (handle: Handle, dropout: Handle, noise: Handle, x: Handle, x_at: Address, y: Handle, y_at: Address, mask: Address, bytes: usize);
+        dropout_nvidia   | "" | "cudnnDropoutForward" | (handle: Handle, dropout: Handle, x: Handle, x_at: Address, y: Handle, y_at: Address, mask: Address, bytes: usize);
+        dropout_back_amd | "miopenDropoutBackward" | "" | (handle: Handle, dropout: Handle, noise: Handle, dy: Handle, dy_at: Address, dx: Handle, dx_at: Address, mask: Address, bytes: usize);
+        dropout_back_nvidia | "" | "cudnnDropoutBackward" | (handle: Handle, dropout: Handle, dy: Handle, dy_at: Address, dx: Handle, dx_at: Address, mask: Address, bytes: usize);
     }
     typed {}
 }
@@ -140,6 +191,78 @@ numbers! {
         Forward = "miopenProblemDirectionForward" 0 | "" 0;
         BackwardData = "miopenProblemDirectionBackward" 1 | "" 0;
         BackwardWeights = "miopenProblemDirectionBackwardWeights" 2 | "" 0;
+    }
+    /// Softmax itself or its logarithm; both subtract the largest number first.
+    pub enum SoftmaxKind {
+        Probabilities = "MIOPEN_SOFTMAX_ACCURATE" 1 | "CUDNN_SOFTMAX_ACCURATE" 1;
+        Logarithms = "MIOPEN_SOFTMAX_LOG" 2 | "CUDNN_SOFTMAX_LOG" 2;
+    }
+    /// What adds up to one.
+    pub enum SoftmaxOver {
+        /// The channels of each place.
+        Channels = "MIOPEN_SOFTMAX_MODE_CHANNEL" 1 | "CUDNN_SOFTMAX_MODE_CHANNEL" 1;
+        /// All numbers of each member of the batch.
+        All = "MIOPEN_SOFTMAX_MODE_INSTANCE" 0 | "CUDNN_SOFTMAX_MODE_INSTANCE" 0;
+    }
+    pub(crate) enum ActivationMode {
+        Identity = "miopenActivationPASTHRU" 0 | "CUDNN_ACTIVATION_IDENTITY" 5;
+        Sigmoid = "miopenActivationLOGISTIC" 1 | "CUDNN_ACTIVATION_SIGMOID" 0;
+        Tanh = "miopenActivationTANH" 2 | "CUDNN_ACTIVATION_TANH" 2;
+        Relu = "miopenActivationRELU" 3 | "CUDNN_ACTIVATION_RELU" 1;
+        ClippedRelu = "miopenActivationCLIPPEDRELU" 7 | "CUDNN_ACTIVATION_CLIPPED_RELU" 3;
+        Elu = "miopenActivationELU" 9 | "CUDNN_ACTIVATION_ELU" 4;
+        LeakyRelu = "miopenActivationLEAKYRELU" 8 | "" 0;
+        Softplus = "miopenActivationSOFTRELU" 4 | "" 0;
+        Abs = "miopenActivationABS" 5 | "" 0;
+        Swish = "" 0 | "CUDNN_ACTIVATION_SWISH" 6;
+    }
+    pub(crate) enum Nan {
+        Propagate = "MIOPEN_PROPAGATE_NAN" 1 | "CUDNN_PROPAGATE_NAN" 1;
+    }
+    /// What a window of a pooling becomes.
+    pub enum PoolingMode {
+        Max = "miopenPoolingMax" 0 | "CUDNN_POOLING_MAX" 0;
+        /// The mean of what is in the window, without padding.
+        Average = "miopenPoolingAverage" 1 | "CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING" 2;
+        /// The mean with the padding's zeros.
+        AverageWithPadding = "miopenPoolingAverageInclusive" 2 | "CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING" 1;
+    }
+    pub(crate) enum PoolingIndex {
+        U32 = "miopenIndexUint32" 2 | "" 0;
+    }
+    /// What has a mean and a variance of its own.
+    pub enum BatchNormMode {
+        /// Each channel, over the batch and space.
+        Channels = "miopenBNSpatial" 1 | "CUDNN_BATCHNORM_SPATIAL" 1;
+        /// Each place of each channel, over the batch.
+        Places = "miopenBNPerActivation" 0 | "CUDNN_BATCHNORM_PER_ACTIVATION" 0;
+    }
+    pub(crate) enum LayerNormMode {
+        WeightBias = "MIOPEN_WEIGHT_BIAS" 1 | "" 0;
+    }
+    /// What many numbers become one by.
+    pub enum Reduction {
+        Sum = "MIOPEN_REDUCE_TENSOR_ADD" 0 | "CUDNN_REDUCE_TENSOR_ADD" 0;
+        Product = "MIOPEN_REDUCE_TENSOR_MUL" 1 | "CUDNN_REDUCE_TENSOR_MUL" 1;
+        Min = "MIOPEN_REDUCE_TENSOR_MIN" 2 | "CUDNN_REDUCE_TENSOR_MIN" 2;
+        Max = "MIOPEN_REDUCE_TENSOR_MAX" 3 | "CUDNN_REDUCE_TENSOR_MAX" 3;
+        /// The largest of their absolute values.
+        MaxAbs = "MIOPEN_REDUCE_TENSOR_AMAX" 4 | "CUDNN_REDUCE_TENSOR_AMAX" 4;
+        Mean = "MIOPEN_REDUCE_TENSOR_AVG" 5 | "CUDNN_REDUCE_TENSOR_AVG" 5;
+        /// The sum of their absolute values.
+        SumAbs = "MIOPEN_REDUCE_TENSOR_NORM1" 6 | "CUDNN_REDUCE_TENSOR_NORM1" 6;
+        /// The square root of the sum of their squares.
+        Norm = "MIOPEN_REDUCE_TENSOR_NORM2" 7 | "CUDNN_REDUCE_TENSOR_NORM2" 7;
+    }
+    pub(crate) enum ReductionIndices {
+        None = "MIOPEN_REDUCE_TENSOR_NO_INDICES" 0 | "CUDNN_REDUCE_TENSOR_NO_INDICES" 0;
+        Flat = "MIOPEN_REDUCE_TENSOR_FLATTENED_INDICES" 1 | "CUDNN_REDUCE_TENSOR_FLATTENED_INDICES" 1;
+    }
+    pub(crate) enum ReductionIndex {
+        U32 = "MIOPEN_32BIT_INDICES" 0 | "CUDNN_32BIT_INDICES" 0;
+    }
+    pub(crate) enum DropoutMethod {
+        Xorwow = "MIOPEN_RNG_PSEUDO_XORWOW" 0 | "" 0;
     }
     pub(crate) enum Role {
         X = "miopenTensorConvolutionX" 1 | "" 0;

@@ -6,9 +6,17 @@
 //!
 //! MIOpen compiles most kernels when they are first used and keeps them in `~/.cache/miopen`.
 
+mod activation;
+mod batch_norm;
 mod calls;
 mod convolution;
 mod descriptor;
+mod dropout;
+mod layer_norm;
+mod operand;
+mod pooling;
+mod reduce;
+mod softmax;
 mod tensor;
 
 use std::cell::RefCell;
@@ -17,11 +25,18 @@ use std::rc::Rc;
 use gpu::foreign::{Address, Binding};
 use gpu::{Buffer, Queue, Vendor};
 
+pub use activation::Activation;
+pub use batch_norm::{BatchNorm, BatchNormGradients, BatchNormParameters, BatchNormSaved, BatchNormStatistics};
 #[doc(hidden)]
 pub use calls::{AMD_SIZES, NVIDIA_SIZES};
-pub use calls::{Calls, DataType, NetworkNumber, Pass};
+pub use calls::{
+    BatchNormMode, Calls, DataType, NetworkNumber, Pass, PoolingMode, Reduction, SoftmaxKind, SoftmaxOver,
+};
 pub(crate) use calls::{Handle, Host, Int};
 pub use convolution::{Convolution, ConvolutionOptions, ConvolutionSolution};
+pub use dropout::{Dropout, DropoutMask};
+pub use layer_norm::{LayerNormGradients, LayerNormParameters, LayerNormSaved};
+pub use pooling::{Pooling, PoolingOptions};
 pub use tensor::{Tensor, TensorLayout, TensorMut, TensorShape};
 
 use crate::error::{Error, Result, report_late};
@@ -34,6 +49,18 @@ pub const NUMBERS: &[&[crate::table::VendorNumbers]] = &[
     calls::ConvolutionMode::NUMBERS,
     calls::MathType::NUMBERS,
     Pass::NUMBERS,
+    SoftmaxKind::NUMBERS,
+    SoftmaxOver::NUMBERS,
+    calls::ActivationMode::NUMBERS,
+    calls::Nan::NUMBERS,
+    PoolingMode::NUMBERS,
+    calls::PoolingIndex::NUMBERS,
+    BatchNormMode::NUMBERS,
+    calls::LayerNormMode::NUMBERS,
+    Reduction::NUMBERS,
+    calls::ReductionIndices::NUMBERS,
+    calls::ReductionIndex::NUMBERS,
+    calls::DropoutMethod::NUMBERS,
     calls::Role::NUMBERS,
 ];
 

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use gpu::Vendor;
 use gpu_libs::table::{Row, VendorNumbers};
-use gpu_libs::{blas, dnn, fft, rand, solver, sparse};
+use gpu_libs::{blas, collectives, dnn, fft, rand, solver, sparse};
 
 /// `signature<decltype(&f)>` knows a call's argument widths and which of them are floats.
 const SHAPES: &str = r#"
@@ -55,6 +55,13 @@ const LIBRARIES: &[Library] = &[
         includes: ["#include <rocfft/rocfft.h>\n", "#include <cufft.h>\n"],
     },
     Library {
+        name: "collectives",
+        rows: collectives::Calls::ROWS,
+        numbers: collectives::NUMBERS,
+        sizes: [collectives::SIZES, collectives::SIZES],
+        includes: ["#include <rccl/rccl.h>\n", "#include <nccl.h>\n"],
+    },
+    Library {
         name: "dnn",
         rows: dnn::Calls::ROWS,
         numbers: dnn::NUMBERS,
@@ -91,6 +98,7 @@ fn width(ty: &str) -> u32 {
         "Handle" | "Host" | "HostMut" | "Address" | "usize" | "u64" | "i64" => 8,
         "Int" | "LibraryChoice" | "c_int" | "i32" | "u32" => 4,
         "i8" | "bool" => 1,
+        "UniqueId" => 128,
         "f32" => 104,
         "f64" => 108,
         _ => panic!("`{ty}` is new in a table: say how wide it is"),

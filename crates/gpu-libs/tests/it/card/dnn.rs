@@ -1,6 +1,7 @@
 //! MIOpen and cuDNN against PyTorch's numbers (testdata/dnn.json, written by tests/golden-dnn).
 
 mod convolution;
+mod layers;
 
 use std::sync::OnceLock;
 
