@@ -19,31 +19,31 @@ import textwrap
 
 # What to say, and what to type then. `None` prints the words alone.
 STEPS = [
-    ("Is it there, and what can it compute on?", "roci --version"),
+    ("Is it installed, and which devices does it find?", "roci --version"),
     (None, "roci devices"),
-    ("What keeps a GPU from working? (Its exit status is 1 where something does.)", "roci doctor"),
+    ("What keeps a GPU from working? (The exit status is 1 if something does.)", "roci doctor"),
     ("What can be downloaded?", "roci list --all | head -12"),
-    ("A name with a typing mistake:", "roci run smolm2 hello"),
-    ("The smallest model, and a first question. The answer is on standard output, the figures on standard error.",
+    ("A mistyped name:", "roci run smolm2 hello"),
+    ("The smallest model, and a first question. The answer goes to standard output, the statistics to standard error.",
      'roci run smollm2 --seed 1 -n 60 "Why is the sky blue? One sentence."'),
     ("Text from a pipe is put before the question:",
      "printf 'apples 3\\npears 5\\n' | roci run smollm2 --seed 1 -n 30 'Which fruits are listed?'"),
-    ("What is here now, and how it is used:", "roci list"),
+    ("What is installed now, and its details:", "roci list"),
     (None, "roci show smollm2"),
-    ("A model of one's own, from a Modelfile:",
+    ("A custom model, from a Modelfile:",
      "printf 'FROM smollm2\\nPARAMETER temperature 0\\nPARAMETER num_predict 40\\n"
      "SYSTEM \"You answer like a pirate.\"\\n' > Modelfile"),
     (None, "roci create pirate"),
     (None, 'roci run pirate "Who are you?"'),
-    ("An answer that a program can read:",
+    ("An answer in a format that a program can read:",
      "roci run smollm2 --temperature 0 --regex '[0-9]{4}' -q 'In which year did the Second World War end?'"),
-    ("Settings for every day; a misspelt one is reported:",
+    ("Default settings; a misspelt one is reported:",
      "mkdir -p ~/.config/roci && printf '[run]\\ntemprature = 0.2\\n' > ~/.config/roci/config.toml"),
     (None, "roci run smollm2 hello"),
-    ("A server in the background, and what it has in memory:",
+    ("A server in the background, and the models it has in memory:",
      "roci serve smollm2 --port 8099 2> serve.log & until roci ps --server 127.0.0.1:8099 2> /dev/null; do sleep 0.2; done"
      "; kill $!; wait $!"),
-    ("And clean up:", "rm ~/.config/roci/config.toml; roci rm pirate; roci rm --all"),
+    ("Cleaning up:", "rm ~/.config/roci/config.toml; roci rm pirate; roci rm --all"),
 ]
 
 HEAD = """# The first ten minutes

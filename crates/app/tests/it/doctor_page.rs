@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 const HEAD: &str = "\
 # What `roci doctor` says
 
-`roci doctor` examines this machine, lists what keeps a GPU from working, with a fix for each problem, and tests every GPU
-that works. Nothing is sent anywhere. `--output json` is for programs, `--no-test` examines only, and `--record FILE` writes
-down everything that was read, to attach to a report; `--machine FILE` examines such a recording. It ends with status 1 if
+`roci doctor` examines this machine, lists what keeps a GPU from working, with a fix for each problem, and tests every
+working GPU. It sends nothing anywhere. `--output json` is for programs, `--no-test` skips the tests, and `--record FILE`
+saves everything that was read, to attach to a report; `--machine FILE` examines such a recording. The exit status is 1 if
 there is a problem.
 
-Below is its output on the machines that the tests keep. They were **constructed** from the kernel's documentation and public
-reports, not recorded: no such card was at hand. The self-test is missing here, because it needs the machine itself. This
-page is written by a test (`doctor_page`).
+Below is its output for the machines that the tests keep. They were **constructed** from the kernel's documentation and
+public reports, not recorded, because no such card was available. The self-test is missing here, because it needs the machine
+itself. This page is written by a test (`doctor_page`).
 ";
 
 /// Each machine, in the order of the page.

@@ -49,49 +49,50 @@ const IN_EVERY_TYPE: [&str; 26] = [
 
 /// Only above a table that has such columns.
 const GPU_COLUMNS: &str = "\
-- **gfx...**, **sm_...**: the same comparison with transformers on that GPU, or the op that it does not have yet, as the test
-  `families_equal_transformers_on_a_device` recorded it there. A software GPU executes AMD machine code under AMD's own
-  runtime; see [software-gpu.md](../developer/software-gpu.md).
+- **gfx...**, **sm_...**: the same comparison with transformers on that GPU, or the op that is missing there, as
+  recorded by the test `families_equal_transformers_on_a_device`. A software GPU executes AMD machine code under AMD's
+  own runtime; see [software GPU](../developer/software-gpu.md).
 
 ";
 
 const HEAD: &str = "\
 # Models
 
-The model families that `roci` runs. Each was compared with transformers; the test that writes this page (`models_page` in
-`crates/model`) ran every cell on a CPU. Families of vision models run their text part only.
+The model families that `roci` runs. Each was compared with transformers; the test that writes this page (`models_page`
+in `crates/model`) runs every cell on a CPU. Of vision models, only the text part is supported.
 
-- **safetensors**, **GGUF**: a tiny random checkpoint of the family, made with transformers
+- **safetensors**, **GGUF**: `yes` means that a tiny random checkpoint of the family, made with transformers
   (`scripts/make_families.py`), gives the logits (encoders: hidden states; rerankers: scores) that transformers computes
-  in f32, within 1e-3 of their size. The GGUF files are made by llama.cpp's converter. `-`: there is no such file.
-- **weight types**: how many of the types below the family was run in, each against f32 arithmetic on the same weights. A
-  row of weights that does not fill the blocks of a type is Q8_0, as in other programs.
+  in f32, to within 1e-3 of their magnitude. The GGUF files are made by llama.cpp's converter. `-`: there is no such
+  file.
+- **weight types**: in how many of the types below the family was run, each compared with f32 arithmetic on the same
+  weights. Rows of weights that do not fill the blocks of a type are stored as Q8_0, as in other programs.
 
-Recurrent layers (LFM2's convolutions, Mamba, Mamba 2, gated delta nets, KDA, RWKV 7) keep a state of fixed size for each
-sequence. States are checkpointed at block borders, so that the prefix cache works for these families too. Their weights go
-through the same products as all others; they are not run in every weight type here.
+Recurrent layers (LFM2's convolutions, Mamba, Mamba 2, gated delta nets, KDA, RWKV 7) keep a state of fixed size for
+each sequence. States are checkpointed at block boundaries, so the prefix cache works for these families too. Their
+weights are multiplied by the same kernels as all others, but are not tested in every weight type here.
 
-Models with more than 1,024 experts in a layer, or with recurrent states of more than 256 numbers in a column (the key of a
-delta net, the state size of Mamba), run on the CPU only; `--device auto` chooses it for them.
+Models with more than 1,024 experts in a layer, or with a recurrent state dimension above 256 (the key size of a delta
+net, the state size of Mamba), run on the CPU only; `--device auto` chooses it for them.
 
-DeepSeek V3.2 and GLM 5 attend to the tokens that an indexer chooses (usually 2,048): `deepseek32-sparse` and
-`glm-dsa-sparse` choose 8 of 40. Their files without an indexer's tensors run in contexts up to that number, where it would
-choose everything. InternLM 2 and Ling 2 have no class in transformers: their numbers come from classes of the same mathematics (Llama, GLM 4.5) with the tensors renamed. Gemma 3n's
-safetensors need a table of embeddings for all layers that has a row for every token; GGUF files have it. RWKV 7 is not in
-transformers either: it is judged by its author's package `rwkv` (`scripts/make_rwkv.py`), in safetensors as
-flash-linear-attention writes them.
+In DeepSeek V3.2 and GLM 5, an indexer chooses the tokens to attend to, usually 2,048; in `deepseek32-sparse` and
+`glm-dsa-sparse` it chooses 8 of 40. Files without the indexer's tensors run with contexts up to that number of tokens,
+where the indexer would choose everything. InternLM 2 and Ling 2 have no class in transformers, so their reference is a
+class with the same mathematics (Llama, GLM 4.5) and renamed tensors. Gemma 3n's safetensors need an embedding table for
+all layers with a row for every token; GGUF files have it. RWKV 7 is not in transformers either: its reference is its
+author's package `rwkv` (`scripts/make_rwkv.py`), with safetensors as flash-linear-attention writes them.
 
-Embedders and rerankers: `roci embed` and `roci rerank` pool the hidden states as the model's files say, and read the modules
-and prompts of sentence-transformers. Jina Embeddings v3 runs without its task adapters, and NeoBERT is not supported:
-transformers does not have it, so nothing could judge it. Llama embedders (`llama-embed`, NVIDIA's `llama_bidirec`) are judged
-by transformers' Llama with a mask that hides nothing.
+Embedders and rerankers: `roci embed` and `roci rerank` pool the hidden states as the model's files say, and read the
+modules and prompts of sentence-transformers. Jina Embeddings v3 runs without its task adapters. NeoBERT is not
+supported, because it is not in transformers and so has no reference. The reference for Llama embedders (`llama-embed`,
+NVIDIA's `llama_bidirec`) is transformers' Llama with a mask that hides nothing.
 
 Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe`, GLM 4.7 Flash is `deepseek2`,
-Bamba is `granitehybrid` and XLM-RoBERTa is `bert` in GGUF. RoPE scaling: linear, dynamic (each token is rotated by the base
-of its own position), YaRN, Llama 3 and LongRoPE (the context length decides which of its lists is used).
+Bamba is `granitehybrid` and XLM-RoBERTa is `bert` in GGUF. RoPE scaling: linear, dynamic (each token is rotated by the
+base of its own position), YaRN, Llama 3 and LongRoPE (the context length decides which of its lists is used).
 
-Real weights are tested too, against llama.cpp's tokens and log-probabilities: SmolLM2 135M (llama), Gemma 3 270M, and with
-`./check --all` TinyLlama 1.1B (llama, IQ2_XXS) and Qwen2.5-Coder 1.5B.
+Real weights are also tested, against llama.cpp's tokens and log-probabilities: SmolLM2 135M (llama), Gemma 3 270M, and
+with `./check --all` TinyLlama 1.1B (llama, IQ2_XXS) and Qwen2.5-Coder 1.5B.
 
 ";
 
