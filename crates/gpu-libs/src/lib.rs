@@ -3,6 +3,7 @@
 //! | module | AMD | NVIDIA |
 //! |---|---|---|
 //! | [`blas`] | rocBLAS | cuBLAS |
+//! | [`blas_lt`] | hipBLASLt | cuBLASLt |
 //! | [`dnn`] | MIOpen | cuDNN |
 //! | [`fft`] | rocFFT | cuFFT |
 //! | [`rand`] | rocRAND | cuRAND |
@@ -18,6 +19,7 @@
 //! nothing itself: what a library lacks is an error, not a slow replacement.
 
 pub mod blas;
+pub mod blas_lt;
 pub mod collectives;
 pub mod dnn;
 mod error;
@@ -29,6 +31,7 @@ pub mod sparse;
 #[doc(hidden)]
 pub mod table;
 mod view;
+mod workspace;
 
 pub use error::{Error, Result};
 pub use scalar::{Real, Scalar, ScalarKind};

@@ -138,6 +138,19 @@ impl Binding {
             .judge(unsafe { self.shared.driver().copy_on_device(target, source, from.bytes(), self.shared.stream) })
     }
 
+    /// Set every byte to zero.
+    #[track_caller]
+    pub fn zero<T: Element>(&self, to: SliceMut<'_, T>) -> Result<()> {
+        let address = self.output(&to)?;
+        if to.is_empty() {
+            return Ok(());
+        }
+        self.enter()?;
+        // SAFETY: the range lies in a live allocation of this queue and is borrowed uniquely; all bytes zero is a value
+        // of every element.
+        self.shared.judge(unsafe { self.shared.driver().fill_u8(address, 0, to.bytes(), self.shared.stream) })
+    }
+
     /// Block until everything enqueued so far is done.
     #[track_caller]
     pub fn wait(&self) -> Result<()> {

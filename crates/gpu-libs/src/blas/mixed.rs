@@ -29,6 +29,7 @@ macro_rules! mixed {
 mixed! {
     f16 = F16 -> f16 = F16 in f32, f32 = F32 in f32;
     bf16 = BF16 -> bf16 = BF16 in f32, f32 = F32 in f32;
+    f32 = F32 -> f32 = F32 in f32;
     i8 = I8 -> i32 = I32 in i32;
 }
 

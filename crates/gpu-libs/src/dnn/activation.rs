@@ -39,7 +39,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    fn mode(self) -> ActivationMode {
+    pub(super) fn mode(self) -> ActivationMode {
         match self {
             Activation::Identity => ActivationMode::Identity,
             Activation::Sigmoid => ActivationMode::Sigmoid,
@@ -55,7 +55,7 @@ impl Activation {
     }
 
     /// The function's own number. MIOpen's tanh is beta tanh(alpha x).
-    fn coefficient(self) -> f64 {
+    pub(super) fn coefficient(self) -> f64 {
         match self {
             Activation::ClippedRelu { limit } => limit,
             Activation::Elu { alpha } => alpha,

@@ -64,6 +64,11 @@ impl<T: NetworkNumber> BatchNorm<T> {
         }
     }
 
+    /// The descriptor of the parameters.
+    pub(super) fn derived(&self) -> super::Handle {
+        self.parameters.handle()
+    }
+
     /// y, with means and variances that are known.
     #[track_caller]
     pub fn inference(

@@ -1,11 +1,11 @@
-//! MIOpen and cuDNN. NVIDIA's side is cuDNN's descriptor interface, which version 9 still has beside its graphs.
+//! MIOpen and cuDNN; longer than other files, because it is a table. NVIDIA's side is cuDNN's descriptor interface, which version 9 still has beside its graphs.
 
 use std::ffi::c_void;
 
 use gpu::foreign::Address;
 use half::{bf16, f16};
 
-pub(crate) use crate::table::{Handle, Host, Int, LibraryChoice};
+pub(crate) use crate::table::{Handle, Host, HostMut, Int, LibraryChoice};
 use crate::table::{Names, library, numbers};
 
 library! {
@@ -117,6 +117,58 @@ library! {
         dropout_nvidia   | "" | "cudnnDropoutForward" | (handle: Handle, dropout: Handle, x: Handle, x_at: Address, y: Handle, y_at: Address, mask: Address, bytes: usize);
         dropout_back_amd | "miopenDropoutBackward" | "" | (handle: Handle, dropout: Handle, noise: Handle, dy: Handle, dy_at: Address, dx: Handle, dx_at: Address, mask: Address, bytes: usize);
         dropout_back_nvidia | "" | "cudnnDropoutBackward" | (handle: Handle, dropout: Handle, dy: Handle, dy_at: Address, dx: Handle, dx_at: Address, mask: Address, bytes: usize);
+
+        rnn_create       | "miopenCreateRNNDescriptor"  | "cudnnCreateRNNDescriptor"  | (rnn: *mut Handle);
+        rnn_destroy      | "miopenDestroyRNNDescriptor" | "cudnnDestroyRNNDescriptor" | (rnn: Handle);
+        rnn_set_amd      | "miopenSetRNNDescriptor" | "" | (rnn: Handle, hidden: Int, layers: Int, input: LibraryChoice, direction: LibraryChoice, cell: LibraryChoice, bias: LibraryChoice, algorithm: LibraryChoice, number: LibraryChoice);
+        rnn_set_nvidia   | "" | "cudnnSetRNNDescriptor_v8" | (rnn: Handle, algorithm: LibraryChoice, cell: LibraryChoice, bias: LibraryChoice, direction: LibraryChoice, input: LibraryChoice, number: LibraryChoice, sum: LibraryChoice, math: LibraryChoice, x_size: i32, hidden: i32, projection: i32, layers: i32, dropout: Handle, flags: u32);
+        rnn_padding      | "miopenSetRNNPaddingMode" | "" | (rnn: Handle, mode: LibraryChoice);
+        sequence_create  | "miopenCreateSeqTensorDescriptor"  | "cudnnCreateRNNDataDescriptor"  | (sequence: *mut Handle);
+        sequence_destroy | "miopenDestroySeqTensorDescriptor" | "cudnnDestroyRNNDataDescriptor" | (sequence: Handle);
+        sequence_set     | "miopenSetRNNDataSeqTensorDescriptor" | "cudnnSetRNNDataDescriptor" | (sequence: Handle, number: LibraryChoice, layout: LibraryChoice, steps: Int, batch: Int, size: Int, lengths: *const Int, padding: HostMut);
+        rnn_bytes_amd    | "miopenGetRNNTempSpaceSizes" | "" | (handle: Handle, rnn: Handle, x: Handle, pass: LibraryChoice, work: *mut usize, kept: *mut usize);
+        rnn_bytes_nvidia | "" | "cudnnGetRNNTempSpaceSizes" | (handle: Handle, rnn: Handle, pass: LibraryChoice, x: Handle, work: *mut usize, kept: *mut usize);
+        rnn_weight_bytes_amd | "miopenGetRNNParamsSize" | "" | (handle: Handle, rnn: Handle, x: Handle, bytes: *mut usize, number: LibraryChoice);
+        rnn_weight_bytes_nvidia | "" | "cudnnGetRNNWeightSpaceSize" | (handle: Handle, rnn: Handle, bytes: *mut usize);
+        rnn_matrix_amd   | "miopenGetRNNLayerParamOffset" | "" | (rnn: Handle, layer: Int, x: Handle, id: Int, matrix: Handle, offset: *mut usize);
+        rnn_bias_amd     | "miopenGetRNNLayerBiasOffset" | "" | (rnn: Handle, layer: Int, x: Handle, id: Int, bias: Handle, offset: *mut usize);
+        rnn_part_nvidia  | "" | "cudnnGetRNNWeightParams" | (handle: Handle, rnn: Handle, layer: i32, bytes: usize, weights: Address, id: i32, matrix: Handle, matrix_at: *mut Address, bias: Handle, bias_at: *mut Address);
+        rnn_amd          | "miopenRNNForward" | "" | (handle: Handle, rnn: Handle, pass: LibraryChoice, x: Handle, x_at: Address, h: Handle, h_at: Address, hy: Address, c: Handle, c_at: Address, cy: Address, y: Handle, y_at: Address, w: Address, w_bytes: usize, work: Address, bytes: usize, kept: Address, kept_bytes: usize);
+        rnn_nvidia       | "" | "cudnnRNNForward" | (handle: Handle, rnn: Handle, pass: LibraryChoice, lengths: Address, x: Handle, x_at: Address, y: Handle, y_at: Address, h: Handle, h_at: Address, hy: Address, c: Handle, c_at: Address, cy: Address, w_bytes: usize, w: Address, bytes: usize, work: Address, kept_bytes: usize, kept: Address);
+        rnn_back_amd     | "miopenRNNBackwardSeqData" | "" | (handle: Handle, rnn: Handle, y: Handle, y_at: Address, dy: Address, h: Handle, h_at: Address, dhy: Address, dhx: Address, c: Handle, c_at: Address, dcy: Address, dcx: Address, x: Handle, dx: Address, w: Address, w_bytes: usize, work: Address, bytes: usize, kept: Address, kept_bytes: usize);
+        rnn_back_nvidia  | "" | "cudnnRNNBackwardData_v8" | (handle: Handle, rnn: Handle, lengths: Address, y: Handle, y_at: Address, dy: Address, x: Handle, dx: Address, h: Handle, h_at: Address, dhy: Address, dhx: Address, c: Handle, c_at: Address, dcy: Address, dcx: Address, w_bytes: usize, w: Address, bytes: usize, work: Address, kept_bytes: usize, kept: Address);
+        rnn_weights_amd  | "miopenRNNBackwardWeightsSeqTensor" | "" | (handle: Handle, rnn: Handle, x: Handle, x_at: Address, h: Handle, h_at: Address, y: Handle, y_at: Address, dw: Address, w_bytes: usize, work: Address, bytes: usize, kept: Address, kept_bytes: usize);
+        rnn_weights_nvidia | "" | "cudnnRNNBackwardWeights_v8" | (handle: Handle, rnn: Handle, add: LibraryChoice, lengths: Address, x: Handle, x_at: Address, h: Handle, h_at: Address, y: Handle, y_at: Address, w_bytes: usize, dw: Address, bytes: usize, work: Address, kept_bytes: usize, kept: Address);
+
+        mha_create       | "miopenCreateMhaDescriptor" | "" | (attention: *mut Handle);
+        mha_set          | "miopenSetMhaDescriptor" | "" | (attention: Handle, scale: f32);
+        mha_problem      | "miopenCreateMhaProblem" | "" | (problem: *mut Handle, attention: Handle, direction: LibraryChoice);
+        attention_create  | "" | "cudnnCreateAttnDescriptor"  | (attention: *mut Handle);
+        attention_destroy | "" | "cudnnDestroyAttnDescriptor" | (attention: Handle);
+        attention_set     | "" | "cudnnSetAttnDescriptor" | (attention: Handle, mode: u32, heads: Int, scale: f64, number: LibraryChoice, sum: LibraryChoice, math: LibraryChoice, dropout: Handle, dropout_after: Handle, q: Int, k: Int, v: Int, q_projected: Int, k_projected: Int, v_projected: Int, y_projected: Int, q_steps: Int, kv_steps: Int, batch: Int, beams: Int);
+        attention_bytes   | "" | "cudnnGetMultiHeadAttnBuffers" | (handle: Handle, attention: Handle, weights: *mut usize, work: *mut usize, kept: *mut usize);
+        steps_create     | "" | "cudnnCreateSeqDataDescriptor"  | (steps: *mut Handle);
+        steps_destroy    | "" | "cudnnDestroySeqDataDescriptor" | (steps: Handle);
+        steps_set        | "" | "cudnnSetSeqDataDescriptor" | (steps: Handle, number: LibraryChoice, n: Int, lengths: *const Int, axes: *const LibraryChoice, n_sequences: usize, sequences: *const Int, padding: HostMut);
+        attention        | "" | "cudnnMultiHeadAttnForward" | (handle: Handle, attention: Handle, step: Int, low: *const Int, high: *const Int, y_lengths: Address, kv_lengths: Address, q: Handle, q_at: Address, residual: Address, k: Handle, k_at: Address, v: Handle, v_at: Address, y: Handle, y_at: Address, w_bytes: usize, w: Address, bytes: usize, work: Address, kept_bytes: usize, kept: Address);
+        attention_back   | "" | "cudnnMultiHeadAttnBackwardData" | (handle: Handle, attention: Handle, low: *const Int, high: *const Int, y_lengths: Address, kv_lengths: Address, dy: Handle, dy_at: Address, dq: Handle, dq_at: Address, q_at: Address, dk: Handle, dk_at: Address, k_at: Address, dv: Handle, dv_at: Address, v_at: Address, w_bytes: usize, w: Address, bytes: usize, work: Address, kept_bytes: usize, kept: Address);
+
+        fusion_create    | "miopenCreateFusionPlan"  | "" | (plan: *mut Handle, direction: LibraryChoice, x: Handle);
+        fusion_destroy   | "miopenDestroyFusionPlan" | "" | (plan: Handle);
+        fusion_compile   | "miopenCompileFusionPlan" | "" | (handle: Handle, plan: Handle);
+        fusion_bytes     | "miopenFusionPlanGetWorkSpaceSize" | "" | (handle: Handle, plan: Handle, bytes: *mut usize, algorithm: LibraryChoice);
+        fused_convolution | "miopenCreateOpConvForward" | "" | (plan: Handle, op: *mut Handle, convolution: Handle, w: Handle);
+        fused_bias       | "miopenCreateOpBiasForward" | "" | (plan: Handle, op: *mut Handle, bias: Handle);
+        fused_activation | "miopenCreateOpActivationForward" | "" | (plan: Handle, op: *mut Handle, mode: LibraryChoice);
+        fused_batch_norm | "miopenCreateOpBatchNormInference" | "" | (plan: Handle, op: *mut Handle, mode: LibraryChoice, parameters: Handle);
+        operands_create  | "miopenCreateOperatorArgs"  | "" | (operands: *mut Handle);
+        operands_destroy | "miopenDestroyOperatorArgs" | "" | (operands: Handle);
+        operands_convolution | "miopenSetOpArgsConvForward" | "" | (operands: Handle, op: Handle, alpha: Host, beta: Host, w: Address);
+        operands_bias    | "miopenSetOpArgsBiasForward" | "" | (operands: Handle, op: Handle, alpha: Host, beta: Host, bias: Address);
+        operands_activation | "miopenSetOpArgsActivForward" | "" | (operands: Handle, op: Handle, alpha: Host, beta: Host, a: f64, b: f64, c: f64);
+        operands_batch_norm | "miopenSetOpArgsBatchNormInference" | "" | (operands: Handle, op: Handle, alpha: Host, beta: Host, scale: Address, bias: Address, mean: Address, variance: Address, epsilon: f64);
+        fusion_run       | "miopenExecuteFusionPlan_v2" | "" | (handle: Handle, plan: Handle, x: Handle, x_at: Address, y: Handle, y_at: Address, operands: Handle, work: Address, bytes: usize);
+        fused_nvidia     | "" | "cudnnConvolutionBiasActivationForward" | (handle: Handle, alpha: Host, x: Handle, x_at: Address, w: Handle, w_at: Address, convolution: Handle, algorithm: LibraryChoice, work: Address, bytes: usize, beta: Host, z: Handle, z_at: Address, bias: Handle, bias_at: Address, activation: Handle, y: Handle, y_at: Address);
     }
     typed {}
 }
@@ -268,6 +320,100 @@ numbers! {
         X = "miopenTensorConvolutionX" 1 | "" 0;
         W = "miopenTensorConvolutionW" 2 | "" 0;
         Y = "miopenTensorConvolutionY" 3 | "" 0;
+    }
+    /// What a recurrent network computes in each step.
+    pub enum RnnCell {
+        /// h' = max(0, W x + R h + b)
+        Relu = "miopenRNNRELU" 0 | "CUDNN_RNN_RELU" 0;
+        /// h' = tanh(W x + R h + b)
+        Tanh = "miopenRNNTANH" 1 | "CUDNN_RNN_TANH" 1;
+        /// Long short-term memory.
+        Lstm = "miopenLSTM" 2 | "CUDNN_LSTM" 2;
+        /// Gated recurrent units, with the reset gate after the product with h.
+        Gru = "miopenGRU" 3 | "CUDNN_GRU" 3;
+    }
+    /// Which way a recurrent network goes through its sequences.
+    pub enum RnnDirection {
+        OneWay = "miopenRNNunidirection" 0 | "CUDNN_UNIDIRECTIONAL" 0;
+        /// Both ways; the results lie beside each other.
+        BothWays = "miopenRNNbidirection" 1 | "CUDNN_BIDIRECTIONAL" 1;
+    }
+    /// Whether a recurrent network has biases.
+    pub enum RnnBias {
+        None = "miopenRNNNoBias" 0 | "CUDNN_RNN_NO_BIAS" 0;
+        /// One beside each product, with x and with h.
+        Two = "miopenRNNwithBias" 1 | "CUDNN_RNN_DOUBLE_BIAS" 2;
+    }
+    pub(crate) enum RnnInput {
+        Linear = "miopenRNNlinear" 0 | "CUDNN_LINEAR_INPUT" 0;
+    }
+    pub(crate) enum RnnAlgorithm {
+        Default = "miopenRNNdefault" 0 | "CUDNN_RNN_ALGO_STANDARD" 0;
+    }
+    pub(crate) enum RnnPass {
+        Training = "miopenRNNTraining" 0 | "CUDNN_FWD_MODE_TRAINING" 1;
+        Inference = "miopenRNNInference" 1 | "CUDNN_FWD_MODE_INFERENCE" 0;
+    }
+    pub(crate) enum RnnLayout {
+        StepsFirst = "miopenRNNDataSeqMajorPadded" 2 | "CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED" 0;
+    }
+    pub(crate) enum RnnPadding {
+        Padded = "miopenRNNIOWithPadding" 1 | "CUDNN_RNN_PADDED_IO_ENABLED" 1;
+    }
+    pub(crate) enum WeightGradient {
+        Add = "" 0 | "CUDNN_WGRAD_MODE_ADD" 0;
+    }
+    /// A dimension of cuDNN's sequences.
+    pub(crate) enum StepsAxis {
+        Time = "" 0 | "CUDNN_SEQDATA_TIME_DIM" 0;
+        Batch = "" 0 | "CUDNN_SEQDATA_BATCH_DIM" 1;
+        Beam = "" 0 | "CUDNN_SEQDATA_BEAM_DIM" 2;
+        Vector = "" 0 | "CUDNN_SEQDATA_VECT_DIM" 3;
+    }
+    /// What MIOpen's attention reads and writes.
+    pub(crate) enum AttentionRole {
+        K = "miopenTensorMhaK" 4 | "" 0;
+        Q = "miopenTensorMhaQ" 5 | "" 0;
+        V = "miopenTensorMhaV" 6 | "" 0;
+        DescaleK = "miopenTensorMhaDescaleK" 7 | "" 0;
+        DescaleQ = "miopenTensorMhaDescaleQ" 8 | "" 0;
+        DescaleV = "miopenTensorMhaDescaleV" 9 | "" 0;
+        DescaleS = "miopenTensorMhaDescaleS" 10 | "" 0;
+        ScaleS = "miopenTensorMhaScaleS" 11 | "" 0;
+        ScaleO = "miopenTensorMhaScaleO" 12 | "" 0;
+        DropoutProbability = "miopenTensorMhaDropoutProbability" 13 | "" 0;
+        DropoutSeed = "miopenTensorMhaDropoutSeed" 14 | "" 0;
+        DropoutOffset = "miopenTensorMhaDropoutOffset" 15 | "" 0;
+        O = "miopenTensorMhaO" 16 | "" 0;
+        AmaxO = "miopenTensorMhaAmaxO" 17 | "" 0;
+        AmaxS = "miopenTensorMhaAmaxS" 18 | "" 0;
+        M = "miopenTensorMhaM" 19 | "" 0;
+        ZInv = "miopenTensorMhaZInv" 20 | "" 0;
+        DO = "miopenTensorMhaDO" 21 | "" 0;
+        DescaleO = "miopenTensorMhaDescaleO" 22 | "" 0;
+        DescaleDO = "miopenTensorMhaDescaleDO" 23 | "" 0;
+        DescaleDS = "miopenTensorMhaDescaleDS" 24 | "" 0;
+        ScaleDS = "miopenTensorMhaScaleDS" 25 | "" 0;
+        ScaleDQ = "miopenTensorMhaScaleDQ" 26 | "" 0;
+        ScaleDK = "miopenTensorMhaScaleDK" 27 | "" 0;
+        ScaleDV = "miopenTensorMhaScaleDV" 28 | "" 0;
+        DQ = "miopenTensorMhaDQ" 29 | "" 0;
+        DK = "miopenTensorMhaDK" 30 | "" 0;
+        DV = "miopenTensorMhaDV" 31 | "" 0;
+        AmaxDQ = "miopenTensorMhaAmaxDQ" 32 | "" 0;
+        AmaxDK = "miopenTensorMhaAmaxDK" 33 | "" 0;
+        AmaxDV = "miopenTensorMhaAmaxDV" 34 | "" 0;
+        AmaxDS = "miopenTensorMhaAmaxDS" 35 | "" 0;
+    }
+    /// What attention's seeds are; no tensor of this crate is.
+    pub(crate) enum IndexType {
+        I64 = "miopenInt64" 9 | "" 0;
+    }
+    pub(crate) enum FusionDirection {
+        Vertical = "miopenVerticalFusion" 0 | "" 0;
+    }
+    pub(crate) enum FusedAlgorithm {
+        Direct = "miopenConvolutionFwdAlgoDirect" 1 | "CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM" 1;
     }
 }
 

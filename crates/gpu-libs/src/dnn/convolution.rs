@@ -10,6 +10,8 @@ use gpu::Vendor;
 use gpu::foreign::Address;
 
 use super::calls::{AmdArgument, AmdSolution, Calls, ConvolutionMode, MathType, NvidiaSolution, Role};
+use super::convolution_options::ConvolutionOptions;
+use super::convolution_solution::{ConvolutionSolution, Method};
 use super::descriptor::Descriptor;
 use super::{DataType, Dnn, Handle, Int, NetworkNumber, Pass, Tensor, TensorLayout, TensorMut, TensorShape, host};
 use crate::error::{Result, ensure, int};
@@ -17,110 +19,6 @@ use crate::error::{Result, ensure, int};
 const CALL: &str = "convolution";
 /// More than either library has for one pass.
 const MANY: usize = 64;
-
-/// How a filter moves over its input; one number for each dimension of space.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ConvolutionOptions {
-    /// Zeros before and after the input.
-    pub padding: Vec<usize>,
-    /// From one place of the filter to the next.
-    pub stride: Vec<usize>,
-    /// From one element of the filter to the next.
-    pub dilation: Vec<usize>,
-    /// Parts of the channels that are convolved by themselves.
-    pub groups: usize,
-}
-
-impl ConvolutionOptions {
-    /// No padding, a stride and a dilation of one, one group.
-    pub fn dimensions(n: usize) -> Self {
-        Self { padding: vec![0; n], stride: vec![1; n], dilation: vec![1; n], groups: 1 }
-    }
-
-    /// The same padding in every dimension.
-    pub fn padding(mut self, zeros: usize) -> Self {
-        self.padding.fill(zeros);
-        self
-    }
-
-    /// The same stride in every dimension.
-    pub fn stride(mut self, step: usize) -> Self {
-        self.stride.fill(step);
-        self
-    }
-
-    /// The same dilation in every dimension.
-    pub fn dilation(mut self, step: usize) -> Self {
-        self.dilation.fill(step);
-        self
-    }
-
-    pub fn groups(mut self, n: usize) -> Self {
-        self.groups = n;
-        self
-    }
-
-    /// What comes out of `x` under a filter of `w`'s lengths.
-    #[track_caller]
-    fn output(&self, x: &[usize], w: &[usize]) -> Result<Vec<usize>> {
-        let n = self.padding.len();
-        ensure(CALL, (1..=3).contains(&n) && self.stride.len() == n && self.dilation.len() == n, || {
-            format!("{self:?} is not about one, two or three dimensions")
-        })?;
-        ensure(CALL, x.len() == n + 2 && w.len() == n + 2, || {
-            format!("an input of {x:?} and a filter of {w:?} in {n} dimensions of space")
-        })?;
-        let groups = self.groups;
-        let is_grouped = groups > 0 && x[1] == w[1] * groups && w[0].is_multiple_of(groups);
-        ensure(CALL, is_grouped, || format!("channels of {x:?} and {w:?} in {groups} groups"))?;
-        let mut lengths = vec![x[0], w[0]];
-        for i in 0..n {
-            let (padding, stride, dilation) = (self.padding[i], self.stride[i], self.dilation[i]);
-            ensure(CALL, stride > 0 && dilation > 0, || format!("a stride of {stride}, a dilation of {dilation}"))?;
-            let reach = (w[i + 2] - 1).saturating_mul(dilation).saturating_add(1);
-            let room = padding.saturating_mul(2).saturating_add(x[i + 2]);
-            ensure(CALL, reach <= room, || {
-                format!("a filter that reaches over {reach} in {room} elements, padding included")
-            })?;
-            lengths.push((room - reach) / stride + 1);
-        }
-        Ok(lengths)
-    }
-}
-
-/// One way to compute one pass of one convolution.
-#[derive(Clone)]
-pub struct ConvolutionSolution {
-    /// The convolution that it was listed for: its workspace is right for those shapes alone.
-    owner: Rc<()>,
-    pass: Pass,
-    /// Memory it works in.
-    pub workspace_bytes: usize,
-    /// Milliseconds, where the library has measured or estimated them.
-    pub ms: Option<f32>,
-    method: Method,
-}
-
-impl std::fmt::Debug for ConvolutionSolution {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = match &self.method {
-            Method::Immediate(id) => format!("solution {id}"),
-            Method::Found(_) => "a measured solution".to_owned(),
-            Method::Algorithm { number, .. } => format!("algorithm {number}"),
-        };
-        write!(f, "{:?}: {name}, {} bytes, {:?} ms", self.pass, self.workspace_bytes, self.ms)
-    }
-}
-
-#[derive(Clone)]
-enum Method {
-    /// A solution of MIOpen's immediate mode.
-    Immediate(u64),
-    /// An object that MIOpen's measurement made.
-    Found(Rc<Descriptor>),
-    /// One of cuDNN's algorithms, with the arithmetic it was listed for.
-    Algorithm { number: Int, math: Int },
-}
 
 /// A convolution of tensors of given shapes.
 pub struct Convolution<T: NetworkNumber> {
@@ -356,6 +254,35 @@ impl<T: NetworkNumber> Convolution<T> {
     fn output_at(&self, place: usize, tensor: &TensorMut<'_, T>) -> Result<Address> {
         self.fits(place, &tensor.shape)?;
         Ok(self.dnn.binding().output(&tensor.data)?)
+    }
+
+    pub(super) fn dnn(&self) -> &Dnn {
+        &self.dnn
+    }
+
+    /// The descriptors: the convolution's, those of x, w and y, and the bias's.
+    pub(super) fn handles(&self) -> (Handle, [Handle; 3], Handle) {
+        (self.convolution.handle(), self.descriptors.each_ref().map(Descriptor::handle), self.bias.handle())
+    }
+
+    /// The addresses of x, w and y, checked against the shapes.
+    #[track_caller]
+    pub(super) fn addresses(&self, x: &Tensor<'_, T>, w: &Tensor<'_, T>, y: &TensorMut<'_, T>) -> Result<[Address; 3]> {
+        Ok([self.input(X, x)?, self.input(W, w)?, self.output_at(Y, y)?])
+    }
+
+    /// Workspace of one of cuDNN's algorithms, whose arithmetic is set with it.
+    #[track_caller]
+    pub(super) fn bytes_of_algorithm(&self, pass: Pass, wanted: Int) -> Result<usize> {
+        for solution in self.solutions(pass)? {
+            if let Method::Algorithm { number, math } = solution.method
+                && number == wanted
+            {
+                self.set_math(math)?;
+                return Ok(solution.workspace_bytes);
+            }
+        }
+        Err(self.dnn.calls().opened.lacks(format!("algorithm {wanted} for this convolution")))
     }
 
     /// The descriptors of a pass, in this vendor's order.

@@ -37,7 +37,13 @@ impl Descriptor {
     /// A tensor's. cuDNN knows no tensors of fewer than four dimensions: the others are ones.
     #[track_caller]
     pub fn tensor(dnn: &Dnn, call: &'static str, number: DataType, shape: &TensorShape) -> Result<Self> {
-        let (lengths, strides) = shape.padded(shape.lengths().len(), 4).ints(call)?;
+        Self::tensor_as_is(dnn, call, number, &shape.padded(shape.lengths().len(), 4))
+    }
+
+    /// A tensor's, of as many dimensions as it has.
+    #[track_caller]
+    pub fn tensor_as_is(dnn: &Dnn, call: &'static str, number: DataType, shape: &TensorShape) -> Result<Self> {
+        let (lengths, strides) = shape.ints(call)?;
         let made = Self::make(dnn, Calls::tensor_create, Calls::tensor_destroy)?;
         let number = number.number(dnn.vendor());
         // SAFETY: a live descriptor; two arrays of as many numbers as said, which the library copies.

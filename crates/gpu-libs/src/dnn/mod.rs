@@ -7,39 +7,52 @@
 //! MIOpen compiles most kernels when they are first used and keeps them in `~/.cache/miopen`.
 
 mod activation;
+mod attention;
 mod batch_norm;
 mod calls;
 mod convolution;
+mod convolution_options;
+mod convolution_solution;
 mod descriptor;
 mod dropout;
+mod fusion;
 mod layer_norm;
 mod operand;
 mod pooling;
+mod recurrent;
+mod recurrent_options;
 mod reduce;
 mod softmax;
 mod tensor;
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use gpu::foreign::{Address, Binding};
 use gpu::{Buffer, Queue, Vendor};
 
 pub use activation::Activation;
+pub use attention::{Attention, AttentionMask, AttentionSaved};
 pub use batch_norm::{BatchNorm, BatchNormGradients, BatchNormParameters, BatchNormSaved, BatchNormStatistics};
 #[doc(hidden)]
 pub use calls::{AMD_SIZES, NVIDIA_SIZES};
 pub use calls::{
-    BatchNormMode, Calls, DataType, NetworkNumber, Pass, PoolingMode, Reduction, SoftmaxKind, SoftmaxOver,
+    BatchNormMode, Calls, DataType, NetworkNumber, Pass, PoolingMode, Reduction, RnnBias, RnnCell, RnnDirection,
+    SoftmaxKind, SoftmaxOver,
 };
 pub(crate) use calls::{Handle, Host, Int};
-pub use convolution::{Convolution, ConvolutionOptions, ConvolutionSolution};
+pub use convolution::Convolution;
+pub use convolution_options::ConvolutionOptions;
+pub use convolution_solution::ConvolutionSolution;
 pub use dropout::{Dropout, DropoutMask};
+pub use fusion::{FusedBatchNorm, FusedConvolution};
 pub use layer_norm::{LayerNormGradients, LayerNormParameters, LayerNormSaved};
 pub use pooling::{Pooling, PoolingOptions};
+pub use recurrent::{Rnn, RnnGradients, RnnOutputGradients, RnnSaved, RnnState, RnnStateMut};
+pub use recurrent_options::{RnnGate, RnnOptions, RnnPart, RnnSource, RnnWay};
 pub use tensor::{Tensor, TensorLayout, TensorMut, TensorShape};
 
-use crate::error::{Error, Result, report_late};
+use crate::error::{Result, report_late};
+use crate::workspace::Workspace;
 
 /// The numbers of every enum, for the check against the headers.
 #[doc(hidden)]
@@ -62,6 +75,20 @@ pub const NUMBERS: &[&[crate::table::VendorNumbers]] = &[
     calls::ReductionIndex::NUMBERS,
     calls::DropoutMethod::NUMBERS,
     calls::Role::NUMBERS,
+    RnnCell::NUMBERS,
+    RnnDirection::NUMBERS,
+    RnnBias::NUMBERS,
+    calls::RnnInput::NUMBERS,
+    calls::RnnAlgorithm::NUMBERS,
+    calls::RnnPass::NUMBERS,
+    calls::RnnLayout::NUMBERS,
+    calls::RnnPadding::NUMBERS,
+    calls::WeightGradient::NUMBERS,
+    calls::StepsAxis::NUMBERS,
+    calls::AttentionRole::NUMBERS,
+    calls::IndexType::NUMBERS,
+    calls::FusionDirection::NUMBERS,
+    calls::FusedAlgorithm::NUMBERS,
 ];
 
 /// A handle of one queue. Clones are the same handle.
@@ -74,14 +101,7 @@ struct Inner {
     calls: &'static Calls,
     handle: Handle,
     binding: Binding,
-    work: RefCell<Workspace>,
-}
-
-/// Memory for what a library needs while it computes. What is enqueued runs in order, so one is enough.
-struct Workspace {
-    buffer: Buffer<u8>,
-    /// It came from the caller and never grows.
-    is_fixed: bool,
+    work: Workspace,
 }
 
 impl Dnn {
@@ -94,16 +114,16 @@ impl Dnn {
     /// As [`Self::new`], for a stream that is no `Queue`.
     #[track_caller]
     pub fn of_binding(binding: Binding) -> Result<Self> {
-        let buffer = binding.alloc(0)?;
-        Self::make(binding, Workspace { buffer, is_fixed: false })
+        let work = Workspace::growing(&binding)?;
+        Self::make(binding, work)
     }
 
     /// A handle that works in `workspace` alone: what does not fit is not chosen, or is an error.
     #[track_caller]
     pub fn with_workspace(queue: &Queue, workspace: Buffer<u8>) -> Result<Self> {
         let binding = Binding::new(queue)?;
-        binding.input(&workspace.all())?;
-        Self::make(binding, Workspace { buffer: workspace, is_fixed: true })
+        let work = Workspace::fixed(&binding, workspace)?;
+        Self::make(binding, work)
     }
 
     #[track_caller]
@@ -113,7 +133,7 @@ impl Dnn {
         let mut handle: Handle = std::ptr::null_mut();
         // SAFETY: a valid out pointer; the current device is the queue's.
         unsafe { calls.create(&mut handle) }?;
-        let dnn = Self { inner: Rc::new(Inner { calls, handle, binding, work: RefCell::new(work) }) };
+        let dnn = Self { inner: Rc::new(Inner { calls, handle, binding, work }) };
         // SAFETY: a live handle and a stream that the binding keeps alive.
         unsafe { calls.set_stream(handle, dnn.inner.binding.stream()) }?;
         Ok(dnn)
@@ -146,25 +166,15 @@ impl Dnn {
         Ok(self.inner.binding.enter()?)
     }
 
-    /// The most bytes an operation may work in, if there is a limit.
+    /// The most bytes an operation may work in.
     fn workspace_limit(&self) -> usize {
-        let work = self.inner.work.borrow();
-        if work.is_fixed { work.buffer.len() } else { usize::MAX }
+        self.inner.work.limit().unwrap_or(usize::MAX)
     }
 
     /// At least `bytes` of memory, valid for what is enqueued before the next call of this.
     #[track_caller]
     fn workspace(&self, call: &'static str, bytes: usize) -> Result<Address> {
-        let mut work = self.inner.work.borrow_mut();
-        if work.buffer.len() < bytes {
-            if work.is_fixed {
-                let len = work.buffer.len();
-                return Err(Error::shape(call, format!("needs a workspace of {bytes} bytes, was given {len}")));
-            }
-            // The old one's end waits for what uses it.
-            work.buffer = self.inner.binding.alloc(bytes)?;
-        }
-        Ok(self.inner.binding.input(&work.buffer.all())?)
+        self.inner.work.at_least(&self.inner.binding, call, bytes)
     }
 }
 

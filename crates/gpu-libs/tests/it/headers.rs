@@ -9,7 +9,7 @@ use std::process::Command;
 
 use gpu::Vendor;
 use gpu_libs::table::{Row, VendorNumbers};
-use gpu_libs::{blas, collectives, dnn, fft, rand, solver, sparse};
+use gpu_libs::{blas, blas_lt, collectives, dnn, fft, rand, solver, sparse};
 
 /// `signature<decltype(&f)>` knows a call's argument widths and which of them are floats.
 const SHAPES: &str = r#"
@@ -46,6 +46,13 @@ const LIBRARIES: &[Library] = &[
             "#include <driver_types.h>\n#include <cuComplex.h>\n#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n\
              #include <library_types.h>\n#undef __cplusplus\n#include <cublas_v2.h>\n",
         ],
+    },
+    Library {
+        name: "blas_lt",
+        rows: blas_lt::Calls::ROWS,
+        numbers: blas_lt::NUMBERS,
+        sizes: [blas_lt::AMD_SIZES, blas_lt::NVIDIA_SIZES],
+        includes: ["#include <hipblaslt/hipblaslt.h>\n", "#include <cublasLt.h>\n"],
     },
     Library {
         name: "fft",
