@@ -1,6 +1,6 @@
 //! How fast the emulator is: packed matrix-vector products, in multiply-adds per second.
 //!
-//! `cargo run -p roci-gfx --example matvec-speed`; clang-19 builds the kernels: the small ones of the tests, with activations of
+//! `cargo run -p roci-gfx --example matvec-speed [RUNS]` (10 runs of each kernel); clang-19 builds the kernels: the small ones of the tests, with activations of
 //! 8 bits, and those that models run on (crates/ops/kernels/matvec.hip), with activations of 16 bits, that is two integer
 //! products for each weight.
 
@@ -13,9 +13,9 @@ use gfx_model::dispatch::Options;
 const N_ROWS: usize = 1024;
 const N: usize = 2048;
 const GROUPS: usize = N / 32;
-const N_RUNS: usize = 10;
 
 fn main() {
+    let n_runs = std::env::args().nth(1).map_or(10, |n| n.parse().expect("a number of runs"));
     let device = Device::new("gfx1100", Options::default()).expect("an emulator");
     let x = device.upload(&vec![0x11; N * 4]);
     let y = device.alloc(N_ROWS * 4);
@@ -24,14 +24,15 @@ fn main() {
         let w = device.upload(&vec![0x21; N_ROWS * weight_bytes]);
         let k = if kernel == "matvec_f16" { N } else { GROUPS } as i32;
         let args = [Arg::Buffer(&w), Arg::Buffer(&x), Arg::Buffer(&y), Arg::I32(N_ROWS as i32), Arg::I32(k)];
-        measure(&device, &module, kernel, kernel, 256, &args);
+        measure(&device, &module, (kernel, kernel), 256, &args, n_runs);
     }
     // Bytes of a group of 32 weights: Q4_K's head is 16 bytes for eight groups.
     for (name, format, group_bytes) in [("q4_0", 3, 18), ("q8_0", 5, 34), ("q4_k", 6, 18), ("f16", 1, 64)] {
         let flags = format!("-DGPU_WAVE=32 -DWAVES=4 -DOUTS=2 -DFORMAT={format}");
         let module = build(&device, "../ops/kernels/matvec.hip", &flags);
         let w = device.upload(&vec![0x21; N_ROWS * GROUPS * group_bytes]);
-        measure(&device, &module, "matvec_1", &format!("matvec.hip {name}"), 128, &ours(&w, &x, &y, format));
+        let name = format!("matvec.hip {name}");
+        measure(&device, &module, ("matvec_1", &name), 128, &ours(&w, &x, &y, format), n_runs);
     }
 }
 
@@ -50,16 +51,23 @@ fn ours<'a>(w: &'a Buffer, x: &'a Buffer, y: &'a Buffer, format: u32) -> Vec<Arg
 }
 
 /// Eight rows a workgroup.
-fn measure(device: &Device, module: &Module, kernel: &str, name: &str, n_threads: u32, args: &[Arg<'_>]) {
+fn measure(
+    device: &Device,
+    module: &Module,
+    (kernel, name): (&str, &str),
+    n_threads: u32,
+    args: &[Arg<'_>],
+    n_runs: usize,
+) {
     let start = Instant::now();
     let mut instructions = 0;
-    for _ in 0..N_RUNS {
+    for _ in 0..n_runs {
         let report =
             device.launch(module, kernel, [N_ROWS as u32 / 8, 1, 1], [n_threads, 1, 1], args).expect("the kernel runs");
         instructions += report.counters.instructions;
     }
     let s = start.elapsed().as_secs_f64();
-    let macs = (N_RUNS * N_ROWS * N) as f64 / s / 1e6;
+    let macs = (n_runs * N_ROWS * N) as f64 / s / 1e6;
     println!("{name}: {macs:.0} M MAC/s, {:.1} M wave instructions/s", instructions as f64 / s / 1e6);
 }
 

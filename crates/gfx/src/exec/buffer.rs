@@ -6,7 +6,7 @@
 
 use super::Flow;
 use super::access::{Access, Half};
-use super::flat::{finish, run_global};
+use super::flat::{finish, run_bulk, run_global};
 use super::inst::Inst;
 use super::wave::{Group, Wave};
 use crate::error::Cause;
@@ -46,11 +46,13 @@ impl Resource {
     }
 }
 
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 pub fn buffer<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow {
     let result = run(w, i, g);
     finish(result, w)
 }
 
+#[inline(always)]
 fn run<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Result<(), Cause> {
     let s = i.saddr as usize;
     let (family, access) = (i.detail.family, i.detail.access);
@@ -60,9 +62,13 @@ fn run<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Resul
         Access::LoadWords(n) | Access::StoreWords(n) => (n as u64, 4),
         _ => (1, access.n_bytes() as u64),
     };
+    let lanes = w.exec();
+    if lanes == 0 || is_inside(w, i, g, &resource, part_bytes * n_parts) {
+        return Ok(());
+    }
     let mut at = [0u64; N];
     // by_parts[k]: the lanes of which exactly k parts are in range.
-    let (mut by_parts, lanes) = ([0u64; 5], w.exec());
+    let mut by_parts = [0u64; 5];
     for (l, to) in at.iter_mut().enumerate() {
         let voffset = if i.detail.uses_vaddr { w.v[i.src[0] as usize][l] as u64 } else { 0 };
         let sum = voffset + i.imm as u64;
@@ -83,6 +89,22 @@ fn run<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Resul
         run_global(w, i, g, first, by_parts[n_in as usize], &at)?;
     }
     Ok(())
+}
+
+/// Carries out an access of which every lane's `n_bytes` are in range, if it can be done for the whole wave at once.
+#[inline(always)]
+fn is_inside<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>, r: &Resource, n_bytes: u64) -> bool {
+    let mut offset = if i.detail.uses_vaddr { w.v[i.src[0] as usize] } else { [0; N] };
+    let (_, highest) = super::bulk::range(&offset, &w.live);
+    // The sum with the immediate must not pass 32 bits, where the families differ.
+    let end = highest as u64 + i.imm as u64 + n_bytes;
+    if end > u32::MAX as u64 || r.limit.is_some_and(|limit| end > limit) {
+        return false;
+    }
+    for x in &mut offset {
+        *x = x.wrapping_add(i.imm as u32);
+    }
+    run_bulk(w, i, g, w.exec(), r.start, &offset)
 }
 
 /// Zeroes what a load would have brought from part `n_in` on.

@@ -1,33 +1,29 @@
 //! Whole-wave loads and stores: one range check for all lanes, then plain moves at 32-bit offsets from one base.
 //!
-//! Nearly every access of a compiled kernel is like this: the upper halves of its addresses agree, all of it lies in one
-//! allocation and is aligned. What is not (atomics, unaligned words, the sanitizer's shadows) takes the lane-by-lane way
-//! of `space`, which also names the culprit of a fault.
+//! Nearly every access of a compiled kernel is like this: the upper halves of its addresses agree and all of it lies in
+//! one allocation. What is not (atomics, the sanitizer's shadows) takes the lane-by-lane way of `space`, which also names
+//! the culprit of a fault. Words need not be aligned: x86 moves them in one piece all the same, unless they cross a page,
+//! and AMD promises no more.
 
 use super::access::{Access, Half};
 use super::space::each;
 
-/// The lowest and highest offset of the live lanes, and the low bits that any of them has.
+/// The lowest and highest offset of the live lanes.
 #[inline(always)]
-pub fn range<const N: usize>(offset: &[u32; N], live: &[u32; N]) -> (u32, u32, u32) {
-    let (mut lo, mut hi, mut bits) = (u32::MAX, 0, 0);
+pub fn range<const N: usize>(offset: &[u32; N], live: &[u32; N]) -> (u32, u32) {
+    let (mut lo, mut hi) = (u32::MAX, 0);
     for l in 0..N {
         lo = lo.min(offset[l] | !live[l]);
         hi = hi.max(offset[l] & live[l]);
-        bits |= offset[l] & live[l];
     }
-    (lo, hi, bits)
+    (lo, hi)
 }
 
-/// Whether the access can be carried out here at host addresses `base + offset`, given the offsets' low bits.
+/// Whether the access can be carried out here.
 #[inline(always)]
-pub fn takes(access: Access, base: u64, bits: u32) -> bool {
-    let low = base as u32 | bits;
-    match access {
-        Access::LoadWords(_) | Access::StoreWords(_) => low & 3 == 0,
-        Access::LoadPart { n_bytes, .. } | Access::StorePart { n_bytes, .. } => low & (n_bytes as u32 - 1) == 0,
-        _ => false,
-    }
+pub fn takes(access: Access) -> bool {
+    use Access::{LoadPart, LoadWords, StorePart, StoreWords};
+    matches!(access, LoadWords(_) | StoreWords(_) | LoadPart { .. } | StorePart { .. })
 }
 
 /// Carries out an access that `takes` accepted, between memory and the rows from the first (loads) or second (stores) on.
@@ -44,7 +40,7 @@ pub unsafe fn run<const N: usize>(
     offset: &[u32; N],
 ) {
     let is_full = lanes == u64::MAX >> (64 - N);
-    // SAFETY: the caller's promise, and `takes` has seen that all addresses are aligned.
+    // SAFETY: the caller's promise.
     unsafe {
         if is_full {
             moves::<N, true>(v, rows, access, lanes, base, offset)
@@ -54,13 +50,18 @@ pub unsafe fn run<const N: usize>(
     }
 }
 
-/// Some words of memory at once, aligned to one of them.
+/// Some words of memory at once, at any address.
 #[derive(Copy, Clone)]
-#[repr(C, packed(4))]
+#[repr(C, packed)]
 struct Words<const K: usize>([u32; K]);
 
+/// Half a word, at any address.
+#[derive(Copy, Clone)]
+#[repr(C, packed)]
+struct HalfWord(u16);
+
 /// # Safety
-/// `at` must be the host address of `K` readable words, aligned to a word.
+/// `at` must be the host address of `K` readable words.
 #[inline(always)]
 unsafe fn words<const K: usize>(at: u64) -> [u32; K] {
     // Volatile: other workgroups may write here at the same time, and whatever is found counts.
@@ -115,7 +116,7 @@ unsafe fn load<const N: usize, const FULL: bool, const K: usize>(
     let Some(rows) = rows.first_chunk_mut::<K>() else { return };
     if !FULL {
         for l in each(lanes) {
-            // SAFETY: readable by the caller's promise, aligned.
+            // SAFETY: readable by the caller's promise.
             let got = unsafe { words::<K>(base.wrapping_add(offset[l] as u64)) };
             for k in 0..K {
                 rows[k][l] = got[k];
@@ -158,7 +159,7 @@ unsafe fn store<const N: usize, const FULL: bool, const K: usize>(
     let Some(rows) = rows.first_chunk::<K>() else { return };
     let put = |l: usize| {
         let value = Words(std::array::from_fn::<u32, K, _>(|k| rows[k][l]));
-        // SAFETY: writable by the caller's promise, aligned. Volatile as in `words`.
+        // SAFETY: writable by the caller's promise. Volatile as in `words`.
         unsafe { std::ptr::write_volatile(base.wrapping_add(offset[l] as u64) as *mut Words<K>, value) };
     };
     if FULL {
@@ -183,11 +184,11 @@ unsafe fn load_part<const N: usize, const FULL: bool, const BYTES: usize>(
 ) {
     let get = |l: usize| {
         let at = base.wrapping_add(offset[l] as u64);
-        // SAFETY: readable by the caller's promise, aligned. Volatile as in `words`.
+        // SAFETY: readable by the caller's promise. Volatile as in `words`.
         let raw = unsafe {
             match BYTES {
                 1 => std::ptr::read_volatile(at as *const u8) as u32,
-                _ => std::ptr::read_volatile(at as *const u16) as u32,
+                _ => std::ptr::read_volatile(at as *const HalfWord).0 as u32,
             }
         };
         let shift = if is_signed { 32 - 8 * BYTES as u32 } else { 0 };
@@ -225,11 +226,11 @@ unsafe fn store_part<const N: usize>(
     let shift = if half == Half::High { 16 } else { 0 };
     for l in each(lanes) {
         let (at, value) = (base.wrapping_add(offset[l] as u64), row[l] >> shift);
-        // SAFETY: writable by the caller's promise, aligned. Volatile as in `words`.
+        // SAFETY: writable by the caller's promise. Volatile as in `words`.
         unsafe {
             match n_bytes {
                 1 => std::ptr::write_volatile(at as *mut u8, value as u8),
-                _ => std::ptr::write_volatile(at as *mut u16, value as u16),
+                _ => std::ptr::write_volatile(at as *mut HalfWord, HalfWord(value as u16)),
             }
         }
     }

@@ -140,11 +140,7 @@ fn carry<const N: usize, const CI: bool, const KIND: u8>(w: &mut Wave<N>, i: &In
         out[l] = value;
         hit[l] = ((over as i32) >> 31) as u32 & w.live[l];
     }
-    let live = w.live;
-    let to = &mut w.v[i.dst as usize];
-    for l in 0..N {
-        to[l] = (out[l] & live[l]) | (to[l] & !live[l]);
-    }
+    w.put(i.dst, &out);
     w.set_mask(i.sdst, gather(&hit));
     Flow::Next
 }
@@ -168,6 +164,7 @@ fn class<const N: usize>(ty: &str) -> Option<CodeEntry<N>> {
 }
 
 /// Tests a float against a set of classes: signalling and quiet NaN, then infinite, normal, denormal and zero by sign.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn class_of<const N: usize, const BITS: u32>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let mut hit = [0u32; N];
     for l in 0..N {

@@ -161,7 +161,7 @@ pub fn run_global<const N: usize>(
 
 /// Carries out an access whose addresses are one base plus 32-bit offsets, if it can be done for the whole wave at once.
 #[inline(always)]
-fn run_bulk<const N: usize>(
+pub fn run_bulk<const N: usize>(
     w: &mut Wave<N>,
     i: &Inst<N>,
     g: &mut Group<'_>,
@@ -171,11 +171,11 @@ fn run_bulk<const N: usize>(
 ) -> bool {
     let access = i.detail.access;
     let n = access.n_bytes() as u64;
-    let (lo, hi, bits) = bulk::range(offset, &w.live);
+    let (lo, hi) = bulk::range(offset, &w.live);
     let (start, end) = (base.wrapping_add(lo as u64), base.wrapping_add(hi as u64).wrapping_add(n));
     // All of it lies on one side of the aperture's end, or in no allocation.
     let host = g.memory.host(start).wrapping_sub(lo as u64);
-    if g.is_checked || !bulk::takes(access, host, bits) || g.memory.covers(&mut w.lease, start, end).is_none() {
+    if g.is_checked || !bulk::takes(access) || g.memory.covers(&mut w.lease, start, end).is_none() {
         return false;
     }
     let moved = n * lanes.count_ones() as u64;

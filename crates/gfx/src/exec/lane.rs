@@ -82,21 +82,20 @@ fn lanes<const N: usize, O: LaneOp>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<
             (lo[l], hi[l]) = out.store();
         }
     }
-    merge(row_mut(&mut w.v, i.dst as usize), &lo, &w.live, O::Out::KIND);
+    if O::Out::KIND.is_16() {
+        // The other half stays.
+        let to = row_mut(&mut w.v, i.dst as usize);
+        for l in 0..N {
+            let m = w.live[l] & 0xffff;
+            to[l] = (lo[l] & m) | (to[l] & !m);
+        }
+        return Flow::Next;
+    }
+    w.put(i.dst, &lo);
     if O::Out::KIND.is_64() {
-        merge(row_mut(&mut w.v, i.dst as usize + 1), &hi, &w.live, O::Out::KIND);
+        w.put(i.dst + 1, &hi);
     }
     Flow::Next
-}
-
-/// Writes the live lanes; a 16-bit result keeps the other half.
-#[inline(always)]
-fn merge<const N: usize>(to: &mut [u32; N], from: &[u32; N], live: &[u32; N], kind: ValueKind) {
-    let half = if kind.is_16() { 0xffff } else { !0 };
-    for l in 0..N {
-        let m = live[l] & half;
-        to[l] = (from[l] & m) | (to[l] & !m);
-    }
 }
 
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
@@ -122,7 +121,7 @@ fn test<const N: usize, O: LaneTest>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 pub fn copy_row<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let from = w.v[i.src[0] as usize];
-    merge(&mut w.v[i.dst as usize], &from, &w.live, ValueKind::B32);
+    w.put(i.dst, &from);
     Flow::Next
 }
 

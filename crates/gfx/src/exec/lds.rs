@@ -125,7 +125,7 @@ pub fn run<const N: usize>(
 fn one<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow {
     let lanes = w.exec();
     // Addresses are 32-bit and wrap.
-    let offset = w.v[i.src[0] as usize].map(|a| a.wrapping_add(i.imm as u32));
+    let offset = plus(&w.v[i.src[0] as usize], i.imm as u32);
     if run_bulk(w, g, i.detail.access, (i.dst, i.code[1]), lanes, &offset) {
         return Flow::Next;
     }
@@ -141,7 +141,26 @@ fn one_by_lanes<const N: usize>(
     lanes: u64,
     offset: &[u32; N],
 ) -> Flow {
-    finish(run(w, i, g, lanes, &offset.map(u64::from)), w)
+    finish(run(w, i, g, lanes, &widen(offset)), w)
+}
+
+/// A row plus a number. (`map` on arrays is a call for each lane, without the vector instructions handlers may use.)
+#[inline(always)]
+fn plus<const N: usize>(row: &[u32; N], more: u32) -> [u32; N] {
+    let mut out = *row;
+    for x in &mut out {
+        *x = x.wrapping_add(more);
+    }
+    out
+}
+
+#[inline(always)]
+fn widen<const N: usize>(row: &[u32; N]) -> [u64; N] {
+    let mut out = [0; N];
+    for l in 0..N {
+        out[l] = row[l] as u64;
+    }
+    out
 }
 
 /// Carries out an access within the workgroup's memory for all lanes at once, unless it needs a closer look.
@@ -157,10 +176,10 @@ fn run_bulk<const N: usize>(
     if lanes == 0 {
         return true;
     }
-    let (_, hi, bits) = bulk::range(offset, &w.live);
+    let (_, hi) = bulk::range(offset, &w.live);
     let host = g.lds.as_mut_ptr() as u64;
     let is_inside = hi as u64 + access.n_bytes() as u64 <= g.lds.len() as u64;
-    if g.lds_shadow.is_some() || !is_inside || !bulk::takes(access, host, bits) {
+    if g.lds_shadow.is_some() || !is_inside || !bulk::takes(access) {
         return false;
     }
     w.counters.lds_bytes += access.n_bytes() as u64 * lanes.count_ones() as u64;
@@ -180,7 +199,7 @@ fn two<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow 
             Access::StoreTwo { n_words, scale } => (Access::StoreWords(n_words), scale),
             other => (other, 0),
         };
-        let at = base.map(|a| a.wrapping_add(offset * scale));
+        let at = plus(&base, offset * scale);
         let dst = i.dst + place as u16 * (access.n_bytes() / 4) as u16;
         let data = i.code[1 + place];
         if run_bulk(w, g, access, (dst, data), lanes, &at) {
@@ -188,7 +207,7 @@ fn two<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow 
         }
         w.counters.lds_bytes += access.n_bytes() as u64 * lanes.count_ones() as u64;
         let mut lds = space(w.id, g);
-        let at = at.map(u64::from);
+        let at = widen(&at);
         if let Err(cause) = transfer(&mut w.v, i, (dst, data_row(data)), access, lanes, &at, &mut lds) {
             return w.stop(cause);
         }
@@ -197,27 +216,32 @@ fn two<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow 
 }
 
 /// Lane permutes: pull (`ds_bpermute`) or push (`ds_permute`). RDNA moves within groups of 32 lanes, CDNA of 64.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn permute<const N: usize, const PULL: bool>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let exec = w.exec();
-    let (address, data) = (w.v[i.src[0] as usize], w.v[i.src[1] as usize]);
+    let (address, mut data) = (w.v[i.src[0] as usize], w.v[i.src[1] as usize]);
     let group = if i.detail.family == Family::Rdna3 { 32 } else { N };
     let mut out = [0u32; N];
+    if PULL && !w.is_full {
+        // Nothing comes from a lane that is off.
+        for l in 0..N {
+            data[l] &= w.live[l];
+        }
+    }
     for l in 0..N {
         let other = l & !(group - 1) | (address[l].wrapping_add(i.imm as u32) / 4) as usize & (group - 1);
         if PULL {
-            out[l] = if exec >> other & 1 == 1 { data[other] } else { 0 };
+            out[l] = data[other % N];
         } else if exec >> l & 1 == 1 {
             out[other] = data[l];
         }
     }
-    let live = w.live;
-    for (l, to) in w.v[i.dst as usize].iter_mut().enumerate() {
-        *to = (out[l] & live[l]) | (*to & !live[l]);
-    }
+    w.put(i.dst, &out);
     Flow::Next
 }
 
 /// A fixed swizzle: any permutation of four lanes, or and/or/xor masks on a group of 32.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn swizzle<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let exec = w.exec();
     let data = w.v[i.src[0] as usize];
@@ -232,9 +256,6 @@ fn swizzle<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> F
         };
         *to = if exec >> other & 1 == 1 { data[other] } else { 0 };
     }
-    let live = w.live;
-    for (l, to) in w.v[i.dst as usize].iter_mut().enumerate() {
-        *to = (out[l] & live[l]) | (*to & !live[l]);
-    }
+    w.put(i.dst, &out);
     Flow::Next
 }

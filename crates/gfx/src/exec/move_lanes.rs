@@ -40,11 +40,9 @@ fn vector<const N: usize>(w: &Wave<N>, i: &Inst<N>, k: usize) -> [u32; N] {
     }
 }
 
+#[inline(always)]
 fn put<const N: usize>(w: &mut Wave<N>, dst: u16, value: &[u32; N]) {
-    let live = w.live;
-    for (l, to) in w.v[dst as usize].iter_mut().enumerate() {
-        *to = (value[l] & live[l]) | (*to & !live[l]);
-    }
+    w.put(dst, value);
 }
 
 fn read_first<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
@@ -70,6 +68,7 @@ fn write_lane<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -
 }
 
 /// Counts the mask bits below the lane, in the low or the high half of the wave.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn mbcnt<const N: usize, const HIGH: bool>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let (a, b) = (w.v[i.src[0] as usize], w.v[i.src[1] as usize]);
     let mut out = [0u32; N];
@@ -113,6 +112,7 @@ fn permlane64<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -
     Flow::Next
 }
 
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn swap<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let (a, b) = (w.v[i.src[0] as usize], w.v[i.dst as usize]);
     put(w, i.dst, &a);
@@ -134,6 +134,7 @@ fn swap_halves<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) 
     Flow::Next
 }
 
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn mad64<const N: usize, const SIGNED: bool>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let (a, b) = (w.v[i.src[0] as usize], w.v[i.src[1] as usize]);
     let (c0, c1) = (w.v[i.src[2] as usize], w.v[i.src[2] as usize + 1]);
@@ -148,8 +149,9 @@ fn mad64<const N: usize, const SIGNED: bool>(w: &mut Wave<N>, i: &Inst<N>, _: &m
         let sum = product.wrapping_add(c);
         lo[l] = sum as u32;
         hi[l] = (sum >> 32) as u32;
-        let has_carry = if SIGNED { (product as i64).checked_add(c as i64).is_none() } else { sum < product };
-        over[l] = if has_carry { w.live[l] } else { 0 };
+        // Out of the top bit, or of the signed range, in bit operations that vectorise.
+        let carry = if SIGNED { (product ^ sum) & (c ^ sum) } else { product & c | (product | c) & !sum };
+        over[l] = ((carry as i64 >> 63) as u32) & w.live[l];
     }
     put(w, i.dst, &lo);
     put(w, i.dst + 1, &hi);
@@ -158,6 +160,7 @@ fn mad64<const N: usize, const SIGNED: bool>(w: &mut Wave<N>, i: &Inst<N>, _: &m
 }
 
 /// Scales a numerator or denominator so that the division's steps neither over- nor underflow.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn div_scale<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let [a, b, c] = [0, 1, 2].map(|k| w.v[i.src[k] as usize]);
     let (mut out, mut flags) = ([0u32; N], [0u32; N]);
@@ -190,6 +193,7 @@ fn div_scale<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) ->
     Flow::Next
 }
 
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn div_scale64<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let read = |k: usize, l: usize| {
         let r = i.src[k] as usize;

@@ -126,11 +126,7 @@ pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<CodeEntry<N>> {
 
 #[inline(always)]
 fn put<const N: usize>(w: &mut Wave<N>, dst: u16, value: &[u32; N]) -> Flow {
-    let live = w.live;
-    let to = &mut w.v[dst as usize];
-    for l in 0..N {
-        to[l] = (value[l] & live[l]) | (to[l] & !live[l]);
-    }
+    w.put(dst, value);
     Flow::Next
 }
 
@@ -245,6 +241,7 @@ fn dot_fixed<const N: usize, const BITS: u32, const SIGNED: bool>(
     put(w, i.dst, &out)
 }
 
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn dot4c<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let (a, b) = (w.v[i.src[0] as usize], w.v[i.src[1] as usize]);
     let mut out = w.v[i.dst as usize];
@@ -257,6 +254,7 @@ fn dot4c<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flo
 }
 
 /// Both halves fused into the destination; a short form with no selection.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn packed_fmac<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let (a, b) = (w.v[i.src[0] as usize], w.v[i.src[1] as usize]);
     let mut out = w.v[i.dst as usize];
@@ -294,6 +292,7 @@ fn dot2<const N: usize, const KIND: u8>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Gr
 }
 
 /// CDNA's pairs of floats: op_sel picks the register of the pair that each result reads.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn packed32<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let d = &*i.detail;
     let mut out = [[0u32; N]; 2];

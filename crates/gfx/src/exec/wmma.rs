@@ -24,32 +24,33 @@ pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
     Some(CodeEntry::raw(run))
 }
 
-/// One 16-element row of A (or column of B) in floats.
-fn floats<const N: usize, const BF: bool>(w: &Wave<N>, at: u16, lane: usize) -> [f32; TILE] {
-    std::array::from_fn(|k| {
-        let word = row(at).map_or(0, |r| w.v[r as usize + k / 2][lane]);
-        let h = (word >> (16 * (k & 1))) as u16;
-        if BF { bf16_to_f32(h) } else { half_to_f32(h) }
-    })
-}
-
-fn tile<const N: usize, const BF: bool>(w: &Wave<N>, i: &Inst<N>) -> ([[f32; TILE]; TILE], [[f32; TILE]; TILE]) {
-    let flip = |m: &mut [[f32; TILE]; TILE], k: u8| {
-        // neg flips the even elements' signs, neg_hi the odd ones'.
-        let signs = [i.detail.neg >> k & 1 == 1, i.detail.neg_hi >> k & 1 == 1];
-        for r in m.iter_mut() {
-            for (n, x) in r.iter_mut().enumerate() {
-                if signs[n & 1] {
-                    *x = -*x;
-                }
+/// An operand as floats: element k of all rows of A (or columns of B), for each k. A lane's register holds two of its k.
+#[inline(always)]
+fn tile<const N: usize, const BF: bool>(w: &Wave<N>, i: &Inst<N>, operand: usize) -> [[f32; TILE]; TILE] {
+    let mut out = [[0.0; TILE]; TILE];
+    let Some(first) = row(i.code[operand]) else { return out };
+    // neg flips the even elements' signs, neg_hi the odd ones'.
+    let flips = [i.detail.neg, i.detail.neg_hi].map(|field| (field as u32 >> operand & 1) << 31);
+    for (words, pair) in w.v[first as usize..].iter().zip(out.as_chunks_mut::<2>().0) {
+        for l in 0..TILE {
+            for (half, to) in pair.iter_mut().enumerate() {
+                let bits = (words[l] >> (16 * half)) as u16;
+                let x = if BF { bf16_to_f32(bits) } else { half_to_f32(bits) };
+                to[l] = f32::from_bits(x.to_bits() ^ flips[half]);
             }
         }
-    };
-    let mut a = std::array::from_fn(|r| floats::<N, BF>(w, i.code[0], r));
-    let mut b = std::array::from_fn(|c| floats::<N, BF>(w, i.code[1], c));
-    flip(&mut a, 0);
-    flip(&mut b, 1);
-    (a, b)
+    }
+    out
+}
+
+/// A row of the result: the sums it starts from, plus row `r` of A times B. Each sum adds its products in order of k.
+#[inline(always)]
+fn product(a: &[[f32; TILE]; TILE], b: &[[f32; TILE]; TILE], r: usize, sums: &mut [f32; TILE]) {
+    for k in 0..TILE {
+        for col in 0..TILE {
+            sums[col] = a[k][r].mul_add(b[k][col], sums[col]);
+        }
+    }
 }
 
 /// Register `j` of the accumulator operand, or a constant in every lane.
@@ -63,26 +64,19 @@ fn accumulator<const N: usize>(w: &Wave<N>, i: &Inst<N>, j: usize) -> [u32; N] {
 /// `TILE * TILE / N` accumulator registers; a lane's row steps by the number of lane groups.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn float32<const N: usize, const BF: bool>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
-    let (a, b) = tile::<N, BF>(w, i);
+    let (a, b) = (tile::<N, BF>(w, i, 0), tile::<N, BF>(w, i, 1));
     let n_rows = TILE * TILE / N;
     let groups = N / TILE;
+    let clear = if i.detail.neg_hi >> 2 & 1 == 1 { !(1 << 31) } else { !0u32 };
+    let flip = (i.detail.neg as u32 >> 2 & 1) << 31;
     w.counters.matrix += 1;
     let mut out = [[0u32; N]; 8];
     for (j, to) in out.iter_mut().enumerate().take(n_rows) {
         let c = accumulator(w, i, j);
-        for l in 0..N {
-            let (r, col) = (groups * j + l / TILE, l % TILE);
-            let mut acc = f32::from_bits(c[l]);
-            if i.detail.neg_hi >> 2 & 1 == 1 {
-                acc = acc.abs();
-            }
-            if i.detail.neg >> 2 & 1 == 1 {
-                acc = -acc;
-            }
-            for k in 0..TILE {
-                acc = a[r][k].mul_add(b[col][k], acc);
-            }
-            to[l] = acc.to_bits();
+        for g in 0..groups {
+            let mut sums = std::array::from_fn(|col| f32::from_bits(c[TILE * g + col] & clear ^ flip));
+            product(&a, &b, groups * j + g, &mut sums);
+            to[TILE * g..TILE * (g + 1)].copy_from_slice(&sums.map(f32::to_bits));
         }
     }
     w.v[i.dst as usize..i.dst as usize + n_rows].copy_from_slice(&out[..n_rows]);
@@ -92,49 +86,69 @@ fn float32<const N: usize, const BF: bool>(w: &mut Wave<N>, i: &Inst<N>, _: &mut
 /// Half results fill one half of each accumulator register, picked by op_sel.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn half<const N: usize, const BF: bool>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
-    let (a, b) = tile::<N, BF>(w, i);
+    let (a, b) = (tile::<N, BF>(w, i, 0), tile::<N, BF>(w, i, 1));
     let n_rows = TILE * TILE / N;
     let groups = N / TILE;
     let shift = if i.detail.op_sel >> 2 & 1 == 1 { 16 } else { 0 };
     w.counters.matrix += 1;
     for j in 0..n_rows {
         let c = accumulator(w, i, j);
-        for l in 0..N {
-            let (r, col) = (groups * j + l / TILE, l % TILE);
-            let start = (c[l] >> shift) as u16;
-            let mut acc = if BF { bf16_to_f32(start) } else { half_to_f32(start) };
-            for k in 0..TILE {
-                acc = a[r][k].mul_add(b[col][k], acc);
+        for g in 0..groups {
+            let mut sums = std::array::from_fn(|col| {
+                let start = (c[TILE * g + col] >> shift) as u16;
+                if BF { bf16_to_f32(start) } else { half_to_f32(start) }
+            });
+            product(&a, &b, groups * j + g, &mut sums);
+            for (to, sum) in w.v[i.dst as usize + j][TILE * g..].iter_mut().zip(sums) {
+                let bits = if BF { f32_to_bf16(sum) } else { f32_to_half(sum) } as u32;
+                *to = *to & !(0xffff << shift) | bits << shift;
             }
-            let bits = if BF { f32_to_bf16(acc) } else { f32_to_half(acc) } as u32;
-            let to = &mut w.v[i.dst as usize + j][l];
-            *to = *to & !(0xffff << shift) | bits << shift;
         }
     }
     Flow::Next
 }
 
+/// An operand of integers of `BITS` bits, as `tile` gives floats.
+#[inline(always)]
+fn integers<const N: usize, const BITS: u32>(w: &Wave<N>, i: &Inst<N>, operand: usize) -> [[i32; TILE]; TILE] {
+    let mut out = [[0; TILE]; TILE];
+    let Some(first) = row(i.code[operand]) else { return out };
+    let is_signed = i.detail.neg >> operand & 1 != 0;
+    let per_word = (32 / BITS) as usize;
+    for (k, to) in out.iter_mut().enumerate() {
+        let words = &w.v[first as usize + k / per_word];
+        let shift = 32 - BITS * (k % per_word + 1) as u32;
+        for l in 0..TILE {
+            let top = words[l] << shift;
+            to[l] = if is_signed { (top as i32) >> (32 - BITS) } else { (top >> (32 - BITS)) as i32 };
+        }
+    }
+    out
+}
+
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn integer<const N: usize, const BITS: u32>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
-    let element = |w: &Wave<N>, at: u16, lane: usize, k: usize, is_signed: bool| -> i64 {
-        let per_word = (32 / BITS) as usize;
-        let word = row(at).map_or(0, |r| w.v[r as usize + k / per_word][lane]);
-        let top = word << (32 - BITS * (k % per_word + 1) as u32);
-        if is_signed { ((top as i32) >> (32 - BITS)) as i64 } else { (top >> (32 - BITS)) as i64 }
-    };
+    let (a, b) = (integers::<N, BITS>(w, i, 0), integers::<N, BITS>(w, i, 1));
     let n_rows = TILE * TILE / N;
     let groups = N / TILE;
     w.counters.matrix += 1;
     let mut out = [[0u32; N]; 8];
     for (j, to) in out.iter_mut().enumerate().take(n_rows) {
         let c = accumulator(w, i, j);
-        for l in 0..N {
-            let (r, col) = (groups * j + l / TILE, l % TILE);
-            let mut acc = c[l] as i32 as i64;
+        for g in 0..groups {
+            // Sixteen products of eight bits are far from the end of 32.
+            let mut sums = [0i32; TILE];
             for k in 0..TILE {
-                acc += element(w, i.code[0], r, k, i.detail.neg & 1 != 0)
-                    * element(w, i.code[1], col, k, i.detail.neg & 2 != 0);
+                for col in 0..TILE {
+                    sums[col] += a[k][groups * j + g] * b[k][col];
+                }
             }
-            to[l] = if i.detail.is_clamped { acc.clamp(i32::MIN as i64, i32::MAX as i64) } else { acc } as u32;
+            for col in 0..TILE {
+                let start = c[TILE * g + col] as i32;
+                let sum =
+                    if i.detail.is_clamped { start.saturating_add(sums[col]) } else { start.wrapping_add(sums[col]) };
+                to[TILE * g + col] = sum as u32;
+            }
         }
     }
     w.v[i.dst as usize..i.dst as usize + n_rows].copy_from_slice(&out[..n_rows]);
