@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks our stand-ins for cudarc and candle-kernels against a Candle release.
+"""Checks our stand-ins for cudarc and candle-kernels against Candle releases.
 
-    scripts/candle_names.py [--verbose] FOLDER
+    scripts/candle_names.py [--verbose] RELEASE...
 
-FOLDER holds Candle's sources: its repository, or the unpacked crates candle-core, candle-nn and candle-kernels (with
-or without their versions). Every kernel that Candle's own candle-kernels defines and that Candle's Rust code asks for
+RELEASE is a version on crates.io, such as 0.11.1, which is fetched, or a folder of Candle's sources: its repository, or the
+unpacked crates candle-core, candle-nn and candle-kernels (with or without their versions). Every kernel that Candle's own candle-kernels defines and that Candle's Rust code asks for
 must be in our tables with as many parameters, and every launcher symbol in our ffi.rs with as many arguments. Needs a
 C preprocessor (`cc -E`). Ends with 1 where something is missing.
 """
@@ -15,7 +15,10 @@ import pathlib
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
+import urllib.error
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OURS = ROOT / "crates" / "candle" / "candle-kernels"
@@ -94,23 +97,31 @@ def table(text):
             yield name, line
 
 
+def families():
+    """Our families of kernels: name and text, as lib.rs puts them together, without numbers.h."""
+    for name, files in re.findall(r'^    ([A-Z]+) = \w+, ((?:"[\w.]+"\s*)+);', (OURS / "src" / "lib.rs").read_text(), re.M):
+        yield name.lower(), "".join((OURS / "kernels" / file).read_text() for file in re.findall(r'"([\w.]+)"', files))
+
+
 def our_kernels():
     found = {}
     numbers = (OURS / "kernels" / "numbers.h").read_text()
-    for path in sorted((OURS / "kernels").glob("*.hip")):
-        text = path.read_text()
+    for family, text in families():
         rows = list(table(text))
         names = [name for name, _ in rows]
         source = "\n".join([numbers, text, *(line for _, line in rows)])
         made = kernels_in(preprocess(source, OURS / "kernels", ["-D__HIP__", "-DGPU_WAVE=32"]))
         for name in names:
             if name not in made:
-                fail(f"{path.name}: the table names `{name}`, and its line makes no such kernel")
+                fail(f"{family}: the table names `{name}`, and its line makes no such kernel")
         found.update({name: made[name] for name in names})
     return found
 
 
 def launchers(path):
+    # Releases before 0.9.2 had none.
+    if not path.exists():
+        return {}
     text = re.sub(r"//[^\n]*", "", path.read_text())
     return {m[1]: count_parameters(text, m.end()) for m in re.finditer(r"pub fn (\w+)\(", text)}
 
@@ -145,14 +156,28 @@ def asked_names(folders):
     return names
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--verbose", action="store_true", help="name their kernels that nobody asks for")
-    options = parser.parse_args()
-    root = options.folder
+CRATES = ("candle-core", "candle-nn", "candle-kernels")
+
+
+def unpack(version, folder):
+    """The crates of a release, from crates.io. Ends with 3 where it does not answer."""
+    for name in CRATES:
+        archive = pathlib.Path(folder) / f"{name}.crate"
+        try:
+            urllib.request.urlretrieve(f"https://static.crates.io/crates/{name}/{name}-{version}.crate", archive)
+        except urllib.error.HTTPError as error:
+            fail(f"{name} {version}: crates.io answers {error.code}", "is there such a release?")
+        except OSError as error:
+            print(f"candle_names: crates.io does not answer: {error}", file=sys.stderr)
+            sys.exit(3)
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+
+
+def check(root, verbose):
+    """Whether everything the sources in a folder ask for is there; says what is not."""
     crate = {}
-    for name in ("candle-core", "candle-nn", "candle-kernels"):
+    for name in CRATES:
         fits = lambda path: path.is_dir() and re.fullmatch(rf"{name}(-\d.*)?", path.name)
         choices = sorted(path for path in root.glob(f"{name}*") if fits(path))
         if not choices:
@@ -175,12 +200,28 @@ def main():
     print(f"{crate['candle-core'].name}: {len(wanted)} of {len(theirs)} kernels asked for, {len(symbols)} launchers; "
           f"ours: {len(ours)} kernels, {len(our_symbols)} launchers")
     unasked = sorted(set(theirs) - set(wanted) - set(ours))
-    if options.verbose:
+    if verbose:
         print(f"not asked for, and not ours: {' '.join(unasked) or 'none'}")
     for line in wrong:
         print(line)
     print(f"{len(wanted) + len(symbols) - len(wrong)} of {len(wanted) + len(symbols)} match")
-    sys.exit(1 if wrong else 0)
+    return not wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("releases", nargs="+", metavar="RELEASE", help="a version on crates.io, or a folder of sources")
+    parser.add_argument("--verbose", action="store_true", help="name their kernels that nobody asks for")
+    options = parser.parse_args()
+    is_good = True
+    for release in options.releases:
+        if re.fullmatch(r"\d+\.\d+\.\d+(-[\w.]+)?", release) and not pathlib.Path(release).is_dir():
+            with tempfile.TemporaryDirectory() as folder:
+                unpack(release, folder)
+                is_good &= check(pathlib.Path(folder), options.verbose)
+        else:
+            is_good &= check(pathlib.Path(release), options.verbose)
+    sys.exit(0 if is_good else 1)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,12 @@
     scripts/candle_tests.py --write      only writes the table of docs/user/candle.md from the results there are
 
 Ways: plain, sanitized (reads of unwritten memory, LDS races, every tensor an allocation of its own), seed1, seed2, seed3
-(hostile orders of packets). Every result is kept as a line `test, chip, way, result, sources`, as soon as it is known, and
-what has a result of the present sources is not run again: a run that was broken off goes on where it was. Ends with 1
+(hostile orders of packets). Every result is kept as a line `file, test, chip, way, result, sources`, as soon as it is known,
+and what has a result of the present sources is not run again: a run that was broken off goes on where it was. Ends with 1
 where a test failed that is not among the exceptions below.
+
+Sources are what is Candle's own here: the kernels a file's tests use, and our cudarc. The device layer and the software GPU
+are not among them: both are shared with everything else, have tests of their own, and change daily.
 """
 
 import argparse
@@ -18,6 +21,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "crates" / "candle" / "test-results.tsv"
@@ -33,6 +37,9 @@ WAYS = {
     "seed3": {"GFX_SEED": "3"},
 }
 # Package, target and how many tests of it run on a CUDA device.
+FEATURES = {"conv-cudnn": "cuda,cudnn"}
+# AMD's library beside its runtime.
+PACKAGES = {"conv-cudnn": "libmiopen1"}
 FILES = {
     "unit": ("candle-core", "candle_core", 4),
     "bilinear": ("candle-core", "bilinear_tests", 12),
@@ -44,7 +51,10 @@ FILES = {
     "quantized": ("candle-core", "quantized_tests", 26),
     "tensor": ("candle-core", "tensor_tests", 39),
     "nn-ops": ("candle-nn", "ops", 10),
+    # The 9 of `conv` again, with Candle's feature cudnn on AMD's real MIOpen: only by name, and in no sum.
+    "conv-cudnn": ("candle-core", "conv_tests", 9),
 }
+USUAL = [name for name in FILES if name != "conv-cudnn"]
 # One test has neither `gpu` nor `cuda` in its name.
 IS_OURS = re.compile(r"gpu|cuda|allocates_twice")
 # Tests that demand more than a device of another make can give, with the reason. At most three.
@@ -58,41 +68,46 @@ def fail(message, hint=None):
     sys.exit(1)
 
 
-def sources():
-    """What a result depends on of ours, in eight digits."""
+def sources(file):
+    """What the results of a file of tests depend on of ours, in eight digits."""
     digest = hashlib.sha256()
     candle = ROOT / "crates" / "candle"
     files = [ROOT / "crates" / "ops" / "kernels" / "prelude.h", *candle.glob("candle-kernels/kernels/*")]
-    files += [*candle.glob("candle-kernels/src/*"), *candle.glob("cudarc/src/driver/*")]
+    files += candle.glob("cudarc/src/driver/*")
     files += [candle / "cudarc/src" / name for name in ("cublas.rs", "curand.rs", "nvrtc.rs", "gemm.hip", "random.hip")]
-    for file in sorted(files):
-        digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+    # Kernels and launchers that only quantised tensors use.
+    quantized = {*candle.glob("candle-kernels/kernels/quantized*"), candle / "candle-kernels/src/ffi.rs"}
+    files = set(files) | quantized if file in ("unit", "quantized") else set(files) - quantized
+    if file == "conv-cudnn":
+        files |= {candle / "cudarc/src" / name for name in ("cudnn.rs", "pack.hip")}
+    for path in sorted(files):
+        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:8]
 
 
 def build(folder, files):
     """The test programs, by file."""
-    by_package = {}
+    together = {}
     for name in files:
-        package, target, _ = FILES[name]
-        by_package.setdefault(package, []).append((name, target))
+        together.setdefault((FILES[name][0], FEATURES.get(name, "cuda")), []).append(name)
     programs = {}
-    for package, targets in by_package.items():
-        wanted = [word for _, target in targets for word in (["--lib"] if target == "candle_core" else ["--test", target])]
-        command = ["cargo", "test", "--manifest-path", f"{folder}/Cargo.toml", "-p", package, "--features", "cuda"]
+    for (package, features), names in together.items():
+        targets = {FILES[name][1]: name for name in names}
+        wanted = [word for target in targets for word in (["--lib"] if target == "candle_core" else ["--test", target])]
+        command = ["cargo", "test", "--manifest-path", f"{folder}/Cargo.toml", "-p", package, "--features", features]
         done = subprocess.run([*command, *wanted, "--no-run", "--message-format=json"], stdout=subprocess.PIPE, text=True)
         if done.returncode:
             fail(f"{package} does not build")
         for line in done.stdout.splitlines():
             message = json.loads(line)
             if message.get("executable") and message["profile"]["test"]:
-                programs.update({name: message["executable"] for name, target in targets if target == message["target"]["name"]})
+                programs[targets[message["target"]["name"]]] = message["executable"]
     return programs
 
 
-def run(program, chip, way, tests, on_result, log):
+def run(file, program, chip, way, tests, on_result, log):
     """Runs tests one after another; a process that ends early failed the test it was in, and another takes the rest."""
-    environment = {**os.environ, **WAYS[way]}
+    environment = {**os.environ, **WAYS[way], **({"GFX_WITH": PACKAGES[file]} if file in PACKAGES else {})}
     while tests:
         command = [str(ROOT / "crates/gfx/run"), "--chip", chip, program, "--exact", "--test-threads=1", *tests]
         running, done = None, set()
@@ -116,6 +131,16 @@ def run(program, chip, way, tests, on_result, log):
             tests.remove(running)
 
 
+def tests_in(file, program):
+    """A program's tests for a CUDA device."""
+    listed = subprocess.run([program, "--list", "--format=terse"], stdout=subprocess.PIPE, text=True, check=True)
+    tests = [line.removesuffix(": test") for line in listed.stdout.splitlines() if line.endswith(": test")]
+    tests = [test for test in tests if IS_OURS.search(test)]
+    if len(tests) != FILES[file][2]:
+        fail(f"{file} has {len(tests)} tests for a CUDA device, not {FILES[file][2]}", "another release of Candle?")
+    return tests
+
+
 def read(path):
     rows = {}
     if path.exists():
@@ -134,13 +159,13 @@ def save(path, rows):
     fresh.replace(path)
 
 
-def table(rows, of):
+def table(rows):
     """Passed tests of each file, by chip and way; with a star where some ran with earlier sources."""
     titles = [f"{chip} {way}" for chip in CHIPS for way in WAYS]
     lines = ["| tests | of | " + " | ".join(titles) + " |", "|---|--:|" + "--:|" * len(titles)]
     sums, is_old, failed = [0] * len(titles), False, []
-    for file, (_, _, n) in FILES.items():
-        cells = []
+    for file in USUAL:
+        cells, of = [], sources(file)
         for i, (chip, way) in enumerate((chip, way) for chip in CHIPS for way in WAYS):
             here = {key: value for key, value in rows.items() if key[0] == file and key[2:] == (chip, way)}
             passed = [value for value in here.values() if value[0] == "passed"]
@@ -149,24 +174,31 @@ def table(rows, of):
             sums[i] += len(passed)
             is_old |= old
             cells.append(f"{len(passed)}{'*' if old else ''}" if here else "-")
-        lines.append(f"| {file} | {n} | " + " | ".join(cells) + " |")
-    lines.append(f"| all | {sum(n for _, _, n in FILES.values())} | " + " | ".join(map(str, sums)) + " |")
+        lines.append(f"| {file} | {FILES[file][2]} | " + " | ".join(cells) + " |")
+    lines.append(f"| all | {sum(FILES[file][2] for file in USUAL)} | " + " | ".join(map(str, sums)) + " |")
     if any(" - |" in line for line in lines):
         lines += ["", "-: not run"]
     if is_old:
         lines += ["", "\\* some of them before the last change of these crates"]
+    for file in (file for file in FILES if file not in USUAL):
+        by_run = {}
+        for key, value in rows.items():
+            if key[0] == file:
+                by_run.setdefault(key[2:], []).append(value[0] == "passed")
+        runs = [f"{sum(passed)} on {' '.join(run)}" for run, passed in sorted(by_run.items())]
+        lines += ["", f"{file}, of {FILES[file][2]}: {', '.join(runs) or 'not run'}"]
     if failed:
         lines += ["", "Not passed:"]
         lines += [f"- `{test}` on {chip}, {way}: {result}. {EXCEPTIONS.get(test, '')}".rstrip() for test, chip, way, result in failed]
     return "\n".join(lines) + "\n"
 
 
-def write(rows, of):
+def write(rows):
     page = PAGE.read_text()
     if not all(mark in page for mark in MARKS):
         fail(f"{PAGE} has no place for the table")
     head, rest = page.split(MARKS[0])
-    PAGE.write_text(head + MARKS[0] + table(rows, of) + MARKS[1] + rest.split(MARKS[1])[1])
+    PAGE.write_text(head + MARKS[0] + table(rows) + MARKS[1] + rest.split(MARKS[1])[1])
 
 
 def main():
@@ -178,22 +210,20 @@ def main():
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     parser.add_argument("--write", action="store_true", help="only write the table")
     options = parser.parse_args()
-    rows, of = read(options.results), sources()
+    rows = read(options.results)
     if options.write:
-        return write(rows, of)
+        return write(rows)
     folder = subprocess.run([ROOT / "crates/candle/unmodified"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-    files = options.file or list(FILES)
+    files = options.file or USUAL
+    # Before they are built: what changes from here on is not in the programs.
+    sources_now = {file: sources(file) for file in files}
     programs = build(folder, files)
     n_bad = 0
     with open(f"{folder}/tests.log", "ab") as log:
         for chip in options.chip or CHIPS:
             for way in options.way or WAYS:
                 for file in files:
-                    listed = subprocess.run([programs[file], "--list", "--format=terse"], stdout=subprocess.PIPE, text=True, check=True)
-                    tests = [line.removesuffix(": test") for line in listed.stdout.splitlines() if line.endswith(": test")]
-                    tests = [test for test in tests if IS_OURS.search(test)]
-                    if len(tests) != FILES[file][2]:
-                        fail(f"{file} has {len(tests)} tests for a CUDA device, not {FILES[file][2]}", "another release of Candle?")
+                    tests, of, start = tests_in(file, programs[file]), sources_now[file], time.monotonic()
                     has_one = lambda test: rows.get((file, test, chip, way), ("", ""))[1] == of
                     left = [test for test in tests if options.again or not has_one(test)]
 
@@ -203,10 +233,11 @@ def main():
                         if result != "passed":
                             print(f"{file}: {test} on {chip}, {way}: {result}", flush=True)
 
-                    run(programs[file], chip, way, left, on_result, log)
+                    run(file, programs[file], chip, way, left, on_result, log)
                     results = [rows[file, test, chip, way][0] for test in tests]
                     n_bad += sum(rows[file, test, chip, way][0] != "passed" and test not in EXCEPTIONS for test in tests)
-                    print(f"{chip} {way} {file}: {results.count('passed')} of {len(tests)}, {len(left)} of them now", flush=True)
+                    told = f"{chip} {way} {file}: {results.count('passed')} of {len(tests)}, {len(left)} of them now"
+                    print(f"{told}, {time.monotonic() - start:.0f} s", flush=True)
     sys.exit(n_bad > 0)
 
 

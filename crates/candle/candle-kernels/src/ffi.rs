@@ -18,6 +18,10 @@ use cudarc::nvrtc::Ptx;
 const BLOCK: (u32, u32, u32) = (32, 4, 1);
 const ROWS_PER_BLOCK: u32 = 4;
 const COLUMNS_PER_BLOCK: u32 = 8;
+/// Rows and columns of a block of `quantized_tiles.hip`, and how many columns are too few for it: its blocks are then too few
+/// to keep a GPU busy, and weights are read twice at most without it.
+const TILE: u32 = 64;
+const FEW_COLUMNS: u32 = 16;
 const QUANTIZE_BLOCK: u32 = 256;
 /// Rows are padded to so many numbers, as Candle pads them.
 const ROW_PADDING: u32 = 512;
@@ -249,8 +253,13 @@ macro_rules! mmq {
                 let (k, rows, columns) = (ncols_x as i32, nrows_x as i32, ncols_y as i32);
                 let (step_x, step_dst) = (stride_row_x as i32, stride_col_dst as i32);
                 let step_y = ((ncols_x as u32).next_multiple_of(ROW_PADDING) / 32) as i32;
-                let grid = ((rows as u32).div_ceil(ROWS_PER_BLOCK), (columns as u32).div_ceil(COLUMNS_PER_BLOCK), 1);
-                enqueue(stream, concat!("mmq_", $format), grid, BLOCK, |launch| {
+                let (kernel, block_rows, block_columns) = if columns as u32 <= FEW_COLUMNS {
+                    (concat!("mmq_few_", $format), ROWS_PER_BLOCK, COLUMNS_PER_BLOCK)
+                } else {
+                    (concat!("mmq_", $format), TILE, TILE)
+                };
+                let grid = ((rows as u32).div_ceil(block_rows), (columns as u32).div_ceil(block_columns), 1);
+                enqueue(stream, kernel, grid, BLOCK, |launch| {
                     launch.arg(&x).arg(&y).arg(&dst).arg(&k).arg(&rows).arg(&columns);
                     launch.arg(&step_x).arg(&step_y).arg(&step_dst);
                 })

@@ -59,10 +59,10 @@ impl Module {
 }
 
 macro_rules! families {
-    ($($name:ident = $id:ident, $file:literal;)*) => {$(
+    ($($name:ident = $id:ident, $($file:literal)+;)*) => {$(
         pub const $name: Module = Module {
             index: Id::$id as usize,
-            text: concat!(include_str!("../kernels/numbers.h"), include_str!(concat!("../kernels/", $file))),
+            text: concat!(include_str!("../kernels/numbers.h"), $(include_str!(concat!("../kernels/", $file))),+),
         };
     )*};
 }
@@ -74,7 +74,7 @@ families! {
     CONV = Conv, "conv.hip";
     FILL = Fill, "fill.hip";
     INDEXING = Indexing, "indexing.hip";
-    QUANTIZED = Quantized, "quantized.hip";
+    QUANTIZED = Quantized, "quantized.h" "quantized.hip" "quantized_tiles.hip";
     REDUCE = Reduce, "reduce.hip";
     SORT = Sort, "sort.hip";
     TERNARY = Ternary, "ternary.hip";
