@@ -238,16 +238,21 @@ DEVICE void attend(const float *q, const u8 *k_bytes, const u8 *v_bytes, const u
     const auto choices = [&](u32 i, u32 t) {
         return shaping.chosen[(u64)(tile.first_row + tile.row(i)) * shaping.n_words + t / 32] >> (t % 32);
     };
-    // From t on, the next that any query of the tile chose a token of, of those that the wave looks at together.
+    // From t on, the next that any query of the tile chose a token of, of those that the wave looks at together. These are
+    // at most 16 bits of one word, or for short heads up to 64, which may begin in the middle of a word.
     const auto wanted = [&](u32 t) {
         if (!IS_SHAPED || !shaping.chosen) return t;
-        constexpr u32 OURS = (u32)((1ull << (GPU_WAVE / HEAD_LANES)) - 1);
+        constexpr u32 TOKENS = GPU_WAVE / HEAD_LANES, AT_ONCE = TOKENS < KV_BLOCK ? TOKENS : KV_BLOCK;
         for (; t < to; t += step) {
             u32 any = 0;
 #pragma unroll
-            for (u32 i = 0; i < N_Q; ++i)
-                if (tile.has(i)) any |= choices(i, t);
-            if (any & OURS) break;
+            for (u32 i = 0; i < N_Q; ++i) {
+                if (!tile.has(i)) continue;
+#pragma unroll
+                for (u32 more = 0; more < TOKENS; more += AT_ONCE)
+                    if (t + more < to) any |= choices(i, t + more);
+            }
+            if (any & ((1u << AT_ONCE) - 1)) break;
         }
         return t;
     };

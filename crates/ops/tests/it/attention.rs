@@ -212,7 +212,7 @@ fn attention_head_shapes() {
 fn attention_sees_what_was_chosen() {
     for pool in pools() {
         for dtype in [Dtype::F16, Dtype::F32] {
-            for shape in [(4, 1, 576), (8, 2, 64), (4, 1, 24)] {
+            for shape in [(4, 1, 576), (8, 2, 64), (4, 1, 24), (4, 2, 8)] {
                 for n_past in [50, 400] {
                     let mixed = [(0, 3), (n_past, 1), (20, 18)].map(|(n_past, n_new)| Sequence { n_past, n_new });
                     let scores = Scores { has_choices: true, ..Scores::default() };
