@@ -5,8 +5,10 @@
 
 mod read;
 
+use std::borrow::Cow;
+
 use ops::{Activation, Gating, Heads, Pairing, Routing, Xielu};
-use weights::{Checkpoint, Metadata};
+use weights::{Checkpoint, Metadata, Value};
 
 use crate::family::{FAMILIES, Family, FamilyKind, supported, unknown};
 use crate::indexer::Indexer;
@@ -182,7 +184,8 @@ impl Config {
                 experts.routing.gating = config.family.biased_gating;
             }
             // Some files count this expert, some its width, some nothing: its tensor knows.
-            let shared = (0..config.n_layers).find_map(|i| names.find(At::Layer(i), "ffn_down_shexp", "weight"));
+            let name = if config.family.dense_beside_experts.is_some() { "ffn_down" } else { "ffn_down_shexp" };
+            let shared = (0..config.n_layers).find_map(|i| names.find(At::Layer(i), name, "weight"));
             let n_columns = shared.and_then(|tensor| tensor.shape.last().copied());
             experts.n_ff_shared = n_columns.unwrap_or(experts.n_ff_shared);
         }
@@ -248,6 +251,7 @@ impl Config {
         let Some(family) = FAMILIES.iter().find(|family| family.name == architecture) else {
             return Err(unknown(architecture));
         };
+        let metadata = &completed(metadata, family);
         let mut config = Self::read(metadata, *family, Format::Gguf)?;
         let keys = MetadataKeys { metadata, prefix: family.name };
         config.rope.scaling = RopeScaling::from_keys(&keys, family, config.mla.is_some())?;
@@ -341,4 +345,16 @@ impl Config {
     pub fn is_encoder(&self) -> bool {
         self.family.kind == FamilyKind::Encoder
     }
+}
+
+/// With the numbers that old files of a family leave out.
+fn completed<'a>(metadata: &'a Metadata, family: &Family) -> Cow<'a, Metadata> {
+    let mut found = Cow::Borrowed(metadata);
+    for (name, number) in family.usual_numbers {
+        let key = format!("{}.{name}", family.name);
+        if metadata.get(&key).is_none() {
+            drop(found.to_mut().set(key, Value::F32(*number)));
+        }
+    }
+    found
 }

@@ -28,8 +28,9 @@ pub struct Family {
     pub placement: Placement,
     /// Whether the first layer reads the stream as it is: the norm behind the embedding is its own.
     pub skips_first_norm: bool,
-    /// What safetensors leave out of their norm weights.
+    /// What safetensors leave out of their norm weights; of those with a row of their own, another number.
     pub hub_norm_offset: f32,
+    pub hub_norm_offsets: &'static [(&'static str, f32)],
     pub activation: Activation,
     /// Whether embeddings are scaled by the root of their width.
     pub scales_embedding: bool,
@@ -65,6 +66,10 @@ pub struct Family {
     pub chunked: Option<Chunked>,
     /// Whether queries and keys of rotated layers are normed without weights, where the file does not say otherwise.
     pub has_plain_head_norms: bool,
+    /// Where a dense block stands beside the experts: what their sum is multiplied with.
+    pub dense_beside_experts: Option<f32>,
+    /// Numbers of keys that old GGUF files leave out.
+    pub usual_numbers: &'static [(&'static str, f32)],
     /// Whether experts get their inputs by their weights, instead of giving their outputs by them.
     pub weighs_inputs: bool,
     /// Whether scores are scaled by the width of a head.
@@ -91,6 +96,14 @@ pub struct Family {
     pub hub_gate_alternates: bool,
     /// Whether safetensors can be written as GGUF.
     pub is_exported: bool,
+}
+
+impl Family {
+    /// What safetensors leave out of the weights of a norm, by GGUF's name for it.
+    pub fn hub_norm_offset(&self, name: &str) -> f32 {
+        let own = self.hub_norm_offsets.iter().find(|row| row.0 == name);
+        own.map_or(self.hub_norm_offset, |row| row.1)
+    }
 }
 
 /// How MiniCPM scales the stream.
@@ -166,7 +179,7 @@ pub enum FamilyKind {
 const MISSING: &[(&str, &[&str])] = &[
     (
         "recurrent state of another kind",
-        &["rwkv5", "rwkv6", "arwkv", "plamo2", "zamba", "recurrent_gemma", "minimax-01", "olmo_hybrid"],
+        &["rwkv5", "rwkv6", "arwkv", "zamba", "recurrent_gemma", "minimax-01", "olmo_hybrid"],
     ),
     ("sparse attention by blocks", &["minimax-m3", "minimax_m3"]),
     ("compressed keys and values of several kinds", &["deepseek4", "deepseek_v4"]),

@@ -48,6 +48,9 @@ pub fn run(
                 ops::sum_experts(context.exec, y.rows(n_pairs), shares.rows(n_pairs), Mode::Write, &mut out)?;
                 shared_expert(context, parts, n, work)?;
             }
+            if let (Some(scale), Some(_)) = (context.config.family.dense_beside_experts, &parts.shared) {
+                ops::scale(context.exec, &mut work.branch.rows_mut(n), scale)?;
+            }
             context.join_branch(layer.post_ffn_norm, x, &mut work.branch.rows_mut(n))?;
         }
         Some(FfnParts::Both(dense, parts, norms)) => {

@@ -31,18 +31,18 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ("feed_forward_length", &["intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size"]),
     ("attention.head_count", &["num_attention_heads", "n_head", "n_heads"]),
     ("attention.head_count_kv", &["num_key_value_heads", "num_kv_heads", "kv_n_heads"]),
-    ("attention.key_length", &["head_dim"]),
+    ("attention.key_length", &["head_dim", "hidden_size_per_head"]),
     ("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]),
     ("attention.layer_norm_epsilon", &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"]),
     ("attention.sliding_window", &["sliding_window", "attention_chunk_size", "local_attention"]),
     ("attention.sliding_window_pattern", &["global_attn_every_n_layers"]),
     ("attention.use_qk_norm", &["use_qk_norm"]),
-    ("attention.scale", &["attention_multiplier"]),
-    ("attn_logit_softcapping", &["attn_logit_softcapping"]),
+    ("attention.scale", &["attention_multiplier", "attn_output_multiplier"]),
+    ("attn_logit_softcapping", &["attn_logit_softcapping", "max_attn_value"]),
     ("final_logit_softcapping", &["final_logit_softcapping"]),
-    ("embedding_scale", &["embedding_multiplier", "scale_emb"]),
+    ("embedding_scale", &["embedding_multiplier", "scale_emb", "embedding_multiplier_scale"]),
     ("residual_scale", &["residual_multiplier"]),
-    ("logit_scale", &["logits_scaling", "logit_scale", "lm_head_multiplier"]),
+    ("logit_scale", &["logits_scaling", "logit_scale", "lm_head_multiplier", "output_multiplier_scale"]),
     ("use_parallel_residual", &["use_parallel_residual", "parallel_attn"]),
     ("attention.clamp_kqv", &["clip_qkv"]),
     ("vocab_size", &["vocab_size"]),
@@ -345,6 +345,7 @@ fn recurrent_sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
         .number("mamba_d_ssm")
         .or_else(|| product(["mamba_num_heads", "mamba_head_dim"]))
         .or_else(|| product(["mamba_n_heads", "mamba_d_head"]))
+        .or_else(|| product(["mamba_num_heads", "hidden_size_per_head"]))
         .or_else(|| product(["linear_num_value_heads", "linear_value_head_dim"]))
         .or_else(by_expansion)
         .or_else(|| product(["num_heads", "head_dim"]));

@@ -124,6 +124,23 @@ pub const LLAMA4: &[Rename] = &[
     ("ffn_up_shexp", "feed_forward.shared_expert.up_proj"),
     ("ffn_down_shexp", "feed_forward.shared_expert.down_proj"),
 ];
+/// Grok 1, as transformers' users have it. The second version is published in parts for eight GPUs, which nothing here joins.
+pub const GROK: &[Rename] = &[
+    ("token_embd", "in_out_embed"),
+    ("output_norm", "rms_norm"),
+    ("attn_norm", "rms_norm"),
+    ("attn_q", "multi_head_attention.query"),
+    ("attn_k", "multi_head_attention.key"),
+    ("attn_v", "multi_head_attention.value"),
+    ("attn_output", "multi_head_attention.linear"),
+    ("attn_output_norm", "rms_norm_1"),
+    ("ffn_norm", "rms_norm_2"),
+    ("layer_output_norm", "rms_norm_3"),
+    ("ffn_gate_inp", "router"),
+    ("ffn_gate_exps", "moe.{}.linear"),
+    ("ffn_up_exps", "moe.{}.linear_v"),
+    ("ffn_down_exps", "moe.{}.linear_1"),
+];
 pub const PHI3: &[Rename] = &[("ffn_up", "mlp.gate_up_proj")];
 pub const OLMO2: &[Rename] = &[
     ("post_attention_norm", "post_attention_layernorm"),
@@ -503,6 +520,29 @@ pub const MAMBA_FEED_FORWARD: &[Rename] = &[
     ("ffn_up_exps", "feed_forward.experts.{}.up_proj"),
     ("ffn_down_exps", "feed_forward.experts.{}.down_proj"),
 ];
+pub const PLAMO2: &[Rename] = &[
+    ("attn_norm", "pre_mixer_norm"),
+    ("attn_qkv", "mixer.qkv_proj"),
+    ("attn_q_norm", "mixer.q_weight"),
+    ("attn_k_norm", "mixer.k_weight"),
+    ("attn_output", "mixer.o_proj"),
+    ("post_attention_norm", "post_mixer_norm"),
+    ("ssm_in", "mixer.in_proj"),
+    ("ssm_conv1d", "mixer.conv1d"),
+    ("ssm_x", "mixer.bcdt_proj"),
+    ("ssm_dt", "mixer.dt_proj"),
+    ("ssm_dt", "mixer.dt"),
+    ("ssm_dt_norm", "mixer.dt_norm_weight"),
+    ("ssm_b_norm", "mixer.B_norm_weight"),
+    ("ssm_c_norm", "mixer.C_norm_weight"),
+    ("ssm_a", "mixer.A_log"),
+    ("ssm_d", "mixer.D"),
+    ("ssm_out", "mixer.out_proj"),
+    ("ffn_norm", "pre_mlp_norm"),
+    ("ffn_up", "mlp.gate_up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("post_ffw_norm", "post_mlp_norm"),
+];
 /// Qwen's gated delta nets, with both ways to lay out their inputs.
 pub const QWEN_DELTA: &[Rename] = &[
     ("ssm_in", "linear_attn.in_proj_qkvz"),
@@ -570,7 +610,8 @@ const NEXT: &[[&str; 3]] = &[
     ["nextn.shared_head_head", "shared_head.head", ""],
 ];
 /// Folders that hold the layers, in the order they are looked for.
-const HUB_LAYERS: [&str; 5] = ["layers.", "h.", "blocks.", "encoder.layer.", "encoder.layers."];
+const HUB_LAYERS: [&str; 7] =
+    ["layers.", "h.", "blocks.", "encoder.layer.", "encoder.layers.", "layers.layers.", "decoder_layer."];
 
 /// Finds tensors by GGUF's names.
 #[derive(Copy, Clone)]

@@ -175,6 +175,7 @@ pub enum MixerParts {
     ShortConv { b: Linear, c: Linear, x: Linear, conv: ConvParts },
     Ssm(SsmParts),
     Selective(SelectiveParts),
+    SelectiveHeads(SelectiveParts),
     Delta(DeltaParts),
     Wkv(Box<WkvParts>),
 }
@@ -200,7 +201,7 @@ pub struct SsmParts {
     pub norm: Option<TensorId>,
 }
 
-/// The first Mamba.
+/// The first Mamba, and PLaMo 2, whose `a`, `d` and time steps are one number for each head.
 #[derive(Debug)]
 pub struct SelectiveParts {
     pub x: Linear,
@@ -212,7 +213,7 @@ pub struct SelectiveParts {
     pub c: TensorId,
     pub norms: [Option<Norm>; 3],
     pub dt: Linear,
-    /// `[state_dim, inner]`
+    /// `[state_dim, inner]`, or `[1, n_heads]`.
     pub a: TensorId,
     pub d: TensorId,
 }

@@ -43,6 +43,7 @@ pub fn mix(
         }
         MixerParts::Ssm(parts) => run.ssm(parts, x, &mut h, r),
         MixerParts::Selective(parts) => run.selective(parts, x, &mut h, r),
+        MixerParts::SelectiveHeads(parts) => run.selective_heads(parts, x, &mut h, r),
         MixerParts::Delta(parts) => run.delta(parts, x, &mut h, r),
         MixerParts::Wkv(_) => Ok(()),
     }
@@ -138,6 +139,42 @@ impl Run<'_> {
         r: &mut RecurrentWork,
     ) -> Result<(), Error> {
         let (exec, weights, n) = (self.context.exec, self.context.weights, self.n);
+        self.select(parts, x, h, r)?;
+        self.matmul(&r.low, &parts.dt, &mut r.forget)?;
+        let selected = Selected { x: r.convolved[0].rows(n), dt: r.forget.rows(n), b: r.b.rows(n), c: r.c.rows(n) };
+        let (a, d, state) = (weights.view(parts.a), weights.view(parts.d), &mut self.state.state.view_mut());
+        ops::selective_scan(exec, selected, a, d, state, self.spans, &mut r.out.rows_mut(n))?;
+        Ok(ops::glu(exec, Activation::Silu, &mut r.gate.rows_mut(n), r.out.rows(n))?)
+    }
+
+    fn selective_heads(
+        &mut self,
+        parts: &SelectiveParts,
+        x: View,
+        h: &mut ViewMut,
+        r: &mut RecurrentWork,
+    ) -> Result<(), Error> {
+        let (exec, weights, n) = (self.context.exec, self.context.weights, self.n);
+        self.select(parts, x, h, r)?;
+        // The scan adds the bias.
+        let dt = Product::write(weights.view(parts.dt.weight), r.forget.rows_mut(n));
+        ops::matmul(exec, r.low.rows(n), &mut [dt])?;
+        let [columns, xbc, bc] = &mut r.convolved;
+        ops::join_columns(exec, r.b.rows(n), r.c.rows(n), &mut bc.rows_mut(n))?;
+        ops::join_columns(exec, columns.rows(n), bc.rows(n), &mut xbc.rows_mut(n))?;
+        let Recurrent { n_heads, state_dim, n_groups, .. } = self.config;
+        let shape = SsmShape { n_heads, head_dim: self.config.head_dim(), state_dim, n_groups };
+        let dt_bias = weights.view(parts.dt.bias.expect("time steps have a bias"));
+        let numbers = SsmWeights { a: weights.view(parts.a), d: weights.view(parts.d), dt_bias };
+        let rows = SsmRows { xbc: xbc.rows(n), dt: r.forget.rows(n) };
+        let state = &mut self.state.state.view_mut();
+        ops::ssm_scan(exec, shape, rows, numbers, state, self.spans, &mut r.out.rows_mut(n))?;
+        Ok(ops::glu(exec, Activation::Silu, &mut r.gate.rows_mut(n), r.out.rows(n))?)
+    }
+
+    /// The convolved columns, the gate, and from the columns `b`, `c` and the time step's few numbers, normed.
+    fn select(&mut self, parts: &SelectiveParts, x: View, h: &mut ViewMut, r: &mut RecurrentWork) -> Result<(), Error> {
+        let (exec, weights, n) = (self.context.exec, self.context.weights, self.n);
         self.project(x, h, [(&parts.x, &mut r.inputs[0]), (&parts.gate, &mut r.gate)])?;
         self.convolve(0, &parts.conv, ConvOutput::Silu, &r.inputs, &mut r.convolved)?;
         let mut products = [
@@ -155,11 +192,7 @@ impl Run<'_> {
                 self.context.norm_in_place(*norm, &mut rows.rows_mut(n))?;
             }
         }
-        self.matmul(&r.low, &parts.dt, &mut r.forget)?;
-        let selected = Selected { x: r.convolved[0].rows(n), dt: r.forget.rows(n), b: r.b.rows(n), c: r.c.rows(n) };
-        let (a, d, state) = (weights.view(parts.a), weights.view(parts.d), &mut self.state.state.view_mut());
-        ops::selective_scan(exec, selected, a, d, state, self.spans, &mut r.out.rows_mut(n))?;
-        Ok(ops::glu(exec, Activation::Silu, &mut r.gate.rows_mut(n), r.out.rows(n))?)
+        Ok(())
     }
 
     fn delta(&mut self, parts: &DeltaParts, x: View, h: &mut ViewMut, r: &mut RecurrentWork) -> Result<(), Error> {

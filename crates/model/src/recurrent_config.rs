@@ -24,6 +24,8 @@ pub enum RecurrentKind {
     Ssm,
     /// The first Mamba.
     Selective,
+    /// The heads of Mamba 2, whose time steps, B and C come from the convolved columns as the first Mamba's do (PLaMo 2).
+    SelectiveHeads,
     /// A gated delta net.
     Delta,
     /// A delta net with a decay for each number of a key (KDA).
@@ -46,7 +48,7 @@ pub struct Recurrent {
     pub n_heads: usize,
     /// How many sets of inputs the heads share; of delta nets the heads of keys.
     pub n_groups: usize,
-    /// Mamba's rank of time steps; of RWKV the largest of the products through a few columns.
+    /// The rank of time steps of Mamba and PLaMo 2; of RWKV the largest of the products through a few columns.
     pub dt_rank: usize,
     pub order: HeadOrder,
 }
@@ -79,6 +81,14 @@ impl Recurrent {
         let inner = keys.count_in("ssm.inner_size", None, MAX_WIDTH)?;
         let state_dim = keys.count_in("ssm.state_size", None, MAX_WIDTH)?;
         let rank = keys.count_in("ssm.time_step_rank", None, inner)?;
+        if kind == RecurrentKind::SelectiveHeads {
+            if !inner.is_multiple_of(rank) {
+                return Err(keys.error("ssm.time_step_rank", format!("{inner} columns in {rank} heads")));
+            }
+            // No key says it: all of these models have a sixteenth of the stream, and 64 at least.
+            let dt_rank = (n_embd / 16).max(64);
+            return Ok(Some(Self { n_taps, inner, state_dim, n_heads: rank, dt_rank, ..one }));
+        }
         let n_groups = keys.count_in("ssm.group_count", Some(1), rank)?;
         if kind == RecurrentKind::Selective {
             return Ok(Some(Self { n_taps, inner, state_dim, dt_rank: rank, ..one }));
@@ -115,7 +125,7 @@ impl Recurrent {
     pub fn streams(&self) -> Vec<usize> {
         let keys = self.n_groups * self.state_dim;
         match self.kind {
-            RecurrentKind::ShortConv | RecurrentKind::Selective => vec![self.inner],
+            RecurrentKind::ShortConv | RecurrentKind::Selective | RecurrentKind::SelectiveHeads => vec![self.inner],
             RecurrentKind::Ssm => vec![self.inner + 2 * keys],
             RecurrentKind::Delta | RecurrentKind::ChannelDelta => vec![keys, keys, self.inner],
             // What each of its products sees of the token before, one for the channels.
@@ -158,7 +168,8 @@ impl LayerBlocks {
         let recurs = ["shortconv.conv", "ssm_conv1d", "ssm_conv1d_q", "time_mix_key"].into_iter().any(has);
         // Delta nets call their own inputs by the names of attention's.
         let is_delta = has("ssm_norm") && !has("ssm_d");
-        let attends = !is_delta && ["attn_k", "attn_kv_a_mqa"].into_iter().any(has);
+        let is_fused = !recurs && has("attn_qkv");
+        let attends = is_fused || !is_delta && ["attn_k", "attn_kv_a_mqa"].into_iter().any(has);
         let has_ffn = ["ffn_down", "ffn_gate_inp", "ffn_up"].into_iter().any(has);
         Self { attends, recurs, has_ffn }
     }

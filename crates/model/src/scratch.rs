@@ -245,9 +245,15 @@ impl<T> RecurrentWork<T> {
             None => (0, Vec::new()),
         };
         streams.resize(3, 0);
+        let mut convolved = [streams[0], streams[1], streams[2]];
+        if let Some(r) = config.recurrent.filter(|recurrent| recurrent.kind == RecurrentKind::SelectiveHeads) {
+            // What its scan reads, and B beside C.
+            convolved[1..].copy_from_slice(&[inner + 2 * r.state_dim, 2 * r.state_dim]);
+        }
         let n_heads = config.recurrent.map_or(0, |recurrent| recurrent.n_heads);
         let (n_forget, n_low, n_states) = match config.recurrent {
             Some(r) if r.kind == RecurrentKind::Selective => (inner, r.dt_rank, r.state_dim),
+            Some(r) if r.kind == RecurrentKind::SelectiveHeads => (r.n_heads, r.dt_rank, r.state_dim),
             Some(r) if r.kind == RecurrentKind::ChannelDelta => (inner, r.state_dim, 0),
             Some(r) if r.kind == RecurrentKind::Wkv => (0, 0, 0),
             _ => (n_heads, 0, 0),
@@ -255,7 +261,7 @@ impl<T> RecurrentWork<T> {
         Self {
             gate: columns(inner),
             inputs: [columns(streams[0]), columns(streams[1]), columns(streams[2])],
-            convolved: [columns(streams[0]), columns(streams[1]), columns(streams[2])],
+            convolved: convolved.map(&mut columns),
             out: columns(inner),
             forget: columns(n_forget),
             beta: columns(n_heads),

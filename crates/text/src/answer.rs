@@ -244,6 +244,9 @@ impl Parser {
         let Found::Mark { mark, .. } = found else { return false };
         self.held.drain(..mark.len());
         if self.format.dropped.contains(&mark) {
+            // White space around it is layout.
+            self.space.clear();
+            self.is_fresh = true;
             return true;
         }
         if self.format.reasoning.is_some_and(|(open, _)| open == mark) {

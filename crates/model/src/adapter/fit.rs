@@ -142,7 +142,7 @@ impl Fitting {
 
     fn check_architecture(&self, adapter: &AdapterFile) -> Result<(), Error> {
         let is_of = |kind| self.config.recurrent.is_some_and(|recurrent| recurrent.kind == kind);
-        if is_of(RecurrentKind::Wkv) {
+        if is_of(RecurrentKind::Wkv) || is_of(RecurrentKind::SelectiveHeads) {
             let own = self.config.family.name;
             return Err(unusable(format!("adapters do not fit the layers of {own} yet")));
         }

@@ -156,7 +156,7 @@ fn mixer_matrices(mixer: &MixerParts) -> Vec<TensorId> {
             let qkv = parts.qkv.iter().map(|linear| linear.weight);
             qkv.chain([parts.beta.weight]).chain(of(&parts.forget)).chain(of(&parts.gate)).collect()
         }
-        MixerParts::Wkv(_) => Vec::new(),
+        MixerParts::SelectiveHeads(_) | MixerParts::Wkv(_) => Vec::new(),
     }
 }
 

@@ -28,8 +28,14 @@ impl Config {
         let n_embd = keys.count_in("embedding_length", None, MAX_WIDTH)?;
         // A model of recurrent layers alone has no heads.
         let is_recurrent = family.recurrent.is_some();
-        let has_heads = !is_recurrent || keys.count("attention.head_count")?.is_some_and(|n| n > 0);
-        let n_heads = if has_heads { keys.count_in("attention.head_count", None, MAX_WIDTH)? } else { 1 };
+        // Some list them, with none for the layers that do not attend.
+        let most_heads = if is_recurrent { keys.largest("attention.head_count")? } else { None };
+        let has_heads = !is_recurrent || most_heads.is_some_and(|n| n > 0);
+        let n_heads = match most_heads {
+            Some(n) if has_heads => n.clamp(1, MAX_WIDTH),
+            _ if has_heads => keys.count_in("attention.head_count", None, MAX_WIDTH)?,
+            _ => 1,
+        };
         let per_head = if has_heads { n_embd / n_heads } else { 2 };
         let mla = mla(&keys, per_head)?;
         let (window, is_windowed) = layer_details::windows(&keys, &family, n_layers)?;
@@ -49,6 +55,20 @@ impl Config {
             return Err(keys.error("attention.head_count_kv", what));
         }
         let HeadSizes { head_dim, key_dim, n_rot } = HeadSizes::read(&keys, &family, mla, per_head)?;
+        let is_rotated = match keys.flag("rope.scaling.finetuned")? {
+            // Granite's hybrids say by this key whether they rotate at all.
+            Some(false) if is_recurrent => vec![false; n_layers],
+            _ => layer_details::rotated(&family, &is_windowed),
+        };
+        let reorders_heads = family.pairing == Pairing::Adjacent && family.hub_pairing == Pairing::Halves;
+        let is_partial = (1..head_dim).contains(&n_rot) && mla.is_none() && is_rotated.contains(&true);
+        if format == Format::Gguf && reorders_heads && is_partial {
+            let what = format!(
+                "{n_rot} of {head_dim} numbers are rotated, but llama.cpp's converter reorders the rows of this family as if all \
+                 were (Bamba's files are so); use the model's safetensors"
+            );
+            return Err(keys.error("rope.dimension_count", what));
+        }
         let local_kv_heads = listed_kv_heads.map_or(n_kv_heads, |[_, of_windowed]| of_windowed);
         let local_heads = LocalHeads::read(&keys, n_heads, local_kv_heads)?;
         let experts = experts(&keys, &family)?;
@@ -107,11 +127,7 @@ impl Config {
                 scale => 1.0 / scale,
             },
             window,
-            is_rotated: match keys.flag("rope.scaling.finetuned")? {
-                // Granite's hybrids say by this key whether they rotate at all.
-                Some(false) if is_recurrent => vec![false; n_layers],
-                _ => layer_details::rotated(&family, &is_windowed),
-            },
+            is_rotated,
             is_windowed,
             is_parallel: keys.flag("use_parallel_residual")?.unwrap_or(family.is_parallel),
             alibi,
@@ -298,5 +314,6 @@ fn local_base(keys: &MetadataKeys, family: &Family, has_window: bool) -> Result<
 }
 
 fn attention_scale(keys: &MetadataKeys, width: usize) -> Result<f32, Error> {
-    Ok(keys.positive("attention.scale")?.unwrap_or(1.0 / (width as f32).sqrt()))
+    let found = keys.positive("attention.scale")?.or(keys.positive("attention.output_scale")?);
+    Ok(found.unwrap_or(1.0 / (width as f32).sqrt()))
 }

@@ -137,7 +137,7 @@ impl TensorList<'_> {
             _ => None,
         };
         let is_norm = stem.ends_with("_norm");
-        let offset = if is_norm { self.config.family.hub_norm_offset } else { 0.0 };
+        let offset = if is_norm { self.config.family.hub_norm_offset(stem) } else { 0.0 };
         let is_bias = name.ends_with(".bias");
         let is_plain = is_bias || first.shape.len() < 2 || PLAIN.iter().any(|part| stem.contains(part));
         let dtype = if is_plain { Dtype::F32 } else { first.dtype };

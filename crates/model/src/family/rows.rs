@@ -7,9 +7,9 @@ use super::{Chunked, Family, FamilyKind, FusedRows, Placement, Rotation, Scales,
 use crate::config::Temperature;
 use crate::names::{
     APERTUS, BAILING_MOE, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GEMMA3N,
-    GEMMA4 as GEMMA4_NAMES, GLM4, GPT_OSS, GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, INTERNLM2, JINA3,
+    GEMMA4 as GEMMA4_NAMES, GLM4, GPT_OSS, GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, GROK, HUNYUAN, INTERNLM2, JINA3,
     KIMI_LINEAR, LFM2, LLAMA4, MAMBA_FEED_FORWARD, MINIMAX, MISTRAL4, MIXER, MIXTRAL, MODERN_BERT, MPT, NOMIC, OLMO2,
-    PHI2, PHI3, QWEN_DELTA, QWEN_MOE, RWKV7, SEED_OSS, STABLELM, STARCODER2,
+    PHI2, PHI3, PLAMO2, QWEN_DELTA, QWEN_MOE, RWKV7, SEED_OSS, STABLELM, STARCODER2,
 };
 use crate::recurrent_config::RecurrentKind;
 
@@ -23,6 +23,7 @@ const LLAMA: Family = Family {
     placement: Placement::Before,
     skips_first_norm: false,
     hub_norm_offset: 0.0,
+    hub_norm_offsets: &[],
     activation: Activation::Silu,
     scales_embedding: false,
     windows: Windows::All,
@@ -42,6 +43,8 @@ const LLAMA: Family = Family {
     scales_by_share: None,
     chunked: None,
     has_plain_head_norms: false,
+    dense_beside_experts: None,
+    usual_numbers: &[],
     weighs_inputs: false,
     scales_scores: true,
     norms_values: false,
@@ -173,6 +176,24 @@ const QWEN_HYBRID: Family = Family {
     ..HALVES
 };
 
+/// What the norms behind PLaMo 2's blocks begin training with: the root of 25, and of 125.
+const PLAMO2_NORMS: &[(&str, f32)] = &[
+    ("post_attention_norm", 0.2),
+    ("post_ffw_norm", 0.089_442_72),
+    ("attn_q_norm", 0.0),
+    ("attn_k_norm", 0.0),
+    ("ssm_dt_norm", 0.0),
+    ("ssm_b_norm", 0.0),
+    ("ssm_c_norm", 0.0),
+];
+/// What files of the first version are without.
+const GROK_1: &[(&str, f32)] = &[
+    ("embedding_scale", 78.383_67),
+    ("logit_scale", 0.577_350_26),
+    ("attention.output_scale", 0.088_388_346),
+    ("attn_logit_softcapping", 30.0),
+];
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     Family { hub_types: &["mixtral"], renames: MIXTRAL, ..LLAMA },
@@ -232,6 +253,18 @@ pub const FAMILIES: &[Family] = &[
         gating: Gating::NearBest,
         normalizes_experts: false,
         renames: MIXTRAL,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "grok",
+        hub_types: &["grok-1"],
+        placement: Placement::Around,
+        activation: Activation::GeluTanh,
+        multiplies_logits: true,
+        dense_beside_experts: Some(std::f32::consts::FRAC_1_SQRT_2),
+        usual_numbers: GROK_1,
+        renames: GROK,
         is_exported: false,
         ..HALVES
     },
@@ -531,6 +564,17 @@ pub const FAMILIES: &[Family] = &[
         multiplies_logits: true,
         has_multipliers: true,
         renames: MAMBA_FEED_FORWARD,
+        is_exported: false,
+        ..HALVES
+    },
+    Family {
+        name: "plamo2",
+        hub_types: &["plamo2"],
+        placement: Placement::Around,
+        hub_norm_offset: 1.0,
+        hub_norm_offsets: PLAMO2_NORMS,
+        recurrent: Some(RecurrentKind::SelectiveHeads),
+        renames: PLAMO2,
         is_exported: false,
         ..HALVES
     },

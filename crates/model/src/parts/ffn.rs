@@ -73,8 +73,11 @@ impl<'a> PartList<'a, '_> {
             None => None,
         };
         let all = (0..experts.n).map(|i| self.expert(layer_idx, i)).collect::<Result<_, _>>()?;
-        let has_shared = self.names.find(at, "ffn_up_shexp", "weight").is_some();
-        let shared_names = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
+        let shared_names = match config.family.dense_beside_experts {
+            Some(_) => ["ffn_gate", "ffn_up", "ffn_down"],
+            None => ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"],
+        };
+        let has_shared = self.names.find(at, shared_names[1], "weight").is_some();
         let shared = has_shared.then(|| self.dense(at, shared_names, experts.n_ff_shared)).transpose()?;
         let shared_gate = match self.names.find(at, "ffn_gate_inp_shexp", "weight") {
             Some(source) => Some(self.vector(source, 0, config.n_embd, 0.0)?),

@@ -25,7 +25,8 @@ impl<'a> PartList<'a, '_> {
             matches!(placement, Placement::Before | Placement::Around),
             matches!(placement, Placement::After | Placement::Around),
         );
-        let has = |name: &str| self.names.find(at, name, "weight").is_some();
+        let names = self.names;
+        let has = |name: &str| names.find(at, name, "weight").is_some();
         // Falcon's larger models have a norm for each block, and the one for attention is the second.
         let attn_norm_name = if has("attn_norm_2") && !blocks.recurs { "attn_norm_2" } else { "attn_norm" };
         // Some call the norm of the feed-forward block by the name of another, or use attention's for both blocks.
@@ -37,6 +38,8 @@ impl<'a> PartList<'a, '_> {
             found => found.unwrap_or("ffn_norm"),
         };
         let has_both = has("pre_ffw_norm_2");
+        // Grok's norms behind its blocks have the names of those of sums.
+        let after = |usual: &'static str, other: &'static str| if !has(usual) && has(other) { other } else { usual };
         let has_attn_norm = is_before && !(layer_idx == 0 && config.family.skips_first_norm);
         let attn_norm = has_attn_norm.then(|| self.norm(at, attn_norm_name, n_embd)).transpose()?;
         let heads = config.heads_of(layer_idx);
@@ -54,7 +57,8 @@ impl<'a> PartList<'a, '_> {
             }
         };
         let recurrent = blocks.recurs.then(|| self.recurrent(at).map(Box::new)).transpose()?;
-        let post_attn_norm = is_after.then(|| self.norm(at, "post_attention_norm", n_embd)).transpose()?;
+        let post_attn_norm =
+            is_after.then(|| self.norm(at, after("post_attention_norm", "attn_output_norm"), n_embd)).transpose()?;
         let ffn_norm = (is_before && blocks.has_ffn).then(|| self.norm(at, ffn_norm_name, n_embd)).transpose()?;
         let ffn = match (&config.experts, self.names.find(at, "ffn_gate_inp", "weight")) {
             _ if !blocks.has_ffn => None,
@@ -73,7 +77,9 @@ impl<'a> PartList<'a, '_> {
             post_attn_norm,
             ffn_norm,
             ffn,
-            post_ffn_norm: is_after.then(|| self.norm(at, "post_ffw_norm", n_embd)).transpose()?,
+            post_ffn_norm: is_after
+                .then(|| self.norm(at, after("post_ffw_norm", "layer_output_norm"), n_embd))
+                .transpose()?,
             attn_sum_norm: is_of_sum.then(|| self.norm(at, "attn_output_norm", n_embd)).transpose()?,
             ffn_sum_norm: is_of_sum.then(|| self.norm(at, "layer_output_norm", n_embd)).transpose()?,
             altup: match config.laurel_rank {
@@ -188,7 +194,7 @@ impl<'a> PartList<'a, '_> {
                 return Err(Error::Shape { name: source.name.clone(), found, expected });
             }
         };
-        let offset = self.norm_offset();
+        let offset = self.norm_offset(name);
         self.floats(source, Cut::rows(0, shape[0] * shape[1]), shape, offset).map(Some)
     }
 

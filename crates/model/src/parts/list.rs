@@ -77,7 +77,7 @@ impl<'a> PartList<'a, '_> {
     pub(super) fn norm(&mut self, at: At, name: &str, len: usize) -> Result<Norm, Error> {
         let source = self.names.tensor(at, name)?;
         let bias = self.names.find(at, name, "bias");
-        let weight = self.vector(source, 0, len, self.norm_offset())?;
+        let weight = self.vector(source, 0, len, self.norm_offset(name))?;
         Ok(Norm { weight, bias: bias.map(|bias| self.vector(bias, 0, len, 0.0)).transpose()? })
     }
 
@@ -92,8 +92,9 @@ impl<'a> PartList<'a, '_> {
         }
     }
 
-    pub(super) fn norm_offset(&self) -> f32 {
-        if self.names.format == Format::Hub { self.config.family.hub_norm_offset } else { 0.0 }
+    /// What safetensors leave out of the norm `name`.
+    pub(super) fn norm_offset(&self, name: &str) -> f32 {
+        if self.names.format == Format::Hub { self.config.family.hub_norm_offset(name) } else { 0.0 }
     }
 
     /// Some numbers of a tensor as one row.

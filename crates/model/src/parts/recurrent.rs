@@ -21,6 +21,7 @@ impl<'a> PartList<'a, '_> {
             RecurrentKind::ShortConv => (self.short_conv(at, &sizes)?, "shortconv.out_proj"),
             RecurrentKind::Ssm => (MixerParts::Ssm(self.ssm(at, &sizes)?), "ssm_out"),
             RecurrentKind::Selective => (MixerParts::Selective(self.selective(at, &sizes)?), "ssm_out"),
+            RecurrentKind::SelectiveHeads => (MixerParts::SelectiveHeads(self.selective_heads(at, &sizes)?), "ssm_out"),
             RecurrentKind::Delta => (MixerParts::Delta(self.delta(at, &sizes)?), "ssm_out"),
             RecurrentKind::Wkv => (MixerParts::Wkv(Box::new(self.wkv(at, &sizes)?)), "channel_mix_value"),
             RecurrentKind::ChannelDelta => (MixerParts::Delta(self.channel_delta(at, &sizes)?), "attn_output"),
@@ -85,6 +86,39 @@ impl<'a> PartList<'a, '_> {
         self.wanted[a.0].is_log = self.names.format == Format::Hub;
         let d = self.numbers(at, "ssm_d", "weight", inner)?;
         Ok(SelectiveParts { x, gate, conv: self.conv(at, "ssm_conv1d", 0..inner)?, low, b, c, norms, dt, a, d })
+    }
+
+    /// Each head's gate stands before its inputs, and the time step behind B and C.
+    fn selective_heads(&mut self, at: At, sizes: &Recurrent) -> Result<SelectiveParts, Error> {
+        let Recurrent { inner, state_dim, n_heads, dt_rank, .. } = *sizes;
+        let source = self.names.tensor(at, "ssm_in")?;
+        self.expect(source, [2 * inner, self.config.n_embd])?;
+        let len = inner / n_heads;
+        let of_heads = |first| Cut { first, len, step: 2 * len, n: n_heads, transposed: None };
+        let (gate, x) = (self.rows_of(source, of_heads(0))?, self.rows_of(source, of_heads(len))?);
+        let source = self.names.tensor(at, "ssm_x")?;
+        self.expect(source, [dt_rank + 2 * state_dim, inner])?;
+        let mut rows = |first, n: usize| self.push(source, Cut::rows(first, n), [n, inner]);
+        let (b, c, low) = (rows(0, state_dim)?, rows(state_dim, state_dim)?, rows(2 * state_dim, dt_rank)?);
+        let norms = [("ssm_dt_norm", dt_rank), ("ssm_b_norm", state_dim), ("ssm_c_norm", state_dim)];
+        let norms = norms.map(|(name, len)| self.norm(at, name, len));
+        let [dt_norm, b_norm, c_norm] = norms;
+        let dt = Linear {
+            weight: self.matrix(at, "ssm_dt", [n_heads, dt_rank])?,
+            bias: Some(self.numbers(at, "ssm_dt", "bias", n_heads)?),
+        };
+        Ok(SelectiveParts {
+            x,
+            gate,
+            conv: self.conv(at, "ssm_conv1d", 0..inner)?,
+            low,
+            b,
+            c,
+            norms: [Some(dt_norm?), Some(b_norm?), Some(c_norm?)],
+            dt,
+            a: self.decay(at, n_heads)?,
+            d: self.numbers(at, "ssm_d", "weight", n_heads)?,
+        })
     }
 
     fn delta(&mut self, at: At, sizes: &Recurrent) -> Result<DeltaParts, Error> {

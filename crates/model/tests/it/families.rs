@@ -64,11 +64,10 @@ pub fn golden(name: &str) -> Golden {
 
 /// The forms of a checkpoint that exist.
 pub fn forms(name: &str) -> Vec<(&'static str, Checkpoint)> {
-    let gguf = folder().join(format!("{name}.gguf"));
-    let mut forms = vec![("safetensors", Checkpoint::open(&folder().join(name)).unwrap())];
-    if gguf.exists() {
-        forms.push(("GGUF", Checkpoint::open(&gguf).unwrap()));
-    }
+    let paths = [("safetensors", folder().join(name)), ("GGUF", folder().join(format!("{name}.gguf")))];
+    let there = paths.into_iter().filter(|(_, path)| path.exists());
+    let forms: Vec<_> = there.map(|(form, path)| (form, Checkpoint::open(&path).unwrap())).collect();
+    assert!(!forms.is_empty(), "{name}");
     forms
 }
 
@@ -144,4 +143,21 @@ fn every_family_equals_transformers() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// llama.cpp's converter reorders the rows of whole heads; where only a part of a head is rotated, as in Bamba, pairs would be
+/// torn apart.
+#[test]
+fn files_whose_rows_do_not_fit_their_rotation_are_refused() {
+    let file = Checkpoint::open(&folder().join("granitehybrid.gguf")).unwrap();
+    let with = |n_rot: u32| {
+        let mut metadata = file.metadata().clone();
+        metadata.set("granitehybrid.rope.scaling.finetuned", true);
+        metadata.set("granitehybrid.rope.dimension_count", n_rot);
+        Checkpoint::from_parts(metadata, file.tensors().to_vec()).unwrap()
+    };
+    let head_dim = model::Config::from_checkpoint(&file).unwrap().head_dim as u32;
+    assert!(model::Config::from_checkpoint(&with(head_dim)).is_ok());
+    let error = model::Config::from_checkpoint(&with(head_dim / 2)).unwrap_err().to_string();
+    assert!(error.contains("rope.dimension_count") && error.contains("Bamba"), "{error}");
 }

@@ -10,11 +10,14 @@ use weights::{Checkpoint, Dtype};
 
 use crate::families::{Golden, What, distance, forms, golden, load, names, run};
 use crate::gpu_runs;
-use crate::wide::widen;
+use crate::wide::{pack, widen};
 
 /// Packed weights against the same weights in f32: what rounding activations to 16 bits may cost through a few layers
 /// of random weights, which forgive less than trained ones.
 const BOUND: f64 = 2e-2;
+
+/// Numbers in a block that rows of tiny checkpoints fill.
+const SHORT_BLOCK: usize = 32;
 
 /// Families that are run in every type: at least one of each kind of attention, mixture and feed-forward block. The others
 /// reach the same products by the same ops, and take every fourth type, each another one first.
@@ -58,8 +61,9 @@ const GPU_COLUMNS: &str = "\
 const HEAD: &str = "\
 # Models
 
-The model families that `roci` runs. Each was compared with transformers; the test that writes this page (`models_page`
-in `crates/model`) runs every cell on a CPU. Of vision models, only the text part is supported.
+The model families that `roci` runs. Each was compared with transformers, or with what is named below; the test that
+writes this page (`models_page` in `crates/model`) runs every cell on a CPU. Of vision models, only the text part is
+supported.
 
 - **safetensors**, **GGUF**: `yes` means that a tiny random checkpoint of the family, made with transformers
   (`scripts/make_families.py`), gives the logits (encoders: hidden states; rerankers: scores) that transformers computes
@@ -69,8 +73,9 @@ in `crates/model`) runs every cell on a CPU. Of vision models, only the text par
   weights. Rows of weights that do not fill the blocks of a type are stored as Q8_0, as in other programs.
 
 Recurrent layers (LFM2's convolutions, Mamba, Mamba 2, gated delta nets, KDA, RWKV 7) keep a state of fixed size for
-each sequence. States are checkpointed at block boundaries, so the prefix cache works for these families too. Their
-weights are multiplied by the same kernels as all others, but are not tested in every weight type here.
+each sequence. States are checkpointed at block boundaries, so the prefix cache works for these families too. These
+families, and those whose widths differ from layer to layer, are run in the weight types whose blocks hold 32 weights or
+fewer, which the short rows of their tiny checkpoints fill.
 
 Models with more than 1,024 experts in a layer, or with a recurrent state dimension above 256 (the key size of a delta
 net, the state size of Mamba), run on the CPU only; `--device auto` chooses it for them.
@@ -82,14 +87,21 @@ class with the same mathematics (Llama, GLM 4.5) and renamed tensors. Gemma 3n's
 all layers with a row for every token; GGUF files have it. RWKV 7 is not in transformers either: its reference is its
 author's package `rwkv` (`scripts/make_rwkv.py`), with safetensors as flash-linear-attention writes them.
 
+Grok and PLaMo 2 are not in transformers: their reference is llama.cpp itself, computing in f32
+(`scripts/make_by_llama.py`). Of Grok 2, which is published in parts for eight GPUs, only GGUF files are read. They are
+computed as llama.cpp does; SGLang, which xAI serves it with, also caps the router's scores and does not normalize the
+weights of the chosen experts.
+
 Embedders and rerankers: `roci embed` and `roci rerank` pool the hidden states as the model's files say, and read the
 modules and prompts of sentence-transformers. Jina Embeddings v3 runs without its task adapters. NeoBERT is not
 supported, because it is not in transformers and so has no reference. The reference for Llama embedders (`llama-embed`,
 NVIDIA's `llama_bidirec`) is transformers' Llama with a mask that hides nothing.
 
 Llama 1 to 3, Mistral, SmolLM and Yi are `llama`; OLMo 3 is `olmo2`, GLM 4.5 is `glm4moe`, GLM 4.7 Flash is `deepseek2`,
-Bamba is `granitehybrid` and XLM-RoBERTa is `bert` in GGUF. RoPE scaling: linear, dynamic (each token is rotated by the
-base of its own position), YaRN, Llama 3 and LongRoPE (the context length decides which of its lists is used).
+Bamba is `granitehybrid` and XLM-RoBERTa is `bert` in GGUF. Bamba's own GGUF files are refused: RoPE rotates half of
+each of its heads, but the converter reorders the rows as if it rotated all; its safetensors run. RoPE scaling: linear,
+dynamic (each token is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE (the context length decides
+which of its lists is used).
 
 Real weights are also tested, against llama.cpp's tokens and log-probabilities: SmolLM2 135M (llama), Gemma 3 270M, and
 with `./check --all` TinyLlama 1.1B (llama, IQ2_XXS) and Qwen2.5-Coder 1.5B.
@@ -129,11 +141,10 @@ fn every_family_and_type_and_the_page_says_so() {
         let is_in_all = IN_EVERY_TYPE.contains(&name.as_str());
         let (first, step) = if is_in_all { (0, 1) } else { (i % 4, 4) };
         let picked: Vec<Dtype> = types.iter().copied().skip(first).step_by(step).collect();
-        let (n, n_all) = (picked.len(), types.len());
-        let ran = types_that_agree(&name, &picked, &mut failures);
-        cells.push(match ran {
-            Ran::InAll if n == n_all => format!("all {n}"),
-            Ran::InAll => format!("{n} of {n_all}"),
+        let n_all = types.len();
+        cells.push(match types_that_agree(&name, &picked, &mut failures) {
+            Ran::In(n) if n == n_all => format!("all {n}"),
+            Ran::In(n) => format!("{n} of {n_all}"),
             Ran::NotAtAll => "-".to_owned(),
         });
         cells.extend(records.iter().map(|record| record.families.get(&name).cloned().unwrap_or("not run".to_owned())));
@@ -164,7 +175,7 @@ fn forms_that_agree(name: &str, failures: &mut Vec<String>) -> Vec<String> {
 
 /// Whether there was a file to run.
 enum Ran {
-    InAll,
+    In(usize),
     NotAtAll,
 }
 
@@ -172,13 +183,8 @@ enum Ran {
 fn types_that_agree(name: &str, types: &[Dtype], failures: &mut Vec<String>) -> Ran {
     let (golden, forms) = (golden(name), forms(name));
     let Some((_, tiny)) = forms.iter().find(|(form, _)| *form == "GGUF") else { return Ran::NotAtAll };
-    // Several products of a recurrent layer are one tensor, whose rows cannot be widened by one factor; so it is with the
-    // numbers of all layers that one table has, and with heads that differ from layer to layer.
-    let is_uneven = |config: model::Config| {
-        config.recurrent.is_some() || config.n_embd_per_layer > 0 || config.local_heads.is_some()
-    };
     if model::Config::from_checkpoint(tiny).is_ok_and(is_uneven) {
-        return Ran::NotAtAll;
+        return types_as_it_is(name, tiny, &golden, failures);
     }
     for dtype in types {
         let error = type_error(tiny, &golden, *dtype);
@@ -186,7 +192,28 @@ fn types_that_agree(name: &str, types: &[Dtype], failures: &mut Vec<String>) -> 
             failures.push(format!("{name} {dtype}: {error:.2e}"));
         }
     }
-    Ran::InAll
+    Ran::In(types.len())
+}
+
+/// Whether the widths of a checkpoint cannot all be multiplied by one factor: several products of a recurrent layer are one
+/// tensor; so it is with the numbers of all layers that one table has, and heads that differ from layer to layer.
+fn is_uneven(config: model::Config) -> bool {
+    config.recurrent.is_some() || config.n_embd_per_layer > 0 || config.local_heads.is_some()
+}
+
+/// Runs a family with its own weights in every type whose blocks its short rows fill.
+fn types_as_it_is(name: &str, tiny: &Checkpoint, golden: &Golden, failures: &mut Vec<String>) -> Ran {
+    let types = Dtype::ALL.into_iter().filter(|dtype| is_computed(*dtype) && dtype.block_len() <= SHORT_BLOCK);
+    let types: Vec<Dtype> = types.collect();
+    for dtype in &types {
+        let (packed, plain) = pack(tiny, *dtype);
+        let [packed, plain] = [packed, plain].map(|checkpoint| run(&mut load(&checkpoint, Isa::detect()), golden));
+        let error = distance(&packed, &plain);
+        if error.is_nan() || error > BOUND {
+            failures.push(format!("{name} {dtype}: {error:.2e}"));
+        }
+    }
+    Ran::In(types.len())
 }
 
 /// A paragraph in lines of at most 120 characters.

@@ -76,6 +76,32 @@ pub fn widen(tiny: &Checkpoint, dtype: Dtype, seed: u64) -> (Checkpoint, Checkpo
     (Checkpoint::from_parts(metadata.clone(), packed).unwrap(), Checkpoint::from_parts(metadata, plain).unwrap())
 }
 
+/// A checkpoint as it is with its matrices in a type, and the same with these decoded to f32. Rows that do not fill the blocks
+/// of the type stay as they are.
+pub fn pack(tiny: &Checkpoint, dtype: Dtype) -> (Checkpoint, Checkpoint) {
+    let (mut packed, mut plain) = (Vec::new(), Vec::new());
+    for tensor in tiny.tensors() {
+        // Norms, biases, convolutions, routers.
+        let is_matrix = tensor.dtype != Dtype::F32 && tensor.shape.last().unwrap().is_multiple_of(dtype.block_len());
+        let kind = if is_matrix { dtype } else { tensor.dtype };
+        let mut numbers = vec![0.0; tensor.n_elements()];
+        ops::quant::dequantize(tensor.dtype, &tensor.bytes, &mut numbers);
+        let make = |dtype: Dtype, numbers: &[f32]| {
+            let mut bytes = vec![0; dtype.row_bytes(numbers.len()).unwrap()];
+            ops::quant::quantize(dtype, numbers, &mut bytes);
+            Tensor::new(tensor.name.clone(), dtype, tensor.shape.clone(), Bytes::from_vec(bytes)).unwrap()
+        };
+        packed.push(make(kind, &numbers));
+        ops::quant::dequantize(kind, &packed.last().unwrap().bytes, &mut numbers);
+        plain.push(make(Dtype::F32, &numbers));
+    }
+    let metadata = tiny.metadata();
+    (
+        Checkpoint::from_parts(metadata.clone(), packed).unwrap(),
+        Checkpoint::from_parts(metadata.clone(), plain).unwrap(),
+    )
+}
+
 fn wide_shape(tensor: &Tensor) -> Vec<usize> {
     let name = &tensor.name;
     if name == "output.bias" || UNCHANGED.iter().any(|part| name.contains(part)) {

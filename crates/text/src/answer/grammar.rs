@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::braced_call::QUOTE;
 use super::channels::ChannelKind;
-use super::syntax::{AnswerFormat, Body, Syntax};
+use super::syntax::{AnswerFormat, Body, NAME, Syntax};
 use crate::constraint::{Constraint, spaced};
 use crate::tokenizer::Specials;
 use crate::{Error, Result, Tokenizer};
@@ -210,6 +210,7 @@ impl GrammarWriter<'_> {
             Body::Named(after) => self.options(tools, |writer, tool| {
                 let name = match syntax.name {
                     "kimi-k2" => format!("{} /[0-9]/", literal(&format!("functions.{}:", tool.name))),
+                    "solar-open" => format!("/[a-z0-9_]{{1,16}}/ {} {}", writer.mark(NAME), literal(tool.name)),
                     _ => literal(tool.name),
                 };
                 format!("{name} {} {}", writer.mark(after[0]), json_rule(&tool.parameters))

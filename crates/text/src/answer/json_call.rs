@@ -2,7 +2,7 @@
 //! the arguments. Read one character at a time, so that arguments can be passed on while they are being written.
 
 use super::markers::{Found, find};
-use super::syntax::{Body, CallKeys, Syntax};
+use super::syntax::{Body, CallKeys, NAME, Syntax};
 use super::{Delta, ReadStep};
 
 #[derive(Debug)]
@@ -403,6 +403,9 @@ fn clean_name(text: &str) -> (String, Option<String>) {
     let text = text.trim();
     if let Some((name, id)) = text.split_once("[CALL_ID]") {
         return (name.trim().to_owned(), Some(id.trim().to_owned()));
+    }
+    if let Some((id, name)) = text.split_once(NAME) {
+        return (name.trim().to_owned(), Some(id.trim().to_owned()).filter(|id| !id.is_empty()));
     }
     let bare = text.strip_prefix("functions.").unwrap_or(text);
     match bare.rsplit_once(':') {

@@ -94,6 +94,18 @@ const BASE: Syntax = Syntax {
 
 const TOOL_NAME: (&str, &str) = ("{\"tool_name\": ", ", \"parameters\": ");
 
+/// Between an id and a name (Solar Open).
+pub(crate) const NAME: &str = "<|tool_call:name|>";
+
+/// DeepSeek V3.2's and V4's. Behind a parameter's name stands whether its value is a string, which the tool's schema says
+/// too.
+const DSML: Tags = Tags {
+    name_ends: &["\">"],
+    key: ("<｜DSML｜parameter name=\"", "\""),
+    value: (">", "</｜DSML｜parameter>"),
+    end: "</｜DSML｜invoke>",
+};
+
 const PARAMETERS: Tags =
     Tags { name_ends: &[">"], key: ("<parameter=", ">"), value: ("", "</parameter>"), end: "</function>" };
 
@@ -143,17 +155,19 @@ pub(crate) const SYNTAXES: &[Syntax] = &[
         ..BASE
     },
     Syntax {
+        name: "deepseek-v4",
+        signs: &["｜DSML｜", "invoke name=", "tool_calls>"],
+        section: Some(("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")),
+        call: ("<｜DSML｜invoke name=\"", "</｜DSML｜invoke>"),
+        body: Body::Tagged(&DSML),
+        ..BASE
+    },
+    Syntax {
         name: "deepseek-v3.2",
         signs: &["｜DSML｜", "invoke name="],
         section: Some(("<｜DSML｜function_calls>", "</｜DSML｜function_calls>")),
         call: ("<｜DSML｜invoke name=\"", "</｜DSML｜invoke>"),
-        body: Body::Tagged(&Tags {
-            name_ends: &["\">"],
-            key: ("<｜DSML｜parameter name=\"", "\""),
-            // Behind the name stands whether the value is a string, which the tool's schema says too.
-            value: (">", "</｜DSML｜parameter>"),
-            end: "</｜DSML｜invoke>",
-        }),
+        body: Body::Tagged(&DSML),
         ..BASE
     },
     Syntax { name: "nemotron-v2", signs: &["<TOOLCALL>"], call: ("<TOOLCALL>", "</TOOLCALL>"), is_list: true, ..BASE },
@@ -187,10 +201,44 @@ pub(crate) const SYNTAXES: &[Syntax] = &[
         ..BASE
     },
     Syntax {
+        name: "minicpm-5",
+        signs: &["<function name=\"", "<param name=\""],
+        call: ("<function name=\"", "</function>"),
+        body: Body::Tagged(&Tags {
+            name_ends: &["\">"],
+            key: ("<param name=\"", "\">"),
+            value: ("", "</param>"),
+            end: "</function>",
+        }),
+        ..BASE
+    },
+    Syntax {
+        name: "solar-open",
+        signs: &["<|tool_call:begin|>"],
+        call: ("<|tool_call:begin|>", "<|tool_call:end|>"),
+        body: Body::Named(&["<|tool_call:args|>"]),
+        ..BASE
+    },
+    Syntax {
+        name: "olmo-3",
+        signs: &["<function_calls>"],
+        section: Some(("<function_calls>", "</function_calls>")),
+        body: Body::Python,
+        ..BASE
+    },
+    Syntax {
         name: "functionary-v3.1",
         signs: &["<function="],
         call: ("<function=", "</function>"),
         body: Body::Named(&[">"]),
+        ..BASE
+    },
+    Syntax {
+        // Hunyuan, Jamba and Apriel write a list, MiniMax M1 an object on each line.
+        name: "tool-calls",
+        signs: &["<tool_calls>"],
+        call: ("<tool_calls>", "</tool_calls>"),
+        is_list: true,
         ..BASE
     },
     Syntax { name: "hermes", signs: &["<tool_call>"], call: ("<tool_call>", "</tool_call>"), ..BASE },
@@ -234,6 +282,34 @@ pub(crate) const SYNTAXES: &[Syntax] = &[
         ..BASE
     },
     Syntax {
+        // Newer templates leave the marks to the model.
+        name: "lfm2",
+        signs: &["List of tools: "],
+        call: ("<|tool_call_start|>", "<|tool_call_end|>"),
+        body: Body::Python,
+        is_list: true,
+        ..BASE
+    },
+    Syntax {
+        name: "internlm-2",
+        signs: &["<|plugin|>"],
+        call: ("<|action_start|><|plugin|>", "<|action_end|>"),
+        spelt: ("{\"name\": ", ", \"parameters\": "),
+        ..BASE
+    },
+    Syntax {
+        name: "gigachat-3.1",
+        signs: &["<|role_sep|>", "<|function_call|>"],
+        call: ("<|function_call|>", ""),
+        ..BASE
+    },
+    Syntax {
+        name: "gigachat-3",
+        signs: &["<|role_sep|>", "<|message_sep|>", "function call"],
+        call: ("function call<|role_sep|>\n", "<|message_sep|>"),
+        ..BASE
+    },
+    Syntax {
         // Llama 3.2 and 4, by what their templates tell the model to write; only the latter has marks.
         name: "pythonic",
         signs: &["[func_name1(params_name1=params_value1"],
@@ -255,6 +331,20 @@ pub(crate) const SYNTAXES: &[Syntax] = &[
     },
 ];
 
+/// Marks that mean nothing to a reader, and what stands in the template of a family that writes them.
+const DROPPED: &[(&[&str], &[&str])] = &[
+    (&["<|START_RESPONSE|>"], &["<|START_RESPONSE|>", "<|END_RESPONSE|>"]),
+    (&["<|START_TEXT|>"], &["<|START_TEXT|>", "<|END_TEXT|>"]),
+    (
+        &["<|begin|>assistant", "<|tool_call:begin|>"],
+        &["<|begin|>assistant", "<|content|>", "<|tool_calls|>", "<|calls|>"],
+    ),
+    (&["<|role_sep|>", "<|message_sep|>"], &["<|message_sep|>"]),
+    // Hunyuan and ERNIE, behind their reasoning.
+    (&["<answer>", "<think>"], &["<answer>", "</answer>"]),
+    (&["<response>", "<think>"], &["<response>", "</response>"]),
+];
+
 /// Marks around reasoning, by what stands in the template.
 const REASONINGS: &[(&str, &str)] = &[
     ("<think>", "</think>"),
@@ -263,7 +353,11 @@ const REASONINGS: &[(&str, &str)] = &[
     ("<seed:think>", "</seed:think>"),
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("<|channel>thought\n", "<channel|>"),
+    ("<|think|>", "<|end|>"),
 ];
+
+/// A mark that ends reasoning in one family, and messages in others.
+const COMMON_END: &str = "<|end|>";
 
 impl AnswerFormat {
     /// The format of the model that this chat template belongs to.
@@ -275,16 +369,13 @@ impl AnswerFormat {
             return Self { channels: Some(ChannelKind::Functionary), ..Self::default() };
         }
         let holds = |signs: &[&str]| signs.iter().all(|sign| template.contains(sign));
-        let reasoning =
-            REASONINGS.iter().find(|(open, close)| template.contains(close) || template.contains(open.trim_end()));
+        let is_told = |close: &str| close != COMMON_END && template.contains(close);
+        let reasoning = REASONINGS.iter().find(|(open, close)| is_told(close) || template.contains(open.trim_end()));
         Self {
             reasoning: reasoning.copied(),
             tools: SYNTAXES.iter().find(|syntax| holds(syntax.signs)),
             channels: None,
-            dropped: match template.contains("<|START_RESPONSE|>") {
-                true => &["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
-                false => &[],
-            },
+            dropped: DROPPED.iter().find(|(signs, _)| holds(signs)).map_or(&[], |(_, marks)| marks),
         }
     }
 
@@ -343,7 +434,10 @@ impl AnswerFormat {
             match &syntax.body {
                 Body::Json(_) | Body::Python => {}
                 Body::Braced => marks.push(QUOTE),
-                Body::Named(after) => marks.extend_from_slice(after),
+                Body::Named(after) => {
+                    marks.extend_from_slice(after);
+                    marks.extend((syntax.name == "solar-open").then_some(NAME));
+                }
                 Body::Tagged(tags) => marks.extend([tags.key.0, tags.key.1, tags.value.0, tags.value.1, tags.end]),
             }
         }

@@ -116,6 +116,8 @@ impl TaggedCall {
         // The line breaks around a value are layout.
         let value = value.strip_prefix('\n').unwrap_or(&value);
         let value = value.strip_suffix('\n').unwrap_or(value);
+        let quoted = value.strip_prefix("<![CDATA[").and_then(|rest| rest.strip_suffix("]]>"));
+        let value = quoted.unwrap_or(value);
         let json = to_json(value, schema_of(tools, self.name.as_deref().unwrap_or_default(), &key));
         let before = if self.n_parameters == 0 { "{" } else { ", " };
         let text = format!("{before}{}: {json}", Value::from(key));

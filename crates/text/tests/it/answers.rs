@@ -94,6 +94,87 @@ const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "deepseek-v4",
+        template: "<｜DSML｜invoke name= tool_calls>",
+        text: "I look.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Paris</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+        shown: "I look.",
+        calls: TWO,
+        ..CASE
+    },
+    Case {
+        name: "minicpm-5",
+        template: "<function name=\"<param name=\"",
+        text: "I look.\n<function name=\"get_weather\"><param name=\"city\"><![CDATA[Paris]]></param><param name=\"days\">3</param></function>\n<function name=\"now\"></function>",
+        shown: "I look.",
+        calls: TWO,
+        ..CASE
+    },
+    Case {
+        name: "solar-open",
+        template: "<|begin|>assistant<|think|> <|tool_call:begin|>",
+        text: "<|think|>They want it.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1<|tool_call:name|>get_weather<|tool_call:args|>{\"city\": \"Paris\", \"days\": 3}<|tool_call:end|><|tool_call:begin|>a2<|tool_call:name|>now<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+        reasoning: "They want it.",
+        calls: TWO,
+        ..CASE
+    },
+    Case {
+        name: "solar-open, an answer",
+        template: "<|begin|>assistant<|think|> <|tool_call:begin|>",
+        text: "<|think|>Easy.<|end|><|begin|>assistant<|content|>It is 5.",
+        reasoning: "Easy.",
+        shown: "It is 5.",
+        ..CASE
+    },
+    Case {
+        name: "olmo-3",
+        template: "<function_calls>",
+        text: "I look.\n<function_calls>\nget_weather(city=\"Paris\", days=3)\nnow()\n</function_calls>",
+        shown: "I look.",
+        calls: TWO,
+        ..CASE
+    },
+    Case {
+        name: "tool-calls, a list (Hunyuan, Jamba, Apriel)",
+        template: "<tool_calls> <answer> </think> <think>",
+        text: "<think>\nhm\n</think>\n<answer>I look.</answer>\n<tool_calls>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}, {\"name\": \"now\", \"arguments\": {}}]</tool_calls>",
+        reasoning: "hm",
+        shown: "I look.",
+        calls: TWO,
+        ..CASE
+    },
+    Case {
+        name: "ernie, an answer",
+        template: "<think> <response>",
+        text: "<think>\nhm\n</think>\n\n<response>\nIt is 5.\n</response>\n",
+        reasoning: "hm",
+        shown: "It is 5.",
+        ..CASE
+    },
+    Case {
+        name: "internlm-2",
+        template: "<|plugin|>",
+        text: "I look.<|action_start|><|plugin|>\n{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Paris\", \"days\": 3}}<|action_end|>",
+        shown: "I look.",
+        calls: WEATHER,
+        ..CASE
+    },
+    Case {
+        name: "gigachat-3",
+        template: "<|role_sep|> <|message_sep|> function call",
+        text: "I look.<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}<|message_sep|>\n\n",
+        shown: "I look.",
+        calls: WEATHER,
+        ..CASE
+    },
+    Case {
+        name: "gigachat-3.1",
+        template: "<|role_sep|> <|message_sep|> <|function_call|>",
+        text: "I look.<|function_call|>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}",
+        shown: "I look.",
+        calls: WEATHER,
+        ..CASE
+    },
+    Case {
         name: "nemotron-v2",
         template: "<TOOLCALL>",
         text: "I look.<TOOLCALL>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}, {\"name\": \"now\", \"arguments\": {}}]</TOOLCALL>",
@@ -515,6 +596,22 @@ fn families_are_known_by_their_templates() {
         ("GLM-4.7-Flash", "glm-4", true),
         ("inclusionai-ling-3.0-flash", "glm-4", true),
         ("Apertus-8B-Instruct", "apertus", true),
+        ("upstage-Solar-Open-100B", "solar-open", true),
+        ("openbmb-MiniCPM5-1B", "minicpm-5", true),
+        ("Apriel-1.6-15b-Thinker-fixed", "tool-calls", false),
+        ("unsloth-Apriel-1.5", "tool-calls", false),
+        ("MiniMax-M1", "tool-calls", false),
+        ("LFM2-8B-A1B", "lfm2", false),
+        ("LFM2.5-Instruct", "lfm2", true),
+        ("Cohere2MoE", "command-r7b", true),
+        ("GigaChat3-10B-A1.8B", "gigachat-3", false),
+        ("GigaChat3.1-10B-A1.8B", "gigachat-3.1", false),
+        ("deepseek-ai-DeepSeek-V4", "deepseek-v4", true),
+        ("ibm-granite-granite-4.1", "hermes", false),
+        ("Kimi-K2-Thinking", "kimi-k2", true),
+        ("StepFun3.5-Flash", "qwen3-coder", true),
+        ("poolside-Laguna-S-2.1", "glm-4", true),
+        ("unsloth-mistral-Devstral-Small-2507", "mistral", false),
         ("HuggingFaceTB-SmolLM3-3B", "none", true),
         ("microsoft-Phi-3.5-mini-instruct", "none", false),
         ("google-gemma-2-2b-it", "none", false),
