@@ -2,6 +2,7 @@
 """Compiles Candle's kernels (crates/candle) for GPUs that are not there: by AMD's hiprtc and by NVIDIA's nvrtc.
 
     scripts/candle_compile.py [--arch sm_90,gfx1030,...] [--family quantized] [--only TEXT]
+    scripts/candle_compile.py --times [--arch sm_90] [--only TEXT]    one by one by nvrtc: what the first use of each costs
 
 Every row of every table of kernels, as cudarc's `module.rs` makes it. An `sm_` architecture needs a Python with PyPI's
 nvidia-cuda-nvrtc-cu12 (see nvrtc_matrix.py). Prints registers and spills; ends with 1 where a kernel does not compile.
@@ -63,6 +64,25 @@ def nvidia_unit(library: str, source: Path, headers: dict[str, bytes], arch: str
     return nvrtc_matrix.Nvrtc(library).compile(source, [], headers, arch)
 
 
+def times(library: str, folder: Path, arch: str, only: str) -> int:
+    """Processor time of one kernel after another, each by itself as at its first use."""
+    headers = {"prelude.h": (candle_names.PRELUDE / "prelude.h").read_bytes()}
+    numbers, nvrtc, taken, n_failed = (KERNELS / "numbers.h").read_text(), nvrtc_matrix.Nvrtc(library), [], 0
+    source = folder / "one.hip"
+    for _, text in candle_names.families():
+        for kernel, line in candle_names.table(text):
+            if only in kernel:
+                source.write_text(f"{numbers}\n{text}\n{line}\n")
+                start = time.process_time()
+                is_made, _ = nvrtc.compile(source, [], headers, arch)
+                taken.append((time.process_time() - start, kernel))
+                n_failed += not is_made
+    taken.sort(reverse=True)
+    print(f"nvrtc   {arch:8} {len(taken):4} kernels: {taken[len(taken) // 2][0]:.3f} s in the middle, most: "
+          + ", ".join(f"{kernel} {seconds:.3f} s" for seconds, kernel in taken[:5]))
+    return n_failed
+
+
 def amd(compiler, folder: Path, arch: str, stems: list[str]) -> int:
     answers = compiler.all(folder, arch, [(stem, []) for stem in stems])
     if answers is None:
@@ -87,9 +107,13 @@ def main() -> int:
     parser.add_argument("--arch", default=",".join(DEFAULT), help=f"comma-separated; default: {','.join(DEFAULT)}")
     parser.add_argument("--family", default="", help="one file of kernels, such as quantized")
     parser.add_argument("--only", default="", help="kernels with this in their name")
+    parser.add_argument("--times", action="store_true", help="compile one by one, by nvrtc")
     options = parser.parse_args()
     start, n_failed, hiprtc = time.monotonic(), 0, None
     with tempfile.TemporaryDirectory() as folder:
+        if options.times:
+            archs = [arch for arch in options.arch.split(",") if arch.startswith("sm_")]
+            return 1 if sum(times(nvrtc_matrix.find_library(), Path(folder), arch, options.only) for arch in archs) else 0
         stems = write_units(Path(folder), options.family, options.only)
         if not stems:
             sys.exit("candle_compile: error: no kernel of that name")
