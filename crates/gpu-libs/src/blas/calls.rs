@@ -48,10 +48,18 @@ library! {
         gerc  | "rocblas_%"      | "cublas^_v2"      | [sger dger cgerc zgerc] | (handle: Handle, m: Int, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int, a: Address, lda: Int);
         symv  | "rocblas_%symv"  | "cublas^symv_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
         hemv  | "rocblas_%"      | "cublas^_v2"      | [ssymv dsymv chemv zhemv] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
-        sbmv  | "rocblas_%sbmv"  | "cublas^sbmv_v2"  | [s d - -] | (handle: Handle, fill: LibraryChoice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
-        spmv  | "rocblas_%spmv"  | "cublas^spmv_v2"  | [s d - -] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, a: Address, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
         syr   | "rocblas_%syr"   | "cublas^syr_v2"   | [s d c z] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, x: Address, incx: Int, a: Address, lda: Int);
         syr2  | "rocblas_%syr2"  | "cublas^syr2_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int, a: Address, lda: Int);
+        hbmv  | "rocblas_%"      | "cublas^_v2"      | [ssbmv dsbmv chbmv zhbmv] | (handle: Handle, fill: LibraryChoice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        hpmv  | "rocblas_%"      | "cublas^_v2"      | [sspmv dspmv chpmv zhpmv] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, a: Address, x: Address, incx: Int, beta: Host, y: Address, incy: Int);
+        her   | "rocblas_%"      | "cublas^_v2"      | [ssyr dsyr cher zher] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, x: Address, incx: Int, a: Address, lda: Int);
+        her2  | "rocblas_%"      | "cublas^_v2"      | [ssyr2 dsyr2 cher2 zher2] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int, a: Address, lda: Int);
+        hpr   | "rocblas_%"      | "cublas^_v2"      | [sspr dspr chpr zhpr] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, x: Address, incx: Int, a: Address);
+        hpr2  | "rocblas_%"      | "cublas^_v2"      | [sspr2 dspr2 chpr2 zhpr2] | (handle: Handle, fill: LibraryChoice, n: Int, alpha: Host, x: Address, incx: Int, y: Address, incy: Int, a: Address);
+        tbmv  | "rocblas_%tbmv"  | "cublas^tbmv_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, n: Int, k: Int, a: Address, lda: Int, x: Address, incx: Int);
+        tbsv  | "rocblas_%tbsv"  | "cublas^tbsv_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, n: Int, k: Int, a: Address, lda: Int, x: Address, incx: Int);
+        tpmv  | "rocblas_%tpmv"  | "cublas^tpmv_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, n: Int, a: Address, x: Address, incx: Int);
+        tpsv  | "rocblas_%tpsv"  | "cublas^tpsv_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, n: Int, a: Address, x: Address, incx: Int);
         trmv  | "rocblas_%trmv"  | "cublas^trmv_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, n: Int, a: Address, lda: Int, x: Address, incx: Int);
         trsv  | "rocblas_%trsv"  | "cublas^trsv_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, n: Int, a: Address, lda: Int, x: Address, incx: Int);
         gemm  | "rocblas_%gemm"  | "cublas^gemm_v2"  | [s d c z] | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, m: Int, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
@@ -61,6 +69,8 @@ library! {
         syrk  | "rocblas_%syrk"  | "cublas^syrk_v2"  | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, beta: Host, c: Address, ldc: Int);
         herk  | "rocblas_%"      | "cublas^_v2"      | [ssyrk dsyrk cherk zherk] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, beta: Host, c: Address, ldc: Int);
         syr2k | "rocblas_%syr2k" | "cublas^syr2k_v2" | [s d c z] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
+        her2k | "rocblas_%"      | "cublas^_v2"      | [ssyr2k dsyr2k cher2k zher2k] | (handle: Handle, fill: LibraryChoice, op: LibraryChoice, n: Int, k: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
+        hemm  | "rocblas_%"      | "cublas^_v2"      | [ssymm dsymm chemm zhemm] | (handle: Handle, side: LibraryChoice, fill: LibraryChoice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, beta: Host, c: Address, ldc: Int);
         trmm  | "rocblas_%trmm"  | "cublas^trmm_v2"  | [s d c z] | (handle: Handle, side: LibraryChoice, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int, c: Address, ldc: Int);
         trsm  | "rocblas_%trsm"  | "cublas^trsm_v2"  | [s d c z] | (handle: Handle, side: LibraryChoice, fill: LibraryChoice, op: LibraryChoice, diagonal: LibraryChoice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, b: Address, ldb: Int);
         geam  | "rocblas_%geam"  | "cublas^geam"     | [s d c z] | (handle: Handle, op_a: LibraryChoice, op_b: LibraryChoice, m: Int, n: Int, alpha: Host, a: Address, lda: Int, beta: Host, b: Address, ldb: Int, c: Address, ldc: Int);
@@ -72,9 +82,10 @@ library! {
 
 numbers! {
     /// What is done to a matrix before it is used.
-    pub(crate) enum Operation {
+    pub enum Operation {
         None = "rocblas_operation_none" 111 | "CUBLAS_OP_N" 0;
         Transpose = "rocblas_operation_transpose" 112 | "CUBLAS_OP_T" 1;
+        /// Transposed and conjugated.
         Conjugate = "rocblas_operation_conjugate_transpose" 113 | "CUBLAS_OP_C" 2;
     }
     /// Which triangle of a matrix is used; the other is neither read nor written.

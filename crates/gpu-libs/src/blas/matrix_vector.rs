@@ -2,7 +2,7 @@
 
 use super::{Blas, Diagonal, Int, Operation, Triangle, host, same, square};
 use crate::error::{Error, Result, ensure, int};
-use crate::scalar::{Real, Scalar};
+use crate::scalar::Scalar;
 use crate::view::{Matrix, MatrixMut, MatrixOrder, Vector, VectorMut};
 
 /// The diagonals of a band matrix that are stored, beside the main one.
@@ -172,55 +172,6 @@ impl Blas {
         hemv, by_columns;
     }
 
-    /// y = alpha A x + beta y for a symmetric band matrix: `bands` lies by columns and holds one triangle's diagonals.
-    #[track_caller]
-    pub fn sbmv<'a, T: Real>(
-        &self,
-        triangle: Triangle,
-        alpha: T,
-        bands: Matrix<'_, T>,
-        x: impl Into<Vector<'a, T>>,
-        beta: T,
-        y: impl Into<VectorMut<'a, T>>,
-    ) -> Result<()> {
-        let (x, y) = (x.into(), y.into());
-        by_columns("sbmv", bands.shape.order)?;
-        ensure("sbmv", bands.shape.rows > 0, || "no diagonal is stored".into())?;
-        same("sbmv", "order of A and length of x", bands.shape.columns, x.len)?;
-        same("sbmv", "order of A and length of y", bands.shape.columns, y.len)?;
-        let at = self.operand("sbmv", &bands)?;
-        let (n, k) = (int("sbmv", "order", bands.shape.columns)?, int("sbmv", "diagonals", bands.shape.rows - 1)?);
-        let ((_, x, step_x), (_, y, step_y)) = (self.read("sbmv", &x)?, self.write("sbmv", &y)?);
-        let (fill, alpha, beta) = (triangle.number(self.binding.vendor()), host(&alpha), host(&beta));
-        self.enter()?;
-        // SAFETY: as for `gemv`.
-        unsafe { self.calls.sbmv(T::KIND, self.handle, fill, n, k, alpha, at.at, at.ld, x, step_x, beta, y, step_y) }
-    }
-
-    /// y = alpha A x + beta y for a symmetric matrix whose triangle is packed column after column.
-    #[track_caller]
-    pub fn spmv<'a, T: Real>(
-        &self,
-        triangle: Triangle,
-        alpha: T,
-        packed: gpu::Slice<'_, T>,
-        x: impl Into<Vector<'a, T>>,
-        beta: T,
-        y: impl Into<VectorMut<'a, T>>,
-    ) -> Result<()> {
-        let (x, y) = (x.into(), y.into());
-        same("spmv", "lengths of x and y", x.len, y.len)?;
-        ensure("spmv", packed.len() >= x.len * (x.len + 1) / 2, || {
-            format!("{} packed elements for order {}", packed.len(), x.len)
-        })?;
-        let at = self.binding.input(&packed)?;
-        let ((n, x, step_x), (_, y, step_y)) = (self.read("spmv", &x)?, self.write("spmv", &y)?);
-        let (fill, alpha, beta) = (triangle.number(self.binding.vendor()), host(&alpha), host(&beta));
-        self.enter()?;
-        // SAFETY: as for `gemv`.
-        unsafe { self.calls.spmv(T::KIND, self.handle, fill, n, alpha, at, x, step_x, beta, y, step_y) }
-    }
-
     /// A = alpha x x^T + A, of which one triangle is written.
     #[track_caller]
     pub fn syr<'a, T: Scalar>(
@@ -255,6 +206,44 @@ impl Blas {
         self.enter()?;
         // SAFETY: as for `gemv`.
         unsafe { self.calls.syr2(T::KIND, self.handle, fill, n, host(&alpha), x, step_x, y, step_y, at, ld) }
+    }
+
+    /// A = alpha x x^H + A, of which one triangle is written. A Hermitian matrix by columns.
+    #[track_caller]
+    pub fn her<'a, T: Scalar>(
+        &self,
+        triangle: Triangle,
+        alpha: T::Real,
+        x: impl Into<Vector<'a, T>>,
+        a: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        let x = x.into();
+        by_columns("her", a.shape.order)?;
+        let (at, ld, fill) = self.symmetric_target("her", a, triangle, x.len)?;
+        let (n, x, step) = self.read("her", &x)?;
+        self.enter()?;
+        // SAFETY: as for `gemv`; alpha is real for every kind.
+        unsafe { self.calls.her(T::KIND, self.handle, fill, n, host(&alpha), x, step, at, ld) }
+    }
+
+    /// A = alpha x y^H + conj(alpha) y x^H + A, of which one triangle is written. A Hermitian matrix by columns.
+    #[track_caller]
+    pub fn her2<'a, T: Scalar>(
+        &self,
+        triangle: Triangle,
+        alpha: T,
+        x: impl Into<Vector<'a, T>>,
+        y: impl Into<Vector<'a, T>>,
+        a: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        let (x, y) = (x.into(), y.into());
+        by_columns("her2", a.shape.order)?;
+        same("her2", "lengths of x and y", x.len, y.len)?;
+        let (at, ld, fill) = self.symmetric_target("her2", a, triangle, x.len)?;
+        let ((n, x, step_x), (_, y, step_y)) = (self.read("her2", &x)?, self.read("her2", &y)?);
+        self.enter()?;
+        // SAFETY: as for `gemv`.
+        unsafe { self.calls.her2(T::KIND, self.handle, fill, n, host(&alpha), x, step_x, y, step_y, at, ld) }
     }
 
     triangular_products! {

@@ -1,10 +1,11 @@
 //! Vectors and dense matrices: rocBLAS | cuBLAS.
 //!
 //! A handle is made for one queue and works on it alone; scalars are passed and returned on the host, so
-//! Functions that return a number, such as `dot`, wait for it. Matrices of either order are taken as they are. A function
+//! functions that return a number, such as `dot`, wait for it. Matrices of either order are taken as they are. A function
 //! that has no meaning for an order (the conjugate without the transpose) is refused, never emulated.
 
 mod calls;
+mod compact;
 mod matrix_vector;
 mod mixed;
 mod products;
@@ -15,8 +16,8 @@ use std::ffi::c_void;
 use gpu::foreign::{Address, Binding};
 use gpu::{Buffer, Element, Queue};
 
-pub(crate) use calls::{Algorithm, Compute, Handle, Host, HostMut, Int, LibraryChoice, Operation, PointerMode};
-pub use calls::{Calls, DataType, Diagonal, Side, Triangle};
+pub(crate) use calls::{Algorithm, Compute, Handle, Host, HostMut, Int, LibraryChoice, PointerMode};
+pub use calls::{Calls, DataType, Diagonal, Operation, Side, Triangle};
 pub use matrix_vector::Band;
 pub use mixed::{Factor, Product};
 pub use vectors::Rotation;

@@ -168,6 +168,36 @@ impl Blas {
         unsafe { self.calls.symm(T::KIND, self.handle, side, fill, m, n, alpha, a, lda, b.at, b.ld, beta, c, ldc) }
     }
 
+    /// C = alpha A B + beta C (or B A) with a Hermitian A, of which one triangle is read. All three lie by columns.
+    #[track_caller]
+    #[allow(clippy::too_many_arguments)]
+    pub fn hemm<T: Scalar>(
+        &self,
+        side: Side,
+        triangle: Triangle,
+        alpha: T,
+        a: Matrix<'_, T>,
+        b: Matrix<'_, T>,
+        beta: T,
+        c: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        for order in [a.shape.order, b.shape.order, c.shape.order] {
+            super::matrix_vector::by_columns("hemm", order)?;
+        }
+        let (order, a, lda, fill) = self.symmetric("hemm", &a, triangle)?;
+        let (m, n) = (int("hemm", "rows", c.shape.rows)?, int("hemm", "columns", c.shape.columns)?);
+        same("hemm", "rows of B and C", b.shape.rows, c.shape.rows)?;
+        same("hemm", "columns of B and C", b.shape.columns, c.shape.columns)?;
+        let beside = if side == Side::Left { m } else { n };
+        same("hemm", "order of A and the size beside it", order as usize, beside as usize)?;
+        let b = self.operand("hemm", &b)?;
+        let (c, ldc) = self.target("hemm", &c)?;
+        let (side, alpha, beta) = (side.number(self.binding.vendor()), host(&alpha), host(&beta));
+        self.enter()?;
+        // SAFETY: as for `gemm`.
+        unsafe { self.calls.hemm(T::KIND, self.handle, side, fill, m, n, alpha, a, lda, b.at, b.ld, beta, c, ldc) }
+    }
+
     /// C = alpha A A^T + beta C, of which one triangle is written.
     #[track_caller]
     pub fn syrk<T: Scalar>(
@@ -232,6 +262,32 @@ impl Blas {
         self.enter()?;
         // SAFETY: as for `gemm`.
         unsafe { self.calls.syr2k(T::KIND, self.handle, fill, op, n, k, alpha, a.at, a.ld, b.at, b.ld, beta, c, ldc) }
+    }
+
+    /// C = alpha A B^H + conj(alpha) B A^H + beta C, of which one triangle is written. A and B lie by columns, or are the
+    /// conjugate transposes of such matrices; C lies by columns.
+    #[track_caller]
+    pub fn her2k<T: Scalar>(
+        &self,
+        triangle: Triangle,
+        alpha: T,
+        a: Matrix<'_, T>,
+        b: Matrix<'_, T>,
+        beta: T::Real,
+        c: MatrixMut<'_, T>,
+    ) -> Result<()> {
+        super::matrix_vector::by_columns("her2k", c.shape.order)?;
+        same_order("her2k", a.shape.order, b.shape.order)?;
+        same("her2k", "rows of A and B", a.shape.rows, b.shape.rows)?;
+        same("her2k", "columns of A and B", a.shape.columns, b.shape.columns)?;
+        let (n, k, fill, c, ldc) = self.rank_k("her2k", triangle, &a, c)?;
+        let (a, b) = (self.operand("her2k", &a)?, self.operand("her2k", &b)?);
+        let is_whole = |x: Operand| !T::KIND.is_complex() || x.operation != Operation::Transpose;
+        ensure("her2k", is_whole(a) && is_whole(b), || "a factor lies by rows without being conjugated".into())?;
+        let (op, alpha, beta) = (self.choice(a.operation), host(&alpha), host(&beta));
+        self.enter()?;
+        // SAFETY: as for `gemm`; beta is real for every kind.
+        unsafe { self.calls.her2k(T::KIND, self.handle, fill, op, n, k, alpha, a.at, a.ld, b.at, b.ld, beta, c, ldc) }
     }
 
     /// C = alpha A B (or B A) with a triangular A. B and C have one order.

@@ -1,6 +1,7 @@
 //! Every library on every GPU that is here, against references of other people's making.
 
 mod blas;
+mod blas_compact;
 mod blas_lt;
 mod collectives;
 mod dnn;
