@@ -76,6 +76,8 @@ numbers! {
     }
     pub(crate) enum ArrayType {
         Complex = "rocfft_array_type_complex_interleaved" 0 | "" 0;
+        Real = "rocfft_array_type_real" 2 | "" 0;
+        Half = "rocfft_array_type_hermitian_interleaved" 3 | "" 0;
     }
     /// cuFFT's kinds of plan.
     pub(crate) enum PlanType {

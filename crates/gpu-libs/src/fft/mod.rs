@@ -1,12 +1,13 @@
 //! Fourier transforms of one to three dimensions: rocFFT | cuFFT.
 //!
 //! A transform is planned once for one queue and shape and may then run any number of times. Its work
-//! buffer belongs to it. Complex transforms work in place and between buffers, dense, strided and batched;
-//! real ones between dense buffers, with the half of the spectrum that is not redundant. No transform
-//! divides: forward and back again multiplies by the number of elements.
+//! buffer belongs to it. Transforms work in place and between buffers, dense, strided and batched; those of
+//! real numbers have the half of the spectrum that is not redundant. No transform divides: forward and back
+//! again multiplies by the number of elements.
 
 mod calls;
 mod plan;
+mod real;
 
 use std::cell::OnceCell;
 use std::marker::PhantomData;
@@ -17,6 +18,7 @@ use gpu::{Queue, Slice, SliceMut};
 pub(crate) use calls::{ArrayType, Placement, PlanType, Precision, RealDirection};
 pub use calls::{Calls, Direction};
 use plan::FftPlan;
+pub use real::{InverseRealFft, RealFft, RealFftLayout};
 
 use crate::error::{Result, ensure};
 use crate::scalar::Real;
@@ -65,11 +67,7 @@ impl FftLayout {
     /// matrix of `n` columns are `stride: n, distance: 1`.
     #[track_caller]
     pub fn strided(mut self, n: usize, stride: usize, distance: usize) -> Result<Self> {
-        let is_apart = distance > (self.total() - 1) * stride;
-        let is_woven = distance > 0 && stride > n.saturating_sub(1) * distance;
-        ensure("fft", stride > 0 && (n <= 1 || is_apart || is_woven), || {
-            format!("{n} transforms, elements {stride} and starts {distance} apart, share elements")
-        })?;
+        no_sharing(self.total(), n, stride, distance)?;
         (self.batch, self.stride, self.distance) = (n, stride, distance);
         Ok(self)
     }
@@ -83,12 +81,17 @@ impl FftLayout {
     fn span(&self) -> usize {
         self.batch.saturating_sub(1) * self.distance + (self.total() - 1) * self.stride + 1
     }
+}
 
-    /// Elements of half a spectrum.
-    fn half(&self) -> usize {
-        let last = self.lengths[self.lengths.len() - 1];
-        self.total() / last * (last / 2 + 1)
-    }
+/// Refuses strides by which two elements of a batch would lie in one place.
+#[track_caller]
+fn no_sharing(total: usize, n: usize, stride: usize, distance: usize) -> Result<()> {
+    let last = |count: usize, step: usize| count.saturating_sub(1).saturating_mul(step);
+    let is_apart = distance > last(total, stride);
+    let is_woven = distance > 0 && stride > last(n, distance);
+    ensure("fft", stride > 0 && (n <= 1 || is_apart || is_woven), || {
+        format!("{n} transforms, elements {stride} and starts {distance} apart, share elements")
+    })
 }
 
 /// A complex transform in one direction.
@@ -142,72 +145,5 @@ impl<T: Real> ComplexFft<T> {
             let _ = cell.set(plan);
         }
         Ok(cell.get().expect("just set"))
-    }
-}
-
-/// A transform of real numbers into the half of their spectrum that is not redundant: the last length n becomes
-/// n / 2 + 1.
-pub struct RealFft<T: Real> {
-    binding: Binding,
-    layout: FftLayout,
-    plan: FftPlan,
-    number: PhantomData<T>,
-}
-
-/// The transform of half a spectrum into real numbers.
-pub struct InverseRealFft<T: Real> {
-    binding: Binding,
-    layout: FftLayout,
-    plan: FftPlan,
-    number: PhantomData<T>,
-}
-
-#[track_caller]
-fn real_layout(lengths: &[usize], batch: usize) -> Result<FftLayout> {
-    ensure("fft", batch > 0, || "a batch of no transforms".into())?;
-    Ok(FftLayout::dense(lengths)?.batched(batch))
-}
-
-#[track_caller]
-fn halves(layout: &FftLayout, real: usize, half: usize) -> Result<()> {
-    let (reals, halves) = (layout.batch * layout.total(), layout.batch * layout.half());
-    ensure("fft", real >= reals && half >= halves, || {
-        format!("{reals} real and {halves} complex elements wanted, the buffers have {real} and {half}")
-    })
-}
-
-impl<T: Real> RealFft<T> {
-    /// `batch` dense transforms, one after the other.
-    #[track_caller]
-    pub fn new(queue: &Queue, lengths: &[usize], batch: usize) -> Result<Self> {
-        let (binding, layout) = (Binding::new(queue)?, real_layout(lengths, batch)?);
-        let plan = FftPlan::real(&binding, T::KIND, RealDirection::Forward, &layout)?;
-        Ok(Self { binding, layout, plan, number: PhantomData })
-    }
-
-    /// Transforms `from` into `to`.
-    #[track_caller]
-    pub fn run(&self, from: Slice<'_, T>, to: SliceMut<'_, T::Complex>) -> Result<()> {
-        halves(&self.layout, from.len(), to.len())?;
-        let (from, to) = (self.binding.input(&from)?, self.binding.output(&to)?);
-        self.plan.run(&self.binding, from, to)
-    }
-}
-
-impl<T: Real> InverseRealFft<T> {
-    /// `batch` dense transforms, one after the other.
-    #[track_caller]
-    pub fn new(queue: &Queue, lengths: &[usize], batch: usize) -> Result<Self> {
-        let (binding, layout) = (Binding::new(queue)?, real_layout(lengths, batch)?);
-        let plan = FftPlan::real(&binding, T::KIND, RealDirection::Inverse, &layout)?;
-        Ok(Self { binding, layout, plan, number: PhantomData })
-    }
-
-    /// Transforms `from` into `to`. What `from` holds afterwards is anything.
-    #[track_caller]
-    pub fn run(&self, from: SliceMut<'_, T::Complex>, to: SliceMut<'_, T>) -> Result<()> {
-        halves(&self.layout, to.len(), from.len())?;
-        let (from, to) = (self.binding.output(&from)?, self.binding.output(&to)?);
-        self.plan.run(&self.binding, from, to)
     }
 }

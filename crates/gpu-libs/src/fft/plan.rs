@@ -39,38 +39,46 @@ impl FftPlan {
         placement: Placement,
         layout: &FftLayout,
     ) -> Result<Self> {
-        match binding.vendor() {
-            Vendor::Amd => Self::amd(binding, kind, direction.number(Vendor::Amd), placement, layout, true),
-            Vendor::Nvidia => {
-                let transform = if kind == ScalarKind::F32 { PlanType::C2C } else { PlanType::Z2Z };
-                let (n, distance) = (extents(&layout.lengths), layout.distance);
-                let side = Side { extent: n, stride: layout.stride, distance };
-                Self::nvidia(binding, transform, direction.number(Vendor::Nvidia), layout, [side.clone(), side])
+        let side = Side { extent: layout.lengths.clone(), stride: layout.stride, distance: layout.distance };
+        let transform = match binding.vendor() {
+            Vendor::Amd => {
+                let (array, transform) = (ArrayType::Complex, direction.number(Vendor::Amd));
+                let shape = PlanShape { lengths: &layout.lengths, batch: layout.batch, sides: [side.clone(), side] };
+                return Self::amd(binding, kind, transform, placement, &shape, [array; 2]);
             }
-        }
+            Vendor::Nvidia if kind == ScalarKind::F32 => PlanType::C2C,
+            Vendor::Nvidia => PlanType::Z2Z,
+        };
+        let shape = PlanShape { lengths: &layout.lengths, batch: layout.batch, sides: [side.clone(), side] };
+        Self::nvidia(binding, transform, direction.number(Vendor::Nvidia), &shape)
     }
 
+    /// `sides` are those of the real numbers and of half the spectrum.
     #[track_caller]
-    pub fn real(binding: &Binding, kind: ScalarKind, direction: RealDirection, layout: &FftLayout) -> Result<Self> {
-        match binding.vendor() {
-            Vendor::Amd => Self::amd(binding, kind, direction.number(Vendor::Amd), Placement::Apart, layout, false),
-            Vendor::Nvidia => {
-                let transform = match (direction, kind) {
-                    (RealDirection::Forward, ScalarKind::F32) => PlanType::R2C,
-                    (RealDirection::Forward, _) => PlanType::D2Z,
-                    (RealDirection::Inverse, ScalarKind::F32) => PlanType::C2R,
-                    (RealDirection::Inverse, _) => PlanType::Z2D,
-                };
-                let full = Side { extent: extents(&layout.lengths), stride: 1, distance: layout.total() };
-                let mut extent = full.extent.clone();
-                if let Some(last) = extent.last_mut() {
-                    *last = *last / 2 + 1;
-                }
-                let half = Side { extent, stride: 1, distance: layout.half() };
-                let sides = if direction == RealDirection::Forward { [full, half] } else { [half, full] };
-                Self::nvidia(binding, transform, 0, layout, sides)
-            }
+    pub fn real(
+        binding: &Binding,
+        kind: ScalarKind,
+        direction: RealDirection,
+        placement: Placement,
+        lengths: &[usize],
+        batch: usize,
+        [real, half]: [Side; 2],
+    ) -> Result<Self> {
+        let is_forward = direction == RealDirection::Forward;
+        let sides = if is_forward { [real, half] } else { [half, real] };
+        let shape = PlanShape { lengths, batch, sides };
+        if binding.vendor() == Vendor::Amd {
+            let arrays = [ArrayType::Real, ArrayType::Half];
+            let arrays = if is_forward { arrays } else { [arrays[1], arrays[0]] };
+            return Self::amd(binding, kind, direction.number(Vendor::Amd), placement, &shape, arrays);
         }
+        let transform = match (direction, kind) {
+            (RealDirection::Forward, ScalarKind::F32) => PlanType::R2C,
+            (RealDirection::Forward, _) => PlanType::D2Z,
+            (RealDirection::Inverse, ScalarKind::F32) => PlanType::C2R,
+            (RealDirection::Inverse, _) => PlanType::Z2D,
+        };
+        Self::nvidia(binding, transform, 0, &shape)
     }
 
     #[track_caller]
@@ -79,36 +87,40 @@ impl FftPlan {
         kind: ScalarKind,
         transform: Int,
         placement: Placement,
-        layout: &FftLayout,
-        has_layout: bool,
+        shape: &PlanShape<'_>,
+        arrays: [ArrayType; 2],
     ) -> Result<Self> {
         let calls = Calls::get(Vendor::Amd)?;
         binding.enter()?;
         set_up(calls)?;
         let precision = if kind == ScalarKind::F32 { Precision::Single } else { Precision::Double };
         // rocFFT counts dimensions from the fastest.
-        let lengths: Vec<usize> = layout.lengths.iter().rev().copied().collect();
-        let mut strides = vec![layout.stride];
-        for length in &lengths[..lengths.len() - 1] {
-            strides.push(strides[strides.len() - 1] * length);
-        }
+        let lengths: Vec<usize> = shape.lengths.iter().rev().copied().collect();
+        let [strides_from, strides_to] = shape.sides.each_ref().map(Side::strides);
+        let [from, to] = arrays.map(|array| array.number(Vendor::Amd));
+        let [distance_from, distance_to] = shape.sides.each_ref().map(|side| side.distance);
         let mut description: Handle = std::ptr::null_mut();
         let (mut plan, mut info): (Handle, Handle) = (std::ptr::null_mut(), std::ptr::null_mut());
         let (placement, precision) = (placement.number(Vendor::Amd), precision.number(Vendor::Amd));
-        let (n, none) = (strides.len(), std::ptr::null());
+        let (n, none) = (lengths.len(), std::ptr::null());
         // SAFETY: valid out pointers; arrays of the lengths given, which the library copies.
         let made = unsafe {
-            let array = ArrayType::Complex.number(Vendor::Amd);
-            let described = if has_layout {
-                calls.description_create(&mut description).and_then(|()| {
-                    let (at, step) = (strides.as_ptr(), layout.distance);
-                    calls.description_layout(description, array, array, none, none, n, at, step, n, at, step)
-                })
-            } else {
-                Ok(())
-            };
-            described.and_then(|()| {
-                let (at, batch) = (lengths.as_ptr(), layout.batch);
+            calls.description_create(&mut description).and_then(|()| {
+                let (at_from, at_to) = (strides_from.as_ptr(), strides_to.as_ptr());
+                calls.description_layout(
+                    description,
+                    from,
+                    to,
+                    none,
+                    none,
+                    n,
+                    at_from,
+                    distance_from,
+                    n,
+                    at_to,
+                    distance_to,
+                )?;
+                let (at, batch) = (lengths.as_ptr(), shape.batch);
                 calls.plan_create(&mut plan, placement, transform, precision, n, at, batch, description)
             })
         };
@@ -134,13 +146,9 @@ impl FftPlan {
     }
 
     #[track_caller]
-    fn nvidia(
-        binding: &Binding,
-        transform: PlanType,
-        direction: Int,
-        layout: &FftLayout,
-        [mut from, mut to]: [Side; 2],
-    ) -> Result<Self> {
+    fn nvidia(binding: &Binding, transform: PlanType, direction: Int, shape: &PlanShape<'_>) -> Result<Self> {
+        let [mut extent_from, mut extent_to] = shape.sides.each_ref().map(|side| extents(&side.extent));
+        let [from, to] = &shape.sides;
         let calls = Calls::get(Vendor::Nvidia)?;
         binding.enter()?;
         let mut plan: Int = 0;
@@ -148,7 +156,7 @@ impl FftPlan {
         unsafe { calls.create(&mut plan) }?;
         let inner = Inner::Nvidia { plan, transform, direction };
         let mut made = Self { calls, inner, binding: binding.clone(), _work: binding.alloc(0)? };
-        let mut lengths = extents(&layout.lengths);
+        let mut lengths = extents(shape.lengths);
         let (rank, mut bytes) = (lengths.len() as Int, 0);
         // SAFETY: a live plan; arrays of `rank` numbers each; the stream lives as long as the plan.
         unsafe {
@@ -158,14 +166,14 @@ impl FftPlan {
                 plan,
                 rank,
                 lengths.as_mut_ptr(),
-                from.extent.as_mut_ptr(),
+                extent_from.as_mut_ptr(),
                 from.stride as i64,
                 from.distance as i64,
-                to.extent.as_mut_ptr(),
+                extent_to.as_mut_ptr(),
                 to.stride as i64,
                 to.distance as i64,
                 transform.number(Vendor::Nvidia),
-                layout.batch as i64,
+                shape.batch as i64,
                 &mut bytes,
             )?;
         }
@@ -214,12 +222,34 @@ impl Drop for FftPlan {
     }
 }
 
-/// How one side of a cuFFT plan lies.
-#[derive(Clone)]
-struct Side {
-    extent: Vec<i64>,
-    stride: usize,
-    distance: usize,
+/// What a plan is made for.
+struct PlanShape<'a> {
+    lengths: &'a [usize],
+    batch: usize,
+    /// Of what is read and what is written.
+    sides: [Side; 2],
+}
+
+/// How one side of a transform lies in memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Side {
+    /// Elements of each dimension that are there, used or not.
+    pub extent: Vec<usize>,
+    /// From one element to the next.
+    pub stride: usize,
+    /// From one transform of a batch to the next.
+    pub distance: usize,
+}
+
+impl Side {
+    /// Of each dimension, the fastest first.
+    fn strides(&self) -> Vec<usize> {
+        let mut strides = vec![self.stride];
+        for extent in self.extent[1..].iter().rev() {
+            strides.push(strides[strides.len() - 1] * extent);
+        }
+        strides
+    }
 }
 
 fn extents(lengths: &[usize]) -> Vec<i64> {

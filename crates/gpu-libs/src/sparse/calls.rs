@@ -32,6 +32,10 @@ library! {
         matrix_size      | "rocsparse_spmat_get_size"   | "cusparseSpMatGetSize"   | (descriptor: Handle, rows: *mut i64, columns: *mut i64, n: *mut i64);
         matrix_set       | "rocsparse_spmat_set_attribute" | "cusparseSpMatSetAttribute" | (descriptor: Handle, attribute: LibraryChoice, value: Host, bytes: usize);
         csr_pointers     | "rocsparse_csr_set_pointers" | "cusparseCsrSetPointers" | (descriptor: Handle, offsets: Address, indices: Address, values: Address);
+        csc_pointers     | "rocsparse_csc_set_pointers" | "cusparseCscSetPointers" | (descriptor: Handle, offsets: Address, indices: Address, values: Address);
+        coo_pointers     | "rocsparse_coo_set_pointers" | "cusparseCooSetPointers" | (descriptor: Handle, rows: Address, columns: Address, values: Address);
+        form_create      | "rocsparse_create_mat_descr"  | "cusparseCreateMatDescr"  | (form: *mut Handle);
+        form_destroy     | "rocsparse_destroy_mat_descr" | "cusparseDestroyMatDescr" | (form: Handle);
         vector_create    | "rocsparse_create_dnvec_descr" | "cusparseCreateDnVec"  | (descriptor: *mut Handle, n: i64, values: Address, number: LibraryChoice);
         vector_destroy   | "rocsparse_destroy_dnvec_descr" | "cusparseDestroyDnVec" | (descriptor: Handle);
         dense_create     | "rocsparse_create_dnmat_descr" | "cusparseCreateDnMat"  | (descriptor: *mut Handle, rows: i64, columns: i64, step: i64, values: Address, number: LibraryChoice, order: LibraryChoice);
@@ -57,6 +61,11 @@ library! {
         to_dense_amd     | "rocsparse_sparse_to_dense" | "" | (handle: Handle, a: Handle, b: Handle, algorithm: LibraryChoice, bytes: *mut usize, work: Address);
         to_dense_bytes   | "" | "cusparseSparseToDense_bufferSize" | (handle: Handle, a: Handle, b: Handle, algorithm: LibraryChoice, bytes: *mut usize);
         to_dense_nvidia  | "" | "cusparseSparseToDense" | (handle: Handle, a: Handle, b: Handle, algorithm: LibraryChoice, work: Address);
+        sparsify_amd   | "rocsparse_dense_to_sparse" | "" | (handle: Handle, a: Handle, b: Handle, algorithm: LibraryChoice, bytes: *mut usize, work: Address);
+        sparsify_bytes | "" | "cusparseDenseToSparse_bufferSize" | (handle: Handle, a: Handle, b: Handle, algorithm: LibraryChoice, bytes: *mut usize);
+        sparsify_count | "" | "cusparseDenseToSparse_analysis" | (handle: Handle, a: Handle, b: Handle, algorithm: LibraryChoice, work: Address);
+        sparsify_nvidia | "" | "cusparseDenseToSparse_convert" | (handle: Handle, a: Handle, b: Handle, algorithm: LibraryChoice, work: Address);
+        count_blocks     | "rocsparse_csr2bsr_nnz" | "cusparseXcsr2bsrNnz" | (handle: Handle, direction: LibraryChoice, rows: Int, columns: Int, from: Handle, offsets: Address, indices: Address, block: Int, to: Handle, to_offsets: Address, n: *mut Int);
         csr_to_coo       | "rocsparse_csr2coo" | "cusparseXcsr2coo" | (handle: Handle, offsets: Address, n: Int, rows: Int, indices: Address, base: LibraryChoice);
         coo_to_csr       | "rocsparse_coo2csr" | "cusparseXcoo2csr" | (handle: Handle, indices: Address, n: Int, rows: Int, offsets: Address, base: LibraryChoice);
         csr_to_csc_bytes_amd | "rocsparse_csr2csc_buffer_size" | "" | (handle: Handle, rows: Int, columns: Int, n: Int, offsets: Address, indices: Address, action: LibraryChoice, bytes: *mut usize);
@@ -64,6 +73,8 @@ library! {
         csr_to_csc_nvidia | "" | "cusparseCsr2cscEx2" | (handle: Handle, rows: Int, columns: Int, n: Int, values: Address, offsets: Address, indices: Address, to_values: Address, to_offsets: Address, to_indices: Address, number: LibraryChoice, action: LibraryChoice, base: LibraryChoice, algorithm: LibraryChoice, work: Address);
     }
     typed {
+        csr_to_bsr | "rocsparse_%csr2bsr" | "cusparse^csr2bsr" | [s d c z] | (handle: Handle, direction: LibraryChoice, rows: Int, columns: Int, from: Handle, values: Address, offsets: Address, indices: Address, block: Int, to: Handle, to_values: Address, to_offsets: Address, to_indices: Address);
+        bsr_to_csr | "rocsparse_%bsr2csr" | "cusparse^bsr2csr" | [s d c z] | (handle: Handle, direction: LibraryChoice, block_rows: Int, block_columns: Int, from: Handle, values: Address, offsets: Address, indices: Address, block: Int, to: Handle, to_values: Address, to_offsets: Address, to_indices: Address);
         csr_to_csc_amd | "rocsparse_%csr2csc" | "" | [s d c z] | (handle: Handle, rows: Int, columns: Int, n: Int, values: Address, offsets: Address, indices: Address, to_values: Address, to_indices: Address, to_offsets: Address, action: LibraryChoice, base: LibraryChoice, work: Address);
     }
 }
@@ -124,6 +135,7 @@ numbers! {
         SpGemm = "rocsparse_spgemm_alg_default" 0 | "CUSPARSE_SPGEMM_DEFAULT" 0;
         SpSv = "rocsparse_spsv_alg_default" 0 | "CUSPARSE_SPSV_ALG_DEFAULT" 0;
         ToDense = "rocsparse_sparse_to_dense_alg_default" 0 | "CUSPARSE_SPARSETODENSE_ALG_DEFAULT" 0;
+        FromDense = "rocsparse_dense_to_sparse_alg_default" 0 | "CUSPARSE_DENSETOSPARSE_ALG_DEFAULT" 0;
         ToCsc = "" 0 | "CUSPARSE_CSR2CSC_ALG1" 1;
     }
 }

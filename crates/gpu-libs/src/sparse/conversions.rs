@@ -5,7 +5,7 @@ use gpu::Vendor;
 use super::{Action, Algorithm, Base, DataType, Sparse, SparseFormat, SparseMatrix, is_csr, same};
 use crate::error::{Result, ensure, int};
 use crate::scalar::Scalar;
-use crate::view::MatrixMut;
+use crate::view::{Matrix, MatrixMut};
 
 impl Sparse {
     /// Writes a matrix, zeros included, into a dense one.
@@ -33,6 +33,50 @@ impl Sparse {
             self.binding.wait()?;
         }
         Ok(())
+    }
+
+    /// The elements of a dense matrix that are not zero, in COO, CSR or CSC.
+    #[track_caller]
+    pub fn from_dense<T: Scalar>(&self, from: Matrix<'_, T>, format: SparseFormat) -> Result<SparseMatrix<T>> {
+        let (rows, columns) = (from.shape.rows, from.shape.columns);
+        ensure("from_dense", !from.is_conjugate, || "the conjugate of a matrix".into())?;
+        let n_outer = match format {
+            SparseFormat::Coo => 0,
+            SparseFormat::Csr => rows + 1,
+            SparseFormat::Csc => columns + 1,
+            SparseFormat::Bsr { .. } => {
+                ensure("from_dense", false, || "neither library has it for Bsr; csr_to_bsr follows".into())?;
+                unreachable!()
+            }
+        };
+        let at = self.binding.input(&from.data)?;
+        let outer = self.binding.upload(&vec![0i32; n_outer])?;
+        let (inner, values) = (self.binding.alloc(0)?, self.binding.alloc(0)?);
+        let mut made = SparseMatrix { format, rows, columns, outer, inner, values };
+        let (dense, matrix) = (self.dense::<T>(from.shape, at)?, self.describe(&made)?);
+        let algorithm = Algorithm::FromDense.number(self.vendor());
+        let (calls, handle, a, b) = (self.calls, self.handle, dense.handle, matrix.handle);
+        let mut bytes = 0;
+        // SAFETY: live descriptors of memory of this queue. The arrays are made as large as the library's count of
+        // elements says, before they are filled; scratch lives until the wait is over.
+        unsafe {
+            if self.vendor() == Vendor::Amd {
+                calls.sparsify_amd(handle, a, b, algorithm, &mut bytes, 0)?;
+                let (_scratch, work) = self.scratch(bytes)?;
+                calls.sparsify_amd(handle, a, b, algorithm, std::ptr::null_mut(), work)?;
+                self.grow(&mut made, b)?;
+                calls.sparsify_amd(handle, a, b, algorithm, &mut bytes, work)?;
+                self.binding.wait()?;
+            } else {
+                calls.sparsify_bytes(handle, a, b, algorithm, &mut bytes)?;
+                let (_scratch, work) = self.scratch(bytes)?;
+                calls.sparsify_count(handle, a, b, algorithm, work)?;
+                self.grow(&mut made, b)?;
+                calls.sparsify_nvidia(handle, a, b, algorithm, work)?;
+                self.binding.wait()?;
+            }
+        }
+        Ok(made)
     }
 
     /// The same matrix with a row for each element.
@@ -63,8 +107,32 @@ impl Sparse {
     /// The same matrix by columns; also the CSR form of its transpose.
     #[track_caller]
     pub fn csr_to_csc<T: Scalar>(&self, a: &SparseMatrix<T>) -> Result<SparseMatrix<T>> {
-        let (rows, columns, n) = is_csr("csr_to_csc", a)?;
+        is_csr("csr_to_csc", a)?;
         let csc = self.alike(a, SparseFormat::Csc, a.columns + 1)?;
+        self.turn(a, csc, a.rows, a.columns)
+    }
+
+    /// The same matrix by rows.
+    #[track_caller]
+    pub fn csc_to_csr<T: Scalar>(&self, a: &SparseMatrix<T>) -> Result<SparseMatrix<T>> {
+        ensure("csc_to_csr", a.format == SparseFormat::Csc, || format!("a matrix in {:?}", a.format))?;
+        let csr = self.alike(a, SparseFormat::Csr, a.rows + 1)?;
+        // By columns it is the transposed matrix by rows.
+        self.turn(a, csr, a.columns, a.rows)
+    }
+
+    /// Lists the elements of `a`, which has so many lines of such a length, the other way.
+    #[track_caller]
+    fn turn<T: Scalar>(
+        &self,
+        a: &SparseMatrix<T>,
+        csc: SparseMatrix<T>,
+        lines: usize,
+        length: usize,
+    ) -> Result<SparseMatrix<T>> {
+        const CALL: &str = "csr_to_csc";
+        let (rows, columns) = (int(CALL, "rows", lines)?, int(CALL, "columns", length)?);
+        let n = int(CALL, "elements", a.len())?;
         let vendor = self.vendor();
         let (offsets, indices) = (self.binding.input(&a.outer.all())?, self.binding.input(&a.inner.all())?);
         let values = self.binding.input(&a.values.all())?;

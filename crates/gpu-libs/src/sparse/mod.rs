@@ -4,6 +4,7 @@
 //! conversions, for matrices in COO, CSR, CSC and BSR. A [`SparseMatrix`] owns its memory, and its indices
 //! cannot be wrong. Every function waits for its end, because its descriptors and buffers live that long.
 
+mod blocks;
 mod calls;
 mod conversions;
 mod matrix;

@@ -169,19 +169,30 @@ impl Sparse {
         Ok(product)
     }
 
-    /// Makes the arrays of a product as large as the library has counted, and tells it where they are.
+    /// Makes the arrays of a matrix as large as the library has counted, and tells it where they are.
     #[track_caller]
-    fn grow<T: Scalar>(&self, product: &mut SparseMatrix<T>, descriptor: Handle) -> Result<()> {
+    pub(super) fn grow<T: Scalar>(&self, matrix: &mut SparseMatrix<T>, descriptor: Handle) -> Result<()> {
         let (mut rows, mut columns, mut n) = (0, 0, 0);
         // SAFETY: a live descriptor and valid out pointers.
         unsafe { self.calls.matrix_size(descriptor, &mut rows, &mut columns, &mut n) }?;
         let n = usize::try_from(n).unwrap_or(0);
-        product.inner = self.binding.alloc(n)?;
-        product.values = self.binding.alloc(n)?;
-        let outer = self.binding.input(&product.outer.all())?;
-        let (inner, values) = (self.binding.input(&product.inner.all())?, self.binding.input(&product.values.all())?);
-        // SAFETY: arrays of the counted length, which the product owns.
-        unsafe { self.calls.csr_pointers(descriptor, outer, inner, values) }
+        if matrix.format == SparseFormat::Coo {
+            matrix.outer = self.binding.alloc(n)?;
+        }
+        matrix.inner = self.binding.alloc(n)?;
+        matrix.values = self.binding.alloc(n)?;
+        let outer = self.binding.input(&matrix.outer.all())?;
+        let (inner, values) = (self.binding.input(&matrix.inner.all())?, self.binding.input(&matrix.values.all())?);
+        // SAFETY: arrays of the counted length, which the matrix owns.
+        unsafe {
+            match matrix.format {
+                SparseFormat::Coo => self.calls.coo_pointers(descriptor, outer, inner, values),
+                SparseFormat::Csc => self.calls.csc_pointers(descriptor, outer, inner, values),
+                SparseFormat::Csr | SparseFormat::Bsr { .. } => {
+                    self.calls.csr_pointers(descriptor, outer, inner, values)
+                }
+            }
+        }
     }
 
     /// Solves A x = alpha b with one triangle of a square CSR or COO matrix.

@@ -1,7 +1,7 @@
 //! rocFFT and cuFFT against rustfft.
 
 use gpu::Queue;
-use gpu_libs::fft::{ComplexFft, Direction, FftLayout, InverseRealFft, RealFft};
+use gpu_libs::fft::{ComplexFft, Direction, FftLayout, InverseRealFft, RealFft, RealFftLayout};
 use rustfft::num_complex::Complex;
 use rustfft::{FftNum, FftPlanner};
 
@@ -115,6 +115,58 @@ fn real_numbers_and_half_a_spectrum() {
     });
 }
 
+/// Columns of a matrix of real numbers into columns of a matrix of spectra, and back.
+#[test]
+fn real_columns_of_a_matrix() {
+    on_each(|queue| {
+        let (n, columns) = (12, 3);
+        let data = numbers(72, n * columns);
+        let layout = || RealFftLayout::dense(&[n], columns)?.strided((columns, 1), (columns, 1));
+        let mut truth = vec![Complex::default(); 7 * columns];
+        for j in 0..columns {
+            let column: Vec<_> = (0..n).map(|i| Complex::new(data[i * columns + j], 0.0)).collect();
+            for (i, z) in transform(&column, &[n], Direction::Forward).into_iter().take(7).enumerate() {
+                truth[i * columns + j] = z;
+            }
+        }
+        let (from, mut half) = (upload(queue, &data), queue.alloc_zeroed::<Complex<f64>>(7 * columns)?);
+        RealFft::<f64>::with_layout(queue, layout()?)?.run(from.all(), half.all_mut())?;
+        close(&flat(&read(queue, half.all())), &flat(&truth), 1e-14);
+        let mut back = queue.alloc_zeroed::<f64>(n * columns)?;
+        InverseRealFft::<f64>::with_layout(queue, layout()?)?.run(half.all_mut(), back.all_mut())?;
+        let back: Vec<f64> = read(queue, back.all()).iter().map(|x| x / n as f64).collect();
+        close(&back, &data, 1e-14);
+        Ok(())
+    });
+}
+
+/// Two planes of real numbers, each line with room for its half spectrum.
+#[test]
+fn real_planes_in_place() {
+    on_each(|queue| {
+        let (lengths, batch, padded) = ([4, 6], 2, 8);
+        let data = numbers(73, 24 * batch);
+        let mut truth = Vec::new();
+        for plane in data.chunks(24) {
+            let plane: Vec<_> = plane.iter().map(|x| Complex::new(*x, 0.0)).collect();
+            for line in transform(&plane, &lengths, Direction::Forward).chunks(6) {
+                truth.extend_from_slice(&line[..4]);
+            }
+        }
+        let lines = data.chunks(6).flat_map(|line| line.iter().copied().chain([77.0; 2]));
+        let lines: Vec<f32> = lines.map(|x| x as f32).collect();
+        assert_eq!(lines.len(), 4 * padded * batch);
+        let mut on_device = upload(queue, &lines);
+        RealFft::<f32>::new(queue, &lengths, batch)?.run_in_place(on_device.all_mut())?;
+        close(&read(queue, on_device.all()), &flat(&truth), 1e-6);
+        InverseRealFft::<f32>::new(queue, &lengths, batch)?.run_in_place(on_device.all_mut())?;
+        let back = read(queue, on_device.all());
+        let back: Vec<f32> = back.chunks(padded).flat_map(|line| line[..6].iter().map(|x| x / 24.0)).collect();
+        close(&back, &data, 1e-6);
+        Ok(())
+    });
+}
+
 #[test]
 fn misuse_is_refused() {
     on_each(|queue| {
@@ -124,6 +176,11 @@ fn misuse_is_refused() {
         let fft = ComplexFft::<f32>::new(queue, Direction::Forward, FftLayout::dense(&[8])?.batched(2))?;
         let mut short = queue.alloc_zeroed::<Complex<f32>>(15)?;
         refused(fft.run_in_place(short.all_mut()), "takes 16 elements");
+        refused(RealFftLayout::dense(&[8], 3)?.strided((1, 8), (1, 4)), "share elements");
+        let mut few = queue.alloc_zeroed::<f32>(9)?;
+        let real = RealFft::<f32>::new(queue, &[8], 1)?;
+        refused(real.run_in_place(few.all_mut()), "10 real elements wanted in place, the buffer has 9");
+        refused(real.run(few.slice(..7)?, short.all_mut()), "8 real and 5 complex elements wanted");
         let other = Queue::new(queue.device())?;
         let mut foreign = other.alloc_zeroed::<Complex<f32>>(16)?;
         refused(fft.run_in_place(foreign.all_mut()), "belongs to queue");

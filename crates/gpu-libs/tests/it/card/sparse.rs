@@ -1,10 +1,10 @@
 //! rocSPARSE and cuSPARSE against nalgebra's dense matrices.
 
-use gpu::Queue;
+use gpu::{Queue, Vendor};
 use gpu_libs::blas::{Diagonal, Triangle};
 use gpu_libs::sparse::{Sparse, SparseFormat, SparseMatrix};
-use gpu_libs::{Matrix, MatrixMut};
-use nalgebra::DMatrix;
+use gpu_libs::{Error, Matrix, MatrixMut};
+use nalgebra::{Complex, DMatrix};
 
 use super::{by_columns, by_rows, close, matrix, on_each, read, refused, upload};
 
@@ -127,6 +127,116 @@ fn conversions() {
         assert_eq!(read(queue, csc.offsets()), offsets);
         assert_eq!(read(queue, csc.indices()), indices);
         assert_eq!(read(queue, csc.values()), values);
+        Ok(())
+    });
+}
+
+/// From dense and back, in every format that the libraries make one in; blocks and back.
+#[test]
+fn conversions_from_dense_and_of_blocks() {
+    on_each(|queue| {
+        let sparse = Sparse::new(queue)?;
+        let a = thin(109, 6, 8);
+        let (by_row, by_column) = (upload(queue, &by_rows(&a)), upload(queue, &by_columns(&a)));
+        for view in [Matrix::rows(by_row.all(), 6, 8)?, Matrix::columns(by_column.all(), 6, 8)?] {
+            for format in [SparseFormat::Coo, SparseFormat::Csr, SparseFormat::Csc] {
+                let made = sparse.from_dense(view, format)?;
+                let n = a.iter().filter(|x| **x != 0.0).count();
+                assert_eq!((made.format(), made.len(), made.n_rows(), made.n_columns()), (format, n, 6, 8));
+                assert_eq!(dense(queue, &sparse, &made)?, by_rows(&a));
+            }
+        }
+        let csr = csr(queue, &a)?;
+        let back = sparse.csc_to_csr(&sparse.csr_to_csc(&csr)?)?;
+        assert_eq!(back.format(), SparseFormat::Csr);
+        assert_eq!(read(queue, back.offsets()), read(queue, csr.offsets()));
+        assert_eq!(read(queue, back.indices()), read(queue, csr.indices()));
+        assert_eq!(read(queue, back.values()), read(queue, csr.values()));
+        let blocks = match sparse.csr_to_bsr(&csr, 2) {
+            // CUDA 13 no longer has it.
+            Err(Error::Unsupported { .. }) if queue.device().vendor() == Vendor::Nvidia => return Ok(()),
+            blocks => blocks?,
+        };
+        assert_eq!((blocks.format(), blocks.n_rows(), blocks.n_columns()), (SparseFormat::Bsr { block: 2 }, 6, 8));
+        let values = read(queue, blocks.values());
+        let (offsets, indices) = (read(queue, blocks.offsets()), read(queue, blocks.indices()));
+        for (i, places) in offsets.windows(2).enumerate() {
+            for place in places[0] as usize..places[1] as usize {
+                for (at, x) in values[4 * place..4 * place + 4].iter().enumerate() {
+                    let (row, column) = (2 * i + at / 2, 2 * indices[place] as usize + at % 2);
+                    assert_eq!(*x, a[(row, column)] as f32, "{row}, {column}");
+                }
+            }
+        }
+        assert_eq!(dense(queue, &sparse, &sparse.bsr_to_csr(&blocks)?)?, by_rows(&a));
+        refused(sparse.csr_to_bsr(&csr, 5), "6 x 8 in blocks of 5");
+        let view = Matrix::rows(by_row.all(), 6, 8)?;
+        refused(sparse.from_dense(view, SparseFormat::Bsr { block: 2 }), "csr_to_bsr follows");
+        refused(sparse.bsr_to_csr(&csr), "a matrix in Csr");
+        Ok(())
+    });
+}
+
+/// Dense factors beside every format.
+#[test]
+fn products_with_matrices_in_every_format() {
+    on_each(|queue| {
+        let sparse = Sparse::new(queue)?;
+        let (a, right) = (thin(110, 6, 8), matrix(111, 8, 5));
+        let (rows, truth) = (upload(queue, &by_rows(&right)), by_rows(&(&a * &right * 0.5)));
+        let csr = csr(queue, &a)?;
+        let mut all = vec![sparse.csr_to_coo(&csr)?, sparse.csr_to_csc(&csr)?];
+        // One block of 2 x 2 after another, zeros included.
+        let whole = DMatrix::from_fn(6, 8, |i, j| a[(i, j)]);
+        let blocks = (0..12).flat_map(|b| (0..4).map(move |at| (2 * (b / 4) + at / 2, 2 * (b % 4) + at % 2)));
+        let values: Vec<f32> = blocks.map(|(i, j)| whole[(i, j)] as f32).collect();
+        let indices: Vec<i32> = (0..12).map(|b| b % 4).collect();
+        all.push(SparseMatrix::bsr(queue, 8, 2, &[0, 4, 8, 12], &indices, &values)?);
+        for a in &all {
+            let mut c = upload(queue, &[77f32; 30]);
+            let view = Matrix::rows(rows.all(), 8, 5)?;
+            match sparse.spmm(0.5, a, view, 0.0, MatrixMut::rows(c.all_mut(), 6, 5)?) {
+                // cuSPARSE's older versions multiply no blocks.
+                Err(Error::Call { name, .. }) if name.ends_with("NOT_SUPPORTED") => continue,
+                done => done?,
+            }
+            close(&read(queue, c.all()), &truth, F32);
+        }
+        Ok(())
+    });
+}
+
+/// Upper triangles, ones on the diagonal, COO, and complex numbers.
+#[test]
+fn triangular_systems_of_every_kind() {
+    on_each(|queue| {
+        let sparse = Sparse::new(queue)?;
+        let (a, b) = (thin(112, 10, 10), matrix(113, 10, 1));
+        let da = csr(queue, &a)?;
+        let coo = sparse.csr_to_coo(&da)?;
+        let db = upload(queue, &by_columns(&b));
+        let mut ones = a.upper_triangle();
+        ones.fill_diagonal(1.0);
+        for (diagonal, upper) in [(Diagonal::Stored, a.upper_triangle()), (Diagonal::Ones, ones)] {
+            for matrix in [&da, &coo] {
+                let mut x = upload(queue, &[0f32; 10]);
+                sparse.spsv(Triangle::Upper, diagonal, 1.0, matrix, db.all(), x.all_mut())?;
+                let truth = upper.solve_upper_triangular(&b).unwrap();
+                close(&read(queue, x.all()), truth.as_slice(), 1e-5);
+            }
+        }
+        let (offsets, indices, values) = rows_of(&a);
+        let i = Complex::new(0.0, 1.0);
+        let turned: Vec<Complex<f64>> = values.iter().map(|x| i * f64::from(*x)).collect();
+        let da = SparseMatrix::csr(queue, 10, &offsets, &indices, &turned)?;
+        let right: Vec<Complex<f64>> = b.iter().map(|x| Complex::new(*x, 0.0)).collect();
+        let (db, mut x) = (upload(queue, &right), upload(queue, &[Complex::new(0.0f64, 0.0); 10]));
+        sparse.spsv(Triangle::Lower, Diagonal::Stored, i, &da, db.all(), x.all_mut())?;
+        let narrow = DMatrix::from_fn(10, 10, |i, j| f64::from(a[(i, j)] as f32));
+        let truth = narrow.lower_triangle().solve_lower_triangular(&b).unwrap();
+        let found = read(queue, x.all());
+        close(&found.iter().map(|z| z.re).collect::<Vec<_>>(), truth.as_slice(), 1e-12);
+        assert!(found.iter().all(|z| z.im.abs() < 1e-12));
         Ok(())
     });
 }
