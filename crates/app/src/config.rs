@@ -90,7 +90,7 @@ fn of_section(cli: &Command, name: &str, section: &toml::Value, text: &str) -> R
         && let Some(command) = cli.get_subcommands().find(has_setting)
     {
         let line = line_of(text, None, name);
-        return Err(anyhow!("{line}`{name}` stands outside of a section"))
+        return Err(anyhow!("{line}`{name}` is outside of any section"))
             .with_hint(|| format!("put it below a line with its command: [{}]", command.get_name()));
     }
     let Some(command) = cli.find_subcommand(name).filter(|found| found.get_name() == name) else {
@@ -185,7 +185,7 @@ mod tests {
         check("[bench]\npromt = 1", "[bench]: there is no setting `promt`", "`prompt`");
         check("[run]\ntemperature = -1", "line 2: [run]: invalid value `-1` for --temperature", "roci run --help");
         check("[run]\n\ntop-k = \"x\"", "line 3: [run]: invalid value `x` for --top-k", "roci run --help");
-        check("# mine\ntemperature = 1", "line 2: `temperature` stands outside of a section", "[run]");
+        check("# mine\ntemperature = 1", "line 2: `temperature` is outside of any section", "[run]");
         check("run = 1", "line 1: `run` must be a section", "write [run] on a line of its own");
         check("[run\nseed = 1", "line 1, column 5", "a setting is a line `name = value`");
         check("[run]\nseed = 1x", "line 2, column 8", "a setting is a line `name = value`");

@@ -1,12 +1,12 @@
-//! Flags that people type from habit: those of llama.cpp's programs and of ollama. One with a counterpart becomes it, one
-//! that asks for what happens anyway is left out with a note, and one that cannot be had says what to do instead. All of
-//! this happens before the command line is parsed, which knows none of them.
+//! Flags that people know from llama.cpp's programs and from ollama. A flag with a counterpart is translated to it, one
+//! for something that is always on is ignored with a note, and one that is not supported says what to do instead. All
+//! of this happens before the command line is parsed, which knows none of them.
 
 use std::ffi::OsString;
 
 /// What a flag of others means here.
 #[derive(Clone, Copy)]
-enum Meaning {
+enum FlagMeaning {
     /// Another name for it; a value stays as it is.
     Is(&'static str),
     /// Another name, and what is put before the value.
@@ -30,7 +30,7 @@ enum Meaning {
     Never(&'static str),
 }
 
-use Meaning::{Anyway, AnywayChoice, AnywayValue, Device, First, Format, Is, Last, Limit, Never, Prefixed};
+use FlagMeaning::{Anyway, AnywayChoice, AnywayValue, Device, First, Format, Is, Last, Limit, Never, Prefixed};
 
 /// What follows a flag with a value that may be left out.
 const CHOICES: [&str; 5] = ["on", "off", "auto", "0", "1"];
@@ -42,7 +42,7 @@ const KEYS: &str = "a command line can be read by others: `roci key new --name N
      requires it";
 
 /// The commands, the spellings, and the meaning. The first that fits counts.
-const HABITS: &[(&[&str], &[&str], Meaning)] = &[
+const HABITS: &[(&[&str], &[&str], FlagMeaning)] = &[
     (&["tokenize", "perplexity", "embed"], &["-m", "--model"], First),
     (&["tokenize", "embed"], &["-p", "--prompt"], Last),
     (&["perplexity"], &["-f", "--file"], Last),
@@ -93,7 +93,7 @@ pub struct Habits {
     pub refused: Option<(String, &'static str)>,
 }
 
-fn meaning(command: &str, flag: &str) -> Option<Meaning> {
+fn meaning(command: &str, flag: &str) -> Option<FlagMeaning> {
     // An alias.
     let command = if command == "chat" { "run" } else { command };
     let fits = |commands: &[&str]| commands.is_empty() || commands.contains(&command);
@@ -147,7 +147,7 @@ impl Walk {
     /// A flag of others; its value is what was joined to it by `=`, or the next that was typed.
     fn take(
         &mut self,
-        meaning: Meaning,
+        meaning: FlagMeaning,
         flag: &str,
         joined: Option<OsString>,
         rest: &mut std::vec::IntoIter<OsString>,

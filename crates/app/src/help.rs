@@ -11,8 +11,11 @@ pub const MAX_WIDTH: usize = 100;
 /// Every command that is not hidden, in the order of the help.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Talk to models", &["run", "serve", "ps", "stop", "key"]),
-    ("Get and keep models", &["pull", "list", "search", "show", "create", "cp", "rm"]),
-    ("Look closer", &["inspect", "tokenize", "embed", "rerank", "perplexity", "bench", "quantize", "merge", "imatrix"]),
+    ("Download and manage models", &["pull", "list", "search", "show", "create", "cp", "rm"]),
+    (
+        "Inspect and measure",
+        &["inspect", "tokenize", "embed", "rerank", "perplexity", "bench", "quantize", "merge", "imatrix"],
+    ),
     ("This machine", &["devices", "doctor", "kernels"]),
     ("roci itself", &["upgrade", "completions", "man", "help"]),
 ];

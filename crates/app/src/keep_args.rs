@@ -7,13 +7,13 @@ use rocinante::Keep;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Kept contexts")]
 pub struct KeepArgs {
-    /// Keep contexts that the KV pool has no room for in this much host memory, such as 8G
+    /// Keep contexts that do not fit the KV pool in up to this much host memory, such as 8G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub kv_host: Option<u64>,
-    /// Keep contexts in this much of the disk, such as 50G, also for the next start with the same model
+    /// Keep contexts in up to this much disk space, such as 50G, even across restarts with the same model
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub kv_disk: Option<u64>,
-    /// The folder for them [default: contexts in the user's cache folder]
+    /// Folder for --kv-disk [default: contexts in the user's cache folder]
     #[arg(long, value_name = "FOLDER", requires = "kv_disk")]
     pub kv_disk_path: Option<PathBuf>,
 }

@@ -9,10 +9,10 @@ pub struct KvArgs {
     /// tcp://127.0.0.1:5557, or tcp://*:5557 for all networks. Readers see the tokens of all prompts
     #[arg(long, value_name = "ADDRESS")]
     pub kv_events: Option<String>,
-    /// Repeat batches of them that a reader missed, at this address
+    /// Let readers fetch events that they missed from this address
     #[arg(long, value_name = "ADDRESS", requires = "kv_events")]
     pub kv_events_replay: Option<String>,
-    /// What their batches begin with; {address} is where this server listens, {model} the model's name
+    /// Topic of the events; {address} is where this server listens, {model} the model's name
     #[arg(long, value_name = "TOPIC", default_value = "kv@{address}@{model}")]
     pub kv_events_topic: String,
 }

@@ -32,7 +32,8 @@ pub fn parse_lora(text: &str) -> Result<NamedPath, String> {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Adapters")]
 pub struct LoraArgs {
-    /// Offer a LoRA adapter as a model of this name, and as MODEL:NAME; a folder from PEFT or a GGUF file; repeatable
+    /// Serve a LoRA adapter as a model with this name, and as MODEL:NAME; PATH is a folder from PEFT or a GGUF file;
+    /// repeatable
     #[arg(long, value_name = "NAME=PATH", value_parser = parse_lora)]
     pub lora: Vec<NamedPath>,
     /// Maximum number of adapters in memory and in one step [default: those of --lora; 8 with --allow-runtime-lora]
@@ -41,7 +42,7 @@ pub struct LoraArgs {
     /// The largest rank an adapter may have [default: that of --lora; 64 with --allow-runtime-lora]
     #[arg(long, value_name = "RANK", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub max_lora_rank: Option<u16>,
-    /// Let clients load adapters from paths on this machine (/v1/load_lora_adapter); with keys, those of administrators
+    /// Let clients load adapters from paths on this machine (/v1/load_lora_adapter); with keys, only administrators
     #[arg(long)]
     pub allow_runtime_lora: bool,
 }

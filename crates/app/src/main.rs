@@ -47,15 +47,15 @@ use std::process::ExitCode;
 const EXAMPLES: &str = "\
 First steps:
   roci run smollm2 \"Why is the sky blue?\"    answer once (downloads the model the first time)
-  roci run smollm2                           chat; /help shows what can be typed
+  roci run smollm2                           chat; /help lists the commands
   git diff | roci run smollm2 \"Summarise this change\"
-  roci pull qwen3:8b                         download a known model; `roci list --all` has more
-  roci serve                                 a chat page and the APIs on http://127.0.0.1:8080
-  roci doctor                                what keeps a GPU from working
+  roci pull qwen3:8b                         download a well-known model (`roci list --all`)
+  roci serve                                 serve a chat page and the APIs at http://127.0.0.1:8080
+  roci doctor                                diagnose and test GPUs
 
-MODEL is a known name (roci list --all), a GGUF file, a folder of safetensors, or
-hf:OWNER/REPO[:FILE] from the Hugging Face hub. `roci COMMAND --help` explains each command.
-Settings for every command can be kept in ~/.config/roci/config.toml, a section for each.";
+MODEL is a well-known name (roci list --all), a GGUF file, a folder of safetensors, or
+hf:OWNER/REPO[:FILE] from the Hugging Face Hub. `roci COMMAND --help` explains each command.
+Settings for every command can be set in ~/.config/roci/config.toml, in a section for each.";
 
 /// Runs large language models on this machine.
 #[derive(Parser)]
@@ -79,7 +79,7 @@ enum RociCommand {
     Key(cmd::key::Args),
     /// Download a model
     Pull(cmd::pull::Args),
-    /// Look for models on the Hugging Face hub
+    /// Search for models on the Hugging Face Hub
     Search(cmd::search::Args),
     /// List downloaded models
     List(cmd::list::Args),
@@ -88,17 +88,17 @@ enum RociCommand {
     Rm(cmd::rm::Args),
     /// Give a model another name
     Cp(cmd::cp::Args),
-    /// Make your own model from a Modelfile
+    /// Create a custom model from a Modelfile
     Create(cmd::create::Args),
     /// Show a model's settings: its prompt, parameters and template
     Show(cmd::show::Args),
     /// List the models that a server has in memory
     Ps(cmd::ps::Args),
-    /// Take a model out of a server's memory
+    /// Unload a model from a server
     Stop(cmd::stop::Args),
-    /// Show what is in a model file
+    /// Show the contents of a model file
     Inspect(cmd::inspect::Args),
-    /// Turn text into tokens
+    /// Convert text to tokens
     Tokenize(cmd::tokenize::Args),
     /// Compute embeddings
     Embed(cmd::embed::Args),
@@ -110,17 +110,17 @@ enum RociCommand {
     Perplexity(cmd::perplexity::Args),
     /// Quantize a model
     Quantize(cmd::quantize::Args),
-    /// Write an adapter into a model's weights
+    /// Merge an adapter into a model's weights
     Merge(cmd::merge::Args),
     /// Compute an importance matrix for `roci quantize`
     Imatrix(cmd::imatrix::Args),
     /// List devices, and why a GPU was refused
     Devices(cmd::devices::Args),
-    /// Find out what keeps a GPU from working, and test it
+    /// Diagnose and test GPUs
     Doctor(cmd::doctor::Args),
     /// Build, list or clear compiled GPU kernels
     Kernels(cmd::kernels::Args),
-    /// Say whether there is a newer version
+    /// Check for a newer version
     Upgrade(cmd::upgrade::Args),
     /// Print a completion script for a shell
     Completions(cmd::completions::Args),
@@ -163,7 +163,7 @@ fn main() -> ExitCode {
         report::be_quiet();
     }
     if !ignored.is_empty() {
-        report::note(&format!("{}: not needed here, and left out", ignored.join(", ")));
+        report::note(&format!("{}: not needed here, ignored", ignored.join(", ")));
     }
     if let Ok(folders) = hub::Folders::from_env() {
         folders.adopt().iter().for_each(|moved| report::note(moved));

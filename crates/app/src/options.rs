@@ -47,9 +47,9 @@ pub fn parse_speculate(text: &str) -> Result<Speculate, String> {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculateArgs {
-    /// Guess tokens ahead and check several in one step, for the same answer sooner: ngram looks them up in the text,
-    /// mtp asks the layer for it that some models have, draft=MODEL asks a smaller model of the same vocabulary, off
-    /// guesses nothing, auto (the default of run and serve) is ngram on a CPU with few requests
+    /// Guess tokens ahead and verify several in one step, for the same answer sooner: ngram looks them up in the text, mtp
+    /// uses the extra layer that some models have, draft=MODEL uses a smaller model with the same vocabulary, off disables
+    /// it, auto (the default of run and serve) is ngram on a CPU with few requests
     #[arg(long, value_name = "HOW", value_parser = parse_speculate)]
     pub speculate: Option<Speculate>,
 }
@@ -153,16 +153,16 @@ pub struct LoadArgs {
     /// Type of the KV cache
     #[arg(long, value_enum, default_value_t)]
     pub kv_type: KvTypeOption,
-    /// Give the same request the same answer, bit for bit, whatever else is computed at the time (slower)
+    /// Answer the same request the same way, bit for bit, whatever else is running (slower)
     #[arg(long)]
     pub deterministic: bool,
-    /// Whether a GPU's products of many rows may go through the vendor's library (rocBLAS, hipBLAS, cuBLAS)
+    /// Whether a GPU may multiply large batches with the vendor's library (rocBLAS, hipBLAS, cuBLAS)
     #[arg(long, value_enum, default_value_t)]
     pub blas: BlasOption,
     /// Wait after every GPU op and name the first that fails or stalls (slow)
     #[arg(long)]
     pub debug_sync: bool,
-    /// Name every op for rocprof or nsys (roctx, NVTX)
+    /// Report the name of every op to rocprof or nsys (roctx, NVTX)
     #[arg(long, conflicts_with = "debug_sync")]
     pub ranges: bool,
     /// Quantize the weights while loading: Q8_0, Q6_K, Q4_K_M, ... (an unknown name lists all)

@@ -10,7 +10,7 @@ pub struct ServerArgs {
     /// Address of the server [default: $ROCI_SERVER, else http://127.0.0.1:8080]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// Key, where the server requires one [default: $ROCI_API_KEY]
+    /// Key, if the server requires one [default: $ROCI_API_KEY]
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 }

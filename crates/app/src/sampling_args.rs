@@ -44,7 +44,7 @@ pub struct SamplingArgs {
     /// Subtract X from a token's logit for each recent occurrence
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = parse_number)]
     pub frequency_penalty: f32,
-    /// Add BIAS to the logit of token ID (see `roci tokenize`); -inf forbids it; repeatable
+    /// Add BIAS to the logit of token ID (see `roci tokenize`); -inf bans it; repeatable
     #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed; the same seed gives the same answer; -1: random [default: random]
@@ -54,7 +54,7 @@ pub struct SamplingArgs {
     #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N", default_value_t = 2048,
           allow_negative_numbers = true, value_parser = parse_max_tokens)]
     pub max_tokens: usize,
-    /// Stop before this text; repeatable
+    /// Stop when this text appears, and leave it out; repeatable
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
     #[command(flatten)]
@@ -68,7 +68,7 @@ pub struct SamplingArgs {
 #[command(next_help_heading = "Advanced sampling")]
 pub struct MoreSamplingArgs {
     /// Order of the stages, by default penalties;dry;top_n_sigma;top_k;typical_p;top_p;min_p;xtc;temperature;
-    /// stages left out are skipped
+    /// omitted stages are skipped
     #[arg(long, value_name = "NAMES", value_parser = parse_order)]
     pub samplers: Option<SamplerOrder>,
     /// Typical sampling: keep the tokens closest to the expected surprise, up to this probability; 1: all
@@ -88,7 +88,7 @@ pub struct MoreSamplingArgs {
     pub dry_multiplier: f32,
     #[arg(long, value_name = "X", default_value_t = 1.75, value_parser = parse_from_zero, hide = true)]
     pub dry_base: f32,
-    /// DRY: repetitions of up to this many tokens are free
+    /// DRY: do not penalize repetitions of up to this many tokens
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub dry_allowed_length: usize,
     /// DRY: text that ends a repetition; repeatable [default: a line break, `:`, `"` and `*`]
@@ -130,10 +130,10 @@ pub struct FormArgs {
     /// Answer with JSON that matches this schema: a file, or the schema itself
     #[arg(long, value_name = "FILE|JSON")]
     pub json_schema: Option<String>,
-    /// Answer with text of this grammar (Lark or GBNF): a file, or the grammar itself
+    /// Answer with text that matches this grammar (Lark or GBNF): a file, or the grammar itself
     #[arg(long, value_name = "FILE|TEXT")]
     pub grammar: Option<String>,
-    /// Answer with text that this expression matches in full
+    /// Answer with text that matches this regular expression in full
     #[arg(long, value_name = "REGEX")]
     pub regex: Option<String>,
 }

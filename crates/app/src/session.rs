@@ -1,4 +1,4 @@
-//! `roci run --session FILE`: a conversation that goes on in a later run, with what the model had computed of it.
+//! `roci run --session FILE`: a conversation that a later run continues, with the model's computed state.
 
 use crate::report::HintExt;
 use anyhow::{Context, Result, anyhow};

@@ -1,4 +1,4 @@
-//! Adapters as steps name them. Files and numbers are the model's affair.
+//! Adapters as steps name them. Their files and numbers are the model's concern.
 
 use std::path::PathBuf;
 

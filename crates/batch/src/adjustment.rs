@@ -1,5 +1,5 @@
-//! What a request asks of its own row of logits before a token is chosen, as plain data, for a model that chooses by
-//! itself; and the definition of it.
+//! What a request does to its own row of logits before a token is chosen (bias, bans, mask, penalties), as plain data
+//! for a model that chooses by itself; and the reference implementation of it.
 
 use crate::TokenId;
 

@@ -1,4 +1,4 @@
-//! How one token is chosen from a row of logits, as numbers: what a model that samples by itself is told.
+//! How one token is chosen from a row of logits, as numbers, for a model that samples by itself.
 
 /// Temperature, top-k, top-p and min-p, which look at the distribution before temperature, and one random number.
 #[derive(Copy, Clone, PartialEq, Debug)]

@@ -1,8 +1,8 @@
-//! What the engine asks of a model: its limits, and steps. A model in this process, one in a worker process and one
-//! spread over several devices all fit behind it; the loop sees no difference.
+//! What the engine needs from a model: its limits, and steps. The model may be in this process, in a worker process, or
+//! spread over several devices; the engine's loop sees no difference.
 //!
-//! A step has two phases, so that the host can prepare the next one while a device works: `submit` queues it, `wait`
-//! gives its rows. Where the host is the device, `submit` does the work.
+//! A step has two phases, so that the host can prepare the next one while a device works: `submit` queues it, and
+//! `wait` returns its rows. If the host is the device, `submit` does the work.
 
 use crate::{AdapterId, AdapterSource, Attention, BLOCK_TOKENS, Batch, CachePlace, TokenId};
 use serde::{Deserialize, Serialize};

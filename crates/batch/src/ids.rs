@@ -1,4 +1,4 @@
-//! Ids that cross function borders as types of their own, so that a token can never be used as a block.
+//! Ids are types of their own, so that a token can never be used as a block.
 
 use serde::{Deserialize, Serialize};
 

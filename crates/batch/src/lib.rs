@@ -1,7 +1,7 @@
 //! One step's work as plain data, and the trait of what runs it: the boundary between scheduling and arithmetic.
 //!
-//! Absences: this crate knows no device, no weights, no request and no text. `engine` fills a [`Batch`], `model` runs it;
-//! neither needs the other to be built or tested.
+//! Absences: this crate knows no device, no weights, no request and no text. `engine` fills a [`Batch`] and `model`
+//! runs it; neither needs the other to be built or tested.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,5 +1,5 @@
-//! Who owns which KV block: reference counts, a free list, and the blocks nobody holds but the prefix index still
-//! knows, kept in the order they were released. This alone decides ownership; it never sees a token, a hash or the bytes
+//! Who owns which KV block: reference counts, a free list, and the blocks that nobody holds but the prefix index still
+//! knows, in the order of their release. Only this module decides ownership; it never sees a token, a hash or the bytes
 //! of a block. The scheduler is its only caller.
 
 use batch::BlockId;

@@ -1,5 +1,5 @@
-//! Who guesses the tokens that come next. A guess costs rows of a step and nothing else: each drafted token is compared
-//! with the one that the sampler draws at its position, so a drafter that is wrong changes the speed and never the text.
+//! Guessing the next tokens. A guess costs rows of a step and nothing else: each drafted token is compared with the one
+//! that the sampler draws at its position, so a wrong drafter changes the speed but never the text.
 
 use batch::TokenId;
 

@@ -1,6 +1,6 @@
-//! The loop: takes messages, runs steps (`step.rs`), ends requests. It owns everything it touches and lives on one
-//! thread; when there is nothing to do it sleeps in `recv`. Whatever goes wrong with a request ends that request, and
-//! the loop goes on.
+//! The engine's loop: takes messages, runs steps (`step.rs`), ends requests. It owns everything it touches and lives on
+//! one thread; when there is nothing to do it sleeps in `recv`. Whatever goes wrong with a request ends that request,
+//! and the loop continues.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},

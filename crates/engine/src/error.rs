@@ -1,5 +1,5 @@
-//! What a caller of the handle can meet before a request costs anything. What happens to a request later is an
-//! [`Event::Failed`](crate::Event::Failed).
+//! Errors that a caller of the handle can get before a request costs anything. Later failures of a request are reported
+//! as [`Event::Failed`](crate::Event::Failed).
 
 use crate::protocol::RequestId;
 
@@ -9,7 +9,7 @@ pub enum Error {
     QueueFull { max_queue: usize },
     #[error("request {}: the prompt is empty", .id.0)]
     EmptyPrompt { id: RequestId },
-    #[error("request {}: {what} holds token {token}, the vocabulary has {n_vocab}", .id.0)]
+    #[error("request {}: {what} contains token {token}, but the vocabulary has only {n_vocab}", .id.0)]
     TokenOutOfRange { id: RequestId, what: &'static str, token: u32, n_vocab: usize },
     #[error("request {}: {n_tokens} prompt tokens and one to generate do not fit the context of {n_ctx}", .id.0)]
     ContextTooSmall { id: RequestId, n_tokens: usize, n_ctx: usize },

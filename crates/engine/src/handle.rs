@@ -1,5 +1,6 @@
-//! The way in: starts the engine's thread and sends it messages from any other. Requests are checked here, on the
-//! caller's thread, and the bound of the queue is kept here, so that a full engine refuses at once instead of storing.
+//! The entry point: starts the engine's thread and sends it messages from any other thread. Requests are validated
+//! here, on the caller's thread, and the queue's limit is enforced here, so a full engine refuses at once instead of
+//! buffering.
 //!
 //! The thread need not compute: [`start_with`] runs whatever takes the messages, such as a supervisor that passes them
 //! on to an engine in another process.

@@ -1,6 +1,6 @@
-//! Copying between the model's pools and the store of what is kept elsewhere. The scheduler says what leaves the pool and
-//! what a sequence needs back; a block that leaves is copied only before the step that overwrites it, so that no step
-//! copies more than it computes, and what comes back comes in pieces, between which other sequences compute.
+//! Copies blocks and states between the model's pools and the store that keeps them elsewhere. The scheduler says what
+//! leaves the pool and what a sequence needs back. A block is copied out only before the step that overwrites it, so no
+//! step copies more than it computes. Blocks are copied in piece by piece, and other sequences compute in between.
 //!
 //! Nothing here can fail a request: what cannot be copied is computed.
 

@@ -1,6 +1,6 @@
-//! What happens to the prefix cache, for routers that send a request to where its beginning is cached. The engine's
+//! Changes of the prefix cache, for routers that send a request to the server where its prefix is cached. The engine's
 //! thread writes after each step and never waits; one reader takes what there is. A reader that falls too far behind
-//! finds [`KvEvent::Cleared`] instead of what it missed: it then knows of less than is cached, never of more.
+//! finds [`KvEvent::Cleared`] instead of what it missed: it may then know of less than is cached, but never of more.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},

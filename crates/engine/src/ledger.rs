@@ -1,14 +1,16 @@
-//! The requests of an engine that may die: what they asked, what they have been given, and how they go on in the next
-//! engine. Whoever watches such an engine tells the ledger what happens and sends on the commands it answers with.
+//! The requests of an engine that may die: their inputs, the tokens they have received, and how they continue in the
+//! next engine. The supervisor of such an engine tells the ledger what happens, and sends on the commands that it
+//! returns.
 //!
-//! Every token passes through here once, in order: a new engine is given the tokens so far and continues after them.
+//! Every token passes through here once, in order. A new engine is given the tokens so far and continues after them.
 //!
-//! A request that kills engines must not take the others along. Those that an engine had begun to compute, and had given
-//! nothing yet, when it broke down are suspects: the next engine gets them one at a time, before all others. A token, or
-//! any other result, clears a suspect, and it goes on beside the next one. A suspect that ends an engine which computed
-//! nothing else is refused; where others were computed too, it is the first that the next engine gets, alone.
+//! A request that kills engines must not take the others with it. When an engine dies, the requests that it had begun
+//! to compute, but had returned nothing for yet, are suspects: the next engine gets them one at a time, before all
+//! others. A token, or any other result, clears a suspect, and it continues alongside the next one. A suspect that
+//! kills an engine which computed nothing else is refused; if the engine computed others too, the next one gets the
+//! suspect first and alone.
 //!
-//! No process, no wire and no clock policy here: those are the worker crate's.
+//! No process, no wire and no clock policy here: those are in the worker crate.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -83,7 +85,7 @@ enum LedgerJob {
 /// An event that no engine may send: it cannot be relied on any more.
 #[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
 pub enum ProtocolFault {
-    #[error("token {index} of a request came where {expected} was due")]
+    #[error("token {index} of a request arrived, expected token {expected}")]
     OutOfOrder { index: usize, expected: usize },
     /// The forward pass failed. Another engine may do better.
     #[error("{0}")]

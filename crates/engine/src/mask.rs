@@ -1,6 +1,6 @@
-//! Which tokens may come next. The engine only asks; grammars and schemas live with the text, and whoever starts the
-//! engine hands it a factory. A mask never crosses a process border: it is rebuilt from the request's constraint and
-//! the tokens generated so far.
+//! Which tokens may come next. The engine only asks; grammars and schemas belong to the text side, and whoever starts
+//! the engine passes in a factory. A mask never crosses a process boundary: it is rebuilt from the request's constraint
+//! and the tokens generated so far.
 
 use std::time::Duration;
 

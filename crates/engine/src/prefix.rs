@@ -1,6 +1,6 @@
 //! The prefix index: from the hash of a full block, chained with the hashes of all blocks before it, to the KV block
-//! that holds it. A hash only finds an entry; the entry's tokens and the identity of its parent entry are compared as
-//! well, so that a collision costs a miss and never a wrong prefix. Ownership of blocks is the pool's affair.
+//! that holds it. The hash only finds an entry; the entry's tokens and its parent entry are compared as well, so a
+//! collision costs a miss but never gives a wrong prefix. The pool decides who owns blocks.
 
 use std::collections::HashMap;
 

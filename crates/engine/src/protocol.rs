@@ -1,6 +1,6 @@
-//! What goes into the engine and what comes out of it, as plain data: no channel, no reference, no closure, so that
-//! the same values can cross a process border. Everything a sequence needs to go on elsewhere is in [`Submit`]:
-//! randomness is a function of (seed, position), penalties and masks are rebuilt from the tokens.
+//! The engine's inputs and outputs as plain data: no channel, no reference, no closure, so that the same values can
+//! cross a process boundary. [`Submit`] has everything that a sequence needs to continue elsewhere: randomness is a
+//! function of (seed, position), and penalties and masks are rebuilt from the tokens.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

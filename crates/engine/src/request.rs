@@ -1,5 +1,5 @@
-//! A request in flight: what the caller asked, where its events go, and when things happened. The scheduler's view of
-//! the same request is its `Sequence`.
+//! A request in flight: what the caller asked for, where its events go, and when things happened. The scheduler's view
+//! of the same request is its `Sequence`.
 
 use std::{collections::BTreeMap, time::Instant};
 

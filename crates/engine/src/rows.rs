@@ -1,4 +1,5 @@
-//! From a plan to the arrays a model takes, and back: which of the rows it gives belong to whom.
+//! From a plan to the arrays that a model takes, and from the rows that it returns back to the sequences they belong
+//! to.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
-//! Speculation: before a step, the sequences that lack one token get drafts of those after it, and the step computes
-//! them all at once. How long the drafts are follows from how often they were right and from what rows cost here; with
-//! no luck there are none.
+//! Speculation: before a step, the sequences that lack one token get drafts of the tokens after it, and the step
+//! computes all of them at once. The length of the drafts depends on how often they were right and on what rows cost
+//! here; if they keep being wrong, there are none.
 //!
-//! A draft must follow tokens that the host knows. Where steps overlap, a sequence whose text looks promising is
-//! therefore not fed on the device: it waits for its tokens, and the others go on.
+//! A draft must follow tokens that the host knows. Where steps overlap, a sequence whose drafts look promising is
+//! therefore not fed on the device: it waits for its tokens, and the others continue.
 
 mod costs;
 mod draft_model;

@@ -1,7 +1,7 @@
-//! Who owns which slot of the pool of recurrent states: a slot for each running sequence, the rest for checkpoints. A
-//! checkpoint is the state at the end of an indexed KV block, so that a prefix hit can go on from there; it goes when
-//! its block does, or as the least recently used when a slot is needed. This decides ownership alone; the bytes are the
-//! model's. The scheduler is its only caller.
+//! Who owns which slot of the pool of recurrent states: one slot for each running sequence, the rest for checkpoints. A
+//! checkpoint is the state at the end of an indexed KV block, so that a prefix hit can continue from there. It is
+//! evicted with its block, or as the least recently used one when a slot is needed. This module only decides ownership;
+//! the bytes are the model's. The scheduler is its only caller.
 
 use std::collections::HashMap;
 

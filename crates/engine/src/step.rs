@@ -1,9 +1,9 @@
-//! One step: plan, forward, distribute. A model that takes several steps at once gets the next before the last is read,
-//! so that the device never waits for the host: sequences go on with tokens that only the device knows, and the host
-//! learns them one step late.
+//! One step: plan, forward, distribute. A model that takes several steps at once is given the next step before the last
+//! one is read, so that the device never waits for the host: sequences continue with tokens that only the device knows,
+//! and the host learns them one step late.
 //!
-//! What ends in the meantime (a stop token, a cancel, a failure) leaves rows in a step under way that nobody owns any
-//! more. They are dropped when that step is distributed: their tokens are not sent and their blocks are not published.
+//! A request that ends in the meantime (a stop token, a cancel, a failure) leaves rows that nobody owns in a step under
+//! way. They are dropped when that step is distributed: their tokens are not sent and their blocks are not published.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! What a request must be before it costs anything. Pure; the handle asks on the caller's thread, so that a bad
-//! request never reaches the engine.
+//! Validation of a request before it costs anything. Pure. The handle calls it on the caller's thread, so a bad request
+//! never reaches the engine.
 
 use batch::{Attention, PooledStates, TokenId};
 use serde::{Deserialize, Serialize};
@@ -166,13 +166,13 @@ mod tests {
         check(|_| {}, "ok");
         check(|s| s.max_tokens = 0, "ok");
         check(|s| s.prompt.clear(), "request 7: the prompt is empty");
-        check(|s| s.prompt[3] = TokenId(100), "the prompt holds token 100, the vocabulary has 100");
-        check(|s| s.generated = vec![TokenId(200)], "`generated` holds token 200, the vocabulary has 100");
+        check(|s| s.prompt[3] = TokenId(100), "the prompt contains token 100, but the vocabulary has only 100");
+        check(|s| s.generated = vec![TokenId(200)], "`generated` contains token 200, but the vocabulary has only 100");
         let breakers = |s: &mut Submit| s.sampling.dry.breakers = vec![TokenId(3), TokenId(1)];
         check(breakers, "dry breakers is 2 tokens, expected ascending token ids");
         check(
             |s| s.sampling.logit_bias = vec![(TokenId(100), 0.0)],
-            "logit_bias holds token 100, the vocabulary has 100",
+            "logit_bias contains token 100, but the vocabulary has only 100",
         );
         check(|s| s.prompt = vec![TokenId(1); 64], "64 prompt tokens and one to generate do not fit the context of 64");
         check(|s| s.prompt = vec![TokenId(1); 47], "ok");

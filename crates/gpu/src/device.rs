@@ -15,6 +15,11 @@ use crate::error::{Error, Result};
 use crate::raw::Context;
 use crate::vendor::{Attribute, Extras, Vendor};
 
+/// Room for a name that the driver writes, with its NUL.
+const NAME_BYTES: usize = 256;
+/// Memory with double data rate transfers twice per clock.
+const TRANSFERS_PER_CLOCK: u64 = 2;
+
 /// A GPU that has been opened.
 #[derive(Clone)]
 pub struct Device {
@@ -237,11 +242,11 @@ impl Properties {
         // Facts for reports only: an old driver that does not know one must not stop the device.
         let hint = |attribute: Attribute| number(attribute).unwrap_or(0);
         let text = |fill: &dyn Fn(*mut c_char, c_int) -> c_int| -> String {
-            let mut bytes = [0 as c_char; 256];
+            let mut bytes = [0 as c_char; NAME_BYTES];
             if fill(bytes.as_mut_ptr(), bytes.len() as c_int) != 0 {
                 return String::new();
             }
-            bytes[255] = 0;
+            bytes[NAME_BYTES - 1] = 0;
             // SAFETY: NUL-terminated by the line above.
             unsafe { CStr::from_ptr(bytes.as_ptr()) }.to_string_lossy().into_owned()
         };
@@ -249,9 +254,8 @@ impl Properties {
         // SAFETY: a valid out pointer and a device from device_get.
         extras.check(unsafe { driver.device_memory(&mut memory_bytes, device) }, id)?;
         let wave_width = number(Attribute::WaveWidth)?;
-        // Twice: double data rate.
-        let memory_bytes_per_s =
-            2 * u64::from(hint(Attribute::MemoryClockKhz)) * 1000 * u64::from(hint(Attribute::MemoryBusBits)) / 8;
+        let memory_clock_hz = 1000 * u64::from(hint(Attribute::MemoryClockKhz));
+        let memory_bits_per_s = TRANSFERS_PER_CLOCK * memory_clock_hz * u64::from(hint(Attribute::MemoryBusBits));
         Ok(Self {
             // SAFETY: the buffer and its length belong together; a device from device_get.
             name: text(&|at, len| unsafe { driver.device_name(at, len, device) }.value),
@@ -267,7 +271,7 @@ impl Properties {
             threads_per_multiprocessor: hint(Attribute::ThreadsPerMultiprocessor),
             l2_bytes: hint(Attribute::L2Bytes) as usize,
             clock_khz: hint(Attribute::ClockKhz),
-            memory_bytes_per_s,
+            memory_bytes_per_s: memory_bits_per_s / 8,
             // SAFETY: as for the name.
             pci: text(&|at, len| unsafe { driver.device_pci(at, len, device) }.value),
         })

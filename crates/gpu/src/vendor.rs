@@ -105,6 +105,35 @@ const CUDA_FUNC_MAX_DYNAMIC_SHARED: c_int = 8;
 pub const HIP_PROPERTIES_BYTES: usize = 4096;
 pub const HIP_ARCH_OFFSET_R0600: usize = 1160;
 pub const HIP_ARCH_OFFSET_OLD: usize = 396;
+/// The length of that name.
+const HIP_ARCH_BYTES: usize = 256;
+
+/// Units of version numbers: 70_253_211 is HIP 7.2, 12_090 is CUDA 12.9.
+const HIP_MAJOR: c_int = 10_000_000;
+const HIP_MINOR: c_int = 100_000;
+const CUDA_MAJOR: c_int = 1000;
+const CUDA_MINOR: c_int = 10;
+
+/// Statuses that mean the same in both APIs.
+mod status {
+    use std::ffi::c_int;
+
+    pub const SUCCESS: c_int = 0;
+    pub const INVALID_VALUE: c_int = 1;
+    pub const INVALID_CONFIGURATION: c_int = 9;
+    pub const INVALID_DEVICE_FUNCTION: c_int = 98;
+    pub const NO_DEVICE: c_int = 100;
+    pub const INVALID_DEVICE: c_int = 101;
+    pub const NO_BINARY_FOR_GPU: c_int = 209;
+    pub const INVALID_HANDLE: c_int = 400;
+    pub const NOT_FOUND: c_int = 500;
+    pub const LAUNCH_OUT_OF_RESOURCES: c_int = 701;
+    pub const NOT_SUPPORTED: c_int = 801;
+    /// The first of the statuses of broken stream captures.
+    pub const CAPTURE_UNSUPPORTED: c_int = 900;
+    /// The last of them.
+    pub const CAPTURE_WRONG_THREAD: c_int = 908;
+}
 
 impl Vendor {
     /// In the order in which devices are looked for.
@@ -155,20 +184,34 @@ impl Vendor {
 
     /// Both APIs say "no device" with either of two numbers.
     pub fn is_no_device(self, status: c_int) -> bool {
-        matches!(status, 100 | 101)
+        matches!(status, status::NO_DEVICE | status::INVALID_DEVICE)
     }
 
     /// Whether a failed call means that the device or its context is lost. Refused arguments, refused
     /// launch shapes, missing memory and broken captures leave the queue usable.
     pub fn is_fault(self, status: c_int) -> bool {
-        !matches!(status, 0 | 1 | 2 | 9 | 98 | 209 | 400 | 500 | 600 | 701 | 801 | 900..=908)
+        !matches!(
+            status,
+            status::SUCCESS
+                | status::INVALID_VALUE
+                | STATUS_OUT_OF_MEMORY
+                | status::INVALID_CONFIGURATION
+                | status::INVALID_DEVICE_FUNCTION
+                | status::NO_BINARY_FOR_GPU
+                | status::INVALID_HANDLE
+                | status::NOT_FOUND
+                | STATUS_NOT_READY
+                | status::LAUNCH_OUT_OF_RESOURCES
+                | status::NOT_SUPPORTED
+                | status::CAPTURE_UNSUPPORTED..=status::CAPTURE_WRONG_THREAD
+        )
     }
 
     /// A driver's version number as people write it.
     pub fn driver_words(self, version: c_int) -> String {
         match self {
-            Vendor::Amd => format!("HIP {}.{}", version / 10_000_000, version / 100_000 % 100),
-            Vendor::Nvidia => format!("CUDA {}.{}", version / 1000, version % 1000 / 10),
+            Vendor::Amd => format!("HIP {}.{}", version / HIP_MAJOR, version % HIP_MAJOR / HIP_MINOR),
+            Vendor::Nvidia => format!("CUDA {}.{}", version / CUDA_MAJOR, version % CUDA_MAJOR / CUDA_MINOR),
         }
     }
 
@@ -195,8 +238,8 @@ impl Vendor {
         };
         let fits = |major: c_int| match (self, driver_version) {
             (_, None) => true,
-            (Vendor::Amd, Some(version)) => major == version / 10_000_000,
-            (Vendor::Nvidia, Some(version)) => major <= version / 1000,
+            (Vendor::Amd, Some(version)) => major == version / HIP_MAJOR,
+            (Vendor::Nvidia, Some(version)) => major <= version / CUDA_MAJOR,
         };
         let (first, rest): (Vec<_>, Vec<_>) = sonames.iter().partition(|(major, _)| fits(*major));
         let names = |list: Vec<(c_int, &'static str)>| list.into_iter().map(|(_, name)| name).collect::<Vec<_>>();
@@ -359,7 +402,7 @@ impl Extras {
     #[track_caller]
     pub fn check(&self, reply: Reply<c_int>, device: &str) -> Result<(), Error> {
         match reply.value {
-            0 => Ok(()),
+            status::SUCCESS => Ok(()),
             status => Err(Error::call(reply.call, status, self.describe(status), device)),
         }
     }
@@ -401,7 +444,7 @@ impl Extras {
                 // SAFETY: the largest known layout is 1472 bytes; the block is 4 KiB.
                 let value = unsafe { properties(bytes.as_mut_ptr().cast(), device) };
                 self.check(Reply { call: "hipGetDeviceProperties", value }, label)?;
-                let name = &bytes[*arch_offset..*arch_offset + 256];
+                let name = &bytes[*arch_offset..*arch_offset + HIP_ARCH_BYTES];
                 Ok(CStr::from_bytes_until_nul(name).map(|s| s.to_string_lossy().into_owned()).unwrap_or_default())
             }
             Extras::Nvidia { .. } => {

@@ -1,5 +1,5 @@
-//! Which of a repository's files is taken: the quantization that was named, or the usual one that fits this machine's
-//! memory. Looks at file names and sizes alone.
+//! Which of a repository's files is downloaded: the requested quantization, or the usual one that fits this machine's
+//! memory. Looks only at file names and sizes.
 
 use crate::hint::HintExt;
 use anyhow::{Result, anyhow};

@@ -1,9 +1,8 @@
-//! Models by name: the names people know ([`library`]), the store on this machine ([`Store`]), how a model gets from a
-//! hub or a registry into it ([`Fetcher`]), and recipes for models of one's own ([`Modelfile`]).
+//! Models by name: the well-known names ([`library`]), the store on this machine ([`Store`]), how a model gets into it
+//! from the Hub or a registry ([`Fetcher`]), and Modelfiles of custom models ([`Modelfile`]).
 //!
-//! What this crate does not know: what is inside a model file, commands, terminals, a server. It prints nothing;
-//! whoever calls it hears of its progress through an [`Observer`]. Everything here blocks: an async caller gives it a
-//! thread.
+//! What this crate does not know: the contents of a model file, commands, terminals, a server. It prints nothing;
+//! callers follow its progress through an [`Observer`]. Everything here blocks: an async caller needs a thread for it.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The names people know: what `roci run qwen3:8b` means. The table is data (`library.toml`): sizes, and the places that
+//! The well-known names: what `roci run qwen3:8b` means. The table is data (`library.toml`): sizes, and the places that
 //! have each, in the order in which they are tried. A name can be followed by a size (`qwen3:8b`) and that by a
 //! quantization (`qwen3:8b-q8_0`).
 

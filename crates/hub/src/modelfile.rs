@@ -1,5 +1,5 @@
-//! Modelfiles, Ollama's recipes for a model of one's own: `FROM`, `PARAMETER`, `SYSTEM`, `TEMPLATE`, `MESSAGE`,
-//! `LICENSE`. Reads and writes them; what `FROM` names is resolved by the caller.
+//! Modelfiles, Ollama's format for custom models: `FROM`, `PARAMETER`, `SYSTEM`, `TEMPLATE`, `MESSAGE`, `LICENSE`.
+//! Reads and writes them; what `FROM` names is resolved by the caller.
 //!
 //! Two instructions cannot be honoured and say so: `ADAPTER` (adapters are given with `--lora` or merged into the
 //! weights), and a `TEMPLATE` in Go's language. Chat templates here are Jinja, as in the model files themselves.

@@ -58,7 +58,7 @@ impl NotFound {
 
 /// What a person meant.
 #[derive(Debug, PartialEq)]
-enum Meaning<'a> {
+enum ModelReference<'a> {
     Named(Named),
     Known(Known<'a>),
     Hub(Spec),
@@ -98,7 +98,7 @@ impl<'a> Fetcher<'a> {
     /// The model if it is here; `None`: its name is known, and it can be fetched. Never asks the network.
     pub fn find(&self, spec: &str) -> Result<Option<Resolved>> {
         Ok(match self.meaning(spec)? {
-            Meaning::Named(named) => {
+            ModelReference::Named(named) => {
                 if !named.file.exists() {
                     return Err(anyhow!("the file of `{spec}` is gone: {}", named.file.display()))
                         .with_hint(|| format!("`roci rm {spec}` removes the name"));
@@ -106,32 +106,32 @@ impl<'a> Fetcher<'a> {
                 let name = normal_name(spec).to_owned();
                 Some(Resolved { name, path: named.file.clone(), named: Some(named) })
             }
-            Meaning::Path(path) => Some(Resolved { name: spec.to_owned(), path, named: None }),
-            Meaning::Hub(spec) => {
+            ModelReference::Path(path) => Some(Resolved { name: spec.to_owned(), path, named: None }),
+            ModelReference::Hub(spec) => {
                 spec.find_cached(&self.store).map(|path| Resolved { name: spec.to_string(), path, named: None })
             }
-            Meaning::Known(known) => self.find_known(&known)?,
+            ModelReference::Known(known) => self.find_known(&known)?,
         })
     }
 
-    fn meaning(&self, spec: &str) -> Result<Meaning<'a>> {
+    fn meaning(&self, spec: &str) -> Result<ModelReference<'a>> {
         if let Some(rest) = HUB_PREFIXES.iter().find_map(|prefix| spec.strip_prefix(prefix)) {
-            return Ok(Meaning::Hub(Spec::parse(rest)?));
+            return Ok(ModelReference::Hub(Spec::parse(rest)?));
         }
         if let Some(named) = self.store.named(spec)? {
-            return Ok(Meaning::Named(named));
+            return Ok(ModelReference::Named(named));
         }
         if let Some(known) = self.library.find(spec) {
-            return Ok(Meaning::Known(known));
+            return Ok(ModelReference::Known(known));
         }
         // A file that was put into the store by hand is listed under its folder's name.
         if let Some(stored) = self.store.entry(spec)? {
-            return Ok(Meaning::Path(stored.path));
+            return Ok(ModelReference::Path(stored.path));
         }
         let path = Path::new(spec);
         // What is in a folder, the weights' reader finds out.
         if path.exists() {
-            return Ok(Meaning::Path(path.to_owned()));
+            return Ok(ModelReference::Path(path.to_owned()));
         }
         Err(self.unknown(spec))
     }
@@ -179,14 +179,14 @@ impl<'a> Fetcher<'a> {
     fn fetch(&self, spec: &str) -> Result<Resolved> {
         let client = Client::new(&self.settings)?;
         match self.meaning(spec)? {
-            Meaning::Hub(spec) => {
+            ModelReference::Hub(spec) => {
                 let memory = || (self.memory)();
                 let path = spec.fetch(&self.sources(&client), None, &memory)?;
                 Ok(Resolved { name: spec.to_string(), path, named: None })
             }
-            Meaning::Known(known) => self.fetch_known(&known, &client),
+            ModelReference::Known(known) => self.fetch_known(&known, &client),
             // Both are here, or an error by now.
-            Meaning::Named(_) | Meaning::Path(_) => bail!("`{spec}` vanished while it was looked for"),
+            ModelReference::Named(_) | ModelReference::Path(_) => bail!("`{spec}` vanished while it was looked for"),
         }
     }
 

@@ -128,7 +128,7 @@ impl Store {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                observer.on(PullEvent::Note(&format!("waiting: another roci is fetching `{key}`")));
+                observer.on(PullEvent::Note(&format!("waiting: another roci is downloading `{key}`")));
                 file.lock().with_context(|| format!("cannot lock `{key}`"))?;
             }
             Err(TryLockError::Error(error)) => return Err(error).context(format!("cannot lock `{key}`")),

@@ -1,6 +1,6 @@
-//! A folder of files, one for each block, up to a number of bytes. It belongs to one process at a time; the next one finds
-//! what the last one left. A thread of its own writes and deletes: who puts a block here never waits for the disk, and
-//! where the disk does not keep up, blocks are dropped instead.
+//! A folder with one file per block, up to a number of bytes. It belongs to one process at a time; the next process
+//! finds what the last one left. A separate thread writes and deletes, so storing a block never waits for the disk. If
+//! the disk cannot keep up, blocks are dropped.
 
 use std::{
     collections::HashMap,
@@ -33,7 +33,7 @@ pub struct Disk {
     recency: Recency,
     max_bytes: u64,
     unwritten: Arc<Mutex<Unwritten>>,
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<DiskJob>>,
     writer: Option<JoinHandle<()>>,
     /// Blocks that could not be taken.
     pub n_dropped: u64,
@@ -48,7 +48,7 @@ struct Unwritten {
     failed: Vec<Name>,
 }
 
-enum Job {
+enum DiskJob {
     Write(Arc<(Entry, Vec<u8>)>),
     Delete(Name),
 }
@@ -126,7 +126,7 @@ impl Disk {
         unwritten.n_bytes += block.1.len();
         unwritten.blocks.insert(entry.name, Arc::clone(&block));
         drop(unwritten);
-        self.tell(Job::Write(block));
+        self.tell(DiskJob::Write(block));
         self.recency.note(entry.name, now(), entry.depth, n_bytes);
         self.shrink()
     }
@@ -162,7 +162,7 @@ impl Disk {
 
     pub fn remove(&mut self, name: &Name) {
         self.recency.remove(name);
-        self.tell(Job::Delete(*name));
+        self.tell(DiskJob::Delete(*name));
     }
 
     fn shrink(&mut self) -> Vec<Name> {
@@ -175,7 +175,7 @@ impl Disk {
         gone
     }
 
-    fn tell(&self, job: Job) {
+    fn tell(&self, job: DiskJob) {
         // A writer that ended has panicked: then files stay as they are.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
@@ -215,14 +215,14 @@ fn spawn_writer(
     folder: &Path,
     identity: Identity,
     unwritten: &Arc<Mutex<Unwritten>>,
-) -> io::Result<(Sender<Job>, JoinHandle<()>)> {
+) -> io::Result<(Sender<DiskJob>, JoinHandle<()>)> {
     let (jobs, todo) = mpsc::channel();
     let (folder, unwritten) = (folder.to_owned(), Arc::clone(unwritten));
     let work = move || {
         for job in todo {
             match job {
-                Job::Delete(name) => drop(fs::remove_file(path(&folder, &name))),
-                Job::Write(block) => {
+                DiskJob::Delete(name) => drop(fs::remove_file(path(&folder, &name))),
+                DiskJob::Write(block) => {
                     let (entry, bytes) = &*block;
                     let outcome = write(&folder, &identity, entry, bytes);
                     let mut unwritten = unwritten.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,7 +14,7 @@ pub enum Error {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write the session {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("{} is no session file: {why}", path.display())]
+    #[error("{} is not a session file: {why}", path.display())]
     NoSession { path: PathBuf, why: String },
     /// It ends too early, or something in it was changed.
     #[error("the session {} is damaged: {why}", path.display())]

@@ -1,5 +1,5 @@
-//! Host memory: the blocks themselves, up to a number of bytes. A block that goes back to the pool leaves, so two contexts
-//! that take turns need room for one.
+//! Blocks in host memory, up to a number of bytes. A block that goes back to the pool is removed, so two contexts that
+//! take turns need room for only one.
 
 use std::collections::HashMap;
 

@@ -1,9 +1,9 @@
 //! Where the keys, values and recurrent states of a context go when the pool needs their blocks: to host memory, to a
-//! folder on disk, or into a session file. Everything is found again by its [`Name`], which stands for a block of tokens
-//! together with all tokens before it, and is given back only if it is whole and was made by the same model and build.
+//! folder on disk, or into a session file. Everything is found by its [`Name`], which stands for a block of tokens
+//! together with all tokens before it. It is returned only if it is intact and was made by the same model and build.
 //!
-//! Absences: this crate knows no model, no device, no scheduler and no request. It is handed bytes, and gives the same
-//! bytes back or none at all.
+//! Absences: this crate knows no model, no device, no scheduler and no request. It is handed bytes, and returns the
+//! same bytes or nothing.
 #![forbid(unsafe_code)]
 
 mod disk;

@@ -1,5 +1,5 @@
-//! Names of what is kept. A key is a hash of a block's tokens and of the key before it, so it stands for the whole text up
-//! to there; collisions are out of reach also for someone who looks for one.
+//! Names of kept blocks. A key is a hash of a block's tokens and of the key before it, so it identifies the whole text
+//! up to there. Collisions are infeasible, even for an attacker.
 
 use batch::{AdapterId, TokenId};
 use serde::{Deserialize, Serialize};

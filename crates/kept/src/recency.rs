@@ -1,5 +1,5 @@
-//! What goes first when room is needed: what was used longest ago, and of one text the end before the beginning, since a
-//! block is of no use without those before it.
+//! The order of eviction: least recently used first, and the end of a text before its beginning, since a block is
+//! useless without those before it.
 
 use std::{
     cmp::Reverse,
@@ -10,13 +10,13 @@ use crate::Name;
 
 #[derive(Debug, Default)]
 pub struct Recency {
-    order: BTreeSet<Place>,
-    places: HashMap<Name, (Place, u64)>,
+    order: BTreeSet<RecencyKey>,
+    places: HashMap<Name, (RecencyKey, u64)>,
     n_bytes: u64,
 }
 
 /// When it was used, how deep it lies, what it is.
-type Place = (u64, Reverse<u32>, Name);
+type RecencyKey = (u64, Reverse<u32>, Name);
 
 impl Recency {
     pub fn n_bytes(&self) -> u64 {

@@ -1,8 +1,8 @@
-//! How a block lies in a file: a header that says what it is, then its bytes. Lengths, tokens and the checksum are
-//! compared on the way back; what does not agree is not there.
+//! The file format of a block: a header that identifies it, then its bytes. When it is read back, lengths, tokens and
+//! the checksum are compared; a record that does not match counts as missing.
 //!
-//! Little-endian: magic and version (8 bytes), identity (32), key (16), parent (16), tokens (16 x 4), depth (4), kind (4),
-//! length (8), CRC-32 of the header up to here and of the bytes (4).
+//! Little-endian: magic and version (8 bytes), identity (32), key (16), parent (16), tokens (16 x 4), depth (4), kind
+//! (4), length (8), CRC-32 of the header up to here and of the bytes (4).
 
 use batch::{BLOCK_TOKENS, TokenId};
 

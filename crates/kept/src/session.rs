@@ -1,8 +1,8 @@
-//! A session file: what was said, for whoever reads it, and the blocks of it, for the engine. Written as a whole and read by
-//! parts.
+//! A session file: the conversation, for whoever reads it, and its blocks, for the engine. It is written as a whole and
+//! read in parts.
 //!
-//! Little-endian: magic and version (8 bytes), length of the file (8), identity (32), length of the text (8), the text, CRC-32
-//! of all that (4); then blocks as in `record.rs`.
+//! Little-endian: magic and version (8 bytes), length of the file (8), identity (32), length of the text (8), the text,
+//! CRC-32 of all that (4); then blocks as in `record.rs`.
 
 use std::{
     collections::HashMap,

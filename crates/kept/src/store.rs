@@ -1,5 +1,5 @@
-//! The places where blocks are kept, as one: host memory first, then the disk, and a session file that was opened. The
-//! engine puts in what leaves its pool and asks for it by name; what it asked for and is not here, or not whole, it computes.
+//! All places where blocks are kept, as one: host memory first, then the disk, then a session file that was opened. The
+//! engine puts in what is evicted from its pool and asks for it by name. Whatever is missing or damaged, it computes.
 
 use std::{path::PathBuf, time::Instant};
 

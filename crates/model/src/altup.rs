@@ -1,5 +1,5 @@
-//! Gemma 3n's four streams (AltUp): a layer works on the first; the others are predicted before it and corrected after
-//! it. Beside attention a layer has a product through a few columns (LAuReL).
+//! Gemma 3n's four streams (AltUp): a layer works on the first one; the others are predicted before it and corrected
+//! after it. In parallel to attention, a layer has a product through a few columns (LAuReL).
 
 use ops::{Product, ViewMut};
 

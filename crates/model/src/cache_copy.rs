@@ -1,6 +1,6 @@
-//! Copies of what a model's pools hold, for whoever keeps them elsewhere: the keys and values of a block, or the state in
-//! a slot, over all layers, as they are stored. A piece holds the parts of each tensor one after another, in the order of
-//! the layers; what the bytes mean is known to this build alone.
+//! Copies of the contents of a model's pools, for whoever keeps them elsewhere: the keys and values of a block, or the
+//! state in a slot, over all layers, as they are stored. A piece has the parts of each tensor one after another, in the
+//! order of the layers; only this build knows what the bytes mean.
 
 use std::collections::VecDeque;
 

@@ -43,7 +43,8 @@ impl Decoder {
         config: Config,
         weights: Resident,
         rope: RopeTable,
-        (kv, states): (KvCache, StatePool),
+        kv: KvCache,
+        states: StatePool,
         scratch: Scratch,
     ) -> Self {
         let local_rope = RopeTable::local(&config);

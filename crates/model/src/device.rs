@@ -1,8 +1,8 @@
-//! A model's side of a GPU: the queue, the compiled kernels, the memory that steps work in, and the captured graphs.
+//! A model's GPU side: the queue, the compiled kernels, the memory that steps work in, and the captured graphs.
 //!
-//! A step (`run.rs`) uploads its small inputs once (`input.rs`), enqueues everything, and reads the wanted rows back once.
-//! Steps that only decode are captured the second time their shape is met, and replayed from then on: what changes
-//! between them lies in the inputs, at fixed addresses.
+//! A step (`run.rs`) uploads its small inputs once (`input.rs`), enqueues everything, and reads the wanted rows back
+//! once. Steps that only decode are captured when their shape occurs for the second time, and replayed from then on:
+//! what changes between them is in the inputs, at fixed addresses.
 
 mod copies;
 mod input;
@@ -140,7 +140,9 @@ impl Device {
         queue: Queue,
         config: &Config,
         sizes: DeviceSizes,
-        (numerics, blas, n_ctx): (Numerics, BlasUse, usize),
+        numerics: Numerics,
+        blas: BlasUse,
+        n_ctx: usize,
         scratch: &mut Arena,
     ) -> Result<Self, Error> {
         let kernels = Kernels::new(queue.device(), gpu::Cache::of_user()).with_numerics(numerics);

@@ -12,7 +12,7 @@ pub enum Error {
     Architecture { name: String, missing: String, supported: String },
     #[error("`{0}` is missing: it names the family of the model (supported: {1})")]
     NoArchitecture(&'static str, String),
-    #[error("this {architecture} model has no layer that guesses tokens ahead")]
+    #[error("this {architecture} model has no multi-token prediction layer")]
     NoNextToken { architecture: &'static str },
     #[error("this model needs {what}, which roci's GPU kernels do not support yet")]
     NotOnDevice { what: &'static str },

@@ -1,4 +1,4 @@
-//! The feed-forward block of a layer: one of it, or a mixture of experts.
+//! The feed-forward block of a layer: a dense one, or a mixture of experts.
 
 use ops::{
     Activation, Exec, ExpertLeft, ExpertMatrices, ExpertProduct, GroupProduct, Mode, Product, Routes, RowGroup, Tensor,
@@ -25,7 +25,7 @@ pub fn run(
         Some(FfnParts::Dense(dense)) => {
             let sparsity = context.config.sparsity.get(layer_idx).copied().filter(|k| *k != 0.0);
             let activation = context.config.activation_of(layer_idx);
-            dense_block(context, layer, dense, (activation, sparsity), x, work)?;
+            dense_block(context, layer, dense, activation, sparsity, x, work)?;
         }
         Some(FfnParts::Experts(parts)) => {
             match layer.ffn_norm {
@@ -123,7 +123,8 @@ fn dense_block(
     context: Context,
     layer: &LayerParts,
     dense: &Dense,
-    (activation, sparsity): (Activation, Option<f32>),
+    activation: Activation,
+    sparsity: Option<f32>,
     x: &mut ViewMut,
     work: &mut LayerScratch,
 ) -> Result<(), Error> {
@@ -193,7 +194,7 @@ fn mixture(
 
     let n_pairs = routes.n_pairs();
     ops::take_rows(exec, h, &routes.rows, &mut pairs.x.rows_mut(n_pairs))?;
-    let all = |of: fn(&Dense) -> Linear| -> Chosen {
+    let all = |of: fn(&Dense) -> Linear| -> ExpertGroups {
         let groups = parts.experts.iter().enumerate().map(|(i, expert)| (routes.of(i), of(expert)));
         groups.filter(|(rows, _)| !rows.is_empty()).collect()
     };
@@ -236,7 +237,7 @@ fn adapt_routed(
 ) -> Result<(), Error> {
     let (Some(adapters), Some(first)) = (&context.adapters, parts.experts.first()) else { return Ok(()) };
     let (n, first) = (routes.n_pairs(), of(first).weight);
-    adapters.apply_routed(context.exec, (first, routes), x.rows(n), &mut out.rows_mut(n))
+    adapters.apply_routed(context.exec, first, routes, x.rows(n), &mut out.rows_mut(n))
 }
 
 /// `work.branch += the expert that every row goes to`, weighed by a gate of its own where there is one.
@@ -305,7 +306,7 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut La
     let n_experts = parts.experts.len();
     let adapt = |of: fn(&Dense) -> Linear, x: View, out: &mut ViewMut| match (&context.adapters, parts.experts.first())
     {
-        (Some(adapters), Some(first)) => adapters.apply_chosen(exec, (of(first).weight, n_experts), x, chosen, out),
+        (Some(adapters), Some(first)) => adapters.apply_chosen(exec, of(first).weight, n_experts, x, chosen, out),
         _ => Ok(()),
     };
     let kinds: [fn(&Dense) -> Linear; 3] =
@@ -360,10 +361,10 @@ fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut La
 }
 
 /// The rows of each expert that has any, and one of its matrices.
-type Chosen = Vec<(std::ops::Range<usize>, Linear)>;
+type ExpertGroups = Vec<(std::ops::Range<usize>, Linear)>;
 
 /// Each expert's rows through its matrices, with their biases.
-fn products(context: Context, x: View, sets: &mut [(&Chosen, &mut Tensor)]) -> Result<(), Error> {
+fn products(context: Context, x: View, sets: &mut [(&ExpertGroups, &mut Tensor)]) -> Result<(), Error> {
     let n = x.n_rows();
     let group = |(rows, linear): &(std::ops::Range<usize>, Linear)| RowGroup {
         rows: rows.clone(),

@@ -1,4 +1,4 @@
-//! Steps of a loaded model: what a batch must be, how it is queued, and where its rows are found afterwards.
+//! Steps of a loaded model: what a batch must satisfy, how it is queued, and where its rows are found afterwards.
 //!
 //! A CPU runs a step while it is submitted. A GPU is given the next one before the last is read.
 

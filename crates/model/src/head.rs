@@ -1,7 +1,7 @@
-//! What comes after the last hidden states of a text, where anything does: the head of a reranker, which makes one score
-//! (or a few classes) of them, and the layers that sentence-transformers puts between pooling and the vector.
+//! What follows the last hidden states of a text, if anything: a reranker's head, which turns them into one score (or a
+//! few classes), and the layers that sentence-transformers puts between pooling and the vector.
 //!
-//! They are a few small products for one row, so they stay on the host wherever the model runs.
+//! These are a few small products for one row, so they stay on the host wherever the model runs.
 
 use serde_json::Value as Json;
 use weights::{Bytes, Checkpoint, Tensor};

@@ -1,5 +1,5 @@
-//! `config.json`, as transformers writes it, in the words of GGUF's metadata: a table of keys, and the few settings
-//! that are more than a number.
+//! `config.json`, as transformers writes it, translated to the keys of GGUF's metadata: a table of keys, and the few
+//! settings that are more than a number.
 
 mod rope;
 

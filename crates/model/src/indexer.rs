@@ -1,6 +1,6 @@
-//! Sparse attention as DeepSeek has it: beside its keys and values, a token keeps one short key of its layer's indexer, a
-//! row asks those keys with a few queries of its own, and attention sees only the tokens that answered best. A layer
-//! without an indexer takes the choice of the one before it.
+//! DeepSeek's sparse attention. In addition to its keys and values, a token has one short key for the layer's indexer.
+//! A row compares those keys with a few queries of its own, and attention sees only the best-scoring tokens. A layer
+//! without an indexer uses the choice of the one before it.
 
 use ops::{IndexQueries, Pairing, Product, Spans, Tensor, View};
 
@@ -34,8 +34,10 @@ impl Config {
 pub fn products_of_input<'w, 'o>(
     context: Context<'w>,
     parts: &IndexerParts,
-    (n, chooses): (usize, bool),
-    (k, weights): (&'o mut Tensor, &'o mut Tensor),
+    n: usize,
+    chooses: bool,
+    k: &'o mut Tensor,
+    weights: &'o mut Tensor,
     products: &mut Vec<Product<'w, 'o>>,
 ) {
     products.push(Product::write(context.weights.view(parts.k), k.rows_mut(n)));

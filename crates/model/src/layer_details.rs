@@ -1,5 +1,5 @@
-//! What a checkpoint says about single layers: which look back only so far, which have rotary positions, and numbers
-//! that each has of its own.
+//! What a checkpoint says about single layers: which have a window, which have rotary positions, and numbers that each
+//! layer has of its own.
 
 use ops::{Activation, NormKind, Xielu};
 

@@ -1,6 +1,6 @@
-//! Compressed attention: a token's keys and values are one short vector that all heads share, and a part that rope
-//! turns. Queries are brought into the compressed space and attend there, so that the KV pool holds one head; what
-//! they find is expanded to values afterwards.
+//! Compressed attention (MLA): a token's keys and values are one short vector that all heads share, and a part that
+//! rope rotates. Queries are projected into the compressed space and attend there, so that the KV pool holds one head;
+//! the results are expanded to values afterwards.
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ pub fn project(
         Product::write(weights.view(parts.k_rope), c.k_rope.rows_mut(n)),
     ];
     if let Some(indexer) = &parts.indexer {
-        indexer::products_of_input(context, indexer, (n, chooses), (&mut c.index.k, &mut c.index.weights), &mut to_kv);
+        indexer::products_of_input(context, indexer, n, chooses, &mut c.index.k, &mut c.index.weights, &mut to_kv);
     }
     ops::matmul(exec, h.as_view(), &mut to_kv)?;
     drop(to_kv);

@@ -256,8 +256,7 @@ impl Model {
         let sizes = DeviceSizes::new(&config, options.max_rows(&config), n_blocks);
         // The pool bounds what a sequence may hold; a model that was trained for less keeps the parts it has with any pool.
         let n_ctx = config.n_ctx_train.max(options.n_ctx);
-        let mut device =
-            Device::new(queue, &config, sizes, (options.numerics, options.blas, n_ctx), &mut scratch_arena)?;
+        let mut device = Device::new(queue, &config, sizes, options.numerics, options.blas, n_ctx, &mut scratch_arena)?;
         if options.watch != Watch::Profile {
             device.watch(options.watch)?;
         }
@@ -272,7 +271,7 @@ impl Model {
             n_bytes => StatePool::carve(&config, options.n_states, &mut Arena::on_device(device.queue.pool(n_bytes)?)),
         };
         let n_states = if config.recurrent.is_some() { options.n_states } else { 0 };
-        let mut decoder = Decoder::new(config.clone(), weights, rope, (kv, states), scratch);
+        let mut decoder = Decoder::new(config.clone(), weights, rope, kv, states, scratch);
         if options.adapters.max_loaded > 0 {
             let fitting = Fitting::of(checkpoint, &config)?;
             let all = Adapters::on_device(&device.queue, fitting, options.adapters, options.max_batch_tokens)?;
@@ -388,7 +387,7 @@ impl Model {
         let scratch = Scratch::new(&config, options.max_rows(&config))?;
         let states = StatePool::new(&config, options.n_states)?;
         let n_states = if config.recurrent.is_some() { options.n_states } else { 0 };
-        let mut decoder = Decoder::new(config.clone(), weights, rope, (kv, states), scratch);
+        let mut decoder = Decoder::new(config.clone(), weights, rope, kv, states, scratch);
         if options.adapters.max_loaded > 0 {
             let fitting = Fitting::of(checkpoint, &config)?;
             decoder.adapters = Some(Adapters::new(fitting, options.adapters, options.max_batch_tokens)?);

@@ -1,5 +1,5 @@
-//! What a model is made of: which tensor of the checkpoint stands where, how it is cut, and how it will lie in memory.
-//! Nothing is read here; `resident.rs` follows the list.
+//! What a model is made of: which tensor of the checkpoint goes where, how it is cut, and its layout in memory. Nothing
+//! is read here; `resident.rs` follows the list.
 
 mod cut;
 mod ffn;

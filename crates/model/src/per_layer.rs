@@ -1,5 +1,5 @@
-//! Numbers that each layer gets of every token by itself (Gemma 3n, Gemma 4): a row of a table and a product of the
-//! embedding, added up once a step; behind its feed-forward block a layer brings its part into the stream.
+//! Gemma 3n's and Gemma 4's per-layer embeddings: for each layer a row of a table plus a product of the embedding,
+//! added up once per step. After its feed-forward block, a layer adds its part to the stream.
 
 use ops::{Exec, Product, View, ViewMut};
 

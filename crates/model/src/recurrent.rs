@@ -1,5 +1,5 @@
-//! Recurrent layers: what they make of the stream, with a state that stands for everything before. A chunk of a prompt
-//! goes through as a matrix; only the recurrence itself walks token by token, inside one op.
+//! Recurrent layers, whose state stands for everything before. A chunk of a prompt passes the products as a matrix;
+//! only the recurrence itself goes token by token, inside one op.
 
 use ops::{
     Activation, ConvFilter, ConvOutput, DeltaRows, DeltaShape, Product, Selected, SsmRows, SsmShape, SsmWeights,
@@ -27,10 +27,10 @@ pub fn mix(
     let config = context.config.recurrent.expect("a recurrent layer has its sizes");
     if let MixerParts::Wkv(parts) = mixer {
         let norm = layer.attn_norm;
-        return rwkv::mix(rwkv::Run { context, config, norm, spans, state, n }, parts, s);
+        return rwkv::mix(rwkv::RwkvStep { context, config, norm, spans, state, n }, parts, s);
     }
     let Scratch { x, work, recurrent: r, .. } = s;
-    let mut run = Run { context, config, norm: layer.attn_norm, spans, state, n };
+    let mut run = RecurrentStep { context, config, norm: layer.attn_norm, spans, state, n };
     let (x, mut h) = (x.rows(n), work.h.rows_mut(n));
     match mixer {
         MixerParts::ShortConv { b, c, x: column, conv } => {
@@ -50,7 +50,7 @@ pub fn mix(
 }
 
 /// One layer's work on one step.
-struct Run<'a> {
+struct RecurrentStep<'a> {
     context: Context<'a>,
     config: Recurrent,
     norm: Option<Norm>,
@@ -59,7 +59,7 @@ struct Run<'a> {
     n: usize,
 }
 
-impl Run<'_> {
+impl RecurrentStep<'_> {
     /// Products of the normed stream, with their biases.
     fn project<const N: usize>(
         &self,

@@ -1,5 +1,5 @@
-//! The weights where the products want them: one allocation, filled from the checkpoint, in the layout of the machine
-//! or of the device that holds them.
+//! The weights where the products need them: one allocation, filled from the checkpoint, in the layout of the machine
+//! or device that holds them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! How the angles of rope are stretched beyond the context a model was first trained for: rows of numbers from a file,
-//! and what they make of a frequency.
+//! How rope's angles are stretched beyond the context that a model was first trained for: numbers from a file, and
+//! their effect on a frequency.
 
 use std::f64::consts::PI;
 

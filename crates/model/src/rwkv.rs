@@ -1,5 +1,5 @@
-//! RWKV 7's layer: a block that mixes tokens by a recurrence, and one that mixes channels. Both see the token before
-//! beside the token itself, so both have a state.
+//! RWKV 7's layer: a block that mixes tokens by a recurrence, and one that mixes channels. Both also see the previous
+//! token, so both have a state.
 
 use ops::{
     Activation, ConvFilter, ConvOutput, Product, StateSpans, Tensor, View, ViewMut, WkvOut, WkvRows, WkvWeights,
@@ -28,7 +28,7 @@ enum Shift {
 }
 
 /// One layer's work on one step.
-pub struct Run<'a> {
+pub struct RwkvStep<'a> {
     pub context: Context<'a>,
     pub config: Recurrent,
     /// Of the stream, before tokens are mixed.
@@ -39,7 +39,7 @@ pub struct Run<'a> {
 }
 
 /// The stream gets what mixing tokens gives, and `s.recurrent.gate` what goes into the layer's last product.
-pub fn mix(mut run: Run, parts: &WkvParts, s: &mut Scratch) -> Result<(), Error> {
+pub fn mix(mut run: RwkvStep, parts: &WkvParts, s: &mut Scratch) -> Result<(), Error> {
     let Scratch { x, work, recurrent, wkv: w, .. } = s;
     let (context, n) = (run.context, run.n);
     let (exec, weights) = (context.exec, context.weights);
@@ -56,7 +56,7 @@ pub fn mix(mut run: Run, parts: &WkvParts, s: &mut Scratch) -> Result<(), Error>
     Ok(ops::activate(exec, Activation::ReluSquared, &mut recurrent.gate.rows_mut(n))?)
 }
 
-impl Run<'_> {
+impl RwkvStep<'_> {
     /// From the normed stream to `w.read`: what goes into the block's last product.
     fn mix_tokens(&mut self, parts: &WkvParts, h: View, w: &mut WkvWork) -> Result<(), Error> {
         let (exec, weights, n) = (self.context.exec, self.context.weights, self.n);

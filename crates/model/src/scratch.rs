@@ -1,4 +1,4 @@
-//! All activations, taken once: nothing is allocated in a step. What a family does not need takes no memory.
+//! All activations, allocated once: no step allocates. What a family does not need takes no memory.
 
 use ops::{Arena, Tensor};
 use weights::Dtype;

@@ -1,4 +1,4 @@
-//! A batch in the form the ops take it, made once a step on the host; and where a device keeps its copy.
+//! A batch in the form that the ops take, made once per step on the host; and where a device keeps its copy.
 
 use ops::{Adjustments, DeviceSpans, Indices, QuerySpan, RowAdjustment, RowPenalties, StateSpan, StateSpans, View};
 

@@ -1,9 +1,9 @@
-//! Weights on their way to a device: from the mapped file, through a fixed set of pinned buffers that several threads
-//! fill, to their place. The disk, the filling threads, the bus and the device work at once.
+//! Weights on their way to a device: from the mapped file to their place, through a fixed set of pinned buffers that
+//! several threads fill. The disk, the filling threads, the bus and the device work at once.
 //!
-//! Nothing is allocated on the device: packed weights pass through the scratch memory that products use later, where a
-//! kernel lays them out; plain numbers are copied straight to where they stay. The queue runs in order, so that one
-//! such place is enough.
+//! Nothing is allocated on the device. Packed weights pass through the scratch memory that products use later, where a
+//! kernel lays them out; plain numbers are copied straight to their place. The queue runs in order, so one such buffer
+//! is enough.
 
 use std::collections::VecDeque;
 use std::ops::Range;

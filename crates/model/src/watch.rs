@@ -1,6 +1,6 @@
-//! Watching a model's steps on a GPU: waiting after every op, showing ops to a profiler, or taking their times.
+//! Watching a model's steps on a GPU: waiting after every op, reporting ops to a profiler, or timing them.
 //!
-//! A watched step runs op by op, without captured graphs: slower as a whole, the ops as they are.
+//! A watched step runs op by op, without captured graphs: slower in total, but with the same ops.
 
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -176,7 +176,7 @@ pub fn attention_with<'s>(
         softcap: shaping.softcap,
         sinks: shaping.sinks.map(|sinks| sinks.f32s(OP, "sinks")).transpose()?,
         slopes: shaping.slopes.map(|slopes| slopes.f32s(OP, "slopes")).transpose()?,
-        chosen: shaping.chosen.map(|chosen| ChosenTokens::of(chosen)).transpose()?,
+        chosen: shaping.chosen.map(ChosenTokens::of).transpose()?,
     };
     run(pool, &input, spans, out.f32s(OP, "out")?);
     Ok(())

@@ -160,7 +160,7 @@ pub fn choose_tokens<'s>(
     let [n_at_once, stride] = scores.shape;
     let n_words = chosen.shape[1];
     let dim = queries.keys.n_cols() / KV_BLOCK;
-    let asked = Asked {
+    let asked = HostQueries {
         q: queries.q.f32s(OP, "q")?,
         weights: queries.weights.f32s(OP, "weights")?,
         keys: queries.keys.host_bytes(OP, "keys")?,
@@ -293,7 +293,7 @@ fn has_avx2(pool: &Pool) -> bool {
 }
 
 /// The queries and keys of a call on a CPU.
-struct Asked<'a> {
+struct HostQueries<'a> {
     q: &'a [f32],
     weights: &'a [f32],
     keys: &'a [u8],
@@ -303,7 +303,7 @@ struct Asked<'a> {
     has_avx2: bool,
 }
 
-impl Asked<'_> {
+impl HostQueries<'_> {
     /// The scores of tokens `0..n` for one row.
     fn score(&self, row: usize, n: usize, blocks: &[u32], scores: &mut [f32]) {
         let mut panel = [0.0f32; MAX_INDEX_DIM * KV_BLOCK];

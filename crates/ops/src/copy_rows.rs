@@ -1,5 +1,5 @@
-//! Rows of any type to a place of their own and back, bit for bit: what is kept of a KV pool elsewhere is gathered into one
-//! piece and scattered into other blocks later.
+//! Gathers rows of any type into one piece and scatters them back, bit for bit: how blocks of a KV pool are copied to
+//! another place and later into other blocks.
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 
@@ -31,7 +31,7 @@ kernels! {
 pub fn gather_rows<'r>(exec: Exec, from: View, rows: impl Into<Indices<'r>>, to: &mut ViewMut) -> Result<(), Error> {
     let rows = rows.into();
     to.expect_shape(GATHER, "to", [rows.len(), from.n_cols()])?;
-    check(GATHER, rows, from.n_rows(), (from.dtype, to.dtype))?;
+    check(GATHER, rows, from.n_rows(), from.dtype, to.dtype)?;
     if let Exec::Gpu(gpu) = exec {
         let (from, to) = (from.device_bytes(GATHER, "from")?, to.device_bytes(GATHER, "to")?);
         return launch(gpu, GATHER, from, rows, to);
@@ -48,7 +48,7 @@ pub fn gather_rows<'r>(exec: Exec, from: View, rows: impl Into<Indices<'r>>, to:
 pub fn scatter_rows<'r>(exec: Exec, from: View, rows: impl Into<Indices<'r>>, to: &mut ViewMut) -> Result<(), Error> {
     let rows = rows.into();
     from.expect_shape(SCATTER, "from", [rows.len(), to.shape[1]])?;
-    check(SCATTER, rows, to.shape[0], (from.dtype, to.dtype))?;
+    check(SCATTER, rows, to.shape[0], from.dtype, to.dtype)?;
     if let Exec::Gpu(gpu) = exec {
         let (from, to) = (from.device_bytes(SCATTER, "from")?, to.device_bytes(SCATTER, "to")?);
         return launch(gpu, SCATTER, from, rows, to);
@@ -66,7 +66,8 @@ fn check(
     op: &'static str,
     rows: Indices,
     n_rows: usize,
-    (from, to): (weights::Dtype, weights::Dtype),
+    from: weights::Dtype,
+    to: weights::Dtype,
 ) -> Result<(), Error> {
     if from != to {
         return Err(Error::Argument { op, what: format!("{from} into {to}") });

@@ -1,5 +1,5 @@
-//! The gated delta rule: each head has a matrix of `[key_dim, value_dim]` that maps keys to values. It decays, and then
-//! is corrected by what it got wrong about the token's value; the query reads it. The decay is one number a head (gated
+//! The gated delta rule: each head has a matrix of `[key_dim, value_dim]` that maps keys to values. For each token it
+//! decays, is corrected by its error on the token's value, and is read by the query. There is one decay per head (gated
 //! delta nets) or one for each number of the key (KDA).
 
 use gpu::{Kernel, Slice, SliceMut};

@@ -1,4 +1,4 @@
-//! Shape and type mistakes an op refuses before it touches memory, and what a GPU answered.
+//! Shape and type mistakes that an op refuses before it touches memory, and errors that a GPU returned.
 
 use weights::Dtype;
 
@@ -13,7 +13,7 @@ pub enum Error {
     #[error("{op}: {what}")]
     Argument { op: &'static str, what: String },
     /// An op runs where its memory lies; nothing is moved behind the caller's back.
-    #[error("{op}: {what} does not lie in {expected}")]
+    #[error("{op}: {what} is not in {expected}")]
     Place { op: &'static str, what: &'static str, expected: &'static str },
     #[error(transparent)]
     Gpu(#[from] gpu::Error),

@@ -106,7 +106,7 @@ impl KvFormat {
     }
 
     /// Writes one token's part of a head of quantized keys or values, on a CPU.
-    pub(crate) fn put(self, from: &[f32], token: usize, kind: Kept, row: &mut [u8]) {
+    pub(crate) fn put(self, from: &[f32], token: usize, kind: KvPart, row: &mut [u8]) {
         let head_dim = from.len();
         let mut block = [0; SCALE_BYTES + GROUP];
         let block = &mut block[..self.dtype().block_bytes()];
@@ -117,8 +117,8 @@ impl KvFormat {
             for i in 0..GROUP {
                 let d = group * GROUP + i;
                 let (run, place) = match kind {
-                    Kept::Keys => (d, token),
-                    Kept::Values => (token * head_dim / RUN + d / RUN, d % RUN),
+                    KvPart::Keys => (d, token),
+                    KvPart::Values => (token * head_dim / RUN + d / RUN, d % RUN),
                 };
                 if self == Self::Q8_0 {
                     row[run * RUN + place] = block[SCALE_BYTES + i];
@@ -135,7 +135,7 @@ impl KvFormat {
 
 /// Which of the two pools.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum Kept {
+pub(crate) enum KvPart {
     Keys,
     Values,
 }

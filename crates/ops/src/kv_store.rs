@@ -7,7 +7,7 @@
 
 use crate::gpu::count;
 use crate::gpu::unit::{DefineValues, kernels};
-use crate::kv_format::{Kept, KvFormat};
+use crate::kv_format::{KvFormat, KvPart};
 use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, Indices, Pool, View, ViewMut};
 use gpu::{Grid, Kernel, Slice, SliceMut};
@@ -190,8 +190,8 @@ impl NewTokens<'_> {
                 let start = (head * n_blocks + slot.block as usize) * row_bytes;
                 // SAFETY: a block's part of one head, inside the pools; each head belongs to one task.
                 let (keys, values) = unsafe { (k_pool.slice(start, row_bytes), v_pool.slice(start, row_bytes)) };
-                format.put(&self.k[source..][..head_dim], slot.token as usize, Kept::Keys, keys);
-                format.put(&self.v[source..][..head_dim], slot.token as usize, Kept::Values, values);
+                format.put(&self.k[source..][..head_dim], slot.token as usize, KvPart::Keys, keys);
+                format.put(&self.v[source..][..head_dim], slot.token as usize, KvPart::Values, values);
             }
         });
     }

@@ -141,13 +141,13 @@ pub fn low_rank(
     for LowRankProduct { change, out } in &*products {
         out.expect_shape(OP, "out", [n_rows, out.shape[1]])?;
         let n_slots = change.entries.len() / LowRankEntry::WORDS;
-        check(*change, slots, (n_rows, n_slots), [n_in, out.shape[1]], hidden)?;
+        check(*change, slots, n_rows, n_slots, [n_in, out.shape[1]], hidden)?;
     }
     match exec {
         Exec::Cpu(pool) => on_cpu(pool, x, slots.host, products),
         Exec::Gpu(gpu) => products
             .iter_mut()
-            .try_for_each(|product| launch(gpu, x, product.change, (slots, None), hidden, &mut product.out)),
+            .try_for_each(|product| launch(gpu, x, product.change, slots, None, hidden, &mut product.out)),
     }
 }
 
@@ -168,7 +168,7 @@ pub fn low_rank_experts(
         let what = format!("{n_x} rows of x, {n_rows} slots, {n_pairs} pairs");
         return Err(Error::Argument { op: OP, what });
     }
-    check(change, pairs.slots, (n_rows, n_slots), [n_in, out.shape[1]], hidden)?;
+    check(change, pairs.slots, n_rows, n_slots, [n_in, out.shape[1]], hidden)?;
     let n_used = n_pairs / n_rows;
     match exec {
         Exec::Cpu(pool) => {
@@ -183,14 +183,15 @@ pub fn low_rank_experts(
             let slots: Vec<u32> = chosen.enumerate().map(slot).collect();
             on_cpu(pool, x, &slots, &mut [LowRankProduct { change, out: out.reborrow() }])
         }
-        Exec::Gpu(gpu) => launch(gpu, x, change, (pairs.slots, Some((pairs.chosen, n_used, n_slots))), hidden, out),
+        Exec::Gpu(gpu) => launch(gpu, x, change, pairs.slots, Some((pairs.chosen, n_used, n_slots)), hidden, out),
     }
 }
 
 fn check(
     change: LowRank,
     slots: Indices,
-    (n_rows, n_slots): (usize, usize),
+    n_rows: usize,
+    n_slots: usize,
     [n_in, n_out]: [usize; 2],
     hidden: &ViewMut,
 ) -> Result<(), Error> {
@@ -542,13 +543,14 @@ mod x86 {
 }
 
 /// With experts: the chosen ones, how many a row has, and the slots of each in the table.
-type Chosen<'a> = Option<(View<'a>, usize, usize)>;
+type ChosenExperts<'a> = Option<(View<'a>, usize, usize)>;
 
 fn launch(
     gpu: &Gpu,
     x: View,
     change: LowRank,
-    (slots, experts): (Indices, Chosen),
+    slots: Indices,
+    experts: ChosenExperts,
     hidden: &mut ViewMut,
     out: &mut ViewMut,
 ) -> Result<(), Error> {

@@ -1,13 +1,13 @@
 //! Products of activations with weights: `out[r, o] = sum_k x[r, k] * weight[o, k]`.
 //!
-//! Few rows and many rows are different problems. Few rows (decode) are bound by reading the weights, many rows
-//! (prompts) by arithmetic. Which kernel takes which is decided in `plan.rs`; the kernels are in `cpu/` and `gpu/`.
+//! Few rows and many rows are different problems. Few rows (decode) are limited by reading the weights, many rows
+//! (prompts) by arithmetic. `plan.rs` decides which kernel multiplies; the kernels are in `cpu/` and `gpu/`.
 //!
-//! Faithfulness decides the arithmetic: activations are rounded to 16 bits per 32 of them where integers are used (many
-//! rows with AVX-512: 13 to 16 bits per up to 256 of them), never plainly to 8 (a model with outliers shows the difference
-//! in its text): the types that 16 bits cannot serve fast enough get bytes for what is small and f32 for what is not
-//! (`clipped`), where a product may be coarse. Weights are never rounded again, but for those that meet an outlier there:
-//! to 15 bits of a row's largest.
+//! The arithmetic is chosen for faithfulness. Where integers are used, activations are rounded to 16 bits with a scale
+//! per 32 of them (with AVX-512 and many rows: 13 to 16 bits with a scale for up to 256), but never simply to 8 bits,
+//! which changes the text of models with outliers. For weight types that are too slow with 16 bits, products that may
+//! be coarse use bytes for small activations and f32 for outliers (`clipped`). Weights are not rounded again, except
+//! those that are multiplied by an outlier there: to 15 bits of a row's largest.
 
 use crate::cpu::left::HostLeft;
 use crate::cpu::matmul::{check_weight, matmul_cpu};
@@ -134,7 +134,8 @@ pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [P
     matmul(exec, gate.as_view(), products)
 }
 
-/// Hands the products to the planned kernels of a GPU. `false` where the vendor's library failed on a left side that is not plain rows: the products are still to be made.
+/// Hands the products to the planned kernels of a GPU. `false` if the vendor's library failed on a left side that is not
+/// plain rows: the products are still to be computed.
 fn launch_gpu(gpu: &Gpu, left: DeviceLeft, products: &mut [Product], plan: &ProductPlan) -> Result<bool, Error> {
     for product in products.iter() {
         expect_device_layout(OP, &product.weight)?;

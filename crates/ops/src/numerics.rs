@@ -1,9 +1,9 @@
 //! What the bits of a result may depend on.
 //!
-//! Sums of floating-point numbers depend on their order, and the fastest order depends on how many rows there are. So the
-//! same request gets slightly different numbers in another batch, unless every kernel that may see a row adds in one
-//! order. Which kernels do is said in `plan.rs` for products and beside each walk over a context for attention; all other
-//! ops treat rows one by one and have one order anyway.
+//! Floating-point sums depend on their order, and the fastest order depends on the number of rows. So the same request
+//! gets slightly different numbers in another batch, unless every kernel that may compute a row adds in the same order.
+//! `plan.rs` says which kernels do for products; for attention, each walk over a context does. All other ops treat rows
+//! one by one and have only one order.
 
 /// Who decides the order of sums.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug, serde::Serialize, serde::Deserialize)]

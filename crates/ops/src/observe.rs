@@ -1,5 +1,5 @@
-//! Watches what products are fed: sums of squares of every input column, by weight matrix. For importance matrices; costs
-//! a look at a thread-local flag otherwise. CPU products of the thread that asked are seen, and no others.
+//! Observes the inputs of products: sums of squares of every input column, by weight matrix, for importance matrices.
+//! When off, it costs a look at a thread-local flag. Only CPU products of the thread that asked are seen.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,10 +1,11 @@
-//! Which kernel multiplies, for CPUs and for GPUs: the ops ask once, and what they launch and whether a norm or a gate
-//! is computed on the way in follow from the answer. The decision depends on nothing else: types, shapes, the machine
-//! and who decides the order of sums go in, a [`ProductPlan`] comes out.
+//! Which kernel multiplies, for CPUs and for GPUs. The ops ask once; the answer determines what they launch, and
+//! whether a norm or a gate is fused into the product. The decision is a pure function: types, shapes, the machine and
+//! the required order of sums go in, a [`ProductPlan`] comes out.
 //!
-//! One decision is made elsewhere: on a GPU, `gpu/grouped.rs` decides whether a mixture's experts are multiplied together.
+//! One decision is made elsewhere: on a GPU, `gpu/grouped.rs` decides whether a mixture's experts are multiplied
+//! together.
 //!
-//! With [`Numerics::RowInvariant`] every number of rows gets a kernel of one and the same [`SumOrder`].
+//! With [`Numerics::RowInvariant`], every number of rows gets a kernel of the same [`SumOrder`].
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Which experts a token goes to, and with which weights: the best of the router's scores.
 //!
-//! The result is a plain list in the order of experts, so that each expert's rows lie together for its products.
+//! The result is a plain list in the order of experts, so that each expert's rows are adjacent in its products.
 
 use crate::{Error, Exec, View};
 

@@ -1,5 +1,5 @@
-//! Adapters (LoRA) as requests ask for them: opened and checked here, read again by the engine that computes with them,
-//! which may be another process.
+//! Adapters (LoRA) as requests name them. They are opened and checked here, and read again by the engine that computes
+//! with them, which may be in another process.
 
 use std::path::Path;
 use std::sync::Arc;

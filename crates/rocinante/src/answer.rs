@@ -307,7 +307,7 @@ impl Answer {
     fn finished(&self, reason: FinishReason, usage: engine::Usage) -> Finished {
         let stop = self.splitter.stop_string();
         let finish = match reason {
-            // A call that was cut is told as a length.
+            // A truncated call is reported as `Length`.
             _ if self.splitter.has_whole_tool_calls() => Finish::ToolCalls,
             _ if self.is_stopped => Finish::StopString,
             FinishReason::Stop => Finish::End,

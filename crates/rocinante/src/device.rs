@@ -1,7 +1,7 @@
-//! Where a model computes: what was asked for, what `auto` takes, and why it did not take the others.
+//! Where a model computes: what was asked for, what `auto` chooses, and why it rejected the others.
 //!
-//! Drivers hang and abort, so `auto` asks them through a child process that is this same program: its `main` calls
-//! [`answer_if_asked`] first. A program that does not never starts a child, and `auto` takes the CPU there.
+//! Drivers hang and abort, so `auto` probes them in a child process that is this same program: its `main` calls
+//! [`answer_if_asked`] first. A program that does not call it never starts a child, and `auto` chooses the CPU.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -100,7 +100,7 @@ pub fn model_memory() -> Option<(u64, String)> {
 pub(crate) fn blas_refused(choice: DeviceChoice, blas: BlasUse) -> Option<String> {
     let DeviceChoice::Gpu { vendor, ordinal } = choice else { return None };
     if blas == BlasUse::Off {
-        return Some("products of many rows do not go through the vendor's library: it is turned off".to_owned());
+        return Some("large batches do not use the vendor's library: it is turned off".to_owned());
     }
     if !vendor.may_abort_in_blas() || !ANSWERS_PROBES.load(Ordering::Relaxed) {
         return None;
@@ -109,7 +109,7 @@ pub(crate) fn blas_refused(choice: DeviceChoice, blas: BlasUse) -> Option<String
         Ok(_) => None,
         // What the child could report, this process is told just as well.
         Err(gpu::Error::Reported(_)) => None,
-        Err(error) => Some(format!("products of many rows do not go through the vendor's library: {error}")),
+        Err(error) => Some(format!("large batches do not use the vendor's library: {error}")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong, by what a caller can do about it. Nothing here has to be recognised by its text.
+//! What can go wrong, grouped by what a caller can do about it. No error has to be recognised by its text.
 
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ pub enum Error {
         architecture: String,
     },
     /// A draft model whose tokens are not the model's.
-    #[error("the draft model `{draft}` has another vocabulary: {why}", draft = draft.display())]
+    #[error("the draft model `{draft}` has a different vocabulary: {why}", draft = draft.display())]
     DraftVocabulary {
         /// Its file.
         draft: PathBuf,
@@ -50,7 +50,7 @@ pub enum Error {
         why: String,
     },
     /// A draft model with recurrent layers: wrong guesses could not be taken back.
-    #[error("the draft model `{draft}` has recurrent layers, so that wrong guesses cannot be taken back", draft = draft.display())]
+    #[error("the draft model `{draft}` has recurrent layers, so wrong guesses cannot be undone", draft = draft.display())]
     DraftState {
         /// Its file.
         draft: PathBuf,

@@ -1,8 +1,8 @@
-//! Faults on demand, in debug builds only: what tests of recovery break engines with.
+//! Faults on demand, in debug builds only: how tests of recovery break engines.
 //!
 //! `ROCI_FAULT` is a list with one item for each process of an engine, in order: `abort@40` aborts in its 40th step,
-//! `abort@0` while it loads; also `hang`, `kill`, `panic`, `error` (the step fails), `memory` (an allocation is refused),
-//! `segv` (a page fault), `none`. `poison=7`, for every process, aborts in any step that has token 7.
+//! `abort@0` while it loads; also `hang`, `kill`, `panic`, `error` (the step fails), `memory` (an allocation is
+//! refused), `segv` (a page fault), `none`. `poison=7`, for every process, aborts in any step that contains token 7.
 
 use ::model::Model as LoadedModel;
 use engine::Forward;

@@ -1,4 +1,4 @@
-//! Figures for people. Every size that a user reads goes through here, so that they all count alike.
+//! Figures for people. Every size that a user reads is formatted here, so all of them use the same units.
 
 /// Bytes for people: `98.4 MB`, in powers of 1000 as file managers and download pages count.
 pub fn human_bytes(n_bytes: u64) -> String {

@@ -1,8 +1,8 @@
 //! Contexts that are kept when the KV pool needs their blocks: where, and what ties them to a model.
 //!
-//! Bytes of keys and values are of use to the same weights, on the same device, in the same layout of the same build. All of
-//! that is one identity. The weights are not read as a whole for it: sizes and times of the files, every tensor's name,
-//! type and shape, and samples of its numbers stand for them.
+//! The bytes of keys and values are only useful for the same weights, on the same device, in the same layout of the
+//! same build; together these are one identity. The weights are not read in full for it: the files' sizes and times,
+//! every tensor's name, type and shape, and samples of its numbers stand for them.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;

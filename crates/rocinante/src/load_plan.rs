@@ -1,8 +1,8 @@
-//! The plan for loading a model: the device, the context, the steps and the pool of keys and values, against the
-//! memory there is. Touches no weights.
+//! The plan for loading a model: the device, the context, the steps and the pool of keys and values, given the
+//! available memory. Touches no weights.
 //!
-//! A CPU reads prompts at full speed in steps of 512 tokens. A GPU needs thousands of rows to be busy, so its steps
-//! are as large as a fair share of its memory allows, and a served model's pool takes what is left.
+//! A CPU reads prompts at full speed in steps of 512 tokens. A GPU needs thousands of rows to be busy, so its steps are
+//! as large as a fair share of its memory allows, and a served model's pool takes the rest.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -136,7 +136,7 @@ struct Planner<'a> {
 
 /// Rows and blocks: what a memory plan depends on.
 #[derive(Copy, Clone)]
-struct Sizes {
+struct PlanSizes {
     max_batch_tokens: usize,
     max_logits_rows: usize,
     n_blocks: usize,
@@ -156,7 +156,7 @@ impl Planner<'_> {
             Workload::Conversation | Workload::Steps(_) => (one.n_blocks, fit.memory),
         };
         Ok(LoadPlan {
-            options: self.load_options(Sizes { n_blocks, ..one }),
+            options: self.load_options(PlanSizes { n_blocks, ..one }),
             schedule,
             fit: MemoryFit { memory, ..fit },
             n_ctx_train: self.config.n_ctx_train,
@@ -226,7 +226,8 @@ impl Planner<'_> {
             // One conversation never has a longer prompt than its context.
             let is_useful = max_running > 1 || chunk < 2 * n_ctx;
             let max_batch_tokens = chunk + max_running;
-            let sizes = Sizes { max_batch_tokens, max_logits_rows: max_running, n_blocks: 1, n_ctx, n_sequences: 1 };
+            let sizes =
+                PlanSizes { max_batch_tokens, max_logits_rows: max_running, n_blocks: 1, n_ctx, n_sequences: 1 };
             if is_useful && self.memory(sizes)?.scratch_bytes as u64 <= n_usable / GPU_SCRATCH_SHARE {
                 return Ok(chunk);
             }
@@ -235,7 +236,7 @@ impl Planner<'_> {
     }
 
     /// With a pool for the sequences of [`Workload::Steps`], or for one.
-    fn sizes(&self, schedule: &Schedule, n_ctx: usize) -> Sizes {
+    fn sizes(&self, schedule: &Schedule, n_ctx: usize) -> PlanSizes {
         let n_sequences = match self.options.workload {
             Workload::Steps(steps) => steps.n_sequences,
             Workload::Conversation | Workload::Server(_) => 1,
@@ -251,7 +252,7 @@ impl Planner<'_> {
             max_logits_rows = max_batch_tokens;
         }
         let n_sequences = n_sequences.max(schedule.max_running.min(RECURRENT_RUNNING));
-        Sizes { max_batch_tokens, max_logits_rows, n_blocks, n_ctx, n_sequences }
+        PlanSizes { max_batch_tokens, max_logits_rows, n_blocks, n_ctx, n_sequences }
     }
 
     /// Blocks of a served model's pool, from one full context up.
@@ -259,10 +260,10 @@ impl Planner<'_> {
         &self,
         scheduling: &Scheduling,
         schedule: &Schedule,
-        one: Sizes,
+        one: PlanSizes,
         fit: &MemoryFit,
     ) -> Result<(usize, MemoryPlan)> {
-        let with_blocks = |n_blocks| self.memory(Sizes { n_blocks, ..one });
+        let with_blocks = |n_blocks| self.memory(PlanSizes { n_blocks, ..one });
         // The other models are taken to be as large, and get as much of what is left.
         let (n_bytes, n_models) = (fit.memory.total_bytes() as u64, scheduling.n_models.max(1) as u64);
         let left = |free: u64| free.saturating_sub(n_bytes.saturating_mul(n_models - 1)) / n_models;
@@ -310,12 +311,12 @@ impl Planner<'_> {
         if self.n_draft_rows() == 0 { 0 } else { n_sequences.min(speculate::FEW) }
     }
 
-    fn memory(&self, sizes: Sizes) -> Result<MemoryPlan> {
+    fn memory(&self, sizes: PlanSizes) -> Result<MemoryPlan> {
         Ok(::model::plan(self.checkpoint, &self.config, &self.load_options(sizes))?)
     }
 
-    fn load_options(&self, sizes: Sizes) -> LoadOptions {
-        let Sizes { max_batch_tokens, max_logits_rows, n_blocks, n_ctx, n_sequences } = sizes;
+    fn load_options(&self, sizes: PlanSizes) -> LoadOptions {
+        let PlanSizes { max_batch_tokens, max_logits_rows, n_blocks, n_ctx, n_sequences } = sizes;
         LoadOptions {
             n_states: n_sequences + self.n_draft_states(n_sequences) + CHECKPOINTS,
             device: self.device.choice,

@@ -48,7 +48,7 @@ fn start(name: &str, n_threads: usize) -> Result<mpsc::Sender<MaskJob>, String> 
                 _ = catch_unwind(AssertUnwindSafe(job));
             }
         };
-        thread.spawn(run).map_err(|error| format!("there are no threads to compute masks on: {error}"))?;
+        thread.spawn(run).map_err(|error| format!("cannot start threads to compute masks: {error}"))?;
     }
     Ok(jobs)
 }

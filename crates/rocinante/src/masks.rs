@@ -1,8 +1,8 @@
-//! The engine's masks, made of the text crate's constraints: what wires two crates that do not know each other.
+//! The engine's masks, made of the text crate's constraints: this connects two crates that do not know each other.
 //!
-//! A mask is computed on a thread of `mask_pool` from the moment its last token is known, while
-//! the engine computes the next step; a row whose mask is late is set aside, and the others go on. Each request has a
-//! budget of computing time per token: a grammar that needs more fails alone. Compiling has threads of its own.
+//! A mask is computed on a thread of `mask_pool` as soon as its last token is known, while the engine computes the next
+//! step. A row whose mask is late is set aside, and the others continue. Each request has a budget of computing time
+//! per token, so a grammar that needs more fails without affecting the others. Compilation has its own threads.
 
 use crate::mask_pool;
 use engine::{Mask, MaskFactory, TokenSet};

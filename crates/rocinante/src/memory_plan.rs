@@ -1,7 +1,7 @@
-//! The memory plan: weights, KV pool, scratch and a reserve against what a device has, decided before anything is
-//! taken. Reading the machine and deciding are apart: [`decide`] is pure.
+//! The memory plan: weights, KV pool, scratch and a reserve compared with the memory of a device, decided before
+//! anything is allocated. Reading the machine and deciding are separate: [`decide`] is pure.
 //!
-//! A context that nobody asked for shrinks until it fits; one that was asked for is refused with the numbers.
+//! A default context shrinks until it fits; one that was asked for is refused with the numbers.
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;

@@ -1,5 +1,5 @@
-//! A model in memory behind its engine, with its tokenizer and chat template: what `roci run`, `roci serve` and Rust
-//! programs all stand on.
+//! A model in memory behind its engine, with its tokenizer and chat template: the basis of `roci run`, `roci serve` and
+//! Rust programs.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

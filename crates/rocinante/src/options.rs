@@ -1,5 +1,5 @@
-//! What a caller can choose about a model: where and how it is loaded, and how its engine shares out the work. What is
-//! left open is decided by the device, its memory and the model (`load_plan`), never inherited from another device.
+//! What a caller can choose about a model: where and how it is loaded, and how its engine schedules. Anything left open
+//! is decided by the device, its memory and the model (`load_plan`), never inherited from another device.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

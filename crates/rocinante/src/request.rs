@@ -1,4 +1,4 @@
-//! What is wanted of an answer.
+//! What a caller asks of an answer.
 
 use engine::Sampling;
 use text::constraint::Constraint;

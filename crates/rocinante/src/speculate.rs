@@ -1,4 +1,4 @@
-//! Speculation as a caller asks for it, and the drafter that the engine gets for it.
+//! Speculation as a caller asks for it, and the drafter that the engine gets.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

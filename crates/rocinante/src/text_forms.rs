@@ -1,6 +1,5 @@
-//! What a model wants to read around the texts that it turns into vectors and scores: prompts by name, as
-//! sentence-transformers keeps them, and the text that joins a question and a document for rerankers which answer "yes"
-//! or "no".
+//! What a model expects around the texts that it turns into vectors and scores: named prompts, as sentence-transformers
+//! keeps them, and the text that joins a question and a document for rerankers that answer "yes" or "no".
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Vectors and scores of texts, as the model was trained to make them. One that is still being made can be waited for
-//! by a thread or awaited; dropping it takes the request back.
+//! Vectors and scores of texts, computed as the model was trained to. A pending one can be waited for by a thread or
+//! awaited; dropping it cancels the request.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! An answer as a whole, put together from its events.
+//! A complete answer, assembled from its events.
 
 use crate::answer::{AnswerEvent, AnswerUsage, Finish, Finished};
 use crate::splitter::{Piece, TokenLogprob};

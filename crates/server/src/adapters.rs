@@ -133,7 +133,7 @@ pub async fn unload(
 /// Paths from clients are read by this process: only where the operator said so, and never for guests.
 fn check_allowed(app: &App, caller: Caller) -> Result<()> {
     if !app.allows_runtime_lora {
-        let text = "adapters are loaded at the start here (--lora); --allow-runtime-lora lets clients load more";
+        let text = "this server only loads adapters at start (--lora); --allow-runtime-lora lets clients load more";
         return Err(ApiError::new(StatusCode::FORBIDDEN, text));
     }
     match caller.is_guest {

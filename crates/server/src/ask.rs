@@ -1,5 +1,5 @@
-//! What a chat request of any API family comes down to: a conversation, tools, the shape of the answer, and settings.
-//! Families fill an [`Ask`]; [`prepare`] turns it into tokens, a constraint and the reader of the answer.
+//! What a chat request of any API family is translated to: a conversation, tools, the shape of the answer, and
+//! settings. Families fill an [`Ask`]; [`prepare`] turns it into tokens, a constraint and a splitter for the answer.
 
 use super::App;
 use super::error::{ApiError, Result};

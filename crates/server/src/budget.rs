@@ -44,7 +44,7 @@ impl BodyBudget {
         let permit = Arc::clone(lane).acquire_many_owned(u32::try_from(n_units).unwrap_or(u32::MAX));
         match tokio::time::timeout(time, permit).await {
             Ok(Ok(permit)) => Ok(permit),
-            _ => Err(ApiError::busy("too many large requests are being worked on", 5)),
+            _ => Err(ApiError::busy("too many large requests are being processed", 5)),
         }
     }
 }

@@ -190,7 +190,7 @@ fn missing(path: &str) -> ApiError {
     const UNDER_V1: [&str; 2] = ["/messages", "/messages/count_tokens"];
     let text = match path.strip_prefix("/v1").unwrap_or(path) {
         plain if UNDER_V1.contains(&plain) => format!("there is no {path} here; there is /v1{plain}"),
-        twice if twice.starts_with("/v1/") => format!("there is no {path} here: /v1 stands in it twice"),
+        twice if twice.starts_with("/v1/") => format!("there is no {path} here: it contains /v1 twice"),
         _ => format!("there is no {path} here"),
     };
     ApiError::not_found(text)

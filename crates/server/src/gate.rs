@@ -1,6 +1,6 @@
-//! What every request passes before a handler sees it: a name for the logs, its key, its limits. What it holds here
-//! (a place among its key's requests, the log line) it holds until the last byte of the answer is sent or the client
-//! is gone.
+//! What every request passes before a handler sees it: an id for the logs, its key, its limits. It holds its place
+//! among its key's requests, and its log line, until the last byte of the answer has been sent or the client has
+//! disconnected.
 
 use super::audit::Audit;
 use super::error::{self, ApiError};
@@ -48,7 +48,7 @@ struct Access {
 }
 
 /// Whoever sent a request.
-struct Identity {
+struct Requester {
     caller: Caller,
     /// The name of the key, where keys are asked for.
     name: Option<String>,
@@ -58,7 +58,7 @@ struct Identity {
     month_tokens: Option<u64>,
 }
 
-impl Identity {
+impl Requester {
     /// Takes a place among the client's requests, unless it has had enough.
     fn enter(&self, now: Instant) -> Result<RequestPlace, OverLimit> {
         let now_s = now_s();
@@ -95,10 +95,10 @@ impl Gate {
     }
 
     /// Who asks, by the key they sent.
-    fn identify(&self, headers: &HeaderMap) -> Result<Identity, ApiError> {
+    fn identify(&self, headers: &HeaderMap) -> Result<Requester, ApiError> {
         let access = self.access();
         if access.keys.all().is_empty() {
-            return Ok(Identity {
+            return Ok(Requester {
                 caller: Caller::default(),
                 name: None,
                 limiter: Arc::clone(&access.anyone),
@@ -125,7 +125,7 @@ impl Gate {
             is_guest: !key.is_admin,
             max_tokens: key.request_tokens,
         };
-        Ok(Identity {
+        Ok(Requester {
             caller,
             name: Some(key.name.clone()),
             limiter: Arc::clone(&access.limiters[idx]),
@@ -281,7 +281,8 @@ fn refuse(refused: OverLimit) -> ApiError {
     metrics::refused();
     match refused {
         OverLimit::Rate { rate, retry_after_s } => {
-            ApiError::busy(format!("this key may ask {rate} times a minute"), retry_after_s).code("rate_limit_exceeded")
+            ApiError::busy(format!("this key may send {rate} requests per minute"), retry_after_s)
+                .code("rate_limit_exceeded")
         }
         OverLimit::Quota { tokens, period, retry_after_s } => {
             let text = format!("this key may use {tokens} tokens {period}, and has used them");

@@ -1,6 +1,7 @@
-//! The one way from a request to an answer, for every API family: prompt tokens and settings in, the runtime's stream of
-//! events out. Families translate their wire format to [`GenerationRequest`] and events back; what is counted, logged and traced
-//! of an answer, and what a dropped connection does, is decided here alone. Dropping an [`Answers`] cancels it.
+//! The one path from a request to an answer, for every API family: prompt tokens and settings in, the runtime's stream
+//! of events out. Families translate their wire format to [`GenerationRequest`] and events back. What is counted,
+//! logged and traced of an answer, and what a disconnect does, is decided only here. Dropping an [`Answers`] cancels
+//! it.
 
 use super::error::{ApiError, Result};
 use super::loaded::Loaded;
@@ -170,7 +171,7 @@ pub fn take_turn(model: &Loaded, caller: Caller) -> Result<Option<Turn>> {
     model.shares.enter(caller.group).map(Some).map_err(|n| {
         metrics::refused();
         let waiting = rocinante::counted(n, "request");
-        let text = format!("{waiting} of this key waiting already, and others share the queue");
+        let text = format!("{waiting} of this key already waiting, and other keys share the queue");
         ApiError::busy(text, retry_after_s(model)).code("queue_full")
     })
 }
@@ -265,7 +266,7 @@ async fn next_event(choices: &mut [PendingAnswer]) -> (usize, Option<rocinante::
 }
 
 impl PendingAnswer {
-    /// An engine that was given up is told as to those who ask later.
+    /// If the engine was given up, the same error that later requests get.
     fn failure(&self, error: rocinante::Error) -> ApiError {
         let is_engines = matches!(
             error,

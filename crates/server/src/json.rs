@@ -105,7 +105,7 @@ pub async fn read<T: Send + 'static>(
     let (bytes, arriving) = collect(request, &limits).await?;
     let n_values = count_values(&bytes);
     if n_values > max_values {
-        let text = format!("the request's body has {n_values} values; at most {max_values} are taken");
+        let text = format!("the request's body has {n_values} values; the limit is {max_values}");
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text));
     }
     let n_bytes = bytes.len() * BYTES_PER_BYTE + n_values * BYTES_PER_VALUE;
@@ -282,7 +282,7 @@ fn parse_noting<T: DeserializeOwned>(bytes: &[u8], note: &mut dyn FnMut(String))
         let param = (path != "." && path != "?").then_some(path);
         let text = match &param {
             Some(path) => format!("`{path}`: {what}"),
-            None => format!("the request's body is not what was expected: {what}"),
+            None => format!("the request's body is invalid: {what}"),
         };
         param.into_iter().fold(ApiError::bad(text), ApiError::param)
     })?;
@@ -339,11 +339,7 @@ mod tests {
             &format!("`n`: invalid value: integer `-1`, expected a whole number from 0 {at} 8"),
             Some("n"),
         );
-        check(
-            "[]",
-            &format!("the request's body is not what was expected: invalid length 0, expected an object {at} 2"),
-            None,
-        );
+        check("[]", &format!("the request's body is invalid: invalid length 0, expected an object {at} 2"), None);
         check("{}}", &format!("the request's body is not valid JSON: trailing characters {at} 3"), None);
         check(r#"{"n": "#, &format!("the request's body is not valid JSON: EOF while parsing a value {at} 6"), None);
         check(r#"{"n": 1, }"#, &format!("the request's body is not valid JSON: trailing comma {at} 10"), None);

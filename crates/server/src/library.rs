@@ -157,8 +157,9 @@ pub fn remove(registry: &Registry, name: &str) -> Result<bool> {
             store.forget(&entry.name).map_err(|error| failed(&error))
         }
         Some(entry) if registry.is_given_file(&entry.path) => {
-            let text =
-                format!("the server was started with the file of `{name}`: it is not removed while it is served");
+            let text = format!(
+                "the server was started with the file of `{name}`: it cannot be removed while it is being served"
+            );
             Err(ApiError::new(StatusCode::CONFLICT, text).code("model_in_use").param("model"))
         }
         Some(entry) => store.remove(&entry).map(|_| true).map_err(|error| failed(&error)),

@@ -1,6 +1,6 @@
-//! The models by name: which are known, which are in memory, and who has to leave when another is asked for. A model is
-//! loaded when it is first asked for, once for all who ask, and stays even if they give up; at most `max_loaded` stay,
-//! and those nobody used for a while go. Where all are in use, they take turns.
+//! The models by name: which are known, which are in memory, and which is unloaded for another. A model is loaded on
+//! its first request, once for everyone who waits, and stays even if they give up. At most `max_loaded` stay, and idle
+//! ones are unloaded after a while. If all are in use, they take turns.
 
 mod turns;
 
@@ -268,7 +268,7 @@ impl Registry {
         match is_known || entries.len() < MAX_OFFERED {
             true => Ok(()),
             false => {
-                let text = format!("{MAX_OFFERED} models are offered already; /api/delete removes one");
+                let text = format!("there are {MAX_OFFERED} models already; /api/delete removes one");
                 Err(ApiError::new(StatusCode::CONFLICT, text).code("too_many_models"))
             }
         }
@@ -276,7 +276,7 @@ impl Registry {
 
     /// A place among those that fetch or make models.
     pub fn begin_download(&self) -> Result<tokio::sync::OwnedSemaphorePermit> {
-        let busy = |_| ApiError::busy(format!("{MAX_DOWNLOADS} models are being fetched already"), 30);
+        let busy = |_| ApiError::busy(format!("{MAX_DOWNLOADS} models are already being downloaded"), 30);
         Arc::clone(&self.downloads).try_acquire_owned().map_err(busy)
     }
 

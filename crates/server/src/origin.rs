@@ -30,7 +30,7 @@ impl OriginPolicy {
         let host = uri.authority().map(|authority| authority.as_str()).or(text(header::HOST)).unwrap_or_default();
         if !self.is_known(name_of(host)) {
             let name = name_of(host);
-            let text = format!("`{name}` is not a name of this server; `--allowed-host {name}` makes it one");
+            let text = format!("`{name}` is not a name of this server; `--allowed-host {name}` allows it");
             return Err(ApiError::new(StatusCode::FORBIDDEN, text).code("unknown_host"));
         }
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
@@ -48,7 +48,7 @@ impl OriginPolicy {
         };
         if is_foreign {
             let origin = origin.unwrap_or("another site");
-            let text = format!("pages of {origin} may not ask here; `--cors-origin` names those that may");
+            let text = format!("pages from {origin} may not use this server; `--cors-origin` allows them");
             return Err(ApiError::new(StatusCode::FORBIDDEN, text).code("unknown_origin"));
         }
         // Other types a browser sends without asking first.

@@ -1,5 +1,6 @@
-//! How quickly a model has answered lately: percentiles of the time to the first token and between tokens, and tokens
-//! per second, over the last minutes. For people who look at the dashboard; `/metrics` has histograms of all time.
+//! How fast a model has been lately: percentiles of the time to the first token and between tokens, and tokens per
+//! second, over the last minutes. This is for people who look at the dashboard; `/metrics` has histograms since the
+//! start.
 
 use serde_json::{Value, json};
 use std::collections::VecDeque;

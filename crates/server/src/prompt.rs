@@ -1,5 +1,5 @@
-//! A prompt as clients send it: a text, token ids, several of either, and llama.cpp's mixtures of them. What becomes of
-//! it is tokens, one list for each prompt.
+//! A prompt as clients send it: a text, token ids, several of either, and llama.cpp's mixtures of them. It becomes one
+//! list of tokens for each prompt.
 
 use super::blocking;
 use super::error::{ApiError, Result};
@@ -46,13 +46,13 @@ pub struct PromptObject {
     #[serde(default)]
     prompt_string: Option<String>,
     #[serde(default)]
-    content: Option<Vec<ContentPart>>,
+    content: Option<Vec<ObjectPart>>,
     #[serde(default)]
     multimodal_data: Option<Vec<IgnoredAny>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct ContentPart {
+struct ObjectPart {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
@@ -158,7 +158,7 @@ impl PromptItem {
             Self::Token(id) => Ok(PromptPart::Token(*id)),
             Self::Text(text) => Ok(PromptPart::Text(text.clone())),
             Self::Object(_) | Self::Parts(_) => {
-                let text = "with a token id in the list it is one prompt, and holds only texts and token ids";
+                let text = "a list with a token id is a single prompt, and may contain only texts and token ids";
                 Err(ApiError::bad(text).param(param))
             }
         }

@@ -1,5 +1,6 @@
-//! Places in a model's queue, shared out by key: a key may wait with as many requests as there are places left. So one
-//! alone can have half of them, the next half of the rest, and there is always one for a key that has none.
+//! Places in a model's queue, shared by key: a key may have as many waiting requests as there are places left. So a
+//! single key can have half of them, the next one half of the rest, and there is always a place for a key that has
+//! none.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

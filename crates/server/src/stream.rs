@@ -1,5 +1,6 @@
-//! Answers as they grow, over HTTP: server-sent events, or one JSON object a line. The encoder of an API family turns
-//! updates into values; this file frames them. A client that goes away drops the stream, and with it the answers.
+//! Answers over HTTP as they are generated: server-sent events, or one JSON object per line. The encoder of an API
+//! family turns updates into values; this file frames them. When a client disconnects, the stream is dropped, and with
+//! it the answers.
 
 use super::error::ApiError;
 use super::generation::Answers;

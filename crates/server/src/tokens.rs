@@ -78,7 +78,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequ
             (Some(text), _) => {
                 let max_bytes = (model.n_ctx() * MAX_BYTES_PER_TOKEN).max(MIN_MAX_BYTES);
                 if text.len() > max_bytes {
-                    let text = format!("the text has {} bytes; at most {max_bytes} are tokenized at once", text.len());
+                    let text = format!("the text has {} bytes; the limit is {max_bytes}", text.len());
                     return Err(ApiError::bad(text).param("content"));
                 }
                 let specials = if body.parse_special == Some(false) { Specials::Plain } else { Specials::Parse };

@@ -51,7 +51,7 @@ async fn all(
 
 async fn one(model: &Arc<Loaded>, request: VectorRequest, caller: Caller) -> Result<Vec<f32>> {
     if let Some(adapted) = &model.preset.adapted {
-        let text = format!("vectors are computed without adapters: ask for `{}` itself", adapted.parent);
+        let text = format!("vectors are computed without adapters: use the model `{}` itself", adapted.parent);
         return Err(ApiError::bad(text).param("model"));
     }
     let embed = VectorRequest { priority: caller.priority, group: caller.group, ..request };

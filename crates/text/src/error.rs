@@ -14,7 +14,7 @@ pub enum Error {
     #[error("the vocabulary has no tokens")]
     EmptyVocab,
 
-    #[error("the vocabulary has {n_tokens} tokens, more than the {limit} that ids of 32 bits can name")]
+    #[error("the vocabulary has {n_tokens} tokens, more than the {limit} that 32-bit ids can represent")]
     TooManyTokens { n_tokens: usize, limit: u32 },
 
     #[error("the vocabulary has {n_tokens} tokens but {n_other} {what}")]
@@ -29,10 +29,10 @@ pub enum Error {
     #[error("the {role} token is {id}, but the vocabulary has {n_tokens} tokens")]
     TokenOutOfRange { role: &'static str, id: u32, n_tokens: usize },
 
-    #[error("the vocabulary asks for a {role} token at the {place} of a text but names none")]
+    #[error("the vocabulary requires a {role} token at the {place} of a text but defines none")]
     MissingEndToken { role: &'static str, place: &'static str },
 
-    #[error("the vocabulary's table of normalisations cannot be read: {0}")]
+    #[error("the vocabulary's normalization table cannot be read: {0}")]
     BadCharsMap(String),
 
     #[error("tokenizer.json cannot be read: {0}")]

@@ -1,5 +1,5 @@
-//! Frames: a length, a checksum and a value in postcard's encoding. A frame that is too long, cut or changed is an error,
-//! and whoever sent it is not listened to any more.
+//! Frames: a length, a checksum and a value in postcard's encoding. A frame that is too long, truncated or changed is
+//! an error, and ends the connection.
 
 use std::io::{self, Read, Write};
 

@@ -1,4 +1,4 @@
-//! One child process: its socket, its standard error, and how it ended. Dropping it kills it.
+//! One child process: its socket, its standard error, and its exit status. Dropping it kills it.
 
 use std::{
     collections::VecDeque,

@@ -300,7 +300,7 @@ impl<'a> Chat<'a> {
     fn pop_question(&mut self) -> Result<Message> {
         match self.messages.iter().rposition(|message| message.role == "user") {
             Some(idx) => Ok(self.messages.drain(idx..).next().expect("the range starts at a message")),
-            None => bail!("nothing was asked yet"),
+            None => bail!("there is no question yet"),
         }
     }
 

@@ -23,10 +23,10 @@ Examples:
   roci bench smollm2 --points 1@0,1@4096,32@512    several of these, as SEQUENCES@DEPTH
   roci bench --synthetic llama-1b --weights Q4_K --save 1b.gguf    random weights, no model needed
   roci bench --synthetic qwen3-30b-a3b --layers 12 --weights Q4_K_M
-  roci bench smollm2 --speculate ngram -n 256    text as it is, with guessed tokens and without
+  roci bench smollm2 --speculate ngram -n 256    real text, with and without guessed tokens
   roci bench smollm2 --output json
 
-Figures are medians over random tokens. A GPU also picks the best token in every generation step.";
+Figures are medians over random tokens. On a GPU they include choosing the best token in every generation step.";
 
 /// Prompt tokens in one step, on a CPU and on a GPU.
 const PROMPT_STEP: usize = 512;
@@ -43,10 +43,10 @@ struct Weights {
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A well-known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     #[arg(required_unless_present_any = ["synthetic", "model_flag"], conflicts_with = "synthetic")]
     model: Option<String>,
-    /// The same as a flag, as in llama.cpp
+    /// The model as a flag, as in llama.cpp
     #[arg(short = 'm', long = "model", value_name = "MODEL", conflicts_with_all = ["model", "synthetic"])]
     model_flag: Option<String>,
     /// Prompt tokens; 0 skips this measurement

@@ -6,9 +6,9 @@ use std::io::Write;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci cp smollm2 assistant    `roci run assistant` is then the same model
+  roci cp smollm2 assistant    `roci run assistant` then runs the same model
 
-The file is not copied: both names share it, and it is removed with the last of them.";
+The file is not copied: both names share it, and it is removed with the last name.";
 
 /// Give a model another name
 #[derive(clap::Args)]

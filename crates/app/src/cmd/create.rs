@@ -17,9 +17,9 @@ A Modelfile:
   PARAMETER temperature 0.8
   SYSTEM \"\"\"You are a pirate. Answer briefly.\"\"\"
 
-FROM takes what `roci run` takes. PARAMETER, SYSTEM, MESSAGE, TEMPLATE (Jinja) and LICENSE follow.";
+FROM takes what `roci run` takes. PARAMETER, SYSTEM, MESSAGE, TEMPLATE (Jinja) and LICENSE are supported too.";
 
-/// Make your own model from a Modelfile
+/// Create a custom model from a Modelfile
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

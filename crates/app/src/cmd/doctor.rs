@@ -13,29 +13,29 @@ use crate::machine::Cpu;
 use crate::options::{ReportFormat, print_json};
 use crate::report::{HintExt, counted, human_bytes};
 
-/// Find out what keeps a GPU from working, and test it
+/// Diagnose and test GPUs
 #[derive(clap::Args)]
 #[command(after_help = "\
 Reads the PCI bus, drivers, device nodes, groups, libraries and environment variables, says what is wrong and how to \
-fix it, then runs known answers on every GPU that works. Nothing is sent anywhere; the text can be pasted into a bug \
-report. The exit status is 1 if there is a problem, 0 if there are warnings at most.
+fix it, then tests every working GPU with known answers. Nothing is sent anywhere; the text can be pasted into a bug \
+report. The exit status is 1 if there is a problem, 0 otherwise, even with warnings.
 
 Examples:
   roci doctor                          examine and test this machine
-  roci doctor --no-test                examine only
-  roci doctor --record machine.txt     write down everything that was read
+  roci doctor --no-test                only examine it
+  roci doctor --record machine.txt     save everything that was read
   roci doctor --machine machine.txt    examine a recording of another machine")]
 pub struct Args {
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: ReportFormat,
-    /// Examine only, without running anything on a GPU
+    /// Only examine the machine; run nothing on a GPU
     #[arg(long)]
     no_test: bool,
     /// Test every weight type instead of the common ones (a first run compiles for minutes)
     #[arg(long, conflicts_with = "no_test")]
     all_types: bool,
-    /// Write everything that was read to this file
+    /// Save everything that was read to this file
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Examine a recorded machine instead of this one

@@ -17,7 +17,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A well-known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The texts; `-` is standard input as one text
     #[arg(required = true)]
@@ -25,7 +25,7 @@ pub struct Args {
     /// The prompt to put before each text, by its name in the model's files (`query`, `document`)
     #[arg(long, value_name = "NAME")]
     prompt_name: Option<String>,
-    /// Output format; text is one vector a line
+    /// Output format; text is one vector per line
     #[arg(long, value_enum, default_value_t = ReportFormat::Json)]
     output: ReportFormat,
     #[command(flatten)]

@@ -19,7 +19,7 @@ pub fn main() -> Result<()> {
 
 #[cfg(not(unix))]
 pub fn main() -> Result<()> {
-    anyhow::bail!("engines run inside `roci serve` on this system")
+    anyhow::bail!("on this system, engines run inside `roci serve`")
 }
 
 /// Lets the engine run in a child of this process.

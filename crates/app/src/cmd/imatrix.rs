@@ -18,13 +18,13 @@ Examples:
   roci imatrix model-f16.gguf book.txt model.imatrix.gguf
   roci quantize model-f16.gguf small.gguf --type IQ3_XXS --imatrix model.imatrix.gguf
 
-Use the most precise weights you have, and text like what the model will see; 50,000 tokens are plenty.";
+Use the most precise weights you have, and text similar to what the model will see; 50,000 tokens are plenty.";
 
 /// Compute an importance matrix for `roci quantize`
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A well-known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The text; `-` is standard input
     file: PathBuf,
@@ -33,7 +33,7 @@ pub struct Args {
     /// Tokens per chunk; each starts with an empty context
     #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     chunk: u32,
-    /// Use the first N chunks only
+    /// Use only the first N chunks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     chunks: Option<u32>,
     #[command(flatten)]

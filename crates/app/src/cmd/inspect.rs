@@ -23,11 +23,11 @@ Examples:
 const N_SHOWN: usize = 4;
 const MAX_SHOWN_CHARS: usize = 72;
 
-/// Show what is in a model file
+/// Show the contents of a model file
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A well-known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// List every tensor
     #[arg(long)]

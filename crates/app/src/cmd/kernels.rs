@@ -20,8 +20,8 @@ Examples:
   roci kernels list
   roci kernels clear
 
-Without --all-types, `build` compiles for F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K and Q6_K; what models of other types
-need is compiled when the first of them is loaded.
+Without --all-types, `build` compiles for F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K and Q6_K; kernels for other types
+are compiled when such a model is first loaded.
 
 Kernels are kept in ROCI_KERNEL_CACHE, by default ~/.cache/roci/kernels, under a key of source, options,
 architecture and compiler version: kernels of another version are never used.";
@@ -40,7 +40,8 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum KernelsCommand {
-    /// Compile kernels now instead of on first use, by loading tiny models; other head sizes still follow on first use
+    /// Compile kernels now instead of on first use, by loading tiny models; those for other head sizes are still compiled
+    /// on first use
     Build(Build),
     /// List compiled kernels
     List(ListArgs),

@@ -1,4 +1,4 @@
-//! `roci list`: the models on this machine, and the known names that are not.
+//! `roci list`: the models on this machine, and the well-known names that are not.
 
 use crate::options::{ReportFormat, print_json};
 use crate::report::{self, human_bytes};
@@ -10,8 +10,8 @@ use std::time::SystemTime;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci list                  the models that are here
-  roci list --all            and the names that can be downloaded
+  roci list                  the downloaded models
+  roci list --all            also the names that can be downloaded
   roci list --output json    for a program
 
 Models are kept in ~/.local/share/roci, or in $ROCI_HOME. `roci rm NAME` removes one.";
@@ -20,7 +20,7 @@ Models are kept in ~/.local/share/roci, or in $ROCI_HOME. `roci rm NAME` removes
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, visible_alias = "ls")]
 pub struct Args {
-    /// Also list the known names that can be downloaded
+    /// Also list the names that can be downloaded
     #[arg(long, short)]
     all: bool,
     /// Output format
@@ -69,7 +69,7 @@ pub fn main(args: &Args) -> Result<()> {
     }
     if let Some(older) = store.older() {
         let (older, root) = (older.display(), store.root().display());
-        report::note(&format!("models of an earlier version are used from {older}; new ones go to {root}"));
+        report::note(&format!("models of an earlier version are still read from {older}; new ones go to {root}"));
     }
     Ok(())
 }

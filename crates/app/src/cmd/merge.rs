@@ -15,14 +15,14 @@ Examples:
   roci merge model-f16.gguf --lora sql-lora -o model-sql.gguf
   roci merge folder-of-safetensors --lora sql.gguf -o model-sql.gguf --type Q4_K_M
 
-Without --type every tensor keeps its type. Weights that are quantized already are decoded, changed
+Without --type every tensor keeps its type. Quantized weights are decoded, changed
 and quantized again, which rounds them twice: start from F16, BF16 or F32 weights where you can.";
 
-/// Write an adapter into a model's weights
+/// Merge an adapter into a model's weights
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A well-known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The adapter: a folder from PEFT or a GGUF file
     #[arg(long, value_name = "PATH")]

@@ -21,7 +21,7 @@ Examples:
   roci perplexity model-f32.gguf book.txt --save-logits base.kld
   roci perplexity model-q4.gguf book.txt --kl-base base.kld    how much the smaller weights change
 
-The file of --save-logits holds two bytes per scored token and vocabulary entry: about 25 MB per chunk
+The file of --save-logits takes two bytes per scored token and vocabulary entry: about 25 MB per chunk
 of 512 with a vocabulary of 49,152.";
 
 /// Rows whose logits are taken in one step.
@@ -31,20 +31,20 @@ const LOGITS_STEP: usize = 64;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A well-known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The text; `-` is standard input
     file: PathBuf,
     /// Tokens per chunk; the second half of each is scored
     #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     chunk: u32,
-    /// Use the first N chunks only
+    /// Use only the first N chunks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     chunks: Option<u32>,
     /// Compare with the predictions stored in this file (KL divergence)
     #[arg(long, value_name = "FILE", conflicts_with = "save_logits")]
     kl_base: Option<PathBuf>,
-    /// Store the predictions, to compare other models with
+    /// Store the predictions, for comparing other models with them
     #[arg(long, value_name = "FILE")]
     save_logits: Option<PathBuf>,
     /// Output format
@@ -166,7 +166,7 @@ pub fn main(args: &Args) -> Result<()> {
     let mut driver = StepDriver::load(&files, &options, 1, chunks.n_chunk)?.0;
     let n_vocab = driver.model().config().n_vocab;
     if let Some(token) = chunks.tokens.iter().find(|token| **token as usize >= n_vocab) {
-        bail!("the text holds token {token}, the model has {n_vocab}");
+        bail!("the text contains token {token}, but the model has only {n_vocab}");
     }
 
     let mut divergence = args.kl_base.as_deref().map(|base| Divergence::open(base, &chunks, n_vocab)).transpose()?;

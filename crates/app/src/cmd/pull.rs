@@ -9,7 +9,7 @@ const EXAMPLES: &str = "\
 Examples:
   roci pull qwen3                     the usual size and quantization for this machine's memory
   roci pull qwen3:4b-q8_0             this size, this quantization
-  roci pull hf:OWNER/REPO             the best GGUF file of a hub repository
+  roci pull hf:OWNER/REPO             the best GGUF file of a Hub repository
   roci pull hf:OWNER/REPO:Q8_0        the one with this word in its name
   roci pull hf:OWNER/REPO:FILE.gguf   exactly this one
 
@@ -20,7 +20,7 @@ Respects HTTPS_PROXY, SSL_CERT_FILE, pip's index-url, cert and proxy settings, H
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name (see `roci list --all`) or hf:OWNER/REPO[:FILE]
+    /// A well-known name (see `roci list --all`) or hf:OWNER/REPO[:FILE]
     model: String,
 }
 

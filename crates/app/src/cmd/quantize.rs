@@ -24,14 +24,14 @@ type. Rows that do not fill whole blocks get the nearest type that fits.";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A well-known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The file to write
     out: PathBuf,
     /// Q4_K_M, Q5_K_M, Q6_K, Q8_0, IQ4_XS, ... (an unknown name lists all)
     #[arg(long = "type", value_name = "TYPE", value_parser = parse_mix)]
     mix: &'static str,
-    /// Allow weights that are already quantized, which rounds them twice
+    /// Allow quantizing weights that are already quantized, which rounds them twice
     #[arg(long)]
     allow_requantize: bool,
     /// Overwrite the file if it exists
@@ -64,7 +64,7 @@ pub fn main(args: &Args) -> Result<()> {
     let plan = mix.plan(&checkpoint, importance.is_some());
     if plan.n_blind > 0 {
         let n = plan.n_blind;
-        report::note(&format!("types that want --imatrix: {}; expect them to be worse without", counted(n, "tensor")));
+        report::note(&format!("types that need --imatrix to be good: {}", counted(n, "tensor")));
     }
     if plan.n_fallback > 0 {
         let n = plan.n_fallback;

@@ -17,14 +17,14 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A well-known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The question
     query: String,
     /// The texts
     #[arg(required = true)]
     documents: Vec<String>,
-    /// Output format; text is one line for each text: its score, its index and itself
+    /// Output format; text is one line for each text, with its score and index
     #[arg(long, value_enum, default_value_t = ReportFormat::Json)]
     output: ReportFormat,
     #[command(flatten)]

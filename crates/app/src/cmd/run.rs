@@ -35,12 +35,12 @@ const INTERRUPT_POLL: Duration = Duration::from_millis(20);
 const EXAMPLES: &str = "\
 Examples:
   roci run smollm2 \"Why is the sky blue?\"            answer once
-  roci run smollm2                                   chat; /help shows the commands
+  roci run smollm2                                   chat; /help lists the commands
   cat notes.txt | roci run smollm2 \"Summarise this\"   piped text comes before the prompt
   roci run smollm2 --file a.rs --file b.rs \"What differs?\"
   roci run smollm2 --raw \"Once upon a time\"          continue this text, without a chat template
   roci run smollm2 --temperature 0 \"2+2=\"            always the most probable answer
-  roci run smollm2 --session talk \"And why?\"         go on with the conversation in the file `talk`
+  roci run smollm2 --session talk \"And why?\"         continue the conversation in the file `talk`
   roci run smollm2 --profile=trace.json \"Hi\"          device time of every op
   roci run smollm2 --output json --logprobs 5 \"Hi\"   tokens, log-probabilities and timings
   roci run smollm2 --json-schema person.json \"Ada\"   an answer that matches this schema
@@ -52,10 +52,10 @@ Ctrl-C stops the answer; a chat continues.";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name (see `roci list --all`), a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A well-known name (see `roci list --all`), a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     #[arg(required_unless_present = "model_flag")]
     pub model: Option<String>,
-    /// The prompt, appended to piped text and --file; several words are one prompt; without any of them, start a chat
+    /// The prompt, appended to piped text and --file; several words form one prompt; without a prompt, start a chat
     pub prompt: Vec<String>,
     /// The model as a flag, as in llama.cpp
     #[arg(short = 'm', long = "model", value_name = "MODEL")]
@@ -72,7 +72,7 @@ pub struct Args {
     /// Send the prompt as is, without the chat template
     #[arg(long, conflicts_with_all = ["system", "think", "chat_template_file"])]
     pub raw: bool,
-    /// Whether the model thinks first, where its template can say so; some models take an effort level
+    /// Whether the model thinks first, if its template supports that; some models take an effort level
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub think: Option<Think>,
     #[command(flatten)]
@@ -93,7 +93,7 @@ pub struct Args {
     /// Use this LoRA adapter: a folder from PEFT or a GGUF file
     #[arg(long, value_name = "PATH", value_parser = parse_lora)]
     pub lora: Option<NamedPath>,
-    /// Go on with the conversation in this file, and write it back at the end, with what the model has computed of it
+    /// Continue the conversation in this file and save it back at the end, with the model's computed state
     #[arg(long, value_name = "FILE")]
     pub session: Option<PathBuf>,
     #[command(flatten)]

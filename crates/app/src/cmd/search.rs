@@ -11,11 +11,11 @@ const EXAMPLES: &str = "\
 Examples:
   roci search qwen
   roci search mistral small
-  roci pull hf:OWNER/REPO             fetches what was found
+  roci pull hf:OWNER/REPO             download one of the results
 
-Only repositories with GGUF files are listed. Sends the words to the hub (HF_ENDPOINT), and nothing else.";
+Only repositories with GGUF files are listed. Only the words are sent to the Hub (HF_ENDPOINT).";
 
-/// Look for models on the Hugging Face hub
+/// Search for models on the Hugging Face Hub
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

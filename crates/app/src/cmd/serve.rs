@@ -64,7 +64,7 @@ fn read_again(typed: &Args) -> Result<Fresh> {
     let args = Args::from_arg_matches(&read(typed)?.1?)?;
     let keys = args.access.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
     if typed.access.api_key_file.is_some() && keys.all().is_empty() {
-        return Err(anyhow!("no key is required any more")).hint("restart the server to do without keys");
+        return Err(anyhow!("no key is required anymore")).hint("restart the server to run it without keys");
     }
     Ok(Fresh { keys, rate: args.access.rate, concurrent: args.access.concurrent })
 }

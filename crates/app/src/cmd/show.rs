@@ -1,5 +1,5 @@
-//! `roci show`: how a model is used: what it is, its settings, its system prompt. What is in its file, `roci inspect`
-//! tells.
+//! `roci show`: what a model is and how it is used: its settings and its system prompt. `roci inspect` shows the
+//! contents of its file.
 
 use crate::model_file;
 use crate::report::human_bytes;
@@ -11,14 +11,14 @@ use std::io::Write;
 const EXAMPLES: &str = "\
 Examples:
   roci show smollm2                             family, size, context, license, settings
-  roci show pirate --modelfile > Modelfile      the recipe that would make it again
-  roci show smollm2 --template                  how a conversation is written for it";
+  roci show pirate --modelfile > Modelfile      a Modelfile that recreates it
+  roci show smollm2 --template                  how it formats a conversation";
 
 /// Show a model's settings: its prompt, parameters and template
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A well-known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// Print it as a Modelfile
     #[arg(long, group = "what")]

@@ -10,7 +10,7 @@ const EXAMPLES: &str = "\
 Examples:
   roci stop smollm2    frees its memory; the next request loads it again";
 
-/// Take a model out of a server's memory
+/// Unload a model from a server
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -15,11 +15,11 @@ Examples:
   echo \"Hello\" | roci tokenize smollm2
   roci tokenize smollm2 --no-special \"<|im_start|>\"    the text, not the special token";
 
-/// Turn text into tokens
+/// Convert text to tokens
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
+    /// A well-known name, a GGUF file, a folder of safetensors, or hf:OWNER/REPO[:FILE]
     model: String,
     /// The text [default: standard input]
     #[arg(conflicts_with = "file")]

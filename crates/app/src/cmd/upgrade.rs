@@ -13,14 +13,14 @@ Examples:
   roci upgrade
   roci upgrade --url https://api.github.com/repos/OWNER/REPO/releases/latest
 
-Asks one address for the latest release; installs nothing, and sends nothing but the question. A release binary knows the
+Asks one address for the latest release. It installs nothing and sends nothing else. A release binary knows the
 address of its project; a build from source has none, and says so.";
 
-/// Say whether there is a newer version
+/// Check for a newer version
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Address to ask; answers as GitHub's API does [default: $ROCI_RELEASES, else this project's]
+    /// Address to ask, in the format of GitHub's API [default: $ROCI_RELEASES, else this project's]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// For those who mean a model

@@ -66,7 +66,7 @@ impl System {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let (path, entry) = parse(line).ok_or_else(|| anyhow!("line {} is not understood: `{line}`", i + 1))?;
+            let (path, entry) = parse(line).ok_or_else(|| anyhow!("cannot parse line {}: `{line}`", i + 1))?;
             entries.insert(path, entry);
         }
         Ok(Self { source: SystemSource::Recorded(entries), seen: RefCell::default() })

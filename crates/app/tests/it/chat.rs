@@ -48,7 +48,7 @@ fn conversation_with_commands() {
     say(&mut chat, "/nonsense", "there is no command /nonsense");
     say(&mut chat, "/save talk.json", "saved 2 messages");
     say(&mut chat, "/clear", "");
-    say(&mut chat, "/regen", "nothing was asked yet");
+    say(&mut chat, "/regen", "there is no question yet");
     say(&mut chat, "/load talk.json", "loaded 2 messages");
     say(&mut chat, "/load missing.json", "cannot read `missing.json`");
     chat.send_line("/exit").unwrap();

@@ -62,8 +62,8 @@ fn a_cut_session_is_refused_by_name() {
     let whole = std::fs::read(&path).unwrap();
     for (bytes, expected) in [
         (&whole[..whole.len() / 2], "the session talk is damaged"),
-        (&whole[..4], "talk is no session file"),
-        (b"What is this?", "talk is no session file"),
+        (&whole[..4], "talk is not a session file"),
+        (b"What is this?", "talk is not a session file"),
     ] {
         std::fs::write(&path, bytes).unwrap();
         let refused = roci.run(&["run", "tiny.gguf", "hi", "--session", "talk"]);

@@ -32,7 +32,7 @@ fn second_process_waits_for_the_first() {
     let mut stderr = BufReader::new(second.stderr.take().unwrap());
     let mut line = String::new();
     stderr.read_line(&mut line).unwrap();
-    assert_eq!(line, "waiting: another roci is fetching `hf:owner/tiny`\n");
+    assert_eq!(line, "waiting: another roci is downloading `hf:owner/tiny`\n");
     gate.open();
     let [first, second] = [first, second].map(|child| Outcome::of(child.wait_with_output().unwrap(), roci.home.path()));
     assert_eq!((first.code, second.code), (Some(0), Some(0)), "{}", first.stderr);

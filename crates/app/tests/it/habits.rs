@@ -75,7 +75,7 @@ fn flags_that_others_have() {
     let run = |more: &[&str]| roci.run(&[&["run", "tiny.gguf", "hi", "-n", "2", "-c", "128"], more].concat());
     let left_out = run(&["-fa", "on", "--mlock"]);
     assert_eq!(left_out.code, Some(0), "{}", left_out.stderr);
-    assert!(left_out.stderr.contains("note: -fa, --mlock: not needed here, and left out"), "{}", left_out.stderr);
+    assert!(left_out.stderr.contains("note: -fa, --mlock: not needed here, ignored"), "{}", left_out.stderr);
     assert_eq!(run(&["-fa", "on", "-q"]).stderr, "");
     let refused = roci.run(&["serve", "tiny.gguf", "--api-key", "secret"]);
     assert_eq!(refused.code, Some(2));

@@ -183,7 +183,7 @@ fn rocblas_without_its_kernels_ends_a_child_only() {
     let said = ask(&[], &[]);
     assert!(said.contains("large products through rocBLAS"), "{said}");
     let said = ask(&[], &without);
-    assert!(said.contains("do not go through the vendor's library: BLAS test: the driver ended the process"), "{said}");
+    assert!(said.contains("do not use the vendor's library: BLAS test: the driver ended the process"), "{said}");
     assert!(said.contains("SIGABRT") && said.contains("rocBLAS error: Cannot read"), "{said}");
     assert!(!said.contains("engine's process died"), "{said}");
     let said = ask(&["--blas", "off"], &without);

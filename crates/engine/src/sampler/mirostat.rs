@@ -1,6 +1,6 @@
 //! Mirostat 2 (Basu and others, 2020): tokens more surprising than `mu` are cut off, and `mu` follows the surprise of
-//! the tokens that were chosen so that it stays near a target. `mu` is the only state of the sampler; it follows from
-//! the logits and tokens so far, so a sequence taken up elsewhere gets it back by looking at both again.
+//! the chosen tokens so that it stays near a target. `mu` is the sampler's only state. It follows from the logits and
+//! tokens so far, so a sequence that is resumed elsewhere recovers it by looking at both again.
 
 use batch::TokenId;
 

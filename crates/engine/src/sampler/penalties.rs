@@ -1,5 +1,5 @@
-//! Repetition, presence and frequency penalties over the latest tokens. Recounted from the tokens for each choice,
-//! so that there is no state to carry when a sequence moves; the counts lie in one dense array that is reused.
+//! Repetition, presence and frequency penalties over the latest tokens. They are recounted from the tokens for each
+//! choice, so there is no state to carry when a sequence moves; the counts are in one dense array that is reused.
 
 use batch::TokenId;
 

@@ -1,9 +1,9 @@
 //! Drafted tokens in the scheduler: they get rows and blocks that nobody else needs, and count as computed only when it
-//! is known that they belong to the sequence.
+//! is known that they are right.
 //!
-//! Keys and values of wrong drafts are written over. A recurrent state cannot be: such a sequence computes its drafts
-//! from the one slot into another. If all were right, that one is its state from then on; otherwise the next step starts
-//! from the old one, and computes what was right again beside its own token.
+//! Keys and values of wrong drafts are simply overwritten. A recurrent state cannot be: such a sequence computes its
+//! drafts from one slot into another. If all were right, the second slot is its state from then on; otherwise the next
+//! step starts from the first slot and recomputes the right ones together with its own token.
 
 use batch::{BLOCK_TOKENS, TokenId};
 

@@ -1,5 +1,5 @@
-//! Contexts that are kept outside the pool: which of the blocks and states that leave it are worth copying, and which are
-//! copied back for a sequence that begins as they do. The scheduler knows their names and no more; the engine copies.
+//! Contexts that are kept outside the pool: which of the evicted blocks and states are worth copying, and which are
+//! copied back for a sequence with the same prefix. The scheduler knows only their names; the engine copies.
 
 use std::collections::HashSet;
 
@@ -95,7 +95,7 @@ impl Scheduler {
         let has = |name: Name| self.kept.as_ref().is_some_and(|kept| kept.contains(&name));
         let n_found = blocks.len();
         if self.is_recurrent() {
-            return self.find_recurrent(seq, max_blocks, (blocks, chain), has);
+            return self.find_recurrent(seq, max_blocks, blocks, chain, has);
         }
         if self.kept.is_none() {
             return (blocks, chain, None);
@@ -115,7 +115,8 @@ impl Scheduler {
         &self,
         seq: &Sequence,
         max_blocks: usize,
-        (blocks, chain): (Vec<BlockId>, Chain),
+        blocks: Vec<BlockId>,
+        chain: Chain,
         has: impl Fn(Name) -> bool,
     ) -> (Vec<BlockId>, Chain, Option<Restore>) {
         let n_covered = self.states.n_covered(&blocks);

@@ -1,5 +1,5 @@
 //! What a step leaves for later sequences: full blocks in the prefix index, and the states of recurrent layers at block
-//! borders, without which those blocks are of no use to such a model.
+//! boundaries, without which such a model cannot use those blocks.
 
 use batch::{Attention, BLOCK_TOKENS, BlockId, StateId};
 

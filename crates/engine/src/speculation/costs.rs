@@ -1,5 +1,5 @@
-//! What more rows cost, measured while the engine runs: the time of steps with drafted rows against that of steps of as
-//! many sequences without. They differ by device, model and number of sequences.
+//! What additional rows cost, measured while the engine runs: the time of steps with drafted rows compared with steps
+//! of the same number of sequences without. It depends on device, model and number of sequences.
 
 use std::time::Duration;
 

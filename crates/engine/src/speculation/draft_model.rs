@@ -1,5 +1,5 @@
-//! Drafts by a second, smaller model with its own keys and values. It samples as the request does, with the same draw of
-//! (seed, position), so where the two models agree about the distribution they draw the same token.
+//! Drafts by a second, smaller model with its own keys and values. It samples as the request does, with the same draw
+//! of (seed, position), so wherever the two models agree on the distribution they draw the same token.
 
 use std::collections::HashMap;
 

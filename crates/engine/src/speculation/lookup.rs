@@ -1,7 +1,7 @@
-//! Drafts by looking things up: if the last few tokens stood somewhere before, what followed there may follow here. Code
-//! that is rewritten, quotations and lists are full of it.
+//! Drafts by lookup: if the last few tokens occurred before, what followed them then may follow now. Rewritten code,
+//! quotations and lists repeat a lot.
 //!
-//! Each sequence has an index from runs of tokens to the place after their latest occurrence. A new token costs one
+//! Each sequence has an index from runs of tokens to the position after their latest occurrence. A new token costs one
 //! entry per length of run, however long the context is.
 
 use std::collections::HashMap;

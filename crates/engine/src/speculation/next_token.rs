@@ -1,9 +1,9 @@
-//! Drafts by a model's own layer for the token after the next. It reads each token together with what the model made of
-//! the one before, and has keys and values of its own. What it makes of a token can stand in for the model's, so it goes
-//! on with its own guesses.
+//! Drafts by a model's own multi-token prediction layer. It reads each token together with the model's hidden state of
+//! the token before, and has its own keys and values. Its own hidden state of a token can stand in for the model's, so
+//! it can continue from its own guesses.
 //!
-//! It begins where hidden states are first known: those of a prompt's last tokens, and of all that come after. Tokens
-//! whose keys and values the model found in its cache were not computed, and are not seen here.
+//! It starts where hidden states are first known: those of a prompt's last tokens, and of all later ones. Tokens whose
+//! keys and values the model found in its cache were not computed, and are not seen here.
 
 use std::collections::HashMap;
 

@@ -129,7 +129,7 @@ impl Fitting {
                     let what = "another module of the adapter changes the same matrix".to_owned();
                     return Err(Error::Tensor { name: module.name.clone(), what });
                 }
-                let delta = self.delta(module, (&a, &b, magnitude.as_deref()), &place);
+                let delta = self.delta(module, &a, &b, magnitude.as_deref(), &place);
                 if delta.a.iter().chain(&delta.b).chain(delta.gain.iter().flatten()).any(|x| !x.is_finite()) {
                     let what = "it holds numbers that are not finite".to_owned();
                     return Err(Error::Tensor { name: module.name.clone(), what });
@@ -170,7 +170,9 @@ impl Fitting {
     fn delta(
         &self,
         module: &LoraModule,
-        (a, b, magnitude): (&[f32], &[f32], Option<&[f32]>),
+        a: &[f32],
+        b: &[f32],
+        magnitude: Option<&[f32]>,
         place: &ModulePlace,
     ) -> WeightChange {
         let (rank, n_out, matrix) = (module.rank(), place.rows.len(), &self.rows[place.tensor.0]);
@@ -185,7 +187,7 @@ impl Fitting {
             }
         }
         let gain = magnitude.map(|magnitude| {
-            let lengths = changed_lengths(matrix, &a, &transposed, (rank, module.scale));
+            let lengths = changed_lengths(matrix, &a, &transposed, rank, module.scale);
             place.rows.iter().zip(lengths).map(|(row, length)| magnitude[*row] / length).collect()
         });
         if let Some(scales) = matrix.row_scales() {
@@ -198,7 +200,7 @@ impl Fitting {
 }
 
 /// The length of each row of `W + scale * B A`; `b` is `[rank, n_out]`.
-fn changed_lengths(base: &MatrixRows, a: &[f32], b: &[f32], (rank, scale): (usize, f32)) -> Vec<f32> {
+fn changed_lengths(base: &MatrixRows, a: &[f32], b: &[f32], rank: usize, scale: f32) -> Vec<f32> {
     let ([n_out, n_in], mut weights) = (base.shape, base.numbers());
     let length = |out: usize, row: &mut [f32]| {
         for k in 0..rank {

@@ -320,7 +320,8 @@ impl StepAdapters<'_> {
     pub fn apply_routed(
         &self,
         exec: Exec,
-        (first, routes): (TensorId, &Routes),
+        first: TensorId,
+        routes: &Routes,
         x: View,
         out: &mut ViewMut,
     ) -> Result<(), Error> {
@@ -346,7 +347,8 @@ impl StepAdapters<'_> {
     pub fn apply_chosen(
         &self,
         exec: Exec,
-        (first, n_experts): (TensorId, usize),
+        first: TensorId,
+        n_experts: usize,
         x: View,
         chosen: View,
         out: &mut ViewMut,

@@ -1,6 +1,6 @@
 //! Pieces of the pools on their way between a device and the host. A kernel gathers the rows of many places into the
-//! memory that weights are decoded to during products, and one copy moves it; all of it stands in the queue between two
-//! steps, so neither needs to be waited for.
+//! memory that products otherwise decode weights into, and one copy moves it. All of it is queued between two steps, so
+//! neither step has to be waited for.
 
 use gpu::{Pending, Slice};
 use ops::{Exec, Indices, Layout, Place, PlaceMut, Tensor, View, ViewMut, gather_rows, scatter_rows};
@@ -140,8 +140,8 @@ impl Device {
     }
 
     /// The numbers of the rows, for every kind of tensor once.
-    fn upload_rows(&mut self, kinds: impl Iterator<Item = CacheRows>, ids: &[u32]) -> Result<CopyRows, Error> {
-        let mut rows = CopyRows::default();
+    fn upload_rows(&mut self, kinds: impl Iterator<Item = CacheRows>, ids: &[u32]) -> Result<CopyList, Error> {
+        let mut rows = CopyList::default();
         for kind in kinds {
             if !rows.kinds.iter().any(|(known, _)| *known == kind) {
                 let start = rows.numbers.len();
@@ -187,12 +187,12 @@ fn check_size(parts: &[usize], n_pieces: usize) -> Result<usize, Error> {
 
 /// Which rows of the tensors a copy is about.
 #[derive(Default)]
-struct CopyRows {
+struct CopyList {
     numbers: Vec<u32>,
     kinds: Vec<(CacheRows, std::ops::Range<usize>)>,
 }
 
-impl CopyRows {
+impl CopyList {
     fn find<'a>(&'a self, kind: CacheRows, numbers: Slice<'a, u8>) -> Result<(&'a [u32], Slice<'a, u32>), Error> {
         let range = self.kinds.iter().find(|(known, _)| *known == kind).map(|(_, range)| range.clone());
         let range = range.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a device can do at most, as its tuning says or as a copy shows: the scale that profiles are drawn to.
+//! The upper limits of a device, from its tuning file or measured with a copy: the scale of profiles.
 
 use std::time::Instant;
 

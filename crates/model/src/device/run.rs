@@ -1,8 +1,8 @@
 //! A step on a device: queued by `submit`, read back by `wait`.
 //!
-//! Everything is enqueued on one stream, so a step may be queued while the one before it still runs: its inputs are
-//! copied after that one has read its own, and the tokens that one chose are where this one reads them. Only host memory
-//! of copies in flight must not be shared, which is why it is taken and given back.
+//! Everything is enqueued on one stream, so a step may be queued while the one before it still runs. Its inputs are
+//! copied after the earlier step has read its own, and it reads the tokens that the earlier step chose where that step
+//! left them. Only the host memory of copies in flight must not be shared; that is why it is taken and given back.
 
 use gpu::{Element, Launcher, Pending, Pinned, Queue};
 use ops::{AttentionChip, AttentionPlan, Exec, Heads, Numerics, Place, Tensor};

@@ -186,7 +186,7 @@ pub(crate) struct Buffers {
 }
 
 /// A batch cut into units: every one of them keeps one thread busy.
-struct Units<'a> {
+struct WorkUnits<'a> {
     units: Vec<WorkUnit<'a>>,
     /// Units whose contexts were split, with the number of parts of each.
     merges: Vec<(WorkUnit<'a>, usize)>,
@@ -195,7 +195,7 @@ struct Units<'a> {
     tile: usize,
 }
 
-fn plan_units<'a>(n_threads: usize, input: &AttentionInput, spans: &[QuerySpan<'a>]) -> Units<'a> {
+fn plan_units<'a>(n_threads: usize, input: &AttentionInput, spans: &[QuerySpan<'a>]) -> WorkUnits<'a> {
     let n_kv_heads = input.heads.n_kv_heads;
     let tile = (UNIT_ROWS / input.group).max(1);
     let n_whole: usize = spans.iter().map(|span| span.n_rows.div_ceil(tile) * n_kv_heads).sum();
@@ -230,7 +230,7 @@ fn plan_units<'a>(n_threads: usize, input: &AttentionInput, spans: &[QuerySpan<'
             }
         }
     }
-    Units { units, merges, n_parts, tile }
+    WorkUnits { units, merges, n_parts, tile }
 }
 
 /// Where the output of a unit's row begins.
@@ -243,7 +243,7 @@ fn output_start(input: &AttentionInput, unit: &WorkUnit, row: usize) -> usize {
 
 pub(crate) fn run(pool: &Pool, input: &AttentionInput, spans: &[QuerySpan], out: &mut [f32]) {
     let head_dim = input.heads.head_dim;
-    let Units { units, merges, n_parts, tile } = plan_units(pool.n_threads(), input, spans);
+    let WorkUnits { units, merges, n_parts, tile } = plan_units(pool.n_threads(), input, spans);
     // [part, row of the unit, head_dim + max + sum]
     let part_len = tile * input.group * (head_dim + 2);
     PARTS.with_borrow_mut(|parts| {

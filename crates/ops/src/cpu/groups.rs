@@ -1,9 +1,9 @@
-//! Products where each run of rows has a weight matrix of its own: the experts of a mixture, the heads of compressed
+//! Products in which each run of rows has its own weight matrix: the experts of a mixture, the heads of compressed
 //! attention.
 //!
-//! Groups of few rows go through two parallel regions together, one that rounds and one that multiplies: a token's
-//! eight experts are work for some microseconds each, less than a region of their own would cost. A group of many rows
-//! fills a region by itself.
+//! Groups of few rows share two parallel regions, one that rounds and one that multiplies: a token's eight experts are
+//! a few microseconds of work each, less than a region of their own would cost. A group of many rows fills a region by
+//! itself.
 
 use std::cell::RefCell;
 use std::ops::Range;

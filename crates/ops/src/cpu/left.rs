@@ -1,7 +1,7 @@
-//! The left side of a product: rows of numbers, or rows that are made on the way into it.
+//! The left side of a product: rows of numbers, or rows that are computed on the way into it.
 //!
-//! A row that is made where it is rounded never leaves the cache of the thread that made it, and a step has fewer
-//! parallel regions.
+//! A row that is computed where it is rounded never leaves the cache of its thread, and a step has fewer parallel
+//! regions.
 
 use crate::{Isa, rmsnorm, swiglu};
 

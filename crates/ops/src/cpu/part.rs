@@ -1,6 +1,6 @@
-//! Contexts in parts of fixed length, for attention whose bits must not depend on how the work was cut: parts begin at
-//! multiples of [`PART_KEYS`], counted from the start of the context, and are added one after the other. Whether one
-//! thread makes all of them or each has its own, the same numbers are added in the same order.
+//! Contexts in parts of fixed length, for attention whose bits must not depend on how the work was divided. Parts begin
+//! at multiples of [`PART_KEYS`], counted from the start of the context, and are added one after the other. Whether one
+//! thread computes all of them or each thread one, the same numbers are added in the same order.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
-//! Products of many rows through the vendor's library: the left side as f16, weights as f16 too, decoded where they are
-//! packed; sums in f32. Weights that f16 cannot hold (F32, BF16) go as f32 on both sides.
+//! Products of many rows through the vendor's library: both sides as f16, with packed weights decoded first, and sums
+//! in f32. For weights that f16 cannot hold (F32, BF16), both sides are f32.
 //!
-//! The left side is made as f16 in one pass over what it is made of (kernels/left_f16.hip).
+//! The left side is converted to f16 in one pass over what it is computed from (kernels/left_f16.hip).
 
 use gpu::{Accumulate, Blas, GemmShape, Grid, Kernel, Number, ProductTypes, Slice, SliceMut};
 use half::f16;

@@ -1,8 +1,8 @@
-//! A mixture of experts on a GPU: the choice is made there and nothing comes back, so a step with experts can be
+//! A mixture of experts on a GPU: the choice is made there and nothing is read back, so a step with experts can be
 //! captured like any other. Row r's j-th expert is pair `r * n_used + j`.
 //!
-//! Here each pair reads its expert's matrix by itself: right for one token at a time, where every pair has an expert of
-//! its own. More rows are grouped by expert first (`grouped.rs`), where the chip has matrix units.
+//! Here each pair reads its expert's matrix by itself: right for one token at a time, when every pair has a different
+//! expert. On chips with matrix units, more rows are first grouped by expert (`grouped.rs`).
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 

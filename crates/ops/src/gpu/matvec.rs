@@ -1,5 +1,5 @@
-//! Products of few rows on a GPU, bound by reading the weights: packed ones against activations rounded to 16 bits
-//! (kernels/round.hip), plain numbers against f32. Up to three products of one left side share a launch.
+//! Products of few rows on a GPU, limited by reading the weights: packed weights with activations rounded to 16 bits
+//! (kernels/round.hip), plain numbers with f32. Up to three products of one left side share a launch.
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 use weights::Dtype;

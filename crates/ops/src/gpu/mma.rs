@@ -1,7 +1,7 @@
 //! Products of some to a few hundred rows on the matrix units, from packed or f16 weights as stored: NVIDIA's
-//! (kernels/matmul_mma.hip) and AMD's (kernels/matmul_few.hip). The left side becomes halves on the way, laid out as both
-//! read them (kernels/halves.hip); where there are too few tiles for the chip, the columns are cut into parts that are
-//! added up. Hopper has a kernel of its own for more than a few rows of packed weights (`wide.rs`).
+//! (kernels/matmul_mma.hip) and AMD's (kernels/matmul_few.hip). The left side is converted to f16 first, in the layout
+//! that both read (kernels/halves.hip). If there are too few tiles for the chip, the columns are split into parts that
+//! are added up. Hopper has another kernel for more than a few rows of packed weights (`wide.rs`).
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ const VARIANTS: [Variant; 4] = [
     Variant { n_tiles: 4, n_stages: 3, n_blocks: 3 },
     Variant { n_tiles: 8, n_stages: 3, n_blocks: 2 },
 ];
-/// The same for AMD, in the order of [`FewKernels::multiply`]. Not measured: as many blocks as registers allow on gfx11.
+/// The same for AMD, in the order of [`MatmulFewKernels::multiply`]. Not measured: as many blocks as registers allow on gfx11.
 const FEW_VARIANTS: [Variant; 3] = [
     Variant { n_tiles: 2, n_stages: 0, n_blocks: 4 },
     Variant { n_tiles: 4, n_stages: 0, n_blocks: 3 },
@@ -147,7 +147,7 @@ kernels! {
 }
 
 kernels! {
-    pub(crate) struct FewKernels in "matmul_few"; defines { FORMAT: DefineValues::Formats(FormatSet::Halves) } {
+    pub(crate) struct MatmulFewKernels in "matmul_few"; defines { FORMAT: DefineValues::Formats(FormatSet::Halves) } {
         multiply: [Kernel<Mma<'static>>; 3] = ["matmul_few_16", "matmul_few_32", "matmul_few_64"],
         sum: Kernel<PartialSum<'static>> = ["matmul_few_sum"],
     }
@@ -155,12 +155,12 @@ kernels! {
 
 /// Which of the two kernels a device runs.
 #[derive(Copy, Clone, Eq, PartialEq)]
-enum Units {
+enum MatrixUnits {
     Nvidia,
     Amd,
 }
 
-impl Units {
+impl MatrixUnits {
     fn of(gpu: &Gpu) -> Self {
         if gpu.kernels.device().has_mma() { Self::Nvidia } else { Self::Amd }
     }
@@ -181,7 +181,7 @@ impl Units {
                 (multiply.into_iter().nth(variant), sum)
             }
             Self::Amd => {
-                let FewKernels { multiply, sum } = FewKernels::get(gpu.kernels, &values)?;
+                let MatmulFewKernels { multiply, sum } = MatmulFewKernels::get(gpu.kernels, &values)?;
                 (multiply.into_iter().nth(variant), sum)
             }
         };
@@ -202,7 +202,7 @@ pub(super) enum HalvesLayout {
 /// How rows of x are cut.
 #[derive(Copy, Clone)]
 struct RowBlocks {
-    units: Units,
+    units: MatrixUnits,
     variant: usize,
     n_blocks: usize,
     block_rows: usize,
@@ -211,7 +211,7 @@ struct RowBlocks {
 }
 
 impl RowBlocks {
-    fn of(units: Units, n_rows: usize) -> Self {
+    fn of(units: MatrixUnits, n_rows: usize) -> Self {
         let variants = units.variants();
         let variant =
             variants.iter().position(|variant| n_rows <= TILE_ROWS * variant.n_tiles).unwrap_or(variants.len() - 1);
@@ -233,14 +233,14 @@ impl RowBlocks {
 
 /// Bytes of the left side as halves, on any chip.
 pub(crate) fn n_bytes([n_rows, n_in]: [usize; 2]) -> usize {
-    let own = [Units::Nvidia, Units::Amd].map(|units| RowBlocks::of(units, n_rows).n_words(n_in) * 4);
+    let own = [MatrixUnits::Nvidia, MatrixUnits::Amd].map(|units| RowBlocks::of(units, n_rows).n_words(n_in) * 4);
     own.into_iter().fold(wide::n_bytes([n_rows, n_in]), usize::max)
 }
 
 pub(crate) fn launch(gpu: &Gpu, left: DeviceLeft, products: &mut [Product]) -> Result<(), Error> {
     let [n_rows, n_in] = left.shape();
     let is_plain = products.iter().all(|p| p.weight.dtype == Dtype::F16);
-    let rows = RowBlocks::of(Units::of(gpu), n_rows);
+    let rows = RowBlocks::of(MatrixUnits::of(gpu), n_rows);
     let mut workspace = gpu.workspace.borrow_mut();
     let workspace = &mut *workspace;
     let mut x = workspace.activations.slice_mut(..rows.n_words(n_in) * 4)?.cast::<u32>()?;
@@ -384,7 +384,7 @@ fn multiply_rows(
         gpu.launcher.launch(&kernel, grid, &args)?;
     }
     if n_parts > 1 {
-        add_parts(gpu, &sum, space.as_slice(), (n_rows, &run), n_parts, products)?;
+        add_parts(gpu, &sum, space.as_slice(), n_rows, &run, n_parts, products)?;
     }
     Ok(())
 }
@@ -394,7 +394,8 @@ pub(super) fn add_parts(
     gpu: &Gpu,
     kernel: &Kernel<PartialSum<'static>>,
     parts: Slice<f32>,
-    (n_rows, run): (u32, &Range<usize>),
+    n_rows: u32,
+    run: &Range<usize>,
     n_parts: u32,
     products: &mut [Product],
 ) -> Result<(), Error> {

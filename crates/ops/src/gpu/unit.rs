@@ -1,6 +1,6 @@
-//! A kernel is declared once, beside the op that launches it: its file, what the file is compiled with, its entry points
-//! and their arguments ([`kernels!`]). The program that is compiled, the handles that are launched and the list of
-//! variants that the compile-matrix scripts build all come from that declaration.
+//! A kernel is declared once, next to the op that launches it: its file, the file's defines, its entry points and their
+//! arguments ([`kernels!`]). The program that is compiled, the handles that are launched and the list of variants that
+//! the compile-matrix scripts build all come from that declaration.
 
 use gpu::{Args, Kernel, Module, Program};
 

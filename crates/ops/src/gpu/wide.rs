@@ -1,6 +1,6 @@
-//! Products of more than 32 rows of packed weights on Hopper's matrix units (kernels/matmul_wide.hip): as `mma.rs`, with
-//! larger tiles and activations that the units read from shared memory. Other chips have no counterpart: their units read
-//! no operand from shared memory themselves; they use `mma.rs`, or decode weights into tiles.
+//! Products of more than 32 rows of packed weights on Hopper's matrix units (kernels/matmul_wide.hip): as `mma.rs`,
+//! with larger tiles and activations that the units read from shared memory. Other chips have no counterpart, because
+//! their units cannot read operands from shared memory: they use `mma.rs`, or decode weights into tiles.
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 
@@ -131,7 +131,7 @@ fn multiply(
     }
     if n_parts > 1 {
         let unit = MmaKernels::get(gpu.kernels, &[format])?;
-        add_parts(gpu, &unit.sum, space.as_slice(), (n_rows, &run), n_parts, products)?;
+        add_parts(gpu, &unit.sum, space.as_slice(), n_rows, &run, n_parts, products)?;
     }
     Ok(())
 }

@@ -42,7 +42,7 @@ pub struct KvEventSettings {
 
 /// One batch as it is sent.
 #[derive(Debug)]
-struct Sent {
+struct EventBatch {
     topic: String,
     number: u64,
     payload: Vec<u8>,
@@ -51,7 +51,7 @@ struct Sent {
 #[derive(Debug)]
 pub struct Publisher {
     topic: String,
-    sender: broadcast::Sender<Arc<Sent>>,
+    sender: broadcast::Sender<Arc<EventBatch>>,
     kept: Mutex<KeptBatches>,
     peers: Arc<Semaphore>,
 }
@@ -60,7 +60,7 @@ pub struct Publisher {
 #[derive(Debug, Default)]
 struct KeptBatches {
     next_number: u64,
-    batches: VecDeque<Arc<Sent>>,
+    batches: VecDeque<Arc<EventBatch>>,
     n_bytes: usize,
 }
 
@@ -112,7 +112,7 @@ impl Publisher {
         counter!("roci_kv_events_total").increment(events.len() as u64);
         for payload in batch::encode(events, name_of) {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            let sent = Arc::new(Sent { topic: topic.to_owned(), number: kept.next_number, payload });
+            let sent = Arc::new(EventBatch { topic: topic.to_owned(), number: kept.next_number, payload });
             kept.push(Arc::clone(&sent));
             // Under the lock, so that numbers are sent in order. Nobody may be listening.
             let _ = self.sender.send(sent);
@@ -120,14 +120,14 @@ impl Publisher {
     }
 
     /// The batches that are kept, from this number on.
-    fn kept_from(&self, number: u64) -> Vec<Arc<Sent>> {
+    fn kept_from(&self, number: u64) -> Vec<Arc<EventBatch>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.batches.iter().filter(|batch| batch.number >= number).cloned().collect()
     }
 }
 
 impl KeptBatches {
-    fn push(&mut self, batch: Arc<Sent>) {
+    fn push(&mut self, batch: Arc<EventBatch>) {
         self.next_number = batch.number + 1;
         self.n_bytes += batch.payload.len();
         self.batches.push_back(batch);
@@ -175,7 +175,7 @@ mod tests {
     fn what_is_kept_has_a_size() {
         let mut kept = KeptBatches::default();
         for number in 0..9 {
-            kept.push(Arc::new(Sent { topic: String::new(), number, payload: vec![0; MAX_KEPT_BYTES / 4] }));
+            kept.push(Arc::new(EventBatch { topic: String::new(), number, payload: vec![0; MAX_KEPT_BYTES / 4] }));
         }
         let numbers: Vec<u64> = kept.batches.iter().map(|batch| batch.number).collect();
         assert_eq!(numbers, [5, 6, 7, 8]);

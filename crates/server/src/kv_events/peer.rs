@@ -2,7 +2,7 @@
 //! for again. A reader that does not take what is written to it is disconnected.
 
 use super::zmtp::{self, Incoming};
-use super::{Publisher, Sent};
+use super::{EventBatch, Publisher};
 use metrics::counter;
 use std::io;
 use std::sync::Arc;
@@ -156,7 +156,7 @@ async fn replay(
         };
         // An empty part stands before the number, as REQ sockets send it.
         let Some(first) = parts.last().and_then(|part| <[u8; 8]>::try_from(part.as_slice()).ok()) else { continue };
-        let batches: Vec<Arc<Sent>> = publisher.kept_from(u64::from_be_bytes(first));
+        let batches: Vec<Arc<EventBatch>> = publisher.kept_from(u64::from_be_bytes(first));
         for batch in batches {
             let parts: [&[u8]; 4] = [b"", batch.topic.as_bytes(), &batch.number.to_be_bytes(), &batch.payload];
             write(&mut writer, &zmtp::message(&parts)).await?;

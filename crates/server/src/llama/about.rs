@@ -69,7 +69,7 @@ pub async fn set_lora_adapters(Json(body): Json<Vec<Value>>) -> Result<axum::Jso
     match body.is_empty() {
         true => Ok(axum::Json(json!({"success": true}))),
         false => {
-            let text = "adapters are chosen by each request: `model` is the name of one";
+            let text = "each request chooses its adapter by `model`";
             Err(ApiError::bad(text).code("not_supported"))
         }
     }

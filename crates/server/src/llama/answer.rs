@@ -117,12 +117,12 @@ pub fn timings(usage: &AnswerUsage, n_answers: usize) -> Value {
 /// An answer as events, each with the text that is certain by then.
 pub struct LlamaEncoder {
     frames: Vec<LlamaFrame>,
-    sent: Vec<Sent>,
+    sent: Vec<SentSoFar>,
 }
 
 /// What was sent of an answer.
 #[derive(Clone, Default)]
-struct Sent {
+struct SentSoFar {
     n_tokens: usize,
     /// Tokens that were generated since.
     tokens: Vec<TokenId>,
@@ -131,7 +131,7 @@ struct Sent {
 
 impl LlamaEncoder {
     pub fn new(frames: Vec<LlamaFrame>) -> Self {
-        Self { sent: vec![Sent::default(); frames.len()], frames }
+        Self { sent: vec![SentSoFar::default(); frames.len()], frames }
     }
 }
 

@@ -94,7 +94,7 @@ pub async fn answer(
 ) -> Result<Answered> {
     let own = &body.own;
     if body.fields.n.is_some_and(|n| n != 1) {
-        return Err(ApiError::bad("one answer to a prompt: repeat the prompt in a list for more").param("n"));
+        return Err(ApiError::bad("only one answer per prompt: repeat the prompt in a list for more").param("n"));
     }
     let (owned, shape) = (Arc::clone(model), body.guide.shape()?);
     let constraint = blocking::run(move || tools::shape_constraint(&owned, &shape)).await?;

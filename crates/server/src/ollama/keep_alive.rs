@@ -1,5 +1,6 @@
-//! `keep_alive`: how long a model stays in memory after an answer. What a request says counts until the next request for
-//! the model; without it, the operator's `--idle-unload` does. A key needs `unload=yes` to be heard.
+//! `keep_alive`: how long a model stays in memory after an answer. A request's value holds until the next request for
+//! the model sets one; without it, the operator's `--idle-unload` applies. A key needs `unload=yes` for it to have an
+//! effect.
 
 use crate::App;
 use crate::error::{ApiError, Result};

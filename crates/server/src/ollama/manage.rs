@@ -104,7 +104,7 @@ pub async fn create(
 ) -> Result<Response> {
     check_admin(caller)?;
     if body.model.is_empty() {
-        return Err(ApiError::bad("the model to make has no name").param("model"));
+        return Err(ApiError::bad("the new model has no name").param("model"));
     }
     app.models.check_changeable(&body.model)?;
     app.models.check_room(&body.model)?;
@@ -131,7 +131,7 @@ impl CreateRequest {
             recipe.from = from;
         }
         if recipe.from.is_empty() {
-            return Err(ApiError::bad("there is no `from`: the model that this one is made of").param("from"));
+            return Err(ApiError::bad("there is no `from`: the model to derive this one from").param("from"));
         }
         recipe.system = self.system.or(recipe.system);
         recipe.template = self.template.or(recipe.template);
@@ -153,7 +153,7 @@ impl CreateRequest {
         }
         let n_bytes = recipe.to_string().len();
         if n_bytes > MAX_RECIPE_BYTES {
-            let text = format!("the recipe has {n_bytes} bytes; at most {MAX_RECIPE_BYTES} are taken");
+            let text = format!("the Modelfile has {n_bytes} bytes; the limit is {MAX_RECIPE_BYTES}");
             return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text).param("modelfile"));
         }
         Ok(recipe)

@@ -178,7 +178,7 @@ pub fn resume(app: &Arc<App>) {
 async fn begin_again(app: &Arc<App>, id: &str, stored: StoredResponse) -> Result<()> {
     let request = stored.request.unwrap_or_default();
     let body: ResponseRequest = serde_json::from_value(request["body"].clone())
-        .map_err(|error| ApiError::internal(format!("what was asked cannot be read: {error}")))?;
+        .map_err(|error| ApiError::internal(format!("the request cannot be read: {error}")))?;
     let caller = Caller { group: stored.group, ..Caller::default() };
     let model = app.models.get(body.model.as_deref().unwrap_or_default()).await?;
     let ask = responses::to_ask(app, &body, caller)?;

@@ -3,7 +3,7 @@
 //! new field of chat requests goes into [`ChatRequest`] and `to_ask`; one that completions have too, into [`Fields`].
 
 use super::chat_answer::{ChatFrame, logprobs};
-use super::chat_store::{Keeper, check_metadata};
+use super::chat_store::{ChatKeeper, check_metadata};
 use super::chat_tools::{ChatTool, OpenAiToolChoice};
 use super::messages::{self, ChatMessage};
 use super::response_format::Guide;
@@ -178,7 +178,7 @@ pub async fn create(
     let model = app.models.get(&body.fields.model).await?;
     let (request, splitter) = ask::prepare(&app, &model, to_ask(&body)?, caller).await?;
     let answers = generation::start(&app, &model, &request, &splitter)?;
-    let keeper = (body.own.store == Some(true)).then(|| Keeper::new(&app, &body.own, caller));
+    let keeper = (body.own.store == Some(true)).then(|| ChatKeeper::new(&app, &body.own, caller));
     let frame = ChatFrame {
         id: ids::new("chatcmpl-"),
         created: now_s(),
@@ -259,11 +259,11 @@ pub struct ChatEncoder {
     include_usage: bool,
     usages: Vec<AnswerUsage>,
     /// Who keeps the answers, and the answers so far.
-    keeper: Option<(Keeper, Vec<WholeAnswer>)>,
+    keeper: Option<(ChatKeeper, Vec<WholeAnswer>)>,
 }
 
 impl ChatEncoder {
-    pub fn new(frame: ChatFrame, include_usage: bool, keeper: Option<Keeper>) -> Self {
+    pub fn new(frame: ChatFrame, include_usage: bool, keeper: Option<ChatKeeper>) -> Self {
         let keeper = keeper.map(|keeper| (keeper, vec![WholeAnswer::default(); frame.n]));
         Self { usages: vec![AnswerUsage::default(); frame.n], frame, include_usage, keeper }
     }

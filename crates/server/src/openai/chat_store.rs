@@ -23,14 +23,14 @@ const MAX_METADATA_KEY: usize = 64;
 const MAX_METADATA_VALUE: usize = 512;
 
 /// Keeps one completion when it is there.
-pub struct Keeper {
+pub struct ChatKeeper {
     app: Arc<App>,
     metadata: Map<String, Value>,
     messages: Vec<Value>,
     group: u64,
 }
 
-impl Keeper {
+impl ChatKeeper {
     pub fn new(app: &Arc<App>, body: &ChatRequest, caller: Caller) -> Self {
         let message = |message: &super::messages::ChatMessage| {
             let text = message.content.as_ref().and_then(|content| content.text("").ok());
@@ -76,7 +76,9 @@ pub fn check_metadata(metadata: &Map<String, Value>) -> Result<()> {
 }
 
 fn missing(id: &str) -> ApiError {
-    let text = format!("there is no chat completion `{id}` here (any more); those sent with `store: true` are kept");
+    let text = format!(
+        "there is no stored chat completion `{id}` (it may have been evicted; only those sent with `store: true` are stored)"
+    );
     ApiError::not_found(text).param("completion_id")
 }
 

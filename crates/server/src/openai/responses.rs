@@ -161,7 +161,7 @@ pub fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> 
             (Some(stored), _) => messages.extend(stored.messages),
             (None, UnknownResponse::Ignore) => {}
             (None, UnknownResponse::Refuse) => {
-                let text = format!("there is no response `{id}` here (any more)");
+                let text = format!("there is no response `{id}` (it may have been evicted)");
                 let error = ApiError::not_found(text).code("previous_response_not_found");
                 return Err(error.param("previous_response_id"));
             }
@@ -277,7 +277,7 @@ pub fn status(finish: Finish) -> &'static str {
     if is_cut(finish) { "incomplete" } else { "completed" }
 }
 
-/// Whether the answer would have gone on.
+/// Whether the answer would have continued.
 pub fn is_cut(finish: Finish) -> bool {
     matches!(finish, Finish::Length | Finish::Context | Finish::Cancelled)
 }
@@ -338,7 +338,7 @@ pub fn keep(app: &App, frame: ResponseFrame, response: &Value, answer: &WholeAns
 }
 
 fn missing(id: &str) -> ApiError {
-    ApiError::not_found(format!("there is no response `{id}` here (any more)")).param("response_id")
+    ApiError::not_found(format!("there is no response `{id}` (it may have been evicted)")).param("response_id")
 }
 
 pub async fn retrieve(

@@ -16,7 +16,7 @@ pub enum UnknownResponse {
     /// 404
     #[default]
     Refuse,
-    /// The conversation begins anew
+    /// Start a new conversation
     Ignore,
 }
 

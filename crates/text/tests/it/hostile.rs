@@ -34,7 +34,7 @@ fn vocabularies_that_lie() {
     check_vocab(|v| v.eos = Some(4), "the eos token is 4, but the vocabulary has 4 tokens");
     check_vocab(
         |v| v.add_bos = Some(true),
-        "the vocabulary asks for a bos token at the beginning of a text but names none",
+        "the vocabulary requires a bos token at the beginning of a text but defines none",
     );
     check_vocab(|v| v.tokens[1] = "a".to_owned(), "tokens 0 and 1 have the same text \"a\"");
     // Longer than every token: the buffer of the model below would be too short for it.

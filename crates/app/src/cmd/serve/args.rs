@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  roci serve                               what was pulled, and known names on demand
+  roci serve                               all downloaded models, and well-known names on demand
   roci serve smollm2                       open http://127.0.0.1:8080; programs use /v1
   roci serve chat=a.gguf code=b.gguf       two models by name; the second is loaded on first use
   roci key new --name alice --file keys    create a key, then require it:
@@ -21,7 +21,7 @@ Examples:
   roci serve --config roci.toml            settings from a file (flags without dashes)
   roci serve smollm2 --print-config        print the settings in effect as such a file
 
-Every flag can be set as a variable: --max-queue is ROCI_MAX_QUEUE; ROCI_MODELS lists models,
+Every flag can be set as an environment variable: --max-queue is ROCI_MAX_QUEUE; ROCI_MODELS lists models,
 separated by commas. Flags override variables, and variables override the file.
 See docs/user/serve.md and docs/operator/server.md.";
 
@@ -29,7 +29,7 @@ See docs/user/serve.md and docs/operator/server.md.";
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Models to serve [default: those that were pulled]: a known name, a file, a folder of safetensors or
+    /// Models to serve [default: all downloaded ones]: a well-known name, a file, a folder of safetensors or
     /// hf:OWNER/REPO[:FILE]; NAME=MODEL renames one
     pub models: Vec<String>,
     /// A model as a flag, as in llama.cpp; repeatable
@@ -80,25 +80,25 @@ pub struct ModelsArgs {
     /// Unload a model after this many seconds without requests; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub idle_unload: u64,
-    /// How long a request waits for its model where no more fit in memory, not counting the time to load
+    /// How long a request waits for its model when memory is full, not counting the time to load
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub model_wait: u64,
-    /// How long a model in use stays in memory when another one is asked for and no more fit
+    /// How long a model in use stays in memory when another one is requested and memory is full
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub model_turn: u64,
-    /// Run engines inside the server instead of in processes of their own: a crash then ends the server
+    /// Run engines inside the server instead of in separate processes; a crash then ends the server
     #[arg(long)]
     pub in_process: bool,
-    /// Give a model up when its engine's process has died this often in ten minutes
+    /// Give up on a model when its engine's process has died this often in ten minutes
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = positive)]
     pub max_engine_deaths: usize,
-    /// Serve the only model under this name instead; repeatable, for more names
+    /// Serve a single model under this name instead of its own; repeatable, for several names
     #[arg(long, value_name = "NAME")]
     pub served_model_name: Vec<String>,
-    /// Without models and keys: offer what was pulled, and fetch nothing on demand
+    /// Without models and keys: serve only downloaded models, and download nothing on demand
     #[arg(long)]
     pub no_pull: bool,
-    /// Reject unknown model names; otherwise a single model answers to any name
+    /// Reject unknown model names; otherwise a single model accepts any name
     #[arg(long)]
     pub strict_model_names: bool,
     /// Maximum number of stored responses, and of stored chat completions
@@ -113,7 +113,7 @@ pub struct ModelsArgs {
     /// Encrypt the store with the key in this file (64 hexadecimal digits)
     #[arg(long, value_name = "FILE", requires = "store")]
     pub store_key_file: Option<PathBuf>,
-    /// Send embeddings as numbers even to clients that ask for base64
+    /// Send embeddings as numbers even to clients that request base64
     #[arg(long)]
     pub no_base64: bool,
     /// What to do with an unknown previous_response_id
@@ -127,7 +127,7 @@ pub struct SchedulingArgs {
     /// Maximum number of requests generating at once [default: 64 on a CPU, 256 on a GPU]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_running: Option<usize>,
-    /// Maximum number of waiting requests; further ones get 429
+    /// Maximum number of waiting requests; any more get 429
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     pub max_queue: usize,
     /// Maximum number of tokens in one step [default: 512 on a CPU, up to 8448 on a GPU, by its memory]
@@ -140,13 +140,13 @@ pub struct SchedulingArgs {
     /// Size of the shared KV cache in tokens [default: eight contexts on a CPU, what is free on a GPU]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub kv_tokens: Option<usize>,
-    /// End a request after this time with what it has
+    /// End a request after this time with what it has generated
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub request_timeout: u64,
     /// Time between SIGTERM, when /ready turns to 503, and refusing connections
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub drain_notice: u64,
-    /// Time that requests in flight get after SIGTERM
+    /// Time for requests in flight to finish after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_timeout: u64,
 }
@@ -197,10 +197,10 @@ pub struct AccessArgs {
     /// How long a connection may stay open without a request
     #[arg(long, value_name = "SECONDS", default_value_t = 75)]
     pub idle_timeout: u64,
-    /// Disconnect a client that reads nothing of its answer for this long
+    /// Disconnect a client that does not read its answer for this long
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub write_timeout: u64,
-    /// Maximum number of connections; those that have been idle longest make room for new ones
+    /// Maximum number of connections; the longest idle ones are closed for new ones
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub max_connections: usize,
     /// Maximum number of connections from one address [default: half of --max-connections]
@@ -230,7 +230,7 @@ pub struct DefaultsArgs {
     /// Maximum length of an answer [default: until the context is full]
     #[arg(long, value_name = "TOKENS")]
     pub default_max_tokens: Option<usize>,
-    /// Seed of requests that bring none, so that the same request gets the same answer [default: another one each time]
+    /// Seed of requests without one, so that the same request gets the same answer [default: random]
     #[arg(long, value_name = "N")]
     pub default_seed: Option<u64>,
 }

@@ -1,9 +1,9 @@
-//! Products in bytes for many rows, with AVX-512: weights that are small integers with a scale for 32 of them, times
-//! activations in bytes, four products a lane where 16 bits make two. What does not fit a byte is left out of the
-//! activations (`clipped`) and multiplied in f32, number by number, with a second copy of the weights in 16 bits.
+//! Products with 8-bit activations for many rows, with AVX-512. Weights are small integers with one scale per 32; a
+//! lane takes four products where 16 bits allow two. Activations that do not fit a byte are left out (`clipped`) and
+//! multiplied in f32, one by one, with a second copy of the weights in 16 bits.
 //!
-//! A few strips of weights are unpacked once and stay in the second-level cache while every tile of rows passes by, as in
-//! `unpacked`.
+//! A few strips of weights are unpacked once and stay in the second-level cache while every tile of rows passes by, as
+//! in `unpacked`.
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;

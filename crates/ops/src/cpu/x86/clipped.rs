@@ -1,9 +1,11 @@
-//! Activations in bytes, for many rows: one step a row, small enough that a few numbers do not fit. Those, 3 or 4 % as the
-//! type of the weights wants it, are zero among the bytes and kept exactly, in a list of their own.
+//! Activations in bytes, for many rows. Each row has one quantization step, small enough that a few numbers do not fit.
+//! Those outliers, 3 or 4 % depending on the type of the weights, are zero among the bytes and kept exactly, in a list
+//! of their own.
 //!
-//! A byte is enough where the largest numbers do not stretch its step: they are what makes 8 bits a row or a group too
-//! coarse. Mean KL divergence a token, simulated on SmolLM2 with all layers but the last (docs/developer/notebook.md): 2.3e-3 with
-//! bytes for groups of 32, and with 1, 2, 3, 4 and 5 % left out 9.7e-4, 4.8e-4, 3.0e-4, 2.3e-4 and 2.0e-4.
+//! A byte is enough when the largest numbers do not determine the step: they are what makes 8 bits per row or group too
+//! coarse. Mean KL divergence per token, simulated on SmolLM2 with all layers but the last
+//! (docs/developer/notebook.md): 2.3e-3 with bytes for groups of 32; with 1, 2, 3, 4 and 5 % left out 9.7e-4, 4.8e-4,
+//! 3.0e-4, 2.3e-4 and 2.0e-4.
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;

@@ -1,10 +1,10 @@
-//! Products with half the multiplications, for many rows on cores that add while they multiply (`Isa::Zen4`).
+//! Products with half the multiplications, for many rows on cores that can add while they multiply (`Isa::Zen4`).
 //!
-//! Winograd's identity for inner products (1968): `x0 w0 + x2 w2 = (x0 + w2) (x2 + w0) - x0 x2 - w0 w2`. What is taken away
-//! depends on the row of activations or on the row of weights alone, so it is summed once for each, and sums start from
-//! there. Four products of 16 bits take one multiply-add and two additions instead of two multiply-adds: where two of four
-//! pipes multiply and all of them add, that is three halves of a cycle instead of two. Integers are exact, and sums that
-//! run over 2^32 on the way come back.
+//! Winograd's identity for inner products (1968): `x0 w0 + x2 w2 = (x0 + w2) (x2 + w0) - x0 x2 - w0 w2`. The subtracted
+//! terms depend only on the row of activations or only on the row of weights, so they are summed once for each, and
+//! sums start from there. Four products of 16 bits take one multiply-add and two additions instead of two
+//! multiply-adds. On a core where two of four pipes multiply and all four add, that is one and a half cycles instead of
+//! two. Integers are exact, and sums that overflow 32 bits on the way wrap back.
 
 use std::arch::x86_64::*;
 

@@ -97,7 +97,7 @@ kernels! {
 
 kernels! {
     /// On the matrix units.
-    pub(crate) struct FewKernels in "flash_few", overlapping; defines { HEAD_DIM: DefineValues::Numbers(&[64, 128]) } {
+    pub(crate) struct FlashFewKernels in "flash_few", overlapping; defines { HEAD_DIM: DefineValues::Numbers(&[64, 128]) } {
         eight: Kernel<FlashFew<'static>> = ["flash_few_8"],
         sixteen: Kernel<FlashFew<'static>> = ["flash_few_16"],
     }
@@ -223,6 +223,6 @@ fn few_kernel(gpu: &Gpu, plan: &AttentionPlan, heads: &Heads) -> Result<Kernel<F
     if heads.head_dim > 128 {
         return Ok(WideFewKernels::get(gpu.kernels, &values)?.eight);
     }
-    let FewKernels { eight, sixteen } = FewKernels::get(gpu.kernels, &values)?;
+    let FlashFewKernels { eight, sixteen } = FlashFewKernels::get(gpu.kernels, &values)?;
     Ok(if plan.n_queries == 8 { eight } else { sixteen })
 }
