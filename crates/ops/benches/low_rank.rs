@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use ops::{Exec, Isa, LowRank, LowRankEntry, LowRankProduct, Pool, View, ViewMut, low_rank};
+use ops::{Exec, Isa, LowRank, LowRankEntry, LowRankProduct, MatrixWidth, Pool, View, ViewMut, low_rank};
 
 const N_ADAPTERS: usize = 8;
 const N_ROWS: usize = 9;
@@ -17,11 +17,11 @@ fn main() {
 
 fn measure(name: &str, n_layers: usize, regions: &[(usize, &[usize])]) {
     let slots: Vec<u32> = (0..N_ROWS as u32).map(|row| row.checked_sub(1).unwrap_or(LowRankEntry::NONE)).collect();
-    for is_half in [true, false] {
+    for width in [MatrixWidth::F16, MatrixWidth::F24, MatrixWidth::F32] {
         let mut n_numbers = 0;
         let mut place = |n: usize| {
             let start = n_numbers as u32;
-            n_numbers += LowRankEntry::matrix_len(n, is_half);
+            n_numbers += LowRankEntry::matrix_len(n, width);
             start
         };
         let entry = |place: &mut dyn FnMut(usize) -> u32, n_in: usize, n_out: usize| LowRankEntry {
@@ -30,7 +30,7 @@ fn measure(name: &str, n_layers: usize, regions: &[(usize, &[usize])]) {
             b: place(RANK * n_out),
             gain: None,
             scale: 1.0,
-            is_half,
+            width,
         };
         let mut tables = vec![Vec::new(); n_layers * regions.len()];
         let mut adapters = vec![vec![Vec::new(); n_layers * regions.len()]; N_ADAPTERS];
@@ -70,7 +70,7 @@ fn measure(name: &str, n_layers: usize, regions: &[(usize, &[usize])]) {
                 best = best.min(start.elapsed().as_secs_f64());
             }
             let mib = (4 * n_numbers) as f64 / f64::from(1 << 20);
-            println!("{name}, halves {is_half}, {isa}: {:.2} ms a step, {mib:.0} MiB", 1e3 * best);
+            println!("{name}, {width:?}, {isa}: {:.2} ms a step, {mib:.0} MiB", 1e3 * best);
         }
     }
 }

@@ -93,7 +93,9 @@ pub use glu::{Activation, Xielu, activate, gelu, glu};
 pub use indices::Indices;
 pub use kv_store::{KV_BLOCK, KvSlot, MAX_HEAD_DIM, kv_store};
 pub use layernorm::layernorm;
-pub use low_rank::{ExpertPairs, LowRank, LowRankEntry, LowRankProduct, low_rank, low_rank_experts};
+pub use low_rank::{
+    ExpertPairs, F24, LowRank, LowRankEntry, LowRankProduct, MatrixWidth, low_rank, low_rank_experts, to_f24,
+};
 pub use matmul::{Mode, Product, matmul, norm_matmul, swiglu_matmul};
 pub use norm_heads::{NormKind, norm_both_heads, norm_heads};
 pub use numerics::Numerics;

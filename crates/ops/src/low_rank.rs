@@ -2,8 +2,8 @@
 //! row of a batch with the matrices of one adapter, or with none.
 //!
 //! The numbers of all adapters lie in one place, and a table says where each has its matrices, so that one call serves
-//! all rows whatever adapters they belong to. A row's result does not depend on the other rows. Matrices are f16 where
-//! that loses nothing, because reading them is what takes the time; their scale is a number beside them.
+//! all rows whatever adapters they belong to. A row's result does not depend on the other rows. Reading the matrices is what
+//! takes the time, so they may be narrower than f32: f16, with their scale as a number beside them, or on a CPU 24 bits.
 
 use gpu::{Grid, Kernel, Slice, SliceMut};
 use half::f16;
@@ -42,8 +42,29 @@ pub struct LowRankEntry {
     pub gain: Option<u32>,
     /// What the product of the two is multiplied with.
     pub scale: f32,
-    /// Whether `A` and `B` are f16.
-    pub is_half: bool,
+    /// What `A` and `B` consist of.
+    pub width: MatrixWidth,
+}
+
+/// The numbers of an adapter's matrices.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub enum MatrixWidth {
+    #[default]
+    F32,
+    F16,
+    /// The upper 24 bits of an f32, three bytes a number; on a CPU only.
+    F24,
+}
+
+/// The upper bytes of an f32, the lowest first.
+pub type F24 = [u8; 3];
+
+/// Rounded to the 16 leading bits.
+pub fn to_f24(x: f32) -> F24 {
+    let bits = x.to_bits();
+    // To the nearest, and in the middle to the even one.
+    let [_, low, middle, high] = (bits.saturating_add(0x7f + (bits >> 8 & 1))).to_le_bytes();
+    [low, middle, high]
 }
 
 impl LowRankEntry {
@@ -53,12 +74,16 @@ impl LowRankEntry {
 
     pub fn words(self) -> [u32; Self::WORDS] {
         let gain = self.gain.unwrap_or(Self::NONE);
-        [self.rank, self.a, self.b, gain, self.scale.to_bits(), u32::from(self.is_half)]
+        [self.rank, self.a, self.b, gain, self.scale.to_bits(), self.width as u32]
     }
 
     /// The place that a matrix takes, in f32 numbers.
-    pub fn matrix_len(n: usize, is_half: bool) -> usize {
-        if is_half { n.div_ceil(2) } else { n }
+    pub fn matrix_len(n: usize, width: MatrixWidth) -> usize {
+        match width {
+            MatrixWidth::F32 => n,
+            MatrixWidth::F16 => n.div_ceil(2),
+            MatrixWidth::F24 => (3 * n).div_ceil(4),
+        }
     }
 
     fn of(words: &[u32], slot: u32) -> Option<Self> {
@@ -67,8 +92,9 @@ impl LowRankEntry {
         }
         let words = &words[slot as usize * Self::WORDS..][..Self::WORDS];
         let gain = (words[3] != Self::NONE).then_some(words[3]);
-        let (scale, is_half) = (f32::from_bits(words[4]), words[5] != 0);
-        (words[0] > 0).then_some(Self { rank: words[0], a: words[1], b: words[2], gain, scale, is_half })
+        let width = [MatrixWidth::F32, MatrixWidth::F16, MatrixWidth::F24].get(words[5] as usize).copied();
+        let (scale, width) = (f32::from_bits(words[4]), width.unwrap_or_default());
+        (words[0] > 0).then_some(Self { rank: words[0], a: words[1], b: words[2], gain, scale, width })
     }
 }
 
@@ -205,9 +231,9 @@ fn check(
     let n_numbers = change.numbers.shape[0] * change.numbers.shape[1];
     let n_entries = (change.entries.len() / LowRankEntry::WORDS) as u32;
     for entry in (0..n_entries).filter_map(|slot| LowRankEntry::of(change.entries.host, slot)) {
-        let LowRankEntry { rank, a, b, gain, is_half, .. } = entry;
+        let LowRankEntry { rank, a, b, gain, width, .. } = entry;
         let fits = |start: u32, n: usize| start as usize + n <= n_numbers;
-        let matrix_fits = |start, n_cols| fits(start, LowRankEntry::matrix_len(rank as usize * n_cols, is_half));
+        let matrix_fits = |start, n_cols| fits(start, LowRankEntry::matrix_len(rank as usize * n_cols, width));
         let is_inside = matrix_fits(a, n_in) && matrix_fits(b, n_out);
         let is_gain_inside = gain.is_none_or(|gain| fits(gain, n_out));
         if !is_inside || !is_gain_inside || rank as usize > hidden.shape[1] {
@@ -289,13 +315,19 @@ unsafe fn rows_avx512(job: &AdapterRows, entry: LowRankEntry, rows: &[(u32, usiz
 #[inline(always)]
 unsafe fn rows_of_one<V: Vectors>(job: &AdapterRows, entry: LowRankEntry, rows: &[(u32, usize)]) {
     let [a, b] = [(entry.a, job.n_in), (entry.b, job.n_out)].map(|(start, n_cols)| {
-        &job.numbers[start as usize..][..LowRankEntry::matrix_len(entry.rank as usize * n_cols, entry.is_half)]
+        &job.numbers[start as usize..][..LowRankEntry::matrix_len(entry.rank as usize * n_cols, entry.width)]
     });
     // SAFETY: the caller's promise.
     unsafe {
-        match entry.is_half {
-            true => change_rows::<f16, V>(job, entry, [bytemuck::cast_slice(a), bytemuck::cast_slice(b)], rows),
-            false => change_rows::<f32, V>(job, entry, [a, b], rows),
+        match entry.width {
+            MatrixWidth::F32 => change_rows::<f32, V>(job, entry, [a, b], rows),
+            MatrixWidth::F16 => {
+                change_rows::<f16, V>(job, entry, [bytemuck::cast_slice(a), bytemuck::cast_slice(b)], rows);
+            }
+            MatrixWidth::F24 => {
+                let triples = [a, b].map(|numbers| bytemuck::cast_slice::<f32, u8>(numbers).as_chunks::<3>().0);
+                change_rows::<F24, V>(job, entry, triples, rows);
+            }
         }
     }
 }
@@ -445,12 +477,49 @@ impl Number for f16 {
     }
 }
 
+impl Number for F24 {
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        let [low, middle, high] = self;
+        f32::from_bits(u32::from_le_bytes([0, low, middle, high]))
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn eight(from: *const Self) -> std::arch::x86_64::__m256 {
+        use std::arch::x86_64::{
+            _mm_loadu_si128, _mm256_castsi256_ps, _mm256_set_m128i, _mm256_setr_epi8, _mm256_shuffle_epi8,
+        };
+        // SAFETY: eight of them are 24 bytes, of which these are the first and the last sixteen; the CPU has AVX2.
+        unsafe {
+            let halves = _mm256_set_m128i(_mm_loadu_si128(from.byte_add(8).cast()), _mm_loadu_si128(from.cast()));
+            // Each number above a byte of zeros; the last four begin at the fifth byte of their half.
+            let places = _mm256_setr_epi8(
+                -1, 0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1, 4, 5, 6, -1, 7, 8, 9, -1, 10, 11, 12, -1, 13,
+                14, 15,
+            );
+            _mm256_castsi256_ps(_mm256_shuffle_epi8(halves, places))
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn sixteen(from: *const Self) -> std::arch::x86_64::__m512 {
+        use std::arch::x86_64::{_mm256_castps_pd, _mm512_castpd_ps, _mm512_castpd256_pd512, _mm512_insertf64x4};
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [low, high] = [Self::eight(from), Self::eight(from.add(8))].map(|eight| _mm256_castps_pd(eight));
+            _mm512_castpd_ps(_mm512_insertf64x4::<1>(_mm512_castpd256_pd512(low), high))
+        }
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        _mm256_add_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
-        _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_reduce_add_ps, _mm512_set1_ps, _mm512_setzero_ps,
-        _mm512_storeu_ps,
+        _MM_HINT_T0, _mm_prefetch, _mm256_add_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps,
+        _mm256_storeu_ps, _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_reduce_add_ps, _mm512_set1_ps,
+        _mm512_setzero_ps, _mm512_storeu_ps,
     };
 
     use super::{Number, Plain, Vectors};
@@ -462,6 +531,18 @@ mod x86 {
 
     /// Vectors of one step: their sums do not wait for each other.
     const STEP: usize = 4;
+    /// Bytes that are asked for ahead, because CPUs look ahead no further than a page.
+    const AHEAD: usize = 2048;
+    const LINE: usize = 64;
+
+    /// Asks for what comes after `n` numbers from here; it may lie behind the end.
+    #[inline(always)]
+    fn ask_ahead<T>(from: *const T, n: usize) {
+        for at in (0..n * size_of::<T>()).step_by(LINE) {
+            // SAFETY: a hint, which may be about any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast::<i8>().wrapping_add(AHEAD + at)) };
+        }
+    }
 
     impl Vectors for Avx2 {
         #[inline(always)]
@@ -471,6 +552,7 @@ mod x86 {
             let sum = unsafe {
                 let mut sums = [_mm256_setzero_ps(); STEP];
                 for at in (0..n).step_by(8 * STEP) {
+                    ask_ahead(a.as_ptr().add(at), 8 * STEP);
                     for (i, sum) in sums.iter_mut().enumerate() {
                         let at = at + 8 * i;
                         *sum = _mm256_fmadd_ps(T::eight(a.as_ptr().add(at)), _mm256_loadu_ps(x.as_ptr().add(at)), *sum);
@@ -494,6 +576,7 @@ mod x86 {
                 for at in (0..n).step_by(8) {
                     let mut sum = _mm256_loadu_ps(out.as_ptr().add(at));
                     for (b, factor) in b.iter().zip(wide) {
+                        ask_ahead(b.as_ptr().add(at), 8);
                         sum = _mm256_fmadd_ps(T::eight(b.as_ptr().add(at)), factor, sum);
                     }
                     _mm256_storeu_ps(out.as_mut_ptr().add(at), sum);
@@ -511,6 +594,7 @@ mod x86 {
             let sum = unsafe {
                 let mut sums = [_mm512_setzero_ps(); STEP];
                 for at in (0..n).step_by(16 * STEP) {
+                    ask_ahead(a.as_ptr().add(at), 16 * STEP);
                     for (i, sum) in sums.iter_mut().enumerate() {
                         let at = at + 16 * i;
                         *sum =
@@ -532,6 +616,7 @@ mod x86 {
                 for at in (0..n).step_by(16) {
                     let mut sum = _mm512_loadu_ps(out.as_ptr().add(at));
                     for (b, factor) in b.iter().zip(wide) {
+                        ask_ahead(b.as_ptr().add(at), 16);
                         sum = _mm512_fmadd_ps(T::sixteen(b.as_ptr().add(at)), factor, sum);
                     }
                     _mm512_storeu_ps(out.as_mut_ptr().add(at), sum);
@@ -559,6 +644,9 @@ fn launch(
         return Ok(());
     }
     hidden.expect_shape(OP, "hidden", [n_rows, hidden.shape[1]])?;
+    if change.entries.host.chunks_exact(LowRankEntry::WORDS).any(|entry| entry[5] == MatrixWidth::F24 as u32) {
+        return Err(Error::Argument { op: OP, what: "numbers of 24 bits on a GPU".into() });
+    }
     let _op = gpu.launcher.op(OP);
     gpu.launcher.count(gpu::Work { bytes: 4 * (n_rows * (n_in + 2 * n_out)) as u64, flops: 0 });
     let kernels = LowRankKernels::get(gpu.kernels, &[u32::from(experts.is_some())])?;

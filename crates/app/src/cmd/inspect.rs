@@ -66,12 +66,15 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let rows = rows(checkpoint);
     if args.output == ReportFormat::Json {
-        return print_as_json(checkpoint, &rows);
+        return print_as_json(checkpoint, &rows, missing(&files));
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     writeln!(out, "file      {}", path.display())?;
     writeln!(out, "format    {}, {}", checkpoint.description(), human_bytes(checkpoint.file_bytes()))?;
     writeln!(out, "weights   {}", types_line(&rows))?;
+    if let Some(missing) = missing(&files) {
+        writeln!(out, "runs      no: {missing}")?;
+    }
     writeln!(out, "\nmetadata")?;
     let width = checkpoint.metadata().iter().map(|(key, _)| key.len()).max().unwrap_or(0);
     for (key, value) in checkpoint.metadata().iter() {
@@ -84,6 +87,16 @@ pub fn main(args: &Args) -> Result<()> {
     }
     out.flush()?;
     Ok(())
+}
+
+/// Why a model of this family does not run, and what it would need where that is known.
+fn missing(files: &ModelFiles) -> Option<String> {
+    match files.config() {
+        Err(rocinante::Error::Model(model::Error::Architecture { name, missing, .. })) => {
+            Some(format!("architecture `{name}` is not supported{missing}"))
+        }
+        _ => None,
+    }
 }
 
 fn rows(checkpoint: &Checkpoint) -> Vec<TensorRow<'_>> {
@@ -159,7 +172,7 @@ fn print_key(checkpoint: &Checkpoint, key: &str, format: ReportFormat) -> Result
     }
 }
 
-fn print_as_json(checkpoint: &Checkpoint, rows: &[TensorRow<'_>]) -> Result<()> {
+fn print_as_json(checkpoint: &Checkpoint, rows: &[TensorRow<'_>], missing: Option<String>) -> Result<()> {
     let metadata: serde_json::Map<String, Json> =
         checkpoint.metadata().iter().map(|(key, value)| (key.to_owned(), value_json(value))).collect();
     let tensors = rows.iter().map(|row| {
@@ -176,6 +189,7 @@ fn print_as_json(checkpoint: &Checkpoint, rows: &[TensorRow<'_>]) -> Result<()> 
         "format": checkpoint.description(),
         "file_bytes": checkpoint.file_bytes(),
         "types": types.collect::<serde_json::Map<_, _>>(),
+        "missing": missing,
         "metadata": metadata,
         "tensors": tensors.collect::<Vec<_>>(),
     }))

@@ -9,9 +9,13 @@ const READY: &str = "\x1b[?2004h";
 
 fn start(roci: &Roci) -> PtySession {
     tiny::write(roci.home.path());
+    start_with(roci, &[])
+}
+
+fn start_with(roci: &Roci, more: &[&str]) -> PtySession {
     // The bias makes the tiny model say `x` for ever.
-    let mut command =
-        roci.command(&["run", "tiny.gguf", "--logit-bias", "123=1000", "--max-tokens", "4", "--context", "128"]);
+    let args = ["run", "tiny.gguf", "--logit-bias", "123=1000", "--max-tokens", "4", "--context", "128"];
+    let mut command = roci.command(&[&args[..], more].concat());
     command.stdin(std::process::Stdio::inherit()).env("TERM", "xterm");
     let mut chat = spawn_command(command, Some(60_000)).unwrap();
     // The banner names the device.
@@ -172,4 +176,26 @@ fn control_c_ends_a_single_answer_with_its_figures() {
     answer.exp_eof().unwrap();
     let status = format!("{:?}", answer.process().wait().unwrap());
     assert!(status.starts_with("Exited(") && status.ends_with(", 130)"), "{status}");
+}
+
+/// The next chat with the same file goes on with the conversation, and computes only what is new.
+#[test]
+fn a_session_goes_on_in_the_next_chat() {
+    let roci = Roci::new();
+    tiny::write(roci.home.path());
+    let mut chat = start_with(&roci, &["--session", "talk"]);
+    say(&mut chat, "A question of some length, for blocks of sixteen.", "xxxx");
+    chat.send_line("/exit").unwrap();
+    chat.exp_eof().unwrap();
+    let mut chat = start_with(&roci, &["--session", "talk"]);
+    say(&mut chat, "More", "xxxx");
+    say(&mut chat, "/stats", "cached");
+    say(&mut chat, "/save talk.json", "saved 4 messages");
+    chat.send_control('d').unwrap();
+    chat.exp_eof().unwrap();
+    let saved = std::fs::read_to_string(roci.home.path().join("talk.json")).unwrap();
+    let saved: serde_json::Value = serde_json::from_str(&saved).unwrap();
+    let said: Vec<&str> =
+        saved["messages"].as_array().unwrap().iter().filter_map(|one| one["content"].as_str()).collect();
+    assert_eq!(said, ["A question of some length, for blocks of sixteen.", "xxxx", "More", "xxxx"]);
 }

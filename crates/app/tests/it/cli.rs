@@ -251,6 +251,21 @@ fn inspect_shows_the_file() {
 }
 
 #[test]
+fn inspect_of_an_unknown_family_says_what_is_missing() {
+    let roci = Roci::new();
+    for (architecture, needs) in [("rwkv6", ": it needs recurrent state of another kind"), ("nobody", "")] {
+        let mut metadata = weights::Metadata::new();
+        metadata.set("general.architecture", architecture);
+        weights::gguf::write(&roci.home.path().join("other.gguf"), &metadata, []).unwrap();
+        let said = roci.run(&["inspect", "other.gguf"]).show();
+        let expected = format!("runs      no: architecture `{architecture}` is not supported{needs}\n");
+        assert!(said.contains(&expected), "{said}");
+        let json = roci.run(&["inspect", "other.gguf", "--output", "json"]).json();
+        assert!(json["missing"].as_str().unwrap().starts_with("architecture"), "{json}");
+    }
+}
+
+#[test]
 fn tokenize_reads_text_files_and_stdin() {
     let roci = Roci::new();
     tiny::write_vocabulary(roci.home.path());

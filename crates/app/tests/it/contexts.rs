@@ -1,8 +1,10 @@
 //! Contexts that are kept, as a user meets them: sessions, and a disk that the next process finds. On the tiny model.
 
 use crate::roci::Roci;
+use crate::serve::{metric, wait_until};
+use crate::server::Server;
 use crate::tiny;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const STORY: &str = "Once upon a time there was a small model that knew only bytes, and it remembered.";
 
@@ -99,4 +101,40 @@ fn quantized_keys_are_kept() {
         assert_eq!((n_cached(&first), &second["tokens"]), (0, &first["tokens"]), "{kv_type}");
         assert!(n_cached(&second) >= 64, "{kv_type}: {}", n_cached(&second));
     }
+}
+
+/// Four conversations that take turns in a pool with room for one and a half: every turn pushes out the others' blocks and
+/// brings back its own, while engines die in the middle of it. Nobody notices.
+#[test]
+fn engines_die_while_contexts_move() {
+    let roci = with_tiny();
+    let talk = |faults: &str, args: &[&str]| {
+        let all = [&["serve", "tiny.gguf", "--context", "512", "--max-engine-deaths", "20"], args].concat();
+        let server = Server::start_with(&roci, &all, &[("ROCI_FAULT", faults)]);
+        let mut texts: Vec<String> = (0..4).map(|n| format!("{n}{n}{n} {STORY} {STORY}")).collect();
+        for turn in 0..3 {
+            for (n, text) in texts.iter_mut().enumerate() {
+                let body = json!({"prompt": &text[..], "max_tokens": 6, "temperature": 0});
+                let answer = server.post("/v1/completions", &body);
+                assert_eq!(answer.status, 200, "turn {turn} of {n}: {}", answer.text);
+                text.push_str(answer.json["choices"][0]["text"].as_str().unwrap());
+                text.push_str(" And then?");
+            }
+        }
+        (texts, server)
+    };
+    let (expected, _) = talk("", &["--kv-tokens", "8192"]);
+    let kept = ["--kv-tokens", "512", "--kv-host", "96K", "--kv-disk", "64M", "--kv-disk-path", "contexts"];
+    let (found, server) = talk("kill@15,abort@20,error@15", &kept);
+    assert_eq!(found, expected);
+    let deaths = metric(&server, "roci_engine_deaths_total");
+    assert!(deaths >= 3.0, "{deaths} deaths: {}", server.log());
+    // Counted from the last engine on, and told with its next report.
+    let restored = || {
+        let text = server.get("/metrics").text;
+        let lines = text.lines().filter(|line| line.starts_with("roci_kept_restored_total{"));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>()
+    };
+    wait_until("contexts came back", || restored() > 0.0);
+    assert_eq!(metric(&server, "roci_kept_broken_total"), 0.0);
 }

@@ -2,7 +2,8 @@
 //! that changes everything. Where all are taken, the least recently used one makes way.
 //!
 //! Matrices whose numbers are those of F16 or BF16 are held as f16, in units that are a power of two, so that none is lost;
-//! reading them is what a step with adapters takes its time for. Others are f32, and slots have room for those.
+//! reading them is what a step with adapters takes its time for. Others are f32 on a device, and 24 bits on a CPU (f16 would
+//! change some logits by more than a thousandth). Slots have room for f32.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,7 +12,8 @@ use batch::{AdapterId, AdapterSource};
 use gpu::{Buffer, Queue};
 use half::f16;
 use ops::{
-    Arena, Exec, ExpertPairs, Indices, LowRank, LowRankEntry, LowRankProduct, PlaceMut, Routes, Tensor, View, ViewMut,
+    Arena, Exec, ExpertPairs, F24, Indices, LowRank, LowRankEntry, LowRankProduct, MatrixWidth, PlaceMut, Routes,
+    Tensor, View, ViewMut,
 };
 use serde::{Deserialize, Serialize};
 use weights::Dtype;
@@ -184,24 +186,27 @@ impl Adapters {
             let at = |numbers: &Vec<f32>| (slot * slot_len + numbers.len()) as u32;
             let a = at(&numbers);
             let halves = Halves::of(delta);
-            match &halves {
-                Some(halves) => push_pairs(&mut numbers, &halves.a),
-                None => numbers.extend_from_slice(&delta.a),
-            }
-            let b = at(&numbers);
-            match &halves {
-                Some(halves) => push_pairs(&mut numbers, &halves.b),
-                None => numbers.extend_from_slice(&delta.b),
-            }
+            let triples = halves.is_none().then(|| in_triples(delta)).flatten().filter(|_| queue.is_none());
+            let b = match (&halves, &triples) {
+                (Some(halves), _) => push_both(&mut numbers, [&halves.a, &halves.b], f16::to_ne_bytes),
+                (None, Some([a, b])) => push_both(&mut numbers, [a, b], |triple| triple),
+                (None, None) => push_both(&mut numbers, [&delta.a, &delta.b], f32::to_ne_bytes),
+            };
+            let b = a + b as u32;
+            let width = match (&halves, triples) {
+                (Some(_), _) => MatrixWidth::F16,
+                (None, Some(_)) => MatrixWidth::F24,
+                (None, None) => MatrixWidth::F32,
+            };
             let gain = delta.gain.as_ref().map(|gain| {
                 let start = at(&numbers);
                 numbers.extend_from_slice(gain);
                 start
             });
-            let (rank, is_half) = (delta.rank as u32, halves.is_some());
+            let rank = delta.rank as u32;
             let scale = halves.map_or(delta.scale, |halves| halves.scale);
             let place = self.places[&delta.tensor];
-            self.set_entry(place, slot, LowRankEntry { rank, a, b, gain, scale, is_half });
+            self.set_entry(place, slot, LowRankEntry { rank, a, b, gain, scale, width });
         }
         if numbers.len() > slot_len {
             return Err(unusable(format!("it takes {} numbers, a slot has {slot_len}", numbers.len())));
@@ -289,13 +294,29 @@ fn in_halves(matrix: &[f32]) -> Option<(Vec<f16>, f64)> {
     Some((matrix.iter().map(halved).collect::<Option<_>>()?, unit))
 }
 
-/// Adds numbers of 16 bits, two in the place of one.
-fn push_pairs(numbers: &mut Vec<f32>, halves: &[f16]) {
-    let bits = |half: Option<&f16>| half.map_or([0; 2], |half| half.to_ne_bytes());
-    numbers.extend(halves.chunks(2).map(|pair| {
-        let ([a, b], [c, d]) = (bits(pair.first()), bits(pair.get(1)));
-        f32::from_ne_bytes([a, b, c, d])
-    }));
+/// Both matrices as the upper 24 bits of their numbers; `None` where rounding makes one infinite.
+fn in_triples(change: &WeightChange) -> Option<[Vec<F24>; 2]> {
+    let narrowed = |matrix: &[f32]| -> Option<Vec<F24>> {
+        let is_safe = |x: &f32| x.abs() < f32::MAX / 2.0;
+        matrix.iter().all(is_safe).then(|| matrix.iter().map(|x| ops::to_f24(*x)).collect())
+    };
+    Some([narrowed(&change.a)?, narrowed(&change.b)?])
+}
+
+/// Adds both matrices, each from the beginning of a number on; the place of the second after that of the first.
+fn push_both<T: Copy, const N: usize>(numbers: &mut Vec<f32>, matrices: [&[T]; 2], bytes: fn(T) -> [u8; N]) -> usize {
+    let start = numbers.len();
+    let mut second = 0;
+    for matrix in matrices {
+        second = numbers.len() - start;
+        let bytes: Vec<u8> = matrix.iter().flat_map(|number| bytes(*number)).collect();
+        numbers.extend(bytes.chunks(4).map(|chunk| {
+            let mut word = [0; 4];
+            word[..chunk.len()].copy_from_slice(chunk);
+            f32::from_ne_bytes(word)
+        }));
+    }
+    second
 }
 
 impl StepAdapters<'_> {

@@ -190,8 +190,8 @@ fn two_hundred_new_tokens_on_eight_thousand() {
     assert!((200..=232).contains(&n), "{n} tokens computed");
 }
 
-/// The same for every family, whose tiny configurations are told of a longer context. Prints the rows of the table in
-/// docs/user/kept-contexts.md. Ignored by default: 8,000 tokens of each take a minute or two.
+/// The same for every family, whose tiny configurations are told of a longer context. Prints what
+/// docs/user/kept-contexts.md says. Ignored by default: 8,000 tokens of each take a minute or two.
 #[test]
 #[ignore = "8,000 tokens of every family; run by ./check --all"]
 fn two_hundred_new_tokens_on_eight_thousand_of_every_hybrid() {

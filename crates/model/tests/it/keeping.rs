@@ -6,14 +6,14 @@ use std::path::Path;
 
 use batch::CachePlace;
 use engine::{EngineOptions, Event, Handle, Helpers, Submit};
-use kept::{Identity, Store, StoreOptions};
+use kept::{Identity, SessionFile, Store, StoreOptions};
 use model::{
     Batch, BlockId, Config, DeviceChoice, KvType, LoadOptions, Model, SeqState, StateId, TokenId, missing_on_device,
 };
 use weights::{Checkpoint, Dtype};
 
 use crate::families::{forms, golden};
-use crate::support::{batch, table};
+use crate::support::{batch, collect, table};
 use crate::wide::widen;
 
 /// Plain attention, two kinds of recurrent layers, and what an indexer keeps.
@@ -155,7 +155,19 @@ fn what_was_evicted_comes_back_bit_for_bit() {
             handle.shutdown();
         }
         let handle = engine(&checkpoint, device, 7, &on_disk(folder.path()));
-        assert_eq!(answer(&handle, longer), (truth, n_cached), "{name} on {device:?}, after a restart");
+        assert_eq!(answer(&handle, longer), (truth.clone(), n_cached), "{name} on {device:?}, after a restart");
+        handle.shutdown();
+        // A session file that one engine writes and another goes on with.
+        let path = folder.path().join("talk");
+        let handle = engine(&checkpoint, device, 32, &StoreOptions::default());
+        answer(&handle, a);
+        let session = Some(SessionFile { path: path.clone(), text: Vec::new() });
+        let save = Submit { session, ..Submit::new(handle.next_request_id(), a.to_vec(), 0) };
+        collect(handle.submit(save).unwrap());
+        handle.shutdown();
+        let handle = engine(&checkpoint, device, 7, &StoreOptions { session: Some(path), ..StoreOptions::default() });
+        assert_eq!(answer(&handle, longer), (truth, n_cached), "{name} on {device:?}, from a session");
+        assert!(handle.stats().unwrap().kept.counters.n_from_session > 0, "{name}");
         handle.shutdown();
     }
 }

@@ -78,7 +78,8 @@ families, and those whose widths differ from layer to layer, are run in the weig
 fewer, which the short rows of their tiny checkpoints fill.
 
 Models with more than 1,024 experts in a layer, or with a recurrent state dimension above 256 (the key size of a delta
-net, the state size of Mamba), run on the CPU only; `--device auto` chooses it for them.
+net, the state size of Mamba), run on the CPU only; `--device auto` chooses it for them. `roci inspect` says of a model
+of another family what it would need, where that is known.
 
 In DeepSeek V3.2 and GLM 5, an indexer chooses the tokens to attend to, usually 2,048; in `deepseek32-sparse` and
 `glm-dsa-sparse` it chooses 8 of 40. Files without the indexer's tensors run with contexts up to that number of tokens,

@@ -2,7 +2,8 @@
 
 use half::f16;
 use ops::{
-    Exec, ExpertPairs, Indices, LowRank, LowRankEntry, LowRankProduct, View, ViewMut, low_rank, low_rank_experts,
+    Exec, ExpertPairs, F24, Indices, LowRank, LowRankEntry, LowRankProduct, MatrixWidth, View, ViewMut, low_rank,
+    low_rank_experts, to_f24,
 };
 
 use crate::card::cards;
@@ -16,41 +17,48 @@ struct Table {
 
 impl Table {
     fn new(random: &mut Random, n_in: usize, n_out: usize) -> Self {
+        Self::with(random, n_in, n_out, [MatrixWidth::F32, MatrixWidth::F32, MatrixWidth::F16, MatrixWidth::F16])
+    }
+
+    fn with(random: &mut Random, n_in: usize, n_out: usize, widths: [MatrixWidth; 4]) -> Self {
         let mut table = Self { numbers: random.numbers(3), entries: vec![LowRankEntry::default()] };
-        for (rank, scale, has_gain, is_half) in
-            [(1, 1.0, false, false), (5, -0.375, true, false), (5, 3.1, true, true), (16, 0.7, false, true)]
-        {
-            let a = table.push(random, rank * n_in, is_half);
-            let b = table.push(random, rank * n_out, is_half);
-            let gain = has_gain.then(|| table.push(random, n_out, false));
-            table.entries.push(LowRankEntry { rank: rank as u32, a, b, gain, scale, is_half });
+        let kinds = [(1, 1.0, false), (5, -0.375, true), (5, 3.1, true), (16, 0.7, false)];
+        for ((rank, scale, has_gain), width) in kinds.into_iter().zip(widths) {
+            let a = table.push(random, rank * n_in, width);
+            let b = table.push(random, rank * n_out, width);
+            let gain = has_gain.then(|| table.push(random, n_out, MatrixWidth::F32));
+            table.entries.push(LowRankEntry { rank: rank as u32, a, b, gain, scale, width });
         }
         table
     }
 
     /// Some of the halves are subnormal.
-    fn push(&mut self, random: &mut Random, n: usize, is_half: bool) -> u32 {
+    fn push(&mut self, random: &mut Random, n: usize, width: MatrixWidth) -> u32 {
         let start = self.numbers.len() as u32;
-        if is_half {
-            let sizes = [1.0, 1e-5, 0.01].into_iter().cycle();
-            let halves: Vec<f16> =
-                random.numbers(n).iter().zip(sizes).map(|(x, size)| f16::from_f32(x * size)).collect();
-            self.numbers.extend(halves.chunks(2).map(|pair| {
-                let high = pair.get(1).map_or(0, |half| half.to_bits());
-                f32::from_bits(u32::from(pair[0].to_bits()) | u32::from(high) << 16)
-            }));
-        } else {
-            self.numbers.extend(random.numbers(n));
-        }
+        let sizes = [1.0, 1e-5, 0.01].into_iter().cycle();
+        let numbers = random.numbers(n).into_iter().zip(sizes);
+        let bytes: Vec<u8> = match width {
+            MatrixWidth::F32 => numbers.flat_map(|(x, _)| x.to_le_bytes()).collect(),
+            MatrixWidth::F16 => numbers.flat_map(|(x, size)| f16::from_f32(x * size).to_le_bytes()).collect(),
+            MatrixWidth::F24 => numbers.flat_map(|(x, size)| to_f24(x * size)).collect(),
+        };
+        let word = |bytes: &[u8]| {
+            let mut word = [0; 4];
+            word[..bytes.len()].copy_from_slice(bytes);
+            f32::from_le_bytes(word)
+        };
+        self.numbers.extend(bytes.chunks(4).map(word));
+        assert_eq!(self.numbers.len(), start as usize + LowRankEntry::matrix_len(n, width));
         start
     }
 
-    fn number(&self, start: u32, at: usize, is_half: bool) -> f64 {
-        if !is_half {
-            return f64::from(self.numbers[start as usize + at]);
+    fn number(&self, start: u32, at: usize, width: MatrixWidth) -> f64 {
+        let byte = |i: usize| self.numbers[start as usize + i / 4].to_le_bytes()[i % 4];
+        match width {
+            MatrixWidth::F32 => f64::from(self.numbers[start as usize + at]),
+            MatrixWidth::F16 => f16::from_le_bytes([byte(2 * at), byte(2 * at + 1)]).to_f64(),
+            MatrixWidth::F24 => f64::from(f32::from_le_bytes([0, byte(3 * at), byte(3 * at + 1), byte(3 * at + 2)])),
         }
-        let pair = self.numbers[start as usize + at / 2].to_bits();
-        f16::from_bits((pair >> (at % 2 * 16)) as u16).to_f64()
     }
 
     fn words(&self) -> Vec<u32> {
@@ -60,15 +68,16 @@ impl Table {
     fn truth(&self, x: &[f32], n_in: usize, start: &[f32], n_out: usize, slots: &[u32]) -> Vec<f64> {
         let mut out: Vec<f64> = start.iter().map(|x| f64::from(*x)).collect();
         for (row, slot) in slots.iter().enumerate().filter(|(_, slot)| **slot != LowRankEntry::NONE) {
-            let LowRankEntry { rank, a, b, gain, scale, is_half } = self.entries[*slot as usize];
+            let LowRankEntry { rank, a, b, gain, scale, width } = self.entries[*slot as usize];
             let x = &x[row * n_in..][..n_in];
             let hidden: Vec<f64> = (0..rank as usize)
-                .map(|k| (0..n_in).map(|i| self.number(a, k * n_in + i, is_half) * f64::from(x[i])).sum())
+                .map(|k| (0..n_in).map(|i| self.number(a, k * n_in + i, width) * f64::from(x[i])).sum())
                 .collect();
             for (o, out) in out[row * n_out..][..n_out].iter_mut().enumerate() {
                 let change: f64 =
-                    hidden.iter().enumerate().map(|(k, h)| h * self.number(b, k * n_out + o, is_half)).sum();
-                *out = (*out + f64::from(scale) * change) * gain.map_or(1.0, |gain| self.number(gain, o, false));
+                    hidden.iter().enumerate().map(|(k, h)| h * self.number(b, k * n_out + o, width)).sum();
+                *out = (*out + f64::from(scale) * change)
+                    * gain.map_or(1.0, |gain| self.number(gain, o, MatrixWidth::F32));
             }
         }
         out
@@ -83,18 +92,22 @@ fn low_rank_equals_f64() {
         let (x, start) = (random.activations(n_rows * n_in), random.numbers(n_rows * n_out));
         let kinds = [LowRankEntry::NONE, 2, 0, 4, 1, 3, 2];
         let slots: Vec<u32> = (0..n_rows).map(|row| kinds[(row * 5 + row / 7) % kinds.len()]).collect();
-        let (words, truth) = (table.words(), table.truth(&x, n_in, &start, n_out, &slots));
         let what = format!("{n_rows} x {n_in} x {n_out}");
-        for pool in pools() {
-            let (mut out, mut hidden) = (start.clone(), vec![0.0; n_rows * 16]);
-            let change =
-                LowRank { numbers: View::of_f32(&table.numbers, table.numbers.len()), entries: (&words).into() };
-            let (x, slots) = (View::of_f32(&x, n_in), Indices::from(&slots));
-            let (mut hidden, mut view) = (ViewMut::of_f32(&mut hidden, 16), ViewMut::of_f32(&mut out, n_out));
-            let products = &mut [LowRankProduct { change, out: view.reborrow() }];
-            low_rank(Exec::Cpu(&pool), x, slots, &mut hidden, products).unwrap();
-            assert_close(&format!("{what} {}", pool.isa()), &out, &truth, 1e-5);
+        let narrow = Table::with(&mut random, n_in, n_out, [MatrixWidth::F24; 4]);
+        for (table, what) in [(&table, what.clone()), (&narrow, format!("{what}, 24 bits"))] {
+            let (words, truth) = (table.words(), table.truth(&x, n_in, &start, n_out, &slots));
+            for pool in pools() {
+                let (mut out, mut hidden) = (start.clone(), vec![0.0; n_rows * 16]);
+                let change =
+                    LowRank { numbers: View::of_f32(&table.numbers, table.numbers.len()), entries: (&words).into() };
+                let (x, slots) = (View::of_f32(&x, n_in), Indices::from(&slots));
+                let (mut hidden, mut view) = (ViewMut::of_f32(&mut hidden, 16), ViewMut::of_f32(&mut out, n_out));
+                let products = &mut [LowRankProduct { change, out: view.reborrow() }];
+                low_rank(Exec::Cpu(&pool), x, slots, &mut hidden, products).unwrap();
+                assert_close(&format!("{what} {}", pool.isa()), &out, &truth, 1e-5);
+            }
         }
+        let (words, truth) = (table.words(), table.truth(&x, n_in, &start, n_out, &slots));
         for card in cards().iter() {
             let out = card.low_rank((&x, n_in), (&table.numbers, &words), &slots, (&start, n_out));
             assert_close(&format!("{what} {}", card.name()), &out, &truth, 1e-5);
@@ -196,14 +209,32 @@ fn entries_outside_the_numbers_are_refused() {
         let done = low_rank(Exec::Cpu(pool), View::of_f32(&x, 4), (&[slot]).into(), &mut hidden, products);
         assert_eq!(done.is_ok(), is_good, "{entry:?} {slot}: {done:?}");
     };
-    let entry = LowRankEntry { rank: 1, a: 0, b: 4, gain: Some(8), scale: 1.0, is_half: false };
+    let entry = LowRankEntry { rank: 1, a: 0, b: 4, gain: Some(8), scale: 1.0, width: MatrixWidth::F32 };
     check(entry, 0, true);
     check(entry, LowRankEntry::NONE, true);
     check(entry, 1, false);
     check(LowRankEntry { a: 8, ..entry }, 0, false);
     check(LowRankEntry { b: 9, ..entry }, 0, false);
-    check(LowRankEntry { b: 9, is_half: true, ..entry }, 0, true);
-    check(LowRankEntry { b: 10, is_half: true, ..entry }, 0, false);
+    check(LowRankEntry { b: 9, width: MatrixWidth::F16, ..entry }, 0, true);
+    check(LowRankEntry { b: 10, width: MatrixWidth::F16, ..entry }, 0, false);
+    check(LowRankEntry { b: 8, width: MatrixWidth::F24, ..entry }, 0, true);
+    check(LowRankEntry { b: 9, width: MatrixWidth::F24, ..entry }, 0, false);
     check(LowRankEntry { gain: Some(9), ..entry }, 0, false);
     check(LowRankEntry { rank: 3, gain: None, ..entry }, 0, false);
+}
+
+#[test]
+fn numbers_of_24_bits_are_rounded_to_the_nearest() {
+    let back = |x: f32| {
+        let [low, middle, high]: F24 = to_f24(x);
+        f32::from_le_bytes([0, low, middle, high])
+    };
+    for x in [0.0, -0.0, 1.0, -1.5, 0.1, 3.3e-38, 1e-42, -2.7e30, 65_537.0, 1.000_015_3] {
+        let near = back(x);
+        assert!((near - x).abs() <= x.abs() / 65_536.0 + 2e-43, "{x} {near}");
+        assert_eq!(back(near), near);
+    }
+    // In the middle between two: the even one.
+    assert_eq!(back(f32::from_bits(0x3f80_0080)).to_bits(), 0x3f80_0000);
+    assert_eq!(back(f32::from_bits(0x3f80_0180)).to_bits(), 0x3f80_0200);
 }

@@ -18,11 +18,14 @@ use std::sync::Arc;
 use text::{Ends, Specials};
 
 /// What families call the marks before, after and between.
-const MARKS: [(&str, &str, &str); 6] = [
+const MARKS: [(&str, &str, &str); 8] = [
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
-    ("<|fim▁begin|>", "<|fim▁hole|>", "<|fim▁end|>"),
+    // DeepSeek, with wide bars.
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    ("<|prefix|>", "<|suffix|>", "<|middle|>"),
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),
     ("<PRE>", "<SUF>", "<MID>"),
 ];
@@ -146,4 +149,30 @@ pub fn encode(model: &Loaded, before: &str, after: &str) -> Result<Option<Vec<To
 /// For models without marks: the suffix is shown first, then the prefix is continued.
 pub fn encode_in_words(model: &Loaded, before: &str, after: &str) -> Result<Vec<TokenId>> {
     model.encode_raw(&format!("The text ends with:\n{after}\n\nThe whole text:\n{before}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The marks that llama.cpp knows, out of its source.
+    #[test]
+    fn marks_are_those_of_llama_cpp() {
+        let Some(models) = test_support::fetched::path(test_support::fetched::VOCABULARIES) else { return };
+        let source = std::fs::read_to_string(models.join("../src/llama-vocab.cpp")).unwrap();
+        let known = |kind: &str| -> Vec<&str> {
+            let (_, rest) = source.split_once(&format!("// find FIM_{kind} token")).expect("it looks for them");
+            let (search, _) = rest.split_once("// find FIM_").expect("others follow");
+            let marks: Vec<&str> =
+                search.split("t.first == \"").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0)).collect();
+            assert!(marks.len() > 5, "{search}");
+            marks
+        };
+        let own: [Vec<&str>; 3] =
+            [MARKS.map(|marks| marks.0), MARKS.map(|marks| marks.1), MARKS.map(|marks| marks.2)].map(Vec::from);
+        for (kind, own) in ["PRE", "SUF", "MID"].into_iter().zip(own) {
+            let missing: Vec<&str> = known(kind).into_iter().filter(|mark| !own.contains(mark)).collect();
+            assert!(missing.is_empty(), "{kind}: {missing:?}");
+        }
+    }
 }
