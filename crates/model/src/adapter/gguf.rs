@@ -54,8 +54,11 @@ pub fn open(path: &Path) -> Result<AdapterFile, Error> {
     AdapterFile::new(Format::Gguf, metadata.string("general.architecture")?.map(str::to_owned), modules)
 }
 
+/// Which of how many experts, if any, and its matrices.
+type OfExpert = (Option<(usize, usize)>, [Tensor; 2]);
+
 /// The pair of each expert, where they lie in stacks.
-fn experts(name: &str, [a, b]: &[Tensor; 2]) -> Result<Vec<(Option<(usize, usize)>, [Tensor; 2])>, Error> {
+fn experts(name: &str, [a, b]: &[Tensor; 2]) -> Result<Vec<OfExpert>, Error> {
     let ([n, a_rows, a_cols], [n_other, b_rows, b_cols]) = match (&a.shape[..], &b.shape[..]) {
         (&[n, a_rows, a_cols], &[n_other, b_rows, b_cols]) => ([n, a_rows, a_cols], [n_other, b_rows, b_cols]),
         _ => return Ok(vec![(None, [a.clone(), b.clone()])]),
