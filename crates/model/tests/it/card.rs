@@ -143,7 +143,7 @@ fn families_equal_transformers_on_a_device() {
     for device in devices() {
         let (mut failures, mut ran) = (Vec::new(), BTreeMap::new());
         // A software GPU takes its time.
-        let names = test_support::share(families::picked().into_iter());
+        let names = test_support::share(families::picked());
         let n_names = names.len();
         let all = names.into_iter().flat_map(|name| {
             families::forms(&name).into_iter().map(move |(form, checkpoint)| (name.clone(), form, checkpoint))
