@@ -303,6 +303,9 @@ impl Decoder {
                 None
             }
         };
+        // Quantized keys and values lose less in turned heads; queries are turned alike, and what is found is turned back.
+        let turned = self.kv.dtype().block_len() > 1;
+        let width = ops::hadamard_width(heads.head_dim);
         let kv = self.kv.layer_mut(layer_idx);
         let (mut k_pool, mut v_pool) = (kv.k.view_mut(), kv.v.view_mut());
         let is_rotated_already = config.mla.is_some() || config.family.norms_rotated_heads;
@@ -312,8 +315,20 @@ impl Decoder {
                 let q = &mut s.q.narrow_mut(q_shape);
                 ops::rope(exec, q, angles, heads.head_dim, config.rope.pairing)?;
             }
-        } else if config.n_rot == 0 || is_rotated_already || !config.is_rotated[layer_idx] {
+            if turned {
+                ops::hadamard(exec, &mut [s.q.narrow_mut(q_shape)], width)?;
+            }
+        } else if turned || config.n_rot == 0 || is_rotated_already || !config.is_rotated[layer_idx] {
             // Nothing to rotate, or rotated already.
+            if turned {
+                let (mut q, mut k) = (s.q.narrow_mut(q_shape), s.k.narrow_mut(kv_shape));
+                if config.n_rot > 0 && !is_rotated_already && config.is_rotated[layer_idx] {
+                    for x in [&mut q, &mut k] {
+                        ops::rope(exec, x, angles, heads.head_dim, config.rope.pairing)?;
+                    }
+                }
+                ops::hadamard(exec, &mut [q, k, s.v.narrow_mut(kv_shape)], width)?;
+            }
             let (k, v) = (s.k.narrow(kv_shape), s.v.narrow(kv_shape));
             ops::kv_store(exec, k, v, places.slots, heads.head_dim, &mut k_pool, &mut v_pool)?;
         } else {
@@ -337,6 +352,9 @@ impl Decoder {
         };
         let q = s.q.narrow(q_shape);
         ops::attention_with(exec, q, kv.view(), heads, spans, shaping, &mut s.mixed.narrow_mut(q_shape))?;
+        if turned {
+            ops::hadamard(exec, &mut [s.mixed.narrow_mut(q_shape)], width)?;
+        }
         if layer.is_gated() {
             ops::glu(exec, Activation::Sigmoid, &mut s.attn_gate.rows_mut(n), s.mixed.rows(n))?;
         }

@@ -1,17 +1,18 @@
-// flash_units: attention of many query rows on AMD's matrix units (prelude.h's tile: WMMA, MFMA), f16 keys and values, f32
-// sums. Causal or full, paged; with SHAPED also windows, caps and sinks.
+// flash_units: attention of many query rows on AMD's matrix units (prelude.h's tile: WMMA, MFMA), keys and values in f16, Q8_0
+// or Q4_0 (kv.h), which become halves on their way into shared memory; f32 sums. Causal or full, paged; with SHAPED also
+// windows, caps and sinks.
 //
 // A block takes 64 query rows of one sequence and one head, 16 a wave, and walks over the context 32 keys at a time.
 // Everything is computed turned: a tile's columns are queries and stay with a lane, so that the running softmax of a query
 // needs only the lanes that share its column. Scores are keys x queries; the sums are numbers x queries, for which values
 // lie turned in shared memory. HEAD_DIM is a multiple of 16.
 #include "functions.h"
+#include "kv.h"
 
 #define WAVES 4
 #define THREADS (WAVES * GPU_WAVE)
 #define ROWS (WAVES * 16)
 #define KEYS 32
-#define KV_BLOCK 16
 #ifndef HEAD_DIM  // the host always says; a compiler run by hand may not
 #define HEAD_DIM 128
 #endif
@@ -26,7 +27,7 @@
 #define IS_SHAPED false
 #endif
 
-#if defined(GPU_AMD) && defined(GPU_HAS_TILES)
+#if defined(GPU_AMD) && defined(GPU_HAS_TILES) && KV != KV_F32
 
 #define N_DIMS (HEAD_DIM / 16)
 #define N_TILES (KEYS / 16)
@@ -41,13 +42,14 @@ DEVICE MmaFactor query_factor(const float *row, bool is_there, float scale) {
     return factor;
 }
 
-DEVICE u64 place(const u32 *table, u32 n_kv_heads, u32 kv_head, u32 token) {
-    return (((u64)table[token / KV_BLOCK] * n_kv_heads + kv_head) * KV_BLOCK + token % KV_BLOCK) * HEAD_DIM;
+DEVICE Pack<u32, 4> eight_of(const u8 *pool, const u32 *table, u32 n_kv_heads, u32 kv_head, u32 token, u32 d) {
+    const u64 row = (u64)table[token / KV_BLOCK] * n_kv_heads + kv_head;
+    return kv_eight<HEAD_DIM>(pool + row * kv_row_bytes(HEAD_DIM), token % KV_BLOCK, d);
 }
 
 // tiles: (span, first row in it) each; spans as in attention.hip.
 KERNEL(THREADS)
-flash_units(const float *__restrict__ q, const u8 *__restrict__ k_bytes, const u8 *__restrict__ v_bytes,
+flash_units(const float *__restrict__ q, const u8 *__restrict__ k_pool, const u8 *__restrict__ v_pool,
             const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const u32 *__restrict__ tables,
             float *__restrict__ out, u32 n_heads, u32 n_kv_heads, float scale, u32 window, float cap,
             const float *__restrict__ sinks) {
@@ -56,7 +58,6 @@ flash_units(const float *__restrict__ q, const u8 *__restrict__ k_bytes, const u
     f16 *keys = (f16 *)key_words, *values = (f16 *)value_words;
     const u32 t = thread_x(), wave = t / GPU_WAVE, column = lane() % 16;
     f16 *weights = (f16 *)weight_words + wave * 16 * KEY_STRIDE;  // [16 queries, KEYS]
-    const f16 *k_pool = (const f16 *)k_bytes, *v_pool = (const f16 *)v_bytes;
     const u32 *span = spans + tiles[block_x() * 2] * 8;
     const u32 first = tiles[block_x() * 2 + 1], first_row = span[0], n_rows = span[1], position = span[2];
     const u32 *table = tables + span[3];
@@ -86,15 +87,15 @@ flash_units(const float *__restrict__ q, const u8 *__restrict__ k_bytes, const u
         for (u32 i = t; i < KEYS * HEAD_DIM / 8; i += THREADS) {
             const u32 token = t0 + i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
             Pack<u32, 4> eight = {};
-            if (token < n_keys) eight = load<4>((const u32 *)(k_pool + place(table, n_kv_heads, kv_head, token) + d));
+            if (token < n_keys) eight = eight_of(k_pool, table, n_kv_heads, kv_head, token, d);
             store<4>((u32 *)(keys + i / (HEAD_DIM / 8) * STRIDE + d), eight);
         }
         // Two tokens at a time, so that a word holds neighbours of the turned rows.
         for (u32 i = t; i < KEYS / 2 * HEAD_DIM / 8; i += THREADS) {
             const u32 pair = i / (HEAD_DIM / 8) * 2, d = i % (HEAD_DIM / 8) * 8, token = t0 + pair;
             Pack<u32, 4> a = {}, b = {};
-            if (token < n_keys) a = load<4>((const u32 *)(v_pool + place(table, n_kv_heads, kv_head, token) + d));
-            if (token + 1 < n_keys) b = load<4>((const u32 *)(v_pool + place(table, n_kv_heads, kv_head, token + 1) + d));
+            if (token < n_keys) a = eight_of(v_pool, table, n_kv_heads, kv_head, token, d);
+            if (token + 1 < n_keys) b = eight_of(v_pool, table, n_kv_heads, kv_head, token + 1, d);
 #pragma unroll
             for (u32 j = 0; j < 4; ++j) {
                 u32 *even = (u32 *)(values + (d + 2 * j) * KEY_STRIDE + pair);

@@ -75,6 +75,11 @@ DEVICE u32 hidden(u32 value) {
     asm volatile("" : "+v"(value));
     return value;
 }
+// The same, and not before the other number is known: so that loads do not fill all registers.
+DEVICE u32 hidden_until(u32 value, float known) {
+    asm volatile("" : "+v"(value) : "v"(known));
+    return value;
+}
 
 DEVICE u32 thread_x() { return __builtin_amdgcn_workitem_id_x(); }
 DEVICE u32 thread_y() { return __builtin_amdgcn_workitem_id_y(); }
@@ -106,6 +111,12 @@ DEVICE u16 f16_to_bits(f16 h) { return bits_as<u16>(h); }
 
 DEVICE float fast_exp(float x) { return __builtin_expf(x); }
 DEVICE float fast_log(float x) { return __builtin_logf(x); }
+// 2^x, to 1 ulp.
+#if __has_builtin(__builtin_amdgcn_exp2f)
+DEVICE float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+#else
+DEVICE float fast_exp2(float x) { return __builtin_exp2f(x); }
+#endif
 // The hardware's approximations (1 ulp); write 1/sqrt(x) where the last bit matters.
 DEVICE float fast_rsqrt(float x) { return __builtin_amdgcn_rsqf(x); }
 DEVICE float fast_rcp(float x) { return __builtin_amdgcn_rcpf(x); }
@@ -146,6 +157,9 @@ DEVICE void shared_min(u32 *at, u32 value) {
 
 // Four bytes out of the eight of `low` and `high`: each byte of `which`, 0 to 7, says which one.
 DEVICE u32 pick_bytes(u32 low, u32 high, u32 which) { return __builtin_amdgcn_perm(high, low, which); }
+// The low halves of two words as one word, and the high ones.
+DEVICE u32 low_halves(u32 a, u32 b) { return pick_bytes(a, b, 0x05040100u); }
+DEVICE u32 high_halves(u32 a, u32 b) { return pick_bytes(a, b, 0x07060302u); }
 
 // c + sum of four signed 8-bit products.
 DEVICE i32 dot4_i8(i32 a, i32 b, i32 c) {
@@ -251,6 +265,33 @@ struct MmaWords {
     u32 at[MMA_WORDS];
 };
 DEVICE MmaFactor mma_factor(const MmaWords &words) { return bits_as<MmaFactor>(words); }
+
+// A factor from what a lane holds of a tile of sums: its rows are the tile's columns. Which row of the tile stands in half i
+// of a lane's part of the factor is mma_turned_row(i).
+#if defined(__GFX11__)
+DEVICE u32 mma_turned_row(u32 i) { return i / 2 < 4 ? i / 2 * 4 + i % 2 * 2 : (i / 2 - 4) * 4 + i % 2 * 2 + 1; }
+DEVICE MmaFactor mma_turned(const float (&sums)[MMA_SUMS]) {
+    // A lane holds every other row; the rest are those of the lane half a wave away.
+    const bool is_second = lane() / 16 != 0;
+    MmaWords words;
+#pragma unroll
+    for (u32 w = 0; w < 4; ++w) {
+        const u32 own = (u32)f16_to_bits(to_f16(sums[2 * w])) | (u32)f16_to_bits(to_f16(sums[2 * w + 1])) << 16;
+        const u32 other = (u32)from_lane((i32)own, lane() ^ 16);
+        words.at[w] = is_second ? other : own;
+        words.at[4 + w] = is_second ? own : other;
+    }
+    return mma_factor(words);
+}
+#else
+DEVICE u32 mma_turned_row(u32 i) { return mma_row(i); }
+DEVICE MmaFactor mma_turned(const float (&sums)[MMA_SUMS]) {
+    MmaFactor factor;
+#pragma unroll
+    for (u32 i = 0; i < MMA_SUMS; ++i) factor[i] = to_f16(sums[i]);
+    return factor;
+}
+#endif
 
 // Two halves at once.
 DEVICE u32 sub_halves(u32 a, u32 b) { return bits_as<u32>(bits_as<gpu_f16x2>(a) - bits_as<gpu_f16x2>(b)); }
@@ -466,6 +507,9 @@ DEVICE u32 mma_column(u32 i) { return i / 4 * 8 + lane() % 4 * 2 + i % 2; }
 // From here on the same words serve both.
 
 static_assert(sizeof(f16) == 2 && sizeof(bf16) == 2, "stored halves are 2 bytes");
+
+// Reads and writes of memory stay on their side of it.
+DEVICE void keep_order() { asm volatile("" ::: "memory"); }
 
 DEVICE float to_f32(bf16 h) { return bits_as<float>((u32)h.bits << 16); }
 // Round to nearest even; a NaN stays a NaN.

@@ -163,7 +163,7 @@ impl Device {
         let spans = step.spans();
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap_or(1);
         let n_context = n_context.next_power_of_two().max(MIN_CONTEXT);
-        let mut chip = AttentionChip::of(self.queue.device(), decoder.kv.dtype(), decoder.is_shaped);
+        let mut chip = AttentionChip::of(&self.kernels, decoder.kv.dtype(), decoder.is_shaped);
         let chooses = decoder.chooses(step);
         if decoder.config.alibi.is_some() || chooses {
             chip = chip.without_units();

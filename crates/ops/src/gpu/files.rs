@@ -3,13 +3,13 @@
 use super::unit::KernelFile;
 use super::{attention, blas, experts, float_tiles, grouped, matrix_tiles, matvec, mma, wide};
 use crate::{
-    adjust, choose_tokens, columns, conv1d, copy_rows, delta_scan, embed, feed, kv_store, low_rank, norm_heads,
-    numbers, pack, rmsnorm, rope, rope_store, sample, selective_scan, sparsify, ssm_scan, streams, swiglu, take_rows,
-    wkv_scan,
+    adjust, choose_tokens, columns, conv1d, copy_rows, delta_scan, embed, feed, hadamard, kv_store, low_rank,
+    norm_heads, numbers, pack, rmsnorm, rope, rope_store, sample, selective_scan, sparsify, ssm_scan, streams, swiglu,
+    take_rows, wkv_scan,
 };
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 45] = [
+pub(crate) const FILES: [&KernelFile; 48] = [
     &adjust::AdjustKernels::FILE,
     &attention::split::VectorKernels::FILE,
     &attention::split::WideVectorKernels::FILE,
@@ -27,8 +27,11 @@ pub(crate) const FILES: [&KernelFile; 45] = [
     &attention::flash::FlashKernels::FILE,
     &attention::split::FlashFewKernels::FILE,
     &attention::split::WideFewKernels::FILE,
+    &attention::split::FewUnitsKernels::FILE,
+    &attention::split::OddFewUnitsKernels::FILE,
     &attention::flash::FlashUnitsKernels::FILE,
     &attention::flash::FlashWgmmaKernels::FILE,
+    &hadamard::HadamardKernels::FILE,
     &mma::HalvesKernels::FILE,
     &kv_store::KvStoreKernels::FILE,
     &blas::LeftF16::FILE,

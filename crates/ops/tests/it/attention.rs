@@ -3,8 +3,8 @@
 use ops::quant::{dequantize, quantize};
 use ops::{
     Arena, Error, Exec, Heads, Isa, KV_BLOCK, Kv, KvSlot, Layout, Pairing, Pool, QuerySpan, Shaping, Tensor, View,
-    ViewMut, attention, attention_with, chosen_words, embed, gather_rows, kv_store, pack, packed, rmsnorm, rope,
-    scatter_rows, swiglu, take_rows,
+    ViewMut, attention, attention_with, chosen_words, embed, gather_rows, hadamard, hadamard_width, kv_store, pack,
+    packed, rmsnorm, rope, scatter_rows, swiglu, take_rows,
 };
 use test_support::share;
 use weights::Dtype;
@@ -175,7 +175,8 @@ fn check_shaped(
             let on_host = Shaping { sinks: None, slopes: None, ..shaping };
             let out = card.attention(&q, (k_pool, v_pool), heads, &spans, (on_host, sinks, slopes));
             // Matrix units take halves: queries and weights are rounded to eleven bits.
-            let bound = if dtype == Dtype::F16 { 2e-3 } else { 1e-5 };
+            let is_rounded = dtype == Dtype::F16 || dtype != Dtype::F32 && card.takes_tiles();
+            let bound = if is_rounded { 2e-3 } else { 1e-5 };
             assert_close(&format!("{what} {}", card.name()), &out, &truth, bound);
         }
     }
@@ -490,4 +491,66 @@ fn taken_rows_are_the_rows() {
     for card in cards().iter() {
         assert_eq!(card.take_rows(&x, 33, &rows), truth, "{}", card.name());
     }
+}
+
+/// Against the matrix as it is defined; the device's bits are the host's.
+#[test]
+fn hadamard_turns_neighbours() {
+    let mut random = Random::new(9);
+    for (head_dim, n_heads) in [(64, 9), (96, 4), (128, 40), (256, 2), (576, 3), (20, 2), (1, 5)] {
+        let width = hadamard_width(head_dim);
+        assert!(width.is_power_of_two() && head_dim % width == 0 && (width == 256 || (head_dim / width) % 2 == 1));
+        let (n_rows, widths) = (5, [n_heads * head_dim, head_dim, 2 * head_dim]);
+        let matrices = widths.map(|n_cols| random.numbers(n_rows * n_cols));
+        let truth = |x: &[f32]| -> Vec<f64> {
+            let turn = |numbers: &[f32]| -> Vec<f64> {
+                let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+                let sum = |i: usize| numbers.iter().enumerate().map(|(j, x)| sign(i, j) * f64::from(*x)).sum::<f64>();
+                (0..width).map(|i| sum(i) / (width as f64).sqrt()).collect()
+            };
+            x.chunks(width).flat_map(turn).collect()
+        };
+        let on_host = |n: usize, pool: &Pool, start: &[Vec<f32>]| {
+            let mut copies = start[..n].to_vec();
+            let mut views: Vec<ViewMut> =
+                copies.iter_mut().zip(widths).map(|(x, n_cols)| ViewMut::of_f32(x, n_cols)).collect();
+            hadamard(Exec::Cpu(pool), &mut views, width).unwrap();
+            drop(views);
+            copies
+        };
+        for pool in pools() {
+            for n in 1..=3 {
+                let once = on_host(n, &pool, &matrices);
+                once.iter().zip(&matrices).for_each(|(out, x)| assert_close("hadamard", out, &truth(x), 1e-6));
+                for (back, x) in on_host(n, &pool, &once).iter().zip(&matrices) {
+                    let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+                    assert_close("hadamard twice", back, &x, 1e-6);
+                }
+                for card in cards().iter() {
+                    let some: Vec<_> = matrices.iter().zip(widths).take(n).map(|(x, n)| (&x[..], n)).collect();
+                    assert_eq!(card.hadamard(&some, width), once, "{}", card.name());
+                }
+            }
+        }
+    }
+    let pool = Pool::new(1);
+    let mut x = vec![0.0; 12];
+    let outcome = hadamard(Exec::Cpu(&pool), &mut [ViewMut::of_f32(&mut x, 12)], 8);
+    assert!(outcome.unwrap_err().to_string().contains("turned by 8 columns"));
+}
+
+/// For the counters of the software GPU (`GFX_COUNTERS`): one step of one sequence of `KEYS` tokens, `GROUP` query heads for each of
+/// `KV_HEADS` KV heads of `HEAD_DIM` numbers in `KV` (F16, Q8_0 or Q4_0).
+#[test]
+#[ignore = "a tool: counts, and proves nothing"]
+fn counts_of_few_queries() {
+    let number = |name: &str, usual: usize| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let dtype = match std::env::var("KV").as_deref() {
+        Ok("Q8_0") => Dtype::Q8_0,
+        Ok("Q4_0") => Dtype::Q4_0,
+        _ => Dtype::F16,
+    };
+    let n_kv_heads = number("KV_HEADS", 32);
+    let shape = heads(n_kv_heads * number("GROUP", 4), n_kv_heads, number("HEAD_DIM", 128));
+    check_attention(&Pool::new(1), dtype, shape, &[Sequence { n_past: number("KEYS", 512) - 1, n_new: 1 }], true);
 }

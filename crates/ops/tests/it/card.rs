@@ -10,7 +10,7 @@ use ops::{
     ExpertPairs, ExpertProduct, Gpu, Heads, IndexQueries, Indices, KV_BLOCK, Kernels, Kv, Layout, LowRank,
     LowRankProduct, Mode, Numerics, Pairing, Place, PlaceMut, Product, QuerySpan, Routing, Shaping, Spans, StateSpan,
     StateSpans, Tensor, View, ViewMut, Workspace, adjust, attention_with, choose_experts, choose_tokens, chosen_words,
-    describe, embed, expert_matmul, feed, gather_rows, grouped_experts, kv_store, layernorm, low_rank,
+    describe, embed, expert_matmul, feed, gather_rows, grouped_experts, hadamard, kv_store, layernorm, low_rank,
     low_rank_experts, matmul, pack, packed_on_device, rmsnorm, rope, sample, scatter_rows, store_index_keys,
     sum_experts, swiglu, take_rows,
 };
@@ -278,6 +278,15 @@ impl Card {
         self.read(&out)
     }
 
+    pub fn hadamard(&self, matrices: &[(&[f32], usize)], width: usize) -> Vec<Vec<f32>> {
+        let mut held: Vec<Tensor> = matrices.iter().map(|(x, n_cols)| self.f32s(x, *n_cols)).collect();
+        self.run(None, |exec| {
+            let mut views: Vec<ViewMut> = held.iter_mut().map(Tensor::view_mut).collect();
+            hadamard(exec, &mut views, width)
+        });
+        held.iter().map(|tensor| self.read(tensor)).collect()
+    }
+
     pub fn take_rows(&self, x: &[f32], n_cols: usize, rows: &[u32]) -> Vec<f32> {
         let x = self.f32s(x, n_cols);
         let on_device = self.queue.buffer_from(rows).unwrap();
@@ -444,6 +453,11 @@ impl Card {
         self.queue.device().has_matrix_units()
     }
 
+    /// Whether its matrix units take whole tiles, and so quantized keys too.
+    pub fn takes_tiles(&self) -> bool {
+        self.has_matrix_units() && !self.queue.device().has_mma()
+    }
+
     /// The words of `choose_tokens`, with room for the scores of five rows.
     pub fn choose(
         &self,
@@ -470,7 +484,7 @@ impl Card {
         AttentionPlan::write_spans(spans, &mut words);
         let words = self.queue.buffer_from(&words).unwrap();
         let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 64, scale: 1.0 };
-        let chip = AttentionChip::of(self.queue.device(), dtype, true);
+        let chip = AttentionChip::of(&self.kernels, dtype, true);
         let plan = AttentionPlan::new(&[1], &heads, n_context, &chip);
         let device = DeviceSpans { plan, tiles: words.all(), words: words.all() };
         let spans = Spans { host: spans, device: Some(device) };
@@ -504,7 +518,7 @@ impl Card {
         let rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap();
         let dtype = cache.0.view().dtype;
-        let mut chip = AttentionChip::of(self.queue.device(), dtype, is_shaped);
+        let mut chip = AttentionChip::of(&self.kernels, dtype, is_shaped);
         if shaping.slopes.is_some() || shaping.chosen.is_some() {
             chip = chip.without_units();
         }

@@ -44,6 +44,7 @@ kernels! {
     /// Those of chips whose units take whole tiles.
     pub(crate) struct FlashUnitsKernels in "flash_units"; defines {
         HEAD_DIM: DefineValues::Numbers(&[64, 96, 128]),
+        KV: DefineValues::Numbers(&[1, 2, 3]),
         SHAPED: DefineValues::Flag
     } {
         flash: Kernel<Flash<'static>> = ["flash_units"],
@@ -63,9 +64,12 @@ kernels! {
 pub(super) fn launch(gpu: &Gpu, operands: &Operands, out: SliceMut<f32>) -> Result<(), Error> {
     let &Operands { q, k_pool, v_pool, tiles, spans, tables, sinks, heads, plan, window, cap, .. } = operands;
     let (n_heads, n_kv_heads, scale) = (heads.n_heads as u32, heads.n_kv_heads as u32, heads.scale);
-    let values = [heads.head_dim as u32, u32::from(operands.is_shaped)];
+    let (head_dim, is_shaped) = (heads.head_dim as u32, u32::from(operands.is_shaped));
+    let values = [head_dim, is_shaped];
     let kernel = match plan.kernel {
-        AttentionKernel::Units => FlashUnitsKernels::get(gpu.kernels, &values)?.flash,
+        AttentionKernel::Units => {
+            FlashUnitsKernels::get(gpu.kernels, &[head_dim, operands.format.define(), is_shaped])?.flash
+        }
         AttentionKernel::Wgmma => FlashWgmmaKernels::get(gpu.kernels, &values)?.flash,
         _ => FlashKernels::get(gpu.kernels, &values)?.flash,
     };

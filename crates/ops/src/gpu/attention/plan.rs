@@ -3,6 +3,7 @@
 
 use gpu::Slice;
 
+use crate::Kernels;
 use crate::attention::{Heads, QuerySpan};
 use crate::gpu::PARTS_BYTES;
 use crate::kv_store::KV_BLOCK;
@@ -32,6 +33,9 @@ pub(super) const WGMMA_ROWS: usize = 128;
 const WGMMA_HEAD_DIMS: [usize; 3] = [64, 128, 256];
 /// Head sizes that flash_few.hip takes, the largest of them with tiles of eight queries only.
 const FEW_HEAD_DIMS: [usize; 3] = [64, 128, 256];
+/// The same of flash_few_units.hip, and query vectors of its tiles.
+const FEW_UNITS_HEAD_DIMS: [usize; 4] = [64, 96, 128, 256];
+const FEW_UNITS_QUERIES: usize = 16;
 /// A part of a context that is split for it: a block of keys a wave.
 const MIN_FEW_PART: usize = 4 * KV_BLOCK;
 /// Keys of the shortest part where rows must not matter.
@@ -56,6 +60,8 @@ pub enum AttentionKernel {
     Vector,
     /// flash_few.hip: few query vectors on the matrix units.
     Few,
+    /// flash_few_units.hip: the same for chips whose units take whole tiles.
+    FewUnits,
     /// flash.hip: many rows on the matrix units; a tile is 64 rows, of one head.
     Flash,
     /// flash_units.hip: the same for chips whose units take whole tiles.
@@ -77,11 +83,15 @@ pub struct AttentionChip {
     pub n_multiprocessors: usize,
     /// Whether attention can use the matrix units here: they need keys and values in f16.
     pub has_matrix_units: bool,
-    /// As above, by whole tiles.
-    pub has_tiles: bool,
     /// As above, by groups of four waves.
     pub has_wgmma: bool,
-    /// Whether any layer has a window, a cap or sinks: few query vectors then go without the units.
+    /// As above, by whole tiles, which keys and values of any type but f32 are brought into.
+    pub has_tiles: bool,
+    /// By whole tiles: from how many query vectors that share keys on.
+    pub few_queries_from: usize,
+    /// Whether keys and values are quantized.
+    pub is_quantized: bool,
+    /// Whether any layer has a window, a cap or sinks: few query vectors then go without the units of NVIDIA.
     pub is_shaped: bool,
     /// Where rows must not matter: the keys of each part of every context.
     pub part_keys: Option<usize>,
@@ -89,13 +99,24 @@ pub struct AttentionChip {
 
 impl AttentionChip {
     /// `is_shaped`: whether any layer has a window, a cap or sinks.
-    pub fn of(device: &gpu::Device, kv: weights::Dtype, is_shaped: bool) -> Self {
+    pub fn of(kernels: &Kernels, kv: weights::Dtype, is_shaped: bool) -> Self {
+        let device = kernels.device();
         let n_multiprocessors = device.properties().n_multiprocessors as usize;
         let is_f16 = kv == weights::Dtype::F16;
         let has_matrix_units = device.has_mma() && is_f16;
-        let has_tiles = device.has_matrix_units() && !device.has_mma() && is_f16;
         let has_wgmma = device.has_wgmma() && is_f16;
-        Self { n_multiprocessors, has_matrix_units, has_tiles, has_wgmma, is_shaped, part_keys: None }
+        let has_tiles = device.has_matrix_units() && !device.has_mma() && kv != weights::Dtype::F32;
+        let (few_queries_from, is_quantized) = (kernels.tuning().few_queries_from, kv.block_len() > 1);
+        Self {
+            n_multiprocessors,
+            has_matrix_units,
+            has_wgmma,
+            has_tiles,
+            few_queries_from,
+            is_quantized,
+            is_shaped,
+            part_keys: None,
+        }
     }
 
     /// The same without matrix units: only the vector kernel lowers scores with the distance (`Shaping::slopes`).
@@ -117,6 +138,12 @@ impl AttentionChip {
     fn few_queries(&self, heads: &Heads, n_rows: usize) -> (AttentionKernel, usize) {
         let most = n_rows.max(1) * (heads.n_heads / heads.n_kv_heads.max(1)).max(1);
         let is_few = self.has_matrix_units && !self.is_shaped && FEW_HEAD_DIMS.contains(&heads.head_dim);
+        // A value's run of numbers must lie in one group.
+        let fits_units =
+            FEW_UNITS_HEAD_DIMS.contains(&heads.head_dim) && (!self.is_quantized || heads.head_dim.is_multiple_of(64));
+        if self.has_tiles && fits_units && most >= self.few_queries_from {
+            return (AttentionKernel::FewUnits, FEW_UNITS_QUERIES);
+        }
         match is_few {
             true if most > 8 && heads.head_dim <= 128 => (AttentionKernel::Few, 16),
             true => (AttentionKernel::Few, 8),
@@ -165,7 +192,10 @@ impl AttentionPlan {
             return Self { n_queries: FLASH_ROWS, n_tiles, n_splits: 1, part_blocks: 0, kernel };
         }
         let (kernel, n_queries) = chip.few_queries(heads, longest);
-        let min_part = if kernel == AttentionKernel::Few { MIN_FEW_PART } else { MIN_PART };
+        let min_part = match kernel {
+            AttentionKernel::Few | AttentionKernel::FewUnits => MIN_FEW_PART,
+            _ => MIN_PART,
+        };
         let n_tiles: usize = span_rows.iter().map(|rows| (rows * group).div_ceil(n_queries)).sum();
         let n_units = (n_tiles * heads.n_kv_heads).max(1);
         let unit_bytes = n_units * n_queries * (heads.head_dim + 2) * 4;

@@ -57,6 +57,27 @@ gpu::args! {
 }
 
 gpu::args! {
+    pub(crate) struct FlashFewUnits<'a> {
+        q: Slice<'a, f32>,
+        k_pool: Slice<'a, u8>,
+        v_pool: Slice<'a, u8>,
+        tiles: Slice<'a, u32>,
+        spans: Slice<'a, u32>,
+        tables: Slice<'a, u32>,
+        out: SliceMut<'a, f32>,
+        parts: SliceMut<'a, f32>,
+        n_heads: u32,
+        n_kv_heads: u32,
+        scale: f32,
+        n_splits: u32,
+        part_blocks: u32,
+        window: u32,
+        cap: f32,
+        sinks: Option<Slice<'a, f32>>,
+    }
+}
+
+gpu::args! {
     pub(crate) struct AttentionMerge<'a> {
         tiles: Slice<'a, u32>,
         spans: Slice<'a, u32>,
@@ -110,6 +131,28 @@ kernels! {
     }
 }
 
+kernels! {
+    /// On the matrix units of chips whose units take whole tiles, for every type of keys but f32.
+    pub(crate) struct FewUnitsKernels in "flash_few_units"; defines {
+        HEAD_DIM: DefineValues::Numbers(&[64, 128, 256]),
+        KV: DefineValues::Numbers(&[1, 2, 3]),
+        SHAPED: DefineValues::Flag
+    } {
+        attention: Kernel<FlashFewUnits<'static>> = ["flash_few_units"],
+    }
+}
+
+kernels! {
+    /// The same for heads of 96, for f16 only: a value's run of numbers would not lie in one group.
+    pub(crate) struct OddFewUnitsKernels in "flash_few_units"; defines {
+        HEAD_DIM: DefineValues::Numbers(&[96]),
+        KV: DefineValues::Numbers(&[1]),
+        SHAPED: DefineValues::Flag
+    } {
+        attention: Kernel<FlashFewUnits<'static>> = ["flash_few_units"],
+    }
+}
+
 /// Tiles whose parts fit into the workspace together.
 struct TileRun<'a> {
     tiles: Slice<'a, u32>,
@@ -144,8 +187,9 @@ struct SplitKernels {
     /// For 1, 2 and, unless heads are wide, 4 queries of a tile.
     attention: Vec<Kernel<AttentionVector<'static>>>,
     merge: Kernel<AttentionMerge<'static>>,
-    /// Takes the place of the vector kernel where the plan says so.
+    /// Take the place of the vector kernel where the plan says so.
     few: Option<Kernel<FlashFew<'static>>>,
+    few_units: Option<Kernel<FlashFewUnits<'static>>>,
 }
 
 impl SplitKernels {
@@ -167,7 +211,10 @@ impl SplitKernels {
             (attention.to_vec(), merge)
         };
         let few = (plan.kernel == AttentionKernel::Few).then(|| few_kernel(gpu, plan, heads)).transpose()?;
-        Ok(Self { attention, merge, few })
+        let few_units = (plan.kernel == AttentionKernel::FewUnits)
+            .then(|| few_units_kernel(gpu, heads, [kv, is_shaped]))
+            .transpose()?;
+        Ok(Self { attention, merge, few, few_units })
     }
 
     fn attend(
@@ -190,6 +237,14 @@ impl SplitKernels {
             #[rustfmt::skip]
             let args = FlashFew {
                 q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, scale, n_splits, part_blocks,
+            };
+            return Ok(gpu.launcher.launch(kernel, grid, &args)?);
+        }
+        if let Some(kernel) = &self.few_units {
+            #[rustfmt::skip]
+            let args = FlashFewUnits {
+                q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, scale, n_splits, part_blocks,
+                window, cap, sinks,
             };
             return Ok(gpu.launcher.launch(kernel, grid, &args)?);
         }
@@ -216,6 +271,18 @@ impl SplitKernels {
         let args = AttentionMerge { tiles, spans, parts, out, n_heads, n_kv_heads, head_dim, n_q, n_splits, sinks };
         Ok(gpu.launcher.launch(&self.merge, grid, &args)?)
     }
+}
+
+fn few_units_kernel(
+    gpu: &Gpu,
+    heads: &Heads,
+    [kv, is_shaped]: [u32; 2],
+) -> Result<Kernel<FlashFewUnits<'static>>, Error> {
+    let values = [heads.head_dim as u32, kv, is_shaped];
+    if heads.head_dim.is_multiple_of(64) {
+        return Ok(FewUnitsKernels::get(gpu.kernels, &values)?.attention);
+    }
+    Ok(OddFewUnitsKernels::get(gpu.kernels, &values)?.attention)
 }
 
 fn few_kernel(gpu: &Gpu, plan: &AttentionPlan, heads: &Heads) -> Result<Kernel<FlashFew<'static>>, Error> {
