@@ -47,18 +47,18 @@ class Machine:
         self.models.mkdir(parents=True, exist_ok=True)
         self.roci = args.roci.resolve() if args.roci else self.parts / "roci"
         self.peer = self.folder / "llama.cpp-build" / "bin"
-        self.env = os.environ | {"ROCI_KERNEL_CACHE": str(self.folder / "kernels")}
+        self.env = dict(os.environ) | {"ROCI_KERNEL_CACHE": str(self.folder / "kernels")}
 
     def small(self, n: int, tiny: int) -> int:
         return tiny if self.tiny else n
 
     def call(self, command: list, seconds: float, **more: object) -> str:
-        """What a program prints; raises where it fails or takes too long."""
-        command = [str(part) for part in command]
+        """What a program prints, with `notes` on standard error; raises where it fails or takes too long."""
+        command, notes = [str(part) for part in command], more.pop("notes", False)
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=self.env | more.pop("env", {}), **more)
         if done.returncode != 0:
             raise RuntimeError(f"`{' '.join(command)[:200]}` ended with {done.returncode}: {(done.stderr or done.stdout)[-600:]}")
-        return done.stdout
+        return done.stderr if notes else done.stdout
 
     def shape(self, name: str, layers: int | None = None) -> list:
         layers = 1 if self.tiny else layers
@@ -187,7 +187,7 @@ def tests(m: Machine) -> dict:
             names = [] if name == "ops" else ["card::"]
             out = m.call([program, *names, "--test-threads", 1], 560, env={} if m.device == "cpu" else {"ROCI_REQUIRE_GPU": "1"})
             found[name] = re.findall(r"test result: .*", out)[-1]
-    return found
+    return found or {"skipped": "no test programs were packed"}
 
 
 def sanitized(tool: str):
@@ -201,7 +201,7 @@ def sanitized(tool: str):
 
 
 def soak(m: Machine) -> dict:
-    out = m.call([m.roci, "bench", *m.shape("llama-1b"), "--weights", "Q4_0", "--device", m.device, "--soak", m.small(10000, 20), "--batch", m.small(16, 2)], 560)
+    out = m.call([m.roci, "bench", *m.shape("llama-1b"), "--weights", "Q4_0", "--device", m.device, "--soak", m.small(10000, 20), "--batch", m.small(16, 2)], 560, notes=True)
     return {"says": out.strip().splitlines()[-1]}
 
 

@@ -33,6 +33,11 @@ pub trait Forward: Send {
         false
     }
 
+    /// Whether a batch may leave its choices to [`choose`](Self::choose).
+    fn chooses_later(&self) -> bool {
+        false
+    }
+
     /// Whether the bits of a row depend on nothing but the row and its context, whatever else is in the batch.
     fn is_row_invariant(&self) -> bool {
         false
@@ -71,6 +76,13 @@ pub trait Forward: Send {
 
     /// Queues a step. The batch may be changed as soon as this returns.
     fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError>;
+
+    /// Chooses the tokens of the step that was submitted last, if its batch [leaves them](Batch::chooses_later) to be chosen
+    /// later. `batch` is the same once more, now with all adjustments. Of the first `n_unchosen` choices the logits are
+    /// given too, behind the others; their tokens mean nothing.
+    fn choose(&mut self, _ticket: &Ticket, _batch: &Batch, _n_unchosen: usize) -> Result<(), StepError> {
+        Err("this model chooses tokens at once".into())
+    }
 
     /// What a step gave. Steps are waited for in the order they were submitted.
     fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, StepError>;

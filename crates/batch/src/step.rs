@@ -33,6 +33,9 @@ pub struct Batch {
     pub choices: Vec<Choice>,
     /// Of each choice: what is done to the logits before. Empty: nothing.
     pub adjustments: Vec<Option<Adjustment>>,
+    /// The tokens are chosen after the step was submitted, by [`Forward::choose`](crate::Forward::choose): what is done to
+    /// some logits is not known yet. For a model that [can do so](crate::Forward::chooses_later).
+    pub chooses_later: bool,
     /// Of each choice: with how many of the best tokens its log-probability is reported. Empty: none is. A row is
     /// either described or adjusted, since what is reported are the model's own numbers.
     pub described: Vec<Option<u32>>,

@@ -35,6 +35,8 @@ pub struct Engine {
     pub(crate) batch: Batch,
     /// Oldest first.
     pub(crate) in_flight: VecDeque<StepInFlight>,
+    /// How long the latest step took, from its plan to its tokens.
+    pub(crate) latest_step: Duration,
     /// Rows whose masks were not known when their step was done.
     pub(crate) late: Vec<LateRow>,
     pub(crate) n_vocab: usize,
@@ -125,6 +127,7 @@ impl Engine {
             chooser: Chooser::new(capacity.n_vocab),
             batch: Batch::default(),
             in_flight: VecDeque::new(),
+            latest_step: Duration::ZERO,
             late: Vec::new(),
             n_vocab: capacity.n_vocab,
             // A sequence can never be longer than the whole pool.

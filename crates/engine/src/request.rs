@@ -213,7 +213,13 @@ impl Generate {
         let adjustment = (adjustment != Adjustment::default()).then_some(adjustment);
         // What is reported are the model's own numbers, which an adjustment changes.
         let is_possible = adjustment.is_none() || n_top.is_none();
-        is_possible.then_some(ModelChoice { choice, adjustment, n_top })
+        is_possible.then_some(ModelChoice { choice, adjustment, n_top, waits: false })
+    }
+
+    /// The same where the mask is not known yet: how the model will choose when it is.
+    pub fn waiting_choice(&self, position: usize) -> Option<ModelChoice> {
+        let choice = sampler::choice(&self.sampling, position).filter(|_| self.logprobs.is_none())?;
+        Some(ModelChoice { choice, adjustment: None, n_top: None, waits: true })
     }
 
     /// Bias, bans, mask and penalties as the model takes them; `None` where they are too much for it, or where nothing

@@ -20,6 +20,8 @@ pub struct RowRanges {
     pub chosen: Range<usize>,
     /// Among the rows of hidden states.
     pub hidden: Range<usize>,
+    /// The token is to be chosen when its mask is known.
+    pub waits: bool,
 }
 
 /// How the model chooses a token.
@@ -29,6 +31,8 @@ pub struct ModelChoice {
     pub adjustment: Option<Adjustment>,
     /// With how many of the best tokens its log-probability is reported.
     pub n_top: Option<u32>,
+    /// The adjustment is not known yet: its mask is being computed.
+    pub waits: bool,
 }
 
 /// What a step gave for one chunk.
@@ -75,6 +79,7 @@ pub fn fill_batch(
     fed.clear();
     batch.choices.clear();
     batch.adjustments.clear();
+    batch.chooses_later = choices.iter().flatten().any(|choice| choice.waits);
     batch.described.clear();
     batch.states.clear();
     batch.attention = plan.attention;
@@ -164,14 +169,15 @@ fn fill_outputs(
     }
     let hidden = n_hidden..batch.pool_rows.len();
     if choices.is_empty() {
-        return RowRanges { logits: n_logits..batch.logits_rows.len(), hidden, chosen: 0..0 };
+        return RowRanges { logits: n_logits..batch.logits_rows.len(), hidden, ..RowRanges::default() };
     }
-    for ModelChoice { choice, adjustment, n_top } in choices {
+    let waits = choices.iter().any(|choice| choice.waits);
+    for ModelChoice { choice, adjustment, n_top, .. } in choices {
         batch.choices.push(choice);
         batch.adjustments.push(adjustment);
         batch.described.push(n_top);
     }
-    RowRanges { chosen: n_chosen..batch.choices.len(), hidden, ..RowRanges::default() }
+    RowRanges { chosen: n_chosen..batch.choices.len(), hidden, waits, ..RowRanges::default() }
 }
 
 /// How many rows of a chunk come before the first whose logits are wanted, where those from token `from` on are.
@@ -182,7 +188,7 @@ pub fn offset_of(from: usize, chunk: &Chunk) -> usize {
 /// How many rows of each kind a step was asked for.
 #[derive(Copy, Clone, Debug)]
 pub struct RowCounts {
-    n_logits: usize,
+    pub n_logits: usize,
     n_chosen: usize,
     n_hidden: usize,
 }

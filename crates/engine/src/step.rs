@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use batch::{AdapterId, Adjustment, Ticket};
+use batch::{AdapterId, Adjustment, StepError, Ticket};
 
 use crate::{
     engine::Engine,
@@ -23,6 +23,8 @@ use crate::{
 /// How long a step waits for the masks of all its requests together, before it is submitted and again when its logits
 /// are here. Rows whose masks take longer are set aside, and the others go on.
 const MASKS_WAIT: Duration = Duration::from_millis(2);
+/// The most that a step waits for masks while the device computes it.
+const MAX_MASKS_WAIT: Duration = Duration::from_millis(20);
 /// How long the engine waits for a late mask when there is nothing else to do, before it looks at its messages again.
 const IDLE_WAIT: Duration = Duration::from_millis(20);
 
@@ -116,14 +118,14 @@ impl Engine {
         let mut choices: Vec<_> = Vec::with_capacity(plan.chunks.len());
         for chunk in &plan.chunks {
             let mut choice = self.choices(chunk, masks_until);
-            n_adjusted += choice.iter().filter(|choice| choice.adjustment.is_some()).count();
+            n_adjusted += choice.iter().filter(|choice| choice.adjustment.is_some() || choice.waits).count();
             if n_adjusted > Adjustment::MAX_ROWS {
-                choice.retain(|choice| choice.adjustment.is_none());
+                choice.retain(|choice| choice.adjustment.is_none() && !choice.waits);
             }
             choices.push((*chunk, choice));
         }
-        // Rows that are read back come first, so that they are one piece.
-        choices.sort_by_key(|(_, choice)| !choice.is_empty());
+        // Rows that are read back come first, so that they are one piece, and then those that may have to be.
+        choices.sort_by_key(|(_, choice)| (!choice.is_empty(), !choice.iter().any(|choice| choice.waits)));
         plan.chunks = choices.iter().map(|(chunk, _)| *chunk).collect();
         let choices = choices.into_iter().map(|(_, choice)| choice).collect();
         (!plan.chunks.is_empty()).then_some(PlannedStep { plan, choices })
@@ -161,8 +163,13 @@ impl Engine {
         // Host and model may differ in the last bit. Where that must not show, who chooses may not depend on the time a
         // mask takes, nor on how many other rows are adjusted.
         let is_invariant = self.model.is_row_invariant();
-        if is_invariant && generate.mask.is_some() || !generate.has_mask_until(masks_until) {
+        if is_invariant && generate.mask.is_some() {
             return None;
+        }
+        // Where the model can choose later, the masks are computed while it computes.
+        let can_wait = self.model.chooses_later() && chunk.n_drafted == 0;
+        if !generate.has_mask_until(if can_wait { Instant::now() } else { masks_until }) {
+            return if can_wait { generate.waiting_choice(position) } else { None };
         }
         let choice = generate.model_choice(&seq.tokens, position, &mut self.chooser)?;
         (!is_invariant || choice.adjustment.is_none()).then_some(choice)
@@ -174,15 +181,17 @@ impl Engine {
         let start = Instant::now();
         let reads_hidden = self.speculator.as_ref().is_some_and(Speculator::reads_hidden);
         let max_hidden = if reads_hidden { self.scheduler.limits().max_output_rows } else { 0 };
-        let ranges = fill_batch(&mut self.batch, &plan, &self.scheduler, choices, max_hidden);
+        let mut ranges = fill_batch(&mut self.batch, &plan, &self.scheduler, choices, max_hidden);
         self.spill_before(&plan)?;
         self.counters.n_steps += 1;
-        let ticket = match self.model.submit(&self.batch) {
-            Ok(ticket) => ticket,
-            Err(error) => {
+        let (ticket, n_unchosen) = match self.submit_step(&plan, &mut ranges) {
+            Ok(submitted) => submitted,
+            Err((ticket, error)) => {
                 while !self.in_flight.is_empty() {
                     self.distribute_oldest()?;
                 }
+                // One without its choices; waiting for it fails, and the model is rid of it.
+                _ = ticket.map(|ticket| self.model.wait(ticket).map(drop));
                 return self.fail(&plan, &describe(error.as_ref()));
             }
         };
@@ -199,9 +208,53 @@ impl Engine {
                 self.scheduler.expect_token(chunk.seq, fed_by);
             }
         }
-        let (counts, n_rows) = (RowCounts::of(&self.batch), self.batch.n_rows());
+        let (mut counts, n_rows) = (RowCounts::of(&self.batch), self.batch.n_rows());
+        counts.n_logits += n_unchosen;
         self.in_flight.push_back(StepInFlight { ticket, plan, ranges, counts, n_rows, start });
         Ok(())
+    }
+
+    /// Submits `self.batch`. Says how many of its first choices are not made; an error comes with the ticket of a step that
+    /// was submitted and lacks its choices.
+    fn submit_step(
+        &mut self,
+        plan: &StepPlan,
+        ranges: &mut [RowRanges],
+    ) -> Result<(Ticket, usize), (Option<Ticket>, StepError)> {
+        let ticket = self.model.submit(&self.batch).map_err(|error| (None, error))?;
+        if !self.batch.chooses_later {
+            return Ok((ticket, 0));
+        }
+        match self.choose_later(&ticket, plan, ranges) {
+            Ok(n_unchosen) => Ok((ticket, n_unchosen)),
+            Err(error) => Err((Some(ticket), error)),
+        }
+    }
+
+    /// While the device computes a step, waits for the masks of those whose tokens it is to choose. The logits of those
+    /// that are too late are asked for instead: says how many of the first choices are not made.
+    fn choose_later(&mut self, ticket: &Ticket, plan: &StepPlan, ranges: &mut [RowRanges]) -> Result<usize, StepError> {
+        let until = Instant::now() + (self.latest_step / 2).clamp(MASKS_WAIT, MAX_MASKS_WAIT);
+        let (n_logits, mut n_unchosen) = (self.batch.n_logits(), 0);
+        for (chunk, range) in plan.chunks.iter().zip(ranges).filter(|(_, range)| range.waits) {
+            let idx = range.chosen.start;
+            match self.adjustment(chunk, until) {
+                Some(adjustment) => self.batch.adjustments[idx] = Some(adjustment),
+                None => {
+                    n_unchosen = idx + 1;
+                    (range.logits, range.chosen) = (n_logits + idx..n_logits + idx + 1, 0..0);
+                }
+            }
+        }
+        self.model.choose(ticket, &self.batch, n_unchosen).map(|()| n_unchosen)
+    }
+
+    /// What a request wants of its logits, if that is known by then and not too much for the model.
+    fn adjustment(&mut self, chunk: &Chunk, until: Instant) -> Option<Adjustment> {
+        let seq = self.scheduler.get(chunk.seq)?;
+        let Job::Generate(generate) = &mut self.requests.get_mut(&chunk.seq)?.job else { return None };
+        let is_known = generate.has_mask_until(until);
+        is_known.then(|| generate.model_choice(&seq.tokens, chunk.n_certain(), &mut self.chooser))??.adjustment
     }
 
     /// Waits for the oldest step, and gives everyone what it has for them.
@@ -214,6 +267,7 @@ impl Engine {
             Ok(rows) => rows,
             Err(error) => return self.fail(&plan, &error),
         };
+        self.latest_step = start.elapsed();
         self.speculator.iter_mut().for_each(|speculator| speculator.note_step(&plan, start));
         self.counters.n_tokens_computed += n_rows as u64;
         self.counters.n_steps_by_rows[STEP_BOUNDS.partition_point(|&bound| bound < n_rows)] += 1;

@@ -6,6 +6,7 @@ mod output;
 
 pub use context::Context;
 use ops::{Activation, Exec, Place, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
+pub use output::ChoicePlaces;
 
 use crate::adapter::{Adapters, StepAdapters};
 use crate::kv_cache::KvCache;

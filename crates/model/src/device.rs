@@ -71,6 +71,7 @@ struct GraphKey {
     has_adapters: bool,
     /// Whether indexers choose what is attended to.
     chooses: bool,
+    chooses_later: bool,
 }
 
 /// Sizes of what the device works in, besides activations.

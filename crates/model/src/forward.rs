@@ -10,7 +10,7 @@ use ops::{Exec, Numerics};
 use crate::device::SubmittedStep;
 use crate::head::Head;
 use crate::model::RunsOn;
-use crate::step::Step;
+use crate::step::{Step, adjustments};
 use crate::{AdapterId, AdapterSource, Attention, Batch, Config, Error, Model, Pooling, Rows, StepLimits};
 
 /// Steps that were submitted and not waited for, oldest first.
@@ -106,6 +106,25 @@ impl Model {
         Ok(Ticket(number))
     }
 
+    /// Chooses the tokens of a step whose batch [leaves them to be chosen later](Batch::chooses_later).
+    pub fn choose(&mut self, ticket: &Ticket, batch: &Batch, n_unchosen: usize) -> Result<(), Error> {
+        batch.validate(&self.limits)?;
+        let latest = self.steps.submitted.back_mut().filter(|step| step.number == ticket.0);
+        let (RunsOn::Gpu(device), Some(Submitted { n_logits, n_chosen, in_flight: Some(in_flight), .. })) =
+            (&mut self.runs_on, latest)
+        else {
+            return Err(Error::Batch(format!("step {} is not the latest of a device", ticket.0)));
+        };
+        if *n_chosen != batch.choices.len() || n_unchosen > *n_chosen {
+            let what =
+                format!("{} choices, {n_unchosen} of them open, for a step with {n_chosen}", batch.choices.len());
+            return Err(Error::Batch(what));
+        }
+        device.choose(&mut self.decoder, in_flight, &adjustments(batch), *n_logits + n_unchosen)?;
+        *n_logits += n_unchosen;
+        Ok(())
+    }
+
     /// What a step gave.
     pub fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, Error> {
         let is_oldest = self.steps.submitted.front().is_some_and(|step| step.number == ticket.0);
@@ -141,6 +160,9 @@ impl Model {
         }
         if !self.chooses() && !batch.choices.is_empty() {
             return bad("on a CPU the caller chooses the tokens");
+        }
+        if batch.chooses_later && !Forward::chooses_later(self) {
+            return bad("this model chooses tokens at once");
         }
         let n_before = self.steps.n_choices_before;
         if self.max_in_flight() == 1 && !batch.fed.is_empty() {
@@ -205,6 +227,15 @@ impl Forward for Model {
 
     fn chooses(&self) -> bool {
         Model::chooses(self)
+    }
+
+    fn chooses_later(&self) -> bool {
+        // One that is watched is run to its end at once.
+        matches!(&self.runs_on, RunsOn::Gpu(device) if !device.is_watched())
+    }
+
+    fn choose(&mut self, ticket: &Ticket, batch: &Batch, n_unchosen: usize) -> Result<(), StepError> {
+        Ok(Model::choose(self, ticket, batch, n_unchosen)?)
     }
 
     fn is_row_invariant(&self) -> bool {

@@ -119,7 +119,7 @@ impl<'a> Step<'a> {
             logits_rows: batch.logits_rows.iter().map(among_kept).collect(),
             choices: batch.choices.iter().flat_map(|choice| choice_words(choice, config.n_vocab)).collect(),
             described: described(batch),
-            adjustments: adjustments(batch),
+            adjustments: if batch.chooses_later { Vec::new() } else { adjustments(batch) },
             blocks: batch.seqs.iter().map(|seq| seq.block_table.iter().map(|block| block.0).collect()).collect(),
             sources,
             adapter_slots,
@@ -144,6 +144,11 @@ impl<'a> Step<'a> {
     /// Rows whose token is chosen here.
     pub fn n_choices(&self) -> usize {
         self.batch.choices.len()
+    }
+
+    /// Whether they are chosen after the step was submitted.
+    pub fn chooses_later(&self) -> bool {
+        self.batch.chooses_later
     }
 
     /// Rows whose logits are given back: those before the ones that are chosen.
@@ -273,7 +278,7 @@ fn described(batch: &Batch) -> Vec<u32> {
     }
 }
 
-fn adjustments(batch: &Batch) -> Vec<u32> {
+pub(crate) fn adjustments(batch: &Batch) -> Vec<u32> {
     if batch.adjustments.iter().flatten().next().is_none() {
         return Vec::new();
     }

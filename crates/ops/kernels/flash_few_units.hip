@@ -137,7 +137,7 @@ DEVICE void use_block(Sums &sums, const Queries &queries, const u8 *k_row, const
     const u32 own = lane() % 16, token = own < n_there ? own : 0;
     MmaSum dots;
     mma_clear(dots);
-#if HEAD_DIM > 128 && QUERIES_ARE_SHARED
+#if QUERIES_ARE_SHARED
 #pragma unroll 2  // what is loaded would fill all registers
 #else
 #pragma unroll

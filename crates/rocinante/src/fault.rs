@@ -140,6 +140,14 @@ mod injection {
             Forward::chooses(&self.model)
         }
 
+        fn chooses_later(&self) -> bool {
+            Forward::chooses_later(&self.model)
+        }
+
+        fn choose(&mut self, ticket: &Ticket, batch: &Batch, n_unchosen: usize) -> Result<(), StepError> {
+            Forward::choose(&mut self.model, ticket, batch, n_unchosen)
+        }
+
         fn is_row_invariant(&self) -> bool {
             Forward::is_row_invariant(&self.model)
         }

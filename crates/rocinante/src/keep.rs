@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use ::model::Model as LoadedModel;
+use ::model::{KvType, Model as LoadedModel};
 use kept::{Identity, Store, StoreOptions};
 use serde::{Deserialize, Serialize};
 use weights::Checkpoint;
@@ -92,6 +92,10 @@ fn identity(checkpoint: &Checkpoint, plan: &LoadPlan, model: &LoadedModel) -> Id
     let options = &plan.options;
     let how = (options.kv_type, options.numerics, options.n_ctx, options.adapters, plan.n_ctx_train);
     parts.push(format!("{how:?}").into_bytes());
+    if matches!(options.kv_type, KvType::Q8_0 | KvType::Q4_0) {
+        // Older stores have quantized heads as they were.
+        parts.push(b"turned heads".to_vec());
+    }
     parts.extend(checkpoint.path().into_iter().flat_map(files).map(String::into_bytes));
     for (key, value) in checkpoint.metadata().iter() {
         // Vocabularies are long and turn text into tokens, which are compared themselves.

@@ -1,12 +1,16 @@
 //! Steps that overlap: an engine over a toy that is a device (it chooses tokens, and takes a step before the last is
 //! read) says what an engine over a toy that is not says, whoever stops, leaves or is pushed out in between.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use batch::{Attention, TokenId};
 use engine::{
-    EngineOptions, Event, FailureKind, FinishReason, Handle, Mirostat, Normalize, Pooling, Reuse, Sampling, Stats,
-    Submit, VectorRequest, draw,
+    EngineOptions, Event, FailureKind, FinishReason, Handle, Mask, MaskFactory, Mirostat, Normalize, Pooling, Reuse,
+    Sampling, Stats, Submit, TokenSet, VectorRequest, draw,
 };
 
 use crate::{
@@ -286,4 +290,54 @@ fn a_failed_step_among_overlapped_ones_fails_its_requests_only() {
         let stats = handle.stats().unwrap();
         assert_eq!((stats.n_running, stats.n_blocks_held), (0, 0));
     }
+}
+
+/// A mask that is never known when a step is planned, and always when it was submitted: known when it was asked for twice.
+struct SecondAsked {
+    inner: Box<dyn Mask>,
+    was_asked: bool,
+}
+
+impl Mask for SecondAsked {
+    fn is_ready_within(&mut self, _: Duration) -> bool {
+        std::mem::replace(&mut self.was_asked, true)
+    }
+
+    fn allowed(&mut self, allowed: &mut TokenSet) -> Result<(), String> {
+        self.inner.allowed(allowed)
+    }
+
+    fn accept(&mut self, token: TokenId) -> Result<(), String> {
+        self.was_asked = false;
+        self.inner.accept(token)
+    }
+}
+
+struct SecondAskedMasks;
+
+impl MaskFactory for SecondAskedMasks {
+    fn build(&mut self, constraint: &str, n_vocab: usize) -> Result<Box<dyn Mask>, String> {
+        Ok(Box::new(SecondAsked { inner: Parities.build(constraint, n_vocab)?, was_asked: false }))
+    }
+}
+
+/// A step does not wait for its masks before it is submitted, and no logits travel where they are known in time.
+#[test]
+fn masks_are_made_while_the_device_computes() {
+    let device = Toy::device(64);
+    let n_logits = Arc::clone(&device.n_logits_given);
+    let submits = |handle: &Handle| -> Vec<Vec<TokenId>> {
+        let submit = |seed: u64| {
+            let mut submit = Submit::new(handle.next_request_id(), toy::prompt(seed, 10), 20);
+            submit.constraint = (!seed.is_multiple_of(4)).then(|| ["even", "odd"][seed as usize % 2].into());
+            submit.sampling = Sampling { temperature: 0.8, seed, ..Sampling::default() };
+            handle.submit(submit).unwrap()
+        };
+        let all: Vec<_> = (0..8).map(submit).collect();
+        all.into_iter().map(|events| collect(events).0).collect()
+    };
+    let found = submits(&engine::start(device, EngineOptions::default(), Some(Box::new(SecondAskedMasks))));
+    let truth = submits(&engine::start(Toy::new(64), EngineOptions::default(), Some(Box::new(Parities))));
+    assert_eq!(found, truth);
+    assert_eq!(n_logits.load(Ordering::SeqCst), 0);
 }

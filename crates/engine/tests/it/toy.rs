@@ -29,6 +29,10 @@ pub struct Toy {
     sampler: Sampler,
     /// What the steps under way gave, oldest first; a failed one is an error of its `wait`.
     under_way: VecDeque<Result<Outputs, String>>,
+    /// Rows of logits that steps gave.
+    pub n_logits_given: Arc<AtomicU64>,
+    /// Rows of the latest step whose tokens are to be chosen.
+    open: Option<Vec<Vec<f32>>>,
     /// What the latest step chose: what the next is fed from.
     chosen: Vec<Option<TokenId>>,
     read: Outputs,
@@ -71,6 +75,8 @@ impl Toy {
             states: Vec::new(),
             sampler: Sampler::new(N_VOCAB),
             under_way: VecDeque::new(),
+            n_logits_given: Arc::default(),
+            open: None,
             chosen: Vec::new(),
             read: Outputs::default(),
             n_submitted: 0,
@@ -165,7 +171,16 @@ impl Toy {
         }
         let to_choose = all_logits.split_off(batch.n_logits());
         outputs.logits = all_logits.concat();
-        for (idx, mut row) in to_choose.into_iter().enumerate() {
+        if batch.chooses_later {
+            self.open = Some(to_choose);
+        } else {
+            self.choose_rows(batch, to_choose, &mut outputs);
+        }
+        Ok(outputs)
+    }
+
+    fn choose_rows(&mut self, batch: &Batch, rows: Vec<Vec<f32>>, outputs: &mut Outputs) {
+        for (idx, mut row) in rows.into_iter().enumerate() {
             let raw = row.clone();
             if let Some(Some(adjustment)) = batch.adjustments.get(idx) {
                 let own = batch.logits_rows[batch.n_logits() + idx];
@@ -180,7 +195,6 @@ impl Toy {
             outputs.described.push(chosen.zip(n_top).map(describe));
             outputs.chosen.push(chosen);
         }
-        Ok(outputs)
     }
 }
 
@@ -199,6 +213,27 @@ impl Forward for Toy {
 
     fn chooses(&self) -> bool {
         self.max_in_flight > 1
+    }
+
+    fn chooses_later(&self) -> bool {
+        self.chooses()
+    }
+
+    fn choose(&mut self, ticket: &Ticket, batch: &Batch, n_unchosen: usize) -> Result<(), StepError> {
+        assert_eq!(ticket.0, self.n_submitted, "the latest step");
+        let mut outputs = match self.under_way.pop_back().expect("a step under way") {
+            Ok(outputs) => outputs,
+            Err(error) => {
+                self.under_way.push_back(Err(error));
+                return Ok(());
+            }
+        };
+        let rows = self.open.take().expect("its tokens are to be chosen");
+        outputs.logits.extend(rows[..n_unchosen].iter().flatten());
+        self.choose_rows(&self.fed(batch), rows, &mut outputs);
+        self.chosen = outputs.chosen.clone();
+        self.under_way.push_back(Ok(outputs));
+        Ok(())
     }
 
     fn cache_bytes(&self) -> CacheBytes {
@@ -253,7 +288,9 @@ impl Forward for Toy {
 
     fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, StepError> {
         assert_eq!(ticket.0 + self.under_way.len() as u64, self.n_submitted + 1, "steps are waited for in order");
+        assert!(self.open.is_none() || !self.under_way.is_empty(), "its tokens were not chosen");
         self.read = self.under_way.pop_front().expect("a step under way")?;
+        self.n_logits_given.fetch_add((self.read.logits.len() / N_VOCAB) as u64, Ordering::SeqCst);
         let Outputs { logits, chosen, described, hidden } = &self.read;
         Ok(Rows { logits, chosen: chosen.clone(), described: described.clone(), hidden })
     }

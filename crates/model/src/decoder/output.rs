@@ -1,11 +1,21 @@
 //! The end of a step: the last norm and the output layer, for the rows that want them, and the tokens that the device
 //! chooses from the logits.
 
-use ops::{Exec, Place, PlaceMut, Product, View, ViewMut};
+use ops::{Exec, Indices, Place, PlaceMut, Product, View, ViewMut};
 
 use super::{Context, Decoder};
 use crate::Error;
 use crate::step::{Places, Step};
+
+/// What choosing tokens reads besides the logits.
+pub struct ChoicePlaces<'d> {
+    /// Of the step.
+    pub n_rows: usize,
+    pub n_logits_rows: usize,
+    pub choices: Indices<'d>,
+    pub described: Indices<'d>,
+    pub adjustments: Indices<'d>,
+}
 
 impl Decoder {
     /// The last norm and the output layer, for the rows that want them.
@@ -45,19 +55,24 @@ impl Decoder {
         if let Some(cap) = config.logits_softcap {
             ops::softcap(exec, &mut out, cap)?;
         }
-        let n_choices = places.choices.len() / ops::SampleParams::WORDS;
-        if n_choices > 0 {
-            self.choose(exec, places, n_choices)?;
+        if step.chooses_later() {
+            return Ok(());
         }
-        Ok(())
+        let (choices, described, adjustments) = (places.choices, places.described, places.adjustments);
+        let (n_rows, n_logits_rows) = (places.tokens.len(), rows.len());
+        self.choose(exec, &ChoicePlaces { n_rows, n_logits_rows, choices, described, adjustments })
     }
 
-    /// Tokens for the last `n` rows of logits.
-    fn choose(&mut self, exec: Exec, places: &Places, n: usize) -> Result<(), Error> {
-        let (s, n_rows) = (&mut self.scratch, places.logits_rows.len());
+    /// Tokens for the last rows of logits, one for each choice.
+    pub fn choose(&mut self, exec: Exec, places: &ChoicePlaces) -> Result<(), Error> {
+        let n = places.choices.len() / ops::SampleParams::WORDS;
+        if n == 0 {
+            return Ok(());
+        }
+        let (s, n_rows) = (&mut self.scratch, places.n_logits_rows);
         if !places.adjustments.is_empty() {
             let mut logits = last_rows_mut(s.logits.rows_mut(n_rows), n)?;
-            ops::adjust(exec, places.adjustments, s.tokens.rows(places.tokens.len()), &mut logits)?;
+            ops::adjust(exec, places.adjustments, s.tokens.rows(places.n_rows), &mut logits)?;
         }
         let logits = last_rows(s.logits.rows(n_rows), n)?;
         ops::sample(exec, logits, places.choices, &mut s.chosen.rows_mut(n))?;

@@ -102,6 +102,11 @@ impl<'a> StepInput<'a> {
         start..self.ends[part as usize]
     }
 
+    /// Where the choices and what is described of them lie.
+    pub fn choices(&self) -> [Range<usize>; 2] {
+        [self.range(InputPart::Choices), self.range(InputPart::Described)]
+    }
+
     /// `adjustments` have a buffer of their own: they are long, and few steps have any.
     pub fn places<'d>(
         &self,

@@ -4,12 +4,14 @@
 //! copied after the earlier step has read its own, and it reads the tokens that the earlier step chose where that step
 //! left them. Only the host memory of copies in flight must not be shared; that is why it is taken and given back.
 
+use std::ops::Range;
+
 use gpu::{Element, Launcher, Pending, Pinned, Queue};
-use ops::{AttentionChip, AttentionPlan, Exec, Heads, Numerics, Place, Tensor};
+use ops::{AttentionChip, AttentionPlan, Exec, Heads, Indices, Numerics, Place, Tensor};
 
 use super::input::{StepInput, StepPlans};
 use super::{Device, GraphKey, MAX_CAPTURED, MIN_CONTEXT, exec};
-use crate::decoder::Decoder;
+use crate::decoder::{ChoicePlaces, Decoder};
 use crate::scratch::Scratch;
 use crate::step::Step;
 use crate::watch::{DeviceLimits, Profiler, StepProfile};
@@ -23,6 +25,18 @@ pub struct SubmittedStep {
     inputs: Pending<u32>,
     adjustments: Option<Pending<u32>>,
     outputs: Outputs<Pending<f32>>,
+    /// Where its tokens have not been chosen yet.
+    open: Option<OpenChoices>,
+}
+
+/// What is needed to choose the tokens of a step that was submitted without.
+struct OpenChoices {
+    n_rows: usize,
+    n_logits_rows: usize,
+    choices: Vec<u32>,
+    described: Vec<u32>,
+    /// Where a device has the two.
+    places: [Range<usize>; 2],
 }
 
 /// What is read back from a step; tokens are bits.
@@ -111,6 +125,9 @@ impl Device {
 
     /// Waits for a step; then its rows are here until the next wait.
     pub fn wait(&mut self, step: SubmittedStep) -> Result<(), Error> {
+        if step.open.is_some() {
+            return Err(Error::Batch("the tokens of this step were not chosen".into()));
+        }
         self.logits.give_back(self.read.logits.take());
         self.chosen.give_back(self.read.chosen.take());
         self.described.give_back(self.read.described.take());
@@ -188,19 +205,74 @@ impl Device {
             is_described: !step.described.is_empty(),
             has_adapters: !step.adapter_slots.is_empty(),
             chooses,
+            chooses_later: step.chooses_later(),
         };
         let is_captured = capture == Capture::WhereItPays && step.only_decodes() && spans.len() <= MAX_CAPTURED;
         self.run(decoder, &input, plans, is_captured.then_some(key))?;
 
-        let Self { queue, logits, chosen, described, hidden, .. } = self;
-        let scratch: &Scratch = &decoder.scratch;
-        let outputs = Outputs {
-            logits: read(queue, &scratch.logits, step.n_logits(), logits)?,
-            chosen: read(queue, &scratch.chosen, step.n_choices(), chosen)?,
-            described: read(queue, &scratch.described, step.described.len(), described)?,
-            hidden: read(queue, &scratch.pooled, step.pooled.len(), hidden)?,
+        let open = step.chooses_later().then(|| OpenChoices {
+            n_rows: step.n_rows,
+            n_logits_rows: step.logits_rows.len(),
+            choices: step.choices.clone(),
+            described: step.described.clone(),
+            places: input.choices(),
+        });
+        let hidden = read(&self.queue, &decoder.scratch.pooled, step.pooled.len(), &mut self.hidden)?;
+        let mut outputs = Outputs { hidden, ..Outputs::default() };
+        if open.is_none() {
+            self.read_choices(
+                &decoder.scratch,
+                [step.n_logits(), step.n_choices(), step.described.len()],
+                &mut outputs,
+            )?;
+        }
+        Ok(SubmittedStep { inputs, adjustments, outputs, open })
+    }
+
+    /// Starts to copy so many rows of logits, chosen tokens and descriptions to the host.
+    fn read_choices(
+        &mut self,
+        scratch: &Scratch,
+        [n_logits, n_chosen, n_described]: [usize; 3],
+        outputs: &mut Outputs<Pending<f32>>,
+    ) -> Result<(), Error> {
+        let Self { queue, logits, chosen, described, .. } = self;
+        outputs.logits = read(queue, &scratch.logits, n_logits, logits)?;
+        outputs.chosen = read(queue, &scratch.chosen, n_chosen, chosen)?;
+        outputs.described = read(queue, &scratch.described, n_described, described)?;
+        Ok(())
+    }
+
+    /// Chooses the tokens of the step that was queued last, where it was queued without. `words` are `ops::Adjustments`; the
+    /// first `n_logits` rows of logits are read back.
+    pub fn choose(
+        &mut self,
+        decoder: &mut Decoder,
+        step: &mut SubmittedStep,
+        words: &[u32],
+        n_logits: usize,
+    ) -> Result<(), Error> {
+        let Some(open) = &step.open else {
+            return Err(Error::Batch("the tokens of this step are chosen".into()));
         };
-        Ok(SubmittedStep { inputs, adjustments, outputs })
+        let adjustments = self.upload_adjustments(words)?;
+        let [choices, described] = &open.places;
+        let places = ChoicePlaces {
+            n_rows: open.n_rows,
+            n_logits_rows: open.n_logits_rows,
+            choices: Indices { host: &open.choices, device: Some(self.inputs.slice(choices.clone())?) },
+            described: Indices { host: &open.described, device: Some(self.inputs.slice(described.clone())?) },
+            adjustments: Indices { host: words, device: Some(self.adjustments.all()) },
+        };
+        let launcher = self.queue.launcher();
+        let gpu = exec(&launcher, &self.kernels, self.blas.as_ref(), &self.workspace);
+        decoder.choose(Exec::Gpu(&gpu), &places)?;
+        drop(launcher);
+        let n_chosen = open.choices.len() / ops::SampleParams::WORDS;
+        let n_rows = [n_logits, n_chosen, open.described.len()];
+        self.read_choices(&decoder.scratch, n_rows, &mut step.outputs)?;
+        (step.adjustments, step.open) = (adjustments, None);
+        Ok(())
     }
 
     /// Launches the step's ops, or the graph of them. A shape that is met for the second time is captured.

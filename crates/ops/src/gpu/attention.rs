@@ -28,6 +28,8 @@ struct Operands<'a> {
     chosen: Option<(Slice<'a, u32>, u32)>,
     heads: Heads,
     plan: AttentionPlan,
+    /// Query vectors of the fullest tile.
+    most_queries: usize,
     format: KvFormat,
     is_shaped: bool,
     /// 0: none.
@@ -75,6 +77,7 @@ pub(crate) fn launch(
         },
         heads,
         plan,
+        most_queries: most_queries(spans, heads, plan),
         format: KvFormat::of(OP, kv.k.dtype, heads.head_dim)?,
         is_shaped: shaping.is_any(),
         window: count(OP, "window", shaping.window_bits())?,
@@ -82,4 +85,9 @@ pub(crate) fn launch(
     };
     let out = out.device_f32s(OP, "out")?;
     if plan.kernel.is_by_head() { flash::launch(gpu, &operands, out) } else { split::launch(gpu, &operands, out) }
+}
+
+fn most_queries(spans: &[QuerySpan], heads: Heads, plan: AttentionPlan) -> usize {
+    let most_rows = spans.iter().map(|span| span.n_rows).max().unwrap_or(0);
+    (most_rows * (heads.n_heads / heads.n_kv_heads)).clamp(1, plan.n_queries)
 }

@@ -1,9 +1,11 @@
 //! On each GPU that is here: tokens that the model chooses there are those that the engine's own sampler chooses from
 //! its logits. None is a skip with the reason, or a failure with `ROCI_REQUIRE_GPU=1`.
 
+use std::time::Duration;
+
 use engine::{
-    Capacity, EngineOptions, Event, Forward, Rows, Sampling, StepError, Submit, Ticket, sampler, sampler::Sampler,
-    start,
+    Capacity, EngineOptions, Event, Forward, Mask, MaskFactory, Rows, Sampling, StepError, Submit, Ticket, TokenSet,
+    sampler, sampler::Sampler, start,
 };
 use model::{Batch, BlockId, DeviceChoice, KvType, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId, synthetic};
 use weights::Dtype;
@@ -146,6 +148,77 @@ fn overlapped_steps_say_what_single_steps_say() {
         let found = said(&start(overlapped, options, None));
         assert_eq!(found.0, truth.0);
         assert!(found.1 > 0, "the pool was meant to be too small");
+    }
+}
+
+/// Allows every third token, others after each, and is known when it was asked for so many times.
+struct Thirds {
+    n_asks: u32,
+    n_asked: u32,
+    n_seen: u32,
+}
+
+impl Mask for Thirds {
+    fn is_ready_within(&mut self, _: Duration) -> bool {
+        self.n_asked += 1;
+        self.n_asked >= self.n_asks
+    }
+
+    fn allowed(&mut self, allowed: &mut TokenSet) -> Result<(), String> {
+        let tokens = 0..allowed.n_vocab() as u32;
+        tokens.filter(|token| (token + self.n_seen).is_multiple_of(3)).for_each(|token| allowed.insert(TokenId(token)));
+        Ok(())
+    }
+
+    fn accept(&mut self, _: TokenId) -> Result<(), String> {
+        (self.n_seen, self.n_asked) = (self.n_seen + 1, 0);
+        Ok(())
+    }
+}
+
+struct ThirdsMasks;
+
+impl MaskFactory for ThirdsMasks {
+    fn build(&mut self, constraint: &str, _: usize) -> Result<Box<dyn Mask>, String> {
+        let n_asks = constraint.parse().map_err(|_| format!("`{constraint}` is no number"))?;
+        Ok(Box::new(Thirds { n_asks, n_asked: 0, n_seen: 0 }))
+    }
+}
+
+/// Masks that are known before a step, while the device computes it, or later than that, beside requests without any: the
+/// tokens are those of a device that is given one step at a time, and of a CPU. Only what is late costs logits.
+#[test]
+fn masks_are_kept_on_a_device() {
+    let load = || models(Dtype::F32, KvType::F32, 48);
+    let asks = |handle: &engine::Handle, n_asks: [&str; 3]| {
+        let submit = |seed: u32| {
+            let prompt = (0..9 + 3 * seed).map(|i| TokenId((i * 37 + seed * 11) % 320)).collect();
+            let mut submit = Submit::new(handle.next_request_id(), prompt, 10);
+            submit.constraint = (!seed.is_multiple_of(4)).then(|| n_asks[seed as usize % 4 - 1].to_owned());
+            handle.submit(submit).unwrap()
+        };
+        let all: Vec<_> = (0..8).map(submit).collect();
+        let answers: Vec<_> = all.into_iter().map(|events| collect(events).0).collect();
+        // A driver must not be in use while the process ends.
+        handle.shutdown();
+        answers
+    };
+    let masks = || -> Option<Box<dyn MaskFactory>> { Some(Box::new(ThirdsMasks)) };
+    for (single, overlapped) in load().into_iter().zip(load()) {
+        let cpu = {
+            let checkpoint = synthetic(Synthetic::Tiny, Recipe::Uniform(Dtype::F32), 7).unwrap();
+            let options = LoadOptions { kv_type: KvType::F32, n_blocks: 48, n_threads: 1, ..LoadOptions::default() };
+            Model::load(&checkpoint, options).unwrap()
+        };
+        let options = EngineOptions::default();
+        let truth = asks(&start(cpu, options, masks()), ["1", "1", "1"]);
+        assert_eq!(asks(&start(OneAtATime(single), options, masks()), ["1", "2", "9"]), truth);
+        let (device, vocab_bytes) = (overlapped.device(), 4 * overlapped.config().n_vocab as u64);
+        let before = overlapped.counters().unwrap();
+        assert_eq!(asks(&start(overlapped, options, masks()), ["1", "2", "2"]), truth);
+        let vendor = gpu::Vendor::ALL.into_iter().find(|vendor| device.starts_with(vendor.word())).unwrap();
+        let moved = (gpu::Device::open(vendor, 0).unwrap().counters() - before).bytes_to_host;
+        assert!(moved < vocab_bytes, "{moved} bytes came back, a row of logits has {vocab_bytes}");
     }
 }
 

@@ -264,10 +264,11 @@ impl SplitKernels {
         parts: Slice<f32>,
         out: SliceMut<f32>,
     ) -> Result<(), Error> {
-        let &Operands { spans, sinks, heads, plan, .. } = operands;
+        let &Operands { spans, sinks, heads, plan, most_queries, .. } = operands;
         let [n_heads, n_kv_heads, head_dim] = [heads.n_heads, heads.n_kv_heads, heads.head_dim].map(|n| n as u32);
         let (tiles, n_q, n_splits) = (run.tiles, plan.n_queries as u32, count(OP, "splits", plan.n_splits)?);
-        let grid = Grid { blocks: [run.n_tiles, n_kv_heads, n_q], threads: [MERGE_THREADS, 1, 1], shared_bytes: 0 };
+        let blocks = [run.n_tiles, n_kv_heads, most_queries as u32];
+        let grid = Grid { blocks, threads: [MERGE_THREADS, 1, 1], shared_bytes: 0 };
         let args = AttentionMerge { tiles, spans, parts, out, n_heads, n_kv_heads, head_dim, n_q, n_splits, sinks };
         Ok(gpu.launcher.launch(&self.merge, grid, &args)?)
     }
