@@ -267,7 +267,6 @@ impl Device {
         let launcher = self.queue.launcher();
         let gpu = exec(&launcher, &self.kernels, self.blas.as_ref(), &self.workspace);
         decoder.choose(Exec::Gpu(&gpu), &places)?;
-        drop(launcher);
         let n_chosen = open.choices.len() / ops::SampleParams::WORDS;
         let n_rows = [n_logits, n_chosen, open.described.len()];
         self.read_choices(&decoder.scratch, n_rows, &mut step.outputs)?;
