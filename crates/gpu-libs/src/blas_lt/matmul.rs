@@ -160,6 +160,11 @@ impl<F: Factor, P: Product<F, Sum = f32>> Matmul<F, P> {
         match listed {
             Ok(()) => {}
             Err(Error::Call { name, .. }) if name.ends_with("NOT_SUPPORTED") => n = 0,
+            // The shapes were checked: this is hipBLASLt's answer where it was packed without files for a chip.
+            Err(Error::Call { library, name, .. }) if name == "HIPBLAS_STATUS_INVALID_VALUE" => {
+                let arch = &inner.binding.device().properties().arch;
+                return Err(Error::Unsupported { library, what: format!("kernels for {arch} ({name})") });
+            }
             Err(error) => return Err(error),
         }
         let n = usize::try_from(n).unwrap_or(0).min(MANY);

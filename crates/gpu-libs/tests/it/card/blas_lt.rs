@@ -3,7 +3,7 @@
 use gpu::{Buffer, Queue};
 use gpu_libs::blas::{Factor, Product};
 use gpu_libs::blas_lt::{BlasLt, Epilogue, Matmul};
-use gpu_libs::{Matrix, MatrixBatch, MatrixBatchMut, MatrixMut, Result};
+use gpu_libs::{Error, Matrix, MatrixBatch, MatrixBatchMut, MatrixMut, Result};
 use half::{bf16, f16};
 
 use super::dnn::{Case, From32};
@@ -65,8 +65,21 @@ impl<F: From32 + Factor, P: From32 + Product<F, Sum = f32>> Golden<F, P> {
     }
 }
 
+/// Debian's hipBLASLt has no kernels for CDNA 3: there the error has to say so.
+fn on_each_with_kernels(test: impl Fn(&Queue) -> Result<()>) {
+    on_each(|queue| match test(queue) {
+        Err(Error::Unsupported { library, what }) => {
+            let arch = &queue.device().properties().arch;
+            assert!(arch.starts_with("gfx94") && what.contains(arch), "{library} has no {what}");
+            println!("{library} has no {what}");
+            Ok(())
+        }
+        result => result,
+    });
+}
+
 fn every_epilogue<F: From32 + Factor, P: From32 + Product<F, Sum = f32>>(name: &str, bound: f64) {
-    on_each(|queue| {
+    on_each_with_kernels(|queue| {
         let (golden, lt) = (Golden::<F, P>::new(queue, name), BlasLt::new(queue)?);
         EPILOGUES.into_iter().try_for_each(|(epilogue, key)| golden.check(queue, &lt, epilogue, key, bound))
     });
@@ -94,7 +107,7 @@ fn batches() {
 
 #[test]
 fn half_precision_into_single() {
-    on_each(|queue| {
+    on_each_with_kernels(|queue| {
         let (golden, lt) = (Golden::<f16, f32>::new(queue, "matmul"), BlasLt::new(queue)?);
         golden.check(queue, &lt, Epilogue::BiasRelu, "bias_relu", 1e-6)
     });
@@ -103,7 +116,7 @@ fn half_precision_into_single() {
 /// Columns where rows were, and the other way round; the bias then has a number for each row.
 #[test]
 fn matrices_of_either_order() {
-    on_each(|queue| {
+    on_each_with_kernels(|queue| {
         let (golden, lt) = (Golden::<f32, f32>::new(queue, "matmul"), BlasLt::new(queue)?);
         let (m, k, columns) = (golden.m, golden.k, golden.columns);
         fn single(matrix: Matrix<'_, f32>) -> MatrixBatch<'_, f32> {
@@ -136,7 +149,7 @@ fn matrices_of_either_order() {
 /// Every algorithm that the heuristic lists computes the same, in the caller's workspace.
 #[test]
 fn algorithms_and_a_workspace() {
-    on_each(|queue| {
+    on_each_with_kernels(|queue| {
         let golden = Golden::<f32, f32>::new(queue, "matmul");
         let room = 1 << 20;
         let lt = BlasLt::with_workspace(queue, queue.alloc_zeroed::<u8>(room)?)?;
