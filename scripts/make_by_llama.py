@@ -149,8 +149,8 @@ SIZES, THREADS, FLASH, KV_TYPES = (0, 1, 2), (7, 8), 13, (26, 27)
 F16, F32 = 1, 0
 
 
-def compute(libraries, gguf, tokens):
-    """Logits of all tokens by llama.cpp."""
+def library(libraries):
+    """llama.cpp's, out of a folder."""
     found = {path.name.split(".")[0]: path for path in sorted(libraries.glob("*.so"))}
     for name in ("libggml-base", "libggml"):
         ctypes.CDLL(str(found[name]), mode=ctypes.RTLD_GLOBAL)
@@ -162,6 +162,12 @@ def compute(libraries, gguf, tokens):
         ("llama_batch_init", LlamaBatch), ("llama_get_logits_ith", ctypes.POINTER(ctypes.c_float)),
     ):
         getattr(llama, name).restype = result
+    return llama
+
+
+def compute(libraries, gguf, tokens):
+    """Logits of all tokens by llama.cpp."""
+    llama = library(libraries)
     model = llama.llama_model_load_from_file(str(gguf).encode(), llama.llama_model_default_params())
     assert model, f"llama.cpp cannot load {gguf}"
     params = llama.llama_context_default_params()

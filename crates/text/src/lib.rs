@@ -18,6 +18,7 @@ mod detokenizer;
 mod error;
 mod families;
 mod longest_match;
+mod plamo;
 mod pre_tokenizer;
 mod prefixes;
 mod python;

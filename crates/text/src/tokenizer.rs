@@ -16,6 +16,7 @@ use crate::bpe::Bpe;
 use crate::byte_level;
 use crate::families::Spelling;
 use crate::longest_match::{LongestMatch, unescape};
+use crate::plamo::Plamo;
 use crate::sentence_piece::{SPACE, SentencePiece, parse_byte};
 use crate::special::{InputPiece, SpecialTokens};
 use crate::tokenizer_json::{JsonConfig, JsonTokenizer};
@@ -163,6 +164,11 @@ impl Tokenizer {
             "bert" => {
                 let algorithm = WordPiece::new(ids, vocab.lowercase.unwrap_or(true), vocab.unk);
                 (Box::new(algorithm), TokenPieces::new(&vocab.tokens, kinds, spaced))
+            }
+            "plamo2" => {
+                let algorithm = Plamo::new(&vocab, ids, &kinds);
+                let spell = |text: &str, _, out: &mut Vec<u8>| out.extend_from_slice(text.as_bytes());
+                (Box::new(algorithm), TokenPieces::new(&vocab.tokens, kinds, spell))
             }
             "rwkv" => {
                 let algorithm = LongestMatch::new(&vocab.tokens, ids, vocab.unk);

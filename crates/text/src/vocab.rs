@@ -8,7 +8,7 @@ use crate::families::family;
 use crate::{Error, Result};
 
 /// The kinds of vocabulary, as `tokenizer.ggml.model` names them.
-pub(crate) const MODELS: &[&str] = &["gpt2", "gemma4", "llama", "t5", "bert", "rwkv"];
+pub(crate) const MODELS: &[&str] = &["gpt2", "gemma4", "llama", "t5", "bert", "rwkv", "plamo2"];
 
 /// A tokenizer's data, field by field as GGUF's `tokenizer.ggml.*` keys hold it.
 #[derive(Clone, Debug, Default)]
@@ -122,6 +122,7 @@ impl Vocab {
             "llama" => [present(1), present(2), present(0), None],
             "bert" => [present(101), None, present(100), present(102)],
             "t5" => [None, present(1), present(2), None],
+            "plamo2" => [present(1), present(2), present(0), None],
             _ => [None; 4],
         };
         self.bos = self.bos.or(bos);

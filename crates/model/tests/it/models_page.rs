@@ -91,7 +91,7 @@ author's package `rwkv` (`scripts/make_rwkv.py`), with safetensors as flash-line
 Grok and PLaMo 2 are not in transformers: their reference is llama.cpp itself, computing in f32
 (`scripts/make_by_llama.py`). Of Grok 2, which is published in parts for eight GPUs, only GGUF files are read. They are
 computed as llama.cpp does; SGLang, which xAI serves it with, also caps the router's scores and does not normalize the
-weights of the chosen experts.
+weights of the chosen experts. PLaMo 2's tokenizer is read from GGUF files; that of its safetensors is a program.
 
 Embedders and rerankers: `roci embed` and `roci rerank` pool the hidden states as the model's files say, and read the
 modules and prompts of sentence-transformers. Jina Embeddings v3 runs without its task adapters. NeoBERT is not

@@ -25,8 +25,8 @@ fn check_vocab(change: impl FnOnce(&mut Vocab), expected: &str) {
 fn vocabularies_that_lie() {
     Tokenizer::new(small()).unwrap();
     check_vocab(
-        |v| v.model = "plamo2".to_owned(),
-        "tokenizer model `plamo2` is not supported (supported: gpt2, gemma4, llama, t5, bert, rwkv)",
+        |v| v.model = "hybriddna".to_owned(),
+        "tokenizer model `hybriddna` is not supported (supported: gpt2, gemma4, llama, t5, bert, rwkv, plamo2)",
     );
     check_vocab(|v| v.tokens.clear(), "the vocabulary has no tokens");
     check_vocab(|v| v.types = vec![1; 3], "the vocabulary has 4 tokens but 3 token types");

@@ -50,6 +50,25 @@ fn qwen2_as_tokenizers() {
     check_family("qwen2");
 }
 
+/// A vocabulary of another kind, by llama.cpp (testdata/make/plamo.py).
+#[test]
+fn plamo2_as_llama_cpp() {
+    let golden = read_json("golden/plamo2.json");
+    let scores = golden["scores"].as_array().unwrap().iter().map(|score| score.as_f64().unwrap() as f32);
+    let vocab = Vocab {
+        model: "plamo2".to_owned(),
+        tokens: strings(&golden["tokens"]),
+        types: ids(&golden["types"]).into_iter().map(|kind| kind as i32).collect(),
+        scores: scores.collect(),
+        ..Vocab::default()
+    };
+    let tokenizer = Arc::new(Tokenizer::new(vocab).unwrap());
+    check_rows("plamo2", &tokenizer, &texts(), &golden["rows"]);
+    for text in texts().iter().filter(|text| !text.starts_with('\u{feff}')) {
+        assert_eq!(&detokenize(&tokenizer, &tokenizer.encode(text, Specials::Plain)), text);
+    }
+}
+
 #[test]
 fn special_tokens_are_seen_and_not_shown() {
     let tokenizer = tokenizer("smollm");
