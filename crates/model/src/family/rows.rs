@@ -176,7 +176,7 @@ const QWEN_HYBRID: Family = Family {
     ..HALVES
 };
 
-/// What the norms behind PLaMo 2's blocks begin training with: the root of 25, and of 125.
+/// What PLaMo 2's safetensors leave out of norms where it is not one: 1/5 and 1/5^1.5 behind its blocks.
 const PLAMO2_NORMS: &[(&str, f32)] = &[
     ("post_attention_norm", 0.2),
     ("post_ffw_norm", 0.089_442_72),
