@@ -504,7 +504,7 @@ fn hadamard_turns_neighbours() {
         let matrices = widths.map(|n_cols| random.numbers(n_rows * n_cols));
         let truth = |x: &[f32]| -> Vec<f64> {
             let turn = |numbers: &[f32]| -> Vec<f64> {
-                let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+                let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
                 let sum = |i: usize| numbers.iter().enumerate().map(|(j, x)| sign(i, j) * f64::from(*x)).sum::<f64>();
                 (0..width).map(|i| sum(i) / (width as f64).sqrt()).collect()
             };
