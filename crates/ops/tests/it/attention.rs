@@ -252,6 +252,9 @@ fn attention_with_windows_caps_and_sinks() {
             check_shaped(&pool, Dtype::F16, heads(a, b, c), &mixed, true, scores);
             check_shaped(&pool, Dtype::F16, heads(9, 3, 64), &[Sequence { n_past: 700, n_new: 1 }], true, scores);
             check_shaped(&pool, Dtype::F32, heads(9, 3, 64), &[Sequence { n_past: 700, n_new: 9 }], true, scores);
+            // Tiles of several rows, whose windows begin apart.
+            let few = [(300, 7), (0, 2), (45, 1)].map(|(n_past, n_new)| Sequence { n_past, n_new });
+            check_shaped(&pool, Dtype::F16, heads(6, 2, 128), &few, true, scores);
         }
     }
 }
@@ -499,7 +502,9 @@ fn hadamard_turns_neighbours() {
     let mut random = Random::new(9);
     for (head_dim, n_heads) in [(64, 9), (96, 4), (128, 40), (256, 2), (576, 3), (20, 2), (1, 5)] {
         let width = hadamard_width(head_dim);
-        assert!(width.is_power_of_two() && head_dim % width == 0 && (width == 256 || (head_dim / width) % 2 == 1));
+        assert!(
+            width.is_power_of_two() && head_dim.is_multiple_of(width) && (width == 256 || (head_dim / width) % 2 == 1)
+        );
         let (n_rows, widths) = (5, [n_heads * head_dim, head_dim, 2 * head_dim]);
         let matrices = widths.map(|n_cols| random.numbers(n_rows * n_cols));
         let truth = |x: &[f32]| -> Vec<f64> {
