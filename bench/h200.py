@@ -32,7 +32,7 @@ PEER_PARTS = ["CMakeLists.txt", "LICENSE", "cmake", "common", "ggml", "include",
 PEER_TOOLS = ["llama-bench", "batched-bench"]
 PEER_LEFT_OUT = re.compile(r"ggml/src/ggml-(vulkan|metal|opencl|sycl|cann|hexagon|webgpu|rpc|musa|zdnn|virtgpu|openvino)/.*")
 PEER_OPTIONS = ["-DGGML_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=90a", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF",
-                "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF", "-DGGML_NATIVE=ON", "-DCMAKE_BUILD_TYPE=Release"]
+                "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_BUILD_MTMD=OFF", "-DLLAMA_OPENSSL=OFF", "-DGGML_NATIVE=ON", "-DCMAKE_BUILD_TYPE=Release"]
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}},
                                            "n": {"type": "integer"}}, "required": ["name", "tags", "n"]}
 TYPES = ["IQ4_XS", "Q3_K", "Q2_K", "IQ3_XXS", "IQ2_XS", "MXFP4", "Q5_0", "Q5_K"]
@@ -333,6 +333,7 @@ def pack(args: argparse.Namespace) -> int:
 def copy_peer(source: Path, to: Path) -> None:
     """llama.cpp without what its benchmarks do not need."""
     skip = lambda folder, names: [n for n in names if PEER_LEFT_OUT.match(f"{Path(folder, n).relative_to(source)}/")]  # noqa: E731
+    to.mkdir()
     for part in PEER_PARTS:
         if (source / part).is_dir():
             shutil.copytree(source / part, to / part, ignore=skip)
