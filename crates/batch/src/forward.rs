@@ -22,6 +22,12 @@ pub trait Forward: Send {
         0
     }
 
+    /// The pool for its layers that look back only so far, where they have one of their own. A batch has
+    /// [tables](Batch::window_tables) of both pools then.
+    fn windows(&self) -> Option<WindowLimits> {
+        None
+    }
+
     /// Steps that may be submitted before the oldest is waited for. More than one means that a batch may hold
     /// [fed rows](Batch::fed).
     fn max_in_flight(&self) -> usize {
@@ -123,8 +129,19 @@ pub struct CopyTicket(pub u64);
 pub struct CacheBytes {
     /// Keys and values of one block.
     pub block: usize,
+    /// Those of one block of the layers with a window, where these have a pool of their own.
+    pub window: usize,
     /// The recurrent state of one sequence.
     pub state: usize,
+}
+
+/// A pool of blocks for the layers that look back only so far.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct WindowLimits {
+    /// Tokens that a row of these layers sees, itself included.
+    pub n_tokens: usize,
+    /// Blocks of the pool.
+    pub n_blocks: usize,
 }
 
 impl CacheBytes {
@@ -132,6 +149,7 @@ impl CacheBytes {
     pub fn of(&self, place: CachePlace) -> usize {
         match place {
             CachePlace::Block(_) => self.block,
+            CachePlace::Window(_) => self.window,
             CachePlace::State(_) => self.state,
         }
     }

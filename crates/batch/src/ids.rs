@@ -13,8 +13,10 @@ pub struct BlockId(pub u32);
 /// What the pools of a model hold, and can be copied out and in again.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub enum CachePlace {
-    /// Keys and values of a block, over all layers.
+    /// Keys and values of a block, over all layers that keep theirs in the KV pool.
     Block(BlockId),
+    /// Keys and values of a block of the pool for windows, over all its layers.
+    Window(BlockId),
     /// The recurrent state in a slot, over all layers.
     State(StateId),
 }

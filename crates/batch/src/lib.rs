@@ -17,6 +17,7 @@ pub use adjustment::{Adjustment, Penalties};
 pub use choice::Choice;
 pub use forward::{
     CacheBytes, Capacity, CopyTicket, Described, Embeds, Forward, PooledStates, Pooling, Rows, StepError, Ticket,
+    WindowLimits,
 };
 pub use ids::{BlockId, CachePlace, StateId, TokenId};
 pub use step::{Attention, BLOCK_TOKENS, Batch, FedRow, InvalidBatch, SeqRows, SeqState, StepLimits};

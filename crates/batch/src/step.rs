@@ -43,6 +43,10 @@ pub struct Batch {
     pub fed: Vec<FedRow>,
     /// Which tokens a row sees.
     pub attention: Attention,
+    /// Of each sequence: where a model with a [pool for windows](crate::Forward::windows) stores the context of its layers
+    /// with a window, as [`SeqRows::block_table`] says of the others. What no row sees any more may be any block of the
+    /// sequence. Empty for every other model.
+    pub window_tables: Vec<Vec<BlockId>>,
     /// Of each sequence: where a model with [recurrent layers](crate::Forward::n_states) keeps its state. Empty: the
     /// sequences of the batch have the slots 0, 1, ..., and one at position 0 starts afresh.
     pub states: Vec<SeqState>,
@@ -96,6 +100,8 @@ pub struct StepLimits {
     pub n_vocab: usize,
     /// Blocks of the KV pool.
     pub n_blocks: usize,
+    /// Blocks of the pool for layers with a window; 0 where those share the KV pool.
+    pub n_window_blocks: usize,
     /// Rows of one step.
     pub max_batch_tokens: usize,
     /// Rows whose logits, and rows whose hidden states, one step may ask for.
@@ -195,6 +201,29 @@ impl Batch {
         Ok(())
     }
 
+    /// The tables of layers with a window are as long as the others.
+    fn validate_windows(&self, limits: &StepLimits) -> Result<(), InvalidBatch> {
+        let (n_seqs, n_blocks) = (self.seqs.len(), limits.n_window_blocks);
+        let n_tables = if n_blocks == 0 { 0 } else { n_seqs };
+        if self.window_tables.len() != n_tables {
+            return Err(InvalidBatch(format!(
+                "{n_seqs} sequences but {} tables of windows, for a pool of {n_blocks} blocks",
+                self.window_tables.len()
+            )));
+        }
+        for (seq, table) in self.seqs.iter().zip(&self.window_tables) {
+            let n_context = self.positions[(seq.first_row + seq.n_rows) as usize - 1] as usize + 1;
+            let outside = table.iter().find(|block| block.0 as usize >= n_blocks);
+            if table.len() * BLOCK_TOKENS < n_context || outside.is_some() {
+                return Err(InvalidBatch(format!(
+                    "{n_context} tokens of context in {} blocks of windows, of a pool of {n_blocks}: {outside:?}",
+                    table.len()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Sequences cover the rows in order, and their blocks hold their context.
     fn validate_seqs(&self, limits: &StepLimits) -> Result<(), InvalidBatch> {
         let n_rows = self.n_rows();
@@ -226,6 +255,6 @@ impl Batch {
         if next_row != n_rows {
             return bad(format!("sequences cover {next_row} rows of {n_rows}"));
         }
-        Ok(())
+        self.validate_windows(limits)
     }
 }

@@ -6,22 +6,37 @@ use batch::BlockId;
 
 /// Marks the end of the list of idle blocks.
 const NONE: u32 = u32::MAX;
+/// Of the idle blocks, one part in this many is kept of those that were passed.
+const PASSED_SHARE: usize = 4;
 
 #[derive(Debug)]
 pub struct BlockPool {
     slots: Vec<Slot>,
     free: Vec<BlockId>,
-    /// Idle blocks: indexed, referenced by nobody. Oldest first; an intrusive list, so that a prefix hit takes a block
-    /// out of the middle in constant time.
+    /// Idle blocks: indexed, referenced by nobody.
+    idle: IdleList,
+    /// Those among them that their holder had passed: blocks of a window that moved on, which few will ask for.
+    passed: IdleList,
+}
+
+/// Oldest first; an intrusive list, so that a prefix hit takes a block out of the middle in constant time.
+#[derive(Clone, Debug)]
+struct IdleList {
     oldest: u32,
     newest: u32,
-    n_idle: usize,
+    n: usize,
+}
+
+impl IdleList {
+    const EMPTY: Self = Self { oldest: NONE, newest: NONE, n: 0 };
 }
 
 #[derive(Clone, Debug)]
 struct Slot {
     n_refs: u32,
     is_indexed: bool,
+    /// Its last holder had passed it.
+    is_passed: bool,
     older: u32,
     newer: u32,
 }
@@ -43,14 +58,13 @@ pub enum Provenance {
 impl BlockPool {
     pub fn new(n_blocks: usize) -> Self {
         let n_blocks = n_blocks.min(NONE as usize);
-        let slot = Slot { n_refs: 0, is_indexed: false, older: NONE, newer: NONE };
+        let slot = Slot { n_refs: 0, is_indexed: false, is_passed: false, older: NONE, newer: NONE };
         Self {
             slots: vec![slot; n_blocks],
             // Popped from the back: low ids first.
             free: (0..n_blocks as u32).rev().map(BlockId).collect(),
-            oldest: NONE,
-            newest: NONE,
-            n_idle: 0,
+            idle: IdleList::EMPTY,
+            passed: IdleList::EMPTY,
         }
     }
 
@@ -60,7 +74,7 @@ impl BlockPool {
 
     /// Blocks that [`take`](Self::take) can hand out: free ones, and idle ones it may evict.
     pub fn n_available(&self) -> usize {
-        self.free.len() + self.n_idle
+        self.free.len() + self.n_idle()
     }
 
     pub fn n_free(&self) -> usize {
@@ -68,7 +82,7 @@ impl BlockPool {
     }
 
     pub fn n_idle(&self) -> usize {
-        self.n_idle
+        self.idle.n + self.passed.n
     }
 
     pub fn n_refs(&self, block: BlockId) -> u32 {
@@ -83,8 +97,7 @@ impl BlockPool {
     pub fn take(&mut self) -> Option<Taken> {
         let taken = if let Some(block) = self.free.pop() {
             Taken { block, provenance: Provenance::Free }
-        } else if self.oldest != NONE {
-            let block = BlockId(self.oldest);
+        } else if let Some(block) = self.to_evict() {
             self.unlink(block);
             self.slots[block.0 as usize].is_indexed = false;
             Taken { block, provenance: Provenance::Evicted }
@@ -93,6 +106,14 @@ impl BlockPool {
         };
         self.slots[taken.block.0 as usize].n_refs = 1;
         Some(taken)
+    }
+
+    /// The oldest idle block. What was passed goes first, as long as it is a quarter of all: a long text must not push out
+    /// the ends of the others.
+    fn to_evict(&self) -> Option<BlockId> {
+        let is_passed = self.passed.n > 0 && PASSED_SHARE * self.passed.n >= self.n_idle();
+        let oldest = if is_passed { self.passed.oldest } else { self.idle.oldest };
+        (oldest != NONE).then_some(BlockId(oldest))
     }
 
     /// One more reference to a block that is held or idle: a prefix hit.
@@ -107,12 +128,27 @@ impl BlockPool {
 
     /// One reference less. The last one leaves the block idle when it is indexed, free when it is not.
     pub fn release(&mut self, block: BlockId) {
+        self.release_to(block, false);
+    }
+
+    /// As [`release`](Self::release), of a block that has become of little use to others.
+    pub fn release_passed(&mut self, block: BlockId) {
+        self.release_to(block, true);
+    }
+
+    /// Whether who held it last had passed it.
+    pub fn is_passed(&self, block: BlockId) -> bool {
+        self.slots[block.0 as usize].is_passed
+    }
+
+    fn release_to(&mut self, block: BlockId, is_passed: bool) {
         let slot = &mut self.slots[block.0 as usize];
         assert!(slot.n_refs > 0, "block {} was released more often than taken", block.0);
         slot.n_refs -= 1;
         if slot.n_refs > 0 {
             return;
         }
+        slot.is_passed = is_passed;
         if slot.is_indexed { self.link_newest(block) } else { self.free.push(block) }
     }
 
@@ -134,9 +170,9 @@ impl BlockPool {
         }
     }
 
-    /// Indexed blocks that nobody holds, the one that was released last first.
+    /// Indexed blocks that nobody holds and nobody passed, the one that was released last first.
     pub fn idle_blocks(&self) -> impl Iterator<Item = BlockId> {
-        let mut at = self.newest;
+        let mut at = self.idle.newest;
         std::iter::from_fn(move || {
             let block = (at != NONE).then_some(BlockId(at))?;
             at = self.slots[at as usize].older;
@@ -144,29 +180,36 @@ impl BlockPool {
         })
     }
 
+    fn list_of(&mut self, block: BlockId) -> (&mut IdleList, &mut [Slot]) {
+        let list = if self.slots[block.0 as usize].is_passed { &mut self.passed } else { &mut self.idle };
+        (list, &mut self.slots)
+    }
+
     fn link_newest(&mut self, block: BlockId) {
-        let older = self.newest;
-        let slot = &mut self.slots[block.0 as usize];
+        let (list, slots) = self.list_of(block);
+        let older = list.newest;
+        let slot = &mut slots[block.0 as usize];
         (slot.older, slot.newer) = (older, NONE);
         match older {
-            NONE => self.oldest = block.0,
-            older => self.slots[older as usize].newer = block.0,
+            NONE => list.oldest = block.0,
+            older => slots[older as usize].newer = block.0,
         }
-        self.newest = block.0;
-        self.n_idle += 1;
+        list.newest = block.0;
+        list.n += 1;
     }
 
     fn unlink(&mut self, block: BlockId) {
-        let Slot { older, newer, .. } = self.slots[block.0 as usize];
+        let (list, slots) = self.list_of(block);
+        let Slot { older, newer, .. } = slots[block.0 as usize];
         match older {
-            NONE => self.oldest = newer,
-            older => self.slots[older as usize].newer = newer,
+            NONE => list.oldest = newer,
+            older => slots[older as usize].newer = newer,
         }
         match newer {
-            NONE => self.newest = older,
-            newer => self.slots[newer as usize].older = older,
+            NONE => list.newest = older,
+            newer => slots[newer as usize].older = older,
         }
-        self.n_idle -= 1;
+        list.n -= 1;
     }
 
     /// Every block is in exactly one state, and the lists agree with the counts. Walks the whole pool: for tests.
@@ -178,16 +221,19 @@ impl BlockPool {
             }
         }
         let mut is_idle = vec![false; self.slots.len()];
-        let (mut at, mut n_idle) = (self.oldest, 0);
-        while at != NONE {
-            if std::mem::replace(&mut is_idle[at as usize], true) {
-                return Err(format!("block {at} is twice in the idle list"));
+        for (list, is_passed) in [(&self.idle, false), (&self.passed, true)] {
+            let (mut at, mut n_idle) = (list.oldest, 0);
+            while at != NONE {
+                if std::mem::replace(&mut is_idle[at as usize], true) || self.slots[at as usize].is_passed != is_passed
+                {
+                    return Err(format!("block {at} is twice among the idle blocks, or in the wrong list"));
+                }
+                n_idle += 1;
+                at = self.slots[at as usize].newer;
             }
-            n_idle += 1;
-            at = self.slots[at as usize].newer;
-        }
-        if n_idle != self.n_idle {
-            return Err(format!("{n_idle} idle blocks, counted as {}", self.n_idle));
+            if n_idle != list.n {
+                return Err(format!("{n_idle} idle blocks, counted as {}", list.n));
+            }
         }
         for (idx, slot) in self.slots.iter().enumerate() {
             let expected = (slot.n_refs == 0 && !slot.is_indexed, slot.n_refs == 0 && slot.is_indexed);
@@ -245,5 +291,19 @@ mod tests {
         let a = pool.take().unwrap().block;
         pool.release(a);
         pool.release(a);
+    }
+
+    #[test]
+    fn what_was_passed_goes_first_but_for_a_quarter() {
+        let mut pool = BlockPool::new(8);
+        let blocks: Vec<_> = (0..8).map(|_| pool.take().unwrap().block).collect();
+        blocks.iter().for_each(|&block| pool.mark_indexed(block));
+        blocks[..4].iter().for_each(|&block| pool.release(block));
+        blocks[4..].iter().for_each(|&block| pool.release_passed(block));
+        pool.check().unwrap();
+        // 4 of 8, 3 of 7 and 2 of 6 are a quarter or more; then an end goes, and 1 of 4 is a quarter again.
+        let taken: Vec<_> = (0..8).map(|_| pool.take().unwrap().block.0).collect();
+        assert_eq!(taken, [4, 5, 6, 0, 7, 1, 2, 3]);
+        pool.check().unwrap();
     }
 }

@@ -107,7 +107,7 @@ impl Engine {
             reuse: options.reuse,
             max_adapters: model.max_adapters(),
         };
-        let mut scheduler = Scheduler::new(limits).with_states(model.n_states());
+        let mut scheduler = Scheduler::new(limits).with_states(model.n_states()).with_windows(model.windows());
         if options.tells_cache {
             scheduler.changes().record();
         }
@@ -116,6 +116,8 @@ impl Engine {
         if let Some(keeper) = &keeper {
             scheduler.keep(keeper.store().names());
         }
+        // A sequence can never be longer than the whole pool.
+        let n_ctx = options.n_ctx.map_or(capacity.n_ctx, |n| n.min(capacity.n_ctx)).min(scheduler.max_len());
         Self {
             speculator: drafter.map(|drafter| Speculator::new(drafter, options.drafting, model.n_states())),
             keeper,
@@ -130,8 +132,7 @@ impl Engine {
             latest_step: Duration::ZERO,
             late: Vec::new(),
             n_vocab: capacity.n_vocab,
-            // A sequence can never be longer than the whole pool.
-            n_ctx: options.n_ctx.map_or(capacity.n_ctx, |n| n.min(capacity.n_ctx)).min(capacity.n_pool_tokens()),
+            n_ctx,
             counters: Stats { n_blocks: capacity.n_blocks, ..Stats::default() },
             board,
         }
@@ -207,7 +208,7 @@ impl Engine {
         match message {
             EngineMessage::Submit(submit, reply_to) => self.submit(submit, reply_to),
             EngineMessage::Embed(embed, reply_to) => self.embed(embed, reply_to),
-            EngineMessage::Stats(sink) => drop(sink.send(Event::Stats(self.stats()))),
+            EngineMessage::Stats(sink) => drop(sink.send(Event::Stats(Box::new(self.stats())))),
             EngineMessage::Gone(seq) => self.end(seq, Ending::Gone),
             EngineMessage::Cancel(id) => {
                 if let Some(&seq) = self.by_id.get(&id) {
@@ -361,7 +362,10 @@ impl Engine {
 
     fn stats(&self) -> Stats {
         let pool = self.scheduler.pool();
+        let windows = self.scheduler.windows().map(|windows| windows.pool());
         Stats {
+            n_window_blocks: windows.map_or(0, |pool| pool.n_blocks()),
+            n_window_blocks_held: windows.map_or(0, |pool| pool.n_blocks() - pool.n_available()),
             n_running: self.scheduler.running().len(),
             n_waiting: self.scheduler.n_waiting(),
             n_blocks_held: pool.n_blocks() - pool.n_available(),

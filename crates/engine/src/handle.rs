@@ -338,7 +338,7 @@ impl Handle {
         let (sink, events) = mpsc::channel();
         self.post(EngineMessage::Stats(Box::new(sink)))?;
         match events.recv() {
-            Ok(Event::Stats(stats)) => Ok(stats),
+            Ok(Event::Stats(stats)) => Ok(*stats),
             _ => Err(self.why_stopped()),
         }
     }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use batch::{BLOCK_TOKENS, BlockId, CacheBytes, CachePlace, CopyTicket};
+use batch::{BLOCK_TOKENS, CacheBytes, CachePlace, CopyTicket};
 use kept::{Entry, SessionFile, SessionWriter, Store};
 
 use crate::{
@@ -26,8 +26,8 @@ const TIME_TO_SAVE: Duration = Duration::from_secs(3);
 pub(crate) struct Keeper {
     store: Store,
     bytes: CacheBytes,
-    /// Blocks that somebody else has by now, and that no step has overwritten yet.
-    leaving: HashMap<BlockId, Entry>,
+    /// Blocks of both pools that somebody else has by now, and that no step has overwritten yet.
+    leaving: HashMap<CachePlace, Entry>,
     /// States of which the same holds: the next step overwrites them.
     leaving_states: Vec<Spill>,
     /// Copies out that the model makes, oldest first.
@@ -60,7 +60,7 @@ impl Keeper {
     }
 
     fn n_at_once(&self) -> usize {
-        (BYTES_AT_ONCE / self.bytes.block.max(1)).max(1)
+        (BYTES_AT_ONCE / self.bytes.block.max(self.bytes.window).max(1)).max(1)
     }
 }
 
@@ -78,7 +78,7 @@ impl Engine {
                 continue;
             }
             match spill.place {
-                CachePlace::Block(block) => drop(keeper.leaving.insert(block, spill.entry)),
+                CachePlace::Block(_) | CachePlace::Window(_) => drop(keeper.leaving.insert(spill.place, spill.entry)),
                 CachePlace::State(_) => keeper.leaving_states.push(spill),
             }
         }
@@ -90,9 +90,11 @@ impl Engine {
         let mut spills = std::mem::take(&mut keeper.leaving_states);
         for chunk in &plan.chunks {
             let Some(seq) = self.scheduler.get(chunk.seq) else { continue };
-            for block in &seq.blocks[chunk.first / BLOCK_TOKENS..chunk.end().div_ceil(BLOCK_TOKENS)] {
-                let leaving = keeper.leaving.remove(block);
-                spills.extend(leaving.map(|entry| Spill { place: CachePlace::Block(*block), entry }));
+            let written = chunk.first / BLOCK_TOKENS..chunk.end().div_ceil(BLOCK_TOKENS);
+            let windows = written.clone().filter_map(|idx| seq.windows.get(idx)).map(CachePlace::Window);
+            for place in seq.blocks[written].iter().map(|block| CachePlace::Block(*block)).chain(windows) {
+                let leaving = keeper.leaving.remove(&place);
+                spills.extend(leaving.map(|entry| Spill { place, entry }));
             }
         }
         self.copy_out(spills)
@@ -133,12 +135,14 @@ impl Engine {
         self.collect_copies()?;
         let Some(keeper) = &self.keeper else { return Ok(()) };
         let Some(plan) = self.scheduler.next_restore(keeper.n_at_once()) else { return Ok(()) };
-        let names: HashSet<_> = plan.blocks.iter().map(|(_, entry)| entry.name).collect();
+        let names: HashSet<_> = plan.blocks.iter().chain(&plan.windows).map(|(_, entry)| entry.name).collect();
         self.spill_where(|_, entry| names.contains(&entry.name))?;
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
         let wanted = plan.blocks.iter().map(|(block, entry)| (CachePlace::Block(*block), entry));
+        let windows = plan.windows.iter().map(|(window, entry)| (CachePlace::Window(*window), entry));
+        let wanted = wanted.chain(windows);
         let wanted = wanted.chain(plan.state.iter().map(|(slot, entry)| (CachePlace::State(*slot), entry)));
-        let n_wanted = plan.blocks.len() + usize::from(plan.state.is_some());
+        let n_wanted = plan.blocks.len() + plan.windows.len() + usize::from(plan.state.is_some());
         let mut pieces: Vec<(CachePlace, Vec<u8>)> = Vec::with_capacity(n_wanted);
         for (place, entry) in wanted {
             let Some(bytes) = keeper.store.take(entry, keeper.bytes.of(place)) else { break };
@@ -146,8 +150,8 @@ impl Engine {
         }
         self.forget_lost();
         // After that, so that what comes back has made room for what goes.
-        let targets: HashSet<_> = plan.blocks.iter().map(|(block, _)| *block).collect();
-        self.spill_where(|block, _| targets.contains(block))?;
+        let targets: HashSet<_> = pieces.iter().map(|(place, _)| *place).collect();
+        self.spill_where(|place, _| targets.contains(place))?;
         let borrowed: Vec<(CachePlace, &[u8])> =
             pieces.iter().map(|(place, bytes)| (*place, bytes.as_slice())).collect();
         if self.model.copy_in(&borrowed).is_err() {
@@ -158,19 +162,21 @@ impl Engine {
             return Ok(());
         }
         // What came before the missing piece is in the pool now and need not be computed.
-        let found =
-            RestorePlan { blocks: plan.blocks[..pieces.len().min(plan.blocks.len())].to_vec(), state: None, ..plan };
+        let (n_blocks, n_windows) =
+            (pieces.len().min(plan.blocks.len()), pieces.len().saturating_sub(plan.blocks.len()));
+        let (blocks, windows) = (plan.blocks[..n_blocks].to_vec(), plan.windows[..n_windows].to_vec());
+        let found = RestorePlan { blocks, windows, state: None, ..plan };
         self.scheduler.restored(&found);
         self.scheduler.restore_failed(found.seq);
         Ok(())
     }
 
     /// Copies out the blocks of which this holds, and the states that are about to be overwritten.
-    fn spill_where(&mut self, is_due: impl Fn(&BlockId, &Entry) -> bool) -> Result<(), String> {
+    fn spill_where(&mut self, is_due: impl Fn(&CachePlace, &Entry) -> bool) -> Result<(), String> {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
         let mut spills = std::mem::take(&mut keeper.leaving_states);
-        let due = keeper.leaving.extract_if(|block, entry| is_due(block, entry));
-        spills.extend(due.map(|(block, entry)| Spill { place: CachePlace::Block(block), entry }));
+        let due = keeper.leaving.extract_if(|place, entry| is_due(place, entry));
+        spills.extend(due.map(|(place, entry)| Spill { place, entry }));
         self.copy_out(spills)?;
         self.collect_copies()
     }
@@ -230,7 +236,7 @@ impl Engine {
         let until = Instant::now() + TIME_TO_SAVE;
         let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.store.has_disk()) else { return };
         keeper.unsaved = None;
-        let leaving = keeper.leaving.drain().map(|(block, entry)| Spill { place: CachePlace::Block(block), entry });
+        let leaving = keeper.leaving.drain().map(|(place, entry)| Spill { place, entry });
         let mut spills: Vec<Spill> = leaving.collect();
         spills.append(&mut keeper.leaving_states);
         if self.copy_out(spills).is_err() {

@@ -27,6 +27,7 @@ mod speculation;
 pub mod state_slots;
 mod step;
 mod validate;
+pub mod windows;
 
 pub use batch::{AdapterId, AdapterSource, Capacity, Embeds, Forward, Rows, StepError, Ticket};
 pub use drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT};

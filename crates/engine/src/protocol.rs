@@ -144,7 +144,7 @@ pub enum Event {
         kind: FailureKind,
         error: String,
     },
-    Stats(Stats),
+    Stats(Box<Stats>),
 }
 
 impl Event {
@@ -280,6 +280,9 @@ pub struct Stats {
     pub n_blocks_held: usize,
     /// Blocks that nobody holds and the prefix index still knows.
     pub n_blocks_cached: usize,
+    /// Blocks of the pool for layers with a window, where these have one, and those of them that a sequence holds.
+    pub n_window_blocks: usize,
+    pub n_window_blocks_held: usize,
     pub n_steps: u64,
     pub n_preemptions: u64,
     /// Rows sent through the model.
@@ -296,6 +299,15 @@ pub struct Stats {
     pub n_failed: u64,
     pub drafted: Drafted,
     pub kept: Kept,
+}
+
+impl Stats {
+    /// Of the pool that is fuller: how much of it sequences hold, from 0 to 1.
+    pub fn kv_used_ratio(&self) -> f64 {
+        let ratio = |n_held: usize, n_blocks: usize| n_held as f64 / n_blocks.max(1) as f64;
+        let windows = ratio(self.n_window_blocks_held, self.n_window_blocks);
+        ratio(self.n_blocks_held, self.n_blocks).max(windows)
+    }
 }
 
 /// What is kept outside the pool.

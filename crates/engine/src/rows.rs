@@ -82,6 +82,8 @@ pub fn fill_batch(
     batch.chooses_later = choices.iter().flatten().any(|choice| choice.waits);
     batch.described.clear();
     batch.states.clear();
+    let n_windows = if scheduler.windows().is_some() { plan.chunks.len() } else { 0 };
+    batch.window_tables.resize_with(n_windows, Vec::new);
     batch.attention = plan.attention;
     batch.adapters.clear();
     tables.resize_with(plan.chunks.len(), SeqRows::default);
@@ -92,7 +94,7 @@ pub fn fill_batch(
         _ => 1,
     };
     let mut n_left: usize = if max_hidden > 0 { plan.chunks.iter().map(n_needed).sum() } else { 0 };
-    for ((chunk, table), choice) in plan.chunks.iter().zip(&mut tables).zip(choices) {
+    for (i, ((chunk, table), choice)) in plan.chunks.iter().zip(&mut tables).zip(choices).enumerate() {
         let seq = scheduler.get(chunk.seq).expect("a planned sequence is in flight");
         let first_row = batch.tokens.len() as u32;
         fill_rows(batch, chunk, seq);
@@ -101,6 +103,9 @@ pub fn fill_batch(
         table.n_rows = chunk.n_tokens as u32;
         table.block_table.clear();
         table.block_table.extend_from_slice(&seq.blocks[..Sequence::blocks_for(chunk.end())]);
+        if let Some(table) = batch.window_tables.get_mut(i) {
+            seq.windows.write(Sequence::blocks_for(chunk.end()), table);
+        }
         if let Some(to) = seq.state {
             let from = seq.starts_from.map_or(to, |(_, checkpoint)| checkpoint);
             let from = (chunk.first > 0).then_some(from);

@@ -12,6 +12,7 @@
 mod drafts;
 mod keeping;
 mod publishing;
+mod windowing;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -23,6 +24,7 @@ use crate::{
     prefix::{Chain, PrefixIndex},
     sequence::{Rank, SeqId, Sequence, Wanted},
     state_slots::StateSlots,
+    windows::Windows,
 };
 
 pub use keeping::{KeptNames, RestorePlan, Spill};
@@ -48,6 +50,8 @@ pub struct Scheduler {
     index: PrefixIndex,
     /// Of a model with recurrent layers.
     states: StateSlots,
+    /// Of a model that keeps the context of layers with a window apart.
+    windows: Option<Windows>,
     last_attention: Attention,
     n_preemptions: u64,
     n_tokens_cached: u64,
@@ -161,6 +165,7 @@ impl Scheduler {
             pool: BlockPool::new(limits.n_blocks),
             index: PrefixIndex::new(limits.n_blocks),
             states: StateSlots::default(),
+            windows: None,
             last_attention: Attention::Causal,
             n_preemptions: 0,
             n_tokens_cached: 0,
@@ -259,7 +264,8 @@ impl Scheduler {
         let n_tokens = seq.tokens.len();
         let is_too_wide = seq.attention == Attention::Full
             && (n_tokens > self.limits.max_batch_tokens || seq.n_output_rows(n_tokens) > self.limits.max_output_rows);
-        if n_tokens == 0 || is_too_wide || Sequence::blocks_for(n_tokens) > self.pool.n_blocks() {
+        let is_too_long = Sequence::blocks_for(n_tokens) > self.pool.n_blocks() || !self.fits_windows(&seq);
+        if n_tokens == 0 || is_too_wide || is_too_long {
             return Err(Refused::TooLarge);
         }
         self.n_new += 1;
@@ -276,6 +282,7 @@ impl Scheduler {
         if let Some(idx) = self.running_idx(rank) {
             let mut seq = self.running.remove(idx);
             release_blocks(&mut self.pool, &mut seq);
+            self.leave_windows(&mut seq);
             publishing::release_state(&mut self.states, &mut seq);
             return Some(seq);
         }
@@ -291,6 +298,7 @@ impl Scheduler {
             let now = self.now;
             self.turns.retain(|_, turn| *turn >= now);
         }
+        self.settle_windows();
         let mut plan = StepPlan::default();
         let mut budget = StepBudget { n_tokens: self.limits.max_batch_tokens, n_rows: self.limits.max_output_rows };
         // One batch has one kind of attention; encoders and decoders take turns.
@@ -352,6 +360,7 @@ impl Scheduler {
             }
             let Some(idx) = self.admit_head(plan, budget) else { break };
             plan.attention = Attention::Full;
+            self.hold_windows(idx, n_tokens);
             plan_chunk(&self.running[idx], n_tokens, 0, plan, budget);
         }
     }
@@ -373,6 +382,7 @@ impl Scheduler {
                     let n_known = seq.n_remaining().min(budget.n_tokens.saturating_sub(n_after).max(1));
                     let is_complete = n_known == seq.n_remaining();
                     let n_drafted = if is_complete { self.draft_len(idx, n_after + n_prompts, budget) } else { 0 };
+                    self.hold_windows(idx, self.running[idx].n_computed + n_known + n_drafted);
                     plan_chunk(&self.running[idx], n_known + n_drafted, n_drafted, plan, budget);
                 }
             }
@@ -398,15 +408,16 @@ impl Scheduler {
             }
         }
         let planned: HashSet<SeqId> = plan.chunks.iter().map(|chunk| chunk.seq).collect();
-        for seq in &self.running {
+        for idx in 0..self.running.len() {
             if n_prefill == 0 || budget.n_rows == 0 || budget.n_tokens == 0 {
                 break;
             }
+            let seq = &self.running[idx];
             if seq.n_remaining() == 0 || !seq.is_ready() || planned.contains(&seq.id) {
                 continue;
             }
             // A sequence that lacks blocks waits; those it was planned with hold them.
-            let n_room = seq.blocks.len() * BLOCK_TOKENS - seq.n_computed;
+            let n_room = (seq.blocks.len() * BLOCK_TOKENS).min(self.window_end(idx, 0)) - seq.n_computed;
             let mut n_tokens = seq.n_remaining().min(n_prefill).min(budget.n_tokens).min(n_room);
             if self.is_recurrent() && self.limits.reuse == Reuse::On {
                 n_tokens = n_tokens.min(seq.n_to_checkpoint());
@@ -416,7 +427,8 @@ impl Scheduler {
             }
             if n_tokens > 0 {
                 n_prefill -= n_tokens;
-                plan_chunk(seq, n_tokens, 0, plan, budget);
+                self.hold_windows(idx, self.running[idx].n_computed + n_tokens);
+                plan_chunk(&self.running[idx], n_tokens, 0, plan, budget);
             }
         }
     }
@@ -444,9 +456,10 @@ impl Scheduler {
         let max_reused = if self.limits.reuse == Reuse::On { head.max_reused_blocks() } else { 0 };
         let (mut blocks, chain, restore) = self.find_prefix(head, max_reused);
         let n_new = Sequence::blocks_for(head.tokens.len()) - blocks.len();
+        let n_promised = self.windows.as_ref().map_or(0, |windows| windows.quota(head));
         // Held before room is made, so that making room cannot evict them.
         blocks.iter().for_each(|&block| self.pool.share(block));
-        if !self.make_room(idx, n_new, plan, budget) {
+        if !self.make_room(idx, (n_new, n_promised), plan, budget) {
             blocks.iter().rev().for_each(|&block| self.pool.release(block));
             return None;
         }
@@ -460,6 +473,7 @@ impl Scheduler {
             blocks.iter().rev().for_each(|&block| self.pool.release(block));
             return None;
         }
+        let n_in_pool = blocks.len();
         blocks.extend((0..n_new).map(|_| self.take_block()));
         let mut seq = self.waiting.remove(&rank)?;
         seq.n_computed = chain.n_blocks() * BLOCK_TOKENS;
@@ -470,7 +484,9 @@ impl Scheduler {
             seq.n_cached_prompt = Some(seq.n_computed.min(seq.n_prompt));
         }
         (seq.blocks, seq.chain) = (blocks, chain);
+        seq.n_found = restore.map_or(n_in_pool, |restore| restore.n_blocks);
         (seq.state, seq.starts_from, seq.restore) = (state, starts_from, restore);
+        self.begin_windows(&mut seq, n_in_pool);
         plan.admitted.push(seq.id);
         self.running.insert(idx, seq);
         Some(idx)
@@ -484,9 +500,15 @@ impl Scheduler {
         in_use.contains(&adapter) || in_use.len() < self.limits.max_adapters
     }
 
-    /// Makes a running slot and `n_blocks` blocks available for a sequence of rank `idx`, by preempting worse-ranked
-    /// ones if that is enough; otherwise nobody is preempted.
-    fn make_room(&mut self, idx: usize, n_blocks: usize, plan: &mut StepPlan, budget: &mut StepBudget) -> bool {
+    /// Makes a running slot, `n_blocks` blocks and `n_promised` of the windows' available for a sequence of rank `idx`, by
+    /// preempting worse-ranked ones if that is enough; otherwise nobody is preempted.
+    fn make_room(
+        &mut self,
+        idx: usize,
+        (n_blocks, n_promised): (usize, usize),
+        plan: &mut StepPlan,
+        budget: &mut StepBudget,
+    ) -> bool {
         // Those before it keep a block each to grow into, or the newcomer would soon be preempted for them.
         let n_needed = n_blocks + idx;
         if idx >= self.limits.max_running {
@@ -495,7 +517,14 @@ impl Scheduler {
         if self.pool.n_available() < n_needed && self.pool.n_available() + self.n_reclaimable(idx) < n_needed {
             return false;
         }
-        while self.pool.n_available() < n_needed || self.running.len() >= self.limits.max_running {
+        let n_lacking = self.lacks_windows(idx, n_promised);
+        if n_lacking > 0 && n_lacking > self.n_reclaimable_windows(idx) {
+            return false;
+        }
+        while self.pool.n_available() < n_needed
+            || self.running.len() >= self.limits.max_running
+            || self.lacks_windows(idx, n_promised) > 0
+        {
             let victim = self.preempt_last(plan);
             if let Some(at) = plan.chunks.iter().position(|chunk| chunk.seq == victim) {
                 let chunk = plan.chunks.remove(at);
@@ -521,6 +550,12 @@ impl Scheduler {
             let block = self.take_block();
             self.running[idx].blocks.push(block);
         }
+        while !self.promise_windows(idx, self.running[idx].n_tokens()) {
+            if idx + 1 == self.running.len() {
+                return false;
+            }
+            self.preempt_last(plan);
+        }
         true
     }
 
@@ -540,6 +575,7 @@ impl Scheduler {
     /// A sequence that goes back to the queue leaves nothing behind.
     fn take_off(&mut self, seq: &mut Sequence) {
         release_blocks(&mut self.pool, seq);
+        self.leave_windows(seq);
         publishing::release_state(&mut self.states, seq);
         (seq.n_computed, seq.n_again) = (0, 0);
         seq.restore = None;
@@ -563,6 +599,7 @@ impl Scheduler {
                 self.spill_block(taken.block, entry);
                 self.changes.removed(hash);
             }
+            self.forget_window(taken.block, known.map(|(_, entry)| entry));
             self.states.forget(taken.block);
         }
         taken.block

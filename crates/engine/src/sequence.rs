@@ -3,7 +3,7 @@
 
 use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, PooledStates, StateId, TokenId};
 
-use crate::{prefix::Chain, protocol::Pooling, scheduler::Arrival};
+use crate::{prefix::Chain, protocol::Pooling, scheduler::Arrival, windows::WindowTable};
 
 /// The engine's own name for a request, in order of arrival; never used twice.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
@@ -42,6 +42,10 @@ pub struct Sequence {
     /// Tokens whose keys and values are in `blocks` once every step under way is done.
     pub n_computed: usize,
     pub blocks: Vec<BlockId>,
+    /// What it holds of the pool for layers with a window, where there is one.
+    pub windows: WindowTable,
+    /// Blocks that it began with, found in the pool or elsewhere.
+    pub n_found: usize,
     /// Tokens that may come next, until a step has shown which of them do.
     pub draft: Vec<TokenId>,
     /// Known tokens beside the last one that have to be computed again, since wrong drafts came after them: a recurrent
@@ -123,6 +127,8 @@ impl Sequence {
             max_len,
             n_computed: 0,
             blocks: Vec::new(),
+            windows: WindowTable::default(),
+            n_found: 0,
             draft: Vec::new(),
             n_again: 0,
             wanted,

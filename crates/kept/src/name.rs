@@ -17,6 +17,8 @@ pub enum Kind {
     Block,
     /// The recurrent state after that block.
     State,
+    /// Keys and values of that block in layers with a window, where these have a pool of their own.
+    Window,
 }
 
 /// A key and what is meant by it.
@@ -90,6 +92,7 @@ impl Kind {
         match self {
             Self::Block => "kv",
             Self::State => "state",
+            Self::Window => "window",
         }
     }
 }
@@ -102,7 +105,7 @@ impl Name {
     /// `None` for files of others.
     pub(crate) fn of_file(file_name: &str) -> Option<Self> {
         let (hex, extension) = file_name.split_once('.')?;
-        let kind = [Kind::Block, Kind::State].into_iter().find(|kind| kind.extension() == extension)?;
+        let kind = [Kind::Block, Kind::State, Kind::Window].into_iter().find(|kind| kind.extension() == extension)?;
         if hex.len() != 32 || !hex.is_ascii() {
             return None;
         }
@@ -136,8 +139,10 @@ mod tests {
 
     #[test]
     fn a_name_survives_as_a_file_name() {
-        let name = Name { key: Key::ROOT.then(&[TokenId(3); 16]), kind: Kind::State };
-        assert_eq!(Name::of_file(&name.file_name()), Some(name));
+        for kind in [Kind::Block, Kind::State, Kind::Window] {
+            let name = Name { key: Key::ROOT.then(&[TokenId(3); 16]), kind };
+            assert_eq!(Name::of_file(&name.file_name()), Some(name));
+        }
         for other in ["lock", "00.kv", "x.kv", "0000000000000000000000000000000g.kv"] {
             assert_eq!(Name::of_file(other), None);
         }

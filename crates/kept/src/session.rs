@@ -137,6 +137,7 @@ fn find_blocks(file: &mut fs::File, n_file: u64) -> io::Result<HashMap<Name, (u6
         let key = Key(header[40..56].try_into().expect("16 bytes"));
         let kind = match header[HEADER_BYTES - 16] {
             0 => Kind::Block,
+            2 => Kind::Window,
             _ => Kind::State,
         };
         let n_bytes = u64::from_le_bytes(header[HEADER_BYTES - 12..HEADER_BYTES - 4].try_into().expect("8 bytes"));

@@ -169,7 +169,7 @@ impl Store {
     /// The bytes of a block that goes back to the pool; `None`: compute it.
     pub fn take(&mut self, entry: &Entry, n_bytes: usize) -> Option<Vec<u8>> {
         let on_host = self.host.as_mut().and_then(|host| match entry.name.kind {
-            Kind::Block => host.take(&entry.name),
+            Kind::Block | Kind::Window => host.take(&entry.name),
             // A sequence changes its state as it goes on; the next one starts from here too.
             Kind::State => host.get(&entry.name).cloned(),
         });

@@ -9,8 +9,9 @@ use ops::{Exec, Tensor, ViewMut, gather_rows, scatter_rows};
 
 use crate::decoder::Decoder;
 use crate::device::{CopyOut, Device};
+use crate::kv_cache::KvPool;
 use crate::model::RunsOn;
-use crate::{Error, Model};
+use crate::{Error, Model, StepLimits};
 
 /// Changes with what the bytes of a block or a state mean: how the pools lie, and in which order tensors come.
 const CACHE_LAYOUT: u32 = 1;
@@ -31,6 +32,7 @@ enum QueuedCopy {
 #[derive(Copy, Clone, Eq, PartialEq)]
 pub(crate) enum CachePool {
     Blocks,
+    Windows,
     States,
 }
 
@@ -64,14 +66,16 @@ impl CacheRows {
 /// A pool's tensors, in the order of a piece.
 pub(crate) fn tensors(decoder: &Decoder, pool: CachePool) -> Vec<&Tensor> {
     match pool {
-        CachePool::Blocks => decoder.kv.tensors().collect(),
+        CachePool::Blocks => decoder.kv.tensors(KvPool::Whole).collect(),
+        CachePool::Windows => decoder.kv.tensors(KvPool::Windows).collect(),
         CachePool::States => decoder.states.tensors().collect(),
     }
 }
 
 fn tensors_mut(decoder: &mut Decoder, pool: CachePool) -> Vec<&mut Tensor> {
     match pool {
-        CachePool::Blocks => decoder.kv.tensors_mut().collect(),
+        CachePool::Blocks => decoder.kv.tensors_mut(KvPool::Whole).collect(),
+        CachePool::Windows => decoder.kv.tensors_mut(KvPool::Windows).collect(),
         CachePool::States => decoder.states.tensors_mut().collect(),
     }
 }
@@ -87,19 +91,38 @@ pub(crate) fn part_bytes(tensor: &Tensor, n_places: usize) -> usize {
     CacheRows::of(tensor, n_places).n_parts * row_bytes(tensor)
 }
 
+/// How many places each pool has.
+#[derive(Copy, Clone)]
+struct PoolSizes {
+    limits: StepLimits,
+    n_states: usize,
+}
+
+impl PoolSizes {
+    fn of(self, pool: CachePool) -> usize {
+        match pool {
+            CachePool::Blocks => self.limits.n_blocks,
+            CachePool::Windows => self.limits.n_window_blocks,
+            CachePool::States => self.n_states,
+        }
+    }
+}
+
 fn pool_of(place: CachePlace) -> (CachePool, u32) {
     match place {
         CachePlace::Block(block) => (CachePool::Blocks, block.0),
+        CachePlace::Window(block) => (CachePool::Windows, block.0),
         CachePlace::State(slot) => (CachePool::States, slot.0),
     }
 }
 
 impl Model {
+    fn pool_sizes(&self) -> PoolSizes {
+        PoolSizes { limits: self.limits, n_states: self.n_states }
+    }
+
     fn n_places(&self, pool: CachePool) -> usize {
-        match pool {
-            CachePool::Blocks => self.limits.n_blocks,
-            CachePool::States => self.n_states,
-        }
+        self.pool_sizes().of(pool)
     }
 
     /// Which other models of the same weights may take this one's pieces: those that compute alike and lay their pools out
@@ -109,7 +132,9 @@ impl Model {
             RunsOn::Cpu(pool) => format!("cpu, {}", pool.isa()),
             RunsOn::Gpu(_) => self.device(),
         };
-        format!("layout {CACHE_LAYOUT}, {device}")
+        // A block then has the keys and values of fewer layers.
+        let windows = if self.decoder.kv.has_windows() { ", windows apart" } else { "" };
+        format!("layout {CACHE_LAYOUT}{windows}, {device}")
     }
 
     /// Bytes of the pieces that [`copy_out`](Self::copy_out) makes.
@@ -118,20 +143,21 @@ impl Model {
             let n_places = self.n_places(pool);
             tensors(&self.decoder, pool).into_iter().map(|tensor| part_bytes(tensor, n_places)).sum()
         };
-        CacheBytes { block: bytes(CachePool::Blocks), state: bytes(CachePool::States) }
+        let [block, window, state] = [CachePool::Blocks, CachePool::Windows, CachePool::States].map(bytes);
+        CacheBytes { block, window, state }
     }
 
     /// Queues a copy of these places as they are after the steps submitted so far.
     pub fn copy_out(&mut self, places: &[CachePlace]) -> Result<CopyTicket, Error> {
         self.check_places(places.iter().copied())?;
         let bytes = self.cache_bytes();
-        let (n_blocks, n_states) = (self.limits.n_blocks, self.n_states);
+        let sizes = self.pool_sizes();
         let copy = match &mut self.runs_on {
             RunsOn::Cpu(pool) => {
                 let exec = Exec::Cpu(pool);
                 let piece = |place: &CachePlace| {
                     let (pool, id) = pool_of(*place);
-                    let n_places = if pool == CachePool::Blocks { n_blocks } else { n_states };
+                    let n_places = sizes.of(pool);
                     copy_one(exec, &tensors(&self.decoder, pool), n_places, id, bytes.of(*place))
                 };
                 QueuedCopy::Made(places.iter().map(piece).collect::<Result<_, Error>>()?)
@@ -140,7 +166,7 @@ impl Model {
                 let mut copies = Vec::new();
                 for run in places.chunk_by(|a, b| pool_of(*a).0 == pool_of(*b).0) {
                     let pool = pool_of(run[0]).0;
-                    let n_places = if pool == CachePool::Blocks { n_blocks } else { n_states };
+                    let n_places = sizes.of(pool);
                     let ids: Vec<u32> = run.iter().map(|place| pool_of(*place).1).collect();
                     for ids in ids.chunks(Device::n_copied_at_once(bytes.of(run[0]))) {
                         copies.push(device.copy_out(&tensors(&self.decoder, pool), n_places, ids)?);
@@ -177,10 +203,11 @@ impl Model {
         if let Some((place, piece)) = pieces.iter().find(|(place, piece)| piece.len() != bytes.of(*place)) {
             return Err(Error::Batch(format!("{} bytes for {place:?}, which takes {}", piece.len(), bytes.of(*place))));
         }
-        let (n_blocks, n_states) = (self.limits.n_blocks, self.n_states);
+        let sizes = self.pool_sizes();
         for run in pieces.chunk_by(|a, b| pool_of(a.0).0 == pool_of(b.0).0) {
             let pool = pool_of(run[0].0).0;
-            let n_places = if pool == CachePool::Blocks { n_blocks } else { n_states };
+            let n_places = sizes.of(pool);
+            let n_at_once = Device::n_copied_at_once(bytes.of(run[0].0));
             let run: Vec<(u32, &[u8])> = run.iter().map(|(place, piece)| (pool_of(*place).1, *piece)).collect();
             let mut tensors = tensors_mut(&mut self.decoder, pool);
             match &mut self.runs_on {
@@ -190,7 +217,7 @@ impl Model {
                     }
                 }
                 RunsOn::Gpu(device) => {
-                    for run in run.chunks(Device::n_copied_at_once(bytes.of(pieces[0].0))) {
+                    for run in run.chunks(n_at_once) {
                         device.copy_in(&mut tensors, n_places, run)?;
                     }
                 }

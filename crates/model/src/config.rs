@@ -332,6 +332,18 @@ impl Config {
         self.window.filter(|window| self.is_windowed[layer_idx] && *window < self.n_ctx_train)
     }
 
+    /// The window of the layers that can keep their context in a pool of their own, which holds no more than they see:
+    /// `None` where no layer of a decoder has one. A pool is worth it only where contexts are longer.
+    pub fn window_pool(&self) -> Option<usize> {
+        let is_plain = !self.is_encoder() && self.mla.is_none() && self.indexer.is_none();
+        // A layer reads another's keys and values in the same pool.
+        let is_windowed = |layer_idx: &usize| self.window_of(*layer_idx).is_some();
+        let are_alike = |(layer_idx, source): (usize, &usize)| is_windowed(&layer_idx) == is_windowed(source);
+        let is_possible = is_plain && self.kv_sources.iter().enumerate().all(are_alike);
+        let has_any = (0..self.n_layers).any(|layer_idx| is_windowed(&layer_idx));
+        self.window.filter(|_| is_possible && has_any)
+    }
+
     /// What the feed-forward block of a layer does to its numbers.
     pub fn activation_of(&self, layer_idx: usize) -> Activation {
         self.xielu.get(layer_idx).map_or(self.activation, |xielu| Activation::Xielu(*xielu))

@@ -9,7 +9,7 @@ use ops::{Activation, Exec, Place, Product, Projected, Routes, Shaping, Spans, V
 pub use output::ChoicePlaces;
 
 use crate::adapter::{Adapters, StepAdapters};
-use crate::kv_cache::KvCache;
+use crate::kv_cache::{KvCache, KvPool};
 use crate::parts::{AltupParts, AttentionParts, LayerParts};
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
@@ -72,7 +72,7 @@ impl Decoder {
 
     /// Whether the layers of a step attend to what their indexers choose: only where there is more.
     pub fn chooses(&self, step: &Step) -> bool {
-        let most = |n_chosen| step.spans().iter().any(|span| span.first_position + span.n_rows > n_chosen);
+        let most = |n_chosen| step.spans(KvPool::Whole).iter().any(|span| span.first_position + span.n_rows > n_chosen);
         let has_room = self.scratch.work.compressed.index.scores.shape()[0] > 0;
         has_room && self.config.indexer.is_some_and(|indexer| self.always_chooses || most(indexer.n_chosen))
     }
@@ -230,10 +230,12 @@ impl Decoder {
         let (q_shape, kv_shape) = ([n, heads.n_heads * heads.head_dim], [n, heads.n_kv_heads * heads.head_dim]);
         // Only the wanted rows of the last layer go on. A device has the spans of all rows, once a step.
         let is_last = layer_idx + 1 == weights.parts.layers.len();
+        let pool = self.kv.pool_of(layer_idx);
+        let slots = places.slots_in(pool);
         let spans = if is_last && places.spans.is_none() && weights.parts.streams.is_none() {
-            step.kept_spans()
+            step.kept_spans(pool)
         } else {
-            step.spans()
+            step.spans(pool)
         };
         let device = if is_windowed { places.local_spans.or(places.spans) } else { places.spans };
         let spans = Spans { host: &spans, device };
@@ -331,7 +333,7 @@ impl Decoder {
                 ops::hadamard(exec, &mut [q, k, s.v.narrow_mut(kv_shape)], width)?;
             }
             let (k, v) = (s.k.narrow(kv_shape), s.v.narrow(kv_shape));
-            ops::kv_store(exec, k, v, places.slots, heads.head_dim, &mut k_pool, &mut v_pool)?;
+            ops::kv_store(exec, k, v, slots, heads.head_dim, &mut k_pool, &mut v_pool)?;
         } else {
             let projected = Projected {
                 q: s.q.narrow_mut(q_shape),
@@ -341,7 +343,7 @@ impl Decoder {
                 head_dim: heads.head_dim,
                 pairing: config.rope.pairing,
             };
-            ops::rope_store(exec, projected, places.slots, &mut k_pool, &mut v_pool)?;
+            ops::rope_store(exec, projected, slots, &mut k_pool, &mut v_pool)?;
         }
         let shaping = Shaping {
             window: config.window_of(layer_idx),

@@ -21,6 +21,7 @@ pub use self::copies::CopyOut;
 use self::input::StepPlans;
 pub use self::run::SubmittedStep;
 use self::run::{Outputs, PinnedSet};
+use crate::kv_cache::KvBlocks;
 use crate::model::BlasUse;
 use crate::scratch::MaxRows;
 use crate::watch::{Profiler, Watch};
@@ -84,7 +85,7 @@ pub struct DeviceSizes {
 }
 
 impl DeviceSizes {
-    pub fn new(config: &Config, rows: MaxRows, n_blocks: usize) -> Self {
+    pub fn new(config: &Config, rows: MaxRows, blocks: KvBlocks) -> Self {
         let widest = config.n_embd.max(config.n_ff).max(config.q_dim());
         let mut workspace = Workspace::plan(rows.batch, widest, DECODED_BYTES);
         if let Some(experts) = &config.experts {
@@ -96,7 +97,7 @@ impl DeviceSizes {
         let n_adjusted = rows.logits.min(Adjustment::MAX_ROWS);
         let (max_bias, max_counts) = (Adjustment::MAX_BIAS, Adjustment::MAX_COUNTS);
         Self {
-            n_input_words: n_input_words(config, rows, n_blocks),
+            n_input_words: n_input_words(config, rows, blocks),
             // A word for every row, and the lists of those that are adjusted.
             n_adjustment_words: rows.logits
                 + ops::Adjustments::max_words(n_adjusted, config.n_vocab, max_bias, max_counts),
@@ -113,7 +114,7 @@ impl DeviceSizes {
 }
 
 /// Words that the inputs of the largest step take.
-fn n_input_words(config: &Config, rows: MaxRows, n_blocks: usize) -> usize {
+fn n_input_words(config: &Config, rows: MaxRows, blocks: KvBlocks) -> usize {
     /// Token and where it comes from, adapter (of all rows and of those kept), slot, kept, pooled, logits, learned position,
     /// type, scale of queries, and where a sequence has its state.
     const INDICES: usize = 16;
@@ -123,9 +124,15 @@ fn n_input_words(config: &Config, rows: MaxRows, n_blocks: usize) -> usize {
     /// Sequences that may all hold the whole pool: a block of a common prefix stands in the table of each.
     const WHOLE_TABLES: usize = 64;
     let angles = config.n_rot + config.local_heads.map_or(config.n_rot, |local| local.n_rot);
-    let local_group = config.local_heads.map_or(0, |local| config.n_heads / local.n_kv_heads);
-    let spans = SPAN_WORDS + 2 * (config.n_heads / config.n_kv_heads) + 2 * local_group;
-    let tables = n_blocks.saturating_mul(rows.batch.min(WHOLE_TABLES));
+    let has_windows = blocks.n_window_blocks > 0;
+    let group = config.n_heads / config.n_kv_heads;
+    let local_group =
+        config.local_heads.map_or(if has_windows { group } else { 0 }, |local| config.n_heads / local.n_kv_heads);
+    // Windows have spans and tables of their own, and the slots of their rows.
+    let n_tables = 1 + usize::from(has_windows);
+    let window_words = if has_windows { SPAN_WORDS + 1 } else { 0 };
+    let spans = SPAN_WORDS + window_words + 2 * group + 2 * local_group;
+    let tables = blocks.n_blocks.saturating_mul(rows.batch.min(WHOLE_TABLES)).saturating_mul(n_tables);
     let slopes = if config.alibi.is_some() { config.n_heads } else { 0 };
     rows.batch * (INDICES + angles + spans)
         + slopes

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use batch::{CacheBytes, CachePlace, Capacity, CopyTicket, Embeds, Forward, StepError, Ticket};
+use batch::{CacheBytes, CachePlace, Capacity, CopyTicket, Embeds, Forward, StepError, Ticket, WindowLimits};
 use ops::{Exec, Numerics};
 
 use crate::device::SubmittedStep;
@@ -212,13 +212,19 @@ impl Model {
 
 impl Forward for Model {
     fn capacity(&self) -> Capacity {
-        let StepLimits { n_vocab, n_blocks, max_batch_tokens, max_logits_rows } = self.limits();
+        let StepLimits { n_vocab, n_blocks, max_batch_tokens, max_logits_rows, .. } = self.limits();
         let n_ctx = self.config().n_ctx_train;
         Capacity { n_vocab, n_ctx, n_blocks, max_batch_tokens, max_output_rows: max_logits_rows }
     }
 
     fn n_states(&self) -> usize {
         self.n_states
+    }
+
+    fn windows(&self) -> Option<WindowLimits> {
+        let n_blocks = self.limits().n_window_blocks;
+        let n_tokens = self.config().window_pool().filter(|_| n_blocks > 0)?;
+        Some(WindowLimits { n_tokens, n_blocks })
     }
 
     fn max_in_flight(&self) -> usize {

@@ -51,7 +51,8 @@ pub use family::{FAMILIES, Family, FamilyKind, FusedRows, Placement, Rotation, S
 pub use head::{YES_OR_NO_FORM, answers_yes_or_no};
 pub use kv_cache::KvType;
 pub use model::{
-    BlasUse, CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, ModelPart, missing_on_device, plan,
+    BlasUse, CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, ModelPart, kv_bytes, missing_on_device,
+    plan,
 };
 pub use names::Format;
 pub use ops::Numerics;

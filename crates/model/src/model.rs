@@ -1,6 +1,8 @@
 //! A loaded model: its configuration, its weights in memory, its KV pool, and the step that turns a batch into
 //! logits.
 
+mod warm_up;
+
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use crate::decoder::Decoder;
 use crate::device::{Device, DeviceSizes};
 use crate::forward::Steps;
 use crate::head::{Head, Projection};
-use crate::kv_cache::{KvCache, KvType};
+use crate::kv_cache::{KvBlocks, KvCache, KvType};
 use crate::names::Names;
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
@@ -23,10 +25,7 @@ use crate::state_pool::StatePool;
 use crate::step::Step;
 use crate::upload::UploadReport;
 use crate::watch::{DeviceLimits, Profiler, StepProfile, Watch};
-use crate::{BLOCK_TOKENS, Batch, Choice, Config, Error, SeqRows, StepLimits};
-
-/// Rows of steps that take different kernels: one token, few, some, and a prompt.
-const REHEARSED_ROWS: [u32; 4] = [1, 17, 40, 512];
+use crate::{BLOCK_TOKENS, Batch, Config, Error, StepLimits};
 
 /// How far the compilation of kernels is.
 pub type CompileProgress = gpu::BuildProgress;
@@ -88,6 +87,9 @@ pub struct LoadOptions {
     pub kv_type: KvType,
     /// Blocks of the KV pool.
     pub n_blocks: usize,
+    /// Blocks of a pool of its own for layers with a window, which then keep no more than they see; 0: they keep as much as
+    /// the others. Models [without one](Config::window_pool) have none.
+    pub n_window_blocks: usize,
     /// Slots for the states of sequences and checkpoints, for models with recurrent layers.
     pub n_states: usize,
     /// Rows of the largest batch.
@@ -122,6 +124,7 @@ impl Default for LoadOptions {
             device: DeviceChoice::Cpu,
             kv_type: KvType::F16,
             n_blocks: 256,
+            n_window_blocks: 0,
             n_states: 8,
             max_batch_tokens: 512,
             max_logits_rows: 64,
@@ -139,6 +142,11 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
+    fn kv_blocks(&self, config: &Config) -> KvBlocks {
+        let n_window_blocks = config.window_pool().map_or(0, |_| self.n_window_blocks);
+        KvBlocks { n_blocks: self.n_blocks, n_window_blocks }
+    }
+
     fn max_rows(&self, config: &Config) -> MaxRows {
         let context = self.n_blocks.saturating_mul(BLOCK_TOKENS).min(config.n_ctx_train.max(self.n_ctx));
         MaxRows { batch: self.max_batch_tokens, logits: self.max_logits_rows, context }
@@ -167,6 +175,15 @@ impl MemoryPlan {
     }
 }
 
+/// Bytes of keys and values alone.
+pub fn kv_bytes(config: &Config, options: &LoadOptions) -> usize {
+    let blocks = options.kv_blocks(config);
+    match options.device {
+        DeviceChoice::Cpu => KvCache::bytes(config, options.kv_type, blocks),
+        DeviceChoice::Gpu { .. } => KvCache::bytes_on_device(config, options.kv_type, blocks),
+    }
+}
+
 /// What loading would take; touches no weight.
 pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> Result<MemoryPlan, Error> {
     options.kv_type.check(config)?;
@@ -180,12 +197,12 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
     };
     let stored_bytes = checkpoint.tensors().iter().map(|tensor| tensor.bytes.len()).sum();
     if let DeviceChoice::Gpu { .. } = options.device {
-        let LoadOptions { kv_type, n_blocks, .. } = *options;
-        let sizes = DeviceSizes::new(config, options.max_rows(config), n_blocks);
+        let (kv_type, blocks) = (options.kv_type, options.kv_blocks(config));
+        let sizes = DeviceSizes::new(config, options.max_rows(config), blocks);
         return Ok(MemoryPlan {
             weights_bytes: Resident::plan_bytes_on_device(names, config)?,
             stored_bytes,
-            kv_bytes: KvCache::bytes_on_device(config, kv_type, n_blocks),
+            kv_bytes: KvCache::bytes_on_device(config, kv_type, blocks),
             state_bytes: StatePool::bytes_on_device(config, options.n_states),
             scratch_bytes: Scratch::bytes_on_device(config, options.max_rows(config)) + sizes.bytes(),
             adapter_bytes: adapter_bytes(Arena::padded_on_device)?,
@@ -196,7 +213,7 @@ pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> 
     Ok(MemoryPlan {
         weights_bytes: Resident::plan_bytes(Exec::Cpu(&pool), names, config)?,
         stored_bytes,
-        kv_bytes: KvCache::bytes(config, options.kv_type, options.n_blocks),
+        kv_bytes: KvCache::bytes(config, options.kv_type, options.kv_blocks(config)),
         state_bytes: StatePool::bytes(config, options.n_states),
         scratch_bytes: Scratch::bytes(config, options.max_rows(config)),
         adapter_bytes: adapter_bytes(Arena::padded)?,
@@ -246,14 +263,14 @@ impl Model {
     ) -> Result<Self, Error> {
         let (config, limits) = Self::check(checkpoint, &options)?;
         let memory = plan(checkpoint, &config, &options)?;
-        let LoadOptions { kv_type, n_blocks, .. } = options;
+        let (kv_type, blocks) = (options.kv_type, options.kv_blocks(&config));
         // Three allocations, one more for recurrent states where the model has any, and one for adapters where there is room
         // for some; no others for the model's life.
         let mut weights_arena = Arena::on_device(queue.pool(memory.weights_bytes)?);
         let mut kv_arena = Arena::on_device(queue.pool(memory.kv_bytes)?);
         let mut scratch_arena = Arena::on_device(queue.pool(memory.scratch_bytes)?);
         let scratch = Scratch::carve(&config, options.max_rows(&config), &mut scratch_arena);
-        let sizes = DeviceSizes::new(&config, options.max_rows(&config), n_blocks);
+        let sizes = DeviceSizes::new(&config, options.max_rows(&config), blocks);
         // The pool bounds what a sequence may hold; a model that was trained for less keeps the parts it has with any pool.
         let n_ctx = config.n_ctx_train.max(options.n_ctx);
         let mut device = Device::new(queue, &config, sizes, options.numerics, options.blas, n_ctx, &mut scratch_arena)?;
@@ -265,7 +282,7 @@ impl Model {
         let rope = RopeTable::new(&config, &names, limits_context(&config, &options))?;
         let head = Head::open(&config, &names)?;
         let projection = Projection::open(&config, &names)?;
-        let kv = KvCache::carve(&config, kv_type, n_blocks, &mut kv_arena);
+        let kv = KvCache::carve(&config, kv_type, blocks, &mut kv_arena);
         let states = match memory.state_bytes {
             0 => StatePool::empty(),
             n_bytes => StatePool::carve(&config, options.n_states, &mut Arena::on_device(device.queue.pool(n_bytes)?)),
@@ -290,69 +307,6 @@ impl Model {
         Ok(model)
     }
 
-    /// Runs a step of each kind on made-up tokens, so that kernels are compiled now and not for the first request.
-    fn warm_up(&mut self) -> Result<(), Error> {
-        if self.limits.n_blocks < 2 || self.limits.max_logits_rows == 0 {
-            return Ok(());
-        }
-        for n_rows in [1, 17.min(self.limits.max_batch_tokens as u32)] {
-            for batch in self.made_up(n_rows) {
-                self.forward(&batch)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Learns which kernels steps of several sizes launch, and compiles them side by side.
-    fn rehearse(&mut self, on_compile: Option<fn(CompileProgress)>) -> Result<(), Error> {
-        if self.limits.n_blocks < 2 || self.limits.max_logits_rows == 0 {
-            return Ok(());
-        }
-        let room = (self.limits.n_blocks * BLOCK_TOKENS).min(self.config().n_ctx_train);
-        let most = self.limits.max_batch_tokens.min(room).max(1) as u32;
-        let batches: Vec<Batch> = REHEARSED_ROWS.iter().flat_map(|n_rows| self.made_up(*n_rows.min(&most))).collect();
-        let RunsOn::Gpu(device) = &mut self.runs_on else { return Ok(()) };
-        device.kernels.rehearse();
-        for batch in &batches {
-            let step = Step::new(batch, &self.decoder);
-            device.rehearse(&mut self.decoder, &step)?;
-            if self.decoder.config.indexer.is_some() {
-                self.decoder.always_chooses = true;
-                let rehearsed = device.rehearse(&mut self.decoder, &step);
-                self.decoder.always_chooses = false;
-                rehearsed?;
-            }
-        }
-        Ok(device.kernels.compile_rehearsed(|progress| {
-            if let Some(tell) = on_compile {
-                tell(progress);
-            }
-        })?)
-    }
-
-    /// Batches of one sequence with so many rows: for its logits, and for a token chosen on the device.
-    fn made_up(&self, n_rows: u32) -> Vec<Batch> {
-        let n_blocks = (n_rows as usize).div_ceil(BLOCK_TOKENS).max(2) as u32;
-        let block_table = (0..n_blocks).map(crate::BlockId).collect();
-        let batch = Batch {
-            tokens: vec![crate::TokenId(0); n_rows as usize],
-            positions: (0..n_rows).collect(),
-            seqs: vec![SeqRows { first_row: 0, n_rows, block_table }],
-            logits_rows: vec![n_rows - 1],
-            hidden: self
-                .config()
-                .next_from
-                .map_or_else(Vec::new, |_| vec![0.0; n_rows as usize * self.config().n_embd]),
-            ..Batch::default()
-        };
-        if self.config().is_encoder() {
-            let (pool_rows, attention) = (batch.logits_rows.clone(), crate::Attention::Full);
-            return vec![Batch { logits_rows: Vec::new(), pool_rows, attention, ..batch }];
-        }
-        let chosen = Batch { choices: vec![Choice::GREEDY], ..batch.clone() };
-        vec![batch, chosen]
-    }
-
     fn check(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<(Config, StepLimits), Error> {
         let mut config = Config::from_checkpoint(checkpoint)?;
         if options.part == ModelPart::NextToken {
@@ -366,6 +320,7 @@ impl Model {
         let limits = StepLimits {
             n_vocab: config.n_vocab,
             n_blocks: options.n_blocks,
+            n_window_blocks: options.kv_blocks(&config).n_window_blocks,
             max_batch_tokens: options.max_batch_tokens,
             max_logits_rows: options.max_logits_rows,
         };
@@ -383,7 +338,7 @@ impl Model {
         let rope = RopeTable::new(&config, &names, limits_context(&config, &options))?;
         let head = Head::open(&config, &names)?;
         let projection = Projection::open(&config, &names)?;
-        let kv = KvCache::new(&config, options.kv_type, options.n_blocks)?;
+        let kv = KvCache::new(&config, options.kv_type, options.kv_blocks(&config))?;
         let scratch = Scratch::new(&config, options.max_rows(&config))?;
         let states = StatePool::new(&config, options.n_states)?;
         let n_states = if config.recurrent.is_some() { options.n_states } else { 0 };

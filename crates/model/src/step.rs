@@ -3,7 +3,7 @@
 use ops::{Adjustments, DeviceSpans, Indices, QuerySpan, RowAdjustment, RowPenalties, StateSpan, StateSpans, View};
 
 use crate::decoder::Decoder;
-use crate::kv_cache::slot;
+use crate::kv_cache::{KvPool, slot};
 use crate::rope_table::RopeTable;
 use crate::{AdapterId, Adjustment, Attention, Batch, Choice, SeqRows};
 
@@ -15,8 +15,9 @@ pub struct Step<'a> {
     /// Of each row, and of each kept row: the slot of its adapter, or `LowRankEntry::NONE`. Empty where no row has one.
     pub adapter_slots: Vec<u32>,
     pub kept_adapter_slots: Vec<u32>,
-    /// `ops::Slot::index` of each row.
+    /// `ops::Slot::index` of each row, and the same in the pool for windows, where there is one.
     pub slots: Vec<u32>,
+    pub window_slots: Vec<u32>,
     /// Rows that anybody wants at the end, ascending.
     pub kept: Vec<u32>,
     /// Where the rows for pooling and for logits stand among the kept ones.
@@ -44,8 +45,9 @@ pub struct Step<'a> {
     pub hidden: &'a [f32],
     /// Where each sequence has its state, for models with recurrent layers.
     pub states: Vec<StateSpan>,
-    /// Block table of each sequence.
+    /// Block table of each sequence, and the same in the pool for windows.
     blocks: Vec<Vec<u32>>,
+    window_blocks: Vec<Vec<u32>>,
     batch: &'a Batch,
 }
 
@@ -58,6 +60,7 @@ pub struct Places<'d> {
     pub adapter_slots: Indices<'d>,
     pub kept_adapter_slots: Indices<'d>,
     pub slots: Indices<'d>,
+    pub window_slots: Indices<'d>,
     pub kept: Indices<'d>,
     pub pooled: Indices<'d>,
     pub logits_rows: Indices<'d>,
@@ -76,18 +79,25 @@ pub struct Places<'d> {
     pub hidden: View<'d>,
     pub states: StateSpans<'d>,
     pub spans: Option<DeviceSpans<'d>>,
-    /// Of layers with a window, where those have other heads.
+    /// Of layers with a window, where those have other heads or a pool of their own.
     pub local_spans: Option<DeviceSpans<'d>>,
+}
+
+impl<'d> Places<'d> {
+    /// Where the rows are stored in a pool.
+    pub fn slots_in(&self, pool: KvPool) -> Indices<'d> {
+        match pool {
+            KvPool::Whole => self.slots,
+            KvPool::Windows => self.window_slots,
+        }
+    }
 }
 
 impl<'a> Step<'a> {
     pub fn new(batch: &'a Batch, decoder: &Decoder) -> Self {
         let Decoder { config, rope, local_rope, .. } = decoder;
-        let mut slots = Vec::with_capacity(batch.n_rows());
-        for seq in &batch.seqs {
-            let rows = seq.first_row as usize..(seq.first_row + seq.n_rows) as usize;
-            slots.extend(batch.positions[rows].iter().map(|&position| slot(&seq.block_table, position).index()));
-        }
+        let slots = slots(batch, batch.seqs.iter().map(|seq| seq.block_table.as_slice()));
+        let window_slots = self::slots(batch, batch.window_tables.iter().map(Vec::as_slice));
         let mut sources = vec![ops::GIVEN; batch.n_rows()];
         batch.fed.iter().for_each(|fed| sources[fed.row as usize] = fed.choice_idx);
         let mut kept: Vec<u32> = batch.logits_rows.iter().chain(&batch.pool_rows).copied().collect();
@@ -121,10 +131,16 @@ impl<'a> Step<'a> {
             described: described(batch),
             adjustments: if batch.chooses_later { Vec::new() } else { adjustments(batch) },
             blocks: batch.seqs.iter().map(|seq| seq.block_table.iter().map(|block| block.0).collect()).collect(),
+            window_blocks: batch
+                .window_tables
+                .iter()
+                .map(|table| table.iter().map(|block| block.0).collect())
+                .collect(),
             sources,
             adapter_slots,
             kept_adapter_slots,
             slots,
+            window_slots,
             kept,
             angles: angles(rope),
             local_angles: local_rope.as_ref().map(angles).unwrap_or_default(),
@@ -165,6 +181,7 @@ impl<'a> Step<'a> {
             adapter_slots: Indices::from(&self.adapter_slots),
             kept_adapter_slots: Indices::from(&self.kept_adapter_slots),
             slots: Indices::from(&self.slots),
+            window_slots: Indices::from(&self.window_slots),
             kept: Indices::from(&self.kept),
             pooled: Indices::from(&self.pooled),
             logits_rows: Indices::from(&self.logits_rows),
@@ -185,12 +202,24 @@ impl<'a> Step<'a> {
         }
     }
 
-    pub fn spans(&self) -> Vec<QuerySpan<'_>> {
+    /// Whether layers with a window have tables of their own.
+    pub fn has_windows(&self) -> bool {
+        !self.window_blocks.is_empty()
+    }
+
+    fn blocks_in(&self, pool: KvPool) -> &[Vec<u32>] {
+        match pool {
+            KvPool::Whole => &self.blocks,
+            KvPool::Windows => &self.window_blocks,
+        }
+    }
+
+    pub fn spans(&self, pool: KvPool) -> Vec<QuerySpan<'_>> {
         let is_causal = self.batch.attention == Attention::Causal;
         self.batch
             .seqs
             .iter()
-            .zip(&self.blocks)
+            .zip(self.blocks_in(pool))
             .map(|(seq, blocks)| QuerySpan {
                 first_row: seq.first_row as usize,
                 n_rows: seq.n_rows as usize,
@@ -202,12 +231,12 @@ impl<'a> Step<'a> {
     }
 
     /// As [`Step::spans`], for the kept rows alone where rows do not see what follows them.
-    pub fn kept_spans(&self) -> Vec<QuerySpan<'_>> {
+    pub fn kept_spans(&self, pool: KvPool) -> Vec<QuerySpan<'_>> {
         if self.batch.attention != Attention::Causal {
-            return self.spans();
+            return self.spans(pool);
         }
         let mut spans: Vec<QuerySpan> = Vec::with_capacity(self.batch.seqs.len());
-        for (seq, blocks) in self.batch.seqs.iter().zip(&self.blocks) {
+        for (seq, blocks) in self.batch.seqs.iter().zip(self.blocks_in(pool)) {
             let n_before = spans.len();
             let place = |row: u32| self.kept.partition_point(|kept| *kept < row);
             let kept = &self.kept[place(seq.first_row)..place(seq.first_row + seq.n_rows)];
@@ -224,6 +253,10 @@ impl<'a> Step<'a> {
         spans
     }
 
+    pub fn n_seqs(&self) -> usize {
+        self.batch.seqs.len()
+    }
+
     /// Whether every row is wanted at the end.
     pub fn keeps_all(&self) -> bool {
         self.kept.len() == self.n_rows
@@ -234,6 +267,16 @@ impl<'a> Step<'a> {
         let n = self.n_rows;
         self.batch.seqs.len() == n && self.logits_rows.len() == n && self.pooled.is_empty()
     }
+}
+
+/// Where each row is stored, by the table of its sequence.
+fn slots<'t>(batch: &Batch, tables: impl Iterator<Item = &'t [crate::BlockId]>) -> Vec<u32> {
+    let mut slots = Vec::with_capacity(batch.n_rows());
+    for (seq, table) in batch.seqs.iter().zip(tables) {
+        let rows = seq.first_row as usize..(seq.first_row + seq.n_rows) as usize;
+        slots.extend(batch.positions[rows].iter().map(|&position| slot(table, position).index()));
+    }
+    slots
 }
 
 /// The adapter of each row, by its slot. Those that are not ready were refused before.

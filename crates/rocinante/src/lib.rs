@@ -71,7 +71,7 @@ pub use crate::masks::ConstraintGuard;
 pub use crate::memory_plan::{DeviceMemory, MemoryFit, MemoryKind, NoRoom};
 pub use crate::model::Model;
 pub use crate::model_files::{ModelFiles, ModelInfo, describe_loading, stored_bytes};
-pub use crate::options::{Options, Scheduling, StepSizes, Workload, n_cores};
+pub use crate::options::{Options, Scheduling, StepSizes, WindowUse, Workload, n_cores};
 #[cfg(unix)]
 pub use crate::process::{EngineProcess, serve_engine};
 pub use crate::request::Request;

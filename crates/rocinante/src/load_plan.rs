@@ -4,7 +4,10 @@
 //! A CPU reads prompts at full speed in steps of 512 tokens. A GPU needs thousands of rows to be busy, so its steps are
 //! as large as a fair share of its memory allows, and a served model's pool takes the rest.
 
+mod windows;
+
 use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
 use std::fmt;
 
 use ::model::{BLOCK_TOKENS, BlasUse, Config, DeviceChoice, LoadOptions, MemoryPlan, ModelPart, Numerics};
@@ -12,7 +15,7 @@ use weights::Checkpoint;
 
 use crate::device::{self, ChosenDevice};
 use crate::memory_plan::{self, DeviceMemory, MemoryFit, MemoryKind, WantedContext};
-use crate::options::{Options, Scheduling, StepSizes, Workload};
+use crate::options::{Options, Scheduling, StepSizes, WindowUse, Workload};
 use crate::speculate::{self, Speculate};
 use crate::{Error, Result, counted};
 
@@ -71,6 +74,8 @@ pub struct LoadPlan {
     pub fit: MemoryFit,
     /// Tokens the model was trained for.
     pub n_ctx_train: usize,
+    /// Tokens that some layers look back at most, if they could keep no more than that.
+    pub window: Option<usize>,
     /// The device, and those that were refused.
     pub device: ChosenDevice,
     /// What is kept outside the pool, in words.
@@ -95,9 +100,30 @@ impl LoadPlan {
         self.options.n_blocks * BLOCK_TOKENS
     }
 
+    /// Tokens that the pool for layers with a window holds, where these keep no more than they see: the window, and the
+    /// pool.
+    pub fn windows(&self) -> Option<(usize, usize)> {
+        let n_blocks = self.options.n_window_blocks;
+        self.window.filter(|_| n_blocks > 0).map(|window| (window, n_blocks * BLOCK_TOKENS))
+    }
+
+    /// The memory plan for programs.
+    pub fn json(&self) -> Json {
+        let mut plan = self.fit.json();
+        if let Some((window, n_pool_tokens)) = self.windows() {
+            plan["windows"] = json!({"window": window, "pool_tokens": n_pool_tokens});
+        }
+        plan
+    }
+
     /// The memory plan, a line for each part.
     pub fn lines(&self) -> String {
-        let lines = self.fit.lines(self.n_pool_tokens(), &format!("{:?}", self.options.kv_type).to_lowercase());
+        let windows = match self.windows() {
+            Some((window, n_tokens)) => format!("; windows of {window} in a pool of {n_tokens}"),
+            None => String::new(),
+        };
+        let lines =
+            self.fit.lines(self.n_pool_tokens(), &format!("{:?}{windows}", self.options.kv_type).to_lowercase());
         match &self.keep {
             Some(keep) => format!("{}\n{keep}", lines.trim_end_matches('\n')),
             None => lines,
@@ -160,6 +186,7 @@ impl Planner<'_> {
             schedule,
             fit: MemoryFit { memory, ..fit },
             n_ctx_train: self.config.n_ctx_train,
+            window: self.config.window_pool(),
             device: self.device,
             keep: self.options.keep.line(),
             blas_refused: None,
@@ -311,6 +338,15 @@ impl Planner<'_> {
         if self.n_draft_rows() == 0 { 0 } else { n_sequences.min(speculate::FEW) }
     }
 
+    /// Blocks of a pool of its own for layers with a window; 0 where they keep as much as the others.
+    fn n_window_blocks(&self, sizes: PlanSizes) -> usize {
+        let is_driven = matches!(self.options.workload, Workload::Steps(_));
+        let is_apart = !is_driven && self.options.windows == WindowUse::Auto;
+        let Some(window) = self.config.window_pool().filter(|_| is_apart) else { return 0 };
+        let n_in_flight = if self.is_on_gpu() { 2 } else { 1 };
+        windows::window_blocks(window, sizes, n_in_flight)
+    }
+
     fn memory(&self, sizes: PlanSizes) -> Result<MemoryPlan> {
         Ok(::model::plan(self.checkpoint, &self.config, &self.load_options(sizes))?)
     }
@@ -322,6 +358,7 @@ impl Planner<'_> {
             device: self.device.choice,
             kv_type: self.options.kv_type,
             n_blocks,
+            n_window_blocks: self.n_window_blocks(sizes),
             max_batch_tokens,
             max_logits_rows,
             n_threads: self.options.threads(),

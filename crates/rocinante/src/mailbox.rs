@@ -144,7 +144,7 @@ mod tests {
     use engine::Stats;
 
     fn event(n_steps: u64) -> Event {
-        Event::Stats(Stats { n_steps, ..Stats::default() })
+        Event::Stats(Box::new(Stats { n_steps, ..Stats::default() }))
     }
 
     #[test]

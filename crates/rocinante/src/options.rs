@@ -41,6 +41,8 @@ pub struct Options {
     /// ([`answer_if_asked`](crate::answer_if_asked)), AMD's is tried in a child process first, because it ends the process
     /// that asks it for kernels it lacks.
     pub blas: BlasUse,
+    /// What layers with a window keep of a context.
+    pub windows: WindowUse,
     /// Who guesses tokens ahead.
     pub speculate: Speculate,
     /// Makes the weights smaller while loading.
@@ -84,6 +86,7 @@ impl Default for Options {
             n_threads: None,
             deterministic: false,
             blas: BlasUse::default(),
+            windows: WindowUse::default(),
             speculate: Speculate::default(),
             quantize: None,
             adapters: AdapterLimits::default(),
@@ -164,4 +167,14 @@ pub struct StepSizes {
     pub max_batch_tokens: usize,
     /// Rows of a step that may ask for logits.
     pub max_logits_rows: usize,
+}
+
+/// What layers with a window keep of a context.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum WindowUse {
+    /// Their window, where that saves much memory.
+    #[default]
+    Auto,
+    /// As much as the other layers: a prompt can go on from any place of an earlier one.
+    Whole,
 }

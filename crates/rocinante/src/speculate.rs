@@ -11,7 +11,7 @@ use ::model::{BLOCK_TOKENS, DeviceChoice, LoadOptions, MemoryPlan, Model as Load
 
 use crate::device::{ChosenDevice, Device};
 use crate::model_files::ModelFiles;
-use crate::options::{Options, Scheduling, Workload};
+use crate::options::{Options, Scheduling, WindowUse, Workload};
 use crate::{Error, Result};
 
 /// More requests than this at once fill a CPU's steps by themselves.
@@ -173,6 +173,8 @@ fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &Chose
         quantize: None,
         adapters: ::model::AdapterLimits::default(),
         context: Some(n_ctx),
+        // It moves in its contexts by itself.
+        windows: WindowUse::Whole,
         device,
         workload,
         ..options.clone()

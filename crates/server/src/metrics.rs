@@ -54,10 +54,12 @@ fn describe() {
     describe_counter!("roci_engine_failures_total", "Requests that the engine could not finish");
     describe_gauge!("roci_requests_running", "Requests in the engine's steps now");
     describe_gauge!("roci_requests_waiting", "Requests in the queue now");
-    describe_gauge!("roci_kv_used_ratio", "Part of the blocks of keys and values that requests hold, 0 to 1");
+    describe_gauge!("roci_kv_used_ratio", "Part of the blocks of keys and values that requests hold, 0 to 1, of the fuller pool");
     describe_gauge!("roci_kv_blocks", "Blocks of keys and values there are");
     describe_gauge!("roci_kv_blocks_held", "Blocks that requests hold");
     describe_gauge!("roci_kv_blocks_cached", "Blocks that are kept for prompts that begin alike");
+    describe_gauge!("roci_kv_window_blocks", "Blocks of the pool for layers with a window, where these have one");
+    describe_gauge!("roci_kv_window_blocks_held", "Those of them that requests hold");
     describe_gauge!("roci_kept_blocks", "Blocks and states that are kept outside the pool, by where: host or disk");
     describe_gauge!("roci_kept_bytes", "What they take");
     describe_counter!("roci_kept_restored_total", "Blocks and states that went back to the pool, by where from");
@@ -190,7 +192,7 @@ pub fn render(app: &App) -> String {
     for model in app.models.loaded() {
         let (stats, name) = (model.engine().latest_stats(), model.name.clone());
         let labels = || [("model_name", name.clone())];
-        let used = stats.n_blocks_held as f64 / stats.n_blocks.max(1) as f64;
+        let used = stats.kv_used_ratio();
         for (name, value) in [
             ("roci_requests_running", stats.n_running as f64),
             ("vllm:num_requests_running", stats.n_running as f64),
@@ -201,6 +203,8 @@ pub fn render(app: &App) -> String {
             ("roci_kv_blocks", stats.n_blocks as f64),
             ("roci_kv_blocks_held", stats.n_blocks_held as f64),
             ("roci_kv_blocks_cached", stats.n_blocks_cached as f64),
+            ("roci_kv_window_blocks", stats.n_window_blocks as f64),
+            ("roci_kv_window_blocks_held", stats.n_window_blocks_held as f64),
             ("roci_weights_bytes", model.plan().memory().weights_bytes as f64),
             ("roci_kv_bytes", model.plan().memory().kv_bytes as f64),
             ("roci_scratch_bytes", model.plan().memory().scratch_bytes as f64),

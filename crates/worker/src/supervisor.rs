@@ -211,7 +211,7 @@ impl SupervisorState {
             EngineMessage::Cancel(id) => self.ledger.cancel(id).into_iter().collect(),
             EngineMessage::Gone(seq) => self.ledger.gone(seq),
             EngineMessage::Stats(sink) => {
-                let _ = sink.send(Event::Stats(board.read()));
+                let _ = sink.send(Event::Stats(Box::new(board.read())));
                 return;
             }
             EngineMessage::Shutdown => return,

@@ -158,7 +158,7 @@ fn print_plan(files: &ModelFiles, args: &Args) -> Result<()> {
     plan.device.notes().iter().for_each(|why| crate::report::note(why));
     match args.output {
         ReportFormat::Text => Ok(writeln!(std::io::stdout(), "{}", plan.lines())?),
-        ReportFormat::Json => print_json(&plan.fit.json()),
+        ReportFormat::Json => print_json(&plan.json()),
     }
 }
 

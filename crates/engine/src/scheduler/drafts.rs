@@ -97,6 +97,7 @@ impl Scheduler {
             let block = self.take_block();
             self.running[idx].blocks.push(block);
         }
-        n_wanted.min(self.running[idx].blocks.len() * BLOCK_TOKENS - n_first)
+        let n_room = (self.running[idx].blocks.len() * BLOCK_TOKENS).min(self.window_end(idx, n_after));
+        n_wanted.min(n_room.saturating_sub(n_first))
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use batch::{AdapterId, BLOCK_TOKENS, BlockId, CachePlace, StateId, TokenId};
 use kept::{Entry, Key, Kind, Name};
 
-use super::Scheduler;
+use super::{Scheduler, windowing::window_of};
 use crate::{
     prefix::Chain,
     sequence::{Restore, SeqId, Sequence},
@@ -32,6 +32,8 @@ pub struct RestorePlan {
     pub seq: SeqId,
     /// Its next blocks, in order.
     pub blocks: Vec<(BlockId, Entry)>,
+    /// Blocks of its window, in order.
+    pub windows: Vec<(BlockId, Entry)>,
     /// Its state, with the last of the blocks.
     pub state: Option<(StateId, Entry)>,
 }
@@ -94,6 +96,9 @@ impl Scheduler {
         let (blocks, chain) = self.index.lookup_after(root, &seq.tokens, max_blocks);
         let has = |name: Name| self.kept.as_ref().is_some_and(|kept| kept.contains(&name));
         let n_found = blocks.len();
+        if self.windows.is_some() {
+            return self.find_windowed(seq, max_blocks, (blocks, chain), has);
+        }
         if self.is_recurrent() {
             return self.find_recurrent(seq, max_blocks, blocks, chain, has);
         }
@@ -139,6 +144,52 @@ impl Scheduler {
         (blocks, chain, restore)
     }
 
+    /// Nor are they without the last window's blocks of the other pool: the beginning ends where all of those are there, and
+    /// the state too where the model has one.
+    fn find_windowed(
+        &self,
+        seq: &Sequence,
+        max_blocks: usize,
+        (blocks, chain): (Vec<BlockId>, Chain),
+        has: impl Fn(Name) -> bool,
+    ) -> (Vec<BlockId>, Chain, Option<Restore>) {
+        let Some(windows) = &self.windows else { return (blocks, chain, None) };
+        let n_found = blocks.len();
+        // The blocks beside a window without a gap, up to here.
+        let (mut n_beside, mut n_blocks, mut has_state, mut is_in_pool) = (0, 0, false, true);
+        let mut n_beside_in_pool = 0;
+        let mut note = |n: usize, in_pool: [bool; 2], elsewhere: [bool; 2]| {
+            n_beside = if in_pool[0] || elsewhere[0] { n_beside + 1 } else { 0 };
+            n_beside_in_pool = if in_pool[0] { n_beside_in_pool + 1 } else { 0 };
+            let n_seen = n - windows.first_seen(n * BLOCK_TOKENS);
+            if n_beside >= n_seen && (in_pool[1] || elsewhere[1]) {
+                (n_blocks, has_state) = (n, !in_pool[1]);
+                is_in_pool = n <= n_found && n_beside_in_pool >= n_seen && in_pool[1];
+            }
+        };
+        let in_pool = |idx: usize| match blocks.get(idx) {
+            Some(block) => {
+                let has_state = !self.is_recurrent() || self.states.checkpoint(*block).is_some();
+                [windows.beside(*block).is_some(), has_state]
+            }
+            None => [false, !self.is_recurrent()],
+        };
+        if self.kept.is_some() {
+            let reachable = entries(seq.adapter, &seq.tokens).take(max_blocks).enumerate();
+            for (idx, entry) in reachable.take_while(|(idx, entry)| *idx < n_found || has(entry.name)) {
+                note(idx + 1, in_pool(idx), [has(window_of(entry).name), has(state_of(entry).name)]);
+            }
+        } else {
+            (0..n_found).for_each(|idx| note(idx + 1, in_pool(idx), [false; 2]));
+        }
+        let restore = (!is_in_pool).then_some(Restore { n_blocks, has_state });
+        if n_blocks >= n_found {
+            return (blocks, chain, restore);
+        }
+        let (blocks, chain) = self.index.lookup_after(Chain::root(seq.adapter), &seq.tokens, n_blocks);
+        (blocks, chain, restore)
+    }
+
     /// A slot for a state. The checkpoint that makes way is told.
     pub(super) fn take_state(&mut self, n_spared: usize) -> Option<StateId> {
         let (slot, from) = self.states.take_from(n_spared)?;
@@ -175,13 +226,26 @@ impl Scheduler {
             (seq.blocks[idx], entry)
         };
         let blocks: Vec<(BlockId, Entry)> = (first..end).map(entry).collect();
-        let is_last = end == restore.n_blocks && restore.has_state;
+        let n_room = max_blocks.max(1).saturating_sub(blocks.len());
+        // After the blocks, since those stand beside them in the index.
+        let missing = seq.windows.missing().take(if end == restore.n_blocks { n_room } else { 0 });
+        let missing: Vec<usize> = missing.collect();
+        let first_missing = missing.first().copied().unwrap_or(usize::MAX);
+        let all_entries: Vec<Entry> = entries(seq.adapter, &seq.tokens)
+            .take(missing.last().map_or(0, |last| last + 1))
+            .skip(first_missing)
+            .collect();
+        let window = |idx: &usize| Some((seq.windows.get(*idx)?, window_of(*all_entries.get(idx - first_missing)?)));
+        let windows: Vec<(BlockId, Entry)> = missing.iter().map_while(window).collect();
+        let has_all_windows = windows.len() == seq.windows.missing().count();
+        let is_last = end == restore.n_blocks && has_all_windows && restore.has_state;
         let state = seq.state.filter(|_| is_last).and_then(|slot| {
-            // The last block may have been in the pool.
-            let last = blocks.last().map(|(_, entry)| *entry).or_else(|| self.index.entry(*seq.blocks.get(end - 1)?));
+            // The last block may have been in the pool, or have come with an earlier piece.
+            let last = blocks.last().map(|(_, entry)| *entry);
+            let last = last.or_else(|| entries(seq.adapter, &seq.tokens).nth(end.checked_sub(1)?));
             Some((slot, state_of(last?)))
         });
-        Some(RestorePlan { seq: seq.id, blocks, state })
+        Some(RestorePlan { seq: seq.id, blocks, windows, state })
     }
 
     /// The plan's blocks, and its state if it has one, are in place.
@@ -194,12 +258,15 @@ impl Scheduler {
         if seq.n_preemptions == 0 {
             seq.n_cached_prompt = Some(seq.n_computed.min(seq.n_prompt));
         }
-        if seq.restore.is_some_and(|restore| seq.n_computed >= restore.n_blocks * BLOCK_TOKENS) {
-            seq.restore = None;
-        }
         let n_computed = seq.n_computed;
         self.n_tokens_cached += n_tokens as u64;
         self.publish_until(idx, n_computed);
+        self.windows_restored(idx, plan.windows.len());
+        let seq = &mut self.running[idx];
+        let is_done = |restore: Restore| n_computed >= restore.n_blocks * BLOCK_TOKENS && seq.windows.is_whole();
+        if seq.restore.is_some_and(is_done) {
+            seq.restore = None;
+        }
     }
 
     /// Some of what a sequence waited for is not there: it goes back to the queue, and begins with what is.
@@ -222,6 +289,7 @@ impl Scheduler {
         for block in self.pool.idle_blocks() {
             let Some(entry) = self.index.entry(block) else { continue };
             places.push(Spill { place: CachePlace::Block(block), entry });
+            places.extend(self.window_place(block, entry));
             let slot = self.states.checkpoint(block);
             places.extend(slot.map(|slot| Spill { place: CachePlace::State(slot), entry: state_of(entry) }));
         }
@@ -234,6 +302,7 @@ impl Scheduler {
         let mut places = Vec::new();
         for (block, entry) in blocks.into_iter().zip(entries(adapter, tokens)) {
             places.push(Spill { place: CachePlace::Block(block), entry });
+            places.extend(self.window_place(block, entry));
             let slot = self.states.checkpoint(block);
             places.extend(slot.map(|slot| Spill { place: CachePlace::State(slot), entry: state_of(entry) }));
         }
@@ -242,7 +311,7 @@ impl Scheduler {
 }
 
 impl KeptNames {
-    fn spill(&mut self, place: CachePlace, entry: Entry) {
+    pub(super) fn spill(&mut self, place: CachePlace, entry: Entry) {
         self.names.insert(entry.name);
         self.spills.push(Spill { place, entry });
     }

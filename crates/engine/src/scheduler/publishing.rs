@@ -63,11 +63,13 @@ impl Scheduler {
             return None;
         }
         let mut last = None;
-        while (seq.chain.n_blocks() + 1) * BLOCK_TOKENS <= n_tokens {
+        while (self.running[idx].chain.n_blocks() + 1) * BLOCK_TOKENS <= n_tokens {
+            let seq = &mut self.running[idx];
             let block_idx = seq.chain.n_blocks();
             let block = seq.blocks[block_idx];
             let tokens = &seq.tokens[block_idx * BLOCK_TOKENS..][..BLOCK_TOKENS];
             let (registered, chain) = self.index.register(seq.chain, tokens, block);
+            let mut forgotten = None;
             if let Registered::New { displaced } = registered {
                 self.pool.mark_indexed(block);
                 if let Some(displaced) = displaced {
@@ -76,13 +78,17 @@ impl Scheduler {
                     // It had the same hash.
                     self.changes.removed(chain.hash());
                 }
+                forgotten = displaced;
                 self.changes.stored(seq.chain, chain, tokens, seq.adapter);
             }
-            last = Some(match registered {
+            seq.chain = chain;
+            let indexed = match registered {
                 Registered::New { .. } => block,
                 Registered::Known(other) => other,
-            });
-            seq.chain = chain;
+            };
+            forgotten.into_iter().for_each(|block| self.forget_window(block, None));
+            self.attach_window(idx, block_idx, indexed);
+            last = Some(indexed);
         }
         last
     }

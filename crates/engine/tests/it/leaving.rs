@@ -37,7 +37,7 @@ impl Steps {
         self.handle.send_to(Command::Stats, &sink).unwrap();
         self.permit.send(()).unwrap();
         match events.recv() {
-            Ok(Event::Stats(stats)) => stats,
+            Ok(Event::Stats(stats)) => *stats,
             other => panic!("unexpected {other:?}"),
         }
     }

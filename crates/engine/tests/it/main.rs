@@ -10,3 +10,4 @@ mod overlap;
 mod simulation;
 mod speculation;
 mod toy;
+mod windows;

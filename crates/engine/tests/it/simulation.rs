@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, StateId, TokenId};
+use batch::{AdapterId, Attention, BLOCK_TOKENS, BlockId, StateId, TokenId, WindowLimits};
 use engine::{
     KvEvent, Pooling, Reuse, draw,
     scheduler::{AGING_TURNS, Arrival, Refused, ScheduleLimits, Scheduler, StepPlan},
-    sequence::{SeqId, Wanted},
+    sequence::{SeqId, Sequence, Wanted},
+    windows::Windows,
 };
 
 struct Random {
@@ -40,6 +41,9 @@ struct Simulation {
     random: Random,
     /// What each place of each block holds.
     store: HashMap<BlockId, [Option<TokenId>; BLOCK_TOKENS]>,
+    /// The same of the pool for windows.
+    window_store: HashMap<BlockId, [Option<TokenId>; BLOCK_TOKENS]>,
+    window: Option<WindowLimits>,
     /// The tokens that the recurrent state in each slot has seen.
     states: HashMap<StateId, Vec<TokenId>>,
     /// What a follower of the events believes is cached: the hash before it and the tokens of each block.
@@ -60,6 +64,8 @@ impl Simulation {
             scheduler,
             random: Random { seed, n: 0 },
             store: HashMap::new(),
+            window_store: HashMap::new(),
+            window: None,
             states: HashMap::new(),
             followed: HashMap::new(),
             jobs: BTreeMap::new(),
@@ -69,6 +75,11 @@ impl Simulation {
             longest_life: 0,
             n_finished: 0,
         }
+    }
+
+    fn with_windows(mut self, window: Option<WindowLimits>) -> Self {
+        self.scheduler = self.scheduler.with_windows(window);
+        Self { window, ..self }
     }
 
     fn n_new(&self) -> usize {
@@ -84,8 +95,12 @@ impl Simulation {
             _ => (Wanted::Logits, Attention::Causal),
         };
         let n_most = match attention {
-            Attention::Causal => limits.n_blocks * BLOCK_TOKENS,
+            Attention::Causal => self.scheduler.max_len(),
             Attention::Full => limits.max_batch_tokens.min(limits.n_blocks * BLOCK_TOKENS),
+        };
+        let n_most = match self.window {
+            Some(window) if attention == Attention::Full => n_most.min(window.n_blocks * BLOCK_TOKENS),
+            _ => n_most,
         };
         let n_prompt = 1 + self.random.below(n_most.min(120));
         let n_generate = match wanted {
@@ -246,6 +261,29 @@ impl Simulation {
         }
         assert_eq!(n_indexed, self.scheduler.index().len());
         assert_eq!(pool.n_available() + holders.len(), pool.n_blocks());
+        self.check_window_blocks();
+    }
+
+    /// The same of the other pool. What is promised is there, and whoever runs holds what its next token sees.
+    fn check_window_blocks(&self) {
+        let (Some(windows), Some(window)) = (self.scheduler.windows(), self.window) else { return };
+        windows.check().unwrap();
+        let (mut holders, mut n_promised): (HashMap<BlockId, u32>, usize) = Default::default();
+        for seq in self.scheduler.running() {
+            let table = &seq.windows;
+            assert!(table.n_held() <= table.n_committed(), "{} of {}", table.n_held(), table.n_committed());
+            assert!((seq.n_computed + 1).saturating_sub(window.n_tokens) / BLOCK_TOKENS >= table.first());
+            assert!(seq.restore.is_some() || table.end() * BLOCK_TOKENS >= seq.n_computed);
+            n_promised += table.n_committed();
+            table.blocks().for_each(|block| *holders.entry(block).or_default() += 1);
+        }
+        assert_eq!(n_promised, windows.n_committed());
+        assert!(n_promised <= window.n_blocks);
+        let pool = windows.pool();
+        for block in (0..pool.n_blocks() as u32).map(BlockId) {
+            assert_eq!(pool.n_refs(block), holders.get(&block).copied().unwrap_or(0));
+        }
+        assert_eq!(pool.n_available() + holders.len(), pool.n_blocks());
     }
 
     /// Every slot for states is free, a checkpoint's, or that of one running sequence.
@@ -298,6 +336,20 @@ impl Simulation {
                 assert!(!self.scheduler.pool().is_indexed(block), "an indexed block is written");
                 self.store.entry(block).or_default()[position % BLOCK_TOKENS] = Some(seq.tokens[position]);
             }
+            let (Some(windows), Some(window)) = (self.scheduler.windows(), self.window) else { continue };
+            let mut table = Vec::new();
+            seq.windows.write(Sequence::blocks_for(chunk.end()), &mut table);
+            for position in (chunk.first + 1).saturating_sub(window.n_tokens)..chunk.first {
+                let held = self.window_store.get(&table[position / BLOCK_TOKENS]);
+                let held = held.and_then(|places| places[position % BLOCK_TOKENS]);
+                assert_eq!(held, Some(seq.tokens[position]), "position {position} of a window");
+            }
+            for position in chunk.first..chunk.end() {
+                let block = table[position / BLOCK_TOKENS];
+                assert_eq!(windows.pool().n_refs(block), 1, "a shared block is written");
+                assert!(!windows.pool().is_indexed(block), "an indexed block is written");
+                self.window_store.entry(block).or_default()[position % BLOCK_TOKENS] = Some(seq.tokens[position]);
+            }
         }
     }
 }
@@ -318,7 +370,10 @@ fn simulate(seed: u64, limits: ScheduleLimits, n_steps: usize) -> Simulation {
 }
 
 fn simulate_with_states(seed: u64, limits: ScheduleLimits, n_steps: usize, n_states: usize) -> Simulation {
-    let mut sim = Simulation::new(seed, limits, n_states);
+    play(Simulation::new(seed, limits, n_states), n_steps)
+}
+
+fn play(mut sim: Simulation, n_steps: usize) -> Simulation {
     for _ in 0..n_steps {
         if sim.random.below(3) == 0 {
             let priority = sim.random.below(4) as i32 - 2;
@@ -336,7 +391,8 @@ fn simulate_with_states(seed: u64, limits: ScheduleLimits, n_steps: usize, n_sta
         assert!(n_left < 20_000, "{} sequences never finish", sim.jobs.len());
     }
     assert!(sim.scheduler.is_idle());
-    assert_eq!(sim.scheduler.pool().n_available(), limits.n_blocks);
+    assert_eq!(sim.scheduler.pool().n_available(), sim.scheduler.limits().n_blocks);
+    assert_eq!(sim.scheduler.windows().map_or(0, Windows::n_committed), 0);
     sim
 }
 
@@ -390,6 +446,46 @@ fn recurrent_states_follow_their_tokens() {
     assert!(n_preemptions > 100, "{n_preemptions} preemptions");
     assert!(n_cached > 1_000, "{n_cached} cached tokens");
     assert!(n_finished > 1_000, "{n_finished} finished");
+}
+
+#[test]
+fn windows_follow_their_tokens() {
+    let (mut n_preemptions, mut n_cached, mut n_finished) = (0, 0, 0);
+    for seed in 0..80 {
+        let mut random = Random { seed, n: 1 << 32 };
+        let limits = ScheduleLimits {
+            n_blocks: 8 + random.below(30),
+            max_batch_tokens: 1 + random.below(80),
+            prefill_chunk: 1 + random.below(40),
+            reuse: if seed % 5 == 4 { Reuse::Off } else { Reuse::On },
+            ..LIMITS
+        };
+        // From a pool for one window to one for many.
+        let n_tokens = 1 + random.below(70);
+        let n_blocks = n_tokens.max(17).div_ceil(BLOCK_TOKENS) + 2 + random.below(12);
+        let n_states = if seed % 4 == 3 { 1 + random.below(12) } else { 0 };
+        let sim = Simulation::new(seed, limits, n_states).with_windows(Some(WindowLimits { n_tokens, n_blocks }));
+        let sim = play(sim, 300);
+        n_preemptions += sim.scheduler.n_preemptions();
+        n_cached += sim.scheduler.n_tokens_cached();
+        n_finished += sim.n_finished;
+    }
+    // The simulation is worth something only if all of this happened often.
+    assert!(n_preemptions > 200, "{n_preemptions} preemptions");
+    assert!(n_cached > 2_000, "{n_cached} cached tokens");
+    assert!(n_finished > 1_500, "{n_finished} finished");
+}
+
+#[test]
+fn nobody_starves_for_windows() {
+    for seed in 100..106 {
+        let window = WindowLimits { n_tokens: 40, n_blocks: 7 };
+        let limits = ScheduleLimits { n_blocks: 24, ..LIMITS };
+        let sim = play(Simulation::new(seed, limits, 0).with_windows(Some(window)), 1500);
+        let bound = (4 * AGING_TURNS as u64 + 16) * 70;
+        assert!(sim.longest_life < bound, "seed {seed}: one sequence took {} steps", sim.longest_life);
+        assert!(sim.n_finished > 60, "{} finished", sim.n_finished);
+    }
 }
 
 #[test]

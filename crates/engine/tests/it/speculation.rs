@@ -164,7 +164,12 @@ fn drafts_change_no_token() {
         let toy = if random.below(2) == 0 { Toy::new(n_blocks) } else { Toy::device(n_blocks) };
         // Every third has a recurrent state, which has to be taken back.
         let n_states = if seed % 3 == 2 { 3 + random.below(30) } else { 0 };
-        let toy = toy.with_states(n_states);
+        let mut toy = toy.with_states(n_states);
+        // Every other has windows, whose edges drafts cross and come back over.
+        if seed % 2 == 1 {
+            let window = 1 + random.below(60);
+            toy = toy.with_windows(window, window.max(17).div_ceil(16) + 2 + random.below(12));
+        }
         let (drafter, _) = Oracle::boxed(2 + random.below(6) as u64, random.below(2) == 0);
         let speculating = engine::start_speculating(toy, options, Some(Box::new(Parities)), Some(drafter));
         let asks = scenario(&mut random, &plain);

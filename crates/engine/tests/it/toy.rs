@@ -10,7 +10,10 @@ use std::sync::{
     mpsc::{Receiver, Sender},
 };
 
-use batch::{Attention, BLOCK_TOKENS, Batch, CacheBytes, CachePlace, CopyTicket, Described, StepLimits, TokenId};
+use batch::{
+    Attention, BLOCK_TOKENS, Batch, BlockId, CacheBytes, CachePlace, CopyTicket, Described, StepLimits, TokenId,
+    WindowLimits,
+};
 use engine::{
     Capacity, Forward, Rows, Sampling, StepError, Ticket, draw,
     sampler::{Sampler, SamplerState},
@@ -24,6 +27,9 @@ pub struct Toy {
     /// More than one: it is a device.
     pub max_in_flight: usize,
     blocks: Vec<[Option<TokenId>; BLOCK_TOKENS]>,
+    /// The same of layers with a window, where they have a pool of their own: what they see must be what the others see.
+    windows: Vec<[Option<TokenId>; BLOCK_TOKENS]>,
+    window: usize,
     /// The tokens that each slot's state has seen; none where it has no recurrent layers.
     states: Vec<Vec<TokenId>>,
     sampler: Sampler,
@@ -72,6 +78,8 @@ impl Toy {
             capacity,
             max_in_flight: 1,
             blocks: vec![[None; BLOCK_TOKENS]; n_blocks],
+            windows: Vec::new(),
+            window: 0,
             states: Vec::new(),
             sampler: Sampler::new(N_VOCAB),
             under_way: VecDeque::new(),
@@ -97,6 +105,30 @@ impl Toy {
     /// With recurrent layers: what it says follows from the states, and not from the blocks.
     pub fn with_states(self, n_slots: usize) -> Self {
         Self { states: vec![Vec::new(); n_slots], ..self }
+    }
+
+    /// With layers that see so many tokens, and a pool of so many blocks for them.
+    pub fn with_windows(self, window: usize, n_blocks: usize) -> Self {
+        Self { windows: vec![[None; BLOCK_TOKENS]; n_blocks], window, ..self }
+    }
+
+    /// Writes a sequence's rows where layers with a window keep them, and looks at what each row sees.
+    fn look_through_windows(&mut self, batch: &Batch, seq_idx: usize) {
+        let (Some(windows), seq) = (batch.window_tables.get(seq_idx), &batch.seqs[seq_idx]) else { return };
+        let place =
+            |table: &[BlockId], position: usize| (table[position / BLOCK_TOKENS].0 as usize, position % BLOCK_TOKENS);
+        for row in seq.first_row as usize..(seq.first_row + seq.n_rows) as usize {
+            let (block, at) = place(windows, batch.positions[row] as usize);
+            self.windows[block][at] = Some(batch.tokens[row]);
+        }
+        for row in seq.first_row as usize..(seq.first_row + seq.n_rows) as usize {
+            let position = batch.positions[row] as usize;
+            for seen in (position + 1).saturating_sub(self.window)..=position {
+                let (block, at) = place(windows, seen);
+                let (other, _) = place(&seq.block_table, seen);
+                assert_eq!(self.windows[block][at], self.blocks[other][at], "token {seen}, seen from {position}");
+            }
+        }
     }
 
     /// What the tokens of a sequence's rows have seen, with its states moved on.
@@ -142,6 +174,7 @@ impl Toy {
                 let block = seq.block_table[position / BLOCK_TOKENS].0 as usize;
                 self.blocks[block][position % BLOCK_TOKENS] = Some(batch.tokens[row]);
             }
+            self.look_through_windows(batch, seq_idx);
             let n_all = batch.positions[rows.end - 1] as usize + 1;
             for row in rows {
                 let n_seen = match batch.attention {
@@ -211,6 +244,11 @@ impl Forward for Toy {
         self.states.len()
     }
 
+    fn windows(&self) -> Option<WindowLimits> {
+        let n_blocks = self.windows.len();
+        (n_blocks > 0).then_some(WindowLimits { n_tokens: self.window, n_blocks })
+    }
+
     fn chooses(&self) -> bool {
         self.max_in_flight > 1
     }
@@ -237,13 +275,16 @@ impl Forward for Toy {
     }
 
     fn cache_bytes(&self) -> CacheBytes {
-        CacheBytes { block: 4 * BLOCK_TOKENS, state: 0 }
+        CacheBytes { block: 4 * BLOCK_TOKENS, window: 4 * BLOCK_TOKENS, state: 0 }
     }
 
     fn copy_out(&mut self, places: &[CachePlace]) -> Result<CopyTicket, StepError> {
         let piece = |place: &CachePlace| {
-            let CachePlace::Block(block) = place else { panic!("the toy has no states") };
-            let tokens = self.blocks[block.0 as usize].iter();
+            let tokens = match place {
+                CachePlace::Block(block) => self.blocks[block.0 as usize].iter(),
+                CachePlace::Window(block) => self.windows[block.0 as usize].iter(),
+                CachePlace::State(_) => panic!("the toy has no states"),
+            };
             tokens.flat_map(|token| token.expect("a token nobody wrote is copied").0.to_le_bytes()).collect()
         };
         self.copies.push_back(places.iter().map(piece).collect());
@@ -256,9 +297,13 @@ impl Forward for Toy {
 
     fn copy_in(&mut self, pieces: &[(CachePlace, &[u8])]) -> Result<(), StepError> {
         for (place, bytes) in pieces {
-            let CachePlace::Block(block) = place else { panic!("the toy has no states") };
+            let to = match place {
+                CachePlace::Block(block) => &mut self.blocks[block.0 as usize],
+                CachePlace::Window(block) => &mut self.windows[block.0 as usize],
+                CachePlace::State(_) => panic!("the toy has no states"),
+            };
             let tokens = bytes.as_chunks::<4>().0.iter().map(|word| Some(TokenId(u32::from_le_bytes(*word))));
-            self.blocks[block.0 as usize] = tokens.collect::<Vec<_>>().try_into().unwrap();
+            *to = tokens.collect::<Vec<_>>().try_into().unwrap();
         }
         Ok(())
     }
@@ -273,7 +318,9 @@ impl Forward for Toy {
         self.n_steps.fetch_add(1, Ordering::SeqCst);
         assert!(self.under_way.len() < self.max_in_flight);
         let Capacity { n_vocab, n_blocks, max_batch_tokens, max_output_rows, .. } = self.capacity;
-        batch.validate(&StepLimits { n_vocab, n_blocks, max_batch_tokens, max_logits_rows: max_output_rows })?;
+        let n_window_blocks = self.windows.len();
+        let max_logits_rows = max_output_rows;
+        batch.validate(&StepLimits { n_vocab, n_blocks, n_window_blocks, max_batch_tokens, max_logits_rows })?;
         let batch = self.fed(batch);
         let outputs = self.run(&batch);
         if let Ok(outputs) = &outputs

@@ -7,6 +7,7 @@ use ops::{AttentionPlan, DeviceSpans, Heads, Indices, Place, StateSpans, View};
 use weights::Dtype;
 
 use crate::Error;
+use crate::kv_cache::KvPool;
 use crate::step::{Places, Step};
 
 /// A part of a step's inputs, in the order they lie in. What changes its length from step to step comes last, so that
@@ -18,6 +19,7 @@ enum InputPart {
     AdapterSlots,
     KeptAdapterSlots,
     Slots,
+    WindowSlots,
     Kept,
     Pooled,
     LogitsRows,
@@ -34,13 +36,15 @@ enum InputPart {
     /// Attention's tiles, and those of layers with other heads.
     Tiles,
     LocalTiles,
-    /// What attention looks at, with the block tables.
+    /// What attention looks at in the pool of whole contexts, and in that of windows; the block tables come after both.
     Spans,
+    WindowSpans,
 }
 
-const N_PARTS: usize = InputPart::Spans as usize + 1;
+const N_PARTS: usize = InputPart::WindowSpans as usize + 1;
 
-/// How attention is cut: in layers with the usual heads, and in those with a window where they have others.
+/// How attention is cut: in layers with the usual heads, and in those with a window where they have others or a pool of
+/// their own.
 #[derive(Copy, Clone, Eq, PartialEq, Hash)]
 pub struct StepPlans {
     pub whole: AttentionPlan,
@@ -62,6 +66,7 @@ impl<'a> StepInput<'a> {
         input.push(InputPart::AdapterSlots, &step.adapter_slots);
         input.push(InputPart::KeptAdapterSlots, &step.kept_adapter_slots);
         input.push(InputPart::Slots, &step.slots);
+        input.push(InputPart::WindowSlots, &step.window_slots);
         input.push(InputPart::Kept, &step.kept);
         input.push(InputPart::Pooled, &step.pooled);
         input.push(InputPart::LogitsRows, &step.logits_rows);
@@ -77,7 +82,7 @@ impl<'a> StepInput<'a> {
         input.push(InputPart::QueryScales, &bits(&step.query_scales));
         input.push(InputPart::Slopes, &bits(&step.slopes));
         input.push(InputPart::Hidden, &bits(step.hidden));
-        let spans = step.spans();
+        let spans = step.spans(KvPool::Whole);
         let tiles = |plan: AttentionPlan, heads: &Heads| {
             let mut words = Vec::new();
             plan.write_tiles(&spans, heads, &mut words);
@@ -86,8 +91,16 @@ impl<'a> StepInput<'a> {
         input.push(InputPart::Tiles, &tiles(plans.whole, &heads));
         let local = plans.local.map(|plan| tiles(plan, &local_heads));
         input.push(InputPart::LocalTiles, &local.unwrap_or_default());
-        AttentionPlan::write_spans(&spans, &mut input.words);
-        input.ends[InputPart::Spans as usize] = input.words.len();
+        let (mut tables, mut window_tables) = (Vec::new(), Vec::new());
+        let windows = if step.has_windows() { step.spans(KvPool::Windows) } else { Vec::new() };
+        // A table is found by its distance from the end of its own spans.
+        let n_window_words = AttentionPlan::n_span_words(windows.len());
+        let words = AttentionPlan::span_words(&spans, n_window_words, &mut tables);
+        let window_words = AttentionPlan::span_words(&windows, tables.len(), &mut window_tables);
+        input.push(InputPart::Spans, &words);
+        input.push(InputPart::WindowSpans, &window_words);
+        input.words.extend(tables);
+        input.words.extend(window_tables);
         input
     }
 
@@ -126,16 +139,19 @@ impl<'a> StepInput<'a> {
             let place = Place::Device(inputs.slice(self.range(part))?.cast()?);
             Ok(View { dtype: Dtype::F32, shape, layout: ops::Layout::Rows, place })
         };
-        let words = inputs.slice(self.range(InputPart::Spans).start..)?;
-        let spans = |plan: AttentionPlan, part: InputPart| -> Result<DeviceSpans<'d>, Error> {
+        // To the end of the buffer: a captured step with other tables reads further.
+        let spans = |plan: AttentionPlan, part: InputPart, words: InputPart| -> Result<DeviceSpans<'d>, Error> {
+            let words = inputs.slice(self.range(words).start..)?;
             Ok(DeviceSpans { plan, tiles: inputs.slice(self.range(part))?, words })
         };
+        let local_words = if step.has_windows() { InputPart::WindowSpans } else { InputPart::Spans };
         Ok(Places {
             tokens: indices(InputPart::Tokens, &step.tokens)?,
             sources: indices(InputPart::Sources, &step.sources)?,
             adapter_slots: indices(InputPart::AdapterSlots, &step.adapter_slots)?,
             kept_adapter_slots: indices(InputPart::KeptAdapterSlots, &step.kept_adapter_slots)?,
             slots: indices(InputPart::Slots, &step.slots)?,
+            window_slots: indices(InputPart::WindowSlots, &step.window_slots)?,
             kept: indices(InputPart::Kept, &step.kept)?,
             pooled: indices(InputPart::Pooled, &step.pooled)?,
             logits_rows: indices(InputPart::LogitsRows, &step.logits_rows)?,
@@ -150,9 +166,8 @@ impl<'a> StepInput<'a> {
             query_scales: numbers(InputPart::QueryScales, &step.query_scales, step.n_rows)?,
             slopes: numbers(InputPart::Slopes, &step.slopes, 1)?,
             hidden: numbers(InputPart::Hidden, step.hidden, step.n_rows)?,
-            // To the end of the buffer: a captured step with other tables reads further.
-            spans: Some(spans(plans.whole, InputPart::Tiles)?),
-            local_spans: plans.local.map(|plan| spans(plan, InputPart::LocalTiles)).transpose()?,
+            spans: Some(spans(plans.whole, InputPart::Tiles, InputPart::Spans)?),
+            local_spans: plans.local.map(|plan| spans(plan, InputPart::LocalTiles, local_words)).transpose()?,
         })
     }
 }

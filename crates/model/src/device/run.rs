@@ -12,6 +12,7 @@ use ops::{AttentionChip, AttentionPlan, Exec, Heads, Indices, Numerics, Place, T
 use super::input::{StepInput, StepPlans};
 use super::{Device, GraphKey, MAX_CAPTURED, MIN_CONTEXT, exec};
 use crate::decoder::{ChoicePlaces, Decoder};
+use crate::kv_cache::KvPool;
 use crate::scratch::Scratch;
 use crate::step::Step;
 use crate::watch::{DeviceLimits, Profiler, StepProfile};
@@ -99,7 +100,7 @@ impl Device {
             self.queue.set_profiling(gpu::Profiling::Off);
         }
         outcome?;
-        let (n_rows, n_seqs) = (step.n_rows, step.spans().len());
+        let (n_rows, n_seqs) = (step.n_rows, step.n_seqs());
         Ok((StepProfile { n_rows, n_seqs, start: std::time::Duration::ZERO, ops: ops? }, limits))
     }
 
@@ -117,7 +118,7 @@ impl Device {
         let start = self.profiler.as_ref().map(Profiler::now).unwrap_or_default();
         let queued = self.enqueue(decoder, step, Capture::Never)?;
         if let Some(profiler) = &self.profiler {
-            let (n_rows, n_seqs) = (step.n_rows, step.spans().len());
+            let (n_rows, n_seqs) = (step.n_rows, step.n_seqs());
             profiler.push(StepProfile { n_rows, n_seqs, start, ops: self.queue.take_profile()? });
         }
         Ok(queued)
@@ -174,10 +175,10 @@ impl Device {
 
     fn enqueue(&mut self, decoder: &mut Decoder, step: &Step, capture: Capture) -> Result<SubmittedStep, Error> {
         let config = &decoder.config;
-        let (heads, local) = (config.heads(), config.local_heads.is_some());
+        let (heads, local) = (config.heads(), config.local_heads.is_some() || step.has_windows());
         let local_heads = config.is_windowed.iter().position(|is_windowed| *is_windowed).filter(|_| local);
         let local_heads = local_heads.map(|layer_idx| config.heads_of(layer_idx));
-        let spans = step.spans();
+        let spans = step.spans(KvPool::Whole);
         let n_context = spans.iter().map(|span| span.first_position + span.n_rows).max().unwrap_or(1);
         let n_context = n_context.next_power_of_two().max(MIN_CONTEXT);
         let mut chip = AttentionChip::of(&self.kernels, decoder.kv.dtype(), decoder.is_shaped);

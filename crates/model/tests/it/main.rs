@@ -20,3 +20,4 @@ mod support;
 mod tiny;
 mod truth;
 mod wide;
+mod windows;

@@ -220,16 +220,27 @@ impl AttentionPlan {
 
     /// Spans and block tables: the same for all plans of a step.
     pub fn write_spans(spans: &[QuerySpan], words: &mut Vec<u32>) {
-        let mut table = 0;
+        let mut tables = Vec::new();
+        words.extend(Self::span_words(spans, 0, &mut tables));
+        words.extend(tables);
+    }
+
+    /// Words of so many spans, without their block tables.
+    pub fn n_span_words(n_spans: usize) -> usize {
+        SPAN_WORDS * n_spans
+    }
+
+    /// The spans alone. Their block tables, which go into `tables`, will begin `n_between` words behind them.
+    pub fn span_words(spans: &[QuerySpan], n_between: usize, tables: &mut Vec<u32>) -> Vec<u32> {
+        let mut words = Vec::with_capacity(Self::n_span_words(spans.len()));
         for span in spans {
+            let table = n_between + tables.len();
             let numbers =
                 [span.first_row, span.n_rows, span.first_position, table, usize::from(span.is_causal), 0, 0, 0];
             words.extend(numbers.map(|n| n as u32));
-            table += span.n_table();
+            tables.extend(&span.blocks[..span.n_table()]);
         }
-        for span in spans {
-            words.extend(&span.blocks[..span.n_table()]);
-        }
+        words
     }
 }
 
