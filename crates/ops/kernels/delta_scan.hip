@@ -26,12 +26,13 @@ KERNEL(THREADS)
 delta_scan(const float *ARRIVING q, const float *ARRIVING k, const float *ARRIVING v, const float *ARRIVING forget,
            const float *ARRIVING beta, const float *__restrict__ forget_bias, const float *__restrict__ a, float *state,
            const u32 *__restrict__ spans, float *__restrict__ out, u32 n_key_heads, u32 n_heads, u32 key_dim, u32 value_dim,
-           u32 is_tiled) {
+           u32 is_tiled, u32 chunk_rows) {
     __shared__ Four queries[ROWS][SLOTS], keys[ROWS][SLOTS], decays[ROWS][GATES];
     __shared__ float values[ROWS][COLUMNS], shares[ROWS];
     let_next_start();
     wait_for_inputs();
     const Span span = load_span(spans, block_y());
+    if (span.n_rows >= chunk_rows) return;
     const u32 n_tiles = (value_dim + COLUMNS - 1) / COLUMNS, head = block_x() / n_tiles, c0 = block_x() % n_tiles * COLUMNS;
     const u32 own = own_column(), part = own_part(), column = c0 + own;
     const u32 key_head = is_tiled ? head % n_key_heads : head / (n_heads / n_key_heads);

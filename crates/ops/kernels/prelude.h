@@ -75,7 +75,12 @@ DEVICE u32 hidden(u32 value) {
     asm volatile("" : "+v"(value));
     return value;
 }
-// The same, and not before the other number is known: so that loads do not fill all registers.
+// And the same address, in registers of the lanes: for what is used before and after a long loop that is short of others.
+DEVICE float *hidden(float *at) {
+    asm volatile("" : "+v"(at));
+    return at;
+}
+// The same of a number, and not before the other is known: so that loads do not fill all registers.
 DEVICE u32 hidden_until(u32 value, float known) {
     asm volatile("" : "+v"(value) : "v"(known));
     return value;
@@ -103,6 +108,17 @@ DEVICE u32 lane() {
 
 // The value of another lane; every lane of the wave must take part.
 DEVICE i32 from_lane(i32 value, u32 source) { return __builtin_amdgcn_ds_bpermute((int)(source << 2), value); }
+// The same among four lanes that begin at a multiple of four: of the one whose number differs by these bits, and of the one
+// with this number. Part of the instruction that uses it, where a bpermute goes through shared memory's port.
+template <u32 bits>
+DEVICE float across_four(float value) {
+    static_assert(bits == 1 || bits == 2, "of four lanes");
+    return bits_as<float>(__builtin_amdgcn_mov_dpp(bits_as<i32>(value), bits == 1 ? 0xb1 : 0x4e, 0xf, 0xf, true));
+}
+template <u32 number>
+DEVICE float of_four(float value) {
+    return bits_as<float>(__builtin_amdgcn_mov_dpp(bits_as<i32>(value), 0x55 * number, 0xf, 0xf, true));
+}
 
 DEVICE float to_f32(f16 h) { return (float)h; }
 DEVICE f16 to_f16(float f) { return (f16)f; }
@@ -339,6 +355,14 @@ DEVICE u32 hidden(u32 value) {
     asm volatile("" : "+r"(value));
     return value;
 }
+DEVICE float *hidden(float *at) {
+    asm volatile("" : "+l"(at));
+    return at;
+}
+DEVICE u32 hidden_until(u32 value, float known) {
+    asm volatile("" : "+r"(value) : "f"(known));
+    return value;
+}
 
 DEVICE u32 thread_x() { return threadIdx.x; }
 DEVICE u32 thread_y() { return threadIdx.y; }
@@ -355,6 +379,14 @@ DEVICE u32 lane() {
 }
 
 DEVICE i32 from_lane(i32 value, u32 source) { return __shfl_sync(0xffffffffu, value, (int)source); }
+template <u32 bits>
+DEVICE float across_four(float value) {
+    return __shfl_xor_sync(0xffffffffu, value, (int)bits);
+}
+template <u32 number>
+DEVICE float of_four(float value) {
+    return __shfl_sync(0xffffffffu, value, (int)number, 4);
+}
 
 DEVICE float to_f32(f16 h) {
     float f;
@@ -374,6 +406,12 @@ DEVICE f16 f16_from_bits(u16 bits) {
 DEVICE u16 f16_to_bits(f16 h) { return h.bits; }
 
 DEVICE float fast_exp(float x) { return expf(x); }
+// 2^x, to 2 ulp.
+DEVICE float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 DEVICE float fast_log(float x) { return logf(x); }
 DEVICE float fast_rsqrt(float x) { return rsqrtf(x); }
 DEVICE float fast_rcp(float x) { return __frcp_rn(x); }
@@ -453,12 +491,6 @@ DEVICE u32 fma_halves(u32 a, u32 b, u32 c) {
 // The low halves of two words as one word, and the high ones.
 DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
 DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
-// 2^x, to 2 ulp.
-DEVICE float fast_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 // 1 / x, to 1 ulp; zero for what is larger than 2^126.
 DEVICE float quick_rcp(float x) {
     float y;

@@ -7,12 +7,13 @@
 KERNEL(THREADS)
 ssm_scan(const float *ARRIVING xbc, const float *ARRIVING dt, const float *__restrict__ a, const float *__restrict__ d,
          const float *__restrict__ dt_bias, float *state, const u32 *__restrict__ spans, float *__restrict__ out, u32 n_heads,
-         u32 head_dim, u32 state_dim, u32 n_groups) {
+         u32 head_dim, u32 state_dim, u32 n_groups, u32 chunk_rows) {
     __shared__ Four taken[ROWS][SLOTS], read[ROWS][SLOTS];
     __shared__ float xs[ROWS][COLUMNS], steps[ROWS], decays[ROWS];
     let_next_start();
     wait_for_inputs();
     const Span span = load_span(spans, block_y());
+    if (span.n_rows >= chunk_rows) return;
     const u32 n_tiles = (head_dim + COLUMNS - 1) / COLUMNS, head = block_x() / n_tiles, c0 = block_x() % n_tiles * COLUMNS;
     const u32 own = own_column(), part = own_part(), column = c0 + own, group = head / (n_heads / n_groups);
     const u32 inner = n_heads * head_dim, width = inner + 2 * n_groups * state_dim;

@@ -13,12 +13,13 @@ KERNEL(THREADS)
 wkv_scan(const float *ARRIVING r, const float *ARRIVING k, const float *ARRIVING v, const float *ARRIVING decay,
          const float *ARRIVING rate, const float *ARRIVING first_values, const float *ARRIVING share,
          const float *__restrict__ removal, const float *__restrict__ rate_of_key, const float *__restrict__ bonus_weight,
-         float *state, const u32 *__restrict__ spans, float *__restrict__ out, float *__restrict__ bonus, u32 n_heads, u32 dim) {
+         float *state, const u32 *__restrict__ spans, float *__restrict__ out, float *__restrict__ bonus, u32 n_heads, u32 dim, u32 chunk_rows) {
     __shared__ Four reads[ROWS][SLOTS], asked[ROWS][SLOTS], taken[ROWS][SLOTS], kept[ROWS][SLOTS], keys[ROWS][SLOTS];
     __shared__ float values[ROWS][COLUMNS], past[ROWS];
     let_next_start();
     wait_for_inputs();
     const Span span = load_span(spans, block_y());
+    if (span.n_rows >= chunk_rows) return;
     const u32 n_tiles = (dim + COLUMNS - 1) / COLUMNS, head = block_x() / n_tiles, c0 = block_x() % n_tiles * COLUMNS;
     const u32 own = own_column(), part = own_part(), column = c0 + own;
     const bool is_inside = column < dim;

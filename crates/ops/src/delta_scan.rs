@@ -9,7 +9,9 @@ use crate::cpu::exp::exp;
 use crate::gpu::count;
 use crate::gpu::unit::{DefineValues, kernels};
 use crate::ssm_scan::{softplus, start};
-use crate::state_span::{CHUNK, MIN_CHUNK, SCAN_COLUMNS, SpanParts, run_parts, runs_chunks, scan_slots};
+use crate::state_span::{
+    CHUNK, MIN_CHUNK_SLOTS, Piece, SCAN_COLUMNS, SpanParts, pieces, run_parts, runs_chunks, scan_slots,
+};
 use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, StateSpan, StateSpans, View, ViewMut};
 
@@ -36,6 +38,7 @@ gpu::args! {
         key_dim: u32,
         value_dim: u32,
         is_tiled: u32,
+        chunk_rows: u32,
     }
 }
 
@@ -45,6 +48,15 @@ kernels! {
         BY_CHANNEL: DefineValues::Flag
     } {
         delta_scan: Kernel<DeltaScan<'static>> = ["delta_scan"],
+    }
+}
+
+kernels! {
+    pub(crate) struct DeltaChunkKernels in "delta_chunk", overlapping; defines {
+        SLOTS: DefineValues::Numbers(&[16, 32, 64]),
+        BY_CHANNEL: DefineValues::Flag
+    } {
+        delta_chunk: Kernel<DeltaScan<'static>> = ["delta_chunk"],
     }
 }
 
@@ -155,7 +167,8 @@ fn launch(
     let state_len = (n_value_heads * key_dim * value_dim) as u64;
     let (n_spans, n_rows) = (spans.host.len() as u64, rows.q.shape[0] as u64);
     gpu.launcher.count(gpu::Work { bytes: 8 * n_spans * state_len, flops: 7 * n_rows * state_len });
-    let is_by_channel = rows.forget.shape[1] > n_value_heads;
+    let is_by_channel = u32::from(rows.forget.shape[1] > n_value_heads);
+    let kinds = spans.kinds(gpu);
     let args = DeltaScan {
         q: rows.q.device_f32s(OP, "q")?,
         k: rows.k.device_f32s(OP, "k")?,
@@ -172,10 +185,19 @@ fn launch(
         key_dim: count(OP, "columns", key_dim)?,
         value_dim: count(OP, "columns", value_dim)?,
         is_tiled: u32::from(order == HeadOrder::Tiled),
+        chunk_rows: kinds.chunk_rows,
     };
-    let kernels = DeltaKernels::get(gpu.kernels, &[scan_slots(OP, key_dim)?, u32::from(is_by_channel)])?;
+    let slots = scan_slots(OP, key_dim)?;
     let grid = spans.grid(OP, n_value_heads * value_dim.div_ceil(SCAN_COLUMNS))?;
-    Ok(gpu.launcher.launch(&kernels.delta_scan, grid, &args)?)
+    if kinds.has_walks {
+        let kernels = DeltaKernels::get(gpu.kernels, &[slots, is_by_channel])?;
+        gpu.launcher.launch(&kernels.delta_scan, grid, &args)?;
+    }
+    if kinds.has_chunks {
+        let kernels = DeltaChunkKernels::get(gpu.kernels, &[slots.max(MIN_CHUNK_SLOTS), is_by_channel])?;
+        gpu.launcher.launch(&kernels.delta_chunk, grid, &args)?;
+    }
+    Ok(())
 }
 
 /// What all tasks of one call share.
@@ -208,27 +230,25 @@ impl SpanParts for DeltaHeads<'_> {
         let s = unsafe { self.state.slice((span.to as usize * n_value_heads + head) * len, len) };
         // SAFETY: a slot that is read is written by nobody else.
         unsafe { start(s, &self.state, span, (n_value_heads, head)) };
-        let (mut first, end) = (span.first_row, span.first_row + span.n_rows);
-        if self.runs_chunks && span.n_rows >= MIN_CHUNK {
-            let mut work = DeltaChunk::new(key_dim, value_dim, self.per_head);
-            while end - first >= MIN_CHUNK {
-                let rows = first..end.min(first + CHUNK);
-                first = rows.end;
-                // SAFETY: the caller's promise; the span has the rows.
-                unsafe {
-                    match self.per_head {
-                        1 => self.chunk::<false>(rows, (head, key_head), s, &mut work),
-                        _ if self.sum_logs(rows.clone(), head, &mut work.logs) => {
-                            self.chunk::<true>(rows, (head, key_head), s, &mut work);
-                        }
-                        // So much is forgotten that one factor would be too large and the other too small.
-                        _ => self.walk(rows, (head, key_head), s),
+        let mut work = None;
+        for Piece { rows, is_chunk } in pieces(span, self.runs_chunks) {
+            // SAFETY: the caller's promise; the span has the rows.
+            unsafe {
+                if !is_chunk {
+                    self.walk(rows, (head, key_head), s);
+                    continue;
+                }
+                let work = work.get_or_insert_with(|| DeltaChunk::new(key_dim, value_dim, self.per_head));
+                match self.per_head {
+                    1 => self.chunk::<false>(rows, (head, key_head), s, work),
+                    _ if self.sum_logs(rows.clone(), head, &mut work.logs) => {
+                        self.chunk::<true>(rows, (head, key_head), s, work);
                     }
+                    // So much is forgotten that one factor would be too large and the other too small.
+                    _ => self.walk(rows, (head, key_head), s),
                 }
             }
         }
-        // SAFETY: as above.
-        unsafe { self.walk(first..end, (head, key_head), s) };
         if let Some(copy) = span.copy {
             // SAFETY: as `s`.
             unsafe { self.state.slice((copy as usize * n_value_heads + head) * len, len) }.copy_from_slice(s);

@@ -7,7 +7,9 @@ use crate::cpu::chunk_product::{Rows, add_product};
 use crate::cpu::exp::exp;
 use crate::gpu::count;
 use crate::gpu::unit::{DefineValues, kernels};
-use crate::state_span::{CHUNK, MIN_CHUNK, SCAN_COLUMNS, SpanParts, run_parts, runs_chunks, scan_slots};
+use crate::state_span::{
+    CHUNK, MIN_CHUNK_SLOTS, Piece, SCAN_COLUMNS, SpanParts, pieces, run_parts, runs_chunks, scan_slots,
+};
 use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, StateSpan, StateSpans, View, ViewMut};
 
@@ -27,6 +29,7 @@ gpu::args! {
         head_dim: u32,
         state_dim: u32,
         n_groups: u32,
+        chunk_rows: u32,
     }
 }
 
@@ -35,6 +38,14 @@ kernels! {
         SLOTS: DefineValues::Numbers(&[4, 16, 32, 64])
     } {
         ssm_scan: Kernel<SsmScan<'static>> = ["ssm_scan"],
+    }
+}
+
+kernels! {
+    pub(crate) struct SsmChunkKernels in "ssm_chunk", overlapping; defines {
+        SLOTS: DefineValues::Numbers(&[16, 32, 64])
+    } {
+        ssm_chunk: Kernel<SsmScan<'static>> = ["ssm_chunk"],
     }
 }
 
@@ -129,6 +140,7 @@ fn launch(
     let state_len = (n_heads * head_dim * state_dim) as u64;
     let (n_spans, n_rows) = (spans.host.len() as u64, rows.xbc.shape[0] as u64);
     gpu.launcher.count(gpu::Work { bytes: 8 * n_spans * state_len, flops: 5 * n_rows * state_len });
+    let kinds = spans.kinds(gpu);
     let args = SsmScan {
         xbc: rows.xbc.device_f32s(OP, "xbc")?,
         dt: rows.dt.device_f32s(OP, "dt")?,
@@ -142,10 +154,19 @@ fn launch(
         head_dim: count(OP, "columns", head_dim)?,
         state_dim: count(OP, "states", state_dim)?,
         n_groups: count(OP, "groups", n_groups)?,
+        chunk_rows: kinds.chunk_rows,
     };
-    let kernels = SsmKernels::get(gpu.kernels, &[scan_slots(OP, state_dim)?])?;
+    let slots = scan_slots(OP, state_dim)?;
     let grid = spans.grid(OP, n_heads * head_dim.div_ceil(SCAN_COLUMNS))?;
-    Ok(gpu.launcher.launch(&kernels.ssm_scan, grid, &args)?)
+    if kinds.has_walks {
+        let kernels = SsmKernels::get(gpu.kernels, &[slots])?;
+        gpu.launcher.launch(&kernels.ssm_scan, grid, &args)?;
+    }
+    if kinds.has_chunks {
+        let kernels = SsmChunkKernels::get(gpu.kernels, &[slots.max(MIN_CHUNK_SLOTS)])?;
+        gpu.launcher.launch(&kernels.ssm_chunk, grid, &args)?;
+    }
+    Ok(())
 }
 
 /// What all tasks of one call share.
@@ -164,25 +185,40 @@ struct SsmHeads<'a> {
 impl SpanParts for SsmHeads<'_> {
     #[inline(always)]
     unsafe fn part(&self, span: &StateSpan, head: usize) {
-        let SsmShape { n_heads, head_dim, state_dim, n_groups } = self.shape;
-        let (inner, len) = (n_heads * head_dim, head_dim * state_dim);
-        let group = head / (n_heads / n_groups);
+        let SsmShape { n_heads, head_dim, state_dim, .. } = self.shape;
+        let len = head_dim * state_dim;
         // SAFETY: a written slot belongs to this span alone, and its heads to different tasks.
         let h = unsafe { self.state.slice((span.to as usize * n_heads + head) * len, len) };
         // SAFETY: a slot that is read is written by nobody else; `start` copies also where both are one.
         unsafe { start(h, &self.state, span, (n_heads, head)) };
-        let width = inner + 2 * n_groups * state_dim;
-        let (mut first, end) = (span.first_row, span.first_row + span.n_rows);
-        if self.runs_chunks && span.n_rows >= MIN_CHUNK {
-            let mut work = SsmChunk::new(state_dim, head_dim);
-            while end - first >= MIN_CHUNK {
-                let rows = first..end.min(first + CHUNK);
-                first = rows.end;
-                // SAFETY: as the token form below.
-                unsafe { self.chunk(rows, head, h, &mut work) };
+        let mut work = None;
+        for Piece { rows, is_chunk } in pieces(span, self.runs_chunks) {
+            // SAFETY: the caller's promise; the span has the rows.
+            unsafe {
+                match is_chunk {
+                    true => self.chunk(rows, head, h, work.get_or_insert_with(|| SsmChunk::new(state_dim, head_dim))),
+                    false => self.walk(rows, head, h),
+                }
             }
         }
-        for row in first..end {
+        if let Some(copy) = span.copy {
+            // SAFETY: as `h`.
+            unsafe { self.state.slice((copy as usize * n_heads + head) * len, len) }.copy_from_slice(h);
+        }
+    }
+}
+
+impl SsmHeads<'_> {
+    /// Some rows, token by token.
+    ///
+    /// # Safety
+    /// As [`SpanParts::part`], of a span that has the rows.
+    #[inline(always)]
+    unsafe fn walk(&self, rows: std::ops::Range<usize>, head: usize, h: &mut [f32]) {
+        let SsmShape { n_heads, head_dim, state_dim, n_groups } = self.shape;
+        let (inner, group) = (n_heads * head_dim, head / (n_heads / n_groups));
+        let width = inner + 2 * n_groups * state_dim;
+        for row in rows {
             let xbc = &self.xbc[row * width..][..width];
             let x = &xbc[head * head_dim..][..head_dim];
             let b = &xbc[inner + group * state_dim..][..state_dim];
@@ -199,10 +235,6 @@ impl SpanParts for SsmHeads<'_> {
                     *out += read * *h;
                 });
             }
-        }
-        if let Some(copy) = span.copy {
-            // SAFETY: as `h`.
-            unsafe { self.state.slice((copy as usize * n_heads + head) * len, len) }.copy_from_slice(h);
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Where the recurrent state of a sequence lies: a row of a pool for what it had before its rows of a step, and one for
 //! what it has after them. Reading one row and writing another is how a sequence starts from a checkpoint.
 
+use std::ops::Range;
+
 use gpu::{Grid, Slice};
 
 use crate::gpu::count;
-use crate::{Error, Pool};
+use crate::{Error, Gpu, Numerics, Pool};
 
 /// Words of a span on a device, and what stands for no slot (kernels/scan.h, conv1d.hip).
 const SPAN_WORDS: usize = 5;
@@ -13,6 +15,11 @@ const NO_SLOT: u32 = u32::MAX;
 pub(crate) const SCAN_COLUMNS: usize = 32;
 const SCAN_THREADS: u32 = 128;
 const SCAN_PARTS: usize = 4;
+/// Rows of a span from which a GPU takes some of them at once: as many as it takes (chunk.h). With fewer a chunk does the
+/// same work.
+const MIN_GPU_CHUNK: u32 = 16;
+/// The fewest numbers that a lane of those kernels keeps of the state.
+pub(crate) const MIN_CHUNK_SLOTS: u32 = 16;
 /// The longest column of a state that a GPU's registers hold.
 pub const MAX_GPU_STATE: usize = 256;
 
@@ -53,10 +60,30 @@ impl<'a> StateSpans<'a> {
         }
     }
 
+    /// Which kernels of a GPU the spans need.
+    pub(crate) fn kinds(&self, gpu: &Gpu) -> SpanKinds {
+        let is_invariant = gpu.kernels.numerics() == Numerics::RowInvariant;
+        let chunk_rows = if is_invariant { u32::MAX } else { MIN_GPU_CHUNK };
+        let is_chunked = |span: &StateSpan| span.n_rows >= chunk_rows as usize;
+        SpanKinds {
+            chunk_rows,
+            has_walks: self.host.iter().any(|span| !is_chunked(span)),
+            has_chunks: self.host.iter().any(is_chunked),
+        }
+    }
+
     /// Blocks of a scan's kernel: so many for each span.
     pub(crate) fn grid(&self, op: &'static str, n_parts: usize) -> Result<Grid, Error> {
         Ok(Grid::plane(count(op, "columns", n_parts)?, count(op, "spans", self.host.len())?, SCAN_THREADS))
     }
+}
+
+/// Spans of a step by what a GPU does with them: some rows at a time (chunk.h) from `chunk_rows` rows on, else row by row.
+/// Each kernel leaves out the spans that are the other's.
+pub(crate) struct SpanKinds {
+    pub chunk_rows: u32,
+    pub has_walks: bool,
+    pub has_chunks: bool,
 }
 
 /// What a scan's kernel is compiled with for states of this depth: numbers that a lane keeps of a column.
@@ -122,7 +149,26 @@ pub(crate) const MIN_CHUNK: usize = 8;
 /// Whether recurrences run by chunks. Where rows must not matter they do not: a sum over a chunk depends on where it
 /// begins.
 pub(crate) fn runs_chunks(pool: &Pool) -> bool {
-    cfg!(target_arch = "x86_64") && pool.isa() >= crate::Isa::Avx2 && pool.numerics() != crate::Numerics::RowInvariant
+    cfg!(target_arch = "x86_64") && pool.isa() >= crate::Isa::Avx2 && pool.numerics() != Numerics::RowInvariant
+}
+
+/// The rows of a span in pieces: chunks while at least [`MIN_CHUNK`] rows are left and recurrences run by chunks, then the
+/// rest.
+#[inline(always)]
+pub(crate) fn pieces(span: &StateSpan, runs_chunks: bool) -> impl Iterator<Item = Piece> {
+    let (mut first, end) = (span.first_row, span.first_row + span.n_rows);
+    std::iter::from_fn(move || {
+        let is_chunk = runs_chunks && end - first >= MIN_CHUNK;
+        let rows = first..if is_chunk { end.min(first + CHUNK) } else { end };
+        first = rows.end;
+        (!rows.is_empty()).then_some(Piece { rows, is_chunk })
+    })
+}
+
+/// Some rows of a span, which pass a recurrence as matrices or token by token.
+pub(crate) struct Piece {
+    pub rows: Range<usize>,
+    pub is_chunk: bool,
 }
 
 /// Every part of every span on the pool, with AVX2 where the CPU has it.

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 48] = [
+pub(crate) const FILES: [&KernelFile; 51] = [
     &adjust::AdjustKernels::FILE,
     &attention::split::VectorKernels::FILE,
     &attention::split::WideVectorKernels::FILE,
@@ -17,6 +17,7 @@ pub(crate) const FILES: [&KernelFile; 48] = [
     &columns::ColumnKernels::FILE,
     &conv1d::ConvKernels::FILE,
     &copy_rows::CopyRowsKernels::FILE,
+    &delta_scan::DeltaChunkKernels::FILE,
     &delta_scan::DeltaKernels::FILE,
     &embed::EmbedKernels::FILE,
     &experts::ExpertKernels::FILE,
@@ -53,9 +54,11 @@ pub(crate) const FILES: [&KernelFile; 48] = [
     &sample::SampleKernels::FILE,
     &selective_scan::SelectiveKernels::FILE,
     &sparsify::SparsifyKernels::FILE,
+    &ssm_scan::SsmChunkKernels::FILE,
     &ssm_scan::SsmKernels::FILE,
     &streams::StreamKernels::FILE,
     &swiglu::SwigluKernels::FILE,
     &take_rows::TakeRowsKernels::FILE,
+    &wkv_scan::WkvChunkKernels::FILE,
     &wkv_scan::WkvKernels::FILE,
 ];

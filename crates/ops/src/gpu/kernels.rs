@@ -14,7 +14,7 @@ use super::unit::KernelFile;
 use crate::{Error, Numerics, Tuning};
 
 /// What the kernels include, by name.
-const HEADERS: [(&str, &str); 16] = [
+const HEADERS: [(&str, &str); 17] = [
     ("prelude.h", include_str!("../../kernels/prelude.h")),
     ("functions.h", include_str!("../../kernels/functions.h")),
     ("formats.h", include_str!("../../kernels/formats.h")),
@@ -22,6 +22,7 @@ const HEADERS: [(&str, &str); 16] = [
     ("quant.h", include_str!("../../kernels/quant.h")),
     ("more_quants.h", include_str!("../../kernels/more_quants.h")),
     ("scan.h", include_str!("../../kernels/scan.h")),
+    ("chunk.h", include_str!("../../kernels/chunk.h")),
     ("round.h", include_str!("../../kernels/round.h")),
     ("rmsnorm.h", include_str!("../../kernels/rmsnorm.h")),
     ("gate.h", include_str!("../../kernels/gate.h")),

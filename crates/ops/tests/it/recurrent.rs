@@ -9,7 +9,7 @@ use ops::{
 use crate::card::cards;
 
 const BOUND: f64 = 1e-5;
-const N_ROWS: usize = 63;
+const N_ROWS: usize = 107;
 const N_SLOTS: usize = 5;
 
 fn noise(seed: u32, n: usize) -> Vec<f32> {
@@ -21,19 +21,19 @@ fn noise(seed: u32, n: usize) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// Steps over `N_ROWS` rows of two sequences: rows of the first in three chunks, with a checkpoint that the last starts
-/// from; all rows of the second in one.
+/// Steps over `N_ROWS` rows of three sequences: rows of the first in chunks of several lengths, with a checkpoint in the
+/// middle that others start from; all rows of the second in one step, beside few and beside many; the third has few.
 fn steps() -> Vec<Vec<StateSpan>> {
     let span = |first_row, n_rows, from, to, copy| StateSpan { first_row, n_rows, from, to, copy };
     vec![
-        vec![span(0, 4, None, 3, None), span(14, N_ROWS - 14, None, 1, None)],
-        vec![span(4, 3, Some(3), 3, Some(0))],
-        vec![span(7, 7, Some(0), 4, None)],
+        vec![span(0, 4, None, 3, None), span(57, 43, None, 1, None), span(100, 5, None, 2, None)],
+        vec![span(4, 19, Some(3), 3, Some(0)), span(105, 2, Some(2), 2, None)],
+        vec![span(23, 34, Some(0), 4, None)],
     ]
 }
 
 /// The rows of each sequence.
-const SEQUENCES: [std::ops::Range<usize>; 2] = [0..14, 14..N_ROWS];
+const SEQUENCES: [std::ops::Range<usize>; 3] = [0..57, 57..100, 100..N_ROWS];
 
 /// An op on its inputs, its state and the spans of a step; it writes the rows of its spans, and into a second place of the
 /// same shape what else it gives.
@@ -173,18 +173,22 @@ fn mamba() {
 fn delta_nets() {
     let small = DeltaShape { n_key_heads: 2, n_value_heads: 6, key_dim: 9, value_dim: 12, order: HeadOrder::Grouped };
     let wide = DeltaShape { n_key_heads: 1, n_value_heads: 3, key_dim: 140, value_dim: 34, order: HeadOrder::Grouped };
-    for (shape, is_by_channel) in [
-        (small, false),
-        (DeltaShape { order: HeadOrder::Tiled, ..small }, false),
-        (small, true),
-        (wide, false),
-        (wide, true),
+    for (shape, is_by_channel, gate) in [
+        (small, false, 0.0),
+        (DeltaShape { order: HeadOrder::Tiled, ..small }, false, 0.0),
+        (small, true, 0.0),
+        (wide, false, 0.0),
+        (wide, true, 0.0),
+        // Nearly all is forgotten at each token: the inverse of a chunk's decays would be far beyond f32.
+        (small, false, 20.0),
+        (small, true, 20.0),
     ] {
         let DeltaShape { n_key_heads, n_value_heads, key_dim, value_dim, order } = shape;
         let per_head = if is_by_channel { key_dim } else { 1 };
         let (n_keys, n_values, n_gates) = (n_key_heads * key_dim, n_value_heads * value_dim, n_value_heads * per_head);
         let (q, k, v) = (noise(1, N_ROWS * n_keys), noise(2, N_ROWS * n_keys), noise(3, N_ROWS * n_values));
-        let (forget, beta) = (noise(4, N_ROWS * n_gates), noise(5, N_ROWS * n_value_heads));
+        let (mut forget, beta) = (noise(4, N_ROWS * n_gates), noise(5, N_ROWS * n_value_heads));
+        forget.iter_mut().for_each(|forget| *forget += gate);
         let forget_bias = noise(6, n_gates);
         let a: Vec<f32> = noise(7, n_value_heads).iter().map(|x| -x.exp()).collect();
         let mut truth = vec![0.0; N_ROWS * n_values];
@@ -251,7 +255,9 @@ fn wkv() {
 fn check_wkv(n_heads: usize, dim: usize, has_first: bool) {
     let n_cols = n_heads * dim;
     let rows = |seed| noise(seed, N_ROWS * n_cols);
-    let (r, k, v, decay, rate, first, share) = (rows(1), rows(2), rows(3), rows(4), rows(5), rows(6), rows(7));
+    let (r, k, v, mut decay, rate, first, share) = (rows(1), rows(2), rows(3), rows(4), rows(5), rows(6), rows(7));
+    // Some numbers of the key decay as fast as they can, and some not at all.
+    decay.iter_mut().for_each(|decay| *decay *= 10.0);
     let (removal, rate_of_key, weight) = (noise(8, n_cols), noise(9, n_cols), noise(10, n_cols));
     let sigmoid = |x: f32| 1.0 / (1.0 + (-f64::from(x)).exp());
     let (mut read, mut bonus) = (vec![0.0; N_ROWS * n_cols], vec![0.0; N_ROWS * n_cols]);
@@ -302,6 +308,57 @@ fn check_wkv(n_heads: usize, dim: usize, has_first: bool) {
             },
         );
     }
+}
+
+/// What the kernels that take some rows at once give for a long prompt of each recurrence's published width, beside those
+/// that walk. `GFX_COUNTERS=FILE` then has the instructions of both.
+#[test]
+#[ignore = "counts instructions: GFX_COUNTERS=FILE crates/gfx/run"]
+fn long_prompts_as_matrices_and_row_by_row() {
+    let n_rows = 128;
+    let span = StateSpan { first_row: 0, n_rows, from: None, to: 0, copy: None };
+    let compare = |what: &str, (n_cols, state_len): (usize, usize), inputs: &[(&[f32], usize)], op: Scan| {
+        let run = |card: &crate::card::Card| {
+            card.recur(inputs, (1, state_len), (n_rows, n_cols), &[vec![span]], op).into_iter().map(f64::from)
+        };
+        let (chunks, walks) = (cards(), crate::card::invariant_cards());
+        assert!(!chunks.is_empty(), "no GPU");
+        for (chunk, walk) in chunks.iter().zip(&walks) {
+            let error = test_support::golden::relative_error(run(chunk), run(walk));
+            assert!(error < BOUND, "{what} on {}: {error:.2e}", chunk.name());
+        }
+    };
+    let rows = |seed, n_cols| (noise(seed, n_rows * n_cols), n_cols);
+    let vector = |seed, n_cols| (noise(seed, n_cols).iter().map(|x| -x.exp()).collect::<Vec<f32>>(), n_cols);
+    fn views(inputs: &[(Vec<f32>, usize)]) -> Vec<(&[f32], usize)> {
+        inputs.iter().map(|(numbers, n_cols)| (&numbers[..], *n_cols)).collect()
+    }
+    let shape = SsmShape { n_heads: 1, head_dim: 64, state_dim: 128, n_groups: 1 };
+    let inputs = [rows(1, 64 + 256), rows(2, 1), vector(3, 1), vector(4, 1), vector(5, 1)];
+    compare("Mamba 2", (64, 64 * 128), &views(&inputs), &|exec, inputs, state, spans, [out, _]| {
+        let weights = SsmWeights { a: inputs[2], d: inputs[3], dt_bias: inputs[4] };
+        ssm_scan(exec, shape, SsmRows { xbc: inputs[0], dt: inputs[1] }, weights, state, spans, out)
+    });
+    let shape =
+        DeltaShape { n_key_heads: 1, n_value_heads: 1, key_dim: 128, value_dim: 128, order: HeadOrder::Grouped };
+    for (what, n_gates) in [("delta net", 1), ("KDA", 128)] {
+        let [q, k, v] = [1, 2, 3].map(|seed| rows(seed, 128));
+        let inputs = [q, k, v, rows(4, n_gates), rows(5, 1), vector(6, n_gates), vector(7, 1)];
+        compare(what, (128, 128 * 128), &views(&inputs), &|exec, inputs, state, spans, [out, _]| {
+            let [q, k, v, forget, beta, forget_bias, a] = *inputs else { unreachable!("seven inputs") };
+            delta_scan(exec, shape, DeltaRows { q, k, v, forget, beta, forget_bias, a }, state, spans, out)
+        });
+    }
+    let inputs = [1, 2, 3, 4, 5, 6, 7].map(|seed| rows(seed, 64)).into_iter().chain([8, 9, 10].map(|s| vector(s, 64)));
+    let inputs: Vec<(Vec<f32>, usize)> = inputs.collect();
+    compare("RWKV 7", (64, 64 * 64), &views(&inputs), &|exec, inputs, state, spans, [read, bonus]| {
+        let [r, k, v, decay, rate, first, share, removal, rate_of_key, weight] = *inputs else {
+            unreachable!("ten inputs")
+        };
+        let rows = WkvRows { r, k, v, decay, rate, first: Some([first, share]) };
+        let weights = WkvWeights { removal, rate_of_key, bonus: weight };
+        wkv_scan(exec, 64, rows, weights, state, spans, WkvOut { read, bonus })
+    });
 }
 
 #[test]
