@@ -5,9 +5,9 @@
 
 Transformers reads such checkpoints and drops the layer, so the reference is put together here, from transformers' own
 layers in the order that the published code of these models has (DeepSeek-V3's report; vLLM's `deepseek_mtp.py` and
-`qwen3_next_mtp.py`; llama.cpp's `graph_mtp` of qwen35): the hidden state of token i after the last norm and the embedding of
-token i + 1 each get a norm, `eh_proj` takes both to the width of the model, then comes one ordinary layer with attention, a
-norm, and the output layer.
+`qwen3_next_mtp.py`; llama.cpp's `graph_mtp` of qwen35 and qwen3next): the hidden state of token i after the last norm and the
+embedding of token i + 1 each get a norm, `eh_proj` takes both to the width of the model, then comes one ordinary layer with
+attention, a norm, and the output layer.
 
 Writes `crates/model/testdata/next/NAME/`, `NAME.gguf` where llama.cpp's converter keeps the layer, and
 `golden/NAME.safetensors`: the tokens, the layer's hidden states and its logits for all pairs of tokens, in f32.
@@ -30,7 +30,7 @@ from family_configs import SMALL
 OUT = make_families.ROOT / "crates/model/testdata/next"
 N_TOKENS = 40
 # llama.cpp's converter drops DeepSeek-V3's.
-NAMES = {"qwen35": True, "qwen35moe": True, "glm4moe": True, "deepseek3": False}
+NAMES = {"qwen35": True, "qwen35moe": True, "qwen3next": True, "glm4moe": True, "deepseek3": False}
 
 
 def rounded(shape, generator, scale, offset=0.0):
@@ -104,7 +104,9 @@ def make(name, source):
     tensors.update({key: value.to(torch.bfloat16).contiguous().clone() for key, value in extra.items()})
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     settings = json.loads((folder / "config.json").read_text())
-    settings["mtp_num_hidden_layers" if is_qwen else "num_nextn_predict_layers"] = 1
+    # Qwen3-Next's own configuration does not speak of the layer.
+    if name != "qwen3next":
+        settings["mtp_num_hidden_layers" if is_qwen else "num_nextn_predict_layers"] = 1
     (folder / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
     for file in folder.iterdir():
         if file.name not in ("config.json", "model.safetensors"):

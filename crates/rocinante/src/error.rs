@@ -35,7 +35,8 @@ pub enum Error {
     /// The model has no layers that predict several tokens, or they are not read yet.
     #[error(
         "--speculate mtp needs a layer that guesses the token after the next, and this `{architecture}` checkpoint has none \
-         (files of qwen35, glm4moe and deepseek models may have one)"
+         ({hint})",
+        hint = mtp_hint(architecture)
     )]
     NoMtp {
         /// The model's family.
@@ -48,12 +49,6 @@ pub enum Error {
         draft: PathBuf,
         /// Where they differ.
         why: String,
-    },
-    /// A draft model with recurrent layers: wrong guesses could not be taken back.
-    #[error("the draft model `{draft}` has recurrent layers, so wrong guesses cannot be undone", draft = draft.display())]
-    DraftState {
-        /// Its file.
-        draft: PathBuf,
     },
     /// Weights, keys and values and scratch are more than the device has.
     #[error(transparent)]
@@ -147,5 +142,16 @@ impl From<text::Error> for Error {
             text::Error::ConstraintBusy(_) => Self::ConstraintBusy(error.to_string()),
             error => Self::Text(error),
         }
+    }
+}
+
+/// Who has such layers, for a file that has none.
+fn mtp_hint(architecture: &str) -> &'static str {
+    match architecture {
+        "gemma4" => {
+            "Gemma 4's drafters, gemma-4-...-assistant, are files of their own that read this model's keys and values, which is \
+             not supported; `ngram` and `draft=MODEL` work"
+        }
+        _ => "files of qwen35, qwen3next, glm4moe and deepseek models may have one",
     }
 }

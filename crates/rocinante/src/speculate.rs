@@ -161,9 +161,6 @@ fn is_one_of_several(options: &Options) -> bool {
 fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &ChosenDevice) -> Result<(DraftModel, u64)> {
     let draft = ModelFiles::open(path)?;
     check_vocabulary(files, &draft)?;
-    if draft.config()?.recurrent.is_some() {
-        return Err(Error::DraftState { draft: path.to_owned() });
-    }
     let n_ctx_train = draft.config()?.n_ctx_train;
     let n_ctx =
         options.context.map_or(n_ctx_train, |n_ctx| n_ctx.min(n_ctx_train)).min(crate::load_plan::DEFAULT_CONTEXT);

@@ -1,9 +1,12 @@
 //! Drafts by a second, smaller model with its own keys and values. It samples as the request does, with the same draw
 //! of (seed, position), so wherever the two models agree on the distribution they draw the same token.
+//!
+//! Keys and values of guesses that were wrong are overwritten. A recurrent state cannot be: a draft model with such layers
+//! has two slots for each sequence, one with the state after the sequence's own tokens and one for what it guesses.
 
 use std::collections::HashMap;
 
-use batch::{BLOCK_TOKENS, Batch, BlockId, Capacity, Forward, SeqRows, StepError, TokenId};
+use batch::{BLOCK_TOKENS, Batch, BlockId, Capacity, Forward, SeqRows, SeqState, StateId, StepError, TokenId};
 
 use crate::{
     drafter::{Basis, Draft, DraftAsk, Drafter},
@@ -19,6 +22,8 @@ pub struct DraftModel {
     model: Box<dyn Forward>,
     capacity: Capacity,
     free: Vec<BlockId>,
+    /// Slots for recurrent states that no sequence has, in a model that keeps them.
+    free_states: Option<Vec<StateId>>,
     seqs: HashMap<SeqId, Computed>,
     sampler: Sampler,
     batch: Batch,
@@ -26,17 +31,42 @@ pub struct DraftModel {
     is_broken: bool,
 }
 
-/// The tokens whose keys and values it has.
+/// The tokens whose keys and values it has. With recurrent layers these are the sequence's own; otherwise guesses that
+/// turned out right are among them.
 #[derive(Default)]
 struct Computed {
     tokens: Vec<TokenId>,
     blocks: Vec<BlockId>,
+    states: Option<States>,
+}
+
+/// Slots of a sequence's recurrent states.
+#[derive(Copy, Clone)]
+struct States {
+    /// After `Computed::tokens`.
+    own: StateId,
+    /// After the guesses that follow.
+    ahead: StateId,
+}
+
+impl States {
+    /// Where rows begin and end, with so many tokens of the sequence and so many guesses before them.
+    fn of_rows(self, n_own: usize, n_ahead: Option<usize>) -> SeqState {
+        let (from, to) = match n_ahead {
+            None => ((n_own > 0).then_some(self.own), self.own),
+            Some(0) => (Some(self.own), self.ahead),
+            Some(_) => (Some(self.ahead), self.ahead),
+        };
+        SeqState { from, to, copy: None }
+    }
 }
 
 /// Rows of one sequence in a step.
 struct DraftRows {
     ask_idx: usize,
     tokens: Vec<TokenId>,
+    /// Of a guess: those before it.
+    n_ahead: Option<usize>,
     /// Whether they end with the sequence, so that the next token is chosen.
     is_last: bool,
 }
@@ -44,10 +74,12 @@ struct DraftRows {
 impl DraftModel {
     pub fn new(model: impl Forward + 'static) -> Self {
         let capacity = model.capacity();
+        let n_states = model.n_states() as u32;
         Self {
             model: Box::new(model),
             capacity,
             free: (0..capacity.n_blocks as u32).rev().map(BlockId).collect(),
+            free_states: (n_states > 0).then(|| (0..n_states).rev().map(StateId).collect()),
             seqs: HashMap::new(),
             sampler: Sampler::new(capacity.n_vocab),
             batch: Batch::default(),
@@ -64,7 +96,25 @@ impl DraftModel {
         }
         let computed = self.seqs.entry(ask.seq).or_default();
         let n_same = computed.tokens.iter().zip(ask.tokens).take_while(|(a, b)| a == b).count();
-        computed.tokens.truncate(n_same.min(ask.tokens.len() - 1));
+        match &mut self.free_states {
+            None => computed.tokens.truncate(n_same.min(ask.tokens.len() - 1)),
+            Some(free) => {
+                if computed.states.is_none() {
+                    let n_left = free.len().saturating_sub(2);
+                    let &[ahead, own] = &free[n_left..] else { return false };
+                    free.truncate(n_left);
+                    computed.states = Some(States { own, ahead });
+                }
+                // There is no way back but to the start.
+                if n_same < computed.tokens.len() {
+                    computed.tokens.clear();
+                }
+                // What follows the last token was known when it was read.
+                if computed.tokens.len() == ask.tokens.len() {
+                    return false;
+                }
+            }
+        }
         while computed.blocks.len() < Sequence::blocks_for(n_all) {
             let Some(block) = self.free.pop() else { return false };
             computed.blocks.push(block);
@@ -80,16 +130,20 @@ impl DraftModel {
         batch.seqs.clear();
         batch.logits_rows.clear();
         batch.choices.clear();
+        batch.states.clear();
         let mut choices = Vec::new();
         for part in parts {
             let ask = &asks[part.ask_idx];
             let computed = &self.seqs[&ask.seq];
-            let (first_row, first) = (batch.tokens.len() as u32, computed.tokens.len());
+            let n_before =
+                computed.tokens.len() + if computed.states.is_some() { part.n_ahead.unwrap_or(0) } else { 0 };
+            let (first_row, first) = (batch.tokens.len() as u32, n_before);
             let end = first + part.tokens.len();
             batch.tokens.extend_from_slice(&part.tokens);
             batch.positions.extend(first as u32..end as u32);
             let block_table = computed.blocks[..end.div_ceil(BLOCK_TOKENS)].to_vec();
             batch.seqs.push(SeqRows { first_row, n_rows: part.tokens.len() as u32, block_table });
+            batch.states.extend(computed.states.map(|states| states.of_rows(computed.tokens.len(), part.n_ahead)));
             if part.is_last {
                 batch.logits_rows.push(batch.tokens.len() as u32 - 1);
                 choices.push((part.ask_idx, sampler::choice_at(ask.sampling, end)));
@@ -108,7 +162,8 @@ impl DraftModel {
             rows.chosen
         };
         for part in parts {
-            if let Some(computed) = self.seqs.get_mut(&asks[part.ask_idx].seq) {
+            let computed = self.seqs.get_mut(&asks[part.ask_idx].seq);
+            if let Some(computed) = computed.filter(|it| it.states.is_none() || part.n_ahead.is_none()) {
                 computed.tokens.extend_from_slice(&part.tokens);
             }
         }
@@ -125,7 +180,12 @@ impl DraftModel {
             let n = missing.len().min(n_left);
             n_left -= n;
             if n > 0 && parts.len() < self.capacity.max_output_rows {
-                parts.push(DraftRows { ask_idx, tokens: missing[..n].to_vec(), is_last: n == missing.len() });
+                parts.push(DraftRows {
+                    ask_idx,
+                    tokens: missing[..n].to_vec(),
+                    n_ahead: None,
+                    is_last: n == missing.len(),
+                });
             }
         }
         parts
@@ -141,7 +201,8 @@ impl DraftModel {
                 let draft = &mut drafts[ask_idx].tokens;
                 draft.push(token);
                 if draft.len() < asks[ask_idx].max_len {
-                    parts.push(DraftRows { ask_idx, tokens: vec![token], is_last: true });
+                    let n_ahead = Some(draft.len() - 1);
+                    parts.push(DraftRows { ask_idx, tokens: vec![token], n_ahead, is_last: true });
                 }
             }
         }
@@ -162,6 +223,8 @@ impl Drafter for DraftModel {
     fn end(&mut self, seq: SeqId) {
         if let Some(computed) = self.seqs.remove(&seq) {
             self.free.extend(computed.blocks);
+            let states = computed.states.into_iter().flat_map(|States { own, ahead }| [own, ahead]);
+            self.free_states.iter_mut().for_each(|free| free.extend(states.clone()));
         }
     }
 

@@ -331,6 +331,35 @@ fn a_draft_model_draws_as_the_model_does() {
     }
 }
 
+/// One with recurrent layers goes back to the state after what was right; one whose slots are taken drafts nothing.
+#[test]
+fn a_draft_model_with_states_draws_as_the_model_does() {
+    fn asks(handle: &Handle, n_ctx: usize) -> Vec<(Vec<TokenId>, Sampling, u64)> {
+        let sampled = Sampling { temperature: 0.9, top_k: 30, seed: 8, ..Sampling::default() };
+        let penalized = Sampling { repetition_penalty: 1.3, ..sampled.clone() };
+        let all = [Sampling::default(), sampled, penalized].map(|sampling| {
+            let submit = Submit::new(handle.next_request_id(), toy::prompt(3, 300), n_ctx);
+            (handle.submit(Submit { sampling: sampling.clone(), ..submit }).unwrap(), sampling)
+        });
+        let answer = |(events, sampling)| {
+            let (tokens, _, usage) = collect(events);
+            (tokens, sampling, usage.drafted.n_accepted)
+        };
+        all.into_iter().map(answer).collect()
+    }
+    for (n_slots, n_drafting) in [(6, 3), (5, 2), (1, 0)] {
+        let handle = with(Toy::new(256), fixed(4), Box::new(DraftModel::new(Toy::new(256).with_states(n_slots))));
+        let found = asks(&handle, 60);
+        for (tokens, sampling, _) in &found {
+            assert_eq!(*tokens, toy::expected(&toy::prompt(3, 300), 60, sampling), "{n_slots} slots");
+        }
+        let accepted: Vec<u64> = found.iter().map(|(_, _, n_accepted)| *n_accepted).collect();
+        let n_lucky = accepted.iter().filter(|n| **n > 5).count();
+        assert!(n_lucky >= n_drafting.min(2), "{n_slots} slots: {accepted:?}");
+        assert_eq!(accepted.iter().any(|n| *n > 0), n_drafting > 0, "{n_slots} slots: {accepted:?}");
+    }
+}
+
 /// A draft model whose pool is too small for all drafts for those that it has room for.
 #[test]
 fn a_draft_model_without_room_drafts_less() {

@@ -14,7 +14,7 @@ use crate::families::distance;
 use crate::support::{batch, collect, table};
 
 const BOUND: f64 = 1e-3;
-pub const NAMES: [&str; 4] = ["qwen35", "qwen35moe", "glm4moe", "deepseek3"];
+pub const NAMES: [&str; 5] = ["qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek3"];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/next")

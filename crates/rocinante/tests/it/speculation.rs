@@ -84,6 +84,10 @@ fn what_cannot_draft_is_refused_by_name() {
     };
     let error = open(&tiny, Speculate::Mtp);
     assert!(matches!(&error, Error::NoMtp { .. }) && error.to_string().contains("qwen35"), "{error}");
+    // Gemma 4's drafters are files of their own, which cannot be run.
+    let options = Options { device: Device::Cpu, speculate: Speculate::Mtp, ..Options::default() };
+    let error = Model::from_checkpoint(tiny_with_vocabulary("families", "gemma4"), &options).unwrap_err().to_string();
+    assert!(error.contains("assistant") && error.contains("draft=MODEL"), "{error}");
     let error = open(&tiny, Speculate::Draft("nowhere.gguf".into())).to_string();
     assert!(error.contains("nowhere.gguf"), "{error}");
     let Some(path) = smollm2() else { return };
@@ -92,9 +96,10 @@ fn what_cannot_draft_is_refused_by_name() {
     assert!(error.to_string().contains("it has 423 tokens, the model 49152"), "{error}");
 }
 
-/// A tiny model whose vocabulary is the printable characters, with a layer that guesses the token after the next.
-fn with_next_layer(name: &str) -> Checkpoint {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/next");
+/// A tiny model whose vocabulary is the printable characters; those in `next` have a layer that guesses the token after the
+/// next.
+fn tiny_with_vocabulary(folder: &str, name: &str) -> Checkpoint {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../model/testdata").join(folder);
     let checkpoint = Checkpoint::open(&folder.join(format!("{name}.gguf"))).unwrap();
     let n_vocab = checkpoint.metadata().u32(&format!("{name}.vocab_size")).unwrap().unwrap() as usize;
     let tokens: Vec<String> = (0..n_vocab).map(|i| char::from_u32(0x21 + i as u32).unwrap().to_string()).collect();
@@ -109,11 +114,11 @@ fn with_next_layer(name: &str) -> Checkpoint {
 
 #[test]
 fn a_models_own_layer_drafts() {
-    for name in ["qwen35", "qwen35moe", "glm4moe"] {
+    for name in ["qwen35", "qwen35moe", "qwen3next", "glm4moe"] {
         let answer = |speculate: Speculate, workload| {
             let options =
                 Options { device: Device::Cpu, context: Some(128), speculate, workload, ..Options::default() };
-            let model = Model::from_checkpoint(with_next_layer(name), &options).unwrap();
+            let model = Model::from_checkpoint(tiny_with_vocabulary("next", name), &options).unwrap();
             let request = Request { max_tokens: Some(60), ..Request::default() };
             let answer = model.complete("WHATISTHIS", request).unwrap().whole().unwrap();
             (answer.text, answer.usage.drafted)
