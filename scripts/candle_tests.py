@@ -179,7 +179,7 @@ def table(rows):
     if any(" - |" in line for line in lines):
         lines += ["", "-: not run"]
     if is_old:
-        lines += ["", "\\* some of them ran before the last change of their kernels"]
+        lines += ["", "\\* some of them ran before the last change of their kernels, of `cudarc` or of `prelude.h`"]
     for file in (file for file in FILES if file not in USUAL):
         by_run = {}
         for key, value in rows.items():
