@@ -10,7 +10,7 @@ use crate::error::{Cause, Error, Fault};
 use crate::exec::relative::{self, INDEXED};
 use crate::exec::wave::fault;
 use crate::exec::{Class, Counters, FIX_BEFORE, FIX_RESULT, Flow, Group, Inst, Wave, finish, prepare};
-use crate::isa::code;
+use crate::isa::{Family, code};
 use crate::kernel::Kernel;
 use crate::memory::Memory;
 use crate::pool::Pool;
@@ -278,9 +278,14 @@ impl<const N: usize> Run<N> {
         user(wave, p & 16 != 0, self.launch.dispatch_id, 2);
         user(wave, p & 32 != 0, 0, 2);
         user(wave, p & 64 != 0, private as u64, 1);
+        if self.kernel.family == Family::Rdna4 {
+            // In trap registers, which kernels may read.
+            wave.set_scalar(code::TTMP + 9, group[0]);
+            wave.set_scalar(code::TTMP + 7, group[1] & 0xffff | group[2] << 16);
+        }
         let mut s = d.n_user_sgprs() as u16;
         for (bit, value) in [(7, group[0]), (8, group[1]), (9, group[2])] {
-            if d.rsrc2 >> bit & 1 == 1 {
+            if d.rsrc2 >> bit & 1 == 1 && self.kernel.family != Family::Rdna4 {
                 wave.set_scalar(s, value);
                 s += 1;
             }

@@ -45,7 +45,7 @@ impl Descriptor {
     }
 
     pub fn wave_lanes(&self, family: Family) -> u32 {
-        if family == Family::Rdna3 && self.properties & WAVE32 != 0 { 32 } else { 64 }
+        if family.is_rdna() && self.properties & WAVE32 != 0 { 32 } else { 64 }
     }
 
     pub fn n_user_sgprs(&self) -> u32 {
@@ -56,8 +56,8 @@ impl Descriptor {
     pub fn n_vgprs(&self, family: Family) -> (u32, u32) {
         let granules = (self.rsrc1 & 63) + 1;
         match family {
-            Family::Rdna3 if self.properties & WAVE32 != 0 => (granules * 8, 0),
-            Family::Rdna3 => (granules * 4, 0),
+            Family::Rdna3 | Family::Rdna4 if self.properties & WAVE32 != 0 => (granules * 8, 0),
+            Family::Rdna3 | Family::Rdna4 => (granules * 4, 0),
             Family::Cdna3 => {
                 let total = granules * 8;
                 let vector = ((self.rsrc3 & 63) + 1) * 4;

@@ -15,6 +15,7 @@ pub mod dispatch;
 pub mod emulator;
 pub mod error;
 pub mod exec;
+pub mod fidelity;
 pub mod isa;
 pub mod kernel;
 pub mod memory;

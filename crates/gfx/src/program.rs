@@ -17,7 +17,7 @@ pub struct Program<const N: usize> {
 }
 
 const NO_INST: u32 = u32::MAX;
-/// The longest instruction: two words and a literal.
+/// The longest instruction: two words and a literal, or RDNA4's memory instructions.
 const MAX_WORDS: u64 = 3;
 /// Larger code than any compiler emits for one kernel; a runaway walk ends here.
 const MAX_INSTRUCTIONS: usize = 1 << 20;

@@ -7,9 +7,11 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef _Float16 f16;
 typedef f16 f16x4 __attribute__((ext_vector_type(4)));
+typedef f16 f16x8 __attribute__((ext_vector_type(8)));
 typedef f16 f16x16 __attribute__((ext_vector_type(16)));
 typedef short s16x4 __attribute__((ext_vector_type(4)));
 typedef short s16x16 __attribute__((ext_vector_type(16)));
+typedef int i32x2 __attribute__((ext_vector_type(2)));
 typedef int i32x4 __attribute__((ext_vector_type(4)));
 typedef int i32x8 __attribute__((ext_vector_type(8)));
 typedef float f32x4 __attribute__((ext_vector_type(4)));
@@ -231,6 +233,12 @@ KERNEL gemm_f16(const f16* a, const f16* b, float* c, int n, int k) {
     for (int i = 0; i < k; i += 16)
         acc = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(*(const f16x16*)(ar + i), *(const f16x16*)(br + i), acc);
     for (int i = 0; i < 8; i++) c[(u64)(GROUP_Y * 16 + 2 * i + l / 16) * n + GROUP * 16 + r] = acc[i];
+#elif defined(__GFX12__)
+    f32x8 acc = {0, 0, 0, 0, 0, 0, 0, 0};
+    int half = l / 16 * 8;
+    for (int i = 0; i < k; i += 16)
+        acc = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(*(const f16x8*)(ar + i + half), *(const f16x8*)(br + i + half), acc);
+    for (int i = 0; i < 8; i++) c[(u64)(GROUP_Y * 16 + half + i) * n + GROUP * 16 + r] = acc[i];
 #elif defined(__gfx942__) || defined(__gfx90a__) || defined(__gfx908__)
     f32x4 acc = {0, 0, 0, 0};
     for (int i = 0; i < k; i += 16)
@@ -248,6 +256,12 @@ KERNEL gemm_i8(const i8* a, const i8* b, int* c, int n, int k) {
     for (int i = 0; i < k; i += 16)
         acc = __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(true, *(const i32x4*)(ar + i), true, *(const i32x4*)(br + i), acc, false);
     for (int i = 0; i < 8; i++) c[(u64)(GROUP_Y * 16 + 2 * i + l / 16) * n + GROUP * 16 + r] = acc[i];
+#elif defined(__GFX12__)
+    i32x8 acc = {0, 0, 0, 0, 0, 0, 0, 0};
+    int half = l / 16 * 8;
+    for (int i = 0; i < k; i += 16)
+        acc = __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, *(const i32x2*)(ar + i + half), true, *(const i32x2*)(br + i + half), acc, false);
+    for (int i = 0; i < 8; i++) c[(u64)(GROUP_Y * 16 + half + i) * n + GROUP * 16 + r] = acc[i];
 #elif defined(__gfx942__)
     i32x4 acc = {0, 0, 0, 0};
     for (int i = 0; i < k; i += 32)

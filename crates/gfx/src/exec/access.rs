@@ -47,6 +47,8 @@ pub enum AtomicOp {
     Sub,
     ReverseSub,
     SubClamp,
+    /// Subtracts where the old value is large enough.
+    SubIf,
     MinI,
     MinU,
     MaxI,
@@ -140,7 +142,8 @@ fn atomic(what: &str) -> Access {
         "add_u32" | "add_u64" | "add" => AtomicOp::Add,
         "sub_u32" | "sub_u64" | "sub" => AtomicOp::Sub,
         "rsub_u32" | "rsub_u64" => AtomicOp::ReverseSub,
-        "csub_u32" => AtomicOp::SubClamp,
+        "csub_u32" | "sub_clamp_u32" => AtomicOp::SubClamp,
+        "cond_sub_u32" => AtomicOp::SubIf,
         "min_i32" | "min_i64" | "smin" => AtomicOp::MinI,
         "min_u32" | "min_u64" | "umin" => AtomicOp::MinU,
         "max_i32" | "max_i64" | "smax" => AtomicOp::MaxI,
@@ -151,8 +154,8 @@ fn atomic(what: &str) -> Access {
         "inc_u32" | "inc_u64" | "inc" => AtomicOp::Inc,
         "dec_u32" | "dec_u64" | "dec" => AtomicOp::Dec,
         "add_f32" | "add_f64" => AtomicOp::AddF,
-        "min_f32" | "min_f64" => AtomicOp::MinF,
-        "max_f32" | "max_f64" => AtomicOp::MaxF,
+        "min_f32" | "min_f64" | "min_num_f32" | "min_num_f64" => AtomicOp::MinF,
+        "max_f32" | "max_f64" | "max_num_f32" | "max_num_f64" => AtomicOp::MaxF,
         "pk_add_f16" => AtomicOp::PackedAddF16,
         "pk_add_bf16" => AtomicOp::PackedAddBf16,
         _ => return Access::None,
@@ -186,6 +189,7 @@ impl AtomicOp {
             AtomicOp::Sub => old.wrapping_sub(data),
             AtomicOp::ReverseSub => data.wrapping_sub(old),
             AtomicOp::SubClamp => old.saturating_sub(data),
+            AtomicOp::SubIf => old.checked_sub(data).unwrap_or(old),
             AtomicOp::MinI => {
                 if signed(data) < signed(old) {
                     data

@@ -27,7 +27,7 @@ impl Resource {
             Err(Cause::Unsupported(format!("{what} (descriptor {a:08x} {b:08x} {c:08x} {d:08x})")))
         };
         let is_swizzled = match family {
-            Family::Rdna3 => words[1] >> 30 != 0,
+            Family::Rdna3 | Family::Rdna4 => words[1] >> 30 != 0,
             Family::Cdna3 => words[1] >> 31 != 0,
         };
         if is_swizzled || words[3] >> 23 & 1 == 1 {
@@ -37,8 +37,8 @@ impl Resource {
         let in_range = Some(n_records.saturating_sub(soffset as u64));
         // RDNA's OOB_SELECT; CDNA derives the rule from the instruction, and here that is always the raw one.
         let limit = match (family, words[3] >> 28 & 3) {
-            (Family::Cdna3, _) | (Family::Rdna3, 3) => in_range,
-            (Family::Rdna3, 2) => (n_records == 0).then_some(0),
+            (Family::Cdna3, _) | (_, 3) => in_range,
+            (_, 2) => (n_records == 0).then_some(0),
             _ => return unsupported("buffer with structured range checks"),
         };
         let base = words[0] as u64 | (words[1] as u64 & 0xffff) << 32;

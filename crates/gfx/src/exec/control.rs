@@ -14,6 +14,18 @@ pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
             w.counters.barriers += 1;
             Flow::Barrier
         },
+        // The workgroup's barrier, -1: arrived where its wait is. (The others have names, and waves that join them.)
+        "s_barrier_signal" => |w, i, _| match i.code[0] {
+            193 => Flow::Next,
+            _ => w.stop(Cause::Unsupported("a named barrier".into())),
+        },
+        "s_barrier_wait" => |w, i, _| {
+            if i.imm != -1 {
+                return w.stop(Cause::Unsupported("a named barrier".into()));
+            }
+            w.counters.barriers += 1;
+            Flow::Barrier
+        },
         "s_branch" => |_, _, _| Flow::Branch,
         "s_cbranch_scc0" => |w, _, _| when(!w.scc),
         "s_cbranch_scc1" => |w, _, _| when(w.scc),
@@ -76,6 +88,25 @@ pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
         | "s_waitcnt_vmcnt"
         | "s_waitcnt_expcnt"
         | "s_waitcnt_lgkmcnt"
+        | "s_wait_loadcnt"
+        | "s_wait_storecnt"
+        | "s_wait_samplecnt"
+        | "s_wait_bvhcnt"
+        | "s_wait_expcnt"
+        | "s_wait_dscnt"
+        | "s_wait_kmcnt"
+        | "s_wait_loadcnt_dscnt"
+        | "s_wait_storecnt_dscnt"
+        | "s_wait_alu"
+        | "s_sleep_var"
+        | "s_prefetch_inst"
+        | "s_prefetch_inst_pc_rel"
+        | "s_prefetch_data"
+        | "s_prefetch_data_pc_rel"
+        | "s_buffer_prefetch_data"
+        | "global_inv"
+        | "global_wb"
+        | "global_wbinv"
         | "s_version"
         | "s_gl1_inv"
         | "s_dcache_inv"

@@ -29,6 +29,24 @@ pub fn min(a: f32, b: f32) -> f32 {
     }
 }
 
+/// IEEE's newer maximum: no number wins, and quietly.
+#[inline(always)]
+pub fn maximum(a: f32, b: f32) -> f32 {
+    let quiet = |x: f32| f32::from_bits(x.to_bits() | 0x40_0000);
+    if a.is_nan() {
+        quiet(a)
+    } else if b.is_nan() {
+        quiet(b)
+    } else {
+        max(a, b)
+    }
+}
+
+#[inline(always)]
+pub fn minimum(a: f32, b: f32) -> f32 {
+    if a.is_nan() || b.is_nan() { maximum(a, b) } else { min(a, b) }
+}
+
 #[inline(always)]
 fn max64(a: f64, b: f64) -> f64 {
     if a == b {
@@ -48,6 +66,18 @@ fn min64(a: f64, b: f64) -> f64 {
         a
     } else {
         b
+    }
+}
+
+#[inline(always)]
+fn maximum64(a: f64, b: f64) -> f64 {
+    let quiet = |x: f64| f64::from_bits(x.to_bits() | 1 << 51);
+    if a.is_nan() {
+        quiet(a)
+    } else if b.is_nan() {
+        quiet(b)
+    } else {
+        max64(a, b)
     }
 }
 
@@ -214,6 +244,12 @@ lane_ops! {
     "v_med3_f32" => (a: f32, b: f32, c: f32) -> f32 { med3(a, b, c) }
     "v_maxmin_f32" => (a: f32, b: f32, c: f32) -> f32 { min(max(a, b), c) }
     "v_minmax_f32" => (a: f32, b: f32, c: f32) -> f32 { max(min(a, b), c) }
+    "v_maximum_f32" => (a: f32, b: f32) -> f32 { maximum(a, b) }
+    "v_minimum_f32" => (a: f32, b: f32) -> f32 { minimum(a, b) }
+    "v_maximum3_f32" => (a: f32, b: f32, c: f32) -> f32 { maximum(maximum(a, b), c) }
+    "v_minimum3_f32" => (a: f32, b: f32, c: f32) -> f32 { minimum(minimum(a, b), c) }
+    "v_maximumminimum_f32" => (a: f32, b: f32, c: f32) -> f32 { minimum(maximum(a, b), c) }
+    "v_minimummaximum_f32" => (a: f32, b: f32, c: f32) -> f32 { maximum(minimum(a, b), c) }
     "v_rcp_f32" | "v_rcp_iflag_f32" => (a: f32) -> f32 { (1.0 / a as f64) as f32 }
     "v_rsq_f32" => (a: f32) -> f32 { (1.0 / (a as f64).sqrt()) as f32 }
     "v_sqrt_f32" => (a: f32) -> f32 { (a as f64).sqrt() as f32 }
@@ -242,6 +278,12 @@ lane_ops! {
     "v_med3_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(med3(a.0, b.0, c.0)) }
     "v_maxmin_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(min(max(a.0, b.0), c.0)) }
     "v_minmax_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(max(min(a.0, b.0), c.0)) }
+    "v_maximum_f16" => (a: F16, b: F16) -> F16 { F16(maximum(a.0, b.0)) }
+    "v_minimum_f16" => (a: F16, b: F16) -> F16 { F16(minimum(a.0, b.0)) }
+    "v_maximum3_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(maximum(maximum(a.0, b.0), c.0)) }
+    "v_minimum3_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(minimum(minimum(a.0, b.0), c.0)) }
+    "v_maximumminimum_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(minimum(maximum(a.0, b.0), c.0)) }
+    "v_minimummaximum_f16" => (a: F16, b: F16, c: F16) -> F16 { F16(maximum(minimum(a.0, b.0), c.0)) }
     "v_fma_f16" | "v_fmamk_f16" | "v_fmaak_f16" => (a: F16, b: F16, c: F16) -> F16 { fma16(a.0, b.0, c.0) }
     "v_fmac_f16" => (a: F16, b: F16; d: F16) -> F16 { fma16(a.0, b.0, d.0) }
     "v_rcp_f16" => (a: F16) -> F16 { F16((1.0 / a.0 as f64) as f32) }
@@ -267,6 +309,8 @@ lane_ops! {
     "v_fmac_f64" => (a: f64, b: f64; d: f64) -> f64 { a.mul_add(b, d) }
     "v_max_f64" => (a: f64, b: f64) -> f64 { max64(a, b) }
     "v_min_f64" => (a: f64, b: f64) -> f64 { min64(a, b) }
+    "v_maximum_f64" => (a: f64, b: f64) -> f64 { maximum64(a, b) }
+    "v_minimum_f64" => (a: f64, b: f64) -> f64 { if a.is_nan() || b.is_nan() { maximum64(a, b) } else { min64(a, b) } }
     "v_rcp_f64" => (a: f64) -> f64 { 1.0 / a }
     "v_rsq_f64" => (a: f64) -> f64 { 1.0 / a.sqrt() }
     "v_sqrt_f64" => (a: f64) -> f64 { a.sqrt() }

@@ -234,8 +234,8 @@ impl Halves {
         if entry.role == Role::Raw {
             return halves;
         }
-        // RDNA3's short forms keep the half in register bit 7, the long ones in op_sel.
-        let is_in_register = d.is_short && d.family == Family::Rdna3;
+        // RDNA's short forms keep the half in register bit 7, the long ones in op_sel.
+        let is_in_register = d.is_short && d.family.is_rdna();
         for (k, code) in halves.codes.iter_mut().enumerate().filter(|(k, _)| entry.kinds[*k].is_16()) {
             if is_in_register {
                 halves.high |= u8::from(take_half(code)) << k;

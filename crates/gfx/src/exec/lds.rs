@@ -15,8 +15,9 @@ pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
         return None;
     }
     let run: super::Handler<N> = match op {
-        "ds_bpermute_b32" => permute::<N, true>,
-        "ds_permute_b32" => permute::<N, false>,
+        "ds_bpermute_b32" => permute::<N, true, false>,
+        "ds_bpermute_fi_b32" => permute::<N, true, true>,
+        "ds_permute_b32" => permute::<N, false, false>,
         "ds_swizzle_b32" => swizzle,
         _ => match parse(op) {
             Access::None => return None,
@@ -215,15 +216,15 @@ fn two<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, g: &mut Group<'_>) -> Flow 
     Flow::Next
 }
 
-/// Lane permutes: pull (`ds_bpermute`) or push (`ds_permute`). RDNA moves within groups of 32 lanes, CDNA of 64.
+/// Lane permutes: pull (`ds_bpermute`) or push (`ds_permute`). RDNA3 moves within groups of 32 lanes, the others in the whole wave.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
-fn permute<const N: usize, const PULL: bool>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
+fn permute<const N: usize, const PULL: bool, const ANY: bool>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
     let exec = w.exec();
     let (address, mut data) = (w.v[i.src[0] as usize], w.v[i.src[1] as usize]);
     let group = if i.detail.family == Family::Rdna3 { 32 } else { N };
     let mut out = [0u32; N];
-    if PULL && !w.is_full {
-        // Nothing comes from a lane that is off.
+    if PULL && !ANY && !w.is_full {
+        // Nothing comes from a lane that is off, unless that is what was asked for.
         for l in 0..N {
             data[l] &= w.live[l];
         }

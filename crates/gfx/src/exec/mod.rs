@@ -34,7 +34,7 @@ pub use inst::{Class, FIX_BEFORE, FIX_RESULT, Inst, Lowered, Role, lower};
 pub use operand::{finish, prepare};
 pub use wave::{Group, Wave};
 
-use crate::isa::Decoded;
+use crate::isa::{Decoded, Family};
 use value::ValueKind;
 
 /// What happens after an instruction.
@@ -78,6 +78,12 @@ impl<const N: usize> CodeEntry<N> {
 /// Finds the meaning of an instruction by its name.
 pub fn find<const N: usize>(d: &Decoded) -> Option<CodeEntry<N>> {
     let op = d.op.strip_prefix("v_dual_").map_or(d.op.to_string(), |rest| format!("v_{rest}"));
+    let op = match d.family {
+        // Its 8-bit floats are of another kind, which is not here.
+        Family::Rdna4 if op.contains("fp8") || op.contains("bf8") => return None,
+        Family::Rdna4 => as_rdna3(&op),
+        _ => op,
+    };
     let op = rename(&op);
     salu::find(op, d)
         .or_else(|| control::find(op))
@@ -89,7 +95,7 @@ pub fn find<const N: usize>(d: &Decoded) -> Option<CodeEntry<N>> {
         .or_else(|| move_lanes::find(op))
         .or_else(|| relative::find(op))
         .or_else(|| packed::find(op, d))
-        .or_else(|| wmma::find(op))
+        .or_else(|| wmma::find(op, d.family))
         .or_else(|| mfma::find(op))
         .or_else(|| lds::find(op))
         .or_else(|| flat::find(op, d))
@@ -98,6 +104,18 @@ pub fn find<const N: usize>(d: &Decoded) -> Option<CodeEntry<N>> {
 /// The meaning of an integer instruction with the clamp bit: the exact result, cut to the range of its type.
 pub fn find_saturating<const N: usize>(d: &Decoded) -> Option<CodeEntry<N>> {
     integer::find_saturating(rename(d.op))
+}
+
+/// RDNA4 tells minima that skip NaN (`num`) and additions that carry (`co`) from newer ones; to RDNA3 they are the only
+/// ones, and have no such word.
+fn as_rdna3(op: &str) -> String {
+    match op {
+        "s_add_co_ci_u32" => "s_addc_u32".into(),
+        "s_sub_co_ci_u32" => "s_subb_u32".into(),
+        "s_add_co_u32" | "s_sub_co_u32" | "s_add_co_i32" | "s_sub_co_i32" | "s_addk_co_i32" => op.replace("_co_", "_"),
+        "v_mad_co_u64_u32" | "v_mad_co_i64_i32" => op.replace("_co_", "_"),
+        _ => op.replace("_num_", "_"),
+    }
 }
 
 /// CDNA spells some of RDNA's names differently; the meaning is one.

@@ -20,6 +20,8 @@ pub fn find<const N: usize>(op: &str) -> Option<CodeEntry<N>> {
         "v_mbcnt_hi_u32_b32" => lanes(mbcnt::<N, true>, b32, ValueKind::B32),
         "v_permlane16_b32" => Some(CodeEntry::raw(permlane::<N, 0>)),
         "v_permlanex16_b32" => Some(CodeEntry::raw(permlane::<N, 16>)),
+        "v_permlane16_var_b32" => Some(CodeEntry::raw(permlane_var::<N, 0>)),
+        "v_permlanex16_var_b32" => Some(CodeEntry::raw(permlane_var::<N, 16>)),
         "v_permlane64_b32" => Some(CodeEntry::raw(permlane64)),
         "v_swap_b32" => Some(CodeEntry::raw(swap)),
         "v_swap_b16" => Some(CodeEntry::raw(swap_halves)),
@@ -90,6 +92,24 @@ fn permlane<const N: usize, const ACROSS: usize>(w: &mut Wave<N>, i: &Inst<N>, _
     let mut out = w.v[i.dst as usize];
     for (l, to) in out.iter_mut().enumerate() {
         let s = (l & !15 ^ ACROSS) + (select >> (4 * (l & 15)) & 15) as usize;
+        if fetch_inactive || exec >> s & 1 == 1 {
+            *to = from[s];
+        } else if bound_ctrl {
+            *to = 0;
+        }
+    }
+    put(w, i.dst, &out);
+    Flow::Next
+}
+
+/// The same with each lane's own choice, from a vector register (RDNA4).
+fn permlane_var<const N: usize, const ACROSS: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
+    let (from, select) = (vector(w, i, 0), vector(w, i, 1));
+    let (fetch_inactive, bound_ctrl) = (i.detail.op_sel & 1 != 0, i.detail.op_sel & 2 != 0);
+    let exec = w.exec();
+    let mut out = w.v[i.dst as usize];
+    for (l, to) in out.iter_mut().enumerate() {
+        let s = (l & !15 ^ ACROSS) + (select[l] & 15) as usize;
         if fetch_inactive || exec >> s & 1 == 1 {
             *to = from[s];
         } else if bound_ctrl {

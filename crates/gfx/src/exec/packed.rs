@@ -2,7 +2,7 @@
 //!
 //! Here op_sel picks the half each result half reads, and neg means the sign of the low half, or signedness.
 
-use super::float::{fma16, max, min};
+use super::float::{fma16, max, maximum, min, minimum};
 use super::inst::Inst;
 use super::value::{F16, Value, ValueKind, bf16_to_f32, f32_to_half, half_to_f32};
 use super::wave::{Group, Wave};
@@ -42,6 +42,8 @@ packed_ops! {
     "v_pk_fma_f16" => (a, b, c): F16 { fma16(a.0, b.0, c.0) }
     "v_pk_max_f16" => (a, b, _c): F16 { F16(max(a.0, b.0)) }
     "v_pk_min_f16" => (a, b, _c): F16 { F16(min(a.0, b.0)) }
+    "v_pk_maximum_f16" => (a, b, _c): F16 { F16(maximum(a.0, b.0)) }
+    "v_pk_minimum_f16" => (a, b, _c): F16 { F16(minimum(a.0, b.0)) }
     "v_pk_add_u16" | "v_pk_add_i16" => (a, b, _c): u16 { a.wrapping_add(b) }
     "v_pk_sub_u16" | "v_pk_sub_i16" => (a, b, _c): u16 { a.wrapping_sub(b) }
     "v_pk_mul_lo_u16" => (a, b, _c): u16 { a.wrapping_mul(b) }

@@ -3,9 +3,10 @@
 //! `scalar_ops!` reads typed operands from the scalar file. A body returns `(value, scc)`; an instruction that leaves
 //! the condition bit alone hands `scc` back.
 
-use super::float::{max, min};
+use super::float::{max, maximum, min, minimum};
 use super::inst::Inst;
-use super::value::{f32_to_half, f32_to_half_rtz, half_to_f32};
+use super::inst::constant;
+use super::value::{F16, ValueKind, f32_to_half, f32_to_half_rtz, half_to_f32};
 use super::wave::{Group, Wave};
 use super::{CodeEntry, Flow};
 use crate::error::Cause;
@@ -48,6 +49,19 @@ impl Scalar for u64 {
     #[inline(always)]
     fn put<const N: usize>(self, w: &mut Wave<N>, at: u16) {
         w.set_scalar64(at, self);
+    }
+}
+
+/// A half in the lower half of a register; constants are halves too. The upper half of a result is zero.
+impl Scalar for F16 {
+    #[inline(always)]
+    fn get<const N: usize>(w: &Wave<N>, at: u16, literal: u32) -> Self {
+        let bits = constant(at, literal, ValueKind::F16).unwrap_or_else(|| w.scalar(at, literal) as u64);
+        F16(half_to_f32(bits as u16))
+    }
+    #[inline(always)]
+    fn put<const N: usize>(self, w: &mut Wave<N>, at: u16) {
+        w.set_scalar(at, f32_to_half(self.0) as u32);
     }
 }
 
@@ -192,6 +206,18 @@ scalar_ops! { sop2, op;
     "s_mul_f32" => (a: f32, b: f32, s) -> f32 { (a * b, s) }
     "s_min_f32" => (a: f32, b: f32, s) -> f32 { (min(a, b), s) }
     "s_max_f32" => (a: f32, b: f32, s) -> f32 { (max(a, b), s) }
+    "s_minimum_f32" => (a: f32, b: f32, s) -> f32 { (minimum(a, b), s) }
+    "s_maximum_f32" => (a: f32, b: f32, s) -> f32 { (maximum(a, b), s) }
+    "s_add_f16" => (a: F16, b: F16, s) -> F16 { (F16(a.0 + b.0), s) }
+    "s_sub_f16" => (a: F16, b: F16, s) -> F16 { (F16(a.0 - b.0), s) }
+    "s_mul_f16" => (a: F16, b: F16, s) -> F16 { (F16(a.0 * b.0), s) }
+    "s_min_f16" => (a: F16, b: F16, s) -> F16 { (F16(min(a.0, b.0)), s) }
+    "s_max_f16" => (a: F16, b: F16, s) -> F16 { (F16(max(a.0, b.0)), s) }
+    "s_minimum_f16" => (a: F16, b: F16, s) -> F16 { (F16(minimum(a.0, b.0)), s) }
+    "s_maximum_f16" => (a: F16, b: F16, s) -> F16 { (F16(maximum(a.0, b.0)), s) }
+    "s_add_nc_u64" => (a: u64, b: u64, s) -> u64 { (a.wrapping_add(b), s) }
+    "s_sub_nc_u64" => (a: u64, b: u64, s) -> u64 { (a.wrapping_sub(b), s) }
+    "s_mul_u64" => (a: u64, b: u64, s) -> u64 { (a.wrapping_mul(b), s) }
     "s_cvt_pk_rtz_f16_f32" => (a: f32, b: f32, s) -> u32 { (f32_to_half_rtz(a) as u32 | (f32_to_half_rtz(b) as u32) << 16, s) }
 }
 
@@ -224,7 +250,12 @@ scalar_ops! { sop1, op;
     "s_cvt_i32_f32" => (a: f32, _b: (), s) -> i32 { (a as i32, s) }
     "s_cvt_u32_f32" => (a: f32, _b: (), s) -> u32 { (a as u32, s) }
     "s_cvt_f16_f32" => (a: f32, _b: (), s) -> u32 { (f32_to_half(a) as u32, s) }
-    "s_cvt_f32_f16" => (a: u32, _b: (), s) -> f32 { (half_to_f32(a as u16), s) }
+    "s_cvt_f32_f16" => (a: F16, _b: (), s) -> f32 { (a.0, s) }
+    "s_cvt_hi_f32_f16" => (a: u32, _b: (), s) -> f32 { (half_to_f32((a >> 16) as u16), s) }
+    "s_ceil_f16" => (a: F16, _b: (), s) -> F16 { (F16(a.0.ceil()), s) }
+    "s_floor_f16" => (a: F16, _b: (), s) -> F16 { (F16(a.0.floor()), s) }
+    "s_trunc_f16" => (a: F16, _b: (), s) -> F16 { (F16(a.0.trunc()), s) }
+    "s_rndne_f16" => (a: F16, _b: (), s) -> F16 { (F16(a.0.round_ties_even()), s) }
 }
 
 scalar_ops! { sopc, op;
@@ -258,6 +289,20 @@ scalar_ops! { sopc, op;
     "s_cmp_neq_f32" => (a: f32, b: f32, _s) -> () { ((), a != b) }
     "s_cmp_u_f32" => (a: f32, b: f32, _s) -> () { ((), a.is_nan() || b.is_nan()) }
     "s_cmp_o_f32" => (a: f32, b: f32, _s) -> () { ((), !a.is_nan() && !b.is_nan()) }
+    "s_cmp_lt_f16" => (a: F16, b: F16, _s) -> () { ((), a.0 < b.0) }
+    "s_cmp_eq_f16" => (a: F16, b: F16, _s) -> () { ((), a.0 == b.0) }
+    "s_cmp_le_f16" => (a: F16, b: F16, _s) -> () { ((), a.0 <= b.0) }
+    "s_cmp_gt_f16" => (a: F16, b: F16, _s) -> () { ((), a.0 > b.0) }
+    "s_cmp_ge_f16" => (a: F16, b: F16, _s) -> () { ((), a.0 >= b.0) }
+    "s_cmp_lg_f16" => (a: F16, b: F16, _s) -> () { ((), !(a.0 == b.0 || a.0.is_nan() || b.0.is_nan())) }
+    "s_cmp_nge_f16" => (a: F16, b: F16, _s) -> () { ((), a.0 < b.0 || a.0.is_nan() || b.0.is_nan()) }
+    "s_cmp_ngt_f16" => (a: F16, b: F16, _s) -> () { ((), a.0 <= b.0 || a.0.is_nan() || b.0.is_nan()) }
+    "s_cmp_nle_f16" => (a: F16, b: F16, _s) -> () { ((), a.0 > b.0 || a.0.is_nan() || b.0.is_nan()) }
+    "s_cmp_nlt_f16" => (a: F16, b: F16, _s) -> () { ((), a.0 >= b.0 || a.0.is_nan() || b.0.is_nan()) }
+    "s_cmp_nlg_f16" => (a: F16, b: F16, _s) -> () { ((), a.0 == b.0 || a.0.is_nan() || b.0.is_nan()) }
+    "s_cmp_neq_f16" => (a: F16, b: F16, _s) -> () { ((), a.0 != b.0) }
+    "s_cmp_u_f16" => (a: F16, b: F16, _s) -> () { ((), a.0.is_nan() || b.0.is_nan()) }
+    "s_cmp_o_f16" => (a: F16, b: F16, _s) -> () { ((), !a.0.is_nan() && !b.0.is_nan()) }
 }
 
 scalar_ops! { sopk, op_k;
@@ -343,6 +388,51 @@ fn partial<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> F
     Flow::Next
 }
 
+/// Fused products: into the destination, or with a literal as third operand or as second.
+fn fused<const N: usize, T: Scalar>(w: &mut Wave<N>, i: &Inst<N>, fma: impl Fn(T, T, T) -> T) -> Flow {
+    let (a, b) = (T::get(w, i.code[0], i.literal), T::get(w, i.code[1], i.literal));
+    let value = match i.op {
+        "s_fmaak_f32" => fma(a, b, T::get(w, code::LITERAL, i.literal)),
+        "s_fmamk_f32" => fma(a, T::get(w, code::LITERAL, i.literal), b),
+        _ => fma(a, b, T::get(w, i.sdst, 0)),
+    };
+    value.put(w, i.sdst);
+    Flow::Next
+}
+
+fn fused32<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
+    fused::<N, f32>(w, i, f32::mul_add)
+}
+
+fn fused16<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
+    fused::<N, F16>(w, i, |a, b, c| super::float::fma16(a.0, b.0, c.0))
+}
+
+/// RDNA4's functions of one scalar (`v_s_*`), in f64 and rounded once, like the vector ones.
+fn pseudo_scalar<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {
+    let is_half = i.op.ends_with("_f16");
+    let d = &*i.detail;
+    if d.is_clamped || d.omod != 0 || d.op_sel != 0 {
+        return w.stop(Cause::Unsupported(format!("{} with output modifiers", i.op)));
+    }
+    let x = if is_half { F16::get(w, i.code[0], i.literal).0 } else { f32::get(w, i.code[0], i.literal) } as f64;
+    let x = if d.abs & 1 == 1 { x.abs() } else { x };
+    let x = if d.neg & 1 == 1 { -x } else { x };
+    let value = match i.op.trim_start_matches("v_s_").split('_').next() {
+        Some("exp") => x.exp2(),
+        Some("log") => x.log2(),
+        Some("rcp") => 1.0 / x,
+        Some("rsq") => 1.0 / x.sqrt(),
+        _ => x.sqrt(),
+    } as f32;
+    if is_half {
+        F16(value).put(w, i.sdst)
+    } else {
+        value.put(w, i.sdst)
+    }
+    Flow::Next
+}
+
 pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<CodeEntry<N>> {
     match d.encoding {
         Encoding::Sop1 => sop1(op).or_else(|| match op {
@@ -355,7 +445,12 @@ pub fn find<const N: usize>(op: &str, d: &Decoded) -> Option<CodeEntry<N>> {
             _ if op.ends_with("_wrexec_b64") => Some(CodeEntry::raw(exec_op::<N, true, true>)),
             _ => None,
         }),
-        Encoding::Sop2 => sop2(op),
+        Encoding::Sop2 => sop2(op).or_else(|| match op {
+            "s_fmac_f32" | "s_fmaak_f32" | "s_fmamk_f32" => Some(CodeEntry::raw(fused32)),
+            "s_fmac_f16" => Some(CodeEntry::raw(fused16)),
+            _ => None,
+        }),
+        Encoding::Vop3 if op.starts_with("v_s_") => Some(CodeEntry::raw(pseudo_scalar)),
         Encoding::Sopc => sopc(op),
         Encoding::Sopk => sopk(op),
         _ => None,

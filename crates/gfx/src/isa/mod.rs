@@ -1,11 +1,12 @@
 //! AMD instruction words to named, family-neutral records.
 //!
-//! A family file (`rdna3`, `cdna3`) knows bit positions; the `.ops` files beside them are AMD's opcode numbers as
-//! data. Nothing here knows what an instruction does: `exec` finds its handler by AMD's own name, so that two
+//! A family file (`rdna3`, `rdna4`, `cdna3`) knows bit positions; the `.ops` files beside them are AMD's opcode numbers as
+//! data. Nothing here knows what an instruction does: `exec` finds its handler by AMD's own name, so that
 //! families share one meaning. Scalar operand codes leave here in RDNA3's numbering (null 124, m0 125).
 
 pub mod cdna3;
 pub mod rdna3;
+pub mod rdna4;
 mod words;
 
 use words::Words;
@@ -13,11 +14,20 @@ use words::Words;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// An instruction set. `Rdna3` covers gfx11, `Cdna3` gfx940 to gfx942.
+/// An instruction set. `Rdna3` covers gfx11, `Rdna4` gfx12, `Cdna3` gfx940 to gfx942.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Hash)]
 pub enum Family {
     Rdna3,
+    Rdna4,
     Cdna3,
+}
+
+impl Family {
+    pub const ALL: [Family; 3] = [Family::Rdna3, Family::Rdna4, Family::Cdna3];
+
+    pub fn is_rdna(self) -> bool {
+        self != Family::Cdna3
+    }
 }
 
 /// How the word is laid out; also the class that counters report.
@@ -73,6 +83,8 @@ impl Encoding {
 /// Source operand codes shared by both families.
 pub mod code {
     pub const VCC: u16 = 106;
+    /// First trap register.
+    pub const TTMP: u16 = 108;
     pub const NULL: u16 = 124;
     pub const M0: u16 = 125;
     pub const EXEC: u16 = 126;
@@ -141,7 +153,7 @@ pub struct Decoded {
 }
 
 impl Decoded {
-    fn new(family: Family, encoding: Encoding, op: &'static str, n_words: u8) -> Self {
+    pub(crate) fn new(family: Family, encoding: Encoding, op: &'static str, n_words: u8) -> Self {
         Decoded {
             family,
             encoding,
@@ -207,9 +219,11 @@ impl Table {
 
     fn of(family: Family) -> &'static Table {
         static RDNA3: OnceLock<Table> = OnceLock::new();
+        static RDNA4: OnceLock<Table> = OnceLock::new();
         static CDNA3: OnceLock<Table> = OnceLock::new();
         match family {
             Family::Rdna3 => RDNA3.get_or_init(|| Table::parse(include_str!("rdna3.ops"))),
+            Family::Rdna4 => RDNA4.get_or_init(|| Table::parse(include_str!("rdna4.ops"))),
             Family::Cdna3 => CDNA3.get_or_init(|| Table::parse(include_str!("cdna3.ops"))),
         }
     }
@@ -234,6 +248,7 @@ pub fn opcodes(family: Family) -> Vec<(Encoding, u16, &'static str)> {
 pub fn decode(family: Family, words: &[u32]) -> Result<Decoded, DecodeError> {
     match family {
         Family::Rdna3 => rdna3::decode(words),
+        Family::Rdna4 => rdna4::decode(words),
         Family::Cdna3 => cdna3::decode(words),
     }
 }

@@ -1,4 +1,4 @@
-//! RDNA3 (gfx11) bit layouts, by the tables of AMD's RDNA3 ISA guide.
+//! RDNA3 (gfx11) bit layouts, by the tables of AMD's RDNA3 ISA guide. RDNA4 shares those of vectors, scalars and LDS.
 //!
 //! Sub-encodings follow the base word: a literal (source 255), DPP16 (250) or DPP8 (233, 234).
 
@@ -11,7 +11,7 @@ const DPP16: u16 = 250;
 /// Decodes one instruction; `words` may run past its end.
 pub fn decode(words: &[u32]) -> Result<Decoded, DecodeError> {
     let Some(&first) = words.first() else { return Err(DecodeError::Cut { word: 0 }) };
-    let reader = Rdna3Reader { words: Words { family: Family::Rdna3, words, first } };
+    let reader = RdnaReader { words: Words { family: Family::Rdna3, words, first } };
     if first >> 31 == 0 {
         return reader.short_vector();
     }
@@ -28,11 +28,11 @@ pub fn decode(words: &[u32]) -> Result<Decoded, DecodeError> {
     }
 }
 
-struct Rdna3Reader<'a> {
-    words: Words<'a>,
+pub(super) struct RdnaReader<'a> {
+    pub words: Words<'a>,
 }
 
-impl Rdna3Reader<'_> {
+impl RdnaReader<'_> {
     /// Replaces source 0 by the register and lane movement of a DPP word.
     fn dpp(&self, d: &mut Decoded) -> Result<(), DecodeError> {
         let kind = d.src[0];
@@ -61,7 +61,7 @@ impl Rdna3Reader<'_> {
         Ok(())
     }
 
-    fn short_vector(&self) -> Result<Decoded, DecodeError> {
+    pub fn short_vector(&self) -> Result<Decoded, DecodeError> {
         let q = self.words.first as u64;
         let src0 = bits(q, 8, 0);
         let vsrc1 = code::VGPR + bits(q, 16, 9);
@@ -104,10 +104,10 @@ impl Rdna3Reader<'_> {
         Ok(d)
     }
 
-    fn long_vector(&self) -> Result<Decoded, DecodeError> {
+    pub fn long_vector(&self) -> Result<Decoded, DecodeError> {
         let q = self.words.quad()?;
         let number = bits(q, 25, 16);
-        let is_sd = Table::of(Family::Rdna3).names.contains_key(&(Encoding::Vop3sd, number));
+        let is_sd = Table::of(self.words.family).names.contains_key(&(Encoding::Vop3sd, number));
         let mut d = self.words.start(if is_sd { Encoding::Vop3sd } else { Encoding::Vop3 }, number, 2)?;
         d.dst = code::VGPR + bits(q, 7, 0);
         d.src = [bits(q, 40, 32), bits(q, 49, 41), bits(q, 58, 50)];
@@ -123,7 +123,7 @@ impl Rdna3Reader<'_> {
         // Comparisons and lane reads name a scalar register in the destination field.
         if number < 256 {
             d.sdst = if d.op.starts_with("v_cmpx") { code::EXEC } else { bits(q, 7, 0) };
-        } else if matches!(d.op, "v_readlane_b32" | "v_readfirstlane_b32") {
+        } else if matches!(d.op, "v_readlane_b32" | "v_readfirstlane_b32") || d.op.starts_with("v_s_") {
             d.sdst = bits(q, 7, 0);
         }
         self.dpp(&mut d)?;
@@ -131,7 +131,7 @@ impl Rdna3Reader<'_> {
         Ok(d)
     }
 
-    fn packed(&self) -> Result<Decoded, DecodeError> {
+    pub fn packed(&self) -> Result<Decoded, DecodeError> {
         let q = self.words.quad()?;
         let mut d = self.words.start(Encoding::Vop3p, bits(q, 22, 16), 2)?;
         d.dst = code::VGPR + bits(q, 7, 0);
@@ -146,7 +146,7 @@ impl Rdna3Reader<'_> {
         Ok(d)
     }
 
-    fn dual(&self) -> Result<Decoded, DecodeError> {
+    pub fn dual(&self) -> Result<Decoded, DecodeError> {
         let q = self.words.quad()?;
         let mut x = self.words.start(Encoding::Vopd, bits(q, 25, 22), 2)?;
         let mut y = self.words.start(Encoding::Vopd, bits(q, 21, 17), 2)?;
@@ -172,7 +172,7 @@ impl Rdna3Reader<'_> {
         Ok(x)
     }
 
-    fn lds(&self) -> Result<Decoded, DecodeError> {
+    pub fn lds(&self) -> Result<Decoded, DecodeError> {
         let q = self.words.quad()?;
         let mut d = self.words.start(Encoding::Ds, bits(q, 25, 18), 2)?;
         if is_set(q, 17) {
@@ -231,7 +231,7 @@ impl Rdna3Reader<'_> {
         Ok(d)
     }
 
-    fn scalar(&self) -> Result<Decoded, DecodeError> {
+    pub fn scalar(&self) -> Result<Decoded, DecodeError> {
         let q = self.words.first as u64;
         let imm = (self.words.first & 0xffff) as i16 as i32;
         let mut d = match self.words.first >> 23 {
@@ -268,8 +268,12 @@ impl Rdna3Reader<'_> {
             }
             _ => return Err(DecodeError::Encoding { word: self.words.first }),
         };
-        // A message number is no operand: 255 means no literal here.
-        if !d.op.starts_with("s_sendmsg_rtn") {
+        // The constant is an operand of its own, as in the vector forms.
+        if matches!(d.op, "s_fmaak_f32" | "s_fmamk_f32") {
+            d.literal = self.words.word(1)?;
+            d.n_words = 2;
+        } else if !d.op.starts_with("s_sendmsg_rtn") {
+            // A message number is no operand: 255 means no literal there.
             self.words.literal(&mut d, 2)?;
         }
         Ok(d)

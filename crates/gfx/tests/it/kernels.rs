@@ -6,7 +6,7 @@ use gfx_model::exec::value::{f32_to_half, half_to_f32};
 
 use crate::tools::{self, Dice};
 
-const CHIPS: [(&str, u32); 2] = [("gfx1100", 32), ("gfx942", 64)];
+const CHIPS: [(&str, u32); 4] = [("gfx1100", 32), ("gfx1151", 32), ("gfx1201", 32), ("gfx942", 64)];
 
 /// Runs `test` on every chip that can be built for.
 pub fn on_each_chip(is_checked: bool, test: impl Fn(&Device, &Module, u32)) {

@@ -5,6 +5,7 @@ mod buffers;
 mod coverage;
 mod decode;
 mod faults;
+mod fidelity;
 mod kernels;
 mod mutation;
 mod runtime;

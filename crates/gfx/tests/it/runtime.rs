@@ -96,11 +96,14 @@ fn counters_are_written_per_dispatch() {
     let _ = std::fs::remove_file(&path);
 }
 
-/// The second family: 64-lane waves, code by AMD's compiler for gfx942.
+/// 64-lane waves, Strix Halo and RDNA 4: AMD's runtime knows the chip, and its compiler makes the code.
 #[test]
-fn the_same_program_runs_on_gfx942() {
-    let Some(out) = smoke(&[("GFX_CHIP", "gfx942"), ("GFX_SANITIZE", "1")]) else { return };
-    assert!(out.status.success() && text(&out).contains("(gfx942") && text(&out).contains("ok\n"), "{}", text(&out));
+fn the_same_program_runs_on_every_chip() {
+    for chip in ["gfx942", "gfx1151", "gfx1201"] {
+        let Some(out) = smoke(&[("GFX_CHIP", chip), ("GFX_SANITIZE", "1")]) else { return };
+        let is_it = text(&out).contains(&format!("({chip}")) && text(&out).contains("ok\n");
+        assert!(out.status.success() && is_it, "{chip}: {}", text(&out));
+    }
 }
 
 /// A copy of every program that was ever built would fill the disk.
@@ -155,7 +158,7 @@ fn the_same_program_runs_on_three_generations_of_hip() {
 fn wrong_arguments_of_the_script_get_a_hint() {
     for (args, hint) in [
         (&["--hip", "4.0", "true"][..], "--hip 7.2, 6.4 or 5.7"),
-        (&["--chip", "gfx9", "true"], "--chip gfx1100 or --chip gfx942"),
+        (&["--chip", "gfx9", "true"], "--chip gfx1100, gfx1151, gfx1201 or gfx942"),
         (&["--gpus", "0", "true"], "--gpus 1 to 8"),
         (&["no-such-program"], "is not a program"),
         (&[], "crates/gfx/run PROGRAM"),

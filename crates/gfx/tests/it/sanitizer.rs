@@ -2,7 +2,6 @@
 
 use gfx_model::bare::{Arg, Device, Module};
 use gfx_model::dispatch::Options;
-use gfx_model::isa::Family;
 
 use crate::kernels::on_each_chip;
 use crate::semantics::{TARGETS, Target};
@@ -82,7 +81,7 @@ struct Broken {
 impl Broken {
     fn new(target: &Target, bodies: &[&str]) -> Option<Self> {
         let spell = |body: &str| {
-            if target.family == Family::Rdna3 {
+            if target.family.is_rdna() {
                 return body.to_string();
             }
             let ours = ["ds_load_b32", "ds_store_b32", "load_b32", "store_b32"];
@@ -161,7 +160,7 @@ fn an_unknown_instruction_is_named_with_its_bytes() {
         ];
         let Some(broken) = Broken::new(&target, &bodies) else { return };
         let text = broken.run(0).expect_err("not emulated");
-        let words = if target.family == Family::Rdna3 { "d60c0001 04120702" } else { "d1c40001 04120702" };
+        let words = if target.family.is_rdna() { "d60c0001 04120702" } else { "d1c40001 04120702" };
         assert!(text.contains("kernel `broken0`: not emulated: v_cubeid_f32 in v_cubeid_f32 at +0x"), "{text}");
         assert!(text.contains(words), "{words} in {text}");
         let text = broken.run(1).expect_err("no code");

@@ -3,7 +3,6 @@
 use std::cmp::Ordering;
 
 use gfx_model::bare::Arg;
-use gfx_model::isa::Family;
 
 use super::numbers::*;
 use super::{TARGETS, Target, upload, words64};
@@ -23,7 +22,7 @@ pub fn source(target: &Target) -> String {
         let (a, b) =
             if is_64 { ("v[2:3]", if name.contains("class") { "v4" } else { "v[4:5]" }) } else { ("v2", "v4") };
         let writes_exec = name.starts_with("v_cmpx");
-        let to = if writes_exec && target.family == Family::Rdna3 { "" } else { &format!("{vcc}, ") };
+        let to = if writes_exec && target.family.is_rdna() { "" } else { &format!("{vcc}, ") };
         let body = format!(
             "  v_mov_b32_e32 v8, 0\n  v_mov_b32_e32 v9, 0\n  {all} {vcc}, 0\n  {name} {to}{a}, {b}\n  v_mov_b32_e32 v8, 2\n  {all} {exec}, -1
   v_cndmask_b32_e64 v9, 0, 1, {vcc}\n  v_or_b32_e32 v8, v8, v9\n"
@@ -119,7 +118,7 @@ fn comparisons_follow_their_names() {
                     .unwrap_or_else(|e| panic!("{name}: {e}"));
                 for (l, got) in words64(&buffers[3]).into_iter().enumerate() {
                     let hit = is_true(condition, ty, a[l], b[l]);
-                    let mask = hit && !(writes_exec && target.family == Family::Rdna3);
+                    let mask = hit && !(writes_exec && target.family.is_rdna());
                     let want = mask as u64 | if hit || !writes_exec { 2 } else { 0 };
                     assert_eq!(got & 3, want, "{name} on {} of {:#x} and {:#x}", target.chip, a[l], b[l]);
                 }

@@ -29,7 +29,7 @@ const BEFORE: u64 = 0x00ff_aa55_0ff0_8765;
 /// The name for a target, and whether the family has it.
 fn exec_name(target: &Target, stem: &str, kind: &str) -> Option<String> {
     let (rdna, cdna) = stem.split_once('|')?;
-    let stem = if target.family == Family::Rdna3 { rdna } else { cdna };
+    let stem = if target.family.is_rdna() { rdna } else { cdna };
     let name = format!("{stem}_{kind}_b{}", if target.is_wide() { 64 } else { 32 });
     target.names().contains(name.as_str()).then_some(name)
 }
@@ -100,7 +100,7 @@ fn branches(target: &Target) -> String {
     body += "  s_getreg_b32 s20, hwreg(HW_REG_MODE, 4, 4)\n  s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 2), 2\n";
     body += "  s_getreg_b32 s21, hwreg(HW_REG_MODE, 4, 2)\n  s_mov_b32 s22, 1\n  s_setreg_b32 hwreg(HW_REG_MODE, 4, 2), s22\n";
     body += "  s_getreg_b32 s22, hwreg(HW_REG_MODE, 4, 2)\n  s_lshl_b32 s21, s21, 8\n  s_lshl_b32 s22, s22, 12\n  s_or_b32 s21, s21, s22\n";
-    if target.family == Family::Rdna3 {
+    if target.family.is_rdna() {
         body = body.replace("v_add_u32", "v_add_nc_u32");
         body += "  s_denorm_mode 11\n  s_round_mode 0\n  s_getreg_b32 s22, hwreg(HW_REG_MODE, 4, 4)\n  s_lshl_b32 s22, s22, 16\n  s_or_b32 s21, s21, s22\n";
     }
@@ -111,7 +111,7 @@ fn branches(target: &Target) -> String {
 /// A barrier between a store by the last wave and a load by the first.
 fn meeting(target: &Target) -> String {
     let (load, store) = match target.family {
-        Family::Rdna3 => ("ds_load_b32", "ds_store_b32"),
+        Family::Rdna3 | Family::Rdna4 => ("ds_load_b32", "ds_store_b32"),
         Family::Cdna3 => ("ds_read_b32", "ds_write_b32"),
     };
     let body = format!(
@@ -126,7 +126,7 @@ const N_LOADED: [u32; 5] = [1, 2, 4, 8, 16];
 fn loads(target: &Target) -> String {
     let kernel = |(k, n): (usize, &u32)| {
         let name = match target.family {
-            Family::Rdna3 => format!("s_load_b{}", 32 * n),
+            Family::Rdna3 | Family::Rdna4 => format!("s_load_b{}", 32 * n),
             Family::Cdna3 if *n == 1 => "s_load_dword".into(),
             Family::Cdna3 => format!("s_load_dwordx{n}"),
         };
@@ -186,7 +186,7 @@ fn control_follows_the_pseudocode() {
         }
 
         let got = run("branches", n, &zero);
-        let mode = if target.family == Family::Rdna3 { 0xb_0000 } else { 0 };
+        let mode = if target.family.is_rdna() { 0xb_0000 } else { 0 };
         for (l, x) in got.into_iter().enumerate() {
             assert_eq!(x & 0xffff_ffff, 0xdff, "stations passed by lane {l} of {}", target.chip);
             assert_eq!(x >> 32, 2 | 0x200 | 0x1000 | mode, "calls and modes, lane {l} of {}", target.chip);

@@ -38,6 +38,21 @@ pub const CASES: &[Case] = cases! {
     "v_frexp_mant_f32 d, a" / 32 => |a, _, _, _| fb(frexp(f(a) as f64).0 as f32);
     "v_frexp_exp_i32_f32 d, a" / 32 => |a, _, _, _| frexp(f(a) as f64).1 as u64;
 
+    "rdna4: v_maximum_f32 d, a, b" / 32 => |a, b, _, _| fb(maximum(f(a) as f64, f(b) as f64) as f32);
+    "rdna4: v_minimum_f32 d, a, b" / 32 => |a, b, _, _| fb(minimum(f(a) as f64, f(b) as f64) as f32);
+    "rdna4: v_maximum3_f32 d, a, b, c" / 32 => |a, b, c, _| fb(maximum(maximum(f(a) as f64, f(b) as f64), f(c) as f64) as f32);
+    "rdna4: v_minimum3_f32 d, a, b, c" / 32 => |a, b, c, _| fb(minimum(minimum(f(a) as f64, f(b) as f64), f(c) as f64) as f32);
+    "rdna4: v_maximumminimum_f32 d, a, b, c" / 32 => |a, b, c, _| fb(minimum(maximum(f(a) as f64, f(b) as f64), f(c) as f64) as f32);
+    "rdna4: v_minimummaximum_f32 d, a, b, c" / 32 => |a, b, c, _| fb(maximum(minimum(f(a) as f64, f(b) as f64), f(c) as f64) as f32);
+    "rdna4: v_maximum_f16 d, a, b" / 16 => |a, b, _, _| hb(maximum(h(a), h(b)));
+    "rdna4: v_minimum_f16 d, a, b" / 16 => |a, b, _, _| hb(minimum(h(a), h(b)));
+    "rdna4: v_maximum3_f16 d, a, b, c" / 16 => |a, b, c, _| hb(maximum(maximum(h(a), h(b)), h(c)));
+    "rdna4: v_minimum3_f16 d, a, b, c" / 16 => |a, b, c, _| hb(minimum(minimum(h(a), h(b)), h(c)));
+    "rdna4: v_maximumminimum_f16 d, a, b, c" / 16 => |a, b, c, _| hb(minimum(maximum(h(a), h(b)), h(c)));
+    "rdna4: v_minimummaximum_f16 d, a, b, c" / 16 => |a, b, c, _| hb(maximum(minimum(h(a), h(b)), h(c)));
+    "rdna4: v_maximum_f64 D, A, B" / 64 => |a, b, _, _| gb(maximum(g(a), g(b)));
+    "rdna4: v_minimum_f64 D, A, B" / 64 => |a, b, _, _| gb(minimum(g(a), g(b)));
+
     "v_add_f16 d, a, b" / HALF => |a, b, _, _| hb(h(a) + h(b));
     "v_sub_f16 d, a, b" / HALF => |a, b, _, _| hb(h(a) - h(b));
     "v_subrev_f16 d, a, b" / HALF => |a, b, _, _| hb(h(b) - h(a));

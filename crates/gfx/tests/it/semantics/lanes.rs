@@ -125,13 +125,13 @@ const CASES: &[Case] = &[
     case(RDNA, "v_permlane64_b32 d, a", |l, n, a, _, d| if n == 64 { a[l ^ 32] } else { d }),
 ];
 
-/// RDNA moves within 32 lanes, CDNA within all: told by a mark the test puts in bit 63.
+/// RDNA3 moves within 32 lanes, the others within all: told by a mark the test puts in bit 63.
 fn group(a: &[u64], n: usize) -> usize {
     if a[0] >> 63 == 1 { n } else { 32 }
 }
 
 fn kernels(target: &Target) -> Vec<(usize, String)> {
-    let is_here = |c: &Case| c.family.is_none_or(|f| f == target.family);
+    let is_here = |c: &Case| c.family.is_none_or(|f| f.is_rdna() == target.family.is_rdna());
     CASES
         .iter()
         .enumerate()
@@ -152,7 +152,7 @@ fn lanes_move_by_the_rules() {
     for target in TARGETS {
         let Some((device, module)) = target.load(&source(&target)) else { return };
         let n = target.n_lanes;
-        let mark = if target.family == Family::Cdna3 { 1 << 63 } else { 0 };
+        let mark = if target.family == Family::Rdna3 { 0 } else { 1 << 63 };
         for (k, _) in kernels(&target) {
             // Every lane its own value; floats among them, so that sums mean something.
             let a: Vec<u64> = (0..n).map(|l| (l as f32 * 1.5 - 20.25).to_bits() as u64 | mark).collect();

@@ -85,6 +85,12 @@ const CASES: &[Case] = &[
     case(Family::Rdna3, "v_wmma_bf16_16x16x16_bf16", 16, 16, Bf16, Bf16, Bf16),
     case(Family::Rdna3, "v_wmma_i32_16x16x16_iu8", 16, 16, I8, I8, I8),
     case(Family::Rdna3, "v_wmma_i32_16x16x16_iu4", 16, 16, I4, I4, I8),
+    case(Family::Rdna4, "v_wmma_f32_16x16x16_f16", 16, 16, F16, F16, F32),
+    case(Family::Rdna4, "v_wmma_f32_16x16x16_bf16", 16, 16, Bf16, Bf16, F32),
+    case(Family::Rdna4, "v_wmma_f16_16x16x16_f16", 16, 16, F16, F16, F16),
+    case(Family::Rdna4, "v_wmma_bf16_16x16x16_bf16", 16, 16, Bf16, Bf16, Bf16),
+    case(Family::Rdna4, "v_wmma_i32_16x16x16_iu8", 16, 16, I8, I8, I8),
+    case(Family::Rdna4, "v_wmma_i32_16x16x16_iu4", 16, 16, I4, I4, I8),
     case(Family::Cdna3, "v_mfma_f32_16x16x4_f32", 16, 4, F32, F32, F32),
     case(Family::Cdna3, "v_mfma_f32_32x32x2_f32", 32, 2, F32, F32, F32),
     case(Family::Cdna3, "v_mfma_f32_16x16x8_xf32", 16, 8, F32, F32, F32),
@@ -119,24 +125,35 @@ const CASES: &[Case] = &[
 ];
 
 impl Case {
-    /// Lane groups: RDNA's all hold the same, CDNA's share k.
-    fn n_groups(&self) -> usize {
-        if self.family == Family::Rdna3 { 1 } else { 64 / self.m / self.n_blocks }
+    /// Lane groups: RDNA3's all hold the same, the others' share k.
+    fn n_groups(&self, n_lanes: usize) -> usize {
+        if self.family == Family::Rdna3 { 1 } else { n_lanes / self.m / self.n_blocks }
     }
 
-    fn n_words(&self, element: Element) -> usize {
-        (self.k / self.n_groups() * element.n_bits()).div_ceil(32)
+    fn n_words(&self, n_lanes: usize, element: Element) -> usize {
+        (self.k / self.n_groups(n_lanes) * element.n_bits()).div_ceil(32)
+    }
+
+    /// Results of a lane.
+    fn n_elements(&self, n_lanes: usize) -> usize {
+        self.m * self.m * self.n_blocks / n_lanes
+    }
+
+    /// How many results share a register.
+    fn n_shared(&self) -> usize {
+        if self.family == Family::Rdna4 && [F16, Bf16].contains(&self.to) { 2 } else { 1 }
     }
 
     /// Registers of the accumulator.
     fn n_results(&self, n_lanes: usize) -> usize {
-        self.m * self.m * self.n_blocks / n_lanes * if self.to == F64 { 2 } else { 1 }
+        self.n_elements(n_lanes) / self.n_shared() * if self.to == F64 { 2 } else { 1 }
     }
 
-    /// Row and column of register `r` of lane `l`; blocks stand below each other.
+    /// Row and column of result `r` of lane `l`; blocks stand below each other.
     fn place(&self, n_lanes: usize, l: usize, r: usize) -> (usize, usize) {
         let row = match (self.family, self.m, self.to) {
             (Family::Rdna3, _, _) => n_lanes / 16 * r + l / 16,
+            (Family::Rdna4, _, _) => r + 256 / n_lanes * (l / 16),
             (_, _, F64) => 4 * r + l / 16,
             (_, 16, _) => 16 * (r / 4) + 4 * (l / 16) + r % 4,
             (_, 4, _) => 4 * (l / 4) + r,
@@ -149,10 +166,11 @@ impl Case {
 /// A in v[32..], B in v[48..], C and D in v[64..]; each lane's words lie one after the other in memory.
 fn kernel(target: &Target, case: &Case) -> String {
     let (load, store) = match target.family {
-        Family::Rdna3 => ("global_load_b32", "global_store_b32"),
+        Family::Rdna3 | Family::Rdna4 => ("global_load_b32", "global_store_b32"),
         Family::Cdna3 => ("global_load_dword", "global_store_dword"),
     };
-    let (na, nb, nc) = (case.n_words(case.a), case.n_words(case.b), case.n_results(target.n_lanes));
+    let n = target.n_lanes;
+    let (na, nb, nc) = (case.n_words(n, case.a), case.n_words(n, case.b), case.n_results(n));
     let mut body = String::new();
     for (first, n, base) in [(32, na, 8), (48, nb, 10), (64, nc, 12)] {
         body += &format!("  v_mul_u32_u24_e32 v1, {:#x}, v0\n", 4 * n);
@@ -184,10 +202,11 @@ pub fn source(target: &Target) -> String {
 
 /// Elements [rows, k] as the lanes' words: a lane's row, and its group's share of k in order.
 fn pack(case: &Case, n_lanes: usize, element: Element, values: &[i64]) -> Vec<u32> {
-    let (n_words, share) = (case.n_words(element), case.k / case.n_groups());
+    let n_groups = case.n_groups(n_lanes);
+    let (n_words, share) = (case.n_words(n_lanes, element), case.k / n_groups);
     let mut words = vec![0u32; n_lanes * n_words];
     for l in 0..n_lanes {
-        let group = if case.n_groups() == 1 { 0 } else { l / case.m };
+        let group = if n_groups == 1 { 0 } else { l / case.m };
         let block = if case.n_blocks == 1 { 0 } else { l / case.m };
         for j in 0..share {
             let bits = element.bits(values[(block * case.m + l % case.m) * case.k + group * share + j]);
@@ -212,20 +231,21 @@ fn matrix_products_are_laid_out_as_amd_says() {
             let (a, b, c) = (values(rows * case.k), values(rows * case.k), values(rows * case.m));
             let n = target.n_lanes;
             let nc = case.n_results(n);
-            let per = if case.to == F64 { 2 } else { 1 };
+            let (per, shared) = (if case.to == F64 { 2 } else { 1 }, case.n_shared());
             let mut words = vec![0xdead_0000u32; n * nc];
             for l in 0..n {
-                for r in 0..nc / per {
+                for r in 0..case.n_elements(n) {
                     let (row, column) = case.place(n, l, r);
                     let value = c[row * case.m + column];
-                    let word = &mut words[l * nc + r * per..];
+                    let shift = 16 * (r % shared);
+                    let word = &mut words[l * nc + r / shared * per..];
                     match case.to {
                         F64 => {
                             (word[0], word[1]) =
                                 ((value as f64).to_bits() as u32, ((value as f64).to_bits() >> 32) as u32)
                         }
                         F32 => word[0] = (value as f32).to_bits(),
-                        F16 | Bf16 => word[0] = word[0] & 0xffff_0000 | case.to.bits(value) as u32,
+                        F16 | Bf16 => word[0] = word[0] & !(0xffff << shift) | (case.to.bits(value) as u32) << shift,
                         _ => word[0] = value as u32,
                     }
                 }
@@ -237,23 +257,24 @@ fn matrix_products_are_laid_out_as_amd_says() {
                 .unwrap_or_else(|e| panic!("{}: {e}", case.name));
             let found = buffers[2].u32s();
             for l in 0..n {
-                for r in 0..nc / per {
+                for r in 0..case.n_elements(n) {
                     let (row, column) = case.place(n, l, r);
                     let other = row / case.m * case.m + column;
                     let dot: i64 = (0..case.k).map(|j| a[row * case.k + j] * b[other * case.k + j]).sum();
                     let want = (dot + c[row * case.m + column]) as f64;
-                    let word = &found[l * nc + r * per..];
+                    let shift = 16 * (r % shared);
+                    let word = &found[l * nc + r / shared * per..];
                     let got = match case.to {
                         F64 => f64::from_bits(word[0] as u64 | (word[1] as u64) << 32),
                         F32 => f32::from_bits(word[0]) as f64,
-                        F16 => h(word[0] as u64),
-                        Bf16 => f32::from_bits(word[0] << 16) as f64,
+                        F16 => h((word[0] >> shift) as u64),
+                        Bf16 => f32::from_bits(word[0] >> shift << 16) as f64,
                         _ => word[0] as i32 as f64,
                     };
                     // A bfloat of this size keeps eight bits.
                     let near = if case.to == Bf16 { want.abs() / 128.0 } else { 0.0 };
                     assert!((got - want).abs() <= near, "{} row {row} column {column}: {got}, not {want}", case.name);
-                    if [F16, Bf16].contains(&case.to) {
+                    if [F16, Bf16].contains(&case.to) && shared == 1 {
                         assert_eq!(word[0] >> 16, 0xdead, "{}: the other half", case.name);
                     }
                 }

@@ -60,6 +60,7 @@ fn kind(name: &str) -> Kind {
         ("load2", "load_2"),
         ("store2", "store_2"),
         ("__", "_"),
+        ("_num", ""),
     ];
     for (theirs, ours) in spellings {
         stem = stem.replace(theirs, ours);
@@ -117,6 +118,14 @@ fn atomic(what: &str, n_bytes: usize, old: u64, data: u64, compare: u64) -> u64 
         ("pk", "add_f16") => two(hb(h(old) + h(data)), hb(h(up(old)) + h(up(data)))),
         ("pk", "add_bf16") => two(bfb(bf(u16_(old)) + bf(u16_(data))), bfb(bf(up(old)) + bf(up(data)))),
         ("add", _) => old.wrapping_add(data),
+        ("sub", t) if t.starts_with("clamp") => old.saturating_sub(data),
+        ("cond", _) => {
+            if old >= data {
+                old - data
+            } else {
+                old
+            }
+        }
         ("sub", _) => old.wrapping_sub(data),
         ("rsub", _) => data.wrapping_sub(old),
         ("csub", _) => old.saturating_sub(data),
@@ -191,8 +200,8 @@ fn accesses(target: &Target) -> Vec<Access> {
                 "_tr_",
                 "inv",
                 "wb",
-                "cond_sub",
                 "flat_atomic_csub",
+                "block",
             ];
             !skipped.iter().any(|s| n.contains(s))
         };
@@ -208,7 +217,7 @@ fn accesses(target: &Target) -> Vec<Access> {
 
 /// v[2:3]: the lane's cell, v12: its offset, v[4:7] data, v[16:19] more data, v[8:11] the result.
 fn kernel(target: &Target, n: usize, access: &Access) -> String {
-    let is_rdna = target.family == Family::Rdna3;
+    let is_rdna = target.family.is_rdna();
     let (load, store) = if is_rdna { ("load_b128", "store_b128") } else { ("load_dwordx4", "store_dwordx4") };
     let (ds_load, ds_store) =
         if is_rdna { ("ds_load_b128", "ds_store_b128") } else { ("ds_read_b128", "ds_write_b128") };

@@ -1,5 +1,6 @@
 //! Single instructions against AMD's published pseudocode: each is assembled by clang into a small kernel that loads
-//! operands per lane, runs the instruction and stores the result, on gfx1100 with 32 and with 64 lanes and on gfx942.
+//! operands per lane, runs the instruction and stores the result, on gfx1100 and gfx1201 with 32 and with 64 lanes and on
+//! gfx942.
 //! Expected values are written from the pseudocode, not from the emulator. `every_instruction_has_a_case` holds the
 //! tables to the emulator's list, so that a wrong meaning cannot go unseen.
 
@@ -15,6 +16,7 @@ mod matrix;
 mod memory;
 mod numbers;
 mod packed;
+mod rdna4;
 mod registers;
 mod saturate;
 mod scalar;
@@ -37,18 +39,24 @@ pub struct Target {
     pub n_lanes: usize,
 }
 
-pub const TARGETS: [Target; 3] = [
+pub const TARGETS: [Target; 5] = [
     Target { chip: "gfx1100", family: Family::Rdna3, n_lanes: 32 },
     Target { chip: "gfx1100", family: Family::Rdna3, n_lanes: 64 },
+    Target { chip: "gfx1201", family: Family::Rdna4, n_lanes: 32 },
+    Target { chip: "gfx1201", family: Family::Rdna4, n_lanes: 64 },
     Target { chip: "gfx942", family: Family::Cdna3, n_lanes: 64 },
 ];
+
+/// RDNA4's, which LLVM 19 does not assemble there; they share their handlers with what is tested.
+const IS_UNKNOWN_TO_LLVM: [&str; 2] = ["v_dual_dot2acc_f32_f16", "v_dual_dot2acc_f32_bf16"];
 
 /// What a case computes from its operands (64 bits each) and the old destination.
 pub type Expect = fn(u64, u64, u64, u64) -> u64;
 
 /// `D` is the destination pair (preloaded), `A`, `B`, `C` the sources; `d`, `a`, `b`, `c` their first words, `d1` and so
 /// on their second. `vcc` and `M` are masks of the wave's width. `x|y` is RDNA3's and CDNA3's name of one instruction,
-/// `rdna3: ` stands before what only that family's assembler takes.
+/// `rdna3: ` or `rdna4: ` stands before what only that family's assembler takes. RDNA4's new names for RDNA3's instructions
+/// are put in when a kernel is assembled (`rdna4`).
 pub struct Case {
     pub asm: &'static str,
     /// Bits of the result that are defined. `HALF`: the upper half stays on RDNA3 and is cleared on CDNA3.
@@ -70,18 +78,31 @@ impl Target {
         self.n_lanes == 64
     }
 
-    /// All names the family has.
+    /// All names the family has, and those that RDNA3 has for the same.
     pub fn names(&self) -> &'static HashSet<&'static str> {
-        static NAMES: [OnceLock<HashSet<&str>>; 2] = [OnceLock::new(), OnceLock::new()];
-        let all = || isa::opcodes(self.family).into_iter().map(|(_, _, name)| name).collect();
-        NAMES[(self.family == Family::Cdna3) as usize].get_or_init(all)
+        static NAMES: [OnceLock<HashSet<&str>>; 3] = [const { OnceLock::new() }; 3];
+        let all = || {
+            let mut names: HashSet<_> = isa::opcodes(self.family).into_iter().map(|(_, _, name)| name).collect();
+            if self.family == Family::Rdna4 {
+                let older = isa::opcodes(Family::Rdna3).into_iter().map(|(_, _, name)| name);
+                names.extend(older.filter(|name| rdna4::newer(name).is_some()));
+                // Its 8-bit floats are of another kind than those of the cases, and are not emulated.
+                names.retain(|name| !name.contains("fp8") && !name.contains("bf8"));
+                names.retain(|name| !IS_UNKNOWN_TO_LLVM.contains(name));
+            }
+            names
+        };
+        NAMES[self.family as usize].get_or_init(all)
     }
 
     /// The text for this target, or `None` where the family lacks an instruction of it. `registers` names operands.
     pub fn spell(&self, asm: &str, registers: &dyn Fn(&str) -> Option<&'static str>) -> Option<String> {
         let (is_here, asm) = match asm.strip_prefix("rdna3: ") {
             Some(rest) => (self.family == Family::Rdna3, rest),
-            None => (true, asm),
+            None => match asm.strip_prefix("rdna4: ") {
+                Some(rest) => (self.family == Family::Rdna4, rest),
+                None => (true, asm),
+            },
         };
         let names = self.names();
         let mut text = String::new();
@@ -128,8 +149,8 @@ impl Target {
     /// A kernel: `body` between the load of four pointers into s[8:15] and the end.
     pub fn kernel(&self, name: &str, body: &str) -> String {
         let (load, directives) = match self.family {
-            Family::Rdna3 if self.is_wide() => ("s_load_b256", ".amdhsa_wavefront_size32 0"),
-            Family::Rdna3 => ("s_load_b256", ".amdhsa_wavefront_size32 1"),
+            Family::Rdna3 | Family::Rdna4 if self.is_wide() => ("s_load_b256", ".amdhsa_wavefront_size32 0"),
+            Family::Rdna3 | Family::Rdna4 => ("s_load_b256", ".amdhsa_wavefront_size32 1"),
             Family::Cdna3 => ("s_load_dwordx8", ".amdhsa_accum_offset 64"),
         };
         format!(
@@ -151,7 +172,7 @@ impl Target {
     /// Four operands of 64 bits a lane around `body`: v[2:3], v[4:5], v[6:7] and, also stored, v[8:9].
     pub fn lane_kernel(&self, name: &str, body: &str) -> String {
         let (load, store) = match self.family {
-            Family::Rdna3 => ("global_load_b64", "global_store_b64"),
+            Family::Rdna3 | Family::Rdna4 => ("global_load_b64", "global_store_b64"),
             Family::Cdna3 => ("global_load_dwordx2", "global_store_dwordx2"),
         };
         let loads: String = (0..4)
@@ -166,7 +187,14 @@ impl Target {
     }
 
     pub fn assemble(&self, kernels: &str) -> Option<Vec<u8>> {
-        let wide = if self.is_wide() && self.family == Family::Rdna3 { "-mwavefrontsize64" } else { "" };
+        let newer;
+        let kernels = if self.family == Family::Rdna4 {
+            newer = rdna4::spell(kernels);
+            &newer
+        } else {
+            kernels
+        };
+        let wide = if self.is_wide() && self.family.is_rdna() { "-mwavefrontsize64" } else { "" };
         let source = format!(".amdgcn_target \"amdgcn-amd-amdhsa--{}\"\n.text\n{kernels}", self.chip);
         tools::assemble_with(&source, self.chip, &[wide][..!wide.is_empty() as usize])
     }
@@ -263,7 +291,7 @@ fn run_case(
         let mut want = (case.want)(a, b, c, d);
         let mut mask = if case.bits == 64 { !0 } else { (1u64 << case.bits) - 1 };
         if case.bits == HALF {
-            let kept = if target.family == Family::Rdna3 { d & 0xffff_0000 } else { 0 };
+            let kept = if target.family.is_rdna() { d & 0xffff_0000 } else { 0 };
             (want, mask) = (want & 0xffff | kept, 0xffff_ffff);
         }
         let (got, want) = (got & mask, want & mask);
@@ -278,10 +306,24 @@ fn run_case(
 }
 
 /// Instructions with a meaning that no table runs, and why.
-fn needs_no_case(name: &str) -> bool {
+fn needs_no_case(family: Family, name: &str) -> bool {
     // Waits, hints, cache and power controls: nothing an emulator in program order could get wrong.
     let is_nothing = |n: &str| {
-        let stems = ["s_wait", "s_dcache", "s_ttrace", "s_incperf", "s_decperf", "buffer_", "s_gl1", "s_icache"];
+        let stems = [
+            "s_wait",
+            "s_dcache",
+            "s_ttrace",
+            "s_incperf",
+            "s_decperf",
+            "buffer_",
+            "s_gl1",
+            "s_icache",
+            "s_prefetch",
+            "s_buffer_prefetch",
+            "global_inv",
+            "global_wb",
+            "s_sleep",
+        ];
         let whole = [
             "s_nop",
             "s_clause",
@@ -301,10 +343,14 @@ fn needs_no_case(name: &str) -> bool {
         ];
         stems.iter().any(|s| n.starts_with(s)) || whole.contains(&n)
     };
-    // Scalar floats are gfx1150's, and bfloat conversions gfx950's: decoded, but on no chip that is emulated.
+    // Scalar floats are gfx1150's, whose cases run on RDNA4, as do those of gfx950's minima; gfx950's bfloat conversions
+    // run nowhere.
     let is_newer = |n: &str| {
-        n.starts_with("s_") && (n.ends_with("_f32") || n.starts_with("s_cvt_"))
+        family == Family::Rdna3
+            && n.starts_with("s_")
+            && (n.ends_with("_f32") || n.ends_with("_f16") || n.starts_with("s_cvt_"))
             || ["v_cvt_f32_bf16", "v_cvt_pk_bf16_f32", "v_dot2_f32_bf16", "v_dot2c_f32_bf16"].contains(&n)
+            || family == Family::Cdna3 && ["v_maximum3_f32", "v_minimum3_f32"].contains(&n)
     };
     // The clock, an end that saves for a debugger, what LLVM assembles on global memory only, and what it does not know
     // (it shares its handler with the dot product of halves).
@@ -312,6 +358,7 @@ fn needs_no_case(name: &str) -> bool {
         n.contains("time")
             || n.starts_with("s_sendmsg_rtn")
             || ["s_endpgm_saved", "flat_atomic_csub_u32", "v_dual_dot2acc_f32_bf16"].contains(&n)
+            || family == Family::Rdna4 && IS_UNKNOWN_TO_LLVM.contains(&n)
     };
     is_nothing(name) || is_newer(name) || is_other(name)
 }
@@ -334,6 +381,7 @@ fn every_instruction_has_a_case() {
             scalar::source(&target),
             lanes::source(&target),
             memory::source(&target),
+            rdna4::source(&target),
             matrix::source(&target),
             control::source(&target),
         ];
@@ -362,7 +410,7 @@ fn every_instruction_has_a_case() {
         let without: BTreeSet<_> = known
             .filter(|(e, n, name)| crate::coverage::has_meaning(target.family, *e, *n, name))
             .map(|(_, _, name)| name)
-            .filter(|name| !seen.contains(name) && !needs_no_case(name))
+            .filter(|name| !seen.contains(name) && !needs_no_case(target.family, name))
             .filter(|name| !(target.is_wide() && name.starts_with("v_dual_")))
             // Exec in the wave's own width.
             .filter(|name| !(name.contains("exec_b") && name.ends_with(if target.is_wide() { "b32" } else { "b64" })))

@@ -153,6 +153,15 @@ pub fn min(a: f64, b: f64) -> f64 {
     -max(-a, -b)
 }
 
+/// IEEE's newer maximum: no number wins.
+pub fn maximum(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() { f64::NAN } else { max(a, b) }
+}
+
+pub fn minimum(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() { f64::NAN } else { min(a, b) }
+}
+
 /// The middle one; with a NaN among them the smallest.
 pub fn med(a: f64, b: f64, c: f64) -> f64 {
     if a.is_nan() || b.is_nan() || c.is_nan() {

@@ -74,6 +74,8 @@ pub const CASES: &[Case] = cases! {
     "v_dot2_i32_i16 d, a, b, c" / 32 => |a, b, c, _| c.wrapping_add((s16(a) * s16(b) + s16(up(a)) * s16(up(b))) as u64);
     "v_dot2_u32_u16 d, a, b, c" / 32 => |a, b, c, _| c.wrapping_add(u16_(a) * u16_(b) + up(a) * up(b));
     "v_dot2_f32_f16 d, a, b, c" / 32 => |a, b, c, _| dot2(halves(a), halves(b), f(c));
+    "rdna4: v_pk_maximum_f16 d, a, b" / 32 => |a, b, _, _| two(hb(maximum(h(a), h(b))), hb(maximum(h(up(a)), h(up(b)))));
+    "rdna4: v_pk_minimum_f16 d, a, b" / 32 => |a, b, _, _| two(hb(minimum(h(a), h(b))), hb(minimum(h(up(a)), h(up(b)))));
     "rdna3: v_dot2_f32_bf16 d, a, b, c" / 32 => |a, b, c, _| dot2(bfloats(a), bfloats(b), f(c));
     "v_dot2acc_f32_f16|v_dot2c_f32_f16 d, a, b" / 32 => |a, b, _, d| dot2(halves(a), halves(b), f(d));
 
