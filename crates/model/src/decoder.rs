@@ -10,7 +10,7 @@ pub use output::ChoicePlaces;
 
 use crate::adapter::{Adapters, StepAdapters};
 use crate::kv_cache::{KvCache, KvPool};
-use crate::parts::{AltupParts, AttentionParts, LayerParts};
+use crate::parts::{AltupParts, AttentionParts, LayerParts, TensorId};
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
 use crate::scratch::{LayerScratch, Scratch};
@@ -330,6 +330,11 @@ impl Decoder {
                         ops::rope(exec, x, angles, heads.head_dim, config.rope.pairing)?;
                     }
                 }
+                if let Some(bias) = constant_of_keys(config, attention) {
+                    ops::scale(exec, &mut k, -1.0)?;
+                    ops::add_bias(exec, &mut k, weights.view(bias))?;
+                    ops::scale(exec, &mut k, -1.0)?;
+                }
                 ops::hadamard(exec, &mut [q, k, s.v.narrow_mut(kv_shape)], width)?;
             }
             let (k, v) = (s.k.narrow(kv_shape), s.v.narrow(kv_shape));
@@ -362,6 +367,17 @@ impl Decoder {
             ops::glu(exec, Activation::Sigmoid, &mut s.attn_gate.rows_mut(n), s.mixed.rows(n))?;
         }
         Ok(())
+    }
+}
+
+/// What may be taken from all keys of a layer after rope: a softmax does not see what all scores of a row have in common, and
+/// quantized keys are closer to what is left. A large bias of keys lies where rope hardly turns, so most of it is in common.
+fn constant_of_keys(config: &Config, attention: &AttentionParts) -> Option<TensorId> {
+    match attention {
+        AttentionParts::Plain { kv: Some([k, _]), k_norm: None, sinks: None, .. } => {
+            k.bias.filter(|_| config.attn_softcap.is_none())
+        }
+        _ => None,
     }
 }
 

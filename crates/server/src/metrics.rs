@@ -54,7 +54,10 @@ fn describe() {
     describe_counter!("roci_engine_failures_total", "Requests that the engine could not finish");
     describe_gauge!("roci_requests_running", "Requests in the engine's steps now");
     describe_gauge!("roci_requests_waiting", "Requests in the queue now");
-    describe_gauge!("roci_kv_used_ratio", "Part of the blocks of keys and values that requests hold, 0 to 1, of the fuller pool");
+    describe_gauge!(
+        "roci_kv_used_ratio",
+        "Part of the blocks of keys and values that requests hold, 0 to 1, of the fuller pool"
+    );
     describe_gauge!("roci_kv_blocks", "Blocks of keys and values there are");
     describe_gauge!("roci_kv_blocks_held", "Blocks that requests hold");
     describe_gauge!("roci_kv_blocks_cached", "Blocks that are kept for prompts that begin alike");

@@ -56,7 +56,7 @@ fn qwen25_coder_is_as_good_as_by_llama_cpp() {
 
 /// Keys and values in fewer bits against f32 ones, the same weights and products: what 2,048 tokens behind 2,048 others are
 /// predicted to be. The text is this project's own prose; the bounds follow the figures of docs/developer/accuracy.md. Q8_0 was
-/// to stay below 1e-4, which both models miss.
+/// to stay below 1e-4, which SmolLM2's heads of 64 numbers miss.
 fn keys_stay_close(variable: &str, q8_0: f64, q4_0: f64) {
     let Some(model) = fetched::path(variable) else { return };
     let roci = Roci::new();
@@ -85,7 +85,7 @@ fn smollm2_stays_close_with_quantized_keys() {
 #[test]
 #[ignore = "1.1 GB, and minutes"]
 fn qwen25_coder_stays_close_with_quantized_keys() {
-    keys_stay_close("ROCI_QWEN25_CODER", 1.5e-3, f64::INFINITY);
+    keys_stay_close("ROCI_QWEN25_CODER", 1.2e-4, f64::INFINITY);
 }
 
 /// A NaN must not vanish where activations are rounded to integers, however many rows there are: no figure, no answer,

@@ -22,8 +22,8 @@ fn load(checkpoint: &Checkpoint, kv_type: KvType) -> Result<Model, Error> {
 
 #[test]
 fn quantized_keys_and_values_give_nearly_the_same() {
-    // Plain, a window with a cap, sinks, compressed.
-    for name in ["llama", "gemma2", "gpt-oss", "deepseek2", "minicpm3"] {
+    // Plain, with a bias of keys, a window with a cap, sinks, compressed.
+    for name in ["llama", "qwen2", "gemma2", "gpt-oss", "deepseek2", "minicpm3"] {
         let (checkpoint, _) = widen(&forms(name).pop().unwrap().1, Dtype::Q8_0, 3);
         let golden = golden(name);
         let logits = |kv_type| run(&mut load(&checkpoint, kv_type).unwrap(), &golden);
