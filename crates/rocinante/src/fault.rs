@@ -39,7 +39,7 @@ mod injection {
     use super::LoadedModel;
     use batch::{
         AdapterId, AdapterSource, Batch, CacheBytes, CachePlace, Capacity, CopyTicket, Embeds, Forward, Rows,
-        StepError, Ticket,
+        StepError, Ticket, WindowLimits,
     };
     use std::time::Duration;
 
@@ -130,6 +130,10 @@ mod injection {
 
         fn n_states(&self) -> usize {
             Forward::n_states(&self.model)
+        }
+
+        fn windows(&self) -> Option<WindowLimits> {
+            Forward::windows(&self.model)
         }
 
         fn max_in_flight(&self) -> usize {

@@ -33,6 +33,7 @@ mod serve_outside;
 mod serve_restart;
 mod serve_scores;
 mod serve_speculation;
+mod serve_windows;
 mod server;
 use test_support::standin;
 mod tiny;
