@@ -9,7 +9,7 @@ use test_support::fetched;
 #[test]
 fn prompts_longer_than_the_window_are_answered_and_reused() {
     let Some(path) = fetched::path("ROCI_GEMMA3") else { return };
-    let server = Server::start(&Roci::new(), &["serve", path.to_str().unwrap(), "--context", "2048"]);
+    let server = Server::start(&Roci::new(), &["serve", path.to_str().unwrap(), "--context", "4096"]);
     let counted: Vec<String> = (1..260).map(|number| number.to_string()).collect();
     let prompt = counted.join(", ") + ",";
     let ask = |prompt: &str| {
