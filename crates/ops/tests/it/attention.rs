@@ -1,4 +1,5 @@
-//! Attention and what surrounds it: norm, rope, KV store, SwiGLU, embedding, against f64.
+//! Attention and what surrounds it: norm, rope, KV store, SwiGLU, embedding, against f64. Longer than other files, because
+//! all cases of attention share one reference.
 
 use ops::quant::{dequantize, quantize};
 use ops::{

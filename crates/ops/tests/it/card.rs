@@ -1,5 +1,5 @@
 //! The same table on every GPU that is here. Without one it is skipped with the reason; `ROCI_REQUIRE_GPU=1` makes that
-//! a failure.
+//! a failure. Longer than other files: a method for each op.
 
 use std::cell::RefCell;
 use std::rc::Rc;

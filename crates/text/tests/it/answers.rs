@@ -1,4 +1,5 @@
-//! Answers as models of each family write them, whole and cut into pieces of every size.
+//! Answers as models of each family write them, whole and cut into pieces of every size. Longer than other files, because
+//! it is one list of cases.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
