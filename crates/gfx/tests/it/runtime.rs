@@ -1,5 +1,6 @@
 //! AMD's unmodified HIP runtime, ROCr and hiprtc over the plug-in: the whole stack.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::tools::{self, smoke, text};
@@ -106,18 +107,49 @@ fn the_same_program_runs_on_every_chip() {
     }
 }
 
+/// A cache of the script's own for a test, with AMD's packages in it.
+fn cache_of_its_own(name: &str) -> Option<PathBuf> {
+    let rocm = tools::rocm()?;
+    if !tools::has_patchelf() {
+        return None;
+    }
+    let packages = rocm.ancestors().nth(3).expect("root/usr/lib/x86_64-linux-gnu");
+    let cache = std::env::temp_dir().join(format!("gfx-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&cache).expect("a folder of our own");
+    std::os::unix::fs::symlink(packages, cache.join("root")).expect("a link");
+    Some(cache)
+}
+
+/// Another program at the same path, of the same size and time (another checkout mounted there), is not taken for the first.
+#[test]
+fn another_program_at_the_same_path_is_another_program() {
+    let Some(cache) = cache_of_its_own("same-path") else { return };
+    let (program, fresh) = (cache.join("program"), cache.join("fresh"));
+    let statuses = ["/bin/true", "/bin/false", "/bin/true"].map(|from| {
+        let mut bytes = std::fs::read(from).expect("a program of the system");
+        bytes.resize(1 << 20, 0);
+        std::fs::write(&fresh, bytes).expect("a file of our own");
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&fresh, executable).expect("our own file's mode");
+        let day = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30);
+        std::fs::File::open(&fresh).and_then(|f| f.set_modified(day)).expect("our own file's time");
+        // The old file stays, under another name, so that its inode cannot be used again.
+        let _ = std::fs::rename(&program, cache.join(format!("before-{}", from.len())));
+        std::fs::rename(&fresh, &program).expect("a rename in our own folder");
+        let mut command = Command::new(tools::crate_dir().join("run"));
+        command.args(["--suite", "experimental"]).arg(&program).env("ROCI_ROCM_CACHE", &cache);
+        command.status().expect("the script starts").code()
+    });
+    let _ = std::fs::remove_dir_all(&cache);
+    assert_eq!(statuses, [Some(0), Some(1), Some(0)]);
+}
+
 /// A copy of every program that was ever built would fill the disk.
 #[test]
 fn copies_of_programs_long_unused_are_dropped() {
-    let Some(rocm) = tools::rocm() else { return };
-    if !tools::has_patchelf() {
-        return;
-    }
-    let packages = rocm.ancestors().nth(3).expect("root/usr/lib/x86_64-linux-gnu");
-    let cache = std::env::temp_dir().join(format!("gfx-prune-{}", std::process::id()));
+    let Some(cache) = cache_of_its_own("prune") else { return };
     let programs = cache.join("programs");
     std::fs::create_dir_all(&programs).expect("a folder of our own");
-    std::os::unix::fs::symlink(packages, cache.join("root")).expect("a link");
     let make = |name: &str, hours: u64| {
         let folder = programs.join(name);
         std::fs::create_dir(&folder).expect("a folder of our own");
