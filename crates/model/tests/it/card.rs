@@ -4,6 +4,7 @@ mod adapters;
 mod deterministic;
 mod engine;
 mod hybrids;
+mod kv_types;
 mod next_token;
 
 use std::collections::BTreeMap;
