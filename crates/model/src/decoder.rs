@@ -1,22 +1,23 @@
 //! The forward pass: one step for a batch of rows, whatever they are (prefill, decode, both, or texts for an encoder).
 //! What a family does differently is in its row and in which parts its checkpoint has; every line here is an op.
 
+mod attend;
 mod context;
 mod output;
 
 pub use context::Context;
-use ops::{Activation, Exec, Place, Product, Projected, Routes, Shaping, Spans, View, ViewMut};
+use ops::{Exec, Place, Product, Routes, View, ViewMut};
 pub use output::ChoicePlaces;
 
 use crate::adapter::{Adapters, StepAdapters};
 use crate::kv_cache::{KvCache, KvPool};
-use crate::parts::{AltupParts, AttentionParts, LayerParts, TensorId};
+use crate::parts::{AltupParts, AttentionParts, LayerParts, PlainAttention};
 use crate::resident::Resident;
 use crate::rope_table::RopeTable;
 use crate::scratch::{LayerScratch, Scratch};
 use crate::state_pool::StatePool;
 use crate::step::{Places, Step};
-use crate::{Config, Error, altup, feed_forward, indexer, mla, per_layer, recurrent};
+use crate::{Config, Error, altup, feed_forward, mla, per_layer, recurrent};
 
 /// Everything a step touches.
 pub struct Decoder {
@@ -49,8 +50,9 @@ impl Decoder {
         scratch: Scratch,
     ) -> Self {
         let local_rope = RopeTable::local(&config);
-        let has_sinks =
-            |layer: &LayerParts| matches!(layer.attention, Some(AttentionParts::Plain { sinks: Some(_), .. }));
+        let has_sinks = |layer: &LayerParts| {
+            matches!(&layer.attention, Some(AttentionParts::Plain(PlainAttention { sinks: Some(_), .. })))
+        };
         let is_shaped = config.attn_softcap.is_some()
             || config.alibi.is_some()
             || (0..config.n_layers).any(|layer_idx| config.window_of(layer_idx).is_some())
@@ -97,8 +99,7 @@ impl Decoder {
             let is_last = layer_idx + 1 == n_layers;
             let keeps_rows = self.keeps_rows_to_the_end(step);
             let slots = if is_last { places.kept_adapter_slots } else { places.adapter_slots };
-            let adapters = self.adapters.as_ref().filter(|_| !slots.is_empty());
-            let adapters = adapters.map(|all| StepAdapters { all, slots });
+            let adapters = StepAdapters::of(self.adapters.as_ref(), slots);
             let context = Context { exec, config: &self.config, weights: &self.weights, adapters };
             let s = &mut self.scratch;
             let heads = self.config.heads_of(layer_idx);
@@ -203,181 +204,12 @@ impl Decoder {
 
     /// The recurrent block of one layer, if it has one: from the stream `x` to `recurrent.gate`, with the states moved on.
     fn recur(&mut self, exec: Exec, layer_idx: usize, step: &Step, places: &Places) -> Result<(), Error> {
-        let slots = places.adapter_slots;
-        let adapters = self.adapters.as_ref().filter(|_| !slots.is_empty()).map(|all| StepAdapters { all, slots });
+        let adapters = StepAdapters::of(self.adapters.as_ref(), places.adapter_slots);
         let context = Context { exec, config: &self.config, weights: &self.weights, adapters };
         let layer = &self.weights.parts.layers[layer_idx];
         let Some(parts) = &layer.recurrent else { return Ok(()) };
         let state = self.states.layer_mut(layer_idx);
         recurrent::mix(context, layer, &parts.mixer, places.states, state, step.n_rows, &mut self.scratch)
-    }
-
-    /// Attention of one layer: from the stream `x` to `mixed`, with the new keys and values stored.
-    fn attend(&mut self, exec: Exec, layer_idx: usize, step: &Step, places: &Places) -> Result<(), Error> {
-        let chooses = self.chooses(step);
-        let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
-        let slots = places.adapter_slots;
-        let adapters = self.adapters.as_ref().filter(|_| !slots.is_empty()).map(|all| StepAdapters { all, slots });
-        let context = Context { exec, config, weights, adapters };
-        let layer = &weights.parts.layers[layer_idx];
-        let (n, is_windowed) = (step.n_rows, config.is_windowed[layer_idx]);
-        let angles = match &self.local_rope {
-            Some(_) if is_windowed => places.local_angles,
-            _ => places.angles,
-        };
-        let attention = layer.attention.as_ref().expect("asked for layers with attention only");
-        let heads = config.heads_of(layer_idx);
-        let (q_shape, kv_shape) = ([n, heads.n_heads * heads.head_dim], [n, heads.n_kv_heads * heads.head_dim]);
-        // Only the wanted rows of the last layer go on. A device has the spans of all rows, once a step.
-        let is_last = layer_idx + 1 == weights.parts.layers.len();
-        let pool = self.kv.pool_of(layer_idx);
-        let slots = places.slots_in(pool);
-        let spans = if is_last && places.spans.is_none() && weights.parts.streams.is_none() {
-            step.kept_spans(pool)
-        } else {
-            step.spans(pool)
-        };
-        let device = if is_windowed { places.local_spans.or(places.spans) } else { places.spans };
-        let spans = Spans { host: &spans, device };
-        let sinks = match attention {
-            AttentionParts::Plain { q, kv, q_norm, k_norm, v_norm, sinks, gate } => {
-                let mut products = vec![Product::write(weights.view(q.weight), s.q.narrow_mut(q_shape))];
-                if let Some([k, v]) = kv {
-                    products.push(Product::write(weights.view(k.weight), s.k.narrow_mut(kv_shape)));
-                    products.push(Product::write(weights.view(v.weight), s.v.narrow_mut(kv_shape)));
-                }
-                if let Some(gate) = gate {
-                    products.push(Product::write(weights.view(gate.weight), s.attn_gate.rows_mut(n)));
-                }
-                context.norm_products(layer.attn_norm, s.x.rows(n), &mut s.work.h.rows_mut(n), &mut products)?;
-                drop(products);
-                let input = if layer.attn_norm.is_some() { s.work.h.rows(n) } else { s.x.rows(n) };
-                if context.adapters.is_some() {
-                    let mut outs = vec![(q.weight, s.q.narrow_mut(q_shape))];
-                    if let Some([k, v]) = kv {
-                        outs.push((k.weight, s.k.narrow_mut(kv_shape)));
-                        outs.push((v.weight, s.v.narrow_mut(kv_shape)));
-                    }
-                    if let Some(gate) = gate {
-                        outs.push((gate.weight, s.attn_gate.rows_mut(n)));
-                    }
-                    context.adapt_all(input, &mut outs)?;
-                }
-                if let Some(gate) = gate {
-                    context.add_bias(gate, &mut s.attn_gate.rows_mut(n))?;
-                }
-                let (q_rows, k_rows) = (&mut s.q.narrow_mut(q_shape), &mut s.k.narrow_mut(kv_shape));
-                let v_rows = &mut s.v.narrow_mut(kv_shape);
-                let mut all = vec![(q, &mut *q_rows)];
-                if let Some([k, v]) = kv {
-                    all.extend([(k, &mut *k_rows), (v, &mut *v_rows)]);
-                }
-                for (linear, rows) in all {
-                    context.add_bias(linear, rows)?;
-                    if let Some(limit) = config.qkv_limit {
-                        ops::clamp(exec, rows, limit)?;
-                    }
-                }
-                let (q, k) = (q_rows, k_rows);
-                if config.family.norms_rotated_heads && config.is_rotated[layer_idx] {
-                    for x in [&mut *q, &mut *k] {
-                        ops::rope(exec, x, angles, heads.head_dim, config.rope.pairing)?;
-                    }
-                }
-                context.norm_heads([q, k], [*q_norm, *k_norm])?;
-                if let Some(norm) = v_norm {
-                    ops::norm_heads(exec, v_rows, weights.view(*norm), ops::NormKind::Rms, config.norm_eps)?;
-                }
-                let is_rotated = config.is_rotated[layer_idx];
-                if config.temperature.is_some_and(|temperature| !temperature.is_for_unrotated || !is_rotated) {
-                    ops::scale_rows(exec, q, places.query_scales)?;
-                }
-                *sinks
-            }
-            AttentionParts::Compressed(parts) => {
-                mla::project(context, layer, parts, (angles, config.is_rotated[layer_idx]), (n, chooses), s)?;
-                if let (Some(indexer), Some(keys)) = (&parts.indexer, &mut self.kv.layer_mut(layer_idx).index) {
-                    let (index, spans) = (&mut s.work.compressed.index, chooses.then_some(spans));
-                    indexer::choose(context, indexer, (angles, places, spans), keys, n, index)?;
-                }
-                if config.temperature.is_some() {
-                    ops::scale_rows(exec, &mut s.q.rows_mut(n), places.query_scales)?;
-                }
-                None
-            }
-        };
-        // Quantized keys and values lose less in turned heads; queries are turned alike, and what is found is turned back.
-        let turned = self.kv.dtype().block_len() > 1;
-        let width = ops::hadamard_width(heads.head_dim);
-        let kv = self.kv.layer_mut(layer_idx);
-        let (mut k_pool, mut v_pool) = (kv.k.view_mut(), kv.v.view_mut());
-        let is_rotated_already = config.mla.is_some() || config.family.norms_rotated_heads;
-        let reads_other = matches!(attention, AttentionParts::Plain { kv: None, .. });
-        if reads_other {
-            if config.is_rotated[layer_idx] {
-                let q = &mut s.q.narrow_mut(q_shape);
-                ops::rope(exec, q, angles, heads.head_dim, config.rope.pairing)?;
-            }
-            if turned {
-                ops::hadamard(exec, &mut [s.q.narrow_mut(q_shape)], width)?;
-            }
-        } else if turned || config.n_rot == 0 || is_rotated_already || !config.is_rotated[layer_idx] {
-            // Nothing to rotate, or rotated already.
-            if turned {
-                let (mut q, mut k) = (s.q.narrow_mut(q_shape), s.k.narrow_mut(kv_shape));
-                if config.n_rot > 0 && !is_rotated_already && config.is_rotated[layer_idx] {
-                    for x in [&mut q, &mut k] {
-                        ops::rope(exec, x, angles, heads.head_dim, config.rope.pairing)?;
-                    }
-                }
-                if let Some(bias) = constant_of_keys(config, attention) {
-                    ops::scale(exec, &mut k, -1.0)?;
-                    ops::add_bias(exec, &mut k, weights.view(bias))?;
-                    ops::scale(exec, &mut k, -1.0)?;
-                }
-                ops::hadamard(exec, &mut [q, k, s.v.narrow_mut(kv_shape)], width)?;
-            }
-            let (k, v) = (s.k.narrow(kv_shape), s.v.narrow(kv_shape));
-            ops::kv_store(exec, k, v, slots, heads.head_dim, &mut k_pool, &mut v_pool)?;
-        } else {
-            let projected = Projected {
-                q: s.q.narrow_mut(q_shape),
-                k: s.k.narrow_mut(kv_shape),
-                v: s.v.narrow(kv_shape),
-                angles,
-                head_dim: heads.head_dim,
-                pairing: config.rope.pairing,
-            };
-            ops::rope_store(exec, projected, slots, &mut k_pool, &mut v_pool)?;
-        }
-        let shaping = Shaping {
-            window: config.window_of(layer_idx),
-            is_chunked: config.family.chunked.is_some() && config.window_of(layer_idx).is_some(),
-            softcap: config.attn_softcap,
-            sinks: sinks.map(|sinks| weights.view(sinks)),
-            slopes: config.alibi.map(|_| places.slopes),
-            chosen: chooses.then(|| s.work.compressed.index.chosen.rows(n)),
-        };
-        let q = s.q.narrow(q_shape);
-        ops::attention_with(exec, q, kv.view(), heads, spans, shaping, &mut s.mixed.narrow_mut(q_shape))?;
-        if turned {
-            ops::hadamard(exec, &mut [s.mixed.narrow_mut(q_shape)], width)?;
-        }
-        if layer.is_gated() {
-            ops::glu(exec, Activation::Sigmoid, &mut s.attn_gate.rows_mut(n), s.mixed.rows(n))?;
-        }
-        Ok(())
-    }
-}
-
-/// What may be taken from all keys of a layer after rope: a softmax does not see what all scores of a row have in common, and
-/// quantized keys are closer to what is left. A large bias of keys lies where rope hardly turns, so most of it is in common.
-fn constant_of_keys(config: &Config, attention: &AttentionParts) -> Option<TensorId> {
-    match attention {
-        AttentionParts::Plain { kv: Some([k, _]), k_norm: None, sinks: None, .. } => {
-            k.bias.filter(|_| config.attn_softcap.is_none())
-        }
-        _ => None,
     }
 }
 

@@ -32,18 +32,26 @@ pub fn begin(exec: Exec, n_heads: usize, n: usize, c: &mut Compressed) -> Result
     }
 }
 
-/// Fills `q`, `k` and `v` of the first `n` rows, rotated; and what the layer's indexer is made of, with its queries where
+/// The rows of a step, as compressed attention sees them.
+pub struct MlaRows<'a> {
+    pub n: usize,
+    /// `None` where the layer does not rotate.
+    pub angles: Option<View<'a>>,
+    /// Whether they attend to what the layer's indexer chooses.
+    pub chooses: bool,
+}
+
+/// Fills `q`, `k` and `v` of the step's rows, rotated; and what the layer's indexer is made of, with its queries where
 /// tokens are chosen.
 pub fn project(
     context: Context,
     layer: &LayerParts,
     parts: &MlaParts,
-    (angles, is_rotated): (View, bool),
-    (n, chooses): (usize, bool),
+    rows: MlaRows,
     s: &mut Scratch,
 ) -> Result<(), Error> {
-    let Context { exec, config, weights, .. } = context;
-    let n_heads = config.n_heads;
+    let Context { exec, config, .. } = context;
+    let (n, n_heads) = (rows.n, config.n_heads);
     let Scratch { x, q, k, v, work, .. } = s;
     let LayerScratch { h, compressed: c, .. } = work;
     let mut h = h.rows_mut(n);
@@ -51,33 +59,10 @@ pub fn project(
         Some(norm) => context.norm(norm, x.rows(n), &mut h)?,
         None => ops::take_columns(exec, x.rows(n), &mut h)?,
     }
-    let mut to_kv = vec![
-        Product::write(weights.view(parts.kv), c.kv.rows_mut(n)),
-        Product::write(weights.view(parts.k_rope), c.k_rope.rows_mut(n)),
-    ];
-    if let Some(indexer) = &parts.indexer {
-        indexer::products_of_input(context, indexer, n, chooses, &mut c.index.k, &mut c.index.weights, &mut to_kv);
-    }
-    ops::matmul(exec, h.as_view(), &mut to_kv)?;
-    drop(to_kv);
-    context.norm(parts.kv_norm, c.kv.rows(n), &mut c.kv_normed.rows_mut(n))?;
-    let mut to_q = vec![
-        Product::write(weights.view(parts.q_nope), c.q_nope.rows_mut(n)),
-        Product::write(weights.view(parts.q_rope), c.q_rope.rows_mut(n)),
-    ];
-    if let Some(indexer) = parts.indexer.filter(|_| chooses) {
-        to_q.push(Product::write(weights.view(indexer.q), c.index.q.rows_mut(n)));
-    }
-    match parts.q_a {
-        Some((weight, norm)) => {
-            ops::matmul(exec, h.as_view(), &mut [Product::write(weights.view(weight), c.q_a.rows_mut(n))])?;
-            context.norm_products(Some(norm), c.q_a.rows(n), &mut c.q_a_normed.rows_mut(n), &mut to_q)?;
-        }
-        None => ops::matmul(exec, h.as_view(), &mut to_q)?,
-    }
-    drop(to_q);
+    compress(context, parts, &rows, h.as_view(), c)?;
+    project_queries(context, parts, &rows, h.as_view(), c)?;
     let (n_rot, pairing) = (config.n_rot, config.rope.pairing);
-    if is_rotated {
+    if let Some(angles) = rows.angles {
         ops::rope(exec, &mut c.q_rope.rows_mut(n), angles, n_rot, pairing)?;
         ops::rope(exec, &mut c.k_rope.rows_mut(n), angles, n_rot, pairing)?;
     }
@@ -94,6 +79,46 @@ pub fn project(
     let empty = View { shape: [n, 0], ..empty };
     ops::join_columns(exec, c.kv_normed.rows(n), empty, &mut v.rows_mut(n))?;
     Ok(())
+}
+
+/// The shared vector of each token, normed, and the part for rope; what the indexer makes of the layer's input.
+fn compress(context: Context, parts: &MlaParts, rows: &MlaRows, h: View, c: &mut Compressed) -> Result<(), Error> {
+    let (weights, n) = (context.weights, rows.n);
+    let mut products = vec![
+        Product::write(weights.view(parts.kv), c.kv.rows_mut(n)),
+        Product::write(weights.view(parts.k_rope), c.k_rope.rows_mut(n)),
+    ];
+    if let Some(indexer) = &parts.indexer {
+        indexer::products_of_input(context, indexer, n, rows.chooses, &mut c.index, &mut products);
+    }
+    ops::matmul(context.exec, h, &mut products)?;
+    drop(products);
+    context.norm(parts.kv_norm, c.kv.rows(n), &mut c.kv_normed.rows_mut(n))
+}
+
+/// Queries: the part for rope and the other, and the indexer's where tokens are chosen.
+fn project_queries(
+    context: Context,
+    parts: &MlaParts,
+    rows: &MlaRows,
+    h: View,
+    c: &mut Compressed,
+) -> Result<(), Error> {
+    let (exec, weights, n) = (context.exec, context.weights, rows.n);
+    let mut products = vec![
+        Product::write(weights.view(parts.q_nope), c.q_nope.rows_mut(n)),
+        Product::write(weights.view(parts.q_rope), c.q_rope.rows_mut(n)),
+    ];
+    if let Some(indexer) = parts.indexer.filter(|_| rows.chooses) {
+        products.push(Product::write(weights.view(indexer.q), c.index.q.rows_mut(n)));
+    }
+    match parts.q_a {
+        Some((weight, norm)) => {
+            ops::matmul(exec, h, &mut [Product::write(weights.view(weight), c.q_a.rows_mut(n))])?;
+            context.norm_products(Some(norm), c.q_a.rows(n), &mut c.q_a_normed.rows_mut(n), &mut products)
+        }
+        None => Ok(ops::matmul(exec, h, &mut products)?),
+    }
 }
 
 /// What attention found in the compressed space, as the values of each head: `work.compressed.values`.

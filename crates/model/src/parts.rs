@@ -125,18 +125,22 @@ pub struct PerLayerTable {
 
 #[derive(Debug)]
 pub enum AttentionParts {
-    Plain {
-        q: Linear,
-        /// `None` where another layer's keys and values are read.
-        kv: Option<[Linear; 2]>,
-        q_norm: Option<TensorId>,
-        k_norm: Option<TensorId>,
-        v_norm: Option<TensorId>,
-        sinks: Option<TensorId>,
-        /// What the output is weighed with, number by number.
-        gate: Option<Linear>,
-    },
+    Plain(PlainAttention),
     Compressed(Box<MlaParts>),
+}
+
+/// Attention with queries, keys and values of each head.
+#[derive(Debug)]
+pub struct PlainAttention {
+    pub q: Linear,
+    /// `None` where another layer's keys and values are read.
+    pub kv: Option<[Linear; 2]>,
+    pub q_norm: Option<TensorId>,
+    pub k_norm: Option<TensorId>,
+    pub v_norm: Option<TensorId>,
+    pub sinks: Option<TensorId>,
+    /// What the output is weighed with, number by number.
+    pub gate: Option<Linear>,
 }
 
 /// Compressed attention, with the rows for rope apart from the others.
@@ -307,7 +311,7 @@ pub struct ExpertParts {
 impl LayerParts {
     /// Whether attention's output is weighed number by number.
     pub fn is_gated(&self) -> bool {
-        matches!(self.attention, Some(AttentionParts::Plain { gate: Some(_), .. }))
+        matches!(&self.attention, Some(AttentionParts::Plain(PlainAttention { gate: Some(_), .. })))
     }
 }
 

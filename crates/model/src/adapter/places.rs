@@ -7,7 +7,9 @@ use super::fit::Fitting;
 use super::{AdapterFile, LoraModule};
 use crate::family::FusedRows;
 use crate::names::{At, Format, hub_spellings};
-use crate::parts::{AttentionParts, Cut, Dense, FactoredLinear, FfnParts, LayerParts, MixerParts, TensorId};
+use crate::parts::{
+    AttentionParts, Cut, Dense, FactoredLinear, FfnParts, LayerParts, MixerParts, PlainAttention, TensorId,
+};
 use crate::{Error, RecurrentKind};
 
 /// Matrices of attention, dense blocks and shared experts that adapters may change, by GGUF's names.
@@ -104,7 +106,7 @@ impl BlockMatrices {
 impl LayerMatrices {
     pub fn of(layer: &LayerParts) -> Self {
         let mut found = Self { output: layer.attn_out.as_ref().map(|linear| linear.weight), ..Self::default() };
-        if let Some(AttentionParts::Plain { q, kv: Some([k, v]), gate, .. }) = &layer.attention {
+        if let Some(AttentionParts::Plain(PlainAttention { q, kv: Some([k, v]), gate, .. })) = &layer.attention {
             (found.q, found.k, found.v) = (Some(q.weight), Some(k.weight), Some(v.weight));
             found.q_gate = gate.map(|gate| gate.weight);
         }

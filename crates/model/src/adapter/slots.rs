@@ -63,6 +63,13 @@ pub struct StepAdapters<'a> {
     pub slots: Indices<'a>,
 }
 
+impl<'a> StepAdapters<'a> {
+    /// `None` where no row has an adapter: `slots` is empty then.
+    pub fn of(all: Option<&'a Adapters>, slots: Indices<'a>) -> Option<Self> {
+        all.filter(|_| !slots.is_empty()).map(|all| Self { all, slots })
+    }
+}
+
 /// Numbers of one slot: `A`, `B` and gains of every matrix.
 fn slot_len(fitting: &Fitting, limits: AdapterLimits) -> usize {
     let max_rank = limits.max_rank;

@@ -6,7 +6,7 @@ use weights::Tensor;
 use super::list::{PartList, rows_and_cols};
 use super::{
     AltupParts, AttentionParts, Cut, FfnParts, IndexerParts, LaurelParts, LayerParts, Linear, MlaParts, PerLayerParts,
-    PerLayerTable, StreamParts, TensorId,
+    PerLayerTable, PlainAttention, StreamParts, TensorId,
 };
 use crate::family::{FusedRows, Placement};
 use crate::indexer::Indexer;
@@ -44,18 +44,8 @@ impl<'a> PartList<'a, '_> {
         let attn_norm = has_attn_norm.then(|| self.norm(at, attn_norm_name, n_embd)).transpose()?;
         let heads = config.heads_of(layer_idx);
         let out_dim = config.mla.map_or(heads.n_heads * heads.head_dim, |mla| config.n_heads * mla.v_dim);
-        let (attention, attn_out) = match (blocks.attends, config.mla) {
-            (false, _) => (None, None),
-            (true, mla) => {
-                let attention = match mla {
-                    Some(_) => AttentionParts::Compressed(Box::new(self.compressed(at)?)),
-                    None => self.attention(at, heads)?,
-                };
-                let out = self.linear(at, "attn_output", [n_embd, out_dim])?;
-                self.scale(out.weight, &[(n_embd, config.multipliers.attention_out)]);
-                (Some(attention), Some(out))
-            }
-        };
+        let attention = blocks.attends.then(|| self.attention(at, heads)).transpose()?;
+        let attn_out = blocks.attends.then(|| self.attention_output(at, out_dim)).transpose()?;
         let recurrent = blocks.recurs.then(|| self.recurrent(at).map(Box::new)).transpose()?;
         let post_attn_norm =
             is_after.then(|| self.norm(at, after("post_attention_norm", "attn_output_norm"), n_embd)).transpose()?;
@@ -91,6 +81,20 @@ impl<'a> PartList<'a, '_> {
     }
 
     fn attention(&mut self, at: At, heads: Heads) -> Result<AttentionParts, Error> {
+        Ok(match self.config.mla {
+            Some(_) => AttentionParts::Compressed(Box::new(self.compressed(at)?)),
+            None => AttentionParts::Plain(self.plain_attention(at, heads)?),
+        })
+    }
+
+    fn attention_output(&mut self, at: At, out_dim: usize) -> Result<Linear, Error> {
+        let n_embd = self.config.n_embd;
+        let out = self.linear(at, "attn_output", [n_embd, out_dim])?;
+        self.scale(out.weight, &[(n_embd, self.config.multipliers.attention_out)]);
+        Ok(out)
+    }
+
+    fn plain_attention(&mut self, at: At, heads: Heads) -> Result<PlainAttention, Error> {
         let config = self.config;
         let At::Layer(layer_idx) = at else { unreachable!("attention stands in a layer") };
         let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
@@ -99,7 +103,7 @@ impl<'a> PartList<'a, '_> {
             let q = self.linear(at, "attn_q", [q_dim, config.n_embd])?;
             let q_norm = self.head_norm(at, "attn_q_norm", q_dim, head_dim)?;
             let (k_norm, v_norm, sinks, gate) = (None, None, None, None);
-            return Ok(AttentionParts::Plain { q, kv: None, q_norm, k_norm, v_norm, sinks, gate });
+            return Ok(PlainAttention { q, kv: None, q_norm, k_norm, v_norm, sinks, gate });
         }
         let mut gate = None;
         let [q, k, v] = if let Some(fused) = self.names.find(at, "attn_qkv", "weight") {
@@ -139,7 +143,7 @@ impl<'a> PartList<'a, '_> {
             Some(source) => Some(self.vector(source, 0, config.n_heads, 0.0)?),
             None => None,
         };
-        Ok(AttentionParts::Plain { q, kv: Some([k, v]), q_norm, k_norm, v_norm, sinks, gate })
+        Ok(PlainAttention { q, kv: Some([k, v]), q_norm, k_norm, v_norm, sinks, gate })
     }
 
     /// Of each head its query, and then what its output is weighed with.
