@@ -320,7 +320,7 @@ struct Record {
     span: Option<Span>,
 }
 
-/// Asked all the time, and of no interest.
+/// RequestBody all the time, and of no interest.
 fn is_sign_of_life(route: &str) -> bool {
     matches!(route, "/health" | "/ready" | "/live" | "/metrics")
 }

@@ -8,10 +8,10 @@
 
 pub mod adapters;
 mod anthropic;
-mod ask;
 pub mod audit;
 mod blocking;
 mod budget;
+mod chat_input;
 pub mod connection;
 pub mod constraint_probe;
 pub mod disk;

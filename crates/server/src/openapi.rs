@@ -95,7 +95,9 @@ mod tests {
     #[test]
     fn every_field_of_a_request_is_described() {
         use openai::chat::{ChatRequest, Fields};
-        let shared = || [names::<Fields>(), names::<sampling::Knobs>(), names::<openai::response_format::Guide>()];
+        let shared = || {
+            [names::<Fields>(), names::<sampling::SamplingParams>(), names::<openai::response_format::OutputFormat>()]
+        };
         let with_shared = |own| [vec![own], shared().to_vec()].concat();
         check("ChatRequest", &with_shared(names::<ChatRequest>()));
         check("CompletionRequest", &with_shared(names::<openai::completions::CompletionRequest>()));
@@ -105,7 +107,7 @@ mod tests {
         check("Metadata", &[names::<openai::chat_store::Change>()]);
         check("MessagesRequest", &[names::<anthropic::MessagesRequest>()]);
         check("CountRequest", &[names::<anthropic::MessagesRequest>()]);
-        check("OllamaOptions", &[names::<sampling::Knobs>()]);
+        check("OllamaOptions", &[names::<sampling::SamplingParams>()]);
         check("OllamaChat", &[names::<ollama::generate::OllamaChat>()]);
         check("OllamaGenerate", &[names::<ollama::generate::GenerateRequest>()]);
         check("OllamaEmbed", &[names::<ollama::EmbedRequest>()]);

@@ -2,8 +2,8 @@
 //! settings, and a conversation that every conversation starts with. Requests go before it.
 
 use super::adapters::Adapted;
-use super::ask::Ask;
-use super::sampling::Knobs;
+use super::chat_input::ChatInput;
+use super::sampling::SamplingParams;
 use hub::{Modelfile, Named};
 use serde_json::{Map, Value};
 use text::Message;
@@ -16,7 +16,7 @@ pub struct Preset {
     pub license: Option<String>,
     pub parameters: Map<String, Value>,
     pub messages: Vec<Message>,
-    pub knobs: Knobs,
+    pub params: SamplingParams,
     /// The recipe that would make it.
     pub modelfile: String,
     /// What changes the model, where the name stands for an adapter.
@@ -33,7 +33,7 @@ impl Preset {
             license: named.license.clone(),
             messages: named.messages.iter().map(|turn| Message::new(&*turn.role, &*turn.content)).collect(),
             // The store has checked that numbers are numbers.
-            knobs: serde_json::from_value(parameters.clone().into()).unwrap_or_default(),
+            params: serde_json::from_value(parameters.clone().into()).unwrap_or_default(),
             parameters,
             modelfile: Modelfile::of(named).to_string(),
             adapted: None,
@@ -41,16 +41,16 @@ impl Preset {
     }
 
     /// The request with what it leaves open filled in.
-    pub fn complete(&self, ask: &mut Ask) {
-        ask.knobs = ask.knobs.or(&self.knobs);
-        if ask.stop.is_empty() {
-            ask.stop = self.knobs.stops().unwrap_or_default();
+    pub fn complete(&self, input: &mut ChatInput) {
+        input.params = input.params.or(&self.params);
+        if input.stop.is_empty() {
+            input.stop = self.params.stops().unwrap_or_default();
         }
-        let has_system = ask.messages.first().is_some_and(|message| message.role == "system");
+        let has_system = input.messages.first().is_some_and(|message| message.role == "system");
         let at = usize::from(has_system);
-        ask.messages.splice(at..at, self.messages.iter().cloned());
+        input.messages.splice(at..at, self.messages.iter().cloned());
         if let Some(system) = self.system.as_ref().filter(|_| !has_system) {
-            ask.messages.insert(0, Message::new("system", system.as_str()));
+            input.messages.insert(0, Message::new("system", system.as_str()));
         }
     }
 
@@ -75,16 +75,19 @@ mod tests {
                       MESSAGE user hello\nMESSAGE assistant ahoy";
         let named = Modelfile::parse(recipe).unwrap().over(&Named::default());
         let preset = Preset::of(&named);
-        let knobs = Knobs { temperature: Some(1.0), ..Knobs::default() };
-        let mut ask = Ask { messages: vec![Message::new("user", "hi")], knobs, ..Ask::default() };
-        preset.complete(&mut ask);
+        let params = SamplingParams { temperature: Some(1.0), ..SamplingParams::default() };
+        let mut input = ChatInput { messages: vec![Message::new("user", "hi")], params, ..ChatInput::default() };
+        preset.complete(&mut input);
         let said: Vec<(&str, &str)> =
-            ask.messages.iter().map(|message| (message.role.as_str(), message.content.as_str())).collect();
+            input.messages.iter().map(|message| (message.role.as_str(), message.content.as_str())).collect();
         assert_eq!(said, [("system", "be brief"), ("user", "hello"), ("assistant", "ahoy"), ("user", "hi")]);
-        assert_eq!((ask.knobs.temperature, ask.knobs.top_k, ask.stop), (Some(1.0), Some(7), vec!["END".to_owned()]));
-        let mut ask = Ask { messages: vec![Message::new("system", "own")], ..Ask::default() };
-        preset.complete(&mut ask);
-        assert_eq!((ask.messages[0].content.as_str(), ask.messages.len()), ("own", 3));
+        assert_eq!(
+            (input.params.temperature, input.params.top_k, input.stop),
+            (Some(1.0), Some(7), vec!["END".to_owned()])
+        );
+        let mut input = ChatInput { messages: vec![Message::new("system", "own")], ..ChatInput::default() };
+        preset.complete(&mut input);
+        assert_eq!((input.messages[0].content.as_str(), input.messages.len()), ("own", 3));
         assert!(preset.parameter_lines().contains("temperature"), "{}", preset.parameter_lines());
     }
 }

@@ -19,10 +19,10 @@ const USUAL_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 const MAX_CHOICES: u32 = 64;
 pub const MAX_TOP_LOGPROBS: u32 = 20;
 
-/// What a client asked; what it left out is `None`. Read from the wire as OpenAI, vLLM and llama.cpp name it.
+/// What a client sent; what it left out is `None`. Read from the wire as OpenAI, vLLM and llama.cpp name it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Knobs {
+pub struct SamplingParams {
     pub temperature: Option<f32>,
     pub top_p: Option<f32>,
     pub top_k: Option<i64>,
@@ -97,7 +97,7 @@ fn fresh_seed(model: &Loaded) -> u64 {
     if model.is_deterministic() { 0 } else { ids::seed() }
 }
 
-impl Knobs {
+impl SamplingParams {
     /// What is left open here is taken from another.
     pub fn or(&self, other: &Self) -> Self {
         macro_rules! first {
@@ -139,7 +139,7 @@ impl Knobs {
     }
 
     pub fn sampling(&self, model: &Loaded, defaults: &Defaults) -> Result<Sampling> {
-        self.or(&model.preset.knobs).checked(model, defaults)
+        self.or(&model.preset.params).checked(model, defaults)
     }
 
     fn checked(&self, model: &Loaded, defaults: &Defaults) -> Result<Sampling> {

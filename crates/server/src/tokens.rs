@@ -4,8 +4,8 @@ use super::App;
 use super::blocking;
 use super::error::{ApiError, Result};
 use super::json::{Json, text_or_null};
-use super::openai::chat::{self, Asked};
-use super::{ask, openai::messages::ChatMessage};
+use super::openai::chat::{self, RequestBody};
+use super::{chat_input, openai::messages::ChatMessage};
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -86,8 +86,8 @@ pub async fn tokenize(State(app): State<Arc<App>>, Json(body): Json<TokenizeRequ
                 model.tokenizer.encode_with(text, specials, ends)
             }
             (None, Some(messages)) => {
-                let request = Asked::of(messages.clone());
-                let text = ask::render(&model, &chat::to_ask(&request)?)?;
+                let request = RequestBody::of(messages.clone());
+                let text = chat_input::render(&model, &chat::to_chat_input(&request)?)?;
                 model.encode_rendered(&text)?.into_iter().map(|token| token.0).collect()
             }
             (None, None) => return Err(ApiError::bad("there is no `content`").param("content")),

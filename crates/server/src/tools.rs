@@ -1,7 +1,7 @@
 //! Tools and constrained answers: which texts are possible, how the answer is taken apart, and, for models whose
 //! template knows no tools, how they are told about them in words.
 
-use super::ask::{AnswerShape, Ask, ToolChoice};
+use super::chat_input::{AnswerShape, ChatInput, ToolChoice};
 use super::error::{ApiError, Result};
 use super::loaded::Loaded;
 use rocinante::Splitter;
@@ -14,36 +14,36 @@ use text::constraint::Constraint;
 const TAUGHT: &str = "<tool_call>";
 
 /// How this answer will be written.
-fn format(model: &Loaded, ask: &Ask) -> AnswerFormat {
-    let is_told = !ask.tools.is_empty() && ask.choice != ToolChoice::None;
+fn format(model: &Loaded, input: &ChatInput) -> AnswerFormat {
+    let is_told = !input.tools.is_empty() && input.choice != ToolChoice::None;
     let format = match is_told && !model.knows_tools() {
         true => AnswerFormat::detect(TAUGHT),
         false => model.format().clone(),
     };
-    match (is_told, is_forced(ask)) {
+    match (is_told, is_forced(input)) {
         (false, _) => format.without_tools(),
         (true, true) => format.forced(),
         (true, false) => format,
     }
 }
 
-fn is_forced(ask: &Ask) -> bool {
-    matches!(ask.choice, ToolChoice::Required | ToolChoice::Named(_))
+fn is_forced(input: &ChatInput) -> bool {
+    matches!(input.choice, ToolChoice::Required | ToolChoice::Named(_))
 }
 
 /// What the answer is held to, as the engine's masks read it. A constraint that cannot be met is an error here.
-pub fn constraint(model: &Loaded, ask: &Ask, prompt: &str) -> Result<Option<Constraint>> {
-    if !is_forced(ask) {
-        return shape_constraint(model, &ask.shape);
+pub fn constraint(model: &Loaded, input: &ChatInput, prompt: &str) -> Result<Option<Constraint>> {
+    if !is_forced(input) {
+        return shape_constraint(model, &input.shape);
     }
-    let choice = match &ask.choice {
+    let choice = match &input.choice {
         ToolChoice::Named(name) => answer::ForcedTool::Named(name.clone()),
-        _ if ask.is_parallel => answer::ForcedTool::RequiredMany,
+        _ if input.is_parallel => answer::ForcedTool::RequiredMany,
         _ => answer::ForcedTool::Required,
     };
     let bad = |text: String| ApiError::bad(text).param("tool_choice");
-    let tools = Value::Array(ask.tools.clone());
-    let constraint = format(model, ask)
+    let tools = Value::Array(input.tools.clone());
+    let constraint = format(model, input)
         .constraint(&tools, &choice, prompt, &model.tokenizer)
         .map_err(|error| bad(error.to_string()))?;
     model.check(&constraint).map_err(|error| match error {
@@ -73,9 +73,9 @@ pub fn shape_constraint(model: &Loaded, shape: &AnswerShape) -> Result<Option<Co
 }
 
 /// The reader of the answer.
-pub fn splitter(model: &Loaded, ask: &Ask, prompt: &str) -> Splitter {
-    let format = format(model, ask);
-    Splitter::new(&model.tokenizer, ask.stop.clone(), ask.logprobs.is_some(), format, prompt, &ask.tools)
+pub fn splitter(model: &Loaded, input: &ChatInput, prompt: &str) -> Splitter {
+    let format = format(model, input);
+    Splitter::new(&model.tokenizer, input.stop.clone(), input.logprobs.is_some(), format, prompt, &input.tools)
 }
 
 /// The conversation with the tools described in words, calls and results spelt out.

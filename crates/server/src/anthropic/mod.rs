@@ -4,11 +4,11 @@ mod input;
 mod stream;
 
 use super::App;
-use super::ask::{self, AnswerShape, Ask, ToolChoice};
+use super::chat_input::{self, AnswerShape, ChatInput, ToolChoice};
 use super::error::{ApiError, Result};
 use super::generation::{self, Caller};
 use super::openai::chat_tools::function_tool;
-use super::sampling::{Knobs, Stop};
+use super::sampling::{SamplingParams, Stop};
 use super::stream::{Framing, respond};
 use super::whole;
 use crate::json::{Json, text_or_null};
@@ -91,8 +91,8 @@ pub async fn create(
         return Err(ApiError::bad("max_tokens is required").param("max_tokens"));
     }
     let model = app.models.get(&body.model).await?;
-    let ask = to_ask(&body)?;
-    let (request, splitter) = ask::prepare(&app, &model, ask, caller).await?;
+    let input = to_chat_input(&body)?;
+    let (request, splitter) = chat_input::prepare(&app, &model, input, caller).await?;
     let answers = generation::start(&app, &model, &request, &splitter)?;
     let name = if body.model.is_empty() { model.name.clone() } else { body.model.clone() };
     let id = ids::new("msg_");
@@ -107,11 +107,11 @@ pub async fn create(
 
 pub async fn count_tokens(State(app): State<Arc<App>>, Json(body): Json<MessagesRequest>) -> Result<axum::Json<Value>> {
     let model = app.models.get(&body.model).await?;
-    let text = ask::render(&model, &to_ask(&body)?)?;
+    let text = chat_input::render(&model, &to_chat_input(&body)?)?;
     Ok(axum::Json(json!({"input_tokens": model.encode_rendered(&text)?.len()})))
 }
 
-fn to_ask(body: &MessagesRequest) -> Result<Ask> {
+fn to_chat_input(body: &MessagesRequest) -> Result<ChatInput> {
     let mut messages = Vec::new();
     if let Some(system) = &body.system {
         messages.push(Message::new("system", system.text("system")?));
@@ -151,7 +151,7 @@ fn to_ask(body: &MessagesRequest) -> Result<Ask> {
         Some("enabled") => Some(true),
         Some(_) => None,
     };
-    Ok(Ask {
+    Ok(ChatInput {
         messages,
         tools,
         choice,
@@ -159,11 +159,16 @@ fn to_ask(body: &MessagesRequest) -> Result<Ask> {
         shape,
         thinking,
         continues: true,
-        knobs: Knobs { temperature: body.temperature, top_p: body.top_p, top_k: body.top_k, ..Knobs::default() },
+        params: SamplingParams {
+            temperature: body.temperature,
+            top_p: body.top_p,
+            top_k: body.top_k,
+            ..SamplingParams::default()
+        },
         stop: body.stop_sequences.clone().map_or(Ok(Vec::new()), |texts| Stop::Many(texts).texts())?,
         n: 1,
         max_tokens: body.max_tokens.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
-        ..Ask::default()
+        ..ChatInput::default()
     })
 }
 

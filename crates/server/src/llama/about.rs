@@ -4,20 +4,20 @@ use super::RANDOM_SEED;
 use super::completion::usual;
 use crate::App;
 use crate::adapters::Adapted;
-use crate::ask;
+use crate::chat_input;
 use crate::error::{ApiError, Result};
 use crate::json::Json;
-use crate::openai::chat::{self, Asked, ChatRequest};
+use crate::openai::chat::{self, ChatRequest, RequestBody};
 use crate::served_model::ServedModel;
 use axum::extract::State;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// `/apply-template`: what the model would read.
-pub async fn apply_template(State(app): State<Arc<App>>, body: Asked<ChatRequest>) -> Result<axum::Json<Value>> {
+pub async fn apply_template(State(app): State<Arc<App>>, body: RequestBody<ChatRequest>) -> Result<axum::Json<Value>> {
     let model = app.models.get(&body.fields.model).await?;
-    let ask = chat::to_ask(&body)?;
-    let text = tokio::task::spawn_blocking(move || ask::render(&model, &ask)).await;
+    let input = chat::to_chat_input(&body)?;
+    let text = tokio::task::spawn_blocking(move || chat_input::render(&model, &input)).await;
     let text = text.map_err(|error| ApiError::internal(error.to_string()))??;
     Ok(axum::Json(json!({"prompt": text::unshield(&text)})))
 }
@@ -27,7 +27,7 @@ pub async fn props(State(app): State<Arc<App>>) -> Result<axum::Json<Value>> {
     let model = app.models.get("").await?;
     let special = |id: Option<u32>| id.map(|id| model.tokenizer.token_text(id)).unwrap_or_default();
     let path = app.models.find("").map(|entry| entry.path.clone()).unwrap_or_default();
-    let usual = model.preset.knobs.or(&usual(&app.defaults)).sampling(&model, &app.defaults)?;
+    let usual = model.preset.params.or(&usual(&app.defaults)).sampling(&model, &app.defaults)?;
     // Where files are is nobody's business.
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     Ok(axum::Json(json!({

@@ -7,9 +7,9 @@ use crate::blocking;
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Answers, Caller, GenerationRequest};
 use crate::loaded::Loaded;
-use crate::openai::chat::{Asked, count};
+use crate::openai::chat::{RequestBody, count};
 use crate::prompt::CompletionPrompt;
-use crate::sampling::{Defaults, Knobs, MAX_TOP_LOGPROBS};
+use crate::sampling::{Defaults, MAX_TOP_LOGPROBS, SamplingParams};
 use crate::stream::{Framing, respond};
 use crate::{tools, whole};
 use axum::Extension;
@@ -53,7 +53,7 @@ pub struct LlamaCompletion {
 pub async fn completion(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    body: Asked<LlamaCompletion>,
+    body: RequestBody<LlamaCompletion>,
 ) -> Result<Response> {
     let model = app.models.get(&body.fields.model).await?;
     let prompt = body.own.prompt.clone().ok_or_else(|| ApiError::bad("there is no `prompt`").param("prompt"))?;
@@ -89,25 +89,25 @@ pub async fn answer(
     app: &App,
     model: &Arc<Loaded>,
     caller: Caller,
-    body: &Asked<LlamaCompletion>,
+    body: &RequestBody<LlamaCompletion>,
     prompts: Vec<Vec<TokenId>>,
 ) -> Result<Answered> {
     let own = &body.own;
     if body.fields.n.is_some_and(|n| n != 1) {
         return Err(ApiError::bad("only one answer per prompt: repeat the prompt in a list for more").param("n"));
     }
-    let (owned, shape) = (Arc::clone(model), body.guide.shape()?);
+    let (owned, shape) = (Arc::clone(model), body.output_format.shape()?);
     let constraint = blocking::run(move || tools::shape_constraint(&owned, &shape)).await?;
-    let knobs = knobs(&body.knobs, model, &app.defaults);
-    let mut sampling = knobs.sampling(model, &app.defaults)?;
+    let params = params(&body.params, model, &app.defaults);
+    let mut sampling = params.sampling(model, &app.defaults)?;
     if own.ignore_eos == Some(true) {
         sampling.banned.extend(model.tokenizer.end_ids().iter().map(|&id| TokenId(id)));
     }
     let n_probs = own.n_probs()?;
     let fields = own.response_fields()?;
     let asked = own.n_predict.and_then(|n| usize::try_from(n).ok());
-    let max_tokens = asked.or(body.fields.max_tokens.map(count)).or(knobs.max_tokens());
-    let stop = if body.fields.stop.is_some() { body.fields.stops()? } else { knobs.stops()? };
+    let max_tokens = asked.or(body.fields.max_tokens.map(count)).or(params.max_tokens());
+    let stop = if body.fields.stop.is_some() { body.fields.stops()? } else { params.stops()? };
     let mut settings = generation_settings(&sampling, max_tokens, &stop);
     settings["n_probs"] = n_probs.unwrap_or(0).into();
     settings["stream"] = body.fields.is_stream().into();
@@ -125,7 +125,7 @@ pub async fn answer(
             returns_tokens: own.return_tokens == Some(true),
             fields: fields.clone(),
         });
-        let max_tokens = knobs.limit(max_tokens.or(app.defaults.max_tokens), prompt.len(), model);
+        let max_tokens = params.limit(max_tokens.or(app.defaults.max_tokens), prompt.len(), model);
         let request = GenerationRequest {
             prompt,
             sampling: sampling.clone(),
@@ -134,7 +134,7 @@ pub async fn answer(
             prompt_logprobs: false,
             progress: own.return_progress == Some(true) && body.fields.is_stream(),
             constraint: constraint.clone(),
-            guesses: knobs.guesses(None),
+            guesses: params.guesses(None),
             n: 1,
             caller,
         };
@@ -171,18 +171,18 @@ impl LlamaCompletion {
 }
 
 /// llama.cpp's usual values stand where neither the request, nor the model, nor the operator says otherwise.
-fn knobs(asked: &Knobs, model: &Loaded, defaults: &Defaults) -> Knobs {
-    asked.or(&model.preset.knobs).or(&usual(defaults))
+fn params(asked: &SamplingParams, model: &Loaded, defaults: &Defaults) -> SamplingParams {
+    asked.or(&model.preset.params).or(&usual(defaults))
 }
 
 /// llama.cpp's values where the operator has left ours as they are.
-pub fn usual(defaults: &Defaults) -> Knobs {
+pub fn usual(defaults: &Defaults) -> SamplingParams {
     let built_in = Defaults::default();
-    Knobs {
+    SamplingParams {
         temperature: (defaults.temperature == built_in.temperature).then_some(TEMPERATURE),
         top_k: (defaults.top_k == built_in.top_k).then_some(TOP_K),
         top_p: (defaults.top_p == built_in.top_p).then_some(TOP_P),
         min_p: (defaults.min_p == built_in.min_p).then_some(MIN_P),
-        ..Knobs::default()
+        ..SamplingParams::default()
     }
 }

@@ -7,7 +7,7 @@ use crate::error::{ApiError, Result};
 use crate::generation::Caller;
 use crate::json::{self, UnknownFields};
 use crate::loaded::Loaded;
-use crate::openai::chat::{Asked, count};
+use crate::openai::chat::{RequestBody, count};
 use crate::prompt::CompletionPrompt;
 use axum::Extension;
 use axum::extract::{FromRequest, Request, State};
@@ -53,17 +53,17 @@ pub struct Extra {
 }
 
 /// A body of `/infill`: what stands around, and the fields of `/completion`, whose `prompt` is more of the beginning.
-pub struct AskedInfill {
-    asked: Asked<LlamaCompletion>,
+pub struct InfillBody {
+    body: RequestBody<LlamaCompletion>,
     own: InfillRequest,
 }
 
-impl<S: Send + Sync> FromRequest<S> for AskedInfill {
+impl<S: Send + Sync> FromRequest<S> for InfillBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> std::result::Result<Self, ApiError> {
         let parse = |bytes: &[u8], unknown: &mut UnknownFields| {
-            Ok(Self { asked: Asked::parse(bytes, unknown)?, own: json::parse_part(bytes, unknown)? })
+            Ok(Self { body: RequestBody::parse(bytes, unknown)?, own: json::parse_part(bytes, unknown)? })
         };
         json::read(request, parse).await
     }
@@ -72,17 +72,17 @@ impl<S: Send + Sync> FromRequest<S> for AskedInfill {
 pub async fn infill(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    body: AskedInfill,
+    body: InfillBody,
 ) -> Result<Response> {
-    let AskedInfill { mut asked, own } = body;
-    let model = app.models.get(&asked.fields.model).await?;
-    let more = match asked.own.prompt.take() {
+    let InfillBody { mut body, own } = body;
+    let model = app.models.get(&body.fields.model).await?;
+    let more = match body.own.prompt.take() {
         None => String::new(),
         Some(CompletionPrompt::Text(text)) => text,
         Some(_) => return Err(ApiError::bad("expected a text, which follows `input_prefix`").param("prompt")),
     };
-    let wanted = asked.own.n_predict.and_then(|n| usize::try_from(n).ok());
-    let max_tokens = wanted.or(asked.fields.max_tokens.map(count)).or(app.defaults.max_tokens);
+    let wanted = body.own.n_predict.and_then(|n| usize::try_from(n).ok());
+    let max_tokens = wanted.or(body.fields.max_tokens.map(count)).or(app.defaults.max_tokens);
     let owned = Arc::clone(&model);
     let prompt = blocking::run(move || {
         let before = format!("{}{more}", own.input_prefix);
@@ -93,7 +93,7 @@ pub async fn infill(
         add_extra(&owned, &own.input_extra, &mut prompt, max_tokens);
         Ok(prompt)
     });
-    match answer(&app, &model, caller, &asked, vec![prompt.await?]).await? {
+    match answer(&app, &model, caller, &body, vec![prompt.await?]).await? {
         Answered::Stream(response) => Ok(response),
         Answered::Whole(mut values) => Ok(axum::Json(values.remove(0)).into_response()),
     }

@@ -3,7 +3,7 @@
 use super::keep_alive::{KeepAlive, Leaving};
 use super::{add_figures, timestamp};
 use crate::App;
-use crate::ask::{self, AnswerShape, Ask};
+use crate::chat_input::{self, AnswerShape, ChatInput};
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Caller, GenerationRequest};
 use crate::json::{Json, text_or_null};
@@ -13,7 +13,7 @@ use crate::models::now_s;
 use crate::openai::chat_answer::logprobs as chat_logprobs;
 use crate::openai::chat_tools::function_tool;
 use crate::prompt::CompletionPrompt;
-use crate::sampling::{Knobs, MAX_TOP_LOGPROBS};
+use crate::sampling::{MAX_TOP_LOGPROBS, SamplingParams};
 use crate::stream::{Encoder, Framing, StreamMessage as Line, respond};
 use crate::whole;
 use axum::Extension;
@@ -42,7 +42,7 @@ pub struct OllamaChat {
     #[serde(default)]
     format: Option<Value>,
     #[serde(default)]
-    options: Option<Knobs>,
+    options: Option<SamplingParams>,
     #[serde(default)]
     tools: Option<Vec<Value>>,
     #[serde(default)]
@@ -88,7 +88,7 @@ pub struct GenerateRequest {
     #[serde(default)]
     format: Option<Value>,
     #[serde(default)]
-    options: Option<Knobs>,
+    options: Option<SamplingParams>,
     #[serde(default)]
     think: Option<Value>,
     #[serde(default)]
@@ -105,9 +105,14 @@ pub struct GenerateRequest {
 }
 
 /// What was asked, then what the model's name says, then Ollama's defaults.
-fn knobs(options: &Option<Knobs>, model: &Loaded) -> Knobs {
-    let usual = Knobs { temperature: Some(TEMPERATURE), top_p: Some(TOP_P), top_k: Some(TOP_K), ..Knobs::default() };
-    options.clone().unwrap_or_default().or(&model.preset.knobs).or(&usual)
+fn params(options: &Option<SamplingParams>, model: &Loaded) -> SamplingParams {
+    let usual = SamplingParams {
+        temperature: Some(TEMPERATURE),
+        top_p: Some(TOP_P),
+        top_k: Some(TOP_K),
+        ..SamplingParams::default()
+    };
+    options.clone().unwrap_or_default().or(&model.preset.params).or(&usual)
 }
 
 /// Log-probabilities, where they are wanted.
@@ -168,24 +173,24 @@ pub async fn chat(
         let message = json!({"role": "assistant", "content": ""});
         return Ok(nothing_to_say(json!({"model": name, "message": message}), leaving.as_ref()));
     }
-    let options = knobs(&body.options, &model);
+    let options = params(&body.options, &model);
     let tool = |(i, tool): (usize, &Value)| {
         function_tool(&tool["function"]).map_err(|text| ApiError::bad(text).param(format!("tools[{i}]")))
     };
-    let ask = Ask {
+    let input = ChatInput {
         messages: body.messages.iter().map(OllamaMessage::to_template).collect::<Result<_>>()?,
         tools: body.tools.iter().flatten().enumerate().map(tool).collect::<Result<_>>()?,
         is_parallel: true,
         shape: shape(&body.format)?,
         thinking: thinking(&body.think),
-        knobs: options.clone(),
+        params: options.clone(),
         stop: options.stops()?,
         n: 1,
         max_tokens: options.max_tokens(),
         logprobs: logprobs(body.logprobs, body.top_logprobs)?,
-        ..Ask::default()
+        ..ChatInput::default()
     };
-    let (request, splitter) = ask::prepare(&app, &model, ask, caller).await?;
+    let (request, splitter) = chat_input::prepare(&app, &model, input, caller).await?;
     let answers = generation::start(&app, &model, &request, &splitter)?;
     let mut encoder = LineEncoder {
         name,
@@ -270,23 +275,23 @@ async fn prepare(
     body: &GenerateRequest,
     caller: Caller,
 ) -> Result<(GenerationRequest, Splitter)> {
-    let options = knobs(&body.options, model);
+    let options = params(&body.options, model);
     let shape = shape(&body.format)?;
     let suffix = body.suffix.as_deref().filter(|suffix| !suffix.is_empty());
     if body.raw != Some(true) && suffix.is_none() {
         let system = body.system.iter().map(|text| Message::new("system", text.as_str()));
-        let ask = Ask {
+        let input = ChatInput {
             messages: system.chain([Message::new("user", body.prompt.as_str())]).collect(),
             shape,
             thinking: thinking(&body.think),
-            knobs: options.clone(),
+            params: options.clone(),
             stop: options.stops()?,
             n: 1,
             max_tokens: options.max_tokens(),
             logprobs: logprobs(body.logprobs, body.top_logprobs)?,
-            ..Ask::default()
+            ..ChatInput::default()
         };
-        return ask::prepare(app, model, ask, caller).await;
+        return chat_input::prepare(app, model, input, caller).await;
     }
     let (owned, text, after) = (Arc::clone(model), body.prompt.clone(), suffix.map(str::to_owned));
     let work = move || -> Result<_> {

@@ -5,7 +5,7 @@ use super::responses::{self, ResponseFrame, ResponseRequest};
 use super::responses_stream::ResponseEncoder;
 use super::store::StoredResponse;
 use crate::App;
-use crate::ask;
+use crate::chat_input;
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Answers, Caller};
 use crate::limits::RequestPlace;
@@ -181,9 +181,9 @@ async fn begin_again(app: &Arc<App>, id: &str, stored: StoredResponse) -> Result
         .map_err(|error| ApiError::internal(format!("the request cannot be read: {error}")))?;
     let caller = Caller { group: stored.group, ..Caller::default() };
     let model = app.models.get(body.model.as_deref().unwrap_or_default()).await?;
-    let ask = responses::to_ask(app, &body, caller)?;
-    let has_logprobs = ask.logprobs.is_some();
-    let (prepared, splitter) = ask::prepare(app, &model, ask, caller).await?;
+    let input = responses::to_chat_input(app, &body, caller)?;
+    let has_logprobs = input.logprobs.is_some();
+    let (prepared, splitter) = chat_input::prepare(app, &model, input, caller).await?;
     let answers = generation::start(app, &model, &prepared, &splitter)?;
     let frame = ResponseFrame {
         id: id.to_owned(),

@@ -1,23 +1,23 @@
-//! `/v1/chat/completions`, from the body of a request to the chunks of its stream. [`Asked`] reads the body, [`create`]
-//! answers it, [`to_ask`] translates it to what all API families share, and [`ChatEncoder`] translates events back. A
-//! new field of chat requests goes into [`ChatRequest`] and `to_ask`; one that completions have too, into [`Fields`].
+//! `/v1/chat/completions`, from the body of a request to the chunks of its stream. [`RequestBody`] reads the body, [`create`]
+//! answers it, [`to_chat_input`] translates it to what all API families share, and [`ChatEncoder`] translates events back. A
+//! new field of chat requests goes into [`ChatRequest`] and `to_chat_input`; one that completions have too, into [`Fields`].
 
 use super::chat_answer::{ChatFrame, logprobs};
 use super::chat_store::{ChatKeeper, check_metadata};
 use super::chat_tools::{ChatTool, OpenAiToolChoice};
 use super::messages::{self, ChatMessage};
-use super::response_format::Guide;
+use super::response_format::OutputFormat;
 use super::{finish_reason, total, usage};
 use crate::App;
-use crate::ask::{self, Ask, ToolChoice};
 use crate::blocking;
+use crate::chat_input::{self, ChatInput, ToolChoice};
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Caller};
 use crate::json::{self, UnknownFields, text_or_null};
 use crate::llama::timings;
 use crate::loaded::Loaded;
 use crate::models::now_s;
-use crate::sampling::{Knobs, MAX_TOP_LOGPROBS, Stop, check_n};
+use crate::sampling::{MAX_TOP_LOGPROBS, SamplingParams, Stop, check_n};
 use crate::stream::{self, Encoder, Framing, StreamMessage};
 use crate::whole;
 use axum::Extension;
@@ -32,10 +32,10 @@ use std::sync::Arc;
 /// A body of a chat or completion request: the fields that both have, and those of its own. It is parsed once for each
 /// part: one struct inside another (`serde(flatten)`) would lose the field's name in errors.
 #[derive(Clone, Debug, Default)]
-pub struct Asked<T> {
+pub struct RequestBody<T> {
     pub fields: Fields,
-    pub knobs: Knobs,
-    pub guide: Guide,
+    pub params: SamplingParams,
+    pub output_format: OutputFormat,
     pub own: T,
 }
 
@@ -144,7 +144,7 @@ impl Prediction {
     }
 }
 
-impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Asked<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for RequestBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> std::result::Result<Self, ApiError> {
@@ -152,18 +152,18 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for As
     }
 }
 
-impl<T: DeserializeOwned> Asked<T> {
+impl<T: DeserializeOwned> RequestBody<T> {
     pub fn parse(bytes: &[u8], unknown: &mut UnknownFields) -> Result<Self> {
         Ok(Self {
             own: json::parse_part(bytes, unknown)?,
             fields: json::parse_part(bytes, unknown)?,
-            knobs: json::parse_part(bytes, unknown)?,
-            guide: json::parse_part(bytes, unknown)?,
+            params: json::parse_part(bytes, unknown)?,
+            output_format: json::parse_part(bytes, unknown)?,
         })
     }
 }
 
-impl Asked<ChatRequest> {
+impl RequestBody<ChatRequest> {
     /// Messages and nothing else.
     pub fn of(messages: Vec<ChatMessage>) -> Self {
         Self { own: ChatRequest { messages, ..ChatRequest::default() }, ..Self::default() }
@@ -173,10 +173,10 @@ impl Asked<ChatRequest> {
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    body: Asked<ChatRequest>,
+    body: RequestBody<ChatRequest>,
 ) -> Result<Response> {
     let model = app.models.get(&body.fields.model).await?;
-    let (request, splitter) = ask::prepare(&app, &model, to_ask(&body)?, caller).await?;
+    let (request, splitter) = chat_input::prepare(&app, &model, to_chat_input(&body)?, caller).await?;
     let answers = generation::start(&app, &model, &request, &splitter)?;
     let keeper = (body.own.store == Some(true)).then(|| ChatKeeper::new(&app, &body.own, caller));
     let frame = ChatFrame {
@@ -217,7 +217,7 @@ fn check_offered(body: &ChatRequest) -> Result<()> {
     Ok(())
 }
 
-pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
+pub fn to_chat_input(asked: &RequestBody<ChatRequest>) -> Result<ChatInput> {
     let (fields, body) = (&asked.fields, &asked.own);
     check_offered(body)?;
     let logprobs = match (body.logprobs, body.top_logprobs) {
@@ -231,9 +231,9 @@ pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
         }
         _ => None,
     };
-    let shape = asked.guide.shape()?;
+    let shape = asked.output_format.shape()?;
     let tools = body.tools.iter().flatten().enumerate().map(|(i, tool)| tool.checked(i)).collect::<Result<_>>()?;
-    Ok(Ask {
+    Ok(ChatInput {
         messages: messages::to_template(&body.messages)?,
         tools: OpenAiToolChoice::allowed(body.tool_choice.as_ref(), tools)?,
         choice: body.tool_choice.as_ref().map_or(Ok(ToolChoice::Auto), OpenAiToolChoice::read)?,
@@ -243,7 +243,7 @@ pub fn to_ask(asked: &Asked<ChatRequest>) -> Result<Ask> {
         continues: body.continue_final_message.unwrap_or(false),
         is_open: body.add_generation_prompt == Some(false),
         extra: body.chat_template_kwargs.clone().unwrap_or_default(),
-        knobs: asked.knobs.clone(),
+        params: asked.params.clone(),
         stop: fields.stops()?,
         logprobs,
         n: check_n(fields.n)?,
@@ -353,20 +353,21 @@ impl Encoder for ChatEncoder {
 }
 
 /// `/v1/chat/completions/render`: what the model would read, and nothing is generated.
-pub async fn render(State(app): State<Arc<App>>, body: Asked<ChatRequest>) -> Result<Response> {
+pub async fn render(State(app): State<Arc<App>>, body: RequestBody<ChatRequest>) -> Result<Response> {
     let model = app.models.get(&body.fields.model).await?;
-    let ask = to_ask(&body)?;
-    let text = ask::render(&model, &ask)?;
+    let input = to_chat_input(&body)?;
+    let text = chat_input::render(&model, &input)?;
     let tokens: Vec<u32> = model.encode_rendered(&text)?.into_iter().map(|token| token.0).collect();
     let text = text::unshield(&text);
     Ok(axum::Json(json!({"prompt": text, "n_tokens": tokens.len(), "tokens": tokens})).into_response())
 }
 
 /// `/v1/chat/completions/input_tokens`: how long the prompt would be.
-pub async fn input_tokens(State(app): State<Arc<App>>, body: Asked<ChatRequest>) -> Result<axum::Json<Value>> {
+pub async fn input_tokens(State(app): State<Arc<App>>, body: RequestBody<ChatRequest>) -> Result<axum::Json<Value>> {
     let model = app.models.get(&body.fields.model).await?;
-    let ask = to_ask(&body)?;
-    let n_tokens = blocking::run(move || Ok(model.encode_rendered(&ask::render(&model, &ask)?)?.len())).await?;
+    let input = to_chat_input(&body)?;
+    let n_tokens =
+        blocking::run(move || Ok(model.encode_rendered(&chat_input::render(&model, &input)?)?.len())).await?;
     Ok(axum::Json(json!({"object": "response.input_tokens", "input_tokens": n_tokens})))
 }
 

@@ -1,7 +1,7 @@
 //! The tools of a chat request, and which of them an answer may or must call: OpenAI's wire format in, what templates and
 //! the other API families use out.
 
-use crate::ask::ToolChoice;
+use crate::chat_input::ToolChoice;
 use crate::error::{ApiError, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! `/v1/completions`: text that goes on, without a chat template.
 
-use super::chat::{Asked, count};
+use super::chat::{RequestBody, count};
 use super::completions_stream::{CompletionEncoder, Echoes, Lists};
 use super::{finish_reason, total, usage};
 use crate::App;
@@ -59,7 +59,7 @@ struct Prepared {
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    body: Asked<CompletionRequest>,
+    body: RequestBody<CompletionRequest>,
 ) -> Result<Response> {
     let model = app.models.get(&body.fields.model).await?;
     let (is_stream, include_usage) = (body.fields.is_stream(), body.fields.include_usage());
@@ -117,9 +117,9 @@ fn mean_logprob(answer: &WholeAnswer) -> f64 {
     sum / answer.logprobs.len().max(1) as f64
 }
 
-fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: Caller) -> Result<Prepared> {
-    let Asked { fields, knobs, guide, own } = body;
-    let sampling = knobs.sampling(model, &app.defaults)?;
+fn prepare(app: &App, model: &Loaded, body: &RequestBody<CompletionRequest>, caller: Caller) -> Result<Prepared> {
+    let RequestBody { fields, params, output_format, own } = body;
+    let sampling = params.sampling(model, &app.defaults)?;
     if let Some(top) = own.logprobs.filter(|&top| top > MAX_TOP_LOGPROBS) {
         let text = format!("logprobs is {top}, expected at most {MAX_TOP_LOGPROBS}");
         return Err(ApiError::bad(text).param("logprobs"));
@@ -144,7 +144,7 @@ fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: C
     let logprobs = own.logprobs.map(|n| n as usize).or((made > n).then_some(0));
     let prompt_logprobs = has_echo && has_logprobs;
     let splitter = Splitter::plain(&model.tokenizer, fields.stops()?, logprobs.is_some());
-    let (prompt, constraint) = (Vec::new(), tools::shape_constraint(model, &guide.shape()?)?);
+    let (prompt, constraint) = (Vec::new(), tools::shape_constraint(model, &output_format.shape()?)?);
     let request = GenerationRequest {
         prompt,
         sampling,
@@ -153,7 +153,7 @@ fn prepare(app: &App, model: &Loaded, body: &Asked<CompletionRequest>, caller: C
         prompt_logprobs,
         progress: false,
         constraint,
-        guesses: knobs.guesses(None),
+        guesses: params.guesses(None),
         n: made,
         caller,
     };
@@ -175,7 +175,7 @@ fn encode(model: &Loaded, body: &CompletionRequest) -> Result<Vec<Vec<TokenId>>>
 }
 
 /// `/v1/completions/render`: the tokens the model would read.
-pub async fn render(State(app): State<Arc<App>>, body: Asked<CompletionRequest>) -> Result<Response> {
+pub async fn render(State(app): State<Arc<App>>, body: RequestBody<CompletionRequest>) -> Result<Response> {
     let model = app.models.get(&body.fields.model).await?;
     let work = move || -> Result<Vec<Value>> {
         let shown = encode(&model, &body.own)?.into_iter().map(|tokens| {

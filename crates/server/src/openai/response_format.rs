@@ -1,6 +1,6 @@
 //! `response_format`, and `text.format` of the responses API: the shape an answer must have.
 
-use crate::ask::AnswerShape;
+use crate::chat_input::AnswerShape;
 use crate::error::{ApiError, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use serde_json::Value;
 /// What chat and completions take as the shape of an answer: OpenAI's name for it, vLLM's and llama.cpp's.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Guide {
+pub struct OutputFormat {
     pub response_format: Option<ResponseFormat>,
     #[serde(alias = "regex")]
     pub guided_regex: Option<String>,
@@ -20,7 +20,7 @@ pub struct Guide {
     pub guided_choice: Option<Vec<String>>,
 }
 
-impl Guide {
+impl OutputFormat {
     pub fn shape(&self) -> Result<AnswerShape> {
         if let Some(regex) = &self.guided_regex {
             return Ok(AnswerShape::Regex(regex.clone()));

@@ -10,14 +10,14 @@ use super::responses_input::{self, ResponsesInput};
 use super::responses_stream::ResponseEncoder;
 use super::store::{StoredResponse, UnknownResponse};
 use crate::App;
-use crate::ask::{self, AnswerShape, Ask, ToolChoice};
+use crate::chat_input::{self, AnswerShape, ChatInput, ToolChoice};
 use crate::error::{ApiError, Result};
 use crate::generation::{self, Caller};
 use crate::json::Json;
 use crate::limits::RequestPlace;
 use crate::loaded::Loaded;
 use crate::models::now_s;
-use crate::sampling::{Knobs, MAX_TOP_LOGPROBS};
+use crate::sampling::{MAX_TOP_LOGPROBS, SamplingParams};
 use crate::stream::{self, Framing};
 use crate::tally;
 use crate::whole;
@@ -110,10 +110,10 @@ pub async fn create(
 ) -> Result<Response> {
     let name = body.model.clone().unwrap_or_default();
     let model = app.models.get(&name).await?;
-    let ask = to_ask(&app, &body, caller)?;
-    let frame = frame(&body, &ask, &model, caller);
-    let has_logprobs = ask.logprobs.is_some();
-    let (request, splitter) = ask::prepare(&app, &model, ask, caller).await?;
+    let input = to_chat_input(&app, &body, caller)?;
+    let frame = frame(&body, &input, &model, caller);
+    let has_logprobs = input.logprobs.is_some();
+    let (request, splitter) = chat_input::prepare(&app, &model, input, caller).await?;
     let answers = generation::start(&app, &model, &request, &splitter)?;
     if body.background == Some(true) {
         let fields = frame.fields.clone();
@@ -149,7 +149,7 @@ fn check_offered(app: &App, body: &ResponseRequest) -> Result<()> {
     }
 }
 
-pub fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> {
+pub fn to_chat_input(app: &App, body: &ResponseRequest, caller: Caller) -> Result<ChatInput> {
     check_offered(app, body)?;
     let mut messages = Vec::new();
     if let Some(text) = &body.instructions {
@@ -185,7 +185,7 @@ pub fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> 
     };
     let format = body.text.as_ref().and_then(|text| text.format.as_ref());
     let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
-    Ok(Ask {
+    Ok(ChatInput {
         messages,
         tools: OpenAiToolChoice::allowed(
             body.tool_choice.as_ref(),
@@ -195,29 +195,29 @@ pub fn to_ask(app: &App, body: &ResponseRequest, caller: Caller) -> Result<Ask> 
         is_parallel: body.parallel_tool_calls.unwrap_or(true),
         shape: format.map_or(Ok(AnswerShape::Text), |format| format.shape("text.format"))?,
         thinking: effort.map(|effort| !matches!(effort, "none" | "minimal")),
-        knobs: Knobs { temperature: body.temperature, top_p: body.top_p, ..Knobs::default() },
+        params: SamplingParams { temperature: body.temperature, top_p: body.top_p, ..SamplingParams::default() },
         logprobs: wants_logprobs.then(|| body.top_logprobs.unwrap_or(0) as usize),
         n: 1,
         max_tokens: body.max_output_tokens.map(count),
-        ..Ask::default()
+        ..ChatInput::default()
     })
 }
 
-fn frame(body: &ResponseRequest, ask: &Ask, model: &Loaded, caller: Caller) -> ResponseFrame {
+fn frame(body: &ResponseRequest, input: &ChatInput, model: &Loaded, caller: Caller) -> ResponseFrame {
     let id = ids::new("resp_");
     let told = |tool: &Value| {
         json!({"type": "function", "name": tool["name"], "description": tool["description"],
             "parameters": tool["parameters"], "strict": tool["strict"].as_bool().unwrap_or(false)})
     };
     let tools: Vec<Value> = body.tools.iter().flatten().map(told).collect();
-    let choice = match &ask.choice {
+    let choice = match &input.choice {
         ToolChoice::Auto => json!("auto"),
         ToolChoice::None => json!("none"),
         ToolChoice::Required => json!("required"),
         ToolChoice::Named(name) => json!({"type": "function", "name": name}),
     };
     let asked = body.text.as_ref().and_then(|text| text.format.as_ref());
-    let format = match &ask.shape {
+    let format = match &input.shape {
         AnswerShape::Json => json!({"type": "json_object"}),
         AnswerShape::Schema(schema) => json!({"type": "json_schema", "schema": schema,
             "name": asked.and_then(|format| format.name.as_deref()).unwrap_or("answer"),
@@ -232,7 +232,7 @@ fn frame(body: &ResponseRequest, ask: &Ask, model: &Loaded, caller: Caller) -> R
         "status": if is_background { "queued" } else { "in_progress" }, "background": is_background,
         "error": null, "incomplete_details": null, "instructions": body.instructions, "model": name, "output": [],
         "max_output_tokens": body.max_output_tokens, "metadata": body.metadata.clone().unwrap_or_default(),
-        "parallel_tool_calls": ask.is_parallel, "previous_response_id": body.previous_response_id,
+        "parallel_tool_calls": input.is_parallel, "previous_response_id": body.previous_response_id,
         "reasoning": {"effort": effort, "summary": null}, "store": body.store.unwrap_or(true),
         "temperature": body.temperature.unwrap_or(1.0), "top_p": body.top_p.unwrap_or(1.0), "text": {"format": format},
         "tool_choice": choice, "tools": tools, "truncation": "disabled", "usage": null, "user": body.user,
@@ -243,7 +243,7 @@ fn frame(body: &ResponseRequest, ask: &Ask, model: &Loaded, caller: Caller) -> R
         id,
         fields,
         input: body.input.as_ref().map(responses_input::to_items).unwrap_or_default(),
-        messages: ask.messages[skip..].to_vec(),
+        messages: input.messages[skip..].to_vec(),
         group: caller.group,
         is_kept: body.store.unwrap_or(true),
     }
@@ -412,7 +412,7 @@ pub async fn input_tokens(
     Json(body): Json<ResponseRequest>,
 ) -> Result<axum::Json<Value>> {
     let model = app.models.get(body.model.as_deref().unwrap_or_default()).await?;
-    let text = ask::render(&model, &to_ask(&app, &body, caller)?)?;
+    let text = chat_input::render(&model, &to_chat_input(&app, &body, caller)?)?;
     let n_tokens = model.encode_rendered(&text)?.len();
     Ok(axum::Json(json!({"object": "response.input_tokens", "input_tokens": n_tokens})))
 }

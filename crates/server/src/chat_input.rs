@@ -1,11 +1,11 @@
 //! What a chat request of any API family is translated to: a conversation, tools, the shape of the answer, and
-//! settings. Families fill an [`Ask`]; [`prepare`] turns it into tokens, a constraint and a splitter for the answer.
+//! settings. Families fill a [`ChatInput`]; [`prepare`] turns it into tokens, a constraint and a splitter for the answer.
 
 use super::App;
 use super::error::{ApiError, Result};
 use super::generation::{Caller, GenerationRequest};
 use super::loaded::Loaded;
-use super::sampling::Knobs;
+use super::sampling::SamplingParams;
 use super::tools;
 use rocinante::Splitter;
 use serde_json::{Map, Value};
@@ -14,7 +14,7 @@ use text::{Message, RenderOptions, unshield};
 
 /// A chat, whatever the wire format it came in.
 #[derive(Clone, Debug, Default)]
-pub struct Ask {
+pub struct ChatInput {
     pub messages: Vec<Message>,
     /// As OpenAI writes them: `{"type": "function", "function": {"name", "description", "parameters"}}`.
     pub tools: Vec<Value>,
@@ -29,7 +29,7 @@ pub struct Ask {
     pub is_open: bool,
     /// Further variables for the template.
     pub extra: Map<String, Value>,
-    pub knobs: Knobs,
+    pub params: SamplingParams,
     pub stop: Vec<String>,
     pub logprobs: Option<usize>,
     pub n: usize,
@@ -67,35 +67,35 @@ pub enum AnswerShape {
 pub async fn prepare(
     app: &App,
     model: &Arc<Loaded>,
-    mut ask: Ask,
+    mut input: ChatInput,
     caller: Caller,
 ) -> Result<(GenerationRequest, Splitter)> {
-    model.preset.complete(&mut ask);
-    let sampling = ask.knobs.sampling(model, &app.defaults)?;
+    model.preset.complete(&mut input);
+    let sampling = input.params.sampling(model, &app.defaults)?;
     let owned = Arc::clone(model);
     let work = move || -> Result<_> {
-        let text = render(&owned, &ask)?;
+        let text = render(&owned, &input)?;
         let prompt = owned.encode_rendered(&text)?;
         let text = unshield(&text);
-        let constraint = tools::constraint(&owned, &ask, &text)?;
-        let splitter = tools::splitter(&owned, &ask, &text);
-        Ok((ask, prompt, constraint, splitter))
+        let constraint = tools::constraint(&owned, &input, &text)?;
+        let splitter = tools::splitter(&owned, &input, &text);
+        Ok((input, prompt, constraint, splitter))
     };
     let done = tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?;
-    let (ask, prompt, constraint, splitter) = done?;
-    let max_tokens = ask.max_tokens.or(ask.knobs.max_tokens()).or(app.defaults.max_tokens);
-    let max_tokens = ask.knobs.limit(max_tokens, prompt.len(), model);
+    let (input, prompt, constraint, splitter) = done?;
+    let max_tokens = input.max_tokens.or(input.params.max_tokens()).or(app.defaults.max_tokens);
+    let max_tokens = input.params.limit(max_tokens, prompt.len(), model);
     Ok((
         GenerationRequest {
             prompt,
             sampling,
             max_tokens,
-            logprobs: ask.logprobs,
+            logprobs: input.logprobs,
             prompt_logprobs: false,
-            progress: ask.progress,
+            progress: input.progress,
             constraint,
-            guesses: ask.knobs.guesses(ask.prediction),
-            n: ask.n,
+            guesses: input.params.guesses(input.prediction),
+            n: input.n,
             caller,
         },
         splitter,
@@ -103,27 +103,27 @@ pub async fn prepare(
 }
 
 /// The conversation as the model reads it, up to where its answer begins. Control tokens that users wrote are shielded.
-pub fn render(model: &Loaded, ask: &Ask) -> Result<String> {
-    let (messages, beginning, continues) = match ask.messages.as_slice() {
+pub fn render(model: &Loaded, input: &ChatInput) -> Result<String> {
+    let (messages, beginning, continues) = match input.messages.as_slice() {
         [] => return Err(ApiError::bad("there are no messages").param("messages")),
-        [before @ .., last] if ask.continues && last.role == "assistant" => (before, last.content.trim_end(), true),
+        [before @ .., last] if input.continues && last.role == "assistant" => (before, last.content.trim_end(), true),
         all => (all, "", false),
     };
-    let mut extra = ask.extra.clone();
+    let mut extra = input.extra.clone();
     // A constraint holds from the first token on: there is no room to think.
-    let thinking = if ask.shape == AnswerShape::Text { ask.thinking } else { Some(false) };
+    let thinking = if input.shape == AnswerShape::Text { input.thinking } else { Some(false) };
     if let Some(thinking) = thinking {
         // The names that templates use for it.
         for name in ["enable_thinking", "thinking"] {
             extra.entry(name).or_insert(thinking.into());
         }
     }
-    let is_told = !ask.tools.is_empty() && ask.choice != ToolChoice::None;
+    let is_told = !input.tools.is_empty() && input.choice != ToolChoice::None;
     let told = is_told && !model.knows_tools();
-    let messages = if told { &tools::spell_out(messages, &ask.tools) } else { messages };
-    let messages = if ask.parses_specials { messages } else { &shield(model, messages) };
-    let tools = (is_told && !told).then(|| Value::Array(ask.tools.clone()));
-    let options = RenderOptions { add_generation_prompt: !ask.is_open || continues, tools, extra };
+    let messages = if told { &tools::spell_out(messages, &input.tools) } else { messages };
+    let messages = if input.parses_specials { messages } else { &shield(model, messages) };
+    let tools = (is_told && !told).then(|| Value::Array(input.tools.clone()));
+    let options = RenderOptions { add_generation_prompt: !input.is_open || continues, tools, extra };
     let mut text = model.render(messages, &options).map_err(|error| {
         ApiError::bad(format!("the model's chat template refused the conversation: {error}")).param("messages")
     })?;
