@@ -5,7 +5,7 @@ use crate::model_file;
 use crate::progress;
 use crate::report;
 use anyhow::{Context, Result};
-use model::{BLOCK_TOKENS, Batch, BlockId, Choice, Model, SeqRows, TokenId};
+use model::{BLOCK_TOKENS, Batch, BlockId, Choice, FedRow, Model, SeqRows, TokenId};
 use rocinante::{LoadPlan, ModelFiles, Options};
 
 /// A model and the blocks of its sequences.
@@ -74,6 +74,35 @@ impl StepDriver {
     pub fn step(&mut self, spans: &[TokenSpan<'_>], want: Want) -> Result<&[f32]> {
         let batch = self.batch(spans, want);
         Ok(self.model.forward(&batch).context("the forward pass failed")?.logits)
+    }
+
+    /// Decodes: step i takes the i-th of each sequence's tokens, at position `start + i`. Where the device chooses tokens, each
+    /// step takes what the one before chose instead, and is queued before that one is read, as the engine does it.
+    pub fn generate(&mut self, start: usize, tokens: &[Vec<u32>]) -> Result<()> {
+        let n_steps = tokens.first().map_or(0, Vec::len);
+        let overlaps = self.model.chooses() && self.model.max_in_flight() > 1;
+        let mut before = None;
+        for i in 0..n_steps {
+            let now: Vec<[u32; 1]> = tokens.iter().map(|tokens| [tokens[i]]).collect();
+            let span = |(seq_idx, tokens)| TokenSpan { seq_idx, start: start + i, tokens };
+            let spans: Vec<_> = now.iter().map(|tokens| &tokens[..]).enumerate().map(span).collect();
+            let mut batch = self.batch(&spans, Want::Best);
+            if !overlaps {
+                self.model.forward(&batch).context("the forward pass failed")?;
+                continue;
+            }
+            if before.is_some() {
+                batch.fed = (0..tokens.len() as u32).map(|row| FedRow { row, choice_idx: row }).collect();
+            }
+            let ticket = self.model.submit(&batch).context("the forward pass failed")?;
+            if let Some(before) = before.replace(ticket) {
+                self.model.wait(before).context("the forward pass failed")?;
+            }
+        }
+        if let Some(last) = before {
+            self.model.wait(last).context("the forward pass failed")?;
+        }
+        Ok(())
     }
 
     /// Device time of each op of one step; `None` on a CPU.

@@ -26,7 +26,8 @@ Examples:
   roci bench smollm2 --speculate ngram -n 256    real text, with and without guessed tokens
   roci bench smollm2 --output json
 
-Figures are medians over random tokens. On a GPU they include choosing the best token in every generation step.";
+Figures are medians over random tokens. On a GPU every generation step chooses the best token, which the next step takes,
+and is queued before the one in front has been read, as in `roci run` and `roci serve`.";
 
 /// Prompt tokens in one step, on a CPU and on a GPU.
 const PROMPT_STEP: usize = 512;
@@ -363,18 +364,10 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// One token after the other in every sequence; each is made up, and the best one is chosen where the device does that.
+    /// One token after the other in every sequence: made up, or what the device chose in the step before.
     fn generate(&mut self) -> Result<()> {
         let tokens: Vec<Vec<u32>> = (0..self.point.batch).map(|seq| self.tokens(self.args.generate, seq)).collect();
-        for i in 0..self.args.generate {
-            let span = |(seq_idx, tokens): (usize, &'_ Vec<u32>)| (seq_idx, [tokens[i]]);
-            let step: Vec<(usize, [u32; 1])> = tokens.iter().enumerate().map(span).collect();
-            let start = self.point.depth + i;
-            let spans: Vec<TokenSpan<'_>> =
-                step.iter().map(|(seq_idx, tokens)| TokenSpan { seq_idx: *seq_idx, start, tokens }).collect();
-            self.driver.step(&spans, Want::Best)?;
-        }
-        Ok(())
+        self.driver.generate(self.point.depth, &tokens)
     }
 
     /// One decode step, op by op.
