@@ -6,11 +6,14 @@ use std::path::Path;
 
 use crate::chip::Chip;
 use crate::error::Error;
+use crate::isa::Family;
 
 /// The first SIMD's id; any number above the CPU's works.
 const SIMD_BASE: u64 = 2147487744;
 /// ASIC revision, doorbell type and coherence bits; no debugger support, which the hook does not have.
 const CAPABILITY: u64 = 0x0800_2280;
+/// `HSA_CAP_SRAM_EDCSUPPORTED`: Instinct accelerators run with it, and the runtime then says `sramecc+`.
+const SRAM_ECC: u64 = 0x0400_0000;
 const CPU_MEMORY: u64 = 16 << 30;
 
 fn put(dir: &Path, name: &str, text: &str) -> Result<(), Error> {
@@ -165,7 +168,7 @@ fn gpu(chip: &Chip, node: u64, n_gpus: u64, dir: &Path) -> Result<(), Error> {
         ("max_engine_clk_fcompute", chip.engine_clock_mhz as u64),
         ("local_mem_size", chip.vram_bytes),
         ("fw_version", chip.firmware as u64),
-        ("capability", CAPABILITY),
+        ("capability", CAPABILITY | if chip.family == Family::Cdna3 { SRAM_ECC } else { 0 }),
         ("debug_prop", 1511),
         ("sdma_fw_version", 22),
         ("unique_id", 1311768467463790319 + node),
@@ -193,6 +196,8 @@ mod tests {
             let peer = fs::read_to_string(dir.join("nodes/2/io_links/1/properties")).unwrap();
             assert!(peer.contains("node_from 2\nnode_to 1\n"), "{peer}");
             assert!(text.contains(&format!("gfx_target_version {}\n", chip.target_version)));
+            let capability = text.lines().find_map(|line| line.strip_prefix("capability ")).unwrap();
+            assert_eq!(capability.parse::<u64>().unwrap() & SRAM_ECC != 0, chip.name == "gfx942", "{}", chip.name);
             fs::remove_dir_all(&dir).unwrap();
         }
     }

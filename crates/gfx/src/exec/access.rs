@@ -1,11 +1,38 @@
 //! What a memory instruction moves: parsed once from its name, shared by global, flat, scratch, buffer and LDS.
 
+use crate::isa::Family;
+
 /// Which half of a register a 16-bit access uses.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Half {
     Whole,
     Low,
     High,
+    /// As `Low` and `High`, but a load clears the other half.
+    LowAlone,
+    HighAlone,
+}
+
+impl Half {
+    /// The bits of a register that a load leaves as they are.
+    #[inline(always)]
+    pub fn kept(self) -> u32 {
+        match self {
+            Half::Low => 0xffff_0000,
+            Half::High => 0xffff,
+            Half::Whole | Half::LowAlone | Half::HighAlone => 0,
+        }
+    }
+
+    /// A loaded value, extended to 32 bits, where it goes in the register.
+    #[inline(always)]
+    pub fn place(self, value: u32) -> u32 {
+        match self {
+            Half::Whole => value,
+            Half::Low | Half::LowAlone => value & 0xffff,
+            Half::High | Half::HighAlone => value << 16,
+        }
+    }
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -80,6 +107,22 @@ impl Access {
                 4 * n_words as u32
             }
         }
+    }
+}
+
+/// The access of an instruction on a chip of the family. Instinct accelerators run with SRAM-ECC, which writes whole
+/// registers: a load into one half clears the other. LLVM counts on neither, rocBLAS on this.
+pub fn on(family: Family, op: &str) -> Access {
+    match (family, parse(op)) {
+        (Family::Cdna3, Access::LoadPart { n_bytes, is_signed, half }) => {
+            let half = match half {
+                Half::Low => Half::LowAlone,
+                Half::High => Half::HighAlone,
+                other => other,
+            };
+            Access::LoadPart { n_bytes, is_signed, half }
+        }
+        (_, access) => access,
     }
 }
 

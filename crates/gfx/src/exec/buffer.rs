@@ -5,7 +5,7 @@
 //! out of range on RDNA and wraps on CDNA. Indexed, swizzled and thread-numbered buffers stop the kernel.
 
 use super::Flow;
-use super::access::{Access, Half};
+use super::access::Access;
 use super::flat::{finish, run_bulk, run_global};
 use super::inst::Inst;
 use super::wave::{Group, Wave};
@@ -114,9 +114,7 @@ fn drop_parts<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, lanes: u64, n_in: us
     }
     let (n_rows, keep) = match i.detail.access {
         Access::LoadWords(n) => (n as usize, 0),
-        Access::LoadPart { half: Half::Low, .. } => (1, 0xffff_0000),
-        Access::LoadPart { half: Half::High, .. } => (1, 0xffff),
-        Access::LoadPart { .. } => (1, 0),
+        Access::LoadPart { half, .. } => (1, half.kept()),
         Access::Atomic { .. } if i.detail.returns_old => {
             return Err(Cause::Unsupported("an atomic out of its buffer's range that returns a value".into()));
         }

@@ -194,13 +194,7 @@ unsafe fn load_part<const N: usize, const FULL: bool, const BYTES: usize>(
         let shift = if is_signed { 32 - 8 * BYTES as u32 } else { 0 };
         ((raw << shift) as i32 >> shift) as u32
     };
-    let put = |to: &mut u32, value: u32| {
-        *to = match half {
-            Half::Whole => value,
-            Half::Low => *to & 0xffff_0000 | value & 0xffff,
-            Half::High => *to & 0xffff | value << 16,
-        };
-    };
+    let put = |to: &mut u32, value: u32| *to = *to & half.kept() | half.place(value);
     if FULL {
         for l in 0..N {
             put(&mut row[l], get(l));

@@ -4,7 +4,7 @@
 //! selection) is marked and copied into spare rows by `operand::prepare` just before the handler runs. Results that
 //! need clamping, scaling or merging go to a spare row and are finished after it.
 
-use super::access::{Access, parse};
+use super::access::Access;
 use super::value::{ValueKind, f32_to_half};
 use super::wave::{INLINE_FLOATS, ROW_AGPR, ROW_RESULT, ROW_SOURCE, ROW_SPARE, inline_double};
 use super::{CodeEntry, Handler, find};
@@ -287,7 +287,7 @@ fn single<const N: usize>(d: &Decoded, offset: u32) -> Result<Inst<N>, Cause> {
         sdwa: d.sdwa,
         uses_vaddr: d.uses_vaddr,
         returns_old: d.returns_old,
-        access: parse(d.op),
+        access: super::access::on(d.family, d.op),
         swaps_compare: d.op.starts_with("ds_cmpst_"),
         sets_exec: d.family == Family::Cdna3 && d.op.starts_with("v_cmpx"),
         cbsz: d.cbsz,

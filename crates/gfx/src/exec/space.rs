@@ -51,11 +51,7 @@ pub fn transfer<const N: usize, S: Space>(
                     (true, _) => raw as u16 as i16 as i32 as u32,
                 };
                 let to = &mut v[dst][l];
-                *to = match half {
-                    Half::Whole => value,
-                    Half::Low => *to & 0xffff_0000 | value & 0xffff,
-                    Half::High => *to & 0xffff | value << 16,
-                };
+                *to = *to & half.kept() | half.place(value);
             }
             Ok(())
         }
