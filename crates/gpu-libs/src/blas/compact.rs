@@ -8,7 +8,7 @@ use gpu::foreign::Address;
 use gpu::{Slice, SliceMut};
 
 use super::matrix_vector::by_columns;
-use super::{Blas, Diagonal, Int, Operation, Triangle, host, same};
+use super::{Blas, Diagonal, Int, LibraryChoice, Operation, Triangle, host, same};
 use crate::error::{Result, ensure, int};
 use crate::scalar::Scalar;
 use crate::view::{Matrix, Vector, VectorMut};
@@ -31,8 +31,7 @@ macro_rules! triangular_bands {
             let x = x.into();
             let (n, k, at, ld) = self.bands(CALL, &bands, x.len)?;
             let (_, x, step) = self.write(CALL, &x)?;
-            let (fill, op) = (triangle.number(self.binding.vendor()), self.choice(operation));
-            let diagonal = diagonal.number(self.binding.vendor());
+            let [fill, op, diagonal] = self.stored(triangle, operation, diagonal);
             self.enter()?;
             // SAFETY: as for `gemv`.
             unsafe { self.calls.$name(T::KIND, self.handle, fill, op, diagonal, n, k, at, ld, x, step) }
@@ -57,8 +56,7 @@ macro_rules! packed_triangles {
             fits(CALL, packed.len(), x.len)?;
             let at = self.binding.input(&packed)?;
             let (n, x, step) = self.write(CALL, &x)?;
-            let (fill, op) = (triangle.number(self.binding.vendor()), self.choice(operation));
-            let diagonal = diagonal.number(self.binding.vendor());
+            let [fill, op, diagonal] = self.stored(triangle, operation, diagonal);
             self.enter()?;
             // SAFETY: as for `gemv`; the triangle was checked against its memory.
             unsafe { self.calls.$name(T::KIND, self.handle, fill, op, diagonal, n, at, x, step) }
@@ -166,6 +164,12 @@ impl Blas {
         self.enter()?;
         // SAFETY: as for `hpmv`.
         unsafe { self.calls.hpr2(T::KIND, self.handle, fill, n, host(&alpha), x, step_x, y, step_y, at) }
+    }
+
+    /// A triangular matrix's choices, as the library calls them.
+    fn stored(&self, triangle: Triangle, operation: Operation, diagonal: Diagonal) -> [LibraryChoice; 3] {
+        let vendor = self.binding.vendor();
+        [triangle.number(vendor), self.choice(operation), diagonal.number(vendor)]
     }
 
     /// Diagonals of one triangle of a matrix of this order, as (order, diagonals beside the main one, address, step).

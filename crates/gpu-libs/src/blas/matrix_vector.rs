@@ -5,9 +5,10 @@ use crate::error::{Error, Result, ensure, int};
 use crate::scalar::Scalar;
 use crate::view::{Matrix, MatrixMut, MatrixOrder, Vector, VectorMut};
 
-/// The diagonals of a band matrix that are stored, beside the main one.
+/// A band matrix: its rows, and the diagonals that are stored beside the main one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Band {
+    pub n_rows: usize,
     pub n_below: usize,
     pub n_above: usize,
 }
@@ -92,16 +93,14 @@ impl Blas {
         unsafe { self.calls.gemv(T::KIND, self.handle, op, m, n, alpha, at.at, at.ld, x, step_x, beta, y, step_y) }
     }
 
-    /// y = alpha A x + beta y for a band matrix of `n_rows` rows: column j of `bands` holds A's column j from its
+    /// y = alpha A x + beta y for a band matrix: column j of `bands` holds A's column j from its
     /// topmost stored diagonal down, as BLAS stores it. `bands` lies by columns.
     #[track_caller]
-    #[allow(clippy::too_many_arguments)]
     pub fn gbmv<'a, T: Scalar>(
         &self,
         alpha: T,
         bands: Matrix<'_, T>,
         band: Band,
-        n_rows: usize,
         x: impl Into<Vector<'a, T>>,
         beta: T,
         y: impl Into<VectorMut<'a, T>>,
@@ -110,9 +109,9 @@ impl Blas {
         by_columns("gbmv", bands.shape.order)?;
         same("gbmv", "stored diagonals and rows of their matrix", band.n_below + band.n_above + 1, bands.shape.rows)?;
         same("gbmv", "columns of A and length of x", bands.shape.columns, x.len)?;
-        same("gbmv", "rows of A and length of y", n_rows, y.len)?;
+        same("gbmv", "rows of A and length of y", band.n_rows, y.len)?;
         let at = self.operand("gbmv", &bands)?;
-        let (m, n) = (int("gbmv", "rows", n_rows)?, int("gbmv", "columns", bands.shape.columns)?);
+        let (m, n) = (int("gbmv", "rows", band.n_rows)?, int("gbmv", "columns", bands.shape.columns)?);
         let (below, above) = (int("gbmv", "diagonals", band.n_below)?, int("gbmv", "diagonals", band.n_above)?);
         let ((_, x, step_x), (_, y, step_y)) = (self.read("gbmv", &x)?, self.write("gbmv", &y)?);
         let (op, alpha, beta) = (self.choice(Operation::None), host(&alpha), host(&beta));

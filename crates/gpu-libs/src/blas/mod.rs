@@ -20,6 +20,7 @@ pub(crate) use calls::{Algorithm, Compute, Handle, Host, HostMut, Int, LibraryCh
 pub use calls::{Calls, DataType, Diagonal, Operation, Side, Triangle};
 pub use matrix_vector::Band;
 pub use mixed::{Factor, Product};
+pub use products::{Symmetric, Triangular};
 pub use vectors::Rotation;
 
 use crate::error::{Error, Result, ensure, int, report_late};

@@ -18,6 +18,21 @@ pub(super) struct Gemm {
     pub ldc: Int,
 }
 
+/// A symmetric or Hermitian factor, of which one triangle is read.
+#[derive(Clone, Copy)]
+pub struct Symmetric<'a, T: Scalar> {
+    pub matrix: Matrix<'a, T>,
+    pub triangle: Triangle,
+}
+
+/// A triangular factor.
+#[derive(Clone, Copy)]
+pub struct Triangular<'a, T: Scalar> {
+    pub matrix: Matrix<'a, T>,
+    pub triangle: Triangle,
+    pub diagonal: Diagonal,
+}
+
 impl Blas {
     /// C = alpha A B + beta C. Orders may differ; `a.t()` and `a.h()` cost nothing.
     #[track_caller]
@@ -140,13 +155,11 @@ impl Blas {
 
     /// C = alpha A B + beta C (or B A, for `Side::Right`) with a symmetric A. B and C have one order.
     #[track_caller]
-    #[allow(clippy::too_many_arguments)]
     pub fn symm<T: Scalar>(
         &self,
         side: Side,
-        triangle: Triangle,
         alpha: T,
-        a: Matrix<'_, T>,
+        a: Symmetric<'_, T>,
         b: Matrix<'_, T>,
         beta: T,
         c: MatrixMut<'_, T>,
@@ -154,15 +167,8 @@ impl Blas {
         same_order("symm", b.shape.order, c.shape.order)?;
         let (side, b, c) =
             if c.shape.order == MatrixOrder::Rows { (side.flipped(), b.t(), c.t()) } else { (side, b, c) };
-        let (order, a, lda, fill) = self.symmetric("symm", &a, triangle)?;
-        let (m, n) = (int("symm", "rows", c.shape.rows)?, int("symm", "columns", c.shape.columns)?);
-        same("symm", "rows of B and C", b.shape.rows, c.shape.rows)?;
-        same("symm", "columns of B and C", b.shape.columns, c.shape.columns)?;
-        let beside = if side == Side::Left { m } else { n };
-        same("symm", "order of A and the size beside it", order as usize, beside as usize)?;
-        let b = self.operand("symm", &b)?;
-        let (c, ldc) = self.target("symm", &c)?;
-        let (side, alpha, beta) = (side.number(self.binding.vendor()), host(&alpha), host(&beta));
+        let SymmetricProduct { side, fill, m, n, a, lda, b, c, ldc } = self.symmetric_product("symm", side, a, b, c)?;
+        let (alpha, beta) = (host(&alpha), host(&beta));
         self.enter()?;
         // SAFETY: as for `gemm`.
         unsafe { self.calls.symm(T::KIND, self.handle, side, fill, m, n, alpha, a, lda, b.at, b.ld, beta, c, ldc) }
@@ -170,29 +176,20 @@ impl Blas {
 
     /// C = alpha A B + beta C (or B A) with a Hermitian A, of which one triangle is read. All three lie by columns.
     #[track_caller]
-    #[allow(clippy::too_many_arguments)]
     pub fn hemm<T: Scalar>(
         &self,
         side: Side,
-        triangle: Triangle,
         alpha: T,
-        a: Matrix<'_, T>,
+        a: Symmetric<'_, T>,
         b: Matrix<'_, T>,
         beta: T,
         c: MatrixMut<'_, T>,
     ) -> Result<()> {
-        for order in [a.shape.order, b.shape.order, c.shape.order] {
+        for order in [a.matrix.shape.order, b.shape.order, c.shape.order] {
             super::matrix_vector::by_columns("hemm", order)?;
         }
-        let (order, a, lda, fill) = self.symmetric("hemm", &a, triangle)?;
-        let (m, n) = (int("hemm", "rows", c.shape.rows)?, int("hemm", "columns", c.shape.columns)?);
-        same("hemm", "rows of B and C", b.shape.rows, c.shape.rows)?;
-        same("hemm", "columns of B and C", b.shape.columns, c.shape.columns)?;
-        let beside = if side == Side::Left { m } else { n };
-        same("hemm", "order of A and the size beside it", order as usize, beside as usize)?;
-        let b = self.operand("hemm", &b)?;
-        let (c, ldc) = self.target("hemm", &c)?;
-        let (side, alpha, beta) = (side.number(self.binding.vendor()), host(&alpha), host(&beta));
+        let SymmetricProduct { side, fill, m, n, a, lda, b, c, ldc } = self.symmetric_product("hemm", side, a, b, c)?;
+        let (alpha, beta) = (host(&alpha), host(&beta));
         self.enter()?;
         // SAFETY: as for `gemm`.
         unsafe { self.calls.hemm(T::KIND, self.handle, side, fill, m, n, alpha, a, lda, b.at, b.ld, beta, c, ldc) }
@@ -292,14 +289,11 @@ impl Blas {
 
     /// C = alpha A B (or B A) with a triangular A. B and C have one order.
     #[track_caller]
-    #[allow(clippy::too_many_arguments)]
     pub fn trmm<T: Scalar>(
         &self,
         side: Side,
-        triangle: Triangle,
-        diagonal: Diagonal,
         alpha: T,
-        a: Matrix<'_, T>,
+        a: Triangular<'_, T>,
         b: Matrix<'_, T>,
         c: MatrixMut<'_, T>,
     ) -> Result<()> {
@@ -308,8 +302,7 @@ impl Blas {
         same("trmm", "columns of B and C", b.shape.columns, c.shape.columns)?;
         let is_by_rows = c.shape.order == MatrixOrder::Rows;
         let b = if is_by_rows { b.t() } else { b };
-        let Triangular { side, fill, diagonal, m, n, a, c, ldc } =
-            self.beside("trmm", side, triangle, diagonal, a, c)?;
+        let TriangularProduct { side, fill, diagonal, m, n, a, c, ldc } = self.beside("trmm", side, a, c)?;
         let b = self.operand("trmm", &b)?;
         let (op, alpha) = (self.choice(a.operation), host(&alpha));
         let (kind, handle) = (T::KIND, self.handle);
@@ -320,17 +313,8 @@ impl Blas {
 
     /// Solves A X = alpha B (or X A = alpha B) with a triangular A; `b` holds B before and X after.
     #[track_caller]
-    pub fn trsm<T: Scalar>(
-        &self,
-        side: Side,
-        triangle: Triangle,
-        diagonal: Diagonal,
-        alpha: T,
-        a: Matrix<'_, T>,
-        b: MatrixMut<'_, T>,
-    ) -> Result<()> {
-        let Triangular { side, fill, diagonal, m, n, a, c: b, ldc: ldb } =
-            self.beside("trsm", side, triangle, diagonal, a, b)?;
+    pub fn trsm<T: Scalar>(&self, side: Side, alpha: T, a: Triangular<'_, T>, b: MatrixMut<'_, T>) -> Result<()> {
+        let TriangularProduct { side, fill, diagonal, m, n, a, c: b, ldc: ldb } = self.beside("trsm", side, a, b)?;
         let (op, alpha) = (self.choice(a.operation), host(&alpha));
         self.enter()?;
         // SAFETY: as for `gemm`.
@@ -407,17 +391,36 @@ impl Blas {
         Ok((n, k, triangle.number(self.binding.vendor()), c, ldc))
     }
 
+    /// What `symm` and `hemm` give to the library.
+    #[track_caller]
+    fn symmetric_product<T: Scalar>(
+        &self,
+        call: &'static str,
+        side: Side,
+        a: Symmetric<'_, T>,
+        b: Matrix<'_, T>,
+        c: MatrixMut<'_, T>,
+    ) -> Result<SymmetricProduct> {
+        let (order, a, lda, fill) = self.symmetric(call, &a.matrix, a.triangle)?;
+        let (m, n) = (int(call, "rows", c.shape.rows)?, int(call, "columns", c.shape.columns)?);
+        same(call, "rows of B and C", b.shape.rows, c.shape.rows)?;
+        same(call, "columns of B and C", b.shape.columns, c.shape.columns)?;
+        let beside = if side == Side::Left { m } else { n };
+        same(call, "order of A and the size beside it", order as usize, beside as usize)?;
+        let b = self.operand(call, &b)?;
+        let (c, ldc) = self.target(call, &c)?;
+        Ok(SymmetricProduct { side: side.number(self.binding.vendor()), fill, m, n, a, lda, b, c, ldc })
+    }
+
     /// A triangular matrix beside a target: where the target lies by rows, the transposed problem.
     #[track_caller]
     fn beside<T: Scalar>(
         &self,
         call: &'static str,
         side: Side,
-        triangle: Triangle,
-        diagonal: Diagonal,
-        a: Matrix<'_, T>,
+        Triangular { matrix: a, triangle, diagonal }: Triangular<'_, T>,
         c: MatrixMut<'_, T>,
-    ) -> Result<Triangular> {
+    ) -> Result<TriangularProduct> {
         let vendor = self.binding.vendor();
         square(call, a.shape.rows, a.shape.columns)?;
         let (side, triangle, a, c) = if c.shape.order == MatrixOrder::Rows {
@@ -430,11 +433,23 @@ impl Blas {
         let (m, n) = (int(call, "rows", c.shape.rows)?, int(call, "columns", c.shape.columns)?);
         let (a, fill) = self.triangular(call, &a, triangle)?;
         let (c, ldc) = self.target(call, &c)?;
-        Ok(Triangular { side: side.number(vendor), fill, diagonal: diagonal.number(vendor), m, n, a, c, ldc })
+        Ok(TriangularProduct { side: side.number(vendor), fill, diagonal: diagonal.number(vendor), m, n, a, c, ldc })
     }
 }
 
-struct Triangular {
+struct SymmetricProduct {
+    side: LibraryChoice,
+    fill: LibraryChoice,
+    m: Int,
+    n: Int,
+    a: Address,
+    lda: Int,
+    b: Operand,
+    c: Address,
+    ldc: Int,
+}
+
+struct TriangularProduct {
     side: LibraryChoice,
     fill: LibraryChoice,
     diagonal: LibraryChoice,

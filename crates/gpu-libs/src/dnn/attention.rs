@@ -74,7 +74,6 @@ struct AmdSolution {
 
 struct Nvidia {
     attention: Descriptor,
-    _dropout: Descriptor,
     steps: Descriptor,
     /// How long each sequence is, on the device.
     lengths: Buffer<i32>,
@@ -141,7 +140,6 @@ impl<T: NetworkNumber> Attention<T> {
 
     /// The gradients of q, k and v from what a training pass has read, written and saved, and from y's gradient.
     #[track_caller]
-    #[allow(clippy::too_many_arguments)]
     pub fn backward(
         &self,
         saved: AttentionSaved,
@@ -346,7 +344,6 @@ impl Nvidia {
         let data = number.number(Vendor::Nvidia);
         let sum = DataType::F32.number(Vendor::Nvidia);
         let math = if number == DataType::F32 { MathType::Fma } else { MathType::Default }.number(Vendor::Nvidia);
-        let dropout = Descriptor::make(dnn, Calls::dropout_create, Calls::dropout_destroy)?;
         let attention = Descriptor::make(dnn, Calls::attention_create, Calls::attention_destroy)?;
         let described = Descriptor::make(dnn, Calls::steps_create, Calls::steps_destroy)?;
         let lengths = vec![steps; n_sequences];
@@ -357,11 +354,11 @@ impl Nvidia {
         }
         let axes = axes.map(|axis| axis.number(Vendor::Nvidia));
         let (mut weights, mut bytes, mut kept_bytes, mut zero) = (0, 0, 0, 0u64);
-        // SAFETY: live descriptors and valid out pointers; arrays of the lengths given, which the library copies; a
-        // dropout of nothing needs no states.
+        // No dropout, neither of the weights nor of the result.
+        let none: Handle = std::ptr::null_mut();
+        // SAFETY: live descriptors and valid out pointers; arrays of the lengths given, which the library copies.
         unsafe {
-            calls.dropout_set_nvidia(dropout.handle(), handle, 0.0, 0, 0, 0)?;
-            let (none, scale) = (dropout.handle(), f64::from(scale));
+            let scale = f64::from(scale);
             calls.attention_set(
                 attention.handle(),
                 0,
@@ -392,7 +389,7 @@ impl Nvidia {
         let high = (1..=steps).map(|step| if mask == AttentionMask::Causal { step } else { steps }).collect();
         let lengths = dnn.binding().upload(&lengths)?;
         let low = vec![0; n_steps];
-        Ok(Self { attention, _dropout: dropout, steps: described, lengths, low, high, bytes, kept_bytes })
+        Ok(Self { attention, steps: described, lengths, low, high, bytes, kept_bytes })
     }
 
     /// Workspace, reserve and lengths.

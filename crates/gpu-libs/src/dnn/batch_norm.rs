@@ -17,9 +17,10 @@ pub struct BatchNormParameters<'a> {
     pub bias: Slice<'a, f32>,
 }
 
-/// A running mean and variance.
+/// A running mean and variance, which move towards those of a batch by `factor`.
 #[derive(Debug)]
 pub struct BatchNormStatistics<'a> {
+    pub factor: f64,
     pub mean: SliceMut<'a, f32>,
     pub variance: SliceMut<'a, f32>,
 }
@@ -95,15 +96,13 @@ impl<T: NetworkNumber> BatchNorm<T> {
         }
     }
 
-    /// y, with the means and variances of this batch, which are kept in `saved` for the gradient. The running ones
-    /// move towards them by `factor`, the variance as that of a sample (over n - 1).
+    /// y, with the means and variances of this batch, which are kept in `saved` for the gradient. The running
+    /// variance is that of a sample (over n - 1).
     #[track_caller]
-    #[allow(clippy::too_many_arguments)]
     pub fn training(
         &self,
         x: Tensor<'_, T>,
         by: BatchNormParameters<'_>,
-        factor: f64,
         running: Option<BatchNormStatistics<'_>>,
         epsilon: f64,
         saved: &mut BatchNormSaved<'_>,
@@ -111,9 +110,9 @@ impl<T: NetworkNumber> BatchNorm<T> {
     ) -> Result<()> {
         let (at_x, at_y) = (self.input(&x)?, self.target(&y)?);
         let (scale, bias) = (self.known(&by.scale)?, self.known(&by.bias)?);
-        let (mean, variance) = match &running {
-            Some(running) => (self.written(&running.mean)?, self.written(&running.variance)?),
-            None => (0, 0),
+        let (factor, mean, variance) = match &running {
+            Some(running) => (running.factor, self.written(&running.mean)?, self.written(&running.variance)?),
+            None => (0.0, 0, 0),
         };
         let (saved_mean, saved_deviation) = (self.written(&saved.mean)?, self.written(&saved.inverse_deviation)?);
         let (calls, vendor, handle) = (self.dnn.calls(), self.dnn.vendor(), self.dnn.handle());
@@ -147,7 +146,6 @@ impl<T: NetworkNumber> BatchNorm<T> {
 
     /// The gradients of x, the scale and the bias, from y's and what `training` has saved.
     #[track_caller]
-    #[allow(clippy::too_many_arguments)]
     pub fn backward(
         &self,
         x: Tensor<'_, T>,
@@ -155,10 +153,9 @@ impl<T: NetworkNumber> BatchNorm<T> {
         scale: Slice<'_, f32>,
         epsilon: f64,
         saved: &BatchNormSaved<'_>,
-        dx: TensorMut<'_, T>,
-        gradients: BatchNormGradients<'_>,
+        gradients: BatchNormGradients<'_, T>,
     ) -> Result<()> {
-        let (at_x, at_dy, at_dx) = (self.input(&x)?, self.input(&dy)?, self.target(&dx)?);
+        let (at_x, at_dy, at_dx) = (self.input(&x)?, self.input(&dy)?, self.target(&gradients.x)?);
         let scale = self.known(&scale)?;
         let (mean, deviation) = (self.written(&saved.mean)?, self.written(&saved.inverse_deviation)?);
         let (ds, db) = (self.written(&gradients.scale)?, self.written(&gradients.bias)?);
@@ -211,9 +208,10 @@ impl<T: NetworkNumber> BatchNorm<T> {
     }
 }
 
-/// Where the gradients of the parameters go.
+/// Where the gradients of the input and of the parameters go.
 #[derive(Debug)]
-pub struct BatchNormGradients<'a> {
+pub struct BatchNormGradients<'a, T: NetworkNumber> {
+    pub x: TensorMut<'a, T>,
     pub scale: SliceMut<'a, f32>,
     pub bias: SliceMut<'a, f32>,
 }

@@ -47,7 +47,7 @@ pub use dropout::{Dropout, DropoutMask};
 pub use fusion::{FusedBatchNorm, FusedConvolution};
 pub use layer_norm::{LayerNormGradients, LayerNormParameters, LayerNormSaved};
 pub use pooling::{Pooling, PoolingOptions};
-pub use recurrent::{Rnn, RnnGradients, RnnOutputGradients, RnnSaved, RnnState, RnnStateMut};
+pub use recurrent::{Rnn, RnnGradients, RnnOutputGradients, RnnSaved, RnnState, RnnStateMut, RnnTensors};
 pub use recurrent_options::{RnnGate, RnnOptions, RnnPart, RnnSource, RnnWay};
 pub use tensor::{Tensor, TensorLayout, TensorMut, TensorShape};
 

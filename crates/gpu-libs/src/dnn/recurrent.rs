@@ -37,6 +37,14 @@ pub struct RnnStateMut<'a, T: NetworkNumber> {
     pub cell: Option<SliceMut<'a, T>>,
 }
 
+/// What a training pass has read and written.
+#[derive(Clone, Copy, Debug)]
+pub struct RnnTensors<'a, T: NetworkNumber> {
+    pub x: Slice<'a, T>,
+    pub initial: Option<RnnState<'a, T>>,
+    pub y: Slice<'a, T>,
+}
+
 /// Gradients of what a network has put out.
 #[derive(Clone, Copy, Debug)]
 pub struct RnnOutputGradients<'a, T: NetworkNumber> {
@@ -268,14 +276,11 @@ impl<T: NetworkNumber> Rnn<T> {
     /// The gradients of the input, the initial states and the weights, from what a training pass has read, written and
     /// saved.
     #[track_caller]
-    #[allow(clippy::too_many_arguments)]
     pub fn backward(
         &self,
         saved: RnnSaved,
         weights: Slice<'_, T>,
-        x: Slice<'_, T>,
-        initial: Option<RnnState<'_, T>>,
-        y: Slice<'_, T>,
+        RnnTensors { x, initial, y }: RnnTensors<'_, T>,
         from: RnnOutputGradients<'_, T>,
         mut to: RnnGradients<'_, T>,
     ) -> Result<()> {

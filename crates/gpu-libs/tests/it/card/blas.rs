@@ -1,7 +1,7 @@
 //! rocBLAS and cuBLAS against nalgebra.
 
 use gpu::Queue;
-use gpu_libs::blas::{Band, Blas, Diagonal, Side, Triangle};
+use gpu_libs::blas::{Band, Blas, Diagonal, Side, Symmetric, Triangle, Triangular};
 use gpu_libs::{Matrix, MatrixBatch, MatrixBatchMut, MatrixMut, Vector, VectorMut};
 use half::{bf16, f16};
 use nalgebra::{Complex, DMatrix, DVector};
@@ -100,8 +100,8 @@ fn matrices_and_vectors() {
             DMatrix::from_fn(4, 6, |d, j| (j + d).checked_sub(2).filter(|i| *i < 6).map_or(0.0, |i| full[(i, j)]));
         let (db, dv) = (upload(queue, &by_columns(&bands)), upload(queue, &[1f32, -1.0, 2.0, 0.5, -2.0, 3.0]));
         let mut dy = upload(queue, &[0f32; 6]);
-        let band = Band { n_below: 1, n_above: 2 };
-        blas.gbmv(1.0, Matrix::columns(db.all(), 4, 6)?, band, 6, dv.all(), 0.0, dy.all_mut())?;
+        let band = Band { n_rows: 6, n_below: 1, n_above: 2 };
+        blas.gbmv(1.0, Matrix::columns(db.all(), 4, 6)?, band, dv.all(), 0.0, dy.all_mut())?;
         let v = DVector::from_vec(vec![1.0, -1.0, 2.0, 0.5, -2.0, 3.0]);
         close(&read(queue, dy.all()), (&full * &v).as_slice(), F32);
         Ok(())
@@ -137,16 +137,18 @@ fn symmetric_and_triangular() {
         let mut solved = upload(queue, &by_rows(&b));
         let target = MatrixMut::rows(solved.all_mut(), n, 4)?;
         let a_columns = Matrix::columns(columns.all(), n, n)?;
-        blas.trsm(Side::Left, Triangle::Lower, Diagonal::Stored, 1.0, a_columns, target)?;
+        let triangle = Triangular { matrix: a_columns, triangle: Triangle::Lower, diagonal: Diagonal::Stored };
+        blas.trsm(Side::Left, 1.0, triangle, target)?;
         let truth = lower.solve_lower_triangular(&b).unwrap();
         close(&read(queue, solved.all()), &by_rows(&truth), 1e-5);
         let db = upload(queue, &by_rows(&b));
         let mut product = upload(queue, &vec![0f32; n * 4]);
         let (b_rows, target) = (Matrix::rows(db.all(), n, 4)?, MatrixMut::rows(product.all_mut(), n, 4)?);
-        blas.trmm(Side::Left, Triangle::Lower, Diagonal::Stored, 1.0, a_columns, b_rows, target)?;
+        blas.trmm(Side::Left, 1.0, triangle, b_rows, target)?;
         close(&read(queue, product.all()), &by_rows(&(&lower * &b)), F32);
         let target = MatrixMut::rows(product.all_mut(), n, 4)?;
-        blas.symm(Side::Left, Triangle::Lower, 1.0, a_columns, b_rows, 0.0, target)?;
+        let of_one_triangle = Symmetric { matrix: a_columns, triangle: Triangle::Lower };
+        blas.symm(Side::Left, 1.0, of_one_triangle, b_rows, 0.0, target)?;
         close(&read(queue, product.all()), &by_rows(&(&symmetric * &b)), F32);
         let mut square = upload(queue, &vec![0f32; n * n]);
         blas.syrk(Triangle::Upper, 1.0, b_rows, 0.0, MatrixMut::rows(square.all_mut(), n, n)?)?;

@@ -1,7 +1,7 @@
 //! Bands, packed triangles and Hermitian updates for all four kinds of numbers, against nalgebra in complex f64.
 
 use gpu::{Buffer, Queue};
-use gpu_libs::blas::{Blas, Diagonal, Operation, Side, Triangle};
+use gpu_libs::blas::{Blas, Diagonal, Operation, Side, Symmetric, Triangle, Triangular};
 use gpu_libs::{Matrix, MatrixMut, Result, Scalar};
 use nalgebra::{Complex, DMatrix};
 
@@ -107,7 +107,8 @@ fn hermitian_products<T: Number>(queue: &Queue) -> Result<()> {
         let (b, c) = (matrix::<T>(303, N, 3), matrix::<T>(304, N, 3));
         let (db, mut dc) = (put::<T>(queue, b.as_slice()), put::<T>(queue, c.as_slice()));
         let (va, vb) = (Matrix::columns(whole.all(), N, N)?, Matrix::columns(db.all(), N, 3)?);
-        blas.hemm(Side::Left, triangle, alpha, va, vb, beta, MatrixMut::columns(dc.all_mut(), N, 3)?)?;
+        let va = Symmetric { matrix: va, triangle };
+        blas.hemm(Side::Left, alpha, va, vb, beta, MatrixMut::columns(dc.all_mut(), N, 3)?)?;
         check(queue, &dc, (&a * &b * alpha.to() + &c * beta.to()).as_slice());
     }
     Ok(())
@@ -229,11 +230,12 @@ fn full_matrices_of_every_kind() {
         let (lower, right) = (whole.lower_triangle(), matrix::<T>(335, N, 3));
         let (dl, mut dr) = (put::<T>(queue, whole.as_slice()), put::<T>(queue, right.as_slice()));
         let (view, to) = (Matrix::columns(dl.all(), N, N)?, MatrixMut::columns(dr.all_mut(), N, 3)?);
-        blas.trsm(Side::Left, Triangle::Lower, Diagonal::Stored, T::ONE, view, to)?;
+        let view = Triangular { matrix: view, triangle: Triangle::Lower, diagonal: Diagonal::Stored };
+        blas.trsm(Side::Left, T::ONE, view, to)?;
         check(queue, &dr, lower.clone().lu().solve(&right).unwrap().as_slice());
         let (from, mut product) = (Matrix::columns(dr.all(), N, 3)?, put::<T>(queue, right.as_slice()));
         let to = MatrixMut::columns(product.all_mut(), N, 3)?;
-        blas.trmm(Side::Left, Triangle::Lower, Diagonal::Stored, alpha, view, from, to)?;
+        blas.trmm(Side::Left, alpha, view, from, to)?;
         check(queue, &product, (&right * alpha.to()).as_slice());
         Ok(())
     }

@@ -18,6 +18,11 @@ const EPILOGUES: [(Epilogue, &str); 6] = [
     (Epilogue::BiasGelu, "bias_gelu"),
 ];
 
+/// cuBLASLt's GELU in f32 is off by 3e-6 on an H200, its other epilogues by less than 1e-6.
+fn least_bound(epilogue: Epilogue) -> f64 {
+    if matches!(epilogue, Epilogue::Gelu | Epilogue::BiasGelu) { 1e-5 } else { 0.0 }
+}
+
 /// One golden product, everything row after row.
 struct Golden<F: From32, P: From32> {
     case: Case,
@@ -81,7 +86,9 @@ fn on_each_with_kernels(test: impl Fn(&Queue) -> Result<()>) {
 fn every_epilogue<F: From32 + Factor, P: From32 + Product<F, Sum = f32>>(name: &str, bound: f64) {
     on_each_with_kernels(|queue| {
         let (golden, lt) = (Golden::<F, P>::new(queue, name), BlasLt::new(queue)?);
-        EPILOGUES.into_iter().try_for_each(|(epilogue, key)| golden.check(queue, &lt, epilogue, key, bound))
+        EPILOGUES
+            .into_iter()
+            .try_for_each(|(epilogue, key)| golden.check(queue, &lt, epilogue, key, bound.max(least_bound(epilogue))))
     });
 }
 
@@ -132,7 +139,7 @@ fn matrices_of_either_order() {
         let product = Matmul::<f32, f32>::new(&lt, &b, &a, &of_d(&mut d, columns, m)?, Epilogue::BiasGelu)?;
         assert_eq!(product.bias_len(), columns);
         product.run(0.5, b, a, Some(golden.bias.all()), 0.25, of_d(&mut d, columns, m)?)?;
-        golden.case.tensor("bias_gelu").check(queue, &d, 1e-6);
+        golden.case.tensor("bias_gelu").check(queue, &d, least_bound(Epilogue::BiasGelu));
         // A by columns and B by rows into D by rows.
         let data = golden.case.tensor("a").data;
         let turned: Vec<f32> = (0..m * k).map(|i| data[(i % m) * k + i / m] as f32).collect();

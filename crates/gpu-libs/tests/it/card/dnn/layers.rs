@@ -157,15 +157,15 @@ fn batch_norm<T: From32>(queue: &Queue, name: &str, mode: BatchNormMode, bound: 
     let mut at_y = y.room::<T>(queue);
     let (mut saved_mean, mut deviation) = (room("saved_mean"), room("saved_inverse_deviation"));
     let mut saved = BatchNormSaved { mean: saved_mean.all_mut(), inverse_deviation: deviation.all_mut() };
-    let running = BatchNormStatistics { mean: mean.all_mut(), variance: variance.all_mut() };
+    let running = BatchNormStatistics { factor: 0.25, mean: mean.all_mut(), variance: variance.all_mut() };
     let to = TensorMut::dense(at_y.all_mut(), &x.lengths)?;
-    norm.training(from.clone(), by, 0.25, Some(running), 1e-3, &mut saved, to)?;
+    norm.training(from.clone(), by, Some(running), 1e-3, &mut saved, to)?;
 
     let (at_dy, mut dx) = (dy.upload::<T>(queue), x.room::<T>(queue));
     let (mut ds, mut db) = (room("ds"), room("db"));
-    let gradients = BatchNormGradients { scale: ds.all_mut(), bias: db.all_mut() };
     let (gradient, to) = (Tensor::dense(at_dy.all(), &x.lengths)?, TensorMut::dense(dx.all_mut(), &x.lengths)?);
-    norm.backward(from, gradient, scale.all(), 1e-3, &saved, to, gradients)?;
+    let gradients = BatchNormGradients { x: to, scale: ds.all_mut(), bias: db.all_mut() };
+    norm.backward(from, gradient, scale.all(), 1e-3, &saved, gradients)?;
 
     y.check(queue, &at_y, bound);
     for (key, found) in [("running_mean", &mean), ("running_variance", &variance), ("saved_mean", &saved_mean)] {

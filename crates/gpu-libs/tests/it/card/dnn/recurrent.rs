@@ -4,7 +4,7 @@ use gpu::{Buffer, Queue};
 use gpu_libs::Result;
 use gpu_libs::dnn::{
     Dnn, Rnn, RnnBias, RnnCell, RnnDirection, RnnGate, RnnGradients, RnnOptions, RnnOutputGradients, RnnSource,
-    RnnState, RnnStateMut, RnnWay,
+    RnnState, RnnStateMut, RnnTensors, RnnWay,
 };
 use half::f16;
 
@@ -106,7 +106,8 @@ impl<'a, T: From32> Network<'a, T> {
         let from = RnnOutputGradients { y: dy.all(), last: Some(read_only(&after)) };
         let initial_gradient = Some(writable(&mut before_gradient));
         let to = RnnGradients { x: dx.all_mut(), initial: initial_gradient, weights: Some(dw.all_mut()) };
-        self.rnn.backward(saved, weights.all(), x.all(), initial, y.all(), from, to)?;
+        let tensors = RnnTensors { x: x.all(), initial, y: y.all() };
+        self.rnn.backward(saved, weights.all(), tensors, from, to)?;
         case.tensor("dx").check(queue, &dx, 4.0 * bound);
         self.check_states(&before_gradient, ["dh", "dc"], 4.0 * bound);
         let found: Vec<f32> = read(queue, dw.all()).into_iter().map(T::to_f32).collect();
