@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use crate::target::matrix_units;
 use crate::{Error, Target, create};
 
 /// Language features that kernels and the library use, allowed without a word in the user's source.
@@ -155,9 +156,17 @@ impl Rustc {
             command.arg(format!("-Zcrate-attr={attribute}"));
         }
         command.arg(match target {
-            Target::Amd => "-Zcrate-attr=feature(stdarch_amdgpu)",
+            // The matrix units are intrinsics of LLVM that take vectors.
+            Target::Amd => {
+                "-Zcrate-attr=feature(stdarch_amdgpu, link_llvm_intrinsics, abi_unadjusted, repr_simd, simd_ffi)"
+            }
             Target::Nvidia => "-Zcrate-attr=feature(stdarch_nvptx)",
         });
+        let (units, has_wide_waves) = matrix_units(target, chip);
+        command.arg(format!("--cfg=matrix=\"{units}\""));
+        if has_wide_waves {
+            command.arg("--cfg=wave64");
+        }
         command.arg("--extern").arg(format!("noprelude:core={}", core.join("libcore.rlib").display()));
         command.arg("-L").arg(core).arg("--out-dir").arg(&folder).arg(sources.join("mod.rs"));
         self.run(command, chip)?;

@@ -51,9 +51,45 @@ impl Target {
     }
 }
 
+/// What multiplies matrices on a chip, as the device library's `units.rs` calls it, and whether its waves have 64 lanes.
+pub(crate) fn matrix_units(target: Target, chip: &str) -> (&'static str, bool) {
+    let starts = |stems: &[&str]| stems.iter().any(|stem| chip.starts_with(stem));
+    match target {
+        Target::Nvidia => {
+            let number = chip.trim_start_matches("sm_").trim_end_matches(|c: char| c.is_ascii_alphabetic());
+            let has_it = number.parse::<u32>().is_ok_and(|number| number >= 80);
+            (if has_it { "mma" } else { "lanes" }, false)
+        }
+        Target::Amd if starts(&["gfx908", "gfx90a", "gfx94", "gfx95", "gfx9-4"]) => ("mfma", true),
+        Target::Amd if starts(&["gfx11"]) => ("wmma", false),
+        Target::Amd if starts(&["gfx120", "gfx12-generic"]) => ("wmma12", false),
+        // Before RDNA all waves have 64 lanes.
+        Target::Amd => ("lanes", starts(&["gfx6", "gfx7", "gfx8", "gfx9"])),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Target;
+    use super::{Target, matrix_units};
+
+    #[test]
+    fn chips_have_their_matrix_units() {
+        for (chip, expected) in [
+            ("gfx1100", ("wmma", false)),
+            ("gfx11-generic", ("wmma", false)),
+            ("gfx1201", ("wmma12", false)),
+            ("gfx942", ("mfma", true)),
+            ("gfx9-4-generic", ("mfma", true)),
+            ("gfx906", ("lanes", true)),
+            ("gfx9-generic", ("lanes", true)),
+            ("gfx1030", ("lanes", false)),
+            ("gfx1250", ("lanes", false)),
+            ("sm_70", ("lanes", false)),
+            ("sm_90a", ("mma", false)),
+        ] {
+            assert_eq!(matrix_units(chip.parse().unwrap(), chip), expected, "{chip}");
+        }
+    }
 
     #[test]
     fn chips_are_known_by_their_names() {

@@ -22,6 +22,11 @@ define linkonce_odr hidden void @gpu_device_fence() alwaysinline nounwind {
   ret void
 }
 
+define linkonce_odr hidden void @gpu_system_fence() alwaysinline nounwind {
+  fence acq_rel
+  ret void
+}
+
 ; hidden_block_count_x, an argument that the HIP runtime adds.
 define linkonce_odr hidden i32 @gpu_blocks() alwaysinline nounwind {
   %p = call ptr addrspace(4) @llvm.amdgcn.implicitarg.ptr()
@@ -52,24 +57,140 @@ define linkonce_odr hidden i32 @gpu_shuffle(i32 %value, i32 %from) alwaysinline 
   ret i32 %result
 }
 
-define linkonce_odr hidden i32 @gpu_fetch_add(ptr %at, i32 %value) alwaysinline nounwind {
-  %old = atomicrmw add ptr %at, i32 %value syncscope("agent") monotonic, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+; Atomics that one device sees: its memory is neither fine-grained nor another's, so each is one instruction.
+define linkonce_odr hidden i32 @gpu_add_u32(ptr %at, i32 %value) alwaysinline nounwind {
+  %old = atomicrmw add ptr %at, i32 %value syncscope("agent") monotonic, align 4, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
   ret i32 %old
 }
 
-define linkonce_odr hidden i32 @gpu_fetch_max(ptr %at, i32 %value) alwaysinline nounwind {
-  %old = atomicrmw umax ptr %at, i32 %value syncscope("agent") monotonic, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+define linkonce_odr hidden i32 @gpu_max_u32(ptr %at, i32 %value) alwaysinline nounwind {
+  %old = atomicrmw umax ptr %at, i32 %value syncscope("agent") monotonic, align 4, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
   ret i32 %old
 }
 
-define linkonce_odr hidden i32 @gpu_fetch_min(ptr %at, i32 %value) alwaysinline nounwind {
-  %old = atomicrmw umin ptr %at, i32 %value syncscope("agent") monotonic, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+define linkonce_odr hidden i32 @gpu_min_u32(ptr %at, i32 %value) alwaysinline nounwind {
+  %old = atomicrmw umin ptr %at, i32 %value syncscope("agent") monotonic, align 4, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
   ret i32 %old
 }
 
-define linkonce_odr hidden i32 @gpu_fetch_or(ptr %at, i32 %value) alwaysinline nounwind {
-  %old = atomicrmw or ptr %at, i32 %value syncscope("agent") monotonic, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+define linkonce_odr hidden i32 @gpu_or_u32(ptr %at, i32 %value) alwaysinline nounwind {
+  %old = atomicrmw or ptr %at, i32 %value syncscope("agent") monotonic, align 4, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
   ret i32 %old
+}
+
+define linkonce_odr hidden i32 @gpu_swap_u32(ptr %at, i32 %value) alwaysinline nounwind {
+  %old = atomicrmw xchg ptr %at, i32 %value syncscope("agent") monotonic, align 4, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+  ret i32 %old
+}
+
+define linkonce_odr hidden i32 @gpu_compare_swap_u32(ptr %at, i32 %expected, i32 %value) alwaysinline nounwind {
+  %both = cmpxchg ptr %at, i32 %expected, i32 %value syncscope("agent") monotonic monotonic, align 4, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+  %old = extractvalue { i32, i1 } %both, 0
+  ret i32 %old
+}
+
+define linkonce_odr hidden i64 @gpu_add_u64(ptr %at, i64 %value) alwaysinline nounwind {
+  %old = atomicrmw add ptr %at, i64 %value syncscope("agent") monotonic, align 8, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+  ret i64 %old
+}
+
+define linkonce_odr hidden i64 @gpu_max_u64(ptr %at, i64 %value) alwaysinline nounwind {
+  %old = atomicrmw umax ptr %at, i64 %value syncscope("agent") monotonic, align 8, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+  ret i64 %old
+}
+
+define linkonce_odr hidden i64 @gpu_min_u64(ptr %at, i64 %value) alwaysinline nounwind {
+  %old = atomicrmw umin ptr %at, i64 %value syncscope("agent") monotonic, align 8, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+  ret i64 %old
+}
+
+define linkonce_odr hidden i64 @gpu_or_u64(ptr %at, i64 %value) alwaysinline nounwind {
+  %old = atomicrmw or ptr %at, i64 %value syncscope("agent") monotonic, align 8, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+  ret i64 %old
+}
+
+define linkonce_odr hidden i64 @gpu_swap_u64(ptr %at, i64 %value) alwaysinline nounwind {
+  %old = atomicrmw xchg ptr %at, i64 %value syncscope("agent") monotonic, align 8, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+  ret i64 %old
+}
+
+define linkonce_odr hidden i64 @gpu_compare_swap_u64(ptr %at, i64 %expected, i64 %value) alwaysinline nounwind {
+  %both = cmpxchg ptr %at, i64 %expected, i64 %value syncscope("agent") monotonic monotonic, align 8, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0
+  %old = extractvalue { i64, i1 } %both, 0
+  ret i64 %old
+}
+
+define linkonce_odr hidden float @gpu_add_f32(ptr %at, float %value) alwaysinline nounwind {
+  %old = atomicrmw fadd ptr %at, float %value syncscope("agent") monotonic, align 4, !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0, !amdgpu.ignore.denormal.mode !0
+  ret float %old
+}
+
+; Atomics that other devices and the host see. What a bus cannot do, the compiler makes of compare-and-swap.
+define linkonce_odr hidden i32 @gpu_system_add_u32(ptr %at, i32 %value) alwaysinline nounwind {
+  %old = atomicrmw add ptr %at, i32 %value monotonic, align 4
+  ret i32 %old
+}
+
+define linkonce_odr hidden i32 @gpu_system_max_u32(ptr %at, i32 %value) alwaysinline nounwind {
+  %old = atomicrmw umax ptr %at, i32 %value monotonic, align 4
+  ret i32 %old
+}
+
+define linkonce_odr hidden i32 @gpu_system_min_u32(ptr %at, i32 %value) alwaysinline nounwind {
+  %old = atomicrmw umin ptr %at, i32 %value monotonic, align 4
+  ret i32 %old
+}
+
+define linkonce_odr hidden i32 @gpu_system_or_u32(ptr %at, i32 %value) alwaysinline nounwind {
+  %old = atomicrmw or ptr %at, i32 %value monotonic, align 4
+  ret i32 %old
+}
+
+define linkonce_odr hidden i32 @gpu_system_swap_u32(ptr %at, i32 %value) alwaysinline nounwind {
+  %old = atomicrmw xchg ptr %at, i32 %value monotonic, align 4
+  ret i32 %old
+}
+
+define linkonce_odr hidden i32 @gpu_system_compare_swap_u32(ptr %at, i32 %expected, i32 %value) alwaysinline nounwind {
+  %both = cmpxchg ptr %at, i32 %expected, i32 %value monotonic monotonic, align 4
+  %old = extractvalue { i32, i1 } %both, 0
+  ret i32 %old
+}
+
+define linkonce_odr hidden i64 @gpu_system_add_u64(ptr %at, i64 %value) alwaysinline nounwind {
+  %old = atomicrmw add ptr %at, i64 %value monotonic, align 8
+  ret i64 %old
+}
+
+define linkonce_odr hidden i64 @gpu_system_max_u64(ptr %at, i64 %value) alwaysinline nounwind {
+  %old = atomicrmw umax ptr %at, i64 %value monotonic, align 8
+  ret i64 %old
+}
+
+define linkonce_odr hidden i64 @gpu_system_min_u64(ptr %at, i64 %value) alwaysinline nounwind {
+  %old = atomicrmw umin ptr %at, i64 %value monotonic, align 8
+  ret i64 %old
+}
+
+define linkonce_odr hidden i64 @gpu_system_or_u64(ptr %at, i64 %value) alwaysinline nounwind {
+  %old = atomicrmw or ptr %at, i64 %value monotonic, align 8
+  ret i64 %old
+}
+
+define linkonce_odr hidden i64 @gpu_system_swap_u64(ptr %at, i64 %value) alwaysinline nounwind {
+  %old = atomicrmw xchg ptr %at, i64 %value monotonic, align 8
+  ret i64 %old
+}
+
+define linkonce_odr hidden i64 @gpu_system_compare_swap_u64(ptr %at, i64 %expected, i64 %value) alwaysinline nounwind {
+  %both = cmpxchg ptr %at, i64 %expected, i64 %value monotonic monotonic, align 8
+  %old = extractvalue { i64, i1 } %both, 0
+  ret i64 %old
+}
+
+define linkonce_odr hidden float @gpu_system_add_f32(ptr %at, float %value) alwaysinline nounwind {
+  %old = atomicrmw fadd ptr %at, float %value monotonic, align 4, !amdgpu.ignore.denormal.mode !0
+  ret float %old
 }
 
 declare void @llvm.amdgcn.s.barrier()

@@ -3,6 +3,8 @@
 use core::arch::amdgpu;
 use core::intrinsics::gpu::amdgpu_dispatch_ptr;
 
+use super::atomic::{AtomicNumber, AtomicWord, Memory};
+
 unsafe extern "C" {
     pub safe fn gpu_shared() -> *mut u8;
     pub safe fn gpu_barrier();
@@ -12,10 +14,7 @@ unsafe extern "C" {
     pub safe fn gpu_ballot(value: u32) -> u64;
     pub safe fn gpu_shuffle(value: u32, from: u32) -> u32;
     pub safe fn gpu_device_fence();
-    pub fn gpu_fetch_add(at: *mut u32, value: u32) -> u32;
-    pub fn gpu_fetch_max(at: *mut u32, value: u32) -> u32;
-    pub fn gpu_fetch_min(at: *mut u32, value: u32) -> u32;
-    pub fn gpu_fetch_or(at: *mut u32, value: u32) -> u32;
+    pub safe fn gpu_system_fence();
 }
 
 pub use gpu_barrier as barrier;
@@ -24,6 +23,7 @@ pub use gpu_device_fence as device_fence;
 pub use gpu_lane as lane;
 pub use gpu_shared as shared;
 pub use gpu_shuffle as shuffle;
+pub use gpu_system_fence as system_fence;
 pub use gpu_wave_size as wave_size;
 
 #[inline(always)]
@@ -76,23 +76,49 @@ pub unsafe fn shared_write<T: Copy>(base: Base, offset: u32, value: T) {
     unsafe { shared_at(base, offset).cast::<T>().write(value) }
 }
 
+/// The functions of `amdgpu.ll`: of the device's scope, which also serves for shared memory, and of the system's.
 macro_rules! atomics {
-    ($($name:ident $shared:ident $function:ident;)*) => {$(
-        #[inline(always)]
-        pub fn $name(at: *mut u32, value: u32) -> u32 {
-            // SAFETY: the view that gave the address checked it.
-            unsafe { $function(at, value) }
+    ($($ty:ident: $trait:ident { $($name:ident($($arg:ident),*) $device:ident $system:ident;)* })*) => {$(
+        unsafe extern "C" {
+            $(
+                fn $device(at: *mut $ty, $($arg: $ty),*) -> $ty;
+                fn $system(at: *mut $ty, $($arg: $ty),*) -> $ty;
+            )*
         }
 
-        #[inline(always)]
-        pub fn $shared(base: Base, offset: u32, value: u32) -> u32 {
-            $name(shared_at(base, offset).cast(), value)
+        impl $trait for $ty {
+            $(
+                #[inline(always)]
+                fn $name(memory: Memory<Self>, $($arg: Self),*) -> Self {
+                    // SAFETY: the view that gave the place checked it.
+                    unsafe {
+                        match memory {
+                            Memory::Device(at) => $device(at, $($arg),*),
+                            Memory::System(at) => $system(at, $($arg),*),
+                            Memory::Shared(base, offset) => $device(shared_at(base, offset).cast(), $($arg),*),
+                        }
+                    }
+                }
+            )*
         }
     )*};
 }
 atomics! {
-    fetch_add shared_fetch_add gpu_fetch_add;
-    fetch_max shared_fetch_max gpu_fetch_max;
-    fetch_min shared_fetch_min gpu_fetch_min;
-    fetch_or shared_fetch_or gpu_fetch_or;
+    u32: AtomicNumber { add(value) gpu_add_u32 gpu_system_add_u32; }
+    u64: AtomicNumber { add(value) gpu_add_u64 gpu_system_add_u64; }
+    f32: AtomicNumber { add(value) gpu_add_f32 gpu_system_add_f32; }
+    u32: AtomicWord {
+        max(value) gpu_max_u32 gpu_system_max_u32;
+        min(value) gpu_min_u32 gpu_system_min_u32;
+        or(value) gpu_or_u32 gpu_system_or_u32;
+        swap(value) gpu_swap_u32 gpu_system_swap_u32;
+        compare_swap(expected, value) gpu_compare_swap_u32 gpu_system_compare_swap_u32;
+    }
+    u64: AtomicWord {
+        max(value) gpu_max_u64 gpu_system_max_u64;
+        min(value) gpu_min_u64 gpu_system_min_u64;
+        or(value) gpu_or_u64 gpu_system_or_u64;
+        swap(value) gpu_swap_u64 gpu_system_swap_u64;
+        compare_swap(expected, value) gpu_compare_swap_u64 gpu_system_compare_swap_u64;
+    }
 }

@@ -1,5 +1,7 @@
 //! The host's side of what only a GPU can do: kernels are checked here, never run.
 
+use super::atomic::{AtomicNumber, AtomicWord, Memory};
+
 pub type Base = *mut u8;
 pub type Lanes = u64;
 
@@ -26,14 +28,7 @@ missing! {
     shuffle(value: u32, from: u32) -> u32;
     fma(a: f32, b: f32, c: f32) -> f32;
     device_fence() -> ();
-    fetch_add(at: *mut u32, value: u32) -> u32;
-    shared_fetch_add(base: Base, offset: u32, value: u32) -> u32;
-    fetch_max(at: *mut u32, value: u32) -> u32;
-    shared_fetch_max(base: Base, offset: u32, value: u32) -> u32;
-    fetch_min(at: *mut u32, value: u32) -> u32;
-    shared_fetch_min(base: Base, offset: u32, value: u32) -> u32;
-    fetch_or(at: *mut u32, value: u32) -> u32;
-    shared_fetch_or(base: Base, offset: u32, value: u32) -> u32;
+    system_fence() -> ();
 }
 
 /// # Safety
@@ -46,4 +41,35 @@ pub unsafe fn shared_read<T: Copy>(_: Base, _: u32) -> T {
 /// None is needed: it never returns.
 pub unsafe fn shared_write<T: Copy>(_: Base, _: u32, _: T) {
     unreachable!("a kernel was called on the host")
+}
+
+macro_rules! atomics {
+    ($($ty:ident)*) => {$(
+        impl AtomicNumber for $ty {
+            fn add(_: Memory<Self>, _: Self) -> Self {
+                unreachable!("a kernel was called on the host")
+            }
+        }
+    )*};
+}
+atomics!(u32 u64 f32);
+
+macro_rules! words {
+    ($($ty:ident: $($name:ident)*;)*) => {$(
+        impl AtomicWord for $ty {
+            $(
+                fn $name(_: Memory<Self>, _: Self) -> Self {
+                    unreachable!("a kernel was called on the host")
+                }
+            )*
+
+            fn compare_swap(_: Memory<Self>, _: Self, _: Self) -> Self {
+                unreachable!("a kernel was called on the host")
+            }
+        }
+    )*};
+}
+words! {
+    u32: max min or swap;
+    u64: max min or swap;
 }

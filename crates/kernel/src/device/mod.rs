@@ -1,10 +1,15 @@
 //! What a kernel may use. On a GPU this file is the root of the crate `kernel`; on the host its functions are there for the
 //! compiler alone and panic if they are called.
 
+mod atomic;
 #[cfg(gpu)]
 #[macro_use]
 mod macros;
+#[cfg(any(gpu, feature = "host"))]
+mod matrix;
 mod shared;
+#[cfg(any(gpu, feature = "host"))]
+mod units;
 mod view;
 
 #[cfg_attr(target_arch = "amdgpu", path = "amd.rs")]
@@ -12,8 +17,46 @@ mod view;
 #[cfg_attr(not(any(target_arch = "amdgpu", target_arch = "nvptx64")), path = "host.rs")]
 mod arch;
 
+pub use atomic::{AtomicNumber, AtomicView, AtomicWord, SystemView};
+#[cfg(any(gpu, feature = "host"))]
+pub use matrix::{TileA, TileB, TileSum};
 pub use shared::{Shared, shared};
-pub use view::{AtomicView, View, ViewMut};
+pub use view::{View, ViewMut};
+
+/// Half precision. On a GPU it is the compiler's own type, which stable Rust does not have yet.
+#[cfg(gpu)]
+pub use compilers::F16 as f16;
+#[cfg(all(not(gpu), feature = "host"))]
+pub use half::f16;
+
+#[cfg(gpu)]
+mod compilers {
+    pub type F16 = f16;
+}
+
+#[cfg(gpu)]
+#[inline(always)]
+pub fn to_f16(x: f32) -> f16 {
+    x as f16
+}
+
+/// The nearest number in half precision.
+#[cfg(all(not(gpu), feature = "host"))]
+pub fn to_f16(x: f32) -> f16 {
+    f16::from_f32(x)
+}
+
+#[cfg(gpu)]
+#[inline(always)]
+pub fn to_f32(x: f16) -> f32 {
+    x as f32
+}
+
+/// The same number in single precision.
+#[cfg(all(not(gpu), feature = "host"))]
+pub fn to_f32(x: f16) -> f32 {
+    x.to_f32()
+}
 
 /// The index of this thread in its block.
 #[inline(always)]
@@ -105,6 +148,12 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
 #[inline(always)]
 pub fn device_fence() {
     arch::device_fence()
+}
+
+/// Makes what this thread wrote visible to other devices and the host before what it writes next.
+#[inline(always)]
+pub fn system_fence() {
+    arch::system_fence()
 }
 
 /// Never called: with `panic=immediate-abort` every panic is a trap where it happens.

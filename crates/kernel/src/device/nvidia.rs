@@ -2,6 +2,8 @@
 
 use core::arch::{asm, nvptx};
 
+use super::atomic::{AtomicNumber, AtomicWord, Memory};
+
 /// An address in the shared window, not a pointer.
 pub type Base = u32;
 
@@ -161,44 +163,71 @@ pub fn device_fence() {
     unsafe { asm!("fence.acq_rel.gpu;", options(nostack)) }
 }
 
-macro_rules! atomics {
-    ($($name:ident $shared:ident $kind:literal;)*) => {$(
-        #[inline(always)]
-        pub fn $name(at: *mut u32, value: u32) -> u32 {
-            let old: u32;
-            // SAFETY: the view that gave the address checked it.
-            unsafe {
-                asm!(
-                    concat!("atom.", $kind, " {old}, [{at}], {value};"),
-                    old = out(reg32) old,
-                    at = in(reg64) at,
-                    value = in(reg32) value,
-                    options(nostack),
-                )
-            };
-            old
-        }
+#[inline(always)]
+pub fn system_fence() {
+    // SAFETY: orders memory, touches none.
+    unsafe { asm!("fence.acq_rel.sys;", options(nostack)) }
+}
 
-        #[inline(always)]
-        pub fn $shared(base: Base, offset: u32, value: u32) -> u32 {
-            let old: u32;
-            // SAFETY: the caller checked the offset.
-            unsafe {
-                asm!(
-                    concat!("atom.shared.", $kind, " {old}, [{at}], {value};"),
-                    old = out(reg32) old,
-                    at = in(reg32) base + offset,
-                    value = in(reg32) value,
-                    options(nostack),
-                )
-            };
-            old
+macro_rules! atomic {
+    // The register a type goes in; how it is done in memory of the device, of the system, of the block.
+    ($reg:ident $kind:literal $memory:ident $($arg:ident)*) => {{
+        let old;
+        // SAFETY: the view that gave the place checked it.
+        unsafe {
+            match $memory {
+                Memory::Device(at) => asm!(
+                    concat!("atom.", $kind, " {old}, [{at}]", $(", {", stringify!($arg), "}",)* ";"),
+                    old = out($reg) old, at = in(reg64) at, $($arg = in($reg) $arg,)* options(nostack),
+                ),
+                Memory::System(at) => asm!(
+                    concat!("atom.relaxed.sys.", $kind, " {old}, [{at}]", $(", {", stringify!($arg), "}",)* ";"),
+                    old = out($reg) old, at = in(reg64) at, $($arg = in($reg) $arg,)* options(nostack),
+                ),
+                Memory::Shared(base, offset) => asm!(
+                    concat!("atom.shared.", $kind, " {old}, [{at}]", $(", {", stringify!($arg), "}",)* ";"),
+                    old = out($reg) old, at = in(reg32) base + offset, $($arg = in($reg) $arg,)* options(nostack),
+                ),
+            }
+        }
+        old
+    }};
+}
+
+macro_rules! atomics {
+    ($($ty:ident $reg:ident: $trait:ident { $($name:ident($($arg:ident),*) $kind:literal;)* })*) => {$(
+        impl $trait for $ty {
+            $(
+                #[inline(always)]
+                fn $name(memory: Memory<Self>, $($arg: Self),*) -> Self {
+                    atomic!($reg $kind memory $($arg)*)
+                }
+            )*
         }
     )*};
 }
 atomics! {
-    fetch_add shared_fetch_add "add.u32";
-    fetch_max shared_fetch_max "max.u32";
-    fetch_min shared_fetch_min "min.u32";
-    fetch_or shared_fetch_or "or.b32";
+    u32 reg32: AtomicNumber { add(value) "add.u32"; }
+    u64 reg64: AtomicNumber { add(value) "add.u64"; }
+    u32 reg32: AtomicWord {
+        max(value) "max.u32";
+        min(value) "min.u32";
+        or(value) "or.b32";
+        swap(value) "exch.b32";
+        compare_swap(expected, value) "cas.b32";
+    }
+    u64 reg64: AtomicWord {
+        max(value) "max.u64";
+        min(value) "min.u64";
+        or(value) "or.b64";
+        swap(value) "exch.b64";
+        compare_swap(expected, value) "cas.b64";
+    }
+}
+
+impl AtomicNumber for f32 {
+    #[inline(always)]
+    fn add(memory: Memory<Self>, value: Self) -> Self {
+        atomic!(reg32 "add.f32" memory value)
+    }
 }

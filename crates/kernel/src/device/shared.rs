@@ -4,12 +4,11 @@
 use core::marker::PhantomData;
 
 use super::arch::{self, Base};
-use super::view::AtomicView;
 
 /// Values in the block's shared memory. Threads that race on one get one of the values written, unless the kernel orders
 /// them by [`barrier`](super::barrier) or atomics.
 pub struct Shared<T> {
-    base: Base,
+    pub(super) base: Base,
     len: u32,
     values: PhantomData<*mut T>,
 }
@@ -37,7 +36,7 @@ impl<T: Copy> Shared<T> {
     }
 
     #[inline(always)]
-    fn offset(self, i: u32) -> u32 {
+    pub(super) fn offset(self, i: u32) -> u32 {
         assert!(i < self.len);
         i * size_of::<T>() as u32
     }
@@ -77,27 +76,5 @@ impl<T: Copy> Shared<T> {
     pub fn cast<U: Copy>(self) -> Shared<U> {
         let bytes = self.len * size_of::<T>() as u32;
         Shared { base: self.base, len: bytes / size_of::<U>() as u32, values: PhantomData }
-    }
-}
-
-impl AtomicView for Shared<u32> {
-    #[inline(always)]
-    fn fetch_add(self, i: u32, value: u32) -> u32 {
-        arch::shared_fetch_add(self.base, self.offset(i), value)
-    }
-
-    #[inline(always)]
-    fn fetch_max(self, i: u32, value: u32) -> u32 {
-        arch::shared_fetch_max(self.base, self.offset(i), value)
-    }
-
-    #[inline(always)]
-    fn fetch_min(self, i: u32, value: u32) -> u32 {
-        arch::shared_fetch_min(self.base, self.offset(i), value)
-    }
-
-    #[inline(always)]
-    fn fetch_or(self, i: u32, value: u32) -> u32 {
-        arch::shared_fetch_or(self.base, self.offset(i), value)
     }
 }

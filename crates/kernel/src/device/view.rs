@@ -1,7 +1,5 @@
 //! Memory that many threads use at once: every access is one load or store, checked against the length; never a reference.
 
-use super::arch;
-
 /// A slice a kernel reads.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -40,6 +38,14 @@ impl<T: Copy> View<T> {
         unsafe { self.ptr.add(i as usize).read() }
     }
 
+    /// The `N` values from `first` on, which must all be there: one check, and as few loads as the chip allows.
+    #[inline(always)]
+    pub fn run<const N: usize>(self, first: u32) -> [T; N] {
+        assert!(first <= self.len && N as u32 <= self.len - first);
+        // SAFETY: all of them are inside by the line above.
+        unsafe { self.ptr.add(first as usize).cast::<[T; N]>().read() }
+    }
+
     /// The `N` values at `first`, `first + stride` and so on; places beyond the end give the last value. One check for all,
     /// so that the loads are under way together.
     #[inline(always)]
@@ -68,7 +74,7 @@ impl<T: Copy> ViewMut<T> {
     }
 
     #[inline(always)]
-    fn at(self, i: u32) -> *mut T {
+    pub(super) fn at(self, i: u32) -> *mut T {
         assert!(i < self.len);
         // SAFETY: inside by the line above.
         unsafe { self.ptr.add(i as usize) }
@@ -98,36 +104,5 @@ impl<T: Copy> ViewMut<T> {
         assert!(first <= self.len && len <= self.len - first);
         // SAFETY: inside by the line above.
         Self { ptr: unsafe { self.ptr.add(first as usize) }, len }
-    }
-}
-
-/// Atomics on a device's or a block's memory: one device sees them in order, other devices and the host need not.
-pub trait AtomicView {
-    /// Adds and gives the value before.
-    fn fetch_add(self, i: u32, value: u32) -> u32;
-    fn fetch_max(self, i: u32, value: u32) -> u32;
-    fn fetch_min(self, i: u32, value: u32) -> u32;
-    fn fetch_or(self, i: u32, value: u32) -> u32;
-}
-
-impl AtomicView for ViewMut<u32> {
-    #[inline(always)]
-    fn fetch_add(self, i: u32, value: u32) -> u32 {
-        arch::fetch_add(self.at(i), value)
-    }
-
-    #[inline(always)]
-    fn fetch_max(self, i: u32, value: u32) -> u32 {
-        arch::fetch_max(self.at(i), value)
-    }
-
-    #[inline(always)]
-    fn fetch_min(self, i: u32, value: u32) -> u32 {
-        arch::fetch_min(self.at(i), value)
-    }
-
-    #[inline(always)]
-    fn fetch_or(self, i: u32, value: u32) -> u32 {
-        arch::fetch_or(self.at(i), value)
     }
 }
