@@ -208,7 +208,7 @@ def soak(m: Machine) -> dict:
 JSON_CHAT = json.dumps({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}})
 # name: (what, goal, minutes, function), in the order of what is missing most.
 ROWS = {
-    "schema": ("64 chats with a JSON schema, F16, tokens/s", "6,000", 4, served("F16", "64", "2", "--chat", "--all", JSON_CHAT)),
+    "schema": ("64 chats with a JSON schema, F16, tokens/s", "6,000", 4, served("F16", "64", "2", "--chat", "--metrics", "roci_engine_masks,roci_engine_logits", "--all", JSON_CHAT)),
     "plain-chat": ("64 plain chats, F16, tokens/s", "(the schema's row: 90 %)", 3, served("F16", "64", "2", "--chat")),
     "dense-Q4_K_M": ("Q4_K_M: one sequence; 128 at depth 512", "560; 14,500", 4, dense("Q4_K_M")),
     "dense-Q4_0": ("Q4_0: one sequence", "600", 4, dense("Q4_0")),

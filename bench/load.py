@@ -216,6 +216,12 @@ class Server:
             self.process.kill()
 
 
+def metrics(names: tuple) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return "\n".join(line for line in lines if line.startswith(names))
+
+
 def make_model(args: argparse.Namespace) -> Path:
     """Random weights of a known shape with a real vocabulary, kept under --folder."""
     bare, whole = (args.folder / f"{args.synthetic}-{args.weights}{end}.gguf" for end in ("-bare", ""))
@@ -243,6 +249,7 @@ def main() -> int:
     parser.add_argument("--all", help="JSON that every request gets")
     parser.add_argument("--odd", help="JSON that the first --n-odd requests get")
     parser.add_argument("--n-odd", type=int, default=1)
+    parser.add_argument("--metrics", help="print what /metrics says at the end; names that begin like one of these, with commas")
     parser.add_argument("--rounds", type=int, default=2, help="the best counts; the first one warms up")
     parser.add_argument("--processes", type=int, default=min(8, os.cpu_count() or 1))
     parser.add_argument("--timeout", type=float, default=300)
@@ -265,6 +272,8 @@ def main() -> int:
                 flush=True,
             )
             n_failed += best["n_failed"]
+        if args.metrics:
+            print(metrics(tuple(args.metrics.split(","))), flush=True)
     return 1 if n_failed else 0
 
 

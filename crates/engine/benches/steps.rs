@@ -26,6 +26,8 @@ struct Instantly {
     n_submitted: u64,
     max_in_flight: usize,
     step_time: Duration,
+    /// What it takes the host to queue a step.
+    submit_time: Duration,
     n_vocab: usize,
     chooses_later: bool,
     /// When the latest step is done.
@@ -54,6 +56,7 @@ impl Forward for Instantly {
     }
 
     fn submit(&mut self, batch: &Batch) -> Result<Ticket, StepError> {
+        spin_until(Instant::now() + self.submit_time);
         self.under_way.push_back(batch.choices.len());
         self.done = self.done.max(Instant::now()) + self.step_time;
         self.n_submitted += 1;
@@ -63,11 +66,15 @@ impl Forward for Instantly {
     fn wait(&mut self, _: Ticket) -> Result<Rows<'_>, StepError> {
         let n_after = self.under_way.len() as u32 - 1;
         let done = self.done - n_after * self.step_time;
-        while Instant::now() < done {
-            std::hint::spin_loop();
-        }
+        spin_until(done);
         let n = self.under_way.pop_front().unwrap_or(0);
         Ok(Rows { chosen: vec![Some(TokenId(1)); n], ..Rows::default() })
+    }
+}
+
+fn spin_until(time: Instant) {
+    while Instant::now() < time {
+        std::hint::spin_loop();
     }
 }
 
@@ -75,7 +82,9 @@ impl Forward for Instantly {
 fn measure(n_streams: usize, n_threads: usize, max_in_flight: usize, step_time: Duration) -> (f64, f64) {
     let under_way = VecDeque::new();
     let (n_vocab, done) = (1000, Instant::now());
-    let model = Instantly { under_way, n_submitted: 0, max_in_flight, step_time, n_vocab, chooses_later: false, done };
+    let (chooses_later, submit_time) = (false, Duration::ZERO);
+    let model =
+        Instantly { under_way, n_submitted: 0, max_in_flight, step_time, submit_time, n_vocab, chooses_later, done };
     let options = EngineOptions { max_batch_tokens: 2048, max_running: 512, ..EngineOptions::default() };
     let handle = start(model, options, None);
     let channels: Vec<_> = (0..n_threads).map(|_| mpsc::channel()).collect();
@@ -124,9 +133,7 @@ impl Mask for Timed {
 
     fn is_ready_within(&mut self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
-        while Instant::now() < self.ready.min(until) {
-            std::hint::spin_loop();
-        }
+        spin_until(self.ready.min(until));
         self.ready <= until
     }
 
@@ -155,6 +162,7 @@ fn measure_masked(chooses_later: bool, is_masked: bool) -> f64 {
         n_submitted: 0,
         max_in_flight: 2,
         step_time,
+        submit_time: Duration::from_millis(1),
         n_vocab,
         chooses_later,
         done,

@@ -15,13 +15,14 @@ use crate::{
     handle::{Board, EngineMessage, Helpers, QueueSlot, Sink},
     keeping::{Keeper, Saving},
     mask::{Mask, MaskFactory},
+    masking::LateRow,
     protocol::{Event, FailureKind, FinishReason, RequestId, Stats, Submit, VectorRequest},
     request::{ActiveRequest, Chooser, Ending, Generate, Job, Vector},
     sampler::SamplerState,
     scheduler::{Arrival, Reuse, ScheduleLimits, Scheduler},
     sequence::{SeqId, Sequence, Wanted},
     speculation::{Drafting, Speculator},
-    step::{LateRow, StepInFlight},
+    step::StepInFlight,
 };
 
 /// How long the engine waits for a disk that does not keep up, when it has nothing else to do.
@@ -35,8 +36,10 @@ pub struct Engine {
     pub(crate) batch: Batch,
     /// Oldest first.
     pub(crate) in_flight: VecDeque<StepInFlight>,
-    /// How long the latest step took, from its plan to its tokens.
-    pub(crate) latest_step: Duration,
+    /// How long the device took for the latest step, about: from when it was begun, or the one before it was read.
+    pub(crate) step_time: Duration,
+    /// When the latest step was read.
+    pub(crate) last_read: Instant,
     /// Rows whose masks were not known when their step was done.
     pub(crate) late: Vec<LateRow>,
     pub(crate) n_vocab: usize,
@@ -129,7 +132,8 @@ impl Engine {
             chooser: Chooser::new(capacity.n_vocab),
             batch: Batch::default(),
             in_flight: VecDeque::new(),
-            latest_step: Duration::ZERO,
+            step_time: Duration::ZERO,
+            last_read: Instant::now(),
             late: Vec::new(),
             n_vocab: capacity.n_vocab,
             n_ctx,

@@ -15,6 +15,7 @@ mod keeping;
 mod kv_log;
 pub mod ledger;
 mod mask;
+mod masking;
 pub mod prefix;
 pub mod protocol;
 mod request;

@@ -298,7 +298,40 @@ pub struct Stats {
     pub n_finished: u64,
     pub n_failed: u64,
     pub drafted: Drafted,
+    pub masks: MaskWaits,
+    /// Rows of logits that the model gave back, instead of choosing a token by itself.
+    pub n_logits_read: u64,
     pub kept: Kept,
+}
+
+/// What steps had to do with masks that were not known when they were submitted.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct MaskWaits {
+    /// Rows whose mask was computed while the device computed the step.
+    pub n_rows: u64,
+    /// Of those, rows that the step went on without.
+    pub n_late: u64,
+    /// How long the engine waited for them.
+    pub wait: Duration,
+}
+
+impl MaskWaits {
+    /// Without what was there before.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            n_rows: self.n_rows.saturating_sub(before.n_rows),
+            n_late: self.n_late.saturating_sub(before.n_late),
+            wait: self.wait.saturating_sub(before.wait),
+        }
+    }
+}
+
+impl std::ops::AddAssign for MaskWaits {
+    fn add_assign(&mut self, other: Self) {
+        self.n_rows += other.n_rows;
+        self.n_late += other.n_late;
+        self.wait += other.wait;
+    }
 }
 
 impl Stats {

@@ -335,12 +335,19 @@ impl Scheduler {
         }
     }
 
-    /// A step under way will give this sequence a token. `fed_by`: which of the step's choices that is, if the next
-    /// step can take it from there.
-    pub fn expect_token(&mut self, id: SeqId, fed_by: Option<u32>) {
+    /// A step under way will give this sequence a token.
+    pub fn expect_token(&mut self, id: SeqId) {
         if let Some(seq) = self.get_mut(id) {
             seq.n_pending += 1;
-            seq.fed_by = fed_by;
+            seq.fed_by = None;
+        }
+    }
+
+    /// The next step can take the token that this sequence expects from there: which of the choices of the step that was
+    /// submitted last it is.
+    pub fn feed_from(&mut self, id: SeqId, choice_idx: u32) {
+        if let Some(seq) = self.get_mut(id) {
+            seq.fed_by = Some(choice_idx);
         }
     }
 

@@ -7,10 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-use batch::{AdapterId, Adjustment, StepError, Ticket};
+use batch::{AdapterId, Adjustment, Ticket};
 
 use crate::{
     engine::Engine,
+    masking::{LateRow, MASKS_WAIT},
     protocol::{Drafted, FailureKind, FinishReason, Pooling, STEP_BOUNDS, Stats},
     request::{ActiveRequest, Chooser, Ending, Generate, Job},
     rows::{ChunkRows, ModelChoice, RowCounts, RowRanges, fill_batch, offset_of},
@@ -20,31 +21,21 @@ use crate::{
     speculation::Speculator,
 };
 
-/// How long a step waits for the masks of all its requests together, before it is submitted and again when its logits
-/// are here. Rows whose masks take longer are set aside, and the others go on.
-const MASKS_WAIT: Duration = Duration::from_millis(2);
-/// The most that a step waits for masks while the device computes it.
-const MAX_MASKS_WAIT: Duration = Duration::from_millis(20);
 /// How long the engine waits for a late mask when there is nothing else to do, before it looks at its messages again.
 const IDLE_WAIT: Duration = Duration::from_millis(20);
 
 /// A step that was submitted.
 pub(crate) struct StepInFlight {
-    ticket: Ticket,
-    plan: StepPlan,
+    pub ticket: Ticket,
+    pub plan: StepPlan,
     /// Of each chunk of the plan.
-    ranges: Vec<RowRanges>,
-    counts: RowCounts,
+    pub ranges: Vec<RowRanges>,
+    pub counts: RowCounts,
     n_rows: usize,
     /// When it was begun.
-    start: Instant,
-}
-
-/// The logits of a request whose mask is not known yet. Its sequence waits for a token, like one whose step is under
-/// way.
-pub(crate) struct LateRow {
-    chunk: Chunk,
-    logits: Vec<f32>,
+    pub start: Instant,
+    /// Its tokens are still to be [chosen](Engine::choose_open).
+    pub is_open: bool,
 }
 
 /// A planned step: what the scheduler wants, and how the model is to choose the tokens after each chunk, if it is.
@@ -64,6 +55,7 @@ impl Engine {
         let is_planned = planned.is_some();
         if let Some(step) = planned {
             self.forward(step)?;
+            self.choose_open()?;
         }
         if !is_planned && self.in_flight.is_empty() {
             // What is copied in next is no reason to wait.
@@ -73,25 +65,6 @@ impl Engine {
             self.distribute_oldest()?;
         }
         Ok(())
-    }
-
-    /// Goes on with the requests whose masks are known by now, or within `wait`.
-    fn take_late(&mut self, wait: Duration) {
-        let until = Instant::now() + wait;
-        let mut endings = Vec::new();
-        for row in std::mem::take(&mut self.late) {
-            let seq = row.chunk.seq;
-            let Some(request) = self.requests.get_mut(&seq) else { continue };
-            if !request.has_mask_until(until) {
-                self.late.push(row);
-                continue;
-            }
-            let rows = ChunkRows { logits: &row.logits, chosen: &[], described: &[], hidden: &[], n_hidden: 0 };
-            let taker = Taker { scheduler: &mut self.scheduler, chooser: &mut self.chooser, n_ctx: self.n_ctx };
-            let ending = taker.take_logits(request, &row.chunk, rows, until, &mut self.counters);
-            endings.extend(ending.map(|ending| (seq, ending)));
-        }
-        endings.into_iter().for_each(|(seq, ending)| self.end(seq, ending));
     }
 
     /// What the next step computes; `None` while everything depends on steps under way.
@@ -166,9 +139,11 @@ impl Engine {
         if is_invariant && generate.mask.is_some() {
             return None;
         }
-        // Where the model can choose later, the masks are computed while it computes.
+        // Where the model can choose later, the masks are computed while it computes. One that is known while a token is
+        // under way is the mask for that token.
         let can_wait = self.model.chooses_later() && chunk.n_drafted == 0;
-        if !generate.has_mask_until(if can_wait { Instant::now() } else { masks_until }) {
+        let is_ahead = chunk.n_drafted == 0 && generate.mask.is_some() && position > seq.tokens.len();
+        if is_ahead || !generate.has_mask_until(if can_wait { Instant::now() } else { masks_until }) {
             return if can_wait { generate.waiting_choice(position) } else { None };
         }
         let choice = generate.model_choice(&seq.tokens, position, &mut self.chooser)?;
@@ -181,95 +156,62 @@ impl Engine {
         let start = Instant::now();
         let reads_hidden = self.speculator.as_ref().is_some_and(Speculator::reads_hidden);
         let max_hidden = if reads_hidden { self.scheduler.limits().max_output_rows } else { 0 };
-        let mut ranges = fill_batch(&mut self.batch, &plan, &self.scheduler, choices, max_hidden);
+        let ranges = fill_batch(&mut self.batch, &plan, &self.scheduler, choices, max_hidden);
         self.spill_before(&plan)?;
         self.counters.n_steps += 1;
-        let (ticket, n_unchosen) = match self.submit_step(&plan, &mut ranges) {
-            Ok(submitted) => submitted,
-            Err((ticket, error)) => {
+        let ticket = match self.model.submit(&self.batch) {
+            Ok(ticket) => ticket,
+            Err(error) => {
                 while !self.in_flight.is_empty() {
                     self.distribute_oldest()?;
                 }
-                // One without its choices; waiting for it fails, and the model is rid of it.
-                _ = ticket.map(|ticket| self.model.wait(ticket).map(drop));
                 return self.fail(&plan, &describe(error.as_ref()));
             }
         };
         self.scheduler.commit(&plan);
-        let can_feed = self.model.max_in_flight() > 1;
         for (chunk, ranges) in plan.chunks.iter().zip(&ranges) {
-            if let Job::Generate(generate) = &self.requests[&chunk.seq].job
-                && chunk.is_last
-            {
-                // What a constraint allows next is known when its token is; which of several rows counts, too.
-                let can_be_fed = can_feed && generate.mask.is_none() && ranges.chosen.len() == 1;
-                let is_fed = can_be_fed && !self.waits_to_draft(chunk.seq);
-                let fed_by = is_fed.then_some(ranges.chosen.start as u32);
-                self.scheduler.expect_token(chunk.seq, fed_by);
-            }
-        }
-        let (mut counts, n_rows) = (RowCounts::of(&self.batch), self.batch.n_rows());
-        counts.n_logits += n_unchosen;
-        self.in_flight.push_back(StepInFlight { ticket, plan, ranges, counts, n_rows, start });
-        Ok(())
-    }
-
-    /// Submits `self.batch`. Says how many of its first choices are not made; an error comes with the ticket of a step that
-    /// was submitted and lacks its choices.
-    fn submit_step(
-        &mut self,
-        plan: &StepPlan,
-        ranges: &mut [RowRanges],
-    ) -> Result<(Ticket, usize), (Option<Ticket>, StepError)> {
-        let ticket = self.model.submit(&self.batch).map_err(|error| (None, error))?;
-        if !self.batch.chooses_later {
-            return Ok((ticket, 0));
-        }
-        match self.choose_later(&ticket, plan, ranges) {
-            Ok(n_unchosen) => Ok((ticket, n_unchosen)),
-            Err(error) => Err((Some(ticket), error)),
-        }
-    }
-
-    /// While the device computes a step, waits for the masks of those whose tokens it is to choose. The logits of those
-    /// that are too late are asked for instead: says how many of the first choices are not made.
-    fn choose_later(&mut self, ticket: &Ticket, plan: &StepPlan, ranges: &mut [RowRanges]) -> Result<usize, StepError> {
-        let until = Instant::now() + (self.latest_step / 2).clamp(MASKS_WAIT, MAX_MASKS_WAIT);
-        let (n_logits, mut n_unchosen) = (self.batch.n_logits(), 0);
-        for (chunk, range) in plan.chunks.iter().zip(ranges).filter(|(_, range)| range.waits) {
-            let idx = range.chosen.start;
-            match self.adjustment(chunk, until) {
-                Some(adjustment) => self.batch.adjustments[idx] = Some(adjustment),
-                None => {
-                    n_unchosen = idx + 1;
-                    (range.logits, range.chosen) = (n_logits + idx..n_logits + idx + 1, 0..0);
+            if chunk.is_last && matches!(self.requests[&chunk.seq].job, Job::Generate(_)) {
+                self.scheduler.expect_token(chunk.seq);
+                // One whose mask is not known yet may come too late to be chosen by the model.
+                if ranges.chosen.len() == 1 && !ranges.waits {
+                    self.feed_from(chunk.seq, ranges.chosen.start);
                 }
             }
         }
-        self.model.choose(ticket, &self.batch, n_unchosen).map(|()| n_unchosen)
+        let (counts, n_rows, is_open) = (RowCounts::of(&self.batch), self.batch.n_rows(), self.batch.chooses_later);
+        self.in_flight.push_back(StepInFlight { ticket, plan, ranges, counts, n_rows, start, is_open });
+        Ok(())
     }
 
-    /// What a request wants of its logits, if that is known by then and not too much for the model.
-    fn adjustment(&mut self, chunk: &Chunk, until: Instant) -> Option<Adjustment> {
-        let seq = self.scheduler.get(chunk.seq)?;
-        let Job::Generate(generate) = &mut self.requests.get_mut(&chunk.seq)?.job else { return None };
-        let is_known = generate.has_mask_until(until);
-        is_known.then(|| generate.model_choice(&seq.tokens, chunk.n_certain(), &mut self.chooser))??.adjustment
+    /// The next step may take this sequence's token from the choices of the step that was submitted last.
+    pub(crate) fn feed_from(&mut self, seq: SeqId, choice_idx: usize) {
+        // What a constraint allows after it must not have to be known when the next step is submitted.
+        let is_masked = || match self.requests.get(&seq).map(|request| &request.job) {
+            Some(Job::Generate(generate)) => generate.mask.is_some(),
+            _ => true,
+        };
+        let can_be_fed = self.model.max_in_flight() > 1 && (self.model.chooses_later() || !is_masked());
+        if can_be_fed && !self.waits_to_draft(seq) {
+            self.scheduler.feed_from(seq, choice_idx as u32);
+        }
     }
 
     /// Waits for the oldest step, and gives everyone what it has for them.
     pub(crate) fn distribute_oldest(&mut self) -> Result<(), String> {
         let Some(step) = self.in_flight.pop_front() else { return Ok(()) };
-        let StepInFlight { ticket, plan, ranges, counts, n_rows, start } = step;
+        let StepInFlight { ticket, plan, ranges, counts, n_rows, start, .. } = step;
         let rows = self.model.wait(ticket).map_err(|error| describe(error.as_ref()));
         let rows = rows.and_then(|rows| counts.check(&rows, self.n_vocab).map(|()| rows));
         let rows = match rows {
             Ok(rows) => rows,
             Err(error) => return self.fail(&plan, &error),
         };
-        self.latest_step = start.elapsed();
+        let now = Instant::now();
+        self.step_time = now - self.last_read.max(start);
+        self.last_read = now;
         self.speculator.iter_mut().for_each(|speculator| speculator.note_step(&plan, start));
         self.counters.n_tokens_computed += n_rows as u64;
+        self.counters.n_logits_read += counts.n_logits as u64;
         self.counters.n_steps_by_rows[STEP_BOUNDS.partition_point(|&bound| bound < n_rows)] += 1;
         let masks_until = Instant::now() + MASKS_WAIT;
         let (n_vocab, n_embd) = (self.n_vocab, counts.n_embd(&rows));
@@ -319,7 +261,7 @@ impl Engine {
     }
 
     /// Fails everyone in a step. An error is the end of the device.
-    fn fail(&mut self, plan: &StepPlan, error: &str) -> Result<(), String> {
+    pub(crate) fn fail(&mut self, plan: &StepPlan, error: &str) -> Result<(), String> {
         for chunk in &plan.chunks {
             self.scheduler.abandon(chunk);
             let text = format!("the forward pass failed: {error}");
@@ -330,10 +272,10 @@ impl Engine {
 }
 
 /// What taking the rows of one chunk needs, besides the request itself.
-struct Taker<'a> {
-    scheduler: &'a mut Scheduler,
-    chooser: &'a mut Chooser,
-    n_ctx: usize,
+pub(crate) struct Taker<'a> {
+    pub scheduler: &'a mut Scheduler,
+    pub chooser: &'a mut Chooser,
+    pub n_ctx: usize,
 }
 
 impl Taker<'_> {
@@ -351,7 +293,7 @@ impl Taker<'_> {
     /// The tokens that follow a chunk: one, and as many more as were drafted right. Each is chosen as it would have been
     /// without a draft, and what comes after the first that is not the drafted one is dropped.
     /// Logits are good also for a sequence that was preempted meanwhile.
-    fn take_logits(
+    pub fn take_logits(
         self,
         request: &mut ActiveRequest,
         chunk: &Chunk,
@@ -463,7 +405,7 @@ impl Chooser {
 }
 
 /// An error with what caused it.
-fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     std::iter::successors(error.source(), |error| error.source())
         .fold(error.to_string(), |text, source| format!("{text}: {source}"))
 }

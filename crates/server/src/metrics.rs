@@ -50,6 +50,10 @@ fn describe() {
     describe_counter!("roci_engine_steps_total", "Passes through the model");
     describe_counter!("roci_engine_tokens_computed_total", "Tokens that went through the model");
     describe_counter!("roci_engine_tokens_reused_total", "Tokens that were in the cache instead");
+    describe_counter!("roci_engine_logits_rows_total", "Rows of logits that were read back to choose a token from");
+    describe_counter!("roci_engine_masks_total", "Grammar masks computed while the device computed their step");
+    describe_counter!("roci_engine_masks_late_total", "Of those, masks that their step went on without");
+    describe_counter!("roci_engine_masks_wait_us_total", "How long steps waited for masks, in microseconds");
     describe_counter!("roci_engine_preemptions_total", "Requests put back for others, to be computed again");
     describe_counter!("roci_engine_failures_total", "Requests that the engine could not finish");
     describe_gauge!("roci_requests_running", "Requests in the engine's steps now");
@@ -244,6 +248,10 @@ pub fn render(app: &App) -> String {
             ("vllm:spec_decode_num_draft_tokens_total", stats.drafted.n_tokens),
             ("vllm:spec_decode_num_accepted_tokens_total", stats.drafted.n_accepted),
             ("roci_engine_failures_total", stats.n_failed),
+            ("roci_engine_logits_rows_total", stats.n_logits_read),
+            ("roci_engine_masks_total", stats.masks.n_rows),
+            ("roci_engine_masks_late_total", stats.masks.n_late),
+            ("roci_engine_masks_wait_us_total", stats.masks.wait.as_micros() as u64),
             ("roci_kept_broken_total", stats.kept.counters.n_broken),
             ("roci_kept_dropped_total", stats.kept.counters.n_dropped),
         ] {

@@ -302,6 +302,8 @@ pub fn add_counters(sum: &mut Stats, stats: &Stats) {
     sum.n_tokens_cached += stats.n_tokens_cached;
     sum.n_preemptions += stats.n_preemptions;
     sum.drafted += stats.drafted;
+    sum.masks += stats.masks;
+    sum.n_logits_read += stats.n_logits_read;
     sum.kept.counters += stats.kept.counters;
     sum.n_failed += stats.n_failed;
     sum.n_steps_by_rows.iter_mut().zip(stats.n_steps_by_rows).for_each(|(sum, n)| *sum += n);

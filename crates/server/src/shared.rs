@@ -74,6 +74,8 @@ pub fn since(now: &Stats, before: &Stats) -> Stats {
     left.n_preemptions -= before.n_preemptions.min(now.n_preemptions);
     left.n_failed -= before.n_failed.min(now.n_failed);
     left.drafted = now.drafted.since(before.drafted);
+    left.masks = now.masks.since(before.masks);
+    left.n_logits_read -= before.n_logits_read.min(now.n_logits_read);
     left.kept.counters = now.kept.counters.since(before.kept.counters);
     for (left, before) in left.n_steps_by_rows.iter_mut().zip(before.n_steps_by_rows) {
         *left = left.saturating_sub(before);
@@ -91,7 +93,10 @@ mod tests {
         now.n_steps_by_rows[2] = 5;
         let mut before = Stats { n_steps: 3, n_tokens_computed: 10, ..Stats::default() };
         before.n_steps_by_rows[2] = 1;
+        (now.n_logits_read, before.n_logits_read) = (9, 8);
+        (now.masks.n_rows, before.masks.n_rows) = (6, 4);
         let left = since(&now, &before);
+        assert_eq!((left.n_logits_read, left.masks.n_rows), (1, 2));
         assert_eq!((left.n_steps, left.n_tokens_computed, left.n_failed, left.n_steps_by_rows[2]), (4, 20, 1, 4));
     }
 }

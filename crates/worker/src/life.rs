@@ -360,6 +360,8 @@ fn add_counters(sum: &mut Stats, stats: &Stats) {
     sum.n_finished += stats.n_finished;
     sum.n_failed += stats.n_failed;
     sum.drafted += stats.drafted;
+    sum.masks += stats.masks;
+    sum.n_logits_read += stats.n_logits_read;
     sum.kept.counters += stats.kept.counters;
 }
 

@@ -7,7 +7,7 @@ use engine::{Command, Event, KvEvent, Limits, RequestId, Stats};
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of these types or of the engine's protocol.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// To the child. `L` says what to load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

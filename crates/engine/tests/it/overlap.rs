@@ -190,7 +190,7 @@ fn overlapped_steps_say_what_single_steps_say() {
             ..EngineOptions::default()
         };
         let single = engine::start(Toy::new(n_blocks), options, Some(Box::new(Parities)));
-        let overlapped = engine::start(Toy::device(n_blocks), options, Some(Box::new(Parities)));
+        let overlapped = engine::start(Toy::device(n_blocks), options, Some(Box::new(SomeLate { seed })));
         let asks = scenario(&mut random, &single);
         let (truth, _) = play(&single, &asks);
         let (found, stats) = play(&overlapped, &asks);
@@ -292,6 +292,51 @@ fn a_failed_step_among_overlapped_ones_fails_its_requests_only() {
     }
 }
 
+/// Masks that are sometimes known at once, sometimes when they are asked for again, and sometimes much later.
+struct SomeLate {
+    seed: u64,
+}
+
+struct Late {
+    inner: Box<dyn Mask>,
+    random: Random,
+    /// How often it says that it is not known yet.
+    n_more: usize,
+}
+
+impl Late {
+    fn begin(&mut self) {
+        self.n_more = [0, 0, 1, 1, 2, 3, 8][self.random.below(7)];
+    }
+}
+
+impl Mask for Late {
+    fn is_ready_within(&mut self, _: Duration) -> bool {
+        let is_ready = self.n_more == 0;
+        self.n_more = self.n_more.saturating_sub(1);
+        is_ready
+    }
+
+    fn allowed(&mut self, allowed: &mut TokenSet) -> Result<(), String> {
+        self.inner.allowed(allowed)
+    }
+
+    fn accept(&mut self, token: TokenId) -> Result<(), String> {
+        self.begin();
+        self.inner.accept(token)
+    }
+}
+
+impl MaskFactory for SomeLate {
+    fn build(&mut self, constraint: &str, n_vocab: usize) -> Result<Box<dyn Mask>, String> {
+        self.seed += 100;
+        let random = Random { seed: self.seed, n: 0 };
+        let mut mask = Late { inner: Parities.build(constraint, n_vocab)?, random, n_more: 0 };
+        mask.begin();
+        Ok(Box::new(mask))
+    }
+}
+
 /// A mask that is never known when a step is planned, and always when it was submitted: known when it was asked for twice.
 struct SecondAsked {
     inner: Box<dyn Mask>,
@@ -321,11 +366,12 @@ impl MaskFactory for SecondAskedMasks {
     }
 }
 
-/// A step does not wait for its masks before it is submitted, and no logits travel where they are known in time.
+/// A step waits neither for its masks nor for the tokens that these follow from before it is submitted, and no logits travel
+/// where they are known in time.
 #[test]
 fn masks_are_made_while_the_device_computes() {
     let device = Toy::device(64);
-    let n_logits = Arc::clone(&device.n_logits_given);
+    let (n_logits, n_fed) = (Arc::clone(&device.n_logits_given), Arc::clone(&device.n_fed));
     let submits = |handle: &Handle| -> Vec<Vec<TokenId>> {
         let submit = |seed: u64| {
             let mut submit = Submit::new(handle.next_request_id(), toy::prompt(seed, 10), 20);
@@ -336,8 +382,43 @@ fn masks_are_made_while_the_device_computes() {
         let all: Vec<_> = (0..8).map(submit).collect();
         all.into_iter().map(|events| collect(events).0).collect()
     };
-    let found = submits(&engine::start(device, EngineOptions::default(), Some(Box::new(SecondAskedMasks))));
+    let handle = engine::start(device, EngineOptions::default(), Some(Box::new(SecondAskedMasks)));
+    let found = submits(&handle);
     let truth = submits(&engine::start(Toy::new(64), EngineOptions::default(), Some(Box::new(Parities))));
     assert_eq!(found, truth);
     assert_eq!(n_logits.load(Ordering::SeqCst), 0);
+    // Of the 20 tokens of an answer, the last is not computed, and every other one is taken from where it was chosen.
+    assert_eq!(n_fed.load(Ordering::SeqCst), 8 * 19);
+    let stats = handle.stats().unwrap();
+    assert_eq!((stats.masks.n_rows, stats.masks.n_late, stats.n_logits_read), (6 * 20, 0, 0));
+}
+
+/// A mask that never comes in time costs its own request a step now and then, and no other one anything.
+#[test]
+fn late_masks_hold_up_nobody_else() {
+    let device = Toy::device(64);
+    let (n_logits, n_fed) = (Arc::clone(&device.n_logits_given), Arc::clone(&device.n_fed));
+    struct Never;
+    impl MaskFactory for Never {
+        fn build(&mut self, constraint: &str, n_vocab: usize) -> Result<Box<dyn Mask>, String> {
+            let random = Random { seed: 0, n: 0 };
+            Ok(Box::new(Late { inner: Parities.build(constraint, n_vocab)?, random, n_more: usize::MAX }))
+        }
+    }
+    let handle = engine::start(device, EngineOptions::default(), Some(Box::new(Never)));
+    let submit = |seed: u64, constraint: Option<&str>| {
+        let mut submit = Submit::new(handle.next_request_id(), toy::prompt(seed, 10), 20);
+        submit.constraint = constraint.map(str::to_owned);
+        let id = submit.id;
+        (id, handle.submit(submit).unwrap())
+    };
+    let (masked, events) = submit(0, Some("even"));
+    let others: Vec<_> = (1..5).map(|seed| submit(seed, None).1).collect();
+    for (seed, events) in (1..5).zip(others) {
+        assert_eq!(collect(events).0, toy::expected(&toy::prompt(seed, 10), 20, &Sampling::default()));
+    }
+    handle.cancel(masked).unwrap();
+    assert!(matches!(events.into_iter().last(), Some(Event::Finished { reason: FinishReason::Cancelled, .. })));
+    assert_eq!(n_fed.load(Ordering::SeqCst), 4 * 19);
+    assert_eq!((n_logits.load(Ordering::SeqCst), handle.stats().unwrap().masks.n_late), (1, 1));
 }

@@ -37,6 +37,8 @@ pub struct Toy {
     under_way: VecDeque<Result<Outputs, String>>,
     /// Rows of logits that steps gave.
     pub n_logits_given: Arc<AtomicU64>,
+    /// Rows whose token came from the step before.
+    pub n_fed: Arc<AtomicU64>,
     /// Rows of the latest step whose tokens are to be chosen.
     open: Option<Vec<Vec<f32>>>,
     /// What the latest step chose: what the next is fed from.
@@ -84,6 +86,7 @@ impl Toy {
             sampler: Sampler::new(N_VOCAB),
             under_way: VecDeque::new(),
             n_logits_given: Arc::default(),
+            n_fed: Arc::default(),
             open: None,
             chosen: Vec::new(),
             read: Outputs::default(),
@@ -321,6 +324,8 @@ impl Forward for Toy {
         let n_window_blocks = self.windows.len();
         let max_logits_rows = max_output_rows;
         batch.validate(&StepLimits { n_vocab, n_blocks, n_window_blocks, max_batch_tokens, max_logits_rows })?;
+        assert!(self.open.is_none(), "the tokens of the step before were not chosen");
+        self.n_fed.fetch_add(batch.fed.len() as u64, Ordering::SeqCst);
         let batch = self.fed(batch);
         let outputs = self.run(&batch);
         if let Ok(outputs) = &outputs
