@@ -8,7 +8,7 @@ use weights::{Bytes, Checkpoint, Dtype, Metadata, Tensor, Value};
 use crate::Error;
 
 mod shape;
-use shape::SyntheticShape;
+use shape::{SyntheticMatrix, SyntheticShape};
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Synthetic {
@@ -26,6 +26,9 @@ pub enum Synthetic {
     GptOss20b,
     /// The shape of Gemma 3 12B: windows.
     Gemma312b,
+    /// The shape of DeepSeek V2 Lite: compressed keys and values, 64 experts and two shared ones. llama.cpp takes its
+    /// files with all 27 layers only.
+    DeepseekV2Lite,
 }
 
 /// Which type each matrix gets.
@@ -54,8 +57,16 @@ impl Recipe {
 }
 
 impl Synthetic {
-    pub const ALL: [Self; 7] =
-        [Self::Tiny, Self::Llama1b, Self::Llama8b, Self::Qwen38b, Self::Qwen330bA3b, Self::GptOss20b, Self::Gemma312b];
+    pub const ALL: [Self; 8] = [
+        Self::Tiny,
+        Self::Llama1b,
+        Self::Llama8b,
+        Self::Qwen38b,
+        Self::Qwen330bA3b,
+        Self::GptOss20b,
+        Self::Gemma312b,
+        Self::DeepseekV2Lite,
+    ];
 
     pub fn name(self) -> &'static str {
         self.shape().name
@@ -85,6 +96,7 @@ pub fn synthetic_layers(
     let (n_embd, n_vocab) = (shape.n_embd as usize, shape.n_vocab as usize);
     let mut matrix = |name: String, dtype: Dtype, dims: Vec<usize>| {
         let cols = *dims.last().expect("a matrix has columns");
+        let dtype = dtype.for_rows_of(cols);
         let rows: usize = dims[..dims.len() - 1].iter().product();
         let n_bytes = dtype.row_bytes(cols).ok_or_else(|| Error::Tensor {
             name: name.clone(),
@@ -102,15 +114,14 @@ pub fn synthetic_layers(
     if !shape.is_tied {
         matrix("output.weight".into(), of("output.weight", 0), vec![n_vocab, n_embd])?;
     }
-    for layer_idx in 0..shape.n_layers as usize {
-        for (name, rows, cols) in shape.matrices() {
+    for layer_idx in 0..shape.n_layers {
+        for SyntheticMatrix { name, n, rows, cols } in shape.matrices(layer_idx) {
             let name = format!("blk.{layer_idx}.{name}.weight");
-            let dtype = of(&name, layer_idx);
-            let n_stacked = shape.experts.filter(|_| name.contains("_exps")).map_or(1, |experts| experts.n as usize);
-            let dims = if n_stacked > 1 { vec![n_stacked, rows / n_stacked, cols] } else { vec![rows, cols] };
+            let dtype = of(&name, layer_idx as usize);
+            let dims = if n > 1 { vec![n, rows, cols] } else { vec![rows, cols] };
             matrix(name, dtype, dims)?;
         }
-        if let Some(experts) = shape.experts {
+        if let Some(experts) = shape.experts_of(layer_idx) {
             let dims = vec![experts.n as usize, n_embd];
             matrix(format!("blk.{layer_idx}.ffn_gate_inp.weight"), Dtype::F32, dims)?;
         }
@@ -156,33 +167,57 @@ fn metadata(shape: &SyntheticShape) -> Metadata {
     let arch = shape.arch;
     metadata.set("general.architecture", Value::String(arch.into()));
     metadata.set("general.name", Value::String(format!("synthetic {}", shape.name)));
-    for (key, value) in [
-        ("context_length", shape.n_ctx),
-        ("embedding_length", shape.n_embd),
-        ("block_count", shape.n_layers),
-        ("feed_forward_length", shape.n_ff),
-        ("attention.head_count", shape.n_heads),
-        ("attention.head_count_kv", shape.n_kv_heads),
-        ("attention.key_length", shape.head_dim),
-        ("attention.value_length", shape.head_dim),
-        ("rope.dimension_count", shape.head_dim),
-        ("vocab_size", shape.n_vocab),
-    ] {
+    for (key, value) in counts(shape) {
         metadata.set(format!("{arch}.{key}"), Value::U32(value));
-    }
-    if let Some(experts) = shape.experts {
-        metadata.set(format!("{arch}.expert_count"), Value::U32(experts.n));
-        metadata.set(format!("{arch}.expert_used_count"), Value::U32(experts.n_used));
-        metadata.set(format!("{arch}.expert_feed_forward_length"), Value::U32(experts.n_ff));
-    }
-    if let Some(window) = shape.window {
-        metadata.set(format!("{arch}.attention.sliding_window"), Value::U32(window));
     }
     metadata.set(format!("{arch}.attention.layer_norm_rms_epsilon"), Value::F32(1e-5));
     metadata.set(format!("{arch}.rope.freq_base"), Value::F32(shape.rope_base));
     // No vocabulary: other programs take such a file for benchmarks too.
     metadata.set("tokenizer.ggml.model", Value::String("no_vocab".into()));
     metadata
+}
+
+/// What files say in whole numbers, below the family's name.
+fn counts(shape: &SyntheticShape) -> Vec<(&'static str, u32)> {
+    // Compressed attention has one head, of the compressed keys and what rope turns beside them.
+    let (key_dim, value_dim, rope_dim) = match shape.compressed {
+        Some(compressed) => (compressed.kv_rank + compressed.rope_dim, compressed.kv_rank, compressed.rope_dim),
+        None => (shape.head_dim, shape.head_dim, shape.head_dim),
+    };
+    let mut counts = vec![
+        ("context_length", shape.n_ctx),
+        ("embedding_length", shape.n_embd),
+        ("block_count", shape.n_layers),
+        ("feed_forward_length", shape.n_ff),
+        ("attention.head_count", shape.n_heads),
+        ("attention.head_count_kv", shape.n_kv_heads),
+        ("attention.key_length", key_dim),
+        ("attention.value_length", value_dim),
+        ("rope.dimension_count", rope_dim),
+        ("vocab_size", shape.n_vocab),
+    ];
+    if let Some(compressed) = shape.compressed {
+        counts.extend([
+            ("attention.kv_lora_rank", compressed.kv_rank),
+            ("attention.key_length_mla", shape.head_dim),
+            ("attention.value_length_mla", compressed.value_dim),
+        ]);
+    }
+    if let Some(experts) = shape.experts {
+        counts.extend([
+            ("expert_count", experts.n),
+            ("expert_used_count", experts.n_used),
+            ("expert_feed_forward_length", experts.n_ff),
+        ]);
+        if experts.n_shared > 0 {
+            counts.push(("expert_shared_count", experts.n_shared));
+        }
+        if experts.n_dense_layers > 0 {
+            counts.push(("leading_dense_block_count", experts.n_dense_layers));
+        }
+    }
+    counts.extend(shape.window.map(|window| ("attention.sliding_window", window)));
+    counts
 }
 
 /// A small generator; weights need noise, not secrets.

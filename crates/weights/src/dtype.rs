@@ -168,6 +168,22 @@ impl Dtype {
         }
         (n_cols / self.block_len()).checked_mul(self.block_bytes())
     }
+
+    /// The type itself, or the nearest whose blocks fill rows of `n_cols`: llama.cpp takes the same.
+    pub fn for_rows_of(self, n_cols: usize) -> Self {
+        let fits = |dtype: Self| n_cols.is_multiple_of(dtype.block_len());
+        if fits(self) {
+            return self;
+        }
+        let other = match self {
+            Self::Q4K => Self::Q5_0,
+            Self::Q5K => Self::Q5_1,
+            Self::Q6K => Self::Q8_0,
+            Self::Q2K | Self::Q3K | Self::TQ1_0 | Self::TQ2_0 | Self::Q2_0 | Self::Q1_0 | Self::NVFP4 => Self::Q4_0,
+            _ => Self::IQ4NL,
+        };
+        if fits(other) { other } else { Self::F16 }
+    }
 }
 
 impl fmt::Display for Dtype {

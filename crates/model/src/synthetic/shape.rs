@@ -25,6 +25,7 @@ pub(super) struct SyntheticShape {
     pub has_biases: bool,
     pub window: Option<u32>,
     pub experts: Option<SyntheticExperts>,
+    pub compressed: Option<SyntheticCompressed>,
 }
 
 #[derive(Copy, Clone)]
@@ -32,6 +33,19 @@ pub(super) struct SyntheticExperts {
     pub n: u32,
     pub n_used: u32,
     pub n_ff: u32,
+    /// Experts that every token takes.
+    pub n_shared: u32,
+    /// Layers in front that have none.
+    pub n_dense_layers: u32,
+}
+
+/// Attention over compressed keys and values. `head_dim` is the keys' length before compression.
+#[derive(Copy, Clone)]
+pub(super) struct SyntheticCompressed {
+    pub kv_rank: u32,
+    /// The part of a key that rope turns.
+    pub rope_dim: u32,
+    pub value_dim: u32,
 }
 
 const LLAMA_1B: SyntheticShape = SyntheticShape {
@@ -52,6 +66,7 @@ const LLAMA_1B: SyntheticShape = SyntheticShape {
     has_biases: false,
     window: None,
     experts: None,
+    compressed: None,
 };
 
 const LLAMA_8B: SyntheticShape = SyntheticShape {
@@ -89,7 +104,7 @@ impl Synthetic {
                 n_embd: 2048,
                 n_ff: 6144,
                 n_kv_heads: 4,
-                experts: Some(SyntheticExperts { n: 128, n_used: 8, n_ff: 768 }),
+                experts: Some(SyntheticExperts { n: 128, n_used: 8, n_ff: 768, n_shared: 0, n_dense_layers: 0 }),
                 ..QWEN3_8B
             },
             Self::GptOss20b => SyntheticShape {
@@ -105,7 +120,7 @@ impl Synthetic {
                 has_head_norms: false,
                 has_biases: true,
                 window: Some(128),
-                experts: Some(SyntheticExperts { n: 32, n_used: 4, n_ff: 2880 }),
+                experts: Some(SyntheticExperts { n: 32, n_used: 4, n_ff: 2880, n_shared: 0, n_dense_layers: 0 }),
                 ..QWEN3_8B
             },
             Self::Gemma312b => SyntheticShape {
@@ -123,6 +138,23 @@ impl Synthetic {
                 window: Some(1024),
                 ..QWEN3_8B
             },
+            Self::DeepseekV2Lite => SyntheticShape {
+                name: "deepseek-v2-lite",
+                arch: "deepseek2",
+                n_vocab: 102_400,
+                n_ctx: 163_840,
+                n_layers: 27,
+                n_embd: 2048,
+                n_ff: 10_944,
+                n_heads: 16,
+                n_kv_heads: 1,
+                head_dim: 192,
+                rope_base: 10_000.0,
+                is_tied: false,
+                experts: Some(SyntheticExperts { n: 64, n_used: 6, n_ff: 1408, n_shared: 2, n_dense_layers: 1 }),
+                compressed: Some(SyntheticCompressed { kv_rank: 512, rope_dim: 64, value_dim: 128 }),
+                ..LLAMA_1B
+            },
             Self::Tiny => SyntheticShape {
                 name: "tiny",
                 n_vocab: 320,
@@ -139,6 +171,14 @@ impl Synthetic {
     }
 }
 
+/// `n` matrices of one shape behind each other, where `n` is not 1.
+pub(super) struct SyntheticMatrix {
+    pub name: &'static str,
+    pub n: usize,
+    pub rows: usize,
+    pub cols: usize,
+}
+
 impl SyntheticShape {
     pub fn q_dim(&self) -> usize {
         (self.n_heads * self.head_dim) as usize
@@ -148,27 +188,56 @@ impl SyntheticShape {
         (self.n_kv_heads * self.head_dim) as usize
     }
 
-    /// Name, rows and columns of a layer's matrices; experts lie behind each other.
-    pub fn matrices(&self) -> Vec<(&'static str, usize, usize)> {
-        let (n_embd, n_ff, q_dim, kv_dim) = (self.n_embd as usize, self.n_ff as usize, self.q_dim(), self.kv_dim());
-        let mut all = vec![
-            ("attn_q", q_dim, n_embd),
-            ("attn_k", kv_dim, n_embd),
-            ("attn_v", kv_dim, n_embd),
-            ("attn_output", n_embd, q_dim),
-        ];
-        match self.experts {
-            None => all.extend([("ffn_gate", n_ff, n_embd), ("ffn_up", n_ff, n_embd), ("ffn_down", n_embd, n_ff)]),
-            Some(SyntheticExperts { n, n_ff, .. }) => {
-                let (n, n_ff) = (n as usize, n_ff as usize);
-                all.extend([
-                    ("ffn_gate_exps", n * n_ff, n_embd),
-                    ("ffn_up_exps", n * n_ff, n_embd),
-                    ("ffn_down_exps", n * n_embd, n_ff),
-                ]);
-            }
+    /// The experts of a layer, if it has any.
+    pub fn experts_of(&self, layer_idx: u32) -> Option<SyntheticExperts> {
+        self.experts.filter(|experts| layer_idx >= experts.n_dense_layers)
+    }
+
+    /// A layer's matrices.
+    pub fn matrices(&self, layer_idx: u32) -> Vec<SyntheticMatrix> {
+        let (n_embd, n_ff) = (self.n_embd as usize, self.n_ff as usize);
+        let one = |name, rows, cols| SyntheticMatrix { name, n: 1, rows, cols };
+        let mut all = match self.compressed {
+            Some(compressed) => self.compressed_attention(compressed),
+            None => vec![
+                one("attn_q", self.q_dim(), n_embd),
+                one("attn_k", self.kv_dim(), n_embd),
+                one("attn_v", self.kv_dim(), n_embd),
+                one("attn_output", n_embd, self.q_dim()),
+            ],
+        };
+        let Some(experts) = self.experts_of(layer_idx) else {
+            all.extend([one("ffn_gate", n_ff, n_embd), one("ffn_up", n_ff, n_embd), one("ffn_down", n_embd, n_ff)]);
+            return all;
+        };
+        let (n, n_ff) = (experts.n as usize, experts.n_ff as usize);
+        all.extend([
+            SyntheticMatrix { name: "ffn_gate_exps", n, rows: n_ff, cols: n_embd },
+            SyntheticMatrix { name: "ffn_up_exps", n, rows: n_ff, cols: n_embd },
+            SyntheticMatrix { name: "ffn_down_exps", n, rows: n_embd, cols: n_ff },
+        ]);
+        if experts.n_shared > 0 {
+            let n_ff = n_ff * experts.n_shared as usize;
+            all.extend([
+                one("ffn_gate_shexp", n_ff, n_embd),
+                one("ffn_up_shexp", n_ff, n_embd),
+                one("ffn_down_shexp", n_embd, n_ff),
+            ]);
         }
         all
+    }
+
+    fn compressed_attention(&self, compressed: SyntheticCompressed) -> Vec<SyntheticMatrix> {
+        let (n_embd, n_heads) = (self.n_embd as usize, self.n_heads as usize);
+        let SyntheticCompressed { kv_rank, rope_dim, value_dim } = compressed;
+        let (kv_rank, rope_dim, value_dim) = (kv_rank as usize, rope_dim as usize, value_dim as usize);
+        vec![
+            SyntheticMatrix { name: "attn_q", n: 1, rows: self.q_dim(), cols: n_embd },
+            SyntheticMatrix { name: "attn_kv_a_mqa", n: 1, rows: kv_rank + rope_dim, cols: n_embd },
+            SyntheticMatrix { name: "attn_k_b", n: n_heads, rows: kv_rank, cols: self.head_dim as usize - rope_dim },
+            SyntheticMatrix { name: "attn_v_b", n: n_heads, rows: value_dim, cols: kv_rank },
+            SyntheticMatrix { name: "attn_output", n: 1, rows: n_embd, cols: n_heads * value_dim },
+        ]
     }
 
     /// Full name, shape and value of a layer's vectors.
@@ -179,6 +248,9 @@ impl SyntheticShape {
         let mut all = vec![("attn_norm.weight", vec![n_embd], 1.0), (second, vec![n_embd], 1.0)];
         if self.has_head_norms {
             all.extend([("attn_q_norm.weight", vec![head_dim], 1.0), ("attn_k_norm.weight", vec![head_dim], 1.0)]);
+        }
+        if let Some(compressed) = self.compressed {
+            all.push(("attn_kv_a_norm.weight", vec![compressed.kv_rank as usize], 1.0));
         }
         if self.has_post_norms {
             let post = ["post_attention_norm.weight", "post_ffw_norm.weight"];

@@ -1,6 +1,9 @@
 //! The tiny random model: a batch is only a batch, whatever it is made of.
 
-use model::{Attention, Batch, BlockId, Error, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId, synthetic};
+use model::{
+    Attention, Batch, BlockId, Error, LoadOptions, Model, Recipe, SeqRows, Synthetic, TokenId, synthetic,
+    synthetic_layers,
+};
 use ops::{Isa, Pool};
 use weights::Dtype;
 
@@ -120,4 +123,18 @@ fn broken_batches_are_refused() {
     check(&|b| b.logits_rows = vec![20], "inside the batch");
     check(&|b| b.tokens.clear(), "0 rows");
     assert!(model.forward(&good).is_ok());
+}
+
+/// Its attention is compressed, its first layer has no experts, and its rows do not fill the blocks of every type.
+#[test]
+fn deepseek_v2_lites_shape_computes_a_token() {
+    let recipe = Recipe::from_name("Q4_K_M").unwrap();
+    let checkpoint = synthetic_layers(Synthetic::DeepseekV2Lite, Some(2), recipe, 7).unwrap();
+    let types = |name: &str| checkpoint.tensors().iter().find(|tensor| tensor.name == name).unwrap().dtype;
+    assert_eq!(types("blk.1.ffn_gate_exps.weight"), Dtype::Q4K);
+    assert_eq!(types("blk.1.ffn_down_exps.weight"), Dtype::Q8_0, "1408 columns are no blocks of 256");
+    let options = LoadOptions { n_blocks: 2, max_batch_tokens: 4, ..LoadOptions::default() };
+    let mut model = Model::load_on(Pool::with_isa(2, *Isa::available().last().unwrap()), &checkpoint, options).unwrap();
+    let logits = model.forward(&batch(&[1, 2, 3], 0, &table(0, 3), true)).unwrap().logits.to_vec();
+    assert!(logits.iter().all(|x| x.is_finite()) && logits.iter().any(|x| *x != logits[0]));
 }

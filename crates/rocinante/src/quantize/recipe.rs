@@ -396,7 +396,7 @@ impl Mix {
             }
             let place = facts.place(&tensor.name, has_importance);
             let wanted = if self.base.is_plain() { self.base } else { self.choose(&place, &facts, tensor.n_cols()) };
-            let fitting = fitting(wanted, tensor.n_cols());
+            let fitting = wanted.for_rows_of(tensor.n_cols());
             plan.n_fallback += usize::from(fitting != wanted);
             plan.n_blind += usize::from(!has_importance && is_blind(fitting));
             plan.types.push(fitting);
@@ -469,22 +469,6 @@ fn is_rounded(tensor: &Tensor, base: Dtype) -> bool {
         _ => shape.iter().skip_while(|dim| **dim == 1).count(),
     };
     n_dims >= 2 && name.ends_with("weight") && !KEPT.iter().any(|part| name.contains(part))
-}
-
-/// The type itself, or the nearest whose blocks fill the rows.
-fn fitting(dtype: Dtype, n_cols: usize) -> Dtype {
-    let fits = |dtype: Dtype| n_cols.is_multiple_of(dtype.block_len());
-    if fits(dtype) {
-        return dtype;
-    }
-    let other = match dtype {
-        Dtype::Q4K => Dtype::Q5_0,
-        Dtype::Q5K => Dtype::Q5_1,
-        Dtype::Q6K => Dtype::Q8_0,
-        Dtype::Q2K | Dtype::Q3K | Dtype::TQ1_0 | Dtype::TQ2_0 | Dtype::Q2_0 | Dtype::Q1_0 | Dtype::NVFP4 => Dtype::Q4_0,
-        _ => Dtype::IQ4NL,
-    };
-    if fits(other) { other } else { Dtype::F16 }
 }
 
 fn is_blind(dtype: Dtype) -> bool {
