@@ -6,7 +6,6 @@ use ops::{
 };
 
 use crate::Error;
-use crate::adapter::StepAdapters;
 use crate::decoder::Context;
 use crate::parts::{BesideNorms, Dense, ExpertParts, FfnParts, LayerParts, Linear, Norm};
 use crate::scratch::{LayerScratch, Pairs};
@@ -200,13 +199,13 @@ fn mixture(
     };
     let activation = config.activation;
     let Pairs { x, gate, up, y, .. } = pairs;
-    let ups = all(|expert| expert.up);
+    let ups = all(up_of);
     if parts.experts.iter().all(|expert| expert.gate.is_some()) {
-        let gates = all(|expert| expert.gate.unwrap_or(expert.up));
+        let gates = all(gate_of);
         products(context, x.rows(n_pairs), &mut [(&gates, gate), (&ups, up)])?;
         let adapt = |of: fn(&Dense) -> Linear, out: &mut Tensor| adapt_routed(context, parts, of, routes, x, out);
-        adapt(|expert| expert.gate.unwrap_or(expert.up), gate)?;
-        adapt(|expert| expert.up, up)?;
+        adapt(gate_of, gate)?;
+        adapt(up_of, up)?;
         if config.family.weighs_inputs {
             // The same as weighing the input: the weight of `up` comes in with the sum.
             ops::scale_rows(exec, &mut gate.rows_mut(n_pairs), View::of_f32(&routes.weights, 1))?;
@@ -214,11 +213,11 @@ fn mixture(
         ops::glu(exec, activation, &mut gate.rows_mut(n_pairs), up.rows(n_pairs))?;
     } else {
         products(context, x.rows(n_pairs), &mut [(&ups, gate)])?;
-        adapt_routed(context, parts, |expert| expert.up, routes, x, gate)?;
+        adapt_routed(context, parts, up_of, routes, x, gate)?;
         ops::activate(exec, activation, &mut gate.rows_mut(n_pairs))?;
     }
-    products(context, gate.rows(n_pairs), &mut [(&all(|expert| expert.down), y)])?;
-    adapt_routed(context, parts, |expert| expert.down, routes, gate, y)?;
+    products(context, gate.rows(n_pairs), &mut [(&all(down_of), y)])?;
+    adapt_routed(context, parts, down_of, routes, gate, y)?;
 
     let mut out = branch.rows_mut(n);
     ops::scale(exec, &mut out, 0.0)?;
@@ -278,86 +277,129 @@ fn shared_expert(context: Context, parts: &ExpertParts, n: usize, work: &mut Lay
     Ok(ops::add_gated(exec, pairs.y.rows(n), router.column_mut(n).as_view(), &mut out)?)
 }
 
-/// `work.pairs.y`, what each expert makes of its rows, and `work.pairs.weights`, what that counts: the choice stays on the
-/// device, so that no step waits for it.
+/// `work.pairs.y`, the output of each chosen expert, and `work.pairs.weights`, its share of the sum. The choice stays on
+/// the device, so that no step waits for it.
 fn device_mixture(context: Context, parts: &ExpertParts, n: usize, work: &mut LayerScratch) -> Result<(), Error> {
     let Context { exec, config, weights, .. } = context;
     let experts = config.experts.expect("a mixture has its numbers");
     let LayerScratch { h, router, pairs, .. } = work;
-    let h = h.rows(n);
     let bias = parts.choice_bias.map(|bias| weights.view(bias));
     let n_pairs = n * experts.routing.n_used;
-    let Pairs { gate: pair_gate, up: pair_up, y, chosen, weights: shares, .. } = pairs;
+    let Pairs { gate, up, y, chosen, weights: shares, .. } = pairs;
     let (mut chosen_rows, mut share_rows) = (chosen.rows_mut(n_pairs), shares.rows_mut(n_pairs));
     ops::choose_experts(exec, router.rows(n), bias, &experts.routing, &mut chosen_rows, &mut share_rows)?;
     if let Some(factors) = parts.shares {
         ops::scale_shares(exec, chosen_rows.as_view(), weights.view(factors), &mut share_rows)?;
     }
 
-    let (activation, chosen) = (config.activation, chosen.rows(n_pairs));
-    let all = |of: fn(&Dense) -> Linear| -> ExpertMatrices {
-        let linears = parts.experts.iter().map(of);
-        let matrices = linears.clone().map(|linear| weights.view(linear.weight)).collect();
-        let biases = linears.filter_map(|linear| linear.bias).map(|bias| weights.view(bias)).collect();
-        ExpertMatrices { weights: matrices, biases }
-    };
-    let (up, down) = (all(|expert| expert.up), all(|expert| expert.down));
-    let (mut gate_rows, mut y_rows) = (pair_gate.rows_mut(n_pairs), y.rows_mut(n_pairs));
-    let n_experts = parts.experts.len();
-    let adapt = |of: fn(&Dense) -> Linear, x: View, out: &mut ViewMut| match (&context.adapters, parts.experts.first())
-    {
-        (Some(adapters), Some(first)) => adapters.apply_chosen(exec, of(first).weight, n_experts, x, chosen, out),
-        _ => Ok(()),
-    };
-    let kinds: [fn(&Dense) -> Linear; 3] =
-        [|expert| expert.gate.unwrap_or(expert.up), |expert| expert.up, |expert| expert.down];
-    let is_changed = |adapters: StepAdapters| {
-        let first = parts.experts.first();
-        first.is_some_and(|one| kinds.iter().any(|of| adapters.change_experts(of(one).weight, n_experts)))
-    };
-    let is_adapted = context.adapters.is_some_and(is_changed);
+    let experts = DeviceExperts { context, parts, chosen: chosen_rows.as_view() };
+    let (mut gate, mut y) = (gate.rows_mut(n_pairs), y.rows_mut(n_pairs));
     if parts.experts.iter().any(|expert| expert.gate.is_none()) {
-        // Rows are not grouped by expert here: the kernels for that make a gate.
-        let product = &mut [ExpertProduct { matrices: &up, out: gate_rows.reborrow() }];
-        ops::expert_matmul(exec, ExpertLeft::Rows(h), product, chosen)?;
-        adapt(|expert| expert.up, h, &mut gate_rows)?;
-        ops::activate(exec, activation, &mut gate_rows)?;
-        let product = &mut [ExpertProduct { matrices: &down, out: y_rows.reborrow() }];
-        ops::expert_matmul(exec, ExpertLeft::Rows(gate_rows.as_view()), product, chosen)?;
-        return adapt(|expert| expert.down, gate_rows.as_view(), &mut y_rows);
+        experts.ungated(h.rows(n), &mut gate, &mut y)
+    } else {
+        experts.gated(h.rows(n), share_rows.as_view(), gate, &mut up.rows_mut(n_pairs), &mut y)
     }
-    let gate = all(|expert| expert.gate.unwrap_or(expert.up));
-    let sets = [&gate, &up, &down];
-    let weighs_inputs = config.family.weighs_inputs;
-    if !weighs_inputs
-        && !is_adapted
-        && ops::grouped_experts(exec, h, sets, activation, chosen, &mut gate_rows, &mut y_rows)?
-    {
-        return Ok(());
+}
+
+/// The experts of a layer on a device, and which of them each row goes to.
+struct DeviceExperts<'a> {
+    context: Context<'a>,
+    parts: &'a ExpertParts,
+    /// The expert of each pair, row by row. `[n_pairs, 1]`, as bits
+    chosen: View<'a>,
+}
+
+impl DeviceExperts<'_> {
+    /// `y = down(activate(up(h)))`, through `inner`. Rows are not grouped by expert: the kernels for that make a gate.
+    fn ungated(&self, h: View, inner: &mut ViewMut, y: &mut ViewMut) -> Result<(), Error> {
+        let exec = self.context.exec;
+        let up = &mut [ExpertProduct { matrices: &self.matrices(up_of), out: inner.reborrow() }];
+        ops::expert_matmul(exec, ExpertLeft::Rows(h), up, self.chosen)?;
+        self.adapt(up_of, h, inner)?;
+        ops::activate(exec, self.context.config.activation, inner)?;
+        let down = &mut [ExpertProduct { matrices: &self.matrices(down_of), out: y.reborrow() }];
+        ops::expert_matmul(exec, ExpertLeft::Rows(inner.as_view()), down, self.chosen)?;
+        self.adapt(down_of, inner.as_view(), y)
     }
-    let mut up_rows = pair_up.rows_mut(n_pairs);
-    let mut widths = [
-        ExpertProduct { matrices: &gate, out: gate_rows.reborrow() },
-        ExpertProduct { matrices: &up, out: up_rows.reborrow() },
-    ];
-    // One launch for both, where they are of one type.
-    let n_together = if gate.weights[0].dtype == up.weights[0].dtype { 2 } else { 1 };
-    for products in widths.chunks_mut(n_together) {
-        ops::expert_matmul(exec, ExpertLeft::Rows(h), products, chosen)?;
+
+    /// `y = down(activate(gate(h)) * up(h))`.
+    fn gated(
+        &self,
+        h: View,
+        shares: View,
+        mut gate_rows: ViewMut,
+        up_rows: &mut ViewMut,
+        y: &mut ViewMut,
+    ) -> Result<(), Error> {
+        let (Context { exec, config, .. }, chosen) = (self.context, self.chosen);
+        let (activation, weighs_inputs) = (config.activation, config.family.weighs_inputs);
+        let (gate, up, down) = (self.matrices(gate_of), self.matrices(up_of), self.matrices(down_of));
+        let is_adapted = self.is_adapted();
+        if !weighs_inputs
+            && !is_adapted
+            && ops::grouped_experts(exec, h, [&gate, &up, &down], activation, chosen, &mut gate_rows, y)?
+        {
+            return Ok(());
+        }
+        let mut products = [
+            ExpertProduct { matrices: &gate, out: gate_rows.reborrow() },
+            ExpertProduct { matrices: &up, out: up_rows.reborrow() },
+        ];
+        // One launch for both, where they are of one type.
+        let n_together = if gate.weights[0].dtype == up.weights[0].dtype { 2 } else { 1 };
+        for products in products.chunks_mut(n_together) {
+            ops::expert_matmul(exec, ExpertLeft::Rows(h), products, chosen)?;
+        }
+        self.adapt(gate_of, h, &mut gate_rows)?;
+        self.adapt(up_of, h, up_rows)?;
+        if weighs_inputs {
+            ops::scale_rows(exec, &mut gate_rows, shares)?;
+        }
+        let down = &mut [ExpertProduct { matrices: &down, out: y.reborrow() }];
+        if activation == Activation::Silu && !is_adapted && down[0].matrices.weights[0].dtype.block_len() > 1 {
+            let left = ExpertLeft::Gated { gate: gate_rows.as_view(), up: up_rows.as_view() };
+            return Ok(ops::expert_matmul(exec, left, down, chosen)?);
+        }
+        ops::glu(exec, activation, &mut gate_rows, up_rows.as_view())?;
+        ops::expert_matmul(exec, ExpertLeft::Rows(gate_rows.as_view()), down, chosen)?;
+        self.adapt(down_of, gate_rows.as_view(), y)
     }
-    adapt(kinds[0], h, &mut gate_rows)?;
-    adapt(kinds[1], h, &mut up_rows)?;
-    if weighs_inputs {
-        ops::scale_rows(exec, &mut gate_rows, share_rows.as_view())?;
+
+    /// One matrix of every expert.
+    fn matrices(&self, of: fn(&Dense) -> Linear) -> ExpertMatrices<'_> {
+        let linears = self.parts.experts.iter().map(of);
+        let weights = linears.clone().map(|linear| self.context.weights.view(linear.weight)).collect();
+        let biases = linears.filter_map(|linear| linear.bias).map(|bias| self.context.weights.view(bias)).collect();
+        ExpertMatrices { weights, biases }
     }
-    let down = &mut [ExpertProduct { matrices: &down, out: y_rows.reborrow() }];
-    if activation == Activation::Silu && !is_adapted && down[0].matrices.weights[0].dtype.block_len() > 1 {
-        let left = ExpertLeft::Gated { gate: gate_rows.as_view(), up: up_rows.as_view() };
-        return Ok(ops::expert_matmul(exec, left, down, chosen)?);
+
+    /// Adds what adapters make of the pairs' products with a matrix of each expert.
+    fn adapt(&self, of: fn(&Dense) -> Linear, x: View, out: &mut ViewMut) -> Result<(), Error> {
+        let experts = &self.parts.experts;
+        let (Some(adapters), Some(first)) = (&self.context.adapters, experts.first()) else { return Ok(()) };
+        adapters.apply_chosen(self.context.exec, of(first).weight, experts.len(), x, self.chosen, out)
     }
-    ops::glu(exec, activation, &mut gate_rows, up_rows.as_view())?;
-    ops::expert_matmul(exec, ExpertLeft::Rows(gate_rows.as_view()), down, chosen)?;
-    adapt(kinds[2], gate_rows.as_view(), &mut y_rows)
+
+    /// Whether an adapter of this step changes any of the experts' matrices.
+    fn is_adapted(&self) -> bool {
+        let experts = &self.parts.experts;
+        let (Some(adapters), Some(first)) = (&self.context.adapters, experts.first()) else { return false };
+        let matrices = [gate_of, up_of, down_of].map(|of: fn(&Dense) -> Linear| of(first).weight);
+        matrices.iter().any(|weight| adapters.change_experts(*weight, experts.len()))
+    }
+}
+
+/// The gate of an expert that has one.
+fn gate_of(expert: &Dense) -> Linear {
+    expert.gate.unwrap_or(expert.up)
+}
+
+fn up_of(expert: &Dense) -> Linear {
+    expert.up
+}
+
+fn down_of(expert: &Dense) -> Linear {
+    expert.down
 }
 
 /// The rows of each expert that has any, and one of its matrices.
