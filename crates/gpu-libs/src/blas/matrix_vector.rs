@@ -68,6 +68,54 @@ macro_rules! triangular_products {
     )*};
 }
 
+macro_rules! rank_ones {
+    ($($(#[$doc:meta])* $name:ident, alpha: $alpha:ty $(, $check:ident)?;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name<'a, T: Scalar>(
+            &self,
+            triangle: Triangle,
+            alpha: $alpha,
+            x: impl Into<Vector<'a, T>>,
+            a: MatrixMut<'_, T>,
+        ) -> Result<()> {
+            const CALL: &str = stringify!($name);
+            let x = x.into();
+            $($check(CALL, a.shape.order)?;)?
+            let (at, ld, fill) = self.symmetric_target(CALL, a, triangle, x.len)?;
+            let (n, x, step) = self.read(CALL, &x)?;
+            self.enter()?;
+            // SAFETY: as for `gemv`; the alpha of `her` is real for every kind.
+            unsafe { self.calls.$name(T::KIND, self.handle, fill, n, host(&alpha), x, step, at, ld) }
+        }
+    )*};
+}
+
+macro_rules! rank_twos {
+    ($($(#[$doc:meta])* $name:ident $(, $check:ident)?;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name<'a, T: Scalar>(
+            &self,
+            triangle: Triangle,
+            alpha: T,
+            x: impl Into<Vector<'a, T>>,
+            y: impl Into<Vector<'a, T>>,
+            a: MatrixMut<'_, T>,
+        ) -> Result<()> {
+            const CALL: &str = stringify!($name);
+            let (x, y) = (x.into(), y.into());
+            $($check(CALL, a.shape.order)?;)?
+            same(CALL, "lengths of x and y", x.len, y.len)?;
+            let (at, ld, fill) = self.symmetric_target(CALL, a, triangle, x.len)?;
+            let ((n, x, step_x), (_, y, step_y)) = (self.read(CALL, &x)?, self.read(CALL, &y)?);
+            self.enter()?;
+            // SAFETY: as for `gemv`.
+            unsafe { self.calls.$name(T::KIND, self.handle, fill, n, host(&alpha), x, step_x, y, step_y, at, ld) }
+        }
+    )*};
+}
+
 impl Blas {
     /// y = alpha A x + beta y
     #[track_caller]
@@ -171,78 +219,18 @@ impl Blas {
         hemv, by_columns;
     }
 
-    /// A = alpha x x^T + A, of which one triangle is written.
-    #[track_caller]
-    pub fn syr<'a, T: Scalar>(
-        &self,
-        triangle: Triangle,
-        alpha: T,
-        x: impl Into<Vector<'a, T>>,
-        a: MatrixMut<'_, T>,
-    ) -> Result<()> {
-        let x = x.into();
-        let (at, ld, fill) = self.symmetric_target("syr", a, triangle, x.len)?;
-        let (n, x, step) = self.read("syr", &x)?;
-        self.enter()?;
-        // SAFETY: as for `gemv`.
-        unsafe { self.calls.syr(T::KIND, self.handle, fill, n, host(&alpha), x, step, at, ld) }
+    rank_ones! {
+        /// A = alpha x x^T + A, of which one triangle is written.
+        syr, alpha: T;
+        /// A = alpha x x^H + A, of which one triangle is written. A Hermitian matrix by columns.
+        her, alpha: T::Real, by_columns;
     }
 
-    /// A = alpha (x y^T + y x^T) + A, of which one triangle is written.
-    #[track_caller]
-    pub fn syr2<'a, T: Scalar>(
-        &self,
-        triangle: Triangle,
-        alpha: T,
-        x: impl Into<Vector<'a, T>>,
-        y: impl Into<Vector<'a, T>>,
-        a: MatrixMut<'_, T>,
-    ) -> Result<()> {
-        let (x, y) = (x.into(), y.into());
-        same("syr2", "lengths of x and y", x.len, y.len)?;
-        let (at, ld, fill) = self.symmetric_target("syr2", a, triangle, x.len)?;
-        let ((n, x, step_x), (_, y, step_y)) = (self.read("syr2", &x)?, self.read("syr2", &y)?);
-        self.enter()?;
-        // SAFETY: as for `gemv`.
-        unsafe { self.calls.syr2(T::KIND, self.handle, fill, n, host(&alpha), x, step_x, y, step_y, at, ld) }
-    }
-
-    /// A = alpha x x^H + A, of which one triangle is written. A Hermitian matrix by columns.
-    #[track_caller]
-    pub fn her<'a, T: Scalar>(
-        &self,
-        triangle: Triangle,
-        alpha: T::Real,
-        x: impl Into<Vector<'a, T>>,
-        a: MatrixMut<'_, T>,
-    ) -> Result<()> {
-        let x = x.into();
-        by_columns("her", a.shape.order)?;
-        let (at, ld, fill) = self.symmetric_target("her", a, triangle, x.len)?;
-        let (n, x, step) = self.read("her", &x)?;
-        self.enter()?;
-        // SAFETY: as for `gemv`; alpha is real for every kind.
-        unsafe { self.calls.her(T::KIND, self.handle, fill, n, host(&alpha), x, step, at, ld) }
-    }
-
-    /// A = alpha x y^H + conj(alpha) y x^H + A, of which one triangle is written. A Hermitian matrix by columns.
-    #[track_caller]
-    pub fn her2<'a, T: Scalar>(
-        &self,
-        triangle: Triangle,
-        alpha: T,
-        x: impl Into<Vector<'a, T>>,
-        y: impl Into<Vector<'a, T>>,
-        a: MatrixMut<'_, T>,
-    ) -> Result<()> {
-        let (x, y) = (x.into(), y.into());
-        by_columns("her2", a.shape.order)?;
-        same("her2", "lengths of x and y", x.len, y.len)?;
-        let (at, ld, fill) = self.symmetric_target("her2", a, triangle, x.len)?;
-        let ((n, x, step_x), (_, y, step_y)) = (self.read("her2", &x)?, self.read("her2", &y)?);
-        self.enter()?;
-        // SAFETY: as for `gemv`.
-        unsafe { self.calls.her2(T::KIND, self.handle, fill, n, host(&alpha), x, step_x, y, step_y, at, ld) }
+    rank_twos! {
+        /// A = alpha (x y^T + y x^T) + A, of which one triangle is written.
+        syr2;
+        /// A = alpha x y^H + conj(alpha) y x^H + A, of which one triangle is written. A Hermitian matrix by columns.
+        her2, by_columns;
     }
 
     triangular_products! {

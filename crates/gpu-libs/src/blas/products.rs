@@ -2,9 +2,10 @@
 
 use gpu::foreign::Address;
 
+use super::matrix_vector::by_columns;
 use super::{Blas, Diagonal, Int, LibraryChoice, Operand, Operation, Side, Triangle, host, same, square};
 use crate::error::{Result, ensure, int};
-use crate::scalar::Scalar;
+use crate::scalar::{Scalar, ScalarKind};
 use crate::view::{Matrix, MatrixBatch, MatrixBatchMut, MatrixMut, MatrixOrder, Vector};
 
 /// The sizes and operands of a product, as BLAS takes them.
@@ -31,6 +32,97 @@ pub struct Triangular<'a, T: Scalar> {
     pub matrix: Matrix<'a, T>,
     pub triangle: Triangle,
     pub diagonal: Diagonal,
+}
+
+// Functions that differ in their name and in one check are written once, as in `vectors.rs`.
+
+macro_rules! symmetric_products {
+    ($($(#[$doc:meta])* $name:ident $(, $check:ident)?;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name<T: Scalar>(
+            &self,
+            side: Side,
+            alpha: T,
+            a: Symmetric<'_, T>,
+            b: Matrix<'_, T>,
+            beta: T,
+            c: MatrixMut<'_, T>,
+        ) -> Result<()> {
+            const CALL: &str = stringify!($name);
+            $(
+                for order in [a.matrix.shape.order, b.shape.order, c.shape.order] {
+                    $check(CALL, order)?;
+                }
+            )?
+            same_order(CALL, b.shape.order, c.shape.order)?;
+            let (side, b, c) =
+                if c.shape.order == MatrixOrder::Rows { (side.flipped(), b.t(), c.t()) } else { (side, b, c) };
+            let SymmetricProduct { side, fill, m, n, a, lda, b, c, ldc } =
+                self.symmetric_product(CALL, side, a, b, c)?;
+            let (alpha, beta) = (host(&alpha), host(&beta));
+            self.enter()?;
+            // SAFETY: as for `gemm`.
+            unsafe { self.calls.$name(T::KIND, self.handle, side, fill, m, n, alpha, a, lda, b.at, b.ld, beta, c, ldc) }
+        }
+    )*};
+}
+
+macro_rules! rank_k_updates {
+    ($($(#[$doc:meta])* $name:ident, scalars: $scalar:ty, $takes:ident $(, $check:ident)?;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name<T: Scalar>(
+            &self,
+            triangle: Triangle,
+            alpha: $scalar,
+            a: Matrix<'_, T>,
+            beta: $scalar,
+            c: MatrixMut<'_, T>,
+        ) -> Result<()> {
+            const CALL: &str = stringify!($name);
+            $($check(CALL, c.shape.order)?;)?
+            let (n, k, fill, c, ldc) = self.rank_k(CALL, triangle, &a, c)?;
+            let a = self.operand(CALL, &a)?;
+            $takes(CALL, T::KIND, a)?;
+            let (op, alpha, beta) = (self.choice(a.operation), host(&alpha), host(&beta));
+            self.enter()?;
+            // SAFETY: as for `gemm`; the scalars of `herk` are real for every kind.
+            unsafe { self.calls.$name(T::KIND, self.handle, fill, op, n, k, alpha, a.at, a.ld, beta, c, ldc) }
+        }
+    )*};
+}
+
+macro_rules! rank_2k_updates {
+    ($($(#[$doc:meta])* $name:ident, beta: $beta:ty, $takes:ident $(, $check:ident)?;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name<T: Scalar>(
+            &self,
+            triangle: Triangle,
+            alpha: T,
+            a: Matrix<'_, T>,
+            b: Matrix<'_, T>,
+            beta: $beta,
+            c: MatrixMut<'_, T>,
+        ) -> Result<()> {
+            const CALL: &str = stringify!($name);
+            $($check(CALL, c.shape.order)?;)?
+            same_order(CALL, a.shape.order, b.shape.order)?;
+            same(CALL, "rows of A and B", a.shape.rows, b.shape.rows)?;
+            same(CALL, "columns of A and B", a.shape.columns, b.shape.columns)?;
+            let (n, k, fill, c, ldc) = self.rank_k(CALL, triangle, &a, c)?;
+            let (a, b) = (self.operand(CALL, &a)?, self.operand(CALL, &b)?);
+            $takes(CALL, T::KIND, a)?;
+            $takes(CALL, T::KIND, b)?;
+            let (op, alpha, beta) = (self.choice(a.operation), host(&alpha), host(&beta));
+            self.enter()?;
+            // SAFETY: as for `gemm`; the beta of `her2k` is real for every kind.
+            unsafe {
+                self.calls.$name(T::KIND, self.handle, fill, op, n, k, alpha, a.at, a.ld, b.at, b.ld, beta, c, ldc)
+            }
+        }
+    )*};
 }
 
 impl Blas {
@@ -153,138 +245,27 @@ impl Blas {
         Ok(Gemm { m, n, k, a, b, c, ldc })
     }
 
-    /// C = alpha A B + beta C (or B A, for `Side::Right`) with a symmetric A. B and C have one order.
-    #[track_caller]
-    pub fn symm<T: Scalar>(
-        &self,
-        side: Side,
-        alpha: T,
-        a: Symmetric<'_, T>,
-        b: Matrix<'_, T>,
-        beta: T,
-        c: MatrixMut<'_, T>,
-    ) -> Result<()> {
-        same_order("symm", b.shape.order, c.shape.order)?;
-        let (side, b, c) =
-            if c.shape.order == MatrixOrder::Rows { (side.flipped(), b.t(), c.t()) } else { (side, b, c) };
-        let SymmetricProduct { side, fill, m, n, a, lda, b, c, ldc } = self.symmetric_product("symm", side, a, b, c)?;
-        let (alpha, beta) = (host(&alpha), host(&beta));
-        self.enter()?;
-        // SAFETY: as for `gemm`.
-        unsafe { self.calls.symm(T::KIND, self.handle, side, fill, m, n, alpha, a, lda, b.at, b.ld, beta, c, ldc) }
+    symmetric_products! {
+        /// C = alpha A B + beta C (or B A, for `Side::Right`) with a symmetric A. B and C have one order.
+        symm;
+        /// C = alpha A B + beta C (or B A) with a Hermitian A, of which one triangle is read. All three lie by columns.
+        hemm, by_columns;
     }
 
-    /// C = alpha A B + beta C (or B A) with a Hermitian A, of which one triangle is read. All three lie by columns.
-    #[track_caller]
-    pub fn hemm<T: Scalar>(
-        &self,
-        side: Side,
-        alpha: T,
-        a: Symmetric<'_, T>,
-        b: Matrix<'_, T>,
-        beta: T,
-        c: MatrixMut<'_, T>,
-    ) -> Result<()> {
-        for order in [a.matrix.shape.order, b.shape.order, c.shape.order] {
-            super::matrix_vector::by_columns("hemm", order)?;
-        }
-        let SymmetricProduct { side, fill, m, n, a, lda, b, c, ldc } = self.symmetric_product("hemm", side, a, b, c)?;
-        let (alpha, beta) = (host(&alpha), host(&beta));
-        self.enter()?;
-        // SAFETY: as for `gemm`.
-        unsafe { self.calls.hemm(T::KIND, self.handle, side, fill, m, n, alpha, a, lda, b.at, b.ld, beta, c, ldc) }
+    rank_k_updates! {
+        /// C = alpha A A^T + beta C, of which one triangle is written.
+        syrk, scalars: T, unconjugated;
+        /// C = alpha A A^H + beta C, of which one triangle is written. A is by columns, or the conjugate transpose of
+        /// such a matrix; C is by columns.
+        herk, scalars: T::Real, not_transposed_alone, by_columns;
     }
 
-    /// C = alpha A A^T + beta C, of which one triangle is written.
-    #[track_caller]
-    pub fn syrk<T: Scalar>(
-        &self,
-        triangle: Triangle,
-        alpha: T,
-        a: Matrix<'_, T>,
-        beta: T,
-        c: MatrixMut<'_, T>,
-    ) -> Result<()> {
-        let (n, k, fill, c, ldc) = self.rank_k("syrk", triangle, &a, c)?;
-        let a = self.operand("syrk", &a)?;
-        ensure("syrk", a.operation != Operation::Conjugate, || "a conjugated A; herk takes one".into())?;
-        let (op, alpha, beta) = (self.choice(a.operation), host(&alpha), host(&beta));
-        self.enter()?;
-        // SAFETY: as for `gemm`.
-        unsafe { self.calls.syrk(T::KIND, self.handle, fill, op, n, k, alpha, a.at, a.ld, beta, c, ldc) }
-    }
-
-    /// C = alpha A A^H + beta C, of which one triangle is written. A is by columns, or the conjugate transpose of
-    /// such a matrix; C is by columns.
-    #[track_caller]
-    pub fn herk<T: Scalar>(
-        &self,
-        triangle: Triangle,
-        alpha: T::Real,
-        a: Matrix<'_, T>,
-        beta: T::Real,
-        c: MatrixMut<'_, T>,
-    ) -> Result<()> {
-        super::matrix_vector::by_columns("herk", c.shape.order)?;
-        let (n, k, fill, c, ldc) = self.rank_k("herk", triangle, &a, c)?;
-        let a = self.operand("herk", &a)?;
-        ensure("herk", !T::KIND.is_complex() || a.operation != Operation::Transpose, || {
-            "A lies by rows without being conjugated".into()
-        })?;
-        let (op, alpha, beta) = (self.choice(a.operation), host(&alpha), host(&beta));
-        self.enter()?;
-        // SAFETY: as for `gemm`; the scalars are real for every kind.
-        unsafe { self.calls.herk(T::KIND, self.handle, fill, op, n, k, alpha, a.at, a.ld, beta, c, ldc) }
-    }
-
-    /// C = alpha (A B^T + B A^T) + beta C, of which one triangle is written. A and B have one order.
-    #[track_caller]
-    pub fn syr2k<T: Scalar>(
-        &self,
-        triangle: Triangle,
-        alpha: T,
-        a: Matrix<'_, T>,
-        b: Matrix<'_, T>,
-        beta: T,
-        c: MatrixMut<'_, T>,
-    ) -> Result<()> {
-        same_order("syr2k", a.shape.order, b.shape.order)?;
-        same("syr2k", "rows of A and B", a.shape.rows, b.shape.rows)?;
-        same("syr2k", "columns of A and B", a.shape.columns, b.shape.columns)?;
-        let (n, k, fill, c, ldc) = self.rank_k("syr2k", triangle, &a, c)?;
-        let (a, b) = (self.operand("syr2k", &a)?, self.operand("syr2k", &b)?);
-        let is_plain = |x: Operand| x.operation != Operation::Conjugate;
-        ensure("syr2k", is_plain(a) && is_plain(b), || "a conjugated operand".into())?;
-        let (op, alpha, beta) = (self.choice(a.operation), host(&alpha), host(&beta));
-        self.enter()?;
-        // SAFETY: as for `gemm`.
-        unsafe { self.calls.syr2k(T::KIND, self.handle, fill, op, n, k, alpha, a.at, a.ld, b.at, b.ld, beta, c, ldc) }
-    }
-
-    /// C = alpha A B^H + conj(alpha) B A^H + beta C, of which one triangle is written. A and B lie by columns, or are the
-    /// conjugate transposes of such matrices; C lies by columns.
-    #[track_caller]
-    pub fn her2k<T: Scalar>(
-        &self,
-        triangle: Triangle,
-        alpha: T,
-        a: Matrix<'_, T>,
-        b: Matrix<'_, T>,
-        beta: T::Real,
-        c: MatrixMut<'_, T>,
-    ) -> Result<()> {
-        super::matrix_vector::by_columns("her2k", c.shape.order)?;
-        same_order("her2k", a.shape.order, b.shape.order)?;
-        same("her2k", "rows of A and B", a.shape.rows, b.shape.rows)?;
-        same("her2k", "columns of A and B", a.shape.columns, b.shape.columns)?;
-        let (n, k, fill, c, ldc) = self.rank_k("her2k", triangle, &a, c)?;
-        let (a, b) = (self.operand("her2k", &a)?, self.operand("her2k", &b)?);
-        let is_whole = |x: Operand| !T::KIND.is_complex() || x.operation != Operation::Transpose;
-        ensure("her2k", is_whole(a) && is_whole(b), || "a factor lies by rows without being conjugated".into())?;
-        let (op, alpha, beta) = (self.choice(a.operation), host(&alpha), host(&beta));
-        self.enter()?;
-        // SAFETY: as for `gemm`; beta is real for every kind.
-        unsafe { self.calls.her2k(T::KIND, self.handle, fill, op, n, k, alpha, a.at, a.ld, b.at, b.ld, beta, c, ldc) }
+    rank_2k_updates! {
+        /// C = alpha (A B^T + B A^T) + beta C, of which one triangle is written. A and B have one order.
+        syr2k, beta: T, unconjugated;
+        /// C = alpha A B^H + conj(alpha) B A^H + beta C, of which one triangle is written. A and B lie by columns, or
+        /// are the conjugate transposes of such matrices; C lies by columns.
+        her2k, beta: T::Real, not_transposed_alone, by_columns;
     }
 
     /// C = alpha A B (or B A) with a triangular A. B and C have one order.
@@ -463,4 +444,18 @@ struct TriangularProduct {
 #[track_caller]
 fn same_order(call: &'static str, a: MatrixOrder, b: MatrixOrder) -> Result<()> {
     ensure(call, a == b, || "both matrices must lie by rows, or both by columns".into())
+}
+
+/// An operand of a symmetric update.
+#[track_caller]
+fn unconjugated(call: &'static str, _: ScalarKind, x: Operand) -> Result<()> {
+    ensure(call, x.operation != Operation::Conjugate, || "a conjugated operand; the Hermitian update takes one".into())
+}
+
+/// An operand of a Hermitian update.
+#[track_caller]
+fn not_transposed_alone(call: &'static str, kind: ScalarKind, x: Operand) -> Result<()> {
+    ensure(call, !kind.is_complex() || x.operation != Operation::Transpose, || {
+        "an operand lies by rows without being conjugated".into()
+    })
 }
