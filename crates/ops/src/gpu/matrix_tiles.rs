@@ -7,7 +7,7 @@ use super::float_tiles::MatmulTile;
 use super::formats::FormatSet;
 use super::unit::{DefineValues, kernels};
 use super::{count, format_number};
-use crate::matmul::{Mode, OP, Product};
+use crate::matmul::{OP, Product};
 use crate::{Error, Gpu, View};
 
 const THREADS: u32 = 256;
@@ -21,17 +21,9 @@ kernels! {
 }
 
 pub(crate) fn launch(gpu: &Gpu, x: View, product: &mut Product) -> Result<(), Error> {
-    let ([n_rows, n_in], n_out, dtype) = (x.shape, product.weight.n_rows(), product.weight.dtype);
+    let (n_rows, n_out, dtype) = (x.n_rows(), product.weight.n_rows(), product.weight.dtype);
     let kernels = MatrixTiles::get(gpu.kernels, &[format_number(dtype)?])?;
-    let args = MatmulTile {
-        x: x.device_f32s(OP, "x")?,
-        w: product.weight.device_bytes(OP, "weight")?,
-        n_rows: count(OP, "rows", n_rows)?,
-        n_in: count(OP, "columns", n_in)?,
-        n_out: count(OP, "weight rows", n_out)?,
-        adds: u32::from(product.mode == Mode::Add),
-        out: product.out.device_f32s(OP, "out")?,
-    };
+    let args = MatmulTile::of(x, product)?;
     let blocks = |n: usize| count(OP, "tiles", n);
     let grid = Grid::plane(blocks(n_out.div_ceil(OUTS))?, blocks(n_rows.div_ceil(ROWS))?, THREADS);
     Ok(gpu.launcher.launch(&kernels.tile, grid, &args)?)

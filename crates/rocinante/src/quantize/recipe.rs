@@ -129,39 +129,25 @@ fn shares_or_experts(place: &TensorPlace) -> bool {
 const Q6: Option<Dtype> = Some(Dtype::Q6K);
 const Q5: Option<Dtype> = Some(Dtype::Q5K);
 
-/// The rules of mixes below two and a half bits, of which there are two kinds.
-const SMALLEST: &[TypeRule] = &[
-    TypeRule(Role::Embedding, always, Dtype::Q2K),
-    TypeRule(Role::AttnV, shares_or_experts, Dtype::Q4K),
-    TypeRule(Role::AttnQkv, shares_or_experts, Dtype::Q4K),
-    TypeRule(Role::AttnV, always, Dtype::Q2K),
-    TypeRule(Role::AttnQkv, always, Dtype::Q2K),
-    TypeRule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q4K),
-    TypeRule(Role::Down, TensorPlace::early, Dtype::Q2K),
-    TypeRule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K),
-];
-const SMALLEST_1: &[TypeRule] = &[
-    TypeRule(Role::Embedding, always, Dtype::Q2K),
-    TypeRule(Role::AttnV, shares_or_experts, Dtype::Q4K),
-    TypeRule(Role::AttnQkv, shares_or_experts, Dtype::Q4K),
-    TypeRule(Role::AttnV, always, Dtype::Q2K),
-    TypeRule(Role::AttnQkv, always, Dtype::Q2K),
-    TypeRule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q4K),
-    TypeRule(Role::Down, TensorPlace::early, Dtype::Q2K),
-    TypeRule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K),
-    TypeRule(Role::AttnOut, always, Dtype::IQ2XXS),
-];
-const SMALL: &[TypeRule] = &[
-    TypeRule(Role::Embedding, always, Dtype::IQ3S),
-    TypeRule(Role::AttnV, shares_or_experts, Dtype::Q4K),
-    TypeRule(Role::AttnQkv, shares_or_experts, Dtype::Q4K),
-    TypeRule(Role::AttnV, always, Dtype::IQ3S),
-    TypeRule(Role::AttnQkv, always, Dtype::IQ3S),
-    TypeRule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q4K),
-    TypeRule(Role::Down, TensorPlace::early, Dtype::IQ3S),
-    TypeRule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K),
-    TypeRule(Role::AttnOut, always, Dtype::IQ3S),
-];
+/// The rules of mixes of few bits: `low` for what is kept a little better, `out` for the attention's output.
+const fn low_bit_rules(low: Dtype, out: Dtype) -> [TypeRule; 9] {
+    [
+        TypeRule(Role::Embedding, always, low),
+        TypeRule(Role::AttnV, shares_or_experts, Dtype::Q4K),
+        TypeRule(Role::AttnQkv, shares_or_experts, Dtype::Q4K),
+        TypeRule(Role::AttnV, always, low),
+        TypeRule(Role::AttnQkv, always, low),
+        TypeRule(Role::AttnK, |p| p.n_experts == 8, Dtype::Q4K),
+        TypeRule(Role::Down, TensorPlace::early, low),
+        TypeRule(Role::AttnOut, |p| p.n_experts == 8, Dtype::Q5K),
+        TypeRule(Role::AttnOut, always, out),
+    ]
+}
+
+const SMALLEST_1: &[TypeRule] = &low_bit_rules(Dtype::Q2K, Dtype::IQ2XXS);
+/// Without a rule for the attention's output: it gets the mix's own type.
+const SMALLEST: &[TypeRule] = SMALLEST_1.split_at(8).0;
+const SMALL: &[TypeRule] = &low_bit_rules(Dtype::IQ3S, Dtype::IQ3S);
 const FOUR_BIT_LEVELS: &[TypeRule] = &[
     EXPERT_V,
     TypeRule(Role::AttnV, shares, Dtype::Q5K),
