@@ -6,6 +6,7 @@
 //! Marks are often special tokens, which a detokenizer does not show: give it [`AnswerFormat::marks`] to show.
 
 mod braced_call;
+mod call_parameters;
 mod channels;
 mod grammar;
 mod json_call;

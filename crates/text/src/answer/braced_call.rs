@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::call_parameters::CallParameters;
 use super::{Delta, ReadStep};
 
 /// What stands for a quote.
@@ -16,13 +17,13 @@ const MAX_DEPTH: usize = 64;
 pub(crate) struct BracedCall {
     index: usize,
     is_announced: bool,
-    n_parameters: usize,
+    parameters: CallParameters,
     is_done: bool,
 }
 
 impl BracedCall {
     pub(crate) fn new(index: usize) -> Self {
-        Self { index, is_announced: false, n_parameters: 0, is_done: false }
+        Self { index, is_announced: false, parameters: CallParameters::default(), is_done: false }
     }
 
     pub(crate) fn n_calls(&self) -> usize {
@@ -49,9 +50,7 @@ impl BracedCall {
             let mut rest = source.as_str();
             let key = key(&mut rest);
             let value = value(&mut rest, 0).unwrap_or_else(|| Value::from(rest.trim()));
-            let before = if self.n_parameters == 0 { "{" } else { ", " };
-            out.push(Delta::Arguments { index: self.index, text: format!("{before}{}: {value}", Value::from(key)) });
-            self.n_parameters += 1;
+            self.parameters.push(self.index, key, value, out);
         }
     }
 
@@ -85,8 +84,7 @@ impl BracedCall {
     }
 
     fn close(&mut self, out: &mut Vec<Delta>) {
-        let text = if self.n_parameters == 0 { "{}" } else { "}" };
-        out.push(Delta::Arguments { index: self.index, text: text.to_owned() });
+        self.parameters.close(self.index, out);
         self.is_done = true;
     }
 }

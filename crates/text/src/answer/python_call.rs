@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::call_parameters::CallParameters;
 use super::{Delta, ReadStep};
 
 /// No name is longer.
@@ -16,7 +17,7 @@ pub(crate) struct PythonCall {
     is_list: bool,
     /// Of the call that is read or comes next.
     index: usize,
-    n_parameters: usize,
+    parameters: CallParameters,
     is_announced: bool,
 }
 
@@ -30,7 +31,7 @@ enum CallState {
 
 impl PythonCall {
     pub(crate) fn new(index: usize) -> Self {
-        Self { at: CallState::Start, is_list: false, index, n_parameters: 0, is_announced: false }
+        Self { at: CallState::Start, is_list: false, index, parameters: CallParameters::default(), is_announced: false }
     }
 
     pub(crate) fn n_calls(&self) -> usize {
@@ -90,7 +91,8 @@ impl PythonCall {
             Some('(') if is_name => {
                 out.push(Delta::Call { index: self.index, name: held[..n].to_owned(), id: None });
                 held.drain(..n + 1);
-                (self.at, self.n_parameters, self.is_announced) = (CallState::Parameters, 0, true);
+                (self.at, self.is_announced) = (CallState::Parameters, true);
+                self.parameters = CallParameters::default();
                 None
             }
             // After a call, what is no other one is not ours.
@@ -104,18 +106,14 @@ impl PythonCall {
         let (key, value) = match source.split_once('=') {
             Some((key, value)) if is_key(key.trim()) => (key.trim().to_owned(), value),
             // A value without a name is kept under its number.
-            _ => (self.n_parameters.to_string(), source.as_str()),
+            _ => (self.parameters.len().to_string(), source.as_str()),
         };
-        let before = if self.n_parameters == 0 { "{" } else { ", " };
-        let text = format!("{before}{}: {}", Value::from(key), to_json(value));
-        out.push(Delta::Arguments { index: self.index, text });
-        self.n_parameters += 1;
+        self.parameters.push(self.index, key, to_json(value), out);
         None
     }
 
     fn close(&mut self, out: &mut Vec<Delta>) {
-        let text = if self.n_parameters == 0 { "{}" } else { "}" };
-        out.push(Delta::Arguments { index: self.index, text: text.to_owned() });
+        self.parameters.close(self.index, out);
         self.index += 1;
         self.at = CallState::Name;
     }

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::call_parameters::CallParameters;
 use super::markers::{Found, find};
 use super::syntax::Tags;
 use super::{Delta, ReadStep};
@@ -12,14 +13,14 @@ pub(crate) struct TaggedCall {
     tags: &'static Tags,
     index: usize,
     name: Option<String>,
-    n_parameters: usize,
+    parameters: CallParameters,
     key: Option<String>,
     is_done: bool,
 }
 
 impl TaggedCall {
     pub(crate) fn new(tags: &'static Tags, index: usize) -> Self {
-        Self { tags, index, name: None, n_parameters: 0, key: None, is_done: false }
+        Self { tags, index, name: None, parameters: CallParameters::default(), key: None, is_done: false }
     }
 
     pub(crate) fn n_calls(&self) -> usize {
@@ -119,16 +120,12 @@ impl TaggedCall {
         let quoted = value.strip_prefix("<![CDATA[").and_then(|rest| rest.strip_suffix("]]>"));
         let value = quoted.unwrap_or(value);
         let json = to_json(value, schema_of(tools, self.name.as_deref().unwrap_or_default(), &key));
-        let before = if self.n_parameters == 0 { "{" } else { ", " };
-        let text = format!("{before}{}: {json}", Value::from(key));
-        out.push(Delta::Arguments { index: self.index, text });
-        self.n_parameters += 1;
+        self.parameters.push(self.index, key, json, out);
         None
     }
 
     fn close(&mut self, out: &mut Vec<Delta>) {
-        let text = if self.n_parameters == 0 { "{}" } else { "}" };
-        out.push(Delta::Arguments { index: self.index, text: text.to_owned() });
+        self.parameters.close(self.index, out);
         self.is_done = true;
     }
 }
