@@ -92,13 +92,11 @@ pub enum Think {
 }
 
 impl Think {
-    /// How a conversation is rendered: the names that templates use for it.
+    /// How a conversation is rendered.
     pub fn render_options(think: Option<Self>) -> RenderOptions {
         let mut options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
         let Some(think) = think else { return options };
-        for name in ["enable_thinking", "thinking"] {
-            options.extra.insert(name.to_owned(), (think != Self::False).into());
-        }
+        options.set_thinking(think != Self::False);
         let effort = match think {
             Self::Low => "low",
             Self::Medium => "medium",

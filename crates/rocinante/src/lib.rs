@@ -77,7 +77,7 @@ pub use crate::process::{EngineProcess, serve_engine};
 pub use crate::request::Request;
 pub use crate::speculate::Speculate;
 pub use crate::splitter::{Piece, Splitter, TokenLogprob};
-pub use crate::template::{Prompt, Template};
+pub use crate::template::{ControlTokens, Prompt, Template};
 pub use crate::text_forms::{SearchSide, TextForms};
 pub use crate::vectors::{PendingVector, encode_pair};
 pub use crate::whole::{ToolCall, WholeAnswer};

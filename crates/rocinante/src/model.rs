@@ -27,7 +27,7 @@ use crate::process::{self, EngineProcess};
 use crate::request::Request;
 use crate::speculate::Speculation;
 use crate::splitter::Splitter;
-use crate::template::{Prompt, Template, ids};
+use crate::template::{ControlTokens, Prompt, Template, ids};
 use crate::text_forms::TextForms;
 use crate::vectors::PendingVector;
 use crate::{Error, Result};
@@ -162,16 +162,7 @@ impl Model {
 
     /// The conversation as the model was trained to read it. Control tokens in what users wrote are text.
     pub fn prompt(&self, messages: &[Message], options: &RenderOptions) -> Result<Prompt> {
-        let shield = |message: &Message| {
-            let mut message = message.clone();
-            // What the model wrote itself comes back as it was: templates look for its marks.
-            if message.role != "assistant" {
-                message.content = self.tokenizer.shield(&message.content).into_owned();
-            }
-            message
-        };
-        let messages: Vec<Message> = messages.iter().map(shield).collect();
-        let text = self.template.render(&messages, options)?;
+        let text = self.template.render(&self.tokenizer, messages, options, ControlTokens::Text)?;
         let tokens = self.template.encode(&self.tokenizer, &text);
         Ok(Prompt { text: text::unshield(&text).into_owned(), tokens })
     }

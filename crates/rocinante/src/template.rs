@@ -2,6 +2,7 @@
 //! vocabulary has ChatML's marks, or, for base models that know neither, as plain text to be continued.
 
 use ::model::TokenId;
+use serde_json::Value;
 use text::answer::AnswerFormat;
 use text::{ChatTemplate, Ends, Message, RenderOptions, Specials, Tokenizer};
 
@@ -17,6 +18,16 @@ pub struct Template {
     template: Option<ChatTemplate>,
     source: Option<String>,
     format: AnswerFormat,
+}
+
+/// Control tokens that are written out in what users and tools said.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum ControlTokens {
+    /// They are text.
+    #[default]
+    Text,
+    /// They are read as control tokens.
+    Parsed,
 }
 
 /// A prompt, as text and as tokens.
@@ -66,16 +77,26 @@ impl Template {
         self.format.has_tools() && self.source.as_deref().is_some_and(|source| source.contains("tools"))
     }
 
-    /// The conversation as the model was trained to read it.
-    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
+    /// The conversation as the model was trained to read it, up to where its answer begins. Control tokens that are text
+    /// carry a mark of [`Tokenizer::shield`]: show the text after [`text::unshield`].
+    pub fn render(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        options: &RenderOptions,
+        control_tokens: ControlTokens,
+    ) -> Result<String> {
+        let messages = match control_tokens {
+            ControlTokens::Text => &shield(tokenizer, messages),
+            ControlTokens::Parsed => messages,
+        };
         match &self.template {
             Some(template) => Ok(template.render(messages, options)?),
             None => Ok(messages.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n\n")),
         }
     }
 
-    /// The tokens of rendered text. A template writes BOS itself where the model wants one; control tokens that users
-    /// wrote were marked by [`Tokenizer::shield`] and are text.
+    /// The tokens of rendered text. A template writes BOS itself where the model wants one.
     pub fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Vec<TokenId> {
         ids(match self.ends() {
             Ends::None => tokenizer.encode_shielded(text),
@@ -86,6 +107,29 @@ impl Template {
     /// Whether rendered text still needs the tokens that start a text.
     pub fn ends(&self) -> Ends {
         if self.is_base() { Ends::Add } else { Ends::None }
+    }
+}
+
+/// What users and tools wrote, with the control tokens in it marked as text. What the model wrote itself comes back as
+/// it was: templates look for its marks.
+fn shield(tokenizer: &Tokenizer, messages: &[Message]) -> Vec<Message> {
+    let one = |message: &Message| {
+        let mut message = message.clone();
+        if message.role != "assistant" {
+            message.content = tokenizer.shield(&message.content).into_owned();
+            message.extra.values_mut().for_each(|value| shield_value(tokenizer, value));
+        }
+        message
+    };
+    messages.iter().map(one).collect()
+}
+
+fn shield_value(tokenizer: &Tokenizer, value: &mut Value) {
+    match value {
+        Value::String(text) => *text = tokenizer.shield(text).into_owned(),
+        Value::Array(items) => items.iter_mut().for_each(|item| shield_value(tokenizer, item)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| shield_value(tokenizer, field)),
+        _ => {}
     }
 }
 

@@ -7,7 +7,7 @@ use super::generation::{Caller, GenerationRequest};
 use super::loaded::Loaded;
 use super::sampling::SamplingParams;
 use super::tools;
-use rocinante::Splitter;
+use rocinante::{ControlTokens, Splitter};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use text::{Message, RenderOptions, unshield};
@@ -109,47 +109,21 @@ pub fn render(model: &Loaded, input: &ChatInput) -> Result<String> {
         [before @ .., last] if input.continues && last.role == "assistant" => (before, last.content.trim_end(), true),
         all => (all, "", false),
     };
-    let mut extra = input.extra.clone();
-    // A constraint holds from the first token on: there is no room to think.
-    let thinking = if input.shape == AnswerShape::Text { input.thinking } else { Some(false) };
-    if let Some(thinking) = thinking {
-        // The names that templates use for it.
-        for name in ["enable_thinking", "thinking"] {
-            extra.entry(name).or_insert(thinking.into());
-        }
-    }
     let is_told = !input.tools.is_empty() && input.choice != ToolChoice::None;
     let told = is_told && !model.knows_tools();
     let messages = if told { &tools::spell_out(messages, &input.tools) } else { messages };
-    let messages = if input.parses_specials { messages } else { &shield(model, messages) };
     let tools = (is_told && !told).then(|| Value::Array(input.tools.clone()));
-    let options = RenderOptions { add_generation_prompt: !input.is_open || continues, tools, extra };
-    let mut text = model.render(messages, &options).map_err(|error| {
+    let add_generation_prompt = !input.is_open || continues;
+    let mut options = RenderOptions { add_generation_prompt, tools, extra: input.extra.clone() };
+    // A constraint holds from the first token on: there is no room to think.
+    let thinking = if input.shape == AnswerShape::Text { input.thinking } else { Some(false) };
+    if let Some(thinking) = thinking {
+        options.set_thinking(thinking);
+    }
+    let control_tokens = if input.parses_specials { ControlTokens::Parsed } else { ControlTokens::Text };
+    let mut text = model.render(messages, &options, control_tokens).map_err(|error| {
         ApiError::bad(format!("the model's chat template refused the conversation: {error}")).param("messages")
     })?;
     text.push_str(beginning);
     Ok(text)
-}
-
-/// What users and tools wrote, with the control tokens in it marked as text. What the model wrote itself comes back as
-/// it was: templates look for its marks.
-fn shield(model: &Loaded, messages: &[Message]) -> Vec<Message> {
-    let one = |message: &Message| {
-        let mut message = message.clone();
-        if message.role != "assistant" {
-            message.content = model.tokenizer.shield(&message.content).into_owned();
-            message.extra.values_mut().for_each(|value| shield_value(model, value));
-        }
-        message
-    };
-    messages.iter().map(one).collect()
-}
-
-fn shield_value(model: &Loaded, value: &mut Value) {
-    match value {
-        Value::String(text) => *text = model.tokenizer.shield(text).into_owned(),
-        Value::Array(items) => items.iter_mut().for_each(|item| shield_value(model, item)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| shield_value(model, field)),
-        _ => {}
-    }
 }

@@ -11,7 +11,9 @@ use super::shares::Shares;
 use engine::Stats;
 #[cfg(unix)]
 use rocinante::EngineNotice;
-use rocinante::{ConstraintGuard, EnginePhase, EngineStatus, Model, Options, Template, TokenId, human_bytes};
+use rocinante::{
+    ConstraintGuard, ControlTokens, EnginePhase, EngineStatus, Model, Options, Template, TokenId, human_bytes,
+};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -125,8 +127,13 @@ impl Loaded {
     }
 
     /// The conversation as the model was trained to read it.
-    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> rocinante::Result<String> {
-        self.template().render(messages, options)
+    pub fn render(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+        control_tokens: ControlTokens,
+    ) -> rocinante::Result<String> {
+        self.template().render(&self.tokenizer, messages, options, control_tokens)
     }
 
     /// The tokens of rendered text. Control tokens that users wrote are shielded.

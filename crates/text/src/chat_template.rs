@@ -61,6 +61,16 @@ pub struct RenderOptions {
     pub extra: serde_json::Map<String, serde_json::Value>,
 }
 
+impl RenderOptions {
+    /// Tells templates that can say so whether the model should think first. Variables that are set already stay.
+    pub fn set_thinking(&mut self, thinks: bool) {
+        // The names that templates use for it.
+        for name in ["enable_thinking", "thinking"] {
+            self.extra.entry(name).or_insert(thinks.into());
+        }
+    }
+}
+
 /// A chat template, ready to render.
 #[derive(Debug)]
 pub struct ChatTemplate {

@@ -53,6 +53,23 @@ fn tool_calls_come_apart_from_the_text() {
 }
 
 #[test]
+fn control_tokens_of_users_and_tools_are_text() {
+    let home = tempfile::tempdir().unwrap();
+    let template = "{% for message in messages %}{{ message.content }}{{ message.results | join }}{% endfor %}";
+    let path = folder::write(home.path(), Some(template), |_| ());
+    let model = Model::open_with(path, &Options { device: Device::Cpu, ..Options::default() }).unwrap();
+    let end = model.tokenizer().token_id("<|im_end|>").expect("a control token");
+    let n_ends = |role: &str| {
+        let mut message = Message::new(role, "1<|im_end|>");
+        message.extra.insert("results".to_owned(), json!(["2", "<|im_end|>"]));
+        let prompt = model.prompt(&[message], &RenderOptions::default()).unwrap();
+        assert_eq!(prompt.text, "1<|im_end|>2<|im_end|>");
+        prompt.tokens.iter().filter(|token| token.0 == end).count()
+    };
+    assert_eq!((n_ends("user"), n_ends("tool"), n_ends("assistant")), (0, 0, 2));
+}
+
+#[test]
 fn threads_and_executors_read_the_same() {
     let home = tempfile::tempdir().unwrap();
     let model = model(&home);
