@@ -27,7 +27,7 @@ pub struct TokenSpan<'a> {
 
 /// Which rows give logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Want {
+pub enum WantedLogits {
     Nothing,
     /// The last row of each span.
     Last,
@@ -71,7 +71,7 @@ impl StepDriver {
     }
 
     /// One forward pass over the spans, together; returns the logits asked for, row by row.
-    pub fn step(&mut self, spans: &[TokenSpan<'_>], want: Want) -> Result<&[f32]> {
+    pub fn step(&mut self, spans: &[TokenSpan<'_>], want: WantedLogits) -> Result<&[f32]> {
         let batch = self.batch(spans, want);
         Ok(self.model.forward(&batch).context("the forward pass failed")?.logits)
     }
@@ -86,7 +86,7 @@ impl StepDriver {
             let now: Vec<[u32; 1]> = tokens.iter().map(|tokens| [tokens[i]]).collect();
             let span = |(seq_idx, tokens)| TokenSpan { seq_idx, start: start + i, tokens };
             let spans: Vec<_> = now.iter().map(|tokens| &tokens[..]).enumerate().map(span).collect();
-            let mut batch = self.batch(&spans, Want::Best);
+            let mut batch = self.batch(&spans, WantedLogits::Best);
             if !overlaps {
                 self.model.forward(&batch).context("the forward pass failed")?;
                 continue;
@@ -107,11 +107,11 @@ impl StepDriver {
 
     /// Device time of each op of one step; `None` on a CPU.
     pub fn profile(&mut self, spans: &[TokenSpan<'_>]) -> Result<Option<(model::StepProfile, model::DeviceLimits)>> {
-        let batch = self.batch(spans, Want::Last);
+        let batch = self.batch(spans, WantedLogits::Last);
         Ok(self.model.profile(&batch)?)
     }
 
-    fn batch(&self, spans: &[TokenSpan<'_>], want: Want) -> Batch {
+    fn batch(&self, spans: &[TokenSpan<'_>], want: WantedLogits) -> Batch {
         let n_rows = spans.iter().map(|span| span.tokens.len()).sum();
         let mut tokens = Vec::with_capacity(n_rows);
         let mut positions = Vec::with_capacity(n_rows);
@@ -126,13 +126,13 @@ impl StepDriver {
             seqs.push(SeqRows { first_row, n_rows: span.tokens.len() as u32, block_table });
             let end = tokens.len() as u32;
             match want {
-                Want::Nothing => {}
-                Want::Last | Want::Best => logits_rows.push(end - 1),
-                Want::All => logits_rows.extend(first_row..end),
+                WantedLogits::Nothing => {}
+                WantedLogits::Last | WantedLogits::Best => logits_rows.push(end - 1),
+                WantedLogits::All => logits_rows.extend(first_row..end),
             }
         }
         let best = Choice { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
-        let is_chosen = want == Want::Best && self.model.chooses();
+        let is_chosen = want == WantedLogits::Best && self.model.chooses();
         let choices = if is_chosen { vec![best; logits_rows.len()] } else { Vec::new() };
         Batch { tokens, positions, seqs, logits_rows, choices, ..Batch::default() }
     }
@@ -140,7 +140,10 @@ impl StepDriver {
     /// Puts tokens of one sequence through the model in steps that fit, without their logits.
     pub fn feed(&mut self, seq_idx: usize, start: usize, tokens: &[u32]) -> Result<()> {
         for (i, tokens) in tokens.chunks(self.max_batch_tokens).enumerate() {
-            self.step(&[TokenSpan { seq_idx, start: start + i * self.max_batch_tokens, tokens }], Want::Nothing)?;
+            self.step(
+                &[TokenSpan { seq_idx, start: start + i * self.max_batch_tokens, tokens }],
+                WantedLogits::Nothing,
+            )?;
         }
         Ok(())
     }

@@ -85,7 +85,7 @@ const HABITS: &[(&[&str], &[&str], FlagMeaning)] = &[
 
 /// What was typed, in the usual form.
 #[derive(Debug, Default)]
-pub struct Habits {
+pub struct TranslatedArgs {
     pub arguments: Vec<OsString>,
     /// Flags that were left out.
     pub ignored: Vec<String>,
@@ -100,17 +100,17 @@ fn meaning(command: &str, flag: &str) -> Option<FlagMeaning> {
     HABITS.iter().find(|(commands, names, _)| fits(commands) && names.contains(&flag)).map(|&(.., meaning)| meaning)
 }
 
-pub fn translate(typed: Vec<OsString>) -> Habits {
+pub fn translate(typed: Vec<OsString>) -> TranslatedArgs {
     let mut rest = typed.into_iter();
-    let mut walk = Walk::default();
-    walk.habits.arguments.extend(rest.next());
+    let mut translator = ArgTranslator::default();
+    translator.args.arguments.extend(rest.next());
     let mut command = String::new();
     while let Some(typed) = rest.next() {
         let text = typed.to_string_lossy().into_owned();
         if command.is_empty() {
-            walk.habits.arguments.push(typed);
+            translator.args.arguments.push(typed);
             if !text.starts_with('-') {
-                (command, walk.place) = (text, walk.habits.arguments.len());
+                (command, translator.place) = (text, translator.args.arguments.len());
             }
             continue;
         }
@@ -119,31 +119,31 @@ pub fn translate(typed: Vec<OsString>) -> Habits {
             _ => (text.as_str(), None),
         };
         match meaning(&command, flag) {
-            Some(meaning) => walk.take(meaning, flag, joined, &mut rest),
-            None => walk.habits.arguments.push(typed),
+            Some(meaning) => translator.take(meaning, flag, joined, &mut rest),
+            None => translator.args.arguments.push(typed),
         }
         if text == "--" {
             break;
         }
     }
-    let Walk { mut habits, place, last } = walk;
-    habits.arguments.extend(last);
-    habits.arguments.extend(rest);
-    third_of_quantize(&command, place, &mut habits.arguments);
-    habits
+    let ArgTranslator { mut args, place, last } = translator;
+    args.arguments.extend(last);
+    args.arguments.extend(rest);
+    third_of_quantize(&command, place, &mut args.arguments);
+    args
 }
 
 /// On the way through what was typed.
 #[derive(Default)]
-struct Walk {
-    habits: Habits,
+struct ArgTranslator {
+    args: TranslatedArgs,
     /// Where the command's own arguments begin.
     place: usize,
     /// What is put at the end.
     last: Vec<OsString>,
 }
 
-impl Walk {
+impl ArgTranslator {
     /// A flag of others; its value is what was joined to it by `=`, or the next that was typed.
     fn take(
         &mut self,
@@ -155,7 +155,7 @@ impl Walk {
         let is_joined = joined.is_some();
         let next = rest.as_slice().first().cloned();
         let mut value = || joined.clone().or_else(|| rest.next()).unwrap_or_default();
-        let arguments = &mut self.habits.arguments;
+        let arguments = &mut self.args.arguments;
         match meaning {
             Is(name) => {
                 arguments.push(name.into());
@@ -179,18 +179,18 @@ impl Walk {
             },
             First => arguments.insert(self.place, value()),
             Last => self.last.push(value()),
-            Anyway => self.habits.ignored.push(flag.to_owned()),
+            Anyway => self.args.ignored.push(flag.to_owned()),
             AnywayValue => {
                 value();
-                self.habits.ignored.push(flag.to_owned());
+                self.args.ignored.push(flag.to_owned());
             }
             AnywayChoice => {
                 if !is_joined && next.is_some_and(|next| CHOICES.iter().any(|choice| next == *choice)) {
                     value();
                 }
-                self.habits.ignored.push(flag.to_owned());
+                self.args.ignored.push(flag.to_owned());
             }
-            Never(why) => self.habits.refused = self.habits.refused.take().or(Some((flag.to_owned(), why))),
+            Never(why) => self.args.refused = self.args.refused.take().or(Some((flag.to_owned(), why))),
         }
     }
 }
@@ -222,19 +222,19 @@ mod tests {
     use crate::Cli;
     use clap::CommandFactory;
 
-    fn of(line: &str) -> Habits {
+    fn of(line: &str) -> TranslatedArgs {
         translate(line.split_whitespace().map(OsString::from).collect())
     }
 
     #[track_caller]
     fn check(line: &str, expected: &str, ignored: &[&str]) {
-        let habits = of(line);
-        let shown: Vec<_> = habits.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+        let args = of(line);
+        let shown: Vec<_> = args.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
         assert_eq!(
-            (shown.join(" ").as_str(), habits.ignored),
+            (shown.join(" ").as_str(), args.ignored),
             (expected, ignored.iter().map(|s| s.to_string()).collect())
         );
-        if let Err(error) = Cli::command().try_get_matches_from(&habits.arguments) {
+        if let Err(error) = Cli::command().try_get_matches_from(&args.arguments) {
             panic!("{line}: {error}");
         }
     }

@@ -38,7 +38,7 @@ mod store;
 mod table;
 
 use cmd::doctor::Health;
-use habits::Habits;
+use habits::TranslatedArgs;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use report::HintExt;
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
     // So are constraints tried out that might take all memory.
     server::constraint_probe::answer_if_asked();
     let command = help::grouped(Cli::command());
-    let Habits { arguments, ignored, refused } = habits::translate(std::env::args_os().collect());
+    let TranslatedArgs { arguments, ignored, refused } = habits::translate(std::env::args_os().collect());
     if let Some((flag, why)) = refused {
         if let Err(error) = Err::<(), _>(anyhow::anyhow!("there is no {flag} here")).hint(why) {
             report::error(&error);

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 /// What was said.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Talk {
+pub struct SavedConversation {
     pub system: Option<String>,
-    pub messages: Vec<SaidMessage>,
+    pub messages: Vec<SessionMessage>,
     /// With `--raw`, everything so far.
     pub raw: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub struct SaidMessage {
+pub struct SessionMessage {
     pub role: String,
     pub content: String,
 }
@@ -25,7 +25,7 @@ pub struct SaidMessage {
 #[derive(Debug)]
 pub struct OpenSession {
     path: PathBuf,
-    pub talk: Talk,
+    pub conversation: SavedConversation,
 }
 
 impl OpenSession {
@@ -37,34 +37,34 @@ impl OpenSession {
                 .hint("create it first");
         }
         if !path.exists() {
-            return Ok(Self { path: path.to_owned(), talk: Talk::default() });
+            return Ok(Self { path: path.to_owned(), conversation: SavedConversation::default() });
         }
         let start_anew = || format!("delete {} to start anew, or name another file", path.display());
         let session = Session::open(path).map_err(anyhow::Error::from).with_hint(start_anew)?;
-        let talk: Talk = serde_json::from_slice(session.text())
+        let conversation: SavedConversation = serde_json::from_slice(session.text())
             .with_context(|| format!("{} was written by another version of roci", path.display()))
             .with_hint(start_anew)?;
-        let (was_raw, is_new) = (talk.raw.is_some(), talk == Talk::default());
+        let (was_raw, is_new) = (conversation.raw.is_some(), conversation == SavedConversation::default());
         if was_raw != is_raw && !is_new {
             let (what, flag) = if was_raw { ("a text", "add --raw") } else { ("a conversation", "leave out --raw") };
             return Err(anyhow!("the session {} is {what}", path.display()))
                 .hint(format!("{flag}, or name another file"));
         }
-        Ok(Self { path: path.to_owned(), talk })
+        Ok(Self { path: path.to_owned(), conversation })
     }
 
     pub fn messages(&self) -> Vec<Message> {
-        self.talk.messages.iter().map(|said| Message::new(said.role.as_str(), said.content.as_str())).collect()
+        self.conversation.messages.iter().map(|said| Message::new(said.role.as_str(), said.content.as_str())).collect()
     }
 
     pub fn set_messages(&mut self, messages: &[Message]) {
-        let said = |message: &Message| SaidMessage { role: message.role.clone(), content: message.content.clone() };
-        self.talk.messages = messages.iter().map(said).collect();
+        let said = |message: &Message| SessionMessage { role: message.role.clone(), content: message.content.clone() };
+        self.conversation.messages = messages.iter().map(said).collect();
     }
 
     /// Writes the file. `tokens` is what the model has read and said.
     pub fn save(&self, model: &Model, tokens: &[TokenId], adapter: Option<&Adapter>) -> Result<()> {
-        let text = serde_json::to_vec(&self.talk)?;
+        let text = serde_json::to_vec(&self.conversation)?;
         model.save_session(&self.path, text, tokens, adapter).map_err(anyhow::Error::from)
     }
 }

@@ -8,11 +8,11 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use model::DeviceChoice;
 
-use crate::drive::{StepDriver, TokenSpan, Want};
+use crate::drive::{StepDriver, TokenSpan, WantedLogits};
 use crate::report::human_bytes;
 
 /// What was seen; printed as one line.
-pub struct Soaked {
+pub struct SoakResult {
     n_steps: usize,
     n_tokens: usize,
     seconds: f64,
@@ -20,7 +20,7 @@ pub struct Soaked {
     device: Option<([usize; 3], u64, u64)>,
 }
 
-impl fmt::Display for Soaked {
+impl fmt::Display for SoakResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { n_steps, n_tokens, seconds, device } = self;
         write!(f, "soak: {n_steps} steps, {n_tokens} tokens, {seconds:.1} s")?;
@@ -37,7 +37,7 @@ pub fn run(
     n_steps: usize,
     max_batch: usize,
     n_ctx: usize,
-) -> Result<Soaked> {
+) -> Result<SoakResult> {
     let gpu = match device {
         DeviceChoice::Gpu { vendor, ordinal } => Some(gpu::Device::open(vendor, ordinal)?),
         DeviceChoice::Cpu => None,
@@ -65,7 +65,7 @@ pub fn run(
             .enumerate()
             .map(|(seq_idx, tokens)| TokenSpan { seq_idx, start: positions[seq_idx], tokens })
             .collect();
-        driver.step(&spans, Want::Best)?;
+        driver.step(&spans, WantedLogits::Best)?;
         for position in &mut positions[..batch] {
             *position = (*position + 1) % n_ctx;
         }
@@ -78,7 +78,7 @@ pub fn run(
     let counted = counters() - before;
     let seconds = start.elapsed().as_secs_f64();
     let device = gpu.is_some().then_some((memory, counted.allocations, counted.graphs_built));
-    let soaked = Soaked { n_steps, n_tokens, seconds, device };
+    let soaked = SoakResult { n_steps, n_tokens, seconds, device };
     if counted.allocations > 0 || memory[2] < memory[1] {
         bail!("device memory changed: {soaked}");
     }

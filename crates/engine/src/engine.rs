@@ -12,7 +12,7 @@ use std::{
 use batch::{AdapterId, Attention, Batch, Forward, TokenId};
 
 use crate::{
-    handle::{Board, EngineMessage, Helpers, QueueSlot, Sink},
+    handle::{EngineMessage, Helpers, QueueSlot, SharedStats, Sink},
     keeping::{Keeper, Saving},
     mask::{Mask, MaskFactory},
     masking::LateRow,
@@ -50,7 +50,7 @@ pub struct Engine {
     pub(crate) counters: Stats,
     masks: Option<Box<dyn MaskFactory>>,
     by_id: HashMap<RequestId, SeqId>,
-    board: Board,
+    shared_stats: SharedStats,
 }
 
 /// Limits of the engine. Those beyond what the model was loaded for are lowered to it.
@@ -97,7 +97,12 @@ pub struct ReplyTo {
 }
 
 impl Engine {
-    pub(crate) fn new(model: Box<dyn Forward>, options: &EngineOptions, helpers: Helpers, board: Board) -> Self {
+    pub(crate) fn new(
+        model: Box<dyn Forward>,
+        options: &EngineOptions,
+        helpers: Helpers,
+        shared_stats: SharedStats,
+    ) -> Self {
         let Helpers { masks, drafter, store } = helpers;
         let capacity = model.capacity();
         let limits = ScheduleLimits {
@@ -138,7 +143,7 @@ impl Engine {
             n_vocab: capacity.n_vocab,
             n_ctx,
             counters: Stats { n_blocks: capacity.n_blocks, ..Stats::default() },
-            board,
+            shared_stats,
         }
     }
 
@@ -166,7 +171,7 @@ impl Engine {
             }
             if !self.is_idle() {
                 let broken = self.step().err();
-                self.board.kv_log.push(self.scheduler.changes().take());
+                self.shared_stats.kv_log.push(self.scheduler.changes().take());
                 self.publish();
                 if let Some(fault) = broken {
                     self.break_down(inbox, &fault);
@@ -205,7 +210,7 @@ impl Engine {
     }
 
     fn publish(&self) {
-        self.board.publish(self.stats());
+        self.shared_stats.publish(self.stats());
     }
 
     fn take(&mut self, message: EngineMessage) -> ControlFlow<()> {

@@ -45,7 +45,7 @@ struct HandleShared {
     queue: Arc<WaitingQueue>,
     next_seq: AtomicU64,
     next_request: AtomicU64,
-    board: Board,
+    shared_stats: SharedStats,
     /// Why the thread ended.
     stopped: Arc<Mutex<Option<String>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -91,12 +91,12 @@ pub enum EngineMessage {
 /// Where an engine's thread writes its stats, and others read them without asking. Changes of the prefix cache stand in
 /// the log beside them.
 #[derive(Clone, Debug, Default)]
-pub struct Board {
+pub struct SharedStats {
     stats: Arc<Mutex<Stats>>,
     pub kv_log: KvLog,
 }
 
-impl Board {
+impl SharedStats {
     pub fn publish(&self, stats: Stats) {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
     }
@@ -184,8 +184,8 @@ pub fn start_helped(model: impl Forward + 'static, options: EngineOptions, helpe
         constraints: if helpers.masks.is_some() { Constraints::Supported } else { Constraints::None },
     };
     let limits = Limits { bounds, embeds, max_queue: options.max_queue };
-    start_with(limits, move |messages, board| {
-        let fault = Engine::new(model, &options, helpers, board.clone()).run(messages);
+    start_with(limits, move |messages, shared_stats| {
+        let fault = Engine::new(model, &options, helpers, shared_stats.clone()).run(messages);
         fault.map(|fault| format!("the device is lost: {fault}"))
     })
 }
@@ -194,14 +194,14 @@ pub fn start_helped(model: impl Forward + 'static, options: EngineOptions, helpe
 /// when the messages end, and says why if it ended for another reason.
 pub fn start_with(
     limits: Limits,
-    run: impl FnOnce(&Receiver<EngineMessage>, &Board) -> Option<String> + Send + 'static,
+    run: impl FnOnce(&Receiver<EngineMessage>, &SharedStats) -> Option<String> + Send + 'static,
 ) -> Handle {
     let (inbox, messages) = mpsc::channel();
     let stopped = Arc::new(Mutex::new(None));
     let why = Arc::clone(&stopped);
-    let board = Board::default();
-    board.publish(Stats { n_blocks: limits.bounds.n_blocks, ..Stats::default() });
-    let own = board.clone();
+    let shared_stats = SharedStats::default();
+    shared_stats.publish(Stats { n_blocks: limits.bounds.n_blocks, ..Stats::default() });
+    let own = shared_stats.clone();
     let spawned = thread::Builder::new().name("engine".into()).spawn(move || {
         let result = panic::catch_unwind(AssertUnwindSafe(|| run(&messages, &own)));
         let reason = match result {
@@ -227,7 +227,7 @@ pub fn start_with(
         queue,
         next_seq: AtomicU64::new(0),
         next_request: AtomicU64::new(0),
-        board,
+        shared_stats,
         stopped,
         thread: Mutex::new(thread),
     };
@@ -320,12 +320,12 @@ impl Handle {
 
     /// The engine after its latest step, without asking it.
     pub fn latest_stats(&self) -> Stats {
-        self.shared.board.read()
+        self.shared.shared_stats.read()
     }
 
     /// What happens to the prefix cache, if the engine was started to tell.
     pub fn kv_log(&self) -> KvLog {
-        self.shared.board.kv_log.clone()
+        self.shared.shared_stats.kv_log.clone()
     }
 
     /// Why the engine's thread ended, if it has.

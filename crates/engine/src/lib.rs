@@ -35,7 +35,7 @@ pub use drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT};
 pub use engine::{Engine, EngineOptions, ReplyTo};
 pub use error::{Error, Result};
 pub use handle::{
-    Board, Closed, EngineMessage, Events, Handle, Helpers, Limits, QueueSlot, Sink, start, start_helped,
+    Closed, EngineMessage, Events, Handle, Helpers, Limits, QueueSlot, SharedStats, Sink, start, start_helped,
     start_speculating, start_with,
 };
 pub use kv_log::{CacheChanges, KvEvent, KvLog};

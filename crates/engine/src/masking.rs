@@ -12,7 +12,7 @@ use crate::{
     request::Job,
     rows::ChunkRows,
     scheduler::Chunk,
-    step::{StepInFlight, Taker, describe},
+    step::{RowConsumer, StepInFlight, describe},
 };
 
 /// How long rows wait for their masks where no device computes meanwhile: before a step whose choices cannot follow it,
@@ -41,8 +41,9 @@ impl Engine {
                 continue;
             }
             let rows = ChunkRows { logits: &row.logits, chosen: &[], described: &[], hidden: &[], n_hidden: 0 };
-            let taker = Taker { scheduler: &mut self.scheduler, chooser: &mut self.chooser, n_ctx: self.n_ctx };
-            let ending = taker.take_logits(request, &row.chunk, rows, until, &mut self.counters);
+            let consumer =
+                RowConsumer { scheduler: &mut self.scheduler, chooser: &mut self.chooser, n_ctx: self.n_ctx };
+            let ending = consumer.take_logits(request, &row.chunk, rows, until, &mut self.counters);
             endings.extend(ending.map(|ending| (seq, ending)));
         }
         endings.into_iter().for_each(|(seq, ending)| self.end(seq, ending));

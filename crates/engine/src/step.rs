@@ -227,10 +227,11 @@ impl Engine {
                 }
                 continue;
             }
-            let taker = Taker { scheduler: &mut self.scheduler, chooser: &mut self.chooser, n_ctx: self.n_ctx };
+            let consumer =
+                RowConsumer { scheduler: &mut self.scheduler, chooser: &mut self.chooser, n_ctx: self.n_ctx };
             let ending = match &request.job {
-                Job::Generate(_) => taker.take_logits(request, chunk, rows, masks_until, &mut self.counters),
-                Job::Embed(_) => taker.take_hidden(request, chunk, rows),
+                Job::Generate(_) => consumer.take_logits(request, chunk, rows, masks_until, &mut self.counters),
+                Job::Embed(_) => consumer.take_hidden(request, chunk, rows),
             };
             endings.extend(ending.map(|ending| (chunk.seq, ending)));
             if let (Some(speculator), Some(seq)) = (&mut self.speculator, self.scheduler.get(chunk.seq)) {
@@ -272,13 +273,13 @@ impl Engine {
 }
 
 /// What taking the rows of one chunk needs, besides the request itself.
-pub(crate) struct Taker<'a> {
+pub(crate) struct RowConsumer<'a> {
     pub scheduler: &'a mut Scheduler,
     pub chooser: &'a mut Chooser,
     pub n_ctx: usize,
 }
 
-impl Taker<'_> {
+impl RowConsumer<'_> {
     fn take_hidden(self, request: &mut ActiveRequest, chunk: &Chunk, rows: ChunkRows) -> Option<Ending> {
         let Job::Embed(vector) = &mut request.job else { return None };
         // A sequence that was preempted is pooled from its start again.

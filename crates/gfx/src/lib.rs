@@ -5,8 +5,8 @@
 //! time: clocks, caches, waits, DMA engines and firmware are absent, and so is speed. Rounding of transcendentals and
 //! of matrix products is its own. What it cannot execute it names and refuses; it never guesses.
 
-// A lane number indexes several rows at once, and bit fields read as AMD's manuals write them.
-#![allow(clippy::needless_range_loop, clippy::precedence)]
+#![allow(clippy::needless_range_loop, reason = "a lane number indexes several rows at once")]
+#![allow(clippy::precedence, reason = "bit fields are written as in AMD's manuals")]
 
 pub mod bare;
 pub mod chip;

@@ -168,7 +168,7 @@ macro_rules! library {
                 cell.get_or_init(|| Self::open(vendor)).as_ref().map_err(Clone::clone)
             }
 
-            #[allow(unused_mut, unused_variables, unused_assignments)]
+            #[allow(unused_mut, unused_variables, unused_assignments, reason = "tables without optional rows")]
             fn open(vendor: gpu::Vendor) -> $crate::Result<Self> {
                 static NAMES: [$crate::table::Names; 2] = [$amd_names, $nvidia_names];
                 let opened = $crate::table::Opened::open(vendor, $role, vendor.pick(&NAMES[0], &NAMES[1]))?;
@@ -199,7 +199,7 @@ macro_rules! library {
             $(
                 /// # Safety
                 /// As the vendor documents for this call.
-                #[allow(clippy::too_many_arguments, dead_code)]
+                #[allow(clippy::too_many_arguments, dead_code, reason = "the arguments are the library's own; tables may list more")]
                 #[track_caller]
                 pub(crate) unsafe fn $name(&self, $($arg: $ty),*) -> $crate::Result<()> {
                     let name = || $crate::table::either($amd, $nvidia);
@@ -213,7 +213,7 @@ macro_rules! library {
             $(
                 /// # Safety
                 /// As the vendor documents for this call.
-                #[allow(clippy::too_many_arguments, dead_code)]
+                #[allow(clippy::too_many_arguments, dead_code, reason = "the arguments are the library's own; tables may list more")]
                 #[track_caller]
                 pub(crate) unsafe fn $tname(&self, kind: $crate::scalar::ScalarKind, $($targ: $tty),*) -> $crate::Result<()> {
                     let name = || format!("{} of {kind:?}", stringify!($tname));
@@ -245,14 +245,14 @@ macro_rules! numbers {
             #[doc(hidden)]
             pub const NUMBERS: &[$crate::table::VendorNumbers] = &[$(($amd_name, $amd, $nvidia_name, $nvidia)),*];
 
-            #[allow(dead_code)]
+            #[allow(dead_code, reason = "not every enum needs both")]
             pub(crate) fn number(self, vendor: gpu::Vendor) -> std::ffi::c_int {
                 let row = Self::NUMBERS[self as usize];
                 vendor.pick(row.1, row.3) as std::ffi::c_int
             }
 
             /// The number, where the vendor has a name for it.
-            #[allow(dead_code)]
+            #[allow(dead_code, reason = "not every enum needs both")]
             pub(crate) fn number_if_any(self, vendor: gpu::Vendor) -> Option<std::ffi::c_int> {
                 let row = Self::NUMBERS[self as usize];
                 (!vendor.pick(row.0, row.2).is_empty()).then(|| self.number(vendor))

@@ -93,7 +93,7 @@ macro_rules! table {
                 /// # Safety
                 /// As the vendor documents for this call.
                 #[inline]
-                #[allow(clippy::too_many_arguments)]
+                #[allow(clippy::too_many_arguments, reason = "the arguments are the driver's own")]
                 pub unsafe fn $name(&self, $($arg: $ty),*) -> Reply<$ret> {
                     self.counts.$name.fetch_add(1, Ordering::Relaxed);
                     // SAFETY: the caller upholds the vendor's contract for this call.

@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn an_error_never_names_a_line_of_the_standard_library() {
-        #[allow(clippy::unnecessary_map_on_constructor)] // the call that loses its caller is the point
+        #[allow(clippy::unnecessary_map_on_constructor, reason = "the call that loses its caller is the point")]
         let through_pointer = Some("alloc").map(out_of_bounds).unwrap();
         let Error::Bounds { at, .. } = &through_pointer else { panic!("{through_pointer:?}") };
         assert!(!at.file().ends_with("error.rs"), "the compiler passes callers through function pointers now: {at}");

@@ -23,8 +23,7 @@ use crate::queue::{Core, OpSpan, QueueId};
 /// in some drivers, and the memory they name must not be freed.
 #[derive(Default)]
 pub(crate) struct Tape {
-    /// Boxed: the driver may hold their addresses, and the vector moves when it grows.
-    #[allow(clippy::vec_box)]
+    #[allow(clippy::vec_box, reason = "the driver may hold their addresses, and the vector moves when it grows")]
     pub arguments: Vec<Box<ArgList>>,
     pub memory: Vec<Arc<Allocation>>,
 }

@@ -31,10 +31,10 @@ pub struct Download<'a> {
 }
 
 /// How an attempt failed.
-enum Trouble {
+enum AttemptError {
     /// A new connection may help.
-    Passing(anyhow::Error),
-    Final(anyhow::Error),
+    Transient(anyhow::Error),
+    Permanent(anyhow::Error),
 }
 
 /// The part file with the state that must agree with its bytes.
@@ -118,8 +118,8 @@ impl Download<'_> {
             let before = part.n_bytes;
             let error = match self.attempt(client, part, observer) {
                 Ok(()) => return Ok(()),
-                Err(Trouble::Final(error)) => return Err(error),
-                Err(Trouble::Passing(error)) => error,
+                Err(AttemptError::Permanent(error)) => return Err(error),
+                Err(AttemptError::Transient(error)) => error,
             };
             n_idle = if part.n_bytes > before { 0 } else { n_idle + 1 };
             if n_idle >= MAX_IDLE_ATTEMPTS {
@@ -131,7 +131,7 @@ impl Download<'_> {
     }
 
     /// One request. Ok: the server says that this is the whole file.
-    fn attempt(&self, client: &Client, part: &mut PartFile, observer: &dyn Observer) -> Result<(), Trouble> {
+    fn attempt(&self, client: &Client, part: &mut PartFile, observer: &dyn Observer) -> Result<(), AttemptError> {
         let range = format!("bytes={}-", part.n_bytes);
         let mut headers = self.headers.to_vec();
         // A compressed transfer would make ranges meaningless.
@@ -139,50 +139,54 @@ impl Download<'_> {
         if part.n_bytes > 0 {
             headers.push(("range", &range));
         }
-        let response = client.get(self.url, &headers).map_err(Trouble::Passing)?;
+        let response = client.get(self.url, &headers).map_err(AttemptError::Transient)?;
         let total = self.place(&response, part)?;
         if let Some(total) = total {
-            disk::check_room(self.part, total.saturating_sub(part.n_bytes)).map_err(Trouble::Final)?;
+            disk::check_room(self.part, total.saturating_sub(part.n_bytes)).map_err(AttemptError::Permanent)?;
         }
         self.copy(response, part, total, observer)?;
         match total {
             Some(total) if part.n_bytes < total => {
-                Err(Trouble::Passing(anyhow!("the connection ended at {} of {total} bytes", part.n_bytes)))
+                Err(AttemptError::Transient(anyhow!("the connection ended at {} of {total} bytes", part.n_bytes)))
             }
             Some(total) if part.n_bytes > total => {
-                Err(Trouble::Final(anyhow!("{} sent {} bytes of {total}", host(self.url), part.n_bytes)))
+                Err(AttemptError::Permanent(anyhow!("{} sent {} bytes of {total}", host(self.url), part.n_bytes)))
             }
             _ => Ok(()),
         }
     }
 
     /// Where the answer's bytes belong, and the size of the whole file if the server told it.
-    fn place(&self, response: &Response, part: &mut PartFile) -> Result<Option<u64>, Trouble> {
+    fn place(&self, response: &Response, part: &mut PartFile) -> Result<Option<u64>, AttemptError> {
         let number = |name: &str| response.headers().get(name)?.to_str().ok()?.parse::<u64>().ok();
         match response.status().as_u16() {
             200 => {
-                part.restart().map_err(Trouble::Final)?;
+                part.restart().map_err(AttemptError::Permanent)?;
                 Ok(number("content-length").or(self.n_bytes))
             }
             206 => {
                 let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
-                let (first, total) = parse_content_range(range.unwrap_or_default())
-                    .ok_or_else(|| Trouble::Final(anyhow!("{} sent a part without its place", host(self.url))))?;
+                let (first, total) = parse_content_range(range.unwrap_or_default()).ok_or_else(|| {
+                    AttemptError::Permanent(anyhow!("{} sent a part without its place", host(self.url)))
+                })?;
                 if first != part.n_bytes {
-                    part.restart().map_err(Trouble::Final)?;
-                    return Err(Trouble::Passing(anyhow!("{} sent another part than asked for", host(self.url))));
+                    part.restart().map_err(AttemptError::Permanent)?;
+                    return Err(AttemptError::Transient(anyhow!(
+                        "{} sent another part than asked for",
+                        host(self.url)
+                    )));
                 }
                 Ok(total.or(self.n_bytes))
             }
             // The part is longer than the file: it is not of this file.
             416 => {
-                part.restart().map_err(Trouble::Final)?;
-                Err(Trouble::Passing(anyhow!("{} has a shorter file", host(self.url))))
+                part.restart().map_err(AttemptError::Permanent)?;
+                Err(AttemptError::Transient(anyhow!("{} has a shorter file", host(self.url))))
             }
             408 | 425 | 429 | 500..=599 => {
-                Err(Trouble::Passing(anyhow!("{} answered {}", host(self.url), response.status())))
+                Err(AttemptError::Transient(anyhow!("{} answered {}", host(self.url), response.status())))
             }
-            _ => Err(Trouble::Final(anyhow!("{} answered {}", host(self.url), response.status()))),
+            _ => Err(AttemptError::Permanent(anyhow!("{} answered {}", host(self.url), response.status()))),
         }
     }
 
@@ -201,27 +205,30 @@ impl Download<'_> {
         part: &mut PartFile,
         total: Option<u64>,
         observer: &dyn Observer,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), AttemptError> {
         let mut body = response.into_body().into_with_config().limit(u64::MAX).reader();
         let mut buffer = vec![0; 1 << 16];
         loop {
             observer.on(PullEvent::Progress { n_done: self.before + part.n_bytes, n_total: self.total.or(total) });
             if observer.is_cancelled() {
-                return Err(Trouble::Final(anyhow!("{}: the download was stopped; it can be resumed", self.label)));
+                return Err(AttemptError::Permanent(anyhow!(
+                    "{}: the download was stopped; it can be resumed",
+                    self.label
+                )));
             }
             let n = match body.read(&mut buffer) {
                 Ok(0) => return Ok(()),
                 Ok(n) => n,
                 Err(error) => {
                     let at = format!("the connection broke at {} bytes", part.n_bytes);
-                    return Err(Trouble::Passing(anyhow::Error::new(error).context(at)));
+                    return Err(AttemptError::Transient(anyhow::Error::new(error).context(at)));
                 }
             };
             let written = part.file.write_all(&buffer[..n]);
             if let Err(error) = written {
                 // Bytes of an incomplete write are not in the checksum: the next attempt reads the file anew.
                 let _ = part.file.set_len(part.n_bytes);
-                return Err(Trouble::Final(self.write_error(error, part)));
+                return Err(AttemptError::Permanent(self.write_error(error, part)));
             }
             part.hasher.update(&buffer[..n]);
             part.n_bytes += n as u64;

@@ -39,8 +39,8 @@ impl<F: Fn(PullEvent<'_>) + Sync> Observer for F {
 
 /// Nobody does.
 #[derive(Debug, Clone, Copy)]
-pub struct Silent;
+pub struct SilentObserver;
 
-impl Observer for Silent {
+impl Observer for SilentObserver {
     fn on(&self, _: PullEvent<'_>) {}
 }

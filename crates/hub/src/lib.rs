@@ -32,7 +32,7 @@ mod wheel;
 pub use choice::MemoryBudget;
 pub use disk::DiskFull;
 pub use download::sha256_of;
-pub use event::{Observer, PullEvent, Silent};
+pub use event::{Observer, PullEvent, SilentObserver};
 pub use folders::Folders;
 pub use library::ModelLibrary;
 pub use modelfile::Modelfile;

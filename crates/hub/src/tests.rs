@@ -2,7 +2,7 @@
 //! longer than others, because every test needs the same stand-in.
 
 use crate::download::{Download, hex};
-use crate::event::Silent;
+use crate::event::SilentObserver;
 use crate::hint::{hint_of, one_line};
 use crate::library::{Exact, FileSource, ModelLibrary};
 use crate::pull::{Fetcher, Sources};
@@ -53,7 +53,7 @@ fn fetch(server: &Server, part: &Path, expected: Option<&str>) -> anyhow::Result
     let url = server.url("/file");
     let (headers, label, n_bytes) = (&[], "file", None);
     let download = Download { url: &url, headers, label, sha256: expected, n_bytes, part, before: 0, total: None };
-    download.fetch(&client(&settings(server)), &Silent)
+    download.fetch(&client(&settings(server)), &SilentObserver)
 }
 
 fn ranges(server: &Server) -> Vec<Option<String>> {
@@ -145,7 +145,7 @@ fn wheel_source() -> FileSource {
 fn fetch_tiny(settings: &Settings, known: &Exact) -> anyhow::Result<Vec<u8>> {
     let folder = TempDir::new().unwrap();
     let (store, client) = (Store::at(folder.path()), client(settings));
-    let sources = Sources { settings, client: &client, store: &store, observer: &Silent };
+    let sources = Sources { settings, client: &client, store: &store, observer: &SilentObserver };
     let path = sources.fetch_exact("tiny", known)?;
     assert_eq!(path, store.model_path("tiny", "tiny.gguf"));
     let left = std::fs::read_dir(folder.path().join("downloads")).unwrap().map(|entry| entry.unwrap().path());
@@ -299,7 +299,7 @@ fn fetch_spec(server: &Server, store: &Store, spec: &str) -> anyhow::Result<std:
     let mut settings = settings(server);
     settings.hub_token = Some("hf_token".to_owned());
     let client = client(&settings);
-    let sources = Sources { settings: &settings, client: &client, store, observer: &Silent };
+    let sources = Sources { settings: &settings, client: &client, store, observer: &SilentObserver };
     Spec::parse(spec).unwrap().fetch(&sources, None, &|| None)
 }
 
@@ -405,7 +405,7 @@ fn names_choose_size_and_quantization_by_memory_and_say_why() {
 fn a_name_whose_repositories_are_gone_says_where_to_look() {
     let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
     // The stand-in knows neither of its repositories.
-    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &Silent);
+    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &SilentObserver);
     let error = fetcher.resolve("tiny:8b").unwrap_err();
     let text = one_line(&error);
     assert!(text.starts_with("`tiny:8b` is not where it was: the hub has no repository `owner/gone`"), "{text}");
@@ -416,7 +416,7 @@ fn a_name_whose_repositories_are_gone_says_where_to_look() {
 fn a_quantization_can_be_asked_for() {
     let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
     route_repo(&server, "owner/small", &[("small-Q4_K_M.gguf", 6), ("small-Q8_0.gguf", 10)]);
-    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &Silent);
+    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &SilentObserver);
     let found = fetcher.resolve("tiny:1b-q4_K_M").unwrap();
     assert_eq!(
         (found.name.as_str(), std::fs::read(&found.path).unwrap()),
@@ -429,7 +429,7 @@ fn a_quantization_can_be_asked_for() {
 fn a_wrong_quantization_is_not_blamed_on_the_network() {
     let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
     route_repo(&server, "owner/big", &[("big-Q4_K_M.gguf", 6), ("big-Q8_0.gguf", 10)]);
-    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &Silent);
+    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &SilentObserver);
     let said = |spec: &str| {
         let error = fetcher.resolve(spec).unwrap_err();
         assert!(NotFound::is_in(&error), "{error:#}");
@@ -446,7 +446,7 @@ fn a_wrong_quantization_is_not_blamed_on_the_network() {
 #[test]
 fn a_name_that_is_none_suggests_one() {
     let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
-    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &Silent);
+    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &SilentObserver);
     let error = fetcher.resolve("tiyn").unwrap_err();
     assert!(NotFound::is_in(&error) && hint_of(&error).unwrap().contains("did you mean `tiny`?"), "{error:#}");
     let error = fetcher.resolve("none/such.gguf").unwrap_err();
@@ -500,7 +500,7 @@ fn a_full_disk_is_not_a_missing_connection() {
 fn names_are_copied_and_share_their_file() {
     let (server, folder, library) = (Server::start(), TempDir::new().unwrap(), library());
     route_repo(&server, "owner/small", &[("small-Q8_0.gguf", 15)]);
-    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &Silent);
+    let fetcher = Fetcher::with(Store::at(folder.path()), settings(&server), &library, &|| None, &SilentObserver);
     let found = fetcher.resolve("tiny:1b").unwrap();
     let store = &fetcher.store;
     store.copy("tiny:1b", "me/mine:v2").unwrap();

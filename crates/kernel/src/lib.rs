@@ -76,12 +76,12 @@ macro_rules! kernels {
         fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block
     )*) => {$(
         $(#[doc = $doc])*
-        #[allow(clippy::too_many_arguments)]
+        #[allow(clippy::too_many_arguments, reason = "a kernel's arguments are the caller's choice")]
         pub fn $name<'a>($($arg: <$ty as $crate::Param>::Host<'a>),*) -> $crate::Call<'a> {
             // Checked here as on the device, and never run.
-            #[allow(dead_code, clippy::too_many_arguments)]
+            #[allow(dead_code, clippy::too_many_arguments, reason = "compiled for its checks, never called")]
             fn body($($arg: <$ty as $crate::Param>::Device),*) $body
-            #[allow(unused_mut, unused_assignments)]
+            #[allow(unused_mut, unused_assignments, reason = "kernels without `shared`")]
             let mut shared_bytes: u32 = 0;
             $( shared_bytes = $shared; )?
             $crate::Call::new(stringify!($name), $threads, shared_bytes)$(.with($arg))*

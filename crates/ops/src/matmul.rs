@@ -156,7 +156,7 @@ fn launch_gpu(gpu: &Gpu, left: DeviceLeft, products: &mut [Product], plan: &Prod
     if plan.is(ProductKernel::Matvec) {
         return matvec::launch(gpu, left, products).map(|()| true);
     }
-    let mut made = blas::Made::default();
+    let mut made = blas::LeftInF16::default();
     for (product, kernel) in products.iter_mut().zip(&plan.kernels) {
         if product.weight.n_rows() == 0 {
             continue;

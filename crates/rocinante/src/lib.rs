@@ -28,7 +28,6 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod about;
 mod adapter;
 mod answer;
 mod device;
@@ -47,6 +46,7 @@ pub mod masks;
 mod memory_plan;
 mod model;
 mod model_files;
+mod model_summary;
 mod options;
 #[cfg(unix)]
 mod process;

@@ -32,7 +32,7 @@ pub(crate) struct Receiver(Arc<SharedMailbox>);
 
 /// The outcome of a wait with a time limit.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // one is moved per event, and a box would be an allocation for each
+#[allow(clippy::large_enum_variant, reason = "one is moved per event, and a box would be an allocation for each")]
 pub(crate) enum Waited {
     Event(Event),
     /// The sender is gone and everything was read.

@@ -13,7 +13,6 @@ use text::constraint::Constraint;
 use text::{Ends, Message, RenderOptions, Specials, Tokenizer};
 use weights::Checkpoint;
 
-use crate::about::About;
 use crate::adapter::Adapter;
 use crate::answer::Answer;
 use crate::device::ChosenDevice;
@@ -21,6 +20,7 @@ use crate::keep;
 use crate::load_plan::LoadPlan;
 use crate::masks::Masks;
 use crate::model_files::{ModelFiles, ModelInfo};
+use crate::model_summary::ModelSummary;
 use crate::options::Options;
 #[cfg(unix)]
 use crate::process::{self, EngineProcess};
@@ -44,7 +44,7 @@ pub struct Model {
     forms: TextForms,
     masks: Masks,
     handle: Handle,
-    about: About,
+    about: ModelSummary,
     profiler: Option<Profiler>,
     /// The engine's process, where it has one.
     watch: Option<worker::StatusWatch>,
@@ -116,7 +116,7 @@ impl Model {
         let template = template(files, options, &tokenizer)?;
         let forms = TextForms::of(files.checkpoint())?;
         let profiler = model.profiler();
-        let mut about = About::of(files, options, plan, &model, start)?;
+        let mut about = ModelSummary::of(files, options, plan, &model, start)?;
         about.notes.extend(speculation.note());
         let masks = Masks::guarded(Arc::clone(&tokenizer), options.constraint_guard.clone());
         let Speculation { drafter, drafting, .. } = speculation;

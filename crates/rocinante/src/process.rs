@@ -14,13 +14,13 @@ use ::model::DeviceChoice;
 use engine::{Handle, Helpers};
 use serde::{Deserialize, Serialize};
 use worker::wire::StepPatience;
-use worker::{EngineProgram, Notice, Opened, RestartPolicy, StartError, StatusWatch, Supervisor, What};
+use worker::{EngineProgram, LoadChoice, Notice, Opened, RestartPolicy, StartError, StatusWatch, Supervisor};
 
-use crate::about::About;
 use crate::device::Device;
 use crate::keep;
 use crate::masks::Masks;
 use crate::model_files::ModelFiles;
+use crate::model_summary::ModelSummary;
 use crate::options::{Options, Workload};
 use crate::speculate::{Speculate, Speculation};
 use crate::{Error, Result, human_bytes};
@@ -41,7 +41,7 @@ pub struct EngineProcess {
     max_deaths: usize,
     only_for_gpus: bool,
     falls_back: bool,
-    hear: worker::Hear,
+    on_notice: worker::OnNotice,
 }
 
 impl EngineProcess {
@@ -56,7 +56,7 @@ impl EngineProcess {
             max_deaths: RestartPolicy::default().max_deaths,
             only_for_gpus: false,
             falls_back: false,
-            hear: Arc::new(|_| {}),
+            on_notice: Arc::new(|_| {}),
         })
     }
 
@@ -76,8 +76,8 @@ impl EngineProcess {
     }
 
     /// Hears what becomes of the process. Must not block.
-    pub fn heard_by(self, hear: impl Fn(&Notice) + Send + Sync + 'static) -> Self {
-        Self { hear: Arc::new(hear), ..self }
+    pub fn heard_by(self, on_notice: impl Fn(&Notice) + Send + Sync + 'static) -> Self {
+        Self { on_notice: Arc::new(on_notice), ..self }
     }
 
     pub(crate) fn is_for(&self, device: DeviceChoice) -> bool {
@@ -102,7 +102,11 @@ struct ChildLoad {
 }
 
 /// Starts a process that loads the model, and waits for it.
-pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> Result<(Handle, About, StatusWatch)> {
+pub(crate) fn start(
+    path: &Path,
+    options: &Options,
+    process: &EngineProcess,
+) -> Result<(Handle, ModelSummary, StatusWatch)> {
     let program = EngineProgram { path: process.program.clone(), args: process.args.clone(), build: BUILD.to_owned() };
     let policy = RestartPolicy { max_deaths: process.max_deaths, ..RestartPolicy::default() };
     // The child may have another working folder one day; the parent's is what the path was meant in.
@@ -113,8 +117,8 @@ pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> 
     };
     let fallback =
         (process.falls_back && options.device != Device::Cpu).then_some(on_the_cpu as fn(&ChildLoad) -> ChildLoad);
-    let what = What { first: load, fallback };
-    let started = Supervisor::start(program, policy, what, pinned, Arc::clone(&process.hear));
+    let what = LoadChoice { first: load, fallback };
+    let started = Supervisor::start(program, policy, what, pinned, Arc::clone(&process.on_notice));
     started.map_err(|error| match error {
         StartError::Refused(why) => Error::Load(why),
         StartError::Died(why) => Error::Stopped(why),
@@ -122,7 +126,7 @@ pub(crate) fn start(path: &Path, options: &Options, process: &EngineProcess) -> 
 }
 
 /// What later processes load: the same device, context and pool, whatever the machine looks like by then.
-fn pinned(load: &ChildLoad, about: &About) -> ChildLoad {
+fn pinned(load: &ChildLoad, about: &ModelSummary) -> ChildLoad {
     let (plan, mut options) = (&about.plan, load.options.clone());
     options.device = Device::of(plan.options.device);
     options.context = Some(plan.n_ctx());
@@ -149,7 +153,7 @@ pub fn serve_engine() -> std::result::Result<(), worker::ChildError> {
     })
 }
 
-fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<About>> {
+fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<ModelSummary>> {
     let ChildLoad { path, options } = load;
     crate::fault::while_loading(n_before);
     let start = Instant::now();
@@ -167,7 +171,7 @@ fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<A
     let plan = files.plan_beside(&options, device, speculation.beside_bytes)?;
     say(format!("loading {} of weights", human_bytes(plan.memory().weights_bytes as u64)));
     let model = files.load(&plan)?;
-    let mut about = About::of(&files, &options, plan, &model, start)?;
+    let mut about = ModelSummary::of(&files, &options, plan, &model, start)?;
     about.notes.extend(speculation.note());
     // The vocabulary is read when the first constraint needs it: most requests have none.
     let masks = Masks::later(move || {

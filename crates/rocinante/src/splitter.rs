@@ -53,7 +53,7 @@ pub struct TokenLogprob {
 
 /// How answers are read; the same for all answers to one request.
 #[derive(Clone, Debug)]
-struct Manner {
+struct SplitterSettings {
     tokenizer: Arc<Tokenizer>,
     stop: Vec<String>,
     has_logprobs: bool,
@@ -67,7 +67,7 @@ struct Manner {
 /// Reads one answer.
 #[derive(Debug)]
 pub struct Splitter {
-    manner: Manner,
+    settings: SplitterSettings,
     detokenizer: Detokenizer,
     matcher: StopMatcher,
     parser: Option<Parser>,
@@ -85,7 +85,14 @@ impl Splitter {
     /// For text that is only text.
     pub fn plain(tokenizer: &Arc<Tokenizer>, stop: Vec<String>, has_logprobs: bool) -> Self {
         let tokenizer = Arc::clone(tokenizer);
-        Self::of(Manner { tokenizer, stop, has_logprobs, format: None, prompt: String::new(), tools: Value::Null })
+        Self::of(SplitterSettings {
+            tokenizer,
+            stop,
+            has_logprobs,
+            format: None,
+            prompt: String::new(),
+            tools: Value::Null,
+        })
     }
 
     /// For an answer that may reason and call tools in the model's own way.
@@ -99,7 +106,7 @@ impl Splitter {
     ) -> Self {
         let format = (format.has_tools() || format.has_reasoning()).then_some(format);
         let end = prompt.char_indices().rev().nth(200).map_or(0, |(at, _)| at);
-        Self::of(Manner {
+        Self::of(SplitterSettings {
             tokenizer: Arc::clone(tokenizer),
             stop,
             has_logprobs,
@@ -109,20 +116,20 @@ impl Splitter {
         })
     }
 
-    fn of(manner: Manner) -> Self {
-        let detokenizer = Detokenizer::new(Arc::clone(&manner.tokenizer));
-        let (detokenizer, parser) = match &manner.format {
+    fn of(settings: SplitterSettings) -> Self {
+        let detokenizer = Detokenizer::new(Arc::clone(&settings.tokenizer));
+        let (detokenizer, parser) = match &settings.format {
             Some(format) => {
-                let parser = Parser::new(format, &manner.prompt, &manner.tools);
+                let parser = Parser::new(format, &settings.prompt, &settings.tools);
                 (detokenizer.showing(&format.marks()), Some(parser))
             }
             None => (detokenizer, None),
         };
         Self {
             detokenizer,
-            matcher: StopMatcher::new(manner.stop.clone()),
+            matcher: StopMatcher::new(settings.stop.clone()),
             parser,
-            manner,
+            settings,
             seen: String::new(),
             logprobs: Vec::new(),
             ready: Vec::new(),
@@ -134,7 +141,7 @@ impl Splitter {
 
     /// One for another answer to the same request.
     pub fn fresh(&self) -> Self {
-        Self::of(self.manner.clone())
+        Self::of(self.settings.clone())
     }
 
     /// Adds a token; says whether a stop string is complete now.
@@ -142,7 +149,7 @@ impl Splitter {
         if self.is_stopped {
             return false;
         }
-        if self.manner.has_logprobs && !self.manner.tokenizer.is_end(token.0) {
+        if self.settings.has_logprobs && !self.settings.tokenizer.is_end(token.0) {
             self.logprobs.push(TokenLogprob { token, logprob, top });
         }
         let text = self.detokenizer.push(token.0);
@@ -169,7 +176,7 @@ impl Splitter {
     }
 
     fn show(&mut self, text: &str) -> bool {
-        if !self.manner.stop.is_empty() {
+        if !self.settings.stop.is_empty() {
             self.seen.push_str(text);
         }
         let step = self.matcher.push(text);
@@ -220,7 +227,8 @@ impl Splitter {
         if !self.is_stopped {
             return None;
         }
-        let ends = self.manner.stop.iter().filter_map(|stop| Some((self.seen.find(stop.as_str())? + stop.len(), stop)));
+        let ends =
+            self.settings.stop.iter().filter_map(|stop| Some((self.seen.find(stop.as_str())? + stop.len(), stop)));
         ends.min_by_key(|&(end, stop)| (end, usize::MAX - stop.len())).map(|(_, stop)| stop.clone())
     }
 

@@ -54,13 +54,13 @@ impl Timeouts {
 /// What one connection is doing; shared by its socket, its answers and whoever watches it.
 #[derive(Debug)]
 pub struct Activity {
-    now: Mutex<Now>,
+    now: Mutex<ConnectionState>,
     /// It has to make room for another.
     evicted: Notify,
 }
 
 #[derive(Debug)]
-struct Now {
+struct ConnectionState {
     has_asked: bool,
     /// Since when no request is in flight.
     idle_since: Instant,
@@ -77,7 +77,7 @@ struct Now {
 
 impl Activity {
     fn new() -> Self {
-        let now = Now {
+        let now = ConnectionState {
             has_asked: false,
             idle_since: Instant::now(),
             blocked_since: None,
@@ -89,7 +89,7 @@ impl Activity {
         Self { now: Mutex::new(now), evicted: Notify::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Now> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,7 +115,7 @@ impl Activity {
     }
 }
 
-impl Now {
+impl ConnectionState {
     /// Whether the end of an answer is on its way to the client.
     fn is_sending(&self) -> bool {
         let is_unsent = self.unsent_since.is_some_and(|since| since.elapsed() < FLUSH_TIME);
@@ -169,12 +169,12 @@ impl Drop for InFlight {
 }
 
 /// An answer's body that notes when it waits for the client.
-pub struct Watched {
+pub struct WatchedBody {
     pub body: Body,
     pub request: InFlight,
 }
 
-impl HttpBody for Watched {
+impl HttpBody for WatchedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

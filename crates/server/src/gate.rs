@@ -269,7 +269,7 @@ pub async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next
         response.headers_mut().insert("x-ignored-fields", fields);
     }
     record.status = response.status();
-    response.map(|body| Body::new(Recorded { body, record }))
+    response.map(|body| Body::new(RecordedBody { body, record }))
 }
 
 /// What nginx writes for a client that gave up before there was an answer.
@@ -403,12 +403,12 @@ impl Drop for Record {
 }
 
 /// A body that keeps the record until it is sent or dropped.
-struct Recorded {
+struct RecordedBody {
     body: Body,
     record: Record,
 }
 
-impl HttpBody for Recorded {
+impl HttpBody for RecordedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -201,7 +201,8 @@ async fn collect(request: Request, limits: &BodyLimits) -> Result<(Bytes, Vec<Ow
     if declared > limits.max_bytes as u64 {
         return Err(too_large());
     }
-    let mut arriving = Arriving { limits, permits: Vec::new(), n_bytes: ARRIVING_UNIT, declared: declared as usize };
+    let mut arriving =
+        BodyReservation { limits, permits: Vec::new(), n_bytes: ARRIVING_UNIT, declared: declared as usize };
     let mut body: Body = request.into_body();
     let read = async {
         let mut bytes = Vec::with_capacity((declared as usize).min(UNIT_BYTES));
@@ -224,7 +225,7 @@ async fn collect(request: Request, limits: &BodyLimits) -> Result<(Bytes, Vec<Ow
 
 /// A body's part of the budget for what arrives. The first bytes are free: who declares megabytes and sends nothing holds
 /// none of it. Then it asks for all that was declared at once; where nothing was, it doubles as the body grows.
-struct Arriving<'a> {
+struct BodyReservation<'a> {
     limits: &'a BodyLimits,
     permits: Vec<OwnedSemaphorePermit>,
     /// What it may hold so far.
@@ -232,7 +233,7 @@ struct Arriving<'a> {
     declared: usize,
 }
 
-impl Arriving<'_> {
+impl BodyReservation<'_> {
     async fn reserve(&mut self, n_bytes: usize) -> Result<(), ApiError> {
         if n_bytes <= self.n_bytes {
             return Ok(());

@@ -6,7 +6,7 @@ use super::models::Registry;
 use super::preset::Preset;
 use super::served_model::ServedModel;
 use axum::http::StatusCode;
-use hub::{DiskFull, Fetcher, Modelfile, Named, NotFound, Observer, PullEvent, Resolved, Silent, Store, hint};
+use hub::{DiskFull, Fetcher, Modelfile, Named, NotFound, Observer, PullEvent, Resolved, SilentObserver, Store, hint};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -89,7 +89,7 @@ fn check_name(store: &Store, name: &str) -> Result<()> {
 /// A model that the registry does not know yet: one that is in the store by now or, where that is wanted, one that can
 /// be fetched. Blocks.
 pub fn discover(name: &str, fetches: bool) -> Result<Option<ServedModel>> {
-    let fetcher = Fetcher::new(&Silent).map_err(|error| failed(&error))?;
+    let fetcher = Fetcher::new(&SilentObserver).map_err(|error| failed(&error))?;
     if check_name(&fetcher.store, name).is_err() {
         return Ok(None);
     }

@@ -1,7 +1,7 @@
 //! Sockets: binds, accepts, serves each connection with its limits, plain or with TLS, and on SIGTERM or Ctrl-C stops
 //! accepting and lets the requests in flight end.
 
-use super::connection::{Activity, ConnectionPlace, Connections, Socket, Timeouts, Watched};
+use super::connection::{Activity, ConnectionPlace, Connections, Socket, Timeouts, WatchedBody};
 use super::{App, health, reload, router, systemd};
 use crate::hint::HintExt;
 use anyhow::{Context, Result, anyhow};
@@ -295,7 +295,7 @@ where
         async move {
             let Ok(response) = service.oneshot(request).await;
             request_in_flight.answered();
-            Ok::<_, Infallible>(response.map(|body| Watched { body, request: request_in_flight }))
+            Ok::<_, Infallible>(response.map(|body| WatchedBody { body, request: request_in_flight }))
         }
     });
     let socket = Socket::new(stream, Arc::clone(activity));

@@ -4,14 +4,14 @@
 
 mod turns;
 
-pub use super::served_model::{ServedModel, Stay};
+pub use super::served_model::{IdleLimit, ServedModel};
 pub use turns::TurnLimits;
 
 use super::error::{ApiError, Result};
 use super::kv_events::Publisher;
 use super::library;
+use super::load_clock::{LoadClock, WaitTimer};
 use super::loaded::Loaded;
-use super::patience::{LoadClock, Patience};
 use super::served_model::{Loading, add_counters};
 use super::shared::SharedModel;
 use axum::http::StatusCode;
@@ -150,7 +150,7 @@ impl Registry {
 
     /// A model is offered no longer; called before anybody can look at the models again.
     fn note_removed(&self, entry: Arc<ServedModel>) {
-        entry.set_stay(Some(Stay::For(Duration::ZERO)));
+        entry.set_idle_limit(Some(IdleLimit::For(Duration::ZERO)));
         let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
         removed.settle();
         removed.ending.push(entry);
@@ -325,7 +325,7 @@ impl Registry {
         let entry = self.seek(name).await?;
         entry.use_now();
         // What an earlier request wanted to happen after it is void.
-        entry.set_stay(None);
+        entry.set_idle_limit(None);
         // Who waits below must not hold the model, or it would look in use and never leave.
         let is_leaving = entry.is_leaving.load(Ordering::Acquire);
         if let Some(why) = entry.unavailable() {
@@ -335,8 +335,8 @@ impl Registry {
             return Ok(model);
         }
         let _waiting = entry.wait();
-        let patience = Patience::new(&self.clock, self.turns.wait);
-        let loaded = patience.wait_for(self.loading(&entry)).await.unwrap_or_else(|| Err(self.no_room()));
+        let wait_timer = WaitTimer::new(&self.clock, self.turns.wait);
+        let loaded = wait_timer.wait_for(self.loading(&entry)).await.unwrap_or_else(|| Err(self.no_room()));
         if let Err(error) = loaded.as_ref().map_err(|error| &error.message) {
             tracing::error!(model = entry.name, error, "not in memory");
         }
@@ -475,7 +475,7 @@ impl Registry {
     /// Takes a model out of memory on request. A model in use goes when its last request ends, unless another one asks
     /// for it in the meantime.
     pub async fn unload(&self, entry: &ServedModel) {
-        entry.set_stay(Some(Stay::For(Duration::ZERO)));
+        entry.set_idle_limit(Some(IdleLimit::For(Duration::ZERO)));
         entry.set_unavailable(None);
         for _ in 0..LEAVE_CHECKS {
             let change = self.change.lock().await;

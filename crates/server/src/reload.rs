@@ -12,14 +12,14 @@ use std::time::Duration;
 const CERTIFICATE_CHECK: Duration = Duration::from_secs(10);
 
 /// What a reload brings.
-pub struct Fresh {
+pub struct ReloadedSettings {
     pub keys: Keys,
     pub rate: Option<u32>,
     pub concurrent: Option<u32>,
 }
 
 /// Reads the settings again, as at the start.
-pub type SettingsReader = Box<dyn Fn() -> anyhow::Result<Fresh> + Send + Sync>;
+pub type SettingsReader = Box<dyn Fn() -> anyhow::Result<ReloadedSettings> + Send + Sync>;
 
 /// Runs as long as the server. From the moment of this call SIGHUP no longer ends the process, whenever the future is
 /// first polled.
@@ -28,7 +28,12 @@ pub fn watch(app: Arc<App>, tls: Option<Tls>, reader: Option<SettingsReader>) ->
     watch_until_the_end(app, tls, reader, hangups)
 }
 
-async fn watch_until_the_end(app: Arc<App>, tls: Option<Tls>, reader: Option<SettingsReader>, mut hangups: Hangups) {
+async fn watch_until_the_end(
+    app: Arc<App>,
+    tls: Option<Tls>,
+    reader: Option<SettingsReader>,
+    mut hangups: HangupSignals,
+) {
     let mut tick = tokio::time::interval(CERTIFICATE_CHECK);
     loop {
         tokio::select! {
@@ -71,16 +76,16 @@ fn reload_tls(tls: &Tls) {
 }
 
 #[cfg(unix)]
-struct Hangups(Option<tokio::signal::unix::Signal>);
+struct HangupSignals(Option<tokio::signal::unix::Signal>);
 
 #[cfg(unix)]
-fn hangups() -> Hangups {
+fn hangups() -> HangupSignals {
     use tokio::signal::unix::{SignalKind, signal};
-    Hangups(signal(SignalKind::hangup()).ok())
+    HangupSignals(signal(SignalKind::hangup()).ok())
 }
 
 #[cfg(unix)]
-impl Hangups {
+impl HangupSignals {
     async fn recv(&mut self) -> Option<()> {
         match &mut self.0 {
             Some(signal) => signal.recv().await,
@@ -90,15 +95,15 @@ impl Hangups {
 }
 
 #[cfg(not(unix))]
-struct Hangups;
+struct HangupSignals;
 
 #[cfg(not(unix))]
-fn hangups() -> Hangups {
-    Hangups
+fn hangups() -> HangupSignals {
+    HangupSignals
 }
 
 #[cfg(not(unix))]
-impl Hangups {
+impl HangupSignals {
     async fn recv(&mut self) -> Option<()> {
         std::future::pending().await
     }

@@ -23,7 +23,7 @@ pub type Loading = Shared<BoxFuture<'static, Result<Arc<Loaded>>>>;
 
 /// How long a model stays in memory without requests, where a client said so (`keep_alive`).
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub enum Stay {
+pub enum IdleLimit {
     For(Duration),
     Forever,
 }
@@ -67,7 +67,7 @@ pub struct ServedModel {
     /// Milliseconds since `start`.
     last_used_ms: AtomicU64,
     loaded_ms: AtomicU64,
-    stay: Mutex<Option<Stay>>,
+    stay: Mutex<Option<IdleLimit>>,
     /// Why the last engine's process died.
     pub trouble: watch::Sender<Option<String>>,
     /// Why it is not loaded any more: its engines died while they loaded it.
@@ -272,15 +272,15 @@ impl ServedModel {
     }
 
     /// What the latest request said about how long it stays; `None`: nothing, so the operator's setting counts.
-    pub fn set_stay(&self, stay: Option<Stay>) {
+    pub fn set_idle_limit(&self, stay: Option<IdleLimit>) {
         *self.stay.lock().unwrap_or_else(PoisonError::into_inner) = stay;
     }
 
     /// How long it stays without requests; `None`: for ever.
     pub fn time_to_stay(&self, operator: Option<Duration>) -> Option<Duration> {
         match *self.stay.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(Stay::For(time)) => Some(time),
-            Some(Stay::Forever) => None,
+            Some(IdleLimit::For(time)) => Some(time),
+            Some(IdleLimit::Forever) => None,
             None => operator,
         }
     }

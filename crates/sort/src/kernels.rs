@@ -1,7 +1,6 @@
 //! The kernels: for the host, functions that give typed calls; for a GPU, the root of what `roci-kernel-build` compiles.
 
-// Loops over several arrays at once read best by index, and unroll so.
-#[allow(clippy::needless_range_loop)]
+#[allow(clippy::needless_range_loop, reason = "loops over several arrays at once are unrolled when they use an index")]
 #[path = "kernels/radix.rs"]
 pub mod radix;
 #[path = "kernels/reduce.rs"]

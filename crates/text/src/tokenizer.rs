@@ -21,7 +21,7 @@ use crate::sentence_piece::{SPACE, SentencePiece, parse_byte};
 use crate::special::{InputPiece, SpecialTokens};
 use crate::tokenizer_json::{JsonConfig, JsonTokenizer};
 use crate::unigram::Unigram;
-use crate::vocab::{Around, TokenKind};
+use crate::vocab::{AddedTokens, TokenKind};
 use crate::word_piece::WordPiece;
 use crate::{Error, Result, Vocab};
 
@@ -95,7 +95,7 @@ pub struct Tokenizer {
     encoder: EncoderKind,
     pub(crate) pieces: TokenPieces,
     end_ids: Vec<u32>,
-    around: Around,
+    around: AddedTokens,
     /// Control tokens, to be found in texts.
     controls: OnceLock<Vec<(u32, memchr::memmem::Finder<'static>)>>,
 }
@@ -203,7 +203,7 @@ impl Tokenizer {
         ends.sort_unstable();
         ends.dedup();
         let pieces = TokenPieces::new(&tokens, kinds, |text, kind, out| spelling.decode_into(text, kind, out));
-        let around = Around { bos, eos, add_space_prefix: tokenizer.adds_space(), ..Around::default() };
+        let around = AddedTokens { bos, eos, add_space_prefix: tokenizer.adds_space(), ..AddedTokens::default() };
         let controls = OnceLock::new();
         Ok(Self { encoder: EncoderKind::Json(Box::new(tokenizer)), pieces, end_ids: ends, around, controls })
     }

@@ -82,7 +82,7 @@ impl TokenKind {
 
 /// What goes around a text, with all defaults filled in.
 #[derive(Copy, Clone, Debug, Default)]
-pub(crate) struct Around {
+pub(crate) struct AddedTokens {
     pub bos: Option<u32>,
     pub eos: Option<u32>,
     pub add_bos: bool,
@@ -94,7 +94,7 @@ pub(crate) struct Around {
 impl Vocab {
     /// Checks the lengths and ids and fills in what the file left out; the tokens' texts and the merges are checked
     /// where they are indexed.
-    pub(crate) fn resolve(&mut self) -> Result<Around> {
+    pub(crate) fn resolve(&mut self) -> Result<AddedTokens> {
         let n_tokens = self.tokens.len();
         if !MODELS.contains(&self.model.as_str()) {
             return Err(Error::UnknownModel { model: self.model.clone(), supported: MODELS.join(", ") });
@@ -135,7 +135,7 @@ impl Vocab {
         self.around()
     }
 
-    fn around(&self) -> Result<Around> {
+    fn around(&self) -> Result<AddedTokens> {
         let model = self.model.as_str();
         let is_bpe = matches!(model, "gpt2" | "gemma4");
         let adds_bos = match model {
@@ -152,6 +152,6 @@ impl Vocab {
         }
         let last = if model == "bert" { self.sep } else { self.eos.filter(|_| add_eos) };
         let add_space_prefix = !is_bpe && model != "rwkv" && self.add_space_prefix.unwrap_or(model == "llama");
-        Ok(Around { bos: self.bos, eos: self.eos, add_bos, last, add_space_prefix })
+        Ok(AddedTokens { bos: self.bos, eos: self.eos, add_bos, last, add_space_prefix })
     }
 }

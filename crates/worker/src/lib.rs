@@ -27,4 +27,4 @@ pub use child::{ChildError, Opened, ProgressSender, serve};
 pub use death::{Death, DeathCause};
 pub use status::{EngineStatus, Notice, Phase, StatusWatch};
 #[cfg(unix)]
-pub use supervisor::{EngineProgram, Hear, RestartPolicy, StartError, Supervisor, What};
+pub use supervisor::{EngineProgram, LoadChoice, OnNotice, RestartPolicy, StartError, Supervisor};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use engine::{
-    Board, KvEvent, Limits, Stats,
+    KvEvent, Limits, SharedStats, Stats,
     ledger::{Blame, ProtocolFault},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -18,7 +18,7 @@ use crate::{
     frame::{self, FrameError},
     process::Process,
     status::{Notice, Phase},
-    supervisor::{Desk, EngineProgram, RestartPolicy, StartError, What},
+    supervisor::{EngineProgram, LoadChoice, RestartPolicy, StartError, SupervisorShared},
     wire::{FromChild, Report, StepPatience, ToChild, VERSION},
 };
 
@@ -38,7 +38,7 @@ pub(crate) struct Life<L> {
     pub what: L,
     program: EngineProgram,
     policy: RestartPolicy,
-    desk: Arc<Desk>,
+    shared: Arc<SupervisorShared>,
     /// What to load instead when `what` is given up.
     fallback: Option<fn(&L) -> L>,
     /// Processes so far.
@@ -46,7 +46,7 @@ pub(crate) struct Life<L> {
 }
 
 /// A process that is ready.
-pub(crate) struct Up {
+pub(crate) struct ReadyChild {
     pub limits: Limits,
     process: Process,
     patience: StepPatience,
@@ -65,14 +65,19 @@ struct StepProgress {
 }
 
 impl<L: Serialize> Life<L> {
-    pub fn new(program: EngineProgram, policy: RestartPolicy, what: What<L>, desk: Arc<Desk>) -> Self {
-        Self { what: what.first, fallback: what.fallback, program, policy, desk, n_before: 0 }
+    pub fn new(
+        program: EngineProgram,
+        policy: RestartPolicy,
+        what: LoadChoice<L>,
+        shared: Arc<SupervisorShared>,
+    ) -> Self {
+        Self { what: what.first, fallback: what.fallback, program, policy, shared, n_before: 0 }
     }
 
     /// Starts a process and waits until it is ready, or dead.
-    pub fn bring_up<R: DeserializeOwned>(&mut self) -> Result<(Up, R), Death> {
-        let hear = Arc::clone(&self.desk.hear);
-        let spawned = Process::spawn(&self.program, self.policy.silence, move |line| hear(&Notice::Stderr(line)));
+    pub fn bring_up<R: DeserializeOwned>(&mut self) -> Result<(ReadyChild, R), Death> {
+        let on_notice = Arc::clone(&self.shared.on_notice);
+        let spawned = Process::spawn(&self.program, self.policy.silence, move |line| on_notice(&Notice::Stderr(line)));
         let mut process = spawned.map_err(|error| Death {
             ending: DeathCause::NotStarted(error.to_string()),
             stderr: Vec::new(),
@@ -80,12 +85,12 @@ impl<L: Serialize> Life<L> {
             age: Duration::ZERO,
         })?;
         let mut activity = "starting".to_owned();
-        self.desk.watch.lock().pid = Some(process.id());
-        self.desk.watch.lock().phase = Phase::Loading(activity.clone());
+        self.shared.watch.lock().pid = Some(process.id());
+        self.shared.watch.lock().phase = Phase::Loading(activity.clone());
         let outcome = self.load(&mut process, &mut activity);
         self.n_before += 1;
         match outcome {
-            Ok((limits, patience, about)) => Ok((Up { limits, process, patience }, about)),
+            Ok((limits, patience, about)) => Ok((ReadyChild { limits, process, patience }, about)),
             Err(ending) => Err(self.bury(process, ending, format!("while loading: {activity}"))),
         }
     }
@@ -113,14 +118,14 @@ impl<L: Serialize> Life<L> {
             _ => None,
         })?;
         loop {
-            if self.desk.lock().closing_since.is_some() {
+            if self.shared.lock().closing_since.is_some() {
                 return Err(Some(DeathCause::Refused("the supervisor is stopping".to_owned())));
             }
             match read::<R>(process)? {
                 FromChild::Progress(text) => {
                     activity.clone_from(&text);
-                    self.desk.watch.lock().phase = Phase::Loading(text.clone());
-                    (self.desk.hear)(&Notice::Progress(text));
+                    self.shared.watch.lock().phase = Phase::Loading(text.clone());
+                    (self.shared.on_notice)(&Notice::Progress(text));
                 }
                 FromChild::Report(_) | FromChild::Started(_) => {}
                 FromChild::Ready { about, limits, patience } => return Ok((limits, patience, about)),
@@ -133,7 +138,7 @@ impl<L: Serialize> Life<L> {
 
     /// The first process that is ready. One that dies before is followed by another, as often as the policy allows; what
     /// cannot be loaded or started at all is not tried again.
-    pub fn first_up<R: DeserializeOwned>(&mut self) -> Result<(Up, R), StartError> {
+    pub fn first_up<R: DeserializeOwned>(&mut self) -> Result<(ReadyChild, R), StartError> {
         let mut n_in_vain = 0;
         loop {
             let death = match self.bring_up::<R>() {
@@ -149,7 +154,7 @@ impl<L: Serialize> Life<L> {
             match self.mourn(death, n_in_vain) {
                 Some(wait) => thread::sleep(wait),
                 None => {
-                    let why = self.desk.lock().unavailable.clone();
+                    let why = self.shared.lock().unavailable.clone();
                     return Err(StartError::Died(why.unwrap_or_else(|| "it died too often".to_owned())));
                 }
             }
@@ -157,7 +162,7 @@ impl<L: Serialize> Life<L> {
     }
 
     /// Until the supervisor stops or gives up.
-    pub fn run<R: DeserializeOwned>(mut self, up: Up, board: &Board) {
+    pub fn run<R: DeserializeOwned>(mut self, up: ReadyChild, shared_stats: &SharedStats) {
         let (limits, mut up) = (up.limits, Some(up));
         let mut died_at = None;
         let mut n_in_vain = 0;
@@ -167,17 +172,19 @@ impl<L: Serialize> Life<L> {
                 None => self.bring_up::<R>().map(|(up, _)| up),
             };
             let death = match outcome {
-                Ok(up) if up.limits.cover(&limits) => match self.watch(up, board, died_at.take(), &mut n_in_vain) {
-                    Some(death) => death,
-                    None => return,
-                },
+                Ok(up) if up.limits.cover(&limits) => {
+                    match self.watch(up, shared_stats, died_at.take(), &mut n_in_vain) {
+                        Some(death) => death,
+                        None => return,
+                    }
+                }
                 Ok(up) => {
                     let other = DeathCause::Refused("it came back with other limits".to_owned());
                     self.bury(up.process, Some(other), "after loading".to_owned())
                 }
                 Err(death) => death,
             };
-            if self.desk.lock().closing_since.is_some() {
+            if self.shared.lock().closing_since.is_some() {
                 return;
             }
             died_at.get_or_insert_with(Instant::now);
@@ -190,17 +197,23 @@ impl<L: Serialize> Life<L> {
     }
 
     /// Gives a process everything there is to do, and passes on what it says. `None`: the supervisor stops.
-    fn watch(&self, mut up: Up, board: &Board, died_at: Option<Instant>, n_in_vain: &mut u32) -> Option<Death> {
-        let mut state = self.desk.lock();
+    fn watch(
+        &self,
+        mut up: ReadyChild,
+        shared_stats: &SharedStats,
+        died_at: Option<Instant>,
+        n_in_vain: &mut u32,
+    ) -> Option<Death> {
+        let mut state = self.shared.lock();
         // A socket that cannot be cloned is as good as closed.
         state.writer = up.process.socket().try_clone().ok();
-        (state.verdict, self.desk.watch.lock().phase) = (None, Phase::Running);
+        (state.verdict, self.shared.watch.lock().phase) = (None, Phase::Running);
         let commands = state.ledger.engine_up();
         let n_requests = state.ledger.len();
         state.send::<L>(commands);
         drop(state);
         if let Some(died_at) = died_at {
-            (self.desk.hear)(&Notice::Resumed { n_requests, after: died_at.elapsed() });
+            (self.shared.on_notice)(&Notice::Resumed { n_requests, after: died_at.elapsed() });
         }
         let mut progress = StepProgress::new(up.patience);
         let mut last = Stats::default();
@@ -208,7 +221,7 @@ impl<L: Serialize> Life<L> {
             let report = match read::<serde::de::IgnoredAny>(&mut up.process) {
                 Ok(FromChild::Report(report)) => report,
                 Ok(FromChild::Started(id)) => {
-                    self.desk.lock().ledger.started(id);
+                    self.shared.lock().ledger.started(id);
                     continue;
                 }
                 Ok(FromChild::Fault(why)) => break Some(DeathCause::Fault(why)),
@@ -219,14 +232,14 @@ impl<L: Serialize> Life<L> {
                 *n_in_vain = 0;
             }
             last = report.stats.clone();
-            match self.pass_on(report, board, &mut progress) {
+            match self.pass_on(report, shared_stats, &mut progress) {
                 Ok(()) => {}
                 Err(ending) => break Some(ending),
             }
         };
         // Its cache is gone with it.
-        board.kv_log.push(vec![KvEvent::Cleared]);
-        let mut state = self.desk.lock();
+        shared_stats.kv_log.push(vec![KvEvent::Cleared]);
+        let mut state = self.shared.lock();
         state.writer = None;
         let ending = state.verdict.take().or(ending);
         add_counters(&mut state.past, &last);
@@ -242,10 +255,15 @@ impl<L: Serialize> Life<L> {
         Some(self.bury(up.process, ending, format!("after step {n_steps} with {n_running} requests running")))
     }
 
-    fn pass_on(&self, report: Report, board: &Board, progress: &mut StepProgress) -> Result<(), DeathCause> {
+    fn pass_on(
+        &self,
+        report: Report,
+        shared_stats: &SharedStats,
+        progress: &mut StepProgress,
+    ) -> Result<(), DeathCause> {
         let Report { events, stats, kv_events, cpu_time } = report;
-        board.kv_log.push(kv_events);
-        let mut state = self.desk.lock();
+        shared_stats.kv_log.push(kv_events);
+        let mut state = self.shared.lock();
         for event in events {
             let commands = state.ledger.pass_on(event).map_err(|fault| match fault {
                 ProtocolFault::Forward(why) => DeathCause::Fault(why),
@@ -257,7 +275,7 @@ impl<L: Serialize> Life<L> {
         let mut shown = stats.clone();
         add_counters(&mut shown, &state.past);
         shown.n_waiting = state.ledger.len().saturating_sub(n_running);
-        board.publish(shown);
+        shared_stats.publish(shown);
         if state.closing_since.is_some_and(|since| since.elapsed() > TIME_TO_CLOSE) {
             return Err(DeathCause::Hung("it did not stop".to_owned()));
         }
@@ -280,7 +298,7 @@ impl<L: Serialize> Life<L> {
     fn mourn(&mut self, death: Death, n_in_vain: u32) -> Option<Duration> {
         let reason = death.to_string();
         let blame = if self.fallback.is_some() { Blame::Nobody } else { death.blame() };
-        let mut state = self.desk.lock();
+        let mut state = self.shared.lock();
         let aftermath = state.ledger.engine_down(blame, &reason);
         let now = Instant::now();
         state.deaths.push_back(now);
@@ -303,7 +321,7 @@ impl<L: Serialize> Life<L> {
             0 | 1 => Duration::ZERO,
             n => FIRST_WAIT.saturating_mul(1 << (n - 2).min(10)).min(LONGEST_WAIT),
         };
-        let mut status = self.desk.watch.lock();
+        let mut status = self.shared.watch.lock();
         status.n_deaths += 1;
         status.n_resumed += aftermath.n_kept as u64;
         status.n_refused += aftermath.n_refused as u64;
@@ -320,13 +338,13 @@ impl<L: Serialize> Life<L> {
         }
         drop((state, status));
         let (n_kept, n_refused) = (aftermath.n_kept, aftermath.n_refused);
-        (self.desk.hear)(&Notice::Died { death, n_kept, n_refused, wait });
+        (self.shared.on_notice)(&Notice::Died { death, n_kept, n_refused, wait });
         if fallback.is_some() {
-            (self.desk.hear)(&Notice::FellBack);
+            (self.shared.on_notice)(&Notice::FellBack);
         }
         match unavailable {
             Some(why) => {
-                (self.desk.hear)(&Notice::Unavailable(why));
+                (self.shared.on_notice)(&Notice::Unavailable(why));
                 None
             }
             None => Some(wait),
@@ -335,8 +353,8 @@ impl<L: Serialize> Life<L> {
 
     /// Waits, unless the supervisor stops; says whether to go on.
     fn pause(&self, wait: Duration) -> bool {
-        let state = self.desk.lock();
-        let waited = self.desk.changed.wait_timeout_while(state, wait, |state| state.closing_since.is_none());
+        let state = self.shared.lock();
+        let waited = self.shared.changed.wait_timeout_while(state, wait, |state| state.closing_since.is_none());
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.closing_since.is_none()
     }
 }

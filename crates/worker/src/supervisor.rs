@@ -17,13 +17,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::{Board, Command, EngineMessage, Event, FailureKind, Handle, Stats, ledger::Ledger};
+use engine::{Command, EngineMessage, Event, FailureKind, Handle, SharedStats, Stats, ledger::Ledger};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     death::DeathCause,
     frame::{self, FrameError},
-    life::{Life, Up},
+    life::{Life, ReadyChild},
     status::{Notice, Phase, StatusWatch},
     wire::ToChild,
 };
@@ -62,7 +62,7 @@ impl Default for RestartPolicy {
 
 /// What is loaded first, and what instead when that is given up.
 #[derive(Clone, Debug)]
-pub struct What<L> {
+pub struct LoadChoice<L> {
     pub first: L,
     /// Makes it of what was loaded before. While there is one, no request is blamed for a death: where there are two
     /// ways, the way is the likelier culprit.
@@ -80,7 +80,7 @@ pub enum StartError {
 }
 
 /// What hears of notices. Never blocks for long: it is called between two events.
-pub type Hear = Arc<dyn Fn(&Notice) + Send + Sync>;
+pub type OnNotice = Arc<dyn Fn(&Notice) + Send + Sync>;
 
 pub struct Supervisor;
 
@@ -90,32 +90,39 @@ impl Supervisor {
     pub fn start<L, R>(
         program: EngineProgram,
         policy: RestartPolicy,
-        what: What<L>,
+        what: LoadChoice<L>,
         pin: impl FnOnce(&L, &R) -> L,
-        hear: Hear,
+        on_notice: OnNotice,
     ) -> Result<(Handle, R, StatusWatch), StartError>
     where
         L: Serialize + Send + 'static,
         R: DeserializeOwned + Send + 'static,
     {
         let watch = StatusWatch::default();
-        let desk = Arc::new(Desk { state: Mutex::default(), changed: Condvar::new(), watch: watch.clone(), hear });
-        let mut life = Life::new(program, policy, what, Arc::clone(&desk));
+        let shared = Arc::new(SupervisorShared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            watch: watch.clone(),
+            on_notice,
+        });
+        let mut life = Life::new(program, policy, what, Arc::clone(&shared));
         let (up, about) = life.first_up::<R>()?;
         life.what = pin(&life.what, &about);
         let limits = up.limits;
-        let handle = engine::start_with(limits, move |messages, board| desk.run::<L, R>(messages, board, life, up));
+        let handle = engine::start_with(limits, move |messages, shared_stats| {
+            shared.run::<L, R>(messages, shared_stats, life, up)
+        });
         Ok((handle, about, watch))
     }
 }
 
 /// What both threads see.
-pub(crate) struct Desk {
+pub(crate) struct SupervisorShared {
     pub state: Mutex<SupervisorState>,
     /// The supervisor was told to stop.
     pub changed: Condvar,
     pub watch: StatusWatch,
-    pub hear: Hear,
+    pub on_notice: OnNotice,
 }
 
 #[derive(Default)]
@@ -133,7 +140,7 @@ pub(crate) struct SupervisorState {
     pub deaths: VecDeque<Instant>,
 }
 
-impl Desk {
+impl SupervisorShared {
     pub fn lock(&self) -> MutexGuard<'_, SupervisorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -142,16 +149,16 @@ impl Desk {
     fn run<L, R>(
         self: Arc<Self>,
         messages: &Receiver<EngineMessage>,
-        board: &Board,
+        shared_stats: &SharedStats,
         life: Life<L>,
-        up: Up,
+        up: ReadyChild,
     ) -> Option<String>
     where
         L: Serialize + Send + 'static,
         R: DeserializeOwned + Send + 'static,
     {
-        let own_board = board.clone();
-        let living = thread::Builder::new().name("engine-life".into()).spawn(move || life.run::<R>(up, &own_board));
+        let own_stats = shared_stats.clone();
+        let living = thread::Builder::new().name("engine-life".into()).spawn(move || life.run::<R>(up, &own_stats));
         let living = match living {
             Ok(living) => living,
             Err(error) => return Some(format!("its watching thread could not be started: {error}")),
@@ -161,10 +168,10 @@ impl Desk {
             let mut state = self.lock();
             if let Some(why) = state.unavailable.clone() {
                 if let Ok(message) = message {
-                    state.take::<L>(message, board);
+                    state.take::<L>(message, shared_stats);
                 }
                 while let Ok(message) = messages.try_recv() {
-                    state.take::<L>(message, board);
+                    state.take::<L>(message, shared_stats);
                 }
                 state.ledger.fail_all(&why);
                 return Some(why);
@@ -172,7 +179,7 @@ impl Desk {
             let is_over = match message {
                 Ok(EngineMessage::Shutdown) => true,
                 Ok(message) => {
-                    state.take::<L>(message, board);
+                    state.take::<L>(message, shared_stats);
                     false
                 }
                 Err(RecvTimeoutError::Timeout) => false,
@@ -204,14 +211,14 @@ impl Desk {
 }
 
 impl SupervisorState {
-    fn take<L: Serialize>(&mut self, message: EngineMessage, board: &Board) {
+    fn take<L: Serialize>(&mut self, message: EngineMessage, shared_stats: &SharedStats) {
         let commands = match message {
             EngineMessage::Submit(submit, reply_to) => self.ledger.submit(submit, reply_to),
             EngineMessage::Embed(embed, reply_to) => self.ledger.embed(embed, reply_to),
             EngineMessage::Cancel(id) => self.ledger.cancel(id).into_iter().collect(),
             EngineMessage::Gone(seq) => self.ledger.gone(seq),
             EngineMessage::Stats(sink) => {
-                let _ = sink.send(Event::Stats(Box::new(board.read())));
+                let _ = sink.send(Event::Stats(Box::new(shared_stats.read())));
                 return;
             }
             EngineMessage::Shutdown => return,

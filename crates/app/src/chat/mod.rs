@@ -115,7 +115,7 @@ impl<'a> Chat<'a> {
     pub fn with_session(mut self, session: Option<OpenSession>) -> Self {
         if let Some(session) = &session {
             self.messages = session.messages();
-            self.system = self.system.or_else(|| session.talk.system.clone());
+            self.system = self.system.or_else(|| session.conversation.system.clone());
         }
         Self { session, ..self }
     }
@@ -124,7 +124,7 @@ impl<'a> Chat<'a> {
     fn save_session(&mut self) -> Result<()> {
         let (Some(mut session), Some(model)) = (self.session.take(), &self.model) else { return Ok(()) };
         session.set_messages(&self.messages);
-        session.talk.system = self.system.clone();
+        session.conversation.system = self.system.clone();
         let beginning = run::beginning(self.system.as_deref(), &self.named);
         let all: Vec<Message> = beginning.into_iter().chain(self.messages.iter().cloned()).collect();
         let tokens = match all.is_empty() {

@@ -1,7 +1,7 @@
 //! `roci bench`: how fast a model reads a prompt and generates, on this machine. Drives the model
 //! directly with made-up tokens: no tokenizer, no sampling, no scheduler in the figures.
 
-use crate::drive::{StepDriver, TokenSpan, Want};
+use crate::drive::{StepDriver, TokenSpan, WantedLogits};
 use crate::machine::Cpu;
 use crate::options::{LoadArgs, ReportFormat, SpeculateArgs, print_json};
 use crate::progress::{self, Counted};
@@ -360,7 +360,7 @@ impl Bench<'_> {
         let n_fed = (tokens.len() - 1) / self.prompt_step * self.prompt_step;
         self.driver.feed(0, self.point.depth, &tokens[..n_fed])?;
         let last = TokenSpan { seq_idx: 0, start: self.point.depth + n_fed, tokens: &tokens[n_fed..] };
-        self.driver.step(&[last], Want::Last)?;
+        self.driver.step(&[last], WantedLogits::Last)?;
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use model::DeviceChoice;
 use rocinante::HostMemory;
 
-use crate::doctor::selftest::{self, Tested, Types};
+use crate::doctor::selftest::{self, DeviceTest, Types};
 use crate::doctor::{self, Section, Severity, System};
 use crate::machine::Cpu;
 use crate::options::{ReportFormat, print_json};
@@ -97,7 +97,7 @@ pub fn main(args: &Args) -> Result<Health> {
 /// What the drivers say themselves, and how each usable device did.
 struct Gpus {
     found: gpu::discovery::Discovery,
-    tested: Vec<Tested>,
+    tested: Vec<DeviceTest>,
 }
 
 fn test_gpus(types: Types) -> Gpus {
@@ -121,7 +121,7 @@ fn as_json(sections: &[Section], gpus: Option<&Gpus>) -> serde_json::Value {
                 "architecture": device.arch,
                 "driver": device.driver,
                 "refused": device.refused,
-                "is_right": tested.map(Tested::is_right),
+                "is_right": tested.map(DeviceTest::is_right),
                 "self_test": tested,
             })
         });

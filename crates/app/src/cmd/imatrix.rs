@@ -1,7 +1,7 @@
 //! `roci imatrix`: which columns of each weight matrix matter, measured on a text. The file serves `roci quantize` and
 //! llama.cpp's llama-quantize alike.
 
-use crate::drive::{StepDriver, TokenSpan, Want};
+use crate::drive::{StepDriver, TokenSpan, WantedLogits};
 use crate::options::LoadArgs;
 use crate::progress::{self, Counted};
 use crate::report::{self, HintExt};
@@ -77,7 +77,7 @@ pub fn main(args: &Args) -> Result<()> {
         }
         for (i, tokens) in chunk.chunks(max_batch_tokens).enumerate() {
             // One row of logits, so that the output layer is seen too.
-            driver.step(&[TokenSpan { seq_idx: 0, start: i * max_batch_tokens, tokens }], Want::Last)?;
+            driver.step(&[TokenSpan { seq_idx: 0, start: i * max_batch_tokens, tokens }], WantedLogits::Last)?;
         }
         bar.inc(1);
     }

@@ -2,7 +2,7 @@
 //! Computes perplexity as llama.cpp's tool does, so that figures can be compared: the text is cut into
 //! chunks, each starts anew (with BOS where the vocabulary adds one), and its second half is scored.
 
-use crate::drive::{StepDriver, TokenSpan, Want};
+use crate::drive::{StepDriver, TokenSpan, WantedLogits};
 use crate::logits_file::{LogitsReader, LogitsShape, LogitsWriter};
 use crate::options::{LoadArgs, ReportFormat, print_json};
 use crate::progress::{self, Counted};
@@ -222,7 +222,8 @@ fn score_chunk(
     let end = first + chunks.n_scored();
     for start in (first..end).step_by(LOGITS_STEP) {
         let rows = start..(start + LOGITS_STEP).min(end);
-        let logits = driver.step(&[TokenSpan { seq_idx: 0, start, tokens: &tokens[rows.clone()] }], Want::All)?;
+        let logits =
+            driver.step(&[TokenSpan { seq_idx: 0, start, tokens: &tokens[rows.clone()] }], WantedLogits::All)?;
         let mut logprobs = vec![0.0; n_vocab];
         for (row, logits) in rows.zip(logits.chunks_exact(n_vocab)) {
             log_softmax(logits, &mut logprobs)?;

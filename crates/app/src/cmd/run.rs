@@ -212,7 +212,7 @@ pub fn main(args: &Args) -> Result<()> {
     };
     let mut said = session.as_ref().map(OpenSession::messages).unwrap_or_default();
     let tokens = if args.raw {
-        let before = session.as_mut().map(|session| session.talk.raw.get_or_insert_default());
+        let before = session.as_mut().map(|session| session.conversation.raw.get_or_insert_default());
         match before {
             Some(text) => {
                 text.push_str(&prompt);
@@ -222,9 +222,9 @@ pub fn main(args: &Args) -> Result<()> {
         }
     } else {
         said.push(Message::new("user", prompt));
-        let system = session.as_ref().and_then(|session| session.talk.system.clone());
+        let system = session.as_ref().and_then(|session| session.conversation.system.clone());
         let system = args.system.clone().or(system);
-        session.iter_mut().for_each(|session| session.talk.system = system.clone());
+        session.iter_mut().for_each(|session| session.conversation.system = system.clone());
         let messages: Vec<Message> = beginning(system.as_deref(), &named).into_iter().chain(said.clone()).collect();
         let options = Think::render_options(args.think);
         model.prompt(&messages, &options).map_err(|error| model_file::hinted(&path, error))?.tokens
@@ -254,7 +254,7 @@ pub fn main(args: &Args) -> Result<()> {
         }
     }
     if let Some(mut session) = session {
-        match &mut session.talk.raw {
+        match &mut session.conversation.raw {
             Some(text) => text.push_str(&answer.text),
             None => {
                 said.push(Message::new("assistant", answer.text.as_str()));

@@ -23,7 +23,7 @@ use server::listen::{Listen, Tls};
 use server::models::{Offer, Registry, ServedModel, TurnLimits};
 use server::openai::store::ResponseStore;
 use server::origin::OriginPolicy;
-use server::reload::Fresh;
+use server::reload::ReloadedSettings;
 use server::sampling::Defaults;
 use server::traces::{self, Collector};
 use server::{App, log, metrics};
@@ -60,13 +60,13 @@ fn read(typed: &Args) -> Result<(clap::Command, clap::error::Result<clap::ArgMat
 }
 
 /// What SIGHUP brings: the keys and limits as they would be after a restart.
-fn read_again(typed: &Args) -> Result<Fresh> {
+fn read_again(typed: &Args) -> Result<ReloadedSettings> {
     let args = Args::from_arg_matches(&read(typed)?.1?)?;
     let keys = args.access.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
     if typed.access.api_key_file.is_some() && keys.all().is_empty() {
         return Err(anyhow!("no key is required anymore")).hint("restart the server to run it without keys");
     }
-    Ok(Fresh { keys, rate: args.access.rate, concurrent: args.access.concurrent })
+    Ok(ReloadedSettings { keys, rate: args.access.rate, concurrent: args.access.concurrent })
 }
 
 fn serve(args: &Args) -> Result<()> {

@@ -28,7 +28,7 @@ const COPY_BYTES: usize = 1 << 30;
 
 /// The result for one device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Tested {
+pub struct DeviceTest {
     pub device: String,
     /// One for each weight type.
     pub types: Vec<TypeResult>,
@@ -53,7 +53,7 @@ impl TypeResult {
     }
 }
 
-impl Tested {
+impl DeviceTest {
     pub fn is_right(&self) -> bool {
         self.failure.is_none() && !self.types.is_empty() && self.types.iter().all(TypeResult::is_right)
     }
@@ -67,17 +67,17 @@ pub enum Types {
 }
 
 /// Tests a device in a child process, which is this same program.
-pub fn in_child(found: &FoundGpu, types: Types, patience: u32) -> Tested {
+pub fn in_child(found: &FoundGpu, types: Types, patience: u32) -> DeviceTest {
     let device = format!("{}:{}", found.vendor.word(), found.ordinal);
     let failed =
-        |why: String| Tested { device: device.clone(), types: Vec::new(), bandwidth: None, failure: Some(why) };
+        |why: String| DeviceTest { device: device.clone(), types: Vec::new(), bandwidth: None, failure: Some(why) };
     match ask_child(&device, types, patience) {
         Ok(tested) => tested,
         Err(error) => failed(format!("{error:#}")),
     }
 }
 
-fn ask_child(device: &str, types: Types, patience: u32) -> Result<Tested> {
+fn ask_child(device: &str, types: Types, patience: u32) -> Result<DeviceTest> {
     let (more, n_types): (&[&str], usize) = match types {
         Types::Common => (&[], COMMON.len()),
         Types::All => (&["--all-types"], Dtype::ALL.len()),
@@ -111,7 +111,7 @@ fn ask_child(device: &str, types: Types, patience: u32) -> Result<Tested> {
 }
 
 /// Tests a device in this process.
-pub fn run(device: DeviceChoice, name: &str, types: Types) -> Tested {
+pub fn run(device: DeviceChoice, name: &str, types: Types) -> DeviceTest {
     let all = Dtype::ALL.into_iter().filter(|dtype| ops::device_dtype(*dtype) == *dtype);
     let wanted = all.filter(|dtype| types == Types::All || COMMON.contains(dtype));
     let mut results = Vec::new();
@@ -126,7 +126,7 @@ pub fn run(device: DeviceChoice, name: &str, types: Types) -> Tested {
         }
     }
     let bandwidth = if failure.is_none() { measure_bandwidth(device).ok() } else { None };
-    Tested { device: name.to_owned(), types: results, bandwidth, failure }
+    DeviceTest { device: name.to_owned(), types: results, bandwidth, failure }
 }
 
 fn compare(device: DeviceChoice, dtype: Dtype) -> Result<TypeResult> {

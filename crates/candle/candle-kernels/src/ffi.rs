@@ -103,7 +103,7 @@ macro_rules! mmvq {
         ///
         /// # Safety
         /// Addresses are of live device memory in the layouts of `quantized.hip`, and `stream` is a live stream's.
-        #[allow(clippy::too_many_arguments)]
+        #[allow(clippy::too_many_arguments, reason = "Candle's signature")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             vx: *const c_void,
@@ -198,7 +198,7 @@ macro_rules! mmq_quantize {
         ///
         /// # Safety
         /// `x` holds `ne1` columns of `ne00` numbers side by side, `vy` has room for as many of `ne0`.
-        #[allow(clippy::too_many_arguments, non_snake_case)]
+        #[allow(clippy::too_many_arguments, non_snake_case, reason = "Candle's signature")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             x: *const c_void,
@@ -230,7 +230,7 @@ macro_rules! mmq {
         ///
         /// # Safety
         /// Addresses are of live device memory in the layouts of `quantized.hip`, and `stream` is a live stream's.
-        #[allow(clippy::too_many_arguments)]
+        #[allow(clippy::too_many_arguments, reason = "Candle's signature")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             _tmp_fixup: *mut c_void,
@@ -334,7 +334,7 @@ impl Mixture {
 ///
 /// # Safety
 /// As Candle calls it: `input` holds a row for each pair (with weights) or for each token, `output` a row for each pair.
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, reason = "Candle's signature")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn moe_gemm_wmma(
     input: *const c_void,
@@ -378,7 +378,7 @@ pub unsafe extern "C" fn moe_gemm_wmma(
 ///
 /// # Safety
 /// As [`moe_gemm_wmma`].
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, reason = "Candle's signature")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn moe_gemm_gguf(
     input: *const f32,
@@ -415,7 +415,7 @@ pub unsafe extern "C" fn moe_gemm_gguf(
 ///
 /// # Safety
 /// As [`moe_gemm_wmma`].
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, reason = "Candle's signature")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn moe_gemm_gguf_prefill(
     input: *const c_void,

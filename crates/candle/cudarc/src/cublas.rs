@@ -19,7 +19,7 @@ const SOURCE: &str = include_str!("gemm.hip");
 
 pub mod sys {
     //! The few names of cuBLAS's header that Candle spells out.
-    #![allow(non_camel_case_types)]
+    #![allow(non_camel_case_types, reason = "the names are the header's")]
 
     /// Points at a `CudaBlas`'s insides, and only `result` looks there.
     pub type cublasHandle_t = *mut super::Inner;
@@ -181,7 +181,7 @@ pub mod result {
     /// # Safety
     /// `handle` is a live `CudaBlas`'s; every matrix lies in live device memory; alpha and beta point at
     /// host numbers as wide as the compute type.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "cudarc's signature")]
     #[rustfmt::skip]
     pub unsafe fn gemm_strided_batched_ex(
         handle: sys::cublasHandle_t, transa: sys::cublasOperation_t, transb: sys::cublasOperation_t,

@@ -42,7 +42,7 @@ impl From<crate::driver::DriverError> for CudnnError {
 
 pub mod sys {
     //! The few names of cuDNN's header that Candle spells out.
-    #![allow(non_camel_case_types)]
+    #![allow(non_camel_case_types, reason = "the names are the header's")]
 
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub enum cudnnConvolutionMode_t {
@@ -181,8 +181,7 @@ pub mod safe {
     }
 
     impl Cudnn {
-        // Candle keeps it in an `Arc`, one for each thread.
-        #[allow(clippy::arc_with_non_send_sync)]
+        #[allow(clippy::arc_with_non_send_sync, reason = "Candle keeps it in an `Arc`, one for each thread")]
         pub fn new(stream: Arc<CudaStream>) -> Result<Arc<Self>, CudnnError> {
             let dnn = Dnn::of_binding(stream.inner()?.binding()).map_err(|error| {
                 CudnnError(format!("{error}; Candle without feature `cudnn` needs no such library"))

@@ -16,8 +16,12 @@ macro_rules! tests {
                 impl LaneTest for Op {
                     type A = $ty;
                     #[inline(always)]
-                    // NaN makes `a < b || a > b` differ from `a != b`.
-                    #[allow(clippy::neg_cmp_op_on_partial_ord, clippy::nonminimal_bool, clippy::double_comparisons)]
+                    #[allow(
+                        clippy::neg_cmp_op_on_partial_ord,
+                        clippy::nonminimal_bool,
+                        clippy::double_comparisons,
+                        reason = "NaN makes `a < b || a > b` differ from `a != b`"
+                    )]
                     fn lane(a: $ty, b: $ty) -> bool {
                         let get = $get;
                         let test = $cmp;

@@ -159,7 +159,7 @@ macro_rules! lane_ops {
             type Old = $to;
             type Out = $r;
             #[inline(always)]
-            #[allow(clippy::unused_unit)]
+            #[allow(clippy::unused_unit, reason = "the type is a parameter of the macro")]
             fn lane($a: $ta, $b: $tb, $c: $tc, $o: $to) -> $r $body
         }
     };

@@ -78,7 +78,7 @@ numbers! {
         Mean = "ncclAvg" 4 | "ncclAvg" 4;
     }
     /// As listed in `STATUSES`, for the check against the headers.
-    #[allow(dead_code)]
+    #[allow(dead_code, reason = "only `Success` is compared; the others are for the check")]
     pub(crate) enum Status {
         Success = "ncclSuccess" 0 | "ncclSuccess" 0;
         GpuError = "ncclUnhandledCudaError" 1 | "ncclUnhandledCudaError" 1;

@@ -143,7 +143,7 @@ impl crate::blas::Blas {
     /// # Safety
     /// The list holds `batch` addresses of square matrices; pivots and outcomes suffice for them.
     #[track_caller]
-    #[allow(clippy::too_many_arguments)] // the library's own
+    #[allow(clippy::too_many_arguments, reason = "they are the library's own")]
     unsafe fn getrf_list(
         &self,
         kind: crate::scalar::ScalarKind,
@@ -161,7 +161,7 @@ impl crate::blas::Blas {
     /// # Safety
     /// The lists hold `batch` addresses each; the pivots are those of the first.
     #[track_caller]
-    #[allow(clippy::too_many_arguments)] // the library's own
+    #[allow(clippy::too_many_arguments, reason = "they are the library's own")]
     unsafe fn getrs_list(
         &self,
         kind: crate::scalar::ScalarKind,

@@ -90,10 +90,9 @@ impl Solver {
     /// Solves A X = B with the factors that `lu` made of A; `b` holds B before and X after.
     #[track_caller]
     pub fn solve_lu<T: Scalar>(&self, a: Matrix<'_, T>, pivots: Slice<'_, i32>, b: MatrixMut<'_, T>) -> Result<()> {
-        let (n, lda_at, b_at) = self.system("solve_lu", &a, &b)?;
+        let LinearSystem { n, a, lda, n_right, b, ldb } = self.system("solve_lu", &a, &b)?;
         ensure("solve_lu", pivots.len() >= n as usize, || format!("{} pivots, {n} wanted", pivots.len()))?;
         let pivots = self.binding().input(&pivots)?;
-        let ((a, lda), (n_right, b, ldb)) = (lda_at, b_at);
         let op = Operation::None.number(self.vendor());
         let (calls, handle, kind) = (self.calls, self.handle, T::KIND);
         let (info, at_info) = self.info()?;
@@ -174,7 +173,7 @@ impl Solver {
     /// Solves A X = B with the factor that `cholesky` made of A; `b` holds B before and X after.
     #[track_caller]
     pub fn solve_cholesky<T: Scalar>(&self, triangle: Triangle, a: Matrix<'_, T>, b: MatrixMut<'_, T>) -> Result<()> {
-        let (n, (a, lda), (n_right, b, ldb)) = self.system("solve_cholesky", &a, &b)?;
+        let LinearSystem { n, a, lda, n_right, b, ldb } = self.system("solve_cholesky", &a, &b)?;
         let fill = triangle.number(self.vendor());
         let (calls, handle, kind) = (self.calls, self.handle, T::KIND);
         let (info, at_info) = self.info()?;
@@ -277,21 +276,25 @@ impl Solver {
         Ok((m, n, self.binding().output(&a.data)?, lda))
     }
 
-    /// A square A by columns and right-hand sides: (order, (A, step), (sides, B, step)).
+    /// A square A by columns and right-hand sides.
     #[track_caller]
-    #[allow(clippy::type_complexity)]
-    fn system<T: Scalar>(
-        &self,
-        call: &'static str,
-        a: &Matrix<'_, T>,
-        b: &MatrixMut<'_, T>,
-    ) -> Result<(Int, (Address, Int), (Int, Address, Int))> {
+    fn system<T: Scalar>(&self, call: &'static str, a: &Matrix<'_, T>, b: &MatrixMut<'_, T>) -> Result<LinearSystem> {
         let (m, n, lda) = sizes(call, a.shape)?;
         ensure(call, m == n && !a.is_conjugate, || format!("A is {m} x {n}; a plain square matrix is wanted"))?;
         let (rows, n_right, at_b, ldb) = self.columns_mut(call, b)?;
         ensure(call, rows == n, || format!("A has order {n}, B has {rows} rows"))?;
-        Ok((n, (self.binding().input(&a.data)?, lda), (n_right, at_b, ldb)))
+        Ok(LinearSystem { n, a: self.binding().input(&a.data)?, lda, n_right, b: at_b, ldb })
     }
+}
+
+/// A X = B as the library takes it: A is `n` x `n`, B has `n_right` columns.
+struct LinearSystem {
+    n: Int,
+    a: Address,
+    lda: Int,
+    n_right: Int,
+    b: Address,
+    ldb: Int,
 }
 
 #[track_caller]

@@ -67,7 +67,7 @@ pub(crate) struct Rounding {
 
 /// Who rounds.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum By {
+pub(crate) enum RoundedBy {
     /// The pool, where there are rows enough.
     Pool,
     /// The calling thread, which may be one of the pool's.
@@ -160,7 +160,7 @@ impl Activations {
     pub(crate) fn round(
         &mut self,
         pool: &Pool,
-        by: By,
+        by: RoundedBy,
         left: &HostLeft,
         [n_rows, n_in]: [usize; 2],
         tile_rows: usize,
@@ -215,7 +215,7 @@ impl Activations {
             }
         };
         let n_tiles = n_rows.div_ceil(tile_rows);
-        if by == By::Caller || n_rows <= 4 {
+        if by == RoundedBy::Caller || n_rows <= 4 {
             tiles(0..n_tiles);
         } else {
             pool.run_ranges(n_tiles, 1, |range, _| tiles(range));

@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::activations::{Activations, By};
+use super::activations::{Activations, RoundedBy};
 use super::left::HostLeft;
 use super::matmul::{ProductInput, ProductJob, TASK_ROWS, TASKS_PER_THREAD};
 use super::matmul::{check_weight, rounding, run_task, takes_rounded, tile_rows};
@@ -162,7 +162,7 @@ fn run(pool: &Pool, n_in: usize, groups: &[GroupJobs]) {
             let shape = [group.n_rows, n_in];
             let rounding = rounding(pool.isa(), &group.jobs);
             let tile_rows = tile_rows(pool.isa(), group.n_rows);
-            rounded.round(pool, By::Caller, &HostLeft::Rows(group.x), shape, tile_rows, rounding);
+            rounded.round(pool, RoundedBy::Caller, &HostLeft::Rows(group.x), shape, tile_rows, rounding);
         };
         if groups.iter().map(|group| group.n_rows).sum::<usize>() <= ALONE_ROWS {
             (0..groups.len()).for_each(round);

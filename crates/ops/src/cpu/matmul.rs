@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use weights::Dtype;
 
-use super::activations::{Activations, By, Rounding, Scaling};
+use super::activations::{Activations, RoundedBy, Rounding, Scaling};
 #[cfg(target_arch = "aarch64")]
 use super::arm::products as neon;
 use super::left::HostLeft;
@@ -100,7 +100,7 @@ pub(crate) fn matmul_cpu(
     ACTIVATIONS.with_borrow_mut(|rounded| {
         if jobs.iter().any(|job| takes_rounded(job.kernel, job.dtype)) {
             let rounding = rounding(pool.isa(), &jobs);
-            rounded.round(pool, By::Pool, &left, [n_rows, n_in], tile_rows(pool.isa(), n_rows), rounding);
+            rounded.round(pool, RoundedBy::Pool, &left, [n_rows, n_in], tile_rows(pool.isa(), n_rows), rounding);
         }
         let (isa, numerics) = (pool.isa(), pool.numerics());
         let input = ProductInput { isa, numerics, x: left.plain(), n_rows, n_in, rounded };

@@ -65,14 +65,14 @@ kernels! {
 
 /// Whether the left side lies in the workspace as f16 already: products of one left side come after each other.
 #[derive(Default)]
-pub(crate) struct Made(bool);
+pub(crate) struct LeftInF16(bool);
 
 fn kinds(dtype: Dtype) -> ProductTypes {
     if fits_f16(dtype) { HALVES } else { FLOATS }
 }
 
 /// `false` if the library cannot take this product.
-pub(crate) fn launch(gpu: &Gpu, left: DeviceLeft, made: &mut Made, product: &mut Product) -> Result<bool, Error> {
+pub(crate) fn launch(gpu: &Gpu, left: DeviceLeft, made: &mut LeftInF16, product: &mut Product) -> Result<bool, Error> {
     let kinds = kinds(product.weight.dtype);
     let Some(blas) = gpu.blas.filter(|blas| blas.can(kinds)) else {
         gpu.kernels.refuse(format!("{kinds:?} products through the vendor's library: not usable here"));
@@ -87,7 +87,13 @@ pub(crate) fn launch(gpu: &Gpu, left: DeviceLeft, made: &mut Made, product: &mut
     }
 }
 
-fn multiply(gpu: &Gpu, blas: &Blas, left: DeviceLeft, made: &mut Made, product: &mut Product) -> Result<(), Error> {
+fn multiply(
+    gpu: &Gpu,
+    blas: &Blas,
+    left: DeviceLeft,
+    made: &mut LeftInF16,
+    product: &mut Product,
+) -> Result<(), Error> {
     let ([n_rows, n_in], [n_out, _]) = (left.shape(), product.weight.shape);
     let (dtype, weight) = (product.weight.dtype, product.weight.device_bytes(OP, "weight")?);
     let is_wide = kinds(dtype) == FLOATS;

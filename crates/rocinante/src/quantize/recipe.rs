@@ -373,15 +373,15 @@ impl Mix {
 
     /// Which type each tensor of this checkpoint takes.
     pub fn plan(&self, checkpoint: &Checkpoint, has_importance: bool) -> TypePlan {
-        let facts = Facts::of(checkpoint);
+        let traits = ModelTraits::of(checkpoint);
         let mut plan = TypePlan { types: Vec::new(), n_fallback: 0, n_blind: 0 };
         for tensor in checkpoint.tensors() {
             if !is_rounded(tensor, self.base) {
                 plan.types.push(tensor.dtype);
                 continue;
             }
-            let place = facts.place(&tensor.name, has_importance);
-            let wanted = if self.base.is_plain() { self.base } else { self.choose(&place, &facts, tensor.n_cols()) };
+            let place = traits.place(&tensor.name, has_importance);
+            let wanted = if self.base.is_plain() { self.base } else { self.choose(&place, &traits, tensor.n_cols()) };
             let fitting = wanted.for_rows_of(tensor.n_cols());
             plan.n_fallback += usize::from(fitting != wanted);
             plan.n_blind += usize::from(!has_importance && is_blind(fitting));
@@ -390,8 +390,8 @@ impl Mix {
         plan
     }
 
-    fn choose(&self, place: &TensorPlace, facts: &Facts, n_cols: usize) -> Dtype {
-        if place.role == Role::Output || (place.role == Role::Embedding && facts.is_tied) {
+    fn choose(&self, place: &TensorPlace, traits: &ModelTraits, n_cols: usize) -> Dtype {
+        if place.role == Role::Output || (place.role == Role::Embedding && traits.is_tied) {
             return match self.output {
                 _ if !n_cols.is_multiple_of(self.base.block_len()) => Dtype::Q8_0,
                 Some(output) => output,
@@ -399,7 +399,7 @@ impl Mix {
             };
         }
         // Experts take the type, everything else eight bits.
-        if self.base == Dtype::MXFP4 && facts.n_experts > 0 {
+        if self.base == Dtype::MXFP4 && traits.n_experts > 0 {
             return if matches!(place.role, Role::Up | Role::Gate | Role::Down) { self.base } else { Dtype::Q8_0 };
         }
         let rule = self.rules.iter().find(|rule| rule.0 == place.role && rule.1(place));
@@ -408,14 +408,14 @@ impl Mix {
 }
 
 /// What a model's metadata says that recipes depend on.
-struct Facts {
+struct ModelTraits {
     n_layers: usize,
     n_experts: usize,
     n_shared: usize,
     is_tied: bool,
 }
 
-impl Facts {
+impl ModelTraits {
     fn of(checkpoint: &Checkpoint) -> Self {
         let metadata = checkpoint.metadata();
         let family = metadata.string("general.architecture").ok().flatten().unwrap_or_default();

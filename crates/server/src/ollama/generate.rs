@@ -1,6 +1,6 @@
 //! `/api/chat` and `/api/generate`.
 
-use super::keep_alive::{KeepAlive, Leaving};
+use super::keep_alive::{KeepAlive, UnloadOnDrop};
 use super::{add_figures, timestamp};
 use crate::App;
 use crate::chat_input::{self, AnswerShape, ChatInput};
@@ -153,7 +153,7 @@ fn no_images(images: &Option<Vec<Value>>) -> Result<()> {
 }
 
 /// Ollama's way to ask that a model be loaded, or that it leave.
-fn nothing_to_say(mut value: Value, leaving: Option<&Leaving>) -> Response {
+fn nothing_to_say(mut value: Value, leaving: Option<&UnloadOnDrop>) -> Response {
     value["created_at"] = timestamp(now_s()).into();
     value["done"] = true.into();
     value["done_reason"] = if leaving.is_some() { "unload" } else { "load" }.into();
@@ -341,7 +341,7 @@ struct LineEncoder {
     /// The tokens so far, where a later request may go on from them.
     context: Option<Vec<u32>>,
     /// Takes the model out of memory when the answer is over.
-    _leaving: Option<Leaving>,
+    _leaving: Option<UnloadOnDrop>,
 }
 
 impl LineEncoder {

@@ -5,7 +5,7 @@
 use crate::App;
 use crate::error::{ApiError, Result};
 use crate::generation::Caller;
-use crate::models::Stay;
+use crate::models::IdleLimit;
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub enum KeepAlive {
 
 impl KeepAlive {
     /// Notes how long the model stays. What is returned takes it out of memory, where that was asked for.
-    pub fn apply(&self, app: &Arc<App>, model: &str, caller: Caller) -> Result<Option<Leaving>> {
+    pub fn apply(&self, app: &Arc<App>, model: &str, caller: Caller) -> Result<Option<UnloadOnDrop>> {
         let seconds = match self {
             Self::Unsaid => return Ok(None),
             Self::Seconds(seconds) => *seconds,
@@ -37,13 +37,13 @@ impl KeepAlive {
             return Ok(None);
         }
         if seconds == 0.0 {
-            return Ok(Some(Leaving { app: Arc::clone(app), model: model.to_owned() }));
+            return Ok(Some(UnloadOnDrop { app: Arc::clone(app), model: model.to_owned() }));
         }
         let stay = match Duration::try_from_secs_f64(seconds) {
-            Ok(time) => Stay::For(time),
-            Err(_) => Stay::Forever,
+            Ok(time) => IdleLimit::For(time),
+            Err(_) => IdleLimit::Forever,
         };
-        app.models.find(model)?.set_stay(Some(stay));
+        app.models.find(model)?.set_idle_limit(Some(stay));
         Ok(None)
     }
 }
@@ -75,12 +75,12 @@ fn parse(text: &str) -> Option<f64> {
 }
 
 /// Takes a model out of memory when dropped; one that others use goes when they are done.
-pub struct Leaving {
+pub struct UnloadOnDrop {
     app: Arc<App>,
     model: String,
 }
 
-impl Drop for Leaving {
+impl Drop for UnloadOnDrop {
     fn drop(&mut self) {
         let (app, model) = (Arc::clone(&self.app), std::mem::take(&mut self.model));
         // Dropped by the server's own threads: there is a runtime, unless it is going down.

@@ -203,19 +203,19 @@ async fn run(
 ) -> Result<Response> {
     let place = app.models.begin_download()?;
     let (lines, mut inbox) = mpsc::channel(MAX_LINES);
-    let teller = Teller { lines, digest: Mutex::default() };
+    let reporter = PullReporter { lines, digest: Mutex::default() };
     let task = tokio::task::spawn_blocking(move || {
-        teller.say(json!({"status": "pulling manifest"}));
-        let outcome = work(&teller);
+        reporter.say(json!({"status": "pulling manifest"}));
+        let outcome = work(&reporter);
         drop(place);
         match outcome {
             Ok(entry) => {
                 app.models.insert(entry);
-                teller.say(json!({"status": "success"}));
+                reporter.say(json!({"status": "success"}));
                 Ok(())
             }
             Err(error) => {
-                teller.say(error.ollama());
+                reporter.say(error.ollama());
                 Err(error)
             }
         }
@@ -234,13 +234,13 @@ async fn run(
 }
 
 /// Tells a client what happens, in Ollama's words.
-struct Teller {
+struct PullReporter {
     lines: mpsc::Sender<Value>,
     /// Of the file that is arriving.
     digest: Mutex<Option<String>>,
 }
 
-impl Teller {
+impl PullReporter {
     fn say(&self, line: Value) {
         // A client that is gone is noticed by `is_cancelled`.
         let _ = self.lines.blocking_send(line);
@@ -264,7 +264,7 @@ impl Teller {
     }
 }
 
-impl Observer for Teller {
+impl Observer for PullReporter {
     fn on(&self, event: PullEvent<'_>) {
         match event {
             PullEvent::Note(text) => self.say(json!({"status": text})),

@@ -1,5 +1,5 @@
 //! The few names of CUDA's driver header that Candle spells out.
-#![allow(non_camel_case_types)]
+#![allow(non_camel_case_types, reason = "the names are the header's")]
 
 use std::ffi::c_void;
 

@@ -39,8 +39,12 @@ const FIELDS: u64 = 0x001f_003f; // widths and offsets that stay in range
 
 /// `d` is s20 (preloaded with the old destination), `D` s[20:21], `A` s[16:17], `B` s[18:19]. 32: the condition bit is
 /// bit 63. 64: the whole pair. 1: the condition bit alone.
-// NaN makes `!(a >= b)` differ from `a < b`.
-#[allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons, clippy::nonminimal_bool)]
+#[allow(
+    clippy::neg_cmp_op_on_partial_ord,
+    clippy::double_comparisons,
+    clippy::nonminimal_bool,
+    reason = "NaN makes `!(a >= b)` differ from `a < b`"
+)]
 const CASES: &[Case] = cases! {
     "s_add_u32 d, a, b" / 32 => |a, b, _, _| sum(u(a), u(b), 0);
     "s_sub_u32 d, a, b" / 32 => |a, b, _, _| u(a).wrapping_sub(u(b)) as u64 | scc(u(a) < u(b));

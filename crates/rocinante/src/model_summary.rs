@@ -13,7 +13,7 @@ use crate::model_files::{ModelFiles, ModelInfo, describe_loading};
 use crate::options::Options;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct About {
+pub(crate) struct ModelSummary {
     pub plan: LoadPlan,
     pub info: ModelInfo,
     /// In words.
@@ -23,7 +23,7 @@ pub(crate) struct About {
     pub load_time: Duration,
 }
 
-impl About {
+impl ModelSummary {
     /// Of a model that was loaded as planned, since `start`.
     pub fn of(
         files: &ModelFiles,

@@ -16,13 +16,13 @@ struct Loads {
 
 /// A load that is running; it ends when dropped.
 #[derive(Debug)]
-pub struct Running<'a>(&'a LoadClock);
+pub struct RunningLoad<'a>(&'a LoadClock);
 
 impl LoadClock {
     /// A load begins. There is one at a time.
-    pub fn begin(&self) -> Running<'_> {
+    pub fn begin(&self) -> RunningLoad<'_> {
         self.lock().since = Some(Instant::now());
-        Running(self)
+        RunningLoad(self)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Loads> {
@@ -35,7 +35,7 @@ impl LoadClock {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningLoad<'_> {
     fn drop(&mut self) {
         let mut loads = self.0.lock();
         let since = loads.since.take();
@@ -45,14 +45,14 @@ impl Drop for Running<'_> {
 
 /// One request's waiting time.
 #[derive(Debug)]
-pub struct Patience<'a> {
+pub struct WaitTimer<'a> {
     clock: &'a LoadClock,
     start: Instant,
     loaded_before: Duration,
     limit: Duration,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> WaitTimer<'a> {
     pub fn new(clock: &'a LoadClock, limit: Duration) -> Self {
         let start = Instant::now();
         Self { clock, start, loaded_before: clock.total(start), limit }
@@ -89,18 +89,18 @@ mod tests {
     #[test]
     fn only_time_without_a_load_counts() {
         let clock = LoadClock::default();
-        let patience = Patience::new(&clock, Duration::from_secs(30));
-        let at = |seconds: u64| patience.start + Duration::from_secs(seconds);
-        assert_eq!(patience.left(at(10)), Duration::from_secs(20));
+        let timer = WaitTimer::new(&clock, Duration::from_secs(30));
+        let at = |seconds: u64| timer.start + Duration::from_secs(seconds);
+        assert_eq!(timer.left(at(10)), Duration::from_secs(20));
         // A load from second 10 on, under way.
         clock.lock().since = Some(at(10));
-        assert_eq!(patience.left(at(100)), Duration::from_secs(20));
+        assert_eq!(timer.left(at(100)), Duration::from_secs(20));
         // It ended at second 110.
         *clock.lock() = Loads { past: Duration::from_secs(100), since: None };
-        assert_eq!(patience.left(at(120)), Duration::from_secs(10));
-        assert_eq!(patience.left(at(130)), Duration::ZERO);
+        assert_eq!(timer.left(at(120)), Duration::from_secs(10));
+        assert_eq!(timer.left(at(130)), Duration::ZERO);
         // Who comes later gains nothing from loads that were before.
-        let later = Patience::new(&clock, Duration::from_secs(30));
+        let later = WaitTimer::new(&clock, Duration::from_secs(30));
         assert_eq!(later.left(later.start + Duration::from_secs(30)), Duration::ZERO);
     }
 }
